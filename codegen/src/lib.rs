@@ -1,0 +1,1 @@
+//! kiln's kernels, and the typed PTX language they are written in.
