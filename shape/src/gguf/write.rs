@@ -54,10 +54,9 @@ impl GgufWriter {
         Ok(())
     }
 
-    /// Bytes of all tensors' data, padding included: what is still to be written after the header.
+    /// Bytes of all tensors together, without the padding, which is not the caller's to write.
     pub fn data_bytes(&self) -> u64 {
-        let alignment = u64::from(self.alignment());
-        self.tensors.iter().map(|(.., bytes)| bytes.next_multiple_of(alignment)).sum()
+        self.tensors.iter().map(|(.., bytes)| bytes).sum()
     }
 
     fn alignment(&self) -> u32 {
