@@ -1,1 +1,26 @@
 //! What a Qwen model is: shapes, presets and a hardened GGUF header reader.
+//!
+//! Used at build time, to decide which kernels are generated, and at run time, to decide whether a file fits them.
+//! No dependencies, no `unsafe`, and no weight is ever read: the header says where each tensor's bytes lie.
+//!
+//! ```
+//! use kiln_shape::{presets, ModelShape};
+//!
+//! let qwen3_8b: &ModelShape = &presets::by_name("qwen3-8b").unwrap().shape;
+//! assert_eq!((qwen3_8b.hidden, qwen3_8b.q_dim(), qwen3_8b.kv_dim()), (4096, 4096, 1024));
+//! ```
+#![forbid(unsafe_code)]
+
+mod from_gguf;
+pub mod gguf;
+pub mod presets;
+mod shape;
+mod tensor_type;
+mod tensors;
+
+pub use from_gguf::ShapeError;
+pub use gguf::{Gguf, GgufError};
+pub use presets::Preset;
+pub use shape::{Difference, Family, ModelShape};
+pub use tensor_type::{TensorType, TensorTypeSet};
+pub use tensors::{TensorRole, TensorSpec};
