@@ -1,12 +1,14 @@
 //! kiln's kernels, and the typed PTX language they are written in.
 #![forbid(unsafe_code)]
 
+pub mod bake;
 mod blocks;
 mod error;
 pub mod kernels;
 pub mod ptx;
 mod target;
 
+pub use bake::Bake;
 pub use blocks::kv::KvType;
 pub use error::{Error, Result};
 pub use kernels::Kernel;

@@ -111,7 +111,8 @@ pub(crate) fn eight(
         TensorType::F32 => {
             let data = at(b, tensor.data, 1024);
             let from = b.byte_index(data, lane, 32);
-            let quads: [[Val<F32>; 4]; 2] = std::array::from_fn(|i| b.ld_vector(from.at(16 * i as u32).cast::<F32>(), kind));
+            let quads: [[Val<F32>; 4]; 2] =
+                std::array::from_fn(|i| b.ld_vector(from.at(16 * i as u32).cast::<F32>(), kind));
             std::array::from_fn(|i| quads[i / 4][i % 4])
         }
         _ => {

@@ -379,6 +379,19 @@ impl Tile {
     }
 }
 
+/// A matrix to be multiplied.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Matrix<'a> {
+    /// Where it is.
+    pub(crate) tensor: Tensor,
+    /// The types it may have.
+    pub(crate) types: &'a [TensorType],
+    /// Its rows.
+    pub(crate) n: Size,
+    /// What loads of it may assume.
+    pub(crate) kind: LoadKind,
+}
+
 /// The rows of a tile as a lane sees them.
 pub(crate) struct Rows {
     /// The lane's rows, one for each of its sums.
@@ -389,18 +402,9 @@ pub(crate) struct Rows {
     pub(crate) leader: Val<Pred>,
 }
 
-/// The dot products of tile `tile` of an `n`-row matrix, whose type is one of `types`. Rows beyond `n` are computed from
-/// the last row and must not be written.
-pub(crate) fn rows(
-    b: &mut Builder,
-    types: &[TensorType],
-    tensor: Tensor,
-    staged: &Staged,
-    shape: Tile,
-    tile: impl Operand<U32>,
-    n: Size,
-    kind: LoadKind,
-) -> Rows {
+/// The dot products of tile `tile` of a matrix. Rows beyond its last are computed from that and must not be written.
+pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: Tile, tile: impl Operand<U32>) -> Rows {
+    let Matrix { tensor, types, n, kind } = matrix;
     let lane = b.lane();
     let group = b.shr(lane, 3);
     let first_super_block = b.and(group, shape.split - 1);

@@ -3,11 +3,9 @@
 //! A vector too long for shared memory is staged in parts; the partial sums then wait in `y`, which the same lane reads
 //! again, so no barrier is needed for them.
 
-use super::dot::{self, Tile};
+use super::dot::{self, Matrix, Tile};
 use super::stage::{SUPER_BLOCK, Staged};
-use super::tensor::Tensor;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, Val};
-use kiln_shape::TensorType;
 
 /// Elements of a vector that are staged at once: with their sums they take 52 KB, which every target has.
 pub(crate) const STAGED_MAX: u32 = 12288;
@@ -114,19 +112,10 @@ pub(crate) struct Output {
 }
 
 /// `y[n] = scale * (W x)[n] + bias[n] + residual[n]` for one tile.
-pub(crate) fn store_tile(
-    b: &mut Builder,
-    types: &[TensorType],
-    tensor: Tensor,
-    pass: &Pass,
-    tile: Val<U32>,
-    n: Size,
-    output: Output,
-    kind: LoadKind,
-) {
-    let result = dot::rows(b, types, tensor, &pass.staged, pass.tile, tile, n, kind);
+pub(crate) fn store_tile(b: &mut Builder, matrix: Matrix<'_>, pass: &Pass, tile: Val<U32>, output: Output) {
+    let result = dot::rows(b, matrix, &pass.staged, pass.tile, tile);
     for (row, sum) in result.rows.into_iter().zip(result.sums) {
-        let inside = b.setp_lt::<U32>(row, n);
+        let inside = b.setp_lt::<U32>(row, matrix.n);
         let writes = b.and_pred(inside, result.leader);
         b.if_(writes, |b| {
             let y = b.index(output.y, row);

@@ -1,4 +1,4 @@
-use super::Kernel;
+use super::{Grid, Kernel};
 use crate::ptx::{Builder, Global, LoadKind, U32};
 
 /// Moves a sequence to its next position after a prompt token, whose logits nobody asked for: one thread.
@@ -13,6 +13,10 @@ impl Kernel for Advance {
 
     fn block(&self) -> u32 {
         32
+    }
+
+    fn grid(&self) -> Grid {
+        Grid::Blocks(1)
     }
 
     fn build(&self, b: &mut Builder) {

@@ -1,4 +1,4 @@
-use super::Kernel;
+use super::{Grid, Kernel};
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, U32, Val, Var};
 
 /// Greedy choice: the index of the greatest of `logits[vocab]`, the least such index, one block. Stores it as the token
@@ -14,6 +14,10 @@ impl Kernel for Argmax {
 
     fn block(&self) -> u32 {
         1024
+    }
+
+    fn grid(&self) -> Grid {
+        Grid::Blocks(1)
     }
 
     fn build(&self, b: &mut Builder) {

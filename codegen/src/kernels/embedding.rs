@@ -1,4 +1,4 @@
-use super::Kernel;
+use super::{Grid, Kernel};
 use crate::blocks::dequantize;
 use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
@@ -18,6 +18,13 @@ pub struct EmbeddingRow {
 impl Kernel for EmbeddingRow {
     fn name(&self) -> &str {
         "embedding_row"
+    }
+
+    fn grid(&self) -> Grid {
+        match self.hidden {
+            Dim::Baked(hidden) => Grid::UpTo((hidden / SUPER_BLOCK).div_ceil(self.block() / 32)),
+            Dim::Param => Grid::PerRows(SUPER_BLOCK * self.block() / 32),
+        }
     }
 
     fn build(&self, b: &mut Builder) {

@@ -1,5 +1,5 @@
 use super::Kernel;
-use crate::blocks::dot::Tile;
+use crate::blocks::dot::{Matrix, Tile};
 use crate::blocks::matvec::{self, Input, Output, Share};
 use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
@@ -127,6 +127,8 @@ impl Kernel for FusedRmsNormQ4KGemv {
         let super_blocks = b.size_div(k, SUPER_BLOCK);
         let ty = b.mov(self.weights.id());
         let tensor = Tensor { data, plane, ty };
+        let types = [self.weights];
+        let matrix = Matrix { tensor, types: &types, n, kind: LoadKind::Streaming };
         let input = Input { x, norm: self.norm.then_some((gamma, eps)), super_blocks, kind: LoadKind::Constant };
         let output = Output { y, bias: self.bias.then_some(bias), residual: self.residual.then_some(residual) };
         let rows = Tile::new(super_blocks, ROWS_PER_LANE).rows();
@@ -134,7 +136,7 @@ impl Kernel for FusedRmsNormQ4KGemv {
         let share = Share::of_grid(b, tiles);
         matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| {
             share.each(b, |b, tile| {
-                matvec::store_tile(b, &[self.weights], tensor, pass, tile, n, output, LoadKind::Streaming);
+                matvec::store_tile(b, matrix, pass, tile, output);
             });
         });
     }

@@ -1,4 +1,4 @@
-use super::Kernel;
+use super::{Grid, Kernel};
 use crate::blocks::attention::{self, Heads, Workspace};
 use crate::blocks::kv::{Cache, Half, KvType, value_or_memory};
 use crate::blocks::math;
@@ -58,10 +58,10 @@ fn name(kv: KvType) -> String {
 
 /// What attention kernels need of their dimensions.
 pub(super) fn check(head_dim: u32, heads: u32, kv_heads: u32) -> Result<(), String> {
-    if head_dim == 0 || head_dim > 256 || head_dim % 16 != 0 {
+    if head_dim == 0 || head_dim > 256 || !head_dim.is_multiple_of(16) {
         return Err(format!("head_dim is {head_dim}: needs a multiple of 16 up to 256"));
     }
-    if kv_heads == 0 || heads == 0 || heads % kv_heads != 0 {
+    if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
         return Err(format!("{heads} query heads over {kv_heads} KV heads: needs a whole number for each"));
     }
     if heads / kv_heads > 16 {
@@ -77,6 +77,10 @@ impl Kernel for IncrementalAttention {
 
     fn block(&self) -> u32 {
         attention::THREADS
+    }
+
+    fn grid(&self) -> Grid {
+        Grid::Blocks(self.kv_heads)
     }
 
     fn check(&self) -> Result<(), String> {

@@ -1,5 +1,5 @@
-use super::Kernel;
-use crate::blocks::dot;
+use super::{Grid, Kernel};
+use crate::blocks::dot::{self, Matrix};
 use crate::blocks::math;
 use crate::blocks::matvec::{self, Input, Output, Share};
 use crate::blocks::stage::SUPER_BLOCK;
@@ -72,6 +72,14 @@ impl Kernel for PhaseKernel {
         self.phase.name()
     }
 
+    fn grid(&self) -> Grid {
+        let warps = self.block() / 32;
+        match self.tiles_baked() {
+            Some(tiles) => Grid::UpTo(tiles.div_ceil(warps)),
+            None => Grid::PerRows(self.tile().rows() * warps),
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         let widths = [("hidden", self.shape.hidden), ("ffn", self.shape.ffn), ("heads * head_dim", self.shape.q_dim())];
         for (name, width) in widths {
@@ -114,14 +122,22 @@ impl PhaseKernel {
         dot::Tile::new(Size::Const(self.k() / SUPER_BLOCK), ROWS_PER_LANE)
     }
 
-    /// Tiles of the phase: each matrix has whole tiles of its own.
-    pub(crate) fn tiles(&self, b: &mut Builder, vocab: Val<U32>) -> Size {
+    /// Tiles of the phase, each matrix with whole tiles of its own; the head's depend on the vocabulary.
+    fn tiles_baked(&self) -> Option<u32> {
         let rows = self.tile().rows();
         match self.phase {
-            Phase::Qkv => Size::Const(self.shape.q_dim().div_ceil(rows) + 2 * self.shape.kv_dim().div_ceil(rows)),
-            Phase::AttentionOutput | Phase::Down => Size::Const(self.shape.hidden.div_ceil(rows)),
-            Phase::GateUp => Size::Const(self.shape.ffn.div_ceil(rows)),
-            Phase::Head => b.size_div_ceil(Size::Reg(vocab), rows),
+            Phase::Qkv => Some(self.shape.q_dim().div_ceil(rows) + 2 * self.shape.kv_dim().div_ceil(rows)),
+            Phase::AttentionOutput | Phase::Down => Some(self.shape.hidden.div_ceil(rows)),
+            Phase::GateUp => Some(self.shape.ffn.div_ceil(rows)),
+            Phase::Head => None,
+        }
+    }
+
+    /// Tiles of the phase.
+    pub(crate) fn tiles(&self, b: &mut Builder, vocab: Val<U32>) -> Size {
+        match self.tiles_baked() {
+            Some(tiles) => Size::Const(tiles),
+            None => b.size_div_ceil(Size::Reg(vocab), self.tile().rows()),
         }
     }
 
@@ -148,11 +164,14 @@ impl PhaseKernel {
                 Phase::Head => {
                     let tensor = Tensor::from_table(b, table, TensorRole::Output.slot());
                     let output = Output { y, bias: None, residual: None };
-                    let n = Size::Reg(vocab);
-                    matvec::store_tile(b, &self.types, tensor, pass, tile, n, output, LoadKind::Streaming);
+                    matvec::store_tile(b, self.matrix(tensor, Size::Reg(vocab)), pass, tile, output);
                 }
             });
         });
+    }
+
+    fn matrix(&self, tensor: Tensor, n: Size) -> Matrix<'_> {
+        Matrix { tensor, types: &self.types, n, kind: LoadKind::Streaming }
     }
 
     fn entry(&self, b: &mut Builder, layer: Val<U32>, role: TensorRole) -> Size {
@@ -185,7 +204,7 @@ impl PhaseKernel {
         });
         let output = Output { y: b.index(y, first_row), bias, residual: None };
         let tile = b.sub(tile, first_tile);
-        matvec::store_tile(b, &self.types, tensor, pass, tile, Size::Reg(n), output, LoadKind::Streaming);
+        matvec::store_tile(b, self.matrix(tensor, Size::Reg(n)), pass, tile, output);
     }
 
     fn residual_tile(
@@ -200,8 +219,7 @@ impl PhaseKernel {
         let entry = b.add(layer, role.slot());
         let tensor = Tensor::from_table(b, table, entry);
         let output = Output { y, bias: None, residual: Some(y) };
-        let n = Size::Const(self.shape.hidden);
-        matvec::store_tile(b, &self.types, tensor, pass, tile, n, output, LoadKind::Streaming);
+        matvec::store_tile(b, self.matrix(tensor, Size::Const(self.shape.hidden)), pass, tile, output);
     }
 
     fn gate_up_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, tile: Val<U32>) {
@@ -210,7 +228,7 @@ impl PhaseKernel {
         let mut product = |role: TensorRole| {
             let entry = b.add(layer, role.slot());
             let tensor = Tensor::from_table(b, table, entry);
-            dot::rows(b, &self.types, tensor, &pass.staged, pass.tile, tile, n, LoadKind::Streaming)
+            dot::rows(b, self.matrix(tensor, n), &pass.staged, pass.tile, tile)
         };
         let (gate, up) = (product(TensorRole::FfnGate), product(TensorRole::FfnUp));
         for ((row, gate_sum), up) in gate.rows.into_iter().zip(gate.sums).zip(up.sums) {

@@ -1,4 +1,4 @@
-use super::Kernel;
+use super::{Grid, Kernel};
 use crate::blocks::kv::{self, Cache, Half, KvType};
 use crate::blocks::tensor::vector_from_table;
 use crate::blocks::{norm, rope};
@@ -18,6 +18,13 @@ pub struct QkNormRopeKvWrite {
     name: String,
 }
 
+/// A position's row of the RoPE tables, `[head_dim / 2]` each.
+#[derive(Debug, Clone, Copy)]
+struct Angles {
+    cos: Global<F32>,
+    sin: Global<F32>,
+}
+
 impl QkNormRopeKvWrite {
     /// The kernel for a model and a cache type.
     pub fn new(shape: ModelShape, kv: KvType) -> QkNormRopeKvWrite {
@@ -34,9 +41,7 @@ impl QkNormRopeKvWrite {
         b: &mut Builder,
         x: Global<F32>,
         gamma: Option<(Global<F32>, Val<F32>)>,
-        cos: Global<F32>,
-        sin: Global<F32>,
-        position: Val<U32>,
+        angles: Angles,
         kind: LoadKind,
     ) -> Vec<Val<F32>> {
         let lane = b.lane();
@@ -46,8 +51,7 @@ impl QkNormRopeKvWrite {
             let gamma = b.index(gamma, lane);
             values = norm::per_head(b, &values, gamma, eps);
         }
-        let row = b.mad::<U32>(position, self.shape.head_dim / 2, lane);
-        let (cos, sin) = (b.index(cos, row), b.index(sin, row));
+        let (cos, sin) = (b.index(angles.cos, lane), b.index(angles.sin, lane));
         rope::neox(b, &values, cos, sin)
     }
 }
@@ -59,6 +63,10 @@ impl Kernel for QkNormRopeKvWrite {
 
     fn block(&self) -> u32 {
         128
+    }
+
+    fn grid(&self) -> Grid {
+        Grid::Blocks((self.shape.heads + 2 * self.shape.kv_heads).div_ceil(self.block() / 32))
     }
 
     fn check(&self) -> Result<(), String> {
@@ -98,9 +106,11 @@ impl Kernel for QkNormRopeKvWrite {
         b.if_else(
             inside,
             |b| {
+                let row = b.mul::<U32>(position, head_dim / 2);
+                let angles = Angles { cos: b.index(cos, row), sin: b.index(sin, row) };
                 let is_q = b.setp_lt(head, heads);
                 b.if_(is_q, |b| {
-                    let turned = self.head(b, x, q_gamma, cos, sin, position, LoadKind::Ordinary);
+                    let turned = self.head(b, x, q_gamma, angles, LoadKind::Ordinary);
                     let to = b.index(x, lane);
                     for (i, value) in turned.into_iter().enumerate() {
                         b.st(to.at(32 * i as u32), value);
@@ -109,7 +119,7 @@ impl Kernel for QkNormRopeKvWrite {
                 let kv_head = b.sub(head, heads);
                 let is_k = b.setp_lt(kv_head, kv_heads);
                 b.if_(is_k, |b| {
-                    let turned = self.head(b, x, k_gamma, cos, sin, position, LoadKind::Constant);
+                    let turned = self.head(b, x, k_gamma, angles, LoadKind::Constant);
                     let row = cache.row(b, Half::Keys, kv_head, position, self.row_bytes());
                     for (i, value) in turned.into_iter().enumerate() {
                         let at = b.add(lane, 32 * i as u32);

@@ -1,0 +1,313 @@
+//! `Bake`: from models, kernels and targets to PTX files and the descriptors that include them. The one call that a
+//! `build.rs` makes.
+
+use crate::error::{Error, Result};
+use crate::kernels::{
+    self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormQ4KGemv, Grid,
+    IncrementalAttention, Kernel, PerHeadRmsNorm, Phase, PhaseKernel, QkNormRopeKvWrite, RepackQ6K, RepackQ8_0, Saxpy,
+};
+use crate::ptx::{Dim, Module};
+use crate::{KvType, Target};
+use kiln_shape::{Family, ModelShape, TensorType};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// The ways of running a decoder that kernels are baked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DecoderPath {
+    /// One launch for each fused kernel.
+    Stream,
+}
+
+impl DecoderPath {
+    const fn name(self) -> &'static str {
+        match self {
+            DecoderPath::Stream => "stream",
+        }
+    }
+}
+
+/// What the host has to know to launch a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The entry's name.
+    pub name: String,
+    /// Threads per block.
+    pub block: u32,
+    /// How many blocks.
+    pub grid: Grid,
+    /// Bytes of static shared memory.
+    pub static_shared: u32,
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// Bytes of each parameter, in order.
+    pub params: Vec<u32>,
+}
+
+/// PTX for one target, with what it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmittedModule {
+    /// Its target.
+    pub target: Target,
+    /// The decoder path its kernels are for; `None` for single kernels.
+    pub path: Option<DecoderPath>,
+    /// The text.
+    pub ptx: String,
+    /// The kernels in it.
+    pub kernels: Vec<Descriptor>,
+}
+
+/// Emits `kernels` as one module.
+///
+/// # Errors
+/// If a kernel cannot be built for `target`.
+pub fn emit(target: Target, path: Option<DecoderPath>, kernels: &[Box<dyn Kernel>]) -> Result<EmittedModule> {
+    let mut module = Module::new(target);
+    for kernel in kernels {
+        kernels::add(&mut module, kernel.as_ref())?;
+    }
+    let descriptors = module.functions().zip(kernels).map(|(function, kernel)| Descriptor {
+        name: function.name().to_owned(),
+        block: function.block(),
+        grid: kernel.grid(),
+        static_shared: function.static_shared(),
+        dynamic_shared: function.dynamic_shared().unwrap_or(0),
+        params: function.params().iter().map(|param| param.bytes).collect(),
+    });
+    let kernels = descriptors.collect();
+    Ok(EmittedModule { target, path, ptx: module.ptx(), kernels })
+}
+
+/// The kernels of a decoder path for a model.
+pub fn decoder(shape: ModelShape, types: &[TensorType], path: DecoderPath) -> Vec<Box<dyn Kernel>> {
+    match path {
+        DecoderPath::Stream => {
+            let ModelShape { hidden, heads, kv_heads, head_dim, .. } = shape;
+            let mut all: Vec<Box<dyn Kernel>> =
+                vec![Box::new(EmbeddingRow { hidden: Dim::Baked(hidden), types: types.to_vec() })];
+            for phase in Phase::ALL {
+                all.push(Box::new(PhaseKernel { phase, shape, types: types.to_vec() }));
+            }
+            for kv in [KvType::F16, KvType::F32] {
+                all.push(Box::new(QkNormRopeKvWrite::new(shape, kv)));
+                let attention = IncrementalAttention::new(0, head_dim, heads).with_kv_heads(kv_heads);
+                all.push(Box::new(attention.with_kv_type(kv).with_chunked_cache()));
+                let chunk = FlashDecodingChunk::new(0, head_dim, heads, kv_heads, 1);
+                all.push(Box::new(chunk.with_kv_type(kv).with_chunked_cache()));
+            }
+            all.push(Box::new(FlashDecodingReduce::new(head_dim, heads)));
+            all.push(Box::new(Argmax));
+            all.push(Box::new(Advance));
+            all
+        }
+    }
+}
+
+/// The general kernels, whose sizes are launch parameters: useful without any model.
+pub fn general() -> Vec<Box<dyn Kernel>> {
+    let mut all: Vec<Box<dyn Kernel>> = vec![Box::new(Saxpy), Box::new(RepackQ6K), Box::new(RepackQ8_0)];
+    for head_dim in [64, 128, 256] {
+        all.push(Box::new(PerHeadRmsNorm::general(head_dim)));
+    }
+    for weights in TensorType::SUPPORTED {
+        let fused = FusedRmsNormQ4KGemv::general().with_weights(*weights);
+        all.push(Box::new(fused.clone()));
+        all.push(Box::new(fused.without_norm()));
+    }
+    all
+}
+
+/// What to bake. Collects models, kernels and targets; [`Bake::write`] does it.
+#[derive(Default)]
+pub struct Bake {
+    models: Vec<(String, ModelShape, Vec<TensorType>)>,
+    kernels: Vec<Box<dyn Kernel>>,
+    targets: Vec<Target>,
+    kiln: Option<String>,
+}
+
+impl std::fmt::Debug for Bake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kernels: Vec<&str> = self.kernels.iter().map(|kernel| kernel.name()).collect();
+        f.debug_struct("Bake")
+            .field("models", &self.models)
+            .field("kernels", &kernels)
+            .field("targets", &self.targets)
+            .field("kiln", &self.kiln)
+            .finish()
+    }
+}
+
+impl Bake {
+    /// Nothing, for no target.
+    pub fn new() -> Bake {
+        Bake::default()
+    }
+
+    /// Adds a model: its decoder for every path, for matrices of every type kiln supports. `name` becomes a static in
+    /// capitals: `qwen3-8b` is `QWEN3_8B`.
+    pub fn model(self, name: &str, shape: ModelShape) -> Bake {
+        self.model_with_types(name, shape, TensorType::SUPPORTED)
+    }
+
+    /// As [`Bake::model`], for matrices of these types only: less PTX.
+    pub fn model_with_types(mut self, name: &str, shape: ModelShape, types: &[TensorType]) -> Bake {
+        self.models.push((name.to_owned(), shape, types.to_vec()));
+        self
+    }
+
+    /// Adds a single kernel. All of them go into one static, `KERNELS`.
+    pub fn kernel(mut self, kernel: impl Kernel + 'static) -> Bake {
+        self.kernels.push(Box::new(kernel));
+        self
+    }
+
+    /// Adds the general kernels to the single ones.
+    pub fn general_kernels(mut self) -> Bake {
+        self.kernels.extend(general());
+        self
+    }
+
+    /// Adds targets.
+    pub fn targets(mut self, targets: impl IntoIterator<Item = Target>) -> Bake {
+        self.targets.extend(targets);
+        self
+    }
+
+    /// The path of the kiln crate in the generated code: `::kiln` unless said otherwise.
+    pub fn kiln(mut self, path: &str) -> Bake {
+        self.kiln = Some(path.to_owned());
+        self
+    }
+
+    /// Writes `kiln_baked.rs`, to be included by `include!(concat!(env!("OUT_DIR"), "/kiln_baked.rs"))`, and the PTX
+    /// files it includes, into `out_dir`. Unchanged files are left alone.
+    ///
+    /// # Errors
+    /// [`Error::Targets`] without targets or with one twice, [`Error::Shape`] for a model no kernel fits,
+    /// [`Error::Write`] if a file cannot be written.
+    pub fn write(&self, out_dir: impl Into<PathBuf>) -> Result<()> {
+        let out_dir = out_dir.into();
+        let repeated = self.targets.iter().enumerate().any(|(i, target)| self.targets[..i].contains(target));
+        if self.targets.is_empty() || repeated {
+            return Err(Error::Targets(self.targets.clone()));
+        }
+        let kiln = self.kiln.as_deref().unwrap_or("::kiln");
+        let mut source = Source { kiln, text: String::new(), files: Vec::new() };
+        let mut statics = Vec::new();
+        for (name, shape, types) in &self.models {
+            let mut modules = Vec::new();
+            for target in &self.targets {
+                let path = DecoderPath::Stream;
+                let emitted = emit(*target, Some(path), &decoder(*shape, types, path))
+                    .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
+                modules.push(emitted);
+            }
+            statics.push(source.model(name, shape, types, modules));
+        }
+        source.all_models(&statics);
+        let modules: Result<Vec<_>> = self.targets.iter().map(|target| emit(*target, None, &self.kernels)).collect();
+        source.kernels(modules?);
+        let Source { text, mut files, .. } = source;
+        files.push(("kiln_baked.rs".to_owned(), text));
+        for (name, text) in files {
+            let path = out_dir.join(name);
+            if std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
+                continue;
+            }
+            std::fs::write(&path, text).map_err(|error| Error::Write { path, error })?;
+        }
+        Ok(())
+    }
+}
+
+/// The generated Rust, and the files it includes.
+struct Source<'a> {
+    kiln: &'a str,
+    text: String,
+    files: Vec<(String, String)>,
+}
+
+impl Source<'_> {
+    /// One line. Writing to a `String` does not fail.
+    fn line(&mut self, text: std::fmt::Arguments<'_>) {
+        let _ = self.text.write_fmt(text);
+        self.text.push('\n');
+    }
+
+    fn model(&mut self, name: &str, shape: &ModelShape, types: &[TensorType], modules: Vec<EmittedModule>) -> String {
+        let (kiln, identifier) = (self.kiln, identifier(name));
+        self.line(format_args!("/// Kernels for `{name}`."));
+        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedModel = {kiln}::baked::BakedModel {{"));
+        self.line(format_args!("    name: {name:?},"));
+        let ModelShape { family, hidden, ffn, heads, kv_heads, head_dim, layers, vocab, .. } = *shape;
+        let ModelShape { tied_head, rope_theta, rms_eps, context, .. } = *shape;
+        let family = match family {
+            Family::Qwen2 => "Qwen2",
+            Family::Qwen3 => "Qwen3",
+        };
+        self.line(format_args!("    shape: {kiln}::shape::ModelShape {{"));
+        self.line(format_args!("        family: {kiln}::shape::Family::{family}, hidden: {hidden}, ffn: {ffn},"));
+        self.line(format_args!("        heads: {heads}, kv_heads: {kv_heads}, head_dim: {head_dim},"));
+        self.line(format_args!("        layers: {layers}, vocab: {vocab}, tied_head: {tied_head},"));
+        self.line(format_args!("        rope_theta: {rope_theta:?}, rms_eps: {rms_eps:?}, context: {context},"));
+        self.line(format_args!("    }},"));
+        let types: Vec<String> = types.iter().map(|ty| format!("{kiln}::shape::TensorType::{ty:?}")).collect();
+        self.line(format_args!("    types: {kiln}::shape::TensorTypeSet::of(&[{}]),", types.join(", ")));
+        self.modules(&format!("kiln_{}", identifier.to_lowercase()), modules);
+        self.line(format_args!("}};\n"));
+        identifier
+    }
+
+    fn all_models(&mut self, statics: &[String]) {
+        let kiln = self.kiln;
+        let references: Vec<String> = statics.iter().map(|name| format!("&{name}")).collect();
+        self.line(format_args!("/// Every baked model."));
+        self.line(format_args!("pub static MODELS: &[&{kiln}::baked::BakedModel] = &[{}];\n", references.join(", ")));
+    }
+
+    fn kernels(&mut self, modules: Vec<EmittedModule>) {
+        let kiln = self.kiln;
+        self.line(format_args!("/// Single kernels."));
+        self.line(format_args!("pub static KERNELS: {kiln}::baked::BakedKernels = {kiln}::baked::BakedKernels {{"));
+        self.modules("kiln_kernels", modules);
+        self.line(format_args!("}};"));
+    }
+
+    fn modules(&mut self, stem: &str, modules: Vec<EmittedModule>) {
+        let kiln = self.kiln;
+        self.line(format_args!("    modules: &["));
+        for module in modules {
+            let path = module.path.map_or(String::new(), |path| format!("_{}", path.name()));
+            let file = format!("{stem}_{}{path}.ptx", module.target);
+            let path = match module.path {
+                Some(path) => format!("Some({kiln}::baked::DecoderPath::{path:?})"),
+                None => "None".to_owned(),
+            };
+            self.line(format_args!("        {kiln}::baked::BakedModule {{"));
+            self.line(format_args!("            sm: {}, path: {path},", module.target.sm()));
+            self.line(format_args!(
+                "            ptx: concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\")), \"\\0\"),"
+            ));
+            self.line(format_args!("            kernels: &["));
+            for Descriptor { name, block, grid, static_shared, dynamic_shared, params } in &module.kernels {
+                self.line(format_args!("                {kiln}::baked::BakedKernel {{"));
+                self.line(format_args!(
+                    "                    name: {name:?}, block: {block}, grid: {kiln}::baked::Grid::{grid:?},"
+                ));
+                self.line(format_args!(
+                    "                    static_shared: {static_shared}, dynamic_shared: {dynamic_shared}, params: &{params:?},"
+                ));
+                self.line(format_args!("                }},"));
+            }
+            self.line(format_args!("            ],\n        }},"));
+            self.files.push((file, module.ptx));
+        }
+        self.line(format_args!("    ],"));
+    }
+}
+
+/// `qwen3-8b` as the name of a static: `QWEN3_8B`.
+fn identifier(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+}
