@@ -1,0 +1,5 @@
+//! Shared by the tests of the driver layer: a table that records and fails, put between kiln and a driver.
+
+#![allow(dead_code)]
+
+pub mod table;
