@@ -23,6 +23,8 @@ mod graph;
 mod in_flight;
 mod library;
 mod memory;
+#[cfg(doctest)]
+mod misuse;
 mod module;
 mod page_locked;
 mod stream;
