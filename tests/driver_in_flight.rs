@@ -279,6 +279,44 @@ fn an_output_that_is_also_an_input_is_an_error() {
 }
 
 #[test]
+fn any_number_of_buffers_can_be_named() {
+    let (device, stream, _buffer) = setup();
+    let chunks: Vec<_> = (0..40u32).map(|i| DeviceBuffer::from_host(&device, &[i; 4]).unwrap()).collect();
+    let gate = Gate::close(&stream);
+    stream
+        .enqueue_many(chunks.iter().map(|chunk| chunk.writes("chunk")), |stream| {
+            for chunk in &chunks {
+                // SAFETY: the whole buffer, noted as written.
+                unsafe { driver().api().set_u32_async(chunk.as_ptr().address(), 9, 4, stream.raw())? };
+            }
+            Ok(())
+        })
+        .unwrap();
+    let seen = blocks_until_open(&gate, || chunks[39].to_host().unwrap());
+    assert_eq!(seen, [9; 4]);
+    let twice = chunks.iter().chain(&chunks[7..8]).map(|chunk| chunk.writes("chunk"));
+    assert!(matches!(stream.enqueue_many(twice, |_| Ok(())), Err(Error::Aliasing { .. })));
+}
+
+#[test]
+fn work_that_panics_half_way_is_still_waited_for() {
+    let (_device, stream, buffer) = setup();
+    let gate = Gate::close(&stream);
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        stream.enqueue([buffer.writes("x")], |stream| {
+            // SAFETY: the whole buffer, noted as written.
+            unsafe { driver().api().set_u32_async(buffer.as_ptr().address(), 7, buffer.len(), stream.raw())? };
+            panic!("in the caller's closure")
+        })
+    }));
+    std::panic::set_hook(hook);
+    assert!(panicked.is_err());
+    assert_eq!(blocks_until_open(&gate, || buffer.to_host().unwrap()), [7; 100]);
+}
+
+#[test]
 fn a_buffer_of_another_device_is_an_error() {
     if common::on_gpu() {
         return;

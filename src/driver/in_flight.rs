@@ -121,7 +121,28 @@ impl Stream {
         mut uses: [Use<'_>; N],
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
-        for one in &uses {
+        self.enqueue_locked(&mut uses, &mut [const { None }; N], work)
+    }
+
+    /// As [`enqueue`](Stream::enqueue), for any number of uses. Allocates two small lists on the host.
+    pub fn enqueue_many<'a>(
+        &self,
+        uses: impl IntoIterator<Item = Use<'a>>,
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        let mut uses: Vec<Use<'a>> = uses.into_iter().collect();
+        let mut records: Vec<_> = uses.iter().map(|_| None).collect();
+        self.enqueue_locked(&mut uses, &mut records, work)
+    }
+
+    /// Enqueues; `records` is a place for the lock of each use.
+    fn enqueue_locked<'a>(
+        &self,
+        uses: &mut [Use<'a>],
+        records: &mut [Option<MutexGuard<'a, Record>>],
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        for one in uses.iter() {
             self.inner.context.check_same(one.context, one.name)?;
         }
         // Locked in the order of their addresses, so that two threads cannot wait for each other.
@@ -131,8 +152,8 @@ impl Stream {
                 check_alias(&pair[0], &pair[1])?;
             }
         }
-        let mut records: [Option<MutexGuard<'_, Record>>; N] = [const { None }; N];
-        for (index, one) in uses.iter().enumerate() {
+        for index in 0..uses.len() {
+            let one = uses[index];
             // Locked already if the same buffer is read twice.
             if index == 0 || address(uses[index - 1].slot) != address(one.slot) {
                 let record = one.slot.lock();
@@ -141,15 +162,26 @@ impl Stream {
             }
         }
         self.inner.context.bind()?;
-        let outcome = work(self);
-        // Noted even after a failure: part of the work may run.
-        let ticket = self.inner.issue();
-        for (record, one) in records.iter_mut().zip(&uses) {
+        let _noting = Noting { stream: &self.inner, uses, records };
+        work(self)
+    }
+}
+
+/// Notes the uses when the work has been enqueued: also when it failed or panicked, since part of it may run.
+struct Noting<'s, 'a> {
+    stream: &'s Arc<StreamInner>,
+    uses: &'s [Use<'a>],
+    records: &'s mut [Option<MutexGuard<'a, Record>>],
+}
+
+impl Drop for Noting<'_, '_> {
+    fn drop(&mut self) {
+        let ticket = self.stream.issue();
+        for (record, one) in self.records.iter_mut().zip(self.uses) {
             if let Some(record) = record {
-                record.note(&self.inner, ticket, one.access);
+                record.note(self.stream, ticket, one.access);
             }
         }
-        outcome
     }
 }
 
