@@ -373,3 +373,36 @@ fn wrong_handles_are_errors() {
         assert_eq!((api.stream_destroy)(0), Code::INVALID_HANDLE.raw());
     }
 }
+
+#[test]
+fn threads_share_a_context() {
+    let device = Device::new(DeviceConfig::default());
+    let (threads, rounds) = (4u32, 25u32);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let device = &device;
+            scope.spawn(move || {
+                // SAFETY: handles and addresses of this device, values in locals that outlive the copies.
+                unsafe {
+                    ok((device.api.set_current)(device.context));
+                    let stream = device.stream(thread % 2);
+                    let event = device.event();
+                    for round in 0..rounds {
+                        let address = device.alloc(256);
+                        ok((device.api.fill32_async)(address, thread * rounds + round, 64, stream));
+                        ok((device.api.event_record)(event, stream));
+                        ok((device.api.stream_wait)(0, event, 0));
+                        let seen = device.download::<u32>(address, 64);
+                        assert!(seen.iter().all(|&word| word == thread * rounds + round), "{seen:?}");
+                        ok((device.api.free)(address));
+                    }
+                    ok((device.api.event_destroy)(event));
+                    ok((device.api.stream_destroy)(stream));
+                }
+            });
+        }
+    });
+    // SAFETY: an ordinal.
+    ok(unsafe { (device.api.release)(device.ordinal) });
+    assert_eq!(leaks(device.ordinal), []);
+}

@@ -58,7 +58,7 @@ impl Chip {
         let per_warp = (registers.max(1) * 32).next_multiple_of(256);
         let by_registers = REGISTERS / 4 / per_warp * 4 / warps;
         let taken = (shared + self.reserved_shared).next_multiple_of(128);
-        let by_shared = if taken == 0 { u32::MAX } else { self.shared_per_multiprocessor / taken };
+        let by_shared = self.shared_per_multiprocessor.checked_div(taken).unwrap_or(u32::MAX);
         by_warps.min(by_registers).min(by_shared).min(self.blocks)
     }
 }

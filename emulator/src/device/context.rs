@@ -50,7 +50,7 @@ struct HostThread {
 
 impl Context {
     pub(crate) fn create(device: &Arc<Device>) -> Arc<Context> {
-        let context = Arc::new_cyclic(|weak| Context {
+        Arc::new_cyclic(|weak| Context {
             handle: handles::insert(Object::Context(weak.clone())),
             device: device.clone(),
             memory: Arc::new(Memory::new(device.config.memory_bytes)),
@@ -66,8 +66,7 @@ impl Context {
                 threads: HashMap::new(),
             }),
             changed: Condvar::new(),
-        });
-        context
+        })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -160,25 +159,30 @@ impl Context {
     }
 }
 
-/// The contexts that are current in this thread, the last one on top.
-struct Stack(Vec<Handle>);
+/// The contexts that are current in this thread, the last one on top. The thread's id is kept beside them, since it
+/// cannot be asked for any more when the thread's own data is dropped.
+struct Stack {
+    thread: Option<ThreadId>,
+    handles: Vec<Handle>,
+}
 
 thread_local! {
-    static STACK: RefCell<Stack> = const { RefCell::new(Stack(Vec::new())) };
+    static STACK: RefCell<Stack> = const { RefCell::new(Stack { thread: None, handles: Vec::new() }) };
 }
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        for handle in self.0.drain(..) {
-            count(handle, false);
+        if let Some(thread) = self.thread {
+            for handle in self.handles.drain(..) {
+                count(handle, thread, false);
+            }
         }
     }
 }
 
-/// Notes in the context that it became current in this thread once more or once less.
-fn count(handle: Handle, more: bool) {
+/// Notes in the context that it became current in a thread once more or once less.
+fn count(handle: Handle, thread: ThreadId, more: bool) {
     if let Ok(context) = handles::context(handle) {
-        let thread = std::thread::current().id();
         let mut state = context.state();
         let entry = state.threads.entry(thread).or_default();
         entry.current = if more { entry.current + 1 } else { entry.current.saturating_sub(1) };
@@ -190,7 +194,7 @@ fn count(handle: Handle, more: bool) {
 
 /// The handle of the thread's current context, 0 if there is none.
 pub(crate) fn current_handle() -> Handle {
-    STACK.with_borrow(|stack| stack.0.last().copied().unwrap_or(0))
+    STACK.with_borrow(|stack| stack.handles.last().copied().unwrap_or(0))
 }
 
 /// The thread's current context.
@@ -204,14 +208,18 @@ pub(crate) fn current() -> Outcome<Arc<Context>> {
 /// Puts a context on top of the thread's stack.
 pub(crate) fn push(handle: Handle) -> Outcome {
     handles::context(handle).map_err(|_| Code::INVALID_CONTEXT)?;
-    STACK.with_borrow_mut(|stack| stack.0.push(handle));
-    count(handle, true);
+    let thread = std::thread::current().id();
+    STACK.with_borrow_mut(|stack| {
+        stack.thread = Some(thread);
+        stack.handles.push(handle);
+    });
+    count(handle, thread, true);
     Ok(())
 }
 
 /// Takes the top context off the thread's stack.
 pub(crate) fn pop() -> Outcome<Handle> {
-    let handle = STACK.with_borrow_mut(|stack| stack.0.pop()).ok_or(Code::INVALID_CONTEXT)?;
-    count(handle, false);
+    let handle = STACK.with_borrow_mut(|stack| stack.handles.pop()).ok_or(Code::INVALID_CONTEXT)?;
+    count(handle, std::thread::current().id(), false);
     Ok(handle)
 }

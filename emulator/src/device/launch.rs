@@ -97,9 +97,6 @@ impl KernelLaunch {
         if info.maxntid.is_some_and(|most| threads > most.iter().product()) {
             return Err(Code::INVALID_VALUE);
         }
-        if threads > function.max_threads() {
-            return Err(Code::LAUNCH_OUT_OF_RESOURCES);
-        }
         if self.dynamic_shared > function.max_dynamic_shared() {
             return Err(Code::INVALID_VALUE);
         }

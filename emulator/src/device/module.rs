@@ -65,6 +65,7 @@ pub(crate) fn unload(handle: Handle) -> Outcome {
         handles::remove(function);
     }
     handles::remove(handle);
+    machine::unload(&module.module, &module.context.memory);
     waited
 }
 
@@ -108,12 +109,19 @@ impl Function {
         Ok(())
     }
 
-    /// Threads per block at most: by declaration, and by registers.
+    /// Threads per block at most, as the kernel declares them.
     pub(crate) fn max_threads(&self) -> u32 {
         let product = |dimensions: [u32; 3]| dimensions.iter().product::<u32>();
         let declared = self.info.reqntid.or(self.info.maxntid).map_or(THREADS_PER_BLOCK, product);
-        let per_warp = (self.info.registers.max(1) * 32).next_multiple_of(256);
-        declared.min(THREADS_PER_BLOCK).min(REGISTERS / per_warp * 32)
+        declared.min(THREADS_PER_BLOCK)
+    }
+
+    /// Registers per thread. Register allocation is an assembler's business; the machine's own figure stands in for
+    /// it, held to what an assembler would keep it to for the declared (or any) number of threads.
+    pub(crate) fn registers(&self) -> u32 {
+        let threads = self.max_threads().max(1).next_multiple_of(32) * self.info.min_blocks.unwrap_or(1).max(1);
+        let most = (REGISTERS / threads / 8 * 8).clamp(16, 255);
+        self.info.registers.clamp(16, most)
     }
 
     /// `cuFuncGetAttribute`.
@@ -124,7 +132,7 @@ impl Function {
             1 => self.info.static_shared,
             2 => 0,                     // constant memory
             3 => self.info.local_bytes, // local memory per thread
-            4 => self.info.registers,
+            4 => self.registers(),
             5 => self.info.target_sm, // PTX version, as ten times the virtual architecture
             6 => sm.0 * 10 + sm.1,    // binary version
             7 => 0,                   // cached by ld.ca
@@ -142,6 +150,6 @@ impl Function {
         if threads > self.max_threads() || shared > self.shared_limit() {
             return 0;
         }
-        self.chip().occupancy(threads, self.info.registers, shared)
+        self.chip().occupancy(threads, self.registers(), shared)
     }
 }

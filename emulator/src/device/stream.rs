@@ -5,6 +5,7 @@
 //! what blocking streams have queued, and theirs for what it has queued.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -179,7 +180,9 @@ impl Context {
                     let lost = state.sticky.is_some();
                     drop(state);
                     if let Some(work) = work.filter(|work| !lost || work.survives_errors()) {
-                        if let Err(code) = work.run(&self) {
+                        // A panic in here must not leave the stream, and whoever waits for it, without an end.
+                        let outcome = catch_unwind(AssertUnwindSafe(|| work.run(&self)));
+                        if let Err(code) = outcome.unwrap_or(Err(Code::UNKNOWN)) {
                             self.poison(code);
                         }
                     }
@@ -199,14 +202,15 @@ impl Context {
             }
             let (guard, waited) = self.changed.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner);
             state = guard;
-            if empty && waited.timed_out() {
-                if let Some(stream) = state.streams.get_mut(&id).filter(|stream| stream.queue.is_empty()) {
-                    stream.has_worker = false;
-                    if stream.closed {
-                        state.streams.remove(&id);
-                    }
-                    return;
+            if empty
+                && waited.timed_out()
+                && let Some(stream) = state.streams.get_mut(&id).filter(|stream| stream.queue.is_empty())
+            {
+                stream.has_worker = false;
+                if stream.closed {
+                    state.streams.remove(&id);
                 }
+                return;
             }
         }
     }

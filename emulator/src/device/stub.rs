@@ -62,7 +62,7 @@ pub struct ParamInfo { pub offset: u32, pub size: u32 }
 #[derive(Clone)]
 pub struct KernelInfo {
     pub name: String, pub params: Vec<ParamInfo>, pub param_bytes: u32, pub static_shared: u32, pub registers: u32,
-    pub reqntid: Option<[u32; 3]>, pub maxntid: Option<[u32; 3]>, pub target_sm: u32, pub local_bytes: u32,
+    pub reqntid: Option<[u32; 3]>, pub maxntid: Option<[u32; 3]>, pub target_sm: u32, pub local_bytes: u32, pub min_blocks: Option<u32>,
 }
 pub struct Module { pub kernels: Vec<KernelInfo> }
 pub struct PtxError { pub line: u32, pub token: String, pub message: String }
@@ -83,7 +83,7 @@ impl Module {
                 at += size;
                 info
             }).collect();
-            KernelInfo { name, params, param_bytes: at, static_shared: 0, registers: 16, reqntid: None, maxntid: None, target_sm, local_bytes: 0 }
+            KernelInfo { name, params, param_bytes: at, static_shared: 0, registers: 16, reqntid: None, maxntid: None, target_sm, local_bytes: 0, min_blocks: None }
         }).collect();
         Ok(Module { kernels })
     }

@@ -145,7 +145,7 @@ impl Context {
             return Ok(());
         }
         let bytes = count.checked_mul(width).ok_or(Code::INVALID_VALUE)?;
-        if to % width as u64 != 0 {
+        if !to.is_multiple_of(width as u64) {
             return Err(Code::INVALID_VALUE);
         }
         self.check_device(to, bytes)?;

@@ -8,6 +8,7 @@ use super::capture::Node;
 use super::codes::Code;
 use super::context::Context;
 use super::event::Stamp;
+use super::graph;
 use super::launch::KernelLaunch;
 use super::machine;
 
@@ -87,7 +88,11 @@ impl Work {
                 stamp.get_or_init(Instant::now);
                 Ok(())
             }
-            Work::Graph(nodes) => return nodes.iter().try_for_each(|node| node.work.run(context)),
+            Work::Graph(nodes) => {
+                let config = &context.device.config;
+                let order = graph::order(nodes, config.schedule, config.seed);
+                return order.into_iter().try_for_each(|node| nodes[node].work.run(context));
+            }
         };
         moved.map_err(|_| Code::ILLEGAL_ADDRESS)
     }

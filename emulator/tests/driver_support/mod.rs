@@ -269,6 +269,14 @@ impl Device {
         }
     }
 
+    /// Launches one block with dynamic shared memory.
+    pub(crate) fn launch_shared(&self, function: Handle, block: u32, shared: u32, stream: Handle, args: &[Arg]) -> u32 {
+        let mut pointers = pointers(args);
+        let null = std::ptr::null_mut();
+        // SAFETY: one pointer per parameter, each to a value of its size.
+        unsafe { (self.api.launch)(function, 1, 1, 1, block, 1, 1, shared, stream, pointers.as_mut_ptr(), null) }
+    }
+
     /// Waits for everything.
     pub(crate) fn synchronize(&self) -> u32 {
         // SAFETY: no arguments.
