@@ -11,6 +11,29 @@
 //! no guard and no scope, so [`std::mem::forget`] cannot break it. Enqueueing neither synchronises nor allocates, and
 //! takes no lock but those of the buffers and streams it names.
 //!
+//! ```no_run
+//! use kiln::driver::{Device, Driver, GpuTensor, KernelParam, LaunchConfig, Module};
+//!
+//! # fn main() -> kiln::Result<()> {
+//! # const SAXPY: &std::ffi::CStr = c"";
+//! let device = Device::open(&Driver::load()?, 0)?;
+//! let saxpy = Module::from_ptx(&device, SAXPY)?.function("saxpy")?;
+//! let stream = device.stream()?;
+//!
+//! let x = GpuTensor::from_host(&device, &[1.0f32; 1000])?;
+//! let y = GpuTensor::from_host(&device, &[2.0f32; 1000])?;
+//! let (n, a, px, py) = (1000u32, 3.0f32, x.as_ptr(), y.as_ptr());
+//! let params = [KernelParam::new(&n), KernelParam::new(&a), KernelParam::new(&px), KernelParam::new(&py)];
+//! stream.enqueue([x.reads("x"), y.writes("y")], |stream| {
+//!     // SAFETY: `saxpy` takes n, a, x, y; it reads n elements of x and writes n of y, and both are that long.
+//!     unsafe { saxpy.launch(stream, &LaunchConfig::linear(8, 128), &params) }
+//! })?;
+//! drop(x); // waits until the kernel has read it
+//! assert_eq!(y.to_host()?[0], 5.0);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! **What is not tracked**: work enqueued by unsafe calls outside [`Stream::enqueue`], and replays of graphs.
 
 mod api;
