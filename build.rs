@@ -1,2 +1,94 @@
-//! Bakes the kernels of the chosen models and makes the driver bindings.
-fn main() {}
+//! Compiles the driver table's shim and makes its Rust bindings.
+//!
+//! Variables read here:
+//! - `KILN_BINDINGS`: `generate` makes the bindings of `src/driver/cuda.h` with bindgen and fails where libclang cannot
+//!   be loaded; `checked-in` takes the copy `src/driver/bindings.rs`; unset tries the first and falls back to the second.
+//! - `LIBCLANG_PATH`, `LLVM_CONFIG_PATH`, `CLANG_PATH`, `BINDGEN_EXTRA_CLANG_ARGS`: where bindgen finds libclang, and what
+//!   it passes to it.
+//! - what `cc` reads to find the C compiler (`CC`, `CFLAGS`, ...).
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::panic;
+use std::path::{Path, PathBuf};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    compile_shim();
+    make_bindings()
+}
+
+/// `src/driver/shim.c` becomes a static library; nothing of CUDA is linked.
+fn compile_shim() {
+    println!("cargo:rerun-if-changed=src/driver/shim.c");
+    println!("cargo:rerun-if-changed=src/driver/cuda.h");
+    cc::Build::new().file("src/driver/shim.c").warnings(true).extra_warnings(true).compile("kiln_shim");
+}
+
+/// Writes `OUT_DIR/bindings.rs`, and tells the tests by `KILN_BINDINGS_ORIGIN` where it came from.
+fn make_bindings() -> Result<(), Box<dyn Error>> {
+    for variable in ["KILN_BINDINGS", "LIBCLANG_PATH", "LLVM_CONFIG_PATH", "CLANG_PATH", "BINDGEN_EXTRA_CLANG_ARGS"] {
+        println!("cargo:rerun-if-env-changed={variable}");
+    }
+    let checked_in = Path::new("src/driver/bindings.rs");
+    println!("cargo:rerun-if-changed={}", checked_in.display());
+    let out = PathBuf::from(env::var("OUT_DIR")?).join("bindings.rs");
+
+    let wish = env::var("KILN_BINDINGS").unwrap_or_default();
+    let origin = match wish.as_str() {
+        "generate" => {
+            fs::write(&out, generate_bindings()?)?;
+            "generated"
+        }
+        "checked-in" => {
+            fs::copy(checked_in, &out)?;
+            "checked-in"
+        }
+        "" => match generate_bindings() {
+            Ok(text) => {
+                fs::write(&out, text)?;
+                "generated"
+            }
+            Err(reason) => {
+                // The first clause says it; the rest is the list of names that were tried.
+                let reason = reason.split([':', '\n']).next().unwrap_or_default();
+                println!("cargo:warning=bindgen could not run ({reason}); the checked-in bindings are used instead");
+                fs::copy(checked_in, &out)?;
+                "checked-in"
+            }
+        },
+        other => return Err(format!("KILN_BINDINGS is `{other}`; it takes `generate` or `checked-in`").into()),
+    };
+    println!("cargo:rustc-env=KILN_BINDINGS_ORIGIN={origin}");
+    Ok(())
+}
+
+/// bindgen's output for `cuda.h`. Where libclang cannot be loaded bindgen panics; that becomes an error here.
+fn generate_bindings() -> Result<String, String> {
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let outcome = panic::catch_unwind(|| {
+        bindgen::Builder::default()
+            .header("src/driver/cuda.h")
+            .allowlist_file(".*cuda\\.h")
+            .layout_tests(false)
+            .default_macro_constant_type(bindgen::MacroTypeVariation::Unsigned)
+            .disable_header_comment()
+            .merge_extern_blocks(true)
+            .raw_line("// What bindgen makes of cuda.h; made again with `KILN_BINDINGS=generate`.")
+            .rust_edition(bindgen::RustEdition::Edition2024)
+            .rust_target(bindgen::RustTarget::stable(88, 0).unwrap_or_default())
+            .generate()
+    });
+    panic::set_hook(hook);
+    match outcome {
+        Ok(Ok(bindings)) => Ok(bindings.to_string()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(panic) => Err(panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("libclang could not be loaded")
+            .to_owned()),
+    }
+}

@@ -1,0 +1,225 @@
+//! A context: one device's memory, streams and objects, its sticky error, and which host threads have it current.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use super::abi::{Handle, Outcome};
+use super::codes::Code;
+use super::handles::{self, Object};
+use super::host::HostRange;
+use super::machine::Memory;
+use super::registry::{Device, Leak};
+use super::stream::{LEGACY, Stream, StreamId, Ticket};
+use super::{capture::Captures, lock};
+
+/// A context of one device.
+pub(crate) struct Context {
+    pub(crate) handle: Handle,
+    pub(crate) device: Arc<Device>,
+    pub(crate) memory: Arc<Memory>,
+    state: Mutex<State>,
+    /// Told whenever work was added or finished.
+    pub(crate) changed: Condvar,
+}
+
+/// What changes in a context, under one lock.
+pub(crate) struct State {
+    pub(crate) streams: BTreeMap<StreamId, Stream>,
+    pub(crate) next_stream: StreamId,
+    pub(crate) per_thread: HashMap<ThreadId, StreamId>,
+    pub(crate) captures: Captures,
+    /// `cuMemAlloc`: address to bytes.
+    pub(crate) allocations: BTreeMap<u64, u64>,
+    /// Page-locked host memory by host address.
+    pub(crate) host: BTreeMap<usize, HostRange>,
+    pub(crate) sticky: Option<Code>,
+    destroyed: bool,
+    threads: HashMap<ThreadId, HostThread>,
+}
+
+/// A host thread that has the context current or waits in it.
+#[derive(Default)]
+struct HostThread {
+    current: usize,
+    /// The driver call it is blocked in.
+    blocked: Option<&'static str>,
+}
+
+impl Context {
+    pub(crate) fn create(device: &Arc<Device>) -> Arc<Context> {
+        Arc::new_cyclic(|weak| Context {
+            handle: handles::insert(Object::Context(weak.clone())),
+            device: device.clone(),
+            memory: Arc::new(Memory::new(device.config.memory_bytes)),
+            state: Mutex::new(State {
+                streams: BTreeMap::from([(LEGACY, Stream::new(0, 0))]),
+                next_stream: LEGACY + 1,
+                per_thread: HashMap::new(),
+                captures: Captures::default(),
+                allocations: BTreeMap::new(),
+                host: BTreeMap::new(),
+                sticky: None,
+                destroyed: false,
+                threads: HashMap::new(),
+            }),
+            changed: Condvar::new(),
+        })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Whether a call may go on: the context lives and has no sticky error.
+    pub(crate) fn check(&self) -> Outcome {
+        let state = self.state();
+        if state.destroyed {
+            return Err(Code::CONTEXT_IS_DESTROYED);
+        }
+        state.sticky.map_or(Ok(()), Err)
+    }
+
+    /// Loses the context to an error of its work.
+    pub(crate) fn poison(&self, code: Code) {
+        self.state().sticky.get_or_insert(code);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn is_destroyed(&self) -> bool {
+        self.state().destroyed
+    }
+
+    /// Blocks the calling thread until all of `tickets` are done; the context's sticky error if there is one by then.
+    pub(crate) fn wait(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
+        if !tickets.iter().all(Ticket::is_done) {
+            let thread = std::thread::current().id();
+            let mut state = self.state();
+            state.threads.entry(thread).or_default().blocked = Some(call);
+            while !tickets.iter().all(Ticket::is_done) {
+                // A ticket of another context is not announced here, hence the limit.
+                state = self
+                    .changed
+                    .wait_timeout(state, Duration::from_millis(5))
+                    .unwrap_or_else(std::sync::PoisonError::into_inner)
+                    .0;
+            }
+            if let Some(entry) = state.threads.get_mut(&thread) {
+                entry.blocked = None;
+                if entry.current == 0 {
+                    state.threads.remove(&thread);
+                }
+            }
+        }
+        self.check()
+    }
+
+    /// Blocks until everything asked of the context so far is done, as calls that synchronise do.
+    pub(crate) fn wait_for_all(&self, call: &'static str) -> Outcome {
+        let tickets: Vec<Ticket> = self.state().streams.values().map(Stream::last).collect();
+        self.wait(call, &tickets)
+    }
+
+    /// The calls in which host threads are blocked, if all that have the context current are, and there is one.
+    pub(crate) fn everybody_blocked(&self) -> Option<Vec<&'static str>> {
+        let state = self.state();
+        let calls: Vec<_> = state.threads.values().filter_map(|thread| thread.blocked).collect();
+        (!calls.is_empty() && calls.len() == state.threads.len()).then_some(calls)
+    }
+
+    /// Ends the context as the last release does: waits for its work, frees what is left, says what that was.
+    pub(crate) fn destroy(self: &Arc<Self>) -> Vec<Leak> {
+        // An error of the work does not keep a context from being destroyed.
+        let _ = self.wait_for_all("cuDevicePrimaryCtxRelease");
+        let mut leaks = self.live();
+        let host = {
+            let mut state = self.state();
+            state.destroyed = true;
+            state.allocations.clear();
+            std::mem::take(&mut state.host)
+        };
+        drop(host);
+        for object in handles::remove_all_of(self.handle) {
+            if let Some(leak) = Leak::of(&object) {
+                leaks.push(leak);
+            }
+        }
+        self.changed.notify_all();
+        leaks
+    }
+
+    /// Memory that is alive now.
+    pub(crate) fn live(&self) -> Vec<Leak> {
+        let state = self.state();
+        let device = state.allocations.iter().map(|(&address, &bytes)| Leak::DeviceMemory { address, bytes });
+        let host = state.host.iter().map(|(&address, range)| Leak::HostMemory { address, bytes: range.bytes });
+        device.chain(host).collect()
+    }
+}
+
+/// The contexts that are current in this thread, the last one on top. The thread's id is kept beside them, since it
+/// cannot be asked for any more when the thread's own data is dropped.
+struct Stack {
+    thread: Option<ThreadId>,
+    handles: Vec<Handle>,
+}
+
+thread_local! {
+    static STACK: RefCell<Stack> = const { RefCell::new(Stack { thread: None, handles: Vec::new() }) };
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread {
+            for handle in self.handles.drain(..) {
+                count(handle, thread, false);
+            }
+        }
+    }
+}
+
+/// Notes in the context that it became current in a thread once more or once less.
+fn count(handle: Handle, thread: ThreadId, more: bool) {
+    if let Ok(context) = handles::context(handle) {
+        let mut state = context.state();
+        let entry = state.threads.entry(thread).or_default();
+        entry.current = if more { entry.current + 1 } else { entry.current.saturating_sub(1) };
+        if entry.current == 0 {
+            state.threads.remove(&thread);
+        }
+    }
+}
+
+/// The handle of the thread's current context, 0 if there is none.
+pub(crate) fn current_handle() -> Handle {
+    STACK.with_borrow(|stack| stack.handles.last().copied().unwrap_or(0))
+}
+
+/// The thread's current context.
+pub(crate) fn current() -> Outcome<Arc<Context>> {
+    match current_handle() {
+        0 => Err(Code::INVALID_CONTEXT),
+        handle => handles::context(handle).map_err(|_| Code::CONTEXT_IS_DESTROYED),
+    }
+}
+
+/// Puts a context on top of the thread's stack.
+pub(crate) fn push(handle: Handle) -> Outcome {
+    handles::context(handle).map_err(|_| Code::INVALID_CONTEXT)?;
+    let thread = std::thread::current().id();
+    STACK.with_borrow_mut(|stack| {
+        stack.thread = Some(thread);
+        stack.handles.push(handle);
+    });
+    count(handle, thread, true);
+    Ok(())
+}
+
+/// Takes the top context off the thread's stack.
+pub(crate) fn pop() -> Outcome<Handle> {
+    let handle = STACK.with_borrow_mut(|stack| stack.handles.pop()).ok_or(Code::INVALID_CONTEXT)?;
+    count(handle, std::thread::current().id(), false);
+    Ok(handle)
+}

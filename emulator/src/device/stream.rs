@@ -1,0 +1,243 @@
+//! Streams: queues of work in order, each with a thread of its own while it has work, and the order between them.
+//!
+//! Every piece of work knows what it must wait for at the moment it is queued, and that is always earlier work, so the
+//! queues cannot wait for each other in a circle. The legacy stream's order is such a dependency too: its work waits for
+//! what blocking streams have queued, and theirs for what it has queued.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::abi::{Handle, Outcome};
+use super::codes::Code;
+use super::context::{Context, State, current};
+use super::handles::{self, Object};
+use super::work::Work;
+
+/// A stream within its context.
+pub(crate) type StreamId = u64;
+
+/// The default stream that blocking streams synchronise with.
+pub(crate) const LEGACY: StreamId = 0;
+
+const NON_BLOCKING: u32 = 1;
+/// How long a worker without work stays before its thread ends.
+const IDLE: Duration = Duration::from_millis(200);
+
+/// One stream's queue.
+pub(crate) struct Stream {
+    pub(crate) flags: u32,
+    pub(crate) priority: i32,
+    queue: VecDeque<Queued>,
+    queued: u64,
+    done: Arc<AtomicU64>,
+    has_worker: bool,
+    closed: bool,
+}
+
+struct Queued {
+    after: Vec<Ticket>,
+    work: Work,
+}
+
+/// A place in a stream: the `position`-th work and everything before it.
+#[derive(Clone)]
+pub(crate) struct Ticket {
+    done: Arc<AtomicU64>,
+    position: u64,
+}
+
+impl Ticket {
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire) >= self.position
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(flags: u32, priority: i32) -> Stream {
+        Stream {
+            flags,
+            priority,
+            queue: VecDeque::new(),
+            queued: 0,
+            done: Arc::default(),
+            has_worker: false,
+            closed: false,
+        }
+    }
+
+    /// The place of what was queued last.
+    pub(crate) fn last(&self) -> Ticket {
+        Ticket { done: self.done.clone(), position: self.queued }
+    }
+
+    pub(crate) fn is_blocking(&self) -> bool {
+        self.flags & NON_BLOCKING == 0
+    }
+}
+
+impl State {
+    /// A stream that a handle still names.
+    pub(crate) fn stream(&mut self, id: StreamId) -> Outcome<&mut Stream> {
+        self.streams.get_mut(&id).filter(|stream| !stream.closed).ok_or(Code::INVALID_HANDLE)
+    }
+
+    /// What work queued now in stream `id` must wait for besides the stream's own order.
+    fn implicit(&self, id: StreamId) -> Vec<Ticket> {
+        let others = self.streams.iter().filter(|&(&other, stream)| match id {
+            LEGACY => other != LEGACY && stream.is_blocking(),
+            _ => other == LEGACY && self.streams.get(&id).is_some_and(Stream::is_blocking),
+        });
+        others.map(|(_, stream)| stream.last()).filter(|ticket| !ticket.is_done()).collect()
+    }
+
+    /// What must be done before stream `id` counts as synchronised.
+    pub(crate) fn pending(&self, id: StreamId) -> Vec<Ticket> {
+        let mut tickets = self.implicit(id);
+        tickets.extend(self.streams.get(&id).map(Stream::last));
+        tickets
+    }
+}
+
+impl Context {
+    /// Makes a stream.
+    pub(crate) fn create_stream(self: &Arc<Self>, flags: u32, priority: i32) -> Outcome<Handle> {
+        if flags & !NON_BLOCKING != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let id = {
+            let mut state = self.state();
+            let id = state.next_stream;
+            state.next_stream += 1;
+            state.streams.insert(id, Stream::new(flags, priority));
+            id
+        };
+        Ok(handles::insert(Object::Stream(self.clone(), id)))
+    }
+
+    /// Closes a stream: what is queued is still done.
+    pub(crate) fn close_stream(&self, id: StreamId) {
+        let mut state = self.state();
+        if let Some(stream) = state.streams.get_mut(&id) {
+            stream.closed = true;
+            if !stream.has_worker {
+                state.streams.remove(&id);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Queues work in a stream behind `after`, or adds it to the graph that the stream captures. Returns its place,
+    /// or `None` in a capture.
+    pub(crate) fn enqueue(self: &Arc<Self>, id: StreamId, work: Work, after: Vec<Ticket>) -> Outcome<Option<Ticket>> {
+        let mut state = self.state();
+        state.stream(id)?;
+        if let Some(capture) = state.captures.of_stream(id)? {
+            capture.add(id, work);
+            return Ok(None);
+        }
+        if id == LEGACY {
+            // Waiting for a blocking stream that captures would tie the capture to work outside it.
+            let blocking: Vec<StreamId> =
+                state.streams.iter().filter(|(_, stream)| stream.is_blocking()).map(|(&id, _)| id).collect();
+            state.captures.refuse_implicit(&blocking)?;
+        }
+        let mut all = state.implicit(id);
+        all.extend(after.into_iter().filter(|ticket| !ticket.is_done()));
+        let stream = state.stream(id)?;
+        stream.queued += 1;
+        stream.queue.push_back(Queued { after: all, work });
+        let ticket = stream.last();
+        if !stream.has_worker {
+            stream.has_worker = true;
+            let context = self.clone();
+            let name = format!("emulated stream {}.{id}", self.device.ordinal);
+            if std::thread::Builder::new().name(name).spawn(move || context.serve(id)).is_err() {
+                let stream = state.stream(id)?;
+                stream.has_worker = false;
+                stream.queue.pop_back();
+                stream.queued -= 1;
+                return Err(Code::OUT_OF_MEMORY);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+        Ok(Some(ticket))
+    }
+
+    /// A stream's worker: does what is queued, in order, each when what it waits for is done.
+    fn serve(self: Arc<Self>, id: StreamId) {
+        let mut state = self.state();
+        loop {
+            let Some(stream) = state.streams.get_mut(&id) else { return };
+            let sleep = match stream.queue.front() {
+                Some(next) if next.after.iter().all(Ticket::is_done) => {
+                    let work = stream.queue.pop_front().map(|queued| queued.work);
+                    let done = stream.done.clone();
+                    let lost = state.sticky.is_some();
+                    drop(state);
+                    if let Some(work) = work.filter(|work| !lost || work.survives_errors()) {
+                        // A panic in here must not leave the stream, and whoever waits for it, without an end.
+                        let outcome = catch_unwind(AssertUnwindSafe(|| work.run(&self)));
+                        if let Err(code) = outcome.unwrap_or(Err(Code::UNKNOWN)) {
+                            self.poison(code);
+                        }
+                    }
+                    state = self.state();
+                    done.fetch_add(1, Ordering::Release);
+                    self.changed.notify_all();
+                    continue;
+                }
+                // What it waits for may be another context's, which is not announced here.
+                Some(_) => Duration::from_millis(2),
+                None => IDLE,
+            };
+            let empty = stream.queue.is_empty();
+            if empty && stream.closed {
+                state.streams.remove(&id);
+                return;
+            }
+            let (guard, waited) = self.changed.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner);
+            state = guard;
+            if empty
+                && waited.timed_out()
+                && let Some(stream) = state.streams.get_mut(&id).filter(|stream| stream.queue.is_empty())
+            {
+                stream.has_worker = false;
+                if stream.closed {
+                    state.streams.remove(&id);
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// The context and stream that a `CUstream` names: null and `CU_STREAM_LEGACY` the current context's legacy stream,
+/// `CU_STREAM_PER_THREAD` this thread's.
+pub(crate) fn resolve(handle: Handle) -> Outcome<(Arc<Context>, StreamId)> {
+    match handle {
+        0 | 1 => Ok((current()?, LEGACY)),
+        2 => {
+            let context = current()?;
+            let thread = std::thread::current().id();
+            let mut state = context.state();
+            let id = match state.per_thread.get(&thread) {
+                Some(&id) => id,
+                None => {
+                    let id = state.next_stream;
+                    state.next_stream += 1;
+                    state.streams.insert(id, Stream::new(0, 0));
+                    state.per_thread.insert(thread, id);
+                    id
+                }
+            };
+            drop(state);
+            Ok((context, id))
+        }
+        _ => handles::stream(handle),
+    }
+}

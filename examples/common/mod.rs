@@ -1,0 +1,96 @@
+//! Which device an example runs on: the GPU, or kiln's emulator. The library itself never chooses an emulator.
+
+#![allow(dead_code, unreachable_pub)]
+
+use std::env;
+use std::fmt;
+use std::str::FromStr;
+
+use kiln::Error;
+use kiln::driver::{Device, Driver};
+use kiln_emulator::DeviceConfig;
+
+/// What was asked for, by `--device` or by `KILN_DEVICE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Wish {
+    /// NVIDIA's driver, or an error.
+    Cuda,
+    /// The emulator, whatever else there is.
+    Emulator,
+    /// The GPU where there is one, else the emulator.
+    #[default]
+    Auto,
+}
+
+impl FromStr for Wish {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wish, String> {
+        match text {
+            "cuda" => Ok(Wish::Cuda),
+            "emulator" => Ok(Wish::Emulator),
+            "auto" => Ok(Wish::Auto),
+            other => Err(format!("no device `{other}`; take cuda, emulator or auto")),
+        }
+    }
+}
+
+/// A device, and why it is that one.
+#[derive(Debug)]
+pub struct Picked {
+    /// The device.
+    pub device: Device,
+    /// Whether it is emulated.
+    pub emulated: bool,
+    /// Who decided, in a clause.
+    pub why: String,
+}
+
+impl fmt::Display for Picked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (sm_{}, {})", self.device.name(), self.device.sm(), self.why)
+    }
+}
+
+/// Picks a device. `argument` is the value of `--device`; without one `KILN_DEVICE` decides, without that either, auto.
+pub fn pick(argument: Option<Wish>) -> Result<Picked, Box<dyn std::error::Error>> {
+    let (wish, who) = match (argument, env::var("KILN_DEVICE")) {
+        (Some(wish), _) => (wish, "--device"),
+        (None, Ok(text)) if !text.is_empty() => (text.parse()?, "KILN_DEVICE"),
+        (None, _) => (Wish::Auto, "auto"),
+    };
+    match wish {
+        Wish::Cuda => Ok(Picked { device: cuda()?, emulated: false, why: format!("chosen by {who}") }),
+        Wish::Emulator => Ok(Picked { device: emulator()?, emulated: true, why: format!("chosen by {who}") }),
+        Wish::Auto => match cuda() {
+            Ok(device) => Ok(Picked { device, emulated: false, why: "auto: a CUDA device was found".to_owned() }),
+            Err(error) => {
+                let why = format!("auto: no GPU could be used, {}", brief(&error));
+                Ok(Picked { device: emulator()?, emulated: true, why })
+            }
+        },
+    }
+}
+
+/// The first device of NVIDIA's driver.
+fn cuda() -> kiln::Result<Device> {
+    Device::open(&Driver::load()?, 0)
+}
+
+/// A device that is not there.
+fn emulator() -> kiln::Result<Device> {
+    let ordinal = kiln_emulator::add_device(DeviceConfig::default());
+    // SAFETY: the emulator's functions have NVIDIA's signatures and behaviour, and stay.
+    let driver = unsafe {
+        Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))?
+    };
+    Device::open(&driver, ordinal)
+}
+
+/// Why there is no GPU, in a clause.
+fn brief(error: &Error) -> String {
+    match error {
+        Error::DriverNotFound { .. } => "there is no CUDA driver".to_owned(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,121 @@
+//! Names and meanings of the driver's results. A table of ours: an error can be named before a driver is found, and after
+//! its context is gone.
+
+use crate::Error;
+
+/// `(code, name, meaning)`, ascending.
+static CODES: &[(u32, &str, &str)] = &[
+    (1, "CUDA_ERROR_INVALID_VALUE", "an argument is outside its range"),
+    (2, "CUDA_ERROR_OUT_OF_MEMORY", "no memory is left for the call"),
+    (3, "CUDA_ERROR_NOT_INITIALIZED", "the driver was not initialised"),
+    (4, "CUDA_ERROR_DEINITIALIZED", "the driver is shutting down with the process"),
+    (
+        34,
+        "CUDA_ERROR_STUB_LIBRARY",
+        "the library is the toolkit's stub; put the real driver before it in the search path",
+    ),
+    (36, "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER", "install a newer driver"),
+    (46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "another process holds the device exclusively"),
+    (100, "CUDA_ERROR_NO_DEVICE", "the driver sees no device; look at CUDA_VISIBLE_DEVICES"),
+    (101, "CUDA_ERROR_INVALID_DEVICE", "there is no device of that ordinal"),
+    (200, "CUDA_ERROR_INVALID_IMAGE", "the module is damaged"),
+    (201, "CUDA_ERROR_INVALID_CONTEXT", "the context is not current or was destroyed"),
+    (205, "CUDA_ERROR_MAP_FAILED", "memory could not be mapped"),
+    (209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "the PTX is for a later device; bake it for this target"),
+    (214, "CUDA_ERROR_ECC_UNCORRECTABLE", "the device's memory is damaged"),
+    (216, "CUDA_ERROR_CONTEXT_ALREADY_IN_USE", "another thread holds the context"),
+    (217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "the devices cannot read each other"),
+    (218, "CUDA_ERROR_INVALID_PTX", "the PTX does not compile"),
+    (221, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "the driver's PTX compiler is not installed"),
+    (222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the PTX is newer than the driver; install a newer driver"),
+    (223, "CUDA_ERROR_JIT_COMPILATION_DISABLED", "unset CUDA_DISABLE_PTX_JIT"),
+    (224, "CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY", "the context is limited to fewer multiprocessors than supported"),
+    (300, "CUDA_ERROR_INVALID_SOURCE", "the module's source is invalid"),
+    (302, "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND", "a symbol of a shared library is missing"),
+    (303, "CUDA_ERROR_SHARED_OBJECT_INIT_FAILED", "a shared library of the driver could not start"),
+    (304, "CUDA_ERROR_OPERATING_SYSTEM", "the operating system refused; look at its limit of locked memory"),
+    (400, "CUDA_ERROR_INVALID_HANDLE", "a handle is not live"),
+    (401, "CUDA_ERROR_ILLEGAL_STATE", "an object is not in a state that the call takes"),
+    (500, "CUDA_ERROR_NOT_FOUND", "there is nothing of that name"),
+    (600, "CUDA_ERROR_NOT_READY", "the work is still running"),
+    (700, "CUDA_ERROR_ILLEGAL_ADDRESS", "a kernel used memory that it has not; the context is lost"),
+    (701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many registers or threads for a block; launch smaller blocks"),
+    (702, "CUDA_ERROR_LAUNCH_TIMEOUT", "a kernel ran longer than the display allows; the context is lost"),
+    (708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "the primary context is already in use"),
+    (709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "the context was destroyed"),
+    (710, "CUDA_ERROR_ASSERT", "an assertion in a kernel failed; the context is lost"),
+    (714, "CUDA_ERROR_HARDWARE_STACK_ERROR", "a kernel's stack is damaged; the context is lost"),
+    (715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", "a kernel met an illegal instruction; the context is lost"),
+    (716, "CUDA_ERROR_MISALIGNED_ADDRESS", "a kernel used a misaligned address; the context is lost"),
+    (717, "CUDA_ERROR_INVALID_ADDRESS_SPACE", "a kernel used an address of the wrong state space; the context is lost"),
+    (718, "CUDA_ERROR_INVALID_PC", "a kernel jumped outside its code; the context is lost"),
+    (719, "CUDA_ERROR_LAUNCH_FAILED", "a kernel failed; the context is lost"),
+    (720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "the grid does not fit the device at once; launch fewer blocks"),
+    (800, "CUDA_ERROR_NOT_PERMITTED", "the operation is not permitted"),
+    (801, "CUDA_ERROR_NOT_SUPPORTED", "the device or driver does not support it"),
+    (802, "CUDA_ERROR_SYSTEM_NOT_READY", "a service of the driver is not running"),
+    (
+        803,
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        "kernel module and library of the driver differ; reboot after an update",
+    ),
+    (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "forward compatibility is not for this device"),
+    (900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "the call is not allowed while a stream is captured"),
+    (901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "the capture was broken by an earlier error"),
+    (902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "the call would merge two captures"),
+    (903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "the capture was not begun on this stream"),
+    (904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "another stream was captured and not joined"),
+    (905, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "captured work would depend on work outside the capture"),
+    (906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "the call would wait for the legacy stream"),
+    (907, "CUDA_ERROR_CAPTURED_EVENT", "the event was recorded in a capture and never happens"),
+    (908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "a capture ends in the thread that began it"),
+    (909, "CUDA_ERROR_TIMEOUT", "the time allowed has passed"),
+    (910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "the graph differs too much to be updated"),
+    (999, "CUDA_ERROR_UNKNOWN", "the driver gives no reason"),
+];
+
+/// Name and meaning of a result.
+pub(crate) fn describe(code: u32) -> (&'static str, &'static str) {
+    match CODES.binary_search_by_key(&code, |entry| entry.0) {
+        Ok(index) => (CODES[index].1, CODES[index].2),
+        Err(_) => ("a code that this version does not know", "look it up in cuda.h of the driver's CUDA version"),
+    }
+}
+
+/// The error for a failed call.
+#[cold]
+pub(crate) fn failure(call: &'static str, code: u32) -> Error {
+    let (name, meaning) = describe(code);
+    Error::Cuda { call, code, name, meaning }
+}
+
+/// The error for an optional function that this driver lacks.
+#[cold]
+pub(crate) fn missing(call: &'static str) -> Error {
+    let since = match call {
+        "cuDeviceGetUuid" => "9.2",
+        "cuLaunchHostFunc" | "cuGraphLaunch" | "cuGraphExecDestroy" | "cuGraphDestroy" | "cuStreamEndCapture" => "10.0",
+        "cuStreamBeginCapture" => "10.1",
+        "cuGraphInstantiateWithFlags" => "11.4",
+        "cuLaunchKernelEx" => "11.8",
+        "cuFuncLoad" => "12.4",
+        _ => "11.0",
+    };
+    Error::MissingFunction { call, since }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_ascend_so_that_the_search_finds_each() {
+        assert!(CODES.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+
+    #[test]
+    fn an_unknown_code_is_still_reported() {
+        let text = failure("cuInit", 12345).to_string();
+        assert!(text.contains("12345") && text.contains("cuInit"), "{text}");
+    }
+}

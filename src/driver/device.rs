@@ -1,0 +1,157 @@
+//! A device: its primary context, its limits, and a stream for copies.
+
+use std::sync::Arc;
+
+use super::context::{Context, Resident};
+use super::library::Driver;
+use super::stream::{Stream, StreamInner};
+use super::sys;
+use crate::Result;
+
+/// A GPU, or whatever the driver shows as one. Cheap to clone, usable from every thread.
+///
+/// Calls make the device's primary context current in the calling thread and leave it so, as the CUDA runtime does.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<DeviceInner>,
+}
+
+struct DeviceInner {
+    context: Arc<Context>,
+    /// Blocking copies run here, where nothing else ever waits.
+    copies: Arc<StreamInner>,
+    name: String,
+    sm: u32,
+    multiprocessors: u32,
+    shared_memory_optin: u32,
+    total_memory: u64,
+}
+
+impl Device {
+    /// Opens the device of that ordinal, counted from 0.
+    pub fn open(driver: &Driver, ordinal: i32) -> Result<Device> {
+        let context = Context::retain(driver, ordinal)?;
+        let read = |attribute| context.attribute(attribute).map(|value| u32::try_from(value).unwrap_or(0));
+        let major = read(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = read(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let multiprocessors = read(sys::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared_memory_optin = read(sys::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        // SAFETY: the context's device is live.
+        let (name, total_memory) = unsafe {
+            (driver.api().device_name(context.device)?, driver.api().device_total_memory(context.device)? as u64)
+        };
+        let copies = StreamInner::create(&context)?;
+        let sm = major * 10 + minor;
+        let inner = DeviceInner { context, copies, name, sm, multiprocessors, shared_memory_optin, total_memory };
+        Ok(Device { inner: Arc::new(inner) })
+    }
+
+    /// The driver this device was opened by.
+    pub fn driver(&self) -> &Driver {
+        &self.inner.context.driver
+    }
+
+    /// Ordinal, counted from 0.
+    pub fn ordinal(&self) -> i32 {
+        self.inner.context.ordinal
+    }
+
+    /// The product's name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Compute capability as in `sm_90`: ten times major, plus minor.
+    pub fn sm(&self) -> u32 {
+        self.inner.sm
+    }
+
+    /// Number of multiprocessors.
+    pub fn multiprocessors(&self) -> u32 {
+        self.inner.multiprocessors
+    }
+
+    /// Bytes of shared memory that a block can have, static and dynamic together, when a kernel opts in.
+    pub fn shared_memory_per_block(&self) -> u32 {
+        self.inner.shared_memory_optin
+    }
+
+    /// Bytes of memory.
+    pub fn total_memory(&self) -> u64 {
+        self.inner.total_memory
+    }
+
+    /// Free and total bytes now; other processes take their share.
+    pub fn memory_info(&self) -> Result<(u64, u64)> {
+        self.inner.context.memory_info()
+    }
+
+    /// Whether a kernel that runs for seconds is killed, as on devices that drive a display.
+    pub fn kills_long_kernels(&self) -> Result<bool> {
+        Ok(self.attribute(sys::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT)? != 0)
+    }
+
+    /// Whether all blocks of a launch can be made resident together.
+    pub fn supports_cooperative_launch(&self) -> Result<bool> {
+        Ok(self.attribute(sys::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? != 0)
+    }
+
+    /// One attribute, a `CU_DEVICE_ATTRIBUTE_` constant of [`sys`].
+    pub fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<i32> {
+        self.inner.context.attribute(attribute)
+    }
+
+    /// The device's identity across processes and reboots, where the driver tells it.
+    pub fn uuid(&self) -> Result<[u8; 16]> {
+        // SAFETY: the context's device is live.
+        Ok(unsafe { self.driver().api().device_uuid(self.inner.context.device)? }.bytes)
+    }
+
+    /// A new stream.
+    pub fn stream(&self) -> Result<Stream> {
+        Stream::new(self)
+    }
+
+    /// Waits for all work on the device, resident work included.
+    pub fn synchronize(&self) -> Result<()> {
+        self.bind()?;
+        // SAFETY: the context is current.
+        unsafe { self.driver().api().context_synchronize() }
+    }
+
+    /// Makes the primary context current in this thread, for calls of [`Api`](super::Api).
+    pub fn bind(&self) -> Result<()> {
+        self.inner.context.bind()
+    }
+
+    /// Has allocations, frees, loads and unloads park this work first, as long as it lives.
+    pub fn add_resident(&self, resident: &Arc<dyn Resident>) {
+        self.inner.context.add_resident(resident);
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.inner.context
+    }
+
+    pub(crate) fn copies(&self) -> &Arc<StreamInner> {
+        &self.inner.copies
+    }
+}
+
+impl PartialEq for Device {
+    /// Whether both are the same device of the same driver.
+    fn eq(&self, other: &Device) -> bool {
+        self.context().same_as(other.context())
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device")
+            .field("ordinal", &self.ordinal())
+            .field("name", &self.name())
+            .field("sm", &self.sm())
+            .field("multiprocessors", &self.multiprocessors())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,69 @@
+//! The GPU as a safe Rust library: devices, streams, events, modules, launches, graphs and memory.
+//!
+//! Three levels, each over the one before. [`sys`] is the table of function pointers that `shim.c` fills. [`Api`] calls
+//! them and returns results. The rest owns what it makes: a [`Device`] holds a primary context, a [`Stream`] orders work,
+//! buffers free themselves. Nothing here knows of models, and nothing is linked: a program starts without CUDA and
+//! [`Driver::load`] returns [`Error::DriverNotFound`](crate::Error::DriverNotFound).
+//!
+//! **Soundness.** Launches are asynchronous, and a borrow ends when the launch returns, not when the kernel does. So
+//! buffers remember their last uses: [`Stream::enqueue`] notes which buffers the work reads and writes, lets the stream
+//! wait for uses on other streams, and whoever later frees a buffer or touches it from the host waits first. That needs
+//! no guard and no scope, so [`std::mem::forget`] cannot break it. Enqueueing neither synchronises nor allocates, and
+//! takes no lock but those of the buffers and streams it names.
+//!
+//! ```no_run
+//! use kiln::driver::{Device, Driver, GpuTensor, KernelParam, LaunchConfig, Module};
+//!
+//! # fn main() -> kiln::Result<()> {
+//! # const SAXPY: &std::ffi::CStr = c"";
+//! let device = Device::open(&Driver::load()?, 0)?;
+//! let saxpy = Module::from_ptx(&device, SAXPY)?.function("saxpy")?;
+//! let stream = device.stream()?;
+//!
+//! let x = GpuTensor::from_host(&device, &[1.0f32; 1000])?;
+//! let y = GpuTensor::from_host(&device, &[2.0f32; 1000])?;
+//! let (n, a, px, py) = (1000u32, 3.0f32, x.as_ptr(), y.as_ptr());
+//! let params = [KernelParam::new(&n), KernelParam::new(&a), KernelParam::new(&px), KernelParam::new(&py)];
+//! stream.enqueue([x.reads("x"), y.writes("y")], |stream| {
+//!     // SAFETY: `saxpy` takes n, a, x, y; it reads n elements of x and writes n of y, and both are that long.
+//!     unsafe { saxpy.launch(stream, &LaunchConfig::linear(8, 128), &params) }
+//! })?;
+//! drop(x); // waits until the kernel has read it
+//! assert_eq!(y.to_host()?[0], 5.0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **What is not tracked**: work enqueued by unsafe calls outside [`Stream::enqueue`], and replays of graphs.
+
+mod api;
+mod codes;
+mod context;
+mod device;
+mod event;
+mod function;
+mod graph;
+mod in_flight;
+mod library;
+mod memory;
+#[cfg(doctest)]
+mod misuse;
+mod module;
+mod page_locked;
+mod stream;
+pub mod sys;
+mod tensor;
+
+pub use api::Api;
+pub use context::Resident;
+pub use device::Device;
+pub use event::Event;
+pub use function::{Function, KernelParam, LaunchConfig};
+pub use graph::{Graph, GraphExec};
+pub use in_flight::Use;
+pub use library::{Driver, Symbol, symbols};
+pub use memory::{DeviceBuffer, DevicePtr, DeviceRepr};
+pub use module::Module;
+pub use page_locked::{MappedBuffer, MappedWord, PinnedBuffer};
+pub use stream::Stream;
+pub use tensor::GpuTensor;

@@ -1,0 +1,131 @@
+//! Modules: PTX text compiled by the driver when it is loaded.
+
+use std::ffi::{CStr, CString, c_void};
+use std::sync::Arc;
+
+use super::codes;
+use super::device::Device;
+use super::function::Function;
+use super::memory::{DevicePtr, DeviceRepr};
+use super::sys;
+use crate::{Error, Result};
+
+/// Compiled PTX on one device. Cheap to clone; unloaded with the last clone and the last [`Function`] of it, which waits
+/// for the device.
+#[derive(Clone)]
+pub struct Module {
+    pub(crate) inner: Arc<ModuleInner>,
+}
+
+pub(crate) struct ModuleInner {
+    pub(crate) device: Device,
+    raw: sys::CUmodule,
+}
+
+// SAFETY: the driver's modules may be used from any thread.
+unsafe impl Send for ModuleInner {}
+// SAFETY: as above.
+unsafe impl Sync for ModuleInner {}
+
+/// Bytes for each of the compiler's logs; more is cut off by the driver.
+const LOG_BYTES: usize = 8192;
+
+impl Module {
+    /// Compiles and loads PTX text. May wait for the device. On failure the error holds the compiler's log.
+    pub fn from_ptx(device: &Device, ptx: &CStr) -> Result<Module> {
+        device.context().quiesce()?;
+        let (mut info, mut errors) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
+        let mut options = [
+            sys::CU_JIT_INFO_LOG_BUFFER,
+            sys::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+            sys::CU_JIT_ERROR_LOG_BUFFER,
+            sys::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        // Sizes are passed in the pointers themselves.
+        let size = std::ptr::without_provenance_mut(LOG_BYTES);
+        let mut values: [*mut c_void; 4] = [info.as_mut_ptr().cast(), size, errors.as_mut_ptr().cast(), size];
+        // SAFETY: the text is NUL-terminated, the options have their values, the buffers outlive the call.
+        let loaded = unsafe {
+            let api = device.driver().api();
+            api.module_load(ptx.as_ptr().cast(), options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr())
+        };
+        match loaded {
+            Ok(raw) => Ok(Module { inner: Arc::new(ModuleInner { device: device.clone(), raw }) }),
+            Err(Error::Cuda { code, .. }) if code != sys::CUDA_ERROR_OUT_OF_MEMORY => {
+                let (name, meaning) = codes::describe(code);
+                let log = [errors, info].map(|bytes| text(&bytes));
+                Err(Error::JitFailed { code, name, meaning, log: log.join("\n").trim().to_owned() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// As [`from_ptx`](Module::from_ptx), for text that has no NUL at its end, which is copied.
+    pub fn from_ptx_str(device: &Device, ptx: &str) -> Result<Module> {
+        let ptx = CString::new(ptx).map_err(|error| Error::InvalidArgument {
+            what: "PTX text".to_owned(),
+            found: format!("a NUL at byte {}", error.nul_position()),
+            expected: "text without NUL".to_owned(),
+        })?;
+        Module::from_ptx(device, &ptx)
+    }
+
+    /// The kernel of that entry name, its code brought onto the device now where the driver can.
+    pub fn function(&self, name: &str) -> Result<Function> {
+        Function::find(self, name)
+    }
+
+    /// Address and number of elements of a module's global variable, rounded down to whole elements.
+    ///
+    /// What is behind the address belongs to the module and is not tracked.
+    pub fn global<T: DeviceRepr>(&self, name: &str) -> Result<(DevicePtr<T>, usize)> {
+        let device = &self.inner.device;
+        device.context().quiesce()?;
+        let c_name = c_name(name)?;
+        // SAFETY: the module is live and its context current.
+        let (address, bytes) = unsafe { device.driver().api().module_global(self.inner.raw, &c_name)? };
+        Ok((DevicePtr::new(address), bytes / size_of::<T>().max(1)))
+    }
+
+    /// The device it is loaded on.
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// The driver's handle, live as long as `self`.
+    pub fn raw(&self) -> sys::CUmodule {
+        self.inner.raw
+    }
+}
+
+impl std::fmt::Debug for Module {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Module").field("device", &self.inner.device.ordinal()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for ModuleInner {
+    fn drop(&mut self) {
+        // Its kernels may still run. Where waiting fails they may go on, or the context is lost: then it stays loaded.
+        let over = self.device.context().quiesce().and_then(|()| self.device.synchronize());
+        if over.is_ok() {
+            // SAFETY: the last owner, and nothing runs.
+            let _ = unsafe { self.device.driver().api().module_unload(self.raw) };
+        }
+    }
+}
+
+/// A name for C.
+pub(crate) fn c_name(name: &str) -> Result<CString> {
+    CString::new(name).map_err(|_| Error::InvalidArgument {
+        what: "name in a module".to_owned(),
+        found: format!("{name:?}"),
+        expected: "a name without NUL".to_owned(),
+    })
+}
+
+/// A log up to its NUL.
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}

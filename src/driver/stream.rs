@@ -1,0 +1,216 @@
+//! Streams: work in order, tickets that number it, and waiting for a ticket.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::context::Context;
+use super::device::Device;
+use super::event::{Event, EventPool};
+use super::sys;
+use crate::{Error, Result};
+
+/// Work of one device in the order it was enqueued. Cheap to clone; enqueueing from several threads is allowed.
+#[derive(Clone)]
+pub struct Stream {
+    pub(crate) inner: Arc<StreamInner>,
+}
+
+impl Stream {
+    /// A stream that waits for no other, the legacy stream included.
+    pub fn new(device: &Device) -> Result<Stream> {
+        Ok(Stream { inner: StreamInner::create(device.context())? })
+    }
+
+    /// Waits until all work enqueued so far is done.
+    pub fn synchronize(&self) -> Result<()> {
+        let issued = self.inner.issued.load(Ordering::Acquire);
+        self.inner.context.bind()?;
+        // SAFETY: the stream is live.
+        unsafe { self.inner.context.driver.api().stream_synchronize(self.inner.raw)? };
+        self.inner.completed.fetch_max(issued, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Whether all work enqueued so far is done.
+    pub fn is_idle(&self) -> Result<bool> {
+        self.inner.context.bind()?;
+        // SAFETY: the stream is live.
+        unsafe { self.inner.context.driver.api().stream_query(self.inner.raw) }
+    }
+
+    /// An event that happens when the work enqueued so far is done.
+    pub fn record(&self) -> Result<Event> {
+        self.inner.record(false)
+    }
+
+    /// As [`record`](Stream::record), with a time stamp for [`Event::milliseconds_until`].
+    pub fn record_timed(&self) -> Result<Event> {
+        self.inner.record(true)
+    }
+
+    /// Lets work enqueued from now on wait for the event. Both may be on different devices.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        self.inner.context.bind()?;
+        // SAFETY: stream and event are live.
+        unsafe { self.inner.context.driver.api().stream_wait_event(self.inner.raw, event.raw(), 0) }
+    }
+
+    /// The driver's handle, live as long as `self`.
+    pub fn raw(&self) -> sys::CUstream {
+        self.inner.raw
+    }
+
+    /// Ordinal of the stream's device.
+    pub fn ordinal(&self) -> i32 {
+        self.inner.context.ordinal
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream")
+            .field("device", &self.inner.context.ordinal)
+            .field("raw", &self.inner.raw)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How many streams there have been.
+static STREAMS: AtomicU64 = AtomicU64::new(0);
+
+/// A stream as buffers remember it. Work is numbered by tickets; a ticket that is at most `completed` is done.
+pub(crate) struct StreamInner {
+    raw: sys::CUstream,
+    /// Never used twice in a process.
+    id: u64,
+    pub(crate) context: Arc<Context>,
+    /// Ticket of the last work whose enqueueing has returned.
+    issued: AtomicU64,
+    /// Largest ticket known to be done.
+    completed: AtomicU64,
+    capturing: AtomicBool,
+    pub(crate) pool: EventPool,
+    /// Other streams by id, and the ticket of theirs that this one has been told to wait for. Held while an event
+    /// of this stream is recorded for others, so that no capture can begin in between.
+    order: Mutex<Vec<(u64, u64)>>,
+}
+
+// SAFETY: the driver's streams may be used from any thread; the rest is atomics and mutexes.
+unsafe impl Send for StreamInner {}
+// SAFETY: as above.
+unsafe impl Sync for StreamInner {}
+
+impl StreamInner {
+    pub(crate) fn create(context: &Arc<Context>) -> Result<Arc<StreamInner>> {
+        context.bind()?;
+        let pool = EventPool::filled(context)?;
+        // SAFETY: the context is current.
+        let raw = unsafe { context.driver.api().stream_create(sys::CU_STREAM_NON_BLOCKING)? };
+        Ok(Arc::new(StreamInner {
+            raw,
+            id: STREAMS.fetch_add(1, Ordering::Relaxed),
+            context: context.clone(),
+            issued: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            capturing: AtomicBool::new(false),
+            pool,
+            order: Mutex::default(),
+        }))
+    }
+
+    pub(crate) fn raw(&self) -> sys::CUstream {
+        self.raw
+    }
+
+    /// Numbers work whose enqueueing has just returned.
+    pub(crate) fn issue(&self) -> u64 {
+        self.issued.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    pub(crate) fn is_done(&self, ticket: u64) -> bool {
+        self.completed.load(Ordering::Acquire) >= ticket
+    }
+
+    /// Blocks the host until that work is done. No driver call where that is known.
+    pub(crate) fn wait_for(self: &Arc<Self>, ticket: u64) -> Result<()> {
+        if self.is_done(ticket) {
+            return Ok(());
+        }
+        self.record(false)?.synchronize()
+    }
+
+    /// Lets later work of `self` wait for that work of `other`.
+    pub(crate) fn order_after(self: &Arc<Self>, other: &Arc<StreamInner>, ticket: u64) -> Result<()> {
+        if Arc::ptr_eq(self, other) || other.is_done(ticket) {
+            return Ok(());
+        }
+        self.refuse_capturing()?;
+        if self.order().iter().any(|&(stream, seen)| stream == other.id && seen >= ticket) {
+            return Ok(());
+        }
+        let event = other.record(false)?;
+        // SAFETY: stream and event are live.
+        unsafe { self.context.driver.api().stream_wait_event(self.raw, event.raw(), 0)? };
+        let mut order = self.order();
+        match order.iter_mut().find(|(stream, _)| *stream == other.id) {
+            Some((_, seen)) => *seen = (*seen).max(event.ticket()),
+            None => {
+                // Streams come and go. Forgetting is always right, and costs one more wait.
+                if order.len() >= 16 {
+                    order.clear();
+                }
+                order.push((other.id, event.ticket()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Records an event of the pool behind all work that has a ticket.
+    pub(crate) fn record(self: &Arc<Self>, timed: bool) -> Result<Event> {
+        self.context.bind()?;
+        let raw = self.pool.take(timed)?;
+        let order = self.order();
+        let ticket = self.issued.load(Ordering::Acquire);
+        let event = Event::new(self.clone(), raw, ticket, timed);
+        self.refuse_capturing()?;
+        // SAFETY: event and stream are live.
+        unsafe { self.context.driver.api().event_record(event.raw(), self.raw)? };
+        drop(order);
+        Ok(event)
+    }
+
+    pub(crate) fn complete(&self, ticket: u64) {
+        self.completed.fetch_max(ticket, Ordering::AcqRel);
+    }
+
+    fn order(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Work that is captured does not happen, so nothing can wait for it.
+    fn refuse_capturing(&self) -> Result<()> {
+        if !self.capturing.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument {
+            what: "stream to wait on".to_owned(),
+            found: "one that is being captured".to_owned(),
+            expected: "one that runs; synchronise buffers of other streams before the capture".to_owned(),
+        })
+    }
+
+    /// Begins or ends refusing waits. Returns what was before.
+    pub(crate) fn set_capturing(&self, capturing: bool) -> bool {
+        let _order = self.order();
+        self.capturing.swap(capturing, Ordering::AcqRel)
+    }
+}
+
+impl Drop for StreamInner {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: the last owner; work that was enqueued goes on, as the driver promises.
+            let _ = unsafe { self.context.driver.api().stream_destroy(self.raw) };
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The one error type: what happened, what was found, what was needed, what to do.
+
+/// Result of everything that can fail here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The driver's library could not be opened.
+    #[error(
+        "no CUDA driver: tried {tried}; {reason}; install NVIDIA's driver, or add its folder to the library search path"
+    )]
+    DriverNotFound {
+        /// Names that were tried.
+        tried: String,
+        /// What the platform's loader said of the last.
+        reason: String,
+    },
+
+    /// The driver's library lacks a function that everything needs.
+    #[error("the CUDA driver has no `{symbol}`; install a driver for CUDA 11.0 or later")]
+    DriverTooOld {
+        /// Versioned name of the function.
+        symbol: String,
+    },
+
+    /// The driver's library lacks an optional function, and it was called.
+    #[error("the CUDA driver has no `{call}`, which needs a driver for CUDA {since} or later")]
+    MissingFunction {
+        /// Name of the function.
+        call: &'static str,
+        /// First CUDA version that has it.
+        since: &'static str,
+    },
+
+    /// There is no device of that ordinal.
+    #[error("no CUDA device {ordinal}: the driver reports {found} device(s), counted from 0")]
+    NoDevice {
+        /// The ordinal that was asked for.
+        ordinal: i32,
+        /// How many devices there are.
+        found: i32,
+    },
+
+    /// A driver call failed.
+    #[error("{call} failed: {name} ({code}), {meaning}")]
+    Cuda {
+        /// Name of the call; after an asynchronous failure, the call that learned of it.
+        call: &'static str,
+        /// `CUresult`.
+        code: u32,
+        /// Name of the code in NVIDIA's header.
+        name: &'static str,
+        /// What the code means, and what to do.
+        meaning: &'static str,
+    },
+
+    /// The driver refused a module's PTX.
+    #[error("the driver's compiler refused the PTX: {name} ({code}), {meaning}; its log: {log}")]
+    JitFailed {
+        /// `CUresult`.
+        code: u32,
+        /// Name of the code in NVIDIA's header.
+        name: &'static str,
+        /// What the code means, and what to do.
+        meaning: &'static str,
+        /// The compiler's own words.
+        log: String,
+    },
+
+    /// A module has no kernel of that name.
+    #[error("the module has no kernel `{kernel}`; its entry name must equal the one in the PTX")]
+    KernelNotFound {
+        /// Entry name that was asked for.
+        kernel: String,
+    },
+
+    /// The program was built without that kernel.
+    #[error("kernel `{kernel}` was not baked into this program; build with {setting}")]
+    KernelNotBaked {
+        /// Entry name of the kernel.
+        kernel: String,
+        /// Feature or variable that bakes it.
+        setting: String,
+    },
+
+    /// Device or page-locked memory is used up.
+    #[error(
+        "out of memory for {what}: {needed} bytes needed, {free} of {total} free; free other buffers, or take a smaller model or context"
+    )]
+    OutOfMemory {
+        /// What it was for.
+        what: &'static str,
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes free on the device.
+        free: u64,
+        /// Bytes of the device.
+        total: u64,
+    },
+
+    /// A size does not fit the address space, or the 32 bits that a kernel counts in.
+    #[error("the size of {what} overflows: {found}; it must stay below {limit}")]
+    SizeOverflow {
+        /// What was to be sized.
+        what: &'static str,
+        /// The factors.
+        found: String,
+        /// First size that does not fit.
+        limit: u64,
+    },
+
+    /// An argument is outside what the call takes.
+    #[error("{what}: found {found}, expected {expected}")]
+    InvalidArgument {
+        /// Which argument.
+        what: String,
+        /// What it was.
+        found: String,
+        /// What it must be.
+        expected: String,
+    },
+
+    /// A buffer belongs to another device than the stream it was used on.
+    #[error("{what} is on device {found}, the call is on device {expected}; copy it there first")]
+    WrongDevice {
+        /// Which argument.
+        what: &'static str,
+        /// Device of the buffer.
+        found: i32,
+        /// Device of the call.
+        expected: i32,
+    },
+
+    /// A buffer that the call writes is also another argument of it.
+    #[error("{output} and {other} are the same buffer, and {output} is written; give the call a buffer of its own")]
+    Aliasing {
+        /// The argument that is written.
+        output: &'static str,
+        /// The argument it coincides with.
+        other: &'static str,
+    },
+
+    /// A launch asks for more shared memory than a block can have on that device.
+    #[error(
+        "kernel `{kernel}` wants {needed} bytes of shared memory a block ({fixed} static), the device has {limit}; take a kernel for a smaller target"
+    )]
+    SharedMemory {
+        /// Entry name of the kernel.
+        kernel: String,
+        /// Static and dynamic bytes.
+        needed: u64,
+        /// Static bytes of these.
+        fixed: u64,
+        /// The device's limit with opting in.
+        limit: u64,
+    },
+}
+
+impl Error {
+    /// The `CUresult` behind this error, where there is one.
+    pub fn code(&self) -> Option<u32> {
+        match self {
+            Error::Cuda { code, .. } | Error::JitFailed { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+}

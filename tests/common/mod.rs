@@ -1,0 +1,144 @@
+//! Shared by the tests that need a device.
+
+#![allow(dead_code, unreachable_pub)]
+
+pub mod table;
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use kiln::driver::{Device, Driver, Stream};
+use kiln_emulator::DeviceConfig;
+
+/// A vector addition in PTX, `y[i] += a * x[i]` for `i < n`.
+pub const SAXPY: &str = r"
+.version 6.3
+.target sm_75
+.address_size 64
+.visible .entry saxpy(.param .u32 n, .param .f32 a, .param .u64 x, .param .u64 y)
+.maxntid 128, 1, 1
+{
+    .reg .pred %p1;
+    .reg .b32 %r<6>;
+    .reg .f32 %f<5>;
+    .reg .b64 %rd<6>;
+    ld.param.u32 %r1, [n];
+    ld.param.f32 %f1, [a];
+    ld.param.u64 %rd1, [x];
+    ld.param.u64 %rd2, [y];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.u32 %r5, %r2, %r3, %r4;
+    setp.ge.u32 %p1, %r5, %r1;
+    @%p1 bra done;
+    cvta.to.global.u64 %rd1, %rd1;
+    cvta.to.global.u64 %rd2, %rd2;
+    mul.wide.u32 %rd3, %r5, 4;
+    add.u64 %rd4, %rd1, %rd3;
+    add.u64 %rd5, %rd2, %rd3;
+    ld.global.f32 %f2, [%rd4];
+    ld.global.f32 %f3, [%rd5];
+    fma.rn.f32 %f4, %f1, %f2, %f3;
+    st.global.f32 [%rd5], %f4;
+done:
+    ret;
+}
+";
+
+/// The driver that tests run on: NVIDIA's with `KILN_DEVICE=cuda`, else the emulator, and between it and kiln a table
+/// that records.
+pub fn driver() -> &'static Driver {
+    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    DRIVER.get_or_init(|| {
+        if on_gpu() {
+            return table::recording(&Driver::load().expect("KILN_DEVICE=cuda needs a driver"));
+        }
+        // Without a device the emulator has none to initialise for.
+        kiln_emulator::add_device(DeviceConfig::default());
+        // SAFETY: the emulator's functions have NVIDIA's signatures.
+        let real = unsafe {
+            Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))
+        };
+        table::recording(&real.expect("the emulator is a driver"))
+    })
+}
+
+/// Whether tests run on a GPU.
+pub fn on_gpu() -> bool {
+    std::env::var("KILN_DEVICE").is_ok_and(|device| device == "cuda")
+}
+
+/// A device of its own for every caller, so that tests do not wait for each other; on a GPU the one that is there.
+pub fn device() -> Device {
+    device_with(DeviceConfig::default())
+}
+
+/// A device with that configuration; on a GPU the one that is there.
+pub fn device_with(config: DeviceConfig) -> Device {
+    let driver = driver();
+    let ordinal = if on_gpu() { 0 } else { kiln_emulator::add_device(config) };
+    Device::open(driver, ordinal).expect("the device was added")
+}
+
+/// What the emulator found wrong on a device; nothing on a GPU.
+pub fn fault(device: &Device) -> Option<String> {
+    if on_gpu() { None } else { kiln_emulator::last_fault(device.ordinal()).map(|fault| format!("{fault:?}")) }
+}
+
+/// A place in a stream that its work does not pass until the gate is opened; opened at the latest when dropped.
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    /// Closes a gate behind the stream's work so far.
+    pub fn close(stream: &Stream) -> Gate {
+        unsafe extern "C" fn wait(user: *mut c_void) {
+            // SAFETY: `close` gave this share away, once.
+            let gate = unsafe { Arc::from_raw(user.cast::<(Mutex<bool>, Condvar)>()) };
+            let open = gate.0.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(gate.1.wait_while(open, |open| !*open));
+        }
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        let user = Arc::into_raw(gate.clone()).cast_mut().cast();
+        stream
+            .enqueue([], |stream| {
+                // SAFETY: the stream is live; the function takes what it is given and calls no driver.
+                unsafe { driver().api().launch_host(stream.raw(), Some(wait), user) }
+            })
+            .expect("host functions are supported");
+        Gate(gate)
+    }
+
+    /// Lets the work pass.
+    pub fn open(&self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+/// Whether `work` is still blocked after a while, in which it must not be done; opens the gate, and returns what `work`
+/// returned in the end.
+pub fn blocks_until_open<R: Send>(gate: &Gate, work: impl FnOnce() -> R + Send) -> R {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let result = work();
+            done.store(true, Ordering::SeqCst);
+            result
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        let early = done.load(Ordering::SeqCst);
+        gate.open();
+        let result = thread.join().expect("no panic");
+        assert!(!early, "went on while the work was in flight");
+        result
+    })
+}
