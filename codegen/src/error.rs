@@ -1,0 +1,70 @@
+//! What can go wrong while kernels are made.
+
+use crate::target::Target;
+use std::fmt;
+use std::panic::Location;
+
+/// An error of building, verifying or baking kernels.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A kernel breaks a rule of the language.
+    Kernel {
+        /// Its entry name.
+        kernel: String,
+        /// Which rule, with what was found and needed.
+        what: String,
+        /// The line that wrote the offending instruction.
+        source: &'static Location<'static>,
+    },
+    /// A dimension that a kernel cannot work with.
+    Dimension {
+        /// The kernel's entry name.
+        kernel: String,
+        /// The dimension's name, its value, and what is needed.
+        what: String,
+    },
+    /// A model shape that no kernel fits.
+    Shape {
+        /// The model.
+        model: String,
+        /// What does not fit.
+        what: String,
+    },
+    /// A file could not be written.
+    Write {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// A bake without targets or with one twice.
+    Targets(Vec<Target>),
+}
+
+/// A result with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Kernel { kernel, what, source } => write!(f, "kernel {kernel}: {what} (at {source})"),
+            Error::Dimension { kernel, what } => write!(f, "kernel {kernel}: {what}"),
+            Error::Shape { model, what } => write!(f, "model {model}: {what}"),
+            Error::Write { path, error } => write!(f, "writing {}: {error}", path.display()),
+            Error::Targets(targets) => {
+                let names: Vec<String> = targets.iter().map(Target::to_string).collect();
+                write!(f, "targets [{}]: at least one is needed, each once", names.join(", "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Write { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

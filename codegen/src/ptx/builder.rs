@@ -1,0 +1,448 @@
+//! The builder: parameters, shared memory, variables and structured control flow. The instructions are in `ops`
+//! (registers) and `memory` (loads, stores, barriers).
+
+use super::ir::{
+    Arg, Base, Class, Convergence, Function, Guard, Inst, Node, Param, Reg, SharedVar, Spread, Uniformity,
+};
+use super::types::{Dim, Element, Operand, Pred, Ptr, PtrBase, Scalar, Shared, Size, Space, U32, Val, Var, space};
+use crate::target::Target;
+use std::panic::Location;
+
+/// The name of the dynamic shared memory array in the printed PTX.
+pub(crate) const DYNAMIC: &str = "dynamic_shared";
+const DYNAMIC_INDEX: u32 = u32::MAX;
+
+/// Writes one kernel. Every method that emits an instruction is named after its mnemonic and records the line that
+/// called it.
+#[derive(Debug)]
+pub struct Builder {
+    target: Target,
+    function: Function,
+    /// Bodies being written, innermost last.
+    open: Vec<Vec<Node>>,
+    next: [u32; Class::ALL.len()],
+    warp: Option<Val<U32>>,
+    lane: Option<Val<U32>>,
+    /// Bytes of dynamic shared memory taken so far, while they are constant.
+    dynamic_bytes: u32,
+    /// First complaint about how the builder was used; reported by the verifier.
+    pub(crate) misuse: Option<(String, &'static Location<'static>)>,
+}
+
+/// A kernel parameter's type: a scalar or a device pointer.
+pub trait Parameter: Sized {
+    /// Declares it and loads it.
+    #[doc(hidden)]
+    fn declare(b: &mut Builder, name: &str) -> Self::Value;
+    /// What the kernel works with.
+    type Value;
+}
+
+impl<T: Scalar> Parameter for T {
+    type Value = Val<T>;
+    #[track_caller]
+    fn declare(b: &mut Builder, name: &str) -> Val<T> {
+        b.load_param::<T>(name)
+    }
+}
+
+impl<T: Element> Parameter for Ptr<space::Global, T> {
+    type Value = Self;
+    #[track_caller]
+    fn declare(b: &mut Builder, name: &str) -> Self {
+        let address = b.load_param::<super::types::U64>(name);
+        Ptr::new(PtrBase::Reg(address.reg), 0)
+    }
+}
+
+impl Builder {
+    /// A builder for the kernel `name` on `target`, with blocks of `block` threads in one dimension.
+    #[track_caller]
+    pub fn new(name: &str, target: Target, block: u32) -> Builder {
+        Builder {
+            target,
+            function: Function {
+                name: name.to_owned(),
+                params: Vec::new(),
+                block,
+                blocks_per_sm: None,
+                shared: Vec::new(),
+                dynamic_shared: Some(0),
+                uses_dynamic: false,
+                body: Vec::new(),
+                source: Location::caller(),
+            },
+            open: vec![Vec::new()],
+            next: [0; Class::ALL.len()],
+            warp: None,
+            lane: None,
+            dynamic_bytes: 0,
+            misuse: None,
+        }
+    }
+
+    /// What the kernel is built for.
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
+    /// Threads per block.
+    pub fn block(&self) -> u32 {
+        self.function.block
+    }
+
+    /// Warps per block.
+    pub fn warps(&self) -> u32 {
+        self.function.block / 32
+    }
+
+    /// Asks the assembler to keep registers low enough for `blocks` resident blocks per SM (`.minnctapersm`).
+    pub fn blocks_per_sm(&mut self, blocks: u32) {
+        self.function.blocks_per_sm = Some(blocks);
+    }
+
+    /// Declares the next parameter and reads it.
+    #[track_caller]
+    pub fn param<P: Parameter>(&mut self, name: &str) -> P::Value {
+        P::declare(self, name)
+    }
+
+    /// A dimension: a constant where it is baked, else the next `u32` parameter.
+    #[track_caller]
+    pub fn dim(&mut self, name: &str, dim: Dim) -> Size {
+        match dim {
+            Dim::Baked(value) => Size::Const(value),
+            Dim::Param => Size::Reg(self.param::<U32>(name)),
+        }
+    }
+
+    #[track_caller]
+    fn load_param<T: Scalar>(&mut self, name: &str) -> Val<T> {
+        let ty = if T::CLASS == Class::B16 { T::BITS } else { T::NAME };
+        self.function.params.push(Param { name: name.to_owned(), ty, bytes: T::BYTES });
+        let source = vec![Arg::Mem(Base::Symbol(name.to_owned()), 0)];
+        self.emit_spread(format!("ld.param.{ty}"), source, Spread::Exactly(Uniformity::Block))
+    }
+
+    /// `count` elements of static shared memory, aligned to 16 bytes, distinct from every other allocation.
+    #[track_caller]
+    pub fn shared<T: Element>(&mut self, name: &str, count: u32) -> Shared<T> {
+        if self.function.shared.iter().any(|var| var.name == name) {
+            self.complain(format!("shared variable {name} is declared twice"));
+        }
+        let bytes = count.checked_mul(T::BYTES).unwrap_or_else(|| {
+            self.complain(format!("shared variable {name} of {count} elements does not fit 32 bits"));
+            0
+        });
+        self.function.shared.push(SharedVar { name: name.to_owned(), bytes });
+        Ptr::new(PtrBase::Shared(self.function.shared.len() as u32 - 1), 0)
+    }
+
+    /// `count` elements of dynamic shared memory, aligned to 128 bytes, after the dynamic memory taken before.
+    /// This is what goes above 48 KB; the launch gives the size (`Function::dynamic_shared` where it is constant).
+    #[track_caller]
+    pub fn dynamic_shared<T: Element>(&mut self, count: u32) -> Shared<T> {
+        self.function.uses_dynamic = true;
+        let offset = self.dynamic_bytes;
+        let end = count.checked_mul(T::BYTES).and_then(|bytes| offset.checked_add(bytes));
+        match end.and_then(|end| end.checked_next_multiple_of(128)) {
+            Some(end) => self.dynamic_bytes = end,
+            None => self.complain(format!("dynamic shared memory of {count} elements does not fit 32 bits")),
+        }
+        if let Some(bytes) = &mut self.function.dynamic_shared {
+            *bytes = self.dynamic_bytes;
+        }
+        Ptr::new(PtrBase::Shared(DYNAMIC_INDEX), i64::from(offset))
+    }
+
+    /// The dynamic shared memory after everything taken before, of a size that only the launch knows.
+    pub fn dynamic_shared_rest<T: Element>(&mut self) -> Shared<T> {
+        self.function.uses_dynamic = true;
+        self.function.dynamic_shared = None;
+        Ptr::new(PtrBase::Shared(DYNAMIC_INDEX), i64::from(self.dynamic_bytes))
+    }
+
+    pub(crate) fn base(&self, base: PtrBase) -> Base {
+        match base {
+            PtrBase::Reg(reg) => Base::Reg(reg),
+            PtrBase::Shared(DYNAMIC_INDEX) => Base::Symbol(DYNAMIC.to_owned()),
+            PtrBase::Shared(index) => Base::Symbol(self.function.shared[index as usize].name.clone()),
+        }
+    }
+
+    pub(crate) fn mem<S: Space, T>(&self, ptr: Ptr<S, T>) -> Arg {
+        Arg::Mem(self.base(ptr.base), ptr.offset)
+    }
+
+    #[track_caller]
+    pub(crate) fn complain(&mut self, what: String) {
+        let at = Location::caller();
+        self.misuse.get_or_insert((what, at));
+    }
+
+    pub(crate) fn fresh<T: Scalar>(&mut self) -> Reg {
+        let index = &mut self.next[T::CLASS as usize];
+        *index += 1;
+        Reg { class: T::CLASS, index: *index - 1 }
+    }
+
+    #[track_caller]
+    pub(crate) fn push(
+        &mut self,
+        mnemonic: impl Into<String>,
+        dst: Vec<Arg>,
+        src: Vec<Arg>,
+        spread: Spread,
+        convergence: Convergence,
+    ) {
+        let inst =
+            Inst { mnemonic: mnemonic.into(), guard: None, dst, src, spread, convergence, source: Location::caller() };
+        self.node(Node::Inst(inst));
+    }
+
+    fn node(&mut self, node: Node) {
+        if let Some(body) = self.open.last_mut() {
+            body.push(node);
+        }
+    }
+
+    /// Emits an instruction with one result.
+    #[track_caller]
+    pub(crate) fn emit<T: Scalar>(&mut self, mnemonic: impl Into<String>, src: Vec<Arg>) -> Val<T> {
+        self.emit_spread(mnemonic, src, Spread::Operands)
+    }
+
+    #[track_caller]
+    pub(crate) fn emit_spread<T: Scalar>(
+        &mut self,
+        mnemonic: impl Into<String>,
+        src: Vec<Arg>,
+        spread: Spread,
+    ) -> Val<T> {
+        let reg = self.fresh::<T>();
+        self.push(mnemonic, vec![Arg::Reg(reg)], src, spread, Convergence::None);
+        Val::new(reg)
+    }
+
+    // ---- variables
+
+    /// A variable with its first value.
+    #[track_caller]
+    pub fn var<T: Scalar>(&mut self, initial: impl Operand<T>) -> Var<T> {
+        let var = Var::new(self.fresh::<T>());
+        self.set(var, initial);
+        var
+    }
+
+    /// Assigns. Where the value was computed just before and is used nowhere else, the move disappears.
+    #[track_caller]
+    pub fn set<T: Scalar>(&mut self, var: Var<T>, value: impl Operand<T>) {
+        let ty = if T::CLASS == Class::Pred { "pred" } else { T::BITS };
+        self.push(format!("mov.{ty}"), vec![Arg::Reg(var.reg)], vec![value.arg()], Spread::Operands, Convergence::None);
+    }
+
+    /// The variable's value now, kept when the variable changes.
+    #[track_caller]
+    pub fn get<T: Scalar>(&mut self, var: Var<T>) -> Val<T> {
+        let ty = if T::CLASS == Class::Pred { "pred" } else { T::BITS };
+        self.emit(format!("mov.{ty}"), vec![Arg::Reg(var.reg)])
+    }
+
+    // ---- control flow
+
+    fn nested(&mut self, body: impl FnOnce(&mut Builder)) -> Vec<Node> {
+        // Cached special registers defined inside a body are not defined after it.
+        let (warp, lane) = (self.warp, self.lane);
+        self.open.push(Vec::new());
+        body(self);
+        (self.warp, self.lane) = (warp, lane);
+        self.open.pop().unwrap_or_default()
+    }
+
+    /// Runs `then` in the threads where `cond` holds.
+    #[track_caller]
+    pub fn if_(&mut self, cond: Val<Pred>, then: impl FnOnce(&mut Builder)) {
+        let source = Location::caller();
+        let then = self.nested(then);
+        let cond = Guard { reg: cond.reg, negated: false };
+        self.node(Node::If { cond, then, otherwise: Vec::new(), source });
+    }
+
+    /// Runs `then` where `cond` holds and `otherwise` where it does not.
+    #[track_caller]
+    pub fn if_else(&mut self, cond: Val<Pred>, then: impl FnOnce(&mut Builder), otherwise: impl FnOnce(&mut Builder)) {
+        let source = Location::caller();
+        let then = self.nested(then);
+        let otherwise = self.nested(otherwise);
+        self.node(Node::If { cond: Guard { reg: cond.reg, negated: false }, then, otherwise, source });
+    }
+
+    /// `do { body } while (body's result)`.
+    #[track_caller]
+    pub fn do_while(&mut self, body: impl FnOnce(&mut Builder) -> Val<Pred>) {
+        let source = Location::caller();
+        let mut again = None;
+        let body = self.nested(|b| again = Some(body(b)));
+        if let Some(again) = again {
+            self.node(Node::Loop { body, again: Guard { reg: again.reg, negated: false }, source });
+        }
+    }
+
+    /// `while (cond) { body }`. The condition is emitted twice: before the loop, and at its end, where the back edge is.
+    #[track_caller]
+    pub fn while_(&mut self, cond: impl Fn(&mut Builder) -> Val<Pred>, body: impl FnOnce(&mut Builder)) {
+        let source = Location::caller();
+        let first = cond(self);
+        let inner = self.nested(|b| {
+            let mut again = None;
+            let body = b.nested(|b| {
+                body(b);
+                again = Some(cond(b));
+            });
+            if let Some(again) = again {
+                b.node(Node::Loop { body, again: Guard { reg: again.reg, negated: false }, source });
+            }
+        });
+        self.node(Node::If {
+            cond: Guard { reg: first.reg, negated: false },
+            then: inner,
+            otherwise: Vec::new(),
+            source,
+        });
+    }
+
+    /// `for (i = start; i < end; i += step) body(i)`, on the GPU. (A Rust `for` unrolls instead.)
+    /// `end + step` must not overflow 32 bits.
+    #[track_caller]
+    pub fn for_range(
+        &mut self,
+        start: impl Operand<U32>,
+        end: impl Operand<U32> + Copy,
+        step: impl Operand<U32> + Copy,
+        body: impl FnOnce(&mut Builder, Val<U32>),
+    ) {
+        let source = Location::caller();
+        let i = self.var::<U32>(start);
+        let (start, end_arg) = (self.last_constant(), end.arg());
+        let surely_runs = matches!((start, end_arg), (Some(start), Arg::Int(end)) if start < end);
+        let make_loop = |b: &mut Builder| {
+            let mut again = None;
+            let nodes = b.nested(|b| {
+                body(b, Val::new(i.reg));
+                let next = b.add(i, step);
+                b.set(i, next);
+                again = Some(b.setp_lt(i, end));
+            });
+            if let Some(again) = again {
+                b.node(Node::Loop { body: nodes, again: Guard { reg: again.reg, negated: false }, source });
+            }
+        };
+        if surely_runs {
+            make_loop(self);
+        } else {
+            let enter = self.setp_lt(i, end);
+            self.if_(enter, make_loop);
+        }
+    }
+
+    /// The constant moved by the instruction just emitted, if it was one.
+    fn last_constant(&self) -> Option<i64> {
+        match self.open.last()?.last()? {
+            Node::Inst(Inst { src, .. }) => match src.as_slice() {
+                [Arg::Int(value)] => Some(*value),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Splits the block by warps: for each role in order, that many consecutive warps run its body. A barrier inside
+    /// must name its participants, [`Builder::bar_sync_threads`], and count those of the role alone or of several.
+    #[track_caller]
+    pub fn roles(&mut self, roles: Vec<Role<'_>>) {
+        let source = Location::caller();
+        let warp = self.warp_id();
+        let warps: u32 = roles.iter().map(|role| role.warps).sum();
+        if warps != self.warps() {
+            self.complain(format!("roles cover {warps} warps of a block of {}", self.warps()));
+        }
+        let roles = roles.into_iter().map(|role| (role.warps, self.nested(role.body))).collect();
+        self.node(Node::Roles { warp: warp.reg, roles, source });
+    }
+
+    // ---- where am I
+
+    /// The thread's number in its block.
+    #[track_caller]
+    pub fn tid(&mut self) -> Val<U32> {
+        self.emit("mov.u32", vec![Arg::Special("%tid.x", Uniformity::Lane)])
+    }
+
+    /// The lane's number in its warp.
+    #[track_caller]
+    pub fn lane(&mut self) -> Val<U32> {
+        if let Some(lane) = self.lane {
+            return lane;
+        }
+        let tid = self.tid();
+        let lane = self.and(tid, 31);
+        self.lane = Some(lane);
+        lane
+    }
+
+    /// The warp's number in its block: `tid / 32`, warp-uniform by construction.
+    #[track_caller]
+    pub fn warp_id(&mut self) -> Val<U32> {
+        if let Some(warp) = self.warp {
+            return warp;
+        }
+        let tid = self.tid();
+        let warp = self.emit_spread("shr.u32", vec![tid.arg(), Arg::Int(5)], Spread::Exactly(Uniformity::Warp));
+        self.warp = Some(warp);
+        warp
+    }
+
+    /// The block's x in the grid.
+    #[track_caller]
+    pub fn ctaid_x(&mut self) -> Val<U32> {
+        self.emit("mov.u32", vec![Arg::Special("%ctaid.x", Uniformity::Block)])
+    }
+
+    /// The block's y in the grid.
+    #[track_caller]
+    pub fn ctaid_y(&mut self) -> Val<U32> {
+        self.emit("mov.u32", vec![Arg::Special("%ctaid.y", Uniformity::Block)])
+    }
+
+    /// The block's z in the grid.
+    #[track_caller]
+    pub fn ctaid_z(&mut self) -> Val<U32> {
+        self.emit("mov.u32", vec![Arg::Special("%ctaid.z", Uniformity::Block)])
+    }
+
+    /// Blocks of the grid in x.
+    #[track_caller]
+    pub fn nctaid_x(&mut self) -> Val<U32> {
+        self.emit("mov.u32", vec![Arg::Special("%nctaid.x", Uniformity::Block)])
+    }
+
+    /// Closes the kernel.
+    pub(crate) fn finish(mut self) -> (Function, Option<(String, &'static Location<'static>)>) {
+        self.function.body = self.open.pop().unwrap_or_default();
+        super::coalesce::moves(&mut self.function);
+        (self.function, self.misuse)
+    }
+}
+
+/// Warps that do one job: see [`Builder::roles`].
+pub struct Role<'a> {
+    warps: u32,
+    body: Box<dyn FnOnce(&mut Builder) + 'a>,
+}
+
+impl<'a> Role<'a> {
+    /// `warps` consecutive warps run `body`.
+    pub fn new(warps: u32, body: impl FnOnce(&mut Builder) + 'a) -> Role<'a> {
+        Role { warps, body: Box::new(body) }
+    }
+}

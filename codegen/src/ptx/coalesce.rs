@@ -1,0 +1,67 @@
+//! Removes the move of `t = op ...; var = t` where `t` is used nowhere else: `var = op ...`. What a reader of the PTX
+//! and the emulator then see is what the kernel means; the assembler would do the same.
+
+use super::ir::{Arg, Function, Node, Reg};
+use std::collections::HashMap;
+
+/// Coalesces every such pair in `function`.
+pub(crate) fn moves(function: &mut Function) {
+    let mut uses: HashMap<Reg, u32> = HashMap::new();
+    let mut count = |reg: Reg| *uses.entry(reg).or_default() += 1;
+    function.instructions(&mut |inst| {
+        inst.src.iter().for_each(|arg| arg.registers(&mut count));
+        inst.dst.iter().filter(|arg| matches!(arg, Arg::Mem(..))).for_each(|arg| arg.registers(&mut count));
+        inst.guard.iter().for_each(|guard| count(guard.reg));
+    });
+    conditions(&function.body, &mut count);
+    walk(&mut function.body, &uses);
+}
+
+fn conditions(nodes: &[Node], count: &mut impl FnMut(Reg)) {
+    for node in nodes {
+        match node {
+            Node::Inst(_) => {}
+            Node::If { cond, then, otherwise, .. } => {
+                count(cond.reg);
+                conditions(then, count);
+                conditions(otherwise, count);
+            }
+            Node::Loop { body, again, .. } => {
+                count(again.reg);
+                conditions(body, count);
+            }
+            Node::Roles { warp, roles, .. } => {
+                count(*warp);
+                roles.iter().for_each(|(_, body)| conditions(body, count));
+            }
+        }
+    }
+}
+
+fn walk(nodes: &mut Vec<Node>, uses: &HashMap<Reg, u32>) {
+    let mut kept: Vec<Node> = Vec::with_capacity(nodes.len());
+    for mut node in nodes.drain(..) {
+        match &mut node {
+            Node::Inst(inst) => {
+                if let (true, [Arg::Reg(var)], [Arg::Reg(value)]) =
+                    (inst.mnemonic.starts_with("mov."), inst.dst.as_slice(), inst.src.as_slice())
+                    && uses.get(value) == Some(&1)
+                    && let Some(Node::Inst(before)) = kept.last_mut()
+                    && before.dst == [Arg::Reg(*value)]
+                    && before.guard.is_none()
+                {
+                    before.dst = vec![Arg::Reg(*var)];
+                    continue;
+                }
+            }
+            Node::If { then, otherwise, .. } => {
+                walk(then, uses);
+                walk(otherwise, uses);
+            }
+            Node::Loop { body, .. } => walk(body, uses),
+            Node::Roles { roles, .. } => roles.iter_mut().for_each(|(_, body)| walk(body, uses)),
+        }
+        kept.push(node);
+    }
+    *nodes = kept;
+}

@@ -1,0 +1,294 @@
+//! What the builder produces and the verifier and printer read: instructions in a tree of structured control flow.
+//! There are no labels here; the printer makes them.
+
+use std::fmt;
+use std::panic::Location;
+
+/// Where an instruction was written: the line of the kernel or block that emitted it.
+pub(crate) type Source = &'static Location<'static>;
+
+/// Register classes, each a `.reg` declaration of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// Predicates.
+    Pred,
+    /// 16-bit values of any type.
+    B16,
+    /// 32-bit integers and bit patterns.
+    B32,
+    /// 64-bit integers and generic or global addresses.
+    B64,
+    /// Single-precision floats.
+    F32,
+    /// Double-precision floats.
+    F64,
+}
+
+impl Class {
+    /// All classes in the order in which they are declared.
+    pub const ALL: [Class; 6] = [Class::Pred, Class::B16, Class::B32, Class::B64, Class::F32, Class::F64];
+
+    /// The type in the `.reg` declaration.
+    pub const fn declaration(self) -> &'static str {
+        match self {
+            Class::Pred => ".pred",
+            Class::B16 => ".b16",
+            Class::B32 => ".b32",
+            Class::B64 => ".b64",
+            Class::F32 => ".f32",
+            Class::F64 => ".f64",
+        }
+    }
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Class::Pred => "%p",
+            Class::B16 => "%h",
+            Class::B32 => "%r",
+            Class::B64 => "%rd",
+            Class::F32 => "%f",
+            Class::F64 => "%fd",
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.prefix())
+    }
+}
+
+/// A virtual register; its `Display` is its PTX name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reg {
+    pub(crate) class: Class,
+    pub(crate) index: u32,
+}
+
+impl fmt::Display for Reg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.class, self.index)
+    }
+}
+
+/// How far a value, or the control flow around an instruction, is known to be the same: the uniformity lattice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Uniformity {
+    /// The same in every thread of the block.
+    Block,
+    /// The same in every lane of a warp.
+    Warp,
+    /// May differ from lane to lane.
+    Lane,
+}
+
+impl fmt::Display for Uniformity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Uniformity::Block => "block-uniform",
+            Uniformity::Warp => "warp-uniform",
+            Uniformity::Lane => "lane-varying",
+        })
+    }
+}
+
+/// The base of an address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Base {
+    /// A register holding an address.
+    Reg(Reg),
+    /// A shared-memory variable or a kernel parameter, by name.
+    Symbol(String),
+}
+
+/// An operand as it is printed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Arg {
+    /// A register.
+    Reg(Reg),
+    /// An integer constant.
+    Int(i64),
+    /// A single-precision constant, by its bits.
+    F32(u32),
+    /// A special register such as `%tid.x`, with its uniformity.
+    Special(&'static str, Uniformity),
+    /// The address of a shared variable.
+    Address(String),
+    /// `[base + offset]`.
+    Mem(Base, i64),
+    /// `{a, b, ...}`.
+    Vector(Vec<Arg>),
+}
+
+impl Arg {
+    /// The registers this operand reads when it is a source, or (a vector or register) writes when it is a destination.
+    pub(crate) fn registers(&self, visit: &mut impl FnMut(Reg)) {
+        match self {
+            Arg::Reg(reg) | Arg::Mem(Base::Reg(reg), _) => visit(*reg),
+            Arg::Vector(parts) => parts.iter().for_each(|part| part.registers(visit)),
+            _ => {}
+        }
+    }
+}
+
+/// `@p` or `@!p`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Guard {
+    pub(crate) reg: Reg,
+    pub(crate) negated: bool,
+}
+
+/// How the uniformity of an instruction's result follows from its operands'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// As uniform as the least uniform operand.
+    Operands,
+    /// Never more uniform than this: ordinary loads and atomics, whose value may change between two warps' reads.
+    AtLeast(Uniformity),
+    /// Exactly this whatever the operands: votes, broadcasts, the warp's number.
+    Exactly(Uniformity),
+}
+
+/// The threads a synchronising instruction needs to be converged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Convergence {
+    /// No requirement.
+    None,
+    /// All lanes of the warp.
+    Warp,
+    /// All threads of the block (barrier 0), or of the role when inside `roles`.
+    Participants {
+        /// The barrier's number.
+        barrier: u32,
+        /// How many threads it counts; `None` for the whole block.
+        threads: Option<u32>,
+    },
+}
+
+/// One PTX instruction.
+#[derive(Debug, Clone)]
+pub(crate) struct Inst {
+    pub(crate) mnemonic: String,
+    pub(crate) guard: Option<Guard>,
+    pub(crate) dst: Vec<Arg>,
+    pub(crate) src: Vec<Arg>,
+    pub(crate) spread: Spread,
+    pub(crate) convergence: Convergence,
+    pub(crate) source: Source,
+}
+
+/// A piece of a kernel's body.
+#[derive(Debug, Clone)]
+pub(crate) enum Node {
+    /// One instruction.
+    Inst(Inst),
+    /// `if (cond) { then } else { otherwise }`.
+    If {
+        /// The condition.
+        cond: Guard,
+        /// Runs where the condition holds.
+        then: Vec<Node>,
+        /// Runs where it does not.
+        otherwise: Vec<Node>,
+        /// Where it was written.
+        source: Source,
+    },
+    /// `do { body } while (again)`.
+    Loop {
+        /// Runs at least once.
+        body: Vec<Node>,
+        /// The predicate of the back edge, computed in the body.
+        again: Guard,
+        /// Where it was written.
+        source: Source,
+    },
+    /// The block split by warps: `warps` consecutive warps run each body, in order.
+    Roles {
+        /// The number of the executing warp.
+        warp: Reg,
+        /// Warps and what they run.
+        roles: Vec<(u32, Vec<Node>)>,
+        /// Where it was written.
+        source: Source,
+    },
+}
+
+/// A kernel parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Param {
+    /// Its name in the kernel.
+    pub name: String,
+    /// Its PTX type, such as `u64`.
+    pub ty: &'static str,
+    /// Its size in bytes, which is also its alignment.
+    pub bytes: u32,
+}
+
+/// A shared-memory variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SharedVar {
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u32,
+}
+
+/// A kernel ready to be verified and printed.
+#[derive(Debug, Clone)]
+pub struct Function {
+    pub(crate) name: String,
+    pub(crate) params: Vec<Param>,
+    pub(crate) block: u32,
+    pub(crate) blocks_per_sm: Option<u32>,
+    pub(crate) shared: Vec<SharedVar>,
+    /// Bytes of dynamic shared memory where the size is known, 0 for none.
+    pub(crate) dynamic_shared: Option<u32>,
+    pub(crate) uses_dynamic: bool,
+    pub(crate) body: Vec<Node>,
+    pub(crate) source: Source,
+}
+
+impl Function {
+    /// The entry's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Threads per block (`.reqntid`).
+    pub fn block(&self) -> u32 {
+        self.block
+    }
+
+    /// Parameters in order.
+    pub fn params(&self) -> &[Param] {
+        &self.params
+    }
+
+    /// Bytes of static shared memory.
+    pub fn static_shared(&self) -> u32 {
+        self.shared.iter().map(|var| var.bytes.next_multiple_of(16)).sum()
+    }
+
+    /// Bytes of dynamic shared memory, where they do not depend on launch parameters.
+    pub fn dynamic_shared(&self) -> Option<u32> {
+        if self.uses_dynamic { self.dynamic_shared } else { Some(0) }
+    }
+
+    /// Visits every instruction.
+    pub(crate) fn instructions<'a>(&'a self, visit: &mut impl FnMut(&'a Inst)) {
+        fn walk<'a>(nodes: &'a [Node], visit: &mut impl FnMut(&'a Inst)) {
+            for node in nodes {
+                match node {
+                    Node::Inst(inst) => visit(inst),
+                    Node::If { then, otherwise, .. } => {
+                        walk(then, visit);
+                        walk(otherwise, visit);
+                    }
+                    Node::Loop { body, .. } => walk(body, visit),
+                    Node::Roles { roles, .. } => roles.iter().for_each(|(_, body)| walk(body, visit)),
+                }
+            }
+        }
+        walk(&self.body, visit);
+    }
+}

@@ -1,0 +1,70 @@
+//! The language kernels are written in: typed values, structured control flow, PTX out.
+//!
+//! `types` holds the handles a kernel works with; `builder` parameters, shared memory and control flow; `ops` and
+//! `memory` one method per instruction. `ir` is what they build, `verify` (with `uniform` and `require`) what it is held
+//! to, `print` how it is written. Nothing here knows a kernel.
+
+mod builder;
+mod coalesce;
+mod ir;
+mod memory;
+mod ops;
+mod print;
+mod require;
+mod types;
+mod uniform;
+mod verify;
+
+pub use builder::{Builder, Parameter, Role};
+pub use ir::{Function, Param, Uniformity};
+pub use memory::{AtomicOp, LoadKind, Order, Scope};
+pub use ops::{Bits16, Bits32, Compare, Convert};
+pub use types::{
+    BF16, Dim, Element, F16, F32, F64, Float, Global, Integer, Number, Operand, Pred, Ptr, S8, S32, Scalar, Shared,
+    Size, Space, U8, U16, U32, U64, Val, Var, space,
+};
+
+use crate::error::{Error, Result};
+use crate::target::Target;
+
+/// A module under construction: kernels of one target, printed together.
+#[derive(Debug)]
+pub struct Module {
+    target: Target,
+    kernels: Vec<(Function, verify::Verified)>,
+}
+
+impl Module {
+    /// An empty module.
+    pub fn new(target: Target) -> Module {
+        Module { target, kernels: Vec::new() }
+    }
+
+    /// Builds a kernel with `body`, verifies it and adds it.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] with the rule broken and the line that broke it.
+    #[track_caller]
+    pub fn kernel(&mut self, name: &str, block: u32, body: impl FnOnce(&mut Builder)) -> Result<&Function> {
+        let mut builder = Builder::new(name, self.target, block);
+        body(&mut builder);
+        let (function, misuse) = builder.finish();
+        if let Some((what, source)) = misuse {
+            return Err(Error::Kernel { kernel: name.to_owned(), what, source });
+        }
+        let verified = verify::verify(&function, self.target)?;
+        self.kernels.push((function, verified));
+        let last = self.kernels.len() - 1;
+        Ok(&self.kernels[last].0)
+    }
+
+    /// The module's PTX.
+    pub fn ptx(&self) -> String {
+        print::module(self.target, &self.kernels)
+    }
+
+    /// The kernels, in the order in which they were added.
+    pub fn functions(&self) -> impl Iterator<Item = &Function> {
+        self.kernels.iter().map(|(function, _)| function)
+    }
+}

@@ -1,0 +1,338 @@
+//! The types of the language: scalars, values, mutable variables, pointers. All are small `Copy` handles of registers,
+//! so misuse (adding a pointer to a float, storing f32 through an f16 pointer) fails to compile.
+
+use super::ir::{Arg, Class, Reg};
+use std::marker::PhantomData;
+
+/// A scalar type that a register can hold.
+pub trait Scalar: Copy + 'static {
+    /// Its name in mnemonics: `u32`, `f32`.
+    const NAME: &'static str;
+    /// Its untyped name: `b32`.
+    const BITS: &'static str;
+    /// The class of the registers that hold it.
+    const CLASS: Class;
+    /// Its size in bytes.
+    const BYTES: u32;
+}
+
+/// A scalar that can stand in memory. Some (bytes) are wider in registers than in memory.
+pub trait Element: Copy + 'static {
+    /// The type in `ld` and `st`.
+    const NAME: &'static str;
+    /// Its size in memory, in bytes.
+    const BYTES: u32;
+    /// What a load yields.
+    type Loaded: Scalar;
+}
+
+macro_rules! scalars {
+    ($($(#[$doc:meta])* $name:ident $ptx:literal $bits:literal $class:ident $bytes:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct $name;
+        impl Scalar for $name {
+            const NAME: &'static str = $ptx;
+            const BITS: &'static str = $bits;
+            const CLASS: Class = Class::$class;
+            const BYTES: u32 = $bytes;
+        }
+    )*};
+}
+
+scalars! {
+    /// A predicate.
+    Pred "pred" "pred" Pred 0;
+    /// 16-bit unsigned integer.
+    U16 "u16" "b16" B16 2;
+    /// 32-bit unsigned integer.
+    U32 "u32" "b32" B32 4;
+    /// 32-bit signed integer.
+    S32 "s32" "b32" B32 4;
+    /// 64-bit unsigned integer.
+    U64 "u64" "b64" B64 8;
+    /// Half precision.
+    F16 "f16" "b16" B16 2;
+    /// bfloat16.
+    BF16 "bf16" "b16" B16 2;
+    /// Single precision.
+    F32 "f32" "f32" F32 4;
+    /// Double precision.
+    F64 "f64" "f64" F64 8;
+}
+
+macro_rules! elements {
+    ($($name:ident $ptx:literal;)*) => {$(
+        impl Element for $name {
+            const NAME: &'static str = $ptx;
+            const BYTES: u32 = <$name as Scalar>::BYTES;
+            type Loaded = $name;
+        }
+    )*};
+}
+
+elements! { U16 "u16"; U32 "u32"; S32 "s32"; U64 "u64"; F16 "b16"; BF16 "b16"; F32 "f32"; F64 "f64"; }
+
+/// An unsigned byte in memory; a `u32` in a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct U8;
+impl Element for U8 {
+    const NAME: &'static str = "u8";
+    const BYTES: u32 = 1;
+    type Loaded = U32;
+}
+
+/// A signed byte in memory; an `s32` in a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct S8;
+impl Element for S8 {
+    const NAME: &'static str = "s8";
+    const BYTES: u32 = 1;
+    type Loaded = S32;
+}
+
+/// Types with `add`, `sub`, `mul`, `min`, `max` and comparisons.
+pub trait Number: Scalar {
+    /// The rounding modifier of arithmetic: `.rn` for floats, nothing for integers.
+    const ROUNDING: &'static str;
+    /// The name of the multiplication that keeps the operand's width.
+    const MUL: &'static str;
+}
+
+macro_rules! numbers {
+    ($($name:ident $rounding:literal $mul:literal;)*) => {$(
+        impl Number for $name {
+            const ROUNDING: &'static str = $rounding;
+            const MUL: &'static str = $mul;
+        }
+    )*};
+}
+numbers! { U16 "" "mul.lo"; U32 "" "mul.lo"; S32 "" "mul.lo"; U64 "" "mul.lo"; F32 ".rn" "mul.rn"; F64 ".rn" "mul.rn"; }
+
+/// Integer types.
+pub trait Integer: Number {}
+impl Integer for U16 {}
+impl Integer for U32 {}
+impl Integer for S32 {}
+impl Integer for U64 {}
+
+/// Floating-point types.
+pub trait Float: Number {}
+impl Float for F32 {}
+impl Float for F64 {}
+
+/// A value: an immutable virtual register of type `T`.
+#[derive(Debug)]
+pub struct Val<T> {
+    pub(crate) reg: Reg,
+    ty: PhantomData<T>,
+}
+
+impl<T> Clone for Val<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Val<T> {}
+
+impl<T> Val<T> {
+    pub(crate) fn new(reg: Reg) -> Self {
+        Val { reg, ty: PhantomData }
+    }
+}
+
+/// A mutable variable: the only thing that may be assigned more than once, as loops need.
+#[derive(Debug)]
+pub struct Var<T> {
+    pub(crate) reg: Reg,
+    ty: PhantomData<T>,
+}
+
+impl<T> Clone for Var<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Var<T> {}
+
+impl<T> Var<T> {
+    pub(crate) fn new(reg: Reg) -> Self {
+        Var { reg, ty: PhantomData }
+    }
+}
+
+/// A state space.
+pub trait Space: Copy + 'static {
+    /// Its name in mnemonics.
+    const NAME: &'static str;
+    /// The type of its addresses.
+    type Address: Integer;
+}
+
+/// The state spaces.
+pub mod space {
+    use super::{Space, U32, U64};
+
+    /// Device memory.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Global;
+    impl Space for Global {
+        const NAME: &'static str = "global";
+        type Address = U64;
+    }
+
+    /// The block's shared memory.
+    #[derive(Debug, Clone, Copy)]
+    pub struct Shared;
+    impl Space for Shared {
+        const NAME: &'static str = "shared";
+        type Address = U32;
+    }
+}
+
+/// A pointer into space `S` at elements of type `T`: a base and a constant byte offset that costs nothing.
+#[derive(Debug)]
+pub struct Ptr<S, T> {
+    pub(crate) base: PtrBase,
+    pub(crate) offset: i64,
+    ty: PhantomData<(S, T)>,
+}
+
+/// A base that is `Copy`: a register, or a shared variable by its number in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PtrBase {
+    Reg(Reg),
+    Shared(u32),
+}
+
+impl<S, T> Clone for Ptr<S, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S, T> Copy for Ptr<S, T> {}
+
+/// A pointer into device memory.
+pub type Global<T> = Ptr<space::Global, T>;
+/// A pointer into shared memory.
+pub type Shared<T> = Ptr<space::Shared, T>;
+
+impl<S, T> Ptr<S, T> {
+    pub(crate) fn new(base: PtrBase, offset: i64) -> Self {
+        Ptr { base, offset, ty: PhantomData }
+    }
+
+    /// The same address, its memory seen as elements of another type.
+    pub fn cast<U>(self) -> Ptr<S, U> {
+        Ptr::new(self.base, self.offset)
+    }
+
+    /// The address `bytes` further on.
+    pub fn byte_offset(self, bytes: i64) -> Self {
+        Ptr::new(self.base, self.offset + bytes)
+    }
+}
+
+impl<S, T: Element> Ptr<S, T> {
+    /// The address `elements` elements further on: a constant, folded into the instruction.
+    pub fn at(self, elements: u32) -> Self {
+        self.byte_offset(i64::from(elements) * i64::from(T::BYTES))
+    }
+}
+
+/// What can stand where an instruction reads a `T`: values, variables, constants, dimensions.
+pub trait Operand<T> {
+    /// The operand as it is printed.
+    fn arg(self) -> Arg;
+}
+
+impl<T> Operand<T> for Val<T> {
+    fn arg(self) -> Arg {
+        Arg::Reg(self.reg)
+    }
+}
+impl<T> Operand<T> for Var<T> {
+    fn arg(self) -> Arg {
+        Arg::Reg(self.reg)
+    }
+}
+impl Operand<U32> for u32 {
+    fn arg(self) -> Arg {
+        Arg::Int(i64::from(self))
+    }
+}
+impl Operand<S32> for i32 {
+    fn arg(self) -> Arg {
+        Arg::Int(i64::from(self))
+    }
+}
+impl Operand<U16> for u16 {
+    fn arg(self) -> Arg {
+        Arg::Int(i64::from(self))
+    }
+}
+impl Operand<U64> for u64 {
+    fn arg(self) -> Arg {
+        Arg::Int(self as i64)
+    }
+}
+impl Operand<F32> for f32 {
+    fn arg(self) -> Arg {
+        Arg::F32(self.to_bits())
+    }
+}
+
+/// A dimension of a kernel: baked into its text, or a parameter of its launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dim {
+    /// A constant.
+    Baked(u32),
+    /// A `u32` launch parameter.
+    Param,
+}
+
+impl Dim {
+    /// The baked value, if there is one.
+    pub const fn baked(self) -> Option<u32> {
+        match self {
+            Dim::Baked(value) => Some(value),
+            Dim::Param => None,
+        }
+    }
+}
+
+impl From<u32> for Dim {
+    fn from(value: u32) -> Dim {
+        Dim::Baked(value)
+    }
+}
+
+/// A dimension inside a kernel: what [`Dim`] became there. Arithmetic on constants happens while the kernel is built.
+#[derive(Debug, Clone, Copy)]
+pub enum Size {
+    /// Known while the kernel is built.
+    Const(u32),
+    /// Known at launch, the same in every thread.
+    Reg(Val<U32>),
+}
+
+impl Operand<U32> for Size {
+    fn arg(self) -> Arg {
+        match self {
+            Size::Const(value) => value.arg(),
+            Size::Reg(value) => value.arg(),
+        }
+    }
+}
+
+impl From<u32> for Size {
+    fn from(value: u32) -> Size {
+        Size::Const(value)
+    }
+}
+
+impl From<Val<U32>> for Size {
+    fn from(value: Val<U32>) -> Size {
+        Size::Reg(value)
+    }
+}

@@ -1,0 +1,217 @@
+//! Holds a kernel to the rules that an assembler cannot check or reports without the kernel's line:
+//!
+//! 1. a block has 32 to 1024 threads, in whole warps;
+//! 2. every register is defined before use on every path;
+//! 3. vector accesses have constant offsets that are multiples of the vector's size;
+//! 4. static shared memory fits 48 KB, and with the dynamic memory the target's limit;
+//! 5. a barrier stands only under control flow as uniform as its participants, and so do exchanges between lanes;
+//! 6. inside `roles` a barrier names its participants, and the roles that wait at it add up to its count;
+//! 7. the target has every instruction.
+
+use super::ir::{Arg, Convergence, Function, Inst, Node, Reg, Source, Uniformity};
+use super::{require, uniform};
+use crate::error::{Error, Result};
+use crate::target::Target;
+use std::collections::{BTreeMap, HashSet};
+
+/// What the verifier learned on the way: what the printer needs.
+#[derive(Debug)]
+pub(crate) struct Verified {
+    pub(crate) uniformity: uniform::Map,
+    /// The least PTX version the instructions need.
+    pub(crate) version: (u32, u32),
+}
+
+/// Checks `function` for `target`.
+pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
+    let fault = |what: String, source: Source| Err(Error::Kernel { kernel: function.name.clone(), what, source });
+    if function.block < 32 || function.block > 1024 || !function.block.is_multiple_of(32) {
+        let what = format!("a block of {} threads: needs whole warps, 32 to 1024 threads", function.block);
+        return fault(what, function.source);
+    }
+    let (stat, dynamic) = (function.static_shared(), function.dynamic_shared().unwrap_or(0));
+    if stat > 48 << 10 {
+        let what = format!("{stat} bytes of static shared memory: at most 49152, take dynamic shared memory instead");
+        return fault(what, function.source);
+    }
+    if stat.saturating_add(dynamic) > target.shared_per_block() {
+        let limit = target.shared_per_block();
+        let what = format!("{stat} + {dynamic} bytes of shared memory: {target} has {limit} per block");
+        return fault(what, function.source);
+    }
+    let uniformity = uniform::of(function);
+    let mut check = Check { uniformity: &uniformity, defined: HashSet::new(), version: (6, 3), target, problem: None };
+    check.nodes(&function.body, Uniformity::Block, None);
+    if let Some((what, source)) = check.problem {
+        return fault(what, source);
+    }
+    let version = check.version;
+    Ok(Verified { uniformity, version })
+}
+
+struct Check<'a> {
+    uniformity: &'a uniform::Map,
+    defined: HashSet<Reg>,
+    version: (u32, u32),
+    target: Target,
+    problem: Option<(String, Source)>,
+}
+
+/// The role an instruction stands in: its threads, and where the threads at each barrier are added up.
+struct RoleContext<'a> {
+    threads: u32,
+    waiting: &'a mut BTreeMap<u32, (u32, HashSet<usize>, Source)>,
+    role: usize,
+}
+
+impl Check<'_> {
+    fn complain(&mut self, what: String, source: Source) {
+        self.problem.get_or_insert((what, source));
+    }
+
+    fn nodes(&mut self, nodes: &[Node], control: Uniformity, mut role: Option<&mut RoleContext<'_>>) -> Vec<Reg> {
+        let mut added = Vec::new();
+        for node in nodes {
+            match node {
+                Node::Inst(inst) => self.instruction(inst, control, role.as_deref_mut(), &mut added),
+                Node::If { cond, then, otherwise, source } => {
+                    self.used(cond.reg, source);
+                    let control = control.max(self.uniformity.level(cond.reg));
+                    let first = self.nodes(then, control, role.as_deref_mut());
+                    self.forget(&first);
+                    let second = self.nodes(otherwise, control, role.as_deref_mut());
+                    self.forget(&second);
+                    for reg in first.into_iter().filter(|reg| second.contains(reg)) {
+                        self.define(reg, &mut added);
+                    }
+                }
+                Node::Loop { body, again, source } => {
+                    let control = control.max(self.uniformity.level(again.reg));
+                    let inner = self.nodes(body, control, role.as_deref_mut());
+                    self.used(again.reg, source);
+                    added.extend(inner);
+                }
+                Node::Roles { warp, roles, source } => {
+                    self.used(*warp, source);
+                    if control != Uniformity::Block || role.is_some() {
+                        self.complain("roles must be split in code that the whole block runs".to_owned(), source);
+                    }
+                    self.roles(roles);
+                }
+            }
+        }
+        added
+    }
+
+    fn roles(&mut self, roles: &[(u32, Vec<Node>)]) {
+        let mut waiting = BTreeMap::new();
+        for (index, (warps, body)) in roles.iter().enumerate() {
+            let mut context = RoleContext { threads: warps * 32, waiting: &mut waiting, role: index };
+            let inner = self.nodes(body, Uniformity::Block, Some(&mut context));
+            self.forget(&inner);
+        }
+        for (barrier, (threads, at, source)) in waiting {
+            let arriving: u32 = at.iter().map(|role| roles[*role].0 * 32).sum();
+            if arriving != threads {
+                let what =
+                    format!("barrier {barrier} counts {threads} threads, but the roles that wait have {arriving}");
+                self.complain(what, source);
+            }
+        }
+    }
+
+    fn instruction(
+        &mut self,
+        inst: &Inst,
+        control: Uniformity,
+        role: Option<&mut RoleContext<'_>>,
+        added: &mut Vec<Reg>,
+    ) {
+        let source = inst.source;
+        let mut uses = Vec::new();
+        inst.src.iter().for_each(|arg| arg.registers(&mut |reg| uses.push(reg)));
+        inst.dst.iter().filter(|arg| matches!(arg, Arg::Mem(..))).for_each(|arg| arg.registers(&mut |r| uses.push(r)));
+        uses.into_iter().for_each(|reg| self.used(reg, source));
+        for arg in &inst.dst {
+            if !matches!(arg, Arg::Mem(..)) {
+                arg.registers(&mut |reg| self.define(reg, added));
+            }
+        }
+        self.alignment(inst);
+        let (version, sm) = require::of(&inst.mnemonic);
+        self.version = self.version.max(version);
+        if sm > self.target.sm() {
+            self.complain(format!("{} needs sm_{sm}: {} lacks it", inst.mnemonic, self.target), source);
+        }
+        match inst.convergence {
+            Convergence::None => {}
+            Convergence::Warp if control > Uniformity::Warp => {
+                self.complain(format!("{} under lane-varying control flow", inst.mnemonic), source);
+            }
+            Convergence::Warp => {}
+            Convergence::Participants { .. } if control > Uniformity::Block => {
+                self.complain(format!("{} under {control} control flow", inst.mnemonic), source);
+            }
+            Convergence::Participants { barrier, threads } => match (role, threads) {
+                (None, _) => {}
+                (Some(_), None) => {
+                    self.complain("a barrier inside a role must name its participants".to_owned(), source);
+                }
+                (Some(role), Some(threads)) => {
+                    let entry = role.waiting.entry(barrier).or_insert((threads, HashSet::new(), source));
+                    entry.1.insert(role.role);
+                    if entry.0 != threads || threads < role.threads {
+                        let what = format!("barrier {barrier} is waited at with different counts: {threads}");
+                        self.complain(what, source);
+                    }
+                }
+            },
+        }
+    }
+
+    fn alignment(&mut self, inst: &Inst) {
+        let mut parts = inst.mnemonic.split('.');
+        if !matches!(parts.next(), Some("ld" | "st")) {
+            return;
+        }
+        let (mut count, mut bytes) = (1, 1);
+        for part in parts {
+            match part {
+                "v2" => count = 2,
+                "v4" => count = 4,
+                "v8" => count = 8,
+                "u16" | "b16" | "s16" => bytes = 2,
+                "u32" | "s32" | "b32" | "f32" => bytes = 4,
+                "u64" | "s64" | "b64" | "f64" => bytes = 8,
+                _ => {}
+            }
+        }
+        let size = i64::from(count * bytes);
+        for arg in inst.dst.iter().chain(&inst.src) {
+            if let Arg::Mem(_, offset) = arg
+                && offset % size != 0
+            {
+                let what = format!("{} at offset {offset}, which is not a multiple of {size}", inst.mnemonic);
+                self.complain(what, inst.source);
+            }
+        }
+    }
+
+    fn used(&mut self, reg: Reg, source: Source) {
+        if !self.defined.contains(&reg) {
+            self.complain(format!("{reg} is used where it is not defined on every path"), source);
+        }
+    }
+
+    fn define(&mut self, reg: Reg, added: &mut Vec<Reg>) {
+        if self.defined.insert(reg) {
+            added.push(reg);
+        }
+    }
+
+    fn forget(&mut self, regs: &[Reg]) {
+        regs.iter().for_each(|reg| {
+            self.defined.remove(reg);
+        });
+    }
+}
