@@ -331,3 +331,34 @@ fn templates_written_for_python_work() {
         assert!(error.to_string().contains(part), "{error}");
     }
 }
+
+#[test]
+fn a_damaged_tokenizer_section_is_an_error_or_works_but_never_panics() {
+    let tokens = [("ab", 1), ("Ġa", 1), ("<|im_end|>", 3), ("<x>", 4), ("[PAD]", 5)];
+    let mut writer = writer(&tokens, &["a b", "Ġ a", "ab Ġa"]);
+    writer.set("tokenizer.ggml.eos_token_id", 258_u32);
+    writer.set("tokenizer.chat_template", "{% for m in messages %}{{ m.content.strip() }}{% endfor %}");
+    let file = writer.start(Vec::new()).unwrap().finish().unwrap();
+    let messages = [ChatMessage::new("user", " x ")];
+    let mut random = Random(11);
+    let mut built = 0;
+    for _ in 0..3000 {
+        let mut damaged = file.clone();
+        for _ in 0..=random.below(6) {
+            let at = random.below(damaged.len());
+            damaged[at] = [b' ', 0, 1, 3, 0xff, b'{', b'a', random.below(256) as u8][random.below(8)];
+        }
+        let Ok(gguf) = Gguf::from_bytes(&damaged) else { continue };
+        let Ok(tokenizer) = Tokenizer::from_gguf(&gguf) else { continue };
+        built += 1;
+        for special in [Special::Plain, Special::Parse] {
+            let ids = tokenizer.encode("ab a <|im_end|><x> \u{85}é", special);
+            assert!(ids.iter().all(|&id| id < tokenizer.vocab()));
+            tokenizer.decode(&ids, special).unwrap();
+        }
+        if let Ok(template) = ChatTemplate::from_gguf(&gguf, &tokenizer) {
+            let _ = template.render(&messages, &ChatOptions::default());
+        }
+    }
+    assert!(built > 100, "{built} of the damaged files were still a tokenizer");
+}
