@@ -1,9 +1,13 @@
 //! kiln's kernels, and the typed PTX language they are written in.
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod error;
+pub mod kernels;
 pub mod ptx;
 mod target;
 
+pub use blocks::kv::KvType;
 pub use error::{Error, Result};
+pub use kernels::Kernel;
 pub use target::{Target, UnknownTarget};

@@ -15,6 +15,7 @@ mod from_gguf;
 pub mod gguf;
 pub mod presets;
 mod shape;
+pub mod table;
 mod tensor_type;
 mod tensors;
 

@@ -1,0 +1,250 @@
+//! One query token against one chunk of the KV cache, for all query heads of one KV head, by one block.
+//!
+//! `s[g, t] = q[g] . k[t] / sqrt(head_dim)`, `m[g] = max_t s`, `l[g] = sum_t exp(s - m)`,
+//! `acc[g] = sum_t exp(s - m) v[t]`: keys and values are read once for all heads of the group, in 16-byte pieces.
+//! Four lanes share a key, so a dot product ends in two shuffles for eight keys at once; values are summed by threads
+//! that own a piece of the row and every S-th position, and added up in shared memory. The order of every sum depends on
+//! head_dim, the cache's type and the chunk's length only.
+
+use super::kv::{self, KvType};
+use super::{math, warp};
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, Val, Var};
+use kiln_shape::table::KV_CHUNK;
+
+/// Threads of a block that does attention.
+pub(crate) const THREADS: u32 = 256;
+/// Lanes that share a key.
+const LANES: u32 = 4;
+
+/// What attention needs to know of the model.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Heads {
+    /// Query heads of a KV head.
+    pub(crate) group: u32,
+    /// Elements per head: a multiple of 16 up to 256.
+    pub(crate) head_dim: u32,
+    /// The cache's type.
+    pub(crate) ty: KvType,
+}
+
+impl Heads {
+    /// 16-byte pieces of a row.
+    const fn pieces(&self) -> u32 {
+        self.head_dim / self.ty.per_piece()
+    }
+
+    /// Sets of positions whose values are summed apart.
+    const fn subsets(&self) -> u32 {
+        THREADS / self.pieces()
+    }
+
+    /// Heads whose sums are added up together: what 16 KB of shared memory holds.
+    fn round(&self) -> u32 {
+        (4096 / (self.subsets() * self.head_dim)).clamp(1, self.group)
+    }
+
+    /// Bytes of a row of the cache.
+    pub(crate) const fn row_bytes(&self) -> u32 {
+        self.head_dim * self.ty.bytes()
+    }
+}
+
+/// The shared memory of a chunk's work.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Workspace {
+    /// `[group, head_dim]`: queries, scaled.
+    q: Shared<F32>,
+    /// `[group, KV_CHUNK]`: scores, then their exponentials.
+    scores: Shared<F32>,
+    /// `[group]`: the chunk's maximum.
+    pub(crate) max: Shared<F32>,
+    /// `[group]`: the chunk's sum of exponentials.
+    pub(crate) sum: Shared<F32>,
+    /// `[round, subsets, head_dim]`.
+    partial: Shared<F32>,
+}
+
+impl Workspace {
+    /// Takes the shared memory.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, heads: Heads) -> Workspace {
+        Workspace {
+            q: b.dynamic_shared(heads.group * heads.head_dim),
+            scores: b.dynamic_shared(heads.group * KV_CHUNK),
+            max: b.dynamic_shared(heads.group),
+            sum: b.dynamic_shared(heads.group),
+            partial: b.dynamic_shared(heads.round() * heads.subsets() * heads.head_dim),
+        }
+    }
+
+    /// Brings `q`, `[group, head_dim]`, into shared memory, scaled. A barrier must follow.
+    #[track_caller]
+    pub(crate) fn load_queries(&self, b: &mut Builder, heads: Heads, q: Global<F32>, kind: LoadKind) {
+        let scale = (1.0 / f64::from(heads.head_dim).sqrt()) as f32;
+        let tid = b.tid();
+        let count = heads.group * heads.head_dim;
+        b.for_range(tid, count, THREADS, |b, i| {
+            let from = b.index(q, i);
+            let value = b.ld(from, kind);
+            let value = b.mul(value, scale);
+            let to = b.index(self.q, i);
+            b.st(to, value);
+        });
+    }
+
+    /// Attends to `count` (1 to `KV_CHUNK`, the same in the whole block) rows from `keys` and `values` on. Leaves `max`
+    /// and `sum`, and gives each element of `acc` once to `sink` as (head of the group, dimension, value). Begins and
+    /// ends with a barrier: queries are seen, and the workspace may be used again.
+    #[track_caller]
+    pub(crate) fn chunk(
+        &self,
+        b: &mut Builder,
+        heads: Heads,
+        keys: Global<U8>,
+        values: Global<U8>,
+        count: Val<U32>,
+        sink: impl Fn(&mut Builder, Val<U32>, Val<U32>, Val<F32>),
+    ) {
+        b.bar_sync();
+        self.score(b, heads, keys, count);
+        b.bar_sync(); // every score of the chunk is in shared memory
+        self.soften(b, heads);
+        b.bar_sync(); // exponentials, maxima and sums are
+        self.weigh(b, heads, values, count, sink);
+    }
+
+    /// `scores[g, t]`, and -inf from `count` on.
+    fn score(&self, b: &mut Builder, heads: Heads, keys: Global<U8>, count: Val<U32>) {
+        let (warp, lane) = (b.warp_id(), b.lane());
+        let part = b.and(lane, LANES - 1);
+        let in_warp = b.shr(lane, LANES.trailing_zeros());
+        let at_once = THREADS / LANES;
+        let own = b.mad::<U32>(warp, 32 / LANES, in_warp);
+        let last = b.sub(count, 1);
+        let leader = b.setp_eq(part, 0);
+        let elements = heads.ty.per_piece();
+        for pass in 0..KV_CHUNK / at_once {
+            let position = b.add(own, pass * at_once);
+            let row = b.min(position, last);
+            let row = b.byte_index(keys, row, heads.row_bytes());
+            let mut sums: Vec<Val<F32>> = (0..heads.group).map(|_| b.mov(0.0)).collect();
+            for step in 0..heads.pieces().div_ceil(LANES) {
+                let piece = b.add(part, step * LANES);
+                let ragged = (step + 1) * LANES > heads.pieces();
+                let safe = if ragged { b.min(piece, heads.pieces() - 1) } else { piece };
+                let from = b.byte_index(row, safe, 16);
+                let mut key = kv::load_piece(b, heads.ty, from, LoadKind::Ordinary);
+                if ragged {
+                    let inside = b.setp_lt(piece, heads.pieces());
+                    key = key.into_iter().map(|k| b.selp::<F32>(k, 0.0, inside)).collect();
+                }
+                let q = b.byte_index(self.q, safe, elements * 4);
+                for (head, sum) in sums.iter_mut().enumerate() {
+                    let q = q.at(head as u32 * heads.head_dim);
+                    for quad in 0..elements / 4 {
+                        let q: [Val<F32>; 4] = b.ld_vector(q.at(4 * quad), LoadKind::Ordinary);
+                        for (q, k) in q.into_iter().zip(&key[4 * quad as usize..]) {
+                            *sum = b.fma(q, *k, *sum);
+                        }
+                    }
+                }
+            }
+            let inside = b.setp_lt(position, count);
+            let to = b.index(self.scores, position);
+            for (head, sum) in sums.into_iter().enumerate() {
+                let sum = warp::sum(b, sum, LANES);
+                let score = b.selp::<F32>(sum, f32::NEG_INFINITY, inside);
+                b.if_(leader, |b| b.st(to.at(head as u32 * KV_CHUNK), score));
+            }
+        }
+    }
+
+    /// Scores to exponentials, a warp a head.
+    fn soften(&self, b: &mut Builder, heads: Heads) {
+        let (warp, lane, warps) = (b.warp_id(), b.lane(), b.warps());
+        b.for_range(warp, heads.group, warps, |b, head| {
+            let at = b.byte_index(self.scores, head, KV_CHUNK * 4);
+            let at = b.index(at, lane);
+            let scores: Vec<Val<F32>> = (0..KV_CHUNK / 32).map(|i| b.ld(at.at(32 * i), LoadKind::Ordinary)).collect();
+            let max = scores[1..].iter().fold(scores[0], |max, score| b.max(max, *score));
+            let max = warp::max(b, max, 32);
+            let mut sum = b.mov(0.0);
+            for (i, score) in scores.into_iter().enumerate() {
+                let below = b.sub(score, max);
+                let weight = math::exp(b, below);
+                b.st(at.at(32 * i as u32), weight);
+                sum = b.add(sum, weight);
+            }
+            let sum = warp::sum(b, sum, 32);
+            let (max_to, sum_to) = (b.index(self.max, head), b.index(self.sum, head));
+            let leader = b.setp_eq(lane, 0);
+            b.if_(leader, |b| {
+                b.st(max_to, max);
+                b.st(sum_to, sum);
+            });
+        });
+    }
+
+    /// `acc[g] = sum_t weight[g, t] v[t]`.
+    fn weigh(
+        &self,
+        b: &mut Builder,
+        heads: Heads,
+        values: Global<U8>,
+        count: Val<U32>,
+        sink: impl Fn(&mut Builder, Val<U32>, Val<U32>, Val<F32>),
+    ) {
+        let (pieces, subsets, elements) = (heads.pieces(), heads.subsets(), heads.ty.per_piece());
+        let tid = b.tid();
+        let subset = b.div::<U32>(tid, pieces);
+        let piece = b.rem::<U32>(tid, pieces);
+        let column = b.byte_index(values, piece, 16);
+        let sums: Vec<Var<F32>> = (0..heads.group * elements).map(|_| b.var(0.0)).collect();
+        let working = b.setp_lt(tid, pieces * subsets);
+        b.if_(working, |b| {
+            b.for_range(subset, count, subsets, |b, position| {
+                let from = b.byte_index(column, position, heads.row_bytes());
+                let value = kv::load_piece(b, heads.ty, from, LoadKind::Ordinary);
+                let weight = b.index(self.scores, position);
+                for (head, sums) in sums.chunks(elements as usize).enumerate() {
+                    let weight = b.ld(weight.at(head as u32 * KV_CHUNK), LoadKind::Ordinary);
+                    for (sum, value) in sums.iter().zip(&value) {
+                        let next = b.fma(weight, *value, *sum);
+                        b.set(*sum, next);
+                    }
+                }
+            });
+        });
+        let round = heads.round();
+        let own = b.mul::<U32>(subset, heads.head_dim);
+        let own = b.mad::<U32>(piece, elements, own);
+        let own = b.index(self.partial, own);
+        for first in (0..heads.group).step_by(round as usize) {
+            let heads_now = round.min(heads.group - first);
+            b.if_(working, |b| {
+                for head in 0..heads_now {
+                    let sums = &sums[((first + head) * elements) as usize..];
+                    for quad in 0..elements / 4 {
+                        let values = std::array::from_fn::<_, 4, _>(|i| b.get(sums[4 * quad as usize + i]));
+                        b.st_vector(own.at(head * subsets * heads.head_dim + 4 * quad), values);
+                    }
+                }
+            });
+            b.bar_sync(); // the round's partial sums are in shared memory
+            b.for_range(tid, heads_now * heads.head_dim, THREADS, |b, i| {
+                let head = b.div::<U32>(i, heads.head_dim);
+                let dim = b.rem::<U32>(i, heads.head_dim);
+                let from = b.byte_index(self.partial, head, subsets * heads.head_dim * 4);
+                let from = b.index(from, dim);
+                let mut total = b.ld(from, LoadKind::Ordinary);
+                for subset in 1..subsets {
+                    let part = b.ld(from.at(subset * heads.head_dim), LoadKind::Ordinary);
+                    total = b.add(total, part);
+                }
+                let head = b.add(head, first);
+                sink(b, head, dim, total);
+            });
+            b.bar_sync(); // read: the next round, or chunk, may overwrite them
+        }
+    }
+}

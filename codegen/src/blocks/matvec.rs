@@ -1,0 +1,173 @@
+//! A block's part of `y = W x`: stages the vector, normalised or not, and walks over tiles of rows, a warp a tile.
+//!
+//! A vector too long for shared memory is staged in parts; the partial sums then wait in `y`, which the same lane reads
+//! again, so no barrier is needed for them.
+
+use super::dot::{self, Tile};
+use super::stage::{SUPER_BLOCK, Staged};
+use super::tensor::Tensor;
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, Val};
+use kiln_shape::TensorType;
+
+/// Elements of a vector that are staged at once: with their sums they take 52 KB, which every target has.
+pub(crate) const STAGED_MAX: u32 = 12288;
+
+/// The vector.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Input {
+    /// `[k]`.
+    pub(crate) x: Global<F32>,
+    /// For RMS normalisation: gamma `[k]` and epsilon.
+    pub(crate) norm: Option<(Global<F32>, Val<F32>)>,
+    /// Its length in super-blocks.
+    pub(crate) super_blocks: Size,
+    /// What loads of `x` may assume.
+    pub(crate) kind: LoadKind,
+}
+
+/// The tiles a block works on: from `first` to `end`, its warps side by side, `step` apart.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    /// The block's first tile.
+    pub(crate) first: Size,
+    /// One past the last tile.
+    pub(crate) end: Size,
+    /// From a warp's tile to its next one: a multiple of the block's warps.
+    pub(crate) step: Size,
+}
+
+impl Share {
+    /// All `tiles`, dealt round to the blocks of the grid.
+    #[track_caller]
+    pub(crate) fn of_grid(b: &mut Builder, tiles: Size) -> Share {
+        let (block, grid, warps) = (b.ctaid_x(), b.nctaid_x(), b.warps());
+        let first = b.mul::<U32>(block, warps);
+        let step = b.mul::<U32>(grid, warps);
+        Share { first: Size::Reg(first), end: tiles, step: Size::Reg(step) }
+    }
+
+    /// Runs `body` for each of the warp's tiles.
+    #[track_caller]
+    pub(crate) fn each(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Val<U32>)) {
+        let warp = b.warp_id();
+        let first = b.add::<U32>(warp, self.first);
+        b.for_range(first, self.end, self.step, body);
+    }
+}
+
+/// A vector in shared memory, or a part of one.
+pub(crate) struct Pass {
+    pub(crate) staged: Staged,
+    pub(crate) tile: Tile,
+    /// `1 / rms` of the whole vector where it is to be normalised; right from the last part on.
+    pub(crate) scale: Option<Val<F32>>,
+    /// Where there are several parts: whether this is the first, and whether it is the last.
+    pub(crate) ends: Option<(Val<Pred>, Val<Pred>)>,
+}
+
+/// Stages `input` and runs `body` on it, once for each part. Barriers stand around the staging: after it, every warp
+/// sees the vector, and no warp still reads the part before.
+pub(crate) fn staged(b: &mut Builder, input: &Input, rows_per_lane: u32, body: impl FnOnce(&mut Builder, &Pass)) {
+    const PART: u32 = STAGED_MAX / SUPER_BLOCK;
+    let gamma = input.norm.map(|(gamma, _)| gamma);
+    let whole = Tile::new(input.super_blocks, rows_per_lane);
+    if let Size::Const(super_blocks @ 0..=PART) = input.super_blocks {
+        let staged = Staged::new(b, super_blocks * SUPER_BLOCK);
+        staged.fill(b, input.x, gamma, input.super_blocks, input.kind);
+        b.bar_sync();
+        let scale = input.norm.map(|(_, eps)| staged.inverse_rms(b, input.super_blocks, eps));
+        return body(b, &Pass { staged, tile: whole, scale, ends: None });
+    }
+    let staged = Staged::new(b, STAGED_MAX);
+    // The sums of squares of all parts: a super-block each, up to 4 times the part.
+    let squares = b.dynamic_shared::<F32>(4 * PART);
+    b.for_range(0, input.super_blocks, PART, |b, first| {
+        let left = b.sub::<U32>(input.super_blocks, first);
+        let count = b.min::<U32>(left, PART);
+        let staged = Staged { squares: b.index(squares, first), ..staged };
+        let x = b.byte_index(input.x, first, SUPER_BLOCK * 4);
+        let gamma = gamma.map(|gamma| b.byte_index(gamma, first, SUPER_BLOCK * 4));
+        b.bar_sync();
+        staged.fill(b, x, gamma, Size::Reg(count), input.kind);
+        b.bar_sync();
+        let done = b.add(first, count);
+        let all = Staged { squares, ..staged };
+        let scale = input.norm.map(|(_, eps)| {
+            // Before the last part the result is not used, but squares not yet written must not be read.
+            all.inverse_rms(b, Size::Reg(done), eps)
+        });
+        let ends = (b.setp_eq::<U32>(first, 0), b.setp_eq::<U32>(done, input.super_blocks));
+        let tile = whole.part(Size::Reg(first), Size::Reg(count));
+        body(b, &Pass { staged, tile, scale, ends: Some(ends) });
+    });
+}
+
+/// Where results go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    /// `[n]`.
+    pub(crate) y: Global<F32>,
+    /// `[n]`, added to each result.
+    pub(crate) bias: Option<Global<F32>>,
+    /// `[n]`, added to each result; may be `y` where the vector is not normalised.
+    pub(crate) residual: Option<Global<F32>>,
+}
+
+/// `y[n] = scale * (W x)[n] + bias[n] + residual[n]` for one tile.
+pub(crate) fn store_tile(
+    b: &mut Builder,
+    types: &[TensorType],
+    tensor: Tensor,
+    pass: &Pass,
+    tile: Val<U32>,
+    n: Size,
+    output: Output,
+    kind: LoadKind,
+) {
+    let result = dot::rows(b, types, tensor, &pass.staged, pass.tile, tile, n, kind);
+    for (row, sum) in result.rows.into_iter().zip(result.sums) {
+        let inside = b.setp_lt::<U32>(row, n);
+        let writes = b.and_pred(inside, result.leader);
+        b.if_(writes, |b| {
+            let y = b.index(output.y, row);
+            let mut addends = Vec::new();
+            for addend in [output.bias, output.residual].into_iter().flatten() {
+                let at = b.index(addend, row);
+                addends.push(b.ld(at, LoadKind::Ordinary));
+            }
+            let total = match (pass.ends, pass.scale) {
+                (None, None) => addends.into_iter().fold(sum, |sum, addend| b.add(sum, addend)),
+                (None, Some(scale)) => {
+                    let scaled = b.mul(sum, scale);
+                    addends.into_iter().fold(scaled, |sum, addend| b.add(sum, addend))
+                }
+                (Some((first, last)), scale) => {
+                    let total = b.var(sum);
+                    b.if_else(
+                        first,
+                        |b| {
+                            if scale.is_none() {
+                                let sum = addends.iter().fold(sum, |sum, addend| b.add(sum, *addend));
+                                b.set(total, sum);
+                            }
+                        },
+                        |b| {
+                            let before = b.ld(y, LoadKind::Ordinary);
+                            let next = b.add(before, sum);
+                            b.set(total, next);
+                        },
+                    );
+                    if let Some(scale) = scale {
+                        b.if_(last, |b| {
+                            let scaled = b.mul(total, scale);
+                            let next = addends.iter().fold(scaled, |sum, addend| b.add(sum, *addend));
+                            b.set(total, next);
+                        });
+                    }
+                    b.get(total)
+                }
+            };
+            b.st(y, total);
+        });
+    }
+}

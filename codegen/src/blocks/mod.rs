@@ -1,0 +1,15 @@
+//! Device building blocks: what kernels are put together from. A block works on values and pointers it is given, knows
+//! no kernel and no launch, and is used by more than one kernel. Every block's result depends on shapes alone, never on
+//! how many warps or blocks share the work, so that all decoder paths agree to the last bit.
+
+pub(crate) mod attention;
+pub(crate) mod dequantize;
+pub(crate) mod dot;
+pub(crate) mod kv;
+pub(crate) mod math;
+pub(crate) mod matvec;
+pub(crate) mod norm;
+pub(crate) mod rope;
+pub(crate) mod stage;
+pub(crate) mod tensor;
+pub(crate) mod warp;

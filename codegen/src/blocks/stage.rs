@@ -1,0 +1,132 @@
+//! The activation vector in shared memory, laid out for the dot products of `dot`.
+//!
+//! Element `k` lies in super-block `k / 256`, chunk `k / 16 % 16`, quad `k / 4 % 4`. Eight lanes of a warp read one quad
+//! each, of eight different chunks; to keep those reads in eight different groups of banks, the quads of a chunk are
+//! permuted by XOR with [`swizzle`] of the chunk's number. Beside the elements stand `-16 * sum` of every chunk: the dot
+//! products work with `weight + 16` and start from there.
+
+use super::warp;
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U32, Val};
+
+/// Elements of a super-block: the unit of rows.
+pub(crate) const SUPER_BLOCK: u32 = 256;
+/// Chunks of 16 elements in a super-block.
+pub(crate) const CHUNKS: u32 = 16;
+
+/// What a chunk's quads are permuted with: two bits that differ between any two chunks that the eight lanes of a group
+/// read together, whichever of the chunk's upper three bits their format holds fixed.
+pub(crate) fn swizzle(b: &mut Builder, chunk: Val<U32>) -> Val<U32> {
+    let (b1, b2, b3) = (b.shr(chunk, 1), b.shr(chunk, 2), b.shr(chunk, 3));
+    let (low, high) = (b.xor::<U32>(b1, b2), b.xor::<U32>(b3, b2));
+    let low = b.and(low, 1);
+    let high = b.shl::<U32>(high, 1);
+    b.and_or(high, 2, low)
+}
+
+/// The staged vector.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Staged {
+    /// `[k]`, swizzled.
+    pub(crate) x: Shared<F32>,
+    /// `[k / 16]`: minus 16 times the sum of each chunk.
+    pub(crate) sums: Shared<F32>,
+    /// `[k / 256]`: the sum of squares of the input (before gamma) of each super-block.
+    pub(crate) squares: Shared<F32>,
+}
+
+/// Floats of shared memory that `k` elements take.
+pub(crate) const fn floats(k: u32) -> u32 {
+    k + k / CHUNKS + (k / SUPER_BLOCK).next_multiple_of(4)
+}
+
+impl Staged {
+    /// Takes the shared memory for up to `k` elements.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, k: u32) -> Staged {
+        let base = b.dynamic_shared::<F32>(floats(k));
+        Staged { x: base, sums: base.at(k), squares: base.at(k + k / CHUNKS) }
+    }
+
+    /// Stages `super_blocks` super-blocks of `x` (times `gamma`, if given), starting at element 0 of both, with the
+    /// warps of the block. The caller puts a barrier behind it.
+    #[track_caller]
+    pub(crate) fn fill(
+        &self,
+        b: &mut Builder,
+        x: Global<F32>,
+        gamma: Option<Global<F32>>,
+        super_blocks: Size,
+        kind: LoadKind,
+    ) {
+        let (warp, lane, warps) = (b.warp_id(), b.lane(), b.warps());
+        // Lane l stages elements 8l .. 8l + 8: the first or last two quads of chunk l / 2.
+        let chunk = b.shr(lane, 1);
+        let odd = b.and(lane, 1);
+        let swizzle = swizzle(b, chunk);
+        let quad = b.shl::<U32>(odd, 1);
+        let quad = b.xor::<U32>(quad, swizzle);
+        let to = b.index(self.x, 0);
+        let to = b.byte_index(to, chunk, 64);
+        let first = b.byte_index(to, quad, 16);
+        let quad = b.xor(quad, 1);
+        let second = b.byte_index(to, quad, 16);
+        let sum_to = b.byte_index(self.sums, chunk, 4);
+        let x = b.byte_index(x, lane, 32);
+        let gamma = gamma.map(|gamma| b.byte_index(gamma, lane, 32));
+        let (even, leader) = (b.setp_eq(odd, 0), b.setp_eq(lane, 0));
+        b.for_range(warp, super_blocks, warps, |b, sb| {
+            let x = b.byte_index(x, sb, 1024);
+            let low: [Val<F32>; 4] = b.ld_vector(x, kind);
+            let high: [Val<F32>; 4] = b.ld_vector(x.at(4), kind);
+            let mut values = [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]];
+            let mut square = b.mul(values[0], values[0]);
+            for value in &values[1..] {
+                square = b.fma(*value, *value, square);
+            }
+            let square = warp::sum(b, square, 32);
+            if let Some(gamma) = gamma {
+                let gamma = b.byte_index(gamma, sb, 1024);
+                let low: [Val<F32>; 4] = b.ld_vector(gamma, LoadKind::Constant);
+                let high: [Val<F32>; 4] = b.ld_vector(gamma.at(4), LoadKind::Constant);
+                for (value, gamma) in values.iter_mut().zip(low.into_iter().chain(high)) {
+                    *value = b.mul(*value, gamma);
+                }
+            }
+            let [v0, v1, v2, v3, v4, v5, v6, v7] = values;
+            let (first, second) = (b.byte_index(first, sb, 1024), b.byte_index(second, sb, 1024));
+            b.st_vector(first, [v0, v1, v2, v3]);
+            b.st_vector(second, [v4, v5, v6, v7]);
+            let mut sum = v0;
+            for value in [v1, v2, v3, v4, v5, v6, v7] {
+                sum = b.add(sum, value);
+            }
+            let sum = warp::sum(b, sum, 2);
+            let sum = b.mul(sum, -16.0);
+            let sum_to = b.byte_index(sum_to, sb, CHUNKS * 4);
+            b.if_(even, |b| b.st(sum_to, sum));
+            let square_to = b.index(self.squares, sb);
+            b.if_(leader, |b| b.st(square_to, square));
+        });
+    }
+
+    /// `1 / sqrt(mean(x^2) + eps)` of the staged vector, in every thread. Needs a barrier between `fill` and itself.
+    #[track_caller]
+    pub(crate) fn inverse_rms(&self, b: &mut Builder, super_blocks: Size, eps: Val<F32>) -> Val<F32> {
+        let lane = b.lane();
+        let total = b.var::<F32>(0.0);
+        b.for_range(lane, super_blocks, 32, |b, sb| {
+            let at = b.index(self.squares, sb);
+            let square = b.ld(at, LoadKind::Ordinary);
+            let next = b.add(total, square);
+            b.set(total, next);
+        });
+        let total = b.get(total);
+        let total = warp::sum(b, total, 32);
+        let count = b.size_mul(super_blocks, SUPER_BLOCK);
+        let count = match count {
+            Size::Const(count) => b.mov(count as f32),
+            Size::Reg(count) => b.cvt(count),
+        };
+        super::norm::inverse_rms(b, total, count, eps)
+    }
+}

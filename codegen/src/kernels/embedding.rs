@@ -1,0 +1,80 @@
+use super::Kernel;
+use crate::blocks::dequantize;
+use crate::blocks::stage::SUPER_BLOCK;
+use crate::blocks::tensor::Tensor;
+use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8, U32};
+use kiln_shape::{TensorRole, TensorType};
+
+/// `x[i] = embedding[tokens[state[0]], i]`, dequantised, a warp a super-block. A token outside the vocabulary, or a
+/// position outside `capacity`, sets `state[2]` to 1 and leaves `x` zero.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbeddingRow {
+    /// Elements of a row, a multiple of 256.
+    pub hidden: Dim,
+    /// The types the embedding may have.
+    pub types: Vec<TensorType>,
+}
+
+impl Kernel for EmbeddingRow {
+    fn name(&self) -> &str {
+        "embedding_row"
+    }
+
+    fn build(&self, b: &mut Builder) {
+        let table = b.param::<Global<U8>>("table"); // the tensor table
+        let tokens = b.param::<Global<U32>>("tokens"); // [capacity]
+        let capacity = b.param::<U32>("capacity");
+        let vocab = b.param::<U32>("vocab");
+        let state = b.param::<Global<U32>>("state"); // [position, length, error]
+        let x = b.param::<Global<F32>>("x"); // [hidden]
+        let hidden = b.dim("hidden", self.hidden);
+        let super_blocks = b.size_div(hidden, SUPER_BLOCK);
+
+        let tensor = Tensor::from_table(b, table, TensorRole::TokenEmbedding.slot());
+        let position = b.ld(state, LoadKind::Constant);
+        let inside = b.setp_lt(position, capacity);
+        let token = b.var::<U32>(u32::MAX);
+        let token_at = b.index(tokens, position);
+        b.if_(inside, |b| {
+            let value = b.ld(token_at, LoadKind::Constant);
+            b.set(token, value);
+        });
+        let known = b.setp_lt::<U32>(token, vocab);
+        let (block, grid, warp, lane, warps) = (b.ctaid_x(), b.nctaid_x(), b.warp_id(), b.lane(), b.warps());
+        let first = b.mad::<U32>(block, warps, warp);
+        let step = b.mul::<U32>(grid, warps);
+        b.if_else(
+            known,
+            |b| {
+                let row = b.mul::<U32>(token, super_blocks);
+                for ty in &self.types {
+                    let is = b.setp_eq::<U32>(tensor.ty, ty.id());
+                    b.if_(is, |b| {
+                        b.for_range(first, super_blocks, step, |b, super_block| {
+                            let from = b.add::<U32>(row, super_block);
+                            let [v0, v1, v2, v3, v4, v5, v6, v7] =
+                                dequantize::eight(b, *ty, tensor, from, LoadKind::Constant);
+                            let to = b.byte_index(x, super_block, SUPER_BLOCK * 4);
+                            let to = b.byte_index(to, lane, 32);
+                            b.st_vector(to, [v0, v1, v2, v3]);
+                            b.st_vector(to.at(4), [v4, v5, v6, v7]);
+                        });
+                    });
+                }
+            },
+            |b| {
+                b.for_range(first, super_blocks, step, |b, super_block| {
+                    let to = b.byte_index(x, super_block, SUPER_BLOCK * 4);
+                    let to = b.byte_index(to, lane, 32);
+                    let zero = b.mov::<F32>(0.0);
+                    b.st_vector(to, [zero; 4]);
+                    b.st_vector(to.at(4), [zero; 4]);
+                });
+                let tid = b.tid();
+                let leader = b.or::<U32>(tid, block);
+                let leader = b.setp_eq(leader, 0);
+                b.if_(leader, |b| b.st(state.at(2), 1));
+            },
+        );
+    }
+}

@@ -1,0 +1,300 @@
+use super::{Kernel, incremental_attention};
+use crate::blocks::attention::{self, Heads, Workspace};
+use crate::blocks::kv::{Cache, Half, KvType};
+use crate::blocks::{math, warp};
+use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Size, U8, U32, U64, Val};
+use kiln_shape::table::KV_CHUNK;
+
+/// One query token of each sequence of a batch against its cache, a block for each KV head, chunk and sequence:
+/// grid `(kv_heads, chunks, batch)`. Writes partial results for [`FlashDecodingReduce`]:
+/// `[batch, heads, max_chunks, head_dim + 2]`, the unnormalised sum of `exp(s - m) V`, then `m`, then the sum of
+/// `exp(s - m)`. A chunk beyond a sequence's length gets `m = -inf` and sum 0, and no accumulator.
+/// A length above `max_seq_len` counts as 0 and sets the error word to 3.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlashDecodingChunk {
+    /// Positions each cache has room for.
+    pub max_seq_len: u32,
+    /// Elements per head, a multiple of 16 up to 256.
+    pub head_dim: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads, a divisor of `heads`.
+    pub kv_heads: u32,
+    /// Sequences.
+    pub batch: u32,
+    /// Positions of a chunk: a property of the cache, the same for every shape.
+    pub chunk_size: u32,
+    /// The cache's type.
+    pub kv: KvType,
+    /// Whether the cache is found through tables of chunks, and its capacity a parameter.
+    pub chunked: bool,
+    name: String,
+}
+
+impl FlashDecodingChunk {
+    /// For contiguous f32 caches `[kv_heads, max_seq_len, head_dim]`.
+    pub fn new(max_seq_len: u32, head_dim: u32, heads: u32, kv_heads: u32, batch: u32) -> FlashDecodingChunk {
+        let kv = KvType::F32;
+        let name = chunk_name(kv);
+        let chunk_size = KV_CHUNK;
+        FlashDecodingChunk { max_seq_len, head_dim, heads, kv_heads, batch, chunk_size, kv, chunked: false, name }
+    }
+
+    /// With another cache type.
+    pub fn with_kv_type(self, kv: KvType) -> FlashDecodingChunk {
+        FlashDecodingChunk { kv, name: chunk_name(kv), ..self }
+    }
+
+    /// For the chunked cache of a model.
+    pub fn with_chunked_cache(self) -> FlashDecodingChunk {
+        FlashDecodingChunk { chunked: true, ..self }
+    }
+
+    /// Chunks of a sequence of `len` positions.
+    pub const fn num_chunks(&self, len: u32) -> u32 {
+        len.div_ceil(self.chunk_size)
+    }
+
+    /// Floats of the partial results of one head of one sequence.
+    pub const fn partials_size_per_head(&self, max_chunks: u32) -> u64 {
+        max_chunks as u64 * (self.head_dim as u64 + 2)
+    }
+}
+
+fn chunk_name(kv: KvType) -> String {
+    format!("flash_decoding_chunk_{}", kv.suffix())
+}
+
+impl Kernel for FlashDecodingChunk {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn block(&self) -> u32 {
+        attention::THREADS
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.chunk_size != KV_CHUNK {
+            return Err(format!("chunk_size is {}: chunks of the cache have {KV_CHUNK} positions", self.chunk_size));
+        }
+        incremental_attention::check(self.head_dim, self.heads, self.kv_heads)
+    }
+
+    fn build(&self, b: &mut Builder) {
+        let q = b.param::<Global<F32>>("q"); // [batch, heads, head_dim]
+        let keys = b.param::<Global<U64>>("k_caches"); // [batch]: addresses of caches, or of tables of chunks
+        let values = b.param::<Global<U64>>("v_caches"); // [batch]; not read where caches are chunked
+        let lengths = b.param::<Global<U32>>("lengths"); // [batch]
+        let partials = b.param::<Global<F32>>("partials"); // [batch, heads, max_chunks, head_dim + 2]
+        let max_chunks = b.param::<U32>("max_chunks"); // chunks of the grid
+        let error = b.param::<Global<U32>>("error"); // [1]
+        let (layer, capacity) = if self.chunked {
+            (Some(b.param::<U32>("layer")), Size::Reg(b.param::<U32>("capacity")))
+        } else {
+            (None, Size::Const(self.max_seq_len))
+        };
+
+        let heads = Heads { group: self.heads / self.kv_heads, head_dim: self.head_dim, ty: self.kv };
+        let (kv_head, chunk, sequence) = (b.ctaid_x(), b.ctaid_y(), b.ctaid_z());
+        let length_at = b.index(lengths, sequence);
+        let length = b.ld(length_at, LoadKind::Constant);
+        let fits = b.setp::<U32>(Compare::Le, length, capacity);
+        let length = b.selp::<U32>(length, 0, fits);
+        let first = b.mul::<U32>(chunk, KV_CHUNK);
+        let some = b.setp_lt(first, length);
+        let work = Workspace::new(b, heads);
+        let head = b.mul::<U32>(kv_head, heads.group);
+        let head = b.mad::<U32>(sequence, self.heads, head);
+        let partial = partial_of(b, partials, head, max_chunks, chunk, heads.head_dim);
+        let stride = b.mul::<U32>(max_chunks, heads.head_dim + 2);
+        b.if_else(
+            some,
+            |b| {
+                let keys_at = b.index(keys, sequence);
+                let keys = b.ld(keys_at, LoadKind::Constant);
+                let cache = match layer {
+                    Some(layer) => {
+                        let table = b.global_ptr::<U64>(keys);
+                        Cache::Chunked { table, layer, kv_heads: Size::Const(self.kv_heads) }
+                    }
+                    None => {
+                        let values_at = b.index(values, sequence);
+                        let values = b.ld(values_at, LoadKind::Constant);
+                        let (keys, values) = (b.global_ptr::<U8>(keys), b.global_ptr::<U8>(values));
+                        Cache::Contiguous { keys, values, max_seq: Size::Const(self.max_seq_len) }
+                    }
+                };
+                let row_bytes = Size::Const(heads.row_bytes());
+                let keys = cache.chunk(b, Half::Keys, kv_head, chunk, row_bytes);
+                let values = cache.chunk(b, Half::Values, kv_head, chunk, row_bytes);
+                let left = b.sub(length, first);
+                let count = b.min(left, KV_CHUNK);
+                let q = b.byte_index(q, head, heads.head_dim * 4);
+                work.load_queries(b, heads, q, LoadKind::Constant);
+                work.chunk(b, heads, keys, values, count, |b, head, dim, value| {
+                    let at = b.mad::<U32>(head, stride, dim);
+                    let at = b.index(partial, at);
+                    b.st(at, value);
+                });
+                statistics(b, heads, partial, stride, |b, head| {
+                    let (max, sum) = (b.index(work.max, head), b.index(work.sum, head));
+                    (b.ld(max, LoadKind::Ordinary), b.ld(sum, LoadKind::Ordinary))
+                });
+            },
+            |b| {
+                statistics(b, heads, partial, stride, |b, _| (b.mov(f32::NEG_INFINITY), b.mov(0.0)));
+            },
+        );
+        let tid = b.tid();
+        let leader = b.or::<U32>(tid, kv_head);
+        let leader = b.or::<U32>(leader, chunk);
+        let leader = b.setp_eq(leader, 0);
+        let over = b.not_pred(fits);
+        let reports = b.and_pred(leader, over);
+        b.if_(reports, |b| b.st(error, 3));
+    }
+}
+
+/// The partial result of `head` (counted over the batch) and `chunk`.
+fn partial_of(
+    b: &mut Builder,
+    partials: Global<F32>,
+    head: Val<U32>,
+    max_chunks: Val<U32>,
+    chunk: Val<U32>,
+    head_dim: u32,
+) -> Global<F32> {
+    let index = b.mad::<U32>(head, max_chunks, chunk);
+    b.byte_index(partials, index, (head_dim + 2) * 4)
+}
+
+/// Writes maximum and sum behind the accumulators of each head of the group, a thread a head.
+fn statistics(
+    b: &mut Builder,
+    heads: Heads,
+    partial: Global<F32>,
+    stride: Val<U32>,
+    of: impl Fn(&mut Builder, Val<U32>) -> (Val<F32>, Val<F32>),
+) {
+    let tid = b.tid();
+    b.for_range(tid, heads.group, attention::THREADS, |b, head| {
+        let (max, sum) = of(b, head);
+        let at = b.mul::<U32>(head, stride);
+        let at = b.index(partial, at);
+        b.st(at.at(heads.head_dim), max);
+        b.st(at.at(heads.head_dim + 1), sum);
+    });
+}
+
+/// Puts the partial results of [`FlashDecodingChunk`] together, a block for each head and sequence, grid
+/// `(heads, batch)`: `out = sum_c exp(m_c - M) acc_c / sum_c exp(m_c - M) sum_c` with `M = max_c m_c`. Chunks beyond a
+/// sequence's length are not read; an empty sequence gives zeros.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlashDecodingReduce {
+    /// Elements per head, a multiple of 16 up to 256.
+    pub head_dim: u32,
+    /// Query heads.
+    pub heads: u32,
+}
+
+impl FlashDecodingReduce {
+    /// For the partial results of `heads` heads.
+    pub fn new(head_dim: u32, heads: u32) -> FlashDecodingReduce {
+        FlashDecodingReduce { head_dim, heads }
+    }
+}
+
+impl Kernel for FlashDecodingReduce {
+    fn name(&self) -> &str {
+        "flash_decoding_reduce"
+    }
+
+    fn block(&self) -> u32 {
+        attention::THREADS
+    }
+
+    fn check(&self) -> Result<(), String> {
+        incremental_attention::check(self.head_dim, self.heads, self.heads)
+    }
+
+    fn build(&self, b: &mut Builder) {
+        let partials = b.param::<Global<F32>>("partials"); // [batch, heads, max_chunks, head_dim + 2]
+        let lengths = b.param::<Global<U32>>("lengths"); // [batch]
+        let max_chunks = b.param::<U32>("max_chunks");
+        let out = b.param::<Global<F32>>("out"); // [batch, heads, head_dim]
+        let (head, sequence) = (b.ctaid_x(), b.ctaid_y());
+        let head = b.mad::<U32>(sequence, self.heads, head);
+        let length_at = b.index(lengths, sequence);
+        let length = b.ld(length_at, LoadKind::Constant);
+        let chunks = b.add(length, KV_CHUNK - 1);
+        let chunks = b.shr(chunks, KV_CHUNK.trailing_zeros());
+        // A length beyond the cache was reported by the chunks; none of them has a result.
+        let chunks = b.min(chunks, max_chunks);
+        let row = (self.head_dim + 2) * 4;
+        let first = b.mul::<U32>(head, max_chunks);
+        let first = b.byte_index(partials, first, row);
+
+        let lane = b.lane();
+        let max = b.var::<F32>(f32::NEG_INFINITY);
+        b.for_range(lane, chunks, 32, |b, chunk| {
+            let at = b.byte_index(first, chunk, row);
+            let value = b.ld(at.at(self.head_dim), LoadKind::Constant);
+            let next = b.max(max, value);
+            b.set(max, next);
+        });
+        let max = b.get(max);
+        let max = warp::max(b, max, 32);
+        let weight = |b: &mut Builder, at: Global<F32>| {
+            let own = b.ld(at.at(self.head_dim), LoadKind::Constant);
+            let below = b.sub(own, max);
+            math::exp(b, below)
+        };
+        let sum = b.var::<F32>(0.0);
+        b.for_range(lane, chunks, 32, |b, chunk| {
+            let at = b.byte_index(first, chunk, row);
+            let weight = weight(b, at);
+            let part = b.ld(at.at(self.head_dim + 1), LoadKind::Constant);
+            let next = b.fma(weight, part, sum);
+            b.set(sum, next);
+        });
+        let sum = b.get(sum);
+        let sum = warp::sum(b, sum, 32);
+
+        // Thread t has dimension t % head_dim of every subsets-th chunk.
+        let subsets = attention::THREADS / self.head_dim;
+        let sums = b.shared::<F32>("sums", subsets * self.head_dim);
+        let tid = b.tid();
+        let (subset, dim) = (b.div::<U32>(tid, self.head_dim), b.rem::<U32>(tid, self.head_dim));
+        let working = b.setp_lt(tid, subsets * self.head_dim);
+        let column = b.index(first, dim);
+        let own = b.index(sums, tid);
+        b.if_(working, |b| {
+            let acc = b.var::<F32>(0.0);
+            b.for_range(subset, chunks, subsets, |b, chunk| {
+                let at = b.byte_index(first, chunk, row);
+                let weight = weight(b, at);
+                let at = b.byte_index(column, chunk, row);
+                let part = b.ld(at, LoadKind::Constant);
+                let next = b.fma(weight, part, acc);
+                b.set(acc, next);
+            });
+            b.st(own, acc);
+        });
+        b.bar_sync(); // every subset's sums are in shared memory
+        let writes = b.setp_lt(tid, self.head_dim);
+        b.if_(writes, |b| {
+            let mut total = b.ld(own, LoadKind::Ordinary);
+            for subset in 1..subsets {
+                let part = b.ld(own.at(subset * self.head_dim), LoadKind::Ordinary);
+                total = b.add(total, part);
+            }
+            let empty = b.setp_eq(sum, 0.0);
+            let value = b.div(total, sum);
+            let value = b.selp::<F32>(0.0, value, empty);
+            let to = b.byte_index(out, head, self.head_dim * 4);
+            let to = b.index(to, tid);
+            b.st(to, value);
+        });
+    }
+}

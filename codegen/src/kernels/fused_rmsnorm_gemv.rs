@@ -1,0 +1,144 @@
+use super::Kernel;
+use crate::blocks::dot::Tile;
+use crate::blocks::matvec::{self, Input, Output, Share};
+use crate::blocks::stage::SUPER_BLOCK;
+use crate::blocks::tensor::Tensor;
+use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8};
+use kiln_shape::TensorType;
+
+/// `y[n] = sum_k W[n, k] * x[k] * rsqrt(mean(x^2) + eps) * gamma[k]`, W `[n, k]` in Q4_K (or another supported type),
+/// `x`, `gamma`, `y` in f32; any grid, a warp a tile of rows. The inverse RMS is a factor of the whole sum, so the norm
+/// costs one pass over `x`, which each block reads once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FusedRmsNormQ4KGemv {
+    /// Length of `x`: a multiple of 256.
+    pub k: Dim,
+    /// Rows of `W`.
+    pub n: Dim,
+    /// Epsilon under the root; `None` makes it a launch parameter.
+    pub epsilon: Option<f32>,
+    /// The type of the weights.
+    pub weights: TensorType,
+    /// Whether `x` is normalised.
+    pub norm: bool,
+    /// Whether a bias `[n]` is added.
+    pub bias: bool,
+    /// Whether a residual `[n]` is added.
+    pub residual: bool,
+    name: String,
+}
+
+impl FusedRmsNormQ4KGemv {
+    /// The kernel for these sizes, with epsilon 1e-5.
+    pub fn new(k: u32, n: u32) -> FusedRmsNormQ4KGemv {
+        FusedRmsNormQ4KGemv {
+            k: Dim::Baked(k),
+            n: Dim::Baked(n),
+            epsilon: Some(1e-5),
+            weights: TensorType::Q4_K,
+            norm: true,
+            bias: false,
+            residual: false,
+            name: String::new(),
+        }
+        .named()
+    }
+
+    /// The kernel with sizes and epsilon as launch parameters.
+    pub fn general() -> FusedRmsNormQ4KGemv {
+        FusedRmsNormQ4KGemv { k: Dim::Param, n: Dim::Param, epsilon: None, ..Self::new(SUPER_BLOCK, 1) }
+    }
+
+    /// Another epsilon.
+    pub fn with_epsilon(self, epsilon: f32) -> FusedRmsNormQ4KGemv {
+        FusedRmsNormQ4KGemv { epsilon: Some(epsilon), ..self }
+    }
+
+    /// Weights of another type.
+    pub fn with_weights(self, weights: TensorType) -> FusedRmsNormQ4KGemv {
+        FusedRmsNormQ4KGemv { weights, ..self }.named()
+    }
+
+    /// Without the norm: a plain matrix-vector product.
+    pub fn without_norm(self) -> FusedRmsNormQ4KGemv {
+        FusedRmsNormQ4KGemv { norm: false, ..self }.named()
+    }
+
+    /// With a bias added to the result.
+    pub fn with_bias(self) -> FusedRmsNormQ4KGemv {
+        FusedRmsNormQ4KGemv { bias: true, ..self }.named()
+    }
+
+    /// With a residual added to the result.
+    pub fn with_residual(self) -> FusedRmsNormQ4KGemv {
+        FusedRmsNormQ4KGemv { residual: true, ..self }.named()
+    }
+
+    /// `fused_rmsnorm_q4k_gemv`, `q6k_gemv_bias`, ...: what it does is in its name.
+    fn named(mut self) -> FusedRmsNormQ4KGemv {
+        let ty = self.weights.name().to_lowercase().replace('_', "");
+        let norm = if self.norm { "fused_rmsnorm_" } else { "" };
+        let bias = if self.bias { "_bias" } else { "" };
+        let residual = if self.residual { "_residual" } else { "" };
+        self.name = format!("{norm}{ty}_gemv{bias}{residual}");
+        self
+    }
+}
+
+impl Kernel for FusedRmsNormQ4KGemv {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self.k.baked() {
+            Some(k) if k == 0 || k % SUPER_BLOCK != 0 => {
+                return Err(format!("k is {k}: needs a multiple of {SUPER_BLOCK}"));
+            }
+            Some(k) if k > 4 * matvec::STAGED_MAX => {
+                return Err(format!("k is {k}: at most {}", 4 * matvec::STAGED_MAX));
+            }
+            _ => {}
+        }
+        if self.n == Dim::Baked(0) {
+            return Err("n is 0: needs at least one row".to_owned());
+        }
+        if !self.weights.is_supported() {
+            return Err(format!("weights of type {} have no kernel", self.weights));
+        }
+        Ok(())
+    }
+
+    fn build(&self, b: &mut Builder) {
+        let data = b.param::<Global<U8>>("w"); // [n, k]
+        let plane = b.param::<Global<U8>>("w_scales"); // the plane of f16 scales of Q6_K and Q8_0, else not read
+        let x = b.param::<Global<F32>>("x"); // [k]
+        let gamma = b.param::<Global<F32>>("gamma"); // [k]; not read without the norm
+        let bias = b.param::<Global<F32>>("bias"); // [n]; not read without a bias
+        let residual = b.param::<Global<F32>>("residual"); // [n]; not read without a residual
+        let y = b.param::<Global<F32>>("y"); // [n]
+        let k = b.dim("k", self.k);
+        let n = b.dim("n", self.n);
+        let eps = match self.epsilon {
+            Some(epsilon) => b.mov(epsilon),
+            None => b.param::<F32>("eps"),
+        };
+
+        let super_blocks = b.size_div(k, SUPER_BLOCK);
+        let ty = b.mov(self.weights.id());
+        let tensor = Tensor { data, plane, ty };
+        let input = Input { x, norm: self.norm.then_some((gamma, eps)), super_blocks, kind: LoadKind::Constant };
+        let output = Output { y, bias: self.bias.then_some(bias), residual: self.residual.then_some(residual) };
+        let rows = Tile::new(super_blocks, ROWS_PER_LANE).rows();
+        let tiles = b.size_div_ceil(n, rows);
+        let share = Share::of_grid(b, tiles);
+        matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| {
+            share.each(b, |b, tile| {
+                matvec::store_tile(b, &[self.weights], tensor, pass, tile, n, output, LoadKind::Streaming);
+            });
+        });
+    }
+}
+
+/// Rows that a lane works on at once, sharing the activations it reads from shared memory.
+const ROWS_PER_LANE: u32 = 2;

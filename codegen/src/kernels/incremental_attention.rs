@@ -1,0 +1,214 @@
+use super::Kernel;
+use crate::blocks::attention::{self, Heads, Workspace};
+use crate::blocks::kv::{Cache, Half, KvType, value_or_memory};
+use crate::blocks::math;
+use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, U64, Val};
+use kiln_shape::table::KV_CHUNK;
+
+/// One query token against a whole cache, a block for each KV head, which walks over the cache chunk by chunk:
+/// `out[h] = softmax(q[h] . K^T / sqrt(head_dim)) V`. Keys and values are read once for all query heads of a KV head.
+/// An empty cache gives zeros; a length above `max_seq_len` gives zeros and the error word 3.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IncrementalAttention {
+    /// Positions the cache has room for.
+    pub max_seq_len: u32,
+    /// Elements per head, a multiple of 16 up to 256.
+    pub head_dim: u32,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads, a divisor of `heads`.
+    pub kv_heads: u32,
+    /// The cache's type.
+    pub kv: KvType,
+    /// Whether the cache is found through a table of chunks, and its capacity a parameter.
+    pub chunked: bool,
+    name: String,
+}
+
+impl IncrementalAttention {
+    /// For a contiguous f32 cache `[heads, max_seq_len, head_dim]`.
+    pub fn new(max_seq_len: u32, head_dim: u32, heads: u32) -> IncrementalAttention {
+        let kv = KvType::F32;
+        IncrementalAttention { max_seq_len, head_dim, heads, kv_heads: heads, kv, chunked: false, name: name(kv) }
+    }
+
+    /// With fewer KV heads than query heads.
+    pub fn with_kv_heads(self, kv_heads: u32) -> IncrementalAttention {
+        IncrementalAttention { kv_heads, ..self }
+    }
+
+    /// With another cache type.
+    pub fn with_kv_type(self, kv: KvType) -> IncrementalAttention {
+        IncrementalAttention { kv, name: name(kv), ..self }
+    }
+
+    /// For the chunked cache of a model.
+    pub fn with_chunked_cache(self) -> IncrementalAttention {
+        IncrementalAttention { chunked: true, ..self }
+    }
+
+    fn geometry(&self) -> Heads {
+        Heads { group: self.heads / self.kv_heads, head_dim: self.head_dim, ty: self.kv }
+    }
+}
+
+fn name(kv: KvType) -> String {
+    format!("incremental_attention_{}", kv.suffix())
+}
+
+/// What attention kernels need of their dimensions.
+pub(super) fn check(head_dim: u32, heads: u32, kv_heads: u32) -> Result<(), String> {
+    if head_dim == 0 || head_dim > 256 || head_dim % 16 != 0 {
+        return Err(format!("head_dim is {head_dim}: needs a multiple of 16 up to 256"));
+    }
+    if kv_heads == 0 || heads == 0 || heads % kv_heads != 0 {
+        return Err(format!("{heads} query heads over {kv_heads} KV heads: needs a whole number for each"));
+    }
+    if heads / kv_heads > 16 {
+        return Err(format!("{} query heads for each KV head: at most 16", heads / kv_heads));
+    }
+    Ok(())
+}
+
+impl Kernel for IncrementalAttention {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn block(&self) -> u32 {
+        attention::THREADS
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check(self.head_dim, self.heads, self.kv_heads)
+    }
+
+    fn build(&self, b: &mut Builder) {
+        let q = b.param::<Global<F32>>("q"); // [heads, head_dim]
+        let (cache, capacity) = if self.chunked {
+            let table = b.param::<Global<U64>>("chunks"); // addresses of the cache's chunks
+            let layer = b.param::<U32>("layer");
+            let capacity = b.param::<U32>("capacity"); // positions the chunks have
+            (Cache::Chunked { table, layer, kv_heads: Size::Const(self.kv_heads) }, Size::Reg(capacity))
+        } else {
+            let keys = b.param::<Global<U8>>("k_cache"); // [kv_heads, max_seq_len, head_dim]
+            let values = b.param::<Global<U8>>("v_cache"); // [kv_heads, max_seq_len, head_dim]
+            let max_seq = Size::Const(self.max_seq_len);
+            (Cache::Contiguous { keys, values, max_seq }, max_seq)
+        };
+        let out = b.param::<Global<F32>>("out"); // [heads, head_dim]
+        let length = b.param::<U32>("length");
+        let length_at = b.param::<Global<U32>>("length_at"); // the length in device memory, or null
+        let error = b.param::<Global<U32>>("error"); // [1]
+
+        let heads = self.geometry();
+        let kv_head = b.ctaid_x();
+        let length = value_or_memory(b, length, length_at);
+        let fits = b.setp(crate::ptx::Compare::Le, length, capacity);
+        let length = b.selp::<U32>(length, 0, fits);
+        let work = Workspace::new(b, heads);
+        let running = Running::new(b, heads);
+        let rows = b.mul::<U32>(kv_head, heads.group * heads.head_dim);
+        let (q, out) = (b.index(q, rows), b.index(out, rows));
+        work.load_queries(b, heads, q, LoadKind::Constant);
+        running.clear(b, heads);
+        let row_bytes = Size::Const(heads.row_bytes());
+        b.for_range(0, length, KV_CHUNK, |b, first| {
+            let left = b.sub(length, first);
+            let count = b.min(left, KV_CHUNK);
+            let chunk = b.shr(first, KV_CHUNK.trailing_zeros());
+            let keys = cache.chunk(b, Half::Keys, kv_head, chunk, row_bytes);
+            let values = cache.chunk(b, Half::Values, kv_head, chunk, row_bytes);
+            work.chunk(b, heads, keys, values, count, |b, head, dim, value| {
+                running.add(b, heads, &work, head, dim, value);
+            });
+            running.advance(b, heads, &work);
+        });
+        b.bar_sync(); // the sums of the last chunk, or the zeros, are in shared memory
+        running.store(b, heads, out);
+        let tid = b.tid();
+        let leader = b.or::<U32>(tid, kv_head);
+        let leader = b.setp_eq(leader, 0);
+        let over = b.not_pred(fits);
+        let reports = b.and_pred(leader, over);
+        b.if_(reports, |b| b.st(error, 3));
+    }
+}
+
+/// The softmax over the chunks so far, kept in shared memory.
+struct Running {
+    max: crate::ptx::Shared<F32>,
+    sum: crate::ptx::Shared<F32>,
+    acc: crate::ptx::Shared<F32>,
+}
+
+impl Running {
+    fn new(b: &mut Builder, heads: Heads) -> Running {
+        Running {
+            max: b.dynamic_shared(heads.group),
+            sum: b.dynamic_shared(heads.group),
+            acc: b.dynamic_shared(heads.group * heads.head_dim),
+        }
+    }
+
+    fn clear(&self, b: &mut Builder, heads: Heads) {
+        let tid = b.tid();
+        b.for_range(tid, heads.group * heads.head_dim, attention::THREADS, |b, i| {
+            let at = b.index(self.acc, i);
+            b.st(at, 0.0);
+        });
+        b.for_range(tid, heads.group, attention::THREADS, |b, i| {
+            let (max, sum) = (b.index(self.max, i), b.index(self.sum, i));
+            b.st(max, f32::NEG_INFINITY);
+            b.st(sum, 0.0);
+        });
+    }
+
+    /// What the sums so far and the chunk's are multiplied by, to stand under the greater of the two maxima.
+    fn factors(&self, b: &mut Builder, work: &Workspace, head: Val<U32>) -> (Val<F32>, Val<F32>, Val<F32>) {
+        let (old, new) = (b.index(self.max, head), b.index(work.max, head));
+        let (old, new) = (b.ld(old, LoadKind::Ordinary), b.ld(new, LoadKind::Ordinary));
+        let max = b.max(old, new);
+        let (old, new) = (b.sub(old, max), b.sub(new, max));
+        (max, math::exp(b, old), math::exp(b, new))
+    }
+
+    fn add(&self, b: &mut Builder, heads: Heads, work: &Workspace, head: Val<U32>, dim: Val<U32>, value: Val<F32>) {
+        let (_, old, new) = self.factors(b, work, head);
+        let at = b.byte_index(self.acc, head, heads.head_dim * 4);
+        let at = b.index(at, dim);
+        let before = b.ld(at, LoadKind::Ordinary);
+        let added = b.mul(value, new);
+        let after = b.fma(before, old, added);
+        b.st(at, after);
+    }
+
+    /// After all of the chunk was added, behind a barrier.
+    fn advance(&self, b: &mut Builder, heads: Heads, work: &Workspace) {
+        let tid = b.tid();
+        b.for_range(tid, heads.group, attention::THREADS, |b, head| {
+            let (max, old, new) = self.factors(b, work, head);
+            let (sum_at, chunk_at, max_at) =
+                (b.index(self.sum, head), b.index(work.sum, head), b.index(self.max, head));
+            let (sum, chunk) = (b.ld(sum_at, LoadKind::Ordinary), b.ld(chunk_at, LoadKind::Ordinary));
+            let added = b.mul(chunk, new);
+            let sum = b.fma(sum, old, added);
+            b.st(sum_at, sum);
+            b.st(max_at, max);
+        });
+    }
+
+    fn store(&self, b: &mut Builder, heads: Heads, out: Global<F32>) {
+        let tid = b.tid();
+        b.for_range(tid, heads.group * heads.head_dim, attention::THREADS, |b, i| {
+            let head = b.div::<U32>(i, heads.head_dim);
+            let (sum, acc) = (b.index(self.sum, head), b.index(self.acc, i));
+            let (sum, acc) = (b.ld(sum, LoadKind::Ordinary), b.ld(acc, LoadKind::Ordinary));
+            let empty = b.setp_eq(sum, 0.0);
+            let value = b.div(acc, sum);
+            let value = b.selp::<F32>(0.0, value, empty);
+            let to = b.index(out, i);
+            b.st(to, value);
+        });
+    }
+}

@@ -1,0 +1,74 @@
+//! The kernels: one file each, made of `blocks`. A kernel is a plain value; it knows its mathematics and its launch
+//! geometry, not who launches it.
+
+mod advance;
+mod argmax;
+mod embedding;
+mod flash_decoding;
+mod fused_rmsnorm_gemv;
+mod incremental_attention;
+mod kv_cache_scatter;
+mod per_head_rmsnorm;
+mod phase;
+mod qk_norm_rope_kv_write;
+mod repack;
+mod saxpy;
+
+pub use advance::Advance;
+pub use argmax::Argmax;
+pub use embedding::EmbeddingRow;
+pub use flash_decoding::{FlashDecodingChunk, FlashDecodingReduce};
+pub use fused_rmsnorm_gemv::FusedRmsNormQ4KGemv;
+pub use incremental_attention::IncrementalAttention;
+pub use kv_cache_scatter::KvCacheScatter;
+pub use per_head_rmsnorm::PerHeadRmsNorm;
+pub use phase::{Phase, PhaseKernel};
+pub use qk_norm_rope_kv_write::QkNormRopeKvWrite;
+pub use repack::{RepackQ6K, RepackQ8_0};
+pub use saxpy::Saxpy;
+
+use crate::error::{Error, Result};
+use crate::ptx::{Builder, Module};
+use crate::target::Target;
+
+/// A kernel as a value: configure it, then emit it or bake it.
+pub trait Kernel {
+    /// The entry's name.
+    fn name(&self) -> &str;
+
+    /// Threads per block.
+    fn block(&self) -> u32 {
+        256
+    }
+
+    /// Whether the dimensions are ones the kernel can work with: `Err` says what was found and what is needed.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Writes the kernel.
+    fn build(&self, b: &mut Builder);
+
+    /// The kernel alone in a module.
+    ///
+    /// # Errors
+    /// [`Error::Dimension`] if a dimension does not fit, [`Error::Kernel`] if the target cannot run it.
+    fn emit_ptx(&self, target: Target) -> Result<String>
+    where
+        Self: Sized,
+    {
+        let mut module = Module::new(target);
+        add(&mut module, self)?;
+        Ok(module.ptx())
+    }
+}
+
+/// Adds `kernel` to `module`.
+///
+/// # Errors
+/// As [`Kernel::emit_ptx`].
+pub fn add(module: &mut Module, kernel: &dyn Kernel) -> Result<()> {
+    kernel.check().map_err(|what| Error::Dimension { kernel: kernel.name().to_owned(), what })?;
+    module.kernel(kernel.name(), kernel.block(), |b| kernel.build(b))?;
+    Ok(())
+}

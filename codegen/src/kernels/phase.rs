@@ -1,0 +1,231 @@
+use super::Kernel;
+use crate::blocks::dot;
+use crate::blocks::math;
+use crate::blocks::matvec::{self, Input, Output, Share};
+use crate::blocks::stage::SUPER_BLOCK;
+use crate::blocks::tensor::{Tensor, vector_from_table};
+use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, Val};
+use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
+use kiln_shape::{ModelShape, TensorRole, TensorType};
+
+/// The matrix-vector products of a layer and of the head: what lies between two grid-wide dependencies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// `qkv = Wqkv norm(x) + bias`, `[q_dim + 2 kv_dim]`.
+    Qkv,
+    /// `x += Wo attention`.
+    AttentionOutput,
+    /// `hidden = silu(Wgate norm(x)) * (Wup norm(x))`, `[ffn]`.
+    GateUp,
+    /// `x += Wdown hidden`.
+    Down,
+    /// `logits = Wout norm(x)`, `[vocab]`.
+    Head,
+}
+
+impl Phase {
+    /// All phases, in the order of use.
+    pub const ALL: [Phase; 5] = [Phase::Qkv, Phase::AttentionOutput, Phase::GateUp, Phase::Down, Phase::Head];
+
+    /// The kernel's entry name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Qkv => "rmsnorm_qkv",
+            Phase::AttentionOutput => "attention_output_residual",
+            Phase::GateUp => "rmsnorm_gate_up_swiglu",
+            Phase::Down => "down_residual",
+            Phase::Head => "rmsnorm_head",
+        }
+    }
+}
+
+/// One phase as a kernel of its own: any grid, a warp a tile of rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PhaseKernel {
+    /// Which phase.
+    pub phase: Phase,
+    /// The model. Its vocabulary and number of layers are launch parameters.
+    pub shape: ModelShape,
+    /// The types its matrices may have.
+    pub types: Vec<TensorType>,
+}
+
+/// Rows that a lane works on at once, sharing the activations it reads from shared memory.
+const ROWS_PER_LANE: u32 = 2;
+
+/// What a phase reads and writes, besides the tensor table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Operands {
+    pub(crate) table: Global<U8>,
+    /// The first entry of the layer in the table.
+    pub(crate) layer: Val<U32>,
+    pub(crate) x: Global<F32>,
+    pub(crate) y: Global<F32>,
+    pub(crate) eps: Val<F32>,
+    pub(crate) vocab: Val<U32>,
+    /// What loads of `x` may assume.
+    pub(crate) kind: LoadKind,
+}
+
+impl Kernel for PhaseKernel {
+    fn name(&self) -> &str {
+        self.phase.name()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let widths = [("hidden", self.shape.hidden), ("ffn", self.shape.ffn), ("heads * head_dim", self.shape.q_dim())];
+        for (name, width) in widths {
+            if width == 0 || width % SUPER_BLOCK != 0 {
+                return Err(format!("{name} is {width}: needs a multiple of {SUPER_BLOCK}"));
+            }
+        }
+        if self.shape.hidden > matvec::STAGED_MAX {
+            return Err(format!("hidden is {}: at most {}", self.shape.hidden, matvec::STAGED_MAX));
+        }
+        Ok(())
+    }
+
+    fn build(&self, b: &mut Builder) {
+        let table = b.param::<Global<U8>>("table"); // the tensor table
+        let layer = b.param::<U32>("layer"); // ignored by the head
+        let x = b.param::<Global<F32>>("x"); // the phase's input
+        let y = b.param::<Global<F32>>("y"); // its output
+        let eps = b.param::<F32>("eps"); // of the norm, where there is one
+        let vocab = b.param::<U32>("vocab"); // rows of the head
+        let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+        let operands = Operands { table, layer, x, y, eps, vocab, kind: LoadKind::Constant };
+        let tiles = self.tiles(b, vocab);
+        let share = Share::of_grid(b, tiles);
+        self.share(b, &operands, share);
+    }
+}
+
+impl PhaseKernel {
+    /// Length of the input vector.
+    fn k(&self) -> u32 {
+        match self.phase {
+            Phase::Qkv | Phase::GateUp | Phase::Head => self.shape.hidden,
+            Phase::AttentionOutput => self.shape.q_dim(),
+            Phase::Down => self.shape.ffn,
+        }
+    }
+
+    fn tile(&self) -> dot::Tile {
+        dot::Tile::new(Size::Const(self.k() / SUPER_BLOCK), ROWS_PER_LANE)
+    }
+
+    /// Tiles of the phase: each matrix has whole tiles of its own.
+    pub(crate) fn tiles(&self, b: &mut Builder, vocab: Val<U32>) -> Size {
+        let rows = self.tile().rows();
+        match self.phase {
+            Phase::Qkv => Size::Const(self.shape.q_dim().div_ceil(rows) + 2 * self.shape.kv_dim().div_ceil(rows)),
+            Phase::AttentionOutput | Phase::Down => Size::Const(self.shape.hidden.div_ceil(rows)),
+            Phase::GateUp => Size::Const(self.shape.ffn.div_ceil(rows)),
+            Phase::Head => b.size_div_ceil(Size::Reg(vocab), rows),
+        }
+    }
+
+    /// One block's share of the phase.
+    pub(crate) fn share(&self, b: &mut Builder, operands: &Operands, share: Share) {
+        let Operands { table, layer, x, y, eps, vocab, kind } = *operands;
+        let norm = match self.phase {
+            Phase::Qkv => Some(TensorRole::AttnNorm),
+            Phase::GateUp => Some(TensorRole::FfnNorm),
+            Phase::Head => Some(TensorRole::OutputNorm),
+            Phase::AttentionOutput | Phase::Down => None,
+        };
+        let norm = norm.map(|role| {
+            let entry = self.entry(b, layer, role);
+            (vector_from_table::<F32>(b, table, entry), eps)
+        });
+        let input = Input { x, norm, super_blocks: Size::Const(self.k() / SUPER_BLOCK), kind };
+        matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| {
+            share.each(b, |b, tile| match self.phase {
+                Phase::Qkv => self.qkv_tile(b, operands, pass, tile),
+                Phase::GateUp => self.gate_up_tile(b, operands, pass, tile),
+                Phase::AttentionOutput => self.residual_tile(b, operands, pass, tile, TensorRole::AttnOutput),
+                Phase::Down => self.residual_tile(b, operands, pass, tile, TensorRole::FfnDown),
+                Phase::Head => {
+                    let tensor = Tensor::from_table(b, table, TensorRole::Output.slot());
+                    let output = Output { y, bias: None, residual: None };
+                    let n = Size::Reg(vocab);
+                    matvec::store_tile(b, &self.types, tensor, pass, tile, n, output, LoadKind::Streaming);
+                }
+            });
+        });
+    }
+
+    fn entry(&self, b: &mut Builder, layer: Val<U32>, role: TensorRole) -> Size {
+        match self.phase {
+            Phase::Head => Size::Const(role.slot()),
+            _ => b.size_add(Size::Reg(layer), role.slot()),
+        }
+    }
+
+    /// Tiles of Q, then of K, then of V; results one after another.
+    fn qkv_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, tile: Val<U32>) {
+        let Operands { table, layer, y, .. } = *operands;
+        let (q_dim, kv_dim, rows) = (self.shape.q_dim(), self.shape.kv_dim(), self.tile().rows());
+        let (q_tiles, kv_tiles) = (q_dim.div_ceil(rows), kv_dim.div_ceil(rows));
+        let (after_q, after_k) = (b.setp_ge(tile, q_tiles), b.setp_ge(tile, q_tiles + kv_tiles));
+        let mut choose = |q: u32, k: u32, v: u32| {
+            let kv = b.selp::<U32>(v, k, after_k);
+            b.selp::<U32>(kv, q, after_q)
+        };
+        let weight = choose(TensorRole::AttnQ.slot(), TensorRole::AttnK.slot(), TensorRole::AttnV.slot());
+        let bias = choose(TensorRole::AttnQBias.slot(), TensorRole::AttnKBias.slot(), TensorRole::AttnVBias.slot());
+        let first_tile = choose(0, q_tiles, q_tiles + kv_tiles);
+        let first_row = choose(0, q_dim, q_dim + kv_dim);
+        let n = choose(q_dim, kv_dim, kv_dim);
+        let entry = b.add(layer, weight);
+        let tensor = Tensor::from_table(b, table, entry);
+        let bias = self.shape.qkv_bias().then(|| {
+            let entry = b.add(layer, bias);
+            vector_from_table::<F32>(b, table, entry)
+        });
+        let output = Output { y: b.index(y, first_row), bias, residual: None };
+        let tile = b.sub(tile, first_tile);
+        matvec::store_tile(b, &self.types, tensor, pass, tile, Size::Reg(n), output, LoadKind::Streaming);
+    }
+
+    fn residual_tile(
+        &self,
+        b: &mut Builder,
+        operands: &Operands,
+        pass: &matvec::Pass,
+        tile: Val<U32>,
+        role: TensorRole,
+    ) {
+        let Operands { table, layer, y, .. } = *operands;
+        let entry = b.add(layer, role.slot());
+        let tensor = Tensor::from_table(b, table, entry);
+        let output = Output { y, bias: None, residual: Some(y) };
+        let n = Size::Const(self.shape.hidden);
+        matvec::store_tile(b, &self.types, tensor, pass, tile, n, output, LoadKind::Streaming);
+    }
+
+    fn gate_up_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, tile: Val<U32>) {
+        let Operands { table, layer, y, .. } = *operands;
+        let n = Size::Const(self.shape.ffn);
+        let mut product = |role: TensorRole| {
+            let entry = b.add(layer, role.slot());
+            let tensor = Tensor::from_table(b, table, entry);
+            dot::rows(b, &self.types, tensor, &pass.staged, pass.tile, tile, n, LoadKind::Streaming)
+        };
+        let (gate, up) = (product(TensorRole::FfnGate), product(TensorRole::FfnUp));
+        for ((row, gate_sum), up) in gate.rows.into_iter().zip(gate.sums).zip(up.sums) {
+            let inside = b.setp_lt::<U32>(row, n);
+            let writes = b.and_pred(inside, gate.leader);
+            b.if_(writes, |b| {
+                let (mut gate, mut up) = (gate_sum, up);
+                if let Some(scale) = pass.scale {
+                    (gate, up) = (b.mul(gate, scale), b.mul(up, scale));
+                }
+                let activated = math::silu(b, gate);
+                let value = b.mul(activated, up);
+                let to = b.index(y, row);
+                b.st(to, value);
+            });
+        }
+    }
+}
