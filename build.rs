@@ -1,12 +1,17 @@
-//! Compiles the driver table's shim and makes its Rust bindings.
+//! Compiles the driver table's shim, makes its Rust bindings, and bakes the kernels of the chosen models.
 //!
 //! Variables read here:
+//! - `CARGO_FEATURE_*`: the models to bake, a feature each.
+//! - `KILN_TARGETS`: the compute capabilities to bake for, as `sm_80,sm_90`; unset means `sm_75,sm_80,sm_90`, which
+//!   cover every later chip.
 //! - `KILN_BINDINGS`: `generate` makes the bindings of `src/driver/cuda.h` with bindgen and fails where libclang cannot
 //!   be loaded; `checked-in` takes the copy `src/driver/bindings.rs`; unset tries the first and falls back to the second.
 //! - `LIBCLANG_PATH`, `LLVM_CONFIG_PATH`, `CLANG_PATH`, `BINDGEN_EXTRA_CLANG_ARGS`: where bindgen finds libclang, and what
 //!   it passes to it.
 //! - what `cc` reads to find the C compiler (`CC`, `CFLAGS`, ...).
 
+use kiln_codegen::{Bake, Target};
+use kiln_shape::presets;
 use std::env;
 use std::error::Error;
 use std::fs;
@@ -14,8 +19,26 @@ use std::panic;
 use std::path::{Path, PathBuf};
 
 fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=build.rs");
     compile_shim();
-    make_bindings()
+    make_bindings()?;
+    bake()
+}
+
+/// Writes the PTX of every model whose feature is on, and of the general kernels, with their descriptors.
+fn bake() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-env-changed=KILN_TARGETS");
+    let targets = match env::var("KILN_TARGETS") {
+        Ok(names) => names.split(',').map(|name| name.trim().parse()).collect::<Result<Vec<Target>, _>>()?,
+        Err(_) => Target::DEFAULT.to_vec(),
+    };
+    let chosen = presets::all().filter(|preset| {
+        let feature = preset.feature.to_uppercase().replace('-', "_");
+        env::var_os(format!("CARGO_FEATURE_{feature}")).is_some()
+    });
+    let bake = Bake::new().kiln("crate").targets(targets).general_kernels();
+    let bake = chosen.fold(bake, |bake, preset| bake.model(preset.feature, preset.shape));
+    Ok(bake.write(env::var("OUT_DIR")?)?)
 }
 
 /// `src/driver/shim.c` becomes a static library; nothing of CUDA is linked.

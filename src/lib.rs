@@ -1,7 +1,12 @@
 //! Decodes Qwen language models on NVIDIA GPUs with kernels that were generated, checked and specialised
 //! to the model's shape while the crate was compiled.
 
+pub mod baked;
 pub mod driver;
 mod error;
+#[cfg(feature = "text")]
+pub mod text;
 
 pub use error::{Error, Result};
+/// What a model is: shapes, presets and the GGUF header reader.
+pub use kiln_shape as shape;

@@ -70,6 +70,21 @@ fn only_baked_values_count_as_differences() {
     assert_eq!(lines, ["ffn: baked 768, file 512", "qkv bias: baked no, file yes", "qk-norm: baked yes, file no"]);
 }
 
+#[test]
+fn every_baked_value_counts_as_a_difference() {
+    let tiny = presets::by_name("tiny").unwrap().shape;
+    let changed = [
+        ("hidden", ModelShape { hidden: 512, ..tiny }),
+        ("ffn", ModelShape { ffn: 512, ..tiny }),
+        ("heads", ModelShape { heads: 8, ..tiny }),
+        ("kv_heads", ModelShape { kv_heads: 1, ..tiny }),
+        ("head_dim", ModelShape { head_dim: 128, ..tiny }),
+    ];
+    for (name, shape) in changed {
+        assert_eq!(tiny.baked_differences(&shape).iter().map(|d| d.name).collect::<Vec<_>>(), [name]);
+    }
+}
+
 /// The mix that llama.cpp writes: what a token reads is every matrix once, one embedding row of an untied model aside.
 #[test]
 fn weight_bytes_per_token_are_the_published_ones() {

@@ -1,0 +1,58 @@
+//! Weight blocks to numbers, written from the formats' descriptions, one weight at a time.
+//!
+//! The arithmetic is float32 as in ggml's own dequantiser, so that the numbers are the same to the last bit.
+
+use kiln_shape::TensorType;
+
+/// The weights stored in `bytes`, a whole number of blocks.
+pub(crate) fn dequantise(ty: TensorType, bytes: &[u8]) -> Vec<f64> {
+    let block = ty.block_bytes() as usize;
+    assert_eq!(bytes.len() % block, 0, "whole blocks");
+    let mut weights = Vec::with_capacity(bytes.len() / block * ty.block_len() as usize);
+    for block in bytes.chunks_exact(block) {
+        match ty {
+            TensorType::F32 => weights.push(f32::from_le_bytes(block.try_into().unwrap())),
+            TensorType::F16 => weights.push(f16(block, 0)),
+            TensorType::BF16 => weights.push(f32::from_le_bytes([0, 0, block[0], block[1]])),
+            TensorType::Q8_0 => weights.extend(block[2..].iter().map(|&q| f16(block, 0) * f32::from(q as i8))),
+            TensorType::Q4_K => weights.extend((0..256).map(|i| q4_k(block, i))),
+            TensorType::Q6_K => weights.extend((0..256).map(|i| q6_k(block, i))),
+            other => panic!("no dequantiser for {other}"),
+        }
+    }
+    weights.into_iter().map(f64::from).collect()
+}
+
+/// The float16 at byte `at`.
+fn f16(bytes: &[u8], at: usize) -> f32 {
+    let bits = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
+    let magnitude = match exponent {
+        0 => fraction * 2f32.powi(-24),
+        31 => panic!("an infinite or undefined scale"),
+        _ => (1024.0 + fraction) * 2f32.powi(exponent - 25),
+    };
+    if bits >> 15 == 1 { -magnitude } else { magnitude }
+}
+
+/// Weight `i` of a Q4_K super-block: d, dmin, 12 bytes of 6-bit scales and mins, 128 bytes of nibbles.
+fn q4_k(block: &[u8], i: usize) -> f32 {
+    let (s, qs, sub) = (&block[4..16], &block[16..], i / 32);
+    let (scale, min) = match sub {
+        0..4 => (s[sub] & 63, s[sub + 4] & 63),
+        _ => (s[sub + 4] & 15 | s[sub - 4] >> 6 << 4, s[sub + 4] >> 4 | s[sub] >> 6 << 4),
+    };
+    let byte = qs[i / 64 * 32 + i % 32];
+    let q = if i % 64 < 32 { byte & 15 } else { byte >> 4 };
+    f16(block, 0) * f32::from(scale) * f32::from(q) - f16(block, 2) * f32::from(min)
+}
+
+/// Weight `i` of a Q6_K super-block: 128 bytes of low nibbles, 64 of high pairs, 16 scales, d.
+fn q6_k(block: &[u8], i: usize) -> f32 {
+    let (half, quarter, l) = (i / 128, i % 128 / 32, i % 32);
+    let low = block[64 * half + 32 * (quarter % 2) + l];
+    let low = if quarter < 2 { low & 15 } else { low >> 4 };
+    let high = block[128 + 32 * half + l] >> (2 * quarter) & 3;
+    let scale = block[192 + 8 * half + 2 * quarter + l / 16] as i8;
+    f16(block, 208) * f32::from(scale) * (f32::from(low | high << 4) - 32.0)
+}
