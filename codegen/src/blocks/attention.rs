@@ -248,3 +248,84 @@ impl Workspace {
         }
     }
 }
+
+/// Floats of shared memory that [`reduce`] takes.
+pub(crate) const fn reduce_floats(head_dim: u32) -> u32 {
+    THREADS / head_dim * head_dim
+}
+
+/// Puts together the partial results of a head's chunks: rows of `head_dim + 2` floats from `first` on, each the
+/// unnormalised sum, then `m`, then the sum of exponentials. `out = sum_c w_c acc_c / sum_c w_c sum_c` with
+/// `w_c = exp(m_c - max m)`; zeros where there are no chunks. By the whole block, with a barrier inside; another must
+/// come before `sums` is used again.
+#[track_caller]
+pub(crate) fn reduce(
+    b: &mut Builder,
+    head_dim: u32,
+    first: Global<F32>,
+    chunks: Val<U32>,
+    sums: Shared<F32>,
+    out: Global<F32>,
+    kind: LoadKind,
+) {
+    let row = (head_dim + 2) * 4;
+    let lane = b.lane();
+    let max = b.var::<F32>(f32::NEG_INFINITY);
+    b.for_range(lane, chunks, 32, |b, chunk| {
+        let at = b.byte_index(first, chunk, row);
+        let value = b.ld(at.at(head_dim), kind);
+        let next = b.max(max, value);
+        b.set(max, next);
+    });
+    let max = b.get(max);
+    let max = warp::max(b, max, 32);
+    let weight = |b: &mut Builder, at: Global<F32>| {
+        let own = b.ld(at.at(head_dim), kind);
+        let below = b.sub(own, max);
+        math::exp(b, below)
+    };
+    let sum = b.var::<F32>(0.0);
+    b.for_range(lane, chunks, 32, |b, chunk| {
+        let at = b.byte_index(first, chunk, row);
+        let weight = weight(b, at);
+        let part = b.ld(at.at(head_dim + 1), kind);
+        let next = b.fma(weight, part, sum);
+        b.set(sum, next);
+    });
+    let sum = b.get(sum);
+    let sum = warp::sum(b, sum, 32);
+
+    // Thread t has dimension t % head_dim of every subsets-th chunk.
+    let subsets = THREADS / head_dim;
+    let tid = b.tid();
+    let (subset, dim) = (b.div::<U32>(tid, head_dim), b.rem::<U32>(tid, head_dim));
+    let working = b.setp_lt(tid, subsets * head_dim);
+    let column = b.index(first, dim);
+    let own = b.index(sums, tid);
+    b.if_(working, |b| {
+        let acc = b.var::<F32>(0.0);
+        b.for_range(subset, chunks, subsets, |b, chunk| {
+            let at = b.byte_index(first, chunk, row);
+            let weight = weight(b, at);
+            let at = b.byte_index(column, chunk, row);
+            let part = b.ld(at, kind);
+            let next = b.fma(weight, part, acc);
+            b.set(acc, next);
+        });
+        b.st(own, acc);
+    });
+    b.bar_sync(); // every subset's sums are in shared memory
+    let writes = b.setp_lt(tid, head_dim);
+    b.if_(writes, |b| {
+        let mut total = b.ld(own, LoadKind::Ordinary);
+        for subset in 1..subsets {
+            let part = b.ld(own.at(subset * head_dim), LoadKind::Ordinary);
+            total = b.add(total, part);
+        }
+        let empty = b.setp_eq(sum, 0.0);
+        let value = b.div(total, sum);
+        let value = b.selp::<F32>(0.0, value, empty);
+        let to = b.index(out, tid);
+        b.st(to, value);
+    });
+}

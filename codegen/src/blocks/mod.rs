@@ -9,6 +9,7 @@ pub(crate) mod kv;
 pub(crate) mod math;
 pub(crate) mod matvec;
 pub(crate) mod norm;
+pub(crate) mod qk;
 pub(crate) mod rope;
 pub(crate) mod stage;
 pub(crate) mod tensor;

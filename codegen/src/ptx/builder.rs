@@ -150,9 +150,18 @@ impl Builder {
             None => self.complain(format!("dynamic shared memory of {count} elements does not fit 32 bits")),
         }
         if let Some(bytes) = &mut self.function.dynamic_shared {
-            *bytes = self.dynamic_bytes;
+            *bytes = (*bytes).max(self.dynamic_bytes);
         }
         Ptr::new(PtrBase::Shared(DYNAMIC_INDEX), i64::from(offset))
+    }
+
+    /// Gives the dynamic shared memory that `body` takes back at its end: what comes after overlaps it. A barrier must
+    /// stand between the last use of the one and the first of the other.
+    pub fn overlap<R>(&mut self, body: impl FnOnce(&mut Builder) -> R) -> R {
+        let before = self.dynamic_bytes;
+        let result = body(self);
+        self.dynamic_bytes = before;
+        result
     }
 
     /// The dynamic shared memory after everything taken before, of a size that only the launch knows.
