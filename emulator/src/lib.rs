@@ -63,6 +63,7 @@ mod exec;
 mod launch;
 mod memory;
 mod ptx;
+mod watch;
 
 pub use checks::Checks;
 pub use checks::counters::Counters;
