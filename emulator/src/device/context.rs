@@ -21,7 +21,7 @@ pub(crate) struct Context {
     pub(crate) device: Arc<Device>,
     pub(crate) memory: Arc<Memory>,
     state: Mutex<State>,
-    /// Told whenever work was added or finished.
+    /// Tells host threads that wait whenever work was finished.
     pub(crate) changed: Condvar,
 }
 
