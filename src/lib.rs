@@ -4,6 +4,7 @@
 pub mod baked;
 pub mod driver;
 mod error;
+pub mod ops;
 #[cfg(feature = "text")]
 pub mod text;
 
