@@ -156,6 +156,59 @@ pub enum Error {
         /// The device's limit with opting in.
         limit: u64,
     },
+
+    /// A file is not a model that kiln decodes.
+    #[error("{}: {what}", path.display())]
+    ModelFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What was found, and what was needed.
+        what: String,
+    },
+
+    /// This program has no kernels for a model.
+    #[error("{}: {what}; this program has {baked}; build with {setting}", path.display())]
+    NotBaked {
+        /// The model's file.
+        path: std::path::PathBuf,
+        /// The differences.
+        what: String,
+        /// The models that were baked.
+        baked: String,
+        /// What to build with.
+        setting: String,
+    },
+
+    /// A session has no room for more tokens.
+    #[error(
+        "the context is full: {used} tokens and {more} more do not fit {capacity} positions; shorten the prompt or truncate the session"
+    )]
+    ContextFull {
+        /// Tokens in the session.
+        used: usize,
+        /// Tokens that were to be added.
+        more: usize,
+        /// Positions of the session.
+        capacity: usize,
+    },
+
+    /// A session without tokens was asked what comes next.
+    #[error("the session is empty, and nothing can follow nothing; append at least one token first")]
+    EmptySession,
+
+    /// A kernel refused what it read from device memory, and has done nothing outside its buffers.
+    #[error("a kernel reported error {code}: {what}")]
+    Kernel {
+        /// What it refused.
+        what: &'static str,
+        /// The error word.
+        code: u32,
+    },
+
+    /// Text, tokens or a chat template.
+    #[cfg(feature = "text")]
+    #[error(transparent)]
+    Text(#[from] crate::text::TextError),
 }
 
 impl Error {

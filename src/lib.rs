@@ -4,10 +4,15 @@
 pub mod baked;
 pub mod driver;
 mod error;
+#[cfg(feature = "gguf")]
+pub mod model;
 pub mod ops;
 #[cfg(feature = "text")]
 pub mod text;
 
+pub use driver::Device;
 pub use error::{Error, Result};
 /// What a model is: shapes, presets and the GGUF header reader.
 pub use kiln_shape as shape;
+#[cfg(feature = "gguf")]
+pub use model::{Generation, Model, Session};

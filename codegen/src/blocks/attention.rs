@@ -43,6 +43,11 @@ impl Heads {
         (4096 / (self.subsets() * self.head_dim)).clamp(1, self.group)
     }
 
+    /// What scores are multiplied with.
+    fn scale(&self) -> f32 {
+        (1.0 / f64::from(self.head_dim).sqrt()) as f32
+    }
+
     /// Bytes of a row of the cache.
     pub(crate) const fn row_bytes(&self) -> u32 {
         self.head_dim * self.ty.bytes()
@@ -79,16 +84,16 @@ impl Share {
         let present = b.min::<U32>(left, GENERAL_GROUP);
         Share { kv_head, head: b.mad::<U32>(kv_head, group, before), present: Some(present) }
     }
+}
 
-    /// Runs `body` where `head`, counted from the block's first, is one of its heads.
-    #[track_caller]
-    pub(crate) fn if_present(&self, b: &mut Builder, head: Val<U32>, body: impl FnOnce(&mut Builder)) {
-        match self.present {
-            None => body(b),
-            Some(present) => {
-                let is = b.setp_lt(head, present);
-                b.if_(is, body);
-            }
+/// Runs `body` where `head`, counted from the block's first, is one of the heads present.
+#[track_caller]
+pub(crate) fn if_present(b: &mut Builder, present: Option<Val<U32>>, head: Val<U32>, body: impl FnOnce(&mut Builder)) {
+    match present {
+        None => body(b),
+        Some(present) => {
+            let is = b.setp_lt(head, present);
+            b.if_(is, body);
         }
     }
 }
@@ -132,7 +137,6 @@ impl Workspace {
         present: Option<Val<U32>>,
         kind: LoadKind,
     ) {
-        let scale = (1.0 / f64::from(heads.head_dim).sqrt()) as f32;
         let tid = b.tid();
         let count = heads.group * heads.head_dim;
         b.for_range(tid, count, THREADS, |b, i| {
@@ -147,10 +151,29 @@ impl Workspace {
                 }
             };
             let value = b.ld(from, kind);
-            let value = b.mul(value, scale);
+            let value = b.mul(value, heads.scale());
             let to = b.index(self.q, i);
             b.st(to, value);
         });
+    }
+
+    /// Puts one head's query, held by a warp (lane l has elements l, l + 32, ...), into shared memory, scaled. A barrier
+    /// must follow.
+    #[track_caller]
+    pub(crate) fn store_query(
+        &self,
+        b: &mut Builder,
+        heads: Heads,
+        head: Val<U32>,
+        lane: Val<U32>,
+        values: &[Val<F32>],
+    ) {
+        let to = b.byte_index(self.q, head, heads.head_dim * 4);
+        let to = b.index(to, lane);
+        for (i, value) in values.iter().enumerate() {
+            let value = b.mul(*value, heads.scale());
+            b.st(to.at(32 * i as u32), value);
+        }
     }
 
     /// Attends to `count` (1 to `KV_CHUNK`, the same in the whole block) rows from `keys` and `values` on. Leaves `max`
@@ -308,4 +331,107 @@ impl Workspace {
             b.bar_sync(); // read: the next round, or chunk, may overwrite them
         }
     }
+}
+
+/// Writes maximum and sum behind the accumulators of each head of the group, a thread a head.
+#[track_caller]
+pub(crate) fn statistics(
+    b: &mut Builder,
+    heads: Heads,
+    present: Option<Val<U32>>,
+    partial: Global<F32>,
+    stride: Val<U32>,
+    of: impl Fn(&mut Builder, Val<U32>) -> (Val<F32>, Val<F32>),
+) {
+    let tid = b.tid();
+    b.for_range(tid, heads.group, THREADS, |b, head| {
+        let (max, sum) = of(b, head);
+        let at = b.mul::<U32>(head, stride);
+        let at = b.index(partial, at);
+        if_present(b, present, head, |b| {
+            b.st(at.at(heads.head_dim), max);
+            b.st(at.at(heads.head_dim + 1), sum);
+        });
+    });
+}
+
+/// Floats of shared memory that [`reduce`] takes.
+pub(crate) const fn reduce_floats(head_dim: u32) -> u32 {
+    THREADS / head_dim * head_dim
+}
+
+/// Puts together the partial results of a head's chunks: rows of `head_dim + 2` floats from `first` on, each the
+/// unnormalised sum, then `m`, then the sum of exponentials. `out = sum_c w_c acc_c / sum_c w_c sum_c` with
+/// `w_c = exp(m_c - max m)`; zeros where there are no chunks. By the whole block, with a barrier inside; another must
+/// come before `sums` is used again.
+#[track_caller]
+pub(crate) fn reduce(
+    b: &mut Builder,
+    head_dim: u32,
+    first: Global<F32>,
+    chunks: Val<U32>,
+    sums: Shared<F32>,
+    out: Global<F32>,
+    kind: LoadKind,
+) {
+    let row = (head_dim + 2) * 4;
+    let lane = b.lane();
+    let max = b.var::<F32>(f32::NEG_INFINITY);
+    b.for_range(lane, chunks, 32, |b, chunk| {
+        let at = b.byte_index(first, chunk, row);
+        let value = b.ld(at.at(head_dim), kind);
+        let next = b.max(max, value);
+        b.set(max, next);
+    });
+    let max = b.get(max);
+    let max = warp::max(b, max, 32);
+    let weight = |b: &mut Builder, at: Global<F32>| {
+        let own = b.ld(at.at(head_dim), kind);
+        let below = b.sub(own, max);
+        math::exp(b, below)
+    };
+    let sum = b.var::<F32>(0.0);
+    b.for_range(lane, chunks, 32, |b, chunk| {
+        let at = b.byte_index(first, chunk, row);
+        let weight = weight(b, at);
+        let part = b.ld(at.at(head_dim + 1), kind);
+        let next = b.fma(weight, part, sum);
+        b.set(sum, next);
+    });
+    let sum = b.get(sum);
+    let sum = warp::sum(b, sum, 32);
+
+    // Thread t has dimension t % head_dim of every subsets-th chunk.
+    let subsets = THREADS / head_dim;
+    let tid = b.tid();
+    let (subset, dim) = (b.div::<U32>(tid, head_dim), b.rem::<U32>(tid, head_dim));
+    let working = b.setp_lt(tid, subsets * head_dim);
+    let column = b.index(first, dim);
+    let own = b.index(sums, tid);
+    b.if_(working, |b| {
+        let acc = b.var::<F32>(0.0);
+        b.for_range(subset, chunks, subsets, |b, chunk| {
+            let at = b.byte_index(first, chunk, row);
+            let weight = weight(b, at);
+            let at = b.byte_index(column, chunk, row);
+            let part = b.ld(at, kind);
+            let next = b.fma(weight, part, acc);
+            b.set(acc, next);
+        });
+        b.st(own, acc);
+    });
+    b.bar_sync(); // every subset's sums are in shared memory
+    let writes = b.setp_lt(tid, head_dim);
+    b.if_(writes, |b| {
+        let mut total = b.ld(own, LoadKind::Ordinary);
+        for subset in 1..subsets {
+            let part = b.ld(own.at(subset * head_dim), LoadKind::Ordinary);
+            total = b.add(total, part);
+        }
+        let empty = b.setp_eq(sum, 0.0);
+        let value = b.div(total, sum);
+        let value = b.selp::<F32>(0.0, value, empty);
+        let to = b.index(out, tid);
+        b.st(to, value);
+    });
 }

@@ -1,7 +1,6 @@
 use super::{Kernel, incremental_attention};
 use crate::blocks::attention::{self, GENERAL_GROUP, Heads, Share, Workspace};
 use crate::blocks::kv::{Cache, Half, KvType};
-use crate::blocks::{math, warp};
 use crate::ptx::{Builder, Compare, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
 use kiln_shape::table::KV_CHUNK;
 
@@ -153,15 +152,17 @@ impl Kernel for FlashDecodingChunk {
                 work.chunk(b, heads, keys, values, count, |b, head, dim, value| {
                     let at = b.mad::<U32>(head, stride, dim);
                     let at = b.index(partial, at);
-                    share.if_present(b, head, |b| b.st(at, value));
+                    attention::if_present(b, share.present, head, |b| b.st(at, value));
                 });
-                statistics(b, heads, share, partial, stride, |b, head| {
+                attention::statistics(b, heads, share.present, partial, stride, |b, head| {
                     let (max, sum) = (b.index(work.max, head), b.index(work.sum, head));
                     (b.ld(max, LoadKind::Ordinary), b.ld(sum, LoadKind::Ordinary))
                 });
             },
             |b| {
-                statistics(b, heads, share, partial, stride, |b, _| (b.mov(f32::NEG_INFINITY), b.mov(0.0)));
+                attention::statistics(b, heads, share.present, partial, stride, |b, _| {
+                    (b.mov(f32::NEG_INFINITY), b.mov(0.0))
+                });
             },
         );
         let (tid, block) = (b.tid(), b.ctaid_x());
@@ -185,27 +186,6 @@ fn partial_of(
 ) -> Global<F32> {
     let index = b.mad::<U32>(head, max_chunks, chunk);
     b.byte_index(partials, index, (head_dim + 2) * 4)
-}
-
-/// Writes maximum and sum behind the accumulators of each head of the group, a thread a head.
-fn statistics(
-    b: &mut Builder,
-    heads: Heads,
-    share: Share,
-    partial: Global<F32>,
-    stride: Val<U32>,
-    of: impl Fn(&mut Builder, Val<U32>) -> (Val<F32>, Val<F32>),
-) {
-    let tid = b.tid();
-    b.for_range(tid, heads.group, attention::THREADS, |b, head| {
-        let (max, sum) = of(b, head);
-        let at = b.mul::<U32>(head, stride);
-        let at = b.index(partial, at);
-        share.if_present(b, head, |b| {
-            b.st(at.at(heads.head_dim), max);
-            b.st(at.at(heads.head_dim + 1), sum);
-        });
-    });
 }
 
 /// Puts the partial results of [`FlashDecodingChunk`] together, a block for each head and sequence, grid
@@ -263,66 +243,8 @@ impl Kernel for FlashDecodingReduce {
         let first = b.mul::<U32>(head, max_chunks);
         let first = b.byte_index(partials, first, row);
 
-        let lane = b.lane();
-        let max = b.var::<F32>(f32::NEG_INFINITY);
-        b.for_range(lane, chunks, 32, |b, chunk| {
-            let at = b.byte_index(first, chunk, row);
-            let value = b.ld(at.at(self.head_dim), LoadKind::Constant);
-            let next = b.max(max, value);
-            b.set(max, next);
-        });
-        let max = b.get(max);
-        let max = warp::max(b, max, 32);
-        let weight = |b: &mut Builder, at: Global<F32>| {
-            let own = b.ld(at.at(self.head_dim), LoadKind::Constant);
-            let below = b.sub(own, max);
-            math::exp(b, below)
-        };
-        let sum = b.var::<F32>(0.0);
-        b.for_range(lane, chunks, 32, |b, chunk| {
-            let at = b.byte_index(first, chunk, row);
-            let weight = weight(b, at);
-            let part = b.ld(at.at(self.head_dim + 1), LoadKind::Constant);
-            let next = b.fma(weight, part, sum);
-            b.set(sum, next);
-        });
-        let sum = b.get(sum);
-        let sum = warp::sum(b, sum, 32);
-
-        // Thread t has dimension t % head_dim of every subsets-th chunk.
-        let subsets = attention::THREADS / self.head_dim;
-        let sums = b.shared::<F32>("sums", subsets * self.head_dim);
-        let tid = b.tid();
-        let (subset, dim) = (b.div::<U32>(tid, self.head_dim), b.rem::<U32>(tid, self.head_dim));
-        let working = b.setp_lt(tid, subsets * self.head_dim);
-        let column = b.index(first, dim);
-        let own = b.index(sums, tid);
-        b.if_(working, |b| {
-            let acc = b.var::<F32>(0.0);
-            b.for_range(subset, chunks, subsets, |b, chunk| {
-                let at = b.byte_index(first, chunk, row);
-                let weight = weight(b, at);
-                let at = b.byte_index(column, chunk, row);
-                let part = b.ld(at, LoadKind::Constant);
-                let next = b.fma(weight, part, acc);
-                b.set(acc, next);
-            });
-            b.st(own, acc);
-        });
-        b.bar_sync(); // every subset's sums are in shared memory
-        let writes = b.setp_lt(tid, self.head_dim);
-        b.if_(writes, |b| {
-            let mut total = b.ld(own, LoadKind::Ordinary);
-            for subset in 1..subsets {
-                let part = b.ld(own.at(subset * self.head_dim), LoadKind::Ordinary);
-                total = b.add(total, part);
-            }
-            let empty = b.setp_eq(sum, 0.0);
-            let value = b.div(total, sum);
-            let value = b.selp::<F32>(0.0, value, empty);
-            let to = b.byte_index(out, head, self.head_dim * 4);
-            let to = b.index(to, tid);
-            b.st(to, value);
-        });
+        let sums = b.shared::<F32>("sums", attention::reduce_floats(self.head_dim));
+        let out = b.byte_index(out, head, self.head_dim * 4);
+        attention::reduce(b, self.head_dim, first, chunks, sums, out, LoadKind::Constant);
     }
 }

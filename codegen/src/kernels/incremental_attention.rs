@@ -240,7 +240,7 @@ impl Running {
             let value = b.div(acc, sum);
             let value = b.selp::<F32>(0.0, value, empty);
             let to = b.index(out, i);
-            share.if_present(b, head, |b| b.st(to, value));
+            attention::if_present(b, share.present, head, |b| b.st(to, value));
         });
     }
 }

@@ -1,8 +1,8 @@
 use super::{Grid, Kernel};
 use crate::blocks::kv::{self, Cache, Half, KvType};
+use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
-use crate::blocks::{norm, rope};
-use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, U64, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, U64};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, TensorRole};
 
@@ -18,13 +18,6 @@ pub struct QkNormRopeKvWrite {
     name: String,
 }
 
-/// A position's row of the RoPE tables, `[head_dim / 2]` each.
-#[derive(Debug, Clone, Copy)]
-struct Angles {
-    cos: Global<F32>,
-    sin: Global<F32>,
-}
-
 impl QkNormRopeKvWrite {
     /// The kernel for a model and a cache type.
     pub fn new(shape: ModelShape, kv: KvType) -> QkNormRopeKvWrite {
@@ -33,26 +26,6 @@ impl QkNormRopeKvWrite {
 
     fn row_bytes(&self) -> Size {
         Size::Const(self.shape.head_dim * self.kv.bytes())
-    }
-
-    /// One head of Q or K: loads, normalises and turns it. `x` points at the head's first element.
-    fn head(
-        &self,
-        b: &mut Builder,
-        x: Global<F32>,
-        gamma: Option<(Global<F32>, Val<F32>)>,
-        angles: Angles,
-        kind: LoadKind,
-    ) -> Vec<Val<F32>> {
-        let lane = b.lane();
-        let x = b.index(x, lane);
-        let mut values: Vec<Val<F32>> = (0..self.shape.head_dim / 32).map(|i| b.ld(x.at(32 * i), kind)).collect();
-        if let Some((gamma, eps)) = gamma {
-            let gamma = b.index(gamma, lane);
-            values = norm::per_head(b, &values, gamma, eps);
-        }
-        let (cos, sin) = (b.index(angles.cos, lane), b.index(angles.sin, lane));
-        rope::neox(b, &values, cos, sin)
     }
 }
 
@@ -106,11 +79,10 @@ impl Kernel for QkNormRopeKvWrite {
         b.if_else(
             inside,
             |b| {
-                let row = b.mul::<U32>(position, head_dim / 2);
-                let angles = Angles { cos: b.index(cos, row), sin: b.index(sin, row) };
+                let angles = Angles::at(b, cos, sin, position, head_dim);
                 let is_q = b.setp_lt(head, heads);
                 b.if_(is_q, |b| {
-                    let turned = self.head(b, x, q_gamma, angles, LoadKind::Ordinary);
+                    let turned = qk::head(b, head_dim, x, q_gamma, angles, LoadKind::Ordinary);
                     let to = b.index(x, lane);
                     for (i, value) in turned.into_iter().enumerate() {
                         b.st(to.at(32 * i as u32), value);
@@ -119,7 +91,7 @@ impl Kernel for QkNormRopeKvWrite {
                 let kv_head = b.sub(head, heads);
                 let is_k = b.setp_lt(kv_head, kv_heads);
                 b.if_(is_k, |b| {
-                    let turned = self.head(b, x, k_gamma, angles, LoadKind::Constant);
+                    let turned = qk::head(b, head_dim, x, k_gamma, angles, LoadKind::Constant);
                     let row = cache.row(b, Half::Keys, kv_head, position, self.row_bytes());
                     for (i, value) in turned.into_iter().enumerate() {
                         let at = b.add(lane, 32 * i as u32);

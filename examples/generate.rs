@@ -1,0 +1,201 @@
+//! Generates text: on the GPU where there is one, else in kiln's emulator.
+//!
+//! ```text
+//! cargo run --release --example generate -- --prompt "The" --tokens 40
+//! ```
+
+#[path = "common/mod.rs"]
+mod common;
+
+use clap::{Parser, ValueEnum};
+use common::{Picked, Wish};
+use kiln::Model;
+use kiln::model::{End, GenerateOptions, KvType, ModelFile, SessionOptions};
+use kiln::text::{Special, Tokenizer};
+use std::error::Error;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Generates text from a prompt with a Qwen model.
+#[derive(Parser)]
+#[command(about, version)]
+struct Arguments {
+    /// The model, a GGUF file; the demo model where none is given
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// Text to go on from
+    #[arg(long, conflicts_with = "ids")]
+    prompt: Option<String>,
+    /// Token ids to go on from, as 1,2,3
+    #[arg(long, value_delimiter = ',')]
+    ids: Option<Vec<u32>>,
+    /// The most tokens to generate
+    #[arg(long, default_value_t = 64)]
+    tokens: usize,
+    /// cuda, emulator or auto (KILN_DEVICE where not given)
+    #[arg(long)]
+    device: Option<Wish>,
+    /// The type of the KV cache
+    #[arg(long, value_enum, default_value_t = Kv::F16)]
+    kv: Kv,
+    /// Print the generated ids, comma-separated, on a line of standard error that begins with `ids:`
+    #[arg(long)]
+    print_ids: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kv {
+    F16,
+    F32,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Help and version are answers, not errors.
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(error.as_ref()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whoever read our output has had enough.
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let begin = Instant::now();
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
+    let file = ModelFile::open(arguments.model.as_ref().unwrap_or(&demo))?;
+    let baked = file.baked()?;
+    let tokenizer = Tokenizer::from_gguf(file.gguf())?;
+    let prompt = match (&arguments.ids, &arguments.prompt) {
+        (Some(ids), _) => ids.clone(),
+        (None, prompt) => tokenizer.encode(prompt.as_deref().unwrap_or("The"), Special::Parse),
+    };
+    if prompt.is_empty() {
+        return Err("the prompt is empty, and nothing can follow nothing; give --prompt or --ids something".into());
+    }
+    check_prompt(&prompt, &file)?;
+    let picked = common::pick(arguments.device)?;
+    let mut bar = LoadingBar::new();
+    let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
+    bar.clear();
+    let kv = match arguments.kv {
+        Kv::F16 => KvType::F16,
+        Kv::F32 => KvType::F32,
+    };
+    let mut session = model.session(SessionOptions { kv, capacity: None })?;
+    let load = begin.elapsed();
+
+    let begin = Instant::now();
+    session.append(&prompt)?;
+    let prompt_time = begin.elapsed();
+    let begin = Instant::now();
+    let options = GenerateOptions { max_tokens: arguments.tokens, stop_ids: tokenizer.end_of_generation().to_vec() };
+    let mut generation = session.generate(options);
+    let mut decoder = tokenizer.decoder(Special::Plain);
+    let (mut ids, mut text, mut out) = (Vec::new(), String::new(), std::io::stdout().lock());
+    for token in generation.by_ref() {
+        let token = token?;
+        ids.push(token);
+        decoder.push(token, &mut text)?;
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        text.clear();
+    }
+    decoder.finish(&mut text);
+    writeln!(out, "{text}")?;
+    let end = generation.end();
+    let made = Made { ids, end, prompt: prompt.len(), prompt_time, time: begin.elapsed(), load };
+    if arguments.print_ids {
+        let ids: Vec<String> = made.ids.iter().map(u32::to_string).collect();
+        eprintln!("ids: {}", ids.join(","));
+    }
+    eprintln!("{}", made.closing_line(&picked, session.launches()));
+    Ok(())
+}
+
+/// What a session would refuse, before anything is loaded.
+fn check_prompt(prompt: &[u32], file: &ModelFile) -> Result<(), Box<dyn Error>> {
+    let shape = file.shape();
+    if let Some(id) = prompt.iter().find(|id| **id >= shape.vocab) {
+        return Err(format!("token id {id} is outside the vocabulary: ids are 0 to {}", shape.vocab - 1).into());
+    }
+    if prompt.len() > shape.context as usize {
+        let (length, context) = (prompt.len(), shape.context);
+        return Err(format!("the prompt has {length} tokens, more than the context of {context}; shorten it").into());
+    }
+    Ok(())
+}
+
+/// What came of it.
+struct Made {
+    ids: Vec<u32>,
+    end: Option<End>,
+    prompt: usize,
+    prompt_time: Duration,
+    time: Duration,
+    load: Duration,
+}
+
+impl Made {
+    fn closing_line(&self, picked: &Picked, launches: u64) -> String {
+        let end = match self.end {
+            Some(End::Length) => "token limit".to_owned(),
+            Some(End::StopId(id)) => format!("end-of-text token {id}"),
+            Some(End::ContextFull) => "context full".to_owned(),
+            Some(End::Cancelled) | None => "cancelled".to_owned(),
+        };
+        let rate = |count: usize, time: Duration| count as f64 / time.as_secs_f64().max(1e-9);
+        format!(
+            "device: {picked}; path: stream; launches: {launches}; prompt: {} tokens, {:.1} tokens/s; \
+             generated: {} tokens, {:.1} tokens/s, ended by {end}; loaded in {:.2} s",
+            self.prompt,
+            rate(self.prompt, self.prompt_time),
+            self.ids.len(),
+            rate(self.ids.len(), self.time),
+            self.load.as_secs_f64(),
+        )
+    }
+}
+
+/// A bar on a terminal; nothing in a pipe.
+struct LoadingBar {
+    visible: bool,
+    shown: Option<u64>,
+}
+
+impl LoadingBar {
+    fn new() -> LoadingBar {
+        LoadingBar { visible: std::io::stderr().is_terminal(), shown: None }
+    }
+
+    fn show(&mut self, done: u64, total: u64) {
+        let percent = done * 100 / total.max(1);
+        if !self.visible || self.shown == Some(percent) {
+            return;
+        }
+        self.shown = Some(percent);
+        let filled = (percent / 4) as usize;
+        eprint!("\rloading [{}{}] {percent:3} %", "#".repeat(filled), " ".repeat(25 - filled.min(25)));
+    }
+
+    fn clear(&mut self) {
+        if self.shown.is_some() {
+            eprint!("\r{}\r", " ".repeat(50));
+        }
+    }
+}

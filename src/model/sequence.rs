@@ -1,0 +1,188 @@
+//! A session's memory on the device: the KV cache in chunks, the ids, and the vectors between kernels.
+
+use super::{Inner, KvType};
+use crate::driver::{Device, DeviceBuffer, PinnedBuffer, Stream};
+use crate::shape::ModelShape;
+use crate::shape::table::KV_CHUNK;
+use crate::{Error, Result};
+
+/// Words of the state that kernels read and move on: position, length, error.
+const STATE: usize = 3;
+
+/// Errors that kernels report in the state's last word.
+const ERRORS: [&str; 3] = [
+    "a token id is outside the vocabulary, or a position outside the session",
+    "a position is outside the KV cache",
+    "a length is beyond the KV cache",
+];
+
+/// What a sequence has on the device.
+pub(crate) struct Sequence {
+    pub(crate) kv: KvType,
+    /// Positions it may grow to.
+    pub(crate) capacity: u32,
+    /// `[capacity]` ids.
+    pub(crate) tokens: DeviceBuffer<u32>,
+    /// `[position, length, error]`: the position being worked on, and that plus one.
+    pub(crate) state: DeviceBuffer<u32>,
+    /// `[capacity / KV_CHUNK]` addresses of chunks.
+    pub(crate) table: DeviceBuffer<u64>,
+    /// `[1]`: the address of the table, for kernels that take a batch.
+    pub(crate) tables: DeviceBuffer<u64>,
+    chunks: Vec<DeviceBuffer<u8>>,
+    /// The residual stream, `[hidden]`.
+    pub(crate) x: DeviceBuffer<f32>,
+    /// `[q_dim + 2 kv_dim]`.
+    pub(crate) qkv: DeviceBuffer<f32>,
+    /// `[q_dim]`.
+    pub(crate) attention: DeviceBuffer<f32>,
+    /// `[ffn]`.
+    pub(crate) ffn: DeviceBuffer<f32>,
+    /// `[vocab]`.
+    pub(crate) logits: DeviceBuffer<f32>,
+    /// `[heads, capacity / KV_CHUNK, head_dim + 2]`.
+    pub(crate) partials: DeviceBuffer<f32>,
+    /// Where the host reads the chosen id and the state.
+    host: PinnedBuffer<u32>,
+}
+
+impl Sequence {
+    pub(crate) fn new(model: &Inner, kv: KvType, capacity: u32) -> Result<Sequence> {
+        let (device, shape) = (&model.device, model.file.shape());
+        let slots = capacity.div_ceil(KV_CHUNK) as usize;
+        let table = DeviceBuffer::<u64>::zeroed(device, slots)?;
+        let partials = slots
+            .checked_mul(shape.heads as usize)
+            .and_then(|rows| rows.checked_mul(shape.head_dim as usize + 2))
+            .ok_or_else(|| Error::SizeOverflow {
+                what: "the partial results of attention",
+                found: format!("{slots} chunks of {} heads", shape.heads),
+                limit: usize::MAX as u64,
+            })?;
+        let qkv = shape.q_dim() as usize + 2 * shape.kv_dim() as usize;
+        Ok(Sequence {
+            kv,
+            capacity,
+            tokens: DeviceBuffer::zeroed(device, capacity as usize)?,
+            state: DeviceBuffer::from_host(device, &[0, 1, 0])?,
+            tables: DeviceBuffer::from_host(device, &[table.as_ptr().address()])?,
+            table,
+            chunks: Vec::new(),
+            x: DeviceBuffer::zeroed(device, shape.hidden as usize)?,
+            qkv: DeviceBuffer::zeroed(device, qkv)?,
+            attention: DeviceBuffer::zeroed(device, shape.q_dim() as usize)?,
+            ffn: DeviceBuffer::zeroed(device, shape.ffn as usize)?,
+            logits: DeviceBuffer::zeroed(device, shape.vocab as usize)?,
+            partials: DeviceBuffer::zeroed(device, partials)?,
+            host: PinnedBuffer::zeroed(device, STATE + 1)?,
+        })
+    }
+
+    /// Has chunks for `length` positions.
+    pub(crate) fn grow(&mut self, model: &Inner, length: u32) -> Result<()> {
+        let needed = length.div_ceil(KV_CHUNK) as usize;
+        while self.chunks.len() < needed {
+            let chunk = DeviceBuffer::<u8>::uninitialized(&model.device, chunk_bytes(model.file.shape(), self.kv)?)?;
+            self.table.copy_from_host(self.chunks.len(), &[chunk.as_ptr().address()])?;
+            self.chunks.push(chunk);
+        }
+        Ok(())
+    }
+
+    /// Positions that the chunks have room for.
+    pub(crate) fn room(&self) -> u32 {
+        (self.chunks.len() as u32).saturating_mul(KV_CHUNK).min(self.capacity)
+    }
+
+    /// The uses of everything here by work that decodes.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = crate::driver::Use<'_>> {
+        [
+            self.tokens.writes("tokens"),
+            self.state.writes("state"),
+            self.table.reads("table of chunks"),
+            self.tables.reads("tables"),
+            self.x.writes("residual stream"),
+            self.qkv.writes("qkv"),
+            self.attention.writes("attention"),
+            self.ffn.writes("ffn"),
+            self.logits.writes("logits"),
+            self.partials.writes("partials"),
+        ]
+        .into_iter()
+        .chain(self.chunks.iter().map(|chunk| chunk.writes("kv cache")))
+    }
+
+    /// Puts `ids` at positions `at..`.
+    pub(crate) fn write_tokens(&mut self, at: u32, ids: &[u32]) -> Result<()> {
+        self.tokens.copy_from_host(at as usize, ids)
+    }
+
+    /// Sets the position to work on next.
+    pub(crate) fn seek(&mut self, position: u32) -> Result<()> {
+        self.state.copy_from_host(0, &[position, position + 1, 0])
+    }
+
+    /// Waits for the stream's work, and reads the id at `position`.
+    pub(crate) fn token(&mut self, stream: &Stream, position: u32) -> Result<u32> {
+        let at = position as usize;
+        self.tokens.copy_to_pinned(stream, at..at + 1, &mut self.host, STATE)?;
+        self.check(stream)?;
+        Ok(self.host.as_slice()?.get(STATE).copied().unwrap_or(0))
+    }
+
+    /// Waits for the stream's work, and reports what kernels reported.
+    pub(crate) fn check(&mut self, stream: &Stream) -> Result<()> {
+        self.state.copy_to_pinned(stream, 0..STATE, &mut self.host, 0)?;
+        match self.host.as_slice()?.get(2).copied().unwrap_or(0) {
+            0 => Ok(()),
+            code => Err(Error::Kernel {
+                what: ERRORS.get(code as usize - 1).copied().unwrap_or("an unknown error word"),
+                code,
+            }),
+        }
+    }
+
+    /// A copy with chunks of its own.
+    pub(crate) fn fork(&self, model: &Inner, stream: &Stream, length: u32) -> Result<Sequence> {
+        let mut copy = Sequence::new(model, self.kv, self.capacity)?;
+        copy.grow(model, length)?;
+        for (to, from) in copy.chunks.iter_mut().zip(&self.chunks) {
+            to.copy_from_device(stream, 0, from, 0..from.len())?;
+        }
+        copy.tokens.copy_from_device(stream, 0, &self.tokens, 0..self.tokens.len())?;
+        copy.state.copy_from_device(stream, 0, &self.state, 0..STATE)?;
+        copy.x.copy_from_device(stream, 0, &self.x, 0..self.x.len())?;
+        Ok(copy)
+    }
+}
+
+/// Bytes of a chunk: keys and values of all layers.
+fn chunk_bytes(shape: &ModelShape, kv: KvType) -> Result<usize> {
+    let bytes = shape.kv_bytes_per_token(kv.bytes()).checked_mul(u64::from(KV_CHUNK));
+    bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| Error::SizeOverflow {
+        what: "a chunk of the KV cache",
+        found: format!("{KV_CHUNK} positions of {} layers", shape.layers),
+        limit: usize::MAX as u64,
+    })
+}
+
+/// Bytes of device memory that a session takes, its cache full.
+pub(crate) fn bytes(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
+    let slots = u64::from(capacity.div_ceil(KV_CHUNK));
+    let chunks = slots.saturating_mul(u64::from(KV_CHUNK)).saturating_mul(shape.kv_bytes_per_token(kv.bytes()));
+    let vectors = u64::from(shape.hidden) + 2 * u64::from(shape.q_dim()) + 2 * u64::from(shape.kv_dim());
+    let vectors = vectors + u64::from(shape.ffn) + u64::from(shape.vocab) + u64::from(capacity);
+    let partials = slots * u64::from(shape.heads) * (u64::from(shape.head_dim) + 2);
+    chunks.saturating_add(4 * (vectors + partials)).saturating_add(8 * slots)
+}
+
+/// Compares what a session takes with what is free.
+pub(crate) fn check_memory(device: &Device, shape: &ModelShape, kv: KvType) -> Result<()> {
+    // The cache grows by need; what must be there is the first chunk.
+    let need = bytes(shape, kv, KV_CHUNK);
+    let (free, total) = device.memory_info()?;
+    if need > free {
+        return Err(Error::OutOfMemory { what: "a session", needed: need, free, total });
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! The stream path: one launch for each fused kernel, in the order of the mathematics.
+
+use super::Inner;
+use super::kernels::Kernel;
+use super::sequence::Sequence;
+use crate::Result;
+use crate::driver::{DevicePtr, KernelParam, Stream};
+use crate::shape::table::KV_CHUNK;
+
+/// Runs a sequence's tokens on a stream.
+pub(crate) struct StreamPath {
+    pub(crate) stream: Stream,
+    /// Launches so far.
+    pub(crate) launches: u64,
+}
+
+/// Params are read at the launch: a list of references to values.
+macro_rules! params {
+    ($($value:expr),* $(,)?) => { [$(KernelParam::new(&$value)),*] };
+}
+
+impl StreamPath {
+    /// Embedding and layers for the token at `position`, whose id is in `sequence.tokens` and to which its state points.
+    /// Leaves the residual stream in `sequence.x`.
+    pub(crate) fn forward(&mut self, model: &Inner, sequence: &Sequence, position: u32) -> Result<()> {
+        let (shape, kernels, weights) = (model.file.shape(), &model.kernels, &model.weights);
+        let of_cache = kernels.of_cache(sequence.kv);
+        let table = weights.table.as_ptr();
+        let (cos, sin) = (weights.cos.as_ptr(), weights.sin.as_ptr());
+        let (tokens, state) = (sequence.tokens.as_ptr(), sequence.state.as_ptr());
+        let (length_at, error) = (state.add(1), state.add(2));
+        let (x, qkv) = (sequence.x.as_ptr(), sequence.qkv.as_ptr());
+        let (attention, ffn) = (sequence.attention.as_ptr(), sequence.ffn.as_ptr());
+        let (chunks, tables) = (sequence.table.as_ptr(), sequence.tables.as_ptr());
+        let partials = sequence.partials.as_ptr();
+        let (capacity, room, vocab, eps) = (sequence.capacity, sequence.room(), shape.vocab, shape.rms_eps);
+        let length = position + 1;
+        let chunk_count = length.div_ceil(KV_CHUNK);
+        let (no_values, no_length) = (DevicePtr::<u64>::NULL, 0u32);
+        let mut launches = 0;
+        self.enqueue(model, sequence, |stream| {
+            let mut run = |kernel: &Kernel, params: &[KernelParam<'_>]| {
+                launches += 1;
+                // SAFETY: parameters are each kernel's own, in its order; buffers have the lengths of the shape that
+                // the kernels were baked for, which `ModelFile::check_baked` held the file to, and are noted as used.
+                unsafe { kernel.launch(stream, vocab, params) }
+            };
+            run(&kernels.embedding_row, &params![table, tokens, capacity, vocab, state, x])?;
+            for layer in 0..shape.layers {
+                run(&kernels.qkv, &params![table, layer, x, qkv, eps, vocab])?;
+                run(&of_cache.qk_norm_rope_kv_write, &params![table, layer, qkv, cos, sin, eps, chunks, room, state])?;
+                if chunk_count <= 1 {
+                    run(
+                        &of_cache.incremental_attention,
+                        &params![qkv, chunks, layer, room, attention, no_length, length_at, error],
+                    )?;
+                } else {
+                    let params = params![qkv, tables, no_values, length_at, partials, chunk_count, error, layer, room];
+                    let grid = [shape.kv_heads, chunk_count, 1];
+                    // SAFETY: as above; `partials` has room for the chunks of the capacity.
+                    unsafe { of_cache.flash_decoding_chunk.launch_grid(stream, grid, &params)? };
+                    let params = params![partials, length_at, chunk_count, attention];
+                    // SAFETY: as above.
+                    unsafe { kernels.flash_decoding_reduce.launch_grid(stream, [shape.heads, 1, 1], &params)? };
+                }
+                run(&kernels.attention_output, &params![table, layer, attention, x, eps, vocab])?;
+                run(&kernels.gate_up, &params![table, layer, x, ffn, eps, vocab])?;
+                run(&kernels.down, &params![table, layer, ffn, x, eps, vocab])?;
+            }
+            if chunk_count > 1 {
+                launches += 2 * u64::from(shape.layers);
+            }
+            Ok(())
+        })?;
+        self.launches += launches;
+        Ok(())
+    }
+
+    /// Logits of the residual stream.
+    pub(crate) fn head(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
+        let (shape, table) = (model.file.shape(), model.weights.table.as_ptr());
+        let (x, logits, layer) = (sequence.x.as_ptr(), sequence.logits.as_ptr(), 0u32);
+        let (eps, vocab) = (shape.rms_eps, shape.vocab);
+        self.launches += 1;
+        self.enqueue(model, sequence, |stream| {
+            let params = params![table, layer, x, logits, eps, vocab];
+            // SAFETY: as in `forward`.
+            unsafe { model.kernels.head.launch(stream, vocab, &params) }
+        })
+    }
+
+    /// Chooses the greatest logit's id, puts it behind the position worked on, and moves on to it.
+    pub(crate) fn argmax(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
+        let (logits, vocab) = (sequence.logits.as_ptr(), model.file.shape().vocab);
+        let (tokens, capacity, state) = (sequence.tokens.as_ptr(), sequence.capacity, sequence.state.as_ptr());
+        self.launches += 1;
+        self.enqueue(model, sequence, |stream| {
+            let params = params![logits, vocab, tokens, capacity, state];
+            // SAFETY: as in `forward`.
+            unsafe { model.kernels.argmax.launch(stream, vocab, &params) }
+        })
+    }
+
+    /// Moves on to the next position, whose id is known.
+    pub(crate) fn advance(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
+        let state = sequence.state.as_ptr();
+        self.launches += 1;
+        self.enqueue(model, sequence, |stream| {
+            // SAFETY: as in `forward`.
+            unsafe { model.kernels.advance.launch(stream, 1, &params![state]) }
+        })
+    }
+
+    fn enqueue(&self, model: &Inner, sequence: &Sequence, work: impl FnOnce(&Stream) -> Result<()>) -> Result<()> {
+        let weights = &model.weights;
+        let shared = [
+            weights.data.reads("weights"),
+            weights.table.reads("tensor table"),
+            weights.cos.reads("cosines"),
+            weights.sin.reads("sines"),
+        ];
+        self.stream.enqueue_many(shared.into_iter().chain(sequence.uses()), work)
+    }
+}
