@@ -385,6 +385,9 @@ pub(crate) fn reduce(
     });
     let max = b.get(max);
     let max = warp::max(b, max, 32);
+    // A length beyond the cache counts as 0: all its chunks are empty, and have no accumulators to be read.
+    let none = b.setp_eq(max, f32::NEG_INFINITY);
+    let chunks = b.selp::<U32>(0, chunks, none);
     let weight = |b: &mut Builder, at: Global<F32>| {
         let own = b.ld(at.at(head_dim), kind);
         let below = b.sub(own, max);

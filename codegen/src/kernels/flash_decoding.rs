@@ -1,14 +1,14 @@
 use super::{Kernel, incremental_attention};
 use crate::blocks::attention::{self, GENERAL_GROUP, Heads, Share, Workspace};
 use crate::blocks::kv::{Cache, Half, KvType};
-use crate::ptx::{Builder, Compare, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
+use crate::ptx::{Builder, Compare, Dim, F32, Global, LoadKind, Order, Scope, Size, U8, U32, U64, Val};
 use kiln_shape::table::KV_CHUNK;
 
 /// One query token of each sequence of a batch against its cache, a block for each KV head, chunk and sequence:
 /// grid `(kv_heads, chunks, batch)`. Writes partial results for [`FlashDecodingReduce`]:
 /// `[batch, heads, max_chunks, head_dim + 2]`, the unnormalised sum of `exp(s - m) V`, then `m`, then the sum of
 /// `exp(s - m)`. A chunk beyond a sequence's length gets `m = -inf` and sum 0, and no accumulator.
-/// A length above `max_seq_len` counts as 0 and sets the error word to 3.
+/// A length above `max_seq_len`, or beyond `max_chunks`, counts as 0 and sets the error word to 3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlashDecodingChunk {
     /// Positions each cache has room for.
@@ -117,7 +117,10 @@ impl Kernel for FlashDecodingChunk {
         let (kv_head, chunk, sequence) = (share.kv_head, b.ctaid_y(), b.ctaid_z());
         let length_at = b.index(lengths, sequence);
         let length = b.ld(length_at, LoadKind::Constant);
-        let fits = b.setp::<U32>(Compare::Le, length, capacity);
+        // Neither beyond the cache nor beyond the chunks that are worked on.
+        let reached = b.mul::<U32>(max_chunks, KV_CHUNK);
+        let most = b.min::<U32>(reached, capacity);
+        let fits = b.setp::<U32>(Compare::Le, length, most);
         let length = b.selp::<U32>(length, 0, fits);
         let first = b.mul::<U32>(chunk, KV_CHUNK);
         let some = b.setp_lt(first, length);
@@ -171,7 +174,8 @@ impl Kernel for FlashDecodingChunk {
         let leader = b.setp_eq(leader, 0);
         let over = b.not_pred(fits);
         let reports = b.and_pred(leader, over);
-        b.if_(reports, |b| b.st(error, 3));
+        // Blocks of several sequences may report at once.
+        b.if_(reports, |b| b.st_sync(error, 3, Order::Relaxed, Scope::Gpu));
     }
 }
 
