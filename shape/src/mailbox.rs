@@ -1,10 +1,11 @@
-//! The mailbox between the host and a resident decoder: one region of page-locked memory that both see.
+//! The mailbox between the host and a resident decoder: page-locked memory that both see, a region of 32-bit words for
+//! what the host says and a ring of 64-bit entries for what the device answers.
 //!
-//! Each word has a single writer. The host writes the control words and the items, the device the ring. What is written
+//! Each word has a single writer: the host writes control words and items, the device the ring. What is written
 //! is made visible by a release store of a word that the other side polls with acquire: [`SUBMITTED`] for items, and the
 //! tag inside each 64-bit entry of the ring, which arrives together with its payload. There is no read-modify-write.
 //!
-//! Offsets are in 32-bit words from the region's start.
+//! Offsets are in 32-bit words.
 
 /// Host: non-zero asks the kernel to end as soon as it agrees: it parks, its item is kept.
 pub const PARK: u32 = 0;
@@ -20,12 +21,10 @@ pub const ITEMS: u32 = 64;
 pub const SLOTS: u32 = 4;
 /// Words of an item.
 pub const ITEM_WORDS: u32 = 64;
-/// The first entry of the ring.
-pub const RING: u32 = ITEMS + SLOTS * ITEM_WORDS;
-/// Entries of the ring, 64 bits each.
+/// Words of the host's region.
+pub const WORDS: u32 = ITEMS + SLOTS * ITEM_WORDS;
+/// Entries of the ring.
 pub const RING_ENTRIES: u32 = 1024;
-/// Words of the region.
-pub const WORDS: u32 = RING + 2 * RING_ENTRIES;
 
 /// An item's words.
 pub mod item {

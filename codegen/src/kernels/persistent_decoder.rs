@@ -155,6 +155,7 @@ struct Decoder<'a> {
     arrivals: Global<U32>,
     commands: Global<U32>,
     mailbox: Global<U32>,
+    ring: Global<U64>,
     layers: Val<U32>,
     vocab: Val<U32>,
     eps: Val<F32>,
@@ -214,6 +215,7 @@ impl<'a> Decoder<'a> {
         let counter = b.param::<Global<U32>>("counter"); // [1], zero
         let commands = b.param::<Global<U32>>("commands"); // [command::WORDS], kept between launches
         let mailbox = b.param::<Global<U32>>("mailbox"); // [mailbox::WORDS], mapped
+        let ring = b.param::<Global<U64>>("ring"); // [mailbox::RING_ENTRIES], mapped
         let layers = b.param::<U32>("layers");
         let vocab = b.param::<U32>("vocab");
         let eps = b.param::<F32>("eps");
@@ -249,6 +251,7 @@ impl<'a> Decoder<'a> {
             arrivals,
             commands,
             mailbox,
+            ring,
             layers,
             vocab,
             eps,
@@ -350,7 +353,7 @@ impl<'a> Decoder<'a> {
     fn emit(&self, b: &mut Builder, kind: Val<U32>, payload: Val<U32>, order: Order) {
         let number = b.ld(self.commands.at(command::EMITTED), LoadKind::Ordinary);
         let slot = b.and(number, mailbox::RING_ENTRIES - 1);
-        let to = b.byte_index(self.mailbox.at(mailbox::RING), slot, 8).cast::<U64>();
+        let to = b.index(self.ring, slot);
         let next = b.add(number, 1);
         b.st(self.commands.at(command::EMITTED), next);
         let low = b.and(next, 0xff_ffff);

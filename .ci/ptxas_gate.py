@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Assembles PTX modules with NVIDIA's ptxas and holds the result to recorded bounds.
+
+    ptxas_gate.py PTXAS FOLDER BOUNDS
+
+FOLDER holds what `emit --all` writes: NAME.sm_NN.PATH.ptx. Every module must assemble, and no kernel may spill registers
+or keep a stack frame. For the modules named in BOUNDED no kernel may take more registers or static shared memory than
+BOUNDS says; fewer is reported, so that the bound can follow. KILN_BLESS=1 rewrites BOUNDS from what was measured.
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+# The modules whose kernels have bounds of their own: the demo model, one of each published family, the general kernels.
+BOUNDED = ["general", "tiny.stream", "qwen3b.stream", "qwen3-8b.stream"]
+
+HEAD = """\
+# Upper bounds per kernel and target, as ptxas (see .ci/requirements.txt) reports them: registers per thread / bytes of
+# static shared memory. Nothing spills and nothing has a stack frame. KILN_BLESS=1 .ci/run rewrites this file.
+"""
+
+ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
+FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def assemble(ptxas, path):
+    """A module's kernels as {name: (registers, shared, stack, spilled)}, or what ptxas said against it."""
+    target = re.search(r"(?m)^\.target (\S+)", path.read_text()).group(1)
+    command = [ptxas, f"-arch={target}", "-v", "-o", os.devnull, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return {}, done.stderr.strip() or f"ptxas ended with {done.returncode}"
+    kernels, name, frame = {}, None, None
+    for line in done.stderr.splitlines():
+        if found := ENTRY.search(line):
+            name, frame = found.group(1), None
+        elif found := FRAME.search(line):
+            frame = [int(group) for group in found.groups()]
+        elif (found := USED.search(line)) and name:
+            shared = SHARED.search(line)
+            stack, spills = frame[0], frame[1] + frame[2]
+            kernels[name] = (int(found.group(1)), int(shared.group(1)) if shared else 0, stack, spills)
+            name = None
+    entries = re.findall(r"(?m)^\.visible \.entry (\w+)", path.read_text())
+    if sorted(entries) != sorted(kernels):
+        return {}, f"ptxas reports on {sorted(kernels)}, the module has {sorted(entries)}"
+    return kernels, None
+
+
+def read_bounds(path):
+    """{(module, kernel, target): (registers, shared)}"""
+    bounds, targets = {}, []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        fields = line.split()
+        if not fields or fields[0] == "#":
+            continue
+        if fields[0] == "module":
+            targets = fields[2:]
+            continue
+        for target, cell in zip(targets, fields[2:], strict=True):
+            bounds[fields[0], fields[1], target] = tuple(int(number) for number in cell.split("/"))
+    return bounds
+
+
+def write_bounds(path, measured):
+    targets = sorted({target for _, _, target in measured}, key=lambda name: int(name[3:]))
+    rows = [["module", "kernel", *targets]]
+    for module in BOUNDED:
+        for kernel in dict.fromkeys(kernel for of, kernel, _ in measured if of == module):
+            cells = [measured[module, kernel, target] for target in targets]
+            rows.append([module, kernel, *(f"{registers}/{shared}" for registers, shared in cells)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    path.write_text(HEAD + "\n".join(lines) + "\n")
+
+
+def main():
+    ptxas, folder, bounds_file = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+    began = time.monotonic()
+    paths = sorted(folder.glob("*.ptx"))
+    if not paths:
+        sys.exit(f"no PTX in {folder}")
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(lambda path: assemble(ptxas, path), paths))
+
+    wrong, better, measured, count = [], [], {}, 0
+    for path, (kernels, error) in zip(paths, results):
+        name, target = re.fullmatch(r"(.+?)\.(sm_\d+)(?:\.\w+)?\.ptx", path.name).groups()
+        module = name + path.name[len(f"{name}.{target}") : -len(".ptx")]
+        if error:
+            wrong.append(f"{path.name}: {error}")
+        for kernel, (registers, shared, stack, spilled) in kernels.items():
+            count += 1
+            if stack or spilled:
+                wrong.append(f"{module} {kernel} {target}: {stack} bytes of stack, {spilled} bytes spilled")
+            if module in BOUNDED:
+                measured[module, kernel, target] = (registers, shared)
+
+    if os.environ.get("KILN_BLESS") == "1":
+        write_bounds(bounds_file, measured)
+        print(f"wrote {bounds_file}")
+    bounds = read_bounds(bounds_file)
+    if unknown := measured.keys() - bounds.keys():
+        wrong.append(f"{len(unknown)} bounds are not recorded, {' '.join(min(unknown))} first; KILN_BLESS=1 records them")
+    if stale := bounds.keys() - measured.keys():
+        wrong.append(f"{len(stale)} bounds were not measured, {' '.join(min(stale))} first; KILN_BLESS=1 drops them")
+    for key in sorted(measured.keys() & bounds.keys()):
+        where, found, bound = " ".join(key), measured[key], bounds[key]
+        for what, is_now, was in zip(("registers", "bytes of shared memory"), found, bound):
+            if is_now > was:
+                wrong.append(f"{where}: {is_now} {what}, the bound is {was}")
+            elif is_now < was:
+                better.append(f"{where}: {is_now} {what}, below the bound of {was}")
+
+    for line in better:
+        print("better:", line)
+    for line in wrong:
+        print("wrong:", line, file=sys.stderr)
+    seconds = time.monotonic() - began
+    summary = f"{len(paths)} modules, {count} kernels, {len(wrong)} complaints, {len(better)} below their bounds"
+    print(f"ptxas: {summary}, {seconds:.0f} s")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+//! Prints the PTX that a build bakes, or writes all of it into a folder.
+
+use kiln_codegen::bake::{self, DecoderPath};
+use kiln_codegen::{Kernel, Target};
+use kiln_shape::{Preset, TensorType, presets};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Prints the PTX that a build bakes.
+
+  emit --model MODEL --target TARGET [--path PATH] [--kernel NAME]   a model's decoder, or one kernel of it
+  emit --general --target TARGET [--kernel NAME]                     the kernels that belong to no model
+  emit --all DIR [--model MODEL]... [--target TARGET]...             everything, a file for each module
+  emit --list                                                        models, targets, paths, kernels
+";
+
+/// Decoder paths by name. `stream` is what `--path` means when it is left out.
+const PATHS: &[(&str, DecoderPath)] = &[("stream", DecoderPath::Stream)];
+
+fn main() -> ExitCode {
+    let done = Request::parse(std::env::args().skip(1)).and_then(|request| request.run());
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            eprintln!("emit: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The command line.
+#[derive(Default)]
+struct Request {
+    models: Vec<&'static Preset>,
+    targets: Vec<Target>,
+    path: Option<(&'static str, DecoderPath)>,
+    kernel: Option<String>,
+    all: Option<PathBuf>,
+    general: bool,
+    list: bool,
+    help: bool,
+}
+
+impl Request {
+    fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
+        let mut request = Request::default();
+        let mut arguments = arguments;
+        while let Some(argument) = arguments.next() {
+            let (flag, inline) = match argument.split_once('=') {
+                Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
+                None => (argument, None),
+            };
+            let mut value = || {
+                let value = inline.clone().or_else(|| arguments.next());
+                value.ok_or_else(|| format!("{flag} needs a value\n\n{USAGE}"))
+            };
+            match flag.as_str() {
+                "--model" => request.models.push(model(&value()?)?),
+                "--target" => request.targets.push(value()?.parse().map_err(|error| format!("{error}"))?),
+                "--path" => request.path = Some(path(&value()?)?),
+                "--kernel" => request.kernel = Some(value()?),
+                "--all" => request.all = Some(value()?.into()),
+                "--general" => request.general = true,
+                "--list" => request.list = true,
+                "--help" | "-h" => request.help = true,
+                _ => return Err(format!("unknown argument {flag:?}\n\n{USAGE}")),
+            }
+        }
+        Ok(request)
+    }
+
+    fn run(&self) -> Result<(), String> {
+        if self.help {
+            return print(USAGE);
+        }
+        if self.list {
+            return print(&list());
+        }
+        if let Some(folder) = &self.all {
+            return self.write_all(folder);
+        }
+        let &[target] = self.targets.as_slice() else {
+            return Err(format!("one --target is needed\n\n{USAGE}"));
+        };
+        let (path, kernels) = match (self.models.as_slice(), self.general) {
+            (&[model], false) => {
+                let (_, path) = self.path.unwrap_or(PATHS[0]);
+                (Some(path), bake::decoder(model.shape, TensorType::SUPPORTED, path))
+            }
+            ([], true) => (None, bake::general()),
+            _ => return Err(format!("either one --model or --general is needed\n\n{USAGE}")),
+        };
+        let kernels = self.chosen(kernels)?;
+        print(&bake::emit(target, path, &kernels).map_err(|error| error.to_string())?.ptx)
+    }
+
+    /// The kernel asked for, or all of them.
+    fn chosen(&self, mut kernels: Vec<Box<dyn Kernel>>) -> Result<Vec<Box<dyn Kernel>>, String> {
+        let Some(wanted) = &self.kernel else { return Ok(kernels) };
+        let names: Vec<String> = kernels.iter().map(|kernel| kernel.name().to_owned()).collect();
+        kernels.retain(|kernel| kernel.name() == wanted);
+        if kernels.is_empty() {
+            return Err(format!("no kernel {wanted:?} here: use one of {}", names.join(", ")));
+        }
+        Ok(kernels)
+    }
+
+    /// A file for each module: `MODEL.TARGET.PATH.ptx`, and `general.TARGET.ptx`.
+    fn write_all(&self, folder: &Path) -> Result<(), String> {
+        if self.kernel.is_some() || self.path.is_some() || self.general {
+            return Err(format!("--all takes --model and --target only\n\n{USAGE}"));
+        }
+        let targets = if self.targets.is_empty() { Target::ALL.to_vec() } else { self.targets.clone() };
+        let models = if self.models.is_empty() { presets::all().collect() } else { self.models.clone() };
+        let at = |error: std::io::Error| format!("writing to {}: {error}", folder.display());
+        std::fs::create_dir_all(folder).map_err(at)?;
+        for target in targets {
+            for model in &models {
+                for (name, path) in PATHS {
+                    let kernels = bake::decoder(model.shape, TensorType::SUPPORTED, *path);
+                    let module = bake::emit(target, Some(*path), &kernels)
+                        .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
+                    let file = format!("{}.{target}.{name}.ptx", model.feature);
+                    std::fs::write(folder.join(file), module.ptx).map_err(at)?;
+                }
+            }
+            let module = bake::emit(target, None, &bake::general()).map_err(|error| format!("{target}: {error}"))?;
+            std::fs::write(folder.join(format!("general.{target}.ptx")), module.ptx).map_err(at)?;
+        }
+        Ok(())
+    }
+}
+
+fn model(name: &str) -> Result<&'static Preset, String> {
+    presets::by_name(name).ok_or_else(|| {
+        let known: Vec<&str> = presets::all().map(|preset| preset.feature).collect();
+        format!("unknown model {name:?}: use one of {}", known.join(", "))
+    })
+}
+
+fn path(name: &str) -> Result<(&'static str, DecoderPath), String> {
+    PATHS.iter().copied().find(|(known, _)| *known == name).ok_or_else(|| {
+        let known: Vec<&str> = PATHS.iter().map(|(known, _)| *known).collect();
+        format!("unknown path {name:?}: use one of {}", known.join(", "))
+    })
+}
+
+fn list() -> String {
+    let mut text = "models\n".to_owned();
+    for preset in presets::all() {
+        text += &format!("  {:<13} {}\n", preset.feature, preset.model);
+    }
+    let targets: Vec<String> = Target::ALL.iter().map(Target::to_string).collect();
+    text += &format!("targets\n  {}\n", targets.join(" "));
+    let any = presets::PRESETS[0].shape;
+    for (name, path) in PATHS {
+        text += &format!("kernels of path {name}\n");
+        for kernel in bake::decoder(any, TensorType::SUPPORTED, *path) {
+            text += &format!("  {}\n", kernel.name());
+        }
+    }
+    text += "general kernels\n";
+    for kernel in bake::general() {
+        text += &format!("  {}\n", kernel.name());
+    }
+    text
+}
+
+/// A reader that went away (`emit ... | head`) is no error.
+fn print(text: &str) -> Result<(), String> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.to_string()),
+        _ => Ok(()),
+    }
+}
