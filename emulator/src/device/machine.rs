@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-#[path = "stub.rs"]
-#[allow(missing_docs, unreachable_pub, clippy::all)]
-#[rustfmt::skip]
-mod stub;
-
-pub(crate) use stub::{Checks, Counters, Fault, Schedule};
-pub(crate) use stub::{KernelInfo, Memory, Module};
+pub(crate) use crate::checks::Checks;
+pub(crate) use crate::checks::counters::Counters;
+pub(crate) use crate::launch::{Fault, Schedule};
+pub(crate) use crate::memory::Memory;
+pub(crate) use crate::ptx::{KernelInfo, Module};
 
 use super::codes::Code;
 use super::config::DeviceConfig;
 use super::context::Context;
 use super::launch::KernelLaunch;
 use super::module::LoadFailure;
+use crate::launch::{ExecConfig, Launch};
 
 /// Whether a range lies in one live allocation.
 pub(crate) fn contains(memory: &Memory, address: u64, bytes: u64) -> bool {
@@ -24,8 +23,8 @@ pub(crate) fn contains(memory: &Memory, address: u64, bytes: u64) -> bool {
 }
 
 /// Fills with 16-bit elements.
-pub(crate) fn set_u16(memory: &Memory, to: u64, value: u16, count: usize) -> Result<(), ()> {
-    memory.write(to, &value.to_le_bytes().repeat(count)).map_err(drop)
+pub(crate) fn set_u16(memory: &Memory, to: u64, value: u16, count: usize) -> Result<(), crate::memory::MemoryError> {
+    memory.write(to, &value.to_le_bytes().repeat(count))
 }
 
 /// Reads PTX text for a device.
@@ -41,14 +40,42 @@ pub(crate) fn kernel(module: &Module, name: &str) -> Option<KernelInfo> {
 }
 
 /// Address and size of a module-scope variable.
-pub(crate) fn global(_module: &Module, _name: &str) -> Option<(u64, u64)> {
-    None
+pub(crate) fn global(module: &Module, name: &str) -> Option<(u64, u64)> {
+    module.global(name)
 }
 
 /// Executes a launch to its end.
-pub(crate) fn execute(_launch: &KernelLaunch, _context: &Arc<Context>) -> Result<Counters, Fault> {
-    Ok(Counters)
+pub(crate) fn execute(launch: &KernelLaunch, context: &Arc<Context>) -> Result<Counters, Fault> {
+    let device = &context.device.config;
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let config = ExecConfig {
+        threads: if device.threads == 0 { cores() } else { device.threads },
+        schedule: device.schedule,
+        split_warps: device.split_warps,
+        seed: device.seed,
+        checks: device.checks,
+        step_limit: device.step_limit,
+        counters: device.counters,
+        sm: device.sm.0 * 10 + device.sm.1,
+        multiprocessors: device.multiprocessors,
+        perturb: device.perturb,
+        shared_per_block: launch.function.shared_limit(),
+        ..ExecConfig::default()
+    };
+    let asked = Launch {
+        module: &launch.function.module.module,
+        kernel: &launch.function.info.name,
+        grid: launch.grid,
+        block: launch.block,
+        dynamic_shared: launch.dynamic_shared,
+        params: &launch.params,
+        cooperative: launch.cooperative,
+        cluster: launch.cluster,
+    };
+    crate::launch::run(&asked, &context.memory, &config).map(|report| report.counters.unwrap_or_default())
 }
 
 /// Frees a module's variables.
-pub(crate) fn unload(_module: &Module, _memory: &Memory) {}
+pub(crate) fn unload(module: &Module, memory: &Memory) {
+    module.unload(memory);
+}
