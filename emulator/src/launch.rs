@@ -6,6 +6,7 @@ pub use crate::exec::fault::{Fault, FaultKind};
 use crate::exec::{LaunchCx, scheduler};
 use crate::memory::Memory;
 use crate::ptx::Module;
+use crate::watch::{Unwatched, Watch};
 
 /// A kernel launch.
 #[derive(Debug, Clone)]
@@ -106,6 +107,16 @@ const MAX_THREADS: u64 = 1024;
 
 /// Runs a launch to its end on the caller's thread and `config.threads - 1` others.
 pub fn run(launch: &Launch<'_>, memory: &Memory, config: &ExecConfig) -> Result<Report, Fault> {
+    run_watched(launch, memory, config, &Unwatched)
+}
+
+/// Runs a launch that `watch` may end.
+pub(crate) fn run_watched(
+    launch: &Launch<'_>,
+    memory: &Memory,
+    config: &ExecConfig,
+    watch: &dyn Watch,
+) -> Result<Report, Fault> {
     let refuse = |kind, message: String| Fault {
         kind,
         message,
@@ -174,6 +185,7 @@ pub fn run(launch: &Launch<'_>, memory: &Memory, config: &ExecConfig) -> Result<
         module: launch.module,
         memory,
         config,
+        watch,
         threads: threads as u32,
         warps: (threads as u32).div_ceil(32),
         shared: shared as u32,

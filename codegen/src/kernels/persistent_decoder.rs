@@ -122,7 +122,8 @@ impl Kernel for PersistentDecoder {
         let decoder = Decoder::new(self, b);
         b.do_while(|b| {
             decoder.take_item(b);
-            decoder.barrier.wait(b);
+            // There may be no work for long: poll seldom.
+            decoder.barrier.wait_sleeping(b, 2000);
             decoder.read_command(b);
             // Every block has its copy: the leader may write the next item's words.
             decoder.barrier.wait(b);

@@ -92,7 +92,7 @@ impl Function {
     }
 
     /// Shared memory that a block may have at most, in bytes.
-    pub(crate) fn shared_limit(&self) -> u32 {
+    fn shared_limit(&self) -> u32 {
         self.module.context.device.config.shared_per_block_optin.unwrap_or(self.chip().shared_per_block_optin)
     }
 

@@ -31,6 +31,7 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) module: &'a Module,
     pub(crate) memory: &'a Memory,
     pub(crate) config: &'a ExecConfig,
+    pub(crate) watch: &'a dyn crate::watch::Watch,
     /// Threads and warps of a block.
     pub(crate) threads: u32,
     pub(crate) warps: u32,

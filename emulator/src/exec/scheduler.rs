@@ -87,9 +87,11 @@ fn whole(cx: &LaunchCx<'_>, cpu: &mut Cpu<'_>, linear: u64, steps: &AtomicU64) -
     cpu.time = 0u64.wrapping_sub(cpu.steps);
     loop {
         let before = cpu.steps;
+        cpu.progress = false;
         let stop = block.run(cpu)?;
         let taken = steps.fetch_add(cpu.steps - before, Ordering::Relaxed) + cpu.steps - before;
-        limit(cx, &[&block], taken)?;
+        // Without ordered accesses it cannot be waiting for anybody, so it computes.
+        limit(cx, &[&block], taken, cpu.progress || !cx.code.takes_turns)?;
         match stop {
             BlockStop::Exited => return Ok(()),
             BlockStop::Again => {}
@@ -99,7 +101,10 @@ fn whole(cx: &LaunchCx<'_>, cpu: &mut Cpu<'_>, linear: u64, steps: &AtomicU64) -
     }
 }
 
-fn limit(cx: &LaunchCx<'_>, blocks: &[&Block], steps: u64) -> Exec<()> {
+fn limit(cx: &LaunchCx<'_>, blocks: &[&Block], steps: u64, progress: bool) -> Exec<()> {
+    if let Some((kind, message)) = cx.watch.stop(progress) {
+        return Err(deadlock(cx, blocks, kind, &message));
+    }
     match cx.config.step_limit {
         Some(limit) if steps > limit => {
             let message = format!("the launch took more than {limit} warp instructions");
@@ -382,6 +387,9 @@ impl Leader<'_> {
                 }
                 None => return report(FaultKind::Deadlock, "no warp of any resident block can go on"),
             }
+        }
+        if let Some((kind, message)) = self.cx.watch.stop(cpu.progress) {
+            return report(kind, &message);
         }
         if let Some(limit) = self.cx.config.step_limit
             && now > limit
