@@ -178,6 +178,7 @@ pub fn run(launch: &Launch<'_>, memory: &Memory, config: &ExecConfig) -> Result<
         warps: (threads as u32).div_ceil(32),
         shared: shared as u32,
         params,
+        checks: crate::checks::LaunchChecks::new(),
         watched: config.counters || config.checks.racecheck || config.checks.initcheck,
         free: !code.takes_turns || blocks == 1,
     };
