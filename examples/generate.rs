@@ -10,7 +10,7 @@ mod common;
 use clap::{Parser, ValueEnum};
 use common::{Picked, Wish};
 use kiln::Model;
-use kiln::model::{End, GenerateOptions, KvType, ModelFile, SessionOptions};
+use kiln::model::{End, GenerateOptions, KvType, ModelFile, PathChoice, Session, SessionOptions};
 use kiln::text::{Special, Tokenizer};
 use std::error::Error;
 use std::io::{IsTerminal, Write};
@@ -40,6 +40,12 @@ struct Arguments {
     /// The type of the KV cache
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     kv: Kv,
+    /// The way tokens are run: all give the same
+    #[arg(long, value_enum, default_value_t = PathArgument::Auto)]
+    path: PathArgument,
+    /// Blocks of the persistent path's grid; one on each multiprocessor where not given
+    #[arg(long)]
+    blocks: Option<u32>,
     /// Print the generated ids, comma-separated, on a line of standard error that begins with `ids:`
     #[arg(long)]
     print_ids: bool,
@@ -49,6 +55,13 @@ struct Arguments {
 enum Kv {
     F16,
     F32,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PathArgument {
+    Stream,
+    Persistent,
+    Auto,
 }
 
 fn main() -> ExitCode {
@@ -97,7 +110,12 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         Kv::F16 => KvType::F16,
         Kv::F32 => KvType::F32,
     };
-    let mut session = model.session(SessionOptions { kv, capacity: None })?;
+    let path = match arguments.path {
+        PathArgument::Stream => PathChoice::Stream,
+        PathArgument::Persistent => PathChoice::Persistent,
+        PathArgument::Auto => PathChoice::Auto,
+    };
+    let mut session = model.session(SessionOptions { kv, path, blocks: arguments.blocks, capacity: None })?;
     let load = begin.elapsed();
 
     let begin = Instant::now();
@@ -119,12 +137,13 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     decoder.finish(&mut text);
     writeln!(out, "{text}")?;
     let end = generation.end();
+    drop(generation);
     let made = Made { ids, end, prompt: prompt.len(), prompt_time, time: begin.elapsed(), load };
     if arguments.print_ids {
         let ids: Vec<String> = made.ids.iter().map(u32::to_string).collect();
         eprintln!("ids: {}", ids.join(","));
     }
-    eprintln!("{}", made.closing_line(&picked, session.launches()));
+    eprintln!("{}", made.closing_line(&picked, &session));
     Ok(())
 }
 
@@ -152,7 +171,7 @@ struct Made {
 }
 
 impl Made {
-    fn closing_line(&self, picked: &Picked, launches: u64) -> String {
+    fn closing_line(&self, picked: &Picked, session: &Session) -> String {
         let end = match self.end {
             Some(End::Length) => "token limit".to_owned(),
             Some(End::StopId(id)) => format!("end-of-text token {id}"),
@@ -160,8 +179,11 @@ impl Made {
             Some(End::Cancelled) | None => "cancelled".to_owned(),
         };
         let rate = |count: usize, time: Duration| count as f64 / time.as_secs_f64().max(1e-9);
+        let ((path, why), work) = (session.path(), session.work());
+        let calls = (work.launches + work.other_calls) as f64 / work.tokens.max(1) as f64;
+        let launches = work.launches;
         format!(
-            "device: {picked}; path: stream; launches: {launches}; prompt: {} tokens, {:.1} tokens/s; \
+            "device: {picked}; path: {path} ({why}); launches: {launches}, {calls:.1} driver calls/token; prompt: {} tokens, {:.1} tokens/s; \
              generated: {} tokens, {:.1} tokens/s, ended by {end}; loaded in {:.2} s",
             self.prompt,
             rate(self.prompt, self.prompt_time),

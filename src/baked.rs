@@ -9,6 +9,8 @@ use crate::shape::{ModelShape, TensorTypeSet};
 pub enum DecoderPath {
     /// One launch for each fused kernel.
     Stream,
+    /// One cooperative launch for whole sequences.
+    Persistent,
 }
 
 /// How many blocks a kernel is launched with.

@@ -4,7 +4,8 @@
 use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormQ4KGemv, Grid,
-    IncrementalAttention, Kernel, PerHeadRmsNorm, Phase, PhaseKernel, QkNormRopeKvWrite, RepackQ6K, RepackQ8_0, Saxpy,
+    IncrementalAttention, Kernel, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvWrite, RepackQ6K,
+    RepackQ8_0, Saxpy,
 };
 use crate::ptx::{Dim, Module};
 use crate::{KvType, Target};
@@ -17,14 +18,20 @@ use std::path::PathBuf;
 pub enum DecoderPath {
     /// One launch for each fused kernel.
     Stream,
+    /// One cooperative launch for whole sequences.
+    Persistent,
 }
 
 impl DecoderPath {
     const fn name(self) -> &'static str {
         match self {
             DecoderPath::Stream => "stream",
+            DecoderPath::Persistent => "persistent",
         }
     }
+
+    /// Every path.
+    pub const ALL: [DecoderPath; 2] = [DecoderPath::Stream, DecoderPath::Persistent];
 }
 
 /// What the host has to know to launch a kernel.
@@ -100,6 +107,10 @@ pub fn decoder(shape: ModelShape, types: &[TensorType], path: DecoderPath) -> Ve
             all.push(Box::new(Advance));
             all
         }
+        DecoderPath::Persistent => [KvType::F16, KvType::F32]
+            .into_iter()
+            .map(|kv| Box::new(PersistentDecoder::for_shape(shape, types).with_kv_type(kv)) as Box<dyn Kernel>)
+            .collect(),
     }
 }
 
@@ -192,13 +203,14 @@ impl Bake {
         if self.targets.is_empty() || repeated {
             return Err(Error::Targets(self.targets.clone()));
         }
+        let mut targets = self.targets.clone();
+        targets.sort();
         let kiln = self.kiln.as_deref().unwrap_or("::kiln");
         let mut source = Source { kiln, text: String::new(), files: Vec::new() };
         let mut statics = Vec::new();
         for (name, shape, types) in &self.models {
             let mut modules = Vec::new();
-            for target in &self.targets {
-                let path = DecoderPath::Stream;
+            for (target, path) in targets.iter().flat_map(|target| DecoderPath::ALL.map(|path| (target, path))) {
                 let emitted = emit(*target, Some(path), &decoder(*shape, types, path))
                     .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
                 modules.push(emitted);
@@ -206,7 +218,7 @@ impl Bake {
             statics.push(source.model(name, shape, types, modules));
         }
         source.all_models(&statics);
-        let modules: Result<Vec<_>> = self.targets.iter().map(|target| emit(*target, None, &self.kernels)).collect();
+        let modules: Result<Vec<_>> = targets.iter().map(|target| emit(*target, None, &self.kernels)).collect();
         source.kernels(modules?);
         let Source { text, mut files, .. } = source;
         files.push(("kiln_baked.rs".to_owned(), text));
@@ -274,12 +286,20 @@ impl Source<'_> {
         self.line(format_args!("}};"));
     }
 
+    /// Module by module, by rising target.
     fn modules(&mut self, stem: &str, modules: Vec<EmittedModule>) {
         let kiln = self.kiln;
         self.line(format_args!("    modules: &["));
+        let mut bodies: Vec<(Option<DecoderPath>, String)> = Vec::new();
         for module in modules {
             let path = module.path.map_or(String::new(), |path| format!("_{}", path.name()));
             let file = format!("{stem}_{}{path}.ptx", module.target);
+            let body = (module.path, body(&module.ptx).to_owned());
+            if bodies.contains(&body) {
+                self.files.push((file, module.ptx));
+                continue;
+            }
+            bodies.push(body);
             let path = match module.path {
                 Some(path) => format!("Some({kiln}::baked::DecoderPath::{path:?})"),
                 None => "None".to_owned(),
@@ -305,6 +325,12 @@ impl Source<'_> {
         }
         self.line(format_args!("    ],"));
     }
+}
+
+/// The text without its version and target. Where that is the same for two targets, the older one's module serves both:
+/// PTX runs on every later chip, and the program holds it once.
+fn body(ptx: &str) -> &str {
+    ptx.find(".address_size").map_or(ptx, |at| &ptx[at..])
 }
 
 /// `qwen3-8b` as the name of a static: `QWEN3_8B`.

@@ -13,6 +13,7 @@
 
 mod from_gguf;
 pub mod gguf;
+pub mod mailbox;
 pub mod presets;
 mod shape;
 pub mod table;

@@ -23,6 +23,21 @@ pub const LAYER_SLOTS: u32 = 14;
 /// `[layer][K, V][kv_head][KV_CHUNK][head_dim]`.
 pub const KV_CHUNK: u32 = 128;
 
+/// Rows of a tile: what a warp works on at once in a matrix-vector product with rows of `k` weights. Eight lanes share
+/// 256 weights and two rows; what a short row leaves of the warp goes to more rows.
+pub const fn rows_per_tile(k: u32) -> u32 {
+    2 * (4 / lane_groups(k / 256))
+}
+
+/// Groups of eight lanes that a tile puts side by side along rows of so many super-blocks.
+pub const fn lane_groups(super_blocks: u32) -> u32 {
+    match super_blocks {
+        0 | 1 => 1,
+        2 | 3 => 2,
+        _ => 4,
+    }
+}
+
 impl TensorRole {
     /// The role's entry: counted from the table's start for a tensor of the model, from the layer's first entry for a
     /// tensor of a layer. A tied head has the entry of the embedding repeated in the head's.

@@ -1,7 +1,8 @@
 //! Generation: an iterator of tokens.
 
+use super::path::Step;
 use super::session::Session;
-use crate::{Error, Result};
+use crate::Result;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct GenerateOptions {
     /// The most tokens to generate.
     pub max_tokens: usize,
-    /// Ids that end the text; they are generated, not given out. A tokenizer knows those of a model.
+    /// Ids that end the text; the one that does is in the session, not given out. A tokenizer knows those of a model.
     pub stop_ids: Vec<u32>,
 }
 
@@ -43,20 +44,22 @@ impl CancelHandle {
     }
 }
 
-/// Tokens as they are generated. After the last, [`Generation::end`] says why it was the last.
+/// Tokens as they are generated. After the last, [`Generation::end`] says why it was the last. Dropping it stops: the
+/// session then has the tokens that were given out.
 #[derive(Debug)]
 pub struct Generation<'a> {
     session: &'a mut Session,
     options: GenerateOptions,
     cancel: CancelHandle,
-    made: usize,
+    begun: bool,
+    /// Whether the session's room, not the wish, limits the number of tokens.
+    short: bool,
     end: Option<End>,
-    failed: bool,
 }
 
 impl<'a> Generation<'a> {
     pub(super) fn new(session: &'a mut Session, options: GenerateOptions) -> Generation<'a> {
-        Generation { session, options, cancel: CancelHandle::default(), made: 0, end: None, failed: false }
+        Generation { session, options, cancel: CancelHandle::default(), begun: false, short: false, end: None }
     }
 
     /// A handle that cancels this generation.
@@ -76,16 +79,47 @@ impl<'a> Generation<'a> {
     pub fn for_each_token(mut self, mut on_token: impl FnMut(u32) -> bool) -> Result<End> {
         while let Some(token) = self.next() {
             if !on_token(token?) {
-                self.end = Some(End::Cancelled);
+                self.stop(End::Cancelled)?;
                 break;
             }
         }
         Ok(self.end.unwrap_or(End::Cancelled))
     }
 
-    fn ended(&mut self, end: End) -> Option<Result<u32>> {
+    fn stop(&mut self, end: End) -> Result<()> {
         self.end = Some(end);
-        None
+        self.session.end_item()
+    }
+
+    fn step(&mut self) -> Result<Option<u32>> {
+        if self.options.max_tokens == 0 {
+            self.end = Some(End::Length);
+            return Ok(None);
+        }
+        if self.cancel.is_cancelled() {
+            self.stop(End::Cancelled)?;
+            return Ok(None);
+        }
+        if !self.begun {
+            self.begun = true;
+            if self.session.tokens().len() >= self.session.capacity() as usize {
+                self.end = Some(End::ContextFull);
+                return Ok(None);
+            }
+            let room = self.session.begin_generation(self.options.max_tokens, &self.options.stop_ids)?;
+            self.short = room.is_some();
+        }
+        match self.session.next_step()? {
+            Step::Token(token) if self.options.stop_ids.contains(&token) => {
+                self.stop(End::StopId(token))?;
+                Ok(None)
+            }
+            Step::Token(token) => Ok(Some(token)),
+            Step::End(end) => {
+                self.end = Some(if end == End::Length && self.short { End::ContextFull } else { end });
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -93,26 +127,22 @@ impl Iterator for Generation<'_> {
     type Item = Result<u32>;
 
     fn next(&mut self) -> Option<Result<u32>> {
-        if self.end.is_some() || self.failed {
+        if self.end.is_some() {
             return None;
         }
-        if self.made >= self.options.max_tokens {
-            return self.ended(End::Length);
+        let step = self.step();
+        if step.is_err() {
+            self.end = Some(End::Cancelled);
         }
-        if self.cancel.is_cancelled() {
-            return self.ended(End::Cancelled);
-        }
-        match self.session.next_token() {
-            Ok(token) if self.options.stop_ids.contains(&token) => self.ended(End::StopId(token)),
-            Ok(token) => {
-                self.made += 1;
-                Some(Ok(token))
-            }
-            Err(Error::ContextFull { .. }) => self.ended(End::ContextFull),
-            Err(error) => {
-                self.failed = true;
-                Some(Err(error))
-            }
+        step.transpose()
+    }
+}
+
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        if self.begun && self.end.is_none() {
+            // What failed is reported by the session's next call.
+            let _ = self.session.end_item();
         }
     }
 }

@@ -52,6 +52,31 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    /// Blocks that fit the device together.
+    pub(crate) const fn resident(&self) -> u32 {
+        self.resident
+    }
+
+    /// Launches cooperatively: all blocks resident together.
+    ///
+    /// # Safety
+    /// As [`Function::launch`]; `params` are the kernel's.
+    pub(crate) unsafe fn launch_cooperative(
+        &self,
+        stream: &Stream,
+        blocks: u32,
+        params: &[KernelParam<'_>],
+    ) -> Result<()> {
+        debug_assert_eq!(params.len(), self.baked.params.len(), "{}", self.baked.name);
+        let config = LaunchConfig::linear(blocks, self.baked.block)
+            .with_dynamic_shared(self.baked.dynamic_shared)
+            .with_cooperative();
+        // SAFETY: the caller's contract.
+        unsafe { self.function.launch(stream, &config, params) }
+    }
+}
+
 /// The kernels whose element type is the cache's.
 pub(crate) struct CacheKernels {
     pub(crate) qk_norm_rope_kv_write: Kernel,

@@ -1,12 +1,16 @@
 //! Models: weights on a device, sessions with a KV cache, and the generation of tokens.
 //!
 //! `file` opens and checks a GGUF file, `weights` brings it onto the device, `kernels` loads what was baked. A
-//! `sequence` is a session's memory on the device, `stream` a way of running it: one launch for each fused kernel.
-//! `session` and `generation` are what a program uses.
+//! `sequence` is a session's memory on the device. A `path` is a way of running it: `stream`, one launch for each fused
+//! kernel, or `persistent`, one launch for whole sequences, whose shares `balance` computes. `session` and `generation`
+//! are what a program uses.
 
+mod balance;
 mod file;
 mod generation;
 mod kernels;
+mod path;
+mod persistent;
 mod rope;
 mod sequence;
 mod session;
@@ -15,7 +19,8 @@ mod weights;
 
 pub use file::ModelFile;
 pub use generation::{CancelHandle, End, GenerateOptions, Generation};
-pub use session::{Session, SessionOptions};
+pub use path::Work;
+pub use session::{PathChoice, Session, SessionOptions};
 pub use weights::{MemoryNeed, Progress};
 
 use crate::Result;
@@ -65,6 +70,7 @@ pub(crate) struct Inner {
     file: ModelFile,
     weights: Weights,
     kernels: Kernels,
+    baked: &'static BakedModel,
 }
 
 impl Model {
@@ -91,7 +97,7 @@ impl Model {
         weights::check_memory(device, &file)?;
         let kernels = Kernels::load(device, baked)?;
         let weights = Weights::upload(device, &file, progress)?;
-        Ok(Model { inner: Arc::new(Inner { device: device.clone(), file, weights, kernels }) })
+        Ok(Model { inner: Arc::new(Inner { device: device.clone(), file, weights, kernels, baked }) })
     }
 
     /// A session with an empty cache.

@@ -142,17 +142,13 @@ impl Sequence {
         }
     }
 
-    /// A copy with chunks of its own.
-    pub(crate) fn fork(&self, model: &Inner, stream: &Stream, length: u32) -> Result<Sequence> {
-        let mut copy = Sequence::new(model, self.kv, self.capacity)?;
-        copy.grow(model, length)?;
-        for (to, from) in copy.chunks.iter_mut().zip(&self.chunks) {
+    /// Copies what the first `length` positions of another sequence have in the cache.
+    pub(crate) fn copy_cache(&mut self, model: &Inner, from: &Sequence, stream: &Stream, length: u32) -> Result<()> {
+        self.grow(model, length)?;
+        for (to, from) in self.chunks.iter_mut().zip(&from.chunks) {
             to.copy_from_device(stream, 0, from, 0..from.len())?;
         }
-        copy.tokens.copy_from_device(stream, 0, &self.tokens, 0..self.tokens.len())?;
-        copy.state.copy_from_device(stream, 0, &self.state, 0..STATE)?;
-        copy.x.copy_from_device(stream, 0, &self.x, 0..self.x.len())?;
-        Ok(copy)
+        Ok(())
     }
 }
 

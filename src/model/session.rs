@@ -1,10 +1,24 @@
 //! Sessions: a sequence of tokens with its KV cache.
 
 use super::generation::{GenerateOptions, Generation};
+use super::path::{Item, Path, Step, Work};
+use super::persistent::PersistentPath;
 use super::sequence::{self, Sequence};
 use super::stream::StreamPath;
 use super::{KvType, Model};
 use crate::{Error, Result};
+
+/// Which way a session's tokens are run. All give the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum PathChoice {
+    /// Persistent where the device can, else stream.
+    #[default]
+    Auto,
+    /// One launch for each fused kernel.
+    Stream,
+    /// One cooperative launch for whole sequences.
+    Persistent,
+}
 
 /// What a session is made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -13,28 +27,26 @@ pub struct SessionOptions {
     pub kv: KvType,
     /// Positions it may grow to; `None` for all that the model was trained for.
     pub capacity: Option<u32>,
+    /// The way its tokens are run.
+    pub path: PathChoice,
+    /// Blocks of the persistent path's grid; `None` for one on each multiprocessor.
+    pub blocks: Option<u32>,
 }
 
 /// A sequence of tokens and its KV cache, which grows by need. Sessions of one model share its weights, and may run in
 /// different threads.
 pub struct Session {
-    model: Model,
-    path: StreamPath,
+    path: Box<dyn Path>,
+    why: &'static str,
     sequence: Sequence,
     /// Every token, by position.
     tokens: Vec<u32>,
-    cursor: Cursor,
-}
-
-/// Where the device is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cursor {
-    /// The last token was run: its residual stream is there, and the state points at it.
-    Ran,
-    /// The state points at the last token, which was chosen and not yet run.
-    Chosen,
-    /// Elsewhere.
-    Lost,
+    /// How many of them are in the cache: never all, so that there is always one to go on from.
+    ran: usize,
+    /// Tokens that the item being generated had in the cache at its begin, and has yielded since.
+    item: Option<(usize, usize)>,
+    options: SessionOptions,
+    model: Model,
 }
 
 impl Session {
@@ -51,8 +63,8 @@ impl Session {
         }
         sequence::check_memory(&inner.device, inner.file.shape(), options.kv)?;
         let sequence = Sequence::new(inner, options.kv, capacity)?;
-        let path = StreamPath { stream: inner.device.stream()?, launches: 0 };
-        Ok(Session { model: model.clone(), path, sequence, tokens: Vec::new(), cursor: Cursor::Lost })
+        let (path, why) = choose(model, options, capacity)?;
+        Ok(Session { path, why, sequence, tokens: Vec::new(), ran: 0, item: None, options, model: model.clone() })
     }
 
     /// The model.
@@ -70,9 +82,14 @@ impl Session {
         self.sequence.capacity
     }
 
-    /// Kernels launched so far.
-    pub fn launches(&self) -> u64 {
-        self.path.launches
+    /// The path that is really taken, and why.
+    pub fn path(&self) -> (&'static str, &'static str) {
+        (self.path.name(), self.why)
+    }
+
+    /// What the path asked of the driver so far.
+    pub fn work(&self) -> Work {
+        self.path.work()
     }
 
     /// The most bytes of device memory that a session takes, its cache full.
@@ -81,7 +98,7 @@ impl Session {
         sequence::bytes(shape, options.kv, options.capacity.unwrap_or(shape.context))
     }
 
-    /// Runs the model over `ids`, behind the tokens so far.
+    /// Appends `ids` and runs the model over them; the last is run with what follows it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an id outside the vocabulary, [`Error::ContextFull`] if they do not fit; then
@@ -96,27 +113,17 @@ impl Session {
             });
         }
         let (used, capacity) = (self.tokens.len(), self.sequence.capacity as usize);
-        if ids.len() > capacity - used {
+        if ids.len() > capacity.saturating_sub(used) {
             return Err(Error::ContextFull { used, more: ids.len(), capacity });
         }
-        if ids.is_empty() {
-            return Ok(());
+        self.tokens.extend_from_slice(ids);
+        let last = self.tokens.len().saturating_sub(1);
+        if last > self.ran {
+            self.begin(last, 0, &[])?;
+            while let Step::Token(_) = self.path.next(&self.model.inner, &mut self.sequence)? {}
+            (self.ran, self.item) = (last, None);
         }
-        if used > 0 {
-            self.run_last()?;
-        }
-        self.sequence.grow(&self.model.inner, (used + ids.len()) as u32)?;
-        self.sequence.write_tokens(used as u32, ids)?;
-        for id in ids {
-            match self.cursor {
-                Cursor::Ran => self.path.advance(&self.model.inner, &self.sequence)?,
-                _ => self.sequence.seek(self.tokens.len() as u32)?,
-            }
-            self.tokens.push(*id);
-            self.cursor = Cursor::Chosen;
-            self.run_last()?;
-        }
-        self.sequence.check(&self.path.stream)
+        Ok(())
     }
 
     /// The logits after the last token, `[vocab]`.
@@ -124,46 +131,58 @@ impl Session {
     /// # Errors
     /// [`Error::EmptySession`] before the first token; what the driver reports.
     pub fn logits(&mut self) -> Result<Vec<f32>> {
-        self.run_last()?;
-        self.path.head(&self.model.inner, &self.sequence)?;
+        self.begin(self.tokens.len(), 1, &[])?;
+        while let Step::Token(_) = self.path.next(&self.model.inner, &mut self.sequence)? {}
+        (self.ran, self.item) = (self.tokens.len() - 1, None);
         self.sequence.logits.to_host()
     }
 
-    /// Chooses the next token greedily and appends it.
-    ///
-    /// # Errors
-    /// [`Error::EmptySession`] before the first token, [`Error::ContextFull`] where there is no room; what the driver
-    /// reports.
-    pub fn next_token(&mut self) -> Result<u32> {
-        let (used, capacity) = (self.tokens.len(), self.sequence.capacity as usize);
-        if used == capacity {
-            return Err(Error::ContextFull { used, more: 1, capacity });
+    /// Begins an item with the tokens from the cache's end up to `end`.
+    fn begin(&mut self, end: usize, max_new: usize, stop_ids: &[u32]) -> Result<()> {
+        self.end_item()?;
+        let ids = self.tokens.get(self.ran..end).unwrap_or_default();
+        if ids.is_empty() {
+            return Err(Error::EmptySession);
         }
-        self.run_last()?;
-        self.path.head(&self.model.inner, &self.sequence)?;
-        self.cursor = Cursor::Lost;
-        self.path.argmax(&self.model.inner, &self.sequence)?;
-        let token = self.sequence.token(&self.path.stream, used as u32)?;
-        self.tokens.push(token);
-        self.cursor = Cursor::Chosen;
-        Ok(token)
+        // The last token made is not run, so it takes no room.
+        let need = end + max_new.saturating_sub(1);
+        self.sequence.grow(&self.model.inner, need as u32)?;
+        let item = Item { ids, position: self.ran as u32, max_new: max_new as u32, stop_ids };
+        self.path.begin(&self.model.inner, &mut self.sequence, &item)?;
+        self.item = Some((end, 0));
+        Ok(())
     }
 
-    /// Has the last token be run.
-    fn run_last(&mut self) -> Result<()> {
-        let Some(last) = self.tokens.len().checked_sub(1) else {
-            return Err(Error::EmptySession);
-        };
-        if self.cursor == Cursor::Ran {
-            return Ok(());
+    /// Begins to generate at most `max_new` tokens; gives how many there is room for, if that is less.
+    pub(super) fn begin_generation(&mut self, max_new: usize, stop_ids: &[u32]) -> Result<Option<usize>> {
+        let room = (self.sequence.capacity as usize).saturating_sub(self.tokens.len());
+        self.begin(self.tokens.len(), max_new.min(room), stop_ids)?;
+        Ok((room < max_new).then_some(room))
+    }
+
+    /// The next token of the item, which is appended, or its end.
+    pub(super) fn next_step(&mut self) -> Result<Step> {
+        let step = self.path.next(&self.model.inner, &mut self.sequence)?;
+        match (step, &mut self.item) {
+            (Step::Token(token), Some((end, made))) => {
+                *made += 1;
+                self.ran = *end + *made - 1;
+                self.tokens.push(token);
+            }
+            (Step::Token(_), None) => {}
+            (Step::End(_), _) => {
+                self.item = None;
+                self.ran = self.ran.min(self.tokens.len().saturating_sub(1));
+            }
         }
-        if self.cursor == Cursor::Lost {
-            self.sequence.seek(last as u32)?;
+        Ok(step)
+    }
+
+    /// Stops the item, if there is one.
+    pub(super) fn end_item(&mut self) -> Result<()> {
+        if self.item.take().is_some() {
+            self.path.stop(&self.model.inner, &mut self.sequence)?;
         }
-        self.cursor = Cursor::Lost;
-        self.sequence.grow(&self.model.inner, last as u32 + 1)?;
-        self.path.forward(&self.model.inner, &self.sequence, last as u32)?;
-        self.cursor = Cursor::Ran;
         Ok(())
     }
 
@@ -171,7 +190,7 @@ impl Session {
     pub fn truncate(&mut self, len: usize) {
         if len < self.tokens.len() {
             self.tokens.truncate(len);
-            self.cursor = Cursor::Lost;
+            self.ran = self.ran.min(len.saturating_sub(1));
         }
     }
 
@@ -180,11 +199,11 @@ impl Session {
     /// # Errors
     /// If the copy does not fit the device's memory; what the driver reports.
     pub fn fork(&self) -> Result<Session> {
-        let inner = &self.model.inner;
-        let path = StreamPath { stream: inner.device.stream()?, launches: 0 };
-        let sequence = self.sequence.fork(inner, &path.stream, self.tokens.len() as u32)?;
-        let (model, tokens) = (self.model.clone(), self.tokens.clone());
-        Ok(Session { model, path, sequence, tokens, cursor: self.cursor })
+        let mut copy = Session::new(&self.model, self.options)?;
+        let stream = self.model.inner.device.stream()?;
+        copy.sequence.copy_cache(&self.model.inner, &self.sequence, &stream, self.ran as u32)?;
+        (copy.tokens, copy.ran) = (self.tokens.clone(), self.ran);
+        Ok(copy)
     }
 
     /// Generates tokens behind those so far.
@@ -193,11 +212,32 @@ impl Session {
     }
 }
 
+/// The path that the options ask for, and why it is that one.
+fn choose(model: &Model, options: SessionOptions, capacity: u32) -> Result<(Box<dyn Path>, &'static str)> {
+    let inner = &model.inner;
+    let stream =
+        |why| -> Result<(Box<dyn Path>, &'static str)> { Ok((Box::new(StreamPath::new(inner.device.stream()?)), why)) };
+    match options.path {
+        PathChoice::Stream => stream("asked for"),
+        PathChoice::Persistent => {
+            Ok((Box::new(PersistentPath::new(inner, options.kv, capacity, options.blocks)?), "asked for"))
+        }
+        PathChoice::Auto if !inner.device.supports_cooperative_launch()? => {
+            stream("auto: the device has no cooperative launch")
+        }
+        PathChoice::Auto => {
+            let path = PersistentPath::new(inner, options.kv, capacity, options.blocks)?;
+            Ok((Box::new(path), "auto: the device launches cooperatively"))
+        }
+    }
+}
+
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
             .field("tokens", &self.tokens.len())
             .field("capacity", &self.sequence.capacity)
+            .field("path", &self.path.name())
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,9 @@
 //! The stream path: one launch for each fused kernel, in the order of the mathematics.
 
 use super::Inner;
+use super::generation::End;
 use super::kernels::Kernel;
+use super::path::{Item, Path, Step, Work};
 use super::sequence::Sequence;
 use crate::Result;
 use crate::driver::{DevicePtr, KernelParam, Stream};
@@ -10,8 +12,82 @@ use crate::shape::table::KV_CHUNK;
 /// Runs a sequence's tokens on a stream.
 pub(crate) struct StreamPath {
     pub(crate) stream: Stream,
-    /// Launches so far.
-    pub(crate) launches: u64,
+    work: Work,
+    item: Option<Running>,
+}
+
+/// The item being run.
+struct Running {
+    /// The position of the last token run or chosen.
+    position: u32,
+    /// Whether that token was chosen and not yet run.
+    chosen: bool,
+    /// Tokens still wanted.
+    left: u32,
+    /// How it ends after this.
+    end: Option<End>,
+    stop_ids: Vec<u32>,
+}
+
+impl Path for StreamPath {
+    fn begin(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()> {
+        sequence.write_tokens(item.position, item.ids)?;
+        sequence.seek(item.position)?;
+        self.work.other_calls += 2;
+        for (index, _) in item.ids.iter().enumerate() {
+            if index > 0 {
+                self.advance(model, sequence)?;
+            }
+            self.forward(model, sequence, item.position + index as u32)?;
+        }
+        let position = item.position + item.ids.len() as u32 - 1;
+        let end = (item.max_new == 0).then_some(End::Length);
+        let stop_ids = item.stop_ids.to_vec();
+        self.item = Some(Running { position, chosen: false, left: item.max_new, end, stop_ids });
+        Ok(())
+    }
+
+    fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step> {
+        let Some(mut item) = self.item.take() else {
+            return Ok(Step::End(End::Cancelled));
+        };
+        if let Some(end) = item.end {
+            sequence.check(&self.stream)?;
+            self.work.other_calls += 1;
+            return Ok(Step::End(end));
+        }
+        if item.chosen {
+            self.forward(model, sequence, item.position)?;
+        }
+        self.head(model, sequence)?;
+        self.argmax(model, sequence)?;
+        item.position += 1;
+        let token = sequence.token(&self.stream, item.position)?;
+        self.work.other_calls += 2;
+        item.chosen = true;
+        item.left -= 1;
+        item.end = match () {
+            () if item.stop_ids.contains(&token) => Some(End::StopId(token)),
+            () if item.left == 0 => Some(End::Length),
+            () if item.position >= sequence.room() => Some(End::ContextFull),
+            () => None,
+        };
+        self.item = Some(item);
+        Ok(Step::Token(token))
+    }
+
+    fn stop(&mut self, _: &Inner, _: &mut Sequence) -> Result<()> {
+        self.item = None;
+        Ok(())
+    }
+
+    fn work(&self) -> Work {
+        self.work
+    }
+
+    fn name(&self) -> &'static str {
+        "stream"
+    }
 }
 
 /// Params are read at the launch: a list of references to values.
@@ -20,9 +96,13 @@ macro_rules! params {
 }
 
 impl StreamPath {
+    pub(crate) fn new(stream: Stream) -> StreamPath {
+        StreamPath { stream, work: Work::default(), item: None }
+    }
+
     /// Embedding and layers for the token at `position`, whose id is in `sequence.tokens` and to which its state points.
     /// Leaves the residual stream in `sequence.x`.
-    pub(crate) fn forward(&mut self, model: &Inner, sequence: &Sequence, position: u32) -> Result<()> {
+    fn forward(&mut self, model: &Inner, sequence: &Sequence, position: u32) -> Result<()> {
         let (shape, kernels, weights) = (model.file.shape(), &model.kernels, &model.weights);
         let of_cache = kernels.of_cache(sequence.kv);
         let table = weights.table.as_ptr();
@@ -72,16 +152,17 @@ impl StreamPath {
             }
             Ok(())
         })?;
-        self.launches += launches;
+        self.work.launches += launches;
+        self.work.tokens += 1;
         Ok(())
     }
 
     /// Logits of the residual stream.
-    pub(crate) fn head(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
+    fn head(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
         let (shape, table) = (model.file.shape(), model.weights.table.as_ptr());
         let (x, logits, layer) = (sequence.x.as_ptr(), sequence.logits.as_ptr(), 0u32);
         let (eps, vocab) = (shape.rms_eps, shape.vocab);
-        self.launches += 1;
+        self.work.launches += 1;
         self.enqueue(model, sequence, |stream| {
             let params = params![table, layer, x, logits, eps, vocab];
             // SAFETY: as in `forward`.
@@ -90,10 +171,10 @@ impl StreamPath {
     }
 
     /// Chooses the greatest logit's id, puts it behind the position worked on, and moves on to it.
-    pub(crate) fn argmax(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
+    fn argmax(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
         let (logits, vocab) = (sequence.logits.as_ptr(), model.file.shape().vocab);
         let (tokens, capacity, state) = (sequence.tokens.as_ptr(), sequence.capacity, sequence.state.as_ptr());
-        self.launches += 1;
+        self.work.launches += 1;
         self.enqueue(model, sequence, |stream| {
             let params = params![logits, vocab, tokens, capacity, state];
             // SAFETY: as in `forward`.
@@ -102,9 +183,9 @@ impl StreamPath {
     }
 
     /// Moves on to the next position, whose id is known.
-    pub(crate) fn advance(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
+    fn advance(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
         let state = sequence.state.as_ptr();
-        self.launches += 1;
+        self.work.launches += 1;
         self.enqueue(model, sequence, |stream| {
             // SAFETY: as in `forward`.
             unsafe { model.kernels.advance.launch(stream, 1, &params![state]) }

@@ -43,6 +43,11 @@ impl Heads {
         (4096 / (self.subsets() * self.head_dim)).clamp(1, self.group)
     }
 
+    /// What scores are multiplied with.
+    fn scale(&self) -> f32 {
+        (1.0 / f64::from(self.head_dim).sqrt()) as f32
+    }
+
     /// Bytes of a row of the cache.
     pub(crate) const fn row_bytes(&self) -> u32 {
         self.head_dim * self.ty.bytes()
@@ -80,16 +85,34 @@ impl Workspace {
     /// Brings `q`, `[group, head_dim]`, into shared memory, scaled. A barrier must follow.
     #[track_caller]
     pub(crate) fn load_queries(&self, b: &mut Builder, heads: Heads, q: Global<F32>, kind: LoadKind) {
-        let scale = (1.0 / f64::from(heads.head_dim).sqrt()) as f32;
         let tid = b.tid();
         let count = heads.group * heads.head_dim;
         b.for_range(tid, count, THREADS, |b, i| {
             let from = b.index(q, i);
             let value = b.ld(from, kind);
-            let value = b.mul(value, scale);
+            let value = b.mul(value, heads.scale());
             let to = b.index(self.q, i);
             b.st(to, value);
         });
+    }
+
+    /// Puts one head's query, held by a warp (lane l has elements l, l + 32, ...), into shared memory, scaled. A barrier
+    /// must follow.
+    #[track_caller]
+    pub(crate) fn store_query(
+        &self,
+        b: &mut Builder,
+        heads: Heads,
+        head: Val<U32>,
+        lane: Val<U32>,
+        values: &[Val<F32>],
+    ) {
+        let to = b.byte_index(self.q, head, heads.head_dim * 4);
+        let to = b.index(to, lane);
+        for (i, value) in values.iter().enumerate() {
+            let value = b.mul(*value, heads.scale());
+            b.st(to.at(32 * i as u32), value);
+        }
     }
 
     /// Attends to `count` (1 to `KV_CHUNK`, the same in the whole block) rows from `keys` and `values` on. Leaves `max`
@@ -247,6 +270,25 @@ impl Workspace {
             b.bar_sync(); // read: the next round, or chunk, may overwrite them
         }
     }
+}
+
+/// Writes maximum and sum behind the accumulators of each head of the group, a thread a head.
+#[track_caller]
+pub(crate) fn statistics(
+    b: &mut Builder,
+    heads: Heads,
+    partial: Global<F32>,
+    stride: Val<U32>,
+    of: impl Fn(&mut Builder, Val<U32>) -> (Val<F32>, Val<F32>),
+) {
+    let tid = b.tid();
+    b.for_range(tid, heads.group, THREADS, |b, head| {
+        let (max, sum) = of(b, head);
+        let at = b.mul::<U32>(head, stride);
+        let at = b.index(partial, at);
+        b.st(at.at(heads.head_dim), max);
+        b.st(at.at(heads.head_dim + 1), sum);
+    });
 }
 
 /// Floats of shared memory that [`reduce`] takes.

@@ -3,8 +3,48 @@
 use super::dot;
 use super::stage::SUPER_BLOCK;
 use super::tensor::Tensor;
-use crate::ptx::{Builder, F16, F32, Global, LoadKind, S8, U8, U32, Val};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Operand, S8, Size, U8, U32, Val};
 use kiln_shape::TensorType;
+
+/// Rows of a matrix, to be written out as floats.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row<'a> {
+    /// The matrix.
+    pub(crate) tensor: Tensor,
+    /// The types it may have.
+    pub(crate) types: &'a [TensorType],
+    /// Super-blocks in a row.
+    pub(crate) super_blocks: Size,
+}
+
+impl Row<'_> {
+    /// Writes row `row` to `x`: this warp's super-blocks, from `first` on and `step` apart.
+    #[track_caller]
+    pub(crate) fn write(
+        &self,
+        b: &mut Builder,
+        row: Val<U32>,
+        x: Global<F32>,
+        first: Val<U32>,
+        step: impl Operand<U32> + Copy,
+    ) {
+        let row = b.mul::<U32>(row, self.super_blocks);
+        let lane = b.lane();
+        for ty in self.types {
+            let is = b.setp_eq::<U32>(self.tensor.ty, ty.id());
+            b.if_(is, |b| {
+                b.for_range(first, self.super_blocks, step, |b, super_block| {
+                    let from = b.add::<U32>(row, super_block);
+                    let [v0, v1, v2, v3, v4, v5, v6, v7] = eight(b, *ty, self.tensor, from, LoadKind::Constant);
+                    let to = b.byte_index(x, super_block, SUPER_BLOCK * 4);
+                    let to = b.byte_index(to, lane, 32);
+                    b.st_vector(to, [v0, v1, v2, v3]);
+                    b.st_vector(to.at(4), [v4, v5, v6, v7]);
+                });
+            });
+        }
+    }
+}
 
 /// Elements `8 * lane .. 8 * lane + 8` of super-block `super_block` (counted from the tensor's start) of a tensor of
 /// type `ty`.

@@ -9,6 +9,7 @@ use super::stage::{CHUNKS, SUPER_BLOCK, Staged, swizzle};
 use super::tensor::Tensor;
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Operand, Pred, Shared, Size, U8, U32, Val, Var};
 use kiln_shape::TensorType;
+use kiln_shape::table::lane_groups;
 
 /// The activations a lane works with in one super-block.
 struct Activations {
@@ -361,9 +362,8 @@ impl Tile {
     /// The tile for rows of `super_blocks` super-blocks, all staged: short rows are put side by side in a warp.
     pub(crate) fn new(super_blocks: Size, rows_per_lane: u32) -> Tile {
         let split = match super_blocks {
-            Size::Const(1) => 1,
-            Size::Const(2 | 3) => 2,
-            _ => 4,
+            Size::Const(super_blocks) => lane_groups(super_blocks),
+            Size::Reg(_) => 4,
         };
         Tile { row: super_blocks, first: Size::Const(0), staged: super_blocks, split, rows_per_lane }
     }

@@ -2,9 +2,11 @@
 //! no kernel and no launch, and is used by more than one kernel. Every block's result depends on shapes alone, never on
 //! how many warps or blocks share the work, so that all decoder paths agree to the last bit.
 
+pub(crate) mod argmax;
 pub(crate) mod attention;
 pub(crate) mod dequantize;
 pub(crate) mod dot;
+pub(crate) mod grid_barrier;
 pub(crate) mod kv;
 pub(crate) mod math;
 pub(crate) mod matvec;

@@ -53,21 +53,9 @@ impl Kernel for EmbeddingRow {
         b.if_else(
             known,
             |b| {
-                let row = b.mul::<U32>(token, super_blocks);
-                for ty in &self.types {
-                    let is = b.setp_eq::<U32>(tensor.ty, ty.id());
-                    b.if_(is, |b| {
-                        b.for_range(first, super_blocks, step, |b, super_block| {
-                            let from = b.add::<U32>(row, super_block);
-                            let [v0, v1, v2, v3, v4, v5, v6, v7] =
-                                dequantize::eight(b, *ty, tensor, from, LoadKind::Constant);
-                            let to = b.byte_index(x, super_block, SUPER_BLOCK * 4);
-                            let to = b.byte_index(to, lane, 32);
-                            b.st_vector(to, [v0, v1, v2, v3]);
-                            b.st_vector(to.at(4), [v4, v5, v6, v7]);
-                        });
-                    });
-                }
+                let token = b.get(token);
+                let row = dequantize::Row { tensor, types: &self.types, super_blocks };
+                row.write(b, token, x, first, step);
             },
             |b| {
                 b.for_range(first, super_blocks, step, |b, super_block| {

@@ -136,13 +136,13 @@ impl Kernel for FlashDecodingChunk {
                     let at = b.index(partial, at);
                     b.st(at, value);
                 });
-                statistics(b, heads, partial, stride, |b, head| {
+                attention::statistics(b, heads, partial, stride, |b, head| {
                     let (max, sum) = (b.index(work.max, head), b.index(work.sum, head));
                     (b.ld(max, LoadKind::Ordinary), b.ld(sum, LoadKind::Ordinary))
                 });
             },
             |b| {
-                statistics(b, heads, partial, stride, |b, _| (b.mov(f32::NEG_INFINITY), b.mov(0.0)));
+                attention::statistics(b, heads, partial, stride, |b, _| (b.mov(f32::NEG_INFINITY), b.mov(0.0)));
             },
         );
         let tid = b.tid();
@@ -166,24 +166,6 @@ fn partial_of(
 ) -> Global<F32> {
     let index = b.mad::<U32>(head, max_chunks, chunk);
     b.byte_index(partials, index, (head_dim + 2) * 4)
-}
-
-/// Writes maximum and sum behind the accumulators of each head of the group, a thread a head.
-fn statistics(
-    b: &mut Builder,
-    heads: Heads,
-    partial: Global<F32>,
-    stride: Val<U32>,
-    of: impl Fn(&mut Builder, Val<U32>) -> (Val<F32>, Val<F32>),
-) {
-    let tid = b.tid();
-    b.for_range(tid, heads.group, attention::THREADS, |b, head| {
-        let (max, sum) = of(b, head);
-        let at = b.mul::<U32>(head, stride);
-        let at = b.index(partial, at);
-        b.st(at.at(heads.head_dim), max);
-        b.st(at.at(heads.head_dim + 1), sum);
-    });
 }
 
 /// Puts the partial results of [`FlashDecodingChunk`] together, a block for each head and sequence, grid

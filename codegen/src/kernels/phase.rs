@@ -61,6 +61,8 @@ pub(crate) struct Operands {
     pub(crate) layer: Val<U32>,
     pub(crate) x: Global<F32>,
     pub(crate) y: Global<F32>,
+    /// What a phase with a residual adds: the stream before it.
+    pub(crate) residual: Global<F32>,
     pub(crate) eps: Val<F32>,
     pub(crate) vocab: Val<U32>,
     /// What loads of `x` may assume.
@@ -101,7 +103,7 @@ impl Kernel for PhaseKernel {
         let eps = b.param::<F32>("eps"); // of the norm, where there is one
         let vocab = b.param::<U32>("vocab"); // rows of the head
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-        let operands = Operands { table, layer, x, y, eps, vocab, kind: LoadKind::Constant };
+        let operands = Operands { table, layer, x, y, residual: y, eps, vocab, kind: LoadKind::Constant };
         let tiles = self.tiles(b, vocab);
         let share = Share::of_grid(b, tiles);
         self.share(b, &operands, share);
@@ -116,6 +118,11 @@ impl PhaseKernel {
             Phase::AttentionOutput => self.shape.q_dim(),
             Phase::Down => self.shape.ffn,
         }
+    }
+
+    /// Rows of a tile.
+    pub(crate) fn rows_per_tile(&self) -> u32 {
+        self.tile().rows()
     }
 
     fn tile(&self) -> dot::Tile {
@@ -143,7 +150,7 @@ impl PhaseKernel {
 
     /// One block's share of the phase.
     pub(crate) fn share(&self, b: &mut Builder, operands: &Operands, share: Share) {
-        let Operands { table, layer, x, y, eps, vocab, kind } = *operands;
+        let Operands { table, layer, x, y, eps, vocab, kind, .. } = *operands;
         let norm = match self.phase {
             Phase::Qkv => Some(TensorRole::AttnNorm),
             Phase::GateUp => Some(TensorRole::FfnNorm),
@@ -215,10 +222,10 @@ impl PhaseKernel {
         tile: Val<U32>,
         role: TensorRole,
     ) {
-        let Operands { table, layer, y, .. } = *operands;
+        let Operands { table, layer, y, residual, .. } = *operands;
         let entry = b.add(layer, role.slot());
         let tensor = Tensor::from_table(b, table, entry);
-        let output = Output { y, bias: None, residual: Some(y) };
+        let output = Output { y, bias: None, residual: Some(residual) };
         matvec::store_tile(b, self.matrix(tensor, Size::Const(self.shape.hidden)), pass, tile, output);
     }
 

@@ -116,9 +116,19 @@ impl Builder {
         }
     }
 
+    /// Parameters and shared variables share one space of names.
+    #[track_caller]
+    fn check_name(&mut self, name: &str) {
+        let params = self.function.params.iter().map(|param| &param.name);
+        if params.chain(self.function.shared.iter().map(|var| &var.name)).any(|taken| taken == name) {
+            self.complain(format!("the name {name} is declared twice"));
+        }
+    }
+
     #[track_caller]
     fn load_param<T: Scalar>(&mut self, name: &str) -> Val<T> {
         let ty = if T::CLASS == Class::B16 { T::BITS } else { T::NAME };
+        self.check_name(name);
         self.function.params.push(Param { name: name.to_owned(), ty, bytes: T::BYTES });
         let source = vec![Arg::Mem(Base::Symbol(name.to_owned()), 0)];
         self.emit_spread(format!("ld.param.{ty}"), source, Spread::Exactly(Uniformity::Block))
@@ -127,9 +137,7 @@ impl Builder {
     /// `count` elements of static shared memory, aligned to 16 bytes, distinct from every other allocation.
     #[track_caller]
     pub fn shared<T: Element>(&mut self, name: &str, count: u32) -> Shared<T> {
-        if self.function.shared.iter().any(|var| var.name == name) {
-            self.complain(format!("shared variable {name} is declared twice"));
-        }
+        self.check_name(name);
         let bytes = count.checked_mul(T::BYTES).unwrap_or_else(|| {
             self.complain(format!("shared variable {name} of {count} elements does not fit 32 bits"));
             0
@@ -427,6 +435,12 @@ impl Builder {
     #[track_caller]
     pub fn ctaid_z(&mut self) -> Val<U32> {
         self.emit("mov.u32", vec![Arg::Special("%ctaid.z", Uniformity::Block)])
+    }
+
+    /// Nanoseconds of the device's clock, which moves in steps of its own.
+    #[track_caller]
+    pub fn globaltimer(&mut self) -> Val<super::types::U64> {
+        self.emit("mov.u64", vec![Arg::Special("%globaltimer", Uniformity::Lane)])
     }
 
     /// Blocks of the grid in x.

@@ -10,7 +10,8 @@ use super::types::{Element, Global, Operand, Pred, Ptr, PtrBase, S32, Scalar, Sh
 pub enum LoadKind {
     /// An ordinary load: the data may be written during the launch, ordered by barriers or fences.
     Ordinary,
-    /// The data does not change during the launch: `.nc`, the read-only path.
+    /// The data does not change: device memory during the whole launch (`.nc`, the read-only path), shared memory
+    /// between the barriers around the load. The value at a uniform address is uniform.
     Constant,
     /// As `Constant`, read once: does not displace other data from L1.
     Streaming,
@@ -88,6 +89,8 @@ impl Builder {
             (LoadKind::Constant, "global") => (".nc", Spread::Operands),
             // The cache hint needs PTX 7.4, which reaches drivers from 2021 on.
             (LoadKind::Streaming, "global") => (".nc.L1::no_allocate", Spread::Operands),
+            // Shared memory that no thread writes between the barriers around the load.
+            (LoadKind::Constant, _) => ("", Spread::Operands),
             // A value that may be written meanwhile is only as uniform as one thread's look at it.
             _ => ("", Spread::AtLeast(Uniformity::Lane)),
         };

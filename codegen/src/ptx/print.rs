@@ -164,9 +164,10 @@ impl Printer<'_> {
         line(self.out, format_args!("$L{end}:"));
     }
 
+    /// One space for each level: kernels go deep, and the text is part of the program.
     fn indent(&mut self, depth: usize) {
         for _ in 0..depth {
-            self.out.push_str("    ");
+            self.out.push(' ');
         }
     }
 
@@ -181,7 +182,7 @@ impl Printer<'_> {
         let at = (self.files.number(source), source.line());
         if self.at != Some(at) {
             self.at = Some(at);
-            line(self.out, format_args!("    .loc {} {} {}", at.0, at.1, source.column()));
+            line(self.out, format_args!(" .loc {} {} {}", at.0, at.1, source.column()));
         }
     }
 

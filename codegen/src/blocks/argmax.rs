@@ -1,0 +1,114 @@
+//! The greatest number and its index: the least index among equals, and never a NaN.
+
+use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Operand, Pred, Shared, U32, Val, Var};
+
+/// The greatest value so far and its index.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Best {
+    pub(crate) value: Var<F32>,
+    pub(crate) index: Var<U32>,
+}
+
+impl Best {
+    /// Nothing yet.
+    #[track_caller]
+    pub(crate) fn none(b: &mut Builder) -> Best {
+        Best { value: b.var(f32::NEG_INFINITY), index: b.var(u32::MAX) }
+    }
+
+    /// The index as a token: 0 where there was no number at all.
+    #[track_caller]
+    pub(crate) fn token(&self, b: &mut Builder) -> Val<U32> {
+        let none = b.setp_eq(self.index, u32::MAX);
+        b.selp::<U32>(0, self.index, none)
+    }
+
+    /// Takes the candidate if it is better.
+    #[track_caller]
+    pub(crate) fn take(&self, b: &mut Builder, value: Val<F32>, index: Val<U32>) {
+        let better = self.loses_to(b, value, index);
+        let value = b.selp::<F32>(value, self.value, better);
+        let index = b.selp::<U32>(index, self.index, better);
+        b.set(self.value, value);
+        b.set(self.index, index);
+    }
+
+    /// Greater, or equal with a lesser index; a NaN is neither.
+    fn loses_to(&self, b: &mut Builder, value: Val<F32>, index: Val<U32>) -> Val<Pred> {
+        let greater = b.setp(Compare::Gt, value, self.value);
+        let equal = b.setp_eq(value, self.value);
+        let lesser = b.setp_lt(index, self.index);
+        let tie = b.and_pred(equal, lesser);
+        b.or_pred(greater, tie)
+    }
+
+    /// The best of all lanes of the warp, in every lane.
+    #[track_caller]
+    pub(crate) fn over_lanes(&self, b: &mut Builder) {
+        for distance in [16, 8, 4, 2, 1] {
+            let (value, index) = (b.get(self.value), b.get(self.index));
+            let (value, index) = (b.shfl_bfly(value, distance), b.shfl_bfly(index, distance));
+            self.take(b, value, index);
+        }
+    }
+}
+
+/// A value and an index for each warp.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scratch {
+    values: Shared<F32>,
+    indices: Shared<U32>,
+}
+
+impl Scratch {
+    /// Takes the shared memory.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder) -> Scratch {
+        let warps = b.warps();
+        Scratch { values: b.shared("warp_values", warps), indices: b.shared("warp_indices", warps) }
+    }
+}
+
+/// The best of `values[first..end]` (the bounds the same in the whole block), in every lane of warp 0. A barrier stands
+/// inside; another must come before `scratch` is used again.
+#[track_caller]
+pub(crate) fn of_block(
+    b: &mut Builder,
+    scratch: Scratch,
+    values: Global<F32>,
+    first: impl Operand<U32>,
+    end: impl Operand<U32> + Copy,
+    kind: LoadKind,
+) -> Best {
+    let (tid, lane, warp, threads) = (b.tid(), b.lane(), b.warp_id(), b.block());
+    let best = Best::none(b);
+    let first = b.add::<U32>(tid, first);
+    b.for_range(first, end, threads, |b, i| {
+        let at = b.index(values, i);
+        let value = b.ld(at, kind);
+        best.take(b, value, i);
+    });
+    best.over_lanes(b);
+    let leader = b.setp_eq(lane, 0);
+    let (value_at, index_at) = (b.index(scratch.values, warp), b.index(scratch.indices, warp));
+    b.if_(leader, |b| {
+        b.st(value_at, best.value);
+        b.st(index_at, best.index);
+    });
+    b.bar_sync(); // every warp's best is in shared memory
+    let in_first = b.setp_eq(warp, 0);
+    b.if_(in_first, |b| {
+        let warps = b.warps();
+        let has = b.setp_lt(lane, warps);
+        b.set(best.value, f32::NEG_INFINITY);
+        b.set(best.index, u32::MAX);
+        let (value_at, index_at) = (b.index(scratch.values, lane), b.index(scratch.indices, lane));
+        b.if_(has, |b| {
+            let (value, index) = (b.ld(value_at, LoadKind::Ordinary), b.ld(index_at, LoadKind::Ordinary));
+            b.set(best.value, value);
+            b.set(best.index, index);
+        });
+        best.over_lanes(b);
+    });
+    best
+}

@@ -1,0 +1,57 @@
+//! The ways of running a sequence: one trait, one result.
+
+use super::Inner;
+use super::generation::End;
+use super::sequence::Sequence;
+use crate::Result;
+
+/// Tokens to run, and how to go on.
+#[derive(Debug, Clone)]
+pub(crate) struct Item<'a> {
+    /// Ids to run, at least one.
+    pub(crate) ids: &'a [u32],
+    /// The position of the first of them.
+    pub(crate) position: u32,
+    /// Tokens to generate behind them.
+    pub(crate) max_new: u32,
+    /// Ids that end the item; the one that does is its last token.
+    pub(crate) stop_ids: &'a [u32],
+}
+
+/// What an item yields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The next token. Its key and value are not in the cache yet.
+    Token(u32),
+    /// The end; nothing follows.
+    End(End),
+}
+
+/// A way of running a sequence. The cache has room for the item's ids and tokens.
+pub(crate) trait Path: Send {
+    /// Begins an item; the one before has ended.
+    fn begin(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()>;
+
+    /// The item's next token, or its end.
+    fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step>;
+
+    /// Ends the item early; the path may be ahead of what it has yielded.
+    fn stop(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<()>;
+
+    /// Launches and other calls to the driver so far.
+    fn work(&self) -> Work;
+
+    /// Its name.
+    fn name(&self) -> &'static str;
+}
+
+/// What a path asked of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Work {
+    /// Kernels launched.
+    pub launches: u64,
+    /// Tokens run, of prompts and generated.
+    pub tokens: u64,
+    /// Copies, and queries whether something is done.
+    pub other_calls: u64,
+}
