@@ -21,7 +21,7 @@ BOUNDED = ["general", "tiny", "qwen3b", "qwen3-8b"]
 
 HEAD = """\
 # Upper bounds per kernel and target, as ptxas (see .ci/requirements.txt) reports them: registers per thread / bytes of
-# static shared memory. Spills and stack frames are refused everywhere. KILN_BLESS=1 .ci/run rewrites this file.
+# static shared memory. Spills and stack frames are refused everywhere. KILN_BLESS=1 .ci/assemble rewrites this file.
 """
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")

@@ -10,18 +10,17 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 Prints the PTX that a build bakes.
 
-  emit --model MODEL --target TARGET [--path PATH] [--kernel NAME]   a model's decoder, or one kernel of it
+  emit --model MODEL --target TARGET [--path PATH] [--kernel NAME]   a model's decoder, or one kernel of it; PATH is
+                                                                     stream unless given
   emit --general --target TARGET [--kernel NAME]                     the kernels that belong to no model
   emit --all DIR [--model MODEL]... [--target TARGET]...             everything, a file for each module
   emit --list                                                        models, targets, paths, kernels
 ";
 
-/// Every decoder path; the first is what a missing `--path` means.
-const PATHS: [DecoderPath; 1] = [DecoderPath::Stream];
-
 const fn path_name(path: DecoderPath) -> &'static str {
     match path {
         DecoderPath::Stream => "stream",
+        DecoderPath::Persistent => "persistent",
     }
 }
 
@@ -92,7 +91,7 @@ impl Request {
         };
         let (path, kernels) = match (self.models.as_slice(), self.general) {
             (&[model], false) => {
-                let path = self.path.unwrap_or(PATHS[0]);
+                let path = self.path.unwrap_or(DecoderPath::Stream);
                 (Some(path), bake::decoder(model.shape, TensorType::SUPPORTED, path))
             }
             ([], true) => (None, bake::general()),
@@ -124,7 +123,7 @@ impl Request {
         std::fs::create_dir_all(folder).map_err(at)?;
         for target in targets {
             for model in &models {
-                for path in PATHS {
+                for path in DecoderPath::ALL {
                     let kernels = bake::decoder(model.shape, TensorType::SUPPORTED, path);
                     let module = bake::emit(target, Some(path), &kernels)
                         .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
@@ -147,10 +146,10 @@ fn model(name: &str) -> Result<&'static Preset, String> {
 }
 
 fn path(name: &str) -> Result<DecoderPath, String> {
-    PATHS
+    DecoderPath::ALL
         .into_iter()
         .find(|path| path_name(*path) == name)
-        .ok_or_else(|| format!("unknown path {name:?}: use one of {}", PATHS.map(path_name).join(", ")))
+        .ok_or_else(|| format!("unknown path {name:?}: use one of {}", DecoderPath::ALL.map(path_name).join(", ")))
 }
 
 fn list() -> String {
@@ -161,7 +160,7 @@ fn list() -> String {
     let targets: Vec<String> = Target::ALL.iter().map(Target::to_string).collect();
     text += &format!("targets\n  {}\n", targets.join(" "));
     let any = presets::PRESETS[0].shape;
-    for path in PATHS {
+    for path in DecoderPath::ALL {
         text += &format!("kernels of path {}\n", path_name(path));
         for kernel in bake::decoder(any, TensorType::SUPPORTED, path) {
             text += &format!("  {}\n", kernel.name());

@@ -53,8 +53,8 @@ fn bakes_of_two_processes_are_byte_identical() {
         assert!(command.output().expect("it runs").status.success());
     }
     let (first, second) = (files(&first), files(&second));
-    let models_and_kernels = 3;
-    assert_eq!(first.len(), models_and_kernels * Target::DEFAULT.len() + 1, "{:?}", first.keys());
+    let modules = 2 * DecoderPath::ALL.len() + 1; // two models, and the general kernels
+    assert_eq!(first.len(), modules * Target::DEFAULT.len() + 1, "{:?}", first.keys());
     assert!(first.contains_key("kiln_baked.rs"), "{:?}", first.keys());
     assert!(first == second, "two bakes differ");
 }
@@ -62,12 +62,12 @@ fn bakes_of_two_processes_are_byte_identical() {
 /// Every preset and the general kernels, for every target and path, each within the time a build may take.
 #[test]
 fn every_preset_is_emitted_for_every_target() {
-    let path = DecoderPath::Stream;
     let mut slowest = Duration::ZERO;
     let began = Instant::now();
     for target in Target::ALL {
-        let modules = presets::all()
-            .map(|preset| (preset.feature, Some(path), decoder(preset.shape, TensorType::SUPPORTED, path)))
+        let decoders = presets::all().flat_map(|preset| DecoderPath::ALL.map(|path| (preset, path)));
+        let modules = decoders
+            .map(|(preset, path)| (preset.feature, Some(path), decoder(preset.shape, TensorType::SUPPORTED, path)))
             .chain([("general", None, general())]);
         for (name, path, kernels) in modules {
             let began = Instant::now();
