@@ -6,6 +6,7 @@ pub mod driver;
 mod error;
 #[cfg(feature = "gguf")]
 pub mod model;
+pub mod ops;
 #[cfg(feature = "text")]
 pub mod text;
 

@@ -4,8 +4,8 @@
 use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormQ4KGemv, Grid,
-    IncrementalAttention, Kernel, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvWrite, RepackQ6K,
-    RepackQ8_0, Saxpy,
+    IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel,
+    QkNormRopeKvWrite, RepackQ6K, RepackQ8_0, Saxpy,
 };
 use crate::ptx::{Dim, Module};
 use crate::{KvType, Target};
@@ -119,6 +119,14 @@ pub fn general() -> Vec<Box<dyn Kernel>> {
     let mut all: Vec<Box<dyn Kernel>> = vec![Box::new(Saxpy), Box::new(RepackQ6K), Box::new(RepackQ8_0)];
     for head_dim in [64, 128, 256] {
         all.push(Box::new(PerHeadRmsNorm::general(head_dim)));
+        all.push(Box::new(FlashDecodingReduce::general(head_dim)));
+        for kv in [KvType::F16, KvType::F32] {
+            all.push(Box::new(IncrementalAttention::general(head_dim, kv)));
+            all.push(Box::new(FlashDecodingChunk::general(head_dim, kv)));
+        }
+    }
+    for kv in [KvType::F16, KvType::F32] {
+        all.push(Box::new(KvCacheScatter::general(kv)));
     }
     for weights in TensorType::SUPPORTED {
         let fused = FusedRmsNormQ4KGemv::general().with_weights(*weights);

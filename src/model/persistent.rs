@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the kernel waits for work before it leaves.
-const IDLE_NANOSECONDS: u64 = 2_000_000;
+const IDLE_NANOSECONDS: u64 = 200_000;
 /// How long a launch may run: display watchdogs kill kernels after some seconds.
 const RUN_NANOSECONDS: u64 = 1_000_000_000;
 

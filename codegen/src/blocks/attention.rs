@@ -54,6 +54,50 @@ impl Heads {
     }
 }
 
+/// Query heads that a block of a general kernel works on: a larger group is spread over several blocks.
+pub(crate) const GENERAL_GROUP: u32 = 4;
+
+/// Which query heads a block works on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    /// The KV head.
+    pub(crate) kv_head: Val<U32>,
+    /// The first query head.
+    pub(crate) head: Val<U32>,
+    /// How many there are, where that is less than the kernel is made for.
+    pub(crate) present: Option<Val<U32>>,
+}
+
+impl Share {
+    /// The share of block `x`: a KV head with its whole group, or with `group` a launch parameter, a part of it.
+    #[track_caller]
+    pub(crate) fn of_block(b: &mut Builder, heads: Heads, group: Option<Val<U32>>) -> Share {
+        let block = b.ctaid_x();
+        let Some(group) = group else {
+            return Share { kv_head: block, head: b.mul::<U32>(block, heads.group), present: None };
+        };
+        let parts = b.add(group, GENERAL_GROUP - 1);
+        let parts = b.shr(parts, GENERAL_GROUP.trailing_zeros());
+        let (kv_head, part) = (b.div::<U32>(block, parts), b.rem::<U32>(block, parts));
+        let before = b.mul::<U32>(part, GENERAL_GROUP);
+        let left = b.sub(group, before);
+        let present = b.min::<U32>(left, GENERAL_GROUP);
+        Share { kv_head, head: b.mad::<U32>(kv_head, group, before), present: Some(present) }
+    }
+}
+
+/// Runs `body` where `head`, counted from the block's first, is one of the heads present.
+#[track_caller]
+pub(crate) fn if_present(b: &mut Builder, present: Option<Val<U32>>, head: Val<U32>, body: impl FnOnce(&mut Builder)) {
+    match present {
+        None => body(b),
+        Some(present) => {
+            let is = b.setp_lt(head, present);
+            b.if_(is, body);
+        }
+    }
+}
+
 /// The shared memory of a chunk's work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Workspace {
@@ -82,13 +126,30 @@ impl Workspace {
         }
     }
 
-    /// Brings `q`, `[group, head_dim]`, into shared memory, scaled. A barrier must follow.
+    /// Brings `q`, `[group, head_dim]`, into shared memory, scaled. A barrier must follow. Where there are only
+    /// `present` heads, the last of them stands in for those that are missing.
     #[track_caller]
-    pub(crate) fn load_queries(&self, b: &mut Builder, heads: Heads, q: Global<F32>, kind: LoadKind) {
+    pub(crate) fn load_queries(
+        &self,
+        b: &mut Builder,
+        heads: Heads,
+        q: Global<F32>,
+        present: Option<Val<U32>>,
+        kind: LoadKind,
+    ) {
         let tid = b.tid();
         let count = heads.group * heads.head_dim;
         b.for_range(tid, count, THREADS, |b, i| {
-            let from = b.index(q, i);
+            let from = match present {
+                None => b.index(q, i),
+                Some(present) => {
+                    let (head, last) = (b.div::<U32>(i, heads.head_dim), b.sub(present, 1));
+                    let head = b.min::<U32>(head, last);
+                    let dim = b.rem::<U32>(i, heads.head_dim);
+                    let row = b.byte_index(q, head, heads.head_dim * 4);
+                    b.index(row, dim)
+                }
+            };
             let value = b.ld(from, kind);
             let value = b.mul(value, heads.scale());
             let to = b.index(self.q, i);
@@ -277,6 +338,7 @@ impl Workspace {
 pub(crate) fn statistics(
     b: &mut Builder,
     heads: Heads,
+    present: Option<Val<U32>>,
     partial: Global<F32>,
     stride: Val<U32>,
     of: impl Fn(&mut Builder, Val<U32>) -> (Val<F32>, Val<F32>),
@@ -286,8 +348,10 @@ pub(crate) fn statistics(
         let (max, sum) = of(b, head);
         let at = b.mul::<U32>(head, stride);
         let at = b.index(partial, at);
-        b.st(at.at(heads.head_dim), max);
-        b.st(at.at(heads.head_dim + 1), sum);
+        if_present(b, present, head, |b| {
+            b.st(at.at(heads.head_dim), max);
+            b.st(at.at(heads.head_dim + 1), sum);
+        });
     });
 }
 
@@ -321,6 +385,9 @@ pub(crate) fn reduce(
     });
     let max = b.get(max);
     let max = warp::max(b, max, 32);
+    // A length beyond the cache counts as 0: all its chunks are empty, and have no accumulators to be read.
+    let none = b.setp_eq(max, f32::NEG_INFINITY);
+    let chunks = b.selp::<U32>(0, chunks, none);
     let weight = |b: &mut Builder, at: Global<F32>| {
         let own = b.ld(at.at(head_dim), kind);
         let below = b.sub(own, max);

@@ -30,6 +30,12 @@ impl GridBarrier {
     /// Waits until every block is here. Everything written before by any thread of the grid is seen after it.
     #[track_caller]
     pub(crate) fn wait(&self, b: &mut Builder) {
+        self.wait_sleeping(b, 20);
+    }
+
+    /// As `wait`, where the last block may be long in coming: polls every `nanoseconds` only.
+    #[track_caller]
+    pub(crate) fn wait_sleeping(&self, b: &mut Builder, nanoseconds: u32) {
         let target = b.add::<U32>(self.target, self.blocks);
         b.set(self.target, target);
         b.bar_sync();
@@ -45,7 +51,7 @@ impl GridBarrier {
                 let missing = b.mov_bits::<S32, U32>(missing);
                 b.setp(crate::ptx::Compare::Gt, missing, 0i32)
             };
-            b.while_(arrived, |b| b.nanosleep(20));
+            b.while_(arrived, |b| b.nanosleep(nanoseconds));
             b.fence_acq_rel(Scope::Gpu);
         });
         b.bar_sync();

@@ -3,7 +3,8 @@
 use crate::ptx::{Builder, F32, Operand, Val};
 
 /// `e^x` to about 2 ulp where `ex2.approx` is: `x * log2(e)` is kept in two floats, since one float's rounding error
-/// would grow with `|x|`. Underflows to 0; `-inf` gives 0.
+/// would grow with `|x|`. Underflows to 0; `-inf` gives 0. `x` is at most 88: beyond, the correction of an infinity is
+/// no number.
 #[track_caller]
 pub(crate) fn exp(b: &mut Builder, x: impl Operand<F32> + Copy) -> Val<F32> {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
@@ -20,10 +21,12 @@ pub(crate) fn exp(b: &mut Builder, x: impl Operand<F32> + Copy) -> Val<F32> {
     b.fma(power, correction, power)
 }
 
-/// `x / (1 + e^-x)`.
+/// `x / (1 + e^-x)`, for every finite `x`: the exponential is kept from overflowing, where the quotient is 0 in all but
+/// name.
 #[track_caller]
 pub(crate) fn silu(b: &mut Builder, x: Val<F32>) -> Val<F32> {
     let negative = b.neg(x);
+    let negative = b.min(negative, 88.0);
     let power = exp(b, negative);
     let denominator = b.add(power, 1.0);
     b.div(x, denominator)

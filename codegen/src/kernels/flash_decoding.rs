@@ -1,26 +1,26 @@
 use super::{Kernel, incremental_attention};
-use crate::blocks::attention::{self, Heads, Workspace};
+use crate::blocks::attention::{self, GENERAL_GROUP, Heads, Share, Workspace};
 use crate::blocks::kv::{Cache, Half, KvType};
-use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Size, U8, U32, U64, Val};
+use crate::ptx::{Builder, Compare, Dim, F32, Global, LoadKind, Order, Scope, Size, U8, U32, U64, Val};
 use kiln_shape::table::KV_CHUNK;
 
 /// One query token of each sequence of a batch against its cache, a block for each KV head, chunk and sequence:
 /// grid `(kv_heads, chunks, batch)`. Writes partial results for [`FlashDecodingReduce`]:
 /// `[batch, heads, max_chunks, head_dim + 2]`, the unnormalised sum of `exp(s - m) V`, then `m`, then the sum of
 /// `exp(s - m)`. A chunk beyond a sequence's length gets `m = -inf` and sum 0, and no accumulator.
-/// A length above `max_seq_len` counts as 0 and sets the error word to 3.
+/// A length above `max_seq_len`, or beyond `max_chunks`, counts as 0 and sets the error word to 3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlashDecodingChunk {
     /// Positions each cache has room for.
-    pub max_seq_len: u32,
+    pub max_seq_len: Dim,
     /// Elements per head, a multiple of 16 up to 256.
     pub head_dim: u32,
-    /// Query heads.
-    pub heads: u32,
-    /// Key and value heads, a divisor of `heads`.
-    pub kv_heads: u32,
-    /// Sequences.
-    pub batch: u32,
+    /// Query heads, a multiple of `kv_heads`; with a parameter the launch gives these and the heads of a group.
+    pub heads: Dim,
+    /// Key and value heads.
+    pub kv_heads: Dim,
+    /// Sequences. The launch's grid decides: nothing of it is in the text.
+    pub batch: Dim,
     /// Positions of a chunk: a property of the cache, the same for every shape.
     pub chunk_size: u32,
     /// The cache's type.
@@ -36,6 +36,15 @@ impl FlashDecodingChunk {
         let kv = KvType::F32;
         let name = chunk_name(kv);
         let chunk_size = KV_CHUNK;
+        let [max_seq_len, heads, kv_heads, batch] = [max_seq_len, heads, kv_heads, batch].map(Dim::Baked);
+        FlashDecodingChunk { max_seq_len, head_dim, heads, kv_heads, batch, chunk_size, kv, chunked: false, name }
+    }
+
+    /// For contiguous caches of this type, with heads and room as launch parameters: `flash_decoding_chunk_f16_64` for
+    /// head_dim 64. A block has up to 4 query heads of a KV head: grid `(kv_heads * ceil(group / 4), chunks, batch)`.
+    pub fn general(head_dim: u32, kv: KvType) -> FlashDecodingChunk {
+        let [max_seq_len, heads, kv_heads, batch] = [Dim::Param; 4];
+        let (chunk_size, name) = (KV_CHUNK, format!("{}_{head_dim}", chunk_name(kv)));
         FlashDecodingChunk { max_seq_len, head_dim, heads, kv_heads, batch, chunk_size, kv, chunked: false, name }
     }
 
@@ -77,6 +86,9 @@ impl Kernel for FlashDecodingChunk {
         if self.chunk_size != KV_CHUNK {
             return Err(format!("chunk_size is {}: chunks of the cache have {KV_CHUNK} positions", self.chunk_size));
         }
+        if self.chunked && self.kv_heads == Dim::Param {
+            return Err("a chunked cache: needs baked heads".to_owned());
+        }
         incremental_attention::check(self.head_dim, self.heads, self.kv_heads)
     }
 
@@ -91,20 +103,29 @@ impl Kernel for FlashDecodingChunk {
         let (layer, capacity) = if self.chunked {
             (Some(b.param::<U32>("layer")), Size::Reg(b.param::<U32>("capacity")))
         } else {
-            (None, Size::Const(self.max_seq_len))
+            (None, b.dim("max_seq_len", self.max_seq_len))
+        };
+        let all_heads = b.dim("heads", self.heads);
+        let group = match self.heads {
+            Dim::Baked(_) => None,
+            Dim::Param => Some(b.param::<U32>("group")), // query heads for each KV head
         };
 
-        let heads = Heads { group: self.heads / self.kv_heads, head_dim: self.head_dim, ty: self.kv };
-        let (kv_head, chunk, sequence) = (b.ctaid_x(), b.ctaid_y(), b.ctaid_z());
+        let made_for = incremental_attention::group(self.heads, self.kv_heads).unwrap_or(GENERAL_GROUP);
+        let heads = Heads { group: made_for, head_dim: self.head_dim, ty: self.kv };
+        let share = Share::of_block(b, heads, group);
+        let (kv_head, chunk, sequence) = (share.kv_head, b.ctaid_y(), b.ctaid_z());
         let length_at = b.index(lengths, sequence);
         let length = b.ld(length_at, LoadKind::Constant);
-        let fits = b.setp::<U32>(Compare::Le, length, capacity);
+        // Neither beyond the cache nor beyond the chunks that are worked on.
+        let reached = b.mul::<U32>(max_chunks, KV_CHUNK);
+        let most = b.min::<U32>(reached, capacity);
+        let fits = b.setp::<U32>(Compare::Le, length, most);
         let length = b.selp::<U32>(length, 0, fits);
         let first = b.mul::<U32>(chunk, KV_CHUNK);
         let some = b.setp_lt(first, length);
         let work = Workspace::new(b, heads);
-        let head = b.mul::<U32>(kv_head, heads.group);
-        let head = b.mad::<U32>(sequence, self.heads, head);
+        let head = b.mad::<U32>(sequence, all_heads, share.head);
         let partial = partial_of(b, partials, head, max_chunks, chunk, heads.head_dim);
         let stride = b.mul::<U32>(max_chunks, heads.head_dim + 2);
         b.if_else(
@@ -115,13 +136,13 @@ impl Kernel for FlashDecodingChunk {
                 let cache = match layer {
                     Some(layer) => {
                         let table = b.global_ptr::<U64>(keys);
-                        Cache::Chunked { table, layer, kv_heads: Size::Const(self.kv_heads) }
+                        Cache::Chunked { table, layer, kv_heads: Size::Const(self.kv_heads.baked().unwrap_or(0)) }
                     }
                     None => {
                         let values_at = b.index(values, sequence);
                         let values = b.ld(values_at, LoadKind::Constant);
                         let (keys, values) = (b.global_ptr::<U8>(keys), b.global_ptr::<U8>(values));
-                        Cache::Contiguous { keys, values, max_seq: Size::Const(self.max_seq_len) }
+                        Cache::Contiguous { keys, values, max_seq: capacity }
                     }
                 };
                 let row_bytes = Size::Const(heads.row_bytes());
@@ -130,28 +151,31 @@ impl Kernel for FlashDecodingChunk {
                 let left = b.sub(length, first);
                 let count = b.min(left, KV_CHUNK);
                 let q = b.byte_index(q, head, heads.head_dim * 4);
-                work.load_queries(b, heads, q, LoadKind::Constant);
+                work.load_queries(b, heads, q, share.present, LoadKind::Constant);
                 work.chunk(b, heads, keys, values, count, |b, head, dim, value| {
                     let at = b.mad::<U32>(head, stride, dim);
                     let at = b.index(partial, at);
-                    b.st(at, value);
+                    attention::if_present(b, share.present, head, |b| b.st(at, value));
                 });
-                attention::statistics(b, heads, partial, stride, |b, head| {
+                attention::statistics(b, heads, share.present, partial, stride, |b, head| {
                     let (max, sum) = (b.index(work.max, head), b.index(work.sum, head));
                     (b.ld(max, LoadKind::Ordinary), b.ld(sum, LoadKind::Ordinary))
                 });
             },
             |b| {
-                attention::statistics(b, heads, partial, stride, |b, _| (b.mov(f32::NEG_INFINITY), b.mov(0.0)));
+                attention::statistics(b, heads, share.present, partial, stride, |b, _| {
+                    (b.mov(f32::NEG_INFINITY), b.mov(0.0))
+                });
             },
         );
-        let tid = b.tid();
-        let leader = b.or::<U32>(tid, kv_head);
+        let (tid, block) = (b.tid(), b.ctaid_x());
+        let leader = b.or::<U32>(tid, block);
         let leader = b.or::<U32>(leader, chunk);
         let leader = b.setp_eq(leader, 0);
         let over = b.not_pred(fits);
         let reports = b.and_pred(leader, over);
-        b.if_(reports, |b| b.st(error, 3));
+        // Blocks of several sequences may report at once.
+        b.if_(reports, |b| b.st_sync(error, 3, Order::Relaxed, Scope::Gpu));
     }
 }
 
@@ -176,19 +200,25 @@ pub struct FlashDecodingReduce {
     /// Elements per head, a multiple of 16 up to 256.
     pub head_dim: u32,
     /// Query heads.
-    pub heads: u32,
+    pub heads: Dim,
+    name: String,
 }
 
 impl FlashDecodingReduce {
     /// For the partial results of `heads` heads.
     pub fn new(head_dim: u32, heads: u32) -> FlashDecodingReduce {
-        FlashDecodingReduce { head_dim, heads }
+        FlashDecodingReduce { head_dim, heads: Dim::Baked(heads), name: "flash_decoding_reduce".to_owned() }
+    }
+
+    /// With the heads as a launch parameter: `flash_decoding_reduce_64` for head_dim 64.
+    pub fn general(head_dim: u32) -> FlashDecodingReduce {
+        FlashDecodingReduce { head_dim, heads: Dim::Param, name: format!("flash_decoding_reduce_{head_dim}") }
     }
 }
 
 impl Kernel for FlashDecodingReduce {
     fn name(&self) -> &str {
-        "flash_decoding_reduce"
+        &self.name
     }
 
     fn block(&self) -> u32 {
@@ -204,8 +234,9 @@ impl Kernel for FlashDecodingReduce {
         let lengths = b.param::<Global<U32>>("lengths"); // [batch]
         let max_chunks = b.param::<U32>("max_chunks");
         let out = b.param::<Global<F32>>("out"); // [batch, heads, head_dim]
+        let heads = b.dim("heads", self.heads);
         let (head, sequence) = (b.ctaid_x(), b.ctaid_y());
-        let head = b.mad::<U32>(sequence, self.heads, head);
+        let head = b.mad::<U32>(sequence, heads, head);
         let length_at = b.index(lengths, sequence);
         let length = b.ld(length_at, LoadKind::Constant);
         let chunks = b.add(length, KV_CHUNK - 1);

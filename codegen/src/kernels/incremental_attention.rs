@@ -1,8 +1,8 @@
 use super::{Grid, Kernel};
-use crate::blocks::attention::{self, Heads, Workspace};
+use crate::blocks::attention::{self, GENERAL_GROUP, Heads, Share, Workspace};
 use crate::blocks::kv::{Cache, Half, KvType, value_or_memory};
 use crate::blocks::math;
-use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, U64, Val};
+use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
 use kiln_shape::table::KV_CHUNK;
 
 /// One query token against a whole cache, a block for each KV head, which walks over the cache chunk by chunk:
@@ -11,13 +11,13 @@ use kiln_shape::table::KV_CHUNK;
 #[derive(Debug, Clone, PartialEq)]
 pub struct IncrementalAttention {
     /// Positions the cache has room for.
-    pub max_seq_len: u32,
+    pub max_seq_len: Dim,
     /// Elements per head, a multiple of 16 up to 256.
     pub head_dim: u32,
-    /// Query heads.
-    pub heads: u32,
-    /// Key and value heads, a divisor of `heads`.
-    pub kv_heads: u32,
+    /// Query heads, a multiple of `kv_heads`; with a parameter the launch gives the heads of a group instead.
+    pub heads: Dim,
+    /// Key and value heads.
+    pub kv_heads: Dim,
     /// The cache's type.
     pub kv: KvType,
     /// Whether the cache is found through a table of chunks, and its capacity a parameter.
@@ -28,13 +28,21 @@ pub struct IncrementalAttention {
 impl IncrementalAttention {
     /// For a contiguous f32 cache `[heads, max_seq_len, head_dim]`.
     pub fn new(max_seq_len: u32, head_dim: u32, heads: u32) -> IncrementalAttention {
-        let kv = KvType::F32;
+        let (max_seq_len, heads, kv) = (Dim::Baked(max_seq_len), Dim::Baked(heads), KvType::F32);
         IncrementalAttention { max_seq_len, head_dim, heads, kv_heads: heads, kv, chunked: false, name: name(kv) }
+    }
+
+    /// For contiguous caches of this type, with heads and room as launch parameters: `incremental_attention_f16_64` for
+    /// head_dim 64. A block has up to 4 query heads of a KV head: grid `kv_heads * ceil(group / 4)`.
+    pub fn general(head_dim: u32, kv: KvType) -> IncrementalAttention {
+        let (max_seq_len, heads, kv_heads) = (Dim::Param, Dim::Param, Dim::Param);
+        let name = format!("{}_{head_dim}", name(kv));
+        IncrementalAttention { max_seq_len, head_dim, heads, kv_heads, kv, chunked: false, name }
     }
 
     /// With fewer KV heads than query heads.
     pub fn with_kv_heads(self, kv_heads: u32) -> IncrementalAttention {
-        IncrementalAttention { kv_heads, ..self }
+        IncrementalAttention { kv_heads: Dim::Baked(kv_heads), ..self }
     }
 
     /// With another cache type.
@@ -48,7 +56,8 @@ impl IncrementalAttention {
     }
 
     fn geometry(&self) -> Heads {
-        Heads { group: self.heads / self.kv_heads, head_dim: self.head_dim, ty: self.kv }
+        let group = group(self.heads, self.kv_heads).unwrap_or(GENERAL_GROUP);
+        Heads { group, head_dim: self.head_dim, ty: self.kv }
     }
 }
 
@@ -56,11 +65,21 @@ fn name(kv: KvType) -> String {
     format!("incremental_attention_{}", kv.suffix())
 }
 
+/// Query heads for each KV head, where that is baked.
+pub(super) fn group(heads: Dim, kv_heads: Dim) -> Option<u32> {
+    heads.baked()?.checked_div(kv_heads.baked()?)
+}
+
 /// What attention kernels need of their dimensions.
-pub(super) fn check(head_dim: u32, heads: u32, kv_heads: u32) -> Result<(), String> {
+pub(super) fn check(head_dim: u32, heads: Dim, kv_heads: Dim) -> Result<(), String> {
     if head_dim == 0 || head_dim > 256 || !head_dim.is_multiple_of(16) {
         return Err(format!("head_dim is {head_dim}: needs a multiple of 16 up to 256"));
     }
+    let (heads, kv_heads) = match (heads, kv_heads) {
+        (Dim::Baked(heads), Dim::Baked(kv_heads)) => (heads, kv_heads),
+        (Dim::Param, Dim::Param) => return Ok(()),
+        _ => return Err("heads and KV heads: needs both baked or both as parameters".to_owned()),
+    };
     if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
         return Err(format!("{heads} query heads over {kv_heads} KV heads: needs a whole number for each"));
     }
@@ -80,10 +99,13 @@ impl Kernel for IncrementalAttention {
     }
 
     fn grid(&self) -> Grid {
-        Grid::Blocks(self.kv_heads)
+        self.kv_heads.baked().map_or(Grid::Launch, Grid::Blocks)
     }
 
     fn check(&self) -> Result<(), String> {
+        if self.chunked && self.kv_heads == Dim::Param {
+            return Err("a chunked cache: needs baked heads".to_owned());
+        }
         check(self.head_dim, self.heads, self.kv_heads)
     }
 
@@ -93,28 +115,34 @@ impl Kernel for IncrementalAttention {
             let table = b.param::<Global<U64>>("chunks"); // addresses of the cache's chunks
             let layer = b.param::<U32>("layer");
             let capacity = b.param::<U32>("capacity"); // positions the chunks have
-            (Cache::Chunked { table, layer, kv_heads: Size::Const(self.kv_heads) }, Size::Reg(capacity))
+            let kv_heads = Size::Const(self.kv_heads.baked().unwrap_or(0));
+            (Cache::Chunked { table, layer, kv_heads }, Size::Reg(capacity))
         } else {
             let keys = b.param::<Global<U8>>("k_cache"); // [kv_heads, max_seq_len, head_dim]
             let values = b.param::<Global<U8>>("v_cache"); // [kv_heads, max_seq_len, head_dim]
-            let max_seq = Size::Const(self.max_seq_len);
+            let max_seq = b.dim("max_seq_len", self.max_seq_len);
             (Cache::Contiguous { keys, values, max_seq }, max_seq)
         };
         let out = b.param::<Global<F32>>("out"); // [heads, head_dim]
         let length = b.param::<U32>("length");
         let length_at = b.param::<Global<U32>>("length_at"); // the length in device memory, or null
         let error = b.param::<Global<U32>>("error"); // [1]
+        let group = match self.heads {
+            Dim::Baked(_) => None,
+            Dim::Param => Some(b.param::<U32>("group")), // query heads for each KV head
+        };
 
         let heads = self.geometry();
-        let kv_head = b.ctaid_x();
+        let share = Share::of_block(b, heads, group);
+        let kv_head = share.kv_head;
         let length = value_or_memory(b, length, length_at);
         let fits = b.setp(crate::ptx::Compare::Le, length, capacity);
         let length = b.selp::<U32>(length, 0, fits);
         let work = Workspace::new(b, heads);
         let running = Running::new(b, heads);
-        let rows = b.mul::<U32>(kv_head, heads.group * heads.head_dim);
-        let (q, out) = (b.index(q, rows), b.index(out, rows));
-        work.load_queries(b, heads, q, LoadKind::Constant);
+        let row_of = |b: &mut Builder, base: Global<F32>| b.byte_index(base, share.head, heads.head_dim * 4);
+        let (q, out) = (row_of(b, q), row_of(b, out));
+        work.load_queries(b, heads, q, share.present, LoadKind::Constant);
         running.clear(b, heads);
         let row_bytes = Size::Const(heads.row_bytes());
         b.for_range(0, length, KV_CHUNK, |b, first| {
@@ -129,9 +157,9 @@ impl Kernel for IncrementalAttention {
             running.advance(b, heads, &work);
         });
         b.bar_sync(); // the sums of the last chunk, or the zeros, are in shared memory
-        running.store(b, heads, out);
-        let tid = b.tid();
-        let leader = b.or::<U32>(tid, kv_head);
+        running.store(b, heads, share, out);
+        let (tid, block) = (b.tid(), b.ctaid_x());
+        let leader = b.or::<U32>(tid, block);
         let leader = b.setp_eq(leader, 0);
         let over = b.not_pred(fits);
         let reports = b.and_pred(leader, over);
@@ -202,7 +230,7 @@ impl Running {
         });
     }
 
-    fn store(&self, b: &mut Builder, heads: Heads, out: Global<F32>) {
+    fn store(&self, b: &mut Builder, heads: Heads, share: Share, out: Global<F32>) {
         let tid = b.tid();
         b.for_range(tid, heads.group * heads.head_dim, attention::THREADS, |b, i| {
             let head = b.div::<U32>(i, heads.head_dim);
@@ -212,7 +240,7 @@ impl Running {
             let value = b.div(acc, sum);
             let value = b.selp::<F32>(0.0, value, empty);
             let to = b.index(out, i);
-            b.st(to, value);
+            attention::if_present(b, share.present, head, |b| b.st(to, value));
         });
     }
 }

@@ -111,7 +111,7 @@ impl Kernel for PersistentDecoder {
         if self.block_size != attention::THREADS {
             return Err(format!("block size is {}: attention needs {}", self.block_size, attention::THREADS));
         }
-        incremental_attention::check(self.shape.head_dim, self.shape.heads, self.shape.kv_heads)?;
+        incremental_attention::check(self.shape.head_dim, self.shape.heads.into(), self.shape.kv_heads.into())?;
         if !self.shape.head_dim.is_multiple_of(64) {
             return Err(format!("head_dim is {}: RoPE needs a multiple of 64", self.shape.head_dim));
         }
@@ -122,7 +122,8 @@ impl Kernel for PersistentDecoder {
         let decoder = Decoder::new(self, b);
         b.do_while(|b| {
             decoder.take_item(b);
-            decoder.barrier.wait(b);
+            // There may be no work for long: poll seldom.
+            decoder.barrier.wait_sleeping(b, 2000);
             decoder.read_command(b);
             // Every block has its copy: the leader may write the next item's words.
             decoder.barrier.wait(b);
@@ -730,7 +731,7 @@ impl<'a> Decoder<'a> {
                 });
                 let several = b.not_pred(single);
                 b.if_(several, |b| {
-                    attention::statistics(b, heads, partial, stride, |b, head| {
+                    attention::statistics(b, heads, None, partial, stride, |b, head| {
                         let (max, sum) = (b.index(work.max, head), b.index(work.sum, head));
                         (b.ld(max, LoadKind::Ordinary), b.ld(sum, LoadKind::Ordinary))
                     });

@@ -101,7 +101,7 @@ impl Default for DeviceConfig {
             split_warps: false,
             seed: 0,
             perturb: false,
-            checks: Checks::all(),
+            checks: Checks::ALL,
             counters: false,
             step_limit: None,
             launch_timeout: None,

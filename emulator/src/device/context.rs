@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::abi::{Handle, Outcome};
 use super::codes::Code;
@@ -21,7 +21,7 @@ pub(crate) struct Context {
     pub(crate) device: Arc<Device>,
     pub(crate) memory: Arc<Memory>,
     state: Mutex<State>,
-    /// Told whenever work was added or finished.
+    /// Tells host threads that wait whenever work was finished.
     pub(crate) changed: Condvar,
 }
 
@@ -44,8 +44,8 @@ pub(crate) struct State {
 #[derive(Default)]
 struct HostThread {
     current: usize,
-    /// The driver call it is blocked in.
-    blocked: Option<&'static str>,
+    /// The driver call it is blocked in, and since when.
+    blocked: Option<(&'static str, Instant)>,
 }
 
 impl Context {
@@ -97,7 +97,7 @@ impl Context {
         if !tickets.iter().all(Ticket::is_done) {
             let thread = std::thread::current().id();
             let mut state = self.state();
-            state.threads.entry(thread).or_default().blocked = Some(call);
+            state.threads.entry(thread).or_default().blocked = Some((call, Instant::now()));
             while !tickets.iter().all(Ticket::is_done) {
                 // A ticket of another context is not announced here, hence the limit.
                 state = self
@@ -122,11 +122,13 @@ impl Context {
         self.wait(call, &tickets)
     }
 
-    /// The calls in which host threads are blocked, if all that have the context current are, and there is one.
-    pub(crate) fn everybody_blocked(&self) -> Option<Vec<&'static str>> {
+    /// The calls in which host threads are blocked, if there are any, and all that have the context current have been
+    /// for that long.
+    pub(crate) fn everybody_blocked(&self, long: Duration) -> Option<Vec<&'static str>> {
         let state = self.state();
-        let calls: Vec<_> = state.threads.values().filter_map(|thread| thread.blocked).collect();
-        (!calls.is_empty() && calls.len() == state.threads.len()).then_some(calls)
+        let blocked = state.threads.values().map(|thread| thread.blocked.filter(|(_, since)| since.elapsed() >= long));
+        let calls: Vec<_> = blocked.map(|blocked| blocked.map(|(call, _)| call)).collect::<Option<_>>()?;
+        (!calls.is_empty()).then_some(calls)
     }
 
     /// Ends the context as the last release does: waits for its work, frees what is left, says what that was.

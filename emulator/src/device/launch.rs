@@ -26,7 +26,7 @@ pub(crate) struct KernelLaunch {
     pub(crate) params: Box<[u8]>,
     pub(crate) cooperative: bool,
     pub(crate) cluster: Option<[u32; 3]>,
-    /// Launched to overlap the kernel before it, as far as its `griddepcontrol.wait` allows.
+    /// May overlap the kernel before it, as far as its `griddepcontrol.wait` allows. Here it never does.
     pub(crate) programmatic: bool,
 }
 
@@ -120,6 +120,10 @@ impl KernelLaunch {
             if self.grid.iter().zip(cluster).any(|(grid, cluster)| grid % cluster != 0) {
                 return Err(Code::INVALID_VALUE);
             }
+            // Blocks here do not see each other's shared memory.
+            if size > 1 {
+                return Err(Code::NOT_SUPPORTED);
+            }
         }
         Ok(())
     }
@@ -149,16 +153,22 @@ impl KernelLaunch {
         let result = machine::execute(self, context);
         drop(resident);
         match result {
-            Ok(counters) => {
-                if device.config.counters {
-                    let kernel = self.function.info.name.to_string();
-                    device.record(LaunchRecord { kernel, grid: self.grid, block: self.block, counters });
+            Ok(report) => {
+                if let Some(counters) = report.counters {
+                    device.record(LaunchRecord {
+                        kernel: self.function.info.name.clone(),
+                        grid: self.grid,
+                        block: self.block,
+                        cooperative: self.cooperative,
+                        programmatic: self.programmatic,
+                        counters,
+                    });
                 }
                 Ok(())
             }
             Err(fault) => {
                 let code = Code::new(fault.cuda_code());
-                device.set_fault(fault);
+                device.set_fault(*fault);
                 Err(code)
             }
         }

@@ -47,6 +47,10 @@ pub struct LaunchRecord {
     pub grid: [u32; 3],
     /// Threads per block in x, y, z.
     pub block: [u32; 3],
+    /// Whether all blocks had to be resident at once.
+    pub cooperative: bool,
+    /// Whether it was allowed to overlap the kernel before it in its stream.
+    pub programmatic: bool,
     /// What the launch did, counted exactly.
     pub counters: Counters,
 }

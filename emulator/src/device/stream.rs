@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
 use super::abi::{Handle, Outcome};
@@ -35,6 +35,8 @@ pub(crate) struct Stream {
     done: Arc<AtomicU64>,
     has_worker: bool,
     closed: bool,
+    /// Wakes the stream's worker, and nobody else: launches are short.
+    wake: Arc<Condvar>,
 }
 
 struct Queued {
@@ -65,6 +67,7 @@ impl Stream {
             done: Arc::default(),
             has_worker: false,
             closed: false,
+            wake: Arc::default(),
         }
     }
 
@@ -122,12 +125,11 @@ impl Context {
         let mut state = self.state();
         if let Some(stream) = state.streams.get_mut(&id) {
             stream.closed = true;
+            stream.wake.notify_one();
             if !stream.has_worker {
                 state.streams.remove(&id);
             }
         }
-        drop(state);
-        self.changed.notify_all();
     }
 
     /// Queues work in a stream behind `after`, or adds it to the graph that the stream captures. Returns its place,
@@ -151,6 +153,7 @@ impl Context {
         stream.queued += 1;
         stream.queue.push_back(Queued { after: all, work });
         let ticket = stream.last();
+        stream.wake.notify_one();
         if !stream.has_worker {
             stream.has_worker = true;
             let context = self.clone();
@@ -163,8 +166,6 @@ impl Context {
                 return Err(Code::OUT_OF_MEMORY);
             }
         }
-        drop(state);
-        self.changed.notify_all();
         Ok(Some(ticket))
     }
 
@@ -189,6 +190,10 @@ impl Context {
                     state = self.state();
                     done.fetch_add(1, Ordering::Release);
                     self.changed.notify_all();
+                    // Streams whose next work waits for something may have waited for this.
+                    let others =
+                        state.streams.iter().filter(|&(&other, stream)| other != id && !stream.queue.is_empty());
+                    others.for_each(|(_, stream)| stream.wake.notify_one());
                     continue;
                 }
                 // What it waits for may be another context's, which is not announced here.
@@ -200,7 +205,8 @@ impl Context {
                 state.streams.remove(&id);
                 return;
             }
-            let (guard, waited) = self.changed.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner);
+            let wake = stream.wake.clone();
+            let (guard, waited) = wake.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner);
             state = guard;
             if empty
                 && waited.timed_out()

@@ -1,0 +1,111 @@
+//! What stops a launch, and where it happened.
+
+use std::fmt;
+
+/// Kinds of faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// The launch itself asks for what the kernel or the device does not allow.
+    InvalidLaunch,
+    /// The launch needs more registers, threads or shared memory than a block may have.
+    OutOfResources,
+    /// A cooperative launch whose blocks cannot all be resident.
+    CooperativeTooLarge,
+    /// An access outside every allocation, or outside the space it names.
+    OutOfBounds,
+    /// An access to memory that was freed.
+    UseAfterFree,
+    /// An address that is not a multiple of the access's size.
+    Misaligned,
+    /// A write to read-only memory (parameters, constants).
+    ReadOnly,
+    /// A register that no path has written is read.
+    UninitialisedRegister,
+    /// Memory that nothing has written is read.
+    UninitialisedMemory,
+    /// Lanes of a warp, or warps of a block, disagree about a barrier.
+    DivergentBarrier,
+    /// A `.sync` instruction whose member mask does not hold the executing lane, or a value from an inactive lane.
+    InvalidSync,
+    /// Two conflicting accesses that nothing orders.
+    Race,
+    /// A non-coherent read of data written during the launch.
+    StaleRead,
+    /// Nothing can make progress.
+    Deadlock,
+    /// The step limit was reached.
+    StepLimit,
+    /// `trap`, or an instruction with operands that it does not allow.
+    IllegalInstruction,
+    /// A block ended while copies into or out of its memory were in flight.
+    CopyInFlight,
+}
+
+/// A fault: what, where, and by whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// What happened.
+    pub kind: FaultKind,
+    /// One sentence: what was found, what was needed.
+    pub message: String,
+    /// The kernel.
+    pub kernel: String,
+    /// Line of the PTX text, 1-based; 0 where no instruction is concerned.
+    pub ptx_line: u32,
+    /// File and line of the source, from `.loc` or a `// file:line` comment.
+    pub source: Option<(String, u32)>,
+    /// Block index in the grid.
+    pub block: Option<[u32; 3]>,
+    /// Thread index in its block.
+    pub thread: Option<[u32; 3]>,
+    /// The address concerned.
+    pub address: Option<u64>,
+}
+
+impl Fault {
+    /// The driver's error code for this fault.
+    pub fn cuda_code(&self) -> u32 {
+        match self.kind {
+            FaultKind::InvalidLaunch => 1,
+            FaultKind::OutOfResources => 701,
+            FaultKind::CooperativeTooLarge => 720,
+            FaultKind::OutOfBounds | FaultKind::UseAfterFree => 700,
+            FaultKind::Misaligned => 716,
+            FaultKind::StepLimit | FaultKind::Deadlock => 702,
+            FaultKind::IllegalInstruction => 715,
+            FaultKind::ReadOnly
+            | FaultKind::UninitialisedRegister
+            | FaultKind::UninitialisedMemory
+            | FaultKind::DivergentBarrier
+            | FaultKind::InvalidSync
+            | FaultKind::Race
+            | FaultKind::StaleRead
+            | FaultKind::CopyInFlight => 719,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} in {}", self.kind, self.kernel)?;
+        if self.ptx_line != 0 {
+            write!(f, ", PTX line {}", self.ptx_line)?;
+        }
+        if let Some((file, line)) = &self.source {
+            write!(f, " ({file}:{line})")?;
+        }
+        if let Some([x, y, z]) = self.block {
+            write!(f, ", block ({x}, {y}, {z})")?;
+        }
+        if let Some([x, y, z]) = self.thread {
+            write!(f, ", thread ({x}, {y}, {z})")?;
+        }
+        if let Some(a) = self.address {
+            write!(f, ", address {a:#x}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for Fault {}

@@ -1,0 +1,180 @@
+//! A warp: its registers, and the parts it has split into.
+//!
+//! Lanes that stand at the same instruction form a part. The part that is furthest behind runs, and joins others where
+//! it meets them, so that divergence ends where control flow does; nothing relies on it. Since parts run on their own,
+//! one that spins cannot keep another from what it waits for: after a while the part that waited longest runs.
+
+use super::lanes::Slot;
+
+/// What a part is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Can run.
+    Ready,
+    /// Stands at an instruction that takes turns with other blocks.
+    Turn,
+    /// Stands at an instruction that needs other lanes of the warp.
+    Members,
+    /// Arrived at a barrier of the block.
+    Barrier(u8),
+    /// Sleeps until a time.
+    Sleep(u64),
+}
+
+/// Lanes at the same instruction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) pc: u32,
+    pub(crate) mask: u32,
+    pub(crate) state: State,
+    /// When it last ran.
+    pub(crate) last: u64,
+}
+
+/// A warp.
+pub(crate) struct Warp {
+    pub(crate) id: u32,
+    pub(crate) regs: Box<[Slot]>,
+    pub(crate) preds: Box<[u32]>,
+    /// Lanes that have written each register; only kept for those that some path reads unwritten.
+    pub(crate) set: Vec<u32>,
+    pub(crate) local: Box<[u64]>,
+    pub(crate) parts: Vec<Part>,
+    /// Lanes that have not exited.
+    pub(crate) live: u32,
+    /// Counts picks, for fairness between parts.
+    pub(crate) clock: u64,
+    /// Picks in a row that left another part waiting.
+    pub(crate) waiting: u32,
+    /// State of the generator that picks parts when warps are to be split.
+    pub(crate) random: u64,
+    /// Copies in flight.
+    pub(crate) copies: Vec<super::copy::Pending>,
+}
+
+impl Warp {
+    /// The part to run next, taken out, and the instruction at which another part waits for it.
+    pub(crate) fn pick(&mut self, split: bool, granted: bool, time: u64) -> Option<(Part, u32)> {
+        if self.parts.len() == 1 {
+            let p = self.parts[0];
+            let runs = match p.state {
+                State::Ready => true,
+                State::Turn => granted,
+                State::Sleep(until) => time >= until,
+                _ => false,
+            };
+            if runs {
+                self.parts.clear();
+                return Some((Part { state: State::Ready, ..p }, u32::MAX));
+            }
+            return None;
+        }
+        self.pick_of_many(split, granted, time)
+    }
+
+    /// Puts a part back. One that waits for members joins those that wait at the same place, and tries again.
+    #[inline(always)]
+    pub(crate) fn park(&mut self, mut p: Part) {
+        if p.state == State::Members
+            && let Some(i) = self.parts.iter().position(|q| q.state == State::Members && q.pc == p.pc)
+        {
+            p.mask |= self.parts.swap_remove(i).mask;
+            p.state = State::Ready;
+        }
+        self.parts.push(p);
+    }
+
+    #[cold]
+    fn pick_of_many(&mut self, split: bool, granted: bool, time: u64) -> Option<(Part, u32)> {
+        self.clock += 1;
+        for p in &mut self.parts {
+            if matches!(p.state, State::Sleep(until) if time >= until) {
+                p.state = State::Ready;
+            }
+        }
+        if granted {
+            let i = self.parts.iter().position(|p| p.state == State::Turn)?;
+            let p = self.parts.remove(i);
+            return Some((Part { state: State::Ready, last: self.clock, ..p }, u32::MAX));
+        }
+        let turn = self.parts.iter().any(|p| p.state == State::Turn);
+        let fair = self.waiting >= 16;
+        if turn && !fair {
+            self.waiting += 1;
+            return None;
+        }
+        let ready: Vec<usize> = (0..self.parts.len()).filter(|&i| self.parts[i].state == State::Ready).collect();
+        if split && !ready.is_empty() {
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let i = ready[(self.random >> 33) as usize % ready.len()];
+            let p = self.parts.swap_remove(i);
+            return Some((Part { last: self.clock, ..p }, u32::MAX));
+        }
+        let behind = if fair {
+            self.waiting = 0;
+            ready.iter().copied().min_by_key(|&i| self.parts[i].last)?
+        } else {
+            ready.iter().copied().min_by_key(|&i| self.parts[i].pc)?
+        };
+        let mut p = self.parts.remove(behind);
+        // Join everyone who stands at the same instruction.
+        let mut limit = u32::MAX;
+        self.parts.retain(|q| {
+            let joins = matches!(q.state, State::Ready | State::Members);
+            if joins && q.pc == p.pc {
+                p.mask |= q.mask;
+                return false;
+            }
+            if joins && q.pc > p.pc {
+                limit = limit.min(q.pc);
+            }
+            true
+        });
+        self.waiting += u32::from(self.parts.iter().any(|q| q.state == State::Ready));
+        Some((Part { last: self.clock, ..p }, limit))
+    }
+}
+
+impl Warp {
+    /// One lane of a 32-bit operand.
+    pub(crate) fn lane32(&self, code: &super::inst::Code, r: u32, lane: usize) -> u32 {
+        if r & super::inst::CONST != 0 {
+            code.consts[(r & !super::inst::CONST) as usize].0[lane]
+        } else {
+            self.regs[r as usize].0[lane]
+        }
+    }
+
+    /// One lane of a 64-bit operand.
+    pub(crate) fn lane64(&self, code: &super::inst::Code, r: u32, lane: usize) -> u64 {
+        let slots = if r & super::inst::CONST != 0 { &code.consts[..] } else { &self.regs[..] };
+        let r = (r & !super::inst::CONST) as usize;
+        let slot = &slots[r + lane / 16].0;
+        u64::from(slot[2 * lane % 32]) | u64::from(slot[2 * lane % 32 + 1]) << 32
+    }
+
+    /// One lane of an operand.
+    pub(crate) fn lane(&self, code: &super::inst::Code, r: (u32, super::inst::W), lane: usize) -> u64 {
+        match r.1 {
+            super::inst::W::W32 => u64::from(self.lane32(code, r.0, lane)),
+            super::inst::W::W64 => self.lane64(code, r.0, lane),
+            super::inst::W::Pred => u64::from(self.preds[r.0 as usize] >> lane & 1),
+        }
+    }
+
+    /// Writes one lane.
+    pub(crate) fn set_lane(&mut self, r: u32, w: super::inst::W, lane: usize, v: u64) {
+        match w {
+            super::inst::W::W32 => self.regs[r as usize].0[lane] = v as u32,
+            super::inst::W::W64 => {
+                let slot = &mut self.regs[r as usize + lane / 16].0;
+                slot[2 * lane % 32] = v as u32;
+                slot[2 * lane % 32 + 1] = (v >> 32) as u32;
+            }
+            super::inst::W::Pred => {
+                let p = &mut self.preds[r as usize];
+                *p = *p & !(1 << lane) | (v as u32 & 1) << lane;
+            }
+        }
+    }
+}

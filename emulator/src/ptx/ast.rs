@@ -1,0 +1,123 @@
+//! The syntax tree: what the text says, before anything is decided about it.
+
+use super::types::{Space, Ty};
+use std::rc::Rc;
+
+/// A module's text, read.
+#[derive(Debug, Default)]
+pub(crate) struct Ast {
+    /// `.target sm_NN`.
+    pub(crate) sm: u32,
+    /// `.version`.
+    pub(crate) version: (u32, u32),
+    /// Module-scope variables.
+    pub(crate) vars: Vec<Var>,
+    /// Kernels and functions with a body.
+    pub(crate) functions: Vec<Rc<Function>>,
+    /// Source positions that instructions refer to.
+    pub(crate) sources: Vec<(String, u32)>,
+}
+
+/// One element of an initialiser.
+#[derive(Debug, Clone)]
+pub(crate) enum Init {
+    /// A number.
+    Num(Num),
+    /// The address of a variable plus an offset.
+    Address(String, i64),
+}
+
+/// A literal.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Num {
+    /// An integer, two's complement.
+    Int(u64),
+    /// Bits of an f32.
+    F32(u32),
+    /// A double or a decimal literal.
+    F64(f64),
+}
+
+/// A variable.
+#[derive(Debug, Clone)]
+pub(crate) struct Var {
+    pub(crate) space: Space,
+    pub(crate) ty: Ty,
+    pub(crate) align: u32,
+    pub(crate) name: String,
+    /// Elements; `None` for `.extern .shared x[]`.
+    pub(crate) count: Option<u64>,
+    pub(crate) init: Vec<Init>,
+    pub(crate) external: bool,
+    pub(crate) line: u32,
+}
+
+impl Var {
+    /// Size in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.count.unwrap_or(0).saturating_mul(u64::from(self.ty.bytes()))
+    }
+}
+
+/// A kernel (`.entry`) or a device function (`.func`).
+#[derive(Debug, Clone)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    pub(crate) entry: bool,
+    pub(crate) returns: Vec<Var>,
+    pub(crate) params: Vec<Var>,
+    pub(crate) body: Vec<Stmt>,
+    pub(crate) reqntid: Option<[u32; 3]>,
+    pub(crate) maxntid: Option<[u32; 3]>,
+    pub(crate) cluster: Option<[u32; 3]>,
+    pub(crate) min_ctas: Option<u32>,
+    pub(crate) line: u32,
+}
+
+/// A statement of a body.
+#[derive(Debug, Clone)]
+pub(crate) enum Stmt {
+    Label(String, u32),
+    Inst(Inst),
+    /// `.reg .b32 %r<count>` or one name.
+    Reg {
+        ty: Ty,
+        name: String,
+        count: Option<u32>,
+        line: u32,
+    },
+    Var(Var),
+    Block(Vec<Stmt>),
+    /// `name: .branchtargets a, b;`
+    Targets(String, Vec<String>, u32),
+}
+
+/// An instruction as written.
+#[derive(Debug, Clone)]
+pub(crate) struct Inst {
+    pub(crate) guard: Option<(String, bool)>,
+    pub(crate) op: String,
+    pub(crate) args: Vec<Arg>,
+    pub(crate) line: u32,
+    /// Index into `Ast::sources`, plus one.
+    pub(crate) source: u32,
+}
+
+/// An operand as written.
+#[derive(Debug, Clone)]
+pub(crate) enum Arg {
+    Word(String),
+    Num(Num),
+    /// `!p`
+    Not(String),
+    /// `p|q`
+    Pair(String, String),
+    /// `{a, b}`
+    Vector(Vec<Arg>),
+    /// `[base+offset]`; no base for an absolute address.
+    Address(Option<String>, i64),
+    /// `(a, b)` of a call.
+    List(Vec<Arg>),
+    /// `symbol+offset`
+    Offset(String, i64),
+}

@@ -1,0 +1,37 @@
+//! PTX text to decoded kernels: lexer, parser, decoder. Nothing here executes.
+
+mod ast;
+pub(crate) mod decode;
+mod lexer;
+mod module;
+mod parser;
+pub(crate) mod types;
+
+pub use module::{KernelInfo, Module, ParamInfo};
+
+use std::fmt;
+
+/// Text that is not PTX, or PTX that the emulator does not know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PtxError {
+    /// 1-based line of the text.
+    pub line: u32,
+    /// The token concerned.
+    pub token: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl PtxError {
+    pub(crate) fn new(line: u32, token: impl Into<String>, message: impl Into<String>) -> PtxError {
+        PtxError { line, token: token.into(), message: message.into() }
+    }
+}
+
+impl fmt::Display for PtxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PTX line {}, near `{}`: {}", self.line, self.token, self.message)
+    }
+}
+
+impl std::error::Error for PtxError {}

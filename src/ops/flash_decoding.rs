@@ -1,0 +1,170 @@
+//! One query token of each sequence of a batch against its cache, spread over chunks of the cache.
+
+use super::attention::check_heads;
+use super::check;
+use super::kernels::{Loaded, Ops};
+use super::kv_cache::{CacheShape, KvElement};
+use crate::driver::{DeviceBuffer, GpuTensor, KernelParam, Stream};
+use crate::shape::table::KV_CHUNK;
+use crate::{Error, Result};
+
+/// Query heads that a block works on.
+const HEADS_PER_BLOCK: u32 = 4;
+
+/// Flash decoding for a batch of sequences: their caches, and room for the partial results. The result is that of
+/// incremental attention, to rounding; where there are few heads and long caches, more of the device works on it.
+#[derive(Debug)]
+pub struct FlashDecoding<'a, T: KvElement> {
+    chunk: &'a Loaded,
+    reduce: &'a Loaded,
+    heads: u32,
+    group: u32,
+    shape: CacheShape,
+    max_chunks: u32,
+    k_caches: Vec<&'a GpuTensor<T>>,
+    v_caches: Vec<&'a GpuTensor<T>>,
+    /// `[batch]`: addresses of the caches.
+    k_addresses: DeviceBuffer<u64>,
+    v_addresses: DeviceBuffer<u64>,
+    /// `[batch, heads, max_chunks, head_dim + 2]`.
+    partials: DeviceBuffer<f32>,
+}
+
+impl Ops {
+    /// Prepares flash decoding over caches `[kv_heads, max_seq_len, head_dim]`, one of keys and one of values for each
+    /// sequence, for lengths up to `max_len`. Allocates; running does not.
+    ///
+    /// # Errors
+    /// If the numbers of caches differ or are 0, a cache's length differs, `max_len` is 0 or beyond the caches, a size
+    /// overflows 32 bits, a cache is on another device, or no kernel was baked for the head size.
+    pub fn flash_decoding<'a, T: KvElement>(
+        &'a self,
+        heads: u32,
+        shape: CacheShape,
+        k_caches: &[&'a GpuTensor<T>],
+        v_caches: &[&'a GpuTensor<T>],
+        max_len: u32,
+    ) -> Result<FlashDecoding<'a, T>> {
+        let CacheShape { max_seq_len, head_dim, .. } = shape;
+        let group = check_heads(heads, shape)?;
+        let batch = u32::try_from(k_caches.len()).unwrap_or(u32::MAX);
+        // The least limit of a grid's third dimension.
+        let fits = batch > 0 && batch <= 65535 && v_caches.len() == k_caches.len();
+        check::number("k_caches of flash decoding", batch, fits, || {
+            format!("1 to 65535, and as many as v_caches, {}", v_caches.len())
+        })?;
+        check::number("max_len of flash decoding", max_len, max_len > 0 && max_len <= max_seq_len, || {
+            format!("1 to max_seq_len, {max_seq_len}")
+        })?;
+        for (what, caches) in [("k_cache of flash decoding", k_caches), ("v_cache of flash decoding", v_caches)] {
+            for cache in caches {
+                shape.check(what, cache)?;
+                if cache.device() != self.device() {
+                    let (found, expected) = (cache.device().ordinal(), self.device().ordinal());
+                    return Err(Error::WrongDevice { what, found, expected });
+                }
+            }
+        }
+        let max_chunks = max_len.div_ceil(KV_CHUNK);
+        let dims = [("sequences", batch), ("heads", heads), ("chunks", max_chunks), ("head_dim + 2", head_dim + 2)];
+        let partials = check::elements("partial results of flash decoding", &dims)?;
+        let bake = "FlashDecodingChunk::general(head_dim, ..)";
+        let chunk = self.find_for(T::FLASH, head_dim, &[8, 8, 8, 8, 8, 4, 8, 4, 4, 4], bake)?;
+        let bake = "FlashDecodingReduce::general(head_dim)";
+        let reduce = self.find_for("flash_decoding_reduce", head_dim, &[8, 8, 4, 8, 4], bake)?;
+        let addresses = |caches: &[&GpuTensor<T>]| {
+            let addresses: Vec<u64> = caches.iter().map(|cache| cache.as_ptr().address()).collect();
+            DeviceBuffer::from_host(self.device(), &addresses)
+        };
+        Ok(FlashDecoding {
+            chunk,
+            reduce,
+            heads,
+            group,
+            shape,
+            max_chunks,
+            k_caches: k_caches.to_vec(),
+            v_caches: v_caches.to_vec(),
+            k_addresses: addresses(k_caches)?,
+            v_addresses: addresses(v_caches)?,
+            partials: DeviceBuffer::uninitialized(self.device(), partials as usize)?,
+        })
+    }
+}
+
+impl<T: KvElement> FlashDecoding<'_, T> {
+    /// Positions of a chunk.
+    pub const fn chunk_size(&self) -> u32 {
+        KV_CHUNK
+    }
+
+    /// Chunks of a sequence of `len` positions.
+    pub const fn num_chunks(&self, len: u32) -> u32 {
+        len.div_ceil(KV_CHUNK)
+    }
+
+    /// Enqueues both launches on `stream`: `q` and `out` are `[batch, heads, head_dim]`, `lengths` is `[batch]` in device
+    /// memory. A length of 0 gives zeros; one beyond the cache, or beyond the chunks there is room for, gives zeros and
+    /// sets `error[0]` to 3, which is not touched otherwise.
+    ///
+    /// # Errors
+    /// If a length differs, a tensor is on another device, or one that is written is also another argument.
+    pub fn run(
+        &self,
+        stream: &Stream,
+        q: &GpuTensor<f32>,
+        lengths: &GpuTensor<u32>,
+        out: &GpuTensor<f32>,
+        error: &GpuTensor<u32>,
+    ) -> Result<()> {
+        let FlashDecoding { heads, group, max_chunks, .. } = *self;
+        let CacheShape { kv_heads, max_seq_len, head_dim } = self.shape;
+        let batch = self.k_caches.len() as u32;
+        let rows = [("sequences", batch), ("heads", heads), ("head_dim", head_dim)];
+        check::tensor("q of flash decoding", q, &rows)?;
+        check::tensor("lengths of flash decoding", lengths, &[("sequences", batch)])?;
+        check::tensor("out of flash decoding", out, &rows)?;
+        check::tensor("error word of flash decoding", error, &[("word", 1)])?;
+        let (pq, pk, pv) = (q.as_ptr(), self.k_addresses.as_ptr(), self.v_addresses.as_ptr());
+        let (pl, pp, pe, po) = (lengths.as_ptr(), self.partials.as_ptr(), error.as_ptr(), out.as_ptr());
+        let chunk = [
+            KernelParam::new(&pq),
+            KernelParam::new(&pk),
+            KernelParam::new(&pv),
+            KernelParam::new(&pl),
+            KernelParam::new(&pp),
+            KernelParam::new(&max_chunks),
+            KernelParam::new(&pe),
+            KernelParam::new(&max_seq_len),
+            KernelParam::new(&heads),
+            KernelParam::new(&group),
+        ];
+        let reduce = [
+            KernelParam::new(&pp),
+            KernelParam::new(&pl),
+            KernelParam::new(&max_chunks),
+            KernelParam::new(&po),
+            KernelParam::new(&heads),
+        ];
+        let own = [
+            q.reads("q"),
+            lengths.reads("lengths"),
+            self.k_addresses.reads("k_caches"),
+            self.v_addresses.reads("v_caches"),
+            self.partials.writes("partials"),
+            out.writes("out"),
+            error.writes("error"),
+        ];
+        let caches = self.k_caches.iter().map(|cache| cache.reads("k_cache"));
+        let caches = caches.chain(self.v_caches.iter().map(|cache| cache.reads("v_cache")));
+        let grid = [kv_heads * group.div_ceil(HEADS_PER_BLOCK), max_chunks, batch];
+        stream.enqueue_many(own.into_iter().chain(caches), |stream| {
+            // SAFETY: all tensors have the lengths the kernels take them to have, the addresses are those of the caches
+            // named here, and the kernels check the lengths.
+            unsafe {
+                self.chunk.launch(stream, grid, &chunk)?;
+                self.reduce.launch(stream, [heads, batch, 1], &reduce)
+            }
+        })
+    }
+}

@@ -1,0 +1,41 @@
+//! Checked launches of single kernels, for people who bring their own model.
+//!
+//! [`Ops`] holds the general kernels on one device: sizes are launch parameters, so no model has to be baked. Its methods
+//! take tensors that stay on the device, check every length, and enqueue on the caller's stream; nothing there
+//! synchronises, allocates on the device or loads. Safe code cannot free or rewrite a tensor that a kernel in flight
+//! uses: see [`driver`](crate::driver).
+//!
+//! Outputs are shared references, like cells: a tensor is written in the order of the streams that write it, and a
+//! call refuses to write a tensor that is also another of its arguments.
+//!
+//! ```no_run
+//! use kiln::driver::{Device, Driver, GpuTensor};
+//! use kiln::ops::Ops;
+//!
+//! # fn main() -> kiln::Result<()> {
+//! let device = Device::open(&Driver::load()?, 0)?;
+//! let ops = Ops::open(&device)?;
+//! let stream = device.stream()?;
+//! let x = GpuTensor::from_host(&device, &[1.0f32, 2.0])?;
+//! let y = GpuTensor::from_host(&device, &[10.0f32, 10.0])?;
+//! ops.saxpy(&stream, 3.0, &x, &y)?;
+//! assert_eq!(y.to_host()?, [13.0, 16.0]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod attention;
+mod check;
+mod flash_decoding;
+mod kernels;
+mod kv_cache;
+mod matrix;
+mod norm;
+mod product;
+mod saxpy;
+
+pub use attention::IncrementalAttention;
+pub use flash_decoding::FlashDecoding;
+pub use kernels::Ops;
+pub use kv_cache::{CacheShape, Index, KvElement};
+pub use matrix::Matrix;

@@ -1,0 +1,188 @@
+//! Matrix-vector products, with and without the norm in front.
+
+use kiln_codegen::kernels::FusedRmsNormQ4KGemv;
+use kiln_codegen::ptx::Dim;
+use kiln_shape::TensorType;
+
+use crate::compare::{assert_close_sums, assert_same_bits};
+use crate::quantised::Matrix;
+use crate::random::Random;
+use crate::support::{Arg, Gpu, NULL, every_schedule, gpu};
+
+/// The inputs of a product, and its result in float64.
+struct Case {
+    kernel: FusedRmsNormQ4KGemv,
+    matrix: Matrix,
+    x: Vec<f32>,
+    gamma: Vec<f32>,
+    bias: Vec<f32>,
+    residual: Vec<f32>,
+    eps: f32,
+}
+
+impl Case {
+    fn new(kernel: FusedRmsNormQ4KGemv, k: usize, n: usize, random: &mut Random) -> Case {
+        let matrix = Matrix::random(kernel.weights, n, k, random);
+        // A vector of one sign: the sums that mins and offsets are multiplied with must not cancel.
+        let lift = random.symmetric();
+        let x = random.floats(k, 1.0).into_iter().map(|x| x + lift).collect();
+        let gamma = random.floats(k, 0.5).into_iter().map(|gamma| gamma + 1.0).collect();
+        // Large enough to be seen.
+        let eps = kernel.epsilon.unwrap_or(0.125);
+        Case { kernel, matrix, x, gamma, bias: random.floats(n, 2.0), residual: random.floats(n, 2.0), eps }
+    }
+
+    /// The result in float64, and the magnitudes of its sums.
+    fn expected(&self) -> (Vec<f64>, Vec<f64>) {
+        let x: Vec<f64> = self.x.iter().map(|x| f64::from(*x)).collect();
+        let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+        let inverse = (mean + f64::from(self.eps)).sqrt().recip();
+        let normalised = x.iter().zip(&self.gamma).map(|(x, gamma)| x * inverse * f64::from(*gamma));
+        let x = if self.kernel.norm { normalised.collect() } else { x };
+        let (mut y, mut magnitudes) = (self.matrix.times(&x), self.matrix.magnitudes(&x));
+        for (wanted, addend) in [(self.kernel.bias, &self.bias), (self.kernel.residual, &self.residual)] {
+            for ((y, magnitude), addend) in y.iter_mut().zip(&mut magnitudes).zip(addend).filter(|_| wanted) {
+                *y += f64::from(*addend);
+                *magnitude += f64::from(addend.abs());
+            }
+        }
+        (y, magnitudes)
+    }
+
+    fn run(&self, gpu: &Gpu, grid: u32) -> Vec<f32> {
+        let loaded = gpu.load(self.kernel.clone());
+        let weights = gpu.matrix(&self.matrix);
+        let [x, gamma, bias, residual] = [&self.x, &self.gamma, &self.bias, &self.residual].map(|v| gpu.input(v));
+        let y = gpu.output::<f32>(self.matrix.n);
+        let given = |wanted: bool, arg: Arg| if wanted { arg } else { NULL };
+        let mut args = vec![Arg::from(&weights.data), Arg::from(&weights.plane), Arg::from(&x)];
+        args.push(given(self.kernel.norm, Arg::from(&gamma)));
+        args.push(given(self.kernel.bias, Arg::from(&bias)));
+        args.push(given(self.kernel.residual, Arg::from(&residual)));
+        args.push(Arg::from(&y));
+        if self.kernel.k == Dim::Param {
+            args.push(Arg::from(self.matrix.k as u32));
+        }
+        if self.kernel.n == Dim::Param {
+            args.push(Arg::from(self.matrix.n as u32));
+        }
+        if self.kernel.epsilon.is_none() {
+            args.push(Arg::from(self.eps));
+        }
+        loaded.run([grid, 1, 1], &args);
+        y.read()
+    }
+
+    /// Runs it on grids of 1, 3 and 8 blocks, holds the first to float64 and the others to the first.
+    #[track_caller]
+    fn check(&self, gpu: &Gpu) {
+        let Matrix { ty, n, k, .. } = self.matrix;
+        let dim = if self.kernel.k == Dim::Param { "general" } else { "baked" };
+        let what = format!("{}, {ty}, k {k}, n {n}, {dim}, {gpu}", kiln_codegen::Kernel::name(&self.kernel));
+        let one = self.run(gpu, 1);
+        let (expected, magnitudes) = self.expected();
+        assert_close_sums(&what, &one, &expected, &magnitudes, BOUND);
+        for grid in [3, 8] {
+            assert_same_bits(&format!("{what}, grid {grid}"), &self.run(gpu, grid), &one);
+        }
+    }
+}
+
+/// A few roundings of f32, 6e-8 each; those of a sum in a tree mostly cancel.
+const BOUND: f64 = 4e-7;
+
+#[test]
+fn products_of_every_type_match_float64() {
+    let mut random = Random::fresh();
+    every_schedule(&mut random.clone(), |gpu| {
+        for &ty in TensorType::SUPPORTED {
+            for (k, n) in [(256, 3), (512, 17), (768, 1), (1024, 64), (1536, 17)] {
+                let kernel = FusedRmsNormQ4KGemv::new(k, n).with_weights(ty);
+                Case::new(kernel, k as usize, n as usize, &mut random).check(gpu);
+            }
+        }
+    });
+}
+
+#[test]
+fn the_general_kernel_matches_float64() {
+    let mut random = Random::fresh();
+    every_schedule(&mut random.clone(), |gpu| {
+        for &ty in TensorType::SUPPORTED {
+            let kernel = FusedRmsNormQ4KGemv::general().with_weights(ty);
+            for (k, n) in [(256, 3), (768, 17), (1280, 1)] {
+                Case::new(kernel.clone(), k, n, &mut random).check(gpu);
+            }
+        }
+    });
+}
+
+#[test]
+fn norm_bias_and_residual_come_in_every_combination() {
+    let mut random = Random::fresh();
+    let gpu = gpu();
+    for combination in 0..8 {
+        for general in [false, true] {
+            let mut kernel = match general {
+                false => FusedRmsNormQ4KGemv::new(512, 17).with_epsilon(0.5),
+                true => FusedRmsNormQ4KGemv::general(),
+            };
+            if combination & 1 != 0 {
+                kernel = kernel.without_norm();
+            }
+            if combination & 2 != 0 {
+                kernel = kernel.with_bias();
+            }
+            if combination & 4 != 0 {
+                kernel = kernel.with_residual();
+            }
+            Case::new(kernel, 512, 17, &mut random).check(&gpu);
+        }
+    }
+}
+
+#[test]
+fn many_rows_match_float64() {
+    let mut random = Random::fresh();
+    let gpu = gpu();
+    for ty in [TensorType::Q4_K, TensorType::Q6_K] {
+        let kernel = FusedRmsNormQ4KGemv::new(2048, 257).with_weights(ty);
+        Case::new(kernel, 2048, 257, &mut random).check(&gpu);
+    }
+}
+
+#[test]
+fn wide_rows_match_float64() {
+    let mut random = Random::fresh();
+    let gpu = gpu();
+    for &ty in TensorType::SUPPORTED {
+        // 25600 is staged in three parts, 11008 is 43 super-blocks, 12288 the widest that is staged at once.
+        for (k, n) in [(11008, 3), (12288, 2), (25600, 3)] {
+            let kernel = FusedRmsNormQ4KGemv::new(k, n).with_weights(ty);
+            Case::new(kernel, k as usize, n as usize, &mut random).check(&gpu);
+        }
+        let kernel = FusedRmsNormQ4KGemv::general().with_weights(ty);
+        Case::new(kernel, 25600, 3, &mut random).check(&gpu);
+    }
+}
+
+#[test]
+fn rows_staged_in_parts_take_bias_and_residual_once() {
+    let mut random = Random::fresh();
+    every_schedule(&mut random.clone(), |gpu| {
+        let kernel = FusedRmsNormQ4KGemv::new(12288 + 256, 5).with_bias().with_residual();
+        Case::new(kernel.clone(), 12288 + 256, 5, &mut random).check(gpu);
+        Case::new(kernel.without_norm(), 12288 + 256, 5, &mut random).check(gpu);
+    });
+}
+
+#[test]
+fn sizes_that_no_kernel_takes_are_refused() {
+    use kiln_codegen::{Kernel, Target};
+    let refused = |kernel: FusedRmsNormQ4KGemv| kernel.emit_ptx(Target::DEFAULT[0]).unwrap_err().to_string();
+    assert!(refused(FusedRmsNormQ4KGemv::new(300, 4)).contains("k is 300"));
+    assert!(refused(FusedRmsNormQ4KGemv::new(0, 4)).contains("k is 0"));
+    assert!(refused(FusedRmsNormQ4KGemv::new(49408, 4)).contains("k is 49408"));
+    assert!(refused(FusedRmsNormQ4KGemv::new(256, 0)).contains("n is 0"));
+    assert!(refused(FusedRmsNormQ4KGemv::new(256, 4).with_weights(TensorType::Q5_0)).contains("Q5_0"));
+}

@@ -1,0 +1,24 @@
+//! Every kernel against float64, on the emulator under several schedules with all checks on, or on a GPU with
+//! `KILN_DEVICE=cuda`: odd sizes, fresh random inputs, outputs poisoned before the launch.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/compare.rs"]
+mod compare;
+#[path = "../common/dequantise.rs"]
+mod dequantise;
+#[path = "../common/quantised.rs"]
+mod quantised;
+#[path = "../common/random.rs"]
+mod random;
+
+mod support;
+
+mod attention;
+mod elementwise;
+mod embedding;
+mod gemv;
+mod kv;
+mod norm;
+mod phases;
+mod repack;

@@ -1,0 +1,246 @@
+//! A device per schedule, kernels emitted for it, and buffers that notice what they should not get.
+
+use kiln::driver::{Device, DeviceBuffer, DeviceRepr, Function, KernelParam, LaunchConfig, Module, Stream};
+use kiln_codegen::bake::{self, Descriptor};
+use kiln_codegen::{Kernel, Target};
+use kiln_emulator::DeviceConfig;
+use kiln_shape::TensorRole;
+use kiln_shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET};
+
+use crate::common;
+use crate::quantised::Matrix;
+use crate::random::Random;
+
+/// A device with one way of interleaving warps and blocks.
+pub(crate) struct Gpu {
+    pub(crate) device: Device,
+    stream: Stream,
+    schedule: String,
+}
+
+/// The emulator with blocks and warps in turn.
+pub(crate) fn gpu() -> Gpu {
+    Gpu::new("round robin", DeviceConfig::default())
+}
+
+/// Runs `work` under every schedule; on a GPU once, under its own.
+pub(crate) fn every_schedule(random: &mut Random, mut work: impl FnMut(&Gpu)) {
+    if common::on_gpu() {
+        return work(&gpu());
+    }
+    work(&gpu());
+    for split_warps in [false, true] {
+        let seed = random.next();
+        let schedule = kiln_emulator::Schedule::Random;
+        let config = DeviceConfig { schedule, seed, split_warps, ..DeviceConfig::default() };
+        work(&Gpu::new(&format!("random, seed {seed}, split warps: {split_warps}"), config));
+    }
+    let schedule = kiln_emulator::Schedule::Adversarial;
+    work(&Gpu::new("adversarial", DeviceConfig { schedule, seed: random.next(), ..DeviceConfig::default() }));
+}
+
+/// A kernel that is loaded.
+pub(crate) struct Loaded<'a> {
+    gpu: &'a Gpu,
+    function: Function,
+    descriptor: Descriptor,
+}
+
+impl Gpu {
+    fn new(schedule: &str, config: DeviceConfig) -> Gpu {
+        // Tests run side by side already.
+        let device = common::device_with(DeviceConfig { threads: 1, ..config });
+        let stream = device.stream().expect("a stream");
+        Gpu { device, stream, schedule: schedule.to_owned() }
+    }
+
+    /// Emits a kernel for this device and loads it.
+    pub(crate) fn load(&self, kernel: impl Kernel + 'static) -> Loaded<'_> {
+        let fits = |target: &&Target| target.sm() <= self.device.sm();
+        let target = *Target::ALL.iter().rev().find(fits).expect("a target for the device");
+        let kernels: [Box<dyn Kernel>; 1] = [Box::new(kernel)];
+        let mut emitted = bake::emit(target, None, &kernels).unwrap_or_else(|error| panic!("{error}"));
+        let descriptor = emitted.kernels.remove(0);
+        let module = Module::from_ptx_str(&self.device, &emitted.ptx).unwrap_or_else(|error| panic!("{error}"));
+        Loaded { gpu: self, function: module.function(&descriptor.name).expect("the entry"), descriptor }
+    }
+
+    /// A buffer that a kernel reads, exactly as long as its contents.
+    pub(crate) fn input<T: DeviceRepr>(&self, contents: &[T]) -> DeviceBuffer<T> {
+        DeviceBuffer::from_host(&self.device, contents).expect("device memory")
+    }
+
+    /// A buffer that a kernel writes: NaN of every float type, and behind it what must stay.
+    pub(crate) fn output<T: DeviceRepr>(&self, len: usize) -> Output<T> {
+        self.in_out(&vec![pattern::<T>(0xff); len])
+    }
+
+    /// A buffer that a kernel reads and writes.
+    pub(crate) fn in_out<T: DeviceRepr>(&self, contents: &[T]) -> Output<T> {
+        let mut all = contents.to_vec();
+        all.resize(contents.len() + CANARIES, pattern::<T>(CANARY));
+        Output { buffer: self.input(&all), len: contents.len() }
+    }
+
+    /// A buffer that nobody wrote: the emulator reports what reads it.
+    pub(crate) fn unwritten<T: DeviceRepr>(&self, len: usize) -> DeviceBuffer<T> {
+        DeviceBuffer::uninitialized(&self.device, len).expect("device memory")
+    }
+
+    /// Both parts of a matrix.
+    pub(crate) fn matrix(&self, matrix: &Matrix) -> Weights {
+        let (data, plane) = matrix.planes();
+        Weights { data: self.input(&data), plane: self.input(&plane), ty: matrix.ty.id() }
+    }
+}
+
+/// A matrix on the device.
+pub(crate) struct Weights {
+    pub(crate) data: DeviceBuffer<u8>,
+    pub(crate) plane: DeviceBuffer<u8>,
+    ty: u32,
+}
+
+/// A tensor table, as loaders write it.
+pub(crate) struct Table(Vec<u8>);
+
+impl Table {
+    pub(crate) fn new(layers: u32) -> Table {
+        // What no kernel may follow.
+        Table(vec![0xee; ((MODEL_SLOTS + layers * LAYER_SLOTS) * ENTRY_BYTES) as usize])
+    }
+
+    pub(crate) fn matrix(&mut self, role: TensorRole, layer: u32, weights: &Weights) {
+        self.entry(role, layer, weights.data.as_ptr().address(), weights.plane.as_ptr().address(), weights.ty);
+    }
+
+    pub(crate) fn vector(&mut self, role: TensorRole, layer: u32, vector: &DeviceBuffer<f32>) {
+        self.entry(role, layer, vector.as_ptr().address(), 0, kiln_shape::TensorType::F32.id());
+    }
+
+    fn entry(&mut self, role: TensorRole, layer: u32, data: u64, plane: u64, ty: u32) {
+        let entry = (role.table_index(layer) * ENTRY_BYTES) as usize;
+        let mut put = |at: u32, bytes: &[u8]| {
+            let at = entry + at as usize;
+            self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        put(DATA_OFFSET, &data.to_le_bytes());
+        put(PLANE_OFFSET, &plane.to_le_bytes());
+        put(TYPE_OFFSET, &ty.to_le_bytes());
+    }
+
+    pub(crate) fn upload(&self, gpu: &Gpu) -> DeviceBuffer<u8> {
+        gpu.input(&self.0)
+    }
+}
+
+/// Elements behind an output that must stay as they are.
+const CANARIES: usize = 64;
+const CANARY: u8 = 0xab;
+
+/// The value whose bytes are all `byte`.
+pub(crate) fn pattern<T: DeviceRepr>(byte: u8) -> T {
+    let mut value = std::mem::MaybeUninit::<T>::uninit();
+    // SAFETY: every pattern of bytes is a value of a `DeviceRepr`.
+    unsafe {
+        value.as_mut_ptr().cast::<u8>().write_bytes(byte, size_of::<T>());
+        value.assume_init()
+    }
+}
+
+/// The bytes of a slice.
+fn bytes<T: DeviceRepr>(values: &[T]) -> &[u8] {
+    // SAFETY: a `DeviceRepr` has no padding.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// What a kernel writes.
+pub(crate) struct Output<T: DeviceRepr> {
+    buffer: DeviceBuffer<T>,
+    len: usize,
+}
+
+impl<T: DeviceRepr> Output<T> {
+    /// What is in it now; panics if something was written behind it.
+    #[track_caller]
+    pub(crate) fn read(&self) -> Vec<T> {
+        let mut all = self.buffer.to_host().expect("a copy to the host");
+        let behind = all.split_off(self.len);
+        assert!(bytes(&behind).iter().all(|byte| *byte == CANARY), "written behind the end");
+        all
+    }
+}
+
+/// An argument of a kernel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Arg {
+    U32(u32),
+    F32(f32),
+    Address(u64),
+}
+
+/// An argument for a parameter that is not read.
+pub(crate) const NULL: Arg = Arg::Address(0);
+
+impl From<u32> for Arg {
+    fn from(value: u32) -> Arg {
+        Arg::U32(value)
+    }
+}
+
+impl From<f32> for Arg {
+    fn from(value: f32) -> Arg {
+        Arg::F32(value)
+    }
+}
+
+impl<T: DeviceRepr> From<&DeviceBuffer<T>> for Arg {
+    fn from(buffer: &DeviceBuffer<T>) -> Arg {
+        Arg::Address(buffer.as_ptr().address())
+    }
+}
+
+impl<T: DeviceRepr> From<&Output<T>> for Arg {
+    fn from(output: &Output<T>) -> Arg {
+        (&output.buffer).into()
+    }
+}
+
+impl Loaded<'_> {
+    /// Runs it to its end; panics with what the emulator has to say.
+    #[track_caller]
+    pub(crate) fn run(&self, grid: [u32; 3], args: &[Arg]) {
+        if let Err(what) = self.try_run(grid, args) {
+            panic!("{what}");
+        }
+    }
+
+    /// Runs it; what went wrong, with the schedule.
+    pub(crate) fn try_run(&self, grid: [u32; 3], args: &[Arg]) -> Result<(), String> {
+        let Descriptor { name, block, dynamic_shared, params, .. } = &self.descriptor;
+        let sizes: Vec<u32> = args.iter().map(|arg| if matches!(arg, Arg::Address(_)) { 8 } else { 4 }).collect();
+        assert_eq!(&sizes, params, "arguments of {name}");
+        let config = LaunchConfig::new(grid, [*block, 1, 1]).with_dynamic_shared(*dynamic_shared);
+        let params: Vec<KernelParam<'_>> = args
+            .iter()
+            .map(|arg| match arg {
+                Arg::U32(value) => KernelParam::new(value),
+                Arg::F32(value) => KernelParam::new(value),
+                Arg::Address(value) => KernelParam::new(value),
+            })
+            .collect();
+        let stream = &self.gpu.stream;
+        // SAFETY: the arguments have the parameters' sizes, and the test keeps their buffers until the kernel is done.
+        let done = stream.enqueue([], |stream| unsafe { self.function.launch(stream, &config, &params) });
+        done.and_then(|()| stream.synchronize()).map_err(|error| {
+            let fault = common::fault(&self.gpu.device).unwrap_or_default();
+            format!("{name}, {}: {error}; {fault}", self.gpu.schedule)
+        })
+    }
+}
+
+impl std::fmt::Display for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.schedule)
+    }
+}

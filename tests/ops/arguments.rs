@@ -1,0 +1,253 @@
+//! What does not fit is refused before anything is launched, with what was found and what was expected.
+
+use half::f16;
+use kiln::driver::GpuTensor;
+use kiln::ops::{CacheShape, IncrementalAttention, Index};
+use kiln::shape::TensorType;
+use kiln::{Error, Result};
+
+use crate::common;
+use crate::common::table::calls_of;
+use crate::random::Random;
+use crate::scene::Scene;
+
+fn scene() -> Scene<f16> {
+    Scene::new(4, 2, 64, 9, &mut Random::fresh())
+}
+
+fn tensor(scene: &Scene<f16>, len: usize) -> GpuTensor<f32> {
+    GpuTensor::zeros(&scene.device, len).unwrap()
+}
+
+/// The message of a call that must be refused without a launch.
+#[track_caller]
+fn refused<R: std::fmt::Debug>(call: impl FnOnce() -> Result<R>) -> String {
+    let (result, calls) = calls_of(call);
+    assert!(!calls.contains(&"cuLaunchKernel"), "{calls:?}");
+    result.unwrap_err().to_string()
+}
+
+/// Attention with one argument changed.
+#[track_caller]
+fn attention<'a>(scene: &'a Scene<f16>, change: impl FnOnce(&mut IncrementalAttention<'a, f16>)) -> String {
+    let mut arguments = scene.attention(Index::Value(3));
+    change(&mut arguments);
+    refused(|| scene.ops.incremental_attention_on(&scene.stream, &arguments))
+}
+
+#[track_caller]
+fn holds(message: &str, parts: &[&str]) {
+    assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+}
+
+#[test]
+fn queries_of_another_length_are_refused() {
+    let scene = scene();
+    let q = tensor(&scene, 255);
+    holds(
+        &attention(&scene, |a| a.q = &q),
+        &["q of attention", "255 elements", "256 elements", "4 heads * 64 head_dim"],
+    );
+}
+
+#[test]
+fn results_of_another_length_are_refused() {
+    let scene = scene();
+    let out = tensor(&scene, 257);
+    holds(&attention(&scene, |a| a.out = &out), &["out of attention", "257 elements", "256 elements"]);
+}
+
+#[test]
+fn a_key_cache_of_another_length_is_refused() {
+    let scene = scene();
+    let cache = GpuTensor::zeros(&scene.device, 2 * 9 * 64 - 1).unwrap();
+    let expected = ["k_cache", "1151 elements", "1152 elements", "2 kv_heads * 9 max_seq_len * 64 head_dim"];
+    holds(&attention(&scene, |a| a.k_cache = &cache), &expected);
+    let call = || {
+        let Scene { stream, shape, k, v, v_cache, error, .. } = &scene;
+        scene.ops.kv_cache_scatter(stream, *shape, k, v, &cache, v_cache, Index::Value(0), error)
+    };
+    holds(&refused(call), &expected);
+}
+
+#[test]
+fn a_value_cache_of_another_length_is_refused() {
+    let scene = scene();
+    let cache = GpuTensor::zeros(&scene.device, 2 * 10 * 64).unwrap();
+    holds(&attention(&scene, |a| a.v_cache = &cache), &["v_cache", "1280 elements", "1152 elements"]);
+    let call = || {
+        let Scene { stream, shape, k, v, k_cache, error, .. } = &scene;
+        scene.ops.kv_cache_scatter(stream, *shape, k, v, k_cache, &cache, Index::Value(0), error)
+    };
+    holds(&refused(call), &["v_cache", "1280 elements", "1152 elements"]);
+}
+
+#[test]
+fn a_source_of_another_length_is_refused() {
+    let scene = scene();
+    let source = tensor(&scene, 100);
+    let Scene { stream, shape, k, v, k_cache, v_cache, error, .. } = &scene;
+    let scatter =
+        |k, v| refused(|| scene.ops.kv_cache_scatter(stream, *shape, k, v, k_cache, v_cache, Index::Value(0), error));
+    let expected = ["100 elements", "128 elements", "2 kv_heads * 64 head_dim"];
+    for (message, name) in [(scatter(&source, v), "k of a scatter"), (scatter(k, &source), "v of a scatter")] {
+        holds(&message, &expected);
+        holds(&message, &[name]);
+    }
+}
+
+#[test]
+fn a_length_beyond_the_cache_is_refused() {
+    let scene = scene();
+    let message = attention(&scene, |a| a.length = Index::Value(10));
+    holds(&message, &["length of attention", "found 10", "max_seq_len, 9"]);
+    scene.ops.incremental_attention(&scene.attention(Index::Value(9))).unwrap();
+}
+
+#[test]
+fn a_position_beyond_the_cache_is_refused() {
+    let scene = scene();
+    let message = refused(|| scene.scatter(&scene.stream, Index::Value(9)));
+    holds(&message, &["position of a scatter", "found 9", "max_seq_len, 9"]);
+    scene.scatter(&scene.stream, Index::Value(8)).unwrap();
+}
+
+#[test]
+fn an_index_without_an_element_is_refused() {
+    let scene = scene();
+    let empty = GpuTensor::zeros(&scene.device, 0).unwrap();
+    holds(&attention(&scene, |a| a.length = Index::Device(&empty)), &["length", "found 0", "at least one element"]);
+    let message = refused(|| scene.scatter(&scene.stream, Index::Device(&empty)));
+    holds(&message, &["position", "found 0", "at least one element"]);
+}
+
+#[test]
+fn sizes_beyond_32_bits_are_refused() {
+    let scene = scene();
+    let shape = CacheShape { kv_heads: 2, max_seq_len: 1 << 25, head_dim: 64 };
+    let expected = ["k_cache", "overflows", "2 kv_heads * 33554432 max_seq_len * 64 head_dim", "4294967296"];
+    holds(&attention(&scene, |a| a.shape = shape), &expected);
+    let Scene { stream, k, v, k_cache, v_cache, error, .. } = &scene;
+    let call = || scene.ops.kv_cache_scatter(stream, shape, k, v, k_cache, v_cache, Index::Value(0), error);
+    holds(&refused(call), &expected);
+}
+
+#[test]
+fn a_tensor_of_another_device_is_refused() {
+    if common::on_gpu() {
+        return eprintln!("skipped: needs two devices");
+    }
+    let (scene, other) = (scene(), scene());
+    let wrong = |result: Result<()>| matches!(result, Err(Error::WrongDevice { .. }));
+    let Scene { ops, stream, shape, k, v, k_cache, v_cache, error, .. } = &scene;
+    let mut arguments = scene.attention(Index::Value(3));
+    arguments.v_cache = &other.v_cache;
+    assert!(wrong(ops.incremental_attention_on(stream, &arguments)));
+    assert!(wrong(ops.kv_cache_scatter(stream, *shape, k, v, &other.k_cache, v_cache, Index::Value(0), error)));
+    assert!(wrong(ops.kv_cache_scatter(stream, *shape, k, v, k_cache, v_cache, Index::Device(&other.error), error)));
+    assert!(wrong(ops.saxpy(stream, 1.0, k, &other.k)));
+    assert!(wrong(ops.saxpy(&other.stream, 1.0, k, v)), "a stream of another device");
+    let flash = ops.flash_decoding(4, *shape, &[&other.k_cache], &[v_cache], 9);
+    assert!(matches!(flash, Err(Error::WrongDevice { .. })));
+}
+
+#[test]
+fn an_output_that_is_also_an_input_is_refused() {
+    let scene = scene();
+    let message = attention(&scene, |a| a.out = a.q);
+    holds(&message, &["out and q are the same buffer"]);
+    let Scene { ops, stream, shape, k, v, k_cache, error, .. } = &scene;
+    let same = |call: &dyn Fn() -> Result<()>| matches!(call(), Err(Error::Aliasing { .. }));
+    assert!(same(&|| ops.kv_cache_scatter(stream, *shape, k, v, k_cache, k_cache, Index::Value(0), error)));
+    assert!(same(&|| ops.saxpy(stream, 1.0, k, k)));
+    let length = IncrementalAttention { length: Index::Device(error), ..scene.attention(Index::Value(0)) };
+    assert!(same(&|| ops.incremental_attention_on(stream, &length)), "the error word as length");
+    let w = ops.matrix(TensorType::F32, 256, 256, &vec![0; 256 * 1024]).unwrap();
+    let x = tensor(&scene, 256);
+    assert!(same(&|| ops.gemv(stream, &w, &x, &x)));
+    let gamma = tensor(&scene, 64);
+    assert!(same(&|| ops.per_head_rmsnorm(stream, &x, &gamma, 0.0, &x)));
+}
+
+#[test]
+fn heads_that_do_not_divide_are_refused() {
+    let scene = scene();
+    holds(&attention(&scene, |a| a.heads = 3), &["heads of attention", "found 3", "a multiple of kv_heads, 2"]);
+    holds(&attention(&scene, |a| a.shape.kv_heads = 0), &["heads of attention", "kv_heads, 0"]);
+    holds(&attention(&scene, |a| a.shape.head_dim = 72), &["head_dim", "found 72", "a multiple of 16 up to 256"]);
+}
+
+#[test]
+fn a_head_size_without_a_kernel_names_what_bakes_it() {
+    let scene = Scene::<f16>::new(2, 1, 96, 4, &mut Random::fresh());
+    let setting = ["was not baked", "Bake::kernel(", "::general(head_dim", "Ops::with_kernels"];
+    let message = refused(|| scene.ops.incremental_attention(&scene.attention(Index::Value(1))));
+    holds(&message, &setting);
+    holds(&message, &["incremental_attention_f16_96"]);
+    let (k, v) = (&scene.k_cache, &scene.v_cache);
+    let message = refused(|| scene.ops.flash_decoding(2, scene.shape, &[k], &[v], 4));
+    holds(&message, &setting);
+    let gamma = tensor(&scene, 96);
+    let message = refused(|| scene.ops.per_head_rmsnorm(&scene.stream, &scene.q, &gamma, 0.0, &scene.out));
+    holds(&message, &["per_head_rmsnorm_96"]);
+    holds(&message, &setting);
+}
+
+#[test]
+fn matrices_that_no_kernel_takes_are_refused() {
+    let scene = scene();
+    let matrix = |ty, n, k, bytes: usize| refused(|| scene.ops.matrix(ty, n, k, &vec![0; bytes]));
+    holds(&matrix(TensorType::Q5_0, 1, 256, 176), &["type of a matrix", "Q5_0", "Q4_K, Q6_K"]);
+    holds(&matrix(TensorType::Q8_0, 1, 32, 34), &["columns of a matrix", "32", "a multiple of 256 up to 49152"]);
+    holds(&matrix(TensorType::Q4_K, 1, 49152 + 256, 193 * 144), &["columns of a matrix", "49408"]);
+    holds(&matrix(TensorType::Q4_K, 0, 256, 0), &["rows of a matrix", "found 0"]);
+    holds(&matrix(TensorType::Q4_K, 2, 256, 144), &["bytes of a matrix", "found 144", "288: 2 rows of 256 Q4_K"]);
+}
+
+#[test]
+fn vectors_that_do_not_fit_a_matrix_are_refused() {
+    let scene = scene();
+    let Scene { ops, stream, .. } = &scene;
+    let w = ops.matrix(TensorType::Q4_K, 3, 256, &[0; 3 * 144]).unwrap();
+    let [x, y, other] = [256, 3, 255].map(|len| tensor(&scene, len));
+    holds(&refused(|| ops.gemv(stream, &w, &other, &y)), &["x of a product", "255 elements", "256 columns"]);
+    holds(&refused(|| ops.gemv(stream, &w, &x, &other)), &["y of a product", "255 elements", "3 rows"]);
+    let call = || ops.fused_rmsnorm_gemv(stream, &w, &x, &other, 0.0, &y);
+    holds(&refused(call), &["gamma of a product", "255 elements", "256 columns"]);
+    holds(&refused(|| ops.saxpy(stream, 1.0, &x, &other)), &["y of saxpy", "255 elements", "256 elements"]);
+}
+
+#[test]
+fn heads_that_do_not_fit_gamma_are_refused() {
+    let scene = scene();
+    let [x, gamma, odd] = [256, 64, 60].map(|len| tensor(&scene, len));
+    let norm = |x: &_, gamma: &_, y: &_| refused(|| scene.ops.per_head_rmsnorm(&scene.stream, x, gamma, 0.0, y));
+    holds(&norm(&x, &odd, &x), &["head_dim", "found 60", "a multiple of 32 up to 256"]);
+    let (long, short) = (tensor(&scene, 300), tensor(&scene, 200));
+    holds(&norm(&long, &gamma, &x), &["x of per-head RMS norm", "300 elements", "5 heads * 64 head_dim"]);
+    holds(&norm(&x, &gamma, &short), &["y of per-head RMS norm", "200 elements", "4 heads * 64 head_dim"]);
+}
+
+#[test]
+fn a_batch_that_does_not_fit_is_refused() {
+    let scene = scene();
+    let Scene { ops, stream, shape, k_cache: k, v_cache: v, q, out, error, .. } = &scene;
+    let small = GpuTensor::zeros(&scene.device, 64).unwrap();
+    let flash = |k: &[&GpuTensor<f16>], v: &[&GpuTensor<f16>], max_len| {
+        refused(|| ops.flash_decoding(4, *shape, k, v, max_len).map(drop))
+    };
+    holds(&flash(&[], &[], 9), &["k_caches", "found 0"]);
+    holds(&flash(&[k, k], &[v], 9), &["k_caches", "found 2", "v_caches, 1"]);
+    holds(&flash(&[&small], &[v], 9), &["k_cache of flash decoding", "64 elements", "1152 elements"]);
+    holds(&flash(&[k], &[&small], 9), &["v_cache of flash decoding", "64 elements", "1152 elements"]);
+    holds(&flash(&[k], &[v], 0), &["max_len", "found 0"]);
+    holds(&flash(&[k], &[v], 10), &["max_len", "found 10", "max_seq_len, 9"]);
+    let batch = ops.flash_decoding(4, *shape, &[k, k], &[v, v], 9).unwrap();
+    let [q2, out2] = [512, 512].map(|len| tensor(&scene, len));
+    let [one, two] = [1, 2].map(|len| GpuTensor::<u32>::zeros(&scene.device, len).unwrap());
+    holds(&refused(|| batch.run(stream, q, &two, &out2, error)), &["q of flash decoding", "256 elements", "512"]);
+    holds(&refused(|| batch.run(stream, &q2, &one, &out2, error)), &["lengths", "1 elements", "2 sequences"]);
+    holds(&refused(|| batch.run(stream, &q2, &two, out, error)), &["out of flash decoding", "256 elements", "512"]);
+    holds(&refused(|| batch.run(stream, &q2, &two, &out2, &two)), &["error word", "2 elements"]);
+    holds(&refused(|| batch.run(stream, &q2, &two, &q2, error)), &["same buffer"]);
+}

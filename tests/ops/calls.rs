@@ -1,0 +1,98 @@
+//! Which driver calls a launch makes.
+
+use half::f16;
+use kiln::driver::GpuTensor;
+use kiln::ops::Index;
+
+use crate::common::table::calls_of;
+use crate::random::Random;
+use crate::scene::Scene;
+
+/// What a call that only enqueues must not do: wait, allocate, create, load, or hand text to the driver.
+const FORBIDDEN: &[&str] = &[
+    "cuCtxSynchronize",
+    "cuStreamSynchronize",
+    "cuEventSynchronize",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemcpyHtoD",
+    "cuMemcpyDtoH",
+    "cuMemcpyDtoD",
+    "cuStreamCreate",
+    "cuEventCreate",
+    "cuModuleLoadDataEx",
+    "cuModuleUnload",
+    "cuModuleGetFunction",
+    "cuFuncLoad",
+    "cuFuncSetAttribute",
+];
+
+/// Runs `work`, which enqueues `launches` kernels and does nothing else of note.
+#[track_caller]
+fn only_enqueues<R>(launches: usize, work: impl FnOnce() -> kiln::Result<R>) -> R {
+    let (result, calls) = calls_of(work);
+    assert!(calls.iter().all(|call| !FORBIDDEN.contains(call)), "{calls:?}");
+    assert_eq!(calls.iter().filter(|call| **call == "cuLaunchKernel").count(), launches, "{calls:?}");
+    result.unwrap()
+}
+
+fn scene() -> Scene<f16> {
+    Scene::new(4, 2, 64, 200, &mut Random::fresh())
+}
+
+#[test]
+fn scatter_and_attention_on_a_stream_only_enqueue() {
+    let scene = scene();
+    let length = GpuTensor::from_host(&scene.device, &[5u32]).unwrap();
+    for index in [Index::Value(5), Index::Device(&length)] {
+        only_enqueues(1, || scene.scatter(&scene.stream, index));
+        only_enqueues(1, || scene.ops.incremental_attention_on(&scene.stream, &scene.attention(index)));
+    }
+}
+
+#[test]
+fn attention_with_an_event_only_enqueues() {
+    let scene = scene();
+    for _ in 0..20 {
+        let work = || scene.ops.incremental_attention_event(&scene.stream, &scene.attention(Index::Value(5)));
+        only_enqueues(1, work).synchronize().unwrap();
+    }
+}
+
+#[test]
+fn flash_decoding_only_enqueues() {
+    let scene = scene();
+    let Scene { ops, stream, shape, k_cache, v_cache, q, out, error, .. } = &scene;
+    let flash = ops.flash_decoding(4, *shape, &[k_cache], &[v_cache], 200).unwrap();
+    let lengths = GpuTensor::from_host(&scene.device, &[200u32]).unwrap();
+    only_enqueues(2, || flash.run(stream, q, &lengths, out, error));
+}
+
+#[test]
+fn the_others_only_enqueue() {
+    let scene = scene();
+    let Scene { ops, stream, q, .. } = &scene;
+    let w = ops.matrix(kiln::shape::TensorType::Q8_0, 3, 256, &[0; 3 * 8 * 34]).unwrap();
+    let [y, gamma, normed] = [3, 64, 256].map(|len| GpuTensor::zeros(&scene.device, len).unwrap());
+    only_enqueues(1, || ops.gemv(stream, &w, q, &y));
+    only_enqueues(1, || ops.fused_rmsnorm_gemv(stream, &w, q, &normed, 0.5, &y));
+    only_enqueues(1, || ops.per_head_rmsnorm(stream, q, &gamma, 0.5, &normed));
+    only_enqueues(1, || ops.saxpy(stream, 0.5, q, &normed));
+}
+
+#[test]
+fn blocking_attention_synchronises_once() {
+    let scene = scene();
+    let (result, calls) = calls_of(|| scene.ops.incremental_attention(&scene.attention(Index::Value(5))));
+    result.unwrap();
+    let waits = calls.iter().filter(|call| call.ends_with("Synchronize")).count();
+    assert_eq!(waits, 1, "{calls:?}");
+    assert!(
+        calls.iter().filter(|call| !call.ends_with("Synchronize")).all(|call| !FORBIDDEN.contains(call)),
+        "{calls:?}"
+    );
+    // Done already: reading waits for nothing but its own copy.
+    assert!(scene.out.to_host().unwrap().iter().all(|x| x.is_finite()));
+}

@@ -1,0 +1,18 @@
+//! Checked launches: right against float64, refusing what does not fit, and leaving nothing in flight unguarded.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/compare.rs"]
+mod compare;
+#[path = "../common/dequantise.rs"]
+mod dequantise;
+#[path = "../common/quantised.rs"]
+mod quantised;
+#[path = "../common/random.rs"]
+mod random;
+
+mod arguments;
+mod calls;
+mod in_flight;
+mod results;
+mod scene;
