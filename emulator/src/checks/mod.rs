@@ -278,7 +278,16 @@ impl Cpu<'_> {
 
     #[cold]
     #[allow(clippy::too_many_arguments)]
-    fn race(&self, c: &Conflict, access: &Access, address: u64, shared: bool, _: &Warp, lane: usize, at: &At) -> Box<Fault> {
+    fn race(
+        &self,
+        c: &Conflict,
+        access: &Access,
+        address: u64,
+        shared: bool,
+        _: &Warp,
+        lane: usize,
+        at: &At,
+    ) -> Box<Fault> {
         let verb = |write: bool| if write { "write" } else { "read" };
         let old = c.earlier;
         let [gx, gy, _] = self.cx.launch.grid;

@@ -137,7 +137,10 @@ impl Cell {
             self.read.store(0, Ordering::Relaxed);
         } else if r != me {
             // Of readers that are not ordered, one is kept; which one differs from cell to cell.
-            let keep = r.is_some() && r.clock() == IN_FLIGHT || r.is_some() && me.clock() != IN_FLIGHT && (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
+            let keep = r.is_some() && r.clock() == IN_FLIGHT
+                || r.is_some()
+                    && me.clock() != IN_FLIGHT
+                    && (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
             if !keep || fine(r, me, vc) {
                 self.read.store(me.0, Ordering::Relaxed);
             }
@@ -194,7 +197,10 @@ impl GlobalShadow {
 
     #[cold]
     fn make(slot: &AtomicPtr<Page>) -> &Page {
-        let page = Box::new(Page { launch: AtomicU32::new(0), cells: [const { Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) } }; 1024] });
+        let page = Box::new(Page {
+            launch: AtomicU32::new(0),
+            cells: [const { Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) } }; 1024],
+        });
         let new = Box::into_raw(page);
         match slot.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: just made, and now owned by the shadow.

@@ -143,7 +143,15 @@ impl Cpu<'_> {
     }
 
     /// Runs an operation on an mbarrier, lane after lane.
-    pub(crate) fn mbarrier(&mut self, common: &mut Common, warp: &mut Warp, op: &MbarrierOp, m: u32, all: u32, at: &At) -> Exec<Next> {
+    pub(crate) fn mbarrier(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        op: &MbarrierOp,
+        m: u32,
+        all: u32,
+        at: &At,
+    ) -> Exec<Next> {
         let init = op.kind == MbarrierKind::Init;
         let addr = self.mbarrier_offsets(common, warp, &op.address, op.space, init, m, at)?;
         let code = self.cx.code;
@@ -178,7 +186,8 @@ impl Cpu<'_> {
                 MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop => {
                     let n = if op.kind == MbarrierKind::Arrive { value as u32 } else { 1 };
                     if n == 0 || n > b.pending {
-                        let message = format!("{n} arrivals at an mbarrier whose phase {} lacks only {}", b.phase, b.pending);
+                        let message =
+                            format!("{n} arrivals at an mbarrier whose phase {} lacks only {}", b.phase, b.pending);
                         return Err(self.fault(FaultKind::InvalidSync, at, Some(l), message));
                     }
                     if op.kind == MbarrierKind::ArriveExpect {
