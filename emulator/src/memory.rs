@@ -255,8 +255,15 @@ impl Memory {
         // The offset within a page is kept, so that alignment means the same on both sides.
         let base = inner.next.next_multiple_of(4096) + host as u64 % 4096;
         inner.next = (base + bytes).next_multiple_of(4096) + GUARD;
-        let allocation =
-            Allocation { base, size: bytes, data: host, layout: None, written: None, assumed: false.into(), shadow: Default::default() };
+        let allocation = Allocation {
+            base,
+            size: bytes,
+            data: host,
+            layout: None,
+            written: None,
+            assumed: false.into(),
+            shadow: Default::default(),
+        };
         self.change(|t| t.live.push(Arc::new(allocation)));
         base
     }

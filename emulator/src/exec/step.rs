@@ -399,7 +399,13 @@ impl Cpu<'_> {
                             }
                             part.mask = all & !m;
                             pc += 1;
-                            warp.parts.push(Part { pc: *target, mask: m, state: State::Ready, last: part.last, pieces: 0 });
+                            warp.parts.push(Part {
+                                pc: *target,
+                                mask: m,
+                                state: State::Ready,
+                                last: part.last,
+                                pieces: 0,
+                            });
                             park!(State::Ready);
                             break 'part;
                         }
