@@ -96,7 +96,16 @@ pub(crate) fn land_one(cpu: &mut Cpu<'_>, common: &mut Common, barrier: u64) {
     };
     let copy = common.bulk.remove(i);
     write_shared(common, copy.dst, &copy.data);
-    crate::checks::landed_shared(common, copy.dst, copy.data.len() as u64, copy.warp, copy.lane, copy.clock, copy.pc);
+    crate::checks::landed_shared(
+        common,
+        copy.dst,
+        copy.data.len() as u64,
+        copy.warp,
+        copy.lane,
+        copy.clock,
+        copy.pc,
+        true,
+    );
     if let Some(b) = common.mbarriers.get_mut(&barrier) {
         b.bytes_arrived(copy.data.len() as i64, copy.told);
     }
@@ -279,7 +288,7 @@ impl Cpu<'_> {
             match &mut p.kind {
                 Kind::Shared { dst, data } => {
                     write_shared(common, *dst, data);
-                    crate::checks::landed_shared(common, *dst, data.len() as u64, warp.id, p.lane, clock, p.pc);
+                    crate::checks::landed_shared(common, *dst, data.len() as u64, warp.id, p.lane, clock, p.pc, false);
                 }
                 Kind::Device { src, bytes, to, offset, read: done } => {
                     if !*done {

@@ -53,6 +53,8 @@ pub(crate) struct Mbarrier {
     tx: i64,
     phase: u32,
     /// What those that arrived in this phase know, and in the last one.
+    /// Who initialised it: warp, lane, clock.
+    init: (u32, u32, u32),
     arriving: Option<Arc<crate::checks::Vc>>,
     pub(crate) passed: Option<Arc<crate::checks::Vc>>,
 }
@@ -153,6 +155,7 @@ impl Cpu<'_> {
         at: &At,
     ) -> Exec<Next> {
         let init = op.kind == MbarrierKind::Init;
+        let clock = crate::checks::clock(common, warp.id);
         let addr = self.mbarrier_offsets(common, warp, &op.address, op.space, init, m, at)?;
         let code = self.cx.code;
         let mut waits = false;
@@ -164,7 +167,9 @@ impl Cpu<'_> {
                     return Err(self.fault(FaultKind::IllegalInstruction, at, Some(l), message));
                 }
                 let value = value as u32;
-                common.mbarriers.insert(addr[l], Mbarrier { expected: value, pending: value, ..Default::default() });
+                let init = (warp.id, l as u32, clock);
+                let b = Mbarrier { expected: value, pending: value, init, ..Default::default() };
+                common.mbarriers.insert(addr[l], b);
                 continue;
             }
             let vc = match op.kind {
@@ -178,6 +183,14 @@ impl Cpu<'_> {
                 f.address = Some(addr[l]);
                 return Err(f);
             };
+            let by = b.init;
+            if !crate::checks::knows(common, warp.id, l, by) {
+                let message = "the initialisation of this mbarrier by another thread is not ordered before this use: a barrier of the block between them is missing";
+                let mut f = self.fault(FaultKind::Race, at, Some(l), message);
+                f.address = Some(addr[l]);
+                return Err(f);
+            }
+            let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
             let token = u64::from(b.phase) | u64::from(b.pending) << 32;
             match op.kind {
                 MbarrierKind::Invalidate => {
