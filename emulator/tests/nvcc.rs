@@ -1,6 +1,8 @@
 //! Programs compiled by NVIDIA's own compiler (`nvcc/programs.cu`, by `nvcc/make.sh`) give what CUDA says they give, for
 //! every target and under several schedules, with all checks on.
 
+#![allow(clippy::needless_range_loop)]
+
 mod common;
 
 use common::Rig;
