@@ -186,7 +186,7 @@ fn allocations_while_it_is_resident_change_nothing() {
     let before = session.work().launches;
     let mut generation = session.generate(at_most(all.len()));
     let mut made = Vec::new();
-    while let Some(token) = generation.next() {
+    for token in generation.by_ref() {
         made.push(token.expect("no fault"));
         if made.len() % 4 == 1 {
             let buffer = DeviceBuffer::from_host(model.device(), &[made.len() as u32]).expect("an allocation");
