@@ -69,6 +69,7 @@ impl Builder {
                 shared: Vec::new(),
                 dynamic_shared: Some(0),
                 uses_dynamic: false,
+                target_specific: false,
                 body: Vec::new(),
                 source: Location::caller(),
             },
@@ -81,8 +82,10 @@ impl Builder {
         }
     }
 
-    /// What the kernel is built for.
-    pub fn target(&self) -> Target {
+    /// What the kernel is built for. A kernel that asks is built for each target anew; one that does not is the same
+    /// text for all.
+    pub fn target(&mut self) -> Target {
+        self.function.target_specific = true;
         self.target
     }
 

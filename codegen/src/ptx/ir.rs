@@ -244,6 +244,8 @@ pub struct Function {
     /// Bytes of dynamic shared memory where the size is known, 0 for none.
     pub(crate) dynamic_shared: Option<u32>,
     pub(crate) uses_dynamic: bool,
+    /// Whether the kernel looked at its target.
+    pub(crate) target_specific: bool,
     pub(crate) body: Vec<Node>,
     pub(crate) source: Source,
 }

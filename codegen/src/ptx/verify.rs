@@ -20,15 +20,32 @@ pub(crate) struct Verified {
     pub(crate) uniformity: uniform::Map,
     /// The least PTX version the instructions need.
     pub(crate) version: (u32, u32),
+    /// The instruction that needs the newest compute capability, if one needs more than every target has.
+    needs: Option<(u32, String, Source)>,
 }
 
 /// Checks `function` for `target`.
 pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
     let fault = |what: String, source: Source| Err(Error::Kernel { kernel: function.name.clone(), what, source });
+    shared_memory(function, target)?;
     if function.block < 32 || function.block > 1024 || !function.block.is_multiple_of(32) {
         let what = format!("a block of {} threads: needs whole warps, 32 to 1024 threads", function.block);
         return fault(what, function.source);
     }
+    let uniformity = uniform::of(function);
+    let mut check =
+        Check { uniformity: &uniformity, defined: HashSet::new(), version: (6, 3), needs: None, target, problem: None };
+    check.nodes(&function.body, Uniformity::Block, None);
+    if let Some((what, source)) = check.problem {
+        return fault(what, source);
+    }
+    let (version, needs) = (check.version, check.needs);
+    Ok(Verified { uniformity, version, needs })
+}
+
+/// Rule 4.
+fn shared_memory(function: &Function, target: Target) -> Result<()> {
+    let fault = |what: String, source: Source| Err(Error::Kernel { kernel: function.name.clone(), what, source });
     let (stat, dynamic) = (function.static_shared(), function.dynamic_shared().unwrap_or(0));
     if stat > 48 << 10 {
         let what = format!("{stat} bytes of static shared memory: at most 49152, take dynamic shared memory instead");
@@ -39,20 +56,27 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
         let what = format!("{stat} + {dynamic} bytes of shared memory: {target} has {limit} per block");
         return fault(what, function.source);
     }
-    let uniformity = uniform::of(function);
-    let mut check = Check { uniformity: &uniformity, defined: HashSet::new(), version: (6, 3), target, problem: None };
-    check.nodes(&function.body, Uniformity::Block, None);
-    if let Some((what, source)) = check.problem {
-        return fault(what, source);
+    Ok(())
+}
+
+/// Checks a function that was verified for one target, and did not look at it, for another: rules 4 and 7.
+pub(crate) fn fits(function: &Function, verified: &Verified, target: Target) -> Result<()> {
+    shared_memory(function, target)?;
+    match &verified.needs {
+        Some((sm, mnemonic, source)) if *sm > target.sm() => Err(Error::Kernel {
+            kernel: function.name.clone(),
+            what: format!("{mnemonic} needs sm_{sm}: {target} lacks it"),
+            source,
+        }),
+        _ => Ok(()),
     }
-    let version = check.version;
-    Ok(Verified { uniformity, version })
 }
 
 struct Check<'a> {
     uniformity: &'a uniform::Map,
     defined: HashSet<Reg>,
     version: (u32, u32),
+    needs: Option<(u32, String, Source)>,
     target: Target,
     problem: Option<(String, Source)>,
 }
@@ -140,6 +164,9 @@ impl Check<'_> {
         self.alignment(inst);
         let (version, sm) = require::of(&inst.mnemonic);
         self.version = self.version.max(version);
+        if sm > self.needs.as_ref().map_or(75, |needs| needs.0) {
+            self.needs = Some((sm, inst.mnemonic.clone(), source));
+        }
         if sm > self.target.sm() {
             self.complain(format!("{} needs sm_{sm}: {} lacks it", inst.mnemonic, self.target), source);
         }
