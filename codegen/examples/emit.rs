@@ -10,14 +10,19 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 Prints the PTX that a build bakes.
 
-  emit --model MODEL --target TARGET [--path PATH] [--kernel NAME]   a model's decoder, or one kernel of it
+  emit --model MODEL --target TARGET [--path PATH] [--kernel NAME]   a model's decoder, or one kernel of it; PATH is
+                                                                     stream unless given
   emit --general --target TARGET [--kernel NAME]                     the kernels that belong to no model
   emit --all DIR [--model MODEL]... [--target TARGET]...             everything, a file for each module
   emit --list                                                        models, targets, paths, kernels
 ";
 
-/// Decoder paths by name. `stream` is what `--path` means when it is left out.
-const PATHS: &[(&str, DecoderPath)] = &[("stream", DecoderPath::Stream)];
+const fn path_name(path: DecoderPath) -> &'static str {
+    match path {
+        DecoderPath::Stream => "stream",
+        DecoderPath::Persistent => "persistent",
+    }
+}
 
 fn main() -> ExitCode {
     let done = Request::parse(std::env::args().skip(1)).and_then(|request| request.run());
@@ -35,7 +40,7 @@ fn main() -> ExitCode {
 struct Request {
     models: Vec<&'static Preset>,
     targets: Vec<Target>,
-    path: Option<(&'static str, DecoderPath)>,
+    path: Option<DecoderPath>,
     kernel: Option<String>,
     all: Option<PathBuf>,
     general: bool,
@@ -86,7 +91,7 @@ impl Request {
         };
         let (path, kernels) = match (self.models.as_slice(), self.general) {
             (&[model], false) => {
-                let (_, path) = self.path.unwrap_or(PATHS[0]);
+                let path = self.path.unwrap_or(DecoderPath::Stream);
                 (Some(path), bake::decoder(model.shape, TensorType::SUPPORTED, path))
             }
             ([], true) => (None, bake::general()),
@@ -118,11 +123,11 @@ impl Request {
         std::fs::create_dir_all(folder).map_err(at)?;
         for target in targets {
             for model in &models {
-                for (name, path) in PATHS {
-                    let kernels = bake::decoder(model.shape, TensorType::SUPPORTED, *path);
-                    let module = bake::emit(target, Some(*path), &kernels)
+                for path in DecoderPath::ALL {
+                    let kernels = bake::decoder(model.shape, TensorType::SUPPORTED, path);
+                    let module = bake::emit(target, Some(path), &kernels)
                         .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
-                    let file = format!("{}.{target}.{name}.ptx", model.feature);
+                    let file = format!("{}.{target}.{}.ptx", model.feature, path_name(path));
                     std::fs::write(folder.join(file), module.ptx).map_err(at)?;
                 }
             }
@@ -140,11 +145,11 @@ fn model(name: &str) -> Result<&'static Preset, String> {
     })
 }
 
-fn path(name: &str) -> Result<(&'static str, DecoderPath), String> {
-    PATHS.iter().copied().find(|(known, _)| *known == name).ok_or_else(|| {
-        let known: Vec<&str> = PATHS.iter().map(|(known, _)| *known).collect();
-        format!("unknown path {name:?}: use one of {}", known.join(", "))
-    })
+fn path(name: &str) -> Result<DecoderPath, String> {
+    DecoderPath::ALL
+        .into_iter()
+        .find(|path| path_name(*path) == name)
+        .ok_or_else(|| format!("unknown path {name:?}: use one of {}", DecoderPath::ALL.map(path_name).join(", ")))
 }
 
 fn list() -> String {
@@ -155,9 +160,9 @@ fn list() -> String {
     let targets: Vec<String> = Target::ALL.iter().map(Target::to_string).collect();
     text += &format!("targets\n  {}\n", targets.join(" "));
     let any = presets::PRESETS[0].shape;
-    for (name, path) in PATHS {
-        text += &format!("kernels of path {name}\n");
-        for kernel in bake::decoder(any, TensorType::SUPPORTED, *path) {
+    for path in DecoderPath::ALL {
+        text += &format!("kernels of path {}\n", path_name(path));
+        for kernel in bake::decoder(any, TensorType::SUPPORTED, path) {
             text += &format!("  {}\n", kernel.name());
         }
     }

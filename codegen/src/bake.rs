@@ -69,20 +69,51 @@ pub struct EmittedModule {
 /// # Errors
 /// If a kernel cannot be built for `target`.
 pub fn emit(target: Target, path: Option<DecoderPath>, kernels: &[Box<dyn Kernel>]) -> Result<EmittedModule> {
+    let module = build(target, kernels)?;
+    Ok(EmittedModule { target, path, ptx: module.ptx(), kernels: descriptors(&module, kernels) })
+}
+
+/// Emits `kernels` as a module for each of `targets`. Kernels that do not look at their target are built once.
+///
+/// # Errors
+/// If a kernel cannot be built for one of the targets.
+pub fn emit_for(
+    targets: &[Target],
+    path: Option<DecoderPath>,
+    kernels: &[Box<dyn Kernel>],
+) -> Result<Vec<EmittedModule>> {
+    let Some(first) = targets.first() else {
+        return Ok(Vec::new());
+    };
+    let module = build(*first, kernels)?;
+    let Some(texts) = module.ptx_for(targets)? else {
+        return targets.iter().map(|target| emit(*target, path, kernels)).collect();
+    };
+    let kernels = descriptors(&module, kernels);
+    let emitted = targets.iter().zip(texts);
+    Ok(emitted.map(|(target, ptx)| EmittedModule { target: *target, path, ptx, kernels: kernels.clone() }).collect())
+}
+
+fn build(target: Target, kernels: &[Box<dyn Kernel>]) -> Result<Module> {
     let mut module = Module::new(target);
     for kernel in kernels {
         kernels::add(&mut module, kernel.as_ref())?;
     }
-    let descriptors = module.functions().zip(kernels).map(|(function, kernel)| Descriptor {
-        name: function.name().to_owned(),
-        block: function.block(),
-        grid: kernel.grid(),
-        static_shared: function.static_shared(),
-        dynamic_shared: function.dynamic_shared().unwrap_or(0),
-        params: function.params().iter().map(|param| param.bytes).collect(),
-    });
-    let kernels = descriptors.collect();
-    Ok(EmittedModule { target, path, ptx: module.ptx(), kernels })
+    Ok(module)
+}
+
+fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> {
+    let functions = module.functions().zip(kernels);
+    functions
+        .map(|(function, kernel)| Descriptor {
+            name: function.name().to_owned(),
+            block: function.block(),
+            grid: kernel.grid(),
+            static_shared: function.static_shared(),
+            dynamic_shared: function.dynamic_shared().unwrap_or(0),
+            params: function.params().iter().map(|param| param.bytes).collect(),
+        })
+        .collect()
 }
 
 /// The kernels of a decoder path for a model.
@@ -218,16 +249,15 @@ impl Bake {
         let mut statics = Vec::new();
         for (name, shape, types) in &self.models {
             let mut modules = Vec::new();
-            for (target, path) in targets.iter().flat_map(|target| DecoderPath::ALL.map(|path| (target, path))) {
-                let emitted = emit(*target, Some(path), &decoder(*shape, types, path))
+            for path in DecoderPath::ALL {
+                let emitted = emit_for(&targets, Some(path), &decoder(*shape, types, path))
                     .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
-                modules.push(emitted);
+                modules.extend(emitted);
             }
             statics.push(source.model(name, shape, types, modules));
         }
         source.all_models(&statics);
-        let modules: Result<Vec<_>> = targets.iter().map(|target| emit(*target, None, &self.kernels)).collect();
-        source.kernels(modules?);
+        source.kernels(emit_for(&targets, None, &self.kernels)?);
         let Source { text, mut files, .. } = source;
         files.push(("kiln_baked.rs".to_owned(), text));
         for (name, text) in files {

@@ -190,6 +190,7 @@ pub(crate) fn run_watched(
         warps: (threads as u32).div_ceil(32),
         shared: shared as u32,
         params,
+        checks: crate::checks::LaunchChecks::new(),
         watched: config.counters || config.checks.racecheck || config.checks.initcheck,
         free: !code.takes_turns || blocks == 1,
     };

@@ -6,7 +6,7 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// The first device address.
@@ -78,6 +78,8 @@ pub(crate) struct Allocation {
     layout: Option<Layout>,
     /// One bit a byte: written by something. Absent for memory of the host, which counts as written.
     pub(crate) written: Option<Box<[AtomicU8]>>,
+    /// Written by a launch that kept no account of it: everything counts as written.
+    pub(crate) assumed: AtomicBool,
     /// Race-check state, made on first use.
     pub(crate) shadow: std::sync::OnceLock<crate::checks::GlobalShadow>,
 }
@@ -106,6 +108,9 @@ impl Allocation {
     #[inline]
     pub(crate) fn mark(&self, offset: u64, bytes: u64) {
         let Some(map) = &self.written else { return };
+        if self.assumed.load(Ordering::Relaxed) {
+            return;
+        }
         let (mut i, end) = (offset as usize, (offset + bytes) as usize);
         while i < end {
             if i % 8 == 0 && end - i >= 8 {
@@ -126,6 +131,9 @@ impl Allocation {
     #[inline]
     pub(crate) fn is_written(&self, offset: u64, bytes: u64) -> bool {
         let Some(map) = &self.written else { return true };
+        if self.assumed.load(Ordering::Relaxed) {
+            return true;
+        }
         let bits = (((1u16 << bytes) - 1) << (offset % 8)) as u8;
         map[(offset / 8) as usize].load(Ordering::Relaxed) & bits == bits
     }
@@ -230,6 +238,7 @@ impl Memory {
             data,
             layout: Some(layout),
             written: Some(written),
+            assumed: false.into(),
             shadow: Default::default(),
         };
         self.change(|t| t.live.push(Arc::new(allocation)));
@@ -246,8 +255,15 @@ impl Memory {
         // The offset within a page is kept, so that alignment means the same on both sides.
         let base = inner.next.next_multiple_of(4096) + host as u64 % 4096;
         inner.next = (base + bytes).next_multiple_of(4096) + GUARD;
-        let allocation =
-            Allocation { base, size: bytes, data: host, layout: None, written: None, shadow: Default::default() };
+        let allocation = Allocation {
+            base,
+            size: bytes,
+            data: host,
+            layout: None,
+            written: None,
+            assumed: false.into(),
+            shadow: Default::default(),
+        };
         self.change(|t| t.live.push(Arc::new(allocation)));
         base
     }

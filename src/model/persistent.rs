@@ -232,7 +232,7 @@ impl PersistentPath {
             } else {
                 std::thread::yield_now();
             }
-            if looked.elapsed() > Duration::from_micros(200) {
+            if looked.elapsed() > Duration::from_millis(5) {
                 self.work.other_calls += 1;
                 if !self.post.is_running()? {
                     // It may have answered just before it left.

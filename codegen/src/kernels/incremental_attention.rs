@@ -110,6 +110,8 @@ impl Kernel for IncrementalAttention {
     }
 
     fn build(&self, b: &mut Builder) {
+        // Wide groups hold many sums: up to 128 registers instead of spills.
+        b.blocks_per_sm(2);
         let q = b.param::<Global<F32>>("q"); // [heads, head_dim]
         let (cache, capacity) = if self.chunked {
             let table = b.param::<Global<U64>>("chunks"); // addresses of the cache's chunks

@@ -60,7 +60,25 @@ impl Module {
 
     /// The module's PTX.
     pub fn ptx(&self) -> String {
-        print::module(self.target, &self.kernels)
+        print::module(self.target, &print::body(&self.kernels))
+    }
+
+    /// The module's PTX for each of `targets`. `None` if a kernel looked at its target, and so has to be
+    /// built for each.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if a kernel does not fit one of the targets.
+    pub fn ptx_for(&self, targets: &[Target]) -> Result<Option<Vec<String>>> {
+        if self.kernels.iter().any(|(function, _)| function.target_specific) {
+            return Ok(None);
+        }
+        let body = print::body(&self.kernels);
+        let mut texts = Vec::with_capacity(targets.len());
+        for target in targets {
+            self.kernels.iter().try_for_each(|(function, verified)| verify::fits(function, verified, *target))?;
+            texts.push(print::module(*target, &body));
+        }
+        Ok(Some(texts))
     }
 
     /// The kernels, in the order in which they were added.

@@ -7,15 +7,22 @@ use super::verify::Verified;
 use crate::target::Target;
 use std::fmt::Write;
 
-/// A module: kernels of one target in one PTX text.
-pub(crate) fn module(target: Target, kernels: &[(Function, Verified)]) -> String {
-    let version = kernels.iter().map(|(_, verified)| verified.version).fold(target.least_version(), Ord::max);
+/// What a module's text holds besides its version and target.
+#[derive(Debug)]
+pub(crate) struct Body {
+    version: (u32, u32),
+    text: String,
+}
+
+/// The body of a module of these kernels.
+pub(crate) fn body(kernels: &[(Function, Verified)]) -> Body {
+    let version = kernels.iter().map(|(_, verified)| verified.version).max().unwrap_or((6, 3));
     let mut files = Files::default();
     let mut bodies = String::new();
     for (function, verified) in kernels {
         kernel(&mut bodies, function, verified, &mut files);
     }
-    let mut text = format!(".version {}.{}\n.target {target}\n.address_size 64\n", version.0, version.1);
+    let mut text = String::from(".address_size 64\n");
     for (index, file) in files.names.iter().enumerate() {
         line(&mut text, format_args!(".file {} \"{file}\"", index + 1));
     }
@@ -23,7 +30,13 @@ pub(crate) fn module(target: Target, kernels: &[(Function, Verified)]) -> String
         line(&mut text, format_args!("\n.extern .shared .align 128 .b8 {DYNAMIC}[];"));
     }
     text.push_str(&bodies);
-    text
+    Body { version, text }
+}
+
+/// A module for one target.
+pub(crate) fn module(target: Target, body: &Body) -> String {
+    let version = body.version.max(target.least_version());
+    format!(".version {}.{}\n.target {target}\n{}", version.0, version.1, body.text)
 }
 
 /// Writing to a `String` does not fail.
@@ -79,7 +92,7 @@ fn kernel(out: &mut String, function: &Function, verified: &Verified, files: &mu
         line(out, format_args!("    .shared .align 16 .b8 {}[{}];", var.name, var.bytes));
     }
     let mut printer = Printer { out, verified, files, labels: 0, at: None };
-    printer.nodes(&function.body, 1);
+    printer.nodes(&function.body);
     out.push_str("    ret;\n}\n");
 }
 
@@ -109,39 +122,39 @@ impl Printer<'_> {
         self.labels - 1
     }
 
-    fn nodes(&mut self, nodes: &[Node], depth: usize) {
+    fn nodes(&mut self, nodes: &[Node]) {
         for node in nodes {
             match node {
-                Node::Inst(inst) => self.inst(inst, depth),
+                Node::Inst(inst) => self.inst(inst),
                 Node::If { cond, then, otherwise, source } => {
                     self.location(source);
                     let skip = self.label();
-                    self.branch(Guard { reg: cond.reg, negated: !cond.negated }, skip, depth);
-                    self.nodes(then, depth + 1);
+                    self.branch(Guard { reg: cond.reg, negated: !cond.negated }, skip);
+                    self.nodes(then);
                     if otherwise.is_empty() {
                         line(self.out, format_args!("$L{skip}:"));
                     } else {
                         let end = self.label();
-                        self.indent(depth);
+                        self.indent();
                         line(self.out, format_args!("bra $L{end};\n$L{skip}:"));
-                        self.nodes(otherwise, depth + 1);
+                        self.nodes(otherwise);
                         line(self.out, format_args!("$L{end}:"));
                     }
                 }
                 Node::Loop { body, again, source } => {
                     let top = self.label();
                     line(self.out, format_args!("$L{top}:"));
-                    self.nodes(body, depth + 1);
+                    self.nodes(body);
                     self.location(source);
-                    self.branch(*again, top, depth);
+                    self.branch(*again, top);
                 }
-                Node::Roles { warp, roles, source } => self.roles(*warp, roles, source, depth),
+                Node::Roles { warp, roles, source } => self.roles(*warp, roles, source),
             }
         }
     }
 
     /// A chain of comparisons of the warp's number, each with a predicate of its own scope.
-    fn roles(&mut self, warp: Reg, roles: &[(u32, Vec<Node>)], source: Source, depth: usize) {
+    fn roles(&mut self, warp: Reg, roles: &[(u32, Vec<Node>)], source: Source) {
         self.location(source);
         let end = self.label();
         let mut below = 0;
@@ -149,14 +162,14 @@ impl Printer<'_> {
             below += warps;
             let next = self.label();
             if index + 1 < roles.len() {
-                self.indent(depth);
+                self.indent();
                 line(self.out, format_args!("{{ .reg .pred %role; setp.ge.u32 %role, {warp}, {below};"));
-                self.indent(depth);
+                self.indent();
                 line(self.out, format_args!("@%role bra.uni $L{next}; }}"));
             }
-            self.nodes(body, depth + 1);
+            self.nodes(body);
             if index + 1 < roles.len() {
-                self.indent(depth);
+                self.indent();
                 line(self.out, format_args!("bra.uni $L{end};"));
             }
             line(self.out, format_args!("$L{next}:"));
@@ -164,16 +177,14 @@ impl Printer<'_> {
         line(self.out, format_args!("$L{end}:"));
     }
 
-    /// One space for each level: kernels go deep, and the text is part of the program.
-    fn indent(&mut self, depth: usize) {
-        for _ in 0..depth {
-            self.out.push(' ');
-        }
+    /// One space at any depth: the text is part of the program, and kernels go deep.
+    fn indent(&mut self) {
+        self.out.push(' ');
     }
 
-    fn branch(&mut self, guard: Guard, label: u32, depth: usize) {
+    fn branch(&mut self, guard: Guard, label: u32) {
         let uniform = self.verified.uniformity.level(guard.reg) <= Uniformity::Warp;
-        self.indent(depth);
+        self.indent();
         let (not, uni) = (if guard.negated { "!" } else { "" }, if uniform { ".uni" } else { "" });
         line(self.out, format_args!("@{not}{} bra{uni} $L{label};", guard.reg));
     }
@@ -186,9 +197,9 @@ impl Printer<'_> {
         }
     }
 
-    fn inst(&mut self, inst: &Inst, depth: usize) {
+    fn inst(&mut self, inst: &Inst) {
         self.location(inst.source);
-        self.indent(depth);
+        self.indent();
         if let Some(guard) = inst.guard {
             let not = if guard.negated { "!" } else { "" };
             let _ = write!(self.out, "@{not}{} ", guard.reg);

@@ -8,11 +8,11 @@
 //! 6. inside `roles` a barrier names its participants, and the roles that wait at it add up to its count;
 //! 7. the target has every instruction.
 
-use super::ir::{Arg, Convergence, Function, Inst, Node, Reg, Source, Uniformity};
+use super::ir::{Arg, Convergence, Function, Inst, Node, Reg, RegMap, Source, Uniformity};
 use super::{require, uniform};
 use crate::error::{Error, Result};
 use crate::target::Target;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What the verifier learned on the way: what the printer needs.
 #[derive(Debug)]
@@ -20,15 +20,39 @@ pub(crate) struct Verified {
     pub(crate) uniformity: uniform::Map,
     /// The least PTX version the instructions need.
     pub(crate) version: (u32, u32),
+    /// The instruction that needs the newest compute capability, if one needs more than every target has.
+    needs: Option<(u32, String, Source)>,
 }
 
 /// Checks `function` for `target`.
 pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
     let fault = |what: String, source: Source| Err(Error::Kernel { kernel: function.name.clone(), what, source });
+    shared_memory(function, target)?;
     if function.block < 32 || function.block > 1024 || !function.block.is_multiple_of(32) {
         let what = format!("a block of {} threads: needs whole warps, 32 to 1024 threads", function.block);
         return fault(what, function.source);
     }
+    let uniformity = uniform::of(function);
+    let mut check = Check {
+        uniformity: &uniformity,
+        defined: RegMap::default(),
+        known: HashMap::new(),
+        version: (6, 3),
+        needs: None,
+        target,
+        problem: None,
+    };
+    check.nodes(&function.body, Uniformity::Block, None);
+    if let Some((what, source)) = check.problem {
+        return fault(what, source);
+    }
+    let (version, needs) = (check.version, check.needs);
+    Ok(Verified { uniformity, version, needs })
+}
+
+/// Rule 4.
+fn shared_memory(function: &Function, target: Target) -> Result<()> {
+    let fault = |what: String, source: Source| Err(Error::Kernel { kernel: function.name.clone(), what, source });
     let (stat, dynamic) = (function.static_shared(), function.dynamic_shared().unwrap_or(0));
     if stat > 48 << 10 {
         let what = format!("{stat} bytes of static shared memory: at most 49152, take dynamic shared memory instead");
@@ -39,20 +63,29 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
         let what = format!("{stat} + {dynamic} bytes of shared memory: {target} has {limit} per block");
         return fault(what, function.source);
     }
-    let uniformity = uniform::of(function);
-    let mut check = Check { uniformity: &uniformity, defined: HashSet::new(), version: (6, 3), target, problem: None };
-    check.nodes(&function.body, Uniformity::Block, None);
-    if let Some((what, source)) = check.problem {
-        return fault(what, source);
+    Ok(())
+}
+
+/// Checks a function that was verified for one target, and did not look at it, for another: rules 4 and 7.
+pub(crate) fn fits(function: &Function, verified: &Verified, target: Target) -> Result<()> {
+    shared_memory(function, target)?;
+    match &verified.needs {
+        Some((sm, mnemonic, source)) if *sm > target.sm() => Err(Error::Kernel {
+            kernel: function.name.clone(),
+            what: format!("{mnemonic} needs sm_{sm}: {target} lacks it"),
+            source,
+        }),
+        _ => Ok(()),
     }
-    let version = check.version;
-    Ok(Verified { uniformity, version })
 }
 
 struct Check<'a> {
     uniformity: &'a uniform::Map,
-    defined: HashSet<Reg>,
+    defined: RegMap<bool>,
+    /// What each mnemonic met so far needs.
+    known: HashMap<String, ((u32, u32), u32)>,
     version: (u32, u32),
+    needs: Option<(u32, String, Source)>,
     target: Target,
     problem: Option<(String, Source)>,
 }
@@ -138,8 +171,18 @@ impl Check<'_> {
             }
         }
         self.alignment(inst);
-        let (version, sm) = require::of(&inst.mnemonic);
+        let (version, sm) = match self.known.get(&inst.mnemonic) {
+            Some(needs) => *needs,
+            None => {
+                let needs = require::of(&inst.mnemonic);
+                self.known.insert(inst.mnemonic.clone(), needs);
+                needs
+            }
+        };
         self.version = self.version.max(version);
+        if sm > self.needs.as_ref().map_or(75, |needs| needs.0) {
+            self.needs = Some((sm, inst.mnemonic.clone(), source));
+        }
         if sm > self.target.sm() {
             self.complain(format!("{} needs sm_{sm}: {} lacks it", inst.mnemonic, self.target), source);
         }
@@ -198,20 +241,20 @@ impl Check<'_> {
     }
 
     fn used(&mut self, reg: Reg, source: Source) {
-        if !self.defined.contains(&reg) {
+        if !self.defined.get(reg) {
             self.complain(format!("{reg} is used where it is not defined on every path"), source);
         }
     }
 
     fn define(&mut self, reg: Reg, added: &mut Vec<Reg>) {
-        if self.defined.insert(reg) {
+        let defined = self.defined.entry(reg);
+        if !*defined {
+            *defined = true;
             added.push(reg);
         }
     }
 
     fn forget(&mut self, regs: &[Reg]) {
-        regs.iter().for_each(|reg| {
-            self.defined.remove(reg);
-        });
+        regs.iter().for_each(|reg| *self.defined.entry(*reg) = false);
     }
 }

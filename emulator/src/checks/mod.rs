@@ -1,12 +1,22 @@
 //! Checks: what a run may not do even if its result comes out right. Each is on or off by itself.
 
+mod clock;
 pub(crate) mod counters;
+mod race;
 
 use crate::exec::access::{Access, Places};
+use crate::exec::barrier::Barrier;
 use crate::exec::block::Common;
+use crate::exec::fault::{Fault, FaultKind};
 use crate::exec::inst::{BarOp, MemSpace, Proxy, Scope, Sem};
+use crate::exec::lanes::Lanes;
 use crate::exec::warp::Warp;
 use crate::exec::{At, Cpu, Exec, LaunchCx};
+pub(crate) use clock::Vc;
+pub(crate) use race::GlobalShadow;
+use race::{Cell, Conflict, IN_FLIGHT, MAX_BLOCK, Record, SyncLocations, WarpClock};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Which checks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,17 +44,162 @@ impl Default for Checks {
     }
 }
 
-/// Race-check state of one allocation.
-#[derive(Debug, Default)]
-pub(crate) struct GlobalShadow {}
+/// Race-check state that all blocks of a launch share.
+#[derive(Debug)]
+pub(crate) struct LaunchChecks {
+    /// Tells this launch's records from those of earlier ones.
+    launch: u32,
+    /// Locations in global memory through which threads synchronise. Strong accesses take turns, so this is not
+    /// contended.
+    locations: Mutex<SyncLocations>,
+}
+
+impl LaunchChecks {
+    pub(crate) fn new() -> LaunchChecks {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let launch = NEXT.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff;
+        LaunchChecks { launch: launch.max(1), locations: Mutex::default() }
+    }
+}
 
 /// Check state of one block.
 #[derive(Debug)]
-pub(crate) struct BlockChecks {}
+pub(crate) struct BlockChecks {
+    block: u32,
+    warps: Vec<WarpClock>,
+    /// What those that arrived at each barrier know.
+    barriers: Vec<Option<Arc<Vc>>>,
+    /// Cells of shared memory.
+    cells: Vec<Cell>,
+    /// Shared memory that was written, a bit a byte.
+    written: Vec<u32>,
+    locations: SyncLocations,
+}
 
 impl BlockChecks {
-    pub(crate) fn new(_cx: &LaunchCx<'_>) -> Option<Box<BlockChecks>> {
-        None
+    pub(crate) fn new(cx: &LaunchCx<'_>, linear: u64, live: &[u32]) -> Option<Box<BlockChecks>> {
+        let checks = &cx.config.checks;
+        if !checks.racecheck && !checks.initcheck {
+            return None;
+        }
+        let block = u32::try_from(linear).unwrap_or(MAX_BLOCK).min(MAX_BLOCK);
+        let vc = Arc::new(Vc::new(block, cx.warps));
+        let words = cx.shared.div_ceil(4) as usize;
+        Some(Box::new(BlockChecks {
+            block,
+            warps: live.iter().map(|&full| WarpClock::new(&vc, full)).collect(),
+            barriers: vec![None; 16],
+            cells: if checks.racecheck { (0..words).map(|_| Cell::default()).collect() } else { Vec::new() },
+            written: if checks.initcheck { vec![0; words.div_ceil(8)] } else { Vec::new() },
+            locations: SyncLocations::new(),
+        }))
+    }
+
+    fn mark(&mut self, offset: u64, bytes: u32) {
+        let (word, at) = ((offset / 32) as usize, offset % 32);
+        if let Some(w) = self.written.get_mut(word) {
+            *w |= (((1u64 << bytes) - 1) << at) as u32;
+        }
+    }
+
+    fn is_written(&self, offset: u64, bytes: u32) -> bool {
+        let bits = (((1u64 << bytes) - 1) << (offset % 32)) as u32;
+        self.written.get((offset / 32) as usize).is_none_or(|w| w & bits == bits)
+    }
+}
+
+/// Bytes of a cell that an access of `bytes` at `offset` touches.
+fn cell_bytes(offset: u64, bytes: u32) -> u32 {
+    if bytes >= 4 { 15 } else { ((1 << bytes) - 1) << (offset % 4) }
+}
+
+/// What lanes know now, for an mbarrier to tell; their later accesses are not part of it.
+pub(crate) fn told(common: &mut Common, warp: u32, mask: u32) -> Option<Arc<Vc>> {
+    common.checks.as_mut().map(|c| c.warps[warp as usize].gather(warp, mask))
+}
+
+/// Lanes learn what a barrier tells.
+pub(crate) fn learn(common: &mut Common, warp: u32, mask: u32, vc: &Arc<Vc>) {
+    if let Some(c) = &mut common.checks {
+        c.warps[warp as usize].learn(mask, vc);
+    }
+}
+
+/// Whether a lane knows of something another lane of its block did at a clock.
+pub(crate) fn knows(common: &Common, warp: u32, lane: usize, other: (u32, u32, u32)) -> bool {
+    let (w, l, clock) = other;
+    common.checks.as_ref().is_none_or(|c| {
+        c.cells.is_empty()
+            || (w, l) == (warp, lane as u32)
+            || c.warps[warp as usize].lanes[lane].vc.knows(c.block, w, l, clock)
+    })
+}
+
+/// A warp's clock.
+pub(crate) fn clock(common: &Common, warp: u32) -> u32 {
+    common.checks.as_ref().map_or(0, |c| c.warps[warp as usize].clock)
+}
+
+fn landed<'a>(
+    block: u32,
+    warp: u32,
+    lane: u32,
+    clock: u32,
+    pc: u32,
+    proxy: bool,
+    cells: impl Iterator<Item = &'a Cell>,
+) {
+    let me = Record::new(block, warp, lane, 0, clock, pc).with_bytes(15);
+    let me = if proxy { me.by_proxy() } else { me };
+    cells.for_each(|c| c.landed(me));
+}
+
+/// A copy has arrived in shared memory: from now on it counts as a write by the lane that issued it.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn landed_shared(
+    common: &mut Common,
+    at: u64,
+    bytes: u64,
+    warp: u32,
+    lane: u32,
+    clock: u32,
+    pc: u32,
+    proxy: bool,
+) {
+    if let Some(c) = &common.checks
+        && let Some(cells) = c.cells.get(at as usize / 4..((at + bytes) as usize).div_ceil(4))
+    {
+        landed(c.block, warp, lane, clock, pc, proxy, cells.iter());
+    }
+}
+
+/// A copy has read its source in shared memory.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn source_read(common: &mut Common, at: u64, bytes: u64, warp: u32, lane: u32, clock: u32, pc: u32) {
+    if let Some(c) = &common.checks
+        && let Some(cells) = c.cells.get(at as usize / 4..((at + bytes) as usize).div_ceil(4))
+    {
+        let me = Record::new(c.block, warp, lane, 0, clock, pc).with_bytes(15);
+        cells.iter().for_each(|c| c.source_read(me));
+    }
+}
+
+/// A copy has arrived in device memory.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn landed_global(
+    launch: &LaunchChecks,
+    common: &Common,
+    a: &crate::memory::Allocation,
+    offset: u64,
+    bytes: u64,
+    warp: u32,
+    lane: u32,
+    clock: u32,
+    pc: u32,
+) {
+    if let (Some(c), Some(shadow)) = (&common.checks, a.shadow.get()) {
+        let cells = (offset..offset + bytes).step_by(4).map(|o| shadow.cell(o, launch.launch));
+        landed(c.block, warp, lane, clock, pc, true, cells);
     }
 }
 
@@ -53,36 +208,216 @@ impl Cpu<'_> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn check(
         &mut self,
-        _common: &mut Common,
-        _warp: &Warp,
-        _space: MemSpace,
-        _places: &Places,
-        _m: u32,
-        _access: &Access,
-        _at: &At,
+        common: &mut Common,
+        warp: &Warp,
+        space: MemSpace,
+        places: &Places,
+        m: u32,
+        access: &Access,
+        at: &At,
     ) -> Exec<()> {
+        if self.cx.config.counters {
+            self.counters.access(at.pc, space, &places.addr, m, access);
+        }
+        if !matches!(space, MemSpace::Global | MemSpace::Shared | MemSpace::Generic) {
+            return Ok(());
+        }
+        let Some(checks) = common.checks.as_deref_mut() else { return Ok(()) };
+        let total = access.bytes * access.count;
+        let shared = space == MemSpace::Shared;
+        let allocation = if shared { None } else { self.table.live.get(self.site[at.pc as usize] as usize).cloned() };
+        let base = allocation.as_ref().map_or(0, |a| a.base);
+        if self.cx.config.checks.initcheck {
+            let step = access.bytes.min(8);
+            for l in Lanes(m) {
+                let offset = places.addr[l] - base;
+                // An atomic reads what it changes.
+                if !access.write || access.atomic {
+                    for v in 0..access.count * (access.bytes / step) {
+                        let o = offset + u64::from(v * step);
+                        let ok = match &allocation {
+                            None => checks.is_written(o, step),
+                            Some(a) => a.is_written(o, u64::from(step)),
+                        };
+                        if !ok {
+                            let message = format!("{step} bytes are read that nothing has written");
+                            let mut f = self.fault(FaultKind::UninitialisedMemory, at, Some(l), message);
+                            f.address = Some(places.addr[l] + u64::from(v * step));
+                            return Err(f);
+                        }
+                    }
+                }
+                if access.write {
+                    match &allocation {
+                        None => {
+                            for v in (0..total).step_by(8) {
+                                checks.mark(offset + u64::from(v), (total - v).min(8));
+                            }
+                        }
+                        Some(a) => a.mark(offset, u64::from(total)),
+                    }
+                }
+            }
+        }
+        if !self.cx.config.checks.racecheck || checks.block == MAX_BLOCK {
+            return Ok(());
+        }
+        let strength = race::strength(access);
+        let clock = if access.pending { IN_FLIGHT } else { checks.warps[at.warp as usize].clock };
+        if strength > 0 {
+            // Strong accesses synchronise before they are compared, so that an acquire orders what follows it.
+            let mut global;
+            let locations = if shared {
+                &mut checks.locations
+            } else {
+                global = self.cx.checks.locations.lock().unwrap_or_else(PoisonError::into_inner);
+                &mut *global
+            };
+            for l in Lanes(m) {
+                for v in 0..access.count {
+                    let a = places.addr[l] + u64::from(v * access.bytes);
+                    let location = locations.entry(a).or_default();
+                    checks.warps[at.warp as usize].strong(location, checks.block, at.warp, l as u32, access);
+                }
+            }
+        }
+        let shadow = allocation.as_ref().map(|a| a.shadow.get_or_init(|| GlobalShadow::new(a.size)));
+        let launch = self.cx.checks.launch;
+        let wc = &checks.warps[at.warp as usize];
+        let me = Record::new(checks.block, at.warp, 0, strength, clock, at.pc);
+        let me = if access.proxy { me.by_proxy() } else { me };
+        for l in Lanes(m) {
+            let vc = &*wc.lanes[l].vc;
+            let me = Record(me.0 | (l as u64) << 38);
+            let offset = places.addr[l] - base;
+            for k in 0..total.div_ceil(4) {
+                let o = offset + u64::from(4 * k);
+                let me = me.with_bytes(cell_bytes(o, total));
+                let cell = match shadow {
+                    None => &checks.cells[(o / 4) as usize],
+                    Some(s) => s.cell(o, launch),
+                };
+                if let Some(c) = cell.access(me, access.write, access, vc) {
+                    return Err(self.race(&c, access, places.addr[l] + u64::from(4 * k), shared, warp, l, at));
+                }
+            }
+        }
         Ok(())
     }
 
+    #[cold]
+    #[allow(clippy::too_many_arguments)]
+    fn race(
+        &self,
+        c: &Conflict,
+        access: &Access,
+        address: u64,
+        shared: bool,
+        _: &Warp,
+        lane: usize,
+        at: &At,
+    ) -> Box<Fault> {
+        let verb = |write: bool| if write { "write" } else { "read" };
+        let old = c.earlier;
+        let [gx, gy, _] = self.cx.launch.grid;
+        let b = old.block();
+        let block = [b % gx, b / gx % gy, b / gx / gy];
+        let [x, y, z] = self.cx.thread(old.warp(), old.lane() as usize);
+        let site = old.site().map_or("an instruction".into(), |s| self.cx.describe(s));
+        let same_block = block == at.ctaid;
+        let same_warp = same_block && old.warp() == at.warp;
+        let missing = if c.stale {
+            "a non-coherent load may only read data that does not change during the launch"
+        } else if c.proxy {
+            "a fence.proxy.async between the ordinary write and the asynchronous copy is missing"
+        } else if old.clock() == IN_FLIGHT {
+            "the copy is still in flight: its wait (or the barrier it completes) is missing"
+        } else if same_warp {
+            "a bar.warp.sync between them is missing"
+        } else if same_block {
+            "a barrier of the block between them is missing"
+        } else if race::strength(access) > 0 || access.scope == Scope::Cta {
+            "both must be strong accesses of a scope that holds both threads, or be ordered by release and acquire"
+        } else {
+            "a release by the first and an acquire by the second, of gpu scope or wider, is missing"
+        };
+        let kind = if c.stale { FaultKind::StaleRead } else { FaultKind::Race };
+        let message = format!(
+            "this {} of {} memory is not ordered after the {} at {site} by block ({}, {}, {}) thread ({x}, {y}, {z}): {missing}",
+            verb(access.write),
+            if shared { "shared" } else { "global" },
+            verb(c.earlier_writes),
+            block[0],
+            block[1],
+            block[2],
+        );
+        let mut f = self.fault(kind, at, Some(lane), message);
+        f.address = Some(address);
+        f
+    }
+
     /// A fence.
-    pub(crate) fn fence(&mut self, _common: &mut Common, _warp: &Warp, _sem: Sem, _scope: Scope, _m: u32, _at: &At) {}
+    pub(crate) fn fence(&mut self, common: &mut Common, warp: &Warp, _sem: Sem, scope: Scope, m: u32, _at: &At) {
+        if let Some(c) = &mut common.checks {
+            c.warps[warp.id as usize].fence(m, scope);
+        }
+    }
 
     /// A fence between proxies.
-    pub(crate) fn fence_proxy(&mut self, _common: &mut Common, _warp: &Warp, _proxy: Proxy, _m: u32, _at: &At) {}
+    pub(crate) fn fence_proxy(&mut self, common: &mut Common, warp: &Warp, proxy: Proxy, m: u32, _at: &At) {
+        let Some(c) = &mut common.checks else { return };
+        let w = &mut c.warps[warp.id as usize];
+        match proxy {
+            Proxy::Async => {
+                for l in Lanes(m) {
+                    let mut vc = w.lanes[l].vc.clone();
+                    let v = Arc::make_mut(&mut vc);
+                    v.raise(warp.id, 1 << l, w.full, w.clock + 1);
+                    v.proxy_fence();
+                    w.lanes[l].vc = vc;
+                }
+                w.clock += 1;
+            }
+            Proxy::MbarrierInit => w.fence(m, Scope::Cluster),
+            Proxy::Alias => {}
+        }
+    }
 
     /// Lanes arrive at a barrier of the block.
-    pub(crate) fn check_arrive(&mut self, _: &mut Common, _: &Warp, _: &BarOp, _m: u32, _at: &At) -> Exec<()> {
+    pub(crate) fn check_arrive(&mut self, common: &mut Common, warp: &Warp, op: &BarOp, m: u32, _at: &At) -> Exec<()> {
+        let id = warp.lane32(self.cx.code, op.id, m.trailing_zeros() as usize) as usize;
+        if let Some(c) = &mut common.checks
+            && id < 16
+        {
+            let vc = c.warps[warp.id as usize].gather(warp.id, m);
+            match &mut c.barriers[id] {
+                Some(b) => Arc::make_mut(b).join(&vc),
+                slot => *slot = Some(vc),
+            }
+        }
         Ok(())
     }
 
     /// A barrier of the block is complete.
-    pub(crate) fn barrier_complete(&mut self, _common: &mut Common, _b: &crate::exec::barrier::Barrier) {}
+    pub(crate) fn barrier_complete(&mut self, common: &mut Common, id: usize, b: &Barrier) {
+        if let Some(c) = &mut common.checks
+            && let Some(vc) = c.barriers[id].take()
+        {
+            for &(warp, mask, waits) in &b.parties {
+                if waits {
+                    // It includes what they knew when they arrived.
+                    c.warps[warp as usize].adopt(mask, &vc);
+                }
+            }
+        }
+    }
 
     /// Lanes of a warp have met at `bar.warp.sync`.
-    pub(crate) fn warp_synced(&mut self, _common: &mut Common, _warp: &Warp, _m: u32, _at: &At) {}
-
-    /// All threads of a block have exited.
-    pub(crate) fn block_exit(&mut self, _common: &mut Common, _warps: &[Warp]) -> Exec<()> {
-        Ok(())
+    pub(crate) fn warp_synced(&mut self, common: &mut Common, warp: &Warp, m: u32, _at: &At) {
+        if let Some(c) = &mut common.checks {
+            let w = &mut c.warps[warp.id as usize];
+            let vc = w.gather(warp.id, m);
+            w.adopt(m, &vc);
+        }
     }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Access {
     pub(crate) nc: bool,
     /// Through the async proxy.
     pub(crate) proxy: bool,
+    /// In flight until some wait.
+    pub(crate) pending: bool,
     /// The instruction names constant memory.
     pub(crate) constant_space: bool,
 }
@@ -239,6 +241,9 @@ impl Cpu<'_> {
                 }
             }
         }
+        if access.write && !self.cx.config.checks.initcheck && !a.assumed.load(Ordering::Relaxed) {
+            a.assumed.store(true, Ordering::Relaxed);
+        }
         if access.write && access.constant_space {
             return Err(self.fault(FaultKind::ReadOnly, at, Some(first), "constant memory is written"));
         }
@@ -308,6 +313,7 @@ impl Cpu<'_> {
             scope: op.scope,
             nc: op.nc,
             proxy: false,
+            pending: false,
             constant_space: false,
         };
         let addr = self.addresses(warp, &op.address);
@@ -349,6 +355,7 @@ impl Cpu<'_> {
             scope: op.scope,
             nc: false,
             proxy: false,
+            pending: false,
             constant_space: op.constant,
         };
         let addr = self.addresses(warp, &op.address);
@@ -375,6 +382,7 @@ impl Cpu<'_> {
             scope: op.scope,
             nc: false,
             proxy: false,
+            pending: false,
             constant_space: false,
         };
         let addr = self.addresses(warp, &op.address);

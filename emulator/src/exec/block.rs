@@ -25,6 +25,12 @@ pub(crate) struct Common {
     pub(crate) complete: u16,
     /// Lanes of each warp that have not exited.
     pub(crate) live: Vec<u32>,
+    /// mbarrier objects by their offset in shared memory.
+    pub(crate) mbarriers: std::collections::HashMap<u64, super::mbarrier::Mbarrier>,
+    /// Bulk copies into shared memory in flight.
+    pub(crate) bulk: Vec<super::copy::BulkIn>,
+    /// Picks the copy that lands next.
+    pub(crate) random: u64,
     pub(crate) checks: Option<Box<crate::checks::BlockChecks>>,
 }
 
@@ -87,11 +93,12 @@ impl Block {
                     preds: vec![0; cx.code.preds as usize].into_boxed_slice(),
                     set: vec![0; tracked],
                     local: vec![0xa5a5_a5a5_a5a5_a5a5; local].into_boxed_slice(),
-                    parts: vec![Part { pc: 0, mask, state: State::Ready, last: 0 }],
+                    parts: vec![Part { pc: 0, mask, state: State::Ready, last: 0, pieces: 0 }],
                     live: mask,
                     clock: 0,
                     waiting: 0,
                     random: seed ^ u64::from(id) << 32,
+                    groups: [[0; 32]; 2],
                     copies: Vec::new(),
                 }
             })
@@ -104,8 +111,11 @@ impl Block {
             shared_bytes: cx.shared,
             barriers: Default::default(),
             complete: 0,
+            mbarriers: Default::default(),
+            bulk: Vec::new(),
+            random: seed,
+            checks: crate::checks::BlockChecks::new(cx, linear, &live),
             live,
-            checks: crate::checks::BlockChecks::new(cx),
         };
         Block { common, warps, first: 0, random: seed }
     }
@@ -189,7 +199,7 @@ impl Block {
                 continue;
             }
             let barrier = std::mem::take(&mut self.common.barriers[usize::from(id)]);
-            cpu.barrier_complete(&mut self.common, &barrier);
+            cpu.barrier_complete(&mut self.common, usize::from(id), &barrier);
             for w in &mut self.warps {
                 for i in 0..w.parts.len() {
                     if w.parts[i].state == State::Barrier(id) {
@@ -206,12 +216,14 @@ impl Block {
     }
 
     fn finish(&mut self, cpu: &mut Cpu<'_>) -> Exec<()> {
-        cpu.block_exit(&mut self.common, &self.warps)
+        cpu.block_exit(&mut self.common, &mut self.warps)
     }
 
     /// Where each warp stands, for deadlock reports.
     pub(crate) fn describe(&self, cx: &LaunchCx<'_>, out: &mut String) {
         use std::fmt::Write;
+        let mut barriers: Vec<_> = self.common.mbarriers.iter().collect();
+        barriers.sort_by_key(|b| b.0);
         for w in &self.warps {
             for p in &w.parts {
                 let what = match p.state {
@@ -236,6 +248,9 @@ impl Block {
                     cx.describe(p.pc)
                 );
             }
+        }
+        for (offset, b) in barriers {
+            let _ = write!(out, "\n    mbarrier at {offset:#x}: {}", b.describe());
         }
     }
 

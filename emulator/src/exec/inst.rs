@@ -264,6 +264,23 @@ pub(crate) struct MemOp {
     pub(crate) constant: bool,
 }
 
+impl MemOp {
+    /// Pieces of 64 bits.
+    pub(crate) fn pieces(&self) -> u8 {
+        (self.regs.len() * usize::from(self.bytes)).div_ceil(8) as u8
+    }
+
+    /// One of them, in one of two orders; a later one is checked and ordered like the first.
+    pub(crate) fn piece(&self, k: u8, order: u64) -> MemOp {
+        let n = self.pieces();
+        let k = usize::from(if order & 1 == 1 { n - 1 - k } else { k });
+        let each = (8 / usize::from(self.bytes)).max(1);
+        let regs = self.regs[each * k..(each * (k + 1)).min(self.regs.len())].to_vec();
+        let offset = self.address.offset.wrapping_add((each * k * usize::from(self.bytes)) as i64);
+        MemOp { regs, address: Address { offset, ..self.address }, ..self.clone() }
+    }
+}
+
 /// What an atomic does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]

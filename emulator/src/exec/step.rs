@@ -399,16 +399,46 @@ impl Cpu<'_> {
                             }
                             part.mask = all & !m;
                             pc += 1;
-                            warp.parts.push(Part { pc: *target, mask: m, state: State::Ready, last: part.last });
+                            warp.parts.push(Part {
+                                pc: *target,
+                                mask: m,
+                                state: State::Ready,
+                                last: part.last,
+                                pieces: 0,
+                            });
                             park!(State::Ready);
                             break 'part;
                         }
                         Op::Ld(op) => {
                             let at = At { pc, warp: warp.id, ctaid: common.ctaid };
+                            if inst.flags & TURN != 0 && self.tears(op) {
+                                let piece = op.piece(part.pieces, warp.random);
+                                self.load(common, warp, &piece, m, &at)?;
+                                part.pieces += 1;
+                                if part.pieces < op.pieces() {
+                                    park!(State::Turn);
+                                    break 'part;
+                                }
+                                part.pieces = 0;
+                                pc += 1;
+                                continue 'part;
+                            }
                             self.load(common, warp, op, m, &at)?;
                         }
                         Op::St(op) => {
                             let at = At { pc, warp: warp.id, ctaid: common.ctaid };
+                            if inst.flags & TURN != 0 && self.tears(op) {
+                                let piece = op.piece(part.pieces, warp.random);
+                                self.store(common, warp, &piece, m, &at)?;
+                                part.pieces += 1;
+                                if part.pieces < op.pieces() {
+                                    park!(State::Turn);
+                                    break 'part;
+                                }
+                                part.pieces = 0;
+                                pc += 1;
+                                continue 'part;
+                            }
                             self.store(common, warp, op, m, &at)?;
                         }
                         Op::Exit => {
@@ -531,6 +561,8 @@ impl Cpu<'_> {
             Op::FenceProxy(proxy) => self.fence_proxy(common, warp, *proxy, m, at),
             Op::Bar(op) => return self.bar(common, warp, op, m, all, at),
             Op::Warp(op) => return self.warp_wide(common, warp, op, m, all, at),
+            Op::Async(op) => self.asynchronous(common, warp, op, m, at)?,
+            Op::Mbarrier(op) => return self.mbarrier(common, warp, op, m, all, at),
             Op::ActiveMask(d) => {
                 for l in Lanes(m) {
                     warp.set_lane(*d, W::W32, l, u64::from(m));
@@ -577,6 +609,11 @@ impl Cpu<'_> {
         })
     }
 
+    /// Whether the pieces of a vector access arrive one by one: only 64 bits are sure to arrive together.
+    fn tears(&self, op: &MemOp) -> bool {
+        !self.cx.free && self.cx.config.schedule != crate::launch::Schedule::RoundRobin && op.pieces() > 1
+    }
+
     #[cold]
     fn check_set(&self, warp: &Warp, all: u32, m: u32, at: &At) -> Exec<()> {
         let code = self.cx.code;
@@ -610,7 +647,7 @@ pub(crate) enum Next {
 fn add_part(warp: &mut Warp, pc: u32, mask: u32) {
     match warp.parts.iter_mut().find(|p| p.pc == pc && p.state == State::Ready) {
         Some(p) => p.mask |= mask,
-        None => warp.parts.push(Part { pc, mask, state: State::Ready, last: 0 }),
+        None => warp.parts.push(Part { pc, mask, state: State::Ready, last: 0, pieces: 0 }),
     }
 }
 

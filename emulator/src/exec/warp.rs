@@ -29,6 +29,8 @@ pub(crate) struct Part {
     pub(crate) state: State,
     /// When it last ran.
     pub(crate) last: u64,
+    /// Pieces done of a vector access whose pieces arrive one by one.
+    pub(crate) pieces: u8,
 }
 
 /// A warp.
@@ -48,6 +50,8 @@ pub(crate) struct Warp {
     pub(crate) waiting: u32,
     /// State of the generator that picks parts when warps are to be split.
     pub(crate) random: u64,
+    /// Groups of copies committed by each lane: `cp.async` and bulk.
+    pub(crate) groups: [[u32; 32]; 2],
     /// Copies in flight.
     pub(crate) copies: Vec<super::copy::Pending>,
 }

@@ -35,8 +35,8 @@ impl Cpu<'_> {
         if m != all {
             // Lanes that do not take part go on.
             let rest = all & !m;
-            warp.parts.push(super::warp::Part { pc: at.pc + 1, mask: rest, state: State::Ready, last: 0 });
-            warp.parts.push(super::warp::Part { pc: at.pc, mask: m, state: State::Ready, last: 0 });
+            warp.parts.push(super::warp::Part { pc: at.pc + 1, mask: rest, state: State::Ready, last: 0, pieces: 0 });
+            warp.parts.push(super::warp::Part { pc: at.pc, mask: m, state: State::Ready, last: 0, pieces: 0 });
             return Ok(Next::Scatter);
         }
         self.check_arrive(common, warp, op, m, at)?;
@@ -91,8 +91,8 @@ impl Cpu<'_> {
         let code = self.cx.code;
         if m != all {
             let rest = all & !m;
-            warp.parts.push(super::warp::Part { pc: at.pc + 1, mask: rest, state: State::Ready, last: 0 });
-            warp.parts.push(super::warp::Part { pc: at.pc, mask: m, state: State::Ready, last: 0 });
+            warp.parts.push(super::warp::Part { pc: at.pc + 1, mask: rest, state: State::Ready, last: 0, pieces: 0 });
+            warp.parts.push(super::warp::Part { pc: at.pc, mask: m, state: State::Ready, last: 0, pieces: 0 });
             return Ok(Next::Scatter);
         }
         // Lanes with different masks are different groups.

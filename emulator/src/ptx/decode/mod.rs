@@ -3,6 +3,7 @@
 //! An opcode is read modifier by modifier, and whatever is left over at the end is an error: nothing is guessed.
 
 mod arith;
+mod asynchronous;
 mod convert;
 mod flow;
 mod flow_graph;
@@ -701,6 +702,7 @@ impl<'a> Decoder<'a> {
             || self.convert(name, &mut m, args)?
             || self.memory(name, &mut m, args)?
             || self.sync(name, &mut m, args)?
+            || self.asynchronous(name, &mut m, args)?
             || self.matrix(name, &mut m, args)?;
         if !known {
             return self.fail(name, "instruction that is not known");
