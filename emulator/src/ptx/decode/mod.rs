@@ -153,6 +153,7 @@ fn pass<'a>(
         origins: Vec::new(),
         opcode: Vec::new(),
         names: Vec::new(),
+        first: Vec::new(),
         uses: Vec::new(),
         slots: 4, // the sink, up to 128 bits
         preds: 2, // the sink and the carry
@@ -257,6 +258,7 @@ impl<'a> Decoder<'a> {
         self.code.insts.push(Inst { op, guard: self.guard.0, negated: self.guard.1, flags });
         self.code.origins.push(Origin { line: self.line, source: self.source });
         self.code.opcode.push(self.opcode);
+        self.code.first.push(false);
         self.code.uses.push(uses);
     }
 
@@ -709,6 +711,7 @@ impl<'a> Decoder<'a> {
         let name = parts.next().unwrap_or("");
         let mut m = Mods { parts: parts.collect(), line: i.line };
         let args = &i.args[..];
+        let start = self.code.insts.len();
         let known = self.flow_inst(name, &mut m, args)?
             || self.arith(name, &mut m, args)?
             || self.convert(name, &mut m, args)?
@@ -718,6 +721,9 @@ impl<'a> Decoder<'a> {
             || self.matrix(name, &mut m, args)?;
         if !known {
             return self.fail(name, "instruction that is not known");
+        }
+        if let Some(first) = self.code.first.get_mut(start) {
+            *first = true;
         }
         m.finish()
     }
