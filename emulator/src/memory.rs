@@ -78,7 +78,7 @@ pub(crate) struct Allocation {
     layout: Option<Layout>,
     /// One bit a byte: written by something. Absent for memory of the host, which counts as written.
     pub(crate) written: Option<Box<[AtomicU8]>>,
-    /// Written by a launch that kept no account of it: everything counts as written.
+    /// Written as a whole, or by a launch that kept no account of it: everything counts as written.
     pub(crate) assumed: AtomicBool,
     /// Race-check state, made on first use.
     pub(crate) shadow: std::sync::OnceLock<crate::checks::GlobalShadow>,
@@ -104,6 +104,10 @@ impl Allocation {
     pub(crate) fn mark(&self, offset: u64, bytes: u64) {
         let Some(map) = &self.written else { return };
         if self.assumed.load(Ordering::Relaxed) {
+            return;
+        }
+        if offset == 0 && bytes == self.size {
+            self.assumed.store(true, Ordering::Relaxed);
             return;
         }
         let (mut i, end) = (offset as usize, (offset + bytes) as usize);

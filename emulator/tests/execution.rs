@@ -548,3 +548,109 @@ OUT:
     let f = Rig::new(&text).launch("k", 1, 32, &[]).unwrap_err();
     assert_eq!(f.kind, FaultKind::InvalidSync, "{f}");
 }
+
+/// Every thread adds a float to one sum and takes a ticket: both depend on the order in which blocks take turns.
+const TICKETS: &str = r#"
+.visible .entry tickets(.param .u64 sum, .param .u64 out)
+{
+    .reg .b32 %r<8>;
+    .reg .f32 %f<4>;
+    .reg .b64 %rd<6>;
+    ld.param.u64 %rd1, [sum];
+    ld.param.u64 %rd2, [out];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, %ctaid.x;
+    mad.lo.u32 %r3, %r2, 64, %r1;
+    cvt.rn.f32.u32 %f1, %r3;
+    mul.f32 %f1, %f1, 0f3dcccccd;
+    atom.global.add.f32 %f2, [%rd1], %f1;
+    atom.global.add.u32 %r4, [%rd1+4], 1;
+    mul.wide.u32 %rd3, %r3, 4;
+    add.u64 %rd4, %rd2, %rd3;
+    st.global.u32 [%rd4], %r4;
+    ret;
+}
+"#;
+
+#[test]
+fn a_seed_reproduces_a_run_on_any_number_of_threads() {
+    let run = |schedule, seed, threads| {
+        let mut rig = Rig::new(&ptx(75, TICKETS));
+        (rig.config.schedule, rig.config.seed, rig.config.threads) = (schedule, seed, threads);
+        let (sum, out) = (rig.u32s(&[0; 2]), rig.u32s(&vec![0; 40 * 64]));
+        rig.launch("tickets", 40, 64, &[sum, out]).unwrap();
+        (rig.read_u32s(sum, 2), rig.read_u32s(out, 40 * 64))
+    };
+    let mut results = Vec::new();
+    for (schedule, _, seed) in schedules() {
+        let one = run(schedule, seed, 1);
+        assert_eq!(one.0[1], 40 * 64);
+        assert!(one == run(schedule, seed, 2) && one == run(schedule, seed, 3), "{schedule:?}");
+        results.push(one);
+    }
+    assert_ne!(results[1], results[2], "seeds differ");
+    assert_ne!(results[0], results[3], "schedules differ");
+}
+
+#[test]
+fn counters_are_exact() {
+    let text = ptx(
+        75,
+        r#"
+.visible .entry k(.param .u64 in)
+{
+    .shared .align 16 .b8 tile[8192];
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<6>;
+    ld.param.u64 %rd1, [in];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd2, %r1, 8;
+    add.u64 %rd3, %rd1, %rd2;
+    ld.global.u32 %r2, [%rd3]; // kernels/counted.rs:17
+    shl.b32 %r3, %r1, 7;
+    mov.u32 %r4, tile;
+    add.u32 %r3, %r3, %r4;
+    st.shared.u32 [%r3], %r2;
+    bar.sync 0;
+    setp.lt.u32 %p1, %r1, 3;
+    @%p1 red.global.add.u32 [%rd1], 1;
+    ret;
+}"#,
+    );
+    let mut rig = Rig::new(&text);
+    rig.config.counters = true;
+    rig.config.checks.racecheck = false;
+    let a = rig.u32s(&[1; 128]);
+    let c = rig.launch("k", 1, 64, &[a]).unwrap().counters.unwrap();
+    assert_eq!(c.warp_instructions, 2 * 13);
+    assert_eq!(c.lane_instructions, 64 * 12 + 3);
+    // 64 lanes use 4 of every 8 bytes of 512; the three atomics write one sector.
+    assert_eq!((c.read_bytes_used, c.read_sectors, c.read_bytes_distinct), (256, 16, 512));
+    assert_eq!((c.write_bytes_used, c.write_sectors, c.write_bytes_distinct), (12, 1, 32));
+    // A stride of 128 bytes puts all 32 lanes into one bank.
+    assert_eq!(c.bank_conflicts, 2 * 31);
+    assert_eq!((c.barriers, c.atomics, c.by_opcode["red"]), (2, 3, 2));
+    let line = c.lines.values().find(|l| l.source.is_some()).unwrap();
+    assert_eq!(line.source, Some(("kernels/counted.rs".into(), 17)));
+    assert_eq!((line.bytes_used, line.sectors, line.warp_instructions), (256, 16, 2));
+}
+
+#[test]
+fn faults_name_the_source_line_of_loc_and_of_comments() {
+    for (note, expected) in [
+        (".loc 1 42 7\n    ld.global.u32 %r1, [%rd1+64];", ("kernels/norm.cu", 42)),
+        ("ld.global.u32 %r1, [%rd1+64]; // src/kernels/norm.rs:9", ("src/kernels/norm.rs", 9)),
+    ] {
+        let text = ptx(
+            75,
+            &format!(
+                ".file 1 \"kernels/norm.cu\"\n.visible .entry k(.param .u64 in)\n{{\n.reg .b32 %r<2>; .reg .b64 %rd<2>;\nld.param.u64 %rd1, [in];\n{note}\nret;\n}}"
+            ),
+        );
+        let rig = Rig::new(&text);
+        let a = rig.u32s(&[0; 16]);
+        let f = rig.launch("k", 1, 1, &[a]).unwrap_err();
+        assert_eq!(f.source, Some((expected.0.into(), expected.1)));
+    }
+}

@@ -185,9 +185,11 @@ impl Counters {
         for (pc, s) in counts.sites.iter().enumerate().filter(|(_, s)| s.warps > 0) {
             let full = cx.code.opcode.get(pc).and_then(|&i| cx.code.names.get(i as usize)).map_or("", String::as_str);
             let name = full.split('.').next().unwrap_or("");
-            c.warp_instructions += s.warps;
-            c.lane_instructions += s.lanes;
-            *c.by_opcode.entry(name.to_string()).or_default() += s.warps;
+            let first = cx.code.first.get(pc) == Some(&true);
+            let (warps, lanes) = if first { (s.warps, s.lanes) } else { (0, 0) };
+            c.warp_instructions += warps;
+            c.lane_instructions += lanes;
+            *c.by_opcode.entry(name.to_string()).or_default() += warps;
             let (used, sectors) = if s.write {
                 (&mut c.write_bytes_used, &mut c.write_sectors)
             } else {
@@ -197,16 +199,16 @@ impl Counters {
             *sectors += s.sectors;
             c.bank_conflicts += s.passes - s.ideal;
             match name {
-                "bar" | "barrier" => c.barriers += s.warps,
-                "atom" | "red" => c.atomics += s.lanes,
-                "membar" | "fence" => c.fences += s.warps,
+                "bar" | "barrier" => c.barriers += warps,
+                "atom" | "red" => c.atomics += lanes,
+                "membar" | "fence" => c.fences += warps,
                 _ => {}
             }
             let origin = cx.code.origins.get(pc).copied().unwrap_or_default();
             let line = c.lines.entry(origin.line).or_default();
             line.source = origin.source.checked_sub(1).and_then(|i| cx.module.sources.get(i as usize)).cloned();
-            line.warp_instructions += s.warps;
-            line.lane_instructions += s.lanes;
+            line.warp_instructions += warps;
+            line.lane_instructions += lanes;
             line.bytes_used += s.used;
             line.sectors += s.sectors;
             line.bank_conflicts += s.passes - s.ideal;

@@ -223,8 +223,12 @@ impl Cpu<'_> {
         let Some(checks) = common.checks.as_deref_mut() else { return Ok(()) };
         let total = access.bytes * access.count;
         let shared = space == MemSpace::Shared;
-        let allocation = if shared { None } else { self.table.live.get(self.site[at.pc as usize] as usize).cloned() };
-        let base = allocation.as_ref().map_or(0, |a| a.base);
+        // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference would
+        // make the threads of the launch contend for it.
+        let allocation = (!shared)
+            .then(|| self.table.live.get(self.site[at.pc as usize] as usize).map(|a| unsafe { &*Arc::as_ptr(a) }))
+            .flatten();
+        let base = allocation.map_or(0, |a| a.base);
         if self.cx.config.checks.initcheck {
             let step = access.bytes.min(8);
             for l in Lanes(m) {
@@ -233,7 +237,7 @@ impl Cpu<'_> {
                 if !access.write || access.atomic {
                     for v in 0..access.count * (access.bytes / step) {
                         let o = offset + u64::from(v * step);
-                        let ok = match &allocation {
+                        let ok = match allocation {
                             None => checks.is_written(o, step),
                             Some(a) => a.is_written(o, u64::from(step)),
                         };
@@ -246,7 +250,7 @@ impl Cpu<'_> {
                     }
                 }
                 if access.write {
-                    match &allocation {
+                    match allocation {
                         None => {
                             for v in (0..total).step_by(8) {
                                 checks.mark(offset + u64::from(v), (total - v).min(8));
@@ -279,7 +283,7 @@ impl Cpu<'_> {
                 }
             }
         }
-        let shadow = allocation.as_ref().map(|a| a.shadow.get_or_init(|| GlobalShadow::new(a.size)));
+        let shadow = allocation.map(|a| a.shadow.get_or_init(|| GlobalShadow::new(a.size)));
         let launch = self.cx.checks.launch;
         let wc = &checks.warps[at.warp as usize];
         let me = Record::new(checks.block, at.warp, 0, strength, clock, at.pc);

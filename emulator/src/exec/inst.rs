@@ -554,6 +554,8 @@ pub(crate) struct Code {
     /// Opcodes as written, for messages and counters: index per instruction into `names`.
     pub(crate) opcode: Vec<u32>,
     pub(crate) names: Vec<String>,
+    /// Whether an instruction is the first that a PTX instruction became: that one is counted.
+    pub(crate) first: Vec<bool>,
     pub(crate) uses: Vec<Uses>,
     /// Slots of a warp's register file.
     pub(crate) slots: u32,

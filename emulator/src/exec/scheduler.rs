@@ -30,8 +30,10 @@ struct Slot {
 
 /// Runs all blocks of a launch.
 pub(crate) fn run(cx: &LaunchCx<'_>) -> Result<Outcome, Box<Fault>> {
-    let total = cx.launch.grid.iter().map(|&g| u64::from(g)).product();
-    let threads = cx.config.threads.max(1).min(usize::try_from(total).unwrap_or(usize::MAX));
+    let total: u64 = cx.launch.grid.iter().map(|&g| u64::from(g)).product();
+    // A thread for every few warps: starting one takes as long as running a small block.
+    let useful = (total.saturating_mul(u64::from(cx.warps)) / 4).clamp(1, total);
+    let threads = cx.config.threads.max(1).min(usize::try_from(useful).unwrap_or(usize::MAX));
     if cx.free { free(cx, total, threads) } else { rounds(cx, total, threads) }
 }
 

@@ -106,7 +106,18 @@ impl Decoder<'_> {
                 }
                 self.constant(address, ty.bytes() == 8)
             }
-            _ => self.src(&args[1], ty)?,
+            _ => {
+                if let Arg::Word(name) = &args[1]
+                    && let Some(s) = super::special::parse(name)
+                    && matches!(ty.bytes(), 2 | 4 | 8)
+                    && !ty.float()
+                {
+                    let d = self.dst(&args[0], ty)?;
+                    self.push(Op::Special(s, d, Self::width(ty)));
+                    return Ok(());
+                }
+                self.src(&args[1], ty)?
+            }
         };
         let d = self.dst(&args[0], ty)?;
         match ty.bytes() {

@@ -9,6 +9,7 @@ mod flow;
 mod flow_graph;
 mod matrix;
 mod memory;
+mod slots;
 mod special;
 mod sync;
 
@@ -23,6 +24,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 type Res<T> = Result<T, PtxError>;
+/// First slot and number of slots of every register.
+type Widths = Vec<(u32, u32)>;
 
 /// A module-scope variable.
 pub(crate) enum Global {
@@ -105,6 +108,8 @@ pub(super) struct Decoder<'a> {
     /// Where dynamic shared memory begins, and whether the kernel names it.
     dynamic_base: u64,
     uses_dynamic: bool,
+    /// First slot and number of slots of every register.
+    widths: Widths,
     /// Calls being expanded.
     depth: u32,
     /// Label of the end of the function being expanded; `None` in the kernel itself.
@@ -124,12 +129,15 @@ pub(crate) fn kernel(
     functions: &HashMap<String, Rc<Function>>,
     globals: &HashMap<String, Global>,
 ) -> Res<Code> {
-    let (mut code, uses_dynamic) = pass(f, params, functions, globals, 0)?;
+    let (mut code, mut widths, uses_dynamic) = pass(f, params, functions, globals, 0)?;
     let base = code.shared.next_multiple_of(code.shared_align);
     if uses_dynamic && base != 0 {
-        code = pass(f, params, functions, globals, u64::from(base))?.0;
+        (code, widths, _) = pass(f, params, functions, globals, u64::from(base))?;
     }
-    flow_graph::prepare(&mut code);
+    let reads: Vec<_> = code.uses.iter().map(|u| u.reads.clone()).collect();
+    let writes: Vec<_> = code.uses.iter().map(|u| u.writes.clone()).collect();
+    let unset = flow_graph::mark_unset(&mut code);
+    slots::assign(&mut code, &widths, &reads, &writes, &unset);
     Ok(code)
 }
 
@@ -139,12 +147,13 @@ fn pass<'a>(
     functions: &'a HashMap<String, Rc<Function>>,
     globals: &'a HashMap<String, Global>,
     dynamic_base: u64,
-) -> Res<(Code, bool)> {
+) -> Res<(Code, Widths, bool)> {
     let code = Code {
         insts: Vec::new(),
         origins: Vec::new(),
         opcode: Vec::new(),
         names: Vec::new(),
+        first: Vec::new(),
         uses: Vec::new(),
         slots: 4, // the sink, up to 128 bits
         preds: 2, // the sink and the carry
@@ -167,6 +176,7 @@ fn pass<'a>(
         shared: HashMap::new(),
         dynamic_base,
         uses_dynamic: false,
+        widths: Vec::new(),
         depth: 0,
         return_label: None,
         line: f.line,
@@ -183,7 +193,7 @@ fn pass<'a>(
     d.guard = (NO_PRED, false);
     d.push(Op::Exit);
     d.patch()?;
-    Ok((d.code, d.uses_dynamic))
+    Ok((d.code, d.widths, d.uses_dynamic))
 }
 
 impl<'a> Decoder<'a> {
@@ -248,6 +258,7 @@ impl<'a> Decoder<'a> {
         self.code.insts.push(Inst { op, guard: self.guard.0, negated: self.guard.1, flags });
         self.code.origins.push(Origin { line: self.line, source: self.source });
         self.code.opcode.push(self.opcode);
+        self.code.first.push(false);
         self.code.uses.push(uses);
     }
 
@@ -305,6 +316,7 @@ impl<'a> Decoder<'a> {
         } else {
             let step = ty.bytes().div_ceil(4).max(1);
             let first = self.code.slots;
+            self.widths.extend((0..n).map(|i| (first + i * step, step)));
             self.code.slots += n * step;
             (first, step)
         };
@@ -492,7 +504,9 @@ impl<'a> Decoder<'a> {
     /// A temporary register.
     pub(super) fn temp(&mut self, ty: Ty) -> R {
         let slot = self.code.slots;
-        self.code.slots += ty.bytes().div_ceil(4).max(1);
+        let width = ty.bytes().div_ceil(4).max(1);
+        self.widths.push((slot, width));
+        self.code.slots += width;
         slot
     }
 
@@ -697,6 +711,7 @@ impl<'a> Decoder<'a> {
         let name = parts.next().unwrap_or("");
         let mut m = Mods { parts: parts.collect(), line: i.line };
         let args = &i.args[..];
+        let start = self.code.insts.len();
         let known = self.flow_inst(name, &mut m, args)?
             || self.arith(name, &mut m, args)?
             || self.convert(name, &mut m, args)?
@@ -706,6 +721,9 @@ impl<'a> Decoder<'a> {
             || self.matrix(name, &mut m, args)?;
         if !known {
             return self.fail(name, "instruction that is not known");
+        }
+        if let Some(first) = self.code.first.get_mut(start) {
+            *first = true;
         }
         m.finish()
     }
