@@ -284,12 +284,24 @@ fn every_length_matches_float64() {
     }
 }
 
-#[test]
-fn a_thousand_positions_match_float64() {
-    let mut random = Random::fresh();
-    let case = Case::new(1, 2, 128, KvType::F16, 1000, &mut random);
+/// Both kernels on one sequence.
+fn long(length: u32, head_dim: u32, random: &mut Random) {
+    let case = Case::new(1, 2, head_dim, KvType::F16, length, random);
     case.check(&gpu());
     Batch::new(&[case], 0).check(&gpu());
+}
+
+#[test]
+fn thousands_of_positions_match_float64() {
+    let mut random = Random::fresh();
+    long(1000, 128, &mut random);
+    long(4097, 64, &mut random);
+}
+
+#[test]
+#[ignore = "half a minute"]
+fn the_longest_context_of_a_published_model_matches_float64() {
+    long(40960, 128, &mut Random::fresh());
 }
 
 #[test]
