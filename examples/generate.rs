@@ -120,14 +120,14 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 
     let begin = Instant::now();
     session.append(&prompt)?;
-    let prompt_time = begin.elapsed();
-    let begin = Instant::now();
     let options = GenerateOptions { max_tokens: arguments.tokens, stop_ids: tokenizer.end_of_generation().to_vec() };
     let mut generation = session.generate(options);
     let mut decoder = tokenizer.decoder(Special::Plain);
+    let mut first = None;
     let (mut ids, mut text, mut out) = (Vec::new(), String::new(), std::io::stdout().lock());
     for token in generation.by_ref() {
         let token = token?;
+        first.get_or_insert(begin.elapsed());
         ids.push(token);
         decoder.push(token, &mut text)?;
         out.write_all(text.as_bytes())?;
@@ -138,7 +138,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     writeln!(out, "{text}")?;
     let end = generation.end();
     drop(generation);
-    let made = Made { ids, end, prompt: prompt.len(), prompt_time, time: begin.elapsed(), load };
+    let time = begin.elapsed();
+    let made = Made { ids, end, prompt: prompt.len(), first: first.unwrap_or(time), time, load };
     if arguments.print_ids {
         let ids: Vec<String> = made.ids.iter().map(u32::to_string).collect();
         eprintln!("ids: {}", ids.join(","));
@@ -165,7 +166,9 @@ struct Made {
     ids: Vec<u32>,
     end: Option<End>,
     prompt: usize,
-    prompt_time: Duration,
+    /// From the prompt to the first token.
+    first: Duration,
+    /// From the prompt to the last token.
     time: Duration,
     load: Duration,
 }
@@ -178,17 +181,16 @@ impl Made {
             Some(End::ContextFull) => "context full".to_owned(),
             Some(End::Cancelled) | None => "cancelled".to_owned(),
         };
-        let rate = |count: usize, time: Duration| count as f64 / time.as_secs_f64().max(1e-9);
+        let rate = self.ids.len().saturating_sub(1) as f64 / (self.time - self.first).as_secs_f64().max(1e-9);
         let ((path, why), work) = (session.path(), session.work());
         let calls = (work.launches + work.other_calls) as f64 / work.tokens.max(1) as f64;
-        let launches = work.launches;
         format!(
-            "device: {picked}; path: {path} ({why}); launches: {launches}, {calls:.1} driver calls/token; prompt: {} tokens, {:.1} tokens/s; \
-             generated: {} tokens, {:.1} tokens/s, ended by {end}; loaded in {:.2} s",
+            "device: {picked}; path: {path} ({why}); launches: {}, {calls:.1} driver calls/token; prompt: {} tokens, \
+             first token after {:.2} s; generated: {} tokens, then {rate:.1} tokens/s, ended by {end}; loaded in {:.2} s",
+            work.launches,
             self.prompt,
-            rate(self.prompt, self.prompt_time),
+            self.first.as_secs_f64(),
             self.ids.len(),
-            rate(self.ids.len(), self.time),
             self.load.as_secs_f64(),
         )
     }

@@ -99,11 +99,6 @@ impl Drop for Allocation {
 }
 
 impl Allocation {
-    /// Whether memory of the host stands behind it.
-    pub(crate) fn mapped(&self) -> bool {
-        self.layout.is_none()
-    }
-
     /// Marks bytes as written.
     #[inline]
     pub(crate) fn mark(&self, offset: u64, bytes: u64) {
@@ -255,8 +250,15 @@ impl Memory {
         // The offset within a page is kept, so that alignment means the same on both sides.
         let base = inner.next.next_multiple_of(4096) + host as u64 % 4096;
         inner.next = (base + bytes).next_multiple_of(4096) + GUARD;
-        let allocation =
-            Allocation { base, size: bytes, data: host, layout: None, written: None, assumed: false.into(), shadow: Default::default() };
+        let allocation = Allocation {
+            base,
+            size: bytes,
+            data: host,
+            layout: None,
+            written: None,
+            assumed: false.into(),
+            shadow: Default::default(),
+        };
         self.change(|t| t.live.push(Arc::new(allocation)));
         base
     }

@@ -21,7 +21,7 @@ pub(crate) struct Sequence {
     pub(crate) kv: KvType,
     /// Positions it may grow to.
     pub(crate) capacity: u32,
-    /// `[capacity]` ids.
+    /// `[capacity + 1]` ids: one may be chosen behind the last position.
     pub(crate) tokens: DeviceBuffer<u32>,
     /// `[position, length, error]`: the position being worked on, and that plus one.
     pub(crate) state: DeviceBuffer<u32>,
@@ -63,7 +63,7 @@ impl Sequence {
         Ok(Sequence {
             kv,
             capacity,
-            tokens: DeviceBuffer::zeroed(device, capacity as usize)?,
+            tokens: DeviceBuffer::zeroed(device, capacity as usize + 1)?,
             state: DeviceBuffer::from_host(device, &[0, 1, 0])?,
             tables: DeviceBuffer::from_host(device, &[table.as_ptr().address()])?,
             table,
@@ -167,7 +167,7 @@ pub(crate) fn bytes(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
     let slots = u64::from(capacity.div_ceil(KV_CHUNK));
     let chunks = slots.saturating_mul(u64::from(KV_CHUNK)).saturating_mul(shape.kv_bytes_per_token(kv.bytes()));
     let vectors = u64::from(shape.hidden) + 2 * u64::from(shape.q_dim()) + 2 * u64::from(shape.kv_dim());
-    let vectors = vectors + u64::from(shape.ffn) + u64::from(shape.vocab) + u64::from(capacity);
+    let vectors = vectors + u64::from(shape.ffn) + u64::from(shape.vocab) + u64::from(capacity) + 1;
     let partials = slots * u64::from(shape.heads) * (u64::from(shape.head_dim) + 2);
     chunks.saturating_add(4 * (vectors + partials)).saturating_add(8 * slots)
 }

@@ -173,10 +173,10 @@ impl StreamPath {
     /// Chooses the greatest logit's id, puts it behind the position worked on, and moves on to it.
     fn argmax(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
         let (logits, vocab) = (sequence.logits.as_ptr(), model.file.shape().vocab);
-        let (tokens, capacity, state) = (sequence.tokens.as_ptr(), sequence.capacity, sequence.state.as_ptr());
+        let (tokens, places, state) = (sequence.tokens.as_ptr(), sequence.capacity + 1, sequence.state.as_ptr());
         self.work.launches += 1;
         self.enqueue(model, sequence, |stream| {
-            let params = params![logits, vocab, tokens, capacity, state];
+            let params = params![logits, vocab, tokens, places, state];
             // SAFETY: as in `forward`.
             unsafe { model.kernels.argmax.launch(stream, vocab, &params) }
         })

@@ -28,6 +28,8 @@ impl Kernel for EmbeddingRow {
     }
 
     fn build(&self, b: &mut Builder) {
+        // Without it ptxas keeps so few registers that some shapes spill.
+        b.blocks_per_sm(4);
         let table = b.param::<Global<U8>>("table"); // the tensor table
         let tokens = b.param::<Global<U32>>("tokens"); // [capacity]
         let capacity = b.param::<U32>("capacity");

@@ -119,6 +119,8 @@ impl Kernel for PersistentDecoder {
     }
 
     fn build(&self, b: &mut Builder) {
+        // One block on an SM: registers are not what is short.
+        b.blocks_per_sm(1);
         let decoder = Decoder::new(self, b);
         b.do_while(|b| {
             decoder.take_item(b);

@@ -25,6 +25,8 @@ pub struct Builder {
     lane: Option<Val<U32>>,
     /// Bytes of dynamic shared memory taken so far, while they are constant.
     dynamic_bytes: u32,
+    /// The line to record instead of the caller's: for what the builder adds to a kernel's loop.
+    blame: Option<&'static Location<'static>>,
     /// First complaint about how the builder was used; reported by the verifier.
     pub(crate) misuse: Option<(String, &'static Location<'static>)>,
 }
@@ -78,6 +80,7 @@ impl Builder {
             warp: None,
             lane: None,
             dynamic_bytes: 0,
+            blame: None,
             misuse: None,
         }
     }
@@ -215,8 +218,15 @@ impl Builder {
         spread: Spread,
         convergence: Convergence,
     ) {
-        let inst =
-            Inst { mnemonic: mnemonic.into(), guard: None, dst, src, spread, convergence, source: Location::caller() };
+        let inst = Inst {
+            mnemonic: mnemonic.into(),
+            guard: None,
+            dst,
+            src,
+            spread,
+            convergence,
+            source: self.blame.unwrap_or(Location::caller()),
+        };
         self.node(Node::Inst(inst));
     }
 
@@ -349,9 +359,11 @@ impl Builder {
             let mut again = None;
             let nodes = b.nested(|b| {
                 body(b, Val::new(i.reg));
+                let before = b.blame.replace(source);
                 let next = b.add(i, step);
                 b.set(i, next);
                 again = Some(b.setp_lt(i, end));
+                b.blame = before;
             });
             if let Some(again) = again {
                 b.node(Node::Loop { body: nodes, again: Guard { reg: again.reg, negated: false }, source });

@@ -1,13 +1,12 @@
 //! Removes the move of `t = op ...; var = t` where `t` is used nowhere else: `var = op ...`. What a reader of the PTX
 //! and the emulator then see is what the kernel means; the assembler would do the same.
 
-use super::ir::{Arg, Function, Node, Reg};
-use std::collections::HashMap;
+use super::ir::{Arg, Function, Node, Reg, RegMap};
 
 /// Coalesces every such pair in `function`.
 pub(crate) fn moves(function: &mut Function) {
-    let mut uses: HashMap<Reg, u32> = HashMap::new();
-    let mut count = |reg: Reg| *uses.entry(reg).or_default() += 1;
+    let mut uses = RegMap::<u32>::default();
+    let mut count = |reg: Reg| *uses.entry(reg) += 1;
     function.instructions(&mut |inst| {
         inst.src.iter().for_each(|arg| arg.registers(&mut count));
         inst.dst.iter().filter(|arg| matches!(arg, Arg::Mem(..))).for_each(|arg| arg.registers(&mut count));
@@ -38,14 +37,14 @@ fn conditions(nodes: &[Node], count: &mut impl FnMut(Reg)) {
     }
 }
 
-fn walk(nodes: &mut Vec<Node>, uses: &HashMap<Reg, u32>) {
+fn walk(nodes: &mut Vec<Node>, uses: &RegMap<u32>) {
     let mut kept: Vec<Node> = Vec::with_capacity(nodes.len());
     for mut node in nodes.drain(..) {
         match &mut node {
             Node::Inst(inst) => {
                 if let (true, [Arg::Reg(var)], [Arg::Reg(value)]) =
                     (inst.mnemonic.starts_with("mov."), inst.dst.as_slice(), inst.src.as_slice())
-                    && uses.get(value) == Some(&1)
+                    && uses.get(*value) == 1
                     && let Some(Node::Inst(before)) = kept.last_mut()
                     && before.dst == [Arg::Reg(*value)]
                     && before.guard.is_none()

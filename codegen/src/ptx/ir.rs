@@ -71,6 +71,27 @@ impl fmt::Display for Reg {
     }
 }
 
+/// Something for each register: numbers are dense, so vectors serve.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RegMap<T> {
+    of_class: [Vec<T>; Class::ALL.len()],
+}
+
+impl<T: Copy + Default> RegMap<T> {
+    pub(crate) fn get(&self, reg: Reg) -> T {
+        self.of_class[reg.class as usize].get(reg.index as usize).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn entry(&mut self, reg: Reg) -> &mut T {
+        let of_class = &mut self.of_class[reg.class as usize];
+        let index = reg.index as usize;
+        if index >= of_class.len() {
+            of_class.resize(index + 1, T::default());
+        }
+        &mut of_class[index]
+    }
+}
+
 /// How far a value, or the control flow around an instruction, is known to be the same: the uniformity lattice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Uniformity {

@@ -2,25 +2,24 @@
 //! block" downwards. Loops and conditions count: what a lane-varying loop leaves behind varies with the lane, and a
 //! variable assigned in a branch is no more uniform than the branch.
 
-use super::ir::{Arg, Function, Inst, Node, Reg, Spread, Uniformity};
-use std::collections::HashMap;
+use super::ir::{Arg, Function, Inst, Node, Reg, RegMap, Spread, Uniformity};
 
 /// Registers that are less than block-uniform.
 #[derive(Debug, Default)]
 pub(crate) struct Map {
-    levels: HashMap<Reg, Uniformity>,
+    levels: RegMap<Option<Uniformity>>,
 }
 
 impl Map {
     pub(crate) fn level(&self, reg: Reg) -> Uniformity {
-        self.levels.get(&reg).copied().unwrap_or(Uniformity::Block)
+        self.levels.get(reg).unwrap_or(Uniformity::Block)
     }
 
     /// Raises a register's level; whether that changed anything.
     fn raise(&mut self, reg: Reg, level: Uniformity) -> bool {
         let changed = level > self.level(reg);
         if changed {
-            self.levels.insert(reg, level);
+            *self.levels.entry(reg) = Some(level);
         }
         changed
     }
@@ -28,8 +27,8 @@ impl Map {
 
 /// The uniformity of every register of `function`.
 pub(crate) fn of(function: &Function) -> Map {
-    let mut definitions: HashMap<Reg, u32> = HashMap::new();
-    function.instructions(&mut |inst| results(inst, &mut |reg| *definitions.entry(reg).or_default() += 1));
+    let mut definitions = RegMap::<u32>::default();
+    function.instructions(&mut |inst| results(inst, &mut |reg| *definitions.entry(reg) += 1));
     let mut map = Map::default();
     while walk(&function.body, Uniformity::Block, Uniformity::Block, &definitions, &mut map) {}
     map
@@ -39,13 +38,7 @@ fn results(inst: &Inst, visit: &mut impl FnMut(Reg)) {
     inst.dst.iter().filter(|arg| !matches!(arg, Arg::Mem(..))).for_each(|arg| arg.registers(visit));
 }
 
-fn walk(
-    nodes: &[Node],
-    branch: Uniformity,
-    looping: Uniformity,
-    definitions: &HashMap<Reg, u32>,
-    map: &mut Map,
-) -> bool {
+fn walk(nodes: &[Node], branch: Uniformity, looping: Uniformity, definitions: &RegMap<u32>, map: &mut Map) -> bool {
     let mut changed = false;
     for node in nodes {
         match node {
@@ -56,7 +49,7 @@ fn walk(
                     Spread::AtLeast(level) => operands(inst, map).max(level),
                 };
                 results(inst, &mut |reg| {
-                    let assigned = if definitions.get(&reg).is_some_and(|count| *count > 1) { branch } else { value };
+                    let assigned = if definitions.get(reg) > 1 { branch } else { value };
                     changed |= map.raise(reg, value.max(assigned));
                 });
             }

@@ -8,11 +8,11 @@
 //! 6. inside `roles` a barrier names its participants, and the roles that wait at it add up to its count;
 //! 7. the target has every instruction.
 
-use super::ir::{Arg, Convergence, Function, Inst, Node, Reg, Source, Uniformity};
+use super::ir::{Arg, Convergence, Function, Inst, Node, Reg, RegMap, Source, Uniformity};
 use super::{require, uniform};
 use crate::error::{Error, Result};
 use crate::target::Target;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What the verifier learned on the way: what the printer needs.
 #[derive(Debug)]
@@ -33,8 +33,15 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
         return fault(what, function.source);
     }
     let uniformity = uniform::of(function);
-    let mut check =
-        Check { uniformity: &uniformity, defined: HashSet::new(), version: (6, 3), needs: None, target, problem: None };
+    let mut check = Check {
+        uniformity: &uniformity,
+        defined: RegMap::default(),
+        known: HashMap::new(),
+        version: (6, 3),
+        needs: None,
+        target,
+        problem: None,
+    };
     check.nodes(&function.body, Uniformity::Block, None);
     if let Some((what, source)) = check.problem {
         return fault(what, source);
@@ -74,7 +81,9 @@ pub(crate) fn fits(function: &Function, verified: &Verified, target: Target) -> 
 
 struct Check<'a> {
     uniformity: &'a uniform::Map,
-    defined: HashSet<Reg>,
+    defined: RegMap<bool>,
+    /// What each mnemonic met so far needs.
+    known: HashMap<String, ((u32, u32), u32)>,
     version: (u32, u32),
     needs: Option<(u32, String, Source)>,
     target: Target,
@@ -162,7 +171,14 @@ impl Check<'_> {
             }
         }
         self.alignment(inst);
-        let (version, sm) = require::of(&inst.mnemonic);
+        let (version, sm) = match self.known.get(&inst.mnemonic) {
+            Some(needs) => *needs,
+            None => {
+                let needs = require::of(&inst.mnemonic);
+                self.known.insert(inst.mnemonic.clone(), needs);
+                needs
+            }
+        };
         self.version = self.version.max(version);
         if sm > self.needs.as_ref().map_or(75, |needs| needs.0) {
             self.needs = Some((sm, inst.mnemonic.clone(), source));
@@ -225,20 +241,20 @@ impl Check<'_> {
     }
 
     fn used(&mut self, reg: Reg, source: Source) {
-        if !self.defined.contains(&reg) {
+        if !self.defined.get(reg) {
             self.complain(format!("{reg} is used where it is not defined on every path"), source);
         }
     }
 
     fn define(&mut self, reg: Reg, added: &mut Vec<Reg>) {
-        if self.defined.insert(reg) {
+        let defined = self.defined.entry(reg);
+        if !*defined {
+            *defined = true;
             added.push(reg);
         }
     }
 
     fn forget(&mut self, regs: &[Reg]) {
-        regs.iter().for_each(|reg| {
-            self.defined.remove(reg);
-        });
+        regs.iter().for_each(|reg| *self.defined.entry(*reg) = false);
     }
 }

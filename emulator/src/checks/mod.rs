@@ -1,5 +1,7 @@
 //! Checks: what a run may not do even if its result comes out right. Each is on or off by itself.
 
+#![allow(clippy::too_many_arguments)]
+
 mod clock;
 pub(crate) mod counters;
 mod race;
@@ -125,28 +127,54 @@ pub(crate) fn learn(common: &mut Common, warp: u32, mask: u32, vc: &Arc<Vc>) {
     }
 }
 
+/// Whether a lane knows of something another lane of its block did at a clock.
+pub(crate) fn knows(common: &Common, warp: u32, lane: usize, other: (u32, u32, u32)) -> bool {
+    let (w, l, clock) = other;
+    common.checks.as_ref().is_none_or(|c| {
+        c.cells.is_empty()
+            || (w, l) == (warp, lane as u32)
+            || c.warps[warp as usize].lanes[lane].vc.knows(c.block, w, l, clock)
+    })
+}
+
 /// A warp's clock.
 pub(crate) fn clock(common: &Common, warp: u32) -> u32 {
     common.checks.as_ref().map_or(0, |c| c.warps[warp as usize].clock)
 }
 
-fn landed<'a>(block: u32, warp: u32, lane: u32, clock: u32, pc: u32, cells: impl Iterator<Item = &'a Cell>) {
+fn landed<'a>(
+    block: u32,
+    warp: u32,
+    lane: u32,
+    clock: u32,
+    pc: u32,
+    proxy: bool,
+    cells: impl Iterator<Item = &'a Cell>,
+) {
     let me = Record::new(block, warp, lane, 0, clock, pc).with_bytes(15);
+    let me = if proxy { me.by_proxy() } else { me };
     cells.for_each(|c| c.landed(me));
 }
 
 /// A copy has arrived in shared memory: from now on it counts as a write by the lane that issued it.
-#[allow(clippy::too_many_arguments)]
-pub(crate) fn landed_shared(common: &mut Common, at: u64, bytes: u64, warp: u32, lane: u32, clock: u32, pc: u32) {
+pub(crate) fn landed_shared(
+    common: &mut Common,
+    at: u64,
+    bytes: u64,
+    warp: u32,
+    lane: u32,
+    clock: u32,
+    pc: u32,
+    proxy: bool,
+) {
     if let Some(c) = &common.checks
         && let Some(cells) = c.cells.get(at as usize / 4..((at + bytes) as usize).div_ceil(4))
     {
-        landed(c.block, warp, lane, clock, pc, cells.iter());
+        landed(c.block, warp, lane, clock, pc, proxy, cells.iter());
     }
 }
 
 /// A copy has read its source in shared memory.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn source_read(common: &mut Common, at: u64, bytes: u64, warp: u32, lane: u32, clock: u32, pc: u32) {
     if let Some(c) = &common.checks
         && let Some(cells) = c.cells.get(at as usize / 4..((at + bytes) as usize).div_ceil(4))
@@ -157,7 +185,6 @@ pub(crate) fn source_read(common: &mut Common, at: u64, bytes: u64, warp: u32, l
 }
 
 /// A copy has arrived in device memory.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn landed_global(
     launch: &LaunchChecks,
     common: &Common,
@@ -171,13 +198,12 @@ pub(crate) fn landed_global(
 ) {
     if let (Some(c), Some(shadow)) = (&common.checks, a.shadow.get()) {
         let cells = (offset..offset + bytes).step_by(4).map(|o| shadow.cell(o, launch.launch));
-        landed(c.block, warp, lane, clock, pc, cells);
+        landed(c.block, warp, lane, clock, pc, true, cells);
     }
 }
 
 impl Cpu<'_> {
     /// Looks at an access before it happens.
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn check(
         &mut self,
         common: &mut Common,
@@ -257,6 +283,7 @@ impl Cpu<'_> {
         let launch = self.cx.checks.launch;
         let wc = &checks.warps[at.warp as usize];
         let me = Record::new(checks.block, at.warp, 0, strength, clock, at.pc);
+        let me = if access.proxy { me.by_proxy() } else { me };
         for l in Lanes(m) {
             let vc = &*wc.lanes[l].vc;
             let me = Record(me.0 | (l as u64) << 38);
@@ -277,8 +304,16 @@ impl Cpu<'_> {
     }
 
     #[cold]
-    #[allow(clippy::too_many_arguments)]
-    fn race(&self, c: &Conflict, access: &Access, address: u64, shared: bool, _: &Warp, lane: usize, at: &At) -> Box<Fault> {
+    fn race(
+        &self,
+        c: &Conflict,
+        access: &Access,
+        address: u64,
+        shared: bool,
+        _: &Warp,
+        lane: usize,
+        at: &At,
+    ) -> Box<Fault> {
         let verb = |write: bool| if write { "write" } else { "read" };
         let old = c.earlier;
         let [gx, gy, _] = self.cx.launch.grid;

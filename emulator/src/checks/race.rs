@@ -11,12 +11,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// One access, packed: block 16, warp 5, lane 5, strength 2, bytes 4, clock 20, site 12.
+/// One access, packed: block 16, warp 5, lane 5, strength 2, bytes 4, by the async proxy 1, clock 19, site 12.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record(pub(crate) u64);
 
 /// The clock of a copy in flight: nobody can know it.
-pub(crate) const IN_FLIGHT: u32 = (1 << 20) - 1;
+pub(crate) const IN_FLIGHT: u32 = (1 << 19) - 1;
 /// Sites beyond are not told apart.
 const SITES: u32 = (1 << 12) - 1;
 /// Blocks beyond are not checked.
@@ -36,6 +36,13 @@ impl Record {
     }
     pub(crate) fn with_bytes(self, mask: u32) -> Record {
         Record(self.0 & !(15 << 32) | u64::from(mask) << 32)
+    }
+    /// Marks it as made by the async proxy.
+    pub(crate) fn by_proxy(self) -> Record {
+        Record(self.0 | 1 << 31)
+    }
+    fn is_by_proxy(self) -> bool {
+        self.0 >> 31 & 1 == 1
     }
     pub(crate) fn block(self) -> u32 {
         (self.0 >> 48) as u32
@@ -124,7 +131,7 @@ impl Cell {
             if !fine(w, me, vc) {
                 return Some(Conflict { earlier: w, earlier_writes: true, proxy: false, stale: false });
             }
-            if access.proxy && !vc.proxied(w.block(), w.warp(), w.lane(), w.clock()) && w.strength() != 1 {
+            if access.proxy && !vc.proxied(w.block(), w.warp(), w.lane(), w.clock()) && !w.is_by_proxy() {
                 return Some(Conflict { earlier: w, earlier_writes: true, proxy: true, stale: false });
             }
         }
@@ -137,7 +144,10 @@ impl Cell {
             self.read.store(0, Ordering::Relaxed);
         } else if r != me {
             // Of readers that are not ordered, one is kept; which one differs from cell to cell.
-            let keep = r.is_some() && r.clock() == IN_FLIGHT || r.is_some() && me.clock() != IN_FLIGHT && (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
+            let keep = r.is_some() && r.clock() == IN_FLIGHT
+                || r.is_some()
+                    && me.clock() != IN_FLIGHT
+                    && (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
             if !keep || fine(r, me, vc) {
                 self.read.store(me.0, Ordering::Relaxed);
             }
@@ -194,7 +204,10 @@ impl GlobalShadow {
 
     #[cold]
     fn make(slot: &AtomicPtr<Page>) -> &Page {
-        let page = Box::new(Page { launch: AtomicU32::new(0), cells: [const { Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) } }; 1024] });
+        let page = Box::new(Page {
+            launch: AtomicU32::new(0),
+            cells: [const { Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) } }; 1024],
+        });
         let new = Box::into_raw(page);
         match slot.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: just made, and now owned by the shadow.

@@ -17,16 +17,41 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(crate) enum AsyncOp {
     /// `cp.async`; `source` holds the bytes to read, the rest is zero.
-    Copy { dst: Address, src: Address, bytes: u32, source: R },
-    Commit { bulk: bool },
+    Copy {
+        dst: Address,
+        src: Address,
+        bytes: u32,
+        source: R,
+    },
+    Commit {
+        bulk: bool,
+    },
     /// Waits for all groups but the last `keep`; bulk groups perhaps only until their source is read.
-    Wait { bulk: bool, keep: u32, all: bool, read: bool },
+    Wait {
+        bulk: bool,
+        keep: u32,
+        all: bool,
+        read: bool,
+    },
     /// `cp.async.mbarrier.arrive`
-    Arrive { address: Address, space: MemSpace, noinc: bool },
+    Arrive {
+        address: Address,
+        space: MemSpace,
+        noinc: bool,
+    },
     /// Device to shared memory, completing on an mbarrier.
-    BulkIn { dst: Address, src: Address, bytes: R, barrier: Address },
+    BulkIn {
+        dst: Address,
+        src: Address,
+        bytes: R,
+        barrier: Address,
+    },
     /// Shared to device memory, in a bulk group.
-    BulkOut { dst: Address, src: Address, bytes: R },
+    BulkOut {
+        dst: Address,
+        src: Address,
+        bytes: R,
+    },
 }
 
 /// A copy in flight, by the lane that issued it.
@@ -71,7 +96,16 @@ pub(crate) fn land_one(cpu: &mut Cpu<'_>, common: &mut Common, barrier: u64) {
     };
     let copy = common.bulk.remove(i);
     write_shared(common, copy.dst, &copy.data);
-    crate::checks::landed_shared(common, copy.dst, copy.data.len() as u64, copy.warp, copy.lane, copy.clock, copy.pc);
+    crate::checks::landed_shared(
+        common,
+        copy.dst,
+        copy.data.len() as u64,
+        copy.warp,
+        copy.lane,
+        copy.clock,
+        copy.pc,
+        true,
+    );
     if let Some(b) = common.mbarriers.get_mut(&barrier) {
         b.bytes_arrived(copy.data.len() as i64, copy.told);
     }
@@ -104,9 +138,18 @@ fn access(count: u32, write: bool, proxy: bool, pending: bool) -> Access {
 
 impl Cpu<'_> {
     /// Runs an instruction of the asynchronous copies.
-    pub(crate) fn asynchronous(&mut self, common: &mut Common, warp: &mut Warp, op: &AsyncOp, m: u32, at: &At) -> Exec<()> {
+    pub(crate) fn asynchronous(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        op: &AsyncOp,
+        m: u32,
+        at: &At,
+    ) -> Exec<()> {
         match op {
-            AsyncOp::Copy { dst, src, bytes, source } => self.copy_async(common, warp, dst, src, *bytes, *source, m, at),
+            AsyncOp::Copy { dst, src, bytes, source } => {
+                self.copy_async(common, warp, dst, src, *bytes, *source, m, at)
+            }
             AsyncOp::Commit { bulk } => {
                 for l in Lanes(m) {
                     let next = warp.groups[usize::from(*bulk)][l];
@@ -138,7 +181,12 @@ impl Cpu<'_> {
                     self.land(common, warp, |p| p.lane == l as u32 && !p.bulk(), false);
                     let told = crate::checks::told(common, warp.id, 1 << l);
                     let Some(b) = common.mbarriers.get_mut(&addr[l]) else {
-                        return Err(self.fault(FaultKind::InvalidSync, at, Some(l), "an mbarrier that was not initialised"));
+                        return Err(self.fault(
+                            FaultKind::InvalidSync,
+                            at,
+                            Some(l),
+                            "an mbarrier that was not initialised",
+                        ));
                     };
                     if !b.arrive_after_copies(*noinc, told) {
                         let message = "an arrival at an mbarrier whose phase lacks none";
@@ -147,12 +195,13 @@ impl Cpu<'_> {
                 }
                 Ok(())
             }
-            AsyncOp::BulkIn { dst, src, bytes, barrier } => self.bulk_in(common, warp, dst, src, *bytes, barrier, m, at),
+            AsyncOp::BulkIn { dst, src, bytes, barrier } => {
+                self.bulk_in(common, warp, dst, src, *bytes, barrier, m, at)
+            }
             AsyncOp::BulkOut { dst, src, bytes } => self.bulk_out(common, warp, dst, src, *bytes, m, at),
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn copy_async(
         &mut self,
         common: &mut Common,
@@ -177,28 +226,47 @@ impl Cpu<'_> {
             let group = Lanes(left).filter(|&l| n(warp, l) == size).fold(0, |g, l| g | 1u32 << l);
             left &= !group;
             if size > bytes || (size != 0 && (size % 4 != 0 || !size.is_power_of_two())) {
-                let message = format!("{size} bytes are read for a copy of {bytes}: 0, 4, 8 or 16, not more, are possible");
+                let message =
+                    format!("{size} bytes are read for a copy of {bytes}: 0, 4, 8 or 16, not more, are possible");
                 return Err(self.fault(FaultKind::IllegalInstruction, at, Some(first), message));
             }
             Lanes(group).for_each(|l| data[l].resize(bytes as usize, 0));
             if size == 0 {
                 continue;
             }
-            if let Some(l) = Lanes(group).find(|&l| from[l] % u64::from(bytes) != 0) {
+            if let Some(l) = Lanes(group).find(|&l| !from[l].is_multiple_of(u64::from(bytes))) {
                 let mut f = self.fault(FaultKind::Misaligned, at, Some(l), format!("a copy of {bytes} bytes"));
                 f.address = Some(from[l]);
                 return Err(f);
             }
-            self.with_places(common, warp, MemSpace::Global, from, group, &access(size / 4, false, false, false), at, |_, _, ptr, g| {
-                for l in Lanes(g) {
-                    for k in 0..size as usize / 4 {
-                        let v = super::access::read(ptr[l].wrapping_add(4 * k), 4, false) as u32;
-                        data[l][4 * k..4 * k + 4].copy_from_slice(&v.to_le_bytes());
+            self.with_places(
+                common,
+                warp,
+                MemSpace::Global,
+                from,
+                group,
+                &access(size / 4, false, false, false),
+                at,
+                |_, _, ptr, g| {
+                    for l in Lanes(g) {
+                        for k in 0..size as usize / 4 {
+                            let v = super::access::read(ptr[l].wrapping_add(4 * k), 4, false) as u32;
+                            data[l][4 * k..4 * k + 4].copy_from_slice(&v.to_le_bytes());
+                        }
                     }
-                }
-            })?;
+                },
+            )?;
         }
-        self.with_places(common, warp, MemSpace::Shared, to, m, &access(bytes / 4, true, false, true), at, |_, _, _, _| {})?;
+        self.with_places(
+            common,
+            warp,
+            MemSpace::Shared,
+            to,
+            m,
+            &access(bytes / 4, true, false, true),
+            at,
+            |_, _, _, _| {},
+        )?;
         for l in Lanes(m) {
             let kind = Kind::Shared { dst: to[l], data: std::mem::take(&mut data[l]) };
             warp.copies.push(Pending { lane: l as u32, group: None, kind, pc: at.pc });
@@ -219,14 +287,19 @@ impl Cpu<'_> {
             match &mut p.kind {
                 Kind::Shared { dst, data } => {
                     write_shared(common, *dst, data);
-                    crate::checks::landed_shared(common, *dst, data.len() as u64, warp.id, p.lane, clock, p.pc);
+                    crate::checks::landed_shared(common, *dst, data.len() as u64, warp.id, p.lane, clock, p.pc, false);
                 }
                 Kind::Device { src, bytes, to, offset, read: done } => {
                     if !*done {
                         let from = shared_bytes(common)[*src as usize..(*src + *bytes) as usize].to_vec();
                         for (k, b) in from.chunks_exact(4).enumerate() {
                             let v = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-                            super::access::write(to.data.wrapping_add(*offset as usize + 4 * k), 4, u64::from(v), false);
+                            super::access::write(
+                                to.data.wrapping_add(*offset as usize + 4 * k),
+                                4,
+                                u64::from(v),
+                                false,
+                            );
                         }
                         crate::checks::source_read(common, *src, *bytes, warp.id, p.lane, clock, p.pc);
                         *done = true;
@@ -248,7 +321,7 @@ impl Cpu<'_> {
     /// Size and alignment of a bulk copy.
     fn bulk_size(&self, warp: &Warp, bytes: R, a: u64, b: u64, l: usize, at: &At) -> Exec<u32> {
         let n = warp.lane32(self.cx.code, bytes, l);
-        if n == 0 || n % 16 != 0 || a % 16 != 0 || b % 16 != 0 {
+        if n == 0 || !n.is_multiple_of(16) || !a.is_multiple_of(16) || !b.is_multiple_of(16) {
             let message = format!("a bulk copy of {n} bytes between {a:#x} and {b:#x}: multiples of 16 are needed");
             let mut f = self.fault(FaultKind::Misaligned, at, Some(l), message);
             f.address = Some(a);
@@ -257,7 +330,6 @@ impl Cpu<'_> {
         Ok(n)
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn bulk_in(
         &mut self,
         common: &mut Common,
@@ -277,12 +349,22 @@ impl Cpu<'_> {
                 return Err(self.fault(FaultKind::InvalidSync, at, Some(l), "an mbarrier that was not initialised"));
             }
             let mut data = vec![0; n as usize];
-            self.pieces(common, warp, MemSpace::Global, from[l], n, l, &access(4, false, true, false), at, |at, ptr| {
-                for k in 0..4 {
-                    let v = super::access::read(ptr.wrapping_add(4 * k), 4, false) as u32;
-                    data[at + 4 * k..at + 4 * k + 4].copy_from_slice(&v.to_le_bytes());
-                }
-            })?;
+            self.pieces(
+                common,
+                warp,
+                MemSpace::Global,
+                from[l],
+                n,
+                l,
+                &access(4, false, true, false),
+                at,
+                |at, ptr| {
+                    for k in 0..4 {
+                        let v = super::access::read(ptr.wrapping_add(4 * k), 4, false) as u32;
+                        data[at + 4 * k..at + 4 * k + 4].copy_from_slice(&v.to_le_bytes());
+                    }
+                },
+            )?;
             self.pieces(common, warp, MemSpace::Shared, to[l], n, l, &access(4, true, true, true), at, |_, _| {})?;
             let clock = crate::checks::clock(common, warp.id);
             let told = crate::checks::told(common, warp.id, 1 << l);
@@ -300,8 +382,16 @@ impl Cpu<'_> {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn bulk_out(&mut self, common: &mut Common, warp: &mut Warp, dst: &Address, src: &Address, bytes: R, m: u32, at: &At) -> Exec<()> {
+    fn bulk_out(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        dst: &Address,
+        src: &Address,
+        bytes: R,
+        m: u32,
+        at: &At,
+    ) -> Exec<()> {
         let (to, from) = (self.addresses(warp, dst), self.addresses(warp, src));
         for l in Lanes(m) {
             let n = self.bulk_size(warp, bytes, to[l], from[l], l, at)?;
@@ -315,7 +405,6 @@ impl Cpu<'_> {
     }
 
     /// A range of one lane in pieces of 16 bytes, each checked as an access of its own.
-    #[allow(clippy::too_many_arguments)]
     fn pieces(
         &mut self,
         common: &mut Common,
@@ -331,7 +420,9 @@ impl Cpu<'_> {
         for k in (0..bytes).step_by(16) {
             let mut addr = [0; 32];
             addr[lane] = start + u64::from(k);
-            self.with_places(common, warp, space, addr, 1 << lane, access, at, |_, _, ptr, _| f(k as usize, ptr[lane]))?;
+            self.with_places(common, warp, space, addr, 1 << lane, access, at, |_, _, ptr, _| {
+                f(k as usize, ptr[lane])
+            })?;
         }
         Ok(())
     }

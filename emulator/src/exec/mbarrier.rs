@@ -53,6 +53,8 @@ pub(crate) struct Mbarrier {
     tx: i64,
     phase: u32,
     /// What those that arrived in this phase know, and in the last one.
+    /// Who initialised it: warp, lane, clock.
+    init: (u32, u32, u32),
     arriving: Option<Arc<crate::checks::Vc>>,
     pub(crate) passed: Option<Arc<crate::checks::Vc>>,
 }
@@ -143,8 +145,17 @@ impl Cpu<'_> {
     }
 
     /// Runs an operation on an mbarrier, lane after lane.
-    pub(crate) fn mbarrier(&mut self, common: &mut Common, warp: &mut Warp, op: &MbarrierOp, m: u32, all: u32, at: &At) -> Exec<Next> {
+    pub(crate) fn mbarrier(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        op: &MbarrierOp,
+        m: u32,
+        all: u32,
+        at: &At,
+    ) -> Exec<Next> {
         let init = op.kind == MbarrierKind::Init;
+        let clock = crate::checks::clock(common, warp.id);
         let addr = self.mbarrier_offsets(common, warp, &op.address, op.space, init, m, at)?;
         let code = self.cx.code;
         let mut waits = false;
@@ -156,7 +167,9 @@ impl Cpu<'_> {
                     return Err(self.fault(FaultKind::IllegalInstruction, at, Some(l), message));
                 }
                 let value = value as u32;
-                common.mbarriers.insert(addr[l], Mbarrier { expected: value, pending: value, ..Default::default() });
+                let init = (warp.id, l as u32, clock);
+                let b = Mbarrier { expected: value, pending: value, init, ..Default::default() };
+                common.mbarriers.insert(addr[l], b);
                 continue;
             }
             let vc = match op.kind {
@@ -170,6 +183,14 @@ impl Cpu<'_> {
                 f.address = Some(addr[l]);
                 return Err(f);
             };
+            let by = b.init;
+            if !crate::checks::knows(common, warp.id, l, by) {
+                let message = "the initialisation of this mbarrier by another thread is not ordered before this use: a barrier of the block between them is missing";
+                let mut f = self.fault(FaultKind::Race, at, Some(l), message);
+                f.address = Some(addr[l]);
+                return Err(f);
+            }
+            let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
             let token = u64::from(b.phase) | u64::from(b.pending) << 32;
             match op.kind {
                 MbarrierKind::Invalidate => {
@@ -178,7 +199,8 @@ impl Cpu<'_> {
                 MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop => {
                     let n = if op.kind == MbarrierKind::Arrive { value as u32 } else { 1 };
                     if n == 0 || n > b.pending {
-                        let message = format!("{n} arrivals at an mbarrier whose phase {} lacks only {}", b.phase, b.pending);
+                        let message =
+                            format!("{n} arrivals at an mbarrier whose phase {} lacks only {}", b.phase, b.pending);
                         return Err(self.fault(FaultKind::InvalidSync, at, Some(l), message));
                     }
                     if op.kind == MbarrierKind::ArriveExpect {

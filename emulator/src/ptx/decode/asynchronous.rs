@@ -109,8 +109,7 @@ impl Decoder<'_> {
             return Ok(());
         }
         let shared = |p: &&str| matches!(*p, "shared::cluster" | "shared::cta");
-        let (Some(s), Some(g)) = (m.parts.iter().position(|p| shared(&p)), m.parts.iter().position(|p| *p == "global"))
-        else {
+        let (Some(s), Some(g)) = (m.parts.iter().position(shared), m.parts.iter().position(|p| *p == "global")) else {
             return self.fail("cp.async.bulk", "copies between .global and shared memory");
         };
         let inward = s < g;
@@ -141,7 +140,15 @@ impl Decoder<'_> {
 
     fn mbarrier(&mut self, m: &mut Mods, args: &[Arg]) -> Res<()> {
         let list = [
-            "init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "test_wait", "try_wait", "pending_count",
+            "init",
+            "inval",
+            "arrive",
+            "arrive_drop",
+            "expect_tx",
+            "complete_tx",
+            "test_wait",
+            "try_wait",
+            "pending_count",
         ];
         let Some(name) = m.parts.first().and_then(|p| list.iter().find(|x| *x == p)).copied() else {
             return self.fail("mbarrier", "operation that is not known");
@@ -167,7 +174,8 @@ impl Decoder<'_> {
         let generic = m.one_of(&["shared", "shared::cta", "shared::cluster"]).is_none();
         self.expect(m, &[Ty::B64])?;
         let waits = matches!(name, "test_wait" | "try_wait");
-        let returns = waits || (matches!(name, "arrive" | "arrive_drop") && !matches!(args.first(), Some(Arg::Address(..))));
+        let returns =
+            waits || (matches!(name, "arrive" | "arrive_drop") && !matches!(args.first(), Some(Arg::Address(..))));
         let at = usize::from(returns);
         let Some(target) = args.get(at) else { return self.arity(args, at + 1) };
         let (address, space) = self.shared_address(target, generic)?;
@@ -186,7 +194,10 @@ impl Decoder<'_> {
                     self.src(hint, Ty::U32)?;
                 }
             }
-            _ => return self.fail(format!("{} operands", args.len()), "number of operands that this operation does not take"),
+            _ => {
+                return self
+                    .fail(format!("{} operands", args.len()), "number of operands that this operation does not take");
+            }
         }
         let (mut d, mut p) = (NONE, 0);
         if waits {

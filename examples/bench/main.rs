@@ -1,0 +1,150 @@
+//! What fusing and staying resident save: launches, bytes and instructions, counted on the emulator, and times where
+//! there is a GPU.
+//!
+//! ```text
+//! cargo run --release --example bench
+//! cargo run --release --features qwen3-8b --example bench -- --model qwen3-8b.gguf --device cuda
+//! ```
+
+#[path = "../common/mod.rs"]
+mod common;
+mod fusion;
+mod kernels;
+mod lab;
+mod paths;
+
+use clap::Parser;
+use common::Wish;
+use fusion::Comparison;
+use kernels::ReadOnce;
+use kiln::Model;
+use kiln::driver::{Device, DeviceBuffer, Driver};
+use kiln::model::{ModelFile, PathChoice};
+use kiln_emulator::{Checks, DeviceConfig};
+use lab::{Arg, Call, Cost, Lab, at};
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What kiln's fusions and its persistent path save, counted on the emulator and timed on a GPU.
+#[derive(Parser)]
+#[command(about, version)]
+struct Arguments {
+    /// The model, a GGUF file; the demo model where none is given
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// Tokens to generate on each path
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..=4000))]
+    tokens: u32,
+    /// cuda, emulator or auto (KILN_DEVICE where not given)
+    #[arg(long)]
+    device: Option<Wish>,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Help and version are answers, not errors.
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
+    let file = ModelFile::open(arguments.model.as_ref().unwrap_or(&demo))?;
+    let baked = file.baked()?;
+    let picked = common::pick(arguments.device)?;
+    println!("device: {picked}; model: {} ({})", file.path().display(), baked.name);
+
+    let times = if picked.emulated { "there is no GPU to time" } else { "microseconds: timed on the GPU" };
+    println!(
+        "\nFused against separate kernels, layer 0. Launches, lane instructions, bytes moved: counted on the emulator;"
+    );
+    println!("{times}.");
+    let counted = fusion::compare(&counting_device(picked.device.multiprocessors())?, true, &file)?;
+    let timed = if picked.emulated { None } else { Some(fusion::compare(&picked.device, false, &file)?) };
+    print_fusion(&counted, timed.as_deref());
+
+    let bandwidth = if picked.emulated { None } else { Some(read_bandwidth(&picked.device)?) };
+    // An embedding that is not the head as well is read a row at a time.
+    let tied = file.shape().tied_head;
+    let tensors = file.gguf().tensors().iter().filter(|tensor| tied || tensor.name() != "token_embd.weight");
+    let weights: u64 = tensors.map(|tensor| tensor.bytes()).sum();
+    let model = Model::load(&picked.device, baked, file, |_| {})?;
+    println!(
+        "\nOne launch against many: a prompt of 3 tokens, {} generated. Launches and calls: counted.",
+        arguments.tokens
+    );
+    println!("{:<12} {:>8} {:>14} {:>19}  rate", "path", "launches", "launches/token", "driver calls/token");
+    let mut ids: Option<Vec<u32>> = None;
+    for path in [PathChoice::Stream, PathChoice::Persistent] {
+        let cost = paths::run(&model, path, arguments.tokens as usize)?;
+        let per_token = |count: u64| count as f64 / cost.tokens.max(1) as f64;
+        let what = if picked.emulated { "emulated: says nothing of a GPU" } else { "timed on the GPU" };
+        let (name, launches, rate) = (cost.name, cost.launches, cost.rate);
+        let (of_token, calls) = (per_token(launches), per_token(cost.driver_calls));
+        println!("{name:<12} {launches:>8} {of_token:>14.2} {calls:>19.2}  {rate:.1} tokens/s, {what}");
+        if ids.get_or_insert_with(|| cost.ids.clone()) != &cost.ids {
+            return Err("the paths generated different ids".into());
+        }
+    }
+    if let Some(bandwidth) = bandwidth {
+        println!("\nread-only streaming bandwidth, measured on the GPU: {:.1} GB/s", bandwidth / 1e9);
+        println!(
+            "the {:.3} GB of weights that a token reads, at that rate: {:.1} tokens/s",
+            weights as f64 / 1e9,
+            bandwidth / weights as f64
+        );
+    }
+    Ok(())
+}
+
+/// An emulated device that counts, with as many multiprocessors as the one that is benched: grids depend on them.
+fn counting_device(multiprocessors: u32) -> kiln::Result<Device> {
+    let config = DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors, ..DeviceConfig::default() };
+    let ordinal = kiln_emulator::add_device(config);
+    // SAFETY: the emulator's functions have NVIDIA's signatures and behaviour, and stay.
+    let driver = unsafe {
+        Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))?
+    };
+    Device::open(&driver, ordinal)
+}
+
+fn print_fusion(counted: &[Comparison], timed: Option<&[Comparison]>) {
+    let time_header = if timed.is_some() { "       us" } else { "" };
+    println!("{:<42} {:>8} {:>14} {:>12}{time_header}", "", "launches", "instructions", "bytes");
+    for (index, comparison) in counted.iter().enumerate() {
+        for (way, name) in [comparison.separate, comparison.fused].into_iter().enumerate() {
+            let cost = comparison.costs[way];
+            let micros = timed.map(|timed| timed[index].costs[way].micros);
+            let micros = micros.map_or(String::new(), |micros| format!(" {micros:>8.2}"));
+            let name = if way == 0 { name.to_owned() } else { format!("  -> {name}") };
+            let Cost { launches, instructions, bytes, .. } = cost;
+            println!("{name:<42} {launches:>8} {instructions:>14} {bytes:>12}{micros}");
+        }
+    }
+}
+
+/// Bytes a second that a kernel reads which does nothing else, from a buffer far larger than any cache.
+fn read_bandwidth(device: &Device) -> Result<f64, Box<dyn Error>> {
+    let (free, _) = device.memory_info()?;
+    let tiles = u32::try_from((free / 2).min(2 << 30) / u64::from(ReadOnce::TILE))?;
+    let bytes = u64::from(tiles) * u64::from(ReadOnce::TILE);
+    let lab = Lab::new(device, false, &[Box::new(ReadOnce)])?;
+    let x = DeviceBuffer::<f32>::zeroed(device, usize::try_from(bytes / 4)?)?;
+    let y = DeviceBuffer::<f32>::zeroed(device, 1)?;
+    let args = vec![at(&x), Arg::U32(tiles), at(&y)];
+    let call = Call { kernel: "read_once".to_owned(), blocks: tiles, args };
+    let cost = lab.measure(&[call])?;
+    Ok(bytes as f64 / (cost.micros / 1e6))
+}

@@ -1,0 +1,214 @@
+//! Perplexity of a text, and logits at every position as a NumPy array: what another engine can be compared with.
+//!
+//! ```text
+//! cargo run --release --example evaluate -- --text README.md --window 512
+//! cargo run --release --example evaluate -- --ids 1,2,3 --logits logits.npy
+//! ```
+
+#[path = "../common/mod.rs"]
+mod common;
+mod npy;
+mod score;
+
+use clap::{Parser, ValueEnum};
+use common::Wish;
+use kiln::Model;
+use kiln::model::{KvType, ModelFile, PathChoice, SessionOptions};
+use kiln::text::{Special, Tokenizer};
+use score::Perplexity;
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Perplexity of a text under a Qwen model, and its logits as a NumPy array.
+#[derive(Parser)]
+#[command(about, version)]
+#[command(group = clap::ArgGroup::new("input").required(true).args(["ids", "text"]))]
+struct Arguments {
+    /// The model, a GGUF file; the demo model where none is given
+    #[arg(long)]
+    model: Option<PathBuf>,
+    /// Token ids, as 1,2,3
+    #[arg(long, value_delimiter = ',')]
+    ids: Option<Vec<u32>>,
+    /// A text file in UTF-8; what looks like a special token in it is plain text
+    #[arg(long)]
+    text: Option<PathBuf>,
+    /// Writes the logits at every position there: float32, `[positions, vocabulary]`, NumPy's format
+    #[arg(long)]
+    logits: Option<PathBuf>,
+    /// Tokens after which the context begins anew; all that the model has where not given
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    window: Option<u32>,
+    /// Tokens to evaluate at most
+    #[arg(long)]
+    tokens: Option<usize>,
+    /// cuda, emulator or auto (KILN_DEVICE where not given)
+    #[arg(long)]
+    device: Option<Wish>,
+    /// The type of the KV cache
+    #[arg(long, value_enum, default_value_t = Kv::F16)]
+    kv: Kv,
+    /// The way tokens are run: all give the same
+    #[arg(long, value_enum, default_value_t = PathArgument::Auto)]
+    path: PathArgument,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kv {
+    F16,
+    F32,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PathArgument {
+    Stream,
+    Persistent,
+    Auto,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Help and version are answers, not errors.
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
+    let file = ModelFile::open(arguments.model.as_ref().unwrap_or(&demo))?;
+    let (baked, shape) = (file.baked()?, *file.shape());
+    let mut ids = match (&arguments.ids, &arguments.text) {
+        (Some(ids), _) => ids.clone(),
+        (None, Some(path)) => {
+            let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            Tokenizer::from_gguf(file.gguf())?.encode(&text, Special::Plain)
+        }
+        (None, None) => Vec::new(), // refused above
+    };
+    ids.truncate(arguments.tokens.unwrap_or(usize::MAX));
+    if ids.is_empty() {
+        return Err("there are no tokens to evaluate; give --ids or --text something".into());
+    }
+    if let Some(id) = ids.iter().find(|id| **id >= shape.vocab) {
+        return Err(format!("token id {id} is outside the vocabulary: ids are 0 to {}", shape.vocab - 1).into());
+    }
+    let window = arguments.window.unwrap_or(shape.context);
+    if window > shape.context {
+        return Err(format!("a window of {window} is more than the model's context of {}", shape.context).into());
+    }
+    let mut array = match &arguments.logits {
+        Some(path) => Some(Array::create(path, ids.len(), shape.vocab as usize)?),
+        None => None,
+    };
+
+    let picked = common::pick(arguments.device)?;
+    let mut bar = Bar::new("loading");
+    let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
+    bar.clear();
+    let kv = match arguments.kv {
+        Kv::F16 => KvType::F16,
+        Kv::F32 => KvType::F32,
+    };
+    let path = match arguments.path {
+        PathArgument::Stream => PathChoice::Stream,
+        PathArgument::Persistent => PathChoice::Persistent,
+        PathArgument::Auto => PathChoice::Auto,
+    };
+    let mut session = model.session(SessionOptions { kv, path, capacity: Some(window), blocks: None })?;
+
+    let begin = Instant::now();
+    let (window, total) = (window as usize, ids.len() as u64);
+    let mut perplexity = Perplexity::default();
+    let mut bar = Bar::new("evaluating");
+    score::each_position(&mut session, &ids, window, |position, logits| -> Result<(), Box<dyn Error>> {
+        // The first token of a window follows nothing that the model has seen.
+        if let Some(next) = ids.get(position + 1).filter(|_| !(position + 1).is_multiple_of(window)) {
+            perplexity.add(logits, *next);
+        }
+        if let Some(array) = &mut array {
+            array.row(logits)?;
+        }
+        bar.show(position as u64 + 1, total);
+        Ok(())
+    })?;
+    bar.clear();
+    if let Some(array) = array {
+        array.finish()?;
+    }
+
+    match perplexity.value() {
+        Some(value) => println!("perplexity: {value:.4} ({} tokens foretold)", perplexity.tokens),
+        None => println!("perplexity: none, a token is foretold from those before it in its window"),
+    }
+    let (path, why) = session.path();
+    let rate = ids.len() as f64 / begin.elapsed().as_secs_f64().max(1e-9);
+    eprintln!("device: {picked}; path: {path} ({why}); {} positions, {rate:.1} tokens/s", ids.len());
+    Ok(())
+}
+
+/// The file of logits; its errors name it.
+struct Array {
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+impl Array {
+    fn create(path: &Path, rows: usize, columns: usize) -> Result<Array, Box<dyn Error>> {
+        let named = |error: std::io::Error| format!("{}: {error}", path.display());
+        let mut out = BufWriter::with_capacity(1 << 20, File::create(path).map_err(named)?);
+        npy::write_header(&mut out, rows, columns).map_err(named)?;
+        Ok(Array { path: path.to_owned(), out })
+    }
+
+    fn row(&mut self, row: &[f32]) -> Result<(), Box<dyn Error>> {
+        npy::write_row(&mut self.out, row).map_err(|error| format!("{}: {error}", self.path.display()).into())
+    }
+
+    fn finish(mut self) -> Result<(), Box<dyn Error>> {
+        self.out.flush().map_err(|error| format!("{}: {error}", self.path.display()).into())
+    }
+}
+
+/// A bar on a terminal; nothing in a pipe.
+struct Bar {
+    what: &'static str,
+    visible: bool,
+    shown: Option<u64>,
+}
+
+impl Bar {
+    fn new(what: &'static str) -> Bar {
+        Bar { what, visible: std::io::stderr().is_terminal(), shown: None }
+    }
+
+    fn show(&mut self, done: u64, total: u64) {
+        let percent = done * 100 / total.max(1);
+        if !self.visible || self.shown == Some(percent) {
+            return;
+        }
+        self.shown = Some(percent);
+        let filled = (percent / 4) as usize;
+        eprint!("\r{} [{}{}] {percent:3} %", self.what, "#".repeat(filled), " ".repeat(25 - filled.min(25)));
+    }
+
+    fn clear(&mut self) {
+        if self.shown.is_some() {
+            eprint!("\r{}\r", " ".repeat(50));
+        }
+    }
+}
