@@ -146,7 +146,7 @@ fn items_queued_while_it_parks_are_run() {
     let mut scene = Scene::new(5, 32);
     let expected = scene.run(PROMPT, 6);
     let mut state = 5;
-    for round in 0..5 {
+    for round in 0..3 {
         let post = scene.post();
         let waits = [(); 4].map(|()| Duration::from_micros(random(&mut state) % 9000));
         std::thread::scope(|scope| {
@@ -163,7 +163,7 @@ fn items_queued_while_it_parks_are_run() {
             assert_eq!((first, second), (expected.clone(), expected.clone()), "round {round}");
         });
     }
-    assert!(scene.path.work().launches > 7, "it parked and was relaunched: {:?}", scene.path.work());
+    assert!(scene.path.work().launches > 2, "it parked and was relaunched: {:?}", scene.path.work());
 }
 
 #[test]
@@ -196,11 +196,11 @@ fn a_full_ring_parks_until_the_host_has_read() {
 #[test]
 fn an_item_stops_at_any_moment_and_the_next_one_is_whole() {
     let mut scene = Scene::new(7, 64);
-    let expected = scene.run(PROMPT, 30);
+    let expected = scene.run(PROMPT, 16);
     let mut state = 7;
     let mut stopped = 0;
-    for round in 0..10 {
-        scene.begin(PROMPT, 0, 30);
+    for round in 0..6 {
+        scene.begin(PROMPT, 0, 16);
         let mut tokens = Vec::new();
         for _ in 0..random(&mut state) % 4 {
             tokens.push(scene.next().1);
