@@ -1,7 +1,7 @@
 //! Compiles the driver table's shim, makes its Rust bindings, and bakes the kernels of the chosen models.
 //!
 //! Variables read here:
-//! - `CARGO_FEATURE_*`: the models to bake, a feature each.
+//! - `CARGO_FEATURE_*`: the models to bake, a feature each, and `trace`, which adds the kernels that trace.
 //! - `KILN_TARGETS`: the compute capabilities to bake for, as `sm_80,sm_90`; unset means `sm_75,sm_80,sm_90`, which
 //!   cover every later chip.
 //! - `KILN_BINDINGS`: `generate` makes the bindings of `src/driver/cuda.h` with bindgen and fails where libclang cannot
@@ -36,7 +36,8 @@ fn bake() -> Result<(), Box<dyn Error>> {
         let feature = preset.feature.to_uppercase().replace('-', "_");
         env::var_os(format!("CARGO_FEATURE_{feature}")).is_some()
     });
-    let bake = Bake::new().kiln("crate").targets(targets).general_kernels();
+    let tracing = env::var_os("CARGO_FEATURE_TRACE").is_some();
+    let bake = Bake::new().kiln("crate").targets(targets).general_kernels().tracing(tracing);
     let bake = chosen.fold(bake, |bake, preset| bake.model(preset.feature, preset.shape));
     Ok(bake.write(env::var("OUT_DIR")?)?)
 }

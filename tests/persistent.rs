@@ -219,33 +219,41 @@ fn a_watched_device_sees_bounded_launches_and_the_same_tokens() {
     assert_eq!(tokens(&mut session, 6), expected(&model, PROMPT, 6));
 }
 
-/// Schedules of a device, by name.
-fn schedules() -> [(&'static str, DeviceConfig); 4] {
+/// Schedules of a device, by name, each with the grids that are run under it; all of them in a long run.
+fn schedules(long: bool) -> [(&'static str, DeviceConfig, &'static [u32]); 4] {
     let of = |schedule, seed| DeviceConfig { schedule, seed, multiprocessors: 132, ..DeviceConfig::default() };
+    let grids = |few: &'static [u32]| if long { &[1, 2, 7, 132][..] } else { few };
     [
-        ("round robin", of(Schedule::RoundRobin, 0)),
-        ("random 1", of(Schedule::Random, 1)),
-        ("random 2, split warps", DeviceConfig { split_warps: true, ..of(Schedule::Random, 2) }),
-        ("adversarial", of(Schedule::Adversarial, 3)),
+        ("round robin", of(Schedule::RoundRobin, 0), grids(&[1, 132])),
+        ("random 1", of(Schedule::Random, 1), grids(&[2, 7])),
+        ("random 2, split warps", DeviceConfig { split_warps: true, ..of(Schedule::Random, 2) }, grids(&[7])),
+        ("adversarial", of(Schedule::Adversarial, 3), grids(&[2, 7])),
     ]
+}
+
+fn is_long() -> bool {
+    std::env::var_os("KILN_TEST_LONG").is_some()
 }
 
 #[test]
 fn ids_are_the_streams_on_every_grid_and_schedule() {
-    for (name, config) in schedules() {
+    if !is_long() {
+        println!("SKIPPED: every grid under every schedule; set KILN_TEST_LONG=1 to run more than a selection");
+    }
+    for (name, config, grids) in schedules(is_long()) {
         let model = tiny(config);
-        let all = expected(&model, &PROMPT[..2], 4);
-        for blocks in [1, 2, 7, 132] {
+        let all = expected(&model, &PROMPT[..2], 2);
+        for &blocks in grids {
             let mut session = session(&model, PathChoice::Persistent, Some(blocks));
             session.append(&PROMPT[..2]).expect("it fits");
-            assert_eq!(tokens(&mut session, 4), all, "{blocks} blocks, {name}");
+            assert_eq!(tokens(&mut session, 2), all, "{blocks} blocks, {name}");
         }
     }
 }
 
 #[test]
 fn ids_are_the_streams_across_chunks_of_the_cache() {
-    if std::env::var_os("KILN_TEST_LONG").is_none() {
+    if !is_long() {
         println!("SKIPPED: 300 tokens across chunk boundaries; set KILN_TEST_LONG=1 to run them");
         return;
     }
@@ -255,5 +263,235 @@ fn ids_are_the_streams_across_chunks_of_the_cache() {
         let mut session = session(&model, PathChoice::Persistent, Some(blocks));
         session.append(PROMPT).expect("it fits");
         assert_eq!(tokens(&mut session, 300), all, "{blocks} blocks");
+    }
+}
+
+/// Bugs planted in the emitted PTX, each found by what the emulator checks or by the tokens.
+mod planted {
+    use super::{PROMPT, at_most, config, expected, open_as, session};
+    use kiln::model::PathChoice;
+    use kiln_emulator::{DeviceConfig, FaultKind};
+    use std::time::Duration;
+
+    /// The text with the instructions that `rule` rewrites: it is given the two before, the line, and the next.
+    fn rewrite(ptx: &str, mut rule: impl FnMut([&str; 2], &str, &str) -> Option<String>) -> String {
+        let lines: Vec<&str> = ptx.lines().collect();
+        let is_code = |line: &&&str| !matches!(line.trim_start().get(..2), None | Some("//" | ".l"));
+        let mut planted = 0;
+        let rewritten: Vec<String> = lines
+            .iter()
+            .enumerate()
+            .map(|(index, line)| {
+                let mut before = lines[..index].iter().rev().filter(is_code).map(|line| line.trim());
+                let (last, one_before) = (before.next().unwrap_or(""), before.next().unwrap_or(""));
+                let next = lines[index + 1..].iter().find(is_code).map_or("", |line| line.trim());
+                let new = if is_code(&line) { rule([one_before, last], line.trim(), next) } else { None };
+                planted += u32::from(new.is_some());
+                new.unwrap_or_else(|| (*line).to_owned())
+            })
+            .collect();
+        assert!(planted > 0, "the place for the bug was not found");
+        rewritten.join("\n")
+    }
+
+    /// What was seen of a bug.
+    #[derive(Debug, PartialEq)]
+    enum Seen {
+        Fault(FaultKind),
+        WrongTokens,
+    }
+
+    /// Runs a few tokens with the bug under some schedules.
+    fn seen(config: impl Fn(u64) -> DeviceConfig, plant: impl Fn(&str) -> String) -> Option<Seen> {
+        (0..3).find_map(|seed| {
+            let model = open_as("tests/data/tiny3-d64.Q4_K_M/model.gguf", config(seed), &plant);
+            let all = expected(&model, &PROMPT[..2], 3);
+            let mut session = session(&model, PathChoice::Persistent, None);
+            let made: kiln::Result<Vec<u32>> =
+                session.append(&PROMPT[..2]).and_then(|()| session.generate(at_most(3)).collect());
+            match made {
+                Ok(made) if made == all => None,
+                Ok(_) => Some(Seen::WrongTokens),
+                Err(error) => match kiln_emulator::last_fault(model.device().ordinal()) {
+                    Some(fault) => Some(Seen::Fault(fault.kind)),
+                    None => panic!("an error without a fault: {error}"),
+                },
+            }
+        })
+    }
+
+    #[track_caller]
+    fn finds(kind: FaultKind, plant: impl Fn(&str) -> String) {
+        if super::common::on_gpu() {
+            return;
+        }
+        assert_eq!(seen(config, plant), Some(Seen::Fault(kind)));
+    }
+
+    /// As [`finds`], for bugs by which the kernel never ends.
+    #[track_caller]
+    fn hangs(plant: impl Fn(&str) -> String) {
+        if super::common::on_gpu() {
+            return;
+        }
+        let limited = |seed| DeviceConfig { launch_timeout: Some(Duration::from_secs(2)), ..config(seed) };
+        assert!(matches!(seen(limited, plant), Some(Seen::Fault(FaultKind::Deadlock | FaultKind::StepLimit))));
+    }
+
+    #[test]
+    fn nothing_planted_is_not_found() {
+        assert_eq!(seen(config, str::to_owned), None);
+    }
+
+    #[test]
+    fn a_barrier_that_arrives_without_a_fence_is_found() {
+        finds(FaultKind::Race, |ptx| {
+            rewrite(ptx, |_, line, next| (line == "fence.acq_rel.gpu;" && next.starts_with("red.")).then(String::new))
+        });
+    }
+
+    #[test]
+    fn a_barrier_that_leaves_without_a_fence_is_found() {
+        finds(FaultKind::Race, |ptx| {
+            rewrite(ptx, |[_, before], line, _| {
+                (line == "fence.acq_rel.gpu;" && before.starts_with('$')).then(String::new)
+            })
+        });
+    }
+
+    #[test]
+    fn fences_of_the_block_only_are_found() {
+        finds(FaultKind::Race, |ptx| ptx.replace("fence.acq_rel.gpu;", "fence.acq_rel.cta;"));
+    }
+
+    #[test]
+    fn an_arrival_of_the_block_only_is_found() {
+        finds(FaultKind::Race, |ptx| ptx.replace("red.relaxed.gpu.", "red.relaxed.cta."));
+    }
+
+    #[test]
+    fn a_plain_poll_of_the_counter_is_found() {
+        finds(FaultKind::Race, |ptx| ptx.replace("ld.relaxed.gpu.global.u32", "ld.global.u32"));
+    }
+
+    #[test]
+    fn an_arrival_that_does_not_wait_for_its_block_is_found() {
+        finds(FaultKind::Race, |ptx| {
+            rewrite(ptx, |[_, before], line, next| {
+                let barrier = before.starts_with("add.u32") && next.ends_with("%tid.x;");
+                (line == "bar.sync 0;" && barrier).then(String::new)
+            })
+        });
+    }
+
+    #[test]
+    fn a_block_that_does_not_wait_for_its_first_thread_is_found() {
+        finds(FaultKind::Race, |ptx| {
+            rewrite(ptx, |[fence, label], line, _| {
+                let barrier = fence == "fence.acq_rel.gpu;" && label.starts_with('$');
+                (line == "bar.sync 0;" && barrier).then(String::new)
+            })
+        });
+    }
+
+    /// The comparison of the barrier's missing arrivals with 0, made with another number.
+    fn missing(ptx: &str, number: &str) -> String {
+        rewrite(ptx, |[_, before], line, _| {
+            let compares = line.starts_with("setp.gt.s32") && before.starts_with("sub.u32");
+            let rest = line.strip_suffix(" 0;").filter(|_| compares)?;
+            Some(format!("{rest} {number};"))
+        })
+    }
+
+    #[test]
+    fn a_barrier_that_counts_one_block_too_few_is_found() {
+        finds(FaultKind::Race, |ptx| missing(ptx, "1"));
+    }
+
+    #[test]
+    fn a_barrier_that_counts_one_block_too_many_is_found() {
+        hangs(|ptx| missing(ptx, "-1"));
+    }
+
+    #[test]
+    fn a_counter_read_once_is_found() {
+        hangs(|ptx| {
+            let mut first = String::new();
+            rewrite(ptx, |[_, before], line, _| {
+                let register = line.strip_prefix("ld.relaxed.gpu.global.u32 ")?.split(',').next()?.to_owned();
+                if before.starts_with("nanosleep") {
+                    return Some(format!("mov.b32 {register}, {first};"));
+                }
+                first = register;
+                None
+            })
+        });
+    }
+
+    #[test]
+    fn activations_read_as_constants_are_found() {
+        finds(FaultKind::StaleRead, |ptx| ptx.replace("ld.global.f32", "ld.global.nc.f32"));
+    }
+
+    /// Slows every block before it looks at the token's decision, later blocks longer; with `per_block`, has each look at
+    /// the host's stop flag of the first item itself.
+    fn late_decision(ptx: &str, per_block: bool) -> String {
+        let mut mailbox = String::new();
+        rewrite(ptx, |_, line, next| {
+            if line.starts_with("ld.acquire.sys") {
+                let address = line.split(['[', '+']).nth(1)?;
+                mailbox = address.to_owned();
+                return None;
+            }
+            let (register, rest) = line.strip_prefix("ld.global.u32 ")?.split_once(", ")?;
+            let commands = rest.strip_suffix("+28];")?;
+            next.ends_with(&format!("{commands}+32];")).then_some(())?;
+            let slow =
+                "{ .reg .b32 %slow; mov.u32 %slow, %ctaid.x; mul.lo.u32 %slow, %slow, 30000; nanosleep.u32 %slow; }";
+            let load = if per_block {
+                format!("ld.relaxed.sys.global.u32 {register}, [{mailbox}+192];")
+            } else {
+                line.to_owned()
+            };
+            Some(format!("{slow}\n{load}"))
+        })
+    }
+
+    /// Whether an item that is stopped in its middle ends well, tried at several moments.
+    fn stops_well(per_block: bool) -> bool {
+        let limit = Duration::from_secs(if per_block { 3 } else { 300 });
+        (0..8).all(|seed| {
+            let config = DeviceConfig { launch_timeout: Some(limit), ..config(seed) };
+            let plant = |ptx: &str| late_decision(ptx, per_block);
+            let model = open_as("tests/data/tiny3-d64.Q4_K_M/model.gguf", config, plant);
+            let mut session = session(&model, PathChoice::Persistent, None);
+            session.append(&PROMPT[..1]).expect("it fits");
+            let mut generation = session.generate(at_most(400));
+            let ok = generation.next().is_some_and(|token| token.is_ok());
+            std::thread::sleep(Duration::from_millis(3 * seed));
+            drop(generation);
+            ok && kiln_emulator::last_fault(model.device().ordinal()).is_none()
+                && tokens_or_none(&mut session).is_some()
+        })
+    }
+
+    fn tokens_or_none(session: &mut kiln::model::Session) -> Option<Vec<u32>> {
+        session.generate(at_most(2)).collect::<kiln::Result<_>>().ok()
+    }
+
+    #[test]
+    fn a_stop_flag_that_every_block_reads_is_found() {
+        if super::common::on_gpu() {
+            return;
+        }
+        assert!(stops_well(false), "one block's decision, read late");
+        assert!(!stops_well(true), "every block's own decision");
+    }
+
+    #[test]
+    fn tokens_are_compared() {
+        // The harness sees a kernel that is quick and wrong.
+        let wrong = |ptx: &str| ptx.replace("sqrt.rn.f32", "abs.f32").replace("rsqrt.approx.f32", "abs.f32");
+        assert_eq!(seen(config, wrong), Some(Seen::WrongTokens));
     }
 }

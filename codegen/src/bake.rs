@@ -145,6 +145,14 @@ pub fn decoder(shape: ModelShape, types: &[TensorType], path: DecoderPath) -> Ve
     }
 }
 
+/// The persistent decoders of a model that write down when each block did what.
+pub fn tracing(shape: ModelShape, types: &[TensorType]) -> Vec<Box<dyn Kernel>> {
+    [KvType::F16, KvType::F32]
+        .into_iter()
+        .map(|kv| Box::new(PersistentDecoder::for_shape(shape, types).with_kv_type(kv).with_trace()) as Box<dyn Kernel>)
+        .collect()
+}
+
 /// The general kernels, whose sizes are launch parameters: useful without any model.
 pub fn general() -> Vec<Box<dyn Kernel>> {
     let mut all: Vec<Box<dyn Kernel>> = vec![Box::new(Saxpy), Box::new(RepackQ6K), Box::new(RepackQ8_0)];
@@ -174,6 +182,7 @@ pub struct Bake {
     kernels: Vec<Box<dyn Kernel>>,
     targets: Vec<Target>,
     kiln: Option<String>,
+    tracing: bool,
 }
 
 impl std::fmt::Debug for Bake {
@@ -184,6 +193,7 @@ impl std::fmt::Debug for Bake {
             .field("kernels", &kernels)
             .field("targets", &self.targets)
             .field("kiln", &self.kiln)
+            .field("tracing", &self.tracing)
             .finish()
     }
 }
@@ -215,6 +225,12 @@ impl Bake {
     /// Adds the general kernels to the single ones.
     pub fn general_kernels(mut self) -> Bake {
         self.kernels.extend(general());
+        self
+    }
+
+    /// Adds to each model's persistent path the kernels that trace: twice the PTX.
+    pub fn tracing(mut self, tracing: bool) -> Bake {
+        self.tracing = tracing;
         self
     }
 
@@ -250,7 +266,11 @@ impl Bake {
         for (name, shape, types) in &self.models {
             let mut modules = Vec::new();
             for path in DecoderPath::ALL {
-                let emitted = emit_for(&targets, Some(path), &decoder(*shape, types, path))
+                let mut kernels = decoder(*shape, types, path);
+                if self.tracing && path == DecoderPath::Persistent {
+                    kernels.extend(tracing(*shape, types));
+                }
+                let emitted = emit_for(&targets, Some(path), &kernels)
                     .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
                 modules.extend(emitted);
             }

@@ -90,8 +90,32 @@ pub mod command {
     pub const DECISION: u32 = 7;
     /// The prompt's next id, published with the decision.
     pub const NEXT_ID: u32 = 8;
+    /// Records of the trace that every block has written so far, in a kernel that traces.
+    pub const EVENTS: u32 = 9;
     /// A copy of the item's words.
     pub const ITEM: u32 = 64;
     /// Words of all.
     pub const WORDS: u32 = 128;
+}
+
+/// What a kernel that traces writes: `[events, blocks]` records, one for each phase that a block went through.
+pub mod trace {
+    /// 64-bit words of a record: what it is of, then three times of `%globaltimer`: when the phase began, when the block
+    /// had done its part and waited for the others, and when the wait was over.
+    pub const WORDS: u32 = 4;
+    /// Names of the phases. A record's first word has the phase in bits 0 to 7, the layer in bits 8 to 31 and the
+    /// position in the upper half.
+    pub const PHASES: [&str; 6] = ["qkv", "attention", "attention output", "gate and up", "down", "head"];
+    /// The embedding, and norm, query, key and value.
+    pub const QKV: u32 = 0;
+    /// QK-norm, RoPE, the write to the cache, and attention.
+    pub const ATTENTION: u32 = 1;
+    /// Attention's output projection.
+    pub const ATTENTION_OUTPUT: u32 = 2;
+    /// Norm, gate and up projections.
+    pub const GATE_UP: u32 = 3;
+    /// The down projection.
+    pub const DOWN: u32 = 4;
+    /// Logits and each block's best of them.
+    pub const HEAD: u32 = 5;
 }

@@ -16,6 +16,8 @@ mod rope;
 mod sequence;
 mod session;
 mod stream;
+#[cfg(feature = "trace")]
+pub mod trace;
 mod weights;
 
 pub use file::ModelFile;
@@ -107,6 +109,17 @@ impl Model {
     /// If its buffers do not fit the device's memory, or `options` ask for more positions than the model has.
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
         Session::new(self, options)
+    }
+
+    /// A session on the persistent path whose blocks write down when they did what: up to `events` phases of each, five
+    /// for each layer and token and one for a head. See [`Session::trace`].
+    ///
+    /// # Errors
+    /// As [`Model::session`]; [`Error::KernelNotBaked`](crate::Error::KernelNotBaked) without the kernels of the `trace`
+    /// feature.
+    #[cfg(feature = "trace")]
+    pub fn tracing_session(&self, options: SessionOptions, events: u32) -> Result<Session> {
+        Session::tracing(self, options, events)
     }
 
     /// The shape, as the file has it.

@@ -43,6 +43,12 @@ pub(crate) trait Path: Send {
 
     /// Its name.
     fn name(&self) -> &'static str;
+
+    /// When each block did what, if that was asked for.
+    #[cfg(feature = "trace")]
+    fn trace(&self) -> Result<Option<super::trace::Trace>> {
+        Ok(None)
+    }
 }
 
 /// What a path asked of the driver.

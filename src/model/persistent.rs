@@ -89,6 +89,8 @@ pub(crate) struct PersistentPath {
     embeddings: DeviceBuffer<f32>,
     best_values: DeviceBuffer<f32>,
     best_indices: DeviceBuffer<u32>,
+    /// `[events, blocks, mailbox::trace::WORDS]`, and the number of events, where the kernel traces.
+    trace: Option<(DeviceBuffer<u64>, u32)>,
     /// Nanoseconds that a launch may run.
     run_limit: u64,
     /// Items submitted, and entries of the ring read.
@@ -99,13 +101,28 @@ pub(crate) struct PersistentPath {
 }
 
 impl PersistentPath {
-    pub(crate) fn new(model: &Inner, kv: KvType, capacity: u32, blocks: Option<u32>) -> Result<PersistentPath> {
+    /// With `events`, takes the kernel that traces, and keeps so many records of each block.
+    pub(crate) fn new(
+        model: &Inner,
+        kv: KvType,
+        capacity: u32,
+        blocks: Option<u32>,
+        events: Option<u32>,
+    ) -> Result<PersistentPath> {
         let (device, shape) = (&model.device, model.file.shape());
         let module = kernels::choose(device, model.baked.modules, Some(DecoderPath::Persistent), model.baked.name)?;
         let loaded = kernels::load(device, module)?;
-        let name = format!("persistent_decoder_{}", kv.suffix());
-        let kernel = Kernel::find(&loaded, module, &name, &format!("--features {}", model.baked.name))?;
+        let (trace, feature) = if events.is_some() { ("_trace", ",trace") } else { ("", "") };
+        let name = format!("persistent_decoder_{}{trace}", kv.suffix());
+        let kernel = Kernel::find(&loaded, module, &name, &format!("--features {}{feature}", model.baked.name))?;
         let blocks = grid(device, &kernel, blocks)?;
+        let trace = match events {
+            Some(events) => {
+                let words = events as usize * (blocks * mailbox::trace::WORDS) as usize;
+                Some((DeviceBuffer::zeroed(device, words)?, events))
+            }
+            None => None,
+        };
         let post =
             Arc::new(Post { words: MappedBuffer::zeroed(device, mailbox::WORDS as usize)?, launch: Mutex::new(None) });
         let resident: Arc<dyn Resident> = post.clone();
@@ -126,6 +143,7 @@ impl PersistentPath {
             embeddings: DeviceBuffer::zeroed(device, stride * shape.hidden as usize)?,
             best_values: DeviceBuffer::zeroed(device, stride)?,
             best_indices: DeviceBuffer::zeroed(device, stride)?,
+            trace,
             run_limit: if device.kills_long_kernels()? { RUN_NANOSECONDS_WATCHED } else { RUN_NANOSECONDS },
             submitted: 0,
             read: 0,
@@ -168,7 +186,8 @@ impl PersistentPath {
         let (layers, vocab, eps) = (shape.layers, shape.vocab, shape.rms_eps);
         let max_chunks = sequence.capacity.div_ceil(KV_CHUNK);
         let (idle, run) = (IDLE_NANOSECONDS, self.run_limit);
-        let params = [
+        let trace = self.trace.as_ref().map(|(buffer, events)| (buffer.as_ptr(), *events));
+        let mut params = vec![
             KernelParam::new(&table),
             KernelParam::new(&shares),
             KernelParam::new(&cos),
@@ -194,8 +213,12 @@ impl PersistentPath {
             KernelParam::new(&idle),
             KernelParam::new(&run),
         ];
+        if let Some((buffer, events)) = &trace {
+            params.extend([KernelParam::new(buffer), KernelParam::new(events)]);
+        }
+        let records = self.trace.as_ref().map(|(buffer, _)| buffer.writes("trace"));
         let (kernel, blocks) = (&self.kernel, self.blocks);
-        self.stream.enqueue_many(uses.into_iter().chain(sequence.uses()), |stream| {
+        self.stream.enqueue_many(uses.into_iter().chain(records).chain(sequence.uses()), |stream| {
             // SAFETY: the parameters are the kernel's, in its order; buffers have the lengths of the shape it was baked
             // for and of this grid, and are noted as used. What an item names, its ids and chunks, is checked by `begin`.
             unsafe { kernel.launch_cooperative(stream, blocks, &params) }
@@ -324,6 +347,15 @@ impl Path for PersistentPath {
 
     fn name(&self) -> &'static str {
         "persistent"
+    }
+
+    #[cfg(feature = "trace")]
+    fn trace(&self) -> Result<Option<super::trace::Trace>> {
+        self.post.park();
+        match &self.trace {
+            Some((buffer, _)) => Ok(Some(super::trace::Trace::from_words(self.blocks, &buffer.to_host()?))),
+            None => Ok(None),
+        }
     }
 }
 

@@ -51,19 +51,37 @@ pub struct Session {
 
 impl Session {
     pub(super) fn new(model: &Model, options: SessionOptions) -> Result<Session> {
-        let inner = &model.inner;
-        let context = inner.file.shape().context;
-        let capacity = options.capacity.unwrap_or(context);
-        if capacity == 0 || capacity > context {
-            return Err(Error::InvalidArgument {
-                what: "capacity of a session".to_owned(),
-                found: capacity.to_string(),
-                expected: format!("1 to {context}, the model's context"),
-            });
-        }
-        sequence::check_memory(&inner.device, inner.file.shape(), options.kv)?;
-        let sequence = Sequence::new(inner, options.kv, capacity)?;
+        let capacity = check(model, options)?;
         let (path, why) = choose(model, options, capacity)?;
+        Session::with_path(model, options, capacity, path, why)
+    }
+
+    /// A session on the persistent path whose blocks write down when they did what, up to `events` phases.
+    #[cfg(feature = "trace")]
+    pub(super) fn tracing(model: &Model, options: SessionOptions, events: u32) -> Result<Session> {
+        let capacity = check(model, options)?;
+        let path = PersistentPath::new(&model.inner, options.kv, capacity, options.blocks, Some(events))?;
+        Session::with_path(model, options, capacity, Box::new(path), "to trace")
+    }
+
+    /// When each block did what so far; `None` if the session does not trace.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    #[cfg(feature = "trace")]
+    pub fn trace(&mut self) -> Result<Option<super::trace::Trace>> {
+        self.end_item()?;
+        self.path.trace()
+    }
+
+    fn with_path(
+        model: &Model,
+        options: SessionOptions,
+        capacity: u32,
+        path: Box<dyn Path>,
+        why: &'static str,
+    ) -> Result<Session> {
+        let sequence = Sequence::new(&model.inner, options.kv, capacity)?;
         Ok(Session { path, why, sequence, tokens: Vec::new(), ran: 0, item: None, options, model: model.clone() })
     }
 
@@ -212,6 +230,22 @@ impl Session {
     }
 }
 
+/// The capacity that the options ask for, if the model has so many positions and the cache would fit the device.
+fn check(model: &Model, options: SessionOptions) -> Result<u32> {
+    let inner = &model.inner;
+    let context = inner.file.shape().context;
+    let capacity = options.capacity.unwrap_or(context);
+    if capacity == 0 || capacity > context {
+        return Err(Error::InvalidArgument {
+            what: "capacity of a session".to_owned(),
+            found: capacity.to_string(),
+            expected: format!("1 to {context}, the model's context"),
+        });
+    }
+    sequence::check_memory(&inner.device, inner.file.shape(), options.kv)?;
+    Ok(capacity)
+}
+
 /// The path that the options ask for, and why it is that one.
 fn choose(model: &Model, options: SessionOptions, capacity: u32) -> Result<(Box<dyn Path>, &'static str)> {
     let inner = &model.inner;
@@ -220,13 +254,13 @@ fn choose(model: &Model, options: SessionOptions, capacity: u32) -> Result<(Box<
     match options.path {
         PathChoice::Stream => stream("asked for"),
         PathChoice::Persistent => {
-            Ok((Box::new(PersistentPath::new(inner, options.kv, capacity, options.blocks)?), "asked for"))
+            Ok((Box::new(PersistentPath::new(inner, options.kv, capacity, options.blocks, None)?), "asked for"))
         }
         PathChoice::Auto if !inner.device.supports_cooperative_launch()? => {
             stream("auto: the device has no cooperative launch")
         }
         PathChoice::Auto => {
-            let path = PersistentPath::new(inner, options.kv, capacity, options.blocks)?;
+            let path = PersistentPath::new(inner, options.kv, capacity, options.blocks, None)?;
             Ok((Box::new(path), "auto: the device launches cooperatively"))
         }
     }

@@ -12,7 +12,7 @@ use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::ptx::{
     AtomicOp, Builder, Compare, F32, Global, LoadKind, Order, Pred, Scope, Shared, Size, U8, U32, U64, Val, Var,
 };
-use kiln_shape::mailbox::{self, command, entry, item};
+use kiln_shape::mailbox::{self, command, entry, item, trace};
 use kiln_shape::table::{KV_CHUNK, LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, TensorRole, TensorType, presets};
 
@@ -178,11 +178,12 @@ struct Decoder<'a> {
     trace: Option<Trace>,
 }
 
-/// Where stamps go: `[events, blocks]`, with a count of the events so far.
+/// Where records go (`kiln_shape::mailbox::trace`), how many were written, and when the phase at hand began.
 struct Trace {
     to: Global<U64>,
     capacity: Val<U32>,
     event: Var<U32>,
+    begin: Var<U64>,
 }
 
 /// Where an item is; the same in every block.
@@ -226,9 +227,10 @@ impl<'a> Decoder<'a> {
         let idle_limit = b.param::<U64>("idle_limit"); // nanoseconds without work
         let run_limit = b.param::<U64>("run_limit"); // nanoseconds of a launch
         let trace = kernel.trace.then(|| Trace {
-            to: b.param::<Global<U64>>("trace"), // [trace_capacity, grid]
+            to: b.param::<Global<U64>>("trace"), // [trace_capacity, grid, trace::WORDS]
             capacity: b.param::<U32>("trace_capacity"),
             event: b.var::<U32>(0),
+            begin: b.var::<U64>(0),
         });
         let (block, tid) = (b.ctaid_x(), b.tid());
         let leader = b.or::<U32>(block, tid);
@@ -401,6 +403,7 @@ impl<'a> Decoder<'a> {
             end: b.var::<U32>(0),
             parks: b.var::<U32>(0),
         };
+        self.begin_trace(b);
         let empty = b.setp_eq(prompt, 0);
         b.if_(empty, |b| b.set(at.end, entry::REJECTED));
         self.check_next(b, &at, first, room);
@@ -456,6 +459,9 @@ impl<'a> Decoder<'a> {
             b.st(self.commands.at(command::STEP), at.step);
             b.st(self.commands.at(command::TOKEN), at.token);
             b.st(self.commands.at(command::MADE), at.made);
+            if let Some(trace) = &self.trace {
+                b.st(self.commands.at(command::EVENTS), trace.event);
+            }
         });
     }
 
@@ -585,17 +591,17 @@ impl<'a> Decoder<'a> {
             let first = b.setp_eq(layer, 0);
             let stream = b.select_ptr(self.embedding, self.x, first);
             self.matvec(b, Phase::Qkv, layer, stream, self.qkv, self.qkv);
-            self.barrier(b);
+            self.barrier(b, trace::QKV, layer, position);
             self.attend(b, layer, position);
-            self.barrier(b);
+            self.barrier(b, trace::ATTENTION, layer, position);
             self.matvec(b, Phase::AttentionOutput, layer, self.attention, self.x, stream);
-            self.barrier(b);
+            self.barrier(b, trace::ATTENTION_OUTPUT, layer, position);
             self.matvec(b, Phase::GateUp, layer, self.x, self.ffn, self.ffn);
-            self.barrier(b);
+            self.barrier(b, trace::GATE_UP, layer, position);
             self.matvec(b, Phase::Down, layer, self.ffn, self.x, self.x);
             let ends = b.setp_eq(layer, last);
             b.if_(ends, |b| self.publish(b, wishes));
-            self.barrier(b);
+            self.barrier(b, trace::DOWN, layer, position);
         });
         b.if_(chooses, |b| {
             let rows = self.kernel.phase(Phase::Head).rows_per_tile();
@@ -612,31 +618,42 @@ impl<'a> Decoder<'a> {
                 b.st(value, best.value);
                 b.st(index, best.index);
             });
-            self.barrier(b);
+            self.barrier(b, trace::HEAD, self.layers, position);
         });
     }
 
-    fn barrier(&self, b: &mut Builder) {
-        self.stamp(b);
+    /// The grid's barrier at the end of a phase.
+    fn barrier(&self, b: &mut Builder, phase: u32, layer: Val<U32>, position: Val<U32>) {
+        let Some(trace) = &self.trace else { return self.barrier.wait(b) };
+        let wait = b.globaltimer();
         self.barrier.wait(b);
-        self.stamp(b);
-    }
-
-    /// The time, for the next event of this block.
-    fn stamp(&self, b: &mut Builder) {
-        let Some(trace) = &self.trace else { return };
+        let end = b.globaltimer();
         let tid = b.tid();
         let first = b.setp_eq(tid, 0);
         let inside = b.setp_lt::<U32>(trace.event, trace.capacity);
         let writes = b.and_pred(first, inside);
         b.if_(writes, |b| {
-            let now = b.globaltimer();
-            let at = b.mad::<U32>(trace.event, self.barrier.blocks(), self.block);
-            let to = b.index(trace.to, at);
-            b.st(to, now);
+            let record = b.mad::<U32>(trace.event, self.barrier.blocks(), self.block);
+            let to = b.byte_index(trace.to, record, trace::WORDS * 8);
+            let low = b.mad::<U32>(layer, 256, phase);
+            let what = b.pack64(low, position);
+            b.st(to, what);
+            b.st(to.at(1), trace.begin);
+            b.st(to.at(2), wait);
+            b.st(to.at(3), end);
         });
         let next = b.add::<U32>(trace.event, 1);
         b.set(trace.event, next);
+        b.set(trace.begin, end);
+    }
+
+    /// Goes on where the records of the items before end; the item's first phase begins now.
+    fn begin_trace(&self, b: &mut Builder) {
+        let Some(trace) = &self.trace else { return };
+        let events = self.command(b, command::EVENTS);
+        b.set(trace.event, events);
+        let now = b.globaltimer();
+        b.set(trace.begin, now);
     }
 
     /// The token's embedding, in this block's own copy.

@@ -40,7 +40,7 @@ impl Scene {
         let model = Model::load(&device(seed), baked, file, |_| {}).expect("it loads");
         let mut sequence = Sequence::new(&model.inner, KvType::F16, capacity).expect("a sequence");
         sequence.grow(&model.inner, capacity).expect("chunks");
-        let path = PersistentPath::new(&model.inner, KvType::F16, capacity, None).expect("a path");
+        let path = PersistentPath::new(&model.inner, KvType::F16, capacity, None, None).expect("a path");
         Scene { model, path, sequence }
     }
 
@@ -146,7 +146,7 @@ fn items_queued_while_it_parks_are_run() {
     let mut scene = Scene::new(5, 32);
     let expected = scene.run(PROMPT, 6);
     let mut state = 5;
-    for round in 0..5 {
+    for round in 0..3 {
         let post = scene.post();
         let waits = [(); 4].map(|()| Duration::from_micros(random(&mut state) % 9000));
         std::thread::scope(|scope| {
@@ -163,7 +163,7 @@ fn items_queued_while_it_parks_are_run() {
             assert_eq!((first, second), (expected.clone(), expected.clone()), "round {round}");
         });
     }
-    assert!(scene.path.work().launches > 7, "it parked and was relaunched: {:?}", scene.path.work());
+    assert!(scene.path.work().launches > 2, "it parked and was relaunched: {:?}", scene.path.work());
 }
 
 #[test]
@@ -196,11 +196,11 @@ fn a_full_ring_parks_until_the_host_has_read() {
 #[test]
 fn an_item_stops_at_any_moment_and_the_next_one_is_whole() {
     let mut scene = Scene::new(7, 64);
-    let expected = scene.run(PROMPT, 30);
+    let expected = scene.run(PROMPT, 16);
     let mut state = 7;
     let mut stopped = 0;
-    for round in 0..10 {
-        scene.begin(PROMPT, 0, 30);
+    for round in 0..6 {
+        scene.begin(PROMPT, 0, 16);
         let mut tokens = Vec::new();
         for _ in 0..random(&mut state) % 4 {
             tokens.push(scene.next().1);
@@ -227,4 +227,41 @@ fn a_path_dropped_in_mid_item_leaves_the_device_free() {
     drop(path);
     drop(sequence);
     model.device().synchronize().expect("nothing is resident any more, and nothing went wrong");
+}
+
+#[cfg(feature = "trace")]
+#[test]
+fn a_trace_has_every_phase_of_every_block_in_order() {
+    let scene = Scene::new(9, 16);
+    let (model, layers) = (&scene.model, scene.model.shape().layers);
+    let options = crate::model::SessionOptions { capacity: Some(16), ..Default::default() };
+    let mut session = model.tracing_session(options, 1000).expect("its kernels are baked");
+    session.append(&PROMPT[..3]).expect("it fits");
+    let generate = crate::model::GenerateOptions { max_tokens: 2, stop_ids: Vec::new() };
+    let tokens: Vec<u32> = session.generate(generate).collect::<crate::Result<_>>().expect("tokens");
+    let trace = session.trace().expect("it is read").expect("it was asked for");
+    // Four tokens ran, two of them with a head.
+    let expected: Vec<(u32, u32, u32)> = (0..4)
+        .flat_map(|position| {
+            let layers = (0..layers).flat_map(move |layer| (0..5).map(move |phase| (position, layer, phase)));
+            layers.chain((position >= 2).then_some((position, 4, 5)))
+        })
+        .collect();
+    assert_eq!(trace.blocks, 3);
+    for block in 0..trace.blocks {
+        let of: Vec<_> = trace.stamps.iter().filter(|stamp| stamp.block == block).collect();
+        let found: Vec<_> = of.iter().map(|stamp| (stamp.position, stamp.layer, stamp.phase)).collect();
+        assert_eq!(found, expected, "block {block}");
+        assert!(of.iter().all(|stamp| stamp.begin <= stamp.wait && stamp.wait <= stamp.end), "block {block}");
+        assert!(of.windows(2).all(|pair| pair[0].end <= pair[1].begin), "block {block}");
+    }
+    for event in trace.stamps.chunks(trace.blocks as usize) {
+        let arrived = event.iter().map(|stamp| stamp.wait).max();
+        assert!(
+            event.iter().map(|stamp| Some(stamp.end)).min() >= Some(arrived),
+            "left before all had come: {event:?}"
+        );
+    }
+    let mut scene = scene;
+    assert_eq!(scene.run(&PROMPT[..3], 2), tokens, "the kernel that traces makes the same tokens");
 }
