@@ -3,6 +3,7 @@
 #[path = "common/bake.rs"]
 mod bake;
 mod common;
+#[allow(dead_code)] // shared with tests that read more of it
 #[path = "common/json.rs"]
 mod json;
 #[path = "common/npy.rs"]
@@ -11,6 +12,7 @@ mod npy;
 use json::Json;
 use kiln::Model;
 use kiln::model::{GenerateOptions, KvType, ModelFile, PathChoice, Session, SessionOptions};
+use kiln_emulator::{Checks, DeviceConfig};
 use npy::Npy;
 use std::path::{Path, PathBuf};
 
@@ -18,8 +20,11 @@ fn data(model: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(model)
 }
 
+/// A model on a device that checks nothing: what is looked at here is arithmetic, over hundreds of tokens. The same
+/// kernels run with every check on in `kernels` and `persistent`.
 fn open(model: &str) -> Model {
-    let device = common::device();
+    let device =
+        common::device_with(DeviceConfig { checks: Checks::NONE, multiprocessors: 7, ..DeviceConfig::default() });
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
     let path = if model == "demo.Q4_K_M" { demo } else { data(model).join("model.gguf") };
     let file = ModelFile::open(path).expect("a model");

@@ -105,6 +105,8 @@ pub struct Report {
 
 const MAX_THREADS: u64 = 1024;
 
+// Faults end a launch; their size does not matter.
+#[allow(clippy::result_large_err)]
 /// Runs a launch to its end on the caller's thread and `config.threads - 1` others.
 pub fn run(launch: &Launch<'_>, memory: &Memory, config: &ExecConfig) -> Result<Report, Fault> {
     run_watched(launch, memory, config, &Unwatched)

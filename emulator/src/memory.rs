@@ -99,11 +99,6 @@ impl Drop for Allocation {
 }
 
 impl Allocation {
-    /// Whether memory of the host stands behind it.
-    pub(crate) fn mapped(&self) -> bool {
-        self.layout.is_none()
-    }
-
     /// Marks bytes as written.
     #[inline]
     pub(crate) fn mark(&self, offset: u64, bytes: u64) {

@@ -72,7 +72,7 @@ POLL:
 }
 ";
 
-/// A kernel of a fixed block that uses dynamic shared memory.
+/// A kernel of a fixed block that uses dynamic shared memory: thread numbers, 64 for every block.
 const FIXED: &str = r"
 .version 7.0
 .target sm_80
@@ -81,8 +81,8 @@ const FIXED: &str = r"
 .visible .entry fixed(.param .u64 out)
 .reqntid 64, 1, 1
 {
-    .reg .b32 %r<3>;
-    .reg .b64 %rd<4>;
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<5>;
     ld.param.u64 %rd1, [out];
     mov.u32 %r1, %tid.x;
     mul.wide.u32 %rd2, %r1, 4;
@@ -90,7 +90,10 @@ const FIXED: &str = r"
     add.s64 %rd3, %rd3, %rd2;
     st.shared.u32 [%rd3], %r1;
     ld.shared.u32 %r2, [%rd3];
+    mov.u32 %r3, %ctaid.x;
+    mul.wide.u32 %rd4, %r3, 256;
     add.s64 %rd1, %rd1, %rd2;
+    add.s64 %rd1, %rd1, %rd4;
     st.global.u32 [%rd1], %r2;
     ret;
 }
@@ -252,7 +255,7 @@ fn launches_beyond_the_limits_are_refused() {
 #[test]
 fn launch_attributes_are_read() {
     let device = Device::new(DeviceConfig { multiprocessors: 1, counters: true, ..DeviceConfig::default() });
-    let out = device.alloc(256);
+    let out = device.alloc(512);
     let fixed = device.kernel(FIXED, "fixed");
     let launch = |grid, attributes: &[(u32, [u32; 3])]| {
         let attributes: Vec<_> = attributes

@@ -1,5 +1,7 @@
 //! Control flow, memory, barriers and faults, each by a small kernel whose result is worked out by hand.
 
+#![allow(clippy::needless_range_loop)]
+
 mod common;
 
 use common::{Rig, ptx, schedules};
@@ -114,7 +116,7 @@ fn divergent_loops_end_right_in_every_lane() {
         let steps = |mut n: u32| {
             let mut s = 0;
             while n != 1 {
-                n = if n % 2 == 0 { n / 2 } else { 3 * n + 1 };
+                n = if n & 1 == 0 { n / 2 } else { 3 * n + 1 };
                 s += 1;
             }
             s

@@ -1,5 +1,7 @@
 //! Planted bugs, each with its correct twin: the bug is found, the twin is silent, under every schedule.
 
+#![allow(clippy::needless_range_loop)]
+
 mod common;
 
 use common::{Rig, ptx, schedules};

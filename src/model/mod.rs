@@ -3,9 +3,10 @@
 //! `file` opens and checks a GGUF file, `weights` brings it onto the device, `kernels` loads what was baked. A
 //! `sequence` is a session's memory on the device. A `path` is a way of running it: `stream`, one launch for each fused
 //! kernel, or `persistent`, one launch for whole sequences, whose shares `balance` computes. `session` and `generation`
-//! are what a program uses.
+//! are what a program uses. `cost` predicts how long a token takes.
 
 mod balance;
+pub mod cost;
 mod file;
 mod generation;
 mod kernels;

@@ -19,10 +19,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the kernel waits for work before it leaves.
-const IDLE_NANOSECONDS: u64 = 200_000;
-/// How long a launch may run: display watchdogs kill kernels after some seconds.
-const RUN_NANOSECONDS: u64 = 1_000_000_000;
+/// How long the kernel waits for work before it leaves: longer than a host thread takes from one item to the next.
+const IDLE_NANOSECONDS: u64 = 5_000_000;
+/// How long a launch may run where display watchdogs kill kernels after some seconds.
+const RUN_NANOSECONDS_WATCHED: u64 = 1_000_000_000;
+/// How long a launch may run elsewhere.
+const RUN_NANOSECONDS: u64 = 60_000_000_000;
 
 /// What the host writes and the launch in flight: shared with whoever wants the kernel off the device.
 struct Post {
@@ -87,6 +89,8 @@ pub(crate) struct PersistentPath {
     embeddings: DeviceBuffer<f32>,
     best_values: DeviceBuffer<f32>,
     best_indices: DeviceBuffer<u32>,
+    /// Nanoseconds that a launch may run.
+    run_limit: u64,
     /// Items submitted, and entries of the ring read.
     submitted: u32,
     read: u32,
@@ -122,6 +126,7 @@ impl PersistentPath {
             embeddings: DeviceBuffer::zeroed(device, stride * shape.hidden as usize)?,
             best_values: DeviceBuffer::zeroed(device, stride)?,
             best_indices: DeviceBuffer::zeroed(device, stride)?,
+            run_limit: if device.kills_long_kernels()? { RUN_NANOSECONDS_WATCHED } else { RUN_NANOSECONDS },
             submitted: 0,
             read: 0,
             running: false,
@@ -162,7 +167,7 @@ impl PersistentPath {
         let (words, ring) = (self.post.words.as_ptr(), self.ring.as_ptr());
         let (layers, vocab, eps) = (shape.layers, shape.vocab, shape.rms_eps);
         let max_chunks = sequence.capacity.div_ceil(KV_CHUNK);
-        let (idle, run) = (IDLE_NANOSECONDS, RUN_NANOSECONDS);
+        let (idle, run) = (IDLE_NANOSECONDS, self.run_limit);
         let params = [
             KernelParam::new(&table),
             KernelParam::new(&shares),
@@ -348,3 +353,6 @@ fn grid(device: &Device, kernel: &Kernel, wish: Option<u32>) -> Result<u32> {
     }
     Ok(blocks)
 }
+
+#[cfg(all(test, feature = "tiny"))]
+mod tests;

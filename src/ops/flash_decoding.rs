@@ -13,6 +13,17 @@ const HEADS_PER_BLOCK: u32 = 4;
 
 /// Flash decoding for a batch of sequences: their caches, and room for the partial results. The result is that of
 /// incremental attention, to rounding; where there are few heads and long caches, more of the device works on it.
+///
+/// It borrows the caches, since their addresses stand in device memory:
+/// ```compile_fail,E0505
+/// # use kiln::{driver::GpuTensor, ops::{CacheShape, Ops}};
+/// # fn f(ops: &Ops, shape: CacheShape, k: GpuTensor<f32>, v: GpuTensor<f32>) -> kiln::Result<()> {
+/// let flash = ops.flash_decoding(8, shape, &[&k], &[&v], 1000)?;
+/// drop(k);
+/// println!("{}", flash.num_chunks(1000));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct FlashDecoding<'a, T: KvElement> {
     chunk: &'a Loaded,

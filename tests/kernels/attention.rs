@@ -11,7 +11,7 @@ use crate::random::Random;
 use crate::support::{Arg, Gpu, NULL, Output, every_schedule, gpu};
 
 /// One sequence: queries, and a cache of which `length` positions count.
-struct Case {
+pub(crate) struct Case {
     heads: u32,
     kv_heads: u32,
     head_dim: u32,
@@ -30,7 +30,7 @@ const LAYER: u32 = 1;
 
 impl Case {
     /// A sequence in a cache with some room left.
-    fn new(kv_heads: u32, group: u32, head_dim: u32, kv: KvType, length: u32, random: &mut Random) -> Case {
+    pub(crate) fn new(kv_heads: u32, group: u32, head_dim: u32, kv: KvType, length: u32, random: &mut Random) -> Case {
         let max_seq = length + random.below(70) + u32::from(length == 0);
         Case { length, ..Case::with_room(kv_heads, group, head_dim, kv, max_seq, random) }.forgetful()
     }
@@ -119,7 +119,7 @@ impl Case {
     }
 
     /// Incremental attention; the error word must stay 0.
-    fn run(&self, gpu: &Gpu, chunked: bool, in_memory: bool) -> Vec<f32> {
+    pub(crate) fn run(&self, gpu: &Gpu, chunked: bool, in_memory: bool) -> Vec<f32> {
         let kernel = gpu.load(self.incremental(chunked));
         let (q, out) = (gpu.input(&self.q), gpu.output::<f32>(self.q.len()));
         let (error, length_at) = (gpu.in_out(&[0u32]), gpu.input(&[self.length]));
@@ -156,7 +156,7 @@ impl Case {
 const BOUND: f64 = 3e-6;
 
 /// A batch through flash decoding.
-struct Batch<'a> {
+pub(crate) struct Batch<'a> {
     sequences: &'a [Case],
     max_chunks: u32,
     /// What is told of the lengths, if not the truth.
@@ -164,14 +164,14 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn new(sequences: &'a [Case], more: u32) -> Batch<'a> {
+    pub(crate) fn new(sequences: &'a [Case], more: u32) -> Batch<'a> {
         let lengths: Vec<u32> = sequences.iter().map(|case| case.length).collect();
         let needed = lengths.iter().map(|length| length.div_ceil(KV_CHUNK)).max();
         Batch { sequences, max_chunks: needed.unwrap_or(0).max(1) + more, lengths }
     }
 
     /// Results of the batch, and the error word. All sequences have the same shape, and room for `max_seq` positions.
-    fn run(&self, gpu: &Gpu, chunked: bool) -> (Vec<f32>, u32) {
+    pub(crate) fn run(&self, gpu: &Gpu, chunked: bool) -> (Vec<f32>, u32) {
         let Case { heads, kv_heads, head_dim, kv, max_seq, .. } = self.sequences[0];
         let batch = self.sequences.len() as u32;
         let chunk = FlashDecodingChunk::new(max_seq, head_dim, heads, kv_heads, batch).with_kv_type(kv);

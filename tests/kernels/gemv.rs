@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::support::{Arg, Gpu, NULL, every_schedule, gpu};
 
 /// The inputs of a product, and its result in float64.
-struct Case {
+pub(crate) struct Case {
     kernel: FusedRmsNormQ4KGemv,
     matrix: Matrix,
     x: Vec<f32>,
@@ -21,7 +21,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(kernel: FusedRmsNormQ4KGemv, k: usize, n: usize, random: &mut Random) -> Case {
+    pub(crate) fn new(kernel: FusedRmsNormQ4KGemv, k: usize, n: usize, random: &mut Random) -> Case {
         let matrix = Matrix::random(kernel.weights, n, k, random);
         // A vector of one sign: the sums that mins and offsets are multiplied with must not cancel.
         let lift = random.symmetric();
@@ -49,7 +49,7 @@ impl Case {
         (y, magnitudes)
     }
 
-    fn run(&self, gpu: &Gpu, grid: u32) -> Vec<f32> {
+    pub(crate) fn run(&self, gpu: &Gpu, grid: u32) -> Vec<f32> {
         let loaded = gpu.load(self.kernel.clone());
         let weights = gpu.matrix(&self.matrix);
         let [x, gamma, bias, residual] = [&self.x, &self.gamma, &self.bias, &self.residual].map(|v| gpu.input(v));

@@ -22,3 +22,4 @@ mod kv;
 mod norm;
 mod phases;
 mod repack;
+mod traffic;

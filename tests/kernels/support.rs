@@ -47,6 +47,11 @@ pub(crate) struct Loaded<'a> {
 }
 
 impl Gpu {
+    /// The emulator with its counters on.
+    pub(crate) fn counting() -> Gpu {
+        Gpu::new("counting", DeviceConfig { counters: true, ..DeviceConfig::default() })
+    }
+
     fn new(schedule: &str, config: DeviceConfig) -> Gpu {
         // Tests run side by side already.
         let device = common::device_with(DeviceConfig { threads: 1, ..config });

@@ -57,6 +57,12 @@ impl Heads {
 /// Query heads that a block of a general kernel works on: a larger group is spread over several blocks.
 pub(crate) const GENERAL_GROUP: u32 = 4;
 
+/// Blocks of an attention kernel that an SM must hold, which decides how many registers a thread may have: two leave 128,
+/// and keys of 1 KB, whose pieces are all loaded ahead, take more.
+pub(crate) const fn blocks_per_sm(head_dim: u32, ty: KvType) -> u32 {
+    if head_dim * ty.bytes() < 1024 { 2 } else { 1 }
+}
+
 /// Which query heads a block works on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {

@@ -93,8 +93,8 @@ impl Kernel for FlashDecodingChunk {
     }
 
     fn build(&self, b: &mut Builder) {
-        // Wide groups hold many sums: up to 128 registers instead of spills.
-        b.blocks_per_sm(2);
+        // Wide groups hold many sums: more registers instead of spills.
+        b.blocks_per_sm(attention::blocks_per_sm(self.head_dim, self.kv));
         let q = b.param::<Global<F32>>("q"); // [batch, heads, head_dim]
         let keys = b.param::<Global<U64>>("k_caches"); // [batch]: addresses of caches, or of tables of chunks
         let values = b.param::<Global<U64>>("v_caches"); // [batch]; not read where caches are chunked

@@ -110,8 +110,8 @@ impl Kernel for IncrementalAttention {
     }
 
     fn build(&self, b: &mut Builder) {
-        // Wide groups hold many sums: up to 128 registers instead of spills.
-        b.blocks_per_sm(2);
+        // Wide groups hold many sums: more registers instead of spills.
+        b.blocks_per_sm(attention::blocks_per_sm(self.head_dim, self.kv));
         let q = b.param::<Global<F32>>("q"); // [heads, head_dim]
         let (cache, capacity) = if self.chunked {
             let table = b.param::<Global<U64>>("chunks"); // addresses of the cache's chunks

@@ -1,5 +1,7 @@
 //! Checks: what a run may not do even if its result comes out right. Each is on or off by itself.
 
+#![allow(clippy::too_many_arguments)]
+
 mod clock;
 pub(crate) mod counters;
 mod race;
@@ -155,7 +157,6 @@ fn landed<'a>(
 }
 
 /// A copy has arrived in shared memory: from now on it counts as a write by the lane that issued it.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn landed_shared(
     common: &mut Common,
     at: u64,
@@ -174,7 +175,6 @@ pub(crate) fn landed_shared(
 }
 
 /// A copy has read its source in shared memory.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn source_read(common: &mut Common, at: u64, bytes: u64, warp: u32, lane: u32, clock: u32, pc: u32) {
     if let Some(c) = &common.checks
         && let Some(cells) = c.cells.get(at as usize / 4..((at + bytes) as usize).div_ceil(4))
@@ -185,7 +185,6 @@ pub(crate) fn source_read(common: &mut Common, at: u64, bytes: u64, warp: u32, l
 }
 
 /// A copy has arrived in device memory.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn landed_global(
     launch: &LaunchChecks,
     common: &Common,
@@ -205,7 +204,6 @@ pub(crate) fn landed_global(
 
 impl Cpu<'_> {
     /// Looks at an access before it happens.
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn check(
         &mut self,
         common: &mut Common,
@@ -306,7 +304,6 @@ impl Cpu<'_> {
     }
 
     #[cold]
-    #[allow(clippy::too_many_arguments)]
     fn race(
         &self,
         c: &Conflict,

@@ -15,8 +15,6 @@ const TURN: u64 = 200_000;
 /// The parts of a block that all its warps share.
 pub(crate) struct Common {
     pub(crate) ctaid: [u32; 3],
-    /// Index in the grid.
-    pub(crate) linear: u64,
     pub(crate) sm: u32,
     pub(crate) shared: Box<[u64]>,
     pub(crate) shared_bytes: u32,
@@ -105,7 +103,6 @@ impl Block {
             .collect();
         let common = Common {
             ctaid,
-            linear,
             sm: (linear % u64::from(cx.config.multiprocessors.max(1))) as u32,
             shared: vec![0xa5a5_a5a5_a5a5_a5a5; (cx.shared as usize).div_ceil(16) * 2].into_boxed_slice(),
             shared_bytes: cx.shared,

@@ -202,7 +202,6 @@ impl Cpu<'_> {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn copy_async(
         &mut self,
         common: &mut Common,
@@ -235,7 +234,7 @@ impl Cpu<'_> {
             if size == 0 {
                 continue;
             }
-            if let Some(l) = Lanes(group).find(|&l| from[l] % u64::from(bytes) != 0) {
+            if let Some(l) = Lanes(group).find(|&l| !from[l].is_multiple_of(u64::from(bytes))) {
                 let mut f = self.fault(FaultKind::Misaligned, at, Some(l), format!("a copy of {bytes} bytes"));
                 f.address = Some(from[l]);
                 return Err(f);
@@ -322,7 +321,7 @@ impl Cpu<'_> {
     /// Size and alignment of a bulk copy.
     fn bulk_size(&self, warp: &Warp, bytes: R, a: u64, b: u64, l: usize, at: &At) -> Exec<u32> {
         let n = warp.lane32(self.cx.code, bytes, l);
-        if n == 0 || n % 16 != 0 || a % 16 != 0 || b % 16 != 0 {
+        if n == 0 || !n.is_multiple_of(16) || !a.is_multiple_of(16) || !b.is_multiple_of(16) {
             let message = format!("a bulk copy of {n} bytes between {a:#x} and {b:#x}: multiples of 16 are needed");
             let mut f = self.fault(FaultKind::Misaligned, at, Some(l), message);
             f.address = Some(a);
@@ -331,7 +330,6 @@ impl Cpu<'_> {
         Ok(n)
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn bulk_in(
         &mut self,
         common: &mut Common,
@@ -384,7 +382,6 @@ impl Cpu<'_> {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn bulk_out(
         &mut self,
         common: &mut Common,
@@ -408,7 +405,6 @@ impl Cpu<'_> {
     }
 
     /// A range of one lane in pieces of 16 bytes, each checked as an access of its own.
-    #[allow(clippy::too_many_arguments)]
     fn pieces(
         &mut self,
         common: &mut Common,

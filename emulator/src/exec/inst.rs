@@ -102,9 +102,9 @@ pub(crate) enum U32 {
     Abs,
     NegF,
     AbsF,
-    FromS32,
-    FromU32,
-    ToS32,
+    FromSigned,
+    FromUnsigned,
+    ToSigned,
     FromF16,
     ToF16,
     FromBf16,
@@ -354,7 +354,6 @@ pub(crate) struct ShflOp {
     pub(crate) a: R,
     pub(crate) b: R,
     pub(crate) c: R,
-    pub(crate) mask: R,
 }
 
 /// Modes of `shfl`.
@@ -466,7 +465,7 @@ pub(crate) enum Op {
     Selp32(R, R, R, P),
     Selp64(R, R, R, P),
     /// Operation on predicates: destination, sources.
-    PredOp(Bool, P, P, P),
+    PredBool(Bool, P, P, P),
     PredNot(P, P),
     /// Sets a predicate to a constant.
     PredSet(P, bool),

@@ -181,7 +181,6 @@ impl Cpu<'_> {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn rows(
         &mut self,
         common: &mut Common,
@@ -201,11 +200,10 @@ impl Cpu<'_> {
         let mut data = [[0u16; 8]; 32];
         if store {
             for (j, &r) in regs.iter().enumerate() {
-                for row in 0..8 {
-                    for col in 0..8 {
+                for (row, line) in data[8 * j..8 * j + 8].iter_mut().enumerate() {
+                    for (col, v) in line.iter_mut().enumerate() {
                         let (p, q) = place(row, col);
-                        let word = warp.lane32(code, r, 4 * p + q / 2);
-                        data[8 * j + row][col] = (word >> (16 * (q % 2))) as u16;
+                        *v = (warp.lane32(code, r, 4 * p + q / 2) >> (16 * (q % 2))) as u16;
                     }
                 }
             }
@@ -239,7 +237,6 @@ impl Cpu<'_> {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn fragment(
         &mut self,
         common: &mut Common,

@@ -1,5 +1,8 @@
 //! Execution of decoded kernels: lanes, warps, blocks, and the scheduler that interleaves them.
 
+// An access has a block, a warp, a space, addresses, lanes and a place in the code; a struct would only rename them.
+#![allow(clippy::too_many_arguments)]
+
 pub(crate) mod access;
 pub(crate) mod barrier;
 pub(crate) mod block;

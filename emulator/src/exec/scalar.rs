@@ -71,7 +71,7 @@ fn put(ctl: &Ctl, v: f64) -> u64 {
 }
 
 fn saturate(v: f64) -> f64 {
-    if v.is_nan() { 0.0 } else { v.max(0.0).min(1.0) + 0.0 }
+    if v.is_nan() { 0.0 } else { v.clamp(0.0, 1.0) + 0.0 }
 }
 
 fn is32(ctl: &Ctl) -> bool {
@@ -354,10 +354,10 @@ pub(crate) fn int(op: IntOp) -> fn(&Ctl, [u64; 4]) -> u64 {
         IntOp::Add => |c, a| each(c, a, |c, a| sum(c, wide(c.to, a[0]) + wide(c.to, a[1]))),
         IntOp::Sub => |c, a| each(c, a, |c, a| sum(c, wide(c.to, a[0]) - wide(c.to, a[1]))),
         IntOp::Mul => |c, a| trunc(c.to, a[0].wrapping_mul(a[1])),
-        IntOp::MulHi => |c, a| trunc(c.to, ((wide(c.to, a[0]) * wide(c.to, a[1])) >> c.to.bits()) as u64),
+        IntOp::MulHi => |c, a| trunc(c.to, ((wide(c.to, a[0]).wrapping_mul(wide(c.to, a[1]))) >> c.to.bits()) as u64),
         IntOp::MulWide => |c, a| (wide(c.from, a[0]) * wide(c.from, a[1])) as u64,
         IntOp::MadHi => |c, a| {
-            let hi = (wide(c.to, a[0]) * wide(c.to, a[1])) >> c.to.bits();
+            let hi = (wide(c.to, a[0]).wrapping_mul(wide(c.to, a[1]))) >> c.to.bits();
             sum(c, hi + wide(c.to, a[2]))
         },
         IntOp::MadLo => |c, a| trunc(c.to, a[0].wrapping_mul(a[1]).wrapping_add(a[2])),
@@ -553,11 +553,6 @@ pub(crate) fn slct(c: &Ctl, a: [u64; 4]) -> u64 {
     };
     if keep { a[0] } else { a[1] }
 }
-/// `selp` on types without a vectorised form.
-pub(crate) fn selp(_: &Ctl, a: [u64; 4]) -> u64 {
-    if a[2] == 1 { a[0] } else { a[1] }
-}
-
 /// Comparisons: 0 eq, 1 ne, 2 lt, 3 le, 4 gt, 5 ge; +8: true when unordered; 6 num, 7 nan.
 pub(crate) fn compare(c: &Ctl, a: [u64; 4]) -> u64 {
     use std::cmp::Ordering as O;
@@ -700,11 +695,6 @@ pub(crate) fn cvt_pack_sat(c: &Ctl, a: [u64; 4]) -> u64 {
         16 => part(a[0]) << 16 | part(a[1]),
         _ => (part(a[0]) << 8 | part(a[1]) | (a[2] & 0xffff) << 16) & 0xffff_ffff,
     }
-}
-
-/// Truncates to `ctl.to`: a move into a narrower register.
-pub(crate) fn truncate(c: &Ctl, a: [u64; 4]) -> u64 {
-    trunc(c.to, a[0])
 }
 
 /// `isspacep`: imm 0 global, 1 shared, 2 local, 3 const, 4 param.

@@ -163,9 +163,9 @@ impl Cpu<'_> {
                                 U32::Abs => map1(d, a, m, |x: u32| (x as i32).unsigned_abs()),
                                 U32::NegF => map1(d, a, m, |x: u32| x ^ 0x8000_0000),
                                 U32::AbsF => map1(d, a, m, |x: u32| x & 0x7fff_ffff),
-                                U32::FromS32 => map1(d, a, m, |x: u32| (x as i32 as f32).to_bits()),
-                                U32::FromU32 => map1(d, a, m, |x: u32| (x as f32).to_bits()),
-                                U32::ToS32 => map1(d, a, m, |x: u32| f32::from_bits(x) as i32 as u32),
+                                U32::FromSigned => map1(d, a, m, |x: u32| (x as i32 as f32).to_bits()),
+                                U32::FromUnsigned => map1(d, a, m, |x: u32| (x as f32).to_bits()),
+                                U32::ToSigned => map1(d, a, m, |x: u32| f32::from_bits(x) as i32 as u32),
                                 U32::FromF16 => map1(d, a, m, |x: u32| canonical(float::f16_to_f32(x))),
                                 U32::ToF16 => map1(d, a, m, |x: u32| float::f32_to_f16(f32::from_bits(x))),
                                 U32::FromBf16 => map1(d, a, m, |x: u32| canonical(f32::from_bits(x << 16))),
@@ -189,9 +189,9 @@ impl Cpu<'_> {
                                 B32::Add => ints!(|x: u32, y: u32| x.wrapping_add(y)),
                                 B32::Sub => ints!(|x: u32, y: u32| x.wrapping_sub(y)),
                                 B32::Mul => ints!(|x: u32, y: u32| x.wrapping_mul(y)),
-                                B32::MulHiU => ints!(|x: u32, y: u32| (u64::from(x) * u64::from(y) >> 32) as u32),
+                                B32::MulHiU => ints!(|x: u32, y: u32| ((u64::from(x) * u64::from(y)) >> 32) as u32),
                                 B32::MulHiS => {
-                                    ints!(|x: u32, y: u32| (i64::from(x as i32) * i64::from(y as i32) >> 32) as u32)
+                                    ints!(|x: u32, y: u32| ((i64::from(x as i32) * i64::from(y as i32)) >> 32) as u32)
                                 }
                                 B32::And => ints!(|x: u32, y: u32| x & y),
                                 B32::Or => ints!(|x: u32, y: u32| x | y),
@@ -380,7 +380,7 @@ impl Cpu<'_> {
                             let (d, a, b, p) = (dst!(*d, u64), src!(*a, u64), src!(*b, u64), pred!(*p));
                             select(d, a, b, p, m);
                         }
-                        Op::PredOp(op, d, a, b) => {
+                        Op::PredBool(op, d, a, b) => {
                             let v = op.apply(pred!(*a), pred!(*b));
                             set_pred!(*d, m, v);
                         }

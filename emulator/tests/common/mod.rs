@@ -1,5 +1,6 @@
 //! What the tests share: a device's memory, a module, launches.
-#![allow(dead_code)]
+// Each test program uses a part of this; a fault is large, and rare.
+#![allow(dead_code, unreachable_pub, clippy::result_large_err)]
 
 use kiln_emulator::{Checks, ExecConfig, Fault, Launch, Memory, Module, Report, Schedule, run};
 

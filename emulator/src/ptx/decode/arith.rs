@@ -397,10 +397,8 @@ impl Decoder<'_> {
         let ty = m.ty()?;
         let f32s = matches!(ty, Ty::F32 | Ty::F32x2);
         let halves = matches!(ty, Ty::F16 | Ty::F16x2);
-        if (ftz && !f32s && !halves)
-            || (sat && !f32s && !halves)
-            || (relu && !halves && !matches!(ty, Ty::BF16 | Ty::BF16x2))
-        {
+        let bfloats = matches!(ty, Ty::BF16 | Ty::BF16x2);
+        if ((ftz || sat) && !(f32s || halves)) || (relu && !(halves || bfloats)) {
             return self.fail(format!("{ty:?}"), "modifier that this type does not have");
         }
         if round.is_some_and(|r| r != Round::Near) && !f32s && ty != Ty::F64 {
@@ -595,7 +593,7 @@ impl Decoder<'_> {
                     return self.fail("!", "predicate operands of this instruction are not negated");
                 }
                 let d = self.pred_dst(&args[0])?;
-                self.push(Op::PredOp(op, d, a, b));
+                self.push(Op::PredBool(op, d, a, b));
                 Ok(())
             }
             Ty::B32 => {
@@ -687,7 +685,7 @@ impl Decoder<'_> {
         let ty = m.ty()?;
         let packed = matches!(ty, Ty::F16x2 | Ty::BF16x2);
         let float = ty.float() || packed;
-        if !float && !(ty.integer() || matches!(ty, Ty::B16 | Ty::B32 | Ty::B64)) {
+        if !(float || ty.integer() || matches!(ty, Ty::B16 | Ty::B32 | Ty::B64)) {
             return self.fail(format!("{ty:?}"), "type that this instruction does not have");
         }
         let unordered = cmp.len() == 3 && cmp.ends_with('u');

@@ -109,8 +109,7 @@ impl Decoder<'_> {
             return Ok(());
         }
         let shared = |p: &&str| matches!(*p, "shared::cluster" | "shared::cta");
-        let (Some(s), Some(g)) = (m.parts.iter().position(|p| shared(&p)), m.parts.iter().position(|p| *p == "global"))
-        else {
+        let (Some(s), Some(g)) = (m.parts.iter().position(shared), m.parts.iter().position(|p| *p == "global")) else {
             return self.fail("cp.async.bulk", "copies between .global and shared memory");
         };
         let inward = s < g;

@@ -291,9 +291,9 @@ impl Decoder<'_> {
         let plain = !c.sat && !ftz && !relu && have.bytes() <= 4 && aw == W::W32;
         let exact = have.bytes() == to.bytes();
         let fast = match (to, from, c.round) {
-            (Ty::F32, Ty::S32, Round::Near) if exact => Some(U32::FromS32),
-            (Ty::F32, Ty::U32, Round::Near) if exact => Some(U32::FromU32),
-            (Ty::S32, Ty::F32, Round::Zero) if exact => Some(U32::ToS32),
+            (Ty::F32, Ty::S32, Round::Near) if exact => Some(U32::FromSigned),
+            (Ty::F32, Ty::U32, Round::Near) if exact => Some(U32::FromUnsigned),
+            (Ty::S32, Ty::F32, Round::Zero) if exact => Some(U32::ToSigned),
             (Ty::F32, Ty::F16, _) if exact => Some(U32::FromF16),
             (Ty::F16, Ty::F32, Round::Near) if exact => Some(U32::ToF16),
             (Ty::F32, Ty::BF16, _) if exact => Some(U32::FromBf16),

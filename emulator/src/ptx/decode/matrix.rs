@@ -1,7 +1,7 @@
 //! Matrix instructions.
 
 use super::super::ast::Arg;
-use super::super::types::{Space, Ty};
+use super::super::types::Ty;
 use super::{Decoder, Mods, Res};
 use crate::exec::inst::*;
 use crate::exec::matrix::MatrixOp;

@@ -126,7 +126,7 @@ impl Decoder<'_> {
             Arg::Pair(d, p) => (self.dst(&Arg::Word(d.clone()), Ty::B32)?, self.pred_dst_name(p)?),
             d => (self.dst(d, Ty::B32)?, 0),
         };
-        self.push(Op::Warp(Box::new((WarpOp::Shfl(ShflOp { mode, d, p, a, b, c, mask }), mask))));
+        self.push(Op::Warp(Box::new((WarpOp::Shfl(ShflOp { mode, d, p, a, b, c }), mask))));
         Ok(())
     }
 

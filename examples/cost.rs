@@ -1,0 +1,83 @@
+//! Prints how long a token should take: a model of bytes, instructions and latencies, not a measurement.
+//!
+//! ```text
+//! cargo run --release --example cost
+//! ```
+//!
+//! Instructions per weight are counted here, in the emulator, on a product of real size.
+
+use kiln::driver::{Device, Driver, GpuTensor};
+use kiln::model::cost::{self, CHIPS, Instructions, Way};
+use kiln::ops::Ops;
+use kiln::shape::{TensorType, presets};
+use kiln_emulator::{Checks, DeviceConfig};
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let instructions = Instructions { q4_k: count(TensorType::Q4_K)?, q6_k: count(TensorType::Q6_K)? };
+    println!(
+        "A MODEL, not a measurement: time per token in exact numerics, llama.cpp's Q4_K_M, f16 cache, position 511."
+    );
+    println!(
+        "Instructions per weight, counted in the emulator: {:.2} of Q4_K, {:.2} of Q6_K.",
+        instructions.q4_k, instructions.q6_k
+    );
+    for name in ["qwen3b", "qwen3-8b"] {
+        let shape = presets::by_name(name).ok_or("no such preset")?.shape;
+        let phases = cost::phases(&shape, 511, 2);
+        let bytes: u64 = phases.iter().map(|phase| phase.bytes).sum();
+        println!("\n{name}: {:.3} GB a token (weights and cache)\n", bytes as f64 / 1e9);
+        println!("| chip | path | hand-overs | ms (bandwidth + issue + latency) | tokens/s | bound by |");
+        println!("|---|---|---|---|---|---|");
+        for chip in &CHIPS {
+            for way in Way::ALL {
+                let found = cost::predict(&phases, chip, way, instructions);
+                println!(
+                    "| {} | {} | {} | {:.3} ({:.3} + {:.3} + {:.3}) | {:.0} | {} |",
+                    chip.name,
+                    way.name(),
+                    found.hand_overs,
+                    found.seconds() * 1e3,
+                    found.bandwidth * 1e3,
+                    found.issue * 1e3,
+                    found.latency * 1e3,
+                    found.seconds().recip(),
+                    found.bound().name(),
+                );
+            }
+        }
+        println!("\n| phase of the first layer, and head | MB | KB of the heaviest of 132 blocks |\n|---|---|---|");
+        let mut seen: Vec<&str> = Vec::new();
+        for phase in phases.iter().filter(|phase| phase.bytes > 0) {
+            if !seen.contains(&phase.name) {
+                seen.push(phase.name);
+                let (all, heaviest) = (phase.bytes as f64 / 1e6, phase.heaviest_block(132) / 1e3);
+                println!("| {} | {all:.2} | {heaviest:.1} |", phase.name);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Thread-instructions per weight of a product of 1056 rows of 4096 weights.
+fn count(ty: TensorType) -> Result<f64, Box<dyn Error>> {
+    let (n, k) = (1056u32, 4096u32);
+    let config = DeviceConfig { checks: Checks::NONE, counters: true, ..DeviceConfig::default() };
+    let ordinal = kiln_emulator::add_device(config);
+    // SAFETY: the emulator's functions have NVIDIA's signatures and behaviour, and stay.
+    let driver = unsafe {
+        Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))?
+    };
+    let device = Device::open(&driver, ordinal)?;
+    let (ops, stream) = (Ops::open(&device)?, device.stream()?);
+    let bytes = ty.tensor_bytes(&[k.into(), n.into()]).ok_or("a matrix of whole blocks")?;
+    let w = ops.matrix(ty, n, k, &vec![0; usize::try_from(bytes)?])?;
+    let x = GpuTensor::from_host(&device, &vec![0.0f32; k as usize])?;
+    let y = GpuTensor::from_host(&device, &vec![0.0f32; n as usize])?;
+    stream.synchronize()?;
+    kiln_emulator::clear_reports(ordinal);
+    ops.gemv(&stream, &w, &x, &y)?;
+    stream.synchronize()?;
+    let counted: u64 = kiln_emulator::reports(ordinal).iter().map(|report| report.counters.lane_instructions).sum();
+    Ok(counted as f64 / (f64::from(n) * f64::from(k)))
+}

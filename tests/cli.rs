@@ -1,0 +1,140 @@
+//! `generate` as a person runs it: text on success, and one clear line, exit code 1 and no panic on anything wrong.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The example's program, which `cargo test` builds beside the tests.
+fn generate(arguments: &[&str]) -> Output {
+    let tests = std::env::current_exe().expect("this program");
+    let folder = tests.parent().and_then(Path::parent).expect("a target folder");
+    let program = folder.join("examples").join(format!("generate{}", std::env::consts::EXE_SUFFIX));
+    assert!(program.exists(), "{} is built by `cargo test`", program.display());
+    let mut command = Command::new(program);
+    command.args(arguments).env("KILN_DEVICE", "emulator").env("RUST_BACKTRACE", "0");
+    command.output().expect("it runs")
+}
+
+fn refusal(arguments: &[&str]) -> String {
+    let output = generate(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {errors}");
+    assert_eq!(errors.trim_end().lines().count(), 1, "one line: {errors}");
+    assert!(errors.starts_with("error: ") && !errors.contains("panicked"), "{errors}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    errors
+}
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf")
+}
+
+/// A file of these bytes that goes with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, bytes: &[u8]) -> Scratch {
+        let path = std::env::temp_dir().join(format!("kiln-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).expect("a temporary file");
+        Scratch(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a plain path")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn text_goes_to_standard_output_and_ids_to_standard_error() {
+    let output = generate(&["--ids", "438,1245,361", "--tokens", "3", "--print-ids", "--path", "stream"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    assert!(!output.stdout.is_empty());
+    let ids = errors.lines().find_map(|line| line.strip_prefix("ids: ")).expect("a line of ids");
+    assert_eq!(ids.split(',').filter(|id| id.parse::<u32>().is_ok()).count(), 3, "{ids}");
+    let closing = errors.lines().last().expect("a closing line");
+    for part in ["device: ", "path: stream", "launches: ", "tokens/s", "loaded in "] {
+        assert!(closing.contains(part), "{part} in {closing}");
+    }
+}
+
+#[test]
+fn asking_for_a_gpu_where_there_is_no_driver_says_so() {
+    // A machine with a driver has nothing to refuse.
+    if kiln::driver::Driver::load().is_ok() {
+        eprintln!("SKIPPED: this machine has a CUDA driver");
+        return;
+    }
+    assert!(refusal(&["--device", "cuda"]).contains("no CUDA driver"));
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    assert!(refusal(&["--model", "no-such-model.gguf"]).contains("no-such-model.gguf"));
+}
+
+#[test]
+fn a_folder_and_an_empty_file_are_not_models() {
+    assert!(refusal(&["--model", env!("CARGO_MANIFEST_DIR")]).contains("not a file"));
+    let empty = Scratch::new("empty.gguf", b"");
+    assert!(refusal(&["--model", empty.path()]).contains("not a file with anything in it"));
+}
+
+#[test]
+fn a_truncated_file_is_refused() {
+    let bytes = std::fs::read(demo()).expect("the demo model");
+    for part in [10, 1000, bytes.len() / 2, bytes.len() - 1] {
+        let cut = Scratch::new(&format!("cut-{part}.gguf"), &bytes[..part]);
+        refusal(&["--model", cut.path()]);
+    }
+}
+
+#[test]
+fn a_file_of_random_bytes_is_refused() {
+    let mut state = 1u64;
+    let bytes: Vec<u8> = (0..100_000)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect();
+    let random = Scratch::new("random.gguf", &bytes);
+    refusal(&["--model", random.path()]);
+}
+
+#[test]
+fn a_model_that_was_not_baked_names_the_feature_to_build_with() {
+    let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny2-d64.Q4_K_M/model.gguf");
+    let baked = kiln::baked::MODELS.iter().any(|model| model.name == "tiny2-d64");
+    if baked {
+        eprintln!("SKIPPED: tiny2-d64 is baked into this build");
+        return;
+    }
+    let line = refusal(&["--model", other.to_str().expect("a plain path")]);
+    assert!(line.contains("--features tiny2-d64"), "{line}");
+}
+
+#[test]
+fn an_id_outside_the_vocabulary_is_refused() {
+    let line = refusal(&["--ids", "1,2048"]);
+    assert!(line.contains("2048") && line.contains("0 to 2047"), "{line}");
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_is_refused() {
+    let ids = vec!["1"; 4097].join(",");
+    let line = refusal(&["--ids", &ids]);
+    assert!(line.contains("4097") && line.contains("4096"), "{line}");
+}
+
+#[test]
+fn an_empty_prompt_and_words_it_does_not_know_are_refused() {
+    assert!(refusal(&["--prompt", ""]).contains("empty"));
+    let output = generate(&["--device", "abacus"]);
+    assert_eq!(output.status.code(), Some(1));
+}

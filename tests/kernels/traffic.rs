@@ -1,0 +1,93 @@
+//! What is read from device memory, by the emulator's counters: a fused kernel that reads its inputs again for every row
+//! or head gives the right results, and saves nothing.
+
+use kiln_codegen::KvType;
+use kiln_codegen::kernels::FusedRmsNormQ4KGemv;
+use kiln_emulator::Counters;
+use kiln_shape::TensorType;
+
+use crate::attention::{Batch, Case};
+use crate::common;
+use crate::gemv;
+use crate::kv::KV_TYPES;
+use crate::random::Random;
+use crate::support::Gpu;
+
+/// The counters of each launch of `work`.
+fn counted(work: impl FnOnce(&Gpu)) -> Vec<(String, Counters)> {
+    let gpu = Gpu::counting();
+    work(&gpu);
+    let reports = kiln_emulator::reports(gpu.device.ordinal());
+    reports.into_iter().map(|report| (report.kernel, report.counters)).collect()
+}
+
+/// Bytes that lanes asked for in lines of a file of the kernel's source.
+fn asked_for_by(counters: &Counters, file: &str) -> u64 {
+    let lines = counters.lines.values();
+    let of_file = lines.filter(|line| line.source.as_ref().is_some_and(|(name, _)| name.ends_with(file)));
+    of_file.map(|line| line.bytes_used).sum()
+}
+
+#[test]
+fn a_block_reads_the_vector_and_gamma_once_however_many_rows_it_has() {
+    if common::on_gpu() {
+        return eprintln!("skipped: a GPU does not count");
+    }
+    let mut random = Random::fresh();
+    for (k, n, grid) in [(1024u32, 100u32, 3u32), (25600, 40, 1)] {
+        let case = gemv::Case::new(FusedRmsNormQ4KGemv::new(k, n), k as usize, n as usize, &mut random);
+        let reports = counted(|gpu| drop(case.run(gpu, grid)));
+        let [(_, counters)] = reports.as_slice() else { panic!("one launch, not {}", reports.len()) };
+        assert_eq!(asked_for_by(counters, "blocks/stage.rs"), u64::from(grid * 2 * k * 4), "k {k}, n {n}");
+        let needed = u64::from(n * k / 256 * 144 + 2 * k * 4);
+        let distinct = counters.read_bytes_distinct;
+        // Sectors at the ends, and partial sums of a vector that is staged in parts.
+        let more = 3 * 32 + u64::from(4 * n);
+        assert!(distinct >= needed && distinct <= needed + more, "{distinct} bytes, {needed} needed");
+    }
+}
+
+#[test]
+fn weights_are_asked_for_once() {
+    if common::on_gpu() {
+        return eprintln!("skipped: a GPU does not count");
+    }
+    let mut random = Random::fresh();
+    for &ty in TensorType::SUPPORTED {
+        let kernel = FusedRmsNormQ4KGemv::new(2048, 16).with_weights(ty).without_norm();
+        let case = gemv::Case::new(kernel, 2048, 16, &mut random);
+        let reports = counted(|gpu| drop(case.run(gpu, 1)));
+        // A header of 16 bytes, or scales, go to each of the eight lanes of a super-block: that is broadcast, not read.
+        let headers = match ty {
+            TensorType::Q4_K => 7 * 16,
+            TensorType::Q6_K => 8 * (2 + 2 + 16) - 16 - 2 - 64,
+            TensorType::Q8_0 => 8 * 4 - 16,
+            _ => 0,
+        };
+        let blocks = u64::from(16u32 * 2048 / 256);
+        let needed = ty.tensor_bytes(&[2048, 16]).expect("a size") + blocks * headers;
+        let asked = asked_for_by(&reports[0].1, "blocks/dot.rs");
+        assert_eq!(asked, needed, "{ty}");
+    }
+}
+
+#[test]
+fn keys_and_values_are_read_once_for_all_heads_of_a_group() {
+    if common::on_gpu() {
+        return eprintln!("skipped: a GPU does not count");
+    }
+    let mut random = Random::fresh();
+    for kv in KV_TYPES {
+        let case = [Case::new(2, 8, 128, kv, 1000, &mut random)];
+        let element = if kv == KvType::F16 { 2 } else { 4 };
+        let (cache, q) = (2 * 2 * 1000 * 128 * element, 16 * 128 * 4);
+        let incremental = counted(|gpu| drop(case[0].run(gpu, false, false)));
+        let flash = counted(|gpu| drop(Batch::new(&case, 0).run(gpu, false)));
+        // Each of the eight chunks reads the queries.
+        for ((name, counters), queries) in [(&incremental[0], q), (&flash[0], 8 * q)] {
+            let moved = 32 * counters.read_sectors - queries;
+            assert!(moved as f64 <= 1.03 * cache as f64, "{name}: {moved} bytes moved of {cache}");
+            assert!(moved >= cache, "{name}: {moved} bytes moved of {cache}");
+        }
+    }
+}
