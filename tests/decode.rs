@@ -65,7 +65,7 @@ fn prompts(model: &str) -> Vec<Prompt> {
 }
 
 /// Ids up to the first place where the two best logits are closer than `gap`.
-fn sure<'a>(prompt: &'a Prompt, gap: f64) -> &'a [u32] {
+fn sure(prompt: &Prompt, gap: f64) -> &[u32] {
     let sure = prompt.gaps.iter().take_while(|found| **found >= gap).count();
     &prompt.greedy[..sure]
 }
