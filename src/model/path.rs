@@ -38,6 +38,9 @@ pub(crate) trait Path: Send {
     /// Ends the item early; the path may be ahead of what it has yielded.
     fn stop(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<()>;
 
+    /// Leaves the device, so that what it has written can be read without waiting for it to leave by itself.
+    fn leave(&mut self) {}
+
     /// Launches and other calls to the driver so far.
     fn work(&self) -> Work;
 

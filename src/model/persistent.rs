@@ -341,6 +341,10 @@ impl Path for PersistentPath {
         Ok(())
     }
 
+    fn leave(&mut self) {
+        self.post.park();
+    }
+
     fn work(&self) -> Work {
         self.work
     }

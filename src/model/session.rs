@@ -152,6 +152,7 @@ impl Session {
         self.begin(self.tokens.len(), 1, &[])?;
         while let Step::Token(_) = self.path.next(&self.model.inner, &mut self.sequence)? {}
         (self.ran, self.item) = (self.tokens.len() - 1, None);
+        self.path.leave();
         self.sequence.logits.to_host()
     }
 
@@ -217,7 +218,7 @@ impl Session {
     /// # Errors
     /// If the copy does not fit the device's memory; what the driver reports.
     pub fn fork(&self) -> Result<Session> {
-        let mut copy = Session::new(&self.model, self.options)?;
+        let mut copy = Session::new(&self.model, self.options)?; // allocates, so what is resident has left
         let stream = self.model.inner.device.stream()?;
         copy.sequence.copy_cache(&self.model.inner, &self.sequence, &stream, self.ran as u32)?;
         (copy.tokens, copy.ran) = (self.tokens.clone(), self.ran);
