@@ -167,6 +167,18 @@ impl Meet {
     }
 }
 
+/// Lets the other threads go if this one panics.
+struct Abandon<'a>(&'a Rounds, &'a Meet);
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.done.store(true, Ordering::Release);
+            self.1.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
 /// What the threads of a launch in rounds share.
 struct Rounds {
     slots: Vec<Mutex<Slot>>,
@@ -246,6 +258,7 @@ fn rounds(cx: &LaunchCx<'_>, total: u64, threads: usize) -> Result<Outcome, Box<
     let outcome = Mutex::new(Outcome::default());
     let result: Mutex<Option<Box<Fault>>> = Mutex::new(None);
     let worker = || {
+        let _abandon = Abandon(&shared, &meet);
         let mut cpu = Cpu::new(cx);
         while !shared.done.load(Ordering::Acquire) {
             shared.parallel(&mut cpu);
