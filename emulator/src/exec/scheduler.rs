@@ -87,6 +87,7 @@ impl Outcome {
 fn whole(cx: &LaunchCx<'_>, cpu: &mut Cpu<'_>, linear: u64, steps: &AtomicU64) -> Exec<()> {
     let mut block = Block::new(cx, linear);
     cpu.time = 0u64.wrapping_sub(cpu.steps);
+    let mut idle = 0;
     loop {
         let before = cpu.steps;
         let stop = block.run(cpu)?;
@@ -94,8 +95,15 @@ fn whole(cx: &LaunchCx<'_>, cpu: &mut Cpu<'_>, linear: u64, steps: &AtomicU64) -
         limit(cx, &[&block], taken)?;
         match stop {
             BlockStop::Exited => return Ok(()),
-            BlockStop::Again => {}
-            BlockStop::Blocked(Some(wake)) => cpu.time = wake.wrapping_sub(cpu.steps),
+            BlockStop::Again => idle = 0,
+            BlockStop::Blocked(Some(wake)) => {
+                idle += 1;
+                if cx.config.livelock_rounds.is_some_and(|limit| idle > limit) {
+                    let message = format!("{idle} times in a row every warp has only polled in vain");
+                    return Err(deadlock(cx, &[&block], FaultKind::Deadlock, &message));
+                }
+                cpu.time = wake.wrapping_sub(cpu.steps);
+            }
             BlockStop::Blocked(None) => return Err(deadlock(cx, &[&block], FaultKind::Deadlock, "no warp can go on")),
         }
     }
