@@ -654,3 +654,20 @@ fn faults_name_the_source_line_of_loc_and_of_comments() {
         assert_eq!(f.source, Some((expected.0.into(), expected.1)));
     }
 }
+
+#[test]
+fn a_barrier_does_not_wait_for_threads_that_have_exited() {
+    let text = ptx(
+        75,
+        ".visible .entry k(.param .u64 out) { .reg .pred %p<2>; .reg .b32 %r<2>; .reg .b64 %rd<2>;
+         ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, 40; @%p1 ret;
+         bar.sync 0; setp.eq.u32 %p1, %r1, 39; @%p1 st.global.u32 [%rd1], 7; ret; }",
+    );
+    for (schedule, split_warps, seed) in schedules() {
+        let mut rig = Rig::new(&text);
+        (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split_warps, seed);
+        let out = rig.u32s(&[0]);
+        rig.launch("k", 1, 128, &[out]).unwrap();
+        assert_eq!(rig.read_u32s(out, 1), [7]);
+    }
+}

@@ -305,6 +305,14 @@ fn table() -> Vec<Planted> {
              @@D: mbarrier.try_wait.parity.shared.b64 %p3, [%r14], 0; @!%p3 bra D;|@@",
         ),
         bug(
+            "an arrival that never comes",
+            Deadlock,
+            1,
+            64,
+            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], @@65|64@@; bar.sync 0; mbarrier.arrive.shared.b64 %rd10, [%r14];
+             C: mbarrier.try_wait.shared.b64 %p3, [%r14], %rd10; @!%p3 bra C;",
+        ),
+        bug(
             "expect_tx too small",
             Race,
             1,

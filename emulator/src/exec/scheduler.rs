@@ -87,6 +87,7 @@ impl Outcome {
 fn whole(cx: &LaunchCx<'_>, cpu: &mut Cpu<'_>, linear: u64, steps: &AtomicU64) -> Exec<()> {
     let mut block = Block::new(cx, linear);
     cpu.time = 0u64.wrapping_sub(cpu.steps);
+    let mut idle = 0;
     loop {
         let before = cpu.steps;
         cpu.progress = false;
@@ -96,8 +97,15 @@ fn whole(cx: &LaunchCx<'_>, cpu: &mut Cpu<'_>, linear: u64, steps: &AtomicU64) -
         limit(cx, &[&block], taken, cpu.progress || !cx.code.takes_turns)?;
         match stop {
             BlockStop::Exited => return Ok(()),
-            BlockStop::Again => {}
-            BlockStop::Blocked(Some(wake)) => cpu.time = wake.wrapping_sub(cpu.steps),
+            BlockStop::Again => idle = 0,
+            BlockStop::Blocked(Some(wake)) => {
+                idle += 1;
+                if cx.config.livelock_rounds.is_some_and(|limit| idle > limit) {
+                    let message = format!("{idle} times in a row every warp has only polled in vain");
+                    return Err(deadlock(cx, &[&block], FaultKind::Deadlock, &message));
+                }
+                cpu.time = wake.wrapping_sub(cpu.steps);
+            }
             BlockStop::Blocked(None) => return Err(deadlock(cx, &[&block], FaultKind::Deadlock, "no warp can go on")),
         }
     }
@@ -168,6 +176,18 @@ impl Meet {
         while self.generation.load(Ordering::Acquire) == generation {
             spins += 1;
             if spins < 200 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
+}
+
+/// Lets the other threads go if this one panics.
+struct Abandon<'a>(&'a Rounds, &'a Meet);
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.done.store(true, Ordering::Release);
+            self.1.generation.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -251,6 +271,7 @@ fn rounds(cx: &LaunchCx<'_>, total: u64, threads: usize) -> Result<Outcome, Box<
     let outcome = Mutex::new(Outcome::default());
     let result: Mutex<Option<Box<Fault>>> = Mutex::new(None);
     let worker = || {
+        let _abandon = Abandon(&shared, &meet);
         let mut cpu = Cpu::new(cx);
         while !shared.done.load(Ordering::Acquire) {
             shared.parallel(&mut cpu);
