@@ -77,7 +77,7 @@ fn greedy_ids(path: PathChoice, kv: KvType, gap: f64) {
     for (i, prompt) in prompts.iter().enumerate() {
         let expected = sure(prompt, gap);
         assert!(expected.len() > 4, "prompt {i} says too little");
-        let mut session = session(&model, kv, path, None);
+        let mut session = session(&model, kv, path, Some(2));
         session.append(&prompt.ids).expect("the prompt fits");
         let options = GenerateOptions { max_tokens: expected.len(), stop_ids: Vec::new() };
         let ids: Vec<u32> = session.generate(options).collect::<kiln::Result<_>>().expect("it generates");
