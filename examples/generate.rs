@@ -6,6 +6,8 @@
 
 #[path = "common/mod.rs"]
 mod common;
+#[path = "common/counters.rs"]
+mod counters;
 
 use clap::{Parser, ValueEnum};
 use common::{Picked, Wish};
@@ -46,6 +48,12 @@ struct Arguments {
     /// Blocks of the persistent path's grid; one on each multiprocessor where not given
     #[arg(long)]
     blocks: Option<u32>,
+    /// Print what the emulator counted, by kernel, on standard error
+    #[arg(long)]
+    counters: bool,
+    /// As --counters, and the source lines that take the most instructions
+    #[arg(long)]
+    counters_by_line: bool,
     /// Print the generated ids, comma-separated, on a line of standard error that begins with `ids:`
     #[arg(long)]
     print_ids: bool,
@@ -102,7 +110,11 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         return Err("the prompt is empty, and nothing can follow nothing; give --prompt or --ids something".into());
     }
     check_prompt(&prompt, &file)?;
-    let picked = common::pick(arguments.device)?;
+    let counts = arguments.counters || arguments.counters_by_line;
+    let picked = common::pick_counting(arguments.device, counts)?;
+    if counts && !picked.emulated {
+        return Err("a GPU does not count; take --device emulator for --counters".into());
+    }
     let mut bar = LoadingBar::new();
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
@@ -143,6 +155,16 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if arguments.print_ids {
         let ids: Vec<String> = made.ids.iter().map(u32::to_string).collect();
         eprintln!("ids: {}", ids.join(","));
+    }
+    if counts {
+        let shape = *session.model().shape();
+        // What is resident has left the device, and is in the records, when the session is gone.
+        let closing = made.closing_line(&picked, &session);
+        drop(session);
+        drop(model);
+        eprint!("{}", counters::table(picked.device.ordinal(), &shape, arguments.counters_by_line));
+        eprintln!("{closing}");
+        return Ok(());
     }
     eprintln!("{}", made.closing_line(&picked, &session));
     Ok(())

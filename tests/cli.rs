@@ -64,6 +64,20 @@ fn text_goes_to_standard_output_and_ids_to_standard_error() {
 }
 
 #[test]
+fn counters_are_a_table_by_kernel_and_by_line() {
+    let output = generate(&["--ids", "5", "--tokens", "1", "--path", "stream", "--counters-by-line"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    let row = errors.lines().find(|line| line.starts_with("rmsnorm_gate_up_swiglu ")).expect("a kernel's row");
+    let numbers: Vec<f64> = row.split_whitespace().skip(1).filter_map(|number| number.parse().ok()).collect();
+    // One token through four layers; every weight takes at least its multiplication and its share of the loads.
+    assert_eq!(numbers.len(), 8, "{row}");
+    assert_eq!(numbers[0], 4.0, "{row}");
+    assert!((2.0..20.0).contains(&numbers[2]), "instructions a weight: {row}");
+    assert!(errors.contains("codegen/src/blocks/dot.rs:"), "{errors}");
+}
+
+#[test]
 fn asking_for_a_gpu_where_there_is_no_driver_says_so() {
     // A machine with a driver has nothing to refuse.
     if kiln::driver::Driver::load().is_ok() {

@@ -54,6 +54,11 @@ impl fmt::Display for Picked {
 
 /// Picks a device. `argument` is the value of `--device`; without one `KILN_DEVICE` decides, without that either, auto.
 pub fn pick(argument: Option<Wish>) -> Result<Picked, Box<dyn std::error::Error>> {
+    pick_counting(argument, false)
+}
+
+/// As [`pick`]; an emulated device counts what launches do if `counters`.
+pub fn pick_counting(argument: Option<Wish>, counters: bool) -> Result<Picked, Box<dyn std::error::Error>> {
     let (wish, who) = match (argument, env::var("KILN_DEVICE")) {
         (Some(wish), _) => (wish, "--device"),
         (None, Ok(text)) if !text.is_empty() => (text.parse()?, "KILN_DEVICE"),
@@ -61,12 +66,12 @@ pub fn pick(argument: Option<Wish>) -> Result<Picked, Box<dyn std::error::Error>
     };
     match wish {
         Wish::Cuda => Ok(Picked { device: cuda()?, emulated: false, why: format!("chosen by {who}") }),
-        Wish::Emulator => Ok(Picked { device: emulator()?, emulated: true, why: format!("chosen by {who}") }),
+        Wish::Emulator => Ok(Picked { device: emulator(counters)?, emulated: true, why: format!("chosen by {who}") }),
         Wish::Auto => match cuda() {
             Ok(device) => Ok(Picked { device, emulated: false, why: "auto: a CUDA device was found".to_owned() }),
             Err(error) => {
                 let why = format!("auto: no GPU could be used, {}", brief(&error));
-                Ok(Picked { device: emulator()?, emulated: true, why })
+                Ok(Picked { device: emulator(counters)?, emulated: true, why })
             }
         },
     }
@@ -78,8 +83,8 @@ fn cuda() -> kiln::Result<Device> {
 }
 
 /// A device that is not there. Examples want its answers; its checks, which cost time, are for the tests.
-fn emulator() -> kiln::Result<Device> {
-    let ordinal = kiln_emulator::add_device(DeviceConfig { checks: Checks::NONE, ..DeviceConfig::default() });
+fn emulator(counters: bool) -> kiln::Result<Device> {
+    let ordinal = kiln_emulator::add_device(DeviceConfig { checks: Checks::NONE, counters, ..DeviceConfig::default() });
     // SAFETY: the emulator's functions have NVIDIA's signatures and behaviour, and stay.
     let driver = unsafe {
         Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))?

@@ -129,6 +129,8 @@ impl StreamPath {
             for layer in 0..shape.layers {
                 run(&kernels.qkv, &params![table, layer, x, qkv, eps, vocab])?;
                 run(&of_cache.qk_norm_rope_kv_write, &params![table, layer, qkv, cos, sin, eps, chunks, room, state])?;
+                // For one chunk flash decoding would have the same blocks and one launch more; for two it has twice the
+                // blocks. So it pays from the second chunk on: by count of blocks and launches, not by a measurement.
                 if chunk_count <= 1 {
                     run(
                         &of_cache.incremental_attention,
