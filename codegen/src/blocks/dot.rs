@@ -5,9 +5,10 @@
 //! `0x80 | q << s` under a constant upper byte *is* the float `2^e + q` (`prmt` puts it there, one instruction a weight),
 //! and the sum over a chunk starts at `-2^e * sum(x)`, which `stage` keeps ready.
 
+use super::matvec::Rows;
 use super::stage::{CHUNKS, SUPER_BLOCK, Staged, swizzle};
 use super::tensor::Tensor;
-use crate::ptx::{Builder, F16, F32, Global, LoadKind, Operand, Pred, Shared, Size, U8, U32, Val, Var};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var};
 use kiln_shape::TensorType;
 use kiln_shape::table::lane_groups;
 
@@ -386,14 +387,12 @@ pub(crate) struct Matrix<'a> {
     pub(crate) tensor: Tensor,
     /// The types it may have.
     pub(crate) types: &'a [TensorType],
-    /// Its rows.
-    pub(crate) n: Size,
     /// What loads of it may assume.
     pub(crate) kind: LoadKind,
 }
 
-/// The rows of a tile as a lane sees them.
-pub(crate) struct Rows {
+/// The results of a tile as a lane sees them.
+pub(crate) struct Products {
     /// The lane's rows, one for each of its sums.
     pub(crate) rows: Vec<Val<U32>>,
     /// Dot products, the same in every lane of a group.
@@ -402,18 +401,17 @@ pub(crate) struct Rows {
     pub(crate) leader: Val<Pred>,
 }
 
-/// The dot products of tile `tile` of a matrix. Rows beyond its last are computed from that and must not be written.
-pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: Tile, tile: impl Operand<U32>) -> Rows {
-    let Matrix { tensor, types, n, kind } = matrix;
+/// The dot products of a tile of a matrix. Those from `rows.end` on are of the row before it and must not be written.
+pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: Tile, rows: Rows) -> Products {
+    let Matrix { tensor, types, kind } = matrix;
     let lane = b.lane();
     let group = b.shr(lane, 3);
     let first_super_block = b.and(group, shape.split - 1);
     let rows_before = b.shr(group, shape.split.trailing_zeros());
-    let first = b.mul::<U32>(tile, shape.rows());
-    let first = b.mad::<U32>(rows_before, shape.rows_per_lane, first);
-    let last = match n {
-        Size::Const(n) => Size::Const(n.saturating_sub(1)),
-        Size::Reg(n) => Size::Reg(b.sub(n, 1)),
+    let first = b.mad::<U32>(rows_before, shape.rows_per_lane, rows.first);
+    let last = match rows.end {
+        Size::Const(end) => Size::Const(end.saturating_sub(1)),
+        Size::Reg(end) => Size::Reg(b.sub(end, 1)),
     };
     let rows: Vec<Val<U32>> = (0..shape.rows_per_lane).map(|row| b.add(first, row)).collect();
     let sums: Vec<Var<F32>> = rows.iter().map(|_| b.var(0.0)).collect();
@@ -463,5 +461,5 @@ pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: 
         })
         .collect();
     let in_group = b.and(lane, width - 1);
-    Rows { rows, sums, leader: b.setp_eq(in_group, 0) }
+    Products { rows, sums, leader: b.setp_eq(in_group, 0) }
 }

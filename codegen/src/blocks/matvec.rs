@@ -23,33 +23,47 @@ pub(crate) struct Input {
     pub(crate) kind: LoadKind,
 }
 
-/// The tiles a block works on: from `first` to `end`, its warps side by side, `step` apart.
+/// The rows a block works on: tiles from `first` to `end`, its warps side by side, `step` apart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
-    /// The block's first tile.
+    /// The block's first row.
     pub(crate) first: Size,
-    /// One past the last tile.
+    /// One past the last row.
     pub(crate) end: Size,
-    /// From a warp's tile to its next one: a multiple of the block's warps.
+    /// From a warp's tile to its next one, in rows.
     pub(crate) step: Size,
+    /// Rows of a tile: what a warp works on at once.
+    pub(crate) tile: u32,
+}
+
+/// The rows of a tile: from `first`, but none from `end` on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) first: Val<U32>,
+    pub(crate) end: Size,
 }
 
 impl Share {
-    /// All `tiles`, dealt round to the blocks of the grid.
+    /// All `rows` in tiles dealt round to the blocks of the grid.
     #[track_caller]
-    pub(crate) fn of_grid(b: &mut Builder, tiles: Size) -> Share {
-        let (block, grid, warps) = (b.ctaid_x(), b.nctaid_x(), b.warps());
-        let first = b.mul::<U32>(block, warps);
-        let step = b.mul::<U32>(grid, warps);
-        Share { first: Size::Reg(first), end: tiles, step: Size::Reg(step) }
+    pub(crate) fn of_grid(b: &mut Builder, rows: Size, tile: u32) -> Share {
+        let (block, grid, together) = (b.ctaid_x(), b.nctaid_x(), b.warps() * tile);
+        let first = b.mul::<U32>(block, together);
+        let step = b.mul::<U32>(grid, together);
+        Share { first: Size::Reg(first), end: rows, step: Size::Reg(step), tile }
+    }
+
+    /// The run of rows from `first` to `end`.
+    pub(crate) fn run(b: &Builder, first: Val<U32>, end: Val<U32>, tile: u32) -> Share {
+        Share { first: Size::Reg(first), end: Size::Reg(end), step: Size::Const(b.warps() * tile), tile }
     }
 
     /// Runs `body` for each of the warp's tiles.
     #[track_caller]
-    pub(crate) fn each(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Val<U32>)) {
+    pub(crate) fn each(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Rows)) {
         let warp = b.warp_id();
-        let first = b.add::<U32>(warp, self.first);
-        b.for_range(first, self.end, self.step, body);
+        let first = b.mad::<U32>(warp, self.tile, self.first);
+        b.for_range(first, self.end, self.step, |b, first| body(b, Rows { first, end: self.end }));
     }
 }
 
@@ -112,10 +126,10 @@ pub(crate) struct Output {
 }
 
 /// `y[n] = scale * (W x)[n] + bias[n] + residual[n]` for one tile.
-pub(crate) fn store_tile(b: &mut Builder, matrix: Matrix<'_>, pass: &Pass, tile: Val<U32>, output: Output) {
-    let result = dot::rows(b, matrix, &pass.staged, pass.tile, tile);
+pub(crate) fn store_tile(b: &mut Builder, matrix: Matrix<'_>, pass: &Pass, rows: Rows, output: Output) {
+    let result = dot::rows(b, matrix, &pass.staged, pass.tile, rows);
     for (row, sum) in result.rows.into_iter().zip(result.sums) {
-        let inside = b.setp_lt::<U32>(row, matrix.n);
+        let inside = b.setp_lt::<U32>(row, rows.end);
         let writes = b.and_pred(inside, result.leader);
         b.if_(writes, |b| {
             let y = b.index(output.y, row);

@@ -128,16 +128,12 @@ impl Kernel for FusedRmsNormQ4KGemv {
         let ty = b.mov(self.weights.id());
         let tensor = Tensor { data, plane, ty };
         let types = [self.weights];
-        let matrix = Matrix { tensor, types: &types, n, kind: LoadKind::Streaming };
+        let matrix = Matrix { tensor, types: &types, kind: LoadKind::Streaming };
         let input = Input { x, norm: self.norm.then_some((gamma, eps)), super_blocks, kind: LoadKind::Constant };
         let output = Output { y, bias: self.bias.then_some(bias), residual: self.residual.then_some(residual) };
-        let rows = Tile::new(super_blocks, ROWS_PER_LANE).rows();
-        let tiles = b.size_div_ceil(n, rows);
-        let share = Share::of_grid(b, tiles);
+        let share = Share::of_grid(b, n, Tile::new(super_blocks, ROWS_PER_LANE).rows());
         matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| {
-            share.each(b, |b, tile| {
-                matvec::store_tile(b, matrix, pass, tile, output);
-            });
+            share.each(b, |b, rows| matvec::store_tile(b, matrix, pass, rows, output));
         });
     }
 }

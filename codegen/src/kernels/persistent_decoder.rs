@@ -5,7 +5,6 @@ use crate::blocks::attention::{self, Heads, Workspace};
 use crate::blocks::dequantize;
 use crate::blocks::grid_barrier::GridBarrier;
 use crate::blocks::kv::{self, Cache, Half, KvType};
-use crate::blocks::matvec::Share;
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::{Tensor, vector_from_table};
@@ -203,7 +202,7 @@ struct Progress {
 impl<'a> Decoder<'a> {
     fn new(kernel: &'a PersistentDecoder, b: &mut Builder) -> Decoder<'a> {
         let table = b.param::<Global<U8>>("table"); // the tensor table
-        let shares = b.param::<Global<U32>>("shares"); // [layers, 4 phases, grid + 1] tiles, then the head's [grid + 1]
+        let shares = b.param::<Global<U32>>("shares"); // [layers, 4 phases, grid + 1] rows, then the head's [grid + 1]
         let cos = b.param::<Global<F32>>("cos"); // [positions, head_dim / 2]
         let sin = b.param::<Global<F32>>("sin"); // [positions, head_dim / 2]
         let x = b.param::<Global<F32>>("x"); // [hidden]
@@ -604,12 +603,9 @@ impl<'a> Decoder<'a> {
             self.barrier(b, trace::DOWN, layer, position);
         });
         b.if_(chooses, |b| {
-            let rows = self.kernel.phase(Phase::Head).rows_per_tile();
             let none = b.mov::<U32>(0);
-            let share = self.matvec(b, Phase::Head, none, self.x, self.logits, self.logits);
+            let (first, end) = self.matvec(b, Phase::Head, none, self.x, self.logits, self.logits);
             b.bar_sync(); // the block's logits are written
-            let (first, end) = (b.size_mul(share.first, rows), b.size_mul(share.end, rows));
-            let end = b.min::<U32>(end, self.vocab);
             let best = argmax::of_block(b, self.scratch, self.logits, first, end, LoadKind::Ordinary);
             let tid = b.tid();
             let writes = b.setp_eq(tid, 0);
@@ -667,7 +663,7 @@ impl<'a> Decoder<'a> {
         b.bar_sync(); // every warp's part is written
     }
 
-    /// This block's share of a phase.
+    /// This block's share of a phase: its first row and the row after its last.
     fn matvec(
         &self,
         b: &mut Builder,
@@ -676,7 +672,7 @@ impl<'a> Decoder<'a> {
         x: Global<F32>,
         y: Global<F32>,
         residual: Global<F32>,
-    ) -> Share {
+    ) -> (Val<U32>, Val<U32>) {
         let kernel = self.kernel.phase(phase);
         let index = match phase {
             Phase::Head => b.mul::<U32>(self.layers, 4),
@@ -686,12 +682,11 @@ impl<'a> Decoder<'a> {
         let at = b.mad::<U32>(index, stride, self.block);
         let at = b.index(self.shares, at);
         let (first, end) = (b.ld(at, LoadKind::Constant), b.ld(at.at(1), LoadKind::Constant));
-        let share = Share { first: Size::Reg(first), end: Size::Reg(end), step: Size::Const(b.warps()) };
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-        let (table, eps, vocab) = (self.table, self.eps, self.vocab);
-        let operands = Operands { table, layer, x, y, residual, eps, vocab, kind: LoadKind::Ordinary };
-        b.overlap(|b| kernel.share(b, &operands, share));
-        share
+        let (table, eps) = (self.table, self.eps);
+        let operands = Operands { table, layer, x, y, residual, eps, kind: LoadKind::Ordinary };
+        b.overlap(|b| kernel.run(b, &operands, first, end));
+        (first, end)
     }
 
     /// Attention, an item for each KV head and chunk. The block that has the position's chunk writes its key and value.

@@ -1,7 +1,7 @@
 use super::{Grid, Kernel};
 use crate::blocks::dot::{self, Matrix};
 use crate::blocks::math;
-use crate::blocks::matvec::{self, Input, Output, Share};
+use crate::blocks::matvec::{self, Input, Output, Rows, Share};
 use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, Val};
@@ -64,7 +64,6 @@ pub(crate) struct Operands {
     /// What a phase with a residual adds: the stream before it.
     pub(crate) residual: Global<F32>,
     pub(crate) eps: Val<F32>,
-    pub(crate) vocab: Val<U32>,
     /// What loads of `x` may assume.
     pub(crate) kind: LoadKind,
 }
@@ -76,8 +75,8 @@ impl Kernel for PhaseKernel {
 
     fn grid(&self) -> Grid {
         let warps = self.block() / 32;
-        match self.tiles_baked() {
-            Some(tiles) => Grid::UpTo(tiles.div_ceil(warps)),
+        match self.rows_baked() {
+            Some(rows) => Grid::UpTo(rows.div_ceil(self.tile().rows() * warps)),
             None => Grid::PerRows(self.tile().rows() * warps),
         }
     }
@@ -88,6 +87,11 @@ impl Kernel for PhaseKernel {
             if width == 0 || width % SUPER_BLOCK != 0 {
                 return Err(format!("{name} is {width}: needs a multiple of {SUPER_BLOCK}"));
             }
+        }
+        let tile = self.tile().rows();
+        if !self.shape.q_dim().is_multiple_of(tile) || !self.shape.kv_dim().is_multiple_of(tile) {
+            let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
+            return Err(format!("Q has {q_dim} rows, K and V have {kv_dim}: needs multiples of {tile}"));
         }
         if self.shape.hidden > matvec::STAGED_MAX {
             return Err(format!("hidden is {}: at most {}", self.shape.hidden, matvec::STAGED_MAX));
@@ -103,10 +107,10 @@ impl Kernel for PhaseKernel {
         let eps = b.param::<F32>("eps"); // of the norm, where there is one
         let vocab = b.param::<U32>("vocab"); // rows of the head
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-        let operands = Operands { table, layer, x, y, residual: y, eps, vocab, kind: LoadKind::Constant };
-        let tiles = self.tiles(b, vocab);
-        let share = Share::of_grid(b, tiles);
-        self.share(b, &operands, share);
+        let operands = Operands { table, layer, x, y, residual: y, eps, kind: LoadKind::Constant };
+        let rows = self.rows_baked().map_or(Size::Reg(vocab), Size::Const);
+        let share = Share::of_grid(b, rows, self.tile().rows());
+        self.staged(b, &operands, |kernel, b, pass| kernel.rows(b, &operands, pass, share));
     }
 }
 
@@ -120,37 +124,52 @@ impl PhaseKernel {
         }
     }
 
-    /// Rows of a tile.
-    pub(crate) fn rows_per_tile(&self) -> u32 {
-        self.tile().rows()
-    }
-
     fn tile(&self) -> dot::Tile {
         dot::Tile::new(Size::Const(self.k() / SUPER_BLOCK), ROWS_PER_LANE)
     }
 
-    /// Tiles of the phase, each matrix with whole tiles of its own; the head's depend on the vocabulary.
-    fn tiles_baked(&self) -> Option<u32> {
-        let rows = self.tile().rows();
+    /// Rows of the phase: of one matrix after another, or of two that are worked on together. The head's are a launch
+    /// parameter.
+    fn rows_baked(&self) -> Option<u32> {
         match self.phase {
-            Phase::Qkv => Some(self.shape.q_dim().div_ceil(rows) + 2 * self.shape.kv_dim().div_ceil(rows)),
-            Phase::AttentionOutput | Phase::Down => Some(self.shape.hidden.div_ceil(rows)),
-            Phase::GateUp => Some(self.shape.ffn.div_ceil(rows)),
+            Phase::Qkv => Some(self.shape.q_dim() + 2 * self.shape.kv_dim()),
+            Phase::AttentionOutput | Phase::Down => Some(self.shape.hidden),
+            Phase::GateUp => Some(self.shape.ffn),
             Phase::Head => None,
         }
     }
 
-    /// Tiles of the phase.
-    pub(crate) fn tiles(&self, b: &mut Builder, vocab: Val<U32>) -> Size {
-        match self.tiles_baked() {
-            Some(tiles) => Size::Const(tiles),
-            None => b.size_div_ceil(Size::Reg(vocab), self.tile().rows()),
-        }
+    /// Rows `first` to `end` of the phase, which may begin and end anywhere.
+    pub(crate) fn run(&self, b: &mut Builder, operands: &Operands, first: Val<U32>, end: Val<U32>) {
+        let tile = self.tile().rows();
+        self.staged(b, operands, |kernel, b, pass| match kernel.phase {
+            // No tile may lie across two matrices.
+            Phase::Qkv => b.for_range(0, 3, 1, |b, matrix| {
+                let (q, kv) = (kernel.shape.q_dim(), kernel.shape.kv_dim());
+                let is_q = b.setp_eq(matrix, 0);
+                let kv_first = b.mad::<U32>(matrix, kv, q - kv);
+                let matrix_first = b.selp::<U32>(0, kv_first, is_q);
+                let kv_end = b.add(kv_first, kv);
+                let matrix_end = b.selp::<U32>(q, kv_end, is_q);
+                let (first, end) = (b.max(first, matrix_first), b.min(end, matrix_end));
+                let share = Share::run(b, first, end, tile);
+                kernel.rows(b, operands, pass, share);
+            }),
+            _ => {
+                let share = Share::run(b, first, end, tile);
+                kernel.rows(b, operands, pass, share);
+            }
+        });
     }
 
-    /// One block's share of the phase.
-    pub(crate) fn share(&self, b: &mut Builder, operands: &Operands, share: Share) {
-        let Operands { table, layer, x, y, eps, vocab, kind, .. } = *operands;
+    /// Stages the phase's vector and runs `body` on it.
+    fn staged(
+        &self,
+        b: &mut Builder,
+        operands: &Operands,
+        body: impl FnOnce(&PhaseKernel, &mut Builder, &matvec::Pass),
+    ) {
+        let Operands { table, layer, x, eps, kind, .. } = *operands;
         let norm = match self.phase {
             Phase::Qkv => Some(TensorRole::AttnNorm),
             Phase::GateUp => Some(TensorRole::FfnNorm),
@@ -162,23 +181,27 @@ impl PhaseKernel {
             (vector_from_table::<F32>(b, table, entry), eps)
         });
         let input = Input { x, norm, super_blocks: Size::Const(self.k() / SUPER_BLOCK), kind };
-        matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| {
-            share.each(b, |b, tile| match self.phase {
-                Phase::Qkv => self.qkv_tile(b, operands, pass, tile),
-                Phase::GateUp => self.gate_up_tile(b, operands, pass, tile),
-                Phase::AttentionOutput => self.residual_tile(b, operands, pass, tile, TensorRole::AttnOutput),
-                Phase::Down => self.residual_tile(b, operands, pass, tile, TensorRole::FfnDown),
-                Phase::Head => {
-                    let tensor = Tensor::from_table(b, table, TensorRole::Output.slot());
-                    let output = Output { y, bias: None, residual: None };
-                    matvec::store_tile(b, self.matrix(tensor, Size::Reg(vocab)), pass, tile, output);
-                }
-            });
+        matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| body(self, b, pass));
+    }
+
+    /// One block's rows.
+    fn rows(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, share: Share) {
+        let Operands { table, y, .. } = *operands;
+        share.each(b, |b, rows| match self.phase {
+            Phase::Qkv => self.qkv_tile(b, operands, pass, rows),
+            Phase::GateUp => self.gate_up_tile(b, operands, pass, rows),
+            Phase::AttentionOutput => self.residual_tile(b, operands, pass, rows, TensorRole::AttnOutput),
+            Phase::Down => self.residual_tile(b, operands, pass, rows, TensorRole::FfnDown),
+            Phase::Head => {
+                let tensor = Tensor::from_table(b, table, TensorRole::Output.slot());
+                let output = Output { y, bias: None, residual: None };
+                matvec::store_tile(b, self.matrix(tensor), pass, rows, output);
+            }
         });
     }
 
-    fn matrix(&self, tensor: Tensor, n: Size) -> Matrix<'_> {
-        Matrix { tensor, types: &self.types, n, kind: LoadKind::Streaming }
+    fn matrix(&self, tensor: Tensor) -> Matrix<'_> {
+        Matrix { tensor, types: &self.types, kind: LoadKind::Streaming }
     }
 
     fn entry(&self, b: &mut Builder, layer: Val<U32>, role: TensorRole) -> Size {
@@ -188,58 +211,49 @@ impl PhaseKernel {
         }
     }
 
-    /// Tiles of Q, then of K, then of V; results one after another.
-    fn qkv_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, tile: Val<U32>) {
+    /// Rows of Q, then of K, then of V; results one after another. The tile is of one of them: what a grid deals out is,
+    /// since their rows are whole tiles (`check`).
+    fn qkv_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, rows: Rows) {
         let Operands { table, layer, y, .. } = *operands;
-        let (q_dim, kv_dim, rows) = (self.shape.q_dim(), self.shape.kv_dim(), self.tile().rows());
-        let (q_tiles, kv_tiles) = (q_dim.div_ceil(rows), kv_dim.div_ceil(rows));
-        let (after_q, after_k) = (b.setp_ge(tile, q_tiles), b.setp_ge(tile, q_tiles + kv_tiles));
+        let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
+        let (after_q, after_k) = (b.setp_ge(rows.first, q_dim), b.setp_ge(rows.first, q_dim + kv_dim));
         let mut choose = |q: u32, k: u32, v: u32| {
             let kv = b.selp::<U32>(v, k, after_k);
             b.selp::<U32>(kv, q, after_q)
         };
         let weight = choose(TensorRole::AttnQ.slot(), TensorRole::AttnK.slot(), TensorRole::AttnV.slot());
         let bias = choose(TensorRole::AttnQBias.slot(), TensorRole::AttnKBias.slot(), TensorRole::AttnVBias.slot());
-        let first_tile = choose(0, q_tiles, q_tiles + kv_tiles);
-        let first_row = choose(0, q_dim, q_dim + kv_dim);
-        let n = choose(q_dim, kv_dim, kv_dim);
+        let before = choose(0, q_dim, q_dim + kv_dim);
         let entry = b.add(layer, weight);
         let tensor = Tensor::from_table(b, table, entry);
         let bias = self.shape.qkv_bias().then(|| {
             let entry = b.add(layer, bias);
             vector_from_table::<F32>(b, table, entry)
         });
-        let output = Output { y: b.index(y, first_row), bias, residual: None };
-        let tile = b.sub(tile, first_tile);
-        matvec::store_tile(b, self.matrix(tensor, Size::Reg(n)), pass, tile, output);
+        let output = Output { y: b.index(y, before), bias, residual: None };
+        let (first, end) = (b.sub(rows.first, before), b.sub::<U32>(rows.end, before));
+        let rows = Rows { first, end: Size::Reg(end) };
+        matvec::store_tile(b, self.matrix(tensor), pass, rows, output);
     }
 
-    fn residual_tile(
-        &self,
-        b: &mut Builder,
-        operands: &Operands,
-        pass: &matvec::Pass,
-        tile: Val<U32>,
-        role: TensorRole,
-    ) {
+    fn residual_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, rows: Rows, role: TensorRole) {
         let Operands { table, layer, y, residual, .. } = *operands;
         let entry = b.add(layer, role.slot());
         let tensor = Tensor::from_table(b, table, entry);
         let output = Output { y, bias: None, residual: Some(residual) };
-        matvec::store_tile(b, self.matrix(tensor, Size::Const(self.shape.hidden)), pass, tile, output);
+        matvec::store_tile(b, self.matrix(tensor), pass, rows, output);
     }
 
-    fn gate_up_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, tile: Val<U32>) {
+    fn gate_up_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, rows: Rows) {
         let Operands { table, layer, y, .. } = *operands;
-        let n = Size::Const(self.shape.ffn);
         let mut product = |role: TensorRole| {
             let entry = b.add(layer, role.slot());
             let tensor = Tensor::from_table(b, table, entry);
-            dot::rows(b, self.matrix(tensor, n), &pass.staged, pass.tile, tile)
+            dot::rows(b, self.matrix(tensor), &pass.staged, pass.tile, rows)
         };
         let (gate, up) = (product(TensorRole::FfnGate), product(TensorRole::FfnUp));
         for ((row, gate_sum), up) in gate.rows.into_iter().zip(gate.sums).zip(up.sums) {
-            let inside = b.setp_lt::<U32>(row, n);
+            let inside = b.setp_lt::<U32>(row, rows.end);
             let writes = b.and_pred(inside, gate.leader);
             b.if_(writes, |b| {
                 let (mut gate, mut up) = (gate_sum, up);
