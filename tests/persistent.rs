@@ -251,6 +251,26 @@ fn ids_are_the_streams_on_every_grid_and_schedule() {
     }
 }
 
+/// 192 does not divide anything; with 64, a thread does four workers' part of attention.
+#[test]
+fn logits_are_the_streams_with_blocks_of_any_size() {
+    // 131 tokens go over a chunk's end: partial results are put together.
+    for (threads, count) in [(64, 131), (192, 5), (512, 5)] {
+        let device = common::device_with(config(u64::from(threads)));
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
+        let file = ModelFile::open(file).expect("a model");
+        let baked = bake::model_with_blocks_of("test", *file.shape(), device.sm(), Some(threads));
+        let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
+        let ids: Vec<u32> = (0..if is_long() { 131 } else { count }).map(|i| i * 7 % 2048).collect();
+        let logits = |path| {
+            let mut session = session(&model, path, None);
+            session.append(&ids).expect("they fit");
+            session.logits().expect("logits").into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+        };
+        assert_eq!(logits(PathChoice::Persistent), logits(PathChoice::Stream), "{threads} threads");
+    }
+}
+
 #[test]
 fn ids_are_the_streams_across_chunks_of_the_cache() {
     if !is_long() {

@@ -5,8 +5,8 @@
 use kiln::baked::{self, BakedKernel, BakedModel, BakedModule};
 use kiln::shape::{ModelShape, TensorTypeSet};
 use kiln_codegen::bake::{self, DecoderPath};
-use kiln_codegen::kernels::Grid;
-use kiln_codegen::{Kernel, Target};
+use kiln_codegen::kernels::{Grid, PersistentDecoder};
+use kiln_codegen::{Kernel, KvType, Target};
 
 fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
@@ -42,8 +42,26 @@ pub(crate) fn module(sm: u32, path: Option<DecoderPath>, kernels: &[Box<dyn Kern
 
 /// A model of this shape for a device of compute capability `sm`.
 pub(crate) fn model(name: &'static str, shape: ModelShape, sm: u32) -> &'static BakedModel {
+    model_with_blocks_of(name, shape, sm, None)
+}
+
+/// The same, with blocks of `threads` threads in the persistent kernels.
+pub(crate) fn model_with_blocks_of(
+    name: &'static str,
+    shape: ModelShape,
+    sm: u32,
+    threads: Option<u32>,
+) -> &'static BakedModel {
     let types: Vec<_> = TensorTypeSet::SUPPORTED.iter().collect();
+    let decoder = |path| match (path, threads) {
+        (DecoderPath::Persistent, Some(threads)) => [KvType::F16, KvType::F32]
+            .into_iter()
+            .map(|kv| PersistentDecoder::for_shape(shape, &types).with_kv_type(kv).with_block_size(threads))
+            .map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
+            .collect(),
+        _ => bake::decoder(shape, &types, path),
+    };
     let modules: Vec<BakedModule> =
-        DecoderPath::ALL.into_iter().map(|path| module(sm, Some(path), &bake::decoder(shape, &types, path))).collect();
+        DecoderPath::ALL.into_iter().map(|path| module(sm, Some(path), &decoder(path))).collect();
     leak(BakedModel { name, shape, types: TensorTypeSet::SUPPORTED, modules: leak(modules) })
 }

@@ -4,14 +4,15 @@
 //! `acc[g] = sum_t exp(s - m) v[t]`: keys and values are read once for all heads of the group, in 16-byte pieces.
 //! Four lanes share a key, so a dot product ends in two shuffles for eight keys at once; values are summed by threads
 //! that own a piece of the row and every S-th position, and added up in shared memory. The order of every sum depends on
-//! head_dim, the cache's type and the chunk's length only.
+//! head_dim, the cache's type and the chunk's length only, not on the block's size: sums are cut for 256 workers, and a
+//! smaller block gives its threads several workers' parts.
 
 use super::kv::{self, KvType};
 use super::{math, warp};
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, Val, Var};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, Val, Var};
 use kiln_shape::table::KV_CHUNK;
 
-/// Threads of a block that does attention.
+/// Workers that sums over positions are cut for, and threads of a block that does nothing but attention.
 pub(crate) const THREADS: u32 = 256;
 /// Lanes that share a key.
 const LANES: u32 = 4;
@@ -145,7 +146,7 @@ impl Workspace {
     ) {
         let tid = b.tid();
         let count = heads.group * heads.head_dim;
-        b.for_range(tid, count, THREADS, |b, i| {
+        b.for_range(tid, count, b.block(), |b, i| {
             let from = match present {
                 None => b.index(q, i),
                 Some(present) => {
@@ -208,12 +209,12 @@ impl Workspace {
         let (warp, lane) = (b.warp_id(), b.lane());
         let part = b.and(lane, LANES - 1);
         let in_warp = b.shr(lane, LANES.trailing_zeros());
-        let at_once = THREADS / LANES;
+        let at_once = b.block() / LANES;
         let own = b.mad::<U32>(warp, 32 / LANES, in_warp);
         let last = b.sub(count, 1);
         let leader = b.setp_eq(part, 0);
         let elements = heads.ty.per_piece();
-        for pass in 0..KV_CHUNK / at_once {
+        for pass in 0..KV_CHUNK.div_ceil(at_once) {
             let position = b.add(own, pass * at_once);
             let row = b.min(position, last);
             let row = b.byte_index(keys, row, heads.row_bytes());
@@ -240,11 +241,17 @@ impl Workspace {
                 }
             }
             let inside = b.setp_lt(position, count);
+            let writes = if (pass + 1) * at_once > KV_CHUNK {
+                let in_chunk = b.setp_lt(position, KV_CHUNK);
+                b.and_pred(leader, in_chunk)
+            } else {
+                leader
+            };
             let to = b.index(self.scores, position);
             for (head, sum) in sums.into_iter().enumerate() {
                 let sum = warp::sum(b, sum, LANES);
                 let score = b.selp::<F32>(sum, f32::NEG_INFINITY, inside);
-                b.if_(leader, |b| b.st(to.at(head as u32 * KV_CHUNK), score));
+                b.if_(writes, |b| b.st(to.at(head as u32 * KV_CHUNK), score));
             }
         }
     }
@@ -286,42 +293,50 @@ impl Workspace {
     ) {
         let (pieces, subsets, elements) = (heads.pieces(), heads.subsets(), heads.ty.per_piece());
         let tid = b.tid();
-        let subset = b.div::<U32>(tid, pieces);
-        let piece = b.rem::<U32>(tid, pieces);
-        let column = b.byte_index(values, piece, 16);
-        let sums: Vec<Var<F32>> = (0..heads.group * elements).map(|_| b.var(0.0)).collect();
-        let working = b.setp_lt(tid, pieces * subsets);
-        b.if_(working, |b| {
-            b.for_range(subset, count, subsets, |b, position| {
-                let from = b.byte_index(column, position, heads.row_bytes());
-                let value = kv::load_piece(b, heads.ty, from, LoadKind::Ordinary);
-                let weight = b.index(self.scores, position);
-                for (head, sums) in sums.chunks(elements as usize).enumerate() {
-                    let weight = b.ld(weight.at(head as u32 * KV_CHUNK), LoadKind::Ordinary);
-                    for (sum, value) in sums.iter().zip(&value) {
-                        let next = b.fma(weight, *value, *sum);
-                        b.set(*sum, next);
-                    }
-                }
-            });
-        });
+        let workers: Vec<Worker> = (0..pieces * subsets)
+            .step_by(b.block() as usize)
+            .map(|before| {
+                let index = b.add(tid, before);
+                let subset = b.div::<U32>(index, pieces);
+                let piece = b.rem::<U32>(index, pieces);
+                let working = b.setp_lt(index, pieces * subsets);
+                let column = b.byte_index(values, piece, 16);
+                let sums: Vec<Var<F32>> = (0..heads.group * elements).map(|_| b.var(0.0)).collect();
+                b.if_(working, |b| {
+                    b.for_range(subset, count, subsets, |b, position| {
+                        let from = b.byte_index(column, position, heads.row_bytes());
+                        let value = kv::load_piece(b, heads.ty, from, LoadKind::Ordinary);
+                        let weight = b.index(self.scores, position);
+                        for (head, sums) in sums.chunks(elements as usize).enumerate() {
+                            let weight = b.ld(weight.at(head as u32 * KV_CHUNK), LoadKind::Ordinary);
+                            for (sum, value) in sums.iter().zip(&value) {
+                                let next = b.fma(weight, *value, *sum);
+                                b.set(*sum, next);
+                            }
+                        }
+                    });
+                });
+                let own = b.mul::<U32>(subset, heads.head_dim);
+                let own = b.mad::<U32>(piece, elements, own);
+                Worker { sums, own: b.index(self.partial, own), working }
+            })
+            .collect();
         let round = heads.round();
-        let own = b.mul::<U32>(subset, heads.head_dim);
-        let own = b.mad::<U32>(piece, elements, own);
-        let own = b.index(self.partial, own);
         for first in (0..heads.group).step_by(round as usize) {
             let heads_now = round.min(heads.group - first);
-            b.if_(working, |b| {
-                for head in 0..heads_now {
-                    let sums = &sums[((first + head) * elements) as usize..];
-                    for quad in 0..elements / 4 {
-                        let values = std::array::from_fn::<_, 4, _>(|i| b.get(sums[4 * quad as usize + i]));
-                        b.st_vector(own.at(head * subsets * heads.head_dim + 4 * quad), values);
+            for Worker { sums, own, working } in &workers {
+                b.if_(*working, |b| {
+                    for head in 0..heads_now {
+                        let sums = &sums[((first + head) * elements) as usize..];
+                        for quad in 0..elements / 4 {
+                            let values = std::array::from_fn::<_, 4, _>(|i| b.get(sums[4 * quad as usize + i]));
+                            b.st_vector(own.at(head * subsets * heads.head_dim + 4 * quad), values);
+                        }
                     }
-                }
-            });
+                });
+            }
             b.bar_sync(); // the round's partial sums are in shared memory
-            b.for_range(tid, heads_now * heads.head_dim, THREADS, |b, i| {
+            b.for_range(tid, heads_now * heads.head_dim, b.block(), |b, i| {
                 let head = b.div::<U32>(i, heads.head_dim);
                 let dim = b.rem::<U32>(i, heads.head_dim);
                 let from = b.byte_index(self.partial, head, subsets * heads.head_dim * 4);
@@ -339,6 +354,14 @@ impl Workspace {
     }
 }
 
+/// A worker's part of the sums over positions: an accumulator for each head and element of its piece, and where the
+/// first head's go.
+struct Worker {
+    sums: Vec<Var<F32>>,
+    own: Shared<F32>,
+    working: Val<Pred>,
+}
+
 /// Writes maximum and sum behind the accumulators of each head of the group, a thread a head.
 #[track_caller]
 pub(crate) fn statistics(
@@ -350,7 +373,7 @@ pub(crate) fn statistics(
     of: impl Fn(&mut Builder, Val<U32>) -> (Val<F32>, Val<F32>),
 ) {
     let tid = b.tid();
-    b.for_range(tid, heads.group, THREADS, |b, head| {
+    b.for_range(tid, heads.group, b.block(), |b, head| {
         let (max, sum) = of(b, head);
         let at = b.mul::<U32>(head, stride);
         let at = b.index(partial, at);
@@ -410,14 +433,13 @@ pub(crate) fn reduce(
     let sum = b.get(sum);
     let sum = warp::sum(b, sum, 32);
 
-    // Thread t has dimension t % head_dim of every subsets-th chunk.
+    // Worker w has dimension w % head_dim of every subsets-th chunk.
     let subsets = THREADS / head_dim;
     let tid = b.tid();
-    let (subset, dim) = (b.div::<U32>(tid, head_dim), b.rem::<U32>(tid, head_dim));
-    let working = b.setp_lt(tid, subsets * head_dim);
-    let column = b.index(first, dim);
-    let own = b.index(sums, tid);
-    b.if_(working, |b| {
+    b.for_range(tid, subsets * head_dim, b.block(), |b, worker| {
+        let (subset, dim) = (b.div::<U32>(worker, head_dim), b.rem::<U32>(worker, head_dim));
+        let column = b.index(first, dim);
+        let own = b.index(sums, worker);
         let acc = b.var::<F32>(0.0);
         b.for_range(subset, chunks, subsets, |b, chunk| {
             let at = b.byte_index(first, chunk, row);
@@ -430,8 +452,8 @@ pub(crate) fn reduce(
         b.st(own, acc);
     });
     b.bar_sync(); // every subset's sums are in shared memory
-    let writes = b.setp_lt(tid, head_dim);
-    b.if_(writes, |b| {
+    b.for_range(tid, head_dim, b.block(), |b, dim| {
+        let own = b.index(sums, dim);
         let mut total = b.ld(own, LoadKind::Ordinary);
         for subset in 1..subsets {
             let part = b.ld(own.at(subset * head_dim), LoadKind::Ordinary);
@@ -440,7 +462,7 @@ pub(crate) fn reduce(
         let empty = b.setp_eq(sum, 0.0);
         let value = b.div(total, sum);
         let value = b.selp::<F32>(0.0, value, empty);
-        let to = b.index(out, tid);
+        let to = b.index(out, dim);
         b.st(to, value);
     });
 }

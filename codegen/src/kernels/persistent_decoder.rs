@@ -32,7 +32,8 @@ pub struct PersistentDecoder {
     pub kv: KvType,
     /// Positions a sequence may have: a bound on the host's buffers, not baked.
     pub max_seq_len: u32,
-    /// Threads per block: 256.
+    /// Threads per block: a multiple of 32 from 64 (key and value are written by a warp each) to 512 (a thread needs up
+    /// to 128 registers); 256 by default.
     pub block_size: u32,
     /// Whether blocks stamp the begin, end and wait of every phase.
     pub trace: bool,
@@ -64,7 +65,7 @@ impl PersistentDecoder {
         PersistentDecoder { kv, ..self }.named()
     }
 
-    /// With another block size.
+    /// With another block size. Results do not depend on it.
     pub fn with_block_size(self, block_size: u32) -> PersistentDecoder {
         PersistentDecoder { block_size, ..self }
     }
@@ -107,8 +108,8 @@ impl Kernel for PersistentDecoder {
             let ModelShape { hidden, layers, .. } = self.shape;
             return Err(format!("no preset has hidden {hidden} and {layers} layers; use for_shape"));
         }
-        if self.block_size != attention::THREADS {
-            return Err(format!("block size is {}: attention needs {}", self.block_size, attention::THREADS));
+        if !(64..=512).contains(&self.block_size) || !self.block_size.is_multiple_of(32) {
+            return Err(format!("block size is {}: needs a multiple of 32 from 64 to 512", self.block_size));
         }
         incremental_attention::check(self.shape.head_dim, self.shape.heads.into(), self.shape.kv_heads.into())?;
         if !self.shape.head_dim.is_multiple_of(64) {
