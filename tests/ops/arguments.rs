@@ -179,17 +179,14 @@ fn heads_that_do_not_divide_are_refused() {
 
 #[test]
 fn a_head_size_without_a_kernel_names_what_bakes_it() {
-    let scene = Scene::<f16>::new(2, 1, 96, 4, &mut Random::fresh());
+    let scene = Scene::<f16>::new(8, 1, 112, 4, &mut Random::fresh());
     let setting = ["was not baked", "Bake::kernel(", "::general(head_dim", "Ops::with_kernels"];
     let message = refused(|| scene.ops.incremental_attention(&scene.attention(Index::Value(1))));
     holds(&message, &setting);
-    holds(&message, &["incremental_attention_f16_96"]);
+    holds(&message, &["incremental_attention_f16_112", ".with_wide_groups()"]);
     let (k, v) = (&scene.k_cache, &scene.v_cache);
-    let message = refused(|| scene.ops.flash_decoding(2, scene.shape, &[k], &[v], 4));
-    holds(&message, &setting);
-    let gamma = tensor(&scene, 96);
-    let message = refused(|| scene.ops.per_head_rmsnorm(&scene.stream, &scene.q, &gamma, 0.0, &scene.out));
-    holds(&message, &["per_head_rmsnorm_96"]);
+    let message = refused(|| scene.ops.flash_decoding(8, scene.shape, &[k], &[v], 4));
+    holds(&message, &["flash_decoding_chunk_f16_112"]);
     holds(&message, &setting);
 }
 

@@ -16,3 +16,4 @@ mod calls;
 mod in_flight;
 mod results;
 mod scene;
+mod traffic;

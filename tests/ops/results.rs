@@ -58,7 +58,7 @@ fn heads_are_normalised() {
     let mut random = Random::fresh();
     let device = common::device();
     let (ops, stream) = (Ops::open(&device).unwrap(), device.stream().unwrap());
-    for (head_dim, heads) in [(64, 1), (128, 7), (256, 5)] {
+    for (head_dim, heads) in [(32, 3), (64, 1), (96, 2), (128, 7), (160, 1), (192, 2), (224, 3), (256, 5)] {
         let (x, gamma) = (random.floats(heads * head_dim, 1.0), random.floats(head_dim, 1.0));
         let [px, pg] = [&x, &gamma].map(|values| GpuTensor::from_host(&device, values).unwrap());
         let y = GpuTensor::from_host(&device, &vec![f32::NAN; x.len()]).unwrap();
@@ -102,10 +102,21 @@ fn scatter_then_attend<T: Rounded>(heads: u32, kv_heads: u32, head_dim: u32, len
 #[test]
 fn what_is_scattered_is_attended_to() {
     let mut random = Random::fresh();
-    // Groups within a block, on the edge, and over several blocks.
-    for (heads, kv_heads, head_dim, length) in
-        [(1, 1, 64, 1), (6, 2, 64, 130), (8, 2, 128, 40), (5, 1, 128, 129), (14, 2, 64, 100), (8, 1, 256, 70)]
-    {
+    // Every head size; groups narrow and wide, within a block, on its edge, and over several blocks.
+    for (heads, kv_heads, head_dim, length) in [
+        (1, 1, 64, 1),
+        (6, 2, 64, 130),
+        (8, 2, 128, 40),
+        (5, 1, 128, 129),
+        (14, 2, 64, 100),
+        (8, 1, 256, 70),
+        (3, 1, 80, 33),
+        (12, 2, 80, 131),
+        (2, 2, 96, 129),
+        (7, 1, 96, 65),
+        (9, 1, 64, 20),
+        (16, 1, 80, 20),
+    ] {
         scatter_then_attend::<f16>(heads, kv_heads, head_dim, length, &mut random);
         scatter_then_attend::<f32>(heads, kv_heads, head_dim, length, &mut random);
     }
