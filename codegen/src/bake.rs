@@ -3,9 +3,9 @@
 
 use crate::error::{Error, Result};
 use crate::kernels::{
-    self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormQ4KGemv, Grid,
-    IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel,
-    QkNormRopeKvWrite, RepackQ6K, RepackQ8_0, Saxpy,
+    self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp,
+    FusedRmsNormQ4KGemv, FusedRmsNormQkv, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
+    PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvScatter, QkNormRopeKvWrite, RepackQ6K, RepackQ8_0, Saxpy,
 };
 use crate::ptx::{Dim, Module};
 use crate::{KvType, Target};
@@ -179,6 +179,13 @@ pub fn general() -> Vec<Box<dyn Kernel>> {
         all.push(Box::new(fused.clone()));
         all.push(Box::new(fused.without_norm()));
     }
+    for head_dim in [64, 128, 256] {
+        for kv in [KvType::F16, KvType::F32] {
+            all.push(Box::new(QkNormRopeKvScatter::general(head_dim, kv)));
+        }
+    }
+    all.push(Box::new(FusedRmsNormQkv::general()));
+    all.push(Box::new(FusedRmsNormGateUp::general()));
     all
 }
 

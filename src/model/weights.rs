@@ -2,9 +2,9 @@
 
 use super::file::ModelFile;
 use super::kernels::{self, Kernel};
-use super::rope;
 use crate::baked::LOADING;
 use crate::driver::{Device, DeviceBuffer, DevicePtr, KernelParam};
+use crate::rope;
 use crate::shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET};
 use crate::shape::{TensorRole, TensorType};
 use crate::{Error, Result};

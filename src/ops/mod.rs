@@ -29,13 +29,18 @@ mod check;
 mod flash_decoding;
 mod kernels;
 mod kv_cache;
+mod layer;
 mod matrix;
 mod norm;
 mod product;
+mod rope;
 mod saxpy;
 
 pub use attention::IncrementalAttention;
 pub use flash_decoding::FlashDecoding;
 pub use kernels::Ops;
 pub use kv_cache::{CacheShape, Index, KvElement};
+pub use layer::Qkv;
 pub use matrix::Matrix;
+pub use product::{Gemv, Norm};
+pub use rope::{QkNormRope, RopeTables};

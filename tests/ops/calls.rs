@@ -2,7 +2,7 @@
 
 use half::f16;
 use kiln::driver::GpuTensor;
-use kiln::ops::Index;
+use kiln::ops::{Gemv, Index, Norm, QkNormRope, Qkv, RopeTables};
 
 use crate::common::table::calls_of;
 use crate::random::Random;
@@ -80,6 +80,29 @@ fn the_others_only_enqueue() {
     only_enqueues(1, || ops.fused_rmsnorm_gemv(stream, &w, q, &normed, 0.5, &y));
     only_enqueues(1, || ops.per_head_rmsnorm(stream, q, &gamma, 0.5, &normed));
     only_enqueues(1, || ops.saxpy(stream, 0.5, q, &normed));
+    let norm = Norm { gamma: &normed, eps: 0.5 };
+    let [bias, residual, k, v] = [3; 4].map(|len| GpuTensor::zeros(&scene.device, len).unwrap());
+    let gemv = Gemv { w: &w, x: q, norm: Some(norm), bias: Some(&bias), residual: Some(&residual), y: &y };
+    only_enqueues(1, || ops.gemv_with(stream, &gemv));
+    let qkv = Qkv { wq: &w, wk: &w, wv: &w, x: q, norm, biases: Some([&bias; 3]), q: &y, k: &k, v: &v };
+    only_enqueues(1, || ops.fused_rmsnorm_qkv(stream, &qkv));
+    only_enqueues(1, || ops.fused_rmsnorm_gate_up(stream, &w, &w, q, norm, &y));
+    let tables = RopeTables::new(&scene.device, 200, 64, 1e6).unwrap();
+    let norm = Norm { gamma: &gamma, eps: 0.5 };
+    let rope = QkNormRope {
+        heads: 4,
+        shape: scene.shape,
+        q,
+        k: &scene.k,
+        v: &scene.v,
+        norms: Some([norm, norm]),
+        tables: &tables,
+        k_cache: &scene.k_cache,
+        v_cache: &scene.v_cache,
+        position: Index::Value(7),
+        error: &scene.error,
+    };
+    only_enqueues(1, || ops.qk_norm_rope_kv_write(stream, &rope));
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod random;
 
 mod arguments;
 mod calls;
+mod fused;
 mod in_flight;
 mod results;
 mod scene;
