@@ -68,7 +68,10 @@ struct Measured {
     launches: Vec<(String, Counters)>,
 }
 
-fn measure(runs: &mut [&mut dyn FnMut(&Gpu) -> (Vec<f32>, Vec<f64>)]) -> Measured {
+/// Gives what a kernel computed and what it should have.
+type Run<'a> = &'a mut dyn FnMut(&Gpu) -> (Vec<f32>, Vec<f64>);
+
+fn measure(runs: &mut [Run<'_>]) -> Measured {
     let mut error = 0.0f64;
     let mut launches = Vec::new();
     for run in runs {
@@ -162,11 +165,11 @@ fn attention(bounds: &Bounds, random: &mut Random) {
                 let cache = (2 * kv_heads * 1000 * head_dim * element) as usize;
                 let rows = (2 * kv_heads * group * head_dim * 4) as usize;
                 let mut runs = cases.each_ref().map(|case| move |gpu: &Gpu| (case.run_general(gpu), case.expected()));
-                let mut runs = runs.each_mut().map(|run| run as &mut dyn FnMut(&Gpu) -> (Vec<f32>, Vec<f64>));
+                let mut runs = runs.each_mut().map(|run| run as Run<'_>);
                 print(bounds, "general", &measure(&mut runs), 0, cache + rows);
                 let mut runs =
                     cases.each_ref().map(|case| move |gpu: &Gpu| (case.run_general_flash(gpu), case.expected()));
-                let mut runs = runs.each_mut().map(|run| run as &mut dyn FnMut(&Gpu) -> (Vec<f32>, Vec<f64>));
+                let mut runs = runs.each_mut().map(|run| run as Run<'_>);
                 let measured = measure(&mut runs);
                 // Eight chunks, the queries once.
                 let partials = (8 * kv_heads * group * (head_dim + 2) * 4) as usize;
