@@ -1,15 +1,18 @@
 //! The general kernels through the safe functions, against float64.
 
 use half::f16;
+use kiln::baked::{BakedKernels, KERNELS};
 use kiln::driver::GpuTensor;
-use kiln::ops::{Index, Ops};
+use kiln::ops::{CacheShape, Index, Ops};
 use kiln::shape::TensorType;
+use kiln_codegen::kernels::{FlashDecodingChunk, FlashDecodingReduce, IncrementalAttention, PerHeadRmsNorm};
+use kiln_codegen::{Kernel, KvType};
 
-use crate::common;
 use crate::compare::{assert_close, assert_same_bits};
 use crate::quantised::Matrix;
 use crate::random::Random;
 use crate::scene::{Rounded, Scene};
+use crate::{bake, common};
 
 const BOUND: f64 = 3e-6;
 
@@ -77,7 +80,11 @@ fn heads_are_normalised() {
 
 /// Scatters a position, attends to everything up to it, on one stream; then the same through flash decoding.
 fn scatter_then_attend<T: Rounded>(heads: u32, kv_heads: u32, head_dim: u32, length: u32, random: &mut Random) {
-    let mut scene = Scene::<T>::new(heads, kv_heads, head_dim, length + 3, random);
+    attend(Scene::<T>::new(heads, kv_heads, head_dim, length + 3, random), length);
+}
+
+fn attend<T: Rounded>(mut scene: Scene<T>, length: u32) {
+    let (heads, CacheShape { kv_heads, head_dim, .. }) = (scene.heads, scene.shape);
     let what = format!("{heads}/{kv_heads} heads of {head_dim}, length {length}");
     scene.scatter(&scene.stream, Index::Value(length - 1)).unwrap();
     scene.ops.incremental_attention_on(&scene.stream, &scene.attention(Index::Value(length))).unwrap();
@@ -119,6 +126,30 @@ fn what_is_scattered_is_attended_to() {
     ] {
         scatter_then_attend::<f16>(heads, kv_heads, head_dim, length, &mut random);
         scatter_then_attend::<f32>(heads, kv_heads, head_dim, length, &mut random);
+    }
+}
+
+/// Head sizes that kiln does not bake, as somebody's build script would; groups wider than what was baked for them are
+/// spread over blocks.
+#[test]
+fn kernels_of_another_bake_are_found_by_their_head_size() {
+    let mut random = Random::fresh();
+    let kernels: [Box<dyn Kernel>; 7] = [
+        Box::new(IncrementalAttention::general(112, KvType::F16)),
+        Box::new(FlashDecodingChunk::general(112, KvType::F16)),
+        Box::new(FlashDecodingReduce::general(112)),
+        Box::new(IncrementalAttention::general(192, KvType::F16).with_wide_groups()),
+        Box::new(FlashDecodingChunk::general(192, KvType::F16).with_wide_groups()),
+        Box::new(FlashDecodingReduce::general(192)),
+        Box::new(PerHeadRmsNorm::general(64)),
+    ];
+    for (heads, kv_heads, head_dim) in [(3, 1, 112), (14, 2, 112), (2, 1, 192), (8, 1, 192)] {
+        let mut scene = Scene::<f16>::new(heads, kv_heads, head_dim, 150, &mut random);
+        let module = bake::module(scene.device.sm(), None, &kernels);
+        let own: &'static BakedKernels = Box::leak(Box::new(BakedKernels { modules: Box::leak(Box::new([module])) }));
+        // SAFETY: both are what kiln's generator made.
+        scene.ops = unsafe { Ops::with_kernels(&scene.device, &[&KERNELS, own]) }.unwrap();
+        attend(scene, 147);
     }
 }
 
