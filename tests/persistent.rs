@@ -199,14 +199,25 @@ fn allocations_while_it_is_resident_change_nothing() {
 }
 
 #[test]
-fn one_launch_makes_24_tokens() {
+fn one_launch_runs_the_prompt_and_makes_24_tokens() {
     let model = demo(config(10));
-    let all = expected(&model, &PROMPT[..1], 24);
+    let all = expected(&model, PROMPT, 24);
     let mut session = session(&model, PathChoice::Persistent, None);
-    session.append(&PROMPT[..1]).expect("it fits");
+    session.append(PROMPT).expect("it fits");
     assert_eq!(tokens(&mut session, 24), all);
     assert_eq!(session.work().launches, 1);
-    assert!(session.work().tokens >= 24);
+    assert_eq!(session.work().tokens as usize, PROMPT.len() + 24);
+}
+
+#[test]
+fn a_prompt_run_beforehand_changes_nothing() {
+    let model = tiny(config(13));
+    let mut session = session(&model, PathChoice::Persistent, None);
+    session.append(PROMPT).expect("it fits");
+    session.prefill().expect("it runs");
+    assert_eq!(session.work().tokens as usize, PROMPT.len() - 1);
+    session.prefill().expect("nothing is left to run");
+    assert_eq!(tokens(&mut session, 3), expected(&model, PROMPT, 3));
 }
 
 #[test]
