@@ -22,6 +22,7 @@ use std::error::Error;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Shows what the blocks of the persistent path do.
 #[derive(Parser)]
@@ -47,8 +48,17 @@ struct Arguments {
     out: PathBuf,
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
     let file = ModelFile::open(arguments.model.as_ref().unwrap_or(&demo))?;
     let baked = file.baked()?;
