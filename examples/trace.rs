@@ -8,6 +8,8 @@
 //! Times are nanoseconds on a GPU. In the emulator they are steps, an instruction of a warp each, of the block that has
 //! most of them: that shows the division of work and the order of things, not the speed of a chip.
 
+#[path = "common/command.rs"]
+mod command;
 #[path = "common/mod.rs"]
 mod common;
 
@@ -49,13 +51,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    command::main(run)
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
