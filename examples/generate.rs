@@ -4,15 +4,17 @@
 //! cargo run --release --example generate -- --prompt "The" --tokens 40
 //! ```
 
+#[path = "common/command.rs"]
+mod command;
 #[path = "common/mod.rs"]
 mod common;
 #[path = "common/counters.rs"]
 mod counters;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use common::{Picked, Wish};
 use kiln::Model;
-use kiln::model::{End, GenerateOptions, KvType, ModelFile, PathChoice, Session, SessionOptions};
+use kiln::model::{End, GenerateOptions, ModelFile, Session, SessionOptions};
 use kiln::text::{Special, Tokenizer};
 use std::error::Error;
 use std::io::{IsTerminal, Write};
@@ -40,11 +42,11 @@ struct Arguments {
     #[arg(long)]
     device: Option<Wish>,
     /// The type of the KV cache
-    #[arg(long, value_enum, default_value_t = Kv::F16)]
-    kv: Kv,
+    #[arg(long, value_enum, default_value_t = command::Kv::F16)]
+    kv: command::Kv,
     /// The way tokens are run: all give the same
-    #[arg(long, value_enum, default_value_t = PathArgument::Auto)]
-    path: PathArgument,
+    #[arg(long, value_enum, default_value_t = command::Path::Auto)]
+    path: command::Path,
     /// Blocks of the persistent path's grid; one on each multiprocessor where not given
     #[arg(long)]
     blocks: Option<u32>,
@@ -59,41 +61,8 @@ struct Arguments {
     print_ids: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Kv {
-    F16,
-    F32,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum PathArgument {
-    Stream,
-    Persistent,
-    Auto,
-}
-
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        // Help and version are answers, not errors.
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-        }
-    };
-    match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if is_broken_pipe(error.as_ref()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Whoever read our output has had enough.
-fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    command::main(run)
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
@@ -118,15 +87,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut bar = LoadingBar::new();
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
-    let kv = match arguments.kv {
-        Kv::F16 => KvType::F16,
-        Kv::F32 => KvType::F32,
-    };
-    let path = match arguments.path {
-        PathArgument::Stream => PathChoice::Stream,
-        PathArgument::Persistent => PathChoice::Persistent,
-        PathArgument::Auto => PathChoice::Auto,
-    };
+    let kv = arguments.kv.into();
+    let path = arguments.path.into();
     let mut session = model.session(SessionOptions { kv, path, blocks: arguments.blocks, capacity: None })?;
     let load = begin.elapsed();
 

@@ -8,6 +8,8 @@
 //! Times are nanoseconds on a GPU. In the emulator they are steps, an instruction of a warp each, of the block that has
 //! most of them: that shows the division of work and the order of things, not the speed of a chip.
 
+#[path = "common/command.rs"]
+mod command;
 #[path = "common/mod.rs"]
 mod common;
 
@@ -22,6 +24,7 @@ use std::error::Error;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Shows what the blocks of the persistent path do.
 #[derive(Parser)]
@@ -47,8 +50,11 @@ struct Arguments {
     out: PathBuf,
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    command::main(run)
+}
+
+fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
     let file = ModelFile::open(arguments.model.as_ref().unwrap_or(&demo))?;
     let baked = file.baked()?;

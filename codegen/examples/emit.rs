@@ -112,7 +112,7 @@ impl Request {
         Ok(kernels)
     }
 
-    /// A file for each module: `MODEL.TARGET.PATH.ptx`, and `general.TARGET.ptx`.
+    /// A file for each module: `MODEL.TARGET.PATH.ptx`, `MODEL.TARGET.persistent_trace.ptx`, and `general.TARGET.ptx`.
     fn write_all(&self, folder: &Path) -> Result<(), String> {
         if self.kernel.is_some() || self.path.is_some() || self.general {
             return Err(format!("--all takes --model and --target only\n\n{USAGE}"));
@@ -123,11 +123,14 @@ impl Request {
         std::fs::create_dir_all(folder).map_err(at)?;
         for target in targets {
             for model in &models {
-                for path in DecoderPath::ALL {
-                    let kernels = bake::decoder(model.shape, TensorType::SUPPORTED, path);
+                let paths = DecoderPath::ALL
+                    .map(|path| (path, path_name(path), bake::decoder(model.shape, TensorType::SUPPORTED, path)));
+                let tracing = bake::tracing(model.shape, TensorType::SUPPORTED);
+                let tracing = (DecoderPath::Persistent, "persistent_trace", tracing);
+                for (path, name, kernels) in paths.into_iter().chain([tracing]) {
                     let module = bake::emit(target, Some(path), &kernels)
                         .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
-                    let file = format!("{}.{target}.{}.ptx", model.feature, path_name(path));
+                    let file = format!("{}.{target}.{name}.ptx", model.feature);
                     std::fs::write(folder.join(file), module.ptx).map_err(at)?;
                 }
             }

@@ -5,15 +5,17 @@
 //! cargo run --release --example evaluate -- --ids 1,2,3 --logits logits.npy
 //! ```
 
+#[path = "../common/command.rs"]
+mod command;
 #[path = "../common/mod.rs"]
 mod common;
 mod npy;
 mod score;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use common::Wish;
 use kiln::Model;
-use kiln::model::{KvType, ModelFile, PathChoice, SessionOptions};
+use kiln::model::{ModelFile, SessionOptions};
 use kiln::text::{Special, Tokenizer};
 use score::Perplexity;
 use std::error::Error;
@@ -50,42 +52,15 @@ struct Arguments {
     #[arg(long)]
     device: Option<Wish>,
     /// The type of the KV cache
-    #[arg(long, value_enum, default_value_t = Kv::F16)]
-    kv: Kv,
+    #[arg(long, value_enum, default_value_t = command::Kv::F16)]
+    kv: command::Kv,
     /// The way tokens are run: all give the same
-    #[arg(long, value_enum, default_value_t = PathArgument::Auto)]
-    path: PathArgument,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Kv {
-    F16,
-    F32,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum PathArgument {
-    Stream,
-    Persistent,
-    Auto,
+    #[arg(long, value_enum, default_value_t = command::Path::Auto)]
+    path: command::Path,
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        // Help and version are answers, not errors.
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-        }
-    };
-    match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    command::main(run)
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
@@ -120,15 +95,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut bar = Bar::new("loading");
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
-    let kv = match arguments.kv {
-        Kv::F16 => KvType::F16,
-        Kv::F32 => KvType::F32,
-    };
-    let path = match arguments.path {
-        PathArgument::Stream => PathChoice::Stream,
-        PathArgument::Persistent => PathChoice::Persistent,
-        PathArgument::Auto => PathChoice::Auto,
-    };
+    let kv = arguments.kv.into();
+    let path = arguments.path.into();
     let mut session = model.session(SessionOptions { kv, path, capacity: Some(window), blocks: None })?;
 
     let begin = Instant::now();

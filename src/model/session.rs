@@ -116,11 +116,12 @@ impl Session {
         sequence::bytes(shape, options.kv, options.capacity.unwrap_or(shape.context))
     }
 
-    /// Appends `ids` and runs the model over them; the last is run with what follows it.
+    /// Appends `ids`. The model runs over them together with what follows, in the same launch where the path can:
+    /// [`Session::generate`], [`Session::logits`], or [`Session::prefill`] to have them run before that is known.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an id outside the vocabulary, [`Error::ContextFull`] if they do not fit; then
-    /// nothing has changed. What the driver reports.
+    /// nothing has changed. What the driver reports of an item that still ran.
     pub fn append(&mut self, ids: &[u32]) -> Result<()> {
         let vocab = self.model.shape().vocab;
         if let Some(id) = ids.iter().find(|id| **id >= vocab) {
@@ -134,7 +135,17 @@ impl Session {
         if ids.len() > capacity.saturating_sub(used) {
             return Err(Error::ContextFull { used, more: ids.len(), capacity });
         }
+        self.end_item()?;
         self.tokens.extend_from_slice(ids);
+        Ok(())
+    }
+
+    /// Runs the model over what was appended, so that what follows has less to wait for; the last token is run with what
+    /// follows it.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn prefill(&mut self) -> Result<()> {
         let last = self.tokens.len().saturating_sub(1);
         if last > self.ran {
             self.begin(last, 0, &[])?;

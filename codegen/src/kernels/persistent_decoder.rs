@@ -298,13 +298,15 @@ impl<'a> Decoder<'a> {
                 let leaves = b.or_pred(idle, ran);
                 let leaves = b.or_pred(leaves, parks);
                 b.if_(leaves, |b| b.set(kind, 2));
+                // Work that is there is taken up even where parking is asked for: an item gets on by a token in every
+                // launch, however often others have it park.
                 // A token and the item's end must fit the ring.
                 let room = self.has_room(b, emitted, consumed, 0);
                 let new = b.setp_ne(submitted, taken);
                 let resumes = b.setp_ne(resume, 0);
                 let some = b.or_pred(new, resumes);
                 let ready = b.and_pred(some, room);
-                let stays = b.not_pred(leaves);
+                let stays = b.not_pred(ran);
                 let ready = b.and_pred(ready, stays);
                 b.if_(ready, |b| b.set(kind, 1));
                 let waits = b.setp_eq(kind, 0);

@@ -167,6 +167,33 @@ fn items_queued_while_it_parks_are_run() {
 }
 
 #[test]
+fn an_item_gets_on_by_a_token_in_every_launch_however_often_it_is_parked() {
+    let mut scene = Scene::new(12, 32);
+    let expected = scene.run(PROMPT, 3);
+    scene.path.post.park();
+    let before = scene.path.work().launches;
+    let wish = scene.path.post.clone();
+    wish.word(mailbox::PARK).expect("a word").store(1, Ordering::Release);
+    scene.begin(PROMPT, 0, 3);
+    // Seven tokens run, the last of which ends the item: nothing parks behind it.
+    for launch in 1..=7 {
+        let begun = std::time::Instant::now();
+        while scene.path.post.is_running().expect("no fault") {
+            assert!(begun.elapsed() < Duration::from_secs(60), "launch {launch} does not end");
+            std::thread::yield_now();
+        }
+        let step = scene.path.commands.to_host().expect("its state")[mailbox::command::STEP as usize];
+        assert_eq!(step, launch, "tokens run after {launch} launches");
+        if launch < 7 {
+            scene.path.ensure_running(&scene.model.inner, &scene.sequence).expect("a launch");
+        }
+    }
+    assert_eq!(scene.path.work().launches - before, 7);
+    wish.word(mailbox::PARK).expect("a word").store(0, Ordering::Release);
+    assert_eq!(scene.drain(), (expected.clone(), (entry::LENGTH, expected[2])));
+}
+
+#[test]
 fn a_full_ring_parks_until_the_host_has_read() {
     let mut scene = Scene::new(6, 64);
     let expected = scene.run(PROMPT, 24);
