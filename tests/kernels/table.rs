@@ -6,7 +6,7 @@
 //! ```
 
 use kiln_codegen::bake::{self, DecoderPath, Descriptor};
-use kiln_codegen::kernels::{FusedRmsNormQ4KGemv, PerHeadRmsNorm, Phase};
+use kiln_codegen::kernels::{FusedRmsNormQ4KGemv, KvCacheScatter, PerHeadRmsNorm, Phase};
 use kiln_codegen::{Kernel, KvType, Target};
 use kiln_emulator::Counters;
 use kiln_shape::{TensorType, presets};
@@ -14,11 +14,11 @@ use kiln_shape::{TensorType, presets};
 use crate::attention;
 use crate::compare::relative_max;
 use crate::gemv;
-use crate::kv::KV_TYPES;
+use crate::kv::{KV_TYPES, decode};
 use crate::norm::rms_norm;
 use crate::phases;
 use crate::random::Random;
-use crate::support::{Arg, Gpu};
+use crate::support::{Arg, Gpu, NULL};
 use crate::traffic::counted;
 
 /// A module's kernels with what each takes on each target.
@@ -116,6 +116,7 @@ fn kernels_in_a_table() {
     println!("|---|---|---|---|---|---|---|---|");
     products(&bounds, &mut random);
     norms(&bounds, &mut random);
+    scatter(&bounds, &mut random);
     attention(&bounds, &mut random);
 }
 
@@ -151,6 +152,27 @@ fn norms(bounds: &Bounds, random: &mut Random) {
             (to.read(), expected.collect())
         }]);
         print(bounds, "general", &measured, 0, ((2 * heads + 1) * head_dim * 4) as usize);
+    }
+}
+
+/// Into caches of one position, so that all of them is written.
+fn scatter(bounds: &Bounds, random: &mut Random) {
+    let (heads, head_dim) = (8u32, 128u32);
+    let len = (heads * head_dim) as usize;
+    let [k, v] = [0, 1].map(|_| random.floats(len, 1.0));
+    for kv in KV_TYPES {
+        let measured = measure(&mut [&mut |gpu| {
+            let kernel = gpu.load(KvCacheScatter::general(kv));
+            let [pk, pv] = [&k, &v].map(|row| gpu.input(row));
+            let caches = [0, 1].map(|_| gpu.output::<u8>(len * kv.bytes() as usize));
+            let error = gpu.in_out(&[0u32]);
+            let mut args = vec![Arg::from(&pk), (&pv).into(), (&caches[0]).into(), (&caches[1]).into()];
+            args.extend([Arg::from(0), NULL, (&error).into(), head_dim.into(), 1.into()]);
+            kernel.run([heads, 1, 1], &args);
+            let found = caches.iter().flat_map(|cache| decode(kv, &cache.read())).collect();
+            (found, k.iter().chain(&v).map(|x| f64::from(*x)).collect())
+        }]);
+        print(bounds, "general", &measured, 0, 2 * len * (4 + kv.bytes() as usize));
     }
 }
 

@@ -47,8 +47,8 @@ fn query_heads_of_a_group_of_up_to_eight_share_one_read_of_keys_and_values() {
         return eprintln!("SKIPPED: a GPU does not count");
     }
     let mut random = Random::fresh();
-    // Of published shapes: 8, 7 and 6 query heads for each KV head, 4 at most, and none but one.
-    for (group, head_dim) in [(8, 128), (7, 128), (6, 128), (5, 64), (8, 256), (8, 80), (6, 96), (4, 64), (1, 96)] {
+    // Published shapes have 8, 7, 6 and 5 query heads for each KV head, or 4 and fewer.
+    for (group, head_dim) in [(8, 128), (7, 128), (5, 64), (8, 256), (8, 80), (6, 96), (2, 64)] {
         for (name, (reads, cache)) in [
             ("f16", moved::<f16>(group, head_dim, 512, &mut random)),
             ("f32", moved::<f32>(group, head_dim, 512, &mut random)),
