@@ -7,6 +7,7 @@ mod error;
 #[cfg(feature = "gguf")]
 pub mod model;
 pub mod ops;
+mod rope;
 #[cfg(feature = "text")]
 pub mod text;
 

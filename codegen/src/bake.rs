@@ -3,9 +3,9 @@
 
 use crate::error::{Error, Result};
 use crate::kernels::{
-    self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormQ4KGemv, Grid,
-    IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel,
-    QkNormRopeKvWrite, RepackQ6K, RepackQ8_0, Saxpy,
+    self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp,
+    FusedRmsNormQ4KGemv, FusedRmsNormQkv, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
+    PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvScatter, QkNormRopeKvWrite, RepackQ6K, RepackQ8_0, Saxpy,
 };
 use crate::ptx::{Dim, Module};
 use crate::{KvType, Target};
@@ -155,13 +155,20 @@ pub fn tracing(shape: ModelShape, types: &[TensorType]) -> Vec<Box<dyn Kernel>> 
 
 /// The general kernels, whose sizes are launch parameters: useful without any model.
 pub fn general() -> Vec<Box<dyn Kernel>> {
-    let mut all: Vec<Box<dyn Kernel>> = vec![Box::new(Saxpy), Box::new(RepackQ6K), Box::new(RepackQ8_0)];
-    for head_dim in [64, 128, 256] {
+    let mut all = loading();
+    all.push(Box::new(Saxpy));
+    for head_dim in (32..=256).step_by(32) {
         all.push(Box::new(PerHeadRmsNorm::general(head_dim)));
+    }
+    for head_dim in [64, 80, 96, 128, 256] {
         all.push(Box::new(FlashDecodingReduce::general(head_dim)));
         for kv in [KvType::F16, KvType::F32] {
-            all.push(Box::new(IncrementalAttention::general(head_dim, kv)));
-            all.push(Box::new(FlashDecodingChunk::general(head_dim, kv)));
+            let incremental = IncrementalAttention::general(head_dim, kv);
+            all.push(Box::new(incremental.clone().with_wide_groups()));
+            all.push(Box::new(incremental));
+            let chunk = FlashDecodingChunk::general(head_dim, kv);
+            all.push(Box::new(chunk.clone().with_wide_groups()));
+            all.push(Box::new(chunk));
         }
     }
     for kv in [KvType::F16, KvType::F32] {
@@ -172,7 +179,19 @@ pub fn general() -> Vec<Box<dyn Kernel>> {
         all.push(Box::new(fused.clone()));
         all.push(Box::new(fused.without_norm()));
     }
+    for head_dim in [64, 128, 256] {
+        for kv in [KvType::F16, KvType::F32] {
+            all.push(Box::new(QkNormRopeKvScatter::general(head_dim, kv)));
+        }
+    }
+    all.push(Box::new(FusedRmsNormQkv::general()));
+    all.push(Box::new(FusedRmsNormGateUp::general()));
     all
+}
+
+/// What brings weights into the layout of the kernels, for any model.
+pub fn loading() -> Vec<Box<dyn Kernel>> {
+    vec![Box::new(RepackQ6K), Box::new(RepackQ8_0)]
 }
 
 /// What to bake. Collects models, kernels and targets; [`Bake::write`] does it.
@@ -180,6 +199,7 @@ pub fn general() -> Vec<Box<dyn Kernel>> {
 pub struct Bake {
     models: Vec<(String, ModelShape, Vec<TensorType>)>,
     kernels: Vec<Box<dyn Kernel>>,
+    loading: bool,
     targets: Vec<Target>,
     kiln: Option<String>,
     tracing: bool,
@@ -191,6 +211,7 @@ impl std::fmt::Debug for Bake {
         f.debug_struct("Bake")
             .field("models", &self.models)
             .field("kernels", &kernels)
+            .field("loading", &self.loading)
             .field("targets", &self.targets)
             .field("kiln", &self.kiln)
             .field("tracing", &self.tracing)
@@ -222,9 +243,11 @@ impl Bake {
         self
     }
 
-    /// Adds the general kernels to the single ones.
+    /// Adds the general kernels to the single ones, and those that loading a model needs once more in a static of their
+    /// own, `LOADING`: a program that only runs models holds, and its driver translates, no others.
     pub fn general_kernels(mut self) -> Bake {
         self.kernels.extend(general());
+        self.loading = true;
         self
     }
 
@@ -277,7 +300,10 @@ impl Bake {
             statics.push(source.model(name, shape, types, modules));
         }
         source.all_models(&statics);
-        source.kernels(emit_for(&targets, None, &self.kernels)?);
+        source.kernels("Single kernels", "KERNELS", emit_for(&targets, None, &self.kernels)?);
+        if self.loading {
+            source.kernels("Kernels that load weights", "LOADING", emit_for(&targets, None, &loading())?);
+        }
         let Source { text, mut files, .. } = source;
         files.push(("kiln_baked.rs".to_owned(), text));
         for (name, text) in files {
@@ -336,11 +362,13 @@ impl Source<'_> {
         self.line(format_args!("pub static MODELS: &[&{kiln}::baked::BakedModel] = &[{}];\n", references.join(", ")));
     }
 
-    fn kernels(&mut self, modules: Vec<EmittedModule>) {
+    fn kernels(&mut self, what: &str, identifier: &str, modules: Vec<EmittedModule>) {
         let kiln = self.kiln;
-        self.line(format_args!("/// Single kernels."));
-        self.line(format_args!("pub static KERNELS: {kiln}::baked::BakedKernels = {kiln}::baked::BakedKernels {{"));
-        self.modules("kiln_kernels", modules);
+        self.line(format_args!("/// {what}."));
+        self.line(format_args!(
+            "pub static {identifier}: {kiln}::baked::BakedKernels = {kiln}::baked::BakedKernels {{"
+        ));
+        self.modules(&format!("kiln_{}", identifier.to_lowercase()), modules);
         self.line(format_args!("}};"));
     }
 

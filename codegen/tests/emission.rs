@@ -53,7 +53,7 @@ fn bakes_of_two_processes_are_byte_identical() {
         assert!(command.output().expect("it runs").status.success());
     }
     let (first, second) = (files(&first), files(&second));
-    let modules = 2 * DecoderPath::ALL.len() + 1; // two models on every path, and the kernels
+    let modules = 2 * DecoderPath::ALL.len() + 2; // two models on every path, the kernels, and those for loading
     assert_eq!(first.len(), modules * Target::DEFAULT.len() + 1, "{:?}", first.keys());
     assert!(first.contains_key("kiln_baked.rs"), "{:?}", first.keys());
     assert!(first == second, "two bakes differ");

@@ -71,7 +71,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         "\nFused against separate kernels, layer 0. Launches, lane instructions, bytes moved: counted on the emulator;"
     );
     println!("{times}.");
-    let counted = fusion::compare(&counting_device(picked.device.multiprocessors())?, true, &file)?;
+    let counting = counting_device(picked.device.multiprocessors())?;
+    let counted = fusion::compare(&counting, true, &file)?;
     let timed = if picked.emulated { None } else { Some(fusion::compare(&picked.device, false, &file)?) };
     print_fusion(&counted, timed.as_deref());
 
@@ -80,20 +81,33 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let tied = file.shape().tied_head;
     let tensors = file.gguf().tensors().iter().filter(|tensor| tied || tensor.name() != "token_embd.weight");
     let weights: u64 = tensors.map(|tensor| tensor.bytes()).sum();
-    let model = Model::load(&picked.device, baked, file, |_| {})?;
+    // The whole model is counted where it is emulated anyway; a real one would take the emulator minutes.
+    let device = if picked.emulated { &counting } else { &picked.device };
+    let ordinal = picked.emulated.then(|| counting.ordinal());
+    let model = Model::load(device, baked, file, |_| {})?;
     println!(
-        "\nOne launch against many: a prompt of 3 tokens, {} generated. Launches and calls: counted.",
+        "\nOne launch against many: a prompt of 3 tokens, {} generated. Launches and calls: counted. Lane instructions, those",
         arguments.tokens
     );
-    println!("{:<12} {:>8} {:>14} {:>19}  rate", "path", "launches", "launches/token", "driver calls/token");
+    println!("that poll among them, and bytes moved: counted where the model runs on the emulator.");
+    println!(
+        "{:<12} {:>8} {:>14} {:>18} {:>18} {:>12}  rate",
+        "path", "launches", "launches/token", "driver calls/token", "instructions/token", "bytes/token"
+    );
     let mut ids: Option<Vec<u32>> = None;
     for path in [PathChoice::Stream, PathChoice::Persistent] {
-        let cost = paths::run(&model, path, arguments.tokens as usize)?;
+        let cost = paths::run(&model, path, arguments.tokens as usize, ordinal)?;
         let per_token = |count: u64| count as f64 / cost.tokens.max(1) as f64;
         let what = if picked.emulated { "emulated: says nothing of a GPU" } else { "timed on the GPU" };
         let (name, launches, rate) = (cost.name, cost.launches, cost.rate);
         let (of_token, calls) = (per_token(launches), per_token(cost.driver_calls));
-        println!("{name:<12} {launches:>8} {of_token:>14.2} {calls:>19.2}  {rate:.1} tokens/s, {what}");
+        let counted = |count: Option<u64>| count.map_or("-".to_owned(), |count| format!("{:.0}", per_token(count)));
+        let (instructions, bytes) = (cost.counted.map(|(count, _)| count), cost.counted.map(|(_, count)| count));
+        println!(
+            "{name:<12} {launches:>8} {of_token:>14.2} {calls:>18.2} {:>18} {:>12}  {rate:.1} tokens/s, {what}",
+            counted(instructions),
+            counted(bytes)
+        );
         if ids.get_or_insert_with(|| cost.ids.clone()) != &cost.ids {
             return Err("the paths generated different ids".into());
         }

@@ -15,10 +15,20 @@ pub(crate) struct PathCost {
     /// Tokens generated in a second, without the prompt and the first of them, which warms up.
     pub(crate) rate: f64,
     pub(crate) ids: Vec<u32>,
+    /// Counted, on the emulator: instructions of all lanes, and bytes in sectors of device memory read or written.
+    pub(crate) counted: Option<(u64, u64)>,
 }
 
-/// Generates `tokens` tokens behind a short prompt on a path.
-pub(crate) fn run(model: &Model, path: PathChoice, tokens: usize) -> Result<PathCost, Box<dyn Error>> {
+/// Generates `tokens` tokens behind a short prompt on a path; `counting` is the model's device, if it is one that counts.
+pub(crate) fn run(
+    model: &Model,
+    path: PathChoice,
+    tokens: usize,
+    counting: Option<i32>,
+) -> Result<PathCost, Box<dyn Error>> {
+    if let Some(ordinal) = counting {
+        kiln_emulator::clear_reports(ordinal);
+    }
     let capacity = Some(model.shape().context.min(tokens as u32 + 16));
     let mut session = model.session(SessionOptions { path, capacity, ..SessionOptions::default() })?;
     session.append(&[1, 2, 3])?;
@@ -30,8 +40,18 @@ pub(crate) fn run(model: &Model, path: PathChoice, tokens: usize) -> Result<Path
     }
     let seconds = begin.map_or(0.0, |begin| begin.elapsed().as_secs_f64());
     let (name, work) = (session.path().0, session.work());
+    // A launch that stays on the device is reported when it ends.
+    drop(session);
+    let counted = counting.map(|ordinal| {
+        let reports = kiln_emulator::reports(ordinal);
+        reports.iter().fold((0, 0), |(instructions, bytes), report| {
+            let counters = &report.counters;
+            (instructions + counters.lane_instructions, bytes + 32 * (counters.read_sectors + counters.write_sectors))
+        })
+    });
     Ok(PathCost {
         name,
+        counted,
         tokens: work.tokens,
         launches: work.launches,
         driver_calls: work.launches + work.other_calls,

@@ -12,7 +12,6 @@ mod generation;
 mod kernels;
 mod path;
 mod persistent;
-mod rope;
 mod sequence;
 mod session;
 mod stream;

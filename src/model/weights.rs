@@ -2,9 +2,9 @@
 
 use super::file::ModelFile;
 use super::kernels::{self, Kernel};
-use super::rope;
-use crate::baked::KERNELS;
+use crate::baked::LOADING;
 use crate::driver::{Device, DeviceBuffer, DevicePtr, KernelParam};
+use crate::rope;
 use crate::shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET};
 use crate::shape::{TensorRole, TensorType};
 use crate::{Error, Result};
@@ -211,7 +211,7 @@ struct Repack {
 
 impl Repack {
     fn new(device: &Device) -> Result<Repack> {
-        let module = kernels::choose(device, KERNELS.modules, None, "repack")?;
+        let module = kernels::choose(device, LOADING.modules, None, "repack")?;
         let loaded = kernels::load(device, module)?;
         let find = |ty: TensorType| {
             let name = split(ty).map_or("", |split| split.kernel);

@@ -6,11 +6,9 @@ use super::kv_cache::{CacheShape, Index, KvElement};
 use crate::Result;
 use crate::driver::{Event, GpuTensor, KernelParam, Stream};
 
-/// Query heads that a block works on.
-const HEADS_PER_BLOCK: u32 = 4;
-
 /// Arguments of incremental attention: `out[h] = softmax(q[h] . K^T / sqrt(head_dim)) V` over the first `length` positions,
-/// where head h uses KV head `h / (heads / kv_heads)`. A length of 0 gives zeros.
+/// where head h uses KV head `h / (heads / kv_heads)`. A length of 0 gives zeros. Up to 8 query heads of a KV head share
+/// one read of its keys and values.
 #[derive(Debug, Clone, Copy)]
 pub struct IncrementalAttention<'a, T: KvElement> {
     /// Query heads: a multiple of the cache's heads.
@@ -62,8 +60,9 @@ impl Ops {
         check::tensor("error word of attention", error, &[("word", 1)])?;
         length.check("length of attention", |length| length <= max_seq_len, max_seq_len)?;
         let bake = "IncrementalAttention::general(head_dim, ..)";
-        let kernel = self.find_for(T::ATTENTION, head_dim, &[8, 8, 8, 4, 8, 4, 8, 8, 4], bake)?;
-        let grid = shape.kv_heads * group.div_ceil(HEADS_PER_BLOCK);
+        let params = [8, 8, 8, 4, 8, 4, 8, 8, 4];
+        let (kernel, heads_per_block) = self.find_attention(T::ATTENTION, head_dim, group, &params, bake)?;
+        let grid = shape.kv_heads * group.div_ceil(heads_per_block);
         let (value, at) = length.params();
         let (pq, pk, pv) = (q.as_ptr(), k_cache.as_ptr(), v_cache.as_ptr());
         let (po, pe) = (out.as_ptr(), error.as_ptr());

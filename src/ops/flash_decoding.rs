@@ -8,9 +8,6 @@ use crate::driver::{DeviceBuffer, GpuTensor, KernelParam, Stream};
 use crate::shape::table::KV_CHUNK;
 use crate::{Error, Result};
 
-/// Query heads that a block works on.
-const HEADS_PER_BLOCK: u32 = 4;
-
 /// Flash decoding for a batch of sequences: their caches, and room for the partial results. The result is that of
 /// incremental attention, to rounding; where there are few heads and long caches, more of the device works on it.
 ///
@@ -27,6 +24,8 @@ const HEADS_PER_BLOCK: u32 = 4;
 #[derive(Debug)]
 pub struct FlashDecoding<'a, T: KvElement> {
     chunk: &'a Loaded,
+    /// Query heads that a block of it works on.
+    heads_per_block: u32,
     reduce: &'a Loaded,
     heads: u32,
     group: u32,
@@ -80,7 +79,8 @@ impl Ops {
         let dims = [("sequences", batch), ("heads", heads), ("chunks", max_chunks), ("head_dim + 2", head_dim + 2)];
         let partials = check::elements("partial results of flash decoding", &dims)?;
         let bake = "FlashDecodingChunk::general(head_dim, ..)";
-        let chunk = self.find_for(T::FLASH, head_dim, &[8, 8, 8, 8, 8, 4, 8, 4, 4, 4], bake)?;
+        let params = [8, 8, 8, 8, 8, 4, 8, 4, 4, 4];
+        let (chunk, heads_per_block) = self.find_attention(T::FLASH, head_dim, group, &params, bake)?;
         let bake = "FlashDecodingReduce::general(head_dim)";
         let reduce = self.find_for("flash_decoding_reduce", head_dim, &[8, 8, 4, 8, 4], bake)?;
         let addresses = |caches: &[&GpuTensor<T>]| {
@@ -89,6 +89,7 @@ impl Ops {
         };
         Ok(FlashDecoding {
             chunk,
+            heads_per_block,
             reduce,
             heads,
             group,
@@ -168,7 +169,7 @@ impl<T: KvElement> FlashDecoding<'_, T> {
         ];
         let caches = self.k_caches.iter().map(|cache| cache.reads("k_cache"));
         let caches = caches.chain(self.v_caches.iter().map(|cache| cache.reads("v_cache")));
-        let grid = [kv_heads * group.div_ceil(HEADS_PER_BLOCK), max_chunks, batch];
+        let grid = [kv_heads * group.div_ceil(self.heads_per_block), max_chunks, batch];
         stream.enqueue_many(own.into_iter().chain(caches), |stream| {
             // SAFETY: all tensors have the lengths the kernels take them to have, the addresses are those of the caches
             // named here, and the kernels check the lengths.

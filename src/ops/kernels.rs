@@ -25,7 +25,8 @@ pub(super) struct Loaded {
 }
 
 impl Ops {
-    /// Loads the kernels that kiln itself bakes: head_dim 64, 128 and 256 for those whose text depends on it.
+    /// Loads the kernels that kiln itself bakes. Those whose text depends on the head size: the norm per head for every
+    /// multiple of 32 up to 256, RoPE for 64, 128 and 256, attention for these, 80 and 96.
     ///
     /// # Errors
     /// [`Error::KernelNotBaked`] if nothing was baked for this device or an earlier one; what the driver says of the
@@ -82,6 +83,34 @@ impl Ops {
         };
         let found = self.kernels.iter().find(|kernel| is(kernel.baked.name) && kernel.baked.params == params);
         found.ok_or_else(|| not_baked(format!("{family}_{head_dim}"), bake))
+    }
+
+    /// The attention kernel `family` followed by `_` and the head size that suits groups of `group` query heads, and how
+    /// many of them a block of it works on: 4, or 8 where `_group8` ends its name. A block that is too wide computes in
+    /// vain; one that is too narrow has the cache read again by others.
+    pub(super) fn find_attention(
+        &self,
+        family: &str,
+        head_dim: u32,
+        group: u32,
+        params: &[u32],
+        bake: &str,
+    ) -> Result<(&Loaded, u32)> {
+        let suited = |suffix: &str| {
+            let is = |name: &str| {
+                let size = name.strip_prefix(family).and_then(|rest| rest.strip_prefix('_'));
+                let size = size.and_then(|size| size.strip_suffix(suffix));
+                size.and_then(|size| size.parse().ok()) == Some(head_dim)
+            };
+            self.kernels.iter().find(|kernel| is(kernel.baked.name) && kernel.baked.params == params)
+        };
+        let narrow = || suited("").map(|kernel| (kernel, 4));
+        let wide = || suited("_group8").map(|kernel| (kernel, 8));
+        let found = if group > 4 { wide().or_else(narrow) } else { narrow().or_else(wide) };
+        found.ok_or_else(|| {
+            let wide = if group > 4 { ".with_wide_groups()" } else { "" };
+            not_baked(format!("{family}_{head_dim}"), &format!("{bake}{wide}"))
+        })
     }
 }
 

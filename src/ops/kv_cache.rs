@@ -20,18 +20,22 @@ mod sealed {
         const ATTENTION: &'static str;
         /// Of flash decoding, without the head size.
         const FLASH: &'static str;
+        /// Of RoPE with the write, without the head size.
+        const ROPE: &'static str;
     }
 
     impl Named for f32 {
         const SCATTER: &'static str = "kv_cache_scatter_f32";
         const ATTENTION: &'static str = "incremental_attention_f32";
         const FLASH: &'static str = "flash_decoding_chunk_f32";
+        const ROPE: &'static str = "qk_norm_rope_kv_scatter_f32";
     }
 
     impl Named for half::f16 {
         const SCATTER: &'static str = "kv_cache_scatter_f16";
         const ATTENTION: &'static str = "incremental_attention_f16";
         const FLASH: &'static str = "flash_decoding_chunk_f16";
+        const ROPE: &'static str = "qk_norm_rope_kv_scatter_f16";
     }
 }
 

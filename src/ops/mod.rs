@@ -5,6 +5,11 @@
 //! synchronises, allocates on the device or loads. Safe code cannot free or rewrite a tensor that a kernel in flight
 //! uses: see [`driver`](crate::driver).
 //!
+//! - products: [`Ops::gemv`], [`Ops::fused_rmsnorm_gemv`], [`Ops::gemv_with`] for any of a norm, a bias and a residual,
+//!   [`Ops::fused_rmsnorm_qkv`], [`Ops::fused_rmsnorm_gate_up`]; a [`Matrix`] has any type that kiln supports;
+//! - heads: [`Ops::per_head_rmsnorm`], [`Ops::qk_norm_rope_kv_write`], [`Ops::kv_cache_scatter`];
+//! - attention: [`Ops::incremental_attention`], [`Ops::flash_decoding`].
+//!
 //! Outputs are shared references, like cells: a tensor is written in the order of the streams that write it, and a
 //! call refuses to write a tensor that is also another of its arguments.
 //!
@@ -29,13 +34,18 @@ mod check;
 mod flash_decoding;
 mod kernels;
 mod kv_cache;
+mod layer;
 mod matrix;
 mod norm;
 mod product;
+mod rope;
 mod saxpy;
 
 pub use attention::IncrementalAttention;
 pub use flash_decoding::FlashDecoding;
 pub use kernels::Ops;
 pub use kv_cache::{CacheShape, Index, KvElement};
+pub use layer::Qkv;
 pub use matrix::Matrix;
+pub use product::{Gemv, Norm};
+pub use rope::{QkNormRope, RopeTables};

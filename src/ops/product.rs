@@ -1,4 +1,4 @@
-//! Matrix-vector products, with or without an RMS norm of the vector.
+//! Matrix-vector products, with what is fused to them: an RMS norm of the vector before, a bias and a residual behind.
 
 use super::check;
 use super::kernels::{Loaded, Ops};
@@ -8,9 +8,35 @@ use crate::driver::{DevicePtr, GpuTensor, KernelParam, Stream};
 use crate::shape::TensorType;
 
 /// Rows that a warp works on at once.
-const ROWS_PER_WARP: u32 = 2;
+pub(super) const ROWS_PER_WARP: u32 = 2;
 /// Bytes of the parameters.
 const PARAMS: [u32; 10] = [8, 8, 8, 8, 8, 8, 8, 4, 4, 4];
+
+/// An RMS norm of a vector: `x[i] * rsqrt(mean(x^2) + eps) * gamma[i]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Norm<'a> {
+    /// As long as the vector.
+    pub gamma: &'a GpuTensor<f32>,
+    /// Under the root.
+    pub eps: f32,
+}
+
+/// Arguments of a matrix-vector product: `y = W norm(x) + bias + residual`, of which all but `W x` may be left out.
+#[derive(Debug, Clone, Copy)]
+pub struct Gemv<'a> {
+    /// `[n, k]`, of any type.
+    pub w: &'a Matrix,
+    /// `[k]`.
+    pub x: &'a GpuTensor<f32>,
+    /// What is done to `x` before; gamma is `[k]`.
+    pub norm: Option<Norm<'a>>,
+    /// `[n]`, added.
+    pub bias: Option<&'a GpuTensor<f32>>,
+    /// `[n]`, added.
+    pub residual: Option<&'a GpuTensor<f32>>,
+    /// `[n]`, written.
+    pub y: &'a GpuTensor<f32>,
+}
 
 impl Ops {
     /// `y[n] = sum_k W[n, k] * x[k]`.
@@ -18,9 +44,7 @@ impl Ops {
     /// # Errors
     /// If a length is not the matrix's, a tensor is on another device, or `y` is also `x`.
     pub fn gemv(&self, stream: &Stream, w: &Matrix, x: &GpuTensor<f32>, y: &GpuTensor<f32>) -> Result<()> {
-        let bake = "FusedRmsNormQ4KGemv::general().with_weights(..).without_norm()";
-        let kernel = self.find(names(w.ty).1, &PARAMS, bake)?;
-        self.product(stream, kernel, w, x, None, y)
+        self.gemv_with(stream, &Gemv { w, x, norm: None, bias: None, residual: None, y })
     }
 
     /// `y[n] = sum_k W[n, k] * x[k] * rsqrt(mean(x^2) + eps) * gamma[k]`, in one launch that reads `x` and `gamma` once
@@ -37,47 +61,71 @@ impl Ops {
         eps: f32,
         y: &GpuTensor<f32>,
     ) -> Result<()> {
-        let bake = "FusedRmsNormQ4KGemv::general().with_weights(..)";
-        let kernel = self.find(names(w.ty).0, &PARAMS, bake)?;
-        check::tensor("gamma of a product", gamma, &[("columns", w.k)])?;
-        self.product(stream, kernel, w, x, Some((gamma, eps)), y)
+        let norm = Some(Norm { gamma, eps });
+        self.gemv_with(stream, &Gemv { w, x, norm, bias: None, residual: None, y })
     }
 
-    fn product(
-        &self,
-        stream: &Stream,
-        kernel: &Loaded,
-        w: &Matrix,
-        x: &GpuTensor<f32>,
-        norm: Option<(&GpuTensor<f32>, f32)>,
-        y: &GpuTensor<f32>,
-    ) -> Result<()> {
+    /// A product with any of a norm before it, and a bias and a residual behind it, in one launch.
+    ///
+    /// # Errors
+    /// If a length is not the matrix's, a tensor is on another device, or `y` is also another argument.
+    pub fn gemv_with(&self, stream: &Stream, arguments: &Gemv<'_>) -> Result<()> {
+        let &Gemv { w, x, norm, bias, residual, y } = arguments;
+        let (fused, plain) = names(w.ty);
+        let kernel = match norm {
+            Some(_) => self.find(fused, &PARAMS, "FusedRmsNormQ4KGemv::general().with_weights(..)")?,
+            None => self.find(plain, &PARAMS, "FusedRmsNormQ4KGemv::general().with_weights(..).without_norm()")?,
+        };
         check::tensor("x of a product", x, &[("columns", w.k)])?;
         check::tensor("y of a product", y, &[("rows", w.n)])?;
-        let (gamma, eps) = norm.map_or((x, 0.0), |(gamma, eps)| (gamma, eps));
-        let rows = ROWS_PER_WARP * kernel.block() / 32;
-        let grid = w.n.div_ceil(rows).clamp(1, kernel.resident);
-        let (data, scales, none) = (w.data.as_ptr(), w.scales.as_ptr(), DevicePtr::<f32>::NULL);
-        let (px, pg, py) = (x.as_ptr(), gamma.as_ptr(), y.as_ptr());
+        if let Some(norm) = norm {
+            check::tensor("gamma of a product", norm.gamma, &[("columns", w.k)])?;
+        }
+        for (what, addend) in [("bias of a product", bias), ("residual of a product", residual)] {
+            addend.map_or(Ok(()), |addend| check::tensor(what, addend, &[("rows", w.n)]))?;
+        }
+        let grid = grid(kernel, w.n.div_ceil(ROWS_PER_WARP));
+        let (data, scales) = (w.data.as_ptr(), w.scales.as_ptr());
+        let (px, py, eps) = (x.as_ptr(), y.as_ptr(), norm.map_or(0.0, |norm| norm.eps));
+        let [pg, pb, pr] = [norm.map(|norm| norm.gamma), bias, residual].map(address);
         let params = [
             KernelParam::new(&data),
             KernelParam::new(&scales),
             KernelParam::new(&px),
             KernelParam::new(&pg),
-            KernelParam::new(&none), // bias
-            KernelParam::new(&none), // residual
+            KernelParam::new(&pb),
+            KernelParam::new(&pr),
             KernelParam::new(&py),
             KernelParam::new(&w.k),
             KernelParam::new(&w.n),
             KernelParam::new(&eps),
         ];
-        let uses = [w.data.reads("w"), w.scales.reads("w"), x.reads("x"), gamma.reads("gamma"), y.writes("y")];
+        // What is left out stands for something that is read anyway.
+        let uses = [
+            w.data.reads("w"),
+            w.scales.reads("w"),
+            x.reads("x"),
+            norm.map_or(x.reads("x"), |norm| norm.gamma.reads("gamma")),
+            bias.map_or(x.reads("x"), |bias| bias.reads("bias")),
+            residual.map_or(x.reads("x"), |residual| residual.reads("residual")),
+            y.writes("y"),
+        ];
         stream.enqueue(uses, |stream| {
-            // SAFETY: the matrix has n rows of k weights with their scales, x and gamma have k elements, y has n; without
-            // the norm gamma is not read, and bias and residual never are.
+            // SAFETY: the matrix has n rows of k weights with their scales, x and gamma have k elements, y and what is
+            // added have n; what is null is not read.
             unsafe { kernel.launch(stream, [grid, 1, 1], &params) }
         })
     }
+}
+
+/// The address of a tensor that is there, or null.
+pub(super) fn address(tensor: Option<&GpuTensor<f32>>) -> DevicePtr<f32> {
+    tensor.map_or(DevicePtr::NULL, GpuTensor::as_ptr)
+}
+
+/// Blocks for so many tiles, a warp each.
+pub(super) fn grid(kernel: &Loaded, tiles: u32) -> u32 {
+    tiles.div_ceil(kernel.block() / 32).clamp(1, kernel.resident)
 }
 
 /// Entry names with and without the norm.

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, Sender};
 
 use kiln::driver::Driver;
 use kiln::driver::sys::kiln_cu_api;
@@ -15,6 +16,14 @@ static REAL: OnceLock<kiln_cu_api> = OnceLock::new();
 thread_local! {
     static CALLS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
     static FAILURES: RefCell<HashMap<&'static str, u32>> = RefCell::new(HashMap::new());
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// A call that is to be held up.
+struct Held {
+    name: &'static str,
+    entered: Sender<()>,
+    go_on: Receiver<()>,
 }
 
 /// The driver that records, over the real one given at the first call.
@@ -39,9 +48,23 @@ pub fn failing<R>(name: &'static str, code: u32, work: impl FnOnce() -> R) -> R 
     result
 }
 
+/// Has the first call of that name in this thread during `work` tell `entered`, and then wait for `go_on`, or for its
+/// other end to be gone.
+pub fn held<R>(name: &'static str, entered: Sender<()>, go_on: Receiver<()>, work: impl FnOnce() -> R) -> R {
+    HELD.set(Some(Held { name, entered, go_on }));
+    let result = work();
+    HELD.set(None);
+    result
+}
+
 /// Writes a name down. The code to fail with, if any.
 fn enter(name: &'static str) -> Option<u32> {
     CALLS.with_borrow_mut(|calls| calls.push(name));
+    let held = HELD.with_borrow_mut(|held| held.take_if(|held| held.name == name));
+    if let Some(Held { entered, go_on, .. }) = held {
+        let _ = entered.send(());
+        let _ = go_on.recv();
+    }
     FAILURES.with_borrow(|failures| failures.get(name).copied())
 }
 

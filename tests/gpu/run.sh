@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs what pack.sh packed on a machine with an NVIDIA GPU: the tests, NVIDIA's compute-sanitizer over the kernels'
-# tests, generate, bench. Ends with a table, writes it as JSON, and fails if anything did.
+# Runs what pack.sh packed on a machine with an NVIDIA GPU: the tests, the emulator's instruction table among them,
+# NVIDIA's compute-sanitizer over the kernels' tests, generate, bench. Ends with a table, writes it as JSON, and fails if
+# anything did.
 #
 #   ./run.sh RESULTS [STEP...]               steps: tests sanitizer generate bench; all of them where none is named
 #
@@ -51,6 +52,9 @@ run() {
 counted() { sed -n "s/^test result:.* \([0-9]*\) $2.*/\1/p" "$results/$1" | tail -n 1; }
 skipped() { grep -c 'SKIPPED' "$results/$1"; }
 
+# table_rows WORDS: the number before WORDS in what the test of the emulator's instruction table says
+table_rows() { sed -n "s/.*instruction table:.* \([0-9]*\) \(rows \)\?$1.*/\1/p" "$results/test-instructions.log"; }
+
 step_tests() {
     local test name result
     for test in "$bundle"/tests/*; do
@@ -60,6 +64,10 @@ step_tests() {
         run "test-$name.log" "$test" --test-threads=1 --nocapture || result=FAILED
         row tests "$name" "$result" "$(counted "test-$name.log" passed)" "$(counted "test-$name.log" failed)" \
             "$(skipped "test-$name.log")" "$seconds"
+        if [ "$name" = instructions ]; then
+            row tests "instructions, row by row" "$result" "$(table_rows held)" "$(table_rows wrong)" \
+                "$(table_rows 'not on this chip')" "$seconds"
+        fi
     done
 }
 

@@ -66,7 +66,7 @@ impl Case {
         format!("{heads}/{kv_heads} heads of {head_dim}, {kv:?}, length {length}")
     }
 
-    fn expected(&self) -> Vec<f64> {
+    pub(crate) fn expected(&self) -> Vec<f64> {
         let dim = self.head_dim as usize;
         let mut out = Vec::new();
         for (head, q) in self.q.chunks(dim).enumerate() {
@@ -137,6 +137,44 @@ impl Case {
         }
         args.extend(tail);
         kernel.run([self.kv_heads, 1, 1], &args);
+        assert_eq!(error.read(), [0]);
+        out.read()
+    }
+
+    /// Query heads of a KV head, for a general kernel.
+    fn group(&self) -> u32 {
+        self.heads / self.kv_heads
+    }
+
+    /// The general kernel for the group, with every size a launch parameter.
+    pub(crate) fn run_general(&self, gpu: &Gpu) -> Vec<f32> {
+        let kernel = IncrementalAttention::general(self.head_dim, self.kv);
+        let kernel = gpu.load(if self.group() > 4 { kernel.with_wide_groups() } else { kernel });
+        let (q, out, error) = (gpu.input(&self.q), gpu.output::<f32>(self.q.len()), gpu.in_out(&[0u32]));
+        let (keys, values) = (gpu.input(&encode(self.kv, &self.keys)), gpu.input(&encode(self.kv, &self.values)));
+        let mut args = vec![Arg::from(&q), (&keys).into(), (&values).into(), self.max_seq.into(), (&out).into()];
+        args.extend([Arg::from(self.length), NULL, (&error).into(), self.group().into()]);
+        kernel.run([self.kv_heads, 1, 1], &args);
+        assert_eq!(error.read(), [0]);
+        out.read()
+    }
+
+    /// The same through flash decoding, one sequence.
+    pub(crate) fn run_general_flash(&self, gpu: &Gpu) -> Vec<f32> {
+        let chunk = FlashDecodingChunk::general(self.head_dim, self.kv);
+        let chunk = if self.group() > 4 { chunk.with_wide_groups() } else { chunk };
+        let chunks = chunk.num_chunks(self.length).max(1);
+        let len = u64::from(self.heads) * chunk.partials_size_per_head(chunks);
+        let (chunk, reduce) = (gpu.load(chunk), gpu.load(FlashDecodingReduce::general(self.head_dim)));
+        let (q, out, error) = (gpu.input(&self.q), gpu.output::<f32>(self.q.len()), gpu.in_out(&[0u32]));
+        let caches = [&self.keys, &self.values].map(|cache| gpu.input(&encode(self.kv, cache)));
+        let [keys, values] = caches.each_ref().map(|cache| gpu.input(&[cache.as_ptr().address()]));
+        let (lengths, partials) = (gpu.input(&[self.length]), gpu.unwritten::<f32>(len as usize));
+        let mut args = vec![Arg::from(&q), (&keys).into(), (&values).into(), (&lengths).into(), (&partials).into()];
+        args.extend([Arg::from(chunks), (&error).into(), self.max_seq.into(), self.heads.into(), self.group().into()]);
+        chunk.run([self.kv_heads, chunks, 1], &args);
+        let args = [Arg::from(&partials), (&lengths).into(), chunks.into(), (&out).into(), self.heads.into()];
+        reduce.run([self.heads, 1, 1], &args);
         assert_eq!(error.read(), [0]);
         out.read()
     }
@@ -255,6 +293,21 @@ fn every_head_size_and_group_matches_float64() {
             }
         }
     }
+}
+
+#[test]
+fn general_kernels_give_the_bits_of_those_with_baked_sizes() {
+    let mut random = Random::fresh();
+    every_schedule(&mut random.clone(), |gpu| {
+        for (group, head_dim, kv) in
+            [(3, 80, KvType::F16), (4, 64, KvType::F32), (5, 96, KvType::F32), (8, 128, KvType::F16)]
+        {
+            let case = [Case::new(2, group, head_dim, kv, 140, &mut random)];
+            let what = format!("{}, {gpu}", case[0].what());
+            assert_same_bits(&what, &case[0].run_general(gpu), &case[0].run(gpu, false, false));
+            assert_same_bits(&what, &case[0].run_general_flash(gpu), &Batch::new(&case, 0).run(gpu, false).0);
+        }
+    });
 }
 
 #[test]

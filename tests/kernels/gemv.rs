@@ -33,7 +33,7 @@ impl Case {
     }
 
     /// The result in float64, and the magnitudes of its sums.
-    fn expected(&self) -> (Vec<f64>, Vec<f64>) {
+    pub(crate) fn expected(&self) -> (Vec<f64>, Vec<f64>) {
         let x: Vec<f64> = self.x.iter().map(|x| f64::from(*x)).collect();
         let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
         let inverse = (mean + f64::from(self.eps)).sqrt().recip();

@@ -22,4 +22,5 @@ mod kv;
 mod norm;
 mod phases;
 mod repack;
+mod table;
 mod traffic;

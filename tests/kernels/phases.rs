@@ -34,7 +34,7 @@ fn shape(family: Family, hidden: u32, heads: u32, kv_heads: u32, head_dim: u32, 
 }
 
 /// A phase with its tensors: matrices in the order of use, the vectors that go with them.
-struct Case {
+pub(crate) struct Case {
     phase: Phase,
     shape: ModelShape,
     x: Vec<f32>,
@@ -47,7 +47,7 @@ struct Case {
 
 impl Case {
     /// Types are dealt to the matrices from a random place of the list on.
-    fn new(phase: Phase, shape: ModelShape, random: &mut Random) -> Case {
+    pub(crate) fn new(phase: Phase, shape: ModelShape, random: &mut Random) -> Case {
         let ModelShape { hidden, ffn, .. } = shape;
         let (q_dim, kv_dim) = (shape.q_dim(), shape.kv_dim());
         let (k, roles): (u32, &[(TensorRole, u32)]) = match phase {
@@ -81,6 +81,14 @@ impl Case {
         }
     }
 
+    /// Bytes that a launch must read and write.
+    pub(crate) fn bytes(&self) -> usize {
+        let matrices: usize = self.matrices.iter().map(|(_, matrix)| matrix.bytes.len()).sum();
+        let biases: usize = self.biases.iter().map(|(_, bias)| bias.len()).sum();
+        let gamma = if self.norm().is_some() { self.gamma.len() } else { self.y.len() };
+        matrices + 4 * (biases + self.x.len() + gamma + self.y.len())
+    }
+
     fn norm(&self) -> Option<TensorRole> {
         match self.phase {
             Phase::Qkv => Some(AttnNorm),
@@ -90,7 +98,7 @@ impl Case {
         }
     }
 
-    fn expected(&self) -> Vec<f64> {
+    pub(crate) fn expected(&self) -> Vec<f64> {
         let x: Vec<f64> = self.x.iter().map(|x| f64::from(*x)).collect();
         let x = if self.norm().is_some() { rms_norm(&x, &self.gamma, EPS.into()) } else { x };
         let products: Vec<Vec<f64>> = self.matrices.iter().map(|(_, matrix)| matrix.times(&x)).collect();
@@ -106,7 +114,7 @@ impl Case {
         y
     }
 
-    fn run(&self, gpu: &Gpu, grid: u32) -> Vec<f32> {
+    pub(crate) fn run(&self, gpu: &Gpu, grid: u32) -> Vec<f32> {
         let kernel = PhaseKernel { phase: self.phase, shape: self.shape, types: TensorType::SUPPORTED.to_vec() };
         let kernel = gpu.load(kernel);
         let mut table = Table::new(LAYERS);

@@ -14,7 +14,7 @@ use crate::random::Random;
 use crate::support::Gpu;
 
 /// The counters of each launch of `work`.
-fn counted(work: impl FnOnce(&Gpu)) -> Vec<(String, Counters)> {
+pub(crate) fn counted(work: impl FnOnce(&Gpu)) -> Vec<(String, Counters)> {
     let gpu = Gpu::counting();
     work(&gpu);
     let reports = kiln_emulator::reports(gpu.device.ordinal());

@@ -2,7 +2,7 @@
 
 use half::f16;
 use kiln::driver::GpuTensor;
-use kiln::ops::{CacheShape, IncrementalAttention, Index};
+use kiln::ops::{CacheShape, Gemv, IncrementalAttention, Index, Norm, QkNormRope, Qkv, RopeTables};
 use kiln::shape::TensorType;
 use kiln::{Error, Result};
 
@@ -179,17 +179,14 @@ fn heads_that_do_not_divide_are_refused() {
 
 #[test]
 fn a_head_size_without_a_kernel_names_what_bakes_it() {
-    let scene = Scene::<f16>::new(2, 1, 96, 4, &mut Random::fresh());
+    let scene = Scene::<f16>::new(8, 1, 112, 4, &mut Random::fresh());
     let setting = ["was not baked", "Bake::kernel(", "::general(head_dim", "Ops::with_kernels"];
     let message = refused(|| scene.ops.incremental_attention(&scene.attention(Index::Value(1))));
     holds(&message, &setting);
-    holds(&message, &["incremental_attention_f16_96"]);
+    holds(&message, &["incremental_attention_f16_112", ".with_wide_groups()"]);
     let (k, v) = (&scene.k_cache, &scene.v_cache);
-    let message = refused(|| scene.ops.flash_decoding(2, scene.shape, &[k], &[v], 4));
-    holds(&message, &setting);
-    let gamma = tensor(&scene, 96);
-    let message = refused(|| scene.ops.per_head_rmsnorm(&scene.stream, &scene.q, &gamma, 0.0, &scene.out));
-    holds(&message, &["per_head_rmsnorm_96"]);
+    let message = refused(|| scene.ops.flash_decoding(8, scene.shape, &[k], &[v], 4));
+    holds(&message, &["flash_decoding_chunk_f16_112"]);
     holds(&message, &setting);
 }
 
@@ -250,4 +247,113 @@ fn a_batch_that_does_not_fit_is_refused() {
     holds(&refused(|| batch.run(stream, &q2, &two, out, error)), &["out of flash decoding", "256 elements", "512"]);
     holds(&refused(|| batch.run(stream, &q2, &two, &out2, &two)), &["error word", "2 elements"]);
     holds(&refused(|| batch.run(stream, &q2, &two, &q2, error)), &["same buffer"]);
+}
+
+#[test]
+fn addends_that_do_not_fit_a_matrix_are_refused() {
+    let scene = scene();
+    let Scene { ops, stream, .. } = &scene;
+    let w = ops.matrix(TensorType::Q4_K, 3, 256, &[0; 3 * 144]).unwrap();
+    let [x, y, other] = [256, 3, 4].map(|len| tensor(&scene, len));
+    let plain = Gemv { w: &w, x: &x, norm: None, bias: None, residual: None, y: &y };
+    let gemv = |change: Gemv<'_>| refused(|| ops.gemv_with(stream, &change));
+    holds(&gemv(Gemv { bias: Some(&other), ..plain }), &["bias of a product", "4 elements", "3 rows"]);
+    holds(&gemv(Gemv { residual: Some(&other), ..plain }), &["residual of a product", "4 elements", "3 rows"]);
+    holds(&gemv(Gemv { bias: Some(&y), ..plain }), &["y and bias are the same buffer"]);
+    holds(&gemv(Gemv { residual: Some(&y), ..plain }), &["y and residual are the same buffer"]);
+    holds(
+        &gemv(Gemv { norm: Some(Norm { gamma: &other, eps: 0.0 }), ..plain }),
+        &["gamma of a product", "256 columns"],
+    );
+}
+
+#[test]
+fn projections_that_do_not_go_together_are_refused() {
+    let scene = scene();
+    let Scene { ops, stream, .. } = &scene;
+    let matrix = |n: u32, k: u32| ops.matrix(TensorType::Q4_K, n, k, &vec![0; (n * k / 256 * 144) as usize]).unwrap();
+    let (wq, wk, wv) = (matrix(5, 256), matrix(2, 256), matrix(2, 256));
+    let (wide, tall) = (matrix(2, 512), matrix(3, 256));
+    let [x, gamma] = [256; 2].map(|len| tensor(&scene, len));
+    let [q, k, v, other] = [5, 2, 2, 7].map(|len| tensor(&scene, len));
+    let norm = Norm { gamma: &gamma, eps: 0.0 };
+    let (wq, wk, wv, x, q, k, v) = (&wq, &wk, &wv, &x, &q, &k, &v);
+    let fits = Qkv { wq, wk, wv, x, norm, biases: None, q, k, v };
+    let qkv = |change: Qkv<'_>| refused(|| ops.fused_rmsnorm_qkv(stream, &change));
+    holds(&qkv(Qkv { wk: &wide, ..fits }), &["columns of wk", "found 512", "columns of wq, 256"]);
+    holds(&qkv(Qkv { wv: &wide, ..fits }), &["columns of wv", "found 512", "columns of wq, 256"]);
+    holds(&qkv(Qkv { wv: &tall, ..fits }), &["rows of wv", "found 3", "rows of wk, 2"]);
+    holds(&qkv(Qkv { x: &other, ..fits }), &["x of QKV", "7 elements", "256 columns"]);
+    holds(&qkv(Qkv { norm: Norm { gamma: &other, eps: 0.0 }, ..fits }), &["gamma of QKV", "7 elements"]);
+    holds(&qkv(Qkv { q: &other, ..fits }), &["q of QKV", "7 elements", "5 rows of wq"]);
+    holds(&qkv(Qkv { k: &other, ..fits }), &["k of QKV", "7 elements", "2 rows of wk"]);
+    holds(&qkv(Qkv { v: &other, ..fits }), &["v of QKV", "7 elements", "2 rows of wv"]);
+    let [q_bias, kv_bias] = [5, 2].map(|len| tensor(&scene, len));
+    let biased = |biases| qkv(Qkv { biases: Some(biases), ..fits });
+    holds(&biased([&other, &kv_bias, &kv_bias]), &["q_bias of QKV", "7 elements", "5 rows"]);
+    holds(&biased([&q_bias, &other, &kv_bias]), &["k_bias of QKV", "7 elements", "2 rows"]);
+    holds(&biased([&q_bias, &kv_bias, &other]), &["v_bias of QKV", "7 elements", "2 rows"]);
+    holds(&qkv(Qkv { v: k, ..fits }), &["same buffer"]);
+    holds(&biased([&q_bias, k, &kv_bias]), &["k and k_bias are the same buffer"]);
+
+    let (gate, up, y) = (&tall, &tall, tensor(&scene, 3));
+    let gate_up = |gate, up, x, norm, y| refused(|| ops.fused_rmsnorm_gate_up(stream, gate, up, x, norm, y));
+    holds(&gate_up(gate, &wide, x, norm, &y), &["columns of up", "found 512", "columns of gate, 256"]);
+    holds(&gate_up(gate, wq, x, norm, &y), &["rows of up", "found 5", "rows of gate, 3"]);
+    holds(&gate_up(gate, up, &other, norm, &y), &["x of gate and up", "7 elements", "256 columns"]);
+    holds(&gate_up(gate, up, x, Norm { gamma: &y, eps: 0.0 }, &y), &["gamma of gate and up", "3 elements"]);
+    holds(&gate_up(gate, up, x, norm, &other), &["y of gate and up", "7 elements", "3 rows"]);
+    holds(&gate_up(gate, up, x, norm, x), &["y of gate and up", "256 elements"]);
+    let long = matrix(1, 12288 + 256);
+    holds(&gate_up(&long, &long, x, norm, &y), &["columns of gate", "found 12544", "at most 12288"]);
+}
+
+#[test]
+fn heads_caches_and_tables_that_do_not_go_together_are_refused() {
+    let scene = scene();
+    let Scene { ops, stream, heads, shape, k, v, k_cache, v_cache, error, .. } = &scene;
+    let (q, gamma, other) = (tensor(&scene, 256), tensor(&scene, 64), tensor(&scene, 60));
+    let tables = |positions, head_dim| RopeTables::new(&scene.device, positions, head_dim, 1e6).unwrap();
+    let (enough, few, wide) = (tables(9, 64), tables(8, 64), tables(9, 128));
+    let norm = Norm { gamma: &gamma, eps: 0.0 };
+    let fits = QkNormRope {
+        heads: *heads,
+        shape: *shape,
+        q: &q,
+        k,
+        v,
+        norms: Some([norm, norm]),
+        tables: &enough,
+        k_cache,
+        v_cache,
+        position: Index::Value(8),
+        error,
+    };
+    let rope = |change: QkNormRope<'_, f16>| refused(|| ops.qk_norm_rope_kv_write(stream, &change));
+    holds(&rope(QkNormRope { q: &other, ..fits }), &["q of RoPE", "60 elements", "4 heads * 64 head_dim"]);
+    holds(&rope(QkNormRope { k: &other, ..fits }), &["k of RoPE", "60 elements", "2 kv_heads * 64 head_dim"]);
+    holds(&rope(QkNormRope { v: &other, ..fits }), &["v of RoPE", "60 elements", "2 kv_heads * 64 head_dim"]);
+    let small = GpuTensor::zeros(&scene.device, 64).unwrap();
+    holds(&rope(QkNormRope { k_cache: &small, ..fits }), &["k_cache of RoPE", "64 elements", "1152"]);
+    holds(&rope(QkNormRope { v_cache: &small, ..fits }), &["v_cache of RoPE", "64 elements", "1152"]);
+    let (short, uneven) = (Norm { gamma: &other, eps: 0.0 }, Norm { gamma: &gamma, eps: 0.5 });
+    holds(&rope(QkNormRope { norms: Some([short, norm]), ..fits }), &["q_gamma of RoPE", "60 elements"]);
+    holds(&rope(QkNormRope { norms: Some([norm, short]), ..fits }), &["k_gamma of RoPE", "60 elements"]);
+    holds(&rope(QkNormRope { norms: Some([norm, uneven]), ..fits }), &["eps of the norm of K", "found 0.5"]);
+    holds(&rope(QkNormRope { tables: &few, ..fits }), &["positions of RoPE tables", "found 8", "max_seq_len, 9"]);
+    holds(&rope(QkNormRope { tables: &wide, ..fits }), &["head_dim of RoPE tables", "found 128", "64"]);
+    holds(&rope(QkNormRope { position: Index::Value(9), ..fits }), &["position of RoPE", "found 9", "max_seq_len, 9"]);
+    let shape = CacheShape { max_seq_len: 1 << 25, ..*shape };
+    holds(&rope(QkNormRope { shape, ..fits }), &["k_cache of RoPE", "overflows"]);
+    holds(&rope(QkNormRope { q: k, heads: 2, ..fits }), &["same buffer"]);
+    holds(&rope(QkNormRope { v_cache: k_cache, ..fits }), &["same buffer"]);
+    holds(&refused(|| RopeTables::new(&scene.device, 1, 63, 1e6)), &["head_dim of RoPE tables", "found 63", "even"]);
+    let scene = Scene::<f16>::new(1, 1, 96, 4, &mut Random::fresh());
+    let tables = RopeTables::new(&scene.device, 4, 96, 1e6).unwrap();
+    let Scene { ops, stream, shape, q, k, v, k_cache, v_cache, error, .. } = &scene;
+    let (tables, position) = (&tables, Index::Value(0));
+    let arguments =
+        QkNormRope { heads: 1, shape: *shape, q, k, v, norms: None, tables, k_cache, v_cache, position, error };
+    let message = refused(|| ops.qk_norm_rope_kv_write(stream, &arguments));
+    holds(&message, &["qk_norm_rope_kv_scatter_f16_96", "Bake::kernel(QkNormRopeKvScatter::general(head_dim, ..))"]);
 }

@@ -1,12 +1,19 @@
 //! Which driver calls a launch makes.
 
+use std::sync::mpsc;
+use std::time::Duration;
+
 use half::f16;
 use kiln::driver::GpuTensor;
-use kiln::ops::Index;
+use kiln::ops::{Gemv, Index, Norm, QkNormRope, Qkv, RopeTables};
 
-use crate::common::table::calls_of;
+use crate::common::table::{calls_of, held};
+use crate::compare::assert_close;
 use crate::random::Random;
 use crate::scene::Scene;
+
+/// Long enough for a launch on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a call that only enqueues must not do: wait, allocate, create, load, or hand text to the driver.
 const FORBIDDEN: &[&str] = &[
@@ -80,6 +87,64 @@ fn the_others_only_enqueue() {
     only_enqueues(1, || ops.fused_rmsnorm_gemv(stream, &w, q, &normed, 0.5, &y));
     only_enqueues(1, || ops.per_head_rmsnorm(stream, q, &gamma, 0.5, &normed));
     only_enqueues(1, || ops.saxpy(stream, 0.5, q, &normed));
+    let norm = Norm { gamma: &normed, eps: 0.5 };
+    let [bias, residual, k, v] = [3; 4].map(|len| GpuTensor::zeros(&scene.device, len).unwrap());
+    let gemv = Gemv { w: &w, x: q, norm: Some(norm), bias: Some(&bias), residual: Some(&residual), y: &y };
+    only_enqueues(1, || ops.gemv_with(stream, &gemv));
+    let qkv = Qkv { wq: &w, wk: &w, wv: &w, x: q, norm, biases: Some([&bias; 3]), q: &y, k: &k, v: &v };
+    only_enqueues(1, || ops.fused_rmsnorm_qkv(stream, &qkv));
+    only_enqueues(1, || ops.fused_rmsnorm_gate_up(stream, &w, &w, q, norm, &y));
+    let tables = RopeTables::new(&scene.device, 200, 64, 1e6).unwrap();
+    let norm = Norm { gamma: &gamma, eps: 0.5 };
+    let rope = QkNormRope {
+        heads: 4,
+        shape: scene.shape,
+        q,
+        k: &scene.k,
+        v: &scene.v,
+        norms: Some([norm, norm]),
+        tables: &tables,
+        k_cache: &scene.k_cache,
+        v_cache: &scene.v_cache,
+        position: Index::Value(7),
+        error: &scene.error,
+    };
+    only_enqueues(1, || ops.qk_norm_rope_kv_write(stream, &rope));
+}
+
+/// A thread that the driver keeps in a launch keeps no other from launching the same kernels on other tensors: neither
+/// `Ops` nor what is under it has a lock for all.
+#[test]
+fn a_launch_held_up_in_the_driver_holds_up_no_other() {
+    let mut random = Random::fresh();
+    let scene = scene();
+    let mut other = Scene::<f16>::on(scene.device.clone(), 4, 2, 64, 200, &mut random);
+    let ops = &scene.ops;
+    for (index, name) in ["cuLaunchKernel", "cuEventRecord"].into_iter().enumerate() {
+        let (entered, inside) = mpsc::channel();
+        let (release, go_on) = mpsc::channel();
+        let (done, finished) = mpsc::channel();
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                held(name, entered, go_on, || {
+                    ops.incremental_attention_event(&scene.stream, &scene.attention(Index::Value(5))).unwrap();
+                });
+            });
+            inside.recv_timeout(PATIENCE).expect("the launch came to the driver");
+            threads.spawn(|| {
+                let Scene { stream, shape, k, v, k_cache, v_cache, error, .. } = &other;
+                ops.kv_cache_scatter(stream, *shape, k, v, k_cache, v_cache, Index::Value(6), error).unwrap();
+                ops.incremental_attention_on(stream, &other.attention(Index::Value(7))).unwrap();
+                ops.incremental_attention_event(stream, &other.attention(Index::Value(7))).unwrap();
+                done.send(()).unwrap();
+            });
+            let in_time = finished.recv_timeout(PATIENCE);
+            drop(release);
+            in_time.unwrap_or_else(|_| panic!("{index}: held up by another thread's {name}"));
+        });
+    }
+    other.write(6);
+    assert_close("attention", &other.out.to_host().unwrap(), &other.expected(7), 3e-6);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Checked launches: right against float64, refusing what does not fit, and leaving nothing in flight unguarded.
 
+#[path = "../common/bake.rs"]
+mod bake;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/compare.rs"]
@@ -13,6 +15,8 @@ mod random;
 
 mod arguments;
 mod calls;
+mod fused;
 mod in_flight;
 mod results;
 mod scene;
+mod traffic;

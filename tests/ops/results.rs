@@ -1,15 +1,18 @@
 //! The general kernels through the safe functions, against float64.
 
 use half::f16;
+use kiln::baked::{BakedKernels, KERNELS};
 use kiln::driver::GpuTensor;
-use kiln::ops::{Index, Ops};
+use kiln::ops::{CacheShape, Index, Ops};
 use kiln::shape::TensorType;
+use kiln_codegen::kernels::{FlashDecodingChunk, FlashDecodingReduce, IncrementalAttention, PerHeadRmsNorm};
+use kiln_codegen::{Kernel, KvType};
 
-use crate::common;
 use crate::compare::{assert_close, assert_same_bits};
 use crate::quantised::Matrix;
 use crate::random::Random;
 use crate::scene::{Rounded, Scene};
+use crate::{bake, common};
 
 const BOUND: f64 = 3e-6;
 
@@ -58,7 +61,7 @@ fn heads_are_normalised() {
     let mut random = Random::fresh();
     let device = common::device();
     let (ops, stream) = (Ops::open(&device).unwrap(), device.stream().unwrap());
-    for (head_dim, heads) in [(64, 1), (128, 7), (256, 5)] {
+    for (head_dim, heads) in [(32, 3), (64, 1), (96, 2), (128, 7), (160, 1), (192, 2), (224, 3), (256, 5)] {
         let (x, gamma) = (random.floats(heads * head_dim, 1.0), random.floats(head_dim, 1.0));
         let [px, pg] = [&x, &gamma].map(|values| GpuTensor::from_host(&device, values).unwrap());
         let y = GpuTensor::from_host(&device, &vec![f32::NAN; x.len()]).unwrap();
@@ -77,7 +80,11 @@ fn heads_are_normalised() {
 
 /// Scatters a position, attends to everything up to it, on one stream; then the same through flash decoding.
 fn scatter_then_attend<T: Rounded>(heads: u32, kv_heads: u32, head_dim: u32, length: u32, random: &mut Random) {
-    let mut scene = Scene::<T>::new(heads, kv_heads, head_dim, length + 3, random);
+    attend(Scene::<T>::new(heads, kv_heads, head_dim, length + 3, random), length);
+}
+
+fn attend<T: Rounded>(mut scene: Scene<T>, length: u32) {
+    let (heads, CacheShape { kv_heads, head_dim, .. }) = (scene.heads, scene.shape);
     let what = format!("{heads}/{kv_heads} heads of {head_dim}, length {length}");
     scene.scatter(&scene.stream, Index::Value(length - 1)).unwrap();
     scene.ops.incremental_attention_on(&scene.stream, &scene.attention(Index::Value(length))).unwrap();
@@ -102,12 +109,47 @@ fn scatter_then_attend<T: Rounded>(heads: u32, kv_heads: u32, head_dim: u32, len
 #[test]
 fn what_is_scattered_is_attended_to() {
     let mut random = Random::fresh();
-    // Groups within a block, on the edge, and over several blocks.
-    for (heads, kv_heads, head_dim, length) in
-        [(1, 1, 64, 1), (6, 2, 64, 130), (8, 2, 128, 40), (5, 1, 128, 129), (14, 2, 64, 100), (8, 1, 256, 70)]
-    {
+    // Every head size; groups narrow and wide, within a block, on its edge, and over several blocks.
+    for (heads, kv_heads, head_dim, length) in [
+        (1, 1, 64, 1),
+        (6, 2, 64, 130),
+        (8, 2, 128, 40),
+        (5, 1, 128, 129),
+        (14, 2, 64, 100),
+        (8, 1, 256, 70),
+        (3, 1, 80, 33),
+        (12, 2, 80, 131),
+        (2, 2, 96, 129),
+        (7, 1, 96, 65),
+        (9, 1, 64, 20),
+        (16, 1, 80, 20),
+    ] {
         scatter_then_attend::<f16>(heads, kv_heads, head_dim, length, &mut random);
         scatter_then_attend::<f32>(heads, kv_heads, head_dim, length, &mut random);
+    }
+}
+
+/// Head sizes that kiln does not bake, as somebody's build script would; groups wider than what was baked for them are
+/// spread over blocks.
+#[test]
+fn kernels_of_another_bake_are_found_by_their_head_size() {
+    let mut random = Random::fresh();
+    let kernels: [Box<dyn Kernel>; 7] = [
+        Box::new(IncrementalAttention::general(112, KvType::F16)),
+        Box::new(FlashDecodingChunk::general(112, KvType::F16)),
+        Box::new(FlashDecodingReduce::general(112)),
+        Box::new(IncrementalAttention::general(192, KvType::F16).with_wide_groups()),
+        Box::new(FlashDecodingChunk::general(192, KvType::F16).with_wide_groups()),
+        Box::new(FlashDecodingReduce::general(192)),
+        Box::new(PerHeadRmsNorm::general(64)),
+    ];
+    for (heads, kv_heads, head_dim) in [(3, 1, 112), (14, 2, 112), (2, 1, 192), (8, 1, 192)] {
+        let mut scene = Scene::<f16>::new(heads, kv_heads, head_dim, 150, &mut random);
+        let module = bake::module(scene.device.sm(), None, &kernels);
+        let own: &'static BakedKernels = Box::leak(Box::new(BakedKernels { modules: Box::leak(Box::new([module])) }));
+        // SAFETY: both are what kiln's generator made.
+        scene.ops = unsafe { Ops::with_kernels(&scene.device, &[&KERNELS, own]) }.unwrap();
+        attend(scene, 147);
     }
 }
 

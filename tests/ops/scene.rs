@@ -58,7 +58,17 @@ impl Rounded for f16 {
 
 impl<T: Rounded> Scene<T> {
     pub(crate) fn new(heads: u32, kv_heads: u32, head_dim: u32, max_seq_len: u32, random: &mut Random) -> Scene<T> {
-        let device = common::device();
+        Scene::on(common::device(), heads, kv_heads, head_dim, max_seq_len, random)
+    }
+
+    pub(crate) fn on(
+        device: Device,
+        heads: u32,
+        kv_heads: u32,
+        head_dim: u32,
+        max_seq_len: u32,
+        random: &mut Random,
+    ) -> Scene<T> {
         let shape = CacheShape { kv_heads, max_seq_len, head_dim };
         let mut floats = |len: u32, scale: f32| -> Vec<f32> {
             random.floats(len as usize, scale).into_iter().map(|x| T::round(x).float()).collect()

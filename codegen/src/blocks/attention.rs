@@ -9,7 +9,7 @@
 
 use super::kv::{self, KvType};
 use super::{math, warp};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, Val, Var};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var};
 use kiln_shape::table::KV_CHUNK;
 
 /// Workers that sums over positions are cut for, and threads of a block that does nothing but attention.
@@ -55,9 +55,6 @@ impl Heads {
     }
 }
 
-/// Query heads that a block of a general kernel works on: a larger group is spread over several blocks.
-pub(crate) const GENERAL_GROUP: u32 = 4;
-
 /// Blocks of an attention kernel that an SM must hold, which decides how many registers a thread may have: two leave 128,
 /// and keys of 1 KB, whose pieces are all loaded ahead, take more.
 pub(crate) const fn blocks_per_sm(head_dim: u32, ty: KvType) -> u32 {
@@ -83,12 +80,11 @@ impl Share {
         let Some(group) = group else {
             return Share { kv_head: block, head: b.mul::<U32>(block, heads.group), present: None };
         };
-        let parts = b.add(group, GENERAL_GROUP - 1);
-        let parts = b.shr(parts, GENERAL_GROUP.trailing_zeros());
+        let parts = b.size_div_ceil(Size::Reg(group), heads.group);
         let (kv_head, part) = (b.div::<U32>(block, parts), b.rem::<U32>(block, parts));
-        let before = b.mul::<U32>(part, GENERAL_GROUP);
+        let before = b.mul::<U32>(part, heads.group);
         let left = b.sub(group, before);
-        let present = b.min::<U32>(left, GENERAL_GROUP);
+        let present = b.min::<U32>(left, heads.group);
         Share { kv_head, head: b.mad::<U32>(kv_head, group, before), present: Some(present) }
     }
 }
@@ -118,6 +114,8 @@ pub(crate) struct Workspace {
     pub(crate) sum: Shared<F32>,
     /// `[round, subsets, head_dim]`.
     partial: Shared<F32>,
+    /// Whether text is saved where it costs loads in flight.
+    compact: bool,
 }
 
 impl Workspace {
@@ -130,11 +128,18 @@ impl Workspace {
             max: b.dynamic_shared(heads.group),
             sum: b.dynamic_shared(heads.group),
             partial: b.dynamic_shared(heads.round() * heads.subsets() * heads.head_dim),
+            compact: false,
         }
     }
 
+    /// The same, for half the text: the passes over the keys of a chunk are a loop, so the loads of the next do not start
+    /// before the sums of the last are done.
+    pub(crate) fn compact(self) -> Workspace {
+        Workspace { compact: true, ..self }
+    }
+
     /// Brings `q`, `[group, head_dim]`, into shared memory, scaled. A barrier must follow. Where there are only
-    /// `present` heads, the last of them stands in for those that are missing.
+    /// `present` heads, zeros stand in for those that are missing.
     #[track_caller]
     pub(crate) fn load_queries(
         &self,
@@ -147,17 +152,17 @@ impl Workspace {
         let tid = b.tid();
         let count = heads.group * heads.head_dim;
         b.for_range(tid, count, b.block(), |b, i| {
-            let from = match present {
-                None => b.index(q, i),
-                Some(present) => {
-                    let (head, last) = (b.div::<U32>(i, heads.head_dim), b.sub(present, 1));
-                    let head = b.min::<U32>(head, last);
-                    let dim = b.rem::<U32>(i, heads.head_dim);
-                    let row = b.byte_index(q, head, heads.head_dim * 4);
-                    b.index(row, dim)
-                }
+            let from = b.index(q, i);
+            let value = b.var::<F32>(0.0);
+            let head = match present {
+                None => i,
+                Some(_) => b.div::<U32>(i, heads.head_dim),
             };
-            let value = b.ld(from, kind);
+            if_present(b, present, head, |b| {
+                let loaded = b.ld(from, kind);
+                b.set(value, loaded);
+            });
+            let value = b.get(value);
             let value = b.mul(value, heads.scale());
             let to = b.index(self.q, i);
             b.st(to, value);
@@ -214,8 +219,7 @@ impl Workspace {
         let last = b.sub(count, 1);
         let leader = b.setp_eq(part, 0);
         let elements = heads.ty.per_piece();
-        for pass in 0..KV_CHUNK.div_ceil(at_once) {
-            let position = b.add(own, pass * at_once);
+        let pass = |b: &mut Builder, position: Val<U32>, end: u32| {
             let row = b.min(position, last);
             let row = b.byte_index(keys, row, heads.row_bytes());
             let mut sums: Vec<Val<F32>> = (0..heads.group).map(|_| b.mov(0.0)).collect();
@@ -241,7 +245,7 @@ impl Workspace {
                 }
             }
             let inside = b.setp_lt(position, count);
-            let writes = if (pass + 1) * at_once > KV_CHUNK {
+            let writes = if end > KV_CHUNK {
                 let in_chunk = b.setp_lt(position, KV_CHUNK);
                 b.and_pred(leader, in_chunk)
             } else {
@@ -253,6 +257,17 @@ impl Workspace {
                 let score = b.selp::<F32>(sum, f32::NEG_INFINITY, inside);
                 b.if_(writes, |b| b.st(to.at(head as u32 * KV_CHUNK), score));
             }
+        };
+        let end = KV_CHUNK.next_multiple_of(at_once);
+        if self.compact {
+            return b.for_range(0, end, at_once, |b, first| {
+                let position = b.add(own, first);
+                pass(b, position, end);
+            });
+        }
+        for first in (0..end).step_by(at_once as usize) {
+            let position = b.add(own, first);
+            pass(b, position, first + at_once);
         }
     }
 

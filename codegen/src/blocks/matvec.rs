@@ -5,7 +5,7 @@
 
 use super::dot::{self, Matrix, Tile};
 use super::stage::{SUPER_BLOCK, Staged};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, U64, Val};
 
 /// Elements of a vector that are staged at once: with their sums they take 52 KB, which every target has.
 pub(crate) const STAGED_MAX: u32 = 12288;
@@ -125,19 +125,60 @@ pub(crate) struct Output {
     pub(crate) residual: Option<Global<F32>>,
 }
 
+/// A vector that is added to results.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Addend {
+    /// `[n]`.
+    pub(crate) at: Global<F32>,
+    /// Whether it is there, where only the launch decides that; the same in the whole grid.
+    pub(crate) given: Option<Val<Pred>>,
+}
+
+impl Addend {
+    /// One that is there unless the pointer is null.
+    #[track_caller]
+    pub(crate) fn unless_null(b: &mut Builder, at: Global<F32>) -> Addend {
+        let address = b.address(at);
+        Addend { at, given: Some(b.setp_ne::<U64>(address, 0u64)) }
+    }
+
+    fn load(&self, b: &mut Builder, row: Val<U32>) -> Val<F32> {
+        let at = b.index(self.at, row);
+        let Some(given) = self.given else {
+            return b.ld(at, LoadKind::Ordinary);
+        };
+        let value = b.var::<F32>(0.0);
+        b.if_(given, |b| {
+            let loaded = b.ld(at, LoadKind::Ordinary);
+            b.set(value, loaded);
+        });
+        b.get(value)
+    }
+}
+
 /// `y[n] = scale * (W x)[n] + bias[n] + residual[n]` for one tile.
 pub(crate) fn store_tile(b: &mut Builder, matrix: Matrix<'_>, pass: &Pass, rows: Rows, output: Output) {
+    let addends = [output.bias, output.residual].into_iter().flatten().map(|at| Addend { at, given: None });
+    let addends: Vec<Addend> = addends.collect();
+    store_sums(b, matrix, pass, rows, output.y, &addends);
+}
+
+/// `y[n] = scale * (W x)[n]` plus all `addends[n]`, in their order, for one tile.
+pub(crate) fn store_sums(
+    b: &mut Builder,
+    matrix: Matrix<'_>,
+    pass: &Pass,
+    rows: Rows,
+    y: Global<F32>,
+    addends: &[Addend],
+) {
     let result = dot::rows(b, matrix, &pass.staged, pass.tile, rows);
     for (row, sum) in result.rows.into_iter().zip(result.sums) {
         let inside = b.setp_lt::<U32>(row, rows.end);
         let writes = b.and_pred(inside, result.leader);
         b.if_(writes, |b| {
-            let y = b.index(output.y, row);
-            let mut addends = Vec::new();
-            for addend in [output.bias, output.residual].into_iter().flatten() {
-                let at = b.index(addend, row);
-                addends.push(b.ld(at, LoadKind::Ordinary));
-            }
+            let y = b.index(y, row);
+            let addends: Vec<Val<F32>> = addends.iter().map(|addend| addend.load(b, row)).collect();
             let total = match (pass.ends, pass.scale) {
                 (None, None) => addends.into_iter().fold(sum, |sum, addend| b.add(sum, addend)),
                 (None, Some(scale)) => {

@@ -1,5 +1,6 @@
-use super::{Kernel, incremental_attention};
-use crate::blocks::attention::{self, GENERAL_GROUP, Heads, Share, Workspace};
+use super::Kernel;
+use super::incremental_attention::{self, NARROW_GROUP, WIDE_GROUP};
+use crate::blocks::attention::{self, Heads, Share, Workspace};
 use crate::blocks::kv::{Cache, Half, KvType};
 use crate::ptx::{Builder, Compare, Dim, F32, Global, LoadKind, Order, Scope, Size, U8, U32, U64, Val};
 use kiln_shape::table::KV_CHUNK;
@@ -17,6 +18,8 @@ pub struct FlashDecodingChunk {
     pub head_dim: u32,
     /// Query heads, a multiple of `kv_heads`; with a parameter the launch gives these and the heads of a group.
     pub heads: Dim,
+    /// Query heads that a block is made for where the heads are a parameter.
+    pub heads_per_block: u32,
     /// Key and value heads.
     pub kv_heads: Dim,
     /// Sequences. The launch's grid decides: nothing of it is in the text.
@@ -35,17 +38,36 @@ impl FlashDecodingChunk {
     pub fn new(max_seq_len: u32, head_dim: u32, heads: u32, kv_heads: u32, batch: u32) -> FlashDecodingChunk {
         let kv = KvType::F32;
         let name = chunk_name(kv);
-        let chunk_size = KV_CHUNK;
         let [max_seq_len, heads, kv_heads, batch] = [max_seq_len, heads, kv_heads, batch].map(Dim::Baked);
-        FlashDecodingChunk { max_seq_len, head_dim, heads, kv_heads, batch, chunk_size, kv, chunked: false, name }
+        FlashDecodingChunk {
+            max_seq_len,
+            head_dim,
+            heads,
+            heads_per_block: NARROW_GROUP,
+            kv_heads,
+            batch,
+            chunk_size: KV_CHUNK,
+            kv,
+            chunked: false,
+            name,
+        }
     }
 
     /// For contiguous caches of this type, with heads and room as launch parameters: `flash_decoding_chunk_f16_64` for
-    /// head_dim 64. A block has up to 4 query heads of a KV head: grid `(kv_heads * ceil(group / 4), chunks, batch)`.
+    /// head_dim 64. A block has up to 4 query heads of a KV head: grid `(kv_heads * ceil(group / 4), chunks, batch)`, so
+    /// a wider group reads the cache more than once.
     pub fn general(head_dim: u32, kv: KvType) -> FlashDecodingChunk {
         let [max_seq_len, heads, kv_heads, batch] = [Dim::Param; 4];
-        let (chunk_size, name) = (KV_CHUNK, format!("{}_{head_dim}", chunk_name(kv)));
-        FlashDecodingChunk { max_seq_len, head_dim, heads, kv_heads, batch, chunk_size, kv, chunked: false, name }
+        let name = format!("{}_{head_dim}", chunk_name(kv));
+        let of_one = FlashDecodingChunk::new(1, head_dim, 1, 1, 1);
+        FlashDecodingChunk { max_seq_len, heads, kv_heads, batch, kv, name, ..of_one }
+    }
+
+    /// For groups of up to 8 query heads in a block, with heads as launch parameters:
+    /// `flash_decoding_chunk_f16_64_group8`.
+    pub fn with_wide_groups(self) -> FlashDecodingChunk {
+        let name = format!("{}_{}_group{WIDE_GROUP}", chunk_name(self.kv), self.head_dim);
+        FlashDecodingChunk { heads_per_block: WIDE_GROUP, name, ..self }
     }
 
     /// With another cache type.
@@ -113,7 +135,7 @@ impl Kernel for FlashDecodingChunk {
             Dim::Param => Some(b.param::<U32>("group")), // query heads for each KV head
         };
 
-        let made_for = incremental_attention::group(self.heads, self.kv_heads).unwrap_or(GENERAL_GROUP);
+        let made_for = incremental_attention::group(self.heads, self.kv_heads).unwrap_or(self.heads_per_block);
         let heads = Heads { group: made_for, head_dim: self.head_dim, ty: self.kv };
         let share = Share::of_block(b, heads, group);
         let (kv_head, chunk, sequence) = (share.kv_head, b.ctaid_y(), b.ctaid_z());
@@ -127,6 +149,7 @@ impl Kernel for FlashDecodingChunk {
         let first = b.mul::<U32>(chunk, KV_CHUNK);
         let some = b.setp_lt(first, length);
         let work = Workspace::new(b, heads);
+        let work = if group.is_some() { work.compact() } else { work };
         let head = b.mad::<U32>(sequence, all_heads, share.head);
         let partial = partial_of(b, partials, head, max_chunks, chunk, heads.head_dim);
         let stride = b.mul::<U32>(max_chunks, heads.head_dim + 2);

@@ -1,6 +1,6 @@
 use super::Kernel;
 use crate::blocks::dot::{Matrix, Tile};
-use crate::blocks::matvec::{self, Input, Output, Share};
+use crate::blocks::matvec::{self, Addend, Input, Share};
 use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8};
@@ -21,9 +21,9 @@ pub struct FusedRmsNormQ4KGemv {
     pub weights: TensorType,
     /// Whether `x` is normalised.
     pub norm: bool,
-    /// Whether a bias `[n]` is added.
+    /// Whether a bias `[n]` is added; with `n` a launch parameter, where it is not null all the same.
     pub bias: bool,
-    /// Whether a residual `[n]` is added.
+    /// Whether a residual `[n]` is added; with `n` a launch parameter, where it is not null all the same.
     pub residual: bool,
     name: String,
 }
@@ -44,7 +44,7 @@ impl FusedRmsNormQ4KGemv {
         .named()
     }
 
-    /// The kernel with sizes and epsilon as launch parameters.
+    /// The kernel with sizes and epsilon as launch parameters, and a bias and a residual where they are not null.
     pub fn general() -> FusedRmsNormQ4KGemv {
         FusedRmsNormQ4KGemv { k: Dim::Param, n: Dim::Param, epsilon: None, ..Self::new(SUPER_BLOCK, 1) }
     }
@@ -114,8 +114,8 @@ impl Kernel for FusedRmsNormQ4KGemv {
         let plane = b.param::<Global<U8>>("w_scales"); // the plane of f16 scales of Q6_K and Q8_0, else not read
         let x = b.param::<Global<F32>>("x"); // [k]
         let gamma = b.param::<Global<F32>>("gamma"); // [k]; not read without the norm
-        let bias = b.param::<Global<F32>>("bias"); // [n]; not read without a bias
-        let residual = b.param::<Global<F32>>("residual"); // [n]; not read without a residual
+        let bias = b.param::<Global<F32>>("bias"); // [n]; not read without a bias, or null
+        let residual = b.param::<Global<F32>>("residual"); // [n]; not read without a residual, or null
         let y = b.param::<Global<F32>>("y"); // [n]
         let k = b.dim("k", self.k);
         let n = b.dim("n", self.n);
@@ -130,13 +130,21 @@ impl Kernel for FusedRmsNormQ4KGemv {
         let types = [self.weights];
         let matrix = Matrix { tensor, types: &types, kind: LoadKind::Streaming };
         let input = Input { x, norm: self.norm.then_some((gamma, eps)), super_blocks, kind: LoadKind::Constant };
-        let output = Output { y, bias: self.bias.then_some(bias), residual: self.residual.then_some(residual) };
+        let general = self.n == Dim::Param;
+        let mut addends = Vec::new();
+        for (at, always) in [(bias, self.bias), (residual, self.residual)] {
+            if always {
+                addends.push(Addend { at, given: None });
+            } else if general {
+                addends.push(Addend::unless_null(b, at));
+            }
+        }
         let share = Share::of_grid(b, n, Tile::new(super_blocks, ROWS_PER_LANE).rows());
         matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| {
-            share.each(b, |b, rows| matvec::store_tile(b, matrix, pass, rows, output));
+            share.each(b, |b, rows| matvec::store_sums(b, matrix, pass, rows, y, &addends));
         });
     }
 }
 
 /// Rows that a lane works on at once, sharing the activations it reads from shared memory.
-const ROWS_PER_LANE: u32 = 2;
+pub(super) const ROWS_PER_LANE: u32 = 2;

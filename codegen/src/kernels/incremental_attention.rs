@@ -1,5 +1,5 @@
 use super::{Grid, Kernel};
-use crate::blocks::attention::{self, GENERAL_GROUP, Heads, Share, Workspace};
+use crate::blocks::attention::{self, Heads, Share, Workspace};
 use crate::blocks::kv::{Cache, Half, KvType, value_or_memory};
 use crate::blocks::math;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
@@ -16,6 +16,8 @@ pub struct IncrementalAttention {
     pub head_dim: u32,
     /// Query heads, a multiple of `kv_heads`; with a parameter the launch gives the heads of a group instead.
     pub heads: Dim,
+    /// Query heads that a block is made for where the heads are a parameter.
+    pub heads_per_block: u32,
     /// Key and value heads.
     pub kv_heads: Dim,
     /// The cache's type.
@@ -29,15 +31,34 @@ impl IncrementalAttention {
     /// For a contiguous f32 cache `[heads, max_seq_len, head_dim]`.
     pub fn new(max_seq_len: u32, head_dim: u32, heads: u32) -> IncrementalAttention {
         let (max_seq_len, heads, kv) = (Dim::Baked(max_seq_len), Dim::Baked(heads), KvType::F32);
-        IncrementalAttention { max_seq_len, head_dim, heads, kv_heads: heads, kv, chunked: false, name: name(kv) }
+        let heads_per_block = NARROW_GROUP;
+        let name = name(kv);
+        IncrementalAttention {
+            max_seq_len,
+            head_dim,
+            heads,
+            heads_per_block,
+            kv_heads: heads,
+            kv,
+            chunked: false,
+            name,
+        }
     }
 
     /// For contiguous caches of this type, with heads and room as launch parameters: `incremental_attention_f16_64` for
-    /// head_dim 64. A block has up to 4 query heads of a KV head: grid `kv_heads * ceil(group / 4)`.
+    /// head_dim 64. A block has up to 4 query heads of a KV head: grid `kv_heads * ceil(group / 4)`, so a wider group
+    /// reads the cache more than once.
     pub fn general(head_dim: u32, kv: KvType) -> IncrementalAttention {
         let (max_seq_len, heads, kv_heads) = (Dim::Param, Dim::Param, Dim::Param);
-        let name = format!("{}_{head_dim}", name(kv));
-        IncrementalAttention { max_seq_len, head_dim, heads, kv_heads, kv, chunked: false, name }
+        let (name, heads_per_block) = (format!("{}_{head_dim}", name(kv)), NARROW_GROUP);
+        IncrementalAttention { max_seq_len, head_dim, heads, heads_per_block, kv_heads, kv, chunked: false, name }
+    }
+
+    /// For groups of up to 8 query heads in a block, with heads as launch parameters:
+    /// `incremental_attention_f16_64_group8`.
+    pub fn with_wide_groups(self) -> IncrementalAttention {
+        let name = format!("{}_{}_group{WIDE_GROUP}", name(self.kv), self.head_dim);
+        IncrementalAttention { heads_per_block: WIDE_GROUP, name, ..self }
     }
 
     /// With fewer KV heads than query heads.
@@ -56,10 +77,16 @@ impl IncrementalAttention {
     }
 
     fn geometry(&self) -> Heads {
-        let group = group(self.heads, self.kv_heads).unwrap_or(GENERAL_GROUP);
+        let group = group(self.heads, self.kv_heads).unwrap_or(self.heads_per_block);
         Heads { group, head_dim: self.head_dim, ty: self.kv }
     }
 }
+
+/// Query heads that a block of a general kernel is made for: sums of heads that are not there are computed all the same,
+/// and those of many heads take many registers.
+pub(super) const NARROW_GROUP: u32 = 4;
+/// The same for wide groups.
+pub(super) const WIDE_GROUP: u32 = 8;
 
 fn name(kv: KvType) -> String {
     format!("incremental_attention_{}", kv.suffix())
@@ -141,6 +168,7 @@ impl Kernel for IncrementalAttention {
         let fits = b.setp(crate::ptx::Compare::Le, length, capacity);
         let length = b.selp::<U32>(length, 0, fits);
         let work = Workspace::new(b, heads);
+        let work = if group.is_some() { work.compact() } else { work };
         let running = Running::new(b, heads);
         let row_of = |b: &mut Builder, base: Global<F32>| b.byte_index(base, share.head, heads.head_dim * 4);
         let (q, out) = (row_of(b, q), row_of(b, out));

@@ -2,7 +2,7 @@
 
 /// Cosines and sines, `[positions, head_dim / 2]` each, of `position * theta^(-2i / head_dim)`. Angles are computed in
 /// f64 and only the results rounded: an f32 frequency would be off by 3e-3 at position 32000.
-pub(super) fn tables(positions: u32, head_dim: u32, theta: f64) -> (Vec<f32>, Vec<f32>) {
+pub(crate) fn tables(positions: u32, head_dim: u32, theta: f64) -> (Vec<f32>, Vec<f32>) {
     let half = head_dim / 2;
     let frequencies: Vec<f64> = (0..half).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(head_dim))).collect();
     let mut tables = (Vec::new(), Vec::new());
