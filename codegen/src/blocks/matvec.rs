@@ -23,17 +23,17 @@ pub(crate) struct Input {
     pub(crate) kind: LoadKind,
 }
 
-/// The rows a block works on: tiles from `first` to `end`, its warps side by side, `step` apart.
+/// The rows a block works on, in tiles, its warps side by side.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
-    /// The block's first row.
-    pub(crate) first: Size,
+    /// The first row of tile 0.
+    origin: Size,
     /// One past the last row.
-    pub(crate) end: Size,
-    /// From a warp's tile to its next one, in rows.
-    pub(crate) step: Size,
+    end: Size,
+    /// The block's first tile, one past the last of all, and how far a warp's tile is from its next one.
+    tiles: (Size, Size, Size),
     /// Rows of a tile: what a warp works on at once.
-    pub(crate) tile: u32,
+    tile: u32,
 }
 
 /// The rows of a tile: from `first`, but none from `end` on.
@@ -47,23 +47,32 @@ impl Share {
     /// All `rows` in tiles dealt round to the blocks of the grid.
     #[track_caller]
     pub(crate) fn of_grid(b: &mut Builder, rows: Size, tile: u32) -> Share {
-        let (block, grid, together) = (b.ctaid_x(), b.nctaid_x(), b.warps() * tile);
-        let first = b.mul::<U32>(block, together);
-        let step = b.mul::<U32>(grid, together);
-        Share { first: Size::Reg(first), end: rows, step: Size::Reg(step), tile }
+        let (block, grid, warps) = (b.ctaid_x(), b.nctaid_x(), b.warps());
+        let first = b.mul::<U32>(block, warps);
+        let step = b.mul::<U32>(grid, warps);
+        let count = b.size_div_ceil(rows, tile);
+        Share { origin: Size::Const(0), end: rows, tiles: (Size::Reg(first), count, Size::Reg(step)), tile }
     }
 
-    /// The run of rows from `first` to `end`.
-    pub(crate) fn run(b: &Builder, first: Val<U32>, end: Val<U32>, tile: u32) -> Share {
-        Share { first: Size::Reg(first), end: Size::Reg(end), step: Size::Const(b.warps() * tile), tile }
+    /// The run of rows from `first` to `end`; none if that is not greater.
+    pub(crate) fn run(b: &mut Builder, first: Val<U32>, end: Val<U32>, tile: u32) -> Share {
+        let end = b.max(end, first);
+        let rows = b.sub(end, first);
+        let count = b.size_div_ceil(Size::Reg(rows), tile);
+        let tiles = (Size::Const(0), count, Size::Const(b.warps()));
+        Share { origin: Size::Reg(first), end: Size::Reg(end), tiles, tile }
     }
 
     /// Runs `body` for each of the warp's tiles.
     #[track_caller]
     pub(crate) fn each(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Rows)) {
+        let (first, count, step) = self.tiles;
         let warp = b.warp_id();
-        let first = b.mad::<U32>(warp, self.tile, self.first);
-        b.for_range(first, self.end, self.step, |b, first| body(b, Rows { first, end: self.end }));
+        let first = b.add::<U32>(warp, first);
+        b.for_range(first, count, step, |b, tile| {
+            let first = b.mad::<U32>(tile, self.tile, self.origin);
+            body(b, Rows { first, end: self.end });
+        });
     }
 }
 
