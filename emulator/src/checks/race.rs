@@ -9,7 +9,7 @@ use crate::exec::access::Access;
 use crate::exec::inst::{Scope, Sem};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One access, packed: block 16, warp 5, lane 5, strength 2, bytes 4, by the async proxy 1, clock 19, site 12.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,10 @@ impl Record {
     pub(crate) fn with_bytes(self, mask: u32) -> Record {
         Record(self.0 & !(15 << 32) | u64::from(mask) << 32)
     }
+    /// An access by an operation that has no threads.
+    pub(crate) fn anonymous(bytes: u32) -> Record {
+        Record(0).with_bytes(bytes)
+    }
     /// Marks it as made by the async proxy.
     pub(crate) fn by_proxy(self) -> Record {
         Record(self.0 | 1 << 31)
@@ -56,10 +60,10 @@ impl Record {
     fn thread(self) -> u64 {
         self.0 >> 38
     }
-    fn strength(self) -> u32 {
+    pub(crate) fn strength(self) -> u32 {
         (self.0 >> 36) as u32 & 3
     }
-    fn bytes(self) -> u32 {
+    pub(crate) fn bytes(self) -> u32 {
         (self.0 >> 32) as u32 & 15
     }
     pub(crate) fn clock(self) -> u32 {
@@ -70,7 +74,7 @@ impl Record {
         let s = self.0 as u32 & SITES;
         (s != SITES).then_some(s)
     }
-    fn is_some(self) -> bool {
+    pub(crate) fn is_some(self) -> bool {
         self.0 & 15 << 32 != 0
     }
 }
@@ -155,6 +159,47 @@ impl Cell {
         None
     }
 
+    /// Nothing has happened.
+    pub(crate) const fn empty() -> Cell {
+        Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn clear(&self) {
+        self.write.store(0, Ordering::Relaxed);
+        self.read.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn last_write(&self) -> Record {
+        Record(self.write.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn last_read(&self) -> Record {
+        Record(self.read.load(Ordering::Relaxed))
+    }
+
+    /// Compares an access with this cell of another operation; if they conflict, whether the other one wrote.
+    pub(crate) fn foreign(&self, launch: u32, me: Record, write: bool, host: bool, vc: &Vc) -> Option<bool> {
+        let needed = if host { 3 } else { 2 };
+        let conflicts = |r: Record| {
+            r.is_some()
+                && r.bytes() & me.bytes() != 0
+                && r.strength().min(me.strength()) < needed
+                && !(r.clock() != IN_FLIGHT && vc.knows_of(launch, r.block(), r.warp(), r.lane(), r.clock()))
+        };
+        if conflicts(self.last_write()) {
+            return Some(true);
+        }
+        (write && conflicts(self.last_read())).then_some(false)
+    }
+
+    /// As `foreign`, for an access that knows of nothing.
+    pub(crate) fn touched(&self, bytes: u32, write: bool) -> Option<bool> {
+        if self.last_write().bytes() & bytes != 0 {
+            return Some(true);
+        }
+        (write && self.last_read().bytes() & bytes != 0).then_some(false)
+    }
+
     /// Replaces the read in flight of a copy's source.
     pub(crate) fn source_read(&self, me: Record) {
         if Record(self.read.load(Ordering::Relaxed)).clock() == IN_FLIGHT {
@@ -165,92 +210,6 @@ impl Cell {
     /// Replaces the last write, as when a copy lands.
     pub(crate) fn landed(&self, me: Record) {
         self.write.store(me.0, Ordering::Relaxed);
-    }
-}
-
-const PAGE: u64 = 4096;
-
-struct Page {
-    launch: AtomicU32,
-    cells: [Cell; PAGE as usize / 4],
-}
-
-/// Cells of one allocation, made page by page, forgotten at each launch.
-#[derive(Debug, Default)]
-pub(crate) struct GlobalShadow {
-    pages: Vec<AtomicPtr<Page>>,
-}
-
-impl GlobalShadow {
-    pub(crate) fn new(bytes: u64) -> GlobalShadow {
-        GlobalShadow { pages: (0..bytes.div_ceil(PAGE)).map(|_| AtomicPtr::default()).collect() }
-    }
-
-    /// The cell of an offset.
-    #[inline(always)]
-    pub(crate) fn cell(&self, offset: u64, launch: u32) -> &Cell {
-        let slot = &self.pages[(offset / PAGE) as usize];
-        let p = slot.load(Ordering::Acquire);
-        // SAFETY: a page is made once and lives as long as the shadow.
-        let page = match unsafe { p.as_ref() } {
-            Some(page) => page,
-            None => Self::make(slot),
-        };
-        if page.launch.load(Ordering::Acquire) != launch {
-            Self::clear(page, launch);
-        }
-        &page.cells[(offset % PAGE / 4) as usize]
-    }
-
-    #[cold]
-    fn make(slot: &AtomicPtr<Page>) -> &Page {
-        let page = Box::new(Page {
-            launch: AtomicU32::new(0),
-            cells: [const { Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) } }; 1024],
-        });
-        let new = Box::into_raw(page);
-        match slot.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: just made, and now owned by the shadow.
-            Ok(_) => unsafe { &*new },
-            Err(other) => {
-                // SAFETY: nobody else has seen it.
-                drop(unsafe { Box::from_raw(new) });
-                // SAFETY: made by another thread, owned by the shadow.
-                unsafe { &*other }
-            }
-        }
-    }
-
-    #[cold]
-    fn clear(page: &Page, launch: u32) {
-        const BUSY: u32 = u32::MAX;
-        loop {
-            let now = page.launch.load(Ordering::Acquire);
-            if now == launch {
-                return;
-            }
-            if now != BUSY && page.launch.compare_exchange(now, BUSY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                for c in &page.cells {
-                    c.write.store(0, Ordering::Relaxed);
-                    c.read.store(0, Ordering::Relaxed);
-                }
-                page.launch.store(launch, Ordering::Release);
-                return;
-            }
-            std::hint::spin_loop();
-        }
-    }
-}
-
-impl Drop for GlobalShadow {
-    fn drop(&mut self) {
-        for p in &mut self.pages {
-            let p = *p.get_mut();
-            if !p.is_null() {
-                // SAFETY: made by `make`, dropped once.
-                drop(unsafe { Box::from_raw(p) });
-            }
-        }
     }
 }
 
@@ -272,11 +231,20 @@ pub(crate) struct WarpClock {
     pub(crate) lanes: Vec<Lane>,
 }
 
-/// A location through which threads synchronise: what its value carries within a block, and further.
+/// A location through which threads synchronise: what its value carries within a block, and further, by launch.
 #[derive(Debug, Default)]
 pub(crate) struct SyncLocation {
-    cta: Option<(u32, Arc<Vc>)>,
-    gpu: Option<Arc<Vc>>,
+    cta: Option<((u32, u32), Arc<Vc>)>,
+    gpu: Vec<Arc<Vc>>,
+}
+
+impl SyncLocation {
+    /// Forgets what operations told that are over for everybody; whether anything is left.
+    pub(crate) fn settle(&mut self, is_over: impl Fn(u32) -> bool) -> bool {
+        self.cta.take_if(|(key, _)| is_over(key.0));
+        self.gpu.retain(|vc| !is_over(vc.launch()));
+        self.cta.is_some() || !self.gpu.is_empty()
+    }
 }
 
 /// Locations by address.
@@ -370,20 +338,28 @@ impl WarpClock {
         [state(&released[0]), if wide { state(&released[1]) } else { None }]
     }
 
-    /// A lane's strong access to a synchronising location.
-    pub(crate) fn strong(&mut self, at: &mut SyncLocation, block: u32, warp: u32, lane: u32, access: &Access) {
+    /// A lane's strong access to a synchronising location. `known` are operations that ended before this one began.
+    pub(crate) fn strong(
+        &mut self,
+        at: &mut SyncLocation,
+        block: (u32, u32),
+        warp: u32,
+        lane: u32,
+        access: &Access,
+        known: impl Fn(u32) -> bool,
+    ) {
         let wide = access.scope >= Scope::Cluster;
         let reads = !access.write || access.atomic;
         if reads {
             let acquires = matches!(access.sem, Sem::Acquire | Sem::AcqRel);
-            let near = at.cta.as_ref().filter(|(b, _)| *b == block).map(|(_, vc)| vc.clone());
-            let far = at.gpu.clone().filter(|_| wide);
+            let near = at.cta.as_ref().filter(|(b, _)| *b == block).map(|(_, vc)| (vc, false));
+            let far = at.gpu.iter().filter(|vc| wide && !known(vc.launch())).map(|vc| (vc, true));
             let lane = &mut self.lanes[lane as usize];
-            for (vc, needs_wide) in near.map(|v| (v, false)).into_iter().chain(far.map(|v| (v, true))) {
+            for (vc, needs_wide) in near.into_iter().chain(far) {
                 if acquires {
-                    join_arc(&mut lane.vc, &vc);
-                } else if !lane.pending.iter().any(|p| Arc::ptr_eq(&p.0, &vc)) {
-                    lane.pending.push((vc, needs_wide));
+                    join_arc(&mut lane.vc, vc);
+                } else if !lane.pending.iter().any(|p| Arc::ptr_eq(&p.0, vc)) {
+                    lane.pending.push((vc.clone(), needs_wide));
                 }
             }
         }
@@ -396,14 +372,16 @@ impl WarpClock {
                     (slot, Some(n)) => *slot = Some((block, n)),
                     _ => {}
                 }
-                match (&mut at.gpu, far) {
-                    (Some(vc), Some(f)) => join_arc(vc, &f),
-                    (slot, Some(f)) => *slot = Some(f),
-                    _ => {}
+                if let Some(far) = far {
+                    match at.gpu.iter_mut().find(|vc| vc.launch() == block.0) {
+                        Some(vc) => join_arc(vc, &far),
+                        None => at.gpu.push(far),
+                    }
                 }
             } else {
                 at.cta = near.map(|n| (block, n));
-                at.gpu = far;
+                at.gpu.clear();
+                at.gpu.extend(far);
             }
         }
     }

@@ -92,8 +92,15 @@ impl Context {
         self.state().destroyed
     }
 
-    /// Blocks the calling thread until all of `tickets` are done; the context's sticky error if there is one by then.
+    /// Blocks the calling thread until all of `tickets` are done, and counts on it: what the host does next comes after
+    /// them. The context's sticky error if there is one by then.
     pub(crate) fn wait(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
+        let outcome = self.block(call, tickets);
+        self.memory.witness().host_waited(tickets.iter().map(|ticket| &*ticket.order));
+        outcome
+    }
+
+    fn block(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
         if !tickets.iter().all(Ticket::is_done) {
             let thread = std::thread::current().id();
             let mut state = self.state();
@@ -118,8 +125,27 @@ impl Context {
 
     /// Blocks until everything asked of the context so far is done, as calls that synchronise do.
     pub(crate) fn wait_for_all(&self, call: &'static str) -> Outcome {
-        let tickets: Vec<Ticket> = self.state().streams.values().map(Stream::last).collect();
+        let tickets = self.everything();
         self.wait(call, &tickets)
+    }
+
+    /// As `wait_for_all`, for calls that may synchronise but do not promise it.
+    pub(crate) fn drain(&self, call: &'static str) -> Outcome {
+        let tickets = self.everything();
+        self.block(call, &tickets)
+    }
+
+    fn everything(&self) -> Vec<Ticket> {
+        self.state().streams.values().map(Stream::last).collect()
+    }
+
+    /// Whether all of `tickets` are done; if so, the host counts on it.
+    pub(crate) fn is_over(&self, tickets: &[Ticket]) -> bool {
+        let over = tickets.iter().all(Ticket::is_done);
+        if over {
+            self.memory.witness().host_waited(tickets.iter().map(|ticket| &*ticket.order));
+        }
+        over
     }
 
     /// The calls in which host threads are blocked, if there are any, and all that have the context current have been

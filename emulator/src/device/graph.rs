@@ -74,6 +74,20 @@ impl GraphExec {
     }
 }
 
+/// For each node, the nodes that edges lead to it from.
+pub(crate) fn before(nodes: &[Node]) -> Vec<Arc<[bool]>> {
+    let mut all: Vec<Arc<[bool]>> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let mut before = vec![false; nodes.len()];
+        for &direct in &node.after {
+            before[direct] = true;
+            before.iter_mut().zip(all[direct].iter()).for_each(|(mine, &its)| *mine |= its);
+        }
+        all.push(before.into());
+    }
+    all
+}
+
 /// The order in which a replay does its nodes: one that the edges allow, and under the unfriendly schedules not the one
 /// of the capture, so that an edge that is missing shows.
 pub(crate) fn order(nodes: &[Node], schedule: Schedule, seed: u64) -> Vec<usize> {

@@ -7,7 +7,7 @@ use super::chip::{BLOCK, GRID, THREADS_PER_BLOCK};
 use super::codes::Code;
 use super::config::Call;
 use super::context::Context;
-use super::machine;
+use super::machine::{self, Place};
 use super::module::Function;
 use super::registry::LaunchRecord;
 use super::stream;
@@ -144,13 +144,13 @@ impl KernelLaunch {
     }
 
     /// Runs it to its end on the calling thread and the device's helpers.
-    pub(crate) fn run(&self, context: &Arc<Context>) -> Outcome {
+    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place) -> Outcome {
         let device = &context.device;
         let threads = self.block.iter().product();
         let blocks = self.grid.iter().map(|&n| u64::from(n)).product();
         let per_multiprocessor = self.function.occupancy(threads, self.dynamic_shared);
         let resident = device.residency.enter(blocks, per_multiprocessor, self.cooperative);
-        let result = machine::execute(self, context);
+        let result = machine::execute(self, context, place);
         drop(resident);
         match result {
             Ok(report) => {

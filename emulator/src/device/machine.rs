@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use crate::checks::Checks;
 pub(crate) use crate::checks::counters::Counters;
+pub(crate) use crate::checks::order::{Operation, Order, Place};
 pub(crate) use crate::launch::{Fault, Schedule};
 pub(crate) use crate::memory::{Memory, MemoryError};
 pub(crate) use crate::ptx::{KernelInfo, Module};
@@ -105,7 +106,7 @@ pub(crate) fn unload(module: &Module, memory: &Memory) {
 }
 
 /// Executes a launch to its end.
-pub(crate) fn execute(launch: &KernelLaunch, context: &Arc<Context>) -> Result<Report, Box<Fault>> {
+pub(crate) fn execute(launch: &KernelLaunch, context: &Arc<Context>, place: &Place) -> Result<Report, Box<Fault>> {
     let config = &context.device.config;
     let info = &launch.function.info;
     let per_multiprocessor = launch.function.occupancy(launch.block.iter().product(), launch.dynamic_shared);
@@ -137,7 +138,8 @@ pub(crate) fn execute(launch: &KernelLaunch, context: &Arc<Context>) -> Result<R
         cooperative: launch.cooperative,
         cluster: launch.cluster,
     };
-    run_watched(&request, &context.memory, &exec, &Guard::new(context)).map_err(Box::new)
+    let op = Operation::new(format!("kernel {}", info.name), place.clone());
+    run_watched(&request, &context.memory, &exec, &Guard::new(context), op).map_err(Box::new)
 }
 
 /// Ends launches that take too long, and those that wait for a host that waits for them.

@@ -14,6 +14,7 @@ use super::abi::{Handle, Outcome};
 use super::codes::Code;
 use super::context::{Context, State, current};
 use super::handles::{self, Object};
+use super::machine::{Order, Place};
 use super::work::Work;
 
 /// A stream within its context.
@@ -33,6 +34,8 @@ pub(crate) struct Stream {
     queue: VecDeque<Queued>,
     queued: u64,
     done: Arc<AtomicU64>,
+    /// What is ordered before whatever comes next here.
+    order: Arc<Order>,
     has_worker: bool,
     closed: bool,
     /// Wakes the stream's worker, and nobody else: launches are short.
@@ -42,6 +45,7 @@ pub(crate) struct Stream {
 struct Queued {
     after: Vec<Ticket>,
     work: Work,
+    place: Place,
 }
 
 /// A place in a stream: the `position`-th work and everything before it.
@@ -49,6 +53,7 @@ struct Queued {
 pub(crate) struct Ticket {
     done: Arc<AtomicU64>,
     position: u64,
+    pub(crate) order: Arc<Order>,
 }
 
 impl Ticket {
@@ -65,6 +70,7 @@ impl Stream {
             queue: VecDeque::new(),
             queued: 0,
             done: Arc::default(),
+            order: Arc::default(),
             has_worker: false,
             closed: false,
             wake: Arc::default(),
@@ -73,7 +79,7 @@ impl Stream {
 
     /// The place of what was queued last.
     pub(crate) fn last(&self) -> Ticket {
-        Ticket { done: self.done.clone(), position: self.queued }
+        Ticket { done: self.done.clone(), position: self.queued, order: self.order.clone() }
     }
 
     pub(crate) fn is_blocking(&self) -> bool {
@@ -93,7 +99,7 @@ impl State {
             LEGACY => other != LEGACY && stream.is_blocking(),
             _ => other == LEGACY && self.streams.get(&id).is_some_and(Stream::is_blocking),
         });
-        others.map(|(_, stream)| stream.last()).filter(|ticket| !ticket.is_done()).collect()
+        others.map(|(_, stream)| stream.last()).collect()
     }
 
     /// What must be done before stream `id` counts as synchronised.
@@ -148,10 +154,26 @@ impl Context {
             state.captures.refuse_implicit(&blocking)?;
         }
         let mut all = state.implicit(id);
-        all.extend(after.into_iter().filter(|ticket| !ticket.is_done()));
+        all.extend(after);
+        let (settled, host) = self.memory.witness().host_knows();
         let stream = state.stream(id)?;
+        let mut order = Order::clone(&settled);
+        all.iter().map(|ticket| &ticket.order).chain([&stream.order]).for_each(|known| order.join(known));
+        all.retain(|ticket| !ticket.is_done());
         stream.queued += 1;
-        stream.queue.push_back(Queued { after: all, work });
+        let before = Arc::new(order);
+        let place = Place {
+            stream: (self.handle, id),
+            position: stream.queued,
+            before: before.clone(),
+            settled,
+            host,
+            node: None,
+        };
+        let mut order = before;
+        Arc::make_mut(&mut order).reach(place.stream, place.position);
+        stream.order = order;
+        stream.queue.push_back(Queued { after: all, work, place });
         let ticket = stream.last();
         stream.wake.notify_one();
         if !stream.has_worker {
@@ -176,13 +198,13 @@ impl Context {
             let Some(stream) = state.streams.get_mut(&id) else { return };
             let sleep = match stream.queue.front() {
                 Some(next) if next.after.iter().all(Ticket::is_done) => {
-                    let work = stream.queue.pop_front().map(|queued| queued.work);
+                    let next = stream.queue.pop_front();
                     let done = stream.done.clone();
                     let lost = state.sticky.is_some();
                     drop(state);
-                    if let Some(work) = work.filter(|work| !lost || work.survives_errors()) {
+                    if let Some(Queued { work, place, .. }) = next.filter(|q| !lost || q.work.survives_errors()) {
                         // A panic in here must not leave the stream, and whoever waits for it, without an end.
-                        let outcome = catch_unwind(AssertUnwindSafe(|| work.run(&self)));
+                        let outcome = catch_unwind(AssertUnwindSafe(|| work.run(&self, &place)));
                         if let Err(code) = outcome.unwrap_or(Err(Code::UNKNOWN)) {
                             self.poison(code);
                         }

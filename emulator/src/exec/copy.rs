@@ -310,8 +310,17 @@ impl Cpu<'_> {
                         warp.copies.insert(i, p);
                         i += 1;
                     } else {
-                        let launch = &self.cx.checks;
-                        crate::checks::landed_global(launch, common, to, *offset, *bytes, warp.id, p.lane, clock, p.pc);
+                        crate::checks::landed_global(
+                            &self.cx.op,
+                            common,
+                            to,
+                            *offset,
+                            *bytes,
+                            warp.id,
+                            p.lane,
+                            clock,
+                            p.pc,
+                        );
                     }
                 }
             }

@@ -42,7 +42,8 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) shared: u32,
     /// Parameters, padded so that reads of 8 bytes stay inside.
     pub(crate) params: Vec<u64>,
-    pub(crate) checks: crate::checks::LaunchChecks,
+    /// What it is among the device's operations.
+    pub(crate) op: Arc<crate::checks::order::Operation>,
     /// Accesses are counted or checked.
     pub(crate) watched: bool,
     /// Blocks need not take turns: nothing they do is ordered between them.

@@ -38,22 +38,24 @@ pub(super) extern "C" fn cuStreamDestroy_v2(handle: Handle) -> u32 {
     })
 }
 
+/// What must be done before the stream counts as synchronised.
+fn pending(context: &Context, id: StreamId) -> Outcome<Vec<Ticket>> {
+    let mut state = context.state();
+    state.captures.refuse(id, Code::STREAM_CAPTURE_UNSUPPORTED)?;
+    Ok(state.pending(id))
+}
+
 pub(super) extern "C" fn cuStreamSynchronize(handle: Handle) -> u32 {
     on_stream(handle, |context, id| {
-        let pending = {
-            let mut state = context.state();
-            state.captures.refuse(id, Code::STREAM_CAPTURE_UNSUPPORTED)?;
-            state.pending(id)
-        };
+        let pending = pending(context, id)?;
         context.wait("cuStreamSynchronize", &pending)
     })
 }
 
 pub(super) extern "C" fn cuStreamQuery(handle: Handle) -> u32 {
     on_stream(handle, |context, id| {
-        let mut state = context.state();
-        state.captures.refuse(id, Code::STREAM_CAPTURE_UNSUPPORTED)?;
-        if state.pending(id).iter().all(Ticket::is_done) { Ok(()) } else { Err(Code::NOT_READY) }
+        let pending = pending(context, id)?;
+        if context.is_over(&pending) { Ok(()) } else { Err(Code::NOT_READY) }
     })
 }
 
