@@ -201,7 +201,7 @@ pub(crate) fn run_watched(
         params,
         op: Arc::new(op),
         watched: config.counters || config.checks.racecheck || config.checks.initcheck,
-        free: !code.takes_turns || blocks == 1,
+        free: !code.takes_turns || blocks == 1 && !watch.tells_polling(),
     };
     memory.witness().begin(&cx.op);
     let outcome = scheduler::run(&cx);

@@ -1,6 +1,7 @@
 //! Kernel launches: what the driver refuses before anything runs, and the run itself.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::abi::{Handle, In, Outcome};
 use super::chip::{BLOCK, GRID, THREADS_PER_BLOCK};
@@ -149,7 +150,11 @@ impl KernelLaunch {
         let threads = self.block.iter().product();
         let blocks = self.grid.iter().map(|&n| u64::from(n)).product();
         let per_multiprocessor = self.function.occupancy(threads, self.dynamic_shared);
+        // Who waits for room does nothing meanwhile.
+        let waits = context.state().polls(place.stream.1);
+        waits.store(true, Ordering::Release);
         let resident = device.residency.enter(blocks, per_multiprocessor, self.cooperative);
+        waits.store(false, Ordering::Release);
         let result = machine::execute(self, context, place);
         drop(resident);
         match result {

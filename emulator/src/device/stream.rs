@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +37,10 @@ pub(crate) struct Stream {
     /// What is ordered before whatever comes next here.
     order: Arc<Order>,
     has_worker: bool,
+    /// Something is being done.
+    runs: bool,
+    /// What is being done waits for others.
+    polls: Arc<AtomicBool>,
     closed: bool,
     /// Wakes the stream's worker, and nobody else: launches are short.
     wake: Arc<Condvar>,
@@ -72,6 +76,8 @@ impl Stream {
             done: Arc::default(),
             order: Arc::default(),
             has_worker: false,
+            runs: false,
+            polls: Arc::default(),
             closed: false,
             wake: Arc::default(),
         }
@@ -88,6 +94,20 @@ impl Stream {
 }
 
 impl State {
+    /// Where a stream's work tells that it waits for others.
+    pub(crate) fn polls(&self, id: StreamId) -> Arc<AtomicBool> {
+        self.streams.get(&id).map(|stream| stream.polls.clone()).unwrap_or_default()
+    }
+
+    /// Whether no stream can go on by itself: what runs waits for others, what is queued waits for what runs.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.streams.values().all(|stream| match stream.queue.front() {
+            _ if stream.runs => stream.polls.load(Ordering::Acquire),
+            Some(next) => !next.after.iter().all(Ticket::is_done),
+            None => true,
+        })
+    }
+
     /// A stream that a handle still names.
     pub(crate) fn stream(&mut self, id: StreamId) -> Outcome<&mut Stream> {
         self.streams.get_mut(&id).filter(|stream| !stream.closed).ok_or(Code::INVALID_HANDLE)
@@ -199,6 +219,7 @@ impl Context {
             let sleep = match stream.queue.front() {
                 Some(next) if next.after.iter().all(Ticket::is_done) => {
                     let next = stream.queue.pop_front();
+                    stream.runs = true;
                     let done = stream.done.clone();
                     let lost = state.sticky.is_some();
                     drop(state);
@@ -210,6 +231,9 @@ impl Context {
                         }
                     }
                     state = self.state();
+                    if let Some(stream) = state.streams.get_mut(&id) {
+                        stream.runs = false;
+                    }
                     done.fetch_add(1, Ordering::Release);
                     self.changed.notify_all();
                     // Streams whose next work waits for something may have waited for this.

@@ -94,7 +94,11 @@ fn whole(cx: &LaunchCx<'_>, cpu: &mut Cpu<'_>, linear: u64, steps: &AtomicU64) -
         let stop = block.run(cpu)?;
         let taken = steps.fetch_add(cpu.steps - before, Ordering::Relaxed) + cpu.steps - before;
         // Without ordered accesses it cannot be waiting for anybody, so it computes.
-        limit(cx, &[&block], taken, cpu.progress || !cx.code.takes_turns)?;
+        let progress = cpu.progress || !cx.code.takes_turns;
+        if let Some((kind, message)) = cx.watch.stop(progress, cpu.steps - before) {
+            return Err(deadlock(cx, &[&block], kind, &message));
+        }
+        limit(cx, &[&block], taken)?;
         match stop {
             BlockStop::Exited => return Ok(()),
             BlockStop::Again => idle = 0,
@@ -111,10 +115,7 @@ fn whole(cx: &LaunchCx<'_>, cpu: &mut Cpu<'_>, linear: u64, steps: &AtomicU64) -
     }
 }
 
-fn limit(cx: &LaunchCx<'_>, blocks: &[&Block], steps: u64, progress: bool) -> Exec<()> {
-    if let Some((kind, message)) = cx.watch.stop(progress) {
-        return Err(deadlock(cx, blocks, kind, &message));
-    }
+fn limit(cx: &LaunchCx<'_>, blocks: &[&Block], steps: u64) -> Exec<()> {
     match cx.config.step_limit {
         Some(limit) if steps > limit => {
             let message = format!("the launch took more than {limit} warp instructions");
@@ -228,8 +229,8 @@ impl Rounds {
                 Ok(stop) => slot.stop = stop,
                 Err(f) => slot.fault = Some(f),
             }
-            // A block that computed on without coming to a turn has made progress, as far as anyone can tell.
-            let computed = !matches!(slot.stop, BlockStop::Blocked(_)) && !block.wants_turn();
+            // A block that used up its instructions computes: one that polls comes to a turn or sleeps.
+            let computed = cpu.steps - before >= super::block::TURN || slot.stop == BlockStop::Exited;
             if cpu.progress || computed {
                 self.progress.store(true, Ordering::Relaxed);
             }
@@ -398,8 +399,13 @@ impl Leader<'_> {
         if self.held.is_none() && self.cx.config.schedule == Schedule::Adversarial && cpu.progress {
             self.choose_held(shared);
         }
-        let report = |kind, message: &str| {
-            let guards: Vec<_> = slots.iter().map(lock).collect();
+        let progress = cpu.progress;
+        let mut report = |kind, message: &str| {
+            let mut guards: Vec<_> = slots.iter().map(lock).collect();
+            // On to where each warp stands next: polling shows at the load, not at what follows it.
+            for block in guards.iter_mut().filter_map(|g| g.block.as_mut()) {
+                block.run(cpu)?;
+            }
             let blocks: Vec<&Block> = guards.iter().filter_map(|g| g.block.as_ref()).collect();
             Err(deadlock(self.cx, &blocks, kind, message))
         };
@@ -411,7 +417,7 @@ impl Leader<'_> {
                 None => return report(FaultKind::Deadlock, "no warp of any resident block can go on"),
             }
         }
-        if let Some((kind, message)) = self.cx.watch.stop(cpu.progress) {
+        if let Some((kind, message)) = self.cx.watch.stop(progress, advanced) {
             return report(kind, &message);
         }
         if let Some(limit) = self.cx.config.step_limit
@@ -425,7 +431,7 @@ impl Leader<'_> {
             let message = format!("for {limit} rounds every warp has only polled what nobody changes");
             return report(FaultKind::Deadlock, &message);
         }
-        if !cpu.progress {
+        if !progress {
             std::thread::yield_now();
         }
         Ok(true)
