@@ -19,7 +19,7 @@ use crate::exec::warp::Warp;
 use crate::exec::{At, Cpu, Exec, LaunchCx};
 pub(crate) use clock::Vc;
 use order::Operation;
-use race::{Cell, Conflict, IN_FLIGHT, MAX_BLOCK, Record, SyncLocations, WarpClock};
+use race::{Cell, Conflict, IN_FLIGHT, LATEST, MAX_BLOCK, Record, SyncLocations, WarpClock};
 pub(crate) use shadow::GlobalShadow;
 use shadow::{Between, Found, Touch};
 use std::sync::{Arc, MutexGuard};
@@ -135,7 +135,7 @@ pub(crate) fn knows(common: &Common, warp: u32, lane: usize, other: (u32, u32, u
 
 /// A warp's clock.
 pub(crate) fn clock(common: &Common, warp: u32) -> u32 {
-    common.checks.as_ref().map_or(0, |c| c.warps[warp as usize].clock)
+    common.checks.as_ref().map_or(0, |c| c.warps[warp as usize].clock.min(LATEST))
 }
 
 fn landed<'a>(
@@ -261,7 +261,7 @@ impl Cpu<'_> {
             return Ok(());
         }
         let strength = race::strength(access);
-        let clock = if access.pending { IN_FLIGHT } else { checks.warps[at.warp as usize].clock };
+        let clock = if access.pending { IN_FLIGHT } else { checks.warps[at.warp as usize].clock.min(LATEST) };
         if strength > 0 {
             // Strong accesses synchronise before they are compared, so that an acquire orders what follows it.
             let op = &self.cx.op;

@@ -17,6 +17,8 @@ pub(crate) struct Record(pub(crate) u64);
 
 /// The clock of a copy in flight: nobody can know it.
 pub(crate) const IN_FLIGHT: u32 = (1 << 19) - 1;
+/// Clocks from here on are not told apart: whoever synchronises that late knows of all such accesses.
+pub(crate) const LATEST: u32 = IN_FLIGHT - 1;
 /// Sites beyond are not told apart.
 const SITES: u32 = (1 << 12) - 1;
 /// Blocks beyond are not checked.

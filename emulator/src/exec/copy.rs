@@ -438,7 +438,8 @@ impl Cpu<'_> {
 
     /// All threads of a block have exited: nothing may be in flight.
     pub(crate) fn block_exit(&mut self, common: &mut Common, warps: &mut [Warp]) -> Exec<()> {
-        let from_warp = warps.iter().find_map(|w| w.copies.first().map(|p| (w.id, p.lane, p.pc)));
+        let from_warp =
+            warps.iter().find_map(|w| w.copies.iter().find(|p| !p.source_is_free()).map(|p| (w.id, p.lane, p.pc)));
         let in_flight = from_warp.or_else(|| common.bulk.first().map(|b| (b.warp, b.lane, b.pc)));
         if let Some((warp, lane, pc)) = in_flight {
             if self.cx.config.checks.synccheck {
@@ -446,15 +447,21 @@ impl Cpu<'_> {
                 let message = "the block ended while this copy was in flight; wait for it first";
                 return Err(self.fault(FaultKind::CopyInFlight, &at, Some(lane as usize), message));
             }
-            for w in warps {
-                self.land(common, w, |_| true, false);
-            }
+        }
+        // A store whose source was waited for may land after the block: the launch ends with it.
+        for w in warps {
+            self.land(common, w, |_| true, false);
         }
         Ok(())
     }
 }
 
 impl Pending {
+    /// A store that has read its source.
+    fn source_is_free(&self) -> bool {
+        matches!(self.kind, Kind::Device { read: true, .. })
+    }
+
     fn bulk(&self) -> bool {
         matches!(self.kind, Kind::Device { .. })
     }

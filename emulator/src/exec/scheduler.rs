@@ -17,6 +17,8 @@ use std::sync::{Mutex, PoisonError};
 const RESIDENT: u64 = 8;
 /// Rounds without any change after which the adversary lets go of the block it holds back.
 const PATIENCE: u32 = 4;
+/// Rounds after which it lets go in any case: a resident block runs at some time.
+const HELD: u32 = 2000;
 
 fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -256,6 +258,7 @@ fn rounds(cx: &LaunchCx<'_>, total: u64, threads: usize) -> Result<Outcome, Box<
         idle: 0,
         idle_total: 0,
         held: None,
+        held_for: 0,
     };
     let shared = Rounds {
         slots,
@@ -318,6 +321,8 @@ struct Leader<'a> {
     idle: u32,
     idle_total: u64,
     held: Option<usize>,
+    /// Rounds since it is.
+    held_for: u32,
 }
 
 impl Leader<'_> {
@@ -330,6 +335,7 @@ impl Leader<'_> {
 
     /// The adversary picks a block to hold back.
     fn choose_held(&mut self, shared: &Rounds) {
+        self.held_for = 0;
         self.held = match self.cx.config.schedule {
             Schedule::Adversarial if self.order.len() > 1 => Some(self.random() as usize % self.order.len()),
             _ => None,
@@ -386,7 +392,8 @@ impl Leader<'_> {
         }
         self.idle = if cpu.progress { 0 } else { self.idle + 1 };
         self.idle_total = if cpu.progress { 0 } else { self.idle_total + 1 };
-        if self.held.is_some() && (!ran || self.idle >= PATIENCE) {
+        self.held_for += 1;
+        if self.held.is_some() && (!ran || self.idle >= PATIENCE || self.held_for > HELD) {
             // Nothing moves without the held block: let it go, and hold another one later.
             self.idle = 0;
             self.choose_held(shared);
