@@ -441,12 +441,10 @@ impl Cpu<'_> {
         let from_warp =
             warps.iter().find_map(|w| w.copies.iter().find(|p| !p.source_is_free()).map(|p| (w.id, p.lane, p.pc)));
         let in_flight = from_warp.or_else(|| common.bulk.first().map(|b| (b.warp, b.lane, b.pc)));
-        if let Some((warp, lane, pc)) = in_flight {
-            if self.cx.config.checks.synccheck {
-                let at = At { pc, warp, ctaid: common.ctaid };
-                let message = "the block ended while this copy was in flight; wait for it first";
-                return Err(self.fault(FaultKind::CopyInFlight, &at, Some(lane as usize), message));
-            }
+        if let Some((warp, lane, pc)) = in_flight.filter(|_| self.cx.config.checks.synccheck) {
+            let at = At { pc, warp, ctaid: common.ctaid };
+            let message = "the block ended while this copy was in flight; wait for it first";
+            return Err(self.fault(FaultKind::CopyInFlight, &at, Some(lane as usize), message));
         }
         // A store whose source was waited for may land after the block: the launch ends with it.
         for w in warps {
