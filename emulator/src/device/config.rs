@@ -106,7 +106,7 @@ impl Default for DeviceConfig {
             counters: false,
             step_limit: None,
             launch_timeout: None,
-            deadlock_steps: 5_000_000,
+            deadlock_steps: 1_000_000,
             faults: Vec::new(),
         }
     }
