@@ -7,6 +7,7 @@ pub(crate) mod counters;
 pub(crate) mod order;
 mod race;
 mod shadow;
+mod sync;
 pub(crate) mod witness;
 
 use crate::exec::access::{Access, Places};
@@ -19,10 +20,11 @@ use crate::exec::warp::Warp;
 use crate::exec::{At, Cpu, Exec, LaunchCx};
 pub(crate) use clock::Vc;
 use order::Operation;
-use race::{Cell, Conflict, IN_FLIGHT, LATEST, MAX_BLOCK, Record, SyncLocations, WarpClock};
+use race::{Cell, Conflict, IN_FLIGHT, LATEST, MAX_BLOCK, Record};
 pub(crate) use shadow::GlobalShadow;
 use shadow::{Between, Found, Touch};
 use std::sync::{Arc, MutexGuard};
+use sync::{SyncLocations, WarpClock};
 use witness::Witness;
 
 /// Which checks run.

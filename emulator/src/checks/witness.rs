@@ -5,8 +5,9 @@
 
 use super::Vc;
 use super::order::{HOST, Operation, Order, Place};
-use super::race::{LATEST, SyncLocations, WarpClock, strength};
+use super::race::{LATEST, Record, strength};
 use super::shadow::{Between, Found, GlobalShadow, Touch};
+use super::sync::{SyncLocations, WarpClock};
 use crate::exec::access::Access;
 use crate::exec::fault::{Fault, FaultKind};
 use crate::memory::Allocation;
@@ -120,7 +121,7 @@ impl Witness {
         }
         let shadow = a.shadow.get_or_init(|| GlobalShadow::new(a.size));
         for k in (0..access.bytes).step_by(4) {
-            let me = super::race::Record::new(0, 0, 0, strength(access), self.host.clock.min(LATEST), 0).with_bytes(15);
+            let me = Record::new(0, 0, 0, strength(access), self.host.clock.min(LATEST), 0).with_bytes(15);
             let vc = self.host.lanes[0].vc.clone();
             let touch = Touch { op: &op, me, access, vc: &vc };
             if let Some(Found::Between(found)) = shadow.touch(offset + u64::from(k), &touch) {
