@@ -107,12 +107,14 @@ pub(crate) struct Vc {
     known: Clocks,
     /// Known, and made visible to the async proxy.
     proxied: Clocks,
+    /// The kernel before this one is known to be over.
+    pub(crate) waited: bool,
 }
 
 impl Vc {
     /// A thread that knows nothing.
     pub(crate) fn new(block: Key, warps: u32) -> Vc {
-        Vc { block, known: Clocks::new(warps), proxied: Clocks::new(warps) }
+        Vc { block, known: Clocks::new(warps), proxied: Clocks::new(warps), waited: false }
     }
 
     /// Whether an access happened before.
@@ -154,6 +156,7 @@ impl Vc {
 
     /// Learns all that another thread knows.
     pub(crate) fn join(&mut self, other: &Vc) {
+        self.waited |= other.waited && self.block.0 == other.block.0;
         self.known.join(self.block, &other.known, other.block);
         self.proxied.join(self.block, &other.proxied, other.block);
     }

@@ -393,6 +393,15 @@ impl Cpu<'_> {
         }
     }
 
+    /// Lanes have waited for the kernel before this one.
+    pub(crate) fn grid_waited(&mut self, common: &mut Common, warp: &Warp, m: u32) {
+        if let Some(c) = &mut common.checks {
+            for l in Lanes(m) {
+                Arc::make_mut(&mut c.warps[warp.id as usize].lanes[l].vc).waited = true;
+            }
+        }
+    }
+
     /// Lanes arrive at a barrier of the block.
     pub(crate) fn check_arrive(&mut self, common: &mut Common, warp: &Warp, op: &BarOp, m: u32, _at: &At) -> Exec<()> {
         let id = warp.lane32(self.cx.code, op.id, m.trailing_zeros() as usize) as usize;

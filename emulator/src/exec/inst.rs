@@ -483,6 +483,8 @@ pub(crate) enum Op {
     Warp(Box<(WarpOp, R)>),
     ActiveMask(R),
     NanoSleep(R),
+    /// `griddepcontrol.wait`
+    GridWait,
     Async(Box<super::copy::AsyncOp>),
     Mbarrier(Box<super::mbarrier::MbarrierOp>),
 }

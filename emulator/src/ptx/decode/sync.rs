@@ -51,12 +51,14 @@ impl Decoder<'_> {
                 self.push(Op::NanoSleep(a));
             }
             "griddepcontrol" => {
-                // Launches of a stream follow each other here, so there is nothing to wait for.
-                if m.one_of(&["wait", "launch_dependents"]).is_none() {
-                    return self.fail(name, "needs .wait or .launch_dependents");
-                }
+                // Launches of a stream follow each other here: only the checks care.
+                let op = match m.one_of(&["wait", "launch_dependents"]) {
+                    Some("wait") => Op::GridWait,
+                    Some(_) => Op::Nop,
+                    None => return self.fail(name, "needs .wait or .launch_dependents"),
+                };
                 self.arity(args, 0)?;
-                self.push(Op::Nop);
+                self.push(op);
             }
             _ => return Ok(false),
         }
