@@ -6,15 +6,15 @@
 
 mod driver_support;
 
-use driver_support::{Arg, Device, Handle, NON_BLOCKING, made, ok};
+use driver_support::{Arg, Device, Handle, LaunchAttribute, LaunchConfig, NON_BLOCKING, made, ok, pointers};
 use kiln_emulator::host::{Ordering, load, store};
 use kiln_emulator::{Code, DeviceConfig, Fault, FaultKind, last_fault};
 use std::ffi::c_void;
 use std::sync::atomic::AtomicU32;
 
 const KERNELS: &str = r"
-.version 7.0
-.target sm_80
+.version 7.8
+.target sm_90
 .address_size 64
 
 // One word per thread, `value` into each.
@@ -59,6 +59,32 @@ const KERNELS: &str = r"
     mul.wide.u32 %rd2, %r2, 2;
     add.s64 %rd3, %rd1, %rd2;
     st.global.u8 [%rd3], %r2;
+    ret;
+}
+
+// As `read`, by a kernel that may begin before the one before it ends: waits late, at once, or by one thread for all.
+.visible .entry early(.param .u64 words, .param .u64 out, .param .u32 how)
+{
+    .reg .pred %p<5>;
+    .reg .b32 %r<5>;
+    .reg .b64 %rd<6>;
+    ld.param.u64 %rd1, [words];
+    ld.param.u64 %rd2, [out];
+    ld.param.u32 %r1, [how];
+    mov.u32 %r2, %tid.x;
+    setp.eq.u32 %p1, %r1, 1;
+    setp.eq.u32 %p2, %r1, 2;
+    setp.eq.u32 %p3, %r2, 0;
+    and.pred %p4, %p2, %p3;
+    @%p1 griddepcontrol.wait;
+    @%p4 griddepcontrol.wait;
+    bar.sync 0;
+    mul.wide.u32 %rd3, %r2, 4;
+    add.s64 %rd4, %rd1, %rd3;
+    add.s64 %rd5, %rd2, %rd3;
+    ld.global.u32 %r3, [%rd4];
+    griddepcontrol.wait;
+    st.global.u32 [%rd5], %r3;
     ret;
 }
 
@@ -378,6 +404,54 @@ fn nodes_of_a_graph_race_unless_an_edge_orders_them() {
         if let Some(f) = race {
             assert!(f.message.contains("kernel write (node 0 of the graph"), "{f}");
             assert!(f.message.contains("a dependency between the two nodes"), "{f}");
+        }
+    }
+}
+
+#[test]
+fn a_programmatic_launch_races_with_the_kernel_before_it_until_it_has_waited() {
+    for graph in [false, true] {
+        for (how, programmatic, silent) in [(0, false, true), (0, true, false), (1, true, true), (2, true, true)] {
+            let rig = Rig::new(NON_BLOCKING);
+            let api = &rig.device.api;
+            let early = rig.device.function(rig.module, "early");
+            // A look-up may not wait for anything in a capture.
+            for name in ["bytes", "write"] {
+                rig.device.function(rig.module, name);
+            }
+            let args = [Arg::U64(rig.words), Arg::U64(rig.out), Arg::U32(how)];
+            let mut value = [0; 16];
+            value[0] = u32::from(programmatic);
+            let attribute = LaunchAttribute { id: 6, padding: 0, value };
+            let config = LaunchConfig {
+                grid: [1; 3],
+                block: [64, 1, 1],
+                dynamic_shared: 0,
+                stream: rig.first,
+                attributes: &attribute,
+                count: 1,
+            };
+            // SAFETY: handles of this device; one pointer per parameter.
+            unsafe {
+                if graph {
+                    ok((api.capture_begin)(rig.first, 2));
+                }
+                // What the one before the last wrote is over when the last may begin.
+                rig.run("bytes", 32, rig.first, rig.words + 128);
+                rig.write(rig.first, 5);
+                ok((api.launch_ex)(&config, early, pointers(&args).as_mut_ptr(), std::ptr::null_mut()));
+                if graph {
+                    let graph = made(|out| (api.capture_end)(rig.first, out));
+                    let exec = made(|out| (api.graph_instantiate)(out, graph, 0));
+                    ok((api.graph_launch)(exec, rig.first));
+                }
+            }
+            let race = rig.race();
+            assert_eq!(race.is_none(), silent, "how {how}, programmatic {programmatic}, graph {graph}: {race:?}");
+            if let Some(f) = race {
+                assert!(f.message.contains("the write by kernel write"), "{f}");
+                assert!(f.message.contains("a griddepcontrol.wait before this is missing"), "{f}");
+            }
         }
     }
 }

@@ -39,7 +39,7 @@ impl Order {
 pub(crate) const HOST: u32 = 0x7fff_ffff;
 
 /// Where a piece of work stands, and what the program has ordered before it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Place {
     pub(crate) stream: Stream,
     pub(crate) position: u64,
@@ -50,6 +50,9 @@ pub(crate) struct Place {
     pub(crate) host: Option<Arc<Vc>>,
     /// Its number in a graph, and the earlier nodes that lead to it.
     pub(crate) node: Option<(usize, Arc<[bool]>)>,
+    /// What is ordered before a programmatic launch, of streams and of nodes, before it has waited (`griddepcontrol`).
+    pub(crate) early: Option<Arc<Order>>,
+    pub(crate) early_nodes: Option<Arc<[bool]>>,
 }
 
 /// A launch, copy or fill, or the host itself.
@@ -72,7 +75,7 @@ impl Operation {
     /// The host, which knows what it has waited for.
     pub(crate) fn host(settled: &Arc<Order>) -> Operation {
         let (before, settled) = (settled.clone(), settled.clone());
-        let place = Place { stream: (usize::MAX, 0), position: 0, before, settled, host: None, node: None };
+        let place = Place { stream: (usize::MAX, 0), position: 0, before, settled, ..Place::default() };
         Operation { id: HOST, what: "the host".into(), place, done: AtomicBool::new(false) }
     }
 
@@ -83,6 +86,19 @@ impl Operation {
     /// What the host had told when it asked for this.
     pub(crate) fn told_by_host(&self) -> Option<&Arc<Vc>> {
         self.place.host.as_ref()
+    }
+
+    /// Whether the program ordered `earlier` before what a thread of this does, which has waited for the kernel before
+    /// it or not.
+    pub(crate) fn thread_follows(&self, earlier: &Operation, waited: bool) -> bool {
+        let me = &self.place;
+        if waited || !self.follows(earlier) {
+            return self.follows(earlier);
+        }
+        match &earlier.place.node {
+            Some((node, _)) if self.is_node_of(earlier) => me.early_nodes.as_ref().is_none_or(|before| before[*node]),
+            _ => me.early.as_ref().is_none_or(|early| early.holds(earlier.place.stream, earlier.place.position)),
+        }
     }
 
     /// Whether the program ordered `earlier` before this.
@@ -147,7 +163,7 @@ mod tests {
         let mut order = Order::default();
         before.iter().for_each(|&(s, p)| order.reach((1, s), p));
         let (before, settled) = (Arc::new(order), Arc::default());
-        Operation::new("work".into(), Place { stream: (1, stream), position, before, settled, host: None, node: None })
+        Operation::new("work".into(), Place { stream: (1, stream), position, before, settled, ..Place::default() })
     }
 
     #[test]

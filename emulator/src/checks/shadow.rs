@@ -146,10 +146,11 @@ impl Rest {
         &'a self,
         cells: &'a [Cell],
         op: &'a Operation,
+        waited: bool,
     ) -> impl Iterator<Item = (&'a Arc<Operation>, &'a [Cell])> {
         let owner = self.owner.iter().map(move |o| (o, cells));
         let all = owner.chain(self.sides.iter().map(|(o, cells)| (o, &cells[..])));
-        all.filter(move |(o, _)| o.id != op.id && !op.follows(o))
+        all.filter(move |(o, _)| o.id != op.id && !op.thread_follows(o, waited))
     }
 
     fn own<'a>(&'a self, cells: &'a [Cell], op: &Operation) -> &'a [Cell] {
@@ -219,14 +220,14 @@ impl GlobalShadow {
             Found::Between(Between { earlier: earlier.clone(), earlier_writes, offset })
         };
         let mut crowded = false;
-        for (o, cells) in rest.others(&page.cells, op) {
+        for (o, cells) in rest.others(&page.cells, op, vc.waited) {
             crowded = true;
             if let Some(writes) = cells[cell].foreign(o.id, me, write, o.is_host() || op.is_host(), vc) {
                 return Some(between(o, writes));
             }
         }
         // Who learned anything of an operation through memory has its own reasons not to wait for it.
-        for p in rest.past.iter().filter(|p| !op.follows(&p.op) && !vc.has_met(p.op.id)) {
+        for p in rest.past.iter().filter(|p| !op.thread_follows(&p.op, vc.waited) && !vc.has_met(p.op.id)) {
             crowded = true;
             if let Some(writes) = p.conflicts(cell, me.bytes(), write, strong) {
                 return Some(between(&p.op, writes));
@@ -237,13 +238,17 @@ impl GlobalShadow {
             let at = start + 4 * cell as u64 + u64::from(me.bytes().trailing_zeros());
             let end = start + 4 * cell as u64 + u64::from(32 - me.bytes().leading_zeros());
             let ranges = lock(&self.ranges);
-            for r in ranges.iter().filter(|r| r.from < start + PAGE && r.to > start && !op.follows(&r.op)) {
+            for r in
+                ranges.iter().filter(|r| r.from < start + PAGE && r.to > start && !op.thread_follows(&r.op, vc.waited))
+            {
                 crowded = true;
                 if r.from < end && r.to > at && (write || r.write) {
                     return Some(between(&r.op, r.write));
                 }
             }
         }
+        // Another thread of a programmatic launch may not have waited yet.
+        crowded |= vc.waited && rest.past.iter().any(|p| !op.thread_follows(&p.op, false));
         let sole = !crowded && rest.owner.as_ref().is_some_and(|o| o.id == op.id);
         page.sole.store(if sole { op.id } else { 0 }, Ordering::Release);
         rest.own(&page.cells, op)[cell].access(me, write, access, vc).map(Found::Within)
@@ -283,7 +288,7 @@ impl GlobalShadow {
                 let last = (inside.1 - at).min(4);
                 let bytes = ((1u32 << last) - 1) & !((1u32 << first) - 1);
                 let me = Record::anonymous(bytes);
-                for (o, cells) in rest.others(&page.cells, op) {
+                for (o, cells) in rest.others(&page.cells, op, true) {
                     let writes = match (o.is_host(), op.told_by_host()) {
                         (true, Some(vc)) => cells[cell].foreign(o.id, me, write, true, vc),
                         _ => cells[cell].touched(bytes, write),

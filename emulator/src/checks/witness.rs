@@ -79,7 +79,7 @@ impl Witness {
         let position = *count;
         let (settled, host) = self.host_knows();
         let before = settled.clone();
-        (track, Place { stream: (0, track as u64), position, before, settled, host, node: None })
+        (track, Place { stream: (0, track as u64), position, before, settled, host, ..Place::default() })
     }
 
     /// Such a launch is over.
@@ -138,6 +138,8 @@ pub(crate) fn missing(op: &Operation, earlier: &Operation) -> &'static str {
         "the host must write before it asks for the launch, or release (sys scope) what this thread then acquires"
     } else if op.is_host() {
         "the host has neither waited for it nor acquired (sys scope) what it released"
+    } else if op.follows(earlier) {
+        "this thread may run before that kernel ends: a griddepcontrol.wait before this is missing"
     } else if op.is_node_of(earlier) {
         "a dependency between the two nodes of the graph is missing"
     } else {

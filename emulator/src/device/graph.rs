@@ -74,16 +74,23 @@ impl GraphExec {
     }
 }
 
+/// Earlier nodes, and those of them that a programmatic launch follows before it has waited.
+pub(crate) type Before = (Arc<[bool]>, Option<Arc<[bool]>>);
+
 /// For each node, the nodes that edges lead to it from.
-pub(crate) fn before(nodes: &[Node]) -> Vec<Arc<[bool]>> {
-    let mut all: Vec<Arc<[bool]>> = Vec::with_capacity(nodes.len());
+pub(crate) fn before(nodes: &[Node]) -> Vec<Before> {
+    let mut all: Vec<Before> = Vec::with_capacity(nodes.len());
     for node in nodes {
-        let mut before = vec![false; nodes.len()];
+        let (mut before, mut early) = (vec![false; nodes.len()], vec![false; nodes.len()]);
+        let join = |mine: &mut [bool], its: &[bool]| mine.iter_mut().zip(its).for_each(|(mine, &its)| *mine |= its);
         for &direct in &node.after {
+            let (its, its_early) = &all[direct];
             before[direct] = true;
-            before.iter_mut().zip(all[direct].iter()).for_each(|(mine, &its)| *mine |= its);
+            early[direct] = !nodes[direct].work.is_launch();
+            join(&mut before, its);
+            join(&mut early, its_early.as_ref().unwrap_or(its));
         }
-        all.push(before.into());
+        all.push((before.into(), node.work.is_programmatic().then(|| early.into())));
     }
     all
 }

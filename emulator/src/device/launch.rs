@@ -27,7 +27,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) params: Box<[u8]>,
     pub(crate) cooperative: bool,
     pub(crate) cluster: Option<[u32; 3]>,
-    /// May overlap the kernel before it, as far as its `griddepcontrol.wait` allows. Here it never does.
+    /// May overlap the kernel before it, as far as its `griddepcontrol.wait` allows. Here it never does, but what it
+    /// accesses without having waited is checked as if it did.
     pub(crate) programmatic: bool,
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct Stream {
     done: Arc<AtomicU64>,
     /// What is ordered before whatever comes next here.
     order: Arc<Order>,
+    /// The same for a programmatic launch, as long as it has not waited.
+    early: Arc<Order>,
     has_worker: bool,
     /// Something is being done.
     runs: bool,
@@ -75,6 +77,7 @@ impl Stream {
             queued: 0,
             done: Arc::default(),
             order: Arc::default(),
+            early: Arc::default(),
             has_worker: false,
             runs: false,
             polls: Arc::default(),
@@ -178,7 +181,13 @@ impl Context {
         let (settled, host) = self.memory.witness().host_knows();
         let stream = state.stream(id)?;
         let mut order = Order::clone(&settled);
-        all.iter().map(|ticket| &ticket.order).chain([&stream.order]).for_each(|known| order.join(known));
+        all.iter().for_each(|ticket| order.join(&ticket.order));
+        let early = work.is_programmatic().then(|| {
+            let mut order = order.clone();
+            order.join(&stream.early);
+            Arc::new(order)
+        });
+        order.join(&stream.order);
         all.retain(|ticket| !ticket.is_done());
         stream.queued += 1;
         let before = Arc::new(order);
@@ -188,11 +197,14 @@ impl Context {
             before: before.clone(),
             settled,
             host,
-            node: None,
+            early: early.clone(),
+            ..Place::default()
         };
-        let mut order = before;
+        let mut order = before.clone();
         Arc::make_mut(&mut order).reach(place.stream, place.position);
         stream.order = order;
+        // Only a kernel lets the next one begin before its end.
+        stream.early = if work.is_launch() { early.unwrap_or(before) } else { stream.order.clone() };
         stream.queue.push_back(Queued { after: all, work, place });
         let ticket = stream.last();
         stream.wake.notify_one();

@@ -55,6 +55,15 @@ pub(crate) enum Source {
 }
 
 impl Work {
+    pub(crate) fn is_launch(&self) -> bool {
+        matches!(self, Work::Launch(_))
+    }
+
+    /// Whether it may begin before the kernel before it ends.
+    pub(crate) fn is_programmatic(&self) -> bool {
+        matches!(self, Work::Launch(launch) if launch.programmatic)
+    }
+
     /// Whether it is done in a context with a sticky error too.
     pub(crate) fn survives_errors(&self) -> bool {
         matches!(self, Work::Stamp(_))
@@ -95,9 +104,10 @@ impl Work {
                 let config = &context.device.config;
                 let order = graph::order(nodes, config.schedule, config.seed);
                 let before =
-                    if config.checks.racecheck { graph::before(nodes) } else { vec![Arc::default(); nodes.len()] };
+                    if config.checks.racecheck { graph::before(nodes) } else { vec![Default::default(); nodes.len()] };
                 return order.into_iter().try_for_each(|node| {
-                    let node_place = Place { node: Some((node, before[node].clone())), ..place.clone() };
+                    let (before, early_nodes) = before[node].clone();
+                    let node_place = Place { node: Some((node, before)), early_nodes, ..place.clone() };
                     nodes[node].work.run(context, &node_place)
                 });
             }
