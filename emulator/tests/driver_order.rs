@@ -31,6 +31,21 @@ const KERNELS: &str = r"
     ret;
 }
 
+// The same, and the kernel after it may begin as soon as it likes.
+.visible .entry trigger(.param .u64 words, .param .u32 value)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<4>;
+    griddepcontrol.launch_dependents;
+    ld.param.u64 %rd1, [words];
+    ld.param.u32 %r1, [value];
+    mov.u32 %r2, %tid.x;
+    mul.wide.u32 %rd2, %r2, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r1;
+    ret;
+}
+
 // Reads one word per thread from `words`, adds `value`, writes it to `out`.
 .visible .entry read(.param .u64 words, .param .u64 out, .param .u32 value)
 {
@@ -411,12 +426,19 @@ fn nodes_of_a_graph_race_unless_an_edge_orders_them() {
 #[test]
 fn a_programmatic_launch_races_with_the_kernel_before_it_until_it_has_waited() {
     for graph in [false, true] {
-        for (how, programmatic, silent) in [(0, false, true), (0, true, false), (1, true, true), (2, true, true)] {
+        // Who waits, whether the launch is programmatic, which kernel is before it, and whether that is right.
+        for (how, programmatic, before, silent) in [
+            (0, false, "trigger", true),
+            (0, true, "write", true),
+            (0, true, "trigger", false),
+            (1, true, "trigger", true),
+            (2, true, "trigger", true),
+        ] {
             let rig = Rig::new(NON_BLOCKING);
             let api = &rig.device.api;
             let early = rig.device.function(rig.module, "early");
             // A look-up may not wait for anything in a capture.
-            for name in ["bytes", "write"] {
+            for name in ["bytes", before] {
                 rig.device.function(rig.module, name);
             }
             let args = [Arg::U64(rig.words), Arg::U64(rig.out), Arg::U32(how)];
@@ -438,7 +460,8 @@ fn a_programmatic_launch_races_with_the_kernel_before_it_until_it_has_waited() {
                 }
                 // What the one before the last wrote is over when the last may begin.
                 rig.run("bytes", 32, rig.first, rig.words + 128);
-                rig.write(rig.first, 5);
+                let words = [Arg::U64(rig.words), Arg::U32(5)];
+                ok(rig.device.launch(rig.device.function(rig.module, before), 1, 32, rig.first, &words));
                 ok((api.launch_ex)(&config, early, pointers(&args).as_mut_ptr(), std::ptr::null_mut()));
                 if graph {
                     let graph = made(|out| (api.capture_end)(rig.first, out));
@@ -447,9 +470,13 @@ fn a_programmatic_launch_races_with_the_kernel_before_it_until_it_has_waited() {
                 }
             }
             let race = rig.race();
-            assert_eq!(race.is_none(), silent, "how {how}, programmatic {programmatic}, graph {graph}: {race:?}");
+            assert_eq!(
+                race.is_none(),
+                silent,
+                "how {how}, programmatic {programmatic}, after {before}, graph {graph}: {race:?}"
+            );
             if let Some(f) = race {
-                assert!(f.message.contains("the write by kernel write"), "{f}");
+                assert!(f.message.contains("the write by kernel trigger"), "{f}");
                 assert!(f.message.contains("a griddepcontrol.wait before this is missing"), "{f}");
             }
         }

@@ -393,9 +393,11 @@ impl Cpu<'_> {
         }
     }
 
-    /// Lanes have waited for the kernel before this one.
-    pub(crate) fn grid_waited(&mut self, common: &mut Common, warp: &Warp, m: u32) {
-        if let Some(c) = &mut common.checks {
+    /// Lanes have waited for the kernel before this one, or let the one after it begin.
+    pub(crate) fn grid_control(&mut self, common: &mut Common, warp: &Warp, waits: bool, m: u32) {
+        if !waits {
+            self.cx.op.trigger();
+        } else if let Some(c) = &mut common.checks {
             for l in Lanes(m) {
                 Arc::make_mut(&mut c.warps[warp.id as usize].lanes[l].vc).waited = true;
             }

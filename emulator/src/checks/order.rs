@@ -62,6 +62,8 @@ pub(crate) struct Operation {
     what: String,
     place: Place,
     done: AtomicBool,
+    /// It let the launch after it begin before its end.
+    triggered: AtomicBool,
 }
 
 impl Operation {
@@ -69,14 +71,14 @@ impl Operation {
     pub(crate) fn new(what: String, place: Place) -> Operation {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = (NEXT.fetch_add(1, Ordering::Relaxed) % (HOST - 1)) + 1;
-        Operation { id, what, place, done: AtomicBool::new(false) }
+        Operation { id, what, place, done: AtomicBool::new(false), triggered: AtomicBool::new(false) }
     }
 
     /// The host, which knows what it has waited for.
     pub(crate) fn host(settled: &Arc<Order>) -> Operation {
         let (before, settled) = (settled.clone(), settled.clone());
         let place = Place { stream: (usize::MAX, 0), position: 0, before, settled, ..Place::default() };
-        Operation { id: HOST, what: "the host".into(), place, done: AtomicBool::new(false) }
+        Operation { id: HOST, ..Operation::new("the host".into(), place) }
     }
 
     pub(crate) fn is_host(&self) -> bool {
@@ -92,7 +94,7 @@ impl Operation {
     /// it or not.
     pub(crate) fn thread_follows(&self, earlier: &Operation, waited: bool) -> bool {
         let me = &self.place;
-        if waited || !self.follows(earlier) {
+        if waited || !earlier.triggered.load(Ordering::Acquire) || !self.follows(earlier) {
             return self.follows(earlier);
         }
         match &earlier.place.node {
@@ -127,6 +129,11 @@ impl Operation {
     pub(crate) fn is_node_of(&self, other: &Operation) -> bool {
         (self.place.stream, self.place.position) == (other.place.stream, other.place.position)
             && self.place.node.is_some()
+    }
+
+    /// `griddepcontrol.launch_dependents`
+    pub(crate) fn trigger(&self) {
+        self.triggered.store(true, Ordering::Release);
     }
 
     pub(crate) fn finish(&self) {

@@ -84,11 +84,11 @@ pub(crate) fn before(nodes: &[Node]) -> Vec<Before> {
         let (mut before, mut early) = (vec![false; nodes.len()], vec![false; nodes.len()]);
         let join = |mine: &mut [bool], its: &[bool]| mine.iter_mut().zip(its).for_each(|(mine, &its)| *mine |= its);
         for &direct in &node.after {
-            let (its, its_early) = &all[direct];
+            let its = &all[direct].0;
             before[direct] = true;
             early[direct] = !nodes[direct].work.is_launch();
             join(&mut before, its);
-            join(&mut early, its_early.as_ref().unwrap_or(its));
+            join(&mut early, its);
         }
         all.push((before.into(), node.work.is_programmatic().then(|| early.into())));
     }

@@ -197,14 +197,14 @@ impl Context {
             before: before.clone(),
             settled,
             host,
-            early: early.clone(),
+            early,
             ..Place::default()
         };
         let mut order = before.clone();
         Arc::make_mut(&mut order).reach(place.stream, place.position);
         stream.order = order;
         // Only a kernel lets the next one begin before its end.
-        stream.early = if work.is_launch() { early.unwrap_or(before) } else { stream.order.clone() };
+        stream.early = if work.is_launch() { before } else { stream.order.clone() };
         stream.queue.push_back(Queued { after: all, work, place });
         let ticket = stream.last();
         stream.wake.notify_one();

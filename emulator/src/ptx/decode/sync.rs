@@ -52,13 +52,11 @@ impl Decoder<'_> {
             }
             "griddepcontrol" => {
                 // Launches of a stream follow each other here: only the checks care.
-                let op = match m.one_of(&["wait", "launch_dependents"]) {
-                    Some("wait") => Op::GridWait,
-                    Some(_) => Op::Nop,
-                    None => return self.fail(name, "needs .wait or .launch_dependents"),
+                let Some(kind) = m.one_of(&["wait", "launch_dependents"]) else {
+                    return self.fail(name, "needs .wait or .launch_dependents");
                 };
                 self.arity(args, 0)?;
-                self.push(op);
+                self.push(Op::GridControl(kind == "wait"));
             }
             _ => return Ok(false),
         }
