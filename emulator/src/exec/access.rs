@@ -149,10 +149,13 @@ impl Cpu<'_> {
                     self.param(&mut places, group, total, access, at)?
                 }
             };
+            let mut turn = None;
             if self.cx.watched {
-                self.check(common, warp, kind, &places, done, access, at)?;
+                turn = crate::checks::turn(self.cx, kind, access);
+                self.check(common, kind, &places, done, access, at, turn.as_deref_mut())?;
             }
             f(self, warp, &places.ptr, done);
+            drop(turn);
             if access.write && kind == MemSpace::Global {
                 self.progress = true;
             }

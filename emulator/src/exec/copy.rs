@@ -310,8 +310,17 @@ impl Cpu<'_> {
                         warp.copies.insert(i, p);
                         i += 1;
                     } else {
-                        let launch = &self.cx.checks;
-                        crate::checks::landed_global(launch, common, to, *offset, *bytes, warp.id, p.lane, clock, p.pc);
+                        crate::checks::landed_global(
+                            &self.cx.op,
+                            common,
+                            to,
+                            *offset,
+                            *bytes,
+                            warp.id,
+                            p.lane,
+                            clock,
+                            p.pc,
+                        );
                     }
                 }
             }
@@ -429,23 +438,28 @@ impl Cpu<'_> {
 
     /// All threads of a block have exited: nothing may be in flight.
     pub(crate) fn block_exit(&mut self, common: &mut Common, warps: &mut [Warp]) -> Exec<()> {
-        let from_warp = warps.iter().find_map(|w| w.copies.first().map(|p| (w.id, p.lane, p.pc)));
+        let from_warp =
+            warps.iter().find_map(|w| w.copies.iter().find(|p| !p.source_is_free()).map(|p| (w.id, p.lane, p.pc)));
         let in_flight = from_warp.or_else(|| common.bulk.first().map(|b| (b.warp, b.lane, b.pc)));
-        if let Some((warp, lane, pc)) = in_flight {
-            if self.cx.config.checks.synccheck {
-                let at = At { pc, warp, ctaid: common.ctaid };
-                let message = "the block ended while this copy was in flight; wait for it first";
-                return Err(self.fault(FaultKind::CopyInFlight, &at, Some(lane as usize), message));
-            }
-            for w in warps {
-                self.land(common, w, |_| true, false);
-            }
+        if let Some((warp, lane, pc)) = in_flight.filter(|_| self.cx.config.checks.synccheck) {
+            let at = At { pc, warp, ctaid: common.ctaid };
+            let message = "the block ended while this copy was in flight; wait for it first";
+            return Err(self.fault(FaultKind::CopyInFlight, &at, Some(lane as usize), message));
+        }
+        // A store whose source was waited for may land after the block: the launch ends with it.
+        for w in warps {
+            self.land(common, w, |_| true, false);
         }
         Ok(())
     }
 }
 
 impl Pending {
+    /// A store that has read its source.
+    fn source_is_free(&self) -> bool {
+        matches!(self.kind, Kind::Device { read: true, .. })
+    }
+
     fn bulk(&self) -> bool {
         matches!(self.kind, Kind::Device { .. })
     }

@@ -483,6 +483,8 @@ pub(crate) enum Op {
     Warp(Box<(WarpOp, R)>),
     ActiveMask(R),
     NanoSleep(R),
+    /// `griddepcontrol`: `.wait`, or `.launch_dependents`.
+    GridControl(bool),
     Async(Box<super::copy::AsyncOp>),
     Mbarrier(Box<super::mbarrier::MbarrierOp>),
 }

@@ -563,6 +563,7 @@ impl Cpu<'_> {
             Op::Warp(op) => return self.warp_wide(common, warp, op, m, all, at),
             Op::Async(op) => self.asynchronous(common, warp, op, m, at)?,
             Op::Mbarrier(op) => return self.mbarrier(common, warp, op, m, all, at),
+            Op::GridControl(waits) => self.grid_control(common, warp, *waits, m),
             Op::ActiveMask(d) => {
                 for l in Lanes(m) {
                     warp.set_lane(*d, W::W32, l, u64::from(m));

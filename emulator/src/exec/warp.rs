@@ -157,6 +157,15 @@ impl Warp {
         u64::from(slot[2 * lane % 32]) | u64::from(slot[2 * lane % 32 + 1]) << 32
     }
 
+    /// One lane's address.
+    pub(crate) fn address(&self, code: &super::inst::Code, a: &super::inst::Address, lane: usize) -> u64 {
+        match (a.base == super::inst::NONE, a.wide) {
+            (true, _) => a.offset as u64,
+            (_, true) => self.lane64(code, a.base, lane).wrapping_add(a.offset as u64),
+            _ => u64::from(self.lane32(code, a.base, lane).wrapping_add(a.offset as u32)),
+        }
+    }
+
     /// One lane of an operand.
     pub(crate) fn lane(&self, code: &super::inst::Code, r: (u32, super::inst::W), lane: usize) -> u64 {
         match r.1 {

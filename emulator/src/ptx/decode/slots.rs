@@ -199,7 +199,7 @@ fn each(op: &mut Op, f: &mut impl FnMut(&mut R)) {
             AsyncOp::BulkOut { dst, src, bytes } => all(&mut [&mut dst.base, &mut src.base, bytes]),
         },
         Op::Mbarrier(b) => all(&mut [&mut b.address.base, &mut b.value, &mut b.d]),
-        Op::Nop | Op::MovPred(..) | Op::PredBool(..) | Op::PredNot(..) | Op::PredSet(..) => {}
+        Op::Nop | Op::GridControl(_) | Op::MovPred(..) | Op::PredBool(..) | Op::PredNot(..) | Op::PredSet(..) => {}
         Op::Bra(_) | Op::Exit | Op::Trap | Op::Fence(..) | Op::FenceProxy(_) => {}
     }
 }

@@ -51,12 +51,12 @@ impl Decoder<'_> {
                 self.push(Op::NanoSleep(a));
             }
             "griddepcontrol" => {
-                // Launches of a stream follow each other here, so there is nothing to wait for.
-                if m.one_of(&["wait", "launch_dependents"]).is_none() {
+                // Launches of a stream follow each other here: only the checks care.
+                let Some(kind) = m.one_of(&["wait", "launch_dependents"]) else {
                     return self.fail(name, "needs .wait or .launch_dependents");
-                }
+                };
                 self.arity(args, 0)?;
-                self.push(Op::Nop);
+                self.push(Op::GridControl(kind == "wait"));
             }
             _ => return Ok(false),
         }
