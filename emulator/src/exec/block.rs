@@ -91,7 +91,7 @@ impl Block {
                     preds: vec![0; cx.code.preds as usize].into_boxed_slice(),
                     set: vec![0; tracked],
                     local: vec![0xa5a5_a5a5_a5a5_a5a5; local].into_boxed_slice(),
-                    parts: vec![Part { pc: 0, mask, state: State::Ready, last: 0, pieces: 0 }],
+                    parts: vec![Part::new(0, mask)],
                     live: mask,
                     clock: 0,
                     waiting: 0,
