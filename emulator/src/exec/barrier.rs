@@ -9,12 +9,8 @@ use super::{Cpu, Exec, FaultKind, Site};
 /// One of a block's sixteen barriers.
 #[derive(Debug, Default)]
 pub(crate) struct Barrier {
-    /// Threads that arrived, counted in warps.
-    pub(crate) arrived: u32,
     /// Threads expected, if the instructions say so.
     pub(crate) count: Option<u32>,
-    /// Lanes that arrived of warps that are not complete yet.
-    pub(crate) partial: Vec<(u32, u32)>,
     /// Warps and lanes that arrived, in order, and whether they wait.
     pub(crate) parties: Vec<(u32, u32, bool)>,
     /// Reductions so far.
@@ -25,6 +21,25 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
+    /// Threads that arrived, counted in warps: one whose lanes come in parts has arrived with the last that is alive.
+    pub(crate) fn arrived(&self, common: &Common) -> u32 {
+        let everyone = |warp: u32| self.parties.iter().filter(|p| p.0 == warp).fold(0, |m, p| m | p.1);
+        let live = |warp: u32| match common.live[warp as usize] {
+            0 => everyone(warp),
+            live => live,
+        };
+        let (mut warps, mut partial) = (0, [0u32; 32]);
+        for &(warp, mask, _) in &self.parties {
+            let live = live(warp);
+            let before = partial[warp as usize];
+            // Parts that are complete together are one arrival.
+            let together = (before | mask) & live == live;
+            warps += u32::from(together);
+            partial[warp as usize] = if together { 0 } else { before | mask };
+        }
+        32 * warps
+    }
+
     /// Threads whose arrival completes the barrier.
     pub(crate) fn expected(&self, common: &Common) -> u32 {
         self.count.unwrap_or_else(|| 32 * common.live.iter().filter(|&&l| l != 0).count() as u32)
@@ -72,21 +87,6 @@ impl Cpu<'_> {
             b.all &= v == mask;
             b.any |= v != 0;
         }
-        let live = warp.live;
-        if mask == live {
-            b.arrived += 32;
-        } else {
-            let known = b.partial.iter().position(|p| p.0 == warp.id);
-            let slot = known.unwrap_or_else(|| {
-                b.partial.push((warp.id, 0));
-                b.partial.len() - 1
-            });
-            b.partial[slot].1 |= mask;
-            if b.partial[slot].1 & live == live {
-                b.partial.swap_remove(slot);
-                b.arrived += 32;
-            }
-        }
         self.check_barrier(common, id as usize);
         Ok(id as u8)
     }
@@ -94,7 +94,7 @@ impl Cpu<'_> {
     fn check_barrier(&mut self, common: &mut Common, id: usize) {
         let b = &common.barriers[id];
         let expected = b.expected(common);
-        if !b.parties.is_empty() && b.arrived >= expected && expected > 0 {
+        if !b.parties.is_empty() && expected > 0 && b.arrived(common) >= expected {
             common.complete |= 1 << id;
         }
     }
@@ -103,16 +103,6 @@ impl Cpu<'_> {
     pub(crate) fn lanes_exited(&mut self, common: &mut Common, warp: &Warp) {
         common.live[warp.id as usize] = warp.live;
         for id in 0..16 {
-            let b = &mut common.barriers[id];
-            if b.parties.is_empty() {
-                continue;
-            }
-            if let Some(i) = b.partial.iter().position(|p| p.0 == warp.id && p.1 & warp.live == warp.live)
-                && warp.live != 0
-            {
-                b.partial.swap_remove(i);
-                b.arrived += 32;
-            }
             self.check_barrier(common, id);
         }
     }

@@ -230,7 +230,7 @@ impl Block {
                         let b = &self.common.barriers[usize::from(id)];
                         format!(
                             "waits at barrier {id} ({} of {} threads arrived) at",
-                            b.arrived,
+                            b.arrived(&self.common),
                             b.expected(&self.common)
                         )
                     }

@@ -225,7 +225,7 @@ fn prmt(x: u32, y: u32, z: u32) -> u32 {
 
 /// `dp4a`: four products of bytes, signed or not, and a sum.
 #[inline(always)]
-pub(crate) fn dot<const A: bool, const B: bool>(x: u32, y: u32, z: u32) -> u32 {
+fn dot<const A: bool, const B: bool>(x: u32, y: u32, z: u32) -> u32 {
     let extend = |v: u32, i: u32, signed: bool| {
         let byte = (v >> (8 * i)) as u8;
         if signed { i32::from(byte as i8) } else { i32::from(byte) }

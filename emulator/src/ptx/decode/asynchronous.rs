@@ -66,7 +66,7 @@ impl Decoder<'_> {
         if self.space(t) != Space::Global || self.space(t) != Space::Shared {
             return t.fail("cp.async", "copies from .global to .shared");
         }
-        t.skip(&["L2::64B", "L2::128B", "L2::256B"]);
+        t.skip("L2::64B L2::128B L2::256B");
         let policy = usize::from(t.take("L2::cache_hint"));
         t.arities(3 + policy, 4 + policy)?;
         let bytes = self.literal(&t.args[2])?;
@@ -84,10 +84,10 @@ impl Decoder<'_> {
         let prefetch = t.take("prefetch");
         // The destination's space comes first.
         let spaces: Vec<_> = t.parts.iter().filter(|p| p.starts_with("shared::") || **p == "global").copied().collect();
-        t.skip(&["shared::cluster", "shared::cta", "global"]);
+        t.skip("shared::cluster shared::cta global");
         let policy = usize::from(t.take("L2::cache_hint"));
         if prefetch {
-            t.skip(&["L2"]);
+            t.skip("L2");
             t.arity(2 + policy)?;
             self.address(&t.args[0], Space::Global)?;
             self.src(&t.args[1], Ty::U32)?;

@@ -15,7 +15,7 @@ impl Decoder<'_> {
     pub(super) fn flow(&mut self, t: &mut Text<'_>) -> Res<bool> {
         match t.name {
             "bra" => {
-                t.skip(&["uni"]);
+                t.skip("uni");
                 t.arity(1)?;
                 let Arg::Word(target) = &t.args[0] else { return t.fail("bra", "expected a label") };
                 let label = self.label(target)?;
@@ -23,7 +23,7 @@ impl Decoder<'_> {
             }
             "brx" => {
                 t.require("idx")?;
-                t.skip(&["uni"]);
+                t.skip("uni");
                 t.arity(2)?;
                 let targets = match &t.args[1] {
                     Arg::Word(table) => self.lookup(table),
@@ -38,7 +38,7 @@ impl Decoder<'_> {
                 self.push(Op::BrxIdx(index, list));
             }
             "ret" => {
-                t.skip(&["uni"]);
+                t.skip("uni");
                 t.arity(0)?;
                 match self.return_label {
                     Some(label) => self.branch(label),
@@ -52,7 +52,7 @@ impl Decoder<'_> {
             "trap" => self.push(Op::Trap),
             "nop" | "brkpt" | "pmevent" => self.push(Op::Nop),
             "call" => {
-                t.skip(&["uni"]);
+                t.skip("uni");
                 self.call(t.args)?;
             }
             _ => return Ok(false),

@@ -12,7 +12,7 @@ impl Decoder<'_> {
         let op = match t.name {
             "ldmatrix" | "stmatrix" => self.rows(t)?,
             "mma" => self.mma(t)?,
-            "wmma" => match t.need(&[("load", "load"), ("store", "store"), ("mma", "mma")])? {
+            "wmma" => match t.word("load store mma")? {
                 "mma" => self.wmma(t)?,
                 part => self.fragment(t, part == "store")?,
             },
@@ -105,7 +105,7 @@ impl Decoder<'_> {
     fn wmma(&mut self, t: &mut Text<'_>) -> Res<MatrixOp> {
         for _ in 0..2 {
             // Layouts matter when fragments are loaded.
-            t.need(&[("row", ()), ("col", ())])?;
+            t.word("row col")?;
         }
         let shape = self.shape(t)?;
         let sat = t.take("satfinite");
@@ -132,14 +132,14 @@ impl Decoder<'_> {
 
     /// `wmma.load` and `wmma.store`
     fn fragment(&mut self, t: &mut Text<'_>, store: bool) -> Res<MatrixOp> {
-        let which = t.need(&[("a", 'a'), ("b", 'b'), ("c", 'c'), ("d", 'd')])?;
+        let which = t.word("a b c d")?;
         let row_major = t.need(&[("row", true), ("col", false)])?;
         let [m, n, k] = self.shape(t)?;
         let space = self.space(t);
         let ty = t.ty()?;
         let (rows, cols) = match which {
-            'a' => (m, k),
-            'b' => (k, n),
+            "a" => (m, k),
+            "b" => (k, n),
             _ => (m, n),
         };
         if rows * cols % 32 != 0 || !matches!(ty, Ty::F16 | Ty::BF16 | Ty::TF32 | Ty::F32 | Ty::S8 | Ty::U8 | Ty::S32) {

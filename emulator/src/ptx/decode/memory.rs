@@ -9,28 +9,8 @@ use crate::exec::inst::*;
 use crate::exec::vector::Vector;
 
 /// Cache and eviction hints: they change no result.
-const HINTS: &[&str] = &[
-    "ca",
-    "cg",
-    "cs",
-    "lu",
-    "cv",
-    "wb",
-    "wt",
-    "L1::evict_normal",
-    "L1::evict_unchanged",
-    "L1::evict_first",
-    "L1::evict_last",
-    "L1::no_allocate",
-    "L2::evict_normal",
-    "L2::evict_first",
-    "L2::evict_last",
-    "L2::64B",
-    "L2::128B",
-    "L2::256B",
-    "unified",
-    "entry",
-];
+const HINTS: &str = "ca cg cs lu cv wb wt unified entry L2::64B L2::128B L2::256B L1::no_allocate L1::evict_normal \
+    L1::evict_unchanged L1::evict_first L1::evict_last L2::evict_normal L2::evict_first L2::evict_last";
 
 const SPACES: &[(&str, Space)] = &[
     ("global", Space::Global),
@@ -57,20 +37,6 @@ const SEMS: &[(&str, Sem)] = &[
     ("sc", Sem::Sc),
 ];
 
-/// Operations of `atom` and `red`, by name.
-const ATOMICS: &[(&str, &str)] = &[
-    ("add", "add"),
-    ("min", "min"),
-    ("max", "max"),
-    ("inc", "inc"),
-    ("dec", "dec"),
-    ("exch", "exch"),
-    ("cas", "cas"),
-    ("and", "and"),
-    ("or", "or"),
-    ("xor", "xor"),
-];
-
 impl Decoder<'_> {
     pub(super) fn memory(&mut self, t: &mut Text<'_>) -> Res<bool> {
         let name = t.name;
@@ -80,15 +46,15 @@ impl Decoder<'_> {
             "atom" => self.atomic(t, true)?,
             "red" if !t.has("async") => self.atomic(t, false)?,
             "prefetch" | "prefetchu" | "discard" | "applypriority" => {
-                t.skip(&["global", "local", "const", "param"]);
-                t.need(&[("L1", ()), ("L2", ()), ("L2::evict_last", ()), ("L2::evict_normal", ())])?;
+                t.skip("global local const param");
+                t.word("L1 L2 L2::evict_last L2::evict_normal")?;
                 t.arity(if t.name.starts_with("prefetch") { 1 } else { 2 })?;
                 self.address(&t.args[0], Space::Generic)?;
                 self.push(Op::Nop);
             }
             "createpolicy" => {
                 t.require("fractional")?;
-                t.skip(&["L2::evict_last", "L2::evict_first", "L2::evict_normal", "L2::evict_unchanged"]);
+                t.skip("L2::evict_last L2::evict_first L2::evict_normal L2::evict_unchanged");
                 t.expect(&[Ty::B64])?;
                 t.arities(1, 2)?;
                 let zero = self.constant(0, true);
@@ -96,13 +62,8 @@ impl Decoder<'_> {
                 self.push(Op::Vector(Vector::Mov64, [d, zero, 0, 0]));
             }
             "membar" | "fence" if t.take("proxy") => {
-                let proxy = t.need(&[
-                    ("alias", Proxy::Alias),
-                    ("async", Proxy::Async),
-                    ("async.global", Proxy::Async),
-                    ("async.shared::cta", Proxy::Async),
-                ])?;
-                t.skip(&["global", "shared::cta", "shared::cluster"]);
+                let proxy = t.need(&[("alias", Proxy::Alias), ("async", Proxy::Async)])?;
+                t.skip("global shared::cta shared::cluster");
                 self.push(Op::FenceProxy(proxy));
             }
             "membar" => {
@@ -111,7 +72,7 @@ impl Decoder<'_> {
                 self.push(Op::Fence(Sem::Sc, scope));
             }
             "fence" if t.take("mbarrier_init") => {
-                t.skip(&["release"]);
+                t.skip("release");
                 t.pick(SCOPES);
                 self.push(Op::FenceProxy(Proxy::MbarrierInit));
             }
@@ -215,7 +176,7 @@ impl Decoder<'_> {
         let sem = self.sem(t).unwrap_or(Sem::Relaxed);
         let scope = self.scope(t).unwrap_or(Scope::Gpu);
         let space = self.space(t);
-        let name = t.need(ATOMICS)?;
+        let name = t.word("add min max inc dec exch cas and or xor")?;
         let noftz = t.take("noftz");
         let ty = t.ty()?;
         // Halves have no form that flushes; what returns the old value is no reduction.

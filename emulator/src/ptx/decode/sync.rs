@@ -58,8 +58,7 @@ impl Decoder<'_> {
             }
             "redux" => {
                 t.require("sync")?;
-                let names = ["add", "min", "max", "and", "or", "xor"].map(|n| (n, n));
-                let name = t.need(&names)?;
+                let name = t.word("add min max and or xor")?;
                 let ty = t.expect(&[Ty::U32, Ty::S32, Ty::B32])?;
                 let Some(f) = atom_fn(name, ty) else {
                     return t.fail(format!("{name}.{ty:?}"), "operation that does not exist");
@@ -86,7 +85,7 @@ impl Decoder<'_> {
             }
             "griddepcontrol" => {
                 // Launches of a stream follow each other here, so there is nothing to wait for.
-                t.need(&[("wait", ()), ("launch_dependents", ())])?;
+                t.word("wait launch_dependents")?;
                 t.arity(0)?;
                 self.push(Op::Nop);
             }
@@ -103,8 +102,8 @@ impl Decoder<'_> {
     }
 
     fn barrier(&mut self, t: &mut Text<'_>) -> Res<()> {
-        t.skip(&["cta"]);
-        let kind = t.need(&[("sync", "sync"), ("arrive", "arrive"), ("red", "red")])?;
+        t.skip("cta");
+        let kind = t.word("sync arrive red")?;
         let aligned = t.take("aligned") || t.name == "bar";
         let reduction = if kind == "red" { Some(t.need(BarRed::NAMES)?) } else { None };
         // A reduction has its destination first and its input last.

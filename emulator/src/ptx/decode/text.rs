@@ -53,8 +53,16 @@ impl<'a> Text<'a> {
     }
 
     /// Consumes whichever of several modifiers are there.
-    pub(super) fn skip(&mut self, list: &[&str]) {
-        self.parts.retain(|p| !list.contains(p));
+    pub(super) fn skip(&mut self, words: &str) {
+        self.parts.retain(|p| words.split(' ').all(|w| w != *p));
+    }
+
+    /// Consumes the first of several words that is there; one must be.
+    pub(super) fn word(&mut self, words: &'static str) -> Res<&'static str> {
+        match words.split(' ').find(|w| self.take(w)) {
+            Some(word) => Ok(word),
+            None => self.fail(self.name, format!("needs {}", alternatives(words.split(' ')))),
+        }
     }
 
     /// Consumes the first of several that is there.

@@ -8,7 +8,7 @@ use super::{Decoder, Res};
 use crate::exec::float::{self, Exact, Round};
 use crate::exec::inst::*;
 use crate::exec::scalar::*;
-use crate::exec::vector::{Vector, dot};
+use crate::exec::vector::Vector;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -45,6 +45,9 @@ const INTS_32_64: &[Ty] = &[U32, U64, S32, S64];
 const BITS: &[Ty] = &[B16, B32, B64];
 const FLOATS: &[Ty] = &[F32, F64];
 const INTS_32: &[Ty] = &[U32, S32];
+
+/// The meaning of forms that are vectorised in all their types.
+const VECTORISED: LaneFn = |_, _| 0;
 
 /// The forms by name, those with more modifiers first.
 static ROWS: LazyLock<HashMap<&str, Vec<Row>>> = LazyLock::new(|| {
@@ -117,15 +120,7 @@ impl Rows {
         self.row("min", "", &[U16, U32, U64, S16, S64, U16x2], "TTT", |c, a| int(c, a, |x, y, _| x.min(y)));
         self.row("max", "", &[U16, U32, U64, S16, S64, U16x2], "TTT", |c, a| int(c, a, |x, y, _| x.max(y)));
         self.row("sad", "", INTS, "UTTU", |c, a| int(c, a, |x, y, z| z + (x - y).abs()));
-        self.row2("dp4a", "", INTS_32, INTS_32, "cccc", |c, a| {
-            let f = match (c.from, c.to) {
-                (S32, S32) => dot::<true, true>,
-                (S32, _) => dot::<true, false>,
-                (_, S32) => dot::<false, true>,
-                _ => dot::<false, false>,
-            };
-            u64::from(f(a[0] as u32, a[1] as u32, a[2] as u32))
-        });
+        self.row2("dp4a", "", INTS_32, INTS_32, "cccc", VECTORISED);
         self.row2("dp2a.lo", "", INTS_32, INTS_32, "cccc", |c, a| dp2a(a, (c.from, c.to), false));
         self.row2("dp2a.hi", "", INTS_32, INTS_32, "cccc", |c, a| dp2a(a, (c.from, c.to), true));
     }
@@ -138,8 +133,8 @@ impl Rows {
         self.row("cnot", "", BITS, "TT", |_, a| u64::from(a[0] == 0));
         self.row("shl", "", BITS, "TTc", |c, a| trunc(c.to, a[0].checked_shl(a[1] as u32).unwrap_or(0)));
         self.row("shr", "", &[B16, B32, B64, U16, U32, U64, S16, S32, S64], "TTc", shr);
-        self.row("shf.l.wrap", "", &[B32], "TTTc", |_, a| (a[1] << 32 | a[0]) << (a[2] & 31) >> 32);
-        self.row("shf.r.wrap", "", &[B32], "TTTc", |c, a| trunc(c.to, (a[1] << 32 | a[0]) >> (a[2] & 31)));
+        self.row("shf.l.wrap", "", &[B32], "TTTc", VECTORISED);
+        self.row("shf.r.wrap", "", &[B32], "TTTc", VECTORISED);
         self.row("shf.l.clamp", "", &[B32], "TTTc", |_, a| {
             (u128::from(a[1] << 32 | a[0]) << a[2].min(32)) as u64 >> 32
         });
@@ -156,14 +151,7 @@ impl Rows {
         self.row("bmsk.wrap", "", &[B32], "TTc", |_, a| bmsk(a[0] & 31, a[1] & 31));
         self.row("szext.clamp", "", INTS_32, "TTc", |c, a| szext(c, a[0], a[1].min(32)));
         self.row("szext.wrap", "", INTS_32, "TTc", |c, a| szext(c, a[0], a[1] & 31));
-        self.row("prmt", "", &[B32], "TTTc", |_, a| {
-            let byte = |i: usize| {
-                let s = a[2] >> (4 * i);
-                let v = (a[1] << 32 | a[0]) >> (8 * (s & 7)) & 0xff;
-                if s & 8 == 0 { v } else { 0xff * (v >> 7) }
-            };
-            (0..4).fold(0, |v, i| v | byte(i) << (8 * i))
-        });
+        self.row("prmt", "", &[B32], "TTTc", VECTORISED);
         self.row("prmt.f4e", "", &[B32], "TTTc", |_, a| prmt(a, |i, n| n + i));
         self.row("prmt.b4e", "", &[B32], "TTTc", |_, a| prmt(a, |i, n| (n + 8 - i) % 8));
         self.row("prmt.rc8", "", &[B32], "TTTc", |_, a| prmt(a, |_, n| n));
@@ -259,7 +247,7 @@ impl Decoder<'_> {
             let of_type = rows.iter().filter(|r| r.types.contains(&ty)).flat_map(Row::modifiers);
             return t.fail(t.name, format!("needs {}", alternatives(of_type)));
         };
-        t.skip(&row.modifiers().collect::<Vec<_>>());
+        t.parts.retain(|p| row.modifiers().all(|m| m != *p));
         let mut c = Ctl::new(t.ty()?);
         let second = if row.second.is_empty() { ty } else { t.expect(row.second)? };
         let round = if row.allows("rn") { t.take("rn").then_some(Round::Near) } else { None };
