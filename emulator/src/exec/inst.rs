@@ -125,32 +125,17 @@ pub(crate) struct LaneOp {
     pub(crate) approximate: bool,
 }
 
-/// Memory ordering of an access.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Sem {
-    /// Ordinary.
-    Weak,
-    /// `.volatile`: as relaxed at system scope.
-    Volatile,
-    /// `.relaxed`
-    Relaxed,
-    /// `.acquire`
-    Acquire,
-    /// `.release`
-    Release,
-    /// `.acq_rel`
-    AcqRel,
-    /// `fence.sc`
-    Sc,
+named! {
+    /// Memory ordering of an access, from the weakest; `.volatile` is relaxed at system scope, only fences are `.sc`.
+    Sem {
+        Weak = "weak", Volatile = "volatile", Relaxed = "relaxed", Acquire = "acquire", Release = "release",
+        AcqRel = "acq_rel", Sc = "sc",
+    }
 }
 
-/// Scope of an access.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Scope {
-    Cta,
-    Cluster,
-    Gpu,
-    Sys,
+named! {
+    /// Scope of an access.
+    Scope { Cta = "cta", Cluster = "cluster", Gpu = "gpu", Sys = "sys" }
 }
 
 /// State space of a decoded access.

@@ -24,19 +24,6 @@ const SPACES: &[(&str, Space)] = &[
     ("param::func", Space::Param),
 ];
 
-const SCOPES: &[(&str, Scope)] =
-    &[("cta", Scope::Cta), ("cluster", Scope::Cluster), ("gpu", Scope::Gpu), ("sys", Scope::Sys)];
-
-const SEMS: &[(&str, Sem)] = &[
-    ("relaxed", Sem::Relaxed),
-    ("acquire", Sem::Acquire),
-    ("release", Sem::Release),
-    ("acq_rel", Sem::AcqRel),
-    ("weak", Sem::Weak),
-    ("volatile", Sem::Volatile),
-    ("sc", Sem::Sc),
-];
-
 impl Decoder<'_> {
     pub(super) fn memory(&mut self, t: &mut Text<'_>) -> Res<bool> {
         let name = t.name;
@@ -73,15 +60,15 @@ impl Decoder<'_> {
             }
             "fence" if t.take("mbarrier_init") => {
                 t.skip("release");
-                t.pick(SCOPES);
+                t.pick(Scope::NAMES);
                 self.push(Op::FenceProxy(Proxy::MbarrierInit));
             }
             "fence" => {
-                let sem = t.pick(SEMS).unwrap_or(Sem::AcqRel);
+                let sem = t.pick(Sem::NAMES).unwrap_or(Sem::AcqRel);
                 if matches!(sem, Sem::Relaxed | Sem::Weak | Sem::Volatile) {
                     return t.fail(t.name, "ordering that a fence does not have");
                 }
-                let scope = t.need(SCOPES)?;
+                let scope = t.need(Scope::NAMES)?;
                 t.arity(0)?;
                 self.push(Op::Fence(sem, scope));
             }
@@ -91,11 +78,11 @@ impl Decoder<'_> {
     }
 
     pub(super) fn scope(&self, t: &mut Text<'_>) -> Option<Scope> {
-        t.pick(SCOPES)
+        t.pick(Scope::NAMES)
     }
 
     pub(super) fn sem(&self, t: &mut Text<'_>) -> Option<Sem> {
-        t.pick(SEMS)
+        t.pick(Sem::NAMES)
     }
 
     pub(super) fn space(&self, t: &mut Text<'_>) -> Space {
@@ -179,10 +166,13 @@ impl Decoder<'_> {
         let name = t.word("add min max inc dec exch cas and or xor")?;
         let noftz = t.take("noftz");
         let ty = t.ty()?;
+        if matches!(sem, Sem::Weak | Sem::Volatile | Sem::Sc) {
+            return t.fail(t.opcode, "an atomic is .relaxed, .acquire, .release or .acq_rel");
+        }
         // Halves have no form that flushes; what returns the old value is no reduction.
         let possible =
             (noftz || ty.element().bytes() != 2 || name == "cas") && (returns || !matches!(name, "exch" | "cas"));
-        let Some(f) = atom_fn(name, ty).filter(|_| possible && sem != Sem::Weak && sem != Sem::Volatile) else {
+        let Some(f) = atom_fn(name, ty).filter(|_| possible) else {
             return t.fail(format!("{name}.{ty:?}"), "atomic operation that does not exist");
         };
         let at = usize::from(returns);
