@@ -24,7 +24,8 @@ struct Row {
     /// Destination, then sources. `T` is the instruction's type, `S` its second one, `W` an integer twice as wide, `U`
     /// the unsigned integer of its size, `c` a count of 32 bits, `p` a predicate.
     operands: &'static str,
-    f: LaneFn,
+    /// What it does; nothing for one that is vectorised in all its types.
+    f: Option<LaneFn>,
     /// `f` leaves the rounding of its result to the interpreter.
     approximate: bool,
 }
@@ -45,9 +46,6 @@ const INTS_32_64: &[Ty] = &[U32, U64, S32, S64];
 const BITS: &[Ty] = &[B16, B32, B64];
 const FLOATS: &[Ty] = &[F32, F64];
 const INTS_32: &[Ty] = &[U32, S32];
-
-/// The meaning of forms that are vectorised in all their types.
-const VECTORISED: LaneFn = |_, _| 0;
 
 /// The forms by name, those with more modifiers first.
 static ROWS: LazyLock<HashMap<&str, Vec<Row>>> = LazyLock::new(|| {
@@ -74,21 +72,23 @@ impl Rows {
         operands: &'static str,
         f: LaneFn,
     ) {
-        self.row2(name, flags, types, &[], operands, f);
+        self.push(Row { name, flags, types, second: &[], operands, f: Some(f), approximate: false });
     }
 
     /// With a second type.
     fn row2(
         &mut self,
         name: &'static str,
-        flags: &'static str,
         types: &'static [Ty],
         second: &'static [Ty],
         operands: &'static str,
-        f: LaneFn,
+        f: Option<LaneFn>,
     ) {
-        let head = name.split('.').next().unwrap_or(name);
-        let row = Row { name, flags, types, second, operands, f, approximate: false };
+        self.push(Row { name, flags: "", types, second, operands, f, approximate: false });
+    }
+
+    fn push(&mut self, row: Row) {
+        let head = row.name.split('.').next().unwrap_or(row.name);
         self.0.entry(head).or_default().push(row);
     }
 
@@ -120,9 +120,9 @@ impl Rows {
         self.row("min", "", &[U16, U32, U64, S16, S64, U16x2], "TTT", |c, a| int(c, a, |x, y, _| x.min(y)));
         self.row("max", "", &[U16, U32, U64, S16, S64, U16x2], "TTT", |c, a| int(c, a, |x, y, _| x.max(y)));
         self.row("sad", "", INTS, "UTTU", |c, a| int(c, a, |x, y, z| z + (x - y).abs()));
-        self.row2("dp4a", "", INTS_32, INTS_32, "cccc", VECTORISED);
-        self.row2("dp2a.lo", "", INTS_32, INTS_32, "cccc", |c, a| dp2a(a, (c.from, c.to), false));
-        self.row2("dp2a.hi", "", INTS_32, INTS_32, "cccc", |c, a| dp2a(a, (c.from, c.to), true));
+        self.row2("dp4a", INTS_32, INTS_32, "cccc", None);
+        self.row2("dp2a.lo", INTS_32, INTS_32, "cccc", Some(|c, a| dp2a(a, (c.from, c.to), false)));
+        self.row2("dp2a.hi", INTS_32, INTS_32, "cccc", Some(|c, a| dp2a(a, (c.from, c.to), true)));
     }
 
     fn bits(&mut self) {
@@ -133,8 +133,8 @@ impl Rows {
         self.row("cnot", "", BITS, "TT", |_, a| u64::from(a[0] == 0));
         self.row("shl", "", BITS, "TTc", |c, a| trunc(c.to, a[0].checked_shl(a[1] as u32).unwrap_or(0)));
         self.row("shr", "", &[B16, B32, B64, U16, U32, U64, S16, S32, S64], "TTc", shr);
-        self.row("shf.l.wrap", "", &[B32], "TTTc", VECTORISED);
-        self.row("shf.r.wrap", "", &[B32], "TTTc", VECTORISED);
+        self.row2("shf.l.wrap", &[B32], &[], "TTTc", None);
+        self.row2("shf.r.wrap", &[B32], &[], "TTTc", None);
         self.row("shf.l.clamp", "", &[B32], "TTTc", |_, a| {
             (u128::from(a[1] << 32 | a[0]) << a[2].min(32)) as u64 >> 32
         });
@@ -151,7 +151,7 @@ impl Rows {
         self.row("bmsk.wrap", "", &[B32], "TTc", |_, a| bmsk(a[0] & 31, a[1] & 31));
         self.row("szext.clamp", "", INTS_32, "TTc", |c, a| szext(c, a[0], a[1].min(32)));
         self.row("szext.wrap", "", INTS_32, "TTc", |c, a| szext(c, a[0], a[1] & 31));
-        self.row("prmt", "", &[B32], "TTTc", VECTORISED);
+        self.row2("prmt", &[B32], &[], "TTTc", None);
         self.row("prmt.f4e", "", &[B32], "TTTc", |_, a| prmt(a, |i, n| n + i));
         self.row("prmt.b4e", "", &[B32], "TTTc", |_, a| prmt(a, |i, n| (n + 8 - i) % 8));
         self.row("prmt.rc8", "", &[B32], "TTTc", |_, a| prmt(a, |_, n| n));
@@ -159,7 +159,8 @@ impl Rows {
         self.row("prmt.ecr", "", &[B32], "TTTc", |_, a| prmt(a, |i, n| i.min(n)));
         self.row("prmt.rc16", "", &[B32], "TTTc", |_, a| prmt(a, |i, n| (n & 1) * 2 + i % 2));
         let any = &[B16, B32, B64, U16, U32, U64, S16, S32, S64, F16, BF16, F32, F64];
-        self.row2("slct", "ftz", any, &[S32, F32], "TTTS", slct);
+        let (flags, second, operands) = ("ftz", &[S32, F32], "TTTS");
+        self.push(Row { name: "slct", flags, types: any, second, operands, f: Some(slct), approximate: false });
     }
 
     fn floats(&mut self) {
@@ -223,56 +224,61 @@ impl Rows {
 
     /// An approximate function of f32.
     fn approximate(&mut self, name: &'static str, flags: &'static str, operands: &'static str, f: LaneFn) {
-        self.row(name, flags, &[F32], operands, f);
-        if let Some(row) = name.split('.').next().and_then(|head| self.0.get_mut(head)?.last_mut()) {
-            row.approximate = true;
-        }
+        self.push(Row { name, flags, types: &[F32], second: &[], operands, f: Some(f), approximate: true });
     }
+}
+
+/// The form that an instruction has, and its type; its modifiers are consumed.
+fn form(t: &mut Text<'_>) -> Res<Option<(&'static Row, Ty)>> {
+    let types = t.types();
+    // Predicate logic and carries are not of this kind.
+    let Some(rows) = ROWS.get(t.name).filter(|_| !t.has("cc") && types.first() != Some(&Pred)) else {
+        return Ok(None);
+    };
+    let Some(&ty) = types.first() else { return t.ty().map(|_| None) };
+    let named: Vec<&Row> = rows.iter().filter(|r| r.modifiers().all(|m| t.has(m))).collect();
+    match named.iter().find(|r| r.types.contains(&ty)) {
+        Some(row) => {
+            t.parts.retain(|p| row.modifiers().all(|m| m != *p));
+            Ok(Some((row, t.ty()?)))
+        }
+        None if named.is_empty() => t.fail(t.name, format!("needs {}", alternatives(others(rows, ty)))),
+        None => t.wrong(ty),
+    }
+}
+
+/// Modifiers of the forms that a type has.
+fn others(rows: &'static [Row], ty: Ty) -> impl Iterator<Item = &'static str> {
+    rows.iter().filter(move |r| r.types.contains(&ty)).flat_map(Row::modifiers)
+}
+
+/// Consumes the modifiers that a form may have.
+fn modifiers(row: &'static Row, t: &mut Text<'_>, ty: Ty) -> Res<Ctl> {
+    let mut c = Ctl::new(ty);
+    let near = row.allows("rn") && t.take("rn");
+    let round = if row.flags.starts_with("rnd") { t.round() } else { near.then_some(Round::Near) };
+    if row.allows("rnd!") && round.is_none() {
+        let others = others(&ROWS[t.name], ty);
+        return t.fail(t.name, format!("needs {}", alternatives(["rn", "rz", "rm", "rp"].into_iter().chain(others))));
+    }
+    c.round = round.unwrap_or(Round::Near);
+    let mut flag = |name| row.allows(name) && t.take(name);
+    (c.ftz, c.sat, c.relu, c.nan) = (flag("ftz"), flag("sat"), flag("relu"), flag("NaN"));
+    c.xorsign = flag("xorsign") && t.take("abs");
+    Ok(c)
 }
 
 impl Decoder<'_> {
     /// Decodes an instruction of the table.
     pub(super) fn value(&mut self, t: &mut Text<'_>) -> Res<bool> {
-        let types = t.types();
-        // Predicate logic and carries are not of this kind.
-        let Some(rows) = ROWS.get(t.name).filter(|_| !t.has("cc") && types.first() != Some(&Pred)) else {
-            return Ok(false);
-        };
-        let forms: Vec<&Row> = rows.iter().filter(|r| r.modifiers().all(|m| t.has(m))).collect();
-        let Some(&ty) = types.first() else { return t.ty().map(|_| true) };
-        let Some(row) = forms.iter().find(|r| r.types.contains(&ty)) else {
-            if !forms.is_empty() {
-                return t.wrong(ty);
-            }
-            let of_type = rows.iter().filter(|r| r.types.contains(&ty)).flat_map(Row::modifiers);
-            return t.fail(t.name, format!("needs {}", alternatives(of_type)));
-        };
-        t.parts.retain(|p| row.modifiers().all(|m| m != *p));
-        let mut c = Ctl::new(t.ty()?);
+        let Some((row, ty)) = form(t)? else { return Ok(false) };
         let second = if row.second.is_empty() { ty } else { t.expect(row.second)? };
-        let round = if row.allows("rn") { t.take("rn").then_some(Round::Near) } else { None };
-        let round = if row.flags.starts_with("rnd") { t.round() } else { round };
-        if row.allows("rnd!") && round.is_none() {
-            let others = rows.iter().filter(|r| r.types.contains(&ty)).flat_map(Row::modifiers);
-            let others = alternatives(["rn", "rz", "rm", "rp"].into_iter().chain(others));
-            return t.fail(t.name, format!("needs {others}"));
-        }
-        c.round = round.unwrap_or(Round::Near);
-        let mut flag = |name| row.allows(name) && t.take(name);
-        (c.ftz, c.sat, c.relu, c.nan) = (flag("ftz"), flag("sat"), flag("relu"), flag("NaN"));
-        c.xorsign = flag("xorsign") && t.take("abs");
-        let plain = c.round == Round::Near && !(c.sat || c.relu || c.nan || c.xorsign);
-        c.sat |= row.modifiers().any(|m| m == "sat");
+        let mut c = modifiers(row, t, ty)?;
         let kinds: Vec<Ty> = row.operands.chars().map(|k| operand(k, ty, second)).collect();
-        (c.from, c.to) = match (row.second.is_empty(), row.name) {
-            (true, _) => (ty, kinds[0]),
-            (false, "slct") => (second, ty),
-            _ => (ty, second),
-        };
         t.arity(kinds.len())?;
         let name = if row.second.is_empty() { row.name } else { t.opcode };
         let vector = if c.ftz { Vector::select(&format!("{name}.ftz"), ty) } else { Vector::select(name, ty) };
-        if let Some(vector) = vector.filter(|_| plain) {
+        if let Some(vector) = vector.filter(|_| c.round == Round::Near && !(c.sat || c.relu || c.nan || c.xorsign)) {
             let mut r = [0; 4];
             for (r, (arg, ty)) in r[1..].iter_mut().zip(t.args[1..].iter().zip(&kinds[1..])) {
                 *r = self.src(arg, *ty)?;
@@ -281,12 +287,19 @@ impl Decoder<'_> {
             self.push(Op::Vector(vector, r));
             return Ok(true);
         }
+        let Some(f) = row.f else { return t.wrong(ty) };
+        c.sat |= row.modifiers().any(|m| m == "sat");
+        (c.from, c.to) = match (row.second.is_empty(), row.name) {
+            (true, _) => (ty, kinds[0]),
+            (false, "slct") => (second, ty),
+            _ => (ty, second),
+        };
         let src = self.sources(t, &kinds[1..])?;
         let d = match kinds[0] {
             Pred => Dst::Truth(Truth::plain(self.pred_dst(&t.args[0])?)),
             ty => Dst::Reg(self.dst(&t.args[0], ty)?, width(ty)),
         };
-        self.push(Op::Lane(Box::new(LaneOp { f: row.f, ctl: c, d, src, approximate: row.approximate })));
+        self.push(Op::Lane(Box::new(LaneOp { f, ctl: c, d, src, approximate: row.approximate })));
         Ok(true)
     }
 
