@@ -2,11 +2,13 @@
 
 use crate::checks::Checks;
 use crate::checks::counters::Counters;
+use crate::checks::order::Operation;
 pub use crate::exec::fault::{Fault, FaultKind};
 use crate::exec::{LaunchCx, scheduler};
 use crate::memory::Memory;
 use crate::ptx::Module;
 use crate::watch::{Unwatched, Watch};
+use std::sync::Arc;
 
 /// A kernel launch.
 #[derive(Debug, Clone)]
@@ -109,7 +111,11 @@ const MAX_THREADS: u64 = 1024;
 #[allow(clippy::result_large_err)]
 /// Runs a launch to its end on the caller's thread and `config.threads - 1` others.
 pub fn run(launch: &Launch<'_>, memory: &Memory, config: &ExecConfig) -> Result<Report, Fault> {
-    run_watched(launch, memory, config, &Unwatched)
+    let (track, place) = memory.witness().direct();
+    let op = Operation::new(format!("kernel {}", launch.kernel), place);
+    let result = run_watched(launch, memory, config, &Unwatched, op);
+    memory.witness().direct_over(track);
+    result
 }
 
 /// Runs a launch that `watch` may end.
@@ -118,6 +124,7 @@ pub(crate) fn run_watched(
     memory: &Memory,
     config: &ExecConfig,
     watch: &dyn Watch,
+    op: Operation,
 ) -> Result<Report, Fault> {
     let refuse = |kind, message: String| Fault {
         kind,
@@ -192,11 +199,14 @@ pub(crate) fn run_watched(
         warps: (threads as u32).div_ceil(32),
         shared: shared as u32,
         params,
-        checks: crate::checks::LaunchChecks::new(),
+        op: Arc::new(op),
         watched: config.counters || config.checks.racecheck || config.checks.initcheck,
-        free: !code.takes_turns || blocks == 1,
+        free: !code.takes_turns || blocks == 1 && !watch.tells_polling(),
     };
-    let outcome = scheduler::run(&cx).map_err(|f| *f)?;
+    memory.witness().begin(&cx.op);
+    let outcome = scheduler::run(&cx);
+    cx.op.finish();
+    let outcome = outcome.map_err(|f| *f)?;
     Ok(Report {
         warp_instructions: outcome.steps,
         counters: config.counters.then(|| Counters::new(&cx, &outcome.counts)),

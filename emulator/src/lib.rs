@@ -54,8 +54,8 @@
 //! ```
 //!
 //! What C has no functions for is on the Rust side: [`last_fault`] explains a fault, [`reports`] counts what launches
-//! did, [`leaks`] lists what was not given back, [`inject`] makes a call fail. [`run`] executes a launch without any
-//! driver around it.
+//! did, [`leaks`] lists what was not given back, [`inject`] makes a call fail, [`host`] lets the host's own accesses be
+//! checked. [`run`] executes a launch without any driver around it.
 
 // A fault ends its launch: that it is large costs nothing.
 #![allow(clippy::result_large_err)]
@@ -63,6 +63,7 @@
 mod checks;
 mod device;
 mod exec;
+pub mod host;
 mod launch;
 mod memory;
 mod ptx;

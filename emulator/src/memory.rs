@@ -4,6 +4,10 @@
 //! a host that polls mapped memory, may race without undefined behaviour. The table of allocations is replaced, never
 //! changed: a running kernel keeps the one it has until its next look.
 
+use crate::checks::GlobalShadow;
+use crate::checks::order::Operation;
+use crate::checks::witness::{Witness, operation_fault};
+use crate::exec::access::Access;
 use std::alloc::{Layout, alloc, dealloc};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -177,6 +181,7 @@ pub struct Memory {
     inner: Mutex<Inner>,
     table: RwLock<Arc<Table>>,
     version: AtomicU64,
+    witness: Mutex<Witness>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -191,7 +196,43 @@ impl Memory {
             inner: Mutex::new(Inner { next: GLOBAL_BASE, used: 0 }),
             table: RwLock::default(),
             version: AtomicU64::new(0),
+            witness: Mutex::default(),
         }
+    }
+
+    /// A copy or fill is about to touch a range: compares it with what is not ordered before it.
+    pub(crate) fn touched(
+        &self,
+        op: &Arc<Operation>,
+        address: u64,
+        bytes: u64,
+        write: bool,
+    ) -> Result<(), Box<crate::Fault>> {
+        let Ok((a, offset)) = self.range(address, bytes) else { return Ok(()) };
+        let shadow = a.shadow.get_or_init(|| GlobalShadow::new(a.size));
+        match shadow.range(op, offset, offset + bytes, write) {
+            Some(found) => Err(Box::new(operation_fault(op, &found, write, "device", a.base))),
+            None => Ok(()),
+        }
+    }
+
+    /// The host accesses a word: checked and done while no launch synchronises.
+    pub(crate) fn host_access<T>(
+        &self,
+        address: u64,
+        access: &Access,
+        run: impl FnOnce() -> T,
+    ) -> Result<T, crate::Fault> {
+        let mut witness = self.witness();
+        if let Ok((a, offset)) = self.range(address, u64::from(access.bytes)) {
+            witness.host_access(&a, offset, access).map_err(|f| *f)?;
+        }
+        Ok(run())
+    }
+
+    /// What the race check knows of this memory.
+    pub(crate) fn witness(&self) -> MutexGuard<'_, Witness> {
+        lock(&self.witness)
     }
 
     pub(crate) fn table(&self) -> Arc<Table> {

@@ -3,7 +3,9 @@
 mod driver_support;
 
 use driver_support::{Arg, Device, LaunchAttribute, LaunchConfig, NON_BLOCKING, made, ok, pointers};
-use kiln_emulator::{Call, Code, DeviceConfig, FaultInjection, FaultKind, Leak, inject, last_fault, leaks, reports};
+use kiln_emulator::{
+    Call, Checks, Code, DeviceConfig, FaultInjection, FaultKind, Leak, inject, last_fault, leaks, reports,
+};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
@@ -68,6 +70,20 @@ POLL:
     @%p1 bra POLL;
     add.u32 %r2, %r1, 1;
     st.release.sys.global.u32 [%rd1+4], %r2;
+    ret;
+}
+";
+
+/// Sets `word[0]`.
+const SET: &str = r"
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry set(.param .u64 words)
+{
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [words];
+    st.release.sys.global.u32 [%rd1], 1;
     ret;
 }
 ";
@@ -360,8 +376,7 @@ fn mapped_memory_is_seen_while_a_kernel_runs() {
 #[test]
 fn waiting_behind_a_kernel_that_waits_for_the_host_is_a_deadlock() {
     for blocks in [1, 2] {
-        let config = DeviceConfig { deadlock_after: Duration::from_millis(300), ..DeviceConfig::default() };
-        let device = Device::new(config);
+        let device = Device::new(DeviceConfig { deadlock_steps: 20_000, ..DeviceConfig::default() });
         let stream = device.stream(NON_BLOCKING);
         let (_, address) = device.mapped(2);
         let other = device.alloc(16);
@@ -372,31 +387,86 @@ fn waiting_behind_a_kernel_that_waits_for_the_host_is_a_deadlock() {
         let fault = last_fault(device.ordinal).unwrap();
         assert_eq!(fault.kind, FaultKind::Deadlock);
         assert!(fault.message.contains("cuMemFree"), "{fault}");
+        let polled =
+            format!("polls the word at {address:#x}, which holds 0x0, at ld.acquire.sys.global.u32 (PTX line 12)");
+        for block in 0..blocks {
+            let warp = format!("block ({block}, 0, 0) warp 0 lanes 00000001 {polled}");
+            assert!(fault.message.contains(&warp), "{fault}");
+        }
     }
 }
 
 #[test]
 fn a_host_that_takes_its_time_is_no_deadlock() {
-    let config = DeviceConfig { deadlock_after: Duration::from_millis(50), ..DeviceConfig::default() };
-    let device = Device::new(config);
+    let device = Device::new(DeviceConfig { deadlock_steps: 20_000, ..DeviceConfig::default() });
     let stream = device.stream(NON_BLOCKING);
     let (words, address) = device.mapped(2);
     let function = device.kernel(MAILBOX, "mailbox");
     ok(device.launch(function, 1, 1, stream, &[Arg::U64(address)]));
     std::thread::scope(|scope| {
-        // A second thread of the context is free to write, and does, long after.
+        // A second thread that has used the context is free to write, and does, long after.
         let device = &device;
+        let (used, uses) = std::sync::mpsc::channel();
         scope.spawn(move || {
             // SAFETY: a handle of this device.
-            ok(unsafe { (device.api.set_current)(device.context) });
+            unsafe {
+                ok((device.api.push)(device.context));
+                made(|out| (device.api.pop)(out));
+            }
+            used.send(()).unwrap();
             std::thread::sleep(Duration::from_millis(300));
             words[0].store(1, Ordering::Release);
         });
-        std::thread::sleep(Duration::from_millis(20));
+        uses.recv().unwrap();
         // SAFETY: a handle of this device.
         ok(unsafe { (device.api.stream_synchronize)(stream) });
     });
     assert_eq!(words[1].load(Ordering::Acquire), 2);
+}
+
+#[test]
+fn a_stream_that_can_still_change_something_is_no_deadlock() {
+    extern "C" fn slow(_: *mut c_void) {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    for stuck in [false, true] {
+        let device = Device::new(DeviceConfig { deadlock_steps: 20_000, ..DeviceConfig::default() });
+        let (stream, other) = (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
+        let words = device.upload(&[0u32; 2]);
+        let function = device.kernel(MAILBOX, "mailbox");
+        let set = device.kernel(SET, "set");
+        let event = device.event();
+        // SAFETY: handles and addresses of this device.
+        unsafe {
+            ok(device.launch(function, 1, 1, stream, &[Arg::U64(words)]));
+            ok((device.api.event_record)(event, stream));
+            ok((device.api.launch_host)(other, Some(slow), null_mut()));
+            // The kernel that sets the flag is behind a slow function, or behind the kernel that waits for it.
+            if stuck {
+                ok((device.api.stream_wait)(other, event, 0));
+            }
+            ok(device.launch(set, 1, 1, other, &[Arg::U64(words)]));
+            let expected = if stuck { Code::LAUNCH_TIMEOUT.raw() } else { 0 };
+            assert_eq!((device.api.stream_synchronize)(stream), expected);
+        }
+    }
+}
+
+#[test]
+fn a_kernel_that_computes_for_long_is_no_deadlock() {
+    // One strong access, so that blocks take turns, then a loop that nobody sees anything of.
+    let text = MAILBOX.replace("mailbox", "compute").replace(
+        "setp.eq.u32 %p1, %r1, 0;",
+        "mov.u32 %r2, 0; LOOP: add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 3000000; @%p1 bra LOOP; setp.eq.u32 %p1, %r2, 0;",
+    );
+    for blocks in [1, 2] {
+        let device =
+            Device::new(DeviceConfig { deadlock_steps: 20_000, checks: Checks::NONE, ..DeviceConfig::default() });
+        let words = device.upload(&[0u32; 2]);
+        let function = device.kernel(&text, "compute");
+        ok(device.launch(function, blocks, 1, 0, &[Arg::U64(words)]));
+        ok(device.synchronize());
+    }
 }
 
 #[test]

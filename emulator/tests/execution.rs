@@ -246,7 +246,37 @@ fn a_flag_that_nobody_sets_is_a_deadlock_with_positions() {
     let (slots, counter, out) = (rig.u32s(&[0; 4]), rig.u32s(&[0]), rig.u32s(&[0; 4]));
     let f = rig.launch("neighbours", 4, 64, &[slots, counter, out]).unwrap_err();
     assert_eq!(f.kind, FaultKind::Deadlock);
-    assert!(f.message.contains("block (3, 0, 0)") && f.message.contains("barrier 0 (32 of 64"), "{f}");
+    for block in 0..4 {
+        let polls =
+            format!("block ({block}, 0, 0) warp 0 lanes 00000001 polls the word at {counter:#x}, which holds 0x4,");
+        assert!(f.message.contains(&polls), "{f}");
+        let waits = format!(
+            "block ({block}, 0, 0) warp 1 lanes ffffffff waits at barrier 0 (32 of 64 threads arrived; not there: warps 0)"
+        );
+        assert!(f.message.contains(&waits), "{f}");
+    }
+}
+
+#[test]
+fn a_deadlock_names_the_mbarrier_and_the_lanes_that_are_missing() {
+    let text = ptx(
+        90,
+        ".visible .entry k() { .reg .pred %p<3>; .reg .b32 %r<4>; .reg .b64 %rd<3>; .shared .align 8 .b64 full;
+         mov.u32 %r1, %tid.x; mov.u32 %r2, full; setp.ne.u32 %p1, %r1, 0;
+         @!%p1 mbarrier.init.shared.b64 [%r2], 3; bar.sync 0; @%p1 bra WAIT; mbarrier.arrive.shared.b64 %rd1, [%r2];
+         bra LAST;
+         WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r2], 0; @!%p2 bra WAIT;
+         LAST: bar.warp.sync -1; // kernels/stuck.rs:31
+         ret; }",
+    );
+    let mut rig = Rig::new(&text);
+    rig.config.livelock_rounds = Some(100);
+    let f = rig.launch("k", 1, 32, &[]).unwrap_err();
+    assert_eq!(f.kind, FaultKind::Deadlock, "{f}");
+    let mbarrier = "lanes fffffffe waits for the mbarrier at 0x0 (phase 0, 2 arrivals and 0 bytes missing)";
+    assert!(f.message.contains(mbarrier), "{f}");
+    assert!(f.message.contains("lanes 00000001 waits for lanes fffffffe of its warp at bar.warp.sync"), "{f}");
+    assert!(f.message.contains("kernels/stuck.rs:31"), "{f}");
 }
 
 #[test]

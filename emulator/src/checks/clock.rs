@@ -48,13 +48,15 @@ impl Entry {
 }
 
 type Warps = Arc<Vec<Entry>>;
+/// A launch and one of its blocks.
+type Key = (u32, u32);
 
 /// What is known of every warp.
 #[derive(Debug, Clone)]
 pub(crate) struct Clocks {
     own: Warps,
-    /// Other blocks, in order.
-    foreign: Arc<Vec<(u32, Warps)>>,
+    /// Other blocks, by launch and number, in order.
+    foreign: Arc<Vec<(Key, Warps)>>,
 }
 
 fn join_warps(a: &mut Warps, b: &Warps) {
@@ -68,14 +70,14 @@ impl Clocks {
         Clocks { own: Arc::new(vec![Entry::default(); warps as usize]), foreign: Arc::default() }
     }
 
-    fn of(&self, me: u32, block: u32) -> Option<&Warps> {
+    fn of(&self, me: Key, block: Key) -> Option<&Warps> {
         if block == me {
             return Some(&self.own);
         }
         self.foreign.binary_search_by_key(&block, |f| f.0).ok().map(|i| &self.foreign[i].1)
     }
 
-    fn join_block(&mut self, me: u32, block: u32, warps: &Warps) {
+    fn join_block(&mut self, me: Key, block: Key, warps: &Warps) {
         if block == me {
             join_warps(&mut self.own, warps);
             return;
@@ -87,7 +89,7 @@ impl Clocks {
         }
     }
 
-    fn join(&mut self, me: u32, other: &Clocks, other_block: u32) {
+    fn join(&mut self, me: Key, other: &Clocks, other_block: Key) {
         self.join_block(me, other_block, &other.own);
         if me == other_block && Arc::ptr_eq(&self.foreign, &other.foreign) {
             return;
@@ -101,32 +103,60 @@ impl Clocks {
 /// What a thread knows.
 #[derive(Debug, Clone)]
 pub(crate) struct Vc {
-    block: u32,
+    block: Key,
     known: Clocks,
     /// Known, and made visible to the async proxy.
     proxied: Clocks,
+    /// The kernel before this one is known to be over.
+    pub(crate) waited: bool,
 }
 
 impl Vc {
     /// A thread that knows nothing.
-    pub(crate) fn new(block: u32, warps: u32) -> Vc {
-        Vc { block, known: Clocks::new(warps), proxied: Clocks::new(warps) }
+    pub(crate) fn new(block: Key, warps: u32) -> Vc {
+        Vc { block, known: Clocks::new(warps), proxied: Clocks::new(warps), waited: false }
     }
 
     /// Whether an access happened before.
     #[inline(always)]
     pub(crate) fn knows(&self, block: u32, warp: u32, lane: u32, clock: u32) -> bool {
-        let warps = if block == self.block { Some(&self.known.own) } else { self.known.of(self.block, block) };
-        warps.is_some_and(|w| w[warp as usize].knows(lane, clock))
+        if block == self.block.1 {
+            return self.known.own[warp as usize].knows(lane, clock);
+        }
+        self.knows_of(self.block.0, block, warp, lane, clock)
+    }
+
+    /// The same of any launch.
+    pub(crate) fn knows_of(&self, launch: u32, block: u32, warp: u32, lane: u32, clock: u32) -> bool {
+        self.known.of(self.block, (launch, block)).is_some_and(|w| w[warp as usize].knows(lane, clock))
+    }
+
+    /// Whether anything is known of a launch.
+    pub(crate) fn has_met(&self, launch: u32) -> bool {
+        self.known.foreign.iter().any(|f| f.0.0 == launch)
+    }
+
+    /// Forgets launches.
+    pub(crate) fn forget(&mut self, is_over: impl Fn(u32) -> bool) {
+        for clocks in [&mut self.known, &mut self.proxied] {
+            if clocks.foreign.iter().any(|f| is_over(f.0.0)) {
+                Arc::make_mut(&mut clocks.foreign).retain(|f| !is_over(f.0.0));
+            }
+        }
+    }
+
+    pub(crate) fn launch(&self) -> u32 {
+        self.block.0
     }
 
     /// Whether an access happened before and was made visible to the async proxy since.
     pub(crate) fn proxied(&self, block: u32, warp: u32, lane: u32, clock: u32) -> bool {
-        self.proxied.of(self.block, block).is_some_and(|w| w[warp as usize].knows(lane, clock))
+        self.proxied.of(self.block, (self.block.0, block)).is_some_and(|w| w[warp as usize].knows(lane, clock))
     }
 
     /// Learns all that another thread knows.
     pub(crate) fn join(&mut self, other: &Vc) {
+        self.waited |= other.waited && self.block.0 == other.block.0;
         self.known.join(self.block, &other.known, other.block);
         self.proxied.join(self.block, &other.proxied, other.block);
     }
@@ -148,7 +178,7 @@ mod tests {
 
     #[test]
     fn knowledge_passes_through_a_chain_of_blocks() {
-        let (mut a, mut b, mut c) = (Vc::new(1, 2), Vc::new(2, 2), Vc::new(3, 2));
+        let (mut a, mut b, mut c) = (Vc::new((9, 1), 2), Vc::new((9, 2), 2), Vc::new((9, 3), 2));
         a.raise(1, 1 << 4, u32::MAX, 7);
         b.join(&a);
         c.join(&b);

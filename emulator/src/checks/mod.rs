@@ -4,7 +4,11 @@
 
 mod clock;
 pub(crate) mod counters;
+pub(crate) mod order;
 mod race;
+mod shadow;
+mod sync;
+pub(crate) mod witness;
 
 use crate::exec::access::{Access, Places};
 use crate::exec::barrier::Barrier;
@@ -15,10 +19,13 @@ use crate::exec::lanes::Lanes;
 use crate::exec::warp::Warp;
 use crate::exec::{At, Cpu, Exec, LaunchCx};
 pub(crate) use clock::Vc;
-pub(crate) use race::GlobalShadow;
-use race::{Cell, Conflict, IN_FLIGHT, MAX_BLOCK, Record, SyncLocations, WarpClock};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use order::Operation;
+use race::{Cell, Conflict, IN_FLIGHT, LATEST, MAX_BLOCK, Record};
+pub(crate) use shadow::GlobalShadow;
+use shadow::{Between, Found, Touch};
+use std::sync::{Arc, MutexGuard};
+use sync::{SyncLocations, WarpClock};
+use witness::Witness;
 
 /// Which checks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,22 +53,11 @@ impl Default for Checks {
     }
 }
 
-/// Race-check state that all blocks of a launch share.
-#[derive(Debug)]
-pub(crate) struct LaunchChecks {
-    /// Tells this launch's records from those of earlier ones.
-    launch: u32,
-    /// Locations in global memory through which threads synchronise. Strong accesses take turns, so this is not
-    /// contended.
-    locations: Mutex<SyncLocations>,
-}
-
-impl LaunchChecks {
-    pub(crate) fn new() -> LaunchChecks {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let launch = NEXT.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff;
-        LaunchChecks { launch: launch.max(1), locations: Mutex::default() }
-    }
+/// Holds other launches and the host off while an access that may synchronise with them is checked and done.
+#[inline(always)]
+pub(crate) fn turn<'a>(cx: &LaunchCx<'a>, space: MemSpace, access: &Access) -> Option<MutexGuard<'a, Witness>> {
+    let global = matches!(space, MemSpace::Global | MemSpace::Generic);
+    (global && cx.config.checks.racecheck && race::strength(access) > 0).then(|| cx.memory.witness())
 }
 
 /// Check state of one block.
@@ -85,7 +81,9 @@ impl BlockChecks {
             return None;
         }
         let block = u32::try_from(linear).unwrap_or(MAX_BLOCK).min(MAX_BLOCK);
-        let vc = Arc::new(Vc::new(block, cx.warps));
+        let mut vc = Vc::new((cx.op.id, block), cx.warps);
+        cx.op.told_by_host().inspect(|host| vc.join(host));
+        let vc = Arc::new(vc);
         let words = cx.shared.div_ceil(4) as usize;
         Some(Box::new(BlockChecks {
             block,
@@ -139,7 +137,7 @@ pub(crate) fn knows(common: &Common, warp: u32, lane: usize, other: (u32, u32, u
 
 /// A warp's clock.
 pub(crate) fn clock(common: &Common, warp: u32) -> u32 {
-    common.checks.as_ref().map_or(0, |c| c.warps[warp as usize].clock)
+    common.checks.as_ref().map_or(0, |c| c.warps[warp as usize].clock.min(LATEST))
 }
 
 fn landed<'a>(
@@ -186,7 +184,7 @@ pub(crate) fn source_read(common: &mut Common, at: u64, bytes: u64, warp: u32, l
 
 /// A copy has arrived in device memory.
 pub(crate) fn landed_global(
-    launch: &LaunchChecks,
+    op: &Arc<Operation>,
     common: &Common,
     a: &crate::memory::Allocation,
     offset: u64,
@@ -197,8 +195,8 @@ pub(crate) fn landed_global(
     pc: u32,
 ) {
     if let (Some(c), Some(shadow)) = (&common.checks, a.shadow.get()) {
-        let cells = (offset..offset + bytes).step_by(4).map(|o| shadow.cell(o, launch.launch));
-        landed(c.block, warp, lane, clock, pc, true, cells);
+        let me = Record::new(c.block, warp, lane, 0, clock, pc).with_bytes(15).by_proxy();
+        (offset..offset + bytes).step_by(4).for_each(|o| shadow.with_cell(o, op, |cell| cell.landed(me)));
     }
 }
 
@@ -207,12 +205,12 @@ impl Cpu<'_> {
     pub(crate) fn check(
         &mut self,
         common: &mut Common,
-        warp: &Warp,
         space: MemSpace,
         places: &Places,
         m: u32,
         access: &Access,
         at: &At,
+        witness: Option<&mut Witness>,
     ) -> Exec<()> {
         if self.cx.config.counters {
             self.counters.access(at.pc, space, &places.addr, m, access);
@@ -265,26 +263,27 @@ impl Cpu<'_> {
             return Ok(());
         }
         let strength = race::strength(access);
-        let clock = if access.pending { IN_FLIGHT } else { checks.warps[at.warp as usize].clock };
+        let clock = if access.pending { IN_FLIGHT } else { checks.warps[at.warp as usize].clock.min(LATEST) };
         if strength > 0 {
             // Strong accesses synchronise before they are compared, so that an acquire orders what follows it.
-            let mut global;
-            let locations = if shared {
-                &mut checks.locations
-            } else {
-                global = self.cx.checks.locations.lock().unwrap_or_else(PoisonError::into_inner);
-                &mut *global
-            };
+            let op = &self.cx.op;
+            let wc = &mut checks.warps[at.warp as usize];
+            let mut rest = witness;
             for l in Lanes(m) {
                 for v in 0..access.count {
                     let a = places.addr[l] + u64::from(v * access.bytes);
-                    let location = locations.entry(a).or_default();
-                    checks.warps[at.warp as usize].strong(location, checks.block, at.warp, l as u32, access);
+                    match &mut rest {
+                        Some(w) => w.strong(op, wc, a, (checks.block, at.warp, l as u32), access),
+                        None => {
+                            let location = checks.locations.entry(a).or_default();
+                            wc.strong(location, (op.id, checks.block), at.warp, l as u32, access, |_| false);
+                        }
+                    }
                 }
             }
         }
         let shadow = allocation.map(|a| a.shadow.get_or_init(|| GlobalShadow::new(a.size)));
-        let launch = self.cx.checks.launch;
+        let op = &self.cx.op;
         let wc = &checks.warps[at.warp as usize];
         let me = Record::new(checks.block, at.warp, 0, strength, clock, at.pc);
         let me = if access.proxy { me.by_proxy() } else { me };
@@ -297,10 +296,21 @@ impl Cpu<'_> {
                 let me = me.with_bytes(cell_bytes(o, total));
                 let cell = match shadow {
                     None => &checks.cells[(o / 4) as usize],
-                    Some(s) => s.cell(o, launch),
+                    Some(s) => match s.cell(o, op.id) {
+                        Some(cell) => cell,
+                        None => {
+                            match s.touch(o, &Touch { op, me, access, vc }) {
+                                None => continue,
+                                Some(Found::Within(c)) => {
+                                    return Err(self.race(&c, access, base + o, shared, l, at));
+                                }
+                                Some(Found::Between(c)) => return Err(self.unordered(&c, access, base, l, at)),
+                            };
+                        }
+                    },
                 };
                 if let Some(c) = cell.access(me, access.write, access, vc) {
-                    return Err(self.race(&c, access, places.addr[l] + u64::from(4 * k), shared, warp, l, at));
+                    return Err(self.race(&c, access, base + o, shared, l, at));
                 }
             }
         }
@@ -308,16 +318,15 @@ impl Cpu<'_> {
     }
 
     #[cold]
-    fn race(
-        &self,
-        c: &Conflict,
-        access: &Access,
-        address: u64,
-        shared: bool,
-        _: &Warp,
-        lane: usize,
-        at: &At,
-    ) -> Box<Fault> {
+    fn unordered(&self, c: &Between, access: &Access, base: u64, lane: usize, at: &At) -> Box<Fault> {
+        let between = witness::operation_fault(&self.cx.op, c, access.write, "global", base);
+        let mut f = self.fault(between.kind, at, Some(lane), between.message);
+        f.address = between.address;
+        f
+    }
+
+    #[cold]
+    fn race(&self, c: &Conflict, access: &Access, address: u64, shared: bool, lane: usize, at: &At) -> Box<Fault> {
         let verb = |write: bool| if write { "write" } else { "read" };
         let old = c.earlier;
         let [gx, gy, _] = self.cx.launch.grid;
@@ -381,6 +390,17 @@ impl Cpu<'_> {
             }
             Proxy::MbarrierInit => w.fence(m, Scope::Cluster),
             Proxy::Alias => {}
+        }
+    }
+
+    /// Lanes have waited for the kernel before this one, or let the one after it begin.
+    pub(crate) fn grid_control(&mut self, common: &mut Common, warp: &Warp, waits: bool, m: u32) {
+        if !waits {
+            self.cx.op.trigger();
+        } else if let Some(c) = &mut common.checks {
+            for l in Lanes(m) {
+                Arc::make_mut(&mut c.warps[warp.id as usize].lanes[l].vc).waited = true;
+            }
         }
     }
 

@@ -7,9 +7,7 @@
 use super::clock::Vc;
 use crate::exec::access::Access;
 use crate::exec::inst::{Scope, Sem};
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One access, packed: block 16, warp 5, lane 5, strength 2, bytes 4, by the async proxy 1, clock 19, site 12.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +15,8 @@ pub(crate) struct Record(pub(crate) u64);
 
 /// The clock of a copy in flight: nobody can know it.
 pub(crate) const IN_FLIGHT: u32 = (1 << 19) - 1;
+/// Clocks from here on are not told apart: whoever synchronises that late knows of all such accesses.
+pub(crate) const LATEST: u32 = IN_FLIGHT - 1;
 /// Sites beyond are not told apart.
 const SITES: u32 = (1 << 12) - 1;
 /// Blocks beyond are not checked.
@@ -37,6 +37,10 @@ impl Record {
     pub(crate) fn with_bytes(self, mask: u32) -> Record {
         Record(self.0 & !(15 << 32) | u64::from(mask) << 32)
     }
+    /// An access by an operation that has no threads.
+    pub(crate) fn anonymous(bytes: u32) -> Record {
+        Record(0).with_bytes(bytes)
+    }
     /// Marks it as made by the async proxy.
     pub(crate) fn by_proxy(self) -> Record {
         Record(self.0 | 1 << 31)
@@ -56,10 +60,10 @@ impl Record {
     fn thread(self) -> u64 {
         self.0 >> 38
     }
-    fn strength(self) -> u32 {
+    pub(crate) fn strength(self) -> u32 {
         (self.0 >> 36) as u32 & 3
     }
-    fn bytes(self) -> u32 {
+    pub(crate) fn bytes(self) -> u32 {
         (self.0 >> 32) as u32 & 15
     }
     pub(crate) fn clock(self) -> u32 {
@@ -70,7 +74,7 @@ impl Record {
         let s = self.0 as u32 & SITES;
         (s != SITES).then_some(s)
     }
-    fn is_some(self) -> bool {
+    pub(crate) fn is_some(self) -> bool {
         self.0 & 15 << 32 != 0
     }
 }
@@ -155,6 +159,47 @@ impl Cell {
         None
     }
 
+    /// Nothing has happened.
+    pub(crate) const fn empty() -> Cell {
+        Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn clear(&self) {
+        self.write.store(0, Ordering::Relaxed);
+        self.read.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn last_write(&self) -> Record {
+        Record(self.write.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn last_read(&self) -> Record {
+        Record(self.read.load(Ordering::Relaxed))
+    }
+
+    /// Compares an access with this cell of another operation; if they conflict, whether the other one wrote.
+    pub(crate) fn foreign(&self, launch: u32, me: Record, write: bool, host: bool, vc: &Vc) -> Option<bool> {
+        let needed = if host { 3 } else { 2 };
+        let conflicts = |r: Record| {
+            r.is_some()
+                && r.bytes() & me.bytes() != 0
+                && r.strength().min(me.strength()) < needed
+                && !(r.clock() != IN_FLIGHT && vc.knows_of(launch, r.block(), r.warp(), r.lane(), r.clock()))
+        };
+        if conflicts(self.last_write()) {
+            return Some(true);
+        }
+        (write && conflicts(self.last_read())).then_some(false)
+    }
+
+    /// As `foreign`, for an access that knows of nothing.
+    pub(crate) fn touched(&self, bytes: u32, write: bool) -> Option<bool> {
+        if self.last_write().bytes() & bytes != 0 {
+            return Some(true);
+        }
+        (write && self.last_read().bytes() & bytes != 0).then_some(false)
+    }
+
     /// Replaces the read in flight of a copy's source.
     pub(crate) fn source_read(&self, me: Record) {
         if Record(self.read.load(Ordering::Relaxed)).clock() == IN_FLIGHT {
@@ -165,246 +210,5 @@ impl Cell {
     /// Replaces the last write, as when a copy lands.
     pub(crate) fn landed(&self, me: Record) {
         self.write.store(me.0, Ordering::Relaxed);
-    }
-}
-
-const PAGE: u64 = 4096;
-
-struct Page {
-    launch: AtomicU32,
-    cells: [Cell; PAGE as usize / 4],
-}
-
-/// Cells of one allocation, made page by page, forgotten at each launch.
-#[derive(Debug, Default)]
-pub(crate) struct GlobalShadow {
-    pages: Vec<AtomicPtr<Page>>,
-}
-
-impl GlobalShadow {
-    pub(crate) fn new(bytes: u64) -> GlobalShadow {
-        GlobalShadow { pages: (0..bytes.div_ceil(PAGE)).map(|_| AtomicPtr::default()).collect() }
-    }
-
-    /// The cell of an offset.
-    #[inline(always)]
-    pub(crate) fn cell(&self, offset: u64, launch: u32) -> &Cell {
-        let slot = &self.pages[(offset / PAGE) as usize];
-        let p = slot.load(Ordering::Acquire);
-        // SAFETY: a page is made once and lives as long as the shadow.
-        let page = match unsafe { p.as_ref() } {
-            Some(page) => page,
-            None => Self::make(slot),
-        };
-        if page.launch.load(Ordering::Acquire) != launch {
-            Self::clear(page, launch);
-        }
-        &page.cells[(offset % PAGE / 4) as usize]
-    }
-
-    #[cold]
-    fn make(slot: &AtomicPtr<Page>) -> &Page {
-        let page = Box::new(Page {
-            launch: AtomicU32::new(0),
-            cells: [const { Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) } }; 1024],
-        });
-        let new = Box::into_raw(page);
-        match slot.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: just made, and now owned by the shadow.
-            Ok(_) => unsafe { &*new },
-            Err(other) => {
-                // SAFETY: nobody else has seen it.
-                drop(unsafe { Box::from_raw(new) });
-                // SAFETY: made by another thread, owned by the shadow.
-                unsafe { &*other }
-            }
-        }
-    }
-
-    #[cold]
-    fn clear(page: &Page, launch: u32) {
-        const BUSY: u32 = u32::MAX;
-        loop {
-            let now = page.launch.load(Ordering::Acquire);
-            if now == launch {
-                return;
-            }
-            if now != BUSY && page.launch.compare_exchange(now, BUSY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                for c in &page.cells {
-                    c.write.store(0, Ordering::Relaxed);
-                    c.read.store(0, Ordering::Relaxed);
-                }
-                page.launch.store(launch, Ordering::Release);
-                return;
-            }
-            std::hint::spin_loop();
-        }
-    }
-}
-
-impl Drop for GlobalShadow {
-    fn drop(&mut self) {
-        for p in &mut self.pages {
-            let p = *p.get_mut();
-            if !p.is_null() {
-                // SAFETY: made by `make`, dropped once.
-                drop(unsafe { Box::from_raw(p) });
-            }
-        }
-    }
-}
-
-/// What a lane has learned and is ready to pass on.
-#[derive(Debug, Clone)]
-pub(crate) struct Lane {
-    pub(crate) vc: Arc<Vc>,
-    /// State at the last fence of any scope, and of gpu scope or wider: clock and knowledge.
-    released: [Option<(u32, Arc<Vc>)>; 2],
-    /// Read from strong locations since the last fence: for readers of any scope, of gpu scope or wider.
-    pending: Vec<(Arc<Vc>, bool)>,
-}
-
-/// The clocks of one warp.
-#[derive(Debug)]
-pub(crate) struct WarpClock {
-    pub(crate) clock: u32,
-    pub(crate) full: u32,
-    pub(crate) lanes: Vec<Lane>,
-}
-
-/// A location through which threads synchronise: what its value carries within a block, and further.
-#[derive(Debug, Default)]
-pub(crate) struct SyncLocation {
-    cta: Option<(u32, Arc<Vc>)>,
-    gpu: Option<Arc<Vc>>,
-}
-
-/// Locations by address.
-pub(crate) type SyncLocations = HashMap<u64, SyncLocation>;
-
-fn join_arc(a: &mut Arc<Vc>, b: &Arc<Vc>) {
-    if !Arc::ptr_eq(a, b) {
-        Arc::make_mut(a).join(b);
-    }
-}
-
-impl WarpClock {
-    pub(crate) fn new(vc: &Arc<Vc>, full: u32) -> WarpClock {
-        let lane = Lane { vc: vc.clone(), released: [None, None], pending: Vec::new() };
-        WarpClock { clock: 0, full, lanes: vec![lane; 32] }
-    }
-
-    /// What lanes know together, themselves included; their later accesses are not part of it.
-    pub(crate) fn gather(&mut self, warp: u32, mask: u32) -> Arc<Vc> {
-        let mut lanes = crate::exec::lanes::Lanes(mask);
-        let first = lanes.next().unwrap_or(0);
-        let mut vc = self.lanes[first].vc.clone();
-        for l in lanes {
-            let other = self.lanes[l].vc.clone();
-            join_arc(&mut vc, &other);
-        }
-        Arc::make_mut(&mut vc).raise(warp, mask, self.full, self.clock + 1);
-        self.clock += 1;
-        vc
-    }
-
-    /// Lanes learn something.
-    pub(crate) fn learn(&mut self, mask: u32, vc: &Arc<Vc>) {
-        let mut made: Option<(Arc<Vc>, Arc<Vc>)> = None;
-        for l in crate::exec::lanes::Lanes(mask) {
-            let lane = &mut self.lanes[l].vc;
-            // Lanes that knew the same know the same afterwards.
-            match &made {
-                Some((before, after)) if Arc::ptr_eq(before, lane) => *lane = after.clone(),
-                _ => {
-                    let before = lane.clone();
-                    join_arc(lane, vc);
-                    made = Some((before, lane.clone()));
-                }
-            }
-        }
-    }
-
-    /// Lanes know exactly this from now on; it includes what they knew.
-    pub(crate) fn adopt(&mut self, mask: u32, vc: &Arc<Vc>) {
-        crate::exec::lanes::Lanes(mask).for_each(|l| self.lanes[l].vc = vc.clone());
-    }
-
-    /// A fence: what was read before it is learned, what was done before it is released by later writes.
-    pub(crate) fn fence(&mut self, mask: u32, scope: Scope) {
-        let wide = scope >= Scope::Cluster;
-        for l in crate::exec::lanes::Lanes(mask) {
-            let lane = &mut self.lanes[l];
-            for (vc, needs_wide) in std::mem::take(&mut lane.pending) {
-                if wide || !needs_wide {
-                    join_arc(&mut lane.vc, &vc);
-                } else {
-                    lane.pending.push((vc, needs_wide));
-                }
-            }
-            let state = (self.clock, lane.vc.clone());
-            lane.released[0] = Some(state.clone());
-            if wide {
-                lane.released[1] = Some(state);
-            }
-        }
-        self.clock += 1;
-    }
-
-    /// What a lane's strong write carries: within its block, and further.
-    pub(crate) fn carried(&mut self, warp: u32, lane: u32, access: &Access) -> [Option<Arc<Vc>>; 2] {
-        let wide = access.scope >= Scope::Cluster;
-        if access.sem >= Sem::Release {
-            let vc = self.gather(warp, 1 << lane);
-            return [Some(vc.clone()), wide.then_some(vc)];
-        }
-        let full = self.full;
-        let state = |s: &Option<(u32, Arc<Vc>)>| {
-            s.as_ref().map(|(clock, vc)| {
-                let mut vc = vc.clone();
-                Arc::make_mut(&mut vc).raise(warp, 1 << lane, full, clock + 1);
-                vc
-            })
-        };
-        let released = &self.lanes[lane as usize].released;
-        [state(&released[0]), if wide { state(&released[1]) } else { None }]
-    }
-
-    /// A lane's strong access to a synchronising location.
-    pub(crate) fn strong(&mut self, at: &mut SyncLocation, block: u32, warp: u32, lane: u32, access: &Access) {
-        let wide = access.scope >= Scope::Cluster;
-        let reads = !access.write || access.atomic;
-        if reads {
-            let acquires = matches!(access.sem, Sem::Acquire | Sem::AcqRel);
-            let near = at.cta.as_ref().filter(|(b, _)| *b == block).map(|(_, vc)| vc.clone());
-            let far = at.gpu.clone().filter(|_| wide);
-            let lane = &mut self.lanes[lane as usize];
-            for (vc, needs_wide) in near.map(|v| (v, false)).into_iter().chain(far.map(|v| (v, true))) {
-                if acquires {
-                    join_arc(&mut lane.vc, &vc);
-                } else if !lane.pending.iter().any(|p| Arc::ptr_eq(&p.0, &vc)) {
-                    lane.pending.push((vc, needs_wide));
-                }
-            }
-        }
-        if access.write {
-            let [near, far] = self.carried(warp, lane, access);
-            if access.atomic {
-                // A read-modify-write continues what it read.
-                match (&mut at.cta, near) {
-                    (Some((b, vc)), Some(n)) if *b == block => join_arc(vc, &n),
-                    (slot, Some(n)) => *slot = Some((block, n)),
-                    _ => {}
-                }
-                match (&mut at.gpu, far) {
-                    (Some(vc), Some(f)) => join_arc(vc, &f),
-                    (slot, Some(f)) => *slot = Some(f),
-                    _ => {}
-                }
-            } else {
-                at.cta = near.map(|n| (block, n));
-                at.gpu = far;
-            }
-        }
     }
 }

@@ -49,9 +49,10 @@ pub struct DeviceConfig {
     /// A launch of more wall-clock time than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`, as under a display watchdog;
     /// also sets the attribute `KERNEL_EXEC_TIMEOUT`.
     pub launch_timeout: Option<Duration>,
-    /// How long a kernel may poll without effect, while every host thread that has the context current is blocked in a
-    /// driver call behind it, before that is reported as a deadlock.
-    pub deadlock_after: Duration,
+    /// Warp instructions that a kernel may spend on polling in vain, while every host thread that has used the context
+    /// is blocked in a driver call and no other work of the context can go on, before that is reported as a deadlock.
+    /// Time does not count, so that a loaded machine raises no alarm.
+    pub deadlock_steps: u64,
     /// Calls that fail on purpose.
     pub faults: Vec<FaultInjection>,
 }
@@ -105,7 +106,7 @@ impl Default for DeviceConfig {
             counters: false,
             step_limit: None,
             launch_timeout: None,
-            deadlock_after: Duration::from_secs(3),
+            deadlock_steps: 1_000_000,
             faults: Vec::new(),
         }
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::abi::{Handle, Outcome};
 use super::codes::Code;
@@ -40,12 +40,13 @@ pub(crate) struct State {
     threads: HashMap<ThreadId, HostThread>,
 }
 
-/// A host thread that has the context current or waits in it.
+/// A host thread that has had the context current, or waits in it.
 #[derive(Default)]
 struct HostThread {
-    current: usize,
-    /// The driver call it is blocked in, and since when.
-    blocked: Option<(&'static str, Instant)>,
+    /// It may come back, until it ends.
+    stays: bool,
+    /// The driver call it is blocked in.
+    blocked: Option<&'static str>,
 }
 
 impl Context {
@@ -92,12 +93,19 @@ impl Context {
         self.state().destroyed
     }
 
-    /// Blocks the calling thread until all of `tickets` are done; the context's sticky error if there is one by then.
+    /// Blocks the calling thread until all of `tickets` are done, and counts on it: what the host does next comes after
+    /// them. The context's sticky error if there is one by then.
     pub(crate) fn wait(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
+        let outcome = self.block(call, tickets);
+        self.memory.witness().host_waited(tickets.iter().map(|ticket| &*ticket.order));
+        outcome
+    }
+
+    fn block(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
         if !tickets.iter().all(Ticket::is_done) {
             let thread = std::thread::current().id();
             let mut state = self.state();
-            state.threads.entry(thread).or_default().blocked = Some((call, Instant::now()));
+            state.threads.entry(thread).or_default().blocked = Some(call);
             while !tickets.iter().all(Ticket::is_done) {
                 // A ticket of another context is not announced here, hence the limit.
                 state = self
@@ -108,7 +116,7 @@ impl Context {
             }
             if let Some(entry) = state.threads.get_mut(&thread) {
                 entry.blocked = None;
-                if entry.current == 0 {
+                if !entry.stays {
                     state.threads.remove(&thread);
                 }
             }
@@ -118,17 +126,34 @@ impl Context {
 
     /// Blocks until everything asked of the context so far is done, as calls that synchronise do.
     pub(crate) fn wait_for_all(&self, call: &'static str) -> Outcome {
-        let tickets: Vec<Ticket> = self.state().streams.values().map(Stream::last).collect();
+        let tickets = self.everything();
         self.wait(call, &tickets)
     }
 
-    /// The calls in which host threads are blocked, if there are any, and all that have the context current have been
-    /// for that long.
-    pub(crate) fn everybody_blocked(&self, long: Duration) -> Option<Vec<&'static str>> {
+    /// As `wait_for_all`, for calls that may synchronise but do not promise it.
+    pub(crate) fn drain(&self, call: &'static str) -> Outcome {
+        let tickets = self.everything();
+        self.block(call, &tickets)
+    }
+
+    fn everything(&self) -> Vec<Ticket> {
+        self.state().streams.values().map(Stream::last).collect()
+    }
+
+    /// Whether all of `tickets` are done; if so, the host counts on it.
+    pub(crate) fn is_over(&self, tickets: &[Ticket]) -> bool {
+        let over = tickets.iter().all(Ticket::is_done);
+        if over {
+            self.memory.witness().host_waited(tickets.iter().map(|ticket| &*ticket.order));
+        }
+        over
+    }
+
+    /// The calls in which host threads are blocked, if all that have used the context are, and no stream can go on.
+    pub(crate) fn stuck(&self) -> Option<Vec<&'static str>> {
         let state = self.state();
-        let blocked = state.threads.values().map(|thread| thread.blocked.filter(|(_, since)| since.elapsed() >= long));
-        let calls: Vec<_> = blocked.map(|blocked| blocked.map(|(call, _)| call)).collect::<Option<_>>()?;
-        (!calls.is_empty()).then_some(calls)
+        let calls: Vec<_> = state.threads.values().map(|thread| thread.blocked).collect::<Option<_>>()?;
+        (!calls.is_empty() && state.is_stuck()).then_some(calls)
     }
 
     /// Ends the context as the last release does: waits for its work, frees what is left, says what that was.
@@ -161,35 +186,22 @@ impl Context {
     }
 }
 
-/// The contexts that are current in this thread, the last one on top. The thread's id is kept beside them, since it
-/// cannot be asked for any more when the thread's own data is dropped.
+/// The contexts that are current in this thread, the last one on top, and all that ever were. The thread's id is kept
+/// beside them, since it cannot be asked for any more when the thread's own data is dropped.
 struct Stack {
     thread: Option<ThreadId>,
     handles: Vec<Handle>,
+    used: Vec<Handle>,
 }
 
 thread_local! {
-    static STACK: RefCell<Stack> = const { RefCell::new(Stack { thread: None, handles: Vec::new() }) };
+    static STACK: RefCell<Stack> = const { RefCell::new(Stack { thread: None, handles: Vec::new(), used: Vec::new() }) };
 }
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread {
-            for handle in self.handles.drain(..) {
-                count(handle, thread, false);
-            }
-        }
-    }
-}
-
-/// Notes in the context that it became current in a thread once more or once less.
-fn count(handle: Handle, thread: ThreadId, more: bool) {
-    if let Ok(context) = handles::context(handle) {
-        let mut state = context.state();
-        let entry = state.threads.entry(thread).or_default();
-        entry.current = if more { entry.current + 1 } else { entry.current.saturating_sub(1) };
-        if entry.current == 0 {
-            state.threads.remove(&thread);
+        for context in self.used.drain(..).filter_map(|handle| handles::context(handle).ok()) {
+            self.thread.map(|thread| context.state().threads.remove(&thread));
         }
     }
 }
@@ -209,19 +221,20 @@ pub(crate) fn current() -> Outcome<Arc<Context>> {
 
 /// Puts a context on top of the thread's stack.
 pub(crate) fn push(handle: Handle) -> Outcome {
-    handles::context(handle).map_err(|_| Code::INVALID_CONTEXT)?;
+    let context = handles::context(handle).map_err(|_| Code::INVALID_CONTEXT)?;
     let thread = std::thread::current().id();
     STACK.with_borrow_mut(|stack| {
         stack.thread = Some(thread);
         stack.handles.push(handle);
+        if !stack.used.contains(&handle) {
+            stack.used.push(handle);
+            context.state().threads.entry(thread).or_default().stays = true;
+        }
     });
-    count(handle, thread, true);
     Ok(())
 }
 
 /// Takes the top context off the thread's stack.
 pub(crate) fn pop() -> Outcome<Handle> {
-    let handle = STACK.with_borrow_mut(|stack| stack.handles.pop()).ok_or(Code::INVALID_CONTEXT)?;
-    count(handle, std::thread::current().id(), false);
-    Ok(handle)
+    STACK.with_borrow_mut(|stack| stack.handles.pop()).ok_or(Code::INVALID_CONTEXT)
 }

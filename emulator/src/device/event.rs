@@ -79,7 +79,7 @@ impl Event {
         match self.recorded() {
             Recorded::Not => Ok(()),
             Recorded::Captured(_) => Err(Code::CAPTURED_EVENT),
-            Recorded::In(ticket, _) if ticket.is_done() => Ok(()),
+            Recorded::In(ticket, _) if self.context.is_over(std::slice::from_ref(&ticket)) => Ok(()),
             Recorded::In(..) => Err(Code::NOT_READY),
         }
     }

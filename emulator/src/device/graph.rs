@@ -74,6 +74,27 @@ impl GraphExec {
     }
 }
 
+/// Earlier nodes, and those of them that a programmatic launch follows before it has waited.
+pub(crate) type Before = (Arc<[bool]>, Option<Arc<[bool]>>);
+
+/// For each node, the nodes that edges lead to it from.
+pub(crate) fn before(nodes: &[Node]) -> Vec<Before> {
+    let mut all: Vec<Before> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let (mut before, mut early) = (vec![false; nodes.len()], vec![false; nodes.len()]);
+        let join = |mine: &mut [bool], its: &[bool]| mine.iter_mut().zip(its).for_each(|(mine, &its)| *mine |= its);
+        for &direct in &node.after {
+            let its = &all[direct].0;
+            before[direct] = true;
+            early[direct] = !nodes[direct].work.is_launch();
+            join(&mut before, its);
+            join(&mut early, its);
+        }
+        all.push((before.into(), node.work.is_programmatic().then(|| early.into())));
+    }
+    all
+}
+
 /// The order in which a replay does its nodes: one that the edges allow, and under the unfriendly schedules not the one
 /// of the capture, so that an edge that is missing shows.
 pub(crate) fn order(nodes: &[Node], schedule: Schedule, seed: u64) -> Vec<usize> {

@@ -24,6 +24,11 @@ pub(crate) struct HostRange {
 }
 
 impl HostRange {
+    /// Where it begins for the host.
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
     pub(crate) fn is_registered(&self) -> bool {
         self.layout.is_none()
     }
@@ -68,7 +73,7 @@ impl Context {
         }
         self.state().captures.refuse_unsafe()?;
         self.device.injected(Call::Allocate)?;
-        self.wait_for_all("cuMemHostAlloc")?;
+        self.drain("cuMemHostAlloc")?;
         let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| Code::OUT_OF_MEMORY)?;
         // SAFETY: the size is not zero.
         let pointer = unsafe { alloc(layout) };
@@ -107,7 +112,7 @@ impl Context {
             return Err(Code::NOT_SUPPORTED); // I/O memory, read-only
         }
         self.state().captures.refuse_unsafe()?;
-        self.wait_for_all("cuMemHostRegister")?;
+        self.drain("cuMemHostRegister")?;
         let mut state = self.state();
         if state.overlaps_pinned(address, bytes) {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);

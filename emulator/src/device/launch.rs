@@ -1,13 +1,14 @@
 //! Kernel launches: what the driver refuses before anything runs, and the run itself.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::abi::{Handle, In, Outcome};
 use super::chip::{BLOCK, GRID, THREADS_PER_BLOCK};
 use super::codes::Code;
 use super::config::Call;
 use super::context::Context;
-use super::machine;
+use super::machine::{self, Place};
 use super::module::Function;
 use super::registry::LaunchRecord;
 use super::stream;
@@ -26,7 +27,8 @@ pub(crate) struct KernelLaunch {
     pub(crate) params: Box<[u8]>,
     pub(crate) cooperative: bool,
     pub(crate) cluster: Option<[u32; 3]>,
-    /// May overlap the kernel before it, as far as its `griddepcontrol.wait` allows. Here it never does.
+    /// May overlap the kernel before it, as far as its `griddepcontrol.wait` allows. Here it never does, but what it
+    /// accesses without having waited is checked as if it did.
     pub(crate) programmatic: bool,
 }
 
@@ -144,13 +146,17 @@ impl KernelLaunch {
     }
 
     /// Runs it to its end on the calling thread and the device's helpers.
-    pub(crate) fn run(&self, context: &Arc<Context>) -> Outcome {
+    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place) -> Outcome {
         let device = &context.device;
         let threads = self.block.iter().product();
         let blocks = self.grid.iter().map(|&n| u64::from(n)).product();
         let per_multiprocessor = self.function.occupancy(threads, self.dynamic_shared);
+        // Who waits for room does nothing meanwhile.
+        let waits = context.state().polls(place.stream.1);
+        waits.store(true, Ordering::Release);
         let resident = device.residency.enter(blocks, per_multiprocessor, self.cooperative);
-        let result = machine::execute(self, context);
+        waits.store(false, Ordering::Release);
+        let result = machine::execute(self, context, place);
         drop(resident);
         match result {
             Ok(report) => {

@@ -1,11 +1,12 @@
 //! The one place where the device meets the machine: reading PTX text, executing a launch.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 pub(crate) use crate::checks::Checks;
 pub(crate) use crate::checks::counters::Counters;
+pub(crate) use crate::checks::order::{Operation, Order, Place};
 pub(crate) use crate::launch::{Fault, Schedule};
 pub(crate) use crate::memory::{Memory, MemoryError};
 pub(crate) use crate::ptx::{KernelInfo, Module};
@@ -105,7 +106,7 @@ pub(crate) fn unload(module: &Module, memory: &Memory) {
 }
 
 /// Executes a launch to its end.
-pub(crate) fn execute(launch: &KernelLaunch, context: &Arc<Context>) -> Result<Report, Box<Fault>> {
+pub(crate) fn execute(launch: &KernelLaunch, context: &Arc<Context>, place: &Place) -> Result<Report, Box<Fault>> {
     let config = &context.device.config;
     let info = &launch.function.info;
     let per_multiprocessor = launch.function.occupancy(launch.block.iter().product(), launch.dynamic_shared);
@@ -137,44 +138,68 @@ pub(crate) fn execute(launch: &KernelLaunch, context: &Arc<Context>) -> Result<R
         cooperative: launch.cooperative,
         cluster: launch.cluster,
     };
-    run_watched(&request, &context.memory, &exec, &Guard::new(context)).map_err(Box::new)
+    let op = Operation::new(format!("kernel {}", info.name), place.clone());
+    run_watched(&request, &context.memory, &exec, &Guard::new(context, place), op).map_err(Box::new)
 }
 
 /// Ends launches that take too long, and those that wait for a host that waits for them.
 struct Guard<'a> {
     context: &'a Context,
     begin: Instant,
-    /// When the kernel last changed anything, in nanoseconds since `begin`.
-    moved: AtomicU64,
+    /// Warp instructions since the kernel has changed anything, or somebody else could.
+    idle: AtomicU64,
+    /// Tells the context that this launch waits for somebody.
+    polls: Arc<AtomicBool>,
 }
 
+/// Warp instructions of polling after which, and then as often, the guard looks whether anybody else can go on.
+const LOOK: u64 = 2000;
+
 impl Guard<'_> {
-    fn new(context: &Context) -> Guard<'_> {
-        Guard { context, begin: Instant::now(), moved: AtomicU64::new(0) }
+    fn new<'a>(context: &'a Context, place: &Place) -> Guard<'a> {
+        let polls = context.state().polls(place.stream.1);
+        Guard { context, begin: Instant::now(), idle: AtomicU64::new(0), polls }
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.polls.store(false, Ordering::Release);
     }
 }
 
 impl Watch for Guard<'_> {
-    fn stop(&self, progress: bool) -> Option<(FaultKind, String)> {
+    fn tells_polling(&self) -> bool {
+        true
+    }
+
+    fn stop(&self, progress: bool, steps: u64) -> Option<(FaultKind, String)> {
         let config = &self.context.device.config;
-        let elapsed = self.begin.elapsed();
-        if let Some(limit) = config.launch_timeout.filter(|&limit| elapsed > limit) {
+        if let Some(limit) = config.launch_timeout.filter(|&limit| self.begin.elapsed() > limit) {
             let message = format!("the launch took more than the device's {} ms", limit.as_millis());
             return Some((FaultKind::StepLimit, message));
         }
         if progress {
-            self.moved.store(elapsed.as_nanos() as u64, Ordering::Relaxed);
+            self.idle.store(0, Ordering::Relaxed);
+            self.polls.store(false, Ordering::Release);
             return None;
         }
-        let still = elapsed.saturating_sub(Duration::from_nanos(self.moved.load(Ordering::Relaxed)));
-        if still < config.deadlock_after {
+        let before = self.idle.fetch_add(steps.max(1), Ordering::Relaxed);
+        let idle = before + steps.max(1);
+        if before / LOOK == idle / LOOK {
             return None;
         }
-        let calls = self.context.everybody_blocked(config.deadlock_after)?;
-        let message = format!(
-            "the kernel polls what nobody changes, and every host thread of its context is blocked behind it, in {}",
-            calls.join(", ")
-        );
-        Some((FaultKind::Deadlock, message))
+        self.polls.store(true, Ordering::Release);
+        let Some(calls) = self.context.stuck() else {
+            self.idle.store(0, Ordering::Relaxed);
+            return None;
+        };
+        let message = || {
+            format!(
+                "the kernel polls what nobody changes, and every host thread of its context is blocked behind it, in {}",
+                calls.join(", ")
+            )
+        };
+        (idle >= config.deadlock_steps).then(|| (FaultKind::Deadlock, message()))
     }
 }

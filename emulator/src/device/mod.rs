@@ -30,6 +30,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use api::resolve;
 pub use codes::Code;
 pub use config::{Call, DeviceConfig, FaultInjection};
+pub(crate) use registry::mapped;
 pub use registry::{LaunchRecord, Leak, add_device, clear_reports, inject, last_fault, leaks, reports};
 
 /// Locks, also after a panic elsewhere: every value here is whole between two statements.

@@ -44,7 +44,7 @@ impl From<Code> for LoadFailure {
 pub(crate) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Handle, LoadFailure> {
     context.state().captures.refuse_unsafe()?;
     context.device.injected(Call::Load)?;
-    context.wait_for_all("cuModuleLoadData")?;
+    context.drain("cuModuleLoadData")?;
     if image.starts_with(b"\x7fELF") || image.starts_with(&[0x50, 0xed, 0x55, 0xba]) {
         let log = "this device reads PTX text; the image is a binary for another one".into();
         return Err(LoadFailure { code: Code::NO_BINARY_FOR_GPU, log });
@@ -76,7 +76,7 @@ impl LoadedModule {
             return Ok(handle);
         }
         let info = machine::kernel(&self.module, name).ok_or(Code::NOT_FOUND)?;
-        self.context.wait_for_all("cuModuleGetFunction")?;
+        self.context.drain("cuModuleGetFunction")?;
         let mut functions = lock(&self.functions);
         let handle = functions.entry(name.to_owned()).or_insert_with(|| {
             let max_dynamic_shared = AtomicU32::new(SHARED_PER_BLOCK.saturating_sub(info.static_shared));

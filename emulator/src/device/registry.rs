@@ -10,7 +10,7 @@ use super::config::{Call, DeviceConfig, FaultInjection};
 use super::context::Context;
 use super::handles::{self, Object};
 use super::lock;
-use super::machine::{Counters, Fault};
+use super::machine::{Counters, Fault, Memory};
 use super::residency::Residency;
 
 /// One emulated device.
@@ -125,6 +125,17 @@ pub(crate) fn device_count() -> usize {
 pub(crate) fn device(ordinal: i32) -> Outcome<Arc<Device>> {
     let index = usize::try_from(ordinal).map_err(|_| Code::INVALID_DEVICE)?;
     DEVICES.read().unwrap_or_else(PoisonError::into_inner).get(index).cloned().ok_or(Code::INVALID_DEVICE)
+}
+
+/// The memory of the device that page-locked memory of the host belongs to, and where kernels see it, if checked.
+pub(crate) fn mapped(address: usize, bytes: usize) -> Option<(Arc<Memory>, u64)> {
+    let devices = DEVICES.read().unwrap_or_else(PoisonError::into_inner).clone();
+    devices.iter().filter(|device| device.config.checks.racecheck).find_map(|device| {
+        let context = lock(&device.primary).context.clone()?;
+        let state = context.state();
+        let range = state.pinned(address, bytes)?;
+        Some((context.memory.clone(), range.device + (address - range.address()) as u64))
+    })
 }
 
 /// The last fault of the device's kernels: what happened, where, and what is missing. It outlives the context.

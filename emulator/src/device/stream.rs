@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::abi::{Handle, Outcome};
 use super::codes::Code;
 use super::context::{Context, State, current};
 use super::handles::{self, Object};
+use super::machine::{Order, Place};
 use super::work::Work;
 
 /// A stream within its context.
@@ -33,7 +34,15 @@ pub(crate) struct Stream {
     queue: VecDeque<Queued>,
     queued: u64,
     done: Arc<AtomicU64>,
+    /// What is ordered before whatever comes next here.
+    order: Arc<Order>,
+    /// The same for a programmatic launch, as long as it has not waited.
+    early: Arc<Order>,
     has_worker: bool,
+    /// Something is being done.
+    runs: bool,
+    /// What is being done waits for others.
+    polls: Arc<AtomicBool>,
     closed: bool,
     /// Wakes the stream's worker, and nobody else: launches are short.
     wake: Arc<Condvar>,
@@ -42,6 +51,7 @@ pub(crate) struct Stream {
 struct Queued {
     after: Vec<Ticket>,
     work: Work,
+    place: Place,
 }
 
 /// A place in a stream: the `position`-th work and everything before it.
@@ -49,6 +59,7 @@ struct Queued {
 pub(crate) struct Ticket {
     done: Arc<AtomicU64>,
     position: u64,
+    pub(crate) order: Arc<Order>,
 }
 
 impl Ticket {
@@ -65,7 +76,11 @@ impl Stream {
             queue: VecDeque::new(),
             queued: 0,
             done: Arc::default(),
+            order: Arc::default(),
+            early: Arc::default(),
             has_worker: false,
+            runs: false,
+            polls: Arc::default(),
             closed: false,
             wake: Arc::default(),
         }
@@ -73,7 +88,7 @@ impl Stream {
 
     /// The place of what was queued last.
     pub(crate) fn last(&self) -> Ticket {
-        Ticket { done: self.done.clone(), position: self.queued }
+        Ticket { done: self.done.clone(), position: self.queued, order: self.order.clone() }
     }
 
     pub(crate) fn is_blocking(&self) -> bool {
@@ -82,6 +97,20 @@ impl Stream {
 }
 
 impl State {
+    /// Where a stream's work tells that it waits for others.
+    pub(crate) fn polls(&self, id: StreamId) -> Arc<AtomicBool> {
+        self.streams.get(&id).map(|stream| stream.polls.clone()).unwrap_or_default()
+    }
+
+    /// Whether no stream can go on by itself: what runs waits for others, what is queued waits for what runs.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.streams.values().all(|stream| match stream.queue.front() {
+            _ if stream.runs => stream.polls.load(Ordering::Acquire),
+            Some(next) => !next.after.iter().all(Ticket::is_done),
+            None => true,
+        })
+    }
+
     /// A stream that a handle still names.
     pub(crate) fn stream(&mut self, id: StreamId) -> Outcome<&mut Stream> {
         self.streams.get_mut(&id).filter(|stream| !stream.closed).ok_or(Code::INVALID_HANDLE)
@@ -93,7 +122,7 @@ impl State {
             LEGACY => other != LEGACY && stream.is_blocking(),
             _ => other == LEGACY && self.streams.get(&id).is_some_and(Stream::is_blocking),
         });
-        others.map(|(_, stream)| stream.last()).filter(|ticket| !ticket.is_done()).collect()
+        others.map(|(_, stream)| stream.last()).collect()
     }
 
     /// What must be done before stream `id` counts as synchronised.
@@ -148,10 +177,35 @@ impl Context {
             state.captures.refuse_implicit(&blocking)?;
         }
         let mut all = state.implicit(id);
-        all.extend(after.into_iter().filter(|ticket| !ticket.is_done()));
+        all.extend(after);
+        let (settled, host) = self.memory.witness().host_knows();
         let stream = state.stream(id)?;
+        let mut order = Order::clone(&settled);
+        all.iter().for_each(|ticket| order.join(&ticket.order));
+        let early = work.is_programmatic().then(|| {
+            let mut order = order.clone();
+            order.join(&stream.early);
+            Arc::new(order)
+        });
+        order.join(&stream.order);
+        all.retain(|ticket| !ticket.is_done());
         stream.queued += 1;
-        stream.queue.push_back(Queued { after: all, work });
+        let before = Arc::new(order);
+        let place = Place {
+            stream: (self.handle, id),
+            position: stream.queued,
+            before: before.clone(),
+            settled,
+            host,
+            early,
+            ..Place::default()
+        };
+        let mut order = before.clone();
+        Arc::make_mut(&mut order).reach(place.stream, place.position);
+        stream.order = order;
+        // Only a kernel lets the next one begin before its end.
+        stream.early = if work.is_launch() { before } else { stream.order.clone() };
+        stream.queue.push_back(Queued { after: all, work, place });
         let ticket = stream.last();
         stream.wake.notify_one();
         if !stream.has_worker {
@@ -176,18 +230,22 @@ impl Context {
             let Some(stream) = state.streams.get_mut(&id) else { return };
             let sleep = match stream.queue.front() {
                 Some(next) if next.after.iter().all(Ticket::is_done) => {
-                    let work = stream.queue.pop_front().map(|queued| queued.work);
+                    let next = stream.queue.pop_front();
+                    stream.runs = true;
                     let done = stream.done.clone();
                     let lost = state.sticky.is_some();
                     drop(state);
-                    if let Some(work) = work.filter(|work| !lost || work.survives_errors()) {
+                    if let Some(Queued { work, place, .. }) = next.filter(|q| !lost || q.work.survives_errors()) {
                         // A panic in here must not leave the stream, and whoever waits for it, without an end.
-                        let outcome = catch_unwind(AssertUnwindSafe(|| work.run(&self)));
+                        let outcome = catch_unwind(AssertUnwindSafe(|| work.run(&self, &place)));
                         if let Err(code) = outcome.unwrap_or(Err(Code::UNKNOWN)) {
                             self.poison(code);
                         }
                     }
                     state = self.state();
+                    if let Some(stream) = state.streams.get_mut(&id) {
+                        stream.runs = false;
+                    }
                     done.fetch_add(1, Ordering::Release);
                     self.changed.notify_all();
                     // Streams whose next work waits for something may have waited for this.

@@ -23,7 +23,7 @@ impl Context {
         }
         self.state().captures.refuse_unsafe()?;
         self.device.injected(Call::Allocate)?;
-        self.wait_for_all("cuMemAlloc")?;
+        self.drain("cuMemAlloc")?;
         let address = self.memory.alloc(bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
         self.state().allocations.insert(address, bytes);
         Ok(address)

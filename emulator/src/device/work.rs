@@ -10,7 +10,7 @@ use super::context::Context;
 use super::event::Stamp;
 use super::graph;
 use super::launch::KernelLaunch;
-use super::machine;
+use super::machine::{self, Operation, Place};
 
 /// One operation. Cloned into every replay of a graph, so large parts are shared.
 #[derive(Clone)]
@@ -55,18 +55,28 @@ pub(crate) enum Source {
 }
 
 impl Work {
+    pub(crate) fn is_launch(&self) -> bool {
+        matches!(self, Work::Launch(_))
+    }
+
+    /// Whether it may begin before the kernel before it ends.
+    pub(crate) fn is_programmatic(&self) -> bool {
+        matches!(self, Work::Launch(launch) if launch.programmatic)
+    }
+
     /// Whether it is done in a context with a sticky error too.
     pub(crate) fn survives_errors(&self) -> bool {
         matches!(self, Work::Stamp(_))
     }
 
     /// Does it, on the calling thread.
-    pub(crate) fn run(&self, context: &Arc<Context>) -> Outcome {
+    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place) -> Outcome {
         let memory = &context.memory;
+        self.witness(context, place)?;
         let moved = match self {
             Work::Nothing => Ok(()),
             Work::Fail(code) => return Err(*code),
-            Work::Launch(launch) => return launch.run(context),
+            Work::Launch(launch) => return launch.run(context, place),
             Work::CopyIn { to, source: Source::Staged(bytes) } => memory.write(*to, bytes),
             Work::CopyIn { to, source: Source::Host { address, bytes } } => {
                 // SAFETY: the C caller keeps the source valid until the copy is done.
@@ -81,6 +91,8 @@ impl Work {
             Work::Fill { to, value, width: 2, count } => machine::set_u16(memory, *to, *value as u16, *count),
             Work::Fill { to, value, count, .. } => memory.set_u8(*to, *value as u8, *count as u64),
             Work::Call(function) => {
+                // What the function does comes after what is ordered before it.
+                memory.witness().host_waited(std::iter::once(&*place.before));
                 function.run();
                 Ok(())
             }
@@ -91,9 +103,54 @@ impl Work {
             Work::Graph(nodes) => {
                 let config = &context.device.config;
                 let order = graph::order(nodes, config.schedule, config.seed);
-                return order.into_iter().try_for_each(|node| nodes[node].work.run(context));
+                let before =
+                    if config.checks.racecheck { graph::before(nodes) } else { vec![Default::default(); nodes.len()] };
+                return order.into_iter().try_for_each(|node| {
+                    let (before, early_nodes) = before[node].clone();
+                    let node_place = Place { node: Some((node, before)), early_nodes, ..place.clone() };
+                    nodes[node].work.run(context, &node_place)
+                });
             }
         };
         moved.map_err(|_| Code::ILLEGAL_ADDRESS)
+    }
+
+    /// Tells the race check which bytes a copy or fill touches.
+    fn witness(&self, context: &Arc<Context>, place: &Place) -> Outcome {
+        if !context.device.config.checks.racecheck {
+            return Ok(());
+        }
+        // Page-locked memory is touched under its device address.
+        let pinned = |address: usize, bytes: usize| {
+            let state = context.state();
+            let start = |range: &super::host::HostRange| range.device + (address - range.address()) as u64;
+            state.pinned(address, bytes).map(start)
+        };
+        let (what, touched) = match *self {
+            Work::CopyIn { to, source: Source::Staged(ref from) } => {
+                ("a copy from the host", vec![(to, from.len(), true)])
+            }
+            Work::CopyIn { to, source: Source::Host { address, bytes } } => {
+                let source = pinned(address, bytes).map(|from| (from, bytes, false));
+                ("a copy from the host", source.into_iter().chain([(to, bytes, true)]).collect())
+            }
+            Work::CopyOut { to, from, bytes } => {
+                let target = pinned(to, bytes).map(|to| (to, bytes, true));
+                ("a copy to the host", target.into_iter().chain([(from, bytes, false)]).collect())
+            }
+            Work::CopyDevice { to, from, bytes } => {
+                ("a copy within the device", vec![(from, bytes, false), (to, bytes, true)])
+            }
+            Work::Fill { to, width, count, .. } => ("a fill", vec![(to, width * count, true)]),
+            _ => return Ok(()),
+        };
+        let op = Arc::new(Operation::new(what.into(), place.clone()));
+        for (address, bytes, write) in touched {
+            if let Err(fault) = context.memory.touched(&op, address, bytes as u64, write) {
+                context.device.set_fault(*fault);
+                return Err(Code::LAUNCH_FAILED);
+            }
+        }
+        Ok(())
     }
 }

@@ -134,10 +134,13 @@ impl Cpu<'_> {
                 MemSpace::Global | MemSpace::Generic => self.global(&mut places, group, total, access, &site.at)?,
                 _ => self.windowed(site, kind, &mut places, group, total, access)?,
             };
+            let mut turn = None;
             if self.cx.watched {
-                self.check(site.common, site.warp, kind, &places, done, access, &site.at)?;
+                turn = crate::checks::turn(self.cx, kind, access);
+                self.check(site.common, kind, &places, done, access, &site.at, turn.as_deref_mut())?;
             }
             f(self, site.warp, &places.ptr, done);
+            drop(turn);
             if access.write && kind == MemSpace::Global {
                 self.progress = true;
             }

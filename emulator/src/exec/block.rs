@@ -1,7 +1,7 @@
 //! A block: its shared memory, barriers and warps, and how it uses one turn.
 
 use super::barrier::Barrier;
-use super::inst::PRED_BASE;
+use super::inst::{Address, MemSpace, Op, PRED_BASE};
 use super::lanes::Slot;
 use super::warp::{Part, State, Warp};
 use super::{At, Cpu, Exec, LaunchCx};
@@ -10,7 +10,7 @@ use crate::launch::Schedule;
 /// Instructions a warp runs before the next one has its chance.
 const QUANTUM: u32 = 4096;
 /// Instructions all warps of a block run in one turn.
-const TURN: u64 = 200_000;
+pub(crate) const TURN: u64 = 200_000;
 
 /// The parts of a block that all its warps share.
 pub(crate) struct Common {
@@ -117,11 +117,6 @@ impl Block {
         Block { common, warps, first: 0, random: seed }
     }
 
-    /// Whether some warp stands at an instruction that takes turns.
-    pub(crate) fn wants_turn(&self) -> bool {
-        self.warps.iter().any(|w| w.parts.iter().any(|p| p.state == State::Turn))
-    }
-
     /// Runs, one instruction each, what waits for its turn. Nothing else of the launch runs meanwhile.
     pub(crate) fn take_turn(&mut self, cpu: &mut Cpu<'_>) -> Exec<()> {
         cpu.refresh();
@@ -216,38 +211,67 @@ impl Block {
         cpu.block_exit(&mut self.common, &mut self.warps)
     }
 
-    /// Where each warp stands, for deadlock reports.
+    /// Where each warp stands and what it waits for, for deadlock reports.
     pub(crate) fn describe(&self, cx: &LaunchCx<'_>, out: &mut String) {
         use std::fmt::Write;
-        let mut barriers: Vec<_> = self.common.mbarriers.iter().collect();
-        barriers.sort_by_key(|b| b.0);
+        let [x, y, z] = self.common.ctaid;
         for w in &self.warps {
             for p in &w.parts {
-                let what = match p.state {
-                    State::Ready | State::Turn => "runs at".to_string(),
-                    State::Members => "waits for other lanes of its warp at".to_string(),
-                    State::Barrier(id) => {
-                        let b = &self.common.barriers[usize::from(id)];
-                        format!(
-                            "waits at barrier {id} ({} of {} threads arrived) at",
-                            b.arrived(&self.common),
-                            b.expected(&self.common)
-                        )
-                    }
-                    State::Sleep(_) => "sleeps at".to_string(),
-                };
-                let [x, y, z] = self.common.ctaid;
-                let _ = write!(
-                    out,
-                    "\n  block ({x}, {y}, {z}) warp {} lanes {:08x} {what} {}",
-                    w.id,
-                    p.mask,
-                    cx.describe(p.pc)
-                );
+                // A sleeping part stands behind the instruction that sent it to sleep.
+                let pc = if matches!(p.state, State::Sleep(_)) { p.pc - 1 } else { p.pc };
+                let (what, site) = (self.waits_for(cx, w, p, pc), cx.describe(pc));
+                let _ = write!(out, "\n  block ({x}, {y}, {z}) warp {} lanes {:08x} {what} at {site}", w.id, p.mask);
+                if let Some((file, line)) = cx.source(pc) {
+                    let _ = write!(out, ", {file}:{line}");
+                }
             }
         }
-        for (offset, b) in barriers {
-            let _ = write!(out, "\n    mbarrier at {offset:#x}: {}", b.describe());
+    }
+
+    fn waits_for(&self, cx: &LaunchCx<'_>, warp: &Warp, part: &Part, pc: u32) -> String {
+        let lane = part.mask.trailing_zeros() as usize;
+        match (part.state, &cx.code.insts[pc as usize].op) {
+            (State::Members, _) => format!("waits for lanes {:08x} of its warp", warp.live & !part.mask),
+            (State::Barrier(id), _) => {
+                let b = &self.common.barriers[usize::from(id)];
+                let expected = b.expected(&self.common);
+                let is_missing = |w: &&Warp| w.live != 0 && b.parties.iter().all(|p| p.0 != w.id);
+                let missing: Vec<_> = self.warps.iter().filter(is_missing).map(|w| w.id.to_string()).collect();
+                let missing = if missing.is_empty() { "none".into() } else { missing.join(", ") };
+                let arrived = b.arrived(&self.common);
+                format!("waits at barrier {id} ({arrived} of {expected} threads arrived; not there: warps {missing})")
+            }
+            (_, Op::Mbarrier(op)) => {
+                let at = warp.address(cx.code, &op.address, lane) & 0xffff_ffff;
+                let state = self.common.mbarriers.get(&at).map_or("not initialised".into(), |b| b.describe());
+                format!("waits for the mbarrier at {at:#x} ({state})")
+            }
+            (State::Sleep(_), _) => "sleeps".into(),
+            (_, Op::Mem(op)) if !op.access.write => self.polls(cx, warp, &op.address, lane, op.access.bytes),
+            (_, Op::Atom(op)) => self.polls(cx, warp, &op.address, lane, op.access.bytes),
+            _ => "runs".into(),
+        }
+    }
+
+    /// The word that a polling warp looks at.
+    fn polls(&self, cx: &LaunchCx<'_>, warp: &Warp, at: &Address, lane: usize, bytes: u32) -> String {
+        let (table, address) = (cx.memory.table(), warp.address(cx.code, at, lane));
+        let place = match at.space {
+            MemSpace::Shared => {
+                let fits = address + u64::from(bytes) <= u64::from(self.common.shared_bytes);
+                fits.then(|| self.common.shared.as_ptr().cast::<u8>().wrapping_add(address as usize).cast_mut())
+            }
+            MemSpace::Global | MemSpace::Generic => table.find(address).and_then(|i| {
+                let (a, offset) = (&table.live[i], address - table.live[i].base);
+                (offset + u64::from(bytes) <= a.size).then(|| a.data.wrapping_add(offset as usize))
+            }),
+            _ => None,
+        };
+        match place {
+            Some(p) if address.is_multiple_of(u64::from(bytes)) => {
+                format!("polls the word at {address:#x}, which holds {:#x},", super::access::read(p, bytes, false))
+            }
+            _ => format!("accesses {address:#x}"),
         }
     }
 

@@ -190,7 +190,7 @@ impl Cpu<'_> {
     /// Ends copies: their bytes arrive.
     fn land(&mut self, common: &mut Common, warp: &mut Warp, due: impl Fn(&Pending) -> bool, read: bool) {
         let clock = checks::clock(common, warp.id);
-        let launch = &self.cx.checks;
+        let launch = &self.cx.op;
         let mut progress = false;
         warp.copies.retain_mut(|p| {
             if !due(p) {
@@ -290,14 +290,15 @@ impl Cpu<'_> {
 
     /// All threads of a block have exited: nothing may be in flight.
     pub(crate) fn block_exit(&mut self, common: &mut Common, warps: &mut [Warp]) -> Exec<()> {
-        let from_warp = warps.iter().find_map(|w| w.copies.first().map(|p| (w.id, p.lane, p.pc)));
+        let waited = |p: &&Pending| !matches!(p.kind, Kind::Device { read: true, .. });
+        let from_warp = warps.iter().find_map(|w| w.copies.iter().find(waited).map(|p| (w.id, p.lane, p.pc)));
         let in_flight = from_warp.or_else(|| common.bulk.first().map(|b| (b.warp, b.lane, b.pc)));
-        let Some((warp, lane, pc)) = in_flight else { return Ok(()) };
-        if self.cx.config.checks.synccheck {
+        if let Some((warp, lane, pc)) = in_flight.filter(|_| self.cx.config.checks.synccheck) {
             let at = At { pc, warp, ctaid: common.ctaid };
             let message = "the block ended while this copy was in flight; wait for it first";
             return Err(self.fault(FaultKind::CopyInFlight, &at, Some(lane as usize), message));
         }
+        // A store whose source was waited for may land after the block: the launch ends with it.
         warps.iter_mut().for_each(|w| self.land(common, w, |_| true, false));
         Ok(())
     }

@@ -293,6 +293,8 @@ pub(crate) enum Op {
     /// With its member mask.
     Warp(Box<WarpOp>, R),
     NanoSleep(R),
+    /// `griddepcontrol`: `.wait`, or `.launch_dependents`.
+    GridControl(bool),
     Async(Box<super::copy::AsyncOp>),
     Mbarrier(Box<super::mbarrier::MbarrierOp>),
 }

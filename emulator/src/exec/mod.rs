@@ -43,7 +43,8 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) shared: u32,
     /// Parameters, padded so that reads of 8 bytes stay inside.
     pub(crate) params: Vec<u64>,
-    pub(crate) checks: crate::checks::LaunchChecks,
+    /// What it is among the device's operations.
+    pub(crate) op: Arc<crate::checks::order::Operation>,
     /// Accesses are counted or checked.
     pub(crate) watched: bool,
     /// Blocks need not take turns: nothing they do is ordered between them.
@@ -125,7 +126,7 @@ impl<'a> Cpu<'a> {
         message: impl Into<String>,
     ) -> Box<Fault> {
         let origin = self.cx.code.origins.get(at.pc as usize).copied().unwrap_or_default();
-        let source = origin.source.checked_sub(1).and_then(|i| self.cx.module.sources.get(i as usize)).cloned();
+        let source = self.cx.source(at.pc).cloned();
         Box::new(Fault {
             kind,
             message: message.into(),
@@ -164,6 +165,12 @@ impl LaunchCx<'_> {
         let t = warp * 32 + lane as u32;
         let [x, y, _] = self.launch.block;
         [t % x, t / x % y, t / x / y]
+    }
+
+    /// File and line of an instruction's source.
+    pub(crate) fn source(&self, pc: u32) -> Option<&(String, u32)> {
+        let origin = self.code.origins.get(pc as usize)?;
+        origin.source.checked_sub(1).and_then(|i| self.module.sources.get(i as usize))
     }
 
     /// The opcode and line of an instruction, for messages.

@@ -17,6 +17,8 @@ use std::sync::{Mutex, PoisonError};
 const RESIDENT: u64 = 8;
 /// Rounds without any change after which the adversary lets go of the block it holds back.
 const PATIENCE: u32 = 4;
+/// Rounds after which it lets go in any case: a resident block runs at some time.
+const HELD: u32 = 2000;
 
 fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,7 +96,11 @@ fn whole(cx: &LaunchCx<'_>, cpu: &mut Cpu<'_>, linear: u64, steps: &AtomicU64) -
         let stop = block.run(cpu)?;
         let taken = steps.fetch_add(cpu.steps - before, Ordering::Relaxed) + cpu.steps - before;
         // Without ordered accesses it cannot be waiting for anybody, so it computes.
-        limit(cx, &[&block], taken, cpu.progress || !cx.code.takes_turns)?;
+        let progress = cpu.progress || !cx.code.takes_turns;
+        if let Some((kind, message)) = cx.watch.stop(progress, cpu.steps - before) {
+            return Err(deadlock(cx, &[&block], kind, &message));
+        }
+        limit(cx, &[&block], taken)?;
         match stop {
             BlockStop::Exited => return Ok(()),
             BlockStop::Again => idle = 0,
@@ -111,10 +117,7 @@ fn whole(cx: &LaunchCx<'_>, cpu: &mut Cpu<'_>, linear: u64, steps: &AtomicU64) -
     }
 }
 
-fn limit(cx: &LaunchCx<'_>, blocks: &[&Block], steps: u64, progress: bool) -> Exec<()> {
-    if let Some((kind, message)) = cx.watch.stop(progress) {
-        return Err(deadlock(cx, blocks, kind, &message));
-    }
+fn limit(cx: &LaunchCx<'_>, blocks: &[&Block], steps: u64) -> Exec<()> {
     match cx.config.step_limit {
         Some(limit) if steps > limit => {
             let message = format!("the launch took more than {limit} warp instructions");
@@ -228,8 +231,8 @@ impl Rounds {
                 Ok(stop) => slot.stop = stop,
                 Err(f) => slot.fault = Some(f),
             }
-            // A block that computed on without coming to a turn has made progress, as far as anyone can tell.
-            let computed = !matches!(slot.stop, BlockStop::Blocked(_)) && !block.wants_turn();
+            // A block that used up its instructions computes: one that polls comes to a turn or sleeps.
+            let computed = cpu.steps - before >= super::block::TURN || slot.stop == BlockStop::Exited;
             if cpu.progress || computed {
                 self.progress.store(true, Ordering::Relaxed);
             }
@@ -255,6 +258,7 @@ fn rounds(cx: &LaunchCx<'_>, total: u64, threads: usize) -> Result<Outcome, Box<
         idle: 0,
         idle_total: 0,
         held: None,
+        held_for: 0,
     };
     let shared = Rounds {
         slots,
@@ -317,6 +321,8 @@ struct Leader<'a> {
     idle: u32,
     idle_total: u64,
     held: Option<usize>,
+    /// Rounds since it is.
+    held_for: u32,
 }
 
 impl Leader<'_> {
@@ -329,6 +335,7 @@ impl Leader<'_> {
 
     /// The adversary picks a block to hold back.
     fn choose_held(&mut self, shared: &Rounds) {
+        self.held_for = 0;
         self.held = match self.cx.config.schedule {
             Schedule::Adversarial if self.order.len() > 1 => Some(self.random() as usize % self.order.len()),
             _ => None,
@@ -385,7 +392,8 @@ impl Leader<'_> {
         }
         self.idle = if cpu.progress { 0 } else { self.idle + 1 };
         self.idle_total = if cpu.progress { 0 } else { self.idle_total + 1 };
-        if self.held.is_some() && (!ran || self.idle >= PATIENCE) {
+        self.held_for += 1;
+        if self.held.is_some() && (!ran || self.idle >= PATIENCE || self.held_for > HELD) {
             // Nothing moves without the held block: let it go, and hold another one later.
             self.idle = 0;
             self.choose_held(shared);
@@ -398,8 +406,13 @@ impl Leader<'_> {
         if self.held.is_none() && self.cx.config.schedule == Schedule::Adversarial && cpu.progress {
             self.choose_held(shared);
         }
-        let report = |kind, message: &str| {
-            let guards: Vec<_> = slots.iter().map(lock).collect();
+        let progress = cpu.progress;
+        let mut report = |kind, message: &str| {
+            let mut guards: Vec<_> = slots.iter().map(lock).collect();
+            // On to where each warp stands next: polling shows at the load, not at what follows it.
+            for block in guards.iter_mut().filter_map(|g| g.block.as_mut()) {
+                block.run(cpu)?;
+            }
             let blocks: Vec<&Block> = guards.iter().filter_map(|g| g.block.as_ref()).collect();
             Err(deadlock(self.cx, &blocks, kind, message))
         };
@@ -411,7 +424,7 @@ impl Leader<'_> {
                 None => return report(FaultKind::Deadlock, "no warp of any resident block can go on"),
             }
         }
-        if let Some((kind, message)) = self.cx.watch.stop(cpu.progress) {
+        if let Some((kind, message)) = self.cx.watch.stop(progress, advanced) {
             return report(kind, &message);
         }
         if let Some(limit) = self.cx.config.step_limit
@@ -425,7 +438,7 @@ impl Leader<'_> {
             let message = format!("for {limit} rounds every warp has only polled what nobody changes");
             return report(FaultKind::Deadlock, &message);
         }
-        if !cpu.progress {
+        if !progress {
             std::thread::yield_now();
         }
         Ok(true)

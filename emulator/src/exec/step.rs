@@ -296,6 +296,7 @@ impl Cpu<'_> {
             Op::Warp(op, mask) => return self.warp_wide(site, op, *mask),
             Op::Async(op) => self.asynchronous(site, op)?,
             Op::Mbarrier(op) => return self.mbarrier(site, op),
+            Op::GridControl(waits) => self.grid_control(site.common, site.warp, *waits, m),
             Op::NanoSleep(r) => {
                 let longest = Lanes(m).map(|l| site.warp.lane32(code, *r, l)).max().unwrap_or(0);
                 if m == site.all {

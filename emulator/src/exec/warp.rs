@@ -4,7 +4,7 @@
 //! it meets them, so that divergence ends where control flow does; nothing relies on it. Since parts run on their own,
 //! one that spins cannot keep another from what it waits for: after a while the part that waited longest runs.
 
-use super::inst::{CONST, Code, P, R, Truth, W, lookup};
+use super::inst::{Address, CONST, Code, NONE, P, R, Truth, W, lookup};
 use super::lanes::Slot;
 
 /// What a part is doing.
@@ -152,6 +152,15 @@ impl Warp {
     pub(crate) fn lane32(&self, code: &Code, r: R, lane: usize) -> u32 {
         let slots = if r & CONST != 0 { &code.consts[..] } else { &self.regs[..] };
         slots[(r & !CONST) as usize].0[lane]
+    }
+
+    /// One lane's address.
+    pub(crate) fn address(&self, code: &Code, a: &Address, lane: usize) -> u64 {
+        match (a.base == NONE, a.wide) {
+            (true, _) => a.offset as u64,
+            (_, true) => self.lane(code, (a.base, W::W64), lane).wrapping_add(a.offset as u64),
+            _ => u64::from(self.lane32(code, a.base, lane).wrapping_add(a.offset as u32)),
+        }
     }
 
     /// One lane of an operand.

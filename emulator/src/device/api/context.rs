@@ -6,34 +6,26 @@ use crate::device::abi::{Handle, Out, in_context, initialised};
 use crate::device::context;
 use crate::device::registry::device;
 
-pub(super) extern "C" fn cuDevicePrimaryCtxRetain(handle: Out<Handle>, ordinal: c_int) -> u32 {
-    initialised(|| {
+api! {
+    fn cuDevicePrimaryCtxRetain(handle: Out<Handle>, ordinal: c_int) => initialised(|| {
         let device = device(ordinal)?;
         handle.fill(|| Ok(device.retain()))
-    })
-}
+    });
 
-pub(super) extern "C" fn cuDevicePrimaryCtxRelease_v2(ordinal: c_int) -> u32 {
-    initialised(|| device(ordinal)?.release())
-}
+    fn cuDevicePrimaryCtxRelease_v2(ordinal: c_int) => initialised(|| device(ordinal)?.release());
 
-pub(super) extern "C" fn cuDevicePrimaryCtxReset_v2(ordinal: c_int) -> u32 {
-    initialised(|| {
+    fn cuDevicePrimaryCtxReset_v2(ordinal: c_int) => initialised(|| {
         device(ordinal)?.reset();
         Ok(())
-    })
-}
+    });
 
-pub(super) extern "C" fn cuDevicePrimaryCtxGetState(ordinal: c_int, flags: Out<c_uint>, active: Out<c_int>) -> u32 {
-    initialised(|| {
+    fn cuDevicePrimaryCtxGetState(ordinal: c_int, flags: Out<c_uint>, active: Out<c_int>) => initialised(|| {
         let device = device(ordinal)?;
         flags.fill(|| Ok(0))?;
         active.fill(|| Ok(c_int::from(device.is_active())))
-    })
-}
+    });
 
-pub(super) extern "C" fn cuCtxSetCurrent(handle: Handle) -> u32 {
-    initialised(|| {
+    fn cuCtxSetCurrent(handle: Handle) => initialised(|| {
         if handle == context::current_handle() {
             return Ok(());
         }
@@ -47,43 +39,30 @@ pub(super) extern "C" fn cuCtxSetCurrent(handle: Handle) -> u32 {
                 let _ = context::push(old);
             }
         })
-    })
-}
+    });
 
-pub(super) extern "C" fn cuCtxGetCurrent(handle: Out<Handle>) -> u32 {
-    initialised(|| handle.fill(|| Ok(context::current_handle())))
-}
+    fn cuCtxGetCurrent(handle: Out<Handle>) => initialised(|| handle.fill(|| Ok(context::current_handle())));
+    fn cuCtxPushCurrent_v2(handle: Handle) => initialised(|| context::push(handle));
 
-pub(super) extern "C" fn cuCtxPushCurrent_v2(handle: Handle) -> u32 {
-    initialised(|| context::push(handle))
-}
-
-pub(super) extern "C" fn cuCtxPopCurrent_v2(handle: Out<Handle>) -> u32 {
-    initialised(|| {
+    fn cuCtxPopCurrent_v2(handle: Out<Handle>) => initialised(|| {
         let popped = context::pop()?;
         handle.offer(popped);
         Ok(())
-    })
-}
+    });
 
-pub(super) extern "C" fn cuCtxSynchronize() -> u32 {
-    in_context(|context| {
+    fn cuCtxSynchronize() => in_context(|context| {
         context.state().captures.refuse_any()?;
         context.wait_for_all("cuCtxSynchronize")
-    })
-}
+    });
 
-pub(super) extern "C" fn cuCtxGetDevice(ordinal: Out<c_int>) -> u32 {
-    initialised(|| {
+    fn cuCtxGetDevice(ordinal: Out<c_int>) => initialised(|| {
         let context = context::current()?;
         ordinal.fill(|| Ok(context.device.ordinal))
-    })
-}
+    });
 
-pub(super) extern "C" fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) -> u32 {
-    in_context(|_| {
+    fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) => in_context(|_| {
         least.offer(0);
         greatest.offer(super::stream::GREATEST_PRIORITY);
         Ok(())
-    })
+    });
 }

@@ -11,8 +11,8 @@ use crate::device::registry::{device, device_count};
 /// The CUDA release whose driver this behaves like, as `cuDriverGetVersion` says it.
 const VERSION: c_int = 13000;
 
-pub(super) extern "C" fn cuInit(flags: c_uint) -> u32 {
-    always(|| {
+api! {
+    fn cuInit(flags: c_uint) => always(|| {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -21,63 +21,45 @@ pub(super) extern "C" fn cuInit(flags: c_uint) -> u32 {
         }
         mark_initialised();
         Ok(())
-    })
-}
+    });
 
-pub(super) extern "C" fn cuDriverGetVersion(version: Out<c_int>) -> u32 {
-    always(|| version.fill(|| Ok(VERSION)))
-}
+    fn cuDriverGetVersion(version: Out<c_int>) => always(|| version.fill(|| Ok(VERSION)));
 
-pub(super) extern "C" fn cuGetErrorName(error: u32, text: Out<*const c_char>) -> u32 {
-    always(|| match Code::texts(error) {
+    fn cuGetErrorName(error: u32, text: Out<*const c_char>) => always(|| match Code::texts(error) {
         Some((name, _)) => text.fill(|| Ok(name.as_ptr())),
         None => text.fill(|| Ok(null())).and(Err(Code::INVALID_VALUE)),
-    })
-}
+    });
 
-pub(super) extern "C" fn cuGetErrorString(error: u32, text: Out<*const c_char>) -> u32 {
-    always(|| match Code::texts(error) {
+    fn cuGetErrorString(error: u32, text: Out<*const c_char>) => always(|| match Code::texts(error) {
         Some((_, sentence)) => text.fill(|| Ok(sentence.as_ptr())),
         None => text.fill(|| Ok(null())).and(Err(Code::INVALID_VALUE)),
-    })
-}
+    });
 
-pub(super) extern "C" fn cuDeviceGetCount(count: Out<c_int>) -> u32 {
-    initialised(|| count.fill(|| Ok(c_int::try_from(device_count()).unwrap_or(c_int::MAX))))
-}
+    fn cuDeviceGetCount(count: Out<c_int>) =>
+        initialised(|| count.fill(|| Ok(c_int::try_from(device_count()).unwrap_or(c_int::MAX))));
+    fn cuDeviceGet(handle: Out<c_int>, ordinal: c_int) =>
+        initialised(|| handle.fill(|| device(ordinal).map(|device| device.ordinal)));
 
-pub(super) extern "C" fn cuDeviceGet(handle: Out<c_int>, ordinal: c_int) -> u32 {
-    initialised(|| handle.fill(|| device(ordinal).map(|device| device.ordinal)))
-}
-
-pub(super) extern "C" fn cuDeviceGetName(name: TextOut, length: c_int, ordinal: c_int) -> u32 {
-    initialised(|| {
+    fn cuDeviceGetName(name: TextOut, length: c_int, ordinal: c_int) => initialised(|| {
         let capacity = usize::try_from(length).map_err(|_| Code::INVALID_VALUE)?;
         if name.write(&device(ordinal)?.config.name, capacity) == 0 { Err(Code::INVALID_VALUE) } else { Ok(()) }
-    })
-}
+    });
 
-pub(super) extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, ordinal: c_int) -> u32 {
-    initialised(|| {
+    fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, ordinal: c_int) => initialised(|| {
         let device = device(ordinal)?;
         value.fill(|| attributes::value(&device.config, ordinal, attribute).ok_or(Code::INVALID_VALUE))
-    })
-}
+    });
 
-pub(super) extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, ordinal: c_int) -> u32 {
-    initialised(|| bytes.fill(|| Ok(usize::try_from(device(ordinal)?.config.memory_bytes).unwrap_or(usize::MAX))))
-}
+    fn cuDeviceTotalMem_v2(bytes: Out<usize>, ordinal: c_int) =>
+        initialised(|| bytes.fill(|| Ok(usize::try_from(device(ordinal)?.config.memory_bytes).unwrap_or(usize::MAX))));
 
-pub(super) extern "C" fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, ordinal: c_int) -> u32 {
-    initialised(|| {
+    fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, ordinal: c_int) => initialised(|| {
         uuid.fill(|| {
             let mut bytes = *b"kiln emulate\0\0\0\0";
             bytes[12..].copy_from_slice(&device(ordinal)?.ordinal.to_be_bytes());
             Ok(bytes)
         })
-    })
-}
+    });
 
-pub(super) extern "C" fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, ordinal: c_int) -> u32 {
-    cuDeviceGetUuid(uuid, ordinal)
+    fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, ordinal: c_int) => cuDeviceGetUuid(uuid, ordinal);
 }

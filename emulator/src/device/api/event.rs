@@ -19,43 +19,32 @@ fn on_event(handle: Handle, body: impl FnOnce(&Event) -> Outcome) -> u32 {
     })
 }
 
-pub(super) extern "C" fn cuEventCreate(handle: Out<Handle>, flags: c_uint) -> u32 {
-    in_context(|context| handle.fill(|| Ok(handles::insert(Object::Event(Arc::new(Event::new(context, flags)?))))))
-}
+api! {
+    fn cuEventCreate(handle: Out<Handle>, flags: c_uint) =>
+        in_context(|context| handle.fill(|| Ok(handles::insert(Object::Event(Arc::new(Event::new(context, flags)?))))));
 
-pub(super) extern "C" fn cuEventRecord(handle: Handle, stream: Handle) -> u32 {
-    on_stream(stream, |context, id| {
+    fn cuEventRecord(handle: Handle, stream: Handle) => on_stream(stream, |context, id| {
         let event = handles::event(handle)?;
         if event.context.handle != context.handle {
             return Err(Code::INVALID_HANDLE);
         }
         event.record(id)
-    })
-}
+    });
 
-pub(super) extern "C" fn cuEventQuery(handle: Handle) -> u32 {
-    on_event(handle, Event::query)
-}
+    fn cuEventQuery(handle: Handle) => on_event(handle, Event::query);
+    fn cuEventSynchronize(handle: Handle) => on_event(handle, Event::synchronise);
 
-pub(super) extern "C" fn cuEventSynchronize(handle: Handle) -> u32 {
-    on_event(handle, Event::synchronise)
-}
-
-pub(super) extern "C" fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) -> u32 {
-    on_event(start, |start| {
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) => on_event(start, |start| {
         let end = handles::event(end)?;
         milliseconds.fill(|| start.elapsed(&end))
-    })
-}
+    });
 
-pub(super) extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) -> u32 {
-    cuEventElapsedTime(milliseconds, start, end)
-}
+    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) =>
+        cuEventElapsedTime(milliseconds, start, end);
 
-pub(super) extern "C" fn cuEventDestroy_v2(handle: Handle) -> u32 {
-    initialised(|| {
+    fn cuEventDestroy_v2(handle: Handle) => initialised(|| {
         let event = handles::event(handle)?;
         handles::remove(handle);
         event.context.check()
-    })
+    });
 }

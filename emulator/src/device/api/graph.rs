@@ -15,8 +15,10 @@ use crate::device::stream::LEGACY;
 use super::launch::KernelNodeParams;
 use super::stream::on_stream;
 
-pub(super) extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) -> u32 {
-    on_stream(stream, |context, id| {
+const _: () = assert!(size_of::<c_uint>() == 4);
+
+api! {
+    fn cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) => on_stream(stream, |context, id| {
         let mode = Mode::new(mode)?;
         if id == LEGACY {
             return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
@@ -24,11 +26,9 @@ pub(super) extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) -
         let mut state = context.state();
         state.stream(id)?;
         state.captures.begin(id, mode)
-    })
-}
+    });
 
-pub(super) extern "C" fn cuStreamEndCapture(stream: Handle, handle: Out<Handle>) -> u32 {
-    on_stream(stream, |context, id| {
+    fn cuStreamEndCapture(stream: Handle, handle: Out<Handle>) => on_stream(stream, |context, id| {
         let nodes = context.state().captures.end(id);
         match nodes {
             Ok(nodes) => handle.fill(|| {
@@ -37,15 +37,12 @@ pub(super) extern "C" fn cuStreamEndCapture(stream: Handle, handle: Out<Handle>)
             }),
             Err(code) => handle.fill(|| Ok(0)).and(Err(code)),
         }
-    })
-}
+    });
 
-pub(super) extern "C" fn cuStreamIsCapturing(stream: Handle, status: Out<c_int>) -> u32 {
-    on_stream(stream, |context, id| status.fill(|| Ok(context.state().captures.status(id))))
-}
+    fn cuStreamIsCapturing(stream: Handle, status: Out<c_int>) =>
+        on_stream(stream, |context, id| status.fill(|| Ok(context.state().captures.status(id))));
 
-pub(super) extern "C" fn cuGraphInstantiateWithFlags(handle: Out<Handle>, graph: Handle, flags: u64) -> u32 {
-    in_context(|_| {
+    fn cuGraphInstantiateWithFlags(handle: Out<Handle>, graph: Handle, flags: u64) => in_context(|_| {
         // Free on launch (1), upload (2) and node priorities (8) change nothing here; launch from the device (4) does.
         if flags & !0xf != 0 {
             return Err(Code::INVALID_VALUE);
@@ -55,11 +52,9 @@ pub(super) extern "C" fn cuGraphInstantiateWithFlags(handle: Out<Handle>, graph:
         }
         let graph = handles::graph(graph)?;
         handle.fill(|| Ok(handles::insert(Object::GraphExec(Arc::new(GraphExec::new(&graph))))))
-    })
-}
+    });
 
-pub(super) extern "C" fn cuGraphLaunch(exec: Handle, stream: Handle) -> u32 {
-    on_stream(stream, |context, id| {
+    fn cuGraphLaunch(exec: Handle, stream: Handle) => on_stream(stream, |context, id| {
         let exec = handles::graph_exec(exec)?;
         if exec.context.handle != context.handle {
             return Err(Code::INVALID_HANDLE);
@@ -70,31 +65,25 @@ pub(super) extern "C" fn cuGraphLaunch(exec: Handle, stream: Handle) -> u32 {
         }
         context.device.injected(Call::Launch)?;
         exec.launch(id)
-    })
-}
+    });
 
-pub(super) extern "C" fn cuGraphExecDestroy(exec: Handle) -> u32 {
-    initialised(|| {
+    fn cuGraphExecDestroy(exec: Handle) => initialised(|| {
         let object = handles::graph_exec(exec)?;
         handles::remove(exec);
         object.context.check()
-    })
-}
+    });
 
-pub(super) extern "C" fn cuGraphDestroy(graph: Handle) -> u32 {
-    initialised(|| {
+    fn cuGraphDestroy(graph: Handle) => initialised(|| {
         let object = handles::graph(graph)?;
         for node in lock(&object.node_handles).drain(..) {
             handles::remove(node);
         }
         handles::remove(graph);
         object.context.check()
-    })
-}
+    });
 
-/// Nodes in the order of capture. `nodes` null: only their number.
-pub(super) extern "C" fn cuGraphGetNodes(graph: Handle, nodes: Slots, count: Out<usize>) -> u32 {
-    in_context(|_| {
+    /// Nodes in the order of capture. `nodes` null: only their number.
+    fn cuGraphGetNodes(graph: Handle, nodes: Slots, count: Out<usize>) => in_context(|_| {
         let graph = handles::graph(graph)?;
         let mut known = lock(&graph.node_handles);
         for index in known.len()..graph.nodes.len() {
@@ -110,18 +99,10 @@ pub(super) extern "C" fn cuGraphGetNodes(graph: Handle, nodes: Slots, count: Out
             }
             Ok(room.min(known.len()))
         })
-    })
-}
+    });
 
-pub(super) extern "C" fn cuGraphExecKernelNodeSetParams_v2(
-    exec: Handle,
-    node: Handle,
-    params: In<KernelNodeParams>,
-) -> u32 {
-    in_context(|_| {
+    fn cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, params: In<KernelNodeParams>) => in_context(|_| {
         let (exec, node) = (handles::graph_exec(exec)?, handles::graph_node(node)?);
         exec.set_kernel(&node, params.get()?.launch()?)
-    })
+    });
 }
-
-const _: () = assert!(size_of::<c_uint>() == 4);

@@ -17,49 +17,6 @@ mod option {
     pub(super) const ERROR_LOG_SIZE: u32 = 6;
 }
 
-pub(super) extern "C" fn cuModuleLoadData(handle: Out<Handle>, image: Text) -> u32 {
-    in_context(|context| {
-        let image = image.get()?.to_bytes();
-        handle.fill(|| module::load(context, image).map_err(|failure| failure.code))
-    })
-}
-
-/// Log sizes are passed in `values` themselves: the capacity goes in, the number of bytes written comes back.
-pub(super) extern "C" fn cuModuleLoadDataEx(
-    handle: Out<Handle>,
-    image: Text,
-    count: c_uint,
-    options: In<u32>,
-    values: Slots,
-) -> u32 {
-    in_context(|context| {
-        let image = image.get()?.to_bytes();
-        let (mut info, mut error) = (Log::default(), Log::default());
-        for index in 0..count as usize {
-            match options.at(index)? {
-                option::INFO_LOG => info.buffer = values.get(index)?,
-                option::INFO_LOG_SIZE => info.size = Some((index, values.get(index)?)),
-                option::ERROR_LOG => error.buffer = values.get(index)?,
-                option::ERROR_LOG_SIZE => error.size = Some((index, values.get(index)?)),
-                option::WALL_TIME => values.set(index, 0)?,
-                _ => {}
-            }
-        }
-        handle.fill(|| match module::load(context, image) {
-            Ok(handle) => {
-                info.write("", values)?;
-                error.write("", values)?;
-                Ok(handle)
-            }
-            Err(failure) => {
-                info.write("", values)?;
-                error.write(&failure.log, values)?;
-                Err(failure.code)
-            }
-        })
-    })
-}
-
 #[derive(Default)]
 struct Log {
     buffer: usize,
@@ -74,42 +31,68 @@ impl Log {
     }
 }
 
-pub(super) extern "C" fn cuModuleUnload(handle: Handle) -> u32 {
-    initialised(|| {
+api! {
+    fn cuModuleLoadData(handle: Out<Handle>, image: Text) => in_context(|context| {
+        let image = image.get()?.to_bytes();
+        handle.fill(|| module::load(context, image).map_err(|failure| failure.code))
+    });
+
+    /// Log sizes are passed in `values` themselves: the capacity goes in, the number of bytes written comes back.
+    fn cuModuleLoadDataEx(handle: Out<Handle>, image: Text, count: c_uint, options: In<u32>, values: Slots) =>
+        in_context(|context| {
+            let image = image.get()?.to_bytes();
+            let (mut info, mut error) = (Log::default(), Log::default());
+            for index in 0..count as usize {
+                match options.at(index)? {
+                    option::INFO_LOG => info.buffer = values.get(index)?,
+                    option::INFO_LOG_SIZE => info.size = Some((index, values.get(index)?)),
+                    option::ERROR_LOG => error.buffer = values.get(index)?,
+                    option::ERROR_LOG_SIZE => error.size = Some((index, values.get(index)?)),
+                    option::WALL_TIME => values.set(index, 0)?,
+                    _ => {}
+                }
+            }
+            handle.fill(|| match module::load(context, image) {
+                Ok(handle) => {
+                    info.write("", values)?;
+                    error.write("", values)?;
+                    Ok(handle)
+                }
+                Err(failure) => {
+                    info.write("", values)?;
+                    error.write(&failure.log, values)?;
+                    Err(failure.code)
+                }
+            })
+        });
+
+    fn cuModuleUnload(handle: Handle) => initialised(|| {
         let module = handles::module(handle)?;
         module::unload(handle)?;
         module.context.check()
-    })
-}
+    });
 
-pub(super) extern "C" fn cuModuleGetFunction(function: Out<Handle>, handle: Handle, name: Text) -> u32 {
-    in_context(|_| {
+    fn cuModuleGetFunction(function: Out<Handle>, handle: Handle, name: Text) => in_context(|_| {
         let module = handles::module(handle)?;
         let name = name.get()?.to_str().map_err(|_| Code::NOT_FOUND)?;
         function.fill(|| module.function(name))
-    })
-}
+    });
 
-pub(super) extern "C" fn cuModuleGetGlobal_v2(address: Out<u64>, bytes: Out<usize>, handle: Handle, name: Text) -> u32 {
-    in_context(|_| {
+    fn cuModuleGetGlobal_v2(address: Out<u64>, bytes: Out<usize>, handle: Handle, name: Text) => in_context(|_| {
         let module = handles::module(handle)?;
         let name = name.get()?.to_str().map_err(|_| Code::NOT_FOUND)?;
         let (found, size) = machine::global(&module.module, name).ok_or(Code::NOT_FOUND)?;
         address.offer(found);
         bytes.offer(size as usize);
         Ok(())
-    })
-}
+    });
 
-pub(super) extern "C" fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_uint, function: Handle) -> u32 {
-    in_context(|_| {
+    fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_uint, function: Handle) => in_context(|_| {
         let function = handles::function(function)?;
         value.fill(|| function.attribute(attribute))
-    })
-}
+    });
 
-pub(super) extern "C" fn cuFuncSetAttribute(function: Handle, attribute: c_uint, value: c_int) -> u32 {
-    in_context(|_| {
+    fn cuFuncSetAttribute(function: Handle, attribute: c_uint, value: c_int) => in_context(|_| {
         let function = handles::function(function)?;
         match attribute {
             8 => function.set_max_dynamic_shared(value),
@@ -117,38 +100,25 @@ pub(super) extern "C" fn cuFuncSetAttribute(function: Handle, attribute: c_uint,
             14 | 15 => Ok(()),                          // non-portable clusters, their scheduling: hints here
             _ => Err(Code::INVALID_VALUE),
         }
-    })
-}
+    });
 
-/// Loads a function ahead of its launch; [`cuModuleGetFunction`] has done that already.
-pub(super) extern "C" fn cuFuncLoad(function: Handle) -> u32 {
-    in_context(|_| handles::function(function).map(drop))
-}
+    /// Loads a function ahead of its launch; [`cuModuleGetFunction`] has done that already.
+    fn cuFuncLoad(function: Handle) => in_context(|_| handles::function(function).map(drop));
 
-pub(super) extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-    blocks: Out<c_int>,
-    function: Handle,
-    block_size: c_int,
-    dynamic_shared: usize,
-) -> u32 {
-    in_context(|_| {
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: Out<c_int>, function: Handle, block_size: c_int, dynamic_shared: usize
+    ) => in_context(|_| {
         let function = handles::function(function)?;
         let threads = u32::try_from(block_size).ok().filter(|&n| n > 0).ok_or(Code::INVALID_VALUE)?;
         let shared = u32::try_from(dynamic_shared).unwrap_or(u32::MAX);
         blocks.fill(|| Ok(function.occupancy(threads, shared) as c_int))
-    })
-}
+    });
 
-pub(super) extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    blocks: Out<c_int>,
-    function: Handle,
-    block_size: c_int,
-    dynamic_shared: usize,
-    flags: c_uint,
-) -> u32 {
-    // 1 asks for the figure without a caching override that these chips do not have.
-    if flags > 1 {
-        return Code::INVALID_VALUE.raw();
-    }
-    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_size, dynamic_shared)
+    /// Flag 1 asks for the figure without a caching override that these chips do not have.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        blocks: Out<c_int>, function: Handle, block_size: c_int, dynamic_shared: usize, flags: c_uint
+    ) => match flags {
+        0 | 1 => cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_size, dynamic_shared),
+        _ => Code::INVALID_VALUE.raw(),
+    };
 }

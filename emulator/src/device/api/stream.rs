@@ -21,56 +21,46 @@ pub(super) fn on_stream(handle: Handle, body: impl FnOnce(&Arc<Context>, StreamI
     })
 }
 
-pub(super) extern "C" fn cuStreamCreate(handle: Out<Handle>, flags: c_uint) -> u32 {
-    in_context(|context| handle.fill(|| context.create_stream(flags, 0)))
+/// What must be done before the stream counts as synchronised.
+fn pending(context: &Context, id: StreamId) -> Outcome<Vec<Ticket>> {
+    let mut state = context.state();
+    state.captures.refuse(id, Code::STREAM_CAPTURE_UNSUPPORTED)?;
+    Ok(state.pending(id))
 }
 
-pub(super) extern "C" fn cuStreamCreateWithPriority(handle: Out<Handle>, flags: c_uint, priority: c_int) -> u32 {
-    in_context(|context| handle.fill(|| context.create_stream(flags, priority.clamp(GREATEST_PRIORITY, 0))))
-}
+api! {
+    fn cuStreamCreate(handle: Out<Handle>, flags: c_uint) =>
+        in_context(|context| handle.fill(|| context.create_stream(flags, 0)));
+    fn cuStreamCreateWithPriority(handle: Out<Handle>, flags: c_uint, priority: c_int) =>
+        in_context(|context| handle.fill(|| context.create_stream(flags, priority.clamp(GREATEST_PRIORITY, 0))));
 
-pub(super) extern "C" fn cuStreamDestroy_v2(handle: Handle) -> u32 {
-    initialised(|| {
+    fn cuStreamDestroy_v2(handle: Handle) => initialised(|| {
         let (context, id) = handles::stream(handle)?;
         handles::remove(handle);
         context.close_stream(id);
         context.check()
-    })
-}
+    });
 
-pub(super) extern "C" fn cuStreamSynchronize(handle: Handle) -> u32 {
-    on_stream(handle, |context, id| {
-        let pending = {
-            let mut state = context.state();
-            state.captures.refuse(id, Code::STREAM_CAPTURE_UNSUPPORTED)?;
-            state.pending(id)
-        };
+    fn cuStreamSynchronize(handle: Handle) => on_stream(handle, |context, id| {
+        let pending = pending(context, id)?;
         context.wait("cuStreamSynchronize", &pending)
-    })
-}
+    });
 
-pub(super) extern "C" fn cuStreamQuery(handle: Handle) -> u32 {
-    on_stream(handle, |context, id| {
-        let mut state = context.state();
-        state.captures.refuse(id, Code::STREAM_CAPTURE_UNSUPPORTED)?;
-        if state.pending(id).iter().all(Ticket::is_done) { Ok(()) } else { Err(Code::NOT_READY) }
-    })
-}
+    fn cuStreamQuery(handle: Handle) => on_stream(handle, |context, id| {
+        let pending = pending(context, id)?;
+        if context.is_over(&pending) { Ok(()) } else { Err(Code::NOT_READY) }
+    });
 
-pub(super) extern "C" fn cuStreamWaitEvent(handle: Handle, event: Handle, flags: c_uint) -> u32 {
-    on_stream(handle, |context, id| {
+    fn cuStreamWaitEvent(handle: Handle, event: Handle, flags: c_uint) => on_stream(handle, |context, id| {
         // 1: an external event in a capture, which graphs here do not have.
         if flags != 0 {
             return Err(if flags == 1 { Code::NOT_SUPPORTED } else { Code::INVALID_VALUE });
         }
         handles::event(event)?.hold(context, id)
-    })
-}
+    });
 
-pub(super) extern "C" fn cuStreamGetPriority(handle: Handle, priority: Out<c_int>) -> u32 {
-    on_stream(handle, |context, id| priority.fill(|| context.state().stream(id).map(|stream| stream.priority)))
-}
-
-pub(super) extern "C" fn cuStreamGetFlags(handle: Handle, flags: Out<c_uint>) -> u32 {
-    on_stream(handle, |context, id| flags.fill(|| context.state().stream(id).map(|stream| stream.flags)))
+    fn cuStreamGetPriority(handle: Handle, priority: Out<c_int>) =>
+        on_stream(handle, |context, id| priority.fill(|| context.state().stream(id).map(|stream| stream.priority)));
+    fn cuStreamGetFlags(handle: Handle, flags: Out<c_uint>) =>
+        on_stream(handle, |context, id| flags.fill(|| context.state().stream(id).map(|stream| stream.flags)));
 }

@@ -84,10 +84,10 @@ impl Decoder<'_> {
                 self.push(Op::NanoSleep(a));
             }
             "griddepcontrol" => {
-                // Launches of a stream follow each other here, so there is nothing to wait for.
-                t.word("wait launch_dependents")?;
+                // Launches of a stream follow each other here: only the checks care.
+                let waits = t.need(&[("wait", true), ("launch_dependents", false)])?;
                 t.arity(0)?;
-                self.push(Op::Nop);
+                self.push(Op::GridControl(waits));
             }
             _ => return Ok(false),
         }

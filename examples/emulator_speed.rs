@@ -1,0 +1,76 @@
+//! How fast the emulator runs kiln's own kernel: a Q4_K matrix-vector product of 4096 x 4096 with the norm in front,
+//! with all checks off and with all on.
+//!
+//! ```text
+//! cargo run --release --example emulator_speed
+//! ```
+//!
+//! Exits with an error where the checks cost more than the factor of 6 that is allowed.
+
+use kiln_codegen::{Target, bake, kernels::FusedRmsNormQ4KGemv};
+use kiln_emulator::{Checks, ExecConfig, Launch, Memory, Module, run};
+use std::error::Error;
+use std::time::Instant;
+
+const ROWS: u32 = 4096;
+const COLUMNS: u32 = 4096;
+/// A Q4_K super-block: 256 weights in 144 bytes.
+const WEIGHT_BYTES: u64 = ROWS as u64 * COLUMNS as u64 / 256 * 144;
+const BLOCKS: u32 = 64;
+const ROUNDS: u32 = 7;
+const MOST: f64 = 6.0;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let emitted = bake::emit(Target::DEFAULT[0], None, &[Box::new(FusedRmsNormQ4KGemv::new(COLUMNS, ROWS))])?;
+    let kernel = emitted.kernels.first().ok_or("the module lacks its kernel")?;
+    let memory = Memory::new(1 << 30);
+    let module = Module::load(&emitted.ptx, &memory)?;
+    let (w, x, gamma) =
+        (memory.alloc(WEIGHT_BYTES)?, memory.alloc(4 * u64::from(COLUMNS))?, memory.alloc(4 * u64::from(COLUMNS))?);
+    let y = memory.alloc(4 * u64::from(ROWS))?;
+    memory.set_u32(w, 0x3456_1234, WEIGHT_BYTES / 4)?;
+    for vector in [x, gamma] {
+        memory.set_u32(vector, 1f32.to_bits(), u64::from(COLUMNS))?;
+    }
+    // Weights, their plane of scales, x, gamma, bias, residual, y.
+    let params: Vec<u8> = [w, 0, x, gamma, 0, 0, y].iter().flat_map(|p: &u64| p.to_le_bytes()).collect();
+    let mut best = [f64::MAX; 2];
+    let mut lanes = 0.0;
+    let mut threads = 0;
+    for _ in 0..ROUNDS {
+        for (checks, best) in [Checks::NONE, Checks::ALL].into_iter().zip(&mut best) {
+            let config = ExecConfig { checks, ..ExecConfig::default() };
+            let launch = Launch {
+                module: &module,
+                kernel: &kernel.name,
+                grid: [BLOCKS, 1, 1],
+                block: [kernel.block, 1, 1],
+                dynamic_shared: kernel.dynamic_shared,
+                params: &params,
+                cooperative: false,
+                cluster: None,
+            };
+            let start = Instant::now();
+            lanes = run(&launch, &memory, &config)?.warp_instructions as f64 * 32.0;
+            *best = best.min(start.elapsed().as_secs_f64());
+            threads = config.threads;
+        }
+    }
+    let weights = f64::from(ROWS) * f64::from(COLUMNS);
+    println!(
+        "{} {ROWS} x {COLUMNS}, {BLOCKS} blocks of {}, {threads} threads, best of {ROUNDS}",
+        kernel.name, kernel.block
+    );
+    println!("{:.2} lane-instructions per weight", lanes / weights);
+    for (name, best) in ["off", "all"].iter().zip(best) {
+        println!(
+            "checks {name}: {:.1} ms, {:.2e} lane-instructions/s, {:.2e} weights/s",
+            best * 1e3,
+            lanes / best,
+            weights / best
+        );
+    }
+    let factor = best[1] / best[0];
+    println!("checks cost a factor of {factor:.2}");
+    if factor > MOST { Err(format!("more than {MOST}").into()) } else { Ok(()) }
+}
