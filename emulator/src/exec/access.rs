@@ -1,13 +1,13 @@
 //! Loads, stores and atomics: addresses to places in the host's memory, checked lane by lane.
 
-use super::block::Common;
 use super::fault::{Fault, FaultKind};
-use super::float::{BF16, F16, Round};
+use super::float::{self, BF16, F16, F32, F64, Format, Round};
 use super::inst::*;
 use super::lanes::Lanes;
 use super::warp::Warp;
-use super::{At, Cpu, Exec};
+use super::{At, Cpu, Exec, Site};
 use crate::memory::{GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
+use crate::ptx::types::Ty;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// What an access does, for the checks.
@@ -29,21 +29,25 @@ pub(crate) struct Access {
     pub(crate) constant_space: bool,
 }
 
+impl Access {
+    /// An ordinary one.
+    pub(crate) fn new(bytes: u32, count: u32, write: bool) -> Access {
+        let (atomic, nc, proxy, pending, constant_space) = (false, false, false, false, false);
+        Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending, constant_space }
+    }
+}
+
 /// Places of the lanes of one access that fall into the same space.
 pub(crate) struct Places {
     pub(crate) ptr: [*mut u8; 32],
     pub(crate) addr: [u64; 32],
 }
 
-/// The space an address of the generic space lies in, and the offset there.
+/// The space an address of the generic space lies in, and where that begins.
 pub(crate) fn generic(address: u64) -> (MemSpace, u64) {
-    for (space, base) in [(MemSpace::Shared, SHARED_BASE), (MemSpace::Local, LOCAL_BASE), (MemSpace::Param, PARAM_BASE)]
-    {
-        if address.wrapping_sub(base) < WINDOW {
-            return (space, address - base);
-        }
-    }
-    (MemSpace::Global, address)
+    let windows = [(MemSpace::Shared, SHARED_BASE), (MemSpace::Local, LOCAL_BASE), (MemSpace::Param, PARAM_BASE)];
+    let found = windows.into_iter().find(|(_, base)| address.wrapping_sub(*base) < WINDOW);
+    found.unwrap_or((MemSpace::Global, 0))
 }
 
 macro_rules! at {
@@ -82,19 +86,17 @@ impl Cpu<'_> {
     #[inline(always)]
     pub(crate) fn addresses(&self, warp: &Warp, a: &Address) -> [u64; 32] {
         let mut out = [a.offset as u64; 32];
-        if a.base != NONE {
-            if a.wide {
-                let p = warp.regs[a.base as usize..a.base as usize + 2].as_ptr().cast::<[u64; 32]>();
-                // SAFETY: two slots are 32 values of 64 bits.
-                let base = unsafe { &*p };
-                for i in 0..32 {
-                    out[i] = base[i].wrapping_add(a.offset as u64);
-                }
-            } else {
-                let base = &warp.regs[a.base as usize].0;
-                for i in 0..32 {
-                    out[i] = u64::from(base[i].wrapping_add(a.offset as u32));
-                }
+        if a.base != NONE && a.wide {
+            let p = warp.regs[a.base as usize..a.base as usize + 2].as_ptr().cast::<[u64; 32]>();
+            // SAFETY: two slots are 32 values of 64 bits.
+            let base = unsafe { &*p };
+            for i in 0..32 {
+                out[i] = base[i].wrapping_add(a.offset as u64);
+            }
+        } else if a.base != NONE {
+            let base = &warp.regs[a.base as usize].0;
+            for i in 0..32 {
+                out[i] = u64::from(base[i].wrapping_add(a.offset as u32));
             }
         }
         out
@@ -104,57 +106,40 @@ impl Cpu<'_> {
     #[inline(always)]
     pub(crate) fn with_places(
         &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
+        site: &mut Site<'_>,
         space: MemSpace,
         addr: [u64; 32],
         m: u32,
         access: &Access,
-        at: &At,
         mut f: impl FnMut(&mut Self, &mut Warp, &[*mut u8; 32], u32),
     ) -> Exec<()> {
         let total = access.bytes * access.count;
         let low = if m == u32::MAX { addr.iter().fold(0, |a, b| a | b) } else { Lanes(m).fold(0, |a, l| a | addr[l]) };
         if low & u64::from(total - 1) != 0 {
-            return Err(self.misaligned(&addr, m, total, at));
+            return Err(self.misaligned(&addr, m, total, &site.at));
         }
         let mut places = Places { ptr: [std::ptr::null_mut(); 32], addr };
         let mut left = m;
         while left != 0 {
-            let first = addr[left.trailing_zeros() as usize];
-            let (kind, group) = if space == MemSpace::Generic {
-                let kind = generic(first).0;
-                (kind, Lanes(left).filter(|&l| generic(addr[l]).0 == kind).fold(0, |g, l| g | 1 << l))
-            } else {
-                (space, left)
-            };
+            let (mut kind, mut group) = (space, left);
+            if space == MemSpace::Generic {
+                let base;
+                (kind, base) = generic(addr[left.trailing_zeros() as usize]);
+                group = Lanes(left).filter(|&l| generic(addr[l]).0 == kind).fold(0, |g, l| g | 1 << l);
+                if kind != MemSpace::Global {
+                    Lanes(group).for_each(|l| places.addr[l] -= base);
+                }
+            }
             let done = match kind {
-                MemSpace::Global | MemSpace::Generic => self.global(&mut places, group, total, access, at)?,
-                MemSpace::Shared => {
-                    if space == MemSpace::Generic {
-                        Lanes(group).for_each(|l| places.addr[l] -= SHARED_BASE);
-                    }
-                    self.shared(common, &mut places, group, total, at)?
-                }
-                MemSpace::Local => {
-                    if space == MemSpace::Generic {
-                        Lanes(group).for_each(|l| places.addr[l] -= LOCAL_BASE);
-                    }
-                    self.local(warp, &mut places, group, total, at)?
-                }
-                MemSpace::Param => {
-                    if space == MemSpace::Generic {
-                        Lanes(group).for_each(|l| places.addr[l] -= PARAM_BASE);
-                    }
-                    self.param(&mut places, group, total, access, at)?
-                }
+                MemSpace::Global | MemSpace::Generic => self.global(&mut places, group, total, access, &site.at)?,
+                _ => self.windowed(site, kind, &mut places, group, total, access)?,
             };
             let mut turn = None;
             if self.cx.watched {
                 turn = crate::checks::turn(self.cx, kind, access);
-                self.check(common, kind, &places, done, access, at, turn.as_deref_mut())?;
+                self.check(site.common, kind, &places, done, access, &site.at, turn.as_deref_mut())?;
             }
-            f(self, warp, &places.ptr, done);
+            f(self, site.warp, &places.ptr, done);
             drop(turn);
             if access.write && kind == MemSpace::Global {
                 self.progress = true;
@@ -168,32 +153,24 @@ impl Cpu<'_> {
     fn misaligned(&self, addr: &[u64; 32], m: u32, total: u32, at: &At) -> Box<Fault> {
         let lane = Lanes(m).find(|&l| addr[l] & u64::from(total - 1) != 0).unwrap_or(0);
         let message = format!("{total} bytes are accessed at an address that is not a multiple of {total}");
-        let mut f = self.fault(FaultKind::Misaligned, at, Some(lane), message);
-        f.address = Some(addr[lane]);
-        f
+        self.fault_at(FaultKind::Misaligned, at, lane, addr[lane], message)
     }
 
     #[cold]
     fn outside(&self, addr: u64, lane: usize, total: u32, at: &At) -> Box<Fault> {
-        let (kind, message) = if self.table.was_freed(addr) {
-            (FaultKind::UseAfterFree, format!("{total} bytes are accessed in memory that was freed"))
-        } else if let Some(a) = self.table.below(addr).filter(|a| addr - a.base < a.size + 4096) {
+        let near = self.table.below(addr).filter(|a| addr - a.base < a.size + 4096);
+        let (kind, place) = if self.table.was_freed(addr) {
+            (FaultKind::UseAfterFree, "in memory that was freed".into())
+        } else if let Some(a) = near {
             let end = addr + u64::from(total) - a.base;
-            (
-                FaultKind::OutOfBounds,
-                format!(
-                    "{total} bytes are accessed up to byte {end} of an allocation of {} bytes at {:#x}",
-                    a.size, a.base
-                ),
-            )
+            let text = format!("up to byte {end} of an allocation of {} bytes at {:#x}", a.size, a.base);
+            (FaultKind::OutOfBounds, text)
         } else if addr < GLOBAL_BASE {
-            (FaultKind::OutOfBounds, format!("{total} bytes are accessed at an address that is no device address"))
+            (FaultKind::OutOfBounds, "at an address that is no device address".into())
         } else {
-            (FaultKind::OutOfBounds, format!("{total} bytes are accessed outside every allocation"))
+            (FaultKind::OutOfBounds, "outside every allocation".into())
         };
-        let mut f = self.fault(kind, at, Some(lane), message);
-        f.address = Some(addr);
-        f
+        self.fault_at(kind, at, lane, addr, format!("{total} bytes are accessed {place}"))
     }
 
     /// Places in device memory of those lanes that fall into the allocation of the first.
@@ -201,19 +178,14 @@ impl Cpu<'_> {
     fn global(&mut self, p: &mut Places, group: u32, total: u32, access: &Access, at: &At) -> Exec<u32> {
         let first = group.trailing_zeros() as usize;
         let cached = self.site[at.pc as usize] as usize;
-        let hit = |t: &crate::memory::Table, i: usize| {
-            t.live.get(i).is_some_and(|a| p.addr[first].wrapping_sub(a.base) < a.size)
-        };
-        let i = if hit(&self.table, cached) {
+        let i = if self.table.live.get(cached).is_some_and(|a| p.addr[first].wrapping_sub(a.base) < a.size) {
             cached
         } else {
-            match self.table.find(p.addr[first]) {
-                Some(i) => {
-                    self.site[at.pc as usize] = i as u32;
-                    i
-                }
-                None => return Err(self.outside(p.addr[first], first, total, at)),
-            }
+            let Some(i) = self.table.find(p.addr[first]) else {
+                return Err(self.outside(p.addr[first], first, total, at));
+            };
+            self.site[at.pc as usize] = i as u32;
+            i
         };
         let a = &self.table.live[i];
         let (base, data) = (a.base, a.data);
@@ -253,75 +225,60 @@ impl Cpu<'_> {
         Ok(inside)
     }
 
+    /// Places in shared, local or parameter memory.
     #[inline(always)]
-    fn shared(&mut self, common: &mut Common, p: &mut Places, group: u32, total: u32, at: &At) -> Exec<u32> {
-        let size = u64::from(common.shared_bytes);
-        let data = common.shared.as_mut_ptr().cast::<u8>();
-        for l in Lanes(group) {
-            if p.addr[l] + u64::from(total) > size {
-                let message =
-                    format!("{total} bytes are accessed at {:#x} of {size} bytes of shared memory", p.addr[l]);
-                let mut f = self.fault(FaultKind::OutOfBounds, at, Some(l), message);
-                f.address = Some(p.addr[l]);
-                return Err(f);
+    fn windowed(
+        &self,
+        site: &mut Site<'_>,
+        space: MemSpace,
+        p: &mut Places,
+        group: u32,
+        total: u32,
+        access: &Access,
+    ) -> Exec<u32> {
+        // Local memory lies lane after lane.
+        let (data, size, stride, name) = match space {
+            MemSpace::Shared => (site.common.shared.as_mut_ptr(), site.common.shared_bytes, 0, "shared memory"),
+            MemSpace::Local => {
+                let size = self.cx.code.local;
+                (site.warp.local.as_mut_ptr(), size, size.next_multiple_of(16) as usize, "local memory")
             }
-            p.ptr[l] = data.wrapping_add(p.addr[l] as usize);
-        }
-        Ok(group)
-    }
-
-    fn local(&mut self, warp: &mut Warp, p: &mut Places, group: u32, total: u32, at: &At) -> Exec<u32> {
-        let size = u64::from(self.cx.code.local);
-        let stride = size.next_multiple_of(16) as usize;
-        let data = warp.local.as_mut_ptr().cast::<u8>();
-        for l in Lanes(group) {
-            if p.addr[l].saturating_add(u64::from(total)) > size {
-                let message = format!("{total} bytes are accessed at {:#x} of {size} bytes of local memory", p.addr[l]);
-                let mut f = self.fault(FaultKind::OutOfBounds, at, Some(l), message);
-                f.address = Some(p.addr[l]);
-                return Err(f);
-            }
-            p.ptr[l] = data.wrapping_add(l * stride + p.addr[l] as usize);
-        }
-        Ok(group)
-    }
-
-    fn param(&mut self, p: &mut Places, group: u32, total: u32, access: &Access, at: &At) -> Exec<u32> {
-        let size = u64::from(self.cx.info.param_bytes);
-        let data = self.cx.params.as_ptr().cast::<u8>().cast_mut();
-        for l in Lanes(group) {
-            if access.write {
-                return Err(self.fault(FaultKind::ReadOnly, at, Some(l), "kernel parameters are written"));
-            }
-            if p.addr[l].saturating_add(u64::from(total)) > size {
-                let message = format!("{total} bytes are read at {:#x} of {size} bytes of parameters", p.addr[l]);
-                let mut f = self.fault(FaultKind::OutOfBounds, at, Some(l), message);
-                f.address = Some(p.addr[l]);
-                return Err(f);
-            }
-            p.ptr[l] = data.wrapping_add(p.addr[l] as usize);
-        }
-        Ok(group)
-    }
-
-    /// `ld`
-    #[inline(always)]
-    pub(crate) fn load(&mut self, common: &mut Common, warp: &mut Warp, op: &MemOp, m: u32, at: &At) -> Exec<()> {
-        let access = Access {
-            bytes: u32::from(op.bytes),
-            count: op.regs.len() as u32,
-            write: false,
-            atomic: false,
-            sem: op.sem,
-            scope: op.scope,
-            nc: op.nc,
-            proxy: false,
-            pending: false,
-            constant_space: false,
+            _ => (self.cx.params.as_ptr().cast_mut(), self.cx.info.param_bytes, 0, "parameters"),
         };
-        let addr = self.addresses(warp, &op.address);
-        self.with_places(common, warp, op.space, addr, m, &access, at, |_, warp, ptr, group| {
-            if op.sem == Sem::Weak && group == u32::MAX && op.bytes == 4 && op.regs.iter().all(|r| r.1 == W::W32) {
+        if access.write && space == MemSpace::Param {
+            let lane = Some(group.trailing_zeros() as usize);
+            return Err(self.fault(FaultKind::ReadOnly, &site.at, lane, "kernel parameters are written"));
+        }
+        for l in Lanes(group) {
+            let a = p.addr[l];
+            if a.saturating_add(u64::from(total)) > u64::from(size) {
+                let message = format!("{total} bytes are accessed at {a:#x} of {size} bytes of {name}");
+                return Err(self.fault_at(FaultKind::OutOfBounds, &site.at, l, a, message));
+            }
+            p.ptr[l] = data.cast::<u8>().wrapping_add(l * stride + a as usize);
+        }
+        Ok(group)
+    }
+
+    /// `ld` and `st`
+    #[inline(always)]
+    pub(crate) fn access(&mut self, site: &mut Site<'_>, op: &MemOp) -> Exec<()> {
+        let (addr, m, bytes) = (self.addresses(site.warp, &op.address), site.m, op.access.bytes);
+        if op.access.write {
+            let release = op.access.sem >= Sem::Release;
+            return self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {
+                for (v, &r) in op.regs.iter().enumerate() {
+                    for l in Lanes(group) {
+                        let x = warp.lane(cpu.cx.code, r, l);
+                        write(ptr[l].wrapping_add(v * bytes as usize), bytes, x, release);
+                    }
+                }
+            });
+        }
+        let acquire = op.access.sem >= Sem::Acquire;
+        self.with_places(site, op.address.space, addr, m, &op.access, |_, warp, ptr, group| {
+            let plain = op.access.sem == Sem::Weak && group == u32::MAX && bytes == 4;
+            if plain && op.regs.iter().all(|r| r.1 == W::W32) {
                 for (v, (r, _)) in op.regs.iter().enumerate() {
                     let d = &mut warp.regs[*r as usize].0;
                     for l in 0..32 {
@@ -330,75 +287,30 @@ impl Cpu<'_> {
                 }
                 return;
             }
-            let acquire = op.sem >= Sem::Acquire;
             for (v, &(r, w)) in op.regs.iter().enumerate() {
                 for l in Lanes(group) {
-                    let x = read(ptr[l].wrapping_add(v * usize::from(op.bytes)), u32::from(op.bytes), acquire);
-                    let x = if op.signed {
-                        let shift = 64 - 8 * u32::from(op.bytes);
-                        ((x << shift) as i64 >> shift) as u64
-                    } else {
-                        x
-                    };
-                    warp.set_lane(r, w, l, x);
-                }
-            }
-        })
-    }
-
-    /// `st`
-    #[inline(always)]
-    pub(crate) fn store(&mut self, common: &mut Common, warp: &mut Warp, op: &MemOp, m: u32, at: &At) -> Exec<()> {
-        let access = Access {
-            bytes: u32::from(op.bytes),
-            count: op.regs.len() as u32,
-            write: true,
-            atomic: false,
-            sem: op.sem,
-            scope: op.scope,
-            nc: false,
-            proxy: false,
-            pending: false,
-            constant_space: op.constant,
-        };
-        let addr = self.addresses(warp, &op.address);
-        let release = op.sem >= Sem::Release;
-        self.with_places(common, warp, op.space, addr, m, &access, at, |cpu, warp, ptr, group| {
-            for (v, &r) in op.regs.iter().enumerate() {
-                for l in Lanes(group) {
-                    let x = warp.lane(cpu.cx.code, r, l);
-                    write(ptr[l].wrapping_add(v * usize::from(op.bytes)), u32::from(op.bytes), x, release);
+                    let x = read(ptr[l].wrapping_add(v * bytes as usize), bytes, acquire);
+                    let shift = if op.signed { 64 - 8 * bytes } else { 0 };
+                    warp.set_lane(r, w, l, ((x << shift) as i64 >> shift) as u64);
                 }
             }
         })
     }
 
     /// `atom` and `red`: lane after lane, lowest first.
-    pub(crate) fn atomic(&mut self, common: &mut Common, warp: &mut Warp, op: &AtomOp, m: u32, at: &At) -> Exec<()> {
-        let bytes = u32::from(op.bytes);
-        let access = Access {
-            bytes,
-            count: 1,
-            write: true,
-            atomic: true,
-            sem: op.sem,
-            scope: op.scope,
-            nc: false,
-            proxy: false,
-            pending: false,
-            constant_space: false,
-        };
-        let addr = self.addresses(warp, &op.address);
+    pub(crate) fn atomic(&mut self, site: &mut Site<'_>, op: &AtomOp) -> Exec<()> {
+        let (bytes, m) = (op.access.bytes, site.m);
+        let mask = u64::MAX >> (64 - 8 * bytes);
+        let addr = self.addresses(site.warp, &op.address);
         let progress = self.progress;
         let mut changed = false;
-        self.with_places(common, warp, op.space, addr, m, &access, at, |cpu, warp, ptr, group| {
+        self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {
             for l in Lanes(group) {
-                let b = warp.lane(cpu.cx.code, op.b, l);
-                let c = warp.lane(cpu.cx.code, op.c, l);
-                let old = atomic_update(ptr[l], bytes, |old| combine(op.kind, bytes, old, b, c));
-                changed |= combine(op.kind, bytes, old, b, c) != old;
+                let [b, c] = [op.b, op.c].map(|r| warp.lane(cpu.cx.code, (r, op.w), l));
+                let old = atomic_update(ptr[l], bytes, |old| (op.f)(old, b, c));
+                changed |= (op.f)(old, b, c) & mask != old;
                 if op.d != NONE {
-                    warp.set_lane(op.d, op.dw, l, old);
+                    warp.set_lane(op.d, op.w, l, old);
                 }
             }
         })?;
@@ -418,51 +330,35 @@ fn atomic_update(p: *mut u8, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
     }
 }
 
-/// The new value of an atomic operation, or of a reduction.
-pub(crate) fn combine(kind: AtomKind, bytes: u32, old: u64, b: u64, c: u64) -> u64 {
-    let mask = if bytes == 8 { u64::MAX } else { (1 << (8 * bytes)) - 1 };
-    let signed = |v: u64| if bytes == 8 { v as i64 } else { i64::from(v as u32 as i32) };
-    let half = |f: super::float::Format, x: u64, y: u64| {
-        u64::from(f.round(f.value(x as u32 & 0xffff) + f.value(y as u32 & 0xffff), Round::Near, false))
-    };
-    let v = match kind {
-        AtomKind::Add => old.wrapping_add(b),
-        AtomKind::MinU => old.min(b),
-        AtomKind::MaxU => old.max(b),
-        AtomKind::MinS => signed(old).min(signed(b)) as u64,
-        AtomKind::MaxS => signed(old).max(signed(b)) as u64,
-        AtomKind::And => old & b,
-        AtomKind::Or => old | b,
-        AtomKind::Xor => old ^ b,
-        AtomKind::Inc => {
-            if old >= b {
-                0
-            } else {
-                old + 1
-            }
-        }
-        AtomKind::Dec => {
-            if old == 0 || old > b {
-                b
-            } else {
-                old - 1
-            }
-        }
-        AtomKind::Exch => b,
-        AtomKind::Cas => {
-            if old == b {
-                c
-            } else {
-                old
-            }
-        }
-        // atom.add.f32 on global memory flushes no subnormals.
-        AtomKind::AddF32 => u64::from(super::float::canonical(f32::from_bits(old as u32) + f32::from_bits(b as u32))),
-        AtomKind::AddF64 => (f64::from_bits(old) + f64::from_bits(b)).to_bits(),
-        AtomKind::AddF16 => half(F16, old, b),
-        AtomKind::AddBf16 => half(BF16, old, b),
-        AtomKind::AddF16x2 => half(F16, old, b) | half(F16, old >> 16, b >> 16) << 16,
-        AtomKind::AddBf16x2 => half(BF16, old, b) | half(BF16, old >> 16, b >> 16) << 16,
-    };
-    v & mask
+/// The function of `atom`, `red` and `redux` on a type; bits above the type's are dropped from its result.
+pub(crate) fn atom_fn(name: &str, ty: Ty) -> Option<AtomFn> {
+    use Ty::*;
+    fn sum(f: Format, x: u64, y: u64) -> u64 {
+        let low = |v: u64| f.value(v & (f.sign() << 1).wrapping_sub(1));
+        f.round(float::add(low(x), low(y)), Round::Near, false)
+    }
+    Some(match (name, ty) {
+        ("add", U32 | S32 | U64 | S64) => |old, b, _| old.wrapping_add(b),
+        ("min", U32 | U64) => |old, b, _| old.min(b),
+        ("max", U32 | U64) => |old, b, _| old.max(b),
+        ("min", S32) => |old, b, _| (old as i32).min(b as i32) as u64,
+        ("max", S32) => |old, b, _| (old as i32).max(b as i32) as u64,
+        ("min", S64) => |old, b, _| (old as i64).min(b as i64) as u64,
+        ("max", S64) => |old, b, _| (old as i64).max(b as i64) as u64,
+        ("inc", U32) => |old, b, _| if old >= b { 0 } else { old + 1 },
+        ("dec", U32) => |old, b, _| if old == 0 || old > b { b } else { old - 1 },
+        ("and", B32 | B64) => |old, b, _| old & b,
+        ("or", B32 | B64) => |old, b, _| old | b,
+        ("xor", B32 | B64) => |old, b, _| old ^ b,
+        ("exch", B32 | B64) => |_, b, _| b,
+        ("cas", B16 | B32 | B64) => |old, b, c| if old == b { c } else { old },
+        // Sums of f32 in global memory flush no subnormals.
+        ("add", F32) => |old, b, _| sum(self::F32, old, b),
+        ("add", F64) => |old, b, _| sum(self::F64, old, b),
+        ("add", F16) => |old, b, _| sum(self::F16, old, b),
+        ("add", BF16) => |old, b, _| sum(self::BF16, old, b),
+        ("add", F16x2) => |old, b, _| sum(self::F16, old, b) | sum(self::F16, old >> 16, b >> 16) << 16,
+        ("add", BF16x2) => |old, b, _| sum(self::BF16, old, b) | sum(self::BF16, old >> 16, b >> 16) << 16,
+        _ => return None,
+    })
 }

@@ -1,7 +1,7 @@
 //! A block: its shared memory, barriers and warps, and how it uses one turn.
 
 use super::barrier::Barrier;
-use super::inst::{MemSpace, Op, PRED_BASE};
+use super::inst::{Address, MemSpace, Op, PRED_BASE};
 use super::lanes::Slot;
 use super::warp::{Part, State, Warp};
 use super::{At, Cpu, Exec, LaunchCx};
@@ -91,7 +91,7 @@ impl Block {
                     preds: vec![0; cx.code.preds as usize].into_boxed_slice(),
                     set: vec![0; tracked],
                     local: vec![0xa5a5_a5a5_a5a5_a5a5; local].into_boxed_slice(),
-                    parts: vec![Part { pc: 0, mask, state: State::Ready, last: 0, pieces: 0 }],
+                    parts: vec![Part::new(0, mask)],
                     live: mask,
                     clock: 0,
                     waiting: 0,
@@ -238,10 +238,8 @@ impl Block {
                 let is_missing = |w: &&Warp| w.live != 0 && b.parties.iter().all(|p| p.0 != w.id);
                 let missing: Vec<_> = self.warps.iter().filter(is_missing).map(|w| w.id.to_string()).collect();
                 let missing = if missing.is_empty() { "none".into() } else { missing.join(", ") };
-                format!(
-                    "waits at barrier {id} ({} of {expected} threads arrived; not there: warps {missing})",
-                    b.arrived
-                )
+                let arrived = b.arrived(&self.common);
+                format!("waits at barrier {id} ({arrived} of {expected} threads arrived; not there: warps {missing})")
             }
             (_, Op::Mbarrier(op)) => {
                 let at = warp.address(cx.code, &op.address, lane) & 0xffff_ffff;
@@ -249,18 +247,16 @@ impl Block {
                 format!("waits for the mbarrier at {at:#x} ({state})")
             }
             (State::Sleep(_), _) => "sleeps".into(),
-            (_, Op::Ld(op)) => self.polls(cx, warp.address(cx.code, &op.address, lane), op.space, u32::from(op.bytes)),
-            (_, Op::Atom(op)) => {
-                self.polls(cx, warp.address(cx.code, &op.address, lane), op.space, u32::from(op.bytes))
-            }
+            (_, Op::Mem(op)) if !op.access.write => self.polls(cx, warp, &op.address, lane, op.access.bytes),
+            (_, Op::Atom(op)) => self.polls(cx, warp, &op.address, lane, op.access.bytes),
             _ => "runs".into(),
         }
     }
 
     /// The word that a polling warp looks at.
-    fn polls(&self, cx: &LaunchCx<'_>, address: u64, space: MemSpace, bytes: u32) -> String {
-        let table = cx.memory.table();
-        let place = match space {
+    fn polls(&self, cx: &LaunchCx<'_>, warp: &Warp, at: &Address, lane: usize, bytes: u32) -> String {
+        let (table, address) = (cx.memory.table(), warp.address(cx.code, at, lane));
+        let place = match at.space {
             MemSpace::Shared => {
                 let fits = address + u64::from(bytes) <= u64::from(self.common.shared_bytes);
                 fits.then(|| self.common.shared.as_ptr().cast::<u8>().wrapping_add(address as usize).cast_mut())

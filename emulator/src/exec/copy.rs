@@ -3,12 +3,13 @@
 //! A copy is in flight from its instruction to the wait that ends it; its bytes move at the last moment, so that whoever
 //! does not wait sees old data. While in flight, any other access to its destination is a race.
 
-use super::access::Access;
+use super::access::{Access, read, write};
 use super::block::Common;
 use super::inst::*;
 use super::lanes::Lanes;
 use super::warp::Warp;
-use super::{At, Cpu, Exec, FaultKind};
+use super::{At, Cpu, Exec, FaultKind, Site};
+use crate::checks;
 use crate::launch::Schedule;
 use crate::memory::Allocation;
 use std::sync::Arc;
@@ -17,70 +18,51 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(crate) enum AsyncOp {
     /// `cp.async`; `source` holds the bytes to read, the rest is zero.
-    Copy {
-        dst: Address,
-        src: Address,
-        bytes: u32,
-        source: R,
-    },
-    Commit {
-        bulk: bool,
-    },
-    /// Waits for all groups but the last `keep`; bulk groups perhaps only until their source is read.
-    Wait {
-        bulk: bool,
-        keep: u32,
-        all: bool,
-        read: bool,
-    },
+    Copy { dst: Address, src: Address, bytes: u32, source: R },
+    /// `commit_group`
+    Commit { bulk: bool },
+    /// Waits for all groups but the last `keep` (without it, for what is in no group, too); bulk groups perhaps only
+    /// until their source is read.
+    Wait { bulk: bool, keep: Option<u32>, read: bool },
     /// `cp.async.mbarrier.arrive`
-    Arrive {
-        address: Address,
-        space: MemSpace,
-        noinc: bool,
-    },
-    /// Device to shared memory, completing on an mbarrier.
-    BulkIn {
-        dst: Address,
-        src: Address,
-        bytes: R,
-        barrier: Address,
-    },
-    /// Shared to device memory, in a bulk group.
-    BulkOut {
-        dst: Address,
-        src: Address,
-        bytes: R,
-    },
+    Arrive { address: Address, noinc: bool },
+    /// Device to shared memory, completing on an mbarrier, or, without one, shared to device memory in a bulk group.
+    Bulk { dst: Address, src: Address, bytes: R, barrier: Option<Address> },
 }
 
-/// A copy in flight, by the lane that issued it.
+/// A copy in flight that the lane which issued it waits for.
 pub(crate) struct Pending {
     pub(crate) lane: u32,
     /// Its group, once committed.
-    pub(crate) group: Option<u32>,
-    pub(crate) kind: Kind,
+    group: Option<u32>,
+    kind: Kind,
     pub(crate) pc: u32,
 }
 
 /// Where bytes go.
-pub(crate) enum Kind {
+enum Kind {
     /// Into shared memory, at an offset.
     Shared { dst: u64, data: Vec<u8> },
     /// From shared to device memory.
     Device { src: u64, bytes: u64, to: Arc<Allocation>, offset: u64, read: bool },
 }
 
+impl Pending {
+    fn bulk(&self) -> bool {
+        matches!(self.kind, Kind::Device { .. })
+    }
+}
+
 /// A bulk copy into shared memory.
 pub(crate) struct BulkIn {
-    pub(crate) dst: u64,
-    pub(crate) data: Vec<u8>,
-    pub(crate) barrier: u64,
+    dst: u64,
+    data: Vec<u8>,
+    barrier: u64,
     pub(crate) warp: u32,
     pub(crate) lane: u32,
     pub(crate) pc: u32,
-    pub(crate) told: Option<Arc<crate::checks::Vc>>,
-    pub(crate) clock: u32,
+    told: Option<Arc<checks::Vc>>,
+    clock: u32,
 }
 
 /// Lets one bulk copy that an mbarrier waits for land.
@@ -95,351 +77,221 @@ pub(crate) fn land_one(cpu: &mut Cpu<'_>, common: &mut Common, barrier: u64) {
         }
     };
     let copy = common.bulk.remove(i);
-    write_shared(common, copy.dst, &copy.data);
-    crate::checks::landed_shared(
-        common,
-        copy.dst,
-        copy.data.len() as u64,
-        copy.warp,
-        copy.lane,
-        copy.clock,
-        copy.pc,
-        true,
-    );
+    let bytes = copy.data.len();
+    shared_bytes(common, copy.dst, bytes).copy_from_slice(&copy.data);
+    checks::landed_shared(common, copy.dst, bytes as u64, copy.warp, copy.lane, copy.clock, copy.pc, true);
     if let Some(b) = common.mbarriers.get_mut(&barrier) {
-        b.bytes_arrived(copy.data.len() as i64, copy.told);
+        b.bytes_arrived(bytes as i64, copy.told);
     }
 }
 
-fn shared_bytes(common: &mut Common) -> &mut [u8] {
+/// Bytes of shared memory.
+fn shared_bytes(common: &mut Common, at: u64, bytes: usize) -> &mut [u8] {
     let n = common.shared.len() * 8;
     // SAFETY: the words are contiguous and initialised; the block runs on this thread only.
-    unsafe { std::slice::from_raw_parts_mut(common.shared.as_mut_ptr().cast::<u8>(), n) }
+    let all = unsafe { std::slice::from_raw_parts_mut(common.shared.as_mut_ptr().cast::<u8>(), n) };
+    &mut all[at as usize..at as usize + bytes]
 }
 
-fn write_shared(common: &mut Common, at: u64, data: &[u8]) {
-    shared_bytes(common)[at as usize..at as usize + data.len()].copy_from_slice(data);
-}
-
-fn access(count: u32, write: bool, proxy: bool, pending: bool) -> Access {
-    Access {
-        bytes: 4,
-        count,
-        write,
-        atomic: false,
-        sem: Sem::Weak,
-        scope: Scope::Cta,
-        nc: false,
-        proxy,
-        pending,
-        constant_space: false,
+/// Reads words from a place.
+fn fetch(from: *mut u8, data: &mut [u8]) {
+    for (k, word) in data.chunks_exact_mut(4).enumerate() {
+        word.copy_from_slice(&(read(from.wrapping_add(4 * k), 4, false) as u32).to_le_bytes());
     }
+}
+
+/// An access of `count` words by a copy.
+fn words(count: u32, write: bool, proxy: bool, pending: bool) -> Access {
+    Access { proxy, pending, ..Access::new(4, count, write) }
 }
 
 impl Cpu<'_> {
     /// Runs an instruction of the asynchronous copies.
-    pub(crate) fn asynchronous(
-        &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
-        op: &AsyncOp,
-        m: u32,
-        at: &At,
-    ) -> Exec<()> {
+    pub(crate) fn asynchronous(&mut self, site: &mut Site<'_>, op: &AsyncOp) -> Exec<()> {
         match op {
-            AsyncOp::Copy { dst, src, bytes, source } => {
-                self.copy_async(common, warp, dst, src, *bytes, *source, m, at)
-            }
+            AsyncOp::Copy { dst, src, bytes, source } => self.copy_async(site, dst, src, *bytes, *source)?,
             AsyncOp::Commit { bulk } => {
-                for l in Lanes(m) {
-                    let next = warp.groups[usize::from(*bulk)][l];
-                    for p in warp.copies.iter_mut().filter(|p| p.lane == l as u32 && p.group.is_none()) {
-                        if p.bulk() == *bulk {
-                            p.group = Some(next);
-                        }
-                    }
-                    warp.groups[usize::from(*bulk)][l] += 1;
+                for l in Lanes(site.m) {
+                    let next = &mut site.warp.groups[usize::from(*bulk)][l];
+                    let open = |p: &&mut Pending| p.lane == l as u32 && p.group.is_none() && p.bulk() == *bulk;
+                    site.warp.copies.iter_mut().filter(open).for_each(|p| p.group = Some(*next));
+                    *next += 1;
                 }
-                Ok(())
             }
-            AsyncOp::Wait { bulk, keep, all, read } => {
-                for l in Lanes(m) {
-                    let groups = warp.groups[usize::from(*bulk)][l];
+            AsyncOp::Wait { bulk, keep, read } => {
+                for l in Lanes(site.m) {
+                    let groups = site.warp.groups[usize::from(*bulk)][l];
                     let due = |p: &Pending| {
-                        p.lane == l as u32
-                            && p.bulk() == *bulk
-                            && (*all || p.group.is_some_and(|g| g.saturating_add(*keep) < groups))
+                        let old = |keep: u32| p.group.is_some_and(|g| g.saturating_add(keep) < groups);
+                        p.lane == l as u32 && p.bulk() == *bulk && keep.is_none_or(old)
                     };
-                    self.land(common, warp, due, *read);
+                    self.land(site.common, site.warp, due, *read);
                 }
-                Ok(())
             }
-            AsyncOp::Arrive { address, space, noinc } => {
-                let addr = self.mbarrier_offsets(common, warp, address, *space, false, m, at)?;
-                for l in Lanes(m) {
+            AsyncOp::Arrive { address, noinc } => {
+                let addr = self.mbarrier_offsets(site, address, false)?;
+                for l in Lanes(site.m) {
                     // The arrival follows the copies; that they land now is one of the times they may.
-                    self.land(common, warp, |p| p.lane == l as u32 && !p.bulk(), false);
-                    let told = crate::checks::told(common, warp.id, 1 << l);
-                    let Some(b) = common.mbarriers.get_mut(&addr[l]) else {
-                        return Err(self.fault(
-                            FaultKind::InvalidSync,
-                            at,
-                            Some(l),
-                            "an mbarrier that was not initialised",
-                        ));
+                    self.land(site.common, site.warp, |p| p.lane == l as u32 && !p.bulk(), false);
+                    let told = checks::told(site.common, site.at.warp, 1 << l);
+                    let barrier = site.common.mbarriers.get_mut(&addr[l]);
+                    let message = match barrier.map(|b| b.arrive_after_copies(*noinc, told)) {
+                        None => "an mbarrier that was not initialised",
+                        Some(true) => continue,
+                        Some(false) => "an arrival at an mbarrier whose phase lacks none",
                     };
-                    if !b.arrive_after_copies(*noinc, told) {
-                        let message = "an arrival at an mbarrier whose phase lacks none";
-                        return Err(self.fault(FaultKind::InvalidSync, at, Some(l), message));
-                    }
+                    return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
                 }
-                Ok(())
             }
-            AsyncOp::BulkIn { dst, src, bytes, barrier } => {
-                self.bulk_in(common, warp, dst, src, *bytes, barrier, m, at)
-            }
-            AsyncOp::BulkOut { dst, src, bytes } => self.bulk_out(common, warp, dst, src, *bytes, m, at),
+            AsyncOp::Bulk { dst, src, bytes, barrier } => self.bulk(site, dst, src, *bytes, barrier.as_ref())?,
         }
+        Ok(())
     }
 
-    fn copy_async(
-        &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
-        dst: &Address,
-        src: &Address,
-        bytes: u32,
-        source: R,
-        m: u32,
-        at: &At,
-    ) -> Exec<()> {
-        let code = self.cx.code;
+    fn copy_async(&mut self, site: &mut Site<'_>, dst: &Address, src: &Address, bytes: u32, source: R) -> Exec<()> {
+        let (code, m) = (self.cx.code, site.m);
         let mut data: Vec<Vec<u8>> = vec![Vec::new(); 32];
-        let from = self.addresses(warp, src);
-        let to = self.addresses(warp, dst);
+        let (from, to) = (self.addresses(site.warp, src), self.addresses(site.warp, dst));
+        let sizes: [u32; 32] =
+            std::array::from_fn(|l| if source == NONE { bytes } else { site.warp.lane32(code, source, l) });
         // Lanes by how much they read: nearly always all alike.
         let mut left = m;
         while left != 0 {
             let first = left.trailing_zeros() as usize;
-            let n = |warp: &Warp, l: usize| if source == NONE { bytes } else { warp.lane32(code, source, l) };
-            let size = n(warp, first);
-            let group = Lanes(left).filter(|&l| n(warp, l) == size).fold(0, |g, l| g | 1u32 << l);
+            let size = sizes[first];
+            let group = Lanes(left).filter(|&l| sizes[l] == size).fold(0, |g, l| g | 1u32 << l);
             left &= !group;
-            if size > bytes || (size != 0 && (size % 4 != 0 || !size.is_power_of_two())) {
+            if size > bytes || (size != 0 && (!size.is_multiple_of(4) || !size.is_power_of_two())) {
                 let message =
                     format!("{size} bytes are read for a copy of {bytes}: 0, 4, 8 or 16, not more, are possible");
-                return Err(self.fault(FaultKind::IllegalInstruction, at, Some(first), message));
+                return Err(self.fault(FaultKind::IllegalInstruction, &site.at, Some(first), message));
             }
             Lanes(group).for_each(|l| data[l].resize(bytes as usize, 0));
             if size == 0 {
                 continue;
             }
             if let Some(l) = Lanes(group).find(|&l| !from[l].is_multiple_of(u64::from(bytes))) {
-                let mut f = self.fault(FaultKind::Misaligned, at, Some(l), format!("a copy of {bytes} bytes"));
-                f.address = Some(from[l]);
-                return Err(f);
+                let message = format!("a copy of {bytes} bytes");
+                return Err(self.fault_at(FaultKind::Misaligned, &site.at, l, from[l], message));
             }
-            self.with_places(
-                common,
-                warp,
-                MemSpace::Global,
-                from,
-                group,
-                &access(size / 4, false, false, false),
-                at,
-                |_, _, ptr, g| {
-                    for l in Lanes(g) {
-                        for k in 0..size as usize / 4 {
-                            let v = super::access::read(ptr[l].wrapping_add(4 * k), 4, false) as u32;
-                            data[l][4 * k..4 * k + 4].copy_from_slice(&v.to_le_bytes());
-                        }
-                    }
-                },
-            )?;
+            let access = words(size / 4, false, false, false);
+            self.with_places(site, MemSpace::Global, from, group, &access, |_, _, ptr, g| {
+                Lanes(g).for_each(|l| fetch(ptr[l], &mut data[l][..size as usize]));
+            })?;
         }
-        self.with_places(
-            common,
-            warp,
-            MemSpace::Shared,
-            to,
-            m,
-            &access(bytes / 4, true, false, true),
-            at,
-            |_, _, _, _| {},
-        )?;
+        self.with_places(site, MemSpace::Shared, to, m, &words(bytes / 4, true, false, true), |_, _, _, _| {})?;
         for l in Lanes(m) {
             let kind = Kind::Shared { dst: to[l], data: std::mem::take(&mut data[l]) };
-            warp.copies.push(Pending { lane: l as u32, group: None, kind, pc: at.pc });
+            site.warp.copies.push(Pending { lane: l as u32, group: None, kind, pc: site.at.pc });
         }
         Ok(())
     }
 
     /// Ends copies: their bytes arrive.
     fn land(&mut self, common: &mut Common, warp: &mut Warp, due: impl Fn(&Pending) -> bool, read: bool) {
-        let clock = crate::checks::clock(common, warp.id);
-        let mut i = 0;
-        while i < warp.copies.len() {
-            if !due(&warp.copies[i]) {
-                i += 1;
-                continue;
+        let clock = checks::clock(common, warp.id);
+        let launch = &self.cx.op;
+        let mut progress = false;
+        warp.copies.retain_mut(|p| {
+            if !due(p) {
+                return true;
             }
-            let mut p = warp.copies.remove(i);
             match &mut p.kind {
                 Kind::Shared { dst, data } => {
-                    write_shared(common, *dst, data);
-                    crate::checks::landed_shared(common, *dst, data.len() as u64, warp.id, p.lane, clock, p.pc, false);
+                    shared_bytes(common, *dst, data.len()).copy_from_slice(data);
+                    checks::landed_shared(common, *dst, data.len() as u64, warp.id, p.lane, clock, p.pc, false);
+                    false
                 }
                 Kind::Device { src, bytes, to, offset, read: done } => {
                     if !*done {
-                        let from = shared_bytes(common)[*src as usize..(*src + *bytes) as usize].to_vec();
-                        for (k, b) in from.chunks_exact(4).enumerate() {
+                        for (k, b) in shared_bytes(common, *src, *bytes as usize).chunks_exact(4).enumerate() {
                             let v = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-                            super::access::write(
-                                to.data.wrapping_add(*offset as usize + 4 * k),
-                                4,
-                                u64::from(v),
-                                false,
-                            );
+                            write(to.data.wrapping_add(*offset as usize + 4 * k), 4, u64::from(v), false);
                         }
-                        crate::checks::source_read(common, *src, *bytes, warp.id, p.lane, clock, p.pc);
-                        *done = true;
-                        self.progress = true;
+                        checks::source_read(common, *src, *bytes, warp.id, p.lane, clock, p.pc);
+                        (*done, progress) = (true, true);
                     }
-                    if read {
-                        // Only the source may be used again.
-                        warp.copies.insert(i, p);
-                        i += 1;
-                    } else {
-                        crate::checks::landed_global(
-                            &self.cx.op,
-                            common,
-                            to,
-                            *offset,
-                            *bytes,
-                            warp.id,
-                            p.lane,
-                            clock,
-                            p.pc,
-                        );
+                    if !read {
+                        checks::landed_global(launch, common, to, *offset, *bytes, warp.id, p.lane, clock, p.pc);
                     }
+                    // It may be that only the source may be used again.
+                    read
                 }
             }
-        }
+        });
+        self.progress |= progress;
     }
 
-    /// Size and alignment of a bulk copy.
-    fn bulk_size(&self, warp: &Warp, bytes: R, a: u64, b: u64, l: usize, at: &At) -> Exec<u32> {
-        let n = warp.lane32(self.cx.code, bytes, l);
-        if n == 0 || !n.is_multiple_of(16) || !a.is_multiple_of(16) || !b.is_multiple_of(16) {
-            let message = format!("a bulk copy of {n} bytes between {a:#x} and {b:#x}: multiples of 16 are needed");
-            let mut f = self.fault(FaultKind::Misaligned, at, Some(l), message);
-            f.address = Some(a);
-            return Err(f);
-        }
-        Ok(n)
-    }
-
-    fn bulk_in(
+    fn bulk(
         &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
+        site: &mut Site<'_>,
         dst: &Address,
         src: &Address,
         bytes: R,
-        barrier: &Address,
-        m: u32,
-        at: &At,
+        barrier: Option<&Address>,
     ) -> Exec<()> {
-        let (to, from) = (self.addresses(warp, dst), self.addresses(warp, src));
-        let barriers = self.mbarrier_offsets(common, warp, barrier, MemSpace::Shared, false, m, at)?;
-        for l in Lanes(m) {
-            let n = self.bulk_size(warp, bytes, to[l], from[l], l, at)?;
-            if !common.mbarriers.contains_key(&barriers[l]) {
-                return Err(self.fault(FaultKind::InvalidSync, at, Some(l), "an mbarrier that was not initialised"));
+        let (to, from) = (self.addresses(site.warp, dst), self.addresses(site.warp, src));
+        let barriers = barrier.map(|b| self.mbarrier_offsets(site, b, false)).transpose()?;
+        for l in Lanes(site.m) {
+            let n = site.warp.lane32(self.cx.code, bytes, l);
+            if n == 0 || !n.is_multiple_of(16) || !to[l].is_multiple_of(16) || !from[l].is_multiple_of(16) {
+                let message = format!(
+                    "a bulk copy of {n} bytes between {:#x} and {:#x}: multiples of 16 are needed",
+                    to[l], from[l]
+                );
+                return Err(self.fault_at(FaultKind::Misaligned, &site.at, l, to[l], message));
             }
             let mut data = vec![0; n as usize];
-            self.pieces(
-                common,
-                warp,
-                MemSpace::Global,
-                from[l],
-                n,
-                l,
-                &access(4, false, true, false),
-                at,
-                |at, ptr| {
-                    for k in 0..4 {
-                        let v = super::access::read(ptr.wrapping_add(4 * k), 4, false) as u32;
-                        data[at + 4 * k..at + 4 * k + 4].copy_from_slice(&v.to_le_bytes());
-                    }
-                },
-            )?;
-            self.pieces(common, warp, MemSpace::Shared, to[l], n, l, &access(4, true, true, true), at, |_, _| {})?;
-            let clock = crate::checks::clock(common, warp.id);
-            let told = crate::checks::told(common, warp.id, 1 << l);
-            common.bulk.push(BulkIn {
-                dst: to[l],
-                data,
-                barrier: barriers[l],
-                warp: warp.id,
-                lane: l as u32,
-                pc: at.pc,
-                told,
-                clock,
-            });
-        }
-        Ok(())
-    }
-
-    fn bulk_out(
-        &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
-        dst: &Address,
-        src: &Address,
-        bytes: R,
-        m: u32,
-        at: &At,
-    ) -> Exec<()> {
-        let (to, from) = (self.addresses(warp, dst), self.addresses(warp, src));
-        for l in Lanes(m) {
-            let n = self.bulk_size(warp, bytes, to[l], from[l], l, at)?;
-            self.pieces(common, warp, MemSpace::Shared, from[l], n, l, &access(4, false, true, true), at, |_, _| {})?;
-            self.pieces(common, warp, MemSpace::Global, to[l], n, l, &access(4, true, true, true), at, |_, _| {})?;
-            let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) else { continue };
-            let kind = Kind::Device { src: from[l], bytes: u64::from(n), offset: to[l] - a.base, to: a, read: false };
-            warp.copies.push(Pending { lane: l as u32, group: None, kind, pc: at.pc });
+            if barriers.is_some_and(|b| !site.common.mbarriers.contains_key(&b[l])) {
+                let message = "an mbarrier that was not initialised";
+                return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
+            }
+            // The source is read at once into shared memory, but as late as possible out of it.
+            let (source, target) = (words(4, false, true, barriers.is_none()), words(4, true, true, true));
+            self.pieces(site, src.space, from[l], n, l, &source, |k, ptr| {
+                if barriers.is_some() {
+                    fetch(ptr, &mut data[k..k + 16]);
+                }
+            })?;
+            self.pieces(site, dst.space, to[l], n, l, &target, |_, _| {})?;
+            let (warp, lane, pc) = (site.at.warp, l as u32, site.at.pc);
+            if let Some(b) = barriers {
+                let clock = checks::clock(site.common, warp);
+                let told = checks::told(site.common, warp, 1 << l);
+                site.common.bulk.push(BulkIn { dst: to[l], data, barrier: b[l], warp, lane, pc, told, clock });
+            } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {
+                let offset = to[l] - a.base;
+                let kind = Kind::Device { src: from[l], bytes: u64::from(n), offset, to: a, read: false };
+                site.warp.copies.push(Pending { lane, group: None, kind, pc });
+            }
         }
         Ok(())
     }
 
     /// A range of one lane in pieces of 16 bytes, each checked as an access of its own.
+    #[expect(clippy::too_many_arguments, reason = "a range, who accesses it how, and what happens to it")]
     fn pieces(
         &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
+        site: &mut Site<'_>,
         space: MemSpace,
         start: u64,
         bytes: u32,
         lane: usize,
         access: &Access,
-        at: &At,
         mut f: impl FnMut(usize, *mut u8),
     ) -> Exec<()> {
         for k in (0..bytes).step_by(16) {
             let mut addr = [0; 32];
             addr[lane] = start + u64::from(k);
-            self.with_places(common, warp, space, addr, 1 << lane, access, at, |_, _, ptr, _| {
-                f(k as usize, ptr[lane])
-            })?;
+            self.with_places(site, space, addr, 1 << lane, access, |_, _, ptr, _| f(k as usize, ptr[lane]))?;
         }
         Ok(())
     }
 
     /// All threads of a block have exited: nothing may be in flight.
     pub(crate) fn block_exit(&mut self, common: &mut Common, warps: &mut [Warp]) -> Exec<()> {
-        let from_warp =
-            warps.iter().find_map(|w| w.copies.iter().find(|p| !p.source_is_free()).map(|p| (w.id, p.lane, p.pc)));
+        let waited = |p: &&Pending| !matches!(p.kind, Kind::Device { read: true, .. });
+        let from_warp = warps.iter().find_map(|w| w.copies.iter().find(waited).map(|p| (w.id, p.lane, p.pc)));
         let in_flight = from_warp.or_else(|| common.bulk.first().map(|b| (b.warp, b.lane, b.pc)));
         if let Some((warp, lane, pc)) = in_flight.filter(|_| self.cx.config.checks.synccheck) {
             let at = At { pc, warp, ctaid: common.ctaid };
@@ -447,20 +299,7 @@ impl Cpu<'_> {
             return Err(self.fault(FaultKind::CopyInFlight, &at, Some(lane as usize), message));
         }
         // A store whose source was waited for may land after the block: the launch ends with it.
-        for w in warps {
-            self.land(common, w, |_| true, false);
-        }
+        warps.iter_mut().for_each(|w| self.land(common, w, |_| true, false));
         Ok(())
-    }
-}
-
-impl Pending {
-    /// A store that has read its source.
-    fn source_is_free(&self) -> bool {
-        matches!(self.kind, Kind::Device { read: true, .. })
-    }
-
-    fn bulk(&self) -> bool {
-        matches!(self.kind, Kind::Device { .. })
     }
 }

@@ -74,14 +74,8 @@ impl Fault {
             FaultKind::Misaligned => 716,
             FaultKind::StepLimit | FaultKind::Deadlock => 702,
             FaultKind::IllegalInstruction => 715,
-            FaultKind::ReadOnly
-            | FaultKind::UninitialisedRegister
-            | FaultKind::UninitialisedMemory
-            | FaultKind::DivergentBarrier
-            | FaultKind::InvalidSync
-            | FaultKind::Race
-            | FaultKind::StaleRead
-            | FaultKind::CopyInFlight => 719,
+            // What only a checker finds counts as a launch that failed.
+            _ => 719,
         }
     }
 }

@@ -3,8 +3,10 @@
 //! Every value operand is a slot of the warp's register file or of the kernel's constant table; nothing is looked up by
 //! name while a kernel runs.
 
+use super::access::Access;
 use super::float::Round;
-use crate::ptx::types::Ty;
+use super::vector::{Kind, Vector};
+use crate::ptx::types::{Ty, named};
 
 /// A slot of 32 lanes times 32 bits; 64-bit values take two, 128-bit values four. Bit 31: the constant table.
 pub(crate) type R = u32;
@@ -16,6 +18,8 @@ pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) type P = u16;
 /// No predicate.
 pub(crate) const NO_PRED: u16 = u16::MAX;
+/// Predicate 0 is the sink; this one holds the carry.
+pub(crate) const CARRY: P = 1;
 
 /// How a slot is read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,144 +32,46 @@ pub(crate) enum W {
     Pred,
 }
 
-/// A scalar operation, applied lane by lane.
-pub(crate) type LaneFn = fn(&Ctl, [u64; 4]) -> u64;
-
-/// Two-operand operations that are vectorised, on 32 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum B32 {
-    Add,
-    Sub,
-    Mul,
-    MulHiU,
-    MulHiS,
-    And,
-    Or,
-    Xor,
-    Shl,
-    ShrU,
-    ShrS,
-    MinU,
-    MinS,
-    MaxU,
-    MaxS,
-    AddF,
-    SubF,
-    MulF,
-    MinF,
-    MaxF,
-    AddFtz,
-    SubFtz,
-    MulFtz,
-    DivF,
+named! {
+    /// Comparisons, the NaN of floats apart.
+    Cmp { Eq = "eq", Ne = "ne", Lt = "lt", Le = "le", Gt = "gt", Ge = "ge" }
 }
 
-/// Two-operand operations on 64 bits. Shift counts are 32-bit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum B64 {
-    Add,
-    Sub,
-    Mul,
-    And,
-    Or,
-    Xor,
-    AddF,
-    SubF,
-    MulF,
+/// A boolean function of two predicates: bit 2x + y is its value.
+pub(crate) type Lut = u8;
+/// The first of them.
+pub(crate) const FIRST: Lut = 0b1100;
+/// Functions by name.
+pub(crate) const LUTS: &[(&str, Lut)] = &[("and", 0b1000), ("or", 0b1110), ("xor", 0b0110)];
+
+/// The same function with its second argument (or, given `first`, its first) negated.
+pub(crate) fn negate(lut: Lut, first: bool) -> Lut {
+    if first { lut >> 2 | lut << 2 & 0b1100 } else { lut >> 1 & 0b0101 | lut << 1 & 0b1010 }
 }
 
-/// Three-operand operations on 32 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum T32 {
-    Mad,
-    Fma,
-    FmaFtz,
-    BfeU,
-    Shfl,
-    Shfr,
-    Prmt,
-    Dp4aSS,
-    Dp4aUU,
-    Dp4aSU,
-    Dp4aUS,
+/// A boolean function on masks.
+#[inline(always)]
+pub(crate) fn lookup(lut: Lut, x: u32, y: u32) -> u32 {
+    let bit = |i: u32| 0u32.wrapping_sub(u32::from(lut) >> i & 1);
+    bit(0) & !x & !y | bit(1) & !x & y | bit(2) & x & !y | bit(3) & x & y
 }
 
-/// One-operand operations that are vectorised, among them the frequent conversions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum U32 {
-    Not,
-    Neg,
-    Abs,
-    NegF,
-    AbsF,
-    FromSigned,
-    FromUnsigned,
-    ToSigned,
-    FromF16,
-    ToF16,
-    FromBf16,
-    Low8,
-    Low16,
-    Ext8,
-    Ext16,
-    SqrtF,
-    RcpF,
-    Popc,
-}
-
-/// Comparisons that are vectorised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum Cmp {
-    Eq,
-    Ne,
-    LtU,
-    LeU,
-    GtU,
-    GeU,
-    LtS,
-    LeS,
-    GtS,
-    GeS,
-    EqF,
-    NeF,
-    LtF,
-    LeF,
-    GtF,
-    GeF,
-}
-
-/// Boolean operations on predicates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum Bool {
-    And,
-    Or,
-    Xor,
-}
-
-impl Bool {
-    /// On masks.
-    pub(crate) fn apply(self, a: u32, b: u32) -> u32 {
-        match self {
-            Bool::And => a & b,
-            Bool::Or => a | b,
-            Bool::Xor => a ^ b,
-        }
-    }
-}
-
-/// How a comparison's result is combined and stored.
+/// How a truth value is combined and stored.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SetpDst {
+pub(crate) struct Truth {
     pub(crate) p: P,
+    /// Gets the negated truth value, combined likewise.
     pub(crate) q: P,
-    /// Operation, predicate, negated.
-    pub(crate) combine: Option<(Bool, P, bool)>,
+    /// Function of the value and of predicate `c`.
+    pub(crate) lut: Lut,
+    pub(crate) c: P,
+}
+
+impl Truth {
+    /// Stored as it is.
+    pub(crate) fn plain(p: P) -> Truth {
+        Truth { p, q: 0, lut: FIRST, c: 0 }
+    }
 }
 
 /// Modifiers of a scalar operation.
@@ -180,10 +86,32 @@ pub(crate) struct Ctl {
     pub(crate) sat: bool,
     /// Negative results become zero.
     pub(crate) relu: bool,
-    /// NaN in, NaN out.
+    /// NaN in, NaN out; of a comparison: true where one operand is NaN.
     pub(crate) nan: bool,
-    /// A number the operation needs: a table, a mode, a comparison.
-    pub(crate) imm: u32,
+    /// `.xorsign.abs`
+    pub(crate) xorsign: bool,
+    /// Rounds to an integral value.
+    pub(crate) integral: bool,
+    /// What a comparison asks; without it, whether the operands are ordered at all.
+    pub(crate) cmp: Option<Cmp>,
+}
+
+impl Ctl {
+    /// No modifiers.
+    pub(crate) fn new(ty: Ty) -> Ctl {
+        let (ftz, sat, relu, nan, xorsign, integral) = (false, false, false, false, false, false);
+        Ctl { from: ty, to: ty, round: Round::Near, ftz, sat, relu, nan, xorsign, integral, cmp: None }
+    }
+}
+
+/// A scalar operation, applied lane by lane.
+pub(crate) type LaneFn = fn(&Ctl, [u64; 4]) -> u64;
+
+/// Where a scalar operation's result goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Dst {
+    Reg(R, W),
+    Truth(Truth),
 }
 
 /// A scalar operation with its operands.
@@ -191,40 +119,23 @@ pub(crate) struct Ctl {
 pub(crate) struct LaneOp {
     pub(crate) f: LaneFn,
     pub(crate) ctl: Ctl,
-    pub(crate) d: R,
-    pub(crate) dw: W,
+    pub(crate) d: Dst,
     pub(crate) src: [(R, W); 4],
-    pub(crate) n: u8,
     /// The result is an f64 still to be rounded, in a direction that may be perturbed.
     pub(crate) approximate: bool,
 }
 
-/// Memory ordering of an access.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Sem {
-    /// Ordinary.
-    Weak,
-    /// `.volatile`: as relaxed at system scope.
-    Volatile,
-    /// `.relaxed`
-    Relaxed,
-    /// `.acquire`
-    Acquire,
-    /// `.release`
-    Release,
-    /// `.acq_rel`
-    AcqRel,
-    /// `fence.sc`
-    Sc,
+named! {
+    /// Memory ordering of an access, from the weakest; `.volatile` is relaxed at system scope, only fences are `.sc`.
+    Sem {
+        Weak = "weak", Volatile = "volatile", Relaxed = "relaxed", Acquire = "acquire", Release = "release",
+        AcqRel = "acq_rel", Sc = "sc",
+    }
 }
 
-/// Scope of an access.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Scope {
-    Cta,
-    Cluster,
-    Gpu,
-    Sys,
+named! {
+    /// Scope of an access.
+    Scope { Cta = "cta", Cluster = "cluster", Gpu = "gpu", Sys = "sys" }
 }
 
 /// State space of a decoded access.
@@ -245,89 +156,58 @@ pub(crate) struct Address {
     /// Whether the base has 64 bits.
     pub(crate) wide: bool,
     pub(crate) offset: i64,
+    pub(crate) space: MemSpace,
 }
 
 /// A load or a store.
 #[derive(Debug, Clone)]
 pub(crate) struct MemOp {
-    pub(crate) space: MemSpace,
-    /// Bytes of one element.
-    pub(crate) bytes: u8,
+    pub(crate) address: Address,
+    pub(crate) access: Access,
+    /// Values are extended by their sign.
     pub(crate) signed: bool,
     pub(crate) regs: Vec<(R, W)>,
-    pub(crate) address: Address,
-    pub(crate) sem: Sem,
-    pub(crate) scope: Scope,
-    /// Through the non-coherent path.
-    pub(crate) nc: bool,
-    /// `ld.const`: read-only data.
-    pub(crate) constant: bool,
 }
 
 impl MemOp {
     /// Pieces of 64 bits.
     pub(crate) fn pieces(&self) -> u8 {
-        (self.regs.len() * usize::from(self.bytes)).div_ceil(8) as u8
+        (self.access.count * self.access.bytes).div_ceil(8) as u8
     }
 
     /// One of them, in one of two orders; a later one is checked and ordered like the first.
     pub(crate) fn piece(&self, k: u8, order: u64) -> MemOp {
         let n = self.pieces();
         let k = usize::from(if order & 1 == 1 { n - 1 - k } else { k });
-        let each = (8 / usize::from(self.bytes)).max(1);
+        let bytes = self.access.bytes as usize;
+        let each = (8 / bytes).max(1);
         let regs = self.regs[each * k..(each * (k + 1)).min(self.regs.len())].to_vec();
-        let offset = self.address.offset.wrapping_add((each * k * usize::from(self.bytes)) as i64);
-        MemOp { regs, address: Address { offset, ..self.address }, ..self.clone() }
+        let offset = self.address.offset.wrapping_add((each * k * bytes) as i64);
+        let access = Access { count: regs.len() as u32, ..self.access };
+        MemOp { regs, access, address: Address { offset, ..self.address }, ..*self }
     }
 }
 
-/// What an atomic does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum AtomKind {
-    Add,
-    MinU,
-    MinS,
-    MaxU,
-    MaxS,
-    And,
-    Or,
-    Xor,
-    Inc,
-    Dec,
-    Exch,
-    Cas,
-    AddF32,
-    AddF64,
-    AddF16x2,
-    AddBf16x2,
-    AddF16,
-    AddBf16,
-}
+/// The new value of an atomic operation from the old one and two operands, in 64 bits.
+pub(crate) type AtomFn = fn(u64, u64, u64) -> u64;
 
 /// `atom` and `red`.
 #[derive(Debug, Clone)]
 pub(crate) struct AtomOp {
-    pub(crate) space: MemSpace,
-    pub(crate) kind: AtomKind,
-    pub(crate) bytes: u8,
+    pub(crate) address: Address,
+    pub(crate) access: Access,
+    pub(crate) f: AtomFn,
     /// `NONE` for `red`.
     pub(crate) d: R,
-    pub(crate) dw: W,
-    pub(crate) address: Address,
-    pub(crate) b: (R, W),
-    pub(crate) c: (R, W),
-    pub(crate) sem: Sem,
-    pub(crate) scope: Scope,
+    pub(crate) b: R,
+    pub(crate) c: R,
+    /// How the registers are read and written.
+    pub(crate) w: W,
 }
 
-/// Reduction of a barrier, vote or match.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum BarRed {
-    Popc,
-    And,
-    Or,
+named! {
+    /// Reduction of a barrier.
+    BarRed { Popc = "popc", And = "and", Or = "or" }
 }
 
 /// `bar` and `barrier`.
@@ -356,24 +236,14 @@ pub(crate) struct ShflOp {
     pub(crate) c: R,
 }
 
-/// Modes of `shfl`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum Shfl {
-    Up,
-    Down,
-    Bfly,
-    Idx,
+named! {
+    /// Modes of `shfl`.
+    Shfl { Up = "up", Down = "down", Bfly = "bfly", Idx = "idx" }
 }
 
-/// Modes of `vote`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum Vote {
-    All,
-    Any,
-    Uni,
-    Ballot,
+named! {
+    /// Modes of `vote`.
+    Vote { All = "all", Any = "any", Uni = "uni", Ballot = "ballot" }
 }
 
 /// Warp-wide operations with a member mask.
@@ -384,104 +254,44 @@ pub(crate) enum WarpOp {
     /// `vote.sync`
     Vote { mode: Vote, d: R, p: P, a: P, negated: bool },
     /// `match.any.sync` and `match.all.sync`
-    Match { all: bool, d: R, p: P, a: R, wide: bool },
+    Match { all: bool, d: R, p: P, a: (R, W) },
     /// `redux.sync`
-    Redux { kind: AtomKind, d: R, a: R },
+    Redux { f: AtomFn, d: R, a: R },
     /// `elect.sync`
     Elect { d: R, p: P },
     /// `shfl.sync`
     Shfl(ShflOp),
     /// `mma`, `ldmatrix`, ...: all 32 lanes together.
-    Matrix(Box<super::matrix::MatrixOp>),
-}
-
-/// Special registers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub(crate) enum Special {
-    Tid(u8),
-    Ntid(u8),
-    Ctaid(u8),
-    Nctaid(u8),
-    LaneId,
-    WarpId,
-    NWarpId,
-    SmId,
-    NSmId,
-    GridId,
-    LaneMaskEq,
-    LaneMaskLe,
-    LaneMaskLt,
-    LaneMaskGe,
-    LaneMaskGt,
-    Clock,
-    Clock64,
-    GlobalTimer,
-    GlobalTimerLo,
-    GlobalTimerHi,
-    DynamicShared,
-    TotalShared,
-    ClusterCtaid(u8),
-    ClusterNctaid(u8),
-    ClusterRank,
-    ClusterSize,
-    Zero,
-    One,
+    Matrix(super::matrix::MatrixOp),
 }
 
 /// What an instruction does.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
     Nop,
-    Mov32(R, R),
-    Mov64(R, R),
-    MovPred(P, P),
-    Un32(U32, R, R),
-    Bin32(B32, R, R, R),
-    Tern32(T32, R, R, R, R),
-    Lop3(u8, R, R, R, R),
-    Bin64(B64, R, R, R),
-    Fma64(R, R, R, R),
-    Shl64(R, R, R),
-    ShrU64(R, R, R),
-    MulWide(bool, R, R, R),
-    MadWide(bool, R, R, R, R),
-    Mad64(R, R, R, R),
-    /// Zero- or sign-extends 32 to 64 bits.
-    Extend(bool, R, R),
-    /// Takes the low (false) or high 32 bits of 64.
-    Half(bool, R, R),
-    /// Joins two 32-bit values into 64 bits.
-    Join(R, R, R),
-    /// Add or subtract with carry: destination, sources, carry-in, subtract, carry-out, slot of the carry, wide.
-    Carry(Box<CarryOp>),
+    /// A vectorised operation: destination, sources.
+    Vector(Vector, [R; 4]),
+    /// `lop3`, by its table.
+    Lop3(u8, [R; 4]),
     Lane(Box<LaneOp>),
-    /// A scalar operation whose result is a predicate.
-    LanePred(Box<LaneOp>, SetpDst),
-    Setp32(Cmp, P, R, R),
-    Setp64(Cmp, P, R, R),
-    /// As above, with a combination or a second destination.
-    SetpEx(Box<(Cmp, bool, R, R, SetpDst)>),
-    Selp32(R, R, R, P),
-    Selp64(R, R, R, P),
-    /// Operation on predicates: destination, sources.
-    PredBool(Bool, P, P, P),
-    PredNot(P, P),
-    /// Sets a predicate to a constant.
-    PredSet(P, bool),
-    Special(Special, R, W),
+    /// A vectorised comparison.
+    Setp(Cmp, Kind, R, R, Truth),
+    /// Selects between registers of 32 or (true) 64 bits: destination, sources.
+    Selp(bool, [R; 3], P),
+    /// A function of two predicates: destination, sources.
+    Pred(Lut, P, P, P),
+    Special(super::special::Special, R, W),
     Bra(u32),
     BrxIdx(R, Box<[u32]>),
     Exit,
     Trap,
-    Ld(Box<MemOp>),
-    St(Box<MemOp>),
+    Mem(Box<MemOp>),
     Atom(Box<AtomOp>),
     Fence(Sem, Scope),
     FenceProxy(Proxy),
     Bar(Box<BarOp>),
-    Warp(Box<(WarpOp, R)>),
-    ActiveMask(R),
+    /// With its member mask.
+    Warp(Box<WarpOp>, R),
     NanoSleep(R),
     /// `griddepcontrol`: `.wait`, or `.launch_dependents`.
     GridControl(bool),
@@ -498,20 +308,6 @@ pub(crate) enum Proxy {
     Alias,
     /// `fence.mbarrier_init`
     MbarrierInit,
-}
-
-/// Operands of `add.cc`, `addc`, `sub.cc`, `subc`, `madc` parts.
-#[derive(Debug, Clone)]
-pub(crate) struct CarryOp {
-    pub(crate) d: R,
-    pub(crate) a: R,
-    pub(crate) b: R,
-    pub(crate) wide: bool,
-    pub(crate) subtract: bool,
-    pub(crate) carry_in: bool,
-    pub(crate) carry_out: bool,
-    /// Predicate that holds the carry.
-    pub(crate) cc: P,
 }
 
 /// The instruction may touch what other blocks see; it takes turns with theirs.
@@ -549,7 +345,7 @@ pub(crate) struct Uses {
 pub(crate) const PRED_BASE: u32 = 1 << 30;
 
 /// A kernel, ready to run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Code {
     pub(crate) insts: Vec<Inst>,
     pub(crate) origins: Vec<Origin>,

@@ -5,59 +5,19 @@
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot(pub(crate) [u32; 32]);
 
+const _: () = assert!(size_of::<Slot>() == 128);
+
 /// Lanes of one step through an array: a vector register's worth.
 const STEP: usize = 8;
 
-/// `d[i] = f(a[i])` for the lanes in `mask`.
+/// `d[i] = f(a[i], b[i], c[i])` for the lanes in `mask`. Sources that `f` ignores cost nothing.
 ///
 /// # Safety
 /// All pointers are valid for 32 elements; `d` equals a source or is apart from it.
 #[inline(always)]
-pub(crate) unsafe fn map1<A: Copy, D: Copy>(d: *mut D, a: *const A, mask: u32, f: impl Fn(A) -> D) {
-    for k in 0..32 / STEP {
-        // SAFETY: 8 elements from 8 * k on, k < 4.
-        unsafe {
-            let x = *a.add(STEP * k).cast::<[A; STEP]>();
-            let out = d.add(STEP * k).cast::<[D; STEP]>();
-            let y: [D; STEP] = std::array::from_fn(|i| f(x[i]));
-            store(out, y, mask >> (STEP * k));
-        }
-    }
-}
-
-/// `d[i] = f(a[i], b[i])` for the lanes in `mask`.
-///
-/// # Safety
-/// As `map1`.
-#[inline(always)]
-pub(crate) unsafe fn map2<A: Copy, B: Copy, D: Copy>(
+pub(crate) unsafe fn map<A: Copy, B: Copy, C: Copy, D: Copy>(
     d: *mut D,
-    a: *const A,
-    b: *const B,
-    mask: u32,
-    f: impl Fn(A, B) -> D,
-) {
-    for k in 0..32 / STEP {
-        // SAFETY: 8 elements from 8 * k on, k < 4.
-        unsafe {
-            let x = *a.add(STEP * k).cast::<[A; STEP]>();
-            let y = *b.add(STEP * k).cast::<[B; STEP]>();
-            let r: [D; STEP] = std::array::from_fn(|i| f(x[i], y[i]));
-            store(d.add(STEP * k).cast(), r, mask >> (STEP * k));
-        }
-    }
-}
-
-/// `d[i] = f(a[i], b[i], c[i])` for the lanes in `mask`.
-///
-/// # Safety
-/// As `map1`.
-#[inline(always)]
-pub(crate) unsafe fn map3<A: Copy, B: Copy, C: Copy, D: Copy>(
-    d: *mut D,
-    a: *const A,
-    b: *const B,
-    c: *const C,
+    (a, b, c): (*const A, *const B, *const C),
     mask: u32,
     f: impl Fn(A, B, C) -> D,
 ) {
@@ -68,34 +28,27 @@ pub(crate) unsafe fn map3<A: Copy, B: Copy, C: Copy, D: Copy>(
             let y = *b.add(STEP * k).cast::<[B; STEP]>();
             let z = *c.add(STEP * k).cast::<[C; STEP]>();
             let r: [D; STEP] = std::array::from_fn(|i| f(x[i], y[i], z[i]));
-            store(d.add(STEP * k).cast(), r, mask >> (STEP * k));
-        }
-    }
-}
-
-/// # Safety
-/// `out` is valid.
-#[inline(always)]
-unsafe fn store<D: Copy>(out: *mut [D; STEP], value: [D; STEP], mask: u32) {
-    if mask & 0xff == 0xff {
-        // SAFETY: the caller's.
-        unsafe { *out = value }
-    } else {
-        for (i, v) in value.into_iter().enumerate() {
-            if mask >> i & 1 == 1 {
-                // SAFETY: the caller's.
-                unsafe { (*out)[i] = v }
+            let out = d.add(STEP * k).cast::<[D; STEP]>();
+            let mask = mask >> (STEP * k);
+            if mask & 0xff == 0xff {
+                *out = r;
+            } else {
+                for (i, v) in r.into_iter().enumerate() {
+                    if mask >> i & 1 == 1 {
+                        (*out)[i] = v;
+                    }
+                }
             }
         }
     }
 }
 
-/// The lanes of `mask` for which `f(a, b)` holds.
+/// The lanes for which `f(a, b)` holds.
 ///
 /// # Safety
-/// As `map1`.
+/// As `map`.
 #[inline(always)]
-pub(crate) unsafe fn test2<A: Copy>(a: *const A, b: *const A, f: impl Fn(A, A) -> bool) -> u32 {
+pub(crate) unsafe fn test<A: Copy>(a: *const A, b: *const A, f: impl Fn(A, A) -> bool) -> u32 {
     let mut m = 0u32;
     for k in 0..32 / STEP {
         // SAFETY: 8 elements from 8 * k on, k < 4.
@@ -107,6 +60,23 @@ pub(crate) unsafe fn test2<A: Copy>(a: *const A, b: *const A, f: impl Fn(A, A) -
         }
     }
     m
+}
+
+/// `d[i] = a[i]` where `p` has a bit, else `b[i]`, for the lanes in `mask`.
+///
+/// # Safety
+/// As `map`.
+#[inline(always)]
+pub(crate) unsafe fn select<T: Copy>(d: *mut T, a: *const T, b: *const T, p: u32, mask: u32) {
+    for i in 0..32 {
+        // SAFETY: 32 elements each.
+        unsafe {
+            let v = if p >> i & 1 == 1 { *a.add(i) } else { *b.add(i) };
+            if mask >> i & 1 == 1 {
+                *d.add(i) = v;
+            }
+        }
+    }
 }
 
 /// The lanes of a mask, lowest first.

@@ -4,13 +4,13 @@
 //! its lower and the pending count in its upper half.
 
 use super::access::Access;
-use super::block::Common;
 use super::copy;
 use super::inst::*;
 use super::lanes::Lanes;
 use super::step::Next;
-use super::warp::{State, Warp};
-use super::{At, Cpu, Exec, FaultKind};
+use super::warp::State;
+use super::{Cpu, Exec, FaultKind, Site};
+use crate::checks::{self, Vc};
 use std::sync::Arc;
 
 /// What an instruction does with an mbarrier.
@@ -34,10 +34,8 @@ pub(crate) enum MbarrierKind {
 pub(crate) struct MbarrierOp {
     pub(crate) kind: MbarrierKind,
     pub(crate) address: Address,
-    pub(crate) space: MemSpace,
     /// Count, bytes, parity or state.
-    pub(crate) value: R,
-    pub(crate) wide: bool,
+    pub(crate) value: (R, W),
     pub(crate) d: R,
     pub(crate) p: P,
     pub(crate) sem: Sem,
@@ -52,11 +50,11 @@ pub(crate) struct Mbarrier {
     /// Bytes expected less bytes arrived.
     tx: i64,
     phase: u32,
-    /// What those that arrived in this phase know, and in the last one.
     /// Who initialised it: warp, lane, clock.
     init: (u32, u32, u32),
-    arriving: Option<Arc<crate::checks::Vc>>,
-    pub(crate) passed: Option<Arc<crate::checks::Vc>>,
+    /// What those that arrived in this phase know, and in the last one.
+    arriving: Option<Arc<Vc>>,
+    pub(crate) passed: Option<Arc<Vc>>,
 }
 
 impl Mbarrier {
@@ -70,7 +68,7 @@ impl Mbarrier {
     }
 
     /// Adds to what the phase's end will tell.
-    pub(crate) fn tell(&mut self, vc: Option<Arc<crate::checks::Vc>>) {
+    pub(crate) fn tell(&mut self, vc: Option<Arc<Vc>>) {
         match (&mut self.arriving, vc) {
             (Some(a), Some(v)) => Arc::make_mut(a).join(&v),
             (slot @ None, v) => *slot = v,
@@ -79,14 +77,14 @@ impl Mbarrier {
     }
 
     /// Bytes have arrived.
-    pub(crate) fn bytes_arrived(&mut self, bytes: i64, vc: Option<Arc<crate::checks::Vc>>) {
+    pub(crate) fn bytes_arrived(&mut self, bytes: i64, vc: Option<Arc<Vc>>) {
         self.tell(vc);
         self.tx -= bytes;
         self.complete();
     }
 
     /// The arrival that follows a thread's copies: counted, or, where it adds to the count itself, only told.
-    pub(crate) fn arrive_after_copies(&mut self, counts: bool, vc: Option<Arc<crate::checks::Vc>>) -> bool {
+    pub(crate) fn arrive_after_copies(&mut self, counts: bool, vc: Option<Arc<Vc>>) -> bool {
         self.tell(vc);
         if counts {
             if self.pending == 0 {
@@ -106,61 +104,33 @@ impl Mbarrier {
 
 impl Cpu<'_> {
     /// Offsets of mbarriers in shared memory, checked.
-    pub(crate) fn mbarrier_offsets(
-        &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
-        address: &Address,
-        space: MemSpace,
-        init: bool,
-        m: u32,
-        at: &At,
-    ) -> Exec<[u64; 32]> {
-        let mut addr = self.addresses(warp, address);
-        if space == MemSpace::Generic {
-            for l in Lanes(m) {
-                let (kind, offset) = super::access::generic(addr[l]);
+    pub(crate) fn mbarrier_offsets(&mut self, site: &mut Site<'_>, address: &Address, init: bool) -> Exec<[u64; 32]> {
+        let mut addr = self.addresses(site.warp, address);
+        if address.space == MemSpace::Generic {
+            for l in Lanes(site.m) {
+                let (kind, base) = super::access::generic(addr[l]);
                 if kind != MemSpace::Shared {
-                    let mut f = self.fault(FaultKind::OutOfBounds, at, Some(l), "an mbarrier outside shared memory");
-                    f.address = Some(addr[l]);
-                    return Err(f);
+                    let message = "an mbarrier outside shared memory";
+                    return Err(self.fault_at(FaultKind::OutOfBounds, &site.at, l, addr[l], message));
                 }
-                addr[l] = offset;
+                addr[l] -= base;
             }
         }
-        let access = Access {
-            bytes: 8,
-            count: 1,
-            write: true,
-            atomic: !init,
-            sem: if init { Sem::Weak } else { Sem::Relaxed },
-            scope: Scope::Cta,
-            nc: false,
-            proxy: false,
-            pending: false,
-            constant_space: false,
-        };
-        self.with_places(common, warp, MemSpace::Shared, addr, m, &access, at, |_, _, _, _| {})?;
+        let sem = if init { Sem::Weak } else { Sem::Relaxed };
+        let access = Access { atomic: !init, sem, ..Access::new(8, 1, true) };
+        self.with_places(site, MemSpace::Shared, addr, site.m, &access, |_, _, _, _| {})?;
         Ok(addr)
     }
 
     /// Runs an operation on an mbarrier, lane after lane.
-    pub(crate) fn mbarrier(
-        &mut self,
-        common: &mut Common,
-        warp: &mut Warp,
-        op: &MbarrierOp,
-        m: u32,
-        all: u32,
-        at: &At,
-    ) -> Exec<Next> {
+    pub(crate) fn mbarrier(&mut self, site: &mut Site<'_>, op: &MbarrierOp) -> Exec<Next> {
         let init = op.kind == MbarrierKind::Init;
-        let clock = crate::checks::clock(common, warp.id);
-        let addr = self.mbarrier_offsets(common, warp, &op.address, op.space, init, m, at)?;
-        let code = self.cx.code;
+        let clock = checks::clock(site.common, site.at.warp);
+        let addr = self.mbarrier_offsets(site, &op.address, init)?;
+        let Site { common, warp, m, all, at } = site;
         let mut waits = false;
-        for l in Lanes(m) {
-            let value = warp.lane(code, (op.value, if op.wide { W::W64 } else { W::W32 }), l);
+        for l in Lanes(*m) {
+            let value = warp.lane(self.cx.code, op.value, l);
             if init {
                 if value == 0 || value >= 1 << 20 {
                     let message = format!("an mbarrier for {value} arrivals: 1 to 2^20 - 1 are possible");
@@ -172,27 +142,20 @@ impl Cpu<'_> {
                 common.mbarriers.insert(addr[l], b);
                 continue;
             }
-            let vc = match op.kind {
-                MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop if op.sem != Sem::Relaxed => {
-                    crate::checks::told(common, warp.id, 1 << l)
-                }
-                _ => None,
+            let Some(by) = common.mbarriers.get(&addr[l]).map(|b| b.init) else {
+                let message = "an mbarrier that was not initialised";
+                return Err(self.fault_at(FaultKind::InvalidSync, at, l, addr[l], message));
             };
-            let Some(b) = common.mbarriers.get_mut(&addr[l]) else {
-                let mut f = self.fault(FaultKind::InvalidSync, at, Some(l), "an mbarrier that was not initialised");
-                f.address = Some(addr[l]);
-                return Err(f);
-            };
-            let by = b.init;
-            if !crate::checks::knows(common, warp.id, l, by) {
+            if !checks::knows(common, warp.id, l, by) {
                 let message = "the initialisation of this mbarrier by another thread is not ordered before this use: a barrier of the block between them is missing";
-                let mut f = self.fault(FaultKind::Race, at, Some(l), message);
-                f.address = Some(addr[l]);
-                return Err(f);
+                return Err(self.fault_at(FaultKind::Race, at, l, addr[l], message));
             }
+            let arrives = matches!(op.kind, MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop);
+            let vc = if arrives && op.sem != Sem::Relaxed { checks::told(common, warp.id, 1 << l) } else { None };
             let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
             let token = u64::from(b.phase) | u64::from(b.pending) << 32;
             match op.kind {
+                MbarrierKind::Init => {}
                 MbarrierKind::Invalidate => {
                     common.mbarriers.remove(&addr[l]);
                 }
@@ -203,11 +166,10 @@ impl Cpu<'_> {
                             format!("{n} arrivals at an mbarrier whose phase {} lacks only {}", b.phase, b.pending);
                         return Err(self.fault(FaultKind::InvalidSync, at, Some(l), message));
                     }
-                    if op.kind == MbarrierKind::ArriveExpect {
-                        b.tx += value as i64;
-                    }
-                    if op.kind == MbarrierKind::Drop {
-                        b.expected -= n;
+                    match op.kind {
+                        MbarrierKind::ArriveExpect => b.tx += value as i64,
+                        MbarrierKind::Drop => b.expected -= n,
+                        _ => {}
                     }
                     b.tell(vc);
                     b.pending -= n;
@@ -219,27 +181,19 @@ impl Cpu<'_> {
                 MbarrierKind::Expect => b.tx += value as i64,
                 MbarrierKind::Complete => b.bytes_arrived(value as i64, None),
                 MbarrierKind::WaitState | MbarrierKind::WaitParity => {
-                    let done = |b: &Mbarrier| match op.kind {
-                        MbarrierKind::WaitParity => u64::from(b.phase & 1) != value & 1,
-                        _ => b.phase != value as u32,
-                    };
-                    let mut ok = done(b);
-                    if !ok {
+                    let parity = op.kind == MbarrierKind::WaitParity;
+                    let done = if parity { u64::from(b.phase & 1) != value & 1 } else { b.phase != value as u32 };
+                    let passed = b.passed.clone().filter(|_| done && op.sem != Sem::Relaxed);
+                    if !done {
                         // Copies land as late as they may: when somebody looks for them in vain.
                         copy::land_one(self, common, addr[l]);
-                        ok = false;
                         waits = true;
                     }
-                    let p = &mut warp.preds[usize::from(op.p)];
-                    *p = *p & !(1 << l) | u32::from(ok) << l;
-                    if ok
-                        && op.sem != Sem::Relaxed
-                        && let Some(passed) = common.mbarriers.get(&addr[l]).and_then(|b| b.passed.clone())
-                    {
-                        crate::checks::learn(common, warp.id, 1 << l, &passed);
+                    warp.set_pred(op.p, u32::from(done) << l, 1 << l);
+                    if let Some(passed) = passed {
+                        checks::learn(common, warp.id, 1 << l, &passed);
                     }
                 }
-                MbarrierKind::Init => {}
             }
         }
         if waits && m == all {

@@ -1,8 +1,5 @@
 //! Execution of decoded kernels: lanes, warps, blocks, and the scheduler that interleaves them.
 
-// An access has a block, a warp, a space, addresses, lanes and a place in the code; a struct would only rename them.
-#![allow(clippy::too_many_arguments)]
-
 pub(crate) mod access;
 pub(crate) mod barrier;
 pub(crate) mod block;
@@ -15,16 +12,20 @@ pub(crate) mod matrix;
 pub(crate) mod mbarrier;
 pub(crate) mod scalar;
 pub(crate) mod scheduler;
+pub(crate) mod special;
 mod step;
+pub(crate) mod vector;
 pub(crate) mod warp;
 mod warpwide;
 
 use crate::launch::{ExecConfig, Launch};
 use crate::memory::{Memory, Table};
 use crate::ptx::{KernelInfo, Module};
+use block::Common;
 use fault::{Fault, FaultKind};
 use inst::Code;
 use std::sync::Arc;
+use warp::Warp;
 
 /// What all threads of a launch share.
 pub(crate) struct LaunchCx<'a> {
@@ -102,6 +103,20 @@ impl<'a> Cpu<'a> {
         }
     }
 
+    /// A fault of a lane at an address.
+    pub(crate) fn fault_at(
+        &self,
+        kind: FaultKind,
+        at: &At,
+        lane: usize,
+        address: u64,
+        message: impl Into<String>,
+    ) -> Box<Fault> {
+        let mut fault = self.fault(kind, at, Some(lane), message);
+        fault.address = Some(address);
+        fault
+    }
+
     /// A fault at an instruction.
     pub(crate) fn fault(
         &self,
@@ -131,6 +146,17 @@ pub(crate) struct At {
     pub(crate) pc: u32,
     pub(crate) warp: u32,
     pub(crate) ctaid: [u32; 3],
+}
+
+/// An instruction as it runs: its block and warp, its lanes, its place.
+pub(crate) struct Site<'a> {
+    pub(crate) common: &'a mut Common,
+    pub(crate) warp: &'a mut Warp,
+    /// Lanes that execute it.
+    pub(crate) m: u32,
+    /// Lanes that stand at it, be it that their guard is false.
+    pub(crate) all: u32,
+    pub(crate) at: At,
 }
 
 impl LaunchCx<'_> {

@@ -4,6 +4,7 @@
 //! it meets them, so that divergence ends where control flow does; nothing relies on it. Since parts run on their own,
 //! one that spins cannot keep another from what it waits for: after a while the part that waited longest runs.
 
+use super::inst::{Address, CONST, Code, NONE, P, R, Truth, W, lookup};
 use super::lanes::Slot;
 
 /// What a part is doing.
@@ -31,6 +32,13 @@ pub(crate) struct Part {
     pub(crate) last: u64,
     /// Pieces done of a vector access whose pieces arrive one by one.
     pub(crate) pieces: u8,
+}
+
+impl Part {
+    /// Lanes that can run.
+    pub(crate) fn new(pc: u32, mask: u32) -> Part {
+        Part { pc, mask, state: State::Ready, last: 0, pieces: 0 }
+    }
 }
 
 /// A warp.
@@ -141,53 +149,62 @@ impl Warp {
 
 impl Warp {
     /// One lane of a 32-bit operand.
-    pub(crate) fn lane32(&self, code: &super::inst::Code, r: u32, lane: usize) -> u32 {
-        if r & super::inst::CONST != 0 {
-            code.consts[(r & !super::inst::CONST) as usize].0[lane]
-        } else {
-            self.regs[r as usize].0[lane]
-        }
-    }
-
-    /// One lane of a 64-bit operand.
-    pub(crate) fn lane64(&self, code: &super::inst::Code, r: u32, lane: usize) -> u64 {
-        let slots = if r & super::inst::CONST != 0 { &code.consts[..] } else { &self.regs[..] };
-        let r = (r & !super::inst::CONST) as usize;
-        let slot = &slots[r + lane / 16].0;
-        u64::from(slot[2 * lane % 32]) | u64::from(slot[2 * lane % 32 + 1]) << 32
+    pub(crate) fn lane32(&self, code: &Code, r: R, lane: usize) -> u32 {
+        let slots = if r & CONST != 0 { &code.consts[..] } else { &self.regs[..] };
+        slots[(r & !CONST) as usize].0[lane]
     }
 
     /// One lane's address.
-    pub(crate) fn address(&self, code: &super::inst::Code, a: &super::inst::Address, lane: usize) -> u64 {
-        match (a.base == super::inst::NONE, a.wide) {
+    pub(crate) fn address(&self, code: &Code, a: &Address, lane: usize) -> u64 {
+        match (a.base == NONE, a.wide) {
             (true, _) => a.offset as u64,
-            (_, true) => self.lane64(code, a.base, lane).wrapping_add(a.offset as u64),
+            (_, true) => self.lane(code, (a.base, W::W64), lane).wrapping_add(a.offset as u64),
             _ => u64::from(self.lane32(code, a.base, lane).wrapping_add(a.offset as u32)),
         }
     }
 
     /// One lane of an operand.
-    pub(crate) fn lane(&self, code: &super::inst::Code, r: (u32, super::inst::W), lane: usize) -> u64 {
-        match r.1 {
-            super::inst::W::W32 => u64::from(self.lane32(code, r.0, lane)),
-            super::inst::W::W64 => self.lane64(code, r.0, lane),
-            super::inst::W::Pred => u64::from(self.preds[r.0 as usize] >> lane & 1),
+    pub(crate) fn lane(&self, code: &Code, (r, w): (R, W), lane: usize) -> u64 {
+        match w {
+            W::W32 => u64::from(self.lane32(code, r, lane)),
+            W::W64 => {
+                let half = |i: usize| u64::from(self.lane32(code, r + lane as u32 / 16, (2 * lane + i) % 32));
+                half(0) | half(1) << 32
+            }
+            W::Pred => u64::from(self.preds[r as usize] >> lane & 1),
         }
     }
 
     /// Writes one lane.
-    pub(crate) fn set_lane(&mut self, r: u32, w: super::inst::W, lane: usize, v: u64) {
+    pub(crate) fn set_lane(&mut self, r: R, w: W, lane: usize, v: u64) {
         match w {
-            super::inst::W::W32 => self.regs[r as usize].0[lane] = v as u32,
-            super::inst::W::W64 => {
+            W::W32 => self.regs[r as usize].0[lane] = v as u32,
+            W::W64 => {
                 let slot = &mut self.regs[r as usize + lane / 16].0;
                 slot[2 * lane % 32] = v as u32;
                 slot[2 * lane % 32 + 1] = (v >> 32) as u32;
             }
-            super::inst::W::Pred => {
-                let p = &mut self.preds[r as usize];
-                *p = *p & !(1 << lane) | (v as u32 & 1) << lane;
-            }
+            W::Pred => self.set_pred(r as P, (v as u32 & 1) << lane, 1 << lane),
         }
+    }
+
+    /// A predicate, perhaps negated.
+    pub(crate) fn pred(&self, p: P, negated: bool) -> u32 {
+        let v = self.preds[usize::from(p)];
+        if negated { !v } else { v }
+    }
+
+    /// Writes a predicate for the lanes in `m`.
+    pub(crate) fn set_pred(&mut self, p: P, v: u32, m: u32) {
+        let p = &mut self.preds[usize::from(p)];
+        *p = *p & !m | v & m;
+    }
+
+    /// Stores a truth value for the lanes in `m`.
+    #[inline(always)]
+    pub(crate) fn set_truth(&mut self, t: Truth, v: u32, m: u32) {
+        let c = self.preds[usize::from(t.c)];
+        self.set_pred(t.p, lookup(t.lut, v, c), m);
+        self.set_pred(t.q, lookup(t.lut, !v, c), m);
     }
 }

@@ -1,69 +1,37 @@
 //! Types and state spaces of PTX.
 
-/// A PTX type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub(crate) enum Ty {
-    Pred,
-    B8,
-    B16,
-    B32,
-    B64,
-    B128,
-    U8,
-    U16,
-    U32,
-    U64,
-    S8,
-    S16,
-    S32,
-    S64,
-    F16,
-    F16x2,
-    BF16,
-    BF16x2,
-    F32,
-    F32x2,
-    F64,
-    TF32,
-    E4M3x2,
-    E5M2x2,
-    U16x2,
-    S16x2,
+/// An enumeration whose variants have names in PTX: `NAMES` lists both.
+macro_rules! named {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs)]
+        pub(crate) enum $name {
+            $($variant),+
+        }
+
+        impl $name {
+            /// Names and variants.
+            pub(crate) const NAMES: &'static [(&'static str, $name)] = &[$(($text, $name::$variant)),+];
+        }
+    };
+}
+pub(crate) use named;
+
+named! {
+    /// A PTX type.
+    Ty {
+        Pred = "pred", B8 = "b8", B16 = "b16", B32 = "b32", B64 = "b64", B128 = "b128",
+        U8 = "u8", U16 = "u16", U32 = "u32", U64 = "u64", S8 = "s8", S16 = "s16", S32 = "s32", S64 = "s64",
+        F16 = "f16", F16x2 = "f16x2", BF16 = "bf16", BF16x2 = "bf16x2", F32 = "f32", F32x2 = "f32x2", F64 = "f64",
+        TF32 = "tf32", E4M3x2 = "e4m3x2", E5M2x2 = "e5m2x2", U16x2 = "u16x2", S16x2 = "s16x2",
+    }
 }
 
 impl Ty {
     /// Reads a type without its dot.
     pub(crate) fn parse(s: &str) -> Option<Ty> {
-        Some(match s {
-            "pred" => Ty::Pred,
-            "b8" => Ty::B8,
-            "b16" => Ty::B16,
-            "b32" => Ty::B32,
-            "b64" => Ty::B64,
-            "b128" => Ty::B128,
-            "u8" => Ty::U8,
-            "u16" => Ty::U16,
-            "u32" => Ty::U32,
-            "u64" => Ty::U64,
-            "s8" => Ty::S8,
-            "s16" => Ty::S16,
-            "s32" => Ty::S32,
-            "s64" => Ty::S64,
-            "f16" => Ty::F16,
-            "f16x2" => Ty::F16x2,
-            "bf16" => Ty::BF16,
-            "bf16x2" => Ty::BF16x2,
-            "f32" => Ty::F32,
-            "f32x2" => Ty::F32x2,
-            "f64" => Ty::F64,
-            "tf32" => Ty::TF32,
-            "e4m3x2" => Ty::E4M3x2,
-            "e5m2x2" => Ty::E5M2x2,
-            "u16x2" => Ty::U16x2,
-            "s16x2" => Ty::S16x2,
-            _ => return None,
-        })
+        Ty::NAMES.iter().find(|(name, _)| *name == s).map(|(_, ty)| *ty)
     }
 
     /// Bytes in memory and in a register; predicates have none.
@@ -97,6 +65,39 @@ impl Ty {
     /// Whether this is a scalar floating-point type.
     pub(crate) fn float(self) -> bool {
         matches!(self, Ty::F16 | Ty::BF16 | Ty::F32 | Ty::F64 | Ty::TF32)
+    }
+
+    /// The element type of a packed one, or the type itself.
+    pub(crate) fn element(self) -> Ty {
+        match self {
+            Ty::F16x2 => Ty::F16,
+            Ty::BF16x2 => Ty::BF16,
+            Ty::F32x2 => Ty::F32,
+            Ty::U16x2 => Ty::U16,
+            Ty::S16x2 => Ty::S16,
+            t => t,
+        }
+    }
+
+    /// The unsigned type of the same size, for integers.
+    pub(crate) fn unsigned(self) -> Ty {
+        match self {
+            Ty::S16 => Ty::U16,
+            Ty::S32 => Ty::U32,
+            Ty::S64 => Ty::U64,
+            t => t,
+        }
+    }
+
+    /// The integer type of twice the size.
+    pub(crate) fn wider(self) -> Ty {
+        match self {
+            Ty::U16 => Ty::U32,
+            Ty::S16 => Ty::S32,
+            Ty::U32 => Ty::U64,
+            Ty::S32 => Ty::S64,
+            t => t,
+        }
     }
 
     /// Whether a register of type `reg` may stand where an instruction wants `self` (same size, and no mixing of

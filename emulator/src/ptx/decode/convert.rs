@@ -1,64 +1,74 @@
 //! Moves and conversions.
 
-use super::super::ast::{Arg, Num};
+use super::super::ast::Arg;
 use super::super::types::{Space, Ty};
-use super::{Decoder, Mods, Res};
+use super::operands::width;
+use super::{Decoder, Res, Text};
 use crate::exec::float::Round;
 use crate::exec::inst::*;
-use crate::exec::scalar;
+use crate::exec::scalar::{self, in_space};
+use crate::exec::special::special;
+use crate::exec::vector::Vector;
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
 
-/// Where a state space begins in the generic address space; global and constant memory are generic already.
-fn window(space: &str) -> Option<u64> {
-    Some(match space {
-        "shared" | "shared::cta" | "shared::cluster" => SHARED_BASE,
-        "local" => LOCAL_BASE,
-        "param" | "param::entry" => PARAM_BASE,
-        "global" | "const" => 0,
-        _ => return None,
-    })
-}
-
-const SPACES: [&str; 8] =
-    ["shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "global", "const"];
+/// Rounding to integral values.
+const INTEGRAL: &[(&str, Round)] =
+    &[("rni", Round::Near), ("rzi", Round::Zero), ("rmi", Round::Down), ("rpi", Round::Up)];
 
 impl Decoder<'_> {
-    pub(super) fn convert(&mut self, name: &str, m: &mut Mods, args: &[Arg]) -> Res<bool> {
+    pub(super) fn convert(&mut self, t: &mut Text<'_>) -> Res<bool> {
+        let name = t.name;
         match name {
-            "mov" => self.mov(m, args)?,
-            "cvt" => self.cvt(m, args)?,
-            "cvta" => {
-                let to = m.take("to");
-                let Some(space) = m.one_of(&SPACES) else { return self.fail(name, "needs a state space") };
-                self.expect(m, &[Ty::U64])?;
-                self.arity(args, 2)?;
-                let base = window(space).unwrap_or(0);
-                let a = match self.address_of(&args[1])? {
-                    Some((_, address)) => self.constant(address, true),
-                    None => self.src(&args[1], Ty::U64)?,
-                };
-                let d = self.dst(&args[0], Ty::U64)?;
-                if base == 0 {
-                    self.push(Op::Mov64(d, a));
-                } else {
-                    let b = self.constant(base, true);
-                    self.push(Op::Bin64(if to { B64::Sub } else { B64::Add }, d, a, b));
+            "mov" => self.mov(t)?,
+            "cvt" if t.take("pack") => {
+                t.require("sat")?;
+                let from = t.expect(&[Ty::U16, Ty::S16, Ty::U8, Ty::S8])?;
+                t.expect(&[Ty::S32])?;
+                let bytes = from.bits() == 8;
+                if bytes {
+                    t.expect(&[Ty::B32])?;
                 }
+                let types = [Ty::S32, Ty::S32, Ty::B32];
+                self.cvt_lane(t, scalar::cvt_pack_sat, Ctl::new(from), Ty::B32, &types[..2 + usize::from(bytes)])?;
+            }
+            "cvt" => self.cvt(t)?,
+            "cvta" => {
+                let to = t.take("to");
+                let base = match self.space(t) {
+                    Space::Generic => return t.fail(t.name, "needs a state space"),
+                    Space::Global | Space::Const => None,
+                    Space::Shared => Some(SHARED_BASE),
+                    Space::Local => Some(LOCAL_BASE),
+                    Space::Param => Some(PARAM_BASE),
+                };
+                t.expect(&[Ty::U64])?;
+                t.arity(2)?;
+                let a = match self.address_of(&t.args[1])? {
+                    Some(address) => self.constant(address, true),
+                    None => self.src(&t.args[1], Ty::U64)?,
+                };
+                let b = self.constant(base.unwrap_or(0), true);
+                let d = self.dst(&t.args[0], Ty::U64)?;
+                let op = match base {
+                    None => Vector::Mov64,
+                    Some(_) if to => Vector::Sub64,
+                    Some(_) => Vector::Add64,
+                };
+                self.push(Op::Vector(op, [d, a, b, 0]));
             }
             "isspacep" => {
-                let Some(space) = m.one_of(&SPACES) else { return self.fail(name, "needs a state space") };
-                let imm = match space {
-                    "global" => 0,
-                    "local" => 2,
-                    "const" => 3,
-                    "param" | "param::entry" => 4,
-                    _ => 1,
+                let f: LaneFn = match self.space(t) {
+                    Space::Generic => return t.fail(t.name, "needs a state space"),
+                    Space::Global => |_, a| in_space(a[0], Space::Global).into(),
+                    Space::Shared => |_, a| in_space(a[0], Space::Shared).into(),
+                    Space::Local => |_, a| in_space(a[0], Space::Local).into(),
+                    Space::Param => |_, a| in_space(a[0], Space::Param).into(),
+                    Space::Const => |_, _| 0,
                 };
-                self.arity(args, 2)?;
-                let c = Ctl { imm, ..self.ctl(Ty::U64) };
-                let op = self.lane_op(scalar::isspacep, c, &args[1..], &[Ty::U64])?;
-                let p = self.pred_dst(&args[0])?;
-                self.push(Op::LanePred(Box::new(op), SetpDst { p, q: 0, combine: None }));
+                t.arity(2)?;
+                let src = self.sources(t, &[Ty::U64])?;
+                let p = self.pred_dst(&t.args[0])?;
+                self.lane(f, Ctl::new(Ty::U64), Dst::Truth(Truth::plain(p)), src);
             }
             _ => return Ok(false),
         }
@@ -66,7 +76,7 @@ impl Decoder<'_> {
     }
 
     /// The address of a variable named by an operand, in its own space.
-    fn address_of(&mut self, arg: &Arg) -> Res<Option<(Space, u64)>> {
+    fn address_of(&mut self, arg: &Arg) -> Res<Option<u64>> {
         let (name, offset) = match arg {
             Arg::Word(n) => (n, 0),
             Arg::Offset(n, o) => (n, *o),
@@ -76,60 +86,50 @@ impl Decoder<'_> {
         if found.is_none() && matches!(arg, Arg::Offset(..)) {
             return self.fail(name, "offset of something that is not a variable");
         }
-        Ok(found.map(|(s, a)| (s, a.wrapping_add_signed(offset))))
+        Ok(found.map(|(_, a)| a.wrapping_add_signed(offset)))
     }
 
-    fn mov(&mut self, m: &mut Mods, args: &[Arg]) -> Res<()> {
-        let ty = m.ty()?;
-        self.arity(args, 2)?;
-        if let Arg::Vector(parts) = &args[1] {
-            return self.pack(ty, &args[0], parts);
-        }
-        if let Arg::Vector(parts) = &args[0] {
-            return self.unpack(ty, parts, &args[1]);
-        }
-        if ty == Ty::Pred {
-            if let Arg::Num(Num::Int(v)) = args[1] {
-                let p = self.pred_dst(&args[0])?;
-                self.push(Op::PredSet(p, v != 0));
-                return Ok(());
+    fn mov(&mut self, t: &mut Text<'_>) -> Res<()> {
+        let ty = t.ty()?;
+        t.arity(2)?;
+        let [d, a] = t.args else { return t.arity(2) };
+        match (d, a) {
+            (_, Arg::Vector(parts)) => return self.pack(t, ty, d, parts),
+            (Arg::Vector(parts), _) => return self.unpack(t, ty, parts, a),
+            (_, Arg::Word(name)) if matches!(ty.bytes(), 2 | 4 | 8) && !ty.float() => {
+                if let Some(s) = special(name).filter(|_| self.named(name).is_none()) {
+                    let d = self.dst(d, ty)?;
+                    self.push(Op::Special(s, d, width(ty)));
+                    return Ok(());
+                }
             }
-            let (a, negated) = self.pred(&args[1])?;
-            let d = self.pred_dst(&args[0])?;
-            self.push(if negated { Op::PredNot(d, a) } else { Op::MovPred(d, a) });
-            return Ok(());
+            _ => {}
         }
-        let a = match self.address_of(&args[1])? {
-            Some((_, address)) if matches!(ty.bytes(), 4 | 8) && !ty.float() => {
+        let a = match self.address_of(a)? {
+            Some(address) if matches!(ty.bytes(), 4 | 8) && !ty.float() => {
                 if ty.bytes() == 4 && address >> 32 != 0 {
-                    return self.fail("mov", "the address needs 64 bits");
+                    return t.fail("mov", "the address needs 64 bits");
                 }
                 self.constant(address, ty.bytes() == 8)
             }
-            _ => {
-                if let Arg::Word(name) = &args[1]
-                    && let Some(s) = super::special::parse(name)
-                    && matches!(ty.bytes(), 2 | 4 | 8)
-                    && !ty.float()
-                {
-                    let d = self.dst(&args[0], ty)?;
-                    self.push(Op::Special(s, d, Self::width(ty)));
-                    return Ok(());
-                }
-                self.src(&args[1], ty)?
-            }
+            _ => self.src(a, ty)?,
         };
-        let d = self.dst(&args[0], ty)?;
+        let d = self.dst(d, ty)?;
+        self.copy(t, ty, d, a)
+    }
+
+    /// Moves a value of any size.
+    fn copy(&mut self, t: &Text<'_>, ty: Ty, d: R, a: R) -> Res<()> {
         match ty.bytes() {
-            8 => self.push(Op::Mov64(d, a)),
-            2 | 4 => self.push(Op::Mov32(d, a)),
+            2 | 4 => self.push(Op::Vector(Vector::Mov, [d, a, 0, 0])),
+            8 => self.push(Op::Vector(Vector::Mov64, [d, a, 0, 0])),
             16 => {
-                let (uses, _) = (self.cur.clone(), ());
-                self.push(Op::Mov64(d, a));
+                let uses = self.cur.clone();
+                self.push(Op::Vector(Vector::Mov64, [d, a, 0, 0]));
                 self.cur = uses;
-                self.push(Op::Mov64(d + 2, a + 2));
+                self.push(Op::Vector(Vector::Mov64, [d + 2, a + 2, 0, 0]));
             }
-            _ => return self.fail(format!("{ty:?}"), "type that this instruction does not have"),
+            _ => return t.wrong(ty),
         }
         Ok(())
     }
@@ -146,27 +146,13 @@ impl Decoder<'_> {
     }
 
     /// `mov.b64 d, {a, b}`
-    fn pack(&mut self, ty: Ty, d: &Arg, parts: &[Arg]) -> Res<()> {
+    fn pack(&mut self, t: &Text<'_>, ty: Ty, d: &Arg, parts: &[Arg]) -> Res<()> {
         let part = self.part(ty, parts.len())?;
-        let f: LaneFn = |c, a| {
-            let bits = c.imm;
-            let each = |i: usize| a[i].checked_shl(bits * i as u32).unwrap_or(0);
-            (0..(64 / bits as usize).min(4)).fold(0, |v, i| v | each(i))
-                & if c.to.bytes() == 4 { 0xffff_ffff } else { u64::MAX }
-        };
-        let mut src = [(0, W::W32); 4];
-        if ty.bytes() == 16 {
-            if parts.len() != 2 {
-                return self.fail("mov", "128 bits are packed from two halves");
-            }
-            let (a, b) = (self.src(&parts[0], Ty::B64)?, self.src(&parts[1], Ty::B64)?);
-            let d = self.dst(d, ty)?;
-            let uses = self.cur.clone();
-            self.push(Op::Mov64(d, a));
-            self.cur = uses;
-            self.push(Op::Mov64(d + 2, b));
-            return Ok(());
+        if parts.len() > 4 || (ty.bytes() == 16 && parts.len() != 2) {
+            return t.fail("mov", "128 bits are packed from two halves, others from four parts at most");
         }
+        let zero = self.constant(0, false);
+        let mut src = [(zero, W::W32); 4];
         for (slot, arg) in src.iter_mut().zip(parts) {
             let (r, w, have) = self.loose(arg, part, false)?;
             if have.bytes() != part.bytes() {
@@ -175,171 +161,116 @@ impl Decoder<'_> {
             *slot = (r, w);
         }
         let d = self.dst(d, ty)?;
-        if ty.bytes() == 8 && parts.len() == 2 {
-            self.push(Op::Join(d, src[0].0, src[1].0));
-            return Ok(());
+        if ty.bytes() == 16 {
+            let uses = self.cur.clone();
+            self.push(Op::Vector(Vector::Mov64, [d, src[0].0, 0, 0]));
+            self.cur = uses;
+            self.push(Op::Vector(Vector::Mov64, [d + 2, src[1].0, 0, 0]));
+        } else if ty.bytes() == 8 && parts.len() == 2 {
+            self.push(Op::Vector(Vector::Join, [d, src[0].0, src[1].0, 0]));
+        } else {
+            let f: LaneFn = |c, a| a.iter().rev().fold(0, |v, part| (v << (c.from.bits() % 64)) | part);
+            self.lane(f, Ctl { from: part, ..Ctl::new(ty) }, Dst::Reg(d, width(ty)), src);
         }
-        let n = parts.len() as u8;
-        let dw = if ty.bytes() == 8 { W::W64 } else { W::W32 };
-        let ctl = Ctl { imm: part.bits(), ..self.ctl(ty) };
-        self.push(Op::Lane(Box::new(LaneOp { f, ctl, d, dw, src, n, approximate: false })));
         Ok(())
     }
 
     /// `mov.b64 {d, e}, a`
-    fn unpack(&mut self, ty: Ty, parts: &[Arg], a: &Arg) -> Res<()> {
+    fn unpack(&mut self, t: &Text<'_>, ty: Ty, parts: &[Arg], a: &Arg) -> Res<()> {
         let part = self.part(ty, parts.len())?;
-        let f: LaneFn = |c, a| a[0] >> c.imm & ((1u64 << c.to.bits()) - 1);
         let src = self.src(a, ty)?;
-        let reads = self.cur.reads.clone();
         // The source may be one of the destinations only as the last to be written; a copy avoids the question.
-        let copy = self.temp(ty);
-        self.writes(copy, ty);
-        match ty.bytes() {
-            4 | 2 => self.push(Op::Mov32(copy, src)),
-            8 => self.push(Op::Mov64(copy, src)),
-            _ => {
-                self.push(Op::Mov64(copy, src));
-                self.cur.reads = reads;
-                self.push(Op::Mov64(copy + 2, src + 2));
-            }
-        }
+        let temp = self.temp(ty);
+        let copy = self.write(temp);
+        self.copy(t, ty, copy, src)?;
         for (i, arg) in parts.iter().enumerate() {
             if matches!(arg, Arg::Word(w) if w == "_") {
                 continue;
             }
-            self.reads(copy, ty);
+            self.read(temp);
+            let shift = self.constant(u64::from(part.bits()) * i as u64, false);
             let d = self.dst(arg, part)?;
             match (ty.bytes(), part.bytes()) {
-                (16, 8) => self.push(Op::Mov64(d, copy + 2 * i as u32)),
-                (8, 4) => self.push(Op::Half(i == 1, d, copy)),
+                (16, 8) => self.push(Op::Vector(Vector::Mov64, [d, copy + 2 * i as u32, 0, 0])),
+                (8, 4) => {
+                    let op = if i == 1 { Vector::High } else { Vector::Low };
+                    self.push(Op::Vector(op, [d, copy, 0, 0]));
+                }
                 _ => {
-                    let w = if ty.bytes() == 8 { W::W64 } else { W::W32 };
-                    let ctl = Ctl { imm: part.bits() * i as u32, ..self.ctl(part) };
-                    let src = [(copy, w), (0, W::W32), (0, W::W32), (0, W::W32)];
-                    self.push(Op::Lane(Box::new(LaneOp { f, ctl, d, dw: W::W32, src, n: 1, approximate: false })));
+                    let f: LaneFn = |c, a| scalar::trunc(c.to, a[0] >> (a[1] & 63));
+                    let src = [(copy, width(ty)), (shift, W::W32), (shift, W::W32), (shift, W::W32)];
+                    self.lane(f, Ctl::new(part), Dst::Reg(d, W::W32), src);
                 }
             }
         }
         Ok(())
     }
 
-    fn cvt(&mut self, m: &mut Mods, args: &[Arg]) -> Res<()> {
-        if m.take("pack") {
-            if !m.take("sat") {
-                return self.fail("cvt.pack", "needs .sat");
-            }
-            let to = self.expect(m, &[Ty::U16, Ty::S16, Ty::U8, Ty::S8])?;
-            self.expect(m, &[Ty::S32])?;
-            let c = self.ctl(to);
-            if to.bits() == 8 {
-                self.expect(m, &[Ty::B32])?;
-                return self.lane(scalar::cvt_pack_sat, c, args, Ty::B32, &[Ty::S32, Ty::S32, Ty::B32]);
-            }
-            return self.lane(scalar::cvt_pack_sat, c, args, Ty::B32, &[Ty::S32, Ty::S32]);
-        }
-        let integral = [("rni", Round::Near), ("rzi", Round::Zero), ("rmi", Round::Down), ("rpi", Round::Up)];
-        let integral = integral.into_iter().find(|(n, _)| m.take(n)).map(|(_, r)| r);
-        let away = m.take("rna");
-        let round = if away { Some(Round::Away) } else { m.round() };
-        let (ftz, relu) = (m.take("ftz"), m.take("relu"));
-        let satfinite = m.take("satfinite");
-        let sat = m.take("sat");
-        let (to, from) = (m.ty()?, m.ty()?);
-        let c = Ctl {
-            from,
-            to,
-            round: integral.or(round).unwrap_or(Round::Near),
-            ftz,
-            sat: sat || satfinite,
-            relu,
-            nan: false,
-            imm: u32::from(integral.is_some()),
-        };
+    /// A conversion as a scalar operation.
+    fn cvt_lane(&mut self, t: &Text<'_>, f: LaneFn, c: Ctl, to: Ty, from: &[Ty]) -> Res<()> {
+        t.arity(1 + from.len())?;
+        let src = self.sources(t, from)?;
+        let d = self.dst(&t.args[0], to)?;
+        self.lane(f, c, Dst::Reg(d, width(to)), src);
+        Ok(())
+    }
+
+    fn cvt(&mut self, t: &mut Text<'_>) -> Res<()> {
+        let integral = t.pick(INTEGRAL);
+        let away = t.take("rna");
+        let round = if away { Some(Round::Away) } else { t.round() };
+        let (ftz, relu, satfinite, sat) = (t.take("ftz"), t.take("relu"), t.take("satfinite"), t.take("sat"));
+        let (to, from) = (t.ty()?, t.ty()?);
+        let mut c = Ctl { from, to, ftz, relu, sat: sat || satfinite, ..Ctl::new(to) };
+        c.round = integral.or(round).unwrap_or(Round::Near);
+        c.integral = integral.is_some();
         match (to, from) {
-            (Ty::F16x2 | Ty::BF16x2, Ty::F32) => {
-                if !matches!(round, Some(Round::Near | Round::Zero)) {
-                    return self.fail("cvt", "needs .rn or .rz");
-                }
-                return self.lane(scalar::cvt_pack, c, args, to, &[Ty::F32, Ty::F32]);
+            (Ty::F16x2 | Ty::BF16x2, Ty::F32) if matches!(round, Some(Round::Near | Round::Zero)) => {
+                return self.cvt_lane(t, scalar::cvt_pack, c, to, &[Ty::F32; 2]);
             }
-            (Ty::E4M3x2 | Ty::E5M2x2, Ty::F32) => {
-                if round != Some(Round::Near) || !satfinite {
-                    return self.fail("cvt", "needs .rn.satfinite");
-                }
-                return self.lane(scalar::cvt_pack, c, args, Ty::B16, &[Ty::F32, Ty::F32]);
+            (Ty::E4M3x2 | Ty::E5M2x2, Ty::F32) if round == Some(Round::Near) && satfinite => {
+                return self.cvt_lane(t, scalar::cvt_pack, c, Ty::B16, &[Ty::F32; 2]);
             }
-            (Ty::F16x2, Ty::E4M3x2 | Ty::E5M2x2) => {
-                if round != Some(Round::Near) {
-                    return self.fail("cvt", "needs .rn");
-                }
-                return self.lane(scalar::cvt_unpack8, c, args, Ty::F16x2, &[Ty::B16]);
+            (Ty::F16x2, Ty::E4M3x2 | Ty::E5M2x2) if round == Some(Round::Near) => {
+                return self.cvt_lane(t, scalar::cvt_unpack8, c, to, &[Ty::B16]);
             }
-            (Ty::TF32, Ty::F32) => return self.lane(scalar::cvt, c, args, Ty::B32, &[Ty::F32]),
+            (Ty::TF32, Ty::F32) => return self.cvt_lane(t, scalar::cvt, c, Ty::B32, &[Ty::F32]),
+            (Ty::F16x2 | Ty::BF16x2, Ty::F32) => return t.fail("cvt", "needs .rn or .rz"),
+            (Ty::E4M3x2 | Ty::E5M2x2, Ty::F32) => return t.fail("cvt", "needs .rn.satfinite"),
+            (Ty::F16x2, Ty::E4M3x2 | Ty::E5M2x2) => return t.fail("cvt", "needs .rn"),
             _ => {}
         }
         let scalar_type = |t: Ty| t.integer() || (t.float() && t != Ty::TF32);
         if !scalar_type(to) || !scalar_type(from) || satfinite && !to.float() {
-            return self.fail(format!("{to:?} from {from:?}"), "conversion that is not known");
+            return t.fail(format!("{to:?} from {from:?}"), "conversion that is not known");
         }
         if relu && !matches!(to, Ty::F16 | Ty::BF16) {
-            return self.fail(".relu", "modifier that this conversion does not have");
+            return t.fail(".relu", "modifier that this conversion does not have");
         }
-        let (narrowing, same) = (to.bytes() < from.bytes() || to == Ty::BF16, to == from);
+        let narrowing = to.bytes() < from.bytes() || to == Ty::BF16;
         let wants = match (from.float(), to.float()) {
             (false, false) => round.is_none() && integral.is_none(),
             (true, false) => integral.is_some(),
             (false, true) => round.is_some() && !away,
-            (true, true) if same => round.is_none(),
+            (true, true) if to == from => round.is_none(),
             (true, true) => (round.is_some() || !narrowing) && integral.is_none(),
         };
         if !wants {
-            return self.fail("cvt", "rounding modifier is missing, or not one of this conversion");
+            return t.fail("cvt", "rounding modifier is missing, or not one of this conversion");
         }
-        self.arity(args, 2)?;
-        let (a, aw, _) = self.loose(&args[1], from, false)?;
-        let (d, dw, have) = self.loose(&args[0], to, true)?;
-        let plain = !c.sat && !ftz && !relu && have.bytes() <= 4 && aw == W::W32;
-        let exact = have.bytes() == to.bytes();
-        let fast = match (to, from, c.round) {
-            (Ty::F32, Ty::S32, Round::Near) if exact => Some(U32::FromSigned),
-            (Ty::F32, Ty::U32, Round::Near) if exact => Some(U32::FromUnsigned),
-            (Ty::S32, Ty::F32, Round::Zero) if exact => Some(U32::ToSigned),
-            (Ty::F32, Ty::F16, _) if exact => Some(U32::FromF16),
-            (Ty::F16, Ty::F32, Round::Near) if exact => Some(U32::ToF16),
-            (Ty::F32, Ty::BF16, _) if exact => Some(U32::FromBf16),
-            (Ty::U32 | Ty::S32, Ty::U8, _) if exact => Some(U32::Low8),
-            (Ty::U32 | Ty::S32, Ty::S8, _) if exact => Some(U32::Ext8),
-            (Ty::U32 | Ty::S32, Ty::U16, _) if exact => Some(U32::Low16),
-            (Ty::U32 | Ty::S32, Ty::S16, _) if exact => Some(U32::Ext16),
-            (Ty::U16, Ty::U32 | Ty::S32 | Ty::U16 | Ty::S16, _) if exact => Some(U32::Low16),
-            _ => None,
-        };
-        match (fast, to, from) {
-            (Some(op), ..) if plain => self.push(Op::Un32(op, d, a)),
-            (_, Ty::U64 | Ty::S64, Ty::U32 | Ty::S32) if !c.sat && aw == W::W32 && dw == W::W64 => {
-                self.push(Op::Extend(from.signed(), d, a));
-            }
-            (_, Ty::U32 | Ty::S32, Ty::U64 | Ty::S64) if !c.sat && aw == W::W64 && dw == W::W32 => {
-                self.push(Op::Half(false, d, a));
-            }
-            _ => {
+        t.arity(2)?;
+        let (a, aw, source) = self.loose(&t.args[1], from, false)?;
+        let (d, dw, have) = self.loose(&t.args[0], to, true)?;
+        // The vectorised forms are those without further modifiers, between registers of the types' own sizes (a source
+        // may be wider within its slot).
+        let exact = have.bytes() == to.bytes() && (source.bytes() == from.bytes() || aw == W::W32 && from.bytes() <= 4);
+        match Vector::select(t.opcode, to).filter(|_| exact) {
+            Some(op) => self.push(Op::Vector(op, [d, a, 0, 0])),
+            None => {
                 // A destination wider than the type is extended as the type says.
-                let (f, ctl): (LaneFn, Ctl) = if have.bytes() > to.bytes() && to.signed() {
-                    let imm = c.imm | have.bits() << 8;
-                    (
-                        |c, a| {
-                            let inner = Ctl { imm: c.imm & 0xff, ..*c };
-                            let v = scalar::extend(c.to, scalar::cvt(&inner, a)) as u64;
-                            if c.imm >> 8 == 64 { v } else { v & ((1 << (c.imm >> 8)) - 1) }
-                        },
-                        Ctl { imm, ..c },
-                    )
-                } else {
-                    (scalar::cvt, c)
-                };
-                let src = [(a, aw), (0, W::W32), (0, W::W32), (0, W::W32)];
-                self.push(Op::Lane(Box::new(LaneOp { f, ctl, d, dw, src, n: 1, approximate: false })));
+                let extends = have.bytes() > to.bytes() && to.signed();
+                let f: LaneFn = if extends { scalar::cvt_extended } else { scalar::cvt };
+                self.lane(f, c, Dst::Reg(d, dw), [(a, aw), (a, aw), (a, aw), (a, aw)]);
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::super::ast::{Arg, Function};
 use super::super::types::{Space, Ty};
-use super::{Decoder, Entity, Mods, Res};
+use super::{Decoder, Entity, Res, Text};
 use crate::exec::inst::*;
 use std::rc::Rc;
 
@@ -12,49 +12,49 @@ const MAX_DEPTH: u32 = 32;
 const MAX_CODE: usize = 1 << 20;
 
 impl Decoder<'_> {
-    pub(super) fn flow_inst(&mut self, name: &str, m: &mut Mods, args: &[Arg]) -> Res<bool> {
-        match name {
+    pub(super) fn flow(&mut self, t: &mut Text<'_>) -> Res<bool> {
+        match t.name {
             "bra" => {
-                let _ = m.take("uni");
-                self.arity(args, 1)?;
-                let Arg::Word(target) = &args[0] else { return self.fail("bra", "expected a label") };
+                t.skip("uni");
+                t.arity(1)?;
+                let Arg::Word(target) = &t.args[0] else { return t.fail("bra", "expected a label") };
                 let label = self.label(target)?;
                 self.branch(label);
             }
             "brx" => {
-                if !m.take("idx") {
-                    return self.fail(name, "needs .idx");
-                }
-                let _ = m.take("uni");
-                self.arity(args, 2)?;
-                let Arg::Word(table) = &args[1] else { return self.fail(name, "expected a .branchtargets label") };
-                let Some(Entity::Targets(list)) = self.lookup(table) else {
-                    return self.fail(table, "not a .branchtargets label");
+                t.require("idx")?;
+                t.skip("uni");
+                t.arity(2)?;
+                let targets = match &t.args[1] {
+                    Arg::Word(table) => self.lookup(table),
+                    _ => None,
+                };
+                let Some(Entity::Targets(list)) = targets else {
+                    return t.fail(format!("{:?}", t.args[1]), "not a .branchtargets label");
                 };
                 let list = list.iter().map(|t| self.label(t).map(|l| l as u32)).collect::<Res<Box<[u32]>>>()?;
-                let index = self.src(&args[0], Ty::U32)?;
+                let index = self.src(&t.args[0], Ty::U32)?;
                 self.patches.push(self.code.insts.len());
                 self.push(Op::BrxIdx(index, list));
             }
             "ret" => {
-                let _ = m.take("uni");
-                self.arity(args, 0)?;
+                t.skip("uni");
+                t.arity(0)?;
                 match self.return_label {
                     Some(label) => self.branch(label),
                     None => self.push(Op::Exit),
                 }
             }
             "exit" => {
-                self.arity(args, 0)?;
+                t.arity(0)?;
                 self.push(Op::Exit);
             }
             "trap" => self.push(Op::Trap),
-            "brkpt" | "pmevent" => self.push(Op::Nop),
+            "nop" | "brkpt" | "pmevent" => self.push(Op::Nop),
             "call" => {
-                let _ = m.take("uni");
-                self.call(args)?;
+                t.skip("uni");
+                self.call(t.args)?;
             }
-            "nop" => self.push(Op::Nop),
             _ => return Ok(false),
         }
         Ok(true)
@@ -112,13 +112,11 @@ impl Decoder<'_> {
                 _ => return self.fail(name, "arguments are .param variables"),
             }
         }
-        let guard = self.guard;
-        let (line, source, opcode) = (self.line, self.source, self.opcode);
-        self.labels.push(None);
-        let end = self.labels.len() - 1;
-        if guard.0 != NO_PRED {
+        let (origin, opcode) = (self.origin, self.opcode);
+        let end = self.new_label();
+        if self.guard.0 != NO_PRED {
             // A guarded call is a branch around it.
-            self.guard.1 = !guard.1;
+            self.guard.1 = !self.guard.1;
             self.branch(end);
             self.guard = (NO_PRED, false);
         }
@@ -129,7 +127,7 @@ impl Decoder<'_> {
         self.depth -= 1;
         self.return_label = outer_return;
         self.scopes = outer_scopes;
-        (self.line, self.source, self.opcode, self.guard) = (line, source, opcode, (NO_PRED, false));
+        (self.origin, self.opcode, self.guard) = (origin, opcode, (NO_PRED, false));
         self.labels[end] = Some(self.code.insts.len() as u32);
         // Something must stand at the label.
         self.push(Op::Nop);

@@ -1,7 +1,7 @@
 //! The control-flow graph, and which registers may be read before they are written: a data-flow analysis, so that the
 //! interpreter checks only those.
 
-use crate::exec::inst::{Code, MAYBE_UNSET, NO_PRED, Op, PRED_BASE, TRACKED};
+use crate::exec::inst::{Code, NO_PRED, Op, PRED_BASE};
 use std::ops::Range;
 
 /// Successors of an instruction.
@@ -58,21 +58,33 @@ impl Blocks {
     }
 }
 
-/// Marks instructions that may read what no path has written, and those that write such registers. Returns, per slot,
-/// whether it is such a one.
-pub(super) fn mark_unset(code: &mut Code) -> Vec<bool> {
-    let n = code.insts.len();
-    let slots = code.slots;
-    let index = move |slot: u32| if slot >= PRED_BASE { slots + slot - PRED_BASE } else { slot } as usize;
-    let registers = (code.slots + code.preds) as usize;
-    let words = registers.div_ceil(64);
+/// Registers that may be read before they are written.
+pub(super) struct Unset {
+    slots: u32,
+    /// Whether a register, by its index, is such a one.
+    pub(super) registers: Vec<bool>,
+    /// What each instruction may read so.
+    pub(super) reads: Vec<Vec<u32>>,
+}
+
+impl Unset {
+    /// The index of a slot, or of a predicate.
+    pub(super) fn index(&self, r: u32) -> usize {
+        (if r >= PRED_BASE { self.slots + r - PRED_BASE } else { r }) as usize
+    }
+}
+
+/// Finds reads of what some path has not written.
+pub(super) fn unset(code: &Code) -> Unset {
+    let n = (code.slots + code.preds) as usize;
+    let mut found = Unset { slots: code.slots, registers: vec![false; n], reads: vec![Vec::new(); code.insts.len()] };
+    let words = n.div_ceil(64);
     let blocks = Blocks::new(code);
     let count = blocks.starts.len();
     // A guarded write may not happen, so it defines nothing.
-    let define = |code: &Code, i: usize, state: &mut [u64]| {
+    let define = |found: &Unset, i: usize, state: &mut [u64]| {
         if code.insts[i].guard == NO_PRED {
-            for &r in &code.uses[i].writes {
-                let r = index(r);
+            for r in code.uses[i].writes.iter().map(|&r| found.index(r)) {
                 state[r / 64] |= 1 << (r % 64);
             }
         }
@@ -85,7 +97,7 @@ pub(super) fn mark_unset(code: &mut Code) -> Vec<bool> {
     while let Some(b) = work.pop() {
         queued[b] = false;
         let mut state = entry[b * words..][..words].to_vec();
-        blocks.range(b).for_each(|i| define(code, i, &mut state));
+        blocks.range(b).for_each(|i| define(&found, i, &mut state));
         for &s in &blocks.next[b] {
             let into = &mut entry[s * words..][..words];
             let mut changed = false;
@@ -99,27 +111,18 @@ pub(super) fn mark_unset(code: &mut Code) -> Vec<bool> {
             }
         }
     }
-    let mut tracked = vec![false; registers];
-    let mut reads: Vec<Vec<u32>> = vec![Vec::new(); n];
     for b in 0..count {
         let mut state = entry[b * words..][..words].to_vec();
         for i in blocks.range(b) {
             for &slot in &code.uses[i].reads {
-                let r = index(slot);
+                let r = found.index(slot);
                 if state[r / 64] >> (r % 64) & 1 == 0 {
-                    tracked[r] = true;
-                    reads[i].push(slot);
+                    found.registers[r] = true;
+                    found.reads[i].push(slot);
                 }
             }
-            define(code, i, &mut state);
+            define(&found, i, &mut state);
         }
     }
-    // Kept: what has to be looked at when the instruction runs.
-    for ((u, reads), inst) in code.uses.iter_mut().zip(reads).zip(&mut code.insts) {
-        u.reads = reads;
-        u.writes.retain(|&r| tracked[index(r)]);
-        inst.flags |= if u.reads.is_empty() { 0 } else { MAYBE_UNSET };
-        inst.flags |= if u.writes.is_empty() { 0 } else { TRACKED };
-    }
-    tracked
+    found
 }

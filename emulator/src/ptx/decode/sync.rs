@@ -1,198 +1,129 @@
-//! Barriers, warp-wide operations, asynchronous copies.
+//! Barriers and warp-wide operations.
 
 use super::super::ast::Arg;
 use super::super::types::Ty;
-use super::{Decoder, Mods, Res};
+use super::operands::width;
+use super::{Decoder, Res, Text};
+use crate::exec::access::atom_fn;
 use crate::exec::inst::*;
 
 impl Decoder<'_> {
-    pub(super) fn sync(&mut self, name: &str, m: &mut Mods, args: &[Arg]) -> Res<bool> {
+    pub(super) fn sync(&mut self, t: &mut Text<'_>) -> Res<bool> {
+        let name = t.name;
         match name {
-            "bar" if m.take("warp") => {
-                if !m.take("sync") {
-                    return self.fail(name, "needs .sync");
-                }
-                self.arity(args, 1)?;
-                let mask = self.src(&args[0], Ty::B32)?;
-                self.push(Op::Warp(Box::new((WarpOp::Sync, mask))));
+            "bar" if t.take("warp") => {
+                t.require("sync")?;
+                t.arity(1)?;
+                self.warp_wide(t, WarpOp::Sync)?;
             }
-            "bar" | "barrier" if !m.parts.contains(&"cluster") => self.barrier(name == "bar", m, args)?,
-            "barrier" => {
-                // A cluster of one block: the barrier is the block's own.
-                let _ = (m.take("cluster"), m.take("aligned"));
-                return self.fail("barrier.cluster", "clusters of several blocks are not supported");
-            }
+            "bar" | "barrier" if !t.has("cluster") => self.barrier(t)?,
+            "barrier" => return t.fail("barrier.cluster", "clusters of several blocks are not supported"),
             "activemask" => {
-                self.expect(m, &[Ty::B32])?;
-                self.arity(args, 1)?;
-                let d = self.dst(&args[0], Ty::B32)?;
-                self.push(Op::ActiveMask(d));
+                t.expect(&[Ty::B32])?;
+                t.arity(1)?;
+                let d = self.dst(&t.args[0], Ty::B32)?;
+                self.push(Op::Special(|r| r.active.into(), d, W::W32));
             }
-            "shfl" => self.shfl(m, args)?,
-            "vote" => self.vote(m, args)?,
-            "match" => self.match_(m, args)?,
-            "redux" => self.redux(m, args)?,
-            "elect" => {
-                if !m.take("sync") {
-                    return self.fail(name, "needs .sync");
+            "shfl" => {
+                t.require("sync")?;
+                let mode = t.need(Shfl::NAMES)?;
+                t.expect(&[Ty::B32])?;
+                t.arity(5)?;
+                let [(a, _), (b, _), (c, _), _] = self.sources(t, &[Ty::B32; 3])?;
+                let (d, p) = self.pair_dst(&t.args[0])?;
+                self.warp_wide(t, WarpOp::Shfl(ShflOp { mode, d, p, a, b, c }))?;
+            }
+            "vote" => {
+                t.require("sync")?;
+                let mode = t.need(Vote::NAMES)?;
+                let ballot = mode == Vote::Ballot;
+                t.expect(&[if ballot { Ty::B32 } else { Ty::Pred }])?;
+                t.arity(3)?;
+                let (a, negated) = self.pred(&t.args[1])?;
+                let d = if ballot { self.dst(&t.args[0], Ty::B32)? } else { 0 };
+                let p = if ballot { 0 } else { self.pred_dst(&t.args[0])? };
+                self.warp_wide(t, WarpOp::Vote { mode, d, p, a, negated })?;
+            }
+            "match" => {
+                let all = t.need(&[("any", false), ("all", true)])?;
+                t.require("sync")?;
+                let ty = t.expect(&[Ty::B32, Ty::B64])?;
+                t.arity(3)?;
+                let a = (self.src(&t.args[1], ty)?, width(ty));
+                if !all && matches!(t.args[0], Arg::Pair(..)) {
+                    return t.fail(t.name, "only .all has a predicate");
                 }
-                self.arity(args, 2)?;
-                let mask = self.src(&args[1], Ty::B32)?;
-                let (d, p) = match &args[0] {
-                    Arg::Pair(d, p) => (self.dst(&Arg::Word(d.clone()), Ty::B32)?, self.pred_dst_name(p)?),
-                    _ => return self.fail(name, "the destination is a register and a predicate"),
+                let (d, p) = self.pair_dst(&t.args[0])?;
+                self.warp_wide(t, WarpOp::Match { all, d, p, a })?;
+            }
+            "redux" => {
+                t.require("sync")?;
+                let name = t.word("add min max and or xor")?;
+                let ty = t.expect(&[Ty::U32, Ty::S32, Ty::B32])?;
+                let Some(f) = atom_fn(name, ty) else {
+                    return t.fail(format!("{name}.{ty:?}"), "operation that does not exist");
                 };
-                self.push(Op::Warp(Box::new((WarpOp::Elect { d, p }, mask))));
+                t.arity(3)?;
+                let a = self.src(&t.args[1], ty)?;
+                let d = self.dst(&t.args[0], ty)?;
+                self.warp_wide(t, WarpOp::Redux { f, d, a })?;
+            }
+            "elect" => {
+                t.require("sync")?;
+                t.arity(2)?;
+                if !matches!(t.args[0], Arg::Pair(..)) {
+                    return t.fail(t.name, "the destination is a register and a predicate");
+                }
+                let (d, p) = self.pair_dst(&t.args[0])?;
+                self.warp_wide(t, WarpOp::Elect { d, p })?;
             }
             "nanosleep" => {
-                self.expect(m, &[Ty::U32])?;
-                self.arity(args, 1)?;
-                let a = self.src(&args[0], Ty::U32)?;
+                t.expect(&[Ty::U32])?;
+                t.arity(1)?;
+                let a = self.src(&t.args[0], Ty::U32)?;
                 self.push(Op::NanoSleep(a));
             }
             "griddepcontrol" => {
                 // Launches of a stream follow each other here: only the checks care.
-                let Some(kind) = m.one_of(&["wait", "launch_dependents"]) else {
-                    return self.fail(name, "needs .wait or .launch_dependents");
-                };
-                self.arity(args, 0)?;
-                self.push(Op::GridControl(kind == "wait"));
+                let waits = t.need(&[("wait", true), ("launch_dependents", false)])?;
+                t.arity(0)?;
+                self.push(Op::GridControl(waits));
             }
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    fn barrier(&mut self, bar: bool, m: &mut Mods, args: &[Arg]) -> Res<()> {
-        let _ = m.take("cta");
-        let Some(kind) = m.one_of(&["sync", "arrive", "red"]) else {
-            return self.fail("bar", "needs .sync, .arrive or .red");
-        };
-        let aligned = m.take("aligned") || bar;
-        if kind == "red" {
-            return self.barrier_red(aligned, m, args);
-        }
-        if args.is_empty() || args.len() > 2 {
-            return self.arity(args, 1);
-        }
-        let id = self.src(&args[0], Ty::U32)?;
-        let count = match args.get(1) {
-            Some(a) => self.src(a, Ty::U32)?,
-            None if kind == "arrive" => return self.fail("arrive", "needs the number of threads"),
-            None => NONE,
-        };
-        self.push(Op::Bar(Box::new(BarOp { id, count, waits: kind == "sync", aligned, red: None })));
+    /// Pushes an operation whose last operand is its member mask.
+    fn warp_wide(&mut self, t: &Text<'_>, op: WarpOp) -> Res<()> {
+        let mask = self.src(&t.args[t.args.len() - 1], Ty::B32)?;
+        self.push(Op::Warp(Box::new(op), mask));
         Ok(())
     }
 
-    fn barrier_red(&mut self, aligned: bool, m: &mut Mods, args: &[Arg]) -> Res<()> {
-        let kind = match m.one_of(&["popc", "and", "or"]) {
-            Some("popc") => BarRed::Popc,
-            Some("and") => BarRed::And,
-            Some(_) => BarRed::Or,
-            None => return self.fail("red", "needs .popc, .and or .or"),
+    fn barrier(&mut self, t: &mut Text<'_>) -> Res<()> {
+        t.skip("cta");
+        let kind = t.word("sync arrive red")?;
+        let aligned = t.take("aligned") || t.name == "bar";
+        let reduction = if kind == "red" { Some(t.need(BarRed::NAMES)?) } else { None };
+        // A reduction has its destination first and its input last.
+        let at = usize::from(reduction.is_some());
+        let least = if kind == "arrive" { 2 } else { 1 + 2 * at };
+        t.arities(least, 2 + 2 * at)?;
+        let id = self.src(&t.args[at], Ty::U32)?;
+        let count = if t.args.len() == 2 + 2 * at { self.src(&t.args[at + 1], Ty::U32)? } else { NONE };
+        let red = match reduction {
+            None => None,
+            Some(kind) => {
+                let popc = kind == BarRed::Popc;
+                t.expect(&[if popc { Ty::U32 } else { Ty::Pred }])?;
+                let (input, negated) = self.pred(&t.args[t.args.len() - 1])?;
+                let p = if popc { 0 } else { self.pred_dst(&t.args[0])? };
+                let d = if popc { self.dst(&t.args[0], Ty::U32)? } else { 0 };
+                Some((kind, input, negated, p, d))
+            }
         };
-        self.expect(m, &[if kind == BarRed::Popc { Ty::U32 } else { Ty::Pred }])?;
-        if args.len() != 3 && args.len() != 4 {
-            return self.arity(args, 3);
-        }
-        let id = self.src(&args[1], Ty::U32)?;
-        let count = if args.len() == 4 { self.src(&args[2], Ty::U32)? } else { NONE };
-        let (input, negated) = self.pred(&args[args.len() - 1])?;
-        let (p, d) =
-            if kind == BarRed::Popc { (0, self.dst(&args[0], Ty::U32)?) } else { (self.pred_dst(&args[0])?, 0) };
-        let red = Some((kind, input, negated, p, d));
-        self.push(Op::Bar(Box::new(BarOp { id, count, waits: true, aligned, red })));
-        Ok(())
-    }
-
-    fn shfl(&mut self, m: &mut Mods, args: &[Arg]) -> Res<()> {
-        if !m.take("sync") {
-            return self.fail("shfl", "needs .sync");
-        }
-        let mode = match m.one_of(&["up", "down", "bfly", "idx"]) {
-            Some("up") => Shfl::Up,
-            Some("down") => Shfl::Down,
-            Some("bfly") => Shfl::Bfly,
-            Some(_) => Shfl::Idx,
-            None => return self.fail("shfl", "needs a mode"),
-        };
-        self.expect(m, &[Ty::B32])?;
-        self.arity(args, 5)?;
-        let a = self.src(&args[1], Ty::B32)?;
-        let (b, c) = (self.src(&args[2], Ty::B32)?, self.src(&args[3], Ty::B32)?);
-        let mask = self.src(&args[4], Ty::B32)?;
-        let (d, p) = match &args[0] {
-            Arg::Pair(d, p) => (self.dst(&Arg::Word(d.clone()), Ty::B32)?, self.pred_dst_name(p)?),
-            d => (self.dst(d, Ty::B32)?, 0),
-        };
-        self.push(Op::Warp(Box::new((WarpOp::Shfl(ShflOp { mode, d, p, a, b, c }), mask))));
-        Ok(())
-    }
-
-    fn vote(&mut self, m: &mut Mods, args: &[Arg]) -> Res<()> {
-        if !m.take("sync") {
-            return self.fail("vote", "needs .sync");
-        }
-        let mode = match m.one_of(&["all", "any", "uni", "ballot"]) {
-            Some("all") => Vote::All,
-            Some("any") => Vote::Any,
-            Some("uni") => Vote::Uni,
-            Some(_) => Vote::Ballot,
-            None => return self.fail("vote", "needs a mode"),
-        };
-        self.expect(m, &[if mode == Vote::Ballot { Ty::B32 } else { Ty::Pred }])?;
-        self.arity(args, 3)?;
-        let (a, negated) = self.pred(&args[1])?;
-        let mask = self.src(&args[2], Ty::B32)?;
-        let (d, p) =
-            if mode == Vote::Ballot { (self.dst(&args[0], Ty::B32)?, 0) } else { (0, self.pred_dst(&args[0])?) };
-        self.push(Op::Warp(Box::new((WarpOp::Vote { mode, d, p, a, negated }, mask))));
-        Ok(())
-    }
-
-    fn match_(&mut self, m: &mut Mods, args: &[Arg]) -> Res<()> {
-        let Some(kind) = m.one_of(&["any", "all"]) else { return self.fail("match", "needs .any or .all") };
-        if !m.take("sync") {
-            return self.fail("match", "needs .sync");
-        }
-        let ty = self.expect(m, &[Ty::B32, Ty::B64])?;
-        self.arity(args, 3)?;
-        let a = self.src(&args[1], ty)?;
-        let mask = self.src(&args[2], Ty::B32)?;
-        let (d, p) = match &args[0] {
-            Arg::Pair(d, p) if kind == "all" => (self.dst(&Arg::Word(d.clone()), Ty::B32)?, self.pred_dst_name(p)?),
-            d => (self.dst(d, Ty::B32)?, 0),
-        };
-        let op = WarpOp::Match { all: kind == "all", d, p, a, wide: ty.bytes() == 8 };
-        self.push(Op::Warp(Box::new((op, mask))));
-        Ok(())
-    }
-
-    fn redux(&mut self, m: &mut Mods, args: &[Arg]) -> Res<()> {
-        if !m.take("sync") {
-            return self.fail("redux", "needs .sync");
-        }
-        let Some(name) = m.one_of(&["add", "min", "max", "and", "or", "xor"]) else {
-            return self.fail("redux", "operation that is not known");
-        };
-        let ty = self.expect(m, &[Ty::U32, Ty::S32, Ty::B32])?;
-        let kind = match (name, ty) {
-            ("add", Ty::U32 | Ty::S32) => AtomKind::Add,
-            ("min", Ty::U32) => AtomKind::MinU,
-            ("min", Ty::S32) => AtomKind::MinS,
-            ("max", Ty::U32) => AtomKind::MaxU,
-            ("max", Ty::S32) => AtomKind::MaxS,
-            ("and", Ty::B32) => AtomKind::And,
-            ("or", Ty::B32) => AtomKind::Or,
-            ("xor", Ty::B32) => AtomKind::Xor,
-            _ => return self.fail(format!("{name}.{ty:?}"), "operation that does not exist"),
-        };
-        self.arity(args, 3)?;
-        let a = self.src(&args[1], ty)?;
-        let mask = self.src(&args[2], Ty::B32)?;
-        let d = self.dst(&args[0], ty)?;
-        self.push(Op::Warp(Box::new((WarpOp::Redux { kind, d, a }, mask))));
+        self.push(Op::Bar(Box::new(BarOp { id, count, waits: kind != "arrive", aligned, red })));
         Ok(())
     }
 }

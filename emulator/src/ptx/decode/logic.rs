@@ -1,0 +1,218 @@
+//! Comparisons, selections, logic of predicates, and arithmetic with a carry.
+
+use super::super::ast::{Arg, Num};
+use super::super::types::Ty;
+use super::operands::width;
+use super::{Decoder, Res, Text};
+use crate::exec::inst::*;
+use crate::exec::scalar::{self, carry, high, int};
+use crate::exec::vector::{Kind, Vector};
+
+/// Comparisons as unsigned numbers, whatever the type says.
+const UNSIGNED: &[(&str, Cmp)] = &[("lo", Cmp::Lt), ("ls", Cmp::Le), ("hi", Cmp::Gt), ("hs", Cmp::Ge)];
+/// Comparisons that hold if an operand is NaN.
+const UNORDERED: &[(&str, Cmp)] =
+    &[("equ", Cmp::Eq), ("neu", Cmp::Ne), ("ltu", Cmp::Lt), ("leu", Cmp::Le), ("gtu", Cmp::Gt), ("geu", Cmp::Ge)];
+
+impl Decoder<'_> {
+    pub(super) fn logic(&mut self, t: &mut Text<'_>) -> Res<bool> {
+        match t.name {
+            "setp" | "set" => self.compare(t)?,
+            "selp" => {
+                let ty = t.ty()?;
+                t.arity(4)?;
+                if !matches!(ty.bytes(), 2 | 4 | 8) {
+                    return t.wrong(ty);
+                }
+                let (a, b) = (self.src(&t.args[1], ty)?, self.src(&t.args[2], ty)?);
+                let (p, negated) = self.pred(&t.args[3])?;
+                let d = self.dst(&t.args[0], ty)?;
+                self.push(Op::Selp(ty.bytes() == 8, if negated { [d, b, a] } else { [d, a, b] }, p));
+            }
+            "lop3" => {
+                t.expect(&[Ty::B32])?;
+                t.arity(5)?;
+                let Arg::Num(Num::Int(lut)) = t.args[4] else {
+                    return t.fail("lop3", "the table must be a constant");
+                };
+                if lut > 255 {
+                    return t.fail(lut.to_string(), "the table has 8 bits");
+                }
+                let [(a, _), (b, _), (c, _), _] = self.sources(t, &[Ty::B32; 3])?;
+                let d = self.dst(&t.args[0], Ty::B32)?;
+                self.push(Op::Lop3(lut as u8, [d, a, b, c]));
+            }
+            "and" | "or" | "xor" | "not" | "mov" if t.has("pred") => self.predicates(t)?,
+            "addc" | "subc" | "madc" => self.carry(t, true)?,
+            "add" | "sub" | "mad" if t.has("cc") => self.carry(t, false)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn predicates(&mut self, t: &mut Text<'_>) -> Res<()> {
+        t.ty()?;
+        let two = LUTS.iter().find(|(name, _)| *name == t.name);
+        t.arity(if two.is_some() { 3 } else { 2 })?;
+        let (a, negated) = self.pred(&t.args[1])?;
+        let (lut, b) = match two {
+            None if negated != (t.name == "not") => (negate(FIRST, true), 0),
+            None => (FIRST, 0),
+            Some((_, lut)) => {
+                let (b, other) = self.pred(&t.args[2])?;
+                if negated || other {
+                    return t.fail("!", "predicate operands of this instruction are not negated");
+                }
+                (*lut, b)
+            }
+        };
+        let d = self.pred_dst(&t.args[0])?;
+        self.push(Op::Pred(lut, d, a, b));
+        Ok(())
+    }
+
+    /// `add.cc`, `addc`, `sub.cc`, `subc`; `mad.cc` and `madc` make their product first.
+    fn carry(&mut self, t: &mut Text<'_>, carry_in: bool) -> Res<()> {
+        let carry_out = t.take("cc");
+        let product = t.name.starts_with("mad");
+        let upper = product && t.need(&[("lo", false), ("hi", true)])?;
+        let ty = t.expect(&[Ty::U32, Ty::S32, Ty::U64, Ty::S64])?;
+        t.arity(if product { 4 } else { 3 })?;
+        let (c, w) = (Ctl::new(ty), width(ty));
+        let a = if product {
+            let factors = self.sources(t, &[ty; 2])?;
+            let temp = self.temp(ty);
+            let d = Dst::Reg(self.write(temp), w);
+            let f: LaneFn = match upper {
+                true => |c, a| int(c, a, |x, y, _| high(c, x, y)),
+                false => |c, a| int(c, a, |x, y, _| x.wrapping_mul(y)),
+            };
+            self.lane(f, c, d, factors);
+            self.read(temp)
+        } else {
+            self.src(&t.args[1], ty)?
+        };
+        let b = self.src(&t.args[t.args.len() - 1], ty)?;
+        let carry_in = if carry_in { (u32::from(CARRY), W::Pred) } else { (self.constant(0, false), W::W32) };
+        let src = [(a, w), (b, w), carry_in, carry_in];
+        let (sum, out): (LaneFn, LaneFn) = match t.name {
+            "sub" | "subc" => (|c, a| carry(c, a, true).0, |c, a| carry(c, a, true).1),
+            _ => (|c, a| carry(c, a, false).0, |c, a| carry(c, a, false).1),
+        };
+        // The carry is made before the sum overwrites an operand, and stored after the sum has used the old one.
+        let carry = self.temp_pred()?;
+        if carry_out {
+            let uses = self.cur.clone();
+            self.lane(out, c, Dst::Truth(Truth::plain(carry)), src);
+            self.cur = uses;
+        }
+        let d = Dst::Reg(self.dst(&t.args[0], ty)?, w);
+        self.lane(sum, c, d, src);
+        if carry_out {
+            self.push(Op::Pred(FIRST, CARRY, carry, 0));
+        }
+        Ok(())
+    }
+
+    /// `setp`, and `set` as a `setp` and a `selp`.
+    fn compare(&mut self, t: &mut Text<'_>) -> Res<()> {
+        let unsigned = t.pick(UNSIGNED);
+        let unordered = t.pick(UNORDERED);
+        let class = t.pick(&[("num", false), ("nan", true)]);
+        let cmp = unsigned.or(unordered).or_else(|| t.pick(Cmp::NAMES));
+        if cmp.is_none() && class.is_none() {
+            return t.fail(t.name, "comparison that is not known");
+        }
+        let lut = t.pick(LUTS);
+        let ftz = t.take("ftz");
+        let to = if t.name == "set" { Some(t.ty()?) } else { None };
+        let ty = t.ty()?;
+        let float = ty.element().float() && !matches!(ty, Ty::F32x2 | Ty::TF32);
+        if !(float || ty.integer() || matches!(ty, Ty::B16 | Ty::B32 | Ty::B64)) {
+            return t.wrong(ty);
+        }
+        if (unordered.is_some() || class.is_some()) && !float {
+            return t.fail(t.opcode, "comparison of floats");
+        }
+        if unsigned.is_some() && float {
+            return t.fail(t.opcode, "comparison of integers");
+        }
+        let from = if unsigned.is_some() { ty.unsigned() } else { ty.element() };
+        let c = Ctl { from, ftz, nan: unordered.is_some() || class == Some(true), cmp, ..Ctl::new(ty) };
+        t.arity(if lut.is_some() { 4 } else { 3 })?;
+        let (lut, with) = match lut {
+            None => (FIRST, 0),
+            Some(lut) => {
+                let (p, negated) = self.pred(&t.args[3])?;
+                (if negated { negate(lut, false) } else { lut }, p)
+            }
+        };
+        let src = self.sources(t, &[ty; 2])?;
+        let packed = from.bytes() < ty.bytes();
+        let (p, q) = match to {
+            None => self.preds_dst(&t.args[0])?,
+            Some(_) => (self.temp_pred()?, if packed { self.temp_pred()? } else { 0 }),
+        };
+        let truth = Truth { p, q, lut, c: with };
+        if packed {
+            // p for the lower halves, q for the upper ones; each is combined.
+            let uses = self.cur.clone();
+            self.lane(scalar::compare, c, Dst::Truth(Truth { q: 0, ..truth }), src);
+            self.cur = uses;
+            let upper: LaneFn = |c, a| scalar::compare(c, a.map(|v| v >> 16));
+            self.lane(upper, c, Dst::Truth(Truth { p: q, q: 0, ..truth }), src);
+        } else if let (Some(kind), Some(cmp)) = (vector_kind(&c), cmp) {
+            self.push(Op::Setp(cmp, kind, src[0].0, src[1].0, truth));
+        } else {
+            self.lane(scalar::compare, c, Dst::Truth(truth), src);
+        }
+        match to {
+            None => Ok(()),
+            Some(to) => self.set(t, to, packed.then_some(q), p),
+        }
+    }
+
+    /// What `set` makes of truth values in its destination's type: of one, or of one a half.
+    fn set(&mut self, t: &Text<'_>, ty: Ty, upper: Option<P>, p: P) -> Res<()> {
+        if ty.bytes() < 2 || ty.bytes() > 8 {
+            return t.wrong(ty);
+        }
+        let one = match (ty.element(), upper) {
+            (Ty::F32, _) => u64::from(1f32.to_bits()),
+            (Ty::F16, _) => 0x3c00,
+            (Ty::BF16, _) => 0x3f80,
+            (_, Some(_)) => 0xffff,
+            (ty, None) => scalar::trunc(ty, u64::MAX),
+        };
+        let wide = ty.bytes() == 8;
+        let (one, zero, high) = (self.constant(one, wide), self.constant(0, wide), self.constant(one << 16, wide));
+        let Some(upper) = upper else {
+            let d = self.dst(&t.args[0], ty)?;
+            self.push(Op::Selp(wide, [d, one, zero], p));
+            return Ok(());
+        };
+        let temps = [self.temp(Ty::B32), self.temp(Ty::B32)];
+        for (temp, value, p) in [(temps[0], one, p), (temps[1], high, upper)] {
+            let d = self.write(temp);
+            self.push(Op::Selp(false, [d, value, zero], p));
+        }
+        let [a, b] = temps.map(|temp| self.read(temp));
+        let d = self.dst(&t.args[0], ty)?;
+        self.push(Op::Vector(Vector::Or, [d, a, b, 0]));
+        Ok(())
+    }
+}
+
+/// How the operands of a comparison are read, if it is vectorised.
+fn vector_kind(c: &Ctl) -> Option<Kind> {
+    let ordered = c.nan == (c.cmp == Some(Cmp::Ne));
+    Some(match c.from {
+        Ty::U32 | Ty::B32 => Kind::U32,
+        Ty::S32 => Kind::S32,
+        Ty::U64 | Ty::B64 => Kind::U64,
+        Ty::S64 => Kind::S64,
+        Ty::F32 if ordered && !c.ftz => Kind::F32,
+        Ty::F64 if ordered && !c.ftz => Kind::F64,
+        _ => return None,
+    })
+}
