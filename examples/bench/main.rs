@@ -6,6 +6,8 @@
 //! cargo run --release --features qwen3-8b --example bench -- --model qwen3-8b.gguf --device cuda
 //! ```
 
+#[path = "../common/command.rs"]
+mod command;
 #[path = "../common/mod.rs"]
 mod common;
 mod fusion;
@@ -42,21 +44,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        // Help and version are answers, not errors.
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-        }
-    };
-    match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    command::main(run)
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
