@@ -13,7 +13,6 @@ use crate::quantised::Matrix;
 use crate::random::Random;
 use crate::scene::Rounded;
 
-
 /// A device with one way of interleaving warps and blocks.
 struct Bench {
     device: Device,
