@@ -5,8 +5,8 @@ mod common;
 #[path = "../emulator/tests/table/mod.rs"]
 mod table;
 
-use kiln::driver::{Device, DeviceBuffer, KernelParam, LaunchConfig, Module, Stream};
-use table::Row;
+use kiln::driver::{Device, DeviceBuffer, DeviceRepr, KernelParam, LaunchConfig, Module, Stream};
+use table::{Row, warp};
 
 /// What the newest instruction of the table needs: a chip before it is given each row in a module of its own.
 const NEWEST: u32 = 90;
@@ -17,21 +17,48 @@ fn module(device: &Device, kernels: &str) -> kiln::Result<Module> {
     Module::from_ptx_str(device, &format!(".version 8.1\n.target sm_{sm}\n.address_size 64\n{kernels}"))
 }
 
-/// The results of a row in all lanes of a warp.
-fn run(stream: &Stream, module: &Module, index: usize, row: &Row) -> kiln::Result<Vec<u64>> {
-    let mut values: Vec<u64> = row.inputs.iter().map(|(_, value)| *value).collect();
-    values.resize(4, 0);
-    let input = DeviceBuffer::from_host(module.device(), &values)?;
-    let output = DeviceBuffer::<u64>::zeroed(module.device(), 32)?;
-    let function = module.function(&format!("row{index}"))?;
+/// What a warp of the kernel `name` makes of `values`, a word for each lane.
+fn launch<T: DeviceRepr>(stream: &Stream, module: &Module, name: &str, values: &[T]) -> kiln::Result<Vec<T>> {
+    let input = DeviceBuffer::from_host(module.device(), values)?;
+    let output = DeviceBuffer::<T>::zeroed(module.device(), 32)?;
+    let function = module.function(name)?;
     let (from, to) = (input.as_ptr(), output.as_ptr());
     let params = [KernelParam::new(&from), KernelParam::new(&to)];
     let config = LaunchConfig::new([1, 1, 1], [32, 1, 1]);
     stream.enqueue([input.reads("in"), output.writes("out")], |stream| {
-        // SAFETY: the kernel reads up to four words, writes one a lane, and both buffers are that long.
+        // SAFETY: kernels of the tables read up to four words, those of a warp up to INPUTS, and write one a lane; both
+        // buffers are that long.
         unsafe { function.launch(stream, &config, &params) }
     })?;
     output.to_host()
+}
+
+/// The results of a row in all lanes of a warp.
+fn run(stream: &Stream, module: &Module, index: usize, row: &Row) -> kiln::Result<Vec<u64>> {
+    let mut values: Vec<u64> = row.inputs.iter().map(|(_, value)| *value).collect();
+    values.resize(4, 0);
+    launch(stream, module, &format!("row{index}"), &values)
+}
+
+#[test]
+fn programs_of_a_warp_find_what_the_isa_says() {
+    let device = common::device();
+    let stream = device.stream().expect("a stream");
+    let values: Vec<u32> = (0..warp::INPUTS).map(warp::input).collect();
+    let (mut held, mut wrong) = (0, Vec::new());
+    for program in warp::programs(device.sm()) {
+        let module = module(&device, &program.kernel()).unwrap_or_else(|error| panic!("{}: {error}", program.name));
+        let found = launch(&stream, &module, program.name, &values);
+        let found = found.unwrap_or_else(|error| panic!("{}: {error}", program.name));
+        let expected: Vec<u32> = (0..32).map(program.expected).collect();
+        if found == expected {
+            held += 1;
+        } else {
+            wrong.push(format!("{}: {found:x?}, not {expected:x?}", program.name));
+        }
+    }
+    println!("programs of a warp: {held} held, {} wrong", wrong.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

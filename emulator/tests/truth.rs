@@ -7,7 +7,7 @@ mod common;
 mod table;
 
 use common::Rig;
-use table::{kernel, matches, rows};
+use table::{kernel, matches, rows, warp};
 
 fn check(guard: &str, lanes: usize, setup: impl Fn(&mut Rig)) {
     let rows = rows();
@@ -55,6 +55,34 @@ fn approximations_stay_within_their_bound_under_perturbation() {
     for seed in 1..6 {
         check("", 32, |rig| (rig.config.perturb, rig.config.seed) = (true, seed));
     }
+}
+
+#[test]
+fn programs_of_a_warp_find_what_the_isa_says() {
+    let inputs: Vec<u32> = (0..warp::INPUTS).map(warp::input).collect();
+    let mut wrong = Vec::new();
+    for (sm, count) in [(75, warp::PROGRAMS.len()), (80, warp::FROM_SM_80.len()), (90, warp::FROM_SM_90.len())] {
+        let text: String = warp::programs(sm).map(warp::Program::kernel).collect();
+        let mut rig = Rig::new(&common::ptx(sm, &text));
+        assert!(count > 0);
+        for (schedule, split, seed) in common::schedules() {
+            (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split, seed);
+            for program in warp::programs(sm) {
+                let (input, out) = (rig.u32s(&inputs), rig.u32s(&[0; 32]));
+                match rig.launch(program.name, 1, 32, &[input, out]) {
+                    Err(fault) => wrong.push(format!("{}: {fault}", program.name)),
+                    Ok(_) => {
+                        let expected: Vec<u32> = (0..32).map(program.expected).collect();
+                        let found = rig.read_u32s(out, 32);
+                        if found != expected {
+                            wrong.push(format!("{}: {found:x?}, not {expected:x?}", program.name));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test program uses a part
 
+pub(crate) mod warp;
+
 /// A line of the table.
 pub(crate) struct Row {
     pub(crate) line: usize,
