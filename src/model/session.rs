@@ -224,7 +224,8 @@ impl Session {
         }
     }
 
-    /// A copy that goes on by itself.
+    /// A copy that goes on by itself. Tokens that have not run yet are run by both: [`Session::prefill`] before it lets
+    /// them share that.
     ///
     /// # Errors
     /// If the copy does not fit the device's memory; what the driver reports.
