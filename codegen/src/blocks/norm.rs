@@ -17,6 +17,15 @@ pub(crate) fn inverse_rms(
     b.rcp(root)
 }
 
+/// Epsilon: baked, or the launch parameter `eps`.
+#[track_caller]
+pub(crate) fn epsilon(b: &mut Builder, baked: Option<f32>) -> Val<F32> {
+    match baked {
+        Some(epsilon) => b.mov(epsilon),
+        None => b.param::<F32>("eps"),
+    }
+}
+
 /// `x[i] * rsqrt(mean(x^2) + eps) * gamma[i]` of one head held by a warp: lane l has elements l, l + 32, ...
 /// `gamma` points at the lane's first element.
 #[track_caller]

@@ -1,9 +1,10 @@
 use super::Kernel;
-use super::fused_rmsnorm_gemv::ROWS_PER_LANE;
-use super::fused_rmsnorm_qkv::{check, matrix_params};
+use super::fused_rmsnorm_gemv::{ROWS_PER_LANE, check};
+use super::fused_rmsnorm_qkv::matrix_params;
 use crate::blocks::dot::{self, Matrix, Tile};
 use crate::blocks::math;
 use crate::blocks::matvec::{self, Input, Share};
+use crate::blocks::norm;
 use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8, U32, U64, Var};
@@ -64,10 +65,7 @@ impl Kernel for FusedRmsNormGateUp {
         let y = b.param::<Global<F32>>("y"); // [n]
         let k = b.dim("k", self.k);
         let n = b.dim("n", self.n);
-        let eps = match self.epsilon {
-            Some(epsilon) => b.mov(epsilon),
-            None => b.param::<F32>("eps"),
-        };
+        let eps = norm::epsilon(b, self.epsilon);
 
         let super_blocks = b.size_div(k, SUPER_BLOCK);
         let share = Share::of_grid(b, n, Tile::new(super_blocks, ROWS_PER_LANE).rows());

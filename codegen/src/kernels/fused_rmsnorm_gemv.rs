@@ -1,6 +1,7 @@
 use super::Kernel;
 use crate::blocks::dot::{Matrix, Tile};
 use crate::blocks::matvec::{self, Addend, Input, Share};
+use crate::blocks::norm;
 use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8};
@@ -91,22 +92,7 @@ impl Kernel for FusedRmsNormQ4KGemv {
     }
 
     fn check(&self) -> Result<(), String> {
-        match self.k.baked() {
-            Some(k) if k == 0 || k % SUPER_BLOCK != 0 => {
-                return Err(format!("k is {k}: needs a multiple of {SUPER_BLOCK}"));
-            }
-            Some(k) if k > 4 * matvec::STAGED_MAX => {
-                return Err(format!("k is {k}: at most {}", 4 * matvec::STAGED_MAX));
-            }
-            _ => {}
-        }
-        if self.n == Dim::Baked(0) {
-            return Err("n is 0: needs at least one row".to_owned());
-        }
-        if !self.weights.is_supported() {
-            return Err(format!("weights of type {} have no kernel", self.weights));
-        }
-        Ok(())
+        check(self.k, 4 * matvec::STAGED_MAX, &[("n", self.n)], &[self.weights])
     }
 
     fn build(&self, b: &mut Builder) {
@@ -119,10 +105,7 @@ impl Kernel for FusedRmsNormQ4KGemv {
         let y = b.param::<Global<F32>>("y"); // [n]
         let k = b.dim("k", self.k);
         let n = b.dim("n", self.n);
-        let eps = match self.epsilon {
-            Some(epsilon) => b.mov(epsilon),
-            None => b.param::<F32>("eps"),
-        };
+        let eps = norm::epsilon(b, self.epsilon);
 
         let super_blocks = b.size_div(k, SUPER_BLOCK);
         let ty = b.mov(self.weights.id());
@@ -148,3 +131,22 @@ impl Kernel for FusedRmsNormQ4KGemv {
 
 /// Rows that a lane works on at once, sharing the activations it reads from shared memory.
 pub(super) const ROWS_PER_LANE: u32 = 2;
+
+/// What sizes and types the matrix-vector products take: `k` up to `longest`, at least one row in each of `rows`.
+pub(super) fn check(k: Dim, longest: u32, rows: &[(&str, Dim)], types: &[TensorType]) -> Result<(), String> {
+    match k.baked() {
+        Some(k) if k == 0 || k % SUPER_BLOCK != 0 => {
+            return Err(format!("k is {k}: needs a multiple of {SUPER_BLOCK}"));
+        }
+        Some(k) if k > longest => return Err(format!("k is {k}: at most {longest}")),
+        _ => {}
+    }
+    if let Some((name, _)) = rows.iter().find(|(_, rows)| *rows == Dim::Baked(0)) {
+        return Err(format!("{name} is 0: needs at least one row"));
+    }
+    match types.iter().find(|ty| !ty.is_supported()) {
+        Some(ty) => Err(format!("weights of type {ty} have no kernel")),
+        None if types.is_empty() => Err("no type of weights: needs at least one".to_owned()),
+        None => Ok(()),
+    }
+}

@@ -1,7 +1,8 @@
 use super::Kernel;
-use super::fused_rmsnorm_gemv::ROWS_PER_LANE;
+use super::fused_rmsnorm_gemv::{ROWS_PER_LANE, check};
 use crate::blocks::dot::{Matrix, Tile};
 use crate::blocks::matvec::{self, Addend, Input, Rows, Share};
+use crate::blocks::norm;
 use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32};
@@ -48,21 +49,6 @@ impl FusedRmsNormQkv {
     }
 }
 
-/// What products of several matrices with one vector need of their sizes and types.
-pub(super) fn check(k: Dim, longest: u32, rows: &[(&str, Dim)], types: &[TensorType]) -> Result<(), String> {
-    if let Some(k) = k.baked().filter(|k| *k == 0 || k % SUPER_BLOCK != 0 || *k > longest) {
-        return Err(format!("k is {k}: needs a multiple of {SUPER_BLOCK} up to {longest}"));
-    }
-    if let Some((name, _)) = rows.iter().find(|(_, rows)| *rows == Dim::Baked(0)) {
-        return Err(format!("{name} is 0: needs at least one row"));
-    }
-    match types.iter().find(|ty| !ty.is_supported()) {
-        Some(ty) => Err(format!("weights of type {ty} have no kernel")),
-        None if types.is_empty() => Err("no type of weights: needs at least one".to_owned()),
-        None => Ok(()),
-    }
-}
-
 /// The parameters of a matrix: its blocks, the plane of scales, and its type.
 #[track_caller]
 pub(super) fn matrix_params(b: &mut Builder, name: &str) -> Tensor {
@@ -91,10 +77,7 @@ impl Kernel for FusedRmsNormQkv {
         let width = b.dim("width", self.k);
         let q_rows = b.dim("q_rows", self.q_rows);
         let kv_rows = b.dim("kv_rows", self.kv_rows);
-        let eps = match self.epsilon {
-            Some(epsilon) => b.mov(epsilon),
-            None => b.param::<F32>("eps"),
-        };
+        let eps = norm::epsilon(b, self.epsilon);
 
         let super_blocks = b.size_div(width, SUPER_BLOCK);
         let tile = Tile::new(super_blocks, ROWS_PER_LANE).rows();

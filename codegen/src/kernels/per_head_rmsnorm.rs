@@ -54,10 +54,7 @@ impl Kernel for PerHeadRmsNorm {
         let gamma = b.param::<Global<F32>>("gamma"); // [head_dim], shared by the heads
         let y = b.param::<Global<F32>>("y"); // [heads, head_dim], may be x
         let heads = b.dim("heads", self.heads);
-        let eps = match self.epsilon {
-            Some(epsilon) => b.mov(epsilon),
-            None => b.param::<F32>("eps"),
-        };
+        let eps = norm::epsilon(b, self.epsilon);
 
         let (block, warp, lane, warps) = (b.ctaid_x(), b.warp_id(), b.lane(), b.warps());
         let head = b.mad(block, warps, warp);

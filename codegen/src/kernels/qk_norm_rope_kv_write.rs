@@ -1,5 +1,6 @@
 use super::{Grid, Kernel};
 use crate::blocks::kv::{self, Cache, Half, KvType, value_or_memory};
+use crate::blocks::norm;
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
@@ -177,10 +178,7 @@ impl Kernel for QkNormRopeKvScatter {
         let q_heads = b.dim("heads", self.heads);
         let kv_heads = b.dim("kv_heads", self.kv_heads);
         let max_seq = b.dim("max_seq_len", self.max_seq_len);
-        let eps = match self.epsilon {
-            Some(epsilon) => b.mov(epsilon),
-            None => b.param::<F32>("eps"),
-        };
+        let eps = norm::epsilon(b, self.epsilon);
 
         let position = value_or_memory(b, position, position_at);
         let inside = b.setp_lt::<U32>(position, max_seq);
