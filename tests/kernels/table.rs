@@ -96,7 +96,7 @@ fn print(bounds: &Bounds, module: &str, measured: &Measured, launch: usize, need
 }
 
 #[test]
-#[ignore = "prints a table"]
+#[ignore = "prints a table for people and asserts nothing that other tests do not"]
 fn kernels_in_a_table() {
     let bounds = Bounds::read();
     let mut random = Random::fresh();
