@@ -18,7 +18,7 @@ use kiln::model::{End, GenerateOptions, ModelFile, Session, SessionOptions};
 use kiln::text::{Special, Tokenizer};
 use std::error::Error;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -67,8 +67,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
-    let file = ModelFile::open(arguments.model.as_ref().unwrap_or(&demo))?;
+    let file = command::model_file(arguments.model.as_deref())?;
     let baked = file.baked()?;
     let tokenizer = Tokenizer::from_gguf(file.gguf())?;
     let prompt = match (&arguments.ids, &arguments.prompt) {

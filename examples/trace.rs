@@ -18,12 +18,12 @@ use common::Wish;
 use kiln::Model;
 use kiln::model::cost;
 use kiln::model::trace::{Stamp, Trace};
-use kiln::model::{GenerateOptions, ModelFile, SessionOptions};
+use kiln::model::{GenerateOptions, SessionOptions};
 use kiln::shape::ModelShape;
 use std::error::Error;
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Shows what the blocks of the persistent path do.
@@ -55,8 +55,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
-    let file = ModelFile::open(arguments.model.as_ref().unwrap_or(&demo))?;
+    let file = command::model_file(arguments.model.as_deref())?;
     let baked = file.baked()?;
     let picked = common::pick(arguments.device)?;
     let model = Model::load(&picked.device, baked, file, |_| {})?;

@@ -21,11 +21,11 @@ use fusion::Comparison;
 use kernels::ReadOnce;
 use kiln::Model;
 use kiln::driver::{Device, DeviceBuffer, Driver};
-use kiln::model::{ModelFile, PathChoice};
+use kiln::model::PathChoice;
 use kiln_emulator::{Checks, DeviceConfig};
 use lab::{Arg, Call, Cost, Lab, at};
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What kiln's fusions and its persistent path save, counted on the emulator and timed on a GPU.
@@ -48,8 +48,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
-    let file = ModelFile::open(arguments.model.as_ref().unwrap_or(&demo))?;
+    let file = command::model_file(arguments.model.as_deref())?;
     let baked = file.baked()?;
     let picked = common::pick(arguments.device)?;
     println!("device: {picked}; model: {} ({})", file.path().display(), baked.name);

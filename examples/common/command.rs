@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use clap::{Parser, ValueEnum};
-use kiln::model::{KvType, PathChoice};
+use kiln::model::{KvType, ModelFile, PathChoice};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -30,6 +30,12 @@ pub(crate) fn main<A: Parser>(run: impl FnOnce(&A) -> Result<(), Box<dyn Error>>
 /// Whoever read our output has had enough.
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// The model that was named, or the demo model.
+pub(crate) fn model_file(named: Option<&std::path::Path>) -> kiln::Result<ModelFile> {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/demo.Q4_K_M.gguf");
+    ModelFile::open(named.unwrap_or(demo.as_ref()))
 }
 
 /// The cache's type, as an argument.

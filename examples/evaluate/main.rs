@@ -15,7 +15,7 @@ mod score;
 use clap::Parser;
 use common::Wish;
 use kiln::Model;
-use kiln::model::{ModelFile, SessionOptions};
+use kiln::model::SessionOptions;
 use kiln::text::{Special, Tokenizer};
 use score::Perplexity;
 use std::error::Error;
@@ -64,8 +64,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
-    let file = ModelFile::open(arguments.model.as_ref().unwrap_or(&demo))?;
+    let file = command::model_file(arguments.model.as_deref())?;
     let (baked, shape) = (file.baked()?, *file.shape());
     let mut ids = match (&arguments.ids, &arguments.text) {
         (Some(ids), _) => ids.clone(),
