@@ -412,7 +412,9 @@ fn nodes_of_a_graph_race_unless_an_edge_orders_them() {
             let graph = made(|out| (api.capture_end)(rig.first, out));
             let exec = made(|out| (api.graph_instantiate)(out, graph, 0));
             ok((api.graph_launch)(exec, rig.first));
-            ok((api.graph_launch)(exec, rig.second));
+            // The race may have been found by now.
+            let again = (api.graph_launch)(exec, rig.second);
+            assert!(again == 0 || !ordered);
         }
         let race = rig.race();
         assert_eq!(race.is_none(), ordered, "{race:?}");

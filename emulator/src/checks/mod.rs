@@ -14,7 +14,7 @@ use crate::exec::access::{Access, Places};
 use crate::exec::barrier::Barrier;
 use crate::exec::block::Common;
 use crate::exec::fault::{Fault, FaultKind};
-use crate::exec::inst::{BarOp, MemSpace, Proxy, Scope, Sem};
+use crate::exec::inst::{BarOp, MemSpace, Scope};
 use crate::exec::lanes::Lanes;
 use crate::exec::warp::Warp;
 use crate::exec::{At, Cpu, Exec, LaunchCx};
@@ -367,30 +367,24 @@ impl Cpu<'_> {
     }
 
     /// A fence.
-    pub(crate) fn fence(&mut self, common: &mut Common, warp: &Warp, _sem: Sem, scope: Scope, m: u32, _at: &At) {
+    pub(crate) fn fence(&mut self, common: &mut Common, warp: &Warp, scope: Scope, m: u32) {
         if let Some(c) = &mut common.checks {
             c.warps[warp.id as usize].fence(m, scope);
         }
     }
 
-    /// A fence between proxies.
-    pub(crate) fn fence_proxy(&mut self, common: &mut Common, warp: &Warp, proxy: Proxy, m: u32, _at: &At) {
+    /// A fence between the generic and the async proxy.
+    pub(crate) fn fence_proxy(&mut self, common: &mut Common, warp: &Warp, m: u32) {
         let Some(c) = &mut common.checks else { return };
         let w = &mut c.warps[warp.id as usize];
-        match proxy {
-            Proxy::Async => {
-                for l in Lanes(m) {
-                    let mut vc = w.lanes[l].vc.clone();
-                    let v = Arc::make_mut(&mut vc);
-                    v.raise(warp.id, 1 << l, w.full, w.clock + 1);
-                    v.proxy_fence();
-                    w.lanes[l].vc = vc;
-                }
-                w.clock += 1;
-            }
-            Proxy::MbarrierInit => w.fence(m, Scope::Cluster),
-            Proxy::Alias => {}
+        for l in Lanes(m) {
+            let mut vc = w.lanes[l].vc.clone();
+            let v = Arc::make_mut(&mut vc);
+            v.raise(warp.id, 1 << l, w.full, w.clock + 1);
+            v.proxy_fence();
+            w.lanes[l].vc = vc;
         }
+        w.clock += 1;
     }
 
     /// Lanes have waited for the kernel before this one, or let the one after it begin.

@@ -4,6 +4,7 @@ use super::fault::{Fault, FaultKind};
 use super::float::{self, BF16, F16, F32, F64, Format, Round};
 use super::inst::*;
 use super::lanes::Lanes;
+use super::step::Next;
 use super::warp::Warp;
 use super::{At, Cpu, Exec, Site};
 use crate::memory::{GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
@@ -34,6 +35,13 @@ impl Access {
     pub(crate) fn new(bytes: u32, count: u32, write: bool) -> Access {
         let (atomic, nc, proxy, pending, constant_space) = (false, false, false, false, false);
         Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending, constant_space }
+    }
+}
+
+impl MemOp {
+    /// Pieces of 64 bits.
+    pub(crate) fn pieces(&self) -> u8 {
+        (self.access.count * self.access.bytes).div_ceil(8) as u8
     }
 }
 
@@ -297,26 +305,50 @@ impl Cpu<'_> {
         })
     }
 
-    /// `atom` and `red`: lane after lane, lowest first.
-    pub(crate) fn atomic(&mut self, site: &mut Site<'_>, op: &AtomOp) -> Exec<()> {
-        let (bytes, m) = (op.access.bytes, site.m);
+    /// Whether the pieces of a vector access arrive one by one: only 64 bits are sure to arrive together.
+    pub(crate) fn tears(&self, op: &MemOp) -> bool {
+        !self.cx.free && self.cx.config.schedule != crate::launch::Schedule::RoundRobin && op.pieces() > 1
+    }
+
+    /// Piece `k` of a vector access, in one of two orders; a later one is checked and ordered like the first.
+    #[cold]
+    pub(crate) fn torn(&mut self, site: &mut Site<'_>, op: &MemOp, k: u8) -> Exec<()> {
+        let bytes = op.access.bytes as usize;
+        let k = usize::from(if site.warp.random & 1 == 1 { op.pieces() - 1 - k } else { k });
+        let each = (8 / bytes).max(1);
+        let regs = op.regs[each * k..(each * (k + 1)).min(op.regs.len())].to_vec();
+        let offset = op.address.offset.wrapping_add((each * k * bytes) as i64);
+        let access = Access { count: regs.len() as u32, ..op.access };
+        self.access(site, &MemOp { regs, access, address: Address { offset, ..op.address }, ..*op })
+    }
+
+    /// `atom` and `red`, lane after lane, lowest first: `f` of what is there, b and c; d receives the old value.
+    pub(crate) fn atomic(
+        &mut self,
+        site: &mut Site<'_>,
+        (address, access): (&Address, &Access),
+        f: AtomFn,
+        [d, b, c]: [R; 3],
+    ) -> Exec<Next> {
+        let (bytes, m) = (access.bytes, site.m);
+        let w = if bytes == 8 { W::W64 } else { W::W32 };
         let mask = u64::MAX >> (64 - 8 * bytes);
-        let addr = self.addresses(site.warp, &op.address);
+        let addr = self.addresses(site.warp, address);
         let progress = self.progress;
         let mut changed = false;
-        self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {
+        self.with_places(site, address.space, addr, m, access, |cpu, warp, ptr, group| {
             for l in Lanes(group) {
-                let [b, c] = [op.b, op.c].map(|r| warp.lane(cpu.cx.code, (r, op.w), l));
-                let old = atomic_update(ptr[l], bytes, |old| (op.f)(old, b, c));
-                changed |= (op.f)(old, b, c) & mask != old;
-                if op.d != NONE {
-                    warp.set_lane(op.d, op.w, l, old);
+                let [b, c] = [b, c].map(|r| warp.lane(cpu.cx.code, (r, w), l));
+                let old = atomic_update(ptr[l], bytes, |old| f(old, b, c));
+                changed |= f(old, b, c) & mask != old;
+                if d != NONE {
+                    warp.set_lane(d, w, l, old);
                 }
             }
         })?;
         // An atomic that leaves things as they were is a poll.
         self.progress = progress | changed;
-        Ok(())
+        Ok(Next::Step)
     }
 }
 

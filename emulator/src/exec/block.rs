@@ -241,14 +241,15 @@ impl Block {
                 let arrived = b.arrived(&self.common);
                 format!("waits at barrier {id} ({arrived} of {expected} threads arrived; not there: warps {missing})")
             }
-            (_, Op::Mbarrier(op)) => {
-                let at = warp.address(cx.code, &op.address, lane) & 0xffff_ffff;
-                let state = self.common.mbarriers.get(&at).map_or("not initialised".into(), |b| b.describe());
-                format!("waits for the mbarrier at {at:#x} ({state})")
+            (_, Op::Effect(_, Some(word))) => {
+                let offset = warp.address(cx.code, &word.0, lane) & 0xffff_ffff;
+                match self.common.mbarriers.get(&offset) {
+                    Some(b) => format!("waits for the mbarrier at {offset:#x} ({})", b.describe()),
+                    None => self.polls(cx, warp, &word.0, lane, word.1),
+                }
             }
             (State::Sleep(_), _) => "sleeps".into(),
             (_, Op::Mem(op)) if !op.access.write => self.polls(cx, warp, &op.address, lane, op.access.bytes),
-            (_, Op::Atom(op)) => self.polls(cx, warp, &op.address, lane, op.access.bytes),
             _ => "runs".into(),
         }
     }

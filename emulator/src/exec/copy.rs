@@ -7,28 +7,13 @@ use super::access::{Access, read, write};
 use super::block::Common;
 use super::inst::*;
 use super::lanes::Lanes;
+use super::step::Next;
 use super::warp::Warp;
 use super::{At, Cpu, Exec, FaultKind, Site};
 use crate::checks;
 use crate::launch::Schedule;
 use crate::memory::Allocation;
 use std::sync::Arc;
-
-/// An asynchronous copy or a wait for some.
-#[derive(Debug, Clone)]
-pub(crate) enum AsyncOp {
-    /// `cp.async`; `source` holds the bytes to read, the rest is zero.
-    Copy { dst: Address, src: Address, bytes: u32, source: R },
-    /// `commit_group`
-    Commit { bulk: bool },
-    /// Waits for all groups but the last `keep` (without it, for what is in no group, too); bulk groups perhaps only
-    /// until their source is read.
-    Wait { bulk: bool, keep: Option<u32>, read: bool },
-    /// `cp.async.mbarrier.arrive`
-    Arrive { address: Address, noinc: bool },
-    /// Device to shared memory, completing on an mbarrier, or, without one, shared to device memory in a bulk group.
-    Bulk { dst: Address, src: Address, bytes: R, barrier: Option<Address> },
-}
 
 /// A copy in flight that the lane which issued it waits for.
 pub(crate) struct Pending {
@@ -106,49 +91,55 @@ fn words(count: u32, write: bool, proxy: bool, pending: bool) -> Access {
 }
 
 impl Cpu<'_> {
-    /// Runs an instruction of the asynchronous copies.
-    pub(crate) fn asynchronous(&mut self, site: &mut Site<'_>, op: &AsyncOp) -> Exec<()> {
-        match op {
-            AsyncOp::Copy { dst, src, bytes, source } => self.copy_async(site, dst, src, *bytes, *source)?,
-            AsyncOp::Commit { bulk } => {
-                for l in Lanes(site.m) {
-                    let next = &mut site.warp.groups[usize::from(*bulk)][l];
-                    let open = |p: &&mut Pending| p.lane == l as u32 && p.group.is_none() && p.bulk() == *bulk;
-                    site.warp.copies.iter_mut().filter(open).for_each(|p| p.group = Some(*next));
-                    *next += 1;
-                }
-            }
-            AsyncOp::Wait { bulk, keep, read } => {
-                for l in Lanes(site.m) {
-                    let groups = site.warp.groups[usize::from(*bulk)][l];
-                    let due = |p: &Pending| {
-                        let old = |keep: u32| p.group.is_some_and(|g| g.saturating_add(keep) < groups);
-                        p.lane == l as u32 && p.bulk() == *bulk && keep.is_none_or(old)
-                    };
-                    self.land(site.common, site.warp, due, *read);
-                }
-            }
-            AsyncOp::Arrive { address, noinc } => {
-                let addr = self.mbarrier_offsets(site, address, false)?;
-                for l in Lanes(site.m) {
-                    // The arrival follows the copies; that they land now is one of the times they may.
-                    self.land(site.common, site.warp, |p| p.lane == l as u32 && !p.bulk(), false);
-                    let told = checks::told(site.common, site.at.warp, 1 << l);
-                    let barrier = site.common.mbarriers.get_mut(&addr[l]);
-                    let message = match barrier.map(|b| b.arrive_after_copies(*noinc, told)) {
-                        None => "an mbarrier that was not initialised",
-                        Some(true) => continue,
-                        Some(false) => "an arrival at an mbarrier whose phase lacks none",
-                    };
-                    return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
-                }
-            }
-            AsyncOp::Bulk { dst, src, bytes, barrier } => self.bulk(site, dst, src, *bytes, barrier.as_ref())?,
+    /// `commit_group`
+    pub(crate) fn commit(&mut self, site: &mut Site<'_>, bulk: bool) {
+        for l in Lanes(site.m) {
+            let next = &mut site.warp.groups[usize::from(bulk)][l];
+            let open = |p: &&mut Pending| p.lane == l as u32 && p.group.is_none() && p.bulk() == bulk;
+            site.warp.copies.iter_mut().filter(open).for_each(|p| p.group = Some(*next));
+            *next += 1;
         }
-        Ok(())
     }
 
-    fn copy_async(&mut self, site: &mut Site<'_>, dst: &Address, src: &Address, bytes: u32, source: R) -> Exec<()> {
+    /// Waits for all groups but the last `keep` (without it, for what is in no group, too); bulk groups perhaps only
+    /// until their source is read.
+    pub(crate) fn wait_group(&mut self, site: &mut Site<'_>, bulk: bool, keep: Option<u32>, read: bool) {
+        for l in Lanes(site.m) {
+            let groups = site.warp.groups[usize::from(bulk)][l];
+            let due = |p: &Pending| {
+                let old = |keep: u32| p.group.is_some_and(|g| g.saturating_add(keep) < groups);
+                p.lane == l as u32 && p.bulk() == bulk && keep.is_none_or(old)
+            };
+            self.land(site.common, site.warp, due, read);
+        }
+    }
+
+    /// `cp.async.mbarrier.arrive`
+    pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> Exec<Next> {
+        let addr = self.mbarrier_offsets(site, address, false)?;
+        for l in Lanes(site.m) {
+            // The arrival follows the copies; that they land now is one of the times they may.
+            self.land(site.common, site.warp, |p| p.lane == l as u32 && !p.bulk(), false);
+            let told = checks::told(site.common, site.at.warp, 1 << l);
+            let barrier = site.common.mbarriers.get_mut(&addr[l]);
+            let message = match barrier.map(|b| b.arrive_after_copies(noinc, told)) {
+                None => "an mbarrier that was not initialised",
+                Some(true) => continue,
+                Some(false) => "an arrival at an mbarrier whose phase lacks none",
+            };
+            return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
+        }
+        Ok(Next::Step)
+    }
+
+    /// `cp.async`; `source` holds the bytes to read, the rest is zero.
+    pub(crate) fn copy_async(
+        &mut self,
+        site: &mut Site<'_>,
+        [dst, src]: [&Address; 2],
+        bytes: u32,
+        source: R,
+    ) -> Exec<Next> {
         let (code, m) = (self.cx.code, site.m);
         let mut data: Vec<Vec<u8>> = vec![Vec::new(); 32];
         let (from, to) = (self.addresses(site.warp, src), self.addresses(site.warp, dst));
@@ -184,7 +175,7 @@ impl Cpu<'_> {
             let kind = Kind::Shared { dst: to[l], data: std::mem::take(&mut data[l]) };
             site.warp.copies.push(Pending { lane: l as u32, group: None, kind, pc: site.at.pc });
         }
-        Ok(())
+        Ok(Next::Step)
     }
 
     /// Ends copies: their bytes arrive.
@@ -222,14 +213,14 @@ impl Cpu<'_> {
         self.progress |= progress;
     }
 
-    fn bulk(
+    /// Device to shared memory, completing on an mbarrier, or, without one, shared to device memory in a bulk group.
+    pub(crate) fn bulk(
         &mut self,
         site: &mut Site<'_>,
-        dst: &Address,
-        src: &Address,
+        [dst, src]: [&Address; 2],
         bytes: R,
         barrier: Option<&Address>,
-    ) -> Exec<()> {
+    ) -> Exec<Next> {
         let (to, from) = (self.addresses(site.warp, dst), self.addresses(site.warp, src));
         let barriers = barrier.map(|b| self.mbarrier_offsets(site, b, false)).transpose()?;
         for l in Lanes(site.m) {
@@ -265,7 +256,7 @@ impl Cpu<'_> {
                 site.warp.copies.push(Pending { lane, group: None, kind, pc });
             }
         }
-        Ok(())
+        Ok(Next::Step)
     }
 
     /// A range of one lane in pieces of 16 bytes, each checked as an access of its own.

@@ -308,12 +308,6 @@ pub(crate) fn min32(a: f32, b: f32) -> f32 {
     if b.is_nan() { a } else { pick }
 }
 
-/// Maximum, likewise.
-#[inline(always)]
-pub(crate) fn max32(a: f32, b: f32) -> f32 {
-    -min32(-a, -b)
-}
-
 /// An integer in the order of the floats.
 #[inline(always)]
 fn order(v: f32) -> i32 {

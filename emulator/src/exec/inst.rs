@@ -5,7 +5,9 @@
 
 use super::access::Access;
 use super::float::Round;
-use super::vector::{Kind, Vector};
+use super::step::Next;
+use super::values::{CompareFn, ValueFn};
+use super::{Cpu, Exec, Site};
 use crate::ptx::types::{Ty, named};
 
 /// A slot of 32 lanes times 32 bits; 64-bit values take two, 128-bit values four. Bit 31: the constant table.
@@ -160,7 +162,7 @@ pub(crate) struct Address {
 }
 
 /// A load or a store.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct MemOp {
     pub(crate) address: Address,
     pub(crate) access: Access,
@@ -169,41 +171,8 @@ pub(crate) struct MemOp {
     pub(crate) regs: Vec<(R, W)>,
 }
 
-impl MemOp {
-    /// Pieces of 64 bits.
-    pub(crate) fn pieces(&self) -> u8 {
-        (self.access.count * self.access.bytes).div_ceil(8) as u8
-    }
-
-    /// One of them, in one of two orders; a later one is checked and ordered like the first.
-    pub(crate) fn piece(&self, k: u8, order: u64) -> MemOp {
-        let n = self.pieces();
-        let k = usize::from(if order & 1 == 1 { n - 1 - k } else { k });
-        let bytes = self.access.bytes as usize;
-        let each = (8 / bytes).max(1);
-        let regs = self.regs[each * k..(each * (k + 1)).min(self.regs.len())].to_vec();
-        let offset = self.address.offset.wrapping_add((each * k * bytes) as i64);
-        let access = Access { count: regs.len() as u32, ..self.access };
-        MemOp { regs, access, address: Address { offset, ..self.address }, ..*self }
-    }
-}
-
 /// The new value of an atomic operation from the old one and two operands, in 64 bits.
 pub(crate) type AtomFn = fn(u64, u64, u64) -> u64;
-
-/// `atom` and `red`.
-#[derive(Debug, Clone)]
-pub(crate) struct AtomOp {
-    pub(crate) address: Address,
-    pub(crate) access: Access,
-    pub(crate) f: AtomFn,
-    /// `NONE` for `red`.
-    pub(crate) d: R,
-    pub(crate) b: R,
-    pub(crate) c: R,
-    /// How the registers are read and written.
-    pub(crate) w: W,
-}
 
 named! {
     /// Reduction of a barrier.
@@ -211,7 +180,6 @@ named! {
 }
 
 /// `bar` and `barrier`.
-#[derive(Debug, Clone)]
 pub(crate) struct BarOp {
     /// Barrier number.
     pub(crate) id: R,
@@ -225,17 +193,6 @@ pub(crate) struct BarOp {
     pub(crate) red: Option<(BarRed, P, bool, P, R)>,
 }
 
-/// `shfl.sync`.
-#[derive(Debug, Clone)]
-pub(crate) struct ShflOp {
-    pub(crate) mode: Shfl,
-    pub(crate) d: R,
-    pub(crate) p: P,
-    pub(crate) a: R,
-    pub(crate) b: R,
-    pub(crate) c: R,
-}
-
 named! {
     /// Modes of `shfl`.
     Shfl { Up = "up", Down = "down", Bfly = "bfly", Idx = "idx" }
@@ -246,36 +203,21 @@ named! {
     Vote { All = "all", Any = "any", Uni = "uni", Ballot = "ballot" }
 }
 
-/// Warp-wide operations with a member mask.
-#[derive(Debug, Clone)]
-pub(crate) enum WarpOp {
-    /// `bar.warp.sync`
-    Sync,
-    /// `vote.sync`
-    Vote { mode: Vote, d: R, p: P, a: P, negated: bool },
-    /// `match.any.sync` and `match.all.sync`
-    Match { all: bool, d: R, p: P, a: (R, W) },
-    /// `redux.sync`
-    Redux { f: AtomFn, d: R, a: R },
-    /// `elect.sync`
-    Elect { d: R, p: P },
-    /// `shfl.sync`
-    Shfl(ShflOp),
-    /// `mma`, `ldmatrix`, ...: all 32 lanes together.
-    Matrix(super::matrix::MatrixOp),
-}
+/// What an instruction does that is not worth a place in the interpreter's loop.
+pub(crate) type Effect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>) -> Exec<Next> + Send + Sync>;
+/// What an instruction with a member mask does for a group of lanes.
+pub(crate) type WarpEffect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>, u32) -> Exec<()> + Send + Sync>;
 
 /// What an instruction does.
-#[derive(Debug, Clone)]
 pub(crate) enum Op {
     Nop,
-    /// A vectorised operation: destination, sources.
-    Vector(Vector, [R; 4]),
+    /// A value over all lanes: destination, sources.
+    Value(ValueFn, [R; 5]),
     /// `lop3`, by its table.
     Lop3(u8, [R; 4]),
     Lane(Box<LaneOp>),
-    /// A vectorised comparison.
-    Setp(Cmp, Kind, R, R, Truth),
+    /// A comparison over all lanes.
+    Setp(CompareFn, R, R, Truth),
     /// Selects between registers of 32 or (true) 64 bits: destination, sources.
     Selp(bool, [R; 3], P),
     /// A function of two predicates: destination, sources.
@@ -286,28 +228,11 @@ pub(crate) enum Op {
     Exit,
     Trap,
     Mem(Box<MemOp>),
-    Atom(Box<AtomOp>),
-    Fence(Sem, Scope),
-    FenceProxy(Proxy),
     Bar(Box<BarOp>),
-    /// With its member mask.
-    Warp(Box<WarpOp>, R),
-    NanoSleep(R),
-    /// `griddepcontrol`: `.wait`, or `.launch_dependents`.
-    GridControl(bool),
-    Async(Box<super::copy::AsyncOp>),
-    Mbarrier(Box<super::mbarrier::MbarrierOp>),
-}
-
-/// Fences between proxies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Proxy {
-    /// Generic and async proxies.
-    Async,
-    /// Accesses through different virtual addresses.
-    Alias,
-    /// `fence.mbarrier_init`
-    MbarrierInit,
+    /// With its member mask; `bar.warp.sync` has no effect of its own.
+    Warp(Option<WarpEffect>, R),
+    /// With the word that it may be waiting for, and its size.
+    Effect(Effect, Option<Box<(Address, u32)>>),
 }
 
 /// The instruction may touch what other blocks see; it takes turns with theirs.
@@ -318,7 +243,6 @@ pub(crate) const MAYBE_UNSET: u8 = 2;
 pub(crate) const TRACKED: u8 = 4;
 
 /// A decoded instruction.
-#[derive(Debug, Clone)]
 pub(crate) struct Inst {
     pub(crate) op: Op,
     pub(crate) guard: P,
@@ -345,7 +269,7 @@ pub(crate) struct Uses {
 pub(crate) const PRED_BASE: u32 = 1 << 30;
 
 /// A kernel, ready to run.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Code {
     pub(crate) insts: Vec<Inst>,
     pub(crate) origins: Vec<Origin>,

@@ -10,16 +10,16 @@ const _: () = assert!(size_of::<Slot>() == 128);
 /// Lanes of one step through an array: a vector register's worth.
 const STEP: usize = 8;
 
-/// `d[i] = f(a[i], b[i], c[i])` for the lanes in `mask`. Sources that `f` ignores cost nothing.
+/// `d[i] = f(a[i], b[i], c[i], e[i])` for the lanes in `mask`. Sources that `f` ignores cost nothing.
 ///
 /// # Safety
 /// All pointers are valid for 32 elements; `d` equals a source or is apart from it.
 #[inline(always)]
-pub(crate) unsafe fn map<A: Copy, B: Copy, C: Copy, D: Copy>(
+pub(crate) unsafe fn map<A: Copy, B: Copy, C: Copy, E: Copy, D: Copy>(
     d: *mut D,
-    (a, b, c): (*const A, *const B, *const C),
+    (a, b, c, e): (*const A, *const B, *const C, *const E),
     mask: u32,
-    f: impl Fn(A, B, C) -> D,
+    f: impl Fn(A, B, C, E) -> D,
 ) {
     for k in 0..32 / STEP {
         // SAFETY: 8 elements from 8 * k on, k < 4.
@@ -27,7 +27,8 @@ pub(crate) unsafe fn map<A: Copy, B: Copy, C: Copy, D: Copy>(
             let x = *a.add(STEP * k).cast::<[A; STEP]>();
             let y = *b.add(STEP * k).cast::<[B; STEP]>();
             let z = *c.add(STEP * k).cast::<[C; STEP]>();
-            let r: [D; STEP] = std::array::from_fn(|i| f(x[i], y[i], z[i]));
+            let v = *e.add(STEP * k).cast::<[E; STEP]>();
+            let r: [D; STEP] = std::array::from_fn(|i| f(x[i], y[i], z[i], v[i]));
             let out = d.add(STEP * k).cast::<[D; STEP]>();
             let mask = mask >> (STEP * k);
             if mask & 0xff == 0xff {

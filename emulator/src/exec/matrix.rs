@@ -12,17 +12,6 @@ use super::warp::Warp;
 use super::{Cpu, Exec, FaultKind, Site};
 use crate::ptx::types::Ty;
 
-/// A matrix instruction.
-#[derive(Debug, Clone)]
-pub(crate) enum MatrixOp {
-    /// `ldmatrix` and `stmatrix`: 8 x 8 matrices of 16 bits, one address a row.
-    Rows { regs: Vec<R>, transposed: bool, store: bool, address: Address },
-    /// `wmma.load` and `wmma.store`
-    Memory { fragment: Fragment, row_major: bool, address: Address, stride: R, store: bool },
-    /// `mma` and `wmma.mma`: D, A, B, C.
-    Multiply { fragments: Box<[Fragment; 4]>, sat: bool },
-}
-
 /// How a matrix lies in the lanes' registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
@@ -139,51 +128,47 @@ fn encode(ty: Ty, v: f64, sat: bool) -> u64 {
     }
 }
 
+/// Where element (row, column) of an 8 x 8 matrix stands in the registers.
+fn place(row: usize, col: usize, transposed: bool) -> (usize, usize) {
+    if transposed { (col, row) } else { (row, col) }
+}
+
 impl Cpu<'_> {
-    /// Runs a matrix instruction for a whole warp.
-    pub(crate) fn matrix(&mut self, site: &mut Site<'_>, op: &MatrixOp, group: u32) -> Exec<()> {
-        if group != u32::MAX {
-            let lane = Some((!group).trailing_zeros() as usize);
-            let message = "a matrix instruction needs all 32 lanes of the warp";
-            return Err(self.fault(FaultKind::InvalidSync, &site.at, lane, message));
+    /// A matrix instruction needs a whole warp.
+    pub(crate) fn whole_warp(&self, site: &Site<'_>, group: u32) -> Exec<()> {
+        if group == u32::MAX {
+            return Ok(());
         }
-        match op {
-            MatrixOp::Rows { regs, transposed, store, address } => {
-                self.matrix_rows(site, regs, *transposed, *store, address)
-            }
-            MatrixOp::Memory { fragment, row_major, address, stride, store } => {
-                self.matrix_memory(site, fragment, *row_major, address, *stride, *store)
-            }
-            MatrixOp::Multiply { fragments, sat } => {
-                let [d, a, b, c] = &**fragments;
-                let [ma, mb, mut mc] = [a, b, c].map(|f| f.gather(site.warp, self.cx.code));
-                for (i, j) in (0..d.rows).flat_map(|i| (0..d.cols).map(move |j| (i, j))) {
-                    let products = (0..a.cols).map(|x| ma[i * a.cols + x] * mb[x * b.cols + j]);
-                    mc[i * d.cols + j] += products.fold(0.0, |s, p| s + p);
-                }
-                d.scatter(site.warp, &mc, *sat);
-                Ok(())
-            }
-        }
+        let lane = Some((!group).trailing_zeros() as usize);
+        Err(self.fault(FaultKind::InvalidSync, &site.at, lane, "a matrix instruction needs all 32 lanes of the warp"))
     }
 
-    fn matrix_rows(
+    /// `mma` and `wmma.mma`: D = A B + C.
+    pub(crate) fn multiply(&mut self, site: &mut Site<'_>, [d, a, b, c]: &[Fragment; 4], sat: bool) {
+        let [ma, mb, mut mc] = [a, b, c].map(|f| f.gather(site.warp, self.cx.code));
+        for (i, j) in (0..d.rows).flat_map(|i| (0..d.cols).map(move |j| (i, j))) {
+            let products = (0..a.cols).map(|x| ma[i * a.cols + x] * mb[x * b.cols + j]);
+            mc[i * d.cols + j] += products.fold(0.0, |s, p| s + p);
+        }
+        d.scatter(site.warp, &mc, sat);
+    }
+
+    /// `ldmatrix` and `stmatrix`: 8 x 8 matrices of 16 bits, one address a row.
+    pub(crate) fn matrix_rows(
         &mut self,
         site: &mut Site<'_>,
         regs: &[R],
-        transposed: bool,
-        store: bool,
+        (transposed, store): (bool, bool),
         address: &Address,
     ) -> Exec<()> {
         let code = self.cx.code;
         let addr = self.addresses(site.warp, address);
         let lanes = u32::MAX >> (32 - 8 * regs.len());
         // Element (row, column) of matrix j is in half `column % 2` of lane `4 * row + column / 2`, or transposed.
-        let place = |row: usize, col: usize| if transposed { (col, row) } else { (row, col) };
         let mut data = [[0u16; 8]; 32];
         for (x, line) in data.iter_mut().enumerate().take(if store { 8 * regs.len() } else { 0 }) {
             for (col, v) in line.iter_mut().enumerate() {
-                let (p, q) = place(x % 8, col);
+                let (p, q) = place(x % 8, col, transposed);
                 *v = (site.warp.lane32(code, regs[x / 8], 4 * p + q / 2) >> (16 * (q % 2))) as u16;
             }
         }
@@ -201,7 +186,7 @@ impl Cpu<'_> {
         for (j, &r) in regs.iter().enumerate().take(if store { 0 } else { regs.len() }) {
             for l in 0..32 {
                 let half = |h: usize| {
-                    let (row, col) = place(l / 4, 2 * (l % 4) + h);
+                    let (row, col) = place(l / 4, 2 * (l % 4) + h, transposed);
                     u64::from(data[8 * j + row][col])
                 };
                 site.warp.set_lane(r, W::W32, l, half(0) | half(1) << 16);
@@ -210,14 +195,14 @@ impl Cpu<'_> {
         Ok(())
     }
 
-    fn matrix_memory(
+    /// `wmma.load` and `wmma.store`: a fragment, of rows or columns `stride` elements apart.
+    pub(crate) fn matrix_memory(
         &mut self,
         site: &mut Site<'_>,
         f: &Fragment,
-        row_major: bool,
+        (row_major, store): (bool, bool),
         address: &Address,
         stride: R,
-        store: bool,
     ) -> Exec<()> {
         let code = self.cx.code;
         let base = self.addresses(site.warp, address);
@@ -236,19 +221,15 @@ impl Cpu<'_> {
             }
             let access = Access::new(bytes, 1, store);
             self.with_places(site, address.space, addr, u32::MAX, &access, |_, _, ptr, g| {
-                for l in Lanes(g) {
-                    match store {
-                        true => write(ptr[l], bytes, values[l], false),
-                        false => values[l] = read(ptr[l], bytes, false),
-                    }
-                }
+                Lanes(g).for_each(|l| match store {
+                    true => write(ptr[l], bytes, values[l], false),
+                    false => values[l] = read(ptr[l], bytes, false),
+                });
             })?;
         }
-        if !store {
-            for l in 0..32 {
-                let lane: Vec<u64> = values.iter().map(|v| v[l]).collect();
-                f.put(site.warp, l, &lane);
-            }
+        for l in 0..if store { 0 } else { 32 } {
+            let lane: Vec<u64> = values.iter().map(|v| v[l]).collect();
+            f.put(site.warp, l, &lane);
         }
         Ok(())
     }

@@ -29,18 +29,6 @@ pub(crate) enum MbarrierKind {
     WaitParity,
 }
 
-/// An operation on an mbarrier object.
-#[derive(Debug, Clone)]
-pub(crate) struct MbarrierOp {
-    pub(crate) kind: MbarrierKind,
-    pub(crate) address: Address,
-    /// Count, bytes, parity or state.
-    pub(crate) value: (R, W),
-    pub(crate) d: R,
-    pub(crate) p: P,
-    pub(crate) sem: Sem,
-}
-
 /// The state of an mbarrier.
 #[derive(Debug, Default)]
 pub(crate) struct Mbarrier {
@@ -122,22 +110,28 @@ impl Cpu<'_> {
         Ok(addr)
     }
 
-    /// Runs an operation on an mbarrier, lane after lane.
-    pub(crate) fn mbarrier(&mut self, site: &mut Site<'_>, op: &MbarrierOp) -> Exec<Next> {
-        let init = op.kind == MbarrierKind::Init;
+    /// Runs an operation on an mbarrier, lane after lane; `value` is a count, bytes, a parity or a state. `d` receives the
+    /// state before it, `p` whether a phase is over.
+    pub(crate) fn mbarrier(
+        &mut self,
+        site: &mut Site<'_>,
+        (kind, relaxed): (MbarrierKind, bool),
+        address: &Address,
+        value: (R, W),
+        (d, p): (R, P),
+    ) -> Exec<Next> {
         let clock = checks::clock(site.common, site.at.warp);
-        let addr = self.mbarrier_offsets(site, &op.address, init)?;
+        let addr = self.mbarrier_offsets(site, address, kind == MbarrierKind::Init)?;
         let Site { common, warp, m, all, at } = site;
         let mut waits = false;
         for l in Lanes(*m) {
-            let value = warp.lane(self.cx.code, op.value, l);
-            if init {
+            let value = warp.lane(self.cx.code, value, l);
+            if kind == MbarrierKind::Init {
                 if value == 0 || value >= 1 << 20 {
                     let message = format!("an mbarrier for {value} arrivals: 1 to 2^20 - 1 are possible");
                     return Err(self.fault(FaultKind::IllegalInstruction, at, Some(l), message));
                 }
-                let value = value as u32;
-                let init = (warp.id, l as u32, clock);
+                let (value, init) = (value as u32, (warp.id, l as u32, clock));
                 let b = Mbarrier { expected: value, pending: value, init, ..Default::default() };
                 common.mbarriers.insert(addr[l], b);
                 continue;
@@ -150,23 +144,21 @@ impl Cpu<'_> {
                 let message = "the initialisation of this mbarrier by another thread is not ordered before this use: a barrier of the block between them is missing";
                 return Err(self.fault_at(FaultKind::Race, at, l, addr[l], message));
             }
-            let arrives = matches!(op.kind, MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop);
-            let vc = if arrives && op.sem != Sem::Relaxed { checks::told(common, warp.id, 1 << l) } else { None };
+            let arrives = matches!(kind, MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop);
+            let vc = if arrives && !relaxed { checks::told(common, warp.id, 1 << l) } else { None };
             let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
             let token = u64::from(b.phase) | u64::from(b.pending) << 32;
-            match op.kind {
+            match kind {
                 MbarrierKind::Init => {}
-                MbarrierKind::Invalidate => {
-                    common.mbarriers.remove(&addr[l]);
-                }
+                MbarrierKind::Invalidate => drop(common.mbarriers.remove(&addr[l])),
                 MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop => {
-                    let n = if op.kind == MbarrierKind::Arrive { value as u32 } else { 1 };
+                    let n = if kind == MbarrierKind::Arrive { value as u32 } else { 1 };
                     if n == 0 || n > b.pending {
                         let message =
                             format!("{n} arrivals at an mbarrier whose phase {} lacks only {}", b.phase, b.pending);
                         return Err(self.fault(FaultKind::InvalidSync, at, Some(l), message));
                     }
-                    match op.kind {
+                    match kind {
                         MbarrierKind::ArriveExpect => b.tx += value as i64,
                         MbarrierKind::Drop => b.expected -= n,
                         _ => {}
@@ -174,22 +166,22 @@ impl Cpu<'_> {
                     b.tell(vc);
                     b.pending -= n;
                     b.complete();
-                    if op.d != NONE {
-                        warp.set_lane(op.d, W::W64, l, token);
+                    if d != NONE {
+                        warp.set_lane(d, W::W64, l, token);
                     }
                 }
                 MbarrierKind::Expect => b.tx += value as i64,
                 MbarrierKind::Complete => b.bytes_arrived(value as i64, None),
                 MbarrierKind::WaitState | MbarrierKind::WaitParity => {
-                    let parity = op.kind == MbarrierKind::WaitParity;
+                    let parity = kind == MbarrierKind::WaitParity;
                     let done = if parity { u64::from(b.phase & 1) != value & 1 } else { b.phase != value as u32 };
-                    let passed = b.passed.clone().filter(|_| done && op.sem != Sem::Relaxed);
+                    let passed = b.passed.clone().filter(|_| done && !relaxed);
                     if !done {
                         // Copies land as late as they may: when somebody looks for them in vain.
                         copy::land_one(self, common, addr[l]);
                         waits = true;
                     }
-                    warp.set_pred(op.p, u32::from(done) << l, 1 << l);
+                    warp.set_pred(p, u32::from(done) << l, 1 << l);
                     if let Some(passed) = passed {
                         checks::learn(common, warp.id, 1 << l, &passed);
                     }

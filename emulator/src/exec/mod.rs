@@ -13,8 +13,8 @@ pub(crate) mod mbarrier;
 pub(crate) mod scalar;
 pub(crate) mod scheduler;
 pub(crate) mod special;
-mod step;
-pub(crate) mod vector;
+pub(crate) mod step;
+pub(crate) mod values;
 pub(crate) mod warp;
 mod warpwide;
 

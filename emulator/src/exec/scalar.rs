@@ -84,7 +84,7 @@ pub(crate) fn min_max(ctl: &Ctl, a: [u64; 4], max: bool) -> u64 {
 }
 
 /// An approximate function of an f32: an f64 whose rounding is left to `finish_approximate`.
-pub(crate) fn approximate(ctl: &Ctl, a: [u64; 4], f: impl Fn(f64, f64) -> f64) -> u64 {
+pub(crate) fn approximately(ctl: &Ctl, a: [u64; 4], f: impl Fn(f64, f64) -> f64) -> u64 {
     let v = f(get(ctl, Ty::F32, a[0]), get(ctl, Ty::F32, a[1]));
     (if ctl.ftz && v.abs() < f64::from(f32::MIN_POSITIVE) { v * 0.0 } else { v }).to_bits()
 }
@@ -147,25 +147,13 @@ fn clamp(ty: Ty, v: i128) -> u64 {
     trunc(ty, v.clamp(low, high) as u64)
 }
 
-/// An operation of integers of any type, packed or not; a third operand has the destination's type.
-pub(crate) fn int(ctl: &Ctl, a: [u64; 4], f: impl Fn(i128, i128, i128) -> i128) -> u64 {
+/// An operation of integers of any type, packed or not.
+pub(crate) fn int(ctl: &Ctl, a: [u64; 4], f: impl Fn(i128, i128) -> i128) -> u64 {
     each(ctl, a, |c, a| {
-        let v = f(wide(c.from, a[0]), wide(c.from, a[1]), wide(c.to, a[2]));
+        let v = f(wide(c.from, a[0]), wide(c.from, a[1]));
         let v = if c.relu { v.max(0) } else { v };
         if c.sat { clamp(c.to, v) } else { trunc(c.to, v as u64) }
     })
-}
-
-/// The upper half of a product.
-pub(crate) fn high(c: &Ctl, x: i128, y: i128) -> i128 {
-    x.wrapping_mul(y) >> c.from.bits()
-}
-
-/// `mul24`, `mad24`: `.hi` is bits 47..16 of the 48-bit product.
-pub(crate) fn mul24(c: &Ctl, a: [u64; 4], hi: bool) -> u64 {
-    let narrow = |v: u64| if c.to.signed() { (v << 40) as i64 >> 40 } else { (v & 0xff_ffff) as i64 };
-    let p = narrow(a[0]) * narrow(a[1]);
-    trunc(c.to, (if hi { p >> 16 } else { p } as u64).wrapping_add(a[2]))
 }
 
 /// Sum (or difference) with a carry in `a[2]`, and the carry out.
@@ -173,91 +161,6 @@ pub(crate) fn carry(c: &Ctl, a: [u64; 4], subtract: bool) -> (u64, u64) {
     let (x, y) = (i128::from(a[0]), i128::from(a[1]) + i128::from(a[2]));
     let v = if subtract { x - y } else { x + y };
     (trunc(c.from, v as u64), u64::from(v < 0 || v >> c.from.bits() != 0))
-}
-
-/// `shr` of any size: counts beyond the width give 0, or the sign.
-pub(crate) fn shr(c: &Ctl, a: [u64; 4]) -> u64 {
-    trunc(c.to, (wide(c.to, a[0]) >> a[1].min(64)) as u64)
-}
-
-/// `bfind`: position of the highest bit that is not the sign's; or the shift that would bring it to the top.
-pub(crate) fn bfind(c: &Ctl, a: [u64; 4], shift: bool) -> u64 {
-    let v = extend(c.from, a[0]);
-    let v = if c.from.signed() && v < 0 { !v } else { v } as u64;
-    let at = 63 - v.leading_zeros() as i64;
-    (if at < 0 {
-        0xffff_ffff
-    } else if shift {
-        i64::from(c.from.bits()) - 1 - at
-    } else {
-        at
-    }) as u64
-}
-
-/// `bfe`
-pub(crate) fn bfe(c: &Ctl, a: [u64; 4]) -> u64 {
-    let msb = u64::from(c.to.bits() - 1);
-    let (pos, len) = (a[1] & 0xff, a[2] & 0xff);
-    let sign = if !c.to.signed() || len == 0 { 0 } else { a[0] >> (pos + len - 1).min(msb) & 1 };
-    let bit = |i: u64| if i < len && pos + i <= msb { a[0] >> (pos + i) & 1 } else { sign };
-    (0..=msb).fold(0, |d, i| d | bit(i) << i)
-}
-
-/// `bfi`: inserts a into b.
-pub(crate) fn bfi(c: &Ctl, a: [u64; 4]) -> u64 {
-    let (pos, len) = ((a[2] & 0xff) as u32, (a[3] & 0xff) as u32);
-    let mask = ((1u128 << len.min(64)) - 1).checked_shl(pos).unwrap_or(0) as u64;
-    let value = u128::from(a[0]).checked_shl(pos).unwrap_or(0) as u64;
-    trunc(c.to, a[1] & !mask | value & mask)
-}
-
-/// `prmt` in a mode: how the four bytes are picked, by the two low bits of c.
-pub(crate) fn prmt(a: [u64; 4], pick: impl Fn(usize, usize) -> usize) -> u64 {
-    let bytes = (a[0] | a[1] << 32).to_le_bytes();
-    let n = (a[2] & 3) as usize;
-    u64::from(u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[pick(i, n)])))
-}
-
-/// `dp2a`: two products of 16 by 8 bits; `.hi` takes the upper bytes of b.
-pub(crate) fn dp2a(a: [u64; 4], types: (Ty, Ty), hi: bool) -> u64 {
-    let narrow = |signed: bool, v: u64, bits: u32| {
-        let shift = 64 - bits;
-        if signed { (v << shift) as i64 >> shift } else { (v << shift >> shift) as i64 }
-    };
-    let x = |i: u32| narrow(types.0.signed(), a[0] >> (16 * i), 16);
-    let y = |i: u32| narrow(types.1.signed(), a[1] >> (8 * (i + 2 * u32::from(hi))), 8);
-    (a[2] as i64).wrapping_add(x(0) * y(0) + x(1) * y(1)) as u64 & 0xffff_ffff
-}
-
-/// `bmsk` of a position and a length.
-pub(crate) fn bmsk(pos: u64, len: u64) -> u64 {
-    if pos >= 32 { 0 } else { (((1u64 << len.min(32)) - 1) << pos) & 0xffff_ffff }
-}
-
-/// `szext` from a number of bits.
-pub(crate) fn szext(c: &Ctl, v: u64, n: u64) -> u64 {
-    let shift = 64 - n.clamp(1, 32);
-    let v = if c.to.signed() { ((v << shift) as i64 >> shift) as u64 } else { v << shift >> shift };
-    if n == 0 { 0 } else { v & 0xffff_ffff }
-}
-
-/// `fns`: the n-th set bit from a base.
-pub(crate) fn fns(_: &Ctl, a: [u64; 4]) -> u64 {
-    let (mask, base, n) = (a[0] as u32, i64::from(a[1] as u32), i64::from(a[2] as i32));
-    let step = if n < 0 { -1 } else { 1 };
-    let nth = |i: &i64| mask >> i & 1 == 1;
-    let from_base = (0..32).map(|k| base.saturating_add(step * k)).take_while(|i| (0..32).contains(i));
-    let found = match n {
-        0 => from_base.take(1).find(nth),
-        _ => from_base.filter(nth).nth(n.unsigned_abs() as usize - 1),
-    };
-    found.map_or(0xffff_ffff, |i| i as u64)
-}
-
-/// `slct`: a if the third operand is not negative, else b.
-pub(crate) fn slct(c: &Ctl, a: [u64; 4]) -> u64 {
-    let keep = if c.from == Ty::F32 { get(c, Ty::F32, a[2]) >= 0.0 } else { a[2] as i32 >= 0 };
-    if keep { a[0] } else { a[1] }
 }
 
 // Comparisons and conversions.
@@ -283,7 +186,7 @@ pub(crate) fn compare(c: &Ctl, a: [u64; 4]) -> u64 {
 /// `cvt` between any two scalar types; `ctl.integral`: to an integral value.
 pub(crate) fn cvt(c: &Ctl, a: [u64; 4]) -> u64 {
     match (c.from.float(), c.to.float()) {
-        (false, false) => int(c, a, |v, _, _| v),
+        (false, false) => int(c, a, |v, _| v),
         (true, false) => {
             let v = get(c, c.from, a[0]);
             // Saturating at 128 bits is beyond every destination's range.
@@ -296,11 +199,6 @@ pub(crate) fn cvt(c: &Ctl, a: [u64; 4]) -> u64 {
             put(c, if c.integral && !v.is_nan() { float::integral(v, c.round).copysign(v) } else { v }.into())
         }
     }
-}
-
-/// `cvt` into a destination register wider than its type: extended as the type says.
-pub(crate) fn cvt_extended(c: &Ctl, a: [u64; 4]) -> u64 {
-    extend(c.to, cvt(c, a)) as u64
 }
 
 /// `cvt` of two floats into a packed pair: the first operand goes to the upper half.

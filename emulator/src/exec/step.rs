@@ -7,7 +7,7 @@ use super::fault::FaultKind;
 use super::inst::*;
 use super::lanes::{Lanes, map, select};
 use super::special::Reader;
-use super::vector::{self, File};
+use super::values::File;
 use super::warp::{Part, State, Warp};
 use super::{At, Cpu, Exec, Site, scalar};
 
@@ -23,28 +23,35 @@ pub(crate) enum Next {
     Scatter,
 }
 
+/// Whether the processor has what the vectorised form is compiled for.
+pub(crate) fn has_avx2() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::is_x86_feature_detected!("avx2")
+        && std::is_x86_feature_detected!("fma")
+        && std::is_x86_feature_detected!("f16c");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 impl Cpu<'_> {
     /// Runs a warp until it stops; `budget` is what is left of its instructions.
     pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
         #[cfg(target_arch = "x86_64")]
-        if std::is_x86_feature_detected!("avx2")
-            && std::is_x86_feature_detected!("fma")
-            && std::is_x86_feature_detected!("f16c")
-        {
+        if has_avx2() {
             // SAFETY: the processor has these features.
             return unsafe { self.run_avx2(common, warp, budget) };
         }
-        self.interpret::<false>(common, warp, budget)
+        self.interpret(common, warp, budget)
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
     fn run_avx2(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
-        self.interpret::<true>(common, warp, budget)
+        self.interpret(common, warp, budget)
     }
 
     #[inline(always)]
-    fn interpret<const FMA: bool>(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
+    fn interpret(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
         let code = self.cx.code;
         let insts = &code.insts[..];
         let file = File { regs: warp.regs.as_mut_ptr(), consts: code.consts.as_ptr() };
@@ -147,21 +154,18 @@ impl Cpu<'_> {
                 unsafe {
                     match &inst.op {
                         Op::Nop => {}
-                        Op::Vector(op, r) => op.run::<FMA>(r, file, m),
+                        Op::Value(run, r) => run(r, file, m),
                         Op::Lop3(lut, r) => {
                             let bit = |i: u32| 0u32.wrapping_sub(u32::from(lut >> i & 1));
                             let t: [u32; 8] = std::array::from_fn(|i| bit(i as u32));
-                            let sources = (file.src(r[1]), file.src(r[2]), file.src(r[3]));
-                            map(file.dst(r[0]), sources, m, |x: u32, y: u32, z: u32| {
+                            let sources = (file.src(r[1]), file.src(r[2]), file.src(r[3]), file.src::<u32>(r[1]));
+                            map(file.dst(r[0]), sources, m, |x: u32, y: u32, z: u32, _| {
                                 let low = |i: usize| t[i] & !z | t[i + 1] & z;
                                 let (n, p) = (low(0) & !y | low(2) & y, low(4) & !y | low(6) & y);
                                 n & !x | p & x
                             });
                         }
-                        Op::Setp(cmp, kind, a, b, truth) => {
-                            let v = vector::compare(*cmp, *kind, *a, *b, file);
-                            warp.set_truth(*truth, v, m);
-                        }
+                        Op::Setp(compare, a, b, truth) => warp.set_truth(*truth, compare(*a, *b, file), m),
                         Op::Selp(false, [d, a, b], p) => {
                             select::<u32>(file.dst(*d), file.src(*a), file.src(*b), pred!(*p), m);
                         }
@@ -184,14 +188,12 @@ impl Cpu<'_> {
                             break 'part;
                         }
                         Op::Mem(op) if inst.flags & TURN != 0 && self.tears(op) => {
-                            let piece = op.piece(part.pieces, warp.random);
-                            self.torn(&mut site!(), &piece)?;
-                            part.pieces += 1;
-                            if part.pieces < op.pieces() {
+                            self.torn(&mut site!(), op, part.pieces)?;
+                            part.pieces = (part.pieces + 1) % op.pieces();
+                            if part.pieces != 0 {
                                 park!(State::Turn);
                                 break 'part;
                             }
-                            part.pieces = 0;
                         }
                         Op::Mem(op) => self.access(&mut site!(), op)?,
                         Op::Exit => {
@@ -289,34 +291,12 @@ impl Cpu<'_> {
                 let lane = Some(m.trailing_zeros() as usize);
                 return Err(self.fault(FaultKind::IllegalInstruction, &site.at, lane, "the kernel executed a trap"));
             }
-            Op::Atom(op) => self.atomic(site, op)?,
-            Op::Fence(sem, scope) => self.fence(site.common, site.warp, *sem, *scope, m, &site.at),
-            Op::FenceProxy(proxy) => self.fence_proxy(site.common, site.warp, *proxy, m, &site.at),
             Op::Bar(op) => return self.bar(site, op),
-            Op::Warp(op, mask) => return self.warp_wide(site, op, *mask),
-            Op::Async(op) => self.asynchronous(site, op)?,
-            Op::Mbarrier(op) => return self.mbarrier(site, op),
-            Op::GridControl(waits) => self.grid_control(site.common, site.warp, *waits, m),
-            Op::NanoSleep(r) => {
-                let longest = Lanes(m).map(|l| site.warp.lane32(code, *r, l)).max().unwrap_or(0);
-                if m == site.all {
-                    return Ok(Next::StepAndPark(State::Sleep(self.now().wrapping_add(u64::from(longest.max(1))))));
-                }
-            }
+            Op::Warp(effect, mask) => return self.warp_wide(site, effect.as_ref(), *mask),
+            Op::Effect(run, _) => return run(self, site),
             _ => {}
         }
         Ok(Next::Step)
-    }
-
-    /// Whether the pieces of a vector access arrive one by one: only 64 bits are sure to arrive together.
-    fn tears(&self, op: &MemOp) -> bool {
-        !self.cx.free && self.cx.config.schedule != crate::launch::Schedule::RoundRobin && op.pieces() > 1
-    }
-
-    /// A piece of a vector access, or one whose time does not matter.
-    #[cold]
-    fn torn(&mut self, site: &mut Site<'_>, op: &MemOp) -> Exec<()> {
-        self.access(site, op)
     }
 
     #[cold]

@@ -71,8 +71,8 @@ impl Cpu<'_> {
         Err(self.fault(FaultKind::DivergentBarrier, &at, lane, message))
     }
 
-    /// Operations with a member mask.
-    pub(crate) fn warp_wide(&mut self, site: &mut Site<'_>, op: &WarpOp, members: R) -> Exec<Next> {
+    /// An operation with a member mask; none is `bar.warp.sync`.
+    pub(crate) fn warp_wide(&mut self, site: &mut Site<'_>, effect: Option<&WarpEffect>, members: R) -> Exec<Next> {
         let code = self.cx.code;
         let m = site.m;
         if m != site.all {
@@ -95,11 +95,11 @@ impl Cpu<'_> {
                 // Members elsewhere: wait for them. A warp barrier may be met at different instructions.
                 let meets = |p: &Part| {
                     p.state == State::Members
-                        && matches!(&code.insts[p.pc as usize].op, Op::Warp(o, r) if matches!(**o, WarpOp::Sync)
-                            && Lanes(p.mask).all(|l| warp.lane32(code, *r, l) == mask))
+                        && matches!(&code.insts[p.pc as usize].op, Op::Warp(None, r)
+                            if Lanes(p.mask).all(|l| warp.lane32(code, *r, l) == mask))
                 };
                 let waiting = warp.parts.iter().filter(|p| meets(p)).fold(m, |g, p| g | p.mask);
-                if !matches!(op, WarpOp::Sync) || waiting & needed != needed {
+                if effect.is_some() || waiting & needed != needed {
                     return Ok(Next::Park(State::Members));
                 }
                 self.warp_synced(site.common, warp, waiting & mask, &site.at);
@@ -112,83 +112,95 @@ impl Cpu<'_> {
             left &= !group;
         }
         for group in groups {
-            self.warp_op(site, op, group)?;
+            match effect {
+                Some(run) => run(self, site, group)?,
+                None => self.warp_synced(site.common, site.warp, group, &site.at),
+            }
         }
         Ok(Next::Step)
     }
 
-    fn warp_op(&mut self, site: &mut Site<'_>, op: &WarpOp, group: u32) -> Exec<()> {
-        let code = self.cx.code;
-        let truth = |t: bool| if t { u32::MAX } else { 0 };
-        let warp = &mut *site.warp;
-        let put = |warp: &mut Warp, d: R, v: u32| Lanes(group).for_each(|l| warp.set_lane(d, W::W32, l, v.into()));
-        match op {
-            WarpOp::Sync => self.warp_synced(site.common, warp, group, &site.at),
-            WarpOp::Shfl(s) => self.shuffle(site, s, group)?,
-            WarpOp::Vote { mode, d, p, a, negated } => {
-                let v = warp.pred(*a, *negated) & group;
-                match mode {
-                    Vote::All => warp.set_pred(*p, truth(v == group), group),
-                    Vote::Any => warp.set_pred(*p, truth(v != 0), group),
-                    Vote::Uni => warp.set_pred(*p, truth(v == 0 || v == group), group),
-                    Vote::Ballot => put(warp, *d, v),
-                }
-            }
-            WarpOp::Match { all, d, p, a } => {
-                let values: Vec<(usize, u64)> = Lanes(group).map(|l| (l, warp.lane(code, *a, l))).collect();
-                if *all {
-                    let same = values.windows(2).all(|v| v[0].1 == v[1].1);
-                    put(warp, *d, if same { group } else { 0 });
-                    warp.set_pred(*p, truth(same), group);
-                } else {
-                    for &(l, v) in &values {
-                        let same = values.iter().filter(|x| x.1 == v).fold(0u32, |g, x| g | 1 << x.0);
-                        warp.set_lane(*d, W::W32, l, u64::from(same));
-                    }
-                }
-            }
-            WarpOp::Redux { f, d, a } => {
-                let lanes = Lanes(group).map(|l| u64::from(warp.lane32(code, *a, l)));
-                let v = lanes.reduce(|x, y| f(x, y, 0) & 0xffff_ffff).unwrap_or(0);
-                put(warp, *d, v as u32);
-            }
-            WarpOp::Elect { d, p } => {
-                let leader = group.trailing_zeros();
-                put(warp, *d, leader);
-                warp.set_pred(*p, 1 << leader, group);
-            }
-            WarpOp::Matrix(op) => self.matrix(site, op, group)?,
-        }
-        Ok(())
-    }
-
-    fn shuffle(&mut self, site: &mut Site<'_>, s: &ShflOp, group: u32) -> Exec<()> {
+    /// `shfl.sync`: value, lane and clamp from a, b, c.
+    pub(crate) fn shuffle(
+        &mut self,
+        site: &mut Site<'_>,
+        group: u32,
+        mode: Shfl,
+        (d, p): (R, P),
+        [a, b, c]: [R; 3],
+    ) -> Exec<()> {
         let (code, warp) = (self.cx.code, &mut *site.warp);
         let mut inside = 0u32;
         let mut out = [0u32; 32];
         for l in Lanes(group) {
-            let (b, c) = (warp.lane32(code, s.b, l), warp.lane32(code, s.c, l));
+            let (b, c) = (warp.lane32(code, b, l), warp.lane32(code, c, l));
             let lane = l as i32;
             let (b, clamp, segment) = ((b & 31) as i32, (c & 31) as i32, (c >> 8 & 31) as i32);
             let max = lane & segment | clamp & !segment;
-            let j = match s.mode {
+            let j = match mode {
                 Shfl::Up => lane - b,
                 Shfl::Down => lane + b,
                 Shfl::Bfly => lane ^ b,
                 Shfl::Idx => lane & segment | b & !segment,
             };
-            let ok = if s.mode == Shfl::Up { j >= max } else { j <= max };
+            let ok = if mode == Shfl::Up { j >= max } else { j <= max };
             let j = if ok { j } else { lane } as usize;
             if group >> j & 1 == 0 && self.cx.config.checks.synccheck {
                 let message =
                     format!("the value is taken from lane {j}, which does not take part (lanes {group:08x} do)");
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
-            out[l] = warp.lane32(code, s.a, j);
+            out[l] = warp.lane32(code, a, j);
             inside |= u32::from(ok) << l;
         }
-        Lanes(group).for_each(|l| warp.set_lane(s.d, W::W32, l, u64::from(out[l])));
-        warp.set_pred(s.p, inside, group);
+        Lanes(group).for_each(|l| warp.set_lane(d, W::W32, l, u64::from(out[l])));
+        warp.set_pred(p, inside, group);
         Ok(())
+    }
+}
+
+impl Warp {
+    /// The same value for all lanes of a group.
+    fn put(&mut self, d: R, group: u32, v: u32) {
+        Lanes(group).for_each(|l| self.set_lane(d, W::W32, l, v.into()));
+    }
+
+    /// `vote.sync`, of a predicate's lanes.
+    pub(crate) fn vote(&mut self, group: u32, mode: Vote, (d, p): (R, P), votes: u32) {
+        let v = votes & group;
+        let truth = match mode {
+            Vote::All => v == group,
+            Vote::Any => v != 0,
+            Vote::Uni => v == 0 || v == group,
+            Vote::Ballot => return self.put(d, group, v),
+        };
+        self.set_pred(p, if truth { group } else { 0 }, group);
+    }
+
+    /// `match.sync`: the lanes with the same value; or, given `all`, all of the group if all have it.
+    pub(crate) fn matching(&mut self, code: &Code, group: u32, all: bool, (d, p): (R, P), a: (R, W)) {
+        let values: Vec<(usize, u64)> = Lanes(group).map(|l| (l, self.lane(code, a, l))).collect();
+        let same = |v: u64| values.iter().filter(|x| x.1 == v).fold(0u32, |g, x| g | 1 << x.0);
+        if all {
+            let equal = values.first().is_some_and(|v| same(v.1) == group);
+            self.put(d, group, if equal { group } else { 0 });
+            self.set_pred(p, if equal { group } else { 0 }, group);
+        } else {
+            values.iter().for_each(|&(l, v)| self.set_lane(d, W::W32, l, same(v).into()));
+        }
+    }
+
+    /// `redux.sync`
+    pub(crate) fn reduce(&mut self, code: &Code, group: u32, f: AtomFn, d: R, a: R) {
+        let lanes = Lanes(group).map(|l| u64::from(self.lane32(code, a, l)));
+        let v = lanes.reduce(|x, y| f(x, y, 0) & 0xffff_ffff).unwrap_or(0);
+        self.put(d, group, v as u32);
+    }
+
+    /// `elect.sync`: the lowest lane.
+    pub(crate) fn elect(&mut self, group: u32, (d, p): (R, P)) {
+        let leader = group.trailing_zeros();
+        self.put(d, group, leader);
+        self.set_pred(p, 1 << leader, group);
     }
 }

@@ -3,10 +3,22 @@
 use super::super::ast::{Arg, Num};
 use super::super::types::{Space, Ty};
 use super::{Decoder, Res, Text};
-use crate::exec::copy::AsyncOp;
 use crate::exec::inst::*;
-use crate::exec::mbarrier::{MbarrierKind, MbarrierOp};
-use crate::exec::vector::Vector;
+use crate::exec::mbarrier::MbarrierKind::{self, *};
+use crate::exec::step::Next;
+
+/// Operations on an mbarrier: what each does, and how many operands it has after the address, at least and at most.
+const MBARRIER: &[(&str, (MbarrierKind, usize, usize))] = &[
+    ("init", (Init, 1, 1)),
+    ("inval", (Invalidate, 0, 0)),
+    ("arrive", (Arrive, 0, 1)),
+    ("arrive_drop", (Drop, 0, 1)),
+    ("test_wait", (WaitState, 1, 1)),
+    // A time may follow.
+    ("try_wait", (WaitState, 1, 2)),
+    ("expect_tx", (Expect, 1, 1)),
+    ("complete_tx", (Complete, 1, 1)),
+];
 
 impl Decoder<'_> {
     pub(super) fn asynchronous(&mut self, t: &mut Text<'_>) -> Res<bool> {
@@ -16,15 +28,19 @@ impl Decoder<'_> {
                 let bulk = t.take("bulk");
                 if t.take("commit_group") {
                     t.arity(0)?;
-                    self.push(Op::Async(Box::new(AsyncOp::Commit { bulk })));
+                    self.act(move |cpu, site| cpu.commit(site, bulk));
                 } else if !bulk && t.take("wait_all") {
                     t.arity(0)?;
-                    self.push(Op::Async(Box::new(AsyncOp::Wait { bulk, keep: None, read: false })));
+                    self.act(|cpu, site| cpu.wait_group(site, false, None, false));
                 } else if t.take("wait_group") {
                     let read = bulk && t.take("read");
                     t.arity(1)?;
                     let keep = Some(self.literal(&t.args[0])?);
-                    self.push_turn(Op::Async(Box::new(AsyncOp::Wait { bulk, keep, read })), bulk);
+                    let run: Effect = Box::new(move |cpu, site| {
+                        cpu.wait_group(site, bulk, keep, read);
+                        Ok(Next::Step)
+                    });
+                    self.push_turn(Op::Effect(run, None), bulk);
                 } else if bulk {
                     self.bulk(t)?;
                 } else {
@@ -46,20 +62,20 @@ impl Decoder<'_> {
     }
 
     /// An address in shared memory, which is a generic one if the opcode does not say `.shared`.
-    fn shared_address(&mut self, arg: &Arg, generic: bool) -> Res<Address> {
-        let named = matches!(arg, Arg::Address(Some(name), _) if self.named(name).is_none());
-        self.address(arg, if generic && !named { Space::Generic } else { Space::Shared })
+    fn shared_address(&mut self, t: &mut Text<'_>, at: usize) -> Res<Address> {
+        let generic = self.space(t) != Space::Shared;
+        let named = matches!(&t.args[at], Arg::Address(Some(name), _) if self.named(name).is_none());
+        self.address(&t.args[at], if generic && !named { Space::Generic } else { Space::Shared })
     }
 
     fn copy_async(&mut self, t: &mut Text<'_>) -> Res<()> {
         if t.take("mbarrier") {
             t.require("arrive")?;
             let noinc = t.take("noinc");
-            let generic = self.space(t) != Space::Shared;
             t.expect(&[Ty::B64])?;
             t.arity(1)?;
-            let address = self.shared_address(&t.args[0], generic)?;
-            self.push(Op::Async(Box::new(AsyncOp::Arrive { address, noinc })));
+            let address = self.shared_address(t, 0)?;
+            self.effect(move |cpu, site| cpu.arrive_after_copies(site, &address, noinc));
             return Ok(());
         }
         let cg = t.need(&[("ca", false), ("cg", true)])?;
@@ -74,9 +90,8 @@ impl Decoder<'_> {
             return t.fail(bytes.to_string(), "copies of 4, 8 or 16 bytes with .ca, of 16 with .cg");
         }
         let source = if t.args.len() == 4 + policy { self.src(&t.args[3], Ty::U32)? } else { NONE };
-        let dst = self.address(&t.args[0], Space::Shared)?;
-        let src = self.address(&t.args[1], Space::Global)?;
-        self.push(Op::Async(Box::new(AsyncOp::Copy { dst, src, bytes, source })));
+        let (dst, src) = (self.address(&t.args[0], Space::Shared)?, self.address(&t.args[1], Space::Global)?);
+        self.effect(move |cpu, site| cpu.copy_async(site, [&dst, &src], bytes, source));
         Ok(())
     }
 
@@ -102,64 +117,41 @@ impl Decoder<'_> {
         t.require(if inward { "mbarrier::complete_tx::bytes" } else { "bulk_group" })?;
         t.arity(if inward { 4 } else { 3 } + policy)?;
         let (to, from) = if inward { (Space::Shared, Space::Global) } else { (Space::Global, Space::Shared) };
-        let dst = self.address(&t.args[0], to)?;
-        let src = self.address(&t.args[1], from)?;
+        let (dst, src) = (self.address(&t.args[0], to)?, self.address(&t.args[1], from)?);
         let bytes = self.src(&t.args[2], Ty::U32)?;
         let barrier = if inward { Some(self.address(&t.args[3], Space::Shared)?) } else { None };
-        self.push(Op::Async(Box::new(AsyncOp::Bulk { dst, src, bytes, barrier })));
+        self.effect(move |cpu, site| cpu.bulk(site, [&dst, &src], bytes, barrier.as_ref()));
         Ok(())
     }
 
     fn mbarrier(&mut self, t: &mut Text<'_>) -> Res<()> {
-        const OPERATIONS: &[(&str, MbarrierKind)] = &[
-            ("init", MbarrierKind::Init),
-            ("inval", MbarrierKind::Invalidate),
-            ("arrive", MbarrierKind::Arrive),
-            ("arrive_drop", MbarrierKind::Drop),
-            ("test_wait", MbarrierKind::WaitState),
-            ("try_wait", MbarrierKind::WaitState),
-            ("expect_tx", MbarrierKind::Expect),
-            ("complete_tx", MbarrierKind::Complete),
-        ];
         if t.take("pending_count") {
             t.expect(&[Ty::B64])?;
             // A state holds the pending count in its upper half.
-            t.arity(2)?;
-            let a = self.src(&t.args[1], Ty::B64)?;
+            let [a, ..] = self.sources(t, &[Ty::U32, Ty::B64])?;
             let d = self.dst(&t.args[0], Ty::U32)?;
-            self.push(Op::Vector(Vector::High, [d, a, 0, 0]));
+            self.values("upper half", Ty::U32, [d, a.0, 0]);
             return Ok(());
         }
-        let timed = t.has("try_wait");
-        let mut kind = t.need(OPERATIONS)?;
-        let (arrives, waits) =
-            (matches!(kind, MbarrierKind::Arrive | MbarrierKind::Drop), kind == MbarrierKind::WaitState);
-        let no_complete = arrives && t.take("noComplete");
-        if arrives && t.take("expect_tx") {
-            if kind == MbarrierKind::Drop {
-                return t.fail("arrive_drop", ".expect_tx is not supported here");
-            }
-            kind = MbarrierKind::ArriveExpect;
+        let (mut kind, mut least, most) = t.need(MBARRIER)?;
+        let (arrives, waits) = (matches!(kind, Arrive | Drop), kind == WaitState);
+        if arrives && t.take("noComplete") {
+            least = 1;
+        }
+        if kind == Arrive && t.take("expect_tx") {
+            (kind, least) = (ArriveExpect, 1);
         }
         if waits && t.take("parity") {
-            kind = MbarrierKind::WaitParity;
+            kind = WaitParity;
         }
-        let sem = if self.sem(t) == Some(Sem::Relaxed) { Sem::Relaxed } else { Sem::AcqRel };
-        self.scope(t);
-        let generic = self.space(t) != Space::Shared;
+        let relaxed = t.pick(Sem::NAMES) == Some(Sem::Relaxed);
+        t.pick(Scope::NAMES);
         t.expect(&[Ty::B64])?;
         let returns = waits || (arrives && !matches!(t.args.first(), Some(Arg::Address(..))));
         let at = usize::from(returns);
-        // A count, bytes, a parity or a state; arriving, it may be left out, and waiting, a time may follow.
-        let least = match kind {
-            MbarrierKind::Invalidate => 0,
-            MbarrierKind::Arrive | MbarrierKind::Drop if !no_complete => 0,
-            _ => 1,
-        };
-        let most = if timed { 2 } else { usize::from(kind != MbarrierKind::Invalidate) };
         t.arities(at + 1 + least, at + 1 + most)?;
-        let address = self.shared_address(&t.args[at], generic)?;
-        let (ty, w) = if kind == MbarrierKind::WaitState { (Ty::B64, W::W64) } else { (Ty::U32, W::W32) };
+        let address = self.shared_address(t, at)?;
+        let (ty, w) = if kind == WaitState { (Ty::B64, W::W64) } else { (Ty::U32, W::W32) };
         let value = match t.args.get(at + 1) {
             Some(arg) => self.src(arg, ty)?,
             None => self.constant(1, false),
@@ -169,7 +161,8 @@ impl Decoder<'_> {
         }
         let p = if waits { self.pred_dst(&t.args[0])? } else { 0 };
         let d = if returns && !waits { self.dst(&t.args[0], Ty::B64)? } else { NONE };
-        self.push(Op::Mbarrier(Box::new(MbarrierOp { kind, address, value: (value, w), d, p, sem })));
+        let run: Effect = Box::new(move |cpu, site| cpu.mbarrier(site, (kind, relaxed), &address, (value, w), (d, p)));
+        self.push(Op::Effect(run, Some(Box::new((address, 8)))));
         Ok(())
     }
 }

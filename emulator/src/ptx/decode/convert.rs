@@ -8,10 +8,12 @@ use crate::exec::float::Round;
 use crate::exec::inst::*;
 use crate::exec::scalar::{self, in_space};
 use crate::exec::special::special;
-use crate::exec::vector::Vector;
+use crate::exec::values::VALUES;
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
 
-/// Rounding to integral values.
+/// Rounding modes, and those that give integral values.
+const ROUND: &[(&str, Round)] =
+    &[("rn", Round::Near), ("rna", Round::Away), ("rz", Round::Zero), ("rm", Round::Down), ("rp", Round::Up)];
 const INTEGRAL: &[(&str, Round)] =
     &[("rni", Round::Near), ("rzi", Round::Zero), ("rmi", Round::Down), ("rpi", Round::Up)];
 
@@ -28,18 +30,18 @@ impl Decoder<'_> {
                 if bytes {
                     t.expect(&[Ty::B32])?;
                 }
-                let types = [Ty::S32, Ty::S32, Ty::B32];
-                self.cvt_lane(t, scalar::cvt_pack_sat, Ctl::new(from), Ty::B32, &types[..2 + usize::from(bytes)])?;
+                let types = [Ty::B32, Ty::S32, Ty::S32, Ty::B32];
+                self.cvt_lane(t, scalar::cvt_pack_sat, Ctl::new(from), &types[..3 + usize::from(bytes)])?;
             }
             "cvt" => self.cvt(t)?,
             "cvta" => {
                 let to = t.take("to");
                 let base = match self.space(t) {
                     Space::Generic => return t.fail(t.name, "needs a state space"),
-                    Space::Global | Space::Const => None,
-                    Space::Shared => Some(SHARED_BASE),
-                    Space::Local => Some(LOCAL_BASE),
-                    Space::Param => Some(PARAM_BASE),
+                    Space::Global | Space::Const => 0,
+                    Space::Shared => SHARED_BASE,
+                    Space::Local => LOCAL_BASE,
+                    Space::Param => PARAM_BASE,
                 };
                 t.expect(&[Ty::U64])?;
                 t.arity(2)?;
@@ -47,14 +49,9 @@ impl Decoder<'_> {
                     Some(address) => self.constant(address, true),
                     None => self.src(&t.args[1], Ty::U64)?,
                 };
-                let b = self.constant(base.unwrap_or(0), true);
+                let b = self.constant(base, true);
                 let d = self.dst(&t.args[0], Ty::U64)?;
-                let op = match base {
-                    None => Vector::Mov64,
-                    Some(_) if to => Vector::Sub64,
-                    Some(_) => Vector::Add64,
-                };
-                self.push(Op::Vector(op, [d, a, b, 0]));
+                self.values(if to { "sub" } else { "add" }, Ty::U64, [d, a, b]);
             }
             "isspacep" => {
                 let f: LaneFn = match self.space(t) {
@@ -65,14 +62,20 @@ impl Decoder<'_> {
                     Space::Param => |_, a| in_space(a[0], Space::Param).into(),
                     Space::Const => |_, _| 0,
                 };
-                t.arity(2)?;
-                let src = self.sources(t, &[Ty::U64])?;
+                let src = self.sources(t, &[Ty::Pred, Ty::U64])?;
                 let p = self.pred_dst(&t.args[0])?;
                 self.lane(f, Ctl::new(Ty::U64), Dst::Truth(Truth::plain(p)), src);
             }
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Pushes an operation of `exec::values`.
+    pub(super) fn values(&mut self, name: &str, ty: Ty, [d, a, b]: [R; 3]) {
+        if let Some(value) = VALUES.get(&(name, ty)) {
+            self.push(Op::Value(value.run, [d, a, b, 0, 0]));
+        }
     }
 
     /// The address of a variable named by an operand, in its own space.
@@ -91,13 +94,15 @@ impl Decoder<'_> {
 
     fn mov(&mut self, t: &mut Text<'_>) -> Res<()> {
         let ty = t.ty()?;
-        t.arity(2)?;
         let [d, a] = t.args else { return t.arity(2) };
+        if !matches!(ty.bytes(), 2 | 4 | 8 | 16) {
+            return t.wrong(ty);
+        }
         match (d, a) {
             (_, Arg::Vector(parts)) => return self.pack(t, ty, d, parts),
-            (Arg::Vector(parts), _) => return self.unpack(t, ty, parts, a),
-            (_, Arg::Word(name)) if matches!(ty.bytes(), 2 | 4 | 8) && !ty.float() => {
-                if let Some(s) = special(name).filter(|_| self.named(name).is_none()) {
+            (Arg::Vector(parts), _) => return self.unpack(ty, parts, a),
+            (_, Arg::Word(name)) if ty.bytes() <= 8 && !ty.float() && self.named(name).is_none() => {
+                if let Some(s) = special(name) {
                     let d = self.dst(d, ty)?;
                     self.push(Op::Special(s, d, width(ty)));
                     return Ok(());
@@ -106,37 +111,30 @@ impl Decoder<'_> {
             _ => {}
         }
         let a = match self.address_of(a)? {
-            Some(address) if matches!(ty.bytes(), 4 | 8) && !ty.float() => {
-                if ty.bytes() == 4 && address >> 32 != 0 {
-                    return t.fail("mov", "the address needs 64 bits");
-                }
-                self.constant(address, ty.bytes() == 8)
-            }
-            _ => self.src(a, ty)?,
+            Some(address) if ty.bytes() == 8 && !ty.float() => self.constant(address, true),
+            Some(address) if ty.bytes() == 4 && !ty.float() && address >> 32 == 0 => self.constant(address, false),
+            Some(_) => return t.fail(t.opcode, "the address does not fit the type"),
+            None => self.src(a, ty)?,
         };
         let d = self.dst(d, ty)?;
-        self.copy(t, ty, d, a)
+        self.copy(ty, d, a);
+        Ok(())
     }
 
-    /// Moves a value of any size.
-    fn copy(&mut self, t: &Text<'_>, ty: Ty, d: R, a: R) -> Res<()> {
-        match ty.bytes() {
-            2 | 4 => self.push(Op::Vector(Vector::Mov, [d, a, 0, 0])),
-            8 => self.push(Op::Vector(Vector::Mov64, [d, a, 0, 0])),
-            16 => {
-                let uses = self.cur.clone();
-                self.push(Op::Vector(Vector::Mov64, [d, a, 0, 0]));
-                self.cur = uses;
-                self.push(Op::Vector(Vector::Mov64, [d + 2, a + 2, 0, 0]));
-            }
-            _ => return t.wrong(ty),
+    /// Moves a value of 2 to 16 bytes.
+    pub(super) fn copy(&mut self, ty: Ty, d: R, a: R) {
+        let uses = self.cur.clone();
+        let part = if ty.bytes() >= 8 { Ty::B64 } else { Ty::B32 };
+        self.values("mov", part, [d, a, 0]);
+        if ty.bytes() == 16 {
+            self.cur = uses;
+            self.values("mov", part, [d + 2, a + 2, 0]);
         }
-        Ok(())
     }
 
     /// The type of one of `n` parts.
     fn part(&self, ty: Ty, n: usize) -> Res<Ty> {
-        match (ty.bytes() as usize).checked_div(n) {
+        match (ty.bytes() as usize).checked_div(n).filter(|bytes| bytes * n == ty.bytes() as usize) {
             Some(8) => Ok(Ty::B64),
             Some(4) => Ok(Ty::B32),
             Some(2) => Ok(Ty::B16),
@@ -161,41 +159,39 @@ impl Decoder<'_> {
             *slot = (r, w);
         }
         let d = self.dst(d, ty)?;
-        if ty.bytes() == 16 {
-            let uses = self.cur.clone();
-            self.push(Op::Vector(Vector::Mov64, [d, src[0].0, 0, 0]));
-            self.cur = uses;
-            self.push(Op::Vector(Vector::Mov64, [d + 2, src[1].0, 0, 0]));
-        } else if ty.bytes() == 8 && parts.len() == 2 {
-            self.push(Op::Vector(Vector::Join, [d, src[0].0, src[1].0, 0]));
-        } else {
-            let f: LaneFn = |c, a| a.iter().rev().fold(0, |v, part| (v << (c.from.bits() % 64)) | part);
-            self.lane(f, Ctl { from: part, ..Ctl::new(ty) }, Dst::Reg(d, width(ty)), src);
+        let [a, b] = [src[0].0, src[1].0];
+        match (ty.bytes(), parts.len()) {
+            (16, _) => {
+                let uses = self.cur.clone();
+                self.values("mov", Ty::B64, [d, a, 0]);
+                self.cur = uses;
+                self.values("mov", Ty::B64, [d + 2, b, 0]);
+            }
+            (8, 2) => self.values("halves", Ty::U64, [d, a, b]),
+            _ => {
+                let f: LaneFn = |c, a| a.iter().rev().fold(0, |v, part| (v << (c.from.bits() % 64)) | part);
+                self.lane(f, Ctl { from: part, ..Ctl::new(ty) }, Dst::Reg(d, width(ty)), src);
+            }
         }
         Ok(())
     }
 
     /// `mov.b64 {d, e}, a`
-    fn unpack(&mut self, t: &Text<'_>, ty: Ty, parts: &[Arg], a: &Arg) -> Res<()> {
+    fn unpack(&mut self, ty: Ty, parts: &[Arg], a: &Arg) -> Res<()> {
         let part = self.part(ty, parts.len())?;
         let src = self.src(a, ty)?;
         // The source may be one of the destinations only as the last to be written; a copy avoids the question.
         let temp = self.temp(ty);
         let copy = self.write(temp);
-        self.copy(t, ty, copy, src)?;
-        for (i, arg) in parts.iter().enumerate() {
-            if matches!(arg, Arg::Word(w) if w == "_") {
-                continue;
-            }
+        self.copy(ty, copy, src);
+        for (i, arg) in parts.iter().enumerate().filter(|(_, arg)| !matches!(arg, Arg::Word(w) if w == "_")) {
             self.read(temp);
             let shift = self.constant(u64::from(part.bits()) * i as u64, false);
             let d = self.dst(arg, part)?;
             match (ty.bytes(), part.bytes()) {
-                (16, 8) => self.push(Op::Vector(Vector::Mov64, [d, copy + 2 * i as u32, 0, 0])),
-                (8, 4) => {
-                    let op = if i == 1 { Vector::High } else { Vector::Low };
-                    self.push(Op::Vector(op, [d, copy, 0, 0]));
-                }
+                (16, 8) => self.values("mov", Ty::B64, [d, copy + 2 * i as u32, 0]),
+                (8, 4) if i == 1 => self.values("upper half", Ty::U32, [d, copy, 0]),
+                (8, 4) => self.values("cvt.u32.u64", Ty::U32, [d, copy, 0]),
                 _ => {
                     let f: LaneFn = |c, a| scalar::trunc(c.to, a[0] >> (a[1] & 63));
                     let src = [(copy, width(ty)), (shift, W::W32), (shift, W::W32), (shift, W::W32)];
@@ -206,35 +202,34 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// A conversion as a scalar operation.
-    fn cvt_lane(&mut self, t: &Text<'_>, f: LaneFn, c: Ctl, to: Ty, from: &[Ty]) -> Res<()> {
-        t.arity(1 + from.len())?;
-        let src = self.sources(t, from)?;
-        let d = self.dst(&t.args[0], to)?;
-        self.lane(f, c, Dst::Reg(d, width(to)), src);
+    /// A conversion as a scalar operation: the types of its operands.
+    fn cvt_lane(&mut self, t: &Text<'_>, f: LaneFn, c: Ctl, types: &[Ty]) -> Res<()> {
+        let src = self.sources(t, types)?;
+        let d = self.dst(&t.args[0], types[0])?;
+        self.lane(f, c, Dst::Reg(d, width(types[0])), src);
         Ok(())
     }
 
     fn cvt(&mut self, t: &mut Text<'_>) -> Res<()> {
-        let integral = t.pick(INTEGRAL);
-        let away = t.take("rna");
-        let round = if away { Some(Round::Away) } else { t.round() };
+        let (integral, round) = (t.pick(INTEGRAL), t.pick(ROUND));
+        let away = round == Some(Round::Away);
         let (ftz, relu, satfinite, sat) = (t.take("ftz"), t.take("relu"), t.take("satfinite"), t.take("sat"));
         let (to, from) = (t.ty()?, t.ty()?);
         let mut c = Ctl { from, to, ftz, relu, sat: sat || satfinite, ..Ctl::new(to) };
         c.round = integral.or(round).unwrap_or(Round::Near);
         c.integral = integral.is_some();
+        let near = round == Some(Round::Near);
         match (to, from) {
-            (Ty::F16x2 | Ty::BF16x2, Ty::F32) if matches!(round, Some(Round::Near | Round::Zero)) => {
-                return self.cvt_lane(t, scalar::cvt_pack, c, to, &[Ty::F32; 2]);
+            (Ty::F16x2 | Ty::BF16x2, Ty::F32) if near || round == Some(Round::Zero) => {
+                return self.cvt_lane(t, scalar::cvt_pack, c, &[to, Ty::F32, Ty::F32]);
             }
-            (Ty::E4M3x2 | Ty::E5M2x2, Ty::F32) if round == Some(Round::Near) && satfinite => {
-                return self.cvt_lane(t, scalar::cvt_pack, c, Ty::B16, &[Ty::F32; 2]);
+            (Ty::E4M3x2 | Ty::E5M2x2, Ty::F32) if near && satfinite => {
+                return self.cvt_lane(t, scalar::cvt_pack, c, &[Ty::B16, Ty::F32, Ty::F32]);
             }
-            (Ty::F16x2, Ty::E4M3x2 | Ty::E5M2x2) if round == Some(Round::Near) => {
-                return self.cvt_lane(t, scalar::cvt_unpack8, c, to, &[Ty::B16]);
+            (Ty::F16x2, Ty::E4M3x2 | Ty::E5M2x2) if near => {
+                return self.cvt_lane(t, scalar::cvt_unpack8, c, &[to, Ty::B16]);
             }
-            (Ty::TF32, Ty::F32) => return self.cvt_lane(t, scalar::cvt, c, Ty::B32, &[Ty::F32]),
+            (Ty::TF32, Ty::F32) => return self.cvt_lane(t, scalar::cvt, c, &[Ty::B32, Ty::F32]),
             (Ty::F16x2 | Ty::BF16x2, Ty::F32) => return t.fail("cvt", "needs .rn or .rz"),
             (Ty::E4M3x2 | Ty::E5M2x2, Ty::F32) => return t.fail("cvt", "needs .rn.satfinite"),
             (Ty::F16x2, Ty::E4M3x2 | Ty::E5M2x2) => return t.fail("cvt", "needs .rn"),
@@ -250,7 +245,7 @@ impl Decoder<'_> {
         let narrowing = to.bytes() < from.bytes() || to == Ty::BF16;
         let wants = match (from.float(), to.float()) {
             (false, false) => round.is_none() && integral.is_none(),
-            (true, false) => integral.is_some(),
+            (true, false) => integral.is_some() && round.is_none(),
             (false, true) => round.is_some() && !away,
             (true, true) if to == from => round.is_none(),
             (true, true) => (round.is_some() || !narrowing) && integral.is_none(),
@@ -264,15 +259,14 @@ impl Decoder<'_> {
         // The vectorised forms are those without further modifiers, between registers of the types' own sizes (a source
         // may be wider within its slot).
         let exact = have.bytes() == to.bytes() && (source.bytes() == from.bytes() || aw == W::W32 && from.bytes() <= 4);
-        match Vector::select(t.opcode, to).filter(|_| exact) {
-            Some(op) => self.push(Op::Vector(op, [d, a, 0, 0])),
-            None => {
-                // A destination wider than the type is extended as the type says.
-                let extends = have.bytes() > to.bytes() && to.signed();
-                let f: LaneFn = if extends { scalar::cvt_extended } else { scalar::cvt };
-                self.lane(f, c, Dst::Reg(d, dw), [(a, aw), (a, aw), (a, aw), (a, aw)]);
-            }
+        if exact && VALUES.contains_key(&(t.opcode, to)) {
+            self.values(t.opcode, to, [d, a, 0]);
+            return Ok(());
         }
+        // A destination wider than the type is extended as the type says.
+        let extends = have.bytes() > to.bytes() && to.signed();
+        let f: LaneFn = if extends { |c, a| scalar::extend(c.to, scalar::cvt(c, a)) as u64 } else { scalar::cvt };
+        self.lane(f, c, Dst::Reg(d, dw), [(a, aw); 4]);
         Ok(())
     }
 }

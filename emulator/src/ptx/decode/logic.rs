@@ -5,8 +5,8 @@ use super::super::types::Ty;
 use super::operands::width;
 use super::{Decoder, Res, Text};
 use crate::exec::inst::*;
-use crate::exec::scalar::{self, carry, high, int};
-use crate::exec::vector::{Kind, Vector};
+use crate::exec::scalar::{self, carry};
+use crate::exec::values::comparison;
 
 /// Comparisons as unsigned numbers, whatever the type says.
 const UNSIGNED: &[(&str, Cmp)] = &[("lo", Cmp::Lt), ("ls", Cmp::Le), ("hi", Cmp::Gt), ("hs", Cmp::Ge)];
@@ -38,7 +38,7 @@ impl Decoder<'_> {
                 if lut > 255 {
                     return t.fail(lut.to_string(), "the table has 8 bits");
                 }
-                let [(a, _), (b, _), (c, _), _] = self.sources(t, &[Ty::B32; 3])?;
+                let [a, b, c, _] = self.reads(&t.args[1..], &[Ty::B32; 3])?.map(|s| s.0);
                 let d = self.dst(&t.args[0], Ty::B32)?;
                 self.push(Op::Lop3(lut as u8, [d, a, b, c]));
             }
@@ -77,24 +77,17 @@ impl Decoder<'_> {
         let product = t.name.starts_with("mad");
         let upper = product && t.need(&[("lo", false), ("hi", true)])?;
         let ty = t.expect(&[Ty::U32, Ty::S32, Ty::U64, Ty::S64])?;
-        t.arity(if product { 4 } else { 3 })?;
         let (c, w) = (Ctl::new(ty), width(ty));
-        let a = if product {
-            let factors = self.sources(t, &[ty; 2])?;
+        let [mut a, mut b, addend, _] = self.sources(t, &[ty; 4][..if product { 4 } else { 3 }])?;
+        if product {
             let temp = self.temp(ty);
-            let d = Dst::Reg(self.write(temp), w);
-            let f: LaneFn = match upper {
-                true => |c, a| int(c, a, |x, y, _| high(c, x, y)),
-                false => |c, a| int(c, a, |x, y, _| x.wrapping_mul(y)),
-            };
-            self.lane(f, c, d, factors);
-            self.read(temp)
-        } else {
-            self.src(&t.args[1], ty)?
-        };
-        let b = self.src(&t.args[t.args.len() - 1], ty)?;
+            let d = self.write(temp);
+            self.values(if upper { "mul.hi" } else { "mul.lo" }, ty, [d, a.0, b.0]);
+            (a, b) = ((self.read(temp), w), addend);
+            self.src(&t.args[3], ty)?;
+        }
         let carry_in = if carry_in { (u32::from(CARRY), W::Pred) } else { (self.constant(0, false), W::W32) };
-        let src = [(a, w), (b, w), carry_in, carry_in];
+        let src = [a, b, carry_in, carry_in];
         let (sum, out): (LaneFn, LaneFn) = match t.name {
             "sub" | "subc" => (|c, a| carry(c, a, true).0, |c, a| carry(c, a, true).1),
             _ => (|c, a| carry(c, a, false).0, |c, a| carry(c, a, false).1),
@@ -134,12 +127,17 @@ impl Decoder<'_> {
         if (unordered.is_some() || class.is_some()) && !float {
             return t.fail(t.opcode, "comparison of floats");
         }
-        if unsigned.is_some() && float {
-            return t.fail(t.opcode, "comparison of integers");
+        if unsigned.is_some() && !matches!(ty, Ty::U16 | Ty::U32 | Ty::U64) {
+            return t.fail(t.opcode, "comparison of unsigned integers");
         }
-        let from = if unsigned.is_some() { ty.unsigned() } else { ty.element() };
+        let equality = matches!(cmp, Some(Cmp::Eq | Cmp::Ne));
+        if matches!(ty, Ty::B16 | Ty::B32 | Ty::B64) && !equality {
+            return t.fail(t.opcode, "bits are compared by .eq and .ne only");
+        }
+        let from = ty.element();
         let c = Ctl { from, ftz, nan: unordered.is_some() || class == Some(true), cmp, ..Ctl::new(ty) };
         t.arity(if lut.is_some() { 4 } else { 3 })?;
+        let src = self.reads(&t.args[1..], &[ty; 2])?;
         let (lut, with) = match lut {
             None => (FIRST, 0),
             Some(lut) => {
@@ -147,7 +145,8 @@ impl Decoder<'_> {
                 (if negated { negate(lut, false) } else { lut }, p)
             }
         };
-        let src = self.sources(t, &[ty; 2])?;
+        // All lanes at once where NaN compares as in Rust.
+        let plain = !float || (!ftz && c.nan == (cmp == Some(Cmp::Ne)));
         let packed = from.bytes() < ty.bytes();
         let (p, q) = match to {
             None => self.preds_dst(&t.args[0])?,
@@ -161,8 +160,8 @@ impl Decoder<'_> {
             self.cur = uses;
             let upper: LaneFn = |c, a| scalar::compare(c, a.map(|v| v >> 16));
             self.lane(upper, c, Dst::Truth(Truth { p: q, q: 0, ..truth }), src);
-        } else if let (Some(kind), Some(cmp)) = (vector_kind(&c), cmp) {
-            self.push(Op::Setp(cmp, kind, src[0].0, src[1].0, truth));
+        } else if let Some(f) = cmp.filter(|_| plain).and_then(|cmp| comparison(cmp, from)) {
+            self.push(Op::Setp(f, src[0].0, src[1].0, truth));
         } else {
             self.lane(scalar::compare, c, Dst::Truth(truth), src);
         }
@@ -198,21 +197,7 @@ impl Decoder<'_> {
         }
         let [a, b] = temps.map(|temp| self.read(temp));
         let d = self.dst(&t.args[0], ty)?;
-        self.push(Op::Vector(Vector::Or, [d, a, b, 0]));
+        self.values("or", Ty::B32, [d, a, b]);
         Ok(())
     }
-}
-
-/// How the operands of a comparison are read, if it is vectorised.
-fn vector_kind(c: &Ctl) -> Option<Kind> {
-    let ordered = c.nan == (c.cmp == Some(Cmp::Ne));
-    Some(match c.from {
-        Ty::U32 | Ty::B32 => Kind::U32,
-        Ty::S32 => Kind::S32,
-        Ty::U64 | Ty::B64 => Kind::U64,
-        Ty::S64 => Kind::S64,
-        Ty::F32 if ordered && !c.ftz => Kind::F32,
-        Ty::F64 if ordered && !c.ftz => Kind::F64,
-        _ => return None,
-    })
 }

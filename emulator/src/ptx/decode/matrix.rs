@@ -5,11 +5,11 @@ use super::super::types::Ty;
 use super::operands::list;
 use super::{Decoder, Res, Text};
 use crate::exec::inst::*;
-use crate::exec::matrix::{Fragment, Layout, MatrixOp};
+use crate::exec::matrix::{Fragment, Layout};
 
 impl Decoder<'_> {
     pub(super) fn matrix(&mut self, t: &mut Text<'_>) -> Res<bool> {
-        let op = match t.name {
+        let effect = match t.name {
             "ldmatrix" | "stmatrix" => self.rows(t)?,
             "mma" => self.mma(t)?,
             "wmma" => match t.word("load store mma")? {
@@ -21,7 +21,11 @@ impl Decoder<'_> {
         t.require("sync")?;
         t.require("aligned")?;
         let all = self.constant(0xffff_ffff, false);
-        self.push(Op::Warp(Box::new(WarpOp::Matrix(op)), all));
+        let whole: WarpEffect = Box::new(move |cpu, site, group| {
+            cpu.whole_warp(site, group)?;
+            effect(cpu, site, group)
+        });
+        self.push(Op::Warp(Some(whole), all));
         Ok(true)
     }
 
@@ -30,20 +34,23 @@ impl Decoder<'_> {
         let at = t.parts.iter().position(|p| p.starts_with('m') && p.contains('n') && p.contains('k'));
         let Some(at) = at else { return t.fail("matrix", "the shape is missing") };
         let word = t.parts.remove(at);
-        let numbers: Vec<usize> = word.split(|c: char| !c.is_ascii_digit()).filter_map(|s| s.parse().ok()).collect();
-        match numbers[..] {
-            [a, b, c] => Ok([a, b, c]),
-            _ => t.fail(word, "shape that is not known"),
-        }
+        let numbers = word.split(|c: char| !c.is_ascii_digit()).filter_map(|s| s.parse().ok());
+        let numbers: Vec<usize> = numbers.filter(|n| *n <= 64).collect();
+        numbers.try_into().or_else(|_| t.fail(word, "shape that is not known"))
     }
 
-    /// The registers of a fragment, each of 32 or (f64) 64 bits.
-    fn registers(&mut self, arg: &Arg, ty: Ty, write: bool) -> Res<Vec<R>> {
+    /// The registers of a fragment, each of 32 or (f64) 64 bits; at least `n` of them.
+    fn registers(&mut self, arg: &Arg, ty: Ty, write: bool, n: usize) -> Res<Vec<R>> {
         let ty = if matches!(ty, Ty::F64 | Ty::F32 | Ty::S32) { ty } else { Ty::B32 };
-        list(arg).iter().map(|a| if write { self.dst(a, ty) } else { self.src(a, ty) }).collect()
+        let list = list(arg);
+        if list.len() < n {
+            return self.fail(format!("{} registers", list.len()), format!("the fragment has {n}"));
+        }
+        list.iter().map(|a| if write { self.dst(a, ty) } else { self.src(a, ty) }).collect()
     }
 
-    fn rows(&mut self, t: &mut Text<'_>) -> Res<MatrixOp> {
+    /// `ldmatrix` and `stmatrix`
+    fn rows(&mut self, t: &mut Text<'_>) -> Res<WarpEffect> {
         let store = t.name == "stmatrix";
         t.require("m8n8")?;
         let n = t.need(&[("x1", 1), ("x2", 2), ("x4", 4)])?;
@@ -51,42 +58,47 @@ impl Decoder<'_> {
         let space = self.space(t);
         t.expect(&[Ty::B16])?;
         t.arity(2)?;
-        let (at, list) = if store { (0, 1) } else { (1, 0) };
+        let (at, values) = if store { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[at], space)?;
-        let regs = self.registers(&t.args[list], Ty::B32, !store)?;
+        let regs = self.registers(&t.args[values], Ty::B32, !store, n)?;
         if regs.len() != n {
             return t.fail(format!("{} registers", regs.len()), format!("the fragment has {n}"));
         }
-        Ok(MatrixOp::Rows { regs, transposed, store, address })
+        Ok(Box::new(move |cpu, site, _| cpu.matrix_rows(site, &regs, (transposed, store), &address)))
     }
 
-    /// D, A, B, C of a multiplication, in these layouts.
-    fn multiply(&mut self, t: &Text<'_>, shape: [usize; 3], types: &[Ty], layouts: [Layout; 4]) -> Res<[Fragment; 4]> {
+    /// D = A B + C in these layouts. `wmma` may have more registers than its layout here needs.
+    fn multiply(
+        &mut self,
+        t: &Text<'_>,
+        [m, n, k]: [usize; 3],
+        types: [Ty; 4],
+        layouts: [Layout; 4],
+        sat: bool,
+    ) -> Res<WarpEffect> {
         t.arity(4)?;
-        let [m, n, k] = shape;
-        let sizes = [(m, n), (m, k), (k, n), (m, n)];
-        let mut out = Vec::new();
-        for (i, (rows, cols)) in sizes.into_iter().enumerate() {
+        let mut fragment = |i: usize, rows, cols| {
             let (ty, layout) = (types[i], layouts[i]);
-            let regs = self.registers(&t.args[i], ty, i == 0)?;
-            let f = Fragment { rows, cols, ty, layout, regs };
-            // `wmma` may have more of them than this layout needs.
-            let (have, want) = (f.regs.len(), f.registers());
-            if have < want || (have > want && layout != Layout::Linear) {
-                return t.fail(format!("{have} registers"), format!("the fragment has {want}"));
+            let mut f = Fragment { rows, cols, ty, layout, regs: Vec::new() };
+            f.regs = self.registers(&t.args[i], ty, i == 0, f.registers())?;
+            if f.regs.len() > f.registers() && layout != Layout::Linear {
+                return t.fail(format!("{} registers", f.regs.len()), format!("the fragment has {}", f.registers()));
             }
-            out.push(f);
-        }
-        out.try_into().or_else(|_| t.arity(4).and_then(|()| t.wrong(types)))
+            Ok(f)
+        };
+        let fragments = [fragment(0, m, n)?, fragment(1, m, k)?, fragment(2, k, n)?, fragment(3, m, n)?];
+        Ok(Box::new(move |cpu, site, _| {
+            cpu.multiply(site, &fragments, sat);
+            Ok(())
+        }))
     }
 
-    fn mma(&mut self, t: &mut Text<'_>) -> Res<MatrixOp> {
+    fn mma(&mut self, t: &mut Text<'_>) -> Res<WarpEffect> {
         let shape = self.shape(t)?;
         t.require("row")?;
         t.require("col")?;
         let sat = t.take("satfinite");
-        let types = [t.ty()?, t.ty()?, t.ty()?, t.ty()?];
-        let [d, a, b, c] = types;
+        let types @ [d, a, b, c] = [t.ty()?, t.ty()?, t.ty()?, t.ty()?];
         let ok = match (shape, a, b) {
             ([16, 8, 8 | 16], Ty::F16, Ty::F16) => matches!(d, Ty::F16 | Ty::F32),
             ([16, 8, 8 | 16], Ty::BF16, Ty::BF16) | ([16, 8, 4 | 8], Ty::TF32, Ty::TF32) => d == Ty::F32,
@@ -97,26 +109,22 @@ impl Decoder<'_> {
         if !ok || c != d || (sat && d != Ty::S32) {
             return t.fail(format!("{shape:?} {types:?}"), "shape and types that are not supported together");
         }
-        let layouts = [Layout::Pairs, Layout::Rows, Layout::Columns, Layout::Pairs];
-        let fragments = Box::new(self.multiply(t, shape, &types, layouts)?);
-        Ok(MatrixOp::Multiply { fragments, sat })
+        self.multiply(t, shape, types, [Layout::Pairs, Layout::Rows, Layout::Columns, Layout::Pairs], sat)
     }
 
-    fn wmma(&mut self, t: &mut Text<'_>) -> Res<MatrixOp> {
+    fn wmma(&mut self, t: &mut Text<'_>) -> Res<WarpEffect> {
         for _ in 0..2 {
             // Layouts matter when fragments are loaded.
             t.word("row col")?;
         }
         let shape = self.shape(t)?;
         let sat = t.take("satfinite");
-        let list = t.types();
-        let types = match list[..] {
+        let types @ [d, a, b, c] = match t.types()[..] {
             [d, c] => [d, Ty::F16, Ty::F16, c],
             [d, a, b, c] => [d, a, b, c],
             _ => return t.fail("wmma.mma", "types are missing"),
         };
         t.parts.retain(|p| Ty::parse(p).is_none());
-        let [d, a, b, c] = types;
         let ok = match (a, b) {
             (Ty::F16, Ty::F16) => matches!(d, Ty::F16 | Ty::F32) && matches!(c, Ty::F16 | Ty::F32),
             (Ty::BF16, Ty::BF16) | (Ty::TF32, Ty::TF32) => d == Ty::F32 && c == d,
@@ -126,12 +134,11 @@ impl Decoder<'_> {
         if !ok {
             return t.fail(format!("{types:?}"), "types that are not supported together");
         }
-        let fragments = Box::new(self.multiply(t, shape, &types, [Layout::Linear; 4])?);
-        Ok(MatrixOp::Multiply { fragments, sat })
+        self.multiply(t, shape, types, [Layout::Linear; 4], sat)
     }
 
     /// `wmma.load` and `wmma.store`
-    fn fragment(&mut self, t: &mut Text<'_>, store: bool) -> Res<MatrixOp> {
+    fn fragment(&mut self, t: &mut Text<'_>, store: bool) -> Res<WarpEffect> {
         let which = t.word("a b c d")?;
         let row_major = t.need(&[("row", true), ("col", false)])?;
         let [m, n, k] = self.shape(t)?;
@@ -146,14 +153,11 @@ impl Decoder<'_> {
             return t.fail(format!("{ty:?}"), "fragment that is not supported");
         }
         t.arities(2, 3)?;
-        let (at, list) = if store { (0, 1) } else { (1, 0) };
+        let (at, values) = if store { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[at], space)?;
         let stride = if t.args.len() == 3 { self.src(&t.args[2], Ty::U32)? } else { NONE };
-        let regs = self.registers(&t.args[list], ty, !store)?;
-        let fragment = Fragment { rows, cols, ty, layout: Layout::Linear, regs };
-        if fragment.regs.len() < fragment.registers() {
-            return t.fail(format!("{} registers", fragment.regs.len()), "too few for the fragment");
-        }
-        Ok(MatrixOp::Memory { fragment, row_major, address, stride, store })
+        let mut f = Fragment { rows, cols, ty, layout: Layout::Linear, regs: Vec::new() };
+        f.regs = self.registers(&t.args[values], ty, !store, f.registers())?;
+        Ok(Box::new(move |cpu, site, _| cpu.matrix_memory(site, &f, (row_major, store), &address, stride)))
     }
 }

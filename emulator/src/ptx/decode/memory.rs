@@ -2,11 +2,10 @@
 
 use super::super::ast::Arg;
 use super::super::types::{Space, Ty};
-use super::operands::{list, width};
+use super::operands::list;
 use super::{Decoder, Res, Text};
 use crate::exec::access::{Access, atom_fn};
 use crate::exec::inst::*;
-use crate::exec::vector::Vector;
 
 /// Cache and eviction hints: they change no result.
 const HINTS: &str = "ca cg cs lu cv wb wt unified entry L2::64B L2::128B L2::256B L1::no_allocate L1::evict_normal \
@@ -39,6 +38,7 @@ impl Decoder<'_> {
                 self.address(&t.args[0], Space::Generic)?;
                 self.push(Op::Nop);
             }
+            // No policy changes a result.
             "createpolicy" => {
                 t.require("fractional")?;
                 t.skip("L2::evict_last L2::evict_first L2::evict_normal L2::evict_unchanged");
@@ -46,43 +46,34 @@ impl Decoder<'_> {
                 t.arities(1, 2)?;
                 let zero = self.constant(0, true);
                 let d = self.dst(&t.args[0], Ty::B64)?;
-                self.push(Op::Vector(Vector::Mov64, [d, zero, 0, 0]));
+                self.copy(Ty::B64, d, zero);
             }
             "membar" | "fence" if t.take("proxy") => {
-                let proxy = t.need(&[("alias", Proxy::Alias), ("async", Proxy::Async)])?;
+                let proxy = t.need(&[("alias", false), ("async", true)])?;
                 t.skip("global shared::cta shared::cluster");
-                self.push(Op::FenceProxy(proxy));
+                self.act(move |cpu, site| {
+                    if proxy {
+                        cpu.fence_proxy(site.common, site.warp, site.m);
+                    }
+                });
             }
-            "membar" => {
-                let scope = t.need(&[("cta", Scope::Cta), ("gl", Scope::Gpu), ("sys", Scope::Sys)])?;
+            "membar" | "fence" => {
+                let (sem, scope) = if t.name == "membar" {
+                    (Sem::Sc, t.need(&[("cta", Scope::Cta), ("gl", Scope::Gpu), ("sys", Scope::Sys)])?)
+                } else if t.take("mbarrier_init") {
+                    (t.pick(Sem::NAMES).unwrap_or(Sem::Release), t.need(Scope::NAMES)?)
+                } else {
+                    (t.pick(Sem::NAMES).unwrap_or(Sem::AcqRel), t.need(Scope::NAMES)?)
+                };
                 t.arity(0)?;
-                self.push(Op::Fence(Sem::Sc, scope));
-            }
-            "fence" if t.take("mbarrier_init") => {
-                t.skip("release");
-                t.pick(Scope::NAMES);
-                self.push(Op::FenceProxy(Proxy::MbarrierInit));
-            }
-            "fence" => {
-                let sem = t.pick(Sem::NAMES).unwrap_or(Sem::AcqRel);
                 if matches!(sem, Sem::Relaxed | Sem::Weak | Sem::Volatile) {
                     return t.fail(t.name, "ordering that a fence does not have");
                 }
-                let scope = t.need(Scope::NAMES)?;
-                t.arity(0)?;
-                self.push(Op::Fence(sem, scope));
+                self.act(move |cpu, site| cpu.fence(site.common, site.warp, scope, site.m));
             }
             _ => return Ok(false),
         }
         Ok(true)
-    }
-
-    pub(super) fn scope(&self, t: &mut Text<'_>) -> Option<Scope> {
-        t.pick(Scope::NAMES)
-    }
-
-    pub(super) fn sem(&self, t: &mut Text<'_>) -> Option<Sem> {
-        t.pick(Sem::NAMES)
     }
 
     pub(super) fn space(&self, t: &mut Text<'_>) -> Space {
@@ -92,8 +83,8 @@ impl Decoder<'_> {
     /// Ordering and scope of an access.
     fn order(&self, t: &mut Text<'_>) -> Res<(Sem, Scope)> {
         let mmio = t.take("mmio");
-        let sem = self.sem(t).unwrap_or(Sem::Weak);
-        match (sem, self.scope(t)) {
+        let sem = t.pick(Sem::NAMES).unwrap_or(Sem::Weak);
+        match (sem, t.pick(Scope::NAMES)) {
             (sem, _) if mmio && sem != Sem::Relaxed => t.fail("mmio", "needs .relaxed"),
             (Sem::Weak | Sem::Volatile, Some(_)) => t.fail("scope", "only ordered accesses have a scope"),
             (Sem::Weak, None) => Ok((sem, Scope::Cta)),
@@ -160,8 +151,8 @@ impl Decoder<'_> {
     }
 
     fn atomic(&mut self, t: &mut Text<'_>, returns: bool) -> Res<()> {
-        let sem = self.sem(t).unwrap_or(Sem::Relaxed);
-        let scope = self.scope(t).unwrap_or(Scope::Gpu);
+        let sem = t.pick(Sem::NAMES).unwrap_or(Sem::Relaxed);
+        let scope = t.pick(Scope::NAMES).unwrap_or(Scope::Gpu);
         let space = self.space(t);
         let name = t.word("add min max inc dec exch cas and or xor")?;
         let noftz = t.take("noftz");
@@ -184,13 +175,11 @@ impl Decoder<'_> {
         }
         let b = self.src(&t.args[at + 1], ty)?;
         let c = if name == "cas" { self.src(&t.args[at + 2], ty)? } else { b };
-        let d = match &t.args[0] {
-            Arg::Word(w) if w == "_" => NONE,
-            a if returns => self.dst(a, ty)?,
-            _ => NONE,
-        };
+        let d =
+            if returns && !matches!(&t.args[0], Arg::Word(w) if w == "_") { self.dst(&t.args[0], ty)? } else { NONE };
         let access = Access { atomic: true, sem, scope, ..Access::new(ty.bytes(), 1, true) };
-        self.push_turn(Op::Atom(Box::new(AtomOp { address, access, f, d, b, c, w: width(ty) })), !shared);
+        let run: Effect = Box::new(move |cpu, site| cpu.atomic(site, (&address, &access), f, [d, b, c]));
+        self.push_turn(Op::Effect(run, Some(Box::new((address, ty.bytes())))), !shared);
         Ok(())
     }
 }

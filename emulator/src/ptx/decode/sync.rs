@@ -6,17 +6,20 @@ use super::operands::width;
 use super::{Decoder, Res, Text};
 use crate::exec::access::atom_fn;
 use crate::exec::inst::*;
+use crate::exec::lanes::Lanes;
+use crate::exec::step::Next;
+use crate::exec::warp::State;
+use crate::exec::{Cpu, Exec, Site};
 
 impl Decoder<'_> {
     pub(super) fn sync(&mut self, t: &mut Text<'_>) -> Res<bool> {
         let name = t.name;
         match name {
+            "bar" | "barrier" if !t.has("warp") && !t.has("cluster") => self.barrier(t)?,
             "bar" if t.take("warp") => {
                 t.require("sync")?;
-                t.arity(1)?;
-                self.warp_wide(t, WarpOp::Sync)?;
+                self.warp_wide(t, 1, None)?;
             }
-            "bar" | "barrier" if !t.has("cluster") => self.barrier(t)?,
             "barrier" => return t.fail("barrier.cluster", "clusters of several blocks are not supported"),
             "activemask" => {
                 t.expect(&[Ty::B32])?;
@@ -28,10 +31,9 @@ impl Decoder<'_> {
                 t.require("sync")?;
                 let mode = t.need(Shfl::NAMES)?;
                 t.expect(&[Ty::B32])?;
-                t.arity(5)?;
-                let [(a, _), (b, _), (c, _), _] = self.sources(t, &[Ty::B32; 3])?;
-                let (d, p) = self.pair_dst(&t.args[0])?;
-                self.warp_wide(t, WarpOp::Shfl(ShflOp { mode, d, p, a, b, c }))?;
+                let [a, b, c, _] = self.sources(t, &[Ty::B32; 5])?.map(|s| s.0); // and the mask
+                let d = self.pair_dst(&t.args[0])?;
+                self.warp_wide(t, 5, Some(Box::new(move |cpu, site, g| cpu.shuffle(site, g, mode, d, [a, b, c]))))?;
             }
             "vote" => {
                 t.require("sync")?;
@@ -40,9 +42,16 @@ impl Decoder<'_> {
                 t.expect(&[if ballot { Ty::B32 } else { Ty::Pred }])?;
                 t.arity(3)?;
                 let (a, negated) = self.pred(&t.args[1])?;
-                let d = if ballot { self.dst(&t.args[0], Ty::B32)? } else { 0 };
-                let p = if ballot { 0 } else { self.pred_dst(&t.args[0])? };
-                self.warp_wide(t, WarpOp::Vote { mode, d, p, a, negated })?;
+                let d = match ballot {
+                    true => (self.dst(&t.args[0], Ty::B32)?, 0),
+                    false => (0, self.pred_dst(&t.args[0])?),
+                };
+                let vote: WarpEffect = Box::new(move |_, site, group| {
+                    let votes = site.warp.pred(a, negated);
+                    site.warp.vote(group, mode, d, votes);
+                    Ok(())
+                });
+                self.warp_wide(t, 3, Some(vote))?;
             }
             "match" => {
                 let all = t.need(&[("any", false), ("all", true)])?;
@@ -53,8 +62,15 @@ impl Decoder<'_> {
                 if !all && matches!(t.args[0], Arg::Pair(..)) {
                     return t.fail(t.name, "only .all has a predicate");
                 }
-                let (d, p) = self.pair_dst(&t.args[0])?;
-                self.warp_wide(t, WarpOp::Match { all, d, p, a })?;
+                let d = self.pair_dst(&t.args[0])?;
+                self.warp_wide(
+                    t,
+                    3,
+                    Some(Box::new(move |cpu, site, group| {
+                        site.warp.matching(cpu.cx.code, group, all, d, a);
+                        Ok(())
+                    })),
+                )?;
             }
             "redux" => {
                 t.require("sync")?;
@@ -64,40 +80,70 @@ impl Decoder<'_> {
                     return t.fail(format!("{name}.{ty:?}"), "operation that does not exist");
                 };
                 t.arity(3)?;
-                let a = self.src(&t.args[1], ty)?;
-                let d = self.dst(&t.args[0], ty)?;
-                self.warp_wide(t, WarpOp::Redux { f, d, a })?;
+                let (a, d) = (self.src(&t.args[1], ty)?, self.dst(&t.args[0], ty)?);
+                self.warp_wide(
+                    t,
+                    3,
+                    Some(Box::new(move |cpu, site, group| {
+                        site.warp.reduce(cpu.cx.code, group, f, d, a);
+                        Ok(())
+                    })),
+                )?;
             }
             "elect" => {
                 t.require("sync")?;
-                t.arity(2)?;
-                if !matches!(t.args[0], Arg::Pair(..)) {
+                if !matches!(t.args.first(), Some(Arg::Pair(..))) {
                     return t.fail(t.name, "the destination is a register and a predicate");
                 }
-                let (d, p) = self.pair_dst(&t.args[0])?;
-                self.warp_wide(t, WarpOp::Elect { d, p })?;
+                let d = self.pair_dst(&t.args[0])?;
+                self.warp_wide(
+                    t,
+                    2,
+                    Some(Box::new(move |_, site, group| {
+                        site.warp.elect(group, d);
+                        Ok(())
+                    })),
+                )?;
             }
             "nanosleep" => {
                 t.expect(&[Ty::U32])?;
                 t.arity(1)?;
                 let a = self.src(&t.args[0], Ty::U32)?;
-                self.push(Op::NanoSleep(a));
+                self.effect(move |cpu, site| {
+                    let longest = Lanes(site.m).map(|l| site.warp.lane32(cpu.cx.code, a, l)).max().unwrap_or(0);
+                    let until = cpu.now().wrapping_add(longest.max(1).into());
+                    Ok(if site.m == site.all { Next::StepAndPark(State::Sleep(until)) } else { Next::Step })
+                });
             }
             "griddepcontrol" => {
                 // Launches of a stream follow each other here: only the checks care.
                 let waits = t.need(&[("wait", true), ("launch_dependents", false)])?;
                 t.arity(0)?;
-                self.push(Op::GridControl(waits));
+                self.act(move |cpu, site| cpu.grid_control(site.common, site.warp, waits, site.m));
             }
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    /// Pushes an operation whose last operand is its member mask.
-    fn warp_wide(&mut self, t: &Text<'_>, op: WarpOp) -> Res<()> {
-        let mask = self.src(&t.args[t.args.len() - 1], Ty::B32)?;
-        self.push(Op::Warp(Box::new(op), mask));
+    /// Pushes what is not worth a place in the interpreter's loop.
+    pub(super) fn effect(&mut self, run: impl Fn(&mut Cpu<'_>, &mut Site<'_>) -> Exec<Next> + Send + Sync + 'static) {
+        self.push(Op::Effect(Box::new(run), None));
+    }
+
+    /// Pushes something that cannot fail.
+    pub(super) fn act(&mut self, run: impl Fn(&mut Cpu<'_>, &mut Site<'_>) + Send + Sync + 'static) {
+        self.effect(move |cpu, site| {
+            run(cpu, site);
+            Ok(Next::Step)
+        });
+    }
+
+    /// Pushes an operation of `n` operands of which the last is its member mask.
+    fn warp_wide(&mut self, t: &Text<'_>, n: usize, effect: Option<WarpEffect>) -> Res<()> {
+        t.arity(n)?;
+        let mask = self.src(&t.args[n - 1], Ty::B32)?;
+        self.push(Op::Warp(effect, mask));
         Ok(())
     }
 

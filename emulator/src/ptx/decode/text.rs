@@ -4,10 +4,6 @@ use super::super::PtxError;
 use super::super::ast::Arg;
 use super::super::types::Ty;
 use super::Res;
-use crate::exec::float::Round;
-
-/// Rounding modifiers of floats.
-const ROUNDINGS: &[(&str, Round)] = &[("rn", Round::Near), ("rz", Round::Zero), ("rm", Round::Down), ("rp", Round::Up)];
 
 /// What of an instruction has not been read yet.
 pub(super) struct Text<'a> {
@@ -76,11 +72,6 @@ impl<'a> Text<'a> {
             Some(v) => Ok(v),
             None => self.fail(self.name, format!("needs {}", alternatives(list.iter().map(|(m, _)| *m)))),
         }
-    }
-
-    /// Consumes a rounding modifier.
-    pub(super) fn round(&mut self) -> Option<Round> {
-        self.pick(ROUNDINGS)
     }
 
     /// The types that are left.
