@@ -52,10 +52,10 @@ pub(crate) struct Places {
 }
 
 /// The space an address of the generic space lies in, and where that begins.
-pub(crate) fn generic(address: u64) -> (MemSpace, u64) {
-    let windows = [(MemSpace::Shared, SHARED_BASE), (MemSpace::Local, LOCAL_BASE), (MemSpace::Param, PARAM_BASE)];
+pub(crate) fn generic(address: u64) -> (Space, u64) {
+    let windows = [(Space::Shared, SHARED_BASE), (Space::Local, LOCAL_BASE), (Space::Param, PARAM_BASE)];
     let found = windows.into_iter().find(|(_, base)| address.wrapping_sub(*base) < WINDOW);
-    found.unwrap_or((MemSpace::Global, 0))
+    found.unwrap_or((Space::Global, 0))
 }
 
 macro_rules! at {
@@ -115,7 +115,7 @@ impl Cpu<'_> {
     pub(crate) fn with_places(
         &mut self,
         site: &mut Site<'_>,
-        space: MemSpace,
+        space: Space,
         addr: [u64; 32],
         m: u32,
         access: &Access,
@@ -130,16 +130,16 @@ impl Cpu<'_> {
         let mut left = m;
         while left != 0 {
             let (mut kind, mut group) = (space, left);
-            if space == MemSpace::Generic {
+            if space == Space::Generic {
                 let base;
                 (kind, base) = generic(addr[left.trailing_zeros() as usize]);
                 group = Lanes(left).filter(|&l| generic(addr[l]).0 == kind).fold(0, |g, l| g | 1 << l);
-                if kind != MemSpace::Global {
+                if kind != Space::Global {
                     Lanes(group).for_each(|l| places.addr[l] -= base);
                 }
             }
             let done = match kind {
-                MemSpace::Global | MemSpace::Generic => self.global(&mut places, group, total, access, &site.at)?,
+                Space::Global | Space::Generic => self.global(&mut places, group, total, access, &site.at)?,
                 _ => self.windowed(site, kind, &mut places, group, total, access)?,
             };
             let mut turn = None;
@@ -149,7 +149,7 @@ impl Cpu<'_> {
             }
             f(self, site.warp, &places.ptr, done);
             drop(turn);
-            if access.write && kind == MemSpace::Global {
+            if access.write && kind == Space::Global {
                 self.progress = true;
             }
             left &= !done;
@@ -238,7 +238,7 @@ impl Cpu<'_> {
     fn windowed(
         &self,
         site: &mut Site<'_>,
-        space: MemSpace,
+        space: Space,
         p: &mut Places,
         group: u32,
         total: u32,
@@ -246,14 +246,14 @@ impl Cpu<'_> {
     ) -> Exec<u32> {
         // Local memory lies lane after lane.
         let (data, size, stride, name) = match space {
-            MemSpace::Shared => (site.common.shared.as_mut_ptr(), site.common.shared_bytes, 0, "shared memory"),
-            MemSpace::Local => {
+            Space::Shared => (site.common.shared.as_mut_ptr(), site.common.shared_bytes, 0, "shared memory"),
+            Space::Local => {
                 let size = self.cx.code.local;
                 (site.warp.local.as_mut_ptr(), size, size.next_multiple_of(16) as usize, "local memory")
             }
             _ => (self.cx.params.as_ptr().cast_mut(), self.cx.info.param_bytes, 0, "parameters"),
         };
-        if access.write && space == MemSpace::Param {
+        if access.write && space == Space::Param {
             let lane = Some(group.trailing_zeros() as usize);
             return Err(self.fault(FaultKind::ReadOnly, &site.at, lane, "kernel parameters are written"));
         }

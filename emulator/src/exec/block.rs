@@ -1,7 +1,7 @@
 //! A block: its shared memory, barriers and warps, and how it uses one turn.
 
 use super::barrier::Barrier;
-use super::inst::{Address, MemSpace, Op, PRED_BASE};
+use super::inst::{Address, Op, PRED_BASE, Space};
 use super::lanes::Slot;
 use super::warp::{Part, State, Warp};
 use super::{At, Cpu, Exec, LaunchCx};
@@ -258,11 +258,11 @@ impl Block {
     fn polls(&self, cx: &LaunchCx<'_>, warp: &Warp, at: &Address, lane: usize, bytes: u32) -> String {
         let (table, address) = (cx.memory.table(), warp.address(cx.code, at, lane));
         let place = match at.space {
-            MemSpace::Shared => {
+            Space::Shared => {
                 let fits = address + u64::from(bytes) <= u64::from(self.common.shared_bytes);
                 fits.then(|| self.common.shared.as_ptr().cast::<u8>().wrapping_add(address as usize).cast_mut())
             }
-            MemSpace::Global | MemSpace::Generic => table.find(address).and_then(|i| {
+            Space::Global | Space::Generic => table.find(address).and_then(|i| {
                 let (a, offset) = (&table.live[i], address - table.live[i].base);
                 (offset + u64::from(bytes) <= a.size).then(|| a.data.wrapping_add(offset as usize))
             }),

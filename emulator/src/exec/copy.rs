@@ -166,11 +166,11 @@ impl Cpu<'_> {
                 return Err(self.fault_at(FaultKind::Misaligned, &site.at, l, from[l], message));
             }
             let access = words(size / 4, false, false, false);
-            self.with_places(site, MemSpace::Global, from, group, &access, |_, _, ptr, g| {
+            self.with_places(site, Space::Global, from, group, &access, |_, _, ptr, g| {
                 Lanes(g).for_each(|l| fetch(ptr[l], &mut data[l][..size as usize]));
             })?;
         }
-        self.with_places(site, MemSpace::Shared, to, m, &words(bytes / 4, true, false, true), |_, _, _, _| {})?;
+        self.with_places(site, Space::Shared, to, m, &words(bytes / 4, true, false, true), |_, _, _, _| {})?;
         for l in Lanes(m) {
             let kind = Kind::Shared { dst: to[l], data: std::mem::take(&mut data[l]) };
             site.warp.copies.push(Pending { lane: l as u32, group: None, kind, pc: site.at.pc });
@@ -264,7 +264,7 @@ impl Cpu<'_> {
     fn pieces(
         &mut self,
         site: &mut Site<'_>,
-        space: MemSpace,
+        space: Space,
         start: u64,
         bytes: u32,
         lane: usize,

@@ -294,27 +294,6 @@ pub(crate) fn canonical(v: f32) -> u32 {
     if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
 }
 
-/// f32 fused multiply-add without the processor's own: the product is exact in f64, the sum is rounded to odd there.
-#[inline(always)]
-pub(crate) fn fma32(a: f32, b: f32, c: f32) -> f32 {
-    add(f64::from(a) * f64::from(b), f64::from(c)).odd() as f32
-}
-
-/// Minimum: NaN loses against a number, -0 is less than +0.
-#[inline(always)]
-pub(crate) fn min32(a: f32, b: f32) -> f32 {
-    let pick = if order(a) < order(b) { a } else { b };
-    let pick = if a.is_nan() { b } else { pick };
-    if b.is_nan() { a } else { pick }
-}
-
-/// An integer in the order of the floats.
-#[inline(always)]
-fn order(v: f32) -> i32 {
-    let b = v.to_bits() as i32;
-    b ^ ((b >> 31) as u32 >> 1) as i32
-}
-
 /// f64 minimum.
 pub(crate) fn min64(a: f64, b: f64) -> f64 {
     match a.partial_cmp(&b) {
@@ -378,11 +357,7 @@ mod tests {
             assert_eq!(general(div(x, y)), canonical(a / b), "{a:e} / {b:e}");
             assert_eq!(general(sqrt(x)), canonical(a.sqrt()), "{a:e}");
             assert_eq!(general(fma(x, y, z)), canonical(a.mul_add(b, c)), "{a:e} * {b:e} + {c:e}");
-            assert_eq!(canonical(fma32(a, b, c)), canonical(a.mul_add(b, c)), "{a:e} * {b:e} + {c:e}");
         }
-        // A product just above a tie, which rounding twice gets wrong.
-        let (a, b, c) = (1.0 + f32::EPSILON, 1.0 + f32::EPSILON, 1e-30);
-        assert_eq!(fma32(a, b, c), a.mul_add(b, c));
     }
 
     #[test]

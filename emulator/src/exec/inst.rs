@@ -8,6 +8,8 @@ use super::float::Round;
 use super::step::Next;
 use super::values::{CompareFn, ValueFn};
 use super::{Cpu, Exec, Site};
+pub(crate) use crate::ptx::types::Space;
+pub(crate) use crate::ptx::types::Space as MemSpace;
 use crate::ptx::types::{Ty, named};
 
 /// A slot of 32 lanes times 32 bits; 64-bit values take two, 128-bit values four. Bit 31: the constant table.
@@ -16,10 +18,12 @@ pub(crate) type R = u32;
 pub(crate) const CONST: u32 = 1 << 31;
 /// No register: a sink, or an operand that is not there.
 pub(crate) const NONE: u32 = u32::MAX;
-/// A predicate register.
-pub(crate) type P = u16;
+/// A predicate register: 32 lanes of a bit.
+pub(crate) type P = u32;
 /// No predicate.
-pub(crate) const NO_PRED: u16 = u16::MAX;
+pub(crate) const NO_PRED: P = P::MAX;
+/// Predicates that a kernel may have.
+pub(crate) const MAX_PREDICATES: u32 = 1 << 16;
 /// Predicate 0 is the sink; this one holds the carry.
 pub(crate) const CARRY: P = 1;
 
@@ -58,24 +62,6 @@ pub(crate) fn lookup(lut: Lut, x: u32, y: u32) -> u32 {
     bit(0) & !x & !y | bit(1) & !x & y | bit(2) & x & !y | bit(3) & x & y
 }
 
-/// How a truth value is combined and stored.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Truth {
-    pub(crate) p: P,
-    /// Gets the negated truth value, combined likewise.
-    pub(crate) q: P,
-    /// Function of the value and of predicate `c`.
-    pub(crate) lut: Lut,
-    pub(crate) c: P,
-}
-
-impl Truth {
-    /// Stored as it is.
-    pub(crate) fn plain(p: P) -> Truth {
-        Truth { p, q: 0, lut: FIRST, c: 0 }
-    }
-}
-
 /// Modifiers of a scalar operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ctl {
@@ -109,19 +95,12 @@ impl Ctl {
 /// A scalar operation, applied lane by lane.
 pub(crate) type LaneFn = fn(&Ctl, [u64; 4]) -> u64;
 
-/// Where a scalar operation's result goes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Dst {
-    Reg(R, W),
-    Truth(Truth),
-}
-
 /// A scalar operation with its operands.
 #[derive(Debug, Clone)]
 pub(crate) struct LaneOp {
     pub(crate) f: LaneFn,
     pub(crate) ctl: Ctl,
-    pub(crate) d: Dst,
+    pub(crate) d: (R, W),
     pub(crate) src: [(R, W); 4],
     /// The result is an f64 still to be rounded, in a direction that may be perturbed.
     pub(crate) approximate: bool,
@@ -140,16 +119,6 @@ named! {
     Scope { Cta = "cta", Cluster = "cluster", Gpu = "gpu", Sys = "sys" }
 }
 
-/// State space of a decoded access.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MemSpace {
-    Generic,
-    Global,
-    Shared,
-    Local,
-    Param,
-}
-
 /// An address operand.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address {
@@ -158,7 +127,8 @@ pub(crate) struct Address {
     /// Whether the base has 64 bits.
     pub(crate) wide: bool,
     pub(crate) offset: i64,
-    pub(crate) space: MemSpace,
+    /// Constant memory lies in `Global`.
+    pub(crate) space: Space,
 }
 
 /// A load or a store.
@@ -216,8 +186,8 @@ pub(crate) enum Op {
     /// `lop3`, by its table.
     Lop3(u8, [R; 4]),
     Lane(Box<LaneOp>),
-    /// A comparison over all lanes.
-    Setp(CompareFn, R, R, Truth),
+    /// A comparison over all lanes: destination, sources.
+    Setp(CompareFn, P, R, R),
     /// Selects between registers of 32 or (true) 64 bits: destination, sources.
     Selp(bool, [R; 3], P),
     /// A function of two predicates: destination, sources.

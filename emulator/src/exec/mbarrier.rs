@@ -94,10 +94,10 @@ impl Cpu<'_> {
     /// Offsets of mbarriers in shared memory, checked.
     pub(crate) fn mbarrier_offsets(&mut self, site: &mut Site<'_>, address: &Address, init: bool) -> Exec<[u64; 32]> {
         let mut addr = self.addresses(site.warp, address);
-        if address.space == MemSpace::Generic {
+        if address.space == Space::Generic {
             for l in Lanes(site.m) {
                 let (kind, base) = super::access::generic(addr[l]);
-                if kind != MemSpace::Shared {
+                if kind != Space::Shared {
                     let message = "an mbarrier outside shared memory";
                     return Err(self.fault_at(FaultKind::OutOfBounds, &site.at, l, addr[l], message));
                 }
@@ -106,7 +106,7 @@ impl Cpu<'_> {
         }
         let sem = if init { Sem::Weak } else { Sem::Relaxed };
         let access = Access { atomic: !init, sem, ..Access::new(8, 1, true) };
-        self.with_places(site, MemSpace::Shared, addr, site.m, &access, |_, _, _, _| {})?;
+        self.with_places(site, Space::Shared, addr, site.m, &access, |_, _, _, _| {})?;
         Ok(addr)
     }
 

@@ -23,35 +23,9 @@ pub(crate) enum Next {
     Scatter,
 }
 
-/// Whether the processor has what the vectorised form is compiled for.
-pub(crate) fn has_avx2() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return std::is_x86_feature_detected!("avx2")
-        && std::is_x86_feature_detected!("fma")
-        && std::is_x86_feature_detected!("f16c");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
 impl Cpu<'_> {
     /// Runs a warp until it stops; `budget` is what is left of its instructions.
     pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx2() {
-            // SAFETY: the processor has these features.
-            return unsafe { self.run_avx2(common, warp, budget) };
-        }
-        self.interpret(common, warp, budget)
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-    fn run_avx2(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
-        self.interpret(common, warp, budget)
-    }
-
-    #[inline(always)]
-    fn interpret(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
         let code = self.cx.code;
         let insts = &code.insts[..];
         let file = File { regs: warp.regs.as_mut_ptr(), consts: code.consts.as_ptr() };
@@ -60,12 +34,12 @@ impl Cpu<'_> {
         // The decoder's predicates are inside the file.
         macro_rules! pred {
             ($p:expr) => {
-                *warp.preds.get_unchecked(usize::from($p))
+                *warp.preds.get_unchecked($p as usize)
             };
         }
         macro_rules! set_pred {
             ($p:expr, $m:expr, $v:expr) => {{
-                let p = warp.preds.get_unchecked_mut(usize::from($p));
+                let p = warp.preds.get_unchecked_mut($p as usize);
                 *p = *p & !$m | $v & $m;
             }};
         }
@@ -165,7 +139,10 @@ impl Cpu<'_> {
                                 n & !x | p & x
                             });
                         }
-                        Op::Setp(compare, a, b, truth) => warp.set_truth(*truth, compare(*a, *b, file), m),
+                        Op::Setp(compare, p, a, b) => {
+                            let v = compare(*a, *b, file);
+                            set_pred!(*p, m, v);
+                        }
                         Op::Selp(false, [d, a, b], p) => {
                             select::<u32>(file.dst(*d), file.src(*a), file.src(*b), pred!(*p), m);
                         }
@@ -244,19 +221,12 @@ impl Cpu<'_> {
         match op {
             Op::Lane(op) => {
                 let seed = self.cx.config.perturb.then_some(self.cx.config.seed);
-                let mut truth = 0;
                 for l in Lanes(m) {
                     let mut v = (op.f)(&op.ctl, op.src.map(|s| site.warp.lane(code, s, l)));
                     if op.approximate {
                         v = scalar::finish_approximate(&op.ctl, v, seed);
                     }
-                    match op.d {
-                        Dst::Reg(r, w) => site.warp.set_lane(r, w, l, v),
-                        Dst::Truth(_) => truth |= (v as u32 & 1) << l,
-                    }
-                }
-                if let Dst::Truth(t) = op.d {
-                    site.warp.set_truth(t, truth, m);
+                    site.warp.set_lane(op.d.0, op.d.1, l, v);
                 }
             }
             Op::Special(special, d, w) => {
@@ -305,7 +275,7 @@ impl Cpu<'_> {
         let pc = site.at.pc as usize;
         let inst = &code.insts[pc];
         for &r in &code.uses[pc].reads {
-            let guard = inst.guard != NO_PRED && r == PRED_BASE + u32::from(inst.guard);
+            let guard = inst.guard != NO_PRED && r == PRED_BASE + inst.guard;
             let unset = if guard { site.all } else { site.m } & !site.warp.set[set_index(code.slots, r)];
             if unset != 0 {
                 let name = code.reg_names.iter().find(|n| n.0 == r).map_or("?", |n| n.1.as_str());

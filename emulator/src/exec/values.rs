@@ -59,150 +59,80 @@ trait Native: Copy {
     fn put(self) -> Self::Slot;
 }
 
-trait Integer: Native {
-    /// The upper half of the product.
-    fn high(self, other: Self) -> Self;
-    /// Counts beyond the width leave zeros, or the sign.
-    fn shift_right(self, count: u32) -> Self;
-    /// Negative numbers inverted: their highest zero becomes the highest one.
-    fn positive(self) -> Self;
-    /// The product of the lowest 24 bits.
-    fn product24(self, other: Self) -> i64;
-}
-
-macro_rules! integers {
-    ($($t:ident in $slot:ident, $wide:ident, $unsigned:ident, $sign:expr;)+) => {
+macro_rules! native {
+    ($($t:ident in $slot:ident, $wide:ident, $unsigned:ident: $get:expr, $put:expr;)+) => {
         $(impl Native for $t {
             type Slot = $slot;
             type W = $wide;
             type U = $unsigned;
             #[inline(always)]
             fn get(slot: $slot) -> $t {
-                slot as $t
+                $get(slot)
             }
             #[inline(always)]
             fn put(self) -> $slot {
-                // Zero-extended in its slot.
-                self as $unsigned as $slot
-            }
-        }
-
-        impl Integer for $t {
-            #[inline(always)]
-            fn high(self, other: $t) -> $t {
-                ((self as $wide).wrapping_mul(other as $wide) >> $t::BITS) as $t
-            }
-            #[inline(always)]
-            fn shift_right(self, count: u32) -> $t {
-                if count < $t::BITS { self >> (count % $t::BITS) } else { self.positive() ^ self }
-            }
-            #[inline(always)]
-            fn positive(self) -> $t {
-                if $sign { self ^ self >> ($t::BITS - 1) } else { self }
-            }
-            #[inline(always)]
-            fn product24(self, other: $t) -> i64 {
-                let low = |v: $t| if $sign { (v as i64) << 40 >> 40 } else { v as i64 & 0xff_ffff };
-                low(self) * low(other)
+                $put(self)
             }
         })+
     };
 }
 
-integers! {
-    u16 in u32, u32, u16, false;
-    i16 in u32, i32, u16, true;
-    u32 in u32, u64, u32, false;
-    i32 in u32, i64, u32, true;
-    u64 in u64, u128, u64, false;
-    i64 in u64, i128, u64, true;
+native! {
+    u16 in u32, u32, u16: |v| v as u16, u32::from;
+    i16 in u32, i32, u16: |v| v as i16, |v| u32::from(v as u16);
+    u32 in u32, u64, u32: |v| v, |v| v;
+    i32 in u32, i64, u32: |v| v as i32, |v| v as u32;
+    u64 in u64, u128, u64: |v| v, |v| v;
+    i64 in u64, i128, u64: |v| v as i64, |v| v as u64;
+    f32 in u32, f64, u32: f32::from_bits, f32::to_bits;
+    f64 in u64, f64, u64: f64::from_bits, f64::to_bits;
 }
 
-/// A result whose NaN is still the processor's. Its bits are chosen as an integer: as floats, NaNs are all alike to the
+/// The bits of a result, in which any NaN is PTX's own. They are chosen as integers: as floats, NaNs are all alike to the
 /// compiler.
-#[derive(Clone, Copy)]
-struct Canonical<F>(F);
+trait Canonical {
+    type Bits;
+    fn canonical(self) -> Self::Bits;
+}
 
-trait Float: Native {
-    /// Any NaN becomes PTX's own, where it has one.
-    fn canonical(self) -> Canonical<Self> {
-        Canonical(self)
+impl Canonical for f32 {
+    type Bits = u32;
+    #[inline(always)]
+    fn canonical(self) -> u32 {
+        float::canonical(self)
     }
-    fn fused<const FMA: bool>(self, y: Self, z: Self) -> Self;
-    /// The lesser; a number rather than NaN, and -0 before +0.
-    fn least(self, other: Self) -> Self;
 }
 
-macro_rules! floats {
-    ($($t:ident in $slot:ident, $bits:expr, $fused:expr, $least:expr;)+) => {
-        $(impl Native for $t {
-            type Slot = $slot;
-            type W = $t;
-            type U = $t;
-            #[inline(always)]
-            fn get(slot: $slot) -> $t {
-                $t::from_bits(slot)
-            }
-            #[inline(always)]
-            fn put(self) -> $slot {
-                self.to_bits()
-            }
-        }
-
-        impl Native for Canonical<$t> {
-            type Slot = $slot;
-            type W = $t;
-            type U = $t;
-            fn get(slot: $slot) -> Self {
-                Canonical($t::from_bits(slot))
-            }
-            #[inline(always)]
-            fn put(self) -> $slot {
-                $bits(self.0)
-            }
-        }
-
-        impl Float for $t {
-            #[inline(always)]
-            fn fused<const FMA: bool>(self, y: $t, z: $t) -> $t {
-                if FMA { self.mul_add(y, z) } else { $fused(self, y, z) }
-            }
-            #[inline(always)]
-            fn least(self, other: $t) -> $t {
-                $least(self, other)
-            }
-        })+
-    };
-}
-
-floats! {
-    f32 in u32, float::canonical, float::fma32, float::min32;
-    f64 in u64, f64::to_bits, f64::mul_add, float::min64;
+impl Canonical for f64 {
+    type Bits = u64;
+    #[inline(always)]
+    fn canonical(self) -> u64 {
+        self.to_bits()
+    }
 }
 
 /// One row for one type.
 trait Row {
     /// # Safety
-    /// As [`ValueFn`]. `FMA`: the processor has fused multiply-add.
-    unsafe fn run<const FMA: bool>(r: &[R; 5], file: File, m: u32);
+    /// As [`ValueFn`].
+    unsafe fn run(r: &[R; 5], file: File, m: u32);
 }
 
 fn compiled<O: Row>() -> ValueFn {
-    unsafe fn plain<O: Row>(r: &[R; 5], file: File, m: u32) {
-        // SAFETY: the caller's.
-        unsafe { O::run::<false>(r, file, m) }
-    }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
     unsafe fn avx2<O: Row>(r: &[R; 5], file: File, m: u32) {
         // SAFETY: the caller's.
-        unsafe { O::run::<true>(r, file, m) }
+        unsafe { O::run(r, file, m) }
     }
     #[cfg(target_arch = "x86_64")]
-    if super::step::has_avx2() {
+    if std::is_x86_feature_detected!("avx2")
+        && std::is_x86_feature_detected!("fma")
+        && std::is_x86_feature_detected!("bmi2")
+    {
         return avx2::<O>;
     }
-    plain::<O>
+    O::run
 }
 
 // PTX's names of types.
@@ -242,13 +172,13 @@ macro_rules! lanes {
 macro_rules! row {
     ($rows:ident, $name:literal, $t:ident, ($($x:ident: $a:tt),+) -> $out:tt $body:block) => {{
         type T = $t;
-        type F = Canonical<T>;
+        type F = <T as Native>::Slot;
         type W = <T as Native>::W;
         type U = <T as Native>::U;
         struct This;
         impl Row for This {
             #[inline(always)]
-            unsafe fn run<const FMA: bool>(r: &[R; 5], file: File, m: u32) {
+            unsafe fn run(r: &[R; 5], file: File, m: u32) {
                 // SAFETY: the caller's.
                 unsafe { lanes!(file r m $out, $body, $($x: $a),+) }
             }
@@ -278,22 +208,50 @@ macro_rules! values {
     };
 }
 
+/// The upper half of a product.
+macro_rules! high {
+    ($x:expr, $y:expr) => {
+        (W::from($x).wrapping_mul(W::from($y)) >> T::BITS) as T
+    };
+}
+
+/// The product of the lowest 24 bits, as 32-bit numbers with their sign.
+macro_rules! product24 {
+    ($x:expr, $y:expr) => {
+        (W::from($x << 8 >> 8) * W::from($y << 8 >> 8))
+    };
+}
+
+/// Counts beyond the width leave zeros, or the sign.
+macro_rules! right {
+    ($x:expr, $count:expr) => {
+        if $count < T::BITS { $x >> ($count % T::BITS) } else { $x >> (T::BITS - 1) >> 1 }
+    };
+}
+
+/// Negative numbers inverted: their highest zero becomes the highest one.
+macro_rules! positive {
+    ($x:expr) => {
+        if T::MIN == 0 { $x } else { $x ^ $x >> (T::BITS - 1) }
+    };
+}
+
 values! {
     "add": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { x.wrapping_add(y) }
     "sub": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { x.wrapping_sub(y) }
     "add.sat": s32 => (x: T, y: T) -> T { x.saturating_add(y) }
     "sub.sat": s32 => (x: T, y: T) -> T { x.saturating_sub(y) }
     "mul.lo": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { x.wrapping_mul(y) }
-    "mul.hi": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { x.high(y) }
+    "mul.hi": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { high!(x, y) }
     "mul.wide": u16 s16 u32 s32 => (x: T, y: T) -> W { W::from(x) * W::from(y) }
     "mad.lo": u16 s16 u32 s32 u64 s64 => (x: T, y: T, z: T) -> T { x.wrapping_mul(y).wrapping_add(z) }
-    "mad.hi": u16 s16 u32 s32 u64 s64 => (x: T, y: T, z: T) -> T { x.high(y).wrapping_add(z) }
-    "mad.hi.sat": s32 => (x: T, y: T, z: T) -> T { x.high(y).saturating_add(z) }
+    "mad.hi": u16 s16 u32 s32 u64 s64 => (x: T, y: T, z: T) -> T { high!(x, y).wrapping_add(z) }
+    "mad.hi.sat": s32 => (x: T, y: T, z: T) -> T { high!(x, y).saturating_add(z) }
     "mad.wide": u16 s16 u32 s32 => (x: T, y: T, z: W) -> W { (W::from(x) * W::from(y)).wrapping_add(z) }
-    "mul24.lo": u32 s32 => (x: T, y: T) -> T { x.product24(y) as T }
-    "mul24.hi": u32 s32 => (x: T, y: T) -> T { (x.product24(y) >> 16) as T }
-    "mad24.lo": u32 s32 => (x: T, y: T, z: T) -> T { (x.product24(y) as T).wrapping_add(z) }
-    "mad24.hi": u32 s32 => (x: T, y: T, z: T) -> T { ((x.product24(y) >> 16) as T).wrapping_add(z) }
+    "mul24.lo": u32 s32 => (x: T, y: T) -> T { product24!(x, y) as T }
+    "mul24.hi": u32 s32 => (x: T, y: T) -> T { (product24!(x, y) >> 16) as T }
+    "mad24.lo": u32 s32 => (x: T, y: T, z: T) -> T { (product24!(x, y) as T).wrapping_add(z) }
+    "mad24.hi": u32 s32 => (x: T, y: T, z: T) -> T { ((product24!(x, y) >> 16) as T).wrapping_add(z) }
     // Division by zero has no defined result; all ones is what the hardware gives for 32 bits.
     "div": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { if y == 0 { !0 } else { x.wrapping_div(y) } }
     "rem": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { if y == 0 { x } else { x.wrapping_rem(y) } }
@@ -319,13 +277,13 @@ values! {
     "cnot": b16 b32 b64 => (x: T) -> T { T::from(x == 0) }
     // Counts beyond the width shift everything out.
     "shl": b16 b32 b64 => (x: T, y: u32) -> T { if y < T::BITS { x << (y % T::BITS) } else { 0 } }
-    "shr": b16 b32 b64 u16 s16 u32 s32 u64 s64 => (x: T, y: u32) -> T { x.shift_right(y) }
+    "shr": b16 b32 b64 u16 u32 u64 s16 s32 s64 => (x: T, y: u32) -> T { right!(x, y) }
     "shf.l.wrap": b32 => (x: T, y: T, z: u32) -> T { (join(x, y) << (z & 31) >> 32) as u32 }
     "shf.r.wrap": b32 => (x: T, y: T, z: u32) -> T { (join(x, y) >> (z & 31)) as u32 }
     "shf.l.clamp": b32 => (x: T, y: T, z: u32) -> T { (join(x, y) << z.min(32) >> 32) as u32 }
     "shf.r.clamp": b32 => (x: T, y: T, z: u32) -> T { (join(x, y) >> z.min(32)) as u32 }
     "bfe": u32 s32 u64 s64 => (x: T, y: u32, z: u32) -> T {
-        let (field, unused) = (x.shift_right(y & 0xff), T::BITS - (z & 0xff).min(T::BITS));
+        let (field, unused) = (right!(x, y & 0xff), T::BITS - (z & 0xff).min(T::BITS));
         if z & 0xff == 0 { 0 } else { field << unused >> unused }
     }
     "bfi": b32 b64 => (x: T, y: T, z: u32, v: u32) -> T {
@@ -334,9 +292,9 @@ values! {
         let mask = ones.checked_shl(at).unwrap_or(0);
         y & !mask | x.checked_shl(at).unwrap_or(0) & mask
     }
-    "bfind": u32 s32 u64 s64 => (x: T) -> u32 { (T::BITS - 1).wrapping_sub(x.positive().leading_zeros()) }
+    "bfind": u32 s32 u64 s64 => (x: T) -> u32 { (T::BITS - 1).wrapping_sub(positive!(x).leading_zeros()) }
     "bfind.shiftamt": u32 s32 u64 s64 => (x: T) -> u32 {
-        if x.positive() == 0 { u32::MAX } else { x.positive().leading_zeros() }
+        if positive!(x) == 0 { u32::MAX } else { positive!(x).leading_zeros() }
     }
     "brev": b32 b64 => (x: T) -> T { x.reverse_bits() }
     "popc": b32 b64 => (x: T) -> u32 { x.count_ones() }
@@ -362,18 +320,18 @@ values! {
     "add": f32 f64 => (x: T, y: T) -> F { (x + y).canonical() }
     "sub": f32 f64 => (x: T, y: T) -> F { (x - y).canonical() }
     "mul": f32 f64 => (x: T, y: T) -> F { (x * y).canonical() }
-    "fma" | "mad": f32 f64 => (x: T, y: T, z: T) -> F { x.fused::<FMA>(y, z).canonical() }
+    "fma" | "mad": f32 f64 => (x: T, y: T, z: T) -> F { x.mul_add(y, z).canonical() }
     "add.ftz": f32 => (x: T, y: T) -> F { flush(flush(x) + flush(y)).canonical() }
     "sub.ftz": f32 => (x: T, y: T) -> F { flush(flush(x) - flush(y)).canonical() }
     "mul.ftz": f32 => (x: T, y: T) -> F { flush(flush(x) * flush(y)).canonical() }
     "fma.ftz" | "mad.ftz": f32 => (x: T, y: T, z: T) -> F {
-        flush(flush(x).fused::<FMA>(flush(y), flush(z))).canonical()
+        flush(flush(x).mul_add(flush(y), flush(z))).canonical()
     }
     "div": f32 f64 => (x: T, y: T) -> F { (x / y).canonical() }
     "rcp": f32 f64 => (x: T) -> F { (1.0 / x).canonical() }
     "sqrt": f32 f64 => (x: T) -> F { x.sqrt().canonical() }
-    "min": f32 f64 => (x: T, y: T) -> F { x.least(y).canonical() }
-    "max": f32 f64 => (x: T, y: T) -> F { (-(-x).least(-y)).canonical() }
+    "min": f32 f64 => (x: T, y: T) -> F { least(x, y).canonical() }
+    "max": f32 f64 => (x: T, y: T) -> F { (-least(-x, -y)).canonical() }
     "neg": f32 f64 => (x: T) -> T { -x }
     "abs": f32 f64 => (x: T) -> T { x.abs() }
     "copysign": f32 f64 => (x: T, y: T) -> T { y.copysign(x) }
@@ -396,6 +354,13 @@ values! {
     "upper half": u32 => (x: u64) -> u32 { (x >> 32) as u32 }
     "halves": u64 => (x: u32, y: u32) -> u64 { join(x, y) }
     "mov": b16 u16 s16 f16 bf16 b32 u32 s32 b64 u64 s64 f32 f64 => (x: T) -> T { x }
+}
+
+/// The lesser; a number rather than NaN, and -0 before +0.
+#[inline(always)]
+fn least<F: PartialOrd + Copy + Into<f64>>(x: F, y: F) -> F {
+    let (a, b): (f64, f64) = (x.into(), y.into());
+    if a < b || a == b && a.is_sign_negative() || b.is_nan() { x } else { y }
 }
 
 #[inline(always)]

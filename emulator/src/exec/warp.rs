@@ -4,7 +4,7 @@
 //! it meets them, so that divergence ends where control flow does; nothing relies on it. Since parts run on their own,
 //! one that spins cannot keep another from what it waits for: after a while the part that waited longest runs.
 
-use super::inst::{Address, CONST, Code, NONE, P, R, Truth, W, lookup};
+use super::inst::{Address, CONST, Code, NONE, P, R, W};
 use super::lanes::Slot;
 
 /// What a part is doing.
@@ -184,27 +184,19 @@ impl Warp {
                 slot[2 * lane % 32] = v as u32;
                 slot[2 * lane % 32 + 1] = (v >> 32) as u32;
             }
-            W::Pred => self.set_pred(r as P, (v as u32 & 1) << lane, 1 << lane),
+            W::Pred => self.set_pred(r, (v as u32 & 1) << lane, 1 << lane),
         }
     }
 
     /// A predicate, perhaps negated.
     pub(crate) fn pred(&self, p: P, negated: bool) -> u32 {
-        let v = self.preds[usize::from(p)];
+        let v = self.preds[p as usize];
         if negated { !v } else { v }
     }
 
     /// Writes a predicate for the lanes in `m`.
     pub(crate) fn set_pred(&mut self, p: P, v: u32, m: u32) {
-        let p = &mut self.preds[usize::from(p)];
+        let p = &mut self.preds[p as usize];
         *p = *p & !m | v & m;
-    }
-
-    /// Stores a truth value for the lanes in `m`.
-    #[inline(always)]
-    pub(crate) fn set_truth(&mut self, t: Truth, v: u32, m: u32) {
-        let c = self.preds[usize::from(t.c)];
-        self.set_pred(t.p, lookup(t.lut, v, c), m);
-        self.set_pred(t.q, lookup(t.lut, !v, c), m);
     }
 }

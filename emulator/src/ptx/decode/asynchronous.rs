@@ -159,7 +159,7 @@ impl Decoder<'_> {
         if let Some(hint) = t.args.get(at + 2) {
             self.src(hint, Ty::U32)?;
         }
-        let p = if waits { self.pred_dst(&t.args[0])? } else { 0 };
+        let p = if waits { self.dst(&t.args[0], Ty::Pred)? } else { 0 };
         let d = if returns && !waits { self.dst(&t.args[0], Ty::B64)? } else { NONE };
         let run: Effect = Box::new(move |cpu, site| cpu.mbarrier(site, (kind, relaxed), &address, (value, w), (d, p)));
         self.push(Op::Effect(run, Some(Box::new((address, 8)))));

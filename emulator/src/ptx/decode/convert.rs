@@ -63,8 +63,8 @@ impl Decoder<'_> {
                     Space::Const => |_, _| 0,
                 };
                 let src = self.sources(t, &[Ty::Pred, Ty::U64])?;
-                let p = self.pred_dst(&t.args[0])?;
-                self.lane(f, Ctl::new(Ty::U64), Dst::Truth(Truth::plain(p)), src);
+                let p = self.dst(&t.args[0], Ty::Pred)?;
+                self.lane(f, Ctl::new(Ty::U64), (p, W::Pred), src);
             }
             _ => return Ok(false),
         }
@@ -170,7 +170,7 @@ impl Decoder<'_> {
             (8, 2) => self.values("halves", Ty::U64, [d, a, b]),
             _ => {
                 let f: LaneFn = |c, a| a.iter().rev().fold(0, |v, part| (v << (c.from.bits() % 64)) | part);
-                self.lane(f, Ctl { from: part, ..Ctl::new(ty) }, Dst::Reg(d, width(ty)), src);
+                self.lane(f, Ctl { from: part, ..Ctl::new(ty) }, (d, width(ty)), src);
             }
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Decoder<'_> {
                 _ => {
                     let f: LaneFn = |c, a| scalar::trunc(c.to, a[0] >> (a[1] & 63));
                     let src = [(copy, width(ty)), (shift, W::W32), (shift, W::W32), (shift, W::W32)];
-                    self.lane(f, Ctl::new(part), Dst::Reg(d, W::W32), src);
+                    self.lane(f, Ctl::new(part), (d, W::W32), src);
                 }
             }
         }
@@ -206,7 +206,7 @@ impl Decoder<'_> {
     fn cvt_lane(&mut self, t: &Text<'_>, f: LaneFn, c: Ctl, types: &[Ty]) -> Res<()> {
         let src = self.sources(t, types)?;
         let d = self.dst(&t.args[0], types[0])?;
-        self.lane(f, c, Dst::Reg(d, width(types[0])), src);
+        self.lane(f, c, (d, width(types[0])), src);
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl Decoder<'_> {
         // A destination wider than the type is extended as the type says.
         let extends = have.bytes() > to.bytes() && to.signed();
         let f: LaneFn = if extends { |c, a| scalar::extend(c.to, scalar::cvt(c, a)) as u64 } else { scalar::cvt };
-        self.lane(f, c, Dst::Reg(d, dw), [(a, aw); 4]);
+        self.lane(f, c, (d, dw), [(a, aw); 4]);
         Ok(())
     }
 }

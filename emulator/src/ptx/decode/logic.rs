@@ -66,7 +66,7 @@ impl Decoder<'_> {
                 (*lut, b)
             }
         };
-        let d = self.pred_dst(&t.args[0])?;
+        let d = self.dst(&t.args[0], Ty::Pred)?;
         self.push(Op::Pred(lut, d, a, b));
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Decoder<'_> {
             (a, b) = ((self.read(temp), w), addend);
             self.src(&t.args[3], ty)?;
         }
-        let carry_in = if carry_in { (u32::from(CARRY), W::Pred) } else { (self.constant(0, false), W::W32) };
+        let carry_in = if carry_in { (CARRY, W::Pred) } else { (self.constant(0, false), W::W32) };
         let src = [a, b, carry_in, carry_in];
         let (sum, out): (LaneFn, LaneFn) = match t.name {
             "sub" | "subc" => (|c, a| carry(c, a, true).0, |c, a| carry(c, a, true).1),
@@ -96,10 +96,10 @@ impl Decoder<'_> {
         let carry = self.temp_pred()?;
         if carry_out {
             let uses = self.cur.clone();
-            self.lane(out, c, Dst::Truth(Truth::plain(carry)), src);
+            self.lane(out, c, (carry, W::Pred), src);
             self.cur = uses;
         }
-        let d = Dst::Reg(self.dst(&t.args[0], ty)?, w);
+        let d = (self.dst(&t.args[0], ty)?, w);
         self.lane(sum, c, d, src);
         if carry_out {
             self.push(Op::Pred(FIRST, CARRY, carry, 0));
@@ -145,30 +145,42 @@ impl Decoder<'_> {
                 (if negated { negate(lut, false) } else { lut }, p)
             }
         };
+        let packed = from.bytes() < ty.bytes();
+        let direct = to.is_none() && !packed && t.args.len() == 3 && !matches!(t.args[0], Arg::Pair(..));
+        let truths = match direct {
+            true => [self.dst(&t.args[0], Ty::Pred)?; 2],
+            false => [self.temp_pred()?, self.temp_pred()?],
+        };
+        let uses = self.cur.clone();
         // All lanes at once where NaN compares as in Rust.
         let plain = !float || (!ftz && c.nan == (cmp == Some(Cmp::Ne)));
-        let packed = from.bytes() < ty.bytes();
-        let (p, q) = match to {
-            None => self.preds_dst(&t.args[0])?,
-            Some(_) => (self.temp_pred()?, if packed { self.temp_pred()? } else { 0 }),
-        };
-        let truth = Truth { p, q, lut, c: with };
-        if packed {
-            // p for the lower halves, q for the upper ones; each is combined.
-            let uses = self.cur.clone();
-            self.lane(scalar::compare, c, Dst::Truth(Truth { q: 0, ..truth }), src);
-            self.cur = uses;
-            let upper: LaneFn = |c, a| scalar::compare(c, a.map(|v| v >> 16));
-            self.lane(upper, c, Dst::Truth(Truth { p: q, q: 0, ..truth }), src);
-        } else if let Some(f) = cmp.filter(|_| plain).and_then(|cmp| comparison(cmp, from)) {
-            self.push(Op::Setp(f, src[0].0, src[1].0, truth));
+        if let Some(f) = cmp.filter(|_| plain).and_then(|cmp| comparison(cmp, ty)) {
+            self.push(Op::Setp(f, truths[0], src[0].0, src[1].0));
         } else {
-            self.lane(scalar::compare, c, Dst::Truth(truth), src);
+            self.lane(scalar::compare, c, (truths[0], W::Pred), src);
         }
-        match to {
-            None => Ok(()),
-            Some(to) => self.set(t, to, packed.then_some(q), p),
+        if packed {
+            self.cur = uses.clone();
+            let upper: LaneFn = |c, a| scalar::compare(c, a.map(|v| v >> 16));
+            self.lane(upper, c, (truths[1], W::Pred), src);
         }
+        if let Some(to) = to {
+            truths.into_iter().for_each(|p| self.push(Op::Pred(lut, p, p, with)));
+            return self.set(t, to, packed.then_some(truths[1]), truths[0]);
+        }
+        if !direct {
+            self.cur = uses;
+            let (p, q) = self.pair(&t.args[0], Ty::Pred)?;
+            let uses = self.cur.clone();
+            // q is the opposite, or the truth of the upper halves; whichever replaces the predicate combined with is last.
+            let second = if packed { (lut, truths[1]) } else { (negate(lut, true), truths[0]) };
+            let list = [(q, second.0, second.1), (p, lut, truths[0])];
+            for (d, lut, truth) in if q == with { [list[1], list[0]] } else { list } {
+                self.cur = uses.clone();
+                self.push(Op::Pred(lut, d, truth, with));
+            }
+        }
+        Ok(())
     }
 
     /// What `set` makes of truth values in its destination's type: of one, or of one a half.

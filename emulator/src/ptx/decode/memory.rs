@@ -145,7 +145,7 @@ impl Decoder<'_> {
         let constant_space = write && space == Space::Const;
         let access =
             Access { sem, scope, nc, constant_space, ..Access::new(ty.bytes().min(8), regs.len() as u32, write) };
-        let turn = sem != Sem::Weak && matches!(address.space, MemSpace::Generic | MemSpace::Global);
+        let turn = sem != Sem::Weak && matches!(address.space, Space::Generic | Space::Global);
         self.push_turn(Op::Mem(Box::new(MemOp { address, access, signed: !write && ty.signed(), regs })), turn);
         Ok(())
     }
@@ -169,8 +169,8 @@ impl Decoder<'_> {
         let at = usize::from(returns);
         self.hints(t, 2 + at + usize::from(name == "cas"))?;
         let address = self.address(&t.args[at], space)?;
-        let shared = address.space == MemSpace::Shared;
-        if !(shared || matches!(address.space, MemSpace::Generic | MemSpace::Global)) || space == Space::Const {
+        let shared = address.space == Space::Shared;
+        if !(shared || matches!(address.space, Space::Generic | Space::Global)) || space == Space::Const {
             return t.fail(t.name, "atomics work on global and shared memory");
         }
         let b = self.src(&t.args[at + 1], ty)?;

@@ -196,7 +196,7 @@ impl Decoder<'_> {
     fn push(&mut self, op: Op) {
         let mut uses = std::mem::take(&mut self.cur);
         if self.guard.0 != NO_PRED {
-            uses.reads.push(PRED_BASE + u32::from(self.guard.0));
+            uses.reads.push(PRED_BASE + self.guard.0);
         }
         self.code.insts.push(Inst { op, guard: self.guard.0, negated: self.guard.1, flags: 0 });
         self.code.origins.push(self.origin);
@@ -264,7 +264,7 @@ impl Decoder<'_> {
             Ty::Pred => (self.code.preds, PRED_BASE),
             _ => (self.code.slots, 0),
         };
-        if n > 1 << 20 || first + n * step > if ty == Ty::Pred { u32::from(NO_PRED) - 1 } else { 1 << 24 } {
+        if n > 1 << 20 || first + n * step > if ty == Ty::Pred { MAX_PREDICATES } else { 1 << 24 } {
             return self.fail(name, "more registers than the emulator allows");
         }
         if ty == Ty::Pred {
@@ -323,7 +323,7 @@ impl Decoder<'_> {
         self.guard = (NO_PRED, false);
         if let Some((name, negated)) = &i.guard {
             match self.named(name) {
-                Some((p, Ty::Pred)) => self.guard = (p as P, *negated),
+                Some((p, Ty::Pred)) => self.guard = (p, *negated),
                 _ => return self.fail(name, "guard that is not a predicate"),
             }
         }

@@ -164,13 +164,15 @@ impl Decoder<'_> {
 
     /// A destination of exactly this type; `_` goes to the sink.
     pub(super) fn dst(&mut self, arg: &Arg, ty: Ty) -> Res<R> {
-        let Arg::Word(name) = arg else {
-            return self.fail(format!("{arg:?}"), "destination must be a register");
-        };
-        if name == "_" {
-            return Ok(0);
+        match arg {
+            Arg::Word(name) => self.dst_named(name, ty),
+            _ => self.fail(format!("{arg:?}"), "destination must be a register"),
         }
+    }
+
+    fn dst_named(&mut self, name: &str, ty: Ty) -> Res<R> {
         match self.named(name) {
+            _ if name == "_" => Ok(0),
             Some((slot, have)) if ty.accepts(have) => Ok(self.note(slot, have, true)),
             Some((_, have)) => self.fail(name, format!("a {have:?} register where the instruction wants {ty:?}")),
             None => self.fail(name, "destination that is not a declared register"),
@@ -203,60 +205,31 @@ impl Decoder<'_> {
             Arg::Num(Num::Int(v)) => {
                 // A constant predicate is a temporary that is set first.
                 let p = self.temp_pred()?;
-                let lut = if *v != 0 { 0b1111 } else { 0 };
-                self.aside(|d| {
-                    let p = d.note(p.into(), Ty::Pred, true) as P;
-                    d.push(Op::Pred(lut, p, 0, 0));
-                });
-                return Ok((self.note(p.into(), Ty::Pred, false) as P, false));
+                self.aside(|d| d.push(Op::Pred(if *v != 0 { 0b1111 } else { 0 }, p, 0, 0)));
+                return Ok((p, false));
             }
             _ => return self.fail(format!("{arg:?}"), "expected a predicate"),
         };
         match self.named(name) {
-            Some((p, Ty::Pred)) => Ok((self.note(p, Ty::Pred, false) as P, negated)),
+            Some((p, Ty::Pred)) => Ok((self.note(p, Ty::Pred, false), negated)),
             _ => self.fail(name, "expected a predicate"),
         }
     }
 
-    /// A temporary predicate.
+    /// A temporary predicate, of which no account is kept: it is written before it is read.
     pub(super) fn temp_pred(&mut self) -> Res<P> {
-        let p = self.code.preds;
         self.code.preds += 1;
-        if p >= u32::from(NO_PRED) {
-            return self.fail("predicate", "more predicates than the emulator allows");
+        match self.code.preds {
+            n if n <= MAX_PREDICATES => Ok(n - 1),
+            _ => self.fail("predicate", "more predicates than the emulator allows"),
         }
-        Ok(p as P)
     }
 
-    /// A predicate destination; `_` goes to the sink.
-    pub(super) fn pred_dst(&mut self, arg: &Arg) -> Res<P> {
+    /// A destination `d` or `d|p`: a register (or predicate) and a predicate.
+    pub(super) fn pair(&mut self, arg: &Arg, ty: Ty) -> Res<(R, P)> {
         match arg {
-            Arg::Word(name) => self.pred_named(name),
-            _ => self.fail(format!("{arg:?}"), "expected a predicate"),
-        }
-    }
-
-    fn pred_named(&mut self, name: &str) -> Res<P> {
-        match self.named(name) {
-            _ if name == "_" => Ok(0),
-            Some((p, Ty::Pred)) => Ok(self.note(p, Ty::Pred, true) as P),
-            _ => self.fail(name, "expected a predicate"),
-        }
-    }
-
-    /// A destination `p` or `p|q`: two predicates.
-    pub(super) fn preds_dst(&mut self, arg: &Arg) -> Res<(P, P)> {
-        match arg {
-            Arg::Pair(p, q) => Ok((self.pred_named(p)?, self.pred_named(q)?)),
-            p => Ok((self.pred_dst(p)?, 0)),
-        }
-    }
-
-    /// A destination `d` or `d|p`: a 32-bit register and a predicate.
-    pub(super) fn pair_dst(&mut self, arg: &Arg) -> Res<(R, P)> {
-        match arg {
-            Arg::Pair(d, p) => Ok((self.dst(&Arg::Word(d.clone()), Ty::B32)?, self.pred_named(p)?)),
-            d => Ok((self.dst(d, Ty::B32)?, 0)),
+            Arg::Pair(d, p) => Ok((self.dst_named(d, ty)?, self.dst_named(p, Ty::Pred)?)),
+            d => Ok((self.dst(d, ty)?, 0)),
         }
     }
 
@@ -265,13 +238,7 @@ impl Decoder<'_> {
         let Arg::Address(base, offset) = arg else {
             return self.fail(format!("{arg:?}"), "expected an address in brackets");
         };
-        let mem = match space {
-            Space::Generic => MemSpace::Generic,
-            Space::Global | Space::Const => MemSpace::Global,
-            Space::Shared => MemSpace::Shared,
-            Space::Local => MemSpace::Local,
-            Space::Param => MemSpace::Param,
-        };
+        let mem = if space == Space::Const { Space::Global } else { space };
         let mut address = Address { base: NONE, wide: true, offset: *offset, space: mem };
         let Some(name) = base else { return Ok(address) };
         if let Some((slot, ty)) = self.named(name) {
@@ -279,7 +246,7 @@ impl Decoder<'_> {
                 return self.fail(name, "an address is a 32-bit or 64-bit integer");
             }
             address.wide = ty.bytes() == 8;
-            if !address.wide && matches!(mem, MemSpace::Generic | MemSpace::Global) {
+            if !address.wide && matches!(mem, Space::Generic | Space::Global) {
                 return self.fail(name, "an address in this state space has 64 bits");
             }
             address.base = self.note(slot, ty, false);
@@ -290,11 +257,11 @@ impl Decoder<'_> {
         };
         match (mem, found) {
             // Parameters of functions live in local memory.
-            (MemSpace::Param, Space::Local) => address.space = MemSpace::Local,
-            (MemSpace::Param, Space::Param)
-            | (MemSpace::Shared, Space::Shared)
-            | (MemSpace::Local, Space::Local)
-            | (MemSpace::Global | MemSpace::Generic, Space::Global | Space::Const) => {}
+            (Space::Param, Space::Local) => address.space = Space::Local,
+            (Space::Param, Space::Param)
+            | (Space::Shared, Space::Shared)
+            | (Space::Local, Space::Local)
+            | (Space::Global | Space::Generic, Space::Global | Space::Const) => {}
             _ => return self.fail(name, format!("a variable in {found:?} space, accessed as {space:?}")),
         }
         address.offset = offset.wrapping_add(at as i64);

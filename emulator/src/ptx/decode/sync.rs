@@ -32,7 +32,7 @@ impl Decoder<'_> {
                 let mode = t.need(Shfl::NAMES)?;
                 t.expect(&[Ty::B32])?;
                 let [a, b, c, _] = self.sources(t, &[Ty::B32; 5])?.map(|s| s.0); // and the mask
-                let d = self.pair_dst(&t.args[0])?;
+                let d = self.pair(&t.args[0], Ty::B32)?;
                 self.warp_wide(t, 5, Some(Box::new(move |cpu, site, g| cpu.shuffle(site, g, mode, d, [a, b, c]))))?;
             }
             "vote" => {
@@ -44,7 +44,7 @@ impl Decoder<'_> {
                 let (a, negated) = self.pred(&t.args[1])?;
                 let d = match ballot {
                     true => (self.dst(&t.args[0], Ty::B32)?, 0),
-                    false => (0, self.pred_dst(&t.args[0])?),
+                    false => (0, self.dst(&t.args[0], Ty::Pred)?),
                 };
                 let vote: WarpEffect = Box::new(move |_, site, group| {
                     let votes = site.warp.pred(a, negated);
@@ -62,7 +62,7 @@ impl Decoder<'_> {
                 if !all && matches!(t.args[0], Arg::Pair(..)) {
                     return t.fail(t.name, "only .all has a predicate");
                 }
-                let d = self.pair_dst(&t.args[0])?;
+                let d = self.pair(&t.args[0], Ty::B32)?;
                 self.warp_wide(
                     t,
                     3,
@@ -95,7 +95,7 @@ impl Decoder<'_> {
                 if !matches!(t.args.first(), Some(Arg::Pair(..))) {
                     return t.fail(t.name, "the destination is a register and a predicate");
                 }
-                let d = self.pair_dst(&t.args[0])?;
+                let d = self.pair(&t.args[0], Ty::B32)?;
                 self.warp_wide(
                     t,
                     2,
@@ -164,7 +164,7 @@ impl Decoder<'_> {
                 let popc = kind == BarRed::Popc;
                 t.expect(&[if popc { Ty::U32 } else { Ty::Pred }])?;
                 let (input, negated) = self.pred(&t.args[t.args.len() - 1])?;
-                let p = if popc { 0 } else { self.pred_dst(&t.args[0])? };
+                let p = if popc { 0 } else { self.dst(&t.args[0], Ty::Pred)? };
                 let d = if popc { self.dst(&t.args[0], Ty::U32)? } else { 0 };
                 Some((kind, input, negated, p, d))
             }

@@ -162,8 +162,8 @@ impl Decoder<'_> {
             let types: Vec<Ty> = (0..operands.len()).map(|i| operand(&operands[i..=i], ty)).collect();
             let src = self.sources(t, &types)?;
             let d = match types[0] {
-                Pred => Dst::Truth(Truth::plain(self.pred_dst(&t.args[0])?)),
-                ty => Dst::Reg(self.dst(&t.args[0], ty)?, width(ty)),
+                Pred => (self.dst(&t.args[0], Ty::Pred)?, W::Pred),
+                ty => (self.dst(&t.args[0], ty)?, width(ty)),
             };
             let op = LaneOp { f: form.f, ctl: c, d, src, approximate: form.approximate };
             self.push(Op::Lane(Box::new(op)));
@@ -193,7 +193,7 @@ impl Decoder<'_> {
     }
 
     /// A scalar operation.
-    pub(super) fn lane(&mut self, f: LaneFn, ctl: Ctl, d: Dst, src: [(R, W); 4]) {
+    pub(super) fn lane(&mut self, f: LaneFn, ctl: Ctl, d: (R, W), src: [(R, W); 4]) {
         self.push(Op::Lane(Box::new(LaneOp { f, ctl, d, src, approximate: false })));
     }
 }
