@@ -3,6 +3,7 @@
 use super::block::Common;
 use super::inst::{BarOp, BarRed, NONE, Op, W};
 use super::lanes::Lanes;
+use super::mbarrier::CLUSTER;
 use super::warp::{Part, Warp};
 use super::{Cpu, Exec, FaultKind, Site};
 
@@ -101,7 +102,10 @@ impl Cpu<'_> {
 
     /// Lanes have exited: barriers may be complete without them.
     pub(crate) fn lanes_exited(&mut self, common: &mut Common, warp: &Warp) {
-        common.live[warp.id as usize] = warp.live;
+        let gone = std::mem::replace(&mut common.live[warp.id as usize], warp.live) & !warp.live;
+        if let Some(b) = common.mbarriers.get_mut(&CLUSTER) {
+            Lanes(gone).for_each(|l| b.leave(warp.cluster[l]));
+        }
         for id in 0..16 {
             self.check_barrier(common, id);
         }

@@ -97,6 +97,7 @@ impl Block {
                     waiting: 0,
                     random: seed ^ u64::from(id) << 32,
                     groups: [[0; 32]; 2],
+                    cluster: [0; 32],
                     copies: Vec::new(),
                 }
             })

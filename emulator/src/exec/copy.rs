@@ -38,7 +38,7 @@ impl Pending {
     }
 }
 
-/// A bulk copy into shared memory.
+/// Bytes on their way into shared memory that an mbarrier waits for.
 pub(crate) struct BulkIn {
     dst: u64,
     data: Vec<u8>,
@@ -48,6 +48,8 @@ pub(crate) struct BulkIn {
     pub(crate) pc: u32,
     told: Option<Arc<checks::Vc>>,
     clock: u32,
+    /// Through the async proxy.
+    proxy: bool,
 }
 
 /// Lets one bulk copy that an mbarrier waits for land.
@@ -64,7 +66,7 @@ pub(crate) fn land_one(cpu: &mut Cpu<'_>, common: &mut Common, barrier: u64) {
     let copy = common.bulk.remove(i);
     let bytes = copy.data.len();
     shared_bytes(common, copy.dst, bytes).copy_from_slice(&copy.data);
-    checks::landed_shared(common, copy.dst, bytes as u64, copy.warp, copy.lane, copy.clock, copy.pc, true);
+    checks::landed_shared(common, copy.dst, bytes as u64, copy.warp, copy.lane, copy.clock, copy.pc, copy.proxy);
     if let Some(b) = common.mbarriers.get_mut(&barrier) {
         b.bytes_arrived(bytes as i64, copy.told);
     }
@@ -249,12 +251,39 @@ impl Cpu<'_> {
             if let Some(b) = barriers {
                 let clock = checks::clock(site.common, warp);
                 let told = checks::told(site.common, warp, 1 << l);
-                site.common.bulk.push(BulkIn { dst: to[l], data, barrier: b[l], warp, lane, pc, told, clock });
+                let barrier = b[l];
+                site.common.bulk.push(BulkIn { dst: to[l], data, barrier, warp, lane, pc, told, clock, proxy: true });
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {
                 let offset = to[l] - a.base;
                 let kind = Kind::Device { src: from[l], bytes: u64::from(n), offset, to: a, read: false };
                 site.warp.copies.push(Pending { lane, group: None, kind, pc });
             }
+        }
+        Ok(Next::Step)
+    }
+
+    /// `st.async`: elements of `bytes` bytes into shared memory, completing on an mbarrier.
+    pub(crate) fn store_async(
+        &mut self,
+        site: &mut Site<'_>,
+        [dst, barrier]: [&Address; 2],
+        regs: &[(R, W)],
+        bytes: u32,
+    ) -> Exec<Next> {
+        let barriers = self.mbarrier_offsets(site, barrier, false)?;
+        let mut to = self.addresses(site.warp, dst);
+        let access = Access { pending: true, ..Access::new(bytes, regs.len() as u32, true) };
+        self.with_places(site, dst.space, to, site.m, &access, |_, _, _, _| {})?;
+        for l in Lanes(site.m) {
+            if dst.space == Space::Generic {
+                to[l] -= super::access::generic(to[l]).1;
+            }
+            let values = regs.iter().map(|r| site.warp.lane(self.cx.code, *r, l).to_le_bytes());
+            let data = values.flat_map(|v| v.into_iter().take(bytes as usize)).collect();
+            let (warp, lane, pc, barrier) = (site.at.warp, l as u32, site.at.pc, barriers[l]);
+            let clock = checks::clock(site.common, warp);
+            let told = checks::told(site.common, warp, 1 << l);
+            site.common.bulk.push(BulkIn { dst: to[l], data, barrier, warp, lane, pc, told, clock, proxy: false });
         }
         Ok(Next::Step)
     }

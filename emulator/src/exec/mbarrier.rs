@@ -84,13 +84,58 @@ impl Mbarrier {
         true
     }
 
+    /// A thread that arrived for a phase last leaves for good.
+    pub(crate) fn leave(&mut self, arrived_for: u32) {
+        self.expected -= 1;
+        self.pending -= u32::from(arrived_for <= self.phase);
+        self.complete();
+    }
+
     /// For messages.
     pub(crate) fn describe(&self) -> String {
         format!("phase {}, {} arrivals and {} bytes missing", self.phase, self.pending, self.tx)
     }
 }
 
+/// Where the barrier of a cluster is kept among the mbarriers of its only block.
+pub(crate) const CLUSTER: u64 = u64::MAX;
+
 impl Cpu<'_> {
+    /// `barrier.cluster.arrive`, in a cluster of one block.
+    pub(crate) fn cluster_arrive(&mut self, site: &mut Site<'_>, relaxed: bool) -> Exec<Next> {
+        let threads: u32 = site.common.live.iter().map(|l| l.count_ones()).sum();
+        for l in Lanes(site.m) {
+            let vc = if relaxed { None } else { checks::told(site.common, site.at.warp, 1 << l) };
+            let new = || Mbarrier { expected: threads, pending: threads, ..Default::default() };
+            let b = site.common.mbarriers.entry(CLUSTER).or_insert_with(new);
+            if std::mem::replace(&mut site.warp.cluster[l], b.phase.wrapping_add(1)) > b.phase {
+                let message = "a second arrival at the cluster's barrier without a wait between them";
+                return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
+            }
+            b.arrive_after_copies(true, vc);
+        }
+        Ok(Next::Step)
+    }
+
+    /// `barrier.cluster.wait`
+    pub(crate) fn cluster_wait(&mut self, site: &mut Site<'_>) -> Exec<Next> {
+        let Some(b) = site.common.mbarriers.get(&CLUSTER) else {
+            return Err(self.fault(
+                FaultKind::InvalidSync,
+                &site.at,
+                None,
+                "a wait at the cluster's barrier before any arrival",
+            ));
+        };
+        if Lanes(site.m).any(|l| site.warp.cluster[l] > b.phase) {
+            return Ok(Next::Park(State::Sleep(self.now().wrapping_add(20))));
+        }
+        if let Some(passed) = b.passed.clone() {
+            checks::learn(site.common, site.at.warp, site.m, &passed);
+        }
+        Ok(Next::Step)
+    }
+
     /// Offsets of mbarriers in shared memory, checked.
     pub(crate) fn mbarrier_offsets(&mut self, site: &mut Site<'_>, address: &Address, init: bool) -> Exec<[u64; 32]> {
         let mut addr = self.addresses(site.warp, address);

@@ -60,6 +60,8 @@ pub(crate) struct Warp {
     pub(crate) random: u64,
     /// Groups of copies committed by each lane: `cp.async` and bulk.
     pub(crate) groups: [[u32; 32]; 2],
+    /// The phase of the cluster's barrier that each lane has arrived for.
+    pub(crate) cluster: [u32; 32],
     /// Copies in flight.
     pub(crate) copies: Vec<super::copy::Pending>,
 }

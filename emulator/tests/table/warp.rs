@@ -306,6 +306,31 @@ pub(crate) const FROM_SM_90: &[Program] = &[
         input,
     ),
     program(
+        "cluster_barrier",
+        "mov.u32 %r1, s; shl.b32 %r2, %r0, 2; add.u32 %r3, %r1, %r2; st.shared.u32 [%r3], %r0; \
+         barrier.cluster.arrive; barrier.cluster.wait; xor.b32 %r2, %r2, 124; add.u32 %r3, %r1, %r2; \
+         ld.shared.u32 %r9, [%r3]; barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;",
+        |l| 31 - l,
+    ),
+    program(
+        // The only block of a cluster is its own neighbour.
+        "mapa",
+        "mov.u32 %r1, s; shl.b32 %r2, %r0, 2; add.u32 %r3, %r1, %r2; mov.u32 %r4, %cluster_ctarank; \
+         mapa.shared::cluster.u32 %r5, %r3, %r4; st.shared::cluster.u32 [%r5], %r0; ld.shared.u32 %r9, [%r3];",
+        |l| l,
+    ),
+    program("getctarank", "mov.u32 %r1, s; getctarank.shared::cluster.u32 %r2, %r1; add.u32 %r9, %r2, 3;", |_| 3),
+    program(
+        "st_async",
+        "mov.u32 %r1, s; setp.eq.u32 %p1, %r0, 0; shl.b32 %r2, %r0, 2; add.u32 %r2, %r2, %r1; \
+         @%p1 mbarrier.init.shared.b64 [%r1], 1; bar.warp.sync 0xffffffff; \
+         @%p1 mbarrier.arrive.expect_tx.shared.b64 %d1, [%r1], 128; \
+         st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r2+16], %r0, [%r1]; \
+         W_st_async: mbarrier.try_wait.parity.shared.b64 %p2, [%r1], 0; @!%p2 bra W_st_async; \
+         xor.b32 %r3, %r0, 3; shl.b32 %r3, %r3, 2; add.u32 %r3, %r3, %r1; ld.shared.u32 %r9, [%r3+16];",
+        |l| l ^ 3,
+    ),
+    program(
         "stmatrix",
         "mov.u32 %r1, s; and.b32 %r2, %r0, 7; shl.b32 %r2, %r2, 4; add.u32 %r2, %r2, %r1; \
          stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r2], {%r0}; bar.warp.sync 0xffffffff; \

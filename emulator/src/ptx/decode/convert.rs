@@ -4,10 +4,13 @@ use super::super::ast::Arg;
 use super::super::types::{Space, Ty};
 use super::operands::width;
 use super::{Decoder, Res, Text};
+use crate::exec::fault::FaultKind;
 use crate::exec::float::Round;
 use crate::exec::inst::*;
+use crate::exec::lanes::Lanes;
 use crate::exec::scalar::{self, in_space};
 use crate::exec::special::special;
+use crate::exec::step::Next;
 use crate::exec::values::VALUES;
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
 
@@ -52,6 +55,31 @@ impl Decoder<'_> {
                 let b = self.constant(base, true);
                 let d = self.dst(&t.args[0], Ty::U64)?;
                 self.values(if to { "sub" } else { "add" }, Ty::U64, [d, a, b]);
+            }
+            // Clusters have one block, of rank 0: its own shared memory is what it sees.
+            "mapa" | "getctarank" => {
+                let maps = t.name == "mapa";
+                t.skip("shared::cluster");
+                let ty = t.expect(&[Ty::U32, Ty::U64])?;
+                t.arity(if maps { 3 } else { 2 })?;
+                let a = match self.address_of(&t.args[1])? {
+                    Some(address) => self.constant(address, ty == Ty::U64),
+                    None => self.src(&t.args[1], ty)?,
+                };
+                let rank = if maps { self.src(&t.args[2], Ty::U32)? } else { self.constant(0, false) };
+                let d = self.dst(&t.args[0], if maps { ty } else { Ty::U32 })?;
+                self.effect(move |cpu, site| {
+                    let other = Lanes(site.m).find(|&l| site.warp.lane32(cpu.cx.code, rank, l) != 0);
+                    if let Some(l) = other {
+                        let message = "the rank of a block that the cluster does not have: clusters here have one";
+                        return Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
+                    }
+                    for l in Lanes(site.m) {
+                        let v = site.warp.lane(cpu.cx.code, (a, width(ty)), l);
+                        site.warp.set_lane(d, width(ty), l, if maps { v } else { 0 });
+                    }
+                    Ok(Next::Step)
+                });
             }
             "isspacep" => {
                 let f: LaneFn = match self.space(t) {

@@ -28,7 +28,8 @@ impl Decoder<'_> {
         let name = t.name;
         match name {
             "ld" | "ldu" => self.access(t, false)?,
-            "st" if !t.has("async") && !t.has("bulk") => self.access(t, true)?,
+            "st" if t.take("async") => self.store_async(t)?,
+            "st" if !t.has("bulk") => self.access(t, true)?,
             "atom" => self.atomic(t, true)?,
             "red" if !t.has("async") => self.atomic(t, false)?,
             "prefetch" | "prefetchu" | "discard" | "applypriority" => {
@@ -147,6 +148,20 @@ impl Decoder<'_> {
             Access { sem, scope, nc, constant_space, ..Access::new(ty.bytes().min(8), regs.len() as u32, write) };
         let turn = sem != Sem::Weak && matches!(address.space, Space::Generic | Space::Global);
         self.push_turn(Op::Mem(Box::new(MemOp { address, access, signed: !write && ty.signed(), regs })), turn);
+        Ok(())
+    }
+
+    /// `st.async`, to shared memory that an mbarrier beside it guards.
+    fn store_async(&mut self, t: &mut Text<'_>) -> Res<()> {
+        t.skip("weak");
+        t.require("mbarrier::complete_tx::bytes")?;
+        let space = self.space(t);
+        let count = t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
+        let ty = t.expect(&[Ty::B32, Ty::U32, Ty::S32, Ty::F32, Ty::B64, Ty::U64, Ty::S64, Ty::F64])?;
+        t.arity(3)?;
+        let (address, barrier) = (self.address(&t.args[0], space)?, self.address(&t.args[2], space)?);
+        let regs = self.elements(&t.args[1], ty, count, false)?;
+        self.effect(move |cpu, site| cpu.store_async(site, [&address, &barrier], &regs, ty.bytes()));
         Ok(())
     }
 

@@ -20,7 +20,17 @@ impl Decoder<'_> {
                 t.require("sync")?;
                 self.warp_wide(t, 1, None)?;
             }
-            "barrier" => return t.fail("barrier.cluster", "clusters of several blocks are not supported"),
+            "barrier" if t.take("cluster") => {
+                let waits = t.need(&[("arrive", false), ("wait", true)])?;
+                t.skip("aligned");
+                let relaxed = t.pick(Sem::NAMES) == Some(Sem::Relaxed);
+                t.arity(0)?;
+                if waits {
+                    self.effect(|cpu, site| cpu.cluster_wait(site));
+                } else {
+                    self.effect(move |cpu, site| cpu.cluster_arrive(site, relaxed));
+                }
+            }
             "activemask" => {
                 t.expect(&[Ty::B32])?;
                 t.arity(1)?;
