@@ -72,8 +72,7 @@ impl Decoder<'_> {
         if t.take("mbarrier") {
             t.require("arrive")?;
             let noinc = t.take("noinc");
-            t.expect(&[Ty::B64])?;
-            t.arity(1)?;
+            t.form(&[Ty::B64], 1)?;
             let address = self.shared_address(t, 0)?;
             self.effect(move |cpu, site| cpu.arrive_after_copies(site, &address, noinc));
             return Ok(());

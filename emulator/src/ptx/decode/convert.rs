@@ -46,8 +46,7 @@ impl Decoder<'_> {
                     Space::Local => LOCAL_BASE,
                     Space::Param => PARAM_BASE,
                 };
-                t.expect(&[Ty::U64])?;
-                t.arity(2)?;
+                t.form(&[Ty::U64], 2)?;
                 let a = match self.address_of(&t.args[1])? {
                     Some(address) => self.constant(address, true),
                     None => self.src(&t.args[1], Ty::U64)?,
@@ -60,8 +59,7 @@ impl Decoder<'_> {
             "mapa" | "getctarank" => {
                 let maps = t.name == "mapa";
                 t.skip("shared::cluster");
-                let ty = t.expect(&[Ty::U32, Ty::U64])?;
-                t.arity(if maps { 3 } else { 2 })?;
+                let ty = t.form(&[Ty::U32, Ty::U64], if maps { 3 } else { 2 })?;
                 let a = match self.address_of(&t.args[1])? {
                     Some(address) => self.constant(address, ty == Ty::U64),
                     None => self.src(&t.args[1], ty)?,

@@ -30,8 +30,7 @@ impl Decoder<'_> {
                 self.push(Op::Selp(ty.bytes() == 8, if negated { [d, b, a] } else { [d, a, b] }, p));
             }
             "lop3" => {
-                t.expect(&[Ty::B32])?;
-                t.arity(5)?;
+                t.form(&[Ty::B32], 5)?;
                 let Arg::Num(Num::Int(lut)) = t.args[4] else {
                     return t.fail("lop3", "the table must be a constant");
                 };

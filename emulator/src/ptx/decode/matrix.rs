@@ -56,8 +56,7 @@ impl Decoder<'_> {
         let n = t.need(&[("x1", 1), ("x2", 2), ("x4", 4)])?;
         let transposed = t.take("trans");
         let space = self.space(t);
-        t.expect(&[Ty::B16])?;
-        t.arity(2)?;
+        t.form(&[Ty::B16], 2)?;
         let (at, values) = if store { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[at], space)?;
         let regs = self.registers(&t.args[values], Ty::B32, !store, n)?;

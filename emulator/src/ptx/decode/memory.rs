@@ -157,8 +157,7 @@ impl Decoder<'_> {
         t.require("mbarrier::complete_tx::bytes")?;
         let space = self.space(t);
         let count = t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
-        let ty = t.expect(&[Ty::B32, Ty::U32, Ty::S32, Ty::F32, Ty::B64, Ty::U64, Ty::S64, Ty::F64])?;
-        t.arity(3)?;
+        let ty = t.form(&[Ty::B32, Ty::U32, Ty::S32, Ty::F32, Ty::B64, Ty::U64, Ty::S64, Ty::F64], 3)?;
         let (address, barrier) = (self.address(&t.args[0], space)?, self.address(&t.args[2], space)?);
         let regs = self.elements(&t.args[1], ty, count, false)?;
         self.effect(move |cpu, site| cpu.store_async(site, [&address, &barrier], &regs, ty.bytes()));

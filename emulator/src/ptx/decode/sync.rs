@@ -32,8 +32,7 @@ impl Decoder<'_> {
                 }
             }
             "activemask" => {
-                t.expect(&[Ty::B32])?;
-                t.arity(1)?;
+                t.form(&[Ty::B32], 1)?;
                 let d = self.dst(&t.args[0], Ty::B32)?;
                 self.push(Op::Special(|r| r.active.into(), d, W::W32));
             }
@@ -49,8 +48,7 @@ impl Decoder<'_> {
                 t.require("sync")?;
                 let mode = t.need(Vote::NAMES)?;
                 let ballot = mode == Vote::Ballot;
-                t.expect(&[if ballot { Ty::B32 } else { Ty::Pred }])?;
-                t.arity(3)?;
+                t.form(&[if ballot { Ty::B32 } else { Ty::Pred }], 3)?;
                 let (a, negated) = self.pred(&t.args[1])?;
                 let d = match ballot {
                     true => (self.dst(&t.args[0], Ty::B32)?, 0),
@@ -66,8 +64,7 @@ impl Decoder<'_> {
             "match" => {
                 let all = t.need(&[("any", false), ("all", true)])?;
                 t.require("sync")?;
-                let ty = t.expect(&[Ty::B32, Ty::B64])?;
-                t.arity(3)?;
+                let ty = t.form(&[Ty::B32, Ty::B64], 3)?;
                 let a = (self.src(&t.args[1], ty)?, width(ty));
                 if !all && matches!(t.args[0], Arg::Pair(..)) {
                     return t.fail(t.name, "only .all has a predicate");
@@ -116,8 +113,7 @@ impl Decoder<'_> {
                 )?;
             }
             "nanosleep" => {
-                t.expect(&[Ty::U32])?;
-                t.arity(1)?;
+                t.form(&[Ty::U32], 1)?;
                 let a = self.src(&t.args[0], Ty::U32)?;
                 self.effect(move |cpu, site| {
                     let longest = Lanes(site.m).map(|l| site.warp.lane32(cpu.cx.code, a, l)).max().unwrap_or(0);

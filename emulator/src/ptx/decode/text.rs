@@ -96,6 +96,12 @@ impl<'a> Text<'a> {
         if list.contains(&ty) { Ok(ty) } else { self.wrong(ty) }
     }
 
+    /// Consumes the next type, one of a list, and checks the number of operands.
+    pub(super) fn form(&mut self, list: &[Ty], operands: usize) -> Res<Ty> {
+        let ty = self.expect(list)?;
+        self.arity(operands).map(|()| ty)
+    }
+
     /// Checks the number of operands.
     pub(super) fn arity(&self, n: usize) -> Res<()> {
         self.arities(n, n)
