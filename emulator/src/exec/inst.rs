@@ -192,11 +192,9 @@ pub(crate) enum Op {
     Selp(bool, [R; 3], P),
     /// A function of two predicates: destination, sources.
     Pred(Lut, P, P, P),
-    Special(super::special::Special, R, W),
     Bra(u32),
     BrxIdx(R, Box<[u32]>),
     Exit,
-    Trap,
     Mem(Box<MemOp>),
     Bar(Box<BarOp>),
     /// With its member mask; `bar.warp.sync` has no effect of its own.

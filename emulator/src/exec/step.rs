@@ -6,7 +6,6 @@ use super::block::{Common, Stop, set_index};
 use super::fault::FaultKind;
 use super::inst::*;
 use super::lanes::{Lanes, map, select};
-use super::special::Reader;
 use super::values::File;
 use super::warp::{Part, State, Warp};
 use super::{At, Cpu, Exec, Site, scalar};
@@ -229,14 +228,6 @@ impl Cpu<'_> {
                     site.warp.set_lane(op.d.0, op.d.1, l, v);
                 }
             }
-            Op::Special(special, d, w) => {
-                for lane in Lanes(m) {
-                    let now = self.now();
-                    let v =
-                        special(&Reader { cx: self.cx, common: site.common, warp: site.at.warp, lane, active: m, now });
-                    site.warp.set_lane(*d, *w, lane, v);
-                }
-            }
             Op::BrxIdx(index, list) => {
                 let mut parts: Vec<Part> = Vec::new();
                 let mut add = |pc, lanes: u32| match parts.iter_mut().find(|p| p.pc == pc) {
@@ -256,10 +247,6 @@ impl Cpu<'_> {
                 }
                 site.warp.parts.append(&mut parts);
                 return Ok(Next::Scatter);
-            }
-            Op::Trap => {
-                let lane = Some(m.trailing_zeros() as usize);
-                return Err(self.fault(FaultKind::IllegalInstruction, &site.at, lane, "the kernel executed a trap"));
             }
             Op::Bar(op) => return self.bar(site, op),
             Op::Warp(effect, mask) => return self.warp_wide(site, effect.as_ref(), *mask),

@@ -130,7 +130,7 @@ impl Decoder<'_> {
             (_, Arg::Word(name)) if ty.bytes() <= 8 && !ty.float() && self.named(name).is_none() => {
                 if let Some(s) = special(name) {
                     let d = self.dst(d, ty)?;
-                    self.push(Op::Special(s, d, width(ty)));
+                    self.special_into(s, d, width(ty));
                     return Ok(());
                 }
             }

@@ -3,6 +3,7 @@
 use super::super::ast::{Arg, Function};
 use super::super::types::{Space, Ty};
 use super::{Decoder, Entity, Res, Text};
+use crate::exec::fault::FaultKind;
 use crate::exec::inst::*;
 use std::rc::Rc;
 
@@ -49,7 +50,10 @@ impl Decoder<'_> {
                 t.arity(0)?;
                 self.push(Op::Exit);
             }
-            "trap" => self.push(Op::Trap),
+            "trap" => self.effect(|cpu, site| {
+                let lane = Some(site.m.trailing_zeros() as usize);
+                Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, lane, "the kernel executed a trap"))
+            }),
             "nop" | "brkpt" | "pmevent" => self.push(Op::Nop),
             "call" => {
                 t.skip("uni");

@@ -12,7 +12,7 @@ fn successors(code: &Code, i: usize, out: &mut Vec<usize>) {
     match &inst.op {
         Op::Bra(t) => out.push(*t as usize),
         Op::BrxIdx(_, list) => out.extend(list.iter().map(|&t| t as usize)),
-        Op::Exit | Op::Trap => {}
+        Op::Exit => {}
         _ => out.push(i + 1),
     }
     if guarded && !out.contains(&(i + 1)) {

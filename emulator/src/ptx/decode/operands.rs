@@ -4,7 +4,7 @@ use super::super::ast::{Arg, Num};
 use super::super::types::{Space, Ty};
 use super::{Decoder, Entity, Global, Res};
 use crate::exec::inst::*;
-use crate::exec::lanes::Slot;
+use crate::exec::lanes::{Lanes, Slot};
 use crate::exec::special::{Special, special};
 
 /// A register that no text names.
@@ -131,9 +131,19 @@ impl Decoder<'_> {
         let t = self.temp(ty);
         self.aside(|d| {
             let slot = d.write(t);
-            d.push(Op::Special(s, slot, width(ty)));
+            d.special_into(s, slot, width(ty));
         });
         Ok(self.read(t))
+    }
+
+    /// Reads a special register.
+    pub(super) fn special_into(&mut self, s: Special, d: R, w: W) {
+        self.act(move |cpu, site| {
+            for l in Lanes(site.m) {
+                let v = s(cpu, site, l);
+                site.warp.set_lane(d, w, l, v);
+            }
+        });
     }
 
     /// Pushes what has to come before the instruction at hand.

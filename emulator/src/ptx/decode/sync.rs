@@ -34,7 +34,7 @@ impl Decoder<'_> {
             "activemask" => {
                 t.form(&[Ty::B32], 1)?;
                 let d = self.dst(&t.args[0], Ty::B32)?;
-                self.push(Op::Special(|r| r.active.into(), d, W::W32));
+                self.special_into(|_, site, _| site.m.into(), d, W::W32);
             }
             "shfl" => {
                 t.require("sync")?;
