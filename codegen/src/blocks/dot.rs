@@ -6,7 +6,7 @@
 //! and the sum over a chunk starts at `-2^e * sum(x)`, which `stage` keeps ready.
 
 use super::matvec::Rows;
-use super::stage::{CHUNKS, SUPER_BLOCK, Staged, swizzle};
+use super::stage::{CHUNKS, SUPER_BLOCK, Staged, swizzle, swizzle_of};
 use super::tensor::Tensor;
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var};
 use kiln_shape::TensorType;
@@ -32,7 +32,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// Q4_K and all formats whose rows are plain arrays: bytes `16g .. 16g + 16` of Q4_K's quants hold chunk
+    /// Q4_K and Q8_0: bytes `16g .. 16g + 16` of Q4_K's quants hold chunk
     /// `4 (g / 2) + g % 2` in their low nibbles and the chunk 2 further on in their high ones (g: lane % 8).
     fn by_32(b: &mut Builder, g: Val<U32>) -> Chunks {
         let pair = b.shr(g, 1);
@@ -48,38 +48,68 @@ impl Chunks {
     }
 }
 
-/// Reads a lane's activations: four addresses that serve both chunks.
+/// Reads a lane's activations: eight quads, by four addresses.
 struct Reader {
     quads: [Shared<F32>; 4],
+    /// For each quad, which of the addresses, and how many floats further on.
+    order: [(usize, u32); 8],
     sums: Shared<F32>,
+    /// From the low chunk to the high one.
     distance: u32,
-    flip: usize,
 }
 
 impl Reader {
-    fn new(b: &mut Builder, staged: &Staged, chunks: &Chunks) -> Reader {
+    /// Both chunks whole.
+    fn chunks(b: &mut Builder, staged: &Staged, chunks: &Chunks) -> Reader {
+        let order = std::array::from_fn(|n| match n {
+            0..4 => (n, 0),
+            _ => ((n - 4) ^ chunks.flip as usize, chunks.distance * 16),
+        });
         let swizzle = swizzle(b, chunks.low);
-        let x = b.byte_index(staged.x, chunks.low, 64);
-        let quads = std::array::from_fn(|j| {
-            let quad = b.xor(swizzle, j as u32);
+        Reader::new(b, staged, chunks.low, swizzle, order, chunks.distance)
+    }
+
+    /// Pieces `8i + g` of a plain array, of 16 bytes or `quads` quads each, so that the eight lanes of a group load their
+    /// i-th pieces from neighbouring addresses.
+    fn pieces(b: &mut Builder, staged: &Staged, g: Val<U32>, quads: u32) -> Reader {
+        let first = b.shl::<U32>(g, quads - 1);
+        let chunk = b.shr(first, 2);
+        let quad = b.and(first, 3);
+        let swizzle = swizzle(b, chunk);
+        let quad = b.xor::<U32>(quad, swizzle);
+        // A lane's pieces lie whole multiples of `2 * quads` chunks apart: their swizzles differ by a constant.
+        let order = std::array::from_fn(|n| {
+            let (i, j) = (n as u32 / quads, n as u32 % quads);
+            let chunks = 2 * quads * i;
+            ((j ^ swizzle_of(chunks)) as usize, chunks * 16)
+        });
+        Reader::new(b, staged, chunk, quad, order, 0)
+    }
+
+    fn new(
+        b: &mut Builder,
+        staged: &Staged,
+        chunk: Val<U32>,
+        quad: Val<U32>,
+        order: [(usize, u32); 8],
+        distance: u32,
+    ) -> Reader {
+        let x = b.byte_index(staged.x, chunk, 64);
+        let quads = std::array::from_fn(|k| {
+            let quad = b.xor(quad, k as u32);
             b.byte_index(x, quad, 16)
         });
-        let sums = b.byte_index(staged.sums, chunks.low, 4);
-        Reader { quads, sums, distance: chunks.distance, flip: chunks.flip as usize }
+        Reader { quads, order, sums: b.byte_index(staged.sums, chunk, 4), distance }
     }
 
     fn read(&self, b: &mut Builder, super_block: Val<U32>) -> Activations {
         let at = self.quads.map(|quad| b.byte_index(quad, super_block, SUPER_BLOCK * 4));
         let sums = b.byte_index(self.sums, super_block, CHUNKS * 4);
-        let mut chunk = |at: [Shared<F32>; 4], flip: usize| -> [Val<F32>; 16] {
-            let quads: [[Val<F32>; 4]; 4] = std::array::from_fn(|j| b.ld_vector(at[j ^ flip], LoadKind::Ordinary));
-            std::array::from_fn(|i| quads[i / 4][i % 4])
-        };
-        let low = chunk(at, 0);
-        let high = chunk(at.map(|at| at.at(self.distance * 16)), self.flip);
-        let low_sum = b.ld(sums, LoadKind::Ordinary);
-        let high_sum = b.ld(sums.at(self.distance), LoadKind::Ordinary);
-        Activations { low, high, low_sum, high_sum }
+        let quads: [[Val<F32>; 4]; 8] =
+            self.order.map(|(k, further)| b.ld_vector(at[k].at(further), LoadKind::Ordinary));
+        let half = |h: usize| std::array::from_fn(|i| quads[4 * h + i / 4][i % 4]);
+        let (low_sum, high_sum) = (b.ld(sums, LoadKind::Ordinary), b.ld(sums.at(self.distance), LoadKind::Ordinary));
+        Activations { low: half(0), high: half(1), low_sum, high_sum }
     }
 }
 
@@ -118,7 +148,7 @@ enum Lane {
         pair: Val<U32>,
     },
     Plain {
-        low: Val<U32>,
+        first: Val<U32>,
     },
 }
 
@@ -137,7 +167,11 @@ impl Format {
             TensorType::Q6_K => Chunks::by_64(b, g),
             _ => Chunks::by_32(b, g),
         };
-        let reader = Reader::new(b, staged, &chunks);
+        let reader = match ty {
+            TensorType::F32 => Reader::pieces(b, staged, g, 1),
+            TensorType::F16 | TensorType::BF16 => Reader::pieces(b, staged, g, 2),
+            _ => Reader::chunks(b, staged, &chunks),
+        };
         let lane = match ty {
             TensorType::Q4_K => {
                 // Sub-blocks 2c and 2c + 1 (c: lane % 8 / 2): their scales and mins are two neighbouring bytes each.
@@ -173,7 +207,7 @@ impl Format {
                 let pair = b.shr(g, 1);
                 Lane::Q8_0 { low, pair: b.shl::<U32>(pair, 2) }
             }
-            _ => Lane::Plain { low: b.shl::<U32>(chunks.low, 4) },
+            _ => Lane::Plain { first: b.shl::<U32>(g, 4) },
         };
         Format { ty, lane, reader }
     }
@@ -289,12 +323,11 @@ impl Format {
                 let sum = b.fma(low_scale, low, sum);
                 b.fma(high_scale, high, sum)
             }
-            Lane::Plain { low } => {
-                let bytes = self.super_block_bytes() / SUPER_BLOCK;
-                let low = b.byte_index(data, *low, bytes);
-                let high = low.at(32 * bytes);
+            Lane::Plain { first } => {
+                let first = b.byte_index(data, *first, 1);
+                let second = first.at(self.super_block_bytes() / 2);
                 let mut sum = b.get(sum);
-                for (at, x) in [(low, &x.low), (high, &x.high)] {
+                for (at, x) in [(first, &x.low), (second, &x.high)] {
                     let weights = plain(b, self.ty, at, kind);
                     for (weight, x) in weights.into_iter().zip(x) {
                         sum = b.fma(weight, *x, sum);
@@ -320,13 +353,13 @@ fn signed_bytes_dot(b: &mut Builder, words: [Val<U32>; 4], x: &[Val<F32>; 16]) -
     sum
 }
 
-/// Sixteen neighbouring weights of a plain array.
-pub(crate) fn plain(b: &mut Builder, ty: TensorType, at: Global<U8>, kind: LoadKind) -> [Val<F32>; 16] {
+/// Sixteen weights of a plain array, in pieces of 16 bytes; between two of them are those of the other seven lanes.
+fn plain(b: &mut Builder, ty: TensorType, at: Global<U8>, kind: LoadKind) -> [Val<F32>; 16] {
     if ty == TensorType::F32 {
-        let quads: [[Val<F32>; 4]; 4] = std::array::from_fn(|i| b.ld_vector(at.at(16 * i as u32).cast::<F32>(), kind));
+        let quads: [[Val<F32>; 4]; 4] = std::array::from_fn(|i| b.ld_vector(at.at(128 * i as u32).cast::<F32>(), kind));
         return std::array::from_fn(|i| quads[i / 4][i % 4]);
     }
-    let words: [[Val<U32>; 4]; 2] = std::array::from_fn(|i| b.ld_vector(at.at(16 * i as u32).cast::<U32>(), kind));
+    let words: [[Val<U32>; 4]; 2] = std::array::from_fn(|i| b.ld_vector(at.at(128 * i as u32).cast::<U32>(), kind));
     let mut weights = Vec::with_capacity(16);
     for word in words.into_iter().flatten() {
         weights.extend(halves(b, ty, word));

@@ -23,6 +23,11 @@ pub(crate) fn swizzle(b: &mut Builder, chunk: Val<U32>) -> Val<U32> {
     b.and_or(high, 2, low)
 }
 
+/// The same of a known chunk. The swizzle of `a ^ b` is that of a XOR that of b.
+pub(crate) const fn swizzle_of(chunk: u32) -> u32 {
+    (chunk >> 1 ^ chunk >> 2) & 1 | ((chunk >> 3 ^ chunk >> 2) & 1) << 1
+}
+
 /// The staged vector.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Staged {
