@@ -1,6 +1,7 @@
 //! The syntax tree: what the text says, before anything is decided about it.
 
 use super::PtxError;
+use super::module::KernelInfo;
 use super::types::{Space, Ty};
 use std::rc::Rc;
 
@@ -55,18 +56,15 @@ impl Var {
 }
 
 /// A kernel (`.entry`) or a device function (`.func`).
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Function {
-    pub(crate) name: String,
     pub(crate) entry: bool,
     pub(crate) returns: Vec<Var>,
     pub(crate) params: Vec<Var>,
     pub(crate) body: Vec<Stmt>,
-    pub(crate) reqntid: Option<[u32; 3]>,
-    pub(crate) maxntid: Option<[u32; 3]>,
-    pub(crate) cluster: Option<[u32; 3]>,
-    pub(crate) min_blocks: Option<u32>,
     pub(crate) line: u32,
+    /// Its name and what its directives say; sizes are known once it is decoded.
+    pub(crate) info: KernelInfo,
 }
 
 /// A statement of a body.

@@ -102,12 +102,8 @@ fn word(text: &str) -> usize {
     (0..bytes.len()).find(|at| !part(at)).unwrap_or(bytes.len())
 }
 
-/// `// kernels/norm.rs:41`, perhaps with a column after it, names where an instruction comes from.
+/// `// kernels/norm.rs:41` names where an instruction comes from.
 fn position(comment: &str) -> Option<(&str, u32)> {
-    let last = file_and_line(comment.split_whitespace().last()?)?;
-    Some(file_and_line(last.0).unwrap_or(last)).filter(|(file, _)| file.contains('.'))
-}
-
-fn file_and_line(text: &str) -> Option<(&str, u32)> {
-    text.rsplit_once(':').and_then(|(file, line)| Some((file, line.parse().ok()?)))
+    let (file, line) = comment.split_whitespace().last()?.rsplit_once(':')?;
+    line.parse().ok().filter(|_| file.contains('.')).map(|line| (file, line))
 }

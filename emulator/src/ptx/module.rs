@@ -7,7 +7,7 @@ use super::parser;
 use super::types::{Space, Ty};
 use crate::exec::inst::Code;
 use crate::memory::Memory;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 type Res<T> = Result<T, PtxError>;
@@ -25,7 +25,7 @@ pub struct ParamInfo {
 }
 
 /// What a launch has to know about a kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelInfo {
     /// Entry name.
     pub name: String,
@@ -54,7 +54,7 @@ pub struct KernelInfo {
 /// A module: parsed, decoded, its global variables allocated.
 #[derive(Debug, Default)]
 pub struct Module {
-    pub(crate) kernels: HashMap<String, (KernelInfo, Code)>,
+    pub(crate) kernels: BTreeMap<String, (KernelInfo, Code)>,
     pub(crate) sources: Vec<(String, u32)>,
     /// Name, address and size.
     globals: Vec<(String, u64, u64)>,
@@ -83,10 +83,8 @@ impl Module {
     }
 
     /// Names of all kernels.
-    pub fn kernel_names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.kernels.keys().map(String::as_str).collect();
-        names.sort_unstable();
-        names
+    pub fn kernel_names(&self) -> impl Iterator<Item = &str> {
+        self.kernels.keys().map(String::as_str)
     }
 
     /// Address and size of a module-scope variable.
@@ -132,7 +130,7 @@ impl Module {
 
     fn decode(&mut self, ast: &Ast, globals: &HashMap<String, Global>) -> Res<()> {
         let functions: HashMap<String, Rc<Function>> =
-            ast.functions.iter().map(|f| (f.name.clone(), f.clone())).collect();
+            ast.functions.iter().map(|f| (f.info.name.clone(), f.clone())).collect();
         for f in ast.functions.iter().filter(|f| f.entry) {
             let (mut params, mut param_bytes) = (Vec::new(), 0u32);
             for p in &f.params {
@@ -145,21 +143,11 @@ impl Module {
                 params.push(ParamInfo { offset, size });
             }
             let code = decode::kernel(f, &params, &functions, globals)?;
-            let info = KernelInfo {
-                name: f.name.clone(),
-                params,
-                param_bytes,
-                static_shared: code.shared,
-                local_bytes: code.local,
-                registers: code.slots.clamp(16, 255),
-                reqntid: f.reqntid,
-                maxntid: f.maxntid,
-                cluster: f.cluster,
-                min_blocks: f.min_blocks,
-                target_sm: ast.sm,
-            };
-            if self.kernels.insert(f.name.clone(), (info, code)).is_some() {
-                return Err(PtxError::new(f.line, &f.name, "two kernels of one name"));
+            let registers = code.slots.clamp(16, 255);
+            let (static_shared, local_bytes, target_sm, info) = (code.shared, code.local, ast.sm, f.info.clone());
+            let info = KernelInfo { params, param_bytes, static_shared, local_bytes, registers, target_sm, ..info };
+            if self.kernels.insert(f.info.name.clone(), (info, code)).is_some() {
+                return Err(PtxError::new(f.line, &f.info.name, "two kernels of one name"));
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use super::PtxError;
 use super::ast::{Arg, Ast, Function, Inst, Num, Stmt, Var};
 use super::lexer::{Lexer, Token};
+use super::module::KernelInfo;
 use super::types::{Space, Ty};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -192,18 +193,18 @@ impl<'a> Parser<'a> {
     /// `.entry name(parameters) directives { body }`; a declaration has no body and says nothing.
     fn function(&mut self, start: Token<'a>) -> Res<()> {
         let (returns, name, params) = (self.parameters()?, self.name()?, self.parameters()?);
-        let entry = start.text == ".entry";
-        let mut f = Function { name, entry, returns, params, line: start.line, ..Function::default() };
+        let (entry, line, info) = (start.text == ".entry", start.line, KernelInfo { name, ..KernelInfo::default() });
+        let mut f = Function { entry, returns, params, body: Vec::new(), line, info };
         while !self.eat("{") {
             let directive = self.next();
             match directive.text {
                 ";" => return Ok(()),
-                ".reqntid" => f.reqntid = Some(self.dims()?),
-                ".maxntid" => f.maxntid = Some(self.dims()?),
-                ".minnctapersm" | ".maxnctapersm" => f.min_blocks = Some(self.int()?),
+                ".reqntid" => f.info.reqntid = Some(self.dims()?),
+                ".maxntid" => f.info.maxntid = Some(self.dims()?),
+                ".minnctapersm" | ".maxnctapersm" => f.info.min_blocks = Some(self.int()?),
                 ".maxclusterrank" | ".maxnreg" => drop(self.int::<u32>()?),
                 ".explicitcluster" | ".noreturn" | ".blocksareclusters" => {}
-                ".reqnctapercluster" => f.cluster = Some(self.dims()?),
+                ".reqnctapercluster" => f.info.cluster = Some(self.dims()?),
                 _ if self.annotation(directive)? => {}
                 _ => return Err(directive.error("directive that is not known for a function")),
             }
@@ -219,9 +220,9 @@ impl<'a> Parser<'a> {
             return Ok(Vec::new());
         }
         self.list(")", |p| {
-            let start = p.next();
-            let head = p.variable_head(start)?;
-            if head.space == Space::Param { p.variable(&head) } else { Err(start.error("expected .param")) }
+            p.expect(".param")?;
+            let head = p.variable_head(Space::Param)?;
+            p.variable(&head)
         })
     }
 
@@ -235,31 +236,35 @@ impl<'a> Parser<'a> {
 
     /// `.global .align 4 .b8 name[16] = {..}, name2;`
     fn variables(&mut self, start: Token<'a>) -> Res<Vec<Var>> {
-        let head = self.variable_head(start)?;
+        let space = match start.text {
+            ".global" => Space::Global,
+            ".const" => Space::Const,
+            ".shared" => Space::Shared,
+            ".local" => Space::Local,
+            ".param" => Space::Param,
+            _ => return Err(start.error("directive that is not known here")),
+        };
+        let head = self.variable_head(space)?;
         self.list(";", |p| p.variable(&head))
     }
 
     /// All but the name: `.global .align 8 .v2 .f32`
-    fn variable_head(&mut self, start: Token<'a>) -> Res<Var> {
-        let space = state_space(start).ok_or_else(|| start.error("expected a state space"))?;
+    fn variable_head(&mut self, space: Space) -> Res<Var> {
         let align = if self.eat(".align") { Some(self.int()?) } else { None };
         let vector = if self.eat(".v2") { 2 } else { 1 + 3 * u32::from(self.eat(".v4")) };
         let ty = self.ty()?;
         // What a parameter points to: `.ptr .global .align 16`.
-        if self.eat(".ptr") {
-            if state_space(self.ahead).is_some() {
-                self.next();
-            }
-            if self.eat(".align") {
+        while [".ptr", ".global", ".const", ".shared", ".local", ".align"].contains(&self.ahead.text) {
+            if self.next().text == ".align" {
                 self.int::<u32>()?;
             }
         }
         let align = align.unwrap_or(ty.bytes() * vector);
         if !align.is_power_of_two() || align > MAX_ALIGN {
-            return Err(start.error(format!("alignment must be a power of two, {MAX_ALIGN} at most")));
+            return Err(self.ahead.error(format!("alignment must be a power of two, {MAX_ALIGN} at most")));
         }
         let (count, name, init) = (Some(vector.into()), String::new(), Vec::new());
-        Ok(Var { space, ty, align, name, count, init, external: false, line: start.line })
+        Ok(Var { space, ty, align, name, count, init, external: false, line: 0 })
     }
 
     /// `name[4][2] = {..}`
@@ -308,18 +313,12 @@ impl<'a> Parser<'a> {
         match start.text {
             ";" => {}
             "{" => out.push(Stmt::Block(self.body()?)),
-            "@" => {
-                let negated = self.eat("!");
-                let guard = Some((self.name()?, negated));
-                let op = self.next();
-                out.push(self.instruction(guard, op)?);
-            }
             ".reg" => {
                 let ty = self.ty()?;
                 out.extend(self.list(";", |p| p.register(ty))?);
             }
             _ if self.annotation(start)? => {}
-            _ if state_space(start).is_some() => out.extend(self.variables(start)?.into_iter().map(Stmt::Var)),
+            text if text.starts_with('.') => out.extend(self.variables(start)?.into_iter().map(Stmt::Var)),
             name if start.is_word() && self.eat(":") => {
                 if self.eat(".branchtargets") {
                     out.push(Stmt::Targets(name.to_string(), self.list(";", Self::name)?, start.line));
@@ -327,7 +326,7 @@ impl<'a> Parser<'a> {
                     out.push(Stmt::Label(name.to_string(), start.line));
                 }
             }
-            _ => out.push(self.instruction(None, start)?),
+            _ => out.push(self.instruction(start)?),
         }
         Ok(())
     }
@@ -342,9 +341,16 @@ impl<'a> Parser<'a> {
         Ok(Stmt::Reg { ty, name, count, line })
     }
 
-    fn instruction(&mut self, guard: Option<(String, bool)>, op: Token<'a>) -> Res<Stmt> {
-        if !op.is_word() || op.text.starts_with('.') {
-            return Err(op.error("expected an instruction or a directive of a body"));
+    /// `@!%p add.u32 %a, %b, 1;`
+    fn instruction(&mut self, mut op: Token<'a>) -> Res<Stmt> {
+        let mut guard = None;
+        if op.text == "@" {
+            let negated = self.eat("!");
+            guard = Some((self.name()?, negated));
+            op = self.next();
+        }
+        if !op.is_word() {
+            return Err(op.error("expected an instruction"));
         }
         let args = self.list(";", Self::arg)?;
         let source = match self.lexer.comment {
@@ -376,16 +382,5 @@ impl<'a> Parser<'a> {
         let offset = if base.is_some() { self.offset()?.unwrap_or(0) } else { self.int::<u64>()? as i64 };
         self.expect("]")?;
         Ok(Arg::Address(base, offset))
-    }
-}
-
-fn state_space(token: Token<'_>) -> Option<Space> {
-    match token.text {
-        ".global" => Some(Space::Global),
-        ".const" => Some(Space::Const),
-        ".shared" => Some(Space::Shared),
-        ".local" => Some(Space::Local),
-        ".param" => Some(Space::Param),
-        _ => None,
     }
 }

@@ -5,7 +5,7 @@
 //! control-flow graph: sets of registers spread over its blocks, forwards or backwards, and unite where paths meet.
 
 use crate::exec::inst::{Code, NO_PRED, Op, PRED_BASE};
-use std::ops::Range;
+use std::collections::BTreeSet;
 
 /// Whether each slot, and after the slots each predicate, is in it.
 type Set = Vec<bool>;
@@ -92,9 +92,9 @@ fn live_ranges(code: &Code, exclusive: &[bool]) -> Vec<(usize, usize)> {
         code.uses[i].reads.iter().for_each(|&r| set[index(code.slots, r)] = true);
     };
     for (block, mut set) in spread(code, true, vec![false; exclusive.len()], step) {
-        (0..set.len()).filter(|&r| set[r]).for_each(|r| touch(r, block.end));
-        block.clone().rev().for_each(|i| step(i, &mut set));
-        (0..set.len()).filter(|&r| set[r]).for_each(|r| touch(r, block.start));
+        (0..set.len()).filter(|&r| set[r]).for_each(|r| touch(r, block[0] + 1));
+        block.iter().for_each(|&i| step(i, &mut set));
+        (0..set.len()).filter(|&r| set[r]).for_each(|r| touch(r, block[block.len() - 1]));
     }
     ends
 }
@@ -106,43 +106,37 @@ fn remove_writes(code: &Code, i: usize, set: &mut Set) {
     }
 }
 
-/// Spreads sets over the basic blocks until nothing changes, from `first` where the code begins: the set at the start
-/// of each block or, backwards, at its end. `step` takes a set past an instruction.
-fn spread(code: &Code, backwards: bool, first: Set, step: impl Fn(usize, &mut Set)) -> Vec<(Range<usize>, Set)> {
-    let n = code.insts.len();
-    let mut leader = vec![false; n + 1];
-    leader[0] = true;
-    for i in 0..n {
+/// Spreads sets over the basic blocks until nothing changes, from `first` where the walk begins: the instructions of
+/// each block in the order of the walk, and the set before the first of them. `step` takes a set past an instruction.
+fn spread(code: &Code, backwards: bool, first: Set, step: impl Fn(usize, &mut Set)) -> Vec<(Vec<usize>, Set)> {
+    let mut starts = BTreeSet::from([0]);
+    for i in 0..code.insts.len() {
         let next = successors(code, i);
         if next != [i + 1] {
-            next.into_iter().chain([i + 1]).for_each(|start| leader[start] = true);
+            starts.extend(next.into_iter().chain([i + 1]));
         }
     }
-    let starts: Vec<usize> = (0..=n).filter(|&i| leader[i]).collect();
-    let blocks: Vec<Range<usize>> = starts.windows(2).map(|w| w[0]..w[1]).collect();
+    let starts: Vec<usize> = starts.into_iter().collect();
+    let mut blocks: Vec<Vec<usize>> = starts.windows(2).map(|w| (w[0]..w[1]).collect()).collect();
+    let last = blocks.len() - 1;
     let mut ways = vec![Vec::new(); blocks.len()];
-    for (b, block) in blocks.iter().enumerate() {
-        for start in successors(code, block.end - 1) {
-            match starts.binary_search(&start) {
-                Ok(to) if backwards => ways[to].push(b),
-                Ok(to) => ways[b].push(to),
-                Err(_) => {}
-            }
+    for from in 0..=last {
+        for to in successors(code, starts[from + 1] - 1).iter().filter_map(|start| starts.binary_search(start).ok()) {
+            if backwards { ways[last - to].push(last - from) } else { ways[from].push(to) }
         }
+    }
+    if backwards {
+        blocks.reverse();
+        blocks.iter_mut().for_each(|block| block.reverse());
     }
     let mut sets = vec![vec![false; first.len()]; blocks.len()];
     sets[0] = first;
     let mut changed = true;
     while changed {
         changed = false;
-        for k in 0..blocks.len() {
-            let b = if backwards { blocks.len() - 1 - k } else { k };
+        for (b, block) in blocks.iter().enumerate() {
             let mut set = sets[b].clone();
-            if backwards {
-                blocks[b].clone().rev().for_each(|i| step(i, &mut set));
-            } else {
-                blocks[b].clone().for_each(|i| step(i, &mut set));
-            }
+            block.iter().for_each(|&i| step(i, &mut set));
             for &to in &ways[b] {
                 for (there, here) in sets[to].iter_mut().zip(&set) {
                     changed |= *here & !*there;
