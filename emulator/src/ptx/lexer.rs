@@ -66,14 +66,14 @@ impl<'a> Lexer<'a> {
             if self.rest.starts_with("//") {
                 let comment = self.pass(self.rest.find('\n').unwrap_or(self.rest.len()));
                 self.comment = position(comment).map_or(self.comment, |(file, line)| (self.line, file, line));
-            } else if let Some(comment) = self.rest.strip_prefix("/*") {
-                self.pass(comment.find("*/").map_or(self.rest.len(), |length| length + 4));
+            } else if let Some((comment, _)) = self.rest.strip_prefix("/*").and_then(|rest| rest.split_once("*/")) {
+                self.pass(comment.len() + 4);
             } else {
                 break;
             }
         }
         let length = match self.rest.chars().next() {
-            Some('"') => self.rest[1..].find('"').map_or(self.rest.len(), |length| length + 2),
+            Some('"') => self.rest[1..].find('"').map_or(1, |length| length + 2),
             Some('-') => 1 + word(&self.rest[1..]),
             Some(first) => word(self.rest).max(first.len_utf8()),
             None => 0,

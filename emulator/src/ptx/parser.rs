@@ -40,8 +40,8 @@ pub(crate) fn parse(text: &str) -> Res<Ast> {
     if p.ast.sm == 0 {
         return Err(PtxError::new(1, ".target", "the module names no target"));
     }
-    let name = |file| p.files.get(file).map_or(file, |name| name.trim_matches('"')).to_string();
-    p.ast.sources = p.sources.iter().map(|&(file, line)| (name(file), line)).collect();
+    let name = |file| p.files.get(file).unwrap_or(file).to_string();
+    p.ast.sources = p.sources.iter().map(|(file, line)| (name(file), *line)).collect();
     Ok(p.ast)
 }
 
@@ -158,8 +158,9 @@ impl<'a> Parser<'a> {
             ".section" => self.many("}", |p| Ok(_ = p.next()))?, // DWARF
             // `.file 1 "name", time, size`
             ".file" => {
-                let (number, name) = (self.next(), self.next());
-                self.files.insert(number.text, name.text);
+                let (number, string) = (self.next(), self.next());
+                let name = string.text.strip_prefix('"').and_then(|name| name.strip_suffix('"'));
+                self.files.insert(number.text, name.ok_or_else(|| string.error("expected a file name"))?);
                 while self.eat(",") {
                     self.int::<u64>()?;
                 }
@@ -260,8 +261,8 @@ impl<'a> Parser<'a> {
             }
         }
         let align = align.unwrap_or(ty.bytes() * vector);
-        if !align.is_power_of_two() || align > MAX_ALIGN {
-            return Err(self.ahead.error(format!("alignment must be a power of two, {MAX_ALIGN} at most")));
+        if ty == Ty::Pred || !align.is_power_of_two() || align > MAX_ALIGN {
+            return Err(self.ahead.error(format!("predicate, or alignment that is no power of two up to {MAX_ALIGN}")));
         }
         let (count, name, init) = (Some(vector.into()), String::new(), Vec::new());
         Ok(Var { space, ty, align, name, count, init, external: false, line: 0 })

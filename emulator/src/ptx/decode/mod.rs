@@ -284,7 +284,7 @@ impl Decoder<'_> {
     fn variable(&mut self, v: &Var) -> Res<()> {
         self.origin.line = v.line;
         let bytes = v.bytes();
-        if bytes > 1 << 30 {
+        if bytes.saturating_add(self.code.local.into()) > 1 << 30 {
             return self.fail(&v.name, "variable too large");
         }
         let (space, address) = match v.space {
