@@ -262,3 +262,9 @@ pub(crate) struct Code {
     /// Names of the registers by slot, for messages.
     pub(crate) reg_names: Vec<(u32, String)>,
 }
+
+impl std::fmt::Debug for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Code").field("instructions", &self.insts.len()).finish_non_exhaustive()
+    }
+}

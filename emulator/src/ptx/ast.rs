@@ -1,5 +1,7 @@
 //! The syntax tree: what the text says, before anything is decided about it.
 
+use super::PtxError;
+use super::module::KernelInfo;
 use super::types::{Space, Ty};
 use std::rc::Rc;
 
@@ -8,8 +10,6 @@ use std::rc::Rc;
 pub(crate) struct Ast {
     /// `.target sm_NN`.
     pub(crate) sm: u32,
-    /// `.version`.
-    pub(crate) version: (u32, u32),
     /// Module-scope variables.
     pub(crate) vars: Vec<Var>,
     /// Kernels and functions with a body.
@@ -18,23 +18,14 @@ pub(crate) struct Ast {
     pub(crate) sources: Vec<(String, u32)>,
 }
 
-/// One element of an initialiser.
-#[derive(Debug, Clone)]
-pub(crate) enum Init {
-    /// A number.
-    Num(Num),
-    /// The address of a variable plus an offset.
-    Address(String, i64),
-}
-
 /// A literal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Num {
     /// An integer, two's complement.
     Int(u64),
-    /// Bits of an f32.
+    /// `0f3f800000`: the bits of a float.
     F32(u32),
-    /// A double or a decimal literal.
+    /// `0d3ff0000000000000` or a decimal literal.
     F64(f64),
 }
 
@@ -47,7 +38,8 @@ pub(crate) struct Var {
     pub(crate) name: String,
     /// Elements; `None` for `.extern .shared x[]`.
     pub(crate) count: Option<u64>,
-    pub(crate) init: Vec<Init>,
+    /// Initial values: numbers and addresses of variables.
+    pub(crate) init: Vec<Arg>,
     pub(crate) external: bool,
     pub(crate) line: u32,
 }
@@ -57,21 +49,22 @@ impl Var {
     pub(crate) fn bytes(&self) -> u64 {
         self.count.unwrap_or(0).saturating_mul(u64::from(self.ty.bytes()))
     }
+
+    pub(crate) fn error(&self, message: impl Into<String>) -> PtxError {
+        PtxError::new(self.line, &self.name, message)
+    }
 }
 
 /// A kernel (`.entry`) or a device function (`.func`).
 #[derive(Debug, Clone)]
 pub(crate) struct Function {
-    pub(crate) name: String,
     pub(crate) entry: bool,
     pub(crate) returns: Vec<Var>,
     pub(crate) params: Vec<Var>,
     pub(crate) body: Vec<Stmt>,
-    pub(crate) reqntid: Option<[u32; 3]>,
-    pub(crate) maxntid: Option<[u32; 3]>,
-    pub(crate) cluster: Option<[u32; 3]>,
-    pub(crate) min_ctas: Option<u32>,
     pub(crate) line: u32,
+    /// Its name and what its directives say; sizes are known once it is decoded.
+    pub(crate) info: KernelInfo,
 }
 
 /// A statement of a body.
@@ -95,6 +88,7 @@ pub(crate) enum Stmt {
 /// An instruction as written.
 #[derive(Debug, Clone)]
 pub(crate) struct Inst {
+    /// The predicate, and whether it is negated.
     pub(crate) guard: Option<(String, bool)>,
     pub(crate) op: String,
     pub(crate) args: Vec<Arg>,

@@ -1,14 +1,19 @@
 //! A loaded module: its variables placed in memory, its kernels decoded.
 
 use super::PtxError;
-use super::ast::{Ast, Function, Init, Num, Var};
+use super::ast::{Arg, Ast, Function, Num, Var};
 use super::decode::{self, Global};
 use super::parser;
 use super::types::{Space, Ty};
 use crate::exec::inst::Code;
 use crate::memory::Memory;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
+
+type Res<T> = Result<T, PtxError>;
+
+/// What a launch can pass.
+const MAX_PARAM_BYTES: u32 = 32_764;
 
 /// A kernel's parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,12 +22,10 @@ pub struct ParamInfo {
     pub offset: u32,
     /// Size in bytes.
     pub size: u32,
-    /// Alignment in bytes.
-    pub align: u32,
 }
 
 /// What a launch has to know about a kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelInfo {
     /// Entry name.
     pub name: String,
@@ -49,32 +52,26 @@ pub struct KernelInfo {
 }
 
 /// A module: parsed, decoded, its global variables allocated.
+#[derive(Debug, Default)]
 pub struct Module {
-    pub(crate) kernels: HashMap<String, (KernelInfo, Code)>,
+    pub(crate) kernels: BTreeMap<String, (KernelInfo, Code)>,
     pub(crate) sources: Vec<(String, u32)>,
+    /// Name, address and size.
     globals: Vec<(String, u64, u64)>,
     target_sm: u32,
 }
 
-impl std::fmt::Debug for Module {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Module").field("kernels", &self.kernels.keys()).field("globals", &self.globals).finish()
-    }
-}
-
 impl Module {
     /// Reads a module's text (a NUL ends it) and places its variables in device memory.
-    pub fn load(text: &str, memory: &Memory) -> Result<Module, PtxError> {
-        let ast = parser::parse(text)?;
-        let mut globals = HashMap::new();
-        let mut placed = Vec::new();
-        let result = place(&ast, memory, &mut globals, &mut placed).and_then(|()| decode_all(&ast, &globals));
-        match result {
-            Ok(kernels) => Ok(Module { kernels, sources: ast.sources, globals: placed, target_sm: ast.sm }),
+    pub fn load(text: &str, memory: &Memory) -> Res<Module> {
+        let mut ast = parser::parse(text)?;
+        let sources = std::mem::take(&mut ast.sources);
+        let mut module = Module { sources, target_sm: ast.sm, ..Module::default() };
+        let globals = module.place(&ast.vars, memory);
+        match globals.and_then(|globals| module.decode(&ast, &globals)) {
+            Ok(()) => Ok(module),
             Err(e) => {
-                for (_, address, _) in placed {
-                    let _ = memory.free(address);
-                }
+                module.unload(memory);
                 Err(e)
             }
         }
@@ -86,10 +83,8 @@ impl Module {
     }
 
     /// Names of all kernels.
-    pub fn kernel_names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.kernels.keys().map(String::as_str).collect();
-        names.sort_unstable();
-        names
+    pub fn kernel_names(&self) -> impl Iterator<Item = &str> {
+        self.kernels.keys().map(String::as_str)
     }
 
     /// Address and size of a module-scope variable.
@@ -108,89 +103,76 @@ impl Module {
             let _ = memory.free(*address);
         }
     }
-}
 
-fn place(
-    ast: &Ast,
-    memory: &Memory,
-    globals: &mut HashMap<String, Global>,
-    placed: &mut Vec<(String, u64, u64)>,
-) -> Result<(), PtxError> {
-    for v in &ast.vars {
-        if v.space == Space::Shared {
-            globals.insert(v.name.clone(), Global::Shared(v.clone()));
-            continue;
+    /// Gives variables their addresses, then their initial values, in which addresses may stand.
+    fn place(&mut self, vars: &[Var], memory: &Memory) -> Res<HashMap<String, Global>> {
+        let mut globals = HashMap::new();
+        for v in vars {
+            let global = match v.space {
+                Space::Shared => Global::Shared(v.clone()),
+                _ if v.external => return Err(v.error("external variable that nothing defines")),
+                _ => {
+                    let address = memory.alloc(v.bytes().max(1)).map_err(|e| v.error(e.to_string()))?;
+                    self.globals.push((v.name.clone(), address, v.bytes()));
+                    Global::Memory { address, constant: v.space == Space::Const }
+                }
+            };
+            globals.insert(v.name.clone(), global);
         }
-        if v.external {
-            return Err(PtxError::new(v.line, &v.name, "external variable that nothing defines"));
+        for v in vars {
+            if let Some(Global::Memory { address, .. }) = globals.get(&v.name) {
+                let written = memory.write(*address, &image(v, &globals)?);
+                written.map_err(|e| v.error(e.to_string()))?;
+            }
         }
-        let bytes = v.bytes();
-        let address = memory.alloc(bytes.max(1)).map_err(|e| PtxError::new(v.line, &v.name, e.to_string()))?;
-        placed.push((v.name.clone(), address, bytes));
-        globals.insert(v.name.clone(), Global::Memory { address, constant: v.space == Space::Const });
+        Ok(globals)
     }
-    for v in &ast.vars {
-        if let Some(Global::Memory { address, .. }) = globals.get(&v.name) {
-            let image = image(v, globals)?;
-            memory.write(*address, &image).map_err(|e| PtxError::new(v.line, &v.name, e.to_string()))?;
+
+    fn decode(&mut self, ast: &Ast, globals: &HashMap<String, Global>) -> Res<()> {
+        let functions: HashMap<String, Rc<Function>> =
+            ast.functions.iter().map(|f| (f.info.name.clone(), f.clone())).collect();
+        for f in ast.functions.iter().filter(|f| f.entry) {
+            let (mut params, mut param_bytes) = (Vec::new(), 0u32);
+            for p in &f.params {
+                let offset = param_bytes.next_multiple_of(p.align);
+                let size = u32::try_from(p.bytes()).unwrap_or(u32::MAX);
+                param_bytes = offset.saturating_add(size);
+                if param_bytes > MAX_PARAM_BYTES {
+                    return Err(p.error(format!("the kernel's parameters take more than {MAX_PARAM_BYTES} bytes")));
+                }
+                params.push(ParamInfo { offset, size });
+            }
+            let code = decode::kernel(f, &params, &functions, globals)?;
+            let registers = code.slots.clamp(16, 255);
+            let (static_shared, local_bytes, target_sm, info) = (code.shared, code.local, ast.sm, f.info.clone());
+            let info = KernelInfo { params, param_bytes, static_shared, local_bytes, registers, target_sm, ..info };
+            if self.kernels.insert(f.info.name.clone(), (info, code)).is_some() {
+                return Err(PtxError::new(f.line, &f.info.name, "two kernels of one name"));
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The initial bytes of a variable; what no value is given for is zero.
-fn image(v: &Var, globals: &HashMap<String, Global>) -> Result<Vec<u8>, PtxError> {
+fn image(v: &Var, globals: &HashMap<String, Global>) -> Res<Vec<u8>> {
+    let address = |name: &str| match globals.get(name) {
+        Some(Global::Memory { address, .. }) => Ok(*address),
+        _ => Err(PtxError::new(v.line, name, "initial value names no variable in memory")),
+    };
     let size = v.ty.bytes() as usize;
-    let mut out = Vec::with_capacity(v.bytes() as usize);
-    for init in &v.init {
-        let bits: u64 = match init {
-            Init::Num(Num::Int(i)) => *i,
-            Init::Num(Num::F32(b)) => u64::from(*b),
-            Init::Num(Num::F64(d)) if v.ty == Ty::F32 => u64::from((*d as f32).to_bits()),
-            Init::Num(Num::F64(d)) => d.to_bits(),
-            Init::Address(name, offset) => match globals.get(name) {
-                Some(Global::Memory { address, .. }) => address.wrapping_add_signed(*offset),
-                _ => return Err(PtxError::new(v.line, name, "initial value names no variable in memory")),
-            },
+    let mut image = vec![0; v.bytes() as usize];
+    for (element, value) in image.chunks_mut(size.max(1)).zip(&v.init) {
+        let bits = match value {
+            Arg::Num(Num::Int(i)) if size <= 8 => *i,
+            Arg::Num(Num::F32(bits)) if size == 4 => u64::from(*bits),
+            Arg::Num(Num::F64(d)) if v.ty == Ty::F32 => u64::from((*d as f32).to_bits()),
+            Arg::Num(Num::F64(d)) if size == 8 => d.to_bits(),
+            Arg::Word(name) if size == 8 => address(name)?,
+            Arg::Offset(name, offset) if size == 8 => address(name)?.wrapping_add_signed(*offset),
+            _ => return Err(v.error("initial value that the variable's type does not have")),
         };
-        if size > 8 {
-            return Err(PtxError::new(v.line, &v.name, "initial values of more than 64 bits are not supported"));
-        }
-        out.extend_from_slice(&bits.to_le_bytes()[..size]);
+        element.copy_from_slice(&bits.to_le_bytes()[..size]);
     }
-    out.resize(v.bytes() as usize, 0);
-    Ok(out)
-}
-
-fn decode_all(ast: &Ast, globals: &HashMap<String, Global>) -> Result<HashMap<String, (KernelInfo, Code)>, PtxError> {
-    let functions: HashMap<String, Rc<Function>> = ast.functions.iter().map(|f| (f.name.clone(), f.clone())).collect();
-    let mut kernels = HashMap::new();
-    for f in ast.functions.iter().filter(|f| f.entry) {
-        let mut params = Vec::new();
-        let mut end = 0u32;
-        for p in &f.params {
-            let size = u32::try_from(p.bytes()).map_err(|_| PtxError::new(p.line, &p.name, "parameter too large"))?;
-            let offset = end.next_multiple_of(p.align.max(1));
-            end = offset + size;
-            params.push(ParamInfo { offset, size, align: p.align });
-        }
-        let code = decode::kernel(f, &params, &functions, globals)?;
-        let info = KernelInfo {
-            name: f.name.clone(),
-            params,
-            param_bytes: end,
-            static_shared: code.shared,
-            local_bytes: code.local,
-            registers: code.slots.clamp(16, 255),
-            reqntid: f.reqntid,
-            maxntid: f.maxntid,
-            cluster: f.cluster,
-            min_blocks: f.min_ctas,
-            target_sm: ast.sm,
-        };
-        if kernels.insert(f.name.clone(), (info, code)).is_some() {
-            return Err(PtxError::new(f.line, &f.name, "two kernels of one name"));
-        }
-    }
-    Ok(kernels)
+    Ok(image)
 }

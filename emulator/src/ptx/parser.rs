@@ -1,549 +1,387 @@
-//! Tokens to the syntax tree.
+//! Tokens to the syntax tree. A rule that is given a token continues after it.
 
 use super::PtxError;
-use super::ast::{Arg, Ast, Function, Init, Inst, Num, Stmt, Var};
-use super::lexer::{Tok, lex};
+use super::ast::{Arg, Ast, Function, Inst, Num, Stmt, Var};
+use super::lexer::{Lexer, Token};
+use super::module::KernelInfo;
 use super::types::{Space, Ty};
 use std::collections::HashMap;
 use std::rc::Rc;
 
 type Res<T> = Result<T, PtxError>;
 
-/// Blocks inside blocks: more would only exhaust the stack.
+/// Brackets inside brackets: more would only exhaust the stack.
 const MAX_DEPTH: u32 = 64;
+/// More than anything needs, and so little that sizes cannot overflow.
+const MAX_ALIGN: u32 = 1 << 16;
+/// The text of the last token.
+const END: &str = "";
 
-const SPACES: &[(&str, Space)] = &[
-    (".global", Space::Global),
-    (".const", Space::Const),
-    (".shared", Space::Shared),
-    (".local", Space::Local),
-    (".param", Space::Param),
-];
-
-struct Parser {
-    toks: Vec<(Tok, u32)>,
-    at: usize,
-    ast: Ast,
-    provenance: HashMap<u32, (String, u32)>,
-    files: HashMap<u64, String>,
+struct Parser<'a> {
+    lexer: Lexer<'a>,
+    /// The token that no rule has taken yet.
+    ahead: Token<'a>,
+    depth: u32,
+    /// Source files by the numbers that `.file` gives them, perhaps after their use.
+    files: HashMap<&'a str, &'a str>,
+    /// Positions that instructions refer to: a file or its number, and a line.
+    sources: Vec<(&'a str, u32)>,
     /// Position of the last `.loc`, as an index into the sources plus one.
     loc: u32,
-    depth: u32,
+    ast: Ast,
 }
 
 /// Reads a module.
 pub(crate) fn parse(text: &str) -> Res<Ast> {
-    let tokens = lex(text)?;
-    let (toks, provenance) = (tokens.toks, tokens.provenance);
-    let mut p = Parser { toks, provenance, at: 0, ast: Ast::default(), files: HashMap::new(), loc: 0, depth: 0 };
-    p.files();
-    while *p.peek() != Tok::End {
-        p.module_item()?;
-    }
+    let mut lexer = Lexer::new(text);
+    let (ahead, files, sources) = (lexer.next(), HashMap::new(), Vec::new());
+    let mut p = Parser { lexer, ahead, depth: 0, files, sources, loc: 0, ast: Ast::default() };
+    p.many(END, Parser::module_item)?;
     if p.ast.sm == 0 {
         return Err(PtxError::new(1, ".target", "the module names no target"));
     }
+    let name = |file| p.files.get(file).unwrap_or(file).to_string();
+    p.ast.sources = p.sources.iter().map(|(file, line)| (name(file), *line)).collect();
     Ok(p.ast)
 }
 
-/// What all rules are made of.
-impl Parser {
-    fn peek(&self) -> &Tok {
-        &self.toks[self.at].0
+impl<'a> Parser<'a> {
+    fn next(&mut self) -> Token<'a> {
+        std::mem::replace(&mut self.ahead, self.lexer.next())
     }
 
-    fn line(&self) -> u32 {
-        self.toks[self.at].1
-    }
-
-    fn next(&mut self) -> Tok {
-        let t = self.toks[self.at].0.clone();
-        if self.at + 1 < self.toks.len() {
-            self.at += 1;
-        }
-        t
-    }
-
-    fn fail<T>(&self, message: impl Into<String>) -> Res<T> {
-        Err(PtxError::new(self.line(), self.peek().show(), message))
-    }
-
-    fn is(&self, c: char) -> bool {
-        *self.peek() == Tok::Punct(c)
-    }
-
-    fn eat(&mut self, c: char) -> bool {
-        let hit = self.is(c);
+    fn eat(&mut self, text: &str) -> bool {
+        let hit = self.ahead.text == text;
         if hit {
             self.next();
         }
         hit
     }
 
-    fn expect(&mut self, c: char) -> Res<()> {
-        if self.eat(c) { Ok(()) } else { self.fail(format!("expected `{c}`")) }
+    fn expect(&mut self, text: &str) -> Res<()> {
+        if self.eat(text) { Ok(()) } else { Err(self.ahead.error(format!("expected `{text}`"))) }
     }
 
-    fn word(&mut self) -> Res<String> {
-        let Tok::Word(w) = self.peek().clone() else { return self.fail("expected a name") };
-        self.next();
-        Ok(w)
+    fn name(&mut self) -> Res<String> {
+        let token = self.next();
+        if token.is_word() { Ok(token.text.to_string()) } else { Err(token.error("expected a name")) }
     }
 
-    fn is_word(&self, list: &[&str]) -> bool {
-        matches!(self.peek(), Tok::Word(x) if list.contains(&x.as_str()))
-    }
-
-    fn eat_word(&mut self, w: &str) -> bool {
-        let hit = self.is_word(&[w]);
-        if hit {
-            self.next();
+    fn int<T: TryFrom<u64>>(&mut self) -> Res<T> {
+        let token = self.next();
+        match token.number()? {
+            Num::Int(value) => T::try_from(value).map_err(|_| token.error("integer that is too large")),
+            _ => Err(token.error("expected an integer")),
         }
-        hit
     }
 
-    fn int(&mut self) -> Res<u64> {
-        let Tok::Int(v) = *self.peek() else { return self.fail("expected an integer") };
-        self.next();
-        Ok(v)
+    fn ty(&mut self) -> Res<Ty> {
+        let token = self.next();
+        token.text.strip_prefix('.').and_then(Ty::parse).ok_or_else(|| token.error("expected a type"))
     }
 
-    fn number(&mut self) -> Res<Num> {
-        let minus = self.eat('-');
-        if !minus {
-            self.eat('+');
+    /// What may follow a name: `+4`, `-4` or `+-4`.
+    fn offset(&mut self) -> Res<Option<i64>> {
+        let some = self.eat("+") || self.ahead.text.starts_with('-');
+        some.then(|| self.int::<u64>().map(|offset| offset as i64)).transpose()
+    }
+
+    /// Items up to what closes them.
+    fn many(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Res<()>) -> Res<()> {
+        self.depth += 1;
+        while !self.eat(close) {
+            if self.depth > MAX_DEPTH {
+                return Err(self.ahead.error("nested too deeply"));
+            }
+            if self.ahead.text == END {
+                return self.expect(close);
+            }
+            item(self)?;
         }
-        let n = match *self.peek() {
-            Tok::Int(v) => Num::Int(if minus { v.wrapping_neg() } else { v }),
-            Tok::F32(b) => Num::F32(if minus { b ^ 0x8000_0000 } else { b }),
-            Tok::F64(v) => Num::F64(if minus { -v } else { v }),
-            _ => return self.fail("expected a number"),
-        };
-        self.next();
-        Ok(n)
+        self.depth -= 1;
+        Ok(())
     }
 
-    /// `item, item`
-    fn separated<T>(&mut self, mut item: impl FnMut(&mut Self) -> Res<T>) -> Res<Vec<T>> {
-        let mut out = vec![item(self)?];
-        while self.eat(',') {
-            out.push(item(self)?);
-        }
-        Ok(out)
-    }
-
-    /// Items up to a closing bracket, perhaps none.
-    fn until<T>(&mut self, close: char, item: impl FnMut(&mut Self) -> Res<T>) -> Res<Vec<T>> {
-        if self.eat(close) {
-            return Ok(Vec::new());
-        }
-        let list = self.separated(item)?;
-        self.expect(close)?;
+    /// Items with commas between them, up to what closes them.
+    fn list<T>(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Res<T>) -> Res<Vec<T>> {
+        let mut list = Vec::new();
+        self.many(close, |p| {
+            if !list.is_empty() {
+                p.expect(",")?;
+            }
+            list.push(item(p)?);
+            Ok(())
+        })?;
         Ok(list)
     }
 
-    fn skip_to(&mut self, end: char) -> Res<()> {
-        while !self.eat(end) {
-            if *self.peek() == Tok::End {
-                return self.fail(format!("expected `{end}`"));
-            }
-            self.next();
-        }
-        Ok(())
-    }
-}
-
-/// Source positions.
-impl Parser {
-    /// `.file` directives may follow their use: read them all first.
-    fn files(&mut self) {
-        for w in self.toks.windows(3) {
-            if let [(Tok::Word(d), _), (Tok::Int(n), _), (Tok::Str(s), _)] = w
-                && d == ".file"
-            {
-                self.files.insert(*n, s.clone());
-            }
-        }
-    }
-
-    /// `.file 1 "name", size, time`
-    fn file(&mut self) -> Res<()> {
-        self.next();
-        self.int()?;
-        if !matches!(self.next(), Tok::Str(_)) {
-            return self.fail("expected a file name");
-        }
-        while self.eat(',') {
-            self.int()?;
-        }
-        Ok(())
-    }
-
-    /// `.loc file line column, function_name label, inlined_at file line column`
-    fn location(&mut self) -> Res<()> {
-        self.next();
-        let (file, line) = (self.int()?, self.int()? as u32);
-        self.int()?;
-        while self.eat(',') {
-            if self.eat_word("function_name") {
-                self.word()?;
-                if self.eat('+') {
-                    self.int()?;
-                }
-            } else if self.eat_word("inlined_at") {
-                for _ in 0..3 {
-                    self.int()?;
-                }
-            } else {
-                return self.fail("attribute of a location that is not known");
-            }
-        }
-        let name = self.files.get(&file).cloned().unwrap_or_else(|| format!("file {file}"));
-        self.loc = self.source(name, line);
-        Ok(())
-    }
-
-    fn source(&mut self, file: String, line: u32) -> u32 {
-        let entry = (file, line);
-        if self.ast.sources.last() != Some(&entry) {
-            self.ast.sources.push(entry);
-        }
-        self.ast.sources.len() as u32
-    }
-}
-
-/// Module scope.
-impl Parser {
     fn module_item(&mut self) -> Res<()> {
-        let line = self.line();
-        let mut external = false;
-        while self.is_word(&[".visible", ".extern", ".weak", ".common"]) {
-            external |= self.is_word(&[".extern"]);
-            self.next();
+        let mut start = self.next();
+        let external = start.text == ".extern";
+        while [".visible", ".extern", ".weak", ".common"].contains(&start.text) {
+            start = self.next();
         }
-        let Tok::Word(word) = self.peek().clone() else { return self.fail("expected a directive") };
-        match word.as_str() {
-            ".version" => {
-                self.next();
-                self.ast.version = match self.next() {
-                    Tok::F64(v) => (v as u32, ((v - v.floor()) * 10.0).round() as u32),
-                    Tok::Int(v) => (v as u32, 0),
-                    _ => return Err(PtxError::new(line, ".version", "expected a version such as 7.4")),
-                };
-            }
-            ".target" => {
-                self.next();
-                let target = self.word()?;
-                let digits = target.strip_prefix("sm_").map(|s| s.trim_end_matches(|c: char| c.is_ascii_alphabetic()));
-                let Some(sm) = digits.and_then(|d| d.parse().ok()) else {
-                    return Err(PtxError::new(line, &target, "expected a target such as sm_75"));
-                };
-                self.ast.sm = sm;
-                while self.eat(',') {
-                    let option = self.word()?;
-                    if !matches!(option.as_str(), "debug" | "texmode_independent" | "texmode_unified") {
-                        return Err(PtxError::new(line, option, "target option that is not known"));
-                    }
-                }
-            }
-            ".address_size" => {
-                self.next();
-                if self.int()? != 64 {
-                    return Err(PtxError::new(line, ".address_size", "only 64-bit addresses are supported"));
-                }
-            }
-            ".file" => self.file()?,
-            // DWARF sections are passed over.
-            ".section" => self.skip_to('}')?,
-            ".pragma" => self.skip_to(';')?,
-            ".entry" | ".func" => {
-                let function = self.function()?;
-                self.ast.functions.extend(function.map(Rc::new));
-            }
+        match start.text {
+            ".version" => self.next().number().map(|_| ())?,
+            ".address_size" => self.expect("64")?,
+            ".target" => self.target()?,
+            ".entry" | ".func" => self.function(start)?,
             ".global" | ".const" | ".shared" => {
-                let vars = self.variables()?;
+                let vars = self.variables(start)?;
                 self.ast.vars.extend(vars.into_iter().map(|v| Var { external, ..v }));
             }
-            _ => return self.fail("directive that is not known at module scope"),
+            _ if self.annotation(start)? => {}
+            _ => return Err(start.error("directive that is not known at module scope")),
         }
         Ok(())
     }
 
-    /// `.entry name(parameters) directives { body }`; nothing for a declaration.
-    fn function(&mut self) -> Res<Option<Function>> {
-        let line = self.line();
-        let entry = self.word()? == ".entry";
-        let returns = self.parameters()?;
-        let name = self.word()?;
-        let params = self.parameters()?;
-        let (reqntid, maxntid, cluster, min_ctas) = (None, None, None, None);
-        let body = Vec::new();
-        let mut f = Function { name, entry, returns, params, body, reqntid, maxntid, cluster, min_ctas, line };
-        while !self.eat('{') {
-            if self.eat(';') {
-                return Ok(None);
+    /// `.target sm_90a, debug`
+    fn target(&mut self) -> Res<()> {
+        let target = self.next();
+        let digits = target.text.strip_prefix("sm_").map(|sm| sm.trim_end_matches(char::is_alphabetic));
+        let sm = digits.and_then(|digits| digits.parse().ok());
+        self.ast.sm = sm.ok_or_else(|| target.error("expected a target such as sm_75"))?;
+        while self.eat(",") {
+            let option = self.next();
+            if !["debug", "texmode_independent", "texmode_unified"].contains(&option.text) {
+                return Err(option.error("target option that is not known"));
             }
-            let here = self.line();
-            let directive = self.word()?;
-            match directive.as_str() {
-                ".reqntid" => f.reqntid = Some(self.dims()?),
-                ".maxntid" => f.maxntid = Some(self.dims()?),
-                ".reqnctapercluster" => f.cluster = Some(self.dims()?),
-                ".minnctapersm" | ".maxnctapersm" => f.min_ctas = Some(self.int()? as u32),
-                ".maxclusterrank" | ".maxnreg" => drop(self.int()?),
+        }
+        Ok(())
+    }
+
+    /// What may stand anywhere and changes no result; whether this is such a directive.
+    fn annotation(&mut self, start: Token<'a>) -> Res<bool> {
+        match start.text {
+            ".pragma" => self.many(";", |p| Ok(_ = p.next()))?,
+            ".section" => self.many("}", |p| Ok(_ = p.next()))?, // DWARF
+            // `.file 1 "name", time, size`
+            ".file" => {
+                let (number, string) = (self.next(), self.next());
+                let name = string.text.strip_prefix('"').and_then(|name| name.strip_suffix('"'));
+                self.files.insert(number.text, name.ok_or_else(|| string.error("expected a file name"))?);
+                while self.eat(",") {
+                    self.int::<u64>()?;
+                }
+            }
+            // `.loc file line column, function_name label+offset, inlined_at file line column`
+            ".loc" => {
+                let (file, line, _column) = (self.next(), self.int()?, self.int::<u32>()?);
+                while self.eat(",") {
+                    if self.eat("function_name") {
+                        self.name()?;
+                        self.offset()?;
+                    } else {
+                        self.expect("inlined_at")?;
+                        (0..3).try_for_each(|_| self.int::<u32>().map(drop))?;
+                    }
+                }
+                self.loc = self.source(file.text, line);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn source(&mut self, file: &'a str, line: u32) -> u32 {
+        if self.sources.last() != Some(&(file, line)) {
+            self.sources.push((file, line));
+        }
+        self.sources.len() as u32
+    }
+
+    /// `.entry name(parameters) directives { body }`; a declaration has no body and says nothing.
+    fn function(&mut self, start: Token<'a>) -> Res<()> {
+        let (returns, name, params) = (self.parameters()?, self.name()?, self.parameters()?);
+        let (entry, line, info) = (start.text == ".entry", start.line, KernelInfo { name, ..KernelInfo::default() });
+        let mut f = Function { entry, returns, params, body: Vec::new(), line, info };
+        while !self.eat("{") {
+            let directive = self.next();
+            match directive.text {
+                ";" => return Ok(()),
+                ".reqntid" => f.info.reqntid = Some(self.dims()?),
+                ".maxntid" => f.info.maxntid = Some(self.dims()?),
+                ".minnctapersm" | ".maxnctapersm" => f.info.min_blocks = Some(self.int()?),
+                ".maxclusterrank" | ".maxnreg" => drop(self.int::<u32>()?),
                 ".explicitcluster" | ".noreturn" | ".blocksareclusters" => {}
-                ".pragma" => self.skip_to(';')?,
-                _ => return Err(PtxError::new(here, directive, "directive that is not known for a function")),
+                ".reqnctapercluster" => f.info.cluster = Some(self.dims()?),
+                _ if self.annotation(directive)? => {}
+                _ => return Err(directive.error("directive that is not known for a function")),
             }
         }
         self.loc = 0;
         f.body = self.body()?;
-        Ok(Some(f))
+        self.ast.functions.push(Rc::new(f));
+        Ok(())
     }
 
     fn parameters(&mut self) -> Res<Vec<Var>> {
-        if !self.eat('(') {
+        if !self.eat("(") {
             return Ok(Vec::new());
         }
-        self.until(')', |p| {
-            if p.is_word(&[".reg"]) {
-                return p.fail("register parameters are not supported; declare them with .param");
-            }
-            let v = p.variable_head()?;
-            let v = p.variable_name(v)?;
-            if v.space == Space::Param { Ok(v) } else { p.fail("parameters live in .param space") }
+        self.list(")", |p| {
+            p.expect(".param")?;
+            let head = p.variable_head(Space::Param)?;
+            p.variable(&head)
         })
     }
 
+    /// One to three dimensions.
     fn dims(&mut self) -> Res<[u32; 3]> {
-        let given = self.separated(Self::int)?;
-        if given.len() > 3 {
-            return self.fail("more than three dimensions");
-        }
-        Ok(std::array::from_fn(|i| given.get(i).map_or(1, |d| *d as u32)))
-    }
-}
-
-/// Variables.
-impl Parser {
-    fn typ(&mut self) -> Res<Ty> {
-        let line = self.line();
-        let w = self.word()?;
-        let ty = w.strip_prefix('.').and_then(Ty::parse);
-        ty.ok_or_else(|| PtxError::new(line, w, "expected a type"))
+        let x = self.int()?;
+        let y = if self.eat(",") { self.int()? } else { 1 };
+        let z = if self.eat(",") { self.int()? } else { 1 };
+        Ok([x, y, z])
     }
 
     /// `.global .align 4 .b8 name[16] = {..}, name2;`
-    fn variables(&mut self) -> Res<Vec<Var>> {
-        let head = self.variable_head()?;
-        let list = self.separated(|p| {
-            let v = p.variable_name(head.clone())?;
-            if p.eat('=') { p.initialiser(v) } else { Ok(v) }
-        })?;
-        self.expect(';')?;
-        Ok(list)
+    fn variables(&mut self, start: Token<'a>) -> Res<Vec<Var>> {
+        let space = match start.text {
+            ".global" => Space::Global,
+            ".const" => Space::Const,
+            ".shared" => Space::Shared,
+            ".local" => Space::Local,
+            ".param" => Space::Param,
+            _ => return Err(start.error("directive that is not known here")),
+        };
+        let head = self.variable_head(space)?;
+        self.list(";", |p| p.variable(&head))
     }
 
-    fn variable_head(&mut self) -> Res<Var> {
-        let line = self.line();
-        let w = self.word()?;
-        let Some((_, space)) = SPACES.iter().find(|(name, _)| *name == w) else {
-            return Err(PtxError::new(line, &w, "expected a state space"));
-        };
-        let (mut align, mut vector) = (None, 1);
-        while self.is_word(&[".align", ".v2", ".v4"]) {
-            match self.word()?.as_str() {
-                ".align" => align = Some(self.int()? as u32),
-                v => vector = if v == ".v2" { 2 } else { 4 },
-            }
-        }
-        let ty = self.typ()?;
-        // Attributes of pointer parameters: `.ptr .global .align 16`.
-        while self.is_word(&[".ptr", ".global", ".shared", ".local", ".const", ".align"]) {
-            if self.word()? == ".align" {
-                self.int()?;
+    /// All but the name: `.global .align 8 .v2 .f32`
+    fn variable_head(&mut self, space: Space) -> Res<Var> {
+        let align = if self.eat(".align") { Some(self.int()?) } else { None };
+        let vector = if self.eat(".v2") { 2 } else { 1 + 3 * u32::from(self.eat(".v4")) };
+        let ty = self.ty()?;
+        // What a parameter points to: `.ptr .global .align 16`.
+        while [".ptr", ".global", ".const", ".shared", ".local", ".align"].contains(&self.ahead.text) {
+            if self.next().text == ".align" {
+                self.int::<u32>()?;
             }
         }
         let align = align.unwrap_or(ty.bytes() * vector);
-        if !align.is_power_of_two() {
-            return Err(PtxError::new(line, align.to_string(), "alignment must be a power of two"));
+        if ty == Ty::Pred || !align.is_power_of_two() || align > MAX_ALIGN {
+            return Err(self.ahead.error(format!("predicate, or alignment that is no power of two up to {MAX_ALIGN}")));
         }
-        let (count, name, init) = (Some(u64::from(vector)), String::new(), Vec::new());
-        Ok(Var { space: *space, ty, align, name, count, init, external: false, line })
+        let (count, name, init) = (Some(vector.into()), String::new(), Vec::new());
+        Ok(Var { space, ty, align, name, count, init, external: false, line: 0 })
     }
 
-    /// `name[4][2]`
-    fn variable_name(&mut self, mut v: Var) -> Res<Var> {
-        v.line = self.line();
-        v.name = self.word()?;
-        while self.eat('[') {
-            if self.eat(']') {
-                v.count = None;
-                continue;
+    /// `name[4][2] = {..}`
+    fn variable(&mut self, head: &Var) -> Res<Var> {
+        let start = self.ahead;
+        let mut v = Var { name: self.name()?, line: start.line, ..head.clone() };
+        while self.eat("[") {
+            let n: Option<u64> = if self.ahead.text == "]" { None } else { Some(self.int()?) };
+            v.count = v.count.zip(n).map(|(count, n)| count.saturating_mul(n));
+            self.expect("]")?;
+        }
+        if self.eat("=") {
+            self.initial_values(&mut v.init)?;
+            let n = v.init.len() as u64;
+            if !matches!(v.space, Space::Global | Space::Const) || n > *v.count.get_or_insert(n) {
+                return Err(start.error("more initial values than the variable can have"));
             }
-            let n = self.int()?;
-            v.count = v.count.and_then(|c| c.checked_mul(n));
-            self.expect(']')?;
-        }
-        Ok(v)
-    }
-
-    fn initialiser(&mut self, mut v: Var) -> Res<Var> {
-        self.initial_values(&mut v.init)?;
-        let n = v.init.len() as u64;
-        if n > *v.count.get_or_insert(n) {
-            return Err(PtxError::new(v.line, &v.name, "more initial values than elements"));
         }
         Ok(v)
     }
 
     /// A value, or a list of such in braces.
-    fn initial_values(&mut self, out: &mut Vec<Init>) -> Res<()> {
-        if self.eat('{') {
-            return self.until('}', |p| p.initial_values(out)).map(drop);
+    fn initial_values(&mut self, out: &mut Vec<Arg>) -> Res<()> {
+        if self.eat("{") {
+            self.list("}", |p| p.initial_values(out))?;
+        } else if self.eat("generic") {
+            // Addresses in memory are generic ones.
+            self.expect("(")?;
+            let name = self.name()?;
+            self.expect(")")?;
+            out.push(Arg::Offset(name, self.offset()?.unwrap_or(0)));
+        } else {
+            out.push(self.arg()?);
         }
-        if !matches!(self.peek(), Tok::Word(_)) {
-            out.push(Init::Num(self.number()?));
-            return Ok(());
-        }
-        let mut name = self.word()?;
-        if name == "generic" {
-            self.expect('(')?;
-            name = self.word()?;
-            self.expect(')')?;
-        }
-        let offset = if self.eat('+') { self.int()? as i64 } else { 0 };
-        out.push(Init::Address(name, offset));
         Ok(())
     }
-}
 
-/// Bodies.
-impl Parser {
     fn body(&mut self) -> Res<Vec<Stmt>> {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return self.fail("blocks nested too deeply");
-        }
         let mut out = Vec::new();
-        while !self.eat('}') {
-            self.statement(&mut out)?;
-        }
-        self.depth -= 1;
+        self.many("}", |p| p.statement(&mut out))?;
         Ok(out)
     }
 
     fn statement(&mut self, out: &mut Vec<Stmt>) -> Res<()> {
-        let line = self.line();
-        let label = matches!(self.toks.get(self.at + 1), Some((Tok::Punct(':'), _)));
-        if self.eat('{') {
-            out.push(Stmt::Block(self.body()?));
-        } else if self.eat(';') {
-        } else if self.eat('@') {
-            let negated = self.eat('!');
-            let p = self.word()?;
-            out.push(self.instruction(Some((p, negated)))?);
-        } else if !matches!(self.peek(), Tok::Word(_)) {
-            return self.fail("expected a statement");
-        } else if matches!(self.peek(), Tok::Word(w) if w.starts_with('.')) {
-            self.directive(out)?;
-        } else if !label {
-            out.push(self.instruction(None)?);
-        } else {
-            let name = self.word()?;
-            self.next();
-            if self.eat_word(".branchtargets") {
-                let list = self.separated(Self::word)?;
-                self.expect(';')?;
-                out.push(Stmt::Targets(name, list, line));
-            } else if self.is_word(&[".callprototype"]) {
-                return self.fail("indirect calls are not supported");
-            } else {
-                out.push(Stmt::Label(name, line));
+        let start = self.next();
+        match start.text {
+            ";" => {}
+            "{" => out.push(Stmt::Block(self.body()?)),
+            ".reg" => {
+                let ty = self.ty()?;
+                out.extend(self.list(";", |p| p.register(ty))?);
             }
-        }
-        Ok(())
-    }
-
-    fn directive(&mut self, out: &mut Vec<Stmt>) -> Res<()> {
-        if self.is_word(&[".shared", ".local", ".param", ".global", ".const"]) {
-            out.extend(self.variables()?.into_iter().map(Stmt::Var));
-        } else if self.is_word(&[".loc"]) {
-            self.location()?;
-        } else if self.is_word(&[".file"]) {
-            self.file()?;
-        } else if self.is_word(&[".pragma"]) {
-            self.skip_to(';')?;
-        } else if self.eat_word(".reg") {
-            if self.is_word(&[".v2", ".v4"]) {
-                return self.fail("vector registers are not supported; name scalars in braces");
-            }
-            let (line, ty) = (self.line(), self.typ()?);
-            out.extend(self.separated(|p| {
-                let name = p.word()?;
-                let count = if p.eat('<') { Some(p.int()? as u32) } else { None };
-                if count.is_some() {
-                    p.expect('>')?;
+            _ if self.annotation(start)? => {}
+            text if text.starts_with('.') => out.extend(self.variables(start)?.into_iter().map(Stmt::Var)),
+            name if start.is_word() && self.eat(":") => {
+                if self.eat(".branchtargets") {
+                    out.push(Stmt::Targets(name.to_string(), self.list(";", Self::name)?, start.line));
+                } else {
+                    out.push(Stmt::Label(name.to_string(), start.line));
                 }
-                Ok(Stmt::Reg { ty, name, count, line })
-            })?);
-            self.expect(';')?;
-        } else {
-            return self.fail("directive that is not known in a body");
+            }
+            _ => out.push(self.instruction(start)?),
         }
         Ok(())
     }
 
-    fn instruction(&mut self, guard: Option<(String, bool)>) -> Res<Stmt> {
-        let line = self.line();
-        let op = self.word()?;
-        let args = self.until(';', Self::arg)?;
-        let source = match self.provenance.get(&line).cloned() {
-            Some((file, l)) => self.source(file, l),
-            None => self.loc,
+    /// `%r<4>` or `%x`
+    fn register(&mut self, ty: Ty) -> Res<Stmt> {
+        let (line, name) = (self.ahead.line, self.name()?);
+        let count = if self.eat("<") { Some(self.int()?) } else { None };
+        if count.is_some() {
+            self.expect(">")?;
+        }
+        Ok(Stmt::Reg { ty, name, count, line })
+    }
+
+    /// `@!%p add.u32 %a, %b, 1;`
+    fn instruction(&mut self, mut op: Token<'a>) -> Res<Stmt> {
+        let mut guard = None;
+        if op.text == "@" {
+            let negated = self.eat("!");
+            guard = Some((self.name()?, negated));
+            op = self.next();
+        }
+        if !op.is_word() {
+            return Err(op.error("expected an instruction"));
+        }
+        let args = self.list(";", Self::arg)?;
+        let source = match self.lexer.comment {
+            (at, file, line) if at == op.line => self.source(file, line),
+            _ => self.loc,
         };
-        Ok(Stmt::Inst(Inst { guard, op, args, line, source }))
+        Ok(Stmt::Inst(Inst { guard, op: op.text.to_string(), args, line: op.line, source }))
     }
 
     fn arg(&mut self) -> Res<Arg> {
-        if self.eat('[') {
-            return self.address();
-        }
-        if self.eat('{') {
-            return Ok(Arg::Vector(self.until('}', Self::arg)?));
-        }
-        if self.eat('(') {
-            return Ok(Arg::List(self.until(')', Self::arg)?));
-        }
-        if self.eat('!') {
-            return Ok(Arg::Not(self.word()?));
-        }
-        if !matches!(self.peek(), Tok::Word(_)) {
-            return Ok(Arg::Num(self.number()?));
-        }
-        let w = self.word()?;
-        if self.eat('|') {
-            return Ok(Arg::Pair(w, self.word()?));
-        }
-        if self.eat('+') {
-            return Ok(Arg::Offset(w, self.int()? as i64));
-        }
-        Ok(Arg::Word(w))
+        let start = self.next();
+        Ok(match start.text {
+            "[" => self.address()?,
+            "{" => Arg::Vector(self.list("}", Self::arg)?),
+            "(" => Arg::List(self.list(")", Self::arg)?),
+            "!" => Arg::Not(self.name()?),
+            word if start.is_word() && self.eat("|") => Arg::Pair(word.to_string(), self.name()?),
+            word if start.is_word() => match self.offset()? {
+                Some(offset) => Arg::Offset(word.to_string(), offset),
+                None => Arg::Word(word.to_string()),
+            },
+            _ => Arg::Num(start.number()?),
+        })
     }
 
     /// `base+offset]`
     fn address(&mut self) -> Res<Arg> {
-        let base = if matches!(self.peek(), Tok::Word(_)) { Some(self.word()?) } else { None };
-        let mut offset = 0i64;
-        while !self.eat(']') {
-            let (plus, minus) = (self.eat('+'), self.eat('-'));
-            let absolute = base.is_none() && matches!(self.peek(), Tok::Int(_));
-            if !(plus || minus || absolute) {
-                return self.fail("address form that is not known");
-            }
-            let v = self.int()? as i64;
-            offset = offset.wrapping_add(if minus { v.wrapping_neg() } else { v });
-        }
+        let base = if self.ahead.is_number() { None } else { Some(self.name()?) };
+        let offset = if base.is_some() { self.offset()?.unwrap_or(0) } else { self.int::<u64>()? as i64 };
+        self.expect("]")?;
         Ok(Arg::Address(base, offset))
     }
 }

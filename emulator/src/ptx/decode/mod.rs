@@ -5,12 +5,11 @@
 mod asynchronous;
 mod convert;
 mod flow;
-mod flow_graph;
 mod logic;
 mod matrix;
 mod memory;
 mod operands;
-mod slots;
+mod registers;
 mod sync;
 mod text;
 mod values;
@@ -91,8 +90,8 @@ pub(crate) fn kernel(
     globals: &HashMap<String, Global>,
 ) -> Res<Code> {
     let (mut first, widths) = pass(f, params, functions, globals, &Plan::default())?;
-    let unset = flow_graph::unset(&first);
-    let (slots, total) = slots::assign(&first, &widths, &unset.registers);
+    let unset = registers::unset(&first);
+    let (slots, total) = registers::assign(&first, &widths, &unset.registers);
     let plan = Plan { dynamic_base: u64::from(first.shared.next_multiple_of(first.shared_align)), slots };
     let (mut code, _) = pass(f, params, functions, globals, &plan)?;
     let slot = |r: u32| if r >= PRED_BASE { r } else { plan.slots[r as usize] };
@@ -285,7 +284,7 @@ impl Decoder<'_> {
     fn variable(&mut self, v: &Var) -> Res<()> {
         self.origin.line = v.line;
         let bytes = v.bytes();
-        if bytes > 1 << 30 {
+        if bytes.saturating_add(self.code.local.into()) > 1 << 30 {
             return self.fail(&v.name, "variable too large");
         }
         let (space, address) = match v.space {
