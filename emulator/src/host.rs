@@ -93,5 +93,9 @@ fn access<W: Word, T>(word: &W, order: Ordering, write: bool, run: impl FnOnce()
         pending: false,
         constant_space: false,
     };
-    memory.host_access(address, &access, run)
+    let mut witness = memory.witness();
+    if let Ok((a, offset)) = memory.range(address, bytes as u64) {
+        witness.host_access(&a, offset, &access).map_err(|f| *f)?;
+    }
+    Ok(run())
 }

@@ -8,7 +8,7 @@ pub(crate) use crate::checks::Checks;
 pub(crate) use crate::checks::counters::Counters;
 pub(crate) use crate::checks::order::{Operation, Order, Place};
 pub(crate) use crate::launch::{Fault, Schedule};
-pub(crate) use crate::memory::{Memory, MemoryError};
+pub(crate) use crate::memory::Memory;
 pub(crate) use crate::ptx::{KernelInfo, Module};
 
 use super::chip::{Chip, SHARED_PER_BLOCK};
@@ -30,11 +30,6 @@ pub(crate) fn contains(memory: &Memory, address: u64, bytes: u64) -> bool {
     memory.live_allocations().iter().any(|&(base, size)| {
         address.checked_sub(base).and_then(|offset| size.checked_sub(offset)).is_some_and(|left| bytes <= left)
     })
-}
-
-/// Fills with 16-bit elements.
-pub(crate) fn set_u16(memory: &Memory, to: u64, value: u16, count: usize) -> Result<(), MemoryError> {
-    memory.write(to, &value.to_le_bytes().repeat(count))
 }
 
 /// Reads PTX text for a device.

@@ -58,7 +58,6 @@ pub(crate) type Exec<T> = Result<T, Box<Fault>>;
 pub(crate) struct Cpu<'a> {
     pub(crate) cx: &'a LaunchCx<'a>,
     pub(crate) table: Arc<Table>,
-    pub(crate) version: u64,
     /// Allocation last used by each instruction.
     pub(crate) site: Vec<u32>,
     /// The next turn-taking instruction may run.
@@ -74,12 +73,10 @@ pub(crate) struct Cpu<'a> {
 
 impl<'a> Cpu<'a> {
     pub(crate) fn new(cx: &'a LaunchCx<'a>) -> Cpu<'a> {
-        let version = cx.memory.version();
         let sites = cx.code.insts.len();
         Cpu {
             cx,
             table: cx.memory.table(),
-            version,
             site: vec![0; sites],
             granted: false,
             time: 0,
@@ -96,11 +93,7 @@ impl<'a> Cpu<'a> {
 
     /// Looks whether memory was allocated or freed meanwhile.
     pub(crate) fn refresh(&mut self) {
-        let now = self.cx.memory.version();
-        if now != self.version {
-            self.version = now;
-            self.table = self.cx.memory.table();
-        }
+        self.cx.memory.refresh(&mut self.table);
     }
 
     /// A fault of a lane at an address.
