@@ -26,76 +26,53 @@ pub enum Ordering {
 }
 
 /// A word that host and device may share: [`AtomicU32`] or [`AtomicU64`].
-pub trait Word: sealed::Sealed {
+pub trait Word {
     /// Its value.
-    type Value;
+    type Value: Copy;
+    /// Stores a value, or loads it.
     #[doc(hidden)]
-    fn get(&self, order: Atomic) -> Self::Value;
-    #[doc(hidden)]
-    fn set(&self, value: Self::Value, order: Atomic);
-}
-
-mod sealed {
-    pub trait Sealed {}
+    fn access(&self, store: Option<Self::Value>) -> Self::Value;
 }
 
 macro_rules! words {
-    ($($word:ty: $value:ty;)*) => {
-        $(impl sealed::Sealed for $word {}
-        impl Word for $word {
+    ($($word:ty: $value:ty),*) => {
+        $(impl Word for $word {
             type Value = $value;
-            fn get(&self, order: Atomic) -> $value {
-                self.load(order)
-            }
-            fn set(&self, value: $value, order: Atomic) {
-                self.store(value, order);
+            fn access(&self, store: Option<$value>) -> $value {
+                // Real order may be stricter than what is checked.
+                store.inspect(|&value| self.store(value, Atomic::Release)).unwrap_or_else(|| self.load(Atomic::Acquire))
             }
         })*
     };
 }
 
-words! {
-    AtomicU32: u32;
-    AtomicU64: u64;
-}
+words!(AtomicU32: u32, AtomicU64: u64);
 
 /// Loads a word. An error is a race: something has written the word that nothing orders before this load.
 pub fn load<W: Word>(word: &W, order: Ordering) -> Result<W::Value, Fault> {
-    access(word, order, false, || word.get(if order == Ordering::Acquire { Atomic::Acquire } else { Atomic::Relaxed }))
+    access(word, order, None)
 }
 
 /// Stores a word. An error is a race: something accesses the word that nothing orders before this store.
 pub fn store<W: Word>(word: &W, value: W::Value, order: Ordering) -> Result<(), Fault> {
-    access(word, order, true, || {
-        word.set(value, if order == Ordering::Release { Atomic::Release } else { Atomic::Relaxed });
-    })
+    access(word, order, Some(value)).map(drop)
 }
 
-fn access<W: Word, T>(word: &W, order: Ordering, write: bool, run: impl FnOnce() -> T) -> Result<T, Fault> {
+fn access<W: Word>(word: &W, order: Ordering, store: Option<W::Value>) -> Result<W::Value, Fault> {
     let bytes = size_of_val(word);
     // Memory that no device can see cannot race with one.
-    let Some((memory, address)) = mapped(std::ptr::from_ref(word).addr(), bytes) else { return Ok(run()) };
+    let Some((memory, address)) = mapped(std::ptr::from_ref(word).addr(), bytes) else { return Ok(word.access(store)) };
     let sem = match order {
         Ordering::Plain => Sem::Weak,
         Ordering::Relaxed => Sem::Relaxed,
         Ordering::Acquire => Sem::Acquire,
         Ordering::Release => Sem::Release,
     };
-    let access = Access {
-        bytes: bytes as u32,
-        count: 1,
-        write,
-        atomic: false,
-        sem,
-        scope: Scope::Sys,
-        nc: false,
-        proxy: false,
-        pending: false,
-        constant_space: false,
-    };
+    let access = Access { sem, scope: Scope::Sys, ..Access::new(bytes as u32, 1, store.is_some()) };
+    // No launch synchronises between the check and the access.
     let mut witness = memory.witness();
     if let Ok((a, offset)) = memory.range(address, bytes as u64) {
         witness.host_access(&a, offset, &access).map_err(|f| *f)?;
     }
-    Ok(run())
+    Ok(word.access(store))
 }

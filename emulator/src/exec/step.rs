@@ -2,7 +2,7 @@
 //!
 //! One body, compiled twice: for processors with AVX2 and FMA, where the loops become vector instructions, and for any.
 
-use super::block::{Common, Stop, set_index};
+use super::block::{Common, set_index};
 use super::fault::FaultKind;
 use super::inst::*;
 use super::lanes::{Lanes, map, select};
@@ -25,7 +25,7 @@ pub(crate) enum Next {
 
 impl Cpu<'_> {
     /// Runs a warp until it stops; `budget` is what is left of its instructions.
-    pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
+    pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<()> {
         #[cfg(target_arch = "x86_64")]
         if std::is_x86_feature_detected!("avx2")
             && std::is_x86_feature_detected!("fma")
@@ -39,12 +39,12 @@ impl Cpu<'_> {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-    fn run_avx2(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
+    fn run_avx2(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<()> {
         self.interpret::<true>(common, warp, budget)
     }
 
     #[inline(always)]
-    fn interpret<const FMA: bool>(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
+    fn interpret<const FMA: bool>(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<()> {
         let code = self.cx.code;
         let insts = &code.insts[..];
         let file = File { regs: warp.regs.as_mut_ptr(), consts: code.consts.as_ptr() };
@@ -64,14 +64,7 @@ impl Cpu<'_> {
         }
         loop {
             let Some((mut part, limit)) = warp.pick(split, self.granted, self.now()) else {
-                return Ok(if warp.parts.is_empty() {
-                    Stop::Exited
-                } else if warp.parts.iter().any(|p| p.state == State::Turn) {
-                    Stop::Turn
-                } else {
-                    self.check_members(common, warp)?;
-                    Stop::Blocked
-                });
+                return self.check_members(common, warp);
             };
             let mut pc = part.pc;
             let all = part.mask;
@@ -87,7 +80,7 @@ impl Cpu<'_> {
             'part: loop {
                 if *budget == 0 {
                     park!(State::Ready);
-                    return Ok(Stop::Budget);
+                    return Ok(());
                 }
                 if pc >= limit || slice == 0 {
                     park!(State::Ready);
@@ -184,7 +177,8 @@ impl Cpu<'_> {
                             break 'part;
                         }
                         Op::Mem(op) if inst.flags & TURN != 0 && self.tears(op) => {
-                            let piece = op.piece(part.pieces, warp.random);
+                            let order = self.cx.config.seed ^ u64::from(warp.id ^ common.ctaid[0]);
+                            let piece = op.piece(part.pieces, order);
                             self.torn(&mut site!(), &piece)?;
                             part.pieces += 1;
                             if part.pieces < op.pieces() {
@@ -203,7 +197,7 @@ impl Cpu<'_> {
                                 park!(State::Ready);
                             }
                             if common.complete != 0 {
-                                return Ok(Stop::Blocked);
+                                return Ok(());
                             }
                             break 'part;
                         }
@@ -213,10 +207,10 @@ impl Cpu<'_> {
                                 park!(state);
                                 if state == State::Ready {
                                     // Time passed: let others run.
-                                    return Ok(Stop::Budget);
+                                    return Ok(());
                                 }
                                 if common.complete != 0 {
-                                    return Ok(Stop::Blocked);
+                                    return Ok(());
                                 }
                                 break 'part;
                             }
