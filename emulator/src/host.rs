@@ -10,7 +10,7 @@ use crate::Fault;
 use crate::device::mapped;
 use crate::exec::access::Access;
 use crate::exec::inst::{Scope, Sem};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering as Atomic};
+use std::sync::atomic::{AtomicU32, Ordering as Atomic};
 
 /// How the host accesses a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,54 +25,31 @@ pub enum Ordering {
     Release,
 }
 
-/// A word that host and device may share: [`AtomicU32`] or [`AtomicU64`].
-pub trait Word {
-    /// Its value.
-    type Value: Copy;
-    /// Stores a value, or loads it.
-    #[doc(hidden)]
-    fn access(&self, store: Option<Self::Value>) -> Self::Value;
-}
-
-macro_rules! words {
-    ($($word:ty: $value:ty),*) => {
-        $(impl Word for $word {
-            type Value = $value;
-            fn access(&self, store: Option<$value>) -> $value {
-                // Real order may be stricter than what is checked.
-                store.inspect(|&value| self.store(value, Atomic::Release)).unwrap_or_else(|| self.load(Atomic::Acquire))
-            }
-        })*
-    };
-}
-
-words!(AtomicU32: u32, AtomicU64: u64);
-
 /// Loads a word. An error is a race: something has written the word that nothing orders before this load.
-pub fn load<W: Word>(word: &W, order: Ordering) -> Result<W::Value, Fault> {
-    access(word, order, None)
+pub fn load(word: &AtomicU32, order: Ordering) -> Result<u32, Fault> {
+    access(word, order, false, || word.load(Atomic::Acquire))
 }
 
 /// Stores a word. An error is a race: something accesses the word that nothing orders before this store.
-pub fn store<W: Word>(word: &W, value: W::Value, order: Ordering) -> Result<(), Fault> {
-    access(word, order, Some(value)).map(drop)
+pub fn store(word: &AtomicU32, value: u32, order: Ordering) -> Result<(), Fault> {
+    access(word, order, true, || word.store(value, Atomic::Release))
 }
 
-fn access<W: Word>(word: &W, order: Ordering, store: Option<W::Value>) -> Result<W::Value, Fault> {
-    let bytes = size_of_val(word);
+/// Checks an access, then runs it: what really orders it may be stronger than what is checked.
+fn access<T>(word: &AtomicU32, order: Ordering, write: bool, run: impl FnOnce() -> T) -> Result<T, Fault> {
     // Memory that no device can see cannot race with one.
-    let Some((memory, address)) = mapped(std::ptr::from_ref(word).addr(), bytes) else { return Ok(word.access(store)) };
+    let Some((memory, address)) = mapped(std::ptr::from_ref(word).addr(), size_of_val(word)) else { return Ok(run()) };
     let sem = match order {
         Ordering::Plain => Sem::Weak,
         Ordering::Relaxed => Sem::Relaxed,
         Ordering::Acquire => Sem::Acquire,
         Ordering::Release => Sem::Release,
     };
-    let access = Access { sem, scope: Scope::Sys, ..Access::new(bytes as u32, 1, store.is_some()) };
+    let access = Access { sem, scope: Scope::Sys, ..Access::new(4, 1, write) };
     // No launch synchronises between the check and the access.
     let mut witness = memory.witness();
-    if let Ok((a, offset)) = memory.range(address, bytes as u64) {
+    if let Ok((a, offset)) = memory.range(address, 4) {
         witness.host_access(&a, offset, &access).map_err(|f| *f)?;
     }
-    Ok(word.access(store))
+    Ok(run())
 }

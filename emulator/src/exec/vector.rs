@@ -208,7 +208,7 @@ fn join(low: u32, high: u32) -> u64 {
 
 #[inline(always)]
 fn fma<const FMA: bool>(x: f32, y: f32, z: f32) -> f32 {
-    if FMA { x.mul_add(y, z) } else { float::fma32(x, y, z) }
+    x.mul_add(y, z)
 }
 
 #[inline(always)]
