@@ -28,9 +28,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (w, x, gamma) =
         (memory.alloc(WEIGHT_BYTES)?, memory.alloc(4 * u64::from(COLUMNS))?, memory.alloc(4 * u64::from(COLUMNS))?);
     let y = memory.alloc(4 * u64::from(ROWS))?;
-    memory.set_u32(w, 0x3456_1234, WEIGHT_BYTES / 4)?;
+    memory.fill(w, &0x3456_1234u32.to_le_bytes(), WEIGHT_BYTES / 4)?;
     for vector in [x, gamma] {
-        memory.set_u32(vector, 1f32.to_bits(), u64::from(COLUMNS))?;
+        memory.fill(vector, &1f32.to_le_bytes(), u64::from(COLUMNS))?;
     }
     // Weights, their plane of scales, x, gamma, bias, residual, y.
     let params: Vec<u8> = [w, 0, x, gamma, 0, 0, y].iter().flat_map(|p: &u64| p.to_le_bytes()).collect();

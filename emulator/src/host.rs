@@ -10,7 +10,7 @@ use crate::Fault;
 use crate::device::mapped;
 use crate::exec::access::Access;
 use crate::exec::inst::{Scope, Sem};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering as Atomic};
+use std::sync::atomic::{AtomicU32, Ordering as Atomic};
 
 /// How the host accesses a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,73 +25,31 @@ pub enum Ordering {
     Release,
 }
 
-/// A word that host and device may share: [`AtomicU32`] or [`AtomicU64`].
-pub trait Word: sealed::Sealed {
-    /// Its value.
-    type Value;
-    #[doc(hidden)]
-    fn get(&self, order: Atomic) -> Self::Value;
-    #[doc(hidden)]
-    fn set(&self, value: Self::Value, order: Atomic);
-}
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-macro_rules! words {
-    ($($word:ty: $value:ty;)*) => {
-        $(impl sealed::Sealed for $word {}
-        impl Word for $word {
-            type Value = $value;
-            fn get(&self, order: Atomic) -> $value {
-                self.load(order)
-            }
-            fn set(&self, value: $value, order: Atomic) {
-                self.store(value, order);
-            }
-        })*
-    };
-}
-
-words! {
-    AtomicU32: u32;
-    AtomicU64: u64;
-}
-
 /// Loads a word. An error is a race: something has written the word that nothing orders before this load.
-pub fn load<W: Word>(word: &W, order: Ordering) -> Result<W::Value, Fault> {
-    access(word, order, false, || word.get(if order == Ordering::Acquire { Atomic::Acquire } else { Atomic::Relaxed }))
+pub fn load(word: &AtomicU32, order: Ordering) -> Result<u32, Fault> {
+    access(word, order, false, || word.load(Atomic::Acquire))
 }
 
 /// Stores a word. An error is a race: something accesses the word that nothing orders before this store.
-pub fn store<W: Word>(word: &W, value: W::Value, order: Ordering) -> Result<(), Fault> {
-    access(word, order, true, || {
-        word.set(value, if order == Ordering::Release { Atomic::Release } else { Atomic::Relaxed });
-    })
+pub fn store(word: &AtomicU32, value: u32, order: Ordering) -> Result<(), Fault> {
+    access(word, order, true, || word.store(value, Atomic::Release))
 }
 
-fn access<W: Word, T>(word: &W, order: Ordering, write: bool, run: impl FnOnce() -> T) -> Result<T, Fault> {
-    let bytes = size_of_val(word);
+/// Checks an access, then runs it: what really orders it may be stronger than what is checked.
+fn access<T>(word: &AtomicU32, order: Ordering, write: bool, run: impl FnOnce() -> T) -> Result<T, Fault> {
     // Memory that no device can see cannot race with one.
-    let Some((memory, address)) = mapped(std::ptr::from_ref(word).addr(), bytes) else { return Ok(run()) };
+    let Some((memory, address)) = mapped(std::ptr::from_ref(word).addr(), size_of_val(word)) else { return Ok(run()) };
     let sem = match order {
         Ordering::Plain => Sem::Weak,
         Ordering::Relaxed => Sem::Relaxed,
         Ordering::Acquire => Sem::Acquire,
         Ordering::Release => Sem::Release,
     };
-    let access = Access {
-        bytes: bytes as u32,
-        count: 1,
-        write,
-        atomic: false,
-        sem,
-        scope: Scope::Sys,
-        nc: false,
-        proxy: false,
-        pending: false,
-        constant_space: false,
-    };
-    memory.host_access(address, &access, run)
+    let access = Access { sem, scope: Scope::Sys, ..Access::new(4, 1, write) };
+    // No launch synchronises between the check and the access.
+    let mut witness = memory.witness();
+    if let Ok((a, offset)) = memory.range(address, 4) {
+        witness.host_access(&a, offset, &access).map_err(|f| *f)?;
+    }
+    Ok(run())
 }

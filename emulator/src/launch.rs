@@ -4,10 +4,9 @@ use crate::checks::Checks;
 use crate::checks::counters::Counters;
 use crate::checks::order::Operation;
 pub use crate::exec::fault::{Fault, FaultKind};
-use crate::exec::{LaunchCx, scheduler};
+use crate::exec::{LaunchCx, Watch, scheduler};
 use crate::memory::Memory;
 use crate::ptx::Module;
-use crate::watch::{Unwatched, Watch};
 use std::sync::Arc;
 
 /// A kernel launch.
@@ -113,7 +112,7 @@ const MAX_THREADS: u64 = 1024;
 pub fn run(launch: &Launch<'_>, memory: &Memory, config: &ExecConfig) -> Result<Report, Fault> {
     let (track, place) = memory.witness().direct();
     let op = Operation::new(format!("kernel {}", launch.kernel), place);
-    let result = run_watched(launch, memory, config, &Unwatched, op);
+    let result = run_watched(launch, memory, config, None, op);
     memory.witness().direct_over(track);
     result
 }
@@ -123,7 +122,7 @@ pub(crate) fn run_watched(
     launch: &Launch<'_>,
     memory: &Memory,
     config: &ExecConfig,
-    watch: &dyn Watch,
+    watch: Option<&Watch<'_>>,
     op: Operation,
 ) -> Result<Report, Fault> {
     let refuse = |kind, message: String| Fault {
@@ -201,7 +200,7 @@ pub(crate) fn run_watched(
         params,
         op: Arc::new(op),
         watched: config.counters || config.checks.racecheck || config.checks.initcheck,
-        free: !code.takes_turns || blocks == 1 && !watch.tells_polling(),
+        free: !code.takes_turns || blocks == 1 && watch.is_none(),
     };
     memory.witness().begin(&cx.op);
     let outcome = scheduler::run(&cx);

@@ -67,7 +67,6 @@ pub mod host;
 mod launch;
 mod memory;
 mod ptx;
-mod watch;
 
 pub use checks::Checks;
 pub use checks::counters::Counters;

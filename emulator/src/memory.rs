@@ -7,27 +7,25 @@
 use crate::checks::GlobalShadow;
 use crate::checks::order::Operation;
 use crate::checks::witness::{Witness, operation_fault};
-use crate::exec::access::Access;
-use std::alloc::{Layout, alloc, dealloc};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// The first device address.
 pub(crate) const GLOBAL_BASE: u64 = 0x10_0000_0000;
-/// The window of shared memory in the generic address space.
+/// The windows of shared memory, local memory and parameters in the generic address space, and their size.
 pub(crate) const SHARED_BASE: u64 = 0x7100_0000_0000;
-/// The window of local memory.
 pub(crate) const LOCAL_BASE: u64 = 0x7200_0000_0000;
-/// The window of kernel parameters.
 pub(crate) const PARAM_BASE: u64 = 0x7300_0000_0000;
-/// Size of each window.
 pub(crate) const WINDOW: u64 = 1 << 32;
+/// What fresh memory of every kind holds.
+pub(crate) const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 const ALIGN: u64 = 512;
 /// Unmapped bytes after each allocation, so that an access past the end hits nothing.
 const GUARD: u64 = 4096;
-const POISON: u8 = 0xa5;
+/// Freed ranges that are remembered at most.
+const FREED: usize = 4096;
 
 /// What went wrong with device memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,37 +74,36 @@ pub(crate) struct Allocation {
     pub(crate) base: u64,
     /// Bytes that may be accessed.
     pub(crate) size: u64,
-    /// The bytes.
+    /// The bytes: in `owned`, or, where that is empty, the host's.
     pub(crate) data: *mut u8,
-    /// How `data` was allocated; `None` for memory of the host.
-    layout: Option<Layout>,
-    /// One bit a byte: written by something. Absent for memory of the host, which counts as written.
-    pub(crate) written: Option<Box<[AtomicU8]>>,
-    /// Written as a whole, or by a launch that kept no account of it: everything counts as written.
+    owned: Vec<u64>,
+    /// One bit a byte: written by something.
+    written: Box<[AtomicU8]>,
+    /// Everything counts as written: it is the host's, was written as a whole, or by a launch that kept no account.
     pub(crate) assumed: AtomicBool,
     /// Race-check state, made on first use.
-    pub(crate) shadow: std::sync::OnceLock<crate::checks::GlobalShadow>,
+    pub(crate) shadow: OnceLock<GlobalShadow>,
 }
 
-// SAFETY: the bytes are only touched through atomics or by `Memory` under its lock; the pointer is owned.
+// SAFETY: the bytes are only touched through atomics or by `Memory`; the pointer is owned, or its owner vouches for it.
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
 
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        if let Some(layout) = self.layout {
-            // SAFETY: allocated with this layout in `Memory::alloc`.
-            unsafe { dealloc(self.data, layout) }
-        }
-    }
+/// The bytes of a map of one bit a byte that a range touches, each with the bits of the range.
+#[inline(always)]
+fn map_bits(offset: u64, bytes: u64) -> impl Iterator<Item = (usize, u8)> {
+    let end = offset + bytes;
+    (offset / 8..end.div_ceil(8)).map(move |i| {
+        let (from, to) = (offset.max(8 * i) - 8 * i, end.min(8 * i + 8) - 8 * i);
+        (i as usize, ((1u16 << to) - (1 << from)) as u8)
+    })
 }
 
 impl Allocation {
     /// Marks bytes as written.
     #[inline]
     pub(crate) fn mark(&self, offset: u64, bytes: u64) {
-        let Some(map) = &self.written else { return };
         if self.assumed.load(Ordering::Relaxed) {
             return;
         }
@@ -114,90 +111,78 @@ impl Allocation {
             self.assumed.store(true, Ordering::Relaxed);
             return;
         }
-        let (mut i, end) = (offset as usize, (offset + bytes) as usize);
-        while i < end {
-            if i % 8 == 0 && end - i >= 8 {
-                map[i / 8].store(0xff, Ordering::Relaxed);
-                i += 8;
-            } else {
-                let n = (8 - i % 8).min(end - i);
-                let bits = ((1u16 << n) - 1) << (i % 8);
-                if u16::from(map[i / 8].load(Ordering::Relaxed)) & bits != bits {
-                    map[i / 8].fetch_or(bits as u8, Ordering::Relaxed);
-                }
-                i += n;
+        for (i, bits) in map_bits(offset, bytes) {
+            if self.written[i].load(Ordering::Relaxed) & bits != bits {
+                self.written[i].fetch_or(bits, Ordering::Relaxed);
             }
         }
     }
 
-    /// Whether all of some bytes were written; at most 8 of them, not across a multiple of 8.
+    /// Whether all of some bytes were written.
     #[inline]
     pub(crate) fn is_written(&self, offset: u64, bytes: u64) -> bool {
-        let Some(map) = &self.written else { return true };
-        if self.assumed.load(Ordering::Relaxed) {
-            return true;
-        }
-        let bits = (((1u16 << bytes) - 1) << (offset % 8)) as u8;
-        map[(offset / 8) as usize].load(Ordering::Relaxed) & bits == bits
+        self.assumed.load(Ordering::Relaxed)
+            || map_bits(offset, bytes).all(|(i, bits)| self.written[i].load(Ordering::Relaxed) & bits == bits)
     }
 }
 
 /// The live allocations, in order of address, and what was freed.
-#[derive(Default, Clone)]
+#[derive(Clone)]
 pub(crate) struct Table {
     pub(crate) live: Vec<Arc<Allocation>>,
     /// Freed ranges, for the message.
-    freed: Arc<Vec<(u64, u64)>>,
+    freed: Vec<(u64, u64)>,
+    /// No address from here on was used.
+    next: u64,
+    used: u64,
 }
 
 impl Table {
-    /// Index of the allocation that holds an address.
-    pub(crate) fn find(&self, address: u64) -> Option<usize> {
-        let after = self.live.partition_point(|a| a.base <= address);
-        let i = after.checked_sub(1)?;
-        (address - self.live[i].base < self.live[i].size.max(1)).then_some(i)
+    /// The allocation nearest below an address.
+    pub(crate) fn below(&self, address: u64) -> Option<&Arc<Allocation>> {
+        self.live[..self.live.partition_point(|a| a.base <= address)].last()
     }
 
-    /// The allocation nearest below an address.
-    pub(crate) fn below(&self, address: u64) -> Option<&Allocation> {
-        let after = self.live.partition_point(|a| a.base <= address);
-        after.checked_sub(1).map(|i| &*self.live[i])
+    /// Index of the allocation that holds an address.
+    pub(crate) fn find(&self, address: u64) -> Option<usize> {
+        let i = self.live.partition_point(|a| a.base <= address).checked_sub(1)?;
+        (address - self.live[i].base < self.live[i].size.max(1)).then_some(i)
     }
 
     /// Whether an address lies in memory that was freed.
     pub(crate) fn was_freed(&self, address: u64) -> bool {
         self.freed.iter().any(|&(base, size)| address.wrapping_sub(base) < size)
     }
-}
 
-struct Inner {
-    next: u64,
-    used: u64,
+    /// Adds an allocation at `base`: in the words of `owned`, or else at `host`.
+    fn add(&mut self, base: u64, size: u64, mut owned: Vec<u64>, host: Option<*mut u8>) -> u64 {
+        let data = host.unwrap_or(owned.as_mut_ptr().cast());
+        let written = owned.iter().map(|_| AtomicU8::new(0)).collect();
+        self.next = (base + size).next_multiple_of(ALIGN) + GUARD;
+        self.used += 8 * owned.len() as u64;
+        let (assumed, shadow) = (host.is_some().into(), OnceLock::new());
+        self.live.push(Arc::new(Allocation { base, size, data, owned, written, assumed, shadow }));
+        base
+    }
 }
 
 /// The memory of one device.
 pub struct Memory {
     limit: u64,
-    inner: Mutex<Inner>,
     table: RwLock<Arc<Table>>,
-    version: AtomicU64,
     witness: Mutex<Witness>,
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
+/// The value under a lock; that somebody panicked while holding it does not make it wrong.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Memory {
     /// Memory of at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Memory {
-        Memory {
-            limit: limit_bytes,
-            inner: Mutex::new(Inner { next: GLOBAL_BASE, used: 0 }),
-            table: RwLock::default(),
-            version: AtomicU64::new(0),
-            witness: Mutex::default(),
-        }
+        let table = Table { live: Vec::new(), freed: Vec::new(), next: GLOBAL_BASE, used: 0 };
+        Memory { limit: limit_bytes, table: RwLock::new(Arc::new(table)), witness: Mutex::default() }
     }
 
     /// A copy or fill is about to touch a range: compares it with what is not ordered before it.
@@ -216,20 +201,6 @@ impl Memory {
         }
     }
 
-    /// The host accesses a word: checked and done while no launch synchronises.
-    pub(crate) fn host_access<T>(
-        &self,
-        address: u64,
-        access: &Access,
-        run: impl FnOnce() -> T,
-    ) -> Result<T, crate::Fault> {
-        let mut witness = self.witness();
-        if let Ok((a, offset)) = self.range(address, u64::from(access.bytes)) {
-            witness.host_access(&a, offset, access).map_err(|f| *f)?;
-        }
-        Ok(run())
-    }
-
     /// What the race check knows of this memory.
     pub(crate) fn witness(&self) -> MutexGuard<'_, Witness> {
         lock(&self.witness)
@@ -239,50 +210,34 @@ impl Memory {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes whenever the table does.
-    pub(crate) fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
+    /// Brings a table that was taken earlier up to date.
+    pub(crate) fn refresh(&self, table: &mut Arc<Table>) {
+        let now = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&now, table) {
+            *table = now.clone();
+        }
     }
 
-    fn change(&self, f: impl FnOnce(&mut Table)) {
+    fn change<T>(&self, f: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let mut new = Table::clone(&table);
-        f(&mut new);
+        let result = f(&mut new);
         *table = Arc::new(new);
-        self.version.fetch_add(1, Ordering::Release);
+        result
     }
 
     /// Allocates device memory, aligned to 512 bytes. Its contents are poison and count as not written.
     pub fn alloc(&self, bytes: u64) -> Result<u64, MemoryError> {
-        let mut inner = lock(&self.inner);
-        let left = self.limit.saturating_sub(inner.used);
-        let room = bytes.max(1).div_ceil(ALIGN).checked_mul(ALIGN).filter(|&r| r <= left);
-        let failed = MemoryError::OutOfMemory { asked: bytes, left };
-        let Some(room) = room else { return Err(failed) };
-        let layout = usize::try_from(room).ok().and_then(|r| Layout::from_size_align(r, ALIGN as usize).ok());
-        let Some(layout) = layout else { return Err(failed) };
-        // SAFETY: the size is not zero.
-        let data = unsafe { alloc(layout) };
-        if data.is_null() {
-            return Err(failed);
-        }
-        // SAFETY: `room` bytes were just allocated.
-        unsafe { data.write_bytes(POISON, room as usize) };
-        let written = (0..room.div_ceil(8)).map(|_| AtomicU8::new(0)).collect();
-        let base = inner.next;
-        inner.next += room + GUARD;
-        inner.used += room;
-        let allocation = Allocation {
-            base,
-            size: bytes,
-            data,
-            layout: Some(layout),
-            written: Some(written),
-            assumed: false.into(),
-            shadow: Default::default(),
-        };
-        self.change(|t| t.live.push(Arc::new(allocation)));
-        Ok(base)
+        self.change(|table| {
+            let left = self.limit.saturating_sub(table.used);
+            let failed = MemoryError::OutOfMemory { asked: bytes, left };
+            let room = bytes.max(1).checked_next_multiple_of(ALIGN).filter(|&room| room <= left);
+            let Some(words) = room.and_then(|room| usize::try_from(room / 8).ok()) else { return Err(failed) };
+            let mut owned = Vec::new();
+            owned.try_reserve_exact(words).map_err(|_| failed)?;
+            owned.resize(words, POISON);
+            Ok(table.add(table.next, bytes, owned, None))
+        })
     }
 
     /// Lets kernels see `bytes` of the host's memory at the returned device address.
@@ -291,73 +246,67 @@ impl Memory {
     /// The memory must stay valid, and be accessed by the host only through atomics while kernels run, until it is
     /// freed here.
     pub unsafe fn map_host(&self, host: *mut u8, bytes: u64) -> u64 {
-        let mut inner = lock(&self.inner);
-        // The offset within a page is kept, so that alignment means the same on both sides.
-        let base = inner.next.next_multiple_of(4096) + host as u64 % 4096;
-        inner.next = (base + bytes).next_multiple_of(4096) + GUARD;
-        let allocation = Allocation {
-            base,
-            size: bytes,
-            data: host,
-            layout: None,
-            written: None,
-            assumed: false.into(),
-            shadow: Default::default(),
-        };
-        self.change(|t| t.live.push(Arc::new(allocation)));
-        base
+        self.change(|table| {
+            // The offset within a page is kept, so that alignment means the same on both sides.
+            let base = table.next.next_multiple_of(4096) + host as u64 % 4096;
+            table.add(base, bytes, Vec::new(), Some(host))
+        })
     }
 
     /// Frees what `alloc` or `map_host` returned. A kernel that still uses it is told at its next access.
     pub fn free(&self, address: u64) -> Result<(), MemoryError> {
-        let mut inner = lock(&self.inner);
-        let table = self.table();
-        let found = table.live.iter().position(|a| a.base == address);
-        let i = found.ok_or(MemoryError::NotAllocated { address })?;
-        let a = &table.live[i];
-        if let Some(layout) = a.layout {
-            inner.used -= layout.size() as u64;
-        }
-        self.change(|t| {
-            let a = t.live.remove(i);
-            let mut freed = Vec::clone(&t.freed);
-            if freed.len() >= 4096 {
-                freed.drain(..2048);
+        self.change(|table| {
+            let found = table.live.iter().position(|a| a.base == address);
+            let freed = table.live.remove(found.ok_or(MemoryError::NotAllocated { address })?);
+            table.used -= 8 * freed.owned.len() as u64;
+            if table.freed.len() >= FREED {
+                table.freed.drain(..FREED / 2);
             }
-            freed.push((a.base, a.size));
-            t.freed = Arc::new(freed);
-        });
-        Ok(())
+            table.freed.push((freed.base, freed.size));
+            Ok(())
+        })
     }
 
-    fn range(&self, address: u64, bytes: u64) -> Result<(Arc<Allocation>, u64), MemoryError> {
+    /// The allocation that a range lies in, and where in it.
+    pub(crate) fn range(&self, address: u64, bytes: u64) -> Result<(Arc<Allocation>, u64), MemoryError> {
         let table = self.table();
-        let found = table.find(address).map(|i| table.live[i].clone());
-        let a = found.ok_or(MemoryError::OutOfBounds { address, bytes })?;
-        let offset = address - a.base;
-        if bytes > a.size - offset { Err(MemoryError::OutOfBounds { address, bytes }) } else { Ok((a, offset)) }
+        let holds = |a: &&Arc<Allocation>| a.size.checked_sub(address - a.base).is_some_and(|rest| bytes <= rest);
+        let a = table.below(address).filter(holds).ok_or(MemoryError::OutOfBounds { address, bytes })?;
+        Ok((a.clone(), address - a.base))
     }
 
     /// Copies bytes to the device.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), MemoryError> {
-        if bytes.is_empty() {
+        self.tile(address, bytes, bytes.len() as u64)
+    }
+
+    /// Writes `count` copies of a pattern.
+    pub fn fill(&self, address: u64, pattern: &[u8], count: u64) -> Result<(), MemoryError> {
+        self.tile(address, &pattern.repeat(1024), count.saturating_mul(pattern.len() as u64))
+    }
+
+    /// Fills a range with copies of `tile`, the last of them cut off.
+    fn tile(&self, address: u64, tile: &[u8], bytes: u64) -> Result<(), MemoryError> {
+        if bytes == 0 {
             return Ok(());
         }
-        let (a, offset) = self.range(address, bytes.len() as u64)?;
-        // SAFETY: the range was checked; racing kernels are the caller's mistake, as on the device.
-        unsafe { std::ptr::copy(bytes.as_ptr(), a.data.add(offset as usize), bytes.len()) };
-        a.mark(offset, bytes.len() as u64);
+        let (a, offset) = self.range(address, bytes)?;
+        for at in (0..bytes).step_by(tile.len()) {
+            let length = tile.len().min((bytes - at) as usize);
+            // SAFETY: the range was checked; racing kernels are the caller's mistake, as on the device.
+            unsafe { a.data.add((offset + at) as usize).copy_from(tile.as_ptr(), length) };
+        }
+        a.mark(offset, bytes);
         Ok(())
     }
 
     /// Copies bytes from the device.
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), MemoryError> {
-        if out.is_empty() {
-            return Ok(());
+        if !out.is_empty() {
+            let (a, offset) = self.range(address, out.len() as u64)?;
+            // SAFETY: the range was checked.
+            unsafe { a.data.add(offset as usize).copy_to(out.as_mut_ptr(), out.len()) };
         }
-        let (a, offset) = self.range(address, out.len() as u64)?;
-        // SAFETY: the range was checked.
-        unsafe { std::ptr::copy(a.data.add(offset as usize), out.as_mut_ptr(), out.len()) };
         Ok(())
     }
 
@@ -368,92 +317,30 @@ impl Memory {
         }
         let (s, from) = self.range(src, bytes)?;
         let (d, to) = self.range(dst, bytes)?;
-        // SAFETY: both ranges were checked; `copy` allows overlap.
-        unsafe { std::ptr::copy(s.data.add(from as usize), d.data.add(to as usize), bytes as usize) };
-        if d.written.is_some() {
-            let state: Vec<bool> = (0..bytes).map(|i| s.is_written(from + i, 1)).collect();
-            if state.iter().all(|&w| w) {
-                d.mark(to, bytes);
-            } else {
-                (0..bytes).filter(|&i| state[i as usize]).for_each(|i| d.mark(to + i, 1));
-            }
+        // SAFETY: both ranges were checked; `copy_to` allows overlap.
+        unsafe { s.data.add(from as usize).copy_to(d.data.add(to as usize), bytes as usize) };
+        if s.is_written(from, bytes) {
+            d.mark(to, bytes);
+        } else {
+            let written: Vec<u64> = (0..bytes).filter(|&i| s.is_written(from + i, 1)).collect();
+            written.into_iter().for_each(|i| d.mark(to + i, 1));
         }
-        Ok(())
-    }
-
-    /// Sets `count` bytes.
-    pub fn set_u8(&self, address: u64, value: u8, count: u64) -> Result<(), MemoryError> {
-        if count == 0 {
-            return Ok(());
-        }
-        let (a, offset) = self.range(address, count)?;
-        // SAFETY: the range was checked.
-        unsafe { a.data.add(offset as usize).write_bytes(value, count as usize) };
-        a.mark(offset, count);
-        Ok(())
-    }
-
-    /// Sets `count` 32-bit words.
-    pub fn set_u32(&self, address: u64, value: u32, count: u64) -> Result<(), MemoryError> {
-        if count == 0 {
-            return Ok(());
-        }
-        let bytes = count.checked_mul(4).ok_or(MemoryError::OutOfBounds { address, bytes: count })?;
-        let (a, offset) = self.range(address, bytes)?;
-        for i in 0..count as usize {
-            // SAFETY: the range was checked.
-            unsafe { a.data.add(offset as usize + 4 * i).cast::<u32>().write_unaligned(value) };
-        }
-        a.mark(offset, bytes);
         Ok(())
     }
 
     /// Whether every byte of a range was written by something.
     pub fn initialised(&self, address: u64, bytes: u64) -> Result<bool, MemoryError> {
         let (a, offset) = self.range(address, bytes)?;
-        Ok((0..bytes).all(|i| a.is_written(offset + i, 1)))
+        Ok(a.is_written(offset, bytes))
     }
 
     /// Bytes in use, in units of 512.
     pub fn used(&self) -> u64 {
-        lock(&self.inner).used
+        self.table().used
     }
 
     /// Live allocations: address and size.
     pub fn live_allocations(&self) -> Vec<(u64, u64)> {
         self.table().live.iter().map(|a| (a.base, a.size)).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_aligned_distinct_and_checked() {
-        let m = Memory::new(1 << 20);
-        let (a, b) = (m.alloc(10).unwrap(), m.alloc(1000).unwrap());
-        assert_eq!((a % 512, b % 512), (0, 0));
-        m.write(a, &[1, 2, 3]).unwrap();
-        let mut out = [0; 3];
-        m.read(a, &mut out).unwrap();
-        assert_eq!(out, [1, 2, 3]);
-        assert!(m.write(a, &[0; 11]).is_err());
-        assert!(matches!(m.alloc(1 << 21), Err(MemoryError::OutOfMemory { .. })));
-        m.free(a).unwrap();
-        assert_eq!(m.free(a), Err(MemoryError::NotAllocated { address: a }));
-        assert!(m.table().was_freed(a));
-        assert_ne!(m.alloc(10).unwrap(), a, "a freed address is not used again");
-    }
-
-    #[test]
-    fn copies_carry_what_was_never_written() {
-        let m = Memory::new(1 << 20);
-        let (a, b) = (m.alloc(64).unwrap(), m.alloc(64).unwrap());
-        m.write(a + 3, &[7; 30]).unwrap();
-        m.copy(b, a, 64).unwrap();
-        assert!(m.initialised(b + 3, 30).unwrap());
-        assert!(!m.initialised(b + 2, 2).unwrap());
-        assert!(!m.initialised(b + 33, 1).unwrap());
     }
 }

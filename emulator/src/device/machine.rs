@@ -8,7 +8,7 @@ pub(crate) use crate::checks::Checks;
 pub(crate) use crate::checks::counters::Counters;
 pub(crate) use crate::checks::order::{Operation, Order, Place};
 pub(crate) use crate::launch::{Fault, Schedule};
-pub(crate) use crate::memory::{Memory, MemoryError};
+pub(crate) use crate::memory::Memory;
 pub(crate) use crate::ptx::{KernelInfo, Module};
 
 use super::chip::{Chip, SHARED_PER_BLOCK};
@@ -18,7 +18,6 @@ use super::context::Context;
 use super::launch::KernelLaunch;
 use super::module::LoadFailure;
 use crate::launch::{ExecConfig, FaultKind, Launch, Report, run_watched};
-use crate::watch::Watch;
 
 /// The newest `.version` that a driver of CUDA 13.0 reads.
 const PTX_VERSION: (u32, u32) = (9, 0);
@@ -30,11 +29,6 @@ pub(crate) fn contains(memory: &Memory, address: u64, bytes: u64) -> bool {
     memory.live_allocations().iter().any(|&(base, size)| {
         address.checked_sub(base).and_then(|offset| size.checked_sub(offset)).is_some_and(|left| bytes <= left)
     })
-}
-
-/// Fills with 16-bit elements.
-pub(crate) fn set_u16(memory: &Memory, to: u64, value: u16, count: usize) -> Result<(), MemoryError> {
-    memory.write(to, &value.to_le_bytes().repeat(count))
 }
 
 /// Reads PTX text for a device.
@@ -139,7 +133,9 @@ pub(crate) fn execute(launch: &KernelLaunch, context: &Arc<Context>, place: &Pla
         cluster: launch.cluster,
     };
     let op = Operation::new(format!("kernel {}", info.name), place.clone());
-    run_watched(&request, &context.memory, &exec, &Guard::new(context, place), op).map_err(Box::new)
+    let guard = Guard::new(context, place);
+    run_watched(&request, &context.memory, &exec, Some(&|progress, steps| guard.stop(progress, steps)), op)
+        .map_err(Box::new)
 }
 
 /// Ends launches that take too long, and those that wait for a host that waits for them.
@@ -168,11 +164,7 @@ impl Drop for Guard<'_> {
     }
 }
 
-impl Watch for Guard<'_> {
-    fn tells_polling(&self) -> bool {
-        true
-    }
-
+impl Guard<'_> {
     fn stop(&self, progress: bool, steps: u64) -> Option<(FaultKind, String)> {
         let config = &self.context.device.config;
         if let Some(limit) = config.launch_timeout.filter(|&limit| self.begin.elapsed() > limit) {

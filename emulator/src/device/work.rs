@@ -10,7 +10,7 @@ use super::context::Context;
 use super::event::Stamp;
 use super::graph;
 use super::launch::KernelLaunch;
-use super::machine::{self, Operation, Place};
+use super::machine::{Operation, Place};
 
 /// One operation. Cloned into every replay of a graph, so large parts are shared.
 #[derive(Clone)]
@@ -87,9 +87,7 @@ impl Work {
                 memory.read(*from, unsafe { std::slice::from_raw_parts_mut(*to as *mut u8, *bytes) })
             }
             Work::CopyDevice { to, from, bytes } => memory.copy(*to, *from, *bytes as u64),
-            Work::Fill { to, value, width: 4, count } => memory.set_u32(*to, *value, *count as u64),
-            Work::Fill { to, value, width: 2, count } => machine::set_u16(memory, *to, *value as u16, *count),
-            Work::Fill { to, value, count, .. } => memory.set_u8(*to, *value as u8, *count as u64),
+            Work::Fill { to, value, width, count } => memory.fill(*to, &value.to_le_bytes()[..*width], *count as u64),
             Work::Call(function) => {
                 // What the function does comes after what is ordered before it.
                 memory.witness().host_waited(std::iter::once(&*place.before));

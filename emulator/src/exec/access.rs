@@ -314,7 +314,8 @@ impl Cpu<'_> {
     #[cold]
     pub(crate) fn torn(&mut self, site: &mut Site<'_>, op: &MemOp, k: u8) -> Exec<()> {
         let bytes = op.access.bytes as usize;
-        let k = usize::from(if site.warp.random & 1 == 1 { op.pieces() - 1 - k } else { k });
+        let order = self.cx.config.seed ^ u64::from(site.at.warp ^ site.at.ctaid[0]);
+        let k = usize::from(if order & 1 == 1 { op.pieces() - 1 - k } else { k });
         let each = (8 / bytes).max(1);
         let regs = op.regs[each * k..(each * (k + 1)).min(op.regs.len())].to_vec();
         let offset = op.address.offset.wrapping_add((each * k * bytes) as i64);

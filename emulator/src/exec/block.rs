@@ -1,14 +1,17 @@
 //! A block: its shared memory, barriers and warps, and how it uses one turn.
 
+use super::access::read;
 use super::barrier::Barrier;
 use super::inst::{Address, Op, PRED_BASE, Space};
-use super::lanes::Slot;
 use super::warp::{Part, State, Warp};
-use super::{At, Cpu, Exec, LaunchCx};
+use super::{At, Cpu, Exec, LaunchCx, Random};
 use crate::launch::Schedule;
+use crate::memory::POISON;
+use std::collections::HashMap;
 
-/// Instructions a warp runs before the next one has its chance.
+/// Instructions a warp runs before the next one has its chance: all alike, or at most, at random.
 const QUANTUM: u32 = 4096;
+const RANDOM_QUANTUM: usize = 512;
 /// Instructions all warps of a block run in one turn.
 pub(crate) const TURN: u64 = 200_000;
 
@@ -24,39 +27,22 @@ pub(crate) struct Common {
     /// Lanes of each warp that have not exited.
     pub(crate) live: Vec<u32>,
     /// mbarrier objects by their offset in shared memory.
-    pub(crate) mbarriers: std::collections::HashMap<u64, super::mbarrier::Mbarrier>,
+    pub(crate) mbarriers: HashMap<u64, super::mbarrier::Mbarrier>,
     /// Bulk copies into shared memory in flight.
     pub(crate) bulk: Vec<super::copy::BulkIn>,
-    /// Picks the copy that lands next.
-    pub(crate) random: u64,
+    pub(crate) random: Random,
     pub(crate) checks: Option<Box<crate::checks::BlockChecks>>,
 }
 
 /// A resident block.
 pub(crate) struct Block {
-    pub(crate) common: Common,
-    pub(crate) warps: Vec<Warp>,
-    /// Warp that goes first in the next round.
-    first: usize,
-    random: u64,
-}
-
-/// How a warp's run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// The instructions it was given are used up.
-    Budget,
-    /// It wants the turn that blocks take.
-    Turn,
-    /// It waits for others, or sleeps.
-    Blocked,
-    /// All lanes have exited.
-    Exited,
+    common: Common,
+    warps: Vec<Warp>,
 }
 
 /// How a block's turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BlockStop {
+pub(crate) enum Stop {
     Exited,
     /// Some warp wants its turn or has more to do.
     Again,
@@ -64,169 +50,115 @@ pub(crate) enum BlockStop {
     Blocked(Option<u64>),
 }
 
-fn next_random(s: &mut u64) -> u64 {
-    *s ^= *s << 13;
-    *s ^= *s >> 7;
-    *s ^= *s << 17;
-    *s
-}
-
 impl Block {
     /// A block ready to start.
-    pub(crate) fn new(cx: &LaunchCx<'_>, linear: u64) -> Block {
+    pub(crate) fn new(cx: &LaunchCx<'_>, number: u64) -> Block {
         let [gx, gy, _] = cx.launch.grid.map(u64::from);
-        let ctaid = [(linear % gx) as u32, (linear / gx % gy) as u32, (linear / gx / gy) as u32];
-        let seed = (cx.config.seed ^ linear.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
-        let tracked = if cx.config.checks.initcheck { (cx.code.slots + cx.code.preds) as usize } else { 0 };
-        let local = (cx.code.local as usize).next_multiple_of(16) * 32 / 8;
-        let mut live = Vec::new();
-        let warps = (0..cx.warps)
-            .map(|id| {
-                let lanes = (cx.threads - id * 32).min(32);
-                let mask = if lanes == 32 { u32::MAX } else { (1 << lanes) - 1 };
-                live.push(mask);
-                Warp {
-                    id,
-                    regs: vec![Slot([0; 32]); cx.code.slots as usize + 8].into_boxed_slice(),
-                    preds: vec![0; cx.code.preds as usize].into_boxed_slice(),
-                    set: vec![0; tracked],
-                    local: vec![0xa5a5_a5a5_a5a5_a5a5; local].into_boxed_slice(),
-                    parts: vec![Part::new(0, mask)],
-                    live: mask,
-                    clock: 0,
-                    waiting: 0,
-                    random: seed ^ u64::from(id) << 32,
-                    groups: [[0; 32]; 2],
-                    cluster: [0; 32],
-                    copies: Vec::new(),
-                }
-            })
-            .collect();
+        let live: Vec<u32> = (0..cx.warps).map(|id| u32::MAX >> (32 - (cx.threads - id * 32).min(32))).collect();
+        let streams = 64 * number;
+        let warps = (0..).zip(&live).map(|(id, &live)| Warp::new(cx, id, live, streams + 1 + u64::from(id))).collect();
         let common = Common {
-            ctaid,
-            sm: (linear % u64::from(cx.config.multiprocessors.max(1))) as u32,
-            shared: vec![0xa5a5_a5a5_a5a5_a5a5; (cx.shared as usize).div_ceil(16) * 2].into_boxed_slice(),
+            ctaid: [number % gx, number / gx % gy, number / gx / gy].map(|i| i as u32),
+            sm: (number % u64::from(cx.config.multiprocessors.max(1))) as u32,
+            shared: vec![POISON; (cx.shared as usize).div_ceil(16) * 2].into_boxed_slice(),
             shared_bytes: cx.shared,
             barriers: Default::default(),
             complete: 0,
-            mbarriers: Default::default(),
+            mbarriers: HashMap::new(),
             bulk: Vec::new(),
-            random: seed,
-            checks: crate::checks::BlockChecks::new(cx, linear, &live),
+            random: Random::new(cx.config.seed, streams),
+            checks: crate::checks::BlockChecks::new(cx, number, &live),
             live,
         };
-        Block { common, warps, first: 0, random: seed }
+        Block { common, warps }
     }
 
     /// Runs, one instruction each, what waits for its turn. Nothing else of the launch runs meanwhile.
     pub(crate) fn take_turn(&mut self, cpu: &mut Cpu<'_>) -> Exec<()> {
-        cpu.refresh();
-        for i in 0..self.warps.len() {
-            if self.warps[i].parts.iter().any(|p| p.state == State::Turn) {
-                cpu.granted = true;
-                let mut budget = 1;
-                let r = cpu.run_warp(&mut self.common, &mut self.warps[i], &mut budget);
-                cpu.granted = false;
-                r?;
+        cpu.cx.memory.refresh(&mut cpu.table);
+        for warp in &mut self.warps {
+            cpu.granted = warp.parts.iter().any(|p| p.state == State::Turn);
+            if cpu.granted {
+                cpu.run_warp(&mut self.common, warp, &mut 1)?;
             }
         }
+        cpu.granted = false;
         Ok(())
     }
 
     /// Runs until every warp waits for something, or the turn's instructions are used up.
-    pub(crate) fn run(&mut self, cpu: &mut Cpu<'_>) -> Exec<BlockStop> {
-        cpu.refresh();
-        let n = self.warps.len();
-        let start = cpu.steps;
-        let schedule = cpu.cx.config.schedule;
+    pub(crate) fn run(&mut self, cpu: &mut Cpu<'_>) -> Exec<Stop> {
+        cpu.cx.memory.refresh(&mut cpu.table);
+        let (n, start, schedule) = (self.warps.len(), cpu.steps, cpu.cx.config.schedule);
         // The adversary holds one warp back until no other can run.
-        let held = match schedule {
-            Schedule::Adversarial if n > 1 => Some((next_random(&mut self.random) % n as u64) as usize),
-            _ => None,
-        };
-        loop {
-            let mut ran = false;
-            if schedule != Schedule::RoundRobin {
-                self.first = (next_random(&mut self.random) % n as u64) as usize;
+        let held = (schedule == Schedule::Adversarial && n > 1).then(|| self.common.random.below(n));
+        let mut before = u64::MAX;
+        while cpu.steps != before && cpu.steps - start < TURN {
+            before = cpu.steps;
+            let first = if schedule == Schedule::RoundRobin { 0 } else { self.common.random.below(n) };
+            for i in (first..n).chain(0..first).filter(|&i| Some(i) != held) {
+                self.run_warp(cpu, i)?;
             }
-            for k in 0..=n {
-                let i = if k == n { held.filter(|_| !ran).unwrap_or(n) } else { (self.first + k) % n };
-                if i == n || (k < n && held == Some(i)) {
-                    continue;
-                }
-                let mut budget = match schedule {
-                    Schedule::RoundRobin => QUANTUM,
-                    _ => 1 + (next_random(&mut self.random) % 512) as u32,
-                };
-                let before = cpu.steps;
-                let stop = cpu.run_warp(&mut self.common, &mut self.warps[i], &mut budget)?;
-                ran |= cpu.steps != before || stop == Stop::Budget;
-                if self.common.complete != 0 {
-                    self.release(cpu)?;
-                    ran = true;
-                }
-            }
-            if !ran || cpu.steps - start >= TURN {
-                break;
+            if let Some(held) = held.filter(|_| cpu.steps == before) {
+                self.run_warp(cpu, held)?;
             }
         }
-        if self.warps.iter().all(|w| w.parts.is_empty()) {
-            self.finish(cpu)?;
-            return Ok(BlockStop::Exited);
+        if self.parts().next().is_none() {
+            cpu.block_exit(&mut self.common, &mut self.warps)?;
+            return Ok(Stop::Exited);
         }
-        let mut wake = None;
-        for p in self.warps.iter().flat_map(|w| &w.parts) {
-            match p.state {
-                State::Ready | State::Turn => return Ok(BlockStop::Again),
-                State::Sleep(until) => wake = Some(wake.map_or(until, |w: u64| w.min(until))),
-                _ => {}
-            }
+        if self.parts().any(|(_, p)| matches!(p.state, State::Ready | State::Turn)) {
+            return Ok(Stop::Again);
         }
-        Ok(BlockStop::Blocked(wake))
+        let wakes = |(_, p): (_, &Part)| if let State::Sleep(until) = p.state { Some(until) } else { None };
+        Ok(Stop::Blocked(self.parts().filter_map(wakes).min()))
     }
 
-    /// Lets the waiters of complete barriers go on.
-    fn release(&mut self, cpu: &mut Cpu<'_>) -> Exec<()> {
-        for id in 0..16u8 {
-            if self.common.complete >> id & 1 == 0 {
-                continue;
-            }
-            let barrier = std::mem::take(&mut self.common.barriers[usize::from(id)]);
-            cpu.barrier_complete(&mut self.common, usize::from(id), &barrier);
+    /// Runs a warp for a while, then lets the waiters of barriers that it completed go on.
+    fn run_warp(&mut self, cpu: &mut Cpu<'_>, i: usize) -> Exec<()> {
+        let mut budget = match cpu.cx.config.schedule {
+            Schedule::RoundRobin => QUANTUM,
+            _ => 1 + self.common.random.below(RANDOM_QUANTUM) as u32,
+        };
+        cpu.run_warp(&mut self.common, &mut self.warps[i], &mut budget)?;
+        while self.common.complete != 0 {
+            let id = self.common.complete.trailing_zeros() as usize;
+            self.common.complete &= self.common.complete - 1;
+            let barrier = std::mem::take(&mut self.common.barriers[id]);
+            cpu.barrier_complete(&mut self.common, id, &barrier);
             for w in &mut self.warps {
-                for i in 0..w.parts.len() {
-                    if w.parts[i].state == State::Barrier(id) {
-                        let part = w.parts[i];
+                for k in 0..w.parts.len() {
+                    let part = w.parts[k];
+                    if part.state == State::Barrier(id as u8) {
                         cpu.barrier_result(w, &part, &barrier);
-                        w.parts[i].state = State::Ready;
-                        w.parts[i].pc += 1;
+                        w.parts[k] = Part { state: State::Ready, pc: part.pc + 1, ..part };
                     }
                 }
             }
         }
-        self.common.complete = 0;
         Ok(())
     }
 
-    fn finish(&mut self, cpu: &mut Cpu<'_>) -> Exec<()> {
-        cpu.block_exit(&mut self.common, &mut self.warps)
+    /// The parts of all warps.
+    fn parts(&self) -> impl Iterator<Item = (&Warp, &Part)> {
+        self.warps.iter().flat_map(|w| w.parts.iter().map(move |p| (w, p)))
+    }
+
+    /// Where the first warp that is not done stands.
+    pub(crate) fn stands(&self) -> Option<At> {
+        self.parts().next().map(|(w, p)| At { pc: p.pc, warp: w.id, ctaid: self.common.ctaid })
     }
 
     /// Where each warp stands and what it waits for, for deadlock reports.
-    pub(crate) fn describe(&self, cx: &LaunchCx<'_>, out: &mut String) {
-        use std::fmt::Write;
+    pub(crate) fn describe(&self, cx: &LaunchCx<'_>) -> String {
         let [x, y, z] = self.common.ctaid;
-        for w in &self.warps {
-            for p in &w.parts {
-                // A sleeping part stands behind the instruction that sent it to sleep.
-                let pc = if matches!(p.state, State::Sleep(_)) { p.pc - 1 } else { p.pc };
-                let (what, site) = (self.waits_for(cx, w, p, pc), cx.describe(pc));
-                let _ = write!(out, "\n  block ({x}, {y}, {z}) warp {} lanes {:08x} {what} at {site}", w.id, p.mask);
-                if let Some((file, line)) = cx.source(pc) {
-                    let _ = write!(out, ", {file}:{line}");
-                }
-            }
-        }
+        let line = |(w, p): (&Warp, &Part)| {
+            // A sleeping part stands behind the instruction that sent it to sleep.
+            let pc = if matches!(p.state, State::Sleep(_)) { p.pc - 1 } else { p.pc };
+            let (what, site) = (self.waits_for(cx, w, p, pc), cx.describe(pc));
+            format!("\n  block ({x}, {y}, {z}) warp {} lanes {:08x} {what} at {site}", w.id, p.mask)
+        };
+        self.parts().map(line).collect()
     }
 
     fn waits_for(&self, cx: &LaunchCx<'_>, warp: &Warp, part: &Part, pc: u32) -> String {
@@ -235,11 +167,10 @@ impl Block {
             (State::Members, _) => format!("waits for lanes {:08x} of its warp", warp.live & !part.mask),
             (State::Barrier(id), _) => {
                 let b = &self.common.barriers[usize::from(id)];
-                let expected = b.expected(&self.common);
-                let is_missing = |w: &&Warp| w.live != 0 && b.parties.iter().all(|p| p.0 != w.id);
-                let missing: Vec<_> = self.warps.iter().filter(is_missing).map(|w| w.id.to_string()).collect();
+                let missing = self.warps.iter().filter(|w| w.live != 0 && b.parties.iter().all(|p| p.0 != w.id));
+                let missing: Vec<_> = missing.map(|w| w.id.to_string()).collect();
                 let missing = if missing.is_empty() { "none".into() } else { missing.join(", ") };
-                let arrived = b.arrived(&self.common);
+                let (arrived, expected) = (b.arrived(&self.common), b.expected(&self.common));
                 format!("waits at barrier {id} ({arrived} of {expected} threads arrived; not there: warps {missing})")
             }
             (_, Op::Effect(_, Some(word))) => {
@@ -257,30 +188,19 @@ impl Block {
 
     /// The word that a polling warp looks at.
     fn polls(&self, cx: &LaunchCx<'_>, warp: &Warp, at: &Address, lane: usize, bytes: u32) -> String {
-        let (table, address) = (cx.memory.table(), warp.address(cx.code, at, lane));
-        let place = match at.space {
-            Space::Shared => {
-                let fits = address + u64::from(bytes) <= u64::from(self.common.shared_bytes);
-                fits.then(|| self.common.shared.as_ptr().cast::<u8>().wrapping_add(address as usize).cast_mut())
+        let (address, size) = (warp.address(cx.code, at, lane), u64::from(bytes));
+        let word = |data: *const u8, offset: u64| read(data.wrapping_add(offset as usize).cast_mut(), bytes, false);
+        let shared = |address: u64| address.saturating_add(size) <= self.common.shared_bytes.into();
+        let value = match at.space {
+            _ if !address.is_multiple_of(size) => None,
+            Space::Shared => shared(address).then(|| word(self.common.shared.as_ptr().cast(), address)),
+            Space::Global | Space::Generic => {
+                cx.memory.range(address, size).ok().map(|(a, offset)| word(a.data, offset))
             }
-            Space::Global | Space::Generic => table.find(address).and_then(|i| {
-                let (a, offset) = (&table.live[i], address - table.live[i].base);
-                (offset + u64::from(bytes) <= a.size).then(|| a.data.wrapping_add(offset as usize))
-            }),
             _ => None,
         };
-        match place {
-            Some(p) if address.is_multiple_of(u64::from(bytes)) => {
-                format!("polls the word at {address:#x}, which holds {:#x},", super::access::read(p, bytes, false))
-            }
-            _ => format!("accesses {address:#x}"),
-        }
-    }
-
-    /// Where the first warp that is not done stands.
-    pub(crate) fn stands(&self) -> Option<At> {
-        let w = self.warps.iter().find(|w| !w.parts.is_empty())?;
-        Some(At { pc: w.parts[0].pc, warp: w.id, ctaid: self.common.ctaid })
+        let holds = |v| format!("polls the word at {address:#x}, which holds {v:#x},");
+        value.map_or_else(|| format!("accesses {address:#x}"), holds)
     }
 }
 

@@ -58,10 +58,7 @@ pub(crate) fn land_one(cpu: &mut Cpu<'_>, common: &mut Common, barrier: u64) {
     let Some(&first) = waiting.first() else { return };
     let i = match cpu.cx.config.schedule {
         Schedule::RoundRobin => first,
-        _ => {
-            common.random = common.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            waiting[(common.random >> 33) as usize % waiting.len()]
-        }
+        _ => waiting[common.random.below(waiting.len())],
     };
     let copy = common.bulk.remove(i);
     let bytes = copy.data.len();

@@ -11,46 +11,40 @@ pub(crate) enum Round {
     Near,
     /// Nearest, ties away from zero.
     Away,
-    /// Towards zero.
     Zero,
-    /// Towards minus infinity.
     Down,
-    /// Towards plus infinity.
     Up,
 }
 
 /// A binary format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format {
-    /// Bits of the exponent.
-    pub(crate) exponent: u32,
-    /// Explicit bits of the significand.
-    pub(crate) mantissa: u32,
+    /// Bits of the exponent, and explicit ones of the significand.
+    exponent: u32,
+    mantissa: u32,
     /// Whether the largest exponent holds finite values, with a single NaN (e4m3).
-    pub(crate) finite: bool,
+    finite: bool,
 }
 
-/// IEEE half.
-pub(crate) const F16: Format = Format { exponent: 5, mantissa: 10, finite: false };
-/// bfloat16.
-pub(crate) const BF16: Format = Format { exponent: 8, mantissa: 7, finite: false };
-/// IEEE single.
-pub(crate) const F32: Format = Format { exponent: 8, mantissa: 23, finite: false };
-/// IEEE double.
-pub(crate) const F64: Format = Format { exponent: 11, mantissa: 52, finite: false };
+const fn format(exponent: u32, mantissa: u32, finite: bool) -> Format {
+    Format { exponent, mantissa, finite }
+}
+
+pub(crate) const F16: Format = format(5, 10, false);
+pub(crate) const BF16: Format = format(8, 7, false);
+pub(crate) const F32: Format = format(8, 23, false);
+pub(crate) const F64: Format = format(11, 52, false);
 /// TensorFloat-32, before it is placed into the high bits of a word.
-pub(crate) const TF32: Format = Format { exponent: 8, mantissa: 10, finite: false };
-/// FP8 with three bits of significand.
-pub(crate) const E4M3: Format = Format { exponent: 4, mantissa: 3, finite: true };
-/// FP8 with two bits of significand.
-pub(crate) const E5M2: Format = Format { exponent: 5, mantissa: 2, finite: false };
+pub(crate) const TF32: Format = format(8, 10, false);
+pub(crate) const E4M3: Format = format(4, 3, true);
+pub(crate) const E5M2: Format = format(5, 2, false);
 
 impl Format {
     fn bias(self) -> i32 {
         (1 << (self.exponent - 1)) - 1
     }
 
-    /// The bits of the canonical NaN, as PTX gives it.
+    /// The bits of PTX's canonical NaN: all but the sign.
     fn nan(self) -> u64 {
         (1 << (self.exponent + self.mantissa)) - 1
     }
@@ -79,17 +73,13 @@ impl Format {
         if self == F64 {
             return f64::from_bits(bits);
         }
-        let top = (1 << self.exponent) - 1;
-        let e = bits >> self.mantissa & top;
-        let m = bits & ((1 << self.mantissa) - 1);
-        let v = if bits & self.nan() == self.nan() {
-            f64::NAN
-        } else if e == top && !self.finite {
-            if m == 0 { f64::INFINITY } else { f64::NAN }
+        let magnitude = bits & self.nan();
+        let v = if magnitude > self.max() {
+            if magnitude == self.infinity() && !self.finite { f64::INFINITY } else { f64::NAN }
         } else {
-            let (m, e) = if e == 0 { (m, 1) } else { (m | 1 << self.mantissa, e as i32) };
-            // Exact, and no power of two below 2^-1022 is needed.
-            m as f64 * f64::from_bits(((e - self.bias() - self.mantissa as i32 + 1023) as u64) << 52)
+            let (m, e) = (magnitude & ((1 << self.mantissa) - 1), (magnitude >> self.mantissa) as i32);
+            let (m, e) = if e == 0 { (m, 1) } else { (m | 1 << self.mantissa, e) };
+            m as f64 * power(e - self.bias() - self.mantissa as i32)
         };
         if bits & self.sign() != 0 { -v } else { v }
     }
@@ -108,42 +98,26 @@ impl Format {
             return self.nan();
         }
         let sign = if v.is_sign_negative() { self.sign() } else { 0 };
-        let bits = v.to_bits() & !F64.sign();
-        if v == 0.0 {
-            return sign;
-        }
-        // value = significand * 2^(exponent - 52); doubles below 2^-1022 are tiny in every other format.
-        let exponent = (bits >> 52) as i32 - 1023;
-        let significand = bits & ((1 << 52) - 1) | 1 << 52;
         let lowest = 1 - self.bias();
-        let drop = 52 - self.mantissa as i32 + (lowest - exponent).max(0);
-        let (kept, rest, half) = if drop >= 64 {
-            (0, 1, 2)
-        } else {
-            (significand >> drop, significand & ((1u64 << drop) - 1), 1u64 << (drop - 1))
-        };
-        let outwards = match mode {
-            Round::Near | Round::Away => true,
-            Round::Zero => false,
-            Round::Down => sign != 0,
-            Round::Up => sign == 0,
-        };
-        let up = match mode {
-            Round::Near => rest > half || (rest == half && kept & 1 == 1),
-            Round::Away => rest >= half,
-            _ => outwards && rest != 0,
-        };
+        // A double without an exponent of its own is tiny in every other format.
+        let exponent = ((v.abs().to_bits() >> 52) as i32 - 1023).max(lowest);
+        let units = integral(v / power(exponent - self.mantissa as i32), mode).abs();
         // A carry out of the significand moves into the exponent by itself.
-        let magnitude = ((exponent - lowest).max(0) as u64) << self.mantissa;
-        let magnitude = magnitude + kept + u64::from(up);
-        sign | if v.is_finite() && magnitude <= self.max() {
+        let magnitude = (((exponent - lowest) as u64) << self.mantissa).saturating_add(units as u64);
+        sign | if magnitude <= self.max() {
             magnitude
-        } else if saturate || (v.is_finite() && !outwards) {
+        } else if saturate || (v.is_finite() && integral(0.75f64.copysign(v), mode) == 0.0) {
+            // The mode rounds towards zero here.
             self.max()
         } else {
             self.infinity()
         }
     }
+}
+
+/// A power of two in the range of normal numbers.
+fn power(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
 /// A result before its rounding.
@@ -164,15 +138,11 @@ impl From<f64> for Exact {
 }
 
 impl Exact {
+    /// From operands with an infinity or NaN, where the error is NaN, too, the result is exact.
     fn new(near: f64, error: f64, operands: &[f64]) -> Exact {
-        let finite = operands.iter().all(|v| v.is_finite());
+        let overflows = near.is_infinite() && operands.iter().all(|v| v.is_finite());
         // An overflow is less than the infinity that it gives.
-        let error = match near.is_finite() {
-            true if finite => error,
-            false if finite => -near,
-            _ => 0.0,
-        };
-        Exact { near, error, cancelled: false }
+        Exact { near, error: if overflows { -near } else { error }, cancelled: false }
     }
 
     /// An integer.
@@ -186,27 +156,29 @@ impl Exact {
         f(self.odd()).into()
     }
 
+    /// Rounded to odd: the last bit is set if anything was lost.
     fn odd(self) -> f64 {
-        if self.near.to_bits() & 1 == 1 || !self.near.is_finite() {
-            self.near
-        } else if self.error > 0.0 {
-            self.near.next_up()
-        } else if self.error < 0.0 {
-            self.near.next_down()
-        } else {
-            self.near
+        if self.near.to_bits() & 1 == 1 || !self.near.is_finite() { self.near } else { self.beyond() }
+    }
+
+    /// The f64 on the other side of the exact result.
+    fn beyond(self) -> f64 {
+        match self.error {
+            up if up > 0.0 => self.near.next_up(),
+            down if down < 0.0 => self.near.next_down(),
+            _ => self.near,
         }
     }
 
     fn directed(self, mode: Round) -> f64 {
-        let (up, down) = (self.error > 0.0, self.error < 0.0);
-        match mode {
-            Round::Down if down => self.near.next_down(),
-            Round::Up if up => self.near.next_up(),
-            Round::Zero if down && self.near > 0.0 => self.near.next_down(),
-            Round::Zero if up && self.near < 0.0 => self.near.next_up(),
-            _ => self.near,
-        }
+        let is_above = self.error < 0.0;
+        let is_wrong = match mode {
+            Round::Near | Round::Away => false,
+            Round::Zero => self.near != 0.0 && is_above == (self.near > 0.0),
+            Round::Down => is_above,
+            Round::Up => !is_above,
+        };
+        if is_wrong { self.beyond() } else { self.near }
     }
 }
 
@@ -253,7 +225,7 @@ pub(crate) fn div(a: f64, b: f64) -> Exact {
 /// The square root.
 pub(crate) fn sqrt(a: f64) -> Exact {
     let r = a.sqrt();
-    if a > 0.0 { Exact::new(r, (-r).mul_add(r, a), &[a]) } else { r.into() }
+    Exact::new(r, (-r).mul_add(r, a), &[a])
 }
 
 /// f16 bits to f32.
@@ -294,15 +266,11 @@ pub(crate) fn canonical(v: f32) -> u32 {
     if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
 }
 
-/// f64 minimum.
-pub(crate) fn min64(a: f64, b: f64) -> f64 {
-    match a.partial_cmp(&b) {
-        None if a.is_nan() => b,
-        None => a,
-        Some(std::cmp::Ordering::Equal) if b.is_sign_negative() => b,
-        Some(std::cmp::Ordering::Greater) => b,
-        Some(_) => a,
-    }
+/// The lesser; a number rather than NaN, and -0 before +0.
+#[inline(always)]
+pub(crate) fn least<F: PartialOrd + Copy + Into<f64>>(x: F, y: F) -> F {
+    let (a, b): (f64, f64) = (x.into(), y.into());
+    if a < b || a == b && a.is_sign_negative() || b.is_nan() { x } else { y }
 }
 
 /// Rounds to an integral value.
@@ -313,63 +281,5 @@ pub(crate) fn integral(v: f64, mode: Round) -> f64 {
         Round::Zero => v.trunc(),
         Round::Down => v.floor(),
         Round::Up => v.ceil(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Numbers of all kinds, reproducibly.
-    fn numbers() -> impl FnMut() -> f32 {
-        let mut x = 0x1234_5678u32;
-        move || {
-            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let v = x ^ x >> 15;
-            // Half of them in the range where f16 has values at all.
-            f32::from_bits(if x >> 7 & 1 == 1 { v } else { v & 0x87ff_ffff | 0x3000_0000 })
-        }
-    }
-
-    #[test]
-    fn every_f16_survives_a_round_trip() {
-        for h in 0..=0xffffu32 {
-            let v = f16_to_f32(h);
-            assert_eq!(v.is_nan(), F16.value(u64::from(h)).is_nan());
-            if !v.is_nan() {
-                assert_eq!(f64::from(v), F16.value(u64::from(h)), "{h:04x}");
-                assert_eq!(f32_to_f16(v), h, "{h:04x}");
-                assert_eq!(F16.round(f64::from(v).into(), Round::Near, false), u64::from(h));
-            }
-        }
-    }
-
-    #[test]
-    fn fast_and_general_roundings_agree() {
-        let mut next = numbers();
-        for _ in 0..400_000 {
-            let (a, b, c) = (next(), next(), next());
-            let [x, y, z] = [a, b, c].map(f64::from);
-            assert_eq!(u64::from(f32_to_f16(a)), F16.round(x.into(), Round::Near, false), "{a:e}");
-            let general = |v: Exact| F32.round(v, Round::Near, false) as u32;
-            assert_eq!(general(add(x, y)), canonical(a + b), "{a:e} + {b:e}");
-            assert_eq!(general(mul(x, y)), canonical(a * b), "{a:e} * {b:e}");
-            assert_eq!(general(div(x, y)), canonical(a / b), "{a:e} / {b:e}");
-            assert_eq!(general(sqrt(x)), canonical(a.sqrt()), "{a:e}");
-            assert_eq!(general(fma(x, y, z)), canonical(a.mul_add(b, c)), "{a:e} * {b:e} + {c:e}");
-        }
-    }
-
-    #[test]
-    fn directed_results_bracket_the_exact_one() {
-        let f32s = |v, mode| f32::from_bits(F32.round(v, mode, false) as u32);
-        assert_eq!(f32s(div(1.0, 3.0), Round::Down).next_up(), f32s(div(1.0, 3.0), Round::Up));
-        assert_eq!(f32s(add(1.0, 1e-20), Round::Up), 1.0f32.next_up());
-        assert_eq!(f32s(add(1.0, 1e-20), Round::Zero), 1.0);
-        assert_eq!(f32s(add(1.0, -1e-20), Round::Zero), 1.0f32.next_down());
-        assert_eq!(F64.round(add(1.0, 1e-40), Round::Up, false), 1.0f64.next_up().to_bits());
-        assert_eq!(F64.round(mul(f64::MAX, 2.0), Round::Zero, false), f64::MAX.to_bits());
-        assert_eq!(f32s(mul(f64::from(f32::MAX), 2.0), Round::Zero), f32::MAX);
-        assert_eq!(f32s(mul(f64::from(f32::MAX), 2.0), Round::Up), f32::INFINITY);
     }
 }

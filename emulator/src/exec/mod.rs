@@ -18,6 +18,7 @@ pub(crate) mod values;
 pub(crate) mod warp;
 mod warpwide;
 
+use crate::checks::counters::Counts;
 use crate::launch::{ExecConfig, Launch};
 use crate::memory::{Memory, Table};
 use crate::ptx::{KernelInfo, Module};
@@ -27,6 +28,11 @@ use inst::Code;
 use std::sync::Arc;
 use warp::Warp;
 
+/// Whoever may end a launch. Asked at every round, with whether something that other blocks or the host could see has
+/// changed since the last one, or a block has computed on, and with the warp instructions since then, of the longest
+/// block. An answer ends the launch with that fault.
+pub(crate) type Watch<'a> = dyn Fn(bool, u64) -> Option<(FaultKind, String)> + Sync + 'a;
+
 /// What all threads of a launch share.
 pub(crate) struct LaunchCx<'a> {
     pub(crate) launch: &'a Launch<'a>,
@@ -35,7 +41,7 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) module: &'a Module,
     pub(crate) memory: &'a Memory,
     pub(crate) config: &'a ExecConfig,
-    pub(crate) watch: &'a dyn crate::watch::Watch,
+    pub(crate) watch: Option<&'a Watch<'a>>,
     /// Threads and warps of a block.
     pub(crate) threads: u32,
     pub(crate) warps: u32,
@@ -58,86 +64,16 @@ pub(crate) type Exec<T> = Result<T, Box<Fault>>;
 pub(crate) struct Cpu<'a> {
     pub(crate) cx: &'a LaunchCx<'a>,
     pub(crate) table: Arc<Table>,
-    pub(crate) version: u64,
     /// Allocation last used by each instruction.
     pub(crate) site: Vec<u32>,
     /// The next turn-taking instruction may run.
     pub(crate) granted: bool,
     /// Virtual time, less the steps taken (modulo 2^64).
-    pub(crate) time: u64,
-    /// Steps taken.
+    time: u64,
     pub(crate) steps: u64,
     /// Something visible to other blocks changed.
     pub(crate) progress: bool,
-    pub(crate) counters: crate::checks::counters::Counts,
-}
-
-impl<'a> Cpu<'a> {
-    pub(crate) fn new(cx: &'a LaunchCx<'a>) -> Cpu<'a> {
-        let version = cx.memory.version();
-        let sites = cx.code.insts.len();
-        Cpu {
-            cx,
-            table: cx.memory.table(),
-            version,
-            site: vec![0; sites],
-            granted: false,
-            time: 0,
-            steps: 0,
-            progress: false,
-            counters: crate::checks::counters::Counts::new(if cx.config.counters { sites } else { 0 }),
-        }
-    }
-
-    /// Virtual time.
-    pub(crate) fn now(&self) -> u64 {
-        self.time.wrapping_add(self.steps)
-    }
-
-    /// Looks whether memory was allocated or freed meanwhile.
-    pub(crate) fn refresh(&mut self) {
-        let now = self.cx.memory.version();
-        if now != self.version {
-            self.version = now;
-            self.table = self.cx.memory.table();
-        }
-    }
-
-    /// A fault of a lane at an address.
-    pub(crate) fn fault_at(
-        &self,
-        kind: FaultKind,
-        at: &At,
-        lane: usize,
-        address: u64,
-        message: impl Into<String>,
-    ) -> Box<Fault> {
-        let mut fault = self.fault(kind, at, Some(lane), message);
-        fault.address = Some(address);
-        fault
-    }
-
-    /// A fault at an instruction.
-    pub(crate) fn fault(
-        &self,
-        kind: FaultKind,
-        at: &At,
-        lane: Option<usize>,
-        message: impl Into<String>,
-    ) -> Box<Fault> {
-        let origin = self.cx.code.origins.get(at.pc as usize).copied().unwrap_or_default();
-        let source = self.cx.source(at.pc).cloned();
-        Box::new(Fault {
-            kind,
-            message: message.into(),
-            kernel: self.cx.info.name.clone(),
-            ptx_line: origin.line,
-            source,
-            block: Some(at.ctaid),
-            thread: lane.map(|l| self.cx.thread(at.warp, l)),
-            address: None,
-        })
-    }
+    pub(crate) counters: Counts,
 }
 
 /// Where an instruction runs.
@@ -159,6 +95,53 @@ pub(crate) struct Site<'a> {
     pub(crate) at: At,
 }
 
+impl<'a> Cpu<'a> {
+    pub(crate) fn new(cx: &'a LaunchCx<'a>) -> Cpu<'a> {
+        let sites = cx.code.insts.len();
+        let counters = Counts::new(if cx.config.counters { sites } else { 0 });
+        let (table, site) = (cx.memory.table(), vec![0; sites]);
+        Cpu { cx, table, site, granted: false, time: 0, steps: 0, progress: false, counters }
+    }
+
+    /// Virtual time.
+    pub(crate) fn now(&self) -> u64 {
+        self.time.wrapping_add(self.steps)
+    }
+
+    pub(crate) fn set_time(&mut self, now: u64) {
+        self.time = now.wrapping_sub(self.steps);
+    }
+
+    /// A fault of a lane at an address.
+    pub(crate) fn fault_at(
+        &self,
+        kind: FaultKind,
+        at: &At,
+        lane: usize,
+        address: u64,
+        message: impl Into<String>,
+    ) -> Box<Fault> {
+        Box::new(Fault { address: Some(address), ..*self.fault(kind, at, Some(lane), message) })
+    }
+
+    /// A fault at an instruction.
+    pub(crate) fn fault(
+        &self,
+        kind: FaultKind,
+        at: &At,
+        lane: Option<usize>,
+        message: impl Into<String>,
+    ) -> Box<Fault> {
+        Box::new(Fault {
+            ptx_line: self.cx.code.origins.get(at.pc as usize).map_or(0, |origin| origin.line),
+            source: self.cx.source(at.pc).cloned(),
+            block: Some(at.ctaid),
+            thread: lane.map(|l| self.cx.thread(at.warp, l)),
+            ..Fault::new(kind, &self.cx.info.name, message)
+        })
+    }
+}
+
 impl LaunchCx<'_> {
     /// Thread index of a lane.
     pub(crate) fn thread(&self, warp: u32, lane: usize) -> [u32; 3] {
@@ -168,15 +151,34 @@ impl LaunchCx<'_> {
     }
 
     /// File and line of an instruction's source.
-    pub(crate) fn source(&self, pc: u32) -> Option<&(String, u32)> {
+    fn source(&self, pc: u32) -> Option<&(String, u32)> {
         let origin = self.code.origins.get(pc as usize)?;
         origin.source.checked_sub(1).and_then(|i| self.module.sources.get(i as usize))
     }
 
-    /// The opcode and line of an instruction, for messages.
+    /// The opcode and place of an instruction, for messages.
     pub(crate) fn describe(&self, pc: u32) -> String {
         let name = self.code.opcode.get(pc as usize).and_then(|&i| self.code.names.get(i as usize));
         let line = self.code.origins.get(pc as usize).map_or(0, |o| o.line);
-        format!("{} (PTX line {line})", name.map_or("end", String::as_str))
+        let source = self.source(pc).map_or(String::new(), |(file, line)| format!(", {file}:{line}"));
+        format!("{} (PTX line {line}{source})", name.map_or("end", String::as_str))
+    }
+}
+
+/// Random numbers that a seed decides (xorshift).
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// Every `stream` of a seed is a sequence of its own.
+    pub(crate) fn new(seed: u64, stream: u64) -> Random {
+        Random((seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1)
+    }
+
+    /// A number below `n`, which is not zero.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
     }
 }

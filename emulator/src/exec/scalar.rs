@@ -77,7 +77,7 @@ pub(crate) fn min_max(ctl: &Ctl, a: [u64; 4], max: bool) -> u64 {
         let negative = x.is_sign_negative() != y.is_sign_negative();
         let (x, y) = if ctl.xorsign { (x.abs(), y.abs()) } else { (x, y) };
         let nan = ctl.nan && (x.is_nan() || y.is_nan());
-        let r = if max { -float::min64(-x, -y) } else { float::min64(x, y) };
+        let r = if max { -float::least(-x, -y) } else { float::least(x, y) };
         let r = if ctl.xorsign && !r.is_nan() { r.copysign(if negative { -1.0 } else { 1.0 }) } else { r };
         (if nan { f64::NAN } else { r }).into()
     })

@@ -2,7 +2,7 @@
 //!
 //! One body, compiled twice: for processors with AVX2 and FMA, where the loops become vector instructions, and for any.
 
-use super::block::{Common, Stop, set_index};
+use super::block::{Common, set_index};
 use super::fault::FaultKind;
 use super::inst::*;
 use super::lanes::{Lanes, map, select};
@@ -24,7 +24,7 @@ pub(crate) enum Next {
 
 impl Cpu<'_> {
     /// Runs a warp until it stops; `budget` is what is left of its instructions.
-    pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<Stop> {
+    pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<()> {
         let code = self.cx.code;
         let insts = &code.insts[..];
         let file = File { regs: warp.regs.as_mut_ptr(), consts: code.consts.as_ptr() };
@@ -44,14 +44,7 @@ impl Cpu<'_> {
         }
         loop {
             let Some((mut part, limit)) = warp.pick(split, self.granted, self.now()) else {
-                return Ok(if warp.parts.is_empty() {
-                    Stop::Exited
-                } else if warp.parts.iter().any(|p| p.state == State::Turn) {
-                    Stop::Turn
-                } else {
-                    self.check_members(common, warp)?;
-                    Stop::Blocked
-                });
+                return self.check_members(common, warp);
             };
             let mut pc = part.pc;
             let all = part.mask;
@@ -67,7 +60,7 @@ impl Cpu<'_> {
             'part: loop {
                 if *budget == 0 {
                     park!(State::Ready);
-                    return Ok(Stop::Budget);
+                    return Ok(());
                 }
                 if pc >= limit || slice == 0 {
                     park!(State::Ready);
@@ -181,7 +174,7 @@ impl Cpu<'_> {
                                 park!(State::Ready);
                             }
                             if common.complete != 0 {
-                                return Ok(Stop::Blocked);
+                                return Ok(());
                             }
                             break 'part;
                         }
@@ -191,10 +184,10 @@ impl Cpu<'_> {
                                 park!(state);
                                 if state == State::Ready {
                                     // Time passed: let others run.
-                                    return Ok(Stop::Budget);
+                                    return Ok(());
                                 }
                                 if common.complete != 0 {
-                                    return Ok(Stop::Blocked);
+                                    return Ok(());
                                 }
                                 break 'part;
                             }

@@ -3,7 +3,7 @@
 
 #![allow(non_camel_case_types, dead_code)]
 
-use super::float::{self, flush};
+use super::float::{self, flush, least};
 use super::inst::{CONST, Cmp, R};
 use super::lanes::{Slot, map, test};
 use crate::ptx::types::Ty;
@@ -354,13 +354,6 @@ values! {
     "upper half": u32 => (x: u64) -> u32 { (x >> 32) as u32 }
     "halves": u64 => (x: u32, y: u32) -> u64 { join(x, y) }
     "mov": b16 u16 s16 f16 bf16 b32 u32 s32 b64 u64 s64 f32 f64 => (x: T) -> T { x }
-}
-
-/// The lesser; a number rather than NaN, and -0 before +0.
-#[inline(always)]
-fn least<F: PartialOrd + Copy + Into<f64>>(x: F, y: F) -> F {
-    let (a, b): (f64, f64) = (x.into(), y.into());
-    if a < b || a == b && a.is_sign_negative() || b.is_nan() { x } else { y }
 }
 
 #[inline(always)]

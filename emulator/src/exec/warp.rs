@@ -6,6 +6,11 @@
 
 use super::inst::{Address, CONST, Code, NONE, P, R, W};
 use super::lanes::Slot;
+use super::{LaunchCx, Random};
+use crate::memory::POISON;
+
+/// Picks in a row that may leave another part waiting.
+const FAIR: u32 = 16;
 
 /// What a part is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,11 +58,11 @@ pub(crate) struct Warp {
     /// Lanes that have not exited.
     pub(crate) live: u32,
     /// Counts picks, for fairness between parts.
-    pub(crate) clock: u64,
+    clock: u64,
     /// Picks in a row that left another part waiting.
-    pub(crate) waiting: u32,
-    /// State of the generator that picks parts when warps are to be split.
-    pub(crate) random: u64,
+    waiting: u32,
+    /// Picks parts when warps are to be split.
+    random: Random,
     /// Groups of copies committed by each lane: `cp.async` and bulk.
     pub(crate) groups: [[u32; 32]; 2],
     /// The phase of the cluster's barrier that each lane has arrived for.
@@ -67,69 +72,55 @@ pub(crate) struct Warp {
 }
 
 impl Warp {
+    /// A warp whose lanes in `live` stand at the kernel's start.
+    pub(crate) fn new(cx: &LaunchCx<'_>, id: u32, live: u32, stream: u64) -> Warp {
+        let (slots, preds) = (cx.code.slots as usize, cx.code.preds as usize);
+        Warp {
+            id,
+            regs: vec![Slot([0; 32]); slots + 8].into_boxed_slice(),
+            preds: vec![0; preds].into_boxed_slice(),
+            set: vec![0; if cx.config.checks.initcheck { slots + preds } else { 0 }],
+            local: vec![POISON; (cx.code.local as usize).next_multiple_of(16) * 32 / 8].into_boxed_slice(),
+            parts: vec![Part::new(0, live)],
+            live,
+            clock: 0,
+            waiting: 0,
+            random: Random::new(cx.config.seed, stream),
+            groups: [[0; 32]; 2],
+            cluster: [0; 32],
+            copies: Vec::new(),
+        }
+    }
+
     /// The part to run next, taken out, and the instruction at which another part waits for it.
     pub(crate) fn pick(&mut self, split: bool, granted: bool, time: u64) -> Option<(Part, u32)> {
-        if self.parts.len() == 1 {
-            let p = self.parts[0];
-            let runs = match p.state {
-                State::Ready => true,
-                State::Turn => granted,
-                State::Sleep(until) => time >= until,
-                _ => false,
-            };
-            if runs {
-                self.parts.clear();
-                return Some((Part { state: State::Ready, ..p }, u32::MAX));
-            }
-            return None;
-        }
-        self.pick_of_many(split, granted, time)
-    }
-
-    /// Puts a part back. One that waits for members joins those that wait at the same place, and tries again.
-    #[inline(always)]
-    pub(crate) fn park(&mut self, mut p: Part) {
-        if p.state == State::Members
-            && let Some(i) = self.parts.iter().position(|q| q.state == State::Members && q.pc == p.pc)
-        {
-            p.mask |= self.parts.swap_remove(i).mask;
-            p.state = State::Ready;
-        }
-        self.parts.push(p);
-    }
-
-    #[cold]
-    fn pick_of_many(&mut self, split: bool, granted: bool, time: u64) -> Option<(Part, u32)> {
         self.clock += 1;
         for p in &mut self.parts {
             if matches!(p.state, State::Sleep(until) if time >= until) {
                 p.state = State::Ready;
             }
         }
+        let turn = self.parts.iter().position(|p| p.state == State::Turn);
         if granted {
-            let i = self.parts.iter().position(|p| p.state == State::Turn)?;
-            let p = self.parts.remove(i);
+            let p = self.parts.remove(turn?);
             return Some((Part { state: State::Ready, last: self.clock, ..p }, u32::MAX));
         }
-        let turn = self.parts.iter().any(|p| p.state == State::Turn);
-        let fair = self.waiting >= 16;
-        if turn && !fair {
+        let fair = self.waiting >= FAIR;
+        if turn.is_some() && !fair {
             self.waiting += 1;
             return None;
         }
-        let ready: Vec<usize> = (0..self.parts.len()).filter(|&i| self.parts[i].state == State::Ready).collect();
-        if split && !ready.is_empty() {
-            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let i = ready[(self.random >> 33) as usize % ready.len()];
+        let mut ready = self.parts.iter().enumerate().filter(|(_, p)| p.state == State::Ready);
+        if split {
+            let among = ready.clone().count().max(1);
+            let (i, _) = ready.nth(self.random.below(among))?;
             let p = self.parts.swap_remove(i);
             return Some((Part { last: self.clock, ..p }, u32::MAX));
         }
-        let behind = if fair {
+        if fair {
             self.waiting = 0;
-            ready.iter().copied().min_by_key(|&i| self.parts[i].last)?
-        } else {
-            ready.iter().copied().min_by_key(|&i| self.parts[i].pc)?
-        };
+        }
+        let (behind, _) = ready.min_by_key(|(_, p)| if fair { p.last } else { p.pc.into() })?;
         let mut p = self.parts.remove(behind);
         // Join everyone who stands at the same instruction.
         let mut limit = u32::MAX;
@@ -147,9 +138,19 @@ impl Warp {
         self.waiting += u32::from(self.parts.iter().any(|q| q.state == State::Ready));
         Some((Part { last: self.clock, ..p }, limit))
     }
-}
 
-impl Warp {
+    /// Puts a part back. One that waits for members joins those that wait at the same place, and tries again.
+    #[inline(always)]
+    pub(crate) fn park(&mut self, mut p: Part) {
+        if p.state == State::Members
+            && let Some(i) = self.parts.iter().position(|q| q.state == State::Members && q.pc == p.pc)
+        {
+            p.mask |= self.parts.swap_remove(i).mask;
+            p.state = State::Ready;
+        }
+        self.parts.push(p);
+    }
+
     /// One lane of a 32-bit operand.
     pub(crate) fn lane32(&self, code: &Code, r: R, lane: usize) -> u32 {
         let slots = if r & CONST != 0 { &code.consts[..] } else { &self.regs[..] };
