@@ -8,7 +8,7 @@
 //! Exits with an error where the checks cost more than the factor of 6 that is allowed.
 
 use kiln_codegen::{Target, bake, kernels::FusedRmsNormQ4KGemv};
-use kiln_emulator::{Checks, ExecConfig, Launch, Memory, Module, run};
+use kiln_emulator::{Checks, DeviceConfig, Launch, Memory, Module, run};
 use std::error::Error;
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut threads = 0;
     for _ in 0..ROUNDS {
         for (checks, best) in [Checks::NONE, Checks::ALL].into_iter().zip(&mut best) {
-            let config = ExecConfig { checks, ..ExecConfig::default() };
+            let config = DeviceConfig { checks, ..DeviceConfig::default() };
             let launch = Launch {
                 module: &module,
                 kernel: &kernel.name,

@@ -330,7 +330,7 @@ impl Memory {
         Ok(())
     }
 
-    fn range(&self, address: u64, bytes: u64) -> Result<(Arc<Allocation>, u64), MemoryError> {
+    pub(crate) fn range(&self, address: u64, bytes: u64) -> Result<(Arc<Allocation>, u64), MemoryError> {
         let table = self.table();
         let found = table.find(address).map(|i| table.live[i].clone());
         let a = found.ok_or(MemoryError::OutOfBounds { address, bytes })?;

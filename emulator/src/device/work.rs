@@ -1,16 +1,20 @@
-//! What streams and graphs do: one value per operation, run by a stream's worker.
+//! What streams and graphs do, one value per operation; and memory as the host sees it: allocations, copies and fills,
+//! with the driver's rules on what is asynchronous with respect to the host.
+//! Source: CUDA Driver API, "API synchronization behavior".
 
+use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
-use std::time::Instant;
 
-use super::abi::{HostFunction, Outcome};
-use super::capture::Node;
+use super::abi::{HostFunction, Outcome, Ptr, call_host};
 use super::codes::Code;
-use super::context::Context;
-use super::event::Stamp;
-use super::graph;
+use super::context::{Context, State};
+use super::graph::{self, Node};
 use super::launch::KernelLaunch;
-use super::machine::{self, Operation, Place};
+use super::lock;
+use super::registry::Call;
+use super::stream::Stream;
+use crate::checks::order::{Operation, Place};
+use crate::memory::Memory;
 
 /// One operation. Cloned into every replay of a graph, so large parts are shared.
 #[derive(Clone)]
@@ -20,38 +24,33 @@ pub(crate) enum Work {
     /// Fails as injected.
     Fail(Code),
     Launch(Arc<KernelLaunch>),
-    CopyIn {
-        to: u64,
-        source: Source,
-    },
-    CopyOut {
-        to: usize,
-        from: u64,
+    Copy {
+        to: End,
+        from: End,
         bytes: usize,
     },
-    CopyDevice {
-        to: u64,
-        from: u64,
-        bytes: usize,
-    },
-    Fill {
-        to: u64,
-        value: u32,
-        width: usize,
-        count: usize,
-    },
-    Call(HostFunction),
-    Stamp(Stamp),
+    Fill(Fill),
+    Call(HostFunction, usize),
     Graph(Arc<[Node]>),
 }
 
-/// Where a copy to the device reads.
+/// Where a copy reads or writes.
 #[derive(Clone)]
-pub(crate) enum Source {
-    /// Read when the copy was asked for.
+pub(crate) enum End {
+    Device(u64),
+    /// Accessed when the copy is done; the C caller keeps it valid until then.
+    Host(usize),
+    /// What the host's memory held when the copy was asked for.
     Staged(Arc<[u8]>),
-    /// Read when the copy is done; the C caller keeps it valid until then.
-    Host { address: usize, bytes: usize },
+}
+
+/// `count` elements of `width` bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Fill {
+    pub(crate) to: u64,
+    pub(crate) value: u32,
+    pub(crate) width: usize,
+    pub(crate) count: usize,
 }
 
 impl Work {
@@ -64,11 +63,6 @@ impl Work {
         matches!(self, Work::Launch(launch) if launch.programmatic)
     }
 
-    /// Whether it is done in a context with a sticky error too.
-    pub(crate) fn survives_errors(&self) -> bool {
-        matches!(self, Work::Stamp(_))
-    }
-
     /// Does it, on the calling thread.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place) -> Outcome {
         let memory = &context.memory;
@@ -77,80 +71,275 @@ impl Work {
             Work::Nothing => Ok(()),
             Work::Fail(code) => return Err(*code),
             Work::Launch(launch) => return launch.run(context, place),
-            Work::CopyIn { to, source: Source::Staged(bytes) } => memory.write(*to, bytes),
-            Work::CopyIn { to, source: Source::Host { address, bytes } } => {
+            Work::Graph(nodes) => return graph::replay(nodes, context, place),
+            Work::Copy { to: End::Device(to), from: End::Staged(bytes), .. } => memory.write(*to, bytes),
+            Work::Copy { to: End::Device(to), from: End::Host(from), bytes } => {
                 // SAFETY: the C caller keeps the source valid until the copy is done.
-                memory.write(*to, unsafe { std::slice::from_raw_parts(*address as *const u8, *bytes) })
+                memory.write(*to, unsafe { std::slice::from_raw_parts(*from as *const u8, *bytes) })
             }
-            Work::CopyOut { to, from, bytes } => {
+            Work::Copy { to: End::Device(to), from: End::Device(from), bytes } => {
+                memory.copy(*to, *from, *bytes as u64)
+            }
+            Work::Copy { to: End::Host(to), from: End::Device(from), bytes } => {
                 // SAFETY: the C caller keeps the destination valid, and to itself, until the copy is done.
                 memory.read(*from, unsafe { std::slice::from_raw_parts_mut(*to as *mut u8, *bytes) })
             }
-            Work::CopyDevice { to, from, bytes } => memory.copy(*to, *from, *bytes as u64),
-            Work::Fill { to, value, width: 4, count } => memory.set_u32(*to, *value, *count as u64),
-            Work::Fill { to, value, width: 2, count } => machine::set_u16(memory, *to, *value as u16, *count),
-            Work::Fill { to, value, count, .. } => memory.set_u8(*to, *value as u8, *count as u64),
-            Work::Call(function) => {
+            Work::Copy { .. } => return Err(Code::INVALID_VALUE),
+            Work::Fill(Fill { to, value, width: 4, count }) => memory.set_u32(*to, *value, *count as u64),
+            Work::Fill(Fill { to, value, width: 1, count }) => memory.set_u8(*to, *value as u8, *count as u64),
+            Work::Fill(Fill { to, value, width, count }) => {
+                memory.write(*to, &value.to_le_bytes()[..*width].repeat(*count))
+            }
+            Work::Call(function, data) => {
                 // What the function does comes after what is ordered before it.
                 memory.witness().host_waited(std::iter::once(&*place.before));
-                function.run();
+                call_host(*function, *data);
                 Ok(())
-            }
-            Work::Stamp(stamp) => {
-                stamp.get_or_init(Instant::now);
-                Ok(())
-            }
-            Work::Graph(nodes) => {
-                let config = &context.device.config;
-                let order = graph::order(nodes, config.schedule, config.seed);
-                let before =
-                    if config.checks.racecheck { graph::before(nodes) } else { vec![Default::default(); nodes.len()] };
-                return order.into_iter().try_for_each(|node| {
-                    let (before, early_nodes) = before[node].clone();
-                    let node_place = Place { node: Some((node, before)), early_nodes, ..place.clone() };
-                    nodes[node].work.run(context, &node_place)
-                });
             }
         };
         moved.map_err(|_| Code::ILLEGAL_ADDRESS)
     }
 
     /// Tells the race check which bytes a copy or fill touches.
-    fn witness(&self, context: &Arc<Context>, place: &Place) -> Outcome {
+    fn witness(&self, context: &Context, place: &Place) -> Outcome {
         if !context.device.config.checks.racecheck {
             return Ok(());
         }
-        // Page-locked memory is touched under its device address.
-        let pinned = |address: usize, bytes: usize| {
-            let state = context.state();
-            let start = |range: &super::host::HostRange| range.device + (address - range.address()) as u64;
-            state.pinned(address, bytes).map(start)
-        };
-        let (what, touched) = match *self {
-            Work::CopyIn { to, source: Source::Staged(ref from) } => {
-                ("a copy from the host", vec![(to, from.len(), true)])
+        let (what, bytes, ends) = match self {
+            Work::Copy { to, from, bytes } => {
+                let what = match (to, from) {
+                    (End::Host(_), _) => "a copy to the host",
+                    (_, End::Device(_)) => "a copy within the device",
+                    _ => "a copy from the host",
+                };
+                let state = context.state();
+                // Page-locked memory is touched under its device address, other memory of the host is not seen.
+                let seen = |end: &End| match *end {
+                    End::Device(address) => Some(address),
+                    End::Host(address) => state.pinned(address, *bytes),
+                    End::Staged(_) => None,
+                };
+                (what, *bytes, [(seen(from), false), (seen(to), true)])
             }
-            Work::CopyIn { to, source: Source::Host { address, bytes } } => {
-                let source = pinned(address, bytes).map(|from| (from, bytes, false));
-                ("a copy from the host", source.into_iter().chain([(to, bytes, true)]).collect())
-            }
-            Work::CopyOut { to, from, bytes } => {
-                let target = pinned(to, bytes).map(|to| (to, bytes, true));
-                ("a copy to the host", target.into_iter().chain([(from, bytes, false)]).collect())
-            }
-            Work::CopyDevice { to, from, bytes } => {
-                ("a copy within the device", vec![(from, bytes, false), (to, bytes, true)])
-            }
-            Work::Fill { to, width, count, .. } => ("a fill", vec![(to, width * count, true)]),
+            Work::Fill(fill) => ("a fill", fill.width * fill.count, [(None, false), (Some(fill.to), true)]),
             _ => return Ok(()),
         };
         let op = Arc::new(Operation::new(what.into(), place.clone()));
-        for (address, bytes, write) in touched {
+        for (address, write) in ends {
+            let Some(address) = address else { continue };
             if let Err(fault) = context.memory.touched(&op, address, bytes as u64, write) {
-                context.device.set_fault(*fault);
+                lock(&context.device.control).fault = Some(*fault);
                 return Err(Code::LAUNCH_FAILED);
             }
         }
         Ok(())
+    }
+}
+
+/// Pageable copies up to here are staged: the call returns before the device has the data.
+const STAGED: usize = 64 << 10;
+
+impl Stream {
+    /// Queues work and, if a call is named, waits in it.
+    fn transfer(&self, work: Work, wait: Option<&'static str>) -> Outcome {
+        let ticket = self.enqueue(work, [])?;
+        ticket.zip(wait).map_or(Ok(()), |(ticket, call)| self.context.wait(call, &[ticket]))
+    }
+
+    /// What is done instead of `work` if an injection makes it fail, be it at once or while it is executed.
+    pub(crate) fn injected(&self, call: Call, work: Work) -> Outcome<Work> {
+        match self.context.device.injected(call) {
+            Err(code) if code.is_sticky() => Ok(Work::Fail(code)),
+            outcome => outcome.map(|()| work),
+        }
+    }
+
+    /// Copies, by a call that is synchronous or not. The asynchronous form waits too where it writes pageable memory;
+    /// copies within the device are never waited for.
+    pub(crate) fn copy(&self, to: End, mut from: End, bytes: usize, synchronous: bool) -> Outcome {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (mut pinned, capturing) = (false, self.context.state().captures.status(self.id) != 0);
+        for end in [&to, &from] {
+            match *end {
+                End::Device(address) => self.context.check_device(address, bytes)?,
+                End::Host(0) => return Err(Code::INVALID_VALUE),
+                End::Host(address) => pinned = self.context.state().pinned(address, bytes).is_some(),
+                End::Staged(_) => {}
+            }
+        }
+        let mut wait = None;
+        if matches!(to, End::Host(_)) {
+            wait = match synchronous {
+                true => Some("cuMemcpyDtoH"),
+                false => (!pinned && !capturing).then_some("cuMemcpyDtoHAsync"),
+            };
+        } else if let End::Host(address) = from {
+            if synchronous && !pinned {
+                let before = self.context.state().pending(self.id);
+                self.context.wait("cuMemcpyHtoD", &before)?;
+            }
+            // A capture keeps the pointer; a pageable source is read before the call returns; a pinned one when its
+            // turn comes.
+            if !pinned && !capturing && (!synchronous || bytes <= STAGED) {
+                from = End::Staged(Ptr::from_address(address).bytes(bytes)?.into());
+            } else {
+                wait = synchronous.then_some("cuMemcpyHtoD");
+            }
+        }
+        self.transfer(self.injected(Call::Copy, Work::Copy { to, from, bytes })?, wait)
+    }
+
+    /// Fills; waited for only by the synchronous form on page-locked memory.
+    pub(crate) fn fill(&self, fill: Fill, synchronous: bool) -> Outcome {
+        let bytes = fill.count.checked_mul(fill.width).ok_or(Code::INVALID_VALUE)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        if !fill.to.is_multiple_of(fill.width as u64) {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.context.check_device(fill.to, bytes)?;
+        let waits = synchronous && self.context.state().is_host(fill.to);
+        self.transfer(self.injected(Call::Copy, Work::Fill(fill))?, waits.then_some("cuMemset"))
+    }
+}
+
+/// A page-locked range, seen by kernels under a device address of its own; unmapped, and freed if it was made here,
+/// when dropped.
+pub(crate) struct HostRange {
+    address: usize,
+    pub(crate) bytes: usize,
+    device: u64,
+    /// How it was allocated here, unless it was registered.
+    layout: Option<Layout>,
+    memory: Arc<Memory>,
+}
+
+impl Drop for HostRange {
+    fn drop(&mut self) {
+        // Unknown to the memory only if it was never mapped.
+        let _ = self.memory.free(self.device);
+        if let Some(layout) = self.layout {
+            // SAFETY: allocated in `allocate_host` with this layout, and the range is dropped once.
+            unsafe { dealloc(self.address as *mut u8, layout) };
+        }
+    }
+}
+
+impl State {
+    /// Where kernels see `address..address + bytes`, if one page-locked range holds all of it.
+    pub(crate) fn pinned(&self, address: usize, bytes: usize) -> Option<u64> {
+        let (&start, range) = self.host.range(..=address).next_back()?;
+        let offset = address - start;
+        (bytes <= range.bytes.checked_sub(offset)?).then(|| range.device + offset as u64)
+    }
+
+    /// Whether a device address is that of page-locked host memory.
+    fn is_host(&self, address: u64) -> bool {
+        self.host.values().any(|range| (range.device..range.device + range.bytes as u64).contains(&address))
+    }
+}
+
+const PAGE: usize = 4096;
+/// What fresh page-locked memory holds: nobody may count on zeros.
+const FRESH: u8 = 0xcd;
+
+impl Context {
+    fn check_device(&self, address: u64, bytes: usize) -> Outcome {
+        self.memory.range(address, bytes as u64).map(drop).map_err(|_| Code::INVALID_VALUE)
+    }
+
+    /// What precedes a call that may synchronise on a GPU, and so always does here: a program that makes it behind a
+    /// kernel that waits for it must not work by luck.
+    pub(crate) fn settle(&self, call: &'static str, injected: Option<Call>) -> Outcome {
+        self.state().captures.refuse_unsafe()?;
+        injected.map_or(Ok(()), |call| self.device.injected(call))?;
+        self.drain(call)
+    }
+
+    /// `cuMemAlloc`
+    pub(crate) fn allocate(&self, bytes: u64) -> Outcome<u64> {
+        if bytes == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.settle("cuMemAlloc", Some(Call::Allocate))?;
+        let address = self.memory.alloc(bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
+        self.state().allocations.insert(address, bytes);
+        Ok(address)
+    }
+
+    /// `cuMemFree`, which waits for all work of the context.
+    pub(crate) fn free(&self, address: u64) -> Outcome {
+        if address == 0 {
+            return Ok(());
+        }
+        self.state().captures.refuse_unsafe()?;
+        if !self.state().allocations.contains_key(&address) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let waited = self.wait_for_all("cuMemFree");
+        if self.state().allocations.remove(&address).is_some() {
+            let _ = self.memory.free(address);
+        }
+        waited
+    }
+
+    /// `cuMemHostAlloc`
+    pub(crate) fn allocate_host(&self, bytes: usize, flags: u32) -> Outcome<usize> {
+        if bytes == 0 || flags & !7 != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.settle("cuMemHostAlloc", Some(Call::Allocate))?;
+        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| Code::OUT_OF_MEMORY)?;
+        // SAFETY: the size is not zero.
+        let pointer = unsafe { alloc(layout) };
+        if pointer.is_null() {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        // SAFETY: allocated just above with this size.
+        unsafe { pointer.write_bytes(FRESH, bytes) };
+        self.map_host(pointer as usize, bytes, Some(layout));
+        Ok(pointer as usize)
+    }
+
+    /// `cuMemHostRegister`
+    pub(crate) fn register_host(&self, address: usize, bytes: usize, flags: u32) -> Outcome {
+        let end = address.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
+        if address == 0 || bytes == 0 || flags & !0xf != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if flags & 0xc != 0 {
+            return Err(Code::NOT_SUPPORTED); // I/O memory, read-only
+        }
+        self.settle("cuMemHostRegister", None)?;
+        if self.state().host.range(..end).next_back().is_some_and(|(&start, range)| start + range.bytes > address) {
+            return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        self.map_host(address, bytes, None);
+        Ok(())
+    }
+
+    fn map_host(&self, address: usize, bytes: usize, layout: Option<Layout>) {
+        // SAFETY: the memory lives until the range is dropped, which unmaps it first, or as long as the C caller has
+        // it registered; how the host accesses it while kernels run is the C caller's part.
+        let device = unsafe { self.memory.map_host(address as *mut u8, bytes as u64) };
+        let range = HostRange { address, bytes, device, layout, memory: self.memory.clone() };
+        self.state().host.insert(address, range);
+    }
+
+    /// `cuMemFreeHost`, or `cuMemHostUnregister` of registered memory. Waits for all that might still use the memory.
+    pub(crate) fn free_host(&self, address: usize, registered: bool) -> Outcome {
+        self.state().captures.refuse_unsafe()?;
+        match self.state().host.get(&address) {
+            None if registered => return Err(Code::HOST_MEMORY_NOT_REGISTERED),
+            Some(range) if range.layout.is_none() == registered => {}
+            _ => return Err(Code::INVALID_VALUE),
+        }
+        let waited = self.wait_for_all(if registered { "cuMemHostUnregister" } else { "cuMemFreeHost" });
+        let range = self.state().host.remove(&address);
+        drop(range);
+        waited
     }
 }

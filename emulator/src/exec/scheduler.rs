@@ -35,7 +35,7 @@ pub(crate) fn run(cx: &LaunchCx<'_>) -> Result<Outcome, Box<Fault>> {
     let total: u64 = cx.launch.grid.iter().map(|&g| u64::from(g)).product();
     // A thread for every few warps: starting one takes as long as running a small block.
     let useful = (total.saturating_mul(u64::from(cx.warps)) / 4).clamp(1, total);
-    let threads = cx.config.threads.max(1).min(usize::try_from(useful).unwrap_or(usize::MAX));
+    let threads = cx.config.host_threads().min(usize::try_from(useful).unwrap_or(usize::MAX));
     if cx.free { free(cx, total, threads) } else { rounds(cx, total, threads) }
 }
 
@@ -243,7 +243,7 @@ impl Rounds {
 }
 
 fn rounds(cx: &LaunchCx<'_>, total: u64, threads: usize) -> Result<Outcome, Box<Fault>> {
-    let resident = if cx.launch.cooperative { total } else { total.min(RESIDENT.max(u64::from(cx.config.resident))) };
+    let resident = if cx.launch.cooperative { total } else { total.min(RESIDENT.max(u64::from(cx.resident))) };
     let slots: Vec<Mutex<Slot>> = (0..resident)
         .map(|i| Mutex::new(Slot { block: Some(Block::new(cx, i)), stop: BlockStop::Again, fault: None }))
         .collect();
