@@ -1,13 +1,10 @@
 //! The C side of every call: pointers that hold the C caller's promise, and the guard around each function.
 
+use super::Code;
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use super::codes::Code;
-use super::context::{Context, current};
 
 /// `CUcontext`, `CUstream`, `CUevent`, `CUmodule`, ...: numbers from the handle table, never dereferenced.
 pub(crate) type Handle = usize;
@@ -126,14 +123,5 @@ pub(crate) fn initialised(body: impl FnOnce() -> Outcome) -> u32 {
             return Err(Code::NOT_PERMITTED);
         }
         body()
-    })
-}
-
-/// A call in the current context, refused with the context's sticky error if there is one.
-pub(crate) fn in_context(body: impl FnOnce(&Arc<Context>) -> Outcome) -> u32 {
-    initialised(|| {
-        let context = current()?;
-        context.check()?;
-        body(&context)
     })
 }

@@ -3,21 +3,18 @@
 //! A function here turns handles and pointers into values and calls the part that knows; it decides nothing.
 #![allow(non_snake_case)]
 
+use super::abi::{HostFunction, always, initialised, mark_initialised};
+use super::context;
+use super::graph::{Graph, GraphExec};
+use super::launch::{Parameters, Shape};
+use super::module::{Function, LoadedModule};
+use super::registry::{device, device_count};
+use super::stream::{Event, LEGACY};
+use super::work::End::{Device, Host, Pattern};
+use super::{Code, Context, Handle, KernelLaunch, Leak, Outcome, Ptr, Stream, Work, handles};
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
-
-use super::abi::{Handle, HostFunction, Outcome, Ptr, always, in_context, initialised, mark_initialised};
-use super::codes::Code;
-use super::context::{self, Context};
-use super::graph::{Graph, GraphExec, GraphNode};
-use super::launch::{KernelLaunch, Parameters, Shape};
-use super::module::{Function, LoadedModule};
-use super::registry::{Leak, device, device_count};
-use super::stream::{Event, LEGACY, Stream};
-use super::work::End::{Device, Host};
-use super::work::{Fill, Work};
-use super::{handles, lock};
+use std::sync::Arc;
 
 /// The driver functions, each with the C signature of NVIDIA's header, and the finder of them by name.
 macro_rules! api {
@@ -41,9 +38,15 @@ macro_rules! api {
 fn on_stream(handle: Handle, body: impl FnOnce(&Stream) -> Outcome) -> u32 {
     initialised(|| {
         let stream = Stream::resolve(handle)?;
+        // Refused with the context's sticky error if there is one.
         stream.context.check()?;
         body(&stream)
     })
+}
+
+/// A call in the current context.
+fn in_context(body: impl FnOnce(&Arc<Context>) -> Outcome) -> u32 {
+    on_stream(0, |stream| body(&stream.context))
 }
 
 /// A call on an event, in that event's context.
@@ -52,6 +55,16 @@ fn on_event(handle: Handle, body: impl FnOnce(&Event) -> Outcome) -> u32 {
         let event = handles::get::<Event>(handle)?;
         event.context.check()?;
         body(&event)
+    })
+}
+
+/// A call that destroys an object, also in a context with a sticky error, which it then returns.
+fn destroy<T: Send + Sync + 'static>(handle: Handle, end: impl FnOnce(&T) -> Outcome) -> u32 {
+    initialised(|| {
+        let (object, owner) = handles::get_with_owner::<T>(handle)?;
+        handles::remove(handle);
+        end(&object)?;
+        Context::from_handle(owner)?.check()
     })
 }
 
@@ -115,22 +128,6 @@ struct KernelNodeParams {
 
 const _: () = assert!(size_of::<Attribute>() == 72 && size_of::<LaunchConfig>() == 56);
 const _: () = assert!(size_of::<KernelNodeParams>() == 72);
-
-/// A log buffer of `cuModuleLoadDataEx`. Its size is passed in the option's value itself: the capacity goes in, the
-/// number of bytes written comes back.
-#[derive(Default)]
-struct Log {
-    buffer: usize,
-    size: Option<(usize, usize)>,
-}
-
-impl Log {
-    fn write(&self, text: &str, values: Ptr<usize>) -> Outcome {
-        let Some((option, capacity)) = self.size else { return Ok(()) };
-        let written = Ptr::from_address(self.buffer).write_text(text, capacity & u32::MAX as usize);
-        values.set(option, if text.is_empty() { 0 } else { written })
-    }
-}
 
 api! {
     // Initialisation, error names, devices.
@@ -256,46 +253,40 @@ api! {
         on_stream(stream, |stream| stream.copy(Device(to), Device(from), bytes, false));
 
     fn cuMemsetD8_v2(to: u64, value: u8, count: usize) =>
-        on_stream(0, |stream| stream.fill(Fill { to, value: value.into(), width: 1, count }, true));
+        on_stream(0, |stream| stream.copy(Device(to), Pattern { value: value.into(), width: 1 }, count, true));
     fn cuMemsetD16_v2(to: u64, value: u16, count: usize) =>
-        on_stream(0, |stream| stream.fill(Fill { to, value: value.into(), width: 2, count }, true));
+        on_stream(0, |stream| stream.copy(Device(to), Pattern { value: value.into(), width: 2 }, count.saturating_mul(2), true));
     fn cuMemsetD32_v2(to: u64, value: u32, count: usize) =>
-        on_stream(0, |stream| stream.fill(Fill { to, value, width: 4, count }, true));
+        on_stream(0, |stream| stream.copy(Device(to), Pattern { value, width: 4 }, count.saturating_mul(4), true));
     fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Handle) =>
-        on_stream(stream, |stream| stream.fill(Fill { to, value: value.into(), width: 1, count }, false));
+        on_stream(stream, |stream| stream.copy(Device(to), Pattern { value: value.into(), width: 1 }, count, false));
     fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: Handle) =>
-        on_stream(stream, |stream| stream.fill(Fill { to, value: value.into(), width: 2, count }, false));
+        on_stream(stream, |stream| stream.copy(Device(to), Pattern { value: value.into(), width: 2 }, count.saturating_mul(2), false));
     fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: Handle) =>
-        on_stream(stream, |stream| stream.fill(Fill { to, value, width: 4, count }, false));
+        on_stream(stream, |stream| stream.copy(Device(to), Pattern { value, width: 4 }, count.saturating_mul(4), false));
 
     // Modules, functions, occupancy.
 
     fn cuModuleLoadData(handle: Ptr<Handle>, image: Ptr<u8>) =>
         cuModuleLoadDataEx(handle, image, 0, Ptr::NULL, Ptr::NULL);
 
+    /// The size of a log is passed in the option's value itself: the capacity goes in, the number of bytes written comes
+    /// back. Options other than logs (3 information, 5 errors, each followed by its size) tune a compiler that is not here.
     fn cuModuleLoadDataEx(handle: Ptr<Handle>, image: Ptr<u8>, count: c_uint, options: Ptr<u32>, values: Ptr<usize>) =>
         in_context(|context| {
             let image = image.text()?.to_bytes();
-            let (mut info, mut error) = (Log::default(), Log::default());
-            // The options that are answered; the others tune a compiler that is not there.
-            for index in 0..count as usize {
-                match options.get(index)? {
-                    2 => values.set(index, 0)?, // wall time
-                    3 => info.buffer = values.get(index)?,
-                    4 => info.size = Some((index, values.get(index)?)),
-                    5 => error.buffer = values.get(index)?,
-                    6 => error.size = Some((index, values.get(index)?)),
-                    _ => {}
-                }
-            }
-            info.write("", values)?;
+            let index_of = |option: u32| (0..count as usize).find(|&index| options.get(index) == Ok(option));
+            let write_log = |option: u32, text: &str| {
+                let (Some(buffer), Some(size)) = (index_of(option), index_of(option + 1)) else { return Ok(()) };
+                let capacity = values.get(size)? & u32::MAX as usize;
+                let written = Ptr::from_address(values.get(buffer)?).write_text(text, capacity);
+                values.set(size, if text.is_empty() { 0 } else { written })
+            };
+            write_log(3, "")?;
             handle.fill(|| {
-                let (outcome, log) = match LoadedModule::load(context, image) {
-                    Ok(module) => (Ok(module), String::new()),
-                    Err((code, log)) => (Err(code), log),
-                };
-                error.write(&log, values)?;
-                outcome
+                let loaded = LoadedModule::load(context, image);
+                write_log(5, loaded.as_ref().map_or_else(|(_, log)| log.as_str(), |_| ""))?;
+                loaded.map_err(|(code, _)| code)
             })
         });
 
@@ -352,7 +343,7 @@ api! {
     ) => in_context(|_| {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
         let launch = KernelLaunch::new(function, shape, Parameters { pointers, extra })?;
-        launch.queue(&*Stream::resolve(stream)?)
+        launch.queue(stream)
     });
 
     fn cuLaunchCooperativeKernel(
@@ -361,7 +352,7 @@ api! {
     ) => in_context(|_| {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
         let launch = KernelLaunch::new(function, shape, Parameters { pointers, extra: Ptr::NULL })?;
-        KernelLaunch { cooperative: true, ..launch }.queue(&*Stream::resolve(stream)?)
+        KernelLaunch { cooperative: true, ..launch }.queue(stream)
     });
 
     fn cuLaunchKernelEx(
@@ -383,7 +374,7 @@ api! {
                 _ => return Err(Code::INVALID_VALUE),
             }
         }
-        launch.queue(&*Stream::resolve(config.stream)?)
+        launch.queue(config.stream)
     });
 
     fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, data: usize) => on_stream(stream, |stream| {
@@ -401,12 +392,7 @@ api! {
         })
     });
 
-    fn cuStreamDestroy_v2(handle: Handle) => initialised(|| {
-        let stream = handles::get::<Stream>(handle)?;
-        handles::remove(handle);
-        stream.close();
-        stream.context.check()
-    });
+    fn cuStreamDestroy_v2(stream: Handle) => destroy(stream, |stream: &Stream| { stream.close(); Ok(()) });
 
     fn cuStreamSynchronize(stream: Handle) =>
         on_stream(stream, |stream| stream.context.wait("cuStreamSynchronize", &stream.pending()?));
@@ -442,11 +428,7 @@ api! {
     fn cuEventElapsedTime_v2(milliseconds: Ptr<f32>, start: Handle, end: Handle) =>
         cuEventElapsedTime(milliseconds, start, end);
 
-    fn cuEventDestroy_v2(handle: Handle) => initialised(|| {
-        let event = handles::get::<Event>(handle)?;
-        handles::remove(handle);
-        event.context.check()
-    });
+    fn cuEventDestroy_v2(event: Handle) => destroy(event, |_: &Event| Ok(()));
 
     // Stream capture and graphs.
 
@@ -462,7 +444,7 @@ api! {
     fn cuStreamEndCapture(stream: Handle, handle: Ptr<Handle>) => on_stream(stream, |stream| {
         let nodes = stream.context.state().captures.end(stream.id);
         handle.set(0, 0)?;
-        let graph = Graph { context: stream.context.clone(), nodes: nodes?, node_handles: Mutex::default() };
+        let graph = Graph::new(&stream.context, nodes?);
         handle.set(0, handles::insert(stream.context.handle, Some(Leak::Graph), graph))
     });
 
@@ -482,41 +464,26 @@ api! {
     fn cuGraphLaunch(exec: Handle, stream: Handle) =>
         on_stream(stream, |stream| handles::get::<GraphExec>(exec)?.launch(stream));
 
-    fn cuGraphExecDestroy(handle: Handle) => initialised(|| {
-        let exec = handles::get::<GraphExec>(handle)?;
-        handles::remove(handle);
-        exec.context.check()
-    });
+    fn cuGraphExecDestroy(exec: Handle) => destroy(exec, |_: &GraphExec| Ok(()));
 
-    fn cuGraphDestroy(handle: Handle) => initialised(|| {
-        let graph = handles::get::<Graph>(handle)?;
-        lock(&graph.node_handles).drain(..).for_each(handles::remove);
-        handles::remove(handle);
-        graph.context.check()
-    });
+    fn cuGraphDestroy(graph: Handle) => destroy(graph, |_: &Graph| Ok(()));
 
     /// Nodes in the order of capture. `nodes` null: only their number.
     fn cuGraphGetNodes(graph: Handle, nodes: Ptr<Handle>, count: Ptr<usize>) => in_context(|_| {
         let graph = handles::get::<Graph>(graph)?;
-        let mut known = lock(&graph.node_handles);
-        for index in known.len()..graph.nodes.len() {
-            let node = GraphNode { graph: Arc::clone(&graph), index };
-            known.push(handles::insert(graph.context.handle, None, node));
-        }
         if nodes.is_null() {
-            return count.set(0, known.len());
+            return count.set(0, graph.handles.len());
         }
         let room = count.get(0)?;
         for index in 0..room {
             // Room beyond the last node is filled with null, as the driver does.
-            nodes.set(index, known.get(index).copied().unwrap_or(0))?;
+            nodes.set(index, graph.handles.get(index).copied().unwrap_or(0))?;
         }
-        count.set(0, room.min(known.len()))
+        count.set(0, room.min(graph.handles.len()))
     });
 
     fn cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, params: Ptr<KernelNodeParams>) => in_context(|_| {
-        let (exec, node) = (handles::get::<GraphExec>(exec)?, handles::get::<GraphNode>(node)?);
-        let params = params.get(0)?;
-        exec.set_kernel(&node, KernelLaunch::new(params.function, params.shape, params.parameters)?)
+        let KernelNodeParams { function, shape, parameters, .. } = params.get(0)?;
+        handles::get::<GraphExec>(exec)?.set_kernel(node, KernelLaunch::new(function, shape, parameters)?)
     });
 }

@@ -1,12 +1,11 @@
 //! What an emulated device is like: one [`DeviceConfig`] per ordinal, nothing for the whole process, and what follows
 //! from it: the limits of its chip, its attributes, how many blocks of a kernel fit.
 
-use std::time::Duration;
-
 use super::registry::FaultInjection;
 use crate::checks::Checks;
 use crate::launch::Schedule;
 use crate::ptx::KernelInfo;
+use std::time::Duration;
 
 /// A device to emulate. Fill in what matters, take the rest from [`DeviceConfig::default`] or a chip's constructor.
 #[derive(Debug, Clone)]

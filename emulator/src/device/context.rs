@@ -1,20 +1,16 @@
 //! A context: one device's memory, streams and objects, its sticky error, and which host threads have it current.
 
+use super::graph::Captures;
+use super::registry::Device;
+use super::stream::{LEGACY, Queue};
+use super::work::HostRange;
+use super::{Code, Handle, Leak, Outcome, StreamId, Ticket, handles, lock};
+use crate::memory::Memory;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 use std::time::Duration;
-
-use super::abi::{Handle, Outcome};
-use super::codes::Code;
-use super::graph::Captures;
-use super::handles;
-use super::lock;
-use super::registry::{Device, Leak};
-use super::stream::{LEGACY, Queue, StreamId, Ticket};
-use super::work::HostRange;
-use crate::memory::Memory;
 
 /// A context of one device.
 pub(crate) struct Context {

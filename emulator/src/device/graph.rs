@@ -1,19 +1,11 @@
 //! Graphs: work queued in a capturing stream becomes a node instead, and an instantiation replays the nodes.
 
+use super::{Call, Code, Context, Handle, KernelLaunch, Outcome, Stream, StreamId, Ticket, Work, handles, lock};
+use crate::checks::order::Place;
+use crate::launch::Schedule;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
-
-use super::abi::{Handle, Outcome};
-use super::codes::Code;
-use super::context::Context;
-use super::launch::KernelLaunch;
-use super::lock;
-use super::registry::Call;
-use super::stream::{Stream, StreamId, Ticket};
-use super::work::Work;
-use crate::checks::order::Place;
-use crate::launch::Schedule;
 
 /// A piece of work and the nodes it comes after, always earlier ones.
 #[derive(Clone)]
@@ -175,16 +167,17 @@ impl Captures {
 
 /// What a capture made.
 pub(crate) struct Graph {
-    pub(crate) context: Arc<Context>,
-    pub(crate) nodes: Vec<Node>,
-    /// Handles of the nodes, given out on request.
-    pub(crate) node_handles: Mutex<Vec<Handle>>,
+    context: Arc<Context>,
+    nodes: Vec<Node>,
+    /// What the nodes are called.
+    pub(crate) handles: Vec<Handle>,
 }
 
-/// One node of a graph, as a handle names it.
-pub(crate) struct GraphNode {
-    pub(crate) graph: Arc<Graph>,
-    pub(crate) index: usize,
+impl Graph {
+    pub(crate) fn new(context: &Arc<Context>, nodes: Vec<Node>) -> Graph {
+        let handles = nodes.iter().map(|_| handles::reserve()).collect();
+        Graph { context: context.clone(), nodes, handles }
+    }
 }
 
 /// A graph ready to be launched, with parameters of its own.
@@ -219,14 +212,12 @@ impl GraphExec {
     }
 
     /// Replaces a kernel node's launch in later replays. The kernel stays the same.
-    pub(crate) fn set_kernel(&self, node: &GraphNode, launch: KernelLaunch) -> Outcome {
-        if !Arc::ptr_eq(&node.graph, &self.source) {
-            return Err(Code::INVALID_VALUE);
-        }
+    pub(crate) fn set_kernel(&self, node: Handle, launch: KernelLaunch) -> Outcome {
+        let index = self.source.handles.iter().position(|&handle| handle == node).ok_or(Code::INVALID_VALUE)?;
         launch.check()?;
         let mut nodes = lock(&self.nodes);
-        match Arc::make_mut(&mut nodes).get_mut(node.index).map(|node| &mut node.work) {
-            Some(Work::Launch(old)) if old.function.module.context.handle == launch.function.module.context.handle => {
+        match &mut Arc::make_mut(&mut nodes)[index].work {
+            Work::Launch(old) if old.function.module.context.handle == launch.function.module.context.handle => {
                 *old = Arc::new(KernelLaunch { cooperative: old.cooperative, cluster: old.cluster, ..launch });
                 Ok(())
             }

@@ -1,15 +1,11 @@
 //! The handle table: every `CUcontext`, `CUstream`, ... is a number that is never used twice and never dereferenced, so
 //! a wrong, stale or foreign handle is an error code instead of a crash.
 
+use super::{Code, Handle, Leak, Outcome, lock};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
-
-use super::abi::{Handle, Outcome};
-use super::codes::Code;
-use super::lock;
-use super::registry::Leak;
 
 struct Entry {
     object: Arc<dyn Any + Send + Sync>,
@@ -23,16 +19,27 @@ static TABLE: LazyLock<Mutex<HashMap<Handle, Entry>>> = LazyLock::new(Mutex::def
 /// Above every number with a meaning of its own (null, legacy and per-thread stream) and spaced like pointers.
 static NEXT: AtomicUsize = AtomicUsize::new(0x4b1_0000);
 
+/// A number that no other handle has.
+pub(crate) fn reserve() -> Handle {
+    NEXT.fetch_add(16, Ordering::Relaxed)
+}
+
 pub(crate) fn insert<T: Any + Send + Sync>(owner: Handle, leak: Option<Leak>, object: T) -> Handle {
-    let handle = NEXT.fetch_add(16, Ordering::Relaxed);
+    let handle = reserve();
     lock(&TABLE).insert(handle, Entry { object: Arc::new(object), owner, leak });
     handle
 }
 
 /// The object of a handle, if it is one of this type.
 pub(crate) fn get<T: Any + Send + Sync>(handle: Handle) -> Outcome<Arc<T>> {
-    let object = lock(&TABLE).get(&handle).map(|entry| entry.object.clone());
-    object.and_then(|object| object.downcast().ok()).ok_or(Code::INVALID_HANDLE)
+    get_with_owner(handle).map(|(object, _)| object)
+}
+
+pub(crate) fn get_with_owner<T: Any + Send + Sync>(handle: Handle) -> Outcome<(Arc<T>, Handle)> {
+    let table = lock(&TABLE);
+    let entry = table.get(&handle).ok_or(Code::INVALID_HANDLE)?;
+    let object = entry.object.clone().downcast().map_err(|_| Code::INVALID_HANDLE)?;
+    Ok((object, entry.owner))
 }
 
 pub(crate) fn remove(handle: Handle) {

@@ -1,22 +1,15 @@
 //! Kernel launches: how the driver takes them, the room they wait for, and who ends them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
-
-use super::abi::{Handle, Outcome, Ptr};
-use super::codes::Code;
-use super::context::Context;
-use super::handles;
-use super::lock;
 use super::module::Function;
-use super::registry::{Call, LaunchRecord};
-use super::stream::Stream;
-use super::work::Work;
+use super::registry::LaunchRecord;
+use super::{Call, Code, Context, Handle, Outcome, Ptr, Stream, Work, handles, lock};
 use crate::checks::order::Place;
 use crate::launch::{FaultKind, Launch};
 use crate::ptx::KernelInfo;
 use crate::watch::Watch;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// A launch with its parameters copied, as it waits in a stream or a graph.
 pub(crate) struct KernelLaunch {
@@ -116,7 +109,8 @@ impl KernelLaunch {
     }
 
     /// Queues it, if nothing is wrong with it.
-    pub(crate) fn queue(self, stream: &Stream) -> Outcome {
+    pub(crate) fn queue(self, stream: Handle) -> Outcome {
+        let stream = Stream::resolve(stream)?;
         if stream.context.handle != self.function.module.context.handle {
             return Err(Code::INVALID_HANDLE);
         }

@@ -17,6 +17,12 @@ mod registry;
 mod stream;
 mod work;
 
+use abi::{Handle, Outcome, Ptr};
+use context::Context;
+use launch::KernelLaunch;
+use stream::{Stream, StreamId, Ticket};
+use work::Work;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use api::resolve;

@@ -1,17 +1,11 @@
 //! Modules: PTX text that was read, and its functions.
 
+use super::config::SHARED_PER_BLOCK;
+use super::{Call, Code, Context, DeviceConfig, Handle, Leak, Outcome, handles, lock};
+use crate::ptx::{KernelInfo, Module};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-
-use super::abi::{Handle, Outcome};
-use super::codes::Code;
-use super::config::{DeviceConfig, SHARED_PER_BLOCK};
-use super::context::Context;
-use super::handles;
-use super::lock;
-use super::registry::{Call, Leak};
-use crate::ptx::{KernelInfo, Module};
 
 /// The newest `.version` that a driver of CUDA 13.0 reads.
 const PTX_VERSION: (u32, u32) = (9, 0);

@@ -1,16 +1,11 @@
 //! The devices of this process: one per ordinal, each with its own configuration, added at run time. This is also the
 //! control side that C has no functions for: faults, launch records, leaks, injections.
 
-use std::sync::{Arc, Mutex};
-
-use super::abi::{Handle, Outcome};
-use super::codes::Code;
-use super::config::DeviceConfig;
-use super::context::Context;
-use super::lock;
+use super::{Code, Context, DeviceConfig, Handle, Outcome, lock};
 use crate::checks::counters::Counters;
 use crate::launch::Fault;
 use crate::memory::Memory;
+use std::sync::{Arc, Mutex};
 
 /// One emulated device.
 pub(crate) struct Device {

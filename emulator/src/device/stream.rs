@@ -5,20 +5,15 @@
 //! queues cannot wait for each other in a circle. The legacy stream's order is such a dependency too: its work waits for
 //! what blocking streams have queued, and theirs for what it has queued.
 
+use super::context::{State, current};
+use super::graph::{Capture, Point};
+use super::{Code, Context, Handle, Outcome, Work, handles, lock};
+use crate::checks::order::{Order, Place};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-
-use super::abi::{Handle, Outcome};
-use super::codes::Code;
-use super::context::{Context, State, current};
-use super::graph::{Capture, Point};
-use super::handles;
-use super::lock;
-use super::work::Work;
-use crate::checks::order::{Order, Place};
 
 /// A stream within its context.
 pub(crate) type StreamId = u64;
@@ -103,6 +98,12 @@ impl Queue {
 }
 
 impl State {
+    fn open(&mut self, flags: u32, priority: i32) -> StreamId {
+        self.opened += 1;
+        self.streams.insert(self.opened, Queue { flags, priority, ..Queue::default() });
+        self.opened
+    }
+
     /// A stream that a handle still names.
     pub(crate) fn queue(&mut self, id: StreamId) -> Outcome<&mut Queue> {
         self.streams.get_mut(&id).filter(|queue| !queue.closed).ok_or(Code::INVALID_HANDLE)
@@ -132,15 +133,12 @@ impl Stream {
             0 | 1 => Arc::new(Stream { context: current()?, id: LEGACY }),
             2 => {
                 let (context, thread) = (current()?, std::thread::current().id());
-                let known = context.state().per_thread.get(&thread).copied();
-                Arc::new(match known {
-                    Some(id) => Stream { context, id },
-                    None => {
-                        let stream = Stream::create(&context, 0, 0)?;
-                        context.state().per_thread.insert(thread, stream.id);
-                        stream
-                    }
-                })
+                let mut state = context.state();
+                let known = state.per_thread.get(&thread).copied();
+                let id = known.unwrap_or_else(|| state.open(0, 0));
+                state.per_thread.insert(thread, id);
+                drop(state);
+                Arc::new(Stream { context, id })
             }
             _ => handles::get(handle)?,
         })
@@ -150,11 +148,7 @@ impl Stream {
         if flags & !NON_BLOCKING != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        let mut state = context.state();
-        state.opened += 1;
-        let id = state.opened;
-        state.streams.insert(id, Queue { flags, priority, ..Queue::default() });
-        Ok(Stream { context: context.clone(), id })
+        Ok(Stream { context: context.clone(), id: context.state().open(flags, priority) })
     }
 
     /// Closes the stream: what is queued is still done.

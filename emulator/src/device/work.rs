@@ -2,19 +2,14 @@
 //! with the driver's rules on what is asynchronous with respect to the host.
 //! Source: CUDA Driver API, "API synchronization behavior".
 
-use std::alloc::{Layout, alloc, dealloc};
-use std::sync::Arc;
-
-use super::abi::{HostFunction, Outcome, Ptr, call_host};
-use super::codes::Code;
-use super::context::{Context, State};
+use super::abi::{HostFunction, call_host};
+use super::context::State;
 use super::graph::{self, Node};
-use super::launch::KernelLaunch;
-use super::lock;
-use super::registry::Call;
-use super::stream::Stream;
+use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream, lock};
 use crate::checks::order::{Operation, Place};
 use crate::memory::Memory;
+use std::alloc::{Layout, alloc, dealloc};
+use std::sync::Arc;
 
 /// One operation. Cloned into every replay of a graph, so large parts are shared.
 #[derive(Clone)]
@@ -29,7 +24,6 @@ pub(crate) enum Work {
         from: End,
         bytes: usize,
     },
-    Fill(Fill),
     Call(HostFunction, usize),
     Graph(Arc<[Node]>),
 }
@@ -42,15 +36,11 @@ pub(crate) enum End {
     Host(usize),
     /// What the host's memory held when the copy was asked for.
     Staged(Arc<[u8]>),
-}
-
-/// `count` elements of `width` bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Fill {
-    pub(crate) to: u64,
-    pub(crate) value: u32,
-    pub(crate) width: usize,
-    pub(crate) count: usize,
+    /// The low `width` bytes of a value, again and again.
+    Pattern {
+        value: u32,
+        width: usize,
+    },
 }
 
 impl Work {
@@ -84,12 +74,15 @@ impl Work {
                 // SAFETY: the C caller keeps the destination valid, and to itself, until the copy is done.
                 memory.read(*from, unsafe { std::slice::from_raw_parts_mut(*to as *mut u8, *bytes) })
             }
-            Work::Copy { .. } => return Err(Code::INVALID_VALUE),
-            Work::Fill(Fill { to, value, width: 4, count }) => memory.set_u32(*to, *value, *count as u64),
-            Work::Fill(Fill { to, value, width: 1, count }) => memory.set_u8(*to, *value as u8, *count as u64),
-            Work::Fill(Fill { to, value, width, count }) => {
-                memory.write(*to, &value.to_le_bytes()[..*width].repeat(*count))
+            Work::Copy { to: End::Device(to), from: End::Pattern { value, width }, bytes } => {
+                let count = bytes / width;
+                match width {
+                    1 => memory.set_u8(*to, *value as u8, count as u64),
+                    4 => memory.set_u32(*to, *value, count as u64),
+                    _ => memory.write(*to, &value.to_le_bytes()[..*width].repeat(count)),
+                }
             }
+            Work::Copy { .. } => return Err(Code::INVALID_VALUE),
             Work::Call(function, data) => {
                 // What the function does comes after what is ordered before it.
                 memory.witness().host_waited(std::iter::once(&*place.before));
@@ -105,29 +98,23 @@ impl Work {
         if !context.device.config.checks.racecheck {
             return Ok(());
         }
-        let (what, bytes, ends) = match self {
-            Work::Copy { to, from, bytes } => {
-                let what = match (to, from) {
-                    (End::Host(_), _) => "a copy to the host",
-                    (_, End::Device(_)) => "a copy within the device",
-                    _ => "a copy from the host",
-                };
-                let state = context.state();
-                // Page-locked memory is touched under its device address, other memory of the host is not seen.
-                let seen = |end: &End| match *end {
-                    End::Device(address) => Some(address),
-                    End::Host(address) => state.pinned(address, *bytes),
-                    End::Staged(_) => None,
-                };
-                (what, *bytes, [(seen(from), false), (seen(to), true)])
-            }
-            Work::Fill(fill) => ("a fill", fill.width * fill.count, [(None, false), (Some(fill.to), true)]),
-            _ => return Ok(()),
+        let Work::Copy { to, from, bytes } = self else { return Ok(()) };
+        let what = match (to, from) {
+            (End::Host(_), _) => "a copy to the host",
+            (_, End::Device(_)) => "a copy within the device",
+            (_, End::Pattern { .. }) => "a fill",
+            _ => "a copy from the host",
+        };
+        // Page-locked memory is touched under its device address, other memory of the host is not seen.
+        let seen = |end: &End| match *end {
+            End::Device(address) => Some(address),
+            End::Host(address) => context.state().pinned(address, *bytes),
+            _ => None,
         };
         let op = Arc::new(Operation::new(what.into(), place.clone()));
-        for (address, write) in ends {
-            let Some(address) = address else { continue };
-            if let Err(fault) = context.memory.touched(&op, address, bytes as u64, write) {
+        for (end, write) in [(from, false), (to, true)] {
+            let Some(address) = seen(end) else { continue };
+            if let Err(fault) = context.memory.touched(&op, address, *bytes as u64, write) {
                 lock(&context.device.control).fault = Some(*fault);
                 return Err(Code::LAUNCH_FAILED);
             }
@@ -140,12 +127,6 @@ impl Work {
 const STAGED: usize = 64 << 10;
 
 impl Stream {
-    /// Queues work and, if a call is named, waits in it.
-    fn transfer(&self, work: Work, wait: Option<&'static str>) -> Outcome {
-        let ticket = self.enqueue(work, [])?;
-        ticket.zip(wait).map_or(Ok(()), |(ticket, call)| self.context.wait(call, &[ticket]))
-    }
-
     /// What is done instead of `work` if an injection makes it fail, be it at once or while it is executed.
     pub(crate) fn injected(&self, call: Call, work: Work) -> Outcome<Work> {
         match self.context.device.injected(call) {
@@ -154,55 +135,51 @@ impl Stream {
         }
     }
 
-    /// Copies, by a call that is synchronous or not. The asynchronous form waits too where it writes pageable memory;
-    /// copies within the device are never waited for.
+    /// Copies or fills, by a call that is synchronous or not.
     pub(crate) fn copy(&self, to: End, mut from: End, bytes: usize, synchronous: bool) -> Outcome {
         if bytes == 0 {
             return Ok(());
         }
-        let (mut pinned, capturing) = (false, self.context.state().captures.status(self.id) != 0);
+        let context = &self.context;
+        let (mut pinned, capturing) = (false, context.state().captures.status(self.id) != 0);
         for end in [&to, &from] {
             match *end {
-                End::Device(address) => self.context.check_device(address, bytes)?,
                 End::Host(0) => return Err(Code::INVALID_VALUE),
-                End::Host(address) => pinned = self.context.state().pinned(address, bytes).is_some(),
-                End::Staged(_) => {}
+                End::Host(address) => pinned = context.state().pinned(address, bytes).is_some(),
+                End::Device(address) => {
+                    context.memory.range(address, bytes as u64).map_err(|_| Code::INVALID_VALUE)?;
+                }
+                End::Staged(_) | End::Pattern { .. } => {}
             }
         }
-        let mut wait = None;
-        if matches!(to, End::Host(_)) {
-            wait = match synchronous {
-                true => Some("cuMemcpyDtoH"),
-                false => (!pinned && !capturing).then_some("cuMemcpyDtoHAsync"),
-            };
-        } else if let End::Host(address) = from {
-            if synchronous && !pinned {
-                let before = self.context.state().pending(self.id);
-                self.context.wait("cuMemcpyHtoD", &before)?;
+        // The call to wait in, if any.
+        let wait = match (&to, &from) {
+            // The asynchronous form waits too where it writes pageable memory.
+            (End::Host(_), _) if synchronous => Some("cuMemcpyDtoH"),
+            (End::Host(_), _) => (!pinned && !capturing).then_some("cuMemcpyDtoHAsync"),
+            (_, &End::Host(address)) => {
+                if synchronous && !pinned {
+                    let before = context.state().pending(self.id);
+                    context.wait("cuMemcpyHtoD", &before)?;
+                }
+                // A capture keeps the pointer; a pageable source is read before the call returns, a pinned one when its
+                // turn comes.
+                let staged = !pinned && !capturing && (!synchronous || bytes <= STAGED);
+                if staged {
+                    from = End::Staged(Ptr::from_address(address).bytes(bytes)?.into());
+                }
+                (synchronous && !staged).then_some("cuMemcpyHtoD")
             }
-            // A capture keeps the pointer; a pageable source is read before the call returns; a pinned one when its
-            // turn comes.
-            if !pinned && !capturing && (!synchronous || bytes <= STAGED) {
-                from = End::Staged(Ptr::from_address(address).bytes(bytes)?.into());
-            } else {
-                wait = synchronous.then_some("cuMemcpyHtoD");
+            (&End::Device(to), &End::Pattern { width, .. }) => {
+                if !to.is_multiple_of(width as u64) {
+                    return Err(Code::INVALID_VALUE);
+                }
+                (synchronous && context.state().is_host(to)).then_some("cuMemset")
             }
-        }
-        self.transfer(self.injected(Call::Copy, Work::Copy { to, from, bytes })?, wait)
-    }
-
-    /// Fills; waited for only by the synchronous form on page-locked memory.
-    pub(crate) fn fill(&self, fill: Fill, synchronous: bool) -> Outcome {
-        let bytes = fill.count.checked_mul(fill.width).ok_or(Code::INVALID_VALUE)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        if !fill.to.is_multiple_of(fill.width as u64) {
-            return Err(Code::INVALID_VALUE);
-        }
-        self.context.check_device(fill.to, bytes)?;
-        let waits = synchronous && self.context.state().is_host(fill.to);
-        self.transfer(self.injected(Call::Copy, Work::Fill(fill))?, waits.then_some("cuMemset"))
+            _ => None,
+        };
+        let ticket = self.enqueue(self.injected(Call::Copy, Work::Copy { to, from, bytes })?, [])?;
+        ticket.zip(wait).map_or(Ok(()), |(ticket, call)| context.wait(call, &[ticket]))
     }
 }
 
@@ -247,10 +224,6 @@ const PAGE: usize = 4096;
 const FRESH: u8 = 0xcd;
 
 impl Context {
-    fn check_device(&self, address: u64, bytes: usize) -> Outcome {
-        self.memory.range(address, bytes as u64).map(drop).map_err(|_| Code::INVALID_VALUE)
-    }
-
     /// What precedes a call that may synchronise on a GPU, and so always does here: a program that makes it behind a
     /// kernel that waits for it must not work by luck.
     pub(crate) fn settle(&self, call: &'static str, injected: Option<Call>) -> Outcome {
