@@ -9,6 +9,7 @@ use crate::exec::{LaunchCx, scheduler};
 use crate::memory::Memory;
 use crate::ptx::{KernelInfo, Module};
 use crate::watch::{Unwatched, Watch};
+use std::fmt;
 use std::sync::Arc;
 
 /// A kernel launch.
@@ -84,69 +85,48 @@ const CLUSTER: u64 = 8;
 impl Launch<'_> {
     /// Refuses what the kernel or the device does not allow.
     pub(crate) fn check<'a>(&'a self, config: &'a DeviceConfig) -> Result<Checked<'a>, Fault> {
-        let refuse = |kind, message| {
-            let kernel = self.kernel.to_string();
-            Err(Fault { kind, message, kernel, ptx_line: 0, source: None, block: None, thread: None, address: None })
+        let fault = |kind, message: fmt::Arguments<'_>| {
+            let (message, kernel) = (message.to_string(), self.kernel.to_string());
+            Fault { kind, message, kernel, ptx_line: 0, source: None, block: None, thread: None, address: None }
         };
-        let invalid = |message| refuse(FaultKind::InvalidLaunch, message);
-        let product = |sizes: [u32; 3]| sizes.iter().map(|&n| u64::from(n)).product::<u64>();
+        type Words<'a> = fmt::Arguments<'a>;
+        let ensure = |fine, kind, words: Words<'_>| if fine { Ok(()) } else { Err(fault(kind, words)) };
+        let valid = |fine, words: Words<'_>| ensure(fine, FaultKind::InvalidLaunch, words);
+        let product = |sizes: [u32; 3]| sizes.iter().fold(1u64, |all, &n| all.saturating_mul(n.into()));
         let within = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(&n, most)| 1 <= n && n <= most);
-        let Launch { grid, block, .. } = *self;
-        let Some((info, code)) = self.module.kernels.get(self.kernel) else {
-            return invalid("the module has no such kernel".into());
-        };
+        let Launch { grid, block, dynamic_shared, params, .. } = *self;
         let (blocks, threads) = (product(grid), product(block));
-        if !within(grid, GRID) {
-            return invalid(format!("grid {grid:?} must not be empty, nor beyond {GRID:?}"));
-        }
-        if !within(block, BLOCK) || threads > u64::from(THREADS_PER_BLOCK) {
-            let message =
-                format!("block {block:?} must not be empty, nor beyond {BLOCK:?} or {THREADS_PER_BLOCK} threads");
-            return invalid(message);
-        }
-        if let Some(required) = info.reqntid.filter(|&required| required != block) {
-            return invalid(format!("block {block:?}: the kernel requires {required:?} (.reqntid)"));
-        }
-        if let Some(most) = info.maxntid.filter(|&most| threads > product(most)) {
-            return invalid(format!("block {block:?}: the kernel allows at most {most:?} (.maxntid)"));
-        }
-        if self.params.len() < info.param_bytes as usize {
-            return invalid(format!("{} bytes of parameters: {} are needed", self.params.len(), info.param_bytes));
-        }
-        if info.target_sm > config.sm_number() {
-            return invalid(format!("a module for sm_{} on a device of sm_{}", info.target_sm, config.sm_number()));
-        }
-        let align = if self.dynamic_shared > 0 { code.shared_align.max(1) } else { 1 };
-        let shared = code.shared.next_multiple_of(align).saturating_add(self.dynamic_shared);
-        let per_multiprocessor = info.occupancy(config, threads as u32, self.dynamic_shared);
-        if per_multiprocessor == 0 || shared > config.shared_limit() {
-            let message = format!(
-                "{threads} threads, {} bytes of static and {} of dynamic shared memory: a block may have {}",
-                code.shared,
-                self.dynamic_shared,
-                config.shared_limit()
-            );
-            return refuse(FaultKind::OutOfResources, message);
-        }
+        let missing = || fault(FaultKind::InvalidLaunch, format_args!("the module has no such kernel"));
+        let (info, code) = self.module.kernels.get(self.kernel).ok_or_else(missing)?;
+        valid(within(grid, GRID), format_args!("grid {grid:?} must not be empty, nor beyond {GRID:?}"))?;
+        let (fine, most) = (within(block, BLOCK) && threads <= THREADS_PER_BLOCK.into(), THREADS_PER_BLOCK);
+        valid(fine, format_args!("block {block:?} must not be empty, nor beyond {BLOCK:?} or {most} in all"))?;
+        let required = info.reqntid.unwrap_or(block);
+        valid(block == required, format_args!("block {block:?}: the kernel requires {required:?} (.reqntid)"))?;
+        let most = info.maxntid.unwrap_or(BLOCK);
+        valid(threads <= product(most), format_args!("block {block:?}: the kernel allows {most:?} (.maxntid)"))?;
+        let (given, needed) = (params.len(), info.param_bytes as usize);
+        valid(given >= needed, format_args!("{given} bytes of parameters: {needed} are needed"))?;
+        let (target, sm) = (info.target_sm, config.sm_number());
+        valid(target <= sm, format_args!("a module for sm_{target} on a device of sm_{sm}"))?;
+        let align = if dynamic_shared > 0 { code.shared_align.max(1) } else { 1 };
+        let shared = code.shared.next_multiple_of(align).saturating_add(dynamic_shared);
+        let per_multiprocessor = info.occupancy(config, threads as u32, dynamic_shared);
+        let (own, limit) = (code.shared, config.shared_limit());
+        let fine = per_multiprocessor > 0 && shared <= limit;
+        let words = format_args!("{own} + {dynamic_shared} bytes of shared memory: a block may have {limit}");
+        ensure(fine, FaultKind::OutOfResources, words)?;
         let room = u64::from(per_multiprocessor) * u64::from(config.multiprocessors);
-        if self.cooperative && blocks > room {
-            let message = format!("{blocks} blocks of a cooperative launch: the device holds {room} at once");
-            return refuse(FaultKind::CooperativeTooLarge, message);
-        }
+        let fine = !self.cooperative || blocks <= room;
+        ensure(fine, FaultKind::CooperativeTooLarge, format_args!("{blocks} blocks: {room} are resident at once"))?;
         if let Some(cluster) = self.cluster.or(info.cluster) {
-            if config.sm.0 < 9 {
-                return refuse(FaultKind::Unsupported, "clusters came with sm_90".into());
-            }
-            if !(1..=CLUSTER).contains(&product(cluster)) {
-                return refuse(FaultKind::InvalidCluster, format!("cluster {cluster:?}: 1 to {CLUSTER} blocks"));
-            }
-            if grid.iter().zip(cluster).any(|(grid, cluster)| grid % cluster != 0) {
-                return invalid(format!("grid {grid:?} is no multiple of cluster {cluster:?}"));
-            }
+            ensure(sm >= 90, FaultKind::Unsupported, format_args!("clusters came with sm_90"))?;
+            let fine = (1..=CLUSTER).contains(&product(cluster));
+            ensure(fine, FaultKind::InvalidCluster, format_args!("cluster {cluster:?}: 1 to {CLUSTER} blocks"))?;
+            let fine = grid.iter().zip(cluster).all(|(grid, cluster)| grid % cluster == 0);
+            valid(fine, format_args!("grid {grid:?} is no multiple of cluster {cluster:?}"))?;
             // Blocks here do not see each other's shared memory.
-            if cluster != [1; 3] {
-                return refuse(FaultKind::Unsupported, "clusters of several blocks are not supported".into());
-            }
+            ensure(cluster == [1; 3], FaultKind::Unsupported, format_args!("clusters of several blocks"))?;
         }
         let threads = threads as u32;
         Ok(Checked { launch: self, config, info, code, threads, blocks, shared, per_multiprocessor })

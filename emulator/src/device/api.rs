@@ -72,9 +72,6 @@ fn destroy<T: Send + Sync + 'static>(handle: Handle, end: impl FnOnce(&T) -> Out
 fn lenient(body: impl FnOnce(&Context) -> Outcome) -> u32 {
     initialised(|| {
         let context = context::current()?;
-        if context.state().destroyed {
-            return Err(Code::CONTEXT_IS_DESTROYED);
-        }
         body(&context)?;
         context.check()
     })
@@ -83,26 +80,10 @@ fn lenient(body: impl FnOnce(&Context) -> Outcome) -> u32 {
 /// Priorities go from 0, the least, to this; lower numbers come first on a GPU.
 const GREATEST_PRIORITY: c_int = -5;
 
-/// The CUDA release whose driver this behaves like, as `cuDriverGetVersion` says it.
-const VERSION: c_int = 13000;
-
-fn size(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
-}
-
 /// A text of `cuGetErrorName` or `cuGetErrorString`; null and an error for a number without one.
 fn error_text(text: Ptr<usize>, found: Option<&'static CStr>) -> Outcome {
     text.fill(|| Ok(found.map_or(0, |found| found.as_ptr() as usize)))?;
     found.map(drop).ok_or(Code::INVALID_VALUE)
-}
-
-/// `CUlaunchAttribute`: a number, padding to 8 bytes, 64 bytes of value.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Attribute {
-    id: c_uint,
-    padding: [u8; 4],
-    value: [u32; 16],
 }
 
 /// `CUlaunchConfig`
@@ -111,23 +92,21 @@ struct Attribute {
 struct LaunchConfig {
     shape: Shape,
     stream: Handle,
-    attributes: Ptr<Attribute>,
+    /// `CUlaunchAttribute`: a number, padding, 16 words of value.
+    attributes: Ptr<[u32; 18]>,
     attribute_count: c_uint,
 }
 
-/// `CUDA_KERNEL_NODE_PARAMS_v2`
+/// The part of `CUDA_KERNEL_NODE_PARAMS_v2` that matters.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct KernelNodeParams {
     function: Handle,
     shape: Shape,
     parameters: Parameters,
-    kernel: Handle,
-    context: Handle,
 }
 
-const _: () = assert!(size_of::<Attribute>() == 72 && size_of::<LaunchConfig>() == 56);
-const _: () = assert!(size_of::<KernelNodeParams>() == 72);
+const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<KernelNodeParams>() == 56);
 
 api! {
     // Initialisation, error names, devices.
@@ -143,7 +122,8 @@ api! {
         Ok(())
     });
 
-    fn cuDriverGetVersion(version: Ptr<c_int>) => always(|| version.fill(|| Ok(VERSION)));
+    /// The CUDA release whose driver this behaves like.
+    fn cuDriverGetVersion(version: Ptr<c_int>) => always(|| version.set(0, 13000));
     fn cuGetErrorName(error: u32, text: Ptr<usize>) => always(|| error_text(text, Code::texts(error).map(|t| t.0)));
     fn cuGetErrorString(error: u32, text: Ptr<usize>) => always(|| error_text(text, Code::texts(error).map(|t| t.1)));
 
@@ -161,7 +141,7 @@ api! {
     });
 
     fn cuDeviceTotalMem_v2(bytes: Ptr<usize>, ordinal: c_int) =>
-        initialised(|| bytes.fill(|| Ok(size(device(ordinal)?.config.memory_bytes))));
+        initialised(|| bytes.fill(|| Ok(device(ordinal)?.config.memory_bytes as usize)));
 
     fn cuDeviceGetUuid(uuid: Ptr<[u8; 16]>, ordinal: c_int) => initialised(|| uuid.fill(|| {
         let mut bytes = *b"kiln emulate\0\0\0\0";
@@ -184,21 +164,7 @@ api! {
         active.set(0, device.context().is_some().into())
     });
 
-    fn cuCtxSetCurrent(handle: Handle) => initialised(|| {
-        let old = context::current_handle();
-        if handle == old {
-            return Ok(());
-        }
-        // Replaces the top, and only if the new one is valid.
-        if handle != 0 {
-            Context::from_handle(handle).map_err(|_| Code::INVALID_CONTEXT)?;
-        }
-        if old != 0 {
-            context::pop()?;
-        }
-        if handle != 0 { context::push(handle) } else { Ok(()) }
-    });
-
+    fn cuCtxSetCurrent(handle: Handle) => initialised(|| context::set_current(handle));
     fn cuCtxGetCurrent(handle: Ptr<Handle>) => initialised(|| handle.set(0, context::current_handle()));
     fn cuCtxPushCurrent_v2(handle: Handle) => initialised(|| context::push(handle));
     fn cuCtxPopCurrent_v2(handle: Ptr<Handle>) => initialised(|| context::pop().map(|popped| handle.offer(popped)));
@@ -220,8 +186,8 @@ api! {
 
     fn cuMemGetInfo_v2(free: Ptr<usize>, total: Ptr<usize>) => in_context(|context| {
         let limit = context.device.config.memory_bytes;
-        free.set(0, size(limit.saturating_sub(context.memory.used())))?;
-        total.set(0, size(limit))
+        free.set(0, limit.saturating_sub(context.memory.used()) as usize)?;
+        total.set(0, limit as usize)
     });
 
     fn cuMemAlloc_v2(address: Ptr<u64>, bytes: usize) =>
@@ -307,7 +273,7 @@ api! {
         let name = name.text()?.to_str().map_err(|_| Code::NOT_FOUND)?;
         let (found, length) = module.module.global(name).ok_or(Code::NOT_FOUND)?;
         address.offer(found);
-        bytes.offer(size(length));
+        bytes.offer(length as usize);
         Ok(())
     });
 
@@ -361,11 +327,11 @@ api! {
         let config = config.get(0)?;
         let mut launch = KernelLaunch::new(function, config.shape, Parameters { pointers, extra })?;
         for index in 0..config.attribute_count as usize {
-            let Attribute { id, value, .. } = config.attributes.get(index)?;
+            let [id, _, x, y, z, ..] = config.attributes.get(index)?;
             match id {
-                2 => launch.cooperative = value[0] != 0,
-                4 => launch.cluster = Some([value[0], value[1], value[2]]),
-                6 => launch.programmatic = value[0] != 0,
+                2 => launch.cooperative = x != 0,
+                4 => launch.cluster = Some([x, y, z]),
+                6 => launch.programmatic = x != 0,
                 // Nothing, access policy, synchronisation policy, cluster scheduling, priority, memory domains,
                 // preferred cluster and carve-out: hints that change no result.
                 0 | 1 | 3 | 5 | 8..=11 | 14 => {}
@@ -483,7 +449,7 @@ api! {
     });
 
     fn cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, params: Ptr<KernelNodeParams>) => in_context(|_| {
-        let KernelNodeParams { function, shape, parameters, .. } = params.get(0)?;
+        let KernelNodeParams { function, shape, parameters } = params.get(0)?;
         handles::get::<GraphExec>(exec)?.set_kernel(node, KernelLaunch::new(function, shape, parameters)?)
     });
 }

@@ -36,8 +36,8 @@ pub(crate) struct State {
     pub(crate) host: BTreeMap<usize, HostRange>,
     /// Room that running kernels take of the multiprocessors, see [`super::launch`].
     pub(crate) taken: u64,
+    /// What every call returns since it was lost or destroyed.
     pub(crate) sticky: Option<Code>,
-    pub(crate) destroyed: bool,
     threads: HashMap<ThreadId, HostThread>,
 }
 
@@ -71,9 +71,7 @@ impl Context {
 
     /// Whether a call may go on: the context lives and has no sticky error.
     pub(crate) fn check(&self) -> Outcome {
-        let state = self.state();
-        let destroyed = state.destroyed.then_some(Code::CONTEXT_IS_DESTROYED);
-        destroyed.or(state.sticky).map_or(Ok(()), Err)
+        self.state().sticky.map_or(Ok(()), Err)
     }
 
     /// Blocks the calling thread until all of `tickets` are done, and counts on it: what the host does next comes after
@@ -143,7 +141,7 @@ impl Context {
         let _ = self.wait_for_all("cuDevicePrimaryCtxRelease");
         let leaks = self.leaks();
         let mut state = self.state();
-        state.destroyed = true;
+        state.sticky = Some(Code::CONTEXT_IS_DESTROYED);
         state.allocations.clear();
         let host = std::mem::take(&mut state.host);
         drop(state);
@@ -208,6 +206,18 @@ pub(crate) fn push(handle: Handle) -> Outcome {
         }
     });
     Ok(())
+}
+
+/// Replaces the top context of the thread's stack, 0: by nothing, if the new one is valid.
+pub(crate) fn set_current(handle: Handle) -> Outcome {
+    if handle == current_handle() {
+        return Ok(());
+    }
+    if handle != 0 {
+        Context::from_handle(handle).map_err(|_| Code::INVALID_CONTEXT)?;
+    }
+    let _ = pop(); // there may be none
+    if handle == 0 { Ok(()) } else { push(handle) }
 }
 
 /// Takes the top context off the thread's stack.
