@@ -219,17 +219,17 @@ api! {
         on_stream(stream, |stream| stream.copy(Device(to), Device(from), bytes, false));
 
     fn cuMemsetD8_v2(to: u64, value: u8, count: usize) =>
-        on_stream(0, |stream| stream.copy(Device(to), Pattern { value: value.into(), width: 1 }, count, true));
+        on_stream(0, |stream| stream.copy(Device(to), Pattern(value.into(), 1), count, true));
     fn cuMemsetD16_v2(to: u64, value: u16, count: usize) =>
-        on_stream(0, |stream| stream.copy(Device(to), Pattern { value: value.into(), width: 2 }, count.saturating_mul(2), true));
+        on_stream(0, |stream| stream.copy(Device(to), Pattern(value.into(), 2), count.saturating_mul(2), true));
     fn cuMemsetD32_v2(to: u64, value: u32, count: usize) =>
-        on_stream(0, |stream| stream.copy(Device(to), Pattern { value, width: 4 }, count.saturating_mul(4), true));
+        on_stream(0, |stream| stream.copy(Device(to), Pattern(value, 4), count.saturating_mul(4), true));
     fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Handle) =>
-        on_stream(stream, |stream| stream.copy(Device(to), Pattern { value: value.into(), width: 1 }, count, false));
+        on_stream(stream, |stream| stream.copy(Device(to), Pattern(value.into(), 1), count, false));
     fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: Handle) =>
-        on_stream(stream, |stream| stream.copy(Device(to), Pattern { value: value.into(), width: 2 }, count.saturating_mul(2), false));
+        on_stream(stream, |stream| stream.copy(Device(to), Pattern(value.into(), 2), count.saturating_mul(2), false));
     fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: Handle) =>
-        on_stream(stream, |stream| stream.copy(Device(to), Pattern { value, width: 4 }, count.saturating_mul(4), false));
+        on_stream(stream, |stream| stream.copy(Device(to), Pattern(value, 4), count.saturating_mul(4), false));
 
     // Modules, functions, occupancy.
 

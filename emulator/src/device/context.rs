@@ -12,7 +12,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// A context of one device.
 pub(crate) struct Context {
     pub(crate) handle: Handle,
     pub(crate) device: Arc<Device>,
@@ -186,7 +185,6 @@ pub(crate) fn current_handle() -> Handle {
     STACK.with_borrow(|stack| stack.current.last().copied().unwrap_or(0))
 }
 
-/// The thread's current context.
 pub(crate) fn current() -> Outcome<Arc<Context>> {
     match current_handle() {
         0 => Err(Code::INVALID_CONTEXT),
@@ -194,7 +192,6 @@ pub(crate) fn current() -> Outcome<Arc<Context>> {
     }
 }
 
-/// Puts a context on top of the thread's stack.
 pub(crate) fn push(handle: Handle) -> Outcome {
     let context = Context::from_handle(handle).map_err(|_| Code::INVALID_CONTEXT)?;
     let thread = std::thread::current().id();
@@ -220,7 +217,6 @@ pub(crate) fn set_current(handle: Handle) -> Outcome {
     if handle == 0 { Ok(()) } else { push(handle) }
 }
 
-/// Takes the top context off the thread's stack.
 pub(crate) fn pop() -> Outcome<Handle> {
     STACK.with_borrow_mut(|stack| stack.current.pop()).ok_or(Code::INVALID_CONTEXT)
 }

@@ -23,7 +23,6 @@ const GLOBAL: u32 = 0;
 const THREAD_LOCAL: u32 = 1;
 const RELAXED: u32 = 2;
 
-/// One capture under way.
 pub(crate) struct Capture {
     id: u64,
     origin: StreamId,
@@ -42,7 +41,6 @@ pub(crate) struct Point {
     tips: Vec<usize>,
 }
 
-/// The captures of a context.
 #[derive(Default)]
 pub(crate) struct Captures {
     begun: u64,
@@ -50,7 +48,6 @@ pub(crate) struct Captures {
 }
 
 impl Capture {
-    /// Whether the stream takes part.
     pub(crate) fn has(&self, stream: StreamId) -> bool {
         self.tips.contains_key(&stream)
     }
@@ -117,7 +114,6 @@ impl Captures {
         if capture.is_joined() { Ok(capture.nodes) } else { Err(Code::STREAM_CAPTURE_UNJOINED) }
     }
 
-    /// The capture that the stream takes part in.
     pub(crate) fn of(&mut self, stream: StreamId) -> Option<&mut Capture> {
         self.active.iter_mut().find(|capture| capture.has(stream))
     }
@@ -127,7 +123,6 @@ impl Captures {
         self.of(stream).map_or(0, |capture| 1 + i32::from(capture.invalid))
     }
 
-    /// Where the stream stands in its capture.
     pub(crate) fn point(&mut self, stream: StreamId) -> Option<Point> {
         let capture = self.of(stream)?;
         Some(Point { capture: capture.id, tips: capture.tips.get(&stream)?.clone() })
@@ -195,7 +190,6 @@ impl GraphExec {
         GraphExec { context: source.context.clone(), source, nodes, last: Mutex::default() }
     }
 
-    /// Replays the graph in a stream.
     pub(crate) fn launch(&self, stream: &Stream) -> Outcome {
         if self.context.handle != stream.context.handle {
             return Err(Code::INVALID_HANDLE);

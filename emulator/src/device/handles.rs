@@ -48,7 +48,6 @@ pub(crate) fn remove(handle: Handle) {
     drop(removed);
 }
 
-/// Removes a context and everything that belongs to it.
 pub(crate) fn remove_all_of(context: Handle) {
     let mut table = lock(&TABLE);
     let removed: Vec<_> = table.extract_if(|&handle, entry| handle == context || entry.owner == context).collect();

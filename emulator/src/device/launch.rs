@@ -99,7 +99,6 @@ impl KernelLaunch {
         }
     }
 
-    /// Refuses what the driver refuses.
     pub(crate) fn check(&self) -> Outcome {
         if self.shape.dynamic_shared > self.function.max_dynamic_shared.load(Ordering::Relaxed) {
             return Err(Code::INVALID_VALUE);
@@ -108,7 +107,6 @@ impl KernelLaunch {
         checked.map_err(|fault| Code::new(fault.cuda_code()))
     }
 
-    /// Queues it, if nothing is wrong with it.
     pub(crate) fn queue(self, stream: Handle) -> Outcome {
         let stream = Stream::resolve(stream)?;
         if stream.context.handle != self.function.module.context.handle {

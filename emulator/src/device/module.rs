@@ -10,14 +10,12 @@ use std::sync::{Arc, Mutex};
 /// The newest `.version` that a driver of CUDA 13.0 reads.
 const PTX_VERSION: (u32, u32) = (9, 0);
 
-/// A module in a context.
 pub(crate) struct LoadedModule {
     pub(crate) context: Arc<Context>,
     pub(crate) module: Module,
     functions: Mutex<HashMap<String, Handle>>,
 }
 
-/// A kernel of a module.
 pub(crate) struct Function {
     pub(crate) module: Arc<LoadedModule>,
     pub(crate) info: KernelInfo,

@@ -7,7 +7,6 @@ use crate::launch::Fault;
 use crate::memory::Memory;
 use std::sync::{Arc, Mutex};
 
-/// One emulated device.
 pub(crate) struct Device {
     pub(crate) ordinal: i32,
     pub(crate) config: DeviceConfig,
@@ -99,7 +98,6 @@ pub fn add_device(config: DeviceConfig) -> i32 {
     ordinal
 }
 
-/// How many devices were added.
 pub(crate) fn device_count() -> usize {
     lock(&DEVICES).len()
 }
@@ -168,7 +166,6 @@ impl Device {
         outcome
     }
 
-    /// The primary context, if it exists.
     pub(crate) fn context(&self) -> Option<Arc<Context>> {
         lock(&self.primary).context.clone()
     }

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A stream within its context.
 pub(crate) type StreamId = u64;
 
 /// The default stream that blocking streams synchronise with.
@@ -47,7 +46,6 @@ impl Ticket {
     }
 }
 
-/// One stream's queue.
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) flags: u32,
@@ -104,7 +102,6 @@ impl State {
         self.opened
     }
 
-    /// A stream that a handle still names.
     pub(crate) fn queue(&mut self, id: StreamId) -> Outcome<&mut Queue> {
         self.streams.get_mut(&id).filter(|queue| !queue.closed).ok_or(Code::INVALID_HANDLE)
     }

@@ -7,7 +7,7 @@ use super::context::State;
 use super::graph::{self, Node};
 use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream, lock};
 use crate::checks::order::{Operation, Place};
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryError};
 use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
 
@@ -36,11 +36,8 @@ pub(crate) enum End {
     Host(usize),
     /// What the host's memory held when the copy was asked for.
     Staged(Arc<[u8]>),
-    /// The low `width` bytes of a value, again and again.
-    Pattern {
-        value: u32,
-        width: usize,
-    },
+    /// The low bytes of a value, as many as said, again and again.
+    Pattern(u32, usize),
 }
 
 impl Work {
@@ -62,27 +59,7 @@ impl Work {
             Work::Fail(code) => return Err(*code),
             Work::Launch(launch) => return launch.run(context, place),
             Work::Graph(nodes) => return graph::replay(nodes, context, place),
-            Work::Copy { to: End::Device(to), from: End::Staged(bytes), .. } => memory.write(*to, bytes),
-            Work::Copy { to: End::Device(to), from: End::Host(from), bytes } => {
-                // SAFETY: the C caller keeps the source valid until the copy is done.
-                memory.write(*to, unsafe { std::slice::from_raw_parts(*from as *const u8, *bytes) })
-            }
-            Work::Copy { to: End::Device(to), from: End::Device(from), bytes } => {
-                memory.copy(*to, *from, *bytes as u64)
-            }
-            Work::Copy { to: End::Host(to), from: End::Device(from), bytes } => {
-                // SAFETY: the C caller keeps the destination valid, and to itself, until the copy is done.
-                memory.read(*from, unsafe { std::slice::from_raw_parts_mut(*to as *mut u8, *bytes) })
-            }
-            Work::Copy { to: End::Device(to), from: End::Pattern { value, width }, bytes } => {
-                let count = bytes / width;
-                match width {
-                    1 => memory.set_u8(*to, *value as u8, count as u64),
-                    4 => memory.set_u32(*to, *value, count as u64),
-                    _ => memory.write(*to, &value.to_le_bytes()[..*width].repeat(count)),
-                }
-            }
-            Work::Copy { .. } => return Err(Code::INVALID_VALUE),
+            Work::Copy { to, from, bytes } => copy(memory, to, from, *bytes),
             Work::Call(function, data) => {
                 // What the function does comes after what is ordered before it.
                 memory.witness().host_waited(std::iter::once(&*place.before));
@@ -102,7 +79,7 @@ impl Work {
         let what = match (to, from) {
             (End::Host(_), _) => "a copy to the host",
             (_, End::Device(_)) => "a copy within the device",
-            (_, End::Pattern { .. }) => "a fill",
+            (_, End::Pattern(..)) => "a fill",
             _ => "a copy from the host",
         };
         // Page-locked memory is touched under its device address, other memory of the host is not seen.
@@ -120,6 +97,27 @@ impl Work {
             }
         }
         Ok(())
+    }
+}
+
+fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), MemoryError> {
+    match (to, from) {
+        (&End::Device(to), &End::Device(from)) => memory.copy(to, from, bytes as u64),
+        (&End::Device(to), End::Staged(data)) => memory.write(to, data),
+        (&End::Device(to), &End::Pattern(value, 1)) => memory.set_u8(to, value as u8, bytes as u64),
+        (&End::Device(to), &End::Pattern(value, 4)) => memory.set_u32(to, value, bytes as u64 / 4),
+        (&End::Device(to), &End::Pattern(value, width)) => {
+            memory.write(to, &value.to_le_bytes()[..width].repeat(bytes / width))
+        }
+        (&End::Device(to), &End::Host(from)) => {
+            // SAFETY: the C caller keeps the source valid until the copy is done.
+            memory.write(to, unsafe { std::slice::from_raw_parts(from as *const u8, bytes) })
+        }
+        (&End::Host(to), &End::Device(from)) => {
+            // SAFETY: the C caller keeps the destination valid, and to itself, until the copy is done.
+            memory.read(from, unsafe { std::slice::from_raw_parts_mut(to as *mut u8, bytes) })
+        }
+        _ => Ok(()), // no call copies within the host
     }
 }
 
@@ -149,7 +147,7 @@ impl Stream {
                 End::Device(address) => {
                     context.memory.range(address, bytes as u64).map_err(|_| Code::INVALID_VALUE)?;
                 }
-                End::Staged(_) | End::Pattern { .. } => {}
+                End::Staged(_) | End::Pattern(..) => {}
             }
         }
         // The call to wait in, if any.
@@ -170,7 +168,7 @@ impl Stream {
                 }
                 (synchronous && !staged).then_some("cuMemcpyHtoD")
             }
-            (&End::Device(to), &End::Pattern { width, .. }) => {
+            (&End::Device(to), &End::Pattern(_, width)) => {
                 if !to.is_multiple_of(width as u64) {
                     return Err(Code::INVALID_VALUE);
                 }
@@ -183,8 +181,8 @@ impl Stream {
     }
 }
 
-/// A page-locked range, seen by kernels under a device address of its own; unmapped, and freed if it was made here,
-/// when dropped.
+/// A page-locked range, seen by kernels under a device address of its own. Dropped, it is unmapped, and freed if it was
+/// made here.
 pub(crate) struct HostRange {
     address: usize,
     pub(crate) bytes: usize,
@@ -273,7 +271,7 @@ impl Context {
         }
         // SAFETY: allocated just above with this size.
         unsafe { pointer.write_bytes(FRESH, bytes) };
-        self.map_host(pointer as usize, bytes, Some(layout));
+        self.map_host(&mut self.state(), pointer as usize, bytes, Some(layout));
         Ok(pointer as usize)
     }
 
@@ -287,19 +285,20 @@ impl Context {
             return Err(Code::NOT_SUPPORTED); // I/O memory, read-only
         }
         self.settle("cuMemHostRegister", None)?;
-        if self.state().host.range(..end).next_back().is_some_and(|(&start, range)| start + range.bytes > address) {
+        let mut state = self.state();
+        if state.host.range(..end).next_back().is_some_and(|(&start, range)| start + range.bytes > address) {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        self.map_host(address, bytes, None);
+        self.map_host(&mut state, address, bytes, None);
         Ok(())
     }
 
-    fn map_host(&self, address: usize, bytes: usize, layout: Option<Layout>) {
+    fn map_host(&self, state: &mut State, address: usize, bytes: usize, layout: Option<Layout>) {
         // SAFETY: the memory lives until the range is dropped, which unmaps it first, or as long as the C caller has
         // it registered; how the host accesses it while kernels run is the C caller's part.
         let device = unsafe { self.memory.map_host(address as *mut u8, bytes as u64) };
         let range = HostRange { address, bytes, device, layout, memory: self.memory.clone() };
-        self.state().host.insert(address, range);
+        state.host.insert(address, range);
     }
 
     /// `cuMemFreeHost`, or `cuMemHostUnregister` of registered memory. Waits for all that might still use the memory.
