@@ -308,8 +308,7 @@ api! {
         block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>, extra: Ptr<usize>
     ) => in_context(|_| {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
-        let launch = KernelLaunch::new(function, shape, Parameters { pointers, extra })?;
-        launch.queue(stream)
+        KernelLaunch::new(function, shape, Parameters { pointers, extra })?.queue(stream)
     });
 
     fn cuLaunchCooperativeKernel(
@@ -431,7 +430,6 @@ api! {
         on_stream(stream, |stream| handles::get::<GraphExec>(exec)?.launch(stream));
 
     fn cuGraphExecDestroy(exec: Handle) => destroy(exec, |_: &GraphExec| Ok(()));
-
     fn cuGraphDestroy(graph: Handle) => destroy(graph, |_: &Graph| Ok(()));
 
     /// Nodes in the order of capture. `nodes` null: only their number.

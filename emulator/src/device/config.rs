@@ -217,14 +217,15 @@ impl DeviceConfig {
 impl KernelInfo {
     /// Threads per block at most, as the kernel declares them.
     pub(crate) fn max_threads(&self) -> u32 {
-        let declared = self.reqntid.or(self.maxntid).map_or(THREADS_PER_BLOCK, |block| block.iter().product());
-        declared.min(THREADS_PER_BLOCK)
+        let declared = self.reqntid.or(self.maxntid).unwrap_or(BLOCK);
+        declared.iter().fold(1u32, |all, &n| all.saturating_mul(n)).min(THREADS_PER_BLOCK)
     }
 
     /// Registers per thread. Register allocation is an assembler's business; the machine's own figure stands in for
     /// it, held to what an assembler would keep it to for the declared (or any) number of threads.
     pub(crate) fn device_registers(&self) -> u32 {
-        let threads = self.max_threads().max(1).next_multiple_of(32) * self.min_blocks.unwrap_or(1).max(1);
+        let threads = self.max_threads().max(1).next_multiple_of(32);
+        let threads = threads.saturating_mul(self.min_blocks.unwrap_or(1).max(1));
         self.registers.clamp(16, (REGISTERS / threads / 8 * 8).clamp(16, 255))
     }
 

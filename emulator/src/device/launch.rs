@@ -1,5 +1,6 @@
 //! Kernel launches: how the driver takes them, the room they wait for, and who ends them.
 
+use super::context::State;
 use super::module::Function;
 use super::registry::LaunchRecord;
 use super::{Call, Code, Context, Handle, Outcome, Ptr, Stream, Work, handles, lock};
@@ -7,8 +8,8 @@ use crate::checks::order::Place;
 use crate::launch::{FaultKind, Launch};
 use crate::ptx::KernelInfo;
 use crate::watch::Watch;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 /// A launch with its parameters copied, as it waits in a stream or a graph.
@@ -103,8 +104,8 @@ impl KernelLaunch {
         if self.shape.dynamic_shared > self.function.max_dynamic_shared.load(Ordering::Relaxed) {
             return Err(Code::INVALID_VALUE);
         }
-        let checked = self.request().check(&self.function.module.context.device.config).map(drop);
-        checked.map_err(|fault| Code::new(fault.cuda_code()))
+        let config = &self.function.module.context.device.config;
+        self.request().check(config).map(drop).map_err(|fault| Code::new(fault.cuda_code()))
     }
 
     pub(crate) fn queue(self, stream: Handle) -> Outcome {
@@ -168,11 +169,8 @@ impl Context {
         let all = blocks.saturating_mul(each);
         let least = if cooperative { all } else { each };
         let room = u64::from(self.device.config.multiprocessors) * PARTS;
-        let fits = |taken: u64| least <= room - taken;
-        let mut state = self.state();
-        while !fits(state.taken) {
-            state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
-        }
+        let full = |state: &mut State| room - state.taken < least;
+        let mut state = self.changed.wait_while(self.state(), full).unwrap_or_else(PoisonError::into_inner);
         let taken = all.min(room - state.taken);
         state.taken += taken;
         taken
@@ -224,10 +222,8 @@ impl Watch for Guard<'_> {
             return None;
         };
         (idle >= config.deadlock_steps).then(|| {
-            let calls = calls.join(", ");
-            let what =
-                "the kernel polls what nobody changes, and every host thread of its context is blocked behind it";
-            (FaultKind::Deadlock, format!("{what}, in {calls}"))
+            let what = "the kernel polls what nobody changes, and every host thread of its context is blocked behind";
+            (FaultKind::Deadlock, format!("{what} it, in {}", calls.join(", ")))
         })
     }
 }

@@ -72,8 +72,7 @@ pub struct LaunchRecord {
     pub counters: Counters,
 }
 
-/// Something that was created in a context (page-locked host memory: or registered) and not given back; sizes as asked
-/// for.
+/// Something that was created, or registered, in a context and not given back; sizes as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)] // the names say it
@@ -159,7 +158,7 @@ impl Device {
             }
             fault.nth = fault.nth.saturating_sub(1);
             if fault.nth == 0 {
-                outcome = Err(fault.code);
+                outcome = outcome.and(Err(fault.code));
             }
             fault.nth > 0
         });
@@ -181,20 +180,20 @@ impl Device {
     pub(crate) fn release(&self) -> Outcome {
         let mut primary = lock(&self.primary);
         primary.retained = primary.retained.checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;
-        let last = primary.retained == 0;
+        let last = if primary.retained == 0 { primary.context.take() } else { None };
         drop(primary);
-        if last {
-            self.reset();
-        }
+        self.destroy(last);
         Ok(())
     }
 
     /// Destroys the primary context whoever retains it; those retains stay counted, as in the driver.
     pub(crate) fn reset(&self) {
         let context = lock(&self.primary).context.take();
-        if let Some(context) = context {
-            let leaks = context.destroy();
-            lock(&self.control).leaks.extend(leaks);
-        }
+        self.destroy(context);
+    }
+
+    fn destroy(&self, context: Option<Arc<Context>>) {
+        let leaks = context.map(|context| context.destroy()).unwrap_or_default();
+        lock(&self.control).leaks.extend(leaks);
     }
 }

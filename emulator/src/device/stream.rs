@@ -87,10 +87,9 @@ impl Queue {
 
     /// Whether it cannot go on by itself: what runs waits for others, what is queued waits for what runs.
     pub(crate) fn is_stuck(&self) -> bool {
-        if self.runs {
-            self.polls.load(Ordering::Acquire)
-        } else {
-            self.work.front().is_none_or(|next| !next.is_ready())
+        match self.work.front() {
+            _ if self.runs => self.polls.load(Ordering::Acquire),
+            next => next.is_none_or(|next| !next.is_ready()),
         }
     }
 }
@@ -151,12 +150,11 @@ impl Stream {
     /// Closes the stream: what is queued is still done.
     pub(crate) fn close(&self) {
         let mut state = self.context.state();
-        if let Some(queue) = state.streams.get_mut(&self.id) {
-            queue.closed = true;
-            queue.wake.notify_one();
-            if !queue.has_worker {
-                state.streams.remove(&self.id);
-            }
+        let Some(queue) = state.streams.get_mut(&self.id) else { return };
+        queue.closed = true;
+        queue.wake.notify_one();
+        if !queue.has_worker {
+            state.streams.remove(&self.id);
         }
     }
 
