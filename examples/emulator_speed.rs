@@ -8,7 +8,7 @@
 //! Exits with an error where the checks cost more than the factor of 6 that is allowed.
 
 use kiln_codegen::{Target, bake, kernels::FusedRmsNormQ4KGemv};
-use kiln_emulator::{Checks, ExecConfig, Launch, Memory, Module, run};
+use kiln_emulator::{Checks, DeviceConfig, Launch, Memory, Module, run};
 use std::error::Error;
 use std::time::Instant;
 
@@ -36,10 +36,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let params: Vec<u8> = [w, 0, x, gamma, 0, 0, y].iter().flat_map(|p: &u64| p.to_le_bytes()).collect();
     let mut best = [f64::MAX; 2];
     let mut lanes = 0.0;
-    let mut threads = 0;
+    let threads = std::thread::available_parallelism()?.get();
     for _ in 0..ROUNDS {
         for (checks, best) in [Checks::NONE, Checks::ALL].into_iter().zip(&mut best) {
-            let config = ExecConfig { checks, ..ExecConfig::default() };
+            let config = DeviceConfig { checks, threads, ..DeviceConfig::default() };
             let launch = Launch {
                 module: &module,
                 kernel: &kernel.name,
@@ -53,7 +53,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             let start = Instant::now();
             lanes = run(&launch, &memory, &config)?.warp_instructions as f64 * 32.0;
             *best = best.min(start.elapsed().as_secs_f64());
-            threads = config.threads;
         }
     }
     let weights = f64::from(ROWS) * f64::from(COLUMNS);

@@ -1,12 +1,14 @@
 //! A launch: what is asked for, how it is run, what comes back.
 
-use crate::checks::Checks;
 use crate::checks::counters::Counters;
-use crate::checks::order::Operation;
+use crate::checks::order::{Operation, Place};
+use crate::device::config::{BLOCK, DeviceConfig, GRID, THREADS_PER_BLOCK};
 pub use crate::exec::fault::{Fault, FaultKind};
+use crate::exec::inst::Code;
 use crate::exec::{LaunchCx, Watch, scheduler};
 use crate::memory::Memory;
-use crate::ptx::Module;
+use crate::ptx::{KernelInfo, Module};
+use std::fmt;
 use std::sync::Arc;
 
 /// A kernel launch.
@@ -42,59 +44,6 @@ pub enum Schedule {
     Adversarial,
 }
 
-/// How launches are run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExecConfig {
-    /// Threads of the host.
-    pub threads: usize,
-    /// Order of warps and blocks.
-    pub schedule: Schedule,
-    /// Parts of a diverged warp run in random order and do not join before they must.
-    pub split_warps: bool,
-    /// Seed of everything random.
-    pub seed: u64,
-    /// Which checks run.
-    pub checks: Checks,
-    /// Warp instructions after which a launch is stopped: of all blocks together, or of the longest where blocks
-    /// communicate.
-    pub step_limit: Option<u64>,
-    /// Rounds in which every warp has only polled unchanged memory, after which a launch is stopped. Leave it out
-    /// where the host writes to mapped memory while a kernel runs.
-    pub livelock_rounds: Option<u64>,
-    /// Count instructions and memory traffic.
-    pub counters: bool,
-    /// The device's architecture: 90 for sm_90.
-    pub sm: u32,
-    /// Multiprocessors.
-    pub multiprocessors: u32,
-    /// Bytes of shared memory a block may have.
-    pub shared_per_block: u32,
-    /// Blocks that may be resident at once in a launch that is not cooperative.
-    pub resident: u32,
-    /// Approximate instructions err within their bound, by the seed.
-    pub perturb: bool,
-}
-
-impl Default for ExecConfig {
-    fn default() -> Self {
-        ExecConfig {
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
-            schedule: Schedule::RoundRobin,
-            split_warps: false,
-            seed: 0,
-            checks: Checks::ALL,
-            step_limit: None,
-            livelock_rounds: None,
-            counters: false,
-            sm: 90,
-            multiprocessors: 16,
-            shared_per_block: 227 * 1024,
-            resident: 8,
-            perturb: false,
-        }
-    }
-}
-
 /// What a launch did.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
@@ -104,110 +53,117 @@ pub struct Report {
     pub counters: Option<Counters>,
 }
 
-const MAX_THREADS: u64 = 1024;
-
-// Faults end a launch; their size does not matter.
-#[allow(clippy::result_large_err)]
 /// Runs a launch to its end on the caller's thread and `config.threads - 1` others.
-pub fn run(launch: &Launch<'_>, memory: &Memory, config: &ExecConfig) -> Result<Report, Fault> {
+pub fn run(launch: &Launch<'_>, memory: &Memory, config: &DeviceConfig) -> Result<Report, Fault> {
+    let checked = launch.check(config)?;
     let (track, place) = memory.witness().direct();
-    let op = Operation::new(format!("kernel {}", launch.kernel), place);
-    let result = run_watched(launch, memory, config, None, op);
+    let result = checked.run(memory, None, place);
     memory.witness().direct_over(track);
     result
 }
 
-/// Runs a launch that `watch` may end.
-pub(crate) fn run_watched(
-    launch: &Launch<'_>,
-    memory: &Memory,
-    config: &ExecConfig,
-    watch: Option<&Watch<'_>>,
-    op: Operation,
-) -> Result<Report, Fault> {
-    let refuse = |kind, message: String| Fault {
-        kind,
-        message,
-        kernel: launch.kernel.to_string(),
-        ptx_line: 0,
-        source: None,
-        block: None,
-        thread: None,
-        address: None,
-    };
-    let invalid = |message: String| Err(refuse(FaultKind::InvalidLaunch, message));
-    let Some((info, code)) = launch.module.kernels.get(launch.kernel) else {
-        return invalid("the module has no such kernel".into());
-    };
-    let threads: u64 = launch.block.iter().map(|&d| u64::from(d)).product();
-    if launch.grid.contains(&0) || threads == 0 {
-        return invalid(format!("grid {:?} and block {:?} must not be empty", launch.grid, launch.block));
+/// A launch that the device takes.
+pub(crate) struct Checked<'a> {
+    launch: &'a Launch<'a>,
+    config: &'a DeviceConfig,
+    info: &'a KernelInfo,
+    code: &'a Code,
+    threads: u32,
+    pub(crate) blocks: u64,
+    /// Bytes of shared memory, static and dynamic.
+    shared: u32,
+    /// Blocks that a multiprocessor holds at once.
+    pub(crate) per_multiprocessor: u32,
+}
+
+/// Blocks of an ordinary launch that are in flight at most, to bound the emulator's own memory.
+const IN_FLIGHT: u32 = 256;
+/// Blocks in a cluster at most, on every chip that has them.
+const CLUSTER: u64 = 8;
+
+impl Launch<'_> {
+    /// Refuses what the kernel or the device does not allow.
+    pub(crate) fn check<'a>(&'a self, config: &'a DeviceConfig) -> Result<Checked<'a>, Fault> {
+        let fault = |kind, message: fmt::Arguments<'_>| {
+            let (message, kernel) = (message.to_string(), self.kernel.to_string());
+            Fault { kind, message, kernel, ptx_line: 0, source: None, block: None, thread: None, address: None }
+        };
+        type Words<'a> = fmt::Arguments<'a>;
+        let ensure = |fine, kind, words: Words<'_>| if fine { Ok(()) } else { Err(fault(kind, words)) };
+        let valid = |fine, words: Words<'_>| ensure(fine, FaultKind::InvalidLaunch, words);
+        let product = |sizes: [u32; 3]| sizes.iter().fold(1u64, |all, &n| all.saturating_mul(n.into()));
+        let within = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(&n, most)| 1 <= n && n <= most);
+        let Launch { grid, block, dynamic_shared, params, .. } = *self;
+        let (blocks, threads) = (product(grid), product(block));
+        let missing = || fault(FaultKind::InvalidLaunch, format_args!("the module has no such kernel"));
+        let (info, code) = self.module.kernels.get(self.kernel).ok_or_else(missing)?;
+        valid(within(grid, GRID), format_args!("grid {grid:?} must not be empty, nor beyond {GRID:?}"))?;
+        let (fine, most) = (within(block, BLOCK) && threads <= THREADS_PER_BLOCK.into(), THREADS_PER_BLOCK);
+        valid(fine, format_args!("block {block:?} must not be empty, nor beyond {BLOCK:?} or {most} in all"))?;
+        let required = info.reqntid.unwrap_or(block);
+        valid(block == required, format_args!("block {block:?}: the kernel requires {required:?} (.reqntid)"))?;
+        let most = info.maxntid.unwrap_or(BLOCK);
+        valid(threads <= product(most), format_args!("block {block:?}: the kernel allows {most:?} (.maxntid)"))?;
+        let (given, needed) = (params.len(), info.param_bytes as usize);
+        valid(given >= needed, format_args!("{given} bytes of parameters: {needed} are needed"))?;
+        let (target, sm) = (info.target_sm, config.sm_number());
+        valid(target <= sm, format_args!("a module for sm_{target} on a device of sm_{sm}"))?;
+        let align = if dynamic_shared > 0 { code.shared_align.max(1) } else { 1 };
+        let shared = code.shared.next_multiple_of(align).saturating_add(dynamic_shared);
+        let per_multiprocessor = info.occupancy(config, threads as u32, dynamic_shared);
+        let (own, limit) = (code.shared, config.shared_limit());
+        let fine = per_multiprocessor > 0 && shared <= limit;
+        let words = format_args!("{own} + {dynamic_shared} bytes of shared memory: a block may have {limit}");
+        ensure(fine, FaultKind::OutOfResources, words)?;
+        let room = u64::from(per_multiprocessor) * u64::from(config.multiprocessors);
+        let fine = !self.cooperative || blocks <= room;
+        ensure(fine, FaultKind::CooperativeTooLarge, format_args!("{blocks} blocks: {room} are resident at once"))?;
+        if let Some(cluster) = self.cluster.or(info.cluster) {
+            ensure(sm >= 90, FaultKind::Unsupported, format_args!("clusters came with sm_90"))?;
+            let fine = (1..=CLUSTER).contains(&product(cluster));
+            ensure(fine, FaultKind::InvalidCluster, format_args!("cluster {cluster:?}: 1 to {CLUSTER} blocks"))?;
+            let fine = grid.iter().zip(cluster).all(|(grid, cluster)| grid % cluster == 0);
+            valid(fine, format_args!("grid {grid:?} is no multiple of cluster {cluster:?}"))?;
+            // Blocks here do not see each other's shared memory.
+            ensure(cluster == [1; 3], FaultKind::Unsupported, format_args!("clusters of several blocks"))?;
+        }
+        let threads = threads as u32;
+        Ok(Checked { launch: self, config, info, code, threads, blocks, shared, per_multiprocessor })
     }
-    if launch.grid[0] > i32::MAX as u32 || launch.grid[1] > 65535 || launch.grid[2] > 65535 {
-        return invalid(format!("grid {:?} is beyond 2147483647 x 65535 x 65535", launch.grid));
+}
+
+impl Checked<'_> {
+    /// Runs it, unless `watch` ends it.
+    pub(crate) fn run(&self, memory: &Memory, watch: Option<&Watch<'_>>, place: Place) -> Result<Report, Fault> {
+        let Checked { launch, config, info, code, threads, .. } = *self;
+        let mut params = vec![0u64; launch.params.len().div_ceil(8) + 1];
+        for (word, bytes) in params.iter_mut().zip(launch.params.chunks(8)) {
+            let mut b = [0; 8];
+            b[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(b);
+        }
+        let cx = LaunchCx {
+            launch,
+            info,
+            code,
+            module: launch.module,
+            memory,
+            config,
+            watch,
+            threads,
+            warps: threads.div_ceil(32),
+            shared: self.shared,
+            resident: self.per_multiprocessor.saturating_mul(config.multiprocessors).clamp(1, IN_FLIGHT),
+            params,
+            op: Arc::new(Operation::new(format!("kernel {}", launch.kernel), place)),
+            watched: config.counters || config.checks.racecheck || config.checks.initcheck,
+            free: !code.takes_turns || self.blocks == 1 && watch.is_none(),
+        };
+        memory.witness().begin(&cx.op);
+        let outcome = scheduler::run(&cx);
+        cx.op.finish();
+        let outcome = outcome.map_err(|f| *f)?;
+        let counters = config.counters.then(|| Counters::new(&cx, &outcome.counts));
+        Ok(Report { warp_instructions: outcome.steps, counters })
     }
-    if threads > MAX_THREADS || launch.block[2] > 64 {
-        return invalid(format!("block {:?} has more than {MAX_THREADS} threads (or 64 in z)", launch.block));
-    }
-    if let Some(r) = info.reqntid
-        && r != launch.block
-    {
-        return invalid(format!("block {:?}: the kernel requires {r:?} (.reqntid)", launch.block));
-    }
-    if let Some(max) = info.maxntid
-        && threads > max.iter().map(|&d| u64::from(d)).product()
-    {
-        return invalid(format!("block {:?}: the kernel allows at most {max:?} (.maxntid)", launch.block));
-    }
-    if launch.params.len() < info.param_bytes as usize {
-        return invalid(format!("{} bytes of parameters: {} are needed", launch.params.len(), info.param_bytes));
-    }
-    let cluster = launch.cluster.or(info.cluster);
-    if cluster.is_some_and(|c| c != [1; 3]) {
-        return invalid("clusters of several blocks are not supported".into());
-    }
-    if info.target_sm > config.sm {
-        return invalid(format!("a module for sm_{} on a device of sm_{}", info.target_sm, config.sm));
-    }
-    let static_part =
-        if launch.dynamic_shared > 0 { code.shared.next_multiple_of(code.shared_align) } else { code.shared };
-    let shared = u64::from(static_part) + u64::from(launch.dynamic_shared);
-    if shared > u64::from(config.shared_per_block) {
-        let message = format!(
-            "{} bytes of static and {} of dynamic shared memory: a block may have {}",
-            code.shared, launch.dynamic_shared, config.shared_per_block
-        );
-        return Err(refuse(FaultKind::OutOfResources, message));
-    }
-    let mut params = vec![0u64; launch.params.len().div_ceil(8) + 1];
-    for (word, bytes) in params.iter_mut().zip(launch.params.chunks(8)) {
-        let mut b = [0; 8];
-        b[..bytes.len()].copy_from_slice(bytes);
-        *word = u64::from_le_bytes(b);
-    }
-    let blocks: u64 = launch.grid.iter().map(|&d| u64::from(d)).product();
-    let cx = LaunchCx {
-        launch,
-        info,
-        code,
-        module: launch.module,
-        memory,
-        config,
-        watch,
-        threads: threads as u32,
-        warps: (threads as u32).div_ceil(32),
-        shared: shared as u32,
-        params,
-        op: Arc::new(op),
-        watched: config.counters || config.checks.racecheck || config.checks.initcheck,
-        free: !code.takes_turns || blocks == 1 && watch.is_none(),
-    };
-    memory.witness().begin(&cx.op);
-    let outcome = scheduler::run(&cx);
-    cx.op.finish();
-    let outcome = outcome.map_err(|f| *f)?;
-    Ok(Report {
-        warp_instructions: outcome.steps,
-        counters: config.counters.then(|| Counters::new(&cx, &outcome.counts)),
-    })
 }

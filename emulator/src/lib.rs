@@ -74,6 +74,6 @@ pub use device::{
     Call, Code, DeviceConfig, FaultInjection, LaunchRecord, Leak, add_device, clear_reports, inject, last_fault, leaks,
     reports, resolve,
 };
-pub use launch::{ExecConfig, Fault, FaultKind, Launch, Report, Schedule, run};
+pub use launch::{Fault, FaultKind, Launch, Report, Schedule, run};
 pub use memory::{Memory, MemoryError};
 pub use ptx::{KernelInfo, Module, ParamInfo, PtxError};

@@ -3,7 +3,9 @@
 mod driver_support;
 
 use driver_support::{Arg, Device, KernelNodeParams, NON_BLOCKING, made, ok, pointers};
-use kiln_emulator::{Code, DeviceConfig};
+use kiln_emulator::{Code, DeviceConfig, Schedule};
+use std::ffi::c_void;
+use std::sync::Mutex;
 
 const GLOBAL: u32 = 0;
 const RELAXED: u32 = 2;
@@ -216,5 +218,45 @@ fn kernel_parameters_of_an_instantiation_can_be_replaced() {
         ok((api.graph_launch)(again, stream));
         ok((api.stream_synchronize)(stream));
         assert_eq!(device.download::<u32>(words, 4), [6; 4]);
+    }
+}
+
+#[test]
+fn every_order_of_nodes_respects_the_edges_and_schedules_differ() {
+    static ORDER: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    extern "C" fn note(node: *mut c_void) {
+        ORDER.lock().unwrap().push(node as usize);
+    }
+    let order = |schedule, seed| {
+        let device = Device::new(DeviceConfig { schedule, seed, ..DeviceConfig::default() });
+        let api = &device.api;
+        let (stream, side) = (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
+        let (forked, joined) = (device.event(), device.event());
+        // SAFETY: handles of this device; the function takes its data for a number.
+        unsafe {
+            let node = |stream, number| (api.launch_host)(stream, Some(note), std::ptr::without_provenance_mut(number));
+            ok((api.capture_begin)(stream, GLOBAL));
+            // 0 before 1 and 3; 1 before 2; 2 and 3 before 4.
+            ok(node(stream, 0));
+            ok((api.event_record)(forked, stream));
+            ok((api.stream_wait)(side, forked, 0));
+            ok(node(stream, 1));
+            ok(node(stream, 2));
+            ok(node(side, 3));
+            ok((api.event_record)(joined, side));
+            ok((api.stream_wait)(stream, joined, 0));
+            ok(node(stream, 4));
+            let graph = made(|out| (api.capture_end)(stream, out));
+            let exec = made(|out| (api.graph_instantiate)(out, graph, 0));
+            ok((api.graph_launch)(exec, stream));
+            ok((api.stream_synchronize)(stream));
+        }
+        std::mem::take(&mut *ORDER.lock().unwrap())
+    };
+    assert_eq!(order(Schedule::RoundRobin, 0), [0, 1, 2, 3, 4]);
+    assert_eq!(order(Schedule::Adversarial, 0), [0, 3, 1, 2, 4]);
+    for seed in 0..20 {
+        let order = order(Schedule::Random, seed);
+        assert!([[0, 1, 2, 3, 4], [0, 1, 3, 2, 4], [0, 3, 1, 2, 4]].iter().any(|fine| *fine == order[..]), "{order:?}");
     }
 }

@@ -511,3 +511,32 @@ fn a_resident_kernel_keeps_others_out_only_where_there_is_no_room() {
         ok((api.stream_synchronize)(second));
     }
 }
+
+#[test]
+fn a_cooperative_launch_waits_for_room_for_all_its_blocks() {
+    let device = Device::new(DeviceConfig { multiprocessors: 2, ..DeviceConfig::default() });
+    let api = &device.api;
+    let (first, second, third) =
+        (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
+    let (words, address) = device.mapped(2);
+    let (out, other) = (device.alloc(512), device.alloc(256));
+    let mailbox = device.kernel(MAILBOX, "mailbox");
+    let fixed = device.kernel(FIXED, "fixed");
+    // SAFETY: handles of this device; one argument for one parameter.
+    unsafe {
+        // One block fits on each multiprocessor, and the first kernel takes one of them.
+        for function in [mailbox, fixed] {
+            ok((api.set_function_attribute)(function, 8, 220 << 10));
+        }
+        ok(device.launch_shared(mailbox, 1, 220 << 10, first, &[Arg::U64(address)]));
+        std::thread::sleep(Duration::from_millis(20));
+        let args = [Arg::U64(out)];
+        ok((api.launch_cooperative)(fixed, 2, 1, 1, 64, 1, 1, 220 << 10, second, pointers(&args).as_mut_ptr()));
+        ok(device.launch_shared(fixed, 64, 220 << 10, third, &[Arg::U64(other)]));
+        ok((api.stream_synchronize)(third));
+        assert_eq!((api.stream_query)(second), Code::NOT_READY.raw(), "one of two multiprocessors is taken");
+        words[0].store(1, Ordering::Release);
+        ok((api.stream_synchronize)(second));
+    }
+    assert_eq!(device.download::<u32>(out, 128), (0..64).chain(0..64).collect::<Vec<u32>>());
+}

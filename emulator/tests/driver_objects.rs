@@ -81,6 +81,7 @@ fn devices_differ_by_ordinal() {
         assert!(text.is_null());
     }
     assert_eq!(resolve(c"cuNoSuchFunction"), None);
+    assert_eq!(resolve(c"cuMemAlloc"), None, "the bare name is the old ABI");
 }
 
 #[test]

@@ -12,20 +12,13 @@ macro_rules! codes {
         impl Code {
             $(#[doc = concat!("`CUDA_ERROR_", stringify!($constant), "`: ", $sentence, ".")]
               pub const $constant: Code = Code($value);)*
-
-            /// Name and sentence as C strings, or `None` for a number that no driver returns.
-            pub(crate) fn texts(value: u32) -> Option<(&'static CStr, &'static CStr)> {
-                let (name, sentence) = match value {
-                    0 => ("CUDA_SUCCESS\0", "no error\0"),
-                    $($value => (
-                        concat!("CUDA_ERROR_", stringify!($constant), "\0"),
-                        concat!($sentence, "\0"),
-                    ),)*
-                    _ => return None,
-                };
-                Some((CStr::from_bytes_with_nul(name.as_bytes()).ok()?, CStr::from_bytes_with_nul(sentence.as_bytes()).ok()?))
-            }
         }
+
+        /// Number, name and sentence; the latter with the NUL that C wants.
+        const TEXTS: &[(u32, &str, &str)] = &[
+            (0, "CUDA_SUCCESS\0", "no error\0"),
+            $(($value, concat!("CUDA_ERROR_", stringify!($constant), "\0"), concat!($sentence, "\0")),)*
+        ];
     };
 }
 
@@ -33,8 +26,6 @@ codes! {
     INVALID_VALUE = 1, "invalid argument";
     OUT_OF_MEMORY = 2, "out of memory";
     NOT_INITIALIZED = 3, "initialization error";
-    DEINITIALIZED = 4, "driver shutting down";
-    STUB_LIBRARY = 34, "CUDA driver is a stub library";
     NO_DEVICE = 100, "no CUDA-capable device is detected";
     INVALID_DEVICE = 101, "invalid device ordinal";
     INVALID_IMAGE = 200, "device kernel image is invalid";
@@ -50,16 +41,11 @@ codes! {
     ILLEGAL_ADDRESS = 700, "an illegal memory access was encountered";
     LAUNCH_OUT_OF_RESOURCES = 701, "too many resources requested for launch";
     LAUNCH_TIMEOUT = 702, "the launch timed out and was terminated";
-    PRIMARY_CONTEXT_ACTIVE = 708, "cannot set while device is active in this process";
     CONTEXT_IS_DESTROYED = 709, "context is destroyed";
-    ASSERT = 710, "device-side assert triggered";
     HOST_MEMORY_ALREADY_REGISTERED = 712, "part or all of the requested memory range is already mapped";
     HOST_MEMORY_NOT_REGISTERED = 713, "pointer does not correspond to a registered memory region";
-    HARDWARE_STACK_ERROR = 714, "hardware stack error";
     ILLEGAL_INSTRUCTION = 715, "an illegal instruction was encountered";
     MISALIGNED_ADDRESS = 716, "misaligned address";
-    INVALID_ADDRESS_SPACE = 717, "operation not supported on global/shared address space";
-    INVALID_PC = 718, "invalid program counter";
     LAUNCH_FAILED = 719, "unspecified launch failure";
     COOPERATIVE_LAUNCH_TOO_LARGE = 720, "too many blocks in cooperative launch";
     NOT_PERMITTED = 800, "operation not permitted";
@@ -73,7 +59,6 @@ codes! {
     STREAM_CAPTURE_IMPLICIT = 906, "operation would make the legacy stream depend on a capturing blocking stream";
     CAPTURED_EVENT = 907, "operation not permitted on an event last recorded in a capturing stream";
     STREAM_CAPTURE_WRONG_THREAD = 908, "attempt to terminate a thread-local capture sequence from another thread";
-    TIMEOUT = 909, "wait operation timed out";
     INVALID_CLUSTER_SIZE = 912, "misconfigured cluster size";
     UNKNOWN = 999, "unknown error";
 }
@@ -93,14 +78,11 @@ impl Code {
     pub const fn is_sticky(self) -> bool {
         matches!(self.0, 214 | 700 | 702 | 710 | 714..=719)
     }
-}
 
-impl fmt::Debug for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Code::texts(self.0) {
-            Some((name, _)) => write!(f, "{} ({})", name.to_string_lossy(), self.0),
-            None => write!(f, "CUresult {}", self.0),
-        }
+    /// Name and sentence as C strings, or `None` for a number that this device does not return.
+    pub(crate) fn texts(value: u32) -> Option<(&'static CStr, &'static CStr)> {
+        let (_, name, sentence) = TEXTS.iter().find(|texts| texts.0 == value)?;
+        CStr::from_bytes_with_nul(name.as_bytes()).ok().zip(CStr::from_bytes_with_nul(sentence.as_bytes()).ok())
     }
 }
 
@@ -110,6 +92,12 @@ impl fmt::Display for Code {
             Some((name, sentence)) => write!(f, "{}: {}", name.to_string_lossy(), sentence.to_string_lossy()),
             None => write!(f, "CUresult {}", self.0),
         }
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} ({})", self.0)
     }
 }
 

@@ -1,9 +1,11 @@
-//! What an emulated device is like: one [`DeviceConfig`] per ordinal, nothing for the whole process.
+//! What an emulated device is like: one [`DeviceConfig`] per ordinal, nothing for the whole process, and what follows
+//! from it: the limits of its chip, its attributes, how many blocks of a kernel fit.
 
+use super::registry::FaultInjection;
+use crate::checks::Checks;
+use crate::launch::Schedule;
+use crate::ptx::KernelInfo;
 use std::time::Duration;
-
-use super::codes::Code;
-use super::machine::{Checks, Schedule};
 
 /// A device to emulate. Fill in what matters, take the rest from [`DeviceConfig::default`] or a chip's constructor.
 #[derive(Debug, Clone)]
@@ -34,18 +36,22 @@ pub struct DeviceConfig {
     pub threads: usize,
     /// How blocks and warps interleave.
     pub schedule: Schedule,
-    /// Whether parts of a warp may run apart where the ISA does not promise reconvergence.
+    /// Whether parts of a diverged warp run in random order and do not join before they must.
     pub split_warps: bool,
-    /// Seed of the schedule and of the perturbation.
+    /// Seed of everything random.
     pub seed: u64,
-    /// Whether approximate instructions vary within the ISA's stated error.
+    /// Whether approximate instructions vary within the ISA's stated error, by the seed.
     pub perturb: bool,
     /// What is checked while kernels run.
     pub checks: Checks,
     /// Whether launches are counted and recorded, see [`crate::reports`].
     pub counters: bool,
-    /// A launch of more warp steps than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`.
+    /// A launch of more warp instructions than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`: of all blocks together, or of
+    /// the longest where blocks communicate.
     pub step_limit: Option<u64>,
+    /// Rounds in which every warp has only polled unchanged memory, after which a launch is stopped. Leave it out
+    /// where the host writes to mapped memory while a kernel runs.
+    pub livelock_rounds: Option<u64>,
     /// A launch of more wall-clock time than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`, as under a display watchdog;
     /// also sets the attribute `KERNEL_EXEC_TIMEOUT`.
     pub launch_timeout: Option<Duration>,
@@ -55,31 +61,6 @@ pub struct DeviceConfig {
     pub deadlock_steps: u64,
     /// Calls that fail on purpose.
     pub faults: Vec<FaultInjection>,
-}
-
-/// One call that fails on purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FaultInjection {
-    /// Which kind of call.
-    pub call: Call,
-    /// Which one of them, counted from 1 from when the injection was made.
-    pub nth: u64,
-    /// How it fails. A code that a kernel's or copy's execution would give, such as [`Code::ILLEGAL_ADDRESS`], comes as
-    /// it would there: the launch or copy is accepted, then the context is lost.
-    pub code: Code,
-}
-
-/// The kinds of calls that can be made to fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Call {
-    /// Device and page-locked host allocations.
-    Allocate,
-    /// Copies and fills, synchronous or not.
-    Copy,
-    /// Kernel and graph launches.
-    Launch,
-    /// Module loads.
-    Load,
 }
 
 impl Default for DeviceConfig {
@@ -105,11 +86,34 @@ impl Default for DeviceConfig {
             checks: Checks::ALL,
             counters: false,
             step_limit: None,
+            livelock_rounds: None,
             launch_timeout: None,
             deadlock_steps: 1_000_000,
             faults: Vec::new(),
         }
     }
+}
+
+/// 32-bit registers per multiprocessor and per block, on every chip from sm_75.
+const REGISTERS: u32 = 65536;
+/// Shared memory per block without opt-in, in bytes.
+pub(crate) const SHARED_PER_BLOCK: u32 = 48 << 10;
+pub(crate) const THREADS_PER_BLOCK: u32 = 1024;
+/// Largest block in x, y, z.
+pub(crate) const BLOCK: [u32; 3] = [1024, 1024, 64];
+/// Largest grid in x, y, z.
+pub(crate) const GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
+
+/// Limits that follow from the compute capability; shared memory in bytes.
+/// Source: CUDA C++ Programming Guide, "Compute Capabilities".
+struct Chip {
+    shared_per_multiprocessor: u32,
+    shared_per_block_optin: u32,
+    /// What the system takes of every resident block.
+    reserved_shared: u32,
+    /// Resident warps and blocks per multiprocessor.
+    warps: u32,
+    blocks: u32,
 }
 
 impl DeviceConfig {
@@ -130,32 +134,114 @@ impl DeviceConfig {
         }
     }
 
-    /// An RTX 4090's figures: sm_89, 128 multiprocessors, 24 GiB.
-    pub fn rtx_4090() -> Self {
-        DeviceConfig {
-            name: "kiln emulated RTX 4090".into(),
-            multiprocessors: 128,
-            memory_bytes: 24 << 30,
-            clock_khz: 2_520_000,
-            memory_clock_khz: 10_501_000,
-            memory_bus_bits: 384,
-            l2_bytes: 72 << 20,
-            ..Self::with_sm(8, 9)
+    /// The compute capability as one number, 90 for sm_90.
+    pub(crate) fn sm_number(&self) -> u32 {
+        self.sm.0 * 10 + self.sm.1
+    }
+
+    pub(crate) fn host_threads(&self) -> usize {
+        if self.threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { self.threads }
+    }
+
+    fn chip(&self) -> Chip {
+        let (multiprocessor, block, reserved, warps, blocks) = match self.sm {
+            (0..=7, _) => (64, 64, 0, 32, 16),
+            (8, 0) => (164, 163, 1, 64, 32),
+            (8, 7) => (164, 163, 1, 48, 16),
+            (8, 9) | (12.., _) => (100, 99, 1, 48, 24),
+            (8, _) => (100, 99, 1, 48, 16),
+            (9.., _) => (228, 227, 1, 64, 32),
+        };
+        Chip {
+            shared_per_multiprocessor: multiprocessor << 10,
+            shared_per_block_optin: self.shared_per_block_optin.unwrap_or(block << 10),
+            reserved_shared: reserved << 10,
+            warps,
+            blocks,
         }
     }
 
-    /// A Jetson AGX Orin's figures: sm_87, 16 multiprocessors, memory shared with the host.
-    pub fn orin() -> Self {
-        DeviceConfig {
-            name: "kiln emulated Orin".into(),
-            multiprocessors: 16,
-            memory_bytes: 32 << 30,
-            clock_khz: 1_300_000,
-            memory_clock_khz: 3_200_000,
-            memory_bus_bits: 256,
-            l2_bytes: 4 << 20,
-            integrated: true,
-            ..Self::with_sm(8, 7)
+    /// Shared memory that a block may have at most, in bytes.
+    pub(crate) fn shared_limit(&self) -> u32 {
+        self.chip().shared_per_block_optin
+    }
+
+    /// `CUdevice_attribute` number `number`. Those that do not concern compute (textures, imports, decompression) are
+    /// 0, as are compute mode, ECC, pointers equal to registered host pointers, and clusters, of which each block is
+    /// its own; numbers that CUDA 13.0 does not have are `None`.
+    pub(crate) fn attribute(&self, ordinal: i32, number: i32) -> Option<i32> {
+        let chip = self.chip();
+        // Windows of L2 that persist came with sm_80.
+        let since_8 = |bytes: u32| if self.sm.0 >= 8 { bytes } else { 0 };
+        let value = match number {
+            1 => THREADS_PER_BLOCK,
+            2..=4 => BLOCK[number as usize - 2],
+            5..=7 => GRID[number as usize - 5],
+            8 => SHARED_PER_BLOCK,
+            9 => 64 << 10,       // constant memory
+            10 => 32,            // warp size
+            11 => i32::MAX as _, // pitch
+            12 | 82 => REGISTERS,
+            13 => self.clock_khz,
+            14 | 30 => 512, // alignment of textures and surfaces
+            // Copies beside kernels, mapped host memory, kernels beside kernels, unified addressing, stream priorities,
+            // global and local L1, preemption, cooperative launches, registered host memory.
+            15 | 19 | 31 | 41 | 78 | 79 | 80 | 90 | 95 | 99 => 1,
+            16 => self.multiprocessors,
+            17 => self.launch_timeout.is_some().into(),
+            18 => self.integrated.into(),
+            33 | 34 => return Some(ordinal), // PCI bus and device
+            36 => self.memory_clock_khz,
+            37 => self.memory_bus_bits,
+            38 => self.l2_bytes,
+            39 => chip.warps * 32,
+            40 => 2, // asynchronous engines
+            75 => self.sm.0,
+            76 => self.sm.1,
+            81 => chip.shared_per_multiprocessor,
+            86 => self.host_native_atomics.into(),
+            87 if matches!(self.sm, (8..=10, 0)) => 2, // single to double precision
+            87 => 64,
+            97 => chip.shared_per_block_optin,
+            106 => chip.blocks,
+            108 => since_8(self.l2_bytes / 4 * 3),
+            109 => since_8(128 << 20),
+            111 => chip.reserved_shared,
+            _ if (1..=147).contains(&number) => 0,
+            _ => return None,
+        };
+        Some(i32::try_from(value).unwrap_or(i32::MAX))
+    }
+}
+
+impl KernelInfo {
+    /// Threads per block at most, as the kernel declares them.
+    pub(crate) fn max_threads(&self) -> u32 {
+        let declared = self.reqntid.or(self.maxntid).unwrap_or(BLOCK);
+        declared.iter().fold(1u32, |all, &n| all.saturating_mul(n)).min(THREADS_PER_BLOCK)
+    }
+
+    /// Registers per thread. Register allocation is an assembler's business; the machine's own figure stands in for
+    /// it, held to what an assembler would keep it to for the declared (or any) number of threads.
+    pub(crate) fn device_registers(&self) -> u32 {
+        let threads = self.max_threads().max(1).next_multiple_of(32);
+        let threads = threads.saturating_mul(self.min_blocks.unwrap_or(1).max(1));
+        self.registers.clamp(16, (REGISTERS / threads / 8 * 8).clamp(16, 255))
+    }
+
+    /// Blocks that one multiprocessor holds at once. Source: the occupancy calculator's allocation units.
+    pub(crate) fn occupancy(&self, config: &DeviceConfig, threads: u32, dynamic_shared: u32) -> u32 {
+        let chip = config.chip();
+        let shared = self.static_shared.saturating_add(dynamic_shared);
+        if threads == 0 || threads > self.max_threads() || shared > chip.shared_per_block_optin {
+            return 0;
         }
+        let warps = threads.div_ceil(32);
+        // Registers are given per warp in units of 256, and each of the four schedulers holds whole warps.
+        let per_warp = (self.device_registers() * 32).next_multiple_of(256);
+        let by_registers = REGISTERS / 4 / per_warp * 4 / warps;
+        let taken = (shared + chip.reserved_shared).next_multiple_of(128);
+        let by_shared = chip.shared_per_multiprocessor.checked_div(taken).unwrap_or(u32::MAX);
+        (chip.warps / warps).min(by_registers).min(by_shared).min(chip.blocks)
     }
 }

@@ -1,29 +1,178 @@
-//! Graphs: captured work, and its instantiations that are replayed.
+//! Graphs: work queued in a capturing stream becomes a node instead, and an instantiation replays the nodes.
 
+use super::{Call, Code, Context, Handle, KernelLaunch, Outcome, Stream, StreamId, Ticket, Work, handles, lock};
+use crate::checks::order::Place;
+use crate::launch::Schedule;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 
-use super::abi::{Handle, Outcome};
-use super::capture::Node;
-use super::codes::Code;
-use super::context::Context;
-use super::launch::KernelLaunch;
-use super::lock;
-use super::machine::Schedule;
-use super::stream::{StreamId, Ticket};
-use super::work::Work;
+/// A piece of work and the nodes it comes after, always earlier ones.
+#[derive(Clone)]
+pub(crate) struct Node {
+    work: Work,
+    after: Vec<usize>,
+    /// For each earlier node, whether edges lead from it to this one.
+    before: Arc<[bool]>,
+    /// The same for a programmatic launch, as long as it has not waited.
+    early: Option<Arc<[bool]>>,
+}
+
+/// `CUstreamCaptureMode`: whose calls are held back from what a capture cannot express; 2 is nobody's.
+const GLOBAL: u32 = 0;
+const THREAD_LOCAL: u32 = 1;
+const RELAXED: u32 = 2;
+
+pub(crate) struct Capture {
+    id: u64,
+    origin: StreamId,
+    thread: ThreadId,
+    mode: u32,
+    invalid: bool,
+    nodes: Vec<Node>,
+    /// For each stream in the capture, the nodes that its next work comes after.
+    tips: HashMap<StreamId, Vec<usize>>,
+}
+
+/// A place in a capture, as an event recorded in it remembers.
+#[derive(Clone)]
+pub(crate) struct Point {
+    capture: u64,
+    tips: Vec<usize>,
+}
+
+#[derive(Default)]
+pub(crate) struct Captures {
+    begun: u64,
+    active: Vec<Capture>,
+}
+
+impl Capture {
+    pub(crate) fn has(&self, stream: StreamId) -> bool {
+        self.tips.contains_key(&stream)
+    }
+
+    /// Adds a node at the end of a stream's part.
+    pub(crate) fn add(&mut self, stream: StreamId, work: Work) -> Outcome {
+        if self.invalid {
+            return Err(Code::STREAM_CAPTURE_INVALIDATED);
+        }
+        let index = self.nodes.len();
+        let after = self.tips.insert(stream, vec![index]).unwrap_or_default();
+        let (mut before, mut early) = (vec![false; index], vec![false; index]);
+        for &direct in &after {
+            let node = &self.nodes[direct];
+            // Only a kernel lets the next one begin before its end.
+            (before[direct], early[direct]) = (true, early[direct] || !node.work.is_launch());
+            for indirect in (0..direct).filter(|&earlier| node.before[earlier]) {
+                (before[indirect], early[indirect]) = (true, true);
+            }
+        }
+        let early = work.is_programmatic().then(|| early.into());
+        self.nodes.push(Node { work, after, before: before.into(), early });
+        Ok(())
+    }
+
+    /// Whether every node is before the end of the stream that the capture began in.
+    fn is_joined(&self) -> bool {
+        let tips = self.tips.get(&self.origin).map_or(&[][..], Vec::as_slice);
+        (0..self.nodes.len()).all(|node| {
+            tips.iter().any(|&tip| tip == node || self.nodes[tip].before.get(node).is_some_and(|&before| before))
+        })
+    }
+}
+
+impl Captures {
+    pub(crate) fn begin(&mut self, origin: StreamId, mode: u32) -> Outcome {
+        if mode > RELAXED {
+            return Err(Code::INVALID_VALUE);
+        }
+        if self.of(origin).is_some() {
+            return Err(Code::ILLEGAL_STATE);
+        }
+        self.begun += 1;
+        let (thread, tips) = (std::thread::current().id(), HashMap::from([(origin, Vec::new())]));
+        self.active.push(Capture { id: self.begun, origin, thread, mode, invalid: false, nodes: Vec::new(), tips });
+        Ok(())
+    }
+
+    /// Ends the capture that began in `origin` and returns its nodes.
+    pub(crate) fn end(&mut self, origin: StreamId) -> Outcome<Vec<Node>> {
+        let index = self.active.iter().position(|capture| capture.has(origin)).ok_or(Code::ILLEGAL_STATE)?;
+        let capture = &mut self.active[index];
+        if capture.mode != RELAXED && capture.thread != std::thread::current().id() {
+            return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
+        }
+        if capture.origin != origin {
+            capture.invalid = true;
+            return Err(Code::STREAM_CAPTURE_UNMATCHED);
+        }
+        let capture = self.active.remove(index);
+        if capture.invalid {
+            return Err(Code::STREAM_CAPTURE_INVALIDATED);
+        }
+        if capture.is_joined() { Ok(capture.nodes) } else { Err(Code::STREAM_CAPTURE_UNJOINED) }
+    }
+
+    pub(crate) fn of(&mut self, stream: StreamId) -> Option<&mut Capture> {
+        self.active.iter_mut().find(|capture| capture.has(stream))
+    }
+
+    /// `CUstreamCaptureStatus`: 0 not capturing, 1 capturing, 2 capture invalidated.
+    pub(crate) fn status(&mut self, stream: StreamId) -> i32 {
+        self.of(stream).map_or(0, |capture| 1 + i32::from(capture.invalid))
+    }
+
+    pub(crate) fn point(&mut self, stream: StreamId) -> Option<Point> {
+        let capture = self.of(stream)?;
+        Some(Point { capture: capture.id, tips: capture.tips.get(&stream)?.clone() })
+    }
+
+    /// Makes the stream's next work come after `point`; a stream outside joins the capture.
+    pub(crate) fn join(&mut self, stream: StreamId, point: &Point) -> Outcome {
+        if let Some(own) = self.of(stream).map(|capture| capture.id).filter(|&own| own != point.capture) {
+            return self.refuse(Code::STREAM_CAPTURE_MERGE, |capture| [own, point.capture].contains(&capture.id));
+        }
+        let capture = self.active.iter_mut().find(|capture| capture.id == point.capture);
+        let tips = capture.ok_or(Code::CAPTURED_EVENT)?.tips.entry(stream).or_default();
+        tips.extend(&point.tips);
+        tips.sort_unstable();
+        tips.dedup();
+        Ok(())
+    }
+
+    /// Refuses a call that `which` captures cannot express, and invalidates them.
+    pub(crate) fn refuse(&mut self, code: Code, which: impl Fn(&Capture) -> bool) -> Outcome {
+        let mut outcome = Ok(());
+        for capture in self.active.iter_mut().filter(|capture| which(capture)) {
+            capture.invalid = true;
+            outcome = Err(code);
+        }
+        outcome
+    }
+
+    /// Refuses calls that synchronise or allocate while a capture's mode holds this thread back from them.
+    pub(crate) fn refuse_unsafe(&mut self) -> Outcome {
+        let thread = std::thread::current().id();
+        self.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |capture| {
+            capture.mode == GLOBAL || capture.mode == THREAD_LOCAL && capture.thread == thread
+        })
+    }
+}
 
 /// What a capture made.
 pub(crate) struct Graph {
-    pub(crate) context: Arc<Context>,
-    pub(crate) nodes: Vec<Node>,
-    /// Handles of the nodes, given out on request.
-    pub(crate) node_handles: Mutex<Vec<Handle>>,
+    context: Arc<Context>,
+    nodes: Vec<Node>,
+    /// What the nodes are called.
+    pub(crate) handles: Vec<Handle>,
 }
 
-/// One node of a graph, as a handle names it.
-pub(crate) struct GraphNode {
-    pub(crate) graph: Arc<Graph>,
-    pub(crate) index: usize,
+impl Graph {
+    pub(crate) fn new(context: &Arc<Context>, nodes: Vec<Node>) -> Graph {
+        let handles = nodes.iter().map(|_| handles::reserve()).collect();
+        Graph { context: context.clone(), nodes, handles }
+    }
 }
 
 /// A graph ready to be launched, with parameters of its own.
@@ -36,80 +185,53 @@ pub(crate) struct GraphExec {
 }
 
 impl GraphExec {
-    pub(crate) fn new(graph: &Arc<Graph>) -> GraphExec {
-        GraphExec {
-            context: graph.context.clone(),
-            source: graph.clone(),
-            nodes: Mutex::new(graph.nodes.clone().into()),
-            last: Mutex::default(),
-        }
+    pub(crate) fn new(source: Arc<Graph>) -> GraphExec {
+        let nodes = Mutex::new(source.nodes.clone().into());
+        GraphExec { context: source.context.clone(), source, nodes, last: Mutex::default() }
     }
 
-    /// Replays the graph in a stream.
-    pub(crate) fn launch(&self, stream: StreamId) -> Outcome {
+    pub(crate) fn launch(&self, stream: &Stream) -> Outcome {
+        if self.context.handle != stream.context.handle {
+            return Err(Code::INVALID_HANDLE);
+        }
+        // A graph launched into a capture would be a child node.
+        if stream.context.state().captures.status(stream.id) != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        self.context.device.injected(Call::Launch)?;
         let nodes = lock(&self.nodes).clone();
         let mut last = lock(&self.last);
-        let ticket = self.context.enqueue(stream, Work::Graph(nodes), last.iter().cloned().collect())?;
-        if ticket.is_some() {
-            *last = ticket;
-        }
+        *last = stream.enqueue(Work::Graph(nodes), last.clone())?;
         Ok(())
     }
 
     /// Replaces a kernel node's launch in later replays. The kernel stays the same.
-    pub(crate) fn set_kernel(&self, node: &GraphNode, launch: KernelLaunch) -> Outcome {
-        if !Arc::ptr_eq(&node.graph, &self.source) {
-            return Err(Code::INVALID_VALUE);
-        }
+    pub(crate) fn set_kernel(&self, node: Handle, launch: KernelLaunch) -> Outcome {
+        let index = self.source.handles.iter().position(|&handle| handle == node).ok_or(Code::INVALID_VALUE)?;
+        launch.check()?;
         let mut nodes = lock(&self.nodes);
-        let mut changed = nodes.to_vec();
-        match changed.get_mut(node.index).map(|node| &mut node.work) {
-            Some(Work::Launch(old)) if old.function.module.context.handle == launch.function.module.context.handle => {
+        match &mut Arc::make_mut(&mut nodes)[index].work {
+            Work::Launch(old) if old.function.module.context.handle == launch.function.module.context.handle => {
                 *old = Arc::new(KernelLaunch { cooperative: old.cooperative, cluster: old.cluster, ..launch });
+                Ok(())
             }
-            _ => return Err(Code::INVALID_VALUE),
+            _ => Err(Code::INVALID_VALUE),
         }
-        *nodes = changed.into();
-        Ok(())
     }
 }
 
-/// Earlier nodes, and those of them that a programmatic launch follows before it has waited.
-pub(crate) type Before = (Arc<[bool]>, Option<Arc<[bool]>>);
-
-/// For each node, the nodes that edges lead to it from.
-pub(crate) fn before(nodes: &[Node]) -> Vec<Before> {
-    let mut all: Vec<Before> = Vec::with_capacity(nodes.len());
-    for node in nodes {
-        let (mut before, mut early) = (vec![false; nodes.len()], vec![false; nodes.len()]);
-        let join = |mine: &mut [bool], its: &[bool]| mine.iter_mut().zip(its).for_each(|(mine, &its)| *mine |= its);
-        for &direct in &node.after {
-            let its = &all[direct].0;
-            before[direct] = true;
-            early[direct] = !nodes[direct].work.is_launch();
-            join(&mut before, its);
-            join(&mut early, its);
-        }
-        all.push((before.into(), node.work.is_programmatic().then(|| early.into())));
-    }
-    all
-}
-
-/// The order in which a replay does its nodes: one that the edges allow, and under the unfriendly schedules not the one
-/// of the capture, so that an edge that is missing shows.
-pub(crate) fn order(nodes: &[Node], schedule: Schedule, seed: u64) -> Vec<usize> {
-    if schedule == Schedule::RoundRobin {
-        return (0..nodes.len()).collect(); // edges lead to later nodes only
-    }
-    let mut order = Vec::with_capacity(nodes.len());
-    let mut open: Vec<usize> = (0..nodes.len()).collect();
+/// Does the nodes in an order that the edges allow, and under the unfriendly schedules not that of the capture, so that
+/// an edge that is missing shows.
+pub(crate) fn replay(nodes: &[Node], context: &Arc<Context>, place: &Place) -> Outcome {
+    let config = &context.device.config;
+    let mut random = config.seed | 1;
     let mut done = vec![false; nodes.len()];
-    let mut random = seed | 1;
-    while !open.is_empty() {
-        let is_ready = |&&node: &&usize| nodes[node].after.iter().all(|&before| done[before]);
-        let ready: Vec<usize> = open.iter().filter(is_ready).copied().collect();
-        // The first open node is always ready.
-        let next = match schedule {
+    for _ in nodes {
+        let is_ready = |&node: &usize| !done[node] && nodes[node].after.iter().all(|&before| done[before]);
+        let ready: Vec<usize> = (0..nodes.len()).filter(is_ready).collect();
+        // The first node that is not done is always ready, since edges lead to later nodes only.
+        let next = match config.schedule {
+            Schedule::RoundRobin => ready[0],
             Schedule::Random => {
                 random ^= random << 13;
                 random ^= random >> 7;
@@ -117,35 +239,11 @@ pub(crate) fn order(nodes: &[Node], schedule: Schedule, seed: u64) -> Vec<usize>
                 ready[(random % ready.len() as u64) as usize]
             }
             Schedule::Adversarial => ready[ready.len() - 1],
-            _ => ready[0],
         };
         done[next] = true;
-        order.push(next);
-        open.retain(|&node| node != next);
+        let Node { work, before, early, .. } = &nodes[next];
+        let place = Place { node: Some((next, before.clone())), early_nodes: early.clone(), ..place.clone() };
+        work.run(context, &place)?;
     }
-    order
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn node(after: &[usize]) -> Node {
-        Node { work: Work::Nothing, after: after.to_vec() }
-    }
-
-    #[test]
-    fn every_order_respects_the_edges_and_schedules_differ() {
-        // 0 before 1 and 3; 1 before 2; 2 and 3 before 4.
-        let nodes = [node(&[]), node(&[0]), node(&[1]), node(&[0]), node(&[2, 3])];
-        assert_eq!(order(&nodes, Schedule::RoundRobin, 0), [0, 1, 2, 3, 4]);
-        assert_eq!(order(&nodes, Schedule::Adversarial, 0), [0, 3, 1, 2, 4]);
-        for seed in 0..50 {
-            let order = order(&nodes, Schedule::Random, seed);
-            for (place, &this) in order.iter().enumerate() {
-                assert!(nodes[this].after.iter().all(|before| order[..place].contains(before)), "{order:?}");
-            }
-            assert_eq!(order.len(), nodes.len());
-        }
-    }
+    Ok(())
 }

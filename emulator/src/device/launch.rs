@@ -1,30 +1,22 @@
-//! Kernel launches: what the driver refuses before anything runs, and the run itself.
+//! Kernel launches: how the driver takes them, the room they wait for, and who ends them.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-use super::abi::{Handle, In, Outcome};
-use super::chip::{BLOCK, GRID, THREADS_PER_BLOCK};
-use super::codes::Code;
-use super::config::Call;
-use super::context::Context;
-use super::machine::{self, Place};
+use super::context::State;
 use super::module::Function;
 use super::registry::LaunchRecord;
-use super::stream;
-use super::work::Work;
-
-/// Blocks in a cluster at most, on every chip that has them.
-const CLUSTER: u64 = 8;
+use super::{Call, Code, Context, Handle, Outcome, Ptr, Stream, Work, handles, lock};
+use crate::checks::order::Place;
+use crate::launch::{FaultKind, Launch};
+use crate::ptx::KernelInfo;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 /// A launch with its parameters copied, as it waits in a stream or a graph.
 pub(crate) struct KernelLaunch {
     pub(crate) function: Arc<Function>,
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    pub(crate) dynamic_shared: u32,
     /// Packed at the parameters' offsets.
     pub(crate) params: Box<[u8]>,
+    pub(crate) shape: Shape,
     pub(crate) cooperative: bool,
     pub(crate) cluster: Option<[u32; 3]>,
     /// May overlap the kernel before it, as far as its `griddepcontrol.wait` allows. Here it never does, but what it
@@ -32,139 +24,122 @@ pub(crate) struct KernelLaunch {
     pub(crate) programmatic: bool,
 }
 
-/// `kernelParams`: an array of pointers, one per parameter.
-pub(crate) type Parameters = In<In<u8>>;
-/// `extra`: tags and values up to a null tag.
-pub(crate) type Extra = In<usize>;
+/// Blocks, threads of a block, and bytes of dynamic shared memory, as C structures have them side by side.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) dynamic_shared: u32,
+}
 
-/// Copies the parameters out of whichever form the caller used.
-pub(crate) fn parameters(function: &Function, pointers: Parameters, extra: Extra) -> Outcome<Box<[u8]>> {
-    let mut packed = vec![0; function.info.param_bytes as usize];
-    match (pointers.is_null(), extra.is_null()) {
-        (false, false) => return Err(Code::INVALID_VALUE),
-        (true, true) if !function.info.params.is_empty() => return Err(Code::INVALID_VALUE),
-        (true, true) => {}
-        (false, true) => {
-            for (index, param) in function.info.params.iter().enumerate() {
-                let bytes = pointers.at(index)?.bytes(param.size as usize)?;
-                let offset = param.offset as usize;
-                packed.get_mut(offset..offset + bytes.len()).ok_or(Code::INVALID_VALUE)?.copy_from_slice(bytes);
-            }
-        }
-        (true, false) => {
-            let (mut buffer, mut size) = (None, None);
-            for index in 0.. {
-                match extra.at(2 * index)? {
-                    0 => break,
-                    1 => buffer = Some(extra.at(2 * index + 1)?),
-                    2 => {
-                        let address = extra.at(2 * index + 1)?;
-                        let bytes: [u8; size_of::<usize>()] = In::from_address(address)
-                            .bytes(size_of::<usize>())?
-                            .try_into()
-                            .map_err(|_| Code::INVALID_VALUE)?;
-                        size = Some(usize::from_ne_bytes(bytes));
-                    }
-                    _ => return Err(Code::INVALID_VALUE),
+/// Parameters, in one of two forms.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Parameters {
+    /// One pointer per parameter.
+    pub(crate) pointers: Ptr<Ptr<u8>>,
+    /// Tags and values up to a null tag: 1 for a buffer of packed parameters, 2 for a pointer to its size.
+    pub(crate) extra: Ptr<usize>,
+}
+
+impl Parameters {
+    /// Copies the parameters out of whichever form the caller used.
+    fn pack(self, info: &KernelInfo) -> Outcome<Box<[u8]>> {
+        let mut packed = vec![0; info.param_bytes as usize];
+        match (self.pointers.is_null(), self.extra.is_null()) {
+            (false, false) => return Err(Code::INVALID_VALUE),
+            (_, true) => {
+                for (index, param) in info.params.iter().enumerate() {
+                    let bytes = self.pointers.get(index)?.bytes(param.size as usize)?;
+                    let offset = param.offset as usize;
+                    packed.get_mut(offset..offset + bytes.len()).ok_or(Code::INVALID_VALUE)?.copy_from_slice(bytes);
                 }
             }
-            let (buffer, size) = (buffer.ok_or(Code::INVALID_VALUE)?, size.ok_or(Code::INVALID_VALUE)?);
-            // The buffer may end after the last parameter without the padding of the whole.
-            let needed = function.info.params.iter().map(|param| (param.offset + param.size) as usize).max();
-            if size < needed.unwrap_or(0) {
-                return Err(Code::INVALID_VALUE);
+            (true, false) => {
+                let (mut buffer, mut size) = (Ptr::NULL, 0);
+                for index in (0..).step_by(2) {
+                    match self.extra.get(index)? {
+                        0 => break,
+                        1 => buffer = Ptr::from_address(self.extra.get(index + 1)?),
+                        2 => size = Ptr::from_address(self.extra.get(index + 1)?).get(0)?,
+                        _ => return Err(Code::INVALID_VALUE),
+                    }
+                }
+                // The buffer may end after the last parameter without the padding of the whole.
+                let needed = info.params.last().map_or(0, |param| (param.offset + param.size) as usize);
+                if buffer.is_null() || size < needed {
+                    return Err(Code::INVALID_VALUE);
+                }
+                let bytes = buffer.bytes(size.min(packed.len()))?;
+                packed[..bytes.len()].copy_from_slice(bytes);
             }
-            let bytes = In::from_address(buffer).bytes(size.min(packed.len()))?;
-            packed[..bytes.len()].copy_from_slice(bytes);
         }
+        Ok(packed.into())
     }
-    Ok(packed.into())
 }
 
 impl KernelLaunch {
-    /// Refuses what the driver refuses.
-    pub(crate) fn validate(&self) -> Outcome {
-        let (function, info) = (&self.function, &self.function.info);
-        let within = |value: [u32; 3], limit: [u32; 3]| value.iter().zip(limit).all(|(&v, l)| v >= 1 && v <= l);
-        if !within(self.grid, GRID) || !within(self.block, BLOCK) {
-            return Err(Code::INVALID_VALUE);
-        }
-        let threads: u32 = self.block.iter().product();
-        if threads > THREADS_PER_BLOCK {
-            return Err(Code::INVALID_VALUE);
-        }
-        if info.reqntid.is_some_and(|required| required != self.block) {
-            return Err(Code::INVALID_VALUE);
-        }
-        if info.maxntid.is_some_and(|most| threads > most.iter().product()) {
-            return Err(Code::INVALID_VALUE);
-        }
-        if self.dynamic_shared > function.max_dynamic_shared() {
-            return Err(Code::INVALID_VALUE);
-        }
-        let config = &function.module.context.device.config;
-        let blocks: u64 = self.grid.iter().map(|&n| u64::from(n)).product();
-        let resident = function.occupancy(threads, self.dynamic_shared);
-        if resident == 0 {
-            return Err(Code::LAUNCH_OUT_OF_RESOURCES);
-        }
-        if self.cooperative && blocks > u64::from(resident) * u64::from(config.multiprocessors) {
-            return Err(Code::COOPERATIVE_LAUNCH_TOO_LARGE);
-        }
-        if let Some(cluster) = self.cluster {
-            let size: u64 = cluster.iter().map(|&n| u64::from(n)).product();
-            if config.sm.0 < 9 {
-                return Err(Code::NOT_SUPPORTED);
-            }
-            if size == 0 || size > CLUSTER {
-                return Err(Code::INVALID_CLUSTER_SIZE);
-            }
-            if self.grid.iter().zip(cluster).any(|(grid, cluster)| grid % cluster != 0) {
-                return Err(Code::INVALID_VALUE);
-            }
-            // Blocks here do not see each other's shared memory.
-            if size > 1 {
-                return Err(Code::NOT_SUPPORTED);
-            }
-        }
-        Ok(())
+    pub(crate) fn new(function: Handle, shape: Shape, parameters: Parameters) -> Outcome<KernelLaunch> {
+        let function = handles::get::<Function>(function)?;
+        let params = parameters.pack(&function.info)?;
+        Ok(KernelLaunch { function, params, shape, cooperative: false, cluster: None, programmatic: false })
     }
 
-    /// Validates and queues it.
+    fn request(&self) -> Launch<'_> {
+        Launch {
+            module: &self.function.module.module,
+            kernel: &self.function.info.name,
+            grid: self.shape.grid,
+            block: self.shape.block,
+            dynamic_shared: self.shape.dynamic_shared,
+            params: &self.params,
+            cooperative: self.cooperative,
+            cluster: self.cluster,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Outcome {
+        if self.shape.dynamic_shared > self.function.max_dynamic_shared.load(Ordering::Relaxed) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let config = &self.function.module.context.device.config;
+        self.request().check(config).map(drop).map_err(|fault| Code::new(fault.cuda_code()))
+    }
+
     pub(crate) fn queue(self, stream: Handle) -> Outcome {
-        let (context, id) = stream::resolve(stream)?;
-        if context.handle != self.function.module.context.handle {
+        let stream = Stream::resolve(stream)?;
+        if stream.context.handle != self.function.module.context.handle {
             return Err(Code::INVALID_HANDLE);
         }
-        self.validate()?;
-        let work = match context.device.injected(Call::Launch) {
-            Err(code) if code.is_sticky() => Work::Fail(code),
-            Err(code) => return Err(code),
-            Ok(()) => Work::Launch(Arc::new(self)),
-        };
-        context.enqueue(id, work, Vec::new()).map(|_| ())
+        self.check()?;
+        let work = stream.injected(Call::Launch, Work::Launch(Arc::new(self)))?;
+        stream.enqueue(work, []).map(drop)
     }
 
     /// Runs it to its end on the calling thread and the device's helpers.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place) -> Outcome {
-        let device = &context.device;
-        let threads = self.block.iter().product();
-        let blocks = self.grid.iter().map(|&n| u64::from(n)).product();
-        let per_multiprocessor = self.function.occupancy(threads, self.dynamic_shared);
-        // Who waits for room does nothing meanwhile.
-        let waits = context.state().polls(place.stream.1);
-        waits.store(true, Ordering::Release);
-        let resident = device.residency.enter(blocks, per_multiprocessor, self.cooperative);
-        waits.store(false, Ordering::Release);
-        let result = machine::execute(self, context, place);
-        drop(resident);
+        let (device, request) = (&context.device, self.request());
+        let polls = context.state().streams.get(&place.stream.1).map(|queue| queue.polls.clone()).unwrap_or_default();
+        let result = request.check(&device.config).and_then(|checked| {
+            // Who waits for room does nothing meanwhile.
+            polls.store(true, Ordering::Release);
+            let room = context.enter(checked.blocks, checked.per_multiprocessor, self.cooperative);
+            polls.store(false, Ordering::Release);
+            let guard = Guard { context, polls: &polls, begin: Instant::now(), idle: AtomicU64::new(0) };
+            let watch = |progress, steps| guard.stop(progress, steps);
+            let result = checked.run(&context.memory, Some(&watch), place.clone());
+            polls.store(false, Ordering::Release);
+            context.leave(room);
+            result
+        });
         match result {
             Ok(report) => {
                 if let Some(counters) = report.counters {
-                    device.record(LaunchRecord {
-                        kernel: self.function.info.name.clone(),
-                        grid: self.grid,
-                        block: self.block,
+                    lock(&device.control).records.push(LaunchRecord {
+                        kernel: request.kernel.to_owned(),
+                        grid: request.grid,
+                        block: request.block,
                         cooperative: self.cooperative,
                         programmatic: self.programmatic,
                         counters,
@@ -174,9 +149,77 @@ impl KernelLaunch {
             }
             Err(fault) => {
                 let code = Code::new(fault.cuda_code());
-                device.set_fault(*fault);
+                lock(&device.control).fault = Some(fault);
                 Err(code)
             }
         }
+    }
+}
+
+/// Room is counted in parts of a multiprocessor; every occupancy from 1 to 32 divides it evenly enough.
+const PARTS: u64 = 1 << 16;
+
+/// Who is resident: kernels of several streams run side by side only as far as the multiprocessors hold their blocks,
+/// so that work behind a persistent kernel waits for it as on the chip.
+impl Context {
+    /// Waits for room for `blocks` blocks of which `per_multiprocessor` fit on each multiprocessor: for all of them if
+    /// the launch is cooperative, else for one, taking as much as there is.
+    fn enter(&self, blocks: u64, per_multiprocessor: u32, cooperative: bool) -> u64 {
+        let each = PARTS / u64::from(per_multiprocessor.max(1));
+        let all = blocks.saturating_mul(each);
+        let least = if cooperative { all } else { each };
+        let room = u64::from(self.device.config.multiprocessors) * PARTS;
+        let full = |state: &mut State| room - state.taken < least;
+        let mut state = self.changed.wait_while(self.state(), full).unwrap_or_else(PoisonError::into_inner);
+        let taken = all.min(room - state.taken);
+        state.taken += taken;
+        taken
+    }
+
+    fn leave(&self, taken: u64) {
+        self.state().taken -= taken;
+        self.changed.notify_all();
+    }
+}
+
+/// Ends launches that take too long, and those that wait for a host that waits for them.
+struct Guard<'a> {
+    context: &'a Context,
+    /// Tells the context that this launch waits for somebody.
+    polls: &'a AtomicBool,
+    begin: Instant,
+    /// Warp instructions since the kernel has changed anything, or somebody else could.
+    idle: AtomicU64,
+}
+
+/// Warp instructions of polling after which, and then as often, the guard looks whether anybody else can go on.
+const LOOK: u64 = 2000;
+
+impl Guard<'_> {
+    fn stop(&self, progress: bool, steps: u64) -> Option<(FaultKind, String)> {
+        let config = &self.context.device.config;
+        if let Some(limit) = config.launch_timeout.filter(|&limit| self.begin.elapsed() > limit) {
+            let message = format!("the launch took more than the device's {} ms", limit.as_millis());
+            return Some((FaultKind::StepLimit, message));
+        }
+        if progress {
+            self.idle.store(0, Ordering::Relaxed);
+            self.polls.store(false, Ordering::Release);
+            return None;
+        }
+        let before = self.idle.fetch_add(steps.max(1), Ordering::Relaxed);
+        let idle = before + steps.max(1);
+        if before / LOOK == idle / LOOK {
+            return None;
+        }
+        self.polls.store(true, Ordering::Release);
+        let Some(calls) = self.context.stuck() else {
+            self.idle.store(0, Ordering::Relaxed);
+            return None;
+        };
+        (idle >= config.deadlock_steps).then(|| {
+            let what = "the kernel polls what nobody changes, and every host thread of its context is blocked behind";
+            (FaultKind::Deadlock, format!("{what} it, in {}", calls.join(", ")))
+        })
     }
 }

@@ -1,28 +1,17 @@
 //! The devices of this process: one per ordinal, each with its own configuration, added at run time. This is also the
 //! control side that C has no functions for: faults, launch records, leaks, injections.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use super::{Code, Context, DeviceConfig, Handle, Outcome, lock};
+use crate::checks::counters::Counters;
+use crate::launch::Fault;
+use crate::memory::Memory;
+use std::sync::{Arc, Mutex};
 
-use super::abi::{Handle, Outcome};
-use super::codes::Code;
-use super::config::{Call, DeviceConfig, FaultInjection};
-use super::context::Context;
-use super::handles::{self, Object};
-use super::lock;
-use super::machine::{Counters, Fault, Memory};
-use super::residency::Residency;
-
-/// One emulated device.
 pub(crate) struct Device {
     pub(crate) ordinal: i32,
     pub(crate) config: DeviceConfig,
-    pub(crate) residency: Residency,
     primary: Mutex<Primary>,
-    records: Mutex<Vec<LaunchRecord>>,
-    fault: Mutex<Option<Fault>>,
-    leaks: Mutex<Vec<Leak>>,
-    injections: Mutex<Injections>,
+    pub(crate) control: Mutex<Control>,
 }
 
 #[derive(Default)]
@@ -31,11 +20,39 @@ struct Primary {
     context: Option<Arc<Context>>,
 }
 
+/// What Rust callers ask about a device.
 #[derive(Default)]
-struct Injections {
-    counts: HashMap<Call, u64>,
-    /// With `nth` counted from the device's first call.
-    planned: Vec<FaultInjection>,
+pub(crate) struct Control {
+    pub(crate) records: Vec<LaunchRecord>,
+    pub(crate) fault: Option<Fault>,
+    leaks: Vec<Leak>,
+    /// Failures to come, `nth` counted from now.
+    injections: Vec<FaultInjection>,
+}
+
+/// One call that fails on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultInjection {
+    /// Which kind of call.
+    pub call: Call,
+    /// Which one of them, counted from 1 from when the injection was made.
+    pub nth: u64,
+    /// How it fails. A code that a kernel's or copy's execution would give, such as [`Code::ILLEGAL_ADDRESS`], comes as
+    /// it would there: the launch or copy is accepted, then the context is lost.
+    pub code: Code,
+}
+
+/// The kinds of calls that can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// Device and page-locked host allocations.
+    Allocate,
+    /// Copies and fills, synchronous or not.
+    Copy,
+    /// Kernel and graph launches.
+    Launch,
+    /// Module loads.
+    Load,
 }
 
 /// One launch that was executed.
@@ -55,144 +72,101 @@ pub struct LaunchRecord {
     pub counters: Counters,
 }
 
-/// Something that was created in a context and not given back.
+/// Something that was created, or registered, in a context and not given back; sizes as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the names say it
 pub enum Leak {
-    /// `cuMemAlloc` without `cuMemFree`.
-    DeviceMemory {
-        /// Device address.
-        address: u64,
-        /// Size as asked for.
-        bytes: u64,
-    },
-    /// `cuMemHostAlloc` without `cuMemFreeHost`, or `cuMemHostRegister` without `cuMemHostUnregister`.
-    HostMemory {
-        /// Host address.
-        address: usize,
-        /// Size as asked for.
-        bytes: usize,
-    },
-    /// `cuStreamCreate` without `cuStreamDestroy`.
+    DeviceMemory { address: u64, bytes: u64 },
+    HostMemory { address: usize, bytes: usize },
     Stream,
-    /// `cuEventCreate` without `cuEventDestroy`.
     Event,
-    /// `cuModuleLoadData` without `cuModuleUnload`.
     Module,
-    /// A captured graph without `cuGraphDestroy`.
     Graph,
-    /// `cuGraphInstantiate` without `cuGraphExecDestroy`.
     GraphExec,
 }
 
-impl Leak {
-    pub(crate) fn of(object: &Object) -> Option<Leak> {
-        match object {
-            Object::Stream(..) => Some(Leak::Stream),
-            Object::Event(_) => Some(Leak::Event),
-            Object::Module(_) => Some(Leak::Module),
-            Object::Graph(_) => Some(Leak::Graph),
-            Object::GraphExec(_) => Some(Leak::GraphExec),
-            Object::Context(_) | Object::Function(_) | Object::GraphNode(_) => None,
-        }
-    }
-}
-
-static DEVICES: RwLock<Vec<Arc<Device>>> = RwLock::new(Vec::new());
+static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
 
 /// Adds a device and returns its ordinal. Ordinals count up from 0 and stay for the life of the process.
 pub fn add_device(config: DeviceConfig) -> i32 {
-    let mut devices = DEVICES.write().unwrap_or_else(PoisonError::into_inner);
+    let mut devices = lock(&DEVICES);
     let ordinal = i32::try_from(devices.len()).unwrap_or(i32::MAX);
-    devices.push(Arc::new(Device {
-        ordinal,
-        residency: Residency::new(config.multiprocessors),
-        primary: Mutex::default(),
-        records: Mutex::default(),
-        fault: Mutex::default(),
-        leaks: Mutex::default(),
-        injections: Mutex::new(Injections { counts: HashMap::new(), planned: config.faults.clone() }),
-        config,
-    }));
+    let control = Mutex::new(Control { injections: config.faults.clone(), ..Control::default() });
+    devices.push(Arc::new(Device { ordinal, config, primary: Mutex::default(), control }));
     ordinal
 }
 
-/// How many devices were added.
 pub(crate) fn device_count() -> usize {
-    DEVICES.read().unwrap_or_else(PoisonError::into_inner).len()
+    lock(&DEVICES).len()
 }
 
 pub(crate) fn device(ordinal: i32) -> Outcome<Arc<Device>> {
     let index = usize::try_from(ordinal).map_err(|_| Code::INVALID_DEVICE)?;
-    DEVICES.read().unwrap_or_else(PoisonError::into_inner).get(index).cloned().ok_or(Code::INVALID_DEVICE)
+    lock(&DEVICES).get(index).cloned().ok_or(Code::INVALID_DEVICE)
 }
 
 /// The memory of the device that page-locked memory of the host belongs to, and where kernels see it, if checked.
 pub(crate) fn mapped(address: usize, bytes: usize) -> Option<(Arc<Memory>, u64)> {
-    let devices = DEVICES.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let devices = lock(&DEVICES).clone();
     devices.iter().filter(|device| device.config.checks.racecheck).find_map(|device| {
-        let context = lock(&device.primary).context.clone()?;
-        let state = context.state();
-        let range = state.pinned(address, bytes)?;
-        Some((context.memory.clone(), range.device + (address - range.address()) as u64))
+        let context = device.context()?;
+        let seen = context.state().pinned(address, bytes)?;
+        Some((context.memory.clone(), seen))
     })
 }
 
 /// The last fault of the device's kernels: what happened, where, and what is missing. It outlives the context.
 pub fn last_fault(ordinal: i32) -> Option<Fault> {
-    lock(&device(ordinal).ok()?.fault).clone()
+    lock(&device(ordinal).ok()?.control).fault.clone()
 }
 
 /// The launches that the device executed so far, in order of completion; empty unless [`DeviceConfig::counters`].
 pub fn reports(ordinal: i32) -> Vec<LaunchRecord> {
-    device(ordinal).map(|device| lock(&device.records).clone()).unwrap_or_default()
+    device(ordinal).map(|device| lock(&device.control).records.clone()).unwrap_or_default()
 }
 
 /// Forgets the launches reported so far, so that the next ones can be told apart.
 pub fn clear_reports(ordinal: i32) {
     if let Ok(device) = device(ordinal) {
-        lock(&device.records).clear();
+        lock(&device.control).records.clear();
     }
 }
 
 /// What contexts of the device left behind when they were released, and what is alive in one that is still retained.
 pub fn leaks(ordinal: i32) -> Vec<Leak> {
     let Ok(device) = device(ordinal) else { return Vec::new() };
-    let mut leaks = lock(&device.leaks).clone();
-    let context = lock(&device.primary).context.clone();
-    if let Some(context) = context {
-        leaks.extend(context.live());
-        leaks.extend(handles::all_of(context.handle).iter().filter_map(Leak::of));
-    }
+    let mut leaks = lock(&device.control).leaks.clone();
+    leaks.extend(device.context().iter().flat_map(|context| context.leaks()));
     leaks
 }
 
 /// Makes a later call fail, counted from now: `nth` 1 is the next one.
 pub fn inject(ordinal: i32, fault: FaultInjection) {
     if let Ok(device) = device(ordinal) {
-        let mut injections = lock(&device.injections);
-        let so_far = injections.counts.get(&fault.call).copied().unwrap_or(0);
-        injections.planned.push(FaultInjection { nth: so_far.saturating_add(fault.nth), ..fault });
+        lock(&device.control).injections.push(fault);
     }
 }
 
 impl Device {
     /// Counts a call and fails it if that was planned.
     pub(crate) fn injected(&self, call: Call) -> Outcome {
-        let mut injections = lock(&self.injections);
-        let count = injections.counts.entry(call).or_insert(0);
-        *count += 1;
-        let count = *count;
-        let planned = injections.planned.iter().find(|fault| fault.call == call && fault.nth == count);
-        planned.map_or(Ok(()), |fault| Err(fault.code))
+        let mut outcome = Ok(());
+        lock(&self.control).injections.retain_mut(|fault| {
+            if fault.call != call {
+                return true;
+            }
+            fault.nth = fault.nth.saturating_sub(1);
+            if fault.nth == 0 {
+                outcome = outcome.and(Err(fault.code));
+            }
+            fault.nth > 0
+        });
+        outcome
     }
 
-    pub(crate) fn record(&self, record: LaunchRecord) {
-        lock(&self.records).push(record);
-    }
-
-    pub(crate) fn set_fault(&self, fault: Fault) {
-        *lock(&self.fault) = Some(fault);
+    pub(crate) fn context(&self) -> Option<Arc<Context>> {
+        lock(&self.primary).context.clone()
     }
 
     /// Retains the primary context, making it if nobody has.
@@ -204,18 +178,11 @@ impl Device {
 
     /// Releases the primary context; with the last retain it is destroyed.
     pub(crate) fn release(&self) -> Outcome {
-        let context = {
-            let mut primary = lock(&self.primary);
-            if primary.retained == 0 {
-                return Err(Code::INVALID_CONTEXT);
-            }
-            primary.retained -= 1;
-            if primary.retained > 0 {
-                return Ok(());
-            }
-            primary.context.take()
-        };
-        self.destroy(context);
+        let mut primary = lock(&self.primary);
+        primary.retained = primary.retained.checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;
+        let last = if primary.retained == 0 { primary.context.take() } else { None };
+        drop(primary);
+        self.destroy(last);
         Ok(())
     }
 
@@ -225,15 +192,8 @@ impl Device {
         self.destroy(context);
     }
 
-    /// Whether the primary context exists.
-    pub(crate) fn is_active(&self) -> bool {
-        lock(&self.primary).context.is_some()
-    }
-
     fn destroy(&self, context: Option<Arc<Context>>) {
-        if let Some(context) = context {
-            let leaks = context.destroy();
-            lock(&self.leaks).extend(leaks);
-        }
+        let leaks = context.map(|context| context.destroy()).unwrap_or_default();
+        lock(&self.control).leaks.extend(leaks);
     }
 }

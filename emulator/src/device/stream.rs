@@ -1,48 +1,67 @@
-//! Streams: queues of work in order, each with a thread of its own while it has work, and the order between them.
+//! Streams: queues of work in order, each with a thread of its own while it has work, and the order between them; and
+//! events, which are places in them.
 //!
 //! Every piece of work knows what it must wait for at the moment it is queued, and that is always earlier work, so the
 //! queues cannot wait for each other in a circle. The legacy stream's order is such a dependency too: its work waits for
 //! what blocking streams have queued, and theirs for what it has queued.
 
+use super::context::{State, current};
+use super::graph::{Capture, Point};
+use super::{Code, Context, Handle, Outcome, Work, handles, lock};
+use crate::checks::order::{Order, Place};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::abi::{Handle, Outcome};
-use super::codes::Code;
-use super::context::{Context, State, current};
-use super::handles::{self, Object};
-use super::machine::{Order, Place};
-use super::work::Work;
-
-/// A stream within its context.
 pub(crate) type StreamId = u64;
 
 /// The default stream that blocking streams synchronise with.
 pub(crate) const LEGACY: StreamId = 0;
 
+/// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: u32 = 1;
 /// How long a worker without work stays before its thread ends.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// One stream's queue.
+/// What a `CUstream` names.
 pub(crate) struct Stream {
+    pub(crate) context: Arc<Context>,
+    pub(crate) id: StreamId,
+}
+
+/// A place in a stream: one piece of work and everything before it.
+#[derive(Clone, Default)]
+pub(crate) struct Ticket {
+    /// When the stream was done with it.
+    done: Arc<OnceLock<Instant>>,
+    /// What is ordered before whatever comes next.
+    pub(crate) order: Arc<Order>,
+}
+
+impl Ticket {
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.get().is_some()
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
     pub(crate) flags: u32,
     pub(crate) priority: i32,
-    queue: VecDeque<Queued>,
-    queued: u64,
-    done: Arc<AtomicU64>,
-    /// What is ordered before whatever comes next here.
-    order: Arc<Order>,
-    /// The same for a programmatic launch, as long as it has not waited.
+    work: VecDeque<Queued>,
+    /// Pieces of work so far.
+    position: u64,
+    /// The place of the last of them.
+    pub(crate) last: Option<Ticket>,
+    /// What is ordered before a programmatic launch that comes next, as long as it has not waited.
     early: Arc<Order>,
     has_worker: bool,
     /// Something is being done.
     runs: bool,
     /// What is being done waits for others.
-    polls: Arc<AtomicBool>,
+    pub(crate) polls: Arc<AtomicBool>,
     closed: bool,
     /// Wakes the stream's worker, and nobody else: launches are short.
     wake: Arc<Condvar>,
@@ -52,256 +71,272 @@ struct Queued {
     after: Vec<Ticket>,
     work: Work,
     place: Place,
+    ticket: Ticket,
 }
 
-/// A place in a stream: the `position`-th work and everything before it.
-#[derive(Clone)]
-pub(crate) struct Ticket {
-    done: Arc<AtomicU64>,
-    position: u64,
-    pub(crate) order: Arc<Order>,
-}
-
-impl Ticket {
-    pub(crate) fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire) >= self.position
+impl Queued {
+    fn is_ready(&self) -> bool {
+        self.after.iter().all(Ticket::is_done)
     }
 }
 
-impl Stream {
-    pub(crate) fn new(flags: u32, priority: i32) -> Stream {
-        Stream {
-            flags,
-            priority,
-            queue: VecDeque::new(),
-            queued: 0,
-            done: Arc::default(),
-            order: Arc::default(),
-            early: Arc::default(),
-            has_worker: false,
-            runs: false,
-            polls: Arc::default(),
-            closed: false,
-            wake: Arc::default(),
-        }
-    }
-
-    /// The place of what was queued last.
-    pub(crate) fn last(&self) -> Ticket {
-        Ticket { done: self.done.clone(), position: self.queued, order: self.order.clone() }
-    }
-
-    pub(crate) fn is_blocking(&self) -> bool {
+impl Queue {
+    fn is_blocking(&self) -> bool {
         self.flags & NON_BLOCKING == 0
+    }
+
+    /// Whether it cannot go on by itself: what runs waits for others, what is queued waits for what runs.
+    pub(crate) fn is_stuck(&self) -> bool {
+        match self.work.front() {
+            _ if self.runs => self.polls.load(Ordering::Acquire),
+            next => next.is_none_or(|next| !next.is_ready()),
+        }
     }
 }
 
 impl State {
-    /// Where a stream's work tells that it waits for others.
-    pub(crate) fn polls(&self, id: StreamId) -> Arc<AtomicBool> {
-        self.streams.get(&id).map(|stream| stream.polls.clone()).unwrap_or_default()
+    fn open(&mut self, flags: u32, priority: i32) -> StreamId {
+        self.opened += 1;
+        self.streams.insert(self.opened, Queue { flags, priority, ..Queue::default() });
+        self.opened
     }
 
-    /// Whether no stream can go on by itself: what runs waits for others, what is queued waits for what runs.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.streams.values().all(|stream| match stream.queue.front() {
-            _ if stream.runs => stream.polls.load(Ordering::Acquire),
-            Some(next) => !next.after.iter().all(Ticket::is_done),
-            None => true,
+    pub(crate) fn queue(&mut self, id: StreamId) -> Outcome<&mut Queue> {
+        self.streams.get_mut(&id).filter(|queue| !queue.closed).ok_or(Code::INVALID_HANDLE)
+    }
+
+    /// The streams that wait for stream `id` and that it waits for, without being told to.
+    fn implicit(&self, id: StreamId) -> impl Iterator<Item = (StreamId, &Queue)> {
+        let blocking = self.streams.get(&id).is_some_and(Queue::is_blocking);
+        let others = self.streams.iter().map(|(&other, queue)| (other, queue));
+        others.filter(move |&(other, queue)| {
+            blocking && queue.is_blocking() && other != id && (id == LEGACY || other == LEGACY)
         })
-    }
-
-    /// A stream that a handle still names.
-    pub(crate) fn stream(&mut self, id: StreamId) -> Outcome<&mut Stream> {
-        self.streams.get_mut(&id).filter(|stream| !stream.closed).ok_or(Code::INVALID_HANDLE)
-    }
-
-    /// What work queued now in stream `id` must wait for besides the stream's own order.
-    fn implicit(&self, id: StreamId) -> Vec<Ticket> {
-        let others = self.streams.iter().filter(|&(&other, stream)| match id {
-            LEGACY => other != LEGACY && stream.is_blocking(),
-            _ => other == LEGACY && self.streams.get(&id).is_some_and(Stream::is_blocking),
-        });
-        others.map(|(_, stream)| stream.last()).collect()
     }
 
     /// What must be done before stream `id` counts as synchronised.
     pub(crate) fn pending(&self, id: StreamId) -> Vec<Ticket> {
-        let mut tickets = self.implicit(id);
-        tickets.extend(self.streams.get(&id).map(Stream::last));
-        tickets
+        let queues = self.implicit(id).map(|(_, queue)| queue).chain(self.streams.get(&id));
+        queues.filter_map(|queue| queue.last.clone()).collect()
+    }
+}
+
+impl Stream {
+    /// The stream that a handle names: null and `CU_STREAM_LEGACY` the current context's legacy stream,
+    /// `CU_STREAM_PER_THREAD` this thread's.
+    pub(crate) fn resolve(handle: Handle) -> Outcome<Arc<Stream>> {
+        Ok(match handle {
+            0 | 1 => Arc::new(Stream { context: current()?, id: LEGACY }),
+            2 => {
+                let (context, thread) = (current()?, std::thread::current().id());
+                let mut state = context.state();
+                let known = state.per_thread.get(&thread).copied();
+                let id = known.unwrap_or_else(|| state.open(0, 0));
+                state.per_thread.insert(thread, id);
+                drop(state);
+                Arc::new(Stream { context, id })
+            }
+            _ => handles::get(handle)?,
+        })
+    }
+
+    pub(crate) fn create(context: &Arc<Context>, flags: u32, priority: i32) -> Outcome<Stream> {
+        if flags & !NON_BLOCKING != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        Ok(Stream { context: context.clone(), id: context.state().open(flags, priority) })
+    }
+
+    /// Closes the stream: what is queued is still done.
+    pub(crate) fn close(&self) {
+        let mut state = self.context.state();
+        let Some(queue) = state.streams.get_mut(&self.id) else { return };
+        queue.closed = true;
+        queue.wake.notify_one();
+        if !queue.has_worker {
+            state.streams.remove(&self.id);
+        }
+    }
+
+    /// What must be done before the stream counts as synchronised, which one that captures never does.
+    pub(crate) fn pending(&self) -> Outcome<Vec<Ticket>> {
+        let mut state = self.context.state();
+        state.captures.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |capture| capture.has(self.id))?;
+        Ok(state.pending(self.id))
+    }
+
+    /// Queues work behind `after`, or adds it to the graph that the stream captures. Returns its place, or `None` in a
+    /// capture.
+    pub(crate) fn enqueue(&self, work: Work, after: impl IntoIterator<Item = Ticket>) -> Outcome<Option<Ticket>> {
+        let (context, id) = (&self.context, self.id);
+        let mut state = context.state();
+        state.queue(id)?;
+        if let Some(capture) = state.captures.of(id) {
+            return capture.add(id, work).map(|()| None);
+        }
+        if id == LEGACY {
+            // Waiting for a blocking stream that captures would tie the capture to work outside it.
+            let blocking: Vec<StreamId> = state.implicit(id).map(|(id, _)| id).collect();
+            let ties = |capture: &Capture| blocking.iter().any(|&id| capture.has(id));
+            state.captures.refuse(Code::STREAM_CAPTURE_IMPLICIT, ties)?;
+        }
+        let mut after: Vec<Ticket> = after.into_iter().collect();
+        after.extend(state.implicit(id).filter_map(|(_, queue)| queue.last.clone()));
+        let (settled, host) = context.memory.witness().host_knows();
+        let queue = state.queue(id)?;
+        if !queue.has_worker {
+            let (worker, name) = (context.clone(), format!("emulated stream {}.{id}", context.device.ordinal));
+            let started = std::thread::Builder::new().name(name).spawn(move || worker.serve(id));
+            queue.has_worker = started.map(|_| true).map_err(|_| Code::OUT_OF_MEMORY)?;
+        }
+        let mut order = Order::clone(&settled);
+        after.iter().for_each(|ticket| order.join(&ticket.order));
+        let early = work.is_programmatic().then(|| {
+            let mut early = order.clone();
+            early.join(&queue.early);
+            Arc::new(early)
+        });
+        queue.last.iter().for_each(|ticket| order.join(&ticket.order));
+        after.retain(|ticket| !ticket.is_done());
+        queue.position += 1;
+        let (stream, position, before) = ((context.handle, id), queue.position, Arc::new(order.clone()));
+        order.reach(stream, position);
+        let ticket = Ticket { done: Arc::default(), order: Arc::new(order) };
+        // Only a kernel lets the next one begin before its end.
+        queue.early = if work.is_launch() { before.clone() } else { ticket.order.clone() };
+        queue.last = Some(ticket.clone());
+        let place = Place { stream, position, before, settled, host, early, ..Place::default() };
+        queue.work.push_back(Queued { after, work, place, ticket: ticket.clone() });
+        queue.wake.notify_one();
+        Ok(Some(ticket))
     }
 }
 
 impl Context {
-    /// Makes a stream.
-    pub(crate) fn create_stream(self: &Arc<Self>, flags: u32, priority: i32) -> Outcome<Handle> {
-        if flags & !NON_BLOCKING != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        let id = {
-            let mut state = self.state();
-            let id = state.next_stream;
-            state.next_stream += 1;
-            state.streams.insert(id, Stream::new(flags, priority));
-            id
-        };
-        Ok(handles::insert(Object::Stream(self.clone(), id)))
-    }
-
-    /// Closes a stream: what is queued is still done.
-    pub(crate) fn close_stream(&self, id: StreamId) {
-        let mut state = self.state();
-        if let Some(stream) = state.streams.get_mut(&id) {
-            stream.closed = true;
-            stream.wake.notify_one();
-            if !stream.has_worker {
-                state.streams.remove(&id);
-            }
-        }
-    }
-
-    /// Queues work in a stream behind `after`, or adds it to the graph that the stream captures. Returns its place,
-    /// or `None` in a capture.
-    pub(crate) fn enqueue(self: &Arc<Self>, id: StreamId, work: Work, after: Vec<Ticket>) -> Outcome<Option<Ticket>> {
-        let mut state = self.state();
-        state.stream(id)?;
-        if let Some(capture) = state.captures.of_stream(id)? {
-            capture.add(id, work);
-            return Ok(None);
-        }
-        if id == LEGACY {
-            // Waiting for a blocking stream that captures would tie the capture to work outside it.
-            let blocking: Vec<StreamId> =
-                state.streams.iter().filter(|(_, stream)| stream.is_blocking()).map(|(&id, _)| id).collect();
-            state.captures.refuse_implicit(&blocking)?;
-        }
-        let mut all = state.implicit(id);
-        all.extend(after);
-        let (settled, host) = self.memory.witness().host_knows();
-        let stream = state.stream(id)?;
-        let mut order = Order::clone(&settled);
-        all.iter().for_each(|ticket| order.join(&ticket.order));
-        let early = work.is_programmatic().then(|| {
-            let mut order = order.clone();
-            order.join(&stream.early);
-            Arc::new(order)
-        });
-        order.join(&stream.order);
-        all.retain(|ticket| !ticket.is_done());
-        stream.queued += 1;
-        let before = Arc::new(order);
-        let place = Place {
-            stream: (self.handle, id),
-            position: stream.queued,
-            before: before.clone(),
-            settled,
-            host,
-            early,
-            ..Place::default()
-        };
-        let mut order = before.clone();
-        Arc::make_mut(&mut order).reach(place.stream, place.position);
-        stream.order = order;
-        // Only a kernel lets the next one begin before its end.
-        stream.early = if work.is_launch() { before } else { stream.order.clone() };
-        stream.queue.push_back(Queued { after: all, work, place });
-        let ticket = stream.last();
-        stream.wake.notify_one();
-        if !stream.has_worker {
-            stream.has_worker = true;
-            let context = self.clone();
-            let name = format!("emulated stream {}.{id}", self.device.ordinal);
-            if std::thread::Builder::new().name(name).spawn(move || context.serve(id)).is_err() {
-                let stream = state.stream(id)?;
-                stream.has_worker = false;
-                stream.queue.pop_back();
-                stream.queued -= 1;
-                return Err(Code::OUT_OF_MEMORY);
-            }
-        }
-        Ok(Some(ticket))
-    }
-
     /// A stream's worker: does what is queued, in order, each when what it waits for is done.
     fn serve(self: Arc<Self>, id: StreamId) {
         let mut state = self.state();
-        loop {
-            let Some(stream) = state.streams.get_mut(&id) else { return };
-            let sleep = match stream.queue.front() {
-                Some(next) if next.after.iter().all(Ticket::is_done) => {
-                    let next = stream.queue.pop_front();
-                    stream.runs = true;
-                    let done = stream.done.clone();
-                    let lost = state.sticky.is_some();
-                    drop(state);
-                    if let Some(Queued { work, place, .. }) = next.filter(|q| !lost || q.work.survives_errors()) {
-                        // A panic in here must not leave the stream, and whoever waits for it, without an end.
-                        let outcome = catch_unwind(AssertUnwindSafe(|| work.run(&self, &place)));
-                        if let Err(code) = outcome.unwrap_or(Err(Code::UNKNOWN)) {
-                            self.poison(code);
-                        }
+        let mut idle = false;
+        while let Some(queue) = state.streams.get_mut(&id) {
+            let ready = queue.work.front().is_some_and(Queued::is_ready);
+            let Some(next) = ready.then(|| queue.work.pop_front()).flatten() else {
+                if queue.work.is_empty() && (idle || queue.closed) {
+                    queue.has_worker = false;
+                    if queue.closed {
+                        state.streams.remove(&id);
                     }
-                    state = self.state();
-                    if let Some(stream) = state.streams.get_mut(&id) {
-                        stream.runs = false;
-                    }
-                    done.fetch_add(1, Ordering::Release);
-                    self.changed.notify_all();
-                    // Streams whose next work waits for something may have waited for this.
-                    let others =
-                        state.streams.iter().filter(|&(&other, stream)| other != id && !stream.queue.is_empty());
-                    others.for_each(|(_, stream)| stream.wake.notify_one());
-                    continue;
+                    return;
                 }
                 // What it waits for may be another context's, which is not announced here.
-                Some(_) => Duration::from_millis(2),
-                None => IDLE,
+                let sleep = if queue.work.is_empty() { IDLE } else { Duration::from_millis(2) };
+                let wake = queue.wake.clone();
+                let (guard, waited) = wake.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner);
+                (state, idle) = (guard, waited.timed_out());
+                continue;
             };
-            let empty = stream.queue.is_empty();
-            if empty && stream.closed {
-                state.streams.remove(&id);
-                return;
-            }
-            let wake = stream.wake.clone();
-            let (guard, waited) = wake.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner);
-            state = guard;
-            if empty
-                && waited.timed_out()
-                && let Some(stream) = state.streams.get_mut(&id).filter(|stream| stream.queue.is_empty())
-            {
-                stream.has_worker = false;
-                if stream.closed {
-                    state.streams.remove(&id);
+            idle = false;
+            queue.runs = true;
+            if state.sticky.is_none() {
+                drop(state);
+                // A panic in here must not leave the stream, and whoever waits for it, without an end.
+                let outcome = catch_unwind(AssertUnwindSafe(|| next.work.run(&self, &next.place)));
+                state = self.state();
+                if let Err(code) = outcome.unwrap_or(Err(Code::UNKNOWN)) {
+                    state.sticky.get_or_insert(code);
                 }
-                return;
             }
+            if let Some(queue) = state.streams.get_mut(&id) {
+                queue.runs = false;
+            }
+            let _ = next.ticket.done.set(Instant::now());
+            self.changed.notify_all();
+            // Streams whose next work waits for something may have waited for this.
+            let others = state.streams.iter().filter(|&(&other, queue)| other != id && !queue.work.is_empty());
+            others.for_each(|(_, queue)| queue.wake.notify_one());
         }
     }
 }
 
-/// The context and stream that a `CUstream` names: null and `CU_STREAM_LEGACY` the current context's legacy stream,
-/// `CU_STREAM_PER_THREAD` this thread's.
-pub(crate) fn resolve(handle: Handle) -> Outcome<(Arc<Context>, StreamId)> {
-    match handle {
-        0 | 1 => Ok((current()?, LEGACY)),
-        2 => {
-            let context = current()?;
-            let thread = std::thread::current().id();
-            let mut state = context.state();
-            let id = match state.per_thread.get(&thread) {
-                Some(&id) => id,
-                None => {
-                    let id = state.next_stream;
-                    state.next_stream += 1;
-                    state.streams.insert(id, Stream::new(0, 0));
-                    state.per_thread.insert(thread, id);
-                    id
-                }
-            };
-            drop(state);
-            Ok((context, id))
+/// A place in a stream that the program remembers.
+pub(crate) struct Event {
+    pub(crate) context: Arc<Context>,
+    flags: u32,
+    recorded: Mutex<Recorded>,
+}
+
+/// `CU_EVENT_DISABLE_TIMING`
+const DISABLE_TIMING: u32 = 2;
+
+#[derive(Clone, Default)]
+enum Recorded {
+    /// Never: as good as reached.
+    #[default]
+    Not,
+    In(Ticket),
+    Captured(Point),
+}
+
+impl Event {
+    pub(crate) fn new(context: &Arc<Context>, flags: u32) -> Outcome<Event> {
+        match flags {
+            // 1: blocking synchronisation, which waiting here always is.
+            0..=3 => Ok(Event { context: context.clone(), flags, recorded: Mutex::default() }),
+            // 4: sharing between processes.
+            4..=7 => Err(Code::NOT_SUPPORTED),
+            _ => Err(Code::INVALID_VALUE),
         }
-        _ => handles::stream(handle),
+    }
+
+    /// Remembers the stream's present end.
+    pub(crate) fn record(&self, stream: &Stream) -> Outcome {
+        if self.context.handle != stream.context.handle {
+            return Err(Code::INVALID_HANDLE);
+        }
+        let point = self.context.state().captures.point(stream.id);
+        let recorded = match point {
+            Some(point) => Some(Recorded::Captured(point)),
+            None => stream.enqueue(Work::Nothing, [])?.map(Recorded::In),
+        };
+        *lock(&self.recorded) = recorded.unwrap_or_default();
+        Ok(())
+    }
+
+    /// Makes later work of `stream` (of any context) wait for the event.
+    pub(crate) fn hold(&self, stream: &Stream) -> Outcome {
+        let mut state = stream.context.state();
+        state.queue(stream.id)?;
+        let recorded = lock(&self.recorded).clone();
+        match recorded {
+            Recorded::Not => Ok(()),
+            Recorded::Captured(point) => state.captures.join(stream.id, &point),
+            Recorded::In(ticket) => {
+                state.captures.refuse(Code::STREAM_CAPTURE_ISOLATION, |capture| capture.has(stream.id))?;
+                drop(state);
+                stream.enqueue(Work::Nothing, [ticket]).map(drop)
+            }
+        }
+    }
+
+    /// The place that was recorded last, if any was.
+    pub(crate) fn ticket(&self) -> Outcome<Option<Ticket>> {
+        match &*lock(&self.recorded) {
+            Recorded::Not => Ok(None),
+            Recorded::In(ticket) => Ok(Some(ticket.clone())),
+            Recorded::Captured(_) => Err(Code::CAPTURED_EVENT),
+        }
+    }
+
+    /// Milliseconds from this event to `end`.
+    pub(crate) fn elapsed(&self, end: &Event) -> Outcome<f32> {
+        if (self.flags | end.flags) & DISABLE_TIMING != 0 || self.context.handle != end.context.handle {
+            return Err(Code::INVALID_HANDLE);
+        }
+        let reached = |event: &Event| {
+            let ticket = event.ticket()?.ok_or(Code::INVALID_HANDLE)?;
+            ticket.done.get().copied().ok_or(Code::NOT_READY)
+        };
+        let (from, to) = (reached(self)?, reached(end)?);
+        let (later, earlier) = (to.saturating_duration_since(from), from.saturating_duration_since(to));
+        Ok(((later.as_secs_f64() - earlier.as_secs_f64()) * 1e3) as f32)
     }
 }

@@ -1,16 +1,15 @@
-//! What streams and graphs do: one value per operation, run by a stream's worker.
+//! What streams and graphs do, one value per operation; and memory as the host sees it: allocations, copies and fills,
+//! with the driver's rules on what is asynchronous with respect to the host.
+//! Source: CUDA Driver API, "API synchronization behavior".
 
+use super::abi::{HostFunction, call_host};
+use super::context::State;
+use super::graph::{self, Node};
+use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream, lock};
+use crate::checks::order::{Operation, Place};
+use crate::memory::{Memory, MemoryError};
+use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
-use std::time::Instant;
-
-use super::abi::{HostFunction, Outcome};
-use super::capture::Node;
-use super::codes::Code;
-use super::context::Context;
-use super::event::Stamp;
-use super::graph;
-use super::launch::KernelLaunch;
-use super::machine::{Operation, Place};
 
 /// One operation. Cloned into every replay of a graph, so large parts are shared.
 #[derive(Clone)]
@@ -20,38 +19,25 @@ pub(crate) enum Work {
     /// Fails as injected.
     Fail(Code),
     Launch(Arc<KernelLaunch>),
-    CopyIn {
-        to: u64,
-        source: Source,
-    },
-    CopyOut {
-        to: usize,
-        from: u64,
+    Copy {
+        to: End,
+        from: End,
         bytes: usize,
     },
-    CopyDevice {
-        to: u64,
-        from: u64,
-        bytes: usize,
-    },
-    Fill {
-        to: u64,
-        value: u32,
-        width: usize,
-        count: usize,
-    },
-    Call(HostFunction),
-    Stamp(Stamp),
+    Call(HostFunction, usize),
     Graph(Arc<[Node]>),
 }
 
-/// Where a copy to the device reads.
+/// Where a copy reads or writes.
 #[derive(Clone)]
-pub(crate) enum Source {
-    /// Read when the copy was asked for.
+pub(crate) enum End {
+    Device(u64),
+    /// Accessed when the copy is done; the C caller keeps it valid until then.
+    Host(usize),
+    /// What the host's memory held when the copy was asked for.
     Staged(Arc<[u8]>),
-    /// Read when the copy is done; the C caller keeps it valid until then.
-    Host { address: usize, bytes: usize },
+    /// The low bytes of a value, as many as said, again and again.
+    Pattern(u32, usize),
 }
 
 impl Work {
@@ -64,11 +50,6 @@ impl Work {
         matches!(self, Work::Launch(launch) if launch.programmatic)
     }
 
-    /// Whether it is done in a context with a sticky error too.
-    pub(crate) fn survives_errors(&self) -> bool {
-        matches!(self, Work::Stamp(_))
-    }
-
     /// Does it, on the calling thread.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place) -> Outcome {
         let memory = &context.memory;
@@ -77,78 +58,258 @@ impl Work {
             Work::Nothing => Ok(()),
             Work::Fail(code) => return Err(*code),
             Work::Launch(launch) => return launch.run(context, place),
-            Work::CopyIn { to, source: Source::Staged(bytes) } => memory.write(*to, bytes),
-            Work::CopyIn { to, source: Source::Host { address, bytes } } => {
-                // SAFETY: the C caller keeps the source valid until the copy is done.
-                memory.write(*to, unsafe { std::slice::from_raw_parts(*address as *const u8, *bytes) })
-            }
-            Work::CopyOut { to, from, bytes } => {
-                // SAFETY: the C caller keeps the destination valid, and to itself, until the copy is done.
-                memory.read(*from, unsafe { std::slice::from_raw_parts_mut(*to as *mut u8, *bytes) })
-            }
-            Work::CopyDevice { to, from, bytes } => memory.copy(*to, *from, *bytes as u64),
-            Work::Fill { to, value, width, count } => memory.fill(*to, &value.to_le_bytes()[..*width], *count as u64),
-            Work::Call(function) => {
+            Work::Graph(nodes) => return graph::replay(nodes, context, place),
+            Work::Copy { to, from, bytes } => copy(memory, to, from, *bytes),
+            Work::Call(function, data) => {
                 // What the function does comes after what is ordered before it.
                 memory.witness().host_waited(std::iter::once(&*place.before));
-                function.run();
+                call_host(*function, *data);
                 Ok(())
-            }
-            Work::Stamp(stamp) => {
-                stamp.get_or_init(Instant::now);
-                Ok(())
-            }
-            Work::Graph(nodes) => {
-                let config = &context.device.config;
-                let order = graph::order(nodes, config.schedule, config.seed);
-                let before =
-                    if config.checks.racecheck { graph::before(nodes) } else { vec![Default::default(); nodes.len()] };
-                return order.into_iter().try_for_each(|node| {
-                    let (before, early_nodes) = before[node].clone();
-                    let node_place = Place { node: Some((node, before)), early_nodes, ..place.clone() };
-                    nodes[node].work.run(context, &node_place)
-                });
             }
         };
         moved.map_err(|_| Code::ILLEGAL_ADDRESS)
     }
 
     /// Tells the race check which bytes a copy or fill touches.
-    fn witness(&self, context: &Arc<Context>, place: &Place) -> Outcome {
+    fn witness(&self, context: &Context, place: &Place) -> Outcome {
         if !context.device.config.checks.racecheck {
             return Ok(());
         }
-        // Page-locked memory is touched under its device address.
-        let pinned = |address: usize, bytes: usize| {
-            let state = context.state();
-            let start = |range: &super::host::HostRange| range.device + (address - range.address()) as u64;
-            state.pinned(address, bytes).map(start)
+        let Work::Copy { to, from, bytes } = self else { return Ok(()) };
+        let what = match (to, from) {
+            (End::Host(_), _) => "a copy to the host",
+            (_, End::Device(_)) => "a copy within the device",
+            (_, End::Pattern(..)) => "a fill",
+            _ => "a copy from the host",
         };
-        let (what, touched) = match *self {
-            Work::CopyIn { to, source: Source::Staged(ref from) } => {
-                ("a copy from the host", vec![(to, from.len(), true)])
-            }
-            Work::CopyIn { to, source: Source::Host { address, bytes } } => {
-                let source = pinned(address, bytes).map(|from| (from, bytes, false));
-                ("a copy from the host", source.into_iter().chain([(to, bytes, true)]).collect())
-            }
-            Work::CopyOut { to, from, bytes } => {
-                let target = pinned(to, bytes).map(|to| (to, bytes, true));
-                ("a copy to the host", target.into_iter().chain([(from, bytes, false)]).collect())
-            }
-            Work::CopyDevice { to, from, bytes } => {
-                ("a copy within the device", vec![(from, bytes, false), (to, bytes, true)])
-            }
-            Work::Fill { to, width, count, .. } => ("a fill", vec![(to, width * count, true)]),
-            _ => return Ok(()),
+        // Page-locked memory is touched under its device address, other memory of the host is not seen.
+        let seen = |end: &End| match *end {
+            End::Device(address) => Some(address),
+            End::Host(address) => context.state().pinned(address, *bytes),
+            _ => None,
         };
         let op = Arc::new(Operation::new(what.into(), place.clone()));
-        for (address, bytes, write) in touched {
-            if let Err(fault) = context.memory.touched(&op, address, bytes as u64, write) {
-                context.device.set_fault(*fault);
+        for (end, write) in [(from, false), (to, true)] {
+            let Some(address) = seen(end) else { continue };
+            if let Err(fault) = context.memory.touched(&op, address, *bytes as u64, write) {
+                lock(&context.device.control).fault = Some(*fault);
                 return Err(Code::LAUNCH_FAILED);
             }
         }
         Ok(())
+    }
+}
+
+fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), MemoryError> {
+    match (to, from) {
+        (&End::Device(to), &End::Device(from)) => memory.copy(to, from, bytes as u64),
+        (&End::Device(to), End::Staged(data)) => memory.write(to, data),
+        (&End::Device(to), &End::Pattern(value, width)) => {
+            memory.fill(to, &value.to_le_bytes()[..width], (bytes / width) as u64)
+        }
+        (&End::Device(to), &End::Host(from)) => {
+            // SAFETY: the C caller keeps the source valid until the copy is done.
+            memory.write(to, unsafe { std::slice::from_raw_parts(from as *const u8, bytes) })
+        }
+        (&End::Host(to), &End::Device(from)) => {
+            // SAFETY: the C caller keeps the destination valid, and to itself, until the copy is done.
+            memory.read(from, unsafe { std::slice::from_raw_parts_mut(to as *mut u8, bytes) })
+        }
+        _ => Ok(()), // no call copies within the host
+    }
+}
+
+/// Pageable copies up to here are staged: the call returns before the device has the data.
+const STAGED: usize = 64 << 10;
+
+impl Stream {
+    /// What is done instead of `work` if an injection makes it fail, be it at once or while it is executed.
+    pub(crate) fn injected(&self, call: Call, work: Work) -> Outcome<Work> {
+        match self.context.device.injected(call) {
+            Err(code) if code.is_sticky() => Ok(Work::Fail(code)),
+            outcome => outcome.map(|()| work),
+        }
+    }
+
+    /// Copies or fills, by a call that is synchronous or not.
+    pub(crate) fn copy(&self, to: End, mut from: End, bytes: usize, synchronous: bool) -> Outcome {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let context = &self.context;
+        let (mut pinned, capturing) = (false, context.state().captures.status(self.id) != 0);
+        for end in [&to, &from] {
+            match *end {
+                End::Host(0) => return Err(Code::INVALID_VALUE),
+                End::Host(address) => pinned = context.state().pinned(address, bytes).is_some(),
+                End::Device(address) => {
+                    context.memory.range(address, bytes as u64).map_err(|_| Code::INVALID_VALUE)?;
+                }
+                End::Staged(_) | End::Pattern(..) => {}
+            }
+        }
+        // The call to wait in, if any.
+        let wait = match (&to, &from) {
+            // The asynchronous form waits too where it writes pageable memory.
+            (End::Host(_), _) if synchronous => Some("cuMemcpyDtoH"),
+            (End::Host(_), _) => (!pinned && !capturing).then_some("cuMemcpyDtoHAsync"),
+            (_, &End::Host(address)) => {
+                if synchronous && !pinned {
+                    let before = context.state().pending(self.id);
+                    context.wait("cuMemcpyHtoD", &before)?;
+                }
+                // A capture keeps the pointer; a pageable source is read before the call returns, a pinned one when its
+                // turn comes.
+                let staged = !pinned && !capturing && (!synchronous || bytes <= STAGED);
+                if staged {
+                    from = End::Staged(Ptr::from_address(address).bytes(bytes)?.into());
+                }
+                (synchronous && !staged).then_some("cuMemcpyHtoD")
+            }
+            (&End::Device(to), &End::Pattern(_, width)) => {
+                if !to.is_multiple_of(width as u64) {
+                    return Err(Code::INVALID_VALUE);
+                }
+                (synchronous && context.state().is_host(to)).then_some("cuMemset")
+            }
+            _ => None,
+        };
+        let ticket = self.enqueue(self.injected(Call::Copy, Work::Copy { to, from, bytes })?, [])?;
+        ticket.zip(wait).map_or(Ok(()), |(ticket, call)| context.wait(call, &[ticket]))
+    }
+}
+
+/// A page-locked range, seen by kernels under a device address of its own. Dropped, it is unmapped, and freed if it was
+/// made here.
+pub(crate) struct HostRange {
+    address: usize,
+    pub(crate) bytes: usize,
+    device: u64,
+    /// How it was allocated here, unless it was registered.
+    layout: Option<Layout>,
+    memory: Arc<Memory>,
+}
+
+impl Drop for HostRange {
+    fn drop(&mut self) {
+        // Unknown to the memory only if it was never mapped.
+        let _ = self.memory.free(self.device);
+        if let Some(layout) = self.layout {
+            // SAFETY: allocated in `allocate_host` with this layout, and the range is dropped once.
+            unsafe { dealloc(self.address as *mut u8, layout) };
+        }
+    }
+}
+
+impl State {
+    /// Where kernels see `address..address + bytes`, if one page-locked range holds all of it.
+    pub(crate) fn pinned(&self, address: usize, bytes: usize) -> Option<u64> {
+        let (&start, range) = self.host.range(..=address).next_back()?;
+        let offset = address - start;
+        (bytes <= range.bytes.checked_sub(offset)?).then(|| range.device + offset as u64)
+    }
+
+    /// Whether a device address is that of page-locked host memory.
+    fn is_host(&self, address: u64) -> bool {
+        self.host.values().any(|range| (range.device..range.device + range.bytes as u64).contains(&address))
+    }
+}
+
+const PAGE: usize = 4096;
+/// What fresh page-locked memory holds: nobody may count on zeros.
+const FRESH: u8 = 0xcd;
+
+impl Context {
+    /// What precedes a call that may synchronise on a GPU, and so always does here: a program that makes it behind a
+    /// kernel that waits for it must not work by luck.
+    pub(crate) fn settle(&self, call: &'static str, injected: Option<Call>) -> Outcome {
+        self.state().captures.refuse_unsafe()?;
+        injected.map_or(Ok(()), |call| self.device.injected(call))?;
+        self.drain(call)
+    }
+
+    /// `cuMemAlloc`
+    pub(crate) fn allocate(&self, bytes: u64) -> Outcome<u64> {
+        if bytes == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.settle("cuMemAlloc", Some(Call::Allocate))?;
+        let address = self.memory.alloc(bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
+        self.state().allocations.insert(address, bytes);
+        Ok(address)
+    }
+
+    /// `cuMemFree`, which waits for all work of the context.
+    pub(crate) fn free(&self, address: u64) -> Outcome {
+        if address == 0 {
+            return Ok(());
+        }
+        self.state().captures.refuse_unsafe()?;
+        if !self.state().allocations.contains_key(&address) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let waited = self.wait_for_all("cuMemFree");
+        if self.state().allocations.remove(&address).is_some() {
+            let _ = self.memory.free(address);
+        }
+        waited
+    }
+
+    /// `cuMemHostAlloc`
+    pub(crate) fn allocate_host(&self, bytes: usize, flags: u32) -> Outcome<usize> {
+        if bytes == 0 || flags & !7 != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.settle("cuMemHostAlloc", Some(Call::Allocate))?;
+        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| Code::OUT_OF_MEMORY)?;
+        // SAFETY: the size is not zero.
+        let pointer = unsafe { alloc(layout) };
+        if pointer.is_null() {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        // SAFETY: allocated just above with this size.
+        unsafe { pointer.write_bytes(FRESH, bytes) };
+        self.map_host(&mut self.state(), pointer as usize, bytes, Some(layout));
+        Ok(pointer as usize)
+    }
+
+    /// `cuMemHostRegister`
+    pub(crate) fn register_host(&self, address: usize, bytes: usize, flags: u32) -> Outcome {
+        let end = address.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
+        if address == 0 || bytes == 0 || flags & !0xf != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if flags & 0xc != 0 {
+            return Err(Code::NOT_SUPPORTED); // I/O memory, read-only
+        }
+        self.settle("cuMemHostRegister", None)?;
+        let mut state = self.state();
+        if state.host.range(..end).next_back().is_some_and(|(&start, range)| start + range.bytes > address) {
+            return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        self.map_host(&mut state, address, bytes, None);
+        Ok(())
+    }
+
+    fn map_host(&self, state: &mut State, address: usize, bytes: usize, layout: Option<Layout>) {
+        // SAFETY: the memory lives until the range is dropped, which unmaps it first, or as long as the C caller has
+        // it registered; how the host accesses it while kernels run is the C caller's part.
+        let device = unsafe { self.memory.map_host(address as *mut u8, bytes as u64) };
+        let range = HostRange { address, bytes, device, layout, memory: self.memory.clone() };
+        state.host.insert(address, range);
+    }
+
+    /// `cuMemFreeHost`, or `cuMemHostUnregister` of registered memory. Waits for all that might still use the memory.
+    pub(crate) fn free_host(&self, address: usize, registered: bool) -> Outcome {
+        self.state().captures.refuse_unsafe()?;
+        match self.state().host.get(&address) {
+            None if registered => return Err(Code::HOST_MEMORY_NOT_REGISTERED),
+            Some(range) if range.layout.is_none() == registered => {}
+            _ => return Err(Code::INVALID_VALUE),
+        }
+        let waited = self.wait_for_all(if registered { "cuMemHostUnregister" } else { "cuMemFreeHost" });
+        let range = self.state().host.remove(&address);
+        drop(range);
+        waited
     }
 }

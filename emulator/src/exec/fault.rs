@@ -12,6 +12,10 @@ pub enum FaultKind {
     OutOfResources,
     /// A cooperative launch whose blocks cannot all be resident.
     CooperativeTooLarge,
+    /// A cluster of a size that no device has.
+    InvalidCluster,
+    /// A launch that this device has no means for.
+    Unsupported,
     /// An access outside every allocation, or outside the space it names.
     OutOfBounds,
     /// An access to memory that was freed.
@@ -76,6 +80,8 @@ impl Fault {
             FaultKind::InvalidLaunch => 1,
             FaultKind::OutOfResources => 701,
             FaultKind::CooperativeTooLarge => 720,
+            FaultKind::InvalidCluster => 912,
+            FaultKind::Unsupported => 801,
             FaultKind::OutOfBounds | FaultKind::UseAfterFree => 700,
             FaultKind::Misaligned => 716,
             FaultKind::StepLimit | FaultKind::Deadlock => 702,

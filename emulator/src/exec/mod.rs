@@ -19,7 +19,8 @@ pub(crate) mod warp;
 mod warpwide;
 
 use crate::checks::counters::Counts;
-use crate::launch::{ExecConfig, Launch};
+use crate::device::DeviceConfig;
+use crate::launch::Launch;
 use crate::memory::{Memory, Table};
 use crate::ptx::{KernelInfo, Module};
 use block::Common;
@@ -40,13 +41,15 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) code: &'a Code,
     pub(crate) module: &'a Module,
     pub(crate) memory: &'a Memory,
-    pub(crate) config: &'a ExecConfig,
+    pub(crate) config: &'a DeviceConfig,
     pub(crate) watch: Option<&'a Watch<'a>>,
     /// Threads and warps of a block.
     pub(crate) threads: u32,
     pub(crate) warps: u32,
     /// Bytes of shared memory, static and dynamic.
     pub(crate) shared: u32,
+    /// Blocks that may be resident at once in a launch that is not cooperative.
+    pub(crate) resident: u32,
     /// Parameters, padded so that reads of 8 bytes stay inside.
     pub(crate) params: Vec<u64>,
     /// What it is among the device's operations.

@@ -40,7 +40,7 @@ pub(crate) fn run(cx: &LaunchCx<'_>) -> Exec<Outcome> {
     let total: u64 = cx.launch.grid.iter().map(|&g| u64::from(g)).product();
     // A thread for every few warps: starting one takes as long as running a small block.
     let useful = (total.saturating_mul(u64::from(cx.warps)) / 4).clamp(1, total);
-    let threads = cx.config.threads.clamp(1, usize::try_from(useful).unwrap_or(usize::MAX));
+    let threads = cx.config.host_threads().clamp(1, usize::try_from(useful).unwrap_or(usize::MAX));
     let mut cpus: Vec<Cpu<'_>> = (0..threads).map(|_| Cpu::new(cx)).collect();
     if cx.free {
         one_by_one(total, &mut cpus)?;
@@ -134,7 +134,7 @@ struct Rounds<'a> {
 impl<'a> Rounds<'a> {
     fn new(cx: &'a LaunchCx<'a>, mut waiting: Range<u64>) -> Rounds<'a> {
         let total = waiting.end - waiting.start;
-        let resident = if cx.launch.cooperative { total } else { total.min(RESIDENT.max(cx.config.resident.into())) };
+        let resident = if cx.launch.cooperative { total } else { total.min(RESIDENT.max(cx.resident.into())) };
         let slot = |number| {
             let block = Some(Block::new(cx, number));
             Slot { block, stop: Stop::Again, fault: None, progress: false, steps: 0 }

@@ -2,12 +2,12 @@
 // Each test program uses a part of this; a fault is large, and rare.
 #![allow(dead_code, unreachable_pub, clippy::result_large_err)]
 
-use kiln_emulator::{Checks, ExecConfig, Fault, Launch, Memory, Module, Report, Schedule, run};
+use kiln_emulator::{Checks, DeviceConfig, Fault, Launch, Memory, Module, Report, Schedule, run};
 
 pub struct Rig {
     pub memory: Memory,
     pub module: Module,
-    pub config: ExecConfig,
+    pub config: DeviceConfig,
     pub cooperative: bool,
     pub dynamic_shared: u32,
 }
@@ -21,7 +21,8 @@ impl Rig {
     pub fn new(text: &str) -> Rig {
         let memory = Memory::new(1 << 30);
         let module = Module::load(text, &memory).unwrap_or_else(|e| panic!("{e}"));
-        let config = ExecConfig { threads: 2, checks: Checks::ALL, step_limit: Some(50_000_000), ..Default::default() };
+        let config =
+            DeviceConfig { threads: 2, checks: Checks::ALL, step_limit: Some(50_000_000), ..Default::default() };
         Rig { memory, module, config, cooperative: false, dynamic_shared: 0 }
     }
 

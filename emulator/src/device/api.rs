@@ -1,0 +1,453 @@
+//! The C functions, each under the versioned name that libcuda exports, and the resolver that finds them.
+//!
+//! A function here turns handles and pointers into values and calls the part that knows; it decides nothing.
+#![allow(non_snake_case)]
+
+use super::abi::{HostFunction, always, initialised, mark_initialised};
+use super::context;
+use super::graph::{Graph, GraphExec};
+use super::launch::{Parameters, Shape};
+use super::module::{Function, LoadedModule};
+use super::registry::{device, device_count};
+use super::stream::{Event, LEGACY};
+use super::work::End::{Device, Host, Pattern};
+use super::{Code, Context, Handle, KernelLaunch, Leak, Outcome, Ptr, Stream, Work, handles};
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The driver functions, each with the C signature of NVIDIA's header, and the finder of them by name.
+macro_rules! api {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) => $body:expr;)*) => {
+        $($(#[$doc])* extern "C" fn $name($($arg: $type),*) -> u32 { $body })*
+
+        /// Finds a driver function by its versioned symbol name, such as `c"cuMemAlloc_v2"`; `None` for what this driver
+        /// does not have. The bare names of functions that have versions are the old ABI and not offered.
+        ///
+        /// The pointer is that of an `extern "C"` function with the signature of NVIDIA's `cuda.h` 13.0.
+        pub fn resolve(name: &CStr) -> Option<NonNull<c_void>> {
+            NonNull::new(match name.to_str().ok()? {
+                $(stringify!($name) => $name as *mut c_void,)*
+                _ => return None,
+            })
+        }
+    };
+}
+
+/// A call on a stream, in that stream's context. Synchronous copies and fills are calls on the legacy stream.
+fn on_stream(handle: Handle, body: impl FnOnce(&Stream) -> Outcome) -> u32 {
+    initialised(|| {
+        let stream = Stream::resolve(handle)?;
+        // Refused with the context's sticky error if there is one.
+        stream.context.check()?;
+        body(&stream)
+    })
+}
+
+/// A call in the current context.
+fn in_context(body: impl FnOnce(&Arc<Context>) -> Outcome) -> u32 {
+    on_stream(0, |stream| body(&stream.context))
+}
+
+/// A call on an event, in that event's context.
+fn on_event(handle: Handle, body: impl FnOnce(&Event) -> Outcome) -> u32 {
+    initialised(|| {
+        let event = handles::get::<Event>(handle)?;
+        event.context.check()?;
+        body(&event)
+    })
+}
+
+/// A call that destroys an object, also in a context with a sticky error, which it then returns.
+fn destroy<T: Send + Sync + 'static>(handle: Handle, end: impl FnOnce(&T) -> Outcome) -> u32 {
+    initialised(|| {
+        let (object, owner) = handles::get_with_owner::<T>(handle)?;
+        handles::remove(handle);
+        end(&object)?;
+        Context::from_handle(owner)?.check()
+    })
+}
+
+/// A call that gives something back: done in a context with a sticky error too, which it then returns.
+fn lenient(body: impl FnOnce(&Context) -> Outcome) -> u32 {
+    initialised(|| {
+        let context = context::current()?;
+        body(&context)?;
+        context.check()
+    })
+}
+
+/// Priorities go from 0, the least, to this; lower numbers come first on a GPU.
+const GREATEST_PRIORITY: c_int = -5;
+
+/// A text of `cuGetErrorName` or `cuGetErrorString`; null and an error for a number without one.
+fn error_text(text: Ptr<usize>, found: Option<&'static CStr>) -> Outcome {
+    text.fill(|| Ok(found.map_or(0, |found| found.as_ptr() as usize)))?;
+    found.map(drop).ok_or(Code::INVALID_VALUE)
+}
+
+/// `CUlaunchConfig`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LaunchConfig {
+    shape: Shape,
+    stream: Handle,
+    /// `CUlaunchAttribute`: a number, padding, 16 words of value.
+    attributes: Ptr<[u32; 18]>,
+    attribute_count: c_uint,
+}
+
+/// The part of `CUDA_KERNEL_NODE_PARAMS_v2` that matters.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KernelNodeParams {
+    function: Handle,
+    shape: Shape,
+    parameters: Parameters,
+}
+
+const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<KernelNodeParams>() == 56);
+
+api! {
+    // Initialisation, error names, devices.
+
+    fn cuInit(flags: c_uint) => always(|| {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        if device_count() == 0 {
+            return Err(Code::NO_DEVICE);
+        }
+        mark_initialised();
+        Ok(())
+    });
+
+    /// The CUDA release whose driver this behaves like.
+    fn cuDriverGetVersion(version: Ptr<c_int>) => always(|| version.set(0, 13000));
+    fn cuGetErrorName(error: u32, text: Ptr<usize>) => always(|| error_text(text, Code::texts(error).map(|t| t.0)));
+    fn cuGetErrorString(error: u32, text: Ptr<usize>) => always(|| error_text(text, Code::texts(error).map(|t| t.1)));
+
+    fn cuDeviceGetCount(count: Ptr<c_int>) => initialised(|| count.fill(|| Ok(device_count() as c_int)));
+    fn cuDeviceGet(handle: Ptr<c_int>, ordinal: c_int) => initialised(|| handle.fill(|| Ok(device(ordinal)?.ordinal)));
+
+    fn cuDeviceGetName(name: Ptr<u8>, length: c_int, ordinal: c_int) => initialised(|| {
+        let capacity = usize::try_from(length).map_err(|_| Code::INVALID_VALUE)?;
+        if name.write_text(&device(ordinal)?.config.name, capacity) == 0 { Err(Code::INVALID_VALUE) } else { Ok(()) }
+    });
+
+    fn cuDeviceGetAttribute(value: Ptr<c_int>, attribute: c_int, ordinal: c_int) => initialised(|| {
+        let device = device(ordinal)?;
+        value.fill(|| device.config.attribute(ordinal, attribute).ok_or(Code::INVALID_VALUE))
+    });
+
+    fn cuDeviceTotalMem_v2(bytes: Ptr<usize>, ordinal: c_int) =>
+        initialised(|| bytes.fill(|| Ok(device(ordinal)?.config.memory_bytes as usize)));
+
+    fn cuDeviceGetUuid(uuid: Ptr<[u8; 16]>, ordinal: c_int) => initialised(|| uuid.fill(|| {
+        let mut bytes = *b"kiln emulate\0\0\0\0";
+        bytes[12..].copy_from_slice(&device(ordinal)?.ordinal.to_be_bytes());
+        Ok(bytes)
+    }));
+
+    fn cuDeviceGetUuid_v2(uuid: Ptr<[u8; 16]>, ordinal: c_int) => cuDeviceGetUuid(uuid, ordinal);
+
+    // Primary contexts and the thread's stack of current ones.
+
+    fn cuDevicePrimaryCtxRetain(handle: Ptr<Handle>, ordinal: c_int) =>
+        initialised(|| handle.fill(|| Ok(device(ordinal)?.retain())));
+    fn cuDevicePrimaryCtxRelease_v2(ordinal: c_int) => initialised(|| device(ordinal)?.release());
+    fn cuDevicePrimaryCtxReset_v2(ordinal: c_int) => initialised(|| device(ordinal).map(|device| device.reset()));
+
+    fn cuDevicePrimaryCtxGetState(ordinal: c_int, flags: Ptr<c_uint>, active: Ptr<c_int>) => initialised(|| {
+        let device = device(ordinal)?;
+        flags.set(0, 0)?;
+        active.set(0, device.context().is_some().into())
+    });
+
+    fn cuCtxSetCurrent(handle: Handle) => initialised(|| context::set_current(handle));
+    fn cuCtxGetCurrent(handle: Ptr<Handle>) => initialised(|| handle.set(0, context::current_handle()));
+    fn cuCtxPushCurrent_v2(handle: Handle) => initialised(|| context::push(handle));
+    fn cuCtxPopCurrent_v2(handle: Ptr<Handle>) => initialised(|| context::pop().map(|popped| handle.offer(popped)));
+
+    fn cuCtxSynchronize() => in_context(|context| {
+        context.state().captures.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |_| true)?;
+        context.wait_for_all("cuCtxSynchronize")
+    });
+
+    fn cuCtxGetDevice(ordinal: Ptr<c_int>) => initialised(|| ordinal.set(0, context::current()?.device.ordinal));
+
+    fn cuCtxGetStreamPriorityRange(least: Ptr<c_int>, greatest: Ptr<c_int>) => in_context(|_| {
+        least.offer(0);
+        greatest.offer(GREATEST_PRIORITY);
+        Ok(())
+    });
+
+    // Memory, copies, fills.
+
+    fn cuMemGetInfo_v2(free: Ptr<usize>, total: Ptr<usize>) => in_context(|context| {
+        let limit = context.device.config.memory_bytes;
+        free.set(0, limit.saturating_sub(context.memory.used()) as usize)?;
+        total.set(0, limit as usize)
+    });
+
+    fn cuMemAlloc_v2(address: Ptr<u64>, bytes: usize) =>
+        in_context(|context| address.fill(|| context.allocate(bytes as u64)));
+    fn cuMemFree_v2(address: u64) => lenient(|context| context.free(address));
+    fn cuMemHostAlloc(address: Ptr<usize>, bytes: usize, flags: c_uint) =>
+        in_context(|context| address.fill(|| context.allocate_host(bytes, flags)));
+    fn cuMemFreeHost(address: usize) => lenient(|context| context.free_host(address, false));
+    fn cuMemHostRegister_v2(address: usize, bytes: usize, flags: c_uint) =>
+        in_context(|context| context.register_host(address, bytes, flags));
+    fn cuMemHostUnregister(address: usize) => lenient(|context| context.free_host(address, true));
+
+    fn cuMemHostGetDevicePointer_v2(address: Ptr<u64>, host: usize, flags: c_uint) => in_context(|context| {
+        let seen = context.state().pinned(host, 1).filter(|_| flags == 0);
+        address.fill(|| seen.ok_or(Code::INVALID_VALUE))
+    });
+
+    fn cuMemcpyHtoD_v2(to: u64, from: usize, bytes: usize) =>
+        on_stream(0, |stream| stream.copy(Device(to), Host(from), bytes, true));
+    fn cuMemcpyDtoH_v2(to: usize, from: u64, bytes: usize) =>
+        on_stream(0, |stream| stream.copy(Host(to), Device(from), bytes, true));
+    fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) =>
+        on_stream(0, |stream| stream.copy(Device(to), Device(from), bytes, true));
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: usize, bytes: usize, stream: Handle) =>
+        on_stream(stream, |stream| stream.copy(Device(to), Host(from), bytes, false));
+    fn cuMemcpyDtoHAsync_v2(to: usize, from: u64, bytes: usize, stream: Handle) =>
+        on_stream(stream, |stream| stream.copy(Host(to), Device(from), bytes, false));
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) =>
+        on_stream(stream, |stream| stream.copy(Device(to), Device(from), bytes, false));
+
+    fn cuMemsetD8_v2(to: u64, value: u8, count: usize) =>
+        on_stream(0, |stream| stream.copy(Device(to), Pattern(value.into(), 1), count, true));
+    fn cuMemsetD16_v2(to: u64, value: u16, count: usize) =>
+        on_stream(0, |stream| stream.copy(Device(to), Pattern(value.into(), 2), count.saturating_mul(2), true));
+    fn cuMemsetD32_v2(to: u64, value: u32, count: usize) =>
+        on_stream(0, |stream| stream.copy(Device(to), Pattern(value, 4), count.saturating_mul(4), true));
+    fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Handle) =>
+        on_stream(stream, |stream| stream.copy(Device(to), Pattern(value.into(), 1), count, false));
+    fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: Handle) =>
+        on_stream(stream, |stream| stream.copy(Device(to), Pattern(value.into(), 2), count.saturating_mul(2), false));
+    fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: Handle) =>
+        on_stream(stream, |stream| stream.copy(Device(to), Pattern(value, 4), count.saturating_mul(4), false));
+
+    // Modules, functions, occupancy.
+
+    fn cuModuleLoadData(handle: Ptr<Handle>, image: Ptr<u8>) =>
+        cuModuleLoadDataEx(handle, image, 0, Ptr::NULL, Ptr::NULL);
+
+    /// The size of a log is passed in the option's value itself: the capacity goes in, the number of bytes written comes
+    /// back. Options other than logs (3 information, 5 errors, each followed by its size) tune a compiler that is not here.
+    fn cuModuleLoadDataEx(handle: Ptr<Handle>, image: Ptr<u8>, count: c_uint, options: Ptr<u32>, values: Ptr<usize>) =>
+        in_context(|context| {
+            let image = image.text()?.to_bytes();
+            let index_of = |option: u32| (0..count as usize).find(|&index| options.get(index) == Ok(option));
+            let write_log = |option: u32, text: &str| {
+                let (Some(buffer), Some(size)) = (index_of(option), index_of(option + 1)) else { return Ok(()) };
+                let capacity = values.get(size)? & u32::MAX as usize;
+                let written = Ptr::from_address(values.get(buffer)?).write_text(text, capacity);
+                values.set(size, if text.is_empty() { 0 } else { written })
+            };
+            write_log(3, "")?;
+            handle.fill(|| {
+                let loaded = LoadedModule::load(context, image);
+                write_log(5, loaded.as_ref().map_or_else(|(_, log)| log.as_str(), |_| ""))?;
+                loaded.map_err(|(code, _)| code)
+            })
+        });
+
+    fn cuModuleUnload(handle: Handle) => initialised(|| {
+        let module = handles::get::<LoadedModule>(handle)?;
+        module.unload(handle)?;
+        module.context.check()
+    });
+
+    fn cuModuleGetFunction(function: Ptr<Handle>, module: Handle, name: Ptr<u8>) => in_context(|_| {
+        let module = handles::get::<LoadedModule>(module)?;
+        let name = name.text()?.to_str().map_err(|_| Code::NOT_FOUND)?;
+        function.fill(|| module.function(name))
+    });
+
+    fn cuModuleGetGlobal_v2(address: Ptr<u64>, bytes: Ptr<usize>, module: Handle, name: Ptr<u8>) => in_context(|_| {
+        let module = handles::get::<LoadedModule>(module)?;
+        let name = name.text()?.to_str().map_err(|_| Code::NOT_FOUND)?;
+        let (found, length) = module.module.global(name).ok_or(Code::NOT_FOUND)?;
+        address.offer(found);
+        bytes.offer(length as usize);
+        Ok(())
+    });
+
+    fn cuFuncGetAttribute(value: Ptr<c_int>, attribute: c_uint, function: Handle) =>
+        in_context(|_| value.fill(|| handles::get::<Function>(function)?.attribute(attribute)));
+    fn cuFuncSetAttribute(function: Handle, attribute: c_uint, value: c_int) =>
+        in_context(|_| handles::get::<Function>(function)?.set_attribute(attribute, value));
+
+    /// Loads a function ahead of its launch; [`cuModuleGetFunction`] has done that already.
+    fn cuFuncLoad(function: Handle) => in_context(|_| handles::get::<Function>(function).map(drop));
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: Ptr<c_int>, function: Handle, block_size: c_int, dynamic_shared: usize
+    ) => cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, dynamic_shared, 0);
+
+    /// Flag 1 asks for the figure without a caching override that these chips do not have.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        blocks: Ptr<c_int>, function: Handle, block_size: c_int, dynamic_shared: usize, flags: c_uint
+    ) => in_context(|_| {
+        let function = handles::get::<Function>(function)?;
+        if block_size <= 0 || flags > 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let shared = u32::try_from(dynamic_shared).unwrap_or(u32::MAX);
+        blocks.set(0, function.occupancy(block_size as u32, shared) as c_int)
+    });
+
+    // Launches of kernels and host functions.
+
+    fn cuLaunchKernel(
+        function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+        block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>, extra: Ptr<usize>
+    ) => in_context(|_| {
+        let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
+        KernelLaunch::new(function, shape, Parameters { pointers, extra })?.queue(stream)
+    });
+
+    fn cuLaunchCooperativeKernel(
+        function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+        block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>
+    ) => in_context(|_| {
+        let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
+        let launch = KernelLaunch::new(function, shape, Parameters { pointers, extra: Ptr::NULL })?;
+        KernelLaunch { cooperative: true, ..launch }.queue(stream)
+    });
+
+    fn cuLaunchKernelEx(
+        config: Ptr<LaunchConfig>, function: Handle, pointers: Ptr<Ptr<u8>>, extra: Ptr<usize>
+    ) => in_context(|_| {
+        let config = config.get(0)?;
+        let mut launch = KernelLaunch::new(function, config.shape, Parameters { pointers, extra })?;
+        for index in 0..config.attribute_count as usize {
+            let [id, _, x, y, z, ..] = config.attributes.get(index)?;
+            match id {
+                2 => launch.cooperative = x != 0,
+                4 => launch.cluster = Some([x, y, z]),
+                6 => launch.programmatic = x != 0,
+                // Nothing, access policy, synchronisation policy, cluster scheduling, priority, memory domains,
+                // preferred cluster and carve-out: hints that change no result.
+                0 | 1 | 3 | 5 | 8..=11 | 14 => {}
+                // Programmatic and launch-completion events, updatable nodes.
+                7 | 12 | 13 => return Err(Code::NOT_SUPPORTED),
+                _ => return Err(Code::INVALID_VALUE),
+            }
+        }
+        launch.queue(config.stream)
+    });
+
+    fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, data: usize) => on_stream(stream, |stream| {
+        stream.enqueue(Work::Call(function.ok_or(Code::INVALID_VALUE)?, data), []).map(drop)
+    });
+
+    // Streams.
+
+    fn cuStreamCreate(handle: Ptr<Handle>, flags: c_uint) => cuStreamCreateWithPriority(handle, flags, 0);
+
+    fn cuStreamCreateWithPriority(handle: Ptr<Handle>, flags: c_uint, priority: c_int) => in_context(|context| {
+        handle.fill(|| {
+            let stream = Stream::create(context, flags, priority.clamp(GREATEST_PRIORITY, 0))?;
+            Ok(handles::insert(context.handle, Some(Leak::Stream), stream))
+        })
+    });
+
+    fn cuStreamDestroy_v2(stream: Handle) => destroy(stream, |stream: &Stream| { stream.close(); Ok(()) });
+
+    fn cuStreamSynchronize(stream: Handle) =>
+        on_stream(stream, |stream| stream.context.wait("cuStreamSynchronize", &stream.pending()?));
+    fn cuStreamQuery(stream: Handle) => on_stream(stream, |stream| stream.context.query(&stream.pending()?));
+    fn cuStreamGetPriority(stream: Handle, priority: Ptr<c_int>) =>
+        on_stream(stream, |stream| priority.set(0, stream.context.state().queue(stream.id)?.priority));
+    fn cuStreamGetFlags(stream: Handle, flags: Ptr<c_uint>) =>
+        on_stream(stream, |stream| flags.set(0, stream.context.state().queue(stream.id)?.flags));
+
+    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) => on_stream(stream, |stream| match flags {
+        0 => handles::get::<Event>(event)?.hold(stream),
+        1 => Err(Code::NOT_SUPPORTED), // an external event in a capture, which graphs here do not have
+        _ => Err(Code::INVALID_VALUE),
+    });
+
+    // Events.
+
+    fn cuEventCreate(handle: Ptr<Handle>, flags: c_uint) => in_context(|context| {
+        handle.fill(|| Ok(handles::insert(context.handle, Some(Leak::Event), Event::new(context, flags)?)))
+    });
+
+    fn cuEventRecord(event: Handle, stream: Handle) =>
+        on_stream(stream, |stream| handles::get::<Event>(event)?.record(stream));
+    fn cuEventQuery(event: Handle) => on_event(event, |event| event.context.query(event.ticket()?.as_slice()));
+    fn cuEventSynchronize(event: Handle) =>
+        on_event(event, |event| event.context.wait("cuEventSynchronize", event.ticket()?.as_slice()));
+
+    fn cuEventElapsedTime(milliseconds: Ptr<f32>, start: Handle, end: Handle) => on_event(start, |start| {
+        let end = handles::get::<Event>(end)?;
+        milliseconds.fill(|| start.elapsed(&end))
+    });
+
+    fn cuEventElapsedTime_v2(milliseconds: Ptr<f32>, start: Handle, end: Handle) =>
+        cuEventElapsedTime(milliseconds, start, end);
+
+    fn cuEventDestroy_v2(event: Handle) => destroy(event, |_: &Event| Ok(()));
+
+    // Stream capture and graphs.
+
+    fn cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) => on_stream(stream, |stream| {
+        if stream.id == LEGACY {
+            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        let mut state = stream.context.state();
+        state.queue(stream.id)?;
+        state.captures.begin(stream.id, mode)
+    });
+
+    fn cuStreamEndCapture(stream: Handle, handle: Ptr<Handle>) => on_stream(stream, |stream| {
+        let nodes = stream.context.state().captures.end(stream.id);
+        handle.set(0, 0)?;
+        let graph = Graph::new(&stream.context, nodes?);
+        handle.set(0, handles::insert(stream.context.handle, Some(Leak::Graph), graph))
+    });
+
+    fn cuStreamIsCapturing(stream: Handle, status: Ptr<c_int>) =>
+        on_stream(stream, |stream| status.set(0, stream.context.state().captures.status(stream.id)));
+
+    fn cuGraphInstantiateWithFlags(handle: Ptr<Handle>, graph: Handle, flags: u64) => in_context(|_| match flags {
+        // Free on launch (1), upload (2) and node priorities (8) change nothing here; launch from the device (4) does.
+        0..=3 | 8..=11 => handle.fill(|| {
+            let exec = GraphExec::new(handles::get::<Graph>(graph)?);
+            Ok(handles::insert(exec.context.handle, Some(Leak::GraphExec), exec))
+        }),
+        4..=15 => Err(Code::NOT_SUPPORTED),
+        _ => Err(Code::INVALID_VALUE),
+    });
+
+    fn cuGraphLaunch(exec: Handle, stream: Handle) =>
+        on_stream(stream, |stream| handles::get::<GraphExec>(exec)?.launch(stream));
+
+    fn cuGraphExecDestroy(exec: Handle) => destroy(exec, |_: &GraphExec| Ok(()));
+    fn cuGraphDestroy(graph: Handle) => destroy(graph, |_: &Graph| Ok(()));
+
+    /// Nodes in the order of capture. `nodes` null: only their number.
+    fn cuGraphGetNodes(graph: Handle, nodes: Ptr<Handle>, count: Ptr<usize>) => in_context(|_| {
+        let graph = handles::get::<Graph>(graph)?;
+        if nodes.is_null() {
+            return count.set(0, graph.handles.len());
+        }
+        let room = count.get(0)?;
+        for index in 0..room {
+            // Room beyond the last node is filled with null, as the driver does.
+            nodes.set(index, graph.handles.get(index).copied().unwrap_or(0))?;
+        }
+        count.set(0, room.min(graph.handles.len()))
+    });
+
+    fn cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, params: Ptr<KernelNodeParams>) => in_context(|_| {
+        let KernelNodeParams { function, shape, parameters } = params.get(0)?;
+        handles::get::<GraphExec>(exec)?.set_kernel(node, KernelLaunch::new(function, shape, parameters)?)
+    });
+}
