@@ -54,7 +54,7 @@ fn everywhere(check: impl Fn(&mut Rig)) {
             [(Schedule::RoundRobin, false, 0), (Schedule::Random, true, 5), (Schedule::Adversarial, false, 9)]
         {
             let mut rig = Rig::new(text);
-            assert_eq!(rig.module.target_sm(), sm);
+            assert_eq!(rig.module.kernel("reduce_shared").map(|kernel| kernel.target_sm), Some(sm));
             (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split_warps, seed);
             check(&mut rig);
         }

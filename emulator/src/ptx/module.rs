@@ -58,23 +58,17 @@ pub struct Module {
     pub(crate) sources: Vec<(String, u32)>,
     /// Name, address and size.
     globals: Vec<(String, u64, u64)>,
-    target_sm: u32,
 }
 
 impl Module {
     /// Reads a module's text (a NUL ends it) and places its variables in device memory.
     pub fn load(text: &str, memory: &Memory) -> Res<Module> {
-        let mut ast = parser::parse(text)?;
-        let sources = std::mem::take(&mut ast.sources);
-        let mut module = Module { sources, target_sm: ast.sm, ..Module::default() };
+        let ast = parser::parse(text)?;
+        let mut module = Module::default();
         let globals = module.place(&ast.vars, memory);
-        match globals.and_then(|globals| module.decode(&ast, &globals)) {
-            Ok(()) => Ok(module),
-            Err(e) => {
-                module.unload(memory);
-                Err(e)
-            }
-        }
+        let decoded = globals.and_then(|globals| module.decode(&ast, &globals));
+        decoded.inspect_err(|_| module.unload(memory))?;
+        Ok(Module { sources: ast.sources, ..module })
     }
 
     /// A kernel by its entry name.
@@ -90,11 +84,6 @@ impl Module {
     /// Address and size of a module-scope variable.
     pub fn global(&self, name: &str) -> Option<(u64, u64)> {
         self.globals.iter().find(|g| g.0 == name).map(|g| (g.1, g.2))
-    }
-
-    /// The module's target: 75 for `sm_75`.
-    pub fn target_sm(&self) -> u32 {
-        self.target_sm
     }
 
     /// Frees the module's variables.
