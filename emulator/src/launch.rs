@@ -111,10 +111,11 @@ const MAX_THREADS: u64 = 1024;
 #[allow(clippy::result_large_err)]
 /// Runs a launch to its end on the caller's thread and `config.threads - 1` others.
 pub fn run(launch: &Launch<'_>, memory: &Memory, config: &ExecConfig) -> Result<Report, Fault> {
-    let (track, place) = memory.witness().direct();
+    let place = memory.witness().direct();
+    let over = place.after();
     let op = Operation::new(format!("kernel {}", launch.kernel), place);
     let result = run_watched(launch, memory, config, &Unwatched, op);
-    memory.witness().direct_over(track);
+    memory.witness().host_waited(std::iter::once(&over));
     result
 }
 

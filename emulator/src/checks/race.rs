@@ -5,13 +5,15 @@
 //! threads do not race with each other.
 
 use super::clock::Vc;
+use super::shadow::Between;
 use crate::exec::access::Access;
 use crate::exec::inst::{Scope, Sem};
+use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One access, packed: block 16, warp 5, lane 5, strength 2, bytes 4, by the async proxy 1, clock 19, site 12.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Record(pub(crate) u64);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Record(u64);
 
 /// The clock of a copy in flight: nobody can know it.
 pub(crate) const IN_FLIGHT: u32 = (1 << 19) - 1;
@@ -21,73 +23,117 @@ pub(crate) const LATEST: u32 = IN_FLIGHT - 1;
 const SITES: u32 = (1 << 12) - 1;
 /// Blocks beyond are not checked.
 pub(crate) const MAX_BLOCK: u32 = u16::MAX as u32;
+const LANE: u32 = 38;
+const STRENGTH: u32 = 36;
+const BYTES: u32 = 32;
+const PROXY: u64 = 1 << 31;
+const CLOCK: u32 = 12;
 
 impl Record {
-    pub(crate) fn new(block: u32, warp: u32, lane: u32, strength: u32, clock: u32, site: u32) -> Record {
-        let clock = clock.min(IN_FLIGHT);
-        Record(
-            u64::from(block.min(MAX_BLOCK)) << 48
-                | u64::from(warp) << 43
-                | u64::from(lane) << 38
-                | u64::from(strength) << 36
-                | u64::from(clock) << 12
-                | u64::from(site.min(SITES)),
-        )
+    /// A weak access by a warp's first lane to no bytes yet; the other parts are added.
+    pub(crate) fn new(block: u32, warp: u32, clock: u32, site: u32) -> Record {
+        let thread = u64::from(block.min(MAX_BLOCK)) << 10 | u64::from(warp) << 5;
+        Record(thread << LANE | u64::from(clock) << CLOCK | u64::from(site.min(SITES)))
     }
+    pub(crate) fn with_lane(self, lane: usize) -> Record {
+        Record(self.0 | (lane as u64) << LANE)
+    }
+    pub(crate) fn with_strength(self, strength: u32) -> Record {
+        Record(self.0 | u64::from(strength) << STRENGTH)
+    }
+    /// Which of the cell's bytes, a bit each.
     pub(crate) fn with_bytes(self, mask: u32) -> Record {
-        Record(self.0 & !(15 << 32) | u64::from(mask) << 32)
+        Record(self.0 | u64::from(mask) << BYTES)
     }
-    /// An access by an operation that has no threads.
-    pub(crate) fn anonymous(bytes: u32) -> Record {
-        Record(0).with_bytes(bytes)
+    pub(crate) fn by_proxy(self, yes: bool) -> Record {
+        Record(self.0 | if yes { PROXY } else { 0 })
     }
-    /// Marks it as made by the async proxy.
-    pub(crate) fn by_proxy(self) -> Record {
-        Record(self.0 | 1 << 31)
-    }
-    fn is_by_proxy(self) -> bool {
-        self.0 >> 31 & 1 == 1
+
+    fn part(self, at: u32, bits: u32) -> u32 {
+        (self.0 >> at) as u32 & ((1 << bits) - 1)
     }
     pub(crate) fn block(self) -> u32 {
-        (self.0 >> 48) as u32
+        self.part(LANE + 10, 16)
     }
     pub(crate) fn warp(self) -> u32 {
-        (self.0 >> 43) as u32 & 31
+        self.part(LANE + 5, 5)
     }
     pub(crate) fn lane(self) -> u32 {
-        (self.0 >> 38) as u32 & 31
+        self.part(LANE, 5)
     }
-    fn thread(self) -> u64 {
-        self.0 >> 38
-    }
-    pub(crate) fn strength(self) -> u32 {
-        (self.0 >> 36) as u32 & 3
+    fn strength(self) -> u32 {
+        self.part(STRENGTH, 2)
     }
     pub(crate) fn bytes(self) -> u32 {
-        (self.0 >> 32) as u32 & 15
+        self.part(BYTES, 4)
     }
     pub(crate) fn clock(self) -> u32 {
-        (self.0 >> 12) as u32 & IN_FLIGHT
+        self.part(CLOCK, 19)
     }
     /// Instruction, if its number is small enough.
     pub(crate) fn site(self) -> Option<u32> {
-        let s = self.0 as u32 & SITES;
-        (s != SITES).then_some(s)
+        Some(self.part(0, 12)).filter(|&s| s != SITES)
     }
-    pub(crate) fn is_some(self) -> bool {
-        self.0 & 15 << 32 != 0
+    pub(crate) fn is_in_flight(self) -> bool {
+        self.clock() == IN_FLIGHT
+    }
+
+    fn meets(self, other: Record) -> bool {
+        (self.0 & other.0) >> BYTES & 15 != 0
+    }
+
+    /// Whether this is ordered before another access of its launch, or both are strong at a sufficient scope.
+    #[inline(always)]
+    fn allows(self, later: Record, vc: &Vc) -> bool {
+        let both = || self.strength().min(later.strength());
+        !self.is_in_flight()
+            && (self.0 >> LANE == later.0 >> LANE
+                || vc.knows_own(self)
+                || both() >= 2
+                || (both() == 1 && self.block() == later.block()))
     }
 }
 
 /// 0 for weak accesses, else 1 + scope: cta, gpu, sys.
 pub(crate) fn strength(access: &Access) -> u32 {
-    if access.sem == Sem::Weak && !access.atomic {
-        return 0;
-    }
     match access.scope {
+        _ if access.sem == Sem::Weak && !access.atomic => 0,
         Scope::Cta => 1,
         Scope::Cluster | Scope::Gpu => 2,
         Scope::Sys => 3,
+    }
+}
+
+/// An access that nothing orders after an earlier one.
+pub(crate) enum Conflict {
+    /// By another thread of the launch; if it is `ordered`, it is not visible to the async proxy.
+    Within { earlier: Record, writes: bool, ordered: bool },
+    /// By another operation.
+    Between(Between),
+}
+
+/// The report of a conflict.
+pub(crate) fn sentence(write: bool, memory: impl Display, writes: bool, who: impl Display, missing: &str) -> String {
+    let verb = |write| if write { "write" } else { "read" };
+    let (this, earlier) = (verb(write), verb(writes));
+    format!("this {this} of {memory} is not ordered after the {earlier} {who}: {missing}")
+}
+
+/// What was done to four bytes: a bit a byte, for weak and strong reads, weak and strong writes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Marks(u16);
+
+impl Marks {
+    pub(crate) fn new(bytes: u32, write: bool, strong: bool) -> Marks {
+        Marks((bytes << (8 * u32::from(write) + 4 * u32::from(strong))) as u16)
+    }
+
+    /// Whether an access conflicts with what was done; if so, whether that was a write. `strength` is what both need so
+    /// that they do not.
+    pub(crate) fn conflict(self, me: Record, write: bool, strength: u32) -> Option<bool> {
+        let both = if me.strength() < strength { 0x11 } else { 1 };
+        let of = |shift: u32| u32::from(self.0) >> shift & me.bytes() * both != 0;
+        if of(8) { Some(true) } else { (write && of(0)).then_some(false) }
     }
 }
 
@@ -98,70 +144,48 @@ pub(crate) struct Cell {
     read: AtomicU64,
 }
 
-/// A conflict found.
-pub(crate) struct Conflict {
-    pub(crate) earlier: Record,
-    pub(crate) earlier_writes: bool,
-    /// The earlier write was ordered, but not visible to the async proxy.
-    pub(crate) proxy: bool,
-    /// A non-coherent read of written data.
-    pub(crate) stale: bool,
-}
-
-/// Whether two accesses are ordered, or both strong at a sufficient scope.
-#[inline(always)]
-fn fine(old: Record, me: Record, vc: &Vc) -> bool {
-    if old.clock() != IN_FLIGHT {
-        if old.thread() == me.thread() || vc.knows(old.block(), old.warp(), old.lane(), old.clock()) {
-            return true;
-        }
-        let both = old.strength().min(me.strength());
-        if both >= 2 || (both == 1 && old.block() == me.block()) {
-            return true;
-        }
-    }
-    false
-}
-
 impl Cell {
-    /// Compares an access with the cell and notes it there.
+    /// Nothing has happened.
+    pub(crate) const EMPTY: Cell = Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) };
+
+    fn last(&self) -> [Record; 2] {
+        [&self.read, &self.write].map(|r| Record(r.load(Ordering::Relaxed)))
+    }
+
+    /// Compares an access with others of its launch and notes it.
     #[inline(always)]
-    pub(crate) fn access(&self, me: Record, write: bool, access: &Access, vc: &Vc) -> Option<Conflict> {
-        let w = Record(self.write.load(Ordering::Relaxed));
-        if w.is_some() && w.bytes() & me.bytes() != 0 {
-            if access.nc {
-                return Some(Conflict { earlier: w, earlier_writes: true, proxy: false, stale: true });
-            }
-            if !fine(w, me, vc) {
-                return Some(Conflict { earlier: w, earlier_writes: true, proxy: false, stale: false });
-            }
-            if access.proxy && !vc.proxied(w.block(), w.warp(), w.lane(), w.clock()) && !w.is_by_proxy() {
-                return Some(Conflict { earlier: w, earlier_writes: true, proxy: true, stale: false });
+    pub(crate) fn access(&self, me: Record, access: &Access, vc: &Vc) -> Result<(), Conflict> {
+        let [r, w] = self.last();
+        if w.meets(me) {
+            let ordered = w.allows(me, vc);
+            // A non-coherent read may see what was there before any write of the launch.
+            if access.nc || !ordered || access.proxy && w.0 & PROXY == 0 && !vc.knows_proxied(w) {
+                return Err(Conflict::Within { earlier: w, writes: true, ordered });
             }
         }
-        let r = Record(self.read.load(Ordering::Relaxed));
-        if write {
-            if r.is_some() && r.bytes() & me.bytes() != 0 && !fine(r, me, vc) {
-                return Some(Conflict { earlier: r, earlier_writes: false, proxy: false, stale: false });
+        if access.write {
+            if r.meets(me) && !r.allows(me, vc) {
+                return Err(Conflict::Within { earlier: r, writes: false, ordered: false });
             }
             self.write.store(me.0, Ordering::Relaxed);
             self.read.store(0, Ordering::Relaxed);
         } else if r != me {
             // Of readers that are not ordered, one is kept; which one differs from cell to cell.
-            let keep = r.is_some() && r.clock() == IN_FLIGHT
-                || r.is_some()
-                    && me.clock() != IN_FLIGHT
-                    && (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
-            if !keep || fine(r, me, vc) {
+            let any = (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
+            let keep = r.bytes() != 0 && (r.is_in_flight() || !me.is_in_flight() && any);
+            if !keep || r.allows(me, vc) {
                 self.read.store(me.0, Ordering::Relaxed);
             }
         }
-        None
+        Ok(())
     }
 
-    /// Nothing has happened.
-    pub(crate) const fn empty() -> Cell {
-        Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) }
+    /// What was done to the bytes, but for accesses that are `known`; strong are those of at least a strength.
+    pub(crate) fn marks(&self, strength: u32, known: impl Fn(Record) -> bool) -> Marks {
+        let [read, write] = self.last().map(|r| if r.bytes() == 0 || known(r) { Record::default() } else { r });
+        let [read, write] =
+            [(read, false), (write, true)].map(|(r, write)| Marks::new(r.bytes(), write, r.strength() >= strength).0);
+        Marks(read | write)
     }
 
     pub(crate) fn clear(&self) {
@@ -169,46 +193,15 @@ impl Cell {
         self.read.store(0, Ordering::Relaxed);
     }
 
-    pub(crate) fn last_write(&self) -> Record {
-        Record(self.write.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn last_read(&self) -> Record {
-        Record(self.read.load(Ordering::Relaxed))
-    }
-
-    /// Compares an access with this cell of another operation; if they conflict, whether the other one wrote.
-    pub(crate) fn foreign(&self, launch: u32, me: Record, write: bool, host: bool, vc: &Vc) -> Option<bool> {
-        let needed = if host { 3 } else { 2 };
-        let conflicts = |r: Record| {
-            r.is_some()
-                && r.bytes() & me.bytes() != 0
-                && r.strength().min(me.strength()) < needed
-                && !(r.clock() != IN_FLIGHT && vc.knows_of(launch, r.block(), r.warp(), r.lane(), r.clock()))
-        };
-        if conflicts(self.last_write()) {
-            return Some(true);
-        }
-        (write && conflicts(self.last_read())).then_some(false)
-    }
-
-    /// As `foreign`, for an access that knows of nothing.
-    pub(crate) fn touched(&self, bytes: u32, write: bool) -> Option<bool> {
-        if self.last_write().bytes() & bytes != 0 {
-            return Some(true);
-        }
-        (write && self.last_read().bytes() & bytes != 0).then_some(false)
-    }
-
-    /// Replaces the read in flight of a copy's source.
-    pub(crate) fn source_read(&self, me: Record) {
-        if Record(self.read.load(Ordering::Relaxed)).clock() == IN_FLIGHT {
-            self.read.store(me.0, Ordering::Relaxed);
-        }
-    }
-
-    /// Replaces the last write, as when a copy lands.
+    /// A copy has arrived.
     pub(crate) fn landed(&self, me: Record) {
         self.write.store(me.0, Ordering::Relaxed);
+    }
+
+    /// A copy has read its source: replaces its read in flight.
+    pub(crate) fn source_read(&self, me: Record) {
+        if self.last()[0].is_in_flight() {
+            self.read.store(me.0, Ordering::Relaxed);
+        }
     }
 }

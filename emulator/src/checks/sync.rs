@@ -1,8 +1,11 @@
 //! What lanes know of each other, and the locations through which they pass it on.
 
 use super::clock::Vc;
+use super::order::{HOST, Operation};
+use super::race::LATEST;
 use crate::exec::access::Access;
 use crate::exec::inst::{Scope, Sem};
+use crate::exec::lanes::Lanes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -10,38 +13,21 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(crate) struct Lane {
     pub(crate) vc: Arc<Vc>,
-    /// State at the last fence of any scope, and of gpu scope or wider: clock and knowledge.
-    released: [Option<(u32, Arc<Vc>)>; 2],
-    /// Read from strong locations since the last fence: for readers of any scope, of gpu scope or wider.
+    /// What its relaxed writes pass on: its knowledge at the last fence, of any scope, and of gpu scope or wider.
+    released: [Option<Arc<Vc>>; 2],
+    /// Read from strong locations since the last fence, and whether that must be of gpu scope or wider.
     pending: Vec<(Arc<Vc>, bool)>,
 }
 
 /// The clocks of one warp.
 #[derive(Debug)]
 pub(crate) struct WarpClock {
-    pub(crate) clock: u32,
-    pub(crate) full: u32,
+    warp: u32,
+    clock: u32,
+    /// Lanes that the warp has.
+    full: u32,
     pub(crate) lanes: Vec<Lane>,
 }
-
-/// A location through which threads synchronise: what its value carries within a block, and further, by launch.
-#[derive(Debug, Default)]
-pub(crate) struct SyncLocation {
-    cta: Option<((u32, u32), Arc<Vc>)>,
-    gpu: Vec<Arc<Vc>>,
-}
-
-impl SyncLocation {
-    /// Forgets what operations told that are over for everybody; whether anything is left.
-    pub(crate) fn settle(&mut self, is_over: impl Fn(u32) -> bool) -> bool {
-        self.cta.take_if(|(key, _)| is_over(key.0));
-        self.gpu.retain(|vc| !is_over(vc.launch()));
-        self.cta.is_some() || !self.gpu.is_empty()
-    }
-}
-
-/// Locations by address.
-pub(crate) type SyncLocations = HashMap<u64, SyncLocation>;
 
 fn join_arc(a: &mut Arc<Vc>, b: &Arc<Vc>) {
     if !Arc::ptr_eq(a, b) {
@@ -50,132 +36,132 @@ fn join_arc(a: &mut Arc<Vc>, b: &Arc<Vc>) {
 }
 
 impl WarpClock {
-    pub(crate) fn new(vc: &Arc<Vc>, full: u32) -> WarpClock {
+    pub(crate) fn new(vc: &Arc<Vc>, warp: u32, full: u32) -> WarpClock {
         let lane = Lane { vc: vc.clone(), released: [None, None], pending: Vec::new() };
-        WarpClock { clock: 0, full, lanes: vec![lane; 32] }
+        WarpClock { warp, clock: 0, full, lanes: vec![lane; 32] }
+    }
+
+    /// The clock of what happens now.
+    pub(crate) fn now(&self) -> u32 {
+        self.clock.min(LATEST)
     }
 
     /// What lanes know together, themselves included; their later accesses are not part of it.
-    pub(crate) fn gather(&mut self, warp: u32, mask: u32) -> Arc<Vc> {
-        let mut lanes = crate::exec::lanes::Lanes(mask);
-        let first = lanes.next().unwrap_or(0);
-        let mut vc = self.lanes[first].vc.clone();
-        for l in lanes {
-            let other = self.lanes[l].vc.clone();
-            join_arc(&mut vc, &other);
-        }
-        Arc::make_mut(&mut vc).raise(warp, mask, self.full, self.clock + 1);
+    pub(crate) fn gather(&mut self, mask: u32) -> Arc<Vc> {
+        let mut lanes = Lanes(mask);
+        let mut vc = self.lanes[lanes.next().unwrap_or(0)].vc.clone();
+        lanes.for_each(|l| join_arc(&mut vc, &self.lanes[l].vc));
         self.clock += 1;
+        Arc::make_mut(&mut vc).raise(self.warp, mask, self.full, self.clock);
         vc
     }
 
-    /// Lanes learn something.
-    pub(crate) fn learn(&mut self, mask: u32, vc: &Arc<Vc>) {
-        let mut made: Option<(Arc<Vc>, Arc<Vc>)> = None;
-        for l in crate::exec::lanes::Lanes(mask) {
-            let lane = &mut self.lanes[l].vc;
-            // Lanes that knew the same know the same afterwards.
-            match &made {
-                Some((before, after)) if Arc::ptr_eq(before, lane) => *lane = after.clone(),
-                _ => {
-                    let before = lane.clone();
-                    join_arc(lane, vc);
-                    made = Some((before, lane.clone()));
-                }
-            }
-        }
+    /// A lane learns something.
+    pub(crate) fn learn(&mut self, lane: usize, vc: &Arc<Vc>) {
+        join_arc(&mut self.lanes[lane].vc, vc);
     }
 
     /// Lanes know exactly this from now on; it includes what they knew.
     pub(crate) fn adopt(&mut self, mask: u32, vc: &Arc<Vc>) {
-        crate::exec::lanes::Lanes(mask).for_each(|l| self.lanes[l].vc = vc.clone());
+        Lanes(mask).for_each(|l| self.lanes[l].vc = vc.clone());
     }
 
     /// A fence: what was read before it is learned, what was done before it is released by later writes.
     pub(crate) fn fence(&mut self, mask: u32, scope: Scope) {
         let wide = scope >= Scope::Cluster;
-        for l in crate::exec::lanes::Lanes(mask) {
-            let lane = &mut self.lanes[l];
-            for (vc, needs_wide) in std::mem::take(&mut lane.pending) {
-                if wide || !needs_wide {
-                    join_arc(&mut lane.vc, &vc);
-                } else {
-                    lane.pending.push((vc, needs_wide));
-                }
-            }
-            let state = (self.clock, lane.vc.clone());
-            lane.released[0] = Some(state.clone());
-            if wide {
-                lane.released[1] = Some(state);
-            }
-        }
         self.clock += 1;
-    }
-
-    /// What a lane's strong write carries: within its block, and further.
-    pub(crate) fn carried(&mut self, warp: u32, lane: u32, access: &Access) -> [Option<Arc<Vc>>; 2] {
-        let wide = access.scope >= Scope::Cluster;
-        if access.sem >= Sem::Release {
-            let vc = self.gather(warp, 1 << lane);
-            return [Some(vc.clone()), wide.then_some(vc)];
+        for l in Lanes(mask) {
+            let Lane { vc, released, pending } = &mut self.lanes[l];
+            pending.extract_if(.., |p| wide || !p.1).for_each(|(read, _)| join_arc(vc, &read));
+            let mut told = vc.clone();
+            Arc::make_mut(&mut told).raise(self.warp, 1 << l, self.full, self.clock);
+            if wide {
+                released[1] = Some(told.clone());
+            }
+            released[0] = Some(told);
         }
-        let full = self.full;
-        let state = |s: &Option<(u32, Arc<Vc>)>| {
-            s.as_ref().map(|(clock, vc)| {
-                let mut vc = vc.clone();
-                Arc::make_mut(&mut vc).raise(warp, 1 << lane, full, clock + 1);
-                vc
-            })
-        };
-        let released = &self.lanes[lane as usize].released;
-        [state(&released[0]), if wide { state(&released[1]) } else { None }]
     }
 
-    /// A lane's strong access to a synchronising location. `known` are operations that ended before this one began.
-    pub(crate) fn strong(
-        &mut self,
-        at: &mut SyncLocation,
-        block: (u32, u32),
-        warp: u32,
-        lane: u32,
-        access: &Access,
-        known: impl Fn(u32) -> bool,
-    ) {
+    /// A fence between the ordinary and the async proxy.
+    pub(crate) fn proxy_fence(&mut self, mask: u32) {
+        self.clock += 1;
+        for l in Lanes(mask) {
+            let vc = Arc::make_mut(&mut self.lanes[l].vc);
+            vc.raise(self.warp, 1 << l, self.full, self.clock);
+            vc.proxy_fence();
+        }
+    }
+}
+
+/// A location through which threads synchronise: what its value carries within a block, and further, by launch.
+#[derive(Debug, Default)]
+struct SyncLocation {
+    near: Option<Arc<Vc>>,
+    far: Vec<Arc<Vc>>,
+}
+
+/// Locations by address, and the operations that use them and are not over for everybody.
+#[derive(Debug, Default)]
+pub(crate) struct SyncLocations {
+    locations: HashMap<u64, SyncLocation>,
+    pub(crate) operations: HashMap<u32, Arc<Operation>>,
+}
+
+impl SyncLocations {
+    /// A lane's strong access.
+    pub(crate) fn strong(&mut self, op: &Operation, warp: &mut WarpClock, lane: usize, address: u64, access: &Access) {
+        let at = self.locations.entry(address).or_default();
         let wide = access.scope >= Scope::Cluster;
-        let reads = !access.write || access.atomic;
-        if reads {
-            let acquires = matches!(access.sem, Sem::Acquire | Sem::AcqRel);
-            let near = at.cta.as_ref().filter(|(b, _)| *b == block).map(|(_, vc)| (vc, false));
-            let far = at.gpu.iter().filter(|vc| wide && !known(vc.launch())).map(|vc| (vc, true));
-            let lane = &mut self.lanes[lane as usize];
-            for (vc, needs_wide) in near.into_iter().chain(far) {
-                if acquires {
-                    join_arc(&mut lane.vc, vc);
-                } else if !lane.pending.iter().any(|p| Arc::ptr_eq(&p.0, vc)) {
-                    lane.pending.push((vc.clone(), needs_wide));
+        if !access.write || access.atomic {
+            let Lane { vc, pending, .. } = &mut warp.lanes[lane];
+            let me = vc.block();
+            // What ended before `op` began, by the program's own order, is known to it as a whole.
+            let is_news = |launch: u32| {
+                let other = || self.operations.get(&launch).is_some_and(|other| !op.follows(other));
+                launch == op.id || launch == HOST || other()
+            };
+            let near = at.near.iter().filter(|vc| vc.block() == me).map(|vc| (vc, false));
+            let far = at.far.iter().filter(|vc| wide && is_news(vc.block().0)).map(|vc| (vc, true));
+            for (read, needs_wide) in near.chain(far) {
+                if matches!(access.sem, Sem::Acquire | Sem::AcqRel) {
+                    join_arc(vc, read);
+                } else if !pending.iter().any(|p| Arc::ptr_eq(&p.0, read)) {
+                    pending.push((read.clone(), needs_wide));
                 }
             }
         }
         if access.write {
-            let [near, far] = self.carried(warp, lane, access);
-            if access.atomic {
-                // A read-modify-write continues what it read.
-                match (&mut at.cta, near) {
-                    (Some((b, vc)), Some(n)) if *b == block => join_arc(vc, &n),
-                    (slot, Some(n)) => *slot = Some((block, n)),
-                    _ => {}
-                }
-                if let Some(far) = far {
-                    match at.gpu.iter_mut().find(|vc| vc.launch() == block.0) {
-                        Some(vc) => join_arc(vc, &far),
-                        None => at.gpu.push(far),
-                    }
-                }
+            let [near, far] = if access.sem >= Sem::Release {
+                let told = warp.gather(1 << lane);
+                [Some(told.clone()), Some(told)]
             } else {
-                at.cta = near.map(|n| (block, n));
-                at.gpu.clear();
-                at.gpu.extend(far);
+                warp.lanes[lane].released.clone()
+            };
+            // A read-modify-write continues what it read.
+            if !access.atomic {
+                *at = SyncLocation::default();
+            }
+            if let Some(told) = near {
+                match &mut at.near {
+                    Some(vc) if vc.block() == told.block() => join_arc(vc, &told),
+                    slot => *slot = Some(told),
+                }
+            }
+            if let Some(told) = far.filter(|_| wide) {
+                match at.far.iter_mut().find(|vc| vc.block().0 == told.block().0) {
+                    Some(vc) => join_arc(vc, &told),
+                    None => at.far.push(told),
+                }
             }
         }
+    }
+
+    /// Forgets operations that are over for everybody.
+    pub(crate) fn forget(&mut self, is_over: impl Fn(u32) -> bool) {
+        self.locations.retain(|_, at| {
+            at.near.take_if(|vc| is_over(vc.block().0));
+            at.far.retain(|vc| !is_over(vc.block().0));
+            at.near.is_some() || !at.far.is_empty()
+        });
     }
 }

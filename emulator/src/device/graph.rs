@@ -8,7 +8,7 @@ use super::codes::Code;
 use super::context::Context;
 use super::launch::KernelLaunch;
 use super::lock;
-use super::machine::Schedule;
+use super::machine::{Order, Place, Schedule};
 use super::stream::{StreamId, Ticket};
 use super::work::Work;
 
@@ -74,25 +74,21 @@ impl GraphExec {
     }
 }
 
-/// Earlier nodes, and those of them that a programmatic launch follows before it has waited.
-pub(crate) type Before = (Arc<[bool]>, Option<Arc<[bool]>>);
-
-/// For each node, the nodes that edges lead to it from.
-pub(crate) fn before(nodes: &[Node]) -> Vec<Before> {
-    let mut all: Vec<Before> = Vec::with_capacity(nodes.len());
-    for node in nodes {
-        let (mut before, mut early) = (vec![false; nodes.len()], vec![false; nodes.len()]);
-        let join = |mine: &mut [bool], its: &[bool]| mine.iter_mut().zip(its).for_each(|(mine, &its)| *mine |= its);
+/// The places of the nodes of a replay: after the nodes that edges lead to them from.
+pub(crate) fn places(nodes: &[Node], graph: &Place) -> Vec<Place> {
+    let mut places: Vec<Place> = Vec::with_capacity(nodes.len());
+    for (index, node) in nodes.iter().enumerate() {
+        let (mut before, mut early) = (Order::clone(&graph.before), Order::clone(&graph.before));
         for &direct in &node.after {
-            let its = &all[direct].0;
-            before[direct] = true;
-            early[direct] = !nodes[direct].work.is_launch();
-            join(&mut before, its);
-            join(&mut early, its);
+            let (its, after) = (&places[direct], places[direct].after());
+            before.join(&after);
+            // Only a kernel lets the next one begin before its end.
+            early.join(if nodes[direct].work.is_launch() { &its.before } else { &after });
         }
-        all.push((before.into(), node.work.is_programmatic().then(|| early.into())));
+        let early = node.work.is_programmatic().then(|| Arc::new(early));
+        places.push(Place { node: Some(index), before: Arc::new(before), early, ..graph.clone() });
     }
-    all
+    places
 }
 
 /// The order in which a replay does its nodes: one that the edges allow, and under the unfriendly schedules not the one

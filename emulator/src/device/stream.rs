@@ -200,9 +200,7 @@ impl Context {
             early,
             ..Place::default()
         };
-        let mut order = before.clone();
-        Arc::make_mut(&mut order).reach(place.stream, place.position);
-        stream.order = order;
+        stream.order = Arc::new(place.after());
         // Only a kernel lets the next one begin before its end.
         stream.early = if work.is_launch() { before } else { stream.order.clone() };
         stream.queue.push_back(Queued { after: all, work, place });

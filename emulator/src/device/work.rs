@@ -103,13 +103,12 @@ impl Work {
             Work::Graph(nodes) => {
                 let config = &context.device.config;
                 let order = graph::order(nodes, config.schedule, config.seed);
-                let before =
-                    if config.checks.racecheck { graph::before(nodes) } else { vec![Default::default(); nodes.len()] };
-                return order.into_iter().try_for_each(|node| {
-                    let (before, early_nodes) = before[node].clone();
-                    let node_place = Place { node: Some((node, before)), early_nodes, ..place.clone() };
-                    nodes[node].work.run(context, &node_place)
-                });
+                let places = if config.checks.racecheck {
+                    graph::places(nodes, place)
+                } else {
+                    vec![place.clone(); nodes.len()]
+                };
+                return order.into_iter().try_for_each(|node| nodes[node].work.run(context, &places[node]));
             }
         };
         moved.map_err(|_| Code::ILLEGAL_ADDRESS)

@@ -29,7 +29,7 @@ pub(crate) struct Common {
     pub(crate) bulk: Vec<super::copy::BulkIn>,
     /// Picks the copy that lands next.
     pub(crate) random: u64,
-    pub(crate) checks: Option<Box<crate::checks::BlockChecks>>,
+    pub(crate) checks: crate::checks::BlockChecks,
 }
 
 /// A resident block.
@@ -191,7 +191,7 @@ impl Block {
                 continue;
             }
             let barrier = std::mem::take(&mut self.common.barriers[usize::from(id)]);
-            cpu.barrier_complete(&mut self.common, usize::from(id), &barrier);
+            self.common.checks.complete(usize::from(id), &barrier);
             for w in &mut self.warps {
                 for i in 0..w.parts.len() {
                     if w.parts[i].state == State::Barrier(id) {

@@ -287,7 +287,7 @@ pub(crate) enum Op {
     Trap,
     Mem(Box<MemOp>),
     Atom(Box<AtomOp>),
-    Fence(Sem, Scope),
+    Fence(Scope),
     FenceProxy(Proxy),
     Bar(Box<BarOp>),
     /// With its member mask.
@@ -306,8 +306,6 @@ pub(crate) enum Proxy {
     Async,
     /// Accesses through different virtual addresses.
     Alias,
-    /// `fence.mbarrier_init`
-    MbarrierInit,
 }
 
 /// The instruction may touch what other blocks see; it takes turns with theirs.

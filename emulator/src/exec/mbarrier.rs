@@ -10,7 +10,7 @@ use super::lanes::Lanes;
 use super::step::Next;
 use super::warp::State;
 use super::{Cpu, Exec, FaultKind, Site};
-use crate::checks::{self, Vc};
+use crate::checks::{Record, Vc};
 use std::sync::Arc;
 
 /// What an instruction does with an mbarrier.
@@ -50,8 +50,8 @@ pub(crate) struct Mbarrier {
     /// Bytes expected less bytes arrived.
     tx: i64,
     phase: u32,
-    /// Who initialised it: warp, lane, clock.
-    init: (u32, u32, u32),
+    /// Who initialised it.
+    init: Record,
     /// What those that arrived in this phase know, and in the last one.
     arriving: Option<Arc<Vc>>,
     pub(crate) passed: Option<Arc<Vc>>,
@@ -125,7 +125,7 @@ impl Cpu<'_> {
     /// Runs an operation on an mbarrier, lane after lane.
     pub(crate) fn mbarrier(&mut self, site: &mut Site<'_>, op: &MbarrierOp) -> Exec<Next> {
         let init = op.kind == MbarrierKind::Init;
-        let clock = checks::clock(site.common, site.at.warp);
+        let now = site.common.checks.record(site.at.warp, 0, site.at.pc);
         let addr = self.mbarrier_offsets(site, &op.address, init)?;
         let Site { common, warp, m, all, at } = site;
         let mut waits = false;
@@ -137,7 +137,7 @@ impl Cpu<'_> {
                     return Err(self.fault(FaultKind::IllegalInstruction, at, Some(l), message));
                 }
                 let value = value as u32;
-                let init = (warp.id, l as u32, clock);
+                let init = now.with_lane(l);
                 let b = Mbarrier { expected: value, pending: value, init, ..Default::default() };
                 common.mbarriers.insert(addr[l], b);
                 continue;
@@ -146,12 +146,12 @@ impl Cpu<'_> {
                 let message = "an mbarrier that was not initialised";
                 return Err(self.fault_at(FaultKind::InvalidSync, at, l, addr[l], message));
             };
-            if !checks::knows(common, warp.id, l, by) {
+            if !common.checks.knows(warp.id, l, by) {
                 let message = "the initialisation of this mbarrier by another thread is not ordered before this use: a barrier of the block between them is missing";
                 return Err(self.fault_at(FaultKind::Race, at, l, addr[l], message));
             }
             let arrives = matches!(op.kind, MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop);
-            let vc = if arrives && op.sem != Sem::Relaxed { checks::told(common, warp.id, 1 << l) } else { None };
+            let vc = if arrives && op.sem != Sem::Relaxed { common.checks.told(warp.id, 1 << l) } else { None };
             let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
             let token = u64::from(b.phase) | u64::from(b.pending) << 32;
             match op.kind {
@@ -191,7 +191,7 @@ impl Cpu<'_> {
                     }
                     warp.set_pred(op.p, u32::from(done) << l, 1 << l);
                     if let Some(passed) = passed {
-                        checks::learn(common, warp.id, 1 << l, &passed);
+                        common.checks.learn(warp.id, l, &passed);
                     }
                 }
             }

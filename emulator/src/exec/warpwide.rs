@@ -34,8 +34,8 @@ impl Cpu<'_> {
         if m != all {
             return Ok(scatter(site));
         }
-        self.check_arrive(site.common, site.warp, op, m, &site.at)?;
         let id = self.arrive(site, op)?;
+        site.common.checks.arrive(site.warp.id, m, usize::from(id));
         Ok(match op.waits {
             true => Next::Park(State::Barrier(id)),
             false if site.common.complete != 0 => Next::StepAndPark(State::Ready),
@@ -102,7 +102,7 @@ impl Cpu<'_> {
                 if !matches!(op, WarpOp::Sync) || waiting & needed != needed {
                     return Ok(Next::Park(State::Members));
                 }
-                self.warp_synced(site.common, warp, waiting & mask, &site.at);
+                site.common.checks.warp_synced(warp.id, waiting & mask);
                 for p in warp.parts.iter_mut().filter(|p| p.state == State::Members && p.mask & mask != 0) {
                     (p.state, p.pc) = (State::Ready, p.pc + 1);
                 }
@@ -123,7 +123,7 @@ impl Cpu<'_> {
         let warp = &mut *site.warp;
         let put = |warp: &mut Warp, d: R, v: u32| Lanes(group).for_each(|l| warp.set_lane(d, W::W32, l, v.into()));
         match op {
-            WarpOp::Sync => self.warp_synced(site.common, warp, group, &site.at),
+            WarpOp::Sync => site.common.checks.warp_synced(warp.id, group),
             WarpOp::Shfl(s) => self.shuffle(site, s, group)?,
             WarpOp::Vote { mode, d, p, a, negated } => {
                 let v = warp.pred(*a, *negated) & group;

@@ -56,12 +56,12 @@ impl Decoder<'_> {
             "membar" => {
                 let scope = t.need(&[("cta", Scope::Cta), ("gl", Scope::Gpu), ("sys", Scope::Sys)])?;
                 t.arity(0)?;
-                self.push(Op::Fence(Sem::Sc, scope));
+                self.push(Op::Fence(scope));
             }
             "fence" if t.take("mbarrier_init") => {
                 t.skip("release");
                 t.pick(Scope::NAMES);
-                self.push(Op::FenceProxy(Proxy::MbarrierInit));
+                self.push(Op::Fence(Scope::Cluster));
             }
             "fence" => {
                 let sem = t.pick(Sem::NAMES).unwrap_or(Sem::AcqRel);
@@ -70,7 +70,7 @@ impl Decoder<'_> {
                 }
                 let scope = t.need(Scope::NAMES)?;
                 t.arity(0)?;
-                self.push(Op::Fence(sem, scope));
+                self.push(Op::Fence(scope));
             }
             _ => return Ok(false),
         }
