@@ -1,10 +1,11 @@
-//! Vector clocks whose threads are lanes, kept small: per warp one number for all its lanes, and numbers per lane only
+//! What lanes know of each other: vector clocks whose threads are lanes, kept small: per warp one number for all its lanes, and numbers per lane only
 //! where lanes differ.
 //!
 //! A warp's clock counts its synchronising steps. An access is known to a thread if the thread's entry for the accessing
 //! warp (or lane) is greater than the warp's clock at the access.
 
-use super::race::Record;
+use super::race::{BLOCK, CLOCK, LANE, LATEST, Record, WARP};
+use crate::exec::inst::Scope;
 use crate::exec::lanes::Lanes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,9 +60,9 @@ struct Clocks {
 impl Clocks {
     #[inline(always)]
     fn know(&self, launch: u32, r: Record) -> bool {
-        let block = (launch, r.block());
+        let block = (launch, r.get(BLOCK));
         let warps = if block == self.block { Some(&self.own) } else { self.foreign.get(&block) };
-        warps.is_some_and(|w| w[r.warp() as usize].knows(r.lane(), r.clock()))
+        warps.is_some_and(|w| w[r.get(WARP) as usize].knows(r.get(LANE), r.get(CLOCK)))
     }
 
     fn join(&mut self, other: &Clocks) {
@@ -150,5 +151,100 @@ impl Vc {
     /// A proxy fence: all that is known is visible to the async proxy.
     pub(crate) fn proxy_fence(&mut self) {
         self.proxied = self.known.clone();
+    }
+}
+
+/// Learns all that another thread knows, which is often the very same.
+pub(crate) fn join(a: &mut Arc<Vc>, b: &Arc<Vc>) {
+    if !Arc::ptr_eq(a, b) {
+        Arc::make_mut(a).join(b);
+    }
+}
+
+/// What a lane has learned and is ready to pass on.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane {
+    pub(crate) vc: Arc<Vc>,
+    /// What its relaxed writes pass on: its knowledge at the last fence, of any scope, and of gpu scope or wider.
+    pub(crate) released: [Option<Arc<Vc>>; 2],
+    /// Read from strong locations since the last fence, and whether that must be of gpu scope or wider.
+    pub(crate) pending: Vec<(Arc<Vc>, bool)>,
+}
+
+/// The clocks of one warp.
+#[derive(Debug)]
+pub(crate) struct WarpClock {
+    warp: u32,
+    clock: u32,
+    /// Lanes that the warp has.
+    full: u32,
+    pub(crate) lanes: Vec<Lane>,
+}
+
+impl WarpClock {
+    pub(crate) fn new(vc: &Arc<Vc>, warp: u32, full: u32) -> WarpClock {
+        let lane = Lane { vc: vc.clone(), released: [None, None], pending: Vec::new() };
+        WarpClock { warp, clock: 0, full, lanes: vec![lane; 32] }
+    }
+
+    /// The clock of what happens now.
+    pub(crate) fn now(&self) -> u32 {
+        self.clock.min(LATEST)
+    }
+
+    /// What lanes know together, themselves included; their later accesses are not part of it.
+    pub(crate) fn gather(&mut self, mask: u32) -> Arc<Vc> {
+        let mut lanes = Lanes(mask);
+        let mut vc = self.lanes[lanes.next().unwrap_or(0)].vc.clone();
+        lanes.for_each(|l| join(&mut vc, &self.lanes[l].vc));
+        self.clock += 1;
+        Arc::make_mut(&mut vc).raise(self.warp, mask, self.full, self.clock);
+        vc
+    }
+
+    pub(crate) fn learn(&mut self, lane: usize, vc: &Arc<Vc>) {
+        join(&mut self.lanes[lane].vc, vc);
+    }
+
+    /// Lanes have met.
+    pub(crate) fn synced(&mut self, mask: u32) {
+        let vc = self.gather(mask);
+        self.adopt(mask, &vc);
+    }
+
+    /// Lanes know exactly this from now on; it includes what they knew.
+    pub(crate) fn adopt(&mut self, mask: u32, vc: &Arc<Vc>) {
+        Lanes(mask).for_each(|l| self.lanes[l].vc = vc.clone());
+    }
+
+    /// A fence: what was read before it is learned, what was done before it is released by later writes.
+    pub(crate) fn fence(&mut self, mask: u32, scope: Scope) {
+        let wide = scope >= Scope::Cluster;
+        self.clock += 1;
+        for l in Lanes(mask) {
+            let Lane { vc, released, pending } = &mut self.lanes[l];
+            pending.extract_if(.., |p| wide || !p.1).for_each(|(read, _)| join(vc, &read));
+            let mut told = vc.clone();
+            Arc::make_mut(&mut told).raise(self.warp, 1 << l, self.full, self.clock);
+            if wide {
+                released[1] = Some(told.clone());
+            }
+            released[0] = Some(told);
+        }
+    }
+
+    /// Lanes have waited for the kernel before this one.
+    pub(crate) fn waited(&mut self, mask: u32) {
+        Lanes(mask).for_each(|l| Arc::make_mut(&mut self.lanes[l].vc).waited = true);
+    }
+
+    /// A fence between the ordinary and the async proxy.
+    pub(crate) fn proxy_fence(&mut self, mask: u32) {
+        self.clock += 1;
+        for l in Lanes(mask) {
+            let vc = Arc::make_mut(&mut self.lanes[l].vc);
+            vc.raise(self.warp, 1 << l, self.full, self.clock);
+            vc.proxy_fence();
+        }
     }
 }

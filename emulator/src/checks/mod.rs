@@ -5,25 +5,24 @@ pub(crate) mod counters;
 pub(crate) mod order;
 mod race;
 mod shadow;
-mod sync;
 pub(crate) mod witness;
 
 use crate::exec::access::Access;
 use crate::exec::barrier::Barrier;
-use crate::exec::fault::{Fault, FaultKind};
-use crate::exec::inst::{MemSpace, Scope};
+use crate::exec::fault::FaultKind;
+use crate::exec::inst::MemSpace;
 use crate::exec::lanes::Lanes;
 use crate::exec::{At, Cpu, Exec, LaunchCx, Site};
 use crate::memory::Allocation;
 pub(crate) use clock::Vc;
+use clock::WarpClock;
 use order::Operation;
-pub(crate) use race::Record;
-use race::{Cell, Conflict, IN_FLIGHT, MAX_BLOCK};
+use race::{BLOCK, BYTES, CLOCK, Cell, Conflict, IN_FLIGHT, LANE, MAX_BLOCK, SITE, SITES, STRENGTH, WARP};
+pub(crate) use race::{PROXY, Record};
 pub(crate) use shadow::GlobalShadow;
 use shadow::Touch;
 use std::sync::{Arc, MutexGuard};
-use sync::{SyncLocations, WarpClock};
-use witness::Witness;
+use witness::{SyncLocations, Witness};
 
 /// Which checks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,35 +87,22 @@ impl BlockChecks {
         checks
     }
 
-    fn mark(&mut self, offset: u64, bytes: u32) {
-        self.written[(offset / 64) as usize] |= ((1 << bytes) - 1) << (offset % 64);
-    }
-
-    fn is_written(&self, offset: u64, bytes: u32) -> bool {
-        let bits = ((1 << bytes) - 1) << (offset % 64);
-        self.written[(offset / 64) as usize] & bits == bits
-    }
-
-    /// What lanes know now, for an mbarrier to tell; their later accesses are not part of it.
-    pub(crate) fn told(&mut self, warp: u32, mask: u32) -> Option<Arc<Vc>> {
-        self.warps.get_mut(warp as usize).map(|w| w.gather(mask))
-    }
-
-    /// A lane learns what a barrier tells.
-    pub(crate) fn learn(&mut self, warp: u32, lane: usize, vc: &Arc<Vc>) {
-        self.warps[warp as usize].learn(lane, vc);
+    /// The clocks of a warp, if races are looked for.
+    pub(crate) fn warp<T>(&mut self, warp: u32, f: impl FnOnce(&mut WarpClock) -> T) -> Option<T> {
+        self.warps.get_mut(warp as usize).map(f)
     }
 
     /// Whether a lane knows of what another lane of its block did.
     pub(crate) fn knows(&self, warp: u32, lane: usize, other: Record) -> bool {
-        let own = || (other.warp(), other.lane()) == (warp, lane as u32);
+        let own = || (other.get(WARP), other.get(LANE)) == (warp, lane as u32);
         self.warps.get(warp as usize).is_none_or(|w| own() || w.lanes[lane].vc.knows_own(other))
     }
 
     /// A lane's access to whole words, as of now.
-    pub(crate) fn record(&self, warp: u32, lane: u32, pc: u32) -> Record {
+    pub(crate) fn record(&self, warp: u32, lane: usize, pc: u32) -> Record {
         let clock = self.warps.get(warp as usize).map_or(0, WarpClock::now);
-        Record::new(self.block, warp, clock, pc).with_lane(lane as usize).with_bytes(15)
+        let thread = Record::default().with(BLOCK, self.block).with(WARP, warp).with(LANE, lane as u32);
+        thread.with(BYTES, 15).with(CLOCK, clock).with(SITE, pc)
     }
 
     fn words(&self, at: u64, bytes: u64) -> &[Cell] {
@@ -131,7 +117,7 @@ impl BlockChecks {
     /// A copy has arrived in device memory.
     pub(crate) fn landed_in(&self, a: &Allocation, op: &Arc<Operation>, offset: u64, bytes: u64, by: Record) {
         if let Some(shadow) = a.shadow.get().filter(|_| !self.warps.is_empty()) {
-            shadow.landed(op, offset, bytes, by);
+            shadow.landed(op, offset, bytes, by.with(PROXY, 1));
         }
     }
 
@@ -140,25 +126,9 @@ impl BlockChecks {
         self.words(at, bytes).iter().for_each(|cell| cell.source_read(by));
     }
 
-    /// A fence.
-    pub(crate) fn fence(&mut self, warp: u32, mask: u32, scope: Scope) {
-        self.warps.get_mut(warp as usize).into_iter().for_each(|w| w.fence(mask, scope));
-    }
-
-    /// A fence between the ordinary and the async proxy.
-    pub(crate) fn fence_proxy(&mut self, warp: u32, mask: u32) {
-        self.warps.get_mut(warp as usize).into_iter().for_each(|w| w.proxy_fence(mask));
-    }
-
-    /// Lanes have waited for the kernel before this one.
-    pub(crate) fn waited(&mut self, warp: u32, mask: u32) {
-        let Some(w) = self.warps.get_mut(warp as usize) else { return };
-        Lanes(mask).for_each(|l| Arc::make_mut(&mut w.lanes[l].vc).waited = true);
-    }
-
     /// Lanes arrive at a barrier of the block.
     pub(crate) fn arrive(&mut self, warp: u32, mask: u32, barrier: usize) {
-        let Some(told) = self.told(warp, mask) else { return };
+        let Some(told) = self.warp(warp, |w| w.gather(mask)) else { return };
         match &mut self.barriers[barrier] {
             Some(vc) => Arc::make_mut(vc).join(&told),
             slot => *slot = Some(told),
@@ -174,17 +144,35 @@ impl BlockChecks {
         }
     }
 
-    /// Lanes of a warp have met at `bar.warp.sync`.
-    pub(crate) fn warp_synced(&mut self, warp: u32, mask: u32) {
-        let Some(w) = self.warps.get_mut(warp as usize) else { return };
-        let vc = w.gather(mask);
-        w.adopt(mask, &vc);
+    /// Marks bytes of an allocation or of shared memory as written; before that, looks for what an access reads and
+    /// nothing has written: the lane and the address.
+    fn initialise(
+        &mut self,
+        a: Option<&Allocation>,
+        addr: &[u64; 32],
+        m: u32,
+        access: &Access,
+    ) -> Option<(usize, u64)> {
+        let (total, step) = (u64::from(access.bytes * access.count), u64::from(access.bytes.min(8)));
+        let bits = |address: u64, bytes: u64| ((1 << bytes) - 1) << (address % 64);
+        for l in Lanes(m) {
+            // An atomic reads what it changes.
+            let read = if access.write && !access.atomic { 0 } else { total };
+            let is_written = |address: u64| match a {
+                None => !self.written[(address / 64) as usize] & bits(address, step) == 0,
+                Some(a) => a.is_written(address - a.base, step),
+            };
+            if let Some(address) = (addr[l]..addr[l] + read).step_by(step as usize).find(|&at| !is_written(at)) {
+                return Some((l, address));
+            }
+            match a {
+                _ if !access.write => {}
+                None => self.written[(addr[l] / 64) as usize] |= bits(addr[l], total),
+                Some(a) => a.mark(addr[l] - a.base, total),
+            }
+        }
+        None
     }
-}
-
-/// Bytes of a cell that an access of `bytes` at `offset` touches.
-fn cell_bytes(offset: u64, bytes: u32) -> u32 {
-    if bytes >= 4 { 15 } else { ((1 << bytes) - 1) << (offset % 4) }
 }
 
 impl Cpu<'_> {
@@ -213,14 +201,20 @@ impl Cpu<'_> {
             _ => return Ok(()),
         };
         let checks = &mut site.common.checks;
-        if self.cx.config.checks.initcheck {
-            self.initcheck(checks, allocation, addr, m, access, &at)?;
+        if self.cx.config.checks.initcheck
+            && let Some((lane, address)) = checks.initialise(allocation, addr, m, access)
+        {
+            let message = format!("{} bytes are read that nothing has written", access.bytes.min(8));
+            return Err(self.fault_at(FaultKind::UninitialisedMemory, &at, lane, address, message));
         }
-        let Some(warp) = checks.warps.get_mut(at.warp as usize) else { return Ok(()) };
-        let op = &self.cx.op;
-        let strength = race::strength(access);
+        if checks.warps.is_empty() {
+            return Ok(());
+        }
+        let (op, strength) = (&self.cx.op, race::strength(access));
+        let thread = Record::default().with(BLOCK, checks.block).with(WARP, at.warp).with(SITE, at.pc);
+        let warp = &mut checks.warps[at.warp as usize];
         let clock = if access.pending { IN_FLIGHT } else { warp.now() };
-        let me = Record::new(checks.block, at.warp, clock, at.pc).with_strength(strength).by_proxy(access.proxy);
+        let me = thread.with(CLOCK, clock).with(STRENGTH, strength).with(PROXY, access.proxy.into());
         if strength > 0 {
             // Strong accesses synchronise before they are compared, so that an acquire orders what follows it.
             let locations = witness.map_or(&mut checks.locations, |w| &mut w.locations);
@@ -231,74 +225,38 @@ impl Cpu<'_> {
             }
         }
         let shadow = allocation.map(|a| (a.base, a.shadow.get_or_init(|| GlobalShadow::new(a.size))));
-        let (warp, total) = (&checks.warps[at.warp as usize], access.bytes * access.count);
+        let total = access.bytes * access.count;
         for l in Lanes(m) {
-            let (me, vc) = (me.with_lane(l), &*warp.lanes[l].vc);
+            let (me, vc) = (me.with(LANE, l as u32), &*warp.lanes[l].vc);
             for k in 0..total.div_ceil(4) {
                 let address = addr[l] + u64::from(4 * k);
-                let me = me.with_bytes(cell_bytes(address, total));
+                let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (address % 4) };
+                let me = me.with(BYTES, bytes);
                 let compared = match shadow {
                     None => checks.cells[(address / 4) as usize].access(me, access, vc),
                     Some((base, shadow)) => shadow.access(address - base, &Touch { op, me, access, vc }),
                 };
                 if let Err(conflict) = compared {
-                    return Err(self.race(&conflict, access, address, shadow.map(|s| s.0), l, &at));
+                    let kind = match conflict {
+                        Conflict::Within { .. } if access.nc => FaultKind::StaleRead,
+                        _ => FaultKind::Race,
+                    };
+                    let message = self.race(&conflict, access, allocation.is_none(), &at);
+                    return Err(self.fault_at(kind, &at, l, address, message));
                 }
             }
         }
         Ok(())
     }
 
-    /// Bytes that are read must have been written; those that are written are marked.
-    fn initcheck(
-        &self,
-        checks: &mut BlockChecks,
-        allocation: Option<&Allocation>,
-        addr: &[u64; 32],
-        m: u32,
-        access: &Access,
-        at: &At,
-    ) -> Exec<()> {
-        let (total, step) = (access.bytes * access.count, access.bytes.min(8));
-        for l in Lanes(m) {
-            // An atomic reads what it changes.
-            let read = if access.write && !access.atomic { 0 } else { u64::from(total) };
-            let is_written = |a: &u64| match allocation {
-                None => checks.is_written(*a, step),
-                Some(allocation) => allocation.is_written(a - allocation.base, u64::from(step)),
-            };
-            if let Some(address) = (addr[l]..addr[l] + read).step_by(step as usize).find(|a| !is_written(a)) {
-                let message = format!("{step} bytes are read that nothing has written");
-                return Err(self.fault_at(FaultKind::UninitialisedMemory, at, l, address, message));
-            }
-            match allocation {
-                _ if !access.write => {}
-                None => checks.mark(addr[l], total),
-                Some(a) => a.mark(addr[l] - a.base, u64::from(total)),
-            }
-        }
-        Ok(())
-    }
-
-    /// The report of a race; `base` is that of the allocation, if it is not in shared memory.
+    /// The report of a race.
     #[cold]
-    fn race(
-        &self,
-        conflict: &Conflict,
-        access: &Access,
-        address: u64,
-        base: Option<u64>,
-        lane: usize,
-        at: &At,
-    ) -> Box<Fault> {
+    fn race(&self, conflict: &Conflict, access: &Access, shared: bool, at: &At) -> String {
         let (old, writes, ordered) = match conflict {
             Conflict::Within { earlier, writes, ordered } => (*earlier, *writes, *ordered),
-            Conflict::Between(other) => {
-                let message = other.sentence(&self.cx.op, access.write, "global");
-                return self.fault_at(FaultKind::Race, at, lane, base.unwrap_or(0) + other.offset, message);
-            }
+            Conflict::Between(other) => return other.sentence(&self.cx.op, access.write, "global"),
         };
-        let ([gx, gy, _], b) = (self.cx.launch.grid, old.block());
+        let ([gx, gy, _], b) = (self.cx.launch.grid, old.get(BLOCK));
         let block = [b % gx, b / gx % gy, b / gx / gy];
         let missing = if access.nc {
             "a non-coherent load may only read data that does not change during the launch"
@@ -306,7 +264,7 @@ impl Cpu<'_> {
             "a fence.proxy.async between the ordinary write and the asynchronous copy is missing"
         } else if old.is_in_flight() {
             "the copy is still in flight: its wait (or the barrier it completes) is missing"
-        } else if block == at.ctaid && old.warp() == at.warp {
+        } else if block == at.ctaid && old.get(WARP) == at.warp {
             "a bar.warp.sync between them is missing"
         } else if block == at.ctaid {
             "a barrier of the block between them is missing"
@@ -315,11 +273,10 @@ impl Cpu<'_> {
         } else {
             "a release by the first and an acquire by the second, of gpu scope or wider, is missing"
         };
-        let ([x, y, z], [u, v, w]) = (block, self.cx.thread(old.warp(), old.lane() as usize));
-        let site = old.site().map_or("an instruction".into(), |s| self.cx.describe(s));
+        let ([x, y, z], [u, v, w]) = (block, self.cx.thread(old.get(WARP), old.get(LANE) as usize));
+        let site =
+            Some(old.get(SITE)).filter(|&pc| pc != SITES).map_or("an instruction".into(), |pc| self.cx.describe(pc));
         let who = format!("at {site} by block ({x}, {y}, {z}) thread ({u}, {v}, {w})");
-        let memory = if base.is_none() { "shared memory" } else { "global memory" };
-        let kind = if access.nc { FaultKind::StaleRead } else { FaultKind::Race };
-        self.fault_at(kind, at, lane, address, race::sentence(access.write, memory, writes, who, missing))
+        race::sentence(access.write, if shared { "shared memory" } else { "global memory" }, writes, who, missing)
     }
 }

@@ -11,90 +11,72 @@ use crate::exec::inst::{Scope, Sem};
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One access, packed: block 16, warp 5, lane 5, strength 2, bytes 4, by the async proxy 1, clock 19, site 12.
+/// A part of a record: its first bit, and how many it has.
+type Part = (u32, u32);
+pub(crate) const BLOCK: Part = (48, 16);
+pub(crate) const WARP: Part = (43, 5);
+pub(crate) const LANE: Part = (38, 5);
+/// 0 for weak accesses, else 1 + scope: cta, gpu, sys.
+pub(crate) const STRENGTH: Part = (36, 2);
+/// Which bytes of the cell, a bit each.
+pub(crate) const BYTES: Part = (32, 4);
+/// Made by the async proxy.
+pub(crate) const PROXY: Part = (31, 1);
+pub(crate) const CLOCK: Part = (12, 19);
+/// The instruction.
+pub(crate) const SITE: Part = (0, 12);
+
+/// The largest value of a part: values beyond are not told apart.
+const fn most(part: Part) -> u32 {
+    (1 << part.1) - 1
+}
+
+/// The clock of a copy in flight: nobody can know it.
+pub(crate) const IN_FLIGHT: u32 = most(CLOCK);
+/// Clocks from here on are not told apart: whoever synchronises that late knows of all such accesses.
+pub(crate) const LATEST: u32 = IN_FLIGHT - 1;
+/// Stands for instructions from here on.
+pub(crate) const SITES: u32 = most(SITE);
+/// Blocks from here on are not checked.
+pub(crate) const MAX_BLOCK: u32 = most(BLOCK);
+
+/// One access, packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Record(u64);
 
-/// The clock of a copy in flight: nobody can know it.
-pub(crate) const IN_FLIGHT: u32 = (1 << 19) - 1;
-/// Clocks from here on are not told apart: whoever synchronises that late knows of all such accesses.
-pub(crate) const LATEST: u32 = IN_FLIGHT - 1;
-/// Sites beyond are not told apart.
-const SITES: u32 = (1 << 12) - 1;
-/// Blocks beyond are not checked.
-pub(crate) const MAX_BLOCK: u32 = u16::MAX as u32;
-const LANE: u32 = 38;
-const STRENGTH: u32 = 36;
-const BYTES: u32 = 32;
-const PROXY: u64 = 1 << 31;
-const CLOCK: u32 = 12;
-
 impl Record {
-    /// A weak access by a warp's first lane to no bytes yet; the other parts are added.
-    pub(crate) fn new(block: u32, warp: u32, clock: u32, site: u32) -> Record {
-        let thread = u64::from(block.min(MAX_BLOCK)) << 10 | u64::from(warp) << 5;
-        Record(thread << LANE | u64::from(clock) << CLOCK | u64::from(site.min(SITES)))
-    }
-    pub(crate) fn with_lane(self, lane: usize) -> Record {
-        Record(self.0 | (lane as u64) << LANE)
-    }
-    pub(crate) fn with_strength(self, strength: u32) -> Record {
-        Record(self.0 | u64::from(strength) << STRENGTH)
-    }
-    /// Which of the cell's bytes, a bit each.
-    pub(crate) fn with_bytes(self, mask: u32) -> Record {
-        Record(self.0 | u64::from(mask) << BYTES)
-    }
-    pub(crate) fn by_proxy(self, yes: bool) -> Record {
-        Record(self.0 | if yes { PROXY } else { 0 })
+    /// Sets a part that is zero so far.
+    #[inline(always)]
+    pub(crate) fn with(self, part: Part, value: u32) -> Record {
+        Record(self.0 | u64::from(value.min(most(part))) << part.0)
     }
 
-    fn part(self, at: u32, bits: u32) -> u32 {
-        (self.0 >> at) as u32 & ((1 << bits) - 1)
+    #[inline(always)]
+    pub(crate) fn get(self, part: Part) -> u32 {
+        (self.0 >> part.0) as u32 & most(part)
     }
-    pub(crate) fn block(self) -> u32 {
-        self.part(LANE + 10, 16)
-    }
-    pub(crate) fn warp(self) -> u32 {
-        self.part(LANE + 5, 5)
-    }
-    pub(crate) fn lane(self) -> u32 {
-        self.part(LANE, 5)
-    }
-    fn strength(self) -> u32 {
-        self.part(STRENGTH, 2)
-    }
-    pub(crate) fn bytes(self) -> u32 {
-        self.part(BYTES, 4)
-    }
-    pub(crate) fn clock(self) -> u32 {
-        self.part(CLOCK, 19)
-    }
-    /// Instruction, if its number is small enough.
-    pub(crate) fn site(self) -> Option<u32> {
-        Some(self.part(0, 12)).filter(|&s| s != SITES)
-    }
+
     pub(crate) fn is_in_flight(self) -> bool {
-        self.clock() == IN_FLIGHT
+        self.get(CLOCK) == IN_FLIGHT
     }
 
     fn meets(self, other: Record) -> bool {
-        (self.0 & other.0) >> BYTES & 15 != 0
+        self.get(BYTES) & other.get(BYTES) != 0
     }
 
     /// Whether this is ordered before another access of its launch, or both are strong at a sufficient scope.
     #[inline(always)]
     fn allows(self, later: Record, vc: &Vc) -> bool {
-        let both = || self.strength().min(later.strength());
+        let both = || self.get(STRENGTH).min(later.get(STRENGTH));
         !self.is_in_flight()
-            && (self.0 >> LANE == later.0 >> LANE
+            && (self.0 >> LANE.0 == later.0 >> LANE.0
                 || vc.knows_own(self)
                 || both() >= 2
-                || (both() == 1 && self.block() == later.block()))
+                || (both() == 1 && self.get(BLOCK) == later.get(BLOCK)))
     }
 }
 
-/// 0 for weak accesses, else 1 + scope: cta, gpu, sys.
+/// See `STRENGTH`.
 pub(crate) fn strength(access: &Access) -> u32 {
     match access.scope {
         _ if access.sem == Sem::Weak && !access.atomic => 0,
@@ -131,8 +113,8 @@ impl Marks {
     /// Whether an access conflicts with what was done; if so, whether that was a write. `strength` is what both need so
     /// that they do not.
     pub(crate) fn conflict(self, me: Record, write: bool, strength: u32) -> Option<bool> {
-        let both = if me.strength() < strength { 0x11 } else { 1 };
-        let of = |shift: u32| u32::from(self.0) >> shift & me.bytes() * both != 0;
+        let both = if me.get(STRENGTH) < strength { 0x11 } else { 1 };
+        let of = |shift: u32| u32::from(self.0) >> shift & me.get(BYTES) * both != 0;
         if of(8) { Some(true) } else { (write && of(0)).then_some(false) }
     }
 }
@@ -159,7 +141,7 @@ impl Cell {
         if w.meets(me) {
             let ordered = w.allows(me, vc);
             // A non-coherent read may see what was there before any write of the launch.
-            if access.nc || !ordered || access.proxy && w.0 & PROXY == 0 && !vc.knows_proxied(w) {
+            if access.nc || !ordered || access.proxy && w.get(PROXY) == 0 && !vc.knows_proxied(w) {
                 return Err(Conflict::Within { earlier: w, writes: true, ordered });
             }
         }
@@ -172,7 +154,7 @@ impl Cell {
         } else if r != me {
             // Of readers that are not ordered, one is kept; which one differs from cell to cell.
             let any = (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
-            let keep = r.bytes() != 0 && (r.is_in_flight() || !me.is_in_flight() && any);
+            let keep = r.get(BYTES) != 0 && (r.is_in_flight() || !me.is_in_flight() && any);
             if !keep || r.allows(me, vc) {
                 self.read.store(me.0, Ordering::Relaxed);
             }
@@ -182,9 +164,9 @@ impl Cell {
 
     /// What was done to the bytes, but for accesses that are `known`; strong are those of at least a strength.
     pub(crate) fn marks(&self, strength: u32, known: impl Fn(Record) -> bool) -> Marks {
-        let [read, write] = self.last().map(|r| if r.bytes() == 0 || known(r) { Record::default() } else { r });
-        let [read, write] =
-            [(read, false), (write, true)].map(|(r, write)| Marks::new(r.bytes(), write, r.strength() >= strength).0);
+        let [read, write] = self.last().map(|r| if r.get(BYTES) == 0 || known(r) { Record::default() } else { r });
+        let [read, write] = [(read, false), (write, true)]
+            .map(|(r, write)| Marks::new(r.get(BYTES), write, r.get(STRENGTH) >= strength).0);
         Marks(read | write)
     }
 

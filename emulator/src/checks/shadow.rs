@@ -6,7 +6,7 @@
 
 use super::clock::Vc;
 use super::order::Operation;
-use super::race::{Cell, Conflict, Marks, Record, sentence};
+use super::race::{BYTES, Cell, Conflict, Marks, Record, sentence};
 use crate::exec::access::Access;
 use crate::exec::fault::{Fault, FaultKind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -260,7 +260,7 @@ impl GlobalShadow {
             page.sole.store(0, Ordering::Release);
             for l in layers.iter().filter(|l| !op.follows(&l.op)) {
                 for at in (start.max(from & !3)..to.min(start + PAGE)).step_by(4) {
-                    let me = Record::default().with_bytes(range.bytes(at));
+                    let me = Record::default().with(BYTES, range.bytes(at));
                     let touch = Touch { op, me, access: &access, vc: &vc };
                     touch.follows(&l.op, at, |s| l.marks(page, (at % PAGE / 4) as usize, &vc, s))?;
                 }

@@ -9,7 +9,7 @@ use super::inst::*;
 use super::lanes::Lanes;
 use super::warp::Warp;
 use super::{At, Cpu, Exec, FaultKind, Site};
-use crate::checks::{Record, Vc};
+use crate::checks::{PROXY, Record, Vc};
 use crate::launch::Schedule;
 use crate::memory::Allocation;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ impl Cpu<'_> {
                 for l in Lanes(site.m) {
                     // The arrival follows the copies; that they land now is one of the times they may.
                     self.land(site.common, site.warp, |p| p.lane == l as u32 && !p.bulk(), false);
-                    let told = site.common.checks.told(site.at.warp, 1 << l);
+                    let told = site.common.checks.warp(site.at.warp, |w| w.gather(1 << l));
                     let barrier = site.common.mbarriers.get_mut(&addr[l]);
                     let message = match barrier.map(|b| b.arrive_after_copies(*noinc, told)) {
                         None => "an mbarrier that was not initialised",
@@ -195,7 +195,7 @@ impl Cpu<'_> {
             if !due(p) {
                 return true;
             }
-            let by = common.checks.record(warp.id, p.lane, p.pc);
+            let by = common.checks.record(warp.id, p.lane as usize, p.pc);
             match &mut p.kind {
                 Kind::Shared { dst, data } => {
                     shared_bytes(common, *dst, data.len()).copy_from_slice(data);
@@ -212,7 +212,7 @@ impl Cpu<'_> {
                         (*done, progress) = (true, true);
                     }
                     if !read {
-                        common.checks.landed_in(to, launch, *offset, *bytes, by.by_proxy(true));
+                        common.checks.landed_in(to, launch, *offset, *bytes, by);
                     }
                     // It may be that only the source may be used again.
                     read
@@ -256,8 +256,8 @@ impl Cpu<'_> {
             self.pieces(site, dst.space, to[l], n, l, &target, |_, _| {})?;
             let (warp, lane, pc) = (site.at.warp, l as u32, site.at.pc);
             if let Some(b) = barriers {
-                let by = site.common.checks.record(warp, lane, pc).by_proxy(true);
-                let told = site.common.checks.told(warp, 1 << l);
+                let by = site.common.checks.record(warp, l, pc).with(PROXY, 1);
+                let told = site.common.checks.warp(warp, |w| w.gather(1 << l));
                 site.common.bulk.push(BulkIn { dst: to[l], data, barrier: b[l], warp, lane, pc, told, by });
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {
                 let offset = to[l] - a.base;

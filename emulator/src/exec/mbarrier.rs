@@ -125,7 +125,6 @@ impl Cpu<'_> {
     /// Runs an operation on an mbarrier, lane after lane.
     pub(crate) fn mbarrier(&mut self, site: &mut Site<'_>, op: &MbarrierOp) -> Exec<Next> {
         let init = op.kind == MbarrierKind::Init;
-        let now = site.common.checks.record(site.at.warp, 0, site.at.pc);
         let addr = self.mbarrier_offsets(site, &op.address, init)?;
         let Site { common, warp, m, all, at } = site;
         let mut waits = false;
@@ -137,7 +136,7 @@ impl Cpu<'_> {
                     return Err(self.fault(FaultKind::IllegalInstruction, at, Some(l), message));
                 }
                 let value = value as u32;
-                let init = now.with_lane(l);
+                let init = common.checks.record(warp.id, l, at.pc);
                 let b = Mbarrier { expected: value, pending: value, init, ..Default::default() };
                 common.mbarriers.insert(addr[l], b);
                 continue;
@@ -151,7 +150,11 @@ impl Cpu<'_> {
                 return Err(self.fault_at(FaultKind::Race, at, l, addr[l], message));
             }
             let arrives = matches!(op.kind, MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop);
-            let vc = if arrives && op.sem != Sem::Relaxed { common.checks.told(warp.id, 1 << l) } else { None };
+            let vc = if arrives && op.sem != Sem::Relaxed {
+                common.checks.warp(warp.id, |w| w.gather(1 << l))
+            } else {
+                None
+            };
             let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
             let token = u64::from(b.phase) | u64::from(b.pending) << 32;
             match op.kind {
@@ -191,7 +194,7 @@ impl Cpu<'_> {
                     }
                     warp.set_pred(op.p, u32::from(done) << l, 1 << l);
                     if let Some(passed) = passed {
-                        common.checks.learn(warp.id, l, &passed);
+                        common.checks.warp(warp.id, |w| w.learn(l, &passed));
                     }
                 }
             }

@@ -290,14 +290,20 @@ impl Cpu<'_> {
                 return Err(self.fault(FaultKind::IllegalInstruction, &site.at, lane, "the kernel executed a trap"));
             }
             Op::Atom(op) => self.atomic(site, op)?,
-            Op::Fence(scope) => site.common.checks.fence(site.warp.id, m, *scope),
-            Op::FenceProxy(Proxy::Async) => site.common.checks.fence_proxy(site.warp.id, m),
+            Op::Fence(scope) => {
+                site.common.checks.warp(site.warp.id, |w| w.fence(m, *scope));
+            }
+            Op::FenceProxy(Proxy::Async) => {
+                site.common.checks.warp(site.warp.id, |w| w.proxy_fence(m));
+            }
             Op::FenceProxy(Proxy::Alias) => {}
             Op::Bar(op) => return self.bar(site, op),
             Op::Warp(op, mask) => return self.warp_wide(site, op, *mask),
             Op::Async(op) => self.asynchronous(site, op)?,
             Op::Mbarrier(op) => return self.mbarrier(site, op),
-            Op::GridControl(true) => site.common.checks.waited(site.warp.id, m),
+            Op::GridControl(true) => {
+                site.common.checks.warp(site.warp.id, |w| w.waited(m));
+            }
             Op::GridControl(false) => self.cx.op.trigger(),
             Op::NanoSleep(r) => {
                 let longest = Lanes(m).map(|l| site.warp.lane32(code, *r, l)).max().unwrap_or(0);

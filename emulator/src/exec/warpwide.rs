@@ -102,7 +102,7 @@ impl Cpu<'_> {
                 if !matches!(op, WarpOp::Sync) || waiting & needed != needed {
                     return Ok(Next::Park(State::Members));
                 }
-                site.common.checks.warp_synced(warp.id, waiting & mask);
+                site.common.checks.warp(warp.id, |w| w.synced(waiting & mask));
                 for p in warp.parts.iter_mut().filter(|p| p.state == State::Members && p.mask & mask != 0) {
                     (p.state, p.pc) = (State::Ready, p.pc + 1);
                 }
@@ -123,7 +123,9 @@ impl Cpu<'_> {
         let warp = &mut *site.warp;
         let put = |warp: &mut Warp, d: R, v: u32| Lanes(group).for_each(|l| warp.set_lane(d, W::W32, l, v.into()));
         match op {
-            WarpOp::Sync => site.common.checks.warp_synced(warp.id, group),
+            WarpOp::Sync => {
+                site.common.checks.warp(warp.id, |w| w.synced(group));
+            }
             WarpOp::Shfl(s) => self.shuffle(site, s, group)?,
             WarpOp::Vote { mode, d, p, a, negated } => {
                 let v = warp.pred(*a, *negated) & group;
