@@ -44,12 +44,6 @@ impl Checks {
     pub const NONE: Checks = Checks { memcheck: false, initcheck: false, racecheck: false, synccheck: false };
 }
 
-impl Default for Checks {
-    fn default() -> Self {
-        Checks::ALL
-    }
-}
-
 /// Holds other launches and the host off while an access that may synchronise with them is checked and done.
 #[inline(always)]
 pub(crate) fn turn<'a>(cx: &LaunchCx<'a>, space: MemSpace, access: &Access) -> Option<MutexGuard<'a, Witness>> {
@@ -105,13 +99,10 @@ impl BlockChecks {
         thread.with(BYTES, 15).with(CLOCK, clock).with(SITE, pc)
     }
 
-    fn words(&self, at: u64, bytes: u64) -> &[Cell] {
-        self.cells.get(at as usize / 4..((at + bytes) as usize).div_ceil(4)).unwrap_or_default()
-    }
-
-    /// A copy has arrived in shared memory: from now on it counts as a write by the lane that issued it.
-    pub(crate) fn landed(&self, at: u64, bytes: u64, by: Record) {
-        self.words(at, bytes).iter().for_each(|cell| cell.landed(by));
+    /// A copy has arrived in shared memory, or been read there: from now on it counts as done by who issued it.
+    pub(crate) fn landed(&self, at: u64, bytes: u64, by: Record, write: bool) {
+        let words = self.cells.get(at as usize / 4..((at + bytes) as usize).div_ceil(4));
+        words.into_iter().flatten().for_each(|cell| cell.landed(by, write));
     }
 
     /// A copy has arrived in device memory.
@@ -119,11 +110,6 @@ impl BlockChecks {
         if let Some(shadow) = a.shadow.get().filter(|_| !self.warps.is_empty()) {
             shadow.landed(op, offset, bytes, by.with(PROXY, 1));
         }
-    }
-
-    /// A copy has read its source in shared memory.
-    pub(crate) fn source_read(&self, at: u64, bytes: u64, by: Record) {
-        self.words(at, bytes).iter().for_each(|cell| cell.source_read(by));
     }
 
     /// Lanes arrive at a barrier of the block.
@@ -144,15 +130,9 @@ impl BlockChecks {
         }
     }
 
-    /// Marks bytes of an allocation or of shared memory as written; before that, looks for what an access reads and
-    /// nothing has written: the lane and the address.
-    fn initialise(
-        &mut self,
-        a: Option<&Allocation>,
-        addr: &[u64; 32],
-        m: u32,
-        access: &Access,
-    ) -> Option<(usize, u64)> {
+    /// Marks what an access writes, in an allocation or else in shared memory; if it reads what nothing has written,
+    /// the lane and the address.
+    fn mark(&mut self, a: Option<&Allocation>, addr: &[u64; 32], m: u32, access: &Access) -> Option<(usize, u64)> {
         let (total, step) = (u64::from(access.bytes * access.count), u64::from(access.bytes.min(8)));
         let bits = |address: u64, bytes: u64| ((1 << bytes) - 1) << (address % 64);
         for l in Lanes(m) {
@@ -193,16 +173,15 @@ impl Cpu<'_> {
         // Without an allocation it is the block's shared memory.
         let allocation = match space {
             MemSpace::Shared => None,
-            // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference
-            // would make the threads of the launch contend for it.
-            MemSpace::Global | MemSpace::Generic => {
-                self.table.live.get(self.site[at.pc as usize] as usize).map(|a| unsafe { &*Arc::as_ptr(a) })
-            }
+            MemSpace::Global | MemSpace::Generic => self.table.live.get(self.site[at.pc as usize] as usize),
             _ => return Ok(()),
         };
+        // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference would
+        // make the threads of the launch contend for it.
+        let allocation = allocation.map(|a| unsafe { &*Arc::as_ptr(a) });
         let checks = &mut site.common.checks;
         if self.cx.config.checks.initcheck
-            && let Some((lane, address)) = checks.initialise(allocation, addr, m, access)
+            && let Some((lane, address)) = checks.mark(allocation, addr, m, access)
         {
             let message = format!("{} bytes are read that nothing has written", access.bytes.min(8));
             return Err(self.fault_at(FaultKind::UninitialisedMemory, &at, lane, address, message));
@@ -237,10 +216,8 @@ impl Cpu<'_> {
                     Some((base, shadow)) => shadow.access(address - base, &Touch { op, me, access, vc }),
                 };
                 if let Err(conflict) = compared {
-                    let kind = match conflict {
-                        Conflict::Within { .. } if access.nc => FaultKind::StaleRead,
-                        _ => FaultKind::Race,
-                    };
+                    let stale = access.nc && matches!(conflict, Conflict::Within { .. });
+                    let kind = if stale { FaultKind::StaleRead } else { FaultKind::Race };
                     let message = self.race(&conflict, access, allocation.is_none(), &at);
                     return Err(self.fault_at(kind, &at, l, address, message));
                 }
@@ -274,8 +251,10 @@ impl Cpu<'_> {
             "a release by the first and an acquire by the second, of gpu scope or wider, is missing"
         };
         let ([x, y, z], [u, v, w]) = (block, self.cx.thread(old.get(WARP), old.get(LANE) as usize));
-        let site =
-            Some(old.get(SITE)).filter(|&pc| pc != SITES).map_or("an instruction".into(), |pc| self.cx.describe(pc));
+        let site = match old.get(SITE) {
+            SITES => "an instruction".into(),
+            pc => self.cx.describe(pc),
+        };
         let who = format!("at {site} by block ({x}, {y}, {z}) thread ({u}, {v}, {w})");
         race::sentence(access.write, if shared { "shared memory" } else { "global memory" }, writes, who, missing)
     }

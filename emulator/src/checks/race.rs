@@ -114,7 +114,7 @@ impl Marks {
     /// that they do not.
     pub(crate) fn conflict(self, me: Record, write: bool, strength: u32) -> Option<bool> {
         let both = if me.get(STRENGTH) < strength { 0x11 } else { 1 };
-        let of = |shift: u32| u32::from(self.0) >> shift & me.get(BYTES) * both != 0;
+        let of = |shift: u32| (u32::from(self.0) >> shift) & (me.get(BYTES) * both) != 0;
         if of(8) { Some(true) } else { (write && of(0)).then_some(false) }
     }
 }
@@ -127,9 +127,6 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Nothing has happened.
-    pub(crate) const EMPTY: Cell = Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) };
-
     fn last(&self) -> [Record; 2] {
         [&self.read, &self.write].map(|r| Record(r.load(Ordering::Relaxed)))
     }
@@ -164,9 +161,11 @@ impl Cell {
 
     /// What was done to the bytes, but for accesses that are `known`; strong are those of at least a strength.
     pub(crate) fn marks(&self, strength: u32, known: impl Fn(Record) -> bool) -> Marks {
-        let [read, write] = self.last().map(|r| if r.get(BYTES) == 0 || known(r) { Record::default() } else { r });
-        let [read, write] = [(read, false), (write, true)]
-            .map(|(r, write)| Marks::new(r.get(BYTES), write, r.get(STRENGTH) >= strength).0);
+        let [read, write] = [false, true].map(|write| {
+            let r = self.last()[usize::from(write)];
+            let bytes = if r.get(BYTES) == 0 || known(r) { 0 } else { r.get(BYTES) };
+            Marks::new(bytes, write, r.get(STRENGTH) >= strength).0
+        });
         Marks(read | write)
     }
 
@@ -175,14 +174,11 @@ impl Cell {
         self.read.store(0, Ordering::Relaxed);
     }
 
-    /// A copy has arrived.
-    pub(crate) fn landed(&self, me: Record) {
-        self.write.store(me.0, Ordering::Relaxed);
-    }
-
-    /// A copy has read its source: replaces its read in flight.
-    pub(crate) fn source_read(&self, me: Record) {
-        if self.last()[0].is_in_flight() {
+    /// A copy has arrived, or has read its source; this replaces what is in flight.
+    pub(crate) fn landed(&self, me: Record, write: bool) {
+        if write {
+            self.write.store(me.0, Ordering::Relaxed);
+        } else if self.last()[0].is_in_flight() {
             self.read.store(me.0, Ordering::Relaxed);
         }
     }

@@ -75,16 +75,9 @@ impl Between {
 
     /// The report where the operation has no threads.
     pub(crate) fn fault(&self, op: &Operation, write: bool, memory: &str, base: u64) -> Box<Fault> {
-        Box::new(Fault {
-            kind: FaultKind::Race,
-            message: self.sentence(op, write, memory),
-            kernel: op.to_string(),
-            ptx_line: 0,
-            source: None,
-            block: None,
-            thread: None,
-            address: Some(base + self.offset),
-        })
+        let mut fault = Fault::new(FaultKind::Race, &op.to_string(), self.sentence(op, write, memory));
+        fault.address = Some(base + self.offset);
+        Box::new(fault)
     }
 }
 
@@ -146,11 +139,11 @@ impl Layer {
     }
 }
 
-impl Page {
-    fn new() -> Page {
-        Page { sole: AtomicU32::new(0), cells: [Cell::EMPTY; CELLS], layers: Mutex::default() }
-    }
+fn empty() -> [Cell; CELLS] {
+    std::array::from_fn(|_| Cell::default())
+}
 
+impl Page {
     /// Makes room for an operation: of what is over, only the marks are kept, or nothing if it is over for everybody.
     fn enter(&self, op: &Arc<Operation>) -> MutexGuard<'_, Vec<Layer>> {
         let mut layers = lock(&self.layers);
@@ -174,7 +167,7 @@ impl Page {
             keep
         });
         let taken = op.is_host() || layers.iter().any(|l| matches!(l.trace, Trace::Here));
-        let trace = if taken { Trace::Beside(Box::new([Cell::EMPTY; CELLS])) } else { Trace::Here };
+        let trace = if taken { Trace::Beside(Box::new(empty())) } else { Trace::Here };
         layers.push(Layer { op: op.clone(), trace });
         while layers.len() > LAYERS
             && let Some(first) = layers.iter().position(|l| matches!(l.trace, Trace::Past(_)))
@@ -197,7 +190,8 @@ impl GlobalShadow {
     }
 
     fn page(&self, offset: u64) -> &Page {
-        self.pages[(offset / PAGE) as usize].get_or_init(|| Box::new(Page::new()))
+        let new = || Box::new(Page { sole: AtomicU32::new(0), cells: empty(), layers: Mutex::default() });
+        self.pages[(offset / PAGE) as usize].get_or_init(new)
     }
 
     /// An access by a thread, compared and noted.
@@ -234,14 +228,15 @@ impl GlobalShadow {
     pub(crate) fn landed(&self, op: &Arc<Operation>, offset: u64, bytes: u64, me: Record) {
         for offset in (offset..offset + bytes).step_by(4) {
             let page = self.page(offset);
-            page.own(&page.enter(op), op)[(offset % PAGE / 4) as usize].landed(me);
+            page.own(&page.enter(op), op)[(offset % PAGE / 4) as usize].landed(me, true);
         }
     }
 
     /// A copy or fill reads or writes bytes.
     pub(crate) fn range(&self, op: &Arc<Operation>, from: u64, to: u64, write: bool) -> Result<(), Between> {
         let mut ranges = lock(&self.ranges);
-        for r in ranges.iter().filter(|r| r.overlaps(from, to) && (write || r.write) && !op.follows(&r.op)) {
+        let conflicts = |r: &&Range| r.overlaps(from, to) && (write || r.write) && !op.follows(&r.op);
+        if let Some(r) = ranges.iter().find(conflicts) {
             return Err(Between { earlier: r.op.clone(), writes: r.write, offset: from.max(r.from) });
         }
         // An earlier range that the new one stands for is not needed: what is ordered after this is after that.

@@ -26,7 +26,7 @@ struct SyncLocation {
 #[derive(Debug, Default)]
 pub(crate) struct SyncLocations {
     locations: HashMap<u64, SyncLocation>,
-    pub(crate) operations: HashMap<u32, Arc<Operation>>,
+    operations: HashMap<u32, Arc<Operation>>,
 }
 
 impl SyncLocations {
@@ -77,15 +77,6 @@ impl SyncLocations {
             }
         }
     }
-
-    /// Forgets operations that are over for everybody.
-    pub(crate) fn forget(&mut self, is_over: impl Fn(u32) -> bool) {
-        self.locations.retain(|_, at| {
-            at.near.take_if(|vc| is_over(vc.block().0));
-            at.far.retain(|vc| !is_over(vc.block().0));
-            at.near.is_some() || !at.far.is_empty()
-        });
-    }
 }
 
 /// What is known of a device's memory beyond one launch.
@@ -119,14 +110,17 @@ impl Witness {
         if order == *self.order {
             return;
         }
-        let mut operations = std::mem::take(&mut self.locations.operations);
+        let SyncLocations { locations, operations } = &mut self.locations;
         operations.retain(|_, op| !order.holds(&op.place));
         let is_over = |launch: u32| launch != HOST && !operations.contains_key(&launch);
-        self.locations.forget(is_over);
+        locations.retain(|_, at| {
+            at.near.take_if(|vc| is_over(vc.block().0));
+            at.far.retain(|vc| !is_over(vc.block().0));
+            at.near.is_some() || !at.far.is_empty()
+        });
         if self.told {
             Arc::make_mut(&mut self.host.lanes[0].vc).forget(is_over);
         }
-        self.locations.operations = operations;
         self.order = Arc::new(order);
     }
 

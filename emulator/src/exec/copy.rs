@@ -79,7 +79,7 @@ pub(crate) fn land_one(cpu: &mut Cpu<'_>, common: &mut Common, barrier: u64) {
     let copy = common.bulk.remove(i);
     let bytes = copy.data.len();
     shared_bytes(common, copy.dst, bytes).copy_from_slice(&copy.data);
-    common.checks.landed(copy.dst, bytes as u64, copy.by);
+    common.checks.landed(copy.dst, bytes as u64, copy.by, true);
     if let Some(b) = common.mbarriers.get_mut(&barrier) {
         b.bytes_arrived(bytes as i64, copy.told);
     }
@@ -199,7 +199,7 @@ impl Cpu<'_> {
             match &mut p.kind {
                 Kind::Shared { dst, data } => {
                     shared_bytes(common, *dst, data.len()).copy_from_slice(data);
-                    common.checks.landed(*dst, data.len() as u64, by);
+                    common.checks.landed(*dst, data.len() as u64, by, true);
                     false
                 }
                 Kind::Device { src, bytes, to, offset, read: done } => {
@@ -208,7 +208,7 @@ impl Cpu<'_> {
                             let v = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
                             write(to.data.wrapping_add(*offset as usize + 4 * k), 4, u64::from(v), false);
                         }
-                        common.checks.source_read(*src, *bytes, by);
+                        common.checks.landed(*src, *bytes, by, false);
                         (*done, progress) = (true, true);
                     }
                     if !read {

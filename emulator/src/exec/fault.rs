@@ -64,6 +64,12 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// A fault of a launch as a whole.
+    pub(crate) fn new(kind: FaultKind, kernel: &str, message: impl Into<String>) -> Fault {
+        let (kernel, message) = (kernel.into(), message.into());
+        Fault { kind, message, kernel, ptx_line: 0, source: None, block: None, thread: None, address: None }
+    }
+
     /// The driver's error code for this fault.
     pub fn cuda_code(&self) -> u32 {
         match self.kind {
