@@ -56,9 +56,10 @@ pub struct Report {
 /// Runs a launch to its end on the caller's thread and `config.threads - 1` others.
 pub fn run(launch: &Launch<'_>, memory: &Memory, config: &DeviceConfig) -> Result<Report, Fault> {
     let checked = launch.check(config)?;
-    let (track, place) = memory.witness().direct();
+    let place = memory.witness().direct();
+    let over = place.after();
     let result = checked.run(memory, None, place);
-    memory.witness().direct_over(track);
+    memory.witness().host_waited(std::iter::once(&over));
     result
 }
 

@@ -6,7 +6,7 @@
 
 use crate::checks::GlobalShadow;
 use crate::checks::order::Operation;
-use crate::checks::witness::{Witness, operation_fault};
+use crate::checks::witness::Witness;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -195,10 +195,8 @@ impl Memory {
     ) -> Result<(), Box<crate::Fault>> {
         let Ok((a, offset)) = self.range(address, bytes) else { return Ok(()) };
         let shadow = a.shadow.get_or_init(|| GlobalShadow::new(a.size));
-        match shadow.range(op, offset, offset + bytes, write) {
-            Some(found) => Err(Box::new(operation_fault(op, &found, write, "device", a.base))),
-            None => Ok(()),
-        }
+        let compared = shadow.range(op, offset, offset + bytes, write);
+        compared.map_err(|other| other.fault(op, write, "device", a.base))
     }
 
     /// What the race check knows of this memory.

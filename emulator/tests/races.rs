@@ -168,6 +168,16 @@ fn table() -> Vec<Planted> {
              C: ld.relaxed.gpu.global.u32 %r10, [%rd3]; setp.eq.u32 %p3, %r10, 0; @%p3 bra C; @@|fence.acq_rel.gpu;@@ ld.global.u32 %r11, [%rd1];",
         ),
         bug(
+            "a chain of three blocks with a link that releases nothing",
+            Race,
+            3,
+            32,
+            "@!%p1 ret; @!%p2 bra B; st.global.u32 [%rd1], 7; st.release.gpu.global.u32 [%rd3], 1; ret;
+             B: setp.eq.u32 %p3, %r2, 2; @%p3 bra C; D: ld.acquire.gpu.global.u32 %r10, [%rd3]; setp.eq.u32 %p4, %r10, 0; @%p4 bra D;
+             st.@@relaxed|release@@.gpu.global.u32 [%rd3+64], 1; ret;
+             C: ld.acquire.gpu.global.u32 %r10, [%rd3+64]; setp.eq.u32 %p4, %r10, 0; @%p4 bra C; ld.global.u32 %r11, [%rd1];",
+        ),
+        bug(
             "data written after the fence",
             Race,
             2,

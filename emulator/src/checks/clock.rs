@@ -1,14 +1,18 @@
-//! Vector clocks whose threads are lanes, kept small: per warp one number for all its lanes, and numbers per lane only
+//! What lanes know of each other: vector clocks whose threads are lanes, kept small: per warp one number for all its lanes, and numbers per lane only
 //! where lanes differ.
 //!
 //! A warp's clock counts its synchronising steps. An access is known to a thread if the thread's entry for the accessing
 //! warp (or lane) is greater than the warp's clock at the access.
 
+use super::race::{BLOCK, CLOCK, LANE, LATEST, Record, WARP};
+use crate::exec::inst::Scope;
+use crate::exec::lanes::Lanes;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What is known of one warp.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Entry {
+struct Entry {
     all: u32,
     lanes: Option<Arc<[u32; 32]>>,
 }
@@ -22,80 +26,60 @@ impl Entry {
     fn raise(&mut self, mask: u32, full: u32, clock: u32) {
         if mask == full {
             self.all = self.all.max(clock);
-            if self.lanes.as_ref().is_some_and(|l| l.iter().all(|&c| c <= self.all)) {
-                self.lanes = None;
-            }
+            self.lanes.take_if(|l| l.iter().all(|&c| c <= self.all));
             return;
         }
         let lanes = Arc::make_mut(self.lanes.get_or_insert_with(|| Arc::new([0; 32])));
-        for l in crate::exec::lanes::Lanes(mask) {
-            lanes[l] = lanes[l].max(clock);
-        }
+        Lanes(mask).for_each(|l| lanes[l] = lanes[l].max(clock));
     }
 
     fn join(&mut self, other: &Entry) {
         self.all = self.all.max(other.all);
         match (&mut self.lanes, &other.lanes) {
-            (_, None) => {}
-            (None, Some(o)) => self.lanes = Some(o.clone()),
-            (Some(a), Some(o)) if Arc::ptr_eq(a, o) => {}
-            (Some(a), Some(o)) => {
-                let a = Arc::make_mut(a);
-                a.iter_mut().zip(o.iter()).for_each(|(a, o)| *a = (*a).max(*o));
+            (None, theirs) => self.lanes = theirs.clone(),
+            (Some(mine), Some(theirs)) if !Arc::ptr_eq(mine, theirs) => {
+                Arc::make_mut(mine).iter_mut().zip(theirs.iter()).for_each(|(a, b)| *a = (*a).max(*b));
             }
+            _ => {}
         }
     }
 }
 
-type Warps = Arc<Vec<Entry>>;
 /// A launch and one of its blocks.
 type Key = (u32, u32);
+type Warps = Arc<Vec<Entry>>;
 
 /// What is known of every warp.
 #[derive(Debug, Clone)]
-pub(crate) struct Clocks {
+struct Clocks {
+    block: Key,
     own: Warps,
-    /// Other blocks, by launch and number, in order.
-    foreign: Arc<Vec<(Key, Warps)>>,
-}
-
-fn join_warps(a: &mut Warps, b: &Warps) {
-    if !Arc::ptr_eq(a, b) {
-        Arc::make_mut(a).iter_mut().zip(b.iter()).for_each(|(a, b)| a.join(b));
-    }
+    foreign: Arc<BTreeMap<Key, Warps>>,
 }
 
 impl Clocks {
-    fn new(warps: u32) -> Clocks {
-        Clocks { own: Arc::new(vec![Entry::default(); warps as usize]), foreign: Arc::default() }
+    #[inline(always)]
+    fn know(&self, launch: u32, r: Record) -> bool {
+        let block = (launch, r.get(BLOCK));
+        let warps = if block == self.block { Some(&self.own) } else { self.foreign.get(&block) };
+        warps.is_some_and(|w| w[r.get(WARP) as usize].knows(r.get(LANE), r.get(CLOCK)))
     }
 
-    fn of(&self, me: Key, block: Key) -> Option<&Warps> {
-        if block == me {
-            return Some(&self.own);
-        }
-        self.foreign.binary_search_by_key(&block, |f| f.0).ok().map(|i| &self.foreign[i].1)
-    }
-
-    fn join_block(&mut self, me: Key, block: Key, warps: &Warps) {
-        if block == me {
-            join_warps(&mut self.own, warps);
-            return;
-        }
-        let list = Arc::make_mut(&mut self.foreign);
-        match list.binary_search_by_key(&block, |f| f.0) {
-            Ok(i) => join_warps(&mut list[i].1, warps),
-            Err(i) => list.insert(i, (block, warps.clone())),
+    fn join(&mut self, other: &Clocks) {
+        self.join_block(other.block, &other.own);
+        if !Arc::ptr_eq(&self.foreign, &other.foreign) {
+            other.foreign.iter().for_each(|(block, warps)| self.join_block(*block, warps));
         }
     }
 
-    fn join(&mut self, me: Key, other: &Clocks, other_block: Key) {
-        self.join_block(me, other_block, &other.own);
-        if me == other_block && Arc::ptr_eq(&self.foreign, &other.foreign) {
-            return;
-        }
-        for (block, warps) in other.foreign.iter() {
-            self.join_block(me, *block, warps);
+    fn join_block(&mut self, block: Key, warps: &Warps) {
+        let mine = if block == self.block {
+            &mut self.own
+        } else {
+            Arc::make_mut(&mut self.foreign).entry(block).or_insert_with(|| warps.clone())
+        };
+        if !Arc::ptr_eq(mine, warps) {
+            Arc::make_mut(mine).iter_mut().zip(warps.iter()).for_each(|(a, b)| a.join(b));
         }
     }
 }
@@ -103,7 +87,6 @@ impl Clocks {
 /// What a thread knows.
 #[derive(Debug, Clone)]
 pub(crate) struct Vc {
-    block: Key,
     known: Clocks,
     /// Known, and made visible to the async proxy.
     proxied: Clocks,
@@ -114,51 +97,50 @@ pub(crate) struct Vc {
 impl Vc {
     /// A thread that knows nothing.
     pub(crate) fn new(block: Key, warps: u32) -> Vc {
-        Vc { block, known: Clocks::new(warps), proxied: Clocks::new(warps), waited: false }
+        let own = Arc::new(vec![Entry::default(); warps as usize]);
+        let known = Clocks { block, own, foreign: Arc::default() };
+        Vc { proxied: known.clone(), known, waited: false }
     }
 
-    /// Whether an access happened before.
+    /// The thread's launch and block.
     #[inline(always)]
-    pub(crate) fn knows(&self, block: u32, warp: u32, lane: u32, clock: u32) -> bool {
-        if block == self.block.1 {
-            return self.known.own[warp as usize].knows(lane, clock);
-        }
-        self.knows_of(self.block.0, block, warp, lane, clock)
+    pub(crate) fn block(&self) -> Key {
+        self.known.block
     }
 
-    /// The same of any launch.
-    pub(crate) fn knows_of(&self, launch: u32, block: u32, warp: u32, lane: u32, clock: u32) -> bool {
-        self.known.of(self.block, (launch, block)).is_some_and(|w| w[warp as usize].knows(lane, clock))
+    /// Whether an access of a launch happened before.
+    pub(crate) fn knows(&self, launch: u32, access: Record) -> bool {
+        self.known.know(launch, access)
     }
 
-    /// Whether anything is known of a launch.
+    /// Whether an access of its own launch happened before.
+    #[inline(always)]
+    pub(crate) fn knows_own(&self, access: Record) -> bool {
+        self.known.know(self.block().0, access)
+    }
+
+    /// Whether an access of its launch happened before and was made visible to the async proxy since.
+    pub(crate) fn knows_proxied(&self, access: Record) -> bool {
+        self.proxied.know(self.block().0, access)
+    }
+
+    /// Whether anything is known of another launch.
     pub(crate) fn has_met(&self, launch: u32) -> bool {
-        self.known.foreign.iter().any(|f| f.0.0 == launch)
+        self.known.foreign.range((launch, 0)..=(launch, u32::MAX)).next().is_some()
     }
 
     /// Forgets launches.
     pub(crate) fn forget(&mut self, is_over: impl Fn(u32) -> bool) {
         for clocks in [&mut self.known, &mut self.proxied] {
-            if clocks.foreign.iter().any(|f| is_over(f.0.0)) {
-                Arc::make_mut(&mut clocks.foreign).retain(|f| !is_over(f.0.0));
-            }
+            Arc::make_mut(&mut clocks.foreign).retain(|block, _| !is_over(block.0));
         }
-    }
-
-    pub(crate) fn launch(&self) -> u32 {
-        self.block.0
-    }
-
-    /// Whether an access happened before and was made visible to the async proxy since.
-    pub(crate) fn proxied(&self, block: u32, warp: u32, lane: u32, clock: u32) -> bool {
-        self.proxied.of(self.block, (self.block.0, block)).is_some_and(|w| w[warp as usize].knows(lane, clock))
     }
 
     /// Learns all that another thread knows.
     pub(crate) fn join(&mut self, other: &Vc) {
-        self.waited |= other.waited && self.block.0 == other.block.0;
-        self.known.join(self.block, &other.known, other.block);
-        self.proxied.join(self.block, &other.proxied, other.block);
+        self.waited |= other.waited && self.block().0 == other.block().0;
+        self.known.join(&other.known);
+        self.proxied.join(&other.proxied);
     }
 
     /// Learns of some lanes of a warp of its own block, up to a clock.
@@ -172,22 +154,97 @@ impl Vc {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Learns all that another thread knows, which is often the very same.
+pub(crate) fn join(a: &mut Arc<Vc>, b: &Arc<Vc>) {
+    if !Arc::ptr_eq(a, b) {
+        Arc::make_mut(a).join(b);
+    }
+}
 
-    #[test]
-    fn knowledge_passes_through_a_chain_of_blocks() {
-        let (mut a, mut b, mut c) = (Vc::new((9, 1), 2), Vc::new((9, 2), 2), Vc::new((9, 3), 2));
-        a.raise(1, 1 << 4, u32::MAX, 7);
-        b.join(&a);
-        c.join(&b);
-        assert!(c.knows(1, 1, 4, 6));
-        assert!(!c.knows(1, 1, 4, 7), "an access at the clock of the release is later than it");
-        assert!(!c.knows(1, 1, 5, 6), "other lanes released nothing");
-        assert!(!c.knows(1, 0, 4, 0));
-        assert!(!c.proxied(1, 1, 4, 6));
-        c.proxy_fence();
-        assert!(c.proxied(1, 1, 4, 6));
+/// What a lane has learned and is ready to pass on.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane {
+    pub(crate) vc: Arc<Vc>,
+    /// What its relaxed writes pass on: its knowledge at the last fence, of any scope, and of gpu scope or wider.
+    pub(crate) released: [Option<Arc<Vc>>; 2],
+    /// Read from strong locations since the last fence, and whether that must be of gpu scope or wider.
+    pub(crate) pending: Vec<(Arc<Vc>, bool)>,
+}
+
+/// The clocks of one warp.
+#[derive(Debug)]
+pub(crate) struct WarpClock {
+    warp: u32,
+    clock: u32,
+    /// Lanes that the warp has.
+    full: u32,
+    pub(crate) lanes: Vec<Lane>,
+}
+
+impl WarpClock {
+    pub(crate) fn new(vc: &Arc<Vc>, warp: u32, full: u32) -> WarpClock {
+        let lane = Lane { vc: vc.clone(), released: [None, None], pending: Vec::new() };
+        WarpClock { warp, clock: 0, full, lanes: vec![lane; 32] }
+    }
+
+    /// The clock of what happens now.
+    pub(crate) fn now(&self) -> u32 {
+        self.clock.min(LATEST)
+    }
+
+    /// What lanes know together, themselves included; their later accesses are not part of it.
+    pub(crate) fn gather(&mut self, mask: u32) -> Arc<Vc> {
+        let mut lanes = Lanes(mask);
+        let mut vc = self.lanes[lanes.next().unwrap_or(0)].vc.clone();
+        lanes.for_each(|l| join(&mut vc, &self.lanes[l].vc));
+        self.clock += 1;
+        Arc::make_mut(&mut vc).raise(self.warp, mask, self.full, self.clock);
+        vc
+    }
+
+    pub(crate) fn learn(&mut self, lane: usize, vc: &Arc<Vc>) {
+        join(&mut self.lanes[lane].vc, vc);
+    }
+
+    /// Lanes have met.
+    pub(crate) fn synced(&mut self, mask: u32) {
+        let vc = self.gather(mask);
+        self.adopt(mask, &vc);
+    }
+
+    /// Lanes know exactly this from now on; it includes what they knew.
+    pub(crate) fn adopt(&mut self, mask: u32, vc: &Arc<Vc>) {
+        Lanes(mask).for_each(|l| self.lanes[l].vc = vc.clone());
+    }
+
+    /// A fence: what was read before it is learned, what was done before it is released by later writes.
+    pub(crate) fn fence(&mut self, mask: u32, scope: Scope) {
+        let wide = scope >= Scope::Cluster;
+        self.clock += 1;
+        for l in Lanes(mask) {
+            let Lane { vc, released, pending } = &mut self.lanes[l];
+            pending.extract_if(.., |p| wide || !p.1).for_each(|(read, _)| join(vc, &read));
+            let mut told = vc.clone();
+            Arc::make_mut(&mut told).raise(self.warp, 1 << l, self.full, self.clock);
+            if wide {
+                released[1] = Some(told.clone());
+            }
+            released[0] = Some(told);
+        }
+    }
+
+    /// Lanes have waited for the kernel before this one.
+    pub(crate) fn waited(&mut self, mask: u32) {
+        Lanes(mask).for_each(|l| Arc::make_mut(&mut self.lanes[l].vc).waited = true);
+    }
+
+    /// A fence between the ordinary and the async proxy.
+    pub(crate) fn proxy_fence(&mut self, mask: u32) {
+        self.clock += 1;
+        for l in Lanes(mask) {
+            let vc = Arc::make_mut(&mut self.lanes[l].vc);
+            vc.raise(self.warp, 1 << l, self.full, self.clock);
+            vc.proxy_fence();
+        }
     }
 }

@@ -5,61 +5,42 @@ use crate::exec::access::Access;
 use crate::exec::inst::MemSpace;
 use crate::exec::lanes::Lanes;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
+use std::ops::AddAssign;
 
 /// Bytes of a sector, the unit in which device memory moves.
 const SECTOR: u64 = 32;
 
-/// Counts of one instruction.
-#[derive(Debug, Clone, Default)]
-struct Site {
-    warps: u64,
-    lanes: u64,
-    /// Accesses to device memory: bytes the lanes asked for, sectors touched.
-    used: u64,
-    sectors: u64,
-    /// Accesses to shared memory: passes, and passes without conflicts.
-    passes: u64,
-    ideal: u64,
-    write: bool,
-}
-
 /// Counts per instruction, of one thread of the host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counts {
-    sites: Vec<Site>,
+    /// For each instruction its counts, and whether it writes to device memory.
+    sites: Vec<(LineCounters, bool)>,
     /// Sectors touched, a bit each, by page of 4 KiB: read and written.
     touched: HashMap<u64, [u128; 2]>,
 }
 
 impl Counts {
     pub(crate) fn new(instructions: usize) -> Counts {
-        Counts { sites: vec![Site::default(); instructions], touched: HashMap::new() }
+        Counts { sites: vec![Default::default(); instructions], touched: HashMap::new() }
     }
 
-    /// An instruction ran for some lanes.
+    /// An instruction ran for some lanes, or, its guard being false, for none.
     #[inline(always)]
     pub(crate) fn ran(&mut self, pc: u32, m: u32) {
-        let s = &mut self.sites[pc as usize];
-        s.warps += 1;
-        s.lanes += u64::from(m.count_ones());
-    }
-
-    /// An instruction was issued with its guard false in all lanes.
-    #[inline(always)]
-    pub(crate) fn skipped(&mut self, pc: u32) {
-        self.sites[pc as usize].warps += 1;
+        let (site, _) = &mut self.sites[pc as usize];
+        site.warp_instructions += 1;
+        site.lane_instructions += u64::from(m.count_ones());
     }
 
     /// A memory access.
     pub(crate) fn access(&mut self, pc: u32, space: MemSpace, addr: &[u64; 32], m: u32, access: &Access) {
         let total = u64::from(access.bytes * access.count);
+        let (site, write) = &mut self.sites[pc as usize];
         match space {
             MemSpace::Global | MemSpace::Generic => {
                 let mut sectors: Vec<u64> = Vec::with_capacity(64);
                 for l in Lanes(m) {
-                    let (first, last) = (addr[l] / SECTOR, (addr[l] + total - 1) / SECTOR);
-                    sectors.extend(first..=last);
+                    sectors.extend(addr[l] / SECTOR..=(addr[l] + total - 1) / SECTOR);
                 }
                 sectors.sort_unstable();
                 sectors.dedup();
@@ -67,52 +48,37 @@ impl Counts {
                     let page = self.touched.entry(s / 128).or_default();
                     page[usize::from(access.write)] |= 1 << (s % 128);
                 }
-                let site = &mut self.sites[pc as usize];
-                site.used += total * u64::from(m.count_ones());
+                site.bytes_used += total * u64::from(m.count_ones());
                 site.sectors += sectors.len() as u64;
-                site.write = access.write;
+                *write = access.write;
             }
-            MemSpace::Shared => {
-                let (passes, ideal) = bank_passes(addr, m, total);
-                let site = &mut self.sites[pc as usize];
-                site.passes += passes;
-                site.ideal += ideal;
-            }
+            MemSpace::Shared => site.bank_conflicts += bank_conflicts(addr, m, total),
             _ => {}
         }
     }
 
     pub(crate) fn add(&mut self, other: &Counts) {
-        if self.sites.len() < other.sites.len() {
-            self.sites.resize(other.sites.len(), Site::default());
-        }
-        for (a, b) in self.sites.iter_mut().zip(&other.sites) {
-            a.warps += b.warps;
-            a.lanes += b.lanes;
-            a.used += b.used;
-            a.sectors += b.sectors;
-            a.passes += b.passes;
-            a.ideal += b.ideal;
-            a.write |= b.write;
+        self.sites.resize_with(self.sites.len().max(other.sites.len()), Default::default);
+        for ((mine, write), (its, writes)) in self.sites.iter_mut().zip(&other.sites) {
+            *mine += its;
+            *write |= writes;
         }
         for (page, bits) in &other.touched {
             let mine = self.touched.entry(*page).or_default();
-            mine[0] |= bits[0];
-            mine[1] |= bits[1];
+            mine.iter_mut().zip(bits).for_each(|(mine, bits)| *mine |= bits);
         }
     }
 }
 
-/// Passes that an access to shared memory takes, and would take without conflicts: 32 banks of 4 bytes, 8- and 16-byte
-/// accesses in halves and quarters of a warp.
-fn bank_passes(addr: &[u64; 32], m: u32, bytes: u64) -> (u64, u64) {
+/// Extra passes that an access to shared memory takes because lanes meet in one of the 32 banks of 4 bytes; accesses of
+/// 8 and 16 bytes are done for halves and quarters of a warp.
+fn bank_conflicts(addr: &[u64; 32], m: u32, bytes: u64) -> u64 {
     let lanes_per_phase = match bytes {
         0..=4 => 32,
         5..=8 => 16,
         _ => 8,
     };
-    let (mut passes, mut ideal) = (0, 0);
-    for first in (0..32).step_by(lanes_per_phase) {
+    let extra = |first: usize| {
         let mut banks: [Vec<u64>; 32] = Default::default();
         for l in (first..first + lanes_per_phase).filter(|l| m >> l & 1 == 1) {
             for w in addr[l] / 4..(addr[l] + bytes).div_ceil(4) {
@@ -122,11 +88,9 @@ fn bank_passes(addr: &[u64; 32], m: u32, bytes: u64) -> (u64, u64) {
                 }
             }
         }
-        let most = banks.iter().map(Vec::len).max().unwrap_or(0) as u64;
-        passes += most;
-        ideal += u64::from(most > 0);
-    }
-    (passes, ideal)
+        banks.iter().map(Vec::len).max().unwrap_or(0).saturating_sub(1) as u64
+    };
+    (0..32).step_by(lanes_per_phase).map(extra).sum()
 }
 
 /// Counters of one line of source.
@@ -142,8 +106,19 @@ pub struct LineCounters {
     pub bytes_used: u64,
     /// Sectors of 32 bytes that this took.
     pub sectors: u64,
-    /// Extra passes in shared memory.
+    /// Extra passes in shared memory because lanes met in a bank.
     pub bank_conflicts: u64,
+}
+
+impl AddAssign<&LineCounters> for LineCounters {
+    fn add_assign(&mut self, other: &LineCounters) {
+        self.source = self.source.take().or_else(|| other.source.clone());
+        self.warp_instructions += other.warp_instructions;
+        self.lane_instructions += other.lane_instructions;
+        self.bytes_used += other.bytes_used;
+        self.sectors += other.sectors;
+        self.bank_conflicts += other.bank_conflicts;
+    }
 }
 
 /// Counters of a launch.
@@ -181,101 +156,60 @@ pub struct Counters {
 
 impl Counters {
     pub(crate) fn new(cx: &LaunchCx<'_>, counts: &Counts) -> Counters {
-        let mut c = Counters::default();
-        for (pc, s) in counts.sites.iter().enumerate().filter(|(_, s)| s.warps > 0) {
+        let distinct =
+            |way: usize| SECTOR * counts.touched.values().map(|b| u64::from(b[way].count_ones())).sum::<u64>();
+        let mut all =
+            Counters { read_bytes_distinct: distinct(0), write_bytes_distinct: distinct(1), ..Counters::default() };
+        for (pc, (site, write)) in counts.sites.iter().enumerate().filter(|(_, (site, _))| site.warp_instructions > 0) {
+            let mut line = site.clone();
+            if cx.code.first.get(pc) != Some(&true) {
+                // A further part of what the text says in one instruction.
+                (line.warp_instructions, line.lane_instructions) = (0, 0);
+            }
             let full = cx.code.opcode.get(pc).and_then(|&i| cx.code.names.get(i as usize)).map_or("", String::as_str);
             let name = full.split('.').next().unwrap_or("");
-            let first = cx.code.first.get(pc) == Some(&true);
-            let (warps, lanes) = if first { (s.warps, s.lanes) } else { (0, 0) };
-            c.warp_instructions += warps;
-            c.lane_instructions += lanes;
-            *c.by_opcode.entry(name.to_string()).or_default() += warps;
-            let (used, sectors) = if s.write {
-                (&mut c.write_bytes_used, &mut c.write_sectors)
-            } else {
-                (&mut c.read_bytes_used, &mut c.read_sectors)
+            let of = |names: &[&str], n: u64| if names.contains(&name) { n } else { 0 };
+            let mut one = Counters {
+                warp_instructions: line.warp_instructions,
+                lane_instructions: line.lane_instructions,
+                by_opcode: [(name.to_string(), line.warp_instructions)].into(),
+                bank_conflicts: line.bank_conflicts,
+                barriers: of(&["bar", "barrier"], line.warp_instructions),
+                atomics: of(&["atom", "red"], line.lane_instructions),
+                fences: of(&["membar", "fence"], line.warp_instructions),
+                ..Counters::default()
             };
-            *used += s.used;
-            *sectors += s.sectors;
-            c.bank_conflicts += s.passes - s.ideal;
-            match name {
-                "bar" | "barrier" => c.barriers += warps,
-                "atom" | "red" => c.atomics += lanes,
-                "membar" | "fence" => c.fences += warps,
-                _ => {}
+            if *write {
+                (one.write_bytes_used, one.write_sectors) = (line.bytes_used, line.sectors);
+            } else {
+                (one.read_bytes_used, one.read_sectors) = (line.bytes_used, line.sectors);
             }
-            let origin = cx.code.origins.get(pc).copied().unwrap_or_default();
-            let line = c.lines.entry(origin.line).or_default();
-            line.source = origin.source.checked_sub(1).and_then(|i| cx.module.sources.get(i as usize)).cloned();
-            line.warp_instructions += warps;
-            line.lane_instructions += lanes;
-            line.bytes_used += s.used;
-            line.sectors += s.sectors;
-            line.bank_conflicts += s.passes - s.ideal;
+            line.source = cx.source(pc as u32).cloned();
+            one.lines.insert(cx.code.origins.get(pc).map_or(0, |o| o.line), line);
+            all.add(&one);
         }
-        for bits in counts.touched.values() {
-            c.read_bytes_distinct += SECTOR * u64::from(bits[0].count_ones());
-            c.write_bytes_distinct += SECTOR * u64::from(bits[1].count_ones());
-        }
-        c
+        all
     }
 
     /// Adds another launch's counters; distinct bytes are added, too.
-    pub fn add(&mut self, o: &Counters) {
-        self.warp_instructions += o.warp_instructions;
-        self.lane_instructions += o.lane_instructions;
-        for (name, n) in &o.by_opcode {
+    pub fn add(&mut self, other: &Counters) {
+        self.warp_instructions += other.warp_instructions;
+        self.lane_instructions += other.lane_instructions;
+        self.read_bytes_used += other.read_bytes_used;
+        self.read_sectors += other.read_sectors;
+        self.read_bytes_distinct += other.read_bytes_distinct;
+        self.write_bytes_used += other.write_bytes_used;
+        self.write_sectors += other.write_sectors;
+        self.write_bytes_distinct += other.write_bytes_distinct;
+        self.bank_conflicts += other.bank_conflicts;
+        self.barriers += other.barriers;
+        self.atomics += other.atomics;
+        self.fences += other.fences;
+        for (name, n) in &other.by_opcode {
             *self.by_opcode.entry(name.clone()).or_default() += n;
         }
-        self.read_bytes_used += o.read_bytes_used;
-        self.read_sectors += o.read_sectors;
-        self.read_bytes_distinct += o.read_bytes_distinct;
-        self.write_bytes_used += o.write_bytes_used;
-        self.write_sectors += o.write_sectors;
-        self.write_bytes_distinct += o.write_bytes_distinct;
-        self.bank_conflicts += o.bank_conflicts;
-        self.barriers += o.barriers;
-        self.atomics += o.atomics;
-        self.fences += o.fences;
-        for (line, l) in &o.lines {
-            let mine = self.lines.entry(*line).or_default();
-            mine.source = mine.source.take().or_else(|| l.source.clone());
-            mine.warp_instructions += l.warp_instructions;
-            mine.lane_instructions += l.lane_instructions;
-            mine.bytes_used += l.bytes_used;
-            mine.sectors += l.sectors;
-            mine.bank_conflicts += l.bank_conflicts;
+        for (line, its) in &other.lines {
+            *self.lines.entry(*line).or_default() += its;
         }
-    }
-}
-
-impl fmt::Display for Counters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "warp instructions   {:>14}", self.warp_instructions)?;
-        writeln!(f, "lane instructions   {:>14}", self.lane_instructions)?;
-        writeln!(
-            f,
-            "read                {:>14} bytes used, {} in sectors, {} distinct",
-            self.read_bytes_used,
-            self.read_sectors * SECTOR,
-            self.read_bytes_distinct
-        )?;
-        writeln!(
-            f,
-            "written             {:>14} bytes used, {} in sectors, {} distinct",
-            self.write_bytes_used,
-            self.write_sectors * SECTOR,
-            self.write_bytes_distinct
-        )?;
-        writeln!(f, "bank conflicts      {:>14}", self.bank_conflicts)?;
-        writeln!(f, "barriers (warps)    {:>14}", self.barriers)?;
-        writeln!(f, "atomics (lanes)     {:>14}", self.atomics)?;
-        writeln!(f, "fences (warps)      {:>14}", self.fences)?;
-        let mut ops: Vec<_> = self.by_opcode.iter().collect();
-        ops.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-        for (name, n) in ops {
-            writeln!(f, "  {name:<18}{n:>14}")?;
-        }
-        Ok(())
     }
 }

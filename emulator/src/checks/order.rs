@@ -12,26 +12,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// A stream: its context, and its number there.
 pub(crate) type Stream = (usize, u64);
 
-/// How far each stream is known to be done.
+/// How far each stream is known to be done, and each node of the graphs that run in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Order(BTreeMap<Stream, u64>);
+pub(crate) struct Order(BTreeMap<(Stream, Option<usize>), u64>);
 
 impl Order {
     /// Learns what another knows.
     pub(crate) fn join(&mut self, other: &Order) {
-        for (&stream, &position) in &other.0 {
-            self.reach(stream, position);
+        for (&track, &position) in &other.0 {
+            let known = self.0.entry(track).or_default();
+            *known = position.max(*known);
         }
     }
 
-    /// Learns that a stream is done up to a place.
-    pub(crate) fn reach(&mut self, stream: Stream, position: u64) {
-        let known = self.0.entry(stream).or_default();
-        *known = position.max(*known);
-    }
-
-    fn holds(&self, stream: Stream, position: u64) -> bool {
-        self.0.get(&stream).is_some_and(|&known| known >= position)
+    /// Whether the work at a place is known to be done; a node is done when its graph is.
+    pub(crate) fn holds(&self, place: &Place) -> bool {
+        let reaches = |node| self.0.get(&(place.stream, node)).is_some_and(|&known| known >= place.position);
+        reaches(None) || place.node.is_some() && reaches(place.node)
     }
 }
 
@@ -43,16 +40,24 @@ pub(crate) const HOST: u32 = 0x7fff_ffff;
 pub(crate) struct Place {
     pub(crate) stream: Stream,
     pub(crate) position: u64,
+    /// Its number in the graph that has this position.
+    pub(crate) node: Option<usize>,
     pub(crate) before: Arc<Order>,
+    /// What is ordered before a programmatic launch before it has waited (`griddepcontrol`).
+    pub(crate) early: Option<Arc<Order>>,
     /// What the host had waited for when it asked for the work.
     pub(crate) settled: Arc<Order>,
     /// What the host had written by then, if it told.
     pub(crate) host: Option<Arc<Vc>>,
-    /// Its number in a graph, and the earlier nodes that lead to it.
-    pub(crate) node: Option<(usize, Arc<[bool]>)>,
-    /// What is ordered before a programmatic launch, of streams and of nodes, before it has waited (`griddepcontrol`).
-    pub(crate) early: Option<Arc<Order>>,
-    pub(crate) early_nodes: Option<Arc<[bool]>>,
+}
+
+impl Place {
+    /// What is known to be done once this is.
+    pub(crate) fn after(&self) -> Order {
+        let mut order = Order::clone(&self.before);
+        order.0.insert((self.stream, self.node), self.position);
+        order
+    }
 }
 
 /// A launch, copy or fill, or the host itself.
@@ -60,7 +65,7 @@ pub(crate) struct Place {
 pub(crate) struct Operation {
     pub(crate) id: u32,
     what: String,
-    place: Place,
+    pub(crate) place: Place,
     done: AtomicBool,
     /// It let the launch after it begin before its end.
     triggered: AtomicBool,
@@ -74,10 +79,10 @@ impl Operation {
         Operation { id, what, place, done: AtomicBool::new(false), triggered: AtomicBool::new(false) }
     }
 
-    /// The host, which knows what it has waited for.
+    /// The host, which knows what it has waited for, and which nobody follows as a whole.
     pub(crate) fn host(settled: &Arc<Order>) -> Operation {
         let (before, settled) = (settled.clone(), settled.clone());
-        let place = Place { stream: (usize::MAX, 0), position: 0, before, settled, ..Place::default() };
+        let place = Place { stream: (usize::MAX, 0), before, settled, ..Place::default() };
         Operation { id: HOST, ..Operation::new("the host".into(), place) }
     }
 
@@ -85,50 +90,45 @@ impl Operation {
         self.id == HOST
     }
 
-    /// What the host had told when it asked for this.
-    pub(crate) fn told_by_host(&self) -> Option<&Arc<Vc>> {
-        self.place.host.as_ref()
+    /// What its threads know at first: what the host had told when it asked for this.
+    pub(crate) fn first_knowledge(&self, block: u32, warps: u32) -> Vc {
+        let mut vc = Vc::new((self.id, block), warps);
+        self.place.host.iter().for_each(|host| vc.join(host));
+        vc
+    }
+
+    /// Whether the program ordered `earlier` before this.
+    pub(crate) fn follows(&self, earlier: &Operation) -> bool {
+        self.id == earlier.id || self.place.before.holds(&earlier.place)
     }
 
     /// Whether the program ordered `earlier` before what a thread of this does, which has waited for the kernel before
     /// it or not.
     pub(crate) fn thread_follows(&self, earlier: &Operation, waited: bool) -> bool {
-        let me = &self.place;
-        if waited || !earlier.triggered.load(Ordering::Acquire) || !self.follows(earlier) {
-            return self.follows(earlier);
-        }
-        match &earlier.place.node {
-            Some((node, _)) if self.is_node_of(earlier) => me.early_nodes.as_ref().is_none_or(|before| before[*node]),
-            _ => me.early.as_ref().is_none_or(|early| early.holds(earlier.place.stream, earlier.place.position)),
-        }
-    }
-
-    /// Whether the program ordered `earlier` before this.
-    pub(crate) fn follows(&self, earlier: &Operation) -> bool {
-        let (me, other) = (&self.place, &earlier.place);
-        if earlier.is_host() || self.id == earlier.id {
-            return self.id == earlier.id;
-        }
-        match (&me.node, &other.node) {
-            (Some((_, before)), Some((node, _))) if me.stream == other.stream && me.position == other.position => {
-                before.get(*node).copied().unwrap_or(false)
-            }
-            _ => me.before.holds(other.stream, other.position),
-        }
+        let in_time = || self.place.early.as_ref().is_none_or(|early| early.holds(&earlier.place));
+        self.id == earlier.id
+            || self.follows(earlier) && (waited || !earlier.triggered.load(Ordering::Acquire) || in_time())
     }
 
     /// Whether `earlier` is over for everything that is asked for from now on: the host has waited for it.
     pub(crate) fn has_settled(&self, earlier: &Operation) -> bool {
-        !earlier.is_host() && self.place.settled.holds(earlier.place.stream, earlier.place.position)
+        self.place.settled.holds(&earlier.place)
     }
 
-    pub(crate) fn is_settled_in(&self, order: &Order) -> bool {
-        order.holds(self.place.stream, self.place.position)
-    }
-
-    pub(crate) fn is_node_of(&self, other: &Operation) -> bool {
-        (self.place.stream, self.place.position) == (other.place.stream, other.place.position)
-            && self.place.node.is_some()
+    /// What is missing where this does not follow another operation.
+    pub(crate) fn missing_after(&self, earlier: &Operation) -> &'static str {
+        let (me, other) = (&self.place, &earlier.place);
+        if earlier.is_host() {
+            "the host must write before it asks for the launch, or release (sys scope) what this thread then acquires"
+        } else if self.is_host() {
+            "the host has neither waited for it nor acquired (sys scope) what it released"
+        } else if self.follows(earlier) {
+            "this thread may run before that kernel ends: a griddepcontrol.wait before this is missing"
+        } else if me.node.is_some() && (me.stream, me.position) == (other.stream, other.position) {
+            "a dependency between the two nodes of the graph is missing"
+        } else {
+            "stream order, an event between the streams, or a wait of the host between them is missing"
+        }
     }
 
     /// `griddepcontrol.launch_dependents`
@@ -148,36 +148,12 @@ impl Operation {
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)?;
-        let Place { stream, position, node, .. } = &self.place;
-        if self.is_host() || stream.0 == 0 {
+        let Place { stream: (context, stream), position, node, .. } = &self.place;
+        if self.is_host() || *context == 0 {
             return Ok(());
         }
-        if let Some((node, _)) = node {
-            write!(f, " (node {node} of the graph that is")?;
-        } else {
-            write!(f, " (")?;
-        }
-        write!(f, "{}work {position} of ", if node.is_some() { " " } else { "" })?;
-        if stream.1 == 0 { write!(f, "the default stream)") } else { write!(f, "stream {})", stream.1) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn operation(stream: u64, position: u64, before: &[(u64, u64)]) -> Operation {
-        let mut order = Order::default();
-        before.iter().for_each(|&(s, p)| order.reach((1, s), p));
-        let (before, settled) = (Arc::new(order), Arc::default());
-        Operation::new("work".into(), Place { stream: (1, stream), position, before, settled, ..Place::default() })
-    }
-
-    #[test]
-    fn an_operation_follows_what_its_order_reaches_and_nothing_else() {
-        let (a, b) = (operation(1, 3, &[]), operation(2, 1, &[(1, 2)]));
-        assert!(!b.follows(&a) && !a.follows(&b));
-        assert!(operation(2, 2, &[(1, 3)]).follows(&a));
-        assert!(!operation(2, 2, &[(1, 9)]).follows(&b), "another stream");
+        let node = node.map_or(String::new(), |node| format!("node {node} of the graph that is "));
+        let stream = if *stream == 0 { "the default stream".into() } else { format!("stream {stream}") };
+        write!(f, " ({node}work {position} of {stream})")
     }
 }

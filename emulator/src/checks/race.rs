@@ -5,89 +5,117 @@
 //! threads do not race with each other.
 
 use super::clock::Vc;
+use super::shadow::Between;
 use crate::exec::access::Access;
 use crate::exec::inst::{Scope, Sem};
+use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One access, packed: block 16, warp 5, lane 5, strength 2, bytes 4, by the async proxy 1, clock 19, site 12.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Record(pub(crate) u64);
+/// A part of a record: its first bit, and how many it has.
+type Part = (u32, u32);
+pub(crate) const BLOCK: Part = (48, 16);
+pub(crate) const WARP: Part = (43, 5);
+pub(crate) const LANE: Part = (38, 5);
+/// 0 for weak accesses, else 1 + scope: cta, gpu, sys.
+pub(crate) const STRENGTH: Part = (36, 2);
+/// Which bytes of the cell, a bit each.
+pub(crate) const BYTES: Part = (32, 4);
+/// Made by the async proxy.
+pub(crate) const PROXY: Part = (31, 1);
+pub(crate) const CLOCK: Part = (12, 19);
+/// The instruction.
+pub(crate) const SITE: Part = (0, 12);
+
+/// The largest value of a part: values beyond are not told apart.
+const fn most(part: Part) -> u32 {
+    (1 << part.1) - 1
+}
 
 /// The clock of a copy in flight: nobody can know it.
-pub(crate) const IN_FLIGHT: u32 = (1 << 19) - 1;
+pub(crate) const IN_FLIGHT: u32 = most(CLOCK);
 /// Clocks from here on are not told apart: whoever synchronises that late knows of all such accesses.
 pub(crate) const LATEST: u32 = IN_FLIGHT - 1;
-/// Sites beyond are not told apart.
-const SITES: u32 = (1 << 12) - 1;
-/// Blocks beyond are not checked.
-pub(crate) const MAX_BLOCK: u32 = u16::MAX as u32;
+/// Stands for instructions from here on.
+pub(crate) const SITES: u32 = most(SITE);
+/// Blocks from here on are not checked.
+pub(crate) const MAX_BLOCK: u32 = most(BLOCK);
+
+/// One access, packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Record(u64);
 
 impl Record {
-    pub(crate) fn new(block: u32, warp: u32, lane: u32, strength: u32, clock: u32, site: u32) -> Record {
-        let clock = clock.min(IN_FLIGHT);
-        Record(
-            u64::from(block.min(MAX_BLOCK)) << 48
-                | u64::from(warp) << 43
-                | u64::from(lane) << 38
-                | u64::from(strength) << 36
-                | u64::from(clock) << 12
-                | u64::from(site.min(SITES)),
-        )
+    /// Sets a part that is zero so far.
+    #[inline(always)]
+    pub(crate) fn with(self, part: Part, value: u32) -> Record {
+        Record(self.0 | u64::from(value.min(most(part))) << part.0)
     }
-    pub(crate) fn with_bytes(self, mask: u32) -> Record {
-        Record(self.0 & !(15 << 32) | u64::from(mask) << 32)
+
+    #[inline(always)]
+    pub(crate) fn get(self, part: Part) -> u32 {
+        (self.0 >> part.0) as u32 & most(part)
     }
-    /// An access by an operation that has no threads.
-    pub(crate) fn anonymous(bytes: u32) -> Record {
-        Record(0).with_bytes(bytes)
+
+    pub(crate) fn is_in_flight(self) -> bool {
+        self.get(CLOCK) == IN_FLIGHT
     }
-    /// Marks it as made by the async proxy.
-    pub(crate) fn by_proxy(self) -> Record {
-        Record(self.0 | 1 << 31)
+
+    fn meets(self, other: Record) -> bool {
+        self.get(BYTES) & other.get(BYTES) != 0
     }
-    fn is_by_proxy(self) -> bool {
-        self.0 >> 31 & 1 == 1
-    }
-    pub(crate) fn block(self) -> u32 {
-        (self.0 >> 48) as u32
-    }
-    pub(crate) fn warp(self) -> u32 {
-        (self.0 >> 43) as u32 & 31
-    }
-    pub(crate) fn lane(self) -> u32 {
-        (self.0 >> 38) as u32 & 31
-    }
-    fn thread(self) -> u64 {
-        self.0 >> 38
-    }
-    pub(crate) fn strength(self) -> u32 {
-        (self.0 >> 36) as u32 & 3
-    }
-    pub(crate) fn bytes(self) -> u32 {
-        (self.0 >> 32) as u32 & 15
-    }
-    pub(crate) fn clock(self) -> u32 {
-        (self.0 >> 12) as u32 & IN_FLIGHT
-    }
-    /// Instruction, if its number is small enough.
-    pub(crate) fn site(self) -> Option<u32> {
-        let s = self.0 as u32 & SITES;
-        (s != SITES).then_some(s)
-    }
-    pub(crate) fn is_some(self) -> bool {
-        self.0 & 15 << 32 != 0
+
+    /// Whether this is ordered before another access of its launch, or both are strong at a sufficient scope.
+    #[inline(always)]
+    fn allows(self, later: Record, vc: &Vc) -> bool {
+        let both = || self.get(STRENGTH).min(later.get(STRENGTH));
+        !self.is_in_flight()
+            && (self.0 >> LANE.0 == later.0 >> LANE.0
+                || vc.knows_own(self)
+                || both() >= 2
+                || (both() == 1 && self.get(BLOCK) == later.get(BLOCK)))
     }
 }
 
-/// 0 for weak accesses, else 1 + scope: cta, gpu, sys.
+/// See `STRENGTH`.
 pub(crate) fn strength(access: &Access) -> u32 {
-    if access.sem == Sem::Weak && !access.atomic {
-        return 0;
-    }
     match access.scope {
+        _ if access.sem == Sem::Weak && !access.atomic => 0,
         Scope::Cta => 1,
         Scope::Cluster | Scope::Gpu => 2,
         Scope::Sys => 3,
+    }
+}
+
+/// An access that nothing orders after an earlier one.
+pub(crate) enum Conflict {
+    /// By another thread of the launch; if it is `ordered`, it is not visible to the async proxy.
+    Within { earlier: Record, writes: bool, ordered: bool },
+    /// By another operation.
+    Between(Between),
+}
+
+/// The report of a conflict.
+pub(crate) fn sentence(write: bool, memory: impl Display, writes: bool, who: impl Display, missing: &str) -> String {
+    let verb = |write| if write { "write" } else { "read" };
+    let (this, earlier) = (verb(write), verb(writes));
+    format!("this {this} of {memory} is not ordered after the {earlier} {who}: {missing}")
+}
+
+/// What was done to four bytes: a bit a byte, for weak and strong reads, weak and strong writes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Marks(u16);
+
+impl Marks {
+    pub(crate) fn new(bytes: u32, write: bool, strong: bool) -> Marks {
+        Marks((bytes << (8 * u32::from(write) + 4 * u32::from(strong))) as u16)
+    }
+
+    /// Whether an access conflicts with what was done; if so, whether that was a write. `strength` is what both need so
+    /// that they do not.
+    pub(crate) fn conflict(self, me: Record, write: bool, strength: u32) -> Option<bool> {
+        let both = if me.get(STRENGTH) < strength { 0x11 } else { 1 };
+        let of = |shift: u32| (u32::from(self.0) >> shift) & (me.get(BYTES) * both) != 0;
+        if of(8) { Some(true) } else { (write && of(0)).then_some(false) }
     }
 }
 
@@ -98,70 +126,47 @@ pub(crate) struct Cell {
     read: AtomicU64,
 }
 
-/// A conflict found.
-pub(crate) struct Conflict {
-    pub(crate) earlier: Record,
-    pub(crate) earlier_writes: bool,
-    /// The earlier write was ordered, but not visible to the async proxy.
-    pub(crate) proxy: bool,
-    /// A non-coherent read of written data.
-    pub(crate) stale: bool,
-}
-
-/// Whether two accesses are ordered, or both strong at a sufficient scope.
-#[inline(always)]
-fn fine(old: Record, me: Record, vc: &Vc) -> bool {
-    if old.clock() != IN_FLIGHT {
-        if old.thread() == me.thread() || vc.knows(old.block(), old.warp(), old.lane(), old.clock()) {
-            return true;
-        }
-        let both = old.strength().min(me.strength());
-        if both >= 2 || (both == 1 && old.block() == me.block()) {
-            return true;
-        }
-    }
-    false
-}
-
 impl Cell {
-    /// Compares an access with the cell and notes it there.
+    fn last(&self) -> [Record; 2] {
+        [&self.read, &self.write].map(|r| Record(r.load(Ordering::Relaxed)))
+    }
+
+    /// Compares an access with others of its launch and notes it.
     #[inline(always)]
-    pub(crate) fn access(&self, me: Record, write: bool, access: &Access, vc: &Vc) -> Option<Conflict> {
-        let w = Record(self.write.load(Ordering::Relaxed));
-        if w.is_some() && w.bytes() & me.bytes() != 0 {
-            if access.nc {
-                return Some(Conflict { earlier: w, earlier_writes: true, proxy: false, stale: true });
-            }
-            if !fine(w, me, vc) {
-                return Some(Conflict { earlier: w, earlier_writes: true, proxy: false, stale: false });
-            }
-            if access.proxy && !vc.proxied(w.block(), w.warp(), w.lane(), w.clock()) && !w.is_by_proxy() {
-                return Some(Conflict { earlier: w, earlier_writes: true, proxy: true, stale: false });
+    pub(crate) fn access(&self, me: Record, access: &Access, vc: &Vc) -> Result<(), Conflict> {
+        let [r, w] = self.last();
+        if w.meets(me) {
+            let ordered = w.allows(me, vc);
+            // A non-coherent read may see what was there before any write of the launch.
+            if access.nc || !ordered || access.proxy && w.get(PROXY) == 0 && !vc.knows_proxied(w) {
+                return Err(Conflict::Within { earlier: w, writes: true, ordered });
             }
         }
-        let r = Record(self.read.load(Ordering::Relaxed));
-        if write {
-            if r.is_some() && r.bytes() & me.bytes() != 0 && !fine(r, me, vc) {
-                return Some(Conflict { earlier: r, earlier_writes: false, proxy: false, stale: false });
+        if access.write {
+            if r.meets(me) && !r.allows(me, vc) {
+                return Err(Conflict::Within { earlier: r, writes: false, ordered: false });
             }
             self.write.store(me.0, Ordering::Relaxed);
             self.read.store(0, Ordering::Relaxed);
         } else if r != me {
             // Of readers that are not ordered, one is kept; which one differs from cell to cell.
-            let keep = r.is_some() && r.clock() == IN_FLIGHT
-                || r.is_some()
-                    && me.clock() != IN_FLIGHT
-                    && (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
-            if !keep || fine(r, me, vc) {
+            let any = (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
+            let keep = r.get(BYTES) != 0 && (r.is_in_flight() || !me.is_in_flight() && any);
+            if !keep || r.allows(me, vc) {
                 self.read.store(me.0, Ordering::Relaxed);
             }
         }
-        None
+        Ok(())
     }
 
-    /// Nothing has happened.
-    pub(crate) const fn empty() -> Cell {
-        Cell { write: AtomicU64::new(0), read: AtomicU64::new(0) }
+    /// What was done to the bytes, but for accesses that are `known`; strong are those of at least a strength.
+    pub(crate) fn marks(&self, strength: u32, known: impl Fn(Record) -> bool) -> Marks {
+        let [read, write] = [false, true].map(|write| {
+            let r = self.last()[usize::from(write)];
+            let bytes = if r.get(BYTES) == 0 || known(r) { 0 } else { r.get(BYTES) };
+            Marks::new(bytes, write, r.get(STRENGTH) >= strength).0
+        });
+        Marks(read | write)
     }
 
     pub(crate) fn clear(&self) {
@@ -169,46 +174,12 @@ impl Cell {
         self.read.store(0, Ordering::Relaxed);
     }
 
-    pub(crate) fn last_write(&self) -> Record {
-        Record(self.write.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn last_read(&self) -> Record {
-        Record(self.read.load(Ordering::Relaxed))
-    }
-
-    /// Compares an access with this cell of another operation; if they conflict, whether the other one wrote.
-    pub(crate) fn foreign(&self, launch: u32, me: Record, write: bool, host: bool, vc: &Vc) -> Option<bool> {
-        let needed = if host { 3 } else { 2 };
-        let conflicts = |r: Record| {
-            r.is_some()
-                && r.bytes() & me.bytes() != 0
-                && r.strength().min(me.strength()) < needed
-                && !(r.clock() != IN_FLIGHT && vc.knows_of(launch, r.block(), r.warp(), r.lane(), r.clock()))
-        };
-        if conflicts(self.last_write()) {
-            return Some(true);
-        }
-        (write && conflicts(self.last_read())).then_some(false)
-    }
-
-    /// As `foreign`, for an access that knows of nothing.
-    pub(crate) fn touched(&self, bytes: u32, write: bool) -> Option<bool> {
-        if self.last_write().bytes() & bytes != 0 {
-            return Some(true);
-        }
-        (write && self.last_read().bytes() & bytes != 0).then_some(false)
-    }
-
-    /// Replaces the read in flight of a copy's source.
-    pub(crate) fn source_read(&self, me: Record) {
-        if Record(self.read.load(Ordering::Relaxed)).clock() == IN_FLIGHT {
+    /// A copy has arrived, or has read its source; this replaces what is in flight.
+    pub(crate) fn landed(&self, me: Record, write: bool) {
+        if write {
+            self.write.store(me.0, Ordering::Relaxed);
+        } else if self.last()[0].is_in_flight() {
             self.read.store(me.0, Ordering::Relaxed);
         }
-    }
-
-    /// Replaces the last write, as when a copy lands.
-    pub(crate) fn landed(&self, me: Record) {
-        self.write.store(me.0, Ordering::Relaxed);
     }
 }

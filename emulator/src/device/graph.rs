@@ -1,7 +1,7 @@
 //! Graphs: work queued in a capturing stream becomes a node instead, and an instantiation replays the nodes.
 
 use super::{Call, Code, Context, Handle, KernelLaunch, Outcome, Stream, StreamId, Ticket, Work, handles, lock};
-use crate::checks::order::Place;
+use crate::checks::order::{Order, Place};
 use crate::launch::Schedule;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,6 @@ use std::thread::ThreadId;
 pub(crate) struct Node {
     work: Work,
     after: Vec<usize>,
-    /// For each earlier node, whether edges lead from it to this one.
-    before: Arc<[bool]>,
-    /// The same for a programmatic launch, as long as it has not waited.
-    early: Option<Arc<[bool]>>,
 }
 
 /// `CUstreamCaptureMode`: whose calls are held back from what a capture cannot express; 2 is nobody's.
@@ -59,26 +55,20 @@ impl Capture {
         }
         let index = self.nodes.len();
         let after = self.tips.insert(stream, vec![index]).unwrap_or_default();
-        let (mut before, mut early) = (vec![false; index], vec![false; index]);
-        for &direct in &after {
-            let node = &self.nodes[direct];
-            // Only a kernel lets the next one begin before its end.
-            (before[direct], early[direct]) = (true, early[direct] || !node.work.is_launch());
-            for indirect in (0..direct).filter(|&earlier| node.before[earlier]) {
-                (before[indirect], early[indirect]) = (true, true);
-            }
-        }
-        let early = work.is_programmatic().then(|| early.into());
-        self.nodes.push(Node { work, after, before: before.into(), early });
+        self.nodes.push(Node { work, after });
         Ok(())
     }
 
     /// Whether every node is before the end of the stream that the capture began in.
     fn is_joined(&self) -> bool {
-        let tips = self.tips.get(&self.origin).map_or(&[][..], Vec::as_slice);
-        (0..self.nodes.len()).all(|node| {
-            tips.iter().any(|&tip| tip == node || self.nodes[tip].before.get(node).is_some_and(|&before| before))
-        })
+        let mut open = self.tips.get(&self.origin).cloned().unwrap_or_default();
+        let mut reached = vec![false; self.nodes.len()];
+        while let Some(node) = open.pop() {
+            if !std::mem::replace(&mut reached[node], true) {
+                open.extend(&self.nodes[node].after);
+            }
+        }
+        reached.into_iter().all(|reached| reached)
     }
 }
 
@@ -220,11 +210,29 @@ impl GraphExec {
     }
 }
 
+/// The places of the nodes of a replay: after the nodes that edges lead to them from.
+fn places(nodes: &[Node], graph: &Place) -> Vec<Place> {
+    let mut places: Vec<Place> = Vec::with_capacity(nodes.len());
+    for (index, node) in nodes.iter().enumerate() {
+        let (mut before, mut early) = (Order::clone(&graph.before), Order::clone(&graph.before));
+        for &direct in &node.after {
+            let (its, after) = (&places[direct], places[direct].after());
+            before.join(&after);
+            // Only a kernel lets the next one begin before its end.
+            early.join(if nodes[direct].work.is_launch() { &its.before } else { &after });
+        }
+        let early = node.work.is_programmatic().then(|| Arc::new(early));
+        places.push(Place { node: Some(index), before: Arc::new(before), early, ..graph.clone() });
+    }
+    places
+}
+
 /// Does the nodes in an order that the edges allow, and under the unfriendly schedules not that of the capture, so that
 /// an edge that is missing shows.
 pub(crate) fn replay(nodes: &[Node], context: &Arc<Context>, place: &Place) -> Outcome {
     let config = &context.device.config;
     let mut random = config.seed | 1;
+    let places = places(nodes, place);
     let mut done = vec![false; nodes.len()];
     for _ in nodes {
         let is_ready = |&node: &usize| !done[node] && nodes[node].after.iter().all(|&before| done[before]);
@@ -241,9 +249,7 @@ pub(crate) fn replay(nodes: &[Node], context: &Arc<Context>, place: &Place) -> O
             Schedule::Adversarial => ready[ready.len() - 1],
         };
         done[next] = true;
-        let Node { work, before, early, .. } = &nodes[next];
-        let place = Place { node: Some((next, before.clone())), early_nodes: early.clone(), ..place.clone() };
-        work.run(context, &place)?;
+        nodes[next].work.run(context, &places[next])?;
     }
     Ok(())
 }

@@ -199,13 +199,12 @@ impl Stream {
         queue.last.iter().for_each(|ticket| order.join(&ticket.order));
         after.retain(|ticket| !ticket.is_done());
         queue.position += 1;
-        let (stream, position, before) = ((context.handle, id), queue.position, Arc::new(order.clone()));
-        order.reach(stream, position);
-        let ticket = Ticket { done: Arc::default(), order: Arc::new(order) };
+        let (stream, position, before) = ((context.handle, id), queue.position, Arc::new(order));
+        let place = Place { stream, position, before: before.clone(), settled, host, early, ..Place::default() };
+        let ticket = Ticket { done: Arc::default(), order: Arc::new(place.after()) };
         // Only a kernel lets the next one begin before its end.
-        queue.early = if work.is_launch() { before.clone() } else { ticket.order.clone() };
+        queue.early = if work.is_launch() { before } else { ticket.order.clone() };
         queue.last = Some(ticket.clone());
-        let place = Place { stream, position, before, settled, host, early, ..Place::default() };
         queue.work.push_back(Queued { after, work, place, ticket: ticket.clone() });
         queue.wake.notify_one();
         Ok(Some(ticket))

@@ -145,7 +145,7 @@ impl Cpu<'_> {
             let mut turn = None;
             if self.cx.watched {
                 turn = crate::checks::turn(self.cx, kind, access);
-                self.check(site.common, kind, &places, done, access, &site.at, turn.as_deref_mut())?;
+                self.check(site, kind, &places.addr, done, access, turn.as_deref_mut())?;
             }
             f(self, site.warp, &places.ptr, done);
             drop(turn);

@@ -31,7 +31,7 @@ pub(crate) struct Common {
     /// Bulk copies into shared memory in flight.
     pub(crate) bulk: Vec<super::copy::BulkIn>,
     pub(crate) random: Random,
-    pub(crate) checks: Option<Box<crate::checks::BlockChecks>>,
+    pub(crate) checks: crate::checks::BlockChecks,
 }
 
 /// A resident block.
@@ -125,7 +125,7 @@ impl Block {
             let id = self.common.complete.trailing_zeros() as usize;
             self.common.complete &= self.common.complete - 1;
             let barrier = std::mem::take(&mut self.common.barriers[id]);
-            cpu.barrier_complete(&mut self.common, id, &barrier);
+            self.common.checks.complete(id, &barrier);
             for w in &mut self.warps {
                 for k in 0..w.parts.len() {
                     let part = w.parts[k];

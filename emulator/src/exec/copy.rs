@@ -10,7 +10,7 @@ use super::lanes::Lanes;
 use super::step::Next;
 use super::warp::Warp;
 use super::{At, Cpu, Exec, FaultKind, Site};
-use crate::checks;
+use crate::checks::{PROXY, Record, Vc};
 use crate::launch::Schedule;
 use crate::memory::Allocation;
 use std::sync::Arc;
@@ -46,10 +46,8 @@ pub(crate) struct BulkIn {
     pub(crate) warp: u32,
     pub(crate) lane: u32,
     pub(crate) pc: u32,
-    told: Option<Arc<checks::Vc>>,
-    clock: u32,
-    /// Through the async proxy.
-    proxy: bool,
+    told: Option<Arc<Vc>>,
+    by: Record,
 }
 
 /// Lets one bulk copy that an mbarrier waits for land.
@@ -63,7 +61,7 @@ pub(crate) fn land_one(cpu: &mut Cpu<'_>, common: &mut Common, barrier: u64) {
     let copy = common.bulk.remove(i);
     let bytes = copy.data.len();
     shared_bytes(common, copy.dst, bytes).copy_from_slice(&copy.data);
-    checks::landed_shared(common, copy.dst, bytes as u64, copy.warp, copy.lane, copy.clock, copy.pc, copy.proxy);
+    common.checks.landed(copy.dst, bytes as u64, copy.by, true);
     if let Some(b) = common.mbarriers.get_mut(&barrier) {
         b.bytes_arrived(bytes as i64, copy.told);
     }
@@ -119,7 +117,7 @@ impl Cpu<'_> {
         for l in Lanes(site.m) {
             // The arrival follows the copies; that they land now is one of the times they may.
             self.land(site.common, site.warp, |p| p.lane == l as u32 && !p.bulk(), false);
-            let told = checks::told(site.common, site.at.warp, 1 << l);
+            let told = site.common.checks.warp(site.at.warp, |w| w.gather(1 << l));
             let barrier = site.common.mbarriers.get_mut(&addr[l]);
             let message = match barrier.map(|b| b.arrive_after_copies(noinc, told)) {
                 None => "an mbarrier that was not initialised",
@@ -179,17 +177,17 @@ impl Cpu<'_> {
 
     /// Ends copies: their bytes arrive.
     fn land(&mut self, common: &mut Common, warp: &mut Warp, due: impl Fn(&Pending) -> bool, read: bool) {
-        let clock = checks::clock(common, warp.id);
         let launch = &self.cx.op;
         let mut progress = false;
         warp.copies.retain_mut(|p| {
             if !due(p) {
                 return true;
             }
+            let by = common.checks.record(warp.id, p.lane as usize, p.pc);
             match &mut p.kind {
                 Kind::Shared { dst, data } => {
                     shared_bytes(common, *dst, data.len()).copy_from_slice(data);
-                    checks::landed_shared(common, *dst, data.len() as u64, warp.id, p.lane, clock, p.pc, false);
+                    common.checks.landed(*dst, data.len() as u64, by, true);
                     false
                 }
                 Kind::Device { src, bytes, to, offset, read: done } => {
@@ -198,11 +196,11 @@ impl Cpu<'_> {
                             let v = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
                             write(to.data.wrapping_add(*offset as usize + 4 * k), 4, u64::from(v), false);
                         }
-                        checks::source_read(common, *src, *bytes, warp.id, p.lane, clock, p.pc);
+                        common.checks.landed(*src, *bytes, by, false);
                         (*done, progress) = (true, true);
                     }
                     if !read {
-                        checks::landed_global(launch, common, to, *offset, *bytes, warp.id, p.lane, clock, p.pc);
+                        common.checks.landed_in(to, launch, *offset, *bytes, by);
                     }
                     // It may be that only the source may be used again.
                     read
@@ -246,10 +244,9 @@ impl Cpu<'_> {
             self.pieces(site, dst.space, to[l], n, l, &target, |_, _| {})?;
             let (warp, lane, pc) = (site.at.warp, l as u32, site.at.pc);
             if let Some(b) = barriers {
-                let clock = checks::clock(site.common, warp);
-                let told = checks::told(site.common, warp, 1 << l);
-                let barrier = b[l];
-                site.common.bulk.push(BulkIn { dst: to[l], data, barrier, warp, lane, pc, told, clock, proxy: true });
+                let by = site.common.checks.record(warp, l, pc).with(PROXY, 1);
+                let told = site.common.checks.warp(warp, |w| w.gather(1 << l));
+                site.common.bulk.push(BulkIn { dst: to[l], data, barrier: b[l], warp, lane, pc, told, by });
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {
                 let offset = to[l] - a.base;
                 let kind = Kind::Device { src: from[l], bytes: u64::from(n), offset, to: a, read: false };
@@ -278,9 +275,9 @@ impl Cpu<'_> {
             let values = regs.iter().map(|r| site.warp.lane(self.cx.code, *r, l).to_le_bytes());
             let data = values.flat_map(|v| v.into_iter().take(bytes as usize)).collect();
             let (warp, lane, pc, barrier) = (site.at.warp, l as u32, site.at.pc, barriers[l]);
-            let clock = checks::clock(site.common, warp);
-            let told = checks::told(site.common, warp, 1 << l);
-            site.common.bulk.push(BulkIn { dst: to[l], data, barrier, warp, lane, pc, told, clock, proxy: false });
+            let by = site.common.checks.record(warp, l, pc);
+            let told = site.common.checks.warp(warp, |w| w.gather(1 << l));
+            site.common.bulk.push(BulkIn { dst: to[l], data, barrier, warp, lane, pc, told, by });
         }
         Ok(Next::Step)
     }

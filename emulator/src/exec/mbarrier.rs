@@ -10,7 +10,7 @@ use super::lanes::Lanes;
 use super::step::Next;
 use super::warp::State;
 use super::{Cpu, Exec, FaultKind, Site};
-use crate::checks::{self, Vc};
+use crate::checks::{Record, Vc};
 use std::sync::Arc;
 
 /// What an instruction does with an mbarrier.
@@ -38,8 +38,8 @@ pub(crate) struct Mbarrier {
     /// Bytes expected less bytes arrived.
     tx: i64,
     phase: u32,
-    /// Who initialised it: warp, lane, clock.
-    init: (u32, u32, u32),
+    /// Who initialised it.
+    init: Record,
     /// What those that arrived in this phase know, and in the last one.
     arriving: Option<Arc<Vc>>,
     pub(crate) passed: Option<Arc<Vc>>,
@@ -105,7 +105,8 @@ impl Cpu<'_> {
     pub(crate) fn cluster_arrive(&mut self, site: &mut Site<'_>, relaxed: bool) -> Exec<Next> {
         let threads: u32 = site.common.live.iter().map(|l| l.count_ones()).sum();
         for l in Lanes(site.m) {
-            let vc = if relaxed { None } else { checks::told(site.common, site.at.warp, 1 << l) };
+            let warp = site.at.warp;
+            let vc = if relaxed { None } else { site.common.checks.warp(warp, |w| w.gather(1 << l)) };
             let new = || Mbarrier { expected: threads, pending: threads, ..Default::default() };
             let b = site.common.mbarriers.entry(CLUSTER).or_insert_with(new);
             if std::mem::replace(&mut site.warp.cluster[l], b.phase.wrapping_add(1)) > b.phase {
@@ -131,7 +132,7 @@ impl Cpu<'_> {
             return Ok(Next::Park(State::Sleep(self.now().wrapping_add(20))));
         }
         if let Some(passed) = b.passed.clone() {
-            checks::learn(site.common, site.at.warp, site.m, &passed);
+            site.common.checks.warp(site.at.warp, |w| Lanes(site.m).for_each(|l| w.learn(l, &passed)));
         }
         Ok(Next::Step)
     }
@@ -165,7 +166,6 @@ impl Cpu<'_> {
         value: (R, W),
         (d, p): (R, P),
     ) -> Exec<Next> {
-        let clock = checks::clock(site.common, site.at.warp);
         let addr = self.mbarrier_offsets(site, address, kind == MbarrierKind::Init)?;
         let Site { common, warp, m, all, at } = site;
         let mut waits = false;
@@ -176,7 +176,7 @@ impl Cpu<'_> {
                     let message = format!("an mbarrier for {value} arrivals: 1 to 2^20 - 1 are possible");
                     return Err(self.fault(FaultKind::IllegalInstruction, at, Some(l), message));
                 }
-                let (value, init) = (value as u32, (warp.id, l as u32, clock));
+                let (value, init) = (value as u32, common.checks.record(warp.id, l, at.pc));
                 let b = Mbarrier { expected: value, pending: value, init, ..Default::default() };
                 common.mbarriers.insert(addr[l], b);
                 continue;
@@ -185,12 +185,12 @@ impl Cpu<'_> {
                 let message = "an mbarrier that was not initialised";
                 return Err(self.fault_at(FaultKind::InvalidSync, at, l, addr[l], message));
             };
-            if !checks::knows(common, warp.id, l, by) {
+            if !common.checks.knows(warp.id, l, by) {
                 let message = "the initialisation of this mbarrier by another thread is not ordered before this use: a barrier of the block between them is missing";
                 return Err(self.fault_at(FaultKind::Race, at, l, addr[l], message));
             }
             let arrives = matches!(kind, MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop);
-            let vc = if arrives && !relaxed { checks::told(common, warp.id, 1 << l) } else { None };
+            let vc = if arrives && !relaxed { common.checks.warp(warp.id, |w| w.gather(1 << l)) } else { None };
             let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
             let token = u64::from(b.phase) | u64::from(b.pending) << 32;
             match kind {
@@ -228,7 +228,7 @@ impl Cpu<'_> {
                     }
                     warp.set_pred(p, u32::from(done) << l, 1 << l);
                     if let Some(passed) = passed {
-                        checks::learn(common, warp.id, 1 << l, &passed);
+                        common.checks.warp(warp.id, |w| w.learn(l, &passed));
                     }
                 }
             }

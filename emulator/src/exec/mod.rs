@@ -154,7 +154,7 @@ impl LaunchCx<'_> {
     }
 
     /// File and line of an instruction's source.
-    fn source(&self, pc: u32) -> Option<&(String, u32)> {
+    pub(crate) fn source(&self, pc: u32) -> Option<&(String, u32)> {
         let origin = self.code.origins.get(pc as usize)?;
         origin.source.checked_sub(1).and_then(|i| self.module.sources.get(i as usize))
     }

@@ -78,7 +78,7 @@ impl Cpu<'_> {
                     m &= if inst.negated { !p } else { p };
                     if m == 0 {
                         if counting {
-                            self.counters.skipped(pc);
+                            self.counters.ran(pc, 0);
                         }
                         pc += 1;
                         continue 'part;

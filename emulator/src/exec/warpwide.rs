@@ -34,8 +34,8 @@ impl Cpu<'_> {
         if m != all {
             return Ok(scatter(site));
         }
-        self.check_arrive(site.common, site.warp, op, m, &site.at)?;
         let id = self.arrive(site, op)?;
+        site.common.checks.arrive(site.warp.id, m, usize::from(id));
         Ok(match op.waits {
             true => Next::Park(State::Barrier(id)),
             false if site.common.complete != 0 => Next::StepAndPark(State::Ready),
@@ -102,7 +102,7 @@ impl Cpu<'_> {
                 if effect.is_some() || waiting & needed != needed {
                     return Ok(Next::Park(State::Members));
                 }
-                self.warp_synced(site.common, warp, waiting & mask, &site.at);
+                site.common.checks.warp(warp.id, |w| w.synced(waiting & mask));
                 for p in warp.parts.iter_mut().filter(|p| p.state == State::Members && p.mask & mask != 0) {
                     (p.state, p.pc) = (State::Ready, p.pc + 1);
                 }
@@ -114,7 +114,7 @@ impl Cpu<'_> {
         for group in groups {
             match effect {
                 Some(run) => run(self, site, group)?,
-                None => self.warp_synced(site.common, site.warp, group, &site.at),
+                None => drop(site.common.checks.warp(site.warp.id, |w| w.synced(group))),
             }
         }
         Ok(Next::Step)

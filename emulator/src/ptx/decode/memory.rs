@@ -52,9 +52,9 @@ impl Decoder<'_> {
             "membar" | "fence" if t.take("proxy") => {
                 let proxy = t.need(&[("alias", false), ("async", true)])?;
                 t.skip("global shared::cta shared::cluster");
-                self.act(move |cpu, site| {
+                self.act(move |_, site| {
                     if proxy {
-                        cpu.fence_proxy(site.common, site.warp, site.m);
+                        site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m));
                     }
                 });
             }
@@ -70,7 +70,9 @@ impl Decoder<'_> {
                 if matches!(sem, Sem::Relaxed | Sem::Weak | Sem::Volatile) {
                     return t.fail(t.name, "ordering that a fence does not have");
                 }
-                self.act(move |cpu, site| cpu.fence(site.common, site.warp, scope, site.m));
+                self.act(move |_, site| {
+                    site.common.checks.warp(site.warp.id, |w| w.fence(site.m, scope));
+                });
             }
             _ => return Ok(false),
         }

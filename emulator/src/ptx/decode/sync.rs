@@ -125,7 +125,10 @@ impl Decoder<'_> {
                 // Launches of a stream follow each other here: only the checks care.
                 let waits = t.need(&[("wait", true), ("launch_dependents", false)])?;
                 t.arity(0)?;
-                self.act(move |cpu, site| cpu.grid_control(site.common, site.warp, waits, site.m));
+                self.act(move |cpu, site| match waits {
+                    true => drop(site.common.checks.warp(site.warp.id, |w| w.waited(site.m))),
+                    false => cpu.cx.op.trigger(),
+                });
             }
             _ => return Ok(false),
         }
