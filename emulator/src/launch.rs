@@ -205,9 +205,6 @@ pub(crate) fn run_watched(
     memory.witness().begin(&cx.op);
     let outcome = scheduler::run(&cx);
     cx.op.finish();
-    let outcome = outcome.map_err(|f| *f)?;
-    Ok(Report {
-        warp_instructions: outcome.steps,
-        counters: config.counters.then(|| Counters::new(&cx, &outcome.counts)),
-    })
+    let (steps, counts) = outcome.map_err(|f| *f)?;
+    Ok(Report { warp_instructions: steps, counters: config.counters.then(|| Counters::new(&cx, &counts)) })
 }
