@@ -38,11 +38,7 @@ pub(crate) struct Common {
 pub(crate) struct Block {
     common: Common,
     warps: Vec<Warp>,
-    pub(crate) round: Round,
-}
-
-/// A block's part in a round: how it ended, whether it did more than poll, and the instructions it took.
-pub(crate) struct Round {
+    /// Its part in the last round: how it ended, whether it did more than poll, and the instructions it took.
     pub(crate) stop: Exec<Stop>,
     pub(crate) progress: bool,
     pub(crate) steps: u64,
@@ -78,7 +74,7 @@ impl Block {
             checks: crate::checks::BlockChecks::new(cx, number, &live),
             live,
         };
-        Block { common, warps, round: Round { stop: Ok(Stop::Again), progress: false, steps: 0 } }
+        Block { common, warps, stop: Ok(Stop::Again), progress: false, steps: 0 }
     }
 
     /// Runs, one instruction each, what waits for its turn. Nothing else of the launch runs meanwhile.
@@ -99,11 +95,10 @@ impl Block {
         let before = cpu.steps;
         cpu.set_time(now);
         cpu.progress = false;
-        let stop = self.run_warps(cpu);
-        let steps = cpu.steps - before;
+        self.stop = self.run_warps(cpu);
+        self.steps = cpu.steps - before;
         // A block that used up its instructions computes: one that polls comes to a turn or sleeps.
-        let progress = cpu.progress || steps >= TURN || matches!(stop, Ok(Stop::Exited));
-        self.round = Round { stop, progress, steps };
+        self.progress = cpu.progress || self.steps >= TURN || matches!(self.stop, Ok(Stop::Exited));
     }
 
     fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> Exec<Stop> {

@@ -152,12 +152,12 @@ impl<'a> Rounds<'a> {
     /// Executes the instructions that take turns, starts new blocks, and ends the launch where it may not go on.
     fn serial(&mut self, cpu: &mut Cpu<'a>) -> Exec<()> {
         let (mut longest, mut all, mut progress) = (1, 0, false);
-        for Block { round, .. } in self.running() {
-            if let Err(fault) = &round.stop {
+        for block in self.running() {
+            if let Err(fault) = &block.stop {
                 return Err(fault.clone());
             }
-            (longest, all) = (round.steps.max(longest), all + round.steps);
-            progress |= round.progress;
+            (longest, all) = (block.steps.max(longest), all + block.steps);
+            progress |= block.progress;
         }
         self.small = all < SMALL;
         self.time += longest;
@@ -173,7 +173,7 @@ impl<'a> Rounds<'a> {
         for &i in self.order.iter().filter(|&&i| Some(i) != self.held) {
             let slot = &mut self.slots[i];
             let Some(block) = slot else { continue };
-            match block.round.stop {
+            match block.stop {
                 Ok(Stop::Blocked(until)) => {
                     wake = [wake, until].into_iter().flatten().min();
                     continue;
