@@ -55,8 +55,7 @@ pub struct ExecConfig {
     pub seed: u64,
     /// Which checks run.
     pub checks: Checks,
-    /// Warp instructions after which a launch is stopped: of all blocks together, or of the longest where blocks
-    /// communicate.
+    /// Warp instructions of one block, waiting included, after which a launch is stopped.
     pub step_limit: Option<u64>,
     /// Rounds in which every warp has only polled unchanged memory, after which a launch is stopped. Leave it out
     /// where the host writes to mapped memory while a kernel runs.

@@ -44,7 +44,7 @@ pub struct DeviceConfig {
     pub checks: Checks,
     /// Whether launches are counted and recorded, see [`crate::reports`].
     pub counters: bool,
-    /// A launch of more warp steps than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`.
+    /// A launch with a block of more warp steps than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`.
     pub step_limit: Option<u64>,
     /// A launch of more wall-clock time than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`, as under a display watchdog;
     /// also sets the attribute `KERNEL_EXEC_TIMEOUT`.
