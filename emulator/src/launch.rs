@@ -85,10 +85,7 @@ const CLUSTER: u64 = 8;
 impl Launch<'_> {
     /// Refuses what the kernel or the device does not allow.
     pub(crate) fn check<'a>(&'a self, config: &'a DeviceConfig) -> Result<Checked<'a>, Fault> {
-        let fault = |kind, message: fmt::Arguments<'_>| {
-            let (message, kernel) = (message.to_string(), self.kernel.to_string());
-            Fault { kind, message, kernel, ptx_line: 0, source: None, block: None, thread: None, address: None }
-        };
+        let fault = |kind, message: fmt::Arguments<'_>| Fault::new(kind, self.kernel, message.to_string());
         type Words<'a> = fmt::Arguments<'a>;
         let ensure = |fine, kind, words: Words<'_>| if fine { Ok(()) } else { Err(fault(kind, words)) };
         let valid = |fine, words: Words<'_>| ensure(fine, FaultKind::InvalidLaunch, words);
@@ -163,8 +160,8 @@ impl Checked<'_> {
         memory.witness().begin(&cx.op);
         let outcome = scheduler::run(&cx);
         cx.op.finish();
-        let outcome = outcome.map_err(|f| *f)?;
-        let counters = config.counters.then(|| Counters::new(&cx, &outcome.counts));
-        Ok(Report { warp_instructions: outcome.steps, counters })
+        let (warp_instructions, counts) = outcome.map_err(|f| *f)?;
+        let counters = config.counters.then(|| Counters::new(&cx, &counts));
+        Ok(Report { warp_instructions, counters })
     }
 }

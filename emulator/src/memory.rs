@@ -7,6 +7,7 @@
 use crate::checks::GlobalShadow;
 use crate::checks::order::Operation;
 use crate::checks::witness::Witness;
+use crate::exec::Exec;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -55,12 +56,10 @@ pub enum MemoryError {
 impl fmt::Display for MemoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MemoryError::OutOfMemory { asked, left } => {
-                write!(f, "out of device memory: {asked} bytes asked for, {left} left")
-            }
-            MemoryError::NotAllocated { address } => write!(f, "{address:#x} is not the start of a live allocation"),
-            MemoryError::OutOfBounds { address, bytes } => {
-                write!(f, "{bytes} bytes at {address:#x} are not inside one live allocation")
+            Self::OutOfMemory { asked, left } => write!(f, "{asked} bytes asked for, {left} left on the device"),
+            Self::NotAllocated { address } => write!(f, "{address:#x} is not the start of a live allocation"),
+            Self::OutOfBounds { address, bytes } => {
+                write!(f, "{bytes} bytes at {address:#x} are in no live allocation")
             }
         }
     }
@@ -132,9 +131,8 @@ pub(crate) struct Table {
     pub(crate) live: Vec<Arc<Allocation>>,
     /// Freed ranges, for the message.
     freed: Vec<(u64, u64)>,
-    /// No address from here on was used.
+    /// No address from here on has been used.
     next: u64,
-    used: u64,
 }
 
 impl Table {
@@ -154,12 +152,16 @@ impl Table {
         self.freed.iter().any(|&(base, size)| address.wrapping_sub(base) < size)
     }
 
+    /// Bytes in use, but the host's.
+    fn used(&self) -> u64 {
+        self.live.iter().map(|a| 8 * a.owned.len() as u64).sum()
+    }
+
     /// Adds an allocation at `base`: in the words of `owned`, or else at `host`.
     fn add(&mut self, base: u64, size: u64, mut owned: Vec<u64>, host: Option<*mut u8>) -> u64 {
         let data = host.unwrap_or(owned.as_mut_ptr().cast());
         let written = owned.iter().map(|_| AtomicU8::new(0)).collect();
         self.next = (base + size).next_multiple_of(ALIGN) + GUARD;
-        self.used += 8 * owned.len() as u64;
         let (assumed, shadow) = (host.is_some().into(), OnceLock::new());
         self.live.push(Arc::new(Allocation { base, size, data, owned, written, assumed, shadow }));
         base
@@ -181,18 +183,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Memory {
     /// Memory of at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Memory {
-        let table = Table { live: Vec::new(), freed: Vec::new(), next: GLOBAL_BASE, used: 0 };
+        let table = Table { live: Vec::new(), freed: Vec::new(), next: GLOBAL_BASE };
         Memory { limit: limit_bytes, table: RwLock::new(Arc::new(table)), witness: Mutex::default() }
     }
 
     /// A copy or fill is about to touch a range: compares it with what is not ordered before it.
-    pub(crate) fn touched(
-        &self,
-        op: &Arc<Operation>,
-        address: u64,
-        bytes: u64,
-        write: bool,
-    ) -> Result<(), Box<crate::Fault>> {
+    pub(crate) fn touched(&self, op: &Arc<Operation>, address: u64, bytes: u64, write: bool) -> Exec<()> {
         let Ok((a, offset)) = self.range(address, bytes) else { return Ok(()) };
         let shadow = a.shadow.get_or_init(|| GlobalShadow::new(a.size));
         let compared = shadow.range(op, offset, offset + bytes, write);
@@ -227,7 +223,7 @@ impl Memory {
     /// Allocates device memory, aligned to 512 bytes. Its contents are poison and count as not written.
     pub fn alloc(&self, bytes: u64) -> Result<u64, MemoryError> {
         self.change(|table| {
-            let left = self.limit.saturating_sub(table.used);
+            let left = self.limit.saturating_sub(table.used());
             let failed = MemoryError::OutOfMemory { asked: bytes, left };
             let room = bytes.max(1).checked_next_multiple_of(ALIGN).filter(|&room| room <= left);
             let Some(words) = room.and_then(|room| usize::try_from(room / 8).ok()) else { return Err(failed) };
@@ -256,7 +252,6 @@ impl Memory {
         self.change(|table| {
             let found = table.live.iter().position(|a| a.base == address);
             let freed = table.live.remove(found.ok_or(MemoryError::NotAllocated { address })?);
-            table.used -= 8 * freed.owned.len() as u64;
             if table.freed.len() >= FREED {
                 table.freed.drain(..FREED / 2);
             }
@@ -334,7 +329,7 @@ impl Memory {
 
     /// Bytes in use, in units of 512.
     pub fn used(&self) -> u64 {
-        self.table().used
+        self.table().used()
     }
 
     /// Live allocations: address and size.

@@ -9,18 +9,15 @@ use super::order::Operation;
 use super::race::{BYTES, Cell, Conflict, Marks, Record, sentence};
 use crate::exec::access::Access;
 use crate::exec::fault::{Fault, FaultKind};
+use crate::memory::lock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 const PAGE: u64 = 4096;
 const CELLS: usize = PAGE as usize / 4;
 /// Operations of which a page remembers what they did, ranges that an allocation remembers.
 const LAYERS: usize = 16;
 const RANGES: usize = 64;
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 struct Page {
     /// The launch that may use the cells without looking further; 0 if others must be looked at too.

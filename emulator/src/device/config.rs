@@ -46,8 +46,7 @@ pub struct DeviceConfig {
     pub checks: Checks,
     /// Whether launches are counted and recorded, see [`crate::reports`].
     pub counters: bool,
-    /// A launch of more warp instructions than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`: of all blocks together, or of
-    /// the longest where blocks communicate.
+    /// A launch with a block of more warp steps than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`.
     pub step_limit: Option<u64>,
     /// Rounds in which every warp has only polled unchanged memory, after which a launch is stopped. Leave it out
     /// where the host writes to mapped memory while a kernel runs.

@@ -23,7 +23,7 @@ use launch::KernelLaunch;
 use stream::{Stream, StreamId, Ticket};
 use work::Work;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::memory::lock;
 
 pub use api::resolve;
 pub use codes::Code;
@@ -32,8 +32,3 @@ pub(crate) use registry::mapped;
 pub use registry::{
     Call, FaultInjection, LaunchRecord, Leak, add_device, clear_reports, inject, last_fault, leaks, reports,
 };
-
-/// Locks, also after a panic elsewhere: every value here is whole between two statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

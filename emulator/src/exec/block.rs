@@ -1,4 +1,4 @@
-//! A block: its shared memory, barriers and warps, and how it uses one turn.
+//! A block: its shared memory, barriers and warps, and its part in a round.
 
 use super::access::read;
 use super::barrier::Barrier;
@@ -12,8 +12,8 @@ use std::collections::HashMap;
 /// Instructions a warp runs before the next one has its chance: all alike, or at most, at random.
 const QUANTUM: u32 = 4096;
 const RANDOM_QUANTUM: usize = 512;
-/// Instructions all warps of a block run in one turn.
-pub(crate) const TURN: u64 = 200_000;
+/// Instructions all warps of a block run in one round.
+const TURN: u64 = 200_000;
 
 /// The parts of a block that all its warps share.
 pub(crate) struct Common {
@@ -38,9 +38,13 @@ pub(crate) struct Common {
 pub(crate) struct Block {
     common: Common,
     warps: Vec<Warp>,
+    /// Its part in the last round: how it ended, whether it did more than poll, and the instructions it took.
+    pub(crate) stop: Exec<Stop>,
+    pub(crate) progress: bool,
+    pub(crate) steps: u64,
 }
 
-/// How a block's turn ended.
+/// How a block's part in a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     Exited,
@@ -70,7 +74,7 @@ impl Block {
             checks: crate::checks::BlockChecks::new(cx, number, &live),
             live,
         };
-        Block { common, warps }
+        Block { common, warps, stop: Ok(Stop::Again), progress: false, steps: 0 }
     }
 
     /// Runs, one instruction each, what waits for its turn. Nothing else of the launch runs meanwhile.
@@ -86,8 +90,18 @@ impl Block {
         Ok(())
     }
 
-    /// Runs until every warp waits for something, or the turn's instructions are used up.
-    pub(crate) fn run(&mut self, cpu: &mut Cpu<'_>) -> Exec<Stop> {
+    /// Runs until every warp waits for something, or the round's instructions are used up.
+    pub(crate) fn run(&mut self, cpu: &mut Cpu<'_>, now: u64) {
+        let before = cpu.steps;
+        cpu.set_time(now);
+        cpu.progress = false;
+        self.stop = self.run_warps(cpu);
+        self.steps = cpu.steps - before;
+        // A block that used up its instructions computes: one that polls comes to a turn or sleeps.
+        self.progress = cpu.progress || self.steps >= TURN || matches!(self.stop, Ok(Stop::Exited));
+    }
+
+    fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> Exec<Stop> {
         cpu.cx.memory.refresh(&mut cpu.table);
         let (n, start, schedule) = (self.warps.len(), cpu.steps, cpu.cx.config.schedule);
         // The adversary holds one warp back until no other can run.

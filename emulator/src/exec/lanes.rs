@@ -50,17 +50,8 @@ pub(crate) unsafe fn map<A: Copy, B: Copy, C: Copy, E: Copy, D: Copy>(
 /// As `map`.
 #[inline(always)]
 pub(crate) unsafe fn test<A: Copy>(a: *const A, b: *const A, f: impl Fn(A, A) -> bool) -> u32 {
-    let mut m = 0u32;
-    for k in 0..32 / STEP {
-        // SAFETY: 8 elements from 8 * k on, k < 4.
-        unsafe {
-            let x = *a.add(STEP * k).cast::<[A; STEP]>();
-            let y = *b.add(STEP * k).cast::<[A; STEP]>();
-            let bits: [u32; STEP] = std::array::from_fn(|i| u32::from(f(x[i], y[i])) << i);
-            m |= bits.into_iter().fold(0, |a, b| a | b) << (STEP * k);
-        }
-    }
-    m
+    // SAFETY: 32 elements each.
+    (0..32).fold(0, |m, i| m | u32::from(unsafe { f(*a.add(i), *b.add(i)) }) << i)
 }
 
 /// `d[i] = a[i]` where `p` has a bit, else `b[i]`, for the lanes in `mask`.

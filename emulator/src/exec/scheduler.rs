@@ -7,8 +7,8 @@
 //!
 //! Blocks of a kernel that has no such instructions need not meet: each has rounds of its own, on one thread.
 
-use super::block::{Block, Stop, TURN};
-use super::fault::{Fault, FaultKind};
+use super::block::{Block, Stop};
+use super::fault::FaultKind;
 use super::{At, Cpu, Exec, LaunchCx, Random};
 use crate::checks::counters::Counts;
 use crate::launch::Schedule;
@@ -28,31 +28,21 @@ const SMALL: u64 = 50_000;
 /// Blocks of which a report tells where they stand.
 const SHOWN: usize = 16;
 
-/// What a launch leaves behind.
-#[derive(Default)]
-pub(crate) struct Outcome {
-    pub(crate) counts: Counts,
-    pub(crate) steps: u64,
-}
-
-/// Runs all blocks of a launch.
-pub(crate) fn run(cx: &LaunchCx<'_>) -> Exec<Outcome> {
+/// Runs all blocks of a launch. Returns the warp instructions it took, and what was counted.
+pub(crate) fn run(cx: &LaunchCx<'_>) -> Exec<(u64, Counts)> {
     let total: u64 = cx.launch.grid.iter().map(|&g| u64::from(g)).product();
     // A thread for every few warps: starting one takes as long as running a small block.
     let useful = (total.saturating_mul(u64::from(cx.warps)) / 4).clamp(1, total);
-    let threads = cx.config.host_threads().clamp(1, usize::try_from(useful).unwrap_or(usize::MAX));
+    let threads = cx.config.host_threads().clamp(1, useful as usize);
     let mut cpus: Vec<Cpu<'_>> = (0..threads).map(|_| Cpu::new(cx)).collect();
     if cx.free {
         one_by_one(total, &mut cpus)?;
     } else {
         Rounds::new(cx, 0..total).run(&mut cpus)?;
     }
-    let mut outcome = Outcome::default();
-    for cpu in cpus {
-        outcome.steps += cpu.steps;
-        outcome.counts.add(&cpu.counters);
-    }
-    Ok(outcome)
+    let mut counts = Counts::default();
+    cpus.iter().for_each(|cpu| counts.add(&cpu.counters));
+    Ok((cpus.iter().map(|cpu| cpu.steps).sum(), counts))
 }
 
 /// Runs each block to its end. Of several faults, that of the lowest block is reported: timing does not decide it.
@@ -82,38 +72,11 @@ fn on_all<'a>(cpus: &mut [Cpu<'a>], work: impl Fn(&mut Cpu<'a>) + Sync) {
     });
 }
 
-/// A place for a resident block.
-struct Slot {
-    block: Option<Block>,
-    /// How its part in the round ended, whether it did more than poll, and the instructions it took.
-    stop: Stop,
-    fault: Option<Box<Fault>>,
-    progress: bool,
-    steps: u64,
-}
-
-impl Slot {
-    /// Runs the block until all its warps wait, at the latest for its turn.
-    fn run(&mut self, cpu: &mut Cpu<'_>, now: u64) {
-        let Some(block) = &mut self.block else { return };
-        let before = cpu.steps;
-        cpu.set_time(now);
-        cpu.progress = false;
-        match block.run(cpu) {
-            Ok(stop) => self.stop = stop,
-            Err(fault) => self.fault = Some(fault),
-        }
-        self.steps = cpu.steps - before;
-        // A block that used up its instructions computes: one that polls comes to a turn or sleeps.
-        let computes = self.steps >= TURN || self.stop == Stop::Exited;
-        self.progress = cpu.progress || computes;
-    }
-}
-
 /// Some of a launch's blocks, as they run in rounds.
 struct Rounds<'a> {
     cx: &'a LaunchCx<'a>,
-    slots: Vec<Slot>,
+    /// Resident blocks; a place stays empty once no more blocks wait.
+    slots: Vec<Option<Block>>,
     /// The slots in the order of their turns.
     order: Vec<usize>,
     /// Blocks that have not begun.
@@ -135,11 +98,8 @@ impl<'a> Rounds<'a> {
     fn new(cx: &'a LaunchCx<'a>, mut waiting: Range<u64>) -> Rounds<'a> {
         let total = waiting.end - waiting.start;
         let resident = if cx.launch.cooperative { total } else { total.min(RESIDENT.max(cx.resident.into())) };
-        let slot = |number| {
-            let block = Some(Block::new(cx, number));
-            Slot { block, stop: Stop::Again, fault: None, progress: false, steps: 0 }
-        };
-        let slots: Vec<Slot> = waiting.by_ref().take(resident as usize).map(slot).collect();
+        let first = waiting.by_ref().take(resident as usize);
+        let slots: Vec<_> = first.map(|number| Some(Block::new(cx, number))).collect();
         let (order, random) = ((0..slots.len()).collect(), Random::new(cx.config.seed, u64::MAX));
         let (time, steps, idle, held, held_for, small) = (0, 0, 0, None, 0, false);
         Rounds { cx, slots, order, waiting, random, time, steps, idle, held, held_for, small }
@@ -148,7 +108,7 @@ impl<'a> Rounds<'a> {
     /// Runs all the blocks to their ends.
     fn run(mut self, cpus: &mut [Cpu<'a>]) -> Exec<()> {
         self.hold();
-        while self.slots.iter().any(|slot| slot.block.is_some()) {
+        while self.slots.iter().any(Option::is_some) {
             self.parallel(cpus);
             self.serial(&mut cpus[0])?;
         }
@@ -162,21 +122,27 @@ impl<'a> Rounds<'a> {
         self.held_for = 0;
     }
 
+    /// The blocks that are not held back.
+    fn running(&mut self) -> impl Iterator<Item = &mut Block> {
+        let held = self.held;
+        let slots = self.slots.iter_mut().enumerate().filter(move |(i, _)| Some(*i) != held);
+        slots.filter_map(|(_, slot)| slot.as_mut())
+    }
+
     /// Runs blocks until each stands at an instruction that takes turns.
     fn parallel(&mut self, cpus: &mut [Cpu<'a>]) {
-        let now = self.time;
-        let runs = self.slots.iter_mut().enumerate().filter(|(i, _)| Some(*i) != self.held);
-        let left: Mutex<Vec<&mut Slot>> = Mutex::new(runs.map(|(_, slot)| slot).collect());
+        let (now, small) = (self.time, self.small);
+        let left: Mutex<Vec<_>> = Mutex::new(self.running().collect());
         let next = || lock(&left).pop();
         let work = |cpu: &mut Cpu<'a>, most: u64| {
             let start = cpu.steps;
             while cpu.steps - start < most
-                && let Some(slot) = next()
+                && let Some(block) = next()
             {
-                slot.run(cpu, now);
+                block.run(cpu, now);
             }
         };
-        if self.small {
+        if small {
             work(&mut cpus[0], SMALL);
         }
         let threads = lock(&left).len().min(cpus.len());
@@ -186,13 +152,12 @@ impl<'a> Rounds<'a> {
     /// Executes the instructions that take turns, starts new blocks, and ends the launch where it may not go on.
     fn serial(&mut self, cpu: &mut Cpu<'a>) -> Exec<()> {
         let (mut longest, mut all, mut progress) = (1, 0, false);
-        for slot in &mut self.slots {
-            if let Some(fault) = slot.fault.take() {
-                return Err(fault);
+        for block in self.running() {
+            if let Err(fault) = &block.stop {
+                return Err(fault.clone());
             }
-            let steps = std::mem::take(&mut slot.steps);
-            (longest, all) = (steps.max(longest), all + steps);
-            progress |= std::mem::take(&mut slot.progress);
+            (longest, all) = (block.steps.max(longest), all + block.steps);
+            progress |= block.progress;
         }
         self.small = all < SMALL;
         self.time += longest;
@@ -207,17 +172,17 @@ impl<'a> Rounds<'a> {
         let (mut ran, mut wake) = (false, None);
         for &i in self.order.iter().filter(|&&i| Some(i) != self.held) {
             let slot = &mut self.slots[i];
-            let Some(block) = &mut slot.block else { continue };
-            match slot.stop {
-                Stop::Blocked(until) => {
+            let Some(block) = slot else { continue };
+            match block.stop {
+                Ok(Stop::Blocked(until)) => {
                     wake = [wake, until].into_iter().flatten().min();
                     continue;
                 }
-                Stop::Again => block.take_turn(cpu)?,
-                Stop::Exited => {
-                    slot.block = self.waiting.next().map(|number| Block::new(self.cx, number));
+                Ok(Stop::Exited) => {
+                    *slot = self.waiting.next().map(|number| Block::new(self.cx, number));
                     cpu.progress = true;
                 }
+                _ => block.take_turn(cpu)?,
             }
             ran = true;
         }
@@ -268,10 +233,8 @@ impl<'a> Rounds<'a> {
     /// A report of where every warp stands.
     fn report(&mut self, cpu: &mut Cpu<'a>, kind: FaultKind, mut message: String) -> Exec<()> {
         // On to where each warp stands next: polling shows at the load, not at what follows it.
-        for block in self.slots.iter_mut().filter_map(|slot| slot.block.as_mut()) {
-            block.run(cpu)?;
-        }
-        let blocks: Vec<&Block> = self.slots.iter().filter_map(|slot| slot.block.as_ref()).collect();
+        self.slots.iter_mut().flatten().for_each(|block| block.run(cpu, self.time));
+        let blocks: Vec<&Block> = self.slots.iter().flatten().collect();
         blocks.iter().take(SHOWN).for_each(|block| message += &block.describe(self.cx));
         if blocks.len() > SHOWN {
             message += "\n  ...";

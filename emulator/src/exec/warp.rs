@@ -40,7 +40,6 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Lanes that can run.
     pub(crate) fn new(pc: u32, mask: u32) -> Part {
         Part { pc, mask, state: State::Ready, last: 0, pieces: 0 }
     }
@@ -151,13 +150,11 @@ impl Warp {
         self.parts.push(p);
     }
 
-    /// One lane of a 32-bit operand.
     pub(crate) fn lane32(&self, code: &Code, r: R, lane: usize) -> u32 {
         let slots = if r & CONST != 0 { &code.consts[..] } else { &self.regs[..] };
         slots[(r & !CONST) as usize].0[lane]
     }
 
-    /// One lane's address.
     pub(crate) fn address(&self, code: &Code, a: &Address, lane: usize) -> u64 {
         match (a.base == NONE, a.wide) {
             (true, _) => a.offset as u64,
@@ -166,7 +163,6 @@ impl Warp {
         }
     }
 
-    /// One lane of an operand.
     pub(crate) fn lane(&self, code: &Code, (r, w): (R, W), lane: usize) -> u64 {
         match w {
             W::W32 => u64::from(self.lane32(code, r, lane)),
@@ -178,7 +174,6 @@ impl Warp {
         }
     }
 
-    /// Writes one lane.
     pub(crate) fn set_lane(&mut self, r: R, w: W, lane: usize, v: u64) {
         match w {
             W::W32 => self.regs[r as usize].0[lane] = v as u32,
