@@ -128,14 +128,14 @@ impl BlockChecks {
     fn mark(&mut self, a: Option<&Allocation>, addr: &[u64; 32], m: u32, access: &Access) -> Option<(usize, u64)> {
         let (total, step) = (u64::from(access.bytes * access.count), u64::from(access.bytes.min(8)));
         let bits = |address: u64, bytes: u64| ((1 << bytes) - 1) << (address % 64);
+        // An atomic reads what it changes.
+        let reads = if access.write && !access.atomic { 0 } else { total / step };
         for l in Lanes(m) {
-            // An atomic reads what it changes.
-            let read = if access.write && !access.atomic { 0 } else { total };
             let is_written = |address: u64| match a {
                 None => !self.written[(address / 64) as usize] & bits(address, step) == 0,
                 Some(a) => a.is_written(address - a.base, step),
             };
-            if let Some(address) = (addr[l]..addr[l] + read).step_by(step as usize).find(|&at| !is_written(at)) {
+            if let Some(address) = (0..reads).map(|i| addr[l] + i * step).find(|&address| !is_written(address)) {
                 return Some((l, address));
             }
             match a {
@@ -199,11 +199,10 @@ impl<'a> Cpu<'a> {
         let shadow = allocation.map(|a| (a.base, a.shadow.get_or_init(|| GlobalShadow::new(a.size))));
         let total = access.bytes * access.count;
         for l in Lanes(m) {
-            let (me, vc) = (me.with(LANE, l as u32), &*warp.lanes[l].vc);
+            let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (addr[l] % 4) };
+            let (me, vc) = (me.with(LANE, l as u32).with(BYTES, bytes), &*warp.lanes[l].vc);
             for k in 0..total.div_ceil(4) {
                 let address = addr[l] + u64::from(4 * k);
-                let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (address % 4) };
-                let me = me.with(BYTES, bytes);
                 let compared = match shadow {
                     None => checks.cells[(address / 4) as usize].access(me, access, vc),
                     Some((base, shadow)) => shadow.access(address - base, Touch { op, me, access, vc }),
