@@ -61,8 +61,14 @@ impl Clocks {
     #[inline(always)]
     fn know(&self, launch: u32, r: Record) -> bool {
         let block = (launch, r.get(BLOCK));
-        let warps = if block == self.block { Some(&self.own) } else { self.foreign.get(&block) };
+        let warps = if block == self.block { Some(&self.own) } else { self.of(block) };
         warps.is_some_and(|w| w[r.get(WARP) as usize].knows(r.get(LANE), r.get(CLOCK)))
+    }
+
+    /// Apart, so that the check of a block's own accesses stays small.
+    #[inline(never)]
+    fn of(&self, block: Key) -> Option<&Warps> {
+        self.foreign.get(&block)
     }
 
     fn join(&mut self, other: &Clocks) {

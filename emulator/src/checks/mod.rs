@@ -12,7 +12,7 @@ use crate::exec::barrier::Barrier;
 use crate::exec::fault::FaultKind;
 use crate::exec::inst::MemSpace;
 use crate::exec::lanes::Lanes;
-use crate::exec::{At, Cpu, Exec, LaunchCx, Site};
+use crate::exec::{At, Cpu, Exec, LaunchCx};
 use crate::memory::Allocation;
 pub(crate) use clock::Vc;
 use clock::WarpClock;
@@ -42,13 +42,6 @@ impl Checks {
     pub const ALL: Checks = Checks { memcheck: true, initcheck: true, racecheck: true, synccheck: true };
     /// None but those that are always on.
     pub const NONE: Checks = Checks { memcheck: false, initcheck: false, racecheck: false, synccheck: false };
-}
-
-/// Holds other launches and the host off while an access that may synchronise with them is checked and done.
-#[inline(always)]
-pub(crate) fn turn<'a>(cx: &LaunchCx<'a>, space: MemSpace, access: &Access) -> Option<MutexGuard<'a, Witness>> {
-    let global = matches!(space, MemSpace::Global | MemSpace::Generic);
-    (global && cx.config.checks.racecheck && race::strength(access) > 0).then(|| cx.memory.witness())
 }
 
 /// Check state of one block; each part is empty where its check is off.
@@ -96,7 +89,7 @@ impl BlockChecks {
     pub(crate) fn record(&self, warp: u32, lane: usize, pc: u32) -> Record {
         let clock = self.warps.get(warp as usize).map_or(0, WarpClock::now);
         let thread = Record::default().with(BLOCK, self.block).with(WARP, warp).with(LANE, lane as u32);
-        thread.with(BYTES, 15).with(CLOCK, clock).with(SITE, pc)
+        thread.with(BYTES, 15).with(CLOCK, clock).with(SITE, pc.min(SITES))
     }
 
     /// A copy has arrived in shared memory, or been read there: from now on it counts as done by who issued it.
@@ -135,14 +128,14 @@ impl BlockChecks {
     fn mark(&mut self, a: Option<&Allocation>, addr: &[u64; 32], m: u32, access: &Access) -> Option<(usize, u64)> {
         let (total, step) = (u64::from(access.bytes * access.count), u64::from(access.bytes.min(8)));
         let bits = |address: u64, bytes: u64| ((1 << bytes) - 1) << (address % 64);
+        // An atomic reads what it changes.
+        let reads = if access.write && !access.atomic { 0 } else { total / step };
         for l in Lanes(m) {
-            // An atomic reads what it changes.
-            let read = if access.write && !access.atomic { 0 } else { total };
             let is_written = |address: u64| match a {
                 None => !self.written[(address / 64) as usize] & bits(address, step) == 0,
                 Some(a) => a.is_written(address - a.base, step),
             };
-            if let Some(address) = (addr[l]..addr[l] + read).step_by(step as usize).find(|&at| !is_written(at)) {
+            if let Some(address) = (0..reads).map(|i| addr[l] + i * step).find(|&address| !is_written(address)) {
                 return Some((l, address));
             }
             match a {
@@ -155,18 +148,18 @@ impl BlockChecks {
     }
 }
 
-impl Cpu<'_> {
-    /// Looks at an access before it happens.
+impl<'a> Cpu<'a> {
+    /// Looks at an access before it happens. What comes back holds other launches and the host off, where the access may
+    /// synchronise with them, until it is done.
     pub(crate) fn check(
         &mut self,
-        site: &mut Site<'_>,
+        checks: &mut BlockChecks,
         space: MemSpace,
         addr: &[u64; 32],
         m: u32,
         access: &Access,
-        witness: Option<&mut Witness>,
-    ) -> Exec<()> {
-        let at = site.at;
+        at: &At,
+    ) -> Exec<Option<MutexGuard<'a, Witness>>> {
         if self.cx.config.counters {
             self.counters.access(at.pc, space, addr, m, access);
         }
@@ -174,29 +167,29 @@ impl Cpu<'_> {
         let allocation = match space {
             MemSpace::Shared => None,
             MemSpace::Global | MemSpace::Generic => self.table.live.get(self.site[at.pc as usize] as usize),
-            _ => return Ok(()),
+            _ => return Ok(None),
         };
         // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference would
         // make the threads of the launch contend for it.
         let allocation = allocation.map(|a| unsafe { &*Arc::as_ptr(a) });
-        let checks = &mut site.common.checks;
         if self.cx.config.checks.initcheck
             && let Some((lane, address)) = checks.mark(allocation, addr, m, access)
         {
             let message = format!("{} bytes are read that nothing has written", access.bytes.min(8));
-            return Err(self.fault_at(FaultKind::UninitialisedMemory, &at, lane, address, message));
+            return Err(self.fault_at(FaultKind::UninitialisedMemory, at, lane, address, message));
         }
         if checks.warps.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let (op, strength) = (&self.cx.op, race::strength(access));
-        let thread = Record::default().with(BLOCK, checks.block).with(WARP, at.warp).with(SITE, at.pc);
+        let thread = Record::default().with(BLOCK, checks.block).with(WARP, at.warp).with(SITE, at.pc.min(SITES));
         let warp = &mut checks.warps[at.warp as usize];
         let clock = if access.pending { IN_FLIGHT } else { warp.now() };
         let me = thread.with(CLOCK, clock).with(STRENGTH, strength).with(PROXY, access.proxy.into());
+        let mut turn = (strength > 0 && allocation.is_some()).then(|| self.cx.memory.witness());
         if strength > 0 {
             // Strong accesses synchronise before they are compared, so that an acquire orders what follows it.
-            let locations = witness.map_or(&mut checks.locations, |w| &mut w.locations);
+            let locations = turn.as_mut().map_or(&mut checks.locations, |w| &mut w.locations);
             for l in Lanes(m) {
                 for v in 0..access.count {
                     locations.strong(op, warp, l, addr[l] + u64::from(v * access.bytes), access);
@@ -206,24 +199,23 @@ impl Cpu<'_> {
         let shadow = allocation.map(|a| (a.base, a.shadow.get_or_init(|| GlobalShadow::new(a.size))));
         let total = access.bytes * access.count;
         for l in Lanes(m) {
-            let (me, vc) = (me.with(LANE, l as u32), &*warp.lanes[l].vc);
+            let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (addr[l] % 4) };
+            let (me, vc) = (me.with(LANE, l as u32).with(BYTES, bytes), &*warp.lanes[l].vc);
             for k in 0..total.div_ceil(4) {
                 let address = addr[l] + u64::from(4 * k);
-                let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (address % 4) };
-                let me = me.with(BYTES, bytes);
                 let compared = match shadow {
                     None => checks.cells[(address / 4) as usize].access(me, access, vc),
-                    Some((base, shadow)) => shadow.access(address - base, &Touch { op, me, access, vc }),
+                    Some((base, shadow)) => shadow.access(address - base, Touch { op, me, access, vc }),
                 };
                 if let Err(conflict) = compared {
-                    let stale = access.nc && matches!(conflict, Conflict::Within { .. });
+                    let stale = access.nc && matches!(*conflict, Conflict::Within { .. });
                     let kind = if stale { FaultKind::StaleRead } else { FaultKind::Race };
-                    let message = self.race(&conflict, access, allocation.is_none(), &at);
-                    return Err(self.fault_at(kind, &at, l, address, message));
+                    let message = self.race(&conflict, access, allocation.is_none(), at);
+                    return Err(self.fault_at(kind, at, l, address, message));
                 }
             }
         }
-        Ok(())
+        Ok(turn)
     }
 
     /// The report of a race.

@@ -26,7 +26,7 @@ pub(crate) const CLOCK: Part = (12, 19);
 /// The instruction.
 pub(crate) const SITE: Part = (0, 12);
 
-/// The largest value of a part: values beyond are not told apart.
+/// The largest value of a part.
 const fn most(part: Part) -> u32 {
     (1 << part.1) - 1
 }
@@ -45,10 +45,10 @@ pub(crate) const MAX_BLOCK: u32 = most(BLOCK);
 pub(crate) struct Record(u64);
 
 impl Record {
-    /// Sets a part that is zero so far.
+    /// Sets a part that is zero so far; the value must fit.
     #[inline(always)]
     pub(crate) fn with(self, part: Part, value: u32) -> Record {
-        Record(self.0 | u64::from(value.min(most(part))) << part.0)
+        Record(self.0 | u64::from(value) << part.0)
     }
 
     #[inline(always)]
@@ -94,6 +94,12 @@ pub(crate) enum Conflict {
     Between(Between),
 }
 
+impl From<Between> for Box<Conflict> {
+    fn from(other: Between) -> Box<Conflict> {
+        Box::new(Conflict::Between(other))
+    }
+}
+
 /// The report of a conflict.
 pub(crate) fn sentence(write: bool, memory: impl Display, writes: bool, who: impl Display, missing: &str) -> String {
     let verb = |write| if write { "write" } else { "read" };
@@ -133,18 +139,18 @@ impl Cell {
 
     /// Compares an access with others of its launch and notes it.
     #[inline(always)]
-    pub(crate) fn access(&self, me: Record, access: &Access, vc: &Vc) -> Result<(), Conflict> {
+    pub(crate) fn access(&self, me: Record, access: &Access, vc: &Vc) -> Result<(), Box<Conflict>> {
         let [r, w] = self.last();
         if w.meets(me) {
             let ordered = w.allows(me, vc);
             // A non-coherent read may see what was there before any write of the launch.
             if access.nc || !ordered || access.proxy && w.get(PROXY) == 0 && !vc.knows_proxied(w) {
-                return Err(Conflict::Within { earlier: w, writes: true, ordered });
+                return Err(Box::new(Conflict::Within { earlier: w, writes: true, ordered }));
             }
         }
         if access.write {
             if r.meets(me) && !r.allows(me, vc) {
-                return Err(Conflict::Within { earlier: r, writes: false, ordered: false });
+                return Err(Box::new(Conflict::Within { earlier: r, writes: false, ordered: false }));
             }
             self.write.store(me.0, Ordering::Relaxed);
             self.read.store(0, Ordering::Relaxed);

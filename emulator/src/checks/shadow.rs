@@ -193,7 +193,7 @@ impl GlobalShadow {
 
     /// An access by a thread, compared and noted.
     #[inline(always)]
-    pub(crate) fn access(&self, offset: u64, touch: &Touch<'_>) -> Result<(), Conflict> {
+    pub(crate) fn access(&self, offset: u64, touch: Touch<'_>) -> Result<(), Box<Conflict>> {
         match self.pages[(offset / PAGE) as usize].get() {
             Some(page) if page.sole.load(Ordering::Acquire) == touch.op.id => {
                 page.cells[(offset % PAGE / 4) as usize].access(touch.me, touch.access, touch.vc)
@@ -204,18 +204,18 @@ impl GlobalShadow {
 
     /// An access to a page that is new to the operation, or that others use too.
     #[cold]
-    pub(crate) fn touch(&self, offset: u64, touch: &Touch<'_>) -> Result<(), Conflict> {
-        let Touch { op, me, access, vc } = *touch;
+    pub(crate) fn touch(&self, offset: u64, touch: Touch<'_>) -> Result<(), Box<Conflict>> {
+        let Touch { op, me, access, vc } = touch;
         let (page, cell) = (self.page(offset), (offset % PAGE / 4) as usize);
         let layers = page.enter(op);
         let mut sole = layers.iter().any(|l| l.op.id == op.id && matches!(l.trace, Trace::Here));
         for l in &*layers {
-            sole &= touch.follows(&l.op, offset, |s| l.marks(page, cell, vc, s)).map_err(Conflict::Between)?;
+            sole &= touch.follows(&l.op, offset, |s| l.marks(page, cell, vc, s))?;
         }
         let start = offset / PAGE * PAGE;
         for r in lock(&self.ranges).iter().filter(|r| r.overlaps(start, start + PAGE)) {
             let marks = |_| Marks::new(r.bytes(offset & !3), r.write, false);
-            sole &= touch.follows(&r.op, offset, marks).map_err(Conflict::Between)?;
+            sole &= touch.follows(&r.op, offset, marks)?;
         }
         page.sole.store(if sole { op.id } else { 0 }, Ordering::Release);
         page.own(&layers, op)[cell].access(me, access, vc)

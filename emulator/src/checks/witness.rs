@@ -150,7 +150,9 @@ impl Witness {
         let me = Record::default().with(CLOCK, self.host.now()).with(STRENGTH, strength(access)).with(BYTES, 15);
         for k in (0..u64::from(access.bytes)).step_by(4) {
             let touch = Touch { op: &op, me, access, vc: &self.host.lanes[0].vc };
-            if let Err(Conflict::Between(other)) = shadow.touch(offset + k, &touch) {
+            if let Err(conflict) = shadow.touch(offset + k, touch)
+                && let Conflict::Between(other) = *conflict
+            {
                 return Err(other.fault(&op, access.write, "mapped", a.base));
             }
         }

@@ -142,11 +142,11 @@ impl Cpu<'_> {
                 Space::Global | Space::Generic => self.global(&mut places, group, total, access, &site.at)?,
                 _ => self.windowed(site, kind, &mut places, group, total, access)?,
             };
-            let mut turn = None;
-            if self.cx.watched {
-                turn = crate::checks::turn(self.cx, kind, access);
-                self.check(site, kind, &places.addr, done, access, turn.as_deref_mut())?;
-            }
+            let turn = if self.cx.watched {
+                self.check(&mut site.common.checks, kind, &places.addr, done, access, &site.at)?
+            } else {
+                None
+            };
             f(self, site.warp, &places.ptr, done);
             drop(turn);
             if access.write && kind == Space::Global {
