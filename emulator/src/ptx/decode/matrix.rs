@@ -18,25 +18,26 @@ impl Decoder<'_> {
             },
             _ => return Ok(false),
         };
-        t.require("sync")?;
-        t.require("aligned")?;
+        t.require("sync.aligned")?;
         let all = self.constant(0xffff_ffff, false);
-        let whole: WarpEffect = Box::new(move |cpu, site, group| {
+        self.warp_wide(all, move |cpu, site, group| {
             cpu.whole_warp(site, group)?;
             effect(cpu, site, group)
         });
-        self.push(Op::Warp(Some(whole), all));
         Ok(true)
     }
 
     /// `m16n8k16`
     fn shape(&self, t: &mut Text<'_>) -> Res<[usize; 3]> {
-        let at = t.parts.iter().position(|p| p.starts_with('m') && p.contains('n') && p.contains('k'));
-        let Some(at) = at else { return t.fail("matrix", "the shape is missing") };
-        let word = t.parts.remove(at);
-        let numbers = word.split(|c: char| !c.is_ascii_digit()).filter_map(|s| s.parse().ok());
-        let numbers: Vec<usize> = numbers.filter(|n| *n <= 64).collect();
-        numbers.try_into().or_else(|_| t.fail(word, "shape that is not known"))
+        let shape = t.read(|p| {
+            let (m, rest) = p.strip_prefix('m')?.split_once('n')?;
+            let (n, k) = rest.split_once('k')?;
+            Some([m.parse().ok()?, n.parse().ok()?, k.parse().ok()?])
+        });
+        match shape {
+            Some(shape) if shape.iter().all(|n| *n <= 64) => Ok(shape),
+            _ => t.fail(t.opcode, "shape that is missing or not known"),
+        }
     }
 
     /// The registers of a fragment, each of 32 or (f64) 64 bits; at least `n` of them.
@@ -46,7 +47,7 @@ impl Decoder<'_> {
         if list.len() < n {
             return self.fail(format!("{} registers", list.len()), format!("the fragment has {n}"));
         }
-        list.iter().map(|a| if write { self.dst(a, ty) } else { self.src(a, ty) }).collect()
+        list.iter().map(|a| self.element(a, ty, write)).collect()
     }
 
     /// `ldmatrix` and `stmatrix`
@@ -55,8 +56,9 @@ impl Decoder<'_> {
         t.require("m8n8")?;
         let n = t.need(&[("x1", 1), ("x2", 2), ("x4", 4)])?;
         let transposed = t.take("trans");
-        let space = self.space(t);
-        t.form(&[Ty::B16], 2)?;
+        let space = t.space();
+        t.require("b16")?;
+        t.arity(2)?;
         let (at, values) = if store { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[at], space)?;
         let regs = self.registers(&t.args[values], Ty::B32, !store, n)?;
@@ -94,8 +96,7 @@ impl Decoder<'_> {
 
     fn mma(&mut self, t: &mut Text<'_>) -> Res<WarpEffect> {
         let shape = self.shape(t)?;
-        t.require("row")?;
-        t.require("col")?;
+        t.require("row.col")?;
         let sat = t.take("satfinite");
         let types @ [d, a, b, c] = [t.ty()?, t.ty()?, t.ty()?, t.ty()?];
         let ok = match (shape, a, b) {
@@ -118,12 +119,12 @@ impl Decoder<'_> {
         }
         let shape = self.shape(t)?;
         let sat = t.take("satfinite");
-        let types @ [d, a, b, c] = match t.types()[..] {
-            [d, c] => [d, Ty::F16, Ty::F16, c],
-            [d, a, b, c] => [d, a, b, c],
-            _ => return t.fail("wmma.mma", "types are missing"),
+        let (d, next) = (t.ty()?, t.ty()?);
+        // Of products of f16, only the types of D and C are written.
+        let types @ [_, a, b, c] = match t.read(Ty::parse) {
+            Some(b) => [d, next, b, t.ty()?],
+            None => [d, Ty::F16, Ty::F16, next],
         };
-        t.parts.retain(|p| Ty::parse(p).is_none());
         let ok = match (a, b) {
             (Ty::F16, Ty::F16) => matches!(d, Ty::F16 | Ty::F32) && matches!(c, Ty::F16 | Ty::F32),
             (Ty::BF16, Ty::BF16) | (Ty::TF32, Ty::TF32) => d == Ty::F32 && c == d,
@@ -141,7 +142,7 @@ impl Decoder<'_> {
         let which = t.word("a b c d")?;
         let row_major = t.need(&[("row", true), ("col", false)])?;
         let [m, n, k] = self.shape(t)?;
-        let space = self.space(t);
+        let space = t.space();
         let ty = t.ty()?;
         let (rows, cols) = match which {
             "a" => (m, k),

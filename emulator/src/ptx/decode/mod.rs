@@ -2,7 +2,6 @@
 //!
 //! An opcode is read modifier by modifier, and whatever is left over at the end is an error: nothing is guessed.
 
-mod asynchronous;
 mod convert;
 mod flow;
 mod flow_graph;
@@ -44,7 +43,7 @@ enum Entity {
         space: Space,
         address: u64,
     },
-    Label(usize),
+    Label(u32),
     Targets(Vec<String>),
 }
 
@@ -60,22 +59,21 @@ struct Plan {
 struct Decoder<'a> {
     functions: &'a HashMap<String, Rc<Function>>,
     globals: &'a HashMap<String, Global>,
-    plan: &'a Plan,
+    plan: Plan,
     scopes: Vec<HashMap<String, Entity>>,
     code: Code,
     consts: HashMap<(u64, bool), R>,
     opcodes: HashMap<String, u32>,
-    labels: Vec<Option<u32>>,
+    /// Where each label stands.
+    labels: Vec<u32>,
     /// Instructions whose branch target is a label number.
     patches: Vec<usize>,
     /// Shared variables of the module that this kernel uses.
     shared: HashMap<String, u64>,
     /// First slot and number of slots of every register.
     widths: Vec<(u32, u32)>,
-    /// Calls being expanded.
-    depth: u32,
-    /// Label of the end of the function being expanded; `None` in the kernel itself.
-    return_label: Option<usize>,
+    /// Labels of the ends of the functions being expanded.
+    returns: Vec<u32>,
     // The instruction at hand:
     origin: Origin,
     opcode: u32,
@@ -90,11 +88,12 @@ pub(crate) fn kernel(
     functions: &HashMap<String, Rc<Function>>,
     globals: &HashMap<String, Global>,
 ) -> Res<Code> {
-    let (mut first, widths) = pass(f, params, functions, globals, &Plan::default())?;
+    let pass = |plan| Decoder::new(functions, globals, plan).kernel(f, params);
+    let Decoder { code: mut first, widths, .. } = pass(Plan::default())?;
     let unset = flow_graph::unset(&first);
     let (slots, total) = slots::assign(&first, &widths, &unset.registers);
-    let plan = Plan { dynamic_base: u64::from(first.shared.next_multiple_of(first.shared_align)), slots };
-    let (mut code, _) = pass(f, params, functions, globals, &plan)?;
+    let dynamic_base = first.shared.next_multiple_of(first.shared_align).into();
+    let Decoder { mut code, plan, .. } = pass(Plan { dynamic_base, slots })?;
     let slot = |r: u32| if r >= PRED_BASE { r } else { plan.slots[r as usize] };
     // Kept: what has to be looked at when the instruction runs.
     let may_be_unset = |r: &u32| unset.registers[unset.index(*r)];
@@ -111,44 +110,53 @@ pub(crate) fn kernel(
     Ok(code)
 }
 
-/// One pass over a kernel: its code, and the first slot and width of every register.
-fn pass(
-    f: &Function,
-    params: &[ParamInfo],
-    functions: &HashMap<String, Rc<Function>>,
-    globals: &HashMap<String, Global>,
-    plan: &Plan,
-) -> Res<(Code, Vec<(u32, u32)>)> {
-    // The sinks have up to 128 bits; the second predicate is the carry.
-    let code = Code { slots: 4, preds: 2, shared_align: 16, ..Default::default() };
-    let mut d = Decoder {
-        functions,
-        globals,
-        plan,
-        scopes: vec![HashMap::new()],
-        code,
-        consts: HashMap::new(),
-        opcodes: HashMap::new(),
-        labels: Vec::new(),
-        patches: Vec::new(),
-        shared: HashMap::new(),
-        widths: Vec::new(),
-        depth: 0,
-        return_label: None,
-        origin: Origin { line: f.line, source: 0 },
-        opcode: 0,
-        guard: (NO_PRED, false),
-        cur: Uses::default(),
-    };
-    for (p, info) in f.params.iter().zip(params) {
-        d.declare(&p.name, Entity::Var { space: Space::Param, address: u64::from(info.offset) })?;
+impl<'a> Decoder<'a> {
+    fn new(
+        functions: &'a HashMap<String, Rc<Function>>,
+        globals: &'a HashMap<String, Global>,
+        plan: Plan,
+    ) -> Decoder<'a> {
+        Decoder {
+            functions,
+            globals,
+            plan,
+            scopes: vec![HashMap::new()],
+            // The sinks have up to 128 bits; the second predicate is the carry.
+            code: Code { slots: 4, preds: 2, shared_align: 16, ..Default::default() },
+            consts: HashMap::new(),
+            opcodes: HashMap::new(),
+            labels: Vec::new(),
+            patches: Vec::new(),
+            shared: HashMap::new(),
+            widths: Vec::new(),
+            returns: Vec::new(),
+            origin: Origin::default(),
+            opcode: 0,
+            guard: (NO_PRED, false),
+            cur: Uses::default(),
+        }
     }
-    d.block(&f.body)?;
-    d.set_opcode("ret");
-    d.guard = (NO_PRED, false);
-    d.push(Op::Exit);
-    d.patch();
-    Ok((d.code, d.widths))
+
+    /// One pass over a kernel.
+    fn kernel(mut self, f: &Function, params: &[ParamInfo]) -> Res<Decoder<'a>> {
+        self.origin.line = f.line;
+        for (p, info) in f.params.iter().zip(params) {
+            self.declare(&p.name, Entity::Var { space: Space::Param, address: info.offset.into() })?;
+        }
+        self.block(&f.body)?;
+        self.start("ret");
+        self.push(Op::Exit);
+        // Label numbers to places.
+        let place = |label: &mut u32| *label = self.labels[*label as usize];
+        for &at in &self.patches {
+            match &mut self.code.insts[at].op {
+                Op::Bra(label) => place(label),
+                Op::BrxIdx(_, list) => list.iter_mut().for_each(place),
+                _ => {}
+            }
+        }
+        Ok(self)
+    }
 }
 
 impl Decoder<'_> {
@@ -184,17 +192,21 @@ impl Decoder<'_> {
         None
     }
 
-    fn set_opcode(&mut self, name: &str) {
+    /// Begins an instruction.
+    fn start(&mut self, opcode: &str) {
         let next = self.code.names.len() as u32;
-        self.opcode = *self.opcodes.entry(name.to_string()).or_insert(next);
+        self.opcode = *self.opcodes.entry(opcode.to_string()).or_insert(next);
         if self.opcode == next {
-            self.code.names.push(name.to_string());
+            self.code.names.push(opcode.to_string());
         }
+        self.cur = Uses::default();
+        self.guard = (NO_PRED, false);
     }
 
-    /// Appends an instruction with the registers noted so far.
+    /// Appends an operation; it reads what has been noted for the instruction and writes what has been noted since the
+    /// operation before.
     fn push(&mut self, op: Op) {
-        let mut uses = std::mem::take(&mut self.cur);
+        let mut uses = Uses { reads: self.cur.reads.clone(), writes: std::mem::take(&mut self.cur.writes) };
         if self.guard.0 != NO_PRED {
             uses.reads.push(PRED_BASE + self.guard.0);
         }
@@ -205,9 +217,8 @@ impl Decoder<'_> {
         self.code.uses.push(uses);
     }
 
-    /// Appends an instruction that, if `turn`, takes turns with other blocks.
-    fn push_turn(&mut self, op: Op, turn: bool) {
-        self.push(op);
+    /// If `turn`, the last operation takes turns with other blocks.
+    fn turn(&mut self, turn: bool) {
         if turn && let Some(inst) = self.code.insts.last_mut() {
             inst.flags = TURN;
             self.code.takes_turns = true;
@@ -234,8 +245,8 @@ impl Decoder<'_> {
         for s in body {
             match s {
                 Stmt::Label(name, _) => {
-                    if let Some(Entity::Label(l)) = self.lookup(name) {
-                        self.labels[l] = Some(self.code.insts.len() as u32);
+                    if let Some(Entity::Label(label)) = self.lookup(name) {
+                        self.labels[label as usize] = self.code.insts.len() as u32;
                     }
                 }
                 Stmt::Inst(i) => self.inst(i)?,
@@ -252,9 +263,9 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn new_label(&mut self) -> usize {
-        self.labels.push(None);
-        self.labels.len() - 1
+    fn new_label(&mut self) -> u32 {
+        self.labels.push(0);
+        self.labels.len() as u32 - 1
     }
 
     fn register(&mut self, ty: Ty, name: &str, count: Option<u32>) -> Res<()> {
@@ -318,9 +329,7 @@ impl Decoder<'_> {
 
     fn inst(&mut self, i: &Syntax) -> Res<()> {
         self.origin = Origin { line: i.line, source: i.source };
-        self.set_opcode(&i.op);
-        self.cur = Uses::default();
-        self.guard = (NO_PRED, false);
+        self.start(&i.op);
         if let Some((name, negated)) = &i.guard {
             match self.named(name) {
                 Some((p, Ty::Pred)) => self.guard = (p, *negated),
@@ -336,7 +345,6 @@ impl Decoder<'_> {
             || self.convert(t)?
             || self.memory(t)?
             || self.sync(t)?
-            || self.asynchronous(t)?
             || self.matrix(t)?;
         if !known {
             return self.fail(t.name, "instruction that is not known");
@@ -345,17 +353,5 @@ impl Decoder<'_> {
             *first = true;
         }
         t.finish()
-    }
-
-    /// Label numbers to places.
-    fn patch(&mut self) {
-        let place = |label: &mut u32| *label = self.labels[*label as usize].unwrap_or(0);
-        for &at in &self.patches {
-            match &mut self.code.insts[at].op {
-                Op::Bra(label) => place(label),
-                Op::BrxIdx(_, list) => list.iter_mut().for_each(place),
-                _ => {}
-            }
-        }
     }
 }
