@@ -73,9 +73,7 @@ impl Decoder<'_> {
             }
             "isspacep" => {
                 let space = t.space();
-                if space == Space::Generic {
-                    return t.fail(t.name, "needs a state space");
-                }
+                t.ensure(space != Space::Generic, "needs a state space")?;
                 let [p, a, ..] = self.slots(t, &[Ty::Pred, Ty::U64])?;
                 self.act(move |cpu, site| {
                     for l in Lanes(site.m) {
@@ -92,9 +90,7 @@ impl Decoder<'_> {
     fn mov(&mut self, t: &mut Text<'_>) -> Res<()> {
         let ty = t.ty()?;
         t.arity(2)?;
-        if !matches!(ty.bytes(), 2 | 4 | 8 | 16) {
-            return t.wrong(ty);
-        }
+        t.ensure(matches!(ty.bytes(), 2 | 4 | 8 | 16), "type that this instruction does not have")?;
         match (&t.args[0], &t.args[1]) {
             (_, Arg::Vector(parts)) => self.pack(t, ty, parts),
             (Arg::Vector(parts), a) => self.unpack(ty, parts, a),
@@ -134,9 +130,7 @@ impl Decoder<'_> {
         let mut operands = [(zero, W::W32); 5];
         for (operand, arg) in operands[1..].iter_mut().zip(parts) {
             let (r, have) = self.loose(arg, part, false)?;
-            if have.bytes() != part.bytes() {
-                return self.fail(format!("{have:?}"), format!("a part of {} bytes is needed", part.bytes()));
-            }
+            t.ensure(have.bytes() == part.bytes(), "parts have the size that makes the whole")?;
             *operand = (r, width(have));
         }
         let d = self.dst(t, ty)?;
@@ -187,12 +181,8 @@ impl Decoder<'_> {
         let (ftz, relu, sat) = (t.take("ftz"), t.take("relu"), t.take("sat"));
         let from = t.ty()?;
         let scalar_type = |t: Ty| t.integer() || (t.float() && t != Ty::TF32);
-        if !scalar_type(to) || !scalar_type(from) {
-            return t.fail(format!("{to:?} from {from:?}"), "conversion that is not known");
-        }
-        if relu && !matches!(to, Ty::F16 | Ty::BF16) {
-            return t.fail(".relu", "modifier that this conversion does not have");
-        }
+        t.ensure(scalar_type(to) && scalar_type(from), "conversion that is not known")?;
+        t.ensure(!relu || matches!(to, Ty::F16 | Ty::BF16), "this conversion has no .relu")?;
         let narrowing = to.bytes() < from.bytes() || to == Ty::BF16;
         let rounds = match (from.float(), to.float()) {
             (false, false) => round.is_none() && integral.is_none(),
@@ -201,9 +191,7 @@ impl Decoder<'_> {
             (true, true) if to == from => round.is_none(),
             (true, true) => (round.is_some() || !narrowing) && integral.is_none(),
         };
-        if !rounds {
-            return t.fail("cvt", "rounding modifier is missing, or not one of this conversion");
-        }
+        t.ensure(rounds, "rounding modifier is missing, or not one of this conversion")?;
         t.arity(2)?;
         let (a, source) = self.loose(&t.args[1], from, false)?;
         let (d, have) = self.loose(&t.args[0], to, true)?;

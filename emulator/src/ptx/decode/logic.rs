@@ -21,9 +21,7 @@ impl Decoder<'_> {
             "setp" | "set" => self.compare(t)?,
             "selp" => {
                 let ty = t.ty()?;
-                if !matches!(ty.bytes(), 2 | 4 | 8) {
-                    return t.wrong(ty);
-                }
+                t.ensure(matches!(ty.bytes(), 2 | 4 | 8), "type that this instruction does not have")?;
                 let [d, a, b, p, _] = self.slots(t, &[ty, ty, ty, Ty::Pred])?;
                 self.push(Op::Selp(ty.bytes() == 8, [d, a, b], p));
             }
@@ -37,9 +35,8 @@ impl Decoder<'_> {
             }
             "and" | "or" | "xor" | "not" | "mov" if t.take("pred") => {
                 let two = LUTS.iter().find(|(name, _)| *name == t.name);
-                if let Some(Arg::Not(p)) = t.args.iter().find(|a| matches!(a, Arg::Not(_))) {
-                    return t.fail(format!("!{p}"), "predicate operands of this instruction are not negated");
-                }
+                let negated = t.args.iter().any(|a| matches!(a, Arg::Not(_)));
+                t.ensure(!negated, "predicate operands of this instruction are not negated")?;
                 let [d, a, b, ..] = self.slots(t, &[Ty::Pred; 3][..if two.is_some() { 3 } else { 2 }])?;
                 let one = if t.name == "not" { negate(FIRST, true) } else { FIRST };
                 self.push(Op::Pred(two.map_or(one, |(_, lut)| *lut), d, a, b));
@@ -86,7 +83,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `setp`, and `set` as a `setp` and a `selp`.
+    /// `setp`, and `set` as a `setp` whose truth becomes a value.
     fn compare(&mut self, t: &mut Text<'_>) -> Res<()> {
         let unsigned = t.pick(UNSIGNED);
         let unordered = t.pick(UNORDERED);
@@ -104,9 +101,8 @@ impl Decoder<'_> {
             _ if ty.integer() => unordered.or(unsigned).is_none(),
             _ => float && unsigned.is_none(),
         };
-        if !legal || cmp.is_some() == class.is_some() || class.is_some() && !float {
-            return t.fail(t.opcode, "comparison that this type does not have");
-        }
+        let legal = legal && cmp.is_some() != class.is_some() && (float || class.is_none());
+        t.ensure(legal, "comparison that this type does not have")?;
         t.arity(3 + usize::from(combined.is_some()))?;
         let (a, b) = (self.src(&t.args[1], ty)?, self.src(&t.args[2], ty)?);
         let with = if combined.is_some() { self.src(&t.args[3], Ty::Pred)? } else { 0 };
@@ -131,8 +127,13 @@ impl Decoder<'_> {
         }
         let lut = combined.unwrap_or(FIRST);
         if let Some(to) = set {
+            t.ensure(matches!(to.bytes(), 2 | 4 | 8), "type that this instruction does not have")?;
             [truth].into_iter().chain(upper).for_each(|p| self.push(Op::Pred(lut, p, p, with)));
-            return self.set(t, to, truth, upper);
+            let zero = (self.constant(0, false), W::W32);
+            let upper = upper.map_or(zero, |p| (p, W::Pred));
+            let d = (self.dst(t, to)?, width(to));
+            self.lane(truth_value, Ctl { from: ty, ..Ctl::new(to) }, [d, (truth, W::Pred), upper, zero, zero]);
+            return Ok(());
         }
         let (p, q) = (self.dst(t, Ty::Pred)?, self.second(t)?);
         // q is the opposite, or the truth of the upper halves; whichever replaces the predicate combined with is last.
@@ -144,34 +145,16 @@ impl Decoder<'_> {
         both.into_iter().for_each(|op| self.push(op));
         Ok(())
     }
+}
 
-    /// What `set` makes of truth values in its destination's type: of one, or of one a half.
-    fn set(&mut self, t: &Text<'_>, ty: Ty, truth: P, upper: Option<P>) -> Res<()> {
-        if !matches!(ty.bytes(), 2 | 4 | 8) {
-            return t.wrong(ty);
-        }
-        let one = match (ty.element(), upper) {
-            (Ty::F32, _) => u64::from(1f32.to_bits()),
-            (Ty::F16, _) => 0x3c00,
-            (Ty::BF16, _) => 0x3f80,
-            (_, Some(_)) => 0xffff,
-            (ty, None) => scalar::trunc(ty, u64::MAX),
-        };
-        let wide = ty.bytes() == 8;
-        let (one, zero, high) = (self.constant(one, wide), self.constant(0, wide), self.constant(one << 16, wide));
-        let Some(upper) = upper else {
-            let d = self.dst(t, ty)?;
-            self.push(Op::Selp(wide, [d, one, zero], truth));
-            return Ok(());
-        };
-        let halves = [(one, truth), (high, upper)].map(|(value, p)| {
-            let temp = self.temp(Ty::B32);
-            let d = self.write(temp);
-            self.push(Op::Selp(false, [d, value, zero], p));
-            self.read(temp)
-        });
-        let d = self.dst(t, ty)?;
-        self.values("or", Ty::B32, [d, halves[0], halves[1]]);
-        Ok(())
-    }
+/// What `set` makes of a truth value, or of one for each half.
+fn truth_value(c: &Ctl, a: [u64; 4]) -> u64 {
+    let one = match c.to.element() {
+        Ty::F32 => 1f32.to_bits().into(),
+        Ty::F16 => 0x3c00,
+        Ty::BF16 => 0x3f80,
+        _ if c.from.element() != c.from => 0xffff,
+        ty => scalar::trunc(ty, u64::MAX),
+    };
+    a[0] * one | a[1] * one << 16
 }

@@ -50,10 +50,9 @@ impl Decoder<'_> {
             }
             "membar" | "fence" => {
                 let scope = t.need(if t.name == "fence" { Scope::NAMES } else { LEVELS })?;
-                if t.name == "fence" && !t.take("mbarrier_init") {
-                    t.read(|p| ["sc", "acq_rel", "acquire", "release"].contains(&p).then_some(()));
-                } else if t.name == "fence" {
-                    t.take("release");
+                if t.name == "fence" {
+                    let list = if t.take("mbarrier_init") { "release" } else { "sc acq_rel acquire release" };
+                    t.read(|p| list.split(' ').find(|word| *word == p));
                 }
                 t.arity(0)?;
                 self.act(move |cpu, site| cpu.fence(site.common, site.warp, scope, site.m));
@@ -67,13 +66,14 @@ impl Decoder<'_> {
     fn order(&self, t: &mut Text<'_>) -> Res<(Sem, Scope)> {
         let mmio = t.take("mmio");
         let sem = t.pick(Sem::NAMES).unwrap_or(Sem::Weak);
+        t.ensure(!mmio || sem == Sem::Relaxed, ".mmio needs .relaxed")?;
         match (sem, t.pick(Scope::NAMES)) {
-            (sem, _) if mmio && sem != Sem::Relaxed => t.fail("mmio", "needs .relaxed"),
-            (Sem::Weak | Sem::Volatile, Some(_)) => t.fail("scope", "only ordered accesses have a scope"),
             (Sem::Weak, None) => Ok((sem, Scope::Cta)),
             (Sem::Volatile, None) => Ok((sem, Scope::Sys)),
+            (Sem::Weak | Sem::Volatile, _) | (_, None) => {
+                t.fail(t.opcode, "ordered accesses, and only they, have a scope")
+            }
             (_, Some(scope)) => Ok((sem, scope)),
-            (_, None) => t.fail("scope", "an ordered access needs a scope"),
         }
     }
 
@@ -116,12 +116,10 @@ impl Decoder<'_> {
         self.hints(t, 2)?;
         let ty = t.ty()?;
         let widest = if count == 8 || ty.bytes() == 8 { 32 } else { 16 };
-        if ty == Ty::Pred || ty.bytes() * count as u32 > widest {
-            return t.fail(format!("{count} x {ty:?}"), "vector that is too wide");
-        }
-        if sem == Sem::AcqRel || sem == if write { Sem::Acquire } else { Sem::Release } {
-            return t.fail(t.opcode, "a load is .relaxed or .acquire, a store is .relaxed or .release");
-        }
+        t.ensure(ty != Ty::Pred && ty.bytes() * count as u32 <= widest, "vector that is too wide")?;
+        let other = if write { Sem::Acquire } else { Sem::Release };
+        let ordered = !matches!(sem, Sem::AcqRel | Sem::Sc) && sem != other;
+        t.ensure(ordered, "a load is .relaxed or .acquire, a store is .relaxed or .release")?;
         let (place, value) = if write { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[place], space)?;
         let regs = self.elements(&t.args[value], ty, count, !write)?;
@@ -154,22 +152,18 @@ impl Decoder<'_> {
         let name = t.word("add min max inc dec exch cas and or xor")?;
         let noftz = t.take("noftz");
         let ty = t.ty()?;
-        if matches!(sem, Sem::Weak | Sem::Volatile | Sem::Sc) {
-            return t.fail(t.opcode, "an atomic is .relaxed, .acquire, .release or .acq_rel");
-        }
+        let ordered = !matches!(sem, Sem::Weak | Sem::Volatile | Sem::Sc);
+        t.ensure(ordered, "an atomic is .relaxed, .acquire, .release or .acq_rel")?;
         // Halves have no form that flushes; what returns the old value is no reduction.
         let possible =
             (noftz || ty.element().bytes() != 2 || name == "cas") && (returns || !matches!(name, "exch" | "cas"));
-        let Some(f) = atom_fn(name, ty).filter(|_| possible) else {
-            return t.fail(format!("{name}.{ty:?}"), "atomic operation that does not exist");
-        };
+        let f = t.some(atom_fn(name, ty).filter(|_| possible), "atomic operation that does not exist")?;
         let at = usize::from(returns);
         self.hints(t, 2 + at + usize::from(name == "cas"))?;
         let address = self.address(&t.args[at], space)?;
         let shared = address.space == Space::Shared;
-        if !(shared || matches!(address.space, Space::Generic | Space::Global)) || space == Space::Const {
-            return t.fail(t.name, "atomics work on global and shared memory");
-        }
+        let place = matches!(space, Space::Generic | Space::Global | Space::Shared);
+        t.ensure(place, "atomics work on global and shared memory")?;
         let b = self.src(&t.args[at + 1], ty)?;
         let c = if name == "cas" { self.src(&t.args[at + 2], ty)? } else { b };
         let sink = matches!(&t.args[0], Arg::Word(w) if w == "_");

@@ -23,6 +23,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use text::Text;
 
+/// Slots of a kernel before they are shared.
+const MAX_SLOTS: u32 = 1 << 20;
+
 type Res<T> = Result<T, PtxError>;
 
 /// A module-scope variable.
@@ -33,12 +36,14 @@ pub(crate) enum Global {
     Shared(Var),
 }
 
+/// Functions and module-scope variables by name.
+type Functions = HashMap<String, Rc<Function>>;
+type Globals = HashMap<String, Global>;
+
 #[derive(Debug, Clone)]
 enum Entity {
-    /// A register: first slot (or predicate) and type.
-    Reg(u32, Ty),
-    /// `%r<n>`: first slot, slots per register, type, count.
-    Family(u32, u32, Ty, u32),
+    /// First slot (or predicate) and type.
+    Register((u32, Ty)),
     Var {
         space: Space,
         address: u64,
@@ -57,8 +62,8 @@ struct Plan {
 }
 
 struct Decoder<'a> {
-    functions: &'a HashMap<String, Rc<Function>>,
-    globals: &'a HashMap<String, Global>,
+    functions: &'a Functions,
+    globals: &'a Globals,
     plan: Plan,
     scopes: Vec<HashMap<String, Entity>>,
     code: Code,
@@ -82,12 +87,7 @@ struct Decoder<'a> {
 }
 
 /// Decodes a kernel.
-pub(crate) fn kernel(
-    f: &Function,
-    params: &[ParamInfo],
-    functions: &HashMap<String, Rc<Function>>,
-    globals: &HashMap<String, Global>,
-) -> Res<Code> {
+pub(crate) fn kernel(f: &Function, params: &[ParamInfo], functions: &Functions, globals: &Globals) -> Res<Code> {
     let pass = |plan| Decoder::new(functions, globals, plan).kernel(f, params);
     let Decoder { code: mut first, widths, .. } = pass(Plan::default())?;
     let unset = flow_graph::unset(&first);
@@ -111,11 +111,7 @@ pub(crate) fn kernel(
 }
 
 impl<'a> Decoder<'a> {
-    fn new(
-        functions: &'a HashMap<String, Rc<Function>>,
-        globals: &'a HashMap<String, Global>,
-        plan: Plan,
-    ) -> Decoder<'a> {
+    fn new(functions: &'a Functions, globals: &'a Globals, plan: Plan) -> Decoder<'a> {
         Decoder {
             functions,
             globals,
@@ -175,21 +171,7 @@ impl Decoder<'_> {
     }
 
     fn lookup(&self, name: &str) -> Option<Entity> {
-        for scope in self.scopes.iter().rev() {
-            match scope.get(name) {
-                Some(Entity::Family(..)) | None => {}
-                Some(e) => return Some(e.clone()),
-            }
-            let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
-            if prefix.len() < name.len()
-                && let Some(Entity::Family(first, step, ty, count)) = scope.get(prefix)
-                && let Ok(i) = name[prefix.len()..].parse::<u32>()
-                && i < *count
-            {
-                return Some(Entity::Reg(first + i * step, *ty));
-            }
-        }
-        None
+        self.scopes.iter().rev().find_map(|scope| scope.get(name)).cloned()
     }
 
     /// Begins an instruction.
@@ -268,29 +250,18 @@ impl Decoder<'_> {
         self.labels.len() as u32 - 1
     }
 
+    /// `.reg .b32 name<count>`, or one name.
     fn register(&mut self, ty: Ty, name: &str, count: Option<u32>) -> Res<()> {
-        let n = count.unwrap_or(1);
-        let step = ty.bytes().div_ceil(4).max(1);
-        let (first, base) = match ty {
-            Ty::Pred => (self.code.preds, PRED_BASE),
-            _ => (self.code.slots, 0),
-        };
-        if n > 1 << 20 || first + n * step > if ty == Ty::Pred { MAX_PREDICATES } else { 1 << 24 } {
-            return self.fail(name, "more registers than the emulator allows");
-        }
-        if ty == Ty::Pred {
-            self.code.preds += n;
-        } else {
-            self.widths.extend((0..n).map(|i| (first + i * step, step)));
-            self.code.slots += n * step;
-        }
-        let names = (0..n).map(|i| {
+        for i in 0..count.unwrap_or(1) {
             let name = if count.is_some() { format!("{name}{i}") } else { name.to_string() };
-            (base + first + i * step, name)
-        });
-        self.code.reg_names.extend(names);
-        let entity = if count.is_some() { Entity::Family(first, step, ty, n) } else { Entity::Reg(first, ty) };
-        self.declare(name, entity)
+            if self.code.slots > MAX_SLOTS {
+                return self.fail(name, "more registers than the emulator allows");
+            }
+            let register = if ty == Ty::Pred { (self.temp_pred()?, ty) } else { self.temp(ty) };
+            self.declare(&name, Entity::Register(register))?;
+            self.code.reg_names.push((register.0 | if ty == Ty::Pred { PRED_BASE } else { 0 }, name));
+        }
+        Ok(())
     }
 
     fn variable(&mut self, v: &Var) -> Res<()> {
@@ -331,10 +302,10 @@ impl Decoder<'_> {
         self.origin = Origin { line: i.line, source: i.source };
         self.start(&i.op);
         if let Some((name, negated)) = &i.guard {
-            match self.named(name) {
-                Some((p, Ty::Pred)) => self.guard = (p, *negated),
-                _ => return self.fail(name, "guard that is not a predicate"),
-            }
+            let Some((p, Ty::Pred)) = self.named(name) else {
+                return self.fail(name, "guard that is not a predicate");
+            };
+            self.guard = (p, *negated);
         }
         let mut text = Text::new(&i.op, &i.args, i.line);
         let t = &mut text;

@@ -103,7 +103,7 @@ impl Decoder<'_> {
     /// A register by name, with its type.
     pub(super) fn named(&self, name: &str) -> Option<(u32, Ty)> {
         match self.lookup(name)? {
-            Entity::Reg(slot, ty) => Some((slot, ty)),
+            Entity::Register(register) => Some(register),
             _ => None,
         }
     }

@@ -85,17 +85,13 @@ impl Decoder<'_> {
                 t.require("sync")?;
                 let name = t.word("add min max and or xor")?;
                 let ty = t.expect(&[Ty::U32, Ty::S32, Ty::B32])?;
-                let Some(f) = atom_fn(name, ty) else {
-                    return t.fail(format!("{name}.{ty:?}"), "operation that does not exist");
-                };
+                let f = t.some(atom_fn(name, ty), "operation that does not exist")?;
                 let [d, a, mask, ..] = self.slots(t, &[ty, ty, Ty::B32])?;
                 self.warp_act(mask, move |cpu, site, group| site.warp.reduce(cpu.cx.code, group, f, d, a));
             }
             "elect" => {
                 t.require("sync")?;
-                if t.second.is_none() {
-                    return t.fail(t.name, "the destination is a register and a predicate");
-                }
+                t.ensure(t.second.is_some(), "the destination is a register and a predicate")?;
                 let [d, mask, ..] = self.slots(t, &[Ty::B32; 2])?;
                 let d = (d, self.second(t)?);
                 self.warp_act(mask, move |_, site, group| site.warp.elect(group, d));
@@ -224,16 +220,13 @@ impl Decoder<'_> {
     fn copy_async(&mut self, t: &mut Text<'_>) -> Res<()> {
         let cg = t.need(&[("ca", false), ("cg", true)])?;
         let (to, from) = (t.space(), t.space());
-        if (to, from) != (Space::Shared, Space::Global) {
-            return t.fail("cp.async", "copies from .global to .shared");
-        }
+        t.ensure((to, from) == (Space::Shared, Space::Global), "copies from .global to .shared")?;
         t.skip("L2::64B L2::128B L2::256B");
         let policy = usize::from(t.take("L2::cache_hint"));
         t.arities(3 + policy, 4 + policy)?;
         let bytes = self.count(&t.args[2])?;
-        if !matches!((cg, bytes), (false, 4 | 8 | 16) | (true, 16)) {
-            return t.fail(bytes.to_string(), "copies of 4, 8 or 16 bytes with .ca, of 16 with .cg");
-        }
+        let possible = matches!((cg, bytes), (false, 4 | 8 | 16) | (true, 16));
+        t.ensure(possible, "copies of 4, 8 or 16 bytes with .ca, of 16 with .cg")?;
         let source = if t.args.len() == 4 + policy { self.src(&t.args[3], Ty::U32)? } else { NONE };
         let (dst, src) = (self.address(&t.args[0], to)?, self.address(&t.args[1], from)?);
         self.effect(move |cpu, site| cpu.copy_async(site, [&dst, &src], bytes, source));
@@ -251,11 +244,8 @@ impl Decoder<'_> {
             return Ok(());
         }
         let (to, from) = (t.space(), t.space());
-        let inward = match (to, from) {
-            (Space::Shared, Space::Global) => true,
-            (Space::Global, Space::Shared) => false,
-            _ => return t.fail("cp.async.bulk", "copies between .global and shared memory"),
-        };
+        let inward = (to, from) == (Space::Shared, Space::Global);
+        t.ensure(inward || (to, from) == (Space::Global, Space::Shared), "copies between .global and .shared")?;
         t.require(if inward { "mbarrier::complete_tx::bytes" } else { "bulk_group" })?;
         t.arity(if inward { 4 } else { 3 } + policy)?;
         let (dst, src) = (self.address(&t.args[0], to)?, self.address(&t.args[1], from)?);

@@ -31,9 +31,14 @@ impl<'a> Text<'a> {
         Err(PtxError::new(self.line, token, message))
     }
 
-    /// An error of a type.
-    pub(super) fn wrong<T>(&self, ty: impl std::fmt::Debug) -> Res<T> {
-        self.fail(format!("{ty:?}"), "type that this instruction does not have")
+    /// An error of the instruction, unless something is there.
+    pub(super) fn some<T>(&self, value: Option<T>, message: &str) -> Res<T> {
+        value.map_or_else(|| self.fail(self.opcode, message), Ok)
+    }
+
+    /// An error of the instruction, unless something holds.
+    pub(super) fn ensure(&self, holds: bool, message: &str) -> Res<()> {
+        self.some(holds.then_some(()), message)
     }
 
     /// Whether a modifier is there.
@@ -69,7 +74,7 @@ impl<'a> Text<'a> {
     /// Consumes the next of several words; one must be there.
     pub(super) fn word(&mut self, words: &'static str) -> Res<&'static str> {
         let word = self.read(|p| words.split(' ').find(|w| *w == p));
-        word.map_or_else(|| self.fail(self.name, format!("needs {}", alternatives(words.split(' ')))), Ok)
+        word.map_or_else(|| self.missing(words.split(' ').collect()), Ok)
     }
 
     /// Consumes the next of several that is there.
@@ -79,8 +84,11 @@ impl<'a> Text<'a> {
 
     /// Likewise; one must be there.
     pub(super) fn need<T: Copy>(&mut self, list: &[(&str, T)]) -> Res<T> {
-        let names = || alternatives(list.iter().map(|(m, _)| *m));
-        self.pick(list).map_or_else(|| self.fail(self.name, format!("needs {}", names())), Ok)
+        self.pick(list).map_or_else(|| self.missing(list.iter().map(|(m, _)| *m).collect()), Ok)
+    }
+
+    fn missing<T>(&self, words: Vec<&str>) -> Res<T> {
+        self.fail(self.name, format!("needs one of .{}", words.join(", .")))
     }
 
     /// Consumes a state space; addresses without one are generic.
@@ -90,13 +98,14 @@ impl<'a> Text<'a> {
 
     /// Consumes the next type.
     pub(super) fn ty(&mut self) -> Res<Ty> {
-        self.read(Ty::parse).map_or_else(|| self.fail(self.opcode, "the instruction's type is missing"), Ok)
+        let ty = self.read(Ty::parse);
+        self.some(ty, "the instruction's type is missing")
     }
 
     /// Consumes the next type, which must be one of a list.
     pub(super) fn expect(&mut self, list: &[Ty]) -> Res<Ty> {
         let ty = self.ty()?;
-        if list.contains(&ty) { Ok(ty) } else { self.wrong(ty) }
+        self.ensure(list.contains(&ty), "type that this instruction does not have").map(|()| ty)
     }
 
     /// Checks the number of operands.
@@ -121,14 +130,5 @@ impl<'a> Text<'a> {
             (_, Some(p)) => self.fail(format!("|{p}"), "second destination that this instruction does not have"),
             _ => Ok(()),
         }
-    }
-}
-
-/// `.a, .b or .c`
-fn alternatives<'s>(names: impl Iterator<Item = &'s str>) -> String {
-    let names: Vec<String> = names.map(|n| format!(".{n}")).collect();
-    match &names[..] {
-        [rest @ .., last] if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
-        all => all.concat(),
     }
 }

@@ -12,15 +12,17 @@ use std::collections::HashSet;
 use std::num::FpCategory::{Infinite, Nan, Normal, Subnormal};
 use std::sync::LazyLock;
 
+type Str = &'static str;
+
 /// One form of an instruction.
 pub(super) struct Form {
     /// Its name and the modifiers that make it this form.
-    name: &'static str,
+    name: Str,
     /// Modifiers that it may have, as far as the type does; `rnd` is any rounding mode, `!`: there must be one.
-    flags: &'static str,
+    flags: Str,
     types: &'static [Ty],
     /// Destination, then sources, as `operand` knows them.
-    operands: &'static str,
+    operands: Str,
     f: LaneFn,
     /// `f` leaves the rounding of its result to the interpreter.
     approximate: bool,
@@ -40,18 +42,12 @@ impl Form {
     }
 }
 
-const fn form(
-    name: &'static str,
-    flags: &'static str,
-    types: &'static [Ty],
-    operands: &'static str,
-    f: LaneFn,
-) -> Form {
+const fn form(name: Str, flags: Str, types: &'static [Ty], operands: Str, f: LaneFn) -> Form {
     Form { name, flags, types, operands, f, approximate: false }
 }
 
 /// An approximate function of f32.
-const fn approximate(name: &'static str, flags: &'static str, operands: &'static str, f: LaneFn) -> Form {
+const fn approximate(name: Str, flags: Str, operands: Str, f: LaneFn) -> Form {
     Form { name, flags, types: &[F32], operands, f, approximate: true }
 }
 
@@ -129,7 +125,7 @@ pub(super) fn form_of(t: &Text<'_>, ty: Ty) -> Option<&'static Form> {
 }
 
 /// The types of operands by their names: `T` is the instruction's own, as `exec::values` has it.
-fn types(operands: impl Iterator<Item = &'static str>, ty: Ty) -> Vec<Ty> {
+fn types(operands: impl Iterator<Item = Str>, ty: Ty) -> Vec<Ty> {
     let operand = |name| match name {
         "T" | "F" => Some(ty),
         "W" => Ty::sized(2 * ty.bytes(), ty.signed()),
@@ -176,9 +172,7 @@ impl Decoder<'_> {
         let (ftz, relu, nan, xorsign) = (flag("ftz"), flag("relu"), flag("NaN"), flag("xorsign"));
         let sat = flag("sat") || flag("satfinite");
         let round = ROUND.iter().find(|(name, _)| flag(name)).map(|(_, round)| *round);
-        if round.is_none() && form.flags.contains('!') {
-            return t.fail(t.name, "needs a rounding mode, such as .rn, or .approx");
-        }
+        t.ensure(round.is_some() || !form.flags.contains('!'), "needs a rounding mode, such as .rn, or .approx")?;
         if xorsign {
             t.require("abs")?;
         }
