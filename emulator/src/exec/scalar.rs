@@ -222,8 +222,8 @@ pub(crate) fn cvt_unpack8(c: &Ctl, a: [u64; 4]) -> u64 {
 
 /// `cvt.pack.sat`: saturates two s32 into a pair of narrower integers, with a third operand's bytes above for 8 bits.
 pub(crate) fn cvt_pack_sat(c: &Ctl, a: [u64; 4]) -> u64 {
-    let part = |v: u64| clamp(c.from, i128::from(v as i32));
-    match c.from.bits() {
+    let part = |v: u64| clamp(c.to, i128::from(v as i32));
+    match c.to.bits() {
         16 => part(a[0]) << 16 | part(a[1]),
         _ => (part(a[0]) << 8 | part(a[1]) | (a[2] & 0xffff) << 16) & 0xffff_ffff,
     }

@@ -79,25 +79,10 @@ impl Ty {
         }
     }
 
-    /// The unsigned type of the same size, for integers.
-    pub(crate) fn unsigned(self) -> Ty {
-        match self {
-            Ty::S16 => Ty::U16,
-            Ty::S32 => Ty::U32,
-            Ty::S64 => Ty::U64,
-            t => t,
-        }
-    }
-
-    /// The integer type of twice the size.
-    pub(crate) fn wider(self) -> Ty {
-        match self {
-            Ty::U16 => Ty::U32,
-            Ty::S16 => Ty::S32,
-            Ty::U32 => Ty::U64,
-            Ty::S32 => Ty::S64,
-            t => t,
-        }
+    /// The integer type of a size.
+    pub(crate) fn sized(bytes: u32, signed: bool) -> Option<Ty> {
+        let fits = |ty: &Ty| ty.integer() && ty.bytes() == bytes && ty.signed() == signed;
+        Ty::NAMES.iter().map(|(_, ty)| *ty).find(fits)
     }
 
     /// Whether a register of type `reg` may stand where an instruction wants `self` (same size, and no mixing of
@@ -124,4 +109,18 @@ pub(crate) enum Space {
     Local,
     Const,
     Param,
+}
+
+impl Space {
+    /// Reads a state space without its dot; clusters have one block each.
+    pub(crate) fn parse(s: &str) -> Option<Space> {
+        Some(match s {
+            "global" => Space::Global,
+            "shared" | "shared::cta" | "shared::cluster" => Space::Shared,
+            "local" => Space::Local,
+            "const" => Space::Const,
+            "param" | "param::entry" | "param::func" => Space::Param,
+            _ => return None,
+        })
+    }
 }

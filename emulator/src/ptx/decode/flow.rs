@@ -1,120 +1,92 @@
 //! Control flow: branches, calls (expanded in place), returns.
 
-use super::super::ast::{Arg, Function};
+use super::super::ast::Arg;
 use super::super::types::{Space, Ty};
 use super::{Decoder, Entity, Res, Text};
 use crate::exec::fault::FaultKind;
 use crate::exec::inst::*;
-use std::rc::Rc;
+use std::collections::HashMap;
 
 /// Calls inside calls: more is taken for recursion.
-const MAX_DEPTH: u32 = 32;
+const MAX_DEPTH: usize = 32;
 /// Instructions of a kernel with all its calls expanded.
 const MAX_CODE: usize = 1 << 20;
 
 impl Decoder<'_> {
     pub(super) fn flow(&mut self, t: &mut Text<'_>) -> Res<bool> {
-        match t.name {
-            "bra" => {
-                t.skip("uni");
-                t.arity(1)?;
-                let Arg::Word(target) = &t.args[0] else { return t.fail("bra", "expected a label") };
+        if matches!(t.name, "bra" | "brx" | "ret" | "call") {
+            t.skip("uni");
+        }
+        match (t.name, t.args) {
+            ("bra", [Arg::Word(target)]) => {
                 let label = self.label(target)?;
                 self.branch(label);
             }
-            "brx" => {
+            ("brx", [index, Arg::Word(table)]) => {
                 t.require("idx")?;
-                t.skip("uni");
-                t.arity(2)?;
-                let targets = match &t.args[1] {
-                    Arg::Word(table) => self.lookup(table),
-                    _ => None,
+                let Some(Entity::Targets(list)) = self.lookup(table) else {
+                    return t.fail(table, "not a .branchtargets label");
                 };
-                let Some(Entity::Targets(list)) = targets else {
-                    return t.fail(format!("{:?}", t.args[1]), "not a .branchtargets label");
-                };
-                let list = list.iter().map(|t| self.label(t).map(|l| l as u32)).collect::<Res<Box<[u32]>>>()?;
-                let index = self.src(&t.args[0], Ty::U32)?;
+                let list = list.iter().map(|target| self.label(target)).collect::<Res<Box<[u32]>>>()?;
+                let index = self.src(index, Ty::U32)?;
                 self.patches.push(self.code.insts.len());
                 self.push(Op::BrxIdx(index, list));
             }
-            "ret" => {
-                t.skip("uni");
-                t.arity(0)?;
-                match self.return_label {
-                    Some(label) => self.branch(label),
-                    None => self.push(Op::Exit),
-                }
-            }
-            "exit" => {
-                t.arity(0)?;
-                self.push(Op::Exit);
-            }
-            "trap" => self.effect(|cpu, site| {
+            ("ret", []) => match self.returns.last() {
+                Some(end) => self.branch(*end),
+                None => self.push(Op::Exit),
+            },
+            ("exit", []) => self.push(Op::Exit),
+            ("trap", []) => self.effect(|cpu, site| {
                 let lane = Some(site.m.trailing_zeros() as usize);
                 Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, lane, "the kernel executed a trap"))
             }),
-            "nop" | "brkpt" | "pmevent" => self.push(Op::Nop),
-            "call" => {
-                t.skip("uni");
-                self.call(t.args)?;
+            ("nop" | "brkpt", []) | ("pmevent", [_]) => self.push(Op::Nop),
+            ("call", [Arg::List(returns), Arg::Word(name), Arg::List(params)]) => self.call(name, returns, params)?,
+            ("call", [Arg::List(returns), Arg::Word(name)]) => self.call(name, returns, &[])?,
+            ("call", [Arg::Word(name), Arg::List(params)]) => self.call(name, &[], params)?,
+            ("call", [Arg::Word(name)]) => self.call(name, &[], &[])?,
+            ("bra" | "brx" | "ret" | "exit" | "trap" | "nop" | "brkpt" | "pmevent" | "call", _) => {
+                return t.fail(t.opcode, "operands that this instruction does not have");
             }
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    fn label(&self, name: &str) -> Res<usize> {
+    fn label(&self, name: &str) -> Res<u32> {
         match self.lookup(name) {
-            Some(Entity::Label(l)) => Ok(l),
+            Some(Entity::Label(label)) => Ok(label),
             _ => self.fail(name, "label that is not declared"),
         }
     }
 
-    fn branch(&mut self, label: usize) {
+    fn branch(&mut self, label: u32) {
         self.patches.push(self.code.insts.len());
-        self.push(Op::Bra(label as u32));
+        self.push(Op::Bra(label));
     }
 
-    fn call(&mut self, args: &[Arg]) -> Res<()> {
-        let list = |a: Option<&Arg>| match a {
-            Some(Arg::List(l)) => l.clone(),
-            _ => Vec::new(),
-        };
-        let at = args.iter().position(|a| matches!(a, Arg::Word(_)));
-        let Some(at) = at else { return self.fail("call", "indirect calls are not supported") };
-        let Arg::Word(name) = &args[at] else { return self.fail("call", "expected a function") };
-        let Some(f) = self.functions.get(name).filter(|f| !f.entry).cloned() else {
+    /// Decodes a function's body here. Its parameters are other names for the caller's variables.
+    fn call(&mut self, name: &str, returns: &[Arg], params: &[Arg]) -> Res<()> {
+        let Some(f) = self.functions.get(name).filter(|f| !f.entry) else {
             return self.fail(name, "function without a body in this module");
         };
-        let returns = if at == 1 { list(args.first()) } else { Vec::new() };
-        let params = list(args.get(at + 1));
         if returns.len() != f.returns.len() || params.len() != f.params.len() {
             return self.fail(name, "number of arguments differs from the function's parameters");
         }
-        if self.depth >= MAX_DEPTH {
+        if self.returns.len() >= MAX_DEPTH {
             return self.fail(name, "calls nested too deeply; recursion is not supported");
         }
         if self.code.insts.len() > MAX_CODE {
             return self.fail(name, "the kernel is too large with its calls expanded");
         }
-        self.expand(&f, &returns, &params)
-    }
-
-    /// Decodes a function's body here. Its parameters are other names for the caller's variables.
-    fn expand(&mut self, f: &Rc<Function>, returns: &[Arg], params: &[Arg]) -> Res<()> {
-        let mut scope = std::collections::HashMap::new();
-        let formals = f.returns.iter().chain(&f.params);
-        for (formal, actual) in formals.zip(returns.iter().chain(params)) {
-            let Arg::Word(name) = actual else {
+        let mut scope = HashMap::new();
+        for (formal, actual) in f.returns.iter().chain(&f.params).zip(returns.iter().chain(params)) {
+            let variable = if let Arg::Word(name) = actual { self.lookup(name) } else { None };
+            let Some(entity @ Entity::Var { space: Space::Local, .. }) = variable else {
                 return self.fail(format!("{actual:?}"), "arguments are .param variables");
             };
-            match self.lookup(name) {
-                Some(Entity::Var { space: Space::Local, address }) => {
-                    scope.insert(formal.name.clone(), Entity::Var { space: Space::Local, address });
-                }
-                _ => return self.fail(name, "arguments are .param variables"),
-            }
+            scope.insert(formal.name.clone(), entity);
         }
         let (origin, opcode) = (self.origin, self.opcode);
         let end = self.new_label();
@@ -124,15 +96,13 @@ impl Decoder<'_> {
             self.branch(end);
             self.guard = (NO_PRED, false);
         }
-        let outer_scopes = std::mem::replace(&mut self.scopes, vec![scope]);
-        let outer_return = self.return_label.replace(end);
-        self.depth += 1;
+        let outer = std::mem::replace(&mut self.scopes, vec![scope]);
+        self.returns.push(end);
         self.block(&f.body)?;
-        self.depth -= 1;
-        self.return_label = outer_return;
-        self.scopes = outer_scopes;
+        self.returns.pop();
+        self.scopes = outer;
         (self.origin, self.opcode, self.guard) = (origin, opcode, (NO_PRED, false));
-        self.labels[end] = Some(self.code.insts.len() as u32);
+        self.labels[end as usize] = self.code.insts.len() as u32;
         // Something must stand at the label.
         self.push(Op::Nop);
         Ok(())

@@ -1,7 +1,7 @@
 //! Matrix instructions.
 
 use super::super::ast::Arg;
-use super::super::types::Ty;
+use super::super::types::Ty::{self, *};
 use super::operands::list;
 use super::{Decoder, Res, Text};
 use crate::exec::inst::*;
@@ -11,42 +11,40 @@ impl Decoder<'_> {
     pub(super) fn matrix(&mut self, t: &mut Text<'_>) -> Res<bool> {
         let effect = match t.name {
             "ldmatrix" | "stmatrix" => self.rows(t)?,
-            "mma" => self.mma(t)?,
+            "mma" => self.multiply(t)?,
             "wmma" => match t.word("load store mma")? {
-                "mma" => self.wmma(t)?,
+                "mma" => self.multiply(t)?,
                 part => self.fragment(t, part == "store")?,
             },
             _ => return Ok(false),
         };
-        t.require("sync")?;
-        t.require("aligned")?;
+        t.require("sync.aligned")?;
         let all = self.constant(0xffff_ffff, false);
-        let whole: WarpEffect = Box::new(move |cpu, site, group| {
+        self.warp_wide(all, move |cpu, site, group| {
             cpu.whole_warp(site, group)?;
             effect(cpu, site, group)
         });
-        self.push(Op::Warp(Some(whole), all));
         Ok(true)
     }
 
     /// `m16n8k16`
     fn shape(&self, t: &mut Text<'_>) -> Res<[usize; 3]> {
-        let at = t.parts.iter().position(|p| p.starts_with('m') && p.contains('n') && p.contains('k'));
-        let Some(at) = at else { return t.fail("matrix", "the shape is missing") };
-        let word = t.parts.remove(at);
-        let numbers = word.split(|c: char| !c.is_ascii_digit()).filter_map(|s| s.parse().ok());
-        let numbers: Vec<usize> = numbers.filter(|n| *n <= 64).collect();
-        numbers.try_into().or_else(|_| t.fail(word, "shape that is not known"))
+        let shape = t.read(|p| {
+            let (m, rest) = p.strip_prefix('m')?.split_once('n')?;
+            let (n, k) = rest.split_once('k')?;
+            Some([m.parse().ok()?, n.parse().ok()?, k.parse().ok()?])
+        });
+        t.some(shape.filter(|s| s.iter().all(|n| *n <= 64)), "shape that is missing or not known")
     }
 
     /// The registers of a fragment, each of 32 or (f64) 64 bits; at least `n` of them.
     fn registers(&mut self, arg: &Arg, ty: Ty, write: bool, n: usize) -> Res<Vec<R>> {
-        let ty = if matches!(ty, Ty::F64 | Ty::F32 | Ty::S32) { ty } else { Ty::B32 };
+        let ty = if matches!(ty, F64 | F32 | S32) { ty } else { B32 };
         let list = list(arg);
         if list.len() < n {
             return self.fail(format!("{} registers", list.len()), format!("the fragment has {n}"));
         }
-        list.iter().map(|a| if write { self.dst(a, ty) } else { self.src(a, ty) }).collect()
+        list.iter().map(|a| self.element(a, ty, write)).collect()
     }
 
     /// `ldmatrix` and `stmatrix`
@@ -55,85 +53,61 @@ impl Decoder<'_> {
         t.require("m8n8")?;
         let n = t.need(&[("x1", 1), ("x2", 2), ("x4", 4)])?;
         let transposed = t.take("trans");
-        let space = self.space(t);
-        t.form(&[Ty::B16], 2)?;
+        let space = t.space();
+        t.require("b16")?;
+        t.arity(2)?;
         let (at, values) = if store { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[at], space)?;
-        let regs = self.registers(&t.args[values], Ty::B32, !store, n)?;
-        if regs.len() != n {
-            return t.fail(format!("{} registers", regs.len()), format!("the fragment has {n}"));
-        }
+        let regs = self.registers(&t.args[values], B32, !store, n)?;
+        t.ensure(regs.len() == n, "more registers than the fragment has")?;
         Ok(Box::new(move |cpu, site, _| cpu.matrix_rows(site, &regs, (transposed, store), &address)))
     }
 
-    /// D = A B + C in these layouts. `wmma` may have more registers than its layout here needs.
-    fn multiply(
-        &mut self,
-        t: &Text<'_>,
-        [m, n, k]: [usize; 3],
-        types: [Ty; 4],
-        layouts: [Layout; 4],
-        sat: bool,
-    ) -> Res<WarpEffect> {
+    /// D = A B + C, by `mma` or `wmma.mma`.
+    fn multiply(&mut self, t: &mut Text<'_>) -> Res<WarpEffect> {
+        let wmma = t.name == "wmma";
+        // Of `mma` A has rows and B columns; those of `wmma` matter when fragments are loaded.
+        let orders = [t.word("row col")?, t.word("row col")?];
+        let shape @ [m, n, k] = self.shape(t)?;
+        let sat = t.take("satfinite");
+        let (d, next) = (t.ty()?, t.ty()?);
+        let (a, b, c) = match t.read(Ty::parse) {
+            Some(b) => (next, b, t.ty()?),
+            // Of products of f16, `wmma` has the types of D and C only.
+            None => (F16, F16, next),
+        };
+        let half = |ty| matches!(ty, F16 | F32);
+        let types_fit = match (a, b) {
+            (F16, F16) => half(c) && half(d) && (wmma || c == d),
+            (BF16, BF16) | (TF32, TF32) => [c, d] == [F32; 2],
+            (S8 | U8, S8 | U8) => [c, d] == [S32; 2] && (a == b || !wmma),
+            (F64, F64) => [c, d] == [F64; 2],
+            _ => false,
+        };
+        let shape_fits = match (a, shape) {
+            (F16 | BF16 | S8 | U8, [16, 16, 16] | [32, 8, 16] | [8, 32, 16]) | (TF32, [16, 16, 8]) => wmma,
+            (F16 | BF16, [16, 8, 8 | 16]) | (TF32, [16, 8, 4 | 8]) | (F64, [8, 8, 4]) => !wmma,
+            (S8 | U8, [8, 8, 16] | [16, 8, 16 | 32]) => !wmma,
+            _ => false,
+        };
+        let ok = types_fit && shape_fits && (wmma || orders == ["row", "col"]) && (!sat || d == S32);
+        t.ensure(ok, "shape and types that are not supported together")?;
         t.arity(4)?;
-        let mut fragment = |i: usize, rows, cols| {
-            let (ty, layout) = (types[i], layouts[i]);
+        let [of_d, of_a, of_b] =
+            if wmma { [Layout::Linear; 3] } else { [Layout::Pairs, Layout::Rows, Layout::Columns] };
+        let mut fragment = |i: usize, rows, cols, ty, layout| {
             let mut f = Fragment { rows, cols, ty, layout, regs: Vec::new() };
             f.regs = self.registers(&t.args[i], ty, i == 0, f.registers())?;
-            if f.regs.len() > f.registers() && layout != Layout::Linear {
-                return t.fail(format!("{} registers", f.regs.len()), format!("the fragment has {}", f.registers()));
-            }
+            // `wmma` may have more registers than its layout here needs.
+            t.ensure(wmma || f.regs.len() == f.registers(), "more registers than the fragment has")?;
             Ok(f)
         };
-        let fragments = [fragment(0, m, n)?, fragment(1, m, k)?, fragment(2, k, n)?, fragment(3, m, n)?];
+        let (a, b, c) = (fragment(1, m, k, a, of_a)?, fragment(2, k, n, b, of_b)?, fragment(3, m, n, c, of_d)?);
+        let fragments = [fragment(0, m, n, d, of_d)?, a, b, c];
         Ok(Box::new(move |cpu, site, _| {
             cpu.multiply(site, &fragments, sat);
             Ok(())
         }))
-    }
-
-    fn mma(&mut self, t: &mut Text<'_>) -> Res<WarpEffect> {
-        let shape = self.shape(t)?;
-        t.require("row")?;
-        t.require("col")?;
-        let sat = t.take("satfinite");
-        let types @ [d, a, b, c] = [t.ty()?, t.ty()?, t.ty()?, t.ty()?];
-        let ok = match (shape, a, b) {
-            ([16, 8, 8 | 16], Ty::F16, Ty::F16) => matches!(d, Ty::F16 | Ty::F32),
-            ([16, 8, 8 | 16], Ty::BF16, Ty::BF16) | ([16, 8, 4 | 8], Ty::TF32, Ty::TF32) => d == Ty::F32,
-            ([8, 8, 16] | [16, 8, 16 | 32], Ty::S8 | Ty::U8, Ty::S8 | Ty::U8) => d == Ty::S32,
-            ([8, 8, 4], Ty::F64, Ty::F64) => d == Ty::F64,
-            _ => false,
-        };
-        if !ok || c != d || (sat && d != Ty::S32) {
-            return t.fail(format!("{shape:?} {types:?}"), "shape and types that are not supported together");
-        }
-        self.multiply(t, shape, types, [Layout::Pairs, Layout::Rows, Layout::Columns, Layout::Pairs], sat)
-    }
-
-    fn wmma(&mut self, t: &mut Text<'_>) -> Res<WarpEffect> {
-        for _ in 0..2 {
-            // Layouts matter when fragments are loaded.
-            t.word("row col")?;
-        }
-        let shape = self.shape(t)?;
-        let sat = t.take("satfinite");
-        let types @ [d, a, b, c] = match t.types()[..] {
-            [d, c] => [d, Ty::F16, Ty::F16, c],
-            [d, a, b, c] => [d, a, b, c],
-            _ => return t.fail("wmma.mma", "types are missing"),
-        };
-        t.parts.retain(|p| Ty::parse(p).is_none());
-        let ok = match (a, b) {
-            (Ty::F16, Ty::F16) => matches!(d, Ty::F16 | Ty::F32) && matches!(c, Ty::F16 | Ty::F32),
-            (Ty::BF16, Ty::BF16) | (Ty::TF32, Ty::TF32) => d == Ty::F32 && c == d,
-            (Ty::S8, Ty::S8) | (Ty::U8, Ty::U8) => d == Ty::S32 && c == d,
-            _ => false,
-        };
-        if !ok {
-            return t.fail(format!("{types:?}"), "types that are not supported together");
-        }
-        self.multiply(t, shape, types, [Layout::Linear; 4], sat)
     }
 
     /// `wmma.load` and `wmma.store`
@@ -141,20 +115,17 @@ impl Decoder<'_> {
         let which = t.word("a b c d")?;
         let row_major = t.need(&[("row", true), ("col", false)])?;
         let [m, n, k] = self.shape(t)?;
-        let space = self.space(t);
-        let ty = t.ty()?;
+        let (space, ty) = (t.space(), t.expect(&[F16, BF16, TF32, F32, S8, U8, S32])?);
         let (rows, cols) = match which {
             "a" => (m, k),
             "b" => (k, n),
             _ => (m, n),
         };
-        if rows * cols % 32 != 0 || !matches!(ty, Ty::F16 | Ty::BF16 | Ty::TF32 | Ty::F32 | Ty::S8 | Ty::U8 | Ty::S32) {
-            return t.fail(format!("{ty:?}"), "fragment that is not supported");
-        }
+        t.ensure(rows * cols % 32 == 0, "fragment that is not supported")?;
         t.arities(2, 3)?;
         let (at, values) = if store { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[at], space)?;
-        let stride = if t.args.len() == 3 { self.src(&t.args[2], Ty::U32)? } else { NONE };
+        let stride = if t.args.len() == 3 { self.src(&t.args[2], U32)? } else { NONE };
         let mut f = Fragment { rows, cols, ty, layout: Layout::Linear, regs: Vec::new() };
         f.regs = self.registers(&t.args[values], ty, !store, f.registers())?;
         Ok(Box::new(move |cpu, site, _| cpu.matrix_memory(site, &f, (row_major, store), &address, stride)))

@@ -2,7 +2,7 @@
 
 use super::super::ast::Arg;
 use super::super::types::{Space, Ty};
-use super::operands::list;
+use super::operands::{list, width};
 use super::{Decoder, Res, Text};
 use crate::exec::access::{Access, atom_fn};
 use crate::exec::inst::*;
@@ -11,17 +11,8 @@ use crate::exec::inst::*;
 const HINTS: &str = "ca cg cs lu cv wb wt unified entry L2::64B L2::128B L2::256B L1::no_allocate L1::evict_normal \
     L1::evict_unchanged L1::evict_first L1::evict_last L2::evict_normal L2::evict_first L2::evict_last";
 
-const SPACES: &[(&str, Space)] = &[
-    ("global", Space::Global),
-    ("shared", Space::Shared),
-    ("shared::cta", Space::Shared),
-    ("shared::cluster", Space::Shared),
-    ("local", Space::Local),
-    ("const", Space::Const),
-    ("param", Space::Param),
-    ("param::entry", Space::Param),
-    ("param::func", Space::Param),
-];
+/// The scopes of `membar`.
+const LEVELS: &[(&str, Scope)] = &[("cta", Scope::Cta), ("gl", Scope::Gpu), ("sys", Scope::Sys)];
 
 impl Decoder<'_> {
     pub(super) fn memory(&mut self, t: &mut Text<'_>) -> Res<bool> {
@@ -29,9 +20,9 @@ impl Decoder<'_> {
         match name {
             "ld" | "ldu" => self.access(t, false)?,
             "st" if t.take("async") => self.store_async(t)?,
-            "st" if !t.has("bulk") => self.access(t, true)?,
+            "st" => self.access(t, true)?,
             "atom" => self.atomic(t, true)?,
-            "red" if !t.has("async") => self.atomic(t, false)?,
+            "red" => self.atomic(t, false)?,
             "prefetch" | "prefetchu" | "discard" | "applypriority" => {
                 t.skip("global local const param");
                 t.word("L1 L2 L2::evict_last L2::evict_normal")?;
@@ -41,59 +32,48 @@ impl Decoder<'_> {
             }
             // No policy changes a result.
             "createpolicy" => {
-                t.require("fractional")?;
+                t.require("fractional.b64")?;
                 t.skip("L2::evict_last L2::evict_first L2::evict_normal L2::evict_unchanged");
-                t.expect(&[Ty::B64])?;
                 t.arities(1, 2)?;
-                let zero = self.constant(0, true);
-                let d = self.dst(&t.args[0], Ty::B64)?;
+                let (d, zero) = (self.dst(t, Ty::B64)?, self.constant(0, true));
                 self.copy(Ty::B64, d, zero);
             }
             "membar" | "fence" if t.take("proxy") => {
-                let proxy = t.need(&[("alias", false), ("async", true)])?;
+                let asynchronous = t.need(&[("alias", false), ("async", true)])?;
                 t.skip("global shared::cta shared::cluster");
-                self.act(move |_, site| {
-                    if proxy {
-                        site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m));
-                    }
-                });
+                t.arity(0)?;
+                if asynchronous {
+                    self.act(|_, site| site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m)));
+                } else {
+                    self.push(Op::Nop);
+                }
             }
             "membar" | "fence" => {
-                let (sem, scope) = if t.name == "membar" {
-                    (Sem::Sc, t.need(&[("cta", Scope::Cta), ("gl", Scope::Gpu), ("sys", Scope::Sys)])?)
-                } else if t.take("mbarrier_init") {
-                    (t.pick(Sem::NAMES).unwrap_or(Sem::Release), t.need(Scope::NAMES)?)
-                } else {
-                    (t.pick(Sem::NAMES).unwrap_or(Sem::AcqRel), t.need(Scope::NAMES)?)
-                };
-                t.arity(0)?;
-                if matches!(sem, Sem::Relaxed | Sem::Weak | Sem::Volatile) {
-                    return t.fail(t.name, "ordering that a fence does not have");
+                let scope = t.need(if t.name == "fence" { Scope::NAMES } else { LEVELS })?;
+                if t.name == "fence" {
+                    let list = if t.take("mbarrier_init") { "release" } else { "sc acq_rel acquire release" };
+                    t.read(|p| list.split(' ').find(|word| *word == p));
                 }
-                self.act(move |_, site| {
-                    site.common.checks.warp(site.warp.id, |w| w.fence(site.m, scope));
-                });
+                t.arity(0)?;
+                self.act(move |_, site| site.common.checks.warp(site.warp.id, |w| w.fence(site.m, scope)));
             }
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    pub(super) fn space(&self, t: &mut Text<'_>) -> Space {
-        t.pick(SPACES).unwrap_or(Space::Generic)
-    }
-
     /// Ordering and scope of an access.
     fn order(&self, t: &mut Text<'_>) -> Res<(Sem, Scope)> {
         let mmio = t.take("mmio");
         let sem = t.pick(Sem::NAMES).unwrap_or(Sem::Weak);
+        t.ensure(!mmio || sem == Sem::Relaxed, ".mmio needs .relaxed")?;
         match (sem, t.pick(Scope::NAMES)) {
-            (sem, _) if mmio && sem != Sem::Relaxed => t.fail("mmio", "needs .relaxed"),
-            (Sem::Weak | Sem::Volatile, Some(_)) => t.fail("scope", "only ordered accesses have a scope"),
             (Sem::Weak, None) => Ok((sem, Scope::Cta)),
             (Sem::Volatile, None) => Ok((sem, Scope::Sys)),
+            (Sem::Weak | Sem::Volatile, _) | (_, None) => {
+                t.fail(t.opcode, "ordered accesses, and only they, have a scope")
+            }
             (_, Some(scope)) => Ok((sem, scope)),
-            (_, None) => t.fail("scope", "an ordered access needs a scope"),
         }
     }
 
@@ -117,11 +97,11 @@ impl Decoder<'_> {
         let mut regs = Vec::new();
         for a in list {
             if ty == Ty::B128 {
-                let r = if write { self.dst(a, ty)? } else { self.src(a, ty)? };
+                let r = self.element(a, ty, write)?;
                 regs.extend([(r, W::W64), (r + 2, W::W64)]);
             } else {
-                let (r, w, _) = self.loose(a, ty, write)?;
-                regs.push((r, w));
+                let (r, have) = self.loose(a, ty, write)?;
+                regs.push((r, width(have)));
             }
         }
         Ok(regs)
@@ -130,26 +110,24 @@ impl Decoder<'_> {
     /// `ld` and `st`
     fn access(&mut self, t: &mut Text<'_>, write: bool) -> Res<()> {
         let (sem, scope) = self.order(t)?;
-        let space = self.space(t);
+        let space = t.space();
         let nc = !write && t.take("nc");
         let count = t.pick(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1);
         self.hints(t, 2)?;
         let ty = t.ty()?;
         let widest = if count == 8 || ty.bytes() == 8 { 32 } else { 16 };
-        if ty == Ty::Pred || ty.bytes() * count as u32 > widest {
-            return t.fail(format!("{count} x {ty:?}"), "vector that is too wide");
-        }
-        if sem == Sem::AcqRel || sem == if write { Sem::Acquire } else { Sem::Release } {
-            return t.fail(t.opcode, "a load is .relaxed or .acquire, a store is .relaxed or .release");
-        }
+        t.ensure(ty != Ty::Pred && ty.bytes() * count as u32 <= widest, "vector that is too wide")?;
+        let other = if write { Sem::Acquire } else { Sem::Release };
+        let ordered = !matches!(sem, Sem::AcqRel | Sem::Sc) && sem != other;
+        t.ensure(ordered, "a load is .relaxed or .acquire, a store is .relaxed or .release")?;
         let (place, value) = if write { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[place], space)?;
         let regs = self.elements(&t.args[value], ty, count, !write)?;
         let constant_space = write && space == Space::Const;
         let access =
             Access { sem, scope, nc, constant_space, ..Access::new(ty.bytes().min(8), regs.len() as u32, write) };
-        let turn = sem != Sem::Weak && matches!(address.space, Space::Generic | Space::Global);
-        self.push_turn(Op::Mem(Box::new(MemOp { address, access, signed: !write && ty.signed(), regs })), turn);
+        self.push(Op::Mem(Box::new(MemOp { address, access, signed: !write && ty.signed(), regs })));
+        self.turn(sem != Sem::Weak && matches!(address.space, Space::Generic | Space::Global));
         Ok(())
     }
 
@@ -157,9 +135,10 @@ impl Decoder<'_> {
     fn store_async(&mut self, t: &mut Text<'_>) -> Res<()> {
         t.skip("weak");
         t.require("mbarrier::complete_tx::bytes")?;
-        let space = self.space(t);
+        let space = t.space();
         let count = t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
-        let ty = t.form(&[Ty::B32, Ty::U32, Ty::S32, Ty::F32, Ty::B64, Ty::U64, Ty::S64, Ty::F64], 3)?;
+        let ty = t.expect(&[Ty::B32, Ty::U32, Ty::S32, Ty::F32, Ty::B64, Ty::U64, Ty::S64, Ty::F64])?;
+        t.arity(3)?;
         let (address, barrier) = (self.address(&t.args[0], space)?, self.address(&t.args[2], space)?);
         let regs = self.elements(&t.args[1], ty, count, false)?;
         self.effect(move |cpu, site| cpu.store_async(site, [&address, &barrier], &regs, ty.bytes()));
@@ -169,33 +148,30 @@ impl Decoder<'_> {
     fn atomic(&mut self, t: &mut Text<'_>, returns: bool) -> Res<()> {
         let sem = t.pick(Sem::NAMES).unwrap_or(Sem::Relaxed);
         let scope = t.pick(Scope::NAMES).unwrap_or(Scope::Gpu);
-        let space = self.space(t);
+        let space = t.space();
         let name = t.word("add min max inc dec exch cas and or xor")?;
         let noftz = t.take("noftz");
         let ty = t.ty()?;
-        if matches!(sem, Sem::Weak | Sem::Volatile | Sem::Sc) {
-            return t.fail(t.opcode, "an atomic is .relaxed, .acquire, .release or .acq_rel");
-        }
+        let ordered = !matches!(sem, Sem::Weak | Sem::Volatile | Sem::Sc);
+        t.ensure(ordered, "an atomic is .relaxed, .acquire, .release or .acq_rel")?;
         // Halves have no form that flushes; what returns the old value is no reduction.
         let possible =
             (noftz || ty.element().bytes() != 2 || name == "cas") && (returns || !matches!(name, "exch" | "cas"));
-        let Some(f) = atom_fn(name, ty).filter(|_| possible) else {
-            return t.fail(format!("{name}.{ty:?}"), "atomic operation that does not exist");
-        };
+        let f = t.some(atom_fn(name, ty).filter(|_| possible), "atomic operation that does not exist")?;
         let at = usize::from(returns);
         self.hints(t, 2 + at + usize::from(name == "cas"))?;
         let address = self.address(&t.args[at], space)?;
         let shared = address.space == Space::Shared;
-        if !(shared || matches!(address.space, Space::Generic | Space::Global)) || space == Space::Const {
-            return t.fail(t.name, "atomics work on global and shared memory");
-        }
+        let place = matches!(space, Space::Generic | Space::Global | Space::Shared);
+        t.ensure(place, "atomics work on global and shared memory")?;
         let b = self.src(&t.args[at + 1], ty)?;
         let c = if name == "cas" { self.src(&t.args[at + 2], ty)? } else { b };
-        let d =
-            if returns && !matches!(&t.args[0], Arg::Word(w) if w == "_") { self.dst(&t.args[0], ty)? } else { NONE };
+        let sink = matches!(&t.args[0], Arg::Word(w) if w == "_");
+        let d = if returns && !sink { self.dst(t, ty)? } else { NONE };
         let access = Access { atomic: true, sem, scope, ..Access::new(ty.bytes(), 1, true) };
         let run: Effect = Box::new(move |cpu, site| cpu.atomic(site, (&address, &access), f, [d, b, c]));
-        self.push_turn(Op::Effect(run, Some(Box::new((address, ty.bytes())))), !shared);
+        self.push(Op::Effect(run, Some(Box::new((address, ty.bytes())))));
+        self.turn(!shared);
         Ok(())
     }
 }

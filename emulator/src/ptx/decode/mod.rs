@@ -2,7 +2,6 @@
 //!
 //! An opcode is read modifier by modifier, and whatever is left over at the end is an error: nothing is guessed.
 
-mod asynchronous;
 mod convert;
 mod flow;
 mod logic;
@@ -23,6 +22,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use text::Text;
 
+/// Slots of a kernel before they are shared.
+const MAX_SLOTS: u32 = 1 << 20;
+
 type Res<T> = Result<T, PtxError>;
 
 /// A module-scope variable.
@@ -33,17 +35,19 @@ pub(crate) enum Global {
     Shared(Var),
 }
 
+/// Functions and module-scope variables by name.
+type Functions = HashMap<String, Rc<Function>>;
+type Globals = HashMap<String, Global>;
+
 #[derive(Debug, Clone)]
 enum Entity {
-    /// A register: first slot (or predicate) and type.
-    Reg(u32, Ty),
-    /// `%r<n>`: first slot, slots per register, type, count.
-    Family(u32, u32, Ty, u32),
+    /// First slot (or predicate) and type.
+    Register((u32, Ty)),
     Var {
         space: Space,
         address: u64,
     },
-    Label(usize),
+    Label(u32),
     Targets(Vec<String>),
 }
 
@@ -57,24 +61,23 @@ struct Plan {
 }
 
 struct Decoder<'a> {
-    functions: &'a HashMap<String, Rc<Function>>,
-    globals: &'a HashMap<String, Global>,
-    plan: &'a Plan,
+    functions: &'a Functions,
+    globals: &'a Globals,
+    plan: Plan,
     scopes: Vec<HashMap<String, Entity>>,
     code: Code,
     consts: HashMap<(u64, bool), R>,
     opcodes: HashMap<String, u32>,
-    labels: Vec<Option<u32>>,
+    /// Where each label stands.
+    labels: Vec<u32>,
     /// Instructions whose branch target is a label number.
     patches: Vec<usize>,
     /// Shared variables of the module that this kernel uses.
     shared: HashMap<String, u64>,
     /// First slot and number of slots of every register.
     widths: Vec<(u32, u32)>,
-    /// Calls being expanded.
-    depth: u32,
-    /// Label of the end of the function being expanded; `None` in the kernel itself.
-    return_label: Option<usize>,
+    /// Labels of the ends of the functions being expanded.
+    returns: Vec<u32>,
     // The instruction at hand:
     origin: Origin,
     opcode: u32,
@@ -83,17 +86,13 @@ struct Decoder<'a> {
 }
 
 /// Decodes a kernel.
-pub(crate) fn kernel(
-    f: &Function,
-    params: &[ParamInfo],
-    functions: &HashMap<String, Rc<Function>>,
-    globals: &HashMap<String, Global>,
-) -> Res<Code> {
-    let (mut first, widths) = pass(f, params, functions, globals, &Plan::default())?;
+pub(crate) fn kernel(f: &Function, params: &[ParamInfo], functions: &Functions, globals: &Globals) -> Res<Code> {
+    let pass = |plan| Decoder::new(functions, globals, plan).kernel(f, params);
+    let Decoder { code: mut first, widths, .. } = pass(Plan::default())?;
     let unset = registers::unset(&first);
     let (slots, total) = registers::assign(&first, &widths, &unset.registers);
-    let plan = Plan { dynamic_base: u64::from(first.shared.next_multiple_of(first.shared_align)), slots };
-    let (mut code, _) = pass(f, params, functions, globals, &plan)?;
+    let dynamic_base = first.shared.next_multiple_of(first.shared_align).into();
+    let Decoder { mut code, plan, .. } = pass(Plan { dynamic_base, slots })?;
     let slot = |r: u32| if r >= PRED_BASE { r } else { plan.slots[r as usize] };
     // Kept: what has to be looked at when the instruction runs.
     let may_be_unset = |r: &u32| unset.registers[unset.index(*r)];
@@ -110,44 +109,49 @@ pub(crate) fn kernel(
     Ok(code)
 }
 
-/// One pass over a kernel: its code, and the first slot and width of every register.
-fn pass(
-    f: &Function,
-    params: &[ParamInfo],
-    functions: &HashMap<String, Rc<Function>>,
-    globals: &HashMap<String, Global>,
-    plan: &Plan,
-) -> Res<(Code, Vec<(u32, u32)>)> {
-    // The sinks have up to 128 bits; the second predicate is the carry.
-    let code = Code { slots: 4, preds: 2, shared_align: 16, ..Default::default() };
-    let mut d = Decoder {
-        functions,
-        globals,
-        plan,
-        scopes: vec![HashMap::new()],
-        code,
-        consts: HashMap::new(),
-        opcodes: HashMap::new(),
-        labels: Vec::new(),
-        patches: Vec::new(),
-        shared: HashMap::new(),
-        widths: Vec::new(),
-        depth: 0,
-        return_label: None,
-        origin: Origin { line: f.line, source: 0 },
-        opcode: 0,
-        guard: (NO_PRED, false),
-        cur: Uses::default(),
-    };
-    for (p, info) in f.params.iter().zip(params) {
-        d.declare(&p.name, Entity::Var { space: Space::Param, address: u64::from(info.offset) })?;
+impl<'a> Decoder<'a> {
+    fn new(functions: &'a Functions, globals: &'a Globals, plan: Plan) -> Decoder<'a> {
+        Decoder {
+            functions,
+            globals,
+            plan,
+            scopes: vec![HashMap::new()],
+            // The sinks have up to 128 bits; the second predicate is the carry.
+            code: Code { slots: 4, preds: 2, shared_align: 16, ..Default::default() },
+            consts: HashMap::new(),
+            opcodes: HashMap::new(),
+            labels: Vec::new(),
+            patches: Vec::new(),
+            shared: HashMap::new(),
+            widths: Vec::new(),
+            returns: Vec::new(),
+            origin: Origin::default(),
+            opcode: 0,
+            guard: (NO_PRED, false),
+            cur: Uses::default(),
+        }
     }
-    d.block(&f.body)?;
-    d.set_opcode("ret");
-    d.guard = (NO_PRED, false);
-    d.push(Op::Exit);
-    d.patch();
-    Ok((d.code, d.widths))
+
+    /// One pass over a kernel.
+    fn kernel(mut self, f: &Function, params: &[ParamInfo]) -> Res<Decoder<'a>> {
+        self.origin.line = f.line;
+        for (p, info) in f.params.iter().zip(params) {
+            self.declare(&p.name, Entity::Var { space: Space::Param, address: info.offset.into() })?;
+        }
+        self.block(&f.body)?;
+        self.start("ret");
+        self.push(Op::Exit);
+        // Label numbers to places.
+        let place = |label: &mut u32| *label = self.labels[*label as usize];
+        for &at in &self.patches {
+            match &mut self.code.insts[at].op {
+                Op::Bra(label) => place(label),
+                Op::BrxIdx(_, list) => list.iter_mut().for_each(place),
+                _ => {}
+            }
+        }
+        Ok(self)
+    }
 }
 
 impl Decoder<'_> {
@@ -166,34 +170,24 @@ impl Decoder<'_> {
     }
 
     fn lookup(&self, name: &str) -> Option<Entity> {
-        for scope in self.scopes.iter().rev() {
-            match scope.get(name) {
-                Some(Entity::Family(..)) | None => {}
-                Some(e) => return Some(e.clone()),
-            }
-            let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
-            if prefix.len() < name.len()
-                && let Some(Entity::Family(first, step, ty, count)) = scope.get(prefix)
-                && let Ok(i) = name[prefix.len()..].parse::<u32>()
-                && i < *count
-            {
-                return Some(Entity::Reg(first + i * step, *ty));
-            }
-        }
-        None
+        self.scopes.iter().rev().find_map(|scope| scope.get(name)).cloned()
     }
 
-    fn set_opcode(&mut self, name: &str) {
+    /// Begins an instruction.
+    fn start(&mut self, opcode: &str) {
         let next = self.code.names.len() as u32;
-        self.opcode = *self.opcodes.entry(name.to_string()).or_insert(next);
+        self.opcode = *self.opcodes.entry(opcode.to_string()).or_insert(next);
         if self.opcode == next {
-            self.code.names.push(name.to_string());
+            self.code.names.push(opcode.to_string());
         }
+        self.cur = Uses::default();
+        self.guard = (NO_PRED, false);
     }
 
-    /// Appends an instruction with the registers noted so far.
+    /// Appends an operation; it reads what has been noted for the instruction and writes what has been noted since the
+    /// operation before.
     fn push(&mut self, op: Op) {
-        let mut uses = std::mem::take(&mut self.cur);
+        let mut uses = Uses { reads: self.cur.reads.clone(), writes: std::mem::take(&mut self.cur.writes) };
         if self.guard.0 != NO_PRED {
             uses.reads.push(PRED_BASE + self.guard.0);
         }
@@ -204,9 +198,8 @@ impl Decoder<'_> {
         self.code.uses.push(uses);
     }
 
-    /// Appends an instruction that, if `turn`, takes turns with other blocks.
-    fn push_turn(&mut self, op: Op, turn: bool) {
-        self.push(op);
+    /// If `turn`, the last operation takes turns with other blocks.
+    fn turn(&mut self, turn: bool) {
         if turn && let Some(inst) = self.code.insts.last_mut() {
             inst.flags = TURN;
             self.code.takes_turns = true;
@@ -233,8 +226,8 @@ impl Decoder<'_> {
         for s in body {
             match s {
                 Stmt::Label(name, _) => {
-                    if let Some(Entity::Label(l)) = self.lookup(name) {
-                        self.labels[l] = Some(self.code.insts.len() as u32);
+                    if let Some(Entity::Label(label)) = self.lookup(name) {
+                        self.labels[label as usize] = self.code.insts.len() as u32;
                     }
                 }
                 Stmt::Inst(i) => self.inst(i)?,
@@ -251,34 +244,23 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn new_label(&mut self) -> usize {
-        self.labels.push(None);
-        self.labels.len() - 1
+    fn new_label(&mut self) -> u32 {
+        self.labels.push(0);
+        self.labels.len() as u32 - 1
     }
 
+    /// `.reg .b32 name<count>`, or one name.
     fn register(&mut self, ty: Ty, name: &str, count: Option<u32>) -> Res<()> {
-        let n = count.unwrap_or(1);
-        let step = ty.bytes().div_ceil(4).max(1);
-        let (first, base) = match ty {
-            Ty::Pred => (self.code.preds, PRED_BASE),
-            _ => (self.code.slots, 0),
-        };
-        if n > 1 << 20 || first + n * step > if ty == Ty::Pred { MAX_PREDICATES } else { 1 << 24 } {
-            return self.fail(name, "more registers than the emulator allows");
-        }
-        if ty == Ty::Pred {
-            self.code.preds += n;
-        } else {
-            self.widths.extend((0..n).map(|i| (first + i * step, step)));
-            self.code.slots += n * step;
-        }
-        let names = (0..n).map(|i| {
+        for i in 0..count.unwrap_or(1) {
             let name = if count.is_some() { format!("{name}{i}") } else { name.to_string() };
-            (base + first + i * step, name)
-        });
-        self.code.reg_names.extend(names);
-        let entity = if count.is_some() { Entity::Family(first, step, ty, n) } else { Entity::Reg(first, ty) };
-        self.declare(name, entity)
+            if self.code.slots > MAX_SLOTS {
+                return self.fail(name, "more registers than the emulator allows");
+            }
+            let register = if ty == Ty::Pred { (self.temp_pred()?, ty) } else { self.temp(ty) };
+            self.declare(&name, Entity::Register(register))?;
+            self.code.reg_names.push((register.0 | if ty == Ty::Pred { PRED_BASE } else { 0 }, name));
+        }
+        Ok(())
     }
 
     fn variable(&mut self, v: &Var) -> Res<()> {
@@ -317,14 +299,12 @@ impl Decoder<'_> {
 
     fn inst(&mut self, i: &Syntax) -> Res<()> {
         self.origin = Origin { line: i.line, source: i.source };
-        self.set_opcode(&i.op);
-        self.cur = Uses::default();
-        self.guard = (NO_PRED, false);
+        self.start(&i.op);
         if let Some((name, negated)) = &i.guard {
-            match self.named(name) {
-                Some((p, Ty::Pred)) => self.guard = (p, *negated),
-                _ => return self.fail(name, "guard that is not a predicate"),
-            }
+            let Some((p, Ty::Pred)) = self.named(name) else {
+                return self.fail(name, "guard that is not a predicate");
+            };
+            self.guard = (p, *negated);
         }
         let mut text = Text::new(&i.op, &i.args, i.line);
         let t = &mut text;
@@ -335,7 +315,6 @@ impl Decoder<'_> {
             || self.convert(t)?
             || self.memory(t)?
             || self.sync(t)?
-            || self.asynchronous(t)?
             || self.matrix(t)?;
         if !known {
             return self.fail(t.name, "instruction that is not known");
@@ -344,17 +323,5 @@ impl Decoder<'_> {
             *first = true;
         }
         t.finish()
-    }
-
-    /// Label numbers to places.
-    fn patch(&mut self) {
-        let place = |label: &mut u32| *label = self.labels[*label as usize].unwrap_or(0);
-        for &at in &self.patches {
-            match &mut self.code.insts[at].op {
-                Op::Bra(label) => place(label),
-                Op::BrxIdx(_, list) => list.iter_mut().for_each(place),
-                _ => {}
-            }
-        }
     }
 }

@@ -1,15 +1,14 @@
 //! Operands: names and literals to slots, with what the instruction at hand reads and writes.
+//!
+//! Sources come before destinations: a source may need operations of its own, and what is noted as written belongs to the
+//! operation that is pushed next.
 
 use super::super::ast::{Arg, Num};
 use super::super::types::{Space, Ty};
-use super::{Decoder, Entity, Global, Res};
+use super::{Decoder, Entity, Global, Res, Text};
 use crate::exec::inst::*;
 use crate::exec::lanes::{Lanes, Slot};
 use crate::exec::special::{Special, special};
-
-/// A register that no text names.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Temp(u32, Ty);
 
 /// How a type stands in a register.
 pub(super) fn width(ty: Ty) -> W {
@@ -30,22 +29,18 @@ pub(super) fn list(arg: &Arg) -> &[Arg] {
 
 impl Decoder<'_> {
     /// The address of a variable, in its own space.
-    pub(super) fn symbol(&mut self, name: &str) -> Res<Option<(Space, u64)>> {
-        match self.lookup(name) {
-            Some(Entity::Var { space, address }) => return Ok(Some((space, address))),
-            Some(_) => return Ok(None),
-            None => {}
-        }
-        match self.globals.get(name) {
-            None => Ok(None),
-            Some(Global::Memory { address, constant }) => {
+    fn symbol(&mut self, name: &str) -> Res<Option<(Space, u64)>> {
+        match (self.lookup(name), self.globals.get(name)) {
+            (Some(Entity::Var { space, address }), _) => Ok(Some((space, address))),
+            (Some(_), _) | (None, None) => Ok(None),
+            (_, Some(Global::Memory { address, constant })) => {
                 Ok(Some((if *constant { Space::Const } else { Space::Global }, *address)))
             }
-            Some(Global::Shared(v)) => {
-                if let Some(at) = self.shared.get(name) {
-                    return Ok(Some((Space::Shared, *at)));
-                }
-                let at = self.place_shared(v)?;
+            (_, Some(Global::Shared(v))) => {
+                let at = match self.shared.get(name) {
+                    Some(at) => *at,
+                    None => self.place_shared(v)?,
+                };
                 self.shared.insert(name.to_string(), at);
                 Ok(Some((Space::Shared, at)))
             }
@@ -66,20 +61,26 @@ impl Decoder<'_> {
         at
     }
 
-    fn number_bits(&self, n: Num, ty: Ty) -> Res<u64> {
+    /// A literal as an operand of a type.
+    fn literal(&mut self, n: Num, ty: Ty) -> Res<R> {
         let bits = match (n, ty) {
-            (Num::Int(i), _) if !ty.float() || matches!(ty, Ty::F16 | Ty::BF16) => i,
+            (Num::Int(i), Ty::Pred) => {
+                let p = self.temp_pred()?;
+                self.push(Op::Pred(if i != 0 { 0b1111 } else { 0 }, p, 0, 0));
+                return Ok(p);
+            }
+            (Num::Int(i), _) if !matches!(ty, Ty::F32 | Ty::F64 | Ty::TF32) => i,
             (Num::F32(b), Ty::F32 | Ty::B32) => u64::from(b),
             (Num::F32(b), Ty::F64 | Ty::B64) => f64::from(f32::from_bits(b)).to_bits(),
             (Num::F64(v), Ty::F32) => u64::from((v as f32).to_bits()),
             (Num::F64(v), Ty::F64 | Ty::B64) => v.to_bits(),
             _ => return self.fail(format!("{n:?}"), "literal that does not fit the operand's type"),
         };
-        Ok(if ty.bits() < 64 { bits & ((1u64 << ty.bits()) - 1) } else { bits })
+        Ok(self.constant(if ty.bits() < 64 { bits & ((1 << ty.bits()) - 1) } else { bits }, ty.bytes() == 8))
     }
 
     /// Notes that the instruction at hand reads or writes a register, and gives its slot.
-    fn note(&mut self, slot: u32, ty: Ty, write: bool) -> R {
+    fn note(&mut self, (slot, ty): (u32, Ty), write: bool) -> R {
         let list = if write { &mut self.cur.writes } else { &mut self.cur.reads };
         if ty == Ty::Pred {
             list.push(PRED_BASE + slot);
@@ -89,55 +90,26 @@ impl Decoder<'_> {
         self.plan.slots.get(slot as usize).copied().unwrap_or(slot)
     }
 
+    /// The instruction reads a register; all operations that it becomes are taken to do so.
+    pub(super) fn read(&mut self, register: (u32, Ty)) -> R {
+        self.note(register, false)
+    }
+
+    /// The next operation writes a register.
+    pub(super) fn write(&mut self, register: (u32, Ty)) -> R {
+        self.note(register, true)
+    }
+
     /// A register by name, with its type.
     pub(super) fn named(&self, name: &str) -> Option<(u32, Ty)> {
         match self.lookup(name)? {
-            Entity::Reg(slot, ty) => Some((slot, ty)),
+            Entity::Register(register) => Some(register),
             _ => None,
         }
     }
 
-    /// A source of exactly this type: a register, a literal or a special register.
-    pub(super) fn src(&mut self, arg: &Arg, ty: Ty) -> Res<R> {
-        match arg {
-            Arg::Num(n) => {
-                let bits = self.number_bits(*n, ty)?;
-                Ok(self.constant(bits, ty.bytes() == 8))
-            }
-            Arg::Word(name) => {
-                if let Some((slot, have)) = self.named(name) {
-                    if !ty.accepts(have) {
-                        return self.fail(name, format!("a {have:?} register where the instruction wants {ty:?}"));
-                    }
-                    return Ok(self.note(slot, have, false));
-                }
-                if let Some(s) = special(name) {
-                    return self.special(name, s, ty);
-                }
-                if name == "WARP_SZ" {
-                    return Ok(self.constant(32, ty.bytes() == 8));
-                }
-                self.fail(name, "operand that is not declared")
-            }
-            _ => self.fail(format!("{arg:?}"), "operand form that this instruction does not have"),
-        }
-    }
-
-    /// Reads a special register into a temporary.
-    fn special(&mut self, name: &str, s: Special, ty: Ty) -> Res<R> {
-        if !matches!(ty.bytes(), 2 | 4 | 8) || ty.float() {
-            return self.fail(name, "special registers are integers");
-        }
-        let t = self.temp(ty);
-        self.aside(|d| {
-            let slot = d.write(t);
-            d.special_into(s, slot, width(ty));
-        });
-        Ok(self.read(t))
-    }
-
     /// Reads a special register.
-    pub(super) fn special_into(&mut self, s: Special, d: R, w: W) {
+    pub(super) fn special(&mut self, s: Special, d: R, w: W) {
         self.act(move |cpu, site| {
             for l in Lanes(site.m) {
                 let v = s(cpu, site, l);
@@ -146,84 +118,13 @@ impl Decoder<'_> {
         });
     }
 
-    /// Pushes what has to come before the instruction at hand.
-    fn aside(&mut self, f: impl FnOnce(&mut Self)) {
-        let saved = std::mem::take(&mut self.cur);
-        f(self);
-        self.cur = saved;
-    }
-
-    /// A temporary register.
-    pub(super) fn temp(&mut self, ty: Ty) -> Temp {
+    /// A register that no text names.
+    pub(super) fn temp(&mut self, ty: Ty) -> (u32, Ty) {
         let slot = self.code.slots;
         let width = ty.bytes().div_ceil(4).max(1);
         self.widths.push((slot, width));
         self.code.slots += width;
-        Temp(slot, ty)
-    }
-
-    /// The next instruction reads a temporary.
-    pub(super) fn read(&mut self, t: Temp) -> R {
-        self.note(t.0, t.1, false)
-    }
-
-    /// The next instruction writes a temporary.
-    pub(super) fn write(&mut self, t: Temp) -> R {
-        self.note(t.0, t.1, true)
-    }
-
-    /// A destination of exactly this type; `_` goes to the sink.
-    pub(super) fn dst(&mut self, arg: &Arg, ty: Ty) -> Res<R> {
-        match arg {
-            Arg::Word(name) => self.dst_named(name, ty),
-            _ => self.fail(format!("{arg:?}"), "destination must be a register"),
-        }
-    }
-
-    fn dst_named(&mut self, name: &str, ty: Ty) -> Res<R> {
-        match self.named(name) {
-            _ if name == "_" => Ok(0),
-            Some((slot, have)) if ty.accepts(have) => Ok(self.note(slot, have, true)),
-            Some((_, have)) => self.fail(name, format!("a {have:?} register where the instruction wants {ty:?}")),
-            None => self.fail(name, "destination that is not a declared register"),
-        }
-    }
-
-    /// A register at least as wide as the type, as loads, stores and conversions allow; with its own type.
-    pub(super) fn loose(&mut self, arg: &Arg, ty: Ty, write: bool) -> Res<(R, W, Ty)> {
-        let name = match arg {
-            Arg::Word(name) if name == "_" && write => return Ok((0, width(ty), ty)),
-            Arg::Word(name) if self.named(name).is_some() => name,
-            _ if !write => return Ok((self.src(arg, ty)?, width(ty), ty)),
-            _ => return self.fail(format!("{arg:?}"), "destination that is not a declared register"),
-        };
-        let (slot, have) = self.named(name).unwrap_or((0, ty));
-        // A float register may also hold a `.b` value of its own size.
-        let floats = |t: Ty| matches!(t, Ty::F32 | Ty::F64 | Ty::F16);
-        let fits = ty.accepts(have) || (have.bytes() >= ty.bytes() && !floats(have) && !floats(ty));
-        if have == Ty::Pred || !fits {
-            return self.fail(name, format!("a {have:?} register where the instruction wants {ty:?}"));
-        }
-        Ok((self.note(slot, have, write), width(have), have))
-    }
-
-    /// A predicate source, perhaps negated.
-    pub(super) fn pred(&mut self, arg: &Arg) -> Res<(P, bool)> {
-        let (name, negated) = match arg {
-            Arg::Word(n) => (n, false),
-            Arg::Not(n) => (n, true),
-            Arg::Num(Num::Int(v)) => {
-                // A constant predicate is a temporary that is set first.
-                let p = self.temp_pred()?;
-                self.aside(|d| d.push(Op::Pred(if *v != 0 { 0b1111 } else { 0 }, p, 0, 0)));
-                return Ok((p, false));
-            }
-            _ => return self.fail(format!("{arg:?}"), "expected a predicate"),
-        };
-        match self.named(name) {
-            Some((p, Ty::Pred)) => Ok((self.note(p, Ty::Pred, false), negated)),
-            _ => self.fail(name, "expected a predicate"),
-        }
+        (slot, ty)
     }
 
     /// A temporary predicate, of which no account is kept: it is written before it is read.
@@ -235,12 +136,122 @@ impl Decoder<'_> {
         }
     }
 
-    /// A destination `d` or `d|p`: a register (or predicate) and a predicate.
-    pub(super) fn pair(&mut self, arg: &Arg, ty: Ty) -> Res<(R, P)> {
-        match arg {
-            Arg::Pair(d, p) => Ok((self.dst_named(d, ty)?, self.dst_named(p, Ty::Pred)?)),
-            d => Ok((self.dst(d, ty)?, 0)),
+    fn mismatch<T>(&self, name: &str, have: Ty, want: Ty) -> Res<T> {
+        self.fail(name, format!("a {have:?} register where the instruction wants {want:?}"))
+    }
+
+    /// A source of exactly this type: a register, a literal or a special register; predicates may be negated.
+    pub(super) fn src(&mut self, arg: &Arg, ty: Ty) -> Res<R> {
+        let name = match arg {
+            Arg::Num(n) => return self.literal(*n, ty),
+            Arg::Word(name) => name,
+            Arg::Not(name) if ty == Ty::Pred => name,
+            _ => return self.fail(format!("{arg:?}"), "operand form that this instruction does not have"),
+        };
+        if let Some(register) = self.named(name) {
+            if !ty.accepts(register.1) {
+                return self.mismatch(name, register.1, ty);
+            }
+            let r = self.read(register);
+            if matches!(arg, Arg::Word(_)) {
+                return Ok(r);
+            }
+            let opposite = self.temp_pred()?;
+            self.push(Op::Pred(negate(FIRST, true), opposite, r, 0));
+            return Ok(opposite);
         }
+        match special(name) {
+            Some(_) if !matches!(ty.bytes(), 2 | 4 | 8) || ty.float() => {
+                self.fail(name, "special registers are integers")
+            }
+            Some(special) => {
+                let temp = self.temp(ty);
+                let d = self.write(temp);
+                self.special(special, d, width(ty));
+                Ok(self.read(temp))
+            }
+            None if name == "WARP_SZ" => Ok(self.constant(32, ty.bytes() == 8)),
+            None => self.fail(name, "operand that is not declared"),
+        }
+    }
+
+    /// A source that may also be the address of a variable, in its own space.
+    pub(super) fn pointer(&mut self, arg: &Arg, ty: Ty) -> Res<R> {
+        let (name, offset) = match arg {
+            Arg::Word(name) => (name, 0),
+            Arg::Offset(name, offset) => (name, *offset),
+            _ => return self.src(arg, ty),
+        };
+        let Some((_, base)) = self.symbol(name)? else { return self.src(arg, ty) };
+        let address = base.wrapping_add_signed(offset);
+        match ty.bytes() {
+            8 if !ty.float() => Ok(self.constant(address, true)),
+            4 if !ty.float() && address >> 32 == 0 => Ok(self.constant(address, false)),
+            _ => self.fail(name, "the address does not fit the type"),
+        }
+    }
+
+    /// The first operand, a destination of exactly this type.
+    pub(super) fn dst(&mut self, t: &Text<'_>, ty: Ty) -> Res<R> {
+        match t.args.first() {
+            Some(Arg::Pair(name, _)) => self.destination(name, ty),
+            Some(arg) => self.element(arg, ty, true),
+            None => t.arity(1).map(|()| 0),
+        }
+    }
+
+    /// The predicate of a destination `d|p`, or the sink.
+    pub(super) fn second(&mut self, t: &mut Text<'_>) -> Res<P> {
+        t.second.take().map_or(Ok(0), |name| self.destination(name, Ty::Pred))
+    }
+
+    /// A source, or a destination.
+    pub(super) fn element(&mut self, arg: &Arg, ty: Ty, write: bool) -> Res<R> {
+        match arg {
+            _ if !write => self.src(arg, ty),
+            Arg::Word(name) => self.destination(name, ty),
+            _ => self.fail(format!("{arg:?}"), "destination must be a register"),
+        }
+    }
+
+    /// `_` goes to the sink.
+    fn destination(&mut self, name: &str, ty: Ty) -> Res<R> {
+        match self.named(name) {
+            _ if name == "_" => Ok(0),
+            Some(register) if ty.accepts(register.1) => Ok(self.write(register)),
+            Some((_, have)) => self.mismatch(name, have, ty),
+            None => self.fail(name, "destination that is not a declared register"),
+        }
+    }
+
+    /// A register at least as wide as the type, as loads, stores and conversions allow; with its own type.
+    pub(super) fn loose(&mut self, arg: &Arg, ty: Ty, write: bool) -> Res<(R, Ty)> {
+        let Arg::Word(name) = arg else { return Ok((self.element(arg, ty, write)?, ty)) };
+        let Some(register) = self.named(name) else { return Ok((self.element(arg, ty, write)?, ty)) };
+        let have = register.1;
+        // A float register may also hold a `.b` value of its own size.
+        let floats = |t: Ty| matches!(t, Ty::F32 | Ty::F64 | Ty::F16);
+        let fits = ty.accepts(have) || (have.bytes() >= ty.bytes() && !floats(have) && !floats(ty));
+        if have == Ty::Pred || !fits {
+            return self.mismatch(name, have, ty);
+        }
+        Ok((self.note(register, write), have))
+    }
+
+    /// The operands of an instruction that has a destination and sources of these types.
+    pub(super) fn operands(&mut self, t: &Text<'_>, types: &[Ty]) -> Res<[(R, W); 5]> {
+        t.arity(types.len())?;
+        let mut operands = [(0, W::W32); 5];
+        for (i, ty) in types.iter().enumerate().skip(1) {
+            operands[i] = (self.src(&t.args[i], *ty)?, width(*ty));
+        }
+        operands[0] = (self.dst(t, types[0])?, width(types[0]));
+        Ok(operands)
+    }
+
+    /// Their slots alone.
+    pub(super) fn slots(&mut self, t: &Text<'_>, types: &[Ty]) -> Res<[R; 5]> {
+        Ok(self.operands(t, types)?.map(|(slot, _)| slot))
     }
 
     /// An address operand; the space may be narrowed by what the operand names.
@@ -251,7 +262,8 @@ impl Decoder<'_> {
         let mem = if space == Space::Const { Space::Global } else { space };
         let mut address = Address { base: NONE, wide: true, offset: *offset, space: mem };
         let Some(name) = base else { return Ok(address) };
-        if let Some((slot, ty)) = self.named(name) {
+        if let Some(register) = self.named(name) {
+            let ty = register.1;
             if !matches!(ty.bytes(), 4 | 8) || ty.float() {
                 return self.fail(name, "an address is a 32-bit or 64-bit integer");
             }
@@ -259,7 +271,7 @@ impl Decoder<'_> {
             if !address.wide && matches!(mem, Space::Generic | Space::Global) {
                 return self.fail(name, "an address in this state space has 64 bits");
             }
-            address.base = self.note(slot, ty, false);
+            address.base = self.read(register);
             return Ok(address);
         }
         let Some((found, at)) = self.symbol(name)? else {
@@ -268,10 +280,8 @@ impl Decoder<'_> {
         match (mem, found) {
             // Parameters of functions live in local memory.
             (Space::Param, Space::Local) => address.space = Space::Local,
-            (Space::Param, Space::Param)
-            | (Space::Shared, Space::Shared)
-            | (Space::Local, Space::Local)
-            | (Space::Global | Space::Generic, Space::Global | Space::Const) => {}
+            (Space::Global | Space::Generic, Space::Global | Space::Const) => {}
+            _ if mem == found => {}
             _ => return self.fail(name, format!("a variable in {found:?} space, accessed as {space:?}")),
         }
         address.offset = offset.wrapping_add(at as i64);

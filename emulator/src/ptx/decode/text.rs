@@ -2,7 +2,7 @@
 
 use super::super::PtxError;
 use super::super::ast::Arg;
-use super::super::types::Ty;
+use super::super::types::{Space, Ty};
 use super::Res;
 
 /// What of an instruction has not been read yet.
@@ -14,22 +14,31 @@ pub(super) struct Text<'a> {
     /// The modifiers that are left.
     pub(super) parts: Vec<&'a str>,
     pub(super) args: &'a [Arg],
+    /// The predicate of a destination `d|p`, until it is read.
+    pub(super) second: Option<&'a str>,
     pub(super) line: u32,
 }
 
 impl<'a> Text<'a> {
     pub(super) fn new(opcode: &'a str, args: &'a [Arg], line: u32) -> Text<'a> {
         let mut parts = opcode.split('.');
-        Text { name: parts.next().unwrap_or(""), opcode, parts: parts.collect(), args, line }
+        let name = parts.next().unwrap_or("");
+        let second = if let Some(Arg::Pair(_, second)) = args.first() { Some(second.as_str()) } else { None };
+        Text { name, opcode, parts: parts.collect(), args, second, line }
     }
 
     pub(super) fn fail<T>(&self, token: impl Into<String>, message: impl Into<String>) -> Res<T> {
         Err(PtxError::new(self.line, token, message))
     }
 
-    /// An error of a type.
-    pub(super) fn wrong<T>(&self, ty: impl std::fmt::Debug) -> Res<T> {
-        self.fail(format!("{ty:?}"), "type that this instruction does not have")
+    /// An error of the instruction, unless something is there.
+    pub(super) fn some<T>(&self, value: Option<T>, message: &str) -> Res<T> {
+        value.map_or_else(|| self.fail(self.opcode, message), Ok)
+    }
+
+    /// An error of the instruction, unless something holds.
+    pub(super) fn ensure(&self, holds: bool, message: &str) -> Res<()> {
+        self.some(holds.then_some(()), message)
     }
 
     /// Whether a modifier is there.
@@ -37,15 +46,24 @@ impl<'a> Text<'a> {
         self.parts.contains(&m)
     }
 
-    /// Consumes a modifier if it is there.
-    pub(super) fn take(&mut self, m: &str) -> bool {
-        let at = self.parts.iter().position(|p| *p == m);
-        at.map(|i| self.parts.remove(i)).is_some()
+    /// Consumes the next modifier that can be read so.
+    pub(super) fn read<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let (i, v) = self.parts.iter().enumerate().find_map(|(i, p)| parse(p).map(|v| (i, v)))?;
+        self.parts.remove(i);
+        Some(v)
     }
 
-    /// Consumes a modifier that must be there.
-    pub(super) fn require(&mut self, m: &str) -> Res<()> {
-        if self.take(m) { Ok(()) } else { self.fail(self.name, format!("needs .{m}")) }
+    /// Consumes a modifier if it is there.
+    pub(super) fn take(&mut self, m: &str) -> bool {
+        self.read(|p| (p == m).then_some(())).is_some()
+    }
+
+    /// Consumes modifiers that must be there: `sync.aligned`.
+    pub(super) fn require(&mut self, modifiers: &str) -> Res<()> {
+        match modifiers.split('.').find(|m| !self.take(m)) {
+            Some(missing) => self.fail(self.name, format!("needs .{missing}")),
+            None => Ok(()),
+        }
     }
 
     /// Consumes whichever of several modifiers are there.
@@ -53,53 +71,41 @@ impl<'a> Text<'a> {
         self.parts.retain(|p| words.split(' ').all(|w| w != *p));
     }
 
-    /// Consumes the first of several words that is there; one must be.
+    /// Consumes the next of several words; one must be there.
     pub(super) fn word(&mut self, words: &'static str) -> Res<&'static str> {
-        match words.split(' ').find(|w| self.take(w)) {
-            Some(word) => Ok(word),
-            None => self.fail(self.name, format!("needs {}", alternatives(words.split(' ')))),
-        }
+        let word = self.read(|p| words.split(' ').find(|w| *w == p));
+        word.map_or_else(|| self.missing(words.split(' ').collect()), Ok)
     }
 
-    /// Consumes the first of several that is there.
+    /// Consumes the next of several that is there.
     pub(super) fn pick<T: Copy>(&mut self, list: &[(&str, T)]) -> Option<T> {
-        list.iter().find(|(m, _)| self.take(m)).map(|(_, v)| *v)
+        self.read(|p| list.iter().find(|(m, _)| *m == p).map(|(_, v)| *v))
     }
 
     /// Likewise; one must be there.
     pub(super) fn need<T: Copy>(&mut self, list: &[(&str, T)]) -> Res<T> {
-        match self.pick(list) {
-            Some(v) => Ok(v),
-            None => self.fail(self.name, format!("needs {}", alternatives(list.iter().map(|(m, _)| *m)))),
-        }
+        self.pick(list).map_or_else(|| self.missing(list.iter().map(|(m, _)| *m).collect()), Ok)
     }
 
-    /// The types that are left.
-    pub(super) fn types(&self) -> Vec<Ty> {
-        self.parts.iter().filter_map(|p| Ty::parse(p)).collect()
+    fn missing<T>(&self, words: Vec<&str>) -> Res<T> {
+        self.fail(self.name, format!("needs one of .{}", words.join(", .")))
+    }
+
+    /// Consumes a state space; addresses without one are generic.
+    pub(super) fn space(&mut self) -> Space {
+        self.read(Space::parse).unwrap_or(Space::Generic)
     }
 
     /// Consumes the next type.
     pub(super) fn ty(&mut self) -> Res<Ty> {
-        match self.parts.iter().enumerate().find_map(|(i, p)| Ty::parse(p).map(|t| (i, t))) {
-            Some((i, ty)) => {
-                self.parts.remove(i);
-                Ok(ty)
-            }
-            None => self.fail(self.parts.join("."), "the instruction's type is missing"),
-        }
+        let ty = self.read(Ty::parse);
+        self.some(ty, "the instruction's type is missing")
     }
 
     /// Consumes the next type, which must be one of a list.
     pub(super) fn expect(&mut self, list: &[Ty]) -> Res<Ty> {
         let ty = self.ty()?;
-        if list.contains(&ty) { Ok(ty) } else { self.wrong(ty) }
-    }
-
-    /// Consumes the next type, one of a list, and checks the number of operands.
-    pub(super) fn form(&mut self, list: &[Ty], operands: usize) -> Res<Ty> {
-        let ty = self.expect(list)?;
-        self.arity(operands).map(|()| ty)
+        self.ensure(list.contains(&ty), "type that this instruction does not have").map(|()| ty)
     }
 
     /// Checks the number of operands.
@@ -119,18 +125,10 @@ impl<'a> Text<'a> {
 
     /// Everything must have been consumed.
     pub(super) fn finish(&self) -> Res<()> {
-        match self.parts.first() {
-            None => Ok(()),
-            Some(p) => self.fail(format!(".{p}"), "modifier that is not known for this instruction"),
+        match (self.parts.first(), self.second) {
+            (Some(p), _) => self.fail(format!(".{p}"), "modifier that is not known for this instruction"),
+            (_, Some(p)) => self.fail(format!("|{p}"), "second destination that this instruction does not have"),
+            _ => Ok(()),
         }
-    }
-}
-
-/// `.a, .b or .c`
-pub(super) fn alternatives<'s>(names: impl Iterator<Item = &'s str>) -> String {
-    let names: Vec<String> = names.map(|n| format!(".{n}")).collect();
-    match &names[..] {
-        [rest @ .., last] if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
-        all => all.concat(),
     }
 }
