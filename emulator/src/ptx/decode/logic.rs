@@ -156,5 +156,5 @@ fn truth_value(c: &Ctl, a: [u64; 4]) -> u64 {
         _ if c.from.element() != c.from => 0xffff,
         ty => scalar::trunc(ty, u64::MAX),
     };
-    a[0] * one | a[1] * one << 16
+    (a[0] * one) | (a[1] * one) << 16
 }
