@@ -20,7 +20,7 @@ impl Decoder<'_> {
         match (t.name, t.args) {
             ("bra", [Arg::Word(target)]) => {
                 let label = self.label(target)?;
-                self.branch(label);
+                self.push(Op::Bra(label));
             }
             ("brx", [index, Arg::Word(table)]) => {
                 t.require("idx")?;
@@ -29,11 +29,10 @@ impl Decoder<'_> {
                 };
                 let list = list.iter().map(|target| self.label(target)).collect::<Res<Box<[u32]>>>()?;
                 let index = self.src(index, Ty::U32)?;
-                self.patches.push(self.code.insts.len());
                 self.push(Op::BrxIdx(index, list));
             }
             ("ret", []) => match self.returns.last() {
-                Some(end) => self.branch(*end),
+                Some(end) => self.push(Op::Bra(*end)),
                 None => self.push(Op::Exit),
             },
             ("exit", []) => self.push(Op::Exit),
@@ -59,11 +58,6 @@ impl Decoder<'_> {
             Some(Entity::Label(label)) => Ok(label),
             _ => self.fail(name, "label that is not declared"),
         }
-    }
-
-    fn branch(&mut self, label: u32) {
-        self.patches.push(self.code.insts.len());
-        self.push(Op::Bra(label));
     }
 
     /// Decodes a function's body here. Its parameters are other names for the caller's variables.
@@ -93,7 +87,7 @@ impl Decoder<'_> {
         if self.guard.0 != NO_PRED {
             // A guarded call is a branch around it.
             self.guard.1 = !self.guard.1;
-            self.branch(end);
+            self.push(Op::Bra(end));
             self.guard = (NO_PRED, false);
         }
         let outer = std::mem::replace(&mut self.scopes, vec![scope]);

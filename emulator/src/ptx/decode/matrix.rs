@@ -20,10 +20,11 @@ impl Decoder<'_> {
         };
         t.require("sync.aligned")?;
         let all = self.constant(0xffff_ffff, false);
-        self.warp_wide(all, move |cpu, site, group| {
+        let whole: WarpEffect = Box::new(move |cpu, site, group| {
             cpu.whole_warp(site, group)?;
             effect(cpu, site, group)
         });
+        self.push(Op::Warp(Some(whole), all));
         Ok(true)
     }
 

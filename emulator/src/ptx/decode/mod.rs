@@ -70,8 +70,6 @@ struct Decoder<'a> {
     opcodes: HashMap<String, u32>,
     /// Where each label stands.
     labels: Vec<u32>,
-    /// Instructions whose branch target is a label number.
-    patches: Vec<usize>,
     /// Shared variables of the module that this kernel uses.
     shared: HashMap<String, u64>,
     /// First slot and number of slots of every register.
@@ -87,7 +85,27 @@ struct Decoder<'a> {
 
 /// Decodes a kernel.
 pub(crate) fn kernel(f: &Function, params: &[ParamInfo], functions: &Functions, globals: &Globals) -> Res<Code> {
-    let pass = |plan| Decoder::new(functions, globals, plan).kernel(f, params);
+    let pass = |plan| {
+        let decoder = Decoder {
+            functions,
+            globals,
+            plan,
+            scopes: vec![HashMap::new()],
+            // The sinks have up to 128 bits; the second predicate is the carry.
+            code: Code { slots: 4, preds: 2, shared_align: 16, ..Default::default() },
+            consts: HashMap::new(),
+            opcodes: HashMap::new(),
+            labels: Vec::new(),
+            shared: HashMap::new(),
+            widths: Vec::new(),
+            returns: Vec::new(),
+            origin: Origin { line: f.line, source: 0 },
+            opcode: 0,
+            guard: (NO_PRED, false),
+            cur: Uses::default(),
+        };
+        decoder.kernel(f, params)
+    };
     let Decoder { code: mut first, widths, .. } = pass(Plan::default())?;
     let unset = registers::unset(&first);
     let (slots, total) = registers::assign(&first, &widths, &unset.registers);
@@ -109,32 +127,9 @@ pub(crate) fn kernel(f: &Function, params: &[ParamInfo], functions: &Functions, 
     Ok(code)
 }
 
-impl<'a> Decoder<'a> {
-    fn new(functions: &'a Functions, globals: &'a Globals, plan: Plan) -> Decoder<'a> {
-        Decoder {
-            functions,
-            globals,
-            plan,
-            scopes: vec![HashMap::new()],
-            // The sinks have up to 128 bits; the second predicate is the carry.
-            code: Code { slots: 4, preds: 2, shared_align: 16, ..Default::default() },
-            consts: HashMap::new(),
-            opcodes: HashMap::new(),
-            labels: Vec::new(),
-            patches: Vec::new(),
-            shared: HashMap::new(),
-            widths: Vec::new(),
-            returns: Vec::new(),
-            origin: Origin::default(),
-            opcode: 0,
-            guard: (NO_PRED, false),
-            cur: Uses::default(),
-        }
-    }
-
+impl Decoder<'_> {
     /// One pass over a kernel.
-    fn kernel(mut self, f: &Function, params: &[ParamInfo]) -> Res<Decoder<'a>> {
-        self.origin.line = f.line;
+    fn kernel(mut self, f: &Function, params: &[ParamInfo]) -> Res<Self> {
         for (p, info) in f.params.iter().zip(params) {
             self.declare(&p.name, Entity::Var { space: Space::Param, address: info.offset.into() })?;
         }
@@ -143,8 +138,8 @@ impl<'a> Decoder<'a> {
         self.push(Op::Exit);
         // Label numbers to places.
         let place = |label: &mut u32| *label = self.labels[*label as usize];
-        for &at in &self.patches {
-            match &mut self.code.insts[at].op {
+        for inst in &mut self.code.insts {
+            match &mut inst.op {
                 Op::Bra(label) => place(label),
                 Op::BrxIdx(_, list) => list.iter_mut().for_each(place),
                 _ => {}
@@ -152,9 +147,7 @@ impl<'a> Decoder<'a> {
         }
         Ok(self)
     }
-}
 
-impl Decoder<'_> {
     fn fail<T>(&self, token: impl Into<String>, message: impl Into<String>) -> Res<T> {
         Err(PtxError::new(self.origin.line, token, message))
     }
@@ -210,18 +203,13 @@ impl Decoder<'_> {
     fn block(&mut self, body: &[Stmt]) -> Res<()> {
         self.scopes.push(HashMap::new());
         for s in body {
-            match s {
-                Stmt::Label(name, line) => {
-                    self.origin.line = *line;
-                    let label = self.new_label();
-                    self.declare(name, Entity::Label(label))?;
-                }
-                Stmt::Targets(name, list, line) => {
-                    self.origin.line = *line;
-                    self.declare(name, Entity::Targets(list.clone()))?;
-                }
-                _ => {}
-            }
+            let (name, line, entity) = match s {
+                Stmt::Label(name, line) => (name, line, Entity::Label(self.new_label())),
+                Stmt::Targets(name, list, line) => (name, line, Entity::Targets(list.clone())),
+                _ => continue,
+            };
+            self.origin.line = *line;
+            self.declare(name, entity)?;
         }
         for s in body {
             match s {

@@ -56,7 +56,8 @@ impl Decoder<'_> {
                 let mode = t.need(Shfl::NAMES)?;
                 let [d, a, b, c, mask] = self.slots(t, &[Ty::B32; 5])?;
                 let d = (d, self.second(t)?);
-                self.warp_wide(mask, move |cpu, site, group| cpu.shuffle(site, group, mode, d, [a, b, c]));
+                let run: WarpEffect = Box::new(move |cpu, site, group| cpu.shuffle(site, group, mode, d, [a, b, c]));
+                self.push(Op::Warp(Some(run), mask));
             }
             "vote" => {
                 t.require("sync")?;
@@ -65,7 +66,7 @@ impl Decoder<'_> {
                 let ty = t.expect(&[if ballot { Ty::B32 } else { Ty::Pred }])?;
                 let [d, a, mask, ..] = self.slots(t, &[ty, Ty::Pred, Ty::B32])?;
                 let d = if ballot { (d, 0) } else { (0, d) };
-                self.warp_act(mask, move |_, site, group| {
+                self.warp_wide(mask, move |_, site, group| {
                     let votes = site.warp.pred(a, false);
                     site.warp.vote(group, mode, d, votes);
                 });
@@ -77,7 +78,7 @@ impl Decoder<'_> {
                 let [d, a, mask, ..] = self.slots(t, &[Ty::B32, ty, Ty::B32])?;
                 // Only .all has a predicate.
                 let d = (d, if all { self.second(t)? } else { 0 });
-                self.warp_act(mask, move |cpu, site, group| {
+                self.warp_wide(mask, move |cpu, site, group| {
                     site.warp.matching(cpu.cx.code, group, all, d, (a, width(ty)));
                 });
             }
@@ -87,14 +88,14 @@ impl Decoder<'_> {
                 let ty = t.expect(&[Ty::U32, Ty::S32, Ty::B32])?;
                 let f = t.some(atom_fn(name, ty), "operation that does not exist")?;
                 let [d, a, mask, ..] = self.slots(t, &[ty, ty, Ty::B32])?;
-                self.warp_act(mask, move |cpu, site, group| site.warp.reduce(cpu.cx.code, group, f, d, a));
+                self.warp_wide(mask, move |cpu, site, group| site.warp.reduce(cpu.cx.code, group, f, d, a));
             }
             "elect" => {
                 t.require("sync")?;
                 t.ensure(t.second.is_some(), "the destination is a register and a predicate")?;
                 let [d, mask, ..] = self.slots(t, &[Ty::B32; 2])?;
                 let d = (d, self.second(t)?);
-                self.warp_act(mask, move |_, site, group| site.warp.elect(group, d));
+                self.warp_wide(mask, move |_, site, group| site.warp.elect(group, d));
             }
             "nanosleep" => {
                 t.require("u32")?;
@@ -164,21 +165,13 @@ impl Decoder<'_> {
         });
     }
 
-    /// Pushes an operation of the lanes of a member mask.
-    pub(super) fn warp_wide(
-        &mut self,
-        mask: R,
-        run: impl Fn(&mut Cpu<'_>, &mut Site<'_>, u32) -> Exec<()> + Send + Sync + 'static,
-    ) {
-        self.push(Op::Warp(Some(Box::new(run)), mask));
-    }
-
-    /// Likewise; it cannot fail.
-    fn warp_act(&mut self, mask: R, run: impl Fn(&mut Cpu<'_>, &mut Site<'_>, u32) + Send + Sync + 'static) {
-        self.warp_wide(mask, move |cpu, site, group| {
+    /// Pushes what the lanes of a member mask do together, which cannot fail.
+    fn warp_wide(&mut self, mask: R, run: impl Fn(&mut Cpu<'_>, &mut Site<'_>, u32) + Send + Sync + 'static) {
+        let effect: WarpEffect = Box::new(move |cpu, site, group| {
             run(cpu, site, group);
             Ok(())
         });
+        self.push(Op::Warp(Some(effect), mask));
     }
 
     fn barrier(&mut self, t: &mut Text<'_>) -> Res<()> {
