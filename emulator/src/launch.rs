@@ -28,7 +28,7 @@ pub struct Launch<'a> {
     pub params: &'a [u8],
     /// All blocks are resident at once and may wait for each other.
     pub cooperative: bool,
-    /// Cluster dimensions.
+    /// Cluster dimensions, in blocks.
     pub cluster: Option<[u32; 3]>,
 }
 
@@ -73,6 +73,8 @@ pub(crate) struct Checked<'a> {
     pub(crate) blocks: u64,
     /// Bytes of shared memory, static and dynamic.
     shared: u32,
+    /// Blocks of a cluster in x, y, z.
+    cluster: [u32; 3],
     /// Blocks that a multiprocessor holds at once.
     pub(crate) per_multiprocessor: u32,
 }
@@ -116,17 +118,16 @@ impl Launch<'_> {
         let room = u64::from(per_multiprocessor) * u64::from(config.multiprocessors);
         let fine = !self.cooperative || blocks <= room;
         ensure(fine, FaultKind::CooperativeTooLarge, format_args!("{blocks} blocks: {room} are resident at once"))?;
-        if let Some(cluster) = self.cluster.or(info.cluster) {
+        let explicit = self.cluster.or(info.cluster);
+        if let Some(cluster) = explicit {
             ensure(sm >= 90, FaultKind::Unsupported, format_args!("clusters came with sm_90"))?;
             let fine = (1..=CLUSTER).contains(&product(cluster));
             ensure(fine, FaultKind::InvalidCluster, format_args!("cluster {cluster:?}: 1 to {CLUSTER} blocks"))?;
             let fine = grid.iter().zip(cluster).all(|(grid, cluster)| grid % cluster == 0);
             valid(fine, format_args!("grid {grid:?} is no multiple of cluster {cluster:?}"))?;
-            // Blocks here do not see each other's shared memory.
-            ensure(cluster == [1; 3], FaultKind::Unsupported, format_args!("clusters of several blocks"))?;
         }
-        let threads = threads as u32;
-        Ok(Checked { launch: self, config, info, code, threads, blocks, shared, per_multiprocessor })
+        let (threads, cluster) = (threads as u32, explicit.unwrap_or([1; 3]));
+        Ok(Checked { launch: self, config, info, code, threads, blocks, shared, cluster, per_multiprocessor })
     }
 }
 
@@ -140,6 +141,7 @@ impl Checked<'_> {
             b[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(b);
         }
+        let ranks = self.cluster.iter().product();
         let cx = LaunchCx {
             launch,
             info,
@@ -151,7 +153,9 @@ impl Checked<'_> {
             threads,
             warps: threads.div_ceil(32),
             shared: self.shared,
-            resident: self.per_multiprocessor.saturating_mul(config.multiprocessors).clamp(1, IN_FLIGHT),
+            cluster: self.cluster,
+            ranks,
+            resident: (self.per_multiprocessor.saturating_mul(config.multiprocessors) / ranks).clamp(1, IN_FLIGHT),
             params,
             op: Arc::new(Operation::new(format!("kernel {}", launch.kernel), place)),
             watched: config.counters || config.checks.racecheck || config.checks.initcheck,

@@ -47,10 +47,13 @@ impl Checks {
 /// Check state of one block; each part is empty where its check is off.
 #[derive(Debug, Default)]
 pub(crate) struct BlockChecks {
+    /// Number of the first block, and warps of each.
     block: u32,
+    each: u32,
+    /// Those of all blocks of the cluster.
     warps: Vec<WarpClock>,
     /// What those that arrived at each barrier know.
-    barriers: [Option<Arc<Vc>>; 16],
+    barriers: Vec<Option<Arc<Vc>>>,
     /// Cells of shared memory.
     cells: Vec<Cell>,
     /// Shared memory that was written, a bit a byte.
@@ -59,16 +62,18 @@ pub(crate) struct BlockChecks {
 }
 
 impl BlockChecks {
-    pub(crate) fn new(cx: &LaunchCx<'_>, linear: u64, live: &[u32]) -> BlockChecks {
-        let mut checks = BlockChecks::default();
-        let bytes = cx.shared as usize;
+    pub(crate) fn new(cx: &LaunchCx<'_>, block: u64, live: &[u32]) -> BlockChecks {
+        let mut checks = BlockChecks { block: block as u32, each: cx.warps, ..BlockChecks::default() };
+        let bytes = (cx.ranks * cx.shared.next_multiple_of(16)) as usize;
         if cx.config.checks.initcheck {
             checks.written = vec![0; bytes.div_ceil(64)];
         }
-        if cx.config.checks.racecheck && linear < u64::from(MAX_BLOCK) {
-            checks.block = linear as u32;
-            let vc = Arc::new(cx.op.first_knowledge(checks.block, cx.warps));
-            checks.warps = (0..).zip(live).map(|(warp, &full)| WarpClock::new(&vc, warp, full)).collect();
+        if cx.config.checks.racecheck && block + u64::from(cx.ranks) <= MAX_BLOCK.into() {
+            for (block, live) in (checks.block..).zip(live.chunks(cx.warps as usize)) {
+                let vc = Arc::new(cx.op.first_knowledge(block, cx.warps));
+                checks.warps.extend((0..).zip(live).map(|(warp, &full)| WarpClock::new(&vc, warp, full)));
+                checks.barriers.extend([const { None }; 16]);
+            }
             checks.cells.resize_with(bytes.div_ceil(4), Cell::default);
         }
         checks
@@ -81,15 +86,20 @@ impl BlockChecks {
 
     /// Whether a lane knows of what another lane of its block did.
     pub(crate) fn knows(&self, warp: u32, lane: usize, other: Record) -> bool {
-        let own = || (other.get(WARP), other.get(LANE)) == (warp, lane as u32);
+        let me = self.thread(warp).with(LANE, lane as u32);
+        let own = || [BLOCK, WARP, LANE].iter().all(|&part| me.get(part) == other.get(part));
         self.warps.get(warp as usize).is_none_or(|w| own() || w.lanes[lane].vc.knows_own(other))
+    }
+
+    /// A warp, as a part of a record.
+    fn thread(&self, warp: u32) -> Record {
+        Record::default().with(BLOCK, self.block + warp / self.each).with(WARP, warp % self.each)
     }
 
     /// A lane's access to whole words, as of now.
     pub(crate) fn record(&self, warp: u32, lane: usize, pc: u32) -> Record {
         let clock = self.warps.get(warp as usize).map_or(0, WarpClock::now);
-        let thread = Record::default().with(BLOCK, self.block).with(WARP, warp).with(LANE, lane as u32);
-        thread.with(BYTES, 15).with(CLOCK, clock).with(SITE, pc.min(SITES))
+        self.thread(warp).with(LANE, lane as u32).with(BYTES, 15).with(CLOCK, clock).with(SITE, pc.min(SITES))
     }
 
     /// A copy has arrived in shared memory, or been read there: from now on it counts as done by who issued it.
@@ -116,7 +126,7 @@ impl BlockChecks {
 
     /// A barrier of the block is complete.
     pub(crate) fn complete(&mut self, id: usize, barrier: &Barrier) {
-        let Some(vc) = self.barriers[id].take() else { return };
+        let Some(vc) = self.barriers.get_mut(id).and_then(Option::take) else { return };
         for &(warp, mask, _) in barrier.parties.iter().filter(|party| party.2) {
             // It includes what they knew when they arrived.
             self.warps[warp as usize].adopt(mask, &vc);
@@ -155,13 +165,13 @@ impl<'a> Cpu<'a> {
         &mut self,
         checks: &mut BlockChecks,
         space: Space,
-        addr: &[u64; 32],
+        named: &[u64; 32],
         m: u32,
         access: &Access,
         at: &At,
     ) -> Exec<Option<MutexGuard<'a, Witness>>> {
         if self.cx.config.counters {
-            self.counters.access(at.pc, space, addr, m, access);
+            self.counters.access(at.pc, space, named, m, access);
         }
         // Without an allocation it is the block's shared memory.
         let allocation = match space {
@@ -169,6 +179,8 @@ impl<'a> Cpu<'a> {
             Space::Global | Space::Generic => self.table.live.get(self.site[at.pc as usize] as usize),
             _ => return Ok(None),
         };
+        let in_cluster = allocation.is_none() && self.cx.ranks > 1;
+        let addr = if in_cluster { &named.map(|a| self.cx.shared_index(a)) } else { named };
         // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference would
         // make the threads of the launch contend for it.
         let allocation = allocation.map(|a| unsafe { &*Arc::as_ptr(a) });
@@ -176,13 +188,14 @@ impl<'a> Cpu<'a> {
             && let Some((lane, address)) = checks.mark(allocation, addr, m, access)
         {
             let message = format!("{} bytes are read that nothing has written", access.bytes.min(8));
+            let address = named[lane] + (address - addr[lane]);
             return Err(self.fault_at(FaultKind::UninitialisedMemory, at, lane, address, message));
         }
         if checks.warps.is_empty() {
             return Ok(None);
         }
         let (op, strength) = (&self.cx.op, race::strength(access));
-        let thread = Record::default().with(BLOCK, checks.block).with(WARP, at.warp).with(SITE, at.pc.min(SITES));
+        let thread = checks.thread(at.warp).with(SITE, at.pc.min(SITES));
         let warp = &mut checks.warps[at.warp as usize];
         let clock = if access.pending { IN_FLIGHT } else { warp.now() };
         let me = thread.with(CLOCK, clock).with(STRENGTH, strength).with(PROXY, access.proxy.into());
@@ -211,7 +224,7 @@ impl<'a> Cpu<'a> {
                     let stale = access.nc && matches!(*conflict, Conflict::Within { .. });
                     let kind = if stale { FaultKind::StaleRead } else { FaultKind::Race };
                     let message = self.race(&conflict, access, allocation.is_none(), at);
-                    return Err(self.fault_at(kind, at, l, address, message));
+                    return Err(self.fault_at(kind, at, l, named[l] + u64::from(4 * k), message));
                 }
             }
         }
@@ -225,18 +238,19 @@ impl<'a> Cpu<'a> {
             Conflict::Within { earlier, writes, ordered } => (*earlier, *writes, *ordered),
             Conflict::Between(other) => return other.sentence(&self.cx.op, access.write, "global"),
         };
-        let ([gx, gy, _], b) = (self.cx.launch.grid, old.get(BLOCK));
-        let block = [b % gx, b / gx % gy, b / gx / gy];
+        let block = self.cx.ctaid(old.get(BLOCK).into());
         let missing = if access.nc {
             "a non-coherent load may only read data that does not change during the launch"
         } else if ordered {
             "a fence.proxy.async between the ordinary write and the asynchronous copy is missing"
         } else if old.is_in_flight() {
             "the copy is still in flight: its wait (or the barrier it completes) is missing"
-        } else if block == at.ctaid && old.get(WARP) == at.warp {
+        } else if block == at.ctaid && old.get(WARP) == at.warp % self.cx.warps {
             "a bar.warp.sync between them is missing"
         } else if block == at.ctaid {
             "a barrier of the block between them is missing"
+        } else if shared {
+            "a barrier of the cluster, or a release and an acquire of cluster scope, between them is missing"
         } else if race::strength(access) > 0 {
             "both must be strong accesses of a scope that holds both threads, or be ordered by release and acquire"
         } else {

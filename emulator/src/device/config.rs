@@ -166,8 +166,8 @@ impl DeviceConfig {
     }
 
     /// `CUdevice_attribute` number `number`. Those that do not concern compute (textures, imports, decompression) are
-    /// 0, as are compute mode, ECC, pointers equal to registered host pointers, and clusters, of which each block is
-    /// its own; numbers that CUDA 13.0 does not have are `None`.
+    /// 0, as are compute mode, ECC and pointers equal to registered host pointers; numbers that CUDA 13.0 does not have
+    /// are `None`.
     pub(crate) fn attribute(&self, ordinal: i32, number: i32) -> Option<i32> {
         let chip = self.chip();
         // Windows of L2 that persist came with sm_80.
@@ -206,6 +206,7 @@ impl DeviceConfig {
             108 => since_8(self.l2_bytes / 4 * 3),
             109 => since_8(128 << 20),
             111 => chip.reserved_shared,
+            120 => (self.sm.0 >= 9).into(), // clusters
             _ if (1..=147).contains(&number) => 0,
             _ => return None,
         };

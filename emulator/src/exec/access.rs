@@ -6,7 +6,7 @@ use super::inst::*;
 use super::lanes::Lanes;
 use super::step::Next;
 use super::warp::Warp;
-use super::{At, Cpu, Exec, Site};
+use super::{At, Cpu, Exec, RANK, Site};
 use crate::memory::{Allocation, GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
 use crate::ptx::types::Ty;
 use std::sync::Arc;
@@ -120,9 +120,13 @@ impl Cpu<'_> {
                 group = Lanes(left).filter(|&l| generic(addr[l]).0 == kind).fold(0, |g, l| g | 1 << l);
                 Lanes(group).for_each(|l| addr[l] -= base);
             }
+            if kind == Space::Shared && self.cx.ranks > 1 {
+                let rank = site.at.warp / self.cx.warps;
+                Lanes(group).for_each(|l| addr[l] = self.cx.in_cluster(rank, addr[l]));
+            }
             let Region { base, size, data, stride } = self.region(site, kind, addr[first], access.write)?;
             let Some(last) = size.checked_sub(total) else {
-                return Err(self.outside(kind, size, (first, addr[first]), total, &site.at));
+                return Err(self.outside(kind, (first, addr[first]), total, &site.at));
             };
             let mut done = 0u32;
             if group == u32::MAX && (0..32).fold(0, |most, l| addr[l].wrapping_sub(base).max(most)) <= last {
@@ -136,8 +140,8 @@ impl Cpu<'_> {
                     if offset <= last {
                         ptr[l] = data.wrapping_add(l * stride + offset as usize);
                         done |= 1 << l;
-                    } else if offset < size || kind != Space::Global {
-                        return Err(self.outside(kind, size, (l, addr[l]), total, &site.at));
+                    } else if offset < size || !matches!(kind, Space::Global | Space::Shared) {
+                        return Err(self.outside(kind, (l, addr[l]), total, &site.at));
                     }
                 }
             }
@@ -160,7 +164,18 @@ impl Cpu<'_> {
     #[inline(always)]
     fn region(&mut self, site: &mut Site<'_>, space: Space, address: u64, write: bool) -> Exec<Region> {
         let (data, size, stride) = match space {
-            Space::Shared => (site.common.shared.as_mut_ptr(), site.common.shared_bytes, 0),
+            Space::Shared => {
+                let (base, index) = (address >> RANK << RANK, self.cx.shared_index(address));
+                let rank = (address >> RANK).saturating_sub(1);
+                let inside = rank < self.cx.ranks.into() && address - base < self.cx.shared.into();
+                if inside && self.cx.is_remote(site.at.warp, address) {
+                    self.is_there(site, rank, address)?;
+                }
+                let size = if inside { self.cx.shared.into() } else { 0 };
+                let data = site.common.shared.as_mut_ptr().cast::<u8>();
+                let data = data.wrapping_add((index - (address - base)) as usize);
+                return Ok(Region { base, size, data, stride: 0 });
+            }
             Space::Local => {
                 let size = self.cx.code.local;
                 (site.warp.local.as_mut_ptr(), size, size.next_multiple_of(16) as usize)
@@ -190,15 +205,28 @@ impl Cpu<'_> {
         Ok(Region { base: 0, size: size.into(), data: data.cast(), stride })
     }
 
+    /// Another block of the cluster must not have exited.
     #[cold]
-    fn outside(&self, space: Space, size: u64, (lane, addr): (usize, u64), total: u64, at: &At) -> Box<Fault> {
-        let window = |name| format!("at {addr:#x} of {size} bytes of {name}");
+    fn is_there(&self, site: &Site<'_>, rank: u64, address: u64) -> Exec<()> {
+        let warps = site.common.live.chunks(self.cx.warps as usize).nth(rank as usize);
+        if warps.is_some_and(|live| live.iter().any(|&l| l != 0)) {
+            return Ok(());
+        }
+        let lane = site.m.trailing_zeros() as usize;
+        let message =
+            format!("shared memory of the cluster's block {rank}, which has exited, is accessed; let it wait");
+        Err(self.fault_at(FaultKind::InvalidSync, &site.at, lane, address, message))
+    }
+
+    #[cold]
+    fn outside(&self, space: Space, (lane, addr): (usize, u64), total: u64, at: &At) -> Box<Fault> {
+        let window = |size: u32, name| format!("at {addr:#x} of {size} bytes of {name}");
         let near = self.table.below(addr).filter(|a| addr - a.base < a.size + 4096);
         let freed = space == Space::Global && self.table.was_freed(addr);
         let place = match (space, near) {
-            (Space::Shared, _) => window("shared memory"),
-            (Space::Local, _) => window("local memory"),
-            (Space::Param, _) => window("parameters"),
+            (Space::Shared, _) => window(self.cx.shared, "shared memory"),
+            (Space::Local, _) => window(self.cx.code.local, "local memory"),
+            (Space::Param, _) => window(self.cx.info.param_bytes, "parameters"),
             _ if freed => "in memory that was freed".into(),
             (_, Some(a)) => {
                 let end = addr + total - a.base;

@@ -29,20 +29,16 @@ impl Barrier {
             live => live,
         };
         let (mut warps, mut partial) = (0, [0u32; 32]);
+        let first = self.parties.first().map_or(0, |p| p.0 / common.warps * common.warps);
         for &(warp, mask, _) in &self.parties {
             let live = live(warp);
-            let before = partial[warp as usize];
+            let partial = &mut partial[(warp - first) as usize];
             // Parts that are complete together are one arrival.
-            let together = (before | mask) & live == live;
+            let together = (*partial | mask) & live == live;
             warps += u32::from(together);
-            partial[warp as usize] = if together { 0 } else { before | mask };
+            *partial = if together { 0 } else { *partial | mask };
         }
         32 * warps
-    }
-
-    /// Threads whose arrival completes the barrier.
-    pub(crate) fn expected(&self, common: &Common) -> u32 {
-        self.count.unwrap_or_else(|| 32 * common.live.iter().filter(|&&l| l != 0).count() as u32)
     }
 }
 
@@ -53,13 +49,20 @@ impl Common {
         if let Some(b) = self.mbarriers.get_mut(&CLUSTER) {
             Lanes(lanes).for_each(|l| b.leave(warp.cluster[l]));
         }
-        (0..16).for_each(|id| self.look(id));
+        let rank = (warp.id / self.warps) as usize;
+        (16 * rank..16 * (rank + 1)).for_each(|id| self.look(id));
+    }
+
+    /// Threads whose arrival completes a barrier.
+    pub(crate) fn expected(&self, id: usize) -> u32 {
+        let warps = self.live.chunks(self.warps as usize).nth(id / 16).unwrap_or_default();
+        self.barriers[id].count.unwrap_or_else(|| 32 * warps.iter().filter(|&&l| l != 0).count() as u32)
     }
 
     /// Notes a barrier that is complete.
     fn look(&mut self, id: usize) {
         let b = &self.barriers[id];
-        let expected = b.expected(self);
+        let expected = self.expected(id);
         if !b.parties.is_empty() && expected > 0 && b.arrived(self) >= expected {
             self.complete |= 1 << id;
         }
@@ -103,7 +106,8 @@ impl Cpu<'_> {
                 format!("thread count {count} of a barrier: a multiple of 32 up to the block's {most} is needed");
             return fail(FaultKind::InvalidSync, message);
         }
-        let b = &mut site.common.barriers[id as usize];
+        let own = 16 * (warp / self.cx.warps) + id;
+        let b = &mut site.common.barriers[own as usize];
         if !b.parties.is_empty() && b.count != count {
             let [some, others] = [b.count, count].map(|c| c.map_or("all".into(), |c| c.to_string()));
             let message = format!("barrier {id} is waited for with {some} threads by some and with {others} by others");
@@ -115,10 +119,10 @@ impl Cpu<'_> {
             b.lanes += m.count_ones();
             b.votes += (site.warp.preds[p as usize] & m).count_ones();
         }
-        site.common.look(id as usize);
-        site.common.checks.arrive(warp, m, id as usize);
+        site.common.look(own as usize);
+        site.common.checks.arrive(warp, m, own as usize);
         Ok(match op.waits {
-            true => Next::Park(State::Barrier(id as u8), 0),
+            true => Next::Park(State::Barrier(own as u8), 0),
             false if site.common.complete != 0 => Next::Park(State::Ready, 1),
             false => Next::Step,
         })

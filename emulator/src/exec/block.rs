@@ -1,4 +1,5 @@
-//! A block: its shared memory, barriers and warps, and its part in a round.
+//! A block: its shared memory, barriers and warps, and its part in a round. The blocks of a cluster, which see each
+//! other's shared memory, are one block here with the warps, barriers and shared memory of all, rank after rank.
 
 use super::access::generic;
 use super::barrier::Barrier;
@@ -18,13 +19,15 @@ const TURN: u64 = 200_000;
 
 /// The parts of a block that all its warps share.
 pub(crate) struct Common {
-    pub(crate) ctaid: [u32; 3],
-    pub(crate) sm: u32,
+    /// Number of its first block.
+    pub(crate) block: u64,
+    /// Warps of a block.
+    pub(crate) warps: u32,
     pub(crate) shared: Box<[u64]>,
-    pub(crate) shared_bytes: u32,
-    pub(crate) barriers: [Barrier; 16],
+    /// Sixteen for each rank.
+    pub(crate) barriers: Vec<Barrier>,
     /// Barriers that are complete and whose waiters are to be released.
-    pub(crate) complete: u16,
+    pub(crate) complete: u128,
     /// Lanes of each warp that have not exited.
     pub(crate) live: Vec<u32>,
     /// mbarrier objects by their offset in shared memory.
@@ -56,23 +59,28 @@ pub(crate) enum Stop {
 }
 
 impl Block {
-    /// A block ready to start.
-    pub(crate) fn new(cx: &LaunchCx<'_>, number: u64) -> Block {
-        let [gx, gy, _] = cx.launch.grid.map(u64::from);
-        let live: Vec<u32> = (0..cx.warps).map(|id| u32::MAX >> (32 - (cx.threads - id * 32).min(32))).collect();
-        let streams = 64 * number;
-        let warps = (0..).zip(&live).map(|(id, &live)| Warp::new(cx, id, live, streams + 1 + u64::from(id))).collect();
+    /// The blocks of a cluster, ready to start.
+    pub(crate) fn new(cx: &LaunchCx<'_>, cluster: u64) -> Block {
+        let (block, ranks) = (cluster * u64::from(cx.ranks), cx.ranks as usize);
+        let one = (0..cx.warps).map(|id| u32::MAX >> (32 - (cx.threads - id * 32).min(32)));
+        let live: Vec<u32> = one.collect::<Vec<_>>().repeat(ranks);
+        let streams = 64 * block;
+        let warp = |(id, &live): (u32, &u32)| {
+            let ctaid = cx.ctaid(block + u64::from(id / cx.warps));
+            Warp::new(cx, id, ctaid, live, streams + 1 + u64::from(id))
+        };
+        let warps = (0..).zip(&live).map(warp).collect();
+        let shared_bytes = cx.shared.next_multiple_of(16);
         let common = Common {
-            ctaid: [number % gx, number / gx % gy, number / gx / gy].map(|i| i as u32),
-            sm: (number % u64::from(cx.config.multiprocessors.max(1))) as u32,
-            shared: vec![POISON; (cx.shared as usize).div_ceil(16) * 2].into_boxed_slice(),
-            shared_bytes: cx.shared,
-            barriers: Default::default(),
+            block,
+            warps: cx.warps,
+            shared: vec![POISON; ranks * shared_bytes as usize / 8].into_boxed_slice(),
+            barriers: (0..16 * ranks).map(|_| Barrier::default()).collect(),
             complete: 0,
             mbarriers: HashMap::new(),
             transfers: Vec::new(),
             random: Random::new(cx.config.seed, streams),
-            checks: crate::checks::BlockChecks::new(cx, number, &live),
+            checks: crate::checks::BlockChecks::new(cx, block, &live),
             live,
         };
         Block { common, warps, stop: Ok(Stop::Again), progress: false, steps: 0 }
@@ -160,24 +168,25 @@ impl Block {
 
     /// Where the first warp that is not done stands.
     pub(crate) fn stands(&self) -> Option<At> {
-        self.parts().next().map(|(w, p)| At { pc: p.pc, warp: w.id, ctaid: self.common.ctaid })
+        self.parts().next().map(|(w, p)| At { pc: p.pc, warp: w.id, ctaid: w.ctaid })
     }
 
     /// Where each warp stands and what it waits for, for deadlock reports.
     pub(crate) fn describe(&self, cx: &LaunchCx<'_>) -> String {
-        let [x, y, z] = self.common.ctaid;
         let line = |(w, p): (&Warp, &Part)| {
             // A sleeping part stands behind the instruction that sent it to sleep.
             let pc = if matches!(p.state, State::Sleep(_)) { p.pc - 1 } else { p.pc };
             let (what, site) = (self.waits_for(cx, w, p, pc), cx.describe(pc));
-            format!("\n  block ({x}, {y}, {z}) warp {} lanes {:08x} {what} at {site}", w.id, p.mask)
+            let ([x, y, z], warp) = (w.ctaid, w.id % cx.warps);
+            format!("\n  block ({x}, {y}, {z}) warp {warp} lanes {:08x} {what} at {site}", p.mask)
         };
         self.parts().map(line).collect()
     }
 
     fn waits_for(&self, cx: &LaunchCx<'_>, warp: &Warp, part: &Part, pc: u32) -> String {
-        let polls =
-            |at: &Address, bytes| self.polls(cx, at, warp.addresses(at)[part.mask.trailing_zeros() as usize], bytes);
+        let polls = |at: &Address, bytes| {
+            self.polls(cx, warp, at, warp.addresses(at)[part.mask.trailing_zeros() as usize], bytes)
+        };
         match (part.state, &cx.code.insts[pc as usize].op) {
             (State::Members, _) => {
                 let missing = self.common.live[warp.id as usize] & !part.mask;
@@ -185,11 +194,13 @@ impl Block {
             }
             (State::Barrier(id), _) => {
                 let b = &self.common.barriers[usize::from(id)];
-                let live = (0..).zip(&self.common.live).filter(|(_, live)| **live != 0);
-                let missing = live.filter(|(id, _)| b.parties.iter().all(|p| p.0 != *id));
-                let missing: Vec<_> = missing.map(|(id, _)| id.to_string()).collect();
+                let first = u32::from(id) / 16 * cx.warps;
+                let live = (first..first + cx.warps).filter(|&id| self.common.live[id as usize] != 0);
+                let missing = live.filter(|id| b.parties.iter().all(|p| p.0 != *id));
+                let missing: Vec<_> = missing.map(|id| (id % cx.warps).to_string()).collect();
                 let missing = if missing.is_empty() { "none".into() } else { missing.join(", ") };
-                let (arrived, expected) = (b.arrived(&self.common), b.expected(&self.common));
+                let (arrived, expected) = (b.arrived(&self.common), self.common.expected(id.into()));
+                let id = id % 16;
                 format!("waits at barrier {id} ({arrived} of {expected} threads arrived; not there: warps {missing})")
             }
             (_, Op::Effect(_, Some(word))) => polls(&word.0, word.1),
@@ -200,14 +211,20 @@ impl Block {
     }
 
     /// The word that a polling warp looks at.
-    fn polls(&self, cx: &LaunchCx<'_>, at: &Address, address: u64, bytes: u32) -> String {
+    fn polls(&self, cx: &LaunchCx<'_>, warp: &Warp, at: &Address, address: u64, bytes: u32) -> String {
         let (space, base) = if at.space == Space::Generic { generic(address) } else { (at.space, 0) };
-        let address = address - base;
+        let address = match space {
+            Space::Shared => cx.in_cluster(warp.id / cx.warps, address - base),
+            _ => address - base,
+        };
         let mut word = [0; 8];
         let value = match space {
             Space::Shared => match self.common.mbarriers.get(&address) {
                 Some(b) => return format!("waits for the mbarrier at {address:#x} ({})", b.describe()),
-                None => self.common.shared.get(address as usize / 8).map(|v| v >> (8 * (address % 8))),
+                None => {
+                    let index = cx.shared_index(address);
+                    self.common.shared.get(index as usize / 8).map(|v| v >> (8 * (index % 8)))
+                }
             },
             Space::Global => {
                 let read = cx.memory.read(address, &mut word[..bytes as usize]);

@@ -51,10 +51,10 @@ impl Transfer {
 
 /// Bytes of shared memory.
 fn shared_bytes(common: &mut Common, at: u64, bytes: usize) -> &mut [u8] {
-    let n = common.shared.len() * 8;
+    let (n, at) = (common.shared.len() * 8, at as usize);
     // SAFETY: the words are contiguous and initialised; the block runs on this thread only.
     let all = unsafe { std::slice::from_raw_parts_mut(common.shared.as_mut_ptr().cast::<u8>(), n) };
-    &mut all[at as usize..at as usize + bytes]
+    &mut all[at..at + bytes]
 }
 
 /// A copy into shared memory, of which an mbarrier hears, begins.
@@ -118,24 +118,25 @@ impl Cpu<'_> {
         let now = common.checks.record(t.at.warp, t.lane, t.at.pc);
         match &mut t.bytes {
             Bytes::In { dst, data } => {
-                let bytes = data.len() as u64;
-                shared_bytes(common, *dst, data.len()).copy_from_slice(data);
+                let (bytes, dst) = (data.len() as u64, self.cx.shared_index(*dst));
+                shared_bytes(common, dst, data.len()).copy_from_slice(data);
                 let by = t.listener.as_ref().map_or(now, |l| l.access);
-                common.checks.landed(*dst, bytes, by, true);
+                common.checks.landed(dst, bytes, by, true);
                 if let Some(Listener { mbarrier, told, .. }) = &t.listener
                     && let Some(b) = common.mbarriers.get_mut(mbarrier)
                 {
-                    b.bytes_arrived(bytes as i64, told.clone());
+                    b.bytes_arrived(bytes as i64, told.clone(), self.cx.is_remote(t.at.warp, *mbarrier));
                 }
                 false
             }
             Bytes::Out { src, bytes, to, offset, read: done } => {
                 if !*done {
-                    for (k, b) in shared_bytes(common, *src, *bytes as usize).chunks_exact(4).enumerate() {
+                    let src = self.cx.shared_index(*src);
+                    for (k, b) in shared_bytes(common, src, *bytes as usize).chunks_exact(4).enumerate() {
                         let v = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
                         write(to.data.wrapping_add(*offset as usize + 4 * k), 4, u64::from(v));
                     }
-                    common.checks.landed(*src, *bytes, now, false);
+                    common.checks.landed(src, *bytes, now, false);
                     (*done, self.progress) = (true, true);
                 }
                 if !read {
@@ -155,7 +156,7 @@ impl Cpu<'_> {
             let told = site.common.checks.warp(site.at.warp, |w| w.gather(1 << l));
             let b = site.common.mbarriers.get_mut(&mbarriers[l]);
             // Counted, or, where it adds to the count itself, only told.
-            if !b.is_some_and(|b| b.arrive(noinc.into(), told)) {
+            if !b.is_some_and(|b| b.arrive(noinc.into(), told, false)) {
                 let message = "an arrival at an mbarrier whose phase lacks none";
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
@@ -172,7 +173,7 @@ impl Cpu<'_> {
         source: R,
     ) -> Exec<Next> {
         let mut data = [[0; 16]; 32];
-        let (from, to) = (site.warp.addresses(src), site.warp.addresses(dst));
+        let (from, to) = (site.warp.addresses(src), self.shared_offsets(site, dst)?);
         let size = |l| if source == NONE { bytes } else { site.warp.lane32(self.cx.code, source, l) };
         let sizes: Vec<_> = groups(site.m, size).collect();
         for (size, group) in sizes {
@@ -210,7 +211,11 @@ impl Cpu<'_> {
         bytes: R,
         mbarrier: Option<&Address>,
     ) -> Exec<Next> {
-        let (m, to, from) = (site.m, site.warp.addresses(dst), site.warp.addresses(src));
+        let place = |cpu: &Self, site: &Site<'_>, a: &Address| match a.space {
+            Space::Shared => cpu.shared_offsets(site, a),
+            _ => Ok(site.warp.addresses(a)),
+        };
+        let (m, to, from) = (site.m, place(self, site, dst)?, place(self, site, src)?);
         let mbarriers = mbarrier.map(|b| self.mbarriers(site, b)).transpose()?;
         let mut sizes = [0; 32];
         let mut data: [Vec<u8>; 32] = Default::default();

@@ -39,9 +39,9 @@ pub(crate) struct Mbarrier {
     phase: u32,
     /// Who initialised it.
     init: Record,
-    /// What those that arrived in this phase know, and in the last one.
-    arriving: Option<Arc<Vc>>,
-    passed: Option<Arc<Vc>>,
+    /// What those of its block that arrived in this phase know, and those of other blocks; and in the last phase.
+    arriving: [Option<Arc<Vc>>; 2],
+    passed: [Option<Arc<Vc>>; 2],
 }
 
 impl Mbarrier {
@@ -50,13 +50,13 @@ impl Mbarrier {
         if self.pending == 0 && self.tx == 0 {
             self.phase = self.phase.wrapping_add(1);
             self.pending = self.expected;
-            self.passed = self.arriving.take();
+            self.passed = std::mem::take(&mut self.arriving);
         }
     }
 
     /// Adds to what the phase's end will tell.
-    fn tell(&mut self, vc: Option<Arc<Vc>>) {
-        match (&mut self.arriving, vc) {
+    fn tell(&mut self, vc: Option<Arc<Vc>>, remote: bool) {
+        match (&mut self.arriving[usize::from(remote)], vc) {
             (Some(a), Some(v)) => Arc::make_mut(a).join(&v),
             (slot @ None, v) => *slot = v,
             _ => {}
@@ -64,15 +64,15 @@ impl Mbarrier {
     }
 
     /// Bytes have arrived.
-    pub(crate) fn bytes_arrived(&mut self, bytes: i64, vc: Option<Arc<Vc>>) {
-        self.tell(vc);
+    pub(crate) fn bytes_arrived(&mut self, bytes: i64, vc: Option<Arc<Vc>>, remote: bool) {
+        self.tell(vc, remote);
         self.tx -= bytes;
         self.complete();
     }
 
     /// Threads arrive; whether the phase lacked as many.
-    pub(crate) fn arrive(&mut self, threads: u32, vc: Option<Arc<Vc>>) -> bool {
-        self.tell(vc);
+    pub(crate) fn arrive(&mut self, threads: u32, vc: Option<Arc<Vc>>, remote: bool) -> bool {
+        self.tell(vc, remote);
         let lacking = self.pending;
         self.pending = lacking.saturating_sub(threads);
         self.complete();
@@ -94,11 +94,11 @@ impl Mbarrier {
 
 /// Time that a wait in vain takes.
 const POLL: u64 = 20;
-/// Where the barrier of a cluster is kept among the mbarriers of its only block.
+/// Where the barrier of a cluster is kept among its mbarriers.
 pub(crate) const CLUSTER: u64 = u64::MAX;
 
 impl Cpu<'_> {
-    /// `barrier.cluster.arrive`, in a cluster of one block.
+    /// `barrier.cluster.arrive`
     pub(crate) fn cluster_arrive(&mut self, site: &mut Site<'_>, relaxed: bool) -> Exec<Next> {
         let threads: u32 = site.common.live.iter().map(|l| l.count_ones()).sum();
         for l in Lanes(site.m) {
@@ -110,7 +110,7 @@ impl Cpu<'_> {
                 let message = "a second arrival at the cluster's barrier without a wait between them";
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
-            b.arrive(1, vc);
+            b.arrive(1, vc, false);
         }
         Ok(Next::Step)
     }
@@ -124,15 +124,16 @@ impl Cpu<'_> {
         if Lanes(site.m).any(|l| site.warp.cluster[l] > b.phase) {
             return Ok(Next::Park(State::Sleep(self.now().wrapping_add(POLL)), 0));
         }
-        if let Some(passed) = b.passed.clone() {
+        if let Some(passed) = b.passed[0].clone() {
             site.common.checks.warp(site.at.warp, |w| Lanes(site.m).for_each(|l| w.learn(l, &passed)));
         }
         Ok(Next::Step)
     }
 
-    /// Offsets in shared memory.
+    /// Offsets in shared memory, or, in a cluster of several blocks, addresses of it.
     pub(crate) fn shared_offsets(&self, site: &Site<'_>, address: &Address) -> Exec<[u64; 32]> {
         let mut addr = site.warp.addresses(address);
+        let rank = site.at.warp / self.cx.warps;
         for l in Lanes(if address.space == Space::Generic { site.m } else { 0 }) {
             let (space, base) = generic(addr[l]);
             if space != Space::Shared {
@@ -141,13 +142,13 @@ impl Cpu<'_> {
             }
             addr[l] -= base;
         }
-        Ok(addr)
+        Ok(addr.map(|a| self.cx.in_cluster(rank, a)))
     }
 
     /// Offsets of mbarriers that are ready to be used.
     pub(crate) fn mbarriers(&mut self, site: &mut Site<'_>, address: &Address) -> Exec<[u64; 32]> {
         let addr = self.shared_offsets(site, address)?;
-        let access = Access { atomic: true, sem: Sem::Relaxed, ..Access::new(8, 1, true) };
+        let access = Access { atomic: true, sem: Sem::Relaxed, scope: Scope::Cluster, ..Access::new(8, 1, true) };
         self.with_places(site, Space::Shared, addr, site.m, &access, |_, _, _, _| {})?;
         for l in Lanes(site.m) {
             let (kind, message) = match site.common.mbarriers.get(&addr[l]) {
@@ -180,12 +181,12 @@ impl Cpu<'_> {
         Ok(Next::Step)
     }
 
-    /// Runs an operation on an mbarrier, lane after lane; `value` is a count, bytes, a parity or a state. `d` receives the
-    /// state before it, `p` whether a phase is over.
+    /// Runs an operation on an mbarrier, lane after lane; without `order` it is relaxed. `value` is a count, bytes, a parity or
+    /// a state. `d` receives the state before it, `p` whether a phase is over.
     pub(crate) fn mbarrier(
         &mut self,
         site: &mut Site<'_>,
-        (kind, relaxed): (MbarrierKind, bool),
+        (kind, order): (MbarrierKind, Option<Scope>),
         address: &Address,
         value: (R, W),
         (d, p): (R, P),
@@ -199,7 +200,9 @@ impl Cpu<'_> {
         let mut waits = false;
         for l in Lanes(*m) {
             let value = warp.lane(self.cx.code, value, l);
-            let told = if arrives && !relaxed { common.checks.warp(warp.id, |w| w.gather(1 << l)) } else { None };
+            let remote = self.cx.is_remote(warp.id, addr[l]);
+            let tells = arrives && order.is_some_and(|scope| !remote || scope >= Scope::Cluster);
+            let told = if tells { common.checks.warp(warp.id, |w| w.gather(1 << l)) } else { None };
             let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
             let (phase, pending) = (b.phase, b.pending);
             match kind {
@@ -212,7 +215,7 @@ impl Cpu<'_> {
                         MbarrierKind::Drop => b.expected = b.expected.saturating_sub(n),
                         _ => {}
                     }
-                    if !b.arrive(n, told) || n == 0 {
+                    if !b.arrive(n, told, remote) || n == 0 {
                         let message = format!("{n} arrivals at an mbarrier whose phase {phase} lacks only {pending}");
                         return Err(self.fault(FaultKind::InvalidSync, at, Some(l), message));
                     }
@@ -221,7 +224,7 @@ impl Cpu<'_> {
                     }
                 }
                 MbarrierKind::Expect => b.tx += value as i64,
-                MbarrierKind::Complete => b.bytes_arrived(value as i64, None),
+                MbarrierKind::Complete => b.bytes_arrived(value as i64, None, remote),
                 MbarrierKind::WaitState | MbarrierKind::WaitParity => {
                     let parity = kind == MbarrierKind::WaitParity;
                     let done = if parity { u64::from(phase & 1) != value & 1 } else { phase != value as u32 };
@@ -230,8 +233,10 @@ impl Cpu<'_> {
                         // Copies land as late as they may: when somebody looks for them in vain.
                         self.land_one(common, addr[l]);
                         waits = true;
-                    } else if let Some(passed) = b.passed.clone().filter(|_| !relaxed) {
-                        common.checks.warp(warp.id, |w| w.learn(l, &passed));
+                    } else if let Some(scope) = order {
+                        let heard = if scope >= Scope::Cluster { 2 } else { 1 };
+                        let passed = b.passed.clone().into_iter().take(heard).flatten();
+                        common.checks.warp(warp.id, |w| passed.for_each(|vc| w.learn(l, &vc)));
                     }
                 }
             }

@@ -48,7 +48,10 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) warps: u32,
     /// Bytes of shared memory, static and dynamic.
     pub(crate) shared: u32,
-    /// Blocks that may be resident at once in a launch that is not cooperative.
+    /// Blocks of a cluster in x, y, z, and in all.
+    pub(crate) cluster: [u32; 3],
+    pub(crate) ranks: u32,
+    /// Clusters that may be resident at once in a launch that is not cooperative.
     pub(crate) resident: u32,
     /// Parameters, padded so that reads of 8 bytes stay inside.
     pub(crate) params: Vec<u64>,
@@ -59,6 +62,9 @@ pub(crate) struct LaunchCx<'a> {
     /// Blocks need not take turns: nothing they do is ordered between them.
     pub(crate) free: bool,
 }
+
+/// Above this bit, addresses of shared memory name a block of the cluster by its rank plus one.
+pub(crate) const RANK: u32 = 24;
 
 /// A fault is rare and large.
 pub(crate) type Exec<T> = Result<T, Box<Fault>>;
@@ -81,6 +87,7 @@ pub(crate) struct Cpu<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At {
     pub(crate) pc: u32,
+    /// Among the warps of all blocks of the cluster.
     pub(crate) warp: u32,
     pub(crate) ctaid: [u32; 3],
 }
@@ -144,9 +151,37 @@ impl<'a> Cpu<'a> {
 }
 
 impl LaunchCx<'_> {
+    /// Index of a block in the grid, of number `block` in the order of clusters and, within them, of ranks.
+    pub(crate) fn ctaid(&self, block: u64) -> [u32; 3] {
+        let place = |number: u64, [x, y, _]: [u32; 3]| {
+            let (x, y) = (u64::from(x), u64::from(y));
+            [number % x, number / x % y, number / x / y].map(|i| i as u32)
+        };
+        let clusters = std::array::from_fn(|k| self.launch.grid[k] / self.cluster[k]);
+        let cluster = place(block / u64::from(self.ranks), clusters);
+        let within = place(block % u64::from(self.ranks), self.cluster);
+        std::array::from_fn(|k| cluster[k] * self.cluster[k] + within[k])
+    }
+
+    /// An address of shared memory as the whole cluster has it: one that names no rank is the block's own.
+    pub(crate) fn in_cluster(&self, rank: u32, address: u64) -> u64 {
+        if self.ranks > 1 && address >> RANK == 0 { address | u64::from(rank + 1) << RANK } else { address }
+    }
+
+    /// Whether such an address is another block's than a warp's own.
+    pub(crate) fn is_remote(&self, warp: u32, address: u64) -> bool {
+        (address >> RANK).checked_sub(1).is_some_and(|rank| rank != u64::from(warp / self.warps))
+    }
+
+    /// Where such an address lies in the shared memory of all ranks.
+    pub(crate) fn shared_index(&self, address: u64) -> u64 {
+        let offset = address & ((1 << RANK) - 1);
+        (address >> RANK).saturating_sub(1) * u64::from(self.shared.next_multiple_of(16)) + offset
+    }
+
     /// Thread index of a lane.
     pub(crate) fn thread(&self, warp: u32, lane: usize) -> [u32; 3] {
-        let t = warp * 32 + lane as u32;
+        let t = warp % self.warps * 32 + lane as u32;
         let [x, y, _] = self.launch.block;
         [t % x, t / x % y, t / x / y]
     }

@@ -30,7 +30,7 @@ const SHOWN: usize = 16;
 
 /// Runs all blocks of a launch. Returns the warp instructions it took, and what was counted.
 pub(crate) fn run(cx: &LaunchCx<'_>) -> Exec<(u64, Counts)> {
-    let total: u64 = cx.launch.grid.iter().map(|&g| u64::from(g)).product();
+    let total = cx.launch.grid.iter().map(|&g| u64::from(g)).product::<u64>() / u64::from(cx.ranks);
     // A thread for every few warps: starting one takes as long as running a small block.
     let useful = (total.saturating_mul(u64::from(cx.warps)) / 4).clamp(1, total);
     let threads = cx.config.host_threads().clamp(1, useful as usize);

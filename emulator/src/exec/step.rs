@@ -53,7 +53,7 @@ impl Cpu<'_> {
         // Waiters of a barrier that is complete go on before anything else.
         while budget != 0 && common.complete == 0 {
             let Some((mut part, limit)) = warp.pick(split, self.now()) else {
-                return self.check_members(common, warp);
+                return self.check_members(warp);
             };
             let mut pc = part.pc;
             let all = part.mask;
@@ -89,7 +89,7 @@ impl Cpu<'_> {
                 }
                 macro_rules! site {
                     () => {{
-                        let at = At { pc, warp: warp.id, ctaid: common.ctaid };
+                        let at = At { pc, warp: warp.id, ctaid: warp.ctaid };
                         Site { common: &mut *common, warp: &mut *warp, m, all, at }
                     }};
                 }

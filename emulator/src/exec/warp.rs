@@ -47,7 +47,10 @@ impl Part {
 
 /// A warp.
 pub(crate) struct Warp {
+    /// Among the warps of all blocks of the cluster.
     pub(crate) id: u32,
+    /// Its block in the grid.
+    pub(crate) ctaid: [u32; 3],
     pub(crate) regs: Box<[Slot]>,
     pub(crate) preds: Box<[u32]>,
     /// Lanes that have written each register; only kept for those that some path reads unwritten.
@@ -67,10 +70,11 @@ pub(crate) struct Warp {
 
 impl Warp {
     /// A warp whose lanes in `live` stand at the kernel's start.
-    pub(crate) fn new(cx: &LaunchCx<'_>, id: u32, live: u32, stream: u64) -> Warp {
+    pub(crate) fn new(cx: &LaunchCx<'_>, id: u32, ctaid: [u32; 3], live: u32, stream: u64) -> Warp {
         let (slots, preds) = (cx.code.slots as usize, cx.code.preds as usize);
         Warp {
             id,
+            ctaid,
             regs: vec![Slot([0; 32]); slots + 8].into_boxed_slice(),
             preds: vec![0; preds].into_boxed_slice(),
             set: vec![0; if cx.config.checks.initcheck { slots + preds } else { 0 }],

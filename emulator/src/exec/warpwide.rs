@@ -3,7 +3,6 @@
 //! A part that lacks members of its mask waits; the others join it when they come. Lanes that have exited are not
 //! waited for.
 
-use super::block::Common;
 use super::inst::*;
 use super::lanes::{Lanes, groups};
 use super::step::Next;
@@ -12,7 +11,7 @@ use super::{At, Cpu, Exec, FaultKind, Site};
 
 impl Cpu<'_> {
     /// All parts wait: say so if that can never end.
-    pub(crate) fn check_members(&self, common: &Common, warp: &Warp) -> Exec<()> {
+    pub(crate) fn check_members(&self, warp: &Warp) -> Exec<()> {
         let Some(first) = warp.parts.iter().find(|p| p.state == State::Members) else { return Ok(()) };
         let barrier = matches!(self.cx.code.insts[first.pc as usize].op, Op::Bar(_));
         let goes_on = |p: &Part| match p.state {
@@ -29,7 +28,7 @@ impl Cpu<'_> {
             None => "lanes that are not coming".into(),
         };
         let message = format!("lanes {:08x} of the warp wait here for {what}", first.mask);
-        let at = At { pc: first.pc, warp: warp.id, ctaid: common.ctaid };
+        let at = At { pc: first.pc, warp: warp.id, ctaid: warp.ctaid };
         Err(self.fault(FaultKind::DivergentBarrier, &at, Some(first.mask.trailing_zeros() as usize), message))
     }
 

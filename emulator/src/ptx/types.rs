@@ -112,7 +112,7 @@ pub(crate) enum Space {
 }
 
 impl Space {
-    /// Reads a state space without its dot; clusters have one block each.
+    /// Reads a state space without its dot.
     pub(crate) fn parse(s: &str) -> Option<Space> {
         Some(match s {
             "global" => Space::Global,

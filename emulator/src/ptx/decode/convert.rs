@@ -5,6 +5,7 @@ use super::super::types::{Space, Ty};
 use super::operands::width;
 use super::values::{ROUND, form_of};
 use super::{Decoder, Res, Text};
+use crate::exec::RANK;
 use crate::exec::fault::FaultKind;
 use crate::exec::float::Round;
 use crate::exec::inst::*;
@@ -50,15 +51,16 @@ impl Decoder<'_> {
                 t.arity(3)?;
                 let (a, rank) = (self.pointer(&t.args[1], ty)?, self.src(&t.args[2], Ty::U32)?);
                 let d = self.dst(t, ty)?;
-                // Clusters have one block, of rank 0: its own shared memory is what it sees.
                 self.effect(move |cpu, site| {
+                    let (cx, base) = (cpu.cx, if ty == Ty::U64 { SHARED_BASE } else { 0 });
                     for l in Lanes(site.m) {
-                        if site.warp.lane32(cpu.cx.code, rank, l) != 0 {
-                            let message = "the rank of a block that the cluster does not have: clusters here have one";
+                        let (rank, ranks) = (site.warp.lane32(cx.code, rank, l), cx.ranks);
+                        if rank >= ranks {
+                            let message = format!("rank {rank}: the cluster has {ranks} blocks");
                             return Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
                         }
-                        let v = site.warp.lane(cpu.cx.code, (a, width(ty)), l);
-                        site.warp.set_lane(d, width(ty), l, v);
+                        let offset = site.warp.lane(cx.code, (a, width(ty)), l).wrapping_sub(base) & ((1 << RANK) - 1);
+                        site.warp.set_lane(d, width(ty), l, base + cx.in_cluster(rank, offset));
                     }
                     Ok(Next::Step)
                 });
@@ -67,9 +69,14 @@ impl Decoder<'_> {
                 t.skip("shared::cluster");
                 let ty = t.expect(&[Ty::U32, Ty::U64])?;
                 t.arity(2)?;
-                self.pointer(&t.args[1], ty)?;
-                let (d, zero) = (self.dst(t, Ty::U32)?, self.constant(0, false));
-                self.copy(Ty::U32, d, zero);
+                let (a, d) = (self.pointer(&t.args[1], ty)?, self.dst(t, Ty::U32)?);
+                self.act(move |cpu, site| {
+                    for l in Lanes(site.m) {
+                        let address = site.warp.lane(cpu.cx.code, (a, width(ty)), l) as u32;
+                        let rank = (address >> RANK).checked_sub(1).unwrap_or(site.at.warp / cpu.cx.warps);
+                        site.warp.set_lane(d, W::W32, l, rank.into());
+                    }
+                });
             }
             "isspacep" => {
                 let space = t.space();

@@ -161,6 +161,14 @@ impl Decoder<'_> {
             return Ok(opposite);
         }
         match special(name) {
+            Some(_) if (name == "%is_explicit_cluster") != (ty == Ty::Pred) => {
+                self.fail(name, "only %is_explicit_cluster is a predicate")
+            }
+            Some(special) if ty == Ty::Pred => {
+                let d = self.temp_pred()?;
+                self.special(special, d, W::Pred);
+                Ok(d)
+            }
             Some(_) if !matches!(ty.bytes(), 2 | 4 | 8) || ty.float() => {
                 self.fail(name, "special registers are integers")
             }

@@ -264,7 +264,7 @@ impl Decoder<'_> {
             kind = WaitParity;
         }
         let relaxed = t.pick(Sem::NAMES) == Some(Sem::Relaxed);
-        t.pick(Scope::NAMES);
+        let order = Some(t.pick(Scope::NAMES).unwrap_or(Scope::Cta)).filter(|_| !relaxed);
         t.require("b64")?;
         let returns = waits || (arrives && !matches!(t.args.first(), Some(Arg::Address(..))));
         let at = usize::from(returns);
@@ -284,7 +284,7 @@ impl Decoder<'_> {
             (true, true) => (NONE, self.dst(t, Ty::Pred)?),
         };
         let value = (value, width(ty));
-        let run: Effect = Box::new(move |cpu, site| cpu.mbarrier(site, (kind, relaxed), &address, value, (d, p)));
+        let run: Effect = Box::new(move |cpu, site| cpu.mbarrier(site, (kind, order), &address, value, (d, p)));
         self.push(Op::Effect(run, Some(Box::new((address, 8)))));
         Ok(())
     }
