@@ -141,6 +141,12 @@ impl Checked<'_> {
             b[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(b);
         }
+        let workspace = if launch.cooperative && code.workspace {
+            let room = memory.alloc(8).and_then(|at| memory.write(at, &[0; 8]).map(|()| at));
+            room.map_err(|error| Fault::new(FaultKind::OutOfResources, launch.kernel, error.to_string()))?
+        } else {
+            0
+        };
         let ranks = self.cluster.iter().product();
         let cx = LaunchCx {
             launch,
@@ -157,6 +163,7 @@ impl Checked<'_> {
             ranks,
             resident: (self.per_multiprocessor.saturating_mul(config.multiprocessors) / ranks).clamp(1, IN_FLIGHT),
             params,
+            workspace,
             op: Arc::new(Operation::new(format!("kernel {}", launch.kernel), place)),
             watched: config.counters || config.checks.racecheck || config.checks.initcheck,
             free: !code.takes_turns || self.blocks == 1 && watch.is_none(),
@@ -164,6 +171,9 @@ impl Checked<'_> {
         memory.witness().begin(&cx.op);
         let outcome = scheduler::run(&cx);
         cx.op.finish();
+        if workspace != 0 {
+            let _ = memory.free(workspace);
+        }
         let (warp_instructions, counts) = outcome.map_err(|f| *f)?;
         let counters = config.counters.then(|| Counters::new(&cx, &counts));
         Ok(Report { warp_instructions, counters })

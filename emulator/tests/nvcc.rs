@@ -242,7 +242,19 @@ fn grids_that_communicate() {
         rig.launch("grid_barrier", n, 64, &[a, b, u64::from(n)]).unwrap_or_else(|f| panic!("{f}"));
         let out = rig.read_u32s(b, 2 * n as usize);
         assert!((0..n as usize).all(|i| out[n as usize + i] == 3 * x[(i + 1) % n as usize]));
+        let x = Numbers(23).ints(5 * 64, 1000);
+        let (a, b) = (rig.u32s(&x), rig.u32s(&vec![0; x.len()]));
+        rig.launch("grid_sync", 5, 64, &[a, b, 5]).unwrap_or_else(|f| panic!("{f}"));
+        let next = |v: &[u32]| (0..v.len()).map(|i| v[i] + v[(i + 64) % v.len()]).collect::<Vec<u32>>();
+        assert_eq!(rig.read_u32s(b, x.len()), next(&next(&next(&x))));
         rig.cooperative = false;
+        if rig.module.kernel("cluster_neighbours").is_some() {
+            let x = Numbers(24).ints(6 * 64, 1000);
+            let (a, b) = (rig.u32s(&x), rig.u32s(&vec![0; x.len()]));
+            rig.launch("cluster_neighbours", 6, 64, &[a, b, 0]).unwrap_or_else(|f| panic!("{f}"));
+            let other: Vec<u32> = (0..x.len()).map(|i| x[((i / 64) ^ 1) * 64 + 63 - i % 64] + 2).collect();
+            assert_eq!(rig.read_u32s(b, x.len()), other);
+        }
         let v = Numbers(13).small(20);
         let (a, b) = (rig.f32s(&v), rig.f32s(&[0.0; 21]));
         rig.launch("last_block", 20, 64, &[a, b, 20]).unwrap_or_else(|f| panic!("{f}"));
@@ -365,6 +377,23 @@ fn branches_tables_and_conversions() {
         })
         .collect();
     words("roundings", 1, 32, 32, &bits(&v), 192, &expected);
+}
+
+#[test]
+fn functions_of_halves() {
+    everywhere(|rig| {
+        let x: Vec<f32> = (0..32).map(|i| [4.0, 0.25, 1.0, 16.0][i % 4]).collect();
+        let input: Vec<u16> = x.iter().map(|&v| half(v)).collect();
+        let (a, b) = (rig.buffer(&bytes16(&input)), rig.buffer(&[0; 256]));
+        rig.launch("half_functions", 1, 32, &[a, b, 32]).unwrap_or_else(|f| panic!("{f}"));
+        let out: Vec<u16> = rig.read_u32s(b, 64).iter().flat_map(|w| [*w as u16, (w >> 16) as u16]).collect();
+        for (i, &x) in x.iter().enumerate() {
+            // 2^0.25 to the nearest half; 2^16 is beyond the largest.
+            let power = [0x4c00, 0x3cc2, 0x4000, 0x7c00][i % 4];
+            assert_eq!(out[i], power, "2^{x}");
+            assert_eq!([32, 64, 96].map(|k| unhalf(out[k + i])), [1.0 / x, x.sqrt(), x.ceil()], "{x}");
+        }
+    });
 }
 
 #[test]

@@ -256,6 +256,8 @@ pub(crate) struct Code {
     pub(crate) shared: u32,
     /// Alignment that dynamic shared memory needs.
     pub(crate) shared_align: u32,
+    /// Whether it asks where the workspace of a cooperative grid is.
+    pub(crate) workspace: bool,
     /// Whether any instruction has `TURN`.
     pub(crate) takes_turns: bool,
     /// Names of the registers by slot, for messages.

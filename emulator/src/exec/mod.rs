@@ -55,6 +55,8 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) resident: u32,
     /// Parameters, padded so that reads of 8 bytes stay inside.
     pub(crate) params: Vec<u64>,
+    /// Address of the words that a cooperative grid meets at, as cooperative groups do: a size and a count.
+    pub(crate) workspace: u64,
     /// What it is among the device's operations.
     pub(crate) op: Arc<crate::checks::order::Operation>,
     /// Accesses are counted or checked.

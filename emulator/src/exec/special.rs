@@ -38,6 +38,9 @@ pub(crate) fn special(name: &str) -> Option<Special> {
         "%dynamic_smem_size" => |c, _, _| c.cx.launch.dynamic_shared.into(),
         "%total_smem_size" => |c, _, _| c.cx.shared.into(),
         "%gridid" => |_, _, _| 0,
+        // Where nvcc's cooperative groups look for the grid's workspace.
+        "%envreg1" => |c, _, _| c.cx.workspace >> 32,
+        "%envreg2" => |c, _, _| c.cx.workspace & 0xffff_ffff,
         "%cluster_ctarank" => |c, s, _| (s.at.warp / c.cx.warps).into(),
         "%cluster_nctarank" => |c, _, _| c.cx.ranks.into(),
         "%is_explicit_cluster" => |c, _, _| c.cx.launch.cluster.or(c.cx.info.cluster).is_some().into(),

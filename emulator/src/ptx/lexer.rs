@@ -75,6 +75,8 @@ impl<'a> Lexer<'a> {
         let length = match self.rest.chars().next() {
             Some('"') => self.rest[1..].find('"').map_or(1, |length| length + 2),
             Some('-') => 1 + word(&self.rest[1..]),
+            // NVIDIA's headers write `.reg.b32`.
+            Some('.') => 1 + self.rest[1..word(self.rest)].find('.').unwrap_or(word(self.rest) - 1),
             Some(first) => word(self.rest).max(first.len_utf8()),
             None => 0,
         };

@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 #include <mma.h>
 #include <cuda_pipeline.h>
+#include <cooperative_groups.h>
 using namespace nvcuda;
 #define K extern "C" __global__ void
 
@@ -364,3 +365,38 @@ K atomic_max_float(const float* in, int* out, int n) {
         old = seen;
     }
 }
+
+// 31. The grid barrier of cooperative groups, three times; n blocks.
+K grid_sync(const int* in, int* out, int n) {
+    cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+    int at = blockIdx.x * blockDim.x + threadIdx.x, v = in[at];
+    for (int round = 0; round < 3; round++) {
+        out[at] = v;
+        grid.sync();
+        v += out[(at + blockDim.x) % (gridDim.x * blockDim.x)];
+        grid.sync();
+    }
+    out[at] = v;
+}
+
+// 32. NVIDIA's own functions of halves, whose PTX is written by hand.
+K half_functions(const __half* in, __half* out, int n) {
+    __half x = in[threadIdx.x];
+    out[threadIdx.x] = hexp2(x);
+    out[32 + threadIdx.x] = __low2half(h2rcp(__half2half2(x)));
+    out[64 + threadIdx.x] = hsqrt(x);
+    out[96 + threadIdx.x] = hceil(x);
+}
+
+// 33. A cluster of two blocks reads each other's shared memory.
+#if __CUDA_ARCH__ >= 900
+K __cluster_dims__(2, 1, 1) cluster_neighbours(const int* in, int* out, int n) {
+    __shared__ int s[64];
+    cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
+    s[threadIdx.x] = in[blockIdx.x * 64 + threadIdx.x];
+    cluster.sync();
+    int* other = cluster.map_shared_rank(s, cluster.block_rank() ^ 1);
+    out[blockIdx.x * 64 + threadIdx.x] = other[63 - threadIdx.x] + cluster.num_blocks();
+    cluster.sync();
+}
+#endif

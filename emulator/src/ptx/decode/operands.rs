@@ -173,6 +173,7 @@ impl Decoder<'_> {
                 self.fail(name, "special registers are integers")
             }
             Some(special) => {
+                self.code.workspace |= name.starts_with("%envreg");
                 let temp = self.temp(ty);
                 let d = self.write(temp);
                 self.special(special, d, width(ty));
