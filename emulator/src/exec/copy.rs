@@ -125,7 +125,7 @@ impl Cpu<'_> {
                 if let Some(Listener { mbarrier, told, .. }) = &t.listener
                     && let Some(b) = common.mbarriers.get_mut(mbarrier)
                 {
-                    b.bytes_arrived(bytes as i64, told.clone());
+                    b.advance(0, -(bytes as i64), told.clone());
                 }
                 false
             }
@@ -144,23 +144,6 @@ impl Cpu<'_> {
                 read
             }
         }
-    }
-
-    /// `cp.async.mbarrier.arrive`
-    pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> Exec<Next> {
-        let mbarriers = self.mbarriers(site, address)?;
-        // The arrival follows the copies; that they land now is one of the times they may.
-        self.land_all(site.common, false, |t| t.is_of(site.at.warp, site.m, false));
-        for l in Lanes(site.m) {
-            let told = site.common.checks.warp(site.at.warp, |w| w.gather(1 << l));
-            let b = site.common.mbarriers.get_mut(&mbarriers[l]);
-            // Counted, or, where it adds to the count itself, only told.
-            if !b.is_some_and(|b| b.arrive(noinc.into(), told)) {
-                let message = "an arrival at an mbarrier whose phase lacks none";
-                return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
-            }
-        }
-        Ok(Next::Step)
     }
 
     /// `cp.async`; `source` holds the bytes to read, the rest is zero.
