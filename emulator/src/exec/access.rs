@@ -124,22 +124,18 @@ impl Cpu<'_> {
             let Some(last) = size.checked_sub(total) else {
                 return Err(self.outside(kind, size, (first, addr[first]), total, &site.at));
             };
-            let mut done = 0u32;
-            if group == u32::MAX && (0..32).fold(0, |most, l| addr[l].wrapping_sub(base).max(most)) <= last {
-                for l in 0..32 {
-                    ptr[l] = data.wrapping_add(l * stride + addr[l].wrapping_sub(base) as usize);
-                }
-                done = u32::MAX;
-            } else {
-                for l in Lanes(group) {
-                    let offset = addr[l].wrapping_sub(base);
-                    if offset <= last {
-                        ptr[l] = data.wrapping_add(l * stride + offset as usize);
-                        done |= 1 << l;
-                    } else if offset < size || kind != Space::Global {
-                        return Err(self.outside(kind, size, (l, addr[l]), total, &site.at));
-                    }
-                }
+            let mut most = 0;
+            for l in 0..32 {
+                let offset = addr[l].wrapping_sub(base);
+                ptr[l] = data.wrapping_add(l * stride + offset as usize);
+                most = offset.max(most);
+            }
+            let fits = |l: &usize| addr[*l].wrapping_sub(base) <= last;
+            let done = if most <= last { group } else { Lanes(group).filter(fits).fold(0, |g, l| g | 1 << l) };
+            // Lanes may be in another allocation, but not in none, nor over the end of this one.
+            let wrong = |l: &usize| kind != Space::Global || addr[*l].wrapping_sub(base) < size;
+            if let Some(l) = Lanes(group & !done).find(wrong) {
+                return Err(self.outside(kind, size, (l, addr[l]), total, &site.at));
             }
             let turn = if self.cx.watched {
                 self.check(&mut site.common.checks, kind, &addr, done, access, &site.at)?
