@@ -135,12 +135,7 @@ impl Checked<'_> {
     /// Runs it, unless `watch` ends it.
     pub(crate) fn run(&self, memory: &Memory, watch: Option<&Watch<'_>>, place: Place) -> Result<Report, Fault> {
         let Checked { launch, config, info, code, threads, .. } = *self;
-        let mut params = vec![0u64; launch.params.len().div_ceil(8) + 1];
-        for (word, bytes) in params.iter_mut().zip(launch.params.chunks(8)) {
-            let mut b = [0; 8];
-            b[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_le_bytes(b);
-        }
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
         let workspace = if launch.cooperative && code.workspace {
             let room = memory.alloc(8).and_then(|at| memory.write(at, &[0; 8]).map(|()| at));
             room.map_err(|error| Fault::new(FaultKind::OutOfResources, launch.kernel, error.to_string()))?
@@ -152,7 +147,6 @@ impl Checked<'_> {
             launch,
             info,
             code,
-            module: launch.module,
             memory,
             config,
             watch,
@@ -162,7 +156,7 @@ impl Checked<'_> {
             cluster: self.cluster,
             ranks,
             resident: (self.per_multiprocessor.saturating_mul(config.multiprocessors) / ranks).clamp(1, IN_FLIGHT),
-            params,
+            params: launch.params.chunks(8).map(word).chain([0]).collect(),
             workspace,
             op: Arc::new(Operation::new(format!("kernel {}", launch.kernel), place)),
             watched: config.counters || config.checks.racecheck || config.checks.initcheck,

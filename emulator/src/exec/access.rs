@@ -128,22 +128,19 @@ impl Cpu<'_> {
             let Some(last) = size.checked_sub(total) else {
                 return Err(self.outside(kind, (first, addr[first]), total, &site.at));
             };
-            let mut done = 0u32;
-            if group == u32::MAX && (0..32).fold(0, |most, l| addr[l].wrapping_sub(base).max(most)) <= last {
-                for l in 0..32 {
-                    ptr[l] = data.wrapping_add(l * stride + addr[l].wrapping_sub(base) as usize);
-                }
-                done = u32::MAX;
-            } else {
-                for l in Lanes(group) {
-                    let offset = addr[l].wrapping_sub(base);
-                    if offset <= last {
-                        ptr[l] = data.wrapping_add(l * stride + offset as usize);
-                        done |= 1 << l;
-                    } else if offset < size || !matches!(kind, Space::Global | Space::Shared) {
-                        return Err(self.outside(kind, (l, addr[l]), total, &site.at));
-                    }
-                }
+            let mut most = 0;
+            for l in 0..32 {
+                let offset = addr[l].wrapping_sub(base);
+                ptr[l] = data.wrapping_add(l * stride + offset as usize);
+                most = offset.max(most);
+            }
+            let fits = |l: &usize| addr[*l].wrapping_sub(base) <= last;
+            let done = if most <= last { group } else { Lanes(group).filter(fits).fold(0, |g, l| g | 1 << l) };
+            // Lanes may be in another allocation or block, but not in none, nor over the end of this one.
+            let wrong =
+                |l: &usize| !matches!(kind, Space::Global | Space::Shared) || addr[*l].wrapping_sub(base) < size;
+            if let Some(l) = Lanes(group & !done).find(wrong) {
+                return Err(self.outside(kind, (l, addr[l]), total, &site.at));
             }
             let turn = if self.cx.watched {
                 self.check(&mut site.common.checks, kind, &addr, done, access, &site.at)?
@@ -221,7 +218,7 @@ impl Cpu<'_> {
     #[cold]
     fn outside(&self, space: Space, (lane, addr): (usize, u64), total: u64, at: &At) -> Box<Fault> {
         let window = |size: u32, name| format!("at {addr:#x} of {size} bytes of {name}");
-        let near = self.table.below(addr).filter(|a| addr - a.base < a.size + 4096);
+        let near = self.table.below(addr).map(|i| &self.table.live[i]).filter(|a| addr - a.base < a.size + 4096);
         let freed = space == Space::Global && self.table.was_freed(addr);
         let place = match (space, near) {
             (Space::Shared, _) => window(self.cx.shared, "shared memory"),

@@ -23,20 +23,18 @@ pub(crate) struct Barrier {
 impl Barrier {
     /// Threads that arrived, counted in warps: one whose lanes come in parts has arrived with the last that is alive.
     pub(crate) fn arrived(&self, common: &Common) -> u32 {
-        let everyone = |warp: u32| self.parties.iter().filter(|p| p.0 == warp).fold(0, |m, p| m | p.1);
-        let live = |warp: u32| match common.live[warp as usize] {
-            0 => everyone(warp),
-            live => live,
-        };
         let (mut warps, mut partial) = (0, [0u32; 32]);
         let first = self.parties.first().map_or(0, |p| p.0 / common.warps * common.warps);
         for &(warp, mask, _) in &self.parties {
-            let live = live(warp);
-            let partial = &mut partial[(warp - first) as usize];
+            let everyone = || self.parties.iter().filter(|p| p.0 == warp).fold(0, |m, p| m | p.1);
+            let live = common.live[warp as usize];
+            let needed = if live == 0 { everyone() } else { live };
+            let here = &mut partial[(warp - first) as usize];
+            *here |= mask;
             // Parts that are complete together are one arrival.
-            let together = (*partial | mask) & live == live;
-            warps += u32::from(together);
-            *partial = if together { 0 } else { *partial | mask };
+            if *here & needed == needed {
+                (warps, *here) = (warps + 1, 0);
+            }
         }
         32 * warps
     }

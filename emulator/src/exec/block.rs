@@ -88,7 +88,7 @@ impl Block {
 
     /// Runs, one instruction each, what waits for its turn. Nothing else of the launch runs meanwhile.
     pub(crate) fn take_turn(&mut self, cpu: &mut Cpu<'_>) -> Exec<()> {
-        cpu.cx.memory.refresh(&mut cpu.table);
+        cpu.table = cpu.cx.memory.table();
         for warp in &mut self.warps {
             if let Some(part) = warp.parts.iter_mut().find(|p| p.state == State::Turn) {
                 part.state = State::Granted;
@@ -110,7 +110,7 @@ impl Block {
     }
 
     fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> Exec<Stop> {
-        cpu.cx.memory.refresh(&mut cpu.table);
+        cpu.table = cpu.cx.memory.table();
         let (n, start, schedule) = (self.warps.len(), cpu.steps, cpu.cx.config.schedule);
         // The adversary holds one warp back until no other can run.
         let held = (schedule == Schedule::Adversarial && n > 1).then(|| self.common.random.below(n));

@@ -125,7 +125,7 @@ impl Cpu<'_> {
                 if let Some(Listener { mbarrier, told, .. }) = &t.listener
                     && let Some(b) = common.mbarriers.get_mut(mbarrier)
                 {
-                    b.bytes_arrived(bytes as i64, told.clone(), self.cx.is_remote(t.at.warp, *mbarrier));
+                    b.advance(0, -(bytes as i64), told.clone(), self.cx.is_remote(t.at.warp, *mbarrier));
                 }
                 false
             }
@@ -154,12 +154,13 @@ impl Cpu<'_> {
         self.land_all(site.common, false, |t| t.is_of(site.at.warp, site.m, false));
         for l in Lanes(site.m) {
             let told = site.common.checks.warp(site.at.warp, |w| w.gather(1 << l));
-            let b = site.common.mbarriers.get_mut(&mbarriers[l]);
-            // Counted, or, where it adds to the count itself, only told.
-            if !b.is_some_and(|b| b.arrive(noinc.into(), told, false)) {
+            let Some(b) = site.common.mbarriers.get_mut(&mbarriers[l]) else { continue };
+            if noinc && b.pending == 0 {
                 let message = "an arrival at an mbarrier whose phase lacks none";
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
+            // Counted, or, where it adds to the count itself, only told.
+            b.advance(noinc.into(), 0, told, false);
         }
         Ok(Next::Step)
     }

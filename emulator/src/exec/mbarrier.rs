@@ -33,7 +33,7 @@ pub(crate) enum MbarrierKind {
 pub(crate) struct Mbarrier {
     /// Arrivals a phase needs.
     expected: u32,
-    pending: u32,
+    pub(crate) pending: u32,
     /// Bytes expected less bytes arrived.
     tx: i64,
     phase: u32,
@@ -45,8 +45,20 @@ pub(crate) struct Mbarrier {
 }
 
 impl Mbarrier {
-    /// Ends the phase if nothing is missing.
-    fn complete(&mut self) {
+    fn new(expected: u32) -> Mbarrier {
+        Mbarrier { expected, pending: expected, ..Mbarrier::default() }
+    }
+
+    /// Threads arrive, bytes are expected or, below zero, have arrived; the end of the phase, which this may be, tells of
+    /// what `told` knows, in this block or a `remote` one.
+    pub(crate) fn advance(&mut self, threads: u32, bytes: i64, told: Option<Arc<Vc>>, remote: bool) {
+        match (&mut self.arriving[usize::from(remote)], told) {
+            (Some(all), Some(vc)) => Arc::make_mut(all).join(&vc),
+            (slot @ None, vc) => *slot = vc,
+            _ => {}
+        }
+        self.pending -= threads;
+        self.tx += bytes;
         if self.pending == 0 && self.tx == 0 {
             self.phase = self.phase.wrapping_add(1);
             self.pending = self.expected;
@@ -54,36 +66,10 @@ impl Mbarrier {
         }
     }
 
-    /// Adds to what the phase's end will tell.
-    fn tell(&mut self, vc: Option<Arc<Vc>>, remote: bool) {
-        match (&mut self.arriving[usize::from(remote)], vc) {
-            (Some(a), Some(v)) => Arc::make_mut(a).join(&v),
-            (slot @ None, v) => *slot = v,
-            _ => {}
-        }
-    }
-
-    /// Bytes have arrived.
-    pub(crate) fn bytes_arrived(&mut self, bytes: i64, vc: Option<Arc<Vc>>, remote: bool) {
-        self.tell(vc, remote);
-        self.tx -= bytes;
-        self.complete();
-    }
-
-    /// Threads arrive; whether the phase lacked as many.
-    pub(crate) fn arrive(&mut self, threads: u32, vc: Option<Arc<Vc>>, remote: bool) -> bool {
-        self.tell(vc, remote);
-        let lacking = self.pending;
-        self.pending = lacking.saturating_sub(threads);
-        self.complete();
-        threads <= lacking
-    }
-
     /// A thread that arrived for a phase last leaves for good.
     pub(crate) fn leave(&mut self, arrived_for: u32) {
         self.expected -= 1;
-        self.pending -= u32::from(arrived_for <= self.phase);
-        self.complete();
+        self.advance(u32::from(arrived_for <= self.phase), 0, None, false);
     }
 
     /// For messages.
@@ -104,13 +90,12 @@ impl Cpu<'_> {
         for l in Lanes(site.m) {
             let warp = site.at.warp;
             let vc = if relaxed { None } else { site.common.checks.warp(warp, |w| w.gather(1 << l)) };
-            let new = || Mbarrier { expected: threads, pending: threads, ..Default::default() };
-            let b = site.common.mbarriers.entry(CLUSTER).or_insert_with(new);
+            let b = site.common.mbarriers.entry(CLUSTER).or_insert_with(|| Mbarrier::new(threads));
             if std::mem::replace(&mut site.warp.cluster[l], b.phase.wrapping_add(1)) > b.phase {
                 let message = "a second arrival at the cluster's barrier without a wait between them";
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
-            b.arrive(1, vc, false);
+            b.advance(1, 0, vc, false);
         }
         Ok(Next::Step)
     }
@@ -175,8 +160,7 @@ impl Cpu<'_> {
                 return Err(self.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
             }
             let init = site.common.checks.record(site.at.warp, l, site.at.pc);
-            let b = Mbarrier { expected: count, pending: count, init, ..Default::default() };
-            site.common.mbarriers.insert(addr[l], b);
+            site.common.mbarriers.insert(addr[l], Mbarrier { init, ..Mbarrier::new(count) });
         }
         Ok(Next::Step)
     }
@@ -196,38 +180,34 @@ impl Cpu<'_> {
         }
         let addr = self.mbarriers(site, address)?;
         let Site { common, warp, m, all, at } = site;
-        let arrives = matches!(kind, MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop);
         let mut waits = false;
         for l in Lanes(*m) {
             let value = warp.lane(self.cx.code, value, l);
-            let remote = self.cx.is_remote(warp.id, addr[l]);
-            let tells = arrives && order.is_some_and(|scope| !remote || scope >= Scope::Cluster);
-            let told = if tells { common.checks.warp(warp.id, |w| w.gather(1 << l)) } else { None };
             let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
-            let (phase, pending) = (b.phase, b.pending);
+            let (phase, pending, remote) = (b.phase, b.pending, self.cx.is_remote(warp.id, addr[l]));
             match kind {
                 MbarrierKind::Init => {}
                 MbarrierKind::Invalidate => drop(common.mbarriers.remove(&addr[l])),
+                MbarrierKind::Expect => b.advance(0, value as i64, None, remote),
+                MbarrierKind::Complete => b.advance(0, -(value as i64), None, remote),
                 MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop => {
-                    let n = if kind == MbarrierKind::ArriveExpect { 1 } else { value as u32 };
-                    match kind {
-                        MbarrierKind::ArriveExpect => b.tx += value as i64,
-                        MbarrierKind::Drop => b.expected = b.expected.saturating_sub(n),
-                        _ => {}
-                    }
-                    if !b.arrive(n, told, remote) || n == 0 {
+                    let expects = kind == MbarrierKind::ArriveExpect;
+                    let (n, bytes) = if expects { (1, value as i64) } else { (value as u32, 0) };
+                    if n == 0 || n > pending {
                         let message = format!("{n} arrivals at an mbarrier whose phase {phase} lacks only {pending}");
                         return Err(self.fault(FaultKind::InvalidSync, at, Some(l), message));
                     }
+                    let tells = order.is_some_and(|scope| !remote || scope >= Scope::Cluster);
+                    let told = if tells { common.checks.warp(warp.id, |w| w.gather(1 << l)) } else { None };
+                    b.expected -= if kind == MbarrierKind::Drop { n.min(b.expected) } else { 0 };
+                    b.advance(n, bytes, told, remote);
                     if d != NONE {
                         warp.set_lane(d, W::W64, l, u64::from(phase) | u64::from(pending) << 32);
                     }
                 }
-                MbarrierKind::Expect => b.tx += value as i64,
-                MbarrierKind::Complete => b.bytes_arrived(value as i64, None, remote),
                 MbarrierKind::WaitState | MbarrierKind::WaitParity => {
-                    let parity = kind == MbarrierKind::WaitParity;
-                    let done = if parity { u64::from(phase & 1) != value & 1 } else { phase != value as u32 };
+                    let which = if kind == MbarrierKind::WaitParity { 1 } else { u32::MAX };
+                    let done = phase & which != value as u32 & which;
                     warp.set_pred(p, u32::from(done) << l, 1 << l);
                     if !done {
                         // Copies land as late as they may: when somebody looks for them in vain.

@@ -3,7 +3,7 @@
 use super::block::Common;
 use super::fault::FaultKind;
 use super::inst::*;
-use super::lanes::{Lanes, groups, map, select};
+use super::lanes::{Lanes, map, select};
 use super::values::File;
 use super::warp::{Part, State, Warp};
 use super::{At, Cpu, Exec, Site, scalar};
@@ -200,21 +200,6 @@ impl Cpu<'_> {
                     }
                     site.warp.set_lane(op.d.0, op.d.1, l, v);
                 }
-            }
-            Op::BrxIdx(index, list) => {
-                let indices: Vec<_> = groups(m, |l| site.warp.lane32(code, *index, l)).collect();
-                for (i, lanes) in indices {
-                    let Some(&target) = list.get(i as usize) else {
-                        let message = format!("branch index {i}: the table has {} targets", list.len());
-                        let lane = Some(lanes.trailing_zeros() as usize);
-                        return Err(self.fault(FaultKind::IllegalInstruction, &site.at, lane, message));
-                    };
-                    site.warp.parts.push(Part::new(target, lanes));
-                }
-                if m != site.all {
-                    site.warp.parts.push(Part::new(site.at.pc + 1, site.all & !m));
-                }
-                return Ok(Next::Scatter);
             }
             Op::Bar(op) => return self.bar(site, op),
             Op::Warp(effect, mask) => return self.warp_wide(site, effect.as_ref(), *mask),

@@ -81,8 +81,6 @@ pub(crate) enum Stmt {
     },
     Var(Var),
     Block(Vec<Stmt>),
-    /// `name: .branchtargets a, b;`
-    Targets(String, Vec<String>, u32),
 }
 
 /// An instruction as written.

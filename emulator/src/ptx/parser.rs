@@ -320,13 +320,7 @@ impl<'a> Parser<'a> {
             }
             _ if self.annotation(start)? => {}
             text if text.starts_with('.') => out.extend(self.variables(start)?.into_iter().map(Stmt::Var)),
-            name if start.is_word() && self.eat(":") => {
-                if self.eat(".branchtargets") {
-                    out.push(Stmt::Targets(name.to_string(), self.list(";", Self::name)?, start.line));
-                } else {
-                    out.push(Stmt::Label(name.to_string(), start.line));
-                }
-            }
+            name if start.is_word() && self.eat(":") => out.push(Stmt::Label(name.to_string(), start.line)),
             _ => out.push(self.instruction(start)?),
         }
         Ok(())

@@ -48,7 +48,6 @@ enum Entity {
         address: u64,
     },
     Label(u32),
-    Targets(Vec<String>),
 }
 
 /// What a first pass over a kernel tells the second.
@@ -139,10 +138,8 @@ impl Decoder<'_> {
         // Label numbers to places.
         let place = |label: &mut u32| *label = self.labels[*label as usize];
         for inst in &mut self.code.insts {
-            match &mut inst.op {
-                Op::Bra(label) => place(label),
-                Op::BrxIdx(_, list) => list.iter_mut().for_each(place),
-                _ => {}
+            if let Op::Bra(label) = &mut inst.op {
+                place(label);
             }
         }
         Ok(self)
@@ -203,13 +200,10 @@ impl Decoder<'_> {
     fn block(&mut self, body: &[Stmt]) -> Res<()> {
         self.scopes.push(HashMap::new());
         for s in body {
-            let (name, line, entity) = match s {
-                Stmt::Label(name, line) => (name, line, Entity::Label(self.new_label())),
-                Stmt::Targets(name, list, line) => (name, line, Entity::Targets(list.clone())),
-                _ => continue,
-            };
+            let Stmt::Label(name, line) = s else { continue };
             self.origin.line = *line;
-            self.declare(name, entity)?;
+            let label = Entity::Label(self.new_label());
+            self.declare(name, label)?;
         }
         for s in body {
             match s {
@@ -225,7 +219,6 @@ impl Decoder<'_> {
                 }
                 Stmt::Var(v) => self.variable(v)?,
                 Stmt::Block(b) => self.block(b)?,
-                Stmt::Targets(..) => {}
             }
         }
         self.scopes.pop();

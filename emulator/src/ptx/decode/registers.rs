@@ -151,7 +151,6 @@ fn spread(code: &Code, backwards: bool, first: Set, step: impl Fn(usize, &mut Se
 fn successors(code: &Code, i: usize) -> Vec<usize> {
     let mut next = match &code.insts[i].op {
         Op::Bra(target) => vec![*target as usize],
-        Op::BrxIdx(_, list) => list.iter().map(|&target| target as usize).collect(),
         Op::Exit => Vec::new(),
         _ => vec![i + 1],
     };

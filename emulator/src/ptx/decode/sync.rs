@@ -15,14 +15,10 @@ use crate::exec::{Cpu, Exec, Site};
 /// Operations on an mbarrier: what each does, and how many operands it has after the address, at least and at most.
 const MBARRIER: &[(&str, (MbarrierKind, usize, usize))] = &[
     ("init", (Init, 1, 1)),
-    ("inval", (Invalidate, 0, 0)),
     ("arrive", (Arrive, 0, 1)),
-    ("arrive_drop", (Drop, 0, 1)),
     ("test_wait", (WaitState, 1, 1)),
     // A time may follow.
     ("try_wait", (WaitState, 1, 2)),
-    ("expect_tx", (Expect, 1, 1)),
-    ("complete_tx", (Complete, 1, 1)),
 ];
 
 impl Decoder<'_> {
@@ -130,12 +126,6 @@ impl Decoder<'_> {
                     self.turn(bulk);
                 } else if bulk {
                     self.copy_bulk(t)?;
-                } else if t.take("mbarrier") {
-                    t.require("arrive.b64")?;
-                    let noinc = t.take("noinc");
-                    t.arity(1)?;
-                    let address = self.shared_address(t, 0)?;
-                    self.effect(move |cpu, site| cpu.arrive_after_copies(site, &address, noinc));
                 } else {
                     self.copy_async(t)?;
                 }
@@ -253,7 +243,7 @@ impl Decoder<'_> {
 
     fn mbarrier(&mut self, t: &mut Text<'_>) -> Res<()> {
         let (mut kind, mut least, most) = t.need(MBARRIER)?;
-        let (arrives, waits) = (matches!(kind, Arrive | Drop), kind == WaitState);
+        let (arrives, waits) = (kind == Arrive, kind == WaitState);
         if arrives && t.take("noComplete") {
             least = 1;
         }
