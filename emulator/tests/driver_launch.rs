@@ -408,10 +408,10 @@ fn a_host_that_takes_its_time_is_no_deadlock() {
         let device = &device;
         let (used, uses) = std::sync::mpsc::channel();
         scope.spawn(move || {
-            // SAFETY: a handle of this device.
+            // SAFETY: a handle of this device, then none.
             unsafe {
-                ok((device.api.push)(device.context));
-                made(|out| (device.api.pop)(out));
+                ok((device.api.set_current)(device.context));
+                ok((device.api.set_current)(0));
             }
             used.send(()).unwrap();
             std::thread::sleep(Duration::from_millis(300));

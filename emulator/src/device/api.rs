@@ -58,32 +58,14 @@ fn on_event(handle: Handle, body: impl FnOnce(&Event) -> Outcome) -> u32 {
     })
 }
 
-/// A call that destroys an object, also in a context with a sticky error, which it then returns.
-fn destroy<T: Send + Sync + 'static>(handle: Handle, end: impl FnOnce(&T) -> Outcome) -> u32 {
-    initialised(|| {
-        let (object, owner) = handles::get_with_owner::<T>(handle)?;
-        handles::remove(handle);
-        end(&object)?;
-        Context::from_handle(owner)?.check()
-    })
-}
-
-/// A call that gives something back: done in a context with a sticky error too, which it then returns.
+/// A call that gives memory back: done in a context with a sticky error too, which it then returns. So are the calls that
+/// destroy an object.
 fn lenient(body: impl FnOnce(&Context) -> Outcome) -> u32 {
     initialised(|| {
         let context = context::current()?;
         body(&context)?;
         context.check()
     })
-}
-
-/// Priorities go from 0, the least, to this; lower numbers come first on a GPU.
-const GREATEST_PRIORITY: c_int = -5;
-
-/// A text of `cuGetErrorName` or `cuGetErrorString`; null and an error for a number without one.
-fn error_text(text: Ptr<usize>, found: Option<&'static CStr>) -> Outcome {
-    text.fill(|| Ok(found.map_or(0, |found| found.as_ptr() as usize)))?;
-    found.map(drop).ok_or(Code::INVALID_VALUE)
 }
 
 /// `CUlaunchConfig`
@@ -97,19 +79,10 @@ struct LaunchConfig {
     attribute_count: c_uint,
 }
 
-/// The part of `CUDA_KERNEL_NODE_PARAMS_v2` that matters.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct KernelNodeParams {
-    function: Handle,
-    shape: Shape,
-    parameters: Parameters,
-}
-
-const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<KernelNodeParams>() == 56);
+const _: () = assert!(size_of::<LaunchConfig>() == 56);
 
 api! {
-    // Initialisation, error names, devices.
+    // Initialisation and devices.
 
     fn cuInit(flags: c_uint) => always(|| {
         if flags != 0 {
@@ -124,8 +97,6 @@ api! {
 
     /// The CUDA release whose driver this behaves like.
     fn cuDriverGetVersion(version: Ptr<c_int>) => always(|| version.set(0, 13000));
-    fn cuGetErrorName(error: u32, text: Ptr<usize>) => always(|| error_text(text, Code::texts(error).map(|t| t.0)));
-    fn cuGetErrorString(error: u32, text: Ptr<usize>) => always(|| error_text(text, Code::texts(error).map(|t| t.1)));
 
     fn cuDeviceGetCount(count: Ptr<c_int>) => initialised(|| count.fill(|| Ok(device_count() as c_int)));
     fn cuDeviceGet(handle: Ptr<c_int>, ordinal: c_int) => initialised(|| handle.fill(|| Ok(device(ordinal)?.ordinal)));
@@ -149,37 +120,17 @@ api! {
         Ok(bytes)
     }));
 
-    fn cuDeviceGetUuid_v2(uuid: Ptr<[u8; 16]>, ordinal: c_int) => cuDeviceGetUuid(uuid, ordinal);
-
-    // Primary contexts and the thread's stack of current ones.
+    // Primary contexts, and the one that is current in the thread.
 
     fn cuDevicePrimaryCtxRetain(handle: Ptr<Handle>, ordinal: c_int) =>
         initialised(|| handle.fill(|| Ok(device(ordinal)?.retain())));
     fn cuDevicePrimaryCtxRelease_v2(ordinal: c_int) => initialised(|| device(ordinal)?.release());
-    fn cuDevicePrimaryCtxReset_v2(ordinal: c_int) => initialised(|| device(ordinal).map(|device| device.reset()));
-
-    fn cuDevicePrimaryCtxGetState(ordinal: c_int, flags: Ptr<c_uint>, active: Ptr<c_int>) => initialised(|| {
-        let device = device(ordinal)?;
-        flags.set(0, 0)?;
-        active.set(0, device.context().is_some().into())
-    });
-
     fn cuCtxSetCurrent(handle: Handle) => initialised(|| context::set_current(handle));
     fn cuCtxGetCurrent(handle: Ptr<Handle>) => initialised(|| handle.set(0, context::current_handle()));
-    fn cuCtxPushCurrent_v2(handle: Handle) => initialised(|| context::push(handle));
-    fn cuCtxPopCurrent_v2(handle: Ptr<Handle>) => initialised(|| context::pop().map(|popped| handle.offer(popped)));
 
     fn cuCtxSynchronize() => in_context(|context| {
         context.state().captures.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |_| true)?;
         context.wait_for_all("cuCtxSynchronize")
-    });
-
-    fn cuCtxGetDevice(ordinal: Ptr<c_int>) => initialised(|| ordinal.set(0, context::current()?.device.ordinal));
-
-    fn cuCtxGetStreamPriorityRange(least: Ptr<c_int>, greatest: Ptr<c_int>) => in_context(|_| {
-        least.offer(0);
-        greatest.offer(GREATEST_PRIORITY);
-        Ok(())
     });
 
     // Memory, copies, fills.
@@ -195,10 +146,7 @@ api! {
     fn cuMemFree_v2(address: u64) => lenient(|context| context.free(address));
     fn cuMemHostAlloc(address: Ptr<usize>, bytes: usize, flags: c_uint) =>
         in_context(|context| address.fill(|| context.allocate_host(bytes, flags)));
-    fn cuMemFreeHost(address: usize) => lenient(|context| context.free_host(address, false));
-    fn cuMemHostRegister_v2(address: usize, bytes: usize, flags: c_uint) =>
-        in_context(|context| context.register_host(address, bytes, flags));
-    fn cuMemHostUnregister(address: usize) => lenient(|context| context.free_host(address, true));
+    fn cuMemFreeHost(address: usize) => lenient(|context| context.free_host(address));
 
     fn cuMemHostGetDevicePointer_v2(address: Ptr<u64>, host: usize, flags: c_uint) => in_context(|context| {
         let seen = context.state().pinned(host, 1).filter(|_| flags == 0);
@@ -218,23 +166,12 @@ api! {
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) =>
         on_stream(stream, |stream| stream.copy(Device(to), Device(from), bytes, false));
 
-    fn cuMemsetD8_v2(to: u64, value: u8, count: usize) =>
-        on_stream(0, |stream| stream.copy(Device(to), Pattern(value.into(), 1), count, true));
-    fn cuMemsetD16_v2(to: u64, value: u16, count: usize) =>
-        on_stream(0, |stream| stream.copy(Device(to), Pattern(value.into(), 2), count.saturating_mul(2), true));
-    fn cuMemsetD32_v2(to: u64, value: u32, count: usize) =>
-        on_stream(0, |stream| stream.copy(Device(to), Pattern(value, 4), count.saturating_mul(4), true));
     fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Handle) =>
         on_stream(stream, |stream| stream.copy(Device(to), Pattern(value.into(), 1), count, false));
-    fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: Handle) =>
-        on_stream(stream, |stream| stream.copy(Device(to), Pattern(value.into(), 2), count.saturating_mul(2), false));
     fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: Handle) =>
         on_stream(stream, |stream| stream.copy(Device(to), Pattern(value, 4), count.saturating_mul(4), false));
 
     // Modules, functions, occupancy.
-
-    fn cuModuleLoadData(handle: Ptr<Handle>, image: Ptr<u8>) =>
-        cuModuleLoadDataEx(handle, image, 0, Ptr::NULL, Ptr::NULL);
 
     /// The size of a log is passed in the option's value itself: the capacity goes in, the number of bytes written comes
     /// back. Options other than logs (3 information, 5 errors, each followed by its size) tune a compiler that is not here.
@@ -287,18 +224,11 @@ api! {
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: Ptr<c_int>, function: Handle, block_size: c_int, dynamic_shared: usize
-    ) => cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, dynamic_shared, 0);
-
-    /// Flag 1 asks for the figure without a caching override that these chips do not have.
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        blocks: Ptr<c_int>, function: Handle, block_size: c_int, dynamic_shared: usize, flags: c_uint
     ) => in_context(|_| {
-        let function = handles::get::<Function>(function)?;
-        if block_size <= 0 || flags > 1 {
-            return Err(Code::INVALID_VALUE);
-        }
+        let Function { module, info, .. } = &*handles::get::<Function>(function)?;
+        let threads = u32::try_from(block_size).ok().filter(|&threads| threads > 0).ok_or(Code::INVALID_VALUE)?;
         let shared = u32::try_from(dynamic_shared).unwrap_or(u32::MAX);
-        blocks.set(0, function.occupancy(block_size as u32, shared) as c_int)
+        blocks.set(0, info.occupancy(&module.context.device.config, threads, shared) as c_int)
     });
 
     // Launches of kernels and host functions.
@@ -331,11 +261,6 @@ api! {
                 2 => launch.cooperative = x != 0,
                 4 => launch.cluster = Some([x, y, z]),
                 6 => launch.programmatic = x != 0,
-                // Nothing, access policy, synchronisation policy, cluster scheduling, priority, memory domains,
-                // preferred cluster and carve-out: hints that change no result.
-                0 | 1 | 3 | 5 | 8..=11 | 14 => {}
-                // Programmatic and launch-completion events, updatable nodes.
-                7 | 12 | 13 => return Err(Code::NOT_SUPPORTED),
                 _ => return Err(Code::INVALID_VALUE),
             }
         }
@@ -348,24 +273,19 @@ api! {
 
     // Streams.
 
-    fn cuStreamCreate(handle: Ptr<Handle>, flags: c_uint) => cuStreamCreateWithPriority(handle, flags, 0);
-
-    fn cuStreamCreateWithPriority(handle: Ptr<Handle>, flags: c_uint, priority: c_int) => in_context(|context| {
-        handle.fill(|| {
-            let stream = Stream::create(context, flags, priority.clamp(GREATEST_PRIORITY, 0))?;
-            Ok(handles::insert(context.handle, Some(Leak::Stream), stream))
-        })
+    fn cuStreamCreate(handle: Ptr<Handle>, flags: c_uint) => in_context(|context| {
+        handle.fill(|| Ok(handles::insert(context.handle, Some(Leak::Stream), Stream::create(context, flags)?)))
     });
 
-    fn cuStreamDestroy_v2(stream: Handle) => destroy(stream, |stream: &Stream| { stream.close(); Ok(()) });
+    fn cuStreamDestroy_v2(stream: Handle) => initialised(|| {
+        let stream = handles::remove::<Stream>(stream)?;
+        stream.close();
+        stream.context.check()
+    });
 
     fn cuStreamSynchronize(stream: Handle) =>
         on_stream(stream, |stream| stream.context.wait("cuStreamSynchronize", &stream.pending()?));
     fn cuStreamQuery(stream: Handle) => on_stream(stream, |stream| stream.context.query(&stream.pending()?));
-    fn cuStreamGetPriority(stream: Handle, priority: Ptr<c_int>) =>
-        on_stream(stream, |stream| priority.set(0, stream.context.state().queue(stream.id)?.priority));
-    fn cuStreamGetFlags(stream: Handle, flags: Ptr<c_uint>) =>
-        on_stream(stream, |stream| flags.set(0, stream.context.state().queue(stream.id)?.flags));
 
     fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) => on_stream(stream, |stream| match flags {
         0 => handles::get::<Event>(event)?.hold(stream),
@@ -390,10 +310,7 @@ api! {
         milliseconds.fill(|| start.elapsed(&end))
     });
 
-    fn cuEventElapsedTime_v2(milliseconds: Ptr<f32>, start: Handle, end: Handle) =>
-        cuEventElapsedTime(milliseconds, start, end);
-
-    fn cuEventDestroy_v2(event: Handle) => destroy(event, |_: &Event| Ok(()));
+    fn cuEventDestroy_v2(event: Handle) => initialised(|| handles::remove::<Event>(event)?.context.check());
 
     // Stream capture and graphs.
 
@@ -409,45 +326,23 @@ api! {
     fn cuStreamEndCapture(stream: Handle, handle: Ptr<Handle>) => on_stream(stream, |stream| {
         let nodes = stream.context.state().captures.end(stream.id);
         handle.set(0, 0)?;
-        let graph = Graph::new(&stream.context, nodes?);
+        let graph = Graph { context: stream.context.clone(), nodes: nodes?.into() };
         handle.set(0, handles::insert(stream.context.handle, Some(Leak::Graph), graph))
     });
 
-    fn cuStreamIsCapturing(stream: Handle, status: Ptr<c_int>) =>
-        on_stream(stream, |stream| status.set(0, stream.context.state().captures.status(stream.id)));
-
-    fn cuGraphInstantiateWithFlags(handle: Ptr<Handle>, graph: Handle, flags: u64) => in_context(|_| match flags {
-        // Free on launch (1), upload (2) and node priorities (8) change nothing here; launch from the device (4) does.
-        0..=3 | 8..=11 => handle.fill(|| {
-            let exec = GraphExec::new(handles::get::<Graph>(graph)?);
+    fn cuGraphInstantiateWithFlags(handle: Ptr<Handle>, graph: Handle, flags: u64) => in_context(|_| {
+        if flags != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        handle.fill(|| {
+            let exec = GraphExec::new(&*handles::get::<Graph>(graph)?);
             Ok(handles::insert(exec.context.handle, Some(Leak::GraphExec), exec))
-        }),
-        4..=15 => Err(Code::NOT_SUPPORTED),
-        _ => Err(Code::INVALID_VALUE),
+        })
     });
 
     fn cuGraphLaunch(exec: Handle, stream: Handle) =>
         on_stream(stream, |stream| handles::get::<GraphExec>(exec)?.launch(stream));
 
-    fn cuGraphExecDestroy(exec: Handle) => destroy(exec, |_: &GraphExec| Ok(()));
-    fn cuGraphDestroy(graph: Handle) => destroy(graph, |_: &Graph| Ok(()));
-
-    /// Nodes in the order of capture. `nodes` null: only their number.
-    fn cuGraphGetNodes(graph: Handle, nodes: Ptr<Handle>, count: Ptr<usize>) => in_context(|_| {
-        let graph = handles::get::<Graph>(graph)?;
-        if nodes.is_null() {
-            return count.set(0, graph.handles.len());
-        }
-        let room = count.get(0)?;
-        for index in 0..room {
-            // Room beyond the last node is filled with null, as the driver does.
-            nodes.set(index, graph.handles.get(index).copied().unwrap_or(0))?;
-        }
-        count.set(0, room.min(graph.handles.len()))
-    });
-
-    fn cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, params: Ptr<KernelNodeParams>) => in_context(|_| {
-        let KernelNodeParams { function, shape, parameters } = params.get(0)?;
-        handles::get::<GraphExec>(exec)?.set_kernel(node, KernelLaunch::new(function, shape, parameters)?)
-    });
+    fn cuGraphExecDestroy(exec: Handle) => initialised(|| handles::remove::<GraphExec>(exec)?.context.check());
+    fn cuGraphDestroy(graph: Handle) => initialised(|| handles::remove::<Graph>(graph)?.context.check());
 }

@@ -1,7 +1,8 @@
 //! Graphs: work queued in a capturing stream becomes a node instead, and an instantiation replays the nodes.
 
-use super::{Call, Code, Context, Handle, KernelLaunch, Outcome, Stream, StreamId, Ticket, Work, handles, lock};
+use super::{Call, Code, Context, Outcome, Stream, StreamId, Ticket, Work, lock};
 use crate::checks::order::{Order, Place};
+use crate::exec::Random;
 use crate::launch::Schedule;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -59,16 +60,11 @@ impl Capture {
         Ok(())
     }
 
-    /// Whether every node is before the end of the stream that the capture began in.
+    /// Whether every node is before the end of the stream that the capture began in: is that end, or before a node.
     fn is_joined(&self) -> bool {
-        let mut open = self.tips.get(&self.origin).cloned().unwrap_or_default();
-        let mut reached = vec![false; self.nodes.len()];
-        while let Some(node) = open.pop() {
-            if !std::mem::replace(&mut reached[node], true) {
-                open.extend(&self.nodes[node].after);
-            }
-        }
-        reached.into_iter().all(|reached| reached)
+        let precedes = |index, later: &[Node]| later.iter().any(|node| node.after.contains(&index));
+        let is_end = |index| self.tips.get(&self.origin).is_some_and(|tips| tips.contains(&index));
+        (0..self.nodes.len()).all(|index| is_end(index) || precedes(index, &self.nodes[index + 1..]))
     }
 }
 
@@ -106,11 +102,6 @@ impl Captures {
 
     pub(crate) fn of(&mut self, stream: StreamId) -> Option<&mut Capture> {
         self.active.iter_mut().find(|capture| capture.has(stream))
-    }
-
-    /// `CUstreamCaptureStatus`: 0 not capturing, 1 capturing, 2 capture invalidated.
-    pub(crate) fn status(&mut self, stream: StreamId) -> i32 {
-        self.of(stream).map_or(0, |capture| 1 + i32::from(capture.invalid))
     }
 
     pub(crate) fn point(&mut self, stream: StreamId) -> Option<Point> {
@@ -152,32 +143,21 @@ impl Captures {
 
 /// What a capture made.
 pub(crate) struct Graph {
-    context: Arc<Context>,
-    nodes: Vec<Node>,
-    /// What the nodes are called.
-    pub(crate) handles: Vec<Handle>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) nodes: Arc<[Node]>,
 }
 
-impl Graph {
-    pub(crate) fn new(context: &Arc<Context>, nodes: Vec<Node>) -> Graph {
-        let handles = nodes.iter().map(|_| handles::reserve()).collect();
-        Graph { context: context.clone(), nodes, handles }
-    }
-}
-
-/// A graph ready to be launched, with parameters of its own.
+/// A graph ready to be launched.
 pub(crate) struct GraphExec {
     pub(crate) context: Arc<Context>,
-    source: Arc<Graph>,
-    nodes: Mutex<Arc<[Node]>>,
+    nodes: Arc<[Node]>,
     /// Two launches of the same instantiation never overlap.
     last: Mutex<Option<Ticket>>,
 }
 
 impl GraphExec {
-    pub(crate) fn new(source: Arc<Graph>) -> GraphExec {
-        let nodes = Mutex::new(source.nodes.clone().into());
-        GraphExec { context: source.context.clone(), source, nodes, last: Mutex::default() }
+    pub(crate) fn new(graph: &Graph) -> GraphExec {
+        GraphExec { context: graph.context.clone(), nodes: graph.nodes.clone(), last: Mutex::default() }
     }
 
     pub(crate) fn launch(&self, stream: &Stream) -> Outcome {
@@ -185,28 +165,13 @@ impl GraphExec {
             return Err(Code::INVALID_HANDLE);
         }
         // A graph launched into a capture would be a child node.
-        if stream.context.state().captures.status(stream.id) != 0 {
+        if stream.context.state().captures.of(stream.id).is_some() {
             return Err(Code::NOT_SUPPORTED);
         }
         self.context.device.injected(Call::Launch)?;
-        let nodes = lock(&self.nodes).clone();
         let mut last = lock(&self.last);
-        *last = stream.enqueue(Work::Graph(nodes), last.clone())?;
+        *last = stream.enqueue(Work::Graph(self.nodes.clone()), last.clone())?;
         Ok(())
-    }
-
-    /// Replaces a kernel node's launch in later replays. The kernel stays the same.
-    pub(crate) fn set_kernel(&self, node: Handle, launch: KernelLaunch) -> Outcome {
-        let index = self.source.handles.iter().position(|&handle| handle == node).ok_or(Code::INVALID_VALUE)?;
-        launch.check()?;
-        let mut nodes = lock(&self.nodes);
-        match &mut Arc::make_mut(&mut nodes)[index].work {
-            Work::Launch(old) if old.function.module.context.handle == launch.function.module.context.handle => {
-                *old = Arc::new(KernelLaunch { cooperative: old.cooperative, cluster: old.cluster, ..launch });
-                Ok(())
-            }
-            _ => Err(Code::INVALID_VALUE),
-        }
     }
 }
 
@@ -231,7 +196,7 @@ fn places(nodes: &[Node], graph: &Place) -> Vec<Place> {
 /// an edge that is missing shows.
 pub(crate) fn replay(nodes: &[Node], context: &Arc<Context>, place: &Place) -> Outcome {
     let config = &context.device.config;
-    let mut random = config.seed | 1;
+    let mut random = Random::new(config.seed, 0);
     let places = places(nodes, place);
     let mut done = vec![false; nodes.len()];
     for _ in nodes {
@@ -240,12 +205,7 @@ pub(crate) fn replay(nodes: &[Node], context: &Arc<Context>, place: &Place) -> O
         // The first node that is not done is always ready, since edges lead to later nodes only.
         let next = match config.schedule {
             Schedule::RoundRobin => ready[0],
-            Schedule::Random => {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                ready[(random % ready.len() as u64) as usize]
-            }
+            Schedule::Random => ready[random.below(ready.len())],
             Schedule::Adversarial => ready[ready.len() - 1],
         };
         done[next] = true;

@@ -81,7 +81,7 @@ fn read(context: &Context, image: &[u8]) -> Result<Module, (Code, String)> {
 impl LoadedModule {
     /// Loads PTX text (without its NUL) into a context.
     pub(crate) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Handle, (Code, String)> {
-        context.settle("cuModuleLoadData", Some(Call::Load)).map_err(|code| (code, String::new()))?;
+        context.settle("cuModuleLoadData", Call::Load).map_err(|code| (code, String::new()))?;
         let module = read(context, image)?;
         let loaded = LoadedModule { context: context.clone(), module, functions: Mutex::default() };
         Ok(handles::insert(context.handle, Some(Leak::Module), loaded))
@@ -91,8 +91,10 @@ impl LoadedModule {
     pub(crate) fn unload(&self, handle: Handle) -> Outcome {
         self.context.state().captures.refuse_unsafe()?;
         let waited = self.context.wait_for_all("cuModuleUnload");
-        lock(&self.functions).drain().for_each(|(_, function)| handles::remove(function));
-        handles::remove(handle);
+        handles::remove::<LoadedModule>(handle)?;
+        for (_, function) in lock(&self.functions).drain() {
+            handles::remove::<Function>(function)?;
+        }
         self.module.unload(&self.context.memory);
         waited
     }
@@ -141,10 +143,5 @@ impl Function {
             _ => return Err(Code::INVALID_VALUE),
         };
         Ok(i32::try_from(value).unwrap_or(i32::MAX))
-    }
-
-    /// Blocks of this kernel that one multiprocessor holds at once.
-    pub(crate) fn occupancy(&self, threads: u32, dynamic_shared: u32) -> u32 {
-        self.info.occupancy(&self.module.context.device.config, threads, dynamic_shared)
     }
 }

@@ -182,18 +182,8 @@ impl Device {
         primary.retained = primary.retained.checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;
         let last = if primary.retained == 0 { primary.context.take() } else { None };
         drop(primary);
-        self.destroy(last);
-        Ok(())
-    }
-
-    /// Destroys the primary context whoever retains it; those retains stay counted, as in the driver.
-    pub(crate) fn reset(&self) {
-        let context = lock(&self.primary).context.take();
-        self.destroy(context);
-    }
-
-    fn destroy(&self, context: Option<Arc<Context>>) {
-        let leaks = context.map(|context| context.destroy()).unwrap_or_default();
+        let leaks = last.map(|context| context.destroy()).unwrap_or_default();
         lock(&self.control).leaks.extend(leaks);
+        Ok(())
     }
 }

@@ -48,8 +48,7 @@ impl Ticket {
 
 #[derive(Default)]
 pub(crate) struct Queue {
-    pub(crate) flags: u32,
-    pub(crate) priority: i32,
+    non_blocking: bool,
     work: VecDeque<Queued>,
     /// Pieces of work so far.
     position: u64,
@@ -81,10 +80,6 @@ impl Queued {
 }
 
 impl Queue {
-    fn is_blocking(&self) -> bool {
-        self.flags & NON_BLOCKING == 0
-    }
-
     /// Whether it cannot go on by itself: what runs waits for others, what is queued waits for what runs.
     pub(crate) fn is_stuck(&self) -> bool {
         match self.work.front() {
@@ -95,22 +90,16 @@ impl Queue {
 }
 
 impl State {
-    fn open(&mut self, flags: u32, priority: i32) -> StreamId {
-        self.opened += 1;
-        self.streams.insert(self.opened, Queue { flags, priority, ..Queue::default() });
-        self.opened
-    }
-
     pub(crate) fn queue(&mut self, id: StreamId) -> Outcome<&mut Queue> {
         self.streams.get_mut(&id).filter(|queue| !queue.closed).ok_or(Code::INVALID_HANDLE)
     }
 
     /// The streams that wait for stream `id` and that it waits for, without being told to.
     fn implicit(&self, id: StreamId) -> impl Iterator<Item = (StreamId, &Queue)> {
-        let blocking = self.streams.get(&id).is_some_and(Queue::is_blocking);
+        let blocking = self.streams.get(&id).is_some_and(|queue| !queue.non_blocking);
         let others = self.streams.iter().map(|(&other, queue)| (other, queue));
         others.filter(move |&(other, queue)| {
-            blocking && queue.is_blocking() && other != id && (id == LEGACY || other == LEGACY)
+            blocking && !queue.non_blocking && other != id && (id == LEGACY || other == LEGACY)
         })
     }
 
@@ -122,29 +111,20 @@ impl State {
 }
 
 impl Stream {
-    /// The stream that a handle names: null and `CU_STREAM_LEGACY` the current context's legacy stream,
-    /// `CU_STREAM_PER_THREAD` this thread's.
+    /// The stream that a handle names: null the current context's legacy stream.
     pub(crate) fn resolve(handle: Handle) -> Outcome<Arc<Stream>> {
-        Ok(match handle {
-            0 | 1 => Arc::new(Stream { context: current()?, id: LEGACY }),
-            2 => {
-                let (context, thread) = (current()?, std::thread::current().id());
-                let mut state = context.state();
-                let known = state.per_thread.get(&thread).copied();
-                let id = known.unwrap_or_else(|| state.open(0, 0));
-                state.per_thread.insert(thread, id);
-                drop(state);
-                Arc::new(Stream { context, id })
-            }
-            _ => handles::get(handle)?,
-        })
+        if handle == 0 { Ok(Arc::new(Stream { context: current()?, id: LEGACY })) } else { handles::get(handle) }
     }
 
-    pub(crate) fn create(context: &Arc<Context>, flags: u32, priority: i32) -> Outcome<Stream> {
+    pub(crate) fn create(context: &Arc<Context>, flags: u32) -> Outcome<Stream> {
         if flags & !NON_BLOCKING != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        Ok(Stream { context: context.clone(), id: context.state().open(flags, priority) })
+        let mut state = context.state();
+        state.opened += 1;
+        let id = state.opened;
+        state.streams.insert(id, Queue { non_blocking: flags == NON_BLOCKING, ..Queue::default() });
+        Ok(Stream { context: context.clone(), id })
     }
 
     /// Closes the stream: what is queued is still done.

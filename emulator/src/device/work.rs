@@ -137,7 +137,7 @@ impl Stream {
             return Ok(());
         }
         let context = &self.context;
-        let (mut pinned, capturing) = (false, context.state().captures.status(self.id) != 0);
+        let (mut pinned, capturing) = (false, context.state().captures.of(self.id).is_some());
         for end in [&to, &from] {
             match *end {
                 End::Host(0) => return Err(Code::INVALID_VALUE),
@@ -166,11 +166,8 @@ impl Stream {
                 }
                 (synchronous && !staged).then_some("cuMemcpyHtoD")
             }
-            (&End::Device(to), &End::Pattern(_, width)) => {
-                if !to.is_multiple_of(width as u64) {
-                    return Err(Code::INVALID_VALUE);
-                }
-                (synchronous && context.state().is_host(to)).then_some("cuMemset")
+            (&End::Device(to), &End::Pattern(_, width)) if !to.is_multiple_of(width as u64) => {
+                return Err(Code::INVALID_VALUE);
             }
             _ => None,
         };
@@ -179,25 +176,25 @@ impl Stream {
     }
 }
 
-/// A page-locked range, seen by kernels under a device address of its own. Dropped, it is unmapped, and freed if it was
-/// made here.
+/// Page-locked memory, seen by kernels under a device address of its own. Dropped, it is unmapped and freed.
 pub(crate) struct HostRange {
     address: usize,
-    pub(crate) bytes: usize,
+    layout: Layout,
     device: u64,
-    /// How it was allocated here, unless it was registered.
-    layout: Option<Layout>,
     memory: Arc<Memory>,
+}
+
+impl HostRange {
+    pub(crate) fn bytes(&self) -> usize {
+        self.layout.size()
+    }
 }
 
 impl Drop for HostRange {
     fn drop(&mut self) {
-        // Unknown to the memory only if it was never mapped.
-        let _ = self.memory.free(self.device);
-        if let Some(layout) = self.layout {
-            // SAFETY: allocated in `allocate_host` with this layout, and the range is dropped once.
-            unsafe { dealloc(self.address as *mut u8, layout) };
-        }
+        let _ = self.memory.free(self.device); // mapped since it was made
+        // SAFETY: allocated in `allocate_host` with this layout, and the range is dropped once.
+        unsafe { dealloc(self.address as *mut u8, self.layout) };
     }
 }
 
@@ -206,12 +203,7 @@ impl State {
     pub(crate) fn pinned(&self, address: usize, bytes: usize) -> Option<u64> {
         let (&start, range) = self.host.range(..=address).next_back()?;
         let offset = address - start;
-        (bytes <= range.bytes.checked_sub(offset)?).then(|| range.device + offset as u64)
-    }
-
-    /// Whether a device address is that of page-locked host memory.
-    fn is_host(&self, address: u64) -> bool {
-        self.host.values().any(|range| (range.device..range.device + range.bytes as u64).contains(&address))
+        (bytes <= range.bytes().checked_sub(offset)?).then(|| range.device + offset as u64)
     }
 }
 
@@ -222,9 +214,9 @@ const FRESH: u8 = 0xcd;
 impl Context {
     /// What precedes a call that may synchronise on a GPU, and so always does here: a program that makes it behind a
     /// kernel that waits for it must not work by luck.
-    pub(crate) fn settle(&self, call: &'static str, injected: Option<Call>) -> Outcome {
+    pub(crate) fn settle(&self, call: &'static str, kind: Call) -> Outcome {
         self.state().captures.refuse_unsafe()?;
-        injected.map_or(Ok(()), |call| self.device.injected(call))?;
+        self.device.injected(kind)?;
         self.drain(call)
     }
 
@@ -233,7 +225,7 @@ impl Context {
         if bytes == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        self.settle("cuMemAlloc", Some(Call::Allocate))?;
+        self.settle("cuMemAlloc", Call::Allocate)?;
         let address = self.memory.alloc(bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
         self.state().allocations.insert(address, bytes);
         Ok(address)
@@ -260,56 +252,33 @@ impl Context {
         if bytes == 0 || flags & !7 != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        self.settle("cuMemHostAlloc", Some(Call::Allocate))?;
+        self.settle("cuMemHostAlloc", Call::Allocate)?;
         let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| Code::OUT_OF_MEMORY)?;
         // SAFETY: the size is not zero.
         let pointer = unsafe { alloc(layout) };
         if pointer.is_null() {
             return Err(Code::OUT_OF_MEMORY);
         }
-        // SAFETY: allocated just above with this size.
-        unsafe { pointer.write_bytes(FRESH, bytes) };
-        self.map_host(&mut self.state(), pointer as usize, bytes, Some(layout));
-        Ok(pointer as usize)
+        // SAFETY: allocated just above with this size; it lives until the range is dropped, which unmaps it first. How
+        // the host accesses it while kernels run is the C caller's part.
+        let device = unsafe {
+            pointer.write_bytes(FRESH, bytes);
+            self.memory.map_host(pointer, bytes as u64)
+        };
+        let address = pointer as usize;
+        let range = HostRange { address, layout, device, memory: self.memory.clone() };
+        self.state().host.insert(address, range);
+        Ok(address)
     }
 
-    /// `cuMemHostRegister`
-    pub(crate) fn register_host(&self, address: usize, bytes: usize, flags: u32) -> Outcome {
-        let end = address.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
-        if address == 0 || bytes == 0 || flags & !0xf != 0 {
+    /// `cuMemFreeHost`, which waits for all work of the context.
+    pub(crate) fn free_host(&self, address: usize) -> Outcome {
+        self.state().captures.refuse_unsafe()?;
+        if !self.state().host.contains_key(&address) {
             return Err(Code::INVALID_VALUE);
         }
-        if flags & 0xc != 0 {
-            return Err(Code::NOT_SUPPORTED); // I/O memory, read-only
-        }
-        self.settle("cuMemHostRegister", None)?;
-        let mut state = self.state();
-        if state.host.range(..end).next_back().is_some_and(|(&start, range)| start + range.bytes > address) {
-            return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        self.map_host(&mut state, address, bytes, None);
-        Ok(())
-    }
-
-    fn map_host(&self, state: &mut State, address: usize, bytes: usize, layout: Option<Layout>) {
-        // SAFETY: the memory lives until the range is dropped, which unmaps it first, or as long as the C caller has
-        // it registered; how the host accesses it while kernels run is the C caller's part.
-        let device = unsafe { self.memory.map_host(address as *mut u8, bytes as u64) };
-        let range = HostRange { address, bytes, device, layout, memory: self.memory.clone() };
-        state.host.insert(address, range);
-    }
-
-    /// `cuMemFreeHost`, or `cuMemHostUnregister` of registered memory. Waits for all that might still use the memory.
-    pub(crate) fn free_host(&self, address: usize, registered: bool) -> Outcome {
-        self.state().captures.refuse_unsafe()?;
-        match self.state().host.get(&address) {
-            None if registered => return Err(Code::HOST_MEMORY_NOT_REGISTERED),
-            Some(range) if range.layout.is_none() == registered => {}
-            _ => return Err(Code::INVALID_VALUE),
-        }
-        let waited = self.wait_for_all(if registered { "cuMemHostUnregister" } else { "cuMemFreeHost" });
-        let range = self.state().host.remove(&address);
-        drop(range);
+        let waited = self.wait_for_all("cuMemFreeHost");
+        self.state().host.remove(&address);
         waited
     }
 }
