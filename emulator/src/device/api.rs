@@ -268,7 +268,7 @@ api! {
     });
 
     fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, data: usize) => on_stream(stream, |stream| {
-        stream.enqueue(Work::Call(function.ok_or(Code::INVALID_VALUE)?, data), []).map(drop)
+        stream.enqueue(Work::Call(function.ok_or(Code::INVALID_VALUE)?, data), None).map(drop)
     });
 
     // Streams.

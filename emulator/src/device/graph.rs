@@ -5,6 +5,7 @@ use crate::checks::order::{Order, Place};
 use crate::exec::Random;
 use crate::launch::Schedule;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
@@ -194,7 +195,7 @@ fn places(nodes: &[Node], graph: &Place) -> Vec<Place> {
 
 /// Does the nodes in an order that the edges allow, and under the unfriendly schedules not that of the capture, so that
 /// an edge that is missing shows.
-pub(crate) fn replay(nodes: &[Node], context: &Arc<Context>, place: &Place) -> Outcome {
+pub(crate) fn replay(nodes: &[Node], context: &Arc<Context>, place: &Place, polls: &AtomicBool) -> Outcome {
     let config = &context.device.config;
     let mut random = Random::new(config.seed, 0);
     let places = places(nodes, place);
@@ -209,7 +210,7 @@ pub(crate) fn replay(nodes: &[Node], context: &Arc<Context>, place: &Place) -> O
             Schedule::Adversarial => ready[ready.len() - 1],
         };
         done[next] = true;
-        nodes[next].work.run(context, &places[next])?;
+        nodes[next].work.run(context, &places[next], polls)?;
     }
     Ok(())
 }

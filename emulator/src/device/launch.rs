@@ -114,19 +114,18 @@ impl KernelLaunch {
         }
         self.check()?;
         let work = stream.injected(Call::Launch, Work::Launch(Arc::new(self)))?;
-        stream.enqueue(work, []).map(drop)
+        stream.enqueue(work, None).map(drop)
     }
 
     /// Runs it to its end on the calling thread and the device's helpers.
-    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place) -> Outcome {
+    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, polls: &AtomicBool) -> Outcome {
         let (device, request) = (&context.device, self.request());
-        let polls = context.state().streams.get(&place.stream.1).map(|queue| queue.polls.clone()).unwrap_or_default();
         let result = request.check(&device.config).and_then(|checked| {
             // Who waits for room does nothing meanwhile.
             polls.store(true, Ordering::Release);
             let room = context.enter(checked.blocks, checked.per_multiprocessor, self.cooperative);
             polls.store(false, Ordering::Release);
-            let guard = Guard { context, polls: &polls, begin: Instant::now(), idle: AtomicU64::new(0) };
+            let guard = Guard { context, polls, begin: Instant::now(), idle: AtomicU64::new(0) };
             let watch = |progress, steps| guard.stop(progress, steps);
             let result = checked.run(&context.memory, Some(&watch), place.clone());
             polls.store(false, Ordering::Release);

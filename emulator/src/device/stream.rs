@@ -12,7 +12,7 @@ use crate::checks::order::{Order, Place};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) type StreamId = u64;
@@ -22,8 +22,6 @@ pub(crate) const LEGACY: StreamId = 0;
 
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: u32 = 1;
-/// How long a worker without work stays before its thread ends.
-const IDLE: Duration = Duration::from_millis(200);
 
 /// What a `CUstream` names.
 pub(crate) struct Stream {
@@ -49,21 +47,14 @@ impl Ticket {
 #[derive(Default)]
 pub(crate) struct Queue {
     non_blocking: bool,
-    work: VecDeque<Queued>,
+    /// What is being done, then what is to be done. As long as there is any, the stream has a worker.
+    work: VecDeque<Arc<Queued>>,
     /// Pieces of work so far.
     position: u64,
     /// The place of the last of them.
     pub(crate) last: Option<Ticket>,
     /// What is ordered before a programmatic launch that comes next, as long as it has not waited.
     early: Arc<Order>,
-    has_worker: bool,
-    /// Something is being done.
-    runs: bool,
-    /// What is being done waits for others.
-    pub(crate) polls: Arc<AtomicBool>,
-    closed: bool,
-    /// Wakes the stream's worker, and nobody else: launches are short.
-    wake: Arc<Condvar>,
 }
 
 struct Queued {
@@ -71,6 +62,8 @@ struct Queued {
     work: Work,
     place: Place,
     ticket: Ticket,
+    /// It is being done, and waits for others.
+    polls: AtomicBool,
 }
 
 impl Queued {
@@ -80,18 +73,15 @@ impl Queued {
 }
 
 impl Queue {
-    /// Whether it cannot go on by itself: what runs waits for others, what is queued waits for what runs.
+    /// Whether it cannot go on by itself: what comes first waits for others.
     pub(crate) fn is_stuck(&self) -> bool {
-        match self.work.front() {
-            _ if self.runs => self.polls.load(Ordering::Acquire),
-            next => next.is_none_or(|next| !next.is_ready()),
-        }
+        self.work.front().is_none_or(|first| !first.is_ready() || first.polls.load(Ordering::Acquire))
     }
 }
 
 impl State {
     pub(crate) fn queue(&mut self, id: StreamId) -> Outcome<&mut Queue> {
-        self.streams.get_mut(&id).filter(|queue| !queue.closed).ok_or(Code::INVALID_HANDLE)
+        self.streams.get_mut(&id).ok_or(Code::INVALID_HANDLE)
     }
 
     /// The streams that wait for stream `id` and that it waits for, without being told to.
@@ -101,12 +91,6 @@ impl State {
         others.filter(move |&(other, queue)| {
             blocking && !queue.non_blocking && other != id && (id == LEGACY || other == LEGACY)
         })
-    }
-
-    /// What must be done before stream `id` counts as synchronised.
-    pub(crate) fn pending(&self, id: StreamId) -> Vec<Ticket> {
-        let queues = self.implicit(id).map(|(_, queue)| queue).chain(self.streams.get(&id));
-        queues.filter_map(|queue| queue.last.clone()).collect()
     }
 }
 
@@ -127,13 +111,10 @@ impl Stream {
         Ok(Stream { context: context.clone(), id })
     }
 
-    /// Closes the stream: what is queued is still done.
+    /// Forgets the stream, unless something is queued, which is still done.
     pub(crate) fn close(&self) {
         let mut state = self.context.state();
-        let Some(queue) = state.streams.get_mut(&self.id) else { return };
-        queue.closed = true;
-        queue.wake.notify_one();
-        if !queue.has_worker {
+        if state.streams.get(&self.id).is_some_and(|queue| queue.work.is_empty()) {
             state.streams.remove(&self.id);
         }
     }
@@ -142,32 +123,31 @@ impl Stream {
     pub(crate) fn pending(&self) -> Outcome<Vec<Ticket>> {
         let mut state = self.context.state();
         state.captures.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |capture| capture.has(self.id))?;
-        Ok(state.pending(self.id))
+        let queues = state.implicit(self.id).map(|(_, queue)| queue).chain(state.streams.get(&self.id));
+        Ok(queues.filter_map(|queue| queue.last.clone()).collect())
     }
 
     /// Queues work behind `after`, or adds it to the graph that the stream captures. Returns its place, or `None` in a
     /// capture.
-    pub(crate) fn enqueue(&self, work: Work, after: impl IntoIterator<Item = Ticket>) -> Outcome<Option<Ticket>> {
+    pub(crate) fn enqueue(&self, work: Work, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
         let (context, id) = (&self.context, self.id);
         let mut state = context.state();
         state.queue(id)?;
         if let Some(capture) = state.captures.of(id) {
             return capture.add(id, work).map(|()| None);
         }
-        if id == LEGACY {
-            // Waiting for a blocking stream that captures would tie the capture to work outside it.
-            let blocking: Vec<StreamId> = state.implicit(id).map(|(id, _)| id).collect();
-            let ties = |capture: &Capture| blocking.iter().any(|&id| capture.has(id));
-            state.captures.refuse(Code::STREAM_CAPTURE_IMPLICIT, ties)?;
-        }
-        let mut after: Vec<Ticket> = after.into_iter().collect();
-        after.extend(state.implicit(id).filter_map(|(_, queue)| queue.last.clone()));
+        let (others, lasts): (Vec<_>, Vec<_>) =
+            state.implicit(id).map(|(other, queue)| (other, queue.last.clone())).unzip();
+        // To wait for a blocking stream that captures would tie the capture to work outside it.
+        let ties = |capture: &Capture| others.iter().any(|&other| capture.has(other));
+        state.captures.refuse(Code::STREAM_CAPTURE_IMPLICIT, ties)?;
+        let mut after: Vec<Ticket> = lasts.into_iter().chain([after]).flatten().collect();
         let (settled, host) = context.memory.witness().host_knows();
         let queue = state.queue(id)?;
-        if !queue.has_worker {
+        if queue.work.is_empty() {
             let (worker, name) = (context.clone(), format!("emulated stream {}.{id}", context.device.ordinal));
             let started = std::thread::Builder::new().name(name).spawn(move || worker.serve(id));
-            queue.has_worker = started.map(|_| true).map_err(|_| Code::OUT_OF_MEMORY)?;
+            started.map_err(|_| Code::OUT_OF_MEMORY)?;
         }
         let mut order = Order::clone(&settled);
         after.iter().for_each(|ticket| order.join(&ticket.order));
@@ -185,8 +165,8 @@ impl Stream {
         // Only a kernel lets the next one begin before its end.
         queue.early = if work.is_launch() { before } else { ticket.order.clone() };
         queue.last = Some(ticket.clone());
-        queue.work.push_back(Queued { after, work, place, ticket: ticket.clone() });
-        queue.wake.notify_one();
+        let polls = AtomicBool::new(false);
+        queue.work.push_back(Arc::new(Queued { after, work, place, ticket: ticket.clone(), polls }));
         Ok(Some(ticket))
     }
 }
@@ -195,43 +175,25 @@ impl Context {
     /// A stream's worker: does what is queued, in order, each when what it waits for is done.
     fn serve(self: Arc<Self>, id: StreamId) {
         let mut state = self.state();
-        let mut idle = false;
-        while let Some(queue) = state.streams.get_mut(&id) {
-            let ready = queue.work.front().is_some_and(Queued::is_ready);
-            let Some(next) = ready.then(|| queue.work.pop_front()).flatten() else {
-                if queue.work.is_empty() && (idle || queue.closed) {
-                    queue.has_worker = false;
-                    if queue.closed {
-                        state.streams.remove(&id);
-                    }
-                    return;
-                }
+        while let Some(next) = state.streams.get(&id).and_then(|queue| queue.work.front().cloned()) {
+            if !next.is_ready() {
                 // What it waits for may be another context's, which is not announced here.
-                let sleep = if queue.work.is_empty() { IDLE } else { Duration::from_millis(2) };
-                let wake = queue.wake.clone();
-                let (guard, waited) = wake.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner);
-                (state, idle) = (guard, waited.timed_out());
+                let woken = self.changed.wait_timeout(state, Duration::from_millis(2));
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
-            };
-            idle = false;
-            queue.runs = true;
+            }
             if state.sticky.is_none() {
                 drop(state);
                 // A panic in here must not leave the stream, and whoever waits for it, without an end.
-                let outcome = catch_unwind(AssertUnwindSafe(|| next.work.run(&self, &next.place)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| next.work.run(&self, &next.place, &next.polls)));
                 state = self.state();
                 if let Err(code) = outcome.unwrap_or(Err(Code::UNKNOWN)) {
                     state.sticky.get_or_insert(code);
                 }
             }
-            if let Some(queue) = state.streams.get_mut(&id) {
-                queue.runs = false;
-            }
+            state.streams.get_mut(&id).map(|queue| queue.work.pop_front());
             let _ = next.ticket.done.set(Instant::now());
             self.changed.notify_all();
-            // Streams whose next work waits for something may have waited for this.
-            let others = state.streams.iter().filter(|&(&other, queue)| other != id && !queue.work.is_empty());
-            others.for_each(|(_, queue)| queue.wake.notify_one());
         }
     }
 }
@@ -274,7 +236,7 @@ impl Event {
         let point = self.context.state().captures.point(stream.id);
         let recorded = match point {
             Some(point) => Some(Recorded::Captured(point)),
-            None => stream.enqueue(Work::Nothing, [])?.map(Recorded::In),
+            None => stream.enqueue(Work::Nothing, None)?.map(Recorded::In),
         };
         *lock(&self.recorded) = recorded.unwrap_or_default();
         Ok(())
@@ -291,7 +253,7 @@ impl Event {
             Recorded::In(ticket) => {
                 state.captures.refuse(Code::STREAM_CAPTURE_ISOLATION, |capture| capture.has(stream.id))?;
                 drop(state);
-                stream.enqueue(Work::Nothing, [ticket]).map(drop)
+                stream.enqueue(Work::Nothing, Some(ticket)).map(drop)
             }
         }
     }

@@ -10,6 +10,7 @@ use crate::checks::order::{Operation, Place};
 use crate::memory::{Memory, MemoryError};
 use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// One operation. Cloned into every replay of a graph, so large parts are shared.
 #[derive(Clone)]
@@ -50,15 +51,15 @@ impl Work {
         matches!(self, Work::Launch(launch) if launch.programmatic)
     }
 
-    /// Does it, on the calling thread.
-    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place) -> Outcome {
+    /// Does it, on the calling thread. `polls` is set while it waits for others.
+    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, polls: &AtomicBool) -> Outcome {
         let memory = &context.memory;
         self.witness(context, place)?;
         let moved = match self {
             Work::Nothing => Ok(()),
             Work::Fail(code) => return Err(*code),
-            Work::Launch(launch) => return launch.run(context, place),
-            Work::Graph(nodes) => return graph::replay(nodes, context, place),
+            Work::Launch(launch) => return launch.run(context, place, polls),
+            Work::Graph(nodes) => return graph::replay(nodes, context, place, polls),
             Work::Copy { to, from, bytes } => copy(memory, to, from, *bytes),
             Work::Call(function, data) => {
                 // What the function does comes after what is ordered before it.
@@ -155,8 +156,7 @@ impl Stream {
             (End::Host(_), _) => (!pinned && !capturing).then_some("cuMemcpyDtoHAsync"),
             (_, &End::Host(address)) => {
                 if synchronous && !pinned {
-                    let before = context.state().pending(self.id);
-                    context.wait("cuMemcpyHtoD", &before)?;
+                    context.wait("cuMemcpyHtoD", &self.pending()?)?;
                 }
                 // A capture keeps the pointer; a pageable source is read before the call returns, a pinned one when its
                 // turn comes.
@@ -171,7 +171,7 @@ impl Stream {
             }
             _ => None,
         };
-        let ticket = self.enqueue(self.injected(Call::Copy, Work::Copy { to, from, bytes })?, [])?;
+        let ticket = self.enqueue(self.injected(Call::Copy, Work::Copy { to, from, bytes })?, None)?;
         ticket.zip(wait).map_or(Ok(()), |(ticket, call)| context.wait(call, &[ticket]))
     }
 }
