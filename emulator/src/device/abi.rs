@@ -22,15 +22,9 @@ pub(crate) type HostFunction = extern "C" fn(*mut c_void);
 pub(crate) struct Ptr<T>(*mut T);
 
 impl<T: Copy> Ptr<T> {
-    pub(crate) const NULL: Ptr<T> = Ptr(std::ptr::null_mut());
-
     /// A pointer that the C caller passed as a number.
     pub(crate) fn from_address(address: usize) -> Ptr<T> {
         Ptr(address as *mut T)
-    }
-
-    pub(crate) fn is_null(self) -> bool {
-        self.0.is_null()
     }
 
     fn valid(self) -> Outcome<*mut T> {
@@ -52,11 +46,6 @@ impl<T: Copy> Ptr<T> {
         self.valid()?;
         self.set(0, make()?)
     }
-
-    /// Writes the value if the caller asked for it.
-    pub(crate) fn offer(self, value: T) {
-        let _ = self.set(0, value);
-    }
 }
 
 impl Ptr<u8> {
@@ -76,7 +65,7 @@ impl Ptr<u8> {
 
     /// Writes as much of `text` as `capacity` holds with its NUL; says how many bytes were written, NUL included.
     pub(crate) fn write_text(self, text: &str, capacity: usize) -> usize {
-        if self.is_null() || capacity == 0 {
+        if self.0.is_null() || capacity == 0 {
             return 0;
         }
         let length = text.len().min(capacity - 1);

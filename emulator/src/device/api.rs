@@ -6,7 +6,7 @@
 use super::abi::{HostFunction, always, initialised, mark_initialised};
 use super::context;
 use super::graph::{Graph, GraphExec};
-use super::launch::{Parameters, Shape};
+use super::launch::Shape;
 use super::module::{Function, LoadedModule};
 use super::registry::{device, device_count};
 use super::stream::{Event, LEGACY};
@@ -81,6 +81,11 @@ struct LaunchConfig {
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56);
 
+/// Kernel parameters are taken by one pointer each, not packed into one buffer.
+fn refuse_packed(extra: usize) -> Outcome {
+    if extra == 0 { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
+}
+
 api! {
     // Initialisation and devices.
 
@@ -108,7 +113,7 @@ api! {
 
     fn cuDeviceGetAttribute(value: Ptr<c_int>, attribute: c_int, ordinal: c_int) => initialised(|| {
         let device = device(ordinal)?;
-        value.fill(|| device.config.attribute(ordinal, attribute).ok_or(Code::INVALID_VALUE))
+        value.fill(|| device.config.attribute(attribute).ok_or(Code::INVALID_VALUE))
     });
 
     fn cuDeviceTotalMem_v2(bytes: Ptr<usize>, ordinal: c_int) =>
@@ -209,9 +214,8 @@ api! {
         let module = handles::get::<LoadedModule>(module)?;
         let name = name.text()?.to_str().map_err(|_| Code::NOT_FOUND)?;
         let (found, length) = module.module.global(name).ok_or(Code::NOT_FOUND)?;
-        address.offer(found);
-        bytes.offer(length as usize);
-        Ok(())
+        address.set(0, found)?;
+        bytes.set(0, length as usize)
     });
 
     fn cuFuncGetAttribute(value: Ptr<c_int>, attribute: c_uint, function: Handle) =>
@@ -235,10 +239,11 @@ api! {
 
     fn cuLaunchKernel(
         function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
-        block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>, extra: Ptr<usize>
+        block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>, extra: usize
     ) => in_context(|_| {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
-        KernelLaunch::new(function, shape, Parameters { pointers, extra })?.queue(stream)
+        refuse_packed(extra)?;
+        KernelLaunch::new(function, shape, pointers)?.queue(stream)
     });
 
     fn cuLaunchCooperativeKernel(
@@ -246,15 +251,15 @@ api! {
         block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>
     ) => in_context(|_| {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
-        let launch = KernelLaunch::new(function, shape, Parameters { pointers, extra: Ptr::NULL })?;
-        KernelLaunch { cooperative: true, ..launch }.queue(stream)
+        KernelLaunch { cooperative: true, ..KernelLaunch::new(function, shape, pointers)? }.queue(stream)
     });
 
     fn cuLaunchKernelEx(
-        config: Ptr<LaunchConfig>, function: Handle, pointers: Ptr<Ptr<u8>>, extra: Ptr<usize>
+        config: Ptr<LaunchConfig>, function: Handle, pointers: Ptr<Ptr<u8>>, extra: usize
     ) => in_context(|_| {
         let config = config.get(0)?;
-        let mut launch = KernelLaunch::new(function, config.shape, Parameters { pointers, extra })?;
+        refuse_packed(extra)?;
+        let mut launch = KernelLaunch::new(function, config.shape, pointers)?;
         for index in 0..config.attribute_count as usize {
             let [id, _, x, y, z, ..] = config.attributes.get(index)?;
             match id {
@@ -287,10 +292,11 @@ api! {
         on_stream(stream, |stream| stream.context.wait("cuStreamSynchronize", &stream.pending()?));
     fn cuStreamQuery(stream: Handle) => on_stream(stream, |stream| stream.context.query(&stream.pending()?));
 
-    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) => on_stream(stream, |stream| match flags {
-        0 => handles::get::<Event>(event)?.hold(stream),
-        1 => Err(Code::NOT_SUPPORTED), // an external event in a capture, which graphs here do not have
-        _ => Err(Code::INVALID_VALUE),
+    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) => on_stream(stream, |stream| {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        handles::get::<Event>(event)?.hold(stream)
     });
 
     // Events.

@@ -96,7 +96,8 @@ impl Context {
         self.memory.witness().host_waited(tickets.iter().map(|ticket| &*ticket.order));
     }
 
-    fn block(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
+    /// As `wait`, for calls that may block but do not promise it: nothing counts on it.
+    pub(crate) fn block(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
         let over = || tickets.iter().all(Ticket::is_done);
         if !over() {
             let mut state = self.state();
@@ -114,17 +115,10 @@ impl Context {
 
     /// Blocks until everything asked of the context so far is done, as calls that synchronise do.
     pub(crate) fn wait_for_all(&self, call: &'static str) -> Outcome {
-        let tickets = self.everything();
-        self.wait(call, &tickets)
+        self.wait(call, &self.everything())
     }
 
-    /// As `wait_for_all`, for calls that may synchronise but do not promise it.
-    pub(crate) fn drain(&self, call: &'static str) -> Outcome {
-        let tickets = self.everything();
-        self.block(call, &tickets)
-    }
-
-    fn everything(&self) -> Vec<Ticket> {
+    pub(crate) fn everything(&self) -> Vec<Ticket> {
         self.state().streams.values().filter_map(|queue| queue.last.clone()).collect()
     }
 

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
 /// A piece of work and the nodes it comes after, always earlier ones.
-#[derive(Clone)]
 pub(crate) struct Node {
     work: Work,
     after: Vec<usize>,

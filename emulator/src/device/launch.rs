@@ -6,7 +6,6 @@ use super::registry::LaunchRecord;
 use super::{Call, Code, Context, Handle, Outcome, Ptr, Stream, Work, handles, lock};
 use crate::checks::order::Place;
 use crate::launch::{FaultKind, Launch};
-use crate::ptx::KernelInfo;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -33,56 +32,16 @@ pub(crate) struct Shape {
     pub(crate) dynamic_shared: u32,
 }
 
-/// Parameters, in one of two forms.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Parameters {
-    /// One pointer per parameter.
-    pub(crate) pointers: Ptr<Ptr<u8>>,
-    /// Tags and values up to a null tag: 1 for a buffer of packed parameters, 2 for a pointer to its size.
-    pub(crate) extra: Ptr<usize>,
-}
-
-impl Parameters {
-    /// Copies the parameters out of whichever form the caller used.
-    fn pack(self, info: &KernelInfo) -> Outcome<Box<[u8]>> {
-        let mut packed = vec![0; info.param_bytes as usize];
-        match (self.pointers.is_null(), self.extra.is_null()) {
-            (false, false) => return Err(Code::INVALID_VALUE),
-            (_, true) => {
-                for (index, param) in info.params.iter().enumerate() {
-                    let bytes = self.pointers.get(index)?.bytes(param.size as usize)?;
-                    let offset = param.offset as usize;
-                    packed.get_mut(offset..offset + bytes.len()).ok_or(Code::INVALID_VALUE)?.copy_from_slice(bytes);
-                }
-            }
-            (true, false) => {
-                let (mut buffer, mut size) = (Ptr::NULL, 0);
-                for index in (0..).step_by(2) {
-                    match self.extra.get(index)? {
-                        0 => break,
-                        1 => buffer = Ptr::from_address(self.extra.get(index + 1)?),
-                        2 => size = Ptr::from_address(self.extra.get(index + 1)?).get(0)?,
-                        _ => return Err(Code::INVALID_VALUE),
-                    }
-                }
-                // The buffer may end after the last parameter without the padding of the whole.
-                let needed = info.params.last().map_or(0, |param| (param.offset + param.size) as usize);
-                if buffer.is_null() || size < needed {
-                    return Err(Code::INVALID_VALUE);
-                }
-                let bytes = buffer.bytes(size.min(packed.len()))?;
-                packed[..bytes.len()].copy_from_slice(bytes);
-            }
-        }
-        Ok(packed.into())
-    }
-}
-
 impl KernelLaunch {
-    pub(crate) fn new(function: Handle, shape: Shape, parameters: Parameters) -> Outcome<KernelLaunch> {
+    /// Copies the parameters, to each of which the caller has a pointer.
+    pub(crate) fn new(function: Handle, shape: Shape, pointers: Ptr<Ptr<u8>>) -> Outcome<KernelLaunch> {
         let function = handles::get::<Function>(function)?;
-        let params = parameters.pack(&function.info)?;
+        let mut params = vec![0; function.info.param_bytes as usize];
+        for (index, param) in function.info.params.iter().enumerate() {
+            let bytes = pointers.get(index)?.bytes(param.size as usize)?;
+            params[param.offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+        let params = params.into();
         Ok(KernelLaunch { function, params, shape, cooperative: false, cluster: None, programmatic: false })
     }
 
@@ -99,28 +58,24 @@ impl KernelLaunch {
         }
     }
 
-    pub(crate) fn check(&self) -> Outcome {
-        if self.shape.dynamic_shared > self.function.max_dynamic_shared.load(Ordering::Relaxed) {
-            return Err(Code::INVALID_VALUE);
-        }
-        let config = &self.function.module.context.device.config;
-        self.request().check(config).map(drop).map_err(|fault| Code::new(fault.cuda_code()))
-    }
-
     pub(crate) fn queue(self, stream: Handle) -> Outcome {
         let stream = Stream::resolve(stream)?;
         if stream.context.handle != self.function.module.context.handle {
             return Err(Code::INVALID_HANDLE);
         }
-        self.check()?;
-        let work = stream.injected(Call::Launch, Work::Launch(Arc::new(self)))?;
+        if self.shape.dynamic_shared > self.function.max_dynamic_shared.load(Ordering::Relaxed) {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.request().check(&stream.context.device.config).map_err(|fault| Code::new(fault.cuda_code()))?;
+        let work = stream.injected(Call::Launch, Work::Launch(self))?;
         stream.enqueue(work, None).map(drop)
     }
 
     /// Runs it to its end on the calling thread and the device's helpers.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, polls: &AtomicBool) -> Outcome {
         let (device, request) = (&context.device, self.request());
-        let result = request.check(&device.config).and_then(|checked| {
+        let run = || {
+            let checked = request.check(&device.config)?;
             // Who waits for room does nothing meanwhile.
             polls.store(true, Ordering::Release);
             let room = context.enter(checked.blocks, checked.per_multiprocessor, self.cooperative);
@@ -131,27 +86,19 @@ impl KernelLaunch {
             polls.store(false, Ordering::Release);
             context.leave(room);
             result
-        });
-        match result {
-            Ok(report) => {
-                if let Some(counters) = report.counters {
-                    lock(&device.control).records.push(LaunchRecord {
-                        kernel: request.kernel.to_owned(),
-                        grid: request.grid,
-                        block: request.block,
-                        cooperative: self.cooperative,
-                        programmatic: self.programmatic,
-                        counters,
-                    });
-                }
-                Ok(())
-            }
-            Err(fault) => {
-                let code = Code::new(fault.cuda_code());
-                lock(&device.control).fault = Some(fault);
-                Err(code)
-            }
+        };
+        let report = run().map_err(|fault| device.note(fault))?;
+        if let Some(counters) = report.counters {
+            lock(&device.control).records.push(LaunchRecord {
+                kernel: request.kernel.to_owned(),
+                grid: request.grid,
+                block: request.block,
+                cooperative: self.cooperative,
+                programmatic: self.programmatic,
+                counters,
+            });
         }
+        Ok(())
     }
 }
 

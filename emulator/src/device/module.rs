@@ -105,7 +105,7 @@ impl LoadedModule {
             return Ok(handle);
         }
         let info = self.module.kernel(name).ok_or(Code::NOT_FOUND)?.clone();
-        self.context.drain("cuModuleGetFunction")?;
+        self.context.block("cuModuleGetFunction", &self.context.everything())?;
         let mut functions = lock(&self.functions);
         let handle = functions.entry(name.to_owned()).or_insert_with(|| {
             let max_dynamic_shared = AtomicU32::new(SHARED_PER_BLOCK.saturating_sub(info.static_shared));
@@ -121,8 +121,6 @@ impl Function {
         let most = self.module.context.device.config.shared_limit().saturating_sub(self.info.static_shared);
         match (number, u32::try_from(value)) {
             (8, Ok(bytes)) if bytes <= most => self.max_dynamic_shared.store(bytes, Ordering::Relaxed),
-            (9, _) if (-1..=100).contains(&value) => {} // preferred carve-out: a hint
-            (14 | 15, _) => {}                          // non-portable clusters, their scheduling: hints here
             _ => return Err(Code::INVALID_VALUE),
         }
         Ok(())
@@ -133,13 +131,9 @@ impl Function {
         let value = match number {
             0 => self.info.max_threads(),
             1 => self.info.static_shared,
-            3 => self.info.local_bytes, // local memory per thread
+            3 => self.info.local_bytes,
             4 => self.info.device_registers(),
-            5 => self.info.target_sm, // PTX version, as ten times the virtual architecture
-            6 => self.module.context.device.config.sm_number(), // binary version
             8 => self.max_dynamic_shared.load(Ordering::Relaxed),
-            9 => return Ok(-1),   // preferred carve-out: the driver's choice
-            2 | 7 | 10..=15 => 0, // constant memory, caching by ld.ca, clusters
             _ => return Err(Code::INVALID_VALUE),
         };
         Ok(i32::try_from(value).unwrap_or(i32::MAX))

@@ -84,13 +84,19 @@ impl State {
         self.streams.get_mut(&id).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// The streams that wait for stream `id` and that it waits for, without being told to.
-    fn implicit(&self, id: StreamId) -> impl Iterator<Item = (StreamId, &Queue)> {
-        let blocking = self.streams.get(&id).is_some_and(|queue| !queue.non_blocking);
-        let others = self.streams.iter().map(|(&other, queue)| (other, queue));
-        others.filter(move |&(other, queue)| {
-            blocking && !queue.non_blocking && other != id && (id == LEGACY || other == LEGACY)
-        })
+    /// The streams that stream `id` waits for without being told to.
+    fn implicit(&self, id: StreamId) -> Vec<StreamId> {
+        let blocking = |id: StreamId| self.streams.get(&id).is_some_and(|queue| !queue.non_blocking);
+        match id {
+            LEGACY => self.streams.keys().copied().filter(|&other| other != LEGACY && blocking(other)).collect(),
+            _ if blocking(id) => vec![LEGACY],
+            _ => vec![],
+        }
+    }
+
+    /// The places of the last work of streams.
+    fn ends(&self, streams: &[StreamId]) -> Vec<Ticket> {
+        streams.iter().filter_map(|id| self.streams.get(id)?.last.clone()).collect()
     }
 }
 
@@ -123,8 +129,9 @@ impl Stream {
     pub(crate) fn pending(&self) -> Outcome<Vec<Ticket>> {
         let mut state = self.context.state();
         state.captures.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |capture| capture.has(self.id))?;
-        let queues = state.implicit(self.id).map(|(_, queue)| queue).chain(state.streams.get(&self.id));
-        Ok(queues.filter_map(|queue| queue.last.clone()).collect())
+        let mut streams = state.implicit(self.id);
+        streams.push(self.id);
+        Ok(state.ends(&streams))
     }
 
     /// Queues work behind `after`, or adds it to the graph that the stream captures. Returns its place, or `None` in a
@@ -136,12 +143,11 @@ impl Stream {
         if let Some(capture) = state.captures.of(id) {
             return capture.add(id, work).map(|()| None);
         }
-        let (others, lasts): (Vec<_>, Vec<_>) =
-            state.implicit(id).map(|(other, queue)| (other, queue.last.clone())).unzip();
+        let others = state.implicit(id);
         // To wait for a blocking stream that captures would tie the capture to work outside it.
         let ties = |capture: &Capture| others.iter().any(|&other| capture.has(other));
         state.captures.refuse(Code::STREAM_CAPTURE_IMPLICIT, ties)?;
-        let mut after: Vec<Ticket> = lasts.into_iter().chain([after]).flatten().collect();
+        let mut after: Vec<Ticket> = state.ends(&others).into_iter().chain(after).collect();
         let (settled, host) = context.memory.witness().host_knows();
         let queue = state.queue(id)?;
         if queue.work.is_empty() {
@@ -219,13 +225,11 @@ enum Recorded {
 
 impl Event {
     pub(crate) fn new(context: &Arc<Context>, flags: u32) -> Outcome<Event> {
-        match flags {
-            // 1: blocking synchronisation, which waiting here always is.
-            0..=3 => Ok(Event { context: context.clone(), flags, recorded: Mutex::default() }),
-            // 4: sharing between processes.
-            4..=7 => Err(Code::NOT_SUPPORTED),
-            _ => Err(Code::INVALID_VALUE),
+        // 1: blocking synchronisation, which waiting here always is.
+        if flags & !(1 | DISABLE_TIMING) != 0 {
+            return Err(Code::INVALID_VALUE);
         }
+        Ok(Event { context: context.clone(), flags, recorded: Mutex::default() })
     }
 
     /// Remembers the stream's present end.

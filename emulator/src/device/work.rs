@@ -5,21 +5,20 @@
 use super::abi::{HostFunction, call_host};
 use super::context::State;
 use super::graph::{self, Node};
-use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream, lock};
+use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream};
 use crate::checks::order::{Operation, Place};
 use crate::memory::{Memory, MemoryError};
 use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// One operation. Cloned into every replay of a graph, so large parts are shared.
-#[derive(Clone)]
+/// One operation.
 pub(crate) enum Work {
     /// A place to wait at.
     Nothing,
     /// Fails as injected.
     Fail(Code),
-    Launch(Arc<KernelLaunch>),
+    Launch(KernelLaunch),
     Copy {
         to: End,
         from: End,
@@ -30,13 +29,12 @@ pub(crate) enum Work {
 }
 
 /// Where a copy reads or writes.
-#[derive(Clone)]
 pub(crate) enum End {
     Device(u64),
     /// Accessed when the copy is done; the C caller keeps it valid until then.
     Host(usize),
     /// What the host's memory held when the copy was asked for.
-    Staged(Arc<[u8]>),
+    Staged(Box<[u8]>),
     /// The low bytes of a value, as many as said, again and again.
     Pattern(u32, usize),
 }
@@ -53,52 +51,48 @@ impl Work {
 
     /// Does it, on the calling thread. `polls` is set while it waits for others.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, polls: &AtomicBool) -> Outcome {
-        let memory = &context.memory;
-        self.witness(context, place)?;
-        let moved = match self {
+        match self {
             Work::Nothing => Ok(()),
-            Work::Fail(code) => return Err(*code),
-            Work::Launch(launch) => return launch.run(context, place, polls),
-            Work::Graph(nodes) => return graph::replay(nodes, context, place, polls),
-            Work::Copy { to, from, bytes } => copy(memory, to, from, *bytes),
+            Work::Fail(code) => Err(*code),
+            Work::Launch(launch) => launch.run(context, place, polls),
+            Work::Graph(nodes) => graph::replay(nodes, context, place, polls),
+            Work::Copy { to, from, bytes } => {
+                witness(context, place, to, from, *bytes)?;
+                copy(&context.memory, to, from, *bytes).map_err(|_| Code::ILLEGAL_ADDRESS)
+            }
             Work::Call(function, data) => {
                 // What the function does comes after what is ordered before it.
-                memory.witness().host_waited(std::iter::once(&*place.before));
+                context.memory.witness().host_waited(std::iter::once(&*place.before));
                 call_host(*function, *data);
                 Ok(())
             }
-        };
-        moved.map_err(|_| Code::ILLEGAL_ADDRESS)
-    }
-
-    /// Tells the race check which bytes a copy or fill touches.
-    fn witness(&self, context: &Context, place: &Place) -> Outcome {
-        if !context.device.config.checks.racecheck {
-            return Ok(());
         }
-        let Work::Copy { to, from, bytes } = self else { return Ok(()) };
-        let what = match (to, from) {
-            (End::Host(_), _) => "a copy to the host",
-            (_, End::Device(_)) => "a copy within the device",
-            (_, End::Pattern(..)) => "a fill",
-            _ => "a copy from the host",
-        };
+    }
+}
+
+/// Tells the race check which bytes a copy or fill touches.
+fn witness(context: &Context, place: &Place, to: &End, from: &End, bytes: usize) -> Outcome {
+    if !context.device.config.checks.racecheck {
+        return Ok(());
+    }
+    let what = match (to, from) {
+        (End::Host(_), _) => "a copy to the host",
+        (_, End::Device(_)) => "a copy within the device",
+        (_, End::Pattern(..)) => "a fill",
+        _ => "a copy from the host",
+    };
+    let op = Arc::new(Operation::new(what.into(), place.clone()));
+    for (end, write) in [(from, false), (to, true)] {
         // Page-locked memory is touched under its device address, other memory of the host is not seen.
-        let seen = |end: &End| match *end {
+        let seen = match *end {
             End::Device(address) => Some(address),
-            End::Host(address) => context.state().pinned(address, *bytes),
+            End::Host(address) => context.state().pinned(address, bytes),
             _ => None,
         };
-        let op = Arc::new(Operation::new(what.into(), place.clone()));
-        for (end, write) in [(from, false), (to, true)] {
-            let Some(address) = seen(end) else { continue };
-            if let Err(fault) = context.memory.touched(&op, address, *bytes as u64, write) {
-                lock(&context.device.control).fault = Some(*fault);
-                return Err(Code::LAUNCH_FAILED);
-            }
-        }
-        Ok(())
+        let touched = seen.map_or(Ok(()), |address| context.memory.touched(&op, address, bytes as u64, write));
+        touched.map_err(|fault| context.device.note(*fault))?;
     }
+    Ok(())
 }
 
 fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), MemoryError> {
@@ -138,11 +132,13 @@ impl Stream {
             return Ok(());
         }
         let context = &self.context;
-        let (mut pinned, capturing) = (false, context.state().captures.of(self.id).is_some());
+        // A capture keeps the host's pointer, page-locked or not.
+        let capturing = context.state().captures.of(self.id).is_some();
+        let mut pageable = false;
         for end in [&to, &from] {
             match *end {
                 End::Host(0) => return Err(Code::INVALID_VALUE),
-                End::Host(address) => pinned = context.state().pinned(address, bytes).is_some(),
+                End::Host(address) => pageable = !capturing && context.state().pinned(address, bytes).is_none(),
                 End::Device(address) => {
                     context.memory.range(address, bytes as u64).map_err(|_| Code::INVALID_VALUE)?;
                 }
@@ -153,14 +149,13 @@ impl Stream {
         let wait = match (&to, &from) {
             // The asynchronous form waits too where it writes pageable memory.
             (End::Host(_), _) if synchronous => Some("cuMemcpyDtoH"),
-            (End::Host(_), _) => (!pinned && !capturing).then_some("cuMemcpyDtoHAsync"),
+            (End::Host(_), _) => pageable.then_some("cuMemcpyDtoHAsync"),
             (_, &End::Host(address)) => {
-                if synchronous && !pinned {
+                if synchronous && pageable {
                     context.wait("cuMemcpyHtoD", &self.pending()?)?;
                 }
-                // A capture keeps the pointer; a pageable source is read before the call returns, a pinned one when its
-                // turn comes.
-                let staged = !pinned && !capturing && (!synchronous || bytes <= STAGED);
+                // A pageable source is read before the call returns, a pinned one when its turn comes.
+                let staged = pageable && (!synchronous || bytes <= STAGED);
                 if staged {
                     from = End::Staged(Ptr::from_address(address).bytes(bytes)?.into());
                 }
@@ -217,7 +212,7 @@ impl Context {
     pub(crate) fn settle(&self, call: &'static str, kind: Call) -> Outcome {
         self.state().captures.refuse_unsafe()?;
         self.device.injected(kind)?;
-        self.drain(call)
+        self.block(call, &self.everything())
     }
 
     /// `cuMemAlloc`
