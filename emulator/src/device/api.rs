@@ -11,10 +11,11 @@ use super::module::{Function, LoadedModule};
 use super::registry::{device, device_count};
 use super::stream::{Event, LEGACY};
 use super::work::End::{Device, Host, Pattern};
+use super::work::Side;
 use super::{Code, Context, Handle, KernelLaunch, Leak, Outcome, Ptr, Stream, Work, handles};
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The driver functions, each with the C signature of NVIDIA's header, and the finder of them by name.
 macro_rules! api {
@@ -81,11 +82,6 @@ struct LaunchConfig {
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56);
 
-/// Kernel parameters are taken by one pointer each, not packed into one buffer.
-fn refuse_packed(extra: usize) -> Outcome {
-    if extra == 0 { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
-}
-
 api! {
     // Initialisation and devices.
 
@@ -147,11 +143,21 @@ api! {
     });
 
     fn cuMemAlloc_v2(address: Ptr<u64>, bytes: usize) =>
-        in_context(|context| address.fill(|| context.allocate(bytes as u64)));
-    fn cuMemFree_v2(address: u64) => lenient(|context| context.free(address));
-    fn cuMemHostAlloc(address: Ptr<usize>, bytes: usize, flags: c_uint) =>
-        in_context(|context| address.fill(|| context.allocate_host(bytes, flags)));
-    fn cuMemFreeHost(address: usize) => lenient(|context| context.free_host(address));
+        in_context(|context| address.fill(|| context.allocate("cuMemAlloc", Side::Device, bytes)));
+    fn cuMemFree_v2(address: u64) => lenient(|context| match address {
+        0 => Ok(()),
+        _ => context.free("cuMemFree", Side::Device, address),
+    });
+
+    fn cuMemHostAlloc(address: Ptr<u64>, bytes: usize, flags: c_uint) => in_context(|context| {
+        // 1: seen by all contexts, of which a device has one; 2: mapped, as all of it is; 4: not cached by the host.
+        if flags > 7 {
+            return Err(Code::INVALID_VALUE);
+        }
+        address.fill(|| context.allocate("cuMemHostAlloc", Side::Host, bytes))
+    });
+
+    fn cuMemFreeHost(address: u64) => lenient(|context| context.free("cuMemFreeHost", Side::Host, address));
 
     fn cuMemHostGetDevicePointer_v2(address: Ptr<u64>, host: usize, flags: c_uint) => in_context(|context| {
         let seen = context.state().pinned(host, 1).filter(|_| flags == 0);
@@ -242,8 +248,7 @@ api! {
         block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>, extra: usize
     ) => in_context(|_| {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
-        refuse_packed(extra)?;
-        KernelLaunch::new(function, shape, pointers)?.queue(stream)
+        KernelLaunch::new(function, shape, pointers, extra)?.queue(stream)
     });
 
     fn cuLaunchCooperativeKernel(
@@ -251,15 +256,14 @@ api! {
         block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>
     ) => in_context(|_| {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
-        KernelLaunch { cooperative: true, ..KernelLaunch::new(function, shape, pointers)? }.queue(stream)
+        KernelLaunch { cooperative: true, ..KernelLaunch::new(function, shape, pointers, 0)? }.queue(stream)
     });
 
     fn cuLaunchKernelEx(
         config: Ptr<LaunchConfig>, function: Handle, pointers: Ptr<Ptr<u8>>, extra: usize
     ) => in_context(|_| {
         let config = config.get(0)?;
-        refuse_packed(extra)?;
-        let mut launch = KernelLaunch::new(function, config.shape, pointers)?;
+        let mut launch = KernelLaunch::new(function, config.shape, pointers, extra)?;
         for index in 0..config.attribute_count as usize {
             let [id, _, x, y, z, ..] = config.attributes.get(index)?;
             match id {
@@ -332,7 +336,7 @@ api! {
     fn cuStreamEndCapture(stream: Handle, handle: Ptr<Handle>) => on_stream(stream, |stream| {
         let nodes = stream.context.state().captures.end(stream.id);
         handle.set(0, 0)?;
-        let graph = Graph { context: stream.context.clone(), nodes: nodes?.into() };
+        let graph = Graph { context: stream.context.clone(), nodes: nodes? };
         handle.set(0, handles::insert(stream.context.handle, Some(Leak::Graph), graph))
     });
 
@@ -341,14 +345,14 @@ api! {
             return Err(Code::NOT_SUPPORTED);
         }
         handle.fill(|| {
-            let exec = GraphExec::new(&*handles::get::<Graph>(graph)?);
-            Ok(handles::insert(exec.context.handle, Some(Leak::GraphExec), exec))
+            let exec = GraphExec { graph: handles::get(graph)?, last: Mutex::default() };
+            Ok(handles::insert(exec.graph.context.handle, Some(Leak::GraphExec), exec))
         })
     });
 
     fn cuGraphLaunch(exec: Handle, stream: Handle) =>
         on_stream(stream, |stream| handles::get::<GraphExec>(exec)?.launch(stream));
 
-    fn cuGraphExecDestroy(exec: Handle) => initialised(|| handles::remove::<GraphExec>(exec)?.context.check());
+    fn cuGraphExecDestroy(exec: Handle) => initialised(|| handles::remove::<GraphExec>(exec)?.graph.context.check());
     fn cuGraphDestroy(graph: Handle) => initialised(|| handles::remove::<Graph>(graph)?.context.check());
 }

@@ -3,7 +3,7 @@
 use super::graph::Captures;
 use super::registry::Device;
 use super::stream::{LEGACY, Queue};
-use super::work::HostRange;
+use super::work::{Allocation, Side};
 use super::{Code, Handle, Leak, Outcome, StreamId, Ticket, handles, lock};
 use crate::memory::Memory;
 use std::cell::Cell;
@@ -27,10 +27,7 @@ pub(crate) struct State {
     /// Streams made so far, besides the legacy one.
     pub(crate) opened: StreamId,
     pub(crate) captures: Captures,
-    /// `cuMemAlloc`: address to bytes.
-    pub(crate) allocations: BTreeMap<u64, u64>,
-    /// Page-locked host memory by host address.
-    pub(crate) host: BTreeMap<usize, HostRange>,
+    pub(crate) allocations: BTreeMap<(Side, u64), Allocation>,
     /// Room that running kernels take of the multiprocessors, see [`super::launch`].
     pub(crate) taken: u64,
     /// What every call returns since it was lost or destroyed.
@@ -148,7 +145,6 @@ impl Context {
         let mut state = self.state();
         state.sticky = Some(Code::CONTEXT_IS_DESTROYED);
         state.allocations.clear();
-        state.host.clear();
         drop(state);
         handles::remove_all_of(self.handle);
         self.changed.notify_all();
@@ -158,9 +154,11 @@ impl Context {
     /// What is alive now.
     pub(crate) fn leaks(&self) -> Vec<Leak> {
         let state = self.state();
-        let device = state.allocations.iter().map(|(&address, &bytes)| Leak::DeviceMemory { address, bytes });
-        let host = state.host.iter().map(|(&address, range)| Leak::HostMemory { address, bytes: range.bytes() });
-        device.chain(host).chain(handles::leaks_of(self.handle)).collect()
+        let memory = state.allocations.iter().map(|(&(side, address), &Allocation { bytes, .. })| match side {
+            Side::Device => Leak::DeviceMemory { address, bytes: bytes as u64 },
+            Side::Host => Leak::HostMemory { address: address as usize, bytes },
+        });
+        memory.chain(handles::leaks_of(self.handle)).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use crate::checks::order::{Order, Place};
 use crate::exec::Random;
 use crate::launch::Schedule;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
@@ -144,72 +144,69 @@ impl Captures {
 /// What a capture made.
 pub(crate) struct Graph {
     pub(crate) context: Arc<Context>,
-    pub(crate) nodes: Arc<[Node]>,
+    pub(crate) nodes: Vec<Node>,
 }
 
 /// A graph ready to be launched.
 pub(crate) struct GraphExec {
-    pub(crate) context: Arc<Context>,
-    nodes: Arc<[Node]>,
+    pub(crate) graph: Arc<Graph>,
     /// Two launches of the same instantiation never overlap.
-    last: Mutex<Option<Ticket>>,
+    pub(crate) last: Mutex<Option<Ticket>>,
 }
 
 impl GraphExec {
-    pub(crate) fn new(graph: &Graph) -> GraphExec {
-        GraphExec { context: graph.context.clone(), nodes: graph.nodes.clone(), last: Mutex::default() }
-    }
-
     pub(crate) fn launch(&self, stream: &Stream) -> Outcome {
-        if self.context.handle != stream.context.handle {
+        if self.graph.context.handle != stream.context.handle {
             return Err(Code::INVALID_HANDLE);
         }
         // A graph launched into a capture would be a child node.
         if stream.context.state().captures.of(stream.id).is_some() {
             return Err(Code::NOT_SUPPORTED);
         }
-        self.context.device.injected(Call::Launch)?;
+        stream.context.device.injected(Call::Launch)?;
         let mut last = lock(&self.last);
-        *last = stream.enqueue(Work::Graph(self.nodes.clone()), last.clone())?;
+        *last = stream.enqueue(Work::Graph(self.graph.clone()), last.clone())?;
         Ok(())
     }
 }
 
-/// The places of the nodes of a replay: after the nodes that edges lead to them from.
-fn places(nodes: &[Node], graph: &Place) -> Vec<Place> {
-    let mut places: Vec<Place> = Vec::with_capacity(nodes.len());
-    for (index, node) in nodes.iter().enumerate() {
-        let (mut before, mut early) = (Order::clone(&graph.before), Order::clone(&graph.before));
-        for &direct in &node.after {
-            let (its, after) = (&places[direct], places[direct].after());
-            before.join(&after);
-            // Only a kernel lets the next one begin before its end.
-            early.join(if nodes[direct].work.is_launch() { &its.before } else { &after });
+impl Graph {
+    /// The places of the nodes of a replay: after the nodes that edges lead to them from.
+    fn places(&self, replay: &Place) -> Vec<Place> {
+        let mut places: Vec<Place> = Vec::with_capacity(self.nodes.len());
+        for (index, node) in self.nodes.iter().enumerate() {
+            let (mut before, mut early) = (Order::clone(&replay.before), Order::clone(&replay.before));
+            for &direct in &node.after {
+                let (its, after) = (&places[direct], places[direct].after());
+                before.join(&after);
+                // Only a kernel lets the next one begin before its end.
+                early.join(if self.nodes[direct].work.is_launch() { &its.before } else { &after });
+            }
+            let early = node.work.is_programmatic().then(|| Arc::new(early));
+            places.push(Place { node: Some(index), before: Arc::new(before), early, ..replay.clone() });
         }
-        let early = node.work.is_programmatic().then(|| Arc::new(early));
-        places.push(Place { node: Some(index), before: Arc::new(before), early, ..graph.clone() });
+        places
     }
-    places
-}
 
-/// Does the nodes in an order that the edges allow, and under the unfriendly schedules not that of the capture, so that
-/// an edge that is missing shows.
-pub(crate) fn replay(nodes: &[Node], context: &Arc<Context>, place: &Place, polls: &AtomicBool) -> Outcome {
-    let config = &context.device.config;
-    let mut random = Random::new(config.seed, 0);
-    let places = places(nodes, place);
-    let mut done = vec![false; nodes.len()];
-    for _ in nodes {
-        let is_ready = |&node: &usize| !done[node] && nodes[node].after.iter().all(|&before| done[before]);
-        let ready: Vec<usize> = (0..nodes.len()).filter(is_ready).collect();
-        // The first node that is not done is always ready, since edges lead to later nodes only.
-        let next = match config.schedule {
-            Schedule::RoundRobin => ready[0],
-            Schedule::Random => ready[random.below(ready.len())],
-            Schedule::Adversarial => ready[ready.len() - 1],
-        };
-        done[next] = true;
-        nodes[next].work.run(context, &places[next], polls)?;
+    /// Does the nodes in an order that the edges allow, and under the unfriendly schedules not that of the capture, so
+    /// that an edge that is missing shows.
+    pub(crate) fn replay(&self, place: &Place, idle: &AtomicU64) -> Outcome {
+        let config = &self.context.device.config;
+        let mut random = Random::new(config.seed, 0);
+        let places = self.places(place);
+        let mut done = vec![false; self.nodes.len()];
+        for _ in &self.nodes {
+            let is_ready = |&node: &usize| !done[node] && self.nodes[node].after.iter().all(|&before| done[before]);
+            let ready: Vec<usize> = (0..self.nodes.len()).filter(is_ready).collect();
+            // The first node that is not done is always ready, since edges lead to later nodes only.
+            let next = match config.schedule {
+                Schedule::RoundRobin => ready[0],
+                Schedule::Random => ready[random.below(ready.len())],
+                Schedule::Adversarial => ready[ready.len() - 1],
+            };
+            done[next] = true;
+            self.nodes[next].work.run(&self.context, &places[next], idle)?;
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use super::registry::LaunchRecord;
 use super::{Call, Code, Context, Handle, Outcome, Ptr, Stream, Work, handles, lock};
 use crate::checks::order::Place;
 use crate::launch::{FaultKind, Launch};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
@@ -33,8 +33,11 @@ pub(crate) struct Shape {
 }
 
 impl KernelLaunch {
-    /// Copies the parameters, to each of which the caller has a pointer.
-    pub(crate) fn new(function: Handle, shape: Shape, pointers: Ptr<Ptr<u8>>) -> Outcome<KernelLaunch> {
+    /// Copies the parameters, to each of which the caller has a pointer. `extra` would have them packed.
+    pub(crate) fn new(function: Handle, shape: Shape, pointers: Ptr<Ptr<u8>>, extra: usize) -> Outcome<KernelLaunch> {
+        if extra != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
         let function = handles::get::<Function>(function)?;
         let mut params = vec![0; function.info.param_bytes as usize];
         for (index, param) in function.info.params.iter().enumerate() {
@@ -72,18 +75,18 @@ impl KernelLaunch {
     }
 
     /// Runs it to its end on the calling thread and the device's helpers.
-    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, polls: &AtomicBool) -> Outcome {
+    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, idle: &AtomicU64) -> Outcome {
         let (device, request) = (&context.device, self.request());
         let run = || {
             let checked = request.check(&device.config)?;
             // Who waits for room does nothing meanwhile.
-            polls.store(true, Ordering::Release);
+            idle.store(LOOK, Ordering::Release);
             let room = context.enter(checked.blocks, checked.per_multiprocessor, self.cooperative);
-            polls.store(false, Ordering::Release);
-            let guard = Guard { context, polls, begin: Instant::now(), idle: AtomicU64::new(0) };
-            let watch = |progress, steps| guard.stop(progress, steps);
+            idle.store(0, Ordering::Release);
+            let begin = Instant::now();
+            let watch = |progress, steps| context.watch(begin, idle, progress, steps);
             let result = checked.run(&context.memory, Some(&watch), place.clone());
-            polls.store(false, Ordering::Release);
+            idle.store(0, Ordering::Release);
             context.leave(room);
             result
         };
@@ -102,12 +105,17 @@ impl KernelLaunch {
     }
 }
 
+/// Warp instructions of polling in vain after which work counts as waiting for others, and after which, and then as
+/// often, it is looked whether anybody else can go on.
+pub(crate) const LOOK: u64 = 2000;
+
 /// Room is counted in parts of a multiprocessor; every occupancy from 1 to 32 divides it evenly enough.
 const PARTS: u64 = 1 << 16;
 
-/// Who is resident: kernels of several streams run side by side only as far as the multiprocessors hold their blocks,
-/// so that work behind a persistent kernel waits for it as on the chip.
 impl Context {
+    /// Who is resident: kernels of several streams run side by side only as far as the multiprocessors hold their
+    /// blocks, so that work behind a persistent kernel waits for it as on the chip.
+    ///
     /// Waits for room for `blocks` blocks of which `per_multiprocessor` fit on each multiprocessor: for all of them if
     /// the launch is cooperative, else for one, taking as much as there is.
     fn enter(&self, blocks: u64, per_multiprocessor: u32, cooperative: bool) -> u64 {
@@ -126,44 +134,28 @@ impl Context {
         self.state().taken -= taken;
         self.changed.notify_all();
     }
-}
 
-/// Ends launches that take too long, and those that wait for a host that waits for them.
-struct Guard<'a> {
-    context: &'a Context,
-    /// Tells the context that this launch waits for somebody.
-    polls: &'a AtomicBool,
-    begin: Instant,
-    /// Warp instructions since the kernel has changed anything, or somebody else could.
-    idle: AtomicU64,
-}
-
-/// Warp instructions of polling after which, and then as often, the guard looks whether anybody else can go on.
-const LOOK: u64 = 2000;
-
-impl Guard<'_> {
-    fn stop(&self, progress: bool, steps: u64) -> Option<(FaultKind, String)> {
-        let config = &self.context.device.config;
-        if let Some(limit) = config.launch_timeout.filter(|&limit| self.begin.elapsed() > limit) {
+    /// Ends launches that take too long, and those that wait for a host that waits for them.
+    fn watch(&self, begin: Instant, idle: &AtomicU64, progress: bool, steps: u64) -> Option<(FaultKind, String)> {
+        let config = &self.device.config;
+        if let Some(limit) = config.launch_timeout.filter(|&limit| begin.elapsed() > limit) {
             let message = format!("the launch took more than the device's {} ms", limit.as_millis());
             return Some((FaultKind::StepLimit, message));
         }
         if progress {
-            self.idle.store(0, Ordering::Relaxed);
-            self.polls.store(false, Ordering::Release);
+            idle.store(0, Ordering::Release);
             return None;
         }
-        let before = self.idle.fetch_add(steps.max(1), Ordering::Relaxed);
-        let idle = before + steps.max(1);
-        if before / LOOK == idle / LOOK {
+        let steps = steps.max(1);
+        let polled = idle.fetch_add(steps, Ordering::AcqRel) + steps;
+        if (polled - steps) / LOOK == polled / LOOK {
             return None;
         }
-        self.polls.store(true, Ordering::Release);
-        let Some(calls) = self.context.stuck() else {
-            self.idle.store(0, Ordering::Relaxed);
+        let Some(calls) = self.stuck() else {
+            idle.store(LOOK, Ordering::Release);
             return None;
         };
-        (idle >= config.deadlock_steps).then(|| {
+        (polled >= config.deadlock_steps).then(|| {
             let what = "the kernel polls what nobody changes, and every host thread of its context is blocked behind";
             (FaultKind::Deadlock, format!("{what} it, in {}", calls.join(", ")))
         })

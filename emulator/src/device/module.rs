@@ -31,38 +31,38 @@ fn directive<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     words.next().map(|word| word.split(',').next().unwrap_or(word))
 }
 
-/// Why a device does not take a text whatever else it holds: an older driver's view of newer text.
-fn refused_head(text: &str, config: &DeviceConfig) -> Option<(Code, String)> {
-    if let Some(version) = directive(text, ".version") {
-        let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
-        if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) > PTX_VERSION {
-            let (major, minor) = PTX_VERSION;
-            let log = format!("unsupported .version {version}; the newest that this driver reads is {major}.{minor}");
-            return Some((Code::UNSUPPORTED_PTX_VERSION, log));
-        }
+/// Why a load failed, and what stands in the log buffer.
+type Refusal = (Code, String);
+
+/// Refuses newer text, whatever it holds, as an older driver does, and text for another chip.
+fn check_head(text: &str, config: &DeviceConfig) -> Result<(), Refusal> {
+    let number = |digits: &str| digits.parse::<u32>().unwrap_or(0);
+    let version = directive(text, ".version").unwrap_or("0.0");
+    if version.split_once('.').is_some_and(|(major, minor)| (number(major), number(minor)) > PTX_VERSION) {
+        let (major, minor) = PTX_VERSION;
+        let log = format!("unsupported .version {version}; the newest that this driver reads is {major}.{minor}");
+        return Err((Code::UNSUPPORTED_PTX_VERSION, log));
     }
-    let target = directive(text, ".target")?.strip_prefix("sm_")?;
+    let Some(target) = directive(text, ".target").and_then(|target| target.strip_prefix("sm_")) else { return Ok(()) };
     let digits = target.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let (wanted, own) = (digits.parse().unwrap_or(0), config.sm_number());
+    let (wanted, own) = (number(digits), config.sm_number());
     let fits = match &target[digits.len()..] {
         "" => wanted <= own,
         "f" => wanted <= own && wanted / 10 == own / 10,
         _ => wanted == own,
     };
     let log = || format!(".target sm_{target} does not run on this device, an sm_{own}");
-    (!fits).then(|| (Code::INVALID_PTX, log()))
+    if fits { Ok(()) } else { Err((Code::INVALID_PTX, log())) }
 }
 
-/// Reads PTX text for a context's device. An error comes with what stands in the log buffer.
-fn read(context: &Context, image: &[u8]) -> Result<Module, (Code, String)> {
+/// Reads PTX text for a context's device.
+fn read(context: &Context, image: &[u8]) -> Result<Module, Refusal> {
     if image.starts_with(b"\x7fELF") || image.starts_with(&[0x50, 0xed, 0x55, 0xba]) {
         let log = "this device reads PTX text; the image is a binary for another one".into();
         return Err((Code::NO_BINARY_FOR_GPU, log));
     }
     let text = std::str::from_utf8(image).map_err(|error| (Code::INVALID_IMAGE, format!("not PTX text: {error}")))?;
-    if let Some(refused) = refused_head(text, &context.device.config) {
-        return Err(refused);
-    }
+    check_head(text, &context.device.config)?;
     let module = Module::load(text, &context.memory).map_err(|error| {
         (Code::INVALID_PTX, format!("ptx input, line {}; error: {} near '{}'", error.line, error.message, error.token))
     })?;
@@ -80,7 +80,7 @@ fn read(context: &Context, image: &[u8]) -> Result<Module, (Code, String)> {
 
 impl LoadedModule {
     /// Loads PTX text (without its NUL) into a context.
-    pub(crate) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Handle, (Code, String)> {
+    pub(crate) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Handle, Refusal> {
         context.settle("cuModuleLoadData", Call::Load).map_err(|code| (code, String::new()))?;
         let module = read(context, image)?;
         let loaded = LoadedModule { context: context.clone(), module, functions: Mutex::default() };
@@ -136,6 +136,6 @@ impl Function {
             8 => self.max_dynamic_shared.load(Ordering::Relaxed),
             _ => return Err(Code::INVALID_VALUE),
         };
-        Ok(i32::try_from(value).unwrap_or(i32::MAX))
+        Ok(value as i32)
     }
 }

@@ -7,11 +7,12 @@
 
 use super::context::{State, current};
 use super::graph::{Capture, Point};
+use super::launch::LOOK;
 use super::{Code, Context, Handle, Outcome, Work, handles, lock};
 use crate::checks::order::{Order, Place};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,8 +63,8 @@ struct Queued {
     work: Work,
     place: Place,
     ticket: Ticket,
-    /// It is being done, and waits for others.
-    polls: AtomicBool,
+    /// Warp instructions that it has spent on polling in vain, see [`LOOK`].
+    idle: AtomicU64,
 }
 
 impl Queued {
@@ -75,7 +76,7 @@ impl Queued {
 impl Queue {
     /// Whether it cannot go on by itself: what comes first waits for others.
     pub(crate) fn is_stuck(&self) -> bool {
-        self.work.front().is_none_or(|first| !first.is_ready() || first.polls.load(Ordering::Acquire))
+        self.work.front().is_none_or(|first| !first.is_ready() || first.idle.load(Ordering::Acquire) >= LOOK)
     }
 }
 
@@ -171,8 +172,7 @@ impl Stream {
         // Only a kernel lets the next one begin before its end.
         queue.early = if work.is_launch() { before } else { ticket.order.clone() };
         queue.last = Some(ticket.clone());
-        let polls = AtomicBool::new(false);
-        queue.work.push_back(Arc::new(Queued { after, work, place, ticket: ticket.clone(), polls }));
+        queue.work.push_back(Arc::new(Queued { after, work, place, ticket: ticket.clone(), idle: AtomicU64::new(0) }));
         Ok(Some(ticket))
     }
 }
@@ -191,7 +191,7 @@ impl Context {
             if state.sticky.is_none() {
                 drop(state);
                 // A panic in here must not leave the stream, and whoever waits for it, without an end.
-                let outcome = catch_unwind(AssertUnwindSafe(|| next.work.run(&self, &next.place, &next.polls)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| next.work.run(&self, &next.place, &next.idle)));
                 state = self.state();
                 if let Err(code) = outcome.unwrap_or(Err(Code::UNKNOWN)) {
                     state.sticky.get_or_insert(code);

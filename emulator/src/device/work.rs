@@ -4,13 +4,12 @@
 
 use super::abi::{HostFunction, call_host};
 use super::context::State;
-use super::graph::{self, Node};
+use super::graph::Graph;
 use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream};
 use crate::checks::order::{Operation, Place};
 use crate::memory::{Memory, MemoryError};
-use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
 
 /// One operation.
 pub(crate) enum Work {
@@ -25,7 +24,7 @@ pub(crate) enum Work {
         bytes: usize,
     },
     Call(HostFunction, usize),
-    Graph(Arc<[Node]>),
+    Graph(Arc<Graph>),
 }
 
 /// Where a copy reads or writes.
@@ -49,13 +48,13 @@ impl Work {
         matches!(self, Work::Launch(launch) if launch.programmatic)
     }
 
-    /// Does it, on the calling thread. `polls` is set while it waits for others.
-    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, polls: &AtomicBool) -> Outcome {
+    /// Does it, on the calling thread. `idle` tells how long it has polled in vain.
+    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, idle: &AtomicU64) -> Outcome {
         match self {
             Work::Nothing => Ok(()),
             Work::Fail(code) => Err(*code),
-            Work::Launch(launch) => launch.run(context, place, polls),
-            Work::Graph(nodes) => graph::replay(nodes, context, place, polls),
+            Work::Launch(launch) => launch.run(context, place, idle),
+            Work::Graph(graph) => graph.replay(place, idle),
             Work::Copy { to, from, bytes } => {
                 witness(context, place, to, from, *bytes)?;
                 copy(&context.memory, to, from, *bytes).map_err(|_| Code::ILLEGAL_ADDRESS)
@@ -171,40 +170,46 @@ impl Stream {
     }
 }
 
-/// Page-locked memory, seen by kernels under a device address of its own. Dropped, it is unmapped and freed.
-pub(crate) struct HostRange {
-    address: usize,
-    layout: Layout,
-    device: u64,
+/// Whose address names an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    Device,
+    /// Page-locked memory.
+    Host,
+}
+
+#[derive(Clone)]
+#[repr(align(4096))]
+#[expect(dead_code, reason = "accessed through pointers only")]
+struct Page([u8; 4096]);
+
+/// What fresh page-locked memory holds: nobody may count on zeros.
+const FRESH: Page = Page([0xcd; 4096]);
+
+/// Memory that the program asked for. Dropped, it is given back.
+pub(crate) struct Allocation {
     memory: Arc<Memory>,
+    /// Where kernels see it.
+    device: u64,
+    pub(crate) bytes: usize,
+    /// The host's memory behind it; none on the device's side.
+    _pages: Vec<Page>,
 }
 
-impl HostRange {
-    pub(crate) fn bytes(&self) -> usize {
-        self.layout.size()
-    }
-}
-
-impl Drop for HostRange {
+impl Drop for Allocation {
     fn drop(&mut self) {
-        let _ = self.memory.free(self.device); // mapped since it was made
-        // SAFETY: allocated in `allocate_host` with this layout, and the range is dropped once.
-        unsafe { dealloc(self.address as *mut u8, self.layout) };
+        let _ = self.memory.free(self.device); // live since it was made
     }
 }
 
 impl State {
-    /// Where kernels see `address..address + bytes`, if one page-locked range holds all of it.
+    /// Where kernels see `address..address + bytes`, if one page-locked allocation holds all of it.
     pub(crate) fn pinned(&self, address: usize, bytes: usize) -> Option<u64> {
-        let (&start, range) = self.host.range(..=address).next_back()?;
-        let offset = address - start;
-        (bytes <= range.bytes().checked_sub(offset)?).then(|| range.device + offset as u64)
+        let (&(side, start), found) = self.allocations.range(..=(Side::Host, address as u64)).next_back()?;
+        let offset = address - start as usize;
+        (side == Side::Host && bytes <= found.bytes.checked_sub(offset)?).then(|| found.device + offset as u64)
     }
 }
-
-const PAGE: usize = 4096;
-/// What fresh page-locked memory holds: nobody may count on zeros.
-const FRESH: u8 = 0xcd;
 
 impl Context {
     /// What precedes a call that may synchronise on a GPU, and so always does here: a program that makes it behind a
@@ -215,65 +220,41 @@ impl Context {
         self.block(call, &self.everything())
     }
 
-    /// `cuMemAlloc`
-    pub(crate) fn allocate(&self, bytes: u64) -> Outcome<u64> {
+    /// `cuMemAlloc` and `cuMemHostAlloc`: returns the address on that side.
+    pub(crate) fn allocate(&self, call: &'static str, side: Side, bytes: usize) -> Outcome<u64> {
         if bytes == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        self.settle("cuMemAlloc", Call::Allocate)?;
-        let address = self.memory.alloc(bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
-        self.state().allocations.insert(address, bytes);
-        Ok(address)
-    }
-
-    /// `cuMemFree`, which waits for all work of the context.
-    pub(crate) fn free(&self, address: u64) -> Outcome {
-        if address == 0 {
-            return Ok(());
-        }
-        self.state().captures.refuse_unsafe()?;
-        if !self.state().allocations.contains_key(&address) {
-            return Err(Code::INVALID_VALUE);
-        }
-        let waited = self.wait_for_all("cuMemFree");
-        if self.state().allocations.remove(&address).is_some() {
-            let _ = self.memory.free(address);
-        }
-        waited
-    }
-
-    /// `cuMemHostAlloc`
-    pub(crate) fn allocate_host(&self, bytes: usize, flags: u32) -> Outcome<usize> {
-        if bytes == 0 || flags & !7 != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        self.settle("cuMemHostAlloc", Call::Allocate)?;
-        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| Code::OUT_OF_MEMORY)?;
-        // SAFETY: the size is not zero.
-        let pointer = unsafe { alloc(layout) };
-        if pointer.is_null() {
-            return Err(Code::OUT_OF_MEMORY);
-        }
-        // SAFETY: allocated just above with this size; it lives until the range is dropped, which unmaps it first. How
-        // the host accesses it while kernels run is the C caller's part.
-        let device = unsafe {
-            pointer.write_bytes(FRESH, bytes);
-            self.memory.map_host(pointer, bytes as u64)
+        self.settle(call, Call::Allocate)?;
+        let mut pages = Vec::new();
+        let (address, device) = match side {
+            Side::Device => {
+                let device = self.memory.alloc(bytes as u64).map_err(|_| Code::OUT_OF_MEMORY)?;
+                (device, device)
+            }
+            Side::Host => {
+                let count = bytes.div_ceil(size_of::<Page>());
+                pages.try_reserve_exact(count).map_err(|_| Code::OUT_OF_MEMORY)?;
+                pages.resize(count, FRESH);
+                let pointer: *mut u8 = pages.as_mut_ptr().cast();
+                // SAFETY: the pages live until the allocation is dropped, which unmaps them first. How the host accesses
+                // them while kernels run is the C caller's part.
+                (pointer as u64, unsafe { self.memory.map_host(pointer, bytes as u64) })
+            }
         };
-        let address = pointer as usize;
-        let range = HostRange { address, layout, device, memory: self.memory.clone() };
-        self.state().host.insert(address, range);
+        let allocation = Allocation { memory: self.memory.clone(), device, bytes, _pages: pages };
+        self.state().allocations.insert((side, address), allocation);
         Ok(address)
     }
 
-    /// `cuMemFreeHost`, which waits for all work of the context.
-    pub(crate) fn free_host(&self, address: usize) -> Outcome {
+    /// `cuMemFree` and `cuMemFreeHost`, which wait for all work of the context.
+    pub(crate) fn free(&self, call: &'static str, side: Side, address: u64) -> Outcome {
         self.state().captures.refuse_unsafe()?;
-        if !self.state().host.contains_key(&address) {
+        if !self.state().allocations.contains_key(&(side, address)) {
             return Err(Code::INVALID_VALUE);
         }
-        let waited = self.wait_for_all("cuMemFreeHost");
-        self.state().host.remove(&address);
+        let waited = self.wait_for_all(call);
+        self.state().allocations.remove(&(side, address));
         waited
     }
 }
