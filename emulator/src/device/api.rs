@@ -3,7 +3,7 @@
 //! A function here turns handles and pointers into values and calls the part that knows; it decides nothing.
 #![allow(non_snake_case)]
 
-use super::abi::{HostFunction, always, initialised, mark_initialised};
+use super::abi::{HostFunction, INITIALISED, always, initialised};
 use super::context;
 use super::graph::{Graph, GraphExec};
 use super::launch::Shape;
@@ -15,6 +15,7 @@ use super::work::Side;
 use super::{Code, Context, Handle, KernelLaunch, Leak, Outcome, Ptr, Stream, Work, handles};
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// The driver functions, each with the C signature of NVIDIA's header, and the finder of them by name.
@@ -92,7 +93,7 @@ api! {
         if device_count() == 0 {
             return Err(Code::NO_DEVICE);
         }
-        mark_initialised();
+        INITIALISED.store(true, Ordering::Release);
         Ok(())
     });
 
@@ -104,7 +105,7 @@ api! {
 
     fn cuDeviceGetName(name: Ptr<u8>, length: c_int, ordinal: c_int) => initialised(|| {
         let capacity = usize::try_from(length).map_err(|_| Code::INVALID_VALUE)?;
-        if name.write_text(&device(ordinal)?.config.name, capacity) == 0 { Err(Code::INVALID_VALUE) } else { Ok(()) }
+        name.write_text(&device(ordinal)?.config.name, capacity).map(drop)
     });
 
     fn cuDeviceGetAttribute(value: Ptr<c_int>, attribute: c_int, ordinal: c_int) => initialised(|| {
@@ -194,13 +195,12 @@ api! {
                 let (Some(buffer), Some(size)) = (index_of(option), index_of(option + 1)) else { return Ok(()) };
                 let capacity = values.get(size)? & u32::MAX as usize;
                 let written = Ptr::from_address(values.get(buffer)?).write_text(text, capacity);
-                values.set(size, if text.is_empty() { 0 } else { written })
+                values.set(size, if text.is_empty() { 0 } else { written.unwrap_or(0) })
             };
             write_log(3, "")?;
-            handle.fill(|| {
-                let loaded = LoadedModule::load(context, image);
-                write_log(5, loaded.as_ref().map_or_else(|(_, log)| log.as_str(), |_| ""))?;
-                loaded.map_err(|(code, _)| code)
+            handle.fill(|| match LoadedModule::load(context, image) {
+                Ok(handle) => write_log(5, "").map(|()| handle),
+                Err((code, log)) => write_log(5, &log).and(Err(code)),
             })
         });
 

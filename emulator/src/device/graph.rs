@@ -111,8 +111,9 @@ impl Captures {
 
     /// Makes the stream's next work come after `point`; a stream outside joins the capture.
     pub(crate) fn join(&mut self, stream: StreamId, point: &Point) -> Outcome {
-        if let Some(own) = self.of(stream).map(|capture| capture.id).filter(|&own| own != point.capture) {
-            return self.refuse(Code::STREAM_CAPTURE_MERGE, |capture| [own, point.capture].contains(&capture.id));
+        if self.of(stream).is_some_and(|own| own.id != point.capture) {
+            let either = |capture: &Capture| capture.id == point.capture || capture.has(stream);
+            return self.refuse(Code::STREAM_CAPTURE_MERGE, either);
         }
         let capture = self.active.iter_mut().find(|capture| capture.id == point.capture);
         let tips = capture.ok_or(Code::CAPTURED_EVENT)?.tips.entry(stream).or_default();
