@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 pub(crate) type StreamId = u64;
@@ -23,6 +24,8 @@ pub(crate) const LEGACY: StreamId = 0;
 
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: u32 = 1;
+/// How long a worker without work stays: to start one takes longer than a short kernel.
+const IDLE: Duration = Duration::from_millis(200);
 
 /// What a `CUstream` names.
 pub(crate) struct Stream {
@@ -48,8 +51,9 @@ impl Ticket {
 #[derive(Default)]
 pub(crate) struct Queue {
     non_blocking: bool,
-    /// What is being done, then what is to be done. As long as there is any, the stream has a worker.
+    /// What is being done, then what is to be done.
     work: VecDeque<Arc<Queued>>,
+    worker: Option<Thread>,
     /// Pieces of work so far.
     position: u64,
     /// The place of the last of them.
@@ -151,10 +155,10 @@ impl Stream {
         let mut after: Vec<Ticket> = state.ends(&others).into_iter().chain(after).collect();
         let (settled, host) = context.memory.witness().host_knows();
         let queue = state.queue(id)?;
-        if queue.work.is_empty() {
+        if queue.worker.is_none() {
             let (worker, name) = (context.clone(), format!("emulated stream {}.{id}", context.device.ordinal));
-            let started = std::thread::Builder::new().name(name).spawn(move || worker.serve(id));
-            started.map_err(|_| Code::OUT_OF_MEMORY)?;
+            let started = thread::Builder::new().name(name).spawn(move || worker.serve(id));
+            queue.worker = Some(started.map_err(|_| Code::OUT_OF_MEMORY)?.thread().clone());
         }
         let mut order = Order::clone(&settled);
         after.iter().for_each(|ticket| order.join(&ticket.order));
@@ -173,6 +177,7 @@ impl Stream {
         queue.early = if work.is_launch() { before } else { ticket.order.clone() };
         queue.last = Some(ticket.clone());
         queue.work.push_back(Arc::new(Queued { after, work, place, ticket: ticket.clone(), idle: AtomicU64::new(0) }));
+        queue.worker.iter().for_each(Thread::unpark);
         Ok(Some(ticket))
     }
 }
@@ -181,7 +186,20 @@ impl Context {
     /// A stream's worker: does what is queued, in order, each when what it waits for is done.
     fn serve(self: Arc<Self>, id: StreamId) {
         let mut state = self.state();
-        while let Some(next) = state.streams.get(&id).and_then(|queue| queue.work.front().cloned()) {
+        let mut waited = false;
+        while let Some(queue) = state.streams.get_mut(&id) {
+            let Some(next) = queue.work.front().cloned() else {
+                if waited {
+                    queue.worker = None;
+                    return;
+                }
+                drop(state);
+                thread::park_timeout(IDLE);
+                state = self.state();
+                waited = true;
+                continue;
+            };
+            waited = false;
             if !next.is_ready() {
                 // What it waits for may be another context's, which is not announced here.
                 let woken = self.changed.wait_timeout(state, Duration::from_millis(2));
