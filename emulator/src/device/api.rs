@@ -1,6 +1,7 @@
 //! The C functions, each under the versioned name that libcuda exports, and the resolver that finds them.
 //!
-//! A function here turns handles and pointers into values and calls the part that knows; it decides nothing.
+//! A function here turns handles and pointers into values and calls the part that knows; it decides nothing. What gives
+//! something back is done in a context with a sticky error too, and then returns that.
 #![allow(non_snake_case)]
 
 use super::abi::{HostFunction, INITIALISED, always, initialised};
@@ -49,25 +50,6 @@ fn on_stream(handle: Handle, body: impl FnOnce(&Stream) -> Outcome) -> u32 {
 /// A call in the current context.
 fn in_context(body: impl FnOnce(&Arc<Context>) -> Outcome) -> u32 {
     on_stream(0, |stream| body(&stream.context))
-}
-
-/// A call on an event, in that event's context.
-fn on_event(handle: Handle, body: impl FnOnce(&Event) -> Outcome) -> u32 {
-    initialised(|| {
-        let event = handles::get::<Event>(handle)?;
-        event.context.check()?;
-        body(&event)
-    })
-}
-
-/// A call that gives memory back: done in a context with a sticky error too, which it then returns. So are the calls that
-/// destroy an object.
-fn lenient(body: impl FnOnce(&Context) -> Outcome) -> u32 {
-    initialised(|| {
-        let context = context::current()?;
-        body(&context)?;
-        context.check()
-    })
 }
 
 /// `CUlaunchConfig`
@@ -128,7 +110,7 @@ api! {
         initialised(|| handle.fill(|| Ok(device(ordinal)?.retain())));
     fn cuDevicePrimaryCtxRelease_v2(ordinal: c_int) => initialised(|| device(ordinal)?.release());
     fn cuCtxSetCurrent(handle: Handle) => initialised(|| context::set_current(handle));
-    fn cuCtxGetCurrent(handle: Ptr<Handle>) => initialised(|| handle.set(0, context::current_handle()));
+    fn cuCtxGetCurrent(handle: Ptr<Handle>) => initialised(|| handle.set(0, context::CURRENT.get()));
 
     fn cuCtxSynchronize() => in_context(|context| {
         context.state().captures.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |_| true)?;
@@ -145,9 +127,9 @@ api! {
 
     fn cuMemAlloc_v2(address: Ptr<u64>, bytes: usize) =>
         in_context(|context| address.fill(|| context.allocate("cuMemAlloc", Side::Device, bytes)));
-    fn cuMemFree_v2(address: u64) => lenient(|context| match address {
+    fn cuMemFree_v2(address: u64) => initialised(|| match address {
         0 => Ok(()),
-        _ => context.free("cuMemFree", Side::Device, address),
+        _ => context::current()?.free("cuMemFree", Side::Device, address),
     });
 
     fn cuMemHostAlloc(address: Ptr<u64>, bytes: usize, flags: c_uint) => in_context(|context| {
@@ -158,7 +140,8 @@ api! {
         address.fill(|| context.allocate("cuMemHostAlloc", Side::Host, bytes))
     });
 
-    fn cuMemFreeHost(address: u64) => lenient(|context| context.free("cuMemFreeHost", Side::Host, address));
+    fn cuMemFreeHost(address: u64) =>
+        initialised(|| context::current()?.free("cuMemFreeHost", Side::Host, address));
 
     fn cuMemHostGetDevicePointer_v2(address: Ptr<u64>, host: usize, flags: c_uint) => in_context(|context| {
         let seen = context.state().pinned(host, 1).filter(|_| flags == 0);
@@ -204,11 +187,7 @@ api! {
             })
         });
 
-    fn cuModuleUnload(handle: Handle) => initialised(|| {
-        let module = handles::get::<LoadedModule>(handle)?;
-        module.unload(handle)?;
-        module.context.check()
-    });
+    fn cuModuleUnload(module: Handle) => initialised(|| handles::get::<LoadedModule>(module)?.unload(module));
 
     fn cuModuleGetFunction(function: Ptr<Handle>, module: Handle, name: Ptr<u8>) => in_context(|_| {
         let module = handles::get::<LoadedModule>(module)?;
@@ -311,14 +290,21 @@ api! {
 
     fn cuEventRecord(event: Handle, stream: Handle) =>
         on_stream(stream, |stream| handles::get::<Event>(event)?.record(stream));
-    fn cuEventQuery(event: Handle) => on_event(event, |event| event.context.query(event.ticket()?.as_slice()));
-    fn cuEventSynchronize(event: Handle) =>
-        on_event(event, |event| event.context.wait("cuEventSynchronize", event.ticket()?.as_slice()));
 
-    fn cuEventElapsedTime(milliseconds: Ptr<f32>, start: Handle, end: Handle) => on_event(start, |start| {
-        let end = handles::get::<Event>(end)?;
-        milliseconds.fill(|| start.elapsed(&end))
+    fn cuEventQuery(event: Handle) => initialised(|| {
+        let event = handles::get::<Event>(event)?;
+        event.context.query(event.ticket()?.as_slice())
     });
+
+    fn cuEventSynchronize(event: Handle) => initialised(|| {
+        let event = handles::get::<Event>(event)?;
+        event.context.wait("cuEventSynchronize", event.ticket()?.as_slice())
+    });
+
+    fn cuEventElapsedTime(milliseconds: Ptr<f32>, start: Handle, end: Handle) => initialised(|| {
+        milliseconds.fill(|| handles::get::<Event>(start)?.elapsed(&*handles::get::<Event>(end)?))
+    });
+
 
     fn cuEventDestroy_v2(event: Handle) => initialised(|| handles::remove::<Event>(event)?.context.check());
 

@@ -42,7 +42,7 @@ type HostThread = Mutex<Option<(Handle, &'static str)>>;
 thread_local! {
     static THREAD: Arc<HostThread> = Arc::default();
     /// The handle of the context that is current in this thread, or 0.
-    static CURRENT: Cell<Handle> = const { Cell::new(0) };
+    pub(crate) static CURRENT: Cell<Handle> = const { Cell::new(0) };
 }
 
 impl State {
@@ -162,13 +162,8 @@ impl Context {
     }
 }
 
-/// The handle of the thread's current context, 0 if there is none.
-pub(crate) fn current_handle() -> Handle {
-    CURRENT.get()
-}
-
 pub(crate) fn current() -> Outcome<Arc<Context>> {
-    match current_handle() {
+    match CURRENT.get() {
         0 => Err(Code::INVALID_CONTEXT),
         handle => Context::from_handle(handle).map_err(|_| Code::CONTEXT_IS_DESTROYED),
     }

@@ -2,7 +2,7 @@
 
 use super::config::SHARED_PER_BLOCK;
 use super::{Call, Code, Context, DeviceConfig, Handle, Leak, Outcome, handles, lock};
-use crate::ptx::{KernelInfo, Module};
+use crate::ptx::{KernelInfo, Module, PtxError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -55,34 +55,29 @@ fn check_head(text: &str, config: &DeviceConfig) -> Result<(), Refusal> {
     if fits { Ok(()) } else { Err((Code::INVALID_PTX, log())) }
 }
 
-/// Reads PTX text for a context's device.
-fn read(context: &Context, image: &[u8]) -> Result<Module, Refusal> {
-    if image.starts_with(b"\x7fELF") || image.starts_with(&[0x50, 0xed, 0x55, 0xba]) {
-        let log = "this device reads PTX text; the image is a binary for another one".into();
-        return Err((Code::NO_BINARY_FOR_GPU, log));
-    }
-    let text = std::str::from_utf8(image).map_err(|error| (Code::INVALID_IMAGE, format!("not PTX text: {error}")))?;
-    check_head(text, &context.device.config)?;
-    let module = Module::load(text, &context.memory).map_err(|error| {
-        (Code::INVALID_PTX, format!("ptx input, line {}; error: {} near '{}'", error.line, error.message, error.token))
-    })?;
-    if let Some((info, _)) = module.kernels.values().find(|(info, _)| info.static_shared > SHARED_PER_BLOCK) {
-        module.unload(&context.memory);
-        let log = format!(
-            "error: entry '{}' uses too much shared data: {} bytes, {SHARED_PER_BLOCK} at most; more is only to be had \
-             as dynamic shared memory",
-            info.name, info.static_shared
-        );
-        return Err((Code::INVALID_PTX, log));
-    }
-    Ok(module)
-}
-
 impl LoadedModule {
     /// Loads PTX text (without its NUL) into a context.
     pub(crate) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Handle, Refusal> {
         context.settle("cuModuleLoadData", Call::Load).map_err(|code| (code, String::new()))?;
-        let module = read(context, image)?;
+        if image.starts_with(b"\x7fELF") || image.starts_with(&[0x50, 0xed, 0x55, 0xba]) {
+            let log = "this device reads PTX text; the image is a binary for another one".into();
+            return Err((Code::NO_BINARY_FOR_GPU, log));
+        }
+        let text = std::str::from_utf8(image);
+        let text = text.map_err(|error| (Code::INVALID_IMAGE, format!("not PTX text: {error}")))?;
+        check_head(text, &context.device.config)?;
+        let invalid = |log: String| (Code::INVALID_PTX, log);
+        let module = Module::load(text, &context.memory).map_err(|PtxError { line, message, token }| {
+            invalid(format!("ptx input, line {line}; error: {message} near '{token}'"))
+        })?;
+        if let Some((info, _)) = module.kernels.values().find(|(info, _)| info.static_shared > SHARED_PER_BLOCK) {
+            module.unload(&context.memory);
+            return Err(invalid(format!(
+                "error: entry '{}' uses too much shared data: {} bytes, {SHARED_PER_BLOCK} at most; more is only to be \
+                 had as dynamic shared memory",
+                info.name, info.static_shared
+            )));
+        }
         let loaded = LoadedModule { context: context.clone(), module, functions: Mutex::default() };
         Ok(handles::insert(context.handle, Some(Leak::Module), loaded))
     }

@@ -280,8 +280,9 @@ impl Event {
         }
     }
 
-    /// The place that was recorded last, if any was.
+    /// The place that was recorded last, if any was; nothing if the context is lost.
     pub(crate) fn ticket(&self) -> Outcome<Option<Ticket>> {
+        self.context.check()?;
         match &*lock(&self.recorded) {
             Recorded::Not => Ok(None),
             Recorded::In(ticket) => Ok(Some(ticket.clone())),
@@ -299,7 +300,6 @@ impl Event {
             ticket.done.get().copied().ok_or(Code::NOT_READY)
         };
         let (from, to) = (reached(self)?, reached(end)?);
-        let (later, earlier) = (to.saturating_duration_since(from), from.saturating_duration_since(to));
-        Ok(((later.as_secs_f64() - earlier.as_secs_f64()) * 1e3) as f32)
+        Ok(to.saturating_duration_since(from).as_secs_f32() * 1e3)
     }
 }
