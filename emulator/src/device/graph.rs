@@ -164,9 +164,8 @@ impl GraphExec {
         if stream.context.state().captures.of(stream.id).is_some() {
             return Err(Code::NOT_SUPPORTED);
         }
-        stream.context.device.injected(Call::Launch)?;
         let mut last = lock(&self.last);
-        *last = stream.enqueue(Work::Graph(self.graph.clone()), last.clone())?;
+        *last = stream.submit(Call::Launch, Work::Graph(self.graph.clone()), last.clone())?;
         Ok(())
     }
 }

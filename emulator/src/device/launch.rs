@@ -70,8 +70,7 @@ impl KernelLaunch {
             return Err(Code::INVALID_VALUE);
         }
         self.request().check(&stream.context.device.config).map_err(|fault| Code::new(fault.cuda_code()))?;
-        let work = stream.injected(Call::Launch, Work::Launch(self))?;
-        stream.enqueue(work, None).map(drop)
+        stream.submit(Call::Launch, Work::Launch(self), None).map(drop)
     }
 
     /// Runs it to its end on the calling thread and the device's helpers.

@@ -225,7 +225,7 @@ impl Context {
 /// A place in a stream that the program remembers.
 pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
-    flags: u32,
+    timed: bool,
     recorded: Mutex<Recorded>,
 }
 
@@ -247,7 +247,7 @@ impl Event {
         if flags & !(1 | DISABLE_TIMING) != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        Ok(Event { context: context.clone(), flags, recorded: Mutex::default() })
+        Ok(Event { context: context.clone(), timed: flags & DISABLE_TIMING == 0, recorded: Mutex::default() })
     }
 
     /// Remembers the stream's present end.
@@ -292,7 +292,7 @@ impl Event {
 
     /// Milliseconds from this event to `end`.
     pub(crate) fn elapsed(&self, end: &Event) -> Outcome<f32> {
-        if (self.flags | end.flags) & DISABLE_TIMING != 0 || self.context.handle != end.context.handle {
+        if !self.timed || !end.timed || self.context.handle != end.context.handle {
             return Err(Code::INVALID_HANDLE);
         }
         let reached = |event: &Event| {

@@ -5,7 +5,7 @@
 use super::abi::{HostFunction, call_host};
 use super::context::State;
 use super::graph::Graph;
-use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream};
+use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream, Ticket};
 use crate::checks::order::{Operation, Place};
 use crate::memory::{Memory, MemoryError};
 use std::sync::Arc;
@@ -117,11 +117,11 @@ fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), Memor
 const STAGED: usize = 64 << 10;
 
 impl Stream {
-    /// What is done instead of `work` if an injection makes it fail, be it at once or while it is executed.
-    pub(crate) fn injected(&self, call: Call, work: Work) -> Outcome<Work> {
+    /// As `enqueue`, unless an injection makes the work fail, be it at once or while it is executed.
+    pub(crate) fn submit(&self, call: Call, work: Work, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
         match self.context.device.injected(call) {
-            Err(code) if code.is_sticky() => Ok(Work::Fail(code)),
-            outcome => outcome.map(|()| work),
+            Err(code) if code.is_sticky() => self.enqueue(Work::Fail(code), after),
+            outcome => outcome.and_then(|()| self.enqueue(work, after)),
         }
     }
 
@@ -165,7 +165,7 @@ impl Stream {
             }
             _ => None,
         };
-        let ticket = self.enqueue(self.injected(Call::Copy, Work::Copy { to, from, bytes })?, None)?;
+        let ticket = self.submit(Call::Copy, Work::Copy { to, from, bytes }, None)?;
         ticket.zip(wait).map_or(Ok(()), |(ticket, call)| context.wait(call, &[ticket]))
     }
 }
@@ -205,9 +205,10 @@ impl Drop for Allocation {
 impl State {
     /// Where kernels see `address..address + bytes`, if one page-locked allocation holds all of it.
     pub(crate) fn pinned(&self, address: usize, bytes: usize) -> Option<u64> {
-        let (&(side, start), found) = self.allocations.range(..=(Side::Host, address as u64)).next_back()?;
+        let (first, last) = ((Side::Host, 0), (Side::Host, address as u64));
+        let (&(_, start), found) = self.allocations.range(first..=last).next_back()?;
         let offset = address - start as usize;
-        (side == Side::Host && bytes <= found.bytes.checked_sub(offset)?).then(|| found.device + offset as u64)
+        (bytes <= found.bytes.checked_sub(offset)?).then(|| found.device + offset as u64)
     }
 }
 
@@ -237,8 +238,8 @@ impl Context {
                 pages.try_reserve_exact(count).map_err(|_| Code::OUT_OF_MEMORY)?;
                 pages.resize(count, FRESH);
                 let pointer: *mut u8 = pages.as_mut_ptr().cast();
-                // SAFETY: the pages live until the allocation is dropped, which unmaps them first. How the host accesses
-                // them while kernels run is the C caller's part.
+                // SAFETY: the pages live until the allocation is dropped, which unmaps them first. How the host
+                // accesses them while kernels run is the C caller's part.
                 (pointer as u64, unsafe { self.memory.map_host(pointer, bytes as u64) })
             }
         };
