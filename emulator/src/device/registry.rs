@@ -72,7 +72,7 @@ pub struct LaunchRecord {
     pub counters: Counters,
 }
 
-/// Something that was created, or registered, in a context and not given back; sizes as asked for.
+/// Something that was created in a context and not given back; sizes as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)] // the names say it
