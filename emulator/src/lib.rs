@@ -42,7 +42,8 @@
 //! call!(c"cuInit"(0 => u32));
 //! call!(c"cuDevicePrimaryCtxRetain"(&mut context => *mut usize, ordinal => i32));
 //! call!(c"cuCtxSetCurrent"(context => usize));
-//! call!(c"cuModuleLoadData"(&mut module => *mut usize, PTX.as_ptr() => *const c_char));
+//! call!(c"cuModuleLoadDataEx"(&mut module => *mut usize, PTX.as_ptr() => *const c_char, 0 => u32,
+//!     null_mut() => *mut u32, null_mut() => *mut *mut c_void));
 //! call!(c"cuModuleGetFunction"(&mut function => *mut usize, module => usize, c"triple".as_ptr() => *const c_char));
 //! call!(c"cuMemAlloc_v2"(&mut x => *mut u64, 4 => usize));
 //! call!(c"cuMemcpyHtoD_v2"(x => u64, (&raw const value).cast() => *const c_void, 4 => usize));

@@ -261,7 +261,7 @@ fn kernels_of_two_streams_that_touch_the_same_words_race_unless_something_orders
             }
         }),
         // SAFETY: an address of this device.
-        ("work in the default stream", 0, true, |rig| unsafe { ok((rig.device.api.fill32)(rig.out, 0, 1)) }),
+        ("work in the default stream", 0, true, |rig| unsafe { ok((rig.device.api.fill32_async)(rig.out, 0, 1, 0)) }),
     ];
     for (what, flags, ordered, middle) in between {
         let rig = Rig::new(flags);

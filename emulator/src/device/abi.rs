@@ -22,15 +22,9 @@ pub(crate) type HostFunction = extern "C" fn(*mut c_void);
 pub(crate) struct Ptr<T>(*mut T);
 
 impl<T: Copy> Ptr<T> {
-    pub(crate) const NULL: Ptr<T> = Ptr(std::ptr::null_mut());
-
     /// A pointer that the C caller passed as a number.
     pub(crate) fn from_address(address: usize) -> Ptr<T> {
         Ptr(address as *mut T)
-    }
-
-    pub(crate) fn is_null(self) -> bool {
-        self.0.is_null()
     }
 
     fn valid(self) -> Outcome<*mut T> {
@@ -52,18 +46,10 @@ impl<T: Copy> Ptr<T> {
         self.valid()?;
         self.set(0, make()?)
     }
-
-    /// Writes the value if the caller asked for it.
-    pub(crate) fn offer(self, value: T) {
-        let _ = self.set(0, value);
-    }
 }
 
 impl Ptr<u8> {
     pub(crate) fn bytes<'a>(self, bytes: usize) -> Outcome<&'a [u8]> {
-        if bytes == 0 {
-            return Ok(&[]);
-        }
         // SAFETY: not null, so the promise above holds.
         self.valid().map(|pointer| unsafe { std::slice::from_raw_parts(pointer, bytes) })
     }
@@ -75,21 +61,17 @@ impl Ptr<u8> {
     }
 
     /// Writes as much of `text` as `capacity` holds with its NUL; says how many bytes were written, NUL included.
-    pub(crate) fn write_text(self, text: &str, capacity: usize) -> usize {
-        if self.is_null() || capacity == 0 {
-            return 0;
+    pub(crate) fn write_text(self, text: &str, capacity: usize) -> Outcome<usize> {
+        let length = text.len().min(capacity.checked_sub(1).ok_or(Code::INVALID_VALUE)?);
+        for (index, byte) in text.bytes().take(length).chain([0]).enumerate() {
+            self.set(index, byte)?;
         }
-        let length = text.len().min(capacity - 1);
-        // SAFETY: not null, so the promise above holds, and length + 1 <= capacity.
-        unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr(), self.0, length);
-            self.0.add(length).write(0);
-        }
-        length + 1
+        Ok(length + 1)
     }
 }
 
-static INITIALISED: AtomicBool = AtomicBool::new(false);
+/// Whether `cuInit` has succeeded.
+pub(crate) static INITIALISED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// Set while a stream's worker runs a host function, in which driver calls are not permitted.
@@ -101,10 +83,6 @@ pub(crate) fn call_host(function: HostFunction, data: usize) {
     IN_HOST_FUNCTION.set(true);
     function(data as *mut c_void);
     IN_HOST_FUNCTION.set(false);
-}
-
-pub(crate) fn mark_initialised() {
-    INITIALISED.store(true, Ordering::Release);
 }
 
 /// A call that needs no context. A panic in the emulator must not unwind into C.

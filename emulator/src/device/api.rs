@@ -1,20 +1,23 @@
 //! The C functions, each under the versioned name that libcuda exports, and the resolver that finds them.
 //!
-//! A function here turns handles and pointers into values and calls the part that knows; it decides nothing.
+//! A function here turns handles and pointers into values and calls the part that knows; it decides nothing. What gives
+//! something back is done in a context with a sticky error too, and then returns that.
 #![allow(non_snake_case)]
 
-use super::abi::{HostFunction, always, initialised, mark_initialised};
+use super::abi::{HostFunction, INITIALISED, always, initialised};
 use super::context;
 use super::graph::{Graph, GraphExec};
-use super::launch::{Parameters, Shape};
+use super::launch::Shape;
 use super::module::{Function, LoadedModule};
 use super::registry::{device, device_count};
 use super::stream::{Event, LEGACY};
 use super::work::End::{Device, Host, Pattern};
+use super::work::Side;
 use super::{Code, Context, Handle, KernelLaunch, Leak, Outcome, Ptr, Stream, Work, handles};
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 /// The driver functions, each with the C signature of NVIDIA's header, and the finder of them by name.
 macro_rules! api {
@@ -49,43 +52,6 @@ fn in_context(body: impl FnOnce(&Arc<Context>) -> Outcome) -> u32 {
     on_stream(0, |stream| body(&stream.context))
 }
 
-/// A call on an event, in that event's context.
-fn on_event(handle: Handle, body: impl FnOnce(&Event) -> Outcome) -> u32 {
-    initialised(|| {
-        let event = handles::get::<Event>(handle)?;
-        event.context.check()?;
-        body(&event)
-    })
-}
-
-/// A call that destroys an object, also in a context with a sticky error, which it then returns.
-fn destroy<T: Send + Sync + 'static>(handle: Handle, end: impl FnOnce(&T) -> Outcome) -> u32 {
-    initialised(|| {
-        let (object, owner) = handles::get_with_owner::<T>(handle)?;
-        handles::remove(handle);
-        end(&object)?;
-        Context::from_handle(owner)?.check()
-    })
-}
-
-/// A call that gives something back: done in a context with a sticky error too, which it then returns.
-fn lenient(body: impl FnOnce(&Context) -> Outcome) -> u32 {
-    initialised(|| {
-        let context = context::current()?;
-        body(&context)?;
-        context.check()
-    })
-}
-
-/// Priorities go from 0, the least, to this; lower numbers come first on a GPU.
-const GREATEST_PRIORITY: c_int = -5;
-
-/// A text of `cuGetErrorName` or `cuGetErrorString`; null and an error for a number without one.
-fn error_text(text: Ptr<usize>, found: Option<&'static CStr>) -> Outcome {
-    text.fill(|| Ok(found.map_or(0, |found| found.as_ptr() as usize)))?;
-    found.map(drop).ok_or(Code::INVALID_VALUE)
-}
-
 /// `CUlaunchConfig`
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -97,19 +63,10 @@ struct LaunchConfig {
     attribute_count: c_uint,
 }
 
-/// The part of `CUDA_KERNEL_NODE_PARAMS_v2` that matters.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct KernelNodeParams {
-    function: Handle,
-    shape: Shape,
-    parameters: Parameters,
-}
-
-const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<KernelNodeParams>() == 56);
+const _: () = assert!(size_of::<LaunchConfig>() == 56);
 
 api! {
-    // Initialisation, error names, devices.
+    // Initialisation and devices.
 
     fn cuInit(flags: c_uint) => always(|| {
         if flags != 0 {
@@ -118,26 +75,24 @@ api! {
         if device_count() == 0 {
             return Err(Code::NO_DEVICE);
         }
-        mark_initialised();
+        INITIALISED.store(true, Ordering::Release);
         Ok(())
     });
 
     /// The CUDA release whose driver this behaves like.
     fn cuDriverGetVersion(version: Ptr<c_int>) => always(|| version.set(0, 13000));
-    fn cuGetErrorName(error: u32, text: Ptr<usize>) => always(|| error_text(text, Code::texts(error).map(|t| t.0)));
-    fn cuGetErrorString(error: u32, text: Ptr<usize>) => always(|| error_text(text, Code::texts(error).map(|t| t.1)));
 
     fn cuDeviceGetCount(count: Ptr<c_int>) => initialised(|| count.fill(|| Ok(device_count() as c_int)));
     fn cuDeviceGet(handle: Ptr<c_int>, ordinal: c_int) => initialised(|| handle.fill(|| Ok(device(ordinal)?.ordinal)));
 
     fn cuDeviceGetName(name: Ptr<u8>, length: c_int, ordinal: c_int) => initialised(|| {
         let capacity = usize::try_from(length).map_err(|_| Code::INVALID_VALUE)?;
-        if name.write_text(&device(ordinal)?.config.name, capacity) == 0 { Err(Code::INVALID_VALUE) } else { Ok(()) }
+        name.write_text(&device(ordinal)?.config.name, capacity).map(drop)
     });
 
     fn cuDeviceGetAttribute(value: Ptr<c_int>, attribute: c_int, ordinal: c_int) => initialised(|| {
         let device = device(ordinal)?;
-        value.fill(|| device.config.attribute(ordinal, attribute).ok_or(Code::INVALID_VALUE))
+        value.fill(|| device.config.attribute(attribute).ok_or(Code::INVALID_VALUE))
     });
 
     fn cuDeviceTotalMem_v2(bytes: Ptr<usize>, ordinal: c_int) =>
@@ -149,37 +104,17 @@ api! {
         Ok(bytes)
     }));
 
-    fn cuDeviceGetUuid_v2(uuid: Ptr<[u8; 16]>, ordinal: c_int) => cuDeviceGetUuid(uuid, ordinal);
-
-    // Primary contexts and the thread's stack of current ones.
+    // Primary contexts, and the one that is current in the thread.
 
     fn cuDevicePrimaryCtxRetain(handle: Ptr<Handle>, ordinal: c_int) =>
         initialised(|| handle.fill(|| Ok(device(ordinal)?.retain())));
     fn cuDevicePrimaryCtxRelease_v2(ordinal: c_int) => initialised(|| device(ordinal)?.release());
-    fn cuDevicePrimaryCtxReset_v2(ordinal: c_int) => initialised(|| device(ordinal).map(|device| device.reset()));
-
-    fn cuDevicePrimaryCtxGetState(ordinal: c_int, flags: Ptr<c_uint>, active: Ptr<c_int>) => initialised(|| {
-        let device = device(ordinal)?;
-        flags.set(0, 0)?;
-        active.set(0, device.context().is_some().into())
-    });
-
     fn cuCtxSetCurrent(handle: Handle) => initialised(|| context::set_current(handle));
-    fn cuCtxGetCurrent(handle: Ptr<Handle>) => initialised(|| handle.set(0, context::current_handle()));
-    fn cuCtxPushCurrent_v2(handle: Handle) => initialised(|| context::push(handle));
-    fn cuCtxPopCurrent_v2(handle: Ptr<Handle>) => initialised(|| context::pop().map(|popped| handle.offer(popped)));
+    fn cuCtxGetCurrent(handle: Ptr<Handle>) => initialised(|| handle.set(0, context::CURRENT.get()));
 
     fn cuCtxSynchronize() => in_context(|context| {
         context.state().captures.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |_| true)?;
         context.wait_for_all("cuCtxSynchronize")
-    });
-
-    fn cuCtxGetDevice(ordinal: Ptr<c_int>) => initialised(|| ordinal.set(0, context::current()?.device.ordinal));
-
-    fn cuCtxGetStreamPriorityRange(least: Ptr<c_int>, greatest: Ptr<c_int>) => in_context(|_| {
-        least.offer(0);
-        greatest.offer(GREATEST_PRIORITY);
-        Ok(())
     });
 
     // Memory, copies, fills.
@@ -191,14 +126,22 @@ api! {
     });
 
     fn cuMemAlloc_v2(address: Ptr<u64>, bytes: usize) =>
-        in_context(|context| address.fill(|| context.allocate(bytes as u64)));
-    fn cuMemFree_v2(address: u64) => lenient(|context| context.free(address));
-    fn cuMemHostAlloc(address: Ptr<usize>, bytes: usize, flags: c_uint) =>
-        in_context(|context| address.fill(|| context.allocate_host(bytes, flags)));
-    fn cuMemFreeHost(address: usize) => lenient(|context| context.free_host(address, false));
-    fn cuMemHostRegister_v2(address: usize, bytes: usize, flags: c_uint) =>
-        in_context(|context| context.register_host(address, bytes, flags));
-    fn cuMemHostUnregister(address: usize) => lenient(|context| context.free_host(address, true));
+        in_context(|context| address.fill(|| context.allocate("cuMemAlloc", Side::Device, bytes)));
+    fn cuMemFree_v2(address: u64) => initialised(|| match address {
+        0 => Ok(()),
+        _ => context::current()?.free("cuMemFree", Side::Device, address),
+    });
+
+    fn cuMemHostAlloc(address: Ptr<u64>, bytes: usize, flags: c_uint) => in_context(|context| {
+        // 1: seen by all contexts, of which a device has one; 2: mapped, as all of it is; 4: not cached by the host.
+        if flags > 7 {
+            return Err(Code::INVALID_VALUE);
+        }
+        address.fill(|| context.allocate("cuMemHostAlloc", Side::Host, bytes))
+    });
+
+    fn cuMemFreeHost(address: u64) =>
+        initialised(|| context::current()?.free("cuMemFreeHost", Side::Host, address));
 
     fn cuMemHostGetDevicePointer_v2(address: Ptr<u64>, host: usize, flags: c_uint) => in_context(|context| {
         let seen = context.state().pinned(host, 1).filter(|_| flags == 0);
@@ -218,23 +161,12 @@ api! {
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) =>
         on_stream(stream, |stream| stream.copy(Device(to), Device(from), bytes, false));
 
-    fn cuMemsetD8_v2(to: u64, value: u8, count: usize) =>
-        on_stream(0, |stream| stream.copy(Device(to), Pattern(value.into(), 1), count, true));
-    fn cuMemsetD16_v2(to: u64, value: u16, count: usize) =>
-        on_stream(0, |stream| stream.copy(Device(to), Pattern(value.into(), 2), count.saturating_mul(2), true));
-    fn cuMemsetD32_v2(to: u64, value: u32, count: usize) =>
-        on_stream(0, |stream| stream.copy(Device(to), Pattern(value, 4), count.saturating_mul(4), true));
     fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Handle) =>
         on_stream(stream, |stream| stream.copy(Device(to), Pattern(value.into(), 1), count, false));
-    fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: Handle) =>
-        on_stream(stream, |stream| stream.copy(Device(to), Pattern(value.into(), 2), count.saturating_mul(2), false));
     fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: Handle) =>
         on_stream(stream, |stream| stream.copy(Device(to), Pattern(value, 4), count.saturating_mul(4), false));
 
     // Modules, functions, occupancy.
-
-    fn cuModuleLoadData(handle: Ptr<Handle>, image: Ptr<u8>) =>
-        cuModuleLoadDataEx(handle, image, 0, Ptr::NULL, Ptr::NULL);
 
     /// The size of a log is passed in the option's value itself: the capacity goes in, the number of bytes written comes
     /// back. Options other than logs (3 information, 5 errors, each followed by its size) tune a compiler that is not here.
@@ -246,21 +178,16 @@ api! {
                 let (Some(buffer), Some(size)) = (index_of(option), index_of(option + 1)) else { return Ok(()) };
                 let capacity = values.get(size)? & u32::MAX as usize;
                 let written = Ptr::from_address(values.get(buffer)?).write_text(text, capacity);
-                values.set(size, if text.is_empty() { 0 } else { written })
+                values.set(size, if text.is_empty() { 0 } else { written.unwrap_or(0) })
             };
             write_log(3, "")?;
-            handle.fill(|| {
-                let loaded = LoadedModule::load(context, image);
-                write_log(5, loaded.as_ref().map_or_else(|(_, log)| log.as_str(), |_| ""))?;
-                loaded.map_err(|(code, _)| code)
+            handle.fill(|| match LoadedModule::load(context, image) {
+                Ok(handle) => write_log(5, "").map(|()| handle),
+                Err((code, log)) => write_log(5, &log).and(Err(code)),
             })
         });
 
-    fn cuModuleUnload(handle: Handle) => initialised(|| {
-        let module = handles::get::<LoadedModule>(handle)?;
-        module.unload(handle)?;
-        module.context.check()
-    });
+    fn cuModuleUnload(module: Handle) => initialised(|| handles::get::<LoadedModule>(module)?.unload(module));
 
     fn cuModuleGetFunction(function: Ptr<Handle>, module: Handle, name: Ptr<u8>) => in_context(|_| {
         let module = handles::get::<LoadedModule>(module)?;
@@ -272,9 +199,8 @@ api! {
         let module = handles::get::<LoadedModule>(module)?;
         let name = name.text()?.to_str().map_err(|_| Code::NOT_FOUND)?;
         let (found, length) = module.module.global(name).ok_or(Code::NOT_FOUND)?;
-        address.offer(found);
-        bytes.offer(length as usize);
-        Ok(())
+        address.set(0, found)?;
+        bytes.set(0, length as usize)
     });
 
     fn cuFuncGetAttribute(value: Ptr<c_int>, attribute: c_uint, function: Handle) =>
@@ -287,28 +213,21 @@ api! {
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: Ptr<c_int>, function: Handle, block_size: c_int, dynamic_shared: usize
-    ) => cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, dynamic_shared, 0);
-
-    /// Flag 1 asks for the figure without a caching override that these chips do not have.
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        blocks: Ptr<c_int>, function: Handle, block_size: c_int, dynamic_shared: usize, flags: c_uint
     ) => in_context(|_| {
-        let function = handles::get::<Function>(function)?;
-        if block_size <= 0 || flags > 1 {
-            return Err(Code::INVALID_VALUE);
-        }
+        let Function { module, info, .. } = &*handles::get::<Function>(function)?;
+        let threads = u32::try_from(block_size).ok().filter(|&threads| threads > 0).ok_or(Code::INVALID_VALUE)?;
         let shared = u32::try_from(dynamic_shared).unwrap_or(u32::MAX);
-        blocks.set(0, function.occupancy(block_size as u32, shared) as c_int)
+        blocks.set(0, info.occupancy(&module.context.device.config, threads, shared) as c_int)
     });
 
     // Launches of kernels and host functions.
 
     fn cuLaunchKernel(
         function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
-        block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>, extra: Ptr<usize>
+        block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>, extra: usize
     ) => in_context(|_| {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
-        KernelLaunch::new(function, shape, Parameters { pointers, extra })?.queue(stream)
+        KernelLaunch::new(function, shape, pointers, extra)?.queue(stream)
     });
 
     fn cuLaunchCooperativeKernel(
@@ -316,26 +235,20 @@ api! {
         block_z: c_uint, dynamic_shared: c_uint, stream: Handle, pointers: Ptr<Ptr<u8>>
     ) => in_context(|_| {
         let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], dynamic_shared };
-        let launch = KernelLaunch::new(function, shape, Parameters { pointers, extra: Ptr::NULL })?;
-        KernelLaunch { cooperative: true, ..launch }.queue(stream)
+        KernelLaunch { cooperative: true, ..KernelLaunch::new(function, shape, pointers, 0)? }.queue(stream)
     });
 
     fn cuLaunchKernelEx(
-        config: Ptr<LaunchConfig>, function: Handle, pointers: Ptr<Ptr<u8>>, extra: Ptr<usize>
+        config: Ptr<LaunchConfig>, function: Handle, pointers: Ptr<Ptr<u8>>, extra: usize
     ) => in_context(|_| {
         let config = config.get(0)?;
-        let mut launch = KernelLaunch::new(function, config.shape, Parameters { pointers, extra })?;
+        let mut launch = KernelLaunch::new(function, config.shape, pointers, extra)?;
         for index in 0..config.attribute_count as usize {
             let [id, _, x, y, z, ..] = config.attributes.get(index)?;
             match id {
                 2 => launch.cooperative = x != 0,
                 4 => launch.cluster = Some([x, y, z]),
                 6 => launch.programmatic = x != 0,
-                // Nothing, access policy, synchronisation policy, cluster scheduling, priority, memory domains,
-                // preferred cluster and carve-out: hints that change no result.
-                0 | 1 | 3 | 5 | 8..=11 | 14 => {}
-                // Programmatic and launch-completion events, updatable nodes.
-                7 | 12 | 13 => return Err(Code::NOT_SUPPORTED),
                 _ => return Err(Code::INVALID_VALUE),
             }
         }
@@ -343,34 +256,30 @@ api! {
     });
 
     fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, data: usize) => on_stream(stream, |stream| {
-        stream.enqueue(Work::Call(function.ok_or(Code::INVALID_VALUE)?, data), []).map(drop)
+        stream.enqueue(Work::Call(function.ok_or(Code::INVALID_VALUE)?, data), None).map(drop)
     });
 
     // Streams.
 
-    fn cuStreamCreate(handle: Ptr<Handle>, flags: c_uint) => cuStreamCreateWithPriority(handle, flags, 0);
-
-    fn cuStreamCreateWithPriority(handle: Ptr<Handle>, flags: c_uint, priority: c_int) => in_context(|context| {
-        handle.fill(|| {
-            let stream = Stream::create(context, flags, priority.clamp(GREATEST_PRIORITY, 0))?;
-            Ok(handles::insert(context.handle, Some(Leak::Stream), stream))
-        })
+    fn cuStreamCreate(handle: Ptr<Handle>, flags: c_uint) => in_context(|context| {
+        handle.fill(|| Ok(handles::insert(context.handle, Some(Leak::Stream), Stream::create(context, flags)?)))
     });
 
-    fn cuStreamDestroy_v2(stream: Handle) => destroy(stream, |stream: &Stream| { stream.close(); Ok(()) });
+    fn cuStreamDestroy_v2(stream: Handle) => initialised(|| {
+        let stream = handles::remove::<Stream>(stream)?;
+        stream.close();
+        stream.context.check()
+    });
 
     fn cuStreamSynchronize(stream: Handle) =>
         on_stream(stream, |stream| stream.context.wait("cuStreamSynchronize", &stream.pending()?));
     fn cuStreamQuery(stream: Handle) => on_stream(stream, |stream| stream.context.query(&stream.pending()?));
-    fn cuStreamGetPriority(stream: Handle, priority: Ptr<c_int>) =>
-        on_stream(stream, |stream| priority.set(0, stream.context.state().queue(stream.id)?.priority));
-    fn cuStreamGetFlags(stream: Handle, flags: Ptr<c_uint>) =>
-        on_stream(stream, |stream| flags.set(0, stream.context.state().queue(stream.id)?.flags));
 
-    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) => on_stream(stream, |stream| match flags {
-        0 => handles::get::<Event>(event)?.hold(stream),
-        1 => Err(Code::NOT_SUPPORTED), // an external event in a capture, which graphs here do not have
-        _ => Err(Code::INVALID_VALUE),
+    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) => on_stream(stream, |stream| {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        handles::get::<Event>(event)?.hold(stream)
     });
 
     // Events.
@@ -381,19 +290,23 @@ api! {
 
     fn cuEventRecord(event: Handle, stream: Handle) =>
         on_stream(stream, |stream| handles::get::<Event>(event)?.record(stream));
-    fn cuEventQuery(event: Handle) => on_event(event, |event| event.context.query(event.ticket()?.as_slice()));
-    fn cuEventSynchronize(event: Handle) =>
-        on_event(event, |event| event.context.wait("cuEventSynchronize", event.ticket()?.as_slice()));
 
-    fn cuEventElapsedTime(milliseconds: Ptr<f32>, start: Handle, end: Handle) => on_event(start, |start| {
-        let end = handles::get::<Event>(end)?;
-        milliseconds.fill(|| start.elapsed(&end))
+    fn cuEventQuery(event: Handle) => initialised(|| {
+        let event = handles::get::<Event>(event)?;
+        event.context.query(event.ticket()?.as_slice())
     });
 
-    fn cuEventElapsedTime_v2(milliseconds: Ptr<f32>, start: Handle, end: Handle) =>
-        cuEventElapsedTime(milliseconds, start, end);
+    fn cuEventSynchronize(event: Handle) => initialised(|| {
+        let event = handles::get::<Event>(event)?;
+        event.context.wait("cuEventSynchronize", event.ticket()?.as_slice())
+    });
 
-    fn cuEventDestroy_v2(event: Handle) => destroy(event, |_: &Event| Ok(()));
+    fn cuEventElapsedTime(milliseconds: Ptr<f32>, start: Handle, end: Handle) => initialised(|| {
+        milliseconds.fill(|| handles::get::<Event>(start)?.elapsed(&*handles::get::<Event>(end)?))
+    });
+
+
+    fn cuEventDestroy_v2(event: Handle) => initialised(|| handles::remove::<Event>(event)?.context.check());
 
     // Stream capture and graphs.
 
@@ -409,45 +322,23 @@ api! {
     fn cuStreamEndCapture(stream: Handle, handle: Ptr<Handle>) => on_stream(stream, |stream| {
         let nodes = stream.context.state().captures.end(stream.id);
         handle.set(0, 0)?;
-        let graph = Graph::new(&stream.context, nodes?);
+        let graph = Graph { context: stream.context.clone(), nodes: nodes? };
         handle.set(0, handles::insert(stream.context.handle, Some(Leak::Graph), graph))
     });
 
-    fn cuStreamIsCapturing(stream: Handle, status: Ptr<c_int>) =>
-        on_stream(stream, |stream| status.set(0, stream.context.state().captures.status(stream.id)));
-
-    fn cuGraphInstantiateWithFlags(handle: Ptr<Handle>, graph: Handle, flags: u64) => in_context(|_| match flags {
-        // Free on launch (1), upload (2) and node priorities (8) change nothing here; launch from the device (4) does.
-        0..=3 | 8..=11 => handle.fill(|| {
-            let exec = GraphExec::new(handles::get::<Graph>(graph)?);
-            Ok(handles::insert(exec.context.handle, Some(Leak::GraphExec), exec))
-        }),
-        4..=15 => Err(Code::NOT_SUPPORTED),
-        _ => Err(Code::INVALID_VALUE),
+    fn cuGraphInstantiateWithFlags(handle: Ptr<Handle>, graph: Handle, flags: u64) => in_context(|_| {
+        if flags != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        handle.fill(|| {
+            let exec = GraphExec { graph: handles::get(graph)?, last: Mutex::default() };
+            Ok(handles::insert(exec.graph.context.handle, Some(Leak::GraphExec), exec))
+        })
     });
 
     fn cuGraphLaunch(exec: Handle, stream: Handle) =>
         on_stream(stream, |stream| handles::get::<GraphExec>(exec)?.launch(stream));
 
-    fn cuGraphExecDestroy(exec: Handle) => destroy(exec, |_: &GraphExec| Ok(()));
-    fn cuGraphDestroy(graph: Handle) => destroy(graph, |_: &Graph| Ok(()));
-
-    /// Nodes in the order of capture. `nodes` null: only their number.
-    fn cuGraphGetNodes(graph: Handle, nodes: Ptr<Handle>, count: Ptr<usize>) => in_context(|_| {
-        let graph = handles::get::<Graph>(graph)?;
-        if nodes.is_null() {
-            return count.set(0, graph.handles.len());
-        }
-        let room = count.get(0)?;
-        for index in 0..room {
-            // Room beyond the last node is filled with null, as the driver does.
-            nodes.set(index, graph.handles.get(index).copied().unwrap_or(0))?;
-        }
-        count.set(0, room.min(graph.handles.len()))
-    });
-
-    fn cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, params: Ptr<KernelNodeParams>) => in_context(|_| {
-        let KernelNodeParams { function, shape, parameters } = params.get(0)?;
-        handles::get::<GraphExec>(exec)?.set_kernel(node, KernelLaunch::new(function, shape, parameters)?)
-    });
+    fn cuGraphExecDestroy(exec: Handle) => initialised(|| handles::remove::<GraphExec>(exec)?.graph.context.check());
+    fn cuGraphDestroy(graph: Handle) => initialised(|| handles::remove::<Graph>(graph)?.context.check());
 }

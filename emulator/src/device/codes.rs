@@ -1,6 +1,5 @@
 //! `CUresult`: the codes this device returns, with the names and sentences the driver gives them.
 
-use std::ffi::CStr;
 use std::fmt;
 
 /// A `CUresult` other than `CUDA_SUCCESS`.
@@ -14,11 +13,14 @@ macro_rules! codes {
               pub const $constant: Code = Code($value);)*
         }
 
-        /// Number, name and sentence; the latter with the NUL that C wants.
-        const TEXTS: &[(u32, &str, &str)] = &[
-            (0, "CUDA_SUCCESS\0", "no error\0"),
-            $(($value, concat!("CUDA_ERROR_", stringify!($constant), "\0"), concat!($sentence, "\0")),)*
-        ];
+        impl fmt::Display for Code {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.0 {
+                    $($value => f.write_str(concat!("CUDA_ERROR_", stringify!($constant), ": ", $sentence)),)*
+                    other => write!(f, "CUresult {other}"),
+                }
+            }
+        }
     };
 }
 
@@ -42,8 +44,6 @@ codes! {
     LAUNCH_OUT_OF_RESOURCES = 701, "too many resources requested for launch";
     LAUNCH_TIMEOUT = 702, "the launch timed out and was terminated";
     CONTEXT_IS_DESTROYED = 709, "context is destroyed";
-    HOST_MEMORY_ALREADY_REGISTERED = 712, "part or all of the requested memory range is already mapped";
-    HOST_MEMORY_NOT_REGISTERED = 713, "pointer does not correspond to a registered memory region";
     ILLEGAL_INSTRUCTION = 715, "an illegal instruction was encountered";
     MISALIGNED_ADDRESS = 716, "misaligned address";
     LAUNCH_FAILED = 719, "unspecified launch failure";
@@ -77,21 +77,6 @@ impl Code {
     /// Whether the context is lost with it: every later call returns the same code.
     pub const fn is_sticky(self) -> bool {
         matches!(self.0, 214 | 700 | 702 | 710 | 714..=719)
-    }
-
-    /// Name and sentence as C strings, or `None` for a number that this device does not return.
-    pub(crate) fn texts(value: u32) -> Option<(&'static CStr, &'static CStr)> {
-        let (_, name, sentence) = TEXTS.iter().find(|texts| texts.0 == value)?;
-        CStr::from_bytes_with_nul(name.as_bytes()).ok().zip(CStr::from_bytes_with_nul(sentence.as_bytes()).ok())
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match Code::texts(self.0) {
-            Some((name, sentence)) => write!(f, "{}: {}", name.to_string_lossy(), sentence.to_string_lossy()),
-            None => write!(f, "CUresult {}", self.0),
-        }
     }
 }
 

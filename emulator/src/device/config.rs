@@ -165,49 +165,29 @@ impl DeviceConfig {
         self.chip().shared_per_block_optin
     }
 
-    /// `CUdevice_attribute` number `number`. Those that do not concern compute (textures, imports, decompression) are
-    /// 0, as are compute mode, ECC and pointers equal to registered host pointers; numbers that CUDA 13.0 does not have
-    /// are `None`.
-    pub(crate) fn attribute(&self, ordinal: i32, number: i32) -> Option<i32> {
+    /// `CUdevice_attribute` number `number`, of those that kiln asks for.
+    pub(crate) fn attribute(&self, number: i32) -> Option<i32> {
         let chip = self.chip();
-        // Windows of L2 that persist came with sm_80.
-        let since_8 = |bytes: u32| if self.sm.0 >= 8 { bytes } else { 0 };
         let value = match number {
             1 => THREADS_PER_BLOCK,
-            2..=4 => BLOCK[number as usize - 2],
-            5..=7 => GRID[number as usize - 5],
             8 => SHARED_PER_BLOCK,
-            9 => 64 << 10,       // constant memory
-            10 => 32,            // warp size
-            11 => i32::MAX as _, // pitch
-            12 | 82 => REGISTERS,
+            10 => 32, // warp size
             13 => self.clock_khz,
-            14 | 30 => 512, // alignment of textures and surfaces
-            // Copies beside kernels, mapped host memory, kernels beside kernels, unified addressing, stream priorities,
-            // global and local L1, preemption, cooperative launches, registered host memory.
-            15 | 19 | 31 | 41 | 78 | 79 | 80 | 90 | 95 | 99 => 1,
             16 => self.multiprocessors,
             17 => self.launch_timeout.is_some().into(),
             18 => self.integrated.into(),
-            33 | 34 => return Some(ordinal), // PCI bus and device
+            19 | 95 => 1, // mapped host memory, cooperative launches
             36 => self.memory_clock_khz,
             37 => self.memory_bus_bits,
             38 => self.l2_bytes,
             39 => chip.warps * 32,
-            40 => 2, // asynchronous engines
             75 => self.sm.0,
             76 => self.sm.1,
             81 => chip.shared_per_multiprocessor,
+            82 => REGISTERS,
             86 => self.host_native_atomics.into(),
-            87 if matches!(self.sm, (8..=10, 0)) => 2, // single to double precision
-            87 => 64,
             97 => chip.shared_per_block_optin,
-            106 => chip.blocks,
-            108 => since_8(self.l2_bytes / 4 * 3),
-            109 => since_8(128 << 20),
             111 => chip.reserved_shared,
-            120 => (self.sm.0 >= 9).into(), // clusters
-            _ if (1..=147).contains(&number) => 0,
             _ => return None,
         };
         Some(i32::try_from(value).unwrap_or(i32::MAX))

@@ -3,13 +3,12 @@
 use super::graph::Captures;
 use super::registry::Device;
 use super::stream::{LEGACY, Queue};
-use super::work::HostRange;
+use super::work::{Allocation, Side};
 use super::{Code, Handle, Leak, Outcome, StreamId, Ticket, handles, lock};
 use crate::memory::Memory;
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::ThreadId;
 use std::time::Duration;
 
 pub(crate) struct Context {
@@ -27,26 +26,35 @@ pub(crate) struct State {
     pub(crate) streams: BTreeMap<StreamId, Queue>,
     /// Streams made so far, besides the legacy one.
     pub(crate) opened: StreamId,
-    pub(crate) per_thread: HashMap<ThreadId, StreamId>,
     pub(crate) captures: Captures,
-    /// `cuMemAlloc`: address to bytes.
-    pub(crate) allocations: BTreeMap<u64, u64>,
-    /// Page-locked host memory by host address.
-    pub(crate) host: BTreeMap<usize, HostRange>,
+    pub(crate) allocations: BTreeMap<(Side, u64), Allocation>,
     /// Room that running kernels take of the multiprocessors, see [`super::launch`].
     pub(crate) taken: u64,
     /// What every call returns since it was lost or destroyed.
     pub(crate) sticky: Option<Code>,
-    threads: HashMap<ThreadId, HostThread>,
+    /// Those that have had the context current, or waited in it; until they end they may come back.
+    threads: Vec<Weak<HostThread>>,
 }
 
-/// A host thread that has had the context current, or waits in it.
-#[derive(Default)]
-struct HostThread {
-    /// It may come back, until it ends.
-    stays: bool,
-    /// The driver call it is blocked in.
-    blocked: Option<&'static str>,
+/// A host thread, as long as it lives: the context and the driver call that it is blocked in.
+type HostThread = Mutex<Option<(Handle, &'static str)>>;
+
+thread_local! {
+    static THREAD: Arc<HostThread> = Arc::default();
+    /// The handle of the context that is current in this thread, or 0.
+    pub(crate) static CURRENT: Cell<Handle> = const { Cell::new(0) };
+}
+
+impl State {
+    /// Counts the calling thread among those that use the context.
+    fn meet_thread(&mut self) {
+        THREAD.with(|thread| {
+            if self.threads.iter().all(|known| known.as_ptr() != Arc::as_ptr(thread)) {
+                self.threads.retain(|known| known.strong_count() > 0);
+                self.threads.push(Arc::downgrade(thread));
+            }
+        });
+    }
 }
 
 impl Context {
@@ -85,36 +93,29 @@ impl Context {
         self.memory.witness().host_waited(tickets.iter().map(|ticket| &*ticket.order));
     }
 
-    fn block(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
+    /// As `wait`, for calls that may block but do not promise it: nothing counts on it.
+    pub(crate) fn block(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
         let over = || tickets.iter().all(Ticket::is_done);
         if !over() {
-            let thread = std::thread::current().id();
             let mut state = self.state();
-            state.threads.entry(thread).or_default().blocked = Some(call);
+            state.meet_thread();
+            THREAD.with(|thread| *lock(thread) = Some((self.handle, call)));
             while !over() {
                 // A ticket of another context is not announced here, hence the limit.
                 let woken = self.changed.wait_timeout(state, Duration::from_millis(5));
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
             }
-            state.threads.entry(thread).or_default().blocked = None;
-            state.threads.retain(|&other, entry| other != thread || entry.stays);
+            THREAD.with(|thread| *lock(thread) = None);
         }
         self.check()
     }
 
     /// Blocks until everything asked of the context so far is done, as calls that synchronise do.
     pub(crate) fn wait_for_all(&self, call: &'static str) -> Outcome {
-        let tickets = self.everything();
-        self.wait(call, &tickets)
+        self.wait(call, &self.everything())
     }
 
-    /// As `wait_for_all`, for calls that may synchronise but do not promise it.
-    pub(crate) fn drain(&self, call: &'static str) -> Outcome {
-        let tickets = self.everything();
-        self.block(call, &tickets)
-    }
-
-    fn everything(&self) -> Vec<Ticket> {
+    pub(crate) fn everything(&self) -> Vec<Ticket> {
         self.state().streams.values().filter_map(|queue| queue.last.clone()).collect()
     }
 
@@ -130,7 +131,9 @@ impl Context {
     /// The calls in which host threads are blocked, if all that have used the context are, and no stream can go on.
     pub(crate) fn stuck(&self) -> Option<Vec<&'static str>> {
         let state = self.state();
-        let calls: Vec<_> = state.threads.values().map(|thread| thread.blocked).collect::<Option<_>>()?;
+        let threads = state.threads.iter().filter_map(Weak::upgrade);
+        let blocked_here = |thread: Arc<HostThread>| lock(&thread).filter(|(context, _)| *context == self.handle);
+        let calls: Vec<_> = threads.map(|thread| Some(blocked_here(thread)?.1)).collect::<Option<_>>()?;
         (!calls.is_empty() && state.streams.values().all(Queue::is_stuck)).then_some(calls)
     }
 
@@ -142,9 +145,7 @@ impl Context {
         let mut state = self.state();
         state.sticky = Some(Code::CONTEXT_IS_DESTROYED);
         state.allocations.clear();
-        let host = std::mem::take(&mut state.host);
         drop(state);
-        drop(host);
         handles::remove_all_of(self.handle);
         self.changed.notify_all();
         leaks
@@ -153,70 +154,26 @@ impl Context {
     /// What is alive now.
     pub(crate) fn leaks(&self) -> Vec<Leak> {
         let state = self.state();
-        let device = state.allocations.iter().map(|(&address, &bytes)| Leak::DeviceMemory { address, bytes });
-        let host = state.host.iter().map(|(&address, range)| Leak::HostMemory { address, bytes: range.bytes });
-        device.chain(host).chain(handles::leaks_of(self.handle)).collect()
+        let memory = state.allocations.iter().map(|(&(side, address), &Allocation { bytes, .. })| match side {
+            Side::Device => Leak::DeviceMemory { address, bytes: bytes as u64 },
+            Side::Host => Leak::HostMemory { address: address as usize, bytes },
+        });
+        memory.chain(handles::leaks_of(self.handle)).collect()
     }
-}
-
-/// The contexts that are current in this thread, the last one on top, and all that ever were. The thread's id is kept
-/// with them, since it cannot be asked for any more when the thread's own data is dropped.
-struct Stack {
-    current: Vec<Handle>,
-    used: Vec<(Handle, ThreadId)>,
-}
-
-thread_local! {
-    static STACK: RefCell<Stack> = const { RefCell::new(Stack { current: Vec::new(), used: Vec::new() }) };
-}
-
-impl Drop for Stack {
-    fn drop(&mut self) {
-        for (handle, thread) in self.used.drain(..) {
-            if let Ok(context) = Context::from_handle(handle) {
-                context.state().threads.remove(&thread);
-            }
-        }
-    }
-}
-
-/// The handle of the thread's current context, 0 if there is none.
-pub(crate) fn current_handle() -> Handle {
-    STACK.with_borrow(|stack| stack.current.last().copied().unwrap_or(0))
 }
 
 pub(crate) fn current() -> Outcome<Arc<Context>> {
-    match current_handle() {
+    match CURRENT.get() {
         0 => Err(Code::INVALID_CONTEXT),
         handle => Context::from_handle(handle).map_err(|_| Code::CONTEXT_IS_DESTROYED),
     }
 }
 
-pub(crate) fn push(handle: Handle) -> Outcome {
-    let context = Context::from_handle(handle).map_err(|_| Code::INVALID_CONTEXT)?;
-    let thread = std::thread::current().id();
-    STACK.with_borrow_mut(|stack| {
-        stack.current.push(handle);
-        if !stack.used.contains(&(handle, thread)) {
-            stack.used.push((handle, thread));
-            context.state().threads.entry(thread).or_default().stays = true;
-        }
-    });
-    Ok(())
-}
-
-/// Replaces the top context of the thread's stack, 0: by nothing, if the new one is valid.
+/// Makes a context the thread's current one, 0: none.
 pub(crate) fn set_current(handle: Handle) -> Outcome {
-    if handle == current_handle() {
-        return Ok(());
+    if handle != 0 && handle != CURRENT.get() {
+        Context::from_handle(handle).map_err(|_| Code::INVALID_CONTEXT)?.state().meet_thread();
     }
-    if handle != 0 {
-        Context::from_handle(handle).map_err(|_| Code::INVALID_CONTEXT)?;
-    }
-    let _ = pop(); // there may be none
-    if handle == 0 { Ok(()) } else { push(handle) }
-}
-
-pub(crate) fn pop() -> Outcome<Handle> {
-    STACK.with_borrow_mut(|stack| stack.current.pop()).ok_or(Code::INVALID_CONTEXT)
+    CURRENT.set(handle);
+    Ok(())
 }

@@ -1,14 +1,15 @@
 //! Graphs: work queued in a capturing stream becomes a node instead, and an instantiation replays the nodes.
 
-use super::{Call, Code, Context, Handle, KernelLaunch, Outcome, Stream, StreamId, Ticket, Work, handles, lock};
+use super::{Call, Code, Context, Outcome, Stream, StreamId, Ticket, Work, lock};
 use crate::checks::order::{Order, Place};
+use crate::exec::Random;
 use crate::launch::Schedule;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
 /// A piece of work and the nodes it comes after, always earlier ones.
-#[derive(Clone)]
 pub(crate) struct Node {
     work: Work,
     after: Vec<usize>,
@@ -59,16 +60,11 @@ impl Capture {
         Ok(())
     }
 
-    /// Whether every node is before the end of the stream that the capture began in.
+    /// Whether every node is before the end of the stream that the capture began in: is that end, or before a node.
     fn is_joined(&self) -> bool {
-        let mut open = self.tips.get(&self.origin).cloned().unwrap_or_default();
-        let mut reached = vec![false; self.nodes.len()];
-        while let Some(node) = open.pop() {
-            if !std::mem::replace(&mut reached[node], true) {
-                open.extend(&self.nodes[node].after);
-            }
-        }
-        reached.into_iter().all(|reached| reached)
+        let precedes = |index, later: &[Node]| later.iter().any(|node| node.after.contains(&index));
+        let is_end = |index| self.tips.get(&self.origin).is_some_and(|tips| tips.contains(&index));
+        (0..self.nodes.len()).all(|index| is_end(index) || precedes(index, &self.nodes[index + 1..]))
     }
 }
 
@@ -108,11 +104,6 @@ impl Captures {
         self.active.iter_mut().find(|capture| capture.has(stream))
     }
 
-    /// `CUstreamCaptureStatus`: 0 not capturing, 1 capturing, 2 capture invalidated.
-    pub(crate) fn status(&mut self, stream: StreamId) -> i32 {
-        self.of(stream).map_or(0, |capture| 1 + i32::from(capture.invalid))
-    }
-
     pub(crate) fn point(&mut self, stream: StreamId) -> Option<Point> {
         let capture = self.of(stream)?;
         Some(Point { capture: capture.id, tips: capture.tips.get(&stream)?.clone() })
@@ -120,8 +111,9 @@ impl Captures {
 
     /// Makes the stream's next work come after `point`; a stream outside joins the capture.
     pub(crate) fn join(&mut self, stream: StreamId, point: &Point) -> Outcome {
-        if let Some(own) = self.of(stream).map(|capture| capture.id).filter(|&own| own != point.capture) {
-            return self.refuse(Code::STREAM_CAPTURE_MERGE, |capture| [own, point.capture].contains(&capture.id));
+        if self.of(stream).is_some_and(|own| own.id != point.capture) {
+            let either = |capture: &Capture| capture.id == point.capture || capture.has(stream);
+            return self.refuse(Code::STREAM_CAPTURE_MERGE, either);
         }
         let capture = self.active.iter_mut().find(|capture| capture.id == point.capture);
         let tips = capture.ok_or(Code::CAPTURED_EVENT)?.tips.entry(stream).or_default();
@@ -152,104 +144,69 @@ impl Captures {
 
 /// What a capture made.
 pub(crate) struct Graph {
-    context: Arc<Context>,
-    nodes: Vec<Node>,
-    /// What the nodes are called.
-    pub(crate) handles: Vec<Handle>,
-}
-
-impl Graph {
-    pub(crate) fn new(context: &Arc<Context>, nodes: Vec<Node>) -> Graph {
-        let handles = nodes.iter().map(|_| handles::reserve()).collect();
-        Graph { context: context.clone(), nodes, handles }
-    }
-}
-
-/// A graph ready to be launched, with parameters of its own.
-pub(crate) struct GraphExec {
     pub(crate) context: Arc<Context>,
-    source: Arc<Graph>,
-    nodes: Mutex<Arc<[Node]>>,
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// A graph ready to be launched.
+pub(crate) struct GraphExec {
+    pub(crate) graph: Arc<Graph>,
     /// Two launches of the same instantiation never overlap.
-    last: Mutex<Option<Ticket>>,
+    pub(crate) last: Mutex<Option<Ticket>>,
 }
 
 impl GraphExec {
-    pub(crate) fn new(source: Arc<Graph>) -> GraphExec {
-        let nodes = Mutex::new(source.nodes.clone().into());
-        GraphExec { context: source.context.clone(), source, nodes, last: Mutex::default() }
-    }
-
     pub(crate) fn launch(&self, stream: &Stream) -> Outcome {
-        if self.context.handle != stream.context.handle {
+        if self.graph.context.handle != stream.context.handle {
             return Err(Code::INVALID_HANDLE);
         }
         // A graph launched into a capture would be a child node.
-        if stream.context.state().captures.status(stream.id) != 0 {
+        if stream.context.state().captures.of(stream.id).is_some() {
             return Err(Code::NOT_SUPPORTED);
         }
-        self.context.device.injected(Call::Launch)?;
-        let nodes = lock(&self.nodes).clone();
         let mut last = lock(&self.last);
-        *last = stream.enqueue(Work::Graph(nodes), last.clone())?;
+        *last = stream.submit(Call::Launch, Work::Graph(self.graph.clone()), last.clone())?;
         Ok(())
     }
-
-    /// Replaces a kernel node's launch in later replays. The kernel stays the same.
-    pub(crate) fn set_kernel(&self, node: Handle, launch: KernelLaunch) -> Outcome {
-        let index = self.source.handles.iter().position(|&handle| handle == node).ok_or(Code::INVALID_VALUE)?;
-        launch.check()?;
-        let mut nodes = lock(&self.nodes);
-        match &mut Arc::make_mut(&mut nodes)[index].work {
-            Work::Launch(old) if old.function.module.context.handle == launch.function.module.context.handle => {
-                *old = Arc::new(KernelLaunch { cooperative: old.cooperative, cluster: old.cluster, ..launch });
-                Ok(())
-            }
-            _ => Err(Code::INVALID_VALUE),
-        }
-    }
 }
 
-/// The places of the nodes of a replay: after the nodes that edges lead to them from.
-fn places(nodes: &[Node], graph: &Place) -> Vec<Place> {
-    let mut places: Vec<Place> = Vec::with_capacity(nodes.len());
-    for (index, node) in nodes.iter().enumerate() {
-        let (mut before, mut early) = (Order::clone(&graph.before), Order::clone(&graph.before));
-        for &direct in &node.after {
-            let (its, after) = (&places[direct], places[direct].after());
-            before.join(&after);
-            // Only a kernel lets the next one begin before its end.
-            early.join(if nodes[direct].work.is_launch() { &its.before } else { &after });
-        }
-        let early = node.work.is_programmatic().then(|| Arc::new(early));
-        places.push(Place { node: Some(index), before: Arc::new(before), early, ..graph.clone() });
-    }
-    places
-}
-
-/// Does the nodes in an order that the edges allow, and under the unfriendly schedules not that of the capture, so that
-/// an edge that is missing shows.
-pub(crate) fn replay(nodes: &[Node], context: &Arc<Context>, place: &Place) -> Outcome {
-    let config = &context.device.config;
-    let mut random = config.seed | 1;
-    let places = places(nodes, place);
-    let mut done = vec![false; nodes.len()];
-    for _ in nodes {
-        let is_ready = |&node: &usize| !done[node] && nodes[node].after.iter().all(|&before| done[before]);
-        let ready: Vec<usize> = (0..nodes.len()).filter(is_ready).collect();
-        // The first node that is not done is always ready, since edges lead to later nodes only.
-        let next = match config.schedule {
-            Schedule::RoundRobin => ready[0],
-            Schedule::Random => {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                ready[(random % ready.len() as u64) as usize]
+impl Graph {
+    /// The places of the nodes of a replay: after the nodes that edges lead to them from.
+    fn places(&self, replay: &Place) -> Vec<Place> {
+        let mut places: Vec<Place> = Vec::with_capacity(self.nodes.len());
+        for (index, node) in self.nodes.iter().enumerate() {
+            let (mut before, mut early) = (Order::clone(&replay.before), Order::clone(&replay.before));
+            for &direct in &node.after {
+                let (its, after) = (&places[direct], places[direct].after());
+                before.join(&after);
+                // Only a kernel lets the next one begin before its end.
+                early.join(if self.nodes[direct].work.is_launch() { &its.before } else { &after });
             }
-            Schedule::Adversarial => ready[ready.len() - 1],
-        };
-        done[next] = true;
-        nodes[next].work.run(context, &places[next])?;
+            let early = node.work.is_programmatic().then(|| Arc::new(early));
+            places.push(Place { node: Some(index), before: Arc::new(before), early, ..replay.clone() });
+        }
+        places
     }
-    Ok(())
+
+    /// Does the nodes in an order that the edges allow, and under the unfriendly schedules not that of the capture, so
+    /// that an edge that is missing shows.
+    pub(crate) fn replay(&self, place: &Place, idle: &AtomicU64) -> Outcome {
+        let config = &self.context.device.config;
+        let mut random = Random::new(config.seed, 0);
+        let places = self.places(place);
+        let mut done = vec![false; self.nodes.len()];
+        for _ in &self.nodes {
+            let is_ready = |&node: &usize| !done[node] && self.nodes[node].after.iter().all(|&before| done[before]);
+            let ready: Vec<usize> = (0..self.nodes.len()).filter(is_ready).collect();
+            // The first node that is not done is always ready, since edges lead to later nodes only.
+            let next = match config.schedule {
+                Schedule::RoundRobin => ready[0],
+                Schedule::Random => ready[random.below(ready.len())],
+                Schedule::Adversarial => ready[ready.len() - 1],
+            };
+            done[next] = true;
+            self.nodes[next].work.run(&self.context, &places[next], idle)?;
+        }
+        Ok(())
+    }
 }

@@ -16,43 +16,31 @@ struct Entry {
 }
 
 static TABLE: LazyLock<Mutex<HashMap<Handle, Entry>>> = LazyLock::new(Mutex::default);
-/// Above every number with a meaning of its own (null, legacy and per-thread stream) and spaced like pointers.
+/// Never null, and spaced like pointers.
 static NEXT: AtomicUsize = AtomicUsize::new(0x4b1_0000);
 
-/// A number that no other handle has.
-pub(crate) fn reserve() -> Handle {
-    NEXT.fetch_add(16, Ordering::Relaxed)
-}
-
 pub(crate) fn insert<T: Any + Send + Sync>(owner: Handle, leak: Option<Leak>, object: T) -> Handle {
-    let handle = reserve();
+    let handle = NEXT.fetch_add(16, Ordering::Relaxed);
     lock(&TABLE).insert(handle, Entry { object: Arc::new(object), owner, leak });
     handle
 }
 
 /// The object of a handle, if it is one of this type.
 pub(crate) fn get<T: Any + Send + Sync>(handle: Handle) -> Outcome<Arc<T>> {
-    get_with_owner(handle).map(|(object, _)| object)
+    let object = lock(&TABLE).get(&handle).ok_or(Code::INVALID_HANDLE)?.object.clone();
+    object.downcast().map_err(|_| Code::INVALID_HANDLE)
 }
 
-pub(crate) fn get_with_owner<T: Any + Send + Sync>(handle: Handle) -> Outcome<(Arc<T>, Handle)> {
-    let table = lock(&TABLE);
-    let entry = table.get(&handle).ok_or(Code::INVALID_HANDLE)?;
-    let object = entry.object.clone().downcast().map_err(|_| Code::INVALID_HANDLE)?;
-    Ok((object, entry.owner))
+/// Ends a handle, if it is one of this type.
+pub(crate) fn remove<T: Any + Send + Sync>(handle: Handle) -> Outcome<Arc<T>> {
+    let object = get(handle)?;
+    lock(&TABLE).remove(&handle);
+    Ok(object)
 }
 
-pub(crate) fn remove(handle: Handle) {
-    // Dropped after the lock: dropping an object may look up others.
-    let removed = lock(&TABLE).remove(&handle);
-    drop(removed);
-}
-
+/// Ends a context's handle and those of what it has.
 pub(crate) fn remove_all_of(context: Handle) {
-    let mut table = lock(&TABLE);
-    let removed: Vec<_> = table.extract_if(|&handle, entry| handle == context || entry.owner == context).collect();
-    drop(table);
-    drop(removed);
+    lock(&TABLE).retain(|&handle, entry| handle != context && entry.owner != context);
 }
 
 /// What of a context was not removed.

@@ -6,8 +6,7 @@ use super::registry::LaunchRecord;
 use super::{Call, Code, Context, Handle, Outcome, Ptr, Stream, Work, handles, lock};
 use crate::checks::order::Place;
 use crate::launch::{FaultKind, Launch};
-use crate::ptx::KernelInfo;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
@@ -33,56 +32,19 @@ pub(crate) struct Shape {
     pub(crate) dynamic_shared: u32,
 }
 
-/// Parameters, in one of two forms.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Parameters {
-    /// One pointer per parameter.
-    pub(crate) pointers: Ptr<Ptr<u8>>,
-    /// Tags and values up to a null tag: 1 for a buffer of packed parameters, 2 for a pointer to its size.
-    pub(crate) extra: Ptr<usize>,
-}
-
-impl Parameters {
-    /// Copies the parameters out of whichever form the caller used.
-    fn pack(self, info: &KernelInfo) -> Outcome<Box<[u8]>> {
-        let mut packed = vec![0; info.param_bytes as usize];
-        match (self.pointers.is_null(), self.extra.is_null()) {
-            (false, false) => return Err(Code::INVALID_VALUE),
-            (_, true) => {
-                for (index, param) in info.params.iter().enumerate() {
-                    let bytes = self.pointers.get(index)?.bytes(param.size as usize)?;
-                    let offset = param.offset as usize;
-                    packed.get_mut(offset..offset + bytes.len()).ok_or(Code::INVALID_VALUE)?.copy_from_slice(bytes);
-                }
-            }
-            (true, false) => {
-                let (mut buffer, mut size) = (Ptr::NULL, 0);
-                for index in (0..).step_by(2) {
-                    match self.extra.get(index)? {
-                        0 => break,
-                        1 => buffer = Ptr::from_address(self.extra.get(index + 1)?),
-                        2 => size = Ptr::from_address(self.extra.get(index + 1)?).get(0)?,
-                        _ => return Err(Code::INVALID_VALUE),
-                    }
-                }
-                // The buffer may end after the last parameter without the padding of the whole.
-                let needed = info.params.last().map_or(0, |param| (param.offset + param.size) as usize);
-                if buffer.is_null() || size < needed {
-                    return Err(Code::INVALID_VALUE);
-                }
-                let bytes = buffer.bytes(size.min(packed.len()))?;
-                packed[..bytes.len()].copy_from_slice(bytes);
-            }
-        }
-        Ok(packed.into())
-    }
-}
-
 impl KernelLaunch {
-    pub(crate) fn new(function: Handle, shape: Shape, parameters: Parameters) -> Outcome<KernelLaunch> {
+    /// Copies the parameters, to each of which the caller has a pointer. `extra` would have them packed.
+    pub(crate) fn new(function: Handle, shape: Shape, pointers: Ptr<Ptr<u8>>, extra: usize) -> Outcome<KernelLaunch> {
+        if extra != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
         let function = handles::get::<Function>(function)?;
-        let params = parameters.pack(&function.info)?;
+        let mut params = vec![0; function.info.param_bytes as usize];
+        for (index, param) in function.info.params.iter().enumerate() {
+            let bytes = pointers.get(index)?.bytes(param.size as usize)?;
+            params[param.offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        }
+        let params = params.into();
         Ok(KernelLaunch { function, params, shape, cooperative: false, cluster: None, programmatic: false })
     }
 
@@ -99,69 +61,60 @@ impl KernelLaunch {
         }
     }
 
-    pub(crate) fn check(&self) -> Outcome {
-        if self.shape.dynamic_shared > self.function.max_dynamic_shared.load(Ordering::Relaxed) {
-            return Err(Code::INVALID_VALUE);
-        }
-        let config = &self.function.module.context.device.config;
-        self.request().check(config).map(drop).map_err(|fault| Code::new(fault.cuda_code()))
-    }
-
     pub(crate) fn queue(self, stream: Handle) -> Outcome {
         let stream = Stream::resolve(stream)?;
         if stream.context.handle != self.function.module.context.handle {
             return Err(Code::INVALID_HANDLE);
         }
-        self.check()?;
-        let work = stream.injected(Call::Launch, Work::Launch(Arc::new(self)))?;
-        stream.enqueue(work, []).map(drop)
+        if self.shape.dynamic_shared > self.function.max_dynamic_shared.load(Ordering::Relaxed) {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.request().check(&stream.context.device.config).map_err(|fault| Code::new(fault.cuda_code()))?;
+        stream.submit(Call::Launch, Work::Launch(self), None).map(drop)
     }
 
     /// Runs it to its end on the calling thread and the device's helpers.
-    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place) -> Outcome {
+    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, idle: &AtomicU64) -> Outcome {
         let (device, request) = (&context.device, self.request());
-        let polls = context.state().streams.get(&place.stream.1).map(|queue| queue.polls.clone()).unwrap_or_default();
-        let result = request.check(&device.config).and_then(|checked| {
+        let run = || {
+            let checked = request.check(&device.config)?;
             // Who waits for room does nothing meanwhile.
-            polls.store(true, Ordering::Release);
+            idle.store(LOOK, Ordering::Release);
             let room = context.enter(checked.blocks, checked.per_multiprocessor, self.cooperative);
-            polls.store(false, Ordering::Release);
-            let guard = Guard { context, polls: &polls, begin: Instant::now(), idle: AtomicU64::new(0) };
-            let watch = |progress, steps| guard.stop(progress, steps);
+            idle.store(0, Ordering::Release);
+            let begin = Instant::now();
+            let watch = |progress, steps| context.watch(begin, idle, progress, steps);
             let result = checked.run(&context.memory, Some(&watch), place.clone());
-            polls.store(false, Ordering::Release);
+            idle.store(0, Ordering::Release);
             context.leave(room);
             result
-        });
-        match result {
-            Ok(report) => {
-                if let Some(counters) = report.counters {
-                    lock(&device.control).records.push(LaunchRecord {
-                        kernel: request.kernel.to_owned(),
-                        grid: request.grid,
-                        block: request.block,
-                        cooperative: self.cooperative,
-                        programmatic: self.programmatic,
-                        counters,
-                    });
-                }
-                Ok(())
-            }
-            Err(fault) => {
-                let code = Code::new(fault.cuda_code());
-                lock(&device.control).fault = Some(fault);
-                Err(code)
-            }
+        };
+        let report = run().map_err(|fault| device.note(fault))?;
+        if let Some(counters) = report.counters {
+            lock(&device.control).records.push(LaunchRecord {
+                kernel: request.kernel.to_owned(),
+                grid: request.grid,
+                block: request.block,
+                cooperative: self.cooperative,
+                programmatic: self.programmatic,
+                counters,
+            });
         }
+        Ok(())
     }
 }
+
+/// Warp instructions of polling in vain after which work counts as waiting for others, and after which, and then as
+/// often, it is looked whether anybody else can go on.
+pub(crate) const LOOK: u64 = 2000;
 
 /// Room is counted in parts of a multiprocessor; every occupancy from 1 to 32 divides it evenly enough.
 const PARTS: u64 = 1 << 16;
 
-/// Who is resident: kernels of several streams run side by side only as far as the multiprocessors hold their blocks,
-/// so that work behind a persistent kernel waits for it as on the chip.
 impl Context {
+    /// Who is resident: kernels of several streams run side by side only as far as the multiprocessors hold their
+    /// blocks, so that work behind a persistent kernel waits for it as on the chip.
+    ///
     /// Waits for room for `blocks` blocks of which `per_multiprocessor` fit on each multiprocessor: for all of them if
     /// the launch is cooperative, else for one, taking as much as there is.
     fn enter(&self, blocks: u64, per_multiprocessor: u32, cooperative: bool) -> u64 {
@@ -180,44 +133,28 @@ impl Context {
         self.state().taken -= taken;
         self.changed.notify_all();
     }
-}
 
-/// Ends launches that take too long, and those that wait for a host that waits for them.
-struct Guard<'a> {
-    context: &'a Context,
-    /// Tells the context that this launch waits for somebody.
-    polls: &'a AtomicBool,
-    begin: Instant,
-    /// Warp instructions since the kernel has changed anything, or somebody else could.
-    idle: AtomicU64,
-}
-
-/// Warp instructions of polling after which, and then as often, the guard looks whether anybody else can go on.
-const LOOK: u64 = 2000;
-
-impl Guard<'_> {
-    fn stop(&self, progress: bool, steps: u64) -> Option<(FaultKind, String)> {
-        let config = &self.context.device.config;
-        if let Some(limit) = config.launch_timeout.filter(|&limit| self.begin.elapsed() > limit) {
+    /// Ends launches that take too long, and those that wait for a host that waits for them.
+    fn watch(&self, begin: Instant, idle: &AtomicU64, progress: bool, steps: u64) -> Option<(FaultKind, String)> {
+        let config = &self.device.config;
+        if let Some(limit) = config.launch_timeout.filter(|&limit| begin.elapsed() > limit) {
             let message = format!("the launch took more than the device's {} ms", limit.as_millis());
             return Some((FaultKind::StepLimit, message));
         }
         if progress {
-            self.idle.store(0, Ordering::Relaxed);
-            self.polls.store(false, Ordering::Release);
+            idle.store(0, Ordering::Release);
             return None;
         }
-        let before = self.idle.fetch_add(steps.max(1), Ordering::Relaxed);
-        let idle = before + steps.max(1);
-        if before / LOOK == idle / LOOK {
+        let steps = steps.max(1);
+        let polled = idle.fetch_add(steps, Ordering::AcqRel) + steps;
+        if (polled - steps) / LOOK == polled / LOOK {
             return None;
         }
-        self.polls.store(true, Ordering::Release);
-        let Some(calls) = self.context.stuck() else {
-            self.idle.store(0, Ordering::Relaxed);
+        let Some(calls) = self.stuck() else {
+            idle.store(LOOK, Ordering::Release);
             return None;
         };
-        (idle >= config.deadlock_steps).then(|| {
+        (polled >= config.deadlock_steps).then(|| {
             let what = "the kernel polls what nobody changes, and every host thread of its context is blocked behind";
             (FaultKind::Deadlock, format!("{what} it, in {}", calls.join(", ")))
         })

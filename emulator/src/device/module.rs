@@ -2,7 +2,7 @@
 
 use super::config::SHARED_PER_BLOCK;
 use super::{Call, Code, Context, DeviceConfig, Handle, Leak, Outcome, handles, lock};
-use crate::ptx::{KernelInfo, Module};
+use crate::ptx::{KernelInfo, Module, PtxError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,58 +31,53 @@ fn directive<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     words.next().map(|word| word.split(',').next().unwrap_or(word))
 }
 
-/// Why a device does not take a text whatever else it holds: an older driver's view of newer text.
-fn refused_head(text: &str, config: &DeviceConfig) -> Option<(Code, String)> {
-    if let Some(version) = directive(text, ".version") {
-        let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
-        if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) > PTX_VERSION {
-            let (major, minor) = PTX_VERSION;
-            let log = format!("unsupported .version {version}; the newest that this driver reads is {major}.{minor}");
-            return Some((Code::UNSUPPORTED_PTX_VERSION, log));
-        }
+/// Why a load failed, and what stands in the log buffer.
+type Refusal = (Code, String);
+
+/// Refuses newer text, whatever it holds, as an older driver does, and text for another chip.
+fn check_head(text: &str, config: &DeviceConfig) -> Result<(), Refusal> {
+    let number = |digits: &str| digits.parse::<u32>().unwrap_or(0);
+    let version = directive(text, ".version").unwrap_or("0.0");
+    if version.split_once('.').is_some_and(|(major, minor)| (number(major), number(minor)) > PTX_VERSION) {
+        let (major, minor) = PTX_VERSION;
+        let log = format!("unsupported .version {version}; the newest that this driver reads is {major}.{minor}");
+        return Err((Code::UNSUPPORTED_PTX_VERSION, log));
     }
-    let target = directive(text, ".target")?.strip_prefix("sm_")?;
+    let Some(target) = directive(text, ".target").and_then(|target| target.strip_prefix("sm_")) else { return Ok(()) };
     let digits = target.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let (wanted, own) = (digits.parse().unwrap_or(0), config.sm_number());
+    let (wanted, own) = (number(digits), config.sm_number());
     let fits = match &target[digits.len()..] {
         "" => wanted <= own,
         "f" => wanted <= own && wanted / 10 == own / 10,
         _ => wanted == own,
     };
     let log = || format!(".target sm_{target} does not run on this device, an sm_{own}");
-    (!fits).then(|| (Code::INVALID_PTX, log()))
-}
-
-/// Reads PTX text for a context's device. An error comes with what stands in the log buffer.
-fn read(context: &Context, image: &[u8]) -> Result<Module, (Code, String)> {
-    if image.starts_with(b"\x7fELF") || image.starts_with(&[0x50, 0xed, 0x55, 0xba]) {
-        let log = "this device reads PTX text; the image is a binary for another one".into();
-        return Err((Code::NO_BINARY_FOR_GPU, log));
-    }
-    let text = std::str::from_utf8(image).map_err(|error| (Code::INVALID_IMAGE, format!("not PTX text: {error}")))?;
-    if let Some(refused) = refused_head(text, &context.device.config) {
-        return Err(refused);
-    }
-    let module = Module::load(text, &context.memory).map_err(|error| {
-        (Code::INVALID_PTX, format!("ptx input, line {}; error: {} near '{}'", error.line, error.message, error.token))
-    })?;
-    if let Some((info, _)) = module.kernels.values().find(|(info, _)| info.static_shared > SHARED_PER_BLOCK) {
-        module.unload(&context.memory);
-        let log = format!(
-            "error: entry '{}' uses too much shared data: {} bytes, {SHARED_PER_BLOCK} at most; more is only to be had \
-             as dynamic shared memory",
-            info.name, info.static_shared
-        );
-        return Err((Code::INVALID_PTX, log));
-    }
-    Ok(module)
+    if fits { Ok(()) } else { Err((Code::INVALID_PTX, log())) }
 }
 
 impl LoadedModule {
     /// Loads PTX text (without its NUL) into a context.
-    pub(crate) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Handle, (Code, String)> {
-        context.settle("cuModuleLoadData", Some(Call::Load)).map_err(|code| (code, String::new()))?;
-        let module = read(context, image)?;
+    pub(crate) fn load(context: &Arc<Context>, image: &[u8]) -> Result<Handle, Refusal> {
+        context.settle("cuModuleLoadData", Call::Load).map_err(|code| (code, String::new()))?;
+        if image.starts_with(b"\x7fELF") || image.starts_with(&[0x50, 0xed, 0x55, 0xba]) {
+            let log = "this device reads PTX text; the image is a binary for another one".into();
+            return Err((Code::NO_BINARY_FOR_GPU, log));
+        }
+        let text = std::str::from_utf8(image);
+        let text = text.map_err(|error| (Code::INVALID_IMAGE, format!("not PTX text: {error}")))?;
+        check_head(text, &context.device.config)?;
+        let invalid = |log: String| (Code::INVALID_PTX, log);
+        let module = Module::load(text, &context.memory).map_err(|PtxError { line, message, token }| {
+            invalid(format!("ptx input, line {line}; error: {message} near '{token}'"))
+        })?;
+        if let Some((info, _)) = module.kernels.values().find(|(info, _)| info.static_shared > SHARED_PER_BLOCK) {
+            module.unload(&context.memory);
+            return Err(invalid(format!(
+                "error: entry '{}' uses too much shared data: {} bytes, {SHARED_PER_BLOCK} at most; more is only to be \
+                 had as dynamic shared memory",
+                info.name, info.static_shared
+            )));
+        }
         let loaded = LoadedModule { context: context.clone(), module, functions: Mutex::default() };
         Ok(handles::insert(context.handle, Some(Leak::Module), loaded))
     }
@@ -91,8 +86,10 @@ impl LoadedModule {
     pub(crate) fn unload(&self, handle: Handle) -> Outcome {
         self.context.state().captures.refuse_unsafe()?;
         let waited = self.context.wait_for_all("cuModuleUnload");
-        lock(&self.functions).drain().for_each(|(_, function)| handles::remove(function));
-        handles::remove(handle);
+        handles::remove::<LoadedModule>(handle)?;
+        for (_, function) in lock(&self.functions).drain() {
+            handles::remove::<Function>(function)?;
+        }
         self.module.unload(&self.context.memory);
         waited
     }
@@ -103,7 +100,7 @@ impl LoadedModule {
             return Ok(handle);
         }
         let info = self.module.kernel(name).ok_or(Code::NOT_FOUND)?.clone();
-        self.context.drain("cuModuleGetFunction")?;
+        self.context.block("cuModuleGetFunction", &self.context.everything())?;
         let mut functions = lock(&self.functions);
         let handle = functions.entry(name.to_owned()).or_insert_with(|| {
             let max_dynamic_shared = AtomicU32::new(SHARED_PER_BLOCK.saturating_sub(info.static_shared));
@@ -119,8 +116,6 @@ impl Function {
         let most = self.module.context.device.config.shared_limit().saturating_sub(self.info.static_shared);
         match (number, u32::try_from(value)) {
             (8, Ok(bytes)) if bytes <= most => self.max_dynamic_shared.store(bytes, Ordering::Relaxed),
-            (9, _) if (-1..=100).contains(&value) => {} // preferred carve-out: a hint
-            (14 | 15, _) => {}                          // non-portable clusters, their scheduling: hints here
             _ => return Err(Code::INVALID_VALUE),
         }
         Ok(())
@@ -131,20 +126,11 @@ impl Function {
         let value = match number {
             0 => self.info.max_threads(),
             1 => self.info.static_shared,
-            3 => self.info.local_bytes, // local memory per thread
+            3 => self.info.local_bytes,
             4 => self.info.device_registers(),
-            5 => self.info.target_sm, // PTX version, as ten times the virtual architecture
-            6 => self.module.context.device.config.sm_number(), // binary version
             8 => self.max_dynamic_shared.load(Ordering::Relaxed),
-            9 => return Ok(-1),   // preferred carve-out: the driver's choice
-            2 | 7 | 10..=15 => 0, // constant memory, caching by ld.ca, clusters
             _ => return Err(Code::INVALID_VALUE),
         };
-        Ok(i32::try_from(value).unwrap_or(i32::MAX))
-    }
-
-    /// Blocks of this kernel that one multiprocessor holds at once.
-    pub(crate) fn occupancy(&self, threads: u32, dynamic_shared: u32) -> u32 {
-        self.info.occupancy(&self.module.context.device.config, threads, dynamic_shared)
+        Ok(value as i32)
     }
 }

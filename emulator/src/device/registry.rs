@@ -24,7 +24,7 @@ struct Primary {
 #[derive(Default)]
 pub(crate) struct Control {
     pub(crate) records: Vec<LaunchRecord>,
-    pub(crate) fault: Option<Fault>,
+    fault: Option<Fault>,
     leaks: Vec<Leak>,
     /// Failures to come, `nth` counted from now.
     injections: Vec<FaultInjection>,
@@ -72,7 +72,7 @@ pub struct LaunchRecord {
     pub counters: Counters,
 }
 
-/// Something that was created, or registered, in a context and not given back; sizes as asked for.
+/// Something that was created in a context and not given back; sizes as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)] // the names say it
@@ -151,18 +151,20 @@ pub fn inject(ordinal: i32, fault: FaultInjection) {
 impl Device {
     /// Counts a call and fails it if that was planned.
     pub(crate) fn injected(&self, call: Call) -> Outcome {
-        let mut outcome = Ok(());
-        lock(&self.control).injections.retain_mut(|fault| {
-            if fault.call != call {
-                return true;
-            }
-            fault.nth = fault.nth.saturating_sub(1);
-            if fault.nth == 0 {
-                outcome = outcome.and(Err(fault.code));
-            }
-            fault.nth > 0
-        });
-        outcome
+        let injections = &mut lock(&self.control).injections;
+        injections
+            .iter_mut()
+            .filter(|fault| fault.call == call)
+            .for_each(|fault| fault.nth = fault.nth.saturating_sub(1));
+        let due = injections.iter().position(|fault| fault.call == call && fault.nth == 0);
+        due.map_or(Ok(()), |due| Err(injections.remove(due).code))
+    }
+
+    /// Keeps a fault for whoever asks, and returns its code.
+    pub(crate) fn note(&self, fault: Fault) -> Code {
+        let code = Code::new(fault.cuda_code());
+        lock(&self.control).fault = Some(fault);
+        code
     }
 
     pub(crate) fn context(&self) -> Option<Arc<Context>> {
@@ -182,18 +184,8 @@ impl Device {
         primary.retained = primary.retained.checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;
         let last = if primary.retained == 0 { primary.context.take() } else { None };
         drop(primary);
-        self.destroy(last);
-        Ok(())
-    }
-
-    /// Destroys the primary context whoever retains it; those retains stay counted, as in the driver.
-    pub(crate) fn reset(&self) {
-        let context = lock(&self.primary).context.take();
-        self.destroy(context);
-    }
-
-    fn destroy(&self, context: Option<Arc<Context>>) {
-        let leaks = context.map(|context| context.destroy()).unwrap_or_default();
+        let leaks = last.map(|context| context.destroy()).unwrap_or_default();
         lock(&self.control).leaks.extend(leaks);
+        Ok(())
     }
 }

@@ -7,12 +7,14 @@
 
 use super::context::{State, current};
 use super::graph::{Capture, Point};
+use super::launch::LOOK;
 use super::{Code, Context, Handle, Outcome, Work, handles, lock};
 use crate::checks::order::{Order, Place};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 pub(crate) type StreamId = u64;
@@ -22,7 +24,7 @@ pub(crate) const LEGACY: StreamId = 0;
 
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: u32 = 1;
-/// How long a worker without work stays before its thread ends.
+/// How long a worker without work stays: to start one takes longer than a short kernel.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// What a `CUstream` names.
@@ -48,23 +50,16 @@ impl Ticket {
 
 #[derive(Default)]
 pub(crate) struct Queue {
-    pub(crate) flags: u32,
-    pub(crate) priority: i32,
-    work: VecDeque<Queued>,
+    non_blocking: bool,
+    /// What is being done, then what is to be done.
+    work: VecDeque<Arc<Queued>>,
+    worker: Option<Thread>,
     /// Pieces of work so far.
     position: u64,
     /// The place of the last of them.
     pub(crate) last: Option<Ticket>,
     /// What is ordered before a programmatic launch that comes next, as long as it has not waited.
     early: Arc<Order>,
-    has_worker: bool,
-    /// Something is being done.
-    runs: bool,
-    /// What is being done waits for others.
-    pub(crate) polls: Arc<AtomicBool>,
-    closed: bool,
-    /// Wakes the stream's worker, and nobody else: launches are short.
-    wake: Arc<Condvar>,
 }
 
 struct Queued {
@@ -72,6 +67,8 @@ struct Queued {
     work: Work,
     place: Place,
     ticket: Ticket,
+    /// Warp instructions that it has spent on polling in vain, see [`LOOK`].
+    idle: AtomicU64,
 }
 
 impl Queued {
@@ -81,79 +78,54 @@ impl Queued {
 }
 
 impl Queue {
-    fn is_blocking(&self) -> bool {
-        self.flags & NON_BLOCKING == 0
-    }
-
-    /// Whether it cannot go on by itself: what runs waits for others, what is queued waits for what runs.
+    /// Whether it cannot go on by itself: what comes first waits for others.
     pub(crate) fn is_stuck(&self) -> bool {
-        match self.work.front() {
-            _ if self.runs => self.polls.load(Ordering::Acquire),
-            next => next.is_none_or(|next| !next.is_ready()),
-        }
+        self.work.front().is_none_or(|first| !first.is_ready() || first.idle.load(Ordering::Acquire) >= LOOK)
     }
 }
 
 impl State {
-    fn open(&mut self, flags: u32, priority: i32) -> StreamId {
-        self.opened += 1;
-        self.streams.insert(self.opened, Queue { flags, priority, ..Queue::default() });
-        self.opened
-    }
-
     pub(crate) fn queue(&mut self, id: StreamId) -> Outcome<&mut Queue> {
-        self.streams.get_mut(&id).filter(|queue| !queue.closed).ok_or(Code::INVALID_HANDLE)
+        self.streams.get_mut(&id).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// The streams that wait for stream `id` and that it waits for, without being told to.
-    fn implicit(&self, id: StreamId) -> impl Iterator<Item = (StreamId, &Queue)> {
-        let blocking = self.streams.get(&id).is_some_and(Queue::is_blocking);
-        let others = self.streams.iter().map(|(&other, queue)| (other, queue));
-        others.filter(move |&(other, queue)| {
-            blocking && queue.is_blocking() && other != id && (id == LEGACY || other == LEGACY)
-        })
+    /// The streams that stream `id` waits for without being told to.
+    fn implicit(&self, id: StreamId) -> Vec<StreamId> {
+        let blocking = |id: StreamId| self.streams.get(&id).is_some_and(|queue| !queue.non_blocking);
+        match id {
+            LEGACY => self.streams.keys().copied().filter(|&other| other != LEGACY && blocking(other)).collect(),
+            _ if blocking(id) => vec![LEGACY],
+            _ => vec![],
+        }
     }
 
-    /// What must be done before stream `id` counts as synchronised.
-    pub(crate) fn pending(&self, id: StreamId) -> Vec<Ticket> {
-        let queues = self.implicit(id).map(|(_, queue)| queue).chain(self.streams.get(&id));
-        queues.filter_map(|queue| queue.last.clone()).collect()
+    /// The places of the last work of streams.
+    fn ends(&self, streams: &[StreamId]) -> Vec<Ticket> {
+        streams.iter().filter_map(|id| self.streams.get(id)?.last.clone()).collect()
     }
 }
 
 impl Stream {
-    /// The stream that a handle names: null and `CU_STREAM_LEGACY` the current context's legacy stream,
-    /// `CU_STREAM_PER_THREAD` this thread's.
+    /// The stream that a handle names: null the current context's legacy stream.
     pub(crate) fn resolve(handle: Handle) -> Outcome<Arc<Stream>> {
-        Ok(match handle {
-            0 | 1 => Arc::new(Stream { context: current()?, id: LEGACY }),
-            2 => {
-                let (context, thread) = (current()?, std::thread::current().id());
-                let mut state = context.state();
-                let known = state.per_thread.get(&thread).copied();
-                let id = known.unwrap_or_else(|| state.open(0, 0));
-                state.per_thread.insert(thread, id);
-                drop(state);
-                Arc::new(Stream { context, id })
-            }
-            _ => handles::get(handle)?,
-        })
+        if handle == 0 { Ok(Arc::new(Stream { context: current()?, id: LEGACY })) } else { handles::get(handle) }
     }
 
-    pub(crate) fn create(context: &Arc<Context>, flags: u32, priority: i32) -> Outcome<Stream> {
+    pub(crate) fn create(context: &Arc<Context>, flags: u32) -> Outcome<Stream> {
         if flags & !NON_BLOCKING != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        Ok(Stream { context: context.clone(), id: context.state().open(flags, priority) })
+        let mut state = context.state();
+        state.opened += 1;
+        let id = state.opened;
+        state.streams.insert(id, Queue { non_blocking: flags == NON_BLOCKING, ..Queue::default() });
+        Ok(Stream { context: context.clone(), id })
     }
 
-    /// Closes the stream: what is queued is still done.
+    /// Forgets the stream, unless something is queued, which is still done.
     pub(crate) fn close(&self) {
         let mut state = self.context.state();
-        let Some(queue) = state.streams.get_mut(&self.id) else { return };
-        queue.closed = true;
-        queue.wake.notify_one();
-        if !queue.has_worker {
+        if state.streams.get(&self.id).is_some_and(|queue| queue.work.is_empty()) {
             state.streams.remove(&self.id);
         }
     }
@@ -162,32 +134,31 @@ impl Stream {
     pub(crate) fn pending(&self) -> Outcome<Vec<Ticket>> {
         let mut state = self.context.state();
         state.captures.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |capture| capture.has(self.id))?;
-        Ok(state.pending(self.id))
+        let mut streams = state.implicit(self.id);
+        streams.push(self.id);
+        Ok(state.ends(&streams))
     }
 
     /// Queues work behind `after`, or adds it to the graph that the stream captures. Returns its place, or `None` in a
     /// capture.
-    pub(crate) fn enqueue(&self, work: Work, after: impl IntoIterator<Item = Ticket>) -> Outcome<Option<Ticket>> {
+    pub(crate) fn enqueue(&self, work: Work, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
         let (context, id) = (&self.context, self.id);
         let mut state = context.state();
         state.queue(id)?;
         if let Some(capture) = state.captures.of(id) {
             return capture.add(id, work).map(|()| None);
         }
-        if id == LEGACY {
-            // Waiting for a blocking stream that captures would tie the capture to work outside it.
-            let blocking: Vec<StreamId> = state.implicit(id).map(|(id, _)| id).collect();
-            let ties = |capture: &Capture| blocking.iter().any(|&id| capture.has(id));
-            state.captures.refuse(Code::STREAM_CAPTURE_IMPLICIT, ties)?;
-        }
-        let mut after: Vec<Ticket> = after.into_iter().collect();
-        after.extend(state.implicit(id).filter_map(|(_, queue)| queue.last.clone()));
+        let others = state.implicit(id);
+        // To wait for a blocking stream that captures would tie the capture to work outside it.
+        let ties = |capture: &Capture| others.iter().any(|&other| capture.has(other));
+        state.captures.refuse(Code::STREAM_CAPTURE_IMPLICIT, ties)?;
+        let mut after: Vec<Ticket> = state.ends(&others).into_iter().chain(after).collect();
         let (settled, host) = context.memory.witness().host_knows();
         let queue = state.queue(id)?;
-        if !queue.has_worker {
+        if queue.worker.is_none() {
             let (worker, name) = (context.clone(), format!("emulated stream {}.{id}", context.device.ordinal));
-            let started = std::thread::Builder::new().name(name).spawn(move || worker.serve(id));
-            queue.has_worker = started.map(|_| true).map_err(|_| Code::OUT_OF_MEMORY)?;
+            let started = thread::Builder::new().name(name).spawn(move || worker.serve(id));
+            queue.worker = Some(started.map_err(|_| Code::OUT_OF_MEMORY)?.thread().clone());
         }
         let mut order = Order::clone(&settled);
         after.iter().for_each(|ticket| order.join(&ticket.order));
@@ -205,8 +176,8 @@ impl Stream {
         // Only a kernel lets the next one begin before its end.
         queue.early = if work.is_launch() { before } else { ticket.order.clone() };
         queue.last = Some(ticket.clone());
-        queue.work.push_back(Queued { after, work, place, ticket: ticket.clone() });
-        queue.wake.notify_one();
+        queue.work.push_back(Arc::new(Queued { after, work, place, ticket: ticket.clone(), idle: AtomicU64::new(0) }));
+        queue.worker.iter().for_each(Thread::unpark);
         Ok(Some(ticket))
     }
 }
@@ -215,43 +186,38 @@ impl Context {
     /// A stream's worker: does what is queued, in order, each when what it waits for is done.
     fn serve(self: Arc<Self>, id: StreamId) {
         let mut state = self.state();
-        let mut idle = false;
+        let mut waited = false;
         while let Some(queue) = state.streams.get_mut(&id) {
-            let ready = queue.work.front().is_some_and(Queued::is_ready);
-            let Some(next) = ready.then(|| queue.work.pop_front()).flatten() else {
-                if queue.work.is_empty() && (idle || queue.closed) {
-                    queue.has_worker = false;
-                    if queue.closed {
-                        state.streams.remove(&id);
-                    }
+            let Some(next) = queue.work.front().cloned() else {
+                if waited {
+                    queue.worker = None;
                     return;
                 }
-                // What it waits for may be another context's, which is not announced here.
-                let sleep = if queue.work.is_empty() { IDLE } else { Duration::from_millis(2) };
-                let wake = queue.wake.clone();
-                let (guard, waited) = wake.wait_timeout(state, sleep).unwrap_or_else(PoisonError::into_inner);
-                (state, idle) = (guard, waited.timed_out());
+                drop(state);
+                thread::park_timeout(IDLE);
+                state = self.state();
+                waited = true;
                 continue;
             };
-            idle = false;
-            queue.runs = true;
+            waited = false;
+            if !next.is_ready() {
+                // What it waits for may be another context's, which is not announced here.
+                let woken = self.changed.wait_timeout(state, Duration::from_millis(2));
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
             if state.sticky.is_none() {
                 drop(state);
                 // A panic in here must not leave the stream, and whoever waits for it, without an end.
-                let outcome = catch_unwind(AssertUnwindSafe(|| next.work.run(&self, &next.place)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| next.work.run(&self, &next.place, &next.idle)));
                 state = self.state();
                 if let Err(code) = outcome.unwrap_or(Err(Code::UNKNOWN)) {
                     state.sticky.get_or_insert(code);
                 }
             }
-            if let Some(queue) = state.streams.get_mut(&id) {
-                queue.runs = false;
-            }
+            state.streams.get_mut(&id).map(|queue| queue.work.pop_front());
             let _ = next.ticket.done.set(Instant::now());
             self.changed.notify_all();
-            // Streams whose next work waits for something may have waited for this.
-            let others = state.streams.iter().filter(|&(&other, queue)| other != id && !queue.work.is_empty());
-            others.for_each(|(_, queue)| queue.wake.notify_one());
         }
     }
 }
@@ -259,7 +225,7 @@ impl Context {
 /// A place in a stream that the program remembers.
 pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
-    flags: u32,
+    timed: bool,
     recorded: Mutex<Recorded>,
 }
 
@@ -277,13 +243,11 @@ enum Recorded {
 
 impl Event {
     pub(crate) fn new(context: &Arc<Context>, flags: u32) -> Outcome<Event> {
-        match flags {
-            // 1: blocking synchronisation, which waiting here always is.
-            0..=3 => Ok(Event { context: context.clone(), flags, recorded: Mutex::default() }),
-            // 4: sharing between processes.
-            4..=7 => Err(Code::NOT_SUPPORTED),
-            _ => Err(Code::INVALID_VALUE),
+        // 1: blocking synchronisation, which waiting here always is.
+        if flags & !(1 | DISABLE_TIMING) != 0 {
+            return Err(Code::INVALID_VALUE);
         }
+        Ok(Event { context: context.clone(), timed: flags & DISABLE_TIMING == 0, recorded: Mutex::default() })
     }
 
     /// Remembers the stream's present end.
@@ -294,7 +258,7 @@ impl Event {
         let point = self.context.state().captures.point(stream.id);
         let recorded = match point {
             Some(point) => Some(Recorded::Captured(point)),
-            None => stream.enqueue(Work::Nothing, [])?.map(Recorded::In),
+            None => stream.enqueue(Work::Nothing, None)?.map(Recorded::In),
         };
         *lock(&self.recorded) = recorded.unwrap_or_default();
         Ok(())
@@ -311,13 +275,14 @@ impl Event {
             Recorded::In(ticket) => {
                 state.captures.refuse(Code::STREAM_CAPTURE_ISOLATION, |capture| capture.has(stream.id))?;
                 drop(state);
-                stream.enqueue(Work::Nothing, [ticket]).map(drop)
+                stream.enqueue(Work::Nothing, Some(ticket)).map(drop)
             }
         }
     }
 
-    /// The place that was recorded last, if any was.
+    /// The place that was recorded last, if any was; nothing if the context is lost.
     pub(crate) fn ticket(&self) -> Outcome<Option<Ticket>> {
+        self.context.check()?;
         match &*lock(&self.recorded) {
             Recorded::Not => Ok(None),
             Recorded::In(ticket) => Ok(Some(ticket.clone())),
@@ -327,7 +292,7 @@ impl Event {
 
     /// Milliseconds from this event to `end`.
     pub(crate) fn elapsed(&self, end: &Event) -> Outcome<f32> {
-        if (self.flags | end.flags) & DISABLE_TIMING != 0 || self.context.handle != end.context.handle {
+        if !self.timed || !end.timed || self.context.handle != end.context.handle {
             return Err(Code::INVALID_HANDLE);
         }
         let reached = |event: &Event| {
@@ -335,7 +300,6 @@ impl Event {
             ticket.done.get().copied().ok_or(Code::NOT_READY)
         };
         let (from, to) = (reached(self)?, reached(end)?);
-        let (later, earlier) = (to.saturating_duration_since(from), from.saturating_duration_since(to));
-        Ok(((later.as_secs_f64() - earlier.as_secs_f64()) * 1e3) as f32)
+        Ok(to.saturating_duration_since(from).as_secs_f32() * 1e3)
     }
 }

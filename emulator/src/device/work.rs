@@ -4,38 +4,36 @@
 
 use super::abi::{HostFunction, call_host};
 use super::context::State;
-use super::graph::{self, Node};
-use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream, lock};
+use super::graph::Graph;
+use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream, Ticket};
 use crate::checks::order::{Operation, Place};
 use crate::memory::{Memory, MemoryError};
-use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-/// One operation. Cloned into every replay of a graph, so large parts are shared.
-#[derive(Clone)]
+/// One operation.
 pub(crate) enum Work {
     /// A place to wait at.
     Nothing,
     /// Fails as injected.
     Fail(Code),
-    Launch(Arc<KernelLaunch>),
+    Launch(KernelLaunch),
     Copy {
         to: End,
         from: End,
         bytes: usize,
     },
     Call(HostFunction, usize),
-    Graph(Arc<[Node]>),
+    Graph(Arc<Graph>),
 }
 
 /// Where a copy reads or writes.
-#[derive(Clone)]
 pub(crate) enum End {
     Device(u64),
     /// Accessed when the copy is done; the C caller keeps it valid until then.
     Host(usize),
     /// What the host's memory held when the copy was asked for.
-    Staged(Arc<[u8]>),
+    Staged(Box<[u8]>),
     /// The low bytes of a value, as many as said, again and again.
     Pattern(u32, usize),
 }
@@ -50,54 +48,50 @@ impl Work {
         matches!(self, Work::Launch(launch) if launch.programmatic)
     }
 
-    /// Does it, on the calling thread.
-    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place) -> Outcome {
-        let memory = &context.memory;
-        self.witness(context, place)?;
-        let moved = match self {
+    /// Does it, on the calling thread. `idle` tells how long it has polled in vain.
+    pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, idle: &AtomicU64) -> Outcome {
+        match self {
             Work::Nothing => Ok(()),
-            Work::Fail(code) => return Err(*code),
-            Work::Launch(launch) => return launch.run(context, place),
-            Work::Graph(nodes) => return graph::replay(nodes, context, place),
-            Work::Copy { to, from, bytes } => copy(memory, to, from, *bytes),
+            Work::Fail(code) => Err(*code),
+            Work::Launch(launch) => launch.run(context, place, idle),
+            Work::Graph(graph) => graph.replay(place, idle),
+            Work::Copy { to, from, bytes } => {
+                witness(context, place, to, from, *bytes)?;
+                copy(&context.memory, to, from, *bytes).map_err(|_| Code::ILLEGAL_ADDRESS)
+            }
             Work::Call(function, data) => {
                 // What the function does comes after what is ordered before it.
-                memory.witness().host_waited(std::iter::once(&*place.before));
+                context.memory.witness().host_waited(std::iter::once(&*place.before));
                 call_host(*function, *data);
                 Ok(())
             }
-        };
-        moved.map_err(|_| Code::ILLEGAL_ADDRESS)
-    }
-
-    /// Tells the race check which bytes a copy or fill touches.
-    fn witness(&self, context: &Context, place: &Place) -> Outcome {
-        if !context.device.config.checks.racecheck {
-            return Ok(());
         }
-        let Work::Copy { to, from, bytes } = self else { return Ok(()) };
-        let what = match (to, from) {
-            (End::Host(_), _) => "a copy to the host",
-            (_, End::Device(_)) => "a copy within the device",
-            (_, End::Pattern(..)) => "a fill",
-            _ => "a copy from the host",
-        };
+    }
+}
+
+/// Tells the race check which bytes a copy or fill touches.
+fn witness(context: &Context, place: &Place, to: &End, from: &End, bytes: usize) -> Outcome {
+    if !context.device.config.checks.racecheck {
+        return Ok(());
+    }
+    let what = match (to, from) {
+        (End::Host(_), _) => "a copy to the host",
+        (_, End::Device(_)) => "a copy within the device",
+        (_, End::Pattern(..)) => "a fill",
+        _ => "a copy from the host",
+    };
+    let op = Arc::new(Operation::new(what.into(), place.clone()));
+    for (end, write) in [(from, false), (to, true)] {
         // Page-locked memory is touched under its device address, other memory of the host is not seen.
-        let seen = |end: &End| match *end {
+        let seen = match *end {
             End::Device(address) => Some(address),
-            End::Host(address) => context.state().pinned(address, *bytes),
+            End::Host(address) => context.state().pinned(address, bytes),
             _ => None,
         };
-        let op = Arc::new(Operation::new(what.into(), place.clone()));
-        for (end, write) in [(from, false), (to, true)] {
-            let Some(address) = seen(end) else { continue };
-            if let Err(fault) = context.memory.touched(&op, address, *bytes as u64, write) {
-                lock(&context.device.control).fault = Some(*fault);
-                return Err(Code::LAUNCH_FAILED);
-            }
-        }
-        Ok(())
+        let touched = seen.map_or(Ok(()), |address| context.memory.touched(&op, address, bytes as u64, write));
+        touched.map_err(|fault| context.device.note(*fault))?;
     }
+    Ok(())
 }
 
 fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), MemoryError> {
@@ -123,11 +117,11 @@ fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), Memor
 const STAGED: usize = 64 << 10;
 
 impl Stream {
-    /// What is done instead of `work` if an injection makes it fail, be it at once or while it is executed.
-    pub(crate) fn injected(&self, call: Call, work: Work) -> Outcome<Work> {
+    /// As `enqueue`, unless an injection makes the work fail, be it at once or while it is executed.
+    pub(crate) fn submit(&self, call: Call, work: Work, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
         match self.context.device.injected(call) {
-            Err(code) if code.is_sticky() => Ok(Work::Fail(code)),
-            outcome => outcome.map(|()| work),
+            Err(code) if code.is_sticky() => self.enqueue(Work::Fail(code), after),
+            outcome => outcome.and_then(|()| self.enqueue(work, after)),
         }
     }
 
@@ -137,11 +131,13 @@ impl Stream {
             return Ok(());
         }
         let context = &self.context;
-        let (mut pinned, capturing) = (false, context.state().captures.status(self.id) != 0);
+        // A capture keeps the host's pointer, page-locked or not.
+        let capturing = context.state().captures.of(self.id).is_some();
+        let mut pageable = false;
         for end in [&to, &from] {
             match *end {
                 End::Host(0) => return Err(Code::INVALID_VALUE),
-                End::Host(address) => pinned = context.state().pinned(address, bytes).is_some(),
+                End::Host(address) => pageable = !capturing && context.state().pinned(address, bytes).is_none(),
                 End::Device(address) => {
                     context.memory.range(address, bytes as u64).map_err(|_| Code::INVALID_VALUE)?;
                 }
@@ -152,164 +148,114 @@ impl Stream {
         let wait = match (&to, &from) {
             // The asynchronous form waits too where it writes pageable memory.
             (End::Host(_), _) if synchronous => Some("cuMemcpyDtoH"),
-            (End::Host(_), _) => (!pinned && !capturing).then_some("cuMemcpyDtoHAsync"),
+            (End::Host(_), _) => pageable.then_some("cuMemcpyDtoHAsync"),
             (_, &End::Host(address)) => {
-                if synchronous && !pinned {
-                    let before = context.state().pending(self.id);
-                    context.wait("cuMemcpyHtoD", &before)?;
+                if synchronous && pageable {
+                    context.wait("cuMemcpyHtoD", &self.pending()?)?;
                 }
-                // A capture keeps the pointer; a pageable source is read before the call returns, a pinned one when its
-                // turn comes.
-                let staged = !pinned && !capturing && (!synchronous || bytes <= STAGED);
+                // A pageable source is read before the call returns, a pinned one when its turn comes.
+                let staged = pageable && (!synchronous || bytes <= STAGED);
                 if staged {
                     from = End::Staged(Ptr::from_address(address).bytes(bytes)?.into());
                 }
                 (synchronous && !staged).then_some("cuMemcpyHtoD")
             }
-            (&End::Device(to), &End::Pattern(_, width)) => {
-                if !to.is_multiple_of(width as u64) {
-                    return Err(Code::INVALID_VALUE);
-                }
-                (synchronous && context.state().is_host(to)).then_some("cuMemset")
+            (&End::Device(to), &End::Pattern(_, width)) if !to.is_multiple_of(width as u64) => {
+                return Err(Code::INVALID_VALUE);
             }
             _ => None,
         };
-        let ticket = self.enqueue(self.injected(Call::Copy, Work::Copy { to, from, bytes })?, [])?;
+        let ticket = self.submit(Call::Copy, Work::Copy { to, from, bytes }, None)?;
         ticket.zip(wait).map_or(Ok(()), |(ticket, call)| context.wait(call, &[ticket]))
     }
 }
 
-/// A page-locked range, seen by kernels under a device address of its own. Dropped, it is unmapped, and freed if it was
-/// made here.
-pub(crate) struct HostRange {
-    address: usize,
-    pub(crate) bytes: usize,
-    device: u64,
-    /// How it was allocated here, unless it was registered.
-    layout: Option<Layout>,
-    memory: Arc<Memory>,
+/// Whose address names an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    Device,
+    /// Page-locked memory.
+    Host,
 }
 
-impl Drop for HostRange {
+#[derive(Clone)]
+#[repr(align(4096))]
+#[expect(dead_code, reason = "accessed through pointers only")]
+struct Page([u8; 4096]);
+
+/// What fresh page-locked memory holds: nobody may count on zeros.
+const FRESH: Page = Page([0xcd; 4096]);
+
+/// Memory that the program asked for. Dropped, it is given back.
+pub(crate) struct Allocation {
+    memory: Arc<Memory>,
+    /// Where kernels see it.
+    device: u64,
+    pub(crate) bytes: usize,
+    /// The host's memory behind it; none on the device's side.
+    _pages: Vec<Page>,
+}
+
+impl Drop for Allocation {
     fn drop(&mut self) {
-        // Unknown to the memory only if it was never mapped.
-        let _ = self.memory.free(self.device);
-        if let Some(layout) = self.layout {
-            // SAFETY: allocated in `allocate_host` with this layout, and the range is dropped once.
-            unsafe { dealloc(self.address as *mut u8, layout) };
-        }
+        let _ = self.memory.free(self.device); // live since it was made
     }
 }
 
 impl State {
-    /// Where kernels see `address..address + bytes`, if one page-locked range holds all of it.
+    /// Where kernels see `address..address + bytes`, if one page-locked allocation holds all of it.
     pub(crate) fn pinned(&self, address: usize, bytes: usize) -> Option<u64> {
-        let (&start, range) = self.host.range(..=address).next_back()?;
-        let offset = address - start;
-        (bytes <= range.bytes.checked_sub(offset)?).then(|| range.device + offset as u64)
-    }
-
-    /// Whether a device address is that of page-locked host memory.
-    fn is_host(&self, address: u64) -> bool {
-        self.host.values().any(|range| (range.device..range.device + range.bytes as u64).contains(&address))
+        let (first, last) = ((Side::Host, 0), (Side::Host, address as u64));
+        let (&(_, start), found) = self.allocations.range(first..=last).next_back()?;
+        let offset = address - start as usize;
+        (bytes <= found.bytes.checked_sub(offset)?).then(|| found.device + offset as u64)
     }
 }
-
-const PAGE: usize = 4096;
-/// What fresh page-locked memory holds: nobody may count on zeros.
-const FRESH: u8 = 0xcd;
 
 impl Context {
     /// What precedes a call that may synchronise on a GPU, and so always does here: a program that makes it behind a
     /// kernel that waits for it must not work by luck.
-    pub(crate) fn settle(&self, call: &'static str, injected: Option<Call>) -> Outcome {
+    pub(crate) fn settle(&self, call: &'static str, kind: Call) -> Outcome {
         self.state().captures.refuse_unsafe()?;
-        injected.map_or(Ok(()), |call| self.device.injected(call))?;
-        self.drain(call)
+        self.device.injected(kind)?;
+        self.block(call, &self.everything())
     }
 
-    /// `cuMemAlloc`
-    pub(crate) fn allocate(&self, bytes: u64) -> Outcome<u64> {
+    /// `cuMemAlloc` and `cuMemHostAlloc`: returns the address on that side.
+    pub(crate) fn allocate(&self, call: &'static str, side: Side, bytes: usize) -> Outcome<u64> {
         if bytes == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        self.settle("cuMemAlloc", Some(Call::Allocate))?;
-        let address = self.memory.alloc(bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
-        self.state().allocations.insert(address, bytes);
+        self.settle(call, Call::Allocate)?;
+        let mut pages = Vec::new();
+        let (address, device) = match side {
+            Side::Device => {
+                let device = self.memory.alloc(bytes as u64).map_err(|_| Code::OUT_OF_MEMORY)?;
+                (device, device)
+            }
+            Side::Host => {
+                let count = bytes.div_ceil(size_of::<Page>());
+                pages.try_reserve_exact(count).map_err(|_| Code::OUT_OF_MEMORY)?;
+                pages.resize(count, FRESH);
+                let pointer: *mut u8 = pages.as_mut_ptr().cast();
+                // SAFETY: the pages live until the allocation is dropped, which unmaps them first. How the host
+                // accesses them while kernels run is the C caller's part.
+                (pointer as u64, unsafe { self.memory.map_host(pointer, bytes as u64) })
+            }
+        };
+        let allocation = Allocation { memory: self.memory.clone(), device, bytes, _pages: pages };
+        self.state().allocations.insert((side, address), allocation);
         Ok(address)
     }
 
-    /// `cuMemFree`, which waits for all work of the context.
-    pub(crate) fn free(&self, address: u64) -> Outcome {
-        if address == 0 {
-            return Ok(());
-        }
+    /// `cuMemFree` and `cuMemFreeHost`, which wait for all work of the context.
+    pub(crate) fn free(&self, call: &'static str, side: Side, address: u64) -> Outcome {
         self.state().captures.refuse_unsafe()?;
-        if !self.state().allocations.contains_key(&address) {
+        if !self.state().allocations.contains_key(&(side, address)) {
             return Err(Code::INVALID_VALUE);
         }
-        let waited = self.wait_for_all("cuMemFree");
-        if self.state().allocations.remove(&address).is_some() {
-            let _ = self.memory.free(address);
-        }
-        waited
-    }
-
-    /// `cuMemHostAlloc`
-    pub(crate) fn allocate_host(&self, bytes: usize, flags: u32) -> Outcome<usize> {
-        if bytes == 0 || flags & !7 != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        self.settle("cuMemHostAlloc", Some(Call::Allocate))?;
-        let layout = Layout::from_size_align(bytes, PAGE).map_err(|_| Code::OUT_OF_MEMORY)?;
-        // SAFETY: the size is not zero.
-        let pointer = unsafe { alloc(layout) };
-        if pointer.is_null() {
-            return Err(Code::OUT_OF_MEMORY);
-        }
-        // SAFETY: allocated just above with this size.
-        unsafe { pointer.write_bytes(FRESH, bytes) };
-        self.map_host(&mut self.state(), pointer as usize, bytes, Some(layout));
-        Ok(pointer as usize)
-    }
-
-    /// `cuMemHostRegister`
-    pub(crate) fn register_host(&self, address: usize, bytes: usize, flags: u32) -> Outcome {
-        let end = address.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
-        if address == 0 || bytes == 0 || flags & !0xf != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        if flags & 0xc != 0 {
-            return Err(Code::NOT_SUPPORTED); // I/O memory, read-only
-        }
-        self.settle("cuMemHostRegister", None)?;
-        let mut state = self.state();
-        if state.host.range(..end).next_back().is_some_and(|(&start, range)| start + range.bytes > address) {
-            return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        self.map_host(&mut state, address, bytes, None);
-        Ok(())
-    }
-
-    fn map_host(&self, state: &mut State, address: usize, bytes: usize, layout: Option<Layout>) {
-        // SAFETY: the memory lives until the range is dropped, which unmaps it first, or as long as the C caller has
-        // it registered; how the host accesses it while kernels run is the C caller's part.
-        let device = unsafe { self.memory.map_host(address as *mut u8, bytes as u64) };
-        let range = HostRange { address, bytes, device, layout, memory: self.memory.clone() };
-        state.host.insert(address, range);
-    }
-
-    /// `cuMemFreeHost`, or `cuMemHostUnregister` of registered memory. Waits for all that might still use the memory.
-    pub(crate) fn free_host(&self, address: usize, registered: bool) -> Outcome {
-        self.state().captures.refuse_unsafe()?;
-        match self.state().host.get(&address) {
-            None if registered => return Err(Code::HOST_MEMORY_NOT_REGISTERED),
-            Some(range) if range.layout.is_none() == registered => {}
-            _ => return Err(Code::INVALID_VALUE),
-        }
-        let waited = self.wait_for_all(if registered { "cuMemHostUnregister" } else { "cuMemFreeHost" });
-        let range = self.state().host.remove(&address);
-        drop(range);
+        let waited = self.wait_for_all(call);
+        self.state().allocations.remove(&(side, address));
         waited
     }
 }

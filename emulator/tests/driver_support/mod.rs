@@ -33,8 +33,6 @@ macro_rules! functions {
 functions! {
     init = "cuInit"(u32);
     driver_version = "cuDriverGetVersion"(*mut i32);
-    error_name = "cuGetErrorName"(u32, *mut *const c_char);
-    error_string = "cuGetErrorString"(u32, *mut *const c_char);
     device_count = "cuDeviceGetCount"(*mut i32);
     device_get = "cuDeviceGet"(*mut i32, i32);
     device_name = "cuDeviceGetName"(*mut c_char, i32, i32);
@@ -44,8 +42,6 @@ functions! {
     release = "cuDevicePrimaryCtxRelease_v2"(i32);
     set_current = "cuCtxSetCurrent"(Handle);
     get_current = "cuCtxGetCurrent"(*mut Handle);
-    push = "cuCtxPushCurrent_v2"(Handle);
-    pop = "cuCtxPopCurrent_v2"(*mut Handle);
     synchronize = "cuCtxSynchronize"();
     mem_info = "cuMemGetInfo_v2"(*mut usize, *mut usize);
     alloc = "cuMemAlloc_v2"(*mut u64, usize);
@@ -53,15 +49,12 @@ functions! {
     host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, u32);
     host_free = "cuMemFreeHost"(*mut c_void);
     host_pointer = "cuMemHostGetDevicePointer_v2"(*mut u64, *mut c_void, u32);
-    host_register = "cuMemHostRegister_v2"(*mut c_void, usize, u32);
-    host_unregister = "cuMemHostUnregister"(*mut c_void);
     copy_in = "cuMemcpyHtoD_v2"(u64, *const c_void, usize);
     copy_out = "cuMemcpyDtoH_v2"(*mut c_void, u64, usize);
     copy = "cuMemcpyDtoD_v2"(u64, u64, usize);
     copy_in_async = "cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, Handle);
     copy_out_async = "cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, Handle);
     copy_async = "cuMemcpyDtoDAsync_v2"(u64, u64, usize, Handle);
-    fill32 = "cuMemsetD32_v2"(u64, u32, usize);
     fill8_async = "cuMemsetD8Async"(u64, u8, usize, Handle);
     fill32_async = "cuMemsetD32Async"(u64, u32, usize, Handle);
     module_load = "cuModuleLoadDataEx"(*mut Handle, *const c_char, u32, *mut u32, *mut *mut c_void);
@@ -88,13 +81,10 @@ functions! {
     event_destroy = "cuEventDestroy_v2"(Handle);
     capture_begin = "cuStreamBeginCapture_v2"(Handle, u32);
     capture_end = "cuStreamEndCapture"(Handle, *mut Handle);
-    is_capturing = "cuStreamIsCapturing"(Handle, *mut i32);
     graph_instantiate = "cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64);
     graph_launch = "cuGraphLaunch"(Handle, Handle);
     graph_exec_destroy = "cuGraphExecDestroy"(Handle);
     graph_destroy = "cuGraphDestroy"(Handle);
-    graph_nodes = "cuGraphGetNodes"(Handle, *mut Handle, *mut usize);
-    graph_set_kernel = "cuGraphExecKernelNodeSetParams_v2"(Handle, Handle, *const KernelNodeParams);
 }
 
 /// `CUlaunchConfig`.
@@ -114,19 +104,6 @@ pub(crate) struct LaunchAttribute {
     pub(crate) id: u32,
     pub(crate) padding: u32,
     pub(crate) value: [u32; 16],
-}
-
-/// `CUDA_KERNEL_NODE_PARAMS_v2`.
-#[repr(C)]
-pub(crate) struct KernelNodeParams {
-    pub(crate) function: Handle,
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    pub(crate) dynamic_shared: u32,
-    pub(crate) pointers: *mut *mut c_void,
-    pub(crate) extra: *mut *mut c_void,
-    pub(crate) kernel: Handle,
-    pub(crate) context: Handle,
 }
 
 pub(crate) const SUCCESS: u32 = 0;
