@@ -161,10 +161,9 @@ impl LaunchCx<'_> {
 
     /// The opcode and place of an instruction, for messages.
     pub(crate) fn describe(&self, pc: u32) -> String {
-        let name = self.code.opcode.get(pc as usize).and_then(|&i| self.code.names.get(i as usize));
-        let line = self.code.origins.get(pc as usize).map_or(0, |o| o.line);
+        let (name, line) = self.code.origins.get(pc as usize).map_or(("end", 0), |o| (&o.opcode, o.line));
         let source = self.source(pc).map_or(String::new(), |(file, line)| format!(", {file}:{line}"));
-        format!("{} (PTX line {line}{source})", name.map_or("end", String::as_str))
+        format!("{name} (PTX line {line}{source})")
     }
 }
 

@@ -3,7 +3,7 @@
 use super::PtxError;
 use super::module::KernelInfo;
 use super::types::{Space, Ty};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A module's text, read.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct Ast {
     /// Module-scope variables.
     pub(crate) vars: Vec<Var>,
     /// Kernels and functions with a body.
-    pub(crate) functions: Vec<Rc<Function>>,
+    pub(crate) functions: Vec<Function>,
     /// Source positions that instructions refer to.
     pub(crate) sources: Vec<(String, u32)>,
 }
@@ -61,28 +61,26 @@ pub(crate) struct Function {
     pub(crate) entry: bool,
     pub(crate) returns: Vec<Var>,
     pub(crate) params: Vec<Var>,
-    pub(crate) body: Vec<Stmt>,
+    pub(crate) body: Body,
     pub(crate) line: u32,
     /// Its name and what its directives say; sizes are known once it is decoded.
     pub(crate) info: KernelInfo,
 }
 
+/// Statements with their lines.
+pub(crate) type Body = Vec<(u32, Stmt)>;
+
 /// A statement of a body.
 #[derive(Debug, Clone)]
 pub(crate) enum Stmt {
-    Label(String, u32),
+    Label(String),
     Inst(Inst),
-    /// `.reg .b32 %r<count>` or one name.
-    Reg {
-        ty: Ty,
-        name: String,
-        count: Option<u32>,
-        line: u32,
-    },
-    Var(Var),
-    Block(Vec<Stmt>),
+    /// `.reg .b32 %r<count>, %x`
+    Registers(Ty, Vec<(String, Option<u32>)>),
+    Variables(Vec<Var>),
+    Block(Body),
     /// `name: .branchtargets a, b;`
-    Targets(String, Vec<String>, u32),
+    Targets(String, Vec<String>),
 }
 
 /// An instruction as written.
@@ -90,9 +88,8 @@ pub(crate) enum Stmt {
 pub(crate) struct Inst {
     /// The predicate, and whether it is negated.
     pub(crate) guard: Option<(String, bool)>,
-    pub(crate) op: String,
+    pub(crate) op: Arc<str>,
     pub(crate) args: Vec<Arg>,
-    pub(crate) line: u32,
     /// Index into `Ast::sources`, plus one.
     pub(crate) source: u32,
 }

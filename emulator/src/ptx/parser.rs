@@ -1,12 +1,11 @@
 //! Tokens to the syntax tree. A rule that is given a token continues after it.
 
 use super::PtxError;
-use super::ast::{Arg, Ast, Function, Inst, Num, Stmt, Var};
+use super::ast::{Arg, Ast, Body, Function, Inst, Num, Stmt, Var};
 use super::lexer::{Lexer, Token};
 use super::module::KernelInfo;
 use super::types::{Space, Ty};
 use std::collections::HashMap;
-use std::rc::Rc;
 
 type Res<T> = Result<T, PtxError>;
 
@@ -143,10 +142,7 @@ impl<'a> Parser<'a> {
         let sm = digits.and_then(|digits| digits.parse().ok());
         self.ast.sm = sm.ok_or_else(|| target.error("expected a target such as sm_75"))?;
         while self.eat(",") {
-            let option = self.next();
-            if !["debug", "texmode_independent", "texmode_unified"].contains(&option.text) {
-                return Err(option.error("target option that is not known"));
-            }
+            self.name()?; // debug, texmode_independent
         }
         Ok(())
     }
@@ -169,11 +165,10 @@ impl<'a> Parser<'a> {
             ".loc" => {
                 let (file, line, _column) = (self.next(), self.int()?, self.int::<u32>()?);
                 while self.eat(",") {
-                    if self.eat("function_name") {
+                    if self.name()? == "function_name" {
                         self.name()?;
                         self.offset()?;
                     } else {
-                        self.expect("inlined_at")?;
                         (0..3).try_for_each(|_| self.int::<u32>().map(drop))?;
                     }
                 }
@@ -212,7 +207,7 @@ impl<'a> Parser<'a> {
         }
         self.loc = 0;
         f.body = self.body()?;
-        self.ast.functions.push(Rc::new(f));
+        self.ast.functions.push(f);
         Ok(())
     }
 
@@ -237,14 +232,8 @@ impl<'a> Parser<'a> {
 
     /// `.global .align 4 .b8 name[16] = {..}, name2;`
     fn variables(&mut self, start: Token<'a>) -> Res<Vec<Var>> {
-        let space = match start.text {
-            ".global" => Space::Global,
-            ".const" => Space::Const,
-            ".shared" => Space::Shared,
-            ".local" => Space::Local,
-            ".param" => Space::Param,
-            _ => return Err(start.error("directive that is not known here")),
-        };
+        let space = start.text.strip_prefix('.').and_then(Space::parse);
+        let space = space.ok_or_else(|| start.error("directive that is not known here"))?;
         let head = self.variable_head(space)?;
         self.list(";", |p| p.variable(&head))
     }
@@ -303,43 +292,39 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn body(&mut self) -> Res<Vec<Stmt>> {
-        let mut out = Vec::new();
-        self.many("}", |p| p.statement(&mut out))?;
-        Ok(out)
+    fn body(&mut self) -> Res<Body> {
+        let mut body = Body::new();
+        self.many("}", |p| {
+            let start = p.next();
+            if start.text != ";" && !p.annotation(start)? {
+                body.push((start.line, p.statement(start)?));
+            }
+            Ok(())
+        })?;
+        Ok(body)
     }
 
-    fn statement(&mut self, out: &mut Vec<Stmt>) -> Res<()> {
-        let start = self.next();
-        match start.text {
-            ";" => {}
-            "{" => out.push(Stmt::Block(self.body()?)),
-            ".reg" => {
-                let ty = self.ty()?;
-                out.extend(self.list(";", |p| p.register(ty))?);
-            }
-            _ if self.annotation(start)? => {}
-            text if text.starts_with('.') => out.extend(self.variables(start)?.into_iter().map(Stmt::Var)),
-            name if start.is_word() && self.eat(":") => {
-                if self.eat(".branchtargets") {
-                    out.push(Stmt::Targets(name.to_string(), self.list(";", Self::name)?, start.line));
-                } else {
-                    out.push(Stmt::Label(name.to_string(), start.line));
-                }
-            }
-            _ => out.push(self.instruction(start)?),
-        }
-        Ok(())
+    fn statement(&mut self, start: Token<'a>) -> Res<Stmt> {
+        Ok(match start.text {
+            "{" => Stmt::Block(self.body()?),
+            ".reg" => Stmt::Registers(self.ty()?, self.list(";", Self::register)?),
+            text if text.starts_with('.') => Stmt::Variables(self.variables(start)?),
+            name if start.is_word() && self.eat(":") => match self.eat(".branchtargets") {
+                true => Stmt::Targets(name.to_string(), self.list(";", Self::name)?),
+                false => Stmt::Label(name.to_string()),
+            },
+            _ => self.instruction(start)?,
+        })
     }
 
     /// `%r<4>` or `%x`
-    fn register(&mut self, ty: Ty) -> Res<Stmt> {
-        let (line, name) = (self.ahead.line, self.name()?);
+    fn register(&mut self) -> Res<(String, Option<u32>)> {
+        let name = self.name()?;
         let count = if self.eat("<") { Some(self.int()?) } else { None };
         if count.is_some() {
             self.expect(">")?;
         }
-        Ok(Stmt::Reg { ty, name, count, line })
+        Ok((name, count))
     }
 
     /// `@!%p add.u32 %a, %b, 1;`
@@ -358,7 +343,7 @@ impl<'a> Parser<'a> {
             (at, file, line) if at == op.line => self.source(file, line),
             _ => self.loc,
         };
-        Ok(Stmt::Inst(Inst { guard, op: op.text.to_string(), args, line: op.line, source }))
+        Ok(Stmt::Inst(Inst { guard, op: op.text.into(), args, source }))
     }
 
     fn arg(&mut self) -> Res<Arg> {

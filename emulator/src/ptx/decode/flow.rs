@@ -2,10 +2,9 @@
 
 use super::super::ast::Arg;
 use super::super::types::{Space, Ty};
-use super::{Decoder, Entity, Res, Text};
+use super::{Decoder, Entity, Names, Res, Text};
 use crate::exec::fault::FaultKind;
 use crate::exec::inst::*;
-use std::collections::HashMap;
 
 /// Calls inside calls: more is taken for recursion.
 const MAX_DEPTH: usize = 32;
@@ -53,7 +52,7 @@ impl Decoder<'_> {
         Ok(true)
     }
 
-    fn label(&self, name: &str) -> Res<u32> {
+    pub(super) fn label(&self, name: &str) -> Res<u32> {
         match self.lookup(name) {
             Some(Entity::Label(label)) => Ok(label),
             _ => self.fail(name, "label that is not declared"),
@@ -62,7 +61,7 @@ impl Decoder<'_> {
 
     /// Decodes a function's body here. Its parameters are other names for the caller's variables.
     fn call(&mut self, name: &str, returns: &[Arg], params: &[Arg]) -> Res<()> {
-        let Some(f) = self.functions.get(name).filter(|f| !f.entry) else {
+        let Some(f) = self.functions.iter().find(|f| f.info.name == name && !f.entry) else {
             return self.fail(name, "function without a body in this module");
         };
         if returns.len() != f.returns.len() || params.len() != f.params.len() {
@@ -74,7 +73,7 @@ impl Decoder<'_> {
         if self.code.insts.len() > MAX_CODE {
             return self.fail(name, "the kernel is too large with its calls expanded");
         }
-        let mut scope = HashMap::new();
+        let mut scope = Names::new();
         for (formal, actual) in f.returns.iter().chain(&f.params).zip(returns.iter().chain(params)) {
             let variable = if let Arg::Word(name) = actual { self.lookup(name) } else { None };
             let Some(entity @ Entity::Var { space: Space::Local, .. }) = variable else {
@@ -82,21 +81,20 @@ impl Decoder<'_> {
             };
             scope.insert(formal.name.clone(), entity);
         }
-        let (origin, opcode) = (self.origin, self.opcode);
         let end = self.new_label();
         if self.guard.0 != NO_PRED {
             // A guarded call is a branch around it.
             self.guard.1 = !self.guard.1;
             self.push(Op::Bra(end));
-            self.guard = (NO_PRED, false);
         }
+        let origin = Origin { first: false, ..self.origin.clone() };
         let outer = std::mem::replace(&mut self.scopes, vec![scope]);
         self.returns.push(end);
         self.block(&f.body)?;
         self.returns.pop();
         self.scopes = outer;
-        (self.origin, self.opcode, self.guard) = (origin, opcode, (NO_PRED, false));
-        self.labels[end as usize] = self.code.insts.len() as u32;
+        self.start(origin);
+        self.place_label(end);
         // Something must stand at the label.
         self.push(Op::Nop);
         Ok(())

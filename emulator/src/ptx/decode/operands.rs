@@ -5,7 +5,7 @@
 
 use super::super::ast::{Arg, Num};
 use super::super::types::{Space, Ty};
-use super::{Decoder, Entity, Global, Res, Text};
+use super::{Decoder, Entity, Res, Text};
 use crate::exec::inst::*;
 use crate::exec::lanes::{Lanes, Slot};
 use crate::exec::special::{Special, special};
@@ -30,20 +30,14 @@ pub(super) fn list(arg: &Arg) -> &[Arg] {
 impl Decoder<'_> {
     /// The address of a variable, in its own space.
     fn symbol(&mut self, name: &str) -> Res<Option<(Space, u64)>> {
-        match (self.lookup(name), self.globals.get(name)) {
-            (Some(Entity::Var { space, address }), _) => Ok(Some((space, address))),
-            (Some(_), _) | (None, None) => Ok(None),
-            (_, Some(Global::Memory { address, constant })) => {
-                Ok(Some((if *constant { Space::Const } else { Space::Global }, *address)))
+        match self.lookup(name) {
+            Some(Entity::Var { space, address }) => Ok(Some((space, address))),
+            Some(Entity::Shared(v)) => {
+                let address = self.place_shared(&v)?;
+                self.globals.insert(name.to_string(), Entity::Var { space: Space::Shared, address });
+                Ok(Some((Space::Shared, address)))
             }
-            (_, Some(Global::Shared(v))) => {
-                let at = match self.shared.get(name) {
-                    Some(at) => *at,
-                    None => self.place_shared(v)?,
-                };
-                self.shared.insert(name.to_string(), at);
-                Ok(Some((Space::Shared, at)))
-            }
+            _ => Ok(None),
         }
     }
 
@@ -79,25 +73,30 @@ impl Decoder<'_> {
         Ok(self.constant(if ty.bits() < 64 { bits & ((1 << ty.bits()) - 1) } else { bits }, ty.bytes() == 8))
     }
 
-    /// Notes that the instruction at hand reads or writes a register, and gives its slot.
-    fn note(&mut self, (slot, ty): (u32, Ty), write: bool) -> R {
-        let list = if write { &mut self.cur.writes } else { &mut self.cur.reads };
-        if ty == Ty::Pred {
-            list.push(PRED_BASE + slot);
-            return slot;
-        }
-        list.extend((0..ty.bytes().div_ceil(4)).map(|i| slot + i));
-        self.plan.slots.get(slot as usize).copied().unwrap_or(slot)
+    /// The slot of a register, or its number among the predicates.
+    fn place(&self, (slot, ty): (u32, Ty)) -> R {
+        let plan = self.plan.as_ref().filter(|_| ty != Ty::Pred);
+        plan.map_or(slot, |plan| plan.slots[slot as usize])
     }
 
-    /// The instruction reads a register; all operations that it becomes are taken to do so.
+    /// The numbers of a register in `Uses`; in the second pass only of what may be read unwritten.
+    pub(super) fn numbers(&self, register: (u32, Ty)) -> Vec<u32> {
+        let base = if register.1 == Ty::Pred { PRED_BASE } else { 0 };
+        let (old, new) = (base + register.0, base + self.place(register));
+        let counts = |i: &u32| self.plan.as_ref().is_none_or(|plan| plan.unset.contains(&(old + i)));
+        (0..register.1.bytes().div_ceil(4).max(1)).filter(counts).map(|i| new + i).collect()
+    }
+
+    /// The instruction at hand reads a register; all operations that it becomes are taken to do so.
     pub(super) fn read(&mut self, register: (u32, Ty)) -> R {
-        self.note(register, false)
+        self.cur.reads.extend(self.numbers(register));
+        self.place(register)
     }
 
     /// The next operation writes a register.
     pub(super) fn write(&mut self, register: (u32, Ty)) -> R {
-        self.note(register, true)
+        self.cur.writes.extend(self.numbers(register));
+        self.place(register)
     }
 
     /// A register by name, with its type.
@@ -226,16 +225,17 @@ impl Decoder<'_> {
 
     /// A register at least as wide as the type, as loads, stores and conversions allow; with its own type.
     pub(super) fn loose(&mut self, arg: &Arg, ty: Ty, write: bool) -> Res<(R, Ty)> {
-        let Arg::Word(name) = arg else { return Ok((self.element(arg, ty, write)?, ty)) };
-        let Some(register) = self.named(name) else { return Ok((self.element(arg, ty, write)?, ty)) };
-        let have = register.1;
-        // A float register may also hold a `.b` value of its own size.
-        let floats = |t: Ty| matches!(t, Ty::F32 | Ty::F64 | Ty::F16);
-        let fits = ty.accepts(have) || (have.bytes() >= ty.bytes() && !floats(have) && !floats(ty));
-        if have == Ty::Pred || !fits {
-            return self.mismatch(name, have, ty);
+        if let Arg::Word(name) = arg
+            && let Some(register @ (_, have)) = self.named(name)
+        {
+            // A float register may also hold a `.b` value of its own size.
+            let floats = |t: Ty| matches!(t, Ty::F32 | Ty::F64 | Ty::F16);
+            if !ty.accepts(have) && (have.bytes() < ty.bytes() || floats(have) || floats(ty)) {
+                return self.mismatch(name, have, ty);
+            }
+            return Ok((if write { self.write(register) } else { self.read(register) }, have));
         }
-        Ok((self.note(register, write), have))
+        Ok((self.element(arg, ty, write)?, ty))
     }
 
     /// The operands of an instruction that has a destination and sources of these types.
