@@ -111,24 +111,6 @@ impl Cpu<'_> {
         }
     }
 
-    /// `cp.async.mbarrier.arrive`
-    pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> Exec<Next> {
-        let addr = self.mbarrier_offsets(site, address, false)?;
-        for l in Lanes(site.m) {
-            // The arrival follows the copies; that they land now is one of the times they may.
-            self.land(site.common, site.warp, |p| p.lane == l as u32 && !p.bulk(), false);
-            let told = site.common.checks.warp(site.at.warp, |w| w.gather(1 << l));
-            let barrier = site.common.mbarriers.get_mut(&addr[l]);
-            let message = match barrier.map(|b| b.arrive_after_copies(noinc, told)) {
-                None => "an mbarrier that was not initialised",
-                Some(true) => continue,
-                Some(false) => "an arrival at an mbarrier whose phase lacks none",
-            };
-            return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
-        }
-        Ok(Next::Step)
-    }
-
     /// `cp.async`; `source` holds the bytes to read, the rest is zero.
     pub(crate) fn copy_async(
         &mut self,

@@ -194,7 +194,6 @@ pub(crate) enum Op {
     /// A function of two predicates: destination, sources.
     Pred(Lut, P, P, P),
     Bra(u32),
-    BrxIdx(R, Box<[u32]>),
     Exit,
     Mem(Box<MemOp>),
     Bar(Box<BarOp>),

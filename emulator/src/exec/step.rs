@@ -221,26 +221,6 @@ impl Cpu<'_> {
                     site.warp.set_lane(op.d.0, op.d.1, l, v);
                 }
             }
-            Op::BrxIdx(index, list) => {
-                let mut parts: Vec<Part> = Vec::new();
-                let mut add = |pc, lanes: u32| match parts.iter_mut().find(|p| p.pc == pc) {
-                    Some(p) => p.mask |= lanes,
-                    None => parts.push(Part::new(pc, lanes)),
-                };
-                if site.all != m {
-                    add(site.at.pc + 1, site.all & !m);
-                }
-                for l in Lanes(m) {
-                    let i = site.warp.lane32(code, *index, l) as usize;
-                    let Some(&target) = list.get(i) else {
-                        let message = format!("branch index {i}: the table has {} targets", list.len());
-                        return Err(self.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
-                    };
-                    add(target, 1 << l);
-                }
-                site.warp.parts.append(&mut parts);
-                return Ok(Next::Scatter);
-            }
             Op::Bar(op) => return self.bar(site, op),
             Op::Warp(effect, mask) => return self.warp_wide(site, effect.as_ref(), *mask),
             Op::Effect(run, _) => return run(self, site),

@@ -79,8 +79,6 @@ pub(crate) enum Stmt {
     Registers(Ty, Vec<(String, Option<u32>)>),
     Variables(Vec<Var>),
     Block(Body),
-    /// `name: .branchtargets a, b;`
-    Targets(String, Vec<String>),
 }
 
 /// An instruction as written.

@@ -199,7 +199,6 @@ impl<'a> Parser<'a> {
                 ".maxntid" => f.info.maxntid = Some(self.dims()?),
                 ".minnctapersm" | ".maxnctapersm" => f.info.min_blocks = Some(self.int()?),
                 ".maxclusterrank" | ".maxnreg" => drop(self.int::<u32>()?),
-                ".explicitcluster" | ".noreturn" | ".blocksareclusters" => {}
                 ".reqnctapercluster" => f.info.cluster = Some(self.dims()?),
                 _ if self.annotation(directive)? => {}
                 _ => return Err(directive.error("directive that is not known for a function")),
@@ -309,10 +308,7 @@ impl<'a> Parser<'a> {
             "{" => Stmt::Block(self.body()?),
             ".reg" => Stmt::Registers(self.ty()?, self.list(";", Self::register)?),
             text if text.starts_with('.') => Stmt::Variables(self.variables(start)?),
-            name if start.is_word() && self.eat(":") => match self.eat(".branchtargets") {
-                true => Stmt::Targets(name.to_string(), self.list(";", Self::name)?),
-                false => Stmt::Label(name.to_string()),
-            },
+            name if start.is_word() && self.eat(":") => Stmt::Label(name.to_string()),
             _ => self.instruction(start)?,
         })
     }

@@ -1,7 +1,7 @@
 //! Control flow: branches, calls (expanded in place), returns.
 
 use super::super::ast::Arg;
-use super::super::types::{Space, Ty};
+use super::super::types::Space;
 use super::{Decoder, Entity, Names, Res, Text};
 use crate::exec::fault::FaultKind;
 use crate::exec::inst::*;
@@ -13,22 +13,13 @@ const MAX_CODE: usize = 1 << 20;
 
 impl Decoder<'_> {
     pub(super) fn flow(&mut self, t: &mut Text<'_>) -> Res<bool> {
-        if matches!(t.name, "bra" | "brx" | "ret" | "call") {
+        if matches!(t.name, "bra" | "ret" | "call") {
             t.skip("uni");
         }
         match (t.name, t.args) {
             ("bra", [Arg::Word(target)]) => {
                 let label = self.label(target)?;
                 self.push(Op::Bra(label));
-            }
-            ("brx", [index, Arg::Word(table)]) => {
-                t.require("idx")?;
-                let Some(Entity::Targets(list)) = self.lookup(table) else {
-                    return t.fail(table, "not a .branchtargets label");
-                };
-                let list = list.iter().map(|target| self.label(target)).collect::<Res<Box<[u32]>>>()?;
-                let index = self.src(index, Ty::U32)?;
-                self.push(Op::BrxIdx(index, list));
             }
             ("ret", []) => match self.returns.last() {
                 Some(end) => self.push(Op::Bra(*end)),
@@ -39,12 +30,12 @@ impl Decoder<'_> {
                 let lane = Some(site.m.trailing_zeros() as usize);
                 Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, lane, "the kernel executed a trap"))
             }),
-            ("nop" | "brkpt", []) | ("pmevent", [_]) => self.push(Op::Nop),
+            ("nop", []) => self.push(Op::Nop),
             ("call", [Arg::List(returns), Arg::Word(name), Arg::List(params)]) => self.call(name, returns, params)?,
             ("call", [Arg::List(returns), Arg::Word(name)]) => self.call(name, returns, &[])?,
             ("call", [Arg::Word(name), Arg::List(params)]) => self.call(name, &[], params)?,
             ("call", [Arg::Word(name)]) => self.call(name, &[], &[])?,
-            ("bra" | "brx" | "ret" | "exit" | "trap" | "nop" | "brkpt" | "pmevent" | "call", _) => {
+            ("bra" | "ret" | "exit" | "trap" | "nop" | "call", _) => {
                 return t.fail(t.opcode, "operands that this instruction does not have");
             }
             _ => return Ok(false),

@@ -23,11 +23,11 @@ impl Decoder<'_> {
             "st" => self.access(t, true)?,
             "atom" => self.atomic(t, true)?,
             "red" => self.atomic(t, false)?,
-            "prefetch" | "prefetchu" | "discard" | "applypriority" => {
-                t.skip("global local const param");
-                t.word("L1 L2 L2::evict_last L2::evict_normal")?;
-                t.arity(if t.name.starts_with("prefetch") { 1 } else { 2 })?;
-                self.address(&t.args[0], Space::Generic)?;
+            "prefetch" => {
+                let space = t.space();
+                t.word("L1 L2")?;
+                t.arity(1)?;
+                self.address(&t.args[0], space)?;
                 self.push(Op::Nop);
             }
             // No policy changes a result.
@@ -39,14 +39,10 @@ impl Decoder<'_> {
                 self.copy(Ty::B64, d, zero);
             }
             "membar" | "fence" if t.take("proxy") => {
-                let asynchronous = t.need(&[("alias", false), ("async", true)])?;
+                t.require("async")?;
                 t.skip("global shared::cta shared::cluster");
                 t.arity(0)?;
-                if asynchronous {
-                    self.act(|_, site| site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m)));
-                } else {
-                    self.push(Op::Nop);
-                }
+                self.act(|_, site| site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m)));
             }
             "membar" | "fence" => {
                 let scope = t.need(if t.name == "fence" { Scope::NAMES } else { LEVELS })?;
@@ -64,9 +60,7 @@ impl Decoder<'_> {
 
     /// Ordering and scope of an access.
     fn order(&self, t: &mut Text<'_>) -> Res<(Sem, Scope)> {
-        let mmio = t.take("mmio");
         let sem = t.pick(Sem::NAMES).unwrap_or(Sem::Weak);
-        t.ensure(!mmio || sem == Sem::Relaxed, ".mmio needs .relaxed")?;
         match (sem, t.pick(Scope::NAMES)) {
             (Sem::Weak, None) => Ok((sem, Scope::Cta)),
             (Sem::Volatile, None) => Ok((sem, Scope::Sys)),
@@ -88,23 +82,13 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// The registers of an access of `count` elements; those of 128 bits are two of 64.
+    /// The registers of an access of `count` elements.
     fn elements(&mut self, arg: &Arg, ty: Ty, count: usize, write: bool) -> Res<Vec<(R, W)>> {
         let list = list(arg);
         if list.len() != count {
             return self.fail(format!("{} elements", list.len()), format!("the access has {count}"));
         }
-        let mut regs = Vec::new();
-        for a in list {
-            if ty == Ty::B128 {
-                let r = self.element(a, ty, write)?;
-                regs.extend([(r, W::W64), (r + 2, W::W64)]);
-            } else {
-                let (r, have) = self.loose(a, ty, write)?;
-                regs.push((r, width(have)));
-            }
-        }
-        Ok(regs)
+        list.iter().map(|a| self.loose(a, ty, write).map(|(r, have)| (r, width(have)))).collect()
     }
 
     /// `ld` and `st`
@@ -112,11 +96,10 @@ impl Decoder<'_> {
         let (sem, scope) = self.order(t)?;
         let space = t.space();
         let nc = !write && t.take("nc");
-        let count = t.pick(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1);
+        let count = t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
         self.hints(t, 2)?;
         let ty = t.ty()?;
-        let widest = if count == 8 || ty.bytes() == 8 { 32 } else { 16 };
-        t.ensure(ty != Ty::Pred && ty.bytes() * count as u32 <= widest, "vector that is too wide")?;
+        t.ensure(matches!(ty.bytes(), 1..=8) && ty.bytes() * count as u32 <= 16, "access that is too wide")?;
         let other = if write { Sem::Acquire } else { Sem::Release };
         let ordered = !matches!(sem, Sem::AcqRel | Sem::Sc) && sem != other;
         t.ensure(ordered, "a load is .relaxed or .acquire, a store is .relaxed or .release")?;
@@ -124,8 +107,7 @@ impl Decoder<'_> {
         let address = self.address(&t.args[place], space)?;
         let regs = self.elements(&t.args[value], ty, count, !write)?;
         let constant_space = write && space == Space::Const;
-        let access =
-            Access { sem, scope, nc, constant_space, ..Access::new(ty.bytes().min(8), regs.len() as u32, write) };
+        let access = Access { sem, scope, nc, constant_space, ..Access::new(ty.bytes(), regs.len() as u32, write) };
         self.push(Op::Mem(Box::new(MemOp { address, access, signed: !write && ty.signed(), regs })));
         self.turn(sem != Sem::Weak && matches!(address.space, Space::Generic | Space::Global));
         Ok(())
@@ -166,8 +148,7 @@ impl Decoder<'_> {
         t.ensure(place, "atomics work on global and shared memory")?;
         let b = self.src(&t.args[at + 1], ty)?;
         let c = if name == "cas" { self.src(&t.args[at + 2], ty)? } else { b };
-        let sink = matches!(&t.args[0], Arg::Word(w) if w == "_");
-        let d = if returns && !sink { self.dst(t, ty)? } else { NONE };
+        let d = if returns { self.dst(t, ty)? } else { NONE };
         let access = Access { atomic: true, sem, scope, ..Access::new(ty.bytes(), 1, true) };
         let run: Effect = Box::new(move |cpu, site| cpu.atomic(site, (&address, &access), f, [d, b, c]));
         self.push(Op::Effect(run, Some(Box::new((address, ty.bytes())))));

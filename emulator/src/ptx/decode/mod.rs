@@ -43,7 +43,6 @@ pub(crate) enum Entity {
     /// A shared variable of the module, which has an address in each kernel that names it.
     Shared(Var),
     Label(u32),
-    Targets(Vec<String>),
 }
 
 #[derive(Default)]
@@ -96,12 +95,9 @@ impl Decoder<'_> {
         self.start(Origin { opcode: "ret".into(), ..self.origin.clone() });
         self.push(Op::Exit);
         // Label numbers to places.
-        let place = |label: &mut u32| *label = self.labels[*label as usize];
         for inst in &mut self.code.insts {
-            match &mut inst.op {
-                Op::Bra(label) => place(label),
-                Op::BrxIdx(_, list) => list.iter_mut().for_each(place),
-                _ => {}
+            if let Op::Bra(label) = &mut inst.op {
+                *label = self.labels[*label as usize];
             }
         }
         Ok(self)
@@ -154,14 +150,10 @@ impl Decoder<'_> {
     fn block(&mut self, body: &Body) -> Res<()> {
         self.scopes.push(Names::new());
         for (line, s) in body {
-            self.origin.line = *line;
-            match s {
-                Stmt::Label(name) => {
-                    let label = self.new_label();
-                    self.declare(name, Entity::Label(label))?;
-                }
-                Stmt::Targets(name, list) => self.declare(name, Entity::Targets(list.clone()))?,
-                _ => {}
+            if let Stmt::Label(name) = s {
+                self.origin.line = *line;
+                let label = self.new_label();
+                self.declare(name, Entity::Label(label))?;
             }
         }
         for (line, s) in body {
@@ -175,7 +167,6 @@ impl Decoder<'_> {
                 Stmt::Registers(ty, list) => list.iter().try_for_each(|(name, n)| self.register(*ty, name, *n))?,
                 Stmt::Variables(list) => list.iter().try_for_each(|v| self.variable(v))?,
                 Stmt::Block(b) => self.block(b)?,
-                Stmt::Targets(..) => {}
             }
         }
         self.scopes.pop();

@@ -90,13 +90,10 @@ fn live_ranges(code: &Code, unset: &mut HashSet<u32>) -> BTreeMap<u32, (usize, u
 fn predecessors(code: &Code) -> Vec<Vec<usize>> {
     let mut before = vec![Vec::new(); code.insts.len()];
     for (i, inst) in code.insts.iter().enumerate() {
-        match &inst.op {
-            Op::Bra(target) => before[*target as usize].push(i),
-            Op::BrxIdx(_, list) => list.iter().for_each(|target| before[*target as usize].push(i)),
-            _ => {}
+        if let Op::Bra(target) = inst.op {
+            before[target as usize].push(i);
         }
-        let ends = matches!(inst.op, Op::Bra(_) | Op::BrxIdx(..) | Op::Exit) && inst.guard == NO_PRED;
-        if !ends {
+        if !matches!(inst.op, Op::Bra(_) | Op::Exit) || inst.guard != NO_PRED {
             before[i + 1].push(i);
         }
     }

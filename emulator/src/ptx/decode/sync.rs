@@ -130,21 +130,9 @@ impl Decoder<'_> {
                     self.turn(bulk);
                 } else if bulk {
                     self.copy_bulk(t)?;
-                } else if t.take("mbarrier") {
-                    t.require("arrive.b64")?;
-                    let noinc = t.take("noinc");
-                    t.arity(1)?;
-                    let address = self.shared_address(t, 0)?;
-                    self.effect(move |cpu, site| cpu.arrive_after_copies(site, &address, noinc));
                 } else {
                     self.copy_async(t)?;
                 }
-            }
-            "mbarrier" if t.take("pending_count") => {
-                t.require("b64")?;
-                // A state holds the pending count in its upper half.
-                let [d, a, ..] = self.slots(t, &[Ty::U32, Ty::B64])?;
-                self.values("upper half", Ty::U32, [d, a, 0]);
             }
             "mbarrier" => self.mbarrier(t)?,
             _ => return Ok(false),
@@ -218,32 +206,22 @@ impl Decoder<'_> {
         let (to, from) = (t.space(), t.space());
         t.ensure((to, from) == (Space::Shared, Space::Global), "copies from .global to .shared")?;
         t.skip("L2::64B L2::128B L2::256B");
-        let policy = usize::from(t.take("L2::cache_hint"));
-        t.arities(3 + policy, 4 + policy)?;
+        t.arities(3, 4)?;
         let bytes = self.count(&t.args[2])?;
         let possible = matches!((cg, bytes), (false, 4 | 8 | 16) | (true, 16));
         t.ensure(possible, "copies of 4, 8 or 16 bytes with .ca, of 16 with .cg")?;
-        let source = if t.args.len() == 4 + policy { self.src(&t.args[3], Ty::U32)? } else { NONE };
+        let source = if t.args.len() == 4 { self.src(&t.args[3], Ty::U32)? } else { NONE };
         let (dst, src) = (self.address(&t.args[0], to)?, self.address(&t.args[1], from)?);
         self.effect(move |cpu, site| cpu.copy_async(site, [&dst, &src], bytes, source));
         Ok(())
     }
 
     fn copy_bulk(&mut self, t: &mut Text<'_>) -> Res<()> {
-        let policy = usize::from(t.take("L2::cache_hint"));
-        if t.take("prefetch") {
-            t.require("L2.global")?;
-            t.arity(2 + policy)?;
-            self.address(&t.args[0], Space::Global)?;
-            self.src(&t.args[1], Ty::U32)?;
-            self.push(Op::Nop);
-            return Ok(());
-        }
         let (to, from) = (t.space(), t.space());
         let inward = (to, from) == (Space::Shared, Space::Global);
         t.ensure(inward || (to, from) == (Space::Global, Space::Shared), "copies between .global and .shared")?;
         t.require(if inward { "mbarrier::complete_tx::bytes" } else { "bulk_group" })?;
-        t.arity(if inward { 4 } else { 3 } + policy)?;
+        t.arity(if inward { 4 } else { 3 })?;
         let (dst, src) = (self.address(&t.args[0], to)?, self.address(&t.args[1], from)?);
         let bytes = self.src(&t.args[2], Ty::U32)?;
         let barrier = if inward { Some(self.address(&t.args[3], Space::Shared)?) } else { None };
