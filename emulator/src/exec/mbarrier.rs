@@ -17,14 +17,9 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MbarrierKind {
     Init,
-    Invalidate,
     Arrive,
     /// Adds to the bytes expected, then arrives.
     ArriveExpect,
-    /// Arrives, for this and all later phases.
-    Drop,
-    Expect,
-    Complete,
     WaitState,
     WaitParity,
 }
@@ -189,24 +184,21 @@ impl Cpu<'_> {
                 let message = "the initialisation of this mbarrier by another thread is not ordered before this use: a barrier of the block between them is missing";
                 return Err(self.fault_at(FaultKind::Race, at, l, addr[l], message));
             }
-            let arrives = matches!(kind, MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop);
+            let arrives = matches!(kind, MbarrierKind::Arrive | MbarrierKind::ArriveExpect);
             let vc = if arrives && !relaxed { common.checks.warp(warp.id, |w| w.gather(1 << l)) } else { None };
             let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
             let token = u64::from(b.phase) | u64::from(b.pending) << 32;
             match kind {
                 MbarrierKind::Init => {}
-                MbarrierKind::Invalidate => drop(common.mbarriers.remove(&addr[l])),
-                MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop => {
+                MbarrierKind::Arrive | MbarrierKind::ArriveExpect => {
                     let n = if kind == MbarrierKind::Arrive { value as u32 } else { 1 };
                     if n == 0 || n > b.pending {
                         let message =
                             format!("{n} arrivals at an mbarrier whose phase {} lacks only {}", b.phase, b.pending);
                         return Err(self.fault(FaultKind::InvalidSync, at, Some(l), message));
                     }
-                    match kind {
-                        MbarrierKind::ArriveExpect => b.tx += value as i64,
-                        MbarrierKind::Drop => b.expected -= n,
-                        _ => {}
+                    if kind == MbarrierKind::ArriveExpect {
+                        b.tx += value as i64;
                     }
                     b.tell(vc);
                     b.pending -= n;
@@ -215,8 +207,6 @@ impl Cpu<'_> {
                         warp.set_lane(d, W::W64, l, token);
                     }
                 }
-                MbarrierKind::Expect => b.tx += value as i64,
-                MbarrierKind::Complete => b.bytes_arrived(value as i64, None),
                 MbarrierKind::WaitState | MbarrierKind::WaitParity => {
                     let parity = kind == MbarrierKind::WaitParity;
                     let done = if parity { u64::from(b.phase & 1) != value & 1 } else { b.phase != value as u32 };

@@ -13,10 +13,9 @@ const MAX_CODE: usize = 1 << 20;
 
 impl Decoder<'_> {
     pub(super) fn flow(&mut self, t: &mut Text<'_>) -> Res<bool> {
-        if matches!(t.name, "bra" | "ret" | "call") {
-            t.skip("uni");
-        }
-        match (t.name, t.args) {
+        let name = t.name;
+        match (name, t.args) {
+            ("bra" | "ret" | "call", _) if t.take("uni") => return self.flow(t),
             ("bra", [Arg::Word(target)]) => {
                 let label = self.label(target)?;
                 self.push(Op::Bra(label));
@@ -30,14 +29,10 @@ impl Decoder<'_> {
                 let lane = Some(site.m.trailing_zeros() as usize);
                 Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, lane, "the kernel executed a trap"))
             }),
-            ("nop", []) => self.push(Op::Nop),
             ("call", [Arg::List(returns), Arg::Word(name), Arg::List(params)]) => self.call(name, returns, params)?,
             ("call", [Arg::List(returns), Arg::Word(name)]) => self.call(name, returns, &[])?,
             ("call", [Arg::Word(name), Arg::List(params)]) => self.call(name, &[], params)?,
             ("call", [Arg::Word(name)]) => self.call(name, &[], &[])?,
-            ("bra" | "ret" | "exit" | "trap" | "nop" | "call", _) => {
-                return t.fail(t.opcode, "operands that this instruction does not have");
-            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -58,11 +53,8 @@ impl Decoder<'_> {
         if returns.len() != f.returns.len() || params.len() != f.params.len() {
             return self.fail(name, "number of arguments differs from the function's parameters");
         }
-        if self.returns.len() >= MAX_DEPTH {
-            return self.fail(name, "calls nested too deeply; recursion is not supported");
-        }
-        if self.code.insts.len() > MAX_CODE {
-            return self.fail(name, "the kernel is too large with its calls expanded");
+        if self.returns.len() >= MAX_DEPTH || self.code.insts.len() > MAX_CODE {
+            return self.fail(name, "calls nested too deeply (recursion is not supported), or too large when expanded");
         }
         let mut scope = Names::new();
         for (formal, actual) in f.returns.iter().chain(&f.params).zip(returns.iter().chain(params)) {

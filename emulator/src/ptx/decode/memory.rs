@@ -11,51 +11,48 @@ use crate::exec::inst::*;
 const HINTS: &str = "ca cg cs lu cv wb wt unified entry L2::64B L2::128B L2::256B L1::no_allocate L1::evict_normal \
     L1::evict_unchanged L1::evict_first L1::evict_last L2::evict_normal L2::evict_first L2::evict_last";
 
-/// The scopes of `membar`.
-const LEVELS: &[(&str, Scope)] = &[("cta", Scope::Cta), ("gl", Scope::Gpu), ("sys", Scope::Sys)];
-
 impl Decoder<'_> {
     pub(super) fn memory(&mut self, t: &mut Text<'_>) -> Res<bool> {
-        let name = t.name;
-        match name {
-            "ld" | "ldu" => self.access(t, false)?,
-            "st" if t.take("async") => self.store_async(t)?,
-            "st" => self.access(t, true)?,
-            "atom" => self.atomic(t, true)?,
-            "red" => self.atomic(t, false)?,
-            "prefetch" => {
+        match (t.name, t.args) {
+            ("ld" | "ldu", _) => self.access(t, false)?,
+            ("st", _) if t.take("async") => self.store_async(t)?,
+            ("st", _) => self.access(t, true)?,
+            ("atom", _) => self.atomic(t, true)?,
+            ("red", _) => self.atomic(t, false)?,
+            ("prefetch", [place]) => {
                 let space = t.space();
                 t.word("L1 L2")?;
-                t.arity(1)?;
-                self.address(&t.args[0], space)?;
+                self.address(place, space)?;
                 self.push(Op::Nop);
             }
             // No policy changes a result.
-            "createpolicy" => {
+            ("createpolicy", [_] | [_, _]) => {
                 t.require("fractional.b64")?;
                 t.skip("L2::evict_last L2::evict_first L2::evict_normal L2::evict_unchanged");
-                t.arities(1, 2)?;
                 let (d, zero) = (self.dst(t, Ty::B64)?, self.constant(0, true));
                 self.copy(Ty::B64, d, zero);
             }
-            "membar" | "fence" if t.take("proxy") => {
+            ("fence", []) if t.take("proxy") => {
                 t.require("async")?;
                 t.skip("global shared::cta shared::cluster");
-                t.arity(0)?;
                 self.act(|_, site| site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m)));
             }
-            "membar" | "fence" => {
-                let scope = t.need(if t.name == "fence" { Scope::NAMES } else { LEVELS })?;
-                if t.name == "fence" {
-                    let list = if t.take("mbarrier_init") { "release" } else { "sc acq_rel acquire release" };
-                    t.read(|p| list.split(' ').find(|word| *word == p));
-                }
-                t.arity(0)?;
-                self.act(move |_, site| site.common.checks.warp(site.warp.id, |w| w.fence(site.m, scope)));
+            ("fence", []) => {
+                t.skip("mbarrier_init sc acq_rel acquire release");
+                let scope = t.need(Scope::NAMES)?;
+                self.fence(scope);
+            }
+            ("membar", []) => {
+                let scope = t.need(&[("cta", Scope::Cta), ("gl", Scope::Gpu), ("sys", Scope::Sys)])?;
+                self.fence(scope);
             }
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    fn fence(&mut self, scope: Scope) {
+        self.act(move |_, site| site.common.checks.warp(site.warp.id, |w| w.fence(site.m, scope)));
     }
 
     /// Ordering and scope of an access.
@@ -100,8 +97,7 @@ impl Decoder<'_> {
         self.hints(t, 2)?;
         let ty = t.ty()?;
         t.ensure(matches!(ty.bytes(), 1..=8) && ty.bytes() * count as u32 <= 16, "access that is too wide")?;
-        let other = if write { Sem::Acquire } else { Sem::Release };
-        let ordered = !matches!(sem, Sem::AcqRel | Sem::Sc) && sem != other;
+        let ordered = sem <= Sem::Relaxed || sem == if write { Sem::Release } else { Sem::Acquire };
         t.ensure(ordered, "a load is .relaxed or .acquire, a store is .relaxed or .release")?;
         let (place, value) = if write { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[place], space)?;
@@ -134,8 +130,7 @@ impl Decoder<'_> {
         let name = t.word("add min max inc dec exch cas and or xor")?;
         let noftz = t.take("noftz");
         let ty = t.ty()?;
-        let ordered = !matches!(sem, Sem::Weak | Sem::Volatile | Sem::Sc);
-        t.ensure(ordered, "an atomic is .relaxed, .acquire, .release or .acq_rel")?;
+        t.ensure((Sem::Relaxed..Sem::Sc).contains(&sem), "an atomic is .relaxed, .acquire, .release or .acq_rel")?;
         // Halves have no form that flushes; what returns the old value is no reduction.
         let possible =
             (noftz || ty.element().bytes() != 2 || name == "cas") && (returns || !matches!(name, "exch" | "cas"));

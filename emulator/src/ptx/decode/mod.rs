@@ -249,7 +249,7 @@ impl Decoder<'_> {
             || self.sync(t)?
             || self.matrix(t)?;
         if !known {
-            return self.fail(t.name, "instruction that is not known");
+            return self.fail(t.name, "instruction that is not known, or not with these operands");
         }
         t.finish()
     }

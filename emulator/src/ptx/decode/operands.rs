@@ -10,6 +10,9 @@ use crate::exec::inst::*;
 use crate::exec::lanes::{Lanes, Slot};
 use crate::exec::special::{Special, special};
 
+/// What is said of an instruction with too few operands, too many, or others.
+pub(super) const WRONG_OPERANDS: &str = "operands that this instruction does not have";
+
 /// How a type stands in a register.
 pub(super) fn width(ty: Ty) -> W {
     match ty.bytes() {
@@ -172,6 +175,11 @@ impl Decoder<'_> {
             None if name == "WARP_SZ" => Ok(self.constant(32, ty.bytes() == 8)),
             None => self.fail(name, "operand that is not declared"),
         }
+    }
+
+    /// A source that may be missing.
+    pub(super) fn optional(&mut self, arg: Option<&Arg>, ty: Ty) -> Res<R> {
+        arg.map_or(Ok(NONE), |arg| self.src(arg, ty))
     }
 
     /// A source that may also be the address of a variable, in its own space.
