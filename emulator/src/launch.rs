@@ -144,7 +144,6 @@ impl Checked<'_> {
             launch,
             info,
             code,
-            module: launch.module,
             memory,
             config,
             watch,

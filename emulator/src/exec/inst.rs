@@ -222,15 +222,15 @@ pub(crate) struct Inst {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origin {
     pub(crate) line: u32,
-    /// Index into the module's sources, plus one.
-    pub(crate) source: u32,
+    /// File and line of its source.
+    pub(crate) source: Option<Arc<(String, u32)>>,
     /// The opcode as written, for messages and counters.
     pub(crate) opcode: Arc<str>,
     /// Whether this is the first that a PTX instruction became: that one is counted.
     pub(crate) first: bool,
 }
 
-/// Registers an instruction reads and writes, as slots (predicates above `PRED_BASE`).
+/// Registers an instruction reads and writes, by their first slots (predicates above `PRED_BASE`).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Uses {
     pub(crate) reads: Vec<u32>,

@@ -22,7 +22,7 @@ use crate::checks::counters::Counts;
 use crate::device::DeviceConfig;
 use crate::launch::Launch;
 use crate::memory::{Memory, Table};
-use crate::ptx::{KernelInfo, Module};
+use crate::ptx::KernelInfo;
 use block::Common;
 use fault::{Fault, FaultKind};
 use inst::Code;
@@ -39,7 +39,6 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) launch: &'a Launch<'a>,
     pub(crate) info: &'a KernelInfo,
     pub(crate) code: &'a Code,
-    pub(crate) module: &'a Module,
     pub(crate) memory: &'a Memory,
     pub(crate) config: &'a DeviceConfig,
     pub(crate) watch: Option<&'a Watch<'a>>,
@@ -155,8 +154,7 @@ impl LaunchCx<'_> {
 
     /// File and line of an instruction's source.
     pub(crate) fn source(&self, pc: u32) -> Option<&(String, u32)> {
-        let origin = self.code.origins.get(pc as usize)?;
-        origin.source.checked_sub(1).and_then(|i| self.module.sources.get(i as usize))
+        self.code.origins.get(pc as usize)?.source.as_deref()
     }
 
     /// The opcode and place of an instruction, for messages.

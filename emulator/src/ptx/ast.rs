@@ -14,8 +14,6 @@ pub(crate) struct Ast {
     pub(crate) vars: Vec<Var>,
     /// Kernels and functions with a body.
     pub(crate) functions: Vec<Function>,
-    /// Source positions that instructions refer to.
-    pub(crate) sources: Vec<(String, u32)>,
 }
 
 /// A literal.
@@ -36,11 +34,10 @@ pub(crate) struct Var {
     pub(crate) ty: Ty,
     pub(crate) align: u32,
     pub(crate) name: String,
-    /// Elements; `None` for `.extern .shared x[]`.
+    /// Elements; `None` for `.extern .shared x[]`, and what else is defined elsewhere.
     pub(crate) count: Option<u64>,
     /// Initial values: numbers and addresses of variables.
     pub(crate) init: Vec<Arg>,
-    pub(crate) external: bool,
     pub(crate) line: u32,
 }
 
@@ -88,8 +85,10 @@ pub(crate) struct Inst {
     pub(crate) guard: Option<(String, bool)>,
     pub(crate) op: Arc<str>,
     pub(crate) args: Vec<Arg>,
-    /// Index into `Ast::sources`, plus one.
-    pub(crate) source: u32,
+    /// The predicate of a destination `d|p`.
+    pub(crate) second: Option<String>,
+    /// File and line of its source.
+    pub(crate) source: Option<Arc<(String, u32)>>,
 }
 
 /// An operand as written.
@@ -99,14 +98,10 @@ pub(crate) enum Arg {
     Num(Num),
     /// `!p`
     Not(String),
-    /// `p|q`
-    Pair(String, String),
-    /// `{a, b}`
+    /// `{a, b}`, or `(a, b)` of a call.
     Vector(Vec<Arg>),
-    /// `[base+offset]`; no base for an absolute address.
-    Address(Option<String>, i64),
-    /// `(a, b)` of a call.
-    List(Vec<Arg>),
+    /// `[base+offset]`
+    Address(String, i64),
     /// `symbol+offset`
     Offset(String, i64),
 }

@@ -1,15 +1,13 @@
 //! A loaded module: its variables placed in memory, its kernels decoded.
 
-use super::PtxError;
 use super::ast::{Arg, Ast, Num, Var};
 use super::decode::{self, Entity, Names};
 use super::parser;
 use super::types::{Space, Ty};
+use super::{PtxError, Res};
 use crate::exec::inst::Code;
 use crate::memory::Memory;
 use std::collections::BTreeMap;
-
-type Res<T> = Result<T, PtxError>;
 
 /// What a launch can pass.
 const MAX_PARAM_BYTES: u32 = 32_764;
@@ -54,7 +52,6 @@ pub struct KernelInfo {
 #[derive(Debug, Default)]
 pub struct Module {
     pub(crate) kernels: BTreeMap<String, (KernelInfo, Code)>,
-    pub(crate) sources: Vec<(String, u32)>,
     /// Name, address and size.
     globals: Vec<(String, u64, u64)>,
 }
@@ -67,7 +64,7 @@ impl Module {
         let globals = module.place(&ast.vars, memory);
         let decoded = globals.and_then(|globals| module.decode(&ast, &globals));
         decoded.inspect_err(|_| module.unload(memory))?;
-        Ok(Module { sources: ast.sources, ..module })
+        Ok(module)
     }
 
     /// A kernel by its entry name.
@@ -98,7 +95,7 @@ impl Module {
         for v in vars {
             let entity = match v.space {
                 Space::Shared => Entity::Shared(v.clone()),
-                _ if v.external => return Err(v.error("external variable that nothing defines")),
+                _ if v.count.is_none() => return Err(v.error("external variable that nothing defines")),
                 space => {
                     let address = memory.alloc(v.bytes().max(1)).map_err(|e| v.error(e.to_string()))?;
                     self.globals.push((v.name.clone(), address, v.bytes()));

@@ -29,9 +29,11 @@ impl Decoder<'_> {
                 let lane = Some(site.m.trailing_zeros() as usize);
                 Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, lane, "the kernel executed a trap"))
             }),
-            ("call", [Arg::List(returns), Arg::Word(name), Arg::List(params)]) => self.call(name, returns, params)?,
-            ("call", [Arg::List(returns), Arg::Word(name)]) => self.call(name, returns, &[])?,
-            ("call", [Arg::Word(name), Arg::List(params)]) => self.call(name, &[], params)?,
+            ("call", [Arg::Vector(returns), Arg::Word(name), Arg::Vector(params)]) => {
+                self.call(name, returns, params)?
+            }
+            ("call", [Arg::Vector(returns), Arg::Word(name)]) => self.call(name, returns, &[])?,
+            ("call", [Arg::Word(name), Arg::Vector(params)]) => self.call(name, &[], params)?,
             ("call", [Arg::Word(name)]) => self.call(name, &[], &[])?,
             _ => return Ok(false),
         }

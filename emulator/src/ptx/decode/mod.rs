@@ -13,10 +13,10 @@ mod sync;
 mod text;
 mod values;
 
-use super::PtxError;
 use super::ast::{Body, Function, Inst as Syntax, Stmt, Var};
 use super::module::ParamInfo;
 use super::types::{Space, Ty};
+use super::{PtxError, Res};
 use crate::exec::inst::*;
 use registers::Registers;
 use std::collections::HashMap;
@@ -26,8 +26,6 @@ use text::Text;
 const MAX_SLOTS: u32 = 1 << 20;
 /// The first slots are the sink, which takes up to 128 bits.
 const SINK: u32 = 4;
-
-type Res<T> = Result<T, PtxError>;
 
 /// What names stand for.
 pub(crate) type Names = HashMap<String, Entity>;
@@ -192,8 +190,7 @@ impl Decoder<'_> {
             }
             let register = if ty == Ty::Pred { (self.temp_pred()?, ty) } else { self.temp(ty) };
             self.declare(&name, Entity::Register(register))?;
-            let number = self.numbers(register).first().copied();
-            self.code.reg_names.extend(number.map(|r| (r, name)));
+            self.code.reg_names.extend(self.number(register).map(|r| (r, name)));
         }
         Ok(())
     }
@@ -219,7 +216,7 @@ impl Decoder<'_> {
 
     /// `.extern .shared x[]` begins where static shared memory ends, which the first pass finds out.
     fn place_shared(&mut self, v: &Var) -> Res<u64> {
-        if v.count.is_none() || v.external {
+        if v.count.is_none() {
             self.code.shared_align = self.code.shared_align.max(v.align);
             return Ok(self.dynamic_base);
         }
@@ -233,14 +230,14 @@ impl Decoder<'_> {
     }
 
     fn inst(&mut self, i: &Syntax, line: u32) -> Res<()> {
-        self.start(Origin { line, source: i.source, opcode: i.op.clone(), first: true });
+        self.start(Origin { line, source: i.source.clone(), opcode: i.op.clone(), first: true });
         if let Some((name, negated)) = &i.guard {
             let Some(guard @ (_, Ty::Pred)) = self.named(name) else {
                 return self.fail(name, "guard that is not a predicate");
             };
             self.guard = (self.read(guard), *negated);
         }
-        let t = &mut Text::new(&i.op, &i.args, line);
+        let t = &mut Text::new(i, line);
         let known = self.flow(t)?
             || self.value(t)?
             || self.logic(t)?

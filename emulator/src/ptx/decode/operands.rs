@@ -82,23 +82,22 @@ impl Decoder<'_> {
         plan.map_or(slot, |plan| plan.slots[slot as usize])
     }
 
-    /// The numbers of a register in `Uses`; in the second pass only of what may be read unwritten.
-    pub(super) fn numbers(&self, register: (u32, Ty)) -> Vec<u32> {
+    /// The number of a register in `Uses`; in the second pass only of one that may be read unwritten.
+    pub(super) fn number(&self, register: (u32, Ty)) -> Option<u32> {
         let base = if register.1 == Ty::Pred { PRED_BASE } else { 0 };
-        let (old, new) = (base + register.0, base + self.place(register));
-        let counts = |i: &u32| self.plan.as_ref().is_none_or(|plan| plan.unset.contains(&(old + i)));
-        (0..register.1.bytes().div_ceil(4).max(1)).filter(counts).map(|i| new + i).collect()
+        let counts = self.plan.as_ref().is_none_or(|plan| plan.unset.contains(&(base + register.0)));
+        counts.then(|| base + self.place(register))
     }
 
     /// The instruction at hand reads a register; all operations that it becomes are taken to do so.
     pub(super) fn read(&mut self, register: (u32, Ty)) -> R {
-        self.cur.reads.extend(self.numbers(register));
+        self.cur.reads.extend(self.number(register));
         self.place(register)
     }
 
     /// The next operation writes a register.
     pub(super) fn write(&mut self, register: (u32, Ty)) -> R {
-        self.cur.writes.extend(self.numbers(register));
+        self.cur.writes.extend(self.number(register));
         self.place(register)
     }
 
@@ -200,11 +199,7 @@ impl Decoder<'_> {
 
     /// The first operand, a destination of exactly this type.
     pub(super) fn dst(&mut self, t: &Text<'_>, ty: Ty) -> Res<R> {
-        match t.args.first() {
-            Some(Arg::Pair(name, _)) => self.destination(name, ty),
-            Some(arg) => self.element(arg, ty, true),
-            None => t.arity(1).map(|()| 0),
-        }
+        t.args.first().map_or_else(|| t.fail(t.opcode, WRONG_OPERANDS), |arg| self.element(arg, ty, true))
     }
 
     /// The predicate of a destination `d|p`, or the sink.
@@ -264,35 +259,26 @@ impl Decoder<'_> {
 
     /// An address operand; the space may be narrowed by what the operand names.
     pub(super) fn address(&mut self, arg: &Arg, space: Space) -> Res<Address> {
-        let Arg::Address(base, offset) = arg else {
+        let Arg::Address(name, offset) = arg else {
             return self.fail(format!("{arg:?}"), "expected an address in brackets");
         };
         let mem = if space == Space::Const { Space::Global } else { space };
-        let mut address = Address { base: NONE, wide: true, offset: *offset, space: mem };
-        let Some(name) = base else { return Ok(address) };
-        if let Some(register) = self.named(name) {
-            let ty = register.1;
-            if !matches!(ty.bytes(), 4 | 8) || ty.float() {
-                return self.fail(name, "an address is a 32-bit or 64-bit integer");
+        if let Some(base @ (_, ty)) = self.named(name) {
+            if !(Ty::U64.accepts(ty) || Ty::U32.accepts(ty) && !matches!(mem, Space::Generic | Space::Global)) {
+                return self.fail(name, "an address is an integer of 64 bits, or of 32 in a block's own spaces");
             }
-            address.wide = ty.bytes() == 8;
-            if !address.wide && matches!(mem, Space::Generic | Space::Global) {
-                return self.fail(name, "an address in this state space has 64 bits");
-            }
-            address.base = self.read(register);
-            return Ok(address);
+            return Ok(Address { base: self.read(base), wide: Ty::U64.accepts(ty), offset: *offset, space: mem });
         }
         let Some((found, at)) = self.symbol(name)? else {
             return self.fail(name, "address of something that is not declared");
         };
-        match (mem, found) {
+        let space = match (mem, found) {
             // Parameters of functions live in local memory.
-            (Space::Param, Space::Local) => address.space = Space::Local,
-            (Space::Global | Space::Generic, Space::Global | Space::Const) => {}
-            _ if mem == found => {}
+            (Space::Param, Space::Local) => found,
+            (Space::Global | Space::Generic, Space::Global | Space::Const) => mem,
+            _ if mem == found => mem,
             _ => return self.fail(name, format!("a variable in {found:?} space, accessed as {space:?}")),
-        }
-        address.offset = offset.wrapping_add(at as i64);
-        Ok(address)
+        };
+        Ok(Address { base: NONE, wide: true, offset: offset.wrapping_add_unsigned(at), space })
     }
 }

@@ -24,13 +24,8 @@ pub(super) struct Registers {
 pub(super) fn assign(code: &Code, widths: &[(u32, u32)]) -> Registers {
     let mut unset = HashSet::new();
     let ranges = live_ranges(code, &mut unset);
-    // One range a register, though it may have several slots.
-    let mut registers = Vec::new();
-    for &(first, width) in widths {
-        let parts = (first..first + width).filter_map(|r| ranges.get(&r).copied());
-        let all = parts.reduce(|all, part| (all.0.min(part.0), all.1.max(part.1)));
-        registers.extend(all.map(|(start, end)| (start, end, first, width)));
-    }
+    let register = |&(first, width): &(u32, u32)| ranges.get(&first).map(|&(start, end)| (start, end, first, width));
+    let mut registers: Vec<_> = widths.iter().filter_map(register).collect();
     registers.sort_unstable();
     // Registers that nothing uses have the sink's.
     let mut slots: Vec<u32> = (0..code.slots).map(|slot| if slot < SINK { slot } else { 0 }).collect();

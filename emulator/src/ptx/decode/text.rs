@@ -1,7 +1,7 @@
 //! An instruction as written, read piece by piece; what is left over at the end is an error.
 
 use super::super::PtxError;
-use super::super::ast::Arg;
+use super::super::ast::{Arg, Inst};
 use super::super::types::{Space, Ty};
 use super::Res;
 
@@ -20,11 +20,10 @@ pub(super) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    pub(super) fn new(opcode: &'a str, args: &'a [Arg], line: u32) -> Text<'a> {
-        let mut parts = opcode.split('.');
+    pub(super) fn new(i: &'a Inst, line: u32) -> Text<'a> {
+        let mut parts = i.op.split('.');
         let name = parts.next().unwrap_or("");
-        let second = if let Some(Arg::Pair(_, second)) = args.first() { Some(second.as_str()) } else { None };
-        Text { name, opcode, parts: parts.collect(), args, second, line }
+        Text { name, opcode: &i.op, parts: parts.collect(), args: &i.args, second: i.second.as_deref(), line }
     }
 
     pub(super) fn fail<T>(&self, token: impl Into<String>, message: impl Into<String>) -> Res<T> {
@@ -71,12 +70,6 @@ impl<'a> Text<'a> {
         self.parts.retain(|p| words.split(' ').all(|w| w != *p));
     }
 
-    /// Consumes the next of several words; one must be there.
-    pub(super) fn word(&mut self, words: &'static str) -> Res<&'static str> {
-        let word = self.read(|p| words.split(' ').find(|w| *w == p));
-        word.map_or_else(|| self.missing(words.split(' ').collect()), Ok)
-    }
-
     /// Consumes the next of several that is there.
     pub(super) fn pick<T: Copy>(&mut self, list: &[(&str, T)]) -> Option<T> {
         self.read(|p| list.iter().find(|(m, _)| *m == p).map(|(_, v)| *v))
@@ -84,11 +77,13 @@ impl<'a> Text<'a> {
 
     /// Likewise; one must be there.
     pub(super) fn need<T: Copy>(&mut self, list: &[(&str, T)]) -> Res<T> {
-        self.pick(list).map_or_else(|| self.missing(list.iter().map(|(m, _)| *m).collect()), Ok)
+        let words: Vec<&str> = list.iter().map(|(m, _)| *m).collect();
+        self.pick(list).map_or_else(|| self.fail(self.name, format!("needs one of .{}", words.join(", ."))), Ok)
     }
 
-    fn missing<T>(&self, words: Vec<&str>) -> Res<T> {
-        self.fail(self.name, format!("needs one of .{}", words.join(", .")))
+    /// Consumes the next of several words; one must be there.
+    pub(super) fn word(&mut self, words: &'static str) -> Res<&'static str> {
+        self.need(&words.split(' ').map(|word| (word, word)).collect::<Vec<_>>())
     }
 
     /// Consumes a state space; addresses without one are generic.
