@@ -1,8 +1,8 @@
 //! The syntax tree: what the text says, before anything is decided about it.
 
-use super::PtxError;
 use super::module::KernelInfo;
 use super::types::{Space, Ty};
+use super::{PtxError, Res};
 use std::sync::Arc;
 
 /// A module's text, read.
@@ -45,6 +45,17 @@ impl Var {
     /// Size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.count.unwrap_or(0).saturating_mul(u64::from(self.ty.bytes()))
+    }
+
+    /// Its place behind the `used` bytes of its state space, which can have `most`.
+    pub(crate) fn place(&self, used: &mut u32, most: u32) -> Res<u32> {
+        let at = used.next_multiple_of(self.align);
+        let end = self.bytes().saturating_add(at.into());
+        if end > most.into() {
+            return Err(self.error(format!("more than {most} bytes of {:?} variables", self.space)));
+        }
+        *used = end as u32;
+        Ok(at)
     }
 
     pub(crate) fn error(&self, message: impl Into<String>) -> PtxError {

@@ -117,13 +117,8 @@ impl Module {
         for f in ast.functions.iter().filter(|f| f.entry) {
             let (mut params, mut param_bytes) = (Vec::new(), 0u32);
             for p in &f.params {
-                let offset = param_bytes.next_multiple_of(p.align);
-                let size = u32::try_from(p.bytes()).unwrap_or(u32::MAX);
-                param_bytes = offset.saturating_add(size);
-                if param_bytes > MAX_PARAM_BYTES {
-                    return Err(p.error(format!("the kernel's parameters take more than {MAX_PARAM_BYTES} bytes")));
-                }
-                params.push(ParamInfo { offset, size });
+                let offset = p.place(&mut param_bytes, MAX_PARAM_BYTES)?;
+                params.push(ParamInfo { offset, size: p.bytes() as u32 });
             }
             let code = decode::kernel(f, &params, &ast.functions, globals)?;
             let registers = code.slots.clamp(16, 255);

@@ -47,7 +47,6 @@ impl Ty {
         }
     }
 
-    /// Bits.
     pub(crate) fn bits(self) -> u32 {
         self.bytes() * 8
     }

@@ -7,10 +7,6 @@ use super::{Decoder, Res, Text};
 use crate::exec::access::{Access, atom_fn};
 use crate::exec::inst::*;
 
-/// Cache and eviction hints: they change no result.
-const HINTS: &str = "ca cg cs lu cv wb wt unified entry L2::64B L2::128B L2::256B L1::no_allocate L1::evict_normal \
-    L1::evict_unchanged L1::evict_first L1::evict_last L2::evict_normal L2::evict_first L2::evict_last";
-
 impl Decoder<'_> {
     pub(super) fn memory(&mut self, t: &mut Text<'_>) -> Res<bool> {
         match (t.name, t.args) {
@@ -28,7 +24,7 @@ impl Decoder<'_> {
             // No policy changes a result.
             ("createpolicy", [_] | [_, _]) => {
                 t.require("fractional.b64")?;
-                t.skip("L2::evict_last L2::evict_first L2::evict_normal L2::evict_unchanged");
+                t.hints();
                 let (d, zero) = (self.dst(t, Ty::B64)?, self.constant(0, true));
                 self.copy(Ty::B64, d, zero);
             }
@@ -70,21 +66,17 @@ impl Decoder<'_> {
 
     /// Consumes cache hints; `n` operands and perhaps a policy are there.
     fn hints(&mut self, t: &mut Text<'_>, n: usize) -> Res<()> {
-        t.skip(HINTS);
         let policy = t.take("L2::cache_hint");
+        t.hints();
         t.arity(n + usize::from(policy))?;
-        if policy {
-            self.src(&t.args[n], Ty::B64)?;
-        }
-        Ok(())
+        self.optional(t.args.get(n), Ty::B64).map(drop)
     }
 
-    /// The registers of an access of `count` elements.
-    fn elements(&mut self, arg: &Arg, ty: Ty, count: usize, write: bool) -> Res<Vec<(R, W)>> {
-        let list = list(arg);
-        if list.len() != count {
-            return self.fail(format!("{} elements", list.len()), format!("the access has {count}"));
-        }
+    /// The registers of an access, as many as it has elements.
+    fn elements(&mut self, t: &mut Text<'_>, arg: &Arg, ty: Ty, write: bool) -> Res<Vec<(R, W)>> {
+        let (list, count) = (list(arg), t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1));
+        t.ensure(list.len() == count, "another number of registers than the access has elements")?;
+        t.ensure(matches!(ty.bytes(), 1..=8) && ty.bytes() * count as u32 <= 16, "access that is too wide")?;
         list.iter().map(|a| self.loose(a, ty, write).map(|(r, have)| (r, width(have)))).collect()
     }
 
@@ -93,15 +85,13 @@ impl Decoder<'_> {
         let (sem, scope) = self.order(t)?;
         let space = t.space();
         let nc = !write && t.take("nc");
-        let count = t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
         self.hints(t, 2)?;
         let ty = t.ty()?;
-        t.ensure(matches!(ty.bytes(), 1..=8) && ty.bytes() * count as u32 <= 16, "access that is too wide")?;
         let ordered = sem <= Sem::Relaxed || sem == if write { Sem::Release } else { Sem::Acquire };
         t.ensure(ordered, "a load is .relaxed or .acquire, a store is .relaxed or .release")?;
         let (place, value) = if write { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[place], space)?;
-        let regs = self.elements(&t.args[value], ty, count, !write)?;
+        let regs = self.elements(t, &t.args[value], ty, !write)?;
         let constant_space = write && space == Space::Const;
         let access = Access { sem, scope, nc, constant_space, ..Access::new(ty.bytes(), regs.len() as u32, write) };
         self.push(Op::Mem(Box::new(MemOp { address, access, signed: !write && ty.signed(), regs })));
@@ -114,11 +104,10 @@ impl Decoder<'_> {
         t.skip("weak");
         t.require("mbarrier::complete_tx::bytes")?;
         let space = t.space();
-        let count = t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
         let ty = t.expect(&[Ty::B32, Ty::U32, Ty::S32, Ty::F32, Ty::B64, Ty::U64, Ty::S64, Ty::F64])?;
         t.arity(3)?;
         let (address, barrier) = (self.address(&t.args[0], space)?, self.address(&t.args[2], space)?);
-        let regs = self.elements(&t.args[1], ty, count, false)?;
+        let regs = self.elements(t, &t.args[1], ty, false)?;
         self.effect(move |cpu, site| cpu.store_async(site, [&address, &barrier], &regs, ty.bytes()));
         Ok(())
     }

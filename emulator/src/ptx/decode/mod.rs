@@ -24,6 +24,10 @@ use text::Text;
 
 /// Slots of a kernel before they are shared.
 const MAX_SLOTS: u32 = 1 << 20;
+/// Bytes of a thread's local memory.
+const MAX_LOCAL: u32 = 1 << 30;
+/// Bytes of static shared memory: more than any device has.
+const MAX_SHARED: u32 = 1 << 20;
 /// The first slots are the sink, which takes up to 128 bits.
 const SINK: u32 = 4;
 
@@ -106,12 +110,9 @@ impl Decoder<'_> {
     }
 
     fn declare(&mut self, name: &str, e: Entity) -> Res<()> {
-        match self.scopes.last_mut() {
-            Some(scope) if !scope.contains_key(name) => {
-                scope.insert(name.to_string(), e);
-                Ok(())
-            }
-            _ => self.fail(name, "name declared twice"),
+        match self.scopes.last_mut().and_then(|scope| scope.insert(name.to_string(), e)) {
+            Some(_) => self.fail(name, "name declared twice"),
+            None => Ok(()),
         }
     }
 
@@ -157,10 +158,7 @@ impl Decoder<'_> {
         for (line, s) in body {
             self.origin.line = *line;
             match s {
-                Stmt::Label(name) => {
-                    let label = self.label(name)?;
-                    self.place_label(label);
-                }
+                Stmt::Label(name) => self.place_label(self.label(name)?),
                 Stmt::Inst(i) => self.inst(i, *line)?,
                 Stmt::Registers(ty, list) => list.iter().try_for_each(|(name, n)| self.register(*ty, name, *n))?,
                 Stmt::Variables(list) => list.iter().try_for_each(|v| self.variable(v))?,
@@ -196,19 +194,10 @@ impl Decoder<'_> {
     }
 
     fn variable(&mut self, v: &Var) -> Res<()> {
-        self.origin.line = v.line;
-        let bytes = v.bytes();
-        if bytes.saturating_add(self.code.local.into()) > 1 << 30 {
-            return self.fail(&v.name, "variable too large");
-        }
         let (space, address) = match v.space {
             Space::Shared => (Space::Shared, self.place_shared(v)?),
             // Parameters of calls live in local memory.
-            Space::Local | Space::Param => {
-                let at = self.code.local.next_multiple_of(v.align.max(1));
-                self.code.local = at + bytes as u32;
-                (Space::Local, u64::from(at))
-            }
+            Space::Local | Space::Param => (Space::Local, v.place(&mut self.code.local, MAX_LOCAL)?.into()),
             _ => return self.fail(&v.name, "variables of this state space stand at module scope"),
         };
         self.declare(&v.name, Entity::Var { space, address })
@@ -220,13 +209,7 @@ impl Decoder<'_> {
             self.code.shared_align = self.code.shared_align.max(v.align);
             return Ok(self.dynamic_base);
         }
-        let at = self.code.shared.next_multiple_of(v.align.max(1));
-        let end = u64::from(at) + v.bytes();
-        if end > 1 << 20 {
-            return self.fail(&v.name, "more shared memory than any device has");
-        }
-        self.code.shared = end as u32;
-        Ok(u64::from(at))
+        Ok(v.place(&mut self.code.shared, MAX_SHARED)?.into())
     }
 
     fn inst(&mut self, i: &Syntax, line: u32) -> Res<()> {

@@ -5,13 +5,11 @@
 
 use super::super::ast::{Arg, Num};
 use super::super::types::{Space, Ty};
-use super::{Decoder, Entity, Res, Text};
+use super::text::{Text, WRONG_OPERANDS};
+use super::{Decoder, Entity, Res};
 use crate::exec::inst::*;
 use crate::exec::lanes::{Lanes, Slot};
 use crate::exec::special::{Special, special};
-
-/// What is said of an instruction with too few operands, too many, or others.
-pub(super) const WRONG_OPERANDS: &str = "operands that this instruction does not have";
 
 /// How a type stands in a register.
 pub(super) fn width(ty: Ty) -> W {
@@ -51,7 +49,7 @@ impl Decoder<'_> {
             return *r;
         }
         let at = self.code.consts.len() as u32 | CONST;
-        let halves = [bits as u32, if wide { (bits >> 32) as u32 } else { bits as u32 }];
+        let halves = [bits as u32, (if wide { bits >> 32 } else { bits }) as u32];
         let slot = Slot(std::array::from_fn(|i| halves[i % 2]));
         self.code.consts.extend(std::iter::repeat_n(slot, if wide { 2 } else { 1 }));
         self.consts.insert((bits, wide), at);
@@ -61,14 +59,8 @@ impl Decoder<'_> {
     /// A literal as an operand of a type.
     fn literal(&mut self, n: Num, ty: Ty) -> Res<R> {
         let bits = match (n, ty) {
-            (Num::Int(i), Ty::Pred) => {
-                let p = self.temp_pred()?;
-                self.push(Op::Pred(if i != 0 { 0b1111 } else { 0 }, p, 0, 0));
-                return Ok(p);
-            }
-            (Num::Int(i), _) if !matches!(ty, Ty::F32 | Ty::F64 | Ty::TF32) => i,
+            (Num::Int(i), _) if !matches!(ty, Ty::Pred | Ty::F32 | Ty::F64 | Ty::TF32) => i,
             (Num::F32(b), Ty::F32 | Ty::B32) => u64::from(b),
-            (Num::F32(b), Ty::F64 | Ty::B64) => f64::from(f32::from_bits(b)).to_bits(),
             (Num::F64(v), Ty::F32) => u64::from((v as f32).to_bits()),
             (Num::F64(v), Ty::F64 | Ty::B64) => v.to_bits(),
             _ => return self.fail(format!("{n:?}"), "literal that does not fit the operand's type"),
@@ -199,7 +191,7 @@ impl Decoder<'_> {
 
     /// The first operand, a destination of exactly this type.
     pub(super) fn dst(&mut self, t: &Text<'_>, ty: Ty) -> Res<R> {
-        t.args.first().map_or_else(|| t.fail(t.opcode, WRONG_OPERANDS), |arg| self.element(arg, ty, true))
+        self.element(t.some(t.args.first(), WRONG_OPERANDS)?, ty, true)
     }
 
     /// The predicate of a destination `d|p`, or the sink.

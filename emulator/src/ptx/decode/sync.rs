@@ -2,8 +2,9 @@
 
 use super::super::ast::{Arg, Num};
 use super::super::types::{Space, Ty};
-use super::operands::{WRONG_OPERANDS, width};
-use super::{Decoder, Res, Text};
+use super::operands::width;
+use super::text::{Text, WRONG_OPERANDS};
+use super::{Decoder, Res};
 use crate::exec::access::atom_fn;
 use crate::exec::inst::*;
 use crate::exec::lanes::Lanes;
@@ -180,7 +181,7 @@ impl Decoder<'_> {
         let cg = t.need(&[("ca", false), ("cg", true)])?;
         let (to, from) = (t.space(), t.space());
         t.ensure((to, from) == (Space::Shared, Space::Global), "copies from .global to .shared")?;
-        t.skip("L2::64B L2::128B L2::256B");
+        t.hints();
         t.arities(3, 4)?;
         let bytes = self.count(&t.args[2])?;
         let possible = matches!((cg, bytes), (false, 4 | 8 | 16) | (true, 16));

@@ -5,6 +5,9 @@ use super::super::ast::{Arg, Inst};
 use super::super::types::{Space, Ty};
 use super::Res;
 
+/// What is said of an instruction with too few operands, too many, or others.
+pub(super) const WRONG_OPERANDS: &str = "operands that this instruction does not have";
+
 /// What of an instruction has not been read yet.
 pub(super) struct Text<'a> {
     /// The opcode up to its first dot.
@@ -70,6 +73,12 @@ impl<'a> Text<'a> {
         self.parts.retain(|p| words.split(' ').all(|w| w != *p));
     }
 
+    /// Consumes cache and eviction hints: they change no result.
+    pub(super) fn hints(&mut self) {
+        self.skip("ca cg cs lu cv wb wt unified");
+        self.parts.retain(|p| !p.starts_with("L1::") && !p.starts_with("L2::"));
+    }
+
     /// Consumes the next of several that is there.
     pub(super) fn pick<T: Copy>(&mut self, list: &[(&str, T)]) -> Option<T> {
         self.read(|p| list.iter().find(|(m, _)| *m == p).map(|(_, v)| *v))
@@ -110,12 +119,7 @@ impl<'a> Text<'a> {
 
     /// Likewise, between two numbers.
     pub(super) fn arities(&self, least: usize, most: usize) -> Res<()> {
-        let n = self.args.len();
-        if (least..=most).contains(&n) {
-            return Ok(());
-        }
-        let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
-        self.fail(format!("{n} operands"), format!("the instruction takes {range} operands"))
+        self.ensure((least..=most).contains(&self.args.len()), WRONG_OPERANDS)
     }
 
     /// Everything must have been consumed.
