@@ -134,12 +134,7 @@ impl Checked<'_> {
     /// Runs it, unless `watch` ends it.
     pub(crate) fn run(&self, memory: &Memory, watch: Option<&Watch<'_>>, place: Place) -> Result<Report, Fault> {
         let Checked { launch, config, info, code, threads, .. } = *self;
-        let mut params = vec![0u64; launch.params.len().div_ceil(8) + 1];
-        for (word, bytes) in params.iter_mut().zip(launch.params.chunks(8)) {
-            let mut b = [0; 8];
-            b[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_le_bytes(b);
-        }
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
         let cx = LaunchCx {
             launch,
             info,
@@ -151,7 +146,7 @@ impl Checked<'_> {
             warps: threads.div_ceil(32),
             shared: self.shared,
             resident: self.per_multiprocessor.saturating_mul(config.multiprocessors).clamp(1, IN_FLIGHT),
-            params,
+            params: launch.params.chunks(8).map(word).chain([0]).collect(),
             op: Arc::new(Operation::new(format!("kernel {}", launch.kernel), place)),
             watched: config.counters || config.checks.racecheck || config.checks.initcheck,
             free: !code.takes_turns || self.blocks == 1 && watch.is_none(),

@@ -10,7 +10,7 @@ use crate::checks::witness::Witness;
 use crate::exec::Exec;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The first device address.
 pub(crate) const GLOBAL_BASE: u64 = 0x10_0000_0000;
@@ -136,15 +136,14 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The allocation nearest below an address.
-    pub(crate) fn below(&self, address: u64) -> Option<&Arc<Allocation>> {
-        self.live[..self.live.partition_point(|a| a.base <= address)].last()
+    /// Index of the allocation nearest below an address.
+    pub(crate) fn below(&self, address: u64) -> Option<usize> {
+        self.live.partition_point(|a| a.base <= address).checked_sub(1)
     }
 
     /// Index of the allocation that holds an address.
     pub(crate) fn find(&self, address: u64) -> Option<usize> {
-        let i = self.live.partition_point(|a| a.base <= address).checked_sub(1)?;
-        (address - self.live[i].base < self.live[i].size.max(1)).then_some(i)
+        self.below(address).filter(|&i| address - self.live[i].base < self.live[i].size.max(1))
     }
 
     /// Whether an address lies in memory that was freed.
@@ -171,7 +170,7 @@ impl Table {
 /// The memory of one device.
 pub struct Memory {
     limit: u64,
-    table: RwLock<Arc<Table>>,
+    table: Mutex<Arc<Table>>,
     witness: Mutex<Witness>,
 }
 
@@ -184,7 +183,7 @@ impl Memory {
     /// Memory of at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Memory {
         let table = Table { live: Vec::new(), freed: Vec::new(), next: GLOBAL_BASE };
-        Memory { limit: limit_bytes, table: RwLock::new(Arc::new(table)), witness: Mutex::default() }
+        Memory { limit: limit_bytes, table: Mutex::new(Arc::new(table)), witness: Mutex::default() }
     }
 
     /// A copy or fill is about to touch a range: compares it with what is not ordered before it.
@@ -201,23 +200,11 @@ impl Memory {
     }
 
     pub(crate) fn table(&self) -> Arc<Table> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Brings a table that was taken earlier up to date.
-    pub(crate) fn refresh(&self, table: &mut Arc<Table>) {
-        let now = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        if !Arc::ptr_eq(&now, table) {
-            *table = now.clone();
-        }
+        lock(&self.table).clone()
     }
 
     fn change<T>(&self, f: impl FnOnce(&mut Table) -> T) -> T {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        let mut new = Table::clone(&table);
-        let result = f(&mut new);
-        *table = Arc::new(new);
-        result
+        f(Arc::make_mut(&mut lock(&self.table)))
     }
 
     /// Allocates device memory, aligned to 512 bytes. Its contents are poison and count as not written.
@@ -263,31 +250,32 @@ impl Memory {
     /// The allocation that a range lies in, and where in it.
     pub(crate) fn range(&self, address: u64, bytes: u64) -> Result<(Arc<Allocation>, u64), MemoryError> {
         let table = self.table();
-        let holds = |a: &&Arc<Allocation>| a.size.checked_sub(address - a.base).is_some_and(|rest| bytes <= rest);
-        let a = table.below(address).filter(holds).ok_or(MemoryError::OutOfBounds { address, bytes })?;
-        Ok((a.clone(), address - a.base))
+        let a = table.find(address).map(|i| &table.live[i]).filter(|a| bytes <= a.size - (address - a.base));
+        a.map(|a| (a.clone(), address - a.base)).ok_or(MemoryError::OutOfBounds { address, bytes })
     }
 
     /// Copies bytes to the device.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), MemoryError> {
-        self.tile(address, bytes, bytes.len() as u64)
+        self.fill(address, bytes, 1)
     }
 
     /// Writes `count` copies of a pattern.
     pub fn fill(&self, address: u64, pattern: &[u8], count: u64) -> Result<(), MemoryError> {
-        self.tile(address, &pattern.repeat(1024), count.saturating_mul(pattern.len() as u64))
-    }
-
-    /// Fills a range with copies of `tile`, the last of them cut off.
-    fn tile(&self, address: u64, tile: &[u8], bytes: u64) -> Result<(), MemoryError> {
+        let bytes = count.saturating_mul(pattern.len() as u64);
         if bytes == 0 {
             return Ok(());
         }
         let (a, offset) = self.range(address, bytes)?;
-        for at in (0..bytes).step_by(tile.len()) {
-            let length = tile.len().min((bytes - at) as usize);
-            // SAFETY: the range was checked; racing kernels are the caller's mistake, as on the device.
-            unsafe { a.data.add((offset + at) as usize).copy_from(tile.as_ptr(), length) };
+        // SAFETY: the range was checked; racing kernels are the caller's mistake, as on the device.
+        unsafe {
+            let start = a.data.add(offset as usize);
+            start.copy_from(pattern.as_ptr(), pattern.len());
+            let mut done = pattern.len();
+            while done < bytes as usize {
+                let more = done.min(bytes as usize - done);
+                start.add(done).copy_from(start, more);
+                done += more;
+            }
         }
         a.mark(offset, bytes);
         Ok(())

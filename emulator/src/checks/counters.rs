@@ -2,7 +2,7 @@
 
 use crate::exec::LaunchCx;
 use crate::exec::access::Access;
-use crate::exec::inst::MemSpace;
+use crate::exec::inst::Space;
 use crate::exec::lanes::Lanes;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::AddAssign;
@@ -33,11 +33,11 @@ impl Counts {
     }
 
     /// A memory access.
-    pub(crate) fn access(&mut self, pc: u32, space: MemSpace, addr: &[u64; 32], m: u32, access: &Access) {
+    pub(crate) fn access(&mut self, pc: u32, space: Space, addr: &[u64; 32], m: u32, access: &Access) {
         let total = u64::from(access.bytes * access.count);
         let (site, write) = &mut self.sites[pc as usize];
         match space {
-            MemSpace::Global | MemSpace::Generic => {
+            Space::Global | Space::Generic => {
                 let mut sectors: Vec<u64> = Vec::with_capacity(64);
                 for l in Lanes(m) {
                     sectors.extend(addr[l] / SECTOR..=(addr[l] + total - 1) / SECTOR);
@@ -52,7 +52,7 @@ impl Counts {
                 site.sectors += sectors.len() as u64;
                 *write = access.write;
             }
-            MemSpace::Shared => site.bank_conflicts += bank_conflicts(addr, m, total),
+            Space::Shared => site.bank_conflicts += bank_conflicts(addr, m, total),
             _ => {}
         }
     }

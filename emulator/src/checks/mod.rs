@@ -10,7 +10,7 @@ pub(crate) mod witness;
 use crate::exec::access::Access;
 use crate::exec::barrier::Barrier;
 use crate::exec::fault::FaultKind;
-use crate::exec::inst::MemSpace;
+use crate::exec::inst::Space;
 use crate::exec::lanes::Lanes;
 use crate::exec::{At, Cpu, Exec, LaunchCx};
 use crate::memory::Allocation;
@@ -154,7 +154,7 @@ impl<'a> Cpu<'a> {
     pub(crate) fn check(
         &mut self,
         checks: &mut BlockChecks,
-        space: MemSpace,
+        space: Space,
         addr: &[u64; 32],
         m: u32,
         access: &Access,
@@ -165,8 +165,8 @@ impl<'a> Cpu<'a> {
         }
         // Without an allocation it is the block's shared memory.
         let allocation = match space {
-            MemSpace::Shared => None,
-            MemSpace::Global | MemSpace::Generic => self.table.live.get(self.site[at.pc as usize] as usize),
+            Space::Shared => None,
+            Space::Global | Space::Generic => self.table.live.get(self.site[at.pc as usize] as usize),
             _ => return Ok(None),
         };
         // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference would

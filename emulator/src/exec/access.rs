@@ -7,8 +7,9 @@ use super::lanes::Lanes;
 use super::step::Next;
 use super::warp::Warp;
 use super::{At, Cpu, Exec, Site};
-use crate::memory::{GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
+use crate::memory::{Allocation, GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
 use crate::ptx::types::Ty;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// What an access does, for the checks.
@@ -26,15 +27,13 @@ pub(crate) struct Access {
     pub(crate) proxy: bool,
     /// In flight until some wait.
     pub(crate) pending: bool,
-    /// The instruction names constant memory.
-    pub(crate) constant_space: bool,
 }
 
 impl Access {
     /// An ordinary one.
     pub(crate) fn new(bytes: u32, count: u32, write: bool) -> Access {
-        let (atomic, nc, proxy, pending, constant_space) = (false, false, false, false, false);
-        Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending, constant_space }
+        let (atomic, nc, proxy, pending) = (false, false, false, false);
+        Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending }
     }
 }
 
@@ -45,10 +44,14 @@ impl MemOp {
     }
 }
 
-/// Places of the lanes of one access that fall into the same space.
-pub(crate) struct Places {
-    pub(crate) ptr: [*mut u8; 32],
-    pub(crate) addr: [u64; 32],
+/// Memory that one access may reach.
+struct Region {
+    /// The first address, and how many bytes follow.
+    base: u64,
+    size: u64,
+    data: *mut u8,
+    /// Local memory lies lane after lane, this many bytes apart.
+    stride: usize,
 }
 
 /// The space an address of the generic space lies in, and where that begins.
@@ -65,89 +68,81 @@ macro_rules! at {
     };
 }
 
-/// Reads an element.
+/// Reads an element. What the instruction orders is for the checks; this orders as much as any may.
 #[inline(always)]
-pub(crate) fn read(p: *mut u8, bytes: u32, acquire: bool) -> u64 {
-    let o = if acquire { Ordering::Acquire } else { Ordering::Relaxed };
+pub(crate) fn read(p: *mut u8, bytes: u32) -> u64 {
     match bytes {
-        1 => u64::from(at!(AtomicU8, p).load(o)),
-        2 => u64::from(at!(AtomicU16, p).load(o)),
-        4 => u64::from(at!(AtomicU32, p).load(o)),
-        _ => at!(AtomicU64, p).load(o),
+        1 => u64::from(at!(AtomicU8, p).load(Ordering::Acquire)),
+        2 => u64::from(at!(AtomicU16, p).load(Ordering::Acquire)),
+        4 => u64::from(at!(AtomicU32, p).load(Ordering::Acquire)),
+        _ => at!(AtomicU64, p).load(Ordering::Acquire),
     }
 }
 
 /// Writes an element.
 #[inline(always)]
-pub(crate) fn write(p: *mut u8, bytes: u32, v: u64, release: bool) {
-    let o = if release { Ordering::Release } else { Ordering::Relaxed };
+pub(crate) fn write(p: *mut u8, bytes: u32, v: u64) {
     match bytes {
-        1 => at!(AtomicU8, p).store(v as u8, o),
-        2 => at!(AtomicU16, p).store(v as u16, o),
-        4 => at!(AtomicU32, p).store(v as u32, o),
-        _ => at!(AtomicU64, p).store(v, o),
+        1 => at!(AtomicU8, p).store(v as u8, Ordering::Release),
+        2 => at!(AtomicU16, p).store(v as u16, Ordering::Release),
+        4 => at!(AtomicU32, p).store(v as u32, Ordering::Release),
+        _ => at!(AtomicU64, p).store(v, Ordering::Release),
     }
 }
 
 impl Cpu<'_> {
-    /// Addresses of all lanes.
-    #[inline(always)]
-    pub(crate) fn addresses(&self, warp: &Warp, a: &Address) -> [u64; 32] {
-        let mut out = [a.offset as u64; 32];
-        if a.base != NONE && a.wide {
-            let p = warp.regs[a.base as usize..a.base as usize + 2].as_ptr().cast::<[u64; 32]>();
-            // SAFETY: two slots are 32 values of 64 bits.
-            let base = unsafe { &*p };
-            for i in 0..32 {
-                out[i] = base[i].wrapping_add(a.offset as u64);
-            }
-        } else if a.base != NONE {
-            let base = &warp.regs[a.base as usize].0;
-            for i in 0..32 {
-                out[i] = u64::from(base[i].wrapping_add(a.offset as u32));
-            }
-        }
-        out
-    }
-
     /// Runs `f` on the places of an access, once per space and allocation; faults where an address is not allowed.
     #[inline(always)]
     pub(crate) fn with_places(
         &mut self,
         site: &mut Site<'_>,
         space: Space,
-        addr: [u64; 32],
+        mut addr: [u64; 32],
         m: u32,
         access: &Access,
         mut f: impl FnMut(&mut Self, &mut Warp, &[*mut u8; 32], u32),
     ) -> Exec<()> {
-        let total = access.bytes * access.count;
+        let total = u64::from(access.bytes * access.count);
         let low = if m == u32::MAX { addr.iter().fold(0, |a, b| a | b) } else { Lanes(m).fold(0, |a, l| a | addr[l]) };
-        if low & u64::from(total - 1) != 0 {
-            return Err(self.misaligned(&addr, m, total, &site.at));
+        if low & (total - 1) != 0 {
+            let lane = Lanes(m).find(|&l| addr[l] & (total - 1) != 0).unwrap_or(0);
+            let message = format!("{total} bytes are accessed at an address that is not a multiple of {total}");
+            return Err(self.fault_at(FaultKind::Misaligned, &site.at, lane, addr[lane], message));
         }
-        let mut places = Places { ptr: [std::ptr::null_mut(); 32], addr };
+        let mut ptr = [std::ptr::null_mut(); 32];
         let mut left = m;
         while left != 0 {
+            let first = left.trailing_zeros() as usize;
             let (mut kind, mut group) = (space, left);
             if space == Space::Generic {
                 let base;
-                (kind, base) = generic(addr[left.trailing_zeros() as usize]);
+                (kind, base) = generic(addr[first]);
                 group = Lanes(left).filter(|&l| generic(addr[l]).0 == kind).fold(0, |g, l| g | 1 << l);
-                if kind != Space::Global {
-                    Lanes(group).for_each(|l| places.addr[l] -= base);
-                }
+                Lanes(group).for_each(|l| addr[l] -= base);
             }
-            let done = match kind {
-                Space::Global | Space::Generic => self.global(&mut places, group, total, access, &site.at)?,
-                _ => self.windowed(site, kind, &mut places, group, total, access)?,
+            let Region { base, size, data, stride } = self.region(site, kind, addr[first], access.write)?;
+            let Some(last) = size.checked_sub(total) else {
+                return Err(self.outside(kind, size, (first, addr[first]), total, &site.at));
             };
+            let mut most = 0;
+            for l in 0..32 {
+                let offset = addr[l].wrapping_sub(base);
+                ptr[l] = data.wrapping_add(l * stride + offset as usize);
+                most = offset.max(most);
+            }
+            let fits = |l: &usize| addr[*l].wrapping_sub(base) <= last;
+            let done = if most <= last { group } else { Lanes(group).filter(fits).fold(0, |g, l| g | 1 << l) };
+            // Lanes may be in another allocation, but not in none, nor over the end of this one.
+            let wrong = |l: &usize| kind != Space::Global || addr[*l].wrapping_sub(base) < size;
+            if let Some(l) = Lanes(group & !done).find(wrong) {
+                return Err(self.outside(kind, size, (l, addr[l]), total, &site.at));
+            }
             let turn = if self.cx.watched {
-                self.check(&mut site.common.checks, kind, &places.addr, done, access, &site.at)?
+                self.check(&mut site.common.checks, kind, &addr, done, access, &site.at)?
             } else {
                 None
             };
-            f(self, site.warp, &places.ptr, done);
+            f(self, site.warp, &ptr, done);
             drop(turn);
             if access.write && kind == Space::Global {
                 self.progress = true;
@@ -157,149 +152,79 @@ impl Cpu<'_> {
         Ok(())
     }
 
-    #[cold]
-    fn misaligned(&self, addr: &[u64; 32], m: u32, total: u32, at: &At) -> Box<Fault> {
-        let lane = Lanes(m).find(|&l| addr[l] & u64::from(total - 1) != 0).unwrap_or(0);
-        let message = format!("{total} bytes are accessed at an address that is not a multiple of {total}");
-        self.fault_at(FaultKind::Misaligned, at, lane, addr[lane], message)
-    }
-
-    #[cold]
-    fn outside(&self, addr: u64, lane: usize, total: u32, at: &At) -> Box<Fault> {
-        let near = self.table.below(addr).filter(|a| addr - a.base < a.size + 4096);
-        let (kind, place) = if self.table.was_freed(addr) {
-            (FaultKind::UseAfterFree, "in memory that was freed".into())
-        } else if let Some(a) = near {
-            let end = addr + u64::from(total) - a.base;
-            let text = format!("up to byte {end} of an allocation of {} bytes at {:#x}", a.size, a.base);
-            (FaultKind::OutOfBounds, text)
-        } else if addr < GLOBAL_BASE {
-            (FaultKind::OutOfBounds, "at an address that is no device address".into())
-        } else {
-            (FaultKind::OutOfBounds, "outside every allocation".into())
-        };
-        self.fault_at(kind, at, lane, addr, format!("{total} bytes are accessed {place}"))
-    }
-
-    /// Places in device memory of those lanes that fall into the allocation of the first.
+    /// The memory in which an address lies; where it lies in none, there are no bytes.
     #[inline(always)]
-    fn global(&mut self, p: &mut Places, group: u32, total: u32, access: &Access, at: &At) -> Exec<u32> {
-        let first = group.trailing_zeros() as usize;
-        let cached = self.site[at.pc as usize] as usize;
-        let i = if self.table.live.get(cached).is_some_and(|a| p.addr[first].wrapping_sub(a.base) < a.size) {
-            cached
-        } else {
-            let Some(i) = self.table.find(p.addr[first]) else {
-                return Err(self.outside(p.addr[first], first, total, at));
-            };
-            self.site[at.pc as usize] = i as u32;
-            i
-        };
-        let a = &self.table.live[i];
-        let (base, data) = (a.base, a.data);
-        let Some(last) = a.size.checked_sub(u64::from(total)) else {
-            return Err(self.outside(p.addr[first], first, total, at));
-        };
-        let mut inside = 0u32;
-        if group == u32::MAX {
-            let mut worst = 0u64;
-            for l in 0..32 {
-                worst |= u64::from(p.addr[l].wrapping_sub(base) > last);
-            }
-            if worst == 0 {
-                for l in 0..32 {
-                    p.ptr[l] = data.wrapping_add(p.addr[l].wrapping_sub(base) as usize);
-                }
-                inside = u32::MAX;
-            }
-        }
-        if inside == 0 {
-            for l in Lanes(group) {
-                let offset = p.addr[l].wrapping_sub(base);
-                if offset <= last {
-                    p.ptr[l] = data.wrapping_add(offset as usize);
-                    inside |= 1 << l;
-                } else if offset < a.size {
-                    return Err(self.outside(p.addr[l], l, total, at));
-                }
-            }
-        }
-        if access.write && !self.cx.config.checks.initcheck && !a.assumed.load(Ordering::Relaxed) {
-            a.assumed.store(true, Ordering::Relaxed);
-        }
-        if access.write && access.constant_space {
-            return Err(self.fault(FaultKind::ReadOnly, at, Some(first), "constant memory is written"));
-        }
-        Ok(inside)
-    }
-
-    /// Places in shared, local or parameter memory.
-    #[inline(always)]
-    fn windowed(
-        &self,
-        site: &mut Site<'_>,
-        space: Space,
-        p: &mut Places,
-        group: u32,
-        total: u32,
-        access: &Access,
-    ) -> Exec<u32> {
-        // Local memory lies lane after lane.
-        let (data, size, stride, name) = match space {
-            Space::Shared => (site.common.shared.as_mut_ptr(), site.common.shared_bytes, 0, "shared memory"),
+    fn region(&mut self, site: &mut Site<'_>, space: Space, address: u64, write: bool) -> Exec<Region> {
+        let (data, size, stride) = match space {
+            Space::Shared => (site.common.shared.as_mut_ptr(), site.common.shared_bytes, 0),
             Space::Local => {
                 let size = self.cx.code.local;
-                (site.warp.local.as_mut_ptr(), size, size.next_multiple_of(16) as usize, "local memory")
+                (site.warp.local.as_mut_ptr(), size, size.next_multiple_of(16) as usize)
             }
-            _ => (self.cx.params.as_ptr().cast_mut(), self.cx.info.param_bytes, 0, "parameters"),
+            Space::Param if write => {
+                let lane = Some(site.m.trailing_zeros() as usize);
+                return Err(self.fault(FaultKind::ReadOnly, &site.at, lane, "kernel parameters are written"));
+            }
+            Space::Param => (self.cx.params.as_ptr().cast_mut(), self.cx.info.param_bytes, 0),
+            _ => {
+                let mut i = self.site[site.at.pc as usize] as usize;
+                let holds = |a: &Arc<Allocation>| address.wrapping_sub(a.base) < a.size;
+                if !self.table.live.get(i).is_some_and(holds) {
+                    let Some(found) = self.table.find(address) else {
+                        return Ok(Region { base: 0, size: 0, data: std::ptr::null_mut(), stride: 0 });
+                    };
+                    i = found;
+                    self.site[site.at.pc as usize] = i as u32;
+                }
+                let a = &self.table.live[i];
+                if write && !self.cx.config.checks.initcheck && !a.assumed.load(Ordering::Relaxed) {
+                    a.assumed.store(true, Ordering::Relaxed);
+                }
+                return Ok(Region { base: a.base, size: a.size, data: a.data, stride: 0 });
+            }
         };
-        if access.write && space == Space::Param {
-            let lane = Some(group.trailing_zeros() as usize);
-            return Err(self.fault(FaultKind::ReadOnly, &site.at, lane, "kernel parameters are written"));
-        }
-        for l in Lanes(group) {
-            let a = p.addr[l];
-            if a.saturating_add(u64::from(total)) > u64::from(size) {
-                let message = format!("{total} bytes are accessed at {a:#x} of {size} bytes of {name}");
-                return Err(self.fault_at(FaultKind::OutOfBounds, &site.at, l, a, message));
+        Ok(Region { base: 0, size: size.into(), data: data.cast(), stride })
+    }
+
+    #[cold]
+    fn outside(&self, space: Space, size: u64, (lane, addr): (usize, u64), total: u64, at: &At) -> Box<Fault> {
+        let window = |name| format!("at {addr:#x} of {size} bytes of {name}");
+        let near = self.table.below(addr).map(|i| &self.table.live[i]).filter(|a| addr - a.base < a.size + 4096);
+        let freed = space == Space::Global && self.table.was_freed(addr);
+        let place = match (space, near) {
+            (Space::Shared, _) => window("shared memory"),
+            (Space::Local, _) => window("local memory"),
+            (Space::Param, _) => window("parameters"),
+            _ if freed => "in memory that was freed".into(),
+            (_, Some(a)) => {
+                let end = addr + total - a.base;
+                format!("up to byte {end} of an allocation of {} bytes at {:#x}", a.size, a.base)
             }
-            p.ptr[l] = data.cast::<u8>().wrapping_add(l * stride + a as usize);
-        }
-        Ok(group)
+            _ if addr < GLOBAL_BASE => "at an address that is no device address".into(),
+            _ => "outside every allocation".into(),
+        };
+        let kind = if freed { FaultKind::UseAfterFree } else { FaultKind::OutOfBounds };
+        self.fault_at(kind, at, lane, addr, format!("{total} bytes are accessed {place}"))
     }
 
     /// `ld` and `st`
     #[inline(always)]
     pub(crate) fn access(&mut self, site: &mut Site<'_>, op: &MemOp) -> Exec<()> {
-        let (addr, m, bytes) = (self.addresses(site.warp, &op.address), site.m, op.access.bytes);
-        if op.access.write {
-            let release = op.access.sem >= Sem::Release;
-            return self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {
-                for (v, &r) in op.regs.iter().enumerate() {
-                    for l in Lanes(group) {
-                        let x = warp.lane(cpu.cx.code, r, l);
-                        write(ptr[l].wrapping_add(v * bytes as usize), bytes, x, release);
-                    }
-                }
-            });
-        }
-        let acquire = op.access.sem >= Sem::Acquire;
-        self.with_places(site, op.address.space, addr, m, &op.access, |_, warp, ptr, group| {
-            let plain = op.access.sem == Sem::Weak && group == u32::MAX && bytes == 4;
-            if plain && op.regs.iter().all(|r| r.1 == W::W32) {
-                for (v, (r, _)) in op.regs.iter().enumerate() {
-                    let d = &mut warp.regs[*r as usize].0;
-                    for l in 0..32 {
-                        d[l] = at!(AtomicU32, ptr[l].wrapping_add(4 * v)).load(Ordering::Relaxed);
-                    }
-                }
-                return;
-            }
+        let (addr, m, bytes) = (site.warp.addresses(&op.address), site.m, op.access.bytes);
+        self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {
             for (v, &(r, w)) in op.regs.iter().enumerate() {
-                for l in Lanes(group) {
-                    let x = read(ptr[l].wrapping_add(v * bytes as usize), bytes, acquire);
+                let place = |l: usize| ptr[l].wrapping_add(v * bytes as usize);
+                if op.access.write {
+                    Lanes(group).for_each(|l| write(place(l), bytes, warp.lane(cpu.cx.code, (r, w), l)));
+                } else if (group, bytes, w) == (u32::MAX, 4, W::W32) {
+                    let d = &mut warp.regs[r as usize].0;
+                    (0..32).for_each(|l| d[l] = read(place(l), 4) as u32);
+                } else {
                     let shift = if op.signed { 64 - 8 * bytes } else { 0 };
-                    warp.set_lane(r, w, l, ((x << shift) as i64 >> shift) as u64);
+                    for l in Lanes(group) {
+                        let x = read(place(l), bytes);
+                        warp.set_lane(r, w, l, ((x << shift) as i64 >> shift) as u64);
+                    }
                 }
             }
         })
@@ -334,7 +259,7 @@ impl Cpu<'_> {
         let (bytes, m) = (access.bytes, site.m);
         let w = if bytes == 8 { W::W64 } else { W::W32 };
         let mask = u64::MAX >> (64 - 8 * bytes);
-        let addr = self.addresses(site.warp, address);
+        let addr = site.warp.addresses(address);
         let progress = self.progress;
         let mut changed = false;
         self.with_places(site, address.space, addr, m, access, |cpu, warp, ptr, group| {

@@ -4,7 +4,8 @@ use super::block::Common;
 use super::inst::{BarOp, BarRed, NONE, Op, W};
 use super::lanes::Lanes;
 use super::mbarrier::CLUSTER;
-use super::warp::{Part, Warp};
+use super::step::Next;
+use super::warp::{Part, State, Warp};
 use super::{Cpu, Exec, FaultKind, Site};
 
 /// One of a block's sixteen barriers.
@@ -14,29 +15,25 @@ pub(crate) struct Barrier {
     pub(crate) count: Option<u32>,
     /// Warps and lanes that arrived, in order, and whether they wait.
     pub(crate) parties: Vec<(u32, u32, bool)>,
-    /// Reductions so far.
-    popc: u32,
-    all: bool,
-    any: bool,
-    reduced: bool,
+    /// Of a reduction: lanes so far, and those whose predicate was true.
+    lanes: u32,
+    votes: u32,
 }
 
 impl Barrier {
     /// Threads that arrived, counted in warps: one whose lanes come in parts has arrived with the last that is alive.
     pub(crate) fn arrived(&self, common: &Common) -> u32 {
-        let everyone = |warp: u32| self.parties.iter().filter(|p| p.0 == warp).fold(0, |m, p| m | p.1);
-        let live = |warp: u32| match common.live[warp as usize] {
-            0 => everyone(warp),
-            live => live,
-        };
         let (mut warps, mut partial) = (0, [0u32; 32]);
         for &(warp, mask, _) in &self.parties {
-            let live = live(warp);
-            let before = partial[warp as usize];
+            let everyone = || self.parties.iter().filter(|p| p.0 == warp).fold(0, |m, p| m | p.1);
+            let live = common.live[warp as usize];
+            let needed = if live == 0 { everyone() } else { live };
+            let here = &mut partial[warp as usize];
+            *here |= mask;
             // Parts that are complete together are one arrival.
-            let together = (before | mask) & live == live;
-            warps += u32::from(together);
-            partial[warp as usize] = if together { 0 } else { before | mask };
+            if *here & needed == needed {
+                (warps, *here) = (warps + 1, 0);
+            }
         }
         32 * warps
     }
@@ -47,80 +44,94 @@ impl Barrier {
     }
 }
 
+impl Common {
+    /// Lanes exit: barriers may be complete without them.
+    pub(crate) fn exit(&mut self, warp: &Warp, lanes: u32) {
+        self.live[warp.id as usize] &= !lanes;
+        if let Some(b) = self.mbarriers.get_mut(&CLUSTER) {
+            Lanes(lanes).for_each(|l| b.leave(warp.cluster[l]));
+        }
+        (0..16).for_each(|id| self.look(id));
+    }
+
+    /// Notes a barrier that is complete.
+    fn look(&mut self, id: usize) {
+        let b = &self.barriers[id];
+        let expected = b.expected(self);
+        if !b.parties.is_empty() && expected > 0 && b.arrived(self) >= expected {
+            self.complete |= 1 << id;
+        }
+    }
+}
+
 impl Cpu<'_> {
-    /// Arrival of a part at a barrier. The barrier may then be complete.
-    pub(crate) fn arrive(&mut self, site: &mut Site<'_>, op: &BarOp) -> Exec<u8> {
-        let Site { common, warp, m: mask, at, .. } = site;
-        let (mask, lane) = (*mask, mask.trailing_zeros() as usize);
+    /// `bar` and `barrier`.
+    pub(crate) fn bar(&mut self, site: &mut Site<'_>, op: &BarOp) -> Exec<Next> {
+        let (m, all, warp) = (site.m, site.all, site.warp.id);
+        if op.aligned && self.cx.config.checks.synccheck {
+            if m != all {
+                let lane = (all & !m).trailing_zeros() as usize;
+                let message = "a barrier whose guard differs between the lanes of a warp";
+                return Err(self.fault(FaultKind::DivergentBarrier, &site.at, Some(lane), message));
+            }
+            if m != site.common.live[warp as usize] {
+                return Ok(Next::Park(State::Members, 0));
+            }
+        }
+        if m != all {
+            return Ok(site.scatter());
+        }
+        let lane = m.trailing_zeros() as usize;
+        let fail = |kind, message: String| Err(self.fault(kind, &site.at, Some(lane), message));
         let uniform = |r: u32| {
-            let v = warp.lane32(self.cx.code, r, lane);
-            Lanes(mask).all(|l| warp.lane32(self.cx.code, r, l) == v).then_some(v)
+            let v = site.warp.lane32(self.cx.code, r, lane);
+            Lanes(m).all(|l| site.warp.lane32(self.cx.code, r, l) == v).then_some(v)
         };
-        let given = op.count != NONE;
-        let (Some(id), Some(count)) = (uniform(op.id), if given { uniform(op.count) } else { Some(0) }) else {
+        let count = if op.count == NONE { Some(None) } else { uniform(op.count).map(Some) };
+        let (Some(id), Some(count)) = (uniform(op.id), count) else {
             let message = "the lanes of a warp give different barriers or thread counts";
-            return Err(self.fault(FaultKind::DivergentBarrier, at, Some(lane), message));
+            return fail(FaultKind::DivergentBarrier, message.into());
         };
         if id >= 16 {
-            return Err(self.fault(FaultKind::InvalidSync, at, Some(lane), format!("barrier {id}: there are 16")));
+            return fail(FaultKind::InvalidSync, format!("barrier {id}: there are 16"));
         }
-        if given && (count == 0 || count % 32 != 0 || count > self.cx.warps * 32) {
-            let most = self.cx.warps * 32;
+        let most = self.cx.warps * 32;
+        if let Some(count) = count.filter(|&n| n == 0 || n % 32 != 0 || n > most) {
             let message =
                 format!("thread count {count} of a barrier: a multiple of 32 up to the block's {most} is needed");
-            return Err(self.fault(FaultKind::InvalidSync, at, Some(lane), message));
+            return fail(FaultKind::InvalidSync, message);
         }
-        let count = given.then_some(count);
-        let b = &mut common.barriers[id as usize];
+        let b = &mut site.common.barriers[id as usize];
         if !b.parties.is_empty() && b.count != count {
             let [some, others] = [b.count, count].map(|c| c.map_or("all".into(), |c| c.to_string()));
             let message = format!("barrier {id} is waited for with {some} threads by some and with {others} by others");
-            return Err(self.fault(FaultKind::DivergentBarrier, at, Some(lane), message));
+            return fail(FaultKind::DivergentBarrier, message);
         }
         b.count = count;
-        b.parties.push((warp.id, mask, op.waits));
-        if let Some((_, p, negated, _, _)) = op.red {
-            let v = warp.pred(p, negated) & mask;
-            if !b.reduced {
-                (b.all, b.any, b.popc, b.reduced) = (true, false, 0, true);
-            }
-            b.popc += v.count_ones();
-            b.all &= v == mask;
-            b.any |= v != 0;
+        b.parties.push((warp, m, op.waits));
+        if let Some((_, p, ..)) = op.red {
+            b.lanes += m.count_ones();
+            b.votes += (site.warp.preds[p as usize] & m).count_ones();
         }
-        self.check_barrier(common, id as usize);
-        Ok(id as u8)
-    }
-
-    fn check_barrier(&mut self, common: &mut Common, id: usize) {
-        let b = &common.barriers[id];
-        let expected = b.expected(common);
-        if !b.parties.is_empty() && expected > 0 && b.arrived(common) >= expected {
-            common.complete |= 1 << id;
-        }
-    }
-
-    /// Lanes have exited: barriers may be complete without them.
-    pub(crate) fn lanes_exited(&mut self, common: &mut Common, warp: &Warp) {
-        let gone = std::mem::replace(&mut common.live[warp.id as usize], warp.live) & !warp.live;
-        if let Some(b) = common.mbarriers.get_mut(&CLUSTER) {
-            Lanes(gone).for_each(|l| b.leave(warp.cluster[l]));
-        }
-        for id in 0..16 {
-            self.check_barrier(common, id);
-        }
+        site.common.look(id as usize);
+        site.common.checks.arrive(warp, m, id as usize);
+        Ok(match op.waits {
+            true => Next::Park(State::Barrier(id as u8), 0),
+            false if site.common.complete != 0 => Next::Park(State::Ready, 1),
+            false => Next::Step,
+        })
     }
 
     /// Writes the result of `bar.red` for a part that is released.
     pub(crate) fn barrier_result(&mut self, warp: &mut Warp, part: &Part, b: &Barrier) {
         let Op::Bar(op) = &self.cx.code.insts[part.pc as usize].op else { return };
-        let Some((kind, _, _, p, d)) = op.red else { return };
+        let Some((kind, _, p, d)) = op.red else { return };
         let value = match kind {
             BarRed::Popc => {
-                return Lanes(part.mask).for_each(|l| warp.set_lane(d, W::W32, l, u64::from(b.popc)));
+                return Lanes(part.mask).for_each(|l| warp.set_lane(d, W::W32, l, u64::from(b.votes)));
             }
-            BarRed::And => b.all,
-            BarRed::Or => b.any,
+            BarRed::And => b.votes == b.lanes,
+            BarRed::Or => b.votes != 0,
         };
         warp.set_pred(p, if value { part.mask } else { 0 }, part.mask);
     }

@@ -1,8 +1,9 @@
 //! A block: its shared memory, barriers and warps, and its part in a round.
 
-use super::access::read;
+use super::access::generic;
 use super::barrier::Barrier;
-use super::inst::{Address, Op, PRED_BASE, Space};
+use super::copy::Transfer;
+use super::inst::{Address, Op, Space};
 use super::warp::{Part, State, Warp};
 use super::{At, Cpu, Exec, LaunchCx, Random};
 use crate::launch::Schedule;
@@ -28,8 +29,8 @@ pub(crate) struct Common {
     pub(crate) live: Vec<u32>,
     /// mbarrier objects by their offset in shared memory.
     pub(crate) mbarriers: HashMap<u64, super::mbarrier::Mbarrier>,
-    /// Bulk copies into shared memory in flight.
-    pub(crate) bulk: Vec<super::copy::BulkIn>,
+    /// Copies in flight, in the order in which they were issued.
+    pub(crate) transfers: Vec<Transfer>,
     pub(crate) random: Random,
     pub(crate) checks: crate::checks::BlockChecks,
 }
@@ -69,7 +70,7 @@ impl Block {
             barriers: Default::default(),
             complete: 0,
             mbarriers: HashMap::new(),
-            bulk: Vec::new(),
+            transfers: Vec::new(),
             random: Random::new(cx.config.seed, streams),
             checks: crate::checks::BlockChecks::new(cx, number, &live),
             live,
@@ -79,14 +80,13 @@ impl Block {
 
     /// Runs, one instruction each, what waits for its turn. Nothing else of the launch runs meanwhile.
     pub(crate) fn take_turn(&mut self, cpu: &mut Cpu<'_>) -> Exec<()> {
-        cpu.cx.memory.refresh(&mut cpu.table);
+        cpu.table = cpu.cx.memory.table();
         for warp in &mut self.warps {
-            cpu.granted = warp.parts.iter().any(|p| p.state == State::Turn);
-            if cpu.granted {
-                cpu.run_warp(&mut self.common, warp, &mut 1)?;
+            if let Some(part) = warp.parts.iter_mut().find(|p| p.state == State::Turn) {
+                part.state = State::Granted;
+                cpu.run_warp(&mut self.common, warp, 1)?;
             }
         }
-        cpu.granted = false;
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Block {
     }
 
     fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> Exec<Stop> {
-        cpu.cx.memory.refresh(&mut cpu.table);
+        cpu.table = cpu.cx.memory.table();
         let (n, start, schedule) = (self.warps.len(), cpu.steps, cpu.cx.config.schedule);
         // The adversary holds one warp back until no other can run.
         let held = (schedule == Schedule::Adversarial && n > 1).then(|| self.common.random.below(n));
@@ -118,7 +118,7 @@ impl Block {
             }
         }
         if self.parts().next().is_none() {
-            cpu.block_exit(&mut self.common, &mut self.warps)?;
+            cpu.block_exit(&mut self.common)?;
             return Ok(Stop::Exited);
         }
         if self.parts().any(|(_, p)| matches!(p.state, State::Ready | State::Turn)) {
@@ -130,11 +130,11 @@ impl Block {
 
     /// Runs a warp for a while, then lets the waiters of barriers that it completed go on.
     fn run_warp(&mut self, cpu: &mut Cpu<'_>, i: usize) -> Exec<()> {
-        let mut budget = match cpu.cx.config.schedule {
+        let budget = match cpu.cx.config.schedule {
             Schedule::RoundRobin => QUANTUM,
             _ => 1 + self.common.random.below(RANDOM_QUANTUM) as u32,
         };
-        cpu.run_warp(&mut self.common, &mut self.warps[i], &mut budget)?;
+        cpu.run_warp(&mut self.common, &mut self.warps[i], budget)?;
         while self.common.complete != 0 {
             let id = self.common.complete.trailing_zeros() as usize;
             self.common.complete &= self.common.complete - 1;
@@ -176,49 +176,48 @@ impl Block {
     }
 
     fn waits_for(&self, cx: &LaunchCx<'_>, warp: &Warp, part: &Part, pc: u32) -> String {
-        let lane = part.mask.trailing_zeros() as usize;
+        let polls =
+            |at: &Address, bytes| self.polls(cx, at, warp.addresses(at)[part.mask.trailing_zeros() as usize], bytes);
         match (part.state, &cx.code.insts[pc as usize].op) {
-            (State::Members, _) => format!("waits for lanes {:08x} of its warp", warp.live & !part.mask),
+            (State::Members, _) => {
+                let missing = self.common.live[warp.id as usize] & !part.mask;
+                format!("waits for lanes {missing:08x} of its warp")
+            }
             (State::Barrier(id), _) => {
                 let b = &self.common.barriers[usize::from(id)];
-                let missing = self.warps.iter().filter(|w| w.live != 0 && b.parties.iter().all(|p| p.0 != w.id));
-                let missing: Vec<_> = missing.map(|w| w.id.to_string()).collect();
+                let live = (0..).zip(&self.common.live).filter(|(_, live)| **live != 0);
+                let missing = live.filter(|(id, _)| b.parties.iter().all(|p| p.0 != *id));
+                let missing: Vec<_> = missing.map(|(id, _)| id.to_string()).collect();
                 let missing = if missing.is_empty() { "none".into() } else { missing.join(", ") };
                 let (arrived, expected) = (b.arrived(&self.common), b.expected(&self.common));
                 format!("waits at barrier {id} ({arrived} of {expected} threads arrived; not there: warps {missing})")
             }
-            (_, Op::Effect(_, Some(word))) => {
-                let offset = warp.address(cx.code, &word.0, lane) & 0xffff_ffff;
-                match self.common.mbarriers.get(&offset) {
-                    Some(b) => format!("waits for the mbarrier at {offset:#x} ({})", b.describe()),
-                    None => self.polls(cx, warp, &word.0, lane, word.1),
-                }
-            }
+            (_, Op::Effect(_, Some(word))) => polls(&word.0, word.1),
             (State::Sleep(_), _) => "sleeps".into(),
-            (_, Op::Mem(op)) if !op.access.write => self.polls(cx, warp, &op.address, lane, op.access.bytes),
+            (_, Op::Mem(op)) if !op.access.write => polls(&op.address, op.access.bytes),
             _ => "runs".into(),
         }
     }
 
     /// The word that a polling warp looks at.
-    fn polls(&self, cx: &LaunchCx<'_>, warp: &Warp, at: &Address, lane: usize, bytes: u32) -> String {
-        let (address, size) = (warp.address(cx.code, at, lane), u64::from(bytes));
-        let word = |data: *const u8, offset: u64| read(data.wrapping_add(offset as usize).cast_mut(), bytes, false);
-        let shared = |address: u64| address.saturating_add(size) <= self.common.shared_bytes.into();
-        let value = match at.space {
-            _ if !address.is_multiple_of(size) => None,
-            Space::Shared => shared(address).then(|| word(self.common.shared.as_ptr().cast(), address)),
-            Space::Global | Space::Generic => {
-                cx.memory.range(address, size).ok().map(|(a, offset)| word(a.data, offset))
+    fn polls(&self, cx: &LaunchCx<'_>, at: &Address, address: u64, bytes: u32) -> String {
+        let (space, base) = if at.space == Space::Generic { generic(address) } else { (at.space, 0) };
+        let address = address - base;
+        let mut word = [0; 8];
+        let value = match space {
+            Space::Shared => match self.common.mbarriers.get(&address) {
+                Some(b) => return format!("waits for the mbarrier at {address:#x} ({})", b.describe()),
+                None => self.common.shared.get(address as usize / 8).map(|v| v >> (8 * (address % 8))),
+            },
+            Space::Global => {
+                let read = cx.memory.read(address, &mut word[..bytes as usize]);
+                read.ok().map(|()| u64::from_le_bytes(word))
             }
             _ => None,
         };
-        let holds = |v| format!("polls the word at {address:#x}, which holds {v:#x},");
-        value.map_or_else(|| format!("accesses {address:#x}"), holds)
+        match value.map(|v| v & u64::MAX >> (64 - 8 * bytes)) {
+            Some(v) => format!("polls the word at {address:#x}, which holds {v:#x},"),
+            None => format!("accesses {address:#x}"),
+        }
     }
-}
-
-/// Index of a register in `Warp::set`.
-pub(crate) fn set_index(slots: u32, r: u32) -> usize {
-    (if r >= PRED_BASE { slots + r - PRED_BASE } else { r }) as usize
 }

@@ -6,64 +6,46 @@
 use super::access::{Access, read, write};
 use super::block::Common;
 use super::inst::*;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, groups};
 use super::step::Next;
-use super::warp::Warp;
 use super::{At, Cpu, Exec, FaultKind, Site};
 use crate::checks::{PROXY, Record, Vc};
 use crate::launch::Schedule;
 use crate::memory::Allocation;
 use std::sync::Arc;
 
-/// A copy in flight that the lane which issued it waits for.
-pub(crate) struct Pending {
-    pub(crate) lane: u32,
-    /// Its group, once committed.
+/// A copy in flight.
+pub(crate) struct Transfer {
+    /// Who issued it.
+    at: At,
+    lane: usize,
+    bytes: Bytes,
+    /// The lane's group of copies that it is in, once that is committed.
     group: Option<u32>,
-    kind: Kind,
-    pub(crate) pc: u32,
+    /// What hears of its end instead of the lane that issued it.
+    listener: Option<Listener>,
 }
 
-/// Where bytes go.
-enum Kind {
+/// What moves where.
+enum Bytes {
     /// Into shared memory, at an offset.
-    Shared { dst: u64, data: Vec<u8> },
-    /// From shared to device memory.
-    Device { src: u64, bytes: u64, to: Arc<Allocation>, offset: u64, read: bool },
+    In { dst: u64, data: Vec<u8> },
+    /// From shared to device memory; perhaps the source was read already.
+    Out { src: u64, bytes: u64, to: Arc<Allocation>, offset: u64, read: bool },
 }
 
-impl Pending {
-    fn bulk(&self) -> bool {
-        matches!(self.kind, Kind::Device { .. })
-    }
-}
-
-/// Bytes on their way into shared memory that an mbarrier waits for.
-pub(crate) struct BulkIn {
-    dst: u64,
-    data: Vec<u8>,
-    barrier: u64,
-    pub(crate) warp: u32,
-    pub(crate) lane: u32,
-    pub(crate) pc: u32,
+/// An mbarrier by its offset, the access it hears of, and what the lane knew when it issued the copy.
+struct Listener {
+    mbarrier: u64,
+    access: Record,
     told: Option<Arc<Vc>>,
-    by: Record,
 }
 
-/// Lets one bulk copy that an mbarrier waits for land.
-pub(crate) fn land_one(cpu: &mut Cpu<'_>, common: &mut Common, barrier: u64) {
-    let waiting: Vec<usize> = (0..common.bulk.len()).filter(|&i| common.bulk[i].barrier == barrier).collect();
-    let Some(&first) = waiting.first() else { return };
-    let i = match cpu.cx.config.schedule {
-        Schedule::RoundRobin => first,
-        _ => waiting[common.random.below(waiting.len())],
-    };
-    let copy = common.bulk.remove(i);
-    let bytes = copy.data.len();
-    shared_bytes(common, copy.dst, bytes).copy_from_slice(&copy.data);
-    common.checks.landed(copy.dst, bytes as u64, copy.by, true);
-    if let Some(b) = common.mbarriers.get_mut(&barrier) {
-        b.bytes_arrived(bytes as i64, copy.told);
+impl Transfer {
+    /// Whether some lanes of a warp wait for it by groups, bulk or not.
+    fn is_of(&self, warp: u32, lanes: u32, bulk: bool) -> bool {
+        let own = self.at.warp == warp && lanes >> self.lane & 1 == 1;
+        own && self.listener.is_none() && matches!(self.bytes, Bytes::Out { .. }) == bulk
     }
 }
 
@@ -75,39 +57,92 @@ fn shared_bytes(common: &mut Common, at: u64, bytes: usize) -> &mut [u8] {
     &mut all[at as usize..at as usize + bytes]
 }
 
+/// A copy into shared memory, of which an mbarrier hears, begins.
+fn deliver(site: &mut Site<'_>, lane: usize, (dst, data): (u64, Vec<u8>), mbarrier: u64, proxy: bool) {
+    let Site { common, at, .. } = site;
+    let access = common.checks.record(at.warp, lane, at.pc).with(PROXY, proxy.into());
+    let told = common.checks.warp(at.warp, |w| w.gather(1 << lane));
+    let listener = Some(Listener { mbarrier, access, told });
+    common.transfers.push(Transfer { at: *at, lane, bytes: Bytes::In { dst, data }, group: None, listener });
+}
+
 /// Reads words from a place.
 fn fetch(from: *mut u8, data: &mut [u8]) {
     for (k, word) in data.chunks_exact_mut(4).enumerate() {
-        word.copy_from_slice(&(read(from.wrapping_add(4 * k), 4, false) as u32).to_le_bytes());
+        word.copy_from_slice(&(read(from.wrapping_add(4 * k), 4) as u32).to_le_bytes());
     }
-}
-
-/// An access of `count` words by a copy.
-fn words(count: u32, write: bool, proxy: bool, pending: bool) -> Access {
-    Access { proxy, pending, ..Access::new(4, count, write) }
 }
 
 impl Cpu<'_> {
     /// `commit_group`
     pub(crate) fn commit(&mut self, site: &mut Site<'_>, bulk: bool) {
-        for l in Lanes(site.m) {
-            let next = &mut site.warp.groups[usize::from(bulk)][l];
-            let open = |p: &&mut Pending| p.lane == l as u32 && p.group.is_none() && p.bulk() == bulk;
-            site.warp.copies.iter_mut().filter(open).for_each(|p| p.group = Some(*next));
-            *next += 1;
-        }
+        let groups = &mut site.warp.groups[usize::from(bulk)];
+        let open = |t: &&mut Transfer| t.group.is_none() && t.is_of(site.at.warp, site.m, bulk);
+        site.common.transfers.iter_mut().filter(open).for_each(|t| t.group = Some(groups[t.lane]));
+        Lanes(site.m).for_each(|l| groups[l] += 1);
     }
 
     /// Waits for all groups but the last `keep` (without it, for what is in no group, too); bulk groups perhaps only
     /// until their source is read.
     pub(crate) fn wait_group(&mut self, site: &mut Site<'_>, bulk: bool, keep: Option<u32>, read: bool) {
-        for l in Lanes(site.m) {
-            let groups = site.warp.groups[usize::from(bulk)][l];
-            let due = |p: &Pending| {
-                let old = |keep: u32| p.group.is_some_and(|g| g.saturating_add(keep) < groups);
-                p.lane == l as u32 && p.bulk() == bulk && keep.is_none_or(old)
-            };
-            self.land(site.common, site.warp, due, read);
+        let groups = &site.warp.groups[usize::from(bulk)];
+        self.land_all(site.common, read, |t| {
+            let old = |keep: u32| t.group.is_some_and(|g| g.saturating_add(keep) < groups[t.lane]);
+            t.is_of(site.at.warp, site.m, bulk) && keep.is_none_or(old)
+        });
+    }
+
+    /// Ends the copies that are due.
+    fn land_all(&mut self, common: &mut Common, read: bool, due: impl Fn(&Transfer) -> bool) {
+        let mut transfers = std::mem::take(&mut common.transfers);
+        transfers.retain_mut(|t| !due(t) || self.land(common, t, read));
+        common.transfers = transfers;
+    }
+
+    /// Lets one copy that an mbarrier waits for land.
+    pub(crate) fn land_one(&mut self, common: &mut Common, mbarrier: u64) {
+        let waited = |t: &Transfer| t.listener.as_ref().is_some_and(|l| l.mbarrier == mbarrier);
+        let among: Vec<usize> = (0..common.transfers.len()).filter(|&i| waited(&common.transfers[i])).collect();
+        let i = match self.cx.config.schedule {
+            _ if among.is_empty() => return,
+            Schedule::RoundRobin => 0,
+            _ => common.random.below(among.len()),
+        };
+        let mut transfer = common.transfers.remove(among[i]);
+        self.land(common, &mut transfer, false);
+    }
+
+    /// A copy's bytes arrive. Given `read`, a store's source may be used again, but the store is still waited for: then
+    /// the answer is true.
+    fn land(&mut self, common: &mut Common, t: &mut Transfer, read: bool) -> bool {
+        let now = common.checks.record(t.at.warp, t.lane, t.at.pc);
+        match &mut t.bytes {
+            Bytes::In { dst, data } => {
+                let bytes = data.len() as u64;
+                shared_bytes(common, *dst, data.len()).copy_from_slice(data);
+                let by = t.listener.as_ref().map_or(now, |l| l.access);
+                common.checks.landed(*dst, bytes, by, true);
+                if let Some(Listener { mbarrier, told, .. }) = &t.listener
+                    && let Some(b) = common.mbarriers.get_mut(mbarrier)
+                {
+                    b.advance(0, -(bytes as i64), told.clone());
+                }
+                false
+            }
+            Bytes::Out { src, bytes, to, offset, read: done } => {
+                if !*done {
+                    for (k, b) in shared_bytes(common, *src, *bytes as usize).chunks_exact(4).enumerate() {
+                        let v = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+                        write(to.data.wrapping_add(*offset as usize + 4 * k), 4, u64::from(v));
+                    }
+                    common.checks.landed(*src, *bytes, now, false);
+                    (*done, self.progress) = (true, true);
+                }
+                if !read {
+                    common.checks.landed_in(to, &self.cx.op, *offset, *bytes, now);
+                }
+                read
+            }
         }
     }
 
@@ -119,24 +154,17 @@ impl Cpu<'_> {
         bytes: u32,
         source: R,
     ) -> Exec<Next> {
-        let (code, m) = (self.cx.code, site.m);
-        let mut data: Vec<Vec<u8>> = vec![Vec::new(); 32];
-        let (from, to) = (self.addresses(site.warp, src), self.addresses(site.warp, dst));
-        let sizes: [u32; 32] =
-            std::array::from_fn(|l| if source == NONE { bytes } else { site.warp.lane32(code, source, l) });
-        // Lanes by how much they read: nearly always all alike.
-        let mut left = m;
-        while left != 0 {
-            let first = left.trailing_zeros() as usize;
-            let size = sizes[first];
-            let group = Lanes(left).filter(|&l| sizes[l] == size).fold(0, |g, l| g | 1u32 << l);
-            left &= !group;
-            if size > bytes || (size != 0 && (!size.is_multiple_of(4) || !size.is_power_of_two())) {
+        let mut data = [[0; 16]; 32];
+        let (from, to) = (site.warp.addresses(src), site.warp.addresses(dst));
+        let size = |l| if source == NONE { bytes } else { site.warp.lane32(self.cx.code, source, l) };
+        let sizes: Vec<_> = groups(site.m, size).collect();
+        for (size, group) in sizes {
+            if size > bytes || !matches!(size, 0 | 4 | 8 | 16) {
                 let message =
                     format!("{size} bytes are read for a copy of {bytes}: 0, 4, 8 or 16, not more, are possible");
-                return Err(self.fault(FaultKind::IllegalInstruction, &site.at, Some(first), message));
+                let lane = Some(group.trailing_zeros() as usize);
+                return Err(self.fault(FaultKind::IllegalInstruction, &site.at, lane, message));
             }
-            Lanes(group).for_each(|l| data[l].resize(bytes as usize, 0));
             if size == 0 {
                 continue;
             }
@@ -144,52 +172,17 @@ impl Cpu<'_> {
                 let message = format!("a copy of {bytes} bytes");
                 return Err(self.fault_at(FaultKind::Misaligned, &site.at, l, from[l], message));
             }
-            let access = words(size / 4, false, false, false);
-            self.with_places(site, Space::Global, from, group, &access, |_, _, ptr, g| {
+            self.with_places(site, Space::Global, from, group, &Access::new(4, size / 4, false), |_, _, ptr, g| {
                 Lanes(g).for_each(|l| fetch(ptr[l], &mut data[l][..size as usize]));
             })?;
         }
-        self.with_places(site, Space::Shared, to, m, &words(bytes / 4, true, false, true), |_, _, _, _| {})?;
-        for l in Lanes(m) {
-            let kind = Kind::Shared { dst: to[l], data: std::mem::take(&mut data[l]) };
-            site.warp.copies.push(Pending { lane: l as u32, group: None, kind, pc: site.at.pc });
+        let access = Access { pending: true, ..Access::new(4, bytes / 4, true) };
+        self.with_places(site, Space::Shared, to, site.m, &access, |_, _, _, _| {})?;
+        for lane in Lanes(site.m) {
+            let bytes = Bytes::In { dst: to[lane], data: data[lane][..bytes as usize].to_vec() };
+            site.common.transfers.push(Transfer { at: site.at, lane, bytes, group: None, listener: None });
         }
         Ok(Next::Step)
-    }
-
-    /// Ends copies: their bytes arrive.
-    fn land(&mut self, common: &mut Common, warp: &mut Warp, due: impl Fn(&Pending) -> bool, read: bool) {
-        let launch = &self.cx.op;
-        let mut progress = false;
-        warp.copies.retain_mut(|p| {
-            if !due(p) {
-                return true;
-            }
-            let by = common.checks.record(warp.id, p.lane as usize, p.pc);
-            match &mut p.kind {
-                Kind::Shared { dst, data } => {
-                    shared_bytes(common, *dst, data.len()).copy_from_slice(data);
-                    common.checks.landed(*dst, data.len() as u64, by, true);
-                    false
-                }
-                Kind::Device { src, bytes, to, offset, read: done } => {
-                    if !*done {
-                        for (k, b) in shared_bytes(common, *src, *bytes as usize).chunks_exact(4).enumerate() {
-                            let v = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-                            write(to.data.wrapping_add(*offset as usize + 4 * k), 4, u64::from(v), false);
-                        }
-                        common.checks.landed(*src, *bytes, by, false);
-                        (*done, progress) = (true, true);
-                    }
-                    if !read {
-                        common.checks.landed_in(to, launch, *offset, *bytes, by);
-                    }
-                    // It may be that only the source may be used again.
-                    read
-                }
-            }
-        });
-        self.progress |= progress;
     }
 
     /// Device to shared memory, completing on an mbarrier, or, without one, shared to device memory in a bulk group.
@@ -198,41 +191,44 @@ impl Cpu<'_> {
         site: &mut Site<'_>,
         [dst, src]: [&Address; 2],
         bytes: R,
-        barrier: Option<&Address>,
+        mbarrier: Option<&Address>,
     ) -> Exec<Next> {
-        let (to, from) = (self.addresses(site.warp, dst), self.addresses(site.warp, src));
-        let barriers = barrier.map(|b| self.mbarrier_offsets(site, b, false)).transpose()?;
-        for l in Lanes(site.m) {
+        let (m, to, from) = (site.m, site.warp.addresses(dst), site.warp.addresses(src));
+        let mbarriers = mbarrier.map(|b| self.mbarriers(site, b)).transpose()?;
+        let mut sizes = [0; 32];
+        let mut data: [Vec<u8>; 32] = Default::default();
+        for l in Lanes(m) {
             let n = site.warp.lane32(self.cx.code, bytes, l);
             if n == 0 || !n.is_multiple_of(16) || !to[l].is_multiple_of(16) || !from[l].is_multiple_of(16) {
-                let message = format!(
-                    "a bulk copy of {n} bytes between {:#x} and {:#x}: multiples of 16 are needed",
-                    to[l], from[l]
-                );
-                return Err(self.fault_at(FaultKind::Misaligned, &site.at, l, to[l], message));
+                let [to, from] = [to[l], from[l]];
+                let message =
+                    format!("a bulk copy of {n} bytes between {to:#x} and {from:#x}: multiples of 16 are needed");
+                return Err(self.fault_at(FaultKind::Misaligned, &site.at, l, to, message));
             }
-            let mut data = vec![0; n as usize];
-            if barriers.is_some_and(|b| !site.common.mbarriers.contains_key(&b[l])) {
-                let message = "an mbarrier that was not initialised";
-                return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
-            }
-            // The source is read at once into shared memory, but as late as possible out of it.
-            let (source, target) = (words(4, false, true, barriers.is_none()), words(4, true, true, true));
-            self.pieces(site, src.space, from[l], n, l, &source, |k, ptr| {
-                if barriers.is_some() {
-                    fetch(ptr, &mut data[k..k + 16]);
+            sizes[l] = n;
+        }
+        // The source is read at once into shared memory, but as late as possible out of it.
+        let source = Access { proxy: true, pending: mbarriers.is_none(), ..Access::new(4, 4, false) };
+        let target = Access { proxy: true, pending: true, ..Access::new(4, 4, true) };
+        for k in (0..sizes.into_iter().max().unwrap_or(0)).step_by(16) {
+            let group = Lanes(m).filter(|&l| k < sizes[l]).fold(0, |g, l| g | 1 << l);
+            let [to, from] = [to, from].map(|start| start.map(|a| a.wrapping_add(k.into())));
+            self.with_places(site, src.space, from, group, &source, |_, _, ptr, g| {
+                for l in Lanes(if mbarriers.is_some() { g } else { 0 }) {
+                    let mut piece = [0; 16];
+                    fetch(ptr[l], &mut piece);
+                    data[l].extend(piece);
                 }
             })?;
-            self.pieces(site, dst.space, to[l], n, l, &target, |_, _| {})?;
-            let (warp, lane, pc) = (site.at.warp, l as u32, site.at.pc);
-            if let Some(b) = barriers {
-                let by = site.common.checks.record(warp, l, pc).with(PROXY, 1);
-                let told = site.common.checks.warp(warp, |w| w.gather(1 << l));
-                site.common.bulk.push(BulkIn { dst: to[l], data, barrier: b[l], warp, lane, pc, told, by });
+            self.with_places(site, dst.space, to, group, &target, |_, _, _, _| {})?;
+        }
+        for l in Lanes(m) {
+            if let Some(mbarriers) = mbarriers {
+                deliver(site, l, (to[l], std::mem::take(&mut data[l])), mbarriers[l], true);
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {
-                let offset = to[l] - a.base;
-                let kind = Kind::Device { src: from[l], bytes: u64::from(n), offset, to: a, read: false };
-                site.warp.copies.push(Pending { lane, group: None, kind, pc });
+                let (offset, bytes) = (to[l] - a.base, sizes[l].into());
+                let bytes = Bytes::Out { src: from[l], bytes, to: a, offset, read: false };
+                site.common.transfers.push(Transfer { at: site.at, lane: l, bytes, group: None, listener: None });
             }
         }
         Ok(Next::Step)
@@ -242,60 +238,31 @@ impl Cpu<'_> {
     pub(crate) fn store_async(
         &mut self,
         site: &mut Site<'_>,
-        [dst, barrier]: [&Address; 2],
+        [dst, mbarrier]: [&Address; 2],
         regs: &[(R, W)],
         bytes: u32,
     ) -> Exec<Next> {
-        let barriers = self.mbarrier_offsets(site, barrier, false)?;
-        let mut to = self.addresses(site.warp, dst);
+        let mbarriers = self.mbarriers(site, mbarrier)?;
+        let to = self.shared_offsets(site, dst)?;
         let access = Access { pending: true, ..Access::new(bytes, regs.len() as u32, true) };
-        self.with_places(site, dst.space, to, site.m, &access, |_, _, _, _| {})?;
+        self.with_places(site, Space::Shared, to, site.m, &access, |_, _, _, _| {})?;
         for l in Lanes(site.m) {
-            if dst.space == Space::Generic {
-                to[l] -= super::access::generic(to[l]).1;
-            }
             let values = regs.iter().map(|r| site.warp.lane(self.cx.code, *r, l).to_le_bytes());
             let data = values.flat_map(|v| v.into_iter().take(bytes as usize)).collect();
-            let (warp, lane, pc, barrier) = (site.at.warp, l as u32, site.at.pc, barriers[l]);
-            let by = site.common.checks.record(warp, l, pc);
-            let told = site.common.checks.warp(warp, |w| w.gather(1 << l));
-            site.common.bulk.push(BulkIn { dst: to[l], data, barrier, warp, lane, pc, told, by });
+            deliver(site, l, (to[l], data), mbarriers[l], false);
         }
         Ok(Next::Step)
     }
 
-    /// A range of one lane in pieces of 16 bytes, each checked as an access of its own.
-    #[expect(clippy::too_many_arguments, reason = "a range, who accesses it how, and what happens to it")]
-    fn pieces(
-        &mut self,
-        site: &mut Site<'_>,
-        space: Space,
-        start: u64,
-        bytes: u32,
-        lane: usize,
-        access: &Access,
-        mut f: impl FnMut(usize, *mut u8),
-    ) -> Exec<()> {
-        for k in (0..bytes).step_by(16) {
-            let mut addr = [0; 32];
-            addr[lane] = start + u64::from(k);
-            self.with_places(site, space, addr, 1 << lane, access, |_, _, ptr, _| f(k as usize, ptr[lane]))?;
-        }
-        Ok(())
-    }
-
     /// All threads of a block have exited: nothing may be in flight.
-    pub(crate) fn block_exit(&mut self, common: &mut Common, warps: &mut [Warp]) -> Exec<()> {
-        let waited = |p: &&Pending| !matches!(p.kind, Kind::Device { read: true, .. });
-        let from_warp = warps.iter().find_map(|w| w.copies.iter().find(waited).map(|p| (w.id, p.lane, p.pc)));
-        let in_flight = from_warp.or_else(|| common.bulk.first().map(|b| (b.warp, b.lane, b.pc)));
-        if let Some((warp, lane, pc)) = in_flight.filter(|_| self.cx.config.checks.synccheck) {
-            let at = At { pc, warp, ctaid: common.ctaid };
+    pub(crate) fn block_exit(&mut self, common: &mut Common) -> Exec<()> {
+        let waited = |t: &&Transfer| !matches!(t.bytes, Bytes::Out { read: true, .. });
+        if let Some(t) = common.transfers.iter().find(waited).filter(|_| self.cx.config.checks.synccheck) {
             let message = "the block ended while this copy was in flight; wait for it first";
-            return Err(self.fault(FaultKind::CopyInFlight, &at, Some(lane as usize), message));
+            return Err(self.fault(FaultKind::CopyInFlight, &t.at, Some(t.lane), message));
         }
         // A store whose source was waited for may land after the block: the launch ends with it.
-        warps.iter_mut().for_each(|w| self.land(common, w, |_| true, false));
+        self.land_all(common, false, |_| true);
         Ok(())
     }
 }

@@ -9,7 +9,6 @@ use super::step::Next;
 use super::values::{CompareFn, ValueFn};
 use super::{Cpu, Exec, Site};
 pub(crate) use crate::ptx::types::Space;
-pub(crate) use crate::ptx::types::Space as MemSpace;
 use crate::ptx::types::{Ty, named};
 use std::sync::Arc;
 
@@ -160,8 +159,8 @@ pub(crate) struct BarOp {
     pub(crate) waits: bool,
     /// All lanes of the warp must execute it together.
     pub(crate) aligned: bool,
-    /// Reduction, its input predicate (negated) and destination (predicate or register).
-    pub(crate) red: Option<(BarRed, P, bool, P, R)>,
+    /// Reduction, its input predicate and destination (predicate or register).
+    pub(crate) red: Option<(BarRed, P, P, R)>,
 }
 
 named! {
@@ -260,6 +259,13 @@ pub(crate) struct Code {
     pub(crate) takes_turns: bool,
     /// Names of the registers by slot, for messages.
     pub(crate) reg_names: Vec<(u32, String)>,
+}
+
+impl Code {
+    /// Index of a register, as `Uses` has it, among slots and then predicates.
+    pub(crate) fn index(&self, r: u32) -> usize {
+        (if r >= PRED_BASE { self.slots + r - PRED_BASE } else { r }) as usize
+    }
 }
 
 impl std::fmt::Debug for Code {

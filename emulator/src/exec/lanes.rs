@@ -86,3 +86,13 @@ impl Iterator for Lanes {
         Some(i)
     }
 }
+
+/// Lanes with the same key, group by group, in the order of their lowest lanes.
+pub(crate) fn groups<K: PartialEq>(mut left: u32, key: impl Fn(usize) -> K) -> impl Iterator<Item = (K, u32)> {
+    std::iter::from_fn(move || {
+        let first = key(Lanes(left).next()?);
+        let group = Lanes(left).filter(|&l| key(l) == first).fold(0, |g, l| g | 1 << l);
+        left &= !group;
+        Some((first, group))
+    })
+}

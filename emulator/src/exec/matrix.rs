@@ -162,7 +162,7 @@ impl Cpu<'_> {
         address: &Address,
     ) -> Exec<()> {
         let code = self.cx.code;
-        let addr = self.addresses(site.warp, address);
+        let addr = site.warp.addresses(address);
         let lanes = u32::MAX >> (32 - 8 * regs.len());
         // Element (row, column) of matrix j is in half `column % 2` of lane `4 * row + column / 2`, or transposed.
         let mut data = [[0u16; 8]; 32];
@@ -176,9 +176,9 @@ impl Cpu<'_> {
             for (l, k) in Lanes(g).flat_map(|l| (0..4).map(move |k| (l, k))) {
                 let (p, pair) = (ptr[l].wrapping_add(4 * k), &mut data[l][2 * k..2 * k + 2]);
                 if store {
-                    write(p, 4, u64::from(pair[0]) | u64::from(pair[1]) << 16, false);
+                    write(p, 4, u64::from(pair[0]) | u64::from(pair[1]) << 16);
                 } else {
-                    let v = read(p, 4, false);
+                    let v = read(p, 4);
                     pair.copy_from_slice(&[v as u16, (v >> 16) as u16]);
                 }
             }
@@ -205,7 +205,7 @@ impl Cpu<'_> {
         stride: R,
     ) -> Exec<()> {
         let code = self.cx.code;
-        let base = self.addresses(site.warp, address);
+        let base = site.warp.addresses(address);
         let bytes = f.bits() as u32 / 8;
         let mut values = vec![[0u64; 32]; f.each()];
         for (i, values) in values.iter_mut().enumerate() {
@@ -222,8 +222,8 @@ impl Cpu<'_> {
             let access = Access::new(bytes, 1, store);
             self.with_places(site, address.space, addr, u32::MAX, &access, |_, _, ptr, g| {
                 Lanes(g).for_each(|l| match store {
-                    true => write(ptr[l], bytes, values[l], false),
-                    false => values[l] = read(ptr[l], bytes, false),
+                    true => write(ptr[l], bytes, values[l]),
+                    false => values[l] = read(ptr[l], bytes),
                 });
             })?;
         }

@@ -68,8 +68,6 @@ pub(crate) struct Cpu<'a> {
     pub(crate) table: Arc<Table>,
     /// Allocation last used by each instruction.
     pub(crate) site: Vec<u32>,
-    /// The next turn-taking instruction may run.
-    pub(crate) granted: bool,
     /// Virtual time, less the steps taken (modulo 2^64).
     time: u64,
     pub(crate) steps: u64,
@@ -102,7 +100,7 @@ impl<'a> Cpu<'a> {
         let sites = cx.code.insts.len();
         let counters = Counts::new(if cx.config.counters { sites } else { 0 });
         let (table, site) = (cx.memory.table(), vec![0; sites]);
-        Cpu { cx, table, site, granted: false, time: 0, steps: 0, progress: false, counters }
+        Cpu { cx, table, site, time: 0, steps: 0, progress: false, counters }
     }
 
     /// Virtual time.

@@ -47,22 +47,31 @@ pub(crate) fn run(cx: &LaunchCx<'_>) -> Exec<(u64, Counts)> {
 
 /// Runs each block to its end. Of several faults, that of the lowest block is reported: timing does not decide it.
 fn one_by_one(total: u64, cpus: &mut [Cpu<'_>]) -> Exec<()> {
-    let (blocks, faults) = (Mutex::new(0..total), Mutex::new(BTreeMap::new()));
-    let next = || lock(&blocks).next();
-    on_all(cpus, |cpu| {
-        while let Some(i) = next() {
-            if let Err(fault) = Rounds::new(cpu.cx, i..i + 1).run(std::slice::from_mut(cpu)) {
-                *lock(&blocks) = 0..0;
-                lock(&faults).insert(i, fault);
-            }
+    let faults = Mutex::new(BTreeMap::new());
+    // Blocks begin in order: once there is a fault, those that have not begun cannot be lower.
+    let numbers = (0..total).take_while(|_| lock(&faults).is_empty());
+    share(cpus, numbers, |cpu, i| {
+        if let Err(fault) = Rounds::new(cpu.cx, i..i + 1).run(std::slice::from_mut(cpu)) {
+            lock(&faults).insert(i, fault);
         }
     });
     let lowest = lock(&faults).pop_first();
     lowest.map_or(Ok(()), |(_, fault)| Err(fault))
 }
 
-/// Does some work on the caller's thread and one more for each further CPU.
-fn on_all<'a>(cpus: &mut [Cpu<'a>], work: impl Fn(&mut Cpu<'a>) + Sync) {
+/// Does work on the caller's thread and one more for each further CPU.
+fn share<'a, T>(
+    cpus: &mut [Cpu<'a>],
+    work: impl IntoIterator<IntoIter: Send, Item = T>,
+    run: impl Fn(&mut Cpu<'a>, T) + Sync,
+) {
+    let left = Mutex::new(work.into_iter());
+    let next = || lock(&left).next();
+    let work = |cpu: &mut Cpu<'a>| {
+        while let Some(item) = next() {
+            run(cpu, item);
+        }
+    };
     let Some((own, others)) = cpus.split_first_mut() else { return };
     std::thread::scope(|scope| {
         for cpu in others {
@@ -131,22 +140,16 @@ impl<'a> Rounds<'a> {
 
     /// Runs blocks until each stands at an instruction that takes turns.
     fn parallel(&mut self, cpus: &mut [Cpu<'a>]) {
-        let (now, small) = (self.time, self.small);
-        let left: Mutex<Vec<_>> = Mutex::new(self.running().collect());
-        let next = || lock(&left).pop();
-        let work = |cpu: &mut Cpu<'a>, most: u64| {
-            let start = cpu.steps;
-            while cpu.steps - start < most
-                && let Some(block) = next()
-            {
-                block.run(cpu, now);
-            }
-        };
-        if small {
-            work(&mut cpus[0], SMALL);
+        let (now, alone) = (self.time, if self.small { SMALL } else { 0 });
+        let mut blocks: Vec<_> = self.running().collect();
+        let end = cpus[0].steps + alone;
+        while cpus[0].steps < end
+            && let Some(block) = blocks.pop()
+        {
+            block.run(&mut cpus[0], now);
         }
-        let threads = lock(&left).len().min(cpus.len());
-        on_all(&mut cpus[..threads], |cpu| work(cpu, u64::MAX));
+        let threads = blocks.len().min(cpus.len());
+        share(&mut cpus[..threads], blocks, |cpu, block| block.run(cpu, now));
     }
 
     /// Executes the instructions that take turns, starts new blocks, and ends the launch where it may not go on.
@@ -188,17 +191,12 @@ impl<'a> Rounds<'a> {
         }
         self.idle = if cpu.progress { 0 } else { self.idle + 1 };
         self.held_for += 1;
-        if self.held.is_some() {
-            if !ran {
-                // Nothing moves without the held block: let it go, and hold another one later.
-                self.held = None;
-                return Ok(());
-            }
-            if self.idle.min(self.held_for) >= PATIENCE || self.held_for > HELD {
-                self.hold();
-                return Ok(());
-            }
-        } else if cpu.progress {
+        if !ran && self.held.take().is_some() {
+            // Nothing moves without the held block: let it go, and hold another one later.
+            return Ok(());
+        }
+        let tired = self.idle.min(self.held_for) >= PATIENCE || self.held_for > HELD;
+        if self.held.map_or(cpu.progress, |_| tired) {
             self.hold();
         }
         if !ran {

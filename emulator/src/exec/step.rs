@@ -1,8 +1,6 @@
 //! The interpreter: runs the parts of one warp, instruction by instruction, on 32-lane arrays.
-//!
-//! One body, compiled twice: for processors with AVX2 and FMA, where the loops become vector instructions, and for any.
 
-use super::block::{Common, set_index};
+use super::block::Common;
 use super::fault::FaultKind;
 use super::inst::*;
 use super::lanes::{Lanes, map, select};
@@ -10,21 +8,31 @@ use super::values::File;
 use super::warp::{Part, State, Warp};
 use super::{At, Cpu, Exec, Site, scalar};
 
+/// Instructions after which a part gives the other parts of its warp a chance.
+const SLICE: u32 = 1024;
+
 /// What follows an instruction.
 pub(crate) enum Next {
     /// The next one.
     Step,
-    /// This one again, once the state allows.
-    Park(State),
-    /// The next one, once the state allows.
-    StepAndPark(State),
+    /// This one again, or (1) the next one, once the state allows.
+    Park(State, u32),
     /// The lanes are in `parts` already.
     Scatter,
 }
 
+impl Site<'_> {
+    /// Lanes whose guard is false go on; the others come back for the instruction.
+    pub(crate) fn scatter(&mut self) -> Next {
+        let pc = self.at.pc;
+        self.warp.parts.extend([Part::new(pc + 1, self.all & !self.m), Part::new(pc, self.m)]);
+        Next::Scatter
+    }
+}
+
 impl Cpu<'_> {
-    /// Runs a warp until it stops; `budget` is what is left of its instructions.
-    pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<()> {
+    /// Runs a warp until it stops, or for `budget` instructions.
+    pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, mut budget: u32) -> Exec<()> {
         let code = self.cx.code;
         let insts = &code.insts[..];
         let file = File { regs: warp.regs.as_mut_ptr(), consts: code.consts.as_ptr() };
@@ -42,14 +50,14 @@ impl Cpu<'_> {
                 *p = *p & !$m | $v & $m;
             }};
         }
-        loop {
-            let Some((mut part, limit)) = warp.pick(split, self.granted, self.now()) else {
+        // Waiters of a barrier that is complete go on before anything else.
+        while budget != 0 && common.complete == 0 {
+            let Some((mut part, limit)) = warp.pick(split, self.now()) else {
                 return self.check_members(common, warp);
             };
             let mut pc = part.pc;
             let all = part.mask;
-            // A warp that has split gives its other parts a chance.
-            let mut slice = if warp.parts.is_empty() { u32::MAX } else { 1024 };
+            let rest = if warp.parts.is_empty() { 0 } else { budget.saturating_sub(SLICE) };
             macro_rules! park {
                 ($state:expr) => {{
                     part.pc = pc;
@@ -58,16 +66,11 @@ impl Cpu<'_> {
                 }};
             }
             'part: loop {
-                if *budget == 0 {
-                    park!(State::Ready);
-                    return Ok(());
-                }
-                if pc >= limit || slice == 0 {
+                if budget == rest || pc >= limit {
                     park!(State::Ready);
                     break 'part;
                 }
-                *budget -= 1;
-                slice -= 1;
+                budget -= 1;
                 self.steps += 1;
                 // SAFETY: `pc` is a branch target or the successor of an instruction that is not the last, which exits.
                 let inst = unsafe { insts.get_unchecked(pc as usize) };
@@ -91,15 +94,11 @@ impl Cpu<'_> {
                     }};
                 }
                 if inst.flags != 0 {
-                    if inst.flags & TURN != 0 && !self.cx.free {
-                        if !self.granted {
-                            self.steps -= 1;
-                            *budget += 1;
-                            park!(State::Turn);
-                            break 'part;
-                        }
-                        self.granted = false;
-                        *budget = 0;
+                    if inst.flags & TURN != 0 && !self.cx.free && part.state != State::Granted {
+                        self.steps -= 1;
+                        budget += 1;
+                        park!(State::Turn);
+                        break 'part;
                     }
                     if !warp.set.is_empty() {
                         if inst.flags & MAYBE_UNSET != 0 {
@@ -107,7 +106,7 @@ impl Cpu<'_> {
                         }
                         if inst.flags & TRACKED != 0 {
                             for &w in &code.uses[pc as usize].writes {
-                                warp.set[set_index(code.slots, w)] |= m;
+                                warp.set[code.index(w)] |= m;
                             }
                         }
                     }
@@ -150,10 +149,7 @@ impl Cpu<'_> {
                                 pc = *target;
                                 continue 'part;
                             }
-                            part.mask = all & !m;
-                            pc += 1;
-                            warp.parts.push(Part { last: part.last, ..Part::new(*target, m) });
-                            park!(State::Ready);
+                            warp.parts.extend([Part::new(pc + 1, all & !m), Part::new(*target, m)]);
                             break 'part;
                         }
                         Op::Mem(op) if inst.flags & TURN != 0 && self.tears(op) => {
@@ -166,33 +162,16 @@ impl Cpu<'_> {
                         }
                         Op::Mem(op) => self.access(&mut site!(), op)?,
                         Op::Exit => {
-                            warp.live &= !m;
-                            part.mask = all & !m;
-                            self.lanes_exited(common, warp);
-                            if part.mask != 0 {
-                                pc += 1;
-                                park!(State::Ready);
-                            }
-                            if common.complete != 0 {
-                                return Ok(());
+                            common.exit(warp, m);
+                            if m != all {
+                                warp.parts.push(Part::new(pc + 1, all & !m));
                             }
                             break 'part;
                         }
                         op => match self.rare(&mut site!(), op)? {
                             Next::Step => {}
-                            Next::Park(state) => {
-                                park!(state);
-                                if state == State::Ready {
-                                    // Time passed: let others run.
-                                    return Ok(());
-                                }
-                                if common.complete != 0 {
-                                    return Ok(());
-                                }
-                                break 'part;
-                            }
-                            Next::StepAndPark(state) => {
-                                pc += 1;
+                            Next::Park(state, ahead) => {
+                                pc += ahead;
                                 park!(state);
                                 break 'part;
                             }
@@ -203,6 +182,7 @@ impl Cpu<'_> {
                 pc += 1;
             }
         }
+        Ok(())
     }
 
     /// Instructions that are not worth a place in the loop.
@@ -236,7 +216,7 @@ impl Cpu<'_> {
         let inst = &code.insts[pc];
         for &r in &code.uses[pc].reads {
             let guard = inst.guard != NO_PRED && r == PRED_BASE + inst.guard;
-            let unset = if guard { site.all } else { site.m } & !site.warp.set[set_index(code.slots, r)];
+            let unset = if guard { site.all } else { site.m } & !site.warp.set[code.index(r)];
             if unset != 0 {
                 let name = code.reg_names.iter().find(|n| n.0 == r).map_or("?", |n| n.1.as_str());
                 let lane = unset.trailing_zeros() as usize;

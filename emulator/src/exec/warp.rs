@@ -9,7 +9,7 @@ use super::lanes::Slot;
 use super::{LaunchCx, Random};
 use crate::memory::POISON;
 
-/// Picks in a row that may leave another part waiting.
+/// Of so many picks, one is for the part that has waited longest.
 const FAIR: u32 = 16;
 
 /// What a part is doing.
@@ -19,6 +19,8 @@ pub(crate) enum State {
     Ready,
     /// Stands at an instruction that takes turns with other blocks.
     Turn,
+    /// Stands there and has its turn.
+    Granted,
     /// Stands at an instruction that needs other lanes of the warp.
     Members,
     /// Arrived at a barrier of the block.
@@ -33,15 +35,13 @@ pub(crate) struct Part {
     pub(crate) pc: u32,
     pub(crate) mask: u32,
     pub(crate) state: State,
-    /// When it last ran.
-    pub(crate) last: u64,
     /// Pieces done of a vector access whose pieces arrive one by one.
     pub(crate) pieces: u8,
 }
 
 impl Part {
     pub(crate) fn new(pc: u32, mask: u32) -> Part {
-        Part { pc, mask, state: State::Ready, last: 0, pieces: 0 }
+        Part { pc, mask, state: State::Ready, pieces: 0 }
     }
 }
 
@@ -53,21 +53,16 @@ pub(crate) struct Warp {
     /// Lanes that have written each register; only kept for those that some path reads unwritten.
     pub(crate) set: Vec<u32>,
     pub(crate) local: Box<[u64]>,
+    /// In the order in which they last ran.
     pub(crate) parts: Vec<Part>,
-    /// Lanes that have not exited.
-    pub(crate) live: u32,
     /// Counts picks, for fairness between parts.
-    clock: u64,
-    /// Picks in a row that left another part waiting.
-    waiting: u32,
+    picks: u32,
     /// Picks parts when warps are to be split.
     random: Random,
     /// Groups of copies committed by each lane: `cp.async` and bulk.
     pub(crate) groups: [[u32; 32]; 2],
     /// The phase of the cluster's barrier that each lane has arrived for.
     pub(crate) cluster: [u32; 32],
-    /// Copies in flight.
-    pub(crate) copies: Vec<super::copy::Pending>,
 }
 
 impl Warp {
@@ -81,61 +76,49 @@ impl Warp {
             set: vec![0; if cx.config.checks.initcheck { slots + preds } else { 0 }],
             local: vec![POISON; (cx.code.local as usize).next_multiple_of(16) * 32 / 8].into_boxed_slice(),
             parts: vec![Part::new(0, live)],
-            live,
-            clock: 0,
-            waiting: 0,
+            picks: 0,
             random: Random::new(cx.config.seed, stream),
             groups: [[0; 32]; 2],
             cluster: [0; 32],
-            copies: Vec::new(),
         }
     }
 
     /// The part to run next, taken out, and the instruction at which another part waits for it.
-    pub(crate) fn pick(&mut self, split: bool, granted: bool, time: u64) -> Option<(Part, u32)> {
-        self.clock += 1;
+    pub(crate) fn pick(&mut self, split: bool, time: u64) -> Option<(Part, u32)> {
         for p in &mut self.parts {
             if matches!(p.state, State::Sleep(until) if time >= until) {
                 p.state = State::Ready;
             }
         }
-        let turn = self.parts.iter().position(|p| p.state == State::Turn);
-        if granted {
-            let p = self.parts.remove(turn?);
-            return Some((Part { state: State::Ready, last: self.clock, ..p }, u32::MAX));
+        let at = |state| self.parts.iter().position(|p| p.state == state);
+        if let Some(i) = at(State::Granted) {
+            return Some((self.parts.remove(i), u32::MAX));
         }
-        let fair = self.waiting >= FAIR;
-        if turn.is_some() && !fair {
-            self.waiting += 1;
+        self.picks = self.picks.wrapping_add(1);
+        let fair = self.picks.is_multiple_of(FAIR);
+        if at(State::Turn).is_some() && !fair {
             return None;
         }
         let mut ready = self.parts.iter().enumerate().filter(|(_, p)| p.state == State::Ready);
-        if split {
+        let (i, _) = if split {
             let among = ready.clone().count().max(1);
-            let (i, _) = ready.nth(self.random.below(among))?;
-            let p = self.parts.swap_remove(i);
-            return Some((Part { last: self.clock, ..p }, u32::MAX));
-        }
-        if fair {
-            self.waiting = 0;
-        }
-        let (behind, _) = ready.min_by_key(|(_, p)| if fair { p.last } else { p.pc.into() })?;
-        let mut p = self.parts.remove(behind);
-        // Join everyone who stands at the same instruction.
+            ready.nth(self.random.below(among))
+        } else if fair {
+            ready.next()
+        } else {
+            ready.min_by_key(|(_, p)| p.pc)
+        }?;
+        let mut p = self.parts.remove(i);
         let mut limit = u32::MAX;
-        self.parts.retain(|q| {
-            let joins = matches!(q.state, State::Ready | State::Members);
-            if joins && q.pc == p.pc {
+        if !split {
+            // Join those that stand at the same instruction.
+            for q in self.parts.extract_if(.., |q| q.state == State::Ready && q.pc == p.pc) {
                 p.mask |= q.mask;
-                return false;
             }
-            if joins && q.pc > p.pc {
-                limit = limit.min(q.pc);
-            }
-            true
-        });
-        self.waiting += u32::from(self.parts.iter().any(|q| q.state == State::Ready));
-        Some((Part { last: self.clock, ..p }, limit))
+            let ahead = self.parts.iter().filter(|q| q.state == State::Ready && q.pc > p.pc);
+            limit = ahead.map(|q| q.pc).min().unwrap_or(limit);
+        }
+        Some((p, limit))
     }
 
     /// Puts a part back. One that waits for members joins those that wait at the same place, and tries again.
@@ -155,12 +138,24 @@ impl Warp {
         slots[(r & !CONST) as usize].0[lane]
     }
 
-    pub(crate) fn address(&self, code: &Code, a: &Address, lane: usize) -> u64 {
-        match (a.base == NONE, a.wide) {
-            (true, _) => a.offset as u64,
-            (_, true) => self.lane(code, (a.base, W::W64), lane).wrapping_add(a.offset as u64),
-            _ => u64::from(self.lane32(code, a.base, lane).wrapping_add(a.offset as u32)),
+    /// Addresses of all lanes.
+    #[inline(always)]
+    pub(crate) fn addresses(&self, a: &Address) -> [u64; 32] {
+        let mut out = [a.offset as u64; 32];
+        if a.base != NONE && a.wide {
+            let p = self.regs[a.base as usize..a.base as usize + 2].as_ptr().cast::<[u64; 32]>();
+            // SAFETY: two slots are 32 values of 64 bits.
+            let base = unsafe { &*p };
+            for i in 0..32 {
+                out[i] = base[i].wrapping_add(a.offset as u64);
+            }
+        } else if a.base != NONE {
+            let base = &self.regs[a.base as usize].0;
+            for i in 0..32 {
+                out[i] = u64::from(base[i].wrapping_add(a.offset as u32));
+            }
         }
+        out
     }
 
     pub(crate) fn lane(&self, code: &Code, (r, w): (R, W), lane: usize) -> u64 {
@@ -184,12 +179,6 @@ impl Warp {
             }
             W::Pred => self.set_pred(r, (v as u32 & 1) << lane, 1 << lane),
         }
-    }
-
-    /// A predicate, perhaps negated.
-    pub(crate) fn pred(&self, p: P, negated: bool) -> u32 {
-        let v = self.preds[p as usize];
-        if negated { !v } else { v }
     }
 
     /// Writes a predicate for the lanes in `m`.

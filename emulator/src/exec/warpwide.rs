@@ -1,74 +1,36 @@
-//! Instructions of several lanes together: barriers, shuffles, votes, matches, reductions.
+//! Instructions of several lanes together: warp barriers, shuffles, votes, matches, reductions.
 //!
 //! A part that lacks members of its mask waits; the others join it when they come. Lanes that have exited are not
 //! waited for.
 
 use super::block::Common;
 use super::inst::*;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, groups};
 use super::step::Next;
 use super::warp::{Part, State, Warp};
 use super::{At, Cpu, Exec, FaultKind, Site};
 
-/// Lanes whose guard is false go on; the others come back for the instruction.
-fn scatter(site: &mut Site<'_>) -> Next {
-    let (pc, rest) = (site.at.pc, site.all & !site.m);
-    site.warp.parts.extend([Part::new(pc + 1, rest), Part::new(pc, site.m)]);
-    Next::Scatter
-}
-
 impl Cpu<'_> {
-    /// `bar` and `barrier`.
-    pub(crate) fn bar(&mut self, site: &mut Site<'_>, op: &BarOp) -> Exec<Next> {
-        let (m, all) = (site.m, site.all);
-        if op.aligned && self.cx.config.checks.synccheck {
-            if m != all {
-                let lane = (all & !m).trailing_zeros() as usize;
-                let message = "a barrier whose guard differs between the lanes of a warp";
-                return Err(self.fault(FaultKind::DivergentBarrier, &site.at, Some(lane), message));
-            }
-            if m != site.warp.live {
-                return Ok(Next::Park(State::Members));
-            }
-        }
-        if m != all {
-            return Ok(scatter(site));
-        }
-        let id = self.arrive(site, op)?;
-        site.common.checks.arrive(site.warp.id, m, usize::from(id));
-        Ok(match op.waits {
-            true => Next::Park(State::Barrier(id)),
-            false if site.common.complete != 0 => Next::StepAndPark(State::Ready),
-            false => Next::Step,
-        })
-    }
-
     /// All parts wait: say so if that can never end.
     pub(crate) fn check_members(&self, common: &Common, warp: &Warp) -> Exec<()> {
-        let members: Vec<_> = warp.parts.iter().filter(|p| p.state == State::Members).collect();
-        let Some(first) = members.first() else { return Ok(()) };
-        if warp.parts.iter().any(|p| matches!(p.state, State::Ready | State::Turn | State::Sleep(_))) {
+        let Some(first) = warp.parts.iter().find(|p| p.state == State::Members) else { return Ok(()) };
+        let barrier = matches!(self.cx.code.insts[first.pc as usize].op, Op::Bar(_));
+        let goes_on = |p: &Part| match p.state {
+            State::Members => false,
+            // It may be released, unless this part is what the barrier waits for.
+            State::Barrier(_) => !barrier,
+            _ => true,
+        };
+        if warp.parts.iter().any(goes_on) {
             return Ok(());
         }
+        let what = match warp.parts.iter().find(|p| p.pc != first.pc) {
+            Some(p) => format!("its other lanes, of which {:08x} wait at {}", p.mask, self.cx.describe(p.pc)),
+            None => "lanes that are not coming".into(),
+        };
+        let message = format!("lanes {:08x} of the warp wait here for {what}", first.mask);
         let at = At { pc: first.pc, warp: warp.id, ctaid: common.ctaid };
-        let barrier = |pc: u32| matches!(self.cx.code.insts[pc as usize].op, Op::Bar(_));
-        let lane = Some(first.mask.trailing_zeros() as usize);
-        // Parts that arrived at a barrier of the block may still be released, unless this part is what it waits for.
-        if let Some(other) = warp.parts.iter().find(|p| p.pc != first.pc) {
-            let message = format!(
-                "lanes {:08x} of the warp wait here for its other lanes, of which {:08x} wait at {}",
-                first.mask,
-                other.mask,
-                self.cx.describe(other.pc)
-            );
-            let released = warp.parts.iter().any(|p| matches!(p.state, State::Barrier(_)));
-            if barrier(first.pc) || !released {
-                return Err(self.fault(FaultKind::DivergentBarrier, &at, lane, message));
-            }
-            return Ok(());
-        }
-        let message = format!("lanes {:08x} of the warp wait here for lanes that are not coming", first.mask);
-        Err(self.fault(FaultKind::DivergentBarrier, &at, lane, message))
+        Err(self.fault(FaultKind::DivergentBarrier, &at, Some(first.mask.trailing_zeros() as usize), message))
     }
 
     /// An operation with a member mask; none is `bar.warp.sync`.
@@ -76,42 +38,38 @@ impl Cpu<'_> {
         let code = self.cx.code;
         let m = site.m;
         if m != site.all {
-            return Ok(scatter(site));
+            return Ok(site.scatter());
         }
+        let Site { common, warp, .. } = site;
         // Lanes with different masks are different groups.
-        let mut left = m;
-        let mut groups = Vec::new();
-        while left != 0 {
-            let warp = &mut *site.warp;
-            let mask = warp.lane32(code, members, left.trailing_zeros() as usize);
-            let group = Lanes(left).filter(|&l| warp.lane32(code, members, l) == mask).fold(0, |g, l| g | 1u32 << l);
+        let masks: Vec<_> = groups(m, |l| warp.lane32(code, members, l)).collect();
+        for &(mask, group) in &masks {
             if group & !mask != 0 && self.cx.config.checks.synccheck {
                 let lane = (group & !mask).trailing_zeros() as usize;
                 let message = format!("the executing lane is not in its member mask {mask:08x}");
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(lane), message));
             }
-            let needed = mask & warp.live;
-            if needed & !m != 0 {
-                // Members elsewhere: wait for them. A warp barrier may be met at different instructions.
-                let meets = |p: &Part| {
-                    p.state == State::Members
-                        && matches!(&code.insts[p.pc as usize].op, Op::Warp(None, r)
-                            if Lanes(p.mask).all(|l| warp.lane32(code, *r, l) == mask))
-                };
-                let waiting = warp.parts.iter().filter(|p| meets(p)).fold(m, |g, p| g | p.mask);
-                if effect.is_some() || waiting & needed != needed {
-                    return Ok(Next::Park(State::Members));
-                }
-                site.common.checks.warp(warp.id, |w| w.synced(waiting & mask));
-                for p in warp.parts.iter_mut().filter(|p| p.state == State::Members && p.mask & mask != 0) {
-                    (p.state, p.pc) = (State::Ready, p.pc + 1);
-                }
-                return Ok(Next::Step);
+            let needed = mask & common.live[warp.id as usize];
+            if needed & !m == 0 {
+                continue;
             }
-            groups.push(group);
-            left &= !group;
+            // Members elsewhere: wait for them. A warp barrier may be met at different instructions.
+            let meets = |p: &Part| {
+                p.state == State::Members
+                    && matches!(&code.insts[p.pc as usize].op, Op::Warp(None, r)
+                        if Lanes(p.mask).all(|l| warp.lane32(code, *r, l) == mask))
+            };
+            let waiting = warp.parts.iter().filter(|p| meets(p)).fold(m, |g, p| g | p.mask);
+            if effect.is_some() || waiting & needed != needed {
+                return Ok(Next::Park(State::Members, 0));
+            }
+            common.checks.warp(warp.id, |w| w.synced(waiting & mask));
+            for p in warp.parts.iter_mut().filter(|p| p.state == State::Members && p.mask & mask != 0) {
+                (p.state, p.pc) = (State::Ready, p.pc + 1);
+            }
+            return Ok(Next::Step);
         }
-        for group in groups {
+        for (_, group) in masks {
             match effect {
                 Some(run) => run(self, site, group)?,
                 None => drop(site.common.checks.warp(site.warp.id, |w| w.synced(group))),

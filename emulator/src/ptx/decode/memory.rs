@@ -92,8 +92,8 @@ impl Decoder<'_> {
         let (place, value) = if write { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[place], space)?;
         let regs = self.elements(t, &t.args[value], ty, !write)?;
-        let constant_space = write && space == Space::Const;
-        let access = Access { sem, scope, nc, constant_space, ..Access::new(ty.bytes(), regs.len() as u32, write) };
+        t.ensure(!write || space != Space::Const, "constant memory is only read")?;
+        let access = Access { sem, scope, nc, ..Access::new(ty.bytes(), regs.len() as u32, write) };
         self.push(Op::Mem(Box::new(MemOp { address, access, signed: !write && ty.signed(), regs })));
         self.turn(sem != Sem::Weak && matches!(address.space, Space::Generic | Space::Global));
         Ok(())

@@ -52,7 +52,7 @@ impl Decoder<'_> {
                 let [d, a, mask, ..] = self.slots(t, &[ty, Ty::Pred, Ty::B32])?;
                 let d = if ballot { (d, 0) } else { (0, d) };
                 self.warp_wide(mask, move |_, site, group| {
-                    let votes = site.warp.pred(a, false);
+                    let votes = site.warp.preds[a as usize];
                     site.warp.vote(group, mode, d, votes);
                 });
             }
@@ -87,7 +87,7 @@ impl Decoder<'_> {
                 self.effect(move |cpu, site| {
                     let longest = Lanes(site.m).map(|l| site.warp.lane32(cpu.cx.code, time, l)).max().unwrap_or(0);
                     let until = cpu.now().wrapping_add(longest.max(1).into());
-                    Ok(if site.m == site.all { Next::StepAndPark(State::Sleep(until)) } else { Next::Step })
+                    Ok(if site.m == site.all { Next::Park(State::Sleep(until), 1) } else { Next::Step })
                 });
             }
             ("griddepcontrol", []) => {
@@ -162,7 +162,7 @@ impl Decoder<'_> {
             let ty = t.expect(&[if kind == BarRed::Popc { Ty::U32 } else { Ty::Pred }])?;
             let (input, d) = (self.src(input, Ty::Pred)?, self.dst(t, ty)?);
             let (p, d) = if ty == Ty::Pred { (d, 0) } else { (0, d) };
-            red = Some((kind, input, false, p, d));
+            red = Some((kind, input, p, d));
         }
         self.push(Op::Bar(Box::new(BarOp { id, count, waits: kind != "arrive", aligned, red })));
         Ok(())
