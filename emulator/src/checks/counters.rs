@@ -162,12 +162,12 @@ impl Counters {
             Counters { read_bytes_distinct: distinct(0), write_bytes_distinct: distinct(1), ..Counters::default() };
         for (pc, (site, write)) in counts.sites.iter().enumerate().filter(|(_, (site, _))| site.warp_instructions > 0) {
             let mut line = site.clone();
-            if cx.code.first.get(pc) != Some(&true) {
+            let origin = &cx.code.origins[pc];
+            if !origin.first {
                 // A further part of what the text says in one instruction.
                 (line.warp_instructions, line.lane_instructions) = (0, 0);
             }
-            let full = cx.code.opcode.get(pc).and_then(|&i| cx.code.names.get(i as usize)).map_or("", String::as_str);
-            let name = full.split('.').next().unwrap_or("");
+            let name = origin.opcode.split('.').next().unwrap_or("");
             let of = |names: &[&str], n: u64| if names.contains(&name) { n } else { 0 };
             let mut one = Counters {
                 warp_instructions: line.warp_instructions,
@@ -185,7 +185,7 @@ impl Counters {
                 (one.read_bytes_used, one.read_sectors) = (line.bytes_used, line.sectors);
             }
             line.source = cx.source(pc as u32).cloned();
-            one.lines.insert(cx.code.origins.get(pc).map_or(0, |o| o.line), line);
+            one.lines.insert(origin.line, line);
             all.add(&one);
         }
         all

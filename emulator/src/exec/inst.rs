@@ -10,6 +10,7 @@ use super::values::{CompareFn, ValueFn};
 use super::{Cpu, Exec, Site};
 pub(crate) use crate::ptx::types::Space;
 use crate::ptx::types::{Ty, named};
+use std::sync::Arc;
 
 /// A slot of 32 lanes times 32 bits; 64-bit values take two, 128-bit values four. Bit 31: the constant table.
 pub(crate) type R = u32;
@@ -217,14 +218,18 @@ pub(crate) struct Inst {
 }
 
 /// Where an instruction comes from.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Origin {
     pub(crate) line: u32,
-    /// Index into the module's sources, plus one.
-    pub(crate) source: u32,
+    /// File and line of its source.
+    pub(crate) source: Option<Arc<(String, u32)>>,
+    /// The opcode as written, for messages and counters.
+    pub(crate) opcode: Arc<str>,
+    /// Whether this is the first that a PTX instruction became: that one is counted.
+    pub(crate) first: bool,
 }
 
-/// Registers an instruction reads and writes, as slots (predicates above `PRED_BASE`).
+/// Registers an instruction reads and writes, by their first slots (predicates above `PRED_BASE`).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Uses {
     pub(crate) reads: Vec<u32>,
@@ -239,11 +244,6 @@ pub(crate) const PRED_BASE: u32 = 1 << 30;
 pub(crate) struct Code {
     pub(crate) insts: Vec<Inst>,
     pub(crate) origins: Vec<Origin>,
-    /// Opcodes as written, for messages and counters: index per instruction into `names`.
-    pub(crate) opcode: Vec<u32>,
-    pub(crate) names: Vec<String>,
-    /// Whether an instruction is the first that a PTX instruction became: that one is counted.
-    pub(crate) first: Vec<bool>,
     pub(crate) uses: Vec<Uses>,
     /// Slots of a warp's register file.
     pub(crate) slots: u32,

@@ -189,16 +189,14 @@ impl LaunchCx<'_> {
 
     /// File and line of an instruction's source.
     pub(crate) fn source(&self, pc: u32) -> Option<&(String, u32)> {
-        let origin = self.code.origins.get(pc as usize)?;
-        origin.source.checked_sub(1).and_then(|i| self.launch.module.sources.get(i as usize))
+        self.code.origins.get(pc as usize)?.source.as_deref()
     }
 
     /// The opcode and place of an instruction, for messages.
     pub(crate) fn describe(&self, pc: u32) -> String {
-        let name = self.code.opcode.get(pc as usize).and_then(|&i| self.code.names.get(i as usize));
-        let line = self.code.origins.get(pc as usize).map_or(0, |o| o.line);
+        let (name, line) = self.code.origins.get(pc as usize).map_or(("end", 0), |o| (&o.opcode, o.line));
         let source = self.source(pc).map_or(String::new(), |(file, line)| format!(", {file}:{line}"));
-        format!("{} (PTX line {line}{source})", name.map_or("end", String::as_str))
+        format!("{name} (PTX line {line}{source})")
     }
 }
 

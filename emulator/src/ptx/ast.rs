@@ -1,9 +1,9 @@
 //! The syntax tree: what the text says, before anything is decided about it.
 
-use super::PtxError;
 use super::module::KernelInfo;
 use super::types::{Space, Ty};
-use std::rc::Rc;
+use super::{PtxError, Res};
+use std::sync::Arc;
 
 /// A module's text, read.
 #[derive(Debug, Default)]
@@ -13,9 +13,7 @@ pub(crate) struct Ast {
     /// Module-scope variables.
     pub(crate) vars: Vec<Var>,
     /// Kernels and functions with a body.
-    pub(crate) functions: Vec<Rc<Function>>,
-    /// Source positions that instructions refer to.
-    pub(crate) sources: Vec<(String, u32)>,
+    pub(crate) functions: Vec<Function>,
 }
 
 /// A literal.
@@ -36,11 +34,10 @@ pub(crate) struct Var {
     pub(crate) ty: Ty,
     pub(crate) align: u32,
     pub(crate) name: String,
-    /// Elements; `None` for `.extern .shared x[]`.
+    /// Elements; `None` for `.extern .shared x[]`, and what else is defined elsewhere.
     pub(crate) count: Option<u64>,
     /// Initial values: numbers and addresses of variables.
     pub(crate) init: Vec<Arg>,
-    pub(crate) external: bool,
     pub(crate) line: u32,
 }
 
@@ -48,6 +45,17 @@ impl Var {
     /// Size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.count.unwrap_or(0).saturating_mul(u64::from(self.ty.bytes()))
+    }
+
+    /// Its place behind the `used` bytes of its state space, which can have `most`.
+    pub(crate) fn place(&self, used: &mut u32, most: u32) -> Res<u32> {
+        let at = used.next_multiple_of(self.align);
+        let end = self.bytes().saturating_add(at.into());
+        if end > most.into() {
+            return Err(self.error(format!("more than {most} bytes of {:?} variables", self.space)));
+        }
+        *used = end as u32;
+        Ok(at)
     }
 
     pub(crate) fn error(&self, message: impl Into<String>) -> PtxError {
@@ -61,26 +69,24 @@ pub(crate) struct Function {
     pub(crate) entry: bool,
     pub(crate) returns: Vec<Var>,
     pub(crate) params: Vec<Var>,
-    pub(crate) body: Vec<Stmt>,
+    pub(crate) body: Body,
     pub(crate) line: u32,
     /// Its name and what its directives say; sizes are known once it is decoded.
     pub(crate) info: KernelInfo,
 }
 
+/// Statements with their lines.
+pub(crate) type Body = Vec<(u32, Stmt)>;
+
 /// A statement of a body.
 #[derive(Debug, Clone)]
 pub(crate) enum Stmt {
-    Label(String, u32),
+    Label(String),
     Inst(Inst),
-    /// `.reg .b32 %r<count>` or one name.
-    Reg {
-        ty: Ty,
-        name: String,
-        count: Option<u32>,
-        line: u32,
-    },
-    Var(Var),
-    Block(Vec<Stmt>),
+    /// `.reg .b32 %r<count>, %x`
+    Registers(Ty, Vec<(String, Option<u32>)>),
+    Variables(Vec<Var>),
+    Block(Body),
 }
 
 /// An instruction as written.
@@ -88,11 +94,12 @@ pub(crate) enum Stmt {
 pub(crate) struct Inst {
     /// The predicate, and whether it is negated.
     pub(crate) guard: Option<(String, bool)>,
-    pub(crate) op: String,
+    pub(crate) op: Arc<str>,
     pub(crate) args: Vec<Arg>,
-    pub(crate) line: u32,
-    /// Index into `Ast::sources`, plus one.
-    pub(crate) source: u32,
+    /// The predicate of a destination `d|p`.
+    pub(crate) second: Option<String>,
+    /// File and line of its source.
+    pub(crate) source: Option<Arc<(String, u32)>>,
 }
 
 /// An operand as written.
@@ -102,14 +109,10 @@ pub(crate) enum Arg {
     Num(Num),
     /// `!p`
     Not(String),
-    /// `p|q`
-    Pair(String, String),
-    /// `{a, b}`
+    /// `{a, b}`, or `(a, b)` of a call.
     Vector(Vec<Arg>),
-    /// `[base+offset]`; no base for an absolute address.
-    Address(Option<String>, i64),
-    /// `(a, b)` of a call.
-    List(Vec<Arg>),
+    /// `[base+offset]`
+    Address(String, i64),
     /// `symbol+offset`
     Offset(String, i64),
 }

@@ -38,7 +38,6 @@ impl Token<'_> {
             }
             Some(("0d" | "0D", hex)) if hex.len() == 16 => bits(hex, 16).map(|b| float(f64::from_bits(b))),
             Some(("0x" | "0X", hex)) => bits(hex, 16).map(int),
-            Some(("0b" | "0B", binary)) => bits(binary, 2).map(int),
             _ if text.contains(['.', 'e', 'E']) => text.parse().ok().map(float),
             _ => bits(text, if text.starts_with('0') { 8 } else { 10 }).map(int),
         };

@@ -22,6 +22,8 @@ pub struct PtxError {
     pub message: String,
 }
 
+type Res<T> = Result<T, PtxError>;
+
 impl PtxError {
     pub(crate) fn new(line: u32, token: impl Into<String>, message: impl Into<String>) -> PtxError {
         PtxError { line, token: token.into(), message: message.into() }

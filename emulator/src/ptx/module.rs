@@ -1,16 +1,13 @@
 //! A loaded module: its variables placed in memory, its kernels decoded.
 
-use super::PtxError;
-use super::ast::{Arg, Ast, Function, Num, Var};
-use super::decode::{self, Global};
+use super::ast::{Arg, Ast, Num, Var};
+use super::decode::{self, Entity, Names};
 use super::parser;
 use super::types::{Space, Ty};
+use super::{PtxError, Res};
 use crate::exec::inst::Code;
 use crate::memory::Memory;
-use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
-
-type Res<T> = Result<T, PtxError>;
+use std::collections::BTreeMap;
 
 /// What a launch can pass.
 const MAX_PARAM_BYTES: u32 = 32_764;
@@ -55,7 +52,6 @@ pub struct KernelInfo {
 #[derive(Debug, Default)]
 pub struct Module {
     pub(crate) kernels: BTreeMap<String, (KernelInfo, Code)>,
-    pub(crate) sources: Vec<(String, u32)>,
     /// Name, address and size.
     globals: Vec<(String, u64, u64)>,
 }
@@ -68,7 +64,7 @@ impl Module {
         let globals = module.place(&ast.vars, memory);
         let decoded = globals.and_then(|globals| module.decode(&ast, &globals));
         decoded.inspect_err(|_| module.unload(memory))?;
-        Ok(Module { sources: ast.sources, ..module })
+        Ok(module)
     }
 
     /// A kernel by its entry name.
@@ -94,44 +90,37 @@ impl Module {
     }
 
     /// Gives variables their addresses, then their initial values, in which addresses may stand.
-    fn place(&mut self, vars: &[Var], memory: &Memory) -> Res<HashMap<String, Global>> {
-        let mut globals = HashMap::new();
+    fn place(&mut self, vars: &[Var], memory: &Memory) -> Res<Names> {
+        let mut names = Names::new();
         for v in vars {
-            let global = match v.space {
-                Space::Shared => Global::Shared(v.clone()),
-                _ if v.external => return Err(v.error("external variable that nothing defines")),
-                _ => {
+            let entity = match v.space {
+                Space::Shared => Entity::Shared(v.clone()),
+                _ if v.count.is_none() => return Err(v.error("external variable that nothing defines")),
+                space => {
                     let address = memory.alloc(v.bytes().max(1)).map_err(|e| v.error(e.to_string()))?;
                     self.globals.push((v.name.clone(), address, v.bytes()));
-                    Global::Memory { address, constant: v.space == Space::Const }
+                    Entity::Var { space, address }
                 }
             };
-            globals.insert(v.name.clone(), global);
+            names.insert(v.name.clone(), entity);
         }
         for v in vars {
-            if let Some(Global::Memory { address, .. }) = globals.get(&v.name) {
-                let written = memory.write(*address, &image(v, &globals)?);
+            if let Some(Entity::Var { address, .. }) = names.get(&v.name) {
+                let written = memory.write(*address, &image(v, &names)?);
                 written.map_err(|e| v.error(e.to_string()))?;
             }
         }
-        Ok(globals)
+        Ok(names)
     }
 
-    fn decode(&mut self, ast: &Ast, globals: &HashMap<String, Global>) -> Res<()> {
-        let functions: HashMap<String, Rc<Function>> =
-            ast.functions.iter().map(|f| (f.info.name.clone(), f.clone())).collect();
+    fn decode(&mut self, ast: &Ast, globals: &Names) -> Res<()> {
         for f in ast.functions.iter().filter(|f| f.entry) {
             let (mut params, mut param_bytes) = (Vec::new(), 0u32);
             for p in &f.params {
-                let offset = param_bytes.next_multiple_of(p.align);
-                let size = u32::try_from(p.bytes()).unwrap_or(u32::MAX);
-                param_bytes = offset.saturating_add(size);
-                if param_bytes > MAX_PARAM_BYTES {
-                    return Err(p.error(format!("the kernel's parameters take more than {MAX_PARAM_BYTES} bytes")));
-                }
-                params.push(ParamInfo { offset, size });
+                let offset = p.place(&mut param_bytes, MAX_PARAM_BYTES)?;
+                params.push(ParamInfo { offset, size: p.bytes() as u32 });
             }
-            let code = decode::kernel(f, &params, &functions, globals)?;
+            let code = decode::kernel(f, &params, &ast.functions, globals)?;
             let registers = code.slots.clamp(16, 255);
             let (static_shared, local_bytes, target_sm, info) = (code.shared, code.local, ast.sm, f.info.clone());
             let info = KernelInfo { params, param_bytes, static_shared, local_bytes, registers, target_sm, ..info };
@@ -144,9 +133,9 @@ impl Module {
 }
 
 /// The initial bytes of a variable; what no value is given for is zero.
-fn image(v: &Var, globals: &HashMap<String, Global>) -> Res<Vec<u8>> {
-    let address = |name: &str| match globals.get(name) {
-        Some(Global::Memory { address, .. }) => Ok(*address),
+fn image(v: &Var, names: &Names) -> Res<Vec<u8>> {
+    let address = |name: &str| match names.get(name) {
+        Some(Entity::Var { address, .. }) => Ok(*address),
         _ => Err(PtxError::new(v.line, name, "initial value names no variable in memory")),
     };
     let size = v.ty.bytes() as usize;

@@ -1,14 +1,12 @@
 //! Tokens to the syntax tree. A rule that is given a token continues after it.
 
-use super::PtxError;
-use super::ast::{Arg, Ast, Function, Inst, Num, Stmt, Var};
+use super::ast::{Arg, Ast, Body, Function, Inst, Num, Stmt, Var};
 use super::lexer::{Lexer, Token};
 use super::module::KernelInfo;
 use super::types::{Space, Ty};
+use super::{PtxError, Res};
 use std::collections::HashMap;
-use std::rc::Rc;
-
-type Res<T> = Result<T, PtxError>;
+use std::sync::Arc;
 
 /// Brackets inside brackets: more would only exhaust the stack.
 const MAX_DEPTH: u32 = 64;
@@ -22,27 +20,31 @@ struct Parser<'a> {
     /// The token that no rule has taken yet.
     ahead: Token<'a>,
     depth: u32,
-    /// Source files by the numbers that `.file` gives them, perhaps after their use.
+    /// Source files by the numbers that `.file` gives them.
     files: HashMap<&'a str, &'a str>,
-    /// Positions that instructions refer to: a file or its number, and a line.
-    sources: Vec<(&'a str, u32)>,
-    /// Position of the last `.loc`, as an index into the sources plus one.
-    loc: u32,
+    /// Position of the last `.loc`.
+    loc: Option<Arc<(String, u32)>>,
     ast: Ast,
 }
 
 /// Reads a module.
 pub(crate) fn parse(text: &str) -> Res<Ast> {
     let mut lexer = Lexer::new(text);
-    let (ahead, files, sources) = (lexer.next(), HashMap::new(), Vec::new());
-    let mut p = Parser { lexer, ahead, depth: 0, files, sources, loc: 0, ast: Ast::default() };
+    let ahead = lexer.next();
+    let mut p = Parser { lexer, ahead, depth: 0, files: files(text), loc: None, ast: Ast::default() };
     p.many(END, Parser::module_item)?;
     if p.ast.sm == 0 {
         return Err(PtxError::new(1, ".target", "the module names no target"));
     }
-    let name = |file| p.files.get(file).unwrap_or(file).to_string();
-    p.ast.sources = p.sources.iter().map(|(file, line)| (name(file), *line)).collect();
     Ok(p.ast)
+}
+
+/// `.file 1 "name"` may stand after what refers to it.
+fn files(text: &str) -> HashMap<&str, &str> {
+    let mut lexer = Lexer::new(text);
+    let tokens: Vec<&str> = std::iter::from_fn(|| Some(lexer.next().text).filter(|text| *text != END)).collect();
+    let named = tokens.windows(3).filter(|w| w[0] == ".file");
+    named.map(|w| (w[1], w[2].trim_matches('"'))).collect()
 }
 
 impl<'a> Parser<'a> {
@@ -127,8 +129,8 @@ impl<'a> Parser<'a> {
             ".target" => self.target()?,
             ".entry" | ".func" => self.function(start)?,
             ".global" | ".const" | ".shared" => {
-                let vars = self.variables(start)?;
-                self.ast.vars.extend(vars.into_iter().map(|v| Var { external, ..v }));
+                let vars = self.variables(start)?.into_iter();
+                self.ast.vars.extend(vars.map(|v| Var { count: v.count.filter(|_| !external), ..v }));
             }
             _ if self.annotation(start)? => {}
             _ => return Err(start.error("directive that is not known at module scope")),
@@ -143,10 +145,7 @@ impl<'a> Parser<'a> {
         let sm = digits.and_then(|digits| digits.parse().ok());
         self.ast.sm = sm.ok_or_else(|| target.error("expected a target such as sm_75"))?;
         while self.eat(",") {
-            let option = self.next();
-            if !["debug", "texmode_independent", "texmode_unified"].contains(&option.text) {
-                return Err(option.error("target option that is not known"));
-            }
+            self.name()?; // debug, texmode_independent
         }
         Ok(())
     }
@@ -156,11 +155,9 @@ impl<'a> Parser<'a> {
         match start.text {
             ".pragma" => self.many(";", |p| Ok(_ = p.next()))?,
             ".section" => self.many("}", |p| Ok(_ = p.next()))?, // DWARF
-            // `.file 1 "name", time, size`
+            // `.file number "name", time, size`
             ".file" => {
-                let (number, string) = (self.next(), self.next());
-                let name = string.text.strip_prefix('"').and_then(|name| name.strip_suffix('"'));
-                self.files.insert(number.text, name.ok_or_else(|| string.error("expected a file name"))?);
+                let _read_before = (self.next(), self.next());
                 while self.eat(",") {
                     self.int::<u64>()?;
                 }
@@ -169,26 +166,19 @@ impl<'a> Parser<'a> {
             ".loc" => {
                 let (file, line, _column) = (self.next(), self.int()?, self.int::<u32>()?);
                 while self.eat(",") {
-                    if self.eat("function_name") {
+                    if self.name()? == "function_name" {
                         self.name()?;
                         self.offset()?;
                     } else {
-                        self.expect("inlined_at")?;
                         (0..3).try_for_each(|_| self.int::<u32>().map(drop))?;
                     }
                 }
-                self.loc = self.source(file.text, line);
+                let name = self.files.get(file.text).unwrap_or(&file.text).to_string();
+                self.loc = Some(Arc::new((name, line)));
             }
             _ => return Ok(false),
         }
         Ok(true)
-    }
-
-    fn source(&mut self, file: &'a str, line: u32) -> u32 {
-        if self.sources.last() != Some(&(file, line)) {
-            self.sources.push((file, line));
-        }
-        self.sources.len() as u32
     }
 
     /// `.entry name(parameters) directives { body }`; a declaration has no body and says nothing.
@@ -203,16 +193,15 @@ impl<'a> Parser<'a> {
                 ".reqntid" => f.info.reqntid = Some(self.dims()?),
                 ".maxntid" => f.info.maxntid = Some(self.dims()?),
                 ".minnctapersm" | ".maxnctapersm" => f.info.min_blocks = Some(self.int()?),
-                ".maxclusterrank" | ".maxnreg" => drop(self.int::<u32>()?),
-                ".explicitcluster" | ".noreturn" | ".blocksareclusters" => {}
+                ".maxnreg" => drop(self.int::<u32>()?),
                 ".reqnctapercluster" => f.info.cluster = Some(self.dims()?),
                 _ if self.annotation(directive)? => {}
                 _ => return Err(directive.error("directive that is not known for a function")),
             }
         }
-        self.loc = 0;
+        self.loc = None;
         f.body = self.body()?;
-        self.ast.functions.push(Rc::new(f));
+        self.ast.functions.push(f);
         Ok(())
     }
 
@@ -237,22 +226,15 @@ impl<'a> Parser<'a> {
 
     /// `.global .align 4 .b8 name[16] = {..}, name2;`
     fn variables(&mut self, start: Token<'a>) -> Res<Vec<Var>> {
-        let space = match start.text {
-            ".global" => Space::Global,
-            ".const" => Space::Const,
-            ".shared" => Space::Shared,
-            ".local" => Space::Local,
-            ".param" => Space::Param,
-            _ => return Err(start.error("directive that is not known here")),
-        };
+        let space = start.text.strip_prefix('.').and_then(Space::parse);
+        let space = space.ok_or_else(|| start.error("directive that is not known here"))?;
         let head = self.variable_head(space)?;
         self.list(";", |p| p.variable(&head))
     }
 
-    /// All but the name: `.global .align 8 .v2 .f32`
+    /// All but the name: `.global .align 8 .f32`
     fn variable_head(&mut self, space: Space) -> Res<Var> {
         let align = if self.eat(".align") { Some(self.int()?) } else { None };
-        let vector = if self.eat(".v2") { 2 } else { 1 + 3 * u32::from(self.eat(".v4")) };
         let ty = self.ty()?;
         // What a parameter points to: `.ptr .global .align 16`.
         while [".ptr", ".global", ".const", ".shared", ".local", ".align"].contains(&self.ahead.text) {
@@ -260,12 +242,11 @@ impl<'a> Parser<'a> {
                 self.int::<u32>()?;
             }
         }
-        let align = align.unwrap_or(ty.bytes() * vector);
+        let align = align.unwrap_or(ty.bytes());
         if ty == Ty::Pred || !align.is_power_of_two() || align > MAX_ALIGN {
             return Err(self.ahead.error(format!("predicate, or alignment that is no power of two up to {MAX_ALIGN}")));
         }
-        let (count, name, init) = (Some(vector.into()), String::new(), Vec::new());
-        Ok(Var { space, ty, align, name, count, init, external: false, line: 0 })
+        Ok(Var { space, ty, align, name: String::new(), count: Some(1), init: Vec::new(), line: 0 })
     }
 
     /// `name[4][2] = {..}`
@@ -303,37 +284,36 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn body(&mut self) -> Res<Vec<Stmt>> {
-        let mut out = Vec::new();
-        self.many("}", |p| p.statement(&mut out))?;
-        Ok(out)
+    fn body(&mut self) -> Res<Body> {
+        let mut body = Body::new();
+        self.many("}", |p| {
+            let start = p.next();
+            if start.text != ";" && !p.annotation(start)? {
+                body.push((start.line, p.statement(start)?));
+            }
+            Ok(())
+        })?;
+        Ok(body)
     }
 
-    fn statement(&mut self, out: &mut Vec<Stmt>) -> Res<()> {
-        let start = self.next();
-        match start.text {
-            ";" => {}
-            "{" => out.push(Stmt::Block(self.body()?)),
-            ".reg" => {
-                let ty = self.ty()?;
-                out.extend(self.list(";", |p| p.register(ty))?);
-            }
-            _ if self.annotation(start)? => {}
-            text if text.starts_with('.') => out.extend(self.variables(start)?.into_iter().map(Stmt::Var)),
-            name if start.is_word() && self.eat(":") => out.push(Stmt::Label(name.to_string(), start.line)),
-            _ => out.push(self.instruction(start)?),
-        }
-        Ok(())
+    fn statement(&mut self, start: Token<'a>) -> Res<Stmt> {
+        Ok(match start.text {
+            "{" => Stmt::Block(self.body()?),
+            ".reg" => Stmt::Registers(self.ty()?, self.list(";", Self::register)?),
+            text if text.starts_with('.') => Stmt::Variables(self.variables(start)?),
+            name if start.is_word() && self.eat(":") => Stmt::Label(name.to_string()),
+            _ => self.instruction(start)?,
+        })
     }
 
     /// `%r<4>` or `%x`
-    fn register(&mut self, ty: Ty) -> Res<Stmt> {
-        let (line, name) = (self.ahead.line, self.name()?);
+    fn register(&mut self) -> Res<(String, Option<u32>)> {
+        let name = self.name()?;
         let count = if self.eat("<") { Some(self.int()?) } else { None };
         if count.is_some() {
             self.expect(">")?;
         }
-        Ok(Stmt::Reg { ty, name, count, line })
+        Ok((name, count))
     }
 
     /// `@!%p add.u32 %a, %b, 1;`
@@ -347,35 +327,37 @@ impl<'a> Parser<'a> {
         if !op.is_word() {
             return Err(op.error("expected an instruction"));
         }
-        let args = self.list(";", Self::arg)?;
+        let (mut first, mut second) = (true, None);
+        let args = self.list(";", |p| {
+            let arg = p.arg()?;
+            if std::mem::take(&mut first) && p.eat("|") {
+                second = Some(p.name()?);
+            }
+            Ok(arg)
+        })?;
         let source = match self.lexer.comment {
-            (at, file, line) if at == op.line => self.source(file, line),
-            _ => self.loc,
+            (at, file, line) if at == op.line => Some(Arc::new((file.to_string(), line))),
+            _ => self.loc.clone(),
         };
-        Ok(Stmt::Inst(Inst { guard, op: op.text.to_string(), args, line: op.line, source }))
+        Ok(Stmt::Inst(Inst { guard, op: op.text.into(), args, second, source }))
     }
 
     fn arg(&mut self) -> Res<Arg> {
         let start = self.next();
         Ok(match start.text {
-            "[" => self.address()?,
+            "[" => {
+                let address = Arg::Address(self.name()?, self.offset()?.unwrap_or(0));
+                self.expect("]")?;
+                address
+            }
             "{" => Arg::Vector(self.list("}", Self::arg)?),
-            "(" => Arg::List(self.list(")", Self::arg)?),
+            "(" => Arg::Vector(self.list(")", Self::arg)?),
             "!" => Arg::Not(self.name()?),
-            word if start.is_word() && self.eat("|") => Arg::Pair(word.to_string(), self.name()?),
             word if start.is_word() => match self.offset()? {
                 Some(offset) => Arg::Offset(word.to_string(), offset),
                 None => Arg::Word(word.to_string()),
             },
             _ => Arg::Num(start.number()?),
         })
-    }
-
-    /// `base+offset]`
-    fn address(&mut self) -> Res<Arg> {
-        let base = if self.ahead.is_number() { None } else { Some(self.name()?) };
-        let offset = if base.is_some() { self.offset()?.unwrap_or(0) } else { self.int::<u64>()? as i64 };
-        self.expect("]")?;
-        Ok(Arg::Address(base, offset))
     }
 }

@@ -47,7 +47,6 @@ impl Ty {
         }
     }
 
-    /// Bits.
     pub(crate) fn bits(self) -> u32 {
         self.bytes() * 8
     }
@@ -88,14 +87,9 @@ impl Ty {
     /// Whether a register of type `reg` may stand where an instruction wants `self` (same size, and no mixing of
     /// integers with floats).
     pub(crate) fn accepts(self, reg: Ty) -> bool {
-        let class = |t: Ty| match t {
-            Ty::F32 | Ty::F64 | Ty::F16 => 2,
-            _ if t.integer() => 1,
-            _ => 0,
-        };
-        self.bytes() == reg.bytes()
-            && (self == Ty::Pred) == (reg == Ty::Pred)
-            && (class(self) == 0 || class(reg) == 0 || class(self) == class(reg))
+        let float = |t: Ty| matches!(t, Ty::F32 | Ty::F64 | Ty::F16);
+        let mixed = self.integer() && float(reg) || float(self) && reg.integer();
+        self.bytes() == reg.bytes() && !mixed
     }
 }
 

@@ -2,10 +2,9 @@
 
 use super::super::ast::Arg;
 use super::super::types::Space;
-use super::{Decoder, Entity, Res, Text};
+use super::{Decoder, Entity, Names, Res, Text};
 use crate::exec::fault::FaultKind;
 use crate::exec::inst::*;
-use std::collections::HashMap;
 
 /// Calls inside calls: more is taken for recursion.
 const MAX_DEPTH: usize = 32;
@@ -14,10 +13,9 @@ const MAX_CODE: usize = 1 << 20;
 
 impl Decoder<'_> {
     pub(super) fn flow(&mut self, t: &mut Text<'_>) -> Res<bool> {
-        if matches!(t.name, "bra" | "ret" | "call") {
-            t.skip("uni");
-        }
-        match (t.name, t.args) {
+        let name = t.name;
+        match (name, t.args) {
+            ("bra" | "ret" | "call", _) if t.take("uni") => return self.flow(t),
             ("bra", [Arg::Word(target)]) => {
                 let label = self.label(target)?;
                 self.push(Op::Bra(label));
@@ -31,20 +29,18 @@ impl Decoder<'_> {
                 let lane = Some(site.m.trailing_zeros() as usize);
                 Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, lane, "the kernel executed a trap"))
             }),
-            ("nop" | "brkpt", []) | ("pmevent", [_]) => self.push(Op::Nop),
-            ("call", [Arg::List(returns), Arg::Word(name), Arg::List(params)]) => self.call(name, returns, params)?,
-            ("call", [Arg::List(returns), Arg::Word(name)]) => self.call(name, returns, &[])?,
-            ("call", [Arg::Word(name), Arg::List(params)]) => self.call(name, &[], params)?,
-            ("call", [Arg::Word(name)]) => self.call(name, &[], &[])?,
-            ("bra" | "ret" | "exit" | "trap" | "nop" | "brkpt" | "pmevent" | "call", _) => {
-                return t.fail(t.opcode, "operands that this instruction does not have");
+            ("call", [Arg::Vector(returns), Arg::Word(name), Arg::Vector(params)]) => {
+                self.call(name, returns, params)?
             }
+            ("call", [Arg::Vector(returns), Arg::Word(name)]) => self.call(name, returns, &[])?,
+            ("call", [Arg::Word(name), Arg::Vector(params)]) => self.call(name, &[], params)?,
+            ("call", [Arg::Word(name)]) => self.call(name, &[], &[])?,
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    fn label(&self, name: &str) -> Res<u32> {
+    pub(super) fn label(&self, name: &str) -> Res<u32> {
         match self.lookup(name) {
             Some(Entity::Label(label)) => Ok(label),
             _ => self.fail(name, "label that is not declared"),
@@ -53,19 +49,16 @@ impl Decoder<'_> {
 
     /// Decodes a function's body here. Its parameters are other names for the caller's variables.
     fn call(&mut self, name: &str, returns: &[Arg], params: &[Arg]) -> Res<()> {
-        let Some(f) = self.functions.get(name).filter(|f| !f.entry) else {
+        let Some(f) = self.functions.iter().find(|f| f.info.name == name && !f.entry) else {
             return self.fail(name, "function without a body in this module");
         };
         if returns.len() != f.returns.len() || params.len() != f.params.len() {
             return self.fail(name, "number of arguments differs from the function's parameters");
         }
-        if self.returns.len() >= MAX_DEPTH {
-            return self.fail(name, "calls nested too deeply; recursion is not supported");
+        if self.returns.len() >= MAX_DEPTH || self.code.insts.len() > MAX_CODE {
+            return self.fail(name, "calls nested too deeply (recursion is not supported), or too large when expanded");
         }
-        if self.code.insts.len() > MAX_CODE {
-            return self.fail(name, "the kernel is too large with its calls expanded");
-        }
-        let mut scope = HashMap::new();
+        let mut scope = Names::new();
         for (formal, actual) in f.returns.iter().chain(&f.params).zip(returns.iter().chain(params)) {
             let variable = if let Arg::Word(name) = actual { self.lookup(name) } else { None };
             let Some(entity @ Entity::Var { space: Space::Local, .. }) = variable else {
@@ -73,21 +66,20 @@ impl Decoder<'_> {
             };
             scope.insert(formal.name.clone(), entity);
         }
-        let (origin, opcode) = (self.origin, self.opcode);
         let end = self.new_label();
         if self.guard.0 != NO_PRED {
             // A guarded call is a branch around it.
             self.guard.1 = !self.guard.1;
             self.push(Op::Bra(end));
-            self.guard = (NO_PRED, false);
         }
+        let origin = Origin { first: false, ..self.origin.clone() };
         let outer = std::mem::replace(&mut self.scopes, vec![scope]);
         self.returns.push(end);
         self.block(&f.body)?;
         self.returns.pop();
         self.scopes = outer;
-        (self.origin, self.opcode, self.guard) = (origin, opcode, (NO_PRED, false));
-        self.labels[end as usize] = self.code.insts.len() as u32;
+        self.start(origin);
+        self.place_label(end);
         // Something must stand at the label.
         self.push(Op::Nop);
         Ok(())

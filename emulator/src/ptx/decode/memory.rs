@@ -7,66 +7,53 @@ use super::{Decoder, Res, Text};
 use crate::exec::access::{Access, atom_fn};
 use crate::exec::inst::*;
 
-/// Cache and eviction hints: they change no result.
-const HINTS: &str = "ca cg cs lu cv wb wt unified entry L2::64B L2::128B L2::256B L1::no_allocate L1::evict_normal \
-    L1::evict_unchanged L1::evict_first L1::evict_last L2::evict_normal L2::evict_first L2::evict_last";
-
-/// The scopes of `membar`.
-const LEVELS: &[(&str, Scope)] = &[("cta", Scope::Cta), ("gl", Scope::Gpu), ("sys", Scope::Sys)];
-
 impl Decoder<'_> {
     pub(super) fn memory(&mut self, t: &mut Text<'_>) -> Res<bool> {
-        let name = t.name;
-        match name {
-            "ld" | "ldu" => self.access(t, false)?,
-            "st" if t.take("async") => self.store_async(t)?,
-            "st" => self.access(t, true)?,
-            "atom" => self.atomic(t, true)?,
-            "red" => self.atomic(t, false)?,
-            "prefetch" | "prefetchu" | "discard" | "applypriority" => {
-                t.skip("global local const param");
-                t.word("L1 L2 L2::evict_last L2::evict_normal")?;
-                t.arity(if t.name.starts_with("prefetch") { 1 } else { 2 })?;
-                self.address(&t.args[0], Space::Generic)?;
+        match (t.name, t.args) {
+            ("ld" | "ldu", _) => self.access(t, false)?,
+            ("st", _) if t.take("async") => self.store_async(t)?,
+            ("st", _) => self.access(t, true)?,
+            ("atom", _) => self.atomic(t, true)?,
+            ("red", _) => self.atomic(t, false)?,
+            ("prefetch", [place]) => {
+                let space = t.space();
+                t.word("L1 L2")?;
+                self.address(place, space)?;
                 self.push(Op::Nop);
             }
             // No policy changes a result.
-            "createpolicy" => {
+            ("createpolicy", [_] | [_, _]) => {
                 t.require("fractional.b64")?;
-                t.skip("L2::evict_last L2::evict_first L2::evict_normal L2::evict_unchanged");
-                t.arities(1, 2)?;
+                t.hints();
                 let (d, zero) = (self.dst(t, Ty::B64)?, self.constant(0, true));
                 self.copy(Ty::B64, d, zero);
             }
-            "membar" | "fence" if t.take("proxy") => {
-                let asynchronous = t.need(&[("alias", false), ("async", true)])?;
+            ("fence", []) if t.take("proxy") => {
+                t.require("async")?;
                 t.skip("global shared::cta shared::cluster");
-                t.arity(0)?;
-                if asynchronous {
-                    self.act(|_, site| site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m)));
-                } else {
-                    self.push(Op::Nop);
-                }
+                self.act(|_, site| site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m)));
             }
-            "membar" | "fence" => {
-                let scope = t.need(if t.name == "fence" { Scope::NAMES } else { LEVELS })?;
-                if t.name == "fence" {
-                    let list = if t.take("mbarrier_init") { "release" } else { "sc acq_rel acquire release" };
-                    t.read(|p| list.split(' ').find(|word| *word == p));
-                }
-                t.arity(0)?;
-                self.act(move |_, site| site.common.checks.warp(site.warp.id, |w| w.fence(site.m, scope)));
+            ("fence", []) => {
+                t.skip("mbarrier_init sc acq_rel acquire release");
+                let scope = t.need(Scope::NAMES)?;
+                self.fence(scope);
+            }
+            ("membar", []) => {
+                let scope = t.need(&[("cta", Scope::Cta), ("gl", Scope::Gpu), ("sys", Scope::Sys)])?;
+                self.fence(scope);
             }
             _ => return Ok(false),
         }
         Ok(true)
     }
 
+    fn fence(&mut self, scope: Scope) {
+        self.act(move |_, site| site.common.checks.warp(site.warp.id, |w| w.fence(site.m, scope)));
+    }
+
     /// Ordering and scope of an access.
     fn order(&self, t: &mut Text<'_>) -> Res<(Sem, Scope)> {
-        let mmio = t.take("mmio");
         let sem = t.pick(Sem::NAMES).unwrap_or(Sem::Weak);
-        t.ensure(!mmio || sem == Sem::Relaxed, ".mmio needs .relaxed")?;
         match (sem, t.pick(Scope::NAMES)) {
             (Sem::Weak, None) => Ok((sem, Scope::Cta)),
             (Sem::Volatile, None) => Ok((sem, Scope::Sys)),
@@ -79,32 +66,18 @@ impl Decoder<'_> {
 
     /// Consumes cache hints; `n` operands and perhaps a policy are there.
     fn hints(&mut self, t: &mut Text<'_>, n: usize) -> Res<()> {
-        t.skip(HINTS);
         let policy = t.take("L2::cache_hint");
+        t.hints();
         t.arity(n + usize::from(policy))?;
-        if policy {
-            self.src(&t.args[n], Ty::B64)?;
-        }
-        Ok(())
+        self.optional(t.args.get(n), Ty::B64).map(drop)
     }
 
-    /// The registers of an access of `count` elements; those of 128 bits are two of 64.
-    fn elements(&mut self, arg: &Arg, ty: Ty, count: usize, write: bool) -> Res<Vec<(R, W)>> {
-        let list = list(arg);
-        if list.len() != count {
-            return self.fail(format!("{} elements", list.len()), format!("the access has {count}"));
-        }
-        let mut regs = Vec::new();
-        for a in list {
-            if ty == Ty::B128 {
-                let r = self.element(a, ty, write)?;
-                regs.extend([(r, W::W64), (r + 2, W::W64)]);
-            } else {
-                let (r, have) = self.loose(a, ty, write)?;
-                regs.push((r, width(have)));
-            }
-        }
-        Ok(regs)
+    /// The registers of an access, as many as it has elements.
+    fn elements(&mut self, t: &mut Text<'_>, arg: &Arg, ty: Ty, write: bool) -> Res<Vec<(R, W)>> {
+        let (list, count) = (list(arg), t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1));
+        t.ensure(list.len() == count, "another number of registers than the access has elements")?;
+        t.ensure(matches!(ty.bytes(), 1..=8) && ty.bytes() * count as u32 <= 16, "access that is too wide")?;
+        list.iter().map(|a| self.loose(a, ty, write).map(|(r, have)| (r, width(have)))).collect()
     }
 
     /// `ld` and `st`
@@ -112,19 +85,15 @@ impl Decoder<'_> {
         let (sem, scope) = self.order(t)?;
         let space = t.space();
         let nc = !write && t.take("nc");
-        let count = t.pick(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1);
         self.hints(t, 2)?;
         let ty = t.ty()?;
-        let widest = if count == 8 || ty.bytes() == 8 { 32 } else { 16 };
-        t.ensure(ty != Ty::Pred && ty.bytes() * count as u32 <= widest, "vector that is too wide")?;
-        let other = if write { Sem::Acquire } else { Sem::Release };
-        let ordered = !matches!(sem, Sem::AcqRel | Sem::Sc) && sem != other;
+        let ordered = sem <= Sem::Relaxed || sem == if write { Sem::Release } else { Sem::Acquire };
         t.ensure(ordered, "a load is .relaxed or .acquire, a store is .relaxed or .release")?;
         let (place, value) = if write { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[place], space)?;
-        let regs = self.elements(&t.args[value], ty, count, !write)?;
+        let regs = self.elements(t, &t.args[value], ty, !write)?;
         t.ensure(!write || space != Space::Const, "constant memory is only read")?;
-        let access = Access { sem, scope, nc, ..Access::new(ty.bytes().min(8), regs.len() as u32, write) };
+        let access = Access { sem, scope, nc, ..Access::new(ty.bytes(), regs.len() as u32, write) };
         self.push(Op::Mem(Box::new(MemOp { address, access, signed: !write && ty.signed(), regs })));
         self.turn(sem != Sem::Weak && matches!(address.space, Space::Generic | Space::Global));
         Ok(())
@@ -135,11 +104,10 @@ impl Decoder<'_> {
         t.skip("weak");
         t.require("mbarrier::complete_tx::bytes")?;
         let space = t.space();
-        let count = t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
         let ty = t.expect(&[Ty::B32, Ty::U32, Ty::S32, Ty::F32, Ty::B64, Ty::U64, Ty::S64, Ty::F64])?;
         t.arity(3)?;
         let (address, barrier) = (self.address(&t.args[0], space)?, self.address(&t.args[2], space)?);
-        let regs = self.elements(&t.args[1], ty, count, false)?;
+        let regs = self.elements(t, &t.args[1], ty, false)?;
         self.effect(move |cpu, site| cpu.store_async(site, [&address, &barrier], &regs, ty.bytes()));
         Ok(())
     }
@@ -151,8 +119,7 @@ impl Decoder<'_> {
         let name = t.word("add min max inc dec exch cas and or xor")?;
         let noftz = t.take("noftz");
         let ty = t.ty()?;
-        let ordered = !matches!(sem, Sem::Weak | Sem::Volatile | Sem::Sc);
-        t.ensure(ordered, "an atomic is .relaxed, .acquire, .release or .acq_rel")?;
+        t.ensure((Sem::Relaxed..Sem::Sc).contains(&sem), "an atomic is .relaxed, .acquire, .release or .acq_rel")?;
         // Halves have no form that flushes; what returns the old value is no reduction.
         let possible =
             (noftz || ty.element().bytes() != 2 || name == "cas") && (returns || !matches!(name, "exch" | "cas"));
@@ -165,8 +132,7 @@ impl Decoder<'_> {
         t.ensure(place, "atomics work on global and shared memory")?;
         let b = self.src(&t.args[at + 1], ty)?;
         let c = if name == "cas" { self.src(&t.args[at + 2], ty)? } else { b };
-        let sink = matches!(&t.args[0], Arg::Word(w) if w == "_");
-        let d = if returns && !sink { self.dst(t, ty)? } else { NONE };
+        let d = if returns { self.dst(t, ty)? } else { NONE };
         let access = Access { atomic: true, sem, scope, ..Access::new(ty.bytes(), 1, true) };
         let run: Effect = Box::new(move |cpu, site| cpu.atomic(site, (&address, &access), f, [d, b, c]));
         self.push(Op::Effect(run, Some(Box::new((address, ty.bytes())))));

@@ -13,117 +13,78 @@ mod sync;
 mod text;
 mod values;
 
-use super::PtxError;
-use super::ast::{Function, Inst as Syntax, Stmt, Var};
+use super::ast::{Body, Function, Inst as Syntax, Stmt, Var};
 use super::module::ParamInfo;
 use super::types::{Space, Ty};
+use super::{PtxError, Res};
 use crate::exec::inst::*;
+use registers::Registers;
 use std::collections::HashMap;
-use std::rc::Rc;
 use text::Text;
 
 /// Slots of a kernel before they are shared.
 const MAX_SLOTS: u32 = 1 << 20;
+/// Bytes of a thread's local memory.
+const MAX_LOCAL: u32 = 1 << 30;
+/// Bytes of static shared memory: more than any device has.
+const MAX_SHARED: u32 = 1 << 20;
+/// The first slots are the sink, which takes up to 128 bits.
+const SINK: u32 = 4;
 
-type Res<T> = Result<T, PtxError>;
-
-/// A module-scope variable.
-pub(crate) enum Global {
-    /// In device memory.
-    Memory { address: u64, constant: bool },
-    /// In shared memory: placed per kernel that names it.
-    Shared(Var),
-}
-
-/// Functions and module-scope variables by name.
-type Functions = HashMap<String, Rc<Function>>;
-type Globals = HashMap<String, Global>;
+/// What names stand for.
+pub(crate) type Names = HashMap<String, Entity>;
 
 #[derive(Debug, Clone)]
-enum Entity {
+pub(crate) enum Entity {
     /// First slot (or predicate) and type.
     Register((u32, Ty)),
     Var {
         space: Space,
         address: u64,
     },
+    /// A shared variable of the module, which has an address in each kernel that names it.
+    Shared(Var),
     Label(u32),
 }
 
-/// What a first pass over a kernel tells the second.
-#[derive(Debug, Default)]
-struct Plan {
-    /// Where dynamic shared memory begins: after all static shared memory.
-    dynamic_base: u64,
-    /// The slot of each slot of the first pass; registers that are never live together share one.
-    slots: Vec<u32>,
-}
-
+#[derive(Default)]
 struct Decoder<'a> {
-    functions: &'a Functions,
-    globals: &'a Globals,
-    plan: Plan,
-    scopes: Vec<HashMap<String, Entity>>,
+    functions: &'a [Function],
+    /// Variables of the module.
+    globals: Names,
+    scopes: Vec<Names>,
+    /// What the first pass found out about registers.
+    plan: Option<Registers>,
+    /// Where dynamic shared memory begins: after all static shared memory, which the first pass counts.
+    dynamic_base: u64,
     code: Code,
     consts: HashMap<(u64, bool), R>,
-    opcodes: HashMap<String, u32>,
     /// Where each label stands.
     labels: Vec<u32>,
-    /// Shared variables of the module that this kernel uses.
-    shared: HashMap<String, u64>,
     /// First slot and number of slots of every register.
     widths: Vec<(u32, u32)>,
     /// Labels of the ends of the functions being expanded.
     returns: Vec<u32>,
     // The instruction at hand:
     origin: Origin,
-    opcode: u32,
     guard: (P, bool),
     cur: Uses,
 }
 
-/// Decodes a kernel.
-pub(crate) fn kernel(f: &Function, params: &[ParamInfo], functions: &Functions, globals: &Globals) -> Res<Code> {
-    let pass = |plan| {
-        let decoder = Decoder {
-            functions,
-            globals,
-            plan,
-            scopes: vec![HashMap::new()],
-            // The sinks have up to 128 bits; the second predicate is the carry.
-            code: Code { slots: 4, preds: 2, shared_align: 16, ..Default::default() },
-            consts: HashMap::new(),
-            opcodes: HashMap::new(),
-            labels: Vec::new(),
-            shared: HashMap::new(),
-            widths: Vec::new(),
-            returns: Vec::new(),
-            origin: Origin { line: f.line, source: 0 },
-            opcode: 0,
-            guard: (NO_PRED, false),
-            cur: Uses::default(),
-        };
+/// Decodes a kernel, twice: which registers can share slots is known only at its end.
+pub(crate) fn kernel(f: &Function, params: &[ParamInfo], functions: &[Function], globals: &Names) -> Res<Code> {
+    let pass = |plan, dynamic_base| {
+        // The second predicate is the carry.
+        let code = Code { slots: SINK, preds: 2, shared_align: 16, ..Code::default() };
+        let (globals, scopes) = (globals.clone(), vec![Names::new()]);
+        let decoder = Decoder { functions, globals, scopes, plan, dynamic_base, code, ..Decoder::default() };
         decoder.kernel(f, params)
     };
-    let Decoder { code: mut first, widths, .. } = pass(Plan::default())?;
-    let unset = registers::unset(&first);
-    let (slots, total) = registers::assign(&first, &widths, &unset.registers);
-    let dynamic_base = first.shared.next_multiple_of(first.shared_align).into();
-    let Decoder { mut code, plan, .. } = pass(Plan { dynamic_base, slots })?;
-    let slot = |r: u32| if r >= PRED_BASE { r } else { plan.slots[r as usize] };
-    // Kept: what has to be looked at when the instruction runs.
-    let may_be_unset = |r: &u32| unset.registers[unset.index(*r)];
-    for ((inst, uses), reads) in code.insts.iter_mut().zip(&mut first.uses).zip(&unset.reads) {
-        uses.reads = reads.iter().map(|r| slot(*r)).collect();
-        uses.writes = uses.writes.iter().copied().filter(may_be_unset).map(slot).collect();
-        inst.flags |= if uses.reads.is_empty() { 0 } else { MAYBE_UNSET };
-        inst.flags |= if uses.writes.is_empty() { 0 } else { TRACKED };
-    }
-    first.reg_names.retain(|(r, _)| may_be_unset(r));
-    code.reg_names = first.reg_names.into_iter().map(|(r, name)| (slot(r), name)).collect();
-    code.uses = first.uses;
-    code.slots = total;
-    Ok(code)
+    let Decoder { code: first, widths, .. } = pass(None, 0)?;
+    let plan = registers::assign(&first, &widths);
+    let slots = plan.total;
+    let second = pass(Some(plan), first.shared.next_multiple_of(first.shared_align).into())?;
+    Ok(Code { slots, ..second.code })
 }
 
 impl Decoder<'_> {
@@ -133,13 +94,12 @@ impl Decoder<'_> {
             self.declare(&p.name, Entity::Var { space: Space::Param, address: info.offset.into() })?;
         }
         self.block(&f.body)?;
-        self.start("ret");
+        self.start(Origin { opcode: "ret".into(), ..self.origin.clone() });
         self.push(Op::Exit);
         // Label numbers to places.
-        let place = |label: &mut u32| *label = self.labels[*label as usize];
         for inst in &mut self.code.insts {
             if let Op::Bra(label) = &mut inst.op {
-                place(label);
+                *label = self.labels[*label as usize];
             }
         }
         Ok(self)
@@ -150,74 +110,58 @@ impl Decoder<'_> {
     }
 
     fn declare(&mut self, name: &str, e: Entity) -> Res<()> {
-        match self.scopes.last_mut() {
-            Some(scope) if !scope.contains_key(name) => {
-                scope.insert(name.to_string(), e);
-                Ok(())
-            }
-            _ => self.fail(name, "name declared twice"),
+        match self.scopes.last_mut().and_then(|scope| scope.insert(name.to_string(), e)) {
+            Some(_) => self.fail(name, "name declared twice"),
+            None => Ok(()),
         }
     }
 
     fn lookup(&self, name: &str) -> Option<Entity> {
-        self.scopes.iter().rev().find_map(|scope| scope.get(name)).cloned()
+        self.scopes.iter().rev().chain([&self.globals]).find_map(|scope| scope.get(name)).cloned()
     }
 
     /// Begins an instruction.
-    fn start(&mut self, opcode: &str) {
-        let next = self.code.names.len() as u32;
-        self.opcode = *self.opcodes.entry(opcode.to_string()).or_insert(next);
-        if self.opcode == next {
-            self.code.names.push(opcode.to_string());
-        }
-        self.cur = Uses::default();
-        self.guard = (NO_PRED, false);
+    fn start(&mut self, origin: Origin) {
+        (self.origin, self.guard, self.cur) = (origin, (NO_PRED, false), Uses::default());
     }
 
     /// Appends an operation; it reads what has been noted for the instruction and writes what has been noted since the
     /// operation before.
     fn push(&mut self, op: Op) {
-        let mut uses = Uses { reads: self.cur.reads.clone(), writes: std::mem::take(&mut self.cur.writes) };
-        if self.guard.0 != NO_PRED {
-            uses.reads.push(PRED_BASE + self.guard.0);
-        }
-        self.code.insts.push(Inst { op, guard: self.guard.0, negated: self.guard.1, flags: 0 });
-        self.code.origins.push(self.origin);
-        self.code.opcode.push(self.opcode);
-        self.code.first.push(false);
+        let uses = Uses { reads: self.cur.reads.clone(), writes: std::mem::take(&mut self.cur.writes) };
+        let unset = if uses.reads.is_empty() { 0 } else { MAYBE_UNSET };
+        let flags = unset | if uses.writes.is_empty() { 0 } else { TRACKED };
+        self.code.insts.push(Inst { op, guard: self.guard.0, negated: self.guard.1, flags });
+        self.code.origins.push(self.origin.clone());
         self.code.uses.push(uses);
+        self.origin.first = false;
     }
 
     /// If `turn`, the last operation takes turns with other blocks.
     fn turn(&mut self, turn: bool) {
         if turn && let Some(inst) = self.code.insts.last_mut() {
-            inst.flags = TURN;
+            inst.flags |= TURN;
             self.code.takes_turns = true;
         }
     }
 
     /// A body or a nested block, in a scope of its own.
-    fn block(&mut self, body: &[Stmt]) -> Res<()> {
-        self.scopes.push(HashMap::new());
-        for s in body {
-            let Stmt::Label(name, line) = s else { continue };
-            self.origin.line = *line;
-            let label = Entity::Label(self.new_label());
-            self.declare(name, label)?;
+    fn block(&mut self, body: &Body) -> Res<()> {
+        self.scopes.push(Names::new());
+        for (line, s) in body {
+            if let Stmt::Label(name) = s {
+                self.origin.line = *line;
+                let label = self.new_label();
+                self.declare(name, Entity::Label(label))?;
+            }
         }
-        for s in body {
+        for (line, s) in body {
+            self.origin.line = *line;
             match s {
-                Stmt::Label(name, _) => {
-                    if let Some(Entity::Label(label)) = self.lookup(name) {
-                        self.labels[label as usize] = self.code.insts.len() as u32;
-                    }
-                }
-                Stmt::Inst(i) => self.inst(i)?,
-                Stmt::Reg { ty, name, count, line } => {
-                    self.origin.line = *line;
-                    self.register(*ty, name, *count)?;
-                }
-                Stmt::Var(v) => self.variable(v)?,
+                Stmt::Label(name) => self.place_label(self.label(name)?),
+                Stmt::Inst(i) => self.inst(i, *line)?,
+                Stmt::Registers(ty, list) => list.iter().try_for_each(|(name, n)| self.register(*ty, name, *n))?,
+                Stmt::Variables(list) => list.iter().try_for_each(|v| self.variable(v))?,
                 Stmt::Block(b) => self.block(b)?,
             }
         }
@@ -230,6 +174,11 @@ impl Decoder<'_> {
         self.labels.len() as u32 - 1
     }
 
+    /// The next operation stands at a label.
+    fn place_label(&mut self, label: u32) {
+        self.labels[label as usize] = self.code.insts.len() as u32;
+    }
+
     /// `.reg .b32 name<count>`, or one name.
     fn register(&mut self, ty: Ty, name: &str, count: Option<u32>) -> Res<()> {
         for i in 0..count.unwrap_or(1) {
@@ -239,25 +188,16 @@ impl Decoder<'_> {
             }
             let register = if ty == Ty::Pred { (self.temp_pred()?, ty) } else { self.temp(ty) };
             self.declare(&name, Entity::Register(register))?;
-            self.code.reg_names.push((register.0 | if ty == Ty::Pred { PRED_BASE } else { 0 }, name));
+            self.code.reg_names.extend(self.number(register).map(|r| (r, name)));
         }
         Ok(())
     }
 
     fn variable(&mut self, v: &Var) -> Res<()> {
-        self.origin.line = v.line;
-        let bytes = v.bytes();
-        if bytes.saturating_add(self.code.local.into()) > 1 << 30 {
-            return self.fail(&v.name, "variable too large");
-        }
         let (space, address) = match v.space {
             Space::Shared => (Space::Shared, self.place_shared(v)?),
             // Parameters of calls live in local memory.
-            Space::Local | Space::Param => {
-                let at = self.code.local.next_multiple_of(v.align.max(1));
-                self.code.local = at + bytes as u32;
-                (Space::Local, u64::from(at))
-            }
+            Space::Local | Space::Param => (Space::Local, v.place(&mut self.code.local, MAX_LOCAL)?.into()),
             _ => return self.fail(&v.name, "variables of this state space stand at module scope"),
         };
         self.declare(&v.name, Entity::Var { space, address })
@@ -265,31 +205,22 @@ impl Decoder<'_> {
 
     /// `.extern .shared x[]` begins where static shared memory ends, which the first pass finds out.
     fn place_shared(&mut self, v: &Var) -> Res<u64> {
-        if v.count.is_none() || v.external {
+        if v.count.is_none() {
             self.code.shared_align = self.code.shared_align.max(v.align);
-            return Ok(self.plan.dynamic_base);
+            return Ok(self.dynamic_base);
         }
-        let at = self.code.shared.next_multiple_of(v.align.max(1));
-        let end = u64::from(at) + v.bytes();
-        if end > 1 << 20 {
-            return self.fail(&v.name, "more shared memory than any device has");
-        }
-        self.code.shared = end as u32;
-        Ok(u64::from(at))
+        Ok(v.place(&mut self.code.shared, MAX_SHARED)?.into())
     }
 
-    fn inst(&mut self, i: &Syntax) -> Res<()> {
-        self.origin = Origin { line: i.line, source: i.source };
-        self.start(&i.op);
+    fn inst(&mut self, i: &Syntax, line: u32) -> Res<()> {
+        self.start(Origin { line, source: i.source.clone(), opcode: i.op.clone(), first: true });
         if let Some((name, negated)) = &i.guard {
-            let Some((p, Ty::Pred)) = self.named(name) else {
+            let Some(guard @ (_, Ty::Pred)) = self.named(name) else {
                 return self.fail(name, "guard that is not a predicate");
             };
-            self.guard = (p, *negated);
+            self.guard = (self.read(guard), *negated);
         }
-        let mut text = Text::new(&i.op, &i.args, i.line);
-        let t = &mut text;
-        let start = self.code.insts.len();
+        let t = &mut Text::new(i, line);
         let known = self.flow(t)?
             || self.value(t)?
             || self.logic(t)?
@@ -298,10 +229,7 @@ impl Decoder<'_> {
             || self.sync(t)?
             || self.matrix(t)?;
         if !known {
-            return self.fail(t.name, "instruction that is not known");
-        }
-        if let Some(first) = self.code.first.get_mut(start) {
-            *first = true;
+            return self.fail(t.name, "instruction that is not known, or not with these operands");
         }
         t.finish()
     }

@@ -5,7 +5,8 @@
 
 use super::super::ast::{Arg, Num};
 use super::super::types::{Space, Ty};
-use super::{Decoder, Entity, Global, Res, Text};
+use super::text::{Text, WRONG_OPERANDS};
+use super::{Decoder, Entity, Res};
 use crate::exec::inst::*;
 use crate::exec::lanes::{Lanes, Slot};
 use crate::exec::special::{Special, special};
@@ -30,20 +31,14 @@ pub(super) fn list(arg: &Arg) -> &[Arg] {
 impl Decoder<'_> {
     /// The address of a variable, in its own space.
     fn symbol(&mut self, name: &str) -> Res<Option<(Space, u64)>> {
-        match (self.lookup(name), self.globals.get(name)) {
-            (Some(Entity::Var { space, address }), _) => Ok(Some((space, address))),
-            (Some(_), _) | (None, None) => Ok(None),
-            (_, Some(Global::Memory { address, constant })) => {
-                Ok(Some((if *constant { Space::Const } else { Space::Global }, *address)))
+        match self.lookup(name) {
+            Some(Entity::Var { space, address }) => Ok(Some((space, address))),
+            Some(Entity::Shared(v)) => {
+                let address = self.place_shared(&v)?;
+                self.globals.insert(name.to_string(), Entity::Var { space: Space::Shared, address });
+                Ok(Some((Space::Shared, address)))
             }
-            (_, Some(Global::Shared(v))) => {
-                let at = match self.shared.get(name) {
-                    Some(at) => *at,
-                    None => self.place_shared(v)?,
-                };
-                self.shared.insert(name.to_string(), at);
-                Ok(Some((Space::Shared, at)))
-            }
+            _ => Ok(None),
         }
     }
 
@@ -54,7 +49,7 @@ impl Decoder<'_> {
             return *r;
         }
         let at = self.code.consts.len() as u32 | CONST;
-        let halves = [bits as u32, if wide { (bits >> 32) as u32 } else { bits as u32 }];
+        let halves = [bits as u32, (if wide { bits >> 32 } else { bits }) as u32];
         let slot = Slot(std::array::from_fn(|i| halves[i % 2]));
         self.code.consts.extend(std::iter::repeat_n(slot, if wide { 2 } else { 1 }));
         self.consts.insert((bits, wide), at);
@@ -64,14 +59,8 @@ impl Decoder<'_> {
     /// A literal as an operand of a type.
     fn literal(&mut self, n: Num, ty: Ty) -> Res<R> {
         let bits = match (n, ty) {
-            (Num::Int(i), Ty::Pred) => {
-                let p = self.temp_pred()?;
-                self.push(Op::Pred(if i != 0 { 0b1111 } else { 0 }, p, 0, 0));
-                return Ok(p);
-            }
-            (Num::Int(i), _) if !matches!(ty, Ty::F32 | Ty::F64 | Ty::TF32) => i,
+            (Num::Int(i), _) if !matches!(ty, Ty::Pred | Ty::F32 | Ty::F64 | Ty::TF32) => i,
             (Num::F32(b), Ty::F32 | Ty::B32) => u64::from(b),
-            (Num::F32(b), Ty::F64 | Ty::B64) => f64::from(f32::from_bits(b)).to_bits(),
             (Num::F64(v), Ty::F32) => u64::from((v as f32).to_bits()),
             (Num::F64(v), Ty::F64 | Ty::B64) => v.to_bits(),
             _ => return self.fail(format!("{n:?}"), "literal that does not fit the operand's type"),
@@ -79,25 +68,29 @@ impl Decoder<'_> {
         Ok(self.constant(if ty.bits() < 64 { bits & ((1 << ty.bits()) - 1) } else { bits }, ty.bytes() == 8))
     }
 
-    /// Notes that the instruction at hand reads or writes a register, and gives its slot.
-    fn note(&mut self, (slot, ty): (u32, Ty), write: bool) -> R {
-        let list = if write { &mut self.cur.writes } else { &mut self.cur.reads };
-        if ty == Ty::Pred {
-            list.push(PRED_BASE + slot);
-            return slot;
-        }
-        list.extend((0..ty.bytes().div_ceil(4)).map(|i| slot + i));
-        self.plan.slots.get(slot as usize).copied().unwrap_or(slot)
+    /// The slot of a register, or its number among the predicates.
+    fn place(&self, (slot, ty): (u32, Ty)) -> R {
+        let plan = self.plan.as_ref().filter(|_| ty != Ty::Pred);
+        plan.map_or(slot, |plan| plan.slots[slot as usize])
     }
 
-    /// The instruction reads a register; all operations that it becomes are taken to do so.
+    /// The number of a register in `Uses`; in the second pass only of one that may be read unwritten.
+    pub(super) fn number(&self, register: (u32, Ty)) -> Option<u32> {
+        let base = if register.1 == Ty::Pred { PRED_BASE } else { 0 };
+        let counts = self.plan.as_ref().is_none_or(|plan| plan.unset.contains(&(base + register.0)));
+        counts.then(|| base + self.place(register))
+    }
+
+    /// The instruction at hand reads a register; all operations that it becomes are taken to do so.
     pub(super) fn read(&mut self, register: (u32, Ty)) -> R {
-        self.note(register, false)
+        self.cur.reads.extend(self.number(register));
+        self.place(register)
     }
 
     /// The next operation writes a register.
     pub(super) fn write(&mut self, register: (u32, Ty)) -> R {
-        self.note(register, true)
+        self.cur.writes.extend(self.number(register));
+        self.place(register)
     }
 
     /// A register by name, with its type.
@@ -184,6 +177,11 @@ impl Decoder<'_> {
         }
     }
 
+    /// A source that may be missing.
+    pub(super) fn optional(&mut self, arg: Option<&Arg>, ty: Ty) -> Res<R> {
+        arg.map_or(Ok(NONE), |arg| self.src(arg, ty))
+    }
+
     /// A source that may also be the address of a variable, in its own space.
     pub(super) fn pointer(&mut self, arg: &Arg, ty: Ty) -> Res<R> {
         let (name, offset) = match arg {
@@ -202,11 +200,7 @@ impl Decoder<'_> {
 
     /// The first operand, a destination of exactly this type.
     pub(super) fn dst(&mut self, t: &Text<'_>, ty: Ty) -> Res<R> {
-        match t.args.first() {
-            Some(Arg::Pair(name, _)) => self.destination(name, ty),
-            Some(arg) => self.element(arg, ty, true),
-            None => t.arity(1).map(|()| 0),
-        }
+        self.element(t.some(t.args.first(), WRONG_OPERANDS)?, ty, true)
     }
 
     /// The predicate of a destination `d|p`, or the sink.
@@ -235,16 +229,17 @@ impl Decoder<'_> {
 
     /// A register at least as wide as the type, as loads, stores and conversions allow; with its own type.
     pub(super) fn loose(&mut self, arg: &Arg, ty: Ty, write: bool) -> Res<(R, Ty)> {
-        let Arg::Word(name) = arg else { return Ok((self.element(arg, ty, write)?, ty)) };
-        let Some(register) = self.named(name) else { return Ok((self.element(arg, ty, write)?, ty)) };
-        let have = register.1;
-        // A float register may also hold a `.b` value of its own size.
-        let floats = |t: Ty| matches!(t, Ty::F32 | Ty::F64 | Ty::F16);
-        let fits = ty.accepts(have) || (have.bytes() >= ty.bytes() && !floats(have) && !floats(ty));
-        if have == Ty::Pred || !fits {
-            return self.mismatch(name, have, ty);
+        if let Arg::Word(name) = arg
+            && let Some(register @ (_, have)) = self.named(name)
+        {
+            // A float register may also hold a `.b` value of its own size.
+            let floats = |t: Ty| matches!(t, Ty::F32 | Ty::F64 | Ty::F16);
+            if !ty.accepts(have) && (have.bytes() < ty.bytes() || floats(have) || floats(ty)) {
+                return self.mismatch(name, have, ty);
+            }
+            return Ok((if write { self.write(register) } else { self.read(register) }, have));
         }
-        Ok((self.note(register, write), have))
+        Ok((self.element(arg, ty, write)?, ty))
     }
 
     /// The operands of an instruction that has a destination and sources of these types.
@@ -265,35 +260,26 @@ impl Decoder<'_> {
 
     /// An address operand; the space may be narrowed by what the operand names.
     pub(super) fn address(&mut self, arg: &Arg, space: Space) -> Res<Address> {
-        let Arg::Address(base, offset) = arg else {
+        let Arg::Address(name, offset) = arg else {
             return self.fail(format!("{arg:?}"), "expected an address in brackets");
         };
         let mem = if space == Space::Const { Space::Global } else { space };
-        let mut address = Address { base: NONE, wide: true, offset: *offset, space: mem };
-        let Some(name) = base else { return Ok(address) };
-        if let Some(register) = self.named(name) {
-            let ty = register.1;
-            if !matches!(ty.bytes(), 4 | 8) || ty.float() {
-                return self.fail(name, "an address is a 32-bit or 64-bit integer");
+        if let Some(base @ (_, ty)) = self.named(name) {
+            if !(Ty::U64.accepts(ty) || Ty::U32.accepts(ty) && !matches!(mem, Space::Generic | Space::Global)) {
+                return self.fail(name, "an address is an integer of 64 bits, or of 32 in a block's own spaces");
             }
-            address.wide = ty.bytes() == 8;
-            if !address.wide && matches!(mem, Space::Generic | Space::Global) {
-                return self.fail(name, "an address in this state space has 64 bits");
-            }
-            address.base = self.read(register);
-            return Ok(address);
+            return Ok(Address { base: self.read(base), wide: Ty::U64.accepts(ty), offset: *offset, space: mem });
         }
         let Some((found, at)) = self.symbol(name)? else {
             return self.fail(name, "address of something that is not declared");
         };
-        match (mem, found) {
+        let space = match (mem, found) {
             // Parameters of functions live in local memory.
-            (Space::Param, Space::Local) => address.space = Space::Local,
-            (Space::Global | Space::Generic, Space::Global | Space::Const) => {}
-            _ if mem == found => {}
+            (Space::Param, Space::Local) => found,
+            (Space::Global | Space::Generic, Space::Global | Space::Const) => mem,
+            _ if mem == found => mem,
             _ => return self.fail(name, format!("a variable in {found:?} space, accessed as {space:?}")),
-        }
-        address.offset = offset.wrapping_add(at as i64);
-        Ok(address)
+        };
+        Ok(Address { base: NONE, wide: true, offset: offset.wrapping_add_unsigned(at), space })
     }
 }

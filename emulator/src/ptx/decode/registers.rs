@@ -1,161 +1,96 @@
-//! Which registers may be read before they are written, so that the interpreter checks only those; and slots for
-//! registers: those that are never live together share one, so that a warp's register file stays in the cache.
+//! Slots for registers: those that are never live together share one, so that a warp's register file stays in the
+//! cache (unrolled kernels have thousands of registers). And which registers may be read before they are written, so
+//! that the interpreter checks only those.
 //!
-//! PTX has as many registers as its writer likes; unrolled kernels have thousands. Both questions are asked of the
-//! control-flow graph: sets of registers spread over its blocks, forwards or backwards, and unite where paths meet.
+//! Both are found by walking back from what reads a register to what writes it: on the way it is live, and if the way
+//! leads to the kernel's beginning, nothing has written it.
 
-use crate::exec::inst::{Code, NO_PRED, Op, PRED_BASE};
-use std::collections::BTreeSet;
+use super::SINK;
+use crate::exec::inst::{Code, NO_PRED, Op};
+use std::collections::{BTreeMap, HashSet};
 
-/// Whether each slot, and after the slots each predicate, is in it.
-type Set = Vec<bool>;
-
-/// Registers that may be read before they are written.
-pub(super) struct Unset {
-    slots: u32,
-    /// Whether a register, by its index, is such a one.
-    pub(super) registers: Set,
-    /// What each instruction may read so.
-    pub(super) reads: Vec<Vec<u32>>,
+/// What a first pass over a kernel finds out about its registers.
+#[derive(Default)]
+pub(super) struct Registers {
+    /// The slot of each slot of the first pass.
+    pub(super) slots: Vec<u32>,
+    /// How many there are.
+    pub(super) total: u32,
+    /// Registers, by their numbers in `Uses`, that may be read before they are written.
+    pub(super) unset: HashSet<u32>,
 }
 
-impl Unset {
-    /// The index of a slot, or of a predicate.
-    pub(super) fn index(&self, r: u32) -> usize {
-        index(self.slots, r)
-    }
-}
-
-fn index(slots: u32, r: u32) -> usize {
-    (if r >= PRED_BASE { slots + r - PRED_BASE } else { r }) as usize
-}
-
-/// Finds reads of what some path has not written.
-pub(super) fn unset(code: &Code) -> Unset {
-    let count = (code.slots + code.preds) as usize;
-    let mut found =
-        Unset { slots: code.slots, registers: vec![false; count], reads: vec![Vec::new(); code.insts.len()] };
-    for (block, mut set) in spread(code, false, vec![true; count], |i, set| remove_writes(code, i, set)) {
-        for i in block {
-            for &r in code.uses[i].reads.iter().filter(|r| set[index(code.slots, **r)]) {
-                found.registers[index(code.slots, r)] = true;
-                found.reads[i].push(r);
-            }
-            remove_writes(code, i, &mut set);
-        }
-    }
-    found
-}
-
-/// A new slot for each slot, and how many there are then. Registers that may be read unwritten keep one to themselves.
-pub(super) fn assign(code: &Code, widths: &[(u32, u32)], exclusive: &[bool]) -> (Vec<u32>, u32) {
-    let ends = live_ranges(code, exclusive);
-    // One interval a register, though it may have several slots.
-    let mut registers: Vec<(usize, usize, u32, u32)> = Vec::new();
-    for &(first, width) in widths {
-        let parts = ends[first as usize..(first + width) as usize].iter();
-        let (start, end) = parts.fold((usize::MAX, 0), |all, part| (all.0.min(part.0), all.1.max(part.1)));
-        if start != usize::MAX {
-            registers.push((start, end, first, width));
-        }
-    }
+/// Finds slots for registers, of which `widths` has the first slots and the numbers of slots.
+pub(super) fn assign(code: &Code, widths: &[(u32, u32)]) -> Registers {
+    let mut unset = HashSet::new();
+    let ranges = live_ranges(code, &mut unset);
+    let register = |&(first, width): &(u32, u32)| ranges.get(&first).map(|&(start, end)| (start, end, first, width));
+    let mut registers: Vec<_> = widths.iter().filter_map(register).collect();
     registers.sort_unstable();
-    let mut map: Vec<u32> = vec![0; code.slots as usize];
-    (0..4).for_each(|s| map[s] = s as u32); // the sink
-    let mut total = 4u32;
-    let mut free: [Vec<u32>; 5] = Default::default();
-    let mut active: Vec<(usize, u32, u32)> = Vec::new();
+    // Registers that nothing uses have the sink's.
+    let mut slots: Vec<u32> = (0..code.slots).map(|slot| if slot < SINK { slot } else { 0 }).collect();
+    let mut total = SINK;
+    // Width, first slot and the end of the last range there.
+    let mut taken: Vec<(u32, u32, usize)> = Vec::new();
     for (start, end, first, width) in registers {
-        for (_, slot, width) in active.extract_if(.., |(end, ..)| *end < start) {
-            free[width as usize].push(slot);
-        }
-        let slot = free[width as usize].pop().unwrap_or_else(|| {
-            total += width;
-            total - width
-        });
-        active.push((end, slot, width));
-        (0..width).for_each(|k| map[(first + k) as usize] = slot + k);
+        let slot = match taken.iter_mut().find(|t| t.0 == width && t.2 < start) {
+            Some((_, slot, until)) => {
+                *until = end;
+                *slot
+            }
+            None => {
+                taken.push((width, total, end));
+                total += width;
+                total - width
+            }
+        };
+        (0..width).for_each(|k| slots[(first + k) as usize] = slot + k);
     }
-    (map, total)
+    Registers { slots, total, unset }
 }
 
-/// First and last instruction at which each register is live: intervals of the instruction order, widened over loops.
-fn live_ranges(code: &Code, exclusive: &[bool]) -> Vec<(usize, usize)> {
-    let everywhere = (0, code.insts.len());
-    let mut ends: Vec<_> = exclusive.iter().map(|&e| if e { everywhere } else { (usize::MAX, 0) }).collect();
-    let mut touch = |r: usize, at: usize| ends[r] = (ends[r].0.min(at), ends[r].1.max(at));
-    for (i, uses) in code.uses.iter().enumerate() {
-        uses.reads.iter().chain(&uses.writes).for_each(|&r| touch(index(code.slots, r), i));
+/// First and last instruction at which each register is live. One that may be read unwritten is so everywhere.
+fn live_ranges(code: &Code, unset: &mut HashSet<u32>) -> BTreeMap<u32, (usize, usize)> {
+    let mut uses: BTreeMap<u32, [Vec<usize>; 2]> = BTreeMap::new();
+    for (i, of) in code.uses.iter().enumerate() {
+        of.reads.iter().for_each(|r| uses.entry(*r).or_default()[0].push(i));
+        of.writes.iter().for_each(|r| uses.entry(*r).or_default()[1].push(i));
     }
-    let step = |i: usize, set: &mut Set| {
-        remove_writes(code, i, set);
-        code.uses[i].reads.iter().for_each(|&r| set[index(code.slots, r)] = true);
-    };
-    for (block, mut set) in spread(code, true, vec![false; exclusive.len()], step) {
-        (0..set.len()).filter(|&r| set[r]).for_each(|r| touch(r, block[0] + 1));
-        block.iter().for_each(|&i| step(i, &mut set));
-        (0..set.len()).filter(|&r| set[r]).for_each(|r| touch(r, block[block.len() - 1]));
-    }
-    ends
-}
-
-/// A guarded write may not happen, so it counts for nothing.
-fn remove_writes(code: &Code, i: usize, set: &mut Set) {
-    if code.insts[i].guard == NO_PRED {
-        code.uses[i].writes.iter().for_each(|&r| set[index(code.slots, r)] = false);
-    }
-}
-
-/// Spreads sets over the basic blocks until nothing changes, from `first` where the walk begins: the instructions of
-/// each block in the order of the walk, and the set before the first of them. `step` takes a set past an instruction.
-fn spread(code: &Code, backwards: bool, first: Set, step: impl Fn(usize, &mut Set)) -> Vec<(Vec<usize>, Set)> {
-    let mut starts = BTreeSet::from([0]);
-    for i in 0..code.insts.len() {
-        let next = successors(code, i);
-        if next != [i + 1] {
-            starts.extend(next.into_iter().chain([i + 1]));
-        }
-    }
-    let starts: Vec<usize> = starts.into_iter().collect();
-    let mut blocks: Vec<Vec<usize>> = starts.windows(2).map(|w| (w[0]..w[1]).collect()).collect();
-    let last = blocks.len() - 1;
-    let mut ways = vec![Vec::new(); blocks.len()];
-    for from in 0..=last {
-        for to in successors(code, starts[from + 1] - 1).iter().filter_map(|start| starts.binary_search(start).ok()) {
-            if backwards { ways[last - to].push(last - from) } else { ways[from].push(to) }
-        }
-    }
-    if backwards {
-        blocks.reverse();
-        blocks.iter_mut().for_each(|block| block.reverse());
-    }
-    let mut sets = vec![vec![false; first.len()]; blocks.len()];
-    sets[0] = first;
-    let mut changed = true;
-    while changed {
-        changed = false;
-        for (b, block) in blocks.iter().enumerate() {
-            let mut set = sets[b].clone();
-            block.iter().for_each(|&i| step(i, &mut set));
-            for &to in &ways[b] {
-                for (there, here) in sets[to].iter_mut().zip(&set) {
-                    changed |= *here & !*there;
-                    *there |= *here;
-                }
+    let before = predecessors(code);
+    // A guarded write may not happen.
+    let writes = |i: usize, r: u32| code.insts[i].guard == NO_PRED && code.uses[i].writes.contains(&r);
+    // The register that came by an instruction last.
+    let mut seen = vec![u32::MAX; code.insts.len()];
+    let mut ranges = BTreeMap::new();
+    for (r, [mut live, writers]) in uses {
+        let (mut start, mut end) = (usize::MAX, 0);
+        let mut touch = |i: usize| (start, end) = (i.min(start), i.max(end));
+        writers.into_iter().for_each(&mut touch);
+        while let Some(i) = live.pop() {
+            if std::mem::replace(&mut seen[i], r) != r {
+                touch(i);
+                live.extend(before[i].iter().filter(|&&i| !writes(i, r)));
             }
         }
+        if seen[0] == r {
+            unset.insert(r);
+            (start, end) = (0, code.insts.len());
+        }
+        ranges.insert(r, (start, end));
     }
-    blocks.into_iter().zip(sets).collect()
+    ranges
 }
 
-fn successors(code: &Code, i: usize) -> Vec<usize> {
-    let mut next = match &code.insts[i].op {
-        Op::Bra(target) => vec![*target as usize],
-        Op::Exit => Vec::new(),
-        _ => vec![i + 1],
-    };
-    if code.insts[i].guard != NO_PRED && !next.contains(&(i + 1)) {
-        next.push(i + 1);
+/// The instructions after which each may come.
+fn predecessors(code: &Code) -> Vec<Vec<usize>> {
+    let mut before = vec![Vec::new(); code.insts.len()];
+    for (i, inst) in code.insts.iter().enumerate() {
+        if let Op::Bra(target) = inst.op {
+            before[target as usize].push(i);
+        }
+        if !matches!(inst.op, Op::Bra(_) | Op::Exit) || inst.guard != NO_PRED {
+            before[i + 1].push(i);
+        }
     }
-    next
+    before
 }

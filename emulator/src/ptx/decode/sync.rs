@@ -3,51 +3,40 @@
 use super::super::ast::{Arg, Num};
 use super::super::types::{Space, Ty};
 use super::operands::width;
-use super::{Decoder, Res, Text};
+use super::text::{Text, WRONG_OPERANDS};
+use super::{Decoder, Res};
 use crate::exec::access::atom_fn;
 use crate::exec::inst::*;
 use crate::exec::lanes::Lanes;
-use crate::exec::mbarrier::MbarrierKind::{self, *};
+use crate::exec::mbarrier::MbarrierKind::*;
 use crate::exec::step::Next;
 use crate::exec::warp::State;
 use crate::exec::{Cpu, Exec, Site};
 
-/// Operations on an mbarrier: what each does, and how many operands it has after the address, at least and at most.
-const MBARRIER: &[(&str, (MbarrierKind, usize, usize))] = &[
-    ("init", (Init, 1, 1)),
-    ("arrive", (Arrive, 0, 1)),
-    ("test_wait", (WaitState, 1, 1)),
-    // A time may follow.
-    ("try_wait", (WaitState, 1, 2)),
-];
-
 impl Decoder<'_> {
     pub(super) fn sync(&mut self, t: &mut Text<'_>) -> Res<bool> {
-        let name = t.name;
-        match name {
-            "bar" if t.take("warp") => {
+        match (t.name, t.args) {
+            ("bar", [mask]) if t.take("warp") => {
                 t.require("sync")?;
-                t.arity(1)?;
-                let mask = self.src(&t.args[0], Ty::B32)?;
+                let mask = self.src(mask, Ty::B32)?;
                 self.push(Op::Warp(None, mask));
             }
-            "barrier" if t.take("cluster") => {
+            ("barrier", []) if t.take("cluster") => {
                 let waits = t.need(&[("arrive", false), ("wait", true)])?;
                 t.skip("aligned");
                 let relaxed = t.pick(Sem::NAMES) == Some(Sem::Relaxed);
-                t.arity(0)?;
                 self.effect(move |cpu, site| match waits {
                     true => cpu.cluster_wait(site),
                     false => cpu.cluster_arrive(site, relaxed),
                 });
             }
-            "bar" | "barrier" => self.barrier(t)?,
-            "activemask" => {
+            ("bar" | "barrier", _) => self.barrier(t)?,
+            ("activemask", _) => {
                 t.require("b32")?;
                 let [d, ..] = self.slots(t, &[Ty::B32])?;
                 self.special(|_, site, _| site.m.into(), d, W::W32);
             }
-            "shfl" => {
+            ("shfl", _) => {
                 t.require("sync.b32")?;
                 let mode = t.need(Shfl::NAMES)?;
                 let [d, a, b, c, mask] = self.slots(t, &[Ty::B32; 5])?;
@@ -55,7 +44,7 @@ impl Decoder<'_> {
                 let run: WarpEffect = Box::new(move |cpu, site, group| cpu.shuffle(site, group, mode, d, [a, b, c]));
                 self.push(Op::Warp(Some(run), mask));
             }
-            "vote" => {
+            ("vote", _) => {
                 t.require("sync")?;
                 let mode = t.need(Vote::NAMES)?;
                 let ballot = mode == Vote::Ballot;
@@ -67,7 +56,7 @@ impl Decoder<'_> {
                     site.warp.vote(group, mode, d, votes);
                 });
             }
-            "match" => {
+            ("match", _) => {
                 t.require("sync")?;
                 let all = t.need(&[("any", false), ("all", true)])?;
                 let ty = t.expect(&[Ty::B32, Ty::B64])?;
@@ -78,7 +67,7 @@ impl Decoder<'_> {
                     site.warp.matching(cpu.cx.code, group, all, d, (a, width(ty)));
                 });
             }
-            "redux" => {
+            ("redux", _) => {
                 t.require("sync")?;
                 let name = t.word("add min max and or xor")?;
                 let ty = t.expect(&[Ty::U32, Ty::S32, Ty::B32])?;
@@ -86,57 +75,48 @@ impl Decoder<'_> {
                 let [d, a, mask, ..] = self.slots(t, &[ty, ty, Ty::B32])?;
                 self.warp_wide(mask, move |cpu, site, group| site.warp.reduce(cpu.cx.code, group, f, d, a));
             }
-            "elect" => {
+            ("elect", _) => {
                 t.require("sync")?;
-                t.ensure(t.second.is_some(), "the destination is a register and a predicate")?;
                 let [d, mask, ..] = self.slots(t, &[Ty::B32; 2])?;
                 let d = (d, self.second(t)?);
                 self.warp_wide(mask, move |_, site, group| site.warp.elect(group, d));
             }
-            "nanosleep" => {
+            ("nanosleep", [time]) => {
                 t.require("u32")?;
-                t.arity(1)?;
-                let a = self.src(&t.args[0], Ty::U32)?;
+                let time = self.src(time, Ty::U32)?;
                 self.effect(move |cpu, site| {
-                    let longest = Lanes(site.m).map(|l| site.warp.lane32(cpu.cx.code, a, l)).max().unwrap_or(0);
+                    let longest = Lanes(site.m).map(|l| site.warp.lane32(cpu.cx.code, time, l)).max().unwrap_or(0);
                     let until = cpu.now().wrapping_add(longest.max(1).into());
                     Ok(if site.m == site.all { Next::Park(State::Sleep(until), 1) } else { Next::Step })
                 });
             }
-            "griddepcontrol" => {
+            ("griddepcontrol", []) => {
                 // Launches of a stream follow each other here: only the checks care.
                 let waits = t.need(&[("wait", true), ("launch_dependents", false)])?;
-                t.arity(0)?;
                 self.act(move |cpu, site| match waits {
                     true => drop(site.common.checks.warp(site.warp.id, |w| w.waited(site.m))),
                     false => cpu.cx.op.trigger(),
                 });
             }
-            "cp" if t.take("async") => {
+            ("cp", []) if t.take("async") => {
                 let bulk = t.take("bulk");
-                let all = !bulk && t.take("wait_all");
-                if t.take("commit_group") {
-                    t.arity(0)?;
-                    self.act(move |cpu, site| cpu.commit(site, bulk));
-                } else if all || t.take("wait_group") {
-                    let read = bulk && t.take("read");
-                    t.arity(usize::from(!all))?;
-                    let keep = if all { None } else { Some(self.count(&t.args[0])?) };
-                    self.act(move |cpu, site| cpu.wait_group(site, bulk, keep, read));
-                    self.turn(bulk);
-                } else if bulk {
-                    self.copy_bulk(t)?;
-                } else {
-                    self.copy_async(t)?;
+                match t.word(if bulk { "commit_group" } else { "commit_group wait_all" })? {
+                    "wait_all" => self.act(move |cpu, site| cpu.wait_group(site, bulk, None, false)),
+                    _ => self.act(move |cpu, site| cpu.commit(site, bulk)),
                 }
             }
-            "mbarrier" if t.take("pending_count") => {
-                t.require("b64")?;
-                // A state holds the pending count in its upper half.
-                let [d, a, ..] = self.slots(t, &[Ty::U32, Ty::B64])?;
-                self.values("upper half", Ty::U32, [d, a, 0]);
+            ("cp", [count]) if t.take("async") => {
+                let (bulk, keep) = (t.take("bulk"), Some(self.count(count)?));
+                t.require("wait_group")?;
+                let read = bulk && t.take("read");
+                self.act(move |cpu, site| cpu.wait_group(site, bulk, keep, read));
+                self.turn(bulk);
             }
-            "mbarrier" => self.mbarrier(t)?,
+            ("cp", _) if t.take("async") => match t.take("bulk") {
+                true => self.copy_bulk(t)?,
+                false => self.copy_async(t)?,
+            },
+            ("mbarrier", _) => self.mbarrier(t)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -169,21 +149,21 @@ impl Decoder<'_> {
         let kind = t.word("sync arrive red")?;
         let aligned = t.take("aligned") || t.name == "bar";
         let reduction = if kind == "red" { Some(t.need(BarRed::NAMES)?) } else { None };
-        // A reduction has its destination first and its input last.
-        let at = usize::from(reduction.is_some());
-        t.arities(if kind == "arrive" { 2 } else { 1 + 2 * at }, 2 + 2 * at)?;
-        let id = self.src(&t.args[at], Ty::U32)?;
-        let count = if t.args.len() == 2 + 2 * at { self.src(&t.args[at + 1], Ty::U32)? } else { NONE };
-        let red = match reduction {
-            None => None,
-            Some(kind) => {
-                let ty = t.expect(&[if kind == BarRed::Popc { Ty::U32 } else { Ty::Pred }])?;
-                let input = self.src(&t.args[t.args.len() - 1], Ty::Pred)?;
-                let d = self.dst(t, ty)?;
-                let (p, d) = if ty == Ty::Pred { (d, 0) } else { (0, d) };
-                Some((kind, input, p, d))
-            }
+        let (id, count, input) = match (kind, t.args) {
+            ("sync", [id]) => (id, None, None),
+            ("sync" | "arrive", [id, count]) => (id, Some(count), None),
+            ("red", [_, id, input]) => (id, None, Some(input)),
+            ("red", [_, id, count, input]) => (id, Some(count), Some(input)),
+            _ => return t.fail(t.opcode, WRONG_OPERANDS),
         };
+        let (id, count) = (self.src(id, Ty::U32)?, self.optional(count, Ty::U32)?);
+        let mut red = None;
+        if let (Some(kind), Some(input)) = (reduction, input) {
+            let ty = t.expect(&[if kind == BarRed::Popc { Ty::U32 } else { Ty::Pred }])?;
+            let (input, d) = (self.src(input, Ty::Pred)?, self.dst(t, ty)?);
+            let (p, d) = if ty == Ty::Pred { (d, 0) } else { (0, d) };
+            red = Some((kind, input, p, d));
+        }
         self.push(Op::Bar(Box::new(BarOp { id, count, waits: kind != "arrive", aligned, red })));
         Ok(())
     }
@@ -196,78 +176,73 @@ impl Decoder<'_> {
         }
     }
 
-    /// An address in shared memory, which is a generic one if the opcode does not say `.shared`.
-    fn shared_address(&mut self, t: &mut Text<'_>, at: usize) -> Res<Address> {
-        let generic = t.space() != Space::Shared;
-        let named = matches!(&t.args[at], Arg::Address(Some(name), _) if self.named(name).is_none());
-        self.address(&t.args[at], if generic && !named { Space::Generic } else { Space::Shared })
-    }
-
+    /// `cp.async.ca.shared.global [dst], [src], bytes, source;`
     fn copy_async(&mut self, t: &mut Text<'_>) -> Res<()> {
         let cg = t.need(&[("ca", false), ("cg", true)])?;
         let (to, from) = (t.space(), t.space());
         t.ensure((to, from) == (Space::Shared, Space::Global), "copies from .global to .shared")?;
-        t.skip("L2::64B L2::128B L2::256B");
-        let policy = usize::from(t.take("L2::cache_hint"));
-        t.arities(3 + policy, 4 + policy)?;
+        t.hints();
+        t.arities(3, 4)?;
         let bytes = self.count(&t.args[2])?;
         let possible = matches!((cg, bytes), (false, 4 | 8 | 16) | (true, 16));
         t.ensure(possible, "copies of 4, 8 or 16 bytes with .ca, of 16 with .cg")?;
-        let source = if t.args.len() == 4 + policy { self.src(&t.args[3], Ty::U32)? } else { NONE };
+        let source = self.optional(t.args.get(3), Ty::U32)?;
         let (dst, src) = (self.address(&t.args[0], to)?, self.address(&t.args[1], from)?);
         self.effect(move |cpu, site| cpu.copy_async(site, [&dst, &src], bytes, source));
         Ok(())
     }
 
+    /// `cp.async.bulk` into shared memory, where an mbarrier waits for it, or out of it.
     fn copy_bulk(&mut self, t: &mut Text<'_>) -> Res<()> {
-        let policy = usize::from(t.take("L2::cache_hint"));
-        if t.take("prefetch") {
-            t.require("L2.global")?;
-            t.arity(2 + policy)?;
-            self.address(&t.args[0], Space::Global)?;
-            self.src(&t.args[1], Ty::U32)?;
-            self.push(Op::Nop);
-            return Ok(());
-        }
         let (to, from) = (t.space(), t.space());
-        let inward = (to, from) == (Space::Shared, Space::Global);
-        t.ensure(inward || (to, from) == (Space::Global, Space::Shared), "copies between .global and .shared")?;
-        t.require(if inward { "mbarrier::complete_tx::bytes" } else { "bulk_group" })?;
-        t.arity(if inward { 4 } else { 3 } + policy)?;
+        let (guard, operands) = match (to, from) {
+            (Space::Shared, Space::Global) => ("mbarrier::complete_tx::bytes", 4),
+            (Space::Global, Space::Shared) => ("bulk_group", 3),
+            _ => return t.fail(t.opcode, "copies between .global and .shared"),
+        };
+        t.require(guard)?;
+        t.arity(operands)?;
         let (dst, src) = (self.address(&t.args[0], to)?, self.address(&t.args[1], from)?);
         let bytes = self.src(&t.args[2], Ty::U32)?;
-        let barrier = if inward { Some(self.address(&t.args[3], Space::Shared)?) } else { None };
+        let barrier = t.args.get(3).map(|arg| self.address(arg, Space::Shared)).transpose()?;
         self.effect(move |cpu, site| cpu.bulk(site, [&dst, &src], bytes, barrier.as_ref()));
         Ok(())
     }
 
+    /// `mbarrier.try_wait.parity.shared.b64 p, [address], parity;`
     fn mbarrier(&mut self, t: &mut Text<'_>) -> Res<()> {
-        let (mut kind, mut least, most) = t.need(MBARRIER)?;
-        let (arrives, waits) = (kind == Arrive, kind == WaitState);
-        if arrives && t.take("noComplete") {
-            least = 1;
-        }
-        if kind == Arrive && t.take("expect_tx") {
-            (kind, least) = (ArriveExpect, 1);
-        }
-        if waits && t.take("parity") {
-            kind = WaitParity;
-        }
+        let kind = match t.word("init inval arrive arrive_drop expect_tx complete_tx test_wait try_wait")? {
+            "init" => Init,
+            "inval" => Invalidate,
+            "arrive" if t.take("expect_tx") => ArriveExpect,
+            "arrive" => Arrive,
+            "arrive_drop" => Drop,
+            "expect_tx" => Expect,
+            "complete_tx" => Complete,
+            _ if t.take("parity") => WaitParity,
+            _ => WaitState,
+        };
+        let waits = matches!(kind, WaitState | WaitParity);
+        t.skip("noComplete");
         let relaxed = t.pick(Sem::NAMES) == Some(Sem::Relaxed);
         let order = Some(t.pick(Scope::NAMES).unwrap_or(Scope::Cta)).filter(|_| !relaxed);
+        let space = t.space();
         t.require("b64")?;
-        let returns = waits || (arrives && !matches!(t.args.first(), Some(Arg::Address(..))));
-        let at = usize::from(returns);
-        t.arities(at + 1 + least, at + 1 + most)?;
-        let address = self.shared_address(t, at)?;
         let ty = if kind == WaitState { Ty::B64 } else { Ty::U32 };
-        let value = match t.args.get(at + 1) {
-            Some(arg) => self.src(arg, ty)?,
-            None => self.constant(1, false),
+        // A wait has a result, an arrival may have one: the state before it.
+        let arrives = matches!(kind, Arrive | ArriveExpect | Drop);
+        let returns = waits || arrives && !matches!(t.args.first(), Some(Arg::Address(..)));
+        let (address, value) = match (kind, t.args.get(usize::from(returns)..)) {
+            (Arrive | Drop | Invalidate, Some([address])) => (address, self.constant(1, false)),
+            (WaitState | WaitParity, Some([address, value, time])) => {
+                self.src(time, Ty::U32)?;
+                (address, self.src(value, ty)?)
+            }
+            (_, Some([address, value])) if kind != Invalidate => (address, self.src(value, ty)?),
+            _ => return t.fail(t.opcode, WRONG_OPERANDS),
         };
-        if let Some(hint) = t.args.get(at + 2) {
-            self.src(hint, Ty::U32)?;
-        }
+        t.ensure(matches!(space, Space::Generic | Space::Shared), "an mbarrier lies in shared memory")?;
+        let address = self.address(address, space)?;
         let (d, p) = match (returns, waits) {
             (false, _) => (NONE, 0),
             (true, false) => (self.dst(t, Ty::B64)?, 0),

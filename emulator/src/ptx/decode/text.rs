@@ -1,9 +1,12 @@
 //! An instruction as written, read piece by piece; what is left over at the end is an error.
 
 use super::super::PtxError;
-use super::super::ast::Arg;
+use super::super::ast::{Arg, Inst};
 use super::super::types::{Space, Ty};
 use super::Res;
+
+/// What is said of an instruction with too few operands, too many, or others.
+pub(super) const WRONG_OPERANDS: &str = "operands that this instruction does not have";
 
 /// What of an instruction has not been read yet.
 pub(super) struct Text<'a> {
@@ -20,11 +23,10 @@ pub(super) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    pub(super) fn new(opcode: &'a str, args: &'a [Arg], line: u32) -> Text<'a> {
-        let mut parts = opcode.split('.');
+    pub(super) fn new(i: &'a Inst, line: u32) -> Text<'a> {
+        let mut parts = i.op.split('.');
         let name = parts.next().unwrap_or("");
-        let second = if let Some(Arg::Pair(_, second)) = args.first() { Some(second.as_str()) } else { None };
-        Text { name, opcode, parts: parts.collect(), args, second, line }
+        Text { name, opcode: &i.op, parts: parts.collect(), args: &i.args, second: i.second.as_deref(), line }
     }
 
     pub(super) fn fail<T>(&self, token: impl Into<String>, message: impl Into<String>) -> Res<T> {
@@ -71,10 +73,10 @@ impl<'a> Text<'a> {
         self.parts.retain(|p| words.split(' ').all(|w| w != *p));
     }
 
-    /// Consumes the next of several words; one must be there.
-    pub(super) fn word(&mut self, words: &'static str) -> Res<&'static str> {
-        let word = self.read(|p| words.split(' ').find(|w| *w == p));
-        word.map_or_else(|| self.missing(words.split(' ').collect()), Ok)
+    /// Consumes cache and eviction hints: they change no result.
+    pub(super) fn hints(&mut self) {
+        self.skip("ca cg cs lu cv wb wt unified");
+        self.parts.retain(|p| !p.starts_with("L1::") && !p.starts_with("L2::"));
     }
 
     /// Consumes the next of several that is there.
@@ -84,11 +86,13 @@ impl<'a> Text<'a> {
 
     /// Likewise; one must be there.
     pub(super) fn need<T: Copy>(&mut self, list: &[(&str, T)]) -> Res<T> {
-        self.pick(list).map_or_else(|| self.missing(list.iter().map(|(m, _)| *m).collect()), Ok)
+        let words: Vec<&str> = list.iter().map(|(m, _)| *m).collect();
+        self.pick(list).map_or_else(|| self.fail(self.name, format!("needs one of .{}", words.join(", ."))), Ok)
     }
 
-    fn missing<T>(&self, words: Vec<&str>) -> Res<T> {
-        self.fail(self.name, format!("needs one of .{}", words.join(", .")))
+    /// Consumes the next of several words; one must be there.
+    pub(super) fn word(&mut self, words: &'static str) -> Res<&'static str> {
+        self.need(&words.split(' ').map(|word| (word, word)).collect::<Vec<_>>())
     }
 
     /// Consumes a state space; addresses without one are generic.
@@ -115,12 +119,7 @@ impl<'a> Text<'a> {
 
     /// Likewise, between two numbers.
     pub(super) fn arities(&self, least: usize, most: usize) -> Res<()> {
-        let n = self.args.len();
-        if (least..=most).contains(&n) {
-            return Ok(());
-        }
-        let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
-        self.fail(format!("{n} operands"), format!("the instruction takes {range} operands"))
+        self.ensure((least..=most).contains(&self.args.len()), WRONG_OPERANDS)
     }
 
     /// Everything must have been consumed.
