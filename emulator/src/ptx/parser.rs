@@ -193,7 +193,8 @@ impl<'a> Parser<'a> {
                 ".reqntid" => f.info.reqntid = Some(self.dims()?),
                 ".maxntid" => f.info.maxntid = Some(self.dims()?),
                 ".minnctapersm" | ".maxnctapersm" => f.info.min_blocks = Some(self.int()?),
-                ".maxnreg" => drop(self.int::<u32>()?),
+                ".maxnreg" | ".maxclusterrank" => drop(self.int::<u32>()?),
+                ".explicitcluster" | ".noreturn" => {}
                 ".reqnctapercluster" => f.info.cluster = Some(self.dims()?),
                 _ if self.annotation(directive)? => {}
                 _ => return Err(directive.error("directive that is not known for a function")),

@@ -256,6 +256,51 @@ pub(crate) const FROM_SM_80: &[Program] = &[
         |_| input(1),
     ),
     program(
+        "cache_hints",
+        "prefetch.global.L2::evict_last [%d8]; discard.global.L2 [%d9], 128; bar.warp.sync 0xffffffff; \
+         ld.global.nc.L1::no_allocate.L2::256B.u32 %r9, [%d8+8];",
+        |_| input(2),
+    ),
+    program(
+        "cp_async_policy",
+        "createpolicy.fractional.L2::evict_last.b64 %d3, 0f3f800000; mov.u32 %r1, s; shl.b32 %r2, %r0, 4; \
+         add.u32 %r3, %r1, %r2; cp.async.cg.shared.global.L2::cache_hint.L2::128B [%r3], [%d8], 16, %d3; \
+         cp.async.wait_all; ld.shared.u32 %r9, [%r3+12];",
+        |_| input(3),
+    ),
+    program(
+        "cp_async_arrives",
+        "mov.u32 %r1, s; setp.eq.u32 %p1, %r0, 0; shl.b32 %r2, %r0, 2; add.u32 %r3, %r1, %r2; cvt.u64.u32 %d1, %r2; \
+         add.u64 %d2, %d8, %d1; @%p1 mbarrier.init.shared.b64 [%r1], 32; bar.warp.sync 0xffffffff; \
+         cp.async.ca.shared.global [%r3+16], [%d2], 4; cp.async.mbarrier.arrive.noinc.shared.b64 [%r1]; \
+         W_cp_async_arrives: mbarrier.test_wait.parity.shared.b64 %p2, [%r1], 0; @!%p2 bra W_cp_async_arrives; \
+         xor.b32 %r4, %r2, 124; add.u32 %r4, %r4, %r1; ld.shared.u32 %r9, [%r4+16];",
+        |l| input(31 - l),
+    ),
+    program(
+        // Without `.noinc` the copies' arrival counts itself, so that the threads' own are still awaited.
+        "cp_async_arrives_beside",
+        "mov.u32 %r1, s; setp.eq.u32 %p1, %r0, 0; shl.b32 %r2, %r0, 2; add.u32 %r3, %r1, %r2; cvt.u64.u32 %d1, %r2; \
+         add.u64 %d2, %d8, %d1; @%p1 mbarrier.init.shared.b64 [%r1], 32; bar.warp.sync 0xffffffff; \
+         cp.async.ca.shared.global [%r3+16], [%d2], 4; cp.async.mbarrier.arrive.shared.b64 [%r1]; \
+         mbarrier.arrive.shared.b64 %d3, [%r1]; \
+         W_cp_async_arrives_beside: mbarrier.test_wait.shared.b64 %p2, [%r1], %d3; \
+         @!%p2 bra W_cp_async_arrives_beside; xor.b32 %r4, %r2, 4; add.u32 %r4, %r4, %r1; ld.shared.u32 %r9, [%r4+16];",
+        |l| input(l ^ 1),
+    ),
+    program(
+        // Half the lanes leave with the first phase; the second is complete without them.
+        "mbarrier_drop",
+        "mov.u32 %r1, s; setp.eq.u32 %p1, %r0, 0; setp.lt.u32 %p3, %r0, 16; \
+         @%p1 mbarrier.init.shared.b64 [%r1], 32; bar.warp.sync 0xffffffff; \
+         @!%p3 mbarrier.arrive_drop.shared.b64 %d1, [%r1]; @%p3 mbarrier.arrive.shared.b64 %d1, [%r1]; \
+         W_mbarrier_drop: mbarrier.test_wait.parity.shared.b64 %p2, [%r1], 0; @!%p2 bra W_mbarrier_drop; \
+         bar.warp.sync 0xffffffff; @%p3 mbarrier.arrive.shared.b64 %d1, [%r1]; \
+         V_mbarrier_drop: mbarrier.test_wait.parity.shared.b64 %p2, [%r1], 1; @!%p2 bra V_mbarrier_drop; \
+         bar.warp.sync 0xffffffff; @%p1 mbarrier.inval.shared.b64 [%r1]; mov.u32 %r9, 6;",
+        |_| 6,
+    ),
+    program(
         "ldmatrix_trans",
         // Row i of an 8 x 8 matrix of 16 bits: 8i .. 8i + 8. Lane l of the transposed one has column l / 4, rows 2 (l % 4)
         // and the next.
@@ -302,6 +347,19 @@ pub(crate) const FROM_SM_90: &[Program] = &[
          @%p1 mbarrier.arrive.expect_tx.shared.b64 %d1, [%r1], 128; \
          @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%d8], 128, [%r1]; \
          W_bulk_copy: mbarrier.try_wait.parity.shared.b64 %p2, [%r1], 0; @!%p2 bra W_bulk_copy; \
+         shl.b32 %r3, %r0, 2; add.u32 %r3, %r3, %r2; ld.shared.u32 %r9, [%r3];",
+        input,
+    ),
+    program(
+        "bulk_copy_policy",
+        "mov.u32 %r1, s; setp.eq.u32 %p1, %r0, 0; add.u32 %r2, %r1, 16; cp.async.bulk.prefetch.L2.global [%d8], 128; \
+         createpolicy.fractional.L2::evict_first.b64 %d3, 0f3f800000; \
+         @%p1 mbarrier.init.shared.b64 [%r1], 1; bar.warp.sync 0xffffffff; \
+         @%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 144; \
+         @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%r2], [%d8], 128, [%r1], %d3; \
+         @%p1 mbarrier.arrive.shared.b64 %d1, [%r1]; \
+         @%p1 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 16; \
+         W_bulk_copy_policy: mbarrier.try_wait.parity.shared.b64 %p2, [%r1], 0, 1000; @!%p2 bra W_bulk_copy_policy; \
          shl.b32 %r3, %r0, 2; add.u32 %r3, %r3, %r2; ld.shared.u32 %r9, [%r3];",
         input,
     ),

@@ -1,6 +1,6 @@
 //! Loads, stores, atomics, fences and prefetches.
 
-use super::super::ast::Arg;
+use super::super::ast::{Arg, Num};
 use super::super::types::{Space, Ty};
 use super::operands::{list, width};
 use super::{Decoder, Res, Text};
@@ -17,7 +17,15 @@ impl Decoder<'_> {
             ("red", _) => self.atomic(t, false)?,
             ("prefetch", [place]) => {
                 let space = t.space();
-                t.word("L1 L2")?;
+                t.word("L1 L2 L2::evict_last L2::evict_normal")?;
+                self.address(place, space)?;
+                self.push(Op::Nop);
+            }
+            // What is discarded may still be there.
+            ("discard", [place, bytes]) => {
+                let space = t.space();
+                t.require("L2")?;
+                t.ensure(matches!(bytes, Arg::Num(Num::Int(128))), "128 bytes are discarded")?;
                 self.address(place, space)?;
                 self.push(Op::Nop);
             }
@@ -65,7 +73,7 @@ impl Decoder<'_> {
     }
 
     /// Consumes cache hints; `n` operands and perhaps a policy are there.
-    fn hints(&mut self, t: &mut Text<'_>, n: usize) -> Res<()> {
+    pub(super) fn hints(&mut self, t: &mut Text<'_>, n: usize) -> Res<()> {
         let policy = t.take("L2::cache_hint");
         t.hints();
         t.arity(n + usize::from(policy))?;

@@ -105,6 +105,19 @@ impl Decoder<'_> {
                     _ => self.act(move |cpu, site| cpu.commit(site, bulk)),
                 }
             }
+            ("cp", [address]) if t.has("mbarrier") => {
+                t.require("async.mbarrier.arrive.b64")?;
+                let (noinc, space) = (t.take("noinc"), t.space());
+                let address = self.address(address, space)?;
+                self.effect(move |cpu, site| cpu.arrive_after_copies(site, &address, noinc));
+            }
+            ("cp", [address, bytes, ..]) if t.has("prefetch") => {
+                t.require("async.bulk.prefetch.L2.global")?;
+                self.hints(t, 2)?;
+                self.address(address, Space::Global)?;
+                self.src(bytes, Ty::U32)?;
+                self.push(Op::Nop);
+            }
             ("cp", [count]) if t.take("async") => {
                 let (bulk, keep) = (t.take("bulk"), Some(self.count(count)?));
                 t.require("wait_group")?;
@@ -181,12 +194,13 @@ impl Decoder<'_> {
         let cg = t.need(&[("ca", false), ("cg", true)])?;
         let (to, from) = (t.space(), t.space());
         t.ensure((to, from) == (Space::Shared, Space::Global), "copies from .global to .shared")?;
-        t.hints();
-        t.arities(3, 4)?;
+        let own = t.args.len() - usize::from(t.has("L2::cache_hint")).min(t.args.len());
+        self.hints(t, own)?;
+        t.ensure(matches!(own, 3 | 4), WRONG_OPERANDS)?;
         let bytes = self.count(&t.args[2])?;
         let possible = matches!((cg, bytes), (false, 4 | 8 | 16) | (true, 16));
         t.ensure(possible, "copies of 4, 8 or 16 bytes with .ca, of 16 with .cg")?;
-        let source = self.optional(t.args.get(3), Ty::U32)?;
+        let source = self.optional(t.args[..own].get(3), Ty::U32)?;
         let (dst, src) = (self.address(&t.args[0], to)?, self.address(&t.args[1], from)?);
         self.effect(move |cpu, site| cpu.copy_async(site, [&dst, &src], bytes, source));
         Ok(())
@@ -201,10 +215,10 @@ impl Decoder<'_> {
             _ => return t.fail(t.opcode, "copies between .global and .shared"),
         };
         t.require(guard)?;
-        t.arity(operands)?;
+        self.hints(t, operands)?;
         let (dst, src) = (self.address(&t.args[0], to)?, self.address(&t.args[1], from)?);
         let bytes = self.src(&t.args[2], Ty::U32)?;
-        let barrier = t.args.get(3).map(|arg| self.address(arg, Space::Shared)).transpose()?;
+        let barrier = t.args[..operands].get(3).map(|arg| self.address(arg, Space::Shared)).transpose()?;
         self.effect(move |cpu, site| cpu.bulk(site, [&dst, &src], bytes, barrier.as_ref()));
         Ok(())
     }

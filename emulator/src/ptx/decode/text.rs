@@ -75,8 +75,9 @@ impl<'a> Text<'a> {
 
     /// Consumes cache and eviction hints: they change no result.
     pub(super) fn hints(&mut self) {
-        self.skip("ca cg cs lu cv wb wt unified");
-        self.parts.retain(|p| !p.starts_with("L1::") && !p.starts_with("L2::"));
+        self.skip("ca cg cs lu cv wb wt unified L2::64B L2::128B L2::256B L2::cache_hint");
+        self.skip("L1::no_allocate L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last");
+        self.skip("L2::evict_normal L2::evict_unchanged L2::evict_first L2::evict_last");
     }
 
     /// Consumes the next of several that is there.
