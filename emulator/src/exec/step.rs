@@ -5,10 +5,10 @@
 use super::block::{Common, set_index};
 use super::fault::FaultKind;
 use super::inst::*;
-use super::lanes::{Lanes, map, select};
+use super::lanes::Lanes;
 use super::values::File;
 use super::warp::{Part, State, Warp};
-use super::{At, Cpu, Exec, Site, scalar};
+use super::{At, Cpu, Exec, Site};
 
 /// What follows an instruction.
 pub(crate) enum Next {
@@ -27,7 +27,8 @@ impl Cpu<'_> {
     pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, budget: &mut u32) -> Exec<()> {
         let code = self.cx.code;
         let insts = &code.insts[..];
-        let file = File { regs: warp.regs.as_mut_ptr(), consts: code.consts.as_ptr() };
+        let (regs, preds) = (warp.regs.as_mut_ptr(), warp.preds.as_mut_ptr());
+        let file = File { regs, preds, consts: code.consts.as_ptr() };
         let split = self.cx.config.split_warps;
         let counting = self.cx.config.counters;
         // The decoder's predicates are inside the file.
@@ -121,26 +122,6 @@ impl Cpu<'_> {
                     match &inst.op {
                         Op::Nop => {}
                         Op::Value(run, r) => run(r, file, m),
-                        Op::Lop3(lut, r) => {
-                            let bit = |i: u32| 0u32.wrapping_sub(u32::from(lut >> i & 1));
-                            let t: [u32; 8] = std::array::from_fn(|i| bit(i as u32));
-                            let sources = (file.src(r[1]), file.src(r[2]), file.src(r[3]), file.src::<u32>(r[1]));
-                            map(file.dst(r[0]), sources, m, |x: u32, y: u32, z: u32, _| {
-                                let low = |i: usize| t[i] & !z | t[i + 1] & z;
-                                let (n, p) = (low(0) & !y | low(2) & y, low(4) & !y | low(6) & y);
-                                n & !x | p & x
-                            });
-                        }
-                        Op::Setp(compare, p, a, b) => {
-                            let v = compare(*a, *b, file);
-                            set_pred!(*p, m, v);
-                        }
-                        Op::Selp(false, [d, a, b], p) => {
-                            select::<u32>(file.dst(*d), file.src(*a), file.src(*b), pred!(*p), m);
-                        }
-                        Op::Selp(true, [d, a, b], p) => {
-                            select::<u64>(file.dst(*d), file.src(*a), file.src(*b), pred!(*p), m);
-                        }
                         Op::Pred(lut, d, a, b) => {
                             let v = lookup(*lut, pred!(*a), pred!(*b));
                             set_pred!(*d, m, v);
@@ -211,16 +192,6 @@ impl Cpu<'_> {
         let code = self.cx.code;
         let m = site.m;
         match op {
-            Op::Lane(op) => {
-                let seed = self.cx.config.perturb.then_some(self.cx.config.seed);
-                for l in Lanes(m) {
-                    let mut v = (op.f)(&op.ctl, op.src.map(|s| site.warp.lane(code, s, l)));
-                    if op.approximate {
-                        v = scalar::finish_approximate(&op.ctl, v, seed);
-                    }
-                    site.warp.set_lane(op.d.0, op.d.1, l, v);
-                }
-            }
             Op::BrxIdx(index, list) => {
                 let mut parts: Vec<Part> = Vec::new();
                 let mut add = |pc, lanes: u32| match parts.iter_mut().find(|p| p.pc == pc) {

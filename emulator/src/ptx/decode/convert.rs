@@ -3,13 +3,14 @@
 use super::super::ast::Arg;
 use super::super::types::{Space, Ty};
 use super::operands::width;
-use super::values::{ROUND, form_of};
+use super::values::ROUND;
 use super::{Decoder, Res, Text};
+use crate::exec::access::generic;
 use crate::exec::fault::FaultKind;
 use crate::exec::float::Round;
 use crate::exec::inst::*;
 use crate::exec::lanes::Lanes;
-use crate::exec::scalar::{self, in_space};
+use crate::exec::scalar::{self, Ctl};
 use crate::exec::step::Next;
 use crate::exec::values::VALUES;
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
@@ -22,13 +23,6 @@ impl Decoder<'_> {
     pub(super) fn convert(&mut self, t: &mut Text<'_>) -> Res<bool> {
         match t.name {
             "mov" => self.mov(t)?,
-            "cvt" => {
-                let to = t.ty()?;
-                match form_of(t, to) {
-                    Some(form) => self.form(t, form, to)?,
-                    None => self.cvt(t, to)?,
-                }
-            }
             "cvta" => {
                 let to = t.take("to");
                 let base = match t.space() {
@@ -42,7 +36,7 @@ impl Decoder<'_> {
                 t.arity(2)?;
                 let (a, b) = (self.pointer(&t.args[1], Ty::U64)?, self.constant(base, true));
                 let d = self.dst(t, Ty::U64)?;
-                self.values(if to { "sub" } else { "add" }, Ty::U64, [d, a, b]);
+                self.values(if to { "sub" } else { "add" }, Ty::U64, &[d, a, b]);
             }
             "mapa" => {
                 t.skip("shared::cluster");
@@ -78,7 +72,7 @@ impl Decoder<'_> {
                 self.act(move |cpu, site| {
                     for l in Lanes(site.m) {
                         let address = site.warp.lane(cpu.cx.code, (a, W::W64), l);
-                        site.warp.set_lane(p, W::Pred, l, in_space(address, space).into());
+                        site.warp.set_lane(p, W::Pred, l, (generic(address).0 == space).into());
                     }
                 });
             }
@@ -106,9 +100,9 @@ impl Decoder<'_> {
     /// Moves a value of 2 to 16 bytes.
     pub(super) fn copy(&mut self, ty: Ty, d: R, a: R) {
         let part = if ty.bytes() >= 8 { Ty::B64 } else { Ty::B32 };
-        self.values("mov", part, [d, a, 0]);
+        self.values("mov", part, &[d, a]);
         if ty.bytes() == 16 {
-            self.values("mov", part, [d + 2, a + 2, 0]);
+            self.values("mov", part, &[d + 2, a + 2]);
         }
     }
 
@@ -126,26 +120,31 @@ impl Decoder<'_> {
     /// `mov.b64 d, {a, b}`
     fn pack(&mut self, t: &Text<'_>, ty: Ty, parts: &[Arg]) -> Res<()> {
         let part = self.part(ty, parts)?;
-        let zero = self.constant(0, false);
-        let mut operands = [(zero, W::W32); 5];
-        for (operand, arg) in operands[1..].iter_mut().zip(parts) {
+        let mut sources = Vec::new();
+        for arg in parts {
             let (r, have) = self.loose(arg, part, false)?;
             t.ensure(have.bytes() == part.bytes(), "parts have the size that makes the whole")?;
-            *operand = (r, width(have));
+            sources.push(r);
         }
-        let d = self.dst(t, ty)?;
-        let [_, (a, _), (b, _), ..] = operands;
-        operands[0] = (d, width(ty));
-        match part {
-            Ty::B64 => {
-                self.values("mov", part, [d, a, 0]);
-                self.values("mov", part, [d + 2, b, 0]);
+        // Two by two.
+        let mut bits = part.bits();
+        while let [a, b, c, d] = sources[..] {
+            let temps = [self.temp(Ty::B32), self.temp(Ty::B32)];
+            for (temp, [low, high]) in temps.into_iter().zip([[a, b], [c, d]]) {
+                let d = self.write(temp);
+                self.insert(d, low, high, bits);
             }
-            Ty::B32 => self.values("halves", Ty::U64, [d, a, b]),
-            _ => {
-                let f: LaneFn = |c, a| a.iter().rev().fold(0, |v, part| (v << c.from.bits()) | part);
-                self.lane(f, Ctl { from: part, ..Ctl::new(ty) }, operands);
+            sources = temps.map(|temp| self.read(temp)).to_vec();
+            bits *= 2;
+        }
+        let (d, low, high) = (self.dst(t, ty)?, sources[0], sources[1]);
+        match bits {
+            64 => {
+                self.values("mov", Ty::B64, &[d, low]);
+                self.values("mov", Ty::B64, &[d + 2, high]);
             }
+            32 => self.values("halves", Ty::U64, &[d, low, high]),
+            _ => self.insert(d, low, high, bits),
         }
         Ok(())
     }
@@ -159,24 +158,32 @@ impl Decoder<'_> {
         let copy = self.write(temp);
         self.copy(ty, copy, src);
         self.read(temp);
-        for (i, arg) in parts.iter().enumerate().filter(|(_, arg)| !matches!(arg, Arg::Word(w) if w == "_")) {
+        for (i, arg) in (0..).zip(parts).filter(|(_, arg)| !matches!(arg, Arg::Word(w) if w == "_")) {
+            let word = if ty.bytes() == 8 && part.bytes() < 4 {
+                let temp = self.temp(Ty::B32);
+                let word = self.write(temp);
+                self.half(word, copy, i / 2);
+                self.read(temp)
+            } else {
+                copy
+            };
             let d = self.element(arg, part, true)?;
-            match (part, i) {
-                (Ty::B64, _) => self.values("mov", part, [d, copy + 2 * i as u32, 0]),
-                (Ty::B32, 0) => self.values("cvt.u32.u64", Ty::U32, [d, copy, 0]),
-                (Ty::B32, _) => self.values("upper half", Ty::U32, [d, copy, 0]),
-                _ => {
-                    let shift = (self.constant(u64::from(part.bits()) * i as u64, false), W::W32);
-                    let f: LaneFn = |c, a| scalar::trunc(c.to, a[0] >> (a[1] & 63));
-                    self.lane(f, Ctl::new(part), [(d, W::W32), (copy, width(ty)), shift, shift, shift]);
-                }
+            match part {
+                Ty::B64 => self.values("mov", part, &[d, copy + 2 * i]),
+                Ty::B32 => self.half(d, copy, i),
+                _ => self.extract(d, word, i % (32 / part.bits()), part.bits()),
             }
         }
         Ok(())
     }
 
+    /// Half of 64 bits.
+    fn half(&mut self, d: R, whole: R, i: u32) {
+        self.values(["cvt.u32.u64", "upper half"][i as usize], Ty::U32, &[d, whole]);
+    }
+
     /// Between scalar types.
-    fn cvt(&mut self, t: &mut Text<'_>, to: Ty) -> Res<()> {
+    pub(super) fn cvt(&mut self, t: &mut Text<'_>, to: Ty) -> Res<()> {
         let (integral, round) = (t.pick(INTEGRAL), t.pick(ROUND));
         let (ftz, relu, sat) = (t.take("ftz"), t.take("relu"), t.take("sat"));
         let from = t.ty()?;
@@ -199,16 +206,15 @@ impl Decoder<'_> {
         // may be wider within its slot).
         let exact = source.bytes() == from.bytes() || source.bytes() <= 4 && from.bytes() <= 4;
         if exact && have.bytes() == to.bytes() && VALUES.contains_key(&(t.opcode, to)) {
-            self.values(t.opcode, to, [d, a, 0]);
+            self.values(t.opcode, to, &[d, a]);
             return Ok(());
         }
         let integral_round = integral.or(round).unwrap_or(Round::Near);
         let c = Ctl { from, ftz, relu, sat, round: integral_round, integral: integral.is_some(), ..Ctl::new(to) };
         // A destination wider than the type is extended as the type says.
-        let extends = have.bytes() > to.bytes() && to.signed();
-        let f: LaneFn = if extends { |c, a| scalar::extend(c.to, scalar::cvt(c, a)) as u64 } else { scalar::cvt };
+        let mask = u64::MAX >> (64 - have.bits());
         let a = (a, width(source));
-        self.lane(f, c, [(d, width(have)), a, a, a, a]);
+        self.lane(move |c, a| scalar::cvt(c, a) & mask, c, [(d, width(have)), a, a, a, a]);
         Ok(())
     }
 }
