@@ -4,6 +4,8 @@
 #![allow(non_camel_case_types, dead_code)]
 // Of NaN, `!(x < y)` is not `x >= y`, nor is `x < y || x > y` the same as `x != y`.
 #![allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
+// A cast is unnecessary for some types of a row only.
+#![allow(clippy::unnecessary_cast)]
 
 use super::float::{self, flush, least, most};
 use super::inst::{CONST, P, R};
@@ -414,8 +416,9 @@ values! {
     "cvt.u64.u32" | "cvt.s64.u32": u64 s64 => (x: u32) -> u64 { u64::from(x) }
     "cvt.u64.s32" | "cvt.s64.s32": u64 s64 => (x: s32) -> s64 { i64::from(x) }
     "cvt.u32.u64" | "cvt.s32.u64" | "cvt.u32.s64" | "cvt.s32.s64": u32 s32 => (x: u64) -> u32 { x as u32 }
-    "upper half": u32 => (x: u64) -> u32 { (x >> 32) as u32 }
-    "halves": u64 => (x: u32, y: u32) -> u64 { join(x, y) }
+    "lower half": b32 b64 => (x: T) -> u32 { (x << (T::BITS / 2) >> (T::BITS / 2)) as u32 }
+    "upper half": b32 b64 => (x: T) -> u32 { (x >> (T::BITS / 2)) as u32 }
+    "halves": b32 b64 => (x: u32, y: u32) -> T { T::from(y) << (T::BITS / 2) | T::from(x) }
     "mov": b32 b64 => (x: T) -> T { x }
 }
 

@@ -19,6 +19,11 @@ use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
 const INTEGRAL: &[(&str, Round)] =
     &[("rni", Round::Near), ("rzi", Round::Zero), ("rmi", Round::Down), ("rpi", Round::Up)];
 
+/// The type of as many bits, 32 at least.
+pub(super) fn bits(ty: Ty) -> Ty {
+    if ty.bytes() == 8 { Ty::B64 } else { Ty::B32 }
+}
+
 impl Decoder<'_> {
     pub(super) fn convert(&mut self, t: &mut Text<'_>) -> Res<bool> {
         match t.name {
@@ -84,102 +89,47 @@ impl Decoder<'_> {
     fn mov(&mut self, t: &mut Text<'_>) -> Res<()> {
         let ty = t.ty()?;
         t.arity(2)?;
-        t.ensure(matches!(ty.bytes(), 2 | 4 | 8 | 16), "type that this instruction does not have")?;
+        t.ensure(matches!(ty.bytes(), 2 | 4 | 8), "type that this instruction does not have")?;
         match (&t.args[0], &t.args[1]) {
-            (_, Arg::Vector(parts)) => self.pack(t, ty, parts),
-            (Arg::Vector(parts), a) => self.unpack(ty, parts, a),
+            (_, Arg::Vector(parts)) => {
+                let (half, [low, high]) = self.halves(ty, parts)?;
+                let (low, high) = (self.src(low, half)?, self.src(high, half)?);
+                let d = self.dst(t, ty)?;
+                self.values("halves", bits(ty), &[d, low, high]);
+            }
+            (Arg::Vector(parts), whole) => {
+                let (half, parts) = self.halves(ty, parts)?;
+                let whole = self.src(whole, ty)?;
+                // The source may be one of the destinations only as the last to be written; a copy avoids the question.
+                let whole = self.made(ty, |decoder, d| decoder.copy(ty, d, whole));
+                for (arg, name) in parts.iter().zip(["lower half", "upper half"]) {
+                    if !matches!(arg, Arg::Word(w) if w == "_") {
+                        let d = self.element(arg, half, true)?;
+                        self.values(name, bits(ty), &[d, whole]);
+                    }
+                }
+            }
             (_, a) => {
                 let a = self.pointer(a, ty)?;
                 let d = self.dst(t, ty)?;
                 self.copy(ty, d, a);
-                Ok(())
             }
+        }
+        Ok(())
+    }
+
+    /// The halves that a value has in braces, and their type.
+    fn halves<'a>(&self, ty: Ty, parts: &'a [Arg]) -> Res<(Ty, &'a [Arg; 2])> {
+        match (ty.bytes(), parts.try_into()) {
+            (8, Ok(parts)) => Ok((Ty::B32, parts)),
+            (4, Ok(parts)) => Ok((Ty::B16, parts)),
+            _ => self.fail(format!("{} parts", parts.len()), "number of parts that this type does not have"),
         }
     }
 
-    /// Moves a value of 2 to 16 bytes.
+    /// Moves a value.
     pub(super) fn copy(&mut self, ty: Ty, d: R, a: R) {
-        let part = if ty.bytes() >= 8 { Ty::B64 } else { Ty::B32 };
-        self.values("mov", part, &[d, a]);
-        if ty.bytes() == 16 {
-            self.values("mov", part, &[d + 2, a + 2]);
-        }
-    }
-
-    /// The type of one of the parts that a type is packed from.
-    fn part(&self, ty: Ty, parts: &[Arg]) -> Res<Ty> {
-        match (ty.bytes(), parts.len()) {
-            (16, 2) => Ok(Ty::B64),
-            (8, 2) => Ok(Ty::B32),
-            (8, 4) | (4, 2) => Ok(Ty::B16),
-            (4, 4) | (2, 2) => Ok(Ty::B8),
-            (_, n) => self.fail(format!("{n} parts"), "number of parts that this type does not have"),
-        }
-    }
-
-    /// `mov.b64 d, {a, b}`
-    fn pack(&mut self, t: &Text<'_>, ty: Ty, parts: &[Arg]) -> Res<()> {
-        let part = self.part(ty, parts)?;
-        let mut sources = Vec::new();
-        for arg in parts {
-            let (r, have) = self.loose(arg, part, false)?;
-            t.ensure(have.bytes() == part.bytes(), "parts have the size that makes the whole")?;
-            sources.push(r);
-        }
-        // Two by two.
-        let mut bits = part.bits();
-        while let [a, b, c, d] = sources[..] {
-            let temps = [self.temp(Ty::B32), self.temp(Ty::B32)];
-            for (temp, [low, high]) in temps.into_iter().zip([[a, b], [c, d]]) {
-                let d = self.write(temp);
-                self.insert(d, low, high, bits);
-            }
-            sources = temps.map(|temp| self.read(temp)).to_vec();
-            bits *= 2;
-        }
-        let (d, low, high) = (self.dst(t, ty)?, sources[0], sources[1]);
-        match bits {
-            64 => {
-                self.values("mov", Ty::B64, &[d, low]);
-                self.values("mov", Ty::B64, &[d + 2, high]);
-            }
-            32 => self.values("halves", Ty::U64, &[d, low, high]),
-            _ => self.insert(d, low, high, bits),
-        }
-        Ok(())
-    }
-
-    /// `mov.b64 {d, e}, a`
-    fn unpack(&mut self, ty: Ty, parts: &[Arg], a: &Arg) -> Res<()> {
-        let part = self.part(ty, parts)?;
-        let src = self.src(a, ty)?;
-        // The source may be one of the destinations only as the last to be written; a copy avoids the question.
-        let temp = self.temp(ty);
-        let copy = self.write(temp);
-        self.copy(ty, copy, src);
-        self.read(temp);
-        for (i, arg) in (0..).zip(parts).filter(|(_, arg)| !matches!(arg, Arg::Word(w) if w == "_")) {
-            let word = if ty.bytes() == 8 && part.bytes() < 4 {
-                let temp = self.temp(Ty::B32);
-                let word = self.write(temp);
-                self.half(word, copy, i / 2);
-                self.read(temp)
-            } else {
-                copy
-            };
-            let d = self.element(arg, part, true)?;
-            match part {
-                Ty::B64 => self.values("mov", part, &[d, copy + 2 * i]),
-                Ty::B32 => self.half(d, copy, i),
-                _ => self.extract(d, word, i % (32 / part.bits()), part.bits()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Half of 64 bits.
-    fn half(&mut self, d: R, whole: R, i: u32) {
-        self.values(["cvt.u32.u64", "upper half"][i as usize], Ty::U32, &[d, whole]);
+        self.values("mov", bits(ty), &[d, a]);
     }
 
     /// Between scalar types.

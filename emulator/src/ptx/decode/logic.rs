@@ -2,6 +2,7 @@
 
 use super::super::ast::{Arg, Num};
 use super::super::types::Ty;
+use super::convert::bits;
 use super::{Decoder, Res, Text};
 use crate::exec::inst::*;
 use crate::exec::values::VALUES;
@@ -44,12 +45,9 @@ impl Decoder<'_> {
         let (mut a, mut b) = (self.src(&t.args[1], ty)?, self.src(&t.args[2], ty)?);
         if product {
             let addend = self.src(&t.args[3], ty)?;
-            let temp = self.temp(ty);
-            let d = self.write(temp);
-            self.values(if upper { "mul.hi" } else { "mul.lo" }, ty, &[d, a, b]);
-            (a, b) = (self.read(temp), addend);
+            let name = if upper { "mul.hi" } else { "mul.lo" };
+            (a, b) = (self.made(ty, |decoder, d| decoder.values(name, ty, &[d, a, b])), addend);
         }
-        let ty = if ty.bytes() == 8 { Ty::B64 } else { Ty::B32 };
         let carry_in = if carry_in { CARRY } else { self.src(&Arg::Num(Num::Int(0)), Ty::Pred)? };
         let (result, carry) = match t.name {
             "sub" | "subc" => ("difference with borrow", "borrow of difference"),
@@ -58,10 +56,10 @@ impl Decoder<'_> {
         // The carry is made before the sum overwrites an operand, and stored after the sum has used the old one.
         let carry_out = if carry_out { Some(self.temp_pred()?) } else { None };
         if let Some(p) = carry_out {
-            self.values(carry, ty, &[p, a, b, carry_in]);
+            self.values(carry, bits(ty), &[p, a, b, carry_in]);
         }
         let d = self.dst(t, ty)?;
-        self.values(result, ty, &[d, a, b, carry_in]);
+        self.values(result, bits(ty), &[d, a, b, carry_in]);
         if let Some(p) = carry_out {
             self.push(Op::Pred(FIRST, CARRY, p, 0));
         }

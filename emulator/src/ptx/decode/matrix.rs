@@ -38,9 +38,9 @@ impl Decoder<'_> {
         t.some(shape.filter(|s| s.iter().all(|n| *n <= 64)), "shape that is missing or not known")
     }
 
-    /// The registers of a fragment, each of 32 or (f64) 64 bits; at least `n` of them.
+    /// The registers of a fragment; at least `n` of them.
     fn registers(&mut self, arg: &Arg, ty: Ty, write: bool, n: usize) -> Res<Vec<R>> {
-        let ty = if matches!(ty, F64 | F32 | S32) { ty } else { B32 };
+        let ty = if matches!(ty, F32 | S32) { ty } else { B32 };
         let list = list(arg);
         if list.len() < n {
             return self.fail(format!("{} registers", list.len()), format!("the fragment has {n}"));
@@ -80,14 +80,13 @@ impl Decoder<'_> {
         let half = |ty| matches!(ty, F16 | F32);
         let types_fit = match (a, b) {
             (F16, F16) => half(c) && half(d) && (wmma || c == d),
-            (BF16, BF16) | (TF32, TF32) => [c, d] == [F32; 2],
+            (BF16, BF16) => [c, d] == [F32; 2],
             (S8 | U8, S8 | U8) => [c, d] == [S32; 2] && (a == b || !wmma),
-            (F64, F64) => [c, d] == [F64; 2],
             _ => false,
         };
         let shape_fits = match (a, shape) {
-            (F16 | BF16 | S8 | U8, [16, 16, 16] | [32, 8, 16] | [8, 32, 16]) | (TF32, [16, 16, 8]) => wmma,
-            (F16 | BF16, [16, 8, 8 | 16]) | (TF32, [16, 8, 4 | 8]) | (F64, [8, 8, 4]) => !wmma,
+            (_, [16, 16, 16] | [32, 8, 16] | [8, 32, 16]) => wmma,
+            (F16 | BF16, [16, 8, 8 | 16]) => !wmma,
             (S8 | U8, [8, 8, 16] | [16, 8, 16 | 32]) => !wmma,
             _ => false,
         };
@@ -116,7 +115,7 @@ impl Decoder<'_> {
         let which = t.word("a b c d")?;
         let row_major = t.need(&[("row", true), ("col", false)])?;
         let [m, n, k] = self.shape(t)?;
-        let (space, ty) = (t.space(), t.expect(&[F16, BF16, TF32, F32, S8, U8, S32])?);
+        let (space, ty) = (t.space(), t.expect(&[F16, BF16, F32, S8, U8, S32])?);
         let (rows, cols) = match which {
             "a" => (m, k),
             "b" => (k, n),

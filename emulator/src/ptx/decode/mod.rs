@@ -298,12 +298,12 @@ impl Decoder<'_> {
         let t = &mut text;
         let start = self.code.insts.len();
         let known = self.flow(t)?
-            || self.value(t)?
             || self.logic(t)?
             || self.convert(t)?
             || self.memory(t)?
             || self.sync(t)?
-            || self.matrix(t)?;
+            || self.matrix(t)?
+            || self.value(t)?;
         if !known {
             return self.fail(t.name, "instruction that is not known");
         }

@@ -144,7 +144,7 @@ impl Decoder<'_> {
                 t.require("b64")?;
                 // A state holds the pending count in its upper half.
                 let [d, a, ..] = self.slots(t, &[Ty::U32, Ty::B64])?;
-                self.values("upper half", Ty::U32, &[d, a]);
+                self.values("upper half", Ty::B64, &[d, a]);
             }
             "mbarrier" => self.mbarrier(t)?,
             _ => return Ok(false),

@@ -9,8 +9,6 @@ use crate::exec::inst::*;
 use crate::exec::lanes::Lanes;
 use crate::exec::scalar::*;
 use crate::exec::values::{VALUES, ValueFn};
-use std::collections::HashSet;
-use std::sync::LazyLock;
 
 type Str = &'static str;
 
@@ -91,17 +89,13 @@ static FORMS: &[Form] = &[
     form("cvt.pack.sat.s32.b32", "", &[U8, S8], "b32 s32 s32 b32", cvt_pack_sat),
 ];
 
-/// The instructions of this kind by name. Moves and comparisons have rules of their own.
-static NAMES: LazyLock<HashSet<&str>> = LazyLock::new(|| {
-    let names = VALUES.keys().map(|v| v.0).chain(FORMS.iter().map(|f| f.name));
-    names.filter_map(|name| name.split('.').next()).filter(|name| !matches!(*name, "mov" | "setp" | "lop3")).collect()
-});
-
-/// Whether an instruction has a form for pairs of a type.
-fn has_pairs(name: &str, of: Ty) -> bool {
-    match of {
-        F16 | BF16 => matches!(name, "add" | "sub" | "mul" | "fma" | "neg" | "abs" | "min" | "max" | "ex2" | "tanh"),
-        U16 | S16 => matches!(name, "add" | "min" | "max"),
+/// Whether an instruction has a form for pairs of this type.
+fn has_pairs(name: &str, ty: Ty) -> bool {
+    match ty {
+        F16x2 | BF16x2 => {
+            matches!(name, "add" | "sub" | "mul" | "fma" | "neg" | "abs" | "min" | "max" | "ex2" | "tanh")
+        }
+        U16x2 | S16x2 => matches!(name, "add" | "min" | "max"),
         _ => false,
     }
 }
@@ -115,64 +109,74 @@ fn types(operands: impl Iterator<Item = Str>, ty: Ty) -> Vec<Ty> {
     operands.map(|name| operand(name).unwrap_or(ty)).collect()
 }
 
+/// The row of a name, and its types.
+fn row(name: &str, ty: Ty) -> Option<(Operation, Vec<Ty>)> {
+    let value = VALUES.get(&(name, ty))?;
+    Some((Operation::Row(value.run), types(value.operands.iter().copied(), ty)))
+}
+
+/// All forms of an instruction, with their types.
+fn forms_of(name: &str) -> Vec<(Str, Ty)> {
+    let forms = FORMS.iter().flat_map(|f| f.types.iter().map(|ty| (f.name, *ty)));
+    VALUES.keys().copied().chain(forms).filter(|f| f.0.split('.').next() == Some(name)).collect()
+}
+
+/// A form with the modifiers that it has and may have, or a row if it has no others than `.ftz`; and its types.
+fn with_modifiers(t: &mut Text<'_>, form: &Form, ty: Ty) -> Res<(Operation, Vec<Ty>)> {
+    t.parts.retain(|p| form.name.split('.').all(|m| m != *p));
+    let mut flag = |name| form.allows(name, ty) && t.take(name);
+    let (ftz, relu, sat, finite) = (flag("ftz"), flag("relu"), flag("sat"), flag("satfinite"));
+    let round = ROUND.iter().find(|(name, _)| flag(name)).map(|(_, round)| *round);
+    t.ensure(round.is_some() || !form.flags.contains('!'), "needs a rounding mode, such as .rn, or .approx")?;
+    let round = round.unwrap_or(Round::Near);
+    let plain = round == Round::Near && !(sat || relu);
+    let name = format!("{}{}", form.name, if ftz { ".ftz" } else { "" });
+    if let Some(row) = row(&name, ty).filter(|_| plain) {
+        return Ok(row);
+    }
+    // A conversion's source is a part of its name.
+    let from = form.name.split('.').find_map(Ty::parse).unwrap_or(ty);
+    let ctl = Ctl { from, ftz, sat, finite, relu, round, ..Ctl::new(ty) };
+    Ok((Operation::Form(form.f, ctl), types(form.operands.split(' '), ty)))
+}
+
 impl Decoder<'_> {
     /// Decodes an instruction of the tables.
     pub(super) fn value(&mut self, t: &mut Text<'_>) -> Res<bool> {
-        if !NAMES.contains(t.name) || t.has("cc") || t.has("pred") {
-            return Ok(false);
-        }
-        let ty = t.ty()?;
-        let pair = has_pairs(t.name, ty.element()).then_some(ty.element()).filter(|element| *element != ty);
+        let whole = t.read(Ty::parse).unwrap_or(Pred);
+        let pair = has_pairs(t.name, whole);
+        let ty = if pair { whole.element() } else { whole };
         // Of the forms that fit, the one that says most.
         let fits = |f: &&Form| {
             let mut parts = f.name.split('.');
-            parts.next() == Some(t.name) && parts.all(|p| t.has(p)) && f.types.contains(&pair.unwrap_or(ty))
+            parts.next() == Some(t.name) && parts.all(|p| t.has(p)) && f.types.contains(&ty)
         };
         let (operation, types) = match FORMS.iter().filter(fits).max_by_key(|f| f.name.len()) {
-            Some(form) => self.form(t, form, pair.unwrap_or(ty))?,
+            Some(form) => with_modifiers(t, form, ty)?,
             None if t.name == "cvt" => return self.cvt(t, ty).map(|()| true),
-            None => self.row(t, pair.unwrap_or(ty))?,
-        };
-        match pair {
-            Some(element) => self.pair(t, &operation, ty, element, types.len())?,
             None => {
-                let operands = self.operands(t, &types)?;
-                self.operation(&operation, operands);
+                let ftz = t.take("ftz").then_some("ftz");
+                let parts: Vec<&str> = t.parts.drain(..).chain(ftz).collect();
+                let name = [&[t.name], &parts[..]].concat().join(".");
+                match row(&name, ty) {
+                    Some(row) => row,
+                    None if forms_of(t.name).is_empty() => return Ok(false),
+                    None => {
+                        let forms: Vec<&str> = forms_of(t.name).iter().filter(|f| f.1 == ty).map(|f| f.0).collect();
+                        let list = forms.join(", ");
+                        let message = format!("modifiers that make no form; of type {ty:?} there are: {list}");
+                        return t.fail(format!(".{}", parts.join(".")), message);
+                    }
+                }
             }
+        };
+        if pair {
+            self.pair(t, &operation, whole, types.len())?;
+        } else {
+            let operands = self.operands(t, &types)?;
+            self.operation(&operation, operands);
         }
         Ok(true)
-    }
-
-    /// A form with the modifiers that it has and may have, or a row if it has no others than `.ftz`; and its types.
-    fn form(&mut self, t: &mut Text<'_>, form: &Form, ty: Ty) -> Res<(Operation, Vec<Ty>)> {
-        t.parts.retain(|p| form.name.split('.').all(|m| m != *p));
-        let mut flag = |name| form.allows(name, ty) && t.take(name);
-        let (ftz, relu, sat, finite) = (flag("ftz"), flag("relu"), flag("sat"), flag("satfinite"));
-        let round = ROUND.iter().find(|(name, _)| flag(name)).map(|(_, round)| *round);
-        t.ensure(round.is_some() || !form.flags.contains('!'), "needs a rounding mode, such as .rn, or .approx")?;
-        let round = round.unwrap_or(Round::Near);
-        let name = format!("{}{}", form.name, if ftz { ".ftz" } else { "" });
-        let plain = round == Round::Near && !(sat || relu);
-        if let Some(value) = VALUES.get(&(&*name, ty)).filter(|_| plain) {
-            return Ok((Operation::Row(value.run), types(value.operands.iter().copied(), ty)));
-        }
-        // A conversion's source is a part of its name.
-        let from = form.name.split('.').find_map(Ty::parse).unwrap_or(ty);
-        let ctl = Ctl { from, ftz, sat, finite, relu, round, ..Ctl::new(ty) };
-        Ok((Operation::Form(form.f, ctl), types(form.operands.split(' '), ty)))
-    }
-
-    /// The row that all modifiers name, and its types.
-    fn row(&mut self, t: &mut Text<'_>, ty: Ty) -> Res<(Operation, Vec<Ty>)> {
-        let ftz = t.take("ftz").then_some("ftz");
-        let name = [t.name].into_iter().chain(t.parts.drain(..)).chain(ftz).collect::<Vec<_>>().join(".");
-        if let Some(value) = VALUES.get(&(&*name, ty)) {
-            return Ok((Operation::Row(value.run), types(value.operands.iter().copied(), ty)));
-        }
-        let near = VALUES.keys().filter(|v| v.1 == ty && v.0.split('.').next() == Some(t.name));
-        let near: Vec<&str> = near.map(|v| v.0).collect();
-        let token = name.split_once('.').map_or(t.opcode.into(), |(_, rest)| format!(".{rest}"));
-        t.fail(token, format!("modifiers that make no form; of type {ty:?} there are: {}", near.join(", ")))
     }
 
     /// Pushes an operation with its destination and sources.
@@ -184,38 +188,30 @@ impl Decoder<'_> {
     }
 
     /// An operation of packed pairs: their elements are taken apart, and what becomes of them is put together.
-    fn pair(&mut self, t: &Text<'_>, operation: &Operation, ty: Ty, element: Ty, n: usize) -> Res<()> {
+    fn pair(&mut self, t: &Text<'_>, operation: &Operation, ty: Ty, n: usize) -> Res<()> {
         t.arity(n)?;
         let sources = t.args[1..].iter().map(|arg| self.src(arg, ty)).collect::<Res<Vec<R>>>()?;
-        let mut results = [0; 2];
-        for (half, result) in results.iter_mut().enumerate() {
+        let [low, high] = ["lower half", "upper half"].map(|half| {
             let mut operands = [(0, W::W32); 5];
-            for (operand, &source) in operands[1..].iter_mut().zip(&sources) {
-                let temp = self.temp(element);
-                let d = self.write(temp);
-                self.extract(d, source, half as u32, 16);
-                operand.0 = self.read(temp);
+            for (operand, source) in operands[1..].iter_mut().zip(&sources) {
+                operand.0 = self.made(B16, |decoder, d| decoder.values(half, B32, &[d, *source]));
             }
-            let temp = self.temp(element);
-            operands[0].0 = self.write(temp);
-            self.operation(operation, operands);
-            *result = self.read(temp);
-        }
+            self.made(B16, |decoder, d| {
+                operands[0].0 = d;
+                decoder.operation(operation, operands);
+            })
+        });
         let d = self.dst(t, ty)?;
-        self.insert(d, results[0], results[1], 16);
+        self.values("halves", B32, &[d, low, high]);
         Ok(())
     }
 
-    /// Takes part `i` of some bits out of a word.
-    pub(super) fn extract(&mut self, d: R, word: R, i: u32, bits: u32) {
-        let (at, len) = (self.constant((bits * i).into(), false), self.constant(bits.into(), false));
-        self.values("bfe", U32, &[d, word, at, len]);
-    }
-
-    /// Puts a second part above the lowest bits of a word.
-    pub(super) fn insert(&mut self, d: R, low: R, high: R, bits: u32) {
-        let at = self.constant(bits.into(), false);
-        self.values("bfi", B32, &[d, high, low, at, at]);
+    /// A register of its own for what an operation makes.
+    pub(super) fn made(&mut self, ty: Ty, push: impl FnOnce(&mut Self, R)) -> R {
+        let temp = self.temp(ty);
+        let d = self.write(temp);
+        push(self, d);
+        self.read(temp)
     }
 
     /// Pushes an operation of `exec::values`: its destination and sources.
