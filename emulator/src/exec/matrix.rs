@@ -51,12 +51,12 @@ impl Fragment {
         self.each() / self.per_register()
     }
 
-    /// Row and column of element `i` of a lane, as the ISA lays it out.
-    fn place(&self, lane: usize, i: usize) -> (usize, usize) {
-        let per = self.per_register();
+    /// Row and column of an element, of all lanes' in their order, as the ISA lays it out.
+    fn place(&self, at: usize) -> (usize, usize) {
+        let (lane, i, per) = (at / self.each(), at % self.each(), self.per_register());
         let (group, within) = (lane / 4, lane % 4 * per + i % per);
         match self.layout {
-            Layout::Linear => ((lane * self.each() + i) / self.cols, (lane * self.each() + i) % self.cols),
+            Layout::Linear => (at / self.cols, at % self.cols),
             Layout::Rows if self.rows == 16 => (group + 8 * (i / per % 2), i / per / 2 * 4 * per + within),
             Layout::Rows => (group, i / per * 4 * per + within),
             Layout::Columns => (i / per * 4 * per + within, group),
@@ -64,40 +64,31 @@ impl Fragment {
         }
     }
 
-    /// Bits of the elements of a lane.
-    fn get(&self, warp: &Warp, code: &Code, lane: usize) -> Vec<u64> {
-        let (per, bits) = (self.per_register(), self.ty.bits() as usize);
-        let word = |i| u64::from(warp.lane32(code, self.regs[i / per], lane));
-        (0..self.each()).map(|i| word(i) >> (bits * (i % per)) & ((1 << bits) - 1)).collect()
+    /// Bits of the elements of all lanes.
+    fn get(&self, warp: &Warp, code: &Code) -> Vec<u64> {
+        let (each, per, bits) = (self.each(), self.per_register(), self.ty.bits() as usize);
+        let word = |at: usize| u64::from(warp.lane32(code, self.regs[at % each / per], at / each));
+        (0..32 * each).map(|at| word(at) >> (bits * (at % per)) & ((1 << bits) - 1)).collect()
     }
 
-    /// Packs a lane's elements into its registers.
-    fn put(&self, warp: &mut Warp, lane: usize, elements: &[u64]) {
-        for (&r, elements) in self.regs.iter().zip(elements.chunks(self.per_register())) {
-            let word = elements.iter().rev().fold(0, |word, v| word << self.ty.bits() | v);
-            warp.set_lane(r, W::W32, lane, word);
+    /// Packs the elements of all lanes into their registers.
+    fn put(&self, warp: &mut Warp, elements: &[u64]) {
+        for (lane, elements) in elements.chunks(self.each()).enumerate() {
+            for (&r, elements) in self.regs.iter().zip(elements.chunks(self.per_register())) {
+                let word = elements.iter().rev().fold(0, |word, v| word << self.ty.bits() | v);
+                warp.set_lane(r, W::W32, lane, word);
+            }
         }
     }
 
     /// The matrix, row by row.
     fn gather(&self, warp: &Warp, code: &Code) -> Vec<f64> {
         let mut out = vec![0.0; self.rows * self.cols];
-        for lane in 0..32 {
-            for (i, bits) in self.get(warp, code, lane).into_iter().enumerate() {
-                let (r, c) = self.place(lane, i);
-                out[r * self.cols + c] = value(self.ty, bits);
-            }
+        for (at, bits) in self.get(warp, code).into_iter().enumerate() {
+            let (r, c) = self.place(at);
+            out[r * self.cols + c] = value(self.ty, bits);
         }
         out
-    }
-
-    /// Stores a matrix given row by row.
-    fn scatter(&self, warp: &mut Warp, matrix: &[f64], sat: bool) {
-        for lane in 0..32 {
-            let places = (0..self.each()).map(|i| self.place(lane, i));
-            let elements: Vec<u64> = places.map(|(r, c)| encode(self.ty, matrix[r * self.cols + c], sat)).collect();
-            self.put(warp, lane, &elements);
-        }
     }
 }
 
@@ -142,7 +133,9 @@ impl Cpu<'_> {
             let products = (0..a.cols).map(|x| ma[i * a.cols + x] * mb[x * b.cols + j]);
             mc[i * d.cols + j] += products.fold(0.0, |s, p| s + p);
         }
-        d.scatter(site.warp, &mc, sat);
+        let places = (0..mc.len()).map(|at| d.place(at));
+        let elements: Vec<u64> = places.map(|(r, c)| encode(d.ty, mc[r * d.cols + c], sat)).collect();
+        d.put(site.warp, &elements);
     }
 
     /// `ldmatrix` and `stmatrix`: 8 x 8 matrices of 16 bits, one address a row.
@@ -188,13 +181,12 @@ impl Cpu<'_> {
     ) -> Exec<()> {
         let code = self.cx.code;
         let base = self.addresses(site.warp, address);
-        let bytes = f.ty.bytes();
-        let each = f.each();
-        let mut elements: Vec<u64> = (0..32).flat_map(|l| f.get(site.warp, code, l)).collect();
+        let (each, bytes) = (f.each(), f.ty.bytes());
+        let mut elements = f.get(site.warp, code);
         for i in 0..each {
             let mut addr = base;
             for (l, a) in addr.iter_mut().enumerate() {
-                let (r, c) = f.place(l, i);
+                let (r, c) = f.place(l * each + i);
                 let (major, minor, dense) = if row_major { (r, c, f.cols) } else { (c, r, f.rows) };
                 let step = if stride == NONE { dense } else { site.warp.lane32(code, stride, l) as usize };
                 *a += ((major * step + minor) * bytes as usize) as u64;
@@ -208,7 +200,7 @@ impl Cpu<'_> {
             })?;
         }
         if !store {
-            elements.chunks(each).enumerate().for_each(|(l, elements)| f.put(site.warp, l, elements));
+            f.put(site.warp, &elements);
         }
         Ok(())
     }

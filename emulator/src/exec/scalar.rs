@@ -27,14 +27,6 @@ pub(crate) struct Ctl {
     pub(crate) seed: Option<u64>,
 }
 
-impl Ctl {
-    /// No modifiers.
-    pub(crate) fn new(ty: Ty) -> Ctl {
-        let (ftz, sat, finite, relu, integral) = (false, false, false, false, false);
-        Ctl { from: ty, to: ty, round: Round::Near, ftz, sat, finite, relu, integral, seed: None }
-    }
-}
-
 /// A scalar operation, applied lane by lane.
 pub(crate) type LaneFn = fn(&Ctl, [u64; 3]) -> u64;
 
@@ -78,26 +70,19 @@ pub(crate) fn float(c: &Ctl, a: [u64; 3], f: impl Fn([f64; 3]) -> Exact) -> u64 
 
 /// An approximate function of f32: of its f64 the nearest f32 or, perturbed, one of the two neighbours.
 pub(crate) fn approximately(c: &Ctl, a: [u64; 3], f: impl Fn(f64, f64) -> f64) -> u64 {
-    let v = f(get(c, Ty::F32, a[0]), get(c, Ty::F32, a[1]));
-    let v = if c.ftz && v.abs() < f64::from(f32::MIN_POSITIVE) { v * 0.0 } else { v };
-    let round = match c.seed {
+    let v = f(get(c, c.from, a[0]), get(c, c.from, a[1]));
+    let round = match c.seed.map(|seed| (v.to_bits() ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63) {
         // An overflow is an infinity, not the largest finite value.
-        Some(seed) if v.abs() <= f64::from(f32::MAX) => {
-            let h = (v.to_bits() ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            if h >> 63 == 0 { Round::Down } else { Round::Up }
-        }
+        Some(0) if v.abs() <= f64::from(f32::MAX) => Round::Down,
+        Some(1) if v.abs() <= f64::from(f32::MAX) => Round::Up,
         _ => Round::Near,
     };
-    F32.round(v.into(), round, false)
+    put(&Ctl { round, ..*c }, v.into())
 }
 
 /// `div.approx`: for divisors in 2^126 < |b| < 2^128 the result is 0 (NaN for an infinite dividend).
 pub(crate) fn div_approx(x: f64, y: f64) -> f64 {
-    match y.is_finite() && y.abs() > 2f64.powi(126) {
-        true if x.is_infinite() => f64::NAN,
-        true => x * 0.0 * y.signum(),
-        false => x / y,
-    }
+    if y.is_finite() && y.abs() > 2f64.powi(126) { x * 0.0 * y.signum() } else { x / y }
 }
 
 /// The number that the lowest bits of a word are in an integer type.

@@ -32,21 +32,12 @@ pub(crate) struct Value {
     pub(crate) operands: &'static [&'static str],
 }
 
-/// An operand of a row: how its value in each lane is read and written.
+/// An operand of a row. The slot is the decoder's, given out for this type.
 trait Operand {
     type Value;
-    /// What is found out about a source before its lanes are read.
-    type Source: Copy;
-    /// # Safety
-    /// The decoder gave the slot out, for this type.
-    unsafe fn source(file: File, r: R) -> Self::Source;
-    /// # Safety
-    /// The source is of a register file that is still there.
-    unsafe fn get(source: Self::Source, lane: usize) -> Self::Value;
+    /// The value of a source in each lane.
+    unsafe fn source(file: File, r: R) -> impl Fn(usize) -> Self::Value;
     /// Writes the lanes in `m`.
-    ///
-    /// # Safety
-    /// As `source`.
     unsafe fn put(file: File, r: R, m: u32, f: impl Fn(usize) -> Self::Value);
 }
 
@@ -62,19 +53,13 @@ trait Native {
 
 impl<T: Native> Operand for T {
     type Value = T::Value;
-    type Source = *const T::Slot;
     #[inline(always)]
-    unsafe fn source(file: File, r: R) -> *const T::Slot {
-        // SAFETY: the decoder gives only slots inside the register file or the constant table.
+    unsafe fn source(file: File, r: R) -> impl Fn(usize) -> T::Value {
+        // SAFETY: the decoder gives only slots inside the register file or the constant table, and they have 32 lanes.
         unsafe {
             let slot = if r & CONST != 0 { file.consts.add((r & !CONST) as usize) } else { file.regs.add(r as usize) };
-            slot.cast()
+            move |lane| T::get(*slot.cast::<T::Slot>().add(lane))
         }
-    }
-    #[inline(always)]
-    unsafe fn get(source: *const T::Slot, lane: usize) -> T::Value {
-        // SAFETY: a slot has 32 lanes.
-        T::get(unsafe { *source.add(lane) })
     }
     #[inline(always)]
     unsafe fn put(file: File, r: R, m: u32, f: impl Fn(usize) -> T::Value) {
@@ -133,15 +118,11 @@ enum lut {}
 
 impl Operand for pred {
     type Value = bool;
-    type Source = u32;
     #[inline(always)]
-    unsafe fn source(file: File, p: P) -> u32 {
+    unsafe fn source(file: File, p: P) -> impl Fn(usize) -> bool {
         // SAFETY: the decoder's predicates are inside the file.
-        unsafe { *file.preds.add(p as usize) }
-    }
-    #[inline(always)]
-    unsafe fn get(source: u32, lane: usize) -> bool {
-        source >> lane & 1 == 1
+        let mask = unsafe { *file.preds.add(p as usize) };
+        move |lane| mask >> lane & 1 == 1
     }
     #[inline(always)]
     unsafe fn put(file: File, p: P, m: u32, f: impl Fn(usize) -> bool) {
@@ -154,14 +135,10 @@ impl Operand for pred {
 
 impl Operand for lut {
     type Value = [u32; 8];
-    type Source = [u32; 8];
     #[inline(always)]
-    unsafe fn source(_: File, lut: u32) -> [u32; 8] {
-        std::array::from_fn(|i| 0u32.wrapping_sub(lut >> i & 1))
-    }
-    #[inline(always)]
-    unsafe fn get(source: [u32; 8], _: usize) -> [u32; 8] {
-        source
+    unsafe fn source(_: File, lut: u32) -> impl Fn(usize) -> [u32; 8] {
+        let bits = std::array::from_fn(|i| 0u32.wrapping_sub(lut >> i & 1));
+        move |_| bits
     }
     unsafe fn put(_: File, _: R, _: u32, _: impl Fn(usize) -> [u32; 8]) {}
 }
@@ -205,7 +182,7 @@ macro_rules! row {
                 unsafe {
                     $(i += 1; let $x = <$a as Operand>::source(file, r[i]);)+
                     <$out as Operand>::put(file, r[0], m, |lane| {
-                        $(let $x = <$a as Operand>::get($x, lane);)+
+                        $(let $x = $x(lane);)+
                         $body
                     });
                 }
@@ -288,12 +265,12 @@ values! {
     "max": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { x.max(y) }
     "sad": u16 s16 u32 s32 u64 s64 => (x: T, y: T, z: T) -> T { z.wrapping_add(x.abs_diff(y) as T) }
     // The second type is part of the name: T is that of the first operand.
-    "dp4a.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot4(x, T::MIN != 0, y, false, z) }
-    "dp4a.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot4(x, T::MIN != 0, y, true, z) }
-    "dp2a.lo.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot2(x, T::MIN != 0, y, false, z) }
-    "dp2a.lo.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot2(x, T::MIN != 0, y, true, z) }
-    "dp2a.hi.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot2(x, T::MIN != 0, y >> 16, false, z) }
-    "dp2a.hi.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot2(x, T::MIN != 0, y >> 16, true, z) }
+    "dp4a.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<4>(x, T::MIN != 0, y, false, z) }
+    "dp4a.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<4>(x, T::MIN != 0, y, true, z) }
+    "dp2a.lo.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y, false, z) }
+    "dp2a.lo.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y, true, z) }
+    "dp2a.hi.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y >> 16, false, z) }
+    "dp2a.hi.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y >> 16, true, z) }
 
     "and": b16 b32 b64 => (x: T, y: T) -> T { x & y }
     "or": b16 b32 b64 => (x: T, y: T) -> T { x | y }
@@ -408,11 +385,6 @@ values! {
     "cvt.f32.f16": f32 => (x: f16) -> T { x }
     "cvt.rn.f16.f32": f16 => (x: f32) -> T { x }
     "cvt.f32.bf16": f32 => (x: bf16) -> T { x }
-    "cvt.u32.u8" | "cvt.s32.u8": u32 s32 => (x: u32) -> u32 { x & 0xff }
-    "cvt.u32.s8" | "cvt.s32.s8": u32 s32 => (x: s32) -> s32 { i32::from(x as i8) }
-    "cvt.u32.u16" | "cvt.s32.u16": u32 s32 => (x: u32) -> u32 { x & 0xffff }
-    "cvt.u16.u32" | "cvt.u16.s32" | "cvt.u16.u16" | "cvt.u16.s16": u16 => (x: u32) -> u32 { x & 0xffff }
-    "cvt.u32.s16" | "cvt.s32.s16": u32 s32 => (x: s32) -> s32 { i32::from(x as i16) }
     "cvt.u64.u32" | "cvt.s64.u32": u64 s64 => (x: u32) -> u64 { u64::from(x) }
     "cvt.u64.s32" | "cvt.s64.s32": u64 s64 => (x: s32) -> s64 { i64::from(x) }
     "cvt.u32.u64" | "cvt.s32.u64" | "cvt.u32.s64" | "cvt.s32.s64": u32 s32 => (x: u64) -> u32 { x as u32 }
@@ -447,18 +419,11 @@ fn part(v: u32, i: u32, bits: u32, signed: bool) -> i32 {
     if signed { top as i32 >> (32 - bits) } else { (top >> (32 - bits)) as i32 }
 }
 
-/// Four products of bytes, and a sum.
+/// `N` products of parts of x with bytes of y, and a sum.
 #[inline(always)]
-fn dot4(x: u32, x_signed: bool, y: u32, y_signed: bool, z: u32) -> u32 {
-    let product = |i: u32| part(x, i, 8, x_signed) * part(y, i, 8, y_signed);
-    (z as i32).wrapping_add(product(0) + product(1) + product(2) + product(3)) as u32
-}
-
-/// Two products of 16 by 8 bits, and a sum.
-#[inline(always)]
-fn dot2(x: u32, x_signed: bool, y: u32, y_signed: bool, z: u32) -> u32 {
-    let product = |i: u32| part(x, i, 16, x_signed) * part(y, i, 8, y_signed);
-    (z as i32).wrapping_add(product(0) + product(1)) as u32
+fn dot<const N: u32>(x: u32, x_signed: bool, y: u32, y_signed: bool, z: u32) -> u32 {
+    let product = |i: u32| part(x, i, 32 / N, x_signed) * part(y, i, 8, y_signed);
+    (0..N).fold(z, |sum, i| sum.wrapping_add(product(i) as u32))
 }
 
 fn bit_mask(at: u32, len: u32) -> u32 {

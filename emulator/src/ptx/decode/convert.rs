@@ -159,8 +159,8 @@ impl Decoder<'_> {
             self.values(t.opcode, to, &[d, a]);
             return Ok(());
         }
-        let integral_round = integral.or(round).unwrap_or(Round::Near);
-        let c = Ctl { from, ftz, relu, sat, round: integral_round, integral: integral.is_some(), ..Ctl::new(to) };
+        let (round, integral) = (integral.or(round).unwrap_or(Round::Near), integral.is_some());
+        let c = Ctl { from, to, round, ftz, sat, finite: false, relu, integral, seed: None };
         // A destination wider than the type is extended as the type says.
         let mask = u64::MAX >> (64 - have.bits());
         let a = (a, width(source));

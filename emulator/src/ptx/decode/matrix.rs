@@ -38,11 +38,11 @@ impl Decoder<'_> {
         t.some(shape.filter(|s| s.iter().all(|n| *n <= 64)), "shape that is missing or not known")
     }
 
-    /// The registers of a fragment; at least `n` of them.
-    fn registers(&mut self, arg: &Arg, ty: Ty, write: bool, n: usize) -> Res<Vec<R>> {
+    /// A list of `n` registers. Fragments of `wmma` may have more than their layout here needs.
+    fn registers(&mut self, arg: &Arg, ty: Ty, write: bool, n: usize, more: bool) -> Res<Vec<R>> {
         let ty = if matches!(ty, F32 | S32) { ty } else { B32 };
         let list = list(arg);
-        if list.len() < n {
+        if list.len() < n || (list.len() > n && !more) {
             return self.fail(format!("{} registers", list.len()), format!("the fragment has {n}"));
         }
         list.iter().map(|a| self.element(a, ty, write)).collect()
@@ -59,8 +59,7 @@ impl Decoder<'_> {
         t.arity(2)?;
         let (at, values) = if store { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[at], space)?;
-        let regs = self.registers(&t.args[values], B32, !store, n)?;
-        t.ensure(regs.len() == n, "more registers than the fragment has")?;
+        let regs = self.registers(&t.args[values], B32, !store, n, false)?;
         Ok(Box::new(move |cpu, site, _| cpu.matrix_rows(site, &regs, (transposed, store), &address)))
     }
 
@@ -97,9 +96,7 @@ impl Decoder<'_> {
             if wmma { [Layout::Linear; 3] } else { [Layout::Pairs, Layout::Rows, Layout::Columns] };
         let mut fragment = |i: usize, rows, cols, ty, layout| {
             let mut f = Fragment { rows, cols, ty, layout, regs: Vec::new() };
-            f.regs = self.registers(&t.args[i], ty, i == 0, f.registers())?;
-            // `wmma` may have more registers than its layout here needs.
-            t.ensure(wmma || f.regs.len() == f.registers(), "more registers than the fragment has")?;
+            f.regs = self.registers(&t.args[i], ty, i == 0, f.registers(), wmma)?;
             Ok(f)
         };
         let (a, b, c) = (fragment(1, m, k, a, of_a)?, fragment(2, k, n, b, of_b)?, fragment(3, m, n, c, of_d)?);
@@ -127,7 +124,7 @@ impl Decoder<'_> {
         let address = self.address(&t.args[at], space)?;
         let stride = if t.args.len() == 3 { self.src(&t.args[2], U32)? } else { NONE };
         let mut f = Fragment { rows, cols, ty, layout: Layout::Linear, regs: Vec::new() };
-        f.regs = self.registers(&t.args[values], ty, !store, f.registers())?;
+        f.regs = self.registers(&t.args[values], ty, !store, f.registers(), true)?;
         Ok(Box::new(move |cpu, site, _| cpu.matrix_memory(site, &f, (row_major, store), &address, stride)))
     }
 }

@@ -16,7 +16,7 @@ type Str = &'static str;
 struct Form {
     /// Its name and the modifiers that make it this form.
     name: Str,
-    /// Modifiers that it may have, as far as the type does; `rnd` is any rounding mode, `!`: there must be one.
+    /// Modifiers that it may have, as far as the type does; `!`: a rounding mode must be there.
     flags: Str,
     types: &'static [Ty],
     /// Destination, then sources, as `types` knows them.
@@ -25,15 +25,16 @@ struct Form {
 }
 
 impl Form {
+    /// Whether the form and the type have a modifier.
     fn allows(&self, flag: &str, ty: Ty) -> bool {
-        let listed = |name: &str| self.flags.split([' ', '!']).any(|f| f == name);
-        match flag {
-            "rn" => listed("rn") || listed("rnd"),
-            "rz" | "rm" | "rp" => listed(flag) || listed("rnd") && matches!(ty, F32 | F64),
-            "ftz" | "sat" => listed(flag) && matches!(ty, F32 | F16),
-            "relu" => listed(flag) && ty != F32,
-            _ => listed(flag),
-        }
+        let of_type = match ty {
+            F32 => "rn rz rm rp ftz sat",
+            F64 => "rn rz rm rp",
+            F16 => "rn ftz sat relu",
+            BF16 => "rn relu",
+            _ => self.flags,
+        };
+        [of_type, self.flags].iter().all(|flags| flags.split(' ').any(|f| f == flag))
     }
 }
 
@@ -57,15 +58,15 @@ const FULL: &[Ty] = &[F32, F64];
 const HALVES: &[Ty] = &[F16, BF16];
 
 static FORMS: &[Form] = &[
-    form("add", "rnd ftz sat", FLOATS, "T T T", |c, a| float(c, a, |[x, y, _]| float::add(x, y))),
-    form("sub", "rnd ftz sat", FLOATS, "T T T", |c, a| float(c, a, |[x, y, _]| float::add(x, -y))),
-    form("mul", "rnd ftz sat", FLOATS, "T T T", |c, a| float(c, a, |[x, y, _]| float::mul(x, y))),
+    form("add", "rn rz rm rp ftz sat", FLOATS, "T T T", |c, a| float(c, a, |[x, y, _]| float::add(x, y))),
+    form("sub", "rn rz rm rp ftz sat", FLOATS, "T T T", |c, a| float(c, a, |[x, y, _]| float::add(x, -y))),
+    form("mul", "rn rz rm rp ftz sat", FLOATS, "T T T", |c, a| float(c, a, |[x, y, _]| float::mul(x, y))),
     // The product is exact in f64.
-    form("fma", "rnd ftz sat relu", BUT_F64, "T T T T", |c, a| float(c, a, |[x, y, z]| float::add(x * y, z))),
-    form("mad", "rnd ftz sat", &[F32], "T T T T", |c, a| float(c, a, |[x, y, z]| float::add(x * y, z))),
-    form("div", "rnd! ftz", FULL, "T T T", |c, a| float(c, a, |[x, y, _]| float::div(x, y))),
-    form("rcp", "rnd! ftz", FULL, "T T", |c, a| float(c, a, |[x, ..]| float::div(1.0, x))),
-    form("sqrt", "rnd! ftz", FULL, "T T", |c, a| float(c, a, |[x, ..]| float::sqrt(x))),
+    form("fma", "rn rz rm rp ftz sat relu", BUT_F64, "T T T T", |c, a| float(c, a, |[x, y, z]| float::add(x * y, z))),
+    form("mad", "rn rz rm rp ftz sat", &[F32], "T T T T", |c, a| float(c, a, |[x, y, z]| float::add(x * y, z))),
+    form("div", "! rn rz rm rp ftz", FULL, "T T T", |c, a| float(c, a, |[x, y, _]| float::div(x, y))),
+    form("rcp", "! rn rz rm rp ftz", FULL, "T T", |c, a| float(c, a, |[x, ..]| float::div(1.0, x))),
+    form("sqrt", "! rn rz rm rp ftz", FULL, "T T", |c, a| float(c, a, |[x, ..]| float::sqrt(x))),
     form("rcp.approx", "ftz", &[F32], "T T", |c, a| approximately(c, a, |x, _| 1.0 / x)),
     form("sqrt.approx", "ftz", &[F32], "T T", |c, a| approximately(c, a, |x, _| x.sqrt())),
     form("rsqrt.approx", "ftz", &[F32], "T T", |c, a| approximately(c, a, |x, _| 1.0 / x.sqrt())),
@@ -78,13 +79,12 @@ static FORMS: &[Form] = &[
     form("div.approx", "ftz", &[F32], "T T T", |c, a| approximately(c, a, div_approx)),
     form("ex2.approx", "ftz", &[F16], "T T", |c, a| float(c, a, |[x, ..]| x.exp2().into())),
     form("tanh.approx", "", HALVES, "T T", |c, a| float(c, a, |[x, ..]| x.tanh().into())),
-    form("cvt.f32", "rn! rz relu satfinite", &[F16x2, BF16x2], "T f32 f32", cvt_pack),
+    form("cvt.f32", "! rn rz relu satfinite", &[F16x2, BF16x2], "T f32 f32", cvt_pack),
     form("cvt.rn.satfinite.f32", "relu", &[E4M3x2, E5M2x2], "b16 f32 f32", |c, a| {
         cvt_pack(&Ctl { finite: true, ..*c }, a)
     }),
     form("cvt.rn.e4m3x2", "relu", &[F16x2], "T b16", cvt_unpack8),
-    form("cvt.rn.e5m2x2", "relu", &[F16x2], "T b16", cvt_unpack8),
-    form("cvt.f32", "rn! rz rna relu", &[TF32], "b32 f32", cvt),
+    form("cvt.f32", "! rn rz rna relu", &[TF32], "b32 f32", cvt),
     form("cvt.pack.sat.s32", "", &[U16, S16], "b32 s32 s32", cvt_pack_sat),
     form("cvt.pack.sat.s32.b32", "", &[U8, S8], "b32 s32 s32 b32", cvt_pack_sat),
 ];
@@ -136,7 +136,7 @@ fn with_modifiers(t: &mut Text<'_>, form: &Form, ty: Ty) -> Res<(Operation, Vec<
     }
     // A conversion's source is a part of its name.
     let from = form.name.split('.').find_map(Ty::parse).unwrap_or(ty);
-    let ctl = Ctl { from, ftz, sat, finite, relu, round, ..Ctl::new(ty) };
+    let ctl = Ctl { from, to: ty, round, ftz, sat, finite, relu, integral: false, seed: None };
     Ok((Operation::Form(form.f, ctl), types(form.operands.split(' '), ty)))
 }
 
