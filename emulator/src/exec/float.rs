@@ -22,22 +22,17 @@ pub(crate) struct Format {
     /// Bits of the exponent, and explicit ones of the significand.
     exponent: u32,
     mantissa: u32,
-    /// Whether the largest exponent holds finite values, with a single NaN (e4m3).
-    finite: bool,
 }
 
-const fn format(exponent: u32, mantissa: u32, finite: bool) -> Format {
-    Format { exponent, mantissa, finite }
-}
-
-pub(crate) const F16: Format = format(5, 10, false);
-pub(crate) const BF16: Format = format(8, 7, false);
-pub(crate) const F32: Format = format(8, 23, false);
-pub(crate) const F64: Format = format(11, 52, false);
+pub(crate) const F16: Format = Format { exponent: 5, mantissa: 10 };
+pub(crate) const BF16: Format = Format { exponent: 8, mantissa: 7 };
+pub(crate) const F32: Format = Format { exponent: 8, mantissa: 23 };
+pub(crate) const F64: Format = Format { exponent: 11, mantissa: 52 };
 /// TensorFloat-32, before it is placed into the high bits of a word.
-pub(crate) const TF32: Format = format(8, 10, false);
-pub(crate) const E4M3: Format = format(4, 3, true);
-pub(crate) const E5M2: Format = format(5, 2, false);
+pub(crate) const TF32: Format = Format { exponent: 8, mantissa: 10 };
+/// Its largest exponent holds finite values, and a single NaN.
+pub(crate) const E4M3: Format = Format { exponent: 4, mantissa: 3 };
+pub(crate) const E5M2: Format = Format { exponent: 5, mantissa: 2 };
 
 impl Format {
     fn bias(self) -> i32 {
@@ -49,13 +44,9 @@ impl Format {
         (1 << (self.exponent + self.mantissa)) - 1
     }
 
-    /// The bits of the largest finite value.
-    fn max(self) -> u64 {
-        if self.finite { self.nan() - 1 } else { self.infinity() - 1 }
-    }
-
+    /// The bits of infinity, or of what stands for it; one less is the largest finite value.
     fn infinity(self) -> u64 {
-        if self.finite { self.nan() } else { ((1 << self.exponent) - 1) << self.mantissa }
+        if self == E4M3 { self.nan() } else { ((1 << self.exponent) - 1) << self.mantissa }
     }
 
     /// The bit of the sign.
@@ -72,7 +63,7 @@ impl Format {
     pub(crate) fn value(self, bits: u64) -> f64 {
         let magnitude = bits & self.nan();
         let moved = magnitude << (52 - self.mantissa);
-        let v = if magnitude > self.max() {
+        let v = if magnitude >= self.infinity() {
             f64::from_bits(moved | F64.infinity())
         } else {
             // Multiplying moves the exponent's bias and makes subnormal numbers normal.
@@ -98,14 +89,9 @@ impl Format {
         let units = integral(v / power(exponent - self.mantissa as i32), mode).abs();
         // A carry out of the significand moves into the exponent by itself.
         let magnitude = (((exponent - lowest) as u64) << self.mantissa).saturating_add(units as u64);
-        sign | if magnitude <= self.max() {
-            magnitude
-        } else if finite || (v.is_finite() && integral(0.75f64.copysign(v), mode) == 0.0) {
-            // The mode rounds towards zero here.
-            self.max()
-        } else {
-            self.infinity()
-        }
+        // An overflow stays finite where the mode rounds towards zero.
+        let finite = finite || v.is_finite() && integral(0.75f64.copysign(v), mode) == 0.0;
+        sign | magnitude.min(self.infinity() - u64::from(finite))
     }
 }
 

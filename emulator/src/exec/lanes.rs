@@ -15,9 +15,12 @@ const STEP: usize = 8;
 /// # Safety
 /// `d` is valid for 32 elements.
 #[inline(always)]
-pub(crate) unsafe fn map<D: Copy>(d: *mut D, mask: u32, f: impl Fn(usize) -> D) {
+pub(crate) unsafe fn map<D: Copy + Default>(d: *mut D, mask: u32, f: impl Fn(usize) -> D) {
     for k in 0..32 / STEP {
-        let values: [D; STEP] = std::array::from_fn(|i| f(STEP * k + i));
+        let mut values = [D::default(); STEP];
+        for (i, v) in values.iter_mut().enumerate() {
+            *v = f(STEP * k + i);
+        }
         // SAFETY: 8 elements from 8 * k on, k < 4.
         let out = unsafe { &mut *d.add(STEP * k).cast::<[D; STEP]>() };
         let mask = mask >> (STEP * k);

@@ -7,7 +7,7 @@ use super::access::{Access, read, write};
 use super::float::Round;
 use super::inst::*;
 use super::lanes::Lanes;
-use super::scalar::format;
+use super::scalar::{format, integer};
 use super::warp::Warp;
 use super::{Cpu, Exec, FaultKind, Site};
 use crate::ptx::types::Ty;
@@ -94,12 +94,7 @@ impl Fragment {
 
 /// The value of an element; integers are exact in f64.
 fn value(ty: Ty, bits: u64) -> f64 {
-    match ty {
-        Ty::S8 => f64::from(bits as i8),
-        Ty::U8 => f64::from(bits as u8),
-        Ty::S32 => f64::from(bits as i32),
-        _ => format(ty).value(bits),
-    }
+    if ty.float() { format(ty).value(bits) } else { integer(ty, bits) as f64 }
 }
 
 fn encode(ty: Ty, v: f64, sat: bool) -> u64 {

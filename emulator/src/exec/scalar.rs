@@ -86,7 +86,7 @@ pub(crate) fn div_approx(x: f64, y: f64) -> f64 {
 }
 
 /// The number that the lowest bits of a word are in an integer type.
-fn integer(ty: Ty, bits: u64) -> i128 {
+pub(crate) fn integer(ty: Ty, bits: u64) -> i128 {
     let top = bits << (64 - ty.bits());
     if ty.signed() { (top as i64 >> (64 - ty.bits())).into() } else { (top >> (64 - ty.bits())).into() }
 }
@@ -112,7 +112,7 @@ pub(crate) fn cvt(c: &Ctl, [bits, ..]: [u64; 3]) -> u64 {
         false if v.is_nan() => 0,
         // Saturating at 128 bits is beyond every destination's range.
         false => clamp(c.to, float::integral(v, c.round) as i128) as u64,
-        true if c.from == c.to && !(c.integral || c.sat || c.ftz || c.relu) => bits,
+        true if c.from == c.to && !(c.integral || c.sat || c.ftz) => bits,
         true if c.integral && !v.is_nan() => put(c, float::integral(v, c.round).copysign(v).into()),
         true => put(c, v.into()),
     }

@@ -44,7 +44,7 @@ trait Operand {
 /// A type of PTX that stands in slots, with what it is in Rust.
 trait Native {
     type Value: Copy;
-    type Slot: Copy;
+    type Slot: Copy + Default;
     /// Of an integer: that of twice the size.
     type W;
     fn get(slot: Self::Slot) -> Self::Value;
@@ -220,13 +220,6 @@ macro_rules! high {
     };
 }
 
-/// The product of the lowest 24 bits, as 32-bit numbers with their sign.
-macro_rules! product24 {
-    ($x:expr, $y:expr) => {
-        (W::from($x << 8 >> 8) * W::from($y << 8 >> 8))
-    };
-}
-
 /// Counts beyond the width leave zeros, or the sign.
 macro_rules! right {
     ($x:expr, $count:expr) => {
@@ -253,9 +246,9 @@ values! {
     "mad.hi": u16 s16 u32 s32 u64 s64 => (x: T, y: T, z: T) -> T { high!(x, y).wrapping_add(z) }
     "mad.hi.sat": s32 => (x: T, y: T, z: T) -> T { high!(x, y).saturating_add(z) }
     "mad.wide": u16 s16 u32 s32 => (x: T, y: T, z: W) -> W { (W::from(x) * W::from(y)).wrapping_add(z) }
-    "mul24.lo": u32 s32 => (x: T, y: T) -> T { product24!(x, y) as T }
-    "mul24.hi": u32 s32 => (x: T, y: T) -> T { (product24!(x, y) >> 16) as T }
-    "mad24.lo": u32 s32 => (x: T, y: T, z: T) -> T { (product24!(x, y) as T).wrapping_add(z) }
+    "mul24.lo": u32 s32 => (x: T, y: T) -> T { (x << 8 >> 8).wrapping_mul(y << 8 >> 8) }
+    "mul24.hi": u32 s32 => (x: T, y: T) -> T { ((W::from(x << 8 >> 8) * W::from(y << 8 >> 8)) >> 16) as T }
+    "mad24.lo": u32 s32 => (x: T, y: T, z: T) -> T { (x << 8 >> 8).wrapping_mul(y << 8 >> 8).wrapping_add(z) }
     // Division by zero has no defined result; all ones is what the hardware gives for 32 bits.
     "div": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { if y == 0 { !0 } else { x.wrapping_div(y) } }
     "rem": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { if y == 0 { x } else { x.wrapping_rem(y) } }

@@ -48,19 +48,16 @@ impl Decoder<'_> {
                 let ty = t.expect(&[Ty::U32, Ty::U64])?;
                 t.arity(3)?;
                 let (a, rank) = (self.pointer(&t.args[1], ty)?, self.src(&t.args[2], Ty::U32)?);
-                let d = self.dst(t, ty)?;
                 // Clusters have one block, of rank 0: its own shared memory is what it sees.
                 self.effect(move |cpu, site| {
-                    for l in Lanes(site.m) {
-                        if site.warp.lane32(cpu.cx.code, rank, l) != 0 {
-                            let message = "the rank of a block that the cluster does not have: clusters here have one";
-                            return Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
-                        }
-                        let v = site.warp.lane(cpu.cx.code, (a, width(ty)), l);
-                        site.warp.set_lane(d, width(ty), l, v);
-                    }
-                    Ok(Next::Step)
+                    let Some(l) = Lanes(site.m).find(|l| site.warp.lane32(cpu.cx.code, rank, *l) != 0) else {
+                        return Ok(Next::Step);
+                    };
+                    let message = "the rank of a block that the cluster does not have: clusters here have one";
+                    Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message))
                 });
+                let d = self.dst(t, ty)?;
+                self.copy(ty, d, a);
             }
             "getctarank" => {
                 t.skip("shared::cluster");
@@ -73,13 +70,8 @@ impl Decoder<'_> {
             "isspacep" => {
                 let space = t.space();
                 t.ensure(space != Space::Generic, "needs a state space")?;
-                let [p, a, ..] = self.slots(t, &[Ty::Pred, Ty::U64])?;
-                self.act(move |cpu, site| {
-                    for l in Lanes(site.m) {
-                        let address = site.warp.lane(cpu.cx.code, (a, W::W64), l);
-                        site.warp.set_lane(p, W::Pred, l, (generic(address).0 == space).into());
-                    }
-                });
+                let operands = self.operands(t, &[Ty::Pred, Ty::U64])?;
+                self.lane(move |_, [address, ..]| (generic(address).0 == space).into(), operands);
             }
             _ => return Ok(false),
         }
@@ -135,11 +127,10 @@ impl Decoder<'_> {
     /// Between scalar types.
     pub(super) fn cvt(&mut self, t: &mut Text<'_>, to: Ty) -> Res<()> {
         let (integral, round) = (t.pick(INTEGRAL), t.pick(ROUND));
-        let (ftz, relu, sat) = (t.take("ftz"), t.take("relu"), t.take("sat"));
+        let (ftz, sat) = (t.take("ftz"), t.take("sat"));
         let from = t.ty()?;
         let scalar_type = |t: Ty| t.integer() || (t.float() && t != Ty::TF32);
         t.ensure(scalar_type(to) && scalar_type(from), "conversion that is not known")?;
-        t.ensure(!relu || matches!(to, Ty::F16 | Ty::BF16), "this conversion has no .relu")?;
         let narrowing = to.bytes() < from.bytes() || to == Ty::BF16;
         let rounds = match (from.float(), to.float()) {
             (false, false) => round.is_none() && integral.is_none(),
@@ -160,11 +151,11 @@ impl Decoder<'_> {
             return Ok(());
         }
         let (round, integral) = (integral.or(round).unwrap_or(Round::Near), integral.is_some());
-        let c = Ctl { from, to, round, ftz, sat, finite: false, relu, integral, seed: None };
+        let c = Ctl { from, to, round, ftz, sat, finite: false, relu: false, integral, seed: None };
         // A destination wider than the type is extended as the type says.
         let mask = u64::MAX >> (64 - have.bits());
         let a = (a, width(source));
-        self.lane(move |c, a| scalar::cvt(c, a) & mask, c, [(d, width(have)), a, a, a, a]);
+        self.lane(move |_, a| scalar::cvt(&c, a) & mask, [(d, width(have)), a, a, a, a]);
         Ok(())
     }
 }

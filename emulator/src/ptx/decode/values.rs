@@ -183,7 +183,7 @@ impl Decoder<'_> {
     fn operation(&mut self, operation: &Operation, operands: [(R, W); 5]) {
         match *operation {
             Operation::Row(run) => self.push(Op::Value(run, operands.map(|(slot, _)| slot))),
-            Operation::Form(f, ctl) => self.lane(f, ctl, operands),
+            Operation::Form(f, ctl) => self.lane(move |seed, a| f(&Ctl { seed, ..ctl }, a), operands),
         }
     }
 
@@ -223,18 +223,16 @@ impl Decoder<'_> {
         }
     }
 
-    /// Pushes a scalar operation: its destination and sources.
+    /// Pushes an operation of one lane at a time. It is given the seed of perturbations, if there are any.
     pub(super) fn lane(
         &mut self,
-        f: impl Fn(&Ctl, [u64; 3]) -> u64 + Send + Sync + 'static,
-        ctl: Ctl,
+        f: impl Fn(Option<u64>, [u64; 3]) -> u64 + Send + Sync + 'static,
         [d, a, b, c, _]: [(R, W); 5],
     ) {
         self.act(move |cpu, site| {
-            let (code, config) = (cpu.cx.code, cpu.cx.config);
-            let ctl = Ctl { seed: config.perturb.then_some(config.seed), ..ctl };
+            let seed = cpu.cx.config.perturb.then_some(cpu.cx.config.seed);
             for l in Lanes(site.m) {
-                let v = f(&ctl, [a, b, c].map(|source| site.warp.lane(code, source, l)));
+                let v = f(seed, [a, b, c].map(|source| site.warp.lane(cpu.cx.code, source, l)));
                 site.warp.set_lane(d.0, d.1, l, v);
             }
         });
