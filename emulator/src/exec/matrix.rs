@@ -1,7 +1,7 @@
 //! Matrix instructions: a warp's 32 lanes hold the fragments together.
 //!
 //! Products and sums are formed in f64 and rounded once at the end; the hardware's order of additions is not defined.
-//! The layout of `wmma` fragments is not defined either: here lane `l` holds elements `l * n .. l * n + n`.
+//! Fragments are laid out as the ISA has it for `mma`; that of `wmma` it leaves open. B is held transposed.
 
 use super::access::{Access, read, write};
 use super::float::Round;
@@ -12,26 +12,12 @@ use super::warp::Warp;
 use super::{Cpu, Exec, FaultKind, Site};
 use crate::ptx::types::Ty;
 
-/// How a matrix lies in the lanes' registers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
-    /// One element after the other, of `wmma`.
-    Linear,
-    /// That of `mma` for A: groups of four lanes hold a row, each register a piece of it.
-    Rows,
-    /// That of `mma` for B: groups of four lanes hold a column.
-    Columns,
-    /// That of `mma` for C and D: two neighbours of a row in a lane.
-    Pairs,
-}
-
 /// A matrix in registers.
 #[derive(Debug, Clone)]
 pub(crate) struct Fragment {
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) ty: Ty,
-    pub(crate) layout: Layout,
     pub(crate) regs: Vec<R>,
 }
 
@@ -51,17 +37,12 @@ impl Fragment {
         self.each() / self.per_register()
     }
 
-    /// Row and column of an element, of all lanes' in their order, as the ISA lays it out.
+    /// Row and column of an element, of all lanes' in their order: groups of four lanes hold a row of every eight, piece
+    /// by piece. Elements of 32 bits come in pairs, too.
     fn place(&self, at: usize) -> (usize, usize) {
-        let (lane, i, per) = (at / self.each(), at % self.each(), self.per_register());
-        let (group, within) = (lane / 4, lane % 4 * per + i % per);
-        match self.layout {
-            Layout::Linear => (at / self.cols, at % self.cols),
-            Layout::Rows if self.rows == 16 => (group + 8 * (i / per % 2), i / per / 2 * 4 * per + within),
-            Layout::Rows => (group, i / per * 4 * per + within),
-            Layout::Columns => (i / per * 4 * per + within, group),
-            Layout::Pairs => (group + 8 * (i / 2), lane % 4 * 2 + i % 2),
-        }
+        let (lane, i, per) = (at / self.each(), at % self.each(), self.per_register().max(2));
+        let (piece, eights) = (i / per, self.rows / 8);
+        (lane / 4 + 8 * (piece % eights), (piece / eights * 4 + lane % 4) * per + i % per)
     }
 
     /// Bits of the elements of all lanes.
@@ -121,11 +102,11 @@ impl Cpu<'_> {
         Err(self.fault(FaultKind::InvalidSync, &site.at, lane, "a matrix instruction needs all 32 lanes of the warp"))
     }
 
-    /// `mma` and `wmma.mma`: D = A B + C.
+    /// `mma` and `wmma.mma`: D = A B + C, of B transposed.
     pub(crate) fn multiply(&mut self, site: &mut Site<'_>, [d, a, b, c]: &[Fragment; 4], sat: bool) {
         let [ma, mb, mut mc] = [a, b, c].map(|f| f.gather(site.warp, self.cx.code));
         for (i, j) in (0..d.rows).flat_map(|i| (0..d.cols).map(move |j| (i, j))) {
-            let products = (0..a.cols).map(|x| ma[i * a.cols + x] * mb[x * b.cols + j]);
+            let products = (0..a.cols).map(|x| ma[i * a.cols + x] * mb[j * b.cols + x]);
             mc[i * d.cols + j] += products.fold(0.0, |s, p| s + p);
         }
         let places = (0..mc.len()).map(|at| d.place(at));
