@@ -17,8 +17,6 @@ pub(crate) struct Ctl {
     pub(crate) ftz: bool,
     /// Clamps: floats to [0, 1], integers to their range.
     pub(crate) sat: bool,
-    /// Overflows become the largest finite value.
-    pub(crate) finite: bool,
     /// Negative results become zero.
     pub(crate) relu: bool,
     /// Rounds to an integral value.
@@ -59,7 +57,8 @@ fn put(c: &Ctl, v: Exact) -> u64 {
         near if near > 1.0 && c.sat => 1.0.into(),
         _ => v,
     };
-    let bits = format(c.to).round(v, c.round, c.finite);
+    // Formats of 8 bits are had with `.satfinite` only.
+    let bits = format(c.to).round(v, c.round, matches!(c.to, Ty::E4M3x2 | Ty::E5M2x2));
     if c.to == Ty::TF32 { bits << 13 } else { flushed(c, format(c.to), bits) }
 }
 

@@ -151,7 +151,7 @@ impl Decoder<'_> {
             return Ok(());
         }
         let (round, integral) = (integral.or(round).unwrap_or(Round::Near), integral.is_some());
-        let c = Ctl { from, to, round, ftz, sat, finite: false, relu: false, integral, seed: None };
+        let c = Ctl { from, to, round, ftz, sat, relu: false, integral, seed: None };
         // A destination wider than the type is extended as the type says.
         let mask = u64::MAX >> (64 - have.bits());
         let a = (a, width(source));

@@ -79,10 +79,8 @@ static FORMS: &[Form] = &[
     form("div.approx", "ftz", &[F32], "T T T", |c, a| approximately(c, a, div_approx)),
     form("ex2.approx", "ftz", &[F16], "T T", |c, a| float(c, a, |[x, ..]| x.exp2().into())),
     form("tanh.approx", "", HALVES, "T T", |c, a| float(c, a, |[x, ..]| x.tanh().into())),
-    form("cvt.f32", "! rn rz relu satfinite", &[F16x2, BF16x2], "T f32 f32", cvt_pack),
-    form("cvt.rn.satfinite.f32", "relu", &[E4M3x2, E5M2x2], "b16 f32 f32", |c, a| {
-        cvt_pack(&Ctl { finite: true, ..*c }, a)
-    }),
+    form("cvt.f32", "! rn rz relu", &[F16x2, BF16x2], "T f32 f32", cvt_pack),
+    form("cvt.rn.satfinite.f32", "relu", &[E4M3x2, E5M2x2], "b16 f32 f32", cvt_pack),
     form("cvt.rn.e4m3x2", "relu", &[F16x2], "T b16", cvt_unpack8),
     form("cvt.f32", "! rn rz rna relu", &[TF32], "b32 f32", cvt),
     form("cvt.pack.sat.s32", "", &[U16, S16], "b32 s32 s32", cvt_pack_sat),
@@ -125,7 +123,7 @@ fn forms_of(name: &str) -> Vec<(Str, Ty)> {
 fn with_modifiers(t: &mut Text<'_>, form: &Form, ty: Ty) -> Res<(Operation, Vec<Ty>)> {
     t.parts.retain(|p| form.name.split('.').all(|m| m != *p));
     let mut flag = |name| form.allows(name, ty) && t.take(name);
-    let (ftz, relu, sat, finite) = (flag("ftz"), flag("relu"), flag("sat"), flag("satfinite"));
+    let (ftz, relu, sat) = (flag("ftz"), flag("relu"), flag("sat"));
     let round = ROUND.iter().find(|(name, _)| flag(name)).map(|(_, round)| *round);
     t.ensure(round.is_some() || !form.flags.contains('!'), "needs a rounding mode, such as .rn, or .approx")?;
     let round = round.unwrap_or(Round::Near);
@@ -136,7 +134,7 @@ fn with_modifiers(t: &mut Text<'_>, form: &Form, ty: Ty) -> Res<(Operation, Vec<
     }
     // A conversion's source is a part of its name.
     let from = form.name.split('.').find_map(Ty::parse).unwrap_or(ty);
-    let ctl = Ctl { from, to: ty, round, ftz, sat, finite, relu, integral: false, seed: None };
+    let ctl = Ctl { from, to: ty, round, ftz, sat, relu, integral: false, seed: None };
     Ok((Operation::Form(form.f, ctl), types(form.operands.split(' '), ty)))
 }
 
