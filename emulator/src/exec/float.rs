@@ -1,8 +1,8 @@
 //! Floating-point formats and rounding, exactly as IEEE 754 and the PTX ISA define them.
 //!
-//! Every format here fits into f64. An operation gives the nearest f64 and the sign of what that lacks of the exact
-//! result; one routine rounds this to any format in any mode. Narrow formats go through rounding to odd (the last bit
-//! set if anything was lost), which is correct for formats at least two bits narrower.
+//! Every format here fits into f64. An operation gives the two f64 between which the exact result lies; one routine
+//! rounds this to any format in any mode. Narrow formats go through rounding to odd (the last bit set if anything was
+//! lost), which is correct for formats at least two bits narrower.
 
 /// Rounding of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,22 +22,17 @@ pub(crate) struct Format {
     /// Bits of the exponent, and explicit ones of the significand.
     exponent: u32,
     mantissa: u32,
-    /// Whether the largest exponent holds finite values, with a single NaN (e4m3).
-    finite: bool,
 }
 
-const fn format(exponent: u32, mantissa: u32, finite: bool) -> Format {
-    Format { exponent, mantissa, finite }
-}
-
-pub(crate) const F16: Format = format(5, 10, false);
-pub(crate) const BF16: Format = format(8, 7, false);
-pub(crate) const F32: Format = format(8, 23, false);
-pub(crate) const F64: Format = format(11, 52, false);
+pub(crate) const F16: Format = Format { exponent: 5, mantissa: 10 };
+pub(crate) const BF16: Format = Format { exponent: 8, mantissa: 7 };
+pub(crate) const F32: Format = Format { exponent: 8, mantissa: 23 };
+pub(crate) const F64: Format = Format { exponent: 11, mantissa: 52 };
 /// TensorFloat-32, before it is placed into the high bits of a word.
-pub(crate) const TF32: Format = format(8, 10, false);
-pub(crate) const E4M3: Format = format(4, 3, true);
-pub(crate) const E5M2: Format = format(5, 2, false);
+pub(crate) const TF32: Format = Format { exponent: 8, mantissa: 10 };
+/// Its largest exponent holds finite values, and a single NaN.
+pub(crate) const E4M3: Format = Format { exponent: 4, mantissa: 3 };
+pub(crate) const E5M2: Format = Format { exponent: 5, mantissa: 2 };
 
 impl Format {
     fn bias(self) -> i32 {
@@ -49,13 +44,9 @@ impl Format {
         (1 << (self.exponent + self.mantissa)) - 1
     }
 
-    /// The bits of the largest finite value.
-    fn max(self) -> u64 {
-        if self.finite { self.nan() - 1 } else { self.infinity() - 1 }
-    }
-
+    /// The bits of infinity, or of what stands for it; one less is the largest finite value.
     fn infinity(self) -> u64 {
-        if self.finite { self.nan() } else { ((1 << self.exponent) - 1) << self.mantissa }
+        if self == E4M3 { self.nan() } else { ((1 << self.exponent) - 1) << self.mantissa }
     }
 
     /// The bit of the sign.
@@ -63,37 +54,31 @@ impl Format {
         1 << (self.exponent + self.mantissa)
     }
 
-    /// Whether some bits are zero or a subnormal number.
-    pub(crate) fn subnormal(self, bits: u64) -> bool {
-        bits >> self.mantissa & ((1 << self.exponent) - 1) == 0
+    /// Subnormal numbers become zero.
+    pub(crate) fn flush(self, bits: u64) -> u64 {
+        if bits & (self.sign() - (1 << self.mantissa)) == 0 { bits & self.sign() } else { bits }
     }
 
     /// The value of some bits.
     pub(crate) fn value(self, bits: u64) -> f64 {
-        if self == F64 {
-            return f64::from_bits(bits);
-        }
         let magnitude = bits & self.nan();
-        let v = if magnitude > self.max() {
-            if magnitude == self.infinity() && !self.finite { f64::INFINITY } else { f64::NAN }
+        let moved = magnitude << (52 - self.mantissa);
+        let v = if magnitude >= self.infinity() {
+            f64::from_bits(moved | F64.infinity())
         } else {
-            let (m, e) = (magnitude & ((1 << self.mantissa) - 1), (magnitude >> self.mantissa) as i32);
-            let (m, e) = if e == 0 { (m, 1) } else { (m | 1 << self.mantissa, e) };
-            m as f64 * power(e - self.bias() - self.mantissa as i32)
+            // Multiplying moves the exponent's bias and makes subnormal numbers normal.
+            f64::from_bits(moved) * power(1023 - self.bias())
         };
         if bits & self.sign() != 0 { -v } else { v }
     }
 
-    /// Rounds to this format; NaN becomes the canonical one but in f64. `saturate` turns overflow into the largest
-    /// finite value.
-    pub(crate) fn round(self, v: Exact, mode: Round, saturate: bool) -> u64 {
-        if v.cancelled && mode == Round::Down {
-            return self.sign();
-        }
+    /// Rounds to this format; NaN becomes the canonical one but in f64. An overflow becomes the largest finite value if
+    /// the result is to be `finite`.
+    pub(crate) fn round(self, v: Exact, mode: Round, finite: bool) -> u64 {
         if self == F64 {
             return v.directed(mode).to_bits();
         }
-        let v = v.odd();
+        let v = v.odd(mode);
         if v.is_nan() {
             return self.nan();
         }
@@ -104,14 +89,9 @@ impl Format {
         let units = integral(v / power(exponent - self.mantissa as i32), mode).abs();
         // A carry out of the significand moves into the exponent by itself.
         let magnitude = (((exponent - lowest) as u64) << self.mantissa).saturating_add(units as u64);
-        sign | if magnitude <= self.max() {
-            magnitude
-        } else if saturate || (v.is_finite() && integral(0.75f64.copysign(v), mode) == 0.0) {
-            // The mode rounds towards zero here.
-            self.max()
-        } else {
-            self.infinity()
-        }
+        // An overflow stays finite where the mode rounds towards zero.
+        let finite = finite || v.is_finite() && integral(0.75f64.copysign(v), mode) == 0.0;
+        sign | magnitude.min(self.infinity() - u64::from(finite))
     }
 }
 
@@ -124,108 +104,84 @@ fn power(exponent: i32) -> f64 {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exact {
     /// The nearest f64.
-    near: f64,
-    /// What the exact result is more than that; only the sign counts.
-    error: f64,
-    /// A sum of zero from operands of opposite signs: -0 when rounded down.
-    cancelled: bool,
+    pub(crate) near: f64,
+    /// The f64 on the other side of the exact result, the same if there is none; of operands that cancel out, -0.
+    beyond: f64,
 }
 
 impl From<f64> for Exact {
     fn from(near: f64) -> Exact {
-        Exact { near, error: 0.0, cancelled: false }
+        Exact { near, beyond: near }
     }
 }
 
 impl Exact {
-    /// From operands with an infinity or NaN, where the error is NaN, too, the result is exact.
-    fn new(near: f64, error: f64, operands: &[f64]) -> Exact {
-        let overflows = near.is_infinite() && operands.iter().all(|v| v.is_finite());
-        // An overflow is less than the infinity that it gives.
-        Exact { near, error: if overflows { -near } else { error }, cancelled: false }
+    /// `error` is what the exact result is more than the nearest f64; only its sign counts. It is NaN where an operand is
+    /// infinite, and the result so exact.
+    fn new(near: f64, error: f64) -> Exact {
+        let beyond = match error {
+            up if up > 0.0 => near.next_up(),
+            down if down < 0.0 => near.next_down(),
+            _ => near,
+        };
+        Exact { near, beyond }
     }
 
     /// An integer.
     pub(crate) fn integer(v: i128) -> Exact {
         let near = v as f64;
-        Exact { near, error: (v - near as i128) as f64, cancelled: false }
+        Exact::new(near, (v - near as i128) as f64)
     }
 
-    /// Changes the value, for a narrow format.
-    pub(crate) fn map(self, f: impl Fn(f64) -> f64) -> Exact {
-        f(self.odd()).into()
-    }
-
-    /// Rounded to odd: the last bit is set if anything was lost.
-    fn odd(self) -> f64 {
-        if self.near.to_bits() & 1 == 1 || !self.near.is_finite() { self.near } else { self.beyond() }
-    }
-
-    /// The f64 on the other side of the exact result.
-    fn beyond(self) -> f64 {
-        match self.error {
-            up if up > 0.0 => self.near.next_up(),
-            down if down < 0.0 => self.near.next_down(),
-            _ => self.near,
+    /// Rounded to f64.
+    fn directed(self, mode: Round) -> f64 {
+        let Exact { near, beyond } = self;
+        match mode {
+            Round::Zero if beyond.abs() < near.abs() => beyond,
+            Round::Near | Round::Away | Round::Zero => near,
+            Round::Down => least(near, beyond),
+            Round::Up => most(near, beyond),
         }
     }
 
-    fn directed(self, mode: Round) -> f64 {
-        let is_above = self.error < 0.0;
-        let is_wrong = match mode {
-            Round::Near | Round::Away => false,
-            Round::Zero => self.near != 0.0 && is_above == (self.near > 0.0),
-            Round::Down => is_above,
-            Round::Up => !is_above,
-        };
-        if is_wrong { self.beyond() } else { self.near }
+    /// Rounded to odd: the last bit is set if anything was lost. The mode decides a zero's sign.
+    fn odd(self, mode: Round) -> f64 {
+        if self.near == self.beyond {
+            self.directed(mode)
+        } else if self.near.to_bits() & 1 == 1 {
+            self.near
+        } else {
+            self.beyond
+        }
     }
-}
-
-fn two_sum(a: f64, b: f64) -> (f64, f64) {
-    let s = a + b;
-    let t = s - a;
-    (s, (a - (s - t)) + (b - t))
 }
 
 /// `a + b`
 pub(crate) fn add(a: f64, b: f64) -> Exact {
-    let (s, error) = two_sum(a, b);
-    let cancelled = s == 0.0 && a.is_sign_negative() != b.is_sign_negative();
-    Exact { cancelled, ..Exact::new(s, error, &[a, b]) }
+    let s = a + b;
+    if s == 0.0 && a.is_sign_negative() != b.is_sign_negative() {
+        return Exact { near: 0.0, beyond: -0.0 };
+    }
+    let (large, small) = if a.abs() > b.abs() { (a, b) } else { (b, a) };
+    Exact::new(s, small - (s - large))
 }
 
 /// `a * b`
 pub(crate) fn mul(a: f64, b: f64) -> Exact {
     let p = a * b;
-    Exact::new(p, a.mul_add(b, -p), &[a, b])
-}
-
-/// `a * b + c`
-pub(crate) fn fma(a: f64, b: f64, c: f64) -> Exact {
-    let (r, p) = (a.mul_add(b, c), a * b);
-    // The product is p + low exactly; its sum with c is compared with the result.
-    let low = a.mul_add(b, -p);
-    let (s, e) = two_sum(p, c);
-    let (s2, e2) = two_sum(s, -r);
-    let cancelled = r == 0.0 && p.is_sign_negative() != c.is_sign_negative();
-    Exact { cancelled, ..Exact::new(r, s2 + (e + low + e2), &[a, b, c]) }
+    Exact::new(p, a.mul_add(b, -p))
 }
 
 /// `a / b`
 pub(crate) fn div(a: f64, b: f64) -> Exact {
     let q = a / b;
-    if b == 0.0 {
-        return q.into();
-    }
-    let remainder = (-q).mul_add(b, a);
-    Exact::new(q, if b > 0.0 { remainder } else { -remainder }, &[a, b])
+    Exact::new(q, (-q).mul_add(b, a) * b.signum())
 }
 
 /// The square root.
 pub(crate) fn sqrt(a: f64) -> Exact {
     let r = a.sqrt();
-    Exact::new(r, (-r).mul_add(r, a), &[a])
+    Exact::new(r, (-r).mul_add(r, a))
 }
 
 /// f16 bits to f32.
@@ -271,6 +227,12 @@ pub(crate) fn canonical(v: f32) -> u32 {
 pub(crate) fn least<F: PartialOrd + Copy + Into<f64>>(x: F, y: F) -> F {
     let (a, b): (f64, f64) = (x.into(), y.into());
     if a < b || a == b && a.is_sign_negative() || b.is_nan() { x } else { y }
+}
+
+/// The greater, likewise.
+#[inline(always)]
+pub(crate) fn most<F: PartialOrd + Copy + Into<f64> + std::ops::Neg<Output = F>>(x: F, y: F) -> F {
+    -least(-x, -y)
 }
 
 /// Rounds to an integral value.

@@ -4,12 +4,11 @@
 //! name while a kernel runs.
 
 use super::access::Access;
-use super::float::Round;
 use super::step::Next;
-use super::values::{CompareFn, ValueFn};
+use super::values::ValueFn;
 use super::{Cpu, Exec, Site};
 pub(crate) use crate::ptx::types::Space;
-use crate::ptx::types::{Ty, named};
+use crate::ptx::types::named;
 use std::sync::Arc;
 
 /// A slot of 32 lanes times 32 bits; 64-bit values take two, 128-bit values four. Bit 31: the constant table.
@@ -38,11 +37,6 @@ pub(crate) enum W {
     Pred,
 }
 
-named! {
-    /// Comparisons, the NaN of floats apart.
-    Cmp { Eq = "eq", Ne = "ne", Lt = "lt", Le = "le", Gt = "gt", Ge = "ge" }
-}
-
 /// A boolean function of two predicates: bit 2x + y is its value.
 pub(crate) type Lut = u8;
 /// The first of them.
@@ -60,50 +54,6 @@ pub(crate) fn negate(lut: Lut, first: bool) -> Lut {
 pub(crate) fn lookup(lut: Lut, x: u32, y: u32) -> u32 {
     let bit = |i: u32| 0u32.wrapping_sub(u32::from(lut) >> i & 1);
     bit(0) & !x & !y | bit(1) & !x & y | bit(2) & x & !y | bit(3) & x & y
-}
-
-/// Modifiers of a scalar operation.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ctl {
-    pub(crate) from: Ty,
-    pub(crate) to: Ty,
-    pub(crate) round: Round,
-    /// Subnormals become zero.
-    pub(crate) ftz: bool,
-    /// Clamps: floats to [0, 1], integers to their range.
-    pub(crate) sat: bool,
-    /// Negative results become zero.
-    pub(crate) relu: bool,
-    /// NaN in, NaN out; of a comparison: true where one operand is NaN.
-    pub(crate) nan: bool,
-    /// `.xorsign.abs`
-    pub(crate) xorsign: bool,
-    /// Rounds to an integral value.
-    pub(crate) integral: bool,
-    /// What a comparison asks; without it, whether the operands are ordered at all.
-    pub(crate) cmp: Option<Cmp>,
-}
-
-impl Ctl {
-    /// No modifiers.
-    pub(crate) fn new(ty: Ty) -> Ctl {
-        let (ftz, sat, relu, nan, xorsign, integral) = (false, false, false, false, false, false);
-        Ctl { from: ty, to: ty, round: Round::Near, ftz, sat, relu, nan, xorsign, integral, cmp: None }
-    }
-}
-
-/// A scalar operation, applied lane by lane.
-pub(crate) type LaneFn = fn(&Ctl, [u64; 4]) -> u64;
-
-/// A scalar operation with its operands.
-#[derive(Debug, Clone)]
-pub(crate) struct LaneOp {
-    pub(crate) f: LaneFn,
-    pub(crate) ctl: Ctl,
-    pub(crate) d: (R, W),
-    pub(crate) src: [(R, W); 4],
-    /// The result is an f64 still to be rounded, in a direction that may be perturbed.
-    pub(crate) approximate: bool,
 }
 
 named! {
@@ -181,15 +131,8 @@ pub(crate) type WarpEffect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>, u32) -> Exe
 /// What an instruction does.
 pub(crate) enum Op {
     Nop,
-    /// A value over all lanes: destination, sources.
+    /// A value over all lanes: destination, sources; a table for `lop3`.
     Value(ValueFn, [R; 5]),
-    /// `lop3`, by its table.
-    Lop3(u8, [R; 4]),
-    Lane(Box<LaneOp>),
-    /// A comparison over all lanes: destination, sources.
-    Setp(CompareFn, P, R, R),
-    /// Selects between registers of 32 or (true) 64 bits: destination, sources.
-    Selp(bool, [R; 3], P),
     /// A function of two predicates: destination, sources.
     Pred(Lut, P, P, P),
     Bra(u32),

@@ -10,62 +10,27 @@ const _: () = assert!(size_of::<Slot>() == 128);
 /// Lanes of one step through an array: a vector register's worth.
 const STEP: usize = 8;
 
-/// `d[i] = f(a[i], b[i], c[i], e[i])` for the lanes in `mask`. Sources that `f` ignores cost nothing.
+/// `d[i] = f(i)` for the lanes in `mask`. Of every step all values are made before one is written.
 ///
 /// # Safety
-/// All pointers are valid for 32 elements; `d` equals a source or is apart from it.
+/// `d` is valid for 32 elements.
 #[inline(always)]
-pub(crate) unsafe fn map<A: Copy, B: Copy, C: Copy, E: Copy, D: Copy>(
-    d: *mut D,
-    (a, b, c, e): (*const A, *const B, *const C, *const E),
-    mask: u32,
-    f: impl Fn(A, B, C, E) -> D,
-) {
+pub(crate) unsafe fn map<D: Copy + Default>(d: *mut D, mask: u32, f: impl Fn(usize) -> D) {
     for k in 0..32 / STEP {
-        // SAFETY: 8 elements from 8 * k on, k < 4.
-        unsafe {
-            let x = *a.add(STEP * k).cast::<[A; STEP]>();
-            let y = *b.add(STEP * k).cast::<[B; STEP]>();
-            let z = *c.add(STEP * k).cast::<[C; STEP]>();
-            let v = *e.add(STEP * k).cast::<[E; STEP]>();
-            let r: [D; STEP] = std::array::from_fn(|i| f(x[i], y[i], z[i], v[i]));
-            let out = d.add(STEP * k).cast::<[D; STEP]>();
-            let mask = mask >> (STEP * k);
-            if mask & 0xff == 0xff {
-                *out = r;
-            } else {
-                for (i, v) in r.into_iter().enumerate() {
-                    if mask >> i & 1 == 1 {
-                        (*out)[i] = v;
-                    }
-                }
-            }
+        let mut values = [D::default(); STEP];
+        for (i, v) in values.iter_mut().enumerate() {
+            *v = f(STEP * k + i);
         }
-    }
-}
-
-/// The lanes for which `f(a, b)` holds.
-///
-/// # Safety
-/// As `map`.
-#[inline(always)]
-pub(crate) unsafe fn test<A: Copy>(a: *const A, b: *const A, f: impl Fn(A, A) -> bool) -> u32 {
-    // SAFETY: 32 elements each.
-    (0..32).fold(0, |m, i| m | u32::from(unsafe { f(*a.add(i), *b.add(i)) }) << i)
-}
-
-/// `d[i] = a[i]` where `p` has a bit, else `b[i]`, for the lanes in `mask`.
-///
-/// # Safety
-/// As `map`.
-#[inline(always)]
-pub(crate) unsafe fn select<T: Copy>(d: *mut T, a: *const T, b: *const T, p: u32, mask: u32) {
-    for i in 0..32 {
-        // SAFETY: 32 elements each.
-        unsafe {
-            let v = if p >> i & 1 == 1 { *a.add(i) } else { *b.add(i) };
-            if mask >> i & 1 == 1 {
-                *d.add(i) = v;
+        // SAFETY: 8 elements from 8 * k on, k < 4.
+        let out = unsafe { &mut *d.add(STEP * k).cast::<[D; STEP]>() };
+        let mask = mask >> (STEP * k);
+        if mask & 0xff == 0xff {
+            *out = values;
+        } else {
+            for (i, v) in values.into_iter().enumerate() {
+                if mask >> i & 1 == 1 {
+                    out[i] = v;
+                }
             }
         }
     }

@@ -3,10 +3,9 @@
 use super::block::Common;
 use super::fault::FaultKind;
 use super::inst::*;
-use super::lanes::{Lanes, map, select};
 use super::values::File;
 use super::warp::{Part, State, Warp};
-use super::{At, Cpu, Exec, Site, scalar};
+use super::{At, Cpu, Exec, Site};
 
 /// Instructions after which a part gives the other parts of its warp a chance.
 const SLICE: u32 = 1024;
@@ -35,7 +34,8 @@ impl Cpu<'_> {
     pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, mut budget: u32) -> Exec<()> {
         let code = self.cx.code;
         let insts = &code.insts[..];
-        let file = File { regs: warp.regs.as_mut_ptr(), consts: code.consts.as_ptr() };
+        let (regs, preds) = (warp.regs.as_mut_ptr(), warp.preds.as_mut_ptr());
+        let file = File { regs, preds, consts: code.consts.as_ptr() };
         let split = self.cx.config.split_warps;
         let counting = self.cx.config.counters;
         // The decoder's predicates are inside the file.
@@ -120,26 +120,6 @@ impl Cpu<'_> {
                     match &inst.op {
                         Op::Nop => {}
                         Op::Value(run, r) => run(r, file, m),
-                        Op::Lop3(lut, r) => {
-                            let bit = |i: u32| 0u32.wrapping_sub(u32::from(lut >> i & 1));
-                            let t: [u32; 8] = std::array::from_fn(|i| bit(i as u32));
-                            let sources = (file.src(r[1]), file.src(r[2]), file.src(r[3]), file.src::<u32>(r[1]));
-                            map(file.dst(r[0]), sources, m, |x: u32, y: u32, z: u32, _| {
-                                let low = |i: usize| t[i] & !z | t[i + 1] & z;
-                                let (n, p) = (low(0) & !y | low(2) & y, low(4) & !y | low(6) & y);
-                                n & !x | p & x
-                            });
-                        }
-                        Op::Setp(compare, p, a, b) => {
-                            let v = compare(*a, *b, file);
-                            set_pred!(*p, m, v);
-                        }
-                        Op::Selp(false, [d, a, b], p) => {
-                            select::<u32>(file.dst(*d), file.src(*a), file.src(*b), pred!(*p), m);
-                        }
-                        Op::Selp(true, [d, a, b], p) => {
-                            select::<u64>(file.dst(*d), file.src(*a), file.src(*b), pred!(*p), m);
-                        }
                         Op::Pred(lut, d, a, b) => {
                             let v = lookup(*lut, pred!(*a), pred!(*b));
                             set_pred!(*d, m, v);
@@ -188,25 +168,12 @@ impl Cpu<'_> {
     /// Instructions that are not worth a place in the loop.
     #[inline(never)]
     fn rare(&mut self, site: &mut Site<'_>, op: &Op) -> Exec<Next> {
-        let code = self.cx.code;
-        let m = site.m;
         match op {
-            Op::Lane(op) => {
-                let seed = self.cx.config.perturb.then_some(self.cx.config.seed);
-                for l in Lanes(m) {
-                    let mut v = (op.f)(&op.ctl, op.src.map(|s| site.warp.lane(code, s, l)));
-                    if op.approximate {
-                        v = scalar::finish_approximate(&op.ctl, v, seed);
-                    }
-                    site.warp.set_lane(op.d.0, op.d.1, l, v);
-                }
-            }
-            Op::Bar(op) => return self.bar(site, op),
-            Op::Warp(effect, mask) => return self.warp_wide(site, effect.as_ref(), *mask),
-            Op::Effect(run, _) => return run(self, site),
-            _ => {}
+            Op::Bar(op) => self.bar(site, op),
+            Op::Warp(effect, mask) => self.warp_wide(site, effect.as_ref(), *mask),
+            Op::Effect(run, _) => run(self, site),
+            _ => Ok(Next::Step),
         }
-        Ok(Next::Step)
     }
 
     #[cold]

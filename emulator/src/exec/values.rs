@@ -2,40 +2,24 @@
 //! A row and a type become a loop over 32 lanes that the compiler vectorises, for any processor and for AVX2.
 
 #![allow(non_camel_case_types, dead_code)]
+// Of NaN, `!(x < y)` is not `x >= y`, nor is `x < y || x > y` the same as `x != y`.
+#![allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
+// A cast is unnecessary for some types of a row only.
+#![allow(clippy::unnecessary_cast)]
 
-use super::float::{self, flush, least};
-use super::inst::{CONST, Cmp, R};
-use super::lanes::{Slot, map, test};
+use super::float::{self, flush, least, most};
+use super::inst::{CONST, P, R};
+use super::lanes::{Slot, map};
 use crate::ptx::types::Ty;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// A warp's registers and its kernel's constants.
+/// A warp's registers and predicates, and its kernel's constants.
 #[derive(Clone, Copy)]
 pub(crate) struct File {
     pub(crate) regs: *mut Slot,
+    pub(crate) preds: *mut u32,
     pub(crate) consts: *const Slot,
-}
-
-impl File {
-    /// # Safety
-    /// The decoder gave the slot out.
-    #[inline(always)]
-    pub(crate) unsafe fn src<T>(self, r: R) -> *const T {
-        // SAFETY: the decoder gives only slots inside the register file or the constant table.
-        unsafe {
-            let slot = if r & CONST != 0 { self.consts.add((r & !CONST) as usize) } else { self.regs.add(r as usize) };
-            slot.cast()
-        }
-    }
-
-    /// # Safety
-    /// As `src`.
-    #[inline(always)]
-    pub(crate) unsafe fn dst<T>(self, r: R) -> *mut T {
-        // SAFETY: the decoder gives only slots inside the register file.
-        unsafe { self.regs.add(r as usize).cast() }
-    }
 }
 
 /// An instruction over all lanes: destination and sources, the lanes that are written. The slots are the decoder's.
@@ -44,71 +28,119 @@ pub(crate) type ValueFn = unsafe fn(&[R; 5], File, u32);
 /// A row of the table for one type.
 pub(crate) struct Value {
     pub(crate) run: ValueFn,
-    /// The types of destination and sources: `T` is the instruction's own, `F` the same, `W` an integer of twice its size,
-    /// `U` the unsigned one of its size.
+    /// The types of destination and sources: `T` and `F` are the instruction's own, `W` an integer of twice its size.
     pub(crate) operands: &'static [&'static str],
 }
 
-/// A type of PTX as Rust has it, and how it stands in a slot.
-trait Native: Copy {
-    type Slot: Copy;
-    /// Of an integer: that of twice the size, and the unsigned one.
+/// An operand of a row. The slot is the decoder's, given out for this type.
+trait Operand {
+    type Value;
+    /// The value of a source in each lane.
+    unsafe fn source(file: File, r: R) -> impl Fn(usize) -> Self::Value;
+    /// Writes the lanes in `m`.
+    unsafe fn put(file: File, r: R, m: u32, f: impl Fn(usize) -> Self::Value);
+}
+
+/// A type of PTX that stands in slots, with what it is in Rust.
+trait Native {
+    type Value: Copy;
+    type Slot: Copy + Default;
+    /// Of an integer: that of twice the size.
     type W;
-    type U;
-    fn get(slot: Self::Slot) -> Self;
-    fn put(self) -> Self::Slot;
+    fn get(slot: Self::Slot) -> Self::Value;
+    fn put(value: Self::Value) -> Self::Slot;
+}
+
+impl<T: Native> Operand for T {
+    type Value = T::Value;
+    #[inline(always)]
+    unsafe fn source(file: File, r: R) -> impl Fn(usize) -> T::Value {
+        // SAFETY: the decoder gives only slots inside the register file or the constant table, and they have 32 lanes.
+        unsafe {
+            let slot = if r & CONST != 0 { file.consts.add((r & !CONST) as usize) } else { file.regs.add(r as usize) };
+            move |lane| T::get(*slot.cast::<T::Slot>().add(lane))
+        }
+    }
+    #[inline(always)]
+    unsafe fn put(file: File, r: R, m: u32, f: impl Fn(usize) -> T::Value) {
+        // SAFETY: the decoder gives only slots inside the register file.
+        unsafe { map(file.regs.add(r as usize).cast(), m, |lane| T::put(f(lane))) }
+    }
 }
 
 macro_rules! native {
-    ($($t:ident in $slot:ident, $wide:ident, $unsigned:ident: $get:expr, $put:expr;)+) => {
+    ($($t:ident = $value:ident in $slot:ident, $wide:ident: $get:expr, $put:expr;)+) => {
         $(impl Native for $t {
+            type Value = $value;
             type Slot = $slot;
             type W = $wide;
-            type U = $unsigned;
             #[inline(always)]
-            fn get(slot: $slot) -> $t {
+            fn get(slot: $slot) -> $value {
                 $get(slot)
             }
             #[inline(always)]
-            fn put(self) -> $slot {
-                $put(self)
+            fn put(value: $value) -> $slot {
+                $put(value)
             }
         })+
     };
 }
 
 native! {
-    u16 in u32, u32, u16: |v| v as u16, u32::from;
-    i16 in u32, i32, u16: |v| v as i16, |v| u32::from(v as u16);
-    u32 in u32, u64, u32: |v| v, |v| v;
-    i32 in u32, i64, u32: |v| v as i32, |v| v as u32;
-    u64 in u64, u128, u64: |v| v, |v| v;
-    i64 in u64, i128, u64: |v| v as i64, |v| v as u64;
-    f32 in u32, f64, u32: f32::from_bits, f32::to_bits;
-    f64 in u64, f64, u64: f64::from_bits, f64::to_bits;
+    u16 = u16 in u32, u32: |v| v as u16, u32::from;
+    i16 = i16 in u32, i32: |v| v as i16, |v| u32::from(v as u16);
+    u32 = u32 in u32, u64: |v| v, |v| v;
+    i32 = i32 in u32, i64: |v| v as i32, |v| v as u32;
+    u64 = u64 in u64, u128: |v| v, |v| v;
+    i64 = i64 in u64, i128: |v| v as i64, |v| v as u64;
+    f16 = f32 in u32, f64: float::f16_to_f32, float::f32_to_f16;
+    // What its rows make has no more bits than it has.
+    bf16 = f32 in u32, f64: |v| f32::from_bits(v << 16), |v| float::canonical(v) >> 16;
+    f32 = f32 in u32, f64: f32::from_bits, float::canonical;
+    ftz = f32 in u32, f64: |v| flush(f32::from_bits(v)), |v| float::canonical(flush(v));
+    f64 = f64 in u64, f64: f64::from_bits, f64::to_bits;
 }
 
-/// The bits of a result, in which any NaN is PTX's own. They are chosen as integers: as floats, NaNs are all alike to the
-/// compiler.
-trait Canonical {
-    type Bits;
-    fn canonical(self) -> Self::Bits;
-}
+// PTX's names of types.
+type s16 = i16;
+type s32 = i32;
+type s64 = i64;
+type b16 = u16;
+type b32 = u32;
+type b64 = u64;
+enum f16 {}
+enum bf16 {}
+/// f32 whose subnormals become zero: of an instruction with `.ftz`.
+enum ftz {}
+enum pred {}
+/// A function of three bits, by the byte of its values that the instruction itself holds.
+enum lut {}
 
-impl Canonical for f32 {
-    type Bits = u32;
+impl Operand for pred {
+    type Value = bool;
     #[inline(always)]
-    fn canonical(self) -> u32 {
-        float::canonical(self)
+    unsafe fn source(file: File, p: P) -> impl Fn(usize) -> bool {
+        // SAFETY: the decoder's predicates are inside the file.
+        let mask = unsafe { *file.preds.add(p as usize) };
+        move |lane| mask >> lane & 1 == 1
+    }
+    #[inline(always)]
+    unsafe fn put(file: File, p: P, m: u32, f: impl Fn(usize) -> bool) {
+        let v = (0..32).fold(0, |v, lane| v | u32::from(f(lane)) << lane);
+        // SAFETY: as in `source`.
+        let p = unsafe { &mut *file.preds.add(p as usize) };
+        *p = *p & !m | v & m;
     }
 }
 
-impl Canonical for f64 {
-    type Bits = u64;
+impl Operand for lut {
+    type Value = [u32; 8];
     #[inline(always)]
-    fn canonical(self) -> u64 {
-        self.to_bits()
+    unsafe fn source(_: File, lut: u32) -> impl Fn(usize) -> [u32; 8] {
+        let bits = std::array::from_fn(|i| 0u32.wrapping_sub(lut >> i & 1));
+        move |_| bits
     }
+    unsafe fn put(_: File, _: R, _: u32, _: impl Fn(usize) -> [u32; 8]) {}
 }
 
 /// One row for one type.
@@ -135,61 +167,34 @@ fn compiled<O: Row>() -> ValueFn {
     O::run
 }
 
-// PTX's names of types.
-type s16 = i16;
-type s32 = i32;
-type s64 = i64;
-type b16 = u16;
-type b32 = u32;
-type b64 = u64;
-type f16 = u16;
-type bf16 = u16;
-
-/// One row as a loop over lanes; a source that is not there is the first one again.
-macro_rules! lanes {
-    ($file:ident $r:ident $m:ident $out:ty, $body:block, $x:ident: $a:ty) => {
-        lanes!($file $r $m $out, $body, ($x: $a, 1) (_y: $a, 1) (_z: $a, 1) (_v: $a, 1))
-    };
-    ($file:ident $r:ident $m:ident $out:ty, $body:block, $x:ident: $a:ty, $y:ident: $b:ty) => {
-        lanes!($file $r $m $out, $body, ($x: $a, 1) ($y: $b, 2) (_z: $a, 1) (_v: $a, 1))
-    };
-    ($file:ident $r:ident $m:ident $out:ty, $body:block, $x:ident: $a:ty, $y:ident: $b:ty, $z:ident: $c:ty) => {
-        lanes!($file $r $m $out, $body, ($x: $a, 1) ($y: $b, 2) ($z: $c, 3) (_v: $a, 1))
-    };
-    ($file:ident $r:ident $m:ident $out:ty, $body:block, $x:ident: $a:ty, $y:ident: $b:ty, $z:ident: $c:ty, $v:ident: $d:ty) => {
-        lanes!($file $r $m $out, $body, ($x: $a, 1) ($y: $b, 2) ($z: $c, 3) ($v: $d, 4))
-    };
-    ($file:ident $r:ident $m:ident $out:ty, $body:block, $(($x:ident: $a:ty, $i:literal))+) => {
-        map($file.dst($r[0]), ($($file.src::<<$a as Native>::Slot>($r[$i])),+), $m, |$($x),+| {
-            $(let $x = <$a as Native>::get($x);)+
-            let value: $out = $body;
-            value.put()
-        })
-    };
-}
-
 /// What `values!` makes of a row and a type.
 macro_rules! row {
     ($rows:ident, $name:literal, $t:ident, ($($x:ident: $a:tt),+) -> $out:tt $body:block) => {{
         type T = $t;
         type F = <T as Native>::Slot;
         type W = <T as Native>::W;
-        type U = <T as Native>::U;
         struct This;
         impl Row for This {
             #[inline(always)]
             unsafe fn run(r: &[R; 5], file: File, m: u32) {
+                let mut i = 0;
                 // SAFETY: the caller's.
-                unsafe { lanes!(file r m $out, $body, $($x: $a),+) }
+                unsafe {
+                    $(i += 1; let $x = <$a as Operand>::source(file, r[i]);)+
+                    <$out as Operand>::put(file, r[0], m, |lane| {
+                        $(let $x = $x(lane);)+
+                        $body
+                    });
+                }
             }
         }
         let operands: &'static [&str] = &[stringify!($out), $(stringify!($a)),+];
-        let ty = Ty::parse(stringify!($t)).unwrap_or(Ty::Pred);
-        $rows.insert(($name, ty), Value { run: compiled::<This>(), operands });
+        let key = Ty::parse(stringify!($t)).map_or((concat!($name, ".ftz"), Ty::F32), |ty| ($name, ty));
+        $rows.insert(key, Value { run: compiled::<This>(), operands });
     }};
 }
 
-/// The rows by name, with all modifiers but the type, and type.
+/// The rows by name, with all modifiers but the type (`.ftz` is the last), and type.
 pub(crate) static VALUES: LazyLock<HashMap<(&str, Ty), Value>> = LazyLock::new(table);
 
 macro_rules! values {
@@ -212,13 +217,6 @@ macro_rules! values {
 macro_rules! high {
     ($x:expr, $y:expr) => {
         (W::from($x).wrapping_mul(W::from($y)) >> T::BITS) as T
-    };
-}
-
-/// The product of the lowest 24 bits, as 32-bit numbers with their sign.
-macro_rules! product24 {
-    ($x:expr, $y:expr) => {
-        (W::from($x << 8 >> 8) * W::from($y << 8 >> 8))
     };
 }
 
@@ -248,10 +246,9 @@ values! {
     "mad.hi": u16 s16 u32 s32 u64 s64 => (x: T, y: T, z: T) -> T { high!(x, y).wrapping_add(z) }
     "mad.hi.sat": s32 => (x: T, y: T, z: T) -> T { high!(x, y).saturating_add(z) }
     "mad.wide": u16 s16 u32 s32 => (x: T, y: T, z: W) -> W { (W::from(x) * W::from(y)).wrapping_add(z) }
-    "mul24.lo": u32 s32 => (x: T, y: T) -> T { product24!(x, y) as T }
-    "mul24.hi": u32 s32 => (x: T, y: T) -> T { (product24!(x, y) >> 16) as T }
-    "mad24.lo": u32 s32 => (x: T, y: T, z: T) -> T { (product24!(x, y) as T).wrapping_add(z) }
-    "mad24.hi": u32 s32 => (x: T, y: T, z: T) -> T { ((product24!(x, y) >> 16) as T).wrapping_add(z) }
+    "mul24.lo": u32 s32 => (x: T, y: T) -> T { (x << 8 >> 8).wrapping_mul(y << 8 >> 8) }
+    "mul24.hi": u32 s32 => (x: T, y: T) -> T { ((W::from(x << 8 >> 8) * W::from(y << 8 >> 8)) >> 16) as T }
+    "mad24.lo": u32 s32 => (x: T, y: T, z: T) -> T { (x << 8 >> 8).wrapping_mul(y << 8 >> 8).wrapping_add(z) }
     // Division by zero has no defined result; all ones is what the hardware gives for 32 bits.
     "div": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { if y == 0 { !0 } else { x.wrapping_div(y) } }
     "rem": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { if y == 0 { x } else { x.wrapping_rem(y) } }
@@ -259,16 +256,14 @@ values! {
     "abs": s16 s32 s64 => (x: T) -> T { x.wrapping_abs() }
     "min": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { x.min(y) }
     "max": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { x.max(y) }
-    "min.relu": s32 => (x: T, y: T) -> T { x.min(y).max(0) }
-    "max.relu": s32 => (x: T, y: T) -> T { x.max(y).max(0) }
-    "sad": u16 s16 u32 s32 u64 s64 => (x: T, y: T, z: U) -> U { z.wrapping_add(x.abs_diff(y)) }
+    "sad": u16 s16 u32 s32 u64 s64 => (x: T, y: T, z: T) -> T { z.wrapping_add(x.abs_diff(y) as T) }
     // The second type is part of the name: T is that of the first operand.
-    "dp4a.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot4(x, T::MIN != 0, y, false, z) }
-    "dp4a.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot4(x, T::MIN != 0, y, true, z) }
-    "dp2a.lo.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot2(x, T::MIN != 0, y, false, z) }
-    "dp2a.lo.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot2(x, T::MIN != 0, y, true, z) }
-    "dp2a.hi.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot2(x, T::MIN != 0, y >> 16, false, z) }
-    "dp2a.hi.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot2(x, T::MIN != 0, y >> 16, true, z) }
+    "dp4a.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<4>(x, T::MIN != 0, y, false, z) }
+    "dp4a.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<4>(x, T::MIN != 0, y, true, z) }
+    "dp2a.lo.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y, false, z) }
+    "dp2a.lo.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y, true, z) }
+    "dp2a.hi.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y >> 16, false, z) }
+    "dp2a.hi.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y >> 16, true, z) }
 
     "and": b16 b32 b64 => (x: T, y: T) -> T { x & y }
     "or": b16 b32 b64 => (x: T, y: T) -> T { x | y }
@@ -311,49 +306,85 @@ values! {
     "prmt.ecl": b32 => (x: T, y: T, z: u32) -> T { permute(x, y, [0x3210, 0x3211, 0x3222, 0x3333][z as usize & 3]) }
     "prmt.ecr": b32 => (x: T, y: T, z: u32) -> T { permute(x, y, [0x0000, 0x1110, 0x2210, 0x3210][z as usize & 3]) }
     "prmt.rc16": b32 => (x: T, y: T, z: u32) -> T { permute(x, y, [0x1010, 0x3232][z as usize & 1]) }
-    "slct.s32": b16 b32 b64 u16 s16 u32 s32 u64 s64 f32 f64 => (x: T, y: T, z: u32) -> T { if z as i32 >= 0 { x } else { y } }
-    "slct.f32": b16 b32 b64 u16 s16 u32 s32 u64 s64 f32 f64 => (x: T, y: T, z: f32) -> T { if z >= 0.0 { x } else { y } }
-    "slct.ftz.f32": b16 b32 b64 u16 s16 u32 s32 u64 s64 f32 f64 => (x: T, y: T, z: f32) -> T {
-        if flush(z) >= 0.0 { x } else { y }
+    "lop3": b32 => (x: T, y: T, z: T, t: lut) -> T {
+        let low = |i: usize| t[i] & !z | t[i + 1] & z;
+        let (n, p) = (low(0) & !y | low(2) & y, low(4) & !y | low(6) & y);
+        n & !x | p & x
     }
+    "selp": b16 b32 b64 u16 s16 u32 s32 u64 s64 f32 f64 => (x: F, y: F, p: pred) -> F { if p { x } else { y } }
+    "slct.s32": b16 b32 b64 u16 s16 u32 s32 u64 s64 f32 f64 => (x: F, y: F, z: s32) -> F { if z >= 0 { x } else { y } }
+    "slct.f32": b16 b32 b64 u16 s16 u32 s32 u64 s64 f32 f64 => (x: F, y: F, z: f32) -> F { if z >= 0.0 { x } else { y } }
 
-    "add": f32 f64 => (x: T, y: T) -> F { (x + y).canonical() }
-    "sub": f32 f64 => (x: T, y: T) -> F { (x - y).canonical() }
-    "mul": f32 f64 => (x: T, y: T) -> F { (x * y).canonical() }
-    "fma" | "mad": f32 f64 => (x: T, y: T, z: T) -> F { x.mul_add(y, z).canonical() }
-    "add.ftz": f32 => (x: T, y: T) -> F { flush(flush(x) + flush(y)).canonical() }
-    "sub.ftz": f32 => (x: T, y: T) -> F { flush(flush(x) - flush(y)).canonical() }
-    "mul.ftz": f32 => (x: T, y: T) -> F { flush(flush(x) * flush(y)).canonical() }
-    "fma.ftz" | "mad.ftz": f32 => (x: T, y: T, z: T) -> F {
-        flush(flush(x).mul_add(flush(y), flush(z))).canonical()
+    "add": f32 ftz f64 => (x: T, y: T) -> T { x + y }
+    "sub": f32 ftz f64 => (x: T, y: T) -> T { x - y }
+    "mul": f32 ftz f64 => (x: T, y: T) -> T { x * y }
+    "fma" | "mad": f32 ftz => (x: T, y: T, z: T) -> T { x.mul_add(y, z) }
+    "fma.rn" | "mad.rn": f64 => (x: T, y: T, z: T) -> T { x.mul_add(y, z) }
+    "div": f32 ftz f64 => (x: T, y: T) -> T { x / y }
+    "rcp": f32 ftz f64 => (x: T) -> T { 1.0 / x }
+    "sqrt": f32 ftz f64 => (x: T) -> T { x.sqrt() }
+    "min": f16 bf16 f32 ftz f64 => (x: T, y: T) -> T { least(x, y) }
+    "max": f16 bf16 f32 ftz f64 => (x: T, y: T) -> T { most(x, y) }
+    "min.NaN": f16 bf16 f32 ftz => (x: T, y: T) -> T { if x.is_nan() { x } else if y.is_nan() { y } else { least(x, y) } }
+    "max.NaN": f16 bf16 f32 ftz => (x: T, y: T) -> T { if x.is_nan() { x } else if y.is_nan() { y } else { most(x, y) } }
+    "min.xorsign.abs": f16 bf16 f32 ftz => (x: T, y: T) -> T {
+        least(x.abs(), y.abs()) * 1f32.copysign(x) * 1f32.copysign(y)
     }
-    "div": f32 f64 => (x: T, y: T) -> F { (x / y).canonical() }
-    "rcp": f32 f64 => (x: T) -> F { (1.0 / x).canonical() }
-    "sqrt": f32 f64 => (x: T) -> F { x.sqrt().canonical() }
-    "min": f32 f64 => (x: T, y: T) -> F { least(x, y).canonical() }
-    "max": f32 f64 => (x: T, y: T) -> F { (-least(-x, -y)).canonical() }
-    "neg": f32 f64 => (x: T) -> T { -x }
-    "abs": f32 f64 => (x: T) -> T { x.abs() }
+    "max.xorsign.abs": f16 bf16 f32 ftz => (x: T, y: T) -> T {
+        most(x.abs(), y.abs()) * 1f32.copysign(x) * 1f32.copysign(y)
+    }
+    "neg": f16 bf16 f32 ftz f64 => (x: T) -> T { -x }
+    "abs": f16 bf16 f32 ftz f64 => (x: T) -> T { x.abs() }
     "copysign": f32 f64 => (x: T, y: T) -> T { y.copysign(x) }
+    "testp.finite": f32 f64 => (x: T) -> pred { x.is_finite() }
+    "testp.infinite": f32 f64 => (x: T) -> pred { x.is_infinite() }
+    "testp.number": f32 f64 => (x: T) -> pred { !x.is_nan() }
+    "testp.notanumber": f32 f64 => (x: T) -> pred { x.is_nan() }
+    "testp.normal": f32 f64 => (x: T) -> pred { x.is_normal() }
+    "testp.subnormal": f32 f64 => (x: T) -> pred { x.is_subnormal() }
+
+    "setp.eq": b16 b32 b64 u16 s16 u32 s32 u64 s64 f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { x == y }
+    "setp.ne": b16 b32 b64 u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> pred { x != y }
+    "setp.lt": u16 s16 u32 s32 u64 s64 f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { x < y }
+    "setp.le": u16 s16 u32 s32 u64 s64 f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { x <= y }
+    "setp.gt": u16 s16 u32 s32 u64 s64 f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { x > y }
+    "setp.ge": u16 s16 u32 s32 u64 s64 f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { x >= y }
+    "setp.lo": u16 u32 u64 => (x: T, y: T) -> pred { x < y }
+    "setp.ls": u16 u32 u64 => (x: T, y: T) -> pred { x <= y }
+    "setp.hi": u16 u32 u64 => (x: T, y: T) -> pred { x > y }
+    "setp.hs": u16 u32 u64 => (x: T, y: T) -> pred { x >= y }
+    // No ordered comparison holds of NaN, and every unordered one.
+    "setp.ne": f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { x < y || x > y }
+    "setp.equ": f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { !(x < y || x > y) }
+    "setp.neu": f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { x != y }
+    "setp.ltu": f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { !(x >= y) }
+    "setp.leu": f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { !(x > y) }
+    "setp.gtu": f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { !(x <= y) }
+    "setp.geu": f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { !(x < y) }
+    "setp.num": f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { !x.is_nan() && !y.is_nan() }
+    "setp.nan": f16 bf16 f32 ftz f64 => (x: T, y: T) -> pred { x.is_nan() || y.is_nan() }
+
+    "sum with carry": b32 b64 => (x: T, y: T, c: pred) -> T { x.wrapping_add(y).wrapping_add(T::from(c)) }
+    "carry of sum": b32 b64 => (x: T, y: T, c: pred) -> pred { (W::from(x) + W::from(y) + W::from(c)) >> T::BITS != 0 }
+    "difference with borrow": b32 b64 => (x: T, y: T, c: pred) -> T { x.wrapping_sub(y).wrapping_sub(T::from(c)) }
+    "borrow of difference": b32 b64 => (x: T, y: T, c: pred) -> pred { W::from(x) < W::from(y) + W::from(c) }
 
     // Conversions under their whole names, by the type of the result.
     "cvt.rn.f32.s32": f32 => (x: s32) -> T { x as f32 }
     "cvt.rn.f32.u32": f32 => (x: u32) -> T { x as f32 }
     "cvt.rzi.s32.f32": s32 => (x: f32) -> T { x as i32 }
-    "cvt.f32.f16": f32 => (x: u32) -> T { float::f16_to_f32(x) }
-    "cvt.rn.f16.f32": f16 => (x: f32) -> u32 { float::f32_to_f16(x) }
-    "cvt.f32.bf16": f32 => (x: u32) -> T { f32::from_bits(x << 16) }
-    "cvt.u32.u8" | "cvt.s32.u8": u32 s32 => (x: u32) -> u32 { x & 0xff }
-    "cvt.u32.s8" | "cvt.s32.s8": u32 s32 => (x: s32) -> s32 { i32::from(x as i8) }
-    "cvt.u32.u16" | "cvt.s32.u16": u32 s32 => (x: u32) -> u32 { x & 0xffff }
-    "cvt.u16.u32" | "cvt.u16.s32" | "cvt.u16.u16" | "cvt.u16.s16": u16 => (x: u32) -> u32 { x & 0xffff }
-    "cvt.u32.s16" | "cvt.s32.s16": u32 s32 => (x: s32) -> s32 { i32::from(x as i16) }
+    "cvt.rni.s32.f32": s32 => (x: f32) -> T { x.round_ties_even() as i32 }
+    "cvt.rzi.u32.f32": u32 => (x: f32) -> T { x as u32 }
+    "cvt.f32.f16": f32 => (x: f16) -> T { x }
+    "cvt.rn.f16.f32": f16 => (x: f32) -> T { x }
+    "cvt.f32.bf16": f32 => (x: bf16) -> T { x }
     "cvt.u64.u32" | "cvt.s64.u32": u64 s64 => (x: u32) -> u64 { u64::from(x) }
     "cvt.u64.s32" | "cvt.s64.s32": u64 s64 => (x: s32) -> s64 { i64::from(x) }
     "cvt.u32.u64" | "cvt.s32.u64" | "cvt.u32.s64" | "cvt.s32.s64": u32 s32 => (x: u64) -> u32 { x as u32 }
-    "upper half": u32 => (x: u64) -> u32 { (x >> 32) as u32 }
-    "halves": u64 => (x: u32, y: u32) -> u64 { join(x, y) }
-    "mov": b16 u16 s16 f16 bf16 b32 u32 s32 b64 u64 s64 f32 f64 => (x: T) -> T { x }
+    "lower half": b32 b64 => (x: T) -> u32 { (x << (T::BITS / 2) >> (T::BITS / 2)) as u32 }
+    "upper half": b32 b64 => (x: T) -> u32 { (x >> (T::BITS / 2)) as u32 }
+    "halves": b32 b64 => (x: u32, y: u32) -> T { T::from(y) << (T::BITS / 2) | T::from(x) }
+    "mov": b32 b64 => (x: T) -> T { x }
 }
 
 #[inline(always)]
@@ -381,18 +412,11 @@ fn part(v: u32, i: u32, bits: u32, signed: bool) -> i32 {
     if signed { top as i32 >> (32 - bits) } else { (top >> (32 - bits)) as i32 }
 }
 
-/// Four products of bytes, and a sum.
+/// `N` products of parts of x with bytes of y, and a sum.
 #[inline(always)]
-fn dot4(x: u32, x_signed: bool, y: u32, y_signed: bool, z: u32) -> u32 {
-    let product = |i: u32| part(x, i, 8, x_signed) * part(y, i, 8, y_signed);
-    (z as i32).wrapping_add(product(0) + product(1) + product(2) + product(3)) as u32
-}
-
-/// Two products of 16 by 8 bits, and a sum.
-#[inline(always)]
-fn dot2(x: u32, x_signed: bool, y: u32, y_signed: bool, z: u32) -> u32 {
-    let product = |i: u32| part(x, i, 16, x_signed) * part(y, i, 8, y_signed);
-    (z as i32).wrapping_add(product(0) + product(1)) as u32
+fn dot<const N: u32>(x: u32, x_signed: bool, y: u32, y_signed: bool, z: u32) -> u32 {
+    let product = |i: u32| part(x, i, 32 / N, x_signed) * part(y, i, 8, y_signed);
+    (0..N).fold(z, |sum, i| sum.wrapping_add(product(i) as u32))
 }
 
 fn bit_mask(at: u32, len: u32) -> u32 {
@@ -409,38 +433,4 @@ fn nth_set(mask: u32, base: u32, n: i32) -> u32 {
         _ => (0..=base.min(31)).rev().filter(set).nth(nth),
     }
     .unwrap_or(u32::MAX)
-}
-
-/// The lanes for which a comparison holds.
-pub(crate) type CompareFn = unsafe fn(R, R, File) -> u32;
-
-/// A comparison of operands of a type; with a NaN none holds but `Ne`.
-pub(crate) fn comparison(cmp: Cmp, ty: Ty) -> Option<CompareFn> {
-    macro_rules! of {
-        ($t:ty) => {{
-            macro_rules! by {
-                ($op:tt) => {
-                    // SAFETY: the slots are the decoder's, for operands of this type.
-                    |a, b, file| unsafe { test(file.src(a), file.src(b), |x: $t, y: $t| x $op y) }
-                };
-            }
-            match cmp {
-                Cmp::Eq => by!(==),
-                Cmp::Ne => by!(!=),
-                Cmp::Lt => by!(<),
-                Cmp::Le => by!(<=),
-                Cmp::Gt => by!(>),
-                Cmp::Ge => by!(>=),
-            }
-        }};
-    }
-    Some(match ty {
-        Ty::U32 | Ty::B32 => of!(u32),
-        Ty::S32 => of!(i32),
-        Ty::U64 | Ty::B64 => of!(u64),
-        Ty::S64 => of!(i64),
-        Ty::F32 => of!(f32),
-        Ty::F64 => of!(f64),
-        _ => return None,
-    })
 }

@@ -3,14 +3,15 @@
 use super::super::ast::Arg;
 use super::super::types::{Space, Ty};
 use super::operands::width;
-use super::values::{ROUND, form_of};
+use super::values::ROUND;
 use super::{Decoder, Res, Text};
 use crate::exec::RANK;
+use crate::exec::access::generic;
 use crate::exec::fault::FaultKind;
 use crate::exec::float::Round;
 use crate::exec::inst::*;
 use crate::exec::lanes::Lanes;
-use crate::exec::scalar::{self, in_space};
+use crate::exec::scalar::{self, Ctl};
 use crate::exec::step::Next;
 use crate::exec::values::VALUES;
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
@@ -19,17 +20,15 @@ use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
 const INTEGRAL: &[(&str, Round)] =
     &[("rni", Round::Near), ("rzi", Round::Zero), ("rmi", Round::Down), ("rpi", Round::Up)];
 
+/// The type of as many bits, 32 at least.
+pub(super) fn bits(ty: Ty) -> Ty {
+    if ty.bytes() == 8 { Ty::B64 } else { Ty::B32 }
+}
+
 impl Decoder<'_> {
     pub(super) fn convert(&mut self, t: &mut Text<'_>) -> Res<bool> {
         match t.name {
             "mov" => self.mov(t)?,
-            "cvt" => {
-                let to = t.ty()?;
-                match form_of(t, to) {
-                    Some(form) => self.form(t, form, to)?,
-                    None => self.cvt(t, to)?,
-                }
-            }
             "cvta" => {
                 let to = t.take("to");
                 let base = match t.space() {
@@ -43,7 +42,7 @@ impl Decoder<'_> {
                 t.arity(2)?;
                 let (a, b) = (self.pointer(&t.args[1], Ty::U64)?, self.constant(base, true));
                 let d = self.dst(t, Ty::U64)?;
-                self.values(if to { "sub" } else { "add" }, Ty::U64, [d, a, b]);
+                self.values(if to { "sub" } else { "add" }, Ty::U64, &[d, a, b]);
             }
             "mapa" => {
                 t.skip("shared::cluster");
@@ -81,13 +80,8 @@ impl Decoder<'_> {
             "isspacep" => {
                 let space = t.space();
                 t.ensure(space != Space::Generic, "needs a state space")?;
-                let [p, a, ..] = self.slots(t, &[Ty::Pred, Ty::U64])?;
-                self.act(move |cpu, site| {
-                    for l in Lanes(site.m) {
-                        let address = site.warp.lane(cpu.cx.code, (a, W::W64), l);
-                        site.warp.set_lane(p, W::Pred, l, in_space(address, space).into());
-                    }
-                });
+                let operands = self.operands(t, &[Ty::Pred, Ty::U64])?;
+                self.lane(move |_, [address, ..]| (generic(address).0 == space).into(), operands);
             }
             _ => return Ok(false),
         }
@@ -97,99 +91,56 @@ impl Decoder<'_> {
     fn mov(&mut self, t: &mut Text<'_>) -> Res<()> {
         let ty = t.ty()?;
         t.arity(2)?;
-        t.ensure(matches!(ty.bytes(), 2 | 4 | 8 | 16), "type that this instruction does not have")?;
+        t.ensure(matches!(ty.bytes(), 2 | 4 | 8), "type that this instruction does not have")?;
         match (&t.args[0], &t.args[1]) {
-            (_, Arg::Vector(parts)) => self.pack(t, ty, parts),
-            (Arg::Vector(parts), a) => self.unpack(ty, parts, a),
+            (_, Arg::Vector(parts)) => {
+                let (half, [low, high]) = self.halves(ty, parts)?;
+                let (low, high) = (self.src(low, half)?, self.src(high, half)?);
+                let d = self.dst(t, ty)?;
+                self.values("halves", bits(ty), &[d, low, high]);
+            }
+            (Arg::Vector(parts), whole) => {
+                let (half, parts) = self.halves(ty, parts)?;
+                let whole = self.src(whole, ty)?;
+                // The source may be one of the destinations only as the last to be written; a copy avoids the question.
+                let whole = self.made(ty, |decoder, d| decoder.copy(ty, d, whole));
+                for (arg, name) in parts.iter().zip(["lower half", "upper half"]) {
+                    if !matches!(arg, Arg::Word(w) if w == "_") {
+                        let d = self.element(arg, half, true)?;
+                        self.values(name, bits(ty), &[d, whole]);
+                    }
+                }
+            }
             (_, a) => {
                 let a = self.pointer(a, ty)?;
                 let d = self.dst(t, ty)?;
                 self.copy(ty, d, a);
-                Ok(())
             }
+        }
+        Ok(())
+    }
+
+    /// The halves that a value has in braces, and their type.
+    fn halves<'a>(&self, ty: Ty, parts: &'a [Arg]) -> Res<(Ty, &'a [Arg; 2])> {
+        match (ty.bytes(), parts.try_into()) {
+            (8, Ok(parts)) => Ok((Ty::B32, parts)),
+            (4, Ok(parts)) => Ok((Ty::B16, parts)),
+            _ => self.fail(format!("{} parts", parts.len()), "number of parts that this type does not have"),
         }
     }
 
-    /// Moves a value of 2 to 16 bytes.
+    /// Moves a value.
     pub(super) fn copy(&mut self, ty: Ty, d: R, a: R) {
-        let part = if ty.bytes() >= 8 { Ty::B64 } else { Ty::B32 };
-        self.values("mov", part, [d, a, 0]);
-        if ty.bytes() == 16 {
-            self.values("mov", part, [d + 2, a + 2, 0]);
-        }
-    }
-
-    /// The type of one of the parts that a type is packed from.
-    fn part(&self, ty: Ty, parts: &[Arg]) -> Res<Ty> {
-        match (ty.bytes(), parts.len()) {
-            (16, 2) => Ok(Ty::B64),
-            (8, 2) => Ok(Ty::B32),
-            (8, 4) | (4, 2) => Ok(Ty::B16),
-            (4, 4) | (2, 2) => Ok(Ty::B8),
-            (_, n) => self.fail(format!("{n} parts"), "number of parts that this type does not have"),
-        }
-    }
-
-    /// `mov.b64 d, {a, b}`
-    fn pack(&mut self, t: &Text<'_>, ty: Ty, parts: &[Arg]) -> Res<()> {
-        let part = self.part(ty, parts)?;
-        let zero = self.constant(0, false);
-        let mut operands = [(zero, W::W32); 5];
-        for (operand, arg) in operands[1..].iter_mut().zip(parts) {
-            let (r, have) = self.loose(arg, part, false)?;
-            t.ensure(have.bytes() == part.bytes(), "parts have the size that makes the whole")?;
-            *operand = (r, width(have));
-        }
-        let d = self.dst(t, ty)?;
-        let [_, (a, _), (b, _), ..] = operands;
-        operands[0] = (d, width(ty));
-        match part {
-            Ty::B64 => {
-                self.values("mov", part, [d, a, 0]);
-                self.values("mov", part, [d + 2, b, 0]);
-            }
-            Ty::B32 => self.values("halves", Ty::U64, [d, a, b]),
-            _ => {
-                let f: LaneFn = |c, a| a.iter().rev().fold(0, |v, part| (v << c.from.bits()) | part);
-                self.lane(f, Ctl { from: part, ..Ctl::new(ty) }, operands);
-            }
-        }
-        Ok(())
-    }
-
-    /// `mov.b64 {d, e}, a`
-    fn unpack(&mut self, ty: Ty, parts: &[Arg], a: &Arg) -> Res<()> {
-        let part = self.part(ty, parts)?;
-        let src = self.src(a, ty)?;
-        // The source may be one of the destinations only as the last to be written; a copy avoids the question.
-        let temp = self.temp(ty);
-        let copy = self.write(temp);
-        self.copy(ty, copy, src);
-        self.read(temp);
-        for (i, arg) in parts.iter().enumerate().filter(|(_, arg)| !matches!(arg, Arg::Word(w) if w == "_")) {
-            let d = self.element(arg, part, true)?;
-            match (part, i) {
-                (Ty::B64, _) => self.values("mov", part, [d, copy + 2 * i as u32, 0]),
-                (Ty::B32, 0) => self.values("cvt.u32.u64", Ty::U32, [d, copy, 0]),
-                (Ty::B32, _) => self.values("upper half", Ty::U32, [d, copy, 0]),
-                _ => {
-                    let shift = (self.constant(u64::from(part.bits()) * i as u64, false), W::W32);
-                    let f: LaneFn = |c, a| scalar::trunc(c.to, a[0] >> (a[1] & 63));
-                    self.lane(f, Ctl::new(part), [(d, W::W32), (copy, width(ty)), shift, shift, shift]);
-                }
-            }
-        }
-        Ok(())
+        self.values("mov", bits(ty), &[d, a]);
     }
 
     /// Between scalar types.
-    fn cvt(&mut self, t: &mut Text<'_>, to: Ty) -> Res<()> {
+    pub(super) fn cvt(&mut self, t: &mut Text<'_>, to: Ty) -> Res<()> {
         let (integral, round) = (t.pick(INTEGRAL), t.pick(ROUND));
-        let (ftz, relu, sat) = (t.take("ftz"), t.take("relu"), t.take("sat"));
+        let (ftz, sat) = (t.take("ftz"), t.take("sat"));
         let from = t.ty()?;
         let scalar_type = |t: Ty| t.integer() || (t.float() && t != Ty::TF32);
         t.ensure(scalar_type(to) && scalar_type(from), "conversion that is not known")?;
-        t.ensure(!relu || matches!(to, Ty::F16 | Ty::BF16), "this conversion has no .relu")?;
         let narrowing = to.bytes() < from.bytes() || to == Ty::BF16;
         let rounds = match (from.float(), to.float()) {
             (false, false) => round.is_none() && integral.is_none(),
@@ -206,16 +157,15 @@ impl Decoder<'_> {
         // may be wider within its slot).
         let exact = source.bytes() == from.bytes() || source.bytes() <= 4 && from.bytes() <= 4;
         if exact && have.bytes() == to.bytes() && VALUES.contains_key(&(t.opcode, to)) {
-            self.values(t.opcode, to, [d, a, 0]);
+            self.values(t.opcode, to, &[d, a]);
             return Ok(());
         }
-        let integral_round = integral.or(round).unwrap_or(Round::Near);
-        let c = Ctl { from, ftz, relu, sat, round: integral_round, integral: integral.is_some(), ..Ctl::new(to) };
+        let (round, integral) = (integral.or(round).unwrap_or(Round::Near), integral.is_some());
+        let c = Ctl { from, to, round, ftz, sat, relu: false, integral, seed: None };
         // A destination wider than the type is extended as the type says.
-        let extends = have.bytes() > to.bytes() && to.signed();
-        let f: LaneFn = if extends { |c, a| scalar::extend(c.to, scalar::cvt(c, a)) as u64 } else { scalar::cvt };
+        let mask = u64::MAX >> (64 - have.bits());
         let a = (a, width(source));
-        self.lane(f, c, [(d, width(have)), a, a, a, a]);
+        self.lane(move |_, a| scalar::cvt(&c, a) & mask, [(d, width(have)), a, a, a, a]);
         Ok(())
     }
 }

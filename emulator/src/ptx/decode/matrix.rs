@@ -5,7 +5,7 @@ use super::super::types::Ty::{self, *};
 use super::operands::list;
 use super::{Decoder, Res, Text};
 use crate::exec::inst::*;
-use crate::exec::matrix::{Fragment, Layout};
+use crate::exec::matrix::Fragment;
 
 impl Decoder<'_> {
     pub(super) fn matrix(&mut self, t: &mut Text<'_>) -> Res<bool> {
@@ -14,7 +14,7 @@ impl Decoder<'_> {
             "mma" => self.multiply(t)?,
             "wmma" => match t.word("load store mma")? {
                 "mma" => self.multiply(t)?,
-                part => self.fragment(t, part == "store")?,
+                part => self.memory_fragment(t, part == "store")?,
             },
             _ => return Ok(false),
         };
@@ -38,14 +38,15 @@ impl Decoder<'_> {
         t.some(shape.filter(|s| s.iter().all(|n| *n <= 64)), "shape that is missing or not known")
     }
 
-    /// The registers of a fragment, each of 32 or (f64) 64 bits; at least `n` of them.
-    fn registers(&mut self, arg: &Arg, ty: Ty, write: bool, n: usize) -> Res<Vec<R>> {
-        let ty = if matches!(ty, F64 | F32 | S32) { ty } else { B32 };
-        let list = list(arg);
-        if list.len() < n {
-            return self.fail(format!("{} registers", list.len()), format!("the fragment has {n}"));
+    /// A matrix of some rows and columns. Of `wmma` there may be more registers than its layout here needs.
+    fn fragment(&mut self, arg: &Arg, (rows, cols): (usize, usize), ty: Ty, write: bool, more: bool) -> Res<Fragment> {
+        let register = if matches!(ty, F32 | S32) { ty } else { B32 };
+        let regs = list(arg).iter().map(|a| self.element(a, register, write)).collect::<Res<Vec<R>>>()?;
+        let (have, f) = (regs.len(), Fragment { rows, cols, ty, regs });
+        if have < f.registers() || (have > f.registers() && !more) {
+            return self.fail(format!("{have} registers"), format!("the fragment has {}", f.registers()));
         }
-        list.iter().map(|a| self.element(a, ty, write)).collect()
+        Ok(f)
     }
 
     /// `ldmatrix` and `stmatrix`
@@ -59,9 +60,8 @@ impl Decoder<'_> {
         t.arity(2)?;
         let (at, values) = if store { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[at], space)?;
-        let regs = self.registers(&t.args[values], B32, !store, n)?;
-        t.ensure(regs.len() == n, "more registers than the fragment has")?;
-        Ok(Box::new(move |cpu, site, _| cpu.matrix_rows(site, &regs, (transposed, store), &address)))
+        let f = self.fragment(&t.args[values], (8 * n, 8), F16, !store, false)?;
+        Ok(Box::new(move |cpu, site, _| cpu.matrix_rows(site, &f.regs, (transposed, store), &address)))
     }
 
     /// D = A B + C, by `mma` or `wmma.mma`.
@@ -80,31 +80,22 @@ impl Decoder<'_> {
         let half = |ty| matches!(ty, F16 | F32);
         let types_fit = match (a, b) {
             (F16, F16) => half(c) && half(d) && (wmma || c == d),
-            (BF16, BF16) | (TF32, TF32) => [c, d] == [F32; 2],
+            (BF16, BF16) => [c, d] == [F32; 2],
             (S8 | U8, S8 | U8) => [c, d] == [S32; 2] && (a == b || !wmma),
-            (F64, F64) => [c, d] == [F64; 2],
             _ => false,
         };
         let shape_fits = match (a, shape) {
-            (F16 | BF16 | S8 | U8, [16, 16, 16] | [32, 8, 16] | [8, 32, 16]) | (TF32, [16, 16, 8]) => wmma,
-            (F16 | BF16, [16, 8, 8 | 16]) | (TF32, [16, 8, 4 | 8]) | (F64, [8, 8, 4]) => !wmma,
+            (_, [16, 16, 16] | [32, 8, 16] | [8, 32, 16]) => wmma,
+            (F16 | BF16, [16, 8, 8 | 16]) => !wmma,
             (S8 | U8, [8, 8, 16] | [16, 8, 16 | 32]) => !wmma,
             _ => false,
         };
         let ok = types_fit && shape_fits && (wmma || orders == ["row", "col"]) && (!sat || d == S32);
         t.ensure(ok, "shape and types that are not supported together")?;
         t.arity(4)?;
-        let [of_d, of_a, of_b] =
-            if wmma { [Layout::Linear; 3] } else { [Layout::Pairs, Layout::Rows, Layout::Columns] };
-        let mut fragment = |i: usize, rows, cols, ty, layout| {
-            let mut f = Fragment { rows, cols, ty, layout, regs: Vec::new() };
-            f.regs = self.registers(&t.args[i], ty, i == 0, f.registers())?;
-            // `wmma` may have more registers than its layout here needs.
-            t.ensure(wmma || f.regs.len() == f.registers(), "more registers than the fragment has")?;
-            Ok(f)
-        };
-        let (a, b, c) = (fragment(1, m, k, a, of_a)?, fragment(2, k, n, b, of_b)?, fragment(3, m, n, c, of_d)?);
-        let fragments = [fragment(0, m, n, d, of_d)?, a, b, c];
+        let mut read = |i: usize, size, ty| self.fragment(&t.args[i], size, ty, i == 0, wmma);
+        let (a, b, c) = (read(1, (m, k), a)?, read(2, (n, k), b)?, read(3, (m, n), c)?);
+        let fragments = [read(0, (m, n), d)?, a, b, c];
         Ok(Box::new(move |cpu, site, _| {
             cpu.multiply(site, &fragments, sat);
             Ok(())
@@ -112,23 +103,23 @@ impl Decoder<'_> {
     }
 
     /// `wmma.load` and `wmma.store`
-    fn fragment(&mut self, t: &mut Text<'_>, store: bool) -> Res<WarpEffect> {
+    fn memory_fragment(&mut self, t: &mut Text<'_>, store: bool) -> Res<WarpEffect> {
         let which = t.word("a b c d")?;
         let row_major = t.need(&[("row", true), ("col", false)])?;
         let [m, n, k] = self.shape(t)?;
-        let (space, ty) = (t.space(), t.expect(&[F16, BF16, TF32, F32, S8, U8, S32])?);
-        let (rows, cols) = match which {
-            "a" => (m, k),
-            "b" => (k, n),
-            _ => (m, n),
+        let (space, ty) = (t.space(), t.expect(&[F16, BF16, F32, S8, U8, S32])?);
+        // B is held transposed.
+        let (size, row_major) = match which {
+            "a" => ((m, k), row_major),
+            "b" => ((n, k), !row_major),
+            _ => ((m, n), row_major),
         };
-        t.ensure(rows * cols % 32 == 0, "fragment that is not supported")?;
+        t.ensure(matches!([m, n, k], [16, 16, 16] | [32, 8, 16] | [8, 32, 16]), "shape that is not supported")?;
         t.arities(2, 3)?;
         let (at, values) = if store { (0, 1) } else { (1, 0) };
         let address = self.address(&t.args[at], space)?;
         let stride = if t.args.len() == 3 { self.src(&t.args[2], U32)? } else { NONE };
-        let mut f = Fragment { rows, cols, ty, layout: Layout::Linear, regs: Vec::new() };
-        f.regs = self.registers(&t.args[values], ty, !store, f.registers())?;
+        let f = self.fragment(&t.args[values], size, ty, !store, true)?;
         Ok(Box::new(move |cpu, site, _| cpu.matrix_memory(site, &f, (row_major, store), &address, stride)))
     }
 }

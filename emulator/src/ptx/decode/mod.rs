@@ -222,12 +222,12 @@ impl Decoder<'_> {
         }
         let t = &mut Text::new(i, line);
         let known = self.flow(t)?
-            || self.value(t)?
             || self.logic(t)?
             || self.convert(t)?
             || self.memory(t)?
             || self.sync(t)?
-            || self.matrix(t)?;
+            || self.matrix(t)?
+            || self.value(t)?;
         if !known {
             return self.fail(t.name, "instruction that is not known, or not with these operands");
         }
