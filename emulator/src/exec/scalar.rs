@@ -84,6 +84,13 @@ pub(crate) fn div_approx(x: f64, y: f64) -> f64 {
     if y.is_finite() && y.abs() > 2f64.powi(126) { x * 0.0 * y.signum() } else { x / y }
 }
 
+/// `rcp.approx.ftz.f64` keeps the upper 20 bits of the significand.
+pub(crate) fn rcp_approx_f64(bits: u64) -> u64 {
+    let flush = |v: f64| if v.is_subnormal() { v * 0.0 } else { v };
+    let upper = 0xffff_ffff_0000_0000;
+    flush(1.0 / flush(f64::from_bits(bits & upper))).to_bits() & upper
+}
+
 /// The number that the lowest bits of a word are in an integer type.
 pub(crate) fn integer(ty: Ty, bits: u64) -> i128 {
     let top = bits << (64 - ty.bits());

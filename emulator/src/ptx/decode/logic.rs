@@ -73,25 +73,50 @@ impl Decoder<'_> {
         let set = if t.name == "set" { Some(t.ty()?) } else { None };
         let ty = t.ty()?;
         let name = format!("setp.{}{}", t.parts.drain(..).collect::<Vec<_>>().join("."), if ftz { ".ftz" } else { "" });
-        t.ensure(VALUES.contains_key(&(&*name, ty)), "comparison that this type does not have")?;
+        let (pair, of) = (matches!(ty, Ty::F16x2 | Ty::BF16x2), ty.element());
+        t.ensure(VALUES.contains_key(&(&*name, of)), "comparison that this type does not have")?;
         t.arity(3 + usize::from(combined.is_some()))?;
-        let (a, b) = (self.src(&t.args[1], ty)?, self.src(&t.args[2], ty)?);
+        let sources = [self.src(&t.args[1], ty)?, self.src(&t.args[2], ty)?];
         let with = if combined.is_some() { self.src(&t.args[3], Ty::Pred)? } else { 0 };
         let direct = set.is_none() && combined.is_none() && t.second.is_none();
-        let truth = if direct { self.dst(t, Ty::Pred)? } else { self.temp_pred()? };
-        self.values(&name, ty, &[truth, a, b]);
         let lut = combined.unwrap_or(FIRST);
+        // One truth value, or one for each half.
+        let mut truths = Vec::new();
+        for half in ["lower half", "upper half"].iter().take(if pair { 2 } else { 1 }) {
+            let mut take = |source| self.made(Ty::B16, |decoder, d| decoder.values(half, Ty::B32, &[d, source]));
+            let [a, b] = if pair { sources.map(&mut take) } else { sources };
+            let truth = if direct { self.dst(t, Ty::Pred)? } else { self.temp_pred()? };
+            self.values(&name, of, &[truth, a, b]);
+            truths.push(truth);
+        }
         if let Some(to) = set {
-            t.ensure(matches!(to, Ty::U32 | Ty::S32 | Ty::F32), "type that this instruction does not have")?;
-            let one = if to == Ty::F32 { 1f32.to_bits() } else { u32::MAX };
+            let one = match to.element() {
+                Ty::F32 => 1f32.to_bits(),
+                Ty::F16 => 0x3c00,
+                Ty::BF16 => 0x3f80,
+                Ty::U32 | Ty::S32 if !pair => u32::MAX,
+                Ty::U16 | Ty::S16 | Ty::U32 | Ty::S32 => 0xffff,
+                _ => return t.fail(t.opcode, "type that this instruction does not have"),
+            };
             let (one, zero) = (self.constant(one.into(), false), self.constant(0, false));
-            self.push(Op::Pred(lut, truth, truth, with));
+            let mut value = |truth| {
+                self.push(Op::Pred(lut, truth, truth, with));
+                self.made(Ty::B32, |decoder, d| decoder.values("selp", Ty::B32, &[d, one, zero, truth]))
+            };
+            let values: Vec<R> = truths.into_iter().map(&mut value).collect();
             let d = self.dst(t, to)?;
-            self.values("selp", Ty::B32, &[d, one, zero, truth]);
+            match values[..] {
+                [low, high] => self.values("halves", Ty::B32, &[d, low, high]),
+                _ => self.copy(to, d, values[0]),
+            }
         } else if !direct {
             let (p, q) = (self.dst(t, Ty::Pred)?, self.second(t)?);
-            // q is the opposite; whichever replaces the predicate combined with is last.
-            let mut both = [Op::Pred(negate(lut, true), q, truth, with), Op::Pred(lut, p, truth, with)];
+            // q is the opposite, or the truth of the upper halves; whichever replaces the predicate combined with is last.
+            let second = match truths[..] {
+                [_, upper] => Op::Pred(lut, q, upper, with),
+                _ => Op::Pred(negate(lut, true), q, truths[0], with),
+            };
+            let mut both = [second, Op::Pred(lut, p, truths[0], with)];
             if q == with {
                 both.reverse();
             }

@@ -59,7 +59,12 @@ impl Decoder<'_> {
     /// A literal as an operand of a type.
     fn literal(&mut self, n: Num, ty: Ty) -> Res<R> {
         let bits = match (n, ty) {
-            (Num::Int(i), _) if !matches!(ty, Ty::Pred | Ty::F32 | Ty::F64 | Ty::TF32) => i,
+            (Num::Int(i), Ty::Pred) => {
+                let p = self.temp_pred()?;
+                self.push(Op::Pred(if i != 0 { 0b1111 } else { 0 }, p, 0, 0));
+                return Ok(p);
+            }
+            (Num::Int(i), _) if !matches!(ty, Ty::F32 | Ty::F64 | Ty::TF32) => i,
             (Num::F32(b), Ty::F32 | Ty::B32) => u64::from(b),
             (Num::F64(v), Ty::F32) => u64::from((v as f32).to_bits()),
             (Num::F64(v), Ty::F64 | Ty::B64) => v.to_bits(),
