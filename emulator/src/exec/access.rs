@@ -208,7 +208,6 @@ impl Cpu<'_> {
     }
 
     /// `ld` and `st`
-    #[inline(always)]
     pub(crate) fn access(&mut self, site: &mut Site<'_>, op: &MemOp) -> Exec<()> {
         let (addr, m, bytes) = (site.warp.addresses(&op.address), site.m, op.access.bytes);
         self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {
