@@ -3,7 +3,7 @@
 use super::fault::{Fault, FaultKind};
 use super::float::{self, BF16, F16, F32, F64, Format, Round};
 use super::inst::*;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, lanes_where};
 use super::step::Next;
 use super::warp::Warp;
 use super::{At, Cpu, Exec, Site};
@@ -117,7 +117,7 @@ impl Cpu<'_> {
             if space == Space::Generic {
                 let base;
                 (kind, base) = generic(addr[first]);
-                group = Lanes(left).filter(|&l| generic(addr[l]).0 == kind).fold(0, |g, l| g | 1 << l);
+                group = lanes_where(left, |l| generic(addr[l]).0 == kind);
                 Lanes(group).for_each(|l| addr[l] -= base);
             }
             let Region { base, size, data, stride } = self.region(site, kind, addr[first], access.write)?;
@@ -130,8 +130,8 @@ impl Cpu<'_> {
                 ptr[l] = data.wrapping_add(l * stride + offset as usize);
                 most = offset.max(most);
             }
-            let fits = |l: &usize| addr[*l].wrapping_sub(base) <= last;
-            let done = if most <= last { group } else { Lanes(group).filter(fits).fold(0, |g, l| g | 1 << l) };
+            let fits = |l: usize| addr[l].wrapping_sub(base) <= last;
+            let done = if most <= last { group } else { lanes_where(group, fits) };
             // Lanes may be in another allocation, but not in none, nor over the end of this one.
             let wrong = |l: &usize| kind != Space::Global || addr[*l].wrapping_sub(base) < size;
             if let Some(l) = Lanes(group & !done).find(wrong) {

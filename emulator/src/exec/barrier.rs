@@ -45,21 +45,20 @@ impl Barrier {
 }
 
 impl Common {
+    /// A barrier that is complete, whose waiters are to be released.
+    pub(crate) fn complete(&self) -> Option<usize> {
+        let complete = |b: &Barrier| {
+            let expected = b.expected(self);
+            expected > 0 && b.arrived(self) >= expected
+        };
+        self.barriers.iter().position(|b| !b.parties.is_empty() && complete(b))
+    }
+
     /// Lanes exit: barriers may be complete without them.
     pub(crate) fn exit(&mut self, warp: &Warp, lanes: u32) {
         self.live[warp.id as usize] &= !lanes;
         if let Some(b) = self.mbarriers.get_mut(&CLUSTER) {
             Lanes(lanes).for_each(|l| b.leave(warp.cluster[l]));
-        }
-        (0..16).for_each(|id| self.look(id));
-    }
-
-    /// Notes a barrier that is complete.
-    fn look(&mut self, id: usize) {
-        let b = &self.barriers[id];
-        let expected = b.expected(self);
-        if !b.parties.is_empty() && expected > 0 && b.arrived(self) >= expected {
-            self.complete |= 1 << id;
         }
     }
 }
@@ -113,11 +112,10 @@ impl Cpu<'_> {
             b.lanes += m.count_ones();
             b.votes += (site.warp.preds[p as usize] & m).count_ones();
         }
-        site.common.look(id as usize);
         site.common.checks.arrive(warp, m, id as usize);
         Ok(match op.waits {
             true => Next::Park(State::Barrier(id as u8), 0),
-            false if site.common.complete != 0 => Next::Park(State::Ready, 1),
+            false if site.common.complete().is_some() => Next::Park(State::Ready, 1),
             false => Next::Step,
         })
     }

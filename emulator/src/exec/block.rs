@@ -23,8 +23,6 @@ pub(crate) struct Common {
     pub(crate) shared: Box<[u64]>,
     pub(crate) shared_bytes: u32,
     pub(crate) barriers: [Barrier; 16],
-    /// Barriers that are complete and whose waiters are to be released.
-    pub(crate) complete: u16,
     /// Lanes of each warp that have not exited.
     pub(crate) live: Vec<u32>,
     /// mbarrier objects by their offset in shared memory.
@@ -68,7 +66,6 @@ impl Block {
             shared: vec![POISON; (cx.shared as usize).div_ceil(16) * 2].into_boxed_slice(),
             shared_bytes: cx.shared,
             barriers: Default::default(),
-            complete: 0,
             mbarriers: HashMap::new(),
             transfers: Vec::new(),
             random: Random::new(cx.config.seed, streams),
@@ -135,9 +132,7 @@ impl Block {
             _ => 1 + self.common.random.below(RANDOM_QUANTUM) as u32,
         };
         cpu.run_warp(&mut self.common, &mut self.warps[i], budget)?;
-        while self.common.complete != 0 {
-            let id = self.common.complete.trailing_zeros() as usize;
-            self.common.complete &= self.common.complete - 1;
+        while let Some(id) = self.common.complete() {
             let barrier = std::mem::take(&mut self.common.barriers[id]);
             self.common.checks.complete(id, &barrier);
             for w in &mut self.warps {

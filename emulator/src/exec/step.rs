@@ -39,7 +39,7 @@ impl Cpu<'_> {
         let split = self.cx.config.split_warps;
         let counting = self.cx.config.counters;
         // Waiters of a barrier that is complete go on before anything else.
-        while budget != 0 && common.complete == 0 {
+        while budget != 0 && common.complete().is_none() {
             let Some((mut part, limit)) = warp.pick(split, self.now()) else {
                 return self.check_members(common, warp);
             };
