@@ -3,7 +3,7 @@
 use super::fault::{Fault, FaultKind};
 use super::float::{self, BF16, F16, F32, F64, Format, Round};
 use super::inst::*;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, lanes_where};
 use super::step::Next;
 use super::warp::Warp;
 use super::{At, Cpu, Exec, RANK, Site};
@@ -117,7 +117,7 @@ impl Cpu<'_> {
             if space == Space::Generic {
                 let base;
                 (kind, base) = generic(addr[first]);
-                group = Lanes(left).filter(|&l| generic(addr[l]).0 == kind).fold(0, |g, l| g | 1 << l);
+                group = lanes_where(left, |l| generic(addr[l]).0 == kind);
                 Lanes(group).for_each(|l| addr[l] -= base);
             }
             if kind == Space::Shared && self.cx.ranks > 1 {
@@ -134,8 +134,8 @@ impl Cpu<'_> {
                 ptr[l] = data.wrapping_add(l * stride + offset as usize);
                 most = offset.max(most);
             }
-            let fits = |l: &usize| addr[*l].wrapping_sub(base) <= last;
-            let done = if most <= last { group } else { Lanes(group).filter(fits).fold(0, |g, l| g | 1 << l) };
+            let fits = |l: usize| addr[l].wrapping_sub(base) <= last;
+            let done = if most <= last { group } else { lanes_where(group, fits) };
             // Lanes may be in another allocation or block, but not in none, nor over the end of this one.
             let wrong =
                 |l: &usize| !matches!(kind, Space::Global | Space::Shared) || addr[*l].wrapping_sub(base) < size;
@@ -237,7 +237,6 @@ impl Cpu<'_> {
     }
 
     /// `ld` and `st`
-    #[inline(always)]
     pub(crate) fn access(&mut self, site: &mut Site<'_>, op: &MemOp) -> Exec<()> {
         let (addr, m, bytes) = (site.warp.addresses(&op.address), site.m, op.access.bytes);
         self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {

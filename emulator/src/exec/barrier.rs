@@ -41,29 +41,26 @@ impl Barrier {
 }
 
 impl Common {
+    /// A barrier that is complete, whose waiters are to be released.
+    pub(crate) fn complete(&self) -> Option<usize> {
+        (0..self.barriers.len()).find(|&id| {
+            let b = &self.barriers[id];
+            !b.parties.is_empty() && (1..=b.arrived(self)).contains(&self.expected(id))
+        })
+    }
+
     /// Lanes exit: barriers may be complete without them.
     pub(crate) fn exit(&mut self, warp: &Warp, lanes: u32) {
         self.live[warp.id as usize] &= !lanes;
         if let Some(b) = self.mbarriers.get_mut(&CLUSTER) {
             Lanes(lanes).for_each(|l| b.leave(warp.cluster[l]));
         }
-        let rank = (warp.id / self.warps) as usize;
-        (16 * rank..16 * (rank + 1)).for_each(|id| self.look(id));
     }
 
     /// Threads whose arrival completes a barrier.
     pub(crate) fn expected(&self, id: usize) -> u32 {
         let warps = self.live.chunks(self.warps as usize).nth(id / 16).unwrap_or_default();
         self.barriers[id].count.unwrap_or_else(|| 32 * warps.iter().filter(|&&l| l != 0).count() as u32)
-    }
-
-    /// Notes a barrier that is complete.
-    fn look(&mut self, id: usize) {
-        let b = &self.barriers[id];
-        let expected = self.expected(id);
-        if !b.parties.is_empty() && expected > 0 && b.arrived(self) >= expected {
-            self.complete |= 1 << id;
-        }
     }
 }
 
@@ -117,11 +114,10 @@ impl Cpu<'_> {
             b.lanes += m.count_ones();
             b.votes += (site.warp.preds[p as usize] & m).count_ones();
         }
-        site.common.look(own as usize);
         site.common.checks.arrive(warp, m, own as usize);
         Ok(match op.waits {
             true => Next::Park(State::Barrier(own as u8), 0),
-            false if site.common.complete != 0 => Next::Park(State::Ready, 1),
+            false if site.common.complete().is_some() => Next::Park(State::Ready, 1),
             false => Next::Step,
         })
     }

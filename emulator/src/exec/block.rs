@@ -26,8 +26,6 @@ pub(crate) struct Common {
     pub(crate) shared: Box<[u64]>,
     /// Sixteen for each rank.
     pub(crate) barriers: Vec<Barrier>,
-    /// Barriers that are complete and whose waiters are to be released.
-    pub(crate) complete: u128,
     /// Lanes of each warp that have not exited.
     pub(crate) live: Vec<u32>,
     /// mbarrier objects by their offset in shared memory.
@@ -76,7 +74,6 @@ impl Block {
             warps: cx.warps,
             shared: vec![POISON; ranks * shared_bytes as usize / 8].into_boxed_slice(),
             barriers: (0..16 * ranks).map(|_| Barrier::default()).collect(),
-            complete: 0,
             mbarriers: HashMap::new(),
             transfers: Vec::new(),
             random: Random::new(cx.config.seed, streams),
@@ -143,9 +140,7 @@ impl Block {
             _ => 1 + self.common.random.below(RANDOM_QUANTUM) as u32,
         };
         cpu.run_warp(&mut self.common, &mut self.warps[i], budget)?;
-        while self.common.complete != 0 {
-            let id = self.common.complete.trailing_zeros() as usize;
-            self.common.complete &= self.common.complete - 1;
+        while let Some(id) = self.common.complete() {
             let barrier = std::mem::take(&mut self.common.barriers[id]);
             self.common.checks.complete(id, &barrier);
             for w in &mut self.warps {

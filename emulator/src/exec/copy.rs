@@ -6,7 +6,7 @@
 use super::access::{Access, read, write};
 use super::block::Common;
 use super::inst::*;
-use super::lanes::{Lanes, groups};
+use super::lanes::{Lanes, groups, lanes_where};
 use super::step::Next;
 use super::{At, Cpu, Exec, FaultKind, Site};
 use crate::checks::{PROXY, Record, Vc};
@@ -234,7 +234,7 @@ impl Cpu<'_> {
         let source = Access { proxy: true, pending: mbarriers.is_none(), ..Access::new(4, 4, false) };
         let target = Access { proxy: true, pending: true, ..Access::new(4, 4, true) };
         for k in (0..sizes.into_iter().max().unwrap_or(0)).step_by(16) {
-            let group = Lanes(m).filter(|&l| k < sizes[l]).fold(0, |g, l| g | 1 << l);
+            let group = lanes_where(m, |l| k < sizes[l]);
             let [to, from] = [to, from].map(|start| start.map(|a| a.wrapping_add(k.into())));
             self.with_places(site, src.space, from, group, &source, |_, _, ptr, g| {
                 for l in Lanes(if mbarriers.is_some() { g } else { 0 }) {

@@ -52,11 +52,17 @@ impl Iterator for Lanes {
     }
 }
 
+/// The lanes of a mask for which something holds.
+#[inline(always)]
+pub(crate) fn lanes_where(m: u32, f: impl Fn(usize) -> bool) -> u32 {
+    Lanes(m).filter(|&l| f(l)).fold(0, |found, l| found | 1 << l)
+}
+
 /// Lanes with the same key, group by group, in the order of their lowest lanes.
 pub(crate) fn groups<K: PartialEq>(mut left: u32, key: impl Fn(usize) -> K) -> impl Iterator<Item = (K, u32)> {
     std::iter::from_fn(move || {
         let first = key(Lanes(left).next()?);
-        let group = Lanes(left).filter(|&l| key(l) == first).fold(0, |g, l| g | 1 << l);
+        let group = lanes_where(left, |l| key(l) == first);
         left &= !group;
         Some((first, group))
     })

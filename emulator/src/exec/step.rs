@@ -38,20 +38,8 @@ impl Cpu<'_> {
         let file = File { regs, preds, consts: code.consts.as_ptr() };
         let split = self.cx.config.split_warps;
         let counting = self.cx.config.counters;
-        // The decoder's predicates are inside the file.
-        macro_rules! pred {
-            ($p:expr) => {
-                *warp.preds.get_unchecked($p as usize)
-            };
-        }
-        macro_rules! set_pred {
-            ($p:expr, $m:expr, $v:expr) => {{
-                let p = warp.preds.get_unchecked_mut($p as usize);
-                *p = *p & !$m | $v & $m;
-            }};
-        }
         // Waiters of a barrier that is complete go on before anything else.
-        while budget != 0 && common.complete == 0 {
+        while budget != 0 && common.complete().is_none() {
             let Some((mut part, limit)) = warp.pick(split, self.now()) else {
                 return self.check_members(warp);
             };
@@ -70,22 +58,25 @@ impl Cpu<'_> {
                     park!(State::Ready);
                     break 'part;
                 }
-                budget -= 1;
-                self.steps += 1;
                 // SAFETY: `pc` is a branch target or the successor of an instruction that is not the last, which exits.
                 let inst = unsafe { insts.get_unchecked(pc as usize) };
                 let mut m = all;
                 if inst.guard != NO_PRED {
-                    // SAFETY: the decoder's predicates are inside the file.
-                    let p = unsafe { pred!(inst.guard) };
+                    let p = warp.preds[inst.guard as usize];
                     m &= if inst.negated { !p } else { p };
-                    if m == 0 {
-                        if counting {
-                            self.counters.ran(pc, 0);
-                        }
-                        pc += 1;
-                        continue 'part;
-                    }
+                }
+                if inst.flags & TURN != 0 && m != 0 && !self.cx.free && part.state != State::Granted {
+                    park!(State::Turn);
+                    break 'part;
+                }
+                budget -= 1;
+                self.steps += 1;
+                if counting {
+                    self.counters.ran(pc, m);
+                }
+                if m == 0 {
+                    pc += 1;
+                    continue 'part;
                 }
                 macro_rules! site {
                     () => {{
@@ -93,26 +84,8 @@ impl Cpu<'_> {
                         Site { common: &mut *common, warp: &mut *warp, m, all, at }
                     }};
                 }
-                if inst.flags != 0 {
-                    if inst.flags & TURN != 0 && !self.cx.free && part.state != State::Granted {
-                        self.steps -= 1;
-                        budget += 1;
-                        park!(State::Turn);
-                        break 'part;
-                    }
-                    if !warp.set.is_empty() {
-                        if inst.flags & MAYBE_UNSET != 0 {
-                            self.check_set(&mut site!())?;
-                        }
-                        if inst.flags & TRACKED != 0 {
-                            for &w in &code.uses[pc as usize].writes {
-                                warp.set[code.index(w)] |= m;
-                            }
-                        }
-                    }
-                }
-                if counting {
-                    self.counters.ran(pc, m);
+                if inst.flags & (MAYBE_UNSET | TRACKED) != 0 && !warp.set.is_empty() {
+                    self.check_set(&mut site!())?;
                 }
                 // SAFETY: slots and predicates are the decoder's; pointers to a slot are good for 32 elements (64-bit
                 // operands have two slots), and the register file has no other user meanwhile.
@@ -121,8 +94,8 @@ impl Cpu<'_> {
                         Op::Nop => {}
                         Op::Value(run, r) => run(r, file, m),
                         Op::Pred(lut, d, a, b) => {
-                            let v = lookup(*lut, pred!(*a), pred!(*b));
-                            set_pred!(*d, m, v);
+                            let v = lookup(*lut, warp.preds[*a as usize], warp.preds[*b as usize]);
+                            warp.set_pred(*d, v, m);
                         }
                         Op::Bra(target) => {
                             if m == all {
@@ -176,12 +149,12 @@ impl Cpu<'_> {
         }
     }
 
+    /// Faults where a register is read that nothing has written; notes what is written now.
     #[cold]
     fn check_set(&self, site: &mut Site<'_>) -> Exec<()> {
         let code = self.cx.code;
-        let pc = site.at.pc as usize;
-        let inst = &code.insts[pc];
-        for &r in &code.uses[pc].reads {
+        let (inst, uses) = (&code.insts[site.at.pc as usize], &code.uses[site.at.pc as usize]);
+        for &r in &uses.reads {
             let guard = inst.guard != NO_PRED && r == PRED_BASE + inst.guard;
             let unset = if guard { site.all } else { site.m } & !site.warp.set[code.index(r)];
             if unset != 0 {
@@ -191,6 +164,7 @@ impl Cpu<'_> {
                 return Err(self.fault(FaultKind::UninitialisedRegister, &site.at, Some(lane), message));
             }
         }
+        uses.writes.iter().for_each(|&w| site.warp.set[code.index(w)] |= site.m);
         Ok(())
     }
 }

@@ -136,14 +136,13 @@ impl Warp {
 
     /// `match.sync`: the lanes with the same value; or, given `all`, all of the group if all have it.
     pub(crate) fn matching(&mut self, code: &Code, group: u32, all: bool, (d, p): (R, P), a: (R, W)) {
-        let values: Vec<(usize, u64)> = Lanes(group).map(|l| (l, self.lane(code, a, l))).collect();
-        let same = |v: u64| values.iter().filter(|x| x.1 == v).fold(0u32, |g, x| g | 1 << x.0);
+        let alike: Vec<_> = groups(group, |l| self.lane(code, a, l)).collect();
         if all {
-            let equal = values.first().is_some_and(|v| same(v.1) == group);
-            self.put(d, group, if equal { group } else { 0 });
-            self.set_pred(p, if equal { group } else { 0 }, group);
+            let everyone = if alike.len() == 1 { group } else { 0 };
+            self.put(d, group, everyone);
+            self.set_pred(p, everyone, group);
         } else {
-            values.iter().for_each(|&(l, v)| self.set_lane(d, W::W32, l, same(v).into()));
+            alike.into_iter().for_each(|(_, lanes)| self.put(d, lanes, lanes));
         }
     }
 
