@@ -17,10 +17,9 @@ use crate::memory::Allocation;
 pub(crate) use clock::Vc;
 use clock::WarpClock;
 use order::Operation;
-use race::{BLOCK, BYTES, CLOCK, Cell, Conflict, IN_FLIGHT, LANE, MAX_BLOCK, SITE, SITES, STRENGTH, WARP};
+use race::{BLOCK, BYTES, CLOCK, Cell, Conflict, IN_FLIGHT, LANE, MAX_BLOCK, SITE, SITES, STRENGTH, Touch, WARP};
 pub(crate) use race::{PROXY, Record};
 pub(crate) use shadow::GlobalShadow;
-use shadow::Touch;
 use std::sync::{Arc, MutexGuard};
 use witness::{SyncLocations, Witness};
 
@@ -81,8 +80,9 @@ impl BlockChecks {
 
     /// Whether a lane knows of what another lane of its block did.
     pub(crate) fn knows(&self, warp: u32, lane: usize, other: Record) -> bool {
-        let own = || (other.get(WARP), other.get(LANE)) == (warp, lane as u32);
-        self.warps.get(warp as usize).is_none_or(|w| own() || w.lanes[lane].vc.knows_own(other))
+        let own = (other.get(WARP), other.get(LANE)) == (warp, lane as u32);
+        let knows = |vc: &Vc| vc.known.know(vc.block().0, other);
+        own || self.warps.get(warp as usize).is_none_or(|w| knows(&w.lanes[lane].vc))
     }
 
     /// A lane's access to whole words, as of now.
@@ -200,17 +200,16 @@ impl<'a> Cpu<'a> {
         let total = access.bytes * access.count;
         for l in Lanes(m) {
             let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (addr[l] % 4) };
-            let (me, vc) = (me.with(LANE, l as u32).with(BYTES, bytes), &*warp.lanes[l].vc);
-            for k in 0..total.div_ceil(4) {
-                let address = addr[l] + u64::from(4 * k);
+            let me = me.with(LANE, l as u32).with(BYTES, bytes);
+            let touch = Touch { op, me, access, vc: &warp.lanes[l].vc };
+            for address in (addr[l]..addr[l] + u64::from(total)).step_by(4) {
                 let compared = match shadow {
-                    None => checks.cells[(address / 4) as usize].access(me, access, vc),
-                    Some((base, shadow)) => shadow.access(address - base, Touch { op, me, access, vc }),
+                    None => checks.cells[(address / 4) as usize].access(touch),
+                    Some((base, shadow)) => shadow.access(address - base, touch),
                 };
                 if let Err(conflict) = compared {
-                    let stale = access.nc && matches!(*conflict, Conflict::Within { .. });
-                    let kind = if stale { FaultKind::StaleRead } else { FaultKind::Race };
-                    let message = self.race(&conflict, access, allocation.is_none(), at);
+                    let space = if shadow.is_none() { "shared" } else { "global" };
+                    let (kind, message) = self.race(&conflict, touch, space, at);
                     return Err(self.fault_at(kind, at, l, address, message));
                 }
             }
@@ -220,34 +219,36 @@ impl<'a> Cpu<'a> {
 
     /// The report of a race.
     #[cold]
-    fn race(&self, conflict: &Conflict, access: &Access, shared: bool, at: &At) -> String {
-        let (old, writes, ordered) = match conflict {
-            Conflict::Within { earlier, writes, ordered } => (*earlier, *writes, *ordered),
-            Conflict::Between(other) => return other.sentence(&self.cx.op, access.write, "global"),
-        };
-        let ([gx, gy, _], b) = (self.cx.launch.grid, old.get(BLOCK));
+    fn race(&self, conflict: &Conflict, touch: Touch<'_>, space: &str, at: &At) -> (FaultKind, String) {
+        let Conflict { by, earlier, .. } = conflict;
+        let Touch { op, me, access, .. } = touch;
+        if by.id != op.id {
+            return (FaultKind::Race, conflict.between(op, access.write, space));
+        }
+        let ([gx, gy, _], b) = (self.cx.launch.grid, earlier.get(BLOCK));
         let block = [b % gx, b / gx % gy, b / gx / gy];
         let missing = if access.nc {
             "a non-coherent load may only read data that does not change during the launch"
-        } else if ordered {
+        } else if touch.allows(by, *earlier) {
             "a fence.proxy.async between the ordinary write and the asynchronous copy is missing"
-        } else if old.is_in_flight() {
+        } else if earlier.is_in_flight() {
             "the copy is still in flight: its wait (or the barrier it completes) is missing"
-        } else if block == at.ctaid && old.get(WARP) == at.warp {
+        } else if block == at.ctaid && earlier.get(WARP) == at.warp {
             "a bar.warp.sync between them is missing"
         } else if block == at.ctaid {
             "a barrier of the block between them is missing"
-        } else if race::strength(access) > 0 {
+        } else if me.get(STRENGTH) > 0 {
             "both must be strong accesses of a scope that holds both threads, or be ordered by release and acquire"
         } else {
             "a release by the first and an acquire by the second, of gpu scope or wider, is missing"
         };
-        let ([x, y, z], [u, v, w]) = (block, self.cx.thread(old.get(WARP), old.get(LANE) as usize));
-        let site = match old.get(SITE) {
+        let ([x, y, z], [u, v, w]) = (block, self.cx.thread(earlier.get(WARP), earlier.get(LANE) as usize));
+        let site = match earlier.get(SITE) {
             SITES => "an instruction".into(),
             pc => self.cx.describe(pc),
         };
         let who = format!("at {site} by block ({x}, {y}, {z}) thread ({u}, {v}, {w})");
-        race::sentence(access.write, if shared { "shared memory" } else { "global memory" }, writes, who, missing)
+        let kind = if access.nc { FaultKind::StaleRead } else { FaultKind::Race };
+        (kind, conflict.sentence(access.write, format!("{space} memory"), who, missing))
     }
 }

@@ -112,7 +112,7 @@ impl Decoder<'_> {
                 let waits = t.need(&[("wait", true), ("launch_dependents", false)])?;
                 t.arity(0)?;
                 self.act(move |cpu, site| match waits {
-                    true => drop(site.common.checks.warp(site.warp.id, |w| w.waited(site.m))),
+                    true => drop(site.common.checks.warp(site.warp.id, |w| w.waited(site.m, &cpu.cx.op.place.before))),
                     false => cpu.cx.op.trigger(),
                 });
             }
