@@ -214,7 +214,7 @@ impl WarpClock {
 
     /// A fence: what was read before it is learned, what was done before it is released by later writes.
     pub(crate) fn fence(&mut self, mask: u32, scope: Scope) {
-        let wide = scope >= Scope::Cluster;
+        let wide = scope >= Scope::Gpu;
         self.clock += 1;
         for l in Lanes(mask) {
             let Lane { vc, pending, .. } = &mut self.lanes[l];

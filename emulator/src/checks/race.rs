@@ -63,14 +63,23 @@ impl Record {
     pub(crate) fn is_in_flight(self) -> bool {
         self.get(CLOCK) == IN_FLIGHT
     }
+
+    /// This, to the bytes of an earlier access too if the two differ in nothing else but the instruction.
+    #[inline(always)]
+    fn with_bytes_of(self, earlier: Record) -> Record {
+        let all = |part: Part| u64::from(most(part)) << part.0;
+        let alike = (self.0 ^ earlier.0) & !(all(BYTES) | all(SITE)) == 0;
+        Record(self.0 | if alike { earlier.0 & all(BYTES) } else { 0 })
+    }
 }
 
 /// See `STRENGTH`.
 pub(crate) fn strength(access: &Access) -> u32 {
     match access.scope {
         _ if access.sem == Sem::Weak && !access.atomic => 0,
-        Scope::Cta => 1,
-        Scope::Cluster | Scope::Gpu => 2,
+        // A cluster has one block here.
+        Scope::Cta | Scope::Cluster => 1,
+        Scope::Gpu => 2,
         Scope::Sys => 3,
     }
 }
@@ -174,14 +183,14 @@ impl Cell {
         let ([r, w], me) = (self.last(), touch.me);
         touch.compare(touch.op, [r, w])?;
         if touch.access.write {
-            self.write.store(me.0, Ordering::Relaxed);
+            self.write.store(me.with_bytes_of(w).0, Ordering::Relaxed);
             self.read.store(0, Ordering::Relaxed);
         } else if r != me {
             // Of readers that are not ordered, one is kept; which one differs from cell to cell.
             let any = (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
             let keep = r.get(BYTES) != 0 && (r.is_in_flight() || !me.is_in_flight() && any);
             if !keep || touch.allows(touch.op, r) {
-                self.read.store(me.0, Ordering::Relaxed);
+                self.read.store(me.with_bytes_of(r).0, Ordering::Relaxed);
             }
         }
         Ok(())

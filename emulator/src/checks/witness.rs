@@ -28,7 +28,7 @@ impl SyncLocations {
     /// A lane's strong access.
     pub(crate) fn strong(&mut self, op: &Operation, warp: &mut WarpClock, lane: usize, address: u64, access: &Access) {
         let at = self.locations.entry(address).or_default();
-        let wide = access.scope >= Scope::Cluster;
+        let wide = access.scope >= Scope::Gpu;
         if !access.write || access.atomic {
             let Lane { vc, pending, .. } = &mut warp.lanes[lane];
             for (&launch, read) in &*at {
