@@ -48,7 +48,7 @@ impl Entry {
 
 /// A launch and one of its blocks.
 type Key = (u32, u32);
-type Warps = Arc<Vec<Entry>>;
+type Warps = Arc<[Entry]>;
 
 /// What is known of every warp.
 #[derive(Debug, Clone)]
@@ -111,7 +111,7 @@ pub(crate) struct Vc {
 impl Vc {
     /// What a thread of a launch and block knows before anybody tells it more.
     pub(crate) fn new(block: Key, warps: u32, over: &Arc<Order>) -> Vc {
-        let own = Arc::new(vec![Entry::default(); warps as usize]);
+        let own = vec![Entry::default(); warps as usize].into();
         let known = Clocks { block, own, foreign: Arc::default() };
         Vc { proxied: known.clone(), known, over: over.clone() }
     }

@@ -201,11 +201,12 @@ impl<'a> Cpu<'a> {
         for l in Lanes(m) {
             let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (addr[l] % 4) };
             let me = me.with(LANE, l as u32).with(BYTES, bytes);
-            let touch = Touch { op, me, access, vc: &warp.lanes[l].vc };
-            for address in (addr[l]..addr[l] + u64::from(total)).step_by(4) {
+            let touch = &Touch { me, access, vc: &warp.lanes[l].vc };
+            for k in 0..total.div_ceil(4) {
+                let address = addr[l] + u64::from(4 * k);
                 let compared = match shadow {
                     None => checks.cells[(address / 4) as usize].access(touch),
-                    Some((base, shadow)) => shadow.access(address - base, touch),
+                    Some((base, shadow)) => shadow.access(address - base, op, touch),
                 };
                 if let Err(conflict) = compared {
                     let space = if shadow.is_none() { "shared" } else { "global" };
@@ -219,17 +220,17 @@ impl<'a> Cpu<'a> {
 
     /// The report of a race.
     #[cold]
-    fn race(&self, conflict: &Conflict, touch: Touch<'_>, space: &str, at: &At) -> (FaultKind, String) {
-        let Conflict { by, earlier, .. } = conflict;
-        let Touch { op, me, access, .. } = touch;
-        if by.id != op.id {
-            return (FaultKind::Race, conflict.between(op, access.write, space));
+    fn race(&self, conflict: &Conflict, touch: &Touch<'_>, space: &str, at: &At) -> (FaultKind, String) {
+        let Touch { me, access, .. } = touch;
+        if conflict.by.is_some() {
+            return (FaultKind::Race, conflict.between(&self.cx.op, access.write, space));
         }
+        let earlier = conflict.earlier;
         let ([gx, gy, _], b) = (self.cx.launch.grid, earlier.get(BLOCK));
         let block = [b % gx, b / gx % gy, b / gx / gy];
         let missing = if access.nc {
             "a non-coherent load may only read data that does not change during the launch"
-        } else if touch.allows(by, *earlier) {
+        } else if touch.allows(None, earlier) {
             "a fence.proxy.async between the ordinary write and the asynchronous copy is missing"
         } else if earlier.is_in_flight() {
             "the copy is still in flight: its wait (or the barrier it completes) is missing"

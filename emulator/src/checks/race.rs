@@ -5,7 +5,7 @@
 //! threads do not race with each other.
 
 use super::clock::Vc;
-use super::order::Operation;
+use super::order::{HOST, Operation};
 use crate::exec::access::Access;
 use crate::exec::fault::{Fault, FaultKind};
 use crate::exec::inst::{Scope, Sem};
@@ -84,9 +84,10 @@ pub(crate) fn strength(access: &Access) -> u32 {
     }
 }
 
-/// An earlier access, by an operation, that another is not ordered after.
+/// An earlier access that another is not ordered after.
 pub(crate) struct Conflict {
-    pub(crate) by: Arc<Operation>,
+    /// Who made it, if another operation did.
+    pub(crate) by: Option<Arc<Operation>>,
     pub(crate) earlier: Record,
     pub(crate) writes: bool,
 }
@@ -101,8 +102,8 @@ impl Conflict {
 
     /// The report where the two accesses are of different operations.
     pub(crate) fn between(&self, op: &Operation, write: bool, memory: &str) -> String {
-        let (memory, who) = (format!("{memory} memory by {op}"), format!("by {}", self.by));
-        self.sentence(write, memory, who, op.missing_after(&self.by))
+        let by = self.by.as_deref().unwrap_or(op);
+        self.sentence(write, format!("{memory} memory by {op}"), format!("by {by}"), op.missing_after(by))
     }
 
     /// The same for an operation without threads.
@@ -116,50 +117,47 @@ impl Conflict {
 /// An access, to be compared with what was done to each cell.
 #[derive(Clone, Copy)]
 pub(crate) struct Touch<'a> {
-    pub(crate) op: &'a Arc<Operation>,
     pub(crate) me: Record,
     pub(crate) access: &'a Access,
     pub(crate) vc: &'a Vc,
 }
 
 impl Touch<'_> {
-    /// Whether an earlier access by an operation is ordered before, or both are strong at a sufficient scope.
+    /// Whether an earlier access, by another operation or else its own, is ordered before, or both are strong at a
+    /// sufficient scope.
     #[inline(always)]
-    pub(crate) fn allows(&self, by: &Operation, earlier: Record) -> bool {
-        let (own, me) = (by.id == self.op.id, self.me);
+    pub(crate) fn allows(&self, by: Option<&Operation>, earlier: Record) -> bool {
+        let (me, own) = (self.me, self.vc.block().0);
         let both_strong = || {
-            let least = match own && earlier.get(BLOCK) == me.get(BLOCK) {
-                true => 1,
-                false if by.is_host() || self.op.is_host() => 3,
-                false => 2,
+            let least = match by {
+                None if earlier.get(BLOCK) == me.get(BLOCK) => 1,
+                Some(by) if by.id == HOST || own == HOST => 3,
+                _ => 2,
             };
             earlier.get(STRENGTH).min(me.get(STRENGTH)) >= least
         };
-        let same_lane = own && earlier.0 >> LANE.0 == me.0 >> LANE.0;
-        !earlier.is_in_flight() && (same_lane || self.vc.known.know(by.id, earlier) || both_strong())
+        let same_lane = by.is_none() && earlier.0 >> LANE.0 == me.0 >> LANE.0;
+        let known = || self.vc.known.know(by.map_or(own, |by| by.id), earlier);
+        !earlier.is_in_flight() && (same_lane || known() || both_strong())
     }
 
-    /// Compares with the last read and write of a cell by an operation.
+    /// Compares with the last read and write of a cell, by another operation or else its own.
     #[inline(always)]
-    pub(crate) fn compare(&self, by: &Arc<Operation>, [read, write]: [Record; 2]) -> Result<(), Box<Conflict>> {
-        let conflicts = |earlier: Record, writes: bool| {
-            let (access, own) = (self.access, by.id == self.op.id);
-            // A non-coherent read may see what was there before any write of the launch, a copy what was there before
-            // a proxy fence.
-            let hidden = || {
-                let fenced = || earlier.get(PROXY) == 1 || self.vc.proxied.know(by.id, earlier);
-                own && writes && (access.nc || access.proxy && !fenced())
-            };
-            earlier.get(BYTES) & self.me.get(BYTES) != 0 && (!self.allows(by, earlier) || hidden())
-        };
-        let (earlier, writes) = if conflicts(write, true) {
+    pub(crate) fn compare(&self, by: Option<&Arc<Operation>>, last: [Record; 2]) -> Result<(), Box<Conflict>> {
+        let ([read, write], other) = (last, by.map(|by| &**by));
+        let meets = |earlier: Record| earlier.get(BYTES) & self.me.get(BYTES) != 0;
+        // A non-coherent read may see what was there before any write of the launch, a copy what was there before a
+        // proxy fence.
+        let fenced = || write.get(PROXY) == 1 || self.vc.proxied.know(self.vc.block().0, write);
+        let missed = || other.is_none() && (self.access.nc || self.access.proxy && !fenced());
+        let (earlier, writes) = if meets(write) && (!self.allows(other, write) || missed()) {
             (write, true)
-        } else if self.access.write && conflicts(read, false) {
+        } else if self.access.write && meets(read) && !self.allows(other, read) {
             (read, false)
         } else {
             return Ok(());
         };
-        Err(Box::new(Conflict { by: by.clone(), earlier, writes }))
+        Err(Box::new(Conflict { by: by.cloned(), earlier, writes }))
     }
 }
 
@@ -179,9 +177,9 @@ impl Cell {
 
     /// Compares an access with others of its operation and notes it.
     #[inline(always)]
-    pub(crate) fn access(&self, touch: Touch<'_>) -> Result<(), Box<Conflict>> {
+    pub(crate) fn access(&self, touch: &Touch<'_>) -> Result<(), Box<Conflict>> {
         let ([r, w], me) = (self.last(), touch.me);
-        touch.compare(touch.op, [r, w])?;
+        touch.compare(None, [r, w])?;
         if touch.access.write {
             self.write.store(me.with_bytes_of(w).0, Ordering::Relaxed);
             self.read.store(0, Ordering::Relaxed);
@@ -189,7 +187,7 @@ impl Cell {
             // Of readers that are not ordered, one is kept; which one differs from cell to cell.
             let any = (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
             let keep = r.get(BYTES) != 0 && (r.is_in_flight() || !me.is_in_flight() && any);
-            if !keep || touch.allows(touch.op, r) {
+            if !keep || touch.allows(None, r) {
                 self.read.store(me.with_bytes_of(r).0, Ordering::Relaxed);
             }
         }

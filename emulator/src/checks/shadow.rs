@@ -116,30 +116,29 @@ impl GlobalShadow {
 
     /// An access by a thread, compared and noted.
     #[inline(always)]
-    pub(crate) fn access(&self, offset: u64, touch: Touch<'_>) -> Result<(), Box<Conflict>> {
+    pub(crate) fn access(&self, offset: u64, op: &Arc<Operation>, touch: &Touch<'_>) -> Result<(), Box<Conflict>> {
         let page = &self.0[(offset / PAGE) as usize];
         match page.cells.get() {
-            Some(cells) if page.sole.load(Ordering::Acquire) == touch.op.id => {
+            Some(cells) if page.sole.load(Ordering::Acquire) == op.id => {
                 cells[(offset % PAGE / 4) as usize].access(touch)
             }
-            _ => self.touch(offset, touch),
+            _ => self.touch(offset, op, touch),
         }
     }
 
     /// An access to a page that is new to the operation, or that others use too.
     #[cold]
-    pub(crate) fn touch(&self, offset: u64, touch: Touch<'_>) -> Result<(), Box<Conflict>> {
-        let Touch { op, vc, .. } = touch;
+    pub(crate) fn touch(&self, offset: u64, op: &Arc<Operation>, touch: &Touch<'_>) -> Result<(), Box<Conflict>> {
         let (page, cell) = (&self.0[(offset / PAGE) as usize], (offset % PAGE / 4) as usize);
         let mut layers = page.layers(op);
         let own = page.own(op, &mut layers);
         let mut sole = page.cells.get().is_some_and(|cells| Arc::ptr_eq(cells, &own));
         for l in layers.iter() {
-            if op.thread_follows(&l.op, &vc.over) {
+            if op.thread_follows(&l.op, &touch.vc.over) {
                 // Perhaps not every thread does.
                 sole &= op.thread_follows(&l.op, op.over());
             } else {
-                touch.compare(&l.op, l.last(cell, vc))?;
+                touch.compare(Some(&l.op), l.last(cell, touch.vc))?;
                 sole = false;
             }
         }
@@ -170,9 +169,9 @@ impl GlobalShadow {
             let mut layers = page.layers(op);
             for l in layers.iter().filter(|l| !op.follows(&l.op)) {
                 for cell in first as usize / 4..end.div_ceil(4) as usize {
-                    let touch = Touch { op, me: whole(cell, first, end), access: &access, vc: &vc };
+                    let touch = &Touch { me: whole(cell, first, end), access: &access, vc: &vc };
                     let at = start + first.max(4 * cell as u64);
-                    touch.compare(&l.op, l.last(cell, &vc)).map_err(|conflict| (at, conflict))?;
+                    touch.compare(Some(&l.op), l.last(cell, &vc)).map_err(|conflict| (at, conflict))?;
                 }
             }
             layers.push(Layer { op: op.clone(), trace: Trace::Range(first, end, write) });
