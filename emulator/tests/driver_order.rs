@@ -164,6 +164,27 @@ POLL:
     ret;
 }
 
+// Waits for the host's flag, then for that of `send`, and copies what came with it to word 1.
+.visible .entry late(.param .u64 words, .param .u64 from)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [words];
+    ld.param.u64 %rd2, [from];
+HOST:
+    ld.relaxed.sys.global.u32 %r1, [%rd1];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra HOST;
+POLL:
+    ld.acquire.gpu.global.u32 %r1, [%rd2];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra POLL;
+    ld.global.u32 %r2, [%rd2+4];
+    st.global.u32 [%rd1+4], %r2;
+    ret;
+}
+
 // A mailbox: waits for the host's flag in word 0, reads its payload in word 1, answers in word 2, sets word 3.
 .visible .entry answer(.param .u64 words)
 {
@@ -410,6 +431,21 @@ fn a_flag_of_the_host_carries_what_it_has_waited_for() {
         let race = rig.race();
         assert_eq!(race.is_none(), waits, "{race:?}");
     }
+}
+
+#[test]
+fn a_flag_is_heard_after_the_host_has_waited_for_who_set_it() {
+    let rig = Rig::new(NON_BLOCKING);
+    let (words, address) = rig.device.mapped(4);
+    let from = rig.device.upload(&[0u32; 4]);
+    let late = rig.device.function(rig.module, "late");
+    rig.device.function(rig.module, "send");
+    ok(rig.device.launch(late, 1, 1, rig.second, &[Arg::U64(address), Arg::U64(from)]));
+    rig.run("send", 1, rig.first, from);
+    // SAFETY: a handle of this device.
+    ok(unsafe { (rig.device.api.stream_synchronize)(rig.first) });
+    store(&words[0], 1, Ordering::Relaxed).unwrap();
+    assert_eq!(rig.race(), None);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What lanes know of each other: vector clocks whose threads are lanes, kept small: per warp one number for all its lanes, and numbers per lane only
-//! where lanes differ.
+//! What lanes know of each other: vector clocks whose threads are lanes, kept small: per warp one number for all its
+//! lanes, and numbers per lane only where lanes differ.
 //!
 //! A warp's clock counts its synchronising steps. An access is known to a thread if the thread's entry for the accessing
 //! warp (or lane) is greater than the warp's clock at the access.
@@ -220,11 +220,7 @@ impl WarpClock {
             let Lane { vc, pending, .. } = &mut self.lanes[l];
             pending.extract_if(.., |p| wide || !p.1).for_each(|(read, _)| join(vc, &read));
             let told = self.told(1 << l);
-            let released = &mut self.lanes[l].released;
-            if wide {
-                released[1] = Some(told.clone());
-            }
-            released[0] = Some(told);
+            self.lanes[l].released[..=usize::from(wide)].fill(Some(told));
         }
     }
 

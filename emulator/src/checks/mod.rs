@@ -15,7 +15,7 @@ use crate::exec::lanes::Lanes;
 use crate::exec::{At, Cpu, Exec, LaunchCx};
 use crate::memory::Allocation;
 pub(crate) use clock::Vc;
-use clock::WarpClock;
+use clock::{WarpClock, join};
 use order::Operation;
 use race::{BLOCK, BYTES, CLOCK, Cell, Conflict, IN_FLIGHT, LANE, MAX_BLOCK, SITE, SITES, STRENGTH, Touch, WARP};
 pub(crate) use race::{PROXY, Record};
@@ -108,10 +108,7 @@ impl BlockChecks {
     /// Lanes arrive at a barrier of the block.
     pub(crate) fn arrive(&mut self, warp: u32, mask: u32, barrier: usize) {
         let Some(told) = self.warp(warp, |w| w.gather(mask)) else { return };
-        match &mut self.barriers[barrier] {
-            Some(vc) => Arc::make_mut(vc).join(&told),
-            slot => *slot = Some(told),
-        }
+        join(self.barriers[barrier].get_or_insert_with(|| told.clone()), &told);
     }
 
     /// A barrier of the block is complete.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Locations through which threads synchronise, by address, and the operations that use them and are not over for
+/// Locations through which threads synchronise, by address, and the launches that may use them and are not over for
 /// everybody.
 #[derive(Debug, Default)]
 pub(crate) struct SyncLocations {
@@ -99,7 +99,9 @@ impl Witness {
             return;
         }
         let SyncLocations { locations, operations } = &mut self.locations;
-        operations.retain(|_, op| !over.holds(&op.place));
+        let open: Vec<_> = operations.values().filter(|op| !over.holds(&op.place)).cloned().collect();
+        // What is over may still be news to a launch that was asked for before.
+        operations.retain(|_, op| !over.holds(&op.place) || open.iter().any(|open| !open.follows(op)));
         let is_over = |launch: u32| launch != HOST && !operations.contains_key(&launch);
         locations.retain(|_, at| {
             at.retain(|_, vc| !is_over(vc.block().0));
