@@ -207,7 +207,7 @@ impl<'a> Cpu<'a> {
                 };
                 if let Err(conflict) = compared {
                     let space = if shadow.is_none() { "shared" } else { "global" };
-                    let (kind, message) = self.race(&conflict, touch, space, at);
+                    let (kind, message) = self.race(&conflict, *touch, space, at);
                     return Err(self.fault_at(kind, at, l, address, message));
                 }
             }
@@ -217,7 +217,7 @@ impl<'a> Cpu<'a> {
 
     /// The report of a race.
     #[cold]
-    fn race(&self, conflict: &Conflict, touch: &Touch<'_>, space: &str, at: &At) -> (FaultKind, String) {
+    fn race(&self, conflict: &Conflict, touch: Touch<'_>, space: &str, at: &At) -> (FaultKind, String) {
         let Touch { me, access, .. } = touch;
         if conflict.by.is_some() {
             return (FaultKind::Race, conflict.between(&self.cx.op, access.write, space));

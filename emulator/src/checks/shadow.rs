@@ -122,13 +122,13 @@ impl GlobalShadow {
             Some(cells) if page.sole.load(Ordering::Acquire) == op.id => {
                 cells[(offset % PAGE / 4) as usize].access(touch)
             }
-            _ => self.touch(offset, op, touch),
+            _ => self.touch(offset, op, *touch),
         }
     }
 
     /// An access to a page that is new to the operation, or that others use too.
     #[cold]
-    pub(crate) fn touch(&self, offset: u64, op: &Arc<Operation>, touch: &Touch<'_>) -> Result<(), Box<Conflict>> {
+    pub(crate) fn touch(&self, offset: u64, op: &Arc<Operation>, touch: Touch<'_>) -> Result<(), Box<Conflict>> {
         let (page, cell) = (&self.0[(offset / PAGE) as usize], (offset % PAGE / 4) as usize);
         let mut layers = page.layers(op);
         let own = page.own(op, &mut layers);
@@ -143,7 +143,7 @@ impl GlobalShadow {
             }
         }
         page.sole.store(if sole { op.id } else { 0 }, Ordering::Release);
-        own[cell].access(touch)
+        own[cell].access(&touch)
     }
 
     /// A copy has arrived: from now on it counts as a write by the lane that issued it.
