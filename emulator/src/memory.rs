@@ -191,7 +191,7 @@ impl Memory {
         let Ok((a, offset)) = self.range(address, bytes) else { return Ok(()) };
         let shadow = a.shadow.get_or_init(|| GlobalShadow::new(a.size));
         let compared = shadow.range(op, offset, offset + bytes, write);
-        compared.map_err(|other| other.fault(op, write, "device", a.base))
+        compared.map_err(|(at, conflict)| conflict.fault(op, write, "device", a.base + at))
     }
 
     /// What the race check knows of this memory.

@@ -138,6 +138,53 @@ POLL:
     ret;
 }
 
+// Sets the flag in word 0, releasing what is before it.
+.visible .entry post(.param .u64 words)
+{
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [words];
+    st.release.gpu.global.u32 [%rd1], 1;
+    ret;
+}
+
+// Waits for the host's flag in word 0, then copies a word of device memory to word 1.
+.visible .entry fetch(.param .u64 words, .param .u64 from)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [words];
+    ld.param.u64 %rd2, [from];
+POLL:
+    ld.acquire.sys.global.u32 %r1, [%rd1];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra POLL;
+    ld.global.u32 %r2, [%rd2];
+    st.global.u32 [%rd1+4], %r2;
+    ret;
+}
+
+// Waits for the host's flag, then for that of `send`, and copies what came with it to word 1.
+.visible .entry late(.param .u64 words, .param .u64 from)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [words];
+    ld.param.u64 %rd2, [from];
+HOST:
+    ld.relaxed.sys.global.u32 %r1, [%rd1];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra HOST;
+POLL:
+    ld.acquire.gpu.global.u32 %r1, [%rd2];
+    setp.eq.u32 %p1, %r1, 0;
+    @%p1 bra POLL;
+    ld.global.u32 %r2, [%rd2+4];
+    st.global.u32 [%rd1+4], %r2;
+    ret;
+}
+
 // A mailbox: waits for the host's flag in word 0, reads its payload in word 1, answers in word 2, sets word 3.
 .visible .entry answer(.param .u64 words)
 {
@@ -344,6 +391,61 @@ fn atomics_of_two_kernels_do_not_race_and_what_they_order_does_not_either() {
         assert_eq!(rig.race(), None, "early: {early}");
         assert_eq!(rig.device.download::<u32>(words, 3), [1, 7, 7]);
     }
+}
+
+#[test]
+fn a_flag_carries_what_was_over_before_its_kernel_began() {
+    for ordered in [false, true] {
+        let rig = Rig::new(NON_BLOCKING);
+        let words = rig.device.upload(&[0u32; 64]);
+        let write = rig.device.function(rig.module, "write");
+        let stream = if ordered { rig.first } else { rig.device.stream(NON_BLOCKING) };
+        ok(rig.device.launch(write, 1, 32, stream, &[Arg::U64(words + 4), Arg::U32(7)]));
+        rig.let_pass();
+        rig.run("post", 1, rig.first, words);
+        rig.let_pass();
+        rig.run("receive", 1, rig.second, words);
+        let race = rig.race();
+        assert_eq!(race.is_none(), ordered, "{race:?}");
+    }
+}
+
+#[test]
+fn a_flag_of_the_host_carries_what_it_has_waited_for() {
+    for waits in [false, true] {
+        let rig = Rig::new(NON_BLOCKING);
+        let (words, address) = rig.device.mapped(4);
+        let fetch = rig.device.function(rig.module, "fetch");
+        rig.device.function(rig.module, "write");
+        ok(rig.device.launch(fetch, 1, 1, rig.second, &[Arg::U64(address), Arg::U64(rig.words)]));
+        rig.write(rig.first, 7);
+        let post = || store(&words[0], 1, Ordering::Release).unwrap();
+        if !waits {
+            post();
+        }
+        // SAFETY: a handle of this device.
+        unsafe { (rig.device.api.stream_synchronize)(rig.first) };
+        if waits {
+            post();
+        }
+        let race = rig.race();
+        assert_eq!(race.is_none(), waits, "{race:?}");
+    }
+}
+
+#[test]
+fn a_flag_is_heard_after_the_host_has_waited_for_who_set_it() {
+    let rig = Rig::new(NON_BLOCKING);
+    let (words, address) = rig.device.mapped(4);
+    let from = rig.device.upload(&[0u32; 4]);
+    let late = rig.device.function(rig.module, "late");
+    rig.device.function(rig.module, "send");
+    ok(rig.device.launch(late, 1, 1, rig.second, &[Arg::U64(address), Arg::U64(from)]));
+    rig.run("send", 1, rig.first, from);
+    // SAFETY: a handle of this device.
+    ok(unsafe { (rig.device.api.stream_synchronize)(rig.first) });
+    store(&words[0], 1, Ordering::Relaxed).unwrap();
+    assert_eq!(rig.race(), None);
 }
 
 #[test]

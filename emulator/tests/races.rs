@@ -466,6 +466,31 @@ fn table() -> Vec<Planted> {
             32,
             "@!%p1 ret; red.relaxed.@@cta|gpu@@.global.add.u32 [%rd3], 1;",
         ),
+        bug(
+            "release of cluster scope where gpu is needed",
+            Race,
+            2,
+            32,
+            "@!%p1 ret; @!%p2 bra C; st.global.u32 [%rd1], 7; st.release.@@cluster|gpu@@.global.u32 [%rd3], 1; ret;
+             C: ld.acquire.gpu.global.u32 %r10, [%rd3]; setp.eq.u32 %p3, %r10, 0; @%p3 bra C; ld.global.u32 %r11, [%rd1];",
+        ),
+        bug(
+            "one byte read of a word that was written byte by byte",
+            Race,
+            1,
+            64,
+            "setp.ge.u32 %p3, %r1, 32; @%p3 bra R; st.shared.u8 [%r6], %r1; st.shared.u8 [%r6+1], %r1; @@ret;|@@
+             R: @@|bar.sync 0; @!%p3 ret;@@ ld.shared.u8 %r11, [%r6+-128];",
+        ),
+        bug(
+            "one byte overwritten of a word that is read byte by byte",
+            Race,
+            1,
+            64,
+            "st.shared.u32 [%r6], %r1; bar.sync 0; setp.ge.u32 %p3, %r1, 32; @%p3 bra R;
+             ld.shared.u8 %r10, [%r6]; ld.shared.u8 %r11, [%r6+1]; @@ret;|@@
+             R: @@|bar.sync 0; @!%p3 ret;@@ st.shared.u8 [%r6+-128], %r1;",
+        ),
         bug("unwritten register", UninitialisedRegister, 1, 32, "setp.lt.u32 %p3, %r1, 16; @@@%p3|@@ mov.u32 %r20, 1; add.u32 %r21, %r20, 1;"),
         bug("parameters written", ReadOnly, 1, 1, "mov.b64 %rd7, a; cvta.param.u64 %rd7, %rd7; @@st.u64 [%rd7], %rd1;|ld.u64 %rd8, [%rd7];@@"),
     ]

@@ -1,9 +1,10 @@
-//! What lanes know of each other: vector clocks whose threads are lanes, kept small: per warp one number for all its lanes, and numbers per lane only
-//! where lanes differ.
+//! What lanes know of each other: vector clocks whose threads are lanes, kept small: per warp one number for all its
+//! lanes, and numbers per lane only where lanes differ.
 //!
 //! A warp's clock counts its synchronising steps. An access is known to a thread if the thread's entry for the accessing
 //! warp (or lane) is greater than the warp's clock at the access.
 
+use super::order::Order;
 use super::race::{BLOCK, CLOCK, LANE, LATEST, Record, WARP};
 use crate::exec::inst::Scope;
 use crate::exec::lanes::Lanes;
@@ -47,28 +48,34 @@ impl Entry {
 
 /// A launch and one of its blocks.
 type Key = (u32, u32);
-type Warps = Arc<Vec<Entry>>;
+type Warps = Arc<[Entry]>;
 
 /// What is known of every warp.
 #[derive(Debug, Clone)]
-struct Clocks {
+pub(crate) struct Clocks {
     block: Key,
     own: Warps,
     foreign: Arc<BTreeMap<Key, Warps>>,
 }
 
 impl Clocks {
+    /// Whether an access of a launch is known.
     #[inline(always)]
-    fn know(&self, launch: u32, r: Record) -> bool {
-        let block = (launch, r.get(BLOCK));
+    pub(crate) fn know(&self, launch: u32, access: Record) -> bool {
+        let block = (launch, access.get(BLOCK));
         let warps = if block == self.block { Some(&self.own) } else { self.of(block) };
-        warps.is_some_and(|w| w[r.get(WARP) as usize].knows(r.get(LANE), r.get(CLOCK)))
+        warps.is_some_and(|w| w[access.get(WARP) as usize].knows(access.get(LANE), access.get(CLOCK)))
     }
 
     /// Apart, so that the check of a block's own accesses stays small.
     #[inline(never)]
     fn of(&self, block: Key) -> Option<&Warps> {
         self.foreign.get(&block)
+    }
+
+    /// Whether anything is known of another launch.
+    pub(crate) fn has_met(&self, launch: u32) -> bool {
+        self.foreign.range((launch, 0)..=(launch, u32::MAX)).next().is_some()
     }
 
     fn join(&mut self, other: &Clocks) {
@@ -93,46 +100,25 @@ impl Clocks {
 /// What a thread knows.
 #[derive(Debug, Clone)]
 pub(crate) struct Vc {
-    known: Clocks,
-    /// Known, and made visible to the async proxy.
-    proxied: Clocks,
-    /// The kernel before this one is known to be over.
-    pub(crate) waited: bool,
+    /// Accesses that happened before.
+    pub(crate) known: Clocks,
+    /// Those that were made visible to the async proxy since.
+    pub(crate) proxied: Clocks,
+    /// Operations that are over.
+    pub(crate) over: Arc<Order>,
 }
 
 impl Vc {
-    /// A thread that knows nothing.
-    pub(crate) fn new(block: Key, warps: u32) -> Vc {
-        let own = Arc::new(vec![Entry::default(); warps as usize]);
+    /// What a thread of a launch and block knows before anybody tells it more.
+    pub(crate) fn new(block: Key, warps: u32, over: &Arc<Order>) -> Vc {
+        let own = vec![Entry::default(); warps as usize].into();
         let known = Clocks { block, own, foreign: Arc::default() };
-        Vc { proxied: known.clone(), known, waited: false }
+        Vc { proxied: known.clone(), known, over: over.clone() }
     }
 
     /// The thread's launch and block.
-    #[inline(always)]
     pub(crate) fn block(&self) -> Key {
         self.known.block
-    }
-
-    /// Whether an access of a launch happened before.
-    pub(crate) fn knows(&self, launch: u32, access: Record) -> bool {
-        self.known.know(launch, access)
-    }
-
-    /// Whether an access of its own launch happened before.
-    #[inline(always)]
-    pub(crate) fn knows_own(&self, access: Record) -> bool {
-        self.known.know(self.block().0, access)
-    }
-
-    /// Whether an access of its launch happened before and was made visible to the async proxy since.
-    pub(crate) fn knows_proxied(&self, access: Record) -> bool {
-        self.proxied.know(self.block().0, access)
-    }
-
-    /// Whether anything is known of another launch.
-    pub(crate) fn has_met(&self, launch: u32) -> bool {
-        self.known.foreign.range((launch, 0)..=(launch, u32::MAX)).next().is_some()
     }
 
     /// Forgets launches.
@@ -144,19 +130,16 @@ impl Vc {
 
     /// Learns all that another thread knows.
     pub(crate) fn join(&mut self, other: &Vc) {
-        self.waited |= other.waited && self.block().0 == other.block().0;
         self.known.join(&other.known);
         self.proxied.join(&other.proxied);
+        self.learn_over(&other.over);
     }
 
-    /// Learns of some lanes of a warp of its own block, up to a clock.
-    pub(crate) fn raise(&mut self, warp: u32, mask: u32, full: u32, clock: u32) {
-        Arc::make_mut(&mut self.known.own)[warp as usize].raise(mask, full, clock);
-    }
-
-    /// A proxy fence: all that is known is visible to the async proxy.
-    pub(crate) fn proxy_fence(&mut self) {
-        self.proxied = self.known.clone();
+    /// Learns that operations are over.
+    pub(crate) fn learn_over(&mut self, order: &Arc<Order>) {
+        if !Arc::ptr_eq(&self.over, order) && !self.over.includes(order) {
+            Arc::make_mut(&mut self.over).join(order);
+        }
     }
 }
 
@@ -198,14 +181,20 @@ impl WarpClock {
         self.clock.min(LATEST)
     }
 
-    /// What lanes know together, themselves included; their later accesses are not part of it.
-    pub(crate) fn gather(&mut self, mask: u32) -> Arc<Vc> {
+    /// What lanes know together, themselves included up to now.
+    fn told(&self, mask: u32) -> Arc<Vc> {
         let mut lanes = Lanes(mask);
         let mut vc = self.lanes[lanes.next().unwrap_or(0)].vc.clone();
         lanes.for_each(|l| join(&mut vc, &self.lanes[l].vc));
-        self.clock += 1;
-        Arc::make_mut(&mut vc).raise(self.warp, mask, self.full, self.clock);
+        let own = &mut Arc::make_mut(&mut vc).known.own;
+        Arc::make_mut(own)[self.warp as usize].raise(mask, self.full, self.clock);
         vc
+    }
+
+    /// The same; the lanes' later accesses are not part of it.
+    pub(crate) fn gather(&mut self, mask: u32) -> Arc<Vc> {
+        self.clock += 1;
+        self.told(mask)
     }
 
     pub(crate) fn learn(&mut self, lane: usize, vc: &Arc<Vc>) {
@@ -225,32 +214,29 @@ impl WarpClock {
 
     /// A fence: what was read before it is learned, what was done before it is released by later writes.
     pub(crate) fn fence(&mut self, mask: u32, scope: Scope) {
-        let wide = scope >= Scope::Cluster;
+        let wide = scope >= Scope::Gpu;
         self.clock += 1;
         for l in Lanes(mask) {
-            let Lane { vc, released, pending } = &mut self.lanes[l];
+            let Lane { vc, pending, .. } = &mut self.lanes[l];
             pending.extract_if(.., |p| wide || !p.1).for_each(|(read, _)| join(vc, &read));
-            let mut told = vc.clone();
-            Arc::make_mut(&mut told).raise(self.warp, 1 << l, self.full, self.clock);
-            if wide {
-                released[1] = Some(told.clone());
-            }
-            released[0] = Some(told);
+            let told = self.told(1 << l);
+            self.lanes[l].released[..=usize::from(wide)].fill(Some(told));
         }
-    }
-
-    /// Lanes have waited for the kernel before this one.
-    pub(crate) fn waited(&mut self, mask: u32) {
-        Lanes(mask).for_each(|l| Arc::make_mut(&mut self.lanes[l].vc).waited = true);
     }
 
     /// A fence between the ordinary and the async proxy.
     pub(crate) fn proxy_fence(&mut self, mask: u32) {
         self.clock += 1;
         for l in Lanes(mask) {
-            let vc = Arc::make_mut(&mut self.lanes[l].vc);
-            vc.raise(self.warp, 1 << l, self.full, self.clock);
-            vc.proxy_fence();
+            let mut told = self.told(1 << l);
+            let vc = Arc::make_mut(&mut told);
+            vc.proxied = vc.known.clone();
+            self.lanes[l].vc = told;
         }
+    }
+
+    /// Lanes have waited for operations.
+    pub(crate) fn waited(&mut self, mask: u32, order: &Arc<Order>) {
+        Lanes(mask).for_each(|l| Arc::make_mut(&mut self.lanes[l].vc).learn_over(order));
     }
 }

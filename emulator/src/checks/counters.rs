@@ -38,13 +38,8 @@ impl Counts {
         let (site, write) = &mut self.sites[pc as usize];
         match space {
             Space::Global | Space::Generic => {
-                let mut sectors: Vec<u64> = Vec::with_capacity(64);
-                for l in Lanes(m) {
-                    sectors.extend(addr[l] / SECTOR..=(addr[l] + total - 1) / SECTOR);
-                }
-                sectors.sort_unstable();
-                sectors.dedup();
-                for &s in &sectors {
+                let sectors = units(addr, m, total, SECTOR);
+                for s in &sectors {
                     let page = self.touched.entry(s / 128).or_default();
                     page[usize::from(access.write)] |= 1 << (s % 128);
                 }
@@ -70,27 +65,29 @@ impl Counts {
     }
 }
 
+/// The units, of so many bytes each, that lanes touch: each once.
+fn units(addr: &[u64; 32], m: u32, bytes: u64, unit: u64) -> Vec<u64> {
+    let mut units = Vec::with_capacity(64);
+    Lanes(m).for_each(|l| units.extend(addr[l] / unit..(addr[l] + bytes).div_ceil(unit)));
+    units.sort_unstable();
+    units.dedup();
+    units
+}
+
 /// Extra passes that an access to shared memory takes because lanes meet in one of the 32 banks of 4 bytes; accesses of
 /// 8 and 16 bytes are done for halves and quarters of a warp.
 fn bank_conflicts(addr: &[u64; 32], m: u32, bytes: u64) -> u64 {
-    let lanes_per_phase = match bytes {
-        0..=4 => 32,
-        5..=8 => 16,
-        _ => 8,
+    let lanes = match bytes {
+        0..=4 => u32::MAX,
+        5..=8 => 0xffff,
+        _ => 0xff,
     };
     let extra = |first: usize| {
-        let mut banks: [Vec<u64>; 32] = Default::default();
-        for l in (first..first + lanes_per_phase).filter(|l| m >> l & 1 == 1) {
-            for w in addr[l] / 4..(addr[l] + bytes).div_ceil(4) {
-                let bank = &mut banks[(w % 32) as usize];
-                if !bank.contains(&w) {
-                    bank.push(w);
-                }
-            }
-        }
-        banks.iter().map(Vec::len).max().unwrap_or(0).saturating_sub(1) as u64
+        let mut passes = [0u64; 32];
+        units(addr, m & lanes << first, bytes, 4).iter().for_each(|word| passes[(word % 32) as usize] += 1);
+        passes.into_iter().fold(1, u64::max) - 1
     };
-    (0..32).step_by(lanes_per_phase).map(extra).sum()
+    (0..32).step_by(lanes.count_ones() as usize).map(extra).sum()
 }
 
 /// Counters of one line of source.
@@ -156,37 +153,37 @@ pub struct Counters {
 
 impl Counters {
     pub(crate) fn new(cx: &LaunchCx<'_>, counts: &Counts) -> Counters {
-        let distinct =
-            |way: usize| SECTOR * counts.touched.values().map(|b| u64::from(b[way].count_ones())).sum::<u64>();
-        let mut all =
-            Counters { read_bytes_distinct: distinct(0), write_bytes_distinct: distinct(1), ..Counters::default() };
+        let touched = |way: usize| counts.touched.values().map(move |page| u64::from(page[way].count_ones()));
+        let distinct = |way: usize| SECTOR * touched(way).sum::<u64>();
+        let (read_bytes_distinct, write_bytes_distinct) = (distinct(0), distinct(1));
+        let mut all = Counters { read_bytes_distinct, write_bytes_distinct, ..Counters::default() };
+        let code = cx.code;
         for (pc, (site, write)) in counts.sites.iter().enumerate().filter(|(_, (site, _))| site.warp_instructions > 0) {
-            let mut line = site.clone();
-            let origin = &cx.code.origins[pc];
+            let origin = &code.origins[pc];
+            let mut line = LineCounters { source: cx.source(pc as u32).cloned(), ..site.clone() };
             if !origin.first {
                 // A further part of what the text says in one instruction.
                 (line.warp_instructions, line.lane_instructions) = (0, 0);
             }
             let name = origin.opcode.split('.').next().unwrap_or("");
-            let of = |names: &[&str], n: u64| if names.contains(&name) { n } else { 0 };
-            let mut one = Counters {
+            let of = |names: [&str; 2], n: u64| if names.contains(&name) { n } else { 0 };
+            let moved = |way: bool| if way == *write { (line.bytes_used, line.sectors) } else { (0, 0) };
+            let ((read_bytes_used, read_sectors), (write_bytes_used, write_sectors)) = (moved(false), moved(true));
+            all.add(&Counters {
                 warp_instructions: line.warp_instructions,
                 lane_instructions: line.lane_instructions,
                 by_opcode: [(name.to_string(), line.warp_instructions)].into(),
+                read_bytes_used,
+                read_sectors,
+                write_bytes_used,
+                write_sectors,
                 bank_conflicts: line.bank_conflicts,
-                barriers: of(&["bar", "barrier"], line.warp_instructions),
-                atomics: of(&["atom", "red"], line.lane_instructions),
-                fences: of(&["membar", "fence"], line.warp_instructions),
+                barriers: of(["bar", "barrier"], line.warp_instructions),
+                atomics: of(["atom", "red"], line.lane_instructions),
+                fences: of(["membar", "fence"], line.warp_instructions),
+                lines: [(code.origins[pc].line, line)].into(),
                 ..Counters::default()
-            };
-            if *write {
-                (one.write_bytes_used, one.write_sectors) = (line.bytes_used, line.sectors);
-            } else {
-                (one.read_bytes_used, one.read_sectors) = (line.bytes_used, line.sectors);
-            }
-            line.source = cx.source(pc as u32).cloned();
-            one.lines.insert(origin.line, line);
-            all.add(&one);
+            });
         }
         all
     }

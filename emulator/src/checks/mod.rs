@@ -15,12 +15,11 @@ use crate::exec::lanes::Lanes;
 use crate::exec::{At, Cpu, Exec, LaunchCx};
 use crate::memory::Allocation;
 pub(crate) use clock::Vc;
-use clock::WarpClock;
+use clock::{WarpClock, join};
 use order::Operation;
-use race::{BLOCK, BYTES, CLOCK, Cell, Conflict, IN_FLIGHT, LANE, MAX_BLOCK, SITE, SITES, STRENGTH, WARP};
+use race::{BLOCK, BYTES, CLOCK, Cell, Conflict, IN_FLIGHT, LANE, MAX_BLOCK, SITE, SITES, STRENGTH, Touch, WARP};
 pub(crate) use race::{PROXY, Record};
 pub(crate) use shadow::GlobalShadow;
-use shadow::Touch;
 use std::sync::{Arc, MutexGuard};
 use witness::{SyncLocations, Witness};
 
@@ -87,8 +86,9 @@ impl BlockChecks {
     /// Whether a lane knows of what another lane of its block did.
     pub(crate) fn knows(&self, warp: u32, lane: usize, other: Record) -> bool {
         let me = self.thread(warp).with(LANE, lane as u32);
-        let own = || [BLOCK, WARP, LANE].iter().all(|&part| me.get(part) == other.get(part));
-        self.warps.get(warp as usize).is_none_or(|w| own() || w.lanes[lane].vc.knows_own(other))
+        let own = [BLOCK, WARP, LANE].iter().all(|&part| me.get(part) == other.get(part));
+        let knows = |vc: &Vc| vc.known.know(vc.block().0, other);
+        own || self.warps.get(warp as usize).is_none_or(|w| knows(&w.lanes[lane].vc))
     }
 
     /// A warp, as a part of a record.
@@ -118,10 +118,7 @@ impl BlockChecks {
     /// Lanes arrive at a barrier of the block.
     pub(crate) fn arrive(&mut self, warp: u32, mask: u32, barrier: usize) {
         let Some(told) = self.warp(warp, |w| w.gather(mask)) else { return };
-        match &mut self.barriers[barrier] {
-            Some(vc) => Arc::make_mut(vc).join(&told),
-            slot => *slot = Some(told),
-        }
+        join(self.barriers[barrier].get_or_insert_with(|| told.clone()), &told);
     }
 
     /// A barrier of the block is complete.
@@ -194,6 +191,7 @@ impl<'a> Cpu<'a> {
         if checks.warps.is_empty() {
             return Ok(None);
         }
+        let access = &Access { scope: self.cx.reach(access.scope), ..*access };
         let (op, strength) = (&self.cx.op, race::strength(access));
         let thread = checks.thread(at.warp).with(SITE, at.pc.min(SITES));
         let warp = &mut checks.warps[at.warp as usize];
@@ -213,17 +211,17 @@ impl<'a> Cpu<'a> {
         let total = access.bytes * access.count;
         for l in Lanes(m) {
             let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (addr[l] % 4) };
-            let (me, vc) = (me.with(LANE, l as u32).with(BYTES, bytes), &*warp.lanes[l].vc);
+            let me = me.with(LANE, l as u32).with(BYTES, bytes);
+            let touch = &Touch { me, access, vc: &warp.lanes[l].vc };
             for k in 0..total.div_ceil(4) {
                 let address = addr[l] + u64::from(4 * k);
                 let compared = match shadow {
-                    None => checks.cells[(address / 4) as usize].access(me, access, vc),
-                    Some((base, shadow)) => shadow.access(address - base, Touch { op, me, access, vc }),
+                    None => checks.cells[(address / 4) as usize].access(touch),
+                    Some((base, shadow)) => shadow.access(address - base, op, touch),
                 };
                 if let Err(conflict) = compared {
-                    let stale = access.nc && matches!(*conflict, Conflict::Within { .. });
-                    let kind = if stale { FaultKind::StaleRead } else { FaultKind::Race };
-                    let message = self.race(&conflict, access, allocation.is_none(), at);
+                    let space = if shadow.is_none() { "shared" } else { "global" };
+                    let (kind, message) = self.race(&conflict, *touch, space, at);
                     return Err(self.fault_at(kind, at, l, named[l] + u64::from(4 * k), message));
                 }
             }
@@ -233,35 +231,37 @@ impl<'a> Cpu<'a> {
 
     /// The report of a race.
     #[cold]
-    fn race(&self, conflict: &Conflict, access: &Access, shared: bool, at: &At) -> String {
-        let (old, writes, ordered) = match conflict {
-            Conflict::Within { earlier, writes, ordered } => (*earlier, *writes, *ordered),
-            Conflict::Between(other) => return other.sentence(&self.cx.op, access.write, "global"),
-        };
-        let block = self.cx.ctaid(old.get(BLOCK).into());
+    fn race(&self, conflict: &Conflict, touch: Touch<'_>, space: &str, at: &At) -> (FaultKind, String) {
+        let Touch { me, access, .. } = touch;
+        if conflict.by.is_some() {
+            return (FaultKind::Race, conflict.between(&self.cx.op, access.write, space));
+        }
+        let earlier = conflict.earlier;
+        let block = self.cx.ctaid(earlier.get(BLOCK).into());
         let missing = if access.nc {
             "a non-coherent load may only read data that does not change during the launch"
-        } else if ordered {
+        } else if touch.allows(None, earlier) {
             "a fence.proxy.async between the ordinary write and the asynchronous copy is missing"
-        } else if old.is_in_flight() {
+        } else if earlier.is_in_flight() {
             "the copy is still in flight: its wait (or the barrier it completes) is missing"
-        } else if block == at.ctaid && old.get(WARP) == at.warp % self.cx.warps {
+        } else if block == at.ctaid && earlier.get(WARP) == at.warp % self.cx.warps {
             "a bar.warp.sync between them is missing"
         } else if block == at.ctaid {
             "a barrier of the block between them is missing"
-        } else if shared {
+        } else if space == "shared" {
             "a barrier of the cluster, or a release and an acquire of cluster scope, between them is missing"
-        } else if race::strength(access) > 0 {
+        } else if me.get(STRENGTH) > 0 {
             "both must be strong accesses of a scope that holds both threads, or be ordered by release and acquire"
         } else {
             "a release by the first and an acquire by the second, of gpu scope or wider, is missing"
         };
-        let ([x, y, z], [u, v, w]) = (block, self.cx.thread(old.get(WARP), old.get(LANE) as usize));
-        let site = match old.get(SITE) {
+        let ([x, y, z], [u, v, w]) = (block, self.cx.thread(earlier.get(WARP), earlier.get(LANE) as usize));
+        let site = match earlier.get(SITE) {
             SITES => "an instruction".into(),
             pc => self.cx.describe(pc),
         };
         let who = format!("at {site} by block ({x}, {y}, {z}) thread ({u}, {v}, {w})");
-        race::sentence(access.write, if shared { "shared memory" } else { "global memory" }, writes, who, missing)
+        let kind = if access.nc { FaultKind::StaleRead } else { FaultKind::Race };
+        (kind, conflict.sentence(access.write, format!("{space} memory"), who, missing))
     }
 }

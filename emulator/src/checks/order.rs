@@ -25,6 +25,11 @@ impl Order {
         }
     }
 
+    /// Whether another knows nothing more.
+    pub(crate) fn includes(&self, other: &Order) -> bool {
+        other.0.iter().all(|(track, position)| self.0.get(track).is_some_and(|known| known >= position))
+    }
+
     /// Whether the work at a place is known to be done; a node is done when its graph is.
     pub(crate) fn holds(&self, place: &Place) -> bool {
         let reaches = |node| self.0.get(&(place.stream, node)).is_some_and(|&known| known >= place.position);
@@ -79,10 +84,9 @@ impl Operation {
         Operation { id, what, place, done: AtomicBool::new(false), triggered: AtomicBool::new(false) }
     }
 
-    /// The host, which knows what it has waited for, and which nobody follows as a whole.
-    pub(crate) fn host(settled: &Arc<Order>) -> Operation {
-        let (before, settled) = (settled.clone(), settled.clone());
-        let place = Place { stream: (usize::MAX, 0), before, settled, ..Place::default() };
+    /// The host, which nobody follows as a whole.
+    pub(crate) fn host() -> Operation {
+        let place = Place { stream: (usize::MAX, 0), ..Place::default() };
         Operation { id: HOST, ..Operation::new("the host".into(), place) }
     }
 
@@ -90,9 +94,14 @@ impl Operation {
         self.id == HOST
     }
 
-    /// What its threads know at first: what the host had told when it asked for this.
+    /// What is over for all its threads from the first.
+    pub(crate) fn over(&self) -> &Arc<Order> {
+        self.place.early.as_ref().unwrap_or(&self.place.before)
+    }
+
+    /// What its threads know at first: that, and what the host had told when it asked for this.
     pub(crate) fn first_knowledge(&self, block: u32, warps: u32) -> Vc {
-        let mut vc = Vc::new((self.id, block), warps);
+        let mut vc = Vc::new((self.id, block), warps, self.over());
         self.place.host.iter().for_each(|host| vc.join(host));
         vc
     }
@@ -102,12 +111,11 @@ impl Operation {
         self.id == earlier.id || self.place.before.holds(&earlier.place)
     }
 
-    /// Whether the program ordered `earlier` before what a thread of this does, which has waited for the kernel before
-    /// it or not.
-    pub(crate) fn thread_follows(&self, earlier: &Operation, waited: bool) -> bool {
-        let in_time = || self.place.early.as_ref().is_none_or(|early| early.holds(&earlier.place));
+    /// Whether `earlier` is ordered before what a thread of this does that knows what is `over`.
+    pub(crate) fn thread_follows(&self, earlier: &Operation, over: &Order) -> bool {
         self.id == earlier.id
-            || self.follows(earlier) && (waited || !earlier.triggered.load(Ordering::Acquire) || in_time())
+            || over.holds(&earlier.place)
+            || self.follows(earlier) && !earlier.triggered.load(Ordering::Acquire)
     }
 
     /// Whether `earlier` is over for everything that is asked for from now on: the host has waited for it.

@@ -5,10 +5,12 @@
 //! threads do not race with each other.
 
 use super::clock::Vc;
-use super::shadow::Between;
+use super::order::{HOST, Operation};
 use crate::exec::access::Access;
+use crate::exec::fault::{Fault, FaultKind};
 use crate::exec::inst::{Scope, Sem};
 use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A part of a record: its first bit, and how many it has.
@@ -20,6 +22,8 @@ pub(crate) const LANE: Part = (38, 5);
 pub(crate) const STRENGTH: Part = (36, 2);
 /// Which bytes of the cell, a bit each.
 pub(crate) const BYTES: Part = (32, 4);
+/// What is kept of an access when its operation is over: bytes and strength.
+pub(crate) const KEPT: Part = (32, 6);
 /// Made by the async proxy.
 pub(crate) const PROXY: Part = (31, 1);
 pub(crate) const CLOCK: Part = (12, 19);
@@ -60,19 +64,12 @@ impl Record {
         self.get(CLOCK) == IN_FLIGHT
     }
 
-    fn meets(self, other: Record) -> bool {
-        self.get(BYTES) & other.get(BYTES) != 0
-    }
-
-    /// Whether this is ordered before another access of its launch, or both are strong at a sufficient scope.
+    /// This, to the bytes of an earlier access too if the two differ in nothing else but the instruction.
     #[inline(always)]
-    fn allows(self, later: Record, vc: &Vc) -> bool {
-        let both = || self.get(STRENGTH).min(later.get(STRENGTH));
-        !self.is_in_flight()
-            && (self.0 >> LANE.0 == later.0 >> LANE.0
-                || vc.knows_own(self)
-                || both() >= 2
-                || (both() == 1 && self.get(BLOCK) == later.get(BLOCK)))
+    fn with_bytes_of(self, earlier: Record) -> Record {
+        let all = |part: Part| u64::from(most(part)) << part.0;
+        let alike = (self.0 ^ earlier.0) & !(all(BYTES) | all(SITE)) == 0;
+        Record(self.0 | if alike { earlier.0 & all(BYTES) } else { 0 })
     }
 }
 
@@ -80,99 +77,120 @@ impl Record {
 pub(crate) fn strength(access: &Access) -> u32 {
     match access.scope {
         _ if access.sem == Sem::Weak && !access.atomic => 0,
-        Scope::Cta => 1,
-        Scope::Cluster | Scope::Gpu => 2,
+        Scope::Cta | Scope::Cluster => 1,
+        Scope::Gpu => 2,
         Scope::Sys => 3,
     }
 }
 
-/// An access that nothing orders after an earlier one.
-pub(crate) enum Conflict {
-    /// By another thread of the launch; if it is `ordered`, it is not visible to the async proxy.
-    Within { earlier: Record, writes: bool, ordered: bool },
-    /// By another operation.
-    Between(Between),
+/// An earlier access that another is not ordered after.
+pub(crate) struct Conflict {
+    /// Who made it, if another operation did.
+    pub(crate) by: Option<Arc<Operation>>,
+    pub(crate) earlier: Record,
+    pub(crate) writes: bool,
 }
 
-impl From<Between> for Box<Conflict> {
-    fn from(other: Between) -> Box<Conflict> {
-        Box::new(Conflict::Between(other))
+impl Conflict {
+    /// The report.
+    pub(crate) fn sentence(&self, write: bool, memory: impl Display, who: impl Display, missing: &str) -> String {
+        let verb = |write| if write { "write" } else { "read" };
+        let (this, earlier) = (verb(write), verb(self.writes));
+        format!("this {this} of {memory} is not ordered after the {earlier} {who}: {missing}")
+    }
+
+    /// The report where the two accesses are of different operations.
+    pub(crate) fn between(&self, op: &Operation, write: bool, memory: &str) -> String {
+        let by = self.by.as_deref().unwrap_or(op);
+        self.sentence(write, format!("{memory} memory by {op}"), format!("by {by}"), op.missing_after(by))
+    }
+
+    /// The same for an operation without threads.
+    pub(crate) fn fault(&self, op: &Operation, write: bool, memory: &str, address: u64) -> Box<Fault> {
+        let mut fault = Fault::new(FaultKind::Race, &op.to_string(), self.between(op, write, memory));
+        fault.address = Some(address);
+        Box::new(fault)
     }
 }
 
-/// The report of a conflict.
-pub(crate) fn sentence(write: bool, memory: impl Display, writes: bool, who: impl Display, missing: &str) -> String {
-    let verb = |write| if write { "write" } else { "read" };
-    let (this, earlier) = (verb(write), verb(writes));
-    format!("this {this} of {memory} is not ordered after the {earlier} {who}: {missing}")
+/// An access, to be compared with what was done to each cell.
+#[derive(Clone, Copy)]
+pub(crate) struct Touch<'a> {
+    pub(crate) me: Record,
+    pub(crate) access: &'a Access,
+    pub(crate) vc: &'a Vc,
 }
 
-/// What was done to four bytes: a bit a byte, for weak and strong reads, weak and strong writes.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Marks(u16);
-
-impl Marks {
-    pub(crate) fn new(bytes: u32, write: bool, strong: bool) -> Marks {
-        Marks((bytes << (8 * u32::from(write) + 4 * u32::from(strong))) as u16)
+impl Touch<'_> {
+    /// Whether an earlier access, by another operation or else its own, is ordered before, or both are strong at a
+    /// sufficient scope.
+    #[inline(always)]
+    pub(crate) fn allows(&self, by: Option<&Operation>, earlier: Record) -> bool {
+        let (me, own) = (self.me, self.vc.block().0);
+        let both_strong = || {
+            let least = match by {
+                None if earlier.get(BLOCK) == me.get(BLOCK) => 1,
+                Some(by) if by.id == HOST || own == HOST => 3,
+                _ => 2,
+            };
+            earlier.get(STRENGTH).min(me.get(STRENGTH)) >= least
+        };
+        let same_lane = by.is_none() && earlier.0 >> LANE.0 == me.0 >> LANE.0;
+        let known = || self.vc.known.know(by.map_or(own, |by| by.id), earlier);
+        !earlier.is_in_flight() && (same_lane || known() || both_strong())
     }
 
-    /// Whether an access conflicts with what was done; if so, whether that was a write. `strength` is what both need so
-    /// that they do not.
-    pub(crate) fn conflict(self, me: Record, write: bool, strength: u32) -> Option<bool> {
-        let both = if me.get(STRENGTH) < strength { 0x11 } else { 1 };
-        let of = |shift: u32| (u32::from(self.0) >> shift) & (me.get(BYTES) * both) != 0;
-        if of(8) { Some(true) } else { (write && of(0)).then_some(false) }
+    /// Compares with the last read and write of a cell, by another operation or else its own.
+    #[inline(always)]
+    pub(crate) fn compare(&self, by: Option<&Arc<Operation>>, last: [Record; 2]) -> Result<(), Box<Conflict>> {
+        let ([read, write], other) = (last, by.map(|by| &**by));
+        let meets = |earlier: Record| earlier.get(BYTES) & self.me.get(BYTES) != 0;
+        // A non-coherent read may see what was there before any write of the launch, a copy what was there before a
+        // proxy fence.
+        let fenced = || write.get(PROXY) == 1 || self.vc.proxied.know(self.vc.block().0, write);
+        let missed = || other.is_none() && (self.access.nc || self.access.proxy && !fenced());
+        let (earlier, writes) = if meets(write) && (!self.allows(other, write) || missed()) {
+            (write, true)
+        } else if self.access.write && meets(read) && !self.allows(other, read) {
+            (read, false)
+        } else {
+            return Ok(());
+        };
+        Err(Box::new(Conflict { by: by.cloned(), earlier, writes }))
     }
 }
 
 /// The state of four bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Cell {
-    write: AtomicU64,
     read: AtomicU64,
+    write: AtomicU64,
 }
 
 impl Cell {
-    fn last(&self) -> [Record; 2] {
+    /// The last read and write.
+    #[inline(always)]
+    pub(crate) fn last(&self) -> [Record; 2] {
         [&self.read, &self.write].map(|r| Record(r.load(Ordering::Relaxed)))
     }
 
-    /// Compares an access with others of its launch and notes it.
+    /// Compares an access with others of its operation and notes it.
     #[inline(always)]
-    pub(crate) fn access(&self, me: Record, access: &Access, vc: &Vc) -> Result<(), Box<Conflict>> {
-        let [r, w] = self.last();
-        if w.meets(me) {
-            let ordered = w.allows(me, vc);
-            // A non-coherent read may see what was there before any write of the launch.
-            if access.nc || !ordered || access.proxy && w.get(PROXY) == 0 && !vc.knows_proxied(w) {
-                return Err(Box::new(Conflict::Within { earlier: w, writes: true, ordered }));
-            }
-        }
-        if access.write {
-            if r.meets(me) && !r.allows(me, vc) {
-                return Err(Box::new(Conflict::Within { earlier: r, writes: false, ordered: false }));
-            }
-            self.write.store(me.0, Ordering::Relaxed);
+    pub(crate) fn access(&self, touch: &Touch<'_>) -> Result<(), Box<Conflict>> {
+        let ([r, w], me) = (self.last(), touch.me);
+        touch.compare(None, [r, w])?;
+        if touch.access.write {
+            self.write.store(me.with_bytes_of(w).0, Ordering::Relaxed);
             self.read.store(0, Ordering::Relaxed);
         } else if r != me {
             // Of readers that are not ordered, one is kept; which one differs from cell to cell.
             let any = (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
             let keep = r.get(BYTES) != 0 && (r.is_in_flight() || !me.is_in_flight() && any);
-            if !keep || r.allows(me, vc) {
-                self.read.store(me.0, Ordering::Relaxed);
+            if !keep || touch.allows(None, r) {
+                self.read.store(me.with_bytes_of(r).0, Ordering::Relaxed);
             }
         }
         Ok(())
-    }
-
-    /// What was done to the bytes, but for accesses that are `known`; strong are those of at least a strength.
-    pub(crate) fn marks(&self, strength: u32, known: impl Fn(Record) -> bool) -> Marks {
-        let [read, write] = [false, true].map(|write| {
-            let r = self.last()[usize::from(write)];
-            let bytes = if r.get(BYTES) == 0 || known(r) { 0 } else { r.get(BYTES) };
-            Marks::new(bytes, write, r.get(STRENGTH) >= strength).0
-        });
-        Marks(read | write)
     }
 
     pub(crate) fn clear(&self) {

@@ -172,6 +172,7 @@ impl Stream {
         queue.position += 1;
         let (stream, position, before) = ((context.handle, id), queue.position, Arc::new(order));
         let place = Place { stream, position, before: before.clone(), settled, host, early, ..Place::default() };
+        context.memory.witness().asked(&place);
         let ticket = Ticket { done: Arc::default(), order: Arc::new(place.after()) };
         // Only a kernel lets the next one begin before its end.
         queue.early = if work.is_launch() { before } else { ticket.order.clone() };

@@ -25,7 +25,7 @@ use crate::memory::{Memory, Table};
 use crate::ptx::KernelInfo;
 use block::Common;
 use fault::{Fault, FaultKind};
-use inst::Code;
+use inst::{Code, Scope};
 use std::sync::Arc;
 use warp::Warp;
 
@@ -172,6 +172,15 @@ impl LaunchCx<'_> {
     /// Whether such an address is another block's than a warp's own.
     pub(crate) fn is_remote(&self, warp: u32, address: u64) -> bool {
         (address >> RANK).checked_sub(1).is_some_and(|rank| rank != u64::from(warp / self.warps))
+    }
+
+    /// How far a scope reaches: that of a cluster to its blocks, which count as the whole grid if they are several.
+    pub(crate) fn reach(&self, scope: Scope) -> Scope {
+        match scope {
+            Scope::Cluster if self.ranks > 1 => Scope::Gpu,
+            Scope::Cluster => Scope::Cta,
+            _ => scope,
+        }
     }
 
     /// Where such an address lies in the shared memory of all ranks.

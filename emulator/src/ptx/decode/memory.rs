@@ -56,7 +56,7 @@ impl Decoder<'_> {
     }
 
     fn fence(&mut self, scope: Scope) {
-        self.act(move |_, site| site.common.checks.warp(site.warp.id, |w| w.fence(site.m, scope)));
+        self.act(move |cpu, site| site.common.checks.warp(site.warp.id, |w| w.fence(site.m, cpu.cx.reach(scope))));
     }
 
     /// Ordering and scope of an access.

@@ -94,7 +94,7 @@ impl Decoder<'_> {
                 // Launches of a stream follow each other here: only the checks care.
                 let waits = t.need(&[("wait", true), ("launch_dependents", false)])?;
                 self.act(move |cpu, site| match waits {
-                    true => drop(site.common.checks.warp(site.warp.id, |w| w.waited(site.m))),
+                    true => drop(site.common.checks.warp(site.warp.id, |w| w.waited(site.m, &cpu.cx.op.place.before))),
                     false => cpu.cx.op.trigger(),
                 });
             }
