@@ -115,12 +115,13 @@ impl Module {
 
     fn decode(&mut self, ast: &Ast, globals: &Names) -> Res<()> {
         for f in ast.functions.iter().filter(|f| f.entry) {
-            let (mut params, mut param_bytes) = (Vec::new(), 0u32);
+            let (mut params, mut names, mut param_bytes) = (Vec::new(), Names::new(), 0);
             for p in &f.params {
                 let offset = p.place(&mut param_bytes, MAX_PARAM_BYTES)?;
                 params.push(ParamInfo { offset, size: p.bytes() as u32 });
+                names.insert(p.name.clone(), Entity::Var { space: Space::Param, address: offset.into() });
             }
-            let code = decode::kernel(f, &params, &ast.functions, globals)?;
+            let code = decode::kernel(&f.body, &names, &ast.functions, globals)?;
             let registers = code.slots.clamp(16, 255);
             let (static_shared, local_bytes, target_sm, info) = (code.shared, code.local, ast.sm, f.info.clone());
             let info = KernelInfo { params, param_bytes, static_shared, local_bytes, registers, target_sm, ..info };

@@ -14,7 +14,6 @@ mod text;
 mod values;
 
 use super::ast::{Body, Function, Inst as Syntax, Stmt, Var};
-use super::module::ParamInfo;
 use super::types::{Space, Ty};
 use super::{PtxError, Res};
 use crate::exec::inst::*;
@@ -31,13 +30,15 @@ const MAX_SHARED: u32 = 1 << 20;
 /// The first slots are the sink, which takes up to 128 bits.
 const SINK: u32 = 4;
 
+/// A register: its number in `Uses`, as the first pass has it, and its type.
+type Register = (u32, Ty);
+
 /// What names stand for.
 pub(crate) type Names = HashMap<String, Entity>;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Entity {
-    /// First slot (or predicate) and type.
-    Register((u32, Ty)),
+    Register(Register),
     Var {
         space: Space,
         address: u64,
@@ -71,14 +72,23 @@ struct Decoder<'a> {
     cur: Uses,
 }
 
-/// Decodes a kernel, twice: which registers can share slots is known only at its end.
-pub(crate) fn kernel(f: &Function, params: &[ParamInfo], functions: &[Function], globals: &Names) -> Res<Code> {
+/// Decodes a kernel's body, twice: which registers can share slots is known only at its end.
+pub(crate) fn kernel(body: &Body, params: &Names, functions: &[Function], globals: &Names) -> Res<Code> {
     let pass = |plan, dynamic_base| {
         // The second predicate is the carry.
         let code = Code { slots: SINK, preds: 2, shared_align: 16, ..Code::default() };
-        let (globals, scopes) = (globals.clone(), vec![Names::new()]);
-        let decoder = Decoder { functions, globals, scopes, plan, dynamic_base, code, ..Decoder::default() };
-        decoder.kernel(f, params)
+        let (globals, scopes) = (globals.clone(), vec![params.clone()]);
+        let mut decoder = Decoder { functions, globals, scopes, plan, dynamic_base, code, ..Decoder::default() };
+        decoder.block(body)?;
+        decoder.start(Origin { opcode: "ret".into(), ..decoder.origin.clone() });
+        decoder.push(Op::Exit);
+        // Label numbers to places.
+        for inst in &mut decoder.code.insts {
+            if let Op::Bra(label) = &mut inst.op {
+                *label = decoder.labels[*label as usize];
+            }
+        }
+        Ok(decoder)
     };
     let Decoder { code: first, widths, .. } = pass(None, 0)?;
     let plan = registers::assign(&first, &widths);
@@ -88,23 +98,6 @@ pub(crate) fn kernel(f: &Function, params: &[ParamInfo], functions: &[Function],
 }
 
 impl Decoder<'_> {
-    /// One pass over a kernel.
-    fn kernel(mut self, f: &Function, params: &[ParamInfo]) -> Res<Self> {
-        for (p, info) in f.params.iter().zip(params) {
-            self.declare(&p.name, Entity::Var { space: Space::Param, address: info.offset.into() })?;
-        }
-        self.block(&f.body)?;
-        self.start(Origin { opcode: "ret".into(), ..self.origin.clone() });
-        self.push(Op::Exit);
-        // Label numbers to places.
-        for inst in &mut self.code.insts {
-            if let Op::Bra(label) = &mut inst.op {
-                *label = self.labels[*label as usize];
-            }
-        }
-        Ok(self)
-    }
-
     fn fail<T>(&self, token: impl Into<String>, message: impl Into<String>) -> Res<T> {
         Err(PtxError::new(self.origin.line, token, message))
     }
@@ -186,9 +179,10 @@ impl Decoder<'_> {
             if self.code.slots > MAX_SLOTS {
                 return self.fail(name, "more registers than the emulator allows");
             }
-            let register = if ty == Ty::Pred { (self.temp_pred()?, ty) } else { self.temp(ty) };
+            let register = if ty == Ty::Pred { (PRED_BASE + self.temp_pred()?, ty) } else { self.temp(ty) };
             self.declare(&name, Entity::Register(register))?;
-            self.code.reg_names.extend(self.number(register).map(|r| (r, name)));
+            let (r, counts) = self.find(register);
+            self.code.reg_names.extend(counts.then_some((r, name)));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 use super::super::ast::{Arg, Num};
 use super::super::types::{Space, Ty};
 use super::text::{Text, WRONG_OPERANDS};
-use super::{Decoder, Entity, Res};
+use super::{Decoder, Entity, Register, Res};
 use crate::exec::inst::*;
 use crate::exec::lanes::{Lanes, Slot};
 use crate::exec::special::{Special, special};
@@ -73,33 +73,30 @@ impl Decoder<'_> {
         Ok(self.constant(if ty.bits() < 64 { bits & ((1 << ty.bits()) - 1) } else { bits }, ty.bytes() == 8))
     }
 
-    /// The slot of a register, or its number among the predicates.
-    fn place(&self, (slot, ty): (u32, Ty)) -> R {
-        let plan = self.plan.as_ref().filter(|_| ty != Ty::Pred);
-        plan.map_or(slot, |plan| plan.slots[slot as usize])
-    }
-
-    /// The number of a register in `Uses`; in the second pass only of one that may be read unwritten.
-    pub(super) fn number(&self, register: (u32, Ty)) -> Option<u32> {
-        let base = if register.1 == Ty::Pred { PRED_BASE } else { 0 };
-        let counts = self.plan.as_ref().is_none_or(|plan| plan.unset.contains(&(base + register.0)));
-        counts.then(|| base + self.place(register))
+    /// The number of a register in this pass, and whether its uses count: in the second only if it may be read unset.
+    pub(super) fn find(&self, (r, _): Register) -> (u32, bool) {
+        match &self.plan {
+            Some(plan) => (plan.slots.get(r as usize).copied().unwrap_or(r), plan.unset.contains(&r)),
+            None => (r, true),
+        }
     }
 
     /// The instruction at hand reads a register; all operations that it becomes are taken to do so.
-    pub(super) fn read(&mut self, register: (u32, Ty)) -> R {
-        self.cur.reads.extend(self.number(register));
-        self.place(register)
+    pub(super) fn read(&mut self, register: Register) -> R {
+        let (r, counts) = self.find(register);
+        self.cur.reads.extend(counts.then_some(r));
+        r & !PRED_BASE
     }
 
     /// The next operation writes a register.
-    pub(super) fn write(&mut self, register: (u32, Ty)) -> R {
-        self.cur.writes.extend(self.number(register));
-        self.place(register)
+    pub(super) fn write(&mut self, register: Register) -> R {
+        let (r, counts) = self.find(register);
+        self.cur.writes.extend(counts.then_some(r));
+        r & !PRED_BASE
     }
 
     /// A register by name, with its type.
-    pub(super) fn named(&self, name: &str) -> Option<(u32, Ty)> {
+    pub(super) fn named(&self, name: &str) -> Option<Register> {
         match self.lookup(name)? {
             Entity::Register(register) => Some(register),
             _ => None,
@@ -117,7 +114,7 @@ impl Decoder<'_> {
     }
 
     /// A register that no text names.
-    pub(super) fn temp(&mut self, ty: Ty) -> (u32, Ty) {
+    pub(super) fn temp(&mut self, ty: Ty) -> Register {
         let slot = self.code.slots;
         let width = ty.bytes().div_ceil(4).max(1);
         self.widths.push((slot, width));
@@ -196,11 +193,11 @@ impl Decoder<'_> {
         };
         let Some((_, base)) = self.symbol(name)? else { return self.src(arg, ty) };
         let address = base.wrapping_add_signed(offset);
-        match ty.bytes() {
-            8 if !ty.float() => Ok(self.constant(address, true)),
-            4 if !ty.float() && address >> 32 == 0 => Ok(self.constant(address, false)),
-            _ => self.fail(name, "the address does not fit the type"),
+        let wide = Ty::U64.accepts(ty);
+        if !wide && (!Ty::U32.accepts(ty) || address >> 32 != 0) {
+            return self.fail(name, "the address does not fit the type");
         }
+        Ok(self.constant(address, wide))
     }
 
     /// The first operand, a destination of exactly this type.
@@ -263,17 +260,18 @@ impl Decoder<'_> {
         Ok(self.operands(t, types)?.map(|(slot, _)| slot))
     }
 
-    /// An address operand; the space may be narrowed by what the operand names.
+    /// An address operand.
     pub(super) fn address(&mut self, arg: &Arg, space: Space) -> Res<Address> {
         let Arg::Address(name, offset) = arg else {
             return self.fail(format!("{arg:?}"), "expected an address in brackets");
         };
         let mem = if space == Space::Const { Space::Global } else { space };
         if let Some(base @ (_, ty)) = self.named(name) {
-            if !(Ty::U64.accepts(ty) || Ty::U32.accepts(ty) && !matches!(mem, Space::Generic | Space::Global)) {
+            let wide = Ty::U64.accepts(ty);
+            if !wide && (!Ty::U32.accepts(ty) || matches!(mem, Space::Generic | Space::Global)) {
                 return self.fail(name, "an address is an integer of 64 bits, or of 32 in a block's own spaces");
             }
-            return Ok(Address { base: self.read(base), wide: Ty::U64.accepts(ty), offset: *offset, space: mem });
+            return Ok(Address { base: self.read(base), wide, offset: *offset, space: mem });
         }
         let Some((found, at)) = self.symbol(name)? else {
             return self.fail(name, "address of something that is not declared");
