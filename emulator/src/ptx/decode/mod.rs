@@ -62,8 +62,8 @@ struct Decoder<'a> {
     consts: HashMap<(u64, bool), R>,
     /// Where each label stands.
     labels: Vec<u32>,
-    /// First slot and number of slots of every register.
-    widths: Vec<(u32, u32)>,
+    /// Number of slots of each register, by its first one.
+    widths: HashMap<u32, u32>,
     /// Labels of the ends of the functions being expanded.
     returns: Vec<u32>,
     // The instruction at hand:

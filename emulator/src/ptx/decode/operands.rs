@@ -117,7 +117,7 @@ impl Decoder<'_> {
     pub(super) fn temp(&mut self, ty: Ty) -> Register {
         let slot = self.code.slots;
         let width = ty.bytes().div_ceil(4).max(1);
-        self.widths.push((slot, width));
+        self.widths.insert(slot, width);
         self.code.slots += width;
         (slot, ty)
     }

@@ -7,7 +7,10 @@
 
 use super::SINK;
 use crate::exec::inst::{Code, NO_PRED, Op};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// The end of a range that never ends.
+const ALWAYS: usize = usize::MAX;
 
 /// What a first pass over a kernel finds out about its registers.
 #[derive(Default)]
@@ -20,19 +23,17 @@ pub(super) struct Registers {
     pub(super) unset: HashSet<u32>,
 }
 
-/// Finds slots for registers, of which `widths` has the first slots and the numbers of slots.
-pub(super) fn assign(code: &Code, widths: &[(u32, u32)]) -> Registers {
-    let mut unset = HashSet::new();
-    let ranges = live_ranges(code, &mut unset);
-    let register = |&(first, width): &(u32, u32)| ranges.get(&first).map(|&(start, end)| (start, end, first, width));
-    let mut registers: Vec<_> = widths.iter().filter_map(register).collect();
-    registers.sort_unstable();
+/// Finds slots for registers, of which `widths` has the numbers of slots.
+pub(super) fn assign(code: &Code, widths: &HashMap<u32, u32>) -> Registers {
+    let ranges = live_ranges(code);
+    let unset = ranges.iter().filter(|range| range.1 == ALWAYS).map(|range| range.2).collect();
     // Registers that nothing uses have the sink's.
     let mut slots: Vec<u32> = (0..code.slots).map(|slot| if slot < SINK { slot } else { 0 }).collect();
     let mut total = SINK;
     // Width, first slot and the end of the last range there.
     let mut taken: Vec<(u32, u32, usize)> = Vec::new();
-    for (start, end, first, width) in registers {
+    for (start, end, r) in ranges {
+        let Some(&width) = widths.get(&r) else { continue }; // a predicate
         let slot = match taken.iter_mut().find(|t| t.0 == width && t.2 < start) {
             Some((_, slot, until)) => {
                 *until = end;
@@ -44,13 +45,13 @@ pub(super) fn assign(code: &Code, widths: &[(u32, u32)]) -> Registers {
                 total - width
             }
         };
-        (0..width).for_each(|k| slots[(first + k) as usize] = slot + k);
+        (0..width).for_each(|k| slots[(r + k) as usize] = slot + k);
     }
     Registers { slots, total, unset }
 }
 
-/// First and last instruction at which each register is live. One that may be read unwritten is so everywhere.
-fn live_ranges(code: &Code, unset: &mut HashSet<u32>) -> BTreeMap<u32, (usize, usize)> {
+/// First and last instruction at which each register is live, in order. One that may be read unwritten is so always.
+fn live_ranges(code: &Code) -> Vec<(usize, usize, u32)> {
     let mut uses: BTreeMap<u32, [Vec<usize>; 2]> = BTreeMap::new();
     for (i, of) in code.uses.iter().enumerate() {
         of.reads.iter().for_each(|r| uses.entry(*r).or_default()[0].push(i));
@@ -61,23 +62,18 @@ fn live_ranges(code: &Code, unset: &mut HashSet<u32>) -> BTreeMap<u32, (usize, u
     let writes = |i: usize, r: u32| code.insts[i].guard == NO_PRED && code.uses[i].writes.contains(&r);
     // The register that came by an instruction last.
     let mut seen = vec![u32::MAX; code.insts.len()];
-    let mut ranges = BTreeMap::new();
-    for (r, [mut live, writers]) in uses {
-        let (mut start, mut end) = (usize::MAX, 0);
-        let mut touch = |i: usize| (start, end) = (i.min(start), i.max(end));
-        writers.into_iter().for_each(&mut touch);
+    let mut ranges = Vec::new();
+    for (r, [mut live, mut touched]) in uses {
         while let Some(i) = live.pop() {
             if std::mem::replace(&mut seen[i], r) != r {
-                touch(i);
+                touched.push(i);
                 live.extend(before[i].iter().filter(|&&i| !writes(i, r)));
             }
         }
-        if seen[0] == r {
-            unset.insert(r);
-            (start, end) = (0, code.insts.len());
-        }
-        ranges.insert(r, (start, end));
+        let ends = touched.iter().min().zip(touched.iter().max());
+        ranges.extend(ends.map(|(&start, &end)| if seen[0] == r { (0, ALWAYS, r) } else { (start, end, r) }));
     }
+    ranges.sort_unstable();
     ranges
 }
 
