@@ -82,7 +82,13 @@ pub(crate) struct Witness {
 impl Default for Witness {
     fn default() -> Self {
         let host = WarpClock::new(&Arc::new(Vc::new((HOST, 0), 1, &Arc::default())), 0, 1);
-        Witness { locations: SyncLocations::default(), host, op: Arc::new(Operation::host()), told: false, asked: Vec::new() }
+        Witness {
+            locations: SyncLocations::default(),
+            host,
+            op: Arc::new(Operation::host()),
+            told: false,
+            asked: Vec::new(),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Loads, stores and atomics: addresses to places in the host's memory, checked lane by lane.
 
 use super::fault::{Fault, FaultKind};
-use super::float::{self, F32, F64, Format, Round};
+use super::float::{self, BF16, F16, F32, F64, Format, Round};
 use super::inst::*;
 use super::lanes::{Lanes, lanes_where};
 use super::step::Next;
@@ -341,6 +341,10 @@ pub(crate) fn atom_fn(name: &str, ty: Ty) -> Option<AtomFn> {
         // Sums of f32 in global memory flush no subnormals.
         ("add", F32) => |old, b, _| sum(self::F32, old, b),
         ("add", F64) => |old, b, _| sum(self::F64, old, b),
+        ("add", F16) => |old, b, _| sum(self::F16, old, b),
+        ("add", BF16) => |old, b, _| sum(self::BF16, old, b),
+        ("add", F16x2) => |old, b, _| sum(self::F16, old, b) | sum(self::F16, old >> 16, b >> 16) << 16,
+        ("add", BF16x2) => |old, b, _| sum(self::BF16, old, b) | sum(self::BF16, old >> 16, b >> 16) << 16,
         _ => return None,
     })
 }

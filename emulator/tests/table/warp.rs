@@ -193,6 +193,14 @@ pub(crate) const PROGRAMS: &[Program] = &[
         |l| (l as i32 - 5).min(10) as u32,
     ),
     program(
+        // 1.5 and 2 become 2.5 and 1.
+        "atom_add_f16x2",
+        "mov.u32 %r1, s; shl.b32 %r2, %r0, 2; add.u32 %r3, %r1, %r2; mov.u32 %r4, 0x3e004000; st.shared.u32 [%r3], %r4; \
+         mov.u32 %r5, 0x3c00bc00; atom.shared.add.noftz.f16x2 %r6, [%r3], %r5; ld.shared.u32 %r7, [%r3]; \
+         xor.b32 %r9, %r6, %r7;",
+        |_| 0x3e00_4000 ^ 0x4100_3c00,
+    ),
+    program(
         "atom_max_u32",
         "mov.u32 %r1, s; shl.b32 %r2, %r0, 2; add.u32 %r3, %r1, %r2; st.shared.u32 [%r3], 10; sub.s32 %r4, %r0, 5; \
          atom.shared.max.u32 %r5, [%r3], %r4; ld.shared.u32 %r9, [%r3];",

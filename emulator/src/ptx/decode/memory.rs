@@ -125,10 +125,12 @@ impl Decoder<'_> {
         let scope = t.pick(Scope::NAMES).unwrap_or(Scope::Gpu);
         let space = t.space();
         let name = t.word("add min max inc dec exch cas and or xor")?;
+        let noftz = t.take("noftz");
         let ty = t.ty()?;
         t.ensure((Sem::Relaxed..Sem::Sc).contains(&sem), "an atomic is .relaxed, .acquire, .release or .acq_rel")?;
-        // What is for its old value is no reduction.
-        let possible = returns || !matches!(name, "exch" | "cas");
+        // What is for its old value is no reduction; halves have no form that flushes.
+        let possible = (returns || !matches!(name, "exch" | "cas"))
+            && noftz == (ty.element().float() && ty.element().bytes() == 2);
         let f = t.some(atom_fn(name, ty).filter(|_| possible), "atomic operation that does not exist")?;
         let at = usize::from(returns);
         self.hints(t, 2 + at + usize::from(name == "cas"))?;
