@@ -172,6 +172,22 @@ pub(crate) fn mul(a: f64, b: f64) -> Exact {
     Exact::new(p, a.mul_add(b, -p))
 }
 
+/// `a * b + c`
+pub(crate) fn fma(a: f64, b: f64, c: f64) -> Exact {
+    let (r, p) = (a.mul_add(b, c), a * b);
+    let sum = |x: f64, y: f64| {
+        let (s, near) = (x + y, x + y - x);
+        (s, (x - (s - near)) + (y - near))
+    };
+    // The product is p and a rest exactly; its sum with c is compared with the result.
+    let (rest, (s, lost)) = (a.mul_add(b, -p), sum(p, c));
+    let (difference, lost_again) = sum(s, -r);
+    match r == 0.0 && p.is_sign_negative() != c.is_sign_negative() {
+        true => Exact { near: 0.0, beyond: -0.0 },
+        false => Exact::new(r, difference + (lost_again + lost + rest)),
+    }
+}
+
 /// `a / b`
 pub(crate) fn div(a: f64, b: f64) -> Exact {
     let q = a / b;

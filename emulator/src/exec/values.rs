@@ -319,7 +319,7 @@ values! {
     "sub": f32 ftz f64 => (x: T, y: T) -> T { x - y }
     "mul": f32 ftz f64 => (x: T, y: T) -> T { x * y }
     "fma" | "mad": f32 ftz => (x: T, y: T, z: T) -> T { x.mul_add(y, z) }
-    "fma.rn" | "mad.rn": f64 => (x: T, y: T, z: T) -> T { x.mul_add(y, z) }
+    "fma" | "mad.rn": f64 => (x: T, y: T, z: T) -> T { x.mul_add(y, z) }
     "div": f32 ftz f64 => (x: T, y: T) -> T { x / y }
     "rcp": f32 ftz f64 => (x: T) -> T { 1.0 / x }
     "sqrt": f32 ftz f64 => (x: T) -> T { x.sqrt() }

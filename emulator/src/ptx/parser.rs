@@ -141,10 +141,14 @@ impl<'a> Parser<'a> {
     /// `.target sm_90a, debug`
     fn target(&mut self) -> Res<()> {
         let target = self.next();
-        let sm = target.text.trim_start_matches("sm_").trim_end_matches(char::is_alphabetic).parse();
-        self.ast.sm = sm.map_err(|_| target.error("expected a target such as sm_75"))?;
+        let digits = target.text.strip_prefix("sm_").map(|sm| sm.trim_end_matches(char::is_alphabetic));
+        let sm = digits.and_then(|digits| digits.parse().ok());
+        self.ast.sm = sm.ok_or_else(|| target.error("expected a target such as sm_75"))?;
         while self.eat(",") {
-            self.name()?; // debug, texmode_independent
+            let option = self.next();
+            if !["debug", "texmode_independent", "texmode_unified"].contains(&option.text) {
+                return Err(option.error("target option that is not known"));
+            }
         }
         Ok(())
     }

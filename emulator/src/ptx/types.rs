@@ -21,9 +21,9 @@ pub(crate) use named;
 named! {
     /// A PTX type.
     Ty {
-        Pred = "pred", B8 = "b8", B16 = "b16", B32 = "b32", B64 = "b64", B128 = "b128",
+        Pred = "pred", B8 = "b8", B16 = "b16", B32 = "b32", B64 = "b64",
         U8 = "u8", U16 = "u16", U32 = "u32", U64 = "u64", S8 = "s8", S16 = "s16", S32 = "s32", S64 = "s64",
-        F16 = "f16", F16x2 = "f16x2", BF16 = "bf16", BF16x2 = "bf16x2", F32 = "f32", F32x2 = "f32x2", F64 = "f64",
+        F16 = "f16", F16x2 = "f16x2", BF16 = "bf16", BF16x2 = "bf16x2", F32 = "f32", F64 = "f64",
         TF32 = "tf32", E4M3x2 = "e4m3x2", E5M2x2 = "e5m2x2", U16x2 = "u16x2", S16x2 = "s16x2",
     }
 }
@@ -42,8 +42,7 @@ impl Ty {
             B8 | U8 | S8 => 1,
             B16 | U16 | S16 | F16 | BF16 | E4M3x2 | E5M2x2 => 2,
             B32 | U32 | S32 | F32 | F16x2 | BF16x2 | TF32 | U16x2 | S16x2 => 4,
-            B64 | U64 | S64 | F64 | F32x2 => 8,
-            B128 => 16,
+            B64 | U64 | S64 | F64 => 8,
         }
     }
 
@@ -71,7 +70,6 @@ impl Ty {
         match self {
             Ty::F16x2 => Ty::F16,
             Ty::BF16x2 => Ty::BF16,
-            Ty::F32x2 => Ty::F32,
             Ty::U16x2 => Ty::U16,
             Ty::S16x2 => Ty::S16,
             t => t,

@@ -77,6 +77,7 @@ impl Decoder<'_> {
             }
             ("elect", _) => {
                 t.require("sync")?;
+                t.ensure(t.second.is_some(), "the destination is a register and a predicate")?;
                 let [d, mask, ..] = self.slots(t, &[Ty::B32; 2])?;
                 let d = (d, self.second(t)?);
                 self.warp_wide(mask, move |_, site, group| site.warp.elect(group, d));

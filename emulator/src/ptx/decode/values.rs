@@ -63,6 +63,7 @@ static FORMS: &[Form] = &[
     form("mul", "rn rz rm rp ftz sat", FLOATS, "T T T", |c, a| float(c, a, |[x, y, _]| float::mul(x, y))),
     // The product is exact in f64.
     form("fma", "rn rz rm rp ftz sat relu", BUT_F64, "T T T T", |c, a| float(c, a, |[x, y, z]| float::add(x * y, z))),
+    form("fma", "! rn rz rm rp", &[F64], "T T T T", |c, a| float(c, a, |[x, y, z]| float::fma(x, y, z))),
     form("mad", "rn rz rm rp ftz sat", &[F32], "T T T T", |c, a| float(c, a, |[x, y, z]| float::add(x * y, z))),
     form("div", "! rn rz rm rp ftz", FULL, "T T T", |c, a| float(c, a, |[x, y, _]| float::div(x, y))),
     form("rcp", "! rn rz rm rp ftz", FULL, "T T", |c, a| float(c, a, |[x, ..]| float::div(1.0, x))),
