@@ -125,6 +125,9 @@ impl Launch<'_> {
             ensure(fine, FaultKind::InvalidCluster, format_args!("cluster {cluster:?}: 1 to {CLUSTER} blocks"))?;
             let fine = grid.iter().zip(cluster).all(|(grid, cluster)| grid % cluster == 0);
             valid(fine, format_args!("grid {grid:?} is no multiple of cluster {cluster:?}"))?;
+            let required = info.cluster.unwrap_or(cluster);
+            let words = format_args!("cluster {cluster:?}: the kernel requires {required:?} (.reqnctapercluster)");
+            ensure(cluster == required, FaultKind::InvalidCluster, words)?;
         }
         let (threads, cluster) = (threads as u32, explicit.unwrap_or([1; 3]));
         Ok(Checked { launch: self, config, info, code, threads, blocks, shared, cluster, per_multiprocessor })

@@ -75,7 +75,7 @@ pub(crate) struct Witness {
     op: Arc<Operation>,
     /// The host has told of an access of its own.
     told: bool,
-    /// What it has asked for and not waited for, begun or not.
+    /// What it has asked for that has not ended.
     asked: Vec<Place>,
 }
 
@@ -107,7 +107,6 @@ impl Witness {
             return;
         }
         let SyncLocations { locations, operations } = &mut self.locations;
-        self.asked.retain(|place| !over.holds(place));
         // What is over may still be news to a launch that was asked for before.
         let is_news = |op: &Operation| self.asked.iter().any(|place| !place.before.holds(&op.place));
         operations.retain(|_, op| !over.holds(&op.place) || is_news(op));
@@ -124,6 +123,11 @@ impl Witness {
     /// The host has asked for work.
     pub(crate) fn asked(&mut self, place: &Place) {
         self.asked.push(place.clone());
+    }
+
+    /// Work has ended: it hears no more.
+    pub(crate) fn ended(&mut self, place: &Place) {
+        self.asked.retain(|other| (other.stream, other.position) != (place.stream, place.position));
     }
 
     /// A launch begins.

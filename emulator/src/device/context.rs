@@ -112,7 +112,9 @@ impl Context {
 
     /// Blocks until everything asked of the context so far is done, as calls that synchronise do.
     pub(crate) fn wait_for_all(&self, call: &'static str) -> Outcome {
-        self.wait(call, &self.everything())
+        let outcome = self.wait(call, &self.everything());
+        self.state().streams.retain(|_, queue| !queue.is_over());
+        outcome
     }
 
     pub(crate) fn everything(&self) -> Vec<Ticket> {

@@ -86,7 +86,7 @@ impl KernelLaunch {
             let watch = |progress, steps| context.watch(begin, idle, progress, steps);
             let result = checked.run(&context.memory, Some(&watch), place.clone());
             idle.store(0, Ordering::Release);
-            context.leave(room);
+            drop(room);
             result
         };
         let report = run().map_err(|fault| device.note(fault))?;
@@ -111,13 +111,26 @@ pub(crate) const LOOK: u64 = 2000;
 /// Room is counted in parts of a multiprocessor; every occupancy from 1 to 32 divides it evenly enough.
 const PARTS: u64 = 1 << 16;
 
+/// What a launch takes of the multiprocessors, until it ends, however it does.
+struct Room<'a> {
+    context: &'a Context,
+    taken: u64,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.context.state().taken -= self.taken;
+        self.context.changed.notify_all();
+    }
+}
+
 impl Context {
     /// Who is resident: kernels of several streams run side by side only as far as the multiprocessors hold their
     /// blocks, so that work behind a persistent kernel waits for it as on the chip.
     ///
     /// Waits for room for `blocks` blocks of which `per_multiprocessor` fit on each multiprocessor: for all of them if
     /// the launch is cooperative, else for one, taking as much as there is.
-    fn enter(&self, blocks: u64, per_multiprocessor: u32, cooperative: bool) -> u64 {
+    fn enter(&self, blocks: u64, per_multiprocessor: u32, cooperative: bool) -> Room<'_> {
         let each = PARTS / u64::from(per_multiprocessor.max(1));
         let all = blocks.saturating_mul(each);
         let least = if cooperative { all } else { each };
@@ -126,12 +139,7 @@ impl Context {
         let mut state = self.changed.wait_while(self.state(), full).unwrap_or_else(PoisonError::into_inner);
         let taken = all.min(room - state.taken);
         state.taken += taken;
-        taken
-    }
-
-    fn leave(&self, taken: u64) {
-        self.state().taken -= taken;
-        self.changed.notify_all();
+        Room { context: self, taken }
     }
 
     /// Ends launches that take too long, and those that wait for a host that waits for them.

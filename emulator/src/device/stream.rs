@@ -52,6 +52,8 @@ impl Ticket {
 pub(crate) struct Queue {
     non_blocking: bool,
     /// What is being done, then what is to be done.
+    /// The program has destroyed the stream; what it did is still to be counted on.
+    closed: bool,
     work: VecDeque<Arc<Queued>>,
     worker: Option<Thread>,
     /// Pieces of work so far.
@@ -78,6 +80,11 @@ impl Queued {
 }
 
 impl Queue {
+    /// Whether nobody will hear of it again, once all that was asked for has been waited for.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closed && self.work.is_empty()
+    }
+
     /// Whether it cannot go on by itself: what comes first waits for others.
     pub(crate) fn is_stuck(&self) -> bool {
         self.work.front().is_none_or(|first| !first.is_ready() || first.idle.load(Ordering::Acquire) >= LOOK)
@@ -86,7 +93,7 @@ impl Queue {
 
 impl State {
     pub(crate) fn queue(&mut self, id: StreamId) -> Outcome<&mut Queue> {
-        self.streams.get_mut(&id).ok_or(Code::INVALID_HANDLE)
+        self.streams.get_mut(&id).filter(|queue| !queue.closed).ok_or(Code::INVALID_HANDLE)
     }
 
     /// The streams that stream `id` waits for without being told to.
@@ -122,11 +129,11 @@ impl Stream {
         Ok(Stream { context: context.clone(), id })
     }
 
-    /// Forgets the stream, unless something is queued, which is still done.
+    /// Closes the stream: what is queued is still done.
     pub(crate) fn close(&self) {
-        let mut state = self.context.state();
-        if state.streams.get(&self.id).is_some_and(|queue| queue.work.is_empty()) {
-            state.streams.remove(&self.id);
+        if let Some(queue) = self.context.state().streams.get_mut(&self.id) {
+            queue.closed = true;
+            queue.worker.iter().for_each(Thread::unpark);
         }
     }
 
@@ -190,14 +197,15 @@ impl Context {
         let mut waited = false;
         while let Some(queue) = state.streams.get_mut(&id) {
             let Some(next) = queue.work.front().cloned() else {
-                if waited {
+                if waited || queue.closed {
                     queue.worker = None;
                     return;
                 }
                 drop(state);
+                let since = Instant::now();
                 thread::park_timeout(IDLE);
                 state = self.state();
-                waited = true;
+                waited = since.elapsed() >= IDLE;
                 continue;
             };
             waited = false;
@@ -218,6 +226,7 @@ impl Context {
             }
             state.streams.get_mut(&id).map(|queue| queue.work.pop_front());
             let _ = next.ticket.done.set(Instant::now());
+            self.memory.witness().ended(&next.place);
             self.changed.notify_all();
         }
     }

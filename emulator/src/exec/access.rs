@@ -114,9 +114,11 @@ impl Cpu<'_> {
         while left != 0 {
             let first = left.trailing_zeros() as usize;
             let (mut kind, mut group) = (space, left);
+            let mut window = 0;
             if space == Space::Generic {
                 let base;
                 (kind, base) = generic(addr[first]);
+                window = base;
                 group = lanes_where(left, |l| generic(addr[l]).0 == kind);
                 Lanes(group).for_each(|l| addr[l] -= base);
             }
@@ -131,7 +133,7 @@ impl Cpu<'_> {
             let mut most = 0;
             for l in 0..32 {
                 let offset = addr[l].wrapping_sub(base);
-                ptr[l] = data.wrapping_add(l * stride + offset as usize);
+                ptr[l] = data.wrapping_add((l * stride).wrapping_add(offset as usize));
                 most = offset.max(most);
             }
             let fits = |l: usize| addr[l].wrapping_sub(base) <= last;
@@ -153,6 +155,7 @@ impl Cpu<'_> {
                 self.progress = true;
             }
             left &= !done;
+            Lanes(group & left).for_each(|l| addr[l] += window);
         }
         Ok(())
     }
@@ -164,7 +167,9 @@ impl Cpu<'_> {
             Space::Shared => {
                 let (base, index) = (address >> RANK << RANK, self.cx.shared_index(address));
                 let rank = (address >> RANK).saturating_sub(1);
-                let inside = rank < self.cx.ranks.into() && address - base < self.cx.shared.into();
+                let inside = rank < self.cx.ranks.into()
+                    && (self.cx.ranks > 1) == (base > 0)
+                    && address - base < self.cx.shared.into();
                 if inside && self.cx.is_remote(site.at.warp, address) {
                     self.is_there(site, rank, address)?;
                 }
@@ -258,9 +263,14 @@ impl Cpu<'_> {
         })
     }
 
-    /// Whether the pieces of a vector access arrive one by one: only 64 bits are sure to arrive together.
+    /// Whether the pieces of a vector access arrive one by one: only 64 bits are sure to arrive together. Not where the
+    /// first piece may overwrite the address of the second.
     pub(crate) fn tears(&self, op: &MemOp) -> bool {
-        !self.cx.free && self.cx.config.schedule != crate::launch::Schedule::RoundRobin && op.pieces() > 1
+        let base = op.address.base..op.address.base.saturating_add(2);
+        !self.cx.free
+            && self.cx.config.schedule != crate::launch::Schedule::RoundRobin
+            && op.pieces() > 1
+            && (op.access.write || op.regs.iter().all(|r| !base.contains(&r.0) && !base.contains(&(r.0 + 1))))
     }
 
     /// Piece `k` of a vector access, in one of two orders; a later one is checked and ordered like the first.

@@ -5,6 +5,7 @@ use super::access::generic;
 use super::barrier::Barrier;
 use super::copy::Transfer;
 use super::inst::{Address, Op, Space};
+use super::mbarrier::{CLUSTER, Mbarrier};
 use super::warp::{Part, State, Warp};
 use super::{At, Cpu, Exec, LaunchCx, Random};
 use crate::launch::Schedule;
@@ -29,7 +30,7 @@ pub(crate) struct Common {
     /// Lanes of each warp that have not exited.
     pub(crate) live: Vec<u32>,
     /// mbarrier objects by their offset in shared memory.
-    pub(crate) mbarriers: HashMap<u64, super::mbarrier::Mbarrier>,
+    pub(crate) mbarriers: HashMap<u64, Mbarrier>,
     /// Copies in flight, in the order in which they were issued.
     pub(crate) transfers: Vec<Transfer>,
     pub(crate) random: Random,
@@ -129,7 +130,10 @@ impl Block {
         if self.parts().any(|(_, p)| matches!(p.state, State::Ready | State::Turn)) {
             return Ok(Stop::Again);
         }
-        let wakes = |(_, p): (_, &Part)| if let State::Sleep(until) = p.state { Some(until) } else { None };
+        let wakes = |(_, p): (_, &Part)| match p.state {
+            State::Sleep(until) | State::Cluster(until) => Some(until),
+            _ => None,
+        };
         Ok(Stop::Blocked(self.parts().filter_map(wakes).min()))
     }
 
@@ -199,6 +203,10 @@ impl Block {
                 format!("waits at barrier {id} ({arrived} of {expected} threads arrived; not there: warps {missing})")
             }
             (_, Op::Effect(_, Some(word))) => polls(&word.0, word.1),
+            (State::Cluster(_), _) => {
+                let b = self.common.mbarriers.get(&CLUSTER).map(Mbarrier::describe).unwrap_or_default();
+                format!("waits at the cluster's barrier ({b})")
+            }
             (State::Sleep(_), _) => "sleeps".into(),
             (_, Op::Mem(op)) if !op.access.write => polls(&op.address, op.access.bytes),
             _ => "runs".into(),

@@ -8,7 +8,7 @@ use super::block::Common;
 use super::inst::*;
 use super::lanes::{Lanes, groups, lanes_where};
 use super::step::Next;
-use super::{At, Cpu, Exec, FaultKind, Site};
+use super::{At, Cpu, Exec, FaultKind, RANK, Site};
 use crate::checks::{PROXY, Record, Vc};
 use crate::launch::Schedule;
 use crate::memory::Allocation;
@@ -74,6 +74,15 @@ fn fetch(from: *mut u8, data: &mut [u8]) {
 }
 
 impl Cpu<'_> {
+    /// An mbarrier hears only of what comes into its own block.
+    fn same_block(&self, site: &Site<'_>, lane: usize, to: u64, mbarrier: u64) -> Exec<()> {
+        if to >> RANK == mbarrier >> RANK {
+            return Ok(());
+        }
+        let message = "the mbarrier is in another block than the destination";
+        Err(self.fault_at(FaultKind::InvalidSync, &site.at, lane, to, message))
+    }
+
     /// `commit_group`
     pub(crate) fn commit(&mut self, site: &mut Site<'_>, bulk: bool) {
         let groups = &mut site.warp.groups[usize::from(bulk)];
@@ -247,6 +256,7 @@ impl Cpu<'_> {
         }
         for l in Lanes(m) {
             if let Some(mbarriers) = mbarriers {
+                self.same_block(site, l, to[l], mbarriers[l])?;
                 deliver(site, l, (to[l], std::mem::take(&mut data[l])), mbarriers[l], true);
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {
                 let (offset, bytes) = (to[l] - a.base, sizes[l].into());
@@ -270,6 +280,7 @@ impl Cpu<'_> {
         let access = Access { pending: true, ..Access::new(bytes, regs.len() as u32, true) };
         self.with_places(site, Space::Shared, to, site.m, &access, |_, _, _, _| {})?;
         for l in Lanes(site.m) {
+            self.same_block(site, l, to[l], mbarriers[l])?;
             let values = regs.iter().map(|r| site.warp.lane(self.cx.code, *r, l).to_le_bytes());
             let data = values.flat_map(|v| v.into_iter().take(bytes as usize)).collect();
             deliver(site, l, (to[l], data), mbarriers[l], false);

@@ -91,7 +91,7 @@ impl Cpu<'_> {
             let warp = site.at.warp;
             let vc = if relaxed { None } else { site.common.checks.warp(warp, |w| w.gather(1 << l)) };
             let b = site.common.mbarriers.entry(CLUSTER).or_insert_with(|| Mbarrier::new(threads));
-            if std::mem::replace(&mut site.warp.cluster[l], b.phase.wrapping_add(1)) > b.phase {
+            if std::mem::replace(&mut site.warp.cluster[l], b.phase.wrapping_add(1)) != 0 {
                 let message = "a second arrival at the cluster's barrier without a wait between them";
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
@@ -102,13 +102,15 @@ impl Cpu<'_> {
 
     /// `barrier.cluster.wait`
     pub(crate) fn cluster_wait(&mut self, site: &mut Site<'_>) -> Exec<Next> {
-        let Some(b) = site.common.mbarriers.get(&CLUSTER) else {
-            let message = "a wait at the cluster's barrier before any arrival";
-            return Err(self.fault(FaultKind::InvalidSync, &site.at, None, message));
+        let early = Lanes(site.m).find(|&l| site.warp.cluster[l] == 0);
+        let (None, Some(b)) = (early, site.common.mbarriers.get(&CLUSTER)) else {
+            let message = "a wait at the cluster's barrier without an arrival";
+            return Err(self.fault(FaultKind::InvalidSync, &site.at, early, message));
         };
         if Lanes(site.m).any(|l| site.warp.cluster[l] > b.phase) {
-            return Ok(Next::Park(State::Sleep(self.now().wrapping_add(POLL)), 0));
+            return Ok(Next::Park(State::Cluster(self.now().wrapping_add(POLL)), 0));
         }
+        Lanes(site.m).for_each(|l| site.warp.cluster[l] = 0);
         if let Some(passed) = b.passed[0].clone() {
             site.common.checks.warp(site.at.warp, |w| Lanes(site.m).for_each(|l| w.learn(l, &passed)));
         }

@@ -116,6 +116,9 @@ impl Cpu<'_> {
                         Op::Mem(op) => self.access(&mut site!(), op)?,
                         Op::Exit => {
                             common.exit(warp, m);
+                            for p in warp.parts.iter_mut().filter(|p| p.state == State::Members) {
+                                p.state = State::Ready;
+                            }
                             if m != all {
                                 warp.parts.push(Part::new(pc + 1, all & !m));
                             }

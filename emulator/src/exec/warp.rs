@@ -25,8 +25,10 @@ pub(crate) enum State {
     Members,
     /// Arrived at a barrier of the block.
     Barrier(u8),
-    /// Sleeps until a time.
+    /// Sleeps until a time, behind the instruction that sent it to sleep.
     Sleep(u64),
+    /// Waits at the cluster's barrier, and looks again at a time.
+    Cluster(u64),
 }
 
 /// Lanes at the same instruction.
@@ -64,7 +66,7 @@ pub(crate) struct Warp {
     random: Random,
     /// Groups of copies committed by each lane: `cp.async` and bulk.
     pub(crate) groups: [[u32; 32]; 2],
-    /// The phase of the cluster's barrier that each lane has arrived for.
+    /// The phase of the cluster's barrier that ends the wait of each lane that has arrived, counted from 1; else 0.
     pub(crate) cluster: [u32; 32],
 }
 
@@ -90,7 +92,7 @@ impl Warp {
     /// The part to run next, taken out, and the instruction at which another part waits for it.
     pub(crate) fn pick(&mut self, split: bool, time: u64) -> Option<(Part, u32)> {
         for p in &mut self.parts {
-            if matches!(p.state, State::Sleep(until) if time >= until) {
+            if matches!(p.state, State::Sleep(until) | State::Cluster(until) if time >= until) {
                 p.state = State::Ready;
             }
         }

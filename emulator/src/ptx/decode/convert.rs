@@ -14,7 +14,7 @@ use crate::exec::lanes::Lanes;
 use crate::exec::scalar::{self, Ctl};
 use crate::exec::step::Next;
 use crate::exec::values::VALUES;
-use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
+use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
 
 /// Rounding modes that give integral values.
 const INTEGRAL: &[(&str, Round)] =
@@ -58,8 +58,13 @@ impl Decoder<'_> {
                             let message = format!("rank {rank}: the cluster has {ranks} blocks");
                             return Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
                         }
-                        let offset = site.warp.lane(cx.code, (a, width(ty)), l).wrapping_sub(base) & ((1 << RANK) - 1);
-                        site.warp.set_lane(d, width(ty), l, base + cx.in_cluster(rank, offset));
+                        let address = site.warp.lane(cx.code, (a, width(ty)), l);
+                        let Some(offset) = address.checked_sub(base).filter(|offset| *offset < WINDOW) else {
+                            let message = "mapa of an address that is not one of shared memory";
+                            return Err(cpu.fault_at(FaultKind::OutOfBounds, &site.at, l, address, message));
+                        };
+                        let v = base + cx.in_cluster(rank, offset & ((1 << RANK) - 1));
+                        site.warp.set_lane(d, width(ty), l, v);
                     }
                     Ok(Next::Step)
                 });
