@@ -82,6 +82,11 @@ fn blocks_read_and_write_the_shared_memory_of_their_neighbours() {
     let generic = "st.shared.u32 [%r5], %r13; @MEET cvt.u64.u32 %rd6, %r5; cvta.shared.u64 %rd6, %rd6;
         mapa.u64 %rd7, %rd6, %r3; ld.u32 %r20, [%rd7]; st.global.u32 [%rd5], %r20; @MEET";
     each(4, &generic.replace("@MEET", MEET), |b, t| next(b) * 64 + t);
+    // Of every block in one access.
+    let all =
+        "st.shared.u32 [%r5], %r13; @MEET cvt.u64.u32 %rd6, %r5; cvta.shared.u64 %rd6, %rd6; and.b32 %r20, %r1, 3;
+        mapa.u64 %rd7, %rd6, %r20; ld.u32 %r21, [%rd7]; st.global.u32 [%rd5], %r21; @MEET";
+    each(4, &all.replace("@MEET", MEET), |b, t| (b / 4 * 4 + t % 4) * 64 + t);
     let atomic = "mov.u32 %r20, 0; st.shared.u32 [%r5], %r20; mapa.shared::cluster.u32 %r21, %r5, %r20; @MEET
         atom.relaxed.cluster.shared::cluster.add.u32 %r22, [%r21], 1; @MEET
         ld.shared::cluster.u32 %r23, [%r21]; st.global.u32 [%rd5], %r23; @MEET";
@@ -206,6 +211,19 @@ fn what_is_wrong_between_blocks_of_a_cluster_is_found() {
             "mov.u32 %r20, [[4|3]]; @MEET mapa.shared::cluster.u32 %r21, %r5, %r20; @%p3 st.shared::cluster.u32 [%r21], %r1; @MEET"),
         ("past the end of the neighbour's memory", &[OutOfBounds],
             "@MEET @%p2 st.shared::cluster.u32 [%r8+[[8|4]]], %r1; @MEET"),
+        (
+            "a wait at the cluster's barrier by threads that have not arrived",
+            &[InvalidSync],
+            "[[@%p2|]] barrier.cluster.arrive; barrier.cluster.wait;",
+        ),
+        (
+            "an mbarrier in another block than what it hears of",
+            &[InvalidSync],
+            "@%p2 mbarrier.init.shared.b64 [%r7], 64; @MEET mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r7], 4; @MEET
+             st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r6], %r13, [%r[[7|8]]];
+             mbarrier.arrive.shared.b64 _, [%r7];
+             W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p4, [%r7], 0; @!%p4 bra W; @MEET",
+        ),
         ("the neighbour has exited", &[InvalidSync],
             "[[@!%p3 exit; |]] mov.u32 %r20, 0; L: add.u32 %r20, %r20, 1; nanosleep.u32 100; setp.lt.u32 %p4, %r20, 100; @%p4 bra L;
              @%p3 st.shared::cluster.u32 [%r6], %r13; [[|@MEET]]"),

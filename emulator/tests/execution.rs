@@ -701,3 +701,25 @@ fn a_barrier_does_not_wait_for_threads_that_have_exited() {
         assert_eq!(rig.read_u32s(out, 1), [7]);
     }
 }
+
+/// Half a warp leaves by a branch while the other half waits for all of it.
+#[test]
+fn lanes_that_leave_by_a_branch_are_not_waited_for() {
+    for wait in ["bar.warp.sync 0xffffffff;", "bar.sync 0;", "vote.sync.ballot.b32 %r3, %p1, 0xffffffff;"] {
+        let mut rig = Rig::new(&ptx(
+            75,
+            &format!(
+                ".visible .entry k(.param .u64 out) {{ .reg .pred %p<2>; .reg .b32 %r<4>; .reg .b64 %rd<4>;
+                 ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 16; @!%p1 bra OUT; {wait}
+                 mul.wide.u32 %rd2, %r1, 4; add.u64 %rd2, %rd2, %rd1; st.global.u32 [%rd2], %r1; OUT: ret; }}"
+            ),
+        ));
+        for (schedule, split_warps, seed) in schedules() {
+            (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split_warps, seed);
+            let out = rig.u32s(&[99; 32]);
+            rig.launch("k", 1, 32, &[out]).unwrap_or_else(|fault| panic!("{wait} {schedule:?}: {fault}"));
+            let expected: Vec<u32> = (0..32).map(|t| if t < 16 { t } else { 99 }).collect();
+            assert_eq!(rig.read_u32s(out, 32), expected);
+        }
+    }
+}

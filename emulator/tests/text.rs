@@ -139,8 +139,31 @@ fn absurd_texts_are_refused() {
         ".shared .align 4 .pred x[4];".into(),
         ".local .b8 a[1073741824]; .local .b8 b[1073741824]; .local .b8 c[1073741824]; .local .b8 d[1073741824];"
             .into(),
+        "@WARP_SZ ret;".into(),
     ] {
         refused(&in_body(&text));
+    }
+    let registers = ".reg .pred %p<4>; .reg .b16 %h<4>; .reg .b32 %r<4>; .reg .b64 %d<4>; .shared .b32 x;";
+    for text in [
+        "selp.b32 %r0, %r1, %r2, WARP_SZ;",
+        "add.f32 %r0, WARP_SZ, %r1;",
+        "and.pred %p0, %p1, WARP_SZ;",
+        "setp.eq.f16x2 %p0, %r0, %r1;",
+        "setp.lt.s16x2 %p0|%p1, %r0, %r1;",
+        "set.lt.u32.u16x2 %r0, %r1, %r2;",
+        "set.lt.f16x2.f32 %r0, %r1, %r2;",
+        "set.lt.bf16x2.f16x2 %r0, %r1, %r2;",
+        "add.add.f32 %r0, %r1, %r2;",
+        "fma.f32 %r0, %r1, %r2, %r3;",
+        "fence.sc.acq_rel.gpu;",
+        "mbarrier.init.noComplete.shared.b64 [x], 1;",
+        "prefetch.shared.L1 [x];",
+        "bra.uni.uni again;",
+        "mov.b64 %d0, {%h0, %h1, %h2};",
+        "ld.global.L1::sometimes.u32 %r0, [%d0];",
+        "atom.global.add.f16 %h0, [%d0], %h1;",
+    ] {
+        refused(&in_body(&format!("{registers} again: {text}")));
     }
     for item in [
         format!(".global .u32 x = {}", many("{")),
@@ -154,6 +177,8 @@ fn absurd_texts_are_refused() {
         ".entry k(.param .b8 x[4294967296]) { ret; }".into(),
         ".entry k(.param .b8 x[4294967295], .param .b64 y) { ret; }".into(),
         ".entry k(.global .u32 x) { ret; }".into(),
+        ".entry k(.param .u32 x, .param .u32 x) { ret; }".into(),
+        ".global .u32 x; .global .u32 x;".into(),
         ".entry k() .reqntid 1, 2, 3, 4 { ret; }".into(),
         ".section .debug {".into(),
         ".file 1 \"never closed".into(),

@@ -166,10 +166,17 @@ pub(crate) fn add(a: f64, b: f64) -> Exact {
     Exact::new(s, small - (s - large))
 }
 
+/// What a product is more than its nearest f64; where that is below what f64 has, a multiple.
+fn rest(a: f64, b: f64, p: f64) -> f64 {
+    let (small, large) = if a.abs() < b.abs() { (a, b) } else { (b, a) };
+    let scale = if p.abs() < 2f64.powi(-960) { 2f64.powi(600) } else { 1.0 };
+    (small * scale).mul_add(large, -(p * scale))
+}
+
 /// `a * b`
 pub(crate) fn mul(a: f64, b: f64) -> Exact {
     let p = a * b;
-    Exact::new(p, a.mul_add(b, -p))
+    Exact::new(p, rest(a, b, p))
 }
 
 /// `a * b + c`
@@ -179,12 +186,14 @@ pub(crate) fn fma(a: f64, b: f64, c: f64) -> Exact {
         let (s, near) = (x + y, x + y - x);
         (s, (x - (s - near)) + (y - near))
     };
-    // The product is p and a rest exactly; its sum with c is compared with the result.
-    let (rest, (s, lost)) = (a.mul_add(b, -p), sum(p, c));
+    // The product is p and a rest exactly; their sum with c is compared with the result.
+    let (s, lost) = sum(p, c);
     let (difference, lost_again) = sum(s, -r);
+    let of_sums = difference + (lost_again + lost + a.mul_add(b, -p));
     match r == 0.0 && p.is_sign_negative() != c.is_sign_negative() {
         true => Exact { near: 0.0, beyond: -0.0 },
-        false => Exact::new(r, difference + (lost_again + lost + rest)),
+        false if of_sums == 0.0 => Exact::new(r, rest(a, b, p)),
+        false => Exact::new(r, of_sums),
     }
 }
 

@@ -54,11 +54,12 @@ fn get(c: &Ctl, ty: Ty, bits: u64) -> f64 {
 fn put(c: &Ctl, v: Exact) -> u64 {
     let v = match v.near {
         near if near < 0.0 && c.relu || (near <= 0.0 || near.is_nan()) && c.sat => 0.0.into(),
-        near if near > 1.0 && c.sat => 1.0.into(),
         _ => v,
     };
     // Formats of 8 bits are had with `.satfinite` only.
     let bits = format(c.to).round(v, c.round, matches!(c.to, Ty::E4M3x2 | Ty::E5M2x2));
+    let bits =
+        if c.sat && format(c.to).value(bits) > 1.0 { format(c.to).round(1.0.into(), c.round, false) } else { bits };
     if c.to == Ty::TF32 { bits << 13 } else { flushed(c, format(c.to), bits) }
 }
 
@@ -115,6 +116,7 @@ pub(crate) fn cvt(c: &Ctl, [bits, ..]: [u64; 3]) -> u64 {
     }
     let v = get(c, c.from, bits);
     match c.to.float() {
+        false if v.is_nan() && (c.from == Ty::F64 || c.to.bits() == 64) => 1 << (c.to.bits() - 1),
         false if v.is_nan() => 0,
         // Saturating at 128 bits is beyond every destination's range.
         false => clamp(c.to, float::integral(v, c.round) as i128) as u64,

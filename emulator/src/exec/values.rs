@@ -248,6 +248,9 @@ values! {
     "mad.wide": u16 s16 u32 s32 => (x: T, y: T, z: W) -> W { (W::from(x) * W::from(y)).wrapping_add(z) }
     "mul24.lo": u32 s32 => (x: T, y: T) -> T { (x << 8 >> 8).wrapping_mul(y << 8 >> 8) }
     "mul24.hi": u32 s32 => (x: T, y: T) -> T { ((W::from(x << 8 >> 8) * W::from(y << 8 >> 8)) >> 16) as T }
+    "mad24.hi": u32 s32 => (x: T, y: T, z: T) -> T {
+        (((W::from(x << 8 >> 8) * W::from(y << 8 >> 8)) >> 16) as T).wrapping_add(z)
+    }
     "mad24.lo": u32 s32 => (x: T, y: T, z: T) -> T { (x << 8 >> 8).wrapping_mul(y << 8 >> 8).wrapping_add(z) }
     // Division by zero has no defined result; all ones is what the hardware gives for 32 bits.
     "div": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { if y == 0 { !0 } else { x.wrapping_div(y) } }
@@ -256,6 +259,8 @@ values! {
     "abs": s16 s32 s64 => (x: T) -> T { x.wrapping_abs() }
     "min": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { x.min(y) }
     "max": u16 s16 u32 s32 u64 s64 => (x: T, y: T) -> T { x.max(y) }
+    "min.relu": s16 s32 => (x: T, y: T) -> T { x.min(y).max(0) }
+    "max.relu": s16 s32 => (x: T, y: T) -> T { x.max(y).max(0) }
     "sad": u16 s16 u32 s32 u64 s64 => (x: T, y: T, z: T) -> T { z.wrapping_add(x.abs_diff(y) as T) }
     // The second type is part of the name: T is that of the first operand.
     "dp4a.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<4>(x, T::MIN != 0, y, false, z) }
@@ -383,7 +388,9 @@ values! {
     "cvt.u32.u64" | "cvt.s32.u64" | "cvt.u32.s64" | "cvt.s32.s64": u32 s32 => (x: u64) -> u32 { x as u32 }
     "lower half": b32 b64 => (x: T) -> u32 { (x << (T::BITS / 2) >> (T::BITS / 2)) as u32 }
     "upper half": b32 b64 => (x: T) -> u32 { (x >> (T::BITS / 2)) as u32 }
-    "halves": b32 b64 => (x: u32, y: u32) -> T { T::from(y) << (T::BITS / 2) | T::from(x) }
+    "halves": b32 b64 => (x: u32, y: u32) -> T {
+        T::from(y) << (T::BITS / 2) | T::from(x) << (T::BITS / 2) >> (T::BITS / 2)
+    }
     "mov": b32 b64 => (x: T) -> T { x }
 }
 

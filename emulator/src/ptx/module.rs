@@ -102,7 +102,9 @@ impl Module {
                     Entity::Var { space, address }
                 }
             };
-            names.insert(v.name.clone(), entity);
+            if names.insert(v.name.clone(), entity).is_some() {
+                return Err(v.error("name declared twice"));
+            }
         }
         for v in vars {
             if let Some(Entity::Var { address, .. }) = names.get(&v.name) {
@@ -119,7 +121,10 @@ impl Module {
             for p in &f.params {
                 let offset = p.place(&mut param_bytes, MAX_PARAM_BYTES)?;
                 params.push(ParamInfo { offset, size: p.bytes() as u32 });
-                names.insert(p.name.clone(), Entity::Var { space: Space::Param, address: offset.into() });
+                let param = Entity::Var { space: Space::Param, address: offset.into() };
+                if names.insert(p.name.clone(), param).is_some() {
+                    return Err(p.error("name declared twice"));
+                }
             }
             let code = decode::kernel(&f.body, &names, &ast.functions, globals)?;
             let registers = code.slots.clamp(16, 255);

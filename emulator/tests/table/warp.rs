@@ -193,6 +193,15 @@ pub(crate) const PROGRAMS: &[Program] = &[
         |l| (l as i32 - 5).min(10) as u32,
     ),
     program(
+        // A byte with its sign in 16 bits, packed beside others, and a word of four taken apart and put together.
+        "parts_of_16_bits",
+        "{ .reg .b16 %h<6>; mov.u32 %r1, s; shl.b32 %r2, %r0, 2; add.u32 %r3, %r1, %r2; sub.u32 %r4, 0, %r0; \
+         st.shared.u32 [%r3], %r4; ld.shared.s8 %h0, [%r3]; cvt.u16.u32 %h1, %r0; mov.b32 %r5, {%h0, %h1}; \
+         mov.b64 %d1, {%h1, %h0, %h0, %h1}; mov.b64 {%h2, %h3, %h4, %h5}, %d1; mov.b32 %r6, {%h4, %h5}; \
+         mov.b32 {%h2, %h3}, %r6; mov.b64 {%r7, %r8}, %d1; xor.b32 %r8, %r8, %r6; add.u32 %r9, %r5, %r8; }",
+        |l| l << 16 | 0xffff & 0u32.wrapping_sub(l),
+    ),
+    program(
         // 1.5 and 2 become 2.5 and 1.
         "atom_add_f16x2",
         "mov.u32 %r1, s; shl.b32 %r2, %r0, 2; add.u32 %r3, %r1, %r2; mov.u32 %r4, 0x3e004000; st.shared.u32 [%r3], %r4; \

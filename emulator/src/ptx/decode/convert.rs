@@ -98,6 +98,25 @@ impl Decoder<'_> {
         t.arity(2)?;
         t.ensure(matches!(ty.bytes(), 2 | 4 | 8), "type that this instruction does not have")?;
         match (&t.args[0], &t.args[1]) {
+            (_, Arg::Vector(parts)) if (parts.len(), ty.bytes()) == (4, 8) => {
+                let parts = parts.iter().map(|part| self.src(part, Ty::B16)).collect::<Res<Vec<R>>>()?;
+                let join =
+                    |decoder: &mut Self, d, pair: &[R]| decoder.values("halves", Ty::B32, &[d, pair[0], pair[1]]);
+                let [low, high] = [0, 2].map(|k| self.made(Ty::B32, |decoder, d| join(decoder, d, &parts[k..k + 2])));
+                let d = self.dst(t, ty)?;
+                self.values("halves", Ty::B64, &[d, low, high]);
+            }
+            (Arg::Vector(parts), whole) if (parts.len(), ty.bytes()) == (4, 8) => {
+                let whole = self.src(whole, ty)?;
+                let halves = ["lower half", "upper half"];
+                for (pair, half) in parts.chunks(2).zip(halves) {
+                    let word = self.made(Ty::B32, |decoder, d| decoder.values(half, Ty::B64, &[d, whole]));
+                    for (part, half) in pair.iter().zip(halves) {
+                        let d = self.element(part, Ty::B16, true)?;
+                        self.values(half, Ty::B32, &[d, word]);
+                    }
+                }
+            }
             (_, Arg::Vector(parts)) => {
                 let (half, [low, high]) = self.halves(ty, parts)?;
                 let (low, high) = (self.src(low, half)?, self.src(high, half)?);

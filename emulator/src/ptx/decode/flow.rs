@@ -14,8 +14,10 @@ const MAX_CODE: usize = 1 << 20;
 impl Decoder<'_> {
     pub(super) fn flow(&mut self, t: &mut Text<'_>) -> Res<bool> {
         let name = t.name;
+        if matches!(name, "bra" | "ret" | "call") {
+            t.take("uni");
+        }
         match (name, t.args) {
-            ("bra" | "ret" | "call", _) if t.take("uni") => return self.flow(t),
             ("bra", [Arg::Word(target)]) => {
                 let label = self.label(target)?;
                 self.push(Op::Bra(label));

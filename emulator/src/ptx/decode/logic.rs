@@ -73,8 +73,10 @@ impl Decoder<'_> {
         let set = if t.name == "set" { Some(t.ty()?) } else { None };
         let ty = t.ty()?;
         let name = format!("setp.{}{}", t.parts.drain(..).collect::<Vec<_>>().join("."), if ftz { ".ftz" } else { "" });
-        let (pair, of) = (matches!(ty, Ty::F16x2 | Ty::BF16x2), ty.element());
+        let pair = matches!(ty, Ty::F16x2 | Ty::BF16x2);
+        let of = if pair { ty.element() } else { ty };
         t.ensure(VALUES.contains_key(&(&*name, of)), "comparison that this type does not have")?;
+        t.ensure(set.is_some() || !pair || t.second.is_some(), "a comparison of pairs has two results")?;
         t.arity(3 + usize::from(combined.is_some()))?;
         let sources = [self.src(&t.args[1], ty)?, self.src(&t.args[2], ty)?];
         let with = if combined.is_some() { self.src(&t.args[3], Ty::Pred)? } else { 0 };
@@ -91,11 +93,12 @@ impl Decoder<'_> {
         }
         if let Some(to) = set {
             let one = match to.element() {
-                Ty::F32 => 1f32.to_bits(),
-                Ty::F16 => 0x3c00,
-                Ty::BF16 => 0x3f80,
+                Ty::F32 if !pair => 1f32.to_bits(),
+                Ty::F16 if !pair && to == Ty::F16 || to == ty => 0x3c00,
+                Ty::BF16 if !pair && to == Ty::BF16 || to == ty => 0x3f80,
                 Ty::U32 | Ty::S32 if !pair => u32::MAX,
-                Ty::U16 | Ty::S16 | Ty::U32 | Ty::S32 => 0xffff,
+                Ty::U16 | Ty::S16 if !pair && to == to.element() => 0xffff,
+                Ty::U32 | Ty::S32 => 0xffff,
                 _ => return t.fail(t.opcode, "type that this instruction does not have"),
             };
             let (one, zero) = (self.constant(one.into(), false), self.constant(0, false));

@@ -18,6 +18,7 @@ impl Decoder<'_> {
             ("prefetch", [place]) => {
                 let space = t.space();
                 t.word("L1 L2 L2::evict_last L2::evict_normal")?;
+                t.ensure(matches!(space, Space::Generic | Space::Global | Space::Local), "memory that has no cache")?;
                 self.address(place, space)?;
                 self.push(Op::Nop);
             }
@@ -25,7 +26,8 @@ impl Decoder<'_> {
             ("discard", [place, bytes]) => {
                 let space = t.space();
                 t.require("L2")?;
-                t.ensure(matches!(bytes, Arg::Num(Num::Int(128))), "128 bytes are discarded")?;
+                let possible = matches!(space, Space::Generic | Space::Global);
+                t.ensure(possible && matches!(bytes, Arg::Num(Num::Int(128))), "128 bytes of .global are discarded")?;
                 self.address(place, space)?;
                 self.push(Op::Nop);
             }
@@ -42,7 +44,8 @@ impl Decoder<'_> {
                 self.act(|_, site| site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m)));
             }
             ("fence", []) => {
-                t.skip("mbarrier_init sc acq_rel acquire release");
+                t.take("mbarrier_init");
+                t.pick(&[("sc", ()), ("acq_rel", ()), ("acquire", ()), ("release", ())]);
                 let scope = t.need(Scope::NAMES)?;
                 self.fence(scope);
             }

@@ -174,7 +174,7 @@ impl Decoder<'_> {
                 self.special(special, d, width(ty));
                 Ok(self.read(temp))
             }
-            None if name == "WARP_SZ" => Ok(self.constant(32, ty.bytes() == 8)),
+            None if name == "WARP_SZ" && ty.bytes() >= 4 && !ty.float() => self.literal(Num::Int(32), ty),
             None => self.fail(name, "operand that is not declared"),
         }
     }

@@ -238,7 +238,9 @@ impl Decoder<'_> {
             _ => WaitState,
         };
         let waits = matches!(kind, WaitState | WaitParity);
-        t.skip("noComplete");
+        if matches!(kind, Arrive | Drop) {
+            t.take("noComplete");
+        }
         let relaxed = t.pick(Sem::NAMES) == Some(Sem::Relaxed);
         let order = Some(t.pick(Scope::NAMES).unwrap_or(Scope::Cta)).filter(|_| !relaxed);
         let space = t.space();

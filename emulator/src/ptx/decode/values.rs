@@ -62,7 +62,7 @@ static FORMS: &[Form] = &[
     form("sub", "rn rz rm rp ftz sat", FLOATS, "T T T", |c, a| float(c, a, |[x, y, _]| float::add(x, -y))),
     form("mul", "rn rz rm rp ftz sat", FLOATS, "T T T", |c, a| float(c, a, |[x, y, _]| float::mul(x, y))),
     // The product is exact in f64.
-    form("fma", "rn rz rm rp ftz sat relu", BUT_F64, "T T T T", |c, a| float(c, a, |[x, y, z]| float::add(x * y, z))),
+    form("fma", "! rn rz rm rp ftz sat relu", BUT_F64, "T T T T", |c, a| float(c, a, |[x, y, z]| float::add(x * y, z))),
     form("fma", "! rn rz rm rp", &[F64], "T T T T", |c, a| float(c, a, |[x, y, z]| float::fma(x, y, z))),
     form("mad", "rn rz rm rp ftz sat", &[F32], "T T T T", |c, a| float(c, a, |[x, y, z]| float::add(x * y, z))),
     form("div", "! rn rz rm rp ftz", FULL, "T T T", |c, a| float(c, a, |[x, y, _]| float::div(x, y))),
@@ -82,6 +82,7 @@ static FORMS: &[Form] = &[
     form("rsqrt.approx", "", &[F64], "T T", |_, [x, ..]| (1.0 / f64::from_bits(x).sqrt()).to_bits()),
     form("rsqrt.approx.ftz", "", &[F64], "T T", |_, [x, ..]| (1.0 / f64::from_bits(x).sqrt()).to_bits()),
     form("ex2.approx", "ftz", &[F16], "T T", |c, a| float(c, a, |[x, ..]| x.exp2().into())),
+    form("ex2.approx.ftz", "", &[BF16], "T T", |c, a| float(c, a, |[x, ..]| x.exp2().into())),
     form("tanh.approx", "", HALVES, "T T", |c, a| float(c, a, |[x, ..]| x.tanh().into())),
     form("cvt.f32", "! rn rz relu", &[F16x2, BF16x2], "T f32 f32", cvt_pack),
     form("cvt.rn.satfinite.f32", "relu", &[E4M3x2, E5M2x2], "b16 f32 f32", cvt_pack),
@@ -126,7 +127,7 @@ fn forms_of(name: &str) -> Vec<(Str, Ty)> {
 
 /// A form with the modifiers that it has and may have, or a row if it has no others than `.ftz`; and its types.
 fn with_modifiers(t: &mut Text<'_>, form: &Form, ty: Ty) -> Res<(Operation, Vec<Ty>)> {
-    t.parts.retain(|p| form.name.split('.').all(|m| m != *p));
+    form.name.split('.').skip(1).for_each(|part| _ = t.take(part));
     let mut flag = |name| form.allows(name, ty) && t.take(name);
     let (ftz, relu, sat) = (flag("ftz"), flag("relu"), flag("sat"));
     let round = ROUND.iter().find(|(name, _)| flag(name)).map(|(_, round)| *round);
