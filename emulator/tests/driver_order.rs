@@ -716,3 +716,20 @@ fn what_the_host_wrote_before_a_launch_is_the_kernels() {
         }
     }
 }
+
+#[test]
+fn what_a_destroyed_stream_did_is_still_ordered() {
+    // Blocking streams are ordered before the legacy stream; a wait for the context counts on all streams.
+    for (flags, waits) in [(0, false), (NON_BLOCKING, true), (NON_BLOCKING, false)] {
+        let rig = Rig::new(flags);
+        rig.write(rig.first, 5);
+        rig.let_pass();
+        // SAFETY: a handle of this device.
+        ok(unsafe { (rig.device.api.stream_destroy)(rig.first) });
+        if waits {
+            ok(rig.device.synchronize());
+        }
+        rig.read(if flags == 0 { 0 } else { rig.second });
+        assert_eq!(rig.race().is_some(), flags == NON_BLOCKING && !waits, "flags {flags}, waits {waits}");
+    }
+}

@@ -98,6 +98,11 @@ impl Witness {
         (self.host.lanes[0].vc.over.clone(), self.told.then(|| self.host.gather(1)))
     }
 
+    /// Whether the host has waited for all that an order holds.
+    pub(crate) fn counts_on(&self, order: &Order) -> bool {
+        self.host.lanes[0].vc.over.includes(order)
+    }
+
     /// The host has waited for operations.
     pub(crate) fn host_waited<'a>(&mut self, orders: impl Iterator<Item = &'a Order>) {
         let vc = &mut self.host.lanes[0].vc;

@@ -91,6 +91,7 @@ impl Context {
 
     fn count_on(&self, tickets: &[Ticket]) {
         self.memory.witness().host_waited(tickets.iter().map(|ticket| &*ticket.order));
+        self.forget_streams(&mut self.state());
     }
 
     /// As `wait`, for calls that may block but do not promise it: nothing counts on it.
@@ -112,9 +113,7 @@ impl Context {
 
     /// Blocks until everything asked of the context so far is done, as calls that synchronise do.
     pub(crate) fn wait_for_all(&self, call: &'static str) -> Outcome {
-        let outcome = self.wait(call, &self.everything());
-        self.state().streams.retain(|_, queue| !queue.is_over());
-        outcome
+        self.wait(call, &self.everything())
     }
 
     pub(crate) fn everything(&self) -> Vec<Ticket> {

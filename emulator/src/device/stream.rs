@@ -80,11 +80,6 @@ impl Queued {
 }
 
 impl Queue {
-    /// Whether nobody will hear of it again, once all that was asked for has been waited for.
-    pub(crate) fn is_over(&self) -> bool {
-        self.closed && self.work.is_empty()
-    }
-
     /// Whether it cannot go on by itself: what comes first waits for others.
     pub(crate) fn is_stuck(&self) -> bool {
         self.work.front().is_none_or(|first| !first.is_ready() || first.idle.load(Ordering::Acquire) >= LOOK)
@@ -131,10 +126,12 @@ impl Stream {
 
     /// Closes the stream: what is queued is still done.
     pub(crate) fn close(&self) {
-        if let Some(queue) = self.context.state().streams.get_mut(&self.id) {
+        let mut state = self.context.state();
+        if let Some(queue) = state.streams.get_mut(&self.id) {
             queue.closed = true;
             queue.worker.iter().for_each(Thread::unpark);
         }
+        self.context.forget_streams(&mut state);
     }
 
     /// What must be done before the stream counts as synchronised, which one that captures never does.
@@ -191,6 +188,13 @@ impl Stream {
 }
 
 impl Context {
+    /// Forgets the closed streams whose work the host has waited for.
+    pub(crate) fn forget_streams(&self, state: &mut State) {
+        let witness = self.memory.witness();
+        let known = |queue: &Queue| queue.last.iter().all(|last| witness.counts_on(&last.order));
+        state.streams.retain(|_, queue| !(queue.closed && queue.work.is_empty() && known(queue)));
+    }
+
     /// A stream's worker: does what is queued, in order, each when what it waits for is done.
     fn serve(self: Arc<Self>, id: StreamId) {
         let mut state = self.state();
