@@ -723,3 +723,15 @@ fn lanes_that_leave_by_a_branch_are_not_waited_for() {
         }
     }
 }
+
+/// The last bytes of an allocation that is no multiple of what is read.
+#[test]
+fn an_access_over_the_end_of_an_allocation_is_reported() {
+    let rig = Rig::new(&ptx(
+        75,
+        ".visible .entry k(.param .u64 a) { .reg .b64 %rd<3>; ld.param.u64 %rd1, [a]; ld.global.u64 %rd2, [%rd1+8]; ret; }",
+    ));
+    let fault = rig.launch("k", 1, 1, &[rig.u32s(&[1, 2, 3])]).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::OutOfBounds, "{fault}");
+    rig.launch("k", 1, 1, &[rig.u32s(&[1, 2, 3, 4])]).unwrap();
+}
