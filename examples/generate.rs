@@ -88,12 +88,13 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     bar.clear();
     let kv = arguments.kv.into();
     let path = arguments.path.into();
-    let mut session = model.session(SessionOptions { kv, path, blocks: arguments.blocks, capacity: None })?;
+    let mut session =
+        model.session(SessionOptions::default().with_kv(kv).with_path(path).with_blocks(arguments.blocks))?;
     let load = begin.elapsed();
 
     let begin = Instant::now();
     session.append(&prompt)?;
-    let options = GenerateOptions { max_tokens: arguments.tokens, stop_ids: tokenizer.end_of_generation().to_vec() };
+    let options = GenerateOptions::new(arguments.tokens).with_stop_ids(tokenizer.end_of_generation());
     let mut generation = session.generate(options);
     let mut decoder = tokenizer.decoder(Special::Plain);
     let mut first = None;

@@ -61,10 +61,10 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let model = Model::load(&picked.device, baked, file, |_| {})?;
     let phases = 5 * model.shape().layers as usize + 1;
     let events = (arguments.ids.len() + arguments.tokens) * phases;
-    let options = SessionOptions { blocks: arguments.blocks, capacity: Some(4096), ..SessionOptions::default() };
+    let options = SessionOptions::default().with_blocks(arguments.blocks).with_capacity(4096);
     let mut session = model.tracing_session(options, events as u32)?;
     session.append(&arguments.ids)?;
-    let generate = GenerateOptions { max_tokens: arguments.tokens, stop_ids: Vec::new() };
+    let generate = GenerateOptions::new(arguments.tokens);
     let made: Vec<u32> = session.generate(generate).collect::<kiln::Result<_>>()?;
     let trace = session.trace()?.ok_or("the session does not trace")?;
 

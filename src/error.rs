@@ -157,6 +157,28 @@ pub enum Error {
         limit: u64,
     },
 
+    /// The host has waited for longer than [`Limits::wait`](crate::driver::Limits) without any progress.
+    #[error(
+        "{what}: no progress for {} ms; the device may hang or be busy with other work; raise `Limits::wait` if work takes that long",
+        waited.as_millis()
+    )]
+    Stalled {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited: std::time::Duration,
+    },
+
+    /// A block of a resident kernel has waited for the others for longer than
+    /// [`Limits::device_wait`](crate::driver::Limits), and all have left.
+    #[error(
+        "block {block} of the resident decoder has waited for others for longer than `Limits::device_wait`; the sessions that ran on it have ended: make new ones"
+    )]
+    DecoderStalled {
+        /// The first block that gave up.
+        block: u32,
+    },
+
     /// A file is not a model that kiln decodes.
     #[error("{}: {what}", path.display())]
     ModelFile {
@@ -195,6 +217,15 @@ pub enum Error {
     /// A session without tokens was asked what comes next.
     #[error("the session is empty, and nothing can follow nothing; append at least one token first")]
     EmptySession,
+
+    /// No token can be chosen: a logit is not a finite number.
+    #[error(
+        "the logits behind position {position} are not all finite numbers; check the model's file (NaN in weights or scales), or use an f32 cache if keys overflow f16"
+    )]
+    NotFinite {
+        /// The position of the token that was run.
+        position: u32,
+    },
 
     /// A kernel refused what it read from device memory, and has done nothing outside its buffers.
     #[error("a kernel reported error {code}: {what}")]

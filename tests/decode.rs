@@ -33,7 +33,9 @@ fn open(model: &str) -> Model {
 }
 
 fn session(model: &Model, kv: KvType, path: PathChoice, blocks: Option<u32>) -> Session {
-    model.session(SessionOptions { kv, path, blocks, capacity: Some(512) }).expect("a session")
+    model
+        .session(SessionOptions::default().with_kv(kv).with_path(path).with_blocks(blocks).with_capacity(512))
+        .expect("a session")
 }
 
 /// A prompt with what was made of it in float64.
@@ -79,7 +81,7 @@ fn greedy_ids(path: PathChoice, kv: KvType, gap: f64) {
         assert!(expected.len() > 4, "prompt {i} says too little");
         let mut session = session(&model, kv, path, Some(2));
         session.append(&prompt.ids).expect("the prompt fits");
-        let options = GenerateOptions { max_tokens: expected.len(), stop_ids: Vec::new() };
+        let options = GenerateOptions::new(expected.len());
         let ids: Vec<u32> = session.generate(options).collect::<kiln::Result<_>>().expect("it generates");
         assert_eq!(ids, expected, "prompt {i}");
     }

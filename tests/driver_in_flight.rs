@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{Gate, blocks_until_open, device, driver, fault, table};
 use kiln::Error;
-use kiln::driver::{Device, DeviceBuffer, GpuTensor, Graph, PinnedBuffer, Resident, Stream};
+use kiln::driver::{Device, DeviceBuffer, GpuTensor, Graph, PinnedBuffer, Resident, Stream, Wish};
 
 /// Names that an asynchronous path must not call.
 const FORBIDDEN: &[&str] = &[
@@ -406,8 +406,12 @@ fn a_capture_refuses_what_it_cannot_hold_and_leaves_the_stream_usable() {
 fn resident_work_is_parked_before_what_may_wait_for_it() {
     struct Parks(AtomicU32);
     impl Resident for Parks {
-        fn park(&self) {
-            self.0.fetch_add(1, Ordering::SeqCst);
+        fn ask(&self, wish: Wish) {
+            self.0.fetch_add(u32::from(wish == Wish::Park), Ordering::SeqCst);
+        }
+
+        fn is_off(&self) -> kiln::Result<bool> {
+            Ok(true)
         }
     }
     let (device, stream, buffer) = setup();

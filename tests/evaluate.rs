@@ -32,7 +32,7 @@ fn load(path: impl AsRef<Path>) -> Model {
 }
 
 fn rows(model: &Model, kv: KvType, ids: &[u32], window: usize) -> Vec<Vec<f32>> {
-    let options = SessionOptions { kv, path: PathChoice::Stream, capacity: Some(window as u32), blocks: None };
+    let options = SessionOptions::default().with_kv(kv).with_path(PathChoice::Stream).with_capacity(window as u32);
     let mut session = model.session(options).expect("a session");
     let mut rows = Vec::new();
     score::each_position(&mut session, ids, window, |position, logits| -> kiln::Result<()> {
@@ -100,7 +100,7 @@ fn a_full_context_has_logits_on_every_path() {
     let model = load(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf"));
     let ids = [5, 600, 7];
     let run = |path, capacity| {
-        let options = SessionOptions { path, capacity: Some(capacity), ..SessionOptions::default() };
+        let options = SessionOptions::default().with_path(path).with_capacity(capacity);
         let mut session = model.session(options).expect("a session");
         session.append(&ids).expect("it fits");
         session.logits().expect("logits")

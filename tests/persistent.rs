@@ -42,11 +42,11 @@ fn tiny(config: DeviceConfig) -> Model {
 }
 
 fn session(model: &Model, path: PathChoice, blocks: Option<u32>) -> Session {
-    model.session(SessionOptions { path, blocks, capacity: Some(512), ..SessionOptions::default() }).expect("a session")
+    model.session(SessionOptions::default().with_path(path).with_blocks(blocks).with_capacity(512)).expect("a session")
 }
 
 fn at_most(max_tokens: usize) -> GenerateOptions {
-    GenerateOptions { max_tokens, stop_ids: Vec::new() }
+    GenerateOptions::new(max_tokens)
 }
 
 fn tokens(session: &mut Session, count: usize) -> Vec<u32> {
@@ -96,7 +96,7 @@ fn ids_outside_the_vocabulary_change_nothing() {
 #[test]
 fn a_full_context_ends_the_generation_and_refuses_more() {
     let model = tiny(config(4));
-    let options = SessionOptions { path: PathChoice::Persistent, capacity: Some(8), ..SessionOptions::default() };
+    let options = SessionOptions::default().with_path(PathChoice::Persistent).with_capacity(8);
     let mut session = model.session(options).expect("a session");
     session.append(PROMPT).expect("it fits");
     let mut generation = session.generate(at_most(10));
@@ -116,7 +116,7 @@ fn a_stop_id_ends_the_generation() {
     let before = all.iter().position(|token| *token == stop).expect("it is there");
     let mut session = session(&model, PathChoice::Persistent, None);
     session.append(PROMPT).expect("it fits");
-    let mut generation = session.generate(GenerateOptions { max_tokens: 8, stop_ids: vec![stop] });
+    let mut generation = session.generate(GenerateOptions::new(8).with_stop_ids([stop]));
     let made: Vec<u32> = generation.by_ref().collect::<kiln::Result<_>>().expect("it generates");
     assert_eq!((made.as_slice(), generation.end()), (&all[..before], Some(End::StopId(stop))));
 }
@@ -302,6 +302,8 @@ fn ids_are_the_streams_across_chunks_of_the_cache() {
 /// Bugs planted in the emitted PTX, each found by what the emulator checks or by the tokens.
 mod planted {
     use super::{PROMPT, at_most, config, expected, open_as, session};
+    use kiln::Error;
+    use kiln::driver::DeviceBuffer;
     use kiln::model::PathChoice;
     use kiln_emulator::{DeviceConfig, FaultKind};
     use std::time::Duration;
@@ -332,6 +334,8 @@ mod planted {
     enum Seen {
         Fault(FaultKind),
         WrongTokens,
+        /// The blocks have given up waiting for each other.
+        Stall,
     }
 
     /// Runs a few tokens with the bug under some schedules.
@@ -345,9 +349,10 @@ mod planted {
             match made {
                 Ok(made) if made == all => None,
                 Ok(_) => Some(Seen::WrongTokens),
-                Err(error) => match kiln_emulator::last_fault(model.device().ordinal()) {
-                    Some(fault) => Some(Seen::Fault(fault.kind)),
-                    None => panic!("an error without a fault: {error}"),
+                Err(error) => match (error, kiln_emulator::last_fault(model.device().ordinal())) {
+                    (_, Some(fault)) => Some(Seen::Fault(fault.kind)),
+                    (Error::DecoderStalled { .. }, None) => Some(Seen::Stall),
+                    (error, None) => panic!("an error without a fault: {error}"),
                 },
             }
         })
@@ -361,14 +366,26 @@ mod planted {
         assert_eq!(seen(config, plant), Some(Seen::Fault(kind)));
     }
 
-    /// As [`finds`], for bugs by which the kernel never ends.
+    /// As [`finds`], for bugs by which blocks wait for ever: all of them leave, the host gets a typed error for ever, and
+    /// the device is free. Nothing but the kernel's own limit ends it.
     #[track_caller]
     fn hangs(plant: impl Fn(&str) -> String) {
         if super::common::on_gpu() {
             return;
         }
-        let limited = |seed| DeviceConfig { launch_timeout: Some(Duration::from_secs(2)), ..config(seed) };
-        assert!(matches!(seen(limited, plant), Some(Seen::Fault(FaultKind::Deadlock | FaultKind::StepLimit))));
+        let model = open_as("tests/data/tiny3-d64.Q4_K_M/model.gguf", config(0), &plant);
+        let limits = model.device().limits();
+        model.device().set_limits(limits.with_device_wait(Duration::from_micros(500)));
+        let mut session = session(&model, PathChoice::Persistent, None);
+        session.append(&PROMPT[..2]).expect("it fits");
+        for round in 0..2 {
+            let made = session.generate(at_most(3)).collect::<kiln::Result<Vec<u32>>>();
+            assert!(matches!(made, Err(Error::DecoderStalled { .. })), "round {round}: {made:?}");
+        }
+        drop(session);
+        model.device().synchronize().expect("nothing is on the device, and nothing went wrong there");
+        assert_eq!(kiln_emulator::last_fault(model.device().ordinal()), None);
+        assert_eq!(expected(&model, PROMPT, 2).len(), 2, "the stream path goes on");
     }
 
     #[test]
@@ -456,9 +473,9 @@ mod planted {
     #[test]
     fn a_block_that_does_not_wait_for_its_first_thread_is_found() {
         finds(FaultKind::Race, |ptx| {
-            rewrite(ptx, |[fence, label], line, _| {
-                let barrier = fence == "fence.acq_rel.gpu;" && label.starts_with('$');
-                (line == "bar.sync 0;" && barrier).then(String::new)
+            rewrite(ptx, |_, line, next| {
+                // The barrier behind which a block looks whether it has given up.
+                (line == "bar.sync 0;" && next.contains("[gone]")).then(String::new)
             })
         });
     }
@@ -485,14 +502,18 @@ mod planted {
     #[test]
     fn a_counter_read_once_is_found() {
         hangs(|ptx| {
-            let mut first = String::new();
-            rewrite(ptx, |[_, before], line, _| {
-                let register = line.strip_prefix("ld.relaxed.gpu.global.u32 ")?.split(',').next()?.to_owned();
-                if before.starts_with("nanosleep") {
-                    return Some(format!("mov.b32 {register}, {first};"));
+            let mut first = None;
+            rewrite(ptx, |_, line, next| {
+                let (register, address) = line.strip_prefix("ld.relaxed.gpu.global.u32 ")?.split_once(", ")?;
+                // The counter, not the abort word behind it.
+                (!address.contains('+') && next.starts_with("sub.u32")).then_some(())?;
+                match first.take() {
+                    Some(first) => Some(format!("mov.b32 {register}, {first};")),
+                    None => {
+                        first = Some(register.to_owned());
+                        None
+                    }
                 }
-                first = register;
-                None
             })
         });
     }
@@ -502,59 +523,54 @@ mod planted {
         finds(FaultKind::StaleRead, |ptx| ptx.replace("ld.global.f32", "ld.global.nc.f32"));
     }
 
-    /// Slows every block before it looks at the token's decision, later blocks longer; with `per_block`, has each look at
-    /// the host's stop flag of the first item itself.
-    fn late_decision(ptx: &str, per_block: bool) -> String {
+    /// Slows every block before it looks at the token's command, later blocks longer; with `per_block`, has each look at
+    /// the host's wish that the kernel park itself.
+    fn late_command(ptx: &str, per_block: bool) -> String {
+        let command = 4 * (kiln::shape::mailbox::state::COMMANDS + kiln::shape::mailbox::command::WORDS);
         let mut mailbox = String::new();
-        rewrite(ptx, |_, line, next| {
-            if line.starts_with("ld.acquire.sys") {
-                let address = line.split(['[', '+']).nth(1)?;
-                mailbox = address.to_owned();
+        rewrite(ptx, |_, line, _| {
+            if let Some(register) = line.strip_suffix(", [mailbox];").and_then(|line| line.split(' ').nth(1)) {
+                mailbox = register.to_owned();
                 return None;
             }
-            let (register, rest) = line.strip_prefix("ld.global.u32 ")?.split_once(", ")?;
-            let commands = rest.strip_suffix("+28];")?;
-            next.ends_with(&format!("{commands}+32];")).then_some(())?;
+            let register = line.strip_prefix("ld.global.u32 ")?.split(',').next()?;
+            line.ends_with(&format!("+{command}];")).then_some(())?;
             let slow =
-                "{ .reg .b32 %slow; mov.u32 %slow, %ctaid.x; mul.lo.u32 %slow, %slow, 30000; nanosleep.u32 %slow; }";
-            let load = if per_block {
-                format!("ld.relaxed.sys.global.u32 {register}, [{mailbox}+192];")
-            } else {
-                line.to_owned()
-            };
-            Some(format!("{slow}\n{load}"))
+                "{ .reg .b32 %slow; mov.u32 %slow, %ctaid.x; mul.lo.u32 %slow, %slow, 5000; nanosleep.u32 %slow; }";
+            let own = format!(
+                "{{ .reg .pred %own; .reg .b32 %seen; mov.u32 %seen, %tid.x; setp.eq.u32 %own, %seen, 0; \
+                 ld.relaxed.sys.global.u32 %seen, [{mailbox}]; setp.ne.and.u32 %own, %seen, 0, %own; \
+                 @%own mov.b32 {register}, 2; }}"
+            );
+            Some(format!("{slow}\n{line}\n{}", if per_block { own } else { String::new() }))
         })
     }
 
-    /// Whether an item that is stopped in its middle ends well, tried at several moments.
-    fn stops_well(per_block: bool) -> bool {
-        let limit = Duration::from_secs(if per_block { 3 } else { 300 });
-        (0..8).all(|seed| {
-            let config = DeviceConfig { launch_timeout: Some(limit), ..config(seed) };
-            let plant = |ptx: &str| late_decision(ptx, per_block);
-            let model = open_as("tests/data/tiny3-d64.Q4_K_M/model.gguf", config, plant);
+    /// Whether an answer survives being parked again and again.
+    fn parks_well(per_block: bool) -> bool {
+        (0..3).all(|seed| {
+            let plant = |ptx: &str| late_command(ptx, per_block);
+            let model = open_as("tests/data/tiny3-d64.Q4_K_M/model.gguf", config(seed), plant);
+            let limits = model.device().limits();
+            model.device().set_limits(limits.with_device_wait(Duration::from_millis(2)));
+            let all = expected(&model, &PROMPT[..1], 5);
             let mut session = session(&model, PathChoice::Persistent, None);
             session.append(&PROMPT[..1]).expect("it fits");
-            let mut generation = session.generate(at_most(400));
-            let ok = generation.next().is_some_and(|token| token.is_ok());
-            std::thread::sleep(Duration::from_millis(3 * seed));
-            drop(generation);
-            ok && kiln_emulator::last_fault(model.device().ordinal()).is_none()
-                && tokens_or_none(&mut session).is_some()
+            let generation = session.generate(at_most(5)).map(|token| {
+                drop(DeviceBuffer::<u8>::uninitialized(model.device(), 1)); // parks
+                token
+            });
+            generation.collect::<kiln::Result<Vec<_>>>().is_ok_and(|made| made == all)
         })
-    }
-
-    fn tokens_or_none(session: &mut kiln::model::Session) -> Option<Vec<u32>> {
-        session.generate(at_most(2)).collect::<kiln::Result<_>>().ok()
     }
 
     #[test]
-    fn a_stop_flag_that_every_block_reads_is_found() {
+    fn a_wish_to_park_that_every_block_reads_is_found() {
         if super::common::on_gpu() {
             return;
         }
-        assert!(stops_well(false), "one block's decision, read late");
-        assert!(!stops_well(true), "every block's own decision");
+        assert!(parks_well(false), "one block's decision, read late");
+        assert!(!parks_well(true), "every block's own decision");
     }
 
     #[test]

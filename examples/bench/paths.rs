@@ -30,11 +30,11 @@ pub(crate) fn run(
         kiln_emulator::clear_reports(ordinal);
     }
     let capacity = Some(model.shape().context.min(tokens as u32 + 16));
-    let mut session = model.session(SessionOptions { path, capacity, ..SessionOptions::default() })?;
+    let mut session = model.session(SessionOptions::default().with_path(path).with_capacity(capacity))?;
     session.append(&[1, 2, 3])?;
     let mut begin = None;
     let mut ids = Vec::new();
-    for id in session.generate(GenerateOptions { max_tokens: tokens, stop_ids: Vec::new() }) {
+    for id in session.generate(GenerateOptions::new(tokens)) {
         ids.push(id?);
         begin.get_or_insert_with(Instant::now);
     }

@@ -96,7 +96,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     bar.clear();
     let kv = arguments.kv.into();
     let path = arguments.path.into();
-    let mut session = model.session(SessionOptions { kv, path, capacity: Some(window), blocks: None })?;
+    let mut session = model.session(SessionOptions::default().with_kv(kv).with_path(path).with_capacity(window))?;
 
     let begin = Instant::now();
     let (window, total) = (window as usize, ids.len() as u64);

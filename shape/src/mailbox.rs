@@ -1,55 +1,86 @@
-//! The mailbox between the host and a resident decoder: page-locked memory that both see, a region of 32-bit words for
-//! what the host says and a ring of 64-bit entries for what the device answers.
+//! The mailbox between the host and a resident decoder: page-locked memory that both see. The host writes one region of
+//! 32-bit words; the device writes another, and a ring of 64-bit entries for each slot.
 //!
-//! Each word has a single writer: the host writes control words and items, the device the ring. What is written
-//! is made visible by a release store of a word that the other side polls with acquire: [`SUBMITTED`] for items, and the
-//! tag inside each 64-bit entry of the ring, which arrives together with its payload. There is no read-modify-write.
+//! A slot is a place for one item of one session. The host fills the slot's item, rings its doorbell with the item's
+//! number, and reads the slot's ring up to an entry that ends the item. The decoder takes the items of all slots by
+//! turns, a token each.
+//!
+//! Each word has a single writer, and there is no read-modify-write. An item is made visible by a release store of its
+//! doorbell; a ring's entry carries its readiness in its own 64 bits.
 //!
 //! Offsets are in 32-bit words.
 
-/// Host: non-zero asks the kernel to end as soon as it agrees: it parks, its item is kept.
+/// Items that may be under way together.
+pub const SLOTS: u32 = 64;
+/// Host: non-zero asks the kernel to leave after its next token; items are kept.
 pub const PARK: u32 = 0;
-/// Host: how many entries of the ring it has read, counted without end.
-pub const CONSUMED: u32 = 16;
-/// Host: how many items it has submitted, counted without end.
-pub const SUBMITTED: u32 = 32;
-/// Host: non-zero stops item `submitted % SLOTS`, a word for each.
-pub const STOP: u32 = 48;
-/// The first item.
-pub const ITEMS: u32 = 64;
-/// Items that the queue holds.
-pub const SLOTS: u32 = 4;
+/// Host: non-zero says that other work waits for the device: the kernel leaves when its turn is over.
+pub const YIELD: u32 = 1;
+/// Host: the number of the item in each slot, `[SLOTS]`; a new number is a new item. Never 0.
+pub const DOORBELL: u32 = 32;
+/// Host: the number of the item to stop in each slot, `[SLOTS]`.
+pub const STOP: u32 = DOORBELL + SLOTS;
+/// Host: entries read of each slot's ring, counted without end, `[SLOTS]`.
+pub const CONSUMED: u32 = STOP + SLOTS;
+/// Host: the items, `[SLOTS, ITEM_WORDS]`.
+pub const ITEMS: u32 = CONSUMED + SLOTS;
 /// Words of an item.
 pub const ITEM_WORDS: u32 = 64;
 /// Words of the host's region.
 pub const WORDS: u32 = ITEMS + SLOTS * ITEM_WORDS;
-/// Entries of the ring.
-pub const RING_ENTRIES: u32 = 1024;
+/// Entries of each slot's ring.
+pub const RING_ENTRIES: u32 = 512;
 
 /// An item's words.
 pub mod item {
+    /// The item's number, as its doorbell says it.
+    pub const NUMBER: u32 = 0;
     /// Ids of the prompt, at least one.
-    pub const PROMPT: u32 = 0;
+    pub const PROMPT: u32 = 1;
     /// The position of the first of them.
-    pub const POSITION: u32 = 1;
+    pub const POSITION: u32 = 2;
+    /// The first of them.
+    pub const FIRST_ID: u32 = 3;
     /// Tokens to generate.
-    pub const MAX_NEW: u32 = 2;
+    pub const MAX_NEW: u32 = 4;
     /// Positions that the cache has room for.
-    pub const ROOM: u32 = 3;
+    pub const ROOM: u32 = 5;
+    /// Chunks that a row of the partial results has room for.
+    pub const MAX_CHUNKS: u32 = 6;
     /// How many stop ids there are.
-    pub const STOP_COUNT: u32 = 4;
+    pub const STOP_COUNT: u32 = 7;
     /// The address of the table of chunks, 64 bits.
-    pub const TABLE: u32 = 6;
+    pub const TABLE: u32 = 8;
     /// The address of the prompt's ids, 64 bits.
-    pub const IDS: u32 = 8;
+    pub const IDS: u32 = 10;
+    /// The address of the logits, 64 bits.
+    pub const LOGITS: u32 = 12;
+    /// The address of attention's partial results, 64 bits.
+    pub const PARTIALS: u32 = 14;
+    /// The address of the cosines, 64 bits.
+    pub const COS: u32 = 16;
+    /// The address of the sines, 64 bits.
+    pub const SIN: u32 = 18;
     /// The first stop id.
-    pub const STOP_IDS: u32 = 16;
+    pub const STOP_IDS: u32 = 32;
     /// Most stop ids.
     pub const STOP_IDS_MAX: u32 = 32;
 }
 
-/// An entry of the ring: the payload in its lower half; in its upper half the kind in bits 24 to 31 and the entry's
-/// number plus one, modulo 2^24, below.
+/// What the device says of itself, beside the rings.
+pub mod report {
+    /// The number of the last launch that has left.
+    pub const LEFT: u32 = 0;
+    /// Tokens run, counted without end.
+    pub const PROGRESS: u32 = 32;
+    /// Non-zero: a block has waited for longer than the limit, and every block leaves. One more than the block's number.
+    pub const STALLED: u32 = 64;
+    /// Words of all.
+    pub const WORDS: u32 = 96;
+}
+
+/// An entry of a ring: the payload in its lower half; in its upper half the kind in bits 28 to 31, the item's number
+/// modulo 2^8 in bits 20 to 27, and the entry's number plus one, modulo 2^20, below.
 pub mod entry {
     /// A token; the payload is its id.
     pub const TOKEN: u32 = 1;
@@ -57,45 +88,81 @@ pub mod entry {
     pub const LENGTH: u32 = 2;
     /// The item's end by a stop id, which is the payload and the last token.
     pub const STOP_ID: u32 = 3;
-    /// The item's end by its stop flag.
+    /// The item's end because it was stopped.
     pub const STOPPED: u32 = 4;
-    /// The item's end because the cache is full.
+    /// The item's end because the cache has no room; the payload is the next token, which has not run.
     pub const CONTEXT_FULL: u32 = 5;
     /// The item's end because it cannot be worked on: an id outside the vocabulary, which is the payload, or no prompt.
     pub const REJECTED: u32 = 6;
+    /// The item's end because no token can be chosen: a logit is not a finite number. The payload is the position.
+    pub const NOT_FINITE: u32 = 7;
 
-    /// The upper half of entry `number` of kind `kind`.
-    pub const fn tag(kind: u32, number: u32) -> u32 {
-        kind << 24 | (number.wrapping_add(1) & 0xff_ffff)
+    /// The upper half of entry `number` of a slot's ring.
+    pub const fn tag(kind: u32, item: u32, number: u32) -> u32 {
+        kind << 28 | (item & 0xff) << 20 | (number.wrapping_add(1) & 0xf_ffff)
+    }
+
+    /// The kind in a tag.
+    pub const fn kind(tag: u32) -> u32 {
+        tag >> 28
     }
 }
 
-/// The device's own words, which outlive a launch: offsets in 32-bit words.
-pub mod command {
-    /// What the leader decided: 1 to run, 2 to leave.
-    pub const KIND: u32 = 0;
-    /// Non-zero: the item below was parked in its middle.
-    pub const RESUME: u32 = 1;
-    /// Items taken, counted without end.
-    pub const TAKEN: u32 = 2;
-    /// Entries written to the ring, counted without end.
-    pub const EMITTED: u32 = 3;
-    /// Where a parked item goes on: ids of the prompt done, the next token, tokens made.
-    pub const STEP: u32 = 4;
-    /// The next token.
-    pub const TOKEN: u32 = 5;
+/// The device's own words, which outlive a launch.
+pub mod state {
+    use super::{ITEM_WORDS, SLOTS};
+
+    /// Whether an item of the slot is under way.
+    pub const ACTIVE: u32 = 0;
+    /// The number of the slot's last item.
+    pub const NUMBER: u32 = SLOTS;
+    /// Ids of its prompt and tokens that have run.
+    pub const STEP: u32 = 2 * SLOTS;
+    /// The token to run next.
+    pub const TOKEN: u32 = 3 * SLOTS;
     /// Tokens made.
-    pub const MADE: u32 = 6;
-    /// The decision published with a token: 0 go on, 1 stop, 2 park.
-    pub const DECISION: u32 = 7;
-    /// The prompt's next id, published with the decision.
-    pub const NEXT_ID: u32 = 8;
+    pub const MADE: u32 = 4 * SLOTS;
+    /// Entries written to the slot's ring, counted without end.
+    pub const EMITTED: u32 = 5 * SLOTS;
+    /// The slot that had the last token.
+    pub const LAST: u32 = 6 * SLOTS;
     /// Records of the trace that every block has written so far, in a kernel that traces.
-    pub const EVENTS: u32 = 9;
-    /// A copy of the item's words.
-    pub const ITEM: u32 = 64;
+    pub const EVENTS: u32 = LAST + 1;
+    /// Tokens run, counted without end.
+    pub const PROGRESS: u32 = LAST + 2;
+    /// Words that the leader keeps in shared memory during a launch.
+    pub const KEPT: u32 = LAST + 32;
+    /// What to do next, decided while nothing runs, and with each token: two commands.
+    pub const COMMANDS: u32 = KEPT;
+    /// A copy of the items, `[SLOTS, ITEM_WORDS]`.
+    pub const ITEMS: u32 = COMMANDS + 2 * super::command::WORDS;
     /// Words of all.
-    pub const WORDS: u32 = 128;
+    pub const WORDS: u32 = ITEMS + SLOTS * ITEM_WORDS;
+}
+
+/// What the leader has every block do next.
+pub mod command {
+    /// One of the kinds below.
+    pub const KIND: u32 = 0;
+    /// The slot whose token runs next.
+    pub const SLOT: u32 = 1;
+    /// That item's ids and tokens run so far.
+    pub const STEP: u32 = 2;
+    /// The token to run.
+    pub const TOKEN: u32 = 3;
+    /// Tokens made.
+    pub const MADE: u32 = 4;
+    /// The next id of the prompt that the token just run belongs to.
+    pub const NEXT_ID: u32 = 5;
+    /// Words of all.
+    pub const WORDS: u32 = 32;
+
+    /// To wait until there is something to do.
+    pub const WAIT: u32 = 0;
+    /// To run a token.
+    pub const RUN: u32 = 1;
+    /// To leave the device.
+    pub const LEAVE: u32 = 2;
 }
 
 /// What a kernel that traces writes: `[events, blocks]` records, one for each phase that a block went through.

@@ -1,19 +1,65 @@
 //! The primary context of a device, and the calls that may wait for the whole device.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use super::library::Driver;
+use super::resident::{Gate, Pass, Quiet, Resident, Turn, Turns};
+use super::stream::StreamInner;
 use super::sys;
 use super::sys::{CUcontext, CUdevice, CUdeviceptr};
 use crate::{Error, Result};
 
-/// Work that stays on a device until it is told to go, such as a kernel that waits for requests.
-///
-/// Allocating, freeing, loading and unloading may wait for everything on the device, so they would never return beside
-/// it. [`Device::add_resident`](super::Device::add_resident) has them call [`park`](Resident::park) first.
-pub trait Resident: Send + Sync {
-    /// Ends the work, its state kept, and returns when it is off the device. Must not allocate or free on the device.
-    fn park(&self);
+/// How long work and waits may take on a device; see [`Device::set_limits`](super::Device::set_limits).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The longest wait of the host without any progress; then the call fails with
+    /// [`Error::Stalled`](crate::Error::Stalled). 60 s.
+    pub wait: Duration,
+    /// The longest wait of a block of a resident kernel for the others, by the device's clock; then all blocks leave. 10 s.
+    pub device_wait: Duration,
+    /// The longest launch of a resident kernel that nobody else waits for, by the device's clock: 1 s where a watchdog
+    /// kills kernels, else 60 s.
+    pub run: Duration,
+    /// The longest launch of a resident kernel that other work waits for, by the device's clock. 0.2 s.
+    pub turn: Duration,
+}
+
+impl Limits {
+    pub(crate) const fn new(watched: bool) -> Limits {
+        let run = Duration::from_secs(if watched { 1 } else { 60 });
+        let (wait, device_wait) = (Duration::from_secs(60), Duration::from_secs(10));
+        Limits { wait, device_wait, run, turn: Duration::from_millis(200) }
+    }
+
+    /// With another [`wait`](Limits::wait).
+    #[must_use]
+    pub const fn with_wait(mut self, wait: Duration) -> Limits {
+        self.wait = wait;
+        self
+    }
+
+    /// With another [`device_wait`](Limits::device_wait).
+    #[must_use]
+    pub const fn with_device_wait(mut self, device_wait: Duration) -> Limits {
+        self.device_wait = device_wait;
+        self
+    }
+
+    /// With another [`run`](Limits::run).
+    #[must_use]
+    pub const fn with_run(mut self, run: Duration) -> Limits {
+        self.run = run;
+        self
+    }
+
+    /// With another [`turn`](Limits::turn).
+    #[must_use]
+    pub const fn with_turn(mut self, turn: Duration) -> Limits {
+        self.turn = turn;
+        self
+    }
 }
 
 /// A share of a primary context. Everything made in it holds one, so it outlives them.
@@ -22,7 +68,10 @@ pub(crate) struct Context {
     pub(crate) ordinal: i32,
     pub(crate) device: CUdevice,
     raw: CUcontext,
-    residents: Mutex<Vec<Weak<dyn Resident>>>,
+    limits: Mutex<Limits>,
+    gate: Gate,
+    turns: Turns,
+    streams: Mutex<Vec<Weak<StreamInner>>>,
 }
 
 // SAFETY: a context may be current in any number of threads; the driver locks what it must.
@@ -37,11 +86,22 @@ impl Context {
             return Err(Error::NoDevice { ordinal, found });
         }
         // SAFETY: the ordinal is in range, and the device is what it names.
-        let (device, raw) = unsafe {
+        let (device, watched) = unsafe {
             let device = driver.api().device_get(ordinal)?;
-            (device, driver.api().primary_context_retain(device)?)
+            (device, driver.api().device_attribute(sys::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT, device)? != 0)
         };
-        Ok(Arc::new(Context { driver: driver.clone(), ordinal, device, raw, residents: Mutex::default() }))
+        // SAFETY: the device is the driver's own.
+        let raw = unsafe { driver.api().primary_context_retain(device)? };
+        Ok(Arc::new(Context {
+            driver: driver.clone(),
+            ordinal,
+            device,
+            raw,
+            limits: Mutex::new(Limits::new(watched)),
+            gate: Gate::default(),
+            turns: Turns::default(),
+            streams: Mutex::default(),
+        }))
     }
 
     /// Makes the context current in this thread. Other code may have set another since, so it is asked, not remembered:
@@ -57,33 +117,59 @@ impl Context {
         self.raw == other.raw && self.driver.same_as(&other.driver)
     }
 
-    pub(crate) fn add_resident(&self, resident: &Arc<dyn Resident>) {
-        let mut residents = self.residents.lock().unwrap_or_else(PoisonError::into_inner);
-        residents.retain(|resident| resident.strong_count() > 0);
-        residents.push(Arc::downgrade(resident));
+    pub(crate) fn limits(&self) -> Limits {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Parks what is resident and makes the context current: to be called before all that may wait for the device.
-    pub(crate) fn quiesce(&self) -> Result<()> {
-        // Collected first: parking takes its time and may come back here.
-        let residents: Vec<_> = {
-            let residents = self.residents.lock().unwrap_or_else(PoisonError::into_inner);
-            residents.iter().filter_map(Weak::upgrade).collect()
-        };
-        residents.iter().for_each(|resident| resident.park());
-        self.bind()
+    pub(crate) fn set_limits(&self, limits: Limits) {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+    }
+
+    pub(crate) fn add_resident(&self, resident: &Arc<dyn Resident>) {
+        self.gate.add(resident);
+    }
+
+    /// Makes the context current and takes what is resident off the device, as long as the guard lives: to be held over
+    /// all calls that may wait for the device.
+    pub(crate) fn quiesce(&self) -> Result<Quiet<'_>> {
+        let quiet = self.gate.close(self.limits().wait)?;
+        self.bind()?;
+        Ok(quiet)
+    }
+
+    /// Keeps others from quiescing the device while resident work is launched and noted.
+    pub(crate) fn pass(&self) -> Result<Pass<'_>> {
+        self.gate.pass(self.limits().wait)
+    }
+
+    pub(crate) fn add_stream(&self, stream: &Arc<StreamInner>) {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.push(Arc::downgrade(stream));
+    }
+
+    /// Waits for the work of all streams.
+    pub(crate) fn wait_for_streams(&self) -> Result<()> {
+        let live = |streams: &Vec<Weak<StreamInner>>| streams.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        let streams = live(&self.streams.lock().unwrap_or_else(PoisonError::into_inner));
+        streams.iter().filter(|stream| !stream.is_capturing()).try_for_each(|stream| stream.wait_until_idle())
+    }
+
+    /// Waits for a turn on the device's multiprocessors.
+    pub(crate) fn turn(&self) -> Result<Turn<'_>> {
+        self.turns.take(self.limits().wait)
     }
 
     /// Device memory, `bytes` > 0.
     pub(crate) fn allocate(&self, what: &'static str, bytes: usize) -> Result<CUdeviceptr> {
-        self.quiesce()?;
+        let _quiet = self.quiesce()?;
         // SAFETY: the context is current.
         unsafe { self.driver.api().memory_allocate(bytes) }.map_err(|error| self.explain(what, bytes, error))
     }
 
     /// Page-locked host memory, zeroed and mapped, `bytes` > 0.
     pub(crate) fn allocate_host(&self, what: &'static str, bytes: usize) -> Result<*mut u8> {
-        self.quiesce()?;
+        let _quiet = self.quiesce()?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: the context is current, and what is allocated has `bytes` bytes.
         unsafe {

@@ -1,9 +1,11 @@
 //! A device: its primary context, its limits, and a stream for copies.
 
-use std::sync::Arc;
+use once_cell::sync::OnceCell;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::context::{Context, Resident};
+use super::context::{Context, Limits};
 use super::library::Driver;
+use super::resident::Resident;
 use super::stream::{Stream, StreamInner};
 use super::sys;
 use crate::Result;
@@ -14,6 +16,16 @@ use crate::Result;
 #[derive(Clone)]
 pub struct Device {
     inner: Arc<DeviceInner>,
+}
+
+/// The devices that are open in this process.
+static OPEN: OnceCell<Mutex<Vec<Known>>> = OnceCell::new();
+
+/// A device that was opened.
+struct Known {
+    driver: Driver,
+    ordinal: i32,
+    inner: Weak<DeviceInner>,
 }
 
 struct DeviceInner {
@@ -28,8 +40,21 @@ struct DeviceInner {
 }
 
 impl Device {
-    /// Opens the device of that ordinal, counted from 0.
+    /// Opens the device of that ordinal, counted from 0. Opening it again gives the same device, as long as one is open:
+    /// there is one context per driver and ordinal in a process.
     pub fn open(driver: &Driver, ordinal: i32) -> Result<Device> {
+        let mut open = OPEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|known| known.inner.strong_count() > 0);
+        let same = |known: &&Known| known.ordinal == ordinal && known.driver.same_as(driver);
+        if let Some(inner) = open.iter().find(same).and_then(|known| known.inner.upgrade()) {
+            return Ok(Device { inner });
+        }
+        let device = Device::create(driver, ordinal)?;
+        open.push(Known { driver: driver.clone(), ordinal, inner: Arc::downgrade(&device.inner) });
+        Ok(device)
+    }
+
+    fn create(driver: &Driver, ordinal: i32) -> Result<Device> {
         let context = Context::retain(driver, ordinal)?;
         let read = |attribute| context.attribute(attribute).map(|value| u32::try_from(value).unwrap_or(0));
         let major = read(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
@@ -112,11 +137,26 @@ impl Device {
         Stream::new(self)
     }
 
-    /// Waits for all work on the device, resident work included.
+    /// Waits for all work on the device. Resident work is parked first, and goes on later.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`](crate::Error::Stalled) if a stream of this device is not done within [`Limits::wait`]. Work
+    /// that no [`Stream`] knows of is waited for without a limit.
     pub fn synchronize(&self) -> Result<()> {
-        self.bind()?;
+        let _quiet = self.inner.context.quiesce()?;
+        self.inner.context.wait_for_streams()?;
         // SAFETY: the context is current.
         unsafe { self.driver().api().context_synchronize() }
+    }
+
+    /// How long work and waits may take.
+    pub fn limits(&self) -> Limits {
+        self.inner.context.limits()
+    }
+
+    /// Sets how long work and waits may take from now on, for all who have this device open.
+    pub fn set_limits(&self, limits: Limits) {
+        self.inner.context.set_limits(limits);
     }
 
     /// Makes the primary context current in this thread, for calls of [`Api`](super::Api).

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::context::Context;
+use super::patience::Patience;
 use super::stream::StreamInner;
 use super::sys;
 use crate::{Error, Result};
@@ -27,12 +28,15 @@ impl Event {
         Event { stream, raw, ticket, timed }
     }
 
-    /// Blocks the host until the event happens.
+    /// Waits until the event happens.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`] if it has not within [`Limits::wait`](super::Limits::wait).
     pub fn synchronize(&self) -> Result<()> {
-        self.stream.context.bind()?;
-        // SAFETY: the event is live.
-        unsafe { self.stream.context.driver.api().event_synchronize(self.raw)? };
-        self.stream.complete(self.ticket);
+        let mut patience = Patience::new(self.stream.context.limits().wait);
+        while !self.has_happened()? {
+            patience.pause("work on a stream")?;
+        }
         Ok(())
     }
 

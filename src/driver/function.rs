@@ -107,7 +107,7 @@ impl<'a> KernelParam<'a> {
 impl Function {
     pub(crate) fn find(module: &Module, name: &str) -> Result<Function> {
         let device = module.device();
-        device.context().quiesce()?;
+        let _quiet = device.context().quiesce()?;
         let c_name = c_name(name)?;
         let api = device.driver().api();
         // SAFETY: the module is live and its context current.

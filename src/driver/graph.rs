@@ -55,7 +55,7 @@ impl Graph {
     ///
     /// [`cuGraphInstantiateWithFlags`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html).
     pub fn instantiate(&self) -> Result<GraphExec> {
-        self.context.quiesce()?;
+        let _quiet = self.context.quiesce()?;
         // SAFETY: the graph is live.
         let raw = unsafe { self.context.driver.api().graph_instantiate(self.raw, 0)? };
         Ok(GraphExec { context: self.context.clone(), raw })
@@ -132,7 +132,7 @@ impl GraphExec {
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        if self.context.quiesce().is_ok() {
+        if let Ok(_quiet) = self.context.quiesce() {
             // SAFETY: the only owner; the driver lets launches that are under way finish.
             let _ = unsafe { self.context.driver.api().graph_exec_destroy(self.raw) };
         }

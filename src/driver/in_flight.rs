@@ -100,11 +100,24 @@ impl Record {
     }
 }
 
+/// Whether work waits for its turn on the multiprocessors, which a resident kernel may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turns {
+    Waits,
+    /// It has the turn, or needs none.
+    Has,
+}
+
 impl Stream {
     /// Enqueues work and notes what it uses, so that buffers outlive it and nobody comes in between.
     ///
     /// `work` enqueues on the given stream and returns without waiting. It may use the buffers named in `uses`, as named
     /// there; each is named once unless it is only read. It must not enqueue other work on them: they are locked.
+    ///
+    /// A resident decoder that has the device is asked to make room first, which takes [`Limits::turn`] and a token at
+    /// most; the decoder goes on behind this work.
+    ///
+    /// [`Limits::turn`]: super::Limits::turn
     ///
     /// ```no_run
     /// # use kiln::driver::{DeviceBuffer, Function, KernelParam, LaunchConfig, Stream};
@@ -121,7 +134,16 @@ impl Stream {
         mut uses: [Use<'_>; N],
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
-        self.enqueue_locked(&mut uses, &mut [const { None }; N], work)
+        self.enqueue_locked(Turns::Waits, &mut uses, &mut [const { None }; N], work)
+    }
+
+    /// As [`enqueue`](Stream::enqueue), for copies and fills, which run beside what is resident.
+    pub(crate) fn enqueue_copy<const N: usize>(
+        &self,
+        mut uses: [Use<'_>; N],
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        self.enqueue_locked(Turns::Has, &mut uses, &mut [const { None }; N], work)
     }
 
     /// As [`enqueue`](Stream::enqueue), for any number of uses. Allocates two small lists on the host.
@@ -130,14 +152,33 @@ impl Stream {
         uses: impl IntoIterator<Item = Use<'a>>,
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
+        self.enqueue_listed(Turns::Waits, uses, work)
+    }
+
+    /// As [`enqueue_many`](Stream::enqueue_many), for whoever has a turn on the device.
+    pub(crate) fn enqueue_in_turn<'a>(
+        &self,
+        uses: impl IntoIterator<Item = Use<'a>>,
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        self.enqueue_listed(Turns::Has, uses, work)
+    }
+
+    fn enqueue_listed<'a>(
+        &self,
+        turns: Turns,
+        uses: impl IntoIterator<Item = Use<'a>>,
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
         let mut uses: Vec<Use<'a>> = uses.into_iter().collect();
         let mut records: Vec<_> = uses.iter().map(|_| None).collect();
-        self.enqueue_locked(&mut uses, &mut records, work)
+        self.enqueue_locked(turns, &mut uses, &mut records, work)
     }
 
     /// Enqueues; `records` is a place for the lock of each use.
     fn enqueue_locked<'a>(
         &self,
+        turns: Turns,
         uses: &mut [Use<'a>],
         records: &mut [Option<MutexGuard<'a, Record>>],
         work: impl FnOnce(&Stream) -> Result<()>,
@@ -145,6 +186,9 @@ impl Stream {
         for one in uses.iter() {
             self.inner.context.check_same(one.context, one.name)?;
         }
+        // Before the locks: who has the turn may need them.
+        let waits = turns == Turns::Waits && !self.inner.is_capturing();
+        let _turn = waits.then(|| self.inner.context.turn()).transpose()?;
         // Locked in the order of their addresses, so that two threads cannot wait for each other.
         uses.sort_unstable_by_key(|one| address(one.slot));
         for pair in uses.windows(2) {

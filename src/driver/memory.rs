@@ -195,7 +195,7 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
         if self.is_empty() {
             return Ok(());
         }
-        stream.enqueue([self.writes("buffer to fill")], |stream| {
+        stream.enqueue_copy([self.writes("buffer to fill")], |stream| {
             // SAFETY: the whole buffer, which is noted as written.
             unsafe {
                 let bytes = self.len * size_of::<T>();
@@ -217,7 +217,7 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
         if from.is_empty() {
             return Ok(());
         }
-        stream.enqueue([self.writes("destination of a copy"), source.reads("source of a copy")], |stream| {
+        stream.enqueue_copy([self.writes("destination of a copy"), source.reads("source of a copy")], |stream| {
             let bytes = from.len() * size_of::<T>();
             // SAFETY: both ranges were checked, and both buffers are noted as in use.
             unsafe {
@@ -243,7 +243,7 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
             return Ok(());
         }
         let elements = target.as_ptr();
-        stream.enqueue([self.reads("source of a copy"), target.writes("destination of a copy")], |stream| {
+        stream.enqueue_copy([self.reads("source of a copy"), target.writes("destination of a copy")], |stream| {
             let bytes = from.len() * size_of::<T>();
             // SAFETY: both ranges were checked, and both buffers are noted as in use.
             unsafe {
@@ -268,7 +268,7 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
         if from.is_empty() {
             return Ok(());
         }
-        stream.enqueue([self.writes("destination of a copy"), source.reads("source of a copy")], |stream| {
+        stream.enqueue_copy([self.writes("destination of a copy"), source.reads("source of a copy")], |stream| {
             let bytes = len * size_of::<T>();
             // SAFETY: both ranges were checked, and both buffers are noted as in use.
             unsafe {
@@ -319,8 +319,8 @@ impl<T: DeviceRepr> Drop for DeviceBuffer<T> {
             return;
         }
         // Where waiting fails the work may still run, or the context is lost: either way the memory stays as it is.
-        let freed = self.device.context().quiesce().and_then(|()| self.wait());
-        if freed.is_ok() {
+        let Ok(_quiet) = self.device.context().quiesce() else { return };
+        if self.wait().is_ok() {
             // SAFETY: allocated by `uninitialized`, and no work uses it any more.
             let _ = unsafe { self.device.driver().api().memory_free(self.pointer.address()) };
         }

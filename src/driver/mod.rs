@@ -50,12 +50,14 @@ mod memory;
 mod misuse;
 mod module;
 mod page_locked;
+mod patience;
+mod resident;
 mod stream;
 pub mod sys;
 mod tensor;
 
 pub use api::Api;
-pub use context::Resident;
+pub use context::Limits;
 pub use device::Device;
 pub use event::Event;
 pub use function::{Function, KernelParam, LaunchConfig};
@@ -65,5 +67,8 @@ pub use library::{Driver, Symbol, symbols};
 pub use memory::{DeviceBuffer, DevicePtr, DeviceRepr};
 pub use module::Module;
 pub use page_locked::{MappedBuffer, MappedWord, PinnedBuffer};
+#[cfg(feature = "gguf")]
+pub(crate) use patience::Patience;
+pub use resident::{Resident, Wish};
 pub use stream::Stream;
 pub use tensor::GpuTensor;

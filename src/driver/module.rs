@@ -33,7 +33,7 @@ const LOG_BYTES: usize = 8192;
 impl Module {
     /// Compiles and loads PTX text. May wait for the device. On failure the error holds the compiler's log.
     pub fn from_ptx(device: &Device, ptx: &CStr) -> Result<Module> {
-        device.context().quiesce()?;
+        let _quiet = device.context().quiesce()?;
         let (mut info, mut errors) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
         let mut options = [
             sys::CU_JIT_INFO_LOG_BUFFER,
@@ -80,7 +80,7 @@ impl Module {
     /// What is behind the address belongs to the module and is not tracked.
     pub fn global<T: DeviceRepr>(&self, name: &str) -> Result<(DevicePtr<T>, usize)> {
         let device = &self.inner.device;
-        device.context().quiesce()?;
+        let _quiet = device.context().quiesce()?;
         let c_name = c_name(name)?;
         // SAFETY: the module is live and its context current.
         let (address, bytes) = unsafe { device.driver().api().module_global(self.inner.raw, &c_name)? };
@@ -107,8 +107,8 @@ impl std::fmt::Debug for Module {
 impl Drop for ModuleInner {
     fn drop(&mut self) {
         // Its kernels may still run. Where waiting fails they may go on, or the context is lost: then it stays loaded.
-        let over = self.device.context().quiesce().and_then(|()| self.device.synchronize());
-        if over.is_ok() {
+        let Ok(_quiet) = self.device.context().quiesce() else { return };
+        if self.device.synchronize().is_ok() {
             // SAFETY: the last owner, and nothing runs.
             let _ = unsafe { self.device.driver().api().module_unload(self.raw) };
         }

@@ -46,8 +46,8 @@ impl<T: DeviceRepr> Drop for PageLocked<T> {
             return;
         }
         // Where waiting fails the work may still run, or the context is lost: either way the memory stays as it is.
-        let over = self.device.context().quiesce().and_then(|()| self.slot.lock().wait(Access::Write));
-        if over.is_ok() {
+        let Ok(_quiet) = self.device.context().quiesce() else { return };
+        if self.slot.lock().wait(Access::Write).is_ok() {
             // SAFETY: allocated by `new`, and no work uses it any more.
             let _ = unsafe { self.device.driver().api().host_free(self.host.as_ptr().cast()) };
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::context::Context;
 use super::device::Device;
 use super::event::{Event, EventPool};
+use super::patience::Patience;
 use super::sys;
 use crate::{Error, Result};
 
@@ -22,20 +23,19 @@ impl Stream {
     }
 
     /// Waits until all work enqueued so far is done.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`] if it is not within [`Limits::wait`](super::Limits::wait).
     pub fn synchronize(&self) -> Result<()> {
         let issued = self.inner.issued.load(Ordering::Acquire);
-        self.inner.context.bind()?;
-        // SAFETY: the stream is live.
-        unsafe { self.inner.context.driver.api().stream_synchronize(self.inner.raw)? };
-        self.inner.completed.fetch_max(issued, Ordering::AcqRel);
+        self.inner.wait_until_idle()?;
+        self.inner.complete(issued);
         Ok(())
     }
 
     /// Whether all work enqueued so far is done.
     pub fn is_idle(&self) -> Result<bool> {
-        self.inner.context.bind()?;
-        // SAFETY: the stream is live.
-        unsafe { self.inner.context.driver.api().stream_query(self.inner.raw) }
+        self.inner.is_idle()
     }
 
     /// An event that happens when the work enqueued so far is done.
@@ -106,7 +106,7 @@ impl StreamInner {
         let pool = EventPool::filled(context)?;
         // SAFETY: the context is current.
         let raw = unsafe { context.driver.api().stream_create(sys::CU_STREAM_NON_BLOCKING)? };
-        Ok(Arc::new(StreamInner {
+        let stream = Arc::new(StreamInner {
             raw,
             id: STREAMS.fetch_add(1, Ordering::Relaxed),
             context: context.clone(),
@@ -115,11 +115,29 @@ impl StreamInner {
             capturing: AtomicBool::new(false),
             pool,
             order: Mutex::default(),
-        }))
+        });
+        context.add_stream(&stream);
+        Ok(stream)
     }
 
     pub(crate) fn raw(&self) -> sys::CUstream {
         self.raw
+    }
+
+    /// Whether all work enqueued so far is done.
+    pub(crate) fn is_idle(&self) -> Result<bool> {
+        self.context.bind()?;
+        // SAFETY: the stream is live.
+        unsafe { self.context.driver.api().stream_query(self.raw) }
+    }
+
+    /// Waits until the stream has nothing to do.
+    pub(crate) fn wait_until_idle(&self) -> Result<()> {
+        let mut patience = Patience::new(self.context.limits().wait);
+        while !self.is_idle()? {
+            patience.pause("work on a stream")?;
+        }
+        Ok(())
     }
 
     /// Numbers work whose enqueueing has just returned.
@@ -187,9 +205,13 @@ impl StreamInner {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.capturing.load(Ordering::Acquire)
+    }
+
     /// Work that is captured does not happen, so nothing can wait for it.
     fn refuse_capturing(&self) -> Result<()> {
-        if !self.capturing.load(Ordering::Acquire) {
+        if !self.is_capturing() {
             return Ok(());
         }
         Err(Error::InvalidArgument {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// When to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GenerateOptions {
     /// The most tokens to generate.
     pub max_tokens: usize,
@@ -15,8 +16,23 @@ pub struct GenerateOptions {
     pub stop_ids: Vec<u32>,
 }
 
+impl GenerateOptions {
+    /// At most that many tokens, and no stop ids.
+    pub const fn new(max_tokens: usize) -> GenerateOptions {
+        GenerateOptions { max_tokens, stop_ids: Vec::new() }
+    }
+
+    /// With ids that end the text.
+    #[must_use]
+    pub fn with_stop_ids(mut self, stop_ids: impl Into<Vec<u32>>) -> GenerateOptions {
+        self.stop_ids = stop_ids.into();
+        self
+    }
+}
+
 /// Why a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum End {
     /// It has as many tokens as were asked for.
     Length,

@@ -137,6 +137,21 @@ impl Kernels {
     }
 }
 
+/// The kernel of the persistent path.
+pub(crate) fn persistent(device: &Device, baked: &'static BakedModel, kv: KvType, traces: bool) -> Result<Kernel> {
+    let module = choose(device, baked.modules, Some(DecoderPath::Persistent), baked.name)?;
+    let loaded = load(device, module)?;
+    let (trace, feature) = if traces { ("_trace", ",trace") } else { ("", "") };
+    let name = format!("persistent_decoder_{}{trace}", kv.suffix());
+    Kernel::find(&loaded, module, &name, &format!("--features {}{feature}", baked.name))
+}
+
+/// Whether there are kernels of both paths for the device; none is loaded.
+pub(crate) fn check(device: &Device, baked: &'static BakedModel) -> Result<()> {
+    let paths = [DecoderPath::Stream, DecoderPath::Persistent];
+    paths.into_iter().try_for_each(|path| choose(device, baked.modules, Some(path), baked.name).map(drop))
+}
+
 /// The module of `path` for the newest target that is not newer than the device.
 pub(crate) fn choose(
     device: &Device,

@@ -29,9 +29,11 @@ use crate::Result;
 use crate::baked::BakedModel;
 use crate::driver::Device;
 use crate::shape::{Gguf, ModelShape};
-use kernels::Kernels;
+use kernels::{Kernel, Kernels};
+use once_cell::sync::OnceCell;
+use sequence::Rotary;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weights::Weights;
 
 /// The type of cached keys and values.
@@ -71,8 +73,43 @@ pub(crate) struct Inner {
     device: Device,
     file: ModelFile,
     weights: Weights,
-    kernels: Kernels,
     baked: &'static BakedModel,
+    /// Kernels of the stream path, loaded by its first session.
+    stream: OnceCell<Arc<Kernels>>,
+    /// Kernels of the persistent path, by cache type and whether they trace.
+    persistent: [OnceCell<Arc<Kernel>>; 4],
+    rotary: Mutex<Option<Arc<Rotary>>>,
+    decoders: Mutex<Vec<(persistent::Key, Weak<persistent::Decoder>)>>,
+}
+
+impl Inner {
+    fn stream_kernels(&self) -> Result<Arc<Kernels>> {
+        self.stream.get_or_try_init(|| Kernels::load(&self.device, self.baked).map(Arc::new)).cloned()
+    }
+
+    fn persistent_kernel(&self, kv: KvType, traces: bool) -> Result<Arc<Kernel>> {
+        let [f16, f16_traces, f32, f32_traces] = &self.persistent;
+        let cell = match (kv, traces) {
+            (KvType::F16, false) => f16,
+            (KvType::F16, true) => f16_traces,
+            (KvType::F32, false) => f32,
+            (KvType::F32, true) => f32_traces,
+        };
+        cell.get_or_try_init(|| kernels::persistent(&self.device, self.baked, kv, traces).map(Arc::new)).cloned()
+    }
+
+    /// Tables of angles for at least so many positions.
+    fn rotary(&self, positions: u32) -> Result<Arc<Rotary>> {
+        let mut rotary = self.rotary.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*rotary {
+            Some(known) if known.positions >= positions => Ok(known.clone()),
+            _ => Ok(rotary.insert(Arc::new(Rotary::new(&self.device, self.file.shape(), positions)?)).clone()),
+        }
+    }
+
+    fn decoders(&self) -> MutexGuard<'_, Vec<(persistent::Key, Weak<persistent::Decoder>)>> {
+        self.decoders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Model {
@@ -97,9 +134,19 @@ impl Model {
     ) -> Result<Model> {
         file.check_baked(baked)?;
         weights::check_memory(device, &file)?;
-        let kernels = Kernels::load(device, baked)?;
+        kernels::check(device, baked)?;
         let weights = Weights::upload(device, &file, progress)?;
-        Ok(Model { inner: Arc::new(Inner { device: device.clone(), file, weights, kernels, baked }) })
+        let inner = Inner {
+            device: device.clone(),
+            file,
+            weights,
+            baked,
+            stream: OnceCell::new(),
+            persistent: Default::default(),
+            rotary: Mutex::default(),
+            decoders: Mutex::default(),
+        };
+        Ok(Model { inner: Arc::new(inner) })
     }
 
     /// A session with an empty cache.

@@ -35,11 +35,14 @@ pub(crate) trait Path: Send {
     /// The item's next token, or its end.
     fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step>;
 
-    /// Ends the item early; the path may be ahead of what it has yielded.
-    fn stop(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<()>;
+    /// Ends the item early; the path may be ahead of what it has yielded. Nothing to do where there is none. After an
+    /// error it may be called again.
+    fn stop(&mut self) -> Result<()>;
 
-    /// Leaves the device, so that what it has written can be read without waiting for it to leave by itself.
-    fn leave(&mut self) {}
+    /// The logits of the item that has ended, `[vocab]`.
+    fn logits(&mut self, sequence: &Sequence) -> Result<Vec<f32>> {
+        sequence.logits.to_host()
+    }
 
     /// Launches and other calls to the driver so far.
     fn work(&self) -> Work;
@@ -56,6 +59,7 @@ pub(crate) trait Path: Send {
 
 /// What a path asked of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Work {
     /// Kernels launched.
     pub launches: u64,

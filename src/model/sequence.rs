@@ -4,7 +4,11 @@ use super::{Inner, KvType};
 use crate::driver::{Device, DeviceBuffer, PinnedBuffer, Stream};
 use crate::shape::ModelShape;
 use crate::shape::table::KV_CHUNK;
-use crate::{Error, Result};
+use crate::{Error, Result, rope};
+use std::sync::Arc;
+
+/// Chunks that a cache begins with, where so many are wanted.
+const FIRST_CHUNKS: usize = 4;
 
 /// Words of the state that kernels read and move on: position, length, error.
 const STATE: usize = 3;
@@ -15,6 +19,23 @@ const ERRORS: [&str; 3] = [
     "a position is outside the KV cache",
     "a length is beyond the KV cache",
 ];
+
+/// The tables of rotary angles, which sessions share.
+pub(crate) struct Rotary {
+    /// `[positions, head_dim / 2]`.
+    pub(crate) cos: DeviceBuffer<f32>,
+    /// `[positions, head_dim / 2]`.
+    pub(crate) sin: DeviceBuffer<f32>,
+    pub(crate) positions: u32,
+}
+
+impl Rotary {
+    pub(crate) fn new(device: &Device, shape: &ModelShape, positions: u32) -> Result<Rotary> {
+        let (cos, sin) = rope::tables(positions, shape.head_dim, shape.rope_theta);
+        let (cos, sin) = (DeviceBuffer::from_host(device, &cos)?, DeviceBuffer::from_host(device, &sin)?);
+        Ok(Rotary { cos, sin, positions })
+    }
+}
 
 /// What a sequence has on the device.
 pub(crate) struct Sequence {
@@ -42,6 +63,8 @@ pub(crate) struct Sequence {
     pub(crate) logits: DeviceBuffer<f32>,
     /// `[heads, capacity / KV_CHUNK, head_dim + 2]`.
     pub(crate) partials: DeviceBuffer<f32>,
+    /// Angles of at least `capacity` positions.
+    pub(crate) rotary: Arc<Rotary>,
     /// Where the host reads the chosen id and the state.
     host: PinnedBuffer<u32>,
 }
@@ -74,18 +97,35 @@ impl Sequence {
             ffn: DeviceBuffer::zeroed(device, shape.ffn as usize)?,
             logits: DeviceBuffer::zeroed(device, shape.vocab as usize)?,
             partials: DeviceBuffer::zeroed(device, partials)?,
+            rotary: model.rotary(capacity)?,
             host: PinnedBuffer::zeroed(device, STATE + 1)?,
         })
     }
 
-    /// Has chunks for `length` positions.
-    pub(crate) fn grow(&mut self, model: &Inner, length: u32) -> Result<()> {
-        let needed = length.div_ceil(KV_CHUNK) as usize;
-        while self.chunks.len() < needed {
-            let chunk = DeviceBuffer::<u8>::uninitialized(&model.device, chunk_bytes(model.file.shape(), self.kv)?)?;
-            self.table.copy_from_host(self.chunks.len(), &[chunk.as_ptr().address()])?;
-            self.chunks.push(chunk);
+    /// Has chunks for `needed` positions. Where that takes more than there are, their number is doubled as far as `wanted`
+    /// positions ask for it, so that a long answer has it grow a few times only. What is resident is off the device
+    /// meanwhile: a launch sees one table.
+    pub(crate) fn grow(&mut self, model: &Inner, needed: u32, wanted: u32) -> Result<()> {
+        let chunks = |positions: u32| positions.min(self.capacity).div_ceil(KV_CHUNK) as usize;
+        let (have, needed) = (self.chunks.len(), chunks(needed));
+        if needed <= have {
+            return Ok(());
         }
+        let target = needed.max(chunks(wanted).min((2 * have).max(FIRST_CHUNKS)));
+        let bytes = chunk_bytes(model.file.shape(), self.kv)?;
+        let _quiet = model.device.context().quiesce()?;
+        let mut fresh = Vec::with_capacity(target - have);
+        while have + fresh.len() < target {
+            match DeviceBuffer::<u8>::uninitialized(&model.device, bytes) {
+                Ok(chunk) => fresh.push(chunk),
+                // What was only wanted may be missing.
+                Err(_) if have + fresh.len() >= needed => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let addresses: Vec<u64> = fresh.iter().map(|chunk| chunk.as_ptr().address()).collect();
+        self.table.copy_from_host(have, &addresses)?;
+        self.chunks.append(&mut fresh);
         Ok(())
     }
 
@@ -107,6 +147,8 @@ impl Sequence {
             self.ffn.writes("ffn"),
             self.logits.writes("logits"),
             self.partials.writes("partials"),
+            self.rotary.cos.reads("cosines"),
+            self.rotary.sin.reads("sines"),
         ]
         .into_iter()
         .chain(self.chunks.iter().map(|chunk| chunk.writes("kv cache")))
@@ -144,11 +186,12 @@ impl Sequence {
 
     /// Copies what the first `length` positions of another sequence have in the cache.
     pub(crate) fn copy_cache(&mut self, model: &Inner, from: &Sequence, stream: &Stream, length: u32) -> Result<()> {
-        self.grow(model, length)?;
+        self.grow(model, length, length)?;
         for (to, from) in self.chunks.iter_mut().zip(&from.chunks) {
             to.copy_from_device(stream, 0, from, 0..from.len())?;
         }
-        Ok(())
+        // A resident kernel does not wait for streams.
+        stream.synchronize()
     }
 }
 
@@ -168,6 +211,7 @@ pub(crate) fn bytes(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
     let chunks = slots.saturating_mul(u64::from(KV_CHUNK)).saturating_mul(shape.kv_bytes_per_token(kv.bytes()));
     let vectors = u64::from(shape.hidden) + 2 * u64::from(shape.q_dim()) + 2 * u64::from(shape.kv_dim());
     let vectors = vectors + u64::from(shape.ffn) + u64::from(shape.vocab) + u64::from(capacity) + 1;
+    let vectors = vectors + u64::from(capacity) * u64::from(shape.head_dim);
     let partials = slots * u64::from(shape.heads) * (u64::from(shape.head_dim) + 2);
     chunks.saturating_add(4 * (vectors + partials)).saturating_add(8 * slots)
 }

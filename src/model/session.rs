@@ -2,11 +2,12 @@
 
 use super::generation::{GenerateOptions, Generation};
 use super::path::{Item, Path, Step, Work};
-use super::persistent::PersistentPath;
+use super::persistent::{Decoder, Key, PersistentPath};
 use super::sequence::{self, Sequence};
 use super::stream::StreamPath;
 use super::{KvType, Model};
 use crate::{Error, Result};
+use std::mem::ManuallyDrop;
 
 /// Which way a session's tokens are run. All give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -20,8 +21,9 @@ pub enum PathChoice {
     Persistent,
 }
 
-/// What a session is made with.
+/// What a session is made with: [`SessionOptions::default`] and what `with_` changes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct SessionOptions {
     /// The cache's type.
     pub kv: KvType,
@@ -33,12 +35,43 @@ pub struct SessionOptions {
     pub blocks: Option<u32>,
 }
 
+impl SessionOptions {
+    /// With another cache type.
+    #[must_use]
+    pub const fn with_kv(mut self, kv: KvType) -> SessionOptions {
+        self.kv = kv;
+        self
+    }
+
+    /// With room for that many positions; `None` for all that the model was trained for.
+    #[must_use]
+    pub fn with_capacity(mut self, capacity: impl Into<Option<u32>>) -> SessionOptions {
+        self.capacity = capacity.into();
+        self
+    }
+
+    /// With another path.
+    #[must_use]
+    pub const fn with_path(mut self, path: PathChoice) -> SessionOptions {
+        self.path = path;
+        self
+    }
+
+    /// With that many blocks on the persistent path; `None` for one on each multiprocessor.
+    #[must_use]
+    pub fn with_blocks(mut self, blocks: impl Into<Option<u32>>) -> SessionOptions {
+        self.blocks = blocks.into();
+        self
+    }
+}
+
 /// A sequence of tokens and its KV cache, which grows by need. Sessions of one model share its weights, and may run in
 /// different threads.
 pub struct Session {
     path: Box<dyn Path>,
-    why: &'static str,
-    sequence: Sequence,
+    why: String,
+    /// Freed once no item uses it any more.
+    sequence: ManuallyDrop<Sequence>,
     /// Every token, by position.
     tokens: Vec<u32>,
     /// How many of them are in the cache: never all, so that there is always one to go on from.
@@ -51,17 +84,21 @@ pub struct Session {
 
 impl Session {
     pub(super) fn new(model: &Model, options: SessionOptions) -> Result<Session> {
+        // What is resident parks once for all that is allocated.
+        let _quiet = model.inner.device.context().quiesce()?;
         let capacity = check(model, options)?;
-        let (path, why) = choose(model, options, capacity)?;
+        let (path, why) = choose(model, options)?;
         Session::with_path(model, options, capacity, path, why)
     }
 
     /// A session on the persistent path whose blocks write down when they did what, up to `events` phases.
     #[cfg(feature = "trace")]
     pub(super) fn tracing(model: &Model, options: SessionOptions, events: u32) -> Result<Session> {
+        let _quiet = model.inner.device.context().quiesce()?;
         let capacity = check(model, options)?;
-        let path = PersistentPath::new(&model.inner, options.kv, capacity, options.blocks, Some(events))?;
-        Session::with_path(model, options, capacity, Box::new(path), "to trace")
+        let key = Key { kv: options.kv, blocks: options.blocks, events: Some(events) };
+        let path = PersistentPath::new(Decoder::shared(&model.inner, key)?);
+        Session::with_path(model, options, capacity, Box::new(path), "to trace".to_owned())
     }
 
     /// When each block did what so far; `None` if the session does not trace.
@@ -79,9 +116,9 @@ impl Session {
         options: SessionOptions,
         capacity: u32,
         path: Box<dyn Path>,
-        why: &'static str,
+        why: String,
     ) -> Result<Session> {
-        let sequence = Sequence::new(&model.inner, options.kv, capacity)?;
+        let sequence = ManuallyDrop::new(Sequence::new(&model.inner, options.kv, capacity)?);
         Ok(Session { path, why, sequence, tokens: Vec::new(), ran: 0, item: None, options, model: model.clone() })
     }
 
@@ -101,8 +138,8 @@ impl Session {
     }
 
     /// The path that is really taken, and why.
-    pub fn path(&self) -> (&'static str, &'static str) {
-        (self.path.name(), self.why)
+    pub fn path(&self) -> (&'static str, &str) {
+        (self.path.name(), &self.why)
     }
 
     /// What the path asked of the driver so far.
@@ -163,8 +200,7 @@ impl Session {
         self.begin(self.tokens.len(), 1, &[])?;
         while let Step::Token(_) = self.path.next(&self.model.inner, &mut self.sequence)? {}
         (self.ran, self.item) = (self.tokens.len() - 1, None);
-        self.path.leave();
-        self.sequence.logits.to_host()
+        self.path.logits(&self.sequence)
     }
 
     /// Begins an item with the tokens from the cache's end up to `end`.
@@ -174,13 +210,9 @@ impl Session {
         if ids.is_empty() {
             return Err(Error::EmptySession);
         }
-        // The last token made is not run, so it takes no room.
-        let need = end + max_new.saturating_sub(1);
-        self.sequence.grow(&self.model.inner, need as u32)?;
         let item = Item { ids, position: self.ran as u32, max_new: max_new as u32, stop_ids };
-        self.path.begin(&self.model.inner, &mut self.sequence, &item)?;
         self.item = Some((end, 0));
-        Ok(())
+        self.path.begin(&self.model.inner, &mut self.sequence, &item)
     }
 
     /// Begins to generate at most `max_new` tokens; gives how many there is room for, if that is less.
@@ -210,9 +242,9 @@ impl Session {
 
     /// Stops the item, if there is one.
     pub(super) fn end_item(&mut self) -> Result<()> {
-        if self.item.take().is_some() {
-            self.path.stop(&self.model.inner, &mut self.sequence)?;
-        }
+        // Also where nothing was yielded: an item whose begin failed may have been queued.
+        self.path.stop()?;
+        self.item = None;
         Ok(())
     }
 
@@ -230,7 +262,9 @@ impl Session {
     /// # Errors
     /// If the copy does not fit the device's memory; what the driver reports.
     pub fn fork(&self) -> Result<Session> {
-        let mut copy = Session::new(&self.model, self.options)?; // allocates, so what is resident has left
+        // An item that was left in its middle writes to the cache while the kernel is on the device.
+        let _quiet = self.model.inner.device.context().quiesce()?;
+        let mut copy = Session::new(&self.model, self.options)?;
         let stream = self.model.inner.device.stream()?;
         copy.sequence.copy_cache(&self.model.inner, &self.sequence, &stream, self.ran as u32)?;
         (copy.tokens, copy.ran) = (self.tokens.clone(), self.ran);
@@ -260,21 +294,34 @@ fn check(model: &Model, options: SessionOptions) -> Result<u32> {
 }
 
 /// The path that the options ask for, and why it is that one.
-fn choose(model: &Model, options: SessionOptions, capacity: u32) -> Result<(Box<dyn Path>, &'static str)> {
+fn choose(model: &Model, options: SessionOptions) -> Result<(Box<dyn Path>, String)> {
     let inner = &model.inner;
-    let stream =
-        |why| -> Result<(Box<dyn Path>, &'static str)> { Ok((Box::new(StreamPath::new(inner.device.stream()?)), why)) };
+    let stream = |why: String| -> Result<(Box<dyn Path>, String)> {
+        Ok((Box::new(StreamPath::new(inner.device.stream()?, inner.stream_kernels()?)), why))
+    };
+    let persistent = |why: &str| -> Result<(Box<dyn Path>, String)> {
+        let key = Key { kv: options.kv, blocks: options.blocks, events: None };
+        Ok((Box::new(PersistentPath::new(Decoder::shared(inner, key)?)), why.to_owned()))
+    };
     match options.path {
-        PathChoice::Stream => stream("asked for"),
-        PathChoice::Persistent => {
-            Ok((Box::new(PersistentPath::new(inner, options.kv, capacity, options.blocks, None)?), "asked for"))
-        }
-        PathChoice::Auto if !inner.device.supports_cooperative_launch()? => {
-            stream("auto: the device has no cooperative launch")
-        }
-        PathChoice::Auto => {
-            let path = PersistentPath::new(inner, options.kv, capacity, options.blocks, None)?;
-            Ok((Box::new(path), "auto: the device launches cooperatively"))
+        PathChoice::Stream => stream("asked for".to_owned()),
+        PathChoice::Persistent => persistent("asked for"),
+        PathChoice::Auto => persistent("auto: the device launches cooperatively").or_else(|error| match error {
+            // A lost context or a full memory is not mended by another path.
+            Error::Cuda { .. } | Error::OutOfMemory { .. } | Error::Stalled { .. } => Err(error),
+            error => stream(format!("auto: the persistent path cannot be taken: {error}")),
+        }),
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let ended = self.end_item();
+        // What is resident parks once for all that is freed. Where the item has not ended its memory stays as it is.
+        let quiet = self.model.inner.device.context().quiesce();
+        if ended.is_ok() && quiet.is_ok() {
+            // SAFETY: dropped here and nowhere else, and not used again.
+            unsafe { ManuallyDrop::drop(&mut self.sequence) };
         }
     }
 }

@@ -2,19 +2,27 @@
 
 use super::Inner;
 use super::generation::End;
-use super::kernels::Kernel;
+use super::kernels::{Kernel, Kernels};
 use super::path::{Item, Path, Step, Work};
 use super::sequence::Sequence;
 use crate::Result;
-use crate::driver::{DevicePtr, KernelParam, Stream};
+use crate::driver::{DevicePtr, Event, KernelParam, Stream};
 use crate::shape::table::KV_CHUNK;
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Runs a sequence's tokens on a stream.
 pub(crate) struct StreamPath {
     pub(crate) stream: Stream,
+    kernels: Arc<Kernels>,
     work: Work,
     item: Option<Running>,
+    /// Behind the last tokens of a prompt, so that no more of them are under way.
+    ahead: VecDeque<Event>,
 }
+
+/// Tokens of a prompt that are enqueued ahead of the one being run.
+const AHEAD: usize = 2;
 
 /// The item being run.
 struct Running {
@@ -31,6 +39,8 @@ struct Running {
 
 impl Path for StreamPath {
     fn begin(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()> {
+        let end = item.position + item.ids.len() as u32;
+        sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
         sequence.write_tokens(item.position, item.ids)?;
         sequence.seek(item.position)?;
         self.work.other_calls += 2;
@@ -39,6 +49,7 @@ impl Path for StreamPath {
                 self.advance(model, sequence)?;
             }
             self.forward(model, sequence, item.position + index as u32)?;
+            self.pace()?;
         }
         let position = item.position + item.ids.len() as u32 - 1;
         let end = (item.max_new == 0).then_some(End::Length);
@@ -57,6 +68,9 @@ impl Path for StreamPath {
             return Ok(Step::End(end));
         }
         if item.chosen {
+            if item.position >= sequence.room() {
+                self.grow(model, sequence, &item)?;
+            }
             self.forward(model, sequence, item.position)?;
         }
         self.head(model, sequence)?;
@@ -69,14 +83,14 @@ impl Path for StreamPath {
         item.end = match () {
             () if item.stop_ids.contains(&token) => Some(End::StopId(token)),
             () if item.left == 0 => Some(End::Length),
-            () if item.position >= sequence.room() => Some(End::ContextFull),
+            () if item.position >= sequence.capacity => Some(End::ContextFull),
             () => None,
         };
         self.item = Some(item);
         Ok(Step::Token(token))
     }
 
-    fn stop(&mut self, _: &Inner, _: &mut Sequence) -> Result<()> {
+    fn stop(&mut self) -> Result<()> {
         self.item = None;
         Ok(())
     }
@@ -96,17 +110,35 @@ macro_rules! params {
 }
 
 impl StreamPath {
-    pub(crate) fn new(stream: Stream) -> StreamPath {
-        StreamPath { stream, work: Work::default(), item: None }
+    pub(crate) fn new(stream: Stream, kernels: Arc<Kernels>) -> StreamPath {
+        StreamPath { stream, kernels, work: Work::default(), item: None, ahead: VecDeque::new() }
+    }
+
+    /// Waits until few tokens of the prompt are under way: each wait is for the work of a few tokens at most.
+    fn pace(&mut self) -> Result<()> {
+        self.ahead.push_back(self.stream.record()?);
+        self.work.other_calls += 1;
+        if self.ahead.len() > AHEAD
+            && let Some(event) = self.ahead.pop_front()
+        {
+            event.synchronize()?;
+        }
+        Ok(())
+    }
+
+    /// Has the cache grow for the tokens that are still wanted.
+    fn grow(&mut self, model: &Inner, sequence: &mut Sequence, item: &Running) -> Result<()> {
+        let needed = item.position + 1;
+        sequence.grow(model, needed, needed.saturating_add(item.left))
     }
 
     /// Embedding and layers for the token at `position`, whose id is in `sequence.tokens` and to which its state points.
     /// Leaves the residual stream in `sequence.x`.
     fn forward(&mut self, model: &Inner, sequence: &Sequence, position: u32) -> Result<()> {
-        let (shape, kernels, weights) = (model.file.shape(), &model.kernels, &model.weights);
+        let (shape, kernels, weights) = (model.file.shape(), &self.kernels, &model.weights);
         let of_cache = kernels.of_cache(sequence.kv);
         let table = weights.table.as_ptr();
-        let (cos, sin) = (weights.cos.as_ptr(), weights.sin.as_ptr());
+        let (cos, sin) = (sequence.rotary.cos.as_ptr(), sequence.rotary.sin.as_ptr());
         let (tokens, state) = (sequence.tokens.as_ptr(), sequence.state.as_ptr());
         let (length_at, error) = (state.add(1), state.add(2));
         let (x, qkv) = (sequence.x.as_ptr(), sequence.qkv.as_ptr());
@@ -168,7 +200,7 @@ impl StreamPath {
         self.enqueue(model, sequence, |stream| {
             let params = params![table, layer, x, logits, eps, vocab];
             // SAFETY: as in `forward`.
-            unsafe { model.kernels.head.launch(stream, vocab, &params) }
+            unsafe { self.kernels.head.launch(stream, vocab, &params) }
         })
     }
 
@@ -180,7 +212,7 @@ impl StreamPath {
         self.enqueue(model, sequence, |stream| {
             let params = params![logits, vocab, tokens, places, state];
             // SAFETY: as in `forward`.
-            unsafe { model.kernels.argmax.launch(stream, vocab, &params) }
+            unsafe { self.kernels.argmax.launch(stream, vocab, &params) }
         })
     }
 
@@ -190,18 +222,13 @@ impl StreamPath {
         self.work.launches += 1;
         self.enqueue(model, sequence, |stream| {
             // SAFETY: as in `forward`.
-            unsafe { model.kernels.advance.launch(stream, 1, &params![state]) }
+            unsafe { self.kernels.advance.launch(stream, 1, &params![state]) }
         })
     }
 
     fn enqueue(&self, model: &Inner, sequence: &Sequence, work: impl FnOnce(&Stream) -> Result<()>) -> Result<()> {
         let weights = &model.weights;
-        let shared = [
-            weights.data.reads("weights"),
-            weights.table.reads("tensor table"),
-            weights.cos.reads("cosines"),
-            weights.sin.reads("sines"),
-        ];
+        let shared = [weights.data.reads("weights"), weights.table.reads("tensor table")];
         self.stream.enqueue_many(shared.into_iter().chain(sequence.uses()), work)
     }
 }

@@ -1,16 +1,16 @@
-//! Weights on the device: one allocation, the tensor table, and the tables of angles.
+//! Weights on the device: one allocation, and the tensor table.
 
 use super::file::ModelFile;
 use super::kernels::{self, Kernel};
 use crate::baked::LOADING;
-use crate::driver::{Device, DeviceBuffer, DevicePtr, KernelParam};
-use crate::rope;
+use crate::driver::{Device, DeviceBuffer, DevicePtr, KernelParam, PinnedBuffer, Stream};
 use crate::shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET};
 use crate::shape::{TensorRole, TensorType};
 use crate::{Error, Result};
 
 /// How far loading is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Progress {
     /// Bytes of the file's tensors on the device.
     pub done: u64,
@@ -20,10 +20,11 @@ pub struct Progress {
 
 /// Device memory of a model, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryNeed {
     /// Weights.
     pub weights: u64,
-    /// The tensor table and the tables of rotary angles.
+    /// The tensor table.
     pub tables: u64,
     /// For a while, at loading: types that are split into planes go through it.
     pub staging: u64,
@@ -100,9 +101,8 @@ pub(super) fn memory_need(file: &ModelFile) -> Result<MemoryNeed> {
     let (places, weights) = places(file)?;
     let shape = file.shape();
     let entries = u64::from(MODEL_SLOTS) + u64::from(shape.layers) * u64::from(LAYER_SLOTS);
-    let angles = u64::from(shape.context) * u64::from(shape.head_dim) * 4;
     let staging = if places.iter().any(|place| place.plane.is_some()) { PIECE as u64 } else { 0 };
-    Ok(MemoryNeed { weights, tables: entries * u64::from(ENTRY_BYTES) + angles, staging })
+    Ok(MemoryNeed { weights, tables: entries * u64::from(ENTRY_BYTES), staging })
 }
 
 /// Compares what a model takes with what is free.
@@ -119,10 +119,6 @@ pub(super) fn check_memory(device: &Device, file: &ModelFile) -> Result<()> {
 pub(crate) struct Weights {
     pub(crate) data: DeviceBuffer<u8>,
     pub(crate) table: DeviceBuffer<u8>,
-    /// `[context, head_dim / 2]`.
-    pub(crate) cos: DeviceBuffer<f32>,
-    /// `[context, head_dim / 2]`.
-    pub(crate) sin: DeviceBuffer<f32>,
     memory: MemoryNeed,
 }
 
@@ -135,6 +131,7 @@ impl Weights {
         let mut table = vec![0u8; (ENTRY_BYTES * (MODEL_SLOTS + shape.layers * LAYER_SLOTS)) as usize];
         let total = shape.tensors().map(|spec| file.tensor(&spec.name).map_or(0, |(_, data)| data.len() as u64)).sum();
         let mut done = 0;
+        let mut feed = Feed::new(device, total)?;
         let mut repack = None;
         for place in &places {
             let (_, source) = file.tensor(&place.name)?;
@@ -144,18 +141,19 @@ impl Weights {
             };
             match place.plane.zip(split(place.ty)) {
                 None => {
-                    for (index, piece) in source.chunks(PIECE).enumerate() {
-                        let at = host_size("a tensor", place.data)? + index * PIECE;
-                        data.copy_from_host(at, piece)?;
+                    let mut at = host_size("a tensor", place.data)?;
+                    for piece in source.chunks(feed.piece()) {
+                        feed.copy(&mut data, at, piece)?;
+                        at += piece.len();
                         report(piece.len());
                     }
                 }
                 Some((plane, split)) => {
                     let repack = match &mut repack {
                         Some(repack) => repack,
-                        none => none.insert(Repack::new(device)?),
+                        none => none.insert(Repack::new(device, feed.piece())?),
                     };
-                    repack.tensor(&data, source, place.data, plane, &split, &mut report)?;
+                    repack.tensor(&mut feed, &data, source, place.data, plane, &split, &mut report)?;
                 }
             }
             let base = data.as_ptr().address();
@@ -164,14 +162,8 @@ impl Weights {
                 entry(&mut table, TensorRole::Output.table_index(0), base, place);
             }
         }
-        let (cos, sin) = rope::tables(shape.context, shape.head_dim, shape.rope_theta);
-        Ok(Weights {
-            data,
-            table: DeviceBuffer::from_host(device, &table)?,
-            cos: DeviceBuffer::from_host(device, &cos)?,
-            sin: DeviceBuffer::from_host(device, &sin)?,
-            memory,
-        })
+        feed.stream.synchronize()?;
+        Ok(Weights { data, table: DeviceBuffer::from_host(device, &table)?, memory })
     }
 
     pub(crate) fn memory(&self) -> MemoryNeed {
@@ -201,16 +193,43 @@ fn host_size(what: &'static str, bytes: u64) -> Result<usize> {
     })
 }
 
+/// Copies to the device through two page-locked buffers in turn: one is filled while the other is copied.
+struct Feed {
+    stream: Stream,
+    pinned: [PinnedBuffer<u8>; 2],
+    next: usize,
+}
+
+impl Feed {
+    fn new(device: &Device, total: u64) -> Result<Feed> {
+        let piece = usize::try_from(total).unwrap_or(PIECE).clamp(1, PIECE).next_multiple_of(4096);
+        let pinned = [PinnedBuffer::zeroed(device, piece)?, PinnedBuffer::zeroed(device, piece)?];
+        Ok(Feed { stream: device.stream()?, pinned, next: 0 })
+    }
+
+    /// Bytes copied at once.
+    fn piece(&self) -> usize {
+        self.pinned[0].len()
+    }
+
+    /// Enqueues a copy of `piece` to bytes `at..`; returns once the piece may change.
+    fn copy(&mut self, to: &mut DeviceBuffer<u8>, at: usize, piece: &[u8]) -> Result<()> {
+        let buffer = &mut self.pinned[self.next];
+        self.next ^= 1;
+        buffer.as_mut_slice()?[..piece.len()].copy_from_slice(piece);
+        to.copy_from_pinned(&self.stream, at, buffer, 0..piece.len())
+    }
+}
+
 /// Splits blocks into records and scales on the device, a piece at a time.
 struct Repack {
-    stream: crate::driver::Stream,
     staging: DeviceBuffer<u8>,
     q6_k: Kernel,
     q8_0: Kernel,
 }
 
 impl Repack {
-    fn new(device: &Device) -> Result<Repack> {
+    fn new(device: &Device, piece: usize) -> Result<Repack> {
         let module = kernels::choose(device, LOADING.modules, None, "repack")?;
         let loaded = kernels::load(device, module)?;
         let find = |ty: TensorType| {
@@ -218,15 +237,16 @@ impl Repack {
             Kernel::find(&loaded, module, name, "the general kernels")
         };
         Ok(Repack {
-            stream: device.stream()?,
-            staging: DeviceBuffer::uninitialized(device, PIECE)?,
+            staging: DeviceBuffer::uninitialized(device, piece)?,
             q6_k: find(TensorType::Q6_K)?,
             q8_0: find(TensorType::Q8_0)?,
         })
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn tensor(
         &mut self,
+        feed: &mut Feed,
         data: &DeviceBuffer<u8>,
         source: &[u8],
         records: u64,
@@ -237,13 +257,13 @@ impl Repack {
         let kernel = if split.block == 210 { &self.q6_k } else { &self.q8_0 };
         let base = data.as_ptr().address();
         let mut first = 0u64;
-        for piece in source.chunks(PIECE / split.block * split.block) {
-            self.staging.copy_from_host(0, piece)?;
+        for piece in source.chunks(feed.piece() / split.block * split.block) {
+            feed.copy(&mut self.staging, 0, piece)?;
             let count = (piece.len() / split.block) as u32;
             let blocks = self.staging.as_ptr();
             let records = DevicePtr::<u8>::new(base + records + first * split.record);
             let scales = DevicePtr::<u8>::new(base + plane + first * 2);
-            self.stream.enqueue([self.staging.reads("blocks"), data.writes("weights")], |stream| {
+            feed.stream.enqueue([self.staging.reads("blocks"), data.writes("weights")], |stream| {
                 let params = [
                     KernelParam::new(&blocks),
                     KernelParam::new(&records),

@@ -8,23 +8,46 @@
 //! them, cumulatively, visible to whoever sees its addition. Thread 0 of each block polls with relaxed loads, which leave
 //! L1 alone, and fences once it has seen the target: fence, addition, load, fence synchronise. The second `bar.sync`
 //! hands that on to its block.
+//!
+//! An end. A block that has polled for longer than the limit sets the abort word, which every poll looks at now and
+//! then: so all blocks stop waiting, and leave the kernel instead of going on with what is not there.
 
-use crate::ptx::{AtomicOp, Builder, Global, Order, S32, Scope, Size, U32, Val, Var};
+use crate::ptx::{AtomicOp, Builder, Compare, Global, LoadKind, Order, S32, Scope, Shared, Size, U32, U64, Val, Var};
 
 /// The barrier as one block sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GridBarrier {
     counter: Global<U32>,
+    limit: Limit,
+    /// Non-zero once the block has given up.
+    gone: Shared<U32>,
     blocks: Val<U32>,
     target: Var<U32>,
 }
 
+/// How long a block waits for others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limit {
+    /// Non-zero once a block has given up; 0 when the kernel starts.
+    pub(crate) abort: Global<U32>,
+    /// Where the first block to give up writes its number plus one for the host.
+    pub(crate) stalled: Global<U32>,
+    /// Nanoseconds of the device's clock.
+    pub(crate) nanoseconds: Val<U64>,
+}
+
+/// Polls between two looks at the clock and the abort word.
+const LOOK: u32 = 32;
+
 impl GridBarrier {
     /// The barrier at `counter`, which is 0 when the kernel starts.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, counter: Global<U32>) -> GridBarrier {
-        let blocks = b.nctaid_x();
-        GridBarrier { counter, blocks, target: b.var::<U32>(0) }
+    pub(crate) fn new(b: &mut Builder, counter: Global<U32>, limit: Limit) -> GridBarrier {
+        let (blocks, gone) = (b.nctaid_x(), b.shared("gone", 1));
+        let tid = b.tid();
+        let first = b.setp_eq(tid, 0);
+        b.if_(first, |b| b.st(gone, 0)); // read behind the first barrier
+        GridBarrier { counter, limit, gone, blocks, target: b.var::<U32>(0) }
     }
 
     /// Waits until every block is here. Everything written before by any thread of the grid is seen after it.
@@ -45,16 +68,54 @@ impl GridBarrier {
         b.if_(first, |b| {
             b.fence_acq_rel(Scope::Gpu);
             b.red(AtomicOp::Add, self.counter, 1u32, Scope::Gpu);
-            let arrived = |b: &mut Builder| {
+            let (polls, since) = (b.var::<U32>(0), b.var::<U64>(0u64));
+            let gone = b.var::<U32>(0);
+            let waits = |b: &mut Builder| {
                 let count = b.ld_sync(self.counter, Order::Relaxed, Scope::Gpu);
                 let missing = b.sub::<U32>(target, count);
                 let missing = b.mov_bits::<S32, U32>(missing);
-                b.setp(crate::ptx::Compare::Gt, missing, 0i32)
+                let missing = b.setp(Compare::Gt, missing, 0i32);
+                let stays = b.setp_eq(gone, 0);
+                b.and_pred(missing, stays)
             };
-            b.while_(arrived, |b| b.nanosleep(nanoseconds));
+            b.while_(waits, |b| {
+                b.nanosleep(nanoseconds);
+                let next = b.add::<U32>(polls, 1);
+                b.set(polls, next);
+                let phase = b.and::<U32>(polls, LOOK - 1);
+                let looks = b.setp_eq(phase, 0);
+                b.if_(looks, |b| self.look(b, since, gone));
+            });
             b.fence_acq_rel(Scope::Gpu);
+            let gives_up = b.setp_ne(gone, 0);
+            b.if_(gives_up, |b| b.st(self.gone, 1));
         });
         b.bar_sync();
+        let gone = b.ld(self.gone, LoadKind::Constant);
+        let gone = b.setp_ne(gone, 0);
+        b.if_(gone, |b| b.exit());
+    }
+
+    /// Looks whether another block has given up, and whether this one must.
+    fn look(&self, b: &mut Builder, since: Var<U64>, gone: Var<U32>) {
+        let Limit { abort, stalled, nanoseconds } = self.limit;
+        let aborted = b.ld_sync(abort, Order::Relaxed, Scope::Gpu);
+        b.set(gone, aborted);
+        let now = b.globaltimer();
+        let fresh = b.setp_eq(since, 0u64);
+        b.if_(fresh, |b| b.set(since, now));
+        let waited = b.sub(now, since);
+        let long = b.setp(Compare::Gt, waited, nanoseconds);
+        b.if_(long, |b| {
+            b.set(gone, 1);
+            let before = b.atom(AtomicOp::Exch, "relaxed", abort, 1u32, Scope::Gpu);
+            let first = b.setp_eq(before, 0);
+            b.if_(first, |b| {
+                let block = b.ctaid_x();
+                let block = b.add(block, 1);
+                b.st_sync(stalled, block, Order::Relaxed, Scope::Sys);
+            });
+        });
     }
 
     /// Blocks of the grid.

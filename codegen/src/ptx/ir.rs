@@ -177,6 +177,8 @@ pub(crate) enum Convergence {
     None,
     /// All lanes of the warp.
     Warp,
+    /// All threads of the block, wherever they stand.
+    Block,
     /// All threads of the block (barrier 0), or of the role when inside `roles`.
     Participants {
         /// The barrier's number.

@@ -316,6 +316,12 @@ impl Builder {
         self.emit("dp4a.s32.s32", vec![a.arg(), b.arg(), c.arg()])
     }
 
+    /// Ends the thread; under block-uniform control flow only, so that nobody waits for it.
+    #[track_caller]
+    pub fn exit(&mut self) {
+        self.push("exit", vec![], vec![], Spread::Operands, Convergence::Block);
+    }
+
     /// Sleeps about `nanoseconds`: backoff while polling.
     #[track_caller]
     pub fn nanosleep(&mut self, nanoseconds: u32) {

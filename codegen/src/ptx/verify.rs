@@ -4,7 +4,8 @@
 //! 2. every register is defined before use on every path;
 //! 3. vector accesses have constant offsets that are multiples of the vector's size;
 //! 4. static shared memory fits 48 KB, and with the dynamic memory the target's limit;
-//! 5. a barrier stands only under control flow as uniform as its participants, and so do exchanges between lanes;
+//! 5. a barrier stands only under control flow as uniform as its participants, and so do exchanges between lanes; the
+//!    whole block leaves together;
 //! 6. inside `roles` a barrier names its participants, and the roles that wait at it add up to its count;
 //! 7. the target has every instruction.
 
@@ -192,6 +193,13 @@ impl Check<'_> {
                 self.complain(format!("{} under lane-varying control flow", inst.mnemonic), source);
             }
             Convergence::Warp => {}
+            Convergence::Block if control > Uniformity::Block => {
+                self.complain(format!("{} under {control} control flow", inst.mnemonic), source);
+            }
+            Convergence::Block if role.is_some() => {
+                self.complain(format!("{} inside a role: the others would wait for it", inst.mnemonic), source);
+            }
+            Convergence::Block => {}
             Convergence::Participants { .. } if control > Uniformity::Block => {
                 self.complain(format!("{} under {control} control flow", inst.mnemonic), source);
             }

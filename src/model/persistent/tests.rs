@@ -1,8 +1,8 @@
 //! The mailbox from the host's side, item by item: what a session never sends, and the moments it cannot choose.
 
-use super::{PersistentPath, Post};
+use super::{Decoder, Key, Launched, PersistentPath};
 use crate::Model;
-use crate::driver::{Device, Driver, Resident};
+use crate::driver::{Device, Driver, Resident, Wish};
 use crate::model::path::{Item, Path};
 use crate::model::sequence::Sequence;
 use crate::model::{KvType, ModelFile};
@@ -14,9 +14,15 @@ use std::time::Duration;
 
 const PROMPT: &[u32] = &[120, 7, 300, 41, 5];
 
-/// The demo model on a device of its own, and the path over one sequence.
+/// The demo model on a device of its own, and sequences that share its decoder.
 struct Scene {
     model: Model,
+    decoder: Arc<Decoder>,
+    users: Vec<User>,
+}
+
+/// A sequence and its path.
+struct User {
     path: PersistentPath,
     sequence: Sequence,
 }
@@ -34,45 +40,106 @@ fn device(seed: u64) -> Device {
 
 impl Scene {
     fn new(seed: u64, capacity: u32) -> Scene {
+        Scene::with(seed, capacity, 1)
+    }
+
+    fn with(seed: u64, capacity: u32, users: usize) -> Scene {
         let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/demo.Q4_K_M.gguf");
         let file = ModelFile::open(demo).expect("the demo model");
         let baked = file.baked().expect("baked by the default features");
         let model = Model::load(&device(seed), baked, file, |_| {}).expect("it loads");
-        let mut sequence = Sequence::new(&model.inner, KvType::F16, capacity).expect("a sequence");
-        sequence.grow(&model.inner, capacity).expect("chunks");
-        let path = PersistentPath::new(&model.inner, KvType::F16, capacity, None, None).expect("a path");
-        Scene { model, path, sequence }
+        let key = Key { kv: KvType::F16, blocks: None, events: None };
+        let decoder = Decoder::shared(&model.inner, key).expect("a decoder");
+        let users = (0..users).map(|_| {
+            let mut sequence = Sequence::new(&model.inner, KvType::F16, capacity).expect("a sequence");
+            sequence.grow(&model.inner, capacity, capacity).expect("chunks");
+            User { path: PersistentPath::new(decoder.clone()), sequence }
+        });
+        Scene { users: users.collect(), model, decoder }
     }
 
-    fn begin(&mut self, ids: &[u32], position: u32, max_new: u32) {
+    fn begin(&mut self, user: usize, ids: &[u32], position: u32, max_new: u32) {
         let item = Item { ids, position, max_new, stop_ids: &[] };
-        self.path.begin(&self.model.inner, &mut self.sequence, &item).expect("it begins");
+        let User { path, sequence } = &mut self.users[user];
+        path.begin(&self.model.inner, sequence, &item).expect("it begins");
     }
 
-    fn next(&mut self) -> (u32, u32) {
-        self.path.wait(&self.model.inner, &self.sequence).expect("an entry")
+    /// Begins as `begin`, with a cache that is said to have room for so much only.
+    fn begin_beyond(&mut self, ids: &[u32], position: u32, max_new: u32) {
+        let User { path, sequence } = &mut self.users[0];
+        path.ids.get_or_insert_with(|| crate::driver::MappedBuffer::zeroed(self.model.device(), 64).expect("room"));
+        let seat = path.seat().expect("a seat");
+        let end = position.wrapping_add(ids.len() as u32);
+        path.running = Some(super::Running { seat, end, left: max_new, made: 0, stop_ids: Vec::new() });
+        path.post(sequence, &Item { ids, position, max_new, stop_ids: &[] }).expect("it is posted");
+    }
+
+    fn next(&mut self, user: usize) -> (u32, u32) {
+        let entry = self.users[user].path.wait();
+        entry.unwrap_or_else(|error| {
+            let fault = kiln_emulator::last_fault(self.model.device().ordinal());
+            panic!("{error}: {}", fault.map_or(String::new(), |fault| fault.to_string()))
+        })
     }
 
     /// Tokens up to the end of an item, and the end's kind and payload.
-    fn drain(&mut self) -> (Vec<u32>, (u32, u32)) {
+    fn drain(&mut self, user: usize) -> (Vec<u32>, (u32, u32)) {
         let mut tokens = Vec::new();
         loop {
-            match self.next() {
+            match self.next(user) {
                 (entry::TOKEN, token) => tokens.push(token),
-                end => return (tokens, end),
+                end => {
+                    self.users[user].path.end();
+                    return (tokens, end);
+                }
             }
         }
     }
 
     fn run(&mut self, ids: &[u32], max_new: u32) -> Vec<u32> {
-        self.begin(ids, 0, max_new);
-        let (tokens, (kind, _)) = self.drain();
+        self.begin(0, ids, 0, max_new);
+        let (tokens, (kind, _)) = self.drain(0);
         assert_eq!((tokens.len(), kind), (max_new as usize, entry::LENGTH));
         tokens
     }
 
-    fn post(&self) -> Arc<Post> {
-        self.path.post.clone()
+    fn slot(&self, user: usize) -> u32 {
+        self.users[user].path.running.as_ref().expect("an item").seat.slot
+    }
+
+    /// Waits until the launch in flight is over.
+    fn wait_until_off(&self) {
+        let begun = std::time::Instant::now();
+        while !self.decoder.post.is_off().expect("no fault") {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the launch does not end");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Launches once, with the wish to park set before it begins to look.
+    fn launch_parked(&self) {
+        let device = &self.model.inner.device;
+        let quiet = device.context().quiesce().expect("parked");
+        drop(quiet);
+        let park = self.decoder.post.clone();
+        // The launch withdraws wishes: it is asked again at once, and runs a token in any case.
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let asked = stop.clone();
+            scope.spawn(move || {
+                while !asked.load(Ordering::Acquire) {
+                    park.ask(Wish::Park);
+                    std::thread::yield_now();
+                }
+            });
+            let launched = self.decoder.ensure_running();
+            while matches!(self.decoder.post.is_off(), Ok(false)) {
+                std::thread::yield_now();
+            }
+            stop.store(true, Ordering::Release);
+            assert_eq!(launched.expect("a launch"), Launched::Now);
+        });
+        self.decoder.post.ask(Wish::Stay);
     }
 }
 
@@ -87,11 +154,11 @@ fn items_that_cannot_be_run_are_rejected_by_the_device() {
     let mut scene = Scene::new(1, 16);
     let vocab = scene.model.shape().vocab;
     let expected = scene.run(PROMPT, 3);
-    scene.begin(&[], 0, 3);
-    assert_eq!(scene.drain(), (vec![], (entry::REJECTED, 0)), "no prompt");
+    scene.begin_beyond(&[], 0, 3);
+    assert_eq!(scene.drain(0), (vec![], (entry::REJECTED, 0)), "no prompt");
     for ids in [&[vocab][..], &[1, 2, u32::MAX]] {
-        scene.begin(ids, 0, 3);
-        assert_eq!(scene.drain(), (vec![], (entry::REJECTED, ids[ids.len() - 1])), "ids {ids:?}");
+        scene.begin(0, ids, 0, 3);
+        assert_eq!(scene.drain(0), (vec![], (entry::REJECTED, ids[ids.len() - 1])), "ids {ids:?}");
     }
     assert_eq!(scene.run(PROMPT, 3), expected, "a good item after them");
 }
@@ -100,18 +167,17 @@ fn items_that_cannot_be_run_are_rejected_by_the_device() {
 fn positions_without_room_end_an_item() {
     let mut scene = Scene::new(2, 8);
     for position in [8, 9, u32::MAX] {
-        scene.begin(PROMPT, position, 3);
-        let (tokens, (kind, _)) = scene.drain();
+        scene.begin_beyond(PROMPT, position, 3);
+        let (tokens, (kind, _)) = scene.drain(0);
         assert_eq!((tokens.len(), kind), (0, entry::CONTEXT_FULL), "position {position}");
     }
-    scene.begin(PROMPT, 0, 10);
-    let (tokens, (kind, _)) = scene.drain();
+    scene.begin_beyond(PROMPT, 0, 10);
+    let (tokens, (kind, next)) = scene.drain(0);
     // The prompt's last position is 4, and those after it to 7 choose a token each.
-    assert_eq!((tokens.len(), kind), (4, entry::CONTEXT_FULL));
+    assert_eq!((tokens.len(), kind, next), (4, entry::CONTEXT_FULL, tokens[3]));
     let long: Vec<u32> = (0..8).chain([1]).collect();
-    scene.path.ids = crate::driver::MappedBuffer::zeroed(scene.model.device(), 64).expect("room for more ids");
-    scene.begin(&long, 0, 3);
-    let (tokens, (kind, _)) = scene.drain();
+    scene.begin_beyond(&long, 0, 3);
+    let (tokens, (kind, _)) = scene.drain(0);
     assert_eq!((tokens.len(), kind), (0, entry::CONTEXT_FULL), "a prompt longer than the room");
 }
 
@@ -119,104 +185,99 @@ fn positions_without_room_end_an_item() {
 fn nothing_asked_for_runs_the_prompt_only() {
     let mut scene = Scene::new(3, 16);
     let expected = scene.run(PROMPT, 2);
-    scene.begin(&PROMPT[..3], 0, 0);
-    let (tokens, (kind, _)) = scene.drain();
+    scene.begin(0, &PROMPT[..3], 0, 0);
+    let (tokens, (kind, _)) = scene.drain(0);
     assert_eq!((tokens.len(), kind), (0, entry::LENGTH));
     // What it left in the cache is what follows needs.
-    scene.begin(&PROMPT[3..], 3, 2);
-    assert_eq!(scene.drain().0, expected);
+    scene.begin(0, &PROMPT[3..], 3, 2);
+    assert_eq!(scene.drain(0).0, expected);
 }
 
 #[test]
-fn queued_items_run_one_after_the_other() {
-    let mut scene = Scene::new(4, 32);
-    let (a, b) = (PROMPT, &PROMPT[1..]);
-    let (alone_a, alone_b) = (scene.run(a, 4), scene.run(b, 4));
-    scene.begin(a, 0, 4);
-    scene.begin(b, 0, 4);
-    scene.begin(a, 0, 4);
-    for (index, expected) in [&alone_a, &alone_b, &alone_a].into_iter().enumerate() {
-        let (tokens, (kind, _)) = scene.drain();
-        assert_eq!((&tokens, kind), (expected, entry::LENGTH), "item {index}");
+fn items_take_turns_a_token_each() {
+    let mut scene = Scene::with(4, 32, 4);
+    let alone: Vec<Vec<u32>> = (0..4).map(|user| scene.run(&PROMPT[user..], 6)).collect();
+    // All four are there before anything runs.
+    let device = scene.model.device().clone();
+    for user in 0..4 {
+        let User { path, sequence } = &mut scene.users[user];
+        path.ids = Some(crate::driver::MappedBuffer::zeroed(&device, 64).expect("room"));
+        let seat = path.seat().expect("a seat");
+        let (ids, max_new) = (&PROMPT[user..], 6);
+        path.running =
+            Some(super::Running { seat, end: ids.len() as u32, left: max_new, made: 0, stop_ids: Vec::new() });
+        path.ring(sequence, &Item { ids, position: 0, max_new, stop_ids: &[] });
+    }
+    let mut before = 0;
+    while before < 16 {
+        scene.launch_parked();
+        let steps: Vec<u32> = (0..4).map(|user| scene.decoder.steps(scene.slot(user)).expect("state")).collect();
+        let (least, most) = (steps.iter().min(), steps.iter().max());
+        assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 1), "ids and tokens run: {steps:?}");
+        assert!(steps.iter().sum::<u32>() > before, "a launch without a token: {steps:?}");
+        before = steps.iter().sum();
+    }
+    for (user, expected) in alone.iter().enumerate() {
+        let (tokens, (kind, _)) = scene.drain(user);
+        assert_eq!((&tokens, kind), (expected, entry::LENGTH), "user {user}");
     }
 }
 
 #[test]
 fn items_queued_while_it_parks_are_run() {
-    let mut scene = Scene::new(5, 32);
+    let mut scene = Scene::with(5, 32, 2);
     let expected = scene.run(PROMPT, 6);
     let mut state = 5;
     for round in 0..3 {
-        let post = scene.post();
+        let device = scene.model.device().clone();
         let waits = [(); 4].map(|()| Duration::from_micros(random(&mut state) % 9000));
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for wait in waits {
                     std::thread::sleep(wait);
-                    post.park();
+                    drop(device.context().quiesce());
                 }
             });
-            for _ in 0..2 {
-                scene.begin(PROMPT, 0, 6);
+            for user in 0..2 {
+                scene.begin(user, PROMPT, 0, 6);
             }
-            let (first, second) = (scene.drain().0, scene.drain().0);
+            let (first, second) = (scene.drain(0).0, scene.drain(1).0);
             assert_eq!((first, second), (expected.clone(), expected.clone()), "round {round}");
         });
     }
-    assert!(scene.path.work().launches > 2, "it parked and was relaunched: {:?}", scene.path.work());
+    let launches: u64 = scene.users.iter().map(|user| user.path.work().launches).sum();
+    assert!(launches > 2, "it never parked and was relaunched: {launches}");
 }
 
 #[test]
-fn an_item_gets_on_by_a_token_in_every_launch_however_often_it_is_parked() {
-    let mut scene = Scene::new(12, 32);
-    let expected = scene.run(PROMPT, 3);
-    scene.path.post.park();
-    let before = scene.path.work().launches;
-    let wish = scene.path.post.clone();
-    wish.word(mailbox::PARK).expect("a word").store(1, Ordering::Release);
-    scene.begin(PROMPT, 0, 3);
-    // Seven tokens run, the last of which ends the item: nothing parks behind it.
-    for launch in 1..=7 {
-        let begun = std::time::Instant::now();
-        while scene.path.post.is_running().expect("no fault") {
-            assert!(begun.elapsed() < Duration::from_secs(60), "launch {launch} does not end");
-            std::thread::yield_now();
-        }
-        let step = scene.path.commands.to_host().expect("its state")[mailbox::command::STEP as usize];
-        assert_eq!(step, launch, "tokens run after {launch} launches");
-        if launch < 7 {
-            scene.path.ensure_running(&scene.model.inner, &scene.sequence).expect("a launch");
-        }
-    }
-    assert_eq!(scene.path.work().launches - before, 7);
-    wish.word(mailbox::PARK).expect("a word").store(0, Ordering::Release);
-    assert_eq!(scene.drain(), (expected.clone(), (entry::LENGTH, expected[2])));
-}
-
-#[test]
-fn a_full_ring_parks_until_the_host_has_read() {
-    let mut scene = Scene::new(6, 64);
+fn a_full_ring_holds_up_its_own_item_only() {
+    let mut scene = Scene::with(6, 64, 2);
     let expected = scene.run(PROMPT, 24);
+    let other = scene.run(&PROMPT[1..], 24);
+    scene.begin(0, PROMPT, 0, 24);
+    let slot = scene.slot(0);
+    scene.users[0].path.stop().expect("it stops");
     // As if the host had not read so many entries.
-    let unread = mailbox::RING_ENTRIES - 10;
-    let consumed = scene.path.read;
-    let word = |scene: &Scene, value: u32| {
-        scene.path.post.word(mailbox::CONSUMED).expect("a word").store(value, Ordering::Release);
-    };
-    word(&scene, consumed.wrapping_sub(unread));
-    scene.begin(PROMPT, 0, 24);
-    while scene.path.post.is_running().expect("no fault") {
-        std::thread::yield_now();
-    }
-    let arrived = scene.path.ring.words().iter().skip(consumed as usize).take_while(|word| {
+    let seat = scene.decoder.post.seat().expect("the same seat");
+    assert_eq!(seat.slot, slot);
+    let consumed = scene.decoder.post.words.words()[(mailbox::CONSUMED + slot) as usize].load(Ordering::Acquire);
+    let word = |scene: &Scene, value: u32| scene.decoder.post.put(mailbox::CONSUMED + slot, value, Ordering::Release);
+    word(&scene, consumed.wrapping_sub(mailbox::RING_ENTRIES - 10));
+    scene.decoder.post.give_back(seat);
+    scene.begin(0, PROMPT, 0, 24);
+    scene.begin(1, &PROMPT[1..], 0, 24);
+    assert_eq!(scene.slot(0), slot);
+    assert_eq!(scene.drain(1).0, other, "the other goes on to its end");
+    scene.wait_until_off();
+    let arrived = scene.decoder.post.rings.words()[(slot * mailbox::RING_ENTRIES) as usize..].iter();
+    let arrived = arrived.skip((consumed % mailbox::RING_ENTRIES) as usize).take_while(|word| {
         let tag = (word.load(Ordering::Acquire) >> 32) as u32;
-        tag >> 24 == entry::TOKEN
+        entry::kind(tag) == entry::TOKEN
     });
-    let arrived = arrived.count();
     // The last place is for the item's end.
-    assert_eq!(arrived, 9, "tokens that came, with room for 10 entries");
+    assert_eq!(arrived.count(), 9, "tokens that came, with room for 10 entries");
     word(&scene, consumed);
-    let (tokens, (kind, _)) = scene.drain();
+    let (tokens, (kind, _)) = scene.drain(0);
     assert_eq!((tokens, kind), (expected, entry::LENGTH));
 }
 
@@ -227,15 +288,15 @@ fn an_item_stops_at_any_moment_and_the_next_one_is_whole() {
     let mut state = 7;
     let mut stopped = 0;
     for round in 0..6 {
-        scene.begin(PROMPT, 0, 16);
+        scene.begin(0, PROMPT, 0, 16);
         let mut tokens = Vec::new();
         for _ in 0..random(&mut state) % 4 {
-            tokens.push(scene.next().1);
+            tokens.push(scene.next(0).1);
         }
         std::thread::sleep(Duration::from_micros(random(&mut state) % 5000));
-        let stop = mailbox::STOP + scene.path.slot();
-        scene.path.post.word(stop).expect("a word").store(1, Ordering::Release);
-        let (rest, (kind, _)) = scene.drain();
+        let seat = &scene.users[0].path.running.as_ref().expect("an item").seat;
+        scene.decoder.post.put(mailbox::STOP + seat.slot, seat.number, Ordering::Release);
+        let (rest, (kind, _)) = scene.drain(0);
         tokens.extend(rest);
         assert_eq!(tokens, expected[..tokens.len()], "round {round}");
         assert!(matches!(kind, entry::STOPPED | entry::LENGTH), "round {round}: {kind}");
@@ -246,14 +307,57 @@ fn an_item_stops_at_any_moment_and_the_next_one_is_whole() {
 }
 
 #[test]
+fn entries_of_an_item_before_are_passed_over() {
+    let mut scene = Scene::new(10, 64);
+    let expected = scene.run(&PROMPT[1..], 4);
+    scene.begin(0, PROMPT, 0, 8);
+    // The item ends unread, and another takes its seat: whose an entry is stands in the entry.
+    let running = scene.users[0].path.running.take().expect("an item");
+    scene.decoder.post.put(mailbox::STOP + running.seat.slot, running.seat.number, Ordering::Release);
+    scene.wait_until_off();
+    scene.decoder.post.give_back(running.seat);
+    assert_eq!(scene.run(&PROMPT[1..], 4), expected);
+}
+
+#[test]
 fn a_path_dropped_in_mid_item_leaves_the_device_free() {
     let mut scene = Scene::new(8, 256);
-    scene.begin(PROMPT, 0, 200);
-    let _ = scene.next();
-    let Scene { model, path, sequence } = scene;
-    drop(path);
-    drop(sequence);
+    scene.begin(0, PROMPT, 0, 200);
+    let _ = scene.next(0);
+    let Scene { model, decoder, users } = scene;
+    drop(users);
+    drop(decoder);
     model.device().synchronize().expect("nothing is resident any more, and nothing went wrong");
+}
+
+#[test]
+fn the_cache_grows_in_the_middle_of_an_item() {
+    let mut scene = Scene::new(11, 300);
+    let ids: Vec<u32> = (0..126).map(|i| i * 7 % 2000).collect();
+    let mut small = Sequence::new(&scene.model.inner, KvType::F16, 300).expect("a sequence");
+    small.grow(&scene.model.inner, 1, 1).expect("a chunk");
+    let large = std::mem::replace(&mut scene.users[0].sequence, small);
+    scene.begin(0, &ids, 0, 0);
+    assert_eq!(scene.drain(0).1.0, entry::LENGTH);
+    let User { path, sequence } = &mut scene.users[0];
+    assert_eq!(sequence.room(), 128);
+    let mut made = Vec::new();
+    path.begin(&scene.model.inner, sequence, &Item { ids: &[1], position: 126, max_new: 6, stop_ids: &[] })
+        .expect("fits");
+    while let super::Step::Token(token) = path.next(&scene.model.inner, sequence).expect("a token") {
+        made.push(token);
+    }
+    assert_eq!(sequence.room(), 256, "doubled");
+    // The same behind the same cache, with room from the beginning.
+    let stream = scene.model.device().stream().expect("a stream");
+    let grown = std::mem::replace(sequence, large);
+    let quiet = scene.model.inner.device.context().quiesce().expect("parked");
+    let copied = sequence.copy_cache(&scene.model.inner, &grown, &stream, 126);
+    assert!(copied.is_ok(), "{copied:?}: {:?}", kiln_emulator::last_fault(scene.model.device().ordinal()));
+    sequence.grow(&scene.model.inner, 300, 300).expect("chunks");
+    drop(quiet);
+    scene.begin(0, &[1], 126, 6);
+    assert_eq!(scene.drain(0), (made.clone(), (entry::LENGTH, made[5])));
 }
 
 #[cfg(feature = "trace")]
@@ -261,10 +365,10 @@ fn a_path_dropped_in_mid_item_leaves_the_device_free() {
 fn a_trace_has_every_phase_of_every_block_in_order() {
     let scene = Scene::new(9, 16);
     let (model, layers) = (&scene.model, scene.model.shape().layers);
-    let options = crate::model::SessionOptions { capacity: Some(16), ..Default::default() };
+    let options = crate::model::SessionOptions::default().with_capacity(16);
     let mut session = model.tracing_session(options, 1000).expect("its kernels are baked");
     session.append(&PROMPT[..3]).expect("it fits");
-    let generate = crate::model::GenerateOptions { max_tokens: 2, stop_ids: Vec::new() };
+    let generate = crate::model::GenerateOptions::new(2);
     let tokens: Vec<u32> = session.generate(generate).collect::<crate::Result<_>>().expect("tokens");
     let trace = session.trace().expect("it is read").expect("it was asked for");
     // Four tokens ran, two of them with a head.

@@ -1,0 +1,355 @@
+//! The persistent decoder. `queue` is the leader's side of the mailbox, `token` the forward pass of a token and what
+//! follows from it, `attend` its attention, `trace` the stamps of its phases.
+
+mod attend;
+mod queue;
+mod token;
+mod trace;
+
+use super::phase::{Phase, PhaseKernel};
+use super::{Grid, Kernel, incremental_attention};
+use crate::blocks::argmax;
+use crate::blocks::grid_barrier::{GridBarrier, Limit};
+use crate::blocks::kv::KvType;
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, U64, Val, Var};
+use kiln_shape::mailbox::{self, command, item, report, state};
+use kiln_shape::{ModelShape, TensorType, presets};
+use trace::Trace;
+
+/// Decodes whole sequences in one cooperative launch: every layer, the head, the choice of the next token and its
+/// embedding, without the host. One block per SM, all resident; items come through the mailbox
+/// (`kiln_shape::mailbox`) and tokens go back through it while the kernel runs. Items take turns, a token each.
+///
+/// A token takes five grid-wide dependencies per layer, after QKV, attention, its output, gate and up, and down, and one
+/// for the head. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that needs
+/// them. The last block to finish a KV head's chunks puts them together before it arrives at the barrier.
+///
+/// Every wait ends: a block that has waited for longer than `wait_limit` says so, and every block leaves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PersistentDecoder {
+    /// The model; its vocabulary and number of layers are launch parameters.
+    pub shape: ModelShape,
+    /// The types its matrices may have.
+    pub types: Vec<TensorType>,
+    /// The cache's type.
+    pub kv: KvType,
+    /// Positions a sequence may have: a bound on the host's buffers, not baked.
+    pub max_seq_len: u32,
+    /// Threads per block: a multiple of 32 from 64 (key and value are written by a warp each) to 512 (a thread needs up
+    /// to 128 registers); 256 by default.
+    pub block_size: u32,
+    /// Whether blocks stamp the begin, end and wait of every phase.
+    pub trace: bool,
+    name: String,
+}
+
+impl PersistentDecoder {
+    /// The decoder of the preset with this width and number of layers. Where there is none, [`Kernel::check`] says so.
+    pub fn new(hidden_size: u32, num_layers: u32, max_seq_len: u32) -> PersistentDecoder {
+        let found = presets::all().find(|p| p.shape.hidden == hidden_size && p.shape.layers == num_layers);
+        let shape = found.map(|preset| preset.shape).unwrap_or(ModelShape {
+            heads: 0,
+            hidden: hidden_size,
+            layers: num_layers,
+            ..presets::PRESETS[0].shape
+        });
+        PersistentDecoder { max_seq_len, ..PersistentDecoder::for_shape(shape, TensorType::SUPPORTED) }
+    }
+
+    /// The decoder of any shape, for matrices of these types, with an f16 cache.
+    pub fn for_shape(shape: ModelShape, types: &[TensorType]) -> PersistentDecoder {
+        let (kv, max_seq_len) = (KvType::F16, shape.context);
+        let types = types.to_vec();
+        PersistentDecoder { shape, types, kv, max_seq_len, block_size: 256, trace: false, name: String::new() }.named()
+    }
+
+    /// With another cache type.
+    pub fn with_kv_type(self, kv: KvType) -> PersistentDecoder {
+        PersistentDecoder { kv, ..self }.named()
+    }
+
+    /// With another block size. Results do not depend on it.
+    pub fn with_block_size(self, block_size: u32) -> PersistentDecoder {
+        PersistentDecoder { block_size, ..self }
+    }
+
+    /// With stamps of every phase.
+    pub fn with_trace(self) -> PersistentDecoder {
+        PersistentDecoder { trace: true, ..self }.named()
+    }
+
+    fn named(mut self) -> PersistentDecoder {
+        let trace = if self.trace { "_trace" } else { "" };
+        self.name = format!("persistent_decoder_{}{trace}", self.kv.suffix());
+        self
+    }
+
+    fn phase(&self, phase: Phase) -> PhaseKernel {
+        PhaseKernel { phase, shape: self.shape, types: self.types.clone() }
+    }
+}
+
+impl Kernel for PersistentDecoder {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn block(&self) -> u32 {
+        self.block_size
+    }
+
+    fn grid(&self) -> Grid {
+        Grid::Launch
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.shape.heads == 0 {
+            let ModelShape { hidden, layers, .. } = self.shape;
+            return Err(format!("no preset has hidden {hidden} and {layers} layers; use for_shape"));
+        }
+        if !(64..=512).contains(&self.block_size) || !self.block_size.is_multiple_of(32) {
+            return Err(format!("block size is {}: needs a multiple of 32 from 64 to 512", self.block_size));
+        }
+        incremental_attention::check(self.shape.head_dim, self.shape.heads.into(), self.shape.kv_heads.into())?;
+        if !self.shape.head_dim.is_multiple_of(64) {
+            return Err(format!("head_dim is {}: RoPE needs a multiple of 64", self.shape.head_dim));
+        }
+        Phase::ALL.into_iter().try_for_each(|phase| self.phase(phase).check())
+    }
+
+    fn build(&self, b: &mut Builder) {
+        // One block on an SM: registers are not what is short.
+        b.blocks_per_sm(1);
+        let decoder = Decoder::new(self, b);
+        let next = Next::none(b);
+        decoder.wake(b);
+        decoder.wait_for_work(b, &next);
+        let runs = |b: &mut Builder| b.setp_eq::<U32>(next.kind, command::RUN);
+        b.while_(runs, |b| {
+            decoder.run_token(b, &next);
+            let waits = b.setp_eq::<U32>(next.kind, command::WAIT);
+            b.if_(waits, |b| decoder.wait_for_work(b, &next));
+        });
+        decoder.sleep(b);
+    }
+}
+
+/// The kernel's parameters and what every part of it needs.
+struct Decoder<'a> {
+    kernel: &'a PersistentDecoder,
+    table: Global<U8>,
+    shares: Global<U32>,
+    x: Global<F32>,
+    /// This block's own copy of the token's embedding.
+    embedding: Global<F32>,
+    qkv: Global<F32>,
+    attention: Global<F32>,
+    ffn: Global<F32>,
+    best_values: Global<F32>,
+    best_indices: Global<U32>,
+    arrivals: Global<U32>,
+    state: Global<U32>,
+    mailbox: Global<U32>,
+    report: Global<U32>,
+    rings: Global<U64>,
+    layers: Val<U32>,
+    vocab: Val<U32>,
+    eps: Val<F32>,
+    idle_limit: Val<U64>,
+    turn_limit: Val<U64>,
+    run_limit: Val<U64>,
+    launch: Val<U32>,
+    barrier: GridBarrier,
+    block: Val<U32>,
+    /// Warp 0 of block 0.
+    leads: Val<Pred>,
+    /// Thread 0 of block 0.
+    leader: Val<Pred>,
+    begin: Val<U64>,
+    /// The leader's copy of the state's first words; other blocks leave theirs alone.
+    kept: Shared<U32>,
+    /// The block's copy of the item being run.
+    item: Shared<U32>,
+    /// The block's copy of the command, and the token chosen.
+    command: Shared<U32>,
+    scratch: argmax::Scratch,
+    trace: Option<Trace>,
+}
+
+/// Where the chosen token stands behind the block's copy of the command.
+const CHOSEN: u32 = command::WORDS;
+
+/// What to do next; the same in every block.
+struct Next {
+    /// A kind of `command`.
+    kind: Var<U32>,
+    slot: Var<U32>,
+    /// The item's ids and tokens that have run.
+    step: Var<U32>,
+    /// The token to run.
+    token: Var<U32>,
+    /// Tokens made.
+    made: Var<U32>,
+}
+
+impl Next {
+    fn none(b: &mut Builder) -> Next {
+        let mut zero = || b.var::<U32>(0);
+        Next { kind: zero(), slot: zero(), step: zero(), token: zero(), made: zero() }
+    }
+}
+
+/// The words of the item being run.
+struct Item {
+    prompt: Val<U32>,
+    /// The position of the prompt's first id.
+    first: Val<U32>,
+    max_new: Val<U32>,
+    room: Val<U32>,
+    max_chunks: Val<U32>,
+    table: Global<U64>,
+    logits: Global<F32>,
+    partials: Global<F32>,
+    cos: Global<F32>,
+    sin: Global<F32>,
+}
+
+impl<'a> Decoder<'a> {
+    fn new(kernel: &'a PersistentDecoder, b: &mut Builder) -> Decoder<'a> {
+        let table = b.param::<Global<U8>>("table"); // the tensor table
+        let shares = b.param::<Global<U32>>("shares"); // [layers, 4 phases, grid + 1] rows, then the head's [grid + 1]
+        let x = b.param::<Global<F32>>("x"); // [hidden]
+        let embeddings = b.param::<Global<F32>>("embeddings"); // [grid, hidden]
+        let qkv = b.param::<Global<F32>>("qkv"); // [q_dim + 2 kv_dim]
+        let attention = b.param::<Global<F32>>("attention"); // [q_dim]
+        let ffn = b.param::<Global<F32>>("ffn"); // [ffn]
+        let best_values = b.param::<Global<F32>>("best_values"); // [grid]
+        let best_indices = b.param::<Global<U32>>("best_indices"); // [grid]
+        let counters = b.param::<Global<U32>>("counters"); // [2 + kv_heads], zero: barrier, abort, arrivals
+        let state = b.param::<Global<U32>>("state"); // [state::WORDS], kept between launches
+        let mailbox = b.param::<Global<U32>>("mailbox"); // [mailbox::WORDS], mapped
+        let report = b.param::<Global<U32>>("report"); // [report::WORDS], mapped
+        let rings = b.param::<Global<U64>>("rings"); // [SLOTS, RING_ENTRIES], mapped
+        let layers = b.param::<U32>("layers");
+        let vocab = b.param::<U32>("vocab");
+        let eps = b.param::<F32>("eps");
+        let launch = b.param::<U32>("launch"); // this launch's number
+        let idle_limit = b.param::<U64>("idle_limit"); // nanoseconds without work before it leaves
+        let turn_limit = b.param::<U64>("turn_limit"); // nanoseconds of a launch while other work waits
+        let run_limit = b.param::<U64>("run_limit"); // nanoseconds of a launch
+        let wait_limit = b.param::<U64>("wait_limit"); // nanoseconds that a block waits for another
+        let trace = kernel.trace.then(|| Trace::new(b));
+        let (block, tid) = (b.ctaid_x(), b.tid());
+        let warp = b.warp_id();
+        let leads = b.or::<U32>(block, warp);
+        let leads = b.setp_eq(leads, 0);
+        let leader = b.or::<U32>(block, tid);
+        let leader = b.setp_eq(leader, 0);
+        let limit = Limit { abort: counters.at(1), stalled: report.at(report::STALLED), nanoseconds: wait_limit };
+        let barrier = GridBarrier::new(b, counters, limit);
+        let begin = b.globaltimer();
+        let scratch = argmax::Scratch::new(b);
+        Decoder {
+            kernel,
+            table,
+            shares,
+            x,
+            embedding: b.byte_index(embeddings, block, kernel.shape.hidden * 4),
+            qkv,
+            attention,
+            ffn,
+            best_values,
+            best_indices,
+            arrivals: counters.at(2),
+            state,
+            mailbox,
+            report,
+            rings,
+            layers,
+            vocab,
+            eps,
+            idle_limit,
+            turn_limit,
+            run_limit,
+            launch,
+            barrier,
+            block,
+            leads,
+            leader,
+            begin,
+            kept: b.shared("kept", state::KEPT),
+            item: b.shared("item", mailbox::ITEM_WORDS),
+            command: b.shared("command", command::WORDS + 1),
+            scratch,
+            trace,
+        }
+    }
+
+    /// Waits until there is something to do, and takes it up in every block.
+    fn wait_for_work(&self, b: &mut Builder, next: &Next) {
+        b.if_(self.leads, |b| self.look_for_work(b));
+        // There may be no work for long: poll seldom.
+        self.barrier.wait_sleeping(b, 2000);
+        self.read_command(b, 0, |_| {});
+        self.take(b, next);
+    }
+
+    /// Has every block copy a command, and `beside` it what else the first warp gathers, to shared memory.
+    fn read_command(&self, b: &mut Builder, which: u32, beside: impl FnOnce(&mut Builder)) {
+        let (warp, lane) = (b.warp_id(), b.lane());
+        let in_first = b.setp_eq(warp, 0);
+        b.if_(in_first, |b| {
+            let from = self.state.at(state::COMMANDS + which * command::WORDS);
+            let (from, to) = (b.index(from, lane), b.index(self.command, lane));
+            let word = b.ld(from, LoadKind::Ordinary);
+            b.st(to, word);
+            beside(b);
+        });
+        b.bar_sync(); // the command is in shared memory
+    }
+
+    /// Takes up the command's item.
+    fn take(&self, b: &mut Builder, next: &Next) {
+        b.bar_sync(); // nobody reads the item before any more
+        for (var, word) in [
+            (next.kind, command::KIND),
+            (next.slot, command::SLOT),
+            (next.step, command::STEP),
+            (next.token, command::TOKEN),
+            (next.made, command::MADE),
+        ] {
+            let value = b.ld(self.command.at(word), LoadKind::Constant);
+            b.set(var, value);
+        }
+        let tid = b.tid();
+        let items = b.byte_index(self.state.at(state::ITEMS), next.slot, mailbox::ITEM_WORDS * 4);
+        b.for_range(tid, mailbox::ITEM_WORDS, b.block(), |b, i| {
+            let (from, to) = (b.index(items, i), b.index(self.item, i));
+            let word = b.ld(from, LoadKind::Ordinary);
+            b.st(to, word);
+        });
+        b.bar_sync(); // the item is in shared memory
+    }
+
+    /// The block's copy of the item.
+    fn item(&self, b: &mut Builder) -> Item {
+        let mut word = |word| b.ld(self.item.at(word), LoadKind::Constant);
+        let (prompt, first) = (word(item::PROMPT), word(item::POSITION));
+        let (max_new, room, max_chunks) = (word(item::MAX_NEW), word(item::ROOM), word(item::MAX_CHUNKS));
+        let mut address = |word| b.ld(self.item.at(word).cast::<U64>(), LoadKind::Constant);
+        let (table, logits, partials) = (address(item::TABLE), address(item::LOGITS), address(item::PARTIALS));
+        let (cos, sin) = (address(item::COS), address(item::SIN));
+        Item {
+            prompt,
+            first,
+            max_new,
+            room,
+            max_chunks,
+            table: b.global_ptr(table),
+            logits: b.global_ptr(logits),
+            partials: b.global_ptr(partials),
+            cos: b.global_ptr(cos),
+            sin: b.global_ptr(sin),
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The leader's side of the mailbox: the first warp of the grid, a lane for every second slot.
+//!
+//! Once a token, while the token runs, it looks at all doorbells, stop words and ring positions together; before the
+//! token's last barrier it takes what is new, ends what is stopped, and decides whose token is next: the first slot
+//! behind the last one that has an item and room in its ring. So no item waits for more than one token of each other.
+
+use super::Decoder;
+use crate::ptx::{Builder, Compare, LoadKind, Operand, Order, Pred, Scope, U32, U64, Val, Var};
+use kiln_shape::mailbox::{self, SLOTS, command, entry, item, report, state};
+
+/// Slots of a lane.
+const EACH: u32 = SLOTS / 32;
+/// No slot: greater than every distance between two.
+const NONE: u32 = u32::MAX;
+
+/// What a lane saw of the host's words: those of its slots, and those that stand once.
+pub(super) struct Look {
+    doorbell: [Var<U32>; EACH as usize],
+    stop: [Var<U32>; EACH as usize],
+    consumed: [Var<U32>; EACH as usize],
+    park: Var<U32>,
+    yields: Var<U32>,
+    /// The next id of the prompt that is being run.
+    next_id: Var<U32>,
+}
+
+/// The slot whose token runs while the leader decides.
+#[derive(Clone, Copy)]
+pub(super) struct Current {
+    pub(super) slot: Val<U32>,
+    /// Whether a token is chosen, which takes a place in the ring.
+    pub(super) chooses: Val<Pred>,
+}
+
+impl Look {
+    fn new(b: &mut Builder) -> Look {
+        let mut zero = || b.var::<U32>(0);
+        Look {
+            doorbell: [zero(), zero()],
+            stop: [zero(), zero()],
+            consumed: [zero(), zero()],
+            park: zero(),
+            yields: zero(),
+            next_id: zero(),
+        }
+    }
+}
+
+impl Decoder<'_> {
+    // ---- the leader's words, in shared memory during a launch
+
+    /// Fetches what the launch before has kept.
+    pub(super) fn wake(&self, b: &mut Builder) {
+        self.resume_trace(b);
+        b.if_(self.leads, |b| {
+            let lane = b.lane();
+            b.for_range(lane, state::KEPT, 32, |b, i| {
+                let (from, to) = (b.index(self.state, i), b.index(self.kept, i));
+                let word = b.ld(from, LoadKind::Ordinary);
+                b.st(to, word);
+            });
+            b.bar_warp_sync(); // the words are in shared memory
+        });
+    }
+
+    /// Keeps them for the launch after this, and tells the host that this one has left.
+    pub(super) fn sleep(&self, b: &mut Builder) {
+        b.if_(self.leader, |b| self.keep_trace(b));
+        b.if_(self.leads, |b| {
+            b.bar_warp_sync(); // the leader's last words are in shared memory
+            let lane = b.lane();
+            b.for_range(lane, state::KEPT, 32, |b, i| {
+                let (from, to) = (b.index(self.kept, i), b.index(self.state, i));
+                let word = b.ld(from, LoadKind::Ordinary);
+                b.st(to, word);
+            });
+        });
+        b.if_(self.leader, |b| b.st_sync(self.report.at(report::LEFT), self.launch, Order::Release, Scope::Sys));
+    }
+
+    /// A kept word of a slot.
+    fn kept(&self, b: &mut Builder, word: u32, slot: impl Operand<U32>) -> Val<U32> {
+        let at = b.index(self.kept.at(word), slot);
+        b.ld(at, LoadKind::Ordinary)
+    }
+
+    /// Sets a kept word of a slot.
+    pub(super) fn keep(&self, b: &mut Builder, word: u32, slot: impl Operand<U32>, value: impl Operand<U32>) {
+        let at = b.index(self.kept.at(word), slot);
+        b.st(at, value);
+    }
+
+    /// Writes an entry of a slot's ring. A token carries its readiness with it; an item's end is a release, behind which
+    /// the host may look at what the item has written.
+    pub(super) fn emit(&self, b: &mut Builder, slot: Val<U32>, kind: Val<U32>, payload: Val<U32>, order: Order) {
+        let number = self.kept(b, state::EMITTED, slot);
+        let next = b.add(number, 1);
+        self.keep(b, state::EMITTED, slot, next);
+        let place = b.and(number, mailbox::RING_ENTRIES - 1);
+        let place = b.mad::<U32>(slot, mailbox::RING_ENTRIES, place);
+        let to = b.index(self.rings, place);
+        let item = self.kept(b, state::NUMBER, slot);
+        let item = b.and(item, 0xff);
+        let item = b.shl::<U32>(item, 20);
+        let low = b.and(next, 0xf_ffff);
+        let high = b.shl::<U32>(kind, 28);
+        let tag = b.or::<U32>(high, item);
+        let tag = b.or(tag, low);
+        let word = b.pack64(payload, tag);
+        b.st_sync(to, word, order, Scope::Sys);
+    }
+
+    /// Ends a slot's item.
+    pub(super) fn end(&self, b: &mut Builder, slot: Val<U32>, kind: Val<U32>, payload: Val<U32>) {
+        self.emit(b, slot, kind, payload, Order::Release);
+        self.keep(b, state::ACTIVE, slot, 0);
+    }
+
+    // ---- the host's words
+
+    /// The leader's look at the host's words, once a token: their latency passes while the token is worked on. `next` is
+    /// the place in its prompt of the id behind the one that runs.
+    pub(super) fn look(&self, b: &mut Builder, next: Val<U32>, prompt: Val<U32>) -> Look {
+        let look = Look::new(b);
+        b.if_(self.leads, |b| {
+            self.look_at_slots(b, &look);
+            let in_prompt = b.setp_lt(next, prompt);
+            b.if_(in_prompt, |b| {
+                let ids = b.ld(self.item.at(item::IDS).cast::<U64>(), LoadKind::Constant);
+                let ids = b.global_ptr::<U32>(ids);
+                let at = b.index(ids, next);
+                let id = b.ld_sync(at, Order::Relaxed, Scope::Sys);
+                b.set(look.next_id, id);
+            });
+        });
+        look
+    }
+
+    fn look_at_slots(&self, b: &mut Builder, look: &Look) {
+        let lane = b.lane();
+        let at = b.index(self.mailbox, lane);
+        let see = |b: &mut Builder, word: u32| b.ld_sync(at.at(word), Order::Relaxed, Scope::Sys);
+        for half in 0..EACH {
+            let index = half as usize;
+            let doorbell = see(b, mailbox::DOORBELL + 32 * half);
+            let stop = see(b, mailbox::STOP + 32 * half);
+            let consumed = see(b, mailbox::CONSUMED + 32 * half);
+            b.set(look.doorbell[index], doorbell);
+            b.set(look.stop[index], stop);
+            b.set(look.consumed[index], consumed);
+        }
+        let park = b.ld_sync(self.mailbox.at(mailbox::PARK), Order::Relaxed, Scope::Sys);
+        let yields = b.ld_sync(self.mailbox.at(mailbox::YIELD), Order::Relaxed, Scope::Sys);
+        b.set(look.park, park);
+        b.set(look.yields, yields);
+    }
+
+    /// Takes the item of one slot that has a new one: its words come from the host in one round trip.
+    fn take_one(&self, b: &mut Builder, look: &Look) {
+        let lane = b.lane();
+        let mut found = b.mov::<U32>(NONE);
+        for half in 0..EACH {
+            let slot = b.add(lane, 32 * half);
+            let number = self.kept(b, state::NUMBER, slot);
+            let active = self.kept(b, state::ACTIVE, slot);
+            let rung = b.setp_ne::<U32>(look.doorbell[half as usize], number);
+            let free = b.setp_eq(active, 0);
+            let new = b.and_pred(rung, free);
+            let slot = b.selp::<U32>(slot, NONE, new);
+            found = b.min(found, slot);
+        }
+        let slot = least(b, found);
+        let some = b.setp_ne(slot, NONE);
+        b.if_(some, |b| {
+            b.fence_acq_rel(Scope::Sys); // the doorbell was seen: so are the words that were written before it
+            let from = b.byte_index(self.mailbox.at(mailbox::ITEMS), slot, mailbox::ITEM_WORDS * 4);
+            let to = b.byte_index(self.state.at(state::ITEMS), slot, mailbox::ITEM_WORDS * 4);
+            let (from, to) = (b.index(from, lane), b.index(to, lane));
+            let low = b.ld_sync(from, Order::Relaxed, Scope::Sys);
+            let high = b.ld_sync(from.at(32), Order::Relaxed, Scope::Sys);
+            b.st(to, low);
+            b.st(to.at(32), high);
+            let mut word = |word| b.shfl_idx(low, word);
+            let (number, prompt, room) = (word(item::NUMBER), word(item::PROMPT), word(item::ROOM));
+            let (position, id) = (word(item::POSITION), word(item::FIRST_ID));
+            let first = b.setp_eq(lane, 0);
+            b.bar_warp_sync(); // every lane has read its slots' words
+            b.if_(first, |b| {
+                self.keep(b, state::NUMBER, slot, number);
+                self.keep(b, state::STEP, slot, 0);
+                self.keep(b, state::TOKEN, slot, id);
+                self.keep(b, state::MADE, slot, 0);
+                self.keep(b, state::ACTIVE, slot, 1);
+                let end = b.var::<U32>(0);
+                let full = b.setp_ge(position, room);
+                b.if_(full, |b| b.set(end, entry::CONTEXT_FULL));
+                let unknown = b.setp_ge::<U32>(id, self.vocab);
+                let empty = b.setp_eq(prompt, 0);
+                let bad = b.or_pred(unknown, empty);
+                b.if_(bad, |b| b.set(end, entry::REJECTED));
+                let ends = b.setp_ne(end, 0);
+                b.if_(ends, |b| {
+                    let kind = b.get(end);
+                    self.end(b, slot, kind, id);
+                });
+            });
+        });
+        b.bar_warp_sync(); // the slot's words are in shared memory
+    }
+
+    /// Ends the stopped items of a lane's slots; whether the current one's is among them.
+    fn end_stopped(&self, b: &mut Builder, look: &Look, current: Option<Current>) -> Var<U32> {
+        let (lane, stopped) = (b.lane(), b.var::<U32>(0));
+        for half in 0..EACH {
+            let slot = b.add(lane, 32 * half);
+            let number = self.kept(b, state::NUMBER, slot);
+            let active = self.kept(b, state::ACTIVE, slot);
+            let asked = b.setp_eq::<U32>(look.stop[half as usize], number);
+            let active = b.setp_ne(active, 0);
+            let stops = b.and_pred(asked, active);
+            b.if_(stops, |b| {
+                let end = |b: &mut Builder| {
+                    let kind = b.mov::<U32>(entry::STOPPED);
+                    let none = b.mov::<U32>(0);
+                    self.end(b, slot, kind, none);
+                };
+                match current {
+                    Some(current) => {
+                        let own = b.setp_eq(slot, current.slot);
+                        b.if_else(own, |b| b.set(stopped, 1), end);
+                    }
+                    None => end(b),
+                }
+            });
+        }
+        b.bar_warp_sync(); // what has ended is in shared memory
+        stopped
+    }
+
+    /// The first slot behind `last` that has an item and room in its ring, or `NONE`; the same in every lane.
+    fn choose(&self, b: &mut Builder, look: &Look, last: Val<U32>, current: Option<(Current, Var<U32>)>) -> Val<U32> {
+        let lane = b.lane();
+        let mut nearest = b.mov::<U32>(NONE);
+        for half in 0..EACH {
+            let slot = b.add(lane, 32 * half);
+            let active = self.kept(b, state::ACTIVE, slot);
+            let emitted = self.kept(b, state::EMITTED, slot);
+            let runs = b.var(active);
+            // A token and the item's end must fit.
+            let needed = b.var::<U32>(2);
+            if let Some((current, stopped)) = current {
+                let own = b.setp_eq(slot, current.slot);
+                b.if_(own, |b| {
+                    let one = b.selp::<U32>(3, 2, current.chooses);
+                    b.set(needed, one);
+                    let stops = b.setp_ne(stopped, 0);
+                    b.if_(stops, |b| b.set(runs, 0));
+                });
+            }
+            let unread = b.sub::<U32>(emitted, look.consumed[half as usize]);
+            let unread = b.add::<U32>(unread, needed);
+            let fits = b.setp(Compare::Le, unread, mailbox::RING_ENTRIES);
+            let runs = b.setp_ne(runs, 0);
+            let runs = b.and_pred(runs, fits);
+            let distance = b.sub(slot, last);
+            let distance = b.sub(distance, 1);
+            let distance = b.and(distance, SLOTS - 1);
+            let distance = b.selp::<U32>(distance, NONE, runs);
+            nearest = b.min(nearest, distance);
+        }
+        let nearest = least(b, nearest);
+        let some = b.setp_ne(nearest, NONE);
+        let slot = b.add(last, nearest);
+        let slot = b.add(slot, 1);
+        let slot = b.and(slot, SLOTS - 1);
+        b.selp::<U32>(slot, NONE, some)
+    }
+
+    /// Writes a command, for the leader: `slot`'s next token, or another kind.
+    fn command(&self, b: &mut Builder, which: u32, kind: Val<U32>, slot: Val<U32>, next_id: impl Operand<U32>) {
+        let to = self.state.at(state::COMMANDS + which * command::WORDS);
+        let slot = b.and(slot, SLOTS - 1); // NONE has no words
+        let (step, token) = (self.kept(b, state::STEP, slot), self.kept(b, state::TOKEN, slot));
+        let made = self.kept(b, state::MADE, slot);
+        b.st(to.at(command::KIND), kind);
+        b.st(to.at(command::SLOT), slot);
+        b.st(to.at(command::STEP), step);
+        b.st(to.at(command::TOKEN), token);
+        b.st(to.at(command::MADE), made);
+        b.st(to.at(command::NEXT_ID), next_id);
+    }
+
+    /// Nanoseconds since the launch began, against a limit.
+    fn is_over(&self, b: &mut Builder, limit: Val<U64>) -> Val<Pred> {
+        let now = b.globaltimer();
+        let ran = b.sub(now, self.begin);
+        b.setp(Compare::Gt, ran, limit)
+    }
+
+    /// Waits for work, a wish that the kernel leave, or the limit, and writes the first command. Work that is there is
+    /// taken up even where the kernel is asked to leave: an item gets on by a token in every launch, however often others
+    /// have it park.
+    pub(super) fn look_for_work(&self, b: &mut Builder) {
+        b.bar_warp_sync(); // what was told of the last token is in shared memory
+        let idle_since = b.globaltimer();
+        let look = Look::new(b);
+        let (kind, chosen) = (b.var::<U32>(command::WAIT), b.var::<U32>(NONE));
+        b.do_while(|b| {
+            self.look_at_slots(b, &look);
+            self.take_one(b, &look);
+            self.end_stopped(b, &look, None);
+            let last = b.ld(self.kept.at(state::LAST), LoadKind::Ordinary);
+            let slot = self.choose(b, &look, last, None);
+            b.set(chosen, slot);
+            let now = b.globaltimer();
+            let idle = b.sub(now, idle_since);
+            let idle = b.setp(Compare::Gt, idle, self.idle_limit);
+            let late = self.is_over(b, self.run_limit);
+            let asked = b.or::<U32>(look.park, look.yields);
+            let asked = b.setp_ne(asked, 0);
+            let leaves = b.or_pred(idle, late);
+            let leaves = b.or_pred(leaves, asked);
+            let leaves = b.selp::<U32>(command::LEAVE, command::WAIT, leaves);
+            let runs = b.setp_ne(slot, NONE);
+            let decided = b.selp::<U32>(command::RUN, leaves, runs);
+            // Clocks differ from lane to lane; one lane's decision is everybody's.
+            let decided = b.shfl_idx(decided, 0);
+            b.set(kind, decided);
+            let waits = b.setp_eq(decided, command::WAIT);
+            b.if_(waits, |b| b.nanosleep(500));
+            waits
+        });
+        b.if_(self.leader, |b| {
+            let (kind, slot) = (b.get(kind), b.get(chosen));
+            self.command(b, 0, kind, slot, 0);
+        });
+    }
+
+    /// Decides, before the token's last barrier, what comes behind it. The command before was read by every block before
+    /// the barriers of this token. Returns whether the current item is to stop.
+    pub(super) fn publish(&self, b: &mut Builder, look: &Look, current: Current) -> Var<U32> {
+        let stops = b.var::<U32>(0);
+        b.if_(self.leads, |b| {
+            self.take_one(b, look);
+            let stopped = self.end_stopped(b, look, Some(current));
+            let own = b.setp_ne(stopped, 0);
+            let own = b.vote_any(own);
+            let own = b.selp::<U32>(1, 0, own);
+            b.set(stops, own);
+            let slot = self.choose(b, look, current.slot, Some((current, stops)));
+            b.if_(self.leader, |b| {
+                let some = b.setp_ne(slot, NONE);
+                let kind = b.selp::<U32>(command::RUN, command::WAIT, some);
+                let late = self.is_over(b, self.run_limit);
+                let turn = self.is_over(b, self.turn_limit);
+                let asked = b.setp_ne(look.yields, 0);
+                let yields = b.and_pred(turn, asked);
+                let parks = b.setp_ne(look.park, 0);
+                let leaves = b.or_pred(late, yields);
+                let leaves = b.or_pred(leaves, parks);
+                let kind = b.selp::<U32>(command::LEAVE, kind, leaves);
+                self.command(b, 1, kind, slot, look.next_id);
+            });
+        });
+        stops
+    }
+}
+
+/// The least of the lanes' values, in every lane.
+fn least(b: &mut Builder, value: Val<U32>) -> Val<U32> {
+    let mut least = value;
+    for distance in [16, 8, 4, 2, 1] {
+        let other = b.shfl_bfly(least, distance);
+        least = b.min(least, other);
+    }
+    b.shfl_idx(least, 0)
+}

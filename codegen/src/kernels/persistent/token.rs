@@ -1,0 +1,255 @@
+//! A token: the forward pass, the choice of the next token, and what follows from it.
+
+use super::queue::{Current, Look};
+use super::{CHOSEN, Decoder, Item, Next};
+use crate::blocks::argmax::{self, Best};
+use crate::blocks::dequantize;
+use crate::blocks::stage::SUPER_BLOCK;
+use crate::blocks::tensor::Tensor;
+use crate::kernels::phase::{Operands, Phase};
+use crate::ptx::{Builder, F32, Global, LoadKind, Order, Pred, Scope, Size, U32, Val, Var};
+use kiln_shape::TensorRole;
+use kiln_shape::mailbox::{command, entry, item, report, state, trace};
+use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
+
+impl Decoder<'_> {
+    /// Runs the next token of an item, and finds what is next.
+    pub(super) fn run_token(&self, b: &mut Builder, next: &Next) {
+        let item = self.item(b);
+        let slot = b.get(next.slot);
+        let position = b.add::<U32>(item.first, next.step);
+        let step = b.add::<U32>(next.step, 1);
+        let chooses = b.setp_ge(step, item.prompt);
+        let wants = b.setp_ne(item.max_new, 0);
+        let chooses = b.and_pred(chooses, wants);
+        let current = Current { slot, chooses };
+        let look = self.look(b, step, item.prompt);
+        let stops = self.forward(b, &item, next, position, &look, current);
+        self.read_command(b, 1, |b| self.read_best(b, chooses));
+        let token = self.next_token(b, chooses);
+        let made = b.selp::<U32>(1, 0, chooses);
+        let made = b.add::<U32>(made, next.made);
+        let ran = Ran { slot, position, step, token, made, chooses };
+        let end = self.ends(b, &item, &ran);
+        self.tell(b, &ran, end, stops);
+        self.go_on(b, next, &ran, end);
+    }
+
+    // ---- the forward pass
+
+    /// Embedding, layers and, where a token is to be chosen, the head. Ends with the token's last barrier, before which
+    /// the leader publishes what is next; returns whether the item is to stop, for the leader.
+    fn forward(
+        &self,
+        b: &mut Builder,
+        item: &Item,
+        next: &Next,
+        position: Val<U32>,
+        look: &Look,
+        current: Current,
+    ) -> Var<U32> {
+        self.begin_trace(b);
+        self.embed(b, next);
+        let last = b.sub(self.layers, 1);
+        let stops = b.var::<U32>(0);
+        b.for_range(0, self.layers, 1, |b, layer| {
+            let first = b.setp_eq(layer, 0);
+            let stream = b.select_ptr(self.embedding, self.x, first);
+            self.product(b, Phase::Qkv, layer, stream, self.qkv, self.qkv);
+            self.end_phase(b, trace::QKV, layer, position);
+            self.attend(b, item, layer, position);
+            self.end_phase(b, trace::ATTENTION, layer, position);
+            self.product(b, Phase::AttentionOutput, layer, self.attention, self.x, stream);
+            self.end_phase(b, trace::ATTENTION_OUTPUT, layer, position);
+            self.product(b, Phase::GateUp, layer, self.x, self.ffn, self.ffn);
+            self.end_phase(b, trace::GATE_UP, layer, position);
+            self.product(b, Phase::Down, layer, self.ffn, self.x, self.x);
+            let ends = b.setp_eq(layer, last);
+            b.if_(ends, |b| {
+                let published = self.publish(b, look, current);
+                b.set(stops, published);
+            });
+            self.end_phase(b, trace::DOWN, layer, position);
+        });
+        b.if_(current.chooses, |b| {
+            let none = b.mov::<U32>(0);
+            let (first, end) = self.product(b, Phase::Head, none, self.x, item.logits, item.logits);
+            b.bar_sync(); // the block's logits are written
+            let best = argmax::of_block(b, self.scratch, item.logits, first, end, LoadKind::Ordinary);
+            let tid = b.tid();
+            let writes = b.setp_eq(tid, 0);
+            let (value, index) = (b.index(self.best_values, self.block), b.index(self.best_indices, self.block));
+            b.if_(writes, |b| {
+                b.st(value, best.value);
+                b.st(index, best.index);
+            });
+            self.end_phase(b, trace::HEAD, self.layers, position);
+        });
+        stops
+    }
+
+    /// The token's embedding, in this block's own copy.
+    fn embed(&self, b: &mut Builder, next: &Next) {
+        let tensor = Tensor::from_table(b, self.table, TensorRole::TokenEmbedding.slot());
+        let super_blocks = Size::Const(self.kernel.shape.hidden / SUPER_BLOCK);
+        let row = dequantize::Row { tensor, types: &self.kernel.types, super_blocks };
+        let (warp, warps, token) = (b.warp_id(), b.warps(), b.get(next.token));
+        b.bar_sync(); // nobody reads the token before any more
+        row.write(b, token, self.embedding, warp, warps);
+        b.bar_sync(); // every warp's part is written
+    }
+
+    /// This block's share of a phase: its first row and the row after its last.
+    fn product(
+        &self,
+        b: &mut Builder,
+        phase: Phase,
+        layer: Val<U32>,
+        x: Global<F32>,
+        y: Global<F32>,
+        residual: Global<F32>,
+    ) -> (Val<U32>, Val<U32>) {
+        let kernel = self.kernel.phase(phase);
+        let index = match phase {
+            Phase::Head => b.mul::<U32>(self.layers, 4),
+            phase => b.mad::<U32>(layer, 4, phase as u32),
+        };
+        let stride = b.size_add(self.barrier.blocks(), 1);
+        let at = b.mad::<U32>(index, stride, self.block);
+        let at = b.index(self.shares, at);
+        let (first, end) = (b.ld(at, LoadKind::Constant), b.ld(at.at(1), LoadKind::Constant));
+        let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+        let (table, eps) = (self.table, self.eps);
+        let operands = Operands { table, layer, x, y, residual, eps, kind: LoadKind::Ordinary };
+        b.overlap(|b| kernel.run(b, &operands, first, end));
+        (first, end)
+    }
+
+    // ---- behind the token's last barrier
+
+    /// The blocks' best, merged by the first warp.
+    fn read_best(&self, b: &mut Builder, chooses: Val<Pred>) {
+        let (lane, tid) = (b.lane(), b.tid());
+        b.if_(chooses, |b| {
+            let best = Best::none(b);
+            b.for_range(lane, self.barrier.blocks(), 32, |b, i| {
+                let (value, index) = (b.index(self.best_values, i), b.index(self.best_indices, i));
+                let (value, index) = (b.ld(value, LoadKind::Ordinary), b.ld(index, LoadKind::Ordinary));
+                best.take(b, value, index);
+            });
+            best.over_lanes(b);
+            let token = best.token(b);
+            let first = b.setp_eq(tid, 0);
+            b.if_(first, |b| b.st(self.command.at(CHOSEN), token));
+        });
+    }
+
+    /// The item's next token, chosen or of its prompt.
+    fn next_token(&self, b: &mut Builder, chooses: Val<Pred>) -> Val<U32> {
+        let of_prompt = b.ld(self.command.at(command::NEXT_ID), LoadKind::Constant);
+        let token = b.var(of_prompt);
+        b.if_(chooses, |b| {
+            let chosen = b.ld(self.command.at(CHOSEN), LoadKind::Constant);
+            b.set(token, chosen);
+        });
+        b.get(token)
+    }
+
+    /// The kind of the entry that ends the item behind this token, or 0.
+    fn ends(&self, b: &mut Builder, item: &Item, ran: &Ran) -> Val<U32> {
+        let end = b.var::<U32>(0);
+        // What is set later overrides what was set before.
+        let position = b.add(ran.position, 1);
+        let full = b.setp_ge(position, item.room);
+        b.if_(full, |b| b.set(end, entry::CONTEXT_FULL));
+        let unknown = b.setp_ge::<U32>(ran.token, self.vocab);
+        b.if_else(
+            ran.chooses,
+            |b| {
+                let enough = b.setp_ge(ran.made, item.max_new);
+                b.if_(enough, |b| b.set(end, entry::LENGTH));
+                let count = b.ld(self.item.at(item::STOP_COUNT), LoadKind::Constant);
+                let count = b.min(count, item::STOP_IDS_MAX);
+                b.for_range(0, count, 1, |b, i| {
+                    let id = b.index(self.item.at(item::STOP_IDS), i);
+                    let id = b.ld(id, LoadKind::Constant);
+                    let stops = b.setp_eq(id, ran.token);
+                    b.if_(stops, |b| b.set(end, entry::STOP_ID));
+                });
+                b.if_(unknown, |b| b.set(end, entry::NOT_FINITE));
+            },
+            |b| {
+                b.if_(unknown, |b| b.set(end, entry::REJECTED));
+                let over = b.setp_ge(ran.step, item.prompt);
+                b.if_(over, |b| b.set(end, entry::LENGTH));
+            },
+        );
+        b.get(end)
+    }
+
+    /// The leader keeps where the item is, and tells the host.
+    fn tell(&self, b: &mut Builder, ran: &Ran, end: Val<U32>, stops: Var<U32>) {
+        let Ran { slot, token, .. } = *ran;
+        b.if_(self.leader, |b| {
+            self.keep(b, state::STEP, slot, ran.step);
+            self.keep(b, state::TOKEN, slot, token);
+            self.keep(b, state::MADE, slot, ran.made);
+            b.st(self.kept.at(state::LAST), slot);
+            let known = b.setp_lt::<U32>(token, self.vocab);
+            let gives = b.and_pred(ran.chooses, known);
+            b.if_(gives, |b| {
+                let kind = b.mov::<U32>(entry::TOKEN);
+                self.emit(b, slot, kind, token, Order::Relaxed);
+            });
+            let open = b.setp_eq(end, 0);
+            let stopped = b.setp_ne(stops, 0);
+            let stopped = b.and_pred(open, stopped);
+            let kind = b.selp::<U32>(entry::STOPPED, end, stopped);
+            let over = b.setp_ne(kind, 0);
+            b.if_(over, |b| {
+                let unusable = b.setp_eq(kind, entry::NOT_FINITE);
+                let payload = b.selp::<U32>(ran.position, token, unusable);
+                self.end(b, slot, kind, payload);
+            });
+            let tokens = b.ld(self.kept.at(state::PROGRESS), LoadKind::Ordinary);
+            let tokens = b.add(tokens, 1);
+            b.st(self.kept.at(state::PROGRESS), tokens);
+            b.st_sync(self.report.at(report::PROGRESS), tokens, Order::Relaxed, Scope::Sys);
+        });
+    }
+
+    /// Goes on with the command that came with the token: the same item's next token, another's, or something else.
+    fn go_on(&self, b: &mut Builder, next: &Next, ran: &Ran, end: Val<U32>) {
+        let kind = b.ld(self.command.at(command::KIND), LoadKind::Constant);
+        let slot = b.ld(self.command.at(command::SLOT), LoadKind::Constant);
+        let runs = b.setp_eq(kind, command::RUN);
+        let same = b.setp_eq(slot, ran.slot);
+        let same = b.and_pred(same, runs);
+        b.set(next.kind, kind);
+        b.if_else(
+            same,
+            |b| {
+                b.set(next.step, ran.step);
+                b.set(next.token, ran.token);
+                b.set(next.made, ran.made);
+                let ended = b.setp_ne(end, 0);
+                b.if_(ended, |b| b.set(next.kind, command::WAIT));
+            },
+            |b| b.if_(runs, |b| self.take(b, next)),
+        );
+    }
+}
+
+/// A token that has run.
+struct Ran {
+    slot: Val<U32>,
+    position: Val<U32>,
+    /// Ids and tokens of the item that have run.
+    step: Val<U32>,
+    /// The token behind it.
+    token: Val<U32>,
+    /// Tokens made.
+    made: Val<U32>,
+    /// Whether the token behind it was chosen.
+    chooses: Val<Pred>,
+}

@@ -1,0 +1,247 @@
+//! Work that stays on a device until it is told to go, and how the rest gets along with it.
+//!
+//! Two things keep others from waiting for a resident kernel. A **gate**: calls that may wait for the whole device
+//! (allocate, free, load, unload) hold its exclusive side, with everything resident parked, until the call has returned;
+//! a resident launch holds the shared side. **Turns**: whoever wants the multiprocessors, a resident launch or any other
+//! kernel, waits in one line; the one in front asks the resident kernel to yield, and goes on when it has left.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use super::patience::Patience;
+use crate::{Error, Result};
+
+/// What resident work is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wish {
+    /// To leave the device as soon as it can, its state kept.
+    Park,
+    /// To leave when its turn is over: other work waits.
+    Yield,
+    /// To stay: earlier wishes are withdrawn.
+    Stay,
+}
+
+/// Work that stays on a device until it is told to go, such as a kernel that waits for requests.
+///
+/// Allocating, freeing, loading and unloading may wait for everything on the device, so they would never return beside
+/// it. [`Device::add_resident`](super::Device::add_resident) has them ask it to park and wait until it is off.
+///
+/// No method waits, allocates or frees on the device.
+pub trait Resident: Send + Sync {
+    /// Asks.
+    fn ask(&self, wish: Wish);
+
+    /// Whether the work is off the device.
+    ///
+    /// # Errors
+    /// What the driver reports of the work.
+    fn is_off(&self) -> Result<bool>;
+
+    /// A number that changes as the work gets on: waits for it are limited from its last change on.
+    fn progress(&self) -> u64 {
+        0
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks a resident to park, and waits until it is off.
+fn wait_until_off(resident: &dyn Resident, limit: Duration) -> Result<()> {
+    let (mut patience, mut seen) = (Patience::new(limit), resident.progress());
+    while !resident.is_off()? {
+        let progress = resident.progress();
+        if progress != seen {
+            seen = progress;
+            patience.progress();
+        }
+        patience.pause("parking the resident decoder")?;
+    }
+    Ok(())
+}
+
+/// The gate of a context.
+#[derive(Default)]
+pub(crate) struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+    residents: Mutex<Vec<Weak<dyn Resident>>>,
+}
+
+#[derive(Default)]
+struct GateState {
+    /// Who has the exclusive side, and how many guards of it.
+    owner: Option<(ThreadId, u32)>,
+    /// Threads that wait for it: launches let them pass first.
+    waiting: u32,
+    launching: u32,
+}
+
+impl Gate {
+    pub(crate) fn add(&self, resident: &Arc<dyn Resident>) {
+        let mut residents = lock(&self.residents);
+        residents.retain(|resident| resident.strong_count() > 0);
+        residents.push(Arc::downgrade(resident));
+    }
+
+    /// Takes everything resident off the device and keeps it off as long as the guard lives. The thread that has the
+    /// guard may take another.
+    pub(crate) fn close(&self, limit: Duration) -> Result<Quiet<'_>> {
+        let me = std::thread::current().id();
+        let mut state = lock(&self.state);
+        if let Some((owner, depth)) = &mut state.owner
+            && *owner == me
+        {
+            *depth += 1;
+            return Ok(Quiet { gate: self });
+        }
+        let patience = Patience::new(limit);
+        state.waiting += 1;
+        while state.owner.is_some() || state.launching > 0 {
+            state = self.wait(state, &patience);
+            if patience.left().is_zero() {
+                state.waiting -= 1;
+                self.changed.notify_all();
+                return Err(Error::Stalled { what: "another thread's driver call", waited: limit });
+            }
+        }
+        state.waiting -= 1;
+        state.owner = Some((me, 1));
+        drop(state);
+        let quiet = Quiet { gate: self };
+        // Collected first: asking takes its time.
+        let residents: Vec<_> = lock(&self.residents).iter().filter_map(Weak::upgrade).collect();
+        residents.iter().for_each(|resident| resident.ask(Wish::Park));
+        let off = residents.iter().map(|resident| wait_until_off(&**resident, limit));
+        // All are waited for, also behind one that failed.
+        let off = off.fold(Ok(()), Result::and);
+        residents.iter().for_each(|resident| resident.ask(Wish::Stay));
+        off.map(|()| quiet)
+    }
+
+    /// Keeps the gate open for a launch of resident work.
+    pub(crate) fn pass(&self, limit: Duration) -> Result<Pass<'_>> {
+        let patience = Patience::new(limit);
+        let mut state = lock(&self.state);
+        while state.owner.is_some() || state.waiting > 0 {
+            state = self.wait(state, &patience);
+            if patience.left().is_zero() {
+                return Err(Error::Stalled { what: "another thread's driver call", waited: limit });
+            }
+        }
+        state.launching += 1;
+        Ok(Pass { gate: self })
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, GateState>, patience: &Patience) -> MutexGuard<'a, GateState> {
+        self.changed.wait_timeout(state, patience.left()).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// The exclusive side of the gate: nothing resident is on the device, and nothing resident is launched.
+pub(crate) struct Quiet<'a> {
+    gate: &'a Gate,
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.gate.state);
+        state.owner = state.owner.and_then(|(owner, depth)| (depth > 1).then_some((owner, depth - 1)));
+        drop(state);
+        self.gate.changed.notify_all();
+    }
+}
+
+/// The shared side of the gate.
+pub(crate) struct Pass<'a> {
+    gate: &'a Gate,
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        lock(&self.gate.state).launching -= 1;
+        self.gate.changed.notify_all();
+    }
+}
+
+/// The line of those who want a device's multiprocessors.
+#[derive(Default)]
+pub(crate) struct Turns {
+    state: Mutex<Line>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Line {
+    tickets: u64,
+    queue: VecDeque<u64>,
+    /// The resident work of the last turn, which may still be on the device.
+    resident: Option<Weak<dyn Resident>>,
+}
+
+impl Turns {
+    /// Waits for a turn: first come, first served. Resident work that has the device is asked to yield.
+    pub(crate) fn take(&self, limit: Duration) -> Result<Turn<'_>> {
+        let mut line = lock(&self.state);
+        line.tickets += 1;
+        let ticket = line.tickets;
+        line.queue.push_back(ticket);
+        drop(line);
+        let turn = Turn { turns: self, ticket };
+        let mut patience = Patience::new(limit);
+        let mut seen = (0, 0);
+        loop {
+            let line = lock(&self.state);
+            let front = line.queue.front().copied().unwrap_or(ticket);
+            let resident = line.resident.as_ref().and_then(Weak::upgrade);
+            let progress = (front, resident.as_ref().map_or(0, |resident| resident.progress()));
+            if progress != seen {
+                seen = progress;
+                patience.progress();
+            }
+            if front != ticket {
+                // Who is in front announces its leaving.
+                let left = patience.left().min(Duration::from_millis(20));
+                drop(self.changed.wait_timeout(line, left));
+                if patience.left().is_zero() {
+                    return Err(Error::Stalled { what: "the turn on the device", waited: limit });
+                }
+                continue;
+            }
+            drop(line);
+            match resident {
+                None => break,
+                Some(resident) if resident.is_off()? => break,
+                Some(resident) => resident.ask(Wish::Yield),
+            }
+            patience.pause("the turn on the device")?;
+        }
+        lock(&self.state).resident = None;
+        Ok(turn)
+    }
+}
+
+/// A turn on the device, which others wait for until it is dropped.
+pub(crate) struct Turn<'a> {
+    turns: &'a Turns,
+    ticket: u64,
+}
+
+impl Turn<'_> {
+    /// Ends the turn with work on the device that stays there until it is asked to yield.
+    pub(crate) fn leave_resident(self, resident: &Arc<dyn Resident>) {
+        lock(&self.turns.state).resident = Some(Arc::downgrade(resident));
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        lock(&self.turns.state).queue.retain(|ticket| *ticket != self.ticket);
+        self.turns.changed.notify_all();
+    }
+}

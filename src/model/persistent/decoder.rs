@@ -1,0 +1,273 @@
+//! The resident decoder of a model: one for each cache type and grid, shared by sessions.
+//!
+//! A launch is bounded: the kernel leaves when it has had no work for a while, when its turn or its time is up, or when
+//! asked to; its items are kept in device memory. Whichever session waits for a token and finds it gone launches it
+//! again. Whether it has left is told by a word of its own, so an item that is queued while it leaves is not lost: the
+//! next launch finds it.
+
+use super::post::Post;
+use crate::driver::{DeviceBuffer, KernelParam, Resident, Stream};
+use crate::model::kernels::Kernel;
+use crate::model::{Inner, KvType, balance};
+use crate::shape::mailbox::{self, state};
+use crate::{Error, Result};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::Duration;
+
+/// How long the kernel waits for work before it leaves: longer than a host thread takes from one item to the next.
+const IDLE: Duration = Duration::from_millis(5);
+
+/// What sessions share a decoder by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) kv: KvType,
+    /// Blocks of the grid; `None` for one on each multiprocessor.
+    pub(crate) blocks: Option<u32>,
+    /// Records of each block, where the kernel traces: such a decoder is a session's own.
+    pub(crate) events: Option<u32>,
+}
+
+/// A resident decoder.
+pub(crate) struct Decoder {
+    pub(super) post: Arc<Post>,
+    resident: Arc<dyn Resident>,
+    kernel: Arc<Kernel>,
+    pub(super) blocks: u32,
+    /// Freed only when the kernel is off the device.
+    memory: Option<Memory>,
+    /// Held over a launch.
+    launching: Mutex<Launching>,
+    /// Last, so that weights outlive the launch.
+    pub(super) model: Arc<Inner>,
+}
+
+/// Device memory between the phases of a token, and between launches.
+struct Memory {
+    shares: DeviceBuffer<u32>,
+    state: DeviceBuffer<u32>,
+    x: DeviceBuffer<f32>,
+    qkv: DeviceBuffer<f32>,
+    attention: DeviceBuffer<f32>,
+    ffn: DeviceBuffer<f32>,
+    embeddings: DeviceBuffer<f32>,
+    best_values: DeviceBuffer<f32>,
+    best_indices: DeviceBuffer<u32>,
+    /// `[events, blocks, mailbox::trace::WORDS]`, and the number of events, where the kernel traces.
+    trace: Option<(DeviceBuffer<u64>, u32)>,
+}
+
+struct Launching {
+    /// The barrier's counter, the abort word, then a counter of each KV head: zero at a launch.
+    counters: Option<DeviceBuffer<u32>>,
+}
+
+/// What came of asking for a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Launched {
+    /// It is on the device.
+    Already,
+    /// This call has launched it.
+    Now,
+    /// Another thread is at it.
+    Elsewhere,
+}
+
+impl Decoder {
+    /// The decoder of that key: the one that sessions of the model have, or a new one.
+    pub(crate) fn shared(model: &Arc<Inner>, key: Key) -> Result<Arc<Decoder>> {
+        if key.events.is_some() {
+            return Ok(Arc::new(Decoder::new(model, key)?));
+        }
+        let mut decoders = model.decoders();
+        decoders.retain(|(_, decoder)| decoder.upgrade().is_some_and(|decoder| decoder.post.check().is_ok()));
+        if let Some(known) = decoders.iter().find(|(of, _)| *of == key).and_then(|(_, decoder)| decoder.upgrade()) {
+            return Ok(known);
+        }
+        let decoder = Arc::new(Decoder::new(model, key)?);
+        decoders.push((key, Arc::downgrade(&decoder)));
+        Ok(decoder)
+    }
+
+    fn new(model: &Arc<Inner>, key: Key) -> Result<Decoder> {
+        let (device, shape) = (&model.device, model.file.shape());
+        let kernel = model.persistent_kernel(key.kv, key.events.is_some())?;
+        let blocks = grid(model, &kernel, key.blocks)?;
+        let stride = blocks as usize;
+        let trace = match key.events {
+            Some(events) => {
+                let words = events as usize * (blocks * mailbox::trace::WORDS) as usize;
+                Some((DeviceBuffer::zeroed(device, words)?, events))
+            }
+            None => None,
+        };
+        let post = Arc::new(Post::new(device)?);
+        let resident: Arc<dyn Resident> = post.clone();
+        let memory = Memory {
+            shares: DeviceBuffer::from_host(device, &balance::shares(&model.file, blocks)?)?,
+            state: DeviceBuffer::zeroed(device, state::WORDS as usize)?,
+            x: DeviceBuffer::zeroed(device, shape.hidden as usize)?,
+            qkv: DeviceBuffer::zeroed(device, shape.q_dim() as usize + 2 * shape.kv_dim() as usize)?,
+            attention: DeviceBuffer::zeroed(device, shape.q_dim() as usize)?,
+            ffn: DeviceBuffer::zeroed(device, shape.ffn as usize)?,
+            embeddings: DeviceBuffer::zeroed(device, stride * shape.hidden as usize)?,
+            best_values: DeviceBuffer::zeroed(device, stride)?,
+            best_indices: DeviceBuffer::zeroed(device, stride)?,
+            trace,
+        };
+        let counters = DeviceBuffer::zeroed(device, 2 + shape.kv_heads as usize)?;
+        device.add_resident(&resident);
+        let launching = Mutex::new(Launching { counters: Some(counters) });
+        Ok(Decoder { post, resident, kernel, blocks, memory: Some(memory), launching, model: model.clone() })
+    }
+
+    /// Launches the kernel, if it has left the device.
+    pub(super) fn ensure_running(&self) -> Result<Launched> {
+        let mut launching = match self.launching.try_lock() {
+            Ok(launching) => launching,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(Launched::Elsewhere),
+        };
+        self.post.check()?;
+        if !self.post.has_left() {
+            return Ok(Launched::Already);
+        }
+        let (Some(memory), Some(counters)) = (&self.memory, &mut launching.counters) else {
+            return Ok(Launched::Already);
+        };
+        let context = self.model.device.context();
+        let turn = context.turn()?;
+        let pass = context.pass()?;
+        self.post.ask(crate::driver::Wish::Stay);
+        counters.fill_bytes(&self.post.stream, 0)?;
+        let number = self.post.launched.load(Ordering::Acquire).wrapping_add(1).max(1);
+        self.launch(memory, counters, number)?;
+        self.post.launched.store(number, Ordering::Release);
+        drop(pass);
+        turn.leave_resident(&self.resident);
+        // Some drivers submit work only when they are asked about it.
+        self.post.stream.is_idle()?;
+        Ok(Launched::Now)
+    }
+
+    fn launch(&self, memory: &Memory, counters: &DeviceBuffer<u32>, number: u32) -> Result<()> {
+        let (shape, weights, post) = (self.model.file.shape(), &self.model.weights, &self.post);
+        let limits = self.model.device.limits();
+        let uses = [
+            weights.data.reads("weights"),
+            weights.table.reads("tensor table"),
+            memory.shares.reads("shares"),
+            memory.state.writes("state"),
+            memory.x.writes("residual stream"),
+            memory.qkv.writes("qkv"),
+            memory.attention.writes("attention"),
+            memory.ffn.writes("ffn"),
+            memory.embeddings.writes("embeddings"),
+            memory.best_values.writes("best values"),
+            memory.best_indices.writes("best indices"),
+            counters.writes("counters"),
+            post.words.reads("mailbox"),
+            post.report.writes("report"),
+            post.rings.writes("rings"),
+        ];
+        let (table, shares) = (weights.table.as_ptr(), memory.shares.as_ptr());
+        let (x, embeddings, qkv) = (memory.x.as_ptr(), memory.embeddings.as_ptr(), memory.qkv.as_ptr());
+        let (attention, ffn) = (memory.attention.as_ptr(), memory.ffn.as_ptr());
+        let (best_values, best_indices) = (memory.best_values.as_ptr(), memory.best_indices.as_ptr());
+        let (counters, state) = (counters.as_ptr(), memory.state.as_ptr());
+        let (words, report, rings) = (post.words.as_ptr(), post.report.as_ptr(), post.rings.as_ptr());
+        let (layers, vocab, eps) = (shape.layers, shape.vocab, shape.rms_eps);
+        // The blocks wait for the leader while it waits for work.
+        let idle = IDLE.min(limits.device_wait / 4);
+        let [idle, turn, run, wait] = [idle, limits.turn, limits.run, limits.device_wait].map(nanoseconds);
+        let trace = memory.trace.as_ref().map(|(buffer, events)| (buffer.as_ptr(), *events));
+        let mut params = vec![
+            KernelParam::new(&table),
+            KernelParam::new(&shares),
+            KernelParam::new(&x),
+            KernelParam::new(&embeddings),
+            KernelParam::new(&qkv),
+            KernelParam::new(&attention),
+            KernelParam::new(&ffn),
+            KernelParam::new(&best_values),
+            KernelParam::new(&best_indices),
+            KernelParam::new(&counters),
+            KernelParam::new(&state),
+            KernelParam::new(&words),
+            KernelParam::new(&report),
+            KernelParam::new(&rings),
+            KernelParam::new(&layers),
+            KernelParam::new(&vocab),
+            KernelParam::new(&eps),
+            KernelParam::new(&number),
+            KernelParam::new(&idle),
+            KernelParam::new(&turn),
+            KernelParam::new(&run),
+            KernelParam::new(&wait),
+        ];
+        if let Some((buffer, events)) = &trace {
+            params.extend([KernelParam::new(buffer), KernelParam::new(events)]);
+        }
+        let records = memory.trace.as_ref().map(|(buffer, _)| buffer.writes("trace"));
+        post.stream.enqueue_in_turn(uses.into_iter().chain(records), |stream: &Stream| {
+            // SAFETY: the parameters are the kernel's, in its order; buffers have the lengths of the shape it was baked
+            // for and of this grid, and are noted as used. What an item names belongs to a session, which keeps it until
+            // the item has ended; ids and chunks are checked by the kernel against the item's room.
+            unsafe { self.kernel.launch_cooperative(stream, self.blocks, &params) }
+        })
+    }
+
+    /// The stamps of a kernel that traces.
+    #[cfg(feature = "trace")]
+    pub(super) fn trace(&self) -> Result<Option<crate::model::trace::Trace>> {
+        let Some((buffer, _)) = self.memory.as_ref().and_then(|memory| memory.trace.as_ref()) else { return Ok(None) };
+        let _quiet = self.model.device.context().quiesce()?;
+        Ok(Some(crate::model::trace::Trace::from_words(self.blocks, &buffer.to_host()?)))
+    }
+
+    /// Ids and tokens that have run in a slot's item.
+    #[cfg(test)]
+    pub(super) fn steps(&self, slot: u32) -> Result<u32> {
+        let _quiet = self.model.device.context().quiesce()?;
+        let words = self.memory.as_ref().map(|memory| memory.state.to_host()).transpose()?;
+        Ok(words.and_then(|words| words.get((state::STEP + slot) as usize).copied()).unwrap_or(0))
+    }
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        let parked = self.model.device.context().quiesce().is_ok();
+        if !parked && !matches!(self.post.is_off(), Ok(true)) {
+            // The kernel may still run: what it uses stays as it is.
+            std::mem::forget((self.memory.take(), self.post.clone(), self.model.clone(), self.kernel.clone()));
+            let launching = self.launching.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+            std::mem::forget(launching.counters.take());
+        }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Blocks of the grid: as asked for, or one on each multiprocessor.
+fn grid(model: &Inner, kernel: &Kernel, wish: Option<u32>) -> Result<u32> {
+    let device = &model.device;
+    if !device.supports_cooperative_launch()? {
+        return Err(Error::InvalidArgument {
+            what: "persistent path".to_owned(),
+            found: "a device without cooperative launch".to_owned(),
+            expected: "one that has it; take the stream path".to_owned(),
+        });
+    }
+    let resident = kernel.resident();
+    let blocks = wish.unwrap_or(device.multiprocessors());
+    if blocks == 0 || blocks > resident {
+        return Err(Error::InvalidArgument {
+            what: "blocks of the persistent path".to_owned(),
+            found: blocks.to_string(),
+            expected: format!("1 to {resident}, which fit the device together"),
+        });
+    }
+    Ok(blocks)
+}

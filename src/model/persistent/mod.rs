@@ -1,0 +1,280 @@
+//! The persistent path: a resident kernel decodes whole sequences; work and tokens pass through mapped memory.
+//!
+//! `post` is the mailbox, `decoder` the kernel that a model's sessions share, and this file a session's part: it posts an
+//! item, reads the item's ring, and grows the cache where the item has come to its end.
+
+mod decoder;
+mod post;
+
+pub(crate) use decoder::{Decoder, Key};
+
+use super::Inner;
+use super::generation::End;
+use super::path::{Item, Path, Step, Work};
+use super::sequence::Sequence;
+use crate::driver::{MappedBuffer, Patience, Resident};
+use crate::shape::mailbox::{self, entry, item};
+use crate::shape::table::KV_CHUNK;
+use crate::{Error, Result};
+use decoder::Launched;
+use post::Seat;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often a waiting host asks the driver whether the kernel is well.
+const ASK_DRIVER: Duration = Duration::from_millis(5);
+/// Ids that the first buffer of a session has room for.
+const FIRST_IDS: usize = 1024;
+
+/// Runs a sequence's tokens in the resident decoder.
+pub(crate) struct PersistentPath {
+    decoder: Arc<Decoder>,
+    /// The ids of the item's prompt.
+    ids: Option<MappedBuffer<u32>>,
+    running: Option<Running>,
+    work: Work,
+}
+
+/// The item in the mailbox.
+struct Running {
+    seat: Seat,
+    /// The first position after its prompt.
+    end: u32,
+    /// Tokens still wanted, and made.
+    left: u32,
+    made: u32,
+    stop_ids: Vec<u32>,
+}
+
+impl PersistentPath {
+    /// The path of one session over a decoder that others may share.
+    pub(crate) fn new(decoder: Arc<Decoder>) -> PersistentPath {
+        PersistentPath { decoder, ids: None, running: None, work: Work::default() }
+    }
+
+    /// A seat in the mailbox, as soon as there is one.
+    fn seat(&self) -> Result<Seat> {
+        let post = &self.decoder.post;
+        let mut patience = self.patience();
+        let mut seen = post.progress();
+        loop {
+            if let Some(seat) = post.seat() {
+                return Ok(seat);
+            }
+            post.check()?;
+            let progress = post.progress();
+            if progress != seen {
+                seen = progress;
+                patience.progress();
+            }
+            patience.pause("a seat of the resident decoder")?;
+        }
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::new(self.decoder.model.device.limits().wait)
+    }
+
+    /// Puts an item into the running seat, and sees that the kernel runs.
+    fn post(&mut self, sequence: &Sequence, item: &Item<'_>) -> Result<()> {
+        self.ring(sequence, item);
+        self.ensure_running().map(drop)
+    }
+
+    /// Puts an item into the running seat and rings its doorbell.
+    fn ring(&mut self, sequence: &Sequence, item: &Item<'_>) {
+        let (Some(running), Some(ids)) = (&mut self.running, &self.ids) else { return };
+        let post = &self.decoder.post;
+        for (word, id) in ids.words().iter().zip(item.ids) {
+            word.store(*id, Ordering::Relaxed);
+        }
+        let seat = &mut running.seat;
+        seat.number = seat.number.wrapping_add(1).max(1);
+        let base = mailbox::ITEMS + seat.slot * mailbox::ITEM_WORDS;
+        let put = |word: u32, value: u32| post.put(base + word, value, Ordering::Relaxed);
+        let put64 = |word: u32, value: u64| {
+            put(word, value as u32);
+            put(word + 1, (value >> 32) as u32);
+        };
+        put(item::NUMBER, seat.number);
+        put(item::PROMPT, item.ids.len() as u32);
+        put(item::POSITION, item.position);
+        put(item::FIRST_ID, item.ids.first().copied().unwrap_or(0));
+        put(item::MAX_NEW, item.max_new);
+        put(item::ROOM, sequence.room());
+        put(item::MAX_CHUNKS, sequence.capacity.div_ceil(KV_CHUNK));
+        // What does not fit is looked at by the host, which then stops the item.
+        let stop_ids = item.stop_ids.get(..item::STOP_IDS_MAX as usize).unwrap_or(item.stop_ids);
+        put(item::STOP_COUNT, stop_ids.len() as u32);
+        put64(item::TABLE, sequence.table.as_ptr().address());
+        put64(item::IDS, ids.as_ptr().address());
+        put64(item::LOGITS, sequence.logits.as_ptr().address());
+        put64(item::PARTIALS, sequence.partials.as_ptr().address());
+        put64(item::COS, sequence.rotary.cos.as_ptr().address());
+        put64(item::SIN, sequence.rotary.sin.as_ptr().address());
+        for (index, id) in stop_ids.iter().enumerate() {
+            put(item::STOP_IDS + index as u32, *id);
+        }
+        post.put(mailbox::DOORBELL + seat.slot, seat.number, Ordering::Release);
+    }
+
+    fn ensure_running(&mut self) -> Result<Launched> {
+        let launched = self.decoder.ensure_running()?;
+        post::count(&mut self.work, launched == Launched::Now);
+        Ok(launched)
+    }
+
+    /// Waits for the item's next entry, and launches the kernel again if it has left before.
+    fn wait(&mut self) -> Result<(u32, u32)> {
+        let decoder = self.decoder.clone();
+        let post = &decoder.post;
+        let (mut patience, mut seen) = (self.patience(), post.progress());
+        let mut asked = Instant::now();
+        loop {
+            // Looked at before the ring: what the kernel has said before it left is there then.
+            let left = post.has_left();
+            let Some(running) = &mut self.running else { return Ok((entry::STOPPED, 0)) };
+            if let Some(found) = post.poll(&mut running.seat) {
+                return Ok(found);
+            }
+            post.check()?;
+            if left && self.ensure_running()? != Launched::Already {
+                patience.progress();
+            }
+            let progress = post.progress();
+            if progress != seen {
+                seen = progress;
+                patience.progress();
+            }
+            if asked.elapsed() > ASK_DRIVER {
+                asked = Instant::now();
+                self.work.other_calls += 1;
+                // A kernel that died says nothing; the stream does.
+                post.is_off()?;
+            }
+            patience.pause("a token of the resident decoder")?;
+        }
+    }
+
+    /// Takes note that the item has ended.
+    fn end(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.decoder.post.give_back(running.seat);
+        }
+    }
+
+    /// Has the cache grow where the item has come to its end, and posts what is left of it. The token has not run.
+    fn go_on(&mut self, model: &Inner, sequence: &mut Sequence, token: u32) -> Result<()> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        let position = running.end + running.made - 1;
+        let (left, stop_ids) = (running.left, running.stop_ids.clone());
+        (running.end, running.made) = (position + 1, 0);
+        let item = Item { ids: &[token], position, max_new: left, stop_ids: &stop_ids };
+        match sequence.grow(model, position + 1, position + 1 + left) {
+            Ok(()) => self.post(sequence, &item),
+            Err(error) => {
+                self.end();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Path for PersistentPath {
+    fn begin(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()> {
+        self.decoder.post.check()?;
+        let end = item.position + item.ids.len() as u32;
+        sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
+        if self.ids.as_ref().is_none_or(|ids| ids.len() < item.ids.len()) {
+            let room = item.ids.len().next_power_of_two().max(FIRST_IDS);
+            self.ids = Some(MappedBuffer::zeroed(&model.device, room)?);
+        }
+        let seat = self.seat()?;
+        let stop_ids = item.stop_ids.to_vec();
+        self.running = Some(Running { seat, end, left: item.max_new, made: 0, stop_ids });
+        self.work.tokens += item.ids.len() as u64;
+        self.post(sequence, item)
+    }
+
+    fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step> {
+        loop {
+            if self.running.is_none() {
+                return Ok(Step::End(End::Cancelled));
+            }
+            let (kind, payload) = self.wait()?;
+            if kind == entry::TOKEN {
+                self.work.tokens += 1;
+                if let Some(running) = &mut self.running {
+                    running.made += 1;
+                    running.left = running.left.saturating_sub(1);
+                }
+                return Ok(Step::Token(payload));
+            }
+            if kind == entry::CONTEXT_FULL && sequence.room() < sequence.capacity {
+                self.go_on(model, sequence, payload)?;
+                continue;
+            }
+            self.end();
+            return match kind {
+                entry::LENGTH => Ok(Step::End(End::Length)),
+                entry::STOP_ID => Ok(Step::End(End::StopId(payload))),
+                entry::STOPPED => Ok(Step::End(End::Cancelled)),
+                entry::CONTEXT_FULL => Ok(Step::End(End::ContextFull)),
+                entry::NOT_FINITE => Err(Error::NotFinite { position: payload }),
+                _ => Err(Error::Kernel {
+                    what: "an item was rejected: an id outside the vocabulary, or none",
+                    code: kind,
+                }),
+            };
+        }
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        while let Some(running) = &self.running {
+            let Seat { slot, number, .. } = running.seat;
+            self.decoder.post.put(mailbox::STOP + slot, number, Ordering::Release);
+            match self.wait() {
+                Ok((entry::TOKEN, _)) => {}
+                Ok(_) => self.end(),
+                // All blocks have left: nothing uses the item any more, and no launch follows.
+                Err(Error::DecoderStalled { .. }) if matches!(self.decoder.post.is_off(), Ok(true)) => {
+                    self.running = None
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn logits(&mut self, sequence: &Sequence) -> Result<Vec<f32>> {
+        // The item has ended, the kernel may not.
+        let _quiet = self.decoder.model.device.context().quiesce()?;
+        sequence.logits.to_host()
+    }
+
+    fn work(&self) -> Work {
+        self.work
+    }
+
+    fn name(&self) -> &'static str {
+        "persistent"
+    }
+
+    #[cfg(feature = "trace")]
+    fn trace(&self) -> Result<Option<super::trace::Trace>> {
+        self.decoder.trace()
+    }
+}
+
+impl Drop for PersistentPath {
+    fn drop(&mut self) {
+        if self.running.is_some() && self.stop().is_err() {
+            // The kernel may still read them.
+            std::mem::forget(self.ids.take());
+        }
+    }
+}
+
+#[cfg(all(test, feature = "tiny"))]
+mod tests;

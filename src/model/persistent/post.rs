@@ -1,0 +1,139 @@
+//! The mailbox from the host's side: words, rings, seats.
+
+use super::super::path::Work;
+use crate::driver::{Device, MappedBuffer, Resident, Stream, Wish};
+use crate::shape::mailbox::{self, entry, report};
+use crate::{Error, Result};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// The mapped memory of a resident decoder, and its launch in flight.
+pub(super) struct Post {
+    /// What the host says, `[mailbox::WORDS]`.
+    pub(super) words: MappedBuffer<u32>,
+    /// What the device says, `[report::WORDS]`.
+    pub(super) report: MappedBuffer<u32>,
+    /// `[SLOTS, RING_ENTRIES]`.
+    pub(super) rings: MappedBuffer<u64>,
+    pub(super) stream: Stream,
+    /// The number of the last launch; 0 before the first.
+    pub(super) launched: AtomicU32,
+    seats: Mutex<Vec<Seat>>,
+    given_back: Condvar,
+}
+
+/// A slot of the mailbox, for one item at a time.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) slot: u32,
+    /// The number of its last item.
+    pub(super) number: u32,
+    /// Entries of its ring that were read.
+    read: u32,
+}
+
+impl Post {
+    pub(super) fn new(device: &Device) -> Result<Post> {
+        let seats = (0..mailbox::SLOTS).rev().map(|slot| Seat { slot, number: 0, read: 0 });
+        Ok(Post {
+            words: MappedBuffer::zeroed(device, mailbox::WORDS as usize)?,
+            report: MappedBuffer::zeroed(device, report::WORDS as usize)?,
+            rings: MappedBuffer::zeroed(device, (mailbox::SLOTS * mailbox::RING_ENTRIES) as usize)?,
+            stream: device.stream()?,
+            launched: AtomicU32::new(0),
+            seats: Mutex::new(seats.collect()),
+            given_back: Condvar::new(),
+        })
+    }
+
+    /// Writes a word of the host's.
+    pub(super) fn put(&self, word: u32, value: u32, order: Ordering) {
+        if let Some(place) = self.words.words().get(word as usize) {
+            place.store(value, order);
+        }
+    }
+
+    fn reported(&self, word: u32) -> u32 {
+        self.report.words().get(word as usize).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Whether no launch is in flight, or the last has nothing to do any more.
+    pub(super) fn has_left(&self) -> bool {
+        let launched = self.launched.load(Ordering::Acquire);
+        launched == 0 || self.reported(report::LEFT) == launched
+    }
+
+    /// The error of a decoder whose blocks have given up waiting for each other.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.reported(report::STALLED) {
+            0 => Ok(()),
+            block => Err(Error::DecoderStalled { block: block - 1 }),
+        }
+    }
+
+    /// A free seat, which goes back by [`Post::give_back`]; waits a moment for one.
+    pub(super) fn seat(&self) -> Option<Seat> {
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        if seats.is_empty() {
+            let waited = self.given_back.wait_timeout(seats, std::time::Duration::from_millis(20));
+            seats = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        seats.pop()
+    }
+
+    pub(super) fn give_back(&self, seat: Seat) {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner).push(seat);
+        self.given_back.notify_one();
+    }
+
+    /// The seat's next entry that belongs to its item, if it has arrived: its kind and payload. Entries of an item before
+    /// are passed over.
+    pub(super) fn poll(&self, seat: &mut Seat) -> Option<(u32, u32)> {
+        loop {
+            let place = seat.slot * mailbox::RING_ENTRIES + seat.read % mailbox::RING_ENTRIES;
+            let word = self.rings.words().get(place as usize)?.load(Ordering::Acquire);
+            let (payload, tag) = (word as u32, (word >> 32) as u32);
+            let kind = entry::kind(tag);
+            let of = |item| entry::tag(kind, item, seat.read);
+            // Whose it is says whether it counts; that it has arrived, its number alone.
+            if kind == 0 || (tag ^ of(0)) & 0xf_ffff != 0 {
+                return None;
+            }
+            let own = tag == of(seat.number);
+            seat.read = seat.read.wrapping_add(1);
+            self.put(mailbox::CONSUMED + seat.slot, seat.read, Ordering::Release);
+            if own {
+                return Some((kind, payload));
+            }
+        }
+    }
+}
+
+impl Resident for Post {
+    fn ask(&self, wish: Wish) {
+        match wish {
+            Wish::Park => self.put(mailbox::PARK, 1, Ordering::Release),
+            Wish::Yield => self.put(mailbox::YIELD, 1, Ordering::Release),
+            Wish::Stay => {
+                self.put(mailbox::PARK, 0, Ordering::Release);
+                self.put(mailbox::YIELD, 0, Ordering::Release);
+            }
+        }
+    }
+
+    fn is_off(&self) -> Result<bool> {
+        if self.launched.load(Ordering::Acquire) == 0 { Ok(true) } else { self.stream.is_idle() }
+    }
+
+    fn progress(&self) -> u64 {
+        let launched = u64::from(self.launched.load(Ordering::Acquire));
+        launched << 32 | u64::from(self.reported(report::PROGRESS))
+    }
+}
+
+/// Counts what a path asks of the driver.
+pub(super) fn count(work: &mut Work, launched: bool) {
+    work.launches += u64::from(launched);
+    // The counters' fill, and the query behind the launch.
+    work.other_calls += 2 * u64::from(launched);
+}
