@@ -196,6 +196,15 @@ pub enum Error {
     #[error("the session is empty, and nothing can follow nothing; append at least one token first")]
     EmptySession,
 
+    /// The model computed logits that no token can be chosen from: one is NaN or +inf, or all are -inf.
+    #[error(
+        "the logits at position {position} are not finite: one is NaN or +inf, or all are -inf; the file's weights are damaged or overflow f32: compare its checksum, or take another quantisation; to go on, truncate the session to at most {position} tokens"
+    )]
+    LogitsNotFinite {
+        /// The position whose token the logits follow, counted from 0.
+        position: usize,
+    },
+
     /// A kernel refused what it read from device memory, and has done nothing outside its buffers.
     #[error("a kernel reported error {code}: {what}")]
     Kernel {

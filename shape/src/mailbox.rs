@@ -25,6 +25,8 @@ pub const ITEM_WORDS: u32 = 64;
 pub const WORDS: u32 = ITEMS + SLOTS * ITEM_WORDS;
 /// Entries of the ring.
 pub const RING_ENTRIES: u32 = 1024;
+/// The id of no token, chosen where the greatest logit is infinite or a logit is NaN. Vocabularies end far below it.
+pub const NO_TOKEN: u32 = u32::MAX;
 
 /// An item's words.
 pub mod item {
