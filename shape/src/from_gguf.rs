@@ -121,12 +121,23 @@ impl ModelShape {
             None => heads,
         };
         if !heads.is_multiple_of(kv_heads) {
-            return Err(unsupported(key("attention.head_count"), heads, format!("a multiple of {kv_heads} kv heads")));
+            return Err(unsupported(
+                key("attention.head_count"),
+                heads,
+                format!("a multiple of {}, which is {kv_heads}", key("attention.head_count_kv")),
+            ));
         }
         let head_dim = match gguf.optional::<u32>(&key("attention.key_length"))? {
             Some(n) => n,
             None if hidden.is_multiple_of(heads) => hidden / heads,
-            None => return Err(unsupported(key("embedding_length"), hidden, format!("a multiple of {heads} heads"))),
+            None => {
+                let needed = format!(
+                    "a multiple of {}, which is {heads}, where {} is missing",
+                    key("attention.head_count"),
+                    key("attention.key_length")
+                );
+                return Err(unsupported(key("embedding_length"), hidden, needed));
+            }
         };
         within(&key("attention.key_length"), head_dim, MAX_HEAD_DIM)?;
         for name in ["attention.value_length", "rope.dimension_count"] {
