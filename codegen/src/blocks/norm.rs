@@ -3,7 +3,8 @@
 use super::warp;
 use crate::ptx::{Builder, F32, Global, LoadKind, Operand, Val};
 
-/// `1 / sqrt(sum_of_squares / count + eps)`, every step correctly rounded: the same bits on every device.
+/// `1 / sqrt(sum_of_squares / count + eps)`, every step correctly rounded: the same bits on every device. NaN where the
+/// sum of squares has overflowed: its reciprocal, 0, would pass for a result.
 #[track_caller]
 pub(crate) fn inverse_rms(
     b: &mut Builder,
@@ -14,7 +15,8 @@ pub(crate) fn inverse_rms(
     let mean = b.div(sum_of_squares, count);
     let mean = b.add(mean, eps);
     let root = b.sqrt(mean);
-    b.rcp(root)
+    let inverse = b.rcp(root);
+    b.fma(mean, 0.0, inverse) // changes no bit of a finite one
 }
 
 /// Epsilon: baked, or the launch parameter `eps`.
