@@ -102,7 +102,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         let token = token?;
         first.get_or_insert(begin.elapsed());
         ids.push(token);
-        decoder.push(token, &mut text)?;
+        decoder.push(token, &mut text);
         out.write_all(text.as_bytes())?;
         out.flush()?;
         text.clear();
