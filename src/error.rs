@@ -85,6 +85,15 @@ pub enum Error {
         setting: String,
     },
 
+    /// The device is older than every target that kernels are baked for.
+    #[error("the device has compute capability sm_{sm}; kiln's kernels need sm_{needed} or later: take a newer device")]
+    DeviceTooOld {
+        /// Compute capability of the device.
+        sm: u32,
+        /// The least that kernels can be baked for.
+        needed: u32,
+    },
+
     /// Device or page-locked memory is used up.
     #[error(
         "out of memory for {what}: {needed} bytes needed, {free} of {total} free; free other buffers, or take a smaller model or context"
