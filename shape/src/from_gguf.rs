@@ -105,6 +105,10 @@ impl ModelShape {
     /// Checks that the numbers fit together and that nothing is asked for that kiln does not do (RoPE scaling, heads
     /// of different sizes); [`ModelShape::check_tensors`] then checks that the tensors are those of the shape.
     pub fn from_gguf(gguf: &Gguf) -> Result<ModelShape, ShapeError> {
+        if let Some(parts) = gguf.optional::<u32>("split.count")?.filter(|&parts| parts > 1) {
+            let needed = "one file: merge the parts by `llama-gguf-split --merge`".into();
+            return Err(unsupported("split.count".into(), parts, needed));
+        }
         let architecture = gguf.str("general.architecture")?;
         let family = Family::from_architecture(architecture)
             .ok_or_else(|| ShapeError::UnsupportedArchitecture { found: architecture.into() })?;

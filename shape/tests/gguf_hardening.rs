@@ -472,6 +472,21 @@ fn an_epsilon_or_theta_that_makes_no_numbers_is_refused_by_its_key() {
 }
 
 #[test]
+fn one_part_of_several_is_refused_and_says_how_to_merge_them() {
+    let mut part = GgufWriter::new();
+    part.set("split.count", Value::U16(2));
+    let refusal = |part: GgufWriter| {
+        let file = part.start(Vec::new()).unwrap().finish().unwrap();
+        ModelShape::from_gguf(&Gguf::from_bytes(&file).unwrap()).unwrap_err().to_string()
+    };
+    let error = refusal(part.clone());
+    assert!(error.starts_with("split.count is 2") && error.contains("--merge"), "{error}");
+    part.set("split.count", Value::U16(1));
+    let error = refusal(part);
+    assert!(error.contains("general.architecture"), "{error}");
+}
+
+#[test]
 fn heads_that_do_not_go_together_are_refused_by_both_keys() {
     let error = refusal_of("attention.head_count_kv", 3);
     for part in ["qwen3.attention.head_count is 4", "qwen3.attention.head_count_kv, which is 3"] {
