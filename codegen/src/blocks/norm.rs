@@ -14,9 +14,9 @@ pub(crate) fn inverse_rms(
 ) -> Val<F32> {
     let mean = b.div(sum_of_squares, count);
     let mean = b.add(mean, eps);
+    let mean = b.fma(mean, 0.0, mean); // changes no bit of a finite one
     let root = b.sqrt(mean);
-    let inverse = b.rcp(root);
-    b.fma(mean, 0.0, inverse) // changes no bit of a finite one
+    b.rcp(root)
 }
 
 /// Epsilon: baked, or the launch parameter `eps`.
