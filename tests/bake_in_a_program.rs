@@ -1,6 +1,7 @@
 //! Generated code in a program that uses a part of it: what the rest is for is no warning.
 #![cfg(feature = "tiny")]
 #![deny(dead_code)]
+#![allow(unreachable_pub)] // the modules of a program decide who reaches it
 
 // As the generated code calls them: it is kiln's own, whose crate this stands for.
 use kiln::{baked, shape};
