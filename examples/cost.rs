@@ -6,33 +6,52 @@
 //!
 //! Instructions per weight are counted here, in the emulator, on a product of real size.
 
+#[path = "common/command.rs"]
+mod command;
+
+use clap::Parser;
 use kiln::driver::{Device, Driver, GpuTensor};
 use kiln::model::cost::{self, CHIPS, Instructions, Way};
 use kiln::ops::Ops;
 use kiln::shape::{TensorType, presets};
 use kiln_emulator::{Checks, DeviceConfig};
 use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
 
-fn main() -> Result<(), Box<dyn Error>> {
+/// Prints how long a token should take on some chips: a model, not a measurement.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {}
+
+fn main() -> ExitCode {
+    command::main(run)
+}
+
+fn run(_: &Arguments) -> Result<(), Box<dyn Error>> {
+    let mut out = std::io::stdout().lock();
     let instructions = Instructions { q4_k: count(TensorType::Q4_K)?, q6_k: count(TensorType::Q6_K)? };
-    println!(
+    writeln!(
+        out,
         "A MODEL, not a measurement: time per token in exact numerics, llama.cpp's Q4_K_M, f16 cache, position 511."
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "Instructions per weight, counted in the emulator: {:.2} of Q4_K, {:.2} of Q6_K.",
         instructions.q4_k, instructions.q6_k
-    );
+    )?;
     for name in ["qwen3b", "qwen3-8b"] {
         let shape = presets::by_name(name).ok_or("no such preset")?.shape;
         let phases = cost::phases(&shape, 511, 2);
         let bytes: u64 = phases.iter().map(|phase| phase.bytes).sum();
-        println!("\n{name}: {:.3} GB a token (weights and cache)\n", bytes as f64 / 1e9);
-        println!("| chip | path | hand-overs | ms (bandwidth + issue + latency) | tokens/s | bound by |");
-        println!("|---|---|---|---|---|---|");
+        writeln!(out, "\n{name}: {:.3} GB a token (weights and cache)\n", bytes as f64 / 1e9)?;
+        writeln!(out, "| chip | path | hand-overs | ms (bandwidth + issue + latency) | tokens/s | bound by |")?;
+        writeln!(out, "|---|---|---|---|---|---|")?;
         for chip in &CHIPS {
             for way in Way::ALL {
                 let found = cost::predict(&phases, chip, way, instructions);
-                println!(
+                writeln!(
+                    out,
                     "| {} | {} | {} | {:.3} ({:.3} + {:.3} + {:.3}) | {:.0} | {} |",
                     chip.name,
                     way.name(),
@@ -43,16 +62,19 @@ fn main() -> Result<(), Box<dyn Error>> {
                     found.latency * 1e3,
                     found.seconds().recip(),
                     found.bound().name(),
-                );
+                )?;
             }
         }
-        println!("\n| phase of the first layer, and head | MB | KB of the heaviest of 132 blocks |\n|---|---|---|");
+        writeln!(
+            out,
+            "\n| phase of the first layer, and head | MB | KB of the heaviest of 132 blocks |\n|---|---|---|"
+        )?;
         let mut seen: Vec<&str> = Vec::new();
         for phase in phases.iter().filter(|phase| phase.bytes > 0) {
             if !seen.contains(&phase.name) {
                 seen.push(phase.name);
                 let (all, heaviest) = (phase.bytes as f64 / 1e6, phase.heaviest_block(132) / 1e3);
-                println!("| {} | {all:.2} | {heaviest:.1} |", phase.name);
+                writeln!(out, "| {} | {all:.2} | {heaviest:.1} |", phase.name)?;
             }
         }
     }

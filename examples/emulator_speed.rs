@@ -7,9 +7,15 @@
 //!
 //! Exits with an error where the checks cost more than the factor of 6 that is allowed.
 
+#[path = "common/command.rs"]
+mod command;
+
+use clap::Parser;
 use kiln_codegen::{Target, bake, kernels::FusedRmsNormQ4KGemv};
 use kiln_emulator::{Checks, DeviceConfig, Launch, Memory, Module, run};
 use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
 use std::time::Instant;
 
 const ROWS: u32 = 4096;
@@ -20,7 +26,17 @@ const BLOCKS: u32 = 64;
 const ROUNDS: u32 = 7;
 const MOST: f64 = 6.0;
 
-fn main() -> Result<(), Box<dyn Error>> {
+/// Measures how fast the emulator runs a matrix-vector product, with its checks off and on.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {}
+
+fn main() -> ExitCode {
+    command::main(run_product)
+}
+
+fn run_product(_: &Arguments) -> Result<(), Box<dyn Error>> {
+    let mut out = std::io::stdout().lock();
     let emitted = bake::emit(Target::DEFAULT[0], None, &[Box::new(FusedRmsNormQ4KGemv::new(COLUMNS, ROWS))])?;
     let kernel = emitted.kernels.first().ok_or("the module lacks its kernel")?;
     let memory = Memory::new(1 << 30);
@@ -56,20 +72,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let weights = f64::from(ROWS) * f64::from(COLUMNS);
-    println!(
+    writeln!(
+        out,
         "{} {ROWS} x {COLUMNS}, {BLOCKS} blocks of {}, {threads} threads, best of {ROUNDS}",
         kernel.name, kernel.block
-    );
-    println!("{:.2} lane-instructions per weight", lanes / weights);
+    )?;
+    writeln!(out, "{:.2} lane-instructions per weight", lanes / weights)?;
     for (name, best) in ["off", "all"].iter().zip(best) {
-        println!(
+        writeln!(
+            out,
             "checks {name}: {:.1} ms, {:.2e} lane-instructions/s, {:.2e} weights/s",
             best * 1e3,
             lanes / best,
             weights / best
-        );
+        )?;
     }
     let factor = best[1] / best[0];
-    println!("checks cost a factor of {factor:.2}");
+    writeln!(out, "checks cost a factor of {factor:.2}")?;
     if factor > MOST { Err(format!("more than {MOST}").into()) } else { Ok(()) }
 }

@@ -4,6 +4,8 @@
 //! cargo run --release --example generate -- --prompt "The" --tokens 40
 //! ```
 
+#[path = "common/choice.rs"]
+mod choice;
 #[path = "common/command.rs"]
 mod command;
 #[path = "common/mod.rs"]
@@ -12,19 +14,20 @@ mod common;
 mod counters;
 
 use clap::Parser;
+use command::{Bar, note};
 use common::{Picked, Wish};
 use kiln::Model;
 use kiln::model::{End, GenerateOptions, ModelFile, Session, SessionOptions};
 use kiln::text::{Special, Tokenizer};
 use std::error::Error;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Generates text from a prompt with a Qwen model.
 #[derive(Parser)]
-#[command(about, version)]
+#[command(version)]
 struct Arguments {
     /// The model, a GGUF file; the demo model where none is given
     #[arg(long)]
@@ -42,11 +45,11 @@ struct Arguments {
     #[arg(long)]
     device: Option<Wish>,
     /// The type of the KV cache
-    #[arg(long, value_enum, default_value_t = command::Kv::F16)]
-    kv: command::Kv,
+    #[arg(long, value_enum, default_value_t = choice::Kv::F16)]
+    kv: choice::Kv,
     /// The way tokens are run: all give the same
-    #[arg(long, value_enum, default_value_t = command::Path::Auto)]
-    path: command::Path,
+    #[arg(long, value_enum, default_value_t = choice::Path::Auto)]
+    path: choice::Path,
     /// Blocks of the persistent path's grid; one on each multiprocessor where not given
     #[arg(long)]
     blocks: Option<u32>,
@@ -67,9 +70,12 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
-    let file = command::model_file(arguments.model.as_deref())?;
+    if let (choice::Path::Stream, Some(_)) = (arguments.path, arguments.blocks) {
+        return Err("--blocks is for the persistent path; leave it out, or take --path persistent".into());
+    }
+    let file = choice::model_file(arguments.model.as_deref())?;
     let baked = file.baked()?;
-    let tokenizer = Tokenizer::from_gguf(file.gguf())?;
+    let tokenizer = Tokenizer::from_gguf(file.gguf()).map_err(command::at(file.path()))?;
     let prompt = match (&arguments.ids, &arguments.prompt) {
         (Some(ids), _) => ids.clone(),
         (None, prompt) => tokenizer.encode(prompt.as_deref().unwrap_or("The"), Special::Parse),
@@ -83,7 +89,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if counts && !picked.emulated {
         return Err("a GPU does not count; take --device emulator for --counters".into());
     }
-    let mut bar = LoadingBar::new();
+    let mut bar = Bar::new("loading");
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
     let kv = arguments.kv.into();
@@ -103,7 +109,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         let token = token?;
         first.get_or_insert(begin.elapsed());
         ids.push(token);
-        decoder.push(token, &mut text)?;
+        decoder.push(token, &mut text);
         out.write_all(text.as_bytes())?;
         out.flush()?;
         text.clear();
@@ -116,7 +122,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let made = Made { ids, end, prompt: prompt.len(), first: first.unwrap_or(time), time, load };
     if arguments.print_ids {
         let ids: Vec<String> = made.ids.iter().map(u32::to_string).collect();
-        eprintln!("ids: {}", ids.join(","));
+        note(format_args!("ids: {}\n", ids.join(",")));
     }
     if counts {
         let shape = *session.model().shape();
@@ -124,11 +130,11 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         let closing = made.closing_line(&picked, &session);
         drop(session);
         drop(model);
-        eprint!("{}", counters::table(picked.device.ordinal(), &shape, arguments.counters_by_line));
-        eprintln!("{closing}");
+        note(counters::table(picked.device.ordinal(), &shape, arguments.counters_by_line));
+        note(format_args!("{closing}\n"));
         return Ok(());
     }
-    eprintln!("{}", made.closing_line(&picked, &session));
+    note(format_args!("{}\n", made.closing_line(&picked, &session)));
     Ok(())
 }
 
@@ -177,33 +183,5 @@ impl Made {
             self.ids.len(),
             self.load.as_secs_f64(),
         )
-    }
-}
-
-/// A bar on a terminal; nothing in a pipe.
-struct LoadingBar {
-    visible: bool,
-    shown: Option<u64>,
-}
-
-impl LoadingBar {
-    fn new() -> LoadingBar {
-        LoadingBar { visible: std::io::stderr().is_terminal(), shown: None }
-    }
-
-    fn show(&mut self, done: u64, total: u64) {
-        let percent = done * 100 / total.max(1);
-        if !self.visible || self.shown == Some(percent) {
-            return;
-        }
-        self.shown = Some(percent);
-        let filled = (percent / 4) as usize;
-        eprint!("\rloading [{}{}] {percent:3} %", "#".repeat(filled), " ".repeat(25 - filled.min(25)));
-    }
-
-    fn clear(&mut self) {
-        if self.shown.is_some() {
-            eprint!("\r{}\r", " ".repeat(50));
-        }
     }
 }

@@ -8,6 +8,8 @@
 //! Times are nanoseconds on a GPU. In the emulator they are steps, an instruction of a warp each, of the block that has
 //! most of them: that shows the division of work and the order of things, not the speed of a chip.
 
+#[path = "common/choice.rs"]
+mod choice;
 #[path = "common/command.rs"]
 mod command;
 #[path = "common/mod.rs"]
@@ -21,14 +23,15 @@ use kiln::model::trace::{Stamp, Trace};
 use kiln::model::{GenerateOptions, SessionOptions};
 use kiln::shape::ModelShape;
 use std::error::Error;
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Shows what the blocks of the persistent path do.
 #[derive(Parser)]
-#[command(about, version)]
+#[command(version)]
 struct Arguments {
     /// The model, a GGUF file; the demo model where none is given
     #[arg(long)]
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let file = command::model_file(arguments.model.as_deref())?;
+    let file = choice::model_file(arguments.model.as_deref())?;
     let baked = file.baked()?;
     let picked = common::pick(arguments.device)?;
     let model = Model::load(&picked.device, baked, file, |_| {})?;
@@ -69,15 +72,18 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let trace = session.trace()?.ok_or("the session does not trace")?;
 
     let unit = if picked.emulated { "steps" } else { "ns" };
-    println!("device: {picked}; {} blocks, {} tokens, ids {made:?}; times in {unit}", trace.blocks, made.len());
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "device: {picked}; {} blocks, {} tokens, ids {made:?}; times in {unit}", trace.blocks, made.len())?;
     // The last token: everything before it is in the cache, and a head belongs to it.
     let last = trace.stamps.iter().map(|stamp| stamp.position).max().ok_or("nothing was traced")?;
     let token: Vec<Stamp> = trace.stamps.iter().filter(|stamp| stamp.position == last).copied().collect();
-    print!("{}", table(&token, trace.blocks, model.shape(), last, unit));
-    fs::create_dir_all(&arguments.out)?;
-    fs::write(arguments.out.join("trace.json"), json(&trace))?;
-    fs::write(arguments.out.join("trace.svg"), svg(&token, trace.blocks, last, unit))?;
-    println!("written: trace.json, trace.svg in {}", arguments.out.display());
+    write!(out, "{}", table(&token, trace.blocks, model.shape(), last, unit))?;
+    fs::create_dir_all(&arguments.out).map_err(command::at(&arguments.out))?;
+    for (name, text) in [("trace.json", json(&trace)), ("trace.svg", svg(&token, trace.blocks, last, unit))] {
+        let path = arguments.out.join(name);
+        fs::write(&path, text).map_err(command::at(&path))?;
+    }
+    writeln!(out, "written: trace.json, trace.svg in {}", arguments.out.display())?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! What a bake yields: kernels as PTX with what the host has to know to launch them. kiln's own bake and anybody's are
 //! equals.
 
+use crate::Error;
 use crate::shape::{ModelShape, TensorTypeSet};
 
 /// The ways of running a decoder that kernels are baked for.
@@ -76,4 +77,43 @@ pub struct BakedKernels {
     pub modules: &'static [BakedModule],
 }
 
+/// Compute capabilities that can be baked for, ascending.
+const TARGETS: [u32; 8] = [75, 80, 86, 87, 89, 90, 100, 120];
+
+/// The error for a device of compute capability `sm` that none of the modules of `kernels` runs on.
+pub(crate) fn no_module(kernels: &str, sm: u32) -> Error {
+    match TARGETS.iter().rfind(|target| **target <= sm) {
+        Some(target) => Error::KernelNotBaked {
+            kernel: format!("{kernels} for sm_{sm}"),
+            setting: format!("KILN_TARGETS including sm_{target} or an older one"),
+        },
+        None => Error::DeviceTooOld { sm, needed: TARGETS[0] },
+    }
+}
+
 include!(concat!(env!("OUT_DIR"), "/kiln_baked.rs"));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_those_of_the_generator() {
+        assert_eq!(TARGETS, kiln_codegen::Target::ALL.map(kiln_codegen::Target::sm));
+    }
+
+    #[test]
+    fn advice_for_a_device_can_be_followed() {
+        for (sm, target) in [(75, "sm_75"), (79, "sm_75"), (88, "sm_87"), (90, "sm_90"), (121, "sm_120")] {
+            let error = no_module("tiny", sm);
+            assert!(
+                matches!(&error, Error::KernelNotBaked { setting, .. } if setting.contains(target)),
+                "{sm}: {error}"
+            );
+        }
+        for sm in [35, 70, 72] {
+            let error = no_module("tiny", sm);
+            assert!(matches!(error, Error::DeviceTooOld { needed: 75, .. }), "{sm}: {error}");
+        }
+    }
+}

@@ -85,6 +85,15 @@ pub enum Error {
         setting: String,
     },
 
+    /// The device is older than every target that kernels are baked for.
+    #[error("the device has compute capability sm_{sm}; kiln's kernels need sm_{needed} or later: take a newer device")]
+    DeviceTooOld {
+        /// Compute capability of the device.
+        sm: u32,
+        /// The least that kernels can be baked for.
+        needed: u32,
+    },
+
     /// Device or page-locked memory is used up.
     #[error(
         "out of memory for {what}: {needed} bytes needed, {free} of {total} free; free other buffers, or take a smaller model or context"
@@ -218,13 +227,13 @@ pub enum Error {
     #[error("the session is empty, and nothing can follow nothing; append at least one token first")]
     EmptySession,
 
-    /// No token can be chosen: a logit is not a finite number.
+    /// The model computed logits that no token can be chosen from: one is NaN or +inf, or all are -inf.
     #[error(
-        "the logits behind position {position} are not all finite numbers; check the model's file (NaN in weights or scales), or use an f32 cache if keys overflow f16"
+        "the logits at position {position} are not finite: one is NaN or +inf, or all are -inf; the file's weights are damaged or overflow f32: compare its checksum, or take another quantisation; to go on, truncate the session to at most {position} tokens"
     )]
-    NotFinite {
-        /// The position of the token that was run.
-        position: u32,
+    LogitsNotFinite {
+        /// The position whose token the logits follow, counted from 0.
+        position: usize,
     },
 
     /// A kernel refused what it read from device memory, and has done nothing outside its buffers.

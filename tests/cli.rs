@@ -1,17 +1,21 @@
-//! `generate` as a person runs it: text on success, and one clear line, exit code 1 and no panic on anything wrong.
+//! The examples as a person runs them: text on success, and one clear line, exit code 1 and no panic on anything wrong.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-/// The example's program, which `cargo test` builds beside the tests.
-fn generate(arguments: &[&str]) -> Output {
+/// An example's program, which `cargo test` builds beside the tests.
+fn example(name: &str, arguments: &[&str]) -> Command {
     let tests = std::env::current_exe().expect("this program");
     let folder = tests.parent().and_then(Path::parent).expect("a target folder");
-    let program = folder.join("examples").join(format!("generate{}", std::env::consts::EXE_SUFFIX));
+    let program = folder.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
     assert!(program.exists(), "{} is built by `cargo test`", program.display());
     let mut command = Command::new(program);
     command.args(arguments).env("KILN_DEVICE", "emulator").env("RUST_BACKTRACE", "0");
-    command.output().expect("it runs")
+    command
+}
+
+fn generate(arguments: &[&str]) -> Output {
+    example("generate", arguments).output().expect("it runs")
 }
 
 fn refusal(arguments: &[&str]) -> String {
@@ -151,4 +155,95 @@ fn an_empty_prompt_and_words_it_does_not_know_are_refused() {
     assert!(refusal(&["--prompt", ""]).contains("empty"));
     let output = generate(&["--device", "abacus"]);
     assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn blocks_without_a_persistent_path_are_refused() {
+    let line = refusal(&["--path", "stream", "--blocks", "2"]);
+    assert!(line.contains("--blocks"), "{line}");
+}
+
+#[test]
+fn help_is_of_the_example_and_arguments_that_it_does_not_take_are_refused() {
+    let examples = [
+        ("generate", "Generates text from a prompt"),
+        ("evaluate", "Perplexity of a text"),
+        ("bench", "What kiln's fusions"),
+        ("synth", "Writes a GGUF file"),
+        ("cost", "Prints how long a token should take"),
+        ("emulator_speed", "Measures how fast the emulator runs"),
+        #[cfg(feature = "trace")]
+        ("trace", "Shows what the blocks of the persistent path do"),
+    ];
+    for (name, own) in examples {
+        let help = example(name, &["--help"]).output().expect("it runs");
+        let text = String::from_utf8_lossy(&help.stdout).into_owned();
+        assert!(help.status.success() && text.starts_with(own), "{name}: {text}");
+        let wrong = example(name, &["--no-such-argument"]).output().expect("it runs");
+        assert_eq!(wrong.status.code(), Some(1), "{name}");
+    }
+}
+
+/// Something to write to that takes nothing: its reader is gone, or it is full.
+#[cfg(target_os = "linux")]
+fn takes_nothing() -> [Stdio; 2] {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("a device that is always full");
+    [writer.into(), full.into()]
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_standard_error_that_takes_nothing_changes_no_result() {
+    for stderr in takes_nothing() {
+        let good = ["--ids", "5", "--tokens", "2", "--path", "stream", "--print-ids", "--counters"];
+        let output = example("generate", &good).stderr(stderr).output().expect("it runs");
+        assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
+    }
+    let wrong: [(&str, &[&str]); 4] = [
+        ("generate", &["--model", "no-such-model.gguf"]),
+        ("evaluate", &["--ids", "1,4000"]),
+        ("synth", &["--model", "no-such-model", "--out", "no-such-folder/file"]),
+        ("cost", &["--no-such-argument"]),
+    ];
+    for (name, arguments) in wrong {
+        for stderr in takes_nothing() {
+            let output = example(name, arguments).stderr(stderr).output().expect("it runs");
+            assert_eq!(output.status.code(), Some(1), "{name}: {output:?}");
+        }
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_standard_output_that_takes_nothing_ends_an_example_without_a_panic() {
+    let arguments: [(&str, &[&str]); 2] =
+        [("generate", &["--ids", "5", "--tokens", "2", "--path", "stream"]), ("evaluate", &["--ids", "5,7"])];
+    for (name, arguments) in arguments {
+        // Who read it has had enough; a full disk is an error.
+        for (stdout, code) in takes_nothing().into_iter().zip([0, 1]) {
+            let output = example(name, arguments).stdout(stdout).stderr(Stdio::piped()).output().expect("it runs");
+            assert_eq!(output.status.code(), Some(code), "{name}: {output:?}");
+        }
+    }
+}
+
+#[test]
+fn errors_of_a_file_name_it() {
+    let folder = std::env::temp_dir().join(format!("kiln-{}-no-such-folder", std::process::id()));
+    let file = folder.join("file.gguf");
+    let path = file.to_str().expect("a plain path");
+    let output = example("synth", &["--model", "tiny", "--out", path]).output().expect("it runs");
+    assert!(String::from_utf8_lossy(&output.stderr).contains(path), "{output:?}");
+
+    // A tokenizer of another kind, in a file that is a model otherwise.
+    let bytes = std::fs::read(demo()).expect("the demo model");
+    let kind = b"gpt2";
+    let at = bytes.windows(kind.len()).position(|window| window == kind).expect("the tokenizer's kind");
+    let mut other = bytes;
+    other[at..at + kind.len()].copy_from_slice(b"bert");
+    let other = Scratch::new("bert.gguf", &other);
+    let line = refusal(&["--model", other.path()]);
+    assert!(line.contains(other.path()) && line.contains("`bert`"), "{line}");
 }

@@ -1,10 +1,11 @@
-//! Finding a driver and refusing what is none. No device is needed here.
+//! Finding a driver and refusing what is none.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_int, c_uint, c_void};
 
 use kiln::Error;
-use kiln::driver::{Driver, symbols};
+use kiln::driver::{Device, Driver, symbols};
+use kiln_emulator::DeviceConfig;
 
 unsafe extern "C" fn init(_flags: c_uint) -> c_uint {
     0
@@ -141,4 +142,33 @@ fn a_resolver_that_panics_is_a_function_not_found() {
     let outcome = unsafe { Driver::from_resolver(|_| panic!("refuses")) };
     std::panic::set_hook(hook);
     assert!(matches!(outcome, Err(Error::DriverTooOld { .. })));
+}
+
+/// A part of a GPU by version 2, the GPU by version 1.
+unsafe extern "C" fn uuid_of_part(uuid: *mut [u8; 16], _device: c_int) -> c_uint {
+    // SAFETY: the caller passes a place for it.
+    unsafe { *uuid = [7; 16] };
+    0
+}
+
+#[test]
+fn the_uuid_is_that_of_version_2_where_the_driver_has_it() {
+    let ordinal = kiln_emulator::add_device(DeviceConfig::default());
+    let uuid = |version_1: bool, version_2: bool| {
+        // SAFETY: the emulator's functions have NVIDIA's signatures, and so has the one in its place.
+        let driver = unsafe {
+            Driver::from_resolver(|name| match name.to_bytes() {
+                b"cuDeviceGetUuid" if !version_1 => std::ptr::null(),
+                b"cuDeviceGetUuid_v2" if version_2 => uuid_of_part as *const c_void,
+                b"cuDeviceGetUuid_v2" => std::ptr::null(),
+                _ => kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()),
+            })
+        };
+        Device::open(&driver.expect("the emulator is a driver"), ordinal).expect("it was added").uuid()
+    };
+    assert_eq!(uuid(true, true).expect("version 2"), [7; 16]);
+    assert_eq!(uuid(false, true).expect("version 2"), [7; 16]);
+    assert_eq!(&uuid(true, false).expect("version 1")[..12], b"kiln emulate");
+    let error = uuid(false, false).expect_err("neither");
+    assert!(matches!(error, Error::MissingFunction { .. }), "{error}");
 }

@@ -29,7 +29,8 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(what) => {
-            eprintln!("emit: {what}");
+            // Where standard error is full or closed there is nobody to tell.
+            let _ = writeln!(std::io::stderr(), "emit: {what}");
             ExitCode::FAILURE
         }
     }

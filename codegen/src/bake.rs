@@ -359,12 +359,14 @@ impl Source<'_> {
         let kiln = self.kiln;
         let references: Vec<String> = statics.iter().map(|name| format!("&{name}")).collect();
         self.line(format_args!("/// Every baked model."));
+        self.line(format_args!("#[allow(dead_code)] // a program may name its model and no list"));
         self.line(format_args!("pub static MODELS: &[&{kiln}::baked::BakedModel] = &[{}];\n", references.join(", ")));
     }
 
     fn kernels(&mut self, what: &str, identifier: &str, modules: Vec<EmittedModule>) {
         let kiln = self.kiln;
         self.line(format_args!("/// {what}."));
+        self.line(format_args!("#[allow(dead_code)] // a program of models may take none of them"));
         self.line(format_args!(
             "pub static {identifier}: {kiln}::baked::BakedKernels = {kiln}::baked::BakedKernels {{"
         ));

@@ -6,6 +6,8 @@
 //! cargo run --release --features qwen3-8b --example bench -- --model qwen3-8b.gguf --device cuda
 //! ```
 
+#[path = "../common/choice.rs"]
+mod choice;
 #[path = "../common/command.rs"]
 mod command;
 #[path = "../common/mod.rs"]
@@ -25,12 +27,13 @@ use kiln::model::PathChoice;
 use kiln_emulator::{Checks, DeviceConfig};
 use lab::{Arg, Call, Cost, Lab, at};
 use std::error::Error;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What kiln's fusions and its persistent path save, counted on the emulator and timed on a GPU.
 #[derive(Parser)]
-#[command(about, version)]
+#[command(version)]
 struct Arguments {
     /// The model, a GGUF file; the demo model where none is given
     #[arg(long)]
@@ -48,20 +51,22 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let file = command::model_file(arguments.model.as_deref())?;
+    let file = choice::model_file(arguments.model.as_deref())?;
     let baked = file.baked()?;
     let picked = common::pick(arguments.device)?;
-    println!("device: {picked}; model: {} ({})", file.path().display(), baked.name);
+    let mut out = io::stdout().lock();
+    writeln!(out, "device: {picked}; model: {} ({})", file.path().display(), baked.name)?;
 
     let times = if picked.emulated { "there is no GPU to time" } else { "microseconds: timed on the GPU" };
-    println!(
+    writeln!(
+        out,
         "\nFused against separate kernels, layer 0. Launches, lane instructions, bytes moved: counted on the emulator;"
-    );
-    println!("{times}.");
+    )?;
+    writeln!(out, "{times}.")?;
     let counting = counting_device(picked.device.multiprocessors())?;
     let counted = fusion::compare(&counting, true, &file)?;
     let timed = if picked.emulated { None } else { Some(fusion::compare(&picked.device, false, &file)?) };
-    print_fusion(&counted, timed.as_deref());
+    print_fusion(&mut out, &counted, timed.as_deref())?;
 
     let bandwidth = if picked.emulated { None } else { Some(read_bandwidth(&picked.device)?) };
     // An embedding that is not the head as well is read a row at a time.
@@ -72,15 +77,17 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let device = if picked.emulated { &counting } else { &picked.device };
     let ordinal = picked.emulated.then(|| counting.ordinal());
     let model = Model::load(device, baked, file, |_| {})?;
-    println!(
+    writeln!(
+        out,
         "\nOne launch against many: a prompt of 3 tokens, {} generated. Launches and calls: counted. Lane instructions, those",
         arguments.tokens
-    );
-    println!("that poll among them, and bytes moved: counted where the model runs on the emulator.");
-    println!(
+    )?;
+    writeln!(out, "that poll among them, and bytes moved: counted where the model runs on the emulator.")?;
+    writeln!(
+        out,
         "{:<12} {:>8} {:>14} {:>18} {:>18} {:>12}  rate",
         "path", "launches", "launches/token", "driver calls/token", "instructions/token", "bytes/token"
-    );
+    )?;
     let mut ids: Option<Vec<u32>> = None;
     for path in [PathChoice::Stream, PathChoice::Persistent] {
         let cost = paths::run(&model, path, arguments.tokens as usize, ordinal)?;
@@ -90,22 +97,24 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         let (of_token, calls) = (per_token(launches), per_token(cost.driver_calls));
         let counted = |count: Option<u64>| count.map_or("-".to_owned(), |count| format!("{:.0}", per_token(count)));
         let (instructions, bytes) = (cost.counted.map(|(count, _)| count), cost.counted.map(|(_, count)| count));
-        println!(
+        writeln!(
+            out,
             "{name:<12} {launches:>8} {of_token:>14.2} {calls:>18.2} {:>18} {:>12}  {rate:.1} tokens/s, {what}",
             counted(instructions),
             counted(bytes)
-        );
+        )?;
         if ids.get_or_insert_with(|| cost.ids.clone()) != &cost.ids {
             return Err("the paths generated different ids".into());
         }
     }
     if let Some(bandwidth) = bandwidth {
-        println!("\nread-only streaming bandwidth, measured on the GPU: {:.1} GB/s", bandwidth / 1e9);
-        println!(
+        writeln!(out, "\nread-only streaming bandwidth, measured on the GPU: {:.1} GB/s", bandwidth / 1e9)?;
+        writeln!(
+            out,
             "the {:.3} GB of weights that a token reads, at that rate: {:.1} tokens/s",
             weights as f64 / 1e9,
             bandwidth / weights as f64
-        );
+        )?;
     }
     Ok(())
 }
@@ -121,9 +130,9 @@ fn counting_device(multiprocessors: u32) -> kiln::Result<Device> {
     Device::open(&driver, ordinal)
 }
 
-fn print_fusion(counted: &[Comparison], timed: Option<&[Comparison]>) {
+fn print_fusion(out: &mut impl Write, counted: &[Comparison], timed: Option<&[Comparison]>) -> io::Result<()> {
     let time_header = if timed.is_some() { "       us" } else { "" };
-    println!("{:<42} {:>8} {:>14} {:>12}{time_header}", "", "launches", "instructions", "bytes");
+    writeln!(out, "{:<42} {:>8} {:>14} {:>12}{time_header}", "", "launches", "instructions", "bytes")?;
     for (index, comparison) in counted.iter().enumerate() {
         for (way, name) in [comparison.separate, comparison.fused].into_iter().enumerate() {
             let cost = comparison.costs[way];
@@ -131,9 +140,10 @@ fn print_fusion(counted: &[Comparison], timed: Option<&[Comparison]>) {
             let micros = micros.map_or(String::new(), |micros| format!(" {micros:>8.2}"));
             let name = if way == 0 { name.to_owned() } else { format!("  -> {name}") };
             let Cost { launches, instructions, bytes, .. } = cost;
-            println!("{name:<42} {launches:>8} {instructions:>14} {bytes:>12}{micros}");
+            writeln!(out, "{name:<42} {launches:>8} {instructions:>14} {bytes:>12}{micros}")?;
         }
     }
+    Ok(())
 }
 
 /// Bytes a second that a kernel reads which does nothing else, from a buffer far larger than any cache.

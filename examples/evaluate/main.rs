@@ -5,6 +5,8 @@
 //! cargo run --release --example evaluate -- --ids 1,2,3 --logits logits.npy
 //! ```
 
+#[path = "../common/choice.rs"]
+mod choice;
 #[path = "../common/command.rs"]
 mod command;
 #[path = "../common/mod.rs"]
@@ -13,6 +15,7 @@ mod npy;
 mod score;
 
 use clap::Parser;
+use command::{Bar, at, note};
 use common::Wish;
 use kiln::Model;
 use kiln::model::SessionOptions;
@@ -20,14 +23,14 @@ use kiln::text::{Special, Tokenizer};
 use score::Perplexity;
 use std::error::Error;
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 /// Perplexity of a text under a Qwen model, and its logits as a NumPy array.
 #[derive(Parser)]
-#[command(about, version)]
+#[command(version)]
 #[command(group = clap::ArgGroup::new("input").required(true).args(["ids", "text"]))]
 struct Arguments {
     /// The model, a GGUF file; the demo model where none is given
@@ -52,11 +55,11 @@ struct Arguments {
     #[arg(long)]
     device: Option<Wish>,
     /// The type of the KV cache
-    #[arg(long, value_enum, default_value_t = command::Kv::F16)]
-    kv: command::Kv,
+    #[arg(long, value_enum, default_value_t = choice::Kv::F16)]
+    kv: choice::Kv,
     /// The way tokens are run: all give the same
-    #[arg(long, value_enum, default_value_t = command::Path::Auto)]
-    path: command::Path,
+    #[arg(long, value_enum, default_value_t = choice::Path::Auto)]
+    path: choice::Path,
 }
 
 fn main() -> ExitCode {
@@ -64,13 +67,13 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let file = command::model_file(arguments.model.as_deref())?;
+    let file = choice::model_file(arguments.model.as_deref())?;
     let (baked, shape) = (file.baked()?, *file.shape());
     let mut ids = match (&arguments.ids, &arguments.text) {
         (Some(ids), _) => ids.clone(),
         (None, Some(path)) => {
-            let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            Tokenizer::from_gguf(file.gguf())?.encode(&text, Special::Plain)
+            let text = std::fs::read_to_string(path).map_err(at(path))?;
+            Tokenizer::from_gguf(file.gguf()).map_err(at(file.path()))?.encode(&text, Special::Plain)
         }
         (None, None) => Vec::new(), // refused above
     };
@@ -118,13 +121,14 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         array.finish()?;
     }
 
+    let mut out = std::io::stdout().lock();
     match perplexity.value() {
-        Some(value) => println!("perplexity: {value:.4} ({} tokens foretold)", perplexity.tokens),
-        None => println!("perplexity: none, a token is foretold from those before it in its window"),
+        Some(value) => writeln!(out, "perplexity: {value:.4} ({} tokens foretold)", perplexity.tokens)?,
+        None => writeln!(out, "perplexity: none, a token is foretold from those before it in its window")?,
     }
     let (path, why) = session.path();
     let rate = ids.len() as f64 / begin.elapsed().as_secs_f64().max(1e-9);
-    eprintln!("device: {picked}; path: {path} ({why}); {} positions, {rate:.1} tokens/s", ids.len());
+    note(format_args!("device: {picked}; path: {path} ({why}); {} positions, {rate:.1} tokens/s\n", ids.len()));
     Ok(())
 }
 
@@ -136,46 +140,16 @@ struct Array {
 
 impl Array {
     fn create(path: &Path, rows: usize, columns: usize) -> Result<Array, Box<dyn Error>> {
-        let named = |error: std::io::Error| format!("{}: {error}", path.display());
-        let mut out = BufWriter::with_capacity(1 << 20, File::create(path).map_err(named)?);
-        npy::write_header(&mut out, rows, columns).map_err(named)?;
+        let mut out = BufWriter::with_capacity(1 << 20, File::create(path).map_err(at(path))?);
+        npy::write_header(&mut out, rows, columns).map_err(at(path))?;
         Ok(Array { path: path.to_owned(), out })
     }
 
     fn row(&mut self, row: &[f32]) -> Result<(), Box<dyn Error>> {
-        npy::write_row(&mut self.out, row).map_err(|error| format!("{}: {error}", self.path.display()).into())
+        Ok(npy::write_row(&mut self.out, row).map_err(at(&self.path))?)
     }
 
     fn finish(mut self) -> Result<(), Box<dyn Error>> {
-        self.out.flush().map_err(|error| format!("{}: {error}", self.path.display()).into())
-    }
-}
-
-/// A bar on a terminal; nothing in a pipe.
-struct Bar {
-    what: &'static str,
-    visible: bool,
-    shown: Option<u64>,
-}
-
-impl Bar {
-    fn new(what: &'static str) -> Bar {
-        Bar { what, visible: std::io::stderr().is_terminal(), shown: None }
-    }
-
-    fn show(&mut self, done: u64, total: u64) {
-        let percent = done * 100 / total.max(1);
-        if !self.visible || self.shown == Some(percent) {
-            return;
-        }
-        self.shown = Some(percent);
-        let filled = (percent / 4) as usize;
-        eprint!("\r{} [{}{}] {percent:3} %", self.what, "#".repeat(filled), " ".repeat(25 - filled.min(25)));
-    }
-
-    fn clear(&mut self) {
-        if self.shown.is_some() {
-            eprint!("\r{}\r", " ".repeat(50));
-        }
+        Ok(self.out.flush().map_err(at(&self.path))?)
     }
 }

@@ -2,20 +2,24 @@
 //!
 //! `cargo run --release --example synth -- --model qwen3-8b --out FILE [--layers N] [--vocab N] [--seed N] [--types q4_k_m|q8_0|f16]`
 
+#[path = "../common/command.rs"]
+mod command;
 mod model;
 
 use std::error::Error;
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::BufWriter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
+use command::{Bar, at, note};
 use kiln_shape::presets;
 use model::{Mix, SynthModel};
 
+/// Writes a GGUF file of a preset's shape with seeded random weights.
 #[derive(Parser)]
-#[command(about = "Writes a GGUF file of a preset's shape with seeded random weights")]
+#[command(version)]
 struct Options {
     /// Preset: qwen3b, qwen3-8b, tiny, ...
     #[arg(long)]
@@ -47,13 +51,7 @@ enum Types {
 }
 
 fn main() -> ExitCode {
-    match write(&Options::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    command::main(write)
 }
 
 fn write(options: &Options) -> Result<(), Box<dyn Error>> {
@@ -71,21 +69,14 @@ fn write(options: &Options) -> Result<(), Box<dyn Error>> {
     };
     let synth = SynthModel { shape, mix, seed: options.seed };
 
-    let file = File::create(&options.out).map_err(|error| format!("{}: {error}", options.out.display()))?;
-    let bar = io::stderr().is_terminal();
-    let mut shown = 0;
-    let bytes = synth.write(BufWriter::with_capacity(1 << 20, file), |done, all| {
-        let percent = done * 100 / all;
-        if bar && percent > shown {
-            shown = percent;
-            eprint!("\r[{:<50}] {percent:3} %", "#".repeat(percent as usize / 2));
-            let _ = io::stderr().flush();
-        }
-    })?;
-    if bar {
-        eprintln!();
-    }
+    let file = File::create(&options.out).map_err(at(&options.out))?;
+    let mut bar = Bar::new("writing");
+    let bytes = synth
+        .write(BufWriter::with_capacity(1 << 20, file), |done, all| bar.show(done, all))
+        .map_err(at(&options.out))?;
+    bar.clear();
     let (out, model, layers) = (options.out.display(), preset.model, shape.layers);
-    eprintln!("{out}: {model}, {layers} layers, vocabulary {}, {:.3} GB", shape.vocab, bytes as f64 / 1e9);
+    let (vocab, size) = (shape.vocab, bytes as f64 / 1e9);
+    note(format_args!("{out}: {model}, {layers} layers, vocabulary {vocab}, {size:.3} GB\n"));
     Ok(())
 }

@@ -105,6 +105,10 @@ impl ModelShape {
     /// Checks that the numbers fit together and that nothing is asked for that kiln does not do (RoPE scaling, heads
     /// of different sizes); [`ModelShape::check_tensors`] then checks that the tensors are those of the shape.
     pub fn from_gguf(gguf: &Gguf) -> Result<ModelShape, ShapeError> {
+        if let Some(parts) = gguf.optional::<u32>("split.count")?.filter(|&parts| parts > 1) {
+            let needed = "one file: merge the parts by `llama-gguf-split --merge`".into();
+            return Err(unsupported("split.count".into(), parts, needed));
+        }
         let architecture = gguf.str("general.architecture")?;
         let family = Family::from_architecture(architecture)
             .ok_or_else(|| ShapeError::UnsupportedArchitecture { found: architecture.into() })?;
@@ -121,12 +125,23 @@ impl ModelShape {
             None => heads,
         };
         if !heads.is_multiple_of(kv_heads) {
-            return Err(unsupported(key("attention.head_count"), heads, format!("a multiple of {kv_heads} kv heads")));
+            return Err(unsupported(
+                key("attention.head_count"),
+                heads,
+                format!("a multiple of {}, which is {kv_heads}", key("attention.head_count_kv")),
+            ));
         }
         let head_dim = match gguf.optional::<u32>(&key("attention.key_length"))? {
             Some(n) => n,
             None if hidden.is_multiple_of(heads) => hidden / heads,
-            None => return Err(unsupported(key("embedding_length"), hidden, format!("a multiple of {heads} heads"))),
+            None => {
+                let needed = format!(
+                    "a multiple of {}, which is {heads}, where {} is missing",
+                    key("attention.head_count"),
+                    key("attention.key_length")
+                );
+                return Err(unsupported(key("embedding_length"), hidden, needed));
+            }
         };
         within(&key("attention.key_length"), head_dim, MAX_HEAD_DIM)?;
         for name in ["attention.value_length", "rope.dimension_count"] {

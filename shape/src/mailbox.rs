@@ -30,6 +30,8 @@ pub const ITEM_WORDS: u32 = 64;
 pub const WORDS: u32 = ITEMS + SLOTS * ITEM_WORDS;
 /// Entries of each slot's ring.
 pub const RING_ENTRIES: u32 = 512;
+/// The id of no token, chosen where the greatest logit is infinite or a logit is NaN. Vocabularies end far below it.
+pub const NO_TOKEN: u32 = u32::MAX;
 
 /// An item's words.
 pub mod item {

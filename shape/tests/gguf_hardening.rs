@@ -444,3 +444,54 @@ fn a_model_with_wrong_tensors_is_refused_by_the_tensors_name() {
     let error = check(&tiny_with(narrow, None)).unwrap_err();
     assert!(matches!(error, ShapeError::TensorDims { ref needed, .. } if *needed == [768, 256]), "{error}");
 }
+
+/// The refusal of a file whose key `qwen3.{key}` has this value.
+fn refusal_of(key: &str, value: impl Into<Value>) -> String {
+    let value = value.into();
+    let set = |writer: &mut GgufWriter, _: &str, _: &[u64]| {
+        writer.set(&format!("qwen3.{key}"), value.clone());
+        false
+    };
+    check(&tiny_with(set, None)).expect_err(key).to_string()
+}
+
+#[test]
+fn an_epsilon_or_theta_that_makes_no_numbers_is_refused_by_its_key() {
+    let (nan, infinity) = (f32::NAN, f32::INFINITY);
+    for eps in [nan, -nan, -1e-6, infinity, -infinity] {
+        let error = refusal_of("attention.layer_norm_rms_epsilon", eps);
+        assert!(error.starts_with("qwen3.attention.layer_norm_rms_epsilon is "), "{error}");
+    }
+    for theta in [nan, 0.0, -0.0, -1e6, infinity, -infinity] {
+        let error = refusal_of("rope.freq_base", theta);
+        assert!(error.starts_with("qwen3.rope.freq_base is "), "{error}");
+    }
+    // Of 64 bits, and beyond 32.
+    assert!(refusal_of("rope.freq_base", Value::F64(1e300)).starts_with("qwen3.rope.freq_base is "));
+    assert!(refusal_of("rope.freq_base", Value::F64(1e-300)).starts_with("qwen3.rope.freq_base is "));
+}
+
+#[test]
+fn one_part_of_several_is_refused_and_says_how_to_merge_them() {
+    let mut part = GgufWriter::new();
+    part.set("split.count", Value::U16(2));
+    let refusal = |part: GgufWriter| {
+        let file = part.start(Vec::new()).unwrap().finish().unwrap();
+        ModelShape::from_gguf(&Gguf::from_bytes(&file).unwrap()).unwrap_err().to_string()
+    };
+    let error = refusal(part.clone());
+    assert!(error.starts_with("split.count is 2") && error.contains("--merge"), "{error}");
+    part.set("split.count", Value::U16(1));
+    let error = refusal(part);
+    assert!(error.contains("general.architecture"), "{error}");
+}
+
+#[test]
+fn heads_that_do_not_go_together_are_refused_by_both_keys() {
+    let error = refusal_of("attention.head_count_kv", 3);
+    for part in ["qwen3.attention.head_count is 4", "qwen3.attention.head_count_kv, which is 3"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let error = refusal_of("attention.head_count_kv", 0);
+    assert!(error.starts_with("qwen3.attention.head_count_kv is 0"), "{error}");
+}

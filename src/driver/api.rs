@@ -83,8 +83,10 @@ thin! {
     DEVICE fn device_attribute = cuDeviceGetAttribute(attribute: CUdevice_attribute, device: CUdevice) -> i32;
     /// Bytes of memory of a device.
     DEVICE fn device_total_memory = cuDeviceTotalMem(device: CUdevice) -> usize;
-    /// The device's identity across processes.
+    /// The device's identity across processes; of a MIG device, that of the GPU which it is a part of.
     DEVICE fn device_uuid = cuDeviceGetUuid(device: CUdevice) -> CUuuid;
+    /// The device's identity across processes; of a MIG device, its own.
+    DEVICE fn device_uuid_v2 = cuDeviceGetUuid_v2(device: CUdevice) -> CUuuid;
 
     /// Takes a share of the device's primary context, made at the first.
     PRIMARY__CTX fn primary_context_retain = cuDevicePrimaryCtxRetain(device: CUdevice) -> CUcontext;

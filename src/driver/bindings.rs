@@ -169,6 +169,8 @@ pub struct kiln_cu_api {
     >,
     pub cuDeviceTotalMem: ::std::option::Option<unsafe extern "C" fn(bytes: *mut usize, device: CUdevice) -> CUresult>,
     pub cuDeviceGetUuid: ::std::option::Option<unsafe extern "C" fn(uuid: *mut CUuuid, device: CUdevice) -> CUresult>,
+    pub cuDeviceGetUuid_v2:
+        ::std::option::Option<unsafe extern "C" fn(uuid: *mut CUuuid, device: CUdevice) -> CUresult>,
     pub cuDevicePrimaryCtxRetain:
         ::std::option::Option<unsafe extern "C" fn(context: *mut CUcontext, device: CUdevice) -> CUresult>,
     pub cuDevicePrimaryCtxRelease: ::std::option::Option<unsafe extern "C" fn(device: CUdevice) -> CUresult>,

@@ -136,6 +136,7 @@ typedef struct CUlaunchConfig_st {
       (int *value, CUdevice_attribute attribute, CUdevice device))                                                     \
     X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", KILN_CU_REQUIRED, (size_t * bytes, CUdevice device))                    \
     X(cuDeviceGetUuid, "cuDeviceGetUuid", KILN_CU_OPTIONAL, (CUuuid * uuid, CUdevice device))                          \
+    X(cuDeviceGetUuid_v2, "cuDeviceGetUuid_v2", KILN_CU_OPTIONAL, (CUuuid * uuid, CUdevice device))                    \
     X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", KILN_CU_REQUIRED, (CUcontext * context, CUdevice device))  \
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", KILN_CU_REQUIRED, (CUdevice device))                  \
     X(cuCtxSetCurrent, "cuCtxSetCurrent", KILN_CU_REQUIRED, (CUcontext context))                                       \

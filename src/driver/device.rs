@@ -8,7 +8,7 @@ use super::library::Driver;
 use super::resident::Resident;
 use super::stream::{Stream, StreamInner};
 use super::sys;
-use crate::Result;
+use crate::{Error, Result};
 
 /// A GPU, or whatever the driver shows as one. Cheap to clone, usable from every thread.
 ///
@@ -126,10 +126,17 @@ impl Device {
         self.inner.context.attribute(attribute)
     }
 
-    /// The device's identity across processes and reboots, where the driver tells it.
+    /// The device's identity across processes and reboots, where the driver tells it. Drivers before CUDA 11.4 tell of
+    /// a MIG device only the GPU that it is a part of.
     pub fn uuid(&self) -> Result<[u8; 16]> {
+        let (api, device) = (self.driver().api(), self.inner.context.device);
         // SAFETY: the context's device is live.
-        Ok(unsafe { self.driver().api().device_uuid(self.inner.context.device)? }.bytes)
+        let uuid = match unsafe { api.device_uuid_v2(device) } {
+            // SAFETY: as above.
+            Err(Error::MissingFunction { .. }) => unsafe { api.device_uuid(device) },
+            found => found,
+        };
+        Ok(uuid?.bytes)
     }
 
     /// A new stream.

@@ -35,6 +35,18 @@
 //! ```
 //!
 //! **What is not tracked**: work enqueued by unsafe calls outside [`Stream::enqueue`], and replays of graphs.
+//!
+//! **A lost context.** After the codes 226, 700, 702, 710, 714 to 719, 721 and 810 of
+//! [`Error::code`](crate::Error::code) every call on the device fails, in the whole process: a kernel used memory that it
+//! has not (700), ran longer than the display allows (702), failed otherwise (719). Buffers are not freed then. The process
+//! has to be started anew; other processes are not concerned, save clients of the same MPS server.
+//!
+//! **Page-locked memory under confidential computing.** The driver moves and encrypts it. Copies from and to a
+//! [`PinnedBuffer`] are slower; whether a kernel that runs and the host see each other's words in a [`MappedBuffer`] has
+//! not been tried.
+//!
+//! **`CUDA_LAUNCH_BLOCKING=1`** lets a launch return when its kernel has ended. A kernel that waits for the host then
+//! waits until it leaves by itself.
 
 mod api;
 mod codes;

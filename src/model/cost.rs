@@ -289,6 +289,25 @@ mod tests {
     }
 
     #[test]
+    fn memory_and_disk_in_the_readme_are_those_of_the_shapes() {
+        let readme = include_str!("../../README.md");
+        let mut rows = 0;
+        for preset in presets::all().filter(|preset| preset.model.starts_with("Qwen")) {
+            let shape = preset.shape;
+            let of_token = phases(&shape, 0, 2).into_iter().filter(|phase| phase.name != "attention");
+            let [hidden, vocab] = [shape.hidden, shape.vocab].map(u64::from);
+            let embedding = TensorType::Q4_K.tensor_bytes(&[hidden, vocab]).expect("whole super-blocks");
+            let file = of_token.map(|phase| phase.bytes).sum::<u64>() + if shape.tied_head { 0 } else { embedding };
+            let cache = |tokens: u32| (u64::from(tokens) * shape.kv_bytes_per_token(2)) as f64;
+            let (file, some, full) = (file as f64 / 1e9, cache(1024) / 1e6, cache(shape.context) / 1e9);
+            let row = format!("| {} | {file:.1} GB | {some:.0} MB | {full:.1} GB |", preset.model);
+            assert!(readme.contains(&row), "{row}");
+            rows += 1;
+        }
+        assert_eq!(rows, 9);
+    }
+
+    #[test]
     fn cache_bytes_grow_with_the_position() {
         let shape = preset("qwen3-8b");
         for position in [0, 1, 127, 128, 1000] {

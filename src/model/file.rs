@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// A GGUF file of a model that kiln decodes, mapped into memory.
 ///
-/// The file must not be changed while it is open: as with any mapped file, what is read then is undefined, and cutting
-/// it short ends the process.
+/// The file must not be changed while it is open: as with any mapped file, what is read then is undefined, and reading
+/// behind the end of a file that was cut short ends the process by SIGBUS. Replace a file by renaming another over it.
 pub struct ModelFile {
     path: PathBuf,
     map: Mmap,
@@ -67,13 +67,22 @@ impl ModelFile {
     /// The baked model of this program whose kernels run this file.
     ///
     /// # Errors
-    /// [`Error::NotBaked`], naming the features to build with.
+    /// [`Error::NotBaked`], listing each difference from each baked model and the features to build with.
     pub fn baked(&self) -> Result<&'static BakedModel> {
-        MODELS
-            .iter()
-            .copied()
-            .find(|baked| self.check_baked(baked).is_ok())
-            .ok_or_else(|| self.not_baked("it is none of the models baked into this program".to_owned()))
+        self.choose(MODELS)
+    }
+
+    /// The first of `models` whose kernels run this file.
+    fn choose(&self, models: &[&'static BakedModel]) -> Result<&'static BakedModel> {
+        let mut differences = Vec::new();
+        for baked in models {
+            match self.differences(baked) {
+                None => return Ok(baked),
+                Some(difference) => differences.push(difference),
+            }
+        }
+        let what = if differences.is_empty() { "no kernels for it".to_owned() } else { differences.join("; ") };
+        Err(self.not_baked(what, models))
     }
 
     /// Whether the kernels of `baked` run this file.
@@ -81,31 +90,73 @@ impl ModelFile {
     /// # Errors
     /// [`Error::NotBaked`], listing each difference and the features to build with.
     pub fn check_baked(&self, baked: &BakedModel) -> Result<()> {
+        self.differences(baked).map_or(Ok(()), |what| Err(self.not_baked(what, MODELS)))
+    }
+
+    /// What the file has that the kernels of `baked` do not take, if there is such.
+    fn differences(&self, baked: &BakedModel) -> Option<String> {
         let mut differences: Vec<String> =
             baked.shape.baked_differences(&self.shape).iter().map(ToString::to_string).collect();
         let types = self.types.without(baked.types);
         if !types.is_empty() {
             differences.push(format!("tensor types: baked {}, file also {types}", baked.types));
         }
-        if differences.is_empty() {
-            return Ok(());
-        }
-        Err(self.not_baked(format!("it differs from {}: {}", baked.name, differences.join("; "))))
+        (!differences.is_empty()).then(|| format!("it differs from {} ({})", baked.name, differences.join(", ")))
     }
 
-    fn not_baked(&self, what: String) -> Error {
+    fn not_baked(&self, what: String, models: &[&BakedModel]) -> Error {
         let features: Vec<&str> = presets::fitting(&self.shape).map(|preset| preset.feature).collect();
         let setting = match features.as_slice() {
             [] => "a bake of this shape in your build.rs (kiln-codegen's `Bake::model`)".to_owned(),
             features => format!("--features {}", features.join(" or ")),
         };
-        let baked: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
-        Error::NotBaked { path: self.path.clone(), what, baked: baked.join(", "), setting }
+        let names: Vec<&str> = models.iter().map(|model| model.name).collect();
+        let baked = if names.is_empty() { "no model".to_owned() } else { names.join(", ") };
+        Error::NotBaked { path: self.path.clone(), what, baked, setting }
     }
 }
 
 impl std::fmt::Debug for ModelFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ModelFile").field("path", &self.path).field("shape", &self.shape).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::TensorType;
+
+    fn demo() -> ModelFile {
+        ModelFile::open(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/demo.Q4_K_M.gguf")).expect("the demo model")
+    }
+
+    fn baked(name: &'static str, shape: ModelShape, types: TensorTypeSet) -> &'static BakedModel {
+        Box::leak(Box::new(BakedModel { name, shape, types, modules: &[] }))
+    }
+
+    #[test]
+    fn a_file_that_fits_no_baked_model_is_refused_with_each_difference_from_each() {
+        let file = demo();
+        let shape = *file.shape();
+        let wide = baked("wide", ModelShape { hidden: 512, heads: 8, ..shape }, TensorTypeSet::SUPPORTED);
+        let bare = baked("bare", shape, TensorTypeSet::of(&[TensorType::F16]));
+        let error = file.choose(&[wide, bare]).expect_err("neither fits").to_string();
+        for part in [
+            "demo.Q4_K_M.gguf",
+            "it differs from wide (hidden: baked 512, file 256, heads: baked 8, file 4)",
+            "it differs from bare (tensor types: baked F16, file also Q4_K",
+            "this program has wide, bare; build with --features tiny",
+        ] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        let fits = baked("fits", shape, TensorTypeSet::SUPPORTED);
+        assert_eq!(file.choose(&[wide, fits]).expect("the second fits").name, "fits");
+    }
+
+    #[test]
+    fn a_program_without_models_says_so() {
+        let error = demo().choose(&[]).expect_err("there is none").to_string();
+        assert!(error.contains("this program has no model; build with --features tiny"), "{error}");
     }
 }

@@ -32,7 +32,6 @@ impl GenerateOptions {
 
 /// Why a generation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum End {
     /// It has as many tokens as were asked for.
     Length,

@@ -1,7 +1,7 @@
 //! The kernels of a model on a device: loaded once, every function looked up before anything runs.
 
 use super::KvType;
-use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, Grid};
+use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, Grid, no_module};
 use crate::driver::{Device, Function, KernelParam, LaunchConfig, Module, Stream};
 use crate::{Error, Result};
 use std::ffi::CStr;
@@ -163,10 +163,7 @@ pub(crate) fn choose(
         .iter()
         .filter(|module| module.path == path && module.sm <= device.sm())
         .max_by_key(|module| module.sm)
-        .ok_or_else(|| Error::KernelNotBaked {
-            kernel: format!("{name} for sm_{}", device.sm()),
-            setting: "KILN_TARGETS including that or an older compute capability".to_owned(),
-        })
+        .ok_or_else(|| no_module(name, device.sm()))
 }
 
 /// Loads a module's PTX.

@@ -6,6 +6,7 @@ use super::persistent::{Decoder, Key, PersistentPath};
 use super::sequence::{self, Sequence};
 use super::stream::StreamPath;
 use super::{KvType, Model};
+use crate::shape::mailbox::NO_TOKEN;
 use crate::{Error, Result};
 use std::mem::ManuallyDrop;
 
@@ -195,10 +196,11 @@ impl Session {
     /// The logits after the last token, `[vocab]`.
     ///
     /// # Errors
-    /// [`Error::EmptySession`] before the first token; what the driver reports.
+    /// [`Error::EmptySession`] before the first token; [`Error::LogitsNotFinite`] if one is NaN or +inf, or all are
+    /// -inf; what the driver reports.
     pub fn logits(&mut self) -> Result<Vec<f32>> {
         self.begin(self.tokens.len(), 1, &[])?;
-        while let Step::Token(_) = self.path.next(&self.model.inner, &mut self.sequence)? {}
+        while let Step::Token(_) = self.path_step()? {}
         (self.ran, self.item) = (self.tokens.len() - 1, None);
         self.path.logits(&self.sequence)
     }
@@ -224,7 +226,7 @@ impl Session {
 
     /// The next token of the item, which is appended, or its end.
     pub(super) fn next_step(&mut self) -> Result<Step> {
-        let step = self.path.next(&self.model.inner, &mut self.sequence)?;
+        let step = self.path_step()?;
         match (step, &mut self.item) {
             (Step::Token(token), Some((end, made))) => {
                 *made += 1;
@@ -236,6 +238,17 @@ impl Session {
                 self.item = None;
                 self.ran = self.ran.min(self.tokens.len().saturating_sub(1));
             }
+        }
+        Ok(step)
+    }
+
+    /// What the path yields next; an error where it could not choose a token, and the item has ended.
+    fn path_step(&mut self) -> Result<Step> {
+        let step = self.path.next(&self.model.inner, &mut self.sequence)?;
+        if step == Step::Token(NO_TOKEN) {
+            // The item's own end says less: that its next token is outside the vocabulary.
+            let _ = self.end_item();
+            return Err(Error::LogitsNotFinite { position: self.tokens.len().saturating_sub(1) });
         }
         Ok(step)
     }

@@ -110,7 +110,12 @@ pub(super) fn check_memory(device: &Device, file: &ModelFile) -> Result<()> {
     let need = memory_need(file)?.total();
     let (free, total) = device.memory_info()?;
     if need > free {
-        return Err(Error::OutOfMemory { what: "the model's weights", needed: need, free, total });
+        return Err(Error::OutOfMemory {
+            what: "the model's weights, rotary tables and staging",
+            needed: need,
+            free,
+            total,
+        });
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use crate::baked::{BakedKernel, BakedKernels, BakedModule, KERNELS};
+use crate::baked::{BakedKernel, BakedKernels, BakedModule, KERNELS, no_module};
 use crate::driver::{Device, Function, KernelParam, LaunchConfig, Module, Stream};
 use crate::{Error, Result};
 
@@ -29,8 +29,8 @@ impl Ops {
     /// multiple of 32 up to 256, RoPE for 64, 128 and 256, attention for these, 80 and 96.
     ///
     /// # Errors
-    /// [`Error::KernelNotBaked`] if nothing was baked for this device or an earlier one; what the driver says of the
-    /// module.
+    /// [`Error::KernelNotBaked`] if nothing was baked for this device or an earlier one, [`Error::DeviceTooOld`] if
+    /// nothing can be; what the driver says of the module.
     pub fn open(device: &Device) -> Result<Ops> {
         // SAFETY: kiln's own bake.
         unsafe { Ops::with_kernels(device, &[&KERNELS]) }
@@ -123,10 +123,7 @@ fn not_baked(kernel: String, bake: &str) -> Error {
 /// The module for the device, or for the nearest one before it.
 fn best(device: &Device, bake: &BakedKernels) -> Result<&'static BakedModule> {
     let runs = bake.modules.iter().filter(|module| module.sm <= device.sm());
-    runs.max_by_key(|module| module.sm).ok_or_else(|| Error::KernelNotBaked {
-        kernel: "(all general kernels)".to_owned(),
-        setting: format!("KILN_TARGETS=sm_{} or an earlier target", device.sm()),
-    })
+    runs.max_by_key(|module| module.sm).ok_or_else(|| no_module("the general kernels", device.sm()))
 }
 
 impl Loaded {

@@ -7,7 +7,7 @@ use crate::driver::{GpuTensor, KernelParam, Stream};
 
 impl Ops {
     /// `y[h, i] = x[h, i] * rsqrt(mean(x[h]^2) + eps) * gamma[i]`: `x` and `y` are `[heads, head_dim]`, `gamma` is
-    /// `[head_dim]`.
+    /// `[head_dim]`. A head whose sum of squares is beyond f32, as with an element of 1e20, becomes NaN.
     ///
     /// # Errors
     /// If `x` is not a whole number of heads, a length differs, a tensor is on another device, `y` is also an input, or

@@ -12,7 +12,8 @@ pub(super) const ROWS_PER_WARP: u32 = 2;
 /// Bytes of the parameters.
 const PARAMS: [u32; 10] = [8, 8, 8, 8, 8, 8, 8, 4, 4, 4];
 
-/// An RMS norm of a vector: `x[i] * rsqrt(mean(x^2) + eps) * gamma[i]`.
+/// An RMS norm of a vector: `x[i] * rsqrt(mean(x^2) + eps) * gamma[i]`. It is NaN where the sum of squares is beyond
+/// f32, as with an element of 1e20.
 #[derive(Debug, Clone, Copy)]
 pub struct Norm<'a> {
     /// As long as the vector.

@@ -22,10 +22,17 @@ impl RopeTables {
     /// Tables for positions below `positions`: pair i of a head turns by `position * theta^(-2i / head_dim)`.
     ///
     /// # Errors
-    /// If `head_dim` is 0 or odd, the size overflows 32 bits, or there is no memory.
+    /// If `head_dim` is 0 or odd, `theta` is not a number above 0, the size overflows 32 bits, or there is no memory.
     pub fn new(device: &Device, positions: u32, head_dim: u32, theta: f64) -> Result<RopeTables> {
         let even = head_dim > 0 && head_dim.is_multiple_of(2);
         check::number("head_dim of RoPE tables", head_dim, even, || "an even number of elements".to_owned())?;
+        if !(theta.is_finite() && theta > 0.0) {
+            return Err(Error::InvalidArgument {
+                what: "theta of RoPE tables".to_owned(),
+                found: theta.to_string(),
+                expected: "a number above 0".to_owned(),
+            });
+        }
         check::elements("RoPE tables", &[("positions", positions), ("head_dim / 2", head_dim / 2)])?;
         let (cos, sin) = rope::tables(positions, head_dim, theta);
         let (cos, sin) = (GpuTensor::from_host(device, &cos)?, GpuTensor::from_host(device, &sin)?);
@@ -68,7 +75,7 @@ impl Ops {
     /// # Errors
     /// If a length differs, the position given is beyond the caches, tables are for fewer positions or another head size,
     /// the two norms have different epsilons, a size overflows 32 bits, a tensor is on another device, one that is
-    /// written is also another argument, or no kernel was baked for the head size.
+    /// written is also another argument, the head size is not a multiple of 64 up to 256, or no kernel was baked for it.
     pub fn qk_norm_rope_kv_write<T: KvElement>(&self, stream: &Stream, arguments: &QkNormRope<'_, T>) -> Result<()> {
         let &QkNormRope { heads, shape, q, k, v, norms, tables, k_cache, v_cache, position, error } = arguments;
         let CacheShape { kv_heads, max_seq_len, head_dim } = shape;
@@ -95,6 +102,8 @@ impl Ops {
         let enough = || format!("at least max_seq_len, {max_seq_len}");
         check::number("positions of RoPE tables", tables.positions, tables.positions >= max_seq_len, enough)?;
         position.check("position of RoPE", |position| position < max_seq_len, max_seq_len)?;
+        let fits = head_dim <= 256 && head_dim.is_multiple_of(64);
+        check::number("head_dim of RoPE", head_dim, fits, || "a multiple of 64 up to 256".to_owned())?;
         let sizes = [8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 8, 8, 4, 4, 4, 4];
         let kernel = self.find_for(T::ROPE, head_dim, &sizes, "QkNormRopeKvScatter::general(head_dim, ..)")?;
         // Fits: each head has 64 elements at least, and all of them fit 32 bits.

@@ -54,8 +54,8 @@ impl ChatTemplate {
     /// The template in `tokenizer.chat_template`.
     pub fn from_gguf(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, TextError> {
         let source = gguf.optional::<&str>("tokenizer.chat_template")?.ok_or(TextError::NoChatTemplate)?;
-        let text = |id: Option<u32>| id.map_or(Ok(String::new()), |id| tokenizer.decode(&[id], Special::Parse));
-        ChatTemplate::new(source, text(tokenizer.bos())?, text(tokenizer.eos())?)
+        let text = |id: Option<u32>| id.map_or(String::new(), |id| tokenizer.decode(&[id], Special::Parse));
+        ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
     }
 
     /// A template from its source and the texts of the two tokens that it may write.

@@ -1,6 +1,9 @@
 //! Tokens to text as they come, in whole characters.
 
-use super::{Special, TextError, Tokenizer};
+use super::{Special, Tokenizer};
+
+/// U+FFFD, in UTF-8.
+const UNKNOWN_ID: &[u8] = "\u{fffd}".as_bytes();
 
 /// Turns ids that come one by one into text. A token may end inside a character; its bytes wait for the rest.
 ///
@@ -11,7 +14,7 @@ use super::{Special, TextError, Tokenizer};
 /// let mut decoder = tokenizer.decoder(Special::Plain);
 /// let mut shown = String::new();
 /// for id in tokenizer.encode("🦀", Special::Plain) {
-///     decoder.push(id, &mut shown)?; // print what was appended
+///     decoder.push(id, &mut shown); // print what was appended
 ///     assert!(shown.is_empty() || shown == "🦀");
 /// }
 /// decoder.finish(&mut shown);
@@ -30,14 +33,13 @@ impl<'a> TokenDecoder<'a> {
         TokenDecoder { tokenizer, special, waiting: Vec::new() }
     }
 
-    /// Takes a token and appends the characters that are now whole. Bytes that can no longer become one are U+FFFD.
-    pub fn push(&mut self, id: u32, text: &mut String) -> Result<(), TextError> {
-        let bytes = self.tokenizer.token_bytes(id)?;
+    /// Takes a token and appends the characters that are now whole. Bytes that can no longer become one are U+FFFD, and
+    /// so is an id beyond the tokenizer's: a model's embedding may have more rows.
+    pub fn push(&mut self, id: u32, text: &mut String) {
         if self.special == Special::Parse || !self.tokenizer.is_control(id) {
-            self.waiting.extend(bytes);
+            self.waiting.extend(self.tokenizer.token_bytes(id).unwrap_or(UNKNOWN_ID));
             self.take_whole(text);
         }
-        Ok(())
     }
 
     /// Ends the text: bytes still waiting are U+FFFD. The decoder can be used again.

@@ -8,7 +8,7 @@
 //! let gguf = kiln_shape::Gguf::open(path)?;
 //! let tokenizer = Tokenizer::from_gguf(&gguf)?;
 //! let ids = tokenizer.encode("What is ownership?", Special::Plain);
-//! assert_eq!(tokenizer.decode(&ids, Special::Plain)?, "What is ownership?");
+//! assert_eq!(tokenizer.decode(&ids, Special::Plain), "What is ownership?");
 //!
 //! let template = ChatTemplate::from_gguf(&gguf, &tokenizer)?;
 //! let prompt = template.render(&[ChatMessage::new("user", "What is ownership?")], &ChatOptions::default())?;

@@ -134,15 +134,16 @@ impl Tokenizer {
         ids
     }
 
-    /// The text of `ids`. Bytes that are not UTF-8, which a model may write, become U+FFFD.
-    pub fn decode(&self, ids: &[u32], special: Special) -> Result<String, TextError> {
+    /// The text of `ids`. Bytes that are not UTF-8, which a model may write, become U+FFFD, and so do ids beyond the
+    /// tokenizer's.
+    pub fn decode(&self, ids: &[u32], special: Special) -> String {
         let mut decoder = self.decoder(special);
         let mut text = String::new();
         for &id in ids {
-            decoder.push(id, &mut text)?;
+            decoder.push(id, &mut text);
         }
         decoder.finish(&mut text);
-        Ok(text)
+        text
     }
 
     /// A decoder for ids that come one by one.
@@ -151,6 +152,9 @@ impl Tokenizer {
     }
 
     /// The bytes a token stands for: not always whole UTF-8 characters, and nothing for an unused token.
+    ///
+    /// # Errors
+    /// [`TextError::TokenOutOfRange`] for an id beyond [`Tokenizer::vocab`].
     pub fn token_bytes(&self, id: u32) -> Result<&[u8], TextError> {
         let out_of_range = || TextError::TokenOutOfRange { what: "token".into(), id, vocab: self.vocab() };
         let end = *self.ends.get(id as usize).ok_or_else(out_of_range)? as usize;

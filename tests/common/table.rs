@@ -136,7 +136,7 @@ const fn index_of(name: &str) -> usize {
 
 table! {
     cuInit cuDriverGetVersion cuDeviceGetCount cuDeviceGet cuDeviceGetName cuDeviceGetAttribute cuDeviceTotalMem
-    cuDeviceGetUuid cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease cuCtxSetCurrent cuCtxGetCurrent cuCtxSynchronize
+    cuDeviceGetUuid cuDeviceGetUuid_v2 cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease cuCtxSetCurrent cuCtxGetCurrent cuCtxSynchronize
     cuMemGetInfo cuMemAlloc cuMemFree cuMemHostAlloc cuMemFreeHost cuMemHostGetDevicePointer cuMemcpyHtoD cuMemcpyDtoH
     cuMemcpyDtoD cuMemcpyHtoDAsync cuMemcpyDtoHAsync cuMemcpyDtoDAsync cuMemsetD8Async cuMemsetD32Async
     cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuModuleGetGlobal cuFuncGetAttribute cuFuncSetAttribute

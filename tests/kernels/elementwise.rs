@@ -1,5 +1,6 @@
 //! saxpy, argmax, advance.
 
+use kiln::shape::mailbox::NO_TOKEN;
 use kiln_codegen::kernels::{Advance, Argmax, Saxpy};
 
 use crate::random::Random;
@@ -20,9 +21,12 @@ fn saxpy_adds_on_every_length_and_grid() {
     });
 }
 
-/// Launches argmax and returns the token (the sentinel where none was stored) and the state.
+/// What stands where no token was stored.
+const UNTOUCHED: u32 = 0xaaaa_aaaa;
+
+/// Launches argmax and returns the tokens and the state.
 fn argmax(gpu: &Gpu, logits: &[f32], length: u32, capacity: u32) -> (Vec<u32>, Vec<u32>) {
-    let tokens = gpu.in_out(&vec![u32::MAX; capacity as usize]);
+    let tokens = gpu.in_out(&vec![UNTOUCHED; capacity as usize]);
     let state = gpu.in_out(&[length - 1, length, 0]);
     let vocab = logits.len() as u32;
     let logits = gpu.input(logits);
@@ -34,7 +38,7 @@ fn argmax(gpu: &Gpu, logits: &[f32], length: u32, capacity: u32) -> (Vec<u32>, V
 /// The least index of the greatest number.
 fn greatest(logits: &[f32]) -> u32 {
     let mut best = None;
-    for (index, value) in logits.iter().enumerate().filter(|(_, value)| !value.is_nan()) {
+    for (index, value) in logits.iter().enumerate() {
         if best.is_none_or(|(_, most)| *value > most) {
             best = Some((index as u32, *value));
         }
@@ -49,7 +53,7 @@ fn argmax_finds_the_greatest_logit() {
         for vocab in [1usize, 31, 1023, 2048] {
             let logits = random.floats(vocab, 20.0);
             let (tokens, state) = argmax(gpu, &logits, 3, 5);
-            assert_eq!(tokens, [u32::MAX, u32::MAX, u32::MAX, greatest(&logits), u32::MAX], "vocab {vocab}, {gpu}");
+            assert_eq!(tokens, [UNTOUCHED, UNTOUCHED, UNTOUCHED, greatest(&logits), UNTOUCHED], "vocab {vocab}, {gpu}");
             assert_eq!(state, [3, 4, 0]);
         }
     });
@@ -84,25 +88,45 @@ fn argmax_takes_the_least_index_of_a_tie() {
 }
 
 #[test]
-fn argmax_never_chooses_a_nan_and_knows_infinities() {
+fn argmax_chooses_no_token_from_nan_or_an_infinite_maximum() {
     let (nan, infinity) = (f32::NAN, f32::INFINITY);
-    let gpu = gpu();
-    let cases: [(&[f32], u32); 5] = [
-        (&[nan, -3.0, nan, -2.0], 3),
-        (&[nan, -infinity, nan], 1),
-        (&[-infinity; 40], 0),
-        (&[1.0, infinity, nan, infinity], 1),
-        (&[nan; 5], 0),
+    let cases: [(&[f32], u32); 9] = [
+        (&[-infinity, -3.0, -infinity, -2.0], 3),
+        (&[f32::MAX, -infinity, f32::MIN], 0),
+        (&[nan, -3.0, -2.0], NO_TOKEN),
+        (&[7.0, -3.0, nan], NO_TOKEN),
+        (&[-nan, 5.0], NO_TOKEN),
+        (&[1.0, infinity, 2.0], NO_TOKEN),
+        (&[nan, infinity, 1.0, -infinity], NO_TOKEN),
+        (&[-infinity; 40], NO_TOKEN),
+        (&[nan; 5], NO_TOKEN),
     ];
-    for (logits, expected) in cases {
-        assert_eq!(argmax(&gpu, logits, 1, 2).0[1], expected, "{logits:?}");
-    }
+    every_schedule(&mut Random::fresh(), |gpu| {
+        for (logits, expected) in cases {
+            assert_eq!(argmax(gpu, logits, 1, 2).0[1], expected, "{logits:?}, {gpu}");
+        }
+    });
+}
+
+#[test]
+fn argmax_sees_a_nan_in_every_place() {
+    let mut random = Random::fresh();
+    every_schedule(&mut random.clone(), |gpu| {
+        let mut logits = random.floats(3000, 20.0);
+        // The first and last of the first round of all threads, and of the last.
+        for at in [0, 31, 1023, 2999, random.below(3000) as usize] {
+            let before = std::mem::replace(&mut logits[at], f32::NAN);
+            assert_eq!(argmax(gpu, &logits, 1, 2).0[1], NO_TOKEN, "NaN at {at}, {gpu}");
+            logits[at] = before;
+        }
+        assert_eq!(argmax(gpu, &logits, 1, 2).0[1], greatest(&logits), "{gpu}");
+    });
 }
 
 #[test]
 fn argmax_stores_no_token_beyond_the_capacity() {
     let (tokens, state) = argmax(&gpu(), &[0.0, 1.0], 4, 4);
-    assert_eq!(tokens, [u32::MAX; 4]);
+    assert_eq!(tokens, [UNTOUCHED; 4]);
     assert_eq!(state, [4, 5, 0]);
 }
 

@@ -61,6 +61,22 @@ fn epsilon_decides_where_the_head_is_small() {
 }
 
 #[test]
+fn a_sum_of_squares_beyond_f32_is_nan_and_not_zero() {
+    let mut random = Random::fresh();
+    let gpu = crate::support::gpu();
+    // Squares of 1e36 have a sum of at most 1.3e38.
+    check(&gpu, PerHeadRmsNorm::new(128, 3), 3, 1e-6, 1e18, &mut random);
+    let norm = gpu.load(PerHeadRmsNorm::new(128, 3));
+    let (mut x, gamma) = (random.floats(3 * 128, 1.0), random.floats(128, 1.0));
+    x[128 + random.below(128) as usize] = 1e30;
+    let (from, gamma, to) = (gpu.input(&x), gpu.input(&gamma), gpu.output::<f32>(x.len()));
+    norm.run([1, 1, 1], &[Arg::from(&from), Arg::from(&gamma), Arg::from(&to)]);
+    for (head, y) in to.read().chunks(128).enumerate() {
+        assert!(y.iter().all(|y| y.is_nan() == (head == 1)), "head {head}: {y:?}");
+    }
+}
+
+#[test]
 fn head_sizes_that_no_kernel_takes_are_refused() {
     for head_dim in [0, 16, 80, 288] {
         let error = PerHeadRmsNorm::new(head_dim, 1).emit_ptx(Target::DEFAULT[0]).unwrap_err().to_string();

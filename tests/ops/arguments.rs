@@ -5,6 +5,8 @@ use kiln::driver::GpuTensor;
 use kiln::ops::{CacheShape, Gemv, IncrementalAttention, Index, Norm, QkNormRope, Qkv, RopeTables};
 use kiln::shape::TensorType;
 use kiln::{Error, Result};
+use kiln_codegen::kernels::QkNormRopeKvScatter;
+use kiln_codegen::{Kernel, KvType, Target};
 
 use crate::common;
 use crate::common::table::calls_of;
@@ -348,12 +350,30 @@ fn heads_caches_and_tables_that_do_not_go_together_are_refused() {
     holds(&rope(QkNormRope { q: k, heads: 2, ..fits }), &["same buffer"]);
     holds(&rope(QkNormRope { v_cache: k_cache, ..fits }), &["same buffer"]);
     holds(&refused(|| RopeTables::new(&scene.device, 1, 63, 1e6)), &["head_dim of RoPE tables", "found 63", "even"]);
-    let scene = Scene::<f16>::new(1, 1, 96, 4, &mut Random::fresh());
-    let tables = RopeTables::new(&scene.device, 4, 96, 1e6).unwrap();
+    for theta in [0.0, -1e6, f64::NAN, f64::INFINITY] {
+        holds(&refused(|| RopeTables::new(&scene.device, 1, 64, theta)), &["theta of RoPE tables", "above 0"]);
+    }
+}
+
+/// The refusal of RoPE for heads of `head_dim` elements.
+fn rope_of(head_dim: u32) -> String {
+    let scene = Scene::<f16>::new(1, 1, head_dim, 4, &mut Random::fresh());
+    let tables = RopeTables::new(&scene.device, 4, head_dim, 1e6).unwrap();
     let Scene { ops, stream, shape, q, k, v, k_cache, v_cache, error, .. } = &scene;
     let (tables, position) = (&tables, Index::Value(0));
     let arguments =
         QkNormRope { heads: 1, shape: *shape, q, k, v, norms: None, tables, k_cache, v_cache, position, error };
-    let message = refused(|| ops.qk_norm_rope_kv_write(stream, &arguments));
-    holds(&message, &["qk_norm_rope_kv_scatter_f16_96", "Bake::kernel(QkNormRopeKvScatter::general(head_dim, ..))"]);
+    refused(|| ops.qk_norm_rope_kv_write(stream, &arguments))
+}
+
+#[test]
+fn rope_advises_a_bake_only_where_there_can_be_one() {
+    for head_dim in [80, 96] {
+        let kernel = QkNormRopeKvScatter::general(head_dim, KvType::F16);
+        assert!(kernel.emit_ptx(Target::DEFAULT[0]).is_err(), "{head_dim}");
+        holds(&rope_of(head_dim), &["head_dim of RoPE", &format!("found {head_dim}"), "a multiple of 64 up to 256"]);
+    }
+    assert!(QkNormRopeKvScatter::general(192, KvType::F16).emit_ptx(Target::DEFAULT[0]).is_ok());
+    let expected = ["qk_norm_rope_kv_scatter_f16_192", "Bake::kernel(QkNormRopeKvScatter::general(head_dim, ..))"];
+    holds(&rope_of(192), &expected);
 }

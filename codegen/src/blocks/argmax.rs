@@ -1,6 +1,8 @@
-//! The greatest number and its index: the least index among equals, and never a NaN.
+//! The greatest number and its index: the least index among equals. A NaN counts as greater than every number, so that
+//! it comes through every reduction.
 
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Operand, Pred, Shared, U32, Val, Var};
+use kiln_shape::mailbox::NO_TOKEN;
 
 /// The greatest value so far and its index.
 #[derive(Debug, Clone, Copy)]
@@ -13,14 +15,15 @@ impl Best {
     /// Nothing yet.
     #[track_caller]
     pub(crate) fn none(b: &mut Builder) -> Best {
-        Best { value: b.var(f32::NEG_INFINITY), index: b.var(u32::MAX) }
+        Best { value: b.var(f32::NEG_INFINITY), index: b.var(NO_TOKEN) }
     }
 
-    /// The index as a token: 0 where there was no number at all.
+    /// The index as a token, [`NO_TOKEN`] where the greatest is NaN or infinite: logits may be -inf, but not all of them.
     #[track_caller]
     pub(crate) fn token(&self, b: &mut Builder) -> Val<U32> {
-        let none = b.setp_eq(self.index, u32::MAX);
-        b.selp::<U32>(0, self.index, none)
+        let size = b.abs::<F32>(self.value);
+        let finite = b.setp_lt(size, f32::INFINITY); // false for NaN
+        b.selp::<U32>(self.index, NO_TOKEN, finite)
     }
 
     /// Takes the candidate if it is better.
@@ -33,9 +36,12 @@ impl Best {
         b.set(self.index, index);
     }
 
-    /// Greater, or equal with a lesser index; a NaN is neither.
+    /// NaN, greater, or equal with a lesser index. Nothing is greater than a NaN that was taken.
     fn loses_to(&self, b: &mut Builder, value: Val<F32>, index: Val<U32>) -> Val<Pred> {
+        let number = b.setp_eq(value, value);
+        let nan = b.not_pred(number);
         let greater = b.setp(Compare::Gt, value, self.value);
+        let greater = b.or_pred(greater, nan);
         let equal = b.setp_eq(value, self.value);
         let lesser = b.setp_lt(index, self.index);
         let tie = b.and_pred(equal, lesser);
@@ -101,7 +107,7 @@ pub(crate) fn of_block(
         let warps = b.warps();
         let has = b.setp_lt(lane, warps);
         b.set(best.value, f32::NEG_INFINITY);
-        b.set(best.index, u32::MAX);
+        b.set(best.index, NO_TOKEN);
         let (value_at, index_at) = (b.index(scratch.values, lane), b.index(scratch.indices, lane));
         b.if_(has, |b| {
             let (value, index) = (b.ld(value_at, LoadKind::Ordinary), b.ld(index_at, LoadKind::Ordinary));

@@ -3,7 +3,8 @@
 use super::warp;
 use crate::ptx::{Builder, F32, Global, LoadKind, Operand, Val};
 
-/// `1 / sqrt(sum_of_squares / count + eps)`, every step correctly rounded: the same bits on every device.
+/// `1 / sqrt(sum_of_squares / count + eps)`, every step correctly rounded: the same bits on every device. NaN where the
+/// sum of squares has overflowed: its reciprocal, 0, would pass for a result.
 #[track_caller]
 pub(crate) fn inverse_rms(
     b: &mut Builder,
@@ -13,6 +14,7 @@ pub(crate) fn inverse_rms(
 ) -> Val<F32> {
     let mean = b.div(sum_of_squares, count);
     let mean = b.add(mean, eps);
+    let mean = b.fma(mean, 0.0, mean); // changes no bit of a finite one
     let root = b.sqrt(mean);
     b.rcp(root)
 }

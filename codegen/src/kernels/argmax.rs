@@ -4,7 +4,8 @@ use crate::ptx::{Builder, F32, Global, LoadKind, U32};
 
 /// Greedy choice: the index of the greatest of `logits[vocab]`, the least such index, one block. Stores it as the token
 /// after `state`'s position (if that is inside the `capacity` of `tokens`) and moves the sequence on.
-/// `state` is `[position, length, error]`. A NaN is never chosen.
+/// `state` is `[position, length, error]`. Where the greatest logit is infinite or a logit is NaN the token is
+/// [`NO_TOKEN`](kiln_shape::mailbox::NO_TOKEN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Argmax;
 

@@ -9,7 +9,7 @@ use kiln_shape::TensorType;
 
 /// `y[n] = sum_k W[n, k] * x[k] * rsqrt(mean(x^2) + eps) * gamma[k]`, W `[n, k]` in Q4_K (or another supported type),
 /// `x`, `gamma`, `y` in f32; any grid, a warp a tile of rows. The inverse RMS is a factor of the whole sum, so the norm
-/// costs one pass over `x`, which each block reads once.
+/// costs one pass over `x`, which each block reads once. `y` is NaN where the sum of squares is beyond f32.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FusedRmsNormQ4KGemv {
     /// Length of `x`: a multiple of 256.

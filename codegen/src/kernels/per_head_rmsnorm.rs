@@ -2,7 +2,7 @@ use super::Kernel;
 use crate::blocks::norm;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind};
 
-/// `y[h, i] = x[h, i] * rsqrt(mean(x[h]^2) + eps) * gamma[i]`, a warp a head.
+/// `y[h, i] = x[h, i] * rsqrt(mean(x[h]^2) + eps) * gamma[i]`, a warp a head. NaN where the sum of squares is beyond f32.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PerHeadRmsNorm {
     /// Elements per head, a multiple of 32 up to 256.

@@ -65,6 +65,13 @@ struct LaunchConfig {
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56);
 
+/// The identity of a device.
+fn uuid(ordinal: c_int) -> [u8; 16] {
+    let mut bytes = *b"kiln emulate\0\0\0\0";
+    bytes[12..].copy_from_slice(&ordinal.to_be_bytes());
+    bytes
+}
+
 api! {
     // Initialisation and devices.
 
@@ -98,11 +105,10 @@ api! {
     fn cuDeviceTotalMem_v2(bytes: Ptr<usize>, ordinal: c_int) =>
         initialised(|| bytes.fill(|| Ok(device(ordinal)?.config.memory_bytes as usize)));
 
-    fn cuDeviceGetUuid(uuid: Ptr<[u8; 16]>, ordinal: c_int) => initialised(|| uuid.fill(|| {
-        let mut bytes = *b"kiln emulate\0\0\0\0";
-        bytes[12..].copy_from_slice(&device(ordinal)?.ordinal.to_be_bytes());
-        Ok(bytes)
-    }));
+    fn cuDeviceGetUuid(bytes: Ptr<[u8; 16]>, ordinal: c_int) =>
+        initialised(|| bytes.fill(|| Ok(uuid(device(ordinal)?.ordinal))));
+    fn cuDeviceGetUuid_v2(bytes: Ptr<[u8; 16]>, ordinal: c_int) =>
+        initialised(|| bytes.fill(|| Ok(uuid(device(ordinal)?.ordinal))));
 
     // Primary contexts, and the one that is current in the thread.
 

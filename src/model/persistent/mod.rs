@@ -221,7 +221,7 @@ impl Path for PersistentPath {
                 entry::STOP_ID => Ok(Step::End(End::StopId(payload))),
                 entry::STOPPED => Ok(Step::End(End::Cancelled)),
                 entry::CONTEXT_FULL => Ok(Step::End(End::ContextFull)),
-                entry::NOT_FINITE => Err(Error::NotFinite { position: payload }),
+                entry::NOT_FINITE => Err(Error::LogitsNotFinite { position: payload as usize }),
                 _ => Err(Error::Kernel {
                     what: "an item was rejected: an id outside the vocabulary, or none",
                     code: kind,

@@ -1,0 +1,46 @@
+//! The model, the cache and the path that commands are told to take.
+
+#![allow(dead_code)]
+
+use clap::ValueEnum;
+use kiln::model::{KvType, ModelFile, PathChoice};
+
+/// The model that was named, or the demo model.
+pub(crate) fn model_file(named: Option<&std::path::Path>) -> kiln::Result<ModelFile> {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/demo.Q4_K_M.gguf");
+    ModelFile::open(named.unwrap_or(demo.as_ref()))
+}
+
+/// The cache's type, as an argument.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Kv {
+    F16,
+    F32,
+}
+
+impl From<Kv> for KvType {
+    fn from(kv: Kv) -> KvType {
+        match kv {
+            Kv::F16 => KvType::F16,
+            Kv::F32 => KvType::F32,
+        }
+    }
+}
+
+/// The decoder's path, as an argument.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Path {
+    Stream,
+    Persistent,
+    Auto,
+}
+
+impl From<Path> for PathChoice {
+    fn from(path: Path) -> PathChoice {
+        match path {
+            Path::Stream => PathChoice::Stream,
+            Path::Persistent => PathChoice::Persistent,
+            Path::Auto => PathChoice::Auto,
+        }
+    }
+}

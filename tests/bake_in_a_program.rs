@@ -1,0 +1,17 @@
+//! Generated code in a program that uses a part of it: what the rest is for is no warning.
+#![cfg(feature = "tiny")]
+#![deny(dead_code)]
+#![allow(unreachable_pub)] // the modules of a program decide who reaches it
+
+// As the generated code calls them: it is kiln's own, whose crate this stands for.
+use kiln::{baked, shape};
+
+mod bake {
+    include!(concat!(env!("OUT_DIR"), "/kiln_baked.rs"));
+}
+
+#[test]
+fn a_program_may_name_one_model_and_nothing_else() {
+    let tiny: &baked::BakedModel = &bake::TINY;
+    assert_eq!((tiny.name, tiny.shape.family), ("tiny", shape::Family::Qwen3));
+}
