@@ -7,6 +7,7 @@ use kiln_shape::TensorType;
 use crate::compare::{assert_close_sums, assert_same_bits, relative_l2};
 use crate::quantised::Matrix;
 use crate::random::Random;
+use crate::rounding;
 use crate::support::{Arg, Gpu, NULL, every_schedule, gpu};
 
 /// The inputs of a product, and its result in float64.
@@ -81,15 +82,13 @@ impl Case {
         let what = format!("{}, {ty}, k {k}, n {n}, {dim}, {gpu}", kiln_codegen::Kernel::name(&self.kernel));
         let one = self.run(gpu, 1);
         let (expected, magnitudes) = self.expected();
-        assert_close_sums(&what, &one, &expected, &magnitudes, BOUND);
+        let bound = if self.kernel.norm { rounding::normalised_product(k) } else { rounding::product(k) };
+        assert_close_sums(&what, &one, &expected, &magnitudes, bound);
         for grid in [3, 8] {
             assert_same_bits(&format!("{what}, grid {grid}"), &self.run(gpu, grid), &one);
         }
     }
 }
-
-/// A few roundings of f32, 6e-8 each; those of a sum in a tree mostly cancel.
-const BOUND: f64 = 4e-7;
 
 #[test]
 fn products_of_every_type_match_float64() {
