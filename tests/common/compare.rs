@@ -45,12 +45,21 @@ pub(crate) fn assert_close(what: &str, found: &[f32], expected: &[f64], bound: f
 #[track_caller]
 pub(crate) fn assert_close_sums(what: &str, found: &[f32], expected: &[f64], magnitudes: &[f64], bound: f64) {
     assert!(found.len() == expected.len() && found.len() == magnitudes.len());
-    let errors = found.iter().zip(expected).zip(magnitudes).map(|((f, e), m)| (f64::from(*f) - e).abs() / m);
-    let worst = errors.fold(0.0, |a: f64, b| if a > b { a } else { b });
+    let errors = found.iter().zip(expected).zip(magnitudes).map(|((f, e), m)| {
+        let error = (f64::from(*f) - e).abs();
+        if error == 0.0 { 0.0 } else { error / m }
+    });
+    let worst = errors.enumerate().fold((0, 0.0), |a: (usize, f64), b| if a.1 > b.1 { a } else { b });
+    let (index, error) = worst;
     if std::env::var_os("KILN_SHOW_ERRORS").is_some() {
-        println!("error of {what}: {worst:.1e} of the magnitude; bound {bound:.1e}");
+        println!("error of {what}: {error:.1e} of the magnitude; bound {bound:.1e}");
     }
-    assert!(worst <= bound, "{what}: error {worst:.2e} of the magnitude, allowed {bound:.1e}: {found:?}, {expected:?}");
+    assert!(
+        error <= bound,
+        "{what}: error {error:.2e} of the magnitude, allowed {bound:.1e}; element {index} is {}, expected {}",
+        found[index],
+        expected[index]
+    );
 }
 
 /// Panics unless both are the same to the last bit.

@@ -49,6 +49,45 @@ impl Matrix {
         Matrix { ty, n, k, bytes, weights }
     }
 
+    /// Makes a weight 0: a term and its min that cancel where the type has mins, else a quant of 0.
+    pub(crate) fn clear(&mut self, row: usize, column: usize, random: &mut Random) {
+        let (len, size) = (self.ty.block_len() as usize, self.ty.block_bytes() as usize);
+        let (index, i) = ((row * self.k + column) / len, column % len);
+        let block = &mut self.bytes[index * size..][..size];
+        match self.ty {
+            TensorType::Q4_K => {
+                // dmin is d and the sub-block's min q times its scale, at most 63.
+                let (q, scale) = (1 + random.below(15), random.below(5));
+                let min = q * scale;
+                block.copy_within(0..2, 2);
+                let (s, sub) = (&mut block[4..16], i / 32);
+                let mut put = |at: usize, mask: u8, bits: u32| s[at] = s[at] & !mask | bits as u8 & mask;
+                if sub < 4 {
+                    put(sub, 63, scale);
+                    put(sub + 4, 63, min);
+                } else {
+                    put(sub + 4, 255, scale & 15 | min << 4);
+                    put(sub - 4, 0xc0, scale << 2);
+                    put(sub, 0xc0, min << 2);
+                }
+                let byte = &mut block[16 + i / 64 * 32 + i % 32];
+                *byte = if i % 64 < 32 { *byte & 0xf0 | q as u8 } else { *byte & 0x0f | (q as u8) << 4 };
+            }
+            TensorType::Q6_K => {
+                let (half, quarter, l) = (i / 128, i % 128 / 32, i % 32);
+                // 32: the low bits 0, the high ones 2.
+                block[64 * half + 32 * (quarter % 2) + l] &= if quarter < 2 { 0xf0 } else { 0x0f };
+                let high = &mut block[128 + 32 * half + l];
+                *high = *high & !(3 << (2 * quarter)) | 2 << (2 * quarter);
+            }
+            TensorType::Q8_0 => block[2 + i] = 0,
+            _ => block.fill(0),
+        }
+        let weights = dequantise(self.ty, block);
+        assert_eq!(weights[i], 0.0, "the weight is cleared");
+        self.weights[index * len..][..len].copy_from_slice(&weights);
+    }
+
     /// What kernels read: the rows, and the plane of scales where the type has one.
     pub(crate) fn planes(&self) -> (Vec<u8>, Vec<u8>) {
         // Where the scale stands in a block that is split.

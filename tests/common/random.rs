@@ -1,7 +1,11 @@
 //! Random numbers for tests: fresh on every run, and the seed is in the output of a test that fails.
+//!
+//! All tests of a run draw from one seed, each from its beginning: `KILN_SEED=SEED cargo test --test FILE NAME` repeats
+//! the inputs of any of them, in whatever order and on however many threads they run.
 
 #![allow(dead_code)] // each test uses a part
 
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// SplitMix64: one addition and three multiplications a number, and every seed is a good one.
@@ -11,10 +15,11 @@ pub(crate) struct Random(u64);
 impl Random {
     /// Numbers that differ from run to run, or those of the seed in `KILN_SEED`. Says which: shown where a test fails.
     pub(crate) fn fresh() -> Random {
-        let seed = match std::env::var("KILN_SEED") {
+        static SEED: OnceLock<u64> = OnceLock::new();
+        let seed = *SEED.get_or_init(|| match std::env::var("KILN_SEED") {
             Ok(seed) => seed.parse().expect("KILN_SEED is a number"),
             Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64),
-        };
+        });
         println!("random inputs: again with KILN_SEED={seed}");
         Random(seed)
     }

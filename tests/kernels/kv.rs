@@ -10,6 +10,7 @@ use kiln_shape::{Family, ModelShape, TensorRole};
 use crate::compare::assert_close;
 use crate::norm::rms_norm;
 use crate::random::Random;
+use crate::rounding;
 use crate::support::{Arg, Gpu, NULL, Output, Table, every_schedule};
 
 pub(crate) const KV_TYPES: [KvType; 2] = [KvType::F16, KvType::F32];
@@ -197,10 +198,11 @@ impl Case {
         let written = self.run(gpu, layer, position);
         assert_eq!(written.error, 0, "{what}");
         let [q, k, v] = self.expected(position);
-        assert_close(&format!("q: {what}"), &written.qkv[..q.len()], &q, 1e-6);
+        let turned = rounding::turned_head(head_dim as usize);
+        assert_close(&format!("q: {what}"), &written.qkv[..q.len()], &q, turned);
         // K and V of the projection stay what they were.
         assert_eq!(written.qkv[q.len()..], self.qkv[q.len()..], "{what}");
-        let bound = if self.kv == KvType::F16 { 4e-4 } else { 1e-6 };
+        let bound = if self.kv == KvType::F16 { rounding::in_f16(turned) } else { turned };
         for (index, chunk) in written.chunks.iter().enumerate() {
             let mut found = decode(self.kv, &chunk.read());
             if index as u32 == position / KV_CHUNK {

@@ -12,6 +12,8 @@ mod dequantise;
 mod quantised;
 #[path = "../common/random.rs"]
 mod random;
+#[path = "../common/rounding.rs"]
+mod rounding;
 
 mod arguments;
 mod calls;

@@ -1,12 +1,25 @@
 //! Dot products of rows of weights with the staged vector, in f32.
 //!
 //! Eight lanes share a super-block of 256 weights; each takes two chunks of 16, a low and a high one, whose weights lie
-//! together in its format's 16-byte pieces. Where a format packs small unsigned numbers, no conversion happens: a byte
-//! `0x80 | q << s` under a constant upper byte *is* the float `2^e + q` (`prmt` puts it there, one instruction a weight),
-//! and the sum over a chunk starts at `-2^e * sum(x)`, which `stage` keeps ready.
+//! together in its format's 16-byte pieces. A weight, or the integer it is a multiple of, is a float of its own before it
+//! meets its activation: an offset in its place would be rounded with the activation's size, and a weight of zero would
+//! not be zero. Integers become floats without a conversion from integers:
+//!
+//! - a nibble in a half word is the subnormal `q * 2^-24` of f16, and exact in f32;
+//! - a byte under a constant upper byte is the float `2^e + q`, and subtracting `2^e` is exact.
+//!
+//! A product of a weight and an activation goes through at most 15 roundings, however long the row is:
+//!
+//! | roundings | where |
+//! |---|---|
+//! | 1 | the weight (Q4_K), or the chunk's scale (Q6_K, Q8_0) |
+//! | 4 | chains of four |
+//! | 3 | the tree over the eight chains of a super-block |
+//! | 2 | the compensated sum over super-blocks |
+//! | 5 | the tree over the lanes |
 
 use super::matvec::Rows;
-use super::stage::{CHUNKS, SUPER_BLOCK, Staged, swizzle, swizzle_of};
+use super::stage::{SUPER_BLOCK, Staged, swizzle, swizzle_of};
 use super::tensor::Tensor;
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var};
 use kiln_shape::TensorType;
@@ -16,10 +29,6 @@ use kiln_shape::table::lane_groups;
 struct Activations {
     low: [Val<F32>; 16],
     high: [Val<F32>; 16],
-    /// `-16 * sum(low)`.
-    low_sum: Val<F32>,
-    /// `-16 * sum(high)`.
-    high_sum: Val<F32>,
 }
 
 /// Where a lane's two chunks lie in a super-block: the format's choice.
@@ -53,9 +62,6 @@ struct Reader {
     quads: [Shared<F32>; 4],
     /// For each quad, which of the addresses, and how many floats further on.
     order: [(usize, u32); 8],
-    sums: Shared<F32>,
-    /// From the low chunk to the high one.
-    distance: u32,
 }
 
 impl Reader {
@@ -66,7 +72,7 @@ impl Reader {
             _ => ((n - 4) ^ chunks.flip as usize, chunks.distance * 16),
         });
         let swizzle = swizzle(b, chunks.low);
-        Reader::new(b, staged, chunks.low, swizzle, order, chunks.distance)
+        Reader::new(b, staged, chunks.low, swizzle, order)
     }
 
     /// Pieces `8i + g` of a plain array, of 16 bytes or `quads` quads each, so that the eight lanes of a group load their
@@ -83,73 +89,54 @@ impl Reader {
             let chunks = 2 * quads * i;
             ((j ^ swizzle_of(chunks)) as usize, chunks * 16)
         });
-        Reader::new(b, staged, chunk, quad, order, 0)
+        Reader::new(b, staged, chunk, quad, order)
     }
 
-    fn new(
-        b: &mut Builder,
-        staged: &Staged,
-        chunk: Val<U32>,
-        quad: Val<U32>,
-        order: [(usize, u32); 8],
-        distance: u32,
-    ) -> Reader {
+    fn new(b: &mut Builder, staged: &Staged, chunk: Val<U32>, quad: Val<U32>, order: [(usize, u32); 8]) -> Reader {
         let x = b.byte_index(staged.x, chunk, 64);
         let quads = std::array::from_fn(|k| {
             let quad = b.xor(quad, k as u32);
             b.byte_index(x, quad, 16)
         });
-        Reader { quads, order, sums: b.byte_index(staged.sums, chunk, 4), distance }
+        Reader { quads, order }
     }
 
     fn read(&self, b: &mut Builder, super_block: Val<U32>) -> Activations {
         let at = self.quads.map(|quad| b.byte_index(quad, super_block, SUPER_BLOCK * 4));
-        let sums = b.byte_index(self.sums, super_block, CHUNKS * 4);
         let quads: [[Val<F32>; 4]; 8] =
             self.order.map(|(k, further)| b.ld_vector(at[k].at(further), LoadKind::Ordinary));
         let half = |h: usize| std::array::from_fn(|i| quads[4 * h + i / 4][i % 4]);
-        let (low_sum, high_sum) = (b.ld(sums, LoadKind::Ordinary), b.ld(sums.at(self.distance), LoadKind::Ordinary));
-        Activations { low: half(0), high: half(1), low_sum, high_sum }
+        Activations { low: half(0), high: half(1) }
     }
 }
 
-/// `start + sum over i of float(byte i of words) * x[i]`, where a byte under `upper` (the float's highest byte) is a
-/// whole float.
-fn bytes_dot(b: &mut Builder, start: Val<F32>, words: [Val<U32>; 4], upper: Val<U32>, x: &[Val<F32>; 16]) -> Val<F32> {
-    let mut sum = start;
-    for (i, x) in x.iter().enumerate() {
+/// `sum over i of weights[i] * x[i]`: four chains of four and a tree over them.
+fn chunk_dot(b: &mut Builder, weights: [Val<F32>; 16], x: &[Val<F32>; 16]) -> Val<F32> {
+    let [c0, c1, c2, c3] = std::array::from_fn(|chain| {
+        let first = 4 * chain;
+        let sum = b.mul(weights[first], x[first]);
+        (first + 1..first + 4).fold(sum, |sum, i| b.fma(weights[i], x[i], sum))
+    });
+    let (low, high) = (b.add(c0, c1), b.add(c2, c3));
+    b.add(low, high)
+}
+
+/// `q` of every byte of four words as a float: under `upper`, the float's highest byte, byte and all are `offset + q`.
+fn bytes(b: &mut Builder, words: [Val<U32>; 4], upper: Val<U32>, offset: f32) -> [Val<F32>; 16] {
+    std::array::from_fn(|i| {
         // Bytes of the result, lowest first: 0, 0, byte i % 4 of the word, the constant.
         let float = b.prmt(words[i / 4], upper, 0x7044 | ((i as u32 % 4) << 8));
         let float = b.mov_bits::<F32, U32>(float);
-        sum = b.fma(float, *x, sum);
-    }
-    sum
+        b.sub(float, offset)
+    })
 }
 
 /// What a lane needs to know once, per format.
 enum Lane {
-    Q4K {
-        select: Val<U32>,
-        shift: Val<U32>,
-        high_bits: Val<U32>,
-        low_bits: Val<U32>,
-        quants: Val<U32>,
-        upper: Val<U32>,
-    },
-    Q6K {
-        shift: Val<U32>,
-        ql: Val<U32>,
-        qh: Val<U32>,
-        scale: Val<U32>,
-        upper: Val<U32>,
-    },
-    Q8_0 {
-        low: Val<U32>,
-        pair: Val<U32>,
-    },
-    Plain {
-        first: Val<U32>,
-    },
+    Q4K { select: Val<U32>, shift: Val<U32>, high_bits: Val<U32>, low_bits: Val<U32>, quants: Val<U32> },
+    Q6K { shift: Val<U32>, ql: Val<U32>, qh: Val<U32>, scale: Val<U32>, upper: Val<U32> },
+    Q8_0 { low: Val<U32>, pair: Val<U32> },
+    Plain { first: Val<U32> },
 }
 
 /// The dot product of some rows, all of one format.
@@ -185,7 +172,6 @@ impl Format {
                     high_bits: b.selp::<U32>(0x3030_3030, 0x3f3f_3f3f, upper_half),
                     low_bits: b.selp::<U32>(0x0f0f_0f0f, 0, upper_half),
                     quants: b.shl::<U32>(g, 4),
-                    upper: b.mov(0x4100_0000u32),
                 }
             }
             TensorType::Q6_K => {
@@ -232,18 +218,10 @@ impl Format {
         }
     }
 
-    /// `sum` plus this lane's part of a super-block.
-    fn accumulate(
-        &self,
-        b: &mut Builder,
-        sum: Var<F32>,
-        data: Global<U8>,
-        plane: Global<U8>,
-        x: &Activations,
-        kind: LoadKind,
-    ) -> Val<F32> {
+    /// This lane's part of a super-block.
+    fn dot(&self, b: &mut Builder, data: Global<U8>, plane: Global<U8>, x: &Activations, kind: LoadKind) -> Val<F32> {
         match &self.lane {
-            Lane::Q4K { select, shift, high_bits, low_bits, quants, upper } => {
+            Lane::Q4K { select, shift, high_bits, low_bits, quants } => {
                 let header: [Val<U32>; 4] = b.ld_vector(data.cast::<U32>(), kind);
                 let quants = b.byte_index(data.at(16), *quants, 1);
                 let quants: [Val<U32>; 4] = b.ld_vector(quants.cast::<U32>(), kind);
@@ -261,24 +239,29 @@ impl Format {
                 let [low_scale, high_scale, low_min, high_min] = [byte(0), byte(1), byte(2), byte(3)];
                 let [d, dmin] = b.unpack::<F16>(header[0]);
                 let (d, dmin) = (b.cvt(d), b.cvt::<F32, F16>(dmin));
-                // The sums are -16 times: the mins' sign is in them already.
-                let dmin = b.mul(dmin, 1.0 / 16.0);
-                let low = quants.map(|word| {
-                    let word = b.shl::<U32>(word, 3);
-                    b.and_or(word, 0x7878_7878, 0x8080_8080)
-                });
-                let high = quants.map(|word| {
-                    let word = b.shr::<U32>(word, 1);
-                    b.and_or(word, 0x7878_7878, 0x8080_8080)
-                });
-                let low = bytes_dot(b, x.low_sum, low, *upper, &x.low);
-                let high = bytes_dot(b, x.high_sum, high, *upper, &x.high);
-                let (low_scale, high_scale) = (b.mul(d, low_scale), b.mul(d, high_scale));
+                // Nibbles are 2^-24 times their number where they stand lowest in a half word, and 2^-20 times above.
+                let (low_d, high_d) = (b.mul(d, (1 << 24) as f32), b.mul(d, (1 << 20) as f32));
+                let (low_scale, high_scale) = (b.mul(low_d, low_scale), b.mul(high_d, high_scale));
+                let dmin = b.neg(dmin);
                 let (low_min, high_min) = (b.mul(dmin, low_min), b.mul(dmin, high_min));
-                let sum = b.fma(low_scale, low, sum);
-                let sum = b.fma(low_min, x.low_sum, sum);
-                let sum = b.fma(high_scale, high, sum);
-                b.fma(high_min, x.high_sum, sum)
+                // Scales and mins are exact, and so is `scale * q`: a weight is rounded once.
+                let odd = quants.map(|word| b.shr::<U32>(word, 8));
+                let mut weights = |mask: u32, scale: Val<F32>, min: Val<F32>| -> [Val<F32>; 16] {
+                    let pairs: [[[Val<F16>; 2]; 2]; 4] = std::array::from_fn(|i| {
+                        [quants[i], odd[i]].map(|word| {
+                            let pair = b.and(word, mask);
+                            b.unpack::<F16>(pair)
+                        })
+                    });
+                    std::array::from_fn(|i| {
+                        let quant = b.cvt::<F32, F16>(pairs[i / 4][i % 2][i / 2 % 2]);
+                        b.fma(scale, quant, min)
+                    })
+                };
+                let low = weights(0x000f_000f, low_scale, low_min);
+                let high = weights(0x00f0_00f0, high_scale, high_min);
+                let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
+                b.add(low, high)
             }
             Lane::Q6K { shift, ql, qh, scale, upper } => {
                 let low_bits = b.byte_index(data, *ql, 1);
@@ -303,13 +286,12 @@ impl Format {
                     let two = b.shl::<U32>(high_bits[i], 1);
                     b.and_or(two, 0x6060_6060, nibble)
                 });
-                // The floats are 64 + q and the weights q - 32: 96 = 6 * 16 times the sum goes off.
-                let (low_start, high_start) = (b.mul(x.low_sum, 6.0), b.mul(x.high_sum, 6.0));
-                let low = bytes_dot(b, low_start, low, *upper, &x.low);
-                let high = bytes_dot(b, high_start, high, *upper, &x.high);
+                // The floats are 64 + q, and the weights multiples of q - 32.
+                let (low, high) = (bytes(b, low, *upper, 96.0), bytes(b, high, *upper, 96.0));
+                let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
                 let (low_scale, high_scale) = (b.mul(d, low_scale), b.mul(d, high_scale));
-                let sum = b.fma(low_scale, low, sum);
-                b.fma(high_scale, high, sum)
+                let high = b.mul(high_scale, high);
+                b.fma(low_scale, low, high)
             }
             Lane::Q8_0 { low, pair } => {
                 let quants = b.byte_index(data, *low, 1);
@@ -318,39 +300,31 @@ impl Format {
                 let scales = b.byte_index(plane, *pair, 1);
                 let scales = b.ld(scales.cast::<U32>(), kind);
                 let [low_scale, high_scale] = b.unpack::<F16>(scales).map(|scale| b.cvt::<F32, F16>(scale));
-                let low = signed_bytes_dot(b, low, &x.low);
-                let high = signed_bytes_dot(b, high, &x.high);
-                let sum = b.fma(low_scale, low, sum);
-                b.fma(high_scale, high, sum)
+                let (low, high) = (signed_bytes(b, low), signed_bytes(b, high));
+                let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
+                let high = b.mul(high_scale, high);
+                b.fma(low_scale, low, high)
             }
             Lane::Plain { first } => {
                 let first = b.byte_index(data, *first, 1);
                 let second = first.at(self.super_block_bytes() / 2);
-                let mut sum = b.get(sum);
-                for (at, x) in [(first, &x.low), (second, &x.high)] {
-                    let weights = plain(b, self.ty, at, kind);
-                    for (weight, x) in weights.into_iter().zip(x) {
-                        sum = b.fma(weight, *x, sum);
-                    }
-                }
-                sum
+                let (low, high) = (plain(b, self.ty, first, kind), plain(b, self.ty, second, kind));
+                let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
+                b.add(low, high)
             }
         }
     }
 }
 
-/// As [`bytes_dot`] for signed bytes: `2^23 + 128 + q` is exact, and so is the subtraction that leaves `q`.
-fn signed_bytes_dot(b: &mut Builder, words: [Val<U32>; 4], x: &[Val<F32>; 16]) -> Val<F32> {
+/// As [`bytes`] for signed bytes: `2^23 + 128 + q` is exact, and so is the subtraction that leaves `q`.
+fn signed_bytes(b: &mut Builder, words: [Val<U32>; 4]) -> [Val<F32>; 16] {
     let upper = b.mov(0x4b00_0000u32);
     let words = words.map(|word| b.xor::<U32>(word, 0x8080_8080));
-    let mut sum = b.mov(0.0);
-    for (i, x) in x.iter().enumerate() {
+    std::array::from_fn(|i| {
         let float = b.prmt(words[i / 4], upper, 0x7440 | (i as u32 % 4));
         let float = b.mov_bits::<F32, U32>(float);
-        let weight = b.sub(float, 8_388_736.0);
-        sum = b.fma(weight, *x, sum);
-    }
-    sum
+        b.sub(float, 8_388_736.0)
+    })
 }
 
 /// Sixteen weights of a plain array, in pieces of 16 bytes; between two of them are those of the other seven lanes.
@@ -434,6 +408,24 @@ pub(crate) struct Products {
     pub(crate) leader: Val<Pred>,
 }
 
+/// A sum whose error does not grow with the number of its terms (Kahan, <https://doi.org/10.1145/363707.363723>).
+struct Sum {
+    total: Var<F32>,
+    /// What the last rounding of `total` has added.
+    excess: Var<F32>,
+}
+
+impl Sum {
+    fn add(&self, b: &mut Builder, term: Val<F32>) {
+        let term = b.sub(term, self.excess);
+        let next = b.add(self.total, term);
+        let step = b.sub(next, self.total);
+        let excess = b.sub(step, term);
+        b.set(self.total, next);
+        b.set(self.excess, excess);
+    }
+}
+
 /// The dot products of a tile of a matrix. Those from `rows.end` on are of the row before it and must not be written.
 pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: Tile, rows: Rows) -> Products {
     let Matrix { tensor, types, kind } = matrix;
@@ -447,7 +439,7 @@ pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: 
         Size::Reg(end) => Size::Reg(b.sub(end, 1)),
     };
     let rows: Vec<Val<U32>> = (0..shape.rows_per_lane).map(|row| b.add(first, row)).collect();
-    let sums: Vec<Var<F32>> = rows.iter().map(|_| b.var(0.0)).collect();
+    let sums: Vec<Sum> = rows.iter().map(|_| Sum { total: b.var(0.0), excess: b.var(0.0) }).collect();
     let one_type = |b: &mut Builder, ty: TensorType| {
         let format = Format::new(b, ty, staged);
         let mut bases = Vec::new();
@@ -471,8 +463,8 @@ pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: 
                     0 => *plane,
                     bytes => b.byte_index(*plane, super_block, bytes),
                 };
-                let next = format.accumulate(b, *sum, data, plane, &x, kind);
-                b.set(*sum, next);
+                let part = format.dot(b, data, plane, &x, kind);
+                sum.add(b, part);
             }
         });
     };
@@ -489,7 +481,7 @@ pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: 
     let sums = sums
         .into_iter()
         .map(|sum| {
-            let sum = b.get(sum);
+            let sum = b.get(sum.total);
             super::warp::sum(b, sum, width)
         })
         .collect();

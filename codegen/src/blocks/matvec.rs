@@ -7,7 +7,7 @@ use super::dot::{self, Matrix, Tile};
 use super::stage::{SUPER_BLOCK, Staged};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, U64, Val};
 
-/// Elements of a vector that are staged at once: with their sums they take 52 KB, which every target has.
+/// Elements of a vector that are staged at once: with the sums of squares they take 49 KB, which every target has.
 pub(crate) const STAGED_MAX: u32 = 12288;
 
 /// The vector.

@@ -2,16 +2,13 @@
 //!
 //! Element `k` lies in super-block `k / 256`, chunk `k / 16 % 16`, quad `k / 4 % 4`. Eight lanes of a warp read one quad
 //! each, of eight different chunks; to keep those reads in eight different groups of banks, the quads of a chunk are
-//! permuted by XOR with [`swizzle`] of the chunk's number. Beside the elements stand `-16 * sum` of every chunk: the dot
-//! products work with `weight + 16` and start from there.
+//! permuted by XOR with [`swizzle`] of the chunk's number.
 
 use super::warp;
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U32, Val};
 
 /// Elements of a super-block: the unit of rows.
 pub(crate) const SUPER_BLOCK: u32 = 256;
-/// Chunks of 16 elements in a super-block.
-pub(crate) const CHUNKS: u32 = 16;
 
 /// What a chunk's quads are permuted with: two bits that differ between any two chunks that the eight lanes of a group
 /// read together, whichever of the chunk's upper three bits their format holds fixed.
@@ -33,15 +30,13 @@ pub(crate) const fn swizzle_of(chunk: u32) -> u32 {
 pub(crate) struct Staged {
     /// `[k]`, swizzled.
     pub(crate) x: Shared<F32>,
-    /// `[k / 16]`: minus 16 times the sum of each chunk.
-    pub(crate) sums: Shared<F32>,
     /// `[k / 256]`: the sum of squares of the input (before gamma) of each super-block.
     pub(crate) squares: Shared<F32>,
 }
 
 /// Floats of shared memory that `k` elements take.
 pub(crate) const fn floats(k: u32) -> u32 {
-    k + k / CHUNKS + (k / SUPER_BLOCK).next_multiple_of(4)
+    k + (k / SUPER_BLOCK).next_multiple_of(4)
 }
 
 impl Staged {
@@ -49,7 +44,7 @@ impl Staged {
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, k: u32) -> Staged {
         let base = b.dynamic_shared::<F32>(floats(k));
-        Staged { x: base, sums: base.at(k), squares: base.at(k + k / CHUNKS) }
+        Staged { x: base, squares: base.at(k) }
     }
 
     /// Stages `super_blocks` super-blocks of `x` (times `gamma`, if given), starting at element 0 of both, with the
@@ -75,10 +70,9 @@ impl Staged {
         let first = b.byte_index(to, quad, 16);
         let quad = b.xor(quad, 1);
         let second = b.byte_index(to, quad, 16);
-        let sum_to = b.byte_index(self.sums, chunk, 4);
         let x = b.byte_index(x, lane, 32);
         let gamma = gamma.map(|gamma| b.byte_index(gamma, lane, 32));
-        let (even, leader) = (b.setp_eq(odd, 0), b.setp_eq(lane, 0));
+        let leader = b.setp_eq(lane, 0);
         b.for_range(warp, super_blocks, warps, |b, sb| {
             let x = b.byte_index(x, sb, 1024);
             let low: [Val<F32>; 4] = b.ld_vector(x, kind);
@@ -101,14 +95,6 @@ impl Staged {
             let (first, second) = (b.byte_index(first, sb, 1024), b.byte_index(second, sb, 1024));
             b.st_vector(first, [v0, v1, v2, v3]);
             b.st_vector(second, [v4, v5, v6, v7]);
-            let mut sum = v0;
-            for value in [v1, v2, v3, v4, v5, v6, v7] {
-                sum = b.add(sum, value);
-            }
-            let sum = warp::sum(b, sum, 2);
-            let sum = b.mul(sum, -16.0);
-            let sum_to = b.byte_index(sum_to, sb, CHUNKS * 4);
-            b.if_(even, |b| b.st(sum_to, sum));
             let square_to = b.index(self.squares, sb);
             b.if_(leader, |b| b.st(square_to, square));
         });
