@@ -93,13 +93,13 @@ impl Drop for Scratch {
 }
 
 fn session(model: &Model, path: PathChoice) -> Session {
-    model.session(SessionOptions { path, capacity: Some(256), ..SessionOptions::default() }).expect("a session")
+    model.session(SessionOptions::default().with_path(path).with_capacity(256)).expect("a session")
 }
 
 /// Generates up to `count` tokens: those that came, and what ended them.
 fn generate(session: &mut Session, count: usize) -> (Vec<u32>, Option<Error>) {
     let mut tokens = Vec::new();
-    for token in session.generate(GenerateOptions { max_tokens: count, stop_ids: Vec::new() }) {
+    for token in session.generate(GenerateOptions::new(count)) {
         match token {
             Ok(token) => tokens.push(token),
             Err(error) => return (tokens, Some(error)),
