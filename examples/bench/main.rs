@@ -51,7 +51,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let file = command::model_file(arguments.model.as_deref())?;
     let baked = file.baked()?;
     let picked = common::pick(arguments.device)?;
-    println!("device: {picked}; model: {} ({})", file.path().display(), baked.name);
+    println!("device: {picked}; model: {} ({})", file.path().display(), baked.name());
 
     let times = if picked.emulated { "there is no GPU to time" } else { "microseconds: timed on the GPU" };
     println!(
