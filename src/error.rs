@@ -133,6 +133,13 @@ pub enum Error {
         expected: i32,
     },
 
+    /// An object was made by another driver than the one it was used with.
+    #[error("{what} was made by another `Driver` than the one called; open all devices with clones of one `Driver`")]
+    WrongDriver {
+        /// Which object.
+        what: &'static str,
+    },
+
     /// A buffer that the call writes is also another argument of it.
     #[error("{output} and {other} are the same buffer, and {output} is written; give the call a buffer of its own")]
     Aliasing {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{Gate, blocks_until_open, device, driver, fault, table};
 use kiln::Error;
-use kiln::driver::{Device, DeviceBuffer, GpuTensor, Graph, PinnedBuffer, Resident, Stream};
+use kiln::driver::{Device, DeviceBuffer, Driver, GpuTensor, Graph, PinnedBuffer, Resident, Stream};
 
 /// Names that an asynchronous path must not call.
 const FORBIDDEN: &[&str] = &[
@@ -335,6 +335,46 @@ fn a_buffer_of_another_device_is_an_error() {
     assert_eq!(again, here);
     let own = GpuTensor::from_host(&again, &[1.0f32]).unwrap();
     stream.enqueue([own.reads("gamma")], |_| Ok(())).unwrap();
+}
+
+#[test]
+fn an_object_of_another_driver_is_an_error() {
+    let (here, stream, _buffer) = setup();
+    // SAFETY: the functions of a driver.
+    let other = unsafe { Driver::from_table(*driver().api().table()) }.unwrap();
+    let there = Device::open(&other, here.ordinal()).unwrap();
+    assert_ne!(there, here);
+    let wrong = |result: kiln::Result<()>, named: &str| match result {
+        Err(Error::WrongDriver { what }) => assert_eq!(what, named),
+        other => panic!("{named}: {other:?}"),
+    };
+    let event = there.stream().unwrap().record_timed().unwrap();
+    event.synchronize().unwrap();
+    let (outcome, calls) = table::calls_of(|| stream.wait(&event));
+    wrong(outcome, "event to wait for");
+    assert_eq!(calls, [""; 0], "no driver has seen the event");
+    let own = stream.record_timed().unwrap();
+    own.synchronize().unwrap();
+    wrong(own.milliseconds_until(&event).map(drop), "later event");
+    let foreign = GpuTensor::from_host(&there, &[1.0f32]).unwrap();
+    wrong(stream.enqueue([foreign.reads("gamma")], |_| Ok(())), "gamma");
+    let clone = Device::open(&driver().clone(), here.ordinal()).unwrap();
+    stream.wait(&clone.stream().unwrap().record().unwrap()).unwrap();
+}
+
+#[test]
+fn time_is_measured_between_events_of_one_device() {
+    if common::on_gpu() {
+        return;
+    }
+    let [one, other] = [device(), device()].map(|device| {
+        let event = device.stream().unwrap().record_timed().unwrap();
+        event.synchronize().unwrap();
+        event
+    });
+    let across = one.milliseconds_until(&other);
+    assert!(matches!(across, Err(Error::WrongDevice { what: "later event", .. })), "{across:?}");
+    assert!(one.milliseconds_until(&one).is_ok());
 }
 
 #[test]

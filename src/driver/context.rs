@@ -105,8 +105,9 @@ impl Context {
         Error::OutOfMemory { what, needed: bytes as u64, free: free as u64, total: total as u64 }
     }
 
-    /// The wrong-device error, or nothing.
+    /// The error of the wrong driver or device, or nothing.
     pub(crate) fn check_same(&self, other: &Context, what: &'static str) -> Result<()> {
+        self.driver.check_same(&other.driver, what)?;
         if self.same_as(other) {
             return Ok(());
         }

@@ -125,10 +125,14 @@ impl Driver {
         unsafe { self.api.device_count() }
     }
 
-    /// Whether two handles lead to the same functions, so that objects of one are known to the other.
+    /// Whether both are clones of one driver, so that objects of one are known to the other.
     pub(crate) fn same_as(&self, other: &Driver) -> bool {
-        let address = |driver: &Driver| driver.api.table().cuMemAlloc.map(|function| function as usize);
-        address(self) == address(other)
+        Arc::ptr_eq(&self.api, &other.api)
+    }
+
+    /// The wrong-driver error, or nothing.
+    pub(crate) fn check_same(&self, other: &Driver, what: &'static str) -> Result<()> {
+        if self.same_as(other) { Ok(()) } else { Err(Error::WrongDriver { what }) }
     }
 }
 
