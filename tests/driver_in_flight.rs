@@ -250,6 +250,44 @@ fn where_waiting_fails_memory_is_kept() {
     assert!(calls.contains(&"cuEventSynchronize") && !calls.contains(&"cuMemFree"), "{calls:?}");
 }
 
+/// A device whose copies from the host wait behind a gate, closed by the first of them.
+fn device_with_gated_copies(ordinal: i32) -> Device {
+    let mut table = *driver().api().table();
+    table.cuMemcpyHtoDAsync = Some(common::gated_copy);
+    // SAFETY: the functions of a driver; the one replaced calls it.
+    let gated = unsafe { Driver::from_table(table) }.unwrap();
+    Device::open(&gated, ordinal).unwrap()
+}
+
+#[test]
+fn a_blocking_copy_waits_also_where_no_event_can_be_recorded() {
+    let device = device_with_gated_copies(device().ordinal());
+    let mut buffer = DeviceBuffer::<u32>::uninitialized(&device, 100).unwrap();
+    let gate = Gate::default();
+    blocks_until_open(&gate, || {
+        gate.for_copies_of_this_thread();
+        let failed = table::failing("cuEventRecord", 2, || buffer.copy_from_host(0, &[7; 100]));
+        assert!(failed.is_err_and(|error| error.code() == Some(2)));
+    });
+    assert_eq!(buffer.to_host().unwrap(), [7; 100]);
+}
+
+#[test]
+fn a_blocking_copy_that_cannot_be_waited_for_is_noted() {
+    let device = device_with_gated_copies(device().ordinal());
+    let mut buffer = DeviceBuffer::<u32>::uninitialized(&device, 100).unwrap();
+    let gate = Gate::default();
+    gate.for_copies_of_this_thread();
+    let failed = table::failing("cuEventRecord", 2, || {
+        table::failing("cuStreamSynchronize", 2, || buffer.copy_from_host(0, &[7; 100]))
+    });
+    assert!(failed.is_err_and(|error| error.code() == Some(2)));
+    let ((), calls) = blocks_until_open(&gate, || table::calls_of(|| drop(buffer)));
+    let position = |name| calls.iter().position(|call| *call == name);
+    assert!(position("cuEventSynchronize").unwrap() < position("cuMemFree").unwrap(), "{calls:?}");
+    assert_eq!(fault(&device), None);
+}
+
 #[test]
 fn work_that_fails_half_way_is_still_waited_for() {
     let (_device, stream, buffer) = setup();
