@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ffi::CString;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -178,6 +179,42 @@ fn ptx_that_does_not_compile_gives_the_log() {
     // Line and token are what a reader needs; both the emulator and NVIDIA's compiler give them.
     let line = broken.lines().position(|line| line.contains("fmaa")).unwrap() + 1;
     assert!(log.contains(&line.to_string()) && log.contains("fmaa"), "{log}");
+}
+
+#[test]
+fn what_is_not_ptx_text_is_refused_before_the_driver_sees_it() {
+    let device = device();
+    let text = |bytes: &[u8]| CString::new(bytes).unwrap();
+    let cases = [
+        (text(b"\x7fELF\x02\x01\x01"), "control character at byte 0"),
+        (text(b"\x50\xed\x55\xba\x01"), "not UTF-8 at 1"),
+        (text(b"BC\xc0\xde"), "not UTF-8 at 2"),
+        (text(b".version 6.3\n\x01"), "control character at byte 13"),
+        (text(b"!<arch>\n"), "found !<arch>,"),
+        (text(b" \n"), "found nothing,"),
+        (text(b"// .version 6.3"), "found nothing,"),
+        (text(b"/* .version 6.3 */ .target sm_75"), "found .target,"),
+    ];
+    for (image, found) in cases {
+        let (outcome, calls) = table::calls_of(|| Module::from_ptx(&device, &image));
+        let Err(error @ Error::InvalidArgument { .. }) = outcome else { panic!("{image:?}: {outcome:?}") };
+        assert!(error.to_string().contains(found), "{error}");
+        assert_eq!(calls, [""; 0], "{image:?}");
+    }
+    // Comments may come first, and say anything.
+    let commented = format!("\n// \u{fc}ber .target\n/* and */ /**/{SAXPY}");
+    Module::from_ptx(&device, &CString::new(commented).unwrap()).unwrap();
+}
+
+#[test]
+fn text_may_end_with_nuls_but_hold_none() {
+    let device = device();
+    for end in ["", "\0", "\0\0\0"] {
+        Module::from_ptx_str(&device, &format!("{SAXPY}{end}")).unwrap();
+    }
+    let inside = Module::from_ptx_str(&device, &format!("{SAXPY}\0 "));
+    let Err(Error::InvalidArgument { found, .. }) = &inside else { panic!("{inside:?}") };
+    assert!(found.contains(&format!("a NUL at byte {}", SAXPY.len())), "{found}");
 }
 
 #[test]
