@@ -2,14 +2,14 @@
 
 mod common;
 
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{Gate, SAXPY, blocks_until_open, device, device_with, driver, fault, table};
 use kiln::Error;
 use kiln::driver::{
-    Device, DeviceBuffer, Function, GpuTensor, KernelParam, LaunchConfig, MappedBuffer, Module, Stream, sys,
+    Device, DeviceBuffer, Driver, Function, GpuTensor, KernelParam, LaunchConfig, MappedBuffer, Module, Stream, sys,
 };
 use kiln_emulator::DeviceConfig;
 
@@ -323,6 +323,37 @@ fn each_kind_of_launch_takes_its_own_function() {
         let error = saxpy(&function, &stream, 1.0, &x, &y, &config).unwrap_err();
         assert_eq!(error.code(), Some(720), "{config:?}: {error:?}");
     }
+}
+
+#[test]
+fn mapped_memory_that_the_device_cannot_reach_is_an_error_and_freed() {
+    unsafe extern "C" fn gives<const ADDRESS: u64>(
+        address: *mut sys::CUdeviceptr,
+        _host: *mut c_void,
+        _flags: u32,
+    ) -> sys::CUresult {
+        // SAFETY: the caller passes a place for it.
+        unsafe { *address = ADDRESS };
+        sys::CUDA_SUCCESS
+    }
+    let ordinal = device().ordinal();
+    let refused = |found, function| {
+        let mut table = *driver().api().table();
+        table.cuMemHostGetDevicePointer = Some(function);
+        // SAFETY: the functions of a driver; the address of the one replaced is never used.
+        let device = Device::open(&unsafe { Driver::from_table(table) }.unwrap(), ordinal).unwrap();
+        let (outcome, calls) = table::calls_of(|| MappedBuffer::<u64>::zeroed(&device, 3));
+        assert!(matches!(outcome, Err(Error::InvalidAddress { found: was, alignment: 8, .. }) if was == found));
+        assert!(calls.contains(&"cuMemFreeHost"), "{calls:?}");
+        MappedBuffer::<u64>::zeroed(&device, 0).expect("no words need no address");
+    };
+    refused(0, gives::<0>);
+    refused(0x1004, gives::<0x1004>);
+    let (outcome, calls) = table::calls_of(|| {
+        table::failing("cuMemHostGetDevicePointer", 801, || MappedBuffer::<u32>::zeroed(&device(), 3))
+    });
+    assert!(matches!(outcome, Err(Error::Cuda { call: "cuMemHostGetDevicePointer", code: 801, .. })), "{outcome:?}");
+    assert!(calls.contains(&"cuMemFreeHost"), "{calls:?}");
 }
 
 #[test]
