@@ -235,6 +235,101 @@ fn rounds_that_one_role_changes_are_refused() {
     refused(outcome, CONDITIONS);
 }
 
+/// Waits once and then while a variable counts to 3.
+fn counts(var: Var<U32>) -> Role<'static> {
+    Role::new(1, move |b| {
+        b.do_while(|b| {
+            b.bar_sync_threads(1, 64);
+            set_next(b, var);
+            b.setp_lt(var, 3)
+        });
+    })
+}
+
+#[test]
+fn counters_that_begin_outside_the_roles_are_refused() {
+    let outcome = build(64, |b| {
+        let (one, other) = (b.var::<U32>(0), b.var::<U32>(1));
+        b.roles(vec![counts(one), counts(other)]);
+    });
+    refused(outcome, CONDITIONS);
+}
+
+#[test]
+fn rounds_that_earlier_roles_set_are_refused() {
+    let outcome = build(64, |b| {
+        let n = b.var::<U32>(3);
+        b.roles(vec![Role::new(1, |b| b.set(n, 5)), Role::new(1, |_| {})]);
+        let role = || Role::new(1, move |b| b.for_range(0, n, 1, |b, _| b.bar_sync_threads(1, 64)));
+        b.roles(vec![role(), role()]);
+    });
+    refused(outcome, CONDITIONS);
+}
+
+#[test]
+fn operands_that_are_exchanged_in_one_role_are_refused() {
+    let outcome = |exchanged: bool| {
+        build(64, |b| {
+            let n = b.param::<U32>("n");
+            let role = |exchanged: bool| {
+                Role::new(1, move |b| {
+                    let (x, y) = (b.add(n, 1), b.mul(n, 3));
+                    let small = if exchanged { b.setp_lt(y, x) } else { b.setp_lt(x, y) };
+                    b.if_(small, |b| b.bar_sync_threads(1, 64));
+                })
+            };
+            b.roles(vec![role(false), role(exchanged)]);
+        })
+    };
+    accepted(outcome(false));
+    refused(outcome(true), CONDITIONS);
+}
+
+#[test]
+fn a_barrier_in_another_branch_of_the_same_ones_is_refused() {
+    let outcome = |second: bool| {
+        build(64, |b| {
+            let n = b.param::<U32>("n");
+            let role = |second: bool| {
+                Role::new(1, move |b| {
+                    let var = b.var::<U32>(n);
+                    for here in [!second, second] {
+                        let small = b.setp_lt(var, 3);
+                        b.if_(small, |b| {
+                            if here {
+                                b.bar_sync_threads(1, 64);
+                            }
+                            set_next(b, var);
+                        });
+                    }
+                })
+            };
+            b.roles(vec![role(false), role(second)]);
+        })
+    };
+    accepted(outcome(false));
+    refused(outcome(true), CONDITIONS);
+}
+
+#[test]
+fn barriers_crossed_in_the_other_branch_are_refused() {
+    let outcome = build(64, |b| {
+        let n = b.param::<U32>("n");
+        let role = |order: [u32; 2]| {
+            Role::new(1, move |b| {
+                let small = b.setp_lt(n, 3);
+                b.if_else(
+                    small,
+                    |b| b.bar_sync_threads(1, 64),
+                    |b| order.iter().for_each(|id| b.bar_sync_threads(*id, 64)),
+                );
+            })
+        };
+        b.roles(vec![role([1, 2]), role([2, 1])]);
+    });
+    refused(outcome, ORDER);
+}
+
 #[test]
 fn a_role_of_its_own_barrier_is_free_of_the_others() {
     accepted(build(96, |b| b.roles(vec![Role::new(2, |b| rounds(1, 9, b)), Role::new(1, |_| {})])));

@@ -313,6 +313,8 @@ pub struct Function {
     /// Bytes of dynamic shared memory where the size is known, 0 for none.
     pub(crate) dynamic_shared: Option<u32>,
     pub(crate) uses_dynamic: bool,
+    /// First byte of each allocation of dynamic shared memory, and the first after it.
+    pub(crate) dynamic: Vec<(u32, u32)>,
     /// Whether the kernel looked at its target.
     pub(crate) target_specific: bool,
     pub(crate) body: Vec<Node>,

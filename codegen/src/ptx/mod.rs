@@ -6,6 +6,7 @@
 
 mod builder;
 mod coalesce;
+mod constant;
 mod ir;
 mod memory;
 mod ops;

@@ -99,8 +99,7 @@ impl<'a> Meeting<'a> {
                     Step::Barrier(barrier, _) => self.shared[&barrier].clone(),
                     Step::Control(node, _) => self.company(node),
                 };
-                let come =
-                    |other| ahead.get(other).and_then(VecDeque::front).is_some_and(|step| self.like(&first, step));
+                let come = |other| ahead.get(other).and_then(VecDeque::front).is_some_and(|step| like(&first, step));
                 company.iter().all(come).then_some((*role, first, company))
             });
             let Some((first, step, company)) = ready else {
@@ -113,17 +112,6 @@ impl<'a> Meeting<'a> {
             }
         }
         Ok(())
-    }
-
-    fn like(&self, one: &Step<'a>, other: &Step<'a>) -> bool {
-        match (one, other) {
-            (Step::Barrier(one, _), Step::Barrier(other, _)) => one == other,
-            (Step::Control(one, _), Step::Control(other, _)) => {
-                std::mem::discriminant(*one) == std::mem::discriminant(*other)
-                    && self.company(one) == self.company(other)
-            }
-            _ => false,
-        }
     }
 
     /// Walks loops or branches that roles have come to together.
@@ -184,6 +172,17 @@ impl<'a> Meeting<'a> {
         let mut pairing =
             Pairing { meeting: self, one: &one, other: &other, of_one: HashMap::new(), of_other: HashMap::new() };
         pairing.nodes(one.body, other.body)
+    }
+}
+
+/// Whether two roles may take these steps together.
+fn like(one: &Step<'_>, other: &Step<'_>) -> bool {
+    match (one, other) {
+        (Step::Barrier(one, _), Step::Barrier(other, _)) => one == other,
+        (Step::Control(one, _), Step::Control(other, _)) => {
+            std::mem::discriminant(*one) == std::mem::discriminant(*other)
+        }
+        _ => false,
     }
 }
 
@@ -326,8 +325,7 @@ impl Pairing<'_> {
             (None, None) => one == other && self.meeting.uniformity.level(one) == Uniformity::Block,
             (Some(own), Some(theirs)) => {
                 let everywhere = self.meeting.everywhere;
-                own == theirs
-                    && everywhere.get(&one) == Some(own)
+                everywhere.get(&one) == Some(own)
                     && everywhere.get(&other) == Some(theirs)
                     && *self.of_one.entry(one).or_insert(other) == other
                     && *self.of_other.entry(other).or_insert(one) == one

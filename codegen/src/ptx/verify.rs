@@ -9,10 +9,11 @@
 //!    count is the block's;
 //! 7. roles come to the barriers they share in one order and equally often, and a barrier's number means the same warps
 //!    in the whole kernel;
-//! 8. the target has every instruction.
+//! 8. what is loaded as constant is stored to nowhere in the kernel, or, in shared memory, beyond a barrier;
+//! 9. the target has every instruction.
 
 use super::ir::{Arg, Convergence, Function, Inst, Node, Reg, RegMap, Source, Uniformity, Warps, by_warps};
-use super::{rendezvous, require, uniform};
+use super::{constant, rendezvous, require, uniform};
 use crate::error::{Error, Result};
 use crate::target::Target;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -53,6 +54,9 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
         return fault(what, source);
     }
     let (version, needs) = (check.version, check.needs);
+    if let Err((what, source)) = constant::check(function, &uniformity) {
+        return fault(what, source);
+    }
     Ok(Verified { uniformity, version, needs })
 }
 
@@ -72,7 +76,7 @@ fn shared_memory(function: &Function, target: Target) -> Result<()> {
     Ok(())
 }
 
-/// Checks a function that was verified for one target, and did not look at it, for another: rules 4 and 8.
+/// Checks a function that was verified for one target, and did not look at it, for another: rules 4 and 9.
 pub(crate) fn fits(function: &Function, verified: &Verified, target: Target) -> Result<()> {
     shared_memory(function, target)?;
     match &verified.needs {
@@ -184,19 +188,13 @@ impl Check<'_> {
         }
         let (first, at) = self.barriers.entry(barrier).or_insert_with(|| (joined.clone(), source));
         if *first != joined {
-            let (list, at) = (
-                |all: &[Warps]| {
-                    all.iter()
-                        .map(|warps| format!("{} to {}", warps.first, warps.end - 1))
-                        .collect::<Vec<_>>()
-                        .join(", ")
-                },
-                *at,
-            );
+            let [here, there] = [&joined, first].map(|all| {
+                let ranges: Vec<String> =
+                    all.iter().map(|warps| format!("{} to {}", warps.first, warps.end - 1)).collect();
+                ranges.join(", ")
+            });
             let what = format!(
-                "barrier {barrier} is for warps {} here and for warps {} at {at}: take another number",
-                list(&joined),
-                list(first)
+                "barrier {barrier} is for warps {here} here and for warps {there} at {at}: take another number"
             );
             self.complain(what, source);
         }
@@ -269,23 +267,10 @@ impl Check<'_> {
     }
 
     fn alignment(&mut self, inst: &Inst) {
-        let mut parts = inst.mnemonic.split('.');
-        if !matches!(parts.next(), Some("ld" | "st")) {
+        if !matches!(inst.mnemonic.split('.').next(), Some("ld" | "st")) {
             return;
         }
-        let (mut count, mut bytes) = (1, 1);
-        for part in parts {
-            match part {
-                "v2" => count = 2,
-                "v4" => count = 4,
-                "v8" => count = 8,
-                "u16" | "b16" | "s16" => bytes = 2,
-                "u32" | "s32" | "b32" | "f32" => bytes = 4,
-                "u64" | "s64" | "b64" | "f64" => bytes = 8,
-                _ => {}
-            }
-        }
-        let size = i64::from(count * bytes);
+        let size = constant::width(&inst.mnemonic);
         for arg in inst.dst.iter().chain(&inst.src) {
             if let Arg::Mem(_, offset) = arg
                 && offset % size != 0
