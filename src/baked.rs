@@ -57,17 +57,49 @@ pub struct BakedModule {
     pub kernels: &'static [BakedKernel],
 }
 
-/// Kernels for one model shape.
+/// Kernels for one model shape. Only [`BakedModel::new`] makes one: what a model runs has been vouched for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BakedModel {
+    pub(crate) name: &'static str,
+    pub(crate) shape: ModelShape,
+    pub(crate) types: TensorTypeSet,
+    pub(crate) modules: &'static [BakedModule],
+}
+
+impl BakedModel {
+    /// Kernels under a name, for matrices of `types` in a model of `shape`. The file that a bake generates calls this.
+    ///
+    /// # Safety
+    /// Each module is what `kiln_codegen::Bake` wrote for this shape and these types: the PTX of a kernel does what its
+    /// name says, with the parameters, threads and shared memory listed.
+    pub const unsafe fn new(
+        name: &'static str,
+        shape: ModelShape,
+        types: TensorTypeSet,
+        modules: &'static [BakedModule],
+    ) -> BakedModel {
+        BakedModel { name, shape, types, modules }
+    }
+
     /// The name of the cargo feature, or what the bake called it.
-    pub name: &'static str,
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// The shape; of it, layers, vocabulary and the constants of the second group are taken from the file instead.
-    pub shape: ModelShape,
+    pub const fn shape(&self) -> &ModelShape {
+        &self.shape
+    }
+
     /// The types that the model's matrices may have.
-    pub types: TensorTypeSet,
+    pub const fn types(&self) -> TensorTypeSet {
+        self.types
+    }
+
     /// PTX per target and decoder path.
-    pub modules: &'static [BakedModule],
+    pub const fn modules(&self) -> &'static [BakedModule] {
+        self.modules
+    }
 }
 
 /// Kernels that belong to no model.

@@ -56,6 +56,21 @@ pub enum Error {
         meaning: &'static str,
     },
 
+    /// A driver call succeeded with an address that nothing can lie at.
+    #[error(
+        "{call} gave {found:#x} as the address of a {what}, which needs a multiple of {alignment} other than 0; take a device that maps host memory"
+    )]
+    InvalidAddress {
+        /// Name of the call.
+        call: &'static str,
+        /// What was to lie there.
+        what: &'static str,
+        /// The address.
+        found: u64,
+        /// What it must be a multiple of.
+        alignment: u64,
+    },
+
     /// The driver refused a module's PTX.
     #[error("the driver's compiler refused the PTX: {name} ({code}), {meaning}; its log: {log}")]
     JitFailed {
@@ -140,6 +155,13 @@ pub enum Error {
         found: i32,
         /// Device of the call.
         expected: i32,
+    },
+
+    /// An object was made by another driver than the one it was used with.
+    #[error("{what} was made by another `Driver` than the one called; open all devices with clones of one `Driver`")]
+    WrongDriver {
+        /// Which object.
+        what: &'static str,
     },
 
     /// A buffer that the call writes is also another argument of it.

@@ -128,7 +128,7 @@ fn a_file_of_random_bytes_is_refused() {
 #[test]
 fn a_model_that_was_not_baked_names_the_feature_to_build_with() {
     let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny2-d64.Q4_K_M/model.gguf");
-    let baked = kiln::baked::MODELS.iter().any(|model| model.name == "tiny2-d64");
+    let baked = kiln::baked::MODELS.iter().any(|model| model.name() == "tiny2-d64");
     if baked {
         eprintln!("SKIPPED: tiny2-d64 is baked into this build");
         return;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{Gate, blocks_until_open, device, driver, fault, table};
 use kiln::Error;
-use kiln::driver::{Device, DeviceBuffer, GpuTensor, Graph, PinnedBuffer, Resident, Stream, Wish};
+use kiln::driver::{Device, DeviceBuffer, Driver, GpuTensor, Graph, PinnedBuffer, Resident, Stream, Wish};
 
 /// Names that an asynchronous path must not call.
 const FORBIDDEN: &[&str] = &[
@@ -250,6 +250,44 @@ fn where_waiting_fails_memory_is_kept() {
     assert!(calls.contains(&"cuEventQuery") && !calls.contains(&"cuMemFree"), "{calls:?}");
 }
 
+/// A device whose copies from the host wait behind a gate, closed by the first of them.
+fn device_with_gated_copies(ordinal: i32) -> Device {
+    let mut table = *driver().api().table();
+    table.cuMemcpyHtoDAsync = Some(common::gated_copy);
+    // SAFETY: the functions of a driver; the one replaced calls it.
+    let gated = unsafe { Driver::from_table(table) }.unwrap();
+    Device::open(&gated, ordinal).unwrap()
+}
+
+#[test]
+fn a_blocking_copy_waits_also_where_no_event_can_be_recorded() {
+    let device = device_with_gated_copies(device().ordinal());
+    let mut buffer = DeviceBuffer::<u32>::uninitialized(&device, 100).unwrap();
+    let gate = Gate::default();
+    blocks_until_open(&gate, || {
+        gate.for_copies_of_this_thread();
+        let failed = table::failing("cuEventRecord", 2, || buffer.copy_from_host(0, &[7; 100]));
+        assert!(failed.is_err_and(|error| error.code() == Some(2)));
+    });
+    assert_eq!(buffer.to_host().unwrap(), [7; 100]);
+}
+
+#[test]
+fn a_blocking_copy_that_cannot_be_waited_for_is_noted() {
+    let device = device_with_gated_copies(device().ordinal());
+    let mut buffer = DeviceBuffer::<u32>::uninitialized(&device, 100).unwrap();
+    let gate = Gate::default();
+    gate.for_copies_of_this_thread();
+    let failed = table::failing("cuEventRecord", 2, || {
+        table::failing("cuStreamQuery", 2, || buffer.copy_from_host(0, &[7; 100]))
+    });
+    assert!(failed.is_err_and(|error| error.code() == Some(2)));
+    let ((), calls) = blocks_until_open(&gate, || table::calls_of(|| drop(buffer)));
+    let position = |name| calls.iter().position(|call| *call == name);
+    assert!(position("cuEventQuery").unwrap() < position("cuMemFree").unwrap(), "{calls:?}");
+    assert_eq!(fault(&device), None);
+}
+
 #[test]
 fn work_that_fails_half_way_is_still_waited_for() {
     let (_device, stream, buffer) = setup();
@@ -335,6 +373,46 @@ fn a_buffer_of_another_device_is_an_error() {
     assert_eq!(again, here);
     let own = GpuTensor::from_host(&again, &[1.0f32]).unwrap();
     stream.enqueue([own.reads("gamma")], |_| Ok(())).unwrap();
+}
+
+#[test]
+fn an_object_of_another_driver_is_an_error() {
+    let (here, stream, _buffer) = setup();
+    // SAFETY: the functions of a driver.
+    let other = unsafe { Driver::from_table(*driver().api().table()) }.unwrap();
+    let there = Device::open(&other, here.ordinal()).unwrap();
+    assert_ne!(there, here);
+    let wrong = |result: kiln::Result<()>, named: &str| match result {
+        Err(Error::WrongDriver { what }) => assert_eq!(what, named),
+        other => panic!("{named}: {other:?}"),
+    };
+    let event = there.stream().unwrap().record_timed().unwrap();
+    event.synchronize().unwrap();
+    let (outcome, calls) = table::calls_of(|| stream.wait(&event));
+    wrong(outcome, "event to wait for");
+    assert_eq!(calls, [""; 0], "no driver has seen the event");
+    let own = stream.record_timed().unwrap();
+    own.synchronize().unwrap();
+    wrong(own.milliseconds_until(&event).map(drop), "later event");
+    let foreign = GpuTensor::from_host(&there, &[1.0f32]).unwrap();
+    wrong(stream.enqueue([foreign.reads("gamma")], |_| Ok(())), "gamma");
+    let clone = Device::open(&driver().clone(), here.ordinal()).unwrap();
+    stream.wait(&clone.stream().unwrap().record().unwrap()).unwrap();
+}
+
+#[test]
+fn time_is_measured_between_events_of_one_device() {
+    if common::on_gpu() {
+        return;
+    }
+    let [one, other] = [device(), device()].map(|device| {
+        let event = device.stream().unwrap().record_timed().unwrap();
+        event.synchronize().unwrap();
+        event
+    });
+    let across = one.milliseconds_until(&other);
+    assert!(matches!(across, Err(Error::WrongDevice { what: "later event", .. })), "{across:?}");
+    assert!(one.milliseconds_until(&one).is_ok());
 }
 
 #[test]

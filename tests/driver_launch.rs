@@ -2,13 +2,14 @@
 
 mod common;
 
+use std::ffi::{CString, c_void};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{Gate, SAXPY, blocks_until_open, device, device_with, driver, fault, table};
 use kiln::Error;
 use kiln::driver::{
-    Device, DeviceBuffer, Function, GpuTensor, KernelParam, LaunchConfig, MappedBuffer, Module, Stream, sys,
+    Device, DeviceBuffer, Driver, Function, GpuTensor, KernelParam, LaunchConfig, MappedBuffer, Module, Stream, sys,
 };
 use kiln_emulator::DeviceConfig;
 
@@ -181,6 +182,42 @@ fn ptx_that_does_not_compile_gives_the_log() {
 }
 
 #[test]
+fn what_is_not_ptx_text_is_refused_before_the_driver_sees_it() {
+    let device = device();
+    let text = |bytes: &[u8]| CString::new(bytes).unwrap();
+    let cases = [
+        (text(b"\x7fELF\x02\x01\x01"), "control character at byte 0"),
+        (text(b"\x50\xed\x55\xba\x01"), "not UTF-8 at 1"),
+        (text(b"BC\xc0\xde"), "not UTF-8 at 2"),
+        (text(b".version 6.3\n\x01"), "control character at byte 13"),
+        (text(b"!<arch>\n"), "found !<arch>,"),
+        (text(b" \n"), "found nothing,"),
+        (text(b"// .version 6.3"), "found nothing,"),
+        (text(b"/* .version 6.3 */ .target sm_75"), "found .target,"),
+    ];
+    for (image, found) in cases {
+        let (outcome, calls) = table::calls_of(|| Module::from_ptx(&device, &image));
+        let Err(error @ Error::InvalidArgument { .. }) = outcome else { panic!("{image:?}: {outcome:?}") };
+        assert!(error.to_string().contains(found), "{error}");
+        assert_eq!(calls, [""; 0], "{image:?}");
+    }
+    // Comments may come first, and say anything.
+    let commented = format!("\n// \u{fc}ber .target\n/* and */ /**/{SAXPY}");
+    Module::from_ptx(&device, &CString::new(commented).unwrap()).unwrap();
+}
+
+#[test]
+fn text_may_end_with_nuls_but_hold_none() {
+    let device = device();
+    for end in ["", "\0", "\0\0\0"] {
+        Module::from_ptx_str(&device, &format!("{SAXPY}{end}")).unwrap();
+    }
+    let inside = Module::from_ptx_str(&device, &format!("{SAXPY}\0 "));
+    let Err(Error::InvalidArgument { found, .. }) = &inside else { panic!("{inside:?}") };
+    assert!(found.contains(&format!("a NUL at byte {}", SAXPY.len())), "{found}");
+}
+
+#[test]
 fn a_kernel_that_is_not_there_is_named() {
     let module = Module::from_ptx_str(&device(), SAXPY).unwrap();
     let error = module.function("daxpy").unwrap_err();
@@ -286,6 +323,37 @@ fn each_kind_of_launch_takes_its_own_function() {
         let error = saxpy(&function, &stream, 1.0, &x, &y, &config).unwrap_err();
         assert_eq!(error.code(), Some(720), "{config:?}: {error:?}");
     }
+}
+
+#[test]
+fn mapped_memory_that_the_device_cannot_reach_is_an_error_and_freed() {
+    unsafe extern "C" fn gives<const ADDRESS: u64>(
+        address: *mut sys::CUdeviceptr,
+        _host: *mut c_void,
+        _flags: u32,
+    ) -> sys::CUresult {
+        // SAFETY: the caller passes a place for it.
+        unsafe { *address = ADDRESS };
+        sys::CUDA_SUCCESS
+    }
+    let ordinal = device().ordinal();
+    let refused = |found, function| {
+        let mut table = *driver().api().table();
+        table.cuMemHostGetDevicePointer = Some(function);
+        // SAFETY: the functions of a driver; the address of the one replaced is never used.
+        let device = Device::open(&unsafe { Driver::from_table(table) }.unwrap(), ordinal).unwrap();
+        let (outcome, calls) = table::calls_of(|| MappedBuffer::<u64>::zeroed(&device, 3));
+        assert!(matches!(outcome, Err(Error::InvalidAddress { found: was, alignment: 8, .. }) if was == found));
+        assert!(calls.contains(&"cuMemFreeHost"), "{calls:?}");
+        MappedBuffer::<u64>::zeroed(&device, 0).expect("no words need no address");
+    };
+    refused(0, gives::<0>);
+    refused(0x1004, gives::<0x1004>);
+    let (outcome, calls) = table::calls_of(|| {
+        table::failing("cuMemHostGetDevicePointer", 801, || MappedBuffer::<u32>::zeroed(&device(), 3))
+    });
+    assert!(matches!(outcome, Err(Error::Cuda { call: "cuMemHostGetDevicePointer", code: 801, .. })), "{outcome:?}");
+    assert!(calls.contains(&"cuMemFreeHost"), "{calls:?}");
 }
 
 #[test]

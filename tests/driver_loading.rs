@@ -73,6 +73,19 @@ fn a_library_that_is_no_driver_is_refused_by_symbol() {
     }
 }
 
+#[cfg(windows)]
+#[test]
+fn a_bare_name_is_no_library_beside_the_program() {
+    let beside = std::env::current_exe().unwrap().with_file_name("planted.dll");
+    std::fs::copy(r"C:\Windows\System32\version.dll", &beside).unwrap();
+    // SAFETY: a library of Windows under another name, if it is found.
+    let bare = unsafe { Driver::load_from("planted.dll") };
+    assert!(matches!(bare, Err(Error::DriverNotFound { .. })), "{bare:?}");
+    // SAFETY: as above.
+    let by_path = unsafe { Driver::load_from(beside.to_str().unwrap()) };
+    assert!(matches!(by_path, Err(Error::DriverTooOld { .. })), "{by_path:?}");
+}
+
 #[test]
 fn every_function_is_asked_for_once_by_its_versioned_name() {
     let asked = RefCell::new(Vec::new());

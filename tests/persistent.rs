@@ -24,11 +24,14 @@ fn open_as(file: &str, config: DeviceConfig, plant: impl Fn(&str) -> String) -> 
     let device = common::device_with(config);
     let file = ModelFile::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("a model");
     let baked = bake::model("test", *file.shape(), device.sm());
-    let modules = baked.modules.iter().map(|module| match module.path {
+    let modules = baked.modules().iter().map(|module| match module.path {
         Some(DecoderPath::Persistent) => BakedModule { ptx: plant(module.ptx).leak(), ..*module },
         _ => *module,
     });
-    let baked: &BakedModel = Box::leak(Box::new(BakedModel { modules: modules.collect::<Vec<_>>().leak(), ..*baked }));
+    let modules = modules.collect::<Vec<_>>().leak();
+    // SAFETY: what is planted the emulator runs, and it checks every access.
+    let planted = unsafe { BakedModel::new(baked.name(), *baked.shape(), baked.types(), modules) };
+    let baked: &BakedModel = Box::leak(Box::new(planted));
     Model::load(&device, baked, file, |_| {}).expect("it loads")
 }
 

@@ -334,24 +334,28 @@ impl Source<'_> {
     fn model(&mut self, name: &str, shape: &ModelShape, types: &[TensorType], modules: Vec<EmittedModule>) -> String {
         let (kiln, identifier) = (self.kiln, identifier(name));
         self.line(format_args!("/// Kernels for `{name}`."));
-        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedModel = {kiln}::baked::BakedModel {{"));
-        self.line(format_args!("    name: {name:?},"));
+        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedModel ="));
+        self.line(format_args!(
+            "    // SAFETY: the modules were made for this shape and these types, with the launches listed."
+        ));
+        self.line(format_args!("    unsafe {{ {kiln}::baked::BakedModel::new("));
+        self.line(format_args!("    {name:?},"));
         let ModelShape { family, hidden, ffn, heads, kv_heads, head_dim, layers, vocab, .. } = *shape;
         let ModelShape { tied_head, rope_theta, rms_eps, context, .. } = *shape;
         let family = match family {
             Family::Qwen2 => "Qwen2",
             Family::Qwen3 => "Qwen3",
         };
-        self.line(format_args!("    shape: {kiln}::shape::ModelShape {{"));
+        self.line(format_args!("    {kiln}::shape::ModelShape {{"));
         self.line(format_args!("        family: {kiln}::shape::Family::{family}, hidden: {hidden}, ffn: {ffn},"));
         self.line(format_args!("        heads: {heads}, kv_heads: {kv_heads}, head_dim: {head_dim},"));
         self.line(format_args!("        layers: {layers}, vocab: {vocab}, tied_head: {tied_head},"));
         self.line(format_args!("        rope_theta: {rope_theta:?}, rms_eps: {rms_eps:?}, context: {context},"));
         self.line(format_args!("    }},"));
         let types: Vec<String> = types.iter().map(|ty| format!("{kiln}::shape::TensorType::{ty:?}")).collect();
-        self.line(format_args!("    types: {kiln}::shape::TensorTypeSet::of(&[{}]),", types.join(", ")));
-        self.modules(&format!("kiln_{}", identifier.to_lowercase()), modules);
-        self.line(format_args!("}};\n"));
+        self.line(format_args!("    {kiln}::shape::TensorTypeSet::of(&[{}]),", types.join(", ")));
+        self.modules("", &format!("kiln_{}", identifier.to_lowercase()), modules);
+        self.line(format_args!(") }};\n"));
         identifier
     }
 
@@ -370,14 +374,14 @@ impl Source<'_> {
         self.line(format_args!(
             "pub static {identifier}: {kiln}::baked::BakedKernels = {kiln}::baked::BakedKernels {{"
         ));
-        self.modules(&format!("kiln_{}", identifier.to_lowercase()), modules);
+        self.modules("modules: ", &format!("kiln_{}", identifier.to_lowercase()), modules);
         self.line(format_args!("}};"));
     }
 
-    /// Module by module, by rising target.
-    fn modules(&mut self, stem: &str, modules: Vec<EmittedModule>) {
+    /// Module by module, by rising target; `field` stands in front of the list.
+    fn modules(&mut self, field: &str, stem: &str, modules: Vec<EmittedModule>) {
         let kiln = self.kiln;
-        self.line(format_args!("    modules: &["));
+        self.line(format_args!("    {field}&["));
         let mut bodies: Vec<(Option<DecoderPath>, String)> = Vec::new();
         for module in modules {
             let path = module.path.map_or(String::new(), |path| format!("_{}", path.name()));

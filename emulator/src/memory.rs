@@ -1,15 +1,17 @@
 //! Device memory: allocations at addresses that are never used twice, backed by the host's memory.
 //!
-//! Kernels access bytes in place through relaxed atomics of the access's width, so that blocks on several threads, and
-//! a host that polls mapped memory, may race without undefined behaviour. The table of allocations is replaced, never
-//! changed: a running kernel keeps the one it has until its next look.
+//! Kernels access bytes in place through atomics of the access's width, copies and fills through relaxed atomics of
+//! aligned words of eight bytes, so that blocks on several threads, a host that polls mapped memory, and copies beside
+//! them may race. (Rust's model leaves open what atomics of different widths do to each other in a race; that they act on
+//! whole bytes is the machine's promise.) The table of allocations is replaced, never changed: a running kernel keeps the
+//! one it has until its next look.
 
 use crate::checks::GlobalShadow;
 use crate::checks::order::Operation;
 use crate::checks::witness::Witness;
 use crate::exec::Exec;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The first device address.
@@ -19,6 +21,8 @@ pub(crate) const SHARED_BASE: u64 = 0x7100_0000_0000;
 pub(crate) const LOCAL_BASE: u64 = 0x7200_0000_0000;
 pub(crate) const PARAM_BASE: u64 = 0x7300_0000_0000;
 pub(crate) const WINDOW: u64 = 1 << 32;
+/// Bytes that are copied at once.
+const STRETCH: usize = 4096;
 /// What fresh memory of every kind holds.
 pub(crate) const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
@@ -84,7 +88,7 @@ pub(crate) struct Allocation {
     pub(crate) shadow: OnceLock<GlobalShadow>,
 }
 
-// SAFETY: the bytes are only touched through atomics or by `Memory`; the pointer is owned, or its owner vouches for it.
+// SAFETY: the bytes are only touched through atomics; the pointer is owned, or its owner vouches for it.
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
@@ -100,6 +104,94 @@ fn map_bits(offset: u64, bytes: u64) -> impl Iterator<Item = (usize, u8)> {
 }
 
 impl Allocation {
+    /// The aligned word that holds a byte, and the byte's place in it; of the host's memory only where all of it is mapped.
+    fn word(&self, offset: u64) -> Option<(usize, &AtomicU64)> {
+        let at = self.data.wrapping_add(offset as usize);
+        let before = at.addr() % 8;
+        let first = offset.checked_sub(before as u64)?;
+        if self.owned.is_empty() && first + 8 > self.size {
+            return None;
+        }
+        // SAFETY: aligned and in the allocation: owned memory ends with a whole word. All threads use atomics.
+        Some((before, unsafe { &*at.sub(before).cast() }))
+    }
+
+    /// A byte of the host's memory, which need not lie in a whole word.
+    fn byte(&self, offset: u64) -> &AtomicU8 {
+        // SAFETY: the callers checked the range. All threads use atomics.
+        unsafe { &*self.data.add(offset as usize).cast() }
+    }
+
+    /// The whole words of a range that was checked, and how many bytes lie before them: fewer than eight.
+    fn words(&self, offset: u64, bytes: usize) -> (usize, &[AtomicU64]) {
+        let start = self.data.wrapping_add(offset as usize);
+        let before = (start.addr().wrapping_neg() % 8).min(bytes);
+        let count = (bytes - before) / 8;
+        if count == 0 {
+            return (before, &[]);
+        }
+        // SAFETY: aligned words inside the range. All threads use atomics.
+        (before, unsafe { std::slice::from_raw_parts(start.add(before).cast(), count) })
+    }
+
+    /// Copies bytes out, the range of which was checked.
+    fn load(&self, offset: u64, out: &mut [u8]) {
+        let (before, words) = self.words(offset, out.len());
+        let (first, rest) = out.split_at_mut(before);
+        let (eights, last) = rest.split_at_mut(8 * words.len());
+        self.load_edge(offset, first);
+        for (word, eight) in words.iter().zip(eights.chunks_exact_mut(8)) {
+            eight.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        self.load_edge(offset + (before + 8 * words.len()) as u64, last);
+    }
+
+    /// Copies bytes in, the range of which was checked.
+    fn store(&self, offset: u64, from: &[u8]) {
+        let (before, words) = self.words(offset, from.len());
+        let (first, rest) = from.split_at(before);
+        let (eights, last) = rest.split_at(8 * words.len());
+        self.store_edge(offset, first);
+        for (word, eight) in words.iter().zip(eights.chunks_exact(8)) {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(eight);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        self.store_edge(offset + (before + 8 * words.len()) as u64, last);
+    }
+
+    /// Copies some bytes of one word out.
+    fn load_edge(&self, offset: u64, out: &mut [u8]) {
+        if out.is_empty() {
+            return;
+        }
+        match self.word(offset) {
+            Some((before, word)) => {
+                let word = word.load(Ordering::Relaxed).to_ne_bytes();
+                out.copy_from_slice(&word[before..before + out.len()]);
+            }
+            None => (offset..).zip(out).for_each(|(at, byte)| *byte = self.byte(at).load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Copies some bytes of one word in. Its other bytes may be somebody else's, who writes them now.
+    fn store_edge(&self, offset: u64, from: &[u8]) {
+        if from.is_empty() {
+            return;
+        }
+        match self.word(offset) {
+            Some((before, word)) => {
+                let set = |old: u64| {
+                    let mut word = old.to_ne_bytes();
+                    word[before..before + from.len()].copy_from_slice(from);
+                    Some(u64::from_ne_bytes(word))
+                };
+                let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
+            }
+            None => (offset..).zip(from).for_each(|(at, byte)| self.byte(at).store(*byte, Ordering::Relaxed)),
+        }
+    }
+
     /// Marks bytes as written.
     #[inline]
     pub(crate) fn mark(&self, offset: u64, bytes: u64) {
@@ -266,16 +358,14 @@ impl Memory {
             return Ok(());
         }
         let (a, offset) = self.range(address, bytes)?;
-        // SAFETY: the range was checked; racing kernels are the caller's mistake, as on the device.
-        unsafe {
-            let start = a.data.add(offset as usize);
-            start.copy_from(pattern.as_ptr(), pattern.len());
-            let mut done = pattern.len();
-            while done < bytes as usize {
-                let more = done.min(bytes as usize - done);
-                start.add(done).copy_from(start, more);
-                done += more;
-            }
+        let copies = (STRETCH / pattern.len()).clamp(1, count.min(STRETCH as u64) as usize);
+        let repeated = if copies > 1 { pattern.repeat(copies) } else { Vec::new() };
+        let stretch = if copies > 1 { repeated.as_slice() } else { pattern };
+        let mut done = 0;
+        while done < bytes {
+            let more = (bytes - done).min(stretch.len() as u64);
+            a.store(offset + done, &stretch[..more as usize]);
+            done += more;
         }
         a.mark(offset, bytes);
         Ok(())
@@ -285,8 +375,7 @@ impl Memory {
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), MemoryError> {
         if !out.is_empty() {
             let (a, offset) = self.range(address, out.len() as u64)?;
-            // SAFETY: the range was checked.
-            unsafe { a.data.add(offset as usize).copy_to(out.as_mut_ptr(), out.len()) };
+            a.load(offset, out);
         }
         Ok(())
     }
@@ -298,8 +387,15 @@ impl Memory {
         }
         let (s, from) = self.range(src, bytes)?;
         let (d, to) = self.range(dst, bytes)?;
-        // SAFETY: both ranges were checked; `copy_to` allows overlap.
-        unsafe { s.data.add(from as usize).copy_to(d.data.add(to as usize), bytes as usize) };
+        let mut stretch = [0; STRETCH];
+        let stretches = bytes.div_ceil(STRETCH as u64);
+        for i in 0..stretches {
+            // From the end where the destination lies behind: what is overwritten was copied before.
+            let i = if dst > src { stretches - 1 - i } else { i } * STRETCH as u64;
+            let stretch = &mut stretch[..(bytes - i).min(STRETCH as u64) as usize];
+            s.load(from + i, stretch);
+            d.store(to + i, stretch);
+        }
         if s.is_written(from, bytes) {
             d.mark(to, bytes);
         } else {

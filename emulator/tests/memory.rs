@@ -52,3 +52,84 @@ fn fills_repeat_their_pattern_and_stay_inside() {
     m.fill(a, &[9], 10_000).unwrap();
     assert!(m.initialised(a, 10_000).unwrap());
 }
+
+#[test]
+fn copies_over_each_other_move_the_bytes() {
+    let m = Memory::new(1 << 20);
+    let a = m.alloc(40_000).unwrap();
+    let bytes: Vec<u8> = (0..30_000u32).map(|i| (i % 251) as u8).collect();
+    for (from, to) in [(5_000, 5_003), (5_003, 5_000), (16, 8), (8, 16), (0, 9_999), (9_999, 0), (7, 7)] {
+        m.fill(a, &[0xee], 40_000).unwrap();
+        m.write(a + from, &bytes).unwrap();
+        m.copy(a + to, a + from, 30_000).unwrap();
+        let mut out = vec![0; 40_000];
+        m.read(a, &mut out).unwrap();
+        assert!(out[to as usize..][..30_000] == bytes, "{from} to {to}");
+        let end = (to.max(from) + 30_000) as usize;
+        assert!(out[end..].iter().all(|byte| *byte == 0xee), "{from} to {to}");
+    }
+}
+
+/// Few where every access is looked at.
+const ROUNDS: u32 = if cfg!(miri) { 80 } else { 20_000 };
+
+#[test]
+fn writers_of_neighbouring_bytes_do_not_undo_each_other() {
+    let m = Memory::new(1 << 20);
+    let a = m.alloc(8).unwrap();
+    std::thread::scope(|scope| {
+        for (at, len) in [(0, 3), (3, 5)] {
+            let m = &m;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let mine = vec![round as u8; len];
+                    m.write(a + at, &mine).unwrap();
+                    let mut seen = vec![0; len];
+                    m.read(a + at, &mut seen).unwrap();
+                    assert_eq!(seen, mine);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn copies_beside_each_other_race_by_whole_words() {
+    let m = Memory::new(1 << 20);
+    let (a, b) = (m.alloc(4096).unwrap(), m.alloc(4096).unwrap());
+    m.fill(a, &[0], 4096).unwrap();
+    std::thread::scope(|scope| {
+        let m = &m;
+        let writers = [
+            scope.spawn(move || (0..ROUNDS / 40).for_each(|i| m.write(a, &[i as u8; 4096]).unwrap())),
+            scope.spawn(move || (0..ROUNDS / 40).for_each(|i| m.fill(a, &[!i as u8], 4096).unwrap())),
+            scope.spawn(move || (0..ROUNDS / 40).for_each(|_| m.copy(b, a, 4096).unwrap())),
+        ];
+        let mut out = [0; 4096];
+        while !writers.iter().all(|writer| writer.is_finished()) {
+            m.read(a, &mut out).unwrap();
+            assert!(out.chunks(8).all(|word| word.iter().all(|byte| *byte == word[0])), "half of a word");
+        }
+    });
+}
+
+#[test]
+fn mapped_memory_of_the_host_is_copied_wherever_it_begins() {
+    let m = Memory::new(1 << 20);
+    for (start, len) in [(3, 13), (8, 16), (1, 4), (6, 3), (5, 40)] {
+        let mut words = [u64::MAX; 8];
+        let host = words.as_mut_ptr().cast::<u8>();
+        // SAFETY: the bytes are in the array, which outlives the mapping, and nothing else accesses them meanwhile.
+        let address = unsafe { m.map_host(host.add(start), len) };
+        let bytes: Vec<u8> = (1..=len as u8).collect();
+        m.write(address, &bytes).unwrap();
+        let mut out = vec![0; len as usize];
+        m.read(address, &mut out).unwrap();
+        assert_eq!(out, bytes);
+        m.free(address).unwrap();
+        let seen = words.map(u64::to_ne_bytes).concat();
+        assert_eq!(seen[start..][..len as usize], bytes);
+        let others = seen[..start].iter().chain(&seen[start + len as usize..]);
+        assert!(others.into_iter().all(|byte| *byte == 0xff), "{start}, {len}: {seen:?}");
+    }
+}

@@ -55,7 +55,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let baked = file.baked()?;
     let picked = common::pick(arguments.device)?;
     let mut out = io::stdout().lock();
-    writeln!(out, "device: {picked}; model: {} ({})", file.path().display(), baked.name)?;
+    writeln!(out, "device: {picked}; model: {} ({})", file.path().display(), baked.name())?;
 
     let times = if picked.emulated { "there is no GPU to time" } else { "microseconds: timed on the GPU" };
     writeln!(

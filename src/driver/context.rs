@@ -15,7 +15,8 @@ use crate::{Error, Result};
 #[non_exhaustive]
 pub struct Limits {
     /// The longest wait of the host without any progress; then the call fails with
-    /// [`Error::Stalled`](crate::Error::Stalled). 60 s.
+    /// [`Error::Stalled`](crate::Error::Stalled). 60 s. A copy between the device and borrowed memory is waited for as long
+    /// as it takes.
     pub wait: Duration,
     /// The longest wait of a block of a resident kernel for the others, by the device's clock; then all blocks leave. 10 s.
     pub device_wait: Duration,
@@ -191,8 +192,9 @@ impl Context {
         Error::OutOfMemory { what, needed: bytes as u64, free: free as u64, total: total as u64 }
     }
 
-    /// The wrong-device error, or nothing.
+    /// The error of the wrong driver or device, or nothing.
     pub(crate) fn check_same(&self, other: &Context, what: &'static str) -> Result<()> {
+        self.driver.check_same(&other.driver, what)?;
         if self.same_as(other) {
             return Ok(());
         }

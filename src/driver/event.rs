@@ -51,7 +51,7 @@ impl Event {
         Ok(done)
     }
 
-    /// Milliseconds from this event to a later one. Both were recorded by
+    /// Milliseconds from this event to a later one of the same device. Both were recorded by
     /// [`record_timed`](super::Stream::record_timed) and have happened.
     pub fn milliseconds_until(&self, later: &Event) -> Result<f32> {
         if !(self.timed && later.timed) {
@@ -61,8 +61,9 @@ impl Event {
                 expected: "one made by `Stream::record_timed`".to_owned(),
             });
         }
+        self.context().check_same(later.context(), "later event")?;
         self.stream.context.bind()?;
-        // SAFETY: both are live; what has not happened is an error.
+        // SAFETY: both are live and of one context; what has not happened is an error.
         unsafe { self.stream.context.driver.api().event_elapsed(self.raw, later.raw) }
     }
 
@@ -73,6 +74,10 @@ impl Event {
 
     pub(crate) fn ticket(&self) -> u64 {
         self.ticket
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.stream.context
     }
 }
 

@@ -80,7 +80,7 @@ impl Record {
     }
 
     /// Notes work that was ordered by `order`.
-    fn note(&mut self, stream: &Arc<StreamInner>, ticket: u64, access: Access) {
+    pub(crate) fn note(&mut self, stream: &Arc<StreamInner>, ticket: u64, access: Access) {
         if access == Access::Write {
             // What came before is in front of this work now.
             self.reads.clear();

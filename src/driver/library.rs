@@ -8,7 +8,7 @@ use super::api::Api;
 use super::sys;
 use crate::{Error, Result};
 
-/// Names under which NVIDIA's driver is found.
+/// Names under which NVIDIA's driver is found: a bare one in System32 only, where its installer puts it.
 #[cfg(windows)]
 const LIBRARIES: &[&CStr] = &[c"nvcuda.dll"];
 /// Names under which NVIDIA's driver is found; the last is where Windows puts it for Linux programs.
@@ -36,7 +36,7 @@ impl Driver {
         Err(Error::DriverNotFound { tried: tried.join(", "), reason })
     }
 
-    /// Loads a driver from a library of that name or path.
+    /// Loads a driver from a library of that name or path. Windows looks for a bare name in System32 only.
     ///
     /// # Safety
     /// The library's initialisers run, and its functions must have NVIDIA's signatures and behaviour.
@@ -125,10 +125,14 @@ impl Driver {
         unsafe { self.api.device_count() }
     }
 
-    /// Whether two handles lead to the same functions, so that objects of one are known to the other.
+    /// Whether both are clones of one driver, so that objects of one are known to the other.
     pub(crate) fn same_as(&self, other: &Driver) -> bool {
-        let address = |driver: &Driver| driver.api.table().cuMemAlloc.map(|function| function as usize);
-        address(self) == address(other)
+        Arc::ptr_eq(&self.api, &other.api)
+    }
+
+    /// The wrong-driver error, or nothing.
+    pub(crate) fn check_same(&self, other: &Driver, what: &'static str) -> Result<()> {
+        if self.same_as(other) { Ok(()) } else { Err(Error::WrongDriver { what }) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::context::byte_len;
 use super::device::Device;
-use super::in_flight::{Access, Slot, Use};
+use super::in_flight::{Access, Record, Slot, Use};
 use super::page_locked::PinnedBuffer;
 use super::stream::Stream;
 use super::sys::CUdeviceptr;
@@ -162,7 +162,7 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
         let range = self.range("destination of a copy", at, source.len())?;
         let mut record = self.slot.lock();
         record.wait(Access::Write)?;
-        self.blocking_copy(range, |stream, address, bytes| {
+        self.blocking_copy(&mut record, Access::Write, range, |stream, address, bytes| {
             // SAFETY: `range` checked the destination, the source has as many bytes, and it is borrowed until the copy
             // is done.
             unsafe { self.device.driver().api().copy_to_device_async(address, source.as_ptr().cast(), bytes, stream) }
@@ -175,7 +175,7 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
         // Held during the copy: nobody can enqueue a write behind our back.
         let mut record = self.slot.lock();
         record.wait(Access::Read)?;
-        self.blocking_copy(range, |stream, address, bytes| {
+        self.blocking_copy(&mut record, Access::Read, range, |stream, address, bytes| {
             // SAFETY: `range` checked the source, the target has as many bytes, any pattern of which is a value, and it
             // is borrowed until the copy is done.
             unsafe { self.device.driver().api().copy_to_host_async(target.as_mut_ptr().cast(), address, bytes, stream) }
@@ -282,6 +282,8 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
     /// Enqueues a copy on the device's own copy stream and waits for it. The caller holds the slot's lock and has waited.
     fn blocking_copy(
         &self,
+        record: &mut Record,
+        access: Access,
         range: Range<usize>,
         copy: impl FnOnce(super::sys::CUstream, CUdeviceptr, usize) -> Result<()>,
     ) -> Result<()> {
@@ -290,14 +292,32 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
         }
         let copies = self.device.copies();
         copies.context.bind()?;
-        copy(copies.raw(), self.pointer.add(range.start).address(), range.len() * size_of::<T>())?;
+        let enqueued = copy(copies.raw(), self.pointer.add(range.start).address(), range.len() * size_of::<T>());
+        // Also where enqueueing failed: part of it may run.
         let ticket = copies.issue();
-        copies.wait_for(ticket)
+        // The host's memory is lent for this call only: the one wait without a limit.
+        let waited = without_limit(|| copies.wait_for(ticket));
+        // Where no event can be recorded the whole stream is waited for instead. Where that fails too the context is lost,
+        // and the copy with it.
+        if waited.is_err() && without_limit(|| copies.wait_until_idle()).is_err() {
+            record.note(copies, ticket, access);
+        }
+        enqueued.and(waited)
     }
 
     /// `at..at + len`, checked to lie in the buffer.
     fn range(&self, what: &str, at: usize, len: usize) -> Result<Range<usize>> {
         check_range(what, at, len, self.len)
+    }
+}
+
+/// Waits again and again until the wait ends otherwise than by its limit.
+fn without_limit(wait: impl Fn() -> Result<()>) -> Result<()> {
+    loop {
+        match wait() {
+            Err(Error::Stalled { .. }) => {}
+            outcome => return outcome,
+        }
     }
 }
 

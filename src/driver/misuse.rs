@@ -136,3 +136,41 @@
 //! buffer.copy_from_host(0, &[1])
 //! # }
 //! ```
+//!
+//! A baked model that nobody has vouched for:
+//! ```no_run
+//! # use kiln::baked::*;
+//! # use kiln::shape::*;
+//! # fn f(shape: ModelShape, modules: &'static [BakedModule]) -> BakedModel {
+//! // SAFETY: an example.
+//! unsafe { BakedModel::new("mine", shape, TensorTypeSet::SUPPORTED, modules) }
+//! # }
+//! ```
+//! ```compile_fail,E0133
+//! # use kiln::baked::*;
+//! # use kiln::shape::*;
+//! # fn f(shape: ModelShape, modules: &'static [BakedModule]) -> BakedModel {
+//! BakedModel::new("mine", shape, TensorTypeSet::SUPPORTED, modules)
+//! # }
+//! ```
+//! ```compile_fail,E0451
+//! # use kiln::baked::*;
+//! # use kiln::shape::*;
+//! # fn f(shape: ModelShape, modules: &'static [BakedModule]) -> BakedModel {
+//! BakedModel { name: "mine", shape, types: TensorTypeSet::SUPPORTED, modules }
+//! # }
+//! ```
+//!
+//! A baked model with the PTX of another:
+//! ```no_run
+//! # use kiln::baked::*;
+//! # fn f(baked: &BakedModel) -> &'static [BakedModule] {
+//! baked.modules()
+//! # }
+//! ```
+//! ```compile_fail,E0616
+//! # use kiln::baked::*;
+//! # fn f(baked: &mut BakedModel, modules: &'static [BakedModule]) {
+//! baked.modules = modules;
+//! # }
+//! ```

@@ -32,7 +32,12 @@ const LOG_BYTES: usize = 8192;
 
 impl Module {
     /// Compiles and loads PTX text. May wait for the device. On failure the error holds the compiler's log.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for what is not text that begins with `.version`, blanks and comments apart: the driver
+    /// takes binaries by the same call, and reads as many bytes of them as they say.
     pub fn from_ptx(device: &Device, ptx: &CStr) -> Result<Module> {
+        check_text(ptx.to_bytes())?;
         let _quiet = device.context().quiesce()?;
         let (mut info, mut errors) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
         let mut options = [
@@ -60,12 +65,12 @@ impl Module {
         }
     }
 
-    /// As [`from_ptx`](Module::from_ptx), for text that has no NUL at its end, which is copied.
+    /// As [`from_ptx`](Module::from_ptx), for text with or without NULs at its end, which is copied.
     pub fn from_ptx_str(device: &Device, ptx: &str) -> Result<Module> {
-        let ptx = CString::new(ptx).map_err(|error| Error::InvalidArgument {
+        let ptx = CString::new(ptx.trim_end_matches('\0')).map_err(|error| Error::InvalidArgument {
             what: "PTX text".to_owned(),
             found: format!("a NUL at byte {}", error.nul_position()),
-            expected: "text without NUL".to_owned(),
+            expected: "text with NULs at its end only".to_owned(),
         })?;
         Module::from_ptx(device, &ptx)
     }
@@ -112,6 +117,41 @@ impl Drop for ModuleInner {
             // SAFETY: the last owner, and nothing runs.
             let _ = unsafe { self.device.driver().api().module_unload(self.raw) };
         }
+    }
+}
+
+/// Refuses what the driver might take for something else than PTX.
+fn check_text(bytes: &[u8]) -> Result<()> {
+    let refuse = |found: String| {
+        Err(Error::InvalidArgument {
+            what: "PTX".to_owned(),
+            found,
+            expected: "text that begins with `.version`; binaries are not loaded".to_owned(),
+        })
+    };
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => return refuse(format!("a byte that is not UTF-8 at {}", error.valid_up_to())),
+    };
+    if let Some(at) = bytes.iter().position(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace()) {
+        return refuse(format!("a control character at byte {at}"));
+    }
+    let first = after_comments(text).split_ascii_whitespace().next().unwrap_or("nothing");
+    if first == ".version" { Ok(()) } else { refuse(first.chars().take(32).collect()) }
+}
+
+/// The text from its first directive on.
+fn after_comments(mut text: &str) -> &str {
+    loop {
+        text = text.trim_ascii_start();
+        let end = if text.starts_with("//") {
+            text.find('\n')
+        } else if text.starts_with("/*") {
+            text[2..].find("*/").map(|at| at + 4)
+        } else {
+            return text;
+        };
+        text = &text[end.unwrap_or(text.len())..];
     }
 }
 

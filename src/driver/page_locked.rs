@@ -8,7 +8,7 @@ use super::context::byte_len;
 use super::device::Device;
 use super::in_flight::{Access, Slot, Use};
 use super::memory::{DevicePtr, DeviceRepr, check_range};
-use crate::Result;
+use crate::{Error, Result};
 
 /// Page-locked memory, and the record of its uses.
 struct PageLocked<T: DeviceRepr> {
@@ -148,6 +148,9 @@ pub struct MappedBuffer<T: MappedWord> {
 
 impl<T: MappedWord> MappedBuffer<T> {
     /// Allocates `len` words of zero.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAddress`] where the device cannot reach them; what the driver says of the allocation.
     pub fn zeroed(device: &Device, len: usize) -> Result<MappedBuffer<T>> {
         let memory = PageLocked::<T>::new(device, "mapped buffer", len)?;
         let address = match len {
@@ -155,6 +158,15 @@ impl<T: MappedWord> MappedBuffer<T> {
             // SAFETY: the context is current since the allocation, which was of mapped memory.
             _ => unsafe { device.driver().api().host_device_pointer(memory.host.as_ptr().cast(), 0)? },
         };
+        // On a device that maps no host memory a driver may succeed and give no address.
+        if len != 0 && (address == 0 || !address.is_multiple_of(size_of::<T>() as u64)) {
+            return Err(Error::InvalidAddress {
+                call: "cuMemHostGetDevicePointer",
+                what: "mapped buffer",
+                found: address,
+                alignment: size_of::<T>() as u64,
+            });
+        }
         Ok(MappedBuffer { memory, pointer: DevicePtr::new(address) })
     }
 

@@ -37,10 +37,17 @@ const char *kiln_cu_fill(struct kiln_cu_api *api, kiln_cu_resolver resolve, void
 
 #ifdef _WIN32
 
+/* Where the headers are older than Windows 8. */
+#ifndef LOAD_LIBRARY_SEARCH_SYSTEM32
+#define LOAD_LIBRARY_SEARCH_SYSTEM32 0x00000800
+#endif
+
 void *kiln_cu_open(const char *path, char *reason, size_t reason_size) {
-    HMODULE library = LoadLibraryA(path);
+    /* A bare name means the system's library, and not one beside the program or in the current directory. */
+    DWORD flags = strpbrk(path, "\\/:") == NULL ? LOAD_LIBRARY_SEARCH_SYSTEM32 : 0;
+    HMODULE library = LoadLibraryExA(path, NULL, flags);
     if (library == NULL) {
-        snprintf(reason, reason_size, "LoadLibrary: error %lu", (unsigned long)GetLastError());
+        snprintf(reason, reason_size, "LoadLibraryEx: error %lu", (unsigned long)GetLastError());
     }
     return (void *)library;
 }

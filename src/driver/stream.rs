@@ -48,10 +48,11 @@ impl Stream {
         self.inner.record(true)
     }
 
-    /// Lets work enqueued from now on wait for the event. Both may be on different devices.
+    /// Lets work enqueued from now on wait for the event. Both may be on different devices of one driver.
     pub fn wait(&self, event: &Event) -> Result<()> {
+        self.inner.context.driver.check_same(&event.context().driver, "event to wait for")?;
         self.inner.context.bind()?;
-        // SAFETY: stream and event are live.
+        // SAFETY: stream and event are live, and of one driver.
         unsafe { self.inner.context.driver.api().stream_wait_event(self.inner.raw, event.raw(), 0) }
     }
 

@@ -171,6 +171,6 @@ pub(crate) fn load(device: &Device, module: &BakedModule) -> Result<Module> {
     match CStr::from_bytes_with_nul(module.ptx.as_bytes()) {
         Ok(ptx) => Module::from_ptx(device, ptx),
         // A bake of somebody's own may have forgotten the NUL.
-        Err(_) => Module::from_ptx_str(device, module.ptx.trim_end_matches('\0')),
+        Err(_) => Module::from_ptx_str(device, module.ptx),
     }
 }

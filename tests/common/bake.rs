@@ -63,5 +63,6 @@ pub(crate) fn model_with_blocks_of(
     };
     let modules: Vec<BakedModule> =
         DecoderPath::ALL.into_iter().map(|path| module(sm, Some(path), &decoder(path))).collect();
-    leak(BakedModel { name, shape, types: TensorTypeSet::SUPPORTED, modules: leak(modules) })
+    // SAFETY: the modules were made for this shape and all types, with the launches they list.
+    leak(unsafe { BakedModel::new(name, shape, TensorTypeSet::SUPPORTED, leak(modules)) })
 }

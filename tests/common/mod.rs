@@ -4,12 +4,13 @@
 
 pub mod table;
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use kiln::driver::{Device, Driver, Stream};
+use kiln::driver::{Device, Driver, Stream, sys};
 use kiln_emulator::DeviceConfig;
 
 /// A vector addition in PTX, `y[i] += a * x[i]` for `i < n`.
@@ -89,26 +90,58 @@ pub fn fault(device: &Device) -> Option<String> {
 }
 
 /// A place in a stream that its work does not pass until the gate is opened; opened at the latest when dropped.
-pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+#[derive(Default)]
+pub struct Gate(Door);
+
+/// Whether a gate is open.
+type Door = Arc<(Mutex<bool>, Condvar)>;
+
+/// Has the stream's later work wait until the door is open.
+fn wait_at(door: Door, stream: sys::CUstream) -> kiln::Result<()> {
+    unsafe extern "C" fn wait(user: *mut c_void) {
+        // SAFETY: `wait_at` gave this share away, once.
+        let door = unsafe { Arc::from_raw(user.cast::<(Mutex<bool>, Condvar)>()) };
+        let open = door.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(door.1.wait_while(open, |open| !*open));
+    }
+    // SAFETY: the stream is live; the function takes what it is given and calls no driver.
+    unsafe { driver().api().launch_host(stream, Some(wait), Arc::into_raw(door).cast_mut().cast()) }
+}
+
+thread_local! {
+    /// What the next gated copy of this thread waits at.
+    static COPIES: RefCell<Option<Door>> = const { RefCell::new(None) };
+}
+
+/// As `cuMemcpyHtoDAsync`, behind the gate that [`Gate::for_copies_of_this_thread`] left.
+///
+/// # Safety
+/// As for the driver's function.
+pub unsafe extern "C" fn gated_copy(
+    to: sys::CUdeviceptr,
+    from: *const c_void,
+    bytes: usize,
+    stream: sys::CUstream,
+) -> sys::CUresult {
+    if let Some(door) = COPIES.take() {
+        wait_at(door, stream).expect("host functions are supported");
+    }
+    let copy = driver().api().table().cuMemcpyHtoDAsync.expect("every driver has it");
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { copy(to, from, bytes, stream) }
+}
 
 impl Gate {
     /// Closes a gate behind the stream's work so far.
     pub fn close(stream: &Stream) -> Gate {
-        unsafe extern "C" fn wait(user: *mut c_void) {
-            // SAFETY: `close` gave this share away, once.
-            let gate = unsafe { Arc::from_raw(user.cast::<(Mutex<bool>, Condvar)>()) };
-            let open = gate.0.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(gate.1.wait_while(open, |open| !*open));
-        }
-        let gate = Arc::new((Mutex::new(false), Condvar::new()));
-        let user = Arc::into_raw(gate.clone()).cast_mut().cast();
-        stream
-            .enqueue([], |stream| {
-                // SAFETY: the stream is live; the function takes what it is given and calls no driver.
-                unsafe { driver().api().launch_host(stream.raw(), Some(wait), user) }
-            })
-            .expect("host functions are supported");
-        Gate(gate)
+        let gate = Gate::default();
+        stream.enqueue([], |stream| wait_at(gate.0.clone(), stream.raw())).expect("host functions are supported");
+        gate
+    }
+
+    /// Has the next copy by [`gated_copy`] in this thread wait for this gate.
+    pub fn for_copies_of_this_thread(&self) {
+        COPIES.set(Some(self.0.clone()));
     }
 
     /// Lets the work pass.

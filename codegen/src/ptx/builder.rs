@@ -71,6 +71,7 @@ impl Builder {
                 shared: Vec::new(),
                 dynamic_shared: Some(0),
                 uses_dynamic: false,
+                dynamic: Vec::new(),
                 target_specific: false,
                 body: Vec::new(),
                 source: Location::caller(),
@@ -160,7 +161,10 @@ impl Builder {
         let offset = self.dynamic_bytes;
         let end = count.checked_mul(T::BYTES).and_then(|bytes| offset.checked_add(bytes));
         match end.and_then(|end| end.checked_next_multiple_of(128)) {
-            Some(end) => self.dynamic_bytes = end,
+            Some(end) => {
+                self.function.dynamic.push((offset, end));
+                self.dynamic_bytes = end;
+            }
             None => self.complain(format!("dynamic shared memory of {count} elements does not fit 32 bits")),
         }
         if let Some(bytes) = &mut self.function.dynamic_shared {
@@ -182,6 +186,7 @@ impl Builder {
     pub fn dynamic_shared_rest<T: Element>(&mut self) -> Shared<T> {
         self.function.uses_dynamic = true;
         self.function.dynamic_shared = None;
+        self.function.dynamic.push((self.dynamic_bytes, u32::MAX));
         Ptr::new(PtrBase::Shared(DYNAMIC_INDEX), i64::from(self.dynamic_bytes))
     }
 

@@ -200,6 +200,20 @@ pub(crate) struct Inst {
     pub(crate) source: Source,
 }
 
+impl Inst {
+    /// The registers it writes.
+    pub(crate) fn results(&self, visit: &mut impl FnMut(Reg)) {
+        self.dst.iter().filter(|arg| !matches!(arg, Arg::Mem(..))).for_each(|arg| arg.registers(visit));
+    }
+
+    /// The registers it reads, those of the address it stores to included.
+    pub(crate) fn operands(&self, visit: &mut impl FnMut(Reg)) {
+        let address = self.dst.iter().filter(|arg| matches!(arg, Arg::Mem(..)));
+        self.src.iter().chain(address).for_each(|arg| arg.registers(visit));
+        self.guard.iter().for_each(|guard| visit(guard.reg));
+    }
+}
+
 /// A piece of a kernel's body.
 #[derive(Debug, Clone)]
 pub(crate) enum Node {
@@ -236,6 +250,40 @@ pub(crate) enum Node {
     },
 }
 
+/// Consecutive warps of a block: all of it, or those of a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Warps {
+    /// The first.
+    pub(crate) first: u32,
+    /// The first after them.
+    pub(crate) end: u32,
+}
+
+impl Warps {
+    /// Whether all of `other` are among them.
+    pub(crate) const fn contain(self, other: Warps) -> bool {
+        self.first <= other.first && other.end <= self.end
+    }
+
+    /// Whether none of `other` is among them.
+    pub(crate) const fn miss(self, other: Warps) -> bool {
+        self.end <= other.first || other.end <= self.first
+    }
+
+    pub(crate) const fn threads(self) -> u32 {
+        32 * (self.end - self.first)
+    }
+}
+
+/// Each role's warps and body.
+pub(crate) fn by_warps(roles: &[(u32, Vec<Node>)]) -> impl Iterator<Item = (Warps, &[Node])> {
+    roles.iter().scan(0, |next, (warps, body)| {
+        let first = *next;
+        *next += warps;
+        Some((Warps { first, end: *next }, body.as_slice()))
+    })
+}
+
 /// A kernel parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Param {
@@ -267,6 +315,8 @@ pub struct Function {
     /// Bytes of dynamic shared memory where the size is known, 0 for none.
     pub(crate) dynamic_shared: Option<u32>,
     pub(crate) uses_dynamic: bool,
+    /// First byte of each allocation of dynamic shared memory, and the first after it.
+    pub(crate) dynamic: Vec<(u32, u32)>,
     /// Whether the kernel looked at its target.
     pub(crate) target_specific: bool,
     pub(crate) body: Vec<Node>,
@@ -299,21 +349,28 @@ impl Function {
         if self.uses_dynamic { self.dynamic_shared } else { Some(0) }
     }
 
+    /// The block's warps.
+    pub(crate) fn warps(&self) -> Warps {
+        Warps { first: 0, end: self.block / 32 }
+    }
+
     /// Visits every instruction.
     pub(crate) fn instructions<'a>(&'a self, visit: &mut impl FnMut(&'a Inst)) {
-        fn walk<'a>(nodes: &'a [Node], visit: &mut impl FnMut(&'a Inst)) {
-            for node in nodes {
-                match node {
-                    Node::Inst(inst) => visit(inst),
-                    Node::If { then, otherwise, .. } => {
-                        walk(then, visit);
-                        walk(otherwise, visit);
-                    }
-                    Node::Loop { body, .. } => walk(body, visit),
-                    Node::Roles { roles, .. } => roles.iter().for_each(|(_, body)| walk(body, visit)),
-                }
+        instructions(&self.body, visit);
+    }
+}
+
+/// Visits every instruction of `nodes`.
+pub(crate) fn instructions<'a>(nodes: &'a [Node], visit: &mut impl FnMut(&'a Inst)) {
+    for node in nodes {
+        match node {
+            Node::Inst(inst) => visit(inst),
+            Node::If { then, otherwise, .. } => {
+                instructions(then, visit);
+                instructions(otherwise, visit);
             }
+            Node::Loop { body, .. } => instructions(body, visit),
+            Node::Roles { roles, .. } => roles.iter().for_each(|(_, body)| instructions(body, visit)),
         }
-        walk(&self.body, visit);
     }
 }

@@ -1,15 +1,17 @@
 //! The language kernels are written in: typed values, structured control flow, PTX out.
 //!
 //! `types` holds the handles a kernel works with; `builder` parameters, shared memory and control flow; `ops` and
-//! `memory` one method per instruction. `ir` is what they build, `verify` (with `uniform` and `require`) what it is held
-//! to, `print` how it is written. Nothing here knows a kernel.
+//! `memory` one method per instruction. `ir` is what they build, `verify` (with `uniform`, `rendezvous`, `constant` and
+//! `require`) what it is held to, `print` how it is written. Nothing here knows a kernel.
 
 mod builder;
 mod coalesce;
+mod constant;
 mod ir;
 mod memory;
 mod ops;
 mod print;
+mod rendezvous;
 mod require;
 mod types;
 mod uniform;

@@ -1,25 +1,45 @@
 //! The data flow that finds how uniform each register is: a fixed point over the tree, from "the same in the whole
 //! block" downwards. Loops and conditions count: what a lane-varying loop leaves behind varies with the lane, and a
 //! variable assigned in a branch is no more uniform than the branch.
+//!
+//! Registers are compared among the warps of the block and, once more, among those of each role: a variable that one
+//! role sets is uniform there, and differs between warps for the block.
 
-use super::ir::{Arg, Function, Inst, Node, Reg, RegMap, Spread, Uniformity};
+use super::ir::{Arg, Function, Inst, Node, Reg, RegMap, Spread, Uniformity, Warps, by_warps};
 
-/// Registers that are less than block-uniform.
-#[derive(Debug, Default)]
+/// Registers that are less than uniform.
+#[derive(Debug)]
 pub(crate) struct Map {
-    levels: RegMap<Option<Uniformity>>,
+    /// For the block first, then for each role's warps.
+    of_warps: Vec<(Warps, Levels)>,
 }
 
 impl Map {
+    /// How far the register is the same among the block's threads.
     pub(crate) fn level(&self, reg: Reg) -> Uniformity {
-        self.levels.get(reg).unwrap_or(Uniformity::Block)
+        self.of_warps[0].1.level(reg)
+    }
+
+    /// How far the register is the same among the threads of `warps`, which are the block's or a role's.
+    pub(crate) fn level_in(&self, warps: Warps, reg: Reg) -> Uniformity {
+        let found = self.of_warps.iter().find(|(those, _)| *those == warps);
+        found.map_or(Uniformity::Lane, |(_, levels)| levels.level(reg))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Levels(RegMap<Option<Uniformity>>);
+
+impl Levels {
+    fn level(&self, reg: Reg) -> Uniformity {
+        self.0.get(reg).unwrap_or(Uniformity::Block)
     }
 
     /// Raises a register's level; whether that changed anything.
     fn raise(&mut self, reg: Reg, level: Uniformity) -> bool {
         let changed = level > self.level(reg);
         if changed {
-            *self.levels.entry(reg) = Some(level);
+            *self.0.entry(reg) = Some(level);
         }
         changed
     }
@@ -28,57 +48,86 @@ impl Map {
 /// The uniformity of every register of `function`.
 pub(crate) fn of(function: &Function) -> Map {
     let mut definitions = RegMap::<u32>::default();
-    function.instructions(&mut |inst| results(inst, &mut |reg| *definitions.entry(reg) += 1));
-    let mut map = Map::default();
-    while walk(&function.body, Uniformity::Block, Uniformity::Block, &definitions, &mut map) {}
-    map
+    function.instructions(&mut |inst| inst.results(&mut |reg| *definitions.entry(reg) += 1));
+    let mut of_warps = vec![(function.warps(), Levels::default())];
+    roles(&function.body, &mut |warps| {
+        if of_warps.iter().all(|(those, _)| *those != warps) {
+            of_warps.push((warps, Levels::default()));
+        }
+    });
+    for (warps, levels) in &mut of_warps {
+        let mut flow = Flow { warps: *warps, definitions: &definitions, levels };
+        while flow.walk(&function.body, Uniformity::Block, Uniformity::Block) {}
+    }
+    Map { of_warps }
 }
 
-fn results(inst: &Inst, visit: &mut impl FnMut(Reg)) {
-    inst.dst.iter().filter(|arg| !matches!(arg, Arg::Mem(..))).for_each(|arg| arg.registers(visit));
-}
-
-fn walk(nodes: &[Node], branch: Uniformity, looping: Uniformity, definitions: &RegMap<u32>, map: &mut Map) -> bool {
-    let mut changed = false;
+fn roles(nodes: &[Node], visit: &mut impl FnMut(Warps)) {
     for node in nodes {
         match node {
-            Node::Inst(inst) => {
-                let value = match inst.spread {
-                    Spread::Exactly(level) => level,
-                    Spread::Operands => operands(inst, map).max(looping),
-                    Spread::AtLeast(level) => operands(inst, map).max(level),
-                };
-                results(inst, &mut |reg| {
-                    let assigned = if definitions.get(reg) > 1 { branch } else { value };
-                    changed |= map.raise(reg, value.max(assigned));
-                });
+            Node::Inst(_) => {}
+            Node::If { then, otherwise, .. } => {
+                roles(then, visit);
+                roles(otherwise, visit);
             }
-            Node::If { cond, then, otherwise, .. } => {
-                let branch = branch.max(map.level(cond.reg));
-                changed |= walk(then, branch, looping, definitions, map);
-                changed |= walk(otherwise, branch, looping, definitions, map);
-            }
-            Node::Loop { body, again, .. } => {
-                let level = map.level(again.reg);
-                changed |= walk(body, branch.max(level), looping.max(level), definitions, map);
-            }
-            Node::Roles { roles, .. } => {
-                for (_, body) in roles {
-                    changed |= walk(body, branch, looping, definitions, map);
+            Node::Loop { body, .. } => roles(body, visit),
+            Node::Roles { roles, .. } => by_warps(roles).for_each(|(warps, _)| visit(warps)),
+        }
+    }
+}
+
+/// The data flow among some warps.
+struct Flow<'a> {
+    warps: Warps,
+    definitions: &'a RegMap<u32>,
+    levels: &'a mut Levels,
+}
+
+impl Flow<'_> {
+    fn walk(&mut self, nodes: &[Node], branch: Uniformity, looping: Uniformity) -> bool {
+        let mut changed = false;
+        for node in nodes {
+            match node {
+                Node::Inst(inst) => {
+                    let value = match inst.spread {
+                        Spread::Exactly(level) => level,
+                        Spread::Operands => self.operands(inst).max(looping),
+                        Spread::AtLeast(level) => self.operands(inst).max(level),
+                    };
+                    inst.results(&mut |reg| {
+                        let assigned = if self.definitions.get(reg) > 1 { branch } else { value };
+                        changed |= self.levels.raise(reg, value.max(assigned));
+                    });
+                }
+                Node::If { cond, then, otherwise, .. } => {
+                    let branch = branch.max(self.levels.level(cond.reg));
+                    changed |= self.walk(then, branch, looping);
+                    changed |= self.walk(otherwise, branch, looping);
+                }
+                Node::Loop { body, again, .. } => {
+                    let level = self.levels.level(again.reg);
+                    changed |= self.walk(body, branch.max(level), looping.max(level));
+                }
+                Node::Roles { roles, .. } => {
+                    let own = self.warps;
+                    for (warps, body) in by_warps(roles).filter(|(warps, _)| !warps.miss(own)) {
+                        let some = if warps.contain(own) { Uniformity::Block } else { Uniformity::Warp };
+                        changed |= self.walk(body, branch.max(some), looping);
+                    }
                 }
             }
         }
+        changed
     }
-    changed
-}
 
-fn operands(inst: &Inst, map: &Map) -> Uniformity {
-    let mut level = Uniformity::Block;
-    for arg in &inst.src {
-        if let Arg::Special(_, uniformity) = arg {
-            level = level.max(*uniformity);
+    fn operands(&self, inst: &Inst) -> Uniformity {
+        let mut level = Uniformity::Block;
+        for arg in &inst.src {
+            if let Arg::Special(_, uniformity) = arg {
+                level = level.max(*uniformity);
+            }
+            arg.registers(&mut |reg| level = level.max(self.levels.level(reg)));
         }
-        arg.registers(&mut |reg| level = level.max(map.level(reg)));
+        level
     }
-    level
 }

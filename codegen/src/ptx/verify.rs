@@ -6,14 +6,18 @@
 //! 4. static shared memory fits 48 KB, and with the dynamic memory the target's limit;
 //! 5. a barrier stands only under control flow as uniform as its participants, and so do exchanges between lanes; the
 //!    whole block leaves together;
-//! 6. inside `roles` a barrier names its participants, and the roles that wait at it add up to its count;
-//! 7. the target has every instruction.
+//! 6. inside `roles` a barrier names its participants, and the roles that wait at it add up to its count; outside, its
+//!    count is the block's;
+//! 7. roles come to the barriers they share in one order and equally often, and a barrier's number means the same warps
+//!    in the whole kernel;
+//! 8. what is loaded as constant is stored to nowhere in the kernel, or, in shared memory, beyond a barrier;
+//! 9. the target has every instruction.
 
-use super::ir::{Arg, Convergence, Function, Inst, Node, Reg, RegMap, Source, Uniformity};
-use super::{require, uniform};
+use super::ir::{Arg, Convergence, Function, Inst, Node, Reg, RegMap, Source, Uniformity, Warps, by_warps};
+use super::{constant, rendezvous, require, uniform};
 use crate::error::{Error, Result};
 use crate::target::Target;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What the verifier learned on the way: what the printer needs.
 #[derive(Debug)]
@@ -35,7 +39,10 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
     }
     let uniformity = uniform::of(function);
     let mut check = Check {
+        function,
         uniformity: &uniformity,
+        warps: function.warps(),
+        barriers: BTreeMap::new(),
         defined: RegMap::default(),
         known: HashMap::new(),
         version: (6, 3),
@@ -48,6 +55,9 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
         return fault(what, source);
     }
     let (version, needs) = (check.version, check.needs);
+    if let Err((what, source)) = constant::check(function, &uniformity) {
+        return fault(what, source);
+    }
     Ok(Verified { uniformity, version, needs })
 }
 
@@ -67,7 +77,7 @@ fn shared_memory(function: &Function, target: Target) -> Result<()> {
     Ok(())
 }
 
-/// Checks a function that was verified for one target, and did not look at it, for another: rules 4 and 7.
+/// Checks a function that was verified for one target, and did not look at it, for another: rules 4 and 9.
 pub(crate) fn fits(function: &Function, verified: &Verified, target: Target) -> Result<()> {
     shared_memory(function, target)?;
     match &verified.needs {
@@ -81,7 +91,12 @@ pub(crate) fn fits(function: &Function, verified: &Verified, target: Target) -> 
 }
 
 struct Check<'a> {
+    function: &'a Function,
     uniformity: &'a uniform::Map,
+    /// The warps that run what is being checked.
+    warps: Warps,
+    /// The warps that wait at each barrier, and where.
+    barriers: BTreeMap<u32, (Vec<Warps>, Source)>,
     defined: RegMap<bool>,
     /// What each mnemonic met so far needs.
     known: HashMap<String, ((u32, u32), u32)>,
@@ -94,7 +109,7 @@ struct Check<'a> {
 /// The role an instruction stands in: its threads, and where the threads at each barrier are added up.
 struct RoleContext<'a> {
     threads: u32,
-    waiting: &'a mut BTreeMap<u32, (u32, HashSet<usize>, Source)>,
+    waiting: &'a mut BTreeMap<u32, (u32, BTreeSet<usize>, Source)>,
     role: usize,
 }
 
@@ -110,7 +125,7 @@ impl Check<'_> {
                 Node::Inst(inst) => self.instruction(inst, control, role.as_deref_mut(), &mut added),
                 Node::If { cond, then, otherwise, source } => {
                     self.used(cond.reg, source);
-                    let control = control.max(self.uniformity.level(cond.reg));
+                    let control = control.max(self.uniformity.level_in(self.warps, cond.reg));
                     let first = self.nodes(then, control, role.as_deref_mut());
                     self.forget(&first);
                     let second = self.nodes(otherwise, control, role.as_deref_mut());
@@ -120,7 +135,7 @@ impl Check<'_> {
                     }
                 }
                 Node::Loop { body, again, source } => {
-                    let control = control.max(self.uniformity.level(again.reg));
+                    let control = control.max(self.uniformity.level_in(self.warps, again.reg));
                     let inner = self.nodes(body, control, role.as_deref_mut());
                     self.used(again.reg, source);
                     added.extend(inner);
@@ -130,27 +145,59 @@ impl Check<'_> {
                     if control != Uniformity::Block || role.is_some() {
                         self.complain("roles must be split in code that the whole block runs".to_owned(), source);
                     }
-                    self.roles(roles);
+                    self.roles(roles, source);
                 }
             }
         }
         added
     }
 
-    fn roles(&mut self, roles: &[(u32, Vec<Node>)]) {
+    fn roles(&mut self, roles: &[(u32, Vec<Node>)], source: Source) {
         let mut waiting = BTreeMap::new();
-        for (index, (warps, body)) in roles.iter().enumerate() {
-            let mut context = RoleContext { threads: warps * 32, waiting: &mut waiting, role: index };
+        for (index, (warps, body)) in by_warps(roles).enumerate() {
+            let mut context = RoleContext { threads: warps.threads(), waiting: &mut waiting, role: index };
+            let outside = std::mem::replace(&mut self.warps, warps);
             let inner = self.nodes(body, Uniformity::Block, Some(&mut context));
+            self.warps = outside;
             self.forget(&inner);
         }
-        for (barrier, (threads, at, source)) in waiting {
-            let arriving: u32 = at.iter().map(|role| roles[*role].0 * 32).sum();
-            if arriving != threads {
+        let ranges: Vec<Warps> = by_warps(roles).map(|(warps, _)| warps).collect();
+        for (barrier, (threads, at, source)) in &waiting {
+            let arriving: u32 = at.iter().map(|role| ranges[*role].threads()).sum();
+            if arriving != *threads {
                 let what =
                     format!("barrier {barrier} counts {threads} threads, but the roles that wait have {arriving}");
                 self.complain(what, source);
             }
+            self.meaning(*barrier, at.iter().map(|role| ranges[*role]), source);
+        }
+        let waiting = waiting.into_iter().map(|(barrier, (_, at, _))| (barrier, at)).collect();
+        let everywhere = rendezvous::definitions(&self.function.body);
+        if let Err((what, source)) = rendezvous::check(roles, &waiting, &everywhere, self.uniformity, source) {
+            self.complain(what, source);
+        }
+    }
+
+    /// Holds a barrier's number to the warps that it was first used by: others could come to it before these are through.
+    fn meaning(&mut self, barrier: u32, warps: impl Iterator<Item = Warps>, source: Source) {
+        let mut joined: Vec<Warps> = Vec::new();
+        for warps in warps {
+            match joined.last_mut() {
+                Some(last) if last.end == warps.first => last.end = warps.end,
+                _ => joined.push(warps),
+            }
+        }
+        let (first, at) = self.barriers.entry(barrier).or_insert_with(|| (joined.clone(), source));
+        if *first != joined {
+            let [here, there] = [&joined, first].map(|all| {
+                let ranges: Vec<String> =
+                    all.iter().map(|warps| format!("{} to {}", warps.first, warps.end - 1)).collect();
+                ranges.join(", ")
+            });
+            let what = format!(
+                "barrier {barrier} is for warps {here} here and for warps {there} at {at}: take another number"
+            );
+            self.complain(what, source);
         }
     }
 
@@ -204,12 +251,19 @@ impl Check<'_> {
                 self.complain(format!("{} under {control} control flow", inst.mnemonic), source);
             }
             Convergence::Participants { barrier, threads } => match (role, threads) {
-                (None, _) => {}
+                (None, threads) => {
+                    let block = self.function.block;
+                    if threads.is_some_and(|threads| threads != block) {
+                        let what = format!("barrier {barrier} outside roles: the whole block waits, {block} threads");
+                        self.complain(what, source);
+                    }
+                    self.meaning(barrier, std::iter::once(self.function.warps()), source);
+                }
                 (Some(_), None) => {
                     self.complain("a barrier inside a role must name its participants".to_owned(), source);
                 }
                 (Some(role), Some(threads)) => {
-                    let entry = role.waiting.entry(barrier).or_insert((threads, HashSet::new(), source));
+                    let entry = role.waiting.entry(barrier).or_insert((threads, BTreeSet::new(), source));
                     entry.1.insert(role.role);
                     if entry.0 != threads || threads < role.threads {
                         let what = format!("barrier {barrier} is waited at with different counts: {threads}");
@@ -221,23 +275,10 @@ impl Check<'_> {
     }
 
     fn alignment(&mut self, inst: &Inst) {
-        let mut parts = inst.mnemonic.split('.');
-        if !matches!(parts.next(), Some("ld" | "st")) {
+        if !matches!(inst.mnemonic.split('.').next(), Some("ld" | "st")) {
             return;
         }
-        let (mut count, mut bytes) = (1, 1);
-        for part in parts {
-            match part {
-                "v2" => count = 2,
-                "v4" => count = 4,
-                "v8" => count = 8,
-                "u16" | "b16" | "s16" => bytes = 2,
-                "u32" | "s32" | "b32" | "f32" => bytes = 4,
-                "u64" | "s64" | "b64" | "f64" => bytes = 8,
-                _ => {}
-            }
-        }
-        let size = i64::from(count * bytes);
+        let size = constant::width(&inst.mnemonic);
         for arg in inst.dst.iter().chain(&inst.src) {
             if let Arg::Mem(_, offset) = arg
                 && offset % size != 0

@@ -1,0 +1,488 @@
+//! Whether memory that a kernel loads as constant stays as it is.
+//!
+//! Device memory: what is loaded by `.nc` is stored to nowhere in the kernel, whatever lies between. Shared memory: between
+//! a store and a load whose value counts as uniform there is a barrier of the threads that it is uniform among, whichever
+//! comes first; a role loads so only what no other role stores to.
+//!
+//! Memory is told apart by what an address follows from: a parameter, a pointer that was loaded, a shared variable; and by
+//! the bytes, as far as they are constant. What an index adds to a device address counts as the same in two accesses, since
+//! parts of one buffer begin at constants. Two parameters, or two loads of one pointer, may lead to the same memory; that
+//! is not seen.
+
+use super::builder::DYNAMIC;
+use super::ir::{
+    Arg, Base, Class, Convergence, Function, Inst, Node, Reg, Source, Spread, Uniformity, Warps, by_warps,
+};
+use super::uniform;
+use std::collections::{BTreeMap, HashMap};
+
+/// Holds constant loads to their word; what was found, and where, otherwise.
+pub(crate) fn check(function: &Function, uniformity: &uniform::Map) -> Result<(), (String, Source)> {
+    let places = Places::of(function);
+    let mut stored: BTreeMap<Root, Vec<(Region, Source)>> = BTreeMap::new();
+    function.instructions(&mut |inst| {
+        if Access::of(inst) == Some(Access::Store) {
+            for region in places.accessed(inst) {
+                stored.entry(region.root).or_default().push((region, inst.source));
+            }
+        }
+    });
+    let mut problem = None;
+    function.instructions(&mut |inst| {
+        if Access::of(inst) != Some(Access::Constant) || inst.mnemonic.starts_with("ld.shared") {
+            return;
+        }
+        for region in places.accessed(inst) {
+            let stores = stored.get(&region.root).into_iter().flatten();
+            if let Some((_, at)) = stores.into_iter().find(|(other, _)| other.overlaps(&region)) {
+                let what =
+                    format!("{} of memory that the kernel stores to at {at}: take LoadKind::Ordinary", inst.mnemonic);
+                problem.get_or_insert((what, inst.source));
+            }
+        }
+    });
+    if let Some(problem) = problem {
+        return Err(problem);
+    }
+    let outline = Outline { places: &places, uniformity };
+    let events = outline.events(&function.body, function.warps(), Uniformity::Block);
+    let mut walk = Walk { role: None, problem: None };
+    walk.events(&events, &mut State::default());
+    walk.problem.map_or(Ok(()), Err)
+}
+
+/// What an instruction does to memory, as far as it matters here.
+#[derive(PartialEq, Eq)]
+enum Access {
+    Store,
+    /// A load whose kind is not ordinary.
+    Constant,
+}
+
+impl Access {
+    fn of(inst: &Inst) -> Option<Access> {
+        let mnemonic = inst.mnemonic.as_str();
+        if ["st.", "red.", "atom."].iter().any(|opcode| mnemonic.starts_with(opcode)) {
+            return Some(Access::Store);
+        }
+        let constant = mnemonic.starts_with("ld.global.nc")
+            || (mnemonic.starts_with("ld.shared") && inst.spread == Spread::Operands);
+        constant.then_some(Access::Constant)
+    }
+}
+
+/// Bytes of an access, by its mnemonic: elements, and bytes of each.
+pub(crate) fn width(mnemonic: &str) -> i64 {
+    let (mut count, mut bytes) = (1, 1);
+    for part in mnemonic.split('.') {
+        match part {
+            "v2" => count = 2,
+            "v4" => count = 4,
+            "v8" => count = 8,
+            "u16" | "b16" | "s16" => bytes = 2,
+            "u32" | "s32" | "b32" | "f32" => bytes = 4,
+            "u64" | "s64" | "b64" | "f64" => bytes = 8,
+            _ => {}
+        }
+    }
+    count * bytes
+}
+
+/// What an address follows from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Root {
+    /// A parameter, by its place.
+    Param(usize),
+    /// A pointer that was loaded.
+    Loaded(Reg),
+    /// A static shared variable, by its place.
+    Shared(usize),
+    /// The dynamic shared memory.
+    Dynamic,
+}
+
+/// Bytes `start..end` behind a root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Region {
+    root: Root,
+    start: i64,
+    end: i64,
+    /// Whether an index was added, to both alike.
+    indexed: bool,
+}
+
+impl Region {
+    fn overlaps(&self, other: &Region) -> bool {
+        // An index leads upwards: to whatever lies behind.
+        let end = |one: &Region, other: &Region| if one.indexed && !other.indexed { i64::MAX } else { one.end };
+        self.root == other.root && self.start < end(other, self) && other.start < end(self, other)
+    }
+}
+
+/// How far behind its root an address lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Distance {
+    /// The constants added to it.
+    bytes: i64,
+    /// Whether something else was added as well.
+    indexed: bool,
+}
+
+/// What each register that holds an address follows from.
+struct Places<'a> {
+    function: &'a Function,
+    of: HashMap<Reg, BTreeMap<Root, Distance>>,
+}
+
+impl<'a> Places<'a> {
+    fn of(function: &'a Function) -> Places<'a> {
+        let mut candidates = Vec::new();
+        function.instructions(&mut |inst| {
+            let mut address = false;
+            inst.results(&mut |reg| address |= matches!(reg.class, Class::B32 | Class::B64));
+            if address {
+                candidates.push(inst);
+            }
+        });
+        let mut places = Places { function, of: HashMap::new() };
+        loop {
+            let mut changed = false;
+            candidates.iter().for_each(|inst| changed |= places.follow(inst));
+            if !changed {
+                return places;
+            }
+        }
+    }
+
+    /// Adds what the results of an instruction follow from; whether that is new.
+    fn follow(&mut self, inst: &Inst) -> bool {
+        let mut found: Vec<(Root, Distance)> = Vec::new();
+        let here = Distance { bytes: 0, indexed: false };
+        let opcode = inst.mnemonic.split('.').next().unwrap_or_default();
+        match opcode {
+            "ld" => {
+                let mut changed = false;
+                let param = match inst.src.as_slice() {
+                    [Arg::Mem(Base::Symbol(name), _)] => {
+                        self.function.params.iter().position(|param| param.name == *name)
+                    }
+                    _ => None,
+                };
+                inst.results(&mut |reg| {
+                    if reg.class == Class::B64 {
+                        changed |= self.add(reg, param.map_or(Root::Loaded(reg), Root::Param), here);
+                    }
+                });
+                return changed;
+            }
+            "mov" | "add" | "sub" | "selp" | "cvta" | "cvt" | "mad" | "and" | "or" => {
+                let sign = if opcode == "sub" { -1 } else { 1 };
+                let constant = match (opcode, inst.src.as_slice()) {
+                    ("mov" | "selp" | "cvta" | "cvt", _) => Some(0),
+                    ("add" | "sub", [_, Arg::Int(bytes)] | [Arg::Int(bytes), _]) => Some(sign * bytes),
+                    _ => None,
+                };
+                for arg in &inst.src {
+                    match arg {
+                        Arg::Address(name) => found.extend(self.symbol(name).map(|root| (root, here))),
+                        Arg::Reg(reg) => {
+                            found.extend(self.of.get(reg).into_iter().flatten().map(|(root, at)| {
+                                let bytes = at.bytes.saturating_add(constant.unwrap_or(0));
+                                (*root, Distance { bytes, indexed: at.indexed || constant.is_none() })
+                            }));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+        let mut changed = false;
+        inst.results(&mut |reg| found.iter().for_each(|(root, at)| changed |= self.add(reg, *root, *at)));
+        changed
+    }
+
+    fn add(&mut self, reg: Reg, root: Root, at: Distance) -> bool {
+        let places = self.of.entry(reg).or_default();
+        match places.get_mut(&root) {
+            None => {
+                places.insert(root, at);
+                true
+            }
+            // Assigned several times: as in a loop that goes on from where it is.
+            Some(known) if !known.indexed && (at.indexed || at.bytes != known.bytes) => {
+                known.indexed = true;
+                true
+            }
+            Some(_) => false,
+        }
+    }
+
+    fn symbol(&self, name: &str) -> Option<Root> {
+        if name == DYNAMIC {
+            return Some(Root::Dynamic);
+        }
+        self.function.shared.iter().position(|var| var.name == name).map(Root::Shared)
+    }
+
+    /// The bytes that an instruction may access.
+    fn accessed(&self, inst: &Inst) -> Vec<Region> {
+        let mut regions = Vec::new();
+        for arg in inst.dst.iter().chain(&inst.src) {
+            let Arg::Mem(base, offset) = arg else { continue };
+            let bytes = width(&inst.mnemonic);
+            match base {
+                Base::Symbol(name) => {
+                    regions.extend(self.symbol(name).map(|root| Region {
+                        root,
+                        start: *offset,
+                        end: offset + bytes,
+                        indexed: false,
+                    }));
+                }
+                Base::Reg(reg) => {
+                    for (root, at) in self.of.get(reg).into_iter().flatten() {
+                        let start = at.bytes.saturating_add(*offset);
+                        let end = start.saturating_add(bytes);
+                        regions.push(self.around(Region { root: *root, start, end, indexed: at.indexed }));
+                    }
+                }
+            }
+        }
+        regions
+    }
+
+    /// All that an index may reach in shared memory: the variable, or the dynamic allocations that the bytes are in.
+    fn around(&self, region: Region) -> Region {
+        let all = Region { start: i64::MIN, end: i64::MAX, indexed: false, ..region };
+        match region.root {
+            Root::Shared(_) if region.indexed => all,
+            Root::Dynamic if region.indexed => {
+                let allocations = self.function.dynamic.iter().map(|(from, to)| (i64::from(*from), i64::from(*to)));
+                let around = allocations.filter(|(from, to)| (*from..*to).contains(&region.start));
+                let joined = around.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)));
+                joined.map_or(all, |(start, end)| Region { start, end, ..all })
+            }
+            _ => region,
+        }
+    }
+}
+
+/// The threads that have to see no store between their looks at a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Among {
+    Warp,
+    Role,
+    Block,
+}
+
+impl Among {
+    const ALL: [Among; 3] = [Among::Warp, Among::Role, Among::Block];
+}
+
+/// What a kernel does to shared memory, and the barriers between.
+enum Event {
+    Store(Vec<Region>, Source),
+    /// A constant load whose value counts as uniform among these.
+    Load(Vec<Region>, Among, Source),
+    /// Orders the shared memory of these.
+    Barrier(Among),
+    If(Vec<Event>, Vec<Event>),
+    Loop(Vec<Event>),
+    Roles(Vec<Vec<Event>>),
+}
+
+struct Outline<'a> {
+    places: &'a Places<'a>,
+    uniformity: &'a uniform::Map,
+}
+
+impl Outline<'_> {
+    fn events(&self, nodes: &[Node], warps: Warps, control: Uniformity) -> Vec<Event> {
+        let mut events = Vec::new();
+        for node in nodes {
+            match node {
+                Node::Inst(inst) => events.extend(self.event(inst, warps, control)),
+                Node::If { cond, then, otherwise, .. } => {
+                    let control = control.max(self.uniformity.level_in(warps, cond.reg));
+                    let [then, otherwise] = [then, otherwise].map(|body| self.events(body, warps, control));
+                    if !(then.is_empty() && otherwise.is_empty()) {
+                        events.push(Event::If(then, otherwise));
+                    }
+                }
+                Node::Loop { body, again, .. } => {
+                    let control = control.max(self.uniformity.level_in(warps, again.reg));
+                    let body = self.events(body, warps, control);
+                    if !body.is_empty() {
+                        events.push(Event::Loop(body));
+                    }
+                }
+                Node::Roles { roles, .. } => {
+                    let bodies = by_warps(roles).map(|(warps, body)| self.events(body, warps, control));
+                    events.push(Event::Roles(bodies.collect()));
+                }
+            }
+        }
+        events
+    }
+
+    fn event(&self, inst: &Inst, warps: Warps, control: Uniformity) -> Option<Event> {
+        let block = warps == self.places.function.warps();
+        match inst.convergence {
+            Convergence::Participants { .. } => {
+                return Some(Event::Barrier(if block { Among::Block } else { Among::Role }));
+            }
+            Convergence::Warp if inst.mnemonic == "bar.warp.sync" => return Some(Event::Barrier(Among::Warp)),
+            Convergence::Warp | Convergence::Block | Convergence::None => {}
+        }
+        let access = Access::of(inst)?;
+        let mut regions = self.places.accessed(inst);
+        regions.retain(|region| matches!(region.root, Root::Shared(_) | Root::Dynamic));
+        if regions.is_empty() {
+            return None;
+        }
+        if access == Access::Store {
+            return Some(Event::Store(regions, inst.source));
+        }
+        let mut level = control;
+        inst.operands(&mut |reg| level = level.max(self.uniformity.level_in(warps, reg)));
+        let among = match level {
+            Uniformity::Block if block => Among::Block,
+            Uniformity::Block => Among::Role,
+            Uniformity::Warp => Among::Warp,
+            Uniformity::Lane => return None,
+        };
+        Some(Event::Load(regions, among, inst.source))
+    }
+}
+
+/// Accesses since the last barrier.
+#[derive(Clone, Default, PartialEq)]
+struct State {
+    /// Stores that the last barrier of each of [`Among::ALL`] is before.
+    stored: [BTreeMap<Region, Source>; 3],
+    /// Loads among them, as far.
+    loaded: [BTreeMap<Region, Source>; 3],
+}
+
+impl State {
+    fn join(&mut self, other: State) {
+        let own = self.stored.iter_mut().chain(&mut self.loaded);
+        own.zip(other.stored.into_iter().chain(other.loaded)).for_each(|(own, other)| own.extend(other));
+    }
+}
+
+/// A role's stores as the others see them.
+struct Walk {
+    /// In a role: what other roles store, and what was stored before without a barrier of the block since.
+    role: Option<BTreeMap<Region, Source>>,
+    problem: Option<(String, Source)>,
+}
+
+impl Walk {
+    fn events(&mut self, events: &[Event], state: &mut State) {
+        for event in events {
+            match event {
+                Event::Store(regions, source) => self.store(regions, source, state),
+                Event::Load(regions, among, source) => self.load(regions, *among, source, state),
+                Event::Barrier(among) => {
+                    for passed in Among::ALL.into_iter().filter(|passed| passed <= among) {
+                        state.stored[passed as usize].clear();
+                        state.loaded[passed as usize].clear();
+                    }
+                }
+                Event::If(then, otherwise) => {
+                    let mut second = state.clone();
+                    self.events(then, state);
+                    self.events(otherwise, &mut second);
+                    state.join(second);
+                }
+                Event::Loop(body) => {
+                    let before = state.clone();
+                    self.events(body, state);
+                    // Once more with what the last round left behind.
+                    if *state != before {
+                        self.events(body, state);
+                    }
+                }
+                Event::Roles(bodies) => self.roles(bodies, state),
+            }
+        }
+    }
+
+    fn roles(&mut self, bodies: &[Vec<Event>], state: &mut State) {
+        let stores: Vec<BTreeMap<Region, Source>> = bodies
+            .iter()
+            .map(|body| {
+                let mut all = BTreeMap::new();
+                stores(body, &mut all);
+                all
+            })
+            .collect();
+        let mut after = State::default();
+        for (index, body) in bodies.iter().enumerate() {
+            let mut foreign = state.stored[Among::Block as usize].clone();
+            let others = stores.iter().enumerate().filter(|(other, _)| *other != index);
+            others.for_each(|(_, stores)| foreign.extend(stores));
+            self.role = Some(foreign);
+            let mut own = state.clone();
+            self.events(body, &mut own);
+            after.join(own);
+        }
+        self.role = None;
+        *state = after;
+    }
+
+    fn store(&mut self, regions: &[Region], source: Source, state: &mut State) {
+        for region in regions {
+            for among in Among::ALL {
+                if let Some(at) = meets(&state.loaded[among as usize], region) {
+                    let what = format!(
+                        "a store to shared memory that was loaded as constant at {at}, without a barrier since"
+                    );
+                    self.problem.get_or_insert((what, source));
+                }
+                state.stored[among as usize].insert(*region, source);
+            }
+        }
+    }
+
+    fn load(&mut self, regions: &[Region], among: Among, source: Source, state: &mut State) {
+        for region in regions {
+            if let Some(at) = meets(&state.stored[among as usize], region) {
+                let what = format!(
+                    "a constant load of shared memory that was stored to at {at}, without a barrier since: put one between, \
+                     or take LoadKind::Ordinary"
+                );
+                self.problem.get_or_insert((what, source));
+            }
+            if let Some(at) = self.role.as_ref().and_then(|foreign| meets(foreign, region)) {
+                let what = format!(
+                    "a constant load in a role of shared memory that other warps store to at {at}: take LoadKind::Ordinary"
+                );
+                self.problem.get_or_insert((what, source));
+            }
+            state.loaded[among as usize].insert(*region, source);
+        }
+    }
+}
+
+fn stores(events: &[Event], all: &mut BTreeMap<Region, Source>) {
+    for event in events {
+        match event {
+            Event::Store(regions, source) => all.extend(regions.iter().map(|region| (*region, *source))),
+            Event::If(then, otherwise) => {
+                stores(then, all);
+                stores(otherwise, all);
+            }
+            Event::Loop(body) => stores(body, all),
+            Event::Roles(bodies) => bodies.iter().for_each(|body| stores(body, all)),
+            Event::Load(..) | Event::Barrier(_) => {}
+        }
+    }
+}
+
+/// Where some bytes were accessed.
+fn meets(accessed: &BTreeMap<Region, Source>, region: &Region) -> Option<Source> {
+    accessed.iter().find(|(other, _)| other.overlaps(region)).map(|(_, source)| *source)
+}
