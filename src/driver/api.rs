@@ -200,6 +200,15 @@ impl Api {
         Api { table }
     }
 
+    /// Whether every function is the other's.
+    pub(crate) fn has_same_functions(&self, other: &Api) -> bool {
+        const WORDS: usize = size_of::<kiln_cu_api>() / size_of::<usize>();
+        const { assert!(size_of::<kiln_cu_api>() == WORDS * size_of::<usize>()) };
+        // SAFETY: the table is function pointers, null or not, one behind the other.
+        let words = |api: &Api| unsafe { std::mem::transmute_copy::<kiln_cu_api, [usize; WORDS]>(&api.table) };
+        words(self) == words(other)
+    }
+
     /// The table itself.
     pub fn table(&self) -> &kiln_cu_api {
         &self.table

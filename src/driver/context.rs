@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::library::Driver;
-use super::resident::{Gate, Pass, Quiet, Resident, Turn, Turns};
+use super::resident::{Claim, Gate, Pass, Quiet, Resident, Turn, Turns};
 use super::stream::StreamInner;
 use super::sys;
 use super::sys::{CUcontext, CUdevice, CUdeviceptr};
@@ -157,8 +157,8 @@ impl Context {
     }
 
     /// Waits for a turn on the device's multiprocessors.
-    pub(crate) fn turn(&self) -> Result<Turn<'_>> {
-        self.turns.take(self.limits().wait)
+    pub(crate) fn turn(&self, claim: Claim) -> Result<Turn<'_>> {
+        self.turns.take(claim, self.limits().wait)
     }
 
     /// Device memory, `bytes` > 0.

@@ -9,6 +9,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::context::Context;
+use super::resident::Claim;
 use super::stream::{Stream, StreamInner};
 use crate::{Error, Result};
 
@@ -188,7 +189,7 @@ impl Stream {
         }
         // Before the locks: who has the turn may need them.
         let waits = turns == Turns::Waits && !self.inner.is_capturing();
-        let _turn = waits.then(|| self.inner.context.turn()).transpose()?;
+        let _turn = waits.then(|| self.inner.context.turn(Claim::Shared)).transpose()?;
         // Locked in the order of their addresses, so that two threads cannot wait for each other.
         uses.sort_unstable_by_key(|one| address(one.slot));
         for pair in uses.windows(2) {

@@ -1,8 +1,9 @@
 //! Finding a driver: NVIDIA's library, or whatever answers to its names.
 
+use once_cell::sync::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::api::Api;
 use super::sys;
@@ -83,12 +84,26 @@ impl Driver {
         let api = unsafe { Api::new(table) };
         // SAFETY: no arguments to get wrong.
         match unsafe { api.init(0) } {
-            Ok(()) => Ok(Driver { api: Arc::new(api) }),
+            Ok(()) => Ok(Driver::known(api)),
             Err(error) if error.code() == Some(sys::CUDA_ERROR_NO_DEVICE) => {
                 Err(Error::NoDevice { ordinal: 0, found: 0 })
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The driver of that table: the same for tables of the same functions, so that what one handle opens is known to
+    /// the other.
+    fn known(api: Api) -> Driver {
+        static KNOWN: OnceCell<Mutex<Vec<Weak<Api>>>> = OnceCell::new();
+        let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|api| api.strong_count() > 0);
+        if let Some(api) = known.iter().filter_map(Weak::upgrade).find(|other| other.has_same_functions(&api)) {
+            return Driver { api };
+        }
+        let api = Arc::new(api);
+        known.push(Arc::downgrade(&api));
+        Driver { api }
     }
 
     /// # Safety

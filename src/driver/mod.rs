@@ -81,6 +81,8 @@ pub use module::Module;
 pub use page_locked::{MappedBuffer, MappedWord, PinnedBuffer};
 #[cfg(feature = "gguf")]
 pub(crate) use patience::Patience;
+#[cfg(feature = "gguf")]
+pub(crate) use resident::Claim;
 pub use resident::{Resident, Wish};
 pub use stream::Stream;
 pub use tensor::GpuTensor;

@@ -169,7 +169,7 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// The line of those who want a device's multiprocessors.
+/// The line of those who want a device's multiprocessors. Resident work has its turn alone; other launches share theirs.
 #[derive(Default)]
 pub(crate) struct Turns {
     state: Mutex<Line>,
@@ -180,32 +180,48 @@ pub(crate) struct Turns {
 struct Line {
     tickets: u64,
     queue: VecDeque<u64>,
+    /// Launches that share a turn now.
+    sharing: u32,
     /// The resident work of the last turn, which may still be on the device.
     resident: Option<Weak<dyn Resident>>,
 }
 
+/// Who wants a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// A launch that ends by itself.
+    Shared,
+    /// Work that stays.
+    Resident,
+}
+
 impl Turns {
     /// Waits for a turn: first come, first served. Resident work that has the device is asked to yield.
-    pub(crate) fn take(&self, limit: Duration) -> Result<Turn<'_>> {
+    pub(crate) fn take(&self, claim: Claim, limit: Duration) -> Result<Turn<'_>> {
         let mut line = lock(&self.state);
+        if claim == Claim::Shared && line.queue.is_empty() && line.resident.is_none() {
+            line.sharing += 1;
+            return Ok(Turn { turns: self, ticket: None });
+        }
         line.tickets += 1;
         let ticket = line.tickets;
         line.queue.push_back(ticket);
         drop(line);
-        let turn = Turn { turns: self, ticket };
+        let mut turn = Turn { turns: self, ticket: Some(ticket) };
         let mut patience = Patience::new(limit);
         let mut seen = (0, 0);
         loop {
             let line = lock(&self.state);
             let front = line.queue.front().copied().unwrap_or(ticket);
+            let waits = front != ticket || claim == Claim::Resident && line.sharing > 0;
             let resident = line.resident.as_ref().and_then(Weak::upgrade);
             let progress = (front, resident.as_ref().map_or(0, |resident| resident.progress()));
             if progress != seen {
                 seen = progress;
                 patience.progress();
             }
-            if front != ticket {
-                // Who is in front announces its leaving.
+            if waits {
+                // Who goes announces it.
                 let left = patience.left().min(Duration::from_millis(20));
                 drop(self.changed.wait_timeout(line, left));
                 if patience.left().is_zero() {
@@ -221,15 +237,24 @@ impl Turns {
             }
             patience.pause("the turn on the device")?;
         }
-        lock(&self.state).resident = None;
+        let mut line = lock(&self.state);
+        line.resident = None;
+        if claim == Claim::Shared {
+            line.sharing += 1;
+            line.queue.retain(|waiting| *waiting != ticket);
+            turn.ticket = None;
+        }
+        drop(line);
+        self.changed.notify_all();
         Ok(turn)
     }
 }
 
-/// A turn on the device, which others wait for until it is dropped.
+/// A turn on the device.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
-    ticket: u64,
+    /// The place in the line; none for a turn that is shared.
+    ticket: Option<u64>,
 }
 
 impl Turn<'_> {
@@ -241,7 +266,12 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        lock(&self.turns.state).queue.retain(|ticket| *ticket != self.ticket);
+        let mut line = lock(&self.turns.state);
+        match self.ticket {
+            Some(ticket) => line.queue.retain(|waiting| *waiting != ticket),
+            None => line.sharing -= 1,
+        }
+        drop(line);
         self.turns.changed.notify_all();
     }
 }

@@ -6,7 +6,7 @@
 //! next launch finds it.
 
 use super::post::Post;
-use crate::driver::{DeviceBuffer, KernelParam, Resident, Stream};
+use crate::driver::{Claim, DeviceBuffer, KernelParam, Resident, Stream, Wish};
 use crate::model::kernels::Kernel;
 use crate::model::{Inner, KvType, balance};
 use crate::shape::mailbox::{self, state};
@@ -136,9 +136,9 @@ impl Decoder {
             return Ok(Launched::Already);
         };
         let context = self.model.device.context();
-        let turn = context.turn()?;
+        let turn = context.turn(Claim::Resident)?;
         let pass = context.pass()?;
-        self.post.ask(crate::driver::Wish::Stay);
+        self.post.ask(Wish::Stay);
         counters.fill_bytes(&self.post.stream, 0)?;
         let number = self.post.launched.load(Ordering::Acquire).wrapping_add(1).max(1);
         self.launch(memory, counters, number)?;
