@@ -293,9 +293,13 @@ impl Bake {
                 if self.tracing && path == DecoderPath::Persistent {
                     kernels.extend(tracing(*shape, types));
                 }
-                let emitted = emit_for(&targets, Some(path), &kernels)
-                    .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
-                modules.extend(emitted);
+                // A session takes one of the persistent kernels, and the driver compiles what is in its module.
+                let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };
+                for part in kernels.chunks(each.max(1)) {
+                    let emitted = emit_for(&targets, Some(path), part)
+                        .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
+                    modules.extend(emitted);
+                }
             }
             statics.push(source.model(name, shape, types, modules));
         }
@@ -378,13 +382,16 @@ impl Source<'_> {
         self.line(format_args!("}};"));
     }
 
-    /// Module by module, by rising target; `field` stands in front of the list.
+    /// Module by module; `field` stands in front of the list.
     fn modules(&mut self, field: &str, stem: &str, modules: Vec<EmittedModule>) {
         let kiln = self.kiln;
         self.line(format_args!("    {field}&["));
         let mut bodies: Vec<(Option<DecoderPath>, String)> = Vec::new();
         for module in modules {
-            let path = module.path.map_or(String::new(), |path| format!("_{}", path.name()));
+            let path = match (module.path, module.kernels.as_slice()) {
+                (Some(DecoderPath::Persistent), [kernel]) => format!("_{}", kernel.name),
+                (path, _) => path.map_or(String::new(), |path| format!("_{}", path.name())),
+            };
             let file = format!("{stem}_{}{path}.ptx", module.target);
             let body = (module.path, body(&module.ptx).to_owned());
             if bodies.contains(&body) {

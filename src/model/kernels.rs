@@ -137,13 +137,18 @@ impl Kernels {
     }
 }
 
-/// The kernel of the persistent path.
+/// The kernel of the persistent path; each has a module of its own.
 pub(crate) fn persistent(device: &Device, baked: &'static BakedModel, kv: KvType, traces: bool) -> Result<Kernel> {
-    let module = choose(device, baked.modules, Some(DecoderPath::Persistent), baked.name)?;
-    let loaded = load(device, module)?;
     let (trace, feature) = if traces { ("_trace", ",trace") } else { ("", "") };
     let name = format!("persistent_decoder_{}{trace}", kv.suffix());
-    Kernel::find(&loaded, module, &name, &format!("--features {}{feature}", baked.name))
+    let setting = format!("--features {}{feature}", baked.name());
+    let has = |module: &&BakedModule| module.kernels.iter().any(|kernel| kernel.name == name);
+    let modules = baked.modules.iter().filter(has);
+    let Some(module) = newest(device, Some(DecoderPath::Persistent), modules) else {
+        choose(device, baked.modules, Some(DecoderPath::Persistent), baked.name())?;
+        return Err(Error::KernelNotBaked { kernel: name, setting });
+    };
+    Kernel::find(&load(device, module)?, module, &name, &setting)
 }
 
 /// Whether there are kernels of both paths for the device; none is loaded.
@@ -159,11 +164,15 @@ pub(crate) fn choose(
     path: Option<DecoderPath>,
     name: &str,
 ) -> Result<&'static BakedModule> {
-    modules
-        .iter()
-        .filter(|module| module.path == path && module.sm <= device.sm())
-        .max_by_key(|module| module.sm)
-        .ok_or_else(|| no_module(name, device.sm()))
+    newest(device, path, modules.iter()).ok_or_else(|| no_module(name, device.sm()))
+}
+
+fn newest<'a>(
+    device: &Device,
+    path: Option<DecoderPath>,
+    modules: impl Iterator<Item = &'a BakedModule>,
+) -> Option<&'a BakedModule> {
+    modules.filter(|module| module.path == path && module.sm <= device.sm()).max_by_key(|module| module.sm)
 }
 
 /// Loads a module's PTX.

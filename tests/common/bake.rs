@@ -61,8 +61,15 @@ pub(crate) fn model_with_blocks_of(
             .collect(),
         _ => bake::decoder(shape, &types, path),
     };
-    let modules: Vec<BakedModule> =
-        DecoderPath::ALL.into_iter().map(|path| module(sm, Some(path), &decoder(path))).collect();
+    let modules: Vec<BakedModule> = DecoderPath::ALL
+        .into_iter()
+        .flat_map(|path| {
+            let kernels = decoder(path);
+            // As a bake writes them: a module for each persistent kernel.
+            let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };
+            kernels.chunks(each).map(|part| module(sm, Some(path), part)).collect::<Vec<_>>()
+        })
+        .collect();
     // SAFETY: the modules were made for this shape and all types, with the launches they list.
     leak(unsafe { BakedModel::new(name, shape, TensorTypeSet::SUPPORTED, leak(modules)) })
 }

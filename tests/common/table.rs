@@ -16,6 +16,8 @@ static REAL: OnceLock<kiln_cu_api> = OnceLock::new();
 thread_local! {
     static CALLS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
     static FAILURES: RefCell<HashMap<&'static str, u32>> = RefCell::new(HashMap::new());
+    /// A call to come that fails once: its name, how many of that name come before it, and the code.
+    static ONCE: RefCell<Option<(&'static str, usize, u32)>> = const { RefCell::new(None) };
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
@@ -48,6 +50,14 @@ pub fn failing<R>(name: &'static str, code: u32, work: impl FnOnce() -> R) -> R 
     result
 }
 
+/// Has the call number `nth`, counted from 0, of that name fail once in this thread during `work`.
+pub fn failing_once<R>(name: &'static str, nth: usize, code: u32, work: impl FnOnce() -> R) -> R {
+    ONCE.set(Some((name, nth, code)));
+    let result = work();
+    ONCE.set(None);
+    result
+}
+
 /// Has the first call of that name in this thread during `work` tell `entered`, and then wait for `go_on`, or for its
 /// other end to be gone.
 pub fn held<R>(name: &'static str, entered: Sender<()>, go_on: Receiver<()>, work: impl FnOnce() -> R) -> R {
@@ -65,7 +75,21 @@ fn enter(name: &'static str) -> Option<u32> {
         let _ = entered.send(());
         let _ = go_on.recv();
     }
-    FAILURES.with_borrow(|failures| failures.get(name).copied())
+    let once = ONCE.with_borrow_mut(|once| match once {
+        Some((of, before, code)) if *of == name => match before.checked_sub(1) {
+            Some(left) => {
+                *before = left;
+                None
+            }
+            None => {
+                let code = *code;
+                *once = None;
+                Some(code)
+            }
+        },
+        _ => None,
+    });
+    once.or_else(|| FAILURES.with_borrow(|failures| failures.get(name).copied()))
 }
 
 /// A function pointer that can be replaced by one that records, for the `I`-th function of the table.
