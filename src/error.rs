@@ -84,6 +84,15 @@ pub enum Error {
         log: String,
     },
 
+    /// The driver is older than the PTX of a module.
+    #[error("the CUDA driver does not know PTX {version}; install a driver for CUDA {cuda} or later")]
+    PtxTooNew {
+        /// The module's `.version`.
+        version: String,
+        /// The first CUDA version whose driver knows it.
+        cuda: &'static str,
+    },
+
     /// A module has no kernel of that name.
     #[error("the module has no kernel `{kernel}`; its entry name must equal the one in the PTX")]
     KernelNotFound {

@@ -6,6 +6,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use common::{Gate, blocks_until_open, device, driver, fault, table};
 use kiln::Error;
@@ -517,4 +518,54 @@ fn resident_work_is_parked_before_what_may_wait_for_it() {
     assert_eq!(parks.0.load(Ordering::SeqCst), before, "copies and launches go on beside it");
     drop((resident, parks));
     drop(buffer);
+}
+
+#[test]
+fn all_residents_are_asked_before_one_is_waited_for() {
+    struct Pair(Arc<AtomicU32>);
+    impl Resident for Pair {
+        fn ask(&self, wish: Wish) {
+            self.0.fetch_add(u32::from(wish == Wish::Park), Ordering::SeqCst);
+        }
+
+        fn is_off(&self) -> kiln::Result<bool> {
+            // One leaves only if the other does, as two kernels that wait for each other's multiprocessors.
+            Ok(self.0.load(Ordering::SeqCst) >= 2)
+        }
+    }
+    let device = device();
+    let asked = Arc::new(AtomicU32::new(0));
+    let pair = [0, 1].map(|_| Arc::new(Pair(asked.clone())) as Arc<dyn Resident>);
+    pair.iter().for_each(|resident| device.add_resident(resident));
+    let buffer = DeviceBuffer::<u8>::uninitialized(&device, 8).unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    drop(buffer);
+}
+
+#[test]
+fn a_resident_that_does_not_leave_is_waited_for_once() {
+    struct Hangs(AtomicU32);
+    impl Resident for Hangs {
+        fn ask(&self, _: Wish) {}
+
+        fn is_off(&self) -> kiln::Result<bool> {
+            Ok(self.0.load(Ordering::SeqCst) != 0)
+        }
+    }
+    let device = device();
+    let hangs = Arc::new(Hangs(AtomicU32::new(0)));
+    let resident: Arc<dyn Resident> = hangs.clone();
+    device.add_resident(&resident);
+    let limits = device.limits();
+    device.set_limits(limits.with_wait(Duration::from_millis(300)));
+    let times = [0, 1, 2].map(|_| {
+        let begun = Instant::now();
+        let refused = DeviceBuffer::<u8>::uninitialized(&device, 8);
+        assert!(matches!(refused, Err(Error::Stalled { .. })), "{refused:?}");
+        begun.elapsed()
+    });
+    assert!(times[0] >= Duration::from_millis(300), "{times:?}");
+    assert!(times[1] < Duration::from_millis(200) && times[2] < Duration::from_millis(200), "{times:?}");
+    hangs.0.store(1, Ordering::SeqCst);
+    DeviceBuffer::<u8>::uninitialized(&device, 8).expect("it has left");
 }

@@ -5,6 +5,7 @@
 use std::env;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use kiln::Error;
 use kiln::driver::{Device, Driver};
@@ -89,7 +90,10 @@ fn emulator(counters: bool) -> kiln::Result<Device> {
     let driver = unsafe {
         Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))?
     };
-    Device::open(&driver, ordinal)
+    let device = Device::open(&driver, ordinal)?;
+    // A kernel that takes a GPU a millisecond may take minutes here.
+    device.set_limits(device.limits().with_wait(Duration::from_secs(3600)));
+    Ok(device)
 }
 
 /// Why there is no GPU, in a clause.

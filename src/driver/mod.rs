@@ -11,6 +11,11 @@
 //! no guard and no scope, so [`std::mem::forget`] cannot break it. Enqueueing neither synchronises nor allocates, and
 //! takes no lock but those of the buffers and streams it names.
 //!
+//! **Waiting.** Every wait ends: by looking again and again, up to [`Limits::wait`] since the last progress, then with
+//! [`Error::Stalled`](crate::Error::Stalled); a drop keeps what may still be in use. Work that stays on the device, a
+//! [`Resident`], gets out of the way of the rest: calls that may wait for the whole device hold it off, and other
+//! launches wait for a turn, which it yields within [`Limits::turn`].
+//!
 //! ```no_run
 //! use kiln::driver::{Device, Driver, GpuTensor, KernelParam, LaunchConfig, Module};
 //!

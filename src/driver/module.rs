@@ -27,6 +27,9 @@ unsafe impl Send for ModuleInner {}
 // SAFETY: as above.
 unsafe impl Sync for ModuleInner {}
 
+/// `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`
+const UNSUPPORTED_PTX_VERSION: u32 = 222;
+
 /// Bytes for each of the compiler's logs; more is cut off by the driver.
 const LOG_BYTES: usize = 8192;
 
@@ -56,6 +59,7 @@ impl Module {
         };
         match loaded {
             Ok(raw) => Ok(Module { inner: Arc::new(ModuleInner { device: device.clone(), raw }) }),
+            Err(Error::Cuda { code: UNSUPPORTED_PTX_VERSION, .. }) => Err(too_new(ptx)),
             Err(Error::Cuda { code, .. }) if code != sys::CUDA_ERROR_OUT_OF_MEMORY => {
                 let (name, meaning) = codes::describe(code);
                 let log = [errors, info].map(|bytes| text(&bytes));
@@ -103,6 +107,43 @@ impl Module {
     }
 }
 
+/// PTX versions and the CUDA version that brought each.
+/// Source: PTX ISA, "Release Notes", and CUDA's release notes.
+const CUDA_OF_PTX: [((u32, u32), &str); 23] = [
+    ((6, 3), "10.0"),
+    ((6, 4), "10.1"),
+    ((6, 5), "10.2"),
+    ((7, 0), "11.0"),
+    ((7, 1), "11.1"),
+    ((7, 2), "11.2"),
+    ((7, 3), "11.3"),
+    ((7, 4), "11.4"),
+    ((7, 5), "11.5"),
+    ((7, 6), "11.6"),
+    ((7, 7), "11.7"),
+    ((7, 8), "11.8"),
+    ((8, 0), "12.0"),
+    ((8, 1), "12.1"),
+    ((8, 2), "12.2"),
+    ((8, 3), "12.3"),
+    ((8, 4), "12.4"),
+    ((8, 5), "12.5"),
+    ((8, 6), "12.7"),
+    ((8, 7), "12.8"),
+    ((8, 8), "12.9"),
+    ((9, 0), "13.0"),
+    ((9, 1), "13.1"),
+];
+
+/// What to say of text that the driver finds too new: the driver that its `.version` asks for.
+fn too_new(ptx: &CStr) -> Error {
+    let text = ptx.to_string_lossy();
+    let version = text.split_once(".version").and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("?");
+    let parsed = version.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    let cuda = parsed.and_then(|parsed| CUDA_OF_PTX.iter().find(|(known, _)| *known >= parsed));
+    Error::PtxTooNew { version: version.to_owned(), cuda: cuda.map_or("13.2", |(_, cuda)| cuda) }
+}
+
 impl std::fmt::Debug for Module {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Module").field("device", &self.inner.device.ordinal()).finish_non_exhaustive()
@@ -144,14 +185,14 @@ fn check_text(bytes: &[u8]) -> Result<()> {
 fn after_comments(mut text: &str) -> &str {
     loop {
         text = text.trim_ascii_start();
-        let end = if text.starts_with("//") {
-            text.find('\n')
-        } else if text.starts_with("/*") {
-            text[2..].find("*/").map(|at| at + 4)
+        let behind = if let Some(line) = text.strip_prefix("//") {
+            line.split_once('\n')
+        } else if let Some(comment) = text.strip_prefix("/*") {
+            comment.split_once("*/")
         } else {
             return text;
         };
-        text = &text[end.unwrap_or(text.len())..];
+        text = behind.map_or("", |(_, rest)| rest);
     }
 }
 

@@ -70,7 +70,14 @@ fn wait_until_off(resident: &dyn Resident, limit: Duration) -> Result<()> {
 pub(crate) struct Gate {
     state: Mutex<GateState>,
     changed: Condvar,
-    residents: Mutex<Vec<Weak<dyn Resident>>>,
+    residents: Mutex<Vec<Known>>,
+}
+
+/// Resident work, and whether it once did not leave in time: then it is looked at, but not waited for again.
+#[derive(Clone)]
+struct Known {
+    work: Weak<dyn Resident>,
+    hangs: bool,
 }
 
 #[derive(Default)]
@@ -85,8 +92,8 @@ struct GateState {
 impl Gate {
     pub(crate) fn add(&self, resident: &Arc<dyn Resident>) {
         let mut residents = lock(&self.residents);
-        residents.retain(|resident| resident.strong_count() > 0);
-        residents.push(Arc::downgrade(resident));
+        residents.retain(|known| known.work.strong_count() > 0);
+        residents.push(Known { work: Arc::downgrade(resident), hangs: false });
     }
 
     /// Takes everything resident off the device and keeps it off as long as the guard lives. The thread that has the
@@ -115,13 +122,26 @@ impl Gate {
         drop(state);
         let quiet = Quiet { gate: self };
         // Collected first: asking takes its time.
-        let residents: Vec<_> = lock(&self.residents).iter().filter_map(Weak::upgrade).collect();
-        residents.iter().for_each(|resident| resident.ask(Wish::Park));
-        let off = residents.iter().map(|resident| wait_until_off(&**resident, limit));
-        // All are waited for, also behind one that failed.
-        let off = off.fold(Ok(()), Result::and);
-        residents.iter().for_each(|resident| resident.ask(Wish::Stay));
+        let known = lock(&self.residents).clone();
+        let residents: Vec<_> = known.iter().filter_map(|known| Some((known.work.upgrade()?, known.hangs))).collect();
+        residents.iter().for_each(|(resident, _)| resident.ask(Wish::Park));
+        let mut off = Ok(());
+        for (resident, hangs) in &residents {
+            let limit = if *hangs { Duration::ZERO } else { limit };
+            let left = wait_until_off(&**resident, limit);
+            self.remember(resident, matches!(left, Err(Error::Stalled { .. })));
+            // All are waited for, also behind one that failed.
+            off = off.and(left);
+        }
+        residents.iter().for_each(|(resident, _)| resident.ask(Wish::Stay));
         off.map(|()| quiet)
+    }
+
+    fn remember(&self, resident: &Arc<dyn Resident>, hangs: bool) {
+        let mut residents = lock(&self.residents);
+        if let Some(known) = residents.iter_mut().find(|known| Weak::ptr_eq(&known.work, &Arc::downgrade(resident))) {
+            known.hangs = hangs;
+        }
     }
 
     /// Keeps the gate open for a launch of resident work.

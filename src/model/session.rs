@@ -322,6 +322,8 @@ fn choose(model: &Model, options: SessionOptions) -> Result<(Box<dyn Path>, Stri
         PathChoice::Auto => persistent("auto: the device launches cooperatively").or_else(|error| match error {
             // A lost context or a full memory is not mended by another path.
             Error::Cuda { .. } | Error::OutOfMemory { .. } | Error::Stalled { .. } => Err(error),
+            // Who asks for blocks means this path.
+            error if options.blocks.is_some() => Err(error),
             error => stream(format!("auto: the persistent path cannot be taken: {error}")),
         }),
     }
