@@ -1,6 +1,7 @@
 //! A context: one device's memory, streams and objects, its sticky error, and which host threads have it current.
 
 use super::graph::Captures;
+use super::launch::Grid;
 use super::registry::Device;
 use super::stream::{LEGACY, Queue};
 use super::work::{Allocation, Side};
@@ -30,6 +31,8 @@ pub(crate) struct State {
     pub(crate) allocations: BTreeMap<(Side, u64), Allocation>,
     /// Room that running kernels take of the multiprocessors, see [`super::launch`].
     pub(crate) taken: u64,
+    /// Cooperative launches that the host has not waited for, see [`Context::interleave`].
+    pub(crate) grids: Vec<Grid>,
     /// What every call returns since it was lost or destroyed.
     pub(crate) sticky: Option<Code>,
     /// Those that have had the context current, or waited in it; until they end they may come back.

@@ -181,7 +181,8 @@ impl Stream {
         // Only a kernel lets the next one begin before its end.
         queue.early = if work.is_launch() { before } else { ticket.order.clone() };
         queue.last = Some(ticket.clone());
-        queue.work.push_back(Arc::new(Queued { after, work, place, ticket: ticket.clone(), idle: AtomicU64::new(0) }));
+        let queued = Arc::new(Queued { after, work, place, ticket: ticket.clone(), idle: AtomicU64::new(0) });
+        queue.work.push_back(queued.clone());
         queue.worker.iter().for_each(Thread::unpark);
         Ok(Some(ticket))
     }
@@ -207,6 +208,7 @@ impl Context {
                 }
                 drop(state);
                 let since = Instant::now();
+        context.interleave(&mut state, &queued.work, &queued.place);
                 thread::park_timeout(IDLE);
                 state = self.state();
                 waited = since.elapsed() >= IDLE;
