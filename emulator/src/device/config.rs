@@ -61,6 +61,9 @@ pub struct DeviceConfig {
     /// Whether the blocks of two cooperative launches are started in turns, unless the program orders the launches. Two
     /// that can so keep each other from their last blocks are a [`Deadlock`](crate::FaultKind::Deadlock) once queued.
     pub interleave_cooperative: bool,
+    /// Whether queued work begins only once the host queries it or waits for it, or for work behind it, as under
+    /// Windows' WDDM.
+    pub deferred_submission: bool,
     /// Calls that fail on purpose.
     pub faults: Vec<FaultInjection>,
 }
@@ -92,6 +95,7 @@ impl Default for DeviceConfig {
             launch_timeout: None,
             deadlock_steps: 1_000_000,
             interleave_cooperative: false,
+            deferred_submission: false,
             faults: Vec::new(),
         }
     }
