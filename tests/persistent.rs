@@ -253,6 +253,15 @@ fn two_resident_decoders_never_start_in_turns() {
     assert_eq!(common::fault(model.device()), None);
 }
 
+#[test]
+fn work_that_waits_to_be_asked_about_is_asked_about() {
+    let model = tiny(DeviceConfig { deferred_submission: true, ..config(15) });
+    let all = expected(&model, PROMPT, 6);
+    let mut session = session(&model, PathChoice::Persistent, None);
+    session.append(PROMPT).expect("it fits");
+    assert_eq!(tokens(&mut session, 6), all);
+}
+
 /// Schedules of a device, by name, each with the grids that are run under it; all of them in a long run.
 fn schedules(long: bool) -> [(&'static str, DeviceConfig, &'static [u32]); 4] {
     let of = |schedule, seed| DeviceConfig { schedule, seed, multiprocessors: 132, ..DeviceConfig::default() };
