@@ -233,6 +233,38 @@ fn a_watched_device_sees_bounded_launches_and_the_same_tokens() {
     assert_eq!(tokens(&mut session, 6), expected(&model, PROMPT, 6));
 }
 
+/// A multiprocessor holds one block of the kernel: three and two blocks on three multiprocessors, started in turns, wait
+/// for each other.
+#[test]
+fn two_resident_decoders_never_start_in_turns() {
+    let model = tiny(DeviceConfig { interleave_cooperative: true, ..config(14) });
+    let four = model.session(SessionOptions::default().with_path(PathChoice::Persistent).with_blocks(Some(4)));
+    assert!(common::on_gpu() || four.is_err(), "two blocks on a multiprocessor");
+    let all = expected(&model, PROMPT, 6);
+    let decode = |blocks| {
+        let mut session = session(&model, PathChoice::Persistent, Some(blocks));
+        for round in 0..3 {
+            session.truncate(0);
+            session.append(PROMPT).expect("it fits");
+            assert_eq!(tokens(&mut session, 6), all, "{blocks} blocks, round {round}");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| decode(3));
+        decode(2);
+    });
+    assert_eq!(common::fault(model.device()), None);
+}
+
+#[test]
+fn work_that_waits_to_be_asked_about_is_asked_about() {
+    let model = tiny(DeviceConfig { deferred_submission: true, ..config(15) });
+    let all = expected(&model, PROMPT, 6);
+    let mut session = session(&model, PathChoice::Persistent, None);
+    session.append(PROMPT).expect("it fits");
+    assert_eq!(tokens(&mut session, 6), all);
+}
+
 /// Schedules of a device, by name, each with the grids that are run under it; all of them in a long run.
 fn schedules(long: bool) -> [(&'static str, DeviceConfig, &'static [u32]); 4] {
     let of = |schedule, seed| DeviceConfig { schedule, seed, multiprocessors: 132, ..DeviceConfig::default() };

@@ -58,6 +58,12 @@ pub struct DeviceConfig {
     /// is blocked in a driver call and no other work of the context can go on, before that is reported as a deadlock.
     /// Time does not count, so that a loaded machine raises no alarm.
     pub deadlock_steps: u64,
+    /// Whether the blocks of two cooperative launches are started in turns, unless the program orders the launches. Two
+    /// that can so keep each other from their last blocks are a [`Deadlock`](crate::FaultKind::Deadlock) once queued.
+    pub interleave_cooperative: bool,
+    /// Whether queued work begins only once the host queries it or waits for it, or for work behind it, as under
+    /// Windows' WDDM.
+    pub deferred_submission: bool,
     /// Calls that fail on purpose.
     pub faults: Vec<FaultInjection>,
 }
@@ -88,6 +94,8 @@ impl Default for DeviceConfig {
             livelock_rounds: None,
             launch_timeout: None,
             deadlock_steps: 1_000_000,
+            interleave_cooperative: false,
+            deferred_submission: false,
             faults: Vec::new(),
         }
     }

@@ -1,6 +1,7 @@
 //! A context: one device's memory, streams and objects, its sticky error, and which host threads have it current.
 
 use super::graph::Captures;
+use super::launch::Grid;
 use super::registry::Device;
 use super::stream::{LEGACY, Queue};
 use super::work::{Allocation, Side};
@@ -30,6 +31,8 @@ pub(crate) struct State {
     pub(crate) allocations: BTreeMap<(Side, u64), Allocation>,
     /// Room that running kernels take of the multiprocessors, see [`super::launch`].
     pub(crate) taken: u64,
+    /// Cooperative launches that the host has not waited for, see [`Context::interleave`].
+    pub(crate) grids: Vec<Grid>,
     /// What every call returns since it was lost or destroyed.
     pub(crate) sticky: Option<Code>,
     /// Those that have had the context current, or waited in it; until they end they may come back.
@@ -96,6 +99,7 @@ impl Context {
 
     /// As `wait`, for calls that may block but do not promise it: nothing counts on it.
     pub(crate) fn block(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
+        self.ask(tickets);
         let over = || tickets.iter().all(Ticket::is_done);
         if !over() {
             let mut state = self.state();
@@ -111,6 +115,14 @@ impl Context {
         self.check()
     }
 
+    /// The host asks about tickets: what was held back until then begins.
+    fn ask(&self, tickets: &[Ticket]) {
+        tickets.iter().for_each(Ticket::ask);
+        if self.device.config.deferred_submission {
+            self.changed.notify_all();
+        }
+    }
+
     /// Blocks until everything asked of the context so far is done, as calls that synchronise do.
     pub(crate) fn wait_for_all(&self, call: &'static str) -> Outcome {
         self.wait(call, &self.everything())
@@ -122,6 +134,7 @@ impl Context {
 
     /// Whether all of `tickets` are done; if so, the host counts on it.
     pub(crate) fn query(&self, tickets: &[Ticket]) -> Outcome {
+        self.ask(tickets);
         if !tickets.iter().all(Ticket::is_done) {
             return Err(Code::NOT_READY);
         }
@@ -135,7 +148,8 @@ impl Context {
         let threads = state.threads.iter().filter_map(Weak::upgrade);
         let blocked_here = |thread: Arc<HostThread>| lock(&thread).filter(|(context, _)| *context == self.handle);
         let calls: Vec<_> = threads.map(|thread| Some(blocked_here(thread)?.1)).collect::<Option<_>>()?;
-        (!calls.is_empty() && state.streams.values().all(Queue::is_stuck)).then_some(calls)
+        let deferred = self.device.config.deferred_submission;
+        (!calls.is_empty() && state.streams.values().all(|queue| queue.is_stuck(deferred))).then_some(calls)
     }
 
     /// Ends the context as the last release does: waits for its work, frees what is left, says what that was.

@@ -11,7 +11,7 @@ use std::thread::ThreadId;
 
 /// A piece of work and the nodes it comes after, always earlier ones.
 pub(crate) struct Node {
-    work: Work,
+    pub(crate) work: Work,
     after: Vec<usize>,
 }
 

@@ -3,9 +3,9 @@
 use super::context::State;
 use super::module::Function;
 use super::registry::LaunchRecord;
-use super::{Call, Code, Context, Handle, Outcome, Ptr, Stream, Work, handles, lock};
-use crate::checks::order::Place;
-use crate::launch::{FaultKind, Launch};
+use super::{Call, Code, Context, DeviceConfig, Handle, Outcome, Ptr, Stream, Work, handles, lock};
+use crate::checks::order::{Operation, Place};
+use crate::launch::{Fault, FaultKind, Launch};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -89,7 +89,7 @@ impl KernelLaunch {
             drop(room);
             result
         };
-        let report = run().map_err(|fault| device.note(fault))?;
+        let report = run().map_err(|fault| context.lose(&mut context.state(), fault))?;
         if let Some(counters) = report.counters {
             lock(&device.control).records.push(LaunchRecord {
                 kernel: request.kernel.to_owned(),
@@ -124,14 +124,90 @@ impl Drop for Room<'_> {
     }
 }
 
+/// A cooperative launch that has been queued, and what its blocks take.
+pub(crate) struct Grid {
+    kernel: String,
+    op: Operation,
+    blocks: u64,
+    /// Parts of a multiprocessor that one block takes.
+    each: u64,
+}
+
+impl Grid {
+    /// `None` for a kernel whose blocks cannot wait for each other: none of its instructions has them meet, so each ends
+    /// and gives its room back.
+    fn of(launch: &KernelLaunch, place: &Place, config: &DeviceConfig) -> Option<Grid> {
+        let request = launch.request();
+        let meets = request.module.kernels.get(request.kernel).is_some_and(|(_, code)| code.takes_turns);
+        let checked = request.check(config).ok().filter(|_| meets)?;
+        let kernel = request.kernel.to_owned();
+        let op = Operation::new(format!("kernel {kernel}"), place.clone());
+        Some(Grid { kernel, op, blocks: checked.blocks, each: parts(checked.per_multiprocessor) })
+    }
+
+    /// Room of all its blocks but the last.
+    fn all_but_one(&self) -> u64 {
+        (self.blocks - 1).saturating_mul(self.each)
+    }
+
+    /// Whether two grids can hold so much of `room` that neither gets its last block.
+    fn excludes(&self, other: &Grid, room: u64) -> bool {
+        let held = self.all_but_one().saturating_add(other.all_but_one());
+        room.saturating_sub(held) < self.each.min(other.each)
+    }
+}
+
+/// Parts of a multiprocessor that a block takes.
+fn parts(per_multiprocessor: u32) -> u64 {
+    PARTS / u64::from(per_multiprocessor.max(1))
+}
+
 impl Context {
+    /// Loses the context by a fault. One that is lost already keeps the first fault's code and report.
+    fn lose(&self, state: &mut State, fault: Fault) -> Code {
+        *state.sticky.get_or_insert_with(|| self.device.note(fault))
+    }
+
+    /// Under [`DeviceConfig::interleave_cooperative`]: takes note of the cooperative launches that were just queued, and
+    /// loses the context if one of them and an earlier one can keep each other from starting. The program's own order
+    /// decides, not what happens to be over.
+    pub(crate) fn interleave(&self, state: &mut State, work: &Work, place: &Place) {
+        let config = &self.device.config;
+        if !config.interleave_cooperative {
+            return;
+        }
+        let room = u64::from(config.multiprocessors) * PARTS;
+        let queued: Vec<Grid> =
+            work.cooperative().iter().filter_map(|launch| Grid::of(launch, place, config)).collect();
+        state.grids.retain(|earlier| !place.settled.holds(&earlier.op.place));
+        let mut pairs = queued.iter().flat_map(|grid| state.grids.iter().map(move |earlier| (grid, earlier)));
+        let deadlock = |(grid, earlier): &(&Grid, &Grid)| {
+            let ordered = grid.op.follows(&earlier.op);
+            !ordered && grid.excludes(earlier, room)
+        };
+        let fault = pairs.find(deadlock).map(|(grid, earlier)| {
+            let message = format!(
+                "{} with {} blocks and {} with {} do not fit on {} multiprocessors together, and nothing orders them: \
+                 started in turns, each waits for room that the other holds; have the host wait for one before it \
+                 launches the other, or launch fewer blocks",
+                earlier.op, earlier.blocks, grid.op, grid.blocks, config.multiprocessors,
+            );
+            Fault::new(FaultKind::Deadlock, &grid.kernel, message)
+        });
+        state.grids.extend(queued);
+        if let Some(fault) = fault {
+            self.lose(state, fault);
+            self.changed.notify_all();
+        }
+    }
+
     /// Who is resident: kernels of several streams run side by side only as far as the multiprocessors hold their
     /// blocks, so that work behind a persistent kernel waits for it as on the chip.
     ///
     /// Waits for room for `blocks` blocks of which `per_multiprocessor` fit on each multiprocessor: for all of them if
     /// the launch is cooperative, else for one, taking as much as there is.
     fn enter(&self, blocks: u64, per_multiprocessor: u32, cooperative: bool) -> Room<'_> {
-        let each = PARTS / u64::from(per_multiprocessor.max(1));
+        let each = parts(per_multiprocessor);
         let all = blocks.saturating_mul(each);
         let least = if cooperative { all } else { each };
         let room = u64::from(self.device.config.multiprocessors) * PARTS;
@@ -157,6 +233,9 @@ impl Context {
         let polled = idle.fetch_add(steps, Ordering::AcqRel) + steps;
         if (polled - steps) / LOOK == polled / LOOK {
             return None;
+        }
+        if self.check().is_err() {
+            return Some((FaultKind::Deadlock, "the context was lost while the kernel polled".into()));
         }
         let Some(calls) = self.stuck() else {
             idle.store(LOOK, Ordering::Release);

@@ -12,7 +12,7 @@ use super::{Code, Context, Handle, Outcome, Work, handles, lock};
 use crate::checks::order::{Order, Place};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -36,15 +36,31 @@ pub(crate) struct Stream {
 /// A place in a stream: one piece of work and everything before it.
 #[derive(Clone, Default)]
 pub(crate) struct Ticket {
-    /// When the stream was done with it.
-    done: Arc<OnceLock<Instant>>,
+    state: Arc<Progress>,
     /// What is ordered before whatever comes next.
     pub(crate) order: Arc<Order>,
 }
 
+#[derive(Default)]
+struct Progress {
+    /// The host, or work behind it that may begin, waits for it.
+    asked: AtomicBool,
+    /// When the stream was done with it.
+    done: OnceLock<Instant>,
+}
+
 impl Ticket {
     pub(crate) fn is_done(&self) -> bool {
-        self.done.get().is_some()
+        self.state.done.get().is_some()
+    }
+
+    /// Has a device that holds work back begin with it, and with what is before it.
+    pub(crate) fn ask(&self) {
+        self.state.asked.store(true, Ordering::Release);
+    }
+
+    fn is_asked(&self) -> bool {
+        self.state.asked.load(Ordering::Acquire)
     }
 }
 
@@ -80,9 +96,15 @@ impl Queued {
 }
 
 impl Queue {
+    /// Whether the device has been given what comes first; `deferred`: only once somebody asks about it or what follows.
+    fn is_submitted(&self, deferred: bool) -> bool {
+        !deferred || self.work.iter().any(|queued| queued.ticket.is_asked())
+    }
+
     /// Whether it cannot go on by itself: what comes first waits for others.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.work.front().is_none_or(|first| !first.is_ready() || first.idle.load(Ordering::Acquire) >= LOOK)
+    pub(crate) fn is_stuck(&self, deferred: bool) -> bool {
+        let waits = |first: &Arc<Queued>| !first.is_ready() || first.idle.load(Ordering::Acquire) >= LOOK;
+        self.work.front().is_none_or(|first| waits(first) || !self.is_submitted(deferred))
     }
 }
 
@@ -129,6 +151,8 @@ impl Stream {
         let mut state = self.context.state();
         if let Some(queue) = state.streams.get_mut(&self.id) {
             queue.closed = true;
+            // Nobody can ask about the stream any more.
+            queue.last.iter().for_each(Ticket::ask);
             queue.worker.iter().for_each(Thread::unpark);
         }
         self.context.forget_streams(&mut state);
@@ -177,12 +201,14 @@ impl Stream {
         let (stream, position, before) = ((context.handle, id), queue.position, Arc::new(order));
         let place = Place { stream, position, before: before.clone(), settled, host, early, ..Place::default() };
         context.memory.witness().asked(&place);
-        let ticket = Ticket { done: Arc::default(), order: Arc::new(place.after()) };
+        let ticket = Ticket { state: Arc::default(), order: Arc::new(place.after()) };
         // Only a kernel lets the next one begin before its end.
         queue.early = if work.is_launch() { before } else { ticket.order.clone() };
         queue.last = Some(ticket.clone());
-        queue.work.push_back(Arc::new(Queued { after, work, place, ticket: ticket.clone(), idle: AtomicU64::new(0) }));
+        let queued = Arc::new(Queued { after, work, place, ticket: ticket.clone(), idle: AtomicU64::new(0) });
+        queue.work.push_back(queued.clone());
         queue.worker.iter().for_each(Thread::unpark);
+        context.interleave(&mut state, &queued.work, &queued.place);
         Ok(Some(ticket))
     }
 }
@@ -197,6 +223,7 @@ impl Context {
 
     /// A stream's worker: does what is queued, in order, each when what it waits for is done.
     fn serve(self: Arc<Self>, id: StreamId) {
+        let deferred = self.device.config.deferred_submission;
         let mut state = self.state();
         let mut waited = false;
         while let Some(queue) = state.streams.get_mut(&id) {
@@ -213,7 +240,11 @@ impl Context {
                 continue;
             };
             waited = false;
-            if !next.is_ready() {
+            let submitted = queue.is_submitted(deferred);
+            if !submitted || !next.is_ready() {
+                if submitted {
+                    next.after.iter().for_each(Ticket::ask);
+                }
                 // What it waits for may be another context's, which is not announced here.
                 let woken = self.changed.wait_timeout(state, Duration::from_millis(2));
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -229,7 +260,7 @@ impl Context {
                 }
             }
             state.streams.get_mut(&id).map(|queue| queue.work.pop_front());
-            let _ = next.ticket.done.set(Instant::now());
+            let _ = next.ticket.state.done.set(Instant::now());
             self.memory.witness().ended(&next.place);
             self.changed.notify_all();
         }
@@ -311,7 +342,7 @@ impl Event {
         }
         let reached = |event: &Event| {
             let ticket = event.ticket()?.ok_or(Code::INVALID_HANDLE)?;
-            ticket.done.get().copied().ok_or(Code::NOT_READY)
+            ticket.state.done.get().copied().ok_or(Code::NOT_READY)
         };
         let (from, to) = (reached(self)?, reached(end)?);
         Ok(to.saturating_duration_since(from).as_secs_f32() * 1e3)

@@ -48,6 +48,15 @@ impl Work {
         matches!(self, Work::Launch(launch) if launch.programmatic)
     }
 
+    /// The cooperative launches in it.
+    pub(crate) fn cooperative(&self) -> Vec<&KernelLaunch> {
+        match self {
+            Work::Launch(launch) if launch.cooperative => vec![launch],
+            Work::Graph(graph) => graph.nodes.iter().flat_map(|node| node.work.cooperative()).collect(),
+            Work::Nothing | Work::Fail(_) | Work::Launch(_) | Work::Copy { .. } | Work::Call(..) => Vec::new(),
+        }
+    }
+
     /// Does it, on the calling thread. `idle` tells how long it has polled in vain.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, idle: &AtomicU64) -> Outcome {
         match self {

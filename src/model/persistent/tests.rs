@@ -10,7 +10,7 @@ use crate::shape::mailbox::{self, entry};
 use kiln_emulator::{DeviceConfig, Schedule};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PROMPT: &[u32] = &[120, 7, 300, 41, 5];
 
@@ -28,9 +28,12 @@ struct User {
 }
 
 /// A device whose blocks run in an order of this seed; few of them, to be quick.
-fn device(seed: u64) -> Device {
-    let schedule = Schedule::Random;
-    let ordinal = kiln_emulator::add_device(DeviceConfig { seed, schedule, multiprocessors: 3, ..Default::default() });
+fn config(seed: u64) -> DeviceConfig {
+    DeviceConfig { seed, schedule: Schedule::Random, multiprocessors: 3, ..Default::default() }
+}
+
+fn device(config: DeviceConfig) -> Device {
+    let ordinal = kiln_emulator::add_device(config);
     // SAFETY: the emulator's functions have NVIDIA's signatures.
     let driver = unsafe {
         Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))
@@ -44,10 +47,14 @@ impl Scene {
     }
 
     fn with(seed: u64, capacity: u32, users: usize) -> Scene {
+        Scene::on(config(seed), capacity, users)
+    }
+
+    fn on(config: DeviceConfig, capacity: u32, users: usize) -> Scene {
         let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/demo.Q4_K_M.gguf");
         let file = ModelFile::open(demo).expect("the demo model");
         let baked = file.baked().expect("baked by the default features");
-        let model = Model::load(&device(seed), baked, file, |_| {}).expect("it loads");
+        let model = Model::load(&device(config), baked, file, |_| {}).expect("it loads");
         let key = Key { kv: KvType::F16, blocks: None, events: None };
         let decoder = Decoder::shared(&model.inner, key).expect("a decoder");
         let users = (0..users).map(|_| {
@@ -247,6 +254,19 @@ fn items_queued_while_it_parks_are_run() {
     }
     let launches: u64 = scene.users.iter().map(|user| user.path.work().launches).sum();
     assert!(launches > 2, "it never parked and was relaunched: {launches}");
+}
+
+#[test]
+fn a_launch_begins_on_a_device_that_waits_to_be_asked_about_it() {
+    let scene = Scene::on(DeviceConfig { deferred_submission: true, ..config(5) }, 64, 0);
+    let Decoder { post, .. } = &*scene.decoder;
+    assert_eq!(scene.decoder.ensure_running().expect("it is launched"), Launched::Now);
+    // The host looks at mapped memory only: the kernel finds no work there, says so and leaves.
+    let begin = Instant::now();
+    while !post.has_left() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the launch has not begun");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
