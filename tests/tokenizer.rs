@@ -159,6 +159,9 @@ fn control_tokens_are_left_out_of_plain_text_and_ids_are_checked() {
     assert_eq!(ids.len(), 4);
     assert_eq!(tokenizer.decode(&ids, Special::Plain), "a<think>b");
     assert_eq!(tokenizer.decode(&ids, Special::Parse), "a<|im_end|><think>b");
+    let spelled = tokenizer.encode("a<|im_end|>b", Special::Plain);
+    assert!(spelled.iter().all(|id| !tokenizer.is_control(*id)), "{spelled:?}");
+    assert_eq!(tokenizer.decode(&spelled, Special::Plain), "a<|im_end|>b");
     let error = tokenizer.token_bytes(2048).unwrap_err();
     assert_eq!(error.to_string(), "token 2048 is outside the vocabulary of 2048 tokens");
     assert_eq!(
@@ -264,6 +267,14 @@ fn a_beginning_token_is_added_only_where_the_file_says_so() {
     }
 }
 
+#[test]
+fn every_end_that_the_file_names_ends_a_generation() {
+    let mut writer = writer(&[("<a>", 3), ("<b>", 3), ("<c>", 3)], &[]);
+    writer.set("tokenizer.ggml.eos_token_id", 258_u32);
+    writer.set("tokenizer.ggml.eot_token_id", 256_u32);
+    assert_eq!(build(writer).unwrap().end_of_generation(), [256, 258]);
+}
+
 /// What the templates of Qwen2.5 and Qwen3 ask of Jinja.
 #[test]
 fn templates_written_for_python_work() {
@@ -281,6 +292,7 @@ fn templates_written_for_python_work() {
     let cases = [
         ("{{ bos_token }}{{ eos_token }}", "<s></s>"),
         ("{% if tools %}t{% else %}none{% endif %}", "none"),
+        ("a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc"),
         ("{%- if messages[0].role == 'system' %}\n    {{- messages[0].content + '\\n\\n' }}\n{%- endif %}", "S\n\n"),
         (
             "{% set ns = namespace(last=-1) %}{% for m in messages[::-1] %}{% set i = (messages|length - 1) - loop.index0 %}\

@@ -395,7 +395,7 @@ impl Source<'_> {
             let file = format!("{stem}_{}{path}.ptx", module.target);
             let body = (module.path, body(&module.ptx).to_owned());
             if bodies.contains(&body) {
-                self.files.push((file, module.ptx));
+                self.files.push((file, unindented(&module.ptx)));
                 continue;
             }
             bodies.push(body);
@@ -420,7 +420,7 @@ impl Source<'_> {
                 self.line(format_args!("                }},"));
             }
             self.line(format_args!("            ],\n        }},"));
-            self.files.push((file, module.ptx));
+            self.files.push((file, unindented(&module.ptx)));
         }
         self.line(format_args!("    ],"));
     }
@@ -430,6 +430,11 @@ impl Source<'_> {
 /// PTX runs on every later chip, and the program holds it once.
 fn body(ptx: &str) -> &str {
     ptx.find(".address_size").map_or(ptx, |at| &ptx[at..])
+}
+
+/// The text as a program holds it, without the blanks at the beginning of lines.
+fn unindented(ptx: &str) -> String {
+    ptx.lines().flat_map(|line| [line.trim_start(), "\n"]).collect()
 }
 
 /// `qwen3-8b` as the name of a static: `QWEN3_8B`.

@@ -295,3 +295,21 @@ impl Drop for Turn<'_> {
         self.turns.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Claim, Turns};
+    use crate::Error;
+    use std::time::Duration;
+
+    #[test]
+    fn resident_work_waits_for_launches_that_share_a_turn() {
+        let (turns, limit) = (Turns::default(), Duration::from_millis(50));
+        let shared = [(); 2].map(|()| turns.take(Claim::Shared, limit).expect("nobody has the device"));
+        for turn in shared {
+            assert!(matches!(turns.take(Claim::Resident, limit), Err(Error::Stalled { .. })));
+            drop(turn);
+        }
+        drop(turns.take(Claim::Resident, limit).expect("the others have gone"));
+    }
+}

@@ -68,3 +68,6 @@ pub struct Work {
     /// Copies, and queries whether something is done.
     pub other_calls: u64,
 }
+
+#[cfg(all(test, feature = "tiny"))]
+pub(super) mod tests;

@@ -226,3 +226,29 @@ pub(crate) fn check_memory(device: &Device, shape: &ModelShape, kv: KvType) -> R
     }
     Ok(())
 }
+
+#[cfg(all(test, feature = "tiny"))]
+mod tests {
+    use super::Sequence;
+    use crate::model::KvType;
+    use crate::model::path::tests::model;
+    use crate::shape::table::KV_CHUNK;
+
+    #[test]
+    fn a_copy_has_every_chunk_of_the_cache() {
+        let model = model();
+        let sequence = || Sequence::new(&model.inner, KvType::F16, 3 * KV_CHUNK).expect("a sequence");
+        let (mut from, mut to) = (sequence(), sequence());
+        from.grow(&model.inner, 3 * KV_CHUNK, 3 * KV_CHUNK).expect("chunks");
+        for (chunk, byte) in from.chunks.iter_mut().zip(1..) {
+            let bytes = vec![byte; chunk.len()];
+            chunk.copy_from_host(0, &bytes).expect("a copy");
+        }
+        let stream = model.inner.device.stream().expect("a stream");
+        to.copy_cache(&model.inner, &from, &stream, 2 * KV_CHUNK + 1).expect("a copy");
+        assert_eq!(to.chunks.len(), 3);
+        for (to, byte) in to.chunks.iter().zip(1u8..) {
+            assert!(to.to_host().expect("a copy").iter().all(|found| *found == byte), "chunk {byte}");
+        }
+    }
+}

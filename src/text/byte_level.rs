@@ -49,6 +49,7 @@ mod tests {
         assert_eq!(chars.len(), 256);
         assert!(chars.iter().all(|c| !c.is_whitespace() && !c.is_control()));
         assert!((0..=255).all(|byte| byte_of(char_of(byte)) == Some(byte)));
+        assert_eq!((char_of(0xac), char_of(0xad), char_of(0xae)), ('¬', 'Ń', '®'));
         assert_eq!((char_of(b' '), char_of(b'\n'), byte_of(' '), byte_of('日')), ('Ġ', 'Ċ', None, None));
     }
 }

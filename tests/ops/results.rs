@@ -61,6 +61,22 @@ fn products_of_every_type_match_float64() {
     }
 }
 
+/// Four super-blocks of 2^24, sixteen of 0.5 and four of -2^24: a lane's sum of the second is below half a unit of its
+/// sum of the first.
+#[test]
+fn small_parts_of_a_row_survive_beside_great_ones() {
+    let device = common::device();
+    let (ops, stream) = (Ops::open(&device).unwrap(), device.stream().unwrap());
+    let weights = [(4, 16_777_216.0f32), (16, 0.5), (4, -16_777_216.0)];
+    let bytes: Vec<u8> = weights.iter().flat_map(|(count, weight)| weight.to_le_bytes().repeat(count * 256)).collect();
+    let k = (bytes.len() / 4) as u32;
+    let w = ops.matrix(TensorType::F32, 1, k, &bytes).unwrap();
+    let x = GpuTensor::from_host(&device, &vec![1.0f32; k as usize]).unwrap();
+    let y = GpuTensor::from_host(&device, &[f32::NAN]).unwrap();
+    ops.gemv(&stream, &w, &x, &y).unwrap();
+    assert_eq!(y.to_host().unwrap(), [2048.0]);
+}
+
 #[test]
 fn heads_are_normalised() {
     let mut random = Random::fresh();

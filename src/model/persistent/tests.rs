@@ -5,6 +5,7 @@ use crate::Model;
 use crate::driver::{Device, Driver, Resident, Wish};
 use crate::model::path::{Item, Path};
 use crate::model::sequence::Sequence;
+use crate::model::stream::StreamPath;
 use crate::model::{KvType, ModelFile};
 use crate::shape::mailbox::{self, entry};
 use kiln_emulator::{DeviceConfig, Schedule};
@@ -269,34 +270,60 @@ fn a_launch_begins_on_a_device_that_waits_to_be_asked_about_it() {
     }
 }
 
-#[test]
-fn a_full_ring_holds_up_its_own_item_only() {
-    let mut scene = Scene::with(6, 64, 2);
-    let expected = scene.run(PROMPT, 24);
-    let other = scene.run(&PROMPT[1..], 24);
+/// Begins an item of 24 tokens as if its ring had room for 10 entries; gives its slot and the entries that were read.
+fn begin_before_a_full_ring(scene: &mut Scene) -> (u32, u32) {
     scene.begin(0, PROMPT, 0, 24);
     let slot = scene.slot(0);
     scene.users[0].path.stop().expect("it stops");
-    // As if the host had not read so many entries.
     let seat = scene.decoder.post.seat().expect("the same seat");
     assert_eq!(seat.slot, slot);
     let consumed = scene.decoder.post.words.words()[(mailbox::CONSUMED + slot) as usize].load(Ordering::Acquire);
-    let word = |scene: &Scene, value: u32| scene.decoder.post.put(mailbox::CONSUMED + slot, value, Ordering::Release);
-    word(&scene, consumed.wrapping_sub(mailbox::RING_ENTRIES - 10));
+    say_read(scene, slot, consumed.wrapping_sub(mailbox::RING_ENTRIES - 10));
     scene.decoder.post.give_back(seat);
     scene.begin(0, PROMPT, 0, 24);
-    scene.begin(1, &PROMPT[1..], 0, 24);
     assert_eq!(scene.slot(0), slot);
-    assert_eq!(scene.drain(1).0, other, "the other goes on to its end");
-    scene.wait_until_off();
+    (slot, consumed)
+}
+
+/// Tells the kernel how many entries of a ring were read.
+fn say_read(scene: &Scene, slot: u32, entries: u32) {
+    scene.decoder.post.put(mailbox::CONSUMED + slot, entries, Ordering::Release);
+}
+
+/// Tokens in a ring behind the entries that were read.
+fn tokens_behind(scene: &Scene, slot: u32, consumed: u32) -> usize {
     let arrived = scene.decoder.post.rings.words()[(slot * mailbox::RING_ENTRIES) as usize..].iter();
     let arrived = arrived.skip((consumed % mailbox::RING_ENTRIES) as usize).take_while(|word| {
         let tag = (word.load(Ordering::Acquire) >> 32) as u32;
         entry::kind(tag) == entry::TOKEN
     });
+    arrived.count()
+}
+
+#[test]
+fn a_full_ring_holds_up_its_own_item_only() {
+    let mut scene = Scene::with(6, 64, 2);
+    let expected = scene.run(PROMPT, 24);
+    let other = scene.run(&PROMPT[1..], 24);
+    let (slot, consumed) = begin_before_a_full_ring(&mut scene);
+    scene.begin(1, &PROMPT[1..], 0, 24);
+    assert_eq!(scene.drain(1).0, other, "the other goes on to its end");
+    scene.wait_until_off();
     // The last place is for the item's end.
-    assert_eq!(arrived.count(), 9, "tokens that came, with room for 10 entries");
-    word(&scene, consumed);
+    assert_eq!(tokens_behind(&scene, slot, consumed), 9, "tokens that came, with room for 10 entries");
+    say_read(&scene, slot, consumed);
+    let (tokens, (kind, _)) = scene.drain(0);
+    assert_eq!((tokens, kind), (expected, entry::LENGTH));
+}
+
+#[test]
+fn a_full_ring_keeps_a_place_for_the_end_of_an_item_alone() {
+    let mut scene = Scene::new(12, 64);
+    let expected = scene.run(PROMPT, 24);
+    let (slot, consumed) = begin_before_a_full_ring(&mut scene);
+    scene.wait_until_off();
+    assert_eq!(tokens_behind(&scene, slot, consumed), 9, "tokens that came, with room for 10 entries");
+    say_read(&scene, slot, consumed);
     let (tokens, (kind, _)) = scene.drain(0);
     assert_eq!((tokens, kind), (expected, entry::LENGTH));
 }
@@ -378,6 +405,14 @@ fn the_cache_grows_in_the_middle_of_an_item() {
     drop(quiet);
     scene.begin(0, &[1], 126, 6);
     assert_eq!(scene.drain(0), (made.clone(), (entry::LENGTH, made[5])));
+    // The same on the stream path.
+    let kernels = scene.model.inner.stream_kernels().expect("kernels");
+    let (mut path, sequence) = (StreamPath::new(stream, kernels), &mut scene.users[0].sequence);
+    path.begin(&scene.model.inner, sequence, &Item { ids: &[1], position: 126, max_new: 6, stop_ids: &[] })
+        .expect("fits");
+    for token in made {
+        assert_eq!(path.next(&scene.model.inner, sequence).expect("a token"), super::Step::Token(token));
+    }
 }
 
 #[cfg(feature = "trace")]

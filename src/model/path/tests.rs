@@ -1,0 +1,73 @@
+//! Items as every path runs them, below the sessions that look at the tokens themselves.
+
+use super::{Item, Path, Step};
+use crate::Model;
+use crate::driver::{Device, Driver};
+use crate::model::generation::End;
+use crate::model::persistent::{Decoder, Key, PersistentPath};
+use crate::model::sequence::Sequence;
+use crate::model::stream::StreamPath;
+use crate::model::{KvType, ModelFile};
+use crate::shape::mailbox::item::STOP_IDS_MAX;
+use kiln_emulator::DeviceConfig;
+
+const PROMPT: &[u32] = &[120, 7, 300];
+
+/// The demo model on a device of three blocks, to be quick.
+pub(in crate::model) fn model() -> Model {
+    let ordinal = kiln_emulator::add_device(DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
+    // SAFETY: the emulator's functions have NVIDIA's signatures.
+    let driver = unsafe {
+        Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))
+    };
+    let device = Device::open(&driver.expect("the emulator is a driver"), ordinal).expect("the device was added");
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/demo.Q4_K_M.gguf");
+    let file = ModelFile::open(demo).expect("the demo model");
+    let baked = file.baked().expect("baked by the default features");
+    Model::load(&device, baked, file, |_| {}).expect("it loads")
+}
+
+/// The tokens of an item behind [`PROMPT`], and its end.
+fn run(path: &mut dyn Path, model: &Model, sequence: &mut Sequence, stop_ids: &[u32]) -> (Vec<u32>, End) {
+    let item = Item { ids: PROMPT, position: 0, max_new: 4, stop_ids };
+    path.begin(&model.inner, sequence, &item).expect("it begins");
+    let mut tokens = Vec::new();
+    loop {
+        match path.next(&model.inner, sequence).expect("no fault") {
+            Step::Token(token) => tokens.push(token),
+            Step::End(end) => return (tokens, end),
+        }
+    }
+}
+
+fn each_stop_id_ends_an_item(path: &mut dyn Path, model: &Model) {
+    let mut sequence = Sequence::new(&model.inner, KvType::F16, 32).expect("a sequence");
+    let (all, end) = run(path, model, &mut sequence, &[]);
+    assert_eq!((all.len(), end), (4, End::Length));
+    let place = (1..all.len()).find(|place| !all[..*place].contains(&all[*place])).expect("a new token");
+    let others = |count: u32| (0..).filter(|id| !all.contains(id)).take(count as usize);
+    let last = STOP_IDS_MAX - 1;
+    for (before, behind) in [(0, 2), (1, 1), (2, 0), (last, 0)] {
+        let mut stop_ids: Vec<u32> = others(before + behind).collect();
+        stop_ids.insert(before as usize, all[place]);
+        let expected = (all[..=place].to_vec(), End::StopId(all[place]));
+        let found = run(path, model, &mut sequence, &stop_ids);
+        assert_eq!(found, expected, "{} after {before} others and before {behind}", path.name());
+    }
+}
+
+#[test]
+fn each_of_several_stop_ids_ends_an_item_on_the_stream_path() {
+    let model = model();
+    let stream = model.inner.device.stream().expect("a stream");
+    let kernels = model.inner.stream_kernels().expect("kernels");
+    each_stop_id_ends_an_item(&mut StreamPath::new(stream, kernels), &model);
+}
+
+#[test]
+fn each_of_several_stop_ids_ends_an_item_on_the_persistent_path() {
+    let model = model();
+    let key = Key { kv: KvType::F16, blocks: None, events: None };
+    let decoder = Decoder::shared(&model.inner, key).expect("a decoder");
+    each_stop_id_ends_an_item(&mut PersistentPath::new(decoder), &model);
+}
