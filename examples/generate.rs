@@ -93,7 +93,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
     let kv = arguments.kv.into();
-    let path = arguments.path.into();
+    let path = arguments.path.on(picked.emulated, arguments.blocks);
     let mut session =
         model.session(SessionOptions::default().with_kv(kv).with_path(path).with_blocks(arguments.blocks))?;
     let load = begin.elapsed();

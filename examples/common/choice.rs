@@ -35,11 +35,14 @@ pub(crate) enum Path {
     Auto,
 }
 
-impl From<Path> for PathChoice {
-    fn from(path: Path) -> PathChoice {
-        match path {
+impl Path {
+    /// The session's choice. The emulator runs the stream path faster: 16 against 12 tokens/s of the demo model, on two
+    /// cores in one run, 2026-11-22. Whoever names `blocks` means the persistent path.
+    pub(crate) fn on(self, emulated: bool, blocks: Option<u32>) -> PathChoice {
+        match self {
             Path::Stream => PathChoice::Stream,
             Path::Persistent => PathChoice::Persistent,
+            Path::Auto if emulated && blocks.is_none() => PathChoice::Stream,
             Path::Auto => PathChoice::Auto,
         }
     }

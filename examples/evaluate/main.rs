@@ -98,7 +98,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
     let kv = arguments.kv.into();
-    let path = arguments.path.into();
+    let path = arguments.path.on(picked.emulated, None);
     let mut session = model.session(SessionOptions::default().with_kv(kv).with_path(path).with_capacity(window))?;
 
     let begin = Instant::now();
