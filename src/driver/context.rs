@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::library::Driver;
-use super::resident::{Claim, Gate, Pass, Quiet, Resident, Turn, Turns};
+#[cfg(feature = "gguf")]
+use super::resident::Pass;
+use super::resident::{Claim, Gate, Quiet, Resident, Turn, Turns};
 use super::stream::StreamInner;
 use super::sys;
 use super::sys::{CUcontext, CUdevice, CUdeviceptr};
@@ -139,6 +141,7 @@ impl Context {
     }
 
     /// Keeps others from quiescing the device while resident work is launched and noted.
+    #[cfg(feature = "gguf")]
     pub(crate) fn pass(&self) -> Result<Pass<'_>> {
         self.gate.pass(self.limits().wait)
     }

@@ -157,6 +157,7 @@ impl Stream {
     }
 
     /// As [`enqueue_many`](Stream::enqueue_many), for whoever has a turn on the device.
+    #[cfg(feature = "gguf")]
     pub(crate) fn enqueue_in_turn<'a>(
         &self,
         uses: impl IntoIterator<Item = Use<'a>>,

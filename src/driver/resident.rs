@@ -145,6 +145,7 @@ impl Gate {
     }
 
     /// Keeps the gate open for a launch of resident work.
+    #[cfg(feature = "gguf")]
     pub(crate) fn pass(&self, limit: Duration) -> Result<Pass<'_>> {
         let patience = Patience::new(limit);
         let mut state = lock(&self.state);
@@ -178,10 +179,12 @@ impl Drop for Quiet<'_> {
 }
 
 /// The shared side of the gate.
+#[cfg(feature = "gguf")]
 pub(crate) struct Pass<'a> {
     gate: &'a Gate,
 }
 
+#[cfg(feature = "gguf")]
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         lock(&self.gate.state).launching -= 1;
@@ -277,6 +280,7 @@ pub(crate) struct Turn<'a> {
     ticket: Option<u64>,
 }
 
+#[cfg(feature = "gguf")]
 impl Turn<'_> {
     /// Ends the turn with work on the device that stays there until it is asked to yield.
     pub(crate) fn leave_resident(self, resident: &Arc<dyn Resident>) {
