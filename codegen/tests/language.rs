@@ -142,8 +142,9 @@ fn a_cache_hint_raises_the_version_of_the_module() {
         let mut module = Module::new(sm(75));
         let body = |b: &mut Builder| {
             let x = b.param::<Global<F32>>("x");
+            let y = b.param::<Global<F32>>("y");
             let value = b.ld(x, kind);
-            b.st(x, value);
+            b.st(y, value);
         };
         module.kernel("probe", 32, body).expect("valid");
         module.ptx().lines().next().unwrap_or_default().to_owned()
