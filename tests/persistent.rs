@@ -277,17 +277,11 @@ fn schedules(long: bool) -> [(&'static str, DeviceConfig, &'static [u32]); 4] {
     ]
 }
 
-fn is_long() -> bool {
-    std::env::var_os("KILN_TEST_LONG").is_some()
-}
-
 #[test]
 fn ids_are_the_streams_on_every_grid_and_schedule() {
-    if !is_long() {
-        println!("SKIPPED: every grid under every schedule; set KILN_TEST_LONG=1 to run more than a selection");
-    }
-    for (name, config, grids) in schedules(is_long()) {
-        let model = demo(config);
+    let long = common::is_long("most grids under most schedules, with the demo model");
+    for (name, config, grids) in schedules(long) {
+        let model = if long { demo(config) } else { tiny(config) };
         let all = expected(&model, &PROMPT[..2], 24);
         for &blocks in grids {
             let count = if blocks < 132 { 24 } else { 2 };
@@ -302,13 +296,14 @@ fn ids_are_the_streams_on_every_grid_and_schedule() {
 #[test]
 fn logits_are_the_streams_with_blocks_of_any_size() {
     // 131 tokens go over a chunk's end: partial results are put together.
-    for (threads, count) in [(64, 131), (192, 5), (512, 5)] {
+    let count = if common::is_long("blocks of any size over a chunk's end") { 131 } else { 5 };
+    for threads in [64, 192, 512] {
         let device = common::device_with(config(u64::from(threads)));
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
         let file = ModelFile::open(file).expect("a model");
         let baked = bake::model_with_blocks_of("test", *file.shape(), device.sm(), Some(threads));
         let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
-        let ids: Vec<u32> = (0..if is_long() { 131 } else { count }).map(|i| i * 7 % 2048).collect();
+        let ids: Vec<u32> = (0..count).map(|i| i * 7 % 2048).collect();
         let logits = |path| {
             let mut session = session(&model, path, None);
             session.append(&ids).expect("they fit");
@@ -320,8 +315,7 @@ fn logits_are_the_streams_with_blocks_of_any_size() {
 
 #[test]
 fn ids_are_the_streams_across_chunks_of_the_cache() {
-    if !is_long() {
-        println!("SKIPPED: 300 tokens across chunk boundaries; set KILN_TEST_LONG=1 to run them");
+    if !common::is_long("300 tokens across chunk boundaries") {
         return;
     }
     let model = demo(config(12));
@@ -336,7 +330,7 @@ fn ids_are_the_streams_across_chunks_of_the_cache() {
 
 /// Bugs planted in the emitted PTX, each found by what the emulator checks or by the tokens.
 mod planted {
-    use super::{PROMPT, at_most, config, expected, open_as, session};
+    use super::{PROMPT, at_most, common, config, expected, open_as, session};
     use kiln::Error;
     use kiln::driver::DeviceBuffer;
     use kiln::model::PathChoice;
@@ -447,8 +441,7 @@ mod planted {
     /// A KV head's last block puts together what the others wrote: two chunks are needed to see it.
     #[test]
     fn partial_attention_that_arrives_without_a_fence_is_found() {
-        if !super::is_long() {
-            println!("SKIPPED: bugs in the arrival of partial attention; set KILN_TEST_LONG=1 to plant them");
+        if !common::is_long("bugs in the arrival of partial attention") {
             return;
         }
         let ids: Vec<u32> = (0..130).collect();

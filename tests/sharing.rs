@@ -93,11 +93,6 @@ fn sessions_with_long_answers_all_advance() {
     assert!(launches <= 8, "{launches} launches: one decoder takes all items, and parks for what is allocated only");
 }
 
-/// Whether the long form runs: every occurrence of a call instead of the first ones, longer storms.
-fn is_long() -> bool {
-    std::env::var_os("KILN_TEST_LONG").is_some()
-}
-
 /// Every driver call of making a session, and of a generation, fails once: what follows is an error, then right text.
 #[test]
 fn a_driver_call_that_fails_once_leads_to_an_error_and_never_to_other_text() {
@@ -105,10 +100,7 @@ fn a_driver_call_that_fails_once_leads_to_an_error_and_never_to_other_text() {
         return;
     }
     // Occurrences of a call that are tried: those behind come from the same loop.
-    let each = if is_long() { 6 } else { 1 };
-    if !is_long() {
-        println!("SKIPPED: the second and later occurrences of a call; set KILN_TEST_LONG=1 to try six of each");
-    }
+    let each = if common::is_long("the second to sixth occurrences of a call") { 6 } else { 1 };
     for path in [PathChoice::Stream, PathChoice::Persistent] {
         let model = without_races();
         let ordinal = model.device().ordinal();
@@ -200,7 +192,7 @@ fn storms_of_calls_give_the_same_tokens_on_both_paths() {
     let mut below = |end: usize| random.below(end as u32) as usize;
     let fresh = || [PathChoice::Stream, PathChoice::Persistent].map(|path| session(&model, path));
     let mut pairs = vec![fresh()];
-    for step in 0..if is_long() { 150 } else { 25 } {
+    for step in 0..if common::is_long("125 of 150 steps") { 150 } else { 25 } {
         let at = below(pairs.len());
         let choice = below(8);
         let (count, len) = (1 + below(4), below(12));

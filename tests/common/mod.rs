@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use kiln::driver::{Device, Driver, Stream, sys};
-use kiln_emulator::DeviceConfig;
+use kiln_emulator::{Checks, DeviceConfig};
 
 /// A vector addition in PTX, `y[i] += a * x[i]` for `i < n`.
 pub const SAXPY: &str = r"
@@ -72,14 +72,32 @@ pub fn on_gpu() -> bool {
     std::env::var("KILN_DEVICE").is_ok_and(|device| device == "cuda")
 }
 
+/// Whether tests run in their long form, as `KILN_TEST_LONG=1` asks for; says what is left out where they do not.
+pub fn is_long(left_out: &str) -> bool {
+    let long = std::env::var_os("KILN_TEST_LONG").is_some();
+    if !long {
+        println!("SKIPPED: {left_out}; set KILN_TEST_LONG=1 to run it too");
+    }
+    long
+}
+
 /// A device of its own for every caller, so that tests do not wait for each other; on a GPU the one that is there.
 pub fn device() -> Device {
     device_with(DeviceConfig::default())
 }
 
+/// Whether this is one of many runs that differ in their random inputs only, as `KILN_TEST_SEEDS=1` says: results depend
+/// neither on schedules nor on checks, so that such a run does without both.
+pub fn tries_seeds() -> bool {
+    std::env::var_os("KILN_TEST_SEEDS").is_some()
+}
+
 /// A device with that configuration; on a GPU the one that is there.
-pub fn device_with(config: DeviceConfig) -> Device {
+pub fn device_with(mut config: DeviceConfig) -> Device {
     let driver = driver();
+    if tries_seeds() {
+        config.checks = Checks::NONE;
+    }
     let ordinal = if on_gpu() { 0 } else { kiln_emulator::add_device(config) };
     Device::open(driver, ordinal).expect("the device was added")
 }

@@ -23,9 +23,9 @@ pub(crate) fn gpu() -> Gpu {
     Gpu::new("round robin", DeviceConfig::default())
 }
 
-/// Runs `work` under every schedule; on a GPU once, under its own.
+/// Runs `work` under every schedule; on a GPU, and where many seeds are tried, once.
 pub(crate) fn every_schedule(random: &mut Random, mut work: impl FnMut(&Gpu)) {
-    if common::on_gpu() {
+    if common::on_gpu() || common::tries_seeds() {
         return work(&gpu());
     }
     work(&gpu());
