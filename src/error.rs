@@ -85,11 +85,11 @@ pub enum Error {
     },
 
     /// The driver is older than the PTX of a module.
-    #[error("the CUDA driver does not know PTX {version}; install a driver for CUDA {cuda} or later")]
+    #[error("the CUDA driver does not know PTX {version}; install a driver for CUDA {cuda}")]
     PtxTooNew {
         /// The module's `.version`.
         version: String,
-        /// The first CUDA version whose driver knows it.
+        /// The CUDA version whose driver knows it, such as "12.5 or later".
         cuda: &'static str,
     },
 

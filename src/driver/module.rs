@@ -107,32 +107,31 @@ impl Module {
     }
 }
 
-/// PTX versions and the CUDA version that brought each.
-/// Source: PTX ISA, "Release Notes", and CUDA's release notes.
+/// PTX versions and the CUDA versions that know each. Source: PTX ISA, "Release Notes".
 const CUDA_OF_PTX: [((u32, u32), &str); 23] = [
-    ((6, 3), "10.0"),
-    ((6, 4), "10.1"),
-    ((6, 5), "10.2"),
-    ((7, 0), "11.0"),
-    ((7, 1), "11.1"),
-    ((7, 2), "11.2"),
-    ((7, 3), "11.3"),
-    ((7, 4), "11.4"),
-    ((7, 5), "11.5"),
-    ((7, 6), "11.6"),
-    ((7, 7), "11.7"),
-    ((7, 8), "11.8"),
-    ((8, 0), "12.0"),
-    ((8, 1), "12.1"),
-    ((8, 2), "12.2"),
-    ((8, 3), "12.3"),
-    ((8, 4), "12.4"),
-    ((8, 5), "12.5"),
-    ((8, 6), "12.7"),
-    ((8, 7), "12.8"),
-    ((8, 8), "12.9"),
-    ((9, 0), "13.0"),
-    ((9, 1), "13.1"),
+    ((6, 3), "10.0 or later"),
+    ((6, 4), "10.1 or later"),
+    ((6, 5), "10.2 or later"),
+    ((7, 0), "11.0 or later"),
+    ((7, 1), "11.1 or later"),
+    ((7, 2), "11.2 or later"),
+    ((7, 3), "11.3 or later"),
+    ((7, 4), "11.4 or later"),
+    ((7, 5), "11.5 or later"),
+    ((7, 6), "11.6 or later"),
+    ((7, 7), "11.7 or later"),
+    ((7, 8), "11.8 or later"),
+    ((8, 0), "12.0 or later"),
+    ((8, 1), "12.1 or later"),
+    ((8, 2), "12.2 or later"),
+    ((8, 3), "12.3 or later"),
+    ((8, 4), "12.4 or later"),
+    ((8, 5), "12.5 or later"),
+    ((8, 6), "12.7 or later"),
+    ((8, 7), "12.8 or later"),
+    ((8, 8), "12.9 or later"),
+    ((9, 0), "13.0 or later"),
+    ((9, 1), "13.1 or later"),
 ];
 
 /// What to say of text that the driver finds too new: the driver that its `.version` asks for.
@@ -141,7 +140,7 @@ fn too_new(ptx: &CStr) -> Error {
     let version = text.split_once(".version").and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("?");
     let parsed = version.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
     let cuda = parsed.and_then(|parsed| CUDA_OF_PTX.iter().find(|(known, _)| *known >= parsed));
-    Error::PtxTooNew { version: version.to_owned(), cuda: cuda.map_or("13.2", |(_, cuda)| cuda) }
+    Error::PtxTooNew { version: version.to_owned(), cuda: cuda.map_or("later than 13.1", |(_, cuda)| cuda) }
 }
 
 impl std::fmt::Debug for Module {
