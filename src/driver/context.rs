@@ -161,7 +161,8 @@ impl Context {
 
     /// Waits for a turn on the device's multiprocessors.
     pub(crate) fn turn(&self, claim: Claim) -> Result<Turn<'_>> {
-        self.turns.take(claim, self.limits().wait)
+        let Limits { turn, wait, .. } = self.limits();
+        self.turns.take(claim, turn, wait)
     }
 
     /// Device memory, `bytes` > 0.

@@ -101,14 +101,6 @@ impl Record {
     }
 }
 
-/// Whether work waits for its turn on the multiprocessors, which a resident kernel may have.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turns {
-    Waits,
-    /// It has the turn, or needs none.
-    Has,
-}
-
 impl Stream {
     /// Enqueues work and notes what it uses, so that buffers outlive it and nobody comes in between.
     ///
@@ -116,7 +108,7 @@ impl Stream {
     /// there; each is named once unless it is only read. It must not enqueue other work on them: they are locked.
     ///
     /// A resident decoder that has the device is asked to make room first, which takes [`Limits::turn`] and a token at
-    /// most; the decoder goes on behind this work.
+    /// most. The decoder goes on behind this work and what follows it within a turn.
     ///
     /// [`Limits::turn`]: super::Limits::turn
     ///
@@ -135,7 +127,7 @@ impl Stream {
         mut uses: [Use<'_>; N],
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
-        self.enqueue_locked(Turns::Waits, &mut uses, &mut [const { None }; N], work)
+        self.enqueue_locked(Some(Claim::Shared), &mut uses, &mut [const { None }; N], work)
     }
 
     /// As [`enqueue`](Stream::enqueue), for copies and fills, which run beside what is resident.
@@ -144,7 +136,7 @@ impl Stream {
         mut uses: [Use<'_>; N],
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
-        self.enqueue_locked(Turns::Has, &mut uses, &mut [const { None }; N], work)
+        self.enqueue_locked(None, &mut uses, &mut [const { None }; N], work)
     }
 
     /// As [`enqueue`](Stream::enqueue), for any number of uses. Allocates two small lists on the host.
@@ -153,7 +145,7 @@ impl Stream {
         uses: impl IntoIterator<Item = Use<'a>>,
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
-        self.enqueue_listed(Turns::Waits, uses, work)
+        self.enqueue_listed(Some(Claim::Shared), uses, work)
     }
 
     /// As [`enqueue_many`](Stream::enqueue_many), for whoever has a turn on the device.
@@ -163,24 +155,24 @@ impl Stream {
         uses: impl IntoIterator<Item = Use<'a>>,
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
-        self.enqueue_listed(Turns::Has, uses, work)
+        self.enqueue_listed(None, uses, work)
     }
 
     fn enqueue_listed<'a>(
         &self,
-        turns: Turns,
+        claim: Option<Claim>,
         uses: impl IntoIterator<Item = Use<'a>>,
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
         let mut uses: Vec<Use<'a>> = uses.into_iter().collect();
         let mut records: Vec<_> = uses.iter().map(|_| None).collect();
-        self.enqueue_locked(turns, &mut uses, &mut records, work)
+        self.enqueue_locked(claim, &mut uses, &mut records, work)
     }
 
-    /// Enqueues; `records` is a place for the lock of each use.
+    /// Enqueues; `records` is a place for the lock of each use. Work without a claim has its turn, or needs none.
     fn enqueue_locked<'a>(
         &self,
-        turns: Turns,
+        claim: Option<Claim>,
         uses: &mut [Use<'a>],
         records: &mut [Option<MutexGuard<'a, Record>>],
         work: impl FnOnce(&Stream) -> Result<()>,
@@ -189,8 +181,8 @@ impl Stream {
             self.inner.context.check_same(one.context, one.name)?;
         }
         // Before the locks: who has the turn may need them.
-        let waits = turns == Turns::Waits && !self.inner.is_capturing();
-        let _turn = waits.then(|| self.inner.context.turn(Claim::Shared)).transpose()?;
+        let claim = claim.filter(|_| !self.inner.is_capturing());
+        let _turn = claim.map(|claim| self.inner.context.turn(claim)).transpose()?;
         // Locked in the order of their addresses, so that two threads cannot wait for each other.
         uses.sort_unstable_by_key(|one| address(one.slot));
         for pair in uses.windows(2) {

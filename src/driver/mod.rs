@@ -8,8 +8,8 @@
 //! **Soundness.** Launches are asynchronous, and a borrow ends when the launch returns, not when the kernel does. So
 //! buffers remember their last uses: [`Stream::enqueue`] notes which buffers the work reads and writes, lets the stream
 //! wait for uses on other streams, and whoever later frees a buffer or touches it from the host waits first. That needs
-//! no guard and no scope, so [`std::mem::forget`] cannot break it. Enqueueing neither synchronises nor allocates, and
-//! takes no lock but those of the buffers and streams it names.
+//! no guard and no scope, so [`std::mem::forget`] cannot break it. Enqueueing allocates
+//! nothing on the device and waits for no kernel but a resident one, which is asked to make room.
 //!
 //! **Waiting.** Every wait ends: by looking again and again, up to [`Limits::wait`] since the last progress, then with
 //! [`Error::Stalled`](crate::Error::Stalled); a drop keeps what may still be in use. Work that stays on the device, a

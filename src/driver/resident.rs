@@ -3,12 +3,13 @@
 //! Two things keep others from waiting for a resident kernel. A **gate**: calls that may wait for the whole device
 //! (allocate, free, load, unload) hold its exclusive side, with everything resident parked, until the call has returned;
 //! a resident launch holds the shared side. **Turns**: whoever wants the multiprocessors, a resident launch or any other
-//! kernel, waits in one line; the one in front asks the resident kernel to yield, and goes on when it has left.
+//! kernel, waits in one line; the one in front asks the resident kernel to yield, and goes on when it has left. Launches
+//! that end by themselves follow each other in one turn: a sequence on the stream path makes many of them a token.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::patience::Patience;
 use crate::{Error, Result};
@@ -203,8 +204,10 @@ pub(crate) struct Turns {
 struct Line {
     tickets: u64,
     queue: VecDeque<u64>,
-    /// Launches that share a turn now.
+    /// Launches that share a turn now, when the last of them began, and until when more may join while others wait.
     sharing: u32,
+    joined: Option<Instant>,
+    joinable: Option<Instant>,
     /// The resident work of the last turn, which may still be on the device.
     resident: Option<Weak<dyn Resident>>,
 }
@@ -218,25 +221,47 @@ pub(crate) enum Claim {
     Resident,
 }
 
+impl Line {
+    /// Notes a launch that shares the turn.
+    fn join(&mut self) {
+        self.sharing += 1;
+        self.joined = Some(Instant::now());
+    }
+
+    /// Whether launches follow each other in a turn that is not over: a pause of a quarter of a turn ends it.
+    fn is_shared(&self, turn: Duration) -> bool {
+        let follow = self.joined.is_some_and(|joined| joined.elapsed() < turn / 4);
+        self.sharing > 0 || follow && self.joinable.is_some_and(|end| Instant::now() < end)
+    }
+}
+
 impl Turns {
-    /// Waits for a turn: first come, first served. Resident work that has the device is asked to yield.
-    pub(crate) fn take(&self, claim: Claim, limit: Duration) -> Result<Turn<'_>> {
+    /// Waits for a turn: first come, first served. Resident work that has the device is asked to yield. `turn` is how
+    /// long launches may follow each other in a turn while others wait, `limit` how long a wait without progress lasts.
+    pub(crate) fn take(&self, claim: Claim, turn: Duration, limit: Duration) -> Result<Turn<'_>> {
         let mut line = lock(&self.state);
-        if claim == Claim::Shared && line.queue.is_empty() && line.resident.is_none() {
-            line.sharing += 1;
-            return Ok(Turn { turns: self, ticket: None });
+        if claim == Claim::Shared && line.resident.is_none() {
+            let joinable = line.joinable.is_some_and(|end| Instant::now() < end);
+            if line.queue.is_empty() || joinable && line.is_shared(turn) {
+                line.join();
+                return Ok(Turn { turns: self, ticket: None });
+            }
+        }
+        if claim == Claim::Resident && line.queue.is_empty() {
+            // Who came before keeps the turn for its time.
+            line.joinable = Some(Instant::now() + turn);
         }
         line.tickets += 1;
         let ticket = line.tickets;
         line.queue.push_back(ticket);
         drop(line);
-        let mut turn = Turn { turns: self, ticket: Some(ticket) };
+        let mut taken = Turn { turns: self, ticket: Some(ticket) };
         let mut patience = Patience::new(limit);
         let mut seen = (0, 0);
         loop {
             let line = lock(&self.state);
             let front = line.queue.front().copied().unwrap_or(ticket);
-            let waits = front != ticket || claim == Claim::Resident && line.sharing > 0;
+            let waits = front != ticket || claim == Claim::Resident && line.is_shared(turn);
             let resident = line.resident.as_ref().and_then(Weak::upgrade);
             let progress = (front, resident.as_ref().map_or(0, |resident| resident.progress()));
             if progress != seen {
@@ -245,7 +270,7 @@ impl Turns {
             }
             if waits {
                 // Who goes announces it.
-                let left = patience.left().min(Duration::from_millis(20));
+                let left = patience.left().min(Duration::from_millis(5));
                 drop(self.changed.wait_timeout(line, left));
                 if patience.left().is_zero() {
                     return Err(Error::Stalled { what: "the turn on the device", waited: limit });
@@ -262,14 +287,16 @@ impl Turns {
         }
         let mut line = lock(&self.state);
         line.resident = None;
+        line.joinable = None;
         if claim == Claim::Shared {
-            line.sharing += 1;
+            line.join();
+            line.joinable = Some(Instant::now() + turn);
             line.queue.retain(|waiting| *waiting != ticket);
-            turn.ticket = None;
+            taken.ticket = None;
         }
         drop(line);
         self.changed.notify_all();
-        Ok(turn)
+        Ok(taken)
     }
 }
 
@@ -304,16 +331,50 @@ impl Drop for Turn<'_> {
 mod tests {
     use super::{Claim, Turns};
     use crate::Error;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn resident_work_waits_for_launches_that_share_a_turn() {
-        let (turns, limit) = (Turns::default(), Duration::from_millis(50));
-        let shared = [(); 2].map(|()| turns.take(Claim::Shared, limit).expect("nobody has the device"));
-        for turn in shared {
-            assert!(matches!(turns.take(Claim::Resident, limit), Err(Error::Stalled { .. })));
-            drop(turn);
+        let (turns, turn, limit) = (Turns::default(), Duration::ZERO, Duration::from_millis(50));
+        let shared = [(); 2].map(|()| turns.take(Claim::Shared, turn, limit).expect("nobody has the device"));
+        for one in shared {
+            assert!(matches!(turns.take(Claim::Resident, turn, limit), Err(Error::Stalled { .. })));
+            drop(one);
         }
-        drop(turns.take(Claim::Resident, limit).expect("the others have gone"));
+        drop(turns.take(Claim::Resident, turn, limit).expect("the others have gone"));
+    }
+
+    /// A sequence on the stream path has its turn as a resident decoder has: for its time, not for one launch.
+    #[test]
+    fn launches_follow_each_other_in_a_turn_while_resident_work_waits() {
+        let (turns, turn, limit) = (Turns::default(), Duration::from_millis(200), Duration::from_secs(20));
+        drop(turns.take(Claim::Shared, turn, limit).expect("nobody has the device"));
+        std::thread::scope(|scope| {
+            let begin = Instant::now();
+            let turns = &turns;
+            let resident = scope.spawn(move || {
+                drop(turns.take(Claim::Resident, turn, limit).expect("its turn comes"));
+                begin.elapsed()
+            });
+            while turns.state.lock().expect("no panic").queue.is_empty() {
+                std::thread::yield_now();
+            }
+            let mut launches = 0;
+            while !resident.is_finished() {
+                let joined = turns.take(Claim::Shared, turn, limit).expect("in its turn, or behind the other");
+                launches += u32::from(!resident.is_finished());
+                drop(joined);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let waited = resident.join().expect("no panic");
+            assert!(launches >= 10, "{launches} launches in {waited:?}");
+            assert!((turn..turn * 20).contains(&waited), "{waited:?}");
+        });
+        // A pause ends a turn: nobody waits for launches that do not come.
+        drop(turns.take(Claim::Shared, turn * 50, limit).expect("nobody has the device"));
+        std::thread::sleep(turn);
+        let begin = Instant::now();
+        drop(turns.take(Claim::Resident, turn, limit).expect("nobody has the device"));
+        assert!(begin.elapsed() < turn / 2, "{:?}", begin.elapsed());
     }
 }
