@@ -17,7 +17,7 @@ use crate::shape::mailbox::{self, entry, item};
 use crate::shape::table::KV_CHUNK;
 use crate::{Error, Result};
 use decoder::Launched;
-use post::Seat;
+use post::{Post, Seat};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -47,33 +47,64 @@ struct Running {
     stop_ids: Vec<u32>,
 }
 
+/// Patience with the kernel: new with every token that it makes for anybody, and with the first launches before it.
+struct Watch {
+    patience: Patience,
+    tokens: u32,
+    /// Launches since the last token.
+    launches: u32,
+}
+
+/// Launches without a token that count as progress: each runs one where there is work. A second may be needed where
+/// the kernel was about to leave when work came.
+const LAUNCHES: u32 = 2;
+
+impl Watch {
+    fn new(decoder: &Decoder) -> Watch {
+        let patience = Patience::new(decoder.model.device.limits().wait);
+        Watch { patience, tokens: decoder.post.tokens(), launches: 0 }
+    }
+
+    fn launched(&mut self) {
+        self.launches += 1;
+        if self.launches <= LAUNCHES {
+            self.patience.progress();
+        }
+    }
+
+    fn pause(&mut self, post: &Post, what: &'static str) -> Result<()> {
+        let tokens = post.tokens();
+        if tokens != self.tokens {
+            (self.tokens, self.launches) = (tokens, 0);
+            self.patience.progress();
+        }
+        self.patience.pause(what)
+    }
+}
+
 impl PersistentPath {
     /// The path of one session over a decoder that others may share.
     pub(crate) fn new(decoder: Arc<Decoder>) -> PersistentPath {
         PersistentPath { decoder, ids: None, running: None, work: Work::default() }
     }
 
-    /// A seat in the mailbox, as soon as there is one.
-    fn seat(&self) -> Result<Seat> {
-        let post = &self.decoder.post;
-        let mut patience = self.patience();
-        let mut seen = post.progress();
+    /// A seat in the mailbox, as soon as there is one: with all of them taken, when another item has ended and was read
+    /// to its end.
+    fn seat(&mut self) -> Result<Seat> {
+        let decoder = self.decoder.clone();
+        let post = &decoder.post;
+        let mut watch = Watch::new(&decoder);
         loop {
             if let Some(seat) = post.seat() {
                 return Ok(seat);
             }
             post.check()?;
-            let progress = post.progress();
-            if progress != seen {
-                seen = progress;
-                patience.progress();
+            // The items before may have been left in the mailbox when it parked.
+            if post.has_left() && self.ensure_running()? != Launched::Already {
+                watch.launched();
             }
-            patience.pause("a seat of the resident decoder")?;
+            watch.pause(post, "a seat of the resident decoder")?;
         }
-    }
-
-    fn patience(&self) -> Patience {
-        Patience::new(self.decoder.model.device.limits().wait)
     }
 
     /// Puts an item into the running seat, and sees that the kernel runs.
@@ -121,7 +152,11 @@ impl PersistentPath {
 
     fn ensure_running(&mut self) -> Result<Launched> {
         let launched = self.decoder.ensure_running()?;
-        post::count(&mut self.work, launched == Launched::Now);
+        if launched == Launched::Now {
+            self.work.launches += 1;
+            // The counters' fill, and the query behind the launch.
+            self.work.other_calls += 2;
+        }
         Ok(launched)
     }
 
@@ -129,8 +164,7 @@ impl PersistentPath {
     fn wait(&mut self) -> Result<(u32, u32)> {
         let decoder = self.decoder.clone();
         let post = &decoder.post;
-        let (mut patience, mut seen) = (self.patience(), post.progress());
-        let mut asked = Instant::now();
+        let (mut watch, mut asked) = (Watch::new(&decoder), Instant::now());
         loop {
             // Looked at before the ring: what the kernel has said before it left is there then.
             let left = post.has_left();
@@ -140,12 +174,7 @@ impl PersistentPath {
             }
             post.check()?;
             if left && self.ensure_running()? != Launched::Already {
-                patience.progress();
-            }
-            let progress = post.progress();
-            if progress != seen {
-                seen = progress;
-                patience.progress();
+                watch.launched();
             }
             if asked.elapsed() > ASK_DRIVER {
                 asked = Instant::now();
@@ -153,7 +182,7 @@ impl PersistentPath {
                 // A kernel that died says nothing; the stream does.
                 post.is_off()?;
             }
-            patience.pause("a token of the resident decoder")?;
+            watch.pause(post, "a token of the resident decoder")?;
         }
     }
 

@@ -1,6 +1,5 @@
 //! The mailbox from the host's side: words, rings, seats.
 
-use super::super::path::Work;
 use crate::driver::{Device, MappedBuffer, Resident, Stream, Wish};
 use crate::shape::mailbox::{self, entry, report};
 use crate::{Error, Result};
@@ -61,6 +60,11 @@ impl Post {
     pub(super) fn has_left(&self) -> bool {
         let launched = self.launched.load(Ordering::Acquire);
         launched == 0 || self.reported(report::LEFT) == launched
+    }
+
+    /// A number that changes with every token.
+    pub(super) fn tokens(&self) -> u32 {
+        self.reported(report::PROGRESS)
     }
 
     /// The error of a decoder whose blocks have given up waiting for each other.
@@ -127,13 +131,6 @@ impl Resident for Post {
 
     fn progress(&self) -> u64 {
         let launched = u64::from(self.launched.load(Ordering::Acquire));
-        launched << 32 | u64::from(self.reported(report::PROGRESS))
+        launched << 32 | u64::from(self.tokens())
     }
-}
-
-/// Counts what a path asks of the driver.
-pub(super) fn count(work: &mut Work, launched: bool) {
-    work.launches += u64::from(launched);
-    // The counters' fill, and the query behind the launch.
-    work.other_calls += 2 * u64::from(launched);
 }

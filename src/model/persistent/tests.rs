@@ -1,14 +1,14 @@
 //! The mailbox from the host's side, item by item: what a session never sends, and the moments it cannot choose.
 
 use super::{Decoder, Key, Launched, PersistentPath};
-use crate::Model;
 use crate::driver::{Device, Driver, Resident, Wish};
 use crate::model::path::{Item, Path};
 use crate::model::sequence::Sequence;
 use crate::model::stream::StreamPath;
 use crate::model::{KvType, ModelFile};
 use crate::shape::mailbox::{self, entry};
-use kiln_emulator::{DeviceConfig, Schedule};
+use crate::{Error, Model};
+use kiln_emulator::{Checks, DeviceConfig, Schedule};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -28,9 +28,11 @@ struct User {
     sequence: Sequence,
 }
 
-/// A device whose blocks run in an order of this seed; few of them, to be quick.
+/// A device whose blocks run in an order of this seed; few of them, to be quick, and races are looked for in a long run
+/// only: the same kernels run with every check on in `tests/persistent.rs`.
 fn config(seed: u64) -> DeviceConfig {
-    DeviceConfig { seed, schedule: Schedule::Random, multiprocessors: 3, ..Default::default() }
+    let checks = Checks { racecheck: std::env::var_os("KILN_TEST_LONG").is_some(), ..Checks::ALL };
+    DeviceConfig { seed, schedule: Schedule::Random, multiprocessors: 3, checks, ..Default::default() }
 }
 
 fn device(config: DeviceConfig) -> Device {
@@ -270,17 +272,17 @@ fn a_launch_begins_on_a_device_that_waits_to_be_asked_about_it() {
     }
 }
 
-/// Begins an item of 24 tokens as if its ring had room for 10 entries; gives its slot and the entries that were read.
+/// Begins an item of 12 tokens as if its ring had room for 5 entries; gives its slot and the entries that were read.
 fn begin_before_a_full_ring(scene: &mut Scene) -> (u32, u32) {
-    scene.begin(0, PROMPT, 0, 24);
+    scene.begin(0, PROMPT, 0, 12);
     let slot = scene.slot(0);
     scene.users[0].path.stop().expect("it stops");
     let seat = scene.decoder.post.seat().expect("the same seat");
     assert_eq!(seat.slot, slot);
     let consumed = scene.decoder.post.words.words()[(mailbox::CONSUMED + slot) as usize].load(Ordering::Acquire);
-    say_read(scene, slot, consumed.wrapping_sub(mailbox::RING_ENTRIES - 10));
+    say_read(scene, slot, consumed.wrapping_sub(mailbox::RING_ENTRIES - 5));
     scene.decoder.post.give_back(seat);
-    scene.begin(0, PROMPT, 0, 24);
+    scene.begin(0, PROMPT, 0, 12);
     assert_eq!(scene.slot(0), slot);
     (slot, consumed)
 }
@@ -303,14 +305,14 @@ fn tokens_behind(scene: &Scene, slot: u32, consumed: u32) -> usize {
 #[test]
 fn a_full_ring_holds_up_its_own_item_only() {
     let mut scene = Scene::with(6, 64, 2);
-    let expected = scene.run(PROMPT, 24);
-    let other = scene.run(&PROMPT[1..], 24);
+    let expected = scene.run(PROMPT, 12);
+    let other = scene.run(&PROMPT[1..], 12);
     let (slot, consumed) = begin_before_a_full_ring(&mut scene);
-    scene.begin(1, &PROMPT[1..], 0, 24);
+    scene.begin(1, &PROMPT[1..], 0, 12);
     assert_eq!(scene.drain(1).0, other, "the other goes on to its end");
     scene.wait_until_off();
     // The last place is for the item's end.
-    assert_eq!(tokens_behind(&scene, slot, consumed), 9, "tokens that came, with room for 10 entries");
+    assert_eq!(tokens_behind(&scene, slot, consumed), 4, "tokens that came, with room for 5 entries");
     say_read(&scene, slot, consumed);
     let (tokens, (kind, _)) = scene.drain(0);
     assert_eq!((tokens, kind), (expected, entry::LENGTH));
@@ -319,10 +321,10 @@ fn a_full_ring_holds_up_its_own_item_only() {
 #[test]
 fn a_full_ring_keeps_a_place_for_the_end_of_an_item_alone() {
     let mut scene = Scene::new(12, 64);
-    let expected = scene.run(PROMPT, 24);
+    let expected = scene.run(PROMPT, 12);
     let (slot, consumed) = begin_before_a_full_ring(&mut scene);
     scene.wait_until_off();
-    assert_eq!(tokens_behind(&scene, slot, consumed), 9, "tokens that came, with room for 10 entries");
+    assert_eq!(tokens_behind(&scene, slot, consumed), 4, "tokens that came, with room for 5 entries");
     say_read(&scene, slot, consumed);
     let (tokens, (kind, _)) = scene.drain(0);
     assert_eq!((tokens, kind), (expected, entry::LENGTH));
@@ -364,6 +366,23 @@ fn entries_of_an_item_before_are_passed_over() {
     scene.wait_until_off();
     scene.decoder.post.give_back(running.seat);
     assert_eq!(scene.run(&PROMPT[1..], 4), expected);
+}
+
+#[test]
+fn a_wait_for_a_seat_ends() {
+    let mut scene = Scene::new(13, 16);
+    let expected = scene.run(PROMPT, 2);
+    let (device, before) = (scene.model.device().clone(), scene.model.device().limits());
+    device.set_limits(before.with_wait(Duration::from_millis(300)));
+    let seats: Vec<_> = std::iter::from_fn(|| scene.decoder.post.seat()).collect();
+    assert_eq!(seats.len(), mailbox::SLOTS as usize);
+    let User { path, sequence } = &mut scene.users[0];
+    let item = Item { ids: PROMPT, position: 0, max_new: 2, stop_ids: &[] };
+    let error = path.begin(&scene.model.inner, sequence, &item).expect_err("no seat is free");
+    assert!(matches!(error, Error::Stalled { .. }), "{error}");
+    device.set_limits(before);
+    seats.into_iter().for_each(|seat| scene.decoder.post.give_back(seat));
+    assert_eq!(scene.run(PROMPT, 2), expected);
 }
 
 #[test]
