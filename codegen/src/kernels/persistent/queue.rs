@@ -155,10 +155,10 @@ impl Decoder<'_> {
         b.set(look.yields, yields);
     }
 
-    /// Takes the item of one slot that has a new one: its words come from the host in one round trip.
-    fn take_one(&self, b: &mut Builder, look: &Look) {
+    /// Takes the item of the first slot behind `last` that has a new one: its words come from the host in one round trip.
+    fn take_one(&self, b: &mut Builder, look: &Look, last: Val<U32>) {
         let lane = b.lane();
-        let mut found = b.mov::<U32>(NONE);
+        let mut nearest = b.mov::<U32>(NONE);
         for half in 0..EACH {
             let slot = b.add(lane, 32 * half);
             let number = self.kept(b, state::NUMBER, slot);
@@ -166,13 +166,16 @@ impl Decoder<'_> {
             let rung = b.setp_ne::<U32>(look.doorbell[half as usize], number);
             let free = b.setp_eq(active, 0);
             let new = b.and_pred(rung, free);
-            let slot = b.selp::<U32>(slot, NONE, new);
-            found = b.min(found, slot);
+            let distance = distance_behind(b, slot, last);
+            let distance = b.selp::<U32>(distance, NONE, new);
+            nearest = b.min(nearest, distance);
         }
-        let slot = least(b, found);
-        let some = b.setp_ne(slot, NONE);
+        let nearest = least(b, nearest);
+        let some = b.setp_ne(nearest, NONE);
+        let slot = slot_behind(b, last, nearest);
         b.if_(some, |b| {
             b.fence_acq_rel(Scope::Sys); // the doorbell was seen: so are the words that were written before it
+            b.bar_warp_sync(); // by one lane, and read by all
             let from = b.byte_index(self.mailbox.at(mailbox::ITEMS), slot, mailbox::ITEM_WORDS * 4);
             let to = b.byte_index(self.state.at(state::ITEMS), slot, mailbox::ITEM_WORDS * 4);
             let (from, to) = (b.index(from, lane), b.index(to, lane));
@@ -262,17 +265,13 @@ impl Decoder<'_> {
             let fits = b.setp(Compare::Le, unread, mailbox::RING_ENTRIES);
             let runs = b.setp_ne(runs, 0);
             let runs = b.and_pred(runs, fits);
-            let distance = b.sub(slot, last);
-            let distance = b.sub(distance, 1);
-            let distance = b.and(distance, SLOTS - 1);
+            let distance = distance_behind(b, slot, last);
             let distance = b.selp::<U32>(distance, NONE, runs);
             nearest = b.min(nearest, distance);
         }
         let nearest = least(b, nearest);
         let some = b.setp_ne(nearest, NONE);
-        let slot = b.add(last, nearest);
-        let slot = b.add(slot, 1);
-        let slot = b.and(slot, SLOTS - 1);
+        let slot = slot_behind(b, last, nearest);
         b.selp::<U32>(slot, NONE, some)
     }
 
@@ -307,9 +306,9 @@ impl Decoder<'_> {
         let (kind, chosen) = (b.var::<U32>(command::WAIT), b.var::<U32>(NONE));
         b.do_while(|b| {
             self.look_at_slots(b, &look);
-            self.take_one(b, &look);
-            self.end_stopped(b, &look, None);
             let last = b.ld(self.kept.at(state::LAST), LoadKind::Ordinary);
+            self.take_one(b, &look, last);
+            self.end_stopped(b, &look, None);
             let slot = self.choose(b, &look, last, None);
             b.set(chosen, slot);
             let now = b.globaltimer();
@@ -341,7 +340,7 @@ impl Decoder<'_> {
     pub(super) fn publish(&self, b: &mut Builder, look: &Look, current: Current) -> Var<U32> {
         let stops = b.var::<U32>(0);
         b.if_(self.leads, |b| {
-            self.take_one(b, look);
+            self.take_one(b, look, current.slot);
             let stopped = self.end_stopped(b, look, Some(current));
             let own = b.setp_ne(stopped, 0);
             let own = b.vote_any(own);
@@ -364,6 +363,20 @@ impl Decoder<'_> {
         });
         stops
     }
+}
+
+/// How far a slot is behind `last`: 0 for the next one, 63 for `last` itself.
+fn distance_behind(b: &mut Builder, slot: Val<U32>, last: Val<U32>) -> Val<U32> {
+    let distance = b.sub(slot, last);
+    let distance = b.sub(distance, 1);
+    b.and(distance, SLOTS - 1)
+}
+
+/// The slot at that distance.
+fn slot_behind(b: &mut Builder, last: Val<U32>, distance: Val<U32>) -> Val<U32> {
+    let slot = b.add(last, distance);
+    let slot = b.add(slot, 1);
+    b.and(slot, SLOTS - 1)
 }
 
 /// The least of the lanes' values, in every lane.
