@@ -4,8 +4,8 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Gate, blocks_until_open, device, driver, fault, table};
@@ -474,6 +474,8 @@ fn a_capture_refuses_what_it_cannot_hold_and_leaves_the_stream_usable() {
     gate.open();
     let nested = Graph::capture(&stream, |stream| {
         assert!(Graph::capture(stream, |_| Ok(())).is_err(), "a capture in a capture");
+        let other = std::thread::scope(|scope| scope.spawn(|| fill(&buffer, stream, 7)).join().unwrap());
+        assert!(matches!(other, Err(Error::InvalidArgument { .. })), "another thread's work in a capture: {other:?}");
         assert!(stream.record().is_err(), "an event that never happens");
         Ok(())
     });
@@ -543,22 +545,67 @@ fn all_residents_are_asked_before_one_is_waited_for() {
 }
 
 #[test]
+fn what_is_parked_is_told_to_stay_once_the_call_has_returned() {
+    struct Notes(Mutex<Vec<Wish>>, Driver);
+    impl Resident for Notes {
+        fn ask(&self, wish: Wish) {
+            self.0.lock().unwrap().push(wish);
+            // A mark among the calls that are recorded.
+            self.1.device_count().unwrap();
+        }
+
+        fn is_off(&self) -> kiln::Result<bool> {
+            Ok(true)
+        }
+    }
+    let device = device();
+    let notes = Arc::new(Notes(Mutex::default(), device.driver().clone()));
+    let resident: Arc<dyn Resident> = notes.clone();
+    device.add_resident(&resident);
+    let (buffer, mut calls) = table::calls_of(|| DeviceBuffer::<u8>::uninitialized(&device, 8).unwrap());
+    calls.retain(|call| ["cuDeviceGetCount", "cuMemAlloc"].contains(call));
+    assert_eq!(calls, ["cuDeviceGetCount", "cuMemAlloc", "cuDeviceGetCount"]);
+    assert_eq!(*notes.0.lock().unwrap(), [Wish::Park, Wish::Stay]);
+    drop(buffer);
+}
+
+#[test]
+fn a_device_opened_again_has_the_context_that_a_stream_of_it_kept() {
+    let device = device();
+    let (driver, ordinal) = (device.driver().clone(), device.ordinal());
+    let limits = device.limits().with_turn(Duration::MAX);
+    device.set_limits(limits);
+    let stream = device.stream().unwrap();
+    drop(device);
+    let again = Device::open(&driver, ordinal).unwrap();
+    assert_eq!(again.limits(), limits, "of one context");
+    let buffer = DeviceBuffer::<u32>::zeroed(&again, 100).unwrap();
+    fill(&buffer, &stream, 3).unwrap();
+    assert_eq!(buffer.to_host().unwrap(), [3; 100]);
+}
+
+#[test]
 fn a_resident_that_does_not_leave_is_waited_for_once() {
-    struct Hangs(AtomicU32);
+    struct Hangs(AtomicU32, AtomicU64);
     impl Resident for Hangs {
         fn ask(&self, _: Wish) {}
 
         fn is_off(&self) -> kiln::Result<bool> {
             Ok(self.0.load(Ordering::SeqCst) != 0)
         }
+
+        fn progress(&self) -> u64 {
+            self.1.load(Ordering::SeqCst)
+        }
     }
     let device = device();
-    let hangs = Arc::new(Hangs(AtomicU32::new(0)));
+    let hangs = Arc::new(Hangs(AtomicU32::new(0), AtomicU64::new(0)));
     let resident: Arc<dyn Resident> = hangs.clone();
     device.add_resident(&resident);
     let limits = device.limits();
     device.set_limits(limits.with_wait(Duration::from_millis(300)));
-    let times = [0, 1, 2].map(|_| {
+    let times = [0, 0, 0, 1].map(|progress| {
+        hangs.1.fetch_add(progress, Ordering::SeqCst);
         let begun = Instant::now();
         let refused = DeviceBuffer::<u8>::uninitialized(&device, 8);
         assert!(matches!(refused, Err(Error::Stalled { .. })), "{refused:?}");
@@ -566,6 +613,7 @@ fn a_resident_that_does_not_leave_is_waited_for_once() {
     });
     assert!(times[0] >= Duration::from_millis(300), "{times:?}");
     assert!(times[1] < Duration::from_millis(200) && times[2] < Duration::from_millis(200), "{times:?}");
+    assert!(times[3] >= Duration::from_millis(300), "it has got on since: {times:?}");
     hangs.0.store(1, Ordering::SeqCst);
     DeviceBuffer::<u8>::uninitialized(&device, 8).expect("it has left");
 }

@@ -257,6 +257,30 @@ fn two_resident_decoders_never_start_in_turns() {
 }
 
 #[test]
+fn a_launch_begins_behind_what_other_streams_have_under_way() {
+    let model = tiny(config(16));
+    let all = expected(&model, PROMPT, 3);
+    let mut session = session(&model, PathChoice::Persistent, None);
+    session.append(PROMPT).expect("it fits");
+    // Whatever is allocated is there from now on: allocating would wait for the stream as well.
+    assert_eq!(tokens(&mut session, 3), all);
+    session.truncate(0);
+    session.append(PROMPT).expect("it fits");
+    let (device, stream) = (model.device(), model.device().stream().expect("a stream"));
+    let limits = device.limits();
+    device.set_limits(limits.with_wait(Duration::from_millis(500)));
+    let gate = common::Gate::close(&stream);
+    // It has no room, and so no token comes.
+    let begun = session.generate(at_most(3)).next().expect("an error");
+    assert!(matches!(begun, Err(Error::Stalled { .. })), "{begun:?}");
+    device.set_limits(limits);
+    gate.open();
+    session.truncate(0);
+    session.append(PROMPT).expect("it fits");
+    assert_eq!(tokens(&mut session, 3), all);
+}
+
+#[test]
 fn work_that_waits_to_be_asked_about_is_asked_about() {
     let model = tiny(DeviceConfig { deferred_submission: true, ..config(15) });
     let all = expected(&model, PROMPT, 6);

@@ -154,9 +154,24 @@ impl Context {
 
     /// Waits for the work of all streams.
     pub(crate) fn wait_for_streams(&self) -> Result<()> {
-        let live = |streams: &Vec<Weak<StreamInner>>| streams.iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        let streams = live(&self.streams.lock().unwrap_or_else(PoisonError::into_inner));
-        streams.iter().filter(|stream| !stream.is_capturing()).try_for_each(|stream| stream.wait_until_idle())
+        self.running_streams().iter().try_for_each(|stream| stream.wait_until_idle())
+    }
+
+    /// Lets later work of a stream wait for what all others have under way.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn order_behind_all(&self, stream: &Arc<StreamInner>) -> Result<()> {
+        let others = self.running_streams();
+        others.iter().try_for_each(|other| match stream.order_after(other, other.last_ticket()) {
+            // Its capture has begun meanwhile.
+            Err(_) if other.is_capturing() => Ok(()),
+            ordered => ordered,
+        })
+    }
+
+    /// The streams whose work is run, not captured.
+    fn running_streams(&self) -> Vec<Arc<StreamInner>> {
+        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.iter().filter_map(Weak::upgrade).filter(|stream| !stream.is_capturing()).collect()
     }
 
     /// Waits for a turn on the device's multiprocessors.

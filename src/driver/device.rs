@@ -26,6 +26,8 @@ struct Known {
     driver: Driver,
     ordinal: i32,
     inner: Weak<DeviceInner>,
+    /// Streams and graphs keep it where the device is gone.
+    context: Weak<Context>,
 }
 
 struct DeviceInner {
@@ -40,22 +42,28 @@ struct DeviceInner {
 }
 
 impl Device {
-    /// Opens the device of that ordinal, counted from 0. Opening it again gives the same device, as long as one is open:
-    /// there is one context per driver and ordinal in a process.
+    /// Opens the device of that ordinal, counted from 0. Opening it again gives the same device, as long as one is open;
+    /// there is one context per driver and ordinal in a process, as long as anything made in it lives.
     pub fn open(driver: &Driver, ordinal: i32) -> Result<Device> {
         let mut open = OPEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|known| known.inner.strong_count() > 0);
-        let same = |known: &&Known| known.ordinal == ordinal && known.driver.same_as(driver);
-        if let Some(inner) = open.iter().find(same).and_then(|known| known.inner.upgrade()) {
+        open.retain(|known| known.context.strong_count() > 0);
+        let same = |known: &&mut Known| known.ordinal == ordinal && known.driver.same_as(driver);
+        let known = open.iter_mut().find(same);
+        if let Some(inner) = known.as_ref().and_then(|known| known.inner.upgrade()) {
             return Ok(Device { inner });
         }
-        let device = Device::create(driver, ordinal)?;
-        open.push(Known { driver: driver.clone(), ordinal, inner: Arc::downgrade(&device.inner) });
+        let context = known.as_ref().and_then(|known| known.context.upgrade());
+        let device = Device::create(context.map_or_else(|| Context::retain(driver, ordinal), Ok)?)?;
+        let (inner, context) = (Arc::downgrade(&device.inner), Arc::downgrade(device.context()));
+        match known {
+            Some(known) => (known.inner, known.context) = (inner, context),
+            None => open.push(Known { driver: driver.clone(), ordinal, inner, context }),
+        }
         Ok(device)
     }
 
-    fn create(driver: &Driver, ordinal: i32) -> Result<Device> {
-        let context = Context::retain(driver, ordinal)?;
+    fn create(context: Arc<Context>) -> Result<Device> {
+        let driver = context.driver.clone();
         let read = |attribute| context.attribute(attribute).map(|value| u32::try_from(value).unwrap_or(0));
         let major = read(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = read(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;

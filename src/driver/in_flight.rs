@@ -105,12 +105,18 @@ impl Stream {
     /// Enqueues work and notes what it uses, so that buffers outlive it and nobody comes in between.
     ///
     /// `work` enqueues on the given stream and returns without waiting. It may use the buffers named in `uses`, as named
-    /// there; each is named once unless it is only read. It must not enqueue other work on them: they are locked.
+    /// there; each is named once unless it is only read. It enqueues on no other stream, and by no other `enqueue`: the
+    /// buffers are locked, and the turn on the device is this call's.
     ///
     /// A resident decoder that has the device is asked to make room first, which takes [`Limits::turn`] and a token at
     /// most. The decoder goes on behind this work and what follows it within a turn.
     ///
     /// [`Limits::turn`]: super::Limits::turn
+    ///
+    /// # Errors
+    /// A buffer of another device or driver, a buffer that is written and named twice, a stream that another thread
+    /// captures, [`Error::Stalled`] if the turn does not come within [`Limits::wait`](super::Limits::wait), and what
+    /// `work` returns.
     ///
     /// ```no_run
     /// # use kiln::driver::{DeviceBuffer, Function, KernelParam, LaunchConfig, Stream};
@@ -181,6 +187,7 @@ impl Stream {
             self.inner.context.check_same(one.context, one.name)?;
         }
         // Before the locks: who has the turn may need them.
+        self.inner.refuse_other_threads_capture()?;
         let claim = claim.filter(|_| !self.inner.is_capturing());
         let _turn = claim.map(|claim| self.inner.context.turn(claim)).transpose()?;
         // Locked in the order of their addresses, so that two threads cannot wait for each other.

@@ -9,9 +9,10 @@
 //! buffers remember their last uses: [`Stream::enqueue`] notes which buffers the work reads and writes, lets the stream
 //! wait for uses on other streams, and whoever later frees a buffer or touches it from the host waits first. That needs
 //! no guard and no scope, so [`std::mem::forget`] cannot break it. Enqueueing allocates
-//! nothing on the device and waits for no kernel but a resident one, which is asked to make room.
+//! nothing on the device. It waits for a resident kernel, which is asked to make room, and for another thread that
+//! copies a buffer of its to or from the host just then.
 //!
-//! **Waiting.** Every wait ends: by looking again and again, up to [`Limits::wait`] since the last progress, then with
+//! **Waiting.** Every wait ends, but for a blocking copy from or to borrowed host memory: by looking again and again, up to [`Limits::wait`] since the last progress, then with
 //! [`Error::Stalled`](crate::Error::Stalled); a drop keeps what may still be in use. Work that stays on the device, a
 //! [`Resident`], gets out of the way of the rest: calls that may wait for the whole device hold it off, and other
 //! launches wait for a turn, which it yields within [`Limits::turn`].

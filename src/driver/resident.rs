@@ -18,7 +18,7 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wish {
-    /// To leave the device as soon as it can, its state kept.
+    /// To leave the device as soon as it can, its state kept, and to stay away until told to stay.
     Park,
     /// To leave when its turn is over: other work waits.
     Yield,
@@ -74,27 +74,33 @@ pub(crate) struct Gate {
     residents: Mutex<Vec<Known>>,
 }
 
-/// Resident work, and whether it once did not leave in time: then it is looked at, but not waited for again.
+/// Resident work, and its progress when it once did not leave in time: as long as that is the same, it is looked at, but
+/// not waited for again.
 #[derive(Clone)]
 struct Known {
     work: Weak<dyn Resident>,
-    hangs: bool,
+    hung_at: Option<u64>,
 }
 
 #[derive(Default)]
 struct GateState {
     /// Who has the exclusive side, and how many guards of it.
     owner: Option<(ThreadId, u32)>,
-    /// Threads that wait for it: launches let them pass first.
+    /// How often it was taken.
+    closed: u64,
+    /// Threads that wait for it: launches let them pass first, but one at a time where launches wait as well.
     waiting: u32,
     launching: u32,
+    /// Launches that wait, and whether the next of them is let in before another thread takes the exclusive side.
+    passing: u32,
+    admits: bool,
 }
 
 impl Gate {
     pub(crate) fn add(&self, resident: &Arc<dyn Resident>) {
         let mut residents = lock(&self.residents);
         residents.retain(|known| known.work.strong_count() > 0);
-        residents.push(Known { work: Arc::downgrade(resident), hangs: false });
+        residents.push(Known { work: Arc::downgrade(resident), hung_at: None });
     }
 
     /// Takes everything resident off the device and keeps it off as long as the guard lives. The thread that has the
@@ -106,12 +112,12 @@ impl Gate {
             && *owner == me
         {
             *depth += 1;
-            return Ok(Quiet { gate: self });
+            return Ok(Quiet { gate: self, parked: Vec::new() });
         }
-        let patience = Patience::new(limit);
+        let (mut patience, mut seen) = (Patience::new(limit), state.closed);
         state.waiting += 1;
-        while state.owner.is_some() || state.launching > 0 {
-            state = self.wait(state, &patience);
+        while state.owner.is_some() || state.launching > 0 || state.admits && state.passing > 0 {
+            state = self.wait(state, &mut patience, &mut seen);
             if patience.left().is_zero() {
                 state.waiting -= 1;
                 self.changed.notify_all();
@@ -119,61 +125,82 @@ impl Gate {
             }
         }
         state.waiting -= 1;
+        state.closed += 1;
         state.owner = Some((me, 1));
         drop(state);
-        let quiet = Quiet { gate: self };
+        let mut quiet = Quiet { gate: self, parked: Vec::new() };
         // Collected first: asking takes its time.
         let known = lock(&self.residents).clone();
-        let residents: Vec<_> = known.iter().filter_map(|known| Some((known.work.upgrade()?, known.hangs))).collect();
+        let residents: Vec<_> = known.iter().filter_map(|known| Some((known.work.upgrade()?, known.hung_at))).collect();
         residents.iter().for_each(|(resident, _)| resident.ask(Wish::Park));
         let mut off = Ok(());
-        for (resident, hangs) in &residents {
-            let limit = if *hangs { Duration::ZERO } else { limit };
-            let left = wait_until_off(&**resident, limit);
+        for (resident, hung_at) in &residents {
+            let hangs = *hung_at == Some(resident.progress());
+            let left = wait_until_off(&**resident, if hangs { Duration::ZERO } else { limit });
             self.remember(resident, matches!(left, Err(Error::Stalled { .. })));
             // All are waited for, also behind one that failed.
             off = off.and(left);
         }
-        residents.iter().for_each(|(resident, _)| resident.ask(Wish::Stay));
+        quiet.parked.extend(residents.into_iter().map(|(resident, _)| resident));
         off.map(|()| quiet)
     }
 
     fn remember(&self, resident: &Arc<dyn Resident>, hangs: bool) {
         let mut residents = lock(&self.residents);
         if let Some(known) = residents.iter_mut().find(|known| Weak::ptr_eq(&known.work, &Arc::downgrade(resident))) {
-            known.hangs = hangs;
+            known.hung_at = hangs.then(|| resident.progress());
         }
     }
 
     /// Keeps the gate open for a launch of resident work.
     #[cfg(feature = "gguf")]
     pub(crate) fn pass(&self, limit: Duration) -> Result<Pass<'_>> {
-        let patience = Patience::new(limit);
         let mut state = lock(&self.state);
-        while state.owner.is_some() || state.waiting > 0 {
-            state = self.wait(state, &patience);
+        let (mut patience, mut seen) = (Patience::new(limit), state.closed);
+        state.passing += 1;
+        while state.owner.is_some() || state.waiting > 0 && !state.admits {
+            state = self.wait(state, &mut patience, &mut seen);
             if patience.left().is_zero() {
+                state.passing -= 1;
+                self.changed.notify_all();
                 return Err(Error::Stalled { what: "another thread's driver call", waited: limit });
             }
         }
+        state.passing -= 1;
+        state.admits = false;
         state.launching += 1;
         Ok(Pass { gate: self })
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, GateState>, patience: &Patience) -> MutexGuard<'a, GateState> {
-        self.changed.wait_timeout(state, patience.left()).unwrap_or_else(PoisonError::into_inner).0
+    /// Waits for a change. Another call that has its turn at the gate is progress.
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, GateState>,
+        patience: &mut Patience,
+        seen: &mut u64,
+    ) -> MutexGuard<'a, GateState> {
+        let state = self.changed.wait_timeout(state, patience.left()).unwrap_or_else(PoisonError::into_inner).0;
+        if state.closed != *seen {
+            *seen = state.closed;
+            patience.progress();
+        }
+        state
     }
 }
 
 /// The exclusive side of the gate: nothing resident is on the device, and nothing resident is launched.
 pub(crate) struct Quiet<'a> {
     gate: &'a Gate,
+    /// What was asked to park, by a guard that is not inside another.
+    parked: Vec<Arc<dyn Resident>>,
 }
 
 impl Drop for Quiet<'_> {
     fn drop(&mut self) {
+        self.parked.iter().for_each(|resident| resident.ask(Wish::Stay));
         let mut state = lock(&self.gate.state);
         state.owner = state.owner.and_then(|(owner, depth)| (depth > 1).then_some((owner, depth - 1)));
+        state.admits = state.owner.is_none() && state.passing > 0;
         drop(state);
         self.gate.changed.notify_all();
     }
@@ -221,6 +248,11 @@ pub(crate) enum Claim {
     Resident,
 }
 
+/// The end of a time that begins now; one that no clock can tell is in thirty years.
+fn end_of(time: Duration) -> Instant {
+    Instant::now() + time.min(Duration::from_secs(1 << 30))
+}
+
 impl Line {
     /// Notes a launch that shares the turn.
     fn join(&mut self) {
@@ -249,7 +281,7 @@ impl Turns {
         }
         if claim == Claim::Resident && line.queue.is_empty() {
             // Who came before keeps the turn for its time.
-            line.joinable = Some(Instant::now() + turn);
+            line.joinable = Some(end_of(turn));
         }
         line.tickets += 1;
         let ticket = line.tickets;
@@ -290,9 +322,9 @@ impl Turns {
         line.joinable = None;
         if claim == Claim::Shared {
             line.join();
-            line.joinable = Some(Instant::now() + turn);
-            line.queue.retain(|waiting| *waiting != ticket);
             taken.ticket = None;
+            line.joinable = Some(end_of(turn));
+            line.queue.retain(|waiting| *waiting != ticket);
         }
         drop(line);
         self.changed.notify_all();

@@ -1,7 +1,8 @@
 //! Streams: work in order, tickets that number it, and waiting for a ticket.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 use super::context::Context;
 use super::device::Device;
@@ -27,10 +28,7 @@ impl Stream {
     /// # Errors
     /// [`Error::Stalled`] if it is not within [`Limits::wait`](super::Limits::wait).
     pub fn synchronize(&self) -> Result<()> {
-        let issued = self.inner.issued.load(Ordering::Acquire);
-        self.inner.wait_until_idle()?;
-        self.inner.complete(issued);
-        Ok(())
+        self.inner.record(false)?.synchronize()
     }
 
     /// Whether all work enqueued so far is done.
@@ -89,7 +87,8 @@ pub(crate) struct StreamInner {
     issued: AtomicU64,
     /// Largest ticket known to be done.
     completed: AtomicU64,
-    capturing: AtomicBool,
+    /// The thread that captures its work.
+    capturing: Mutex<Option<ThreadId>>,
     pub(crate) pool: EventPool,
     /// Other streams by id, and the ticket of theirs that this one has been told to wait for. Held while an event
     /// of this stream is recorded for others, so that no capture can begin in between.
@@ -113,7 +112,7 @@ impl StreamInner {
             context: context.clone(),
             issued: AtomicU64::new(0),
             completed: AtomicU64::new(0),
-            capturing: AtomicBool::new(false),
+            capturing: Mutex::default(),
             pool,
             order: Mutex::default(),
         });
@@ -144,6 +143,12 @@ impl StreamInner {
     /// Numbers work whose enqueueing has just returned.
     pub(crate) fn issue(&self) -> u64 {
         self.issued.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// The ticket of the work enqueued last.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn last_ticket(&self) -> u64 {
+        self.issued.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_done(&self, ticket: u64) -> bool {
@@ -207,7 +212,23 @@ impl StreamInner {
     }
 
     pub(crate) fn is_capturing(&self) -> bool {
-        self.capturing.load(Ordering::Acquire)
+        self.capturer().is_some()
+    }
+
+    fn capturer(&self) -> Option<ThreadId> {
+        *self.capturing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What another thread enqueued would be captured as well, and not happen.
+    pub(crate) fn refuse_other_threads_capture(&self) -> Result<()> {
+        if self.capturer().is_none_or(|thread| thread == std::thread::current().id()) {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument {
+            what: "stream to enqueue on".to_owned(),
+            found: "one that another thread captures".to_owned(),
+            expected: "one that runs; wait until the capture has ended".to_owned(),
+        })
     }
 
     /// Work that is captured does not happen, so nothing can wait for it.
@@ -222,10 +243,15 @@ impl StreamInner {
         })
     }
 
-    /// Begins or ends refusing waits. Returns what was before.
+    /// Begins or ends refusing waits, and other threads' work. Returns what was before.
     pub(crate) fn set_capturing(&self, capturing: bool) -> bool {
         let _order = self.order();
-        self.capturing.swap(capturing, Ordering::AcqRel)
+        let mut capturer = self.capturing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = capturer.is_some();
+        if before != capturing {
+            *capturer = capturing.then(|| std::thread::current().id());
+        }
+        before
     }
 }
 

@@ -111,7 +111,7 @@ pub(super) fn check_memory(device: &Device, file: &ModelFile) -> Result<()> {
     let (free, total) = device.memory_info()?;
     if need > free {
         return Err(Error::OutOfMemory {
-            what: "the model's weights, rotary tables and staging",
+            what: "the model's weights, its tensor table and staging",
             needed: need,
             free,
             total,

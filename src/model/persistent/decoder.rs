@@ -138,6 +138,10 @@ impl Decoder {
         let context = self.model.device.context();
         let turn = context.turn(Claim::Resident)?;
         let pass = context.pass()?;
+        // Again: it may have said so while this thread waited, and sessions have given up what their items name.
+        self.post.check()?;
+        // What other streams have under way ends first: beside the decoder it may find no room.
+        context.order_behind_all(&self.post.stream.inner)?;
         self.post.ask(Wish::Stay);
         counters.fill_bytes(&self.post.stream, 0)?;
         let number = self.post.launched.load(Ordering::Acquire).wrapping_add(1).max(1);
@@ -225,12 +229,13 @@ impl Decoder {
         Ok(Some(crate::model::trace::Trace::from_words(self.blocks, &buffer.to_host()?)))
     }
 
-    /// Ids and tokens that have run in a slot's item.
+    /// Ids and tokens that have run in a slot's item of that number; none where it has not been taken.
     #[cfg(test)]
-    pub(super) fn steps(&self, slot: u32) -> Result<u32> {
+    pub(super) fn steps(&self, slot: u32, number: u32) -> Result<u32> {
         let _quiet = self.model.device.context().quiesce()?;
         let words = self.memory.as_ref().map(|memory| memory.state.to_host()).transpose()?;
-        Ok(words.and_then(|words| words.get((state::STEP + slot) as usize).copied()).unwrap_or(0))
+        let word = |at: u32| words.as_ref().and_then(|words| words.get((at + slot) as usize).copied());
+        Ok(word(state::STEP).filter(|_| word(state::NUMBER) == Some(number)).unwrap_or(0))
     }
 }
 

@@ -266,8 +266,8 @@ impl Path for PersistentPath {
             match self.wait() {
                 Ok((entry::TOKEN, _)) => {}
                 Ok(_) => self.end(),
-                // All blocks have left: nothing uses the item any more, and no launch follows.
-                Err(Error::DecoderStalled { .. }) if matches!(self.decoder.post.is_off(), Ok(true)) => {
+                // Once all blocks have left nothing uses the item any more, and no launch follows.
+                Err(Error::DecoderStalled { .. }) if self.decoder.model.device.context().quiesce().is_ok() => {
                     self.running = None
                 }
                 Err(error) => return Err(error),

@@ -117,6 +117,12 @@ impl Scene {
         self.users[user].path.running.as_ref().expect("an item").seat.slot
     }
 
+    /// Ids and tokens of an item that have run.
+    fn steps(&self, user: usize) -> u32 {
+        let seat = &self.users[user].path.running.as_ref().expect("an item").seat;
+        self.decoder.steps(seat.slot, seat.number).expect("state")
+    }
+
     /// Waits until the launch in flight is over.
     fn wait_until_off(&self) {
         let begun = std::time::Instant::now();
@@ -221,7 +227,7 @@ fn items_take_turns_a_token_each() {
     let mut before = 0;
     while before < 16 {
         scene.launch_parked();
-        let steps: Vec<u32> = (0..4).map(|user| scene.decoder.steps(scene.slot(user)).expect("state")).collect();
+        let steps: Vec<u32> = (0..4).map(|user| scene.steps(user)).collect();
         let (least, most) = (steps.iter().min(), steps.iter().max());
         assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 1), "ids and tokens run: {steps:?}");
         assert!(steps.iter().sum::<u32>() > before, "a launch without a token: {steps:?}");
