@@ -13,7 +13,7 @@ use clap::Parser;
 use kiln::driver::{Device, Driver, GpuTensor};
 use kiln::model::cost::{self, CHIPS, Instructions, Way};
 use kiln::ops::Ops;
-use kiln::shape::{TensorType, presets};
+use kiln::shape::{WeightType, presets};
 use kiln_emulator::{Checks, DeviceConfig};
 use std::error::Error;
 use std::io::Write;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 
 fn run(_: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
-    let instructions = Instructions { q4_k: count(TensorType::Q4_K)?, q6_k: count(TensorType::Q6_K)? };
+    let instructions = Instructions { q4_k: count(WeightType::Q4_K)?, q6_k: count(WeightType::Q6_K)? };
     writeln!(
         out,
         "A MODEL, not a measurement: time per token in exact numerics, llama.cpp's Q4_K_M, f16 cache, position 511."
@@ -82,7 +82,7 @@ fn run(_: &Arguments) -> Result<(), Box<dyn Error>> {
 }
 
 /// Thread-instructions per weight of a product of 1056 rows of 4096 weights.
-fn count(ty: TensorType) -> Result<f64, Box<dyn Error>> {
+fn count(ty: WeightType) -> Result<f64, Box<dyn Error>> {
     let (n, k) = (1056u32, 4096u32);
     let config = DeviceConfig { checks: Checks::NONE, counters: true, ..DeviceConfig::default() };
     let ordinal = kiln_emulator::add_device(config);

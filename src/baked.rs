@@ -2,7 +2,7 @@
 //! equals.
 
 use crate::Error;
-use crate::shape::{ModelShape, TensorTypeSet};
+use crate::shape::{ModelShape, WeightTypes};
 
 /// The ways of running a decoder that kernels are baked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,7 +62,7 @@ pub struct BakedModule {
 pub struct BakedModel {
     pub(crate) name: &'static str,
     pub(crate) shape: ModelShape,
-    pub(crate) types: TensorTypeSet,
+    pub(crate) types: WeightTypes,
     pub(crate) modules: &'static [BakedModule],
 }
 
@@ -75,7 +75,7 @@ impl BakedModel {
     pub const unsafe fn new(
         name: &'static str,
         shape: ModelShape,
-        types: TensorTypeSet,
+        types: WeightTypes,
         modules: &'static [BakedModule],
     ) -> BakedModel {
         BakedModel { name, shape, types, modules }
@@ -92,7 +92,7 @@ impl BakedModel {
     }
 
     /// The types that the model's matrices may have.
-    pub const fn types(&self) -> TensorTypeSet {
+    pub const fn types(&self) -> WeightTypes {
         self.types
     }
 

@@ -6,7 +6,7 @@ mod common;
 
 use kiln::model::{GenerateOptions, ModelFile, PathChoice, Session, SessionOptions};
 use kiln::shape::gguf::GgufWriter;
-use kiln::shape::{Gguf, TensorType};
+use kiln::shape::{GgmlType, Gguf};
 use kiln::{Error, Model};
 use kiln_emulator::DeviceConfig;
 use std::io::Write;
@@ -18,7 +18,7 @@ const PATHS: [PathChoice; 2] = [PathChoice::Stream, PathChoice::Persistent];
 /// The tensors of a file with their bytes, to be changed and written again.
 struct Weights {
     gguf: Gguf,
-    tensors: Vec<(String, Vec<u64>, TensorType, Vec<u8>)>,
+    tensors: Vec<(String, Vec<u64>, GgmlType, Vec<u8>)>,
 }
 
 impl Weights {
@@ -53,8 +53,8 @@ impl Weights {
         let (_, dims, ty, _) = self.tensors.iter().find(|tensor| tensor.0 == name).expect("a tensor of that name");
         let row_bytes = ty.row_bytes(dims[0]).expect("whole super-blocks") as usize;
         let scale = match ty {
-            TensorType::Q4_K => 0,
-            TensorType::Q6_K => 208,
+            GgmlType::Q4_K => 0,
+            GgmlType::Q6_K => 208,
             other => panic!("{other} has its scale elsewhere"),
         };
         self.bytes(name)[row as usize * row_bytes + scale..][..2].copy_from_slice(&0x7e00u16.to_le_bytes());

@@ -8,7 +8,7 @@ mod model;
 mod reference;
 
 use kiln::text::{ChatMessage, ChatOptions, ChatTemplate, Special, Tokenizer};
-use kiln_shape::{ModelShape, TensorRole, TensorType, presets};
+use kiln_shape::{ModelShape, TensorRole, WeightType, presets};
 use model::{LEAST_VOCAB, Mix, SynthModel};
 use reference::{Cache, Reference, relative_l2};
 
@@ -60,7 +60,7 @@ fn every_preset_gives_the_shape_and_types_it_names() {
         let model = Reference::from_bytes(written(SynthModel { shape, mix: Mix::Q4KM, seed: 0 }));
         assert_eq!(model.shape, shape, "{}", preset.feature);
         let types = [TensorRole::AttnQ, TensorRole::AttnV, TensorRole::AttnNorm].map(|role| model.tensor(role, 0).0);
-        assert_eq!(types, [TensorType::Q4_K, TensorType::Q6_K, TensorType::F32]);
+        assert_eq!(types, [WeightType::Q4_K, WeightType::Q6_K, WeightType::F32]);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use kiln_codegen::bake::{self, DecoderPath};
 use kiln_codegen::{Kernel, Target};
-use kiln_shape::{Preset, TensorType, presets};
+use kiln_shape::{Preset, WeightType, presets};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -93,7 +93,7 @@ impl Request {
         let (path, kernels) = match (self.models.as_slice(), self.general) {
             (&[model], false) => {
                 let path = self.path.unwrap_or(DecoderPath::Stream);
-                (Some(path), bake::decoder(model.shape, TensorType::SUPPORTED, path))
+                (Some(path), bake::decoder(model.shape, WeightType::ALL, path))
             }
             ([], true) => (None, bake::general()),
             _ => return Err(format!("either one --model or --general is needed\n\n{USAGE}")),
@@ -125,8 +125,8 @@ impl Request {
         for target in targets {
             for model in &models {
                 let paths = DecoderPath::ALL
-                    .map(|path| (path, path_name(path), bake::decoder(model.shape, TensorType::SUPPORTED, path)));
-                let tracing = bake::tracing(model.shape, TensorType::SUPPORTED);
+                    .map(|path| (path, path_name(path), bake::decoder(model.shape, WeightType::ALL, path)));
+                let tracing = bake::tracing(model.shape, WeightType::ALL);
                 let tracing = (DecoderPath::Persistent, "persistent_trace", tracing);
                 for (path, name, kernels) in paths.into_iter().chain([tracing]) {
                     let module = bake::emit(target, Some(path), &kernels)
@@ -166,7 +166,7 @@ fn list() -> String {
     let any = presets::PRESETS[0].shape;
     for path in DecoderPath::ALL {
         text += &format!("kernels of path {}\n", path_name(path));
-        for kernel in bake::decoder(any, TensorType::SUPPORTED, path) {
+        for kernel in bake::decoder(any, WeightType::ALL, path) {
             text += &format!("  {}\n", kernel.name());
         }
     }

@@ -5,11 +5,11 @@ use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp,
     FusedRmsNormQ4KGemv, FusedRmsNormQkv, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
-    PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvScatter, QkNormRopeKvWrite, RepackQ6K, RepackQ8_0, Saxpy,
+    PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvScatter, QkNormRopeKvWrite, Repack, Saxpy,
 };
 use crate::ptx::{Dim, Module};
 use crate::{KvType, Target};
-use kiln_shape::{Family, ModelShape, TensorType};
+use kiln_shape::{Family, ModelShape, WeightType};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -117,7 +117,7 @@ fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> 
 }
 
 /// The kernels of a decoder path for a model.
-pub fn decoder(shape: ModelShape, types: &[TensorType], path: DecoderPath) -> Vec<Box<dyn Kernel>> {
+pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath) -> Vec<Box<dyn Kernel>> {
     match path {
         DecoderPath::Stream => {
             let ModelShape { hidden, heads, kv_heads, head_dim, .. } = shape;
@@ -146,7 +146,7 @@ pub fn decoder(shape: ModelShape, types: &[TensorType], path: DecoderPath) -> Ve
 }
 
 /// The persistent decoders of a model that write down when each block did what.
-pub fn tracing(shape: ModelShape, types: &[TensorType]) -> Vec<Box<dyn Kernel>> {
+pub fn tracing(shape: ModelShape, types: &[WeightType]) -> Vec<Box<dyn Kernel>> {
     [KvType::F16, KvType::F32]
         .into_iter()
         .map(|kv| Box::new(PersistentDecoder::for_shape(shape, types).with_kv_type(kv).with_trace()) as Box<dyn Kernel>)
@@ -174,7 +174,7 @@ pub fn general() -> Vec<Box<dyn Kernel>> {
     for kv in [KvType::F16, KvType::F32] {
         all.push(Box::new(KvCacheScatter::general(kv)));
     }
-    for weights in TensorType::SUPPORTED {
+    for weights in WeightType::ALL {
         let fused = FusedRmsNormQ4KGemv::general().with_weights(*weights);
         all.push(Box::new(fused.clone()));
         all.push(Box::new(fused.without_norm()));
@@ -191,13 +191,14 @@ pub fn general() -> Vec<Box<dyn Kernel>> {
 
 /// What brings weights into the layout of the kernels, for any model.
 pub fn loading() -> Vec<Box<dyn Kernel>> {
-    vec![Box::new(RepackQ6K), Box::new(RepackQ8_0)]
+    let repack = WeightType::ALL.iter().filter_map(|ty| Repack::new(*ty));
+    repack.map(|kernel| Box::new(kernel) as Box<dyn Kernel>).collect()
 }
 
 /// What to bake. Collects models, kernels and targets; [`Bake::write`] does it.
 #[derive(Default)]
 pub struct Bake {
-    models: Vec<(String, ModelShape, Vec<TensorType>)>,
+    models: Vec<(String, ModelShape, Vec<WeightType>)>,
     kernels: Vec<Box<dyn Kernel>>,
     loading: bool,
     targets: Vec<Target>,
@@ -228,11 +229,11 @@ impl Bake {
     /// Adds a model: its decoder for every path, for matrices of every type kiln supports. `name` becomes a static in
     /// capitals: `qwen3-8b` is `QWEN3_8B`.
     pub fn model(self, name: &str, shape: ModelShape) -> Bake {
-        self.model_with_types(name, shape, TensorType::SUPPORTED)
+        self.model_with_types(name, shape, WeightType::ALL)
     }
 
     /// As [`Bake::model`], for matrices of these types only: less PTX.
-    pub fn model_with_types(mut self, name: &str, shape: ModelShape, types: &[TensorType]) -> Bake {
+    pub fn model_with_types(mut self, name: &str, shape: ModelShape, types: &[WeightType]) -> Bake {
         self.models.push((name.to_owned(), shape, types.to_vec()));
         self
     }
@@ -335,7 +336,7 @@ impl Source<'_> {
         self.text.push('\n');
     }
 
-    fn model(&mut self, name: &str, shape: &ModelShape, types: &[TensorType], modules: Vec<EmittedModule>) -> String {
+    fn model(&mut self, name: &str, shape: &ModelShape, types: &[WeightType], modules: Vec<EmittedModule>) -> String {
         let (kiln, identifier) = (self.kiln, identifier(name));
         self.line(format_args!("/// Kernels for `{name}`."));
         self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedModel ="));
@@ -356,8 +357,8 @@ impl Source<'_> {
         self.line(format_args!("        layers: {layers}, vocab: {vocab}, tied_head: {tied_head},"));
         self.line(format_args!("        rope_theta: {rope_theta:?}, rms_eps: {rms_eps:?}, context: {context},"));
         self.line(format_args!("    }},"));
-        let types: Vec<String> = types.iter().map(|ty| format!("{kiln}::shape::TensorType::{ty:?}")).collect();
-        self.line(format_args!("    {kiln}::shape::TensorTypeSet::of(&[{}]),", types.join(", ")));
+        let types: Vec<String> = types.iter().map(|ty| format!("{kiln}::shape::WeightType::{ty:?}")).collect();
+        self.line(format_args!("    {kiln}::shape::WeightTypes::of(&[{}]),", types.join(", ")));
         self.modules("", &format!("kiln_{}", identifier.to_lowercase()), modules);
         self.line(format_args!(") }};\n"));
         identifier

@@ -4,6 +4,7 @@
 pub mod bake;
 mod blocks;
 mod error;
+mod formats;
 pub mod kernels;
 pub mod ptx;
 mod target;

@@ -2,7 +2,7 @@
 
 use kiln_codegen::bake::{DecoderPath, decoder, emit, emit_for, general};
 use kiln_codegen::{Bake, Error, Kernel, Target, kernels::Saxpy};
-use kiln_shape::{TensorType, presets};
+use kiln_shape::{WeightType, presets};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -67,7 +67,7 @@ fn every_preset_is_emitted_for_every_target() {
     let began = Instant::now();
     let mut emitting = Duration::ZERO;
     let models = presets::all().flat_map(|preset| {
-        let of = move |path| (preset.feature, Some(path), decoder(preset.shape, TensorType::SUPPORTED, path));
+        let of = move |path| (preset.feature, Some(path), decoder(preset.shape, WeightType::ALL, path));
         DecoderPath::ALL.map(of)
     });
     for (name, path, kernels) in models.chain([("general", None, general())]) {

@@ -5,7 +5,7 @@ use kiln_codegen::kernels::{
     FlashDecodingChunk, FusedRmsNormQ4KGemv, IncrementalAttention, KvCacheScatter, PerHeadRmsNorm,
 };
 use kiln_codegen::{Bake, Error, Kernel, Target};
-use kiln_shape::{ModelShape, TensorType, presets};
+use kiln_shape::{ModelShape, WeightType, presets};
 
 /// What the kernel says against its dimensions; every target says the same.
 #[track_caller]
@@ -35,9 +35,13 @@ fn accepted(kernel: &impl Kernel) {
 }
 
 #[test]
-fn gemv_takes_whole_super_blocks_up_to_25600() {
-    for k in [0, 1, 32, 255, 257, 896] {
-        refused(&FusedRmsNormQ4KGemv::new(k, 8), &format!("k is {k}"), "multiple of 256");
+fn gemv_takes_whole_blocks_of_its_type() {
+    for k in [32, 224, 288, 896] {
+        refused(&FusedRmsNormQ4KGemv::new(k, 8), &format!("k is {k}"), "Q4_K needs a multiple of 256");
+        accepted(&FusedRmsNormQ4KGemv::new(k, 8).with_weights(WeightType::Q8_0));
+    }
+    for k in [0, 1, 255, 257] {
+        refused(&FusedRmsNormQ4KGemv::new(k, 8).with_weights(WeightType::F16), &format!("k is {k}"), "multiple of 32");
     }
     refused(&FusedRmsNormQ4KGemv::new(256 * 1_000_000, 8), "k is 256000000", "at most");
     for k in [256, 3584, 9728, 11008, 25600] {
@@ -48,9 +52,9 @@ fn gemv_takes_whole_super_blocks_up_to_25600() {
 #[test]
 fn gemv_needs_rows_and_a_type_with_a_kernel() {
     refused(&FusedRmsNormQ4KGemv::new(256, 0), "n is 0", "at least one row");
-    for ty in TensorType::ALL {
+    for ty in WeightType::ALL {
         let kernel = FusedRmsNormQ4KGemv::new(256, 8).with_weights(*ty);
-        if TensorType::SUPPORTED.contains(ty) {
+        if WeightType::ALL.contains(ty) {
             accepted(&kernel);
         } else {
             refused(&kernel, ty.name(), "no kernel");
@@ -109,9 +113,9 @@ fn with(change: impl FnOnce(&mut ModelShape)) -> ModelShape {
 #[test]
 fn a_model_that_no_kernel_fits_is_refused_by_name() {
     let cases = [
-        (with(|shape| shape.hidden = 896), "hidden is 896"),
-        (with(|shape| shape.ffn = 4864 + 32), "ffn is 4896"),
-        (with(|shape| shape.head_dim = 72), "heads * head_dim is 288"),
+        (with(|shape| shape.hidden = 880), "hidden is 880"),
+        (with(|shape| shape.ffn = 4864 + 16), "ffn is 4880"),
+        (with(|shape| shape.head_dim = 76), "heads * head_dim is 304"),
         (with(|shape| (shape.head_dim, shape.heads) = (96, 8)), "head_dim is 96"),
         (with(|shape| shape.kv_heads = 3), "4 query heads over 3 KV heads"),
     ];
@@ -127,7 +131,7 @@ fn a_model_that_no_kernel_fits_is_refused_by_name() {
             }
             other => panic!("{found}: {other:?}"),
         }
-        let kernels = decoder(shape, TensorType::SUPPORTED, DecoderPath::Stream);
+        let kernels = decoder(shape, WeightType::ALL, DecoderPath::Stream);
         assert!(matches!(emit(Target::ALL[0], None, &kernels), Err(Error::Dimension { .. })), "{found}");
     }
     assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 0);

@@ -7,7 +7,7 @@ use kiln::model::ModelFile;
 use kiln_codegen::Kernel;
 use kiln_codegen::kernels::{FusedRmsNormQ4KGemv, Phase, PhaseKernel, Saxpy};
 use kiln_shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET, rows_per_tile};
-use kiln_shape::{ModelShape, TensorRole, TensorRole::*, TensorType};
+use kiln_shape::{ModelShape, TensorRole, TensorRole::*, WeightType};
 use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -23,9 +23,9 @@ pub(crate) struct Comparison {
 fn kernels(shape: ModelShape) -> Vec<Box<dyn Kernel>> {
     let mut all: Vec<Box<dyn Kernel>> = vec![Box::new(RmsNorm), Box::new(SwiGlu), Box::new(Saxpy)];
     for phase in [Phase::Qkv, Phase::AttentionOutput, Phase::GateUp, Phase::Down] {
-        all.push(Box::new(PhaseKernel { phase, shape, types: TensorType::SUPPORTED.to_vec() }));
+        all.push(Box::new(PhaseKernel { phase, shape, types: WeightType::ALL.to_vec() }));
     }
-    for weights in TensorType::SUPPORTED {
+    for weights in WeightType::ALL {
         let fused = FusedRmsNormQ4KGemv::general().with_weights(*weights);
         all.push(Box::new(fused.clone()));
         all.push(Box::new(fused.without_norm()));
@@ -121,7 +121,7 @@ fn same(what: &str, a: &[f32], b: &[f32]) -> Result<(), Box<dyn Error>> {
 /// A tensor on the device.
 struct Tensor {
     role: TensorRole,
-    ty: TensorType,
+    ty: WeightType,
     data: DeviceBuffer<u8>,
     /// f16 scales of Q6_K and Q8_0.
     plane: DeviceBuffer<u8>,
@@ -151,10 +151,11 @@ impl Layer {
                 true => None,
                 false => Some(DeviceBuffer::from_host(device, &floats(&bytes))?),
             };
-            let (data, plane) = planes(tensor.ty(), &bytes);
+            let ty = WeightType::from_ggml(tensor.ty()).ok_or("a type that kiln decodes")?;
+            let (data, plane) = planes(ty, &bytes);
             tensors.push(Tensor {
                 role: spec.role,
-                ty: tensor.ty(),
+                ty,
                 data: DeviceBuffer::from_host(device, &data)?,
                 plane: DeviceBuffer::from_host(device, &plane)?,
                 vector,
@@ -261,11 +262,11 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// A tensor as kernels want it: blocks that are not aligned to 16 bytes split into records and their f16 scales.
-fn planes(ty: TensorType, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+fn planes(ty: WeightType, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (block, scale) = match ty {
-        TensorType::Q6_K => (210, 208),
-        TensorType::Q8_0 => (34, 0),
-        _ => return (bytes.to_vec(), Vec::new()),
+        WeightType::Q6_K => (210, 208),
+        WeightType::Q8_0 => (34, 0),
+        WeightType::Q4_K | WeightType::F16 | WeightType::BF16 | WeightType::F32 => return (bytes.to_vec(), Vec::new()),
     };
     let (mut records, mut scales) = (Vec::new(), Vec::new());
     for block in bytes.chunks_exact(block) {

@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use kiln_shape::gguf::{GgufWriter, Strings};
-use kiln_shape::{ModelShape, TensorRole, TensorSpec, TensorType};
+use kiln_shape::{ModelShape, TensorRole, TensorSpec, WeightType};
 
 /// 256 bytes and three control tokens.
 pub(crate) const LEAST_VOCAB: u32 = 259;
@@ -29,18 +29,18 @@ pub(crate) struct SynthModel {
 }
 
 impl Mix {
-    fn tensor_type(self, spec: &TensorSpec, shape: &ModelShape) -> TensorType {
+    fn tensor_type(self, spec: &TensorSpec, shape: &ModelShape) -> WeightType {
         use TensorRole::*;
         // The layers in which llama.cpp spends more bits.
         let more_bits = |i: u32, n: u32| i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
         match (self, spec.role, spec.layer) {
-            (_, role, _) if !role.is_matrix() => TensorType::F32,
-            (Mix::Q8_0, ..) => TensorType::Q8_0,
-            (Mix::F16, ..) => TensorType::F16,
-            (Mix::Q4KM, Output, _) => TensorType::Q6_K,
-            (Mix::Q4KM, TokenEmbedding, _) if shape.tied_head => TensorType::Q6_K,
-            (Mix::Q4KM, AttnV | FfnDown, Some(layer)) if more_bits(layer, shape.layers) => TensorType::Q6_K,
-            (Mix::Q4KM, ..) => TensorType::Q4_K,
+            (_, role, _) if !role.is_matrix() => WeightType::F32,
+            (Mix::Q8_0, ..) => WeightType::Q8_0,
+            (Mix::F16, ..) => WeightType::F16,
+            (Mix::Q4KM, Output, _) => WeightType::Q6_K,
+            (Mix::Q4KM, TokenEmbedding, _) if shape.tied_head => WeightType::Q6_K,
+            (Mix::Q4KM, AttnV | FfnDown, Some(layer)) if more_bits(layer, shape.layers) => WeightType::Q6_K,
+            (Mix::Q4KM, ..) => WeightType::Q4_K,
         }
     }
 
@@ -59,10 +59,10 @@ impl SynthModel {
     pub(crate) fn write(&self, out: impl Write, mut progress: impl FnMut(u64, u64)) -> io::Result<u64> {
         let mut writer = GgufWriter::new();
         self.set_metadata(&mut writer);
-        let tensors: Vec<(TensorSpec, TensorType)> =
+        let tensors: Vec<(TensorSpec, WeightType)> =
             self.shape.tensors().map(|spec| (spec.clone(), self.mix.tensor_type(&spec, &self.shape))).collect();
         for (spec, ty) in &tensors {
-            writer.tensor(&spec.name, &spec.dims, *ty)?;
+            writer.tensor(&spec.name, &spec.dims, ty.ggml())?;
         }
         let (mut done, all) = (0, writer.data_bytes());
         let mut data = writer.start(out)?;
@@ -178,21 +178,21 @@ fn draw_vector(spec: &TensorSpec, random: &mut Random, out: &mut Vec<u8>) {
 }
 
 /// `k` weights of the given standard deviation.
-fn draw_row(ty: TensorType, k: u64, deviation: f32, random: &mut Random, out: &mut Vec<u8>) {
+fn draw_row(ty: WeightType, k: u64, deviation: f32, random: &mut Random, out: &mut Vec<u8>) {
     for _ in 0..k / u64::from(ty.block_len()) {
         // Scales differ from block to block by up to a quarter, so that a mistaken one shows.
         let deviation = deviation * (1.0 + 0.25 * random.symmetric());
         match ty {
-            TensorType::F16 => out.extend(f16_bytes(deviation * UNIFORM * random.symmetric())),
-            TensorType::Q8_0 => {
+            WeightType::F16 => out.extend(f16_bytes(deviation * UNIFORM * random.symmetric())),
+            WeightType::Q8_0 => {
                 // Quants -127..=127, uniform.
                 out.extend(f16_bytes(deviation * UNIFORM / 127.0));
                 let quants = random.bytes::<32>();
                 out.extend(quants.map(|q| if q == 0x80 { 0 } else { q }));
             }
-            TensorType::Q4_K => draw_q4_k(deviation, random, out),
-            TensorType::Q6_K => draw_q6_k(deviation, random, out),
-            other => unreachable!("no mix has {other}"),
+            WeightType::Q4_K => draw_q4_k(deviation, random, out),
+            WeightType::Q6_K => draw_q6_k(deviation, random, out),
+            WeightType::BF16 | WeightType::F32 => unreachable!("no mix has {ty}"),
         }
     }
 }

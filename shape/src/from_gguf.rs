@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use crate::gguf::{Gguf, GgufError, TensorInfo};
-use crate::{Family, ModelShape, TensorType, TensorTypeSet};
+use crate::{Family, GgmlType, ModelShape, WeightType, WeightTypes};
 
 /// Why a well-formed GGUF file is not a model that kiln can decode.
 #[derive(Debug)]
@@ -45,9 +45,9 @@ pub enum ShapeError {
         /// Name of the tensor.
         tensor: String,
         /// Its type.
-        found: TensorType,
+        found: GgmlType,
         /// What it may be.
-        needed: TensorTypeSet,
+        needed: WeightTypes,
     },
 }
 
@@ -190,22 +190,22 @@ impl ModelShape {
 
     /// Checks that every tensor of the shape is in the file, with the right dimensions, in a type that kiln decodes.
     /// Gives the set of types that the matrices use, which kernels have to be baked for.
-    pub fn check_tensors(&self, gguf: &Gguf) -> Result<TensorTypeSet, ShapeError> {
-        let mut used = TensorTypeSet::EMPTY;
+    pub fn check_tensors(&self, gguf: &Gguf) -> Result<WeightTypes, ShapeError> {
+        let mut used = WeightTypes::EMPTY;
         for spec in self.tensors() {
             let tensor = gguf.required_tensor(&spec.name)?;
             if tensor.dims() != spec.dims {
                 return Err(dims_error(tensor, tensor.dims(), spec.dims));
             }
             let needed = match spec.role.is_matrix() {
-                true => TensorTypeSet::SUPPORTED,
-                false => TensorTypeSet::of(&[TensorType::F32]),
+                true => WeightTypes::ALL,
+                false => WeightTypes::of(&[WeightType::F32]),
             };
-            if !needed.contains(tensor.ty()) {
+            let Some(ty) = WeightType::from_ggml(tensor.ty()).filter(|&ty| needed.contains(ty)) else {
                 return Err(ShapeError::TensorType { tensor: spec.name, found: tensor.ty(), needed });
-            }
+            };
             if spec.role.is_matrix() {
-                used = used.with(tensor.ty());
+                used = used.with(ty);
             }
         }
         let specs: HashSet<String> = self.tensors().map(|spec| spec.name).collect();

@@ -12,17 +12,19 @@
 #![forbid(unsafe_code)]
 
 mod from_gguf;
+mod ggml_type;
 pub mod gguf;
 pub mod mailbox;
 pub mod presets;
 mod shape;
 pub mod table;
-mod tensor_type;
 mod tensors;
+mod weight_type;
 
 pub use from_gguf::ShapeError;
+pub use ggml_type::GgmlType;
 pub use gguf::{Gguf, GgufError};
 pub use presets::Preset;
 pub use shape::{Difference, Family, ModelShape};
-pub use tensor_type::{TensorType, TensorTypeSet};
 pub use tensors::{TensorRole, TensorSpec};
+pub use weight_type::{Layout, SUPER_BLOCK, WeightType, WeightTypes};

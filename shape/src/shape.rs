@@ -99,7 +99,7 @@ impl ModelShape {
     /// Every baked value in which `file` differs from `self`, the shape that kernels were baked for.
     ///
     /// Empty means that kernels baked for `self` can run `file`. (The tensor types a file uses are baked as well:
-    /// see [`TensorTypeSet`](crate::TensorTypeSet).)
+    /// see [`WeightTypes`](crate::WeightTypes).)
     pub fn baked_differences(&self, file: &ModelShape) -> Vec<Difference> {
         let numbers = [
             ("hidden", self.hidden, file.hidden),

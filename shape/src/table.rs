@@ -3,7 +3,7 @@
 //! An array of entries of [`ENTRY_BYTES`]: first the [`MODEL_SLOTS`] of the model, then [`LAYER_SLOTS`] for each layer.
 //! Kernels read it, the loader writes it; this file is what they agree on.
 
-use crate::TensorRole;
+use crate::{SUPER_BLOCK, TensorRole};
 
 /// Bytes of an entry: address of the data (`u64`), address of the plane of scales (`u64`, 0 where the type has none),
 /// the type's GGML id (`u32`), and padding.
@@ -26,7 +26,7 @@ pub const KV_CHUNK: u32 = 128;
 /// Rows of a tile: what a warp works on at once in a matrix-vector product with rows of `k` weights. Eight lanes share
 /// 256 weights and two rows; what a short row leaves of the warp goes to more rows.
 pub const fn rows_per_tile(k: u32) -> u32 {
-    2 * (4 / lane_groups(k / 256))
+    2 * (4 / lane_groups(k.div_ceil(SUPER_BLOCK)))
 }
 
 /// Groups of eight lanes that a tile puts side by side along rows of so many super-blocks.

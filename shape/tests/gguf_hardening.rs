@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 
 use kiln_shape::gguf::{Array, GgufWriter, Strings, Value};
-use kiln_shape::{Gguf, GgufError, ModelShape, ShapeError, TensorType, presets};
+use kiln_shape::{GgmlType, Gguf, GgufError, ModelShape, ShapeError, presets};
 
 /// The system's allocator, keeping each thread's live and highest number of bytes.
 struct Counting;
@@ -97,9 +97,9 @@ fn small_file() -> Vec<u8> {
     for (key, value) in every_kind_of_value() {
         writer.set(key, value);
     }
-    writer.tensor("a.weight", &[256, 3], TensorType::Q4_K).unwrap();
-    writer.tensor("b.bias", &[5], TensorType::F32).unwrap();
-    writer.tensor("c", &[32, 1, 2, 1], TensorType::Q8_0).unwrap();
+    writer.tensor("a.weight", &[256, 3], GgmlType::Q4_K).unwrap();
+    writer.tensor("b.bias", &[5], GgmlType::F32).unwrap();
+    writer.tensor("c", &[32, 1, 2, 1], GgmlType::Q8_0).unwrap();
     let mut data = writer.start(Vec::new()).unwrap();
     let bytes: Vec<u8> = (0..3 * 144 + 5 * 4 + 2 * 34).map(|i| i as u8).collect();
     data.write_all(&bytes).unwrap();
@@ -129,9 +129,9 @@ fn what_is_written_is_read() {
     assert_eq!(
         tensors,
         [
-            ("a.weight", &[256, 3][..], TensorType::Q4_K, 432),
-            ("b.bias", &[5][..], TensorType::F32, 20),
-            ("c", &[32, 1, 2, 1][..], TensorType::Q8_0, 68),
+            ("a.weight", &[256, 3][..], GgmlType::Q4_K, 432),
+            ("b.bias", &[5][..], GgmlType::F32, 20),
+            ("c", &[32, 1, 2, 1][..], GgmlType::Q8_0, 68),
         ]
     );
     let b = gguf.tensor("b.bias").unwrap();
@@ -306,8 +306,8 @@ fn names_stand_once() {
     assert!(matches!(read(&twice).unwrap_err(), GgufError::DuplicateKey { key } if key == "u64s"));
 
     let mut writer = GgufWriter::new();
-    writer.tensor("same", &[8], TensorType::F32).unwrap();
-    writer.tensor("same", &[8], TensorType::F32).unwrap();
+    writer.tensor("same", &[8], GgmlType::F32).unwrap();
+    writer.tensor("same", &[8], GgmlType::F32).unwrap();
     let mut data = writer.start(Vec::new()).unwrap();
     data.write_all(&[0; 64]).unwrap();
     let file = data.finish().unwrap();
@@ -407,11 +407,11 @@ fn tiny_with(change: impl Fn(&mut GgufWriter, &str, &[u64]) -> bool, extra: Opti
     writer.set("qwen3.attention.layer_norm_rms_epsilon", 1e-6_f32);
     for spec in shape.tensors() {
         if !change(&mut writer, &spec.name, &spec.dims) {
-            let ty = if spec.role.is_matrix() { TensorType::F16 } else { TensorType::F32 };
+            let ty = if spec.role.is_matrix() { GgmlType::F16 } else { GgmlType::F32 };
             writer.tensor(&spec.name, &spec.dims, ty).unwrap();
         }
     }
-    extra.into_iter().for_each(|name| writer.tensor(name, &[8], TensorType::F32).unwrap());
+    extra.into_iter().for_each(|name| writer.tensor(name, &[8], GgmlType::F32).unwrap());
     let bytes = writer.data_bytes() as usize;
     let mut file = writer.start(Vec::new()).unwrap();
     file.write_all(&vec![0; bytes]).unwrap();
@@ -433,13 +433,13 @@ fn a_model_with_wrong_tensors_is_refused_by_the_tensors_name() {
     assert!(matches!(added, ShapeError::UnexpectedTensor { ref tensor } if tensor == "blk.0.attn_q.bias"));
 
     let q5_0 = |writer: &mut GgufWriter, name: &str, dims: &[u64]| {
-        name == "blk.0.attn_k.weight" && writer.tensor(name, dims, TensorType::Q5_0).is_ok()
+        name == "blk.0.attn_k.weight" && writer.tensor(name, dims, GgmlType::Q5_0).is_ok()
     };
     let message = check(&tiny_with(q5_0, None)).unwrap_err().to_string();
     assert!(message.contains("`blk.0.attn_k.weight` is stored as Q5_0"), "{message}");
 
     let narrow = |writer: &mut GgufWriter, name: &str, dims: &[u64]| {
-        name == "blk.0.ffn_down.weight" && writer.tensor(name, &[dims[0], dims[1] - 1], TensorType::F16).is_ok()
+        name == "blk.0.ffn_down.weight" && writer.tensor(name, &[dims[0], dims[1] - 1], GgmlType::F16).is_ok()
     };
     let error = check(&tiny_with(narrow, None)).unwrap_err();
     assert!(matches!(error, ShapeError::TensorDims { ref needed, .. } if *needed == [768, 256]), "{error}");

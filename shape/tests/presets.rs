@@ -1,6 +1,6 @@
 //! Presets against each other and against real files.
 
-use kiln_shape::{Gguf, ModelShape, TensorType, TensorTypeSet, presets};
+use kiln_shape::{Gguf, ModelShape, WeightType, WeightTypes, presets};
 
 fn real_file(path: &str) -> Gguf {
     let path = format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"));
@@ -53,7 +53,7 @@ fn a_file_has_the_shape_of_its_preset() {
         let shape = ModelShape::from_gguf(&gguf).unwrap();
         assert_eq!(shape, presets::by_name(name).unwrap().shape, "{path}");
         let types = shape.check_tensors(&gguf).unwrap();
-        assert_eq!(types, TensorTypeSet::of(&[TensorType::Q4_K, TensorType::Q6_K]));
+        assert_eq!(types, WeightTypes::of(&[WeightType::Q4_K, WeightType::Q6_K]));
         assert_eq!(presets::fitting(&shape).map(|p| p.feature).collect::<Vec<_>>(), [name]);
     }
 }
@@ -105,10 +105,10 @@ fn weight_bytes_per_token_are_the_published_ones() {
             .filter(|spec| spec.role != TokenEmbedding || shape.tied_head)
             .map(|spec| {
                 let ty = match (spec.role, spec.layer) {
-                    (TokenEmbedding | Output, _) => TensorType::Q6_K,
-                    (AttnV | FfnDown, Some(layer)) if more_bits(layer, shape.layers) => TensorType::Q6_K,
-                    (role, _) if role.is_matrix() => TensorType::Q4_K,
-                    _ => TensorType::F32,
+                    (TokenEmbedding | Output, _) => WeightType::Q6_K,
+                    (AttnV | FfnDown, Some(layer)) if more_bits(layer, shape.layers) => WeightType::Q6_K,
+                    (role, _) if role.is_matrix() => WeightType::Q4_K,
+                    _ => WeightType::F32,
                 };
                 ty.tensor_bytes(&spec.dims).unwrap()
             })

@@ -143,21 +143,21 @@
 //! # use kiln::shape::*;
 //! # fn f(shape: ModelShape, modules: &'static [BakedModule]) -> BakedModel {
 //! // SAFETY: an example.
-//! unsafe { BakedModel::new("mine", shape, TensorTypeSet::SUPPORTED, modules) }
+//! unsafe { BakedModel::new("mine", shape, WeightTypes::ALL, modules) }
 //! # }
 //! ```
 //! ```compile_fail,E0133
 //! # use kiln::baked::*;
 //! # use kiln::shape::*;
 //! # fn f(shape: ModelShape, modules: &'static [BakedModule]) -> BakedModel {
-//! BakedModel::new("mine", shape, TensorTypeSet::SUPPORTED, modules)
+//! BakedModel::new("mine", shape, WeightTypes::ALL, modules)
 //! # }
 //! ```
 //! ```compile_fail,E0451
 //! # use kiln::baked::*;
 //! # use kiln::shape::*;
 //! # fn f(shape: ModelShape, modules: &'static [BakedModule]) -> BakedModel {
-//! BakedModel { name: "mine", shape, types: TensorTypeSet::SUPPORTED, modules }
+//! BakedModel { name: "mine", shape, types: WeightTypes::ALL, modules }
 //! # }
 //! ```
 //!

@@ -127,16 +127,16 @@ impl Phase {
 #[cfg(test)]
 mod tests {
     use super::{Phase, Segment};
-    use crate::shape::{ModelShape, TensorType, presets};
+    use crate::shape::{ModelShape, WeightType, presets};
 
-    fn segment(k: u32, rows: u32, types: &[TensorType]) -> Segment {
-        Segment { rows, bytes: types.iter().filter_map(|ty| ty.row_bytes(u64::from(k))).sum() }
+    fn segment(k: u32, rows: u32, types: &[WeightType]) -> Segment {
+        Segment { rows, bytes: types.iter().filter_map(|ty| ty.ggml().row_bytes(u64::from(k))).sum() }
     }
 
-    fn phases(shape: &ModelShape, more: TensorType) -> Vec<(&'static str, Phase)> {
-        use TensorType::{Q4_K, Q6_K};
+    fn phases(shape: &ModelShape, more: WeightType) -> Vec<(&'static str, Phase)> {
+        use WeightType::{Q4_K, Q6_K};
         let (hidden, q_dim, kv_dim) = (shape.hidden, shape.q_dim(), shape.kv_dim());
-        let one = |k, rows, types: &[TensorType]| Phase { segments: vec![segment(k, rows, types)], k };
+        let one = |k, rows, types: &[WeightType]| Phase { segments: vec![segment(k, rows, types)], k };
         let qkv =
             vec![segment(hidden, q_dim, &[Q4_K]), segment(hidden, kv_dim, &[Q4_K]), segment(hidden, kv_dim, &[more])];
         vec![
@@ -152,7 +152,7 @@ mod tests {
     fn no_block_reads_over_three_percent_more_than_the_mean() {
         for name in ["qwen3b", "qwen3-8b"] {
             let shape = presets::by_name(name).expect("a preset").shape;
-            for more in [TensorType::Q4_K, TensorType::Q6_K] {
+            for more in [WeightType::Q4_K, WeightType::Q6_K] {
                 for (phase, what) in phases(&shape, more) {
                     let most = what.most(&what.boundaries(132));
                     println!("{name} {phase} {more}: {most:.4}");

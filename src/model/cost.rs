@@ -11,7 +11,7 @@
 //! fall under load.
 
 use crate::shape::table::{KV_CHUNK, rows_per_tile};
-use crate::shape::{ModelShape, TensorType};
+use crate::shape::{ModelShape, WeightType};
 
 /// What the model needs to know of a chip.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -140,14 +140,15 @@ fn more_bits(layer: u32, layers: u32) -> bool {
 }
 
 /// Adds matrices of `[k, n]` to a phase.
-fn matrices(name: &'static str, of: &[(u32, u32, TensorType)]) -> Phase {
+fn matrices(name: &'static str, of: &[(u32, u32, WeightType)]) -> Phase {
     let mut phase = Phase { name, bytes: 0, q4_k: 0, q6_k: 0, pieces: 0, persistent: true };
     for &(k, n, ty) in of {
         let weights = u64::from(k) * u64::from(n);
-        phase.bytes += ty.row_bytes(u64::from(k)).unwrap_or(0) * u64::from(n);
-        match ty {
-            TensorType::Q6_K => phase.q6_k += weights,
-            _ => phase.q4_k += weights,
+        phase.bytes += ty.ggml().row_bytes(u64::from(k)).unwrap_or(0) * u64::from(n);
+        if ty == WeightType::Q6_K {
+            phase.q6_k += weights
+        } else {
+            phase.q4_k += weights
         }
         phase.pieces += u64::from(n.div_ceil(rows_per_tile(k)));
     }
@@ -157,7 +158,7 @@ fn matrices(name: &'static str, of: &[(u32, u32, TensorType)]) -> Phase {
 /// The phases of the token at `position`, in order, for a model in llama.cpp's Q4_K_M mix and a cache with elements of
 /// `kv_bytes` bytes.
 pub fn phases(shape: &ModelShape, position: u32, kv_bytes: u32) -> Vec<Phase> {
-    use TensorType::{Q4_K, Q6_K};
+    use WeightType::{Q4_K, Q6_K};
     let ModelShape { hidden, ffn, layers, kv_heads, head_dim, .. } = *shape;
     let (q_dim, kv_dim) = (shape.q_dim(), shape.kv_dim());
     let small = |name| Phase { name, bytes: 0, q4_k: 0, q6_k: 0, pieces: 1, persistent: false };
@@ -296,7 +297,7 @@ mod tests {
             let shape = preset.shape;
             let of_token = phases(&shape, 0, 2).into_iter().filter(|phase| phase.name != "attention");
             let [hidden, vocab] = [shape.hidden, shape.vocab].map(u64::from);
-            let embedding = TensorType::Q4_K.tensor_bytes(&[hidden, vocab]).expect("whole super-blocks");
+            let embedding = WeightType::Q4_K.tensor_bytes(&[hidden, vocab]).expect("whole super-blocks");
             let file = of_token.map(|phase| phase.bytes).sum::<u64>() + if shape.tied_head { 0 } else { embedding };
             let cache = |tokens: u32| (u64::from(tokens) * shape.kv_bytes_per_token(2)) as f64;
             let (file, some, full) = (file as f64 / 1e9, cache(1024) / 1e6, cache(shape.context) / 1e9);
@@ -344,7 +345,7 @@ mod tests {
     #[test]
     fn issue_bounds_where_instructions_take_longer_than_bytes() {
         // H200: 132 * 128 * 1.755e9 instructions for 4.8e12 / 0.5625 weights of Q4_K a second are 3.5 for each.
-        let one = [matrices("one", &[(4096, 132 * 2 * 64, TensorType::Q4_K)])];
+        let one = [matrices("one", &[(4096, 132 * 2 * 64, WeightType::Q4_K)])];
         let balance = LANES_PER_CLOCK * 132.0 * 1.755e9 / (4.8e12 * STREAMING / (144.0 / 256.0));
         assert!((balance * STREAMING - 3.47).abs() < 0.01, "{balance}");
         for (factor, bound) in [(0.99, Bound::Bandwidth), (1.01, Bound::Issue)] {

@@ -1,7 +1,7 @@
 //! Opening a model file: mapped, its header read and checked, before anything is allocated on a device.
 
 use crate::baked::{BakedModel, MODELS};
-use crate::shape::{Gguf, ModelShape, TensorTypeSet, presets};
+use crate::shape::{Gguf, ModelShape, WeightType, WeightTypes, presets};
 use crate::{Error, Result};
 use memmap2::Mmap;
 use std::fs::File;
@@ -16,7 +16,7 @@ pub struct ModelFile {
     map: Mmap,
     gguf: Gguf,
     shape: ModelShape,
-    types: TensorTypeSet,
+    types: WeightTypes,
 }
 
 impl ModelFile {
@@ -62,6 +62,16 @@ impl ModelFile {
         let range = usize::try_from(tensor.offset()).ok().zip(usize::try_from(tensor.bytes()).ok());
         let data = range.and_then(|(start, bytes)| self.map.get(start..start.checked_add(bytes)?));
         data.map(|data| (tensor, data)).ok_or_else(|| wrong(format!("tensor {name} lies outside the file")))
+    }
+
+    /// The type and the bytes of a tensor.
+    pub(super) fn weights(&self, name: &str) -> Result<(WeightType, &[u8])> {
+        let (tensor, data) = self.tensor(name)?;
+        let ty = WeightType::from_ggml(tensor.ty()).ok_or_else(|| Error::ModelFile {
+            path: self.path.clone(),
+            what: format!("tensor `{name}` is stored as {}; supported: {}", tensor.ty(), WeightTypes::ALL),
+        })?;
+        Ok((ty, data))
     }
 
     /// The baked model of this program whose kernels run this file.
@@ -125,13 +135,12 @@ impl std::fmt::Debug for ModelFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::TensorType;
 
     fn demo() -> ModelFile {
         ModelFile::open(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/demo.Q4_K_M.gguf")).expect("the demo model")
     }
 
-    fn baked(name: &'static str, shape: ModelShape, types: TensorTypeSet) -> &'static BakedModel {
+    fn baked(name: &'static str, shape: ModelShape, types: WeightTypes) -> &'static BakedModel {
         Box::leak(Box::new(BakedModel { name, shape, types, modules: &[] }))
     }
 
@@ -139,8 +148,8 @@ mod tests {
     fn a_file_that_fits_no_baked_model_is_refused_with_each_difference_from_each() {
         let file = demo();
         let shape = *file.shape();
-        let wide = baked("wide", ModelShape { hidden: 512, heads: 8, ..shape }, TensorTypeSet::SUPPORTED);
-        let bare = baked("bare", shape, TensorTypeSet::of(&[TensorType::F16]));
+        let wide = baked("wide", ModelShape { hidden: 512, heads: 8, ..shape }, WeightTypes::ALL);
+        let bare = baked("bare", shape, WeightTypes::of(&[WeightType::F16]));
         let error = file.choose(&[wide, bare]).expect_err("neither fits").to_string();
         for part in [
             "demo.Q4_K_M.gguf",
@@ -150,7 +159,7 @@ mod tests {
         ] {
             assert!(error.contains(part), "{part}: {error}");
         }
-        let fits = baked("fits", shape, TensorTypeSet::SUPPORTED);
+        let fits = baked("fits", shape, WeightTypes::ALL);
         assert_eq!(file.choose(&[wide, fits]).expect("the second fits").name, "fits");
     }
 

@@ -2,10 +2,10 @@
 
 use super::file::ModelFile;
 use super::kernels::{self, Kernel};
-use crate::baked::LOADING;
-use crate::driver::{Device, DeviceBuffer, DevicePtr, KernelParam, PinnedBuffer, Stream};
+use crate::baked::{BakedModule, LOADING};
+use crate::driver::{Device, DeviceBuffer, DevicePtr, KernelParam, Module, PinnedBuffer, Stream};
 use crate::shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET};
-use crate::shape::{TensorRole, TensorType};
+use crate::shape::{SUPER_BLOCK, TensorRole, WeightType};
 use crate::{Error, Result};
 
 /// How far loading is.
@@ -42,29 +42,23 @@ const ALIGNMENT: u64 = 256;
 /// Bytes copied at once: between two of them the callback is called.
 const PIECE: usize = 16 << 20;
 
-/// A type that is split into records and a plane of f16 scales when it is loaded.
-struct Split {
-    kernel: &'static str,
-    block: usize,
-    record: u64,
-}
-
-const fn split(ty: TensorType) -> Option<Split> {
-    match ty {
-        TensorType::Q6_K => Some(Split { kernel: "repack_q6k", block: 210, record: 208 }),
-        TensorType::Q8_0 => Some(Split { kernel: "repack_q8_0", block: 34, record: 32 }),
-        _ => None,
-    }
-}
-
 /// Where a tensor goes: offsets in the allocation.
 struct Place {
     name: String,
     role: TensorRole,
     layer: u32,
-    ty: TensorType,
+    ty: WeightType,
+    /// Blocks of a row.
+    row_blocks: u32,
     data: u64,
     plane: Option<u64>,
+}
+
+impl Place {
+    /// Whether rows end within a super-block of the plane, whose rest is to be zero.
+    fn is_cut(&self) -> bool {
+        self.plane.is_some() && !(self.row_blocks * self.ty.block_len()).is_multiple_of(SUPER_BLOCK)
+    }
 }
 
 /// Every tensor's place, and what they take together.
@@ -77,21 +71,24 @@ fn places(file: &ModelFile) -> Result<(Vec<Place>, u64)> {
     };
     let mut places = Vec::new();
     for spec in file.shape().tensors() {
-        let (info, data) = file.tensor(&spec.name)?;
-        let split = split(info.ty());
-        let blocks = split.as_ref().map_or(0, |split| (data.len() / split.block) as u64);
-        let bytes = split.as_ref().map_or(data.len() as u64, |split| blocks * split.record);
-        let place = take(&mut end, bytes).and_then(|data| {
-            let plane = if split.is_some() { Some(take(&mut end, blocks * 2)?) } else { None };
-            Some((data, plane))
+        let (ty, _) = file.weights(&spec.name)?;
+        let row = spec.dims.first().copied().unwrap_or(0);
+        let rows = spec.dims.get(1).copied().unwrap_or(1);
+        let sizes =
+            if spec.role.is_matrix() { ty.matrix_bytes(row, rows) } else { row.checked_mul(4).map(|data| (data, 0)) };
+        let place = sizes.and_then(|(data, plane)| {
+            let data = take(&mut end, data)?;
+            Some((data, if plane == 0 { None } else { Some(take(&mut end, plane)?) }))
         });
         let (data, plane) = place.ok_or_else(|| Error::SizeOverflow {
             what: "the weights",
             found: format!("{end} bytes and tensor {}", spec.name),
             limit: u64::MAX,
         })?;
-        let (role, layer, ty) = (spec.role, spec.layer.unwrap_or(0), info.ty());
-        places.push(Place { name: spec.name, role, layer, ty, data, plane });
+        let (role, layer) = (spec.role, spec.layer.unwrap_or(0));
+        // Both fit 32 bits: dimensions are checked against the shape's.
+        let row_blocks = (row / u64::from(ty.block_len())) as u32;
+        places.push(Place { name: spec.name, role, layer, ty, row_blocks, data, plane });
     }
     Ok((places, end))
 }
@@ -132,19 +129,23 @@ impl Weights {
         let shape = *file.shape();
         let (places, bytes) = places(file)?;
         let memory = MemoryNeed { staging: 0, ..memory_need(file)? };
-        let mut data = DeviceBuffer::<u8>::uninitialized(device, host_size("the weights", bytes)?)?;
+        let size = host_size("the weights", bytes)?;
+        let mut data = match places.iter().any(Place::is_cut) {
+            true => DeviceBuffer::<u8>::zeroed(device, size)?,
+            false => DeviceBuffer::<u8>::uninitialized(device, size)?,
+        };
         let mut table = vec![0u8; (ENTRY_BYTES * (MODEL_SLOTS + shape.layers * LAYER_SLOTS)) as usize];
-        let total = shape.tensors().map(|spec| file.tensor(&spec.name).map_or(0, |(_, data)| data.len() as u64)).sum();
+        let total = shape.tensors().map(|spec| file.weights(&spec.name).map_or(0, |(_, data)| data.len() as u64)).sum();
         let mut done = 0;
         let mut feed = Feed::new(device, total)?;
         let mut repack = None;
         for place in &places {
-            let (_, source) = file.tensor(&place.name)?;
+            let (_, source) = file.weights(&place.name)?;
             let mut report = |bytes: usize| {
                 done += bytes as u64;
                 progress(Progress { done, total });
             };
-            match place.plane.zip(split(place.ty)) {
+            match place.plane {
                 None => {
                     let mut at = host_size("a tensor", place.data)?;
                     for piece in source.chunks(feed.piece()) {
@@ -153,12 +154,12 @@ impl Weights {
                         report(piece.len());
                     }
                 }
-                Some((plane, split)) => {
+                Some(plane) => {
                     let repack = match &mut repack {
                         Some(repack) => repack,
                         none => none.insert(Repack::new(device, feed.piece())?),
                     };
-                    repack.tensor(&mut feed, &data, source, place.data, plane, &split, &mut report)?;
+                    repack.tensor(&mut feed, &data, source, place, plane, &mut report)?;
                 }
             }
             let base = data.as_ptr().address();
@@ -226,60 +227,62 @@ impl Feed {
     }
 }
 
-/// Splits blocks into records and scales on the device, a piece at a time.
+/// Brings blocks into the layout of the kernels on the device, a piece at a time.
 struct Repack {
     staging: DeviceBuffer<u8>,
-    q6_k: Kernel,
-    q8_0: Kernel,
+    module: Module,
+    baked: &'static BakedModule,
+    kernels: Vec<(WeightType, Kernel)>,
 }
 
 impl Repack {
     fn new(device: &Device, piece: usize) -> Result<Repack> {
-        let module = kernels::choose(device, LOADING.modules, None, "repack")?;
-        let loaded = kernels::load(device, module)?;
-        let find = |ty: TensorType| {
-            let name = split(ty).map_or("", |split| split.kernel);
-            Kernel::find(&loaded, module, name, "the general kernels")
-        };
-        Ok(Repack {
-            staging: DeviceBuffer::uninitialized(device, piece)?,
-            q6_k: find(TensorType::Q6_K)?,
-            q8_0: find(TensorType::Q8_0)?,
-        })
+        let baked = kernels::choose(device, LOADING.modules, None, "repack")?;
+        let module = kernels::load(device, baked)?;
+        Ok(Repack { staging: DeviceBuffer::uninitialized(device, piece)?, module, baked, kernels: Vec::new() })
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn tensor(
         &mut self,
         feed: &mut Feed,
         data: &DeviceBuffer<u8>,
         source: &[u8],
-        records: u64,
+        place: &Place,
         plane: u64,
-        split: &Split,
         report: &mut impl FnMut(usize),
     ) -> Result<()> {
-        let kernel = if split.block == 210 { &self.q6_k } else { &self.q8_0 };
+        let ty = place.ty;
+        let known = self.kernels.iter().position(|(of, _)| *of == ty);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let name = format!("repack_{}", ty.in_entries());
+                self.kernels.push((ty, Kernel::find(&self.module, self.baked, &name, "the general kernels")?));
+                self.kernels.len() - 1
+            }
+        };
+        let kernel = &self.kernels[index].1;
         let base = data.as_ptr().address();
-        let mut first = 0u64;
-        for piece in source.chunks(feed.piece() / split.block * split.block) {
+        let (to, plane) = (DevicePtr::<u8>::new(base + place.data), DevicePtr::<u8>::new(base + plane));
+        let (block, row_blocks, mut first) = (ty.block_bytes() as usize, place.row_blocks, 0u32);
+        for piece in source.chunks(feed.piece() / block * block) {
             feed.copy(&mut self.staging, 0, piece)?;
-            let count = (piece.len() / split.block) as u32;
+            let count = (piece.len() / block) as u32;
             let blocks = self.staging.as_ptr();
-            let records = DevicePtr::<u8>::new(base + records + first * split.record);
-            let scales = DevicePtr::<u8>::new(base + plane + first * 2);
             feed.stream.enqueue([self.staging.reads("blocks"), data.writes("weights")], |stream| {
                 let params = [
                     KernelParam::new(&blocks),
-                    KernelParam::new(&records),
-                    KernelParam::new(&scales),
+                    KernelParam::new(&to),
+                    KernelParam::new(&plane),
                     KernelParam::new(&count),
+                    KernelParam::new(&first),
+                    KernelParam::new(&row_blocks),
                 ];
-                // SAFETY: `count` blocks are in the staging buffer; their records and scales have their places in the
-                // weights, as `places` laid them out.
+                // SAFETY: `count` blocks are in the staging buffer, from block `first` of the tensor on; all its blocks
+                // have their places in the weights, as `places` laid them out.
                 unsafe { kernel.launch(stream, count.div_ceil(8).min(1024), &params) }
             })?;
-            first += u64::from(count);
+            first += count;
             report(piece.len());
         }
         Ok(())

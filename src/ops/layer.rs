@@ -60,7 +60,7 @@ impl Ops {
         // No tile has rows of two matrices.
         let grid = grid(kernel, wq.n.div_ceil(ROWS_PER_WARP) + 2 * wk.n.div_ceil(ROWS_PER_WARP));
         let matrices = [wq, wk, wv];
-        let blocks = matrices.map(|w| (w.data.as_ptr(), w.scales.as_ptr(), w.ty.id()));
+        let blocks = matrices.map(|w| (w.data.as_ptr(), w.plane.as_ptr(), w.ty.id()));
         let (px, pg) = (x.as_ptr(), norm.gamma.as_ptr());
         let bias = [0, 1, 2].map(|i| address(biases.map(|biases| biases[i])));
         let outputs = [q, k, v].map(GpuTensor::as_ptr);
@@ -93,11 +93,11 @@ impl Ops {
         });
         let uses = [
             wq.data.reads("wq"),
-            wq.scales.reads("wq"),
+            wq.plane.reads("wq"),
             wk.data.reads("wk"),
-            wk.scales.reads("wk"),
+            wk.plane.reads("wk"),
             wv.data.reads("wv"),
-            wv.scales.reads("wv"),
+            wv.plane.reads("wv"),
             x.reads("x"),
             norm.gamma.reads("gamma"),
             q_bias,
@@ -138,7 +138,7 @@ impl Ops {
         let sizes = [8, 8, 4, 8, 8, 4, 8, 8, 8, 4, 4, 4];
         let kernel = self.find("fused_rmsnorm_gate_up", &sizes, "FusedRmsNormGateUp::general()")?;
         let grid = grid(kernel, gate.n.div_ceil(ROWS_PER_WARP));
-        let blocks = [gate, up].map(|w| (w.data.as_ptr(), w.scales.as_ptr(), w.ty.id()));
+        let blocks = [gate, up].map(|w| (w.data.as_ptr(), w.plane.as_ptr(), w.ty.id()));
         let [(gd, gs, gt), (ud, us, ut)] = &blocks;
         let (px, pg, py) = (x.as_ptr(), norm.gamma.as_ptr(), y.as_ptr());
         let params = [
@@ -157,9 +157,9 @@ impl Ops {
         ];
         let uses = [
             gate.data.reads("gate"),
-            gate.scales.reads("gate"),
+            gate.plane.reads("gate"),
             up.data.reads("up"),
-            up.scales.reads("up"),
+            up.plane.reads("up"),
             x.reads("x"),
             norm.gamma.reads("gamma"),
             y.writes("y"),

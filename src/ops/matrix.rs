@@ -2,29 +2,26 @@
 
 use super::kernels::Ops;
 use crate::driver::{DevicePtr, GpuTensor, KernelParam};
-use crate::shape::TensorType;
+use crate::shape::WeightType;
 use crate::{Error, Result};
 
-/// Elements of a super-block: rows are whole numbers of them.
-const SUPER_BLOCK: u32 = 256;
 /// The longest row that the kernels take.
 const LONGEST: u32 = 49152;
 
 /// An `[n, k]` matrix of quantised or plain rows.
 #[derive(Debug)]
 pub struct Matrix {
-    pub(super) ty: TensorType,
+    pub(super) ty: WeightType,
     pub(super) n: u32,
     pub(super) k: u32,
-    /// GGUF's blocks; for Q6_K records of 208 bytes, for Q8_0 the quants alone.
+    /// Data and plane, as the type's [`Layout`](crate::shape::Layout) says; the plane is empty where there is none.
     pub(super) data: GpuTensor<u8>,
-    /// The f16 scales of Q6_K and Q8_0; else empty.
-    pub(super) scales: GpuTensor<u8>,
+    pub(super) plane: GpuTensor<u8>,
 }
 
 impl Matrix {
     /// The type of its weights.
-    pub fn tensor_type(&self) -> TensorType {
+    pub fn weight_type(&self) -> WeightType {
         self.ty
     }
 
@@ -44,18 +41,15 @@ impl Ops {
     /// not aligned to 16 bytes are split there into planes. Blocks the host.
     ///
     /// # Errors
-    /// If the type has no kernels, `k` is no multiple of 256 up to 49152, `n` is 0 or above 2^30, or the bytes are not as
+    /// If `k` is no multiple of the type's block and of 32 up to 49152, `n` is 0 or above 2^30, or the bytes are not as
     /// many; out of memory.
-    pub fn matrix(&self, ty: TensorType, n: u32, k: u32, bytes: &[u8]) -> Result<Matrix> {
+    pub fn matrix(&self, ty: WeightType, n: u32, k: u32, bytes: &[u8]) -> Result<Matrix> {
         let invalid = |what: &str, found: String, expected: String| {
             Err(Error::InvalidArgument { what: format!("{what} of a matrix"), found, expected })
         };
-        if !ty.is_supported() {
-            let names: Vec<&str> = TensorType::SUPPORTED.iter().map(|ty| ty.name()).collect();
-            return invalid("type", ty.to_string(), format!("one of {}", names.join(", ")));
-        }
-        if k == 0 || k > LONGEST || !k.is_multiple_of(SUPER_BLOCK) {
-            return invalid("columns", k.to_string(), format!("a multiple of {SUPER_BLOCK} up to {LONGEST}"));
+        let unit = ty.block_len().max(32);
+        if k == 0 || k > LONGEST || !k.is_multiple_of(unit) {
+            return invalid("columns", k.to_string(), format!("a multiple of {unit} up to {LONGEST} for {ty}"));
         }
         if n == 0 || n > 1 << 30 {
             return invalid("rows", n.to_string(), "1 to 2^30".to_owned());
@@ -66,32 +60,47 @@ impl Ops {
             return invalid("bytes", bytes.len().to_string(), format!("{}: {dims}", expected.unwrap_or(0)));
         }
         let device = self.device();
-        let kernel = match ty {
-            TensorType::Q6_K => self.find("repack_q6k", &[8, 8, 8, 4], "RepackQ6K")?,
-            TensorType::Q8_0 => self.find("repack_q8_0", &[8, 8, 8, 4], "RepackQ8_0")?,
-            _ => {
-                let data = GpuTensor::from_host(device, bytes)?;
-                return Ok(Matrix { ty, n, k, data, scales: GpuTensor::uninitialized(device, 0)? });
-            }
+        let sizes = || -> Option<(usize, usize)> {
+            let (data, plane) = ty.matrix_bytes(u64::from(k), u64::from(n))?;
+            Some((usize::try_from(data).ok()?, usize::try_from(plane).ok()?))
         };
-        let block = ty.block_bytes() as usize;
-        let blocks = bytes.len() / block;
+        let (data_bytes, plane_bytes) = sizes().ok_or_else(|| Error::SizeOverflow {
+            what: "a matrix",
+            found: format!("{n} rows of {k} {ty} weights"),
+            limit: usize::MAX as u64,
+        })?;
+        if plane_bytes == 0 {
+            let data = GpuTensor::from_host(device, bytes)?;
+            return Ok(Matrix { ty, n, k, data, plane: GpuTensor::uninitialized(device, 0)? });
+        }
+        let kernel = self.find(&format!("repack_{}", ty.in_entries()), &[8, 8, 8, 4, 4, 4], "Repack::new(..)")?;
+        let (blocks, row_blocks) = (bytes.len() / ty.block_bytes() as usize, k / ty.block_len());
         // Not 2^32 blocks: kernels count them in 32 bits, and go on by a grid's warps.
         let Some(count) = u32::try_from(blocks).ok().filter(|count| *count < 1 << 31) else {
             return Err(Error::SizeOverflow { what: "a matrix", found: format!("{blocks} blocks"), limit: 1 << 31 });
         };
-        let data = GpuTensor::uninitialized(device, blocks * (block - 2))?;
-        let scales = GpuTensor::uninitialized(device, blocks * 2)?;
+        let data = GpuTensor::uninitialized(device, data_bytes)?;
+        // Zeros where a row ends within a super-block.
+        let plane = GpuTensor::zeros(device, plane_bytes)?;
         let from = GpuTensor::from_host(device, bytes)?;
         let grid = count.div_ceil(kernel.block() / 32).clamp(1, kernel.resident);
-        let (pf, pd, ps): (DevicePtr<u8>, _, _) = (from.as_ptr(), data.as_ptr(), scales.as_ptr());
-        let params = [KernelParam::new(&pf), KernelParam::new(&pd), KernelParam::new(&ps), KernelParam::new(&count)];
-        let uses = [from.reads("blocks"), data.writes("records"), scales.writes("scales")];
+        let (pf, pd, pp): (DevicePtr<u8>, _, _) = (from.as_ptr(), data.as_ptr(), plane.as_ptr());
+        let first = 0u32;
+        let params = [
+            KernelParam::new(&pf),
+            KernelParam::new(&pd),
+            KernelParam::new(&pp),
+            KernelParam::new(&count),
+            KernelParam::new(&first),
+            KernelParam::new(&row_blocks),
+        ];
+        let uses = [from.reads("blocks"), data.writes("data"), plane.writes("plane")];
         self.stream.enqueue(uses, |stream| {
-            // SAFETY: the kernel reads `count` blocks and writes as many records and scales; the buffers have room.
+            // SAFETY: the kernel reads `count` blocks, all of the matrix, and writes its data and its plane, which have
+            // the sizes of its layout.
             unsafe { kernel.launch(stream, [grid, 1, 1], &params) }
         })?;
         self.stream.synchronize()?;
-        Ok(Matrix { ty, n, k, data, scales })
+        Ok(Matrix { ty, n, k, data, plane })
     }
 }

@@ -5,7 +5,6 @@ use super::kernels::{Loaded, Ops};
 use super::matrix::Matrix;
 use crate::Result;
 use crate::driver::{DevicePtr, GpuTensor, KernelParam, Stream};
-use crate::shape::TensorType;
 
 /// Rows that a warp works on at once.
 pub(super) const ROWS_PER_WARP: u32 = 2;
@@ -72,7 +71,7 @@ impl Ops {
     /// If a length is not the matrix's, a tensor is on another device, or `y` is also another argument.
     pub fn gemv_with(&self, stream: &Stream, arguments: &Gemv<'_>) -> Result<()> {
         let &Gemv { w, x, norm, bias, residual, y } = arguments;
-        let (fused, plain) = names(w.ty);
+        let (fused, plain) = w.ty.gemv_entries();
         let kernel = match norm {
             Some(_) => self.find(fused, &PARAMS, "FusedRmsNormQ4KGemv::general().with_weights(..)")?,
             None => self.find(plain, &PARAMS, "FusedRmsNormQ4KGemv::general().with_weights(..).without_norm()")?,
@@ -86,12 +85,12 @@ impl Ops {
             addend.map_or(Ok(()), |addend| check::tensor(what, addend, &[("rows", w.n)]))?;
         }
         let grid = grid(kernel, w.n.div_ceil(ROWS_PER_WARP));
-        let (data, scales) = (w.data.as_ptr(), w.scales.as_ptr());
+        let (data, plane) = (w.data.as_ptr(), w.plane.as_ptr());
         let (px, py, eps) = (x.as_ptr(), y.as_ptr(), norm.map_or(0.0, |norm| norm.eps));
         let [pg, pb, pr] = [norm.map(|norm| norm.gamma), bias, residual].map(address);
         let params = [
             KernelParam::new(&data),
-            KernelParam::new(&scales),
+            KernelParam::new(&plane),
             KernelParam::new(&px),
             KernelParam::new(&pg),
             KernelParam::new(&pb),
@@ -104,7 +103,7 @@ impl Ops {
         // What is left out stands for something that is read anyway.
         let uses = [
             w.data.reads("w"),
-            w.scales.reads("w"),
+            w.plane.reads("w"),
             x.reads("x"),
             norm.map_or(x.reads("x"), |norm| norm.gamma.reads("gamma")),
             bias.map_or(x.reads("x"), |bias| bias.reads("bias")),
@@ -127,17 +126,4 @@ pub(super) fn address(tensor: Option<&GpuTensor<f32>>) -> DevicePtr<f32> {
 /// Blocks for so many tiles, a warp each.
 pub(super) fn grid(kernel: &Loaded, tiles: u32) -> u32 {
     tiles.div_ceil(kernel.block() / 32).clamp(1, kernel.resident)
-}
-
-/// Entry names with and without the norm.
-fn names(ty: TensorType) -> (&'static str, &'static str) {
-    match ty {
-        TensorType::Q4_K => ("fused_rmsnorm_q4k_gemv", "q4k_gemv"),
-        TensorType::Q6_K => ("fused_rmsnorm_q6k_gemv", "q6k_gemv"),
-        TensorType::Q8_0 => ("fused_rmsnorm_q80_gemv", "q80_gemv"),
-        TensorType::F16 => ("fused_rmsnorm_f16_gemv", "f16_gemv"),
-        TensorType::BF16 => ("fused_rmsnorm_bf16_gemv", "bf16_gemv"),
-        // A matrix has a supported type.
-        _ => ("fused_rmsnorm_f32_gemv", "f32_gemv"),
-    }
 }

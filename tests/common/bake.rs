@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use kiln::baked::{self, BakedKernel, BakedModel, BakedModule};
-use kiln::shape::{ModelShape, TensorTypeSet};
+use kiln::shape::{ModelShape, WeightTypes};
 use kiln_codegen::bake::{self, DecoderPath};
 use kiln_codegen::kernels::{Grid, PersistentDecoder};
 use kiln_codegen::{Kernel, KvType, Target};
@@ -52,7 +52,7 @@ pub(crate) fn model_with_blocks_of(
     sm: u32,
     threads: Option<u32>,
 ) -> &'static BakedModel {
-    let types: Vec<_> = TensorTypeSet::SUPPORTED.iter().collect();
+    let types: Vec<_> = WeightTypes::ALL.iter().collect();
     let decoder = |path| match (path, threads) {
         (DecoderPath::Persistent, Some(threads)) => [KvType::F16, KvType::F32]
             .into_iter()
@@ -71,5 +71,5 @@ pub(crate) fn model_with_blocks_of(
         })
         .collect();
     // SAFETY: the modules were made for this shape and all types, with the launches they list.
-    leak(unsafe { BakedModel::new(name, shape, TensorTypeSet::SUPPORTED, leak(modules)) })
+    leak(unsafe { BakedModel::new(name, shape, WeightTypes::ALL, leak(modules)) })
 }

@@ -2,22 +2,21 @@
 //!
 //! The arithmetic is float32 as in ggml's own dequantiser, so that the numbers are the same to the last bit.
 
-use kiln_shape::TensorType;
+use kiln_shape::WeightType;
 
 /// The weights stored in `bytes`, a whole number of blocks.
-pub(crate) fn dequantise(ty: TensorType, bytes: &[u8]) -> Vec<f64> {
+pub(crate) fn dequantise(ty: WeightType, bytes: &[u8]) -> Vec<f64> {
     let block = ty.block_bytes() as usize;
     assert_eq!(bytes.len() % block, 0, "whole blocks");
     let mut weights = Vec::with_capacity(bytes.len() / block * ty.block_len() as usize);
     for block in bytes.chunks_exact(block) {
         match ty {
-            TensorType::F32 => weights.push(f32::from_le_bytes(block.try_into().unwrap())),
-            TensorType::F16 => weights.push(f16(block, 0)),
-            TensorType::BF16 => weights.push(f32::from_le_bytes([0, 0, block[0], block[1]])),
-            TensorType::Q8_0 => weights.extend(block[2..].iter().map(|&q| f16(block, 0) * f32::from(q as i8))),
-            TensorType::Q4_K => weights.extend((0..256).map(|i| q4_k(block, i))),
-            TensorType::Q6_K => weights.extend((0..256).map(|i| q6_k(block, i))),
-            other => panic!("no dequantiser for {other}"),
+            WeightType::F32 => weights.push(f32::from_le_bytes(block.try_into().unwrap())),
+            WeightType::F16 => weights.push(f16(block, 0)),
+            WeightType::BF16 => weights.push(f32::from_le_bytes([0, 0, block[0], block[1]])),
+            WeightType::Q8_0 => weights.extend(block[2..].iter().map(|&q| f16(block, 0) * f32::from(q as i8))),
+            WeightType::Q4_K => weights.extend((0..256).map(|i| q4_k(block, i))),
+            WeightType::Q6_K => weights.extend((0..256).map(|i| q6_k(block, i))),
         }
     }
     weights.into_iter().map(f64::from).collect()

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // each test uses a part
 
 use half::{bf16, f16};
-use kiln_shape::TensorType;
+use kiln_shape::WeightType;
 
 use super::dequantise::dequantise;
 use super::random::Random;
@@ -11,7 +11,7 @@ use super::random::Random;
 /// An `[n, k]` matrix.
 #[derive(Debug, Clone)]
 pub(crate) struct Matrix {
-    pub(crate) ty: TensorType,
+    pub(crate) ty: WeightType,
     pub(crate) n: usize,
     pub(crate) k: usize,
     /// As in a file.
@@ -22,7 +22,7 @@ pub(crate) struct Matrix {
 
 impl Matrix {
     /// Weights between about -1 and 1, every field of every block random: scales of both signs, all nibbles, all six bits.
-    pub(crate) fn random(ty: TensorType, n: usize, k: usize, random: &mut Random) -> Matrix {
+    pub(crate) fn random(ty: WeightType, n: usize, k: usize, random: &mut Random) -> Matrix {
         let blocks = n * k / ty.block_len() as usize;
         let mut bytes = Vec::with_capacity(blocks * ty.block_bytes() as usize);
         for _ in 0..blocks {
@@ -32,16 +32,15 @@ impl Matrix {
                 block[at..at + 2].copy_from_slice(&value.to_le_bytes());
             };
             match ty {
-                TensorType::Q4_K => {
+                WeightType::Q4_K => {
                     half(0, 1.0 / (63.0 * 15.0));
                     half(2, 1.0 / 63.0);
                 }
-                TensorType::Q6_K => half(208, 1.0 / (128.0 * 32.0)),
-                TensorType::Q8_0 => half(0, 1.0 / 128.0),
-                TensorType::F16 => half(0, 0.5),
-                TensorType::BF16 => block.copy_from_slice(&bf16::from_f32(random.symmetric()).to_le_bytes()),
-                TensorType::F32 => block.copy_from_slice(&random.symmetric().to_le_bytes()),
-                other => panic!("no random matrix of type {other}"),
+                WeightType::Q6_K => half(208, 1.0 / (128.0 * 32.0)),
+                WeightType::Q8_0 => half(0, 1.0 / 128.0),
+                WeightType::F16 => half(0, 0.5),
+                WeightType::BF16 => block.copy_from_slice(&bf16::from_f32(random.symmetric()).to_le_bytes()),
+                WeightType::F32 => block.copy_from_slice(&random.symmetric().to_le_bytes()),
             }
             bytes.extend(block);
         }
@@ -55,7 +54,7 @@ impl Matrix {
         let (index, i) = ((row * self.k + column) / len, column % len);
         let block = &mut self.bytes[index * size..][..size];
         match self.ty {
-            TensorType::Q4_K => {
+            WeightType::Q4_K => {
                 // dmin is d and the sub-block's min q times its scale, at most 63.
                 let (q, scale) = (1 + random.below(15), random.below(5));
                 let min = q * scale;
@@ -73,36 +72,49 @@ impl Matrix {
                 let byte = &mut block[16 + i / 64 * 32 + i % 32];
                 *byte = if i % 64 < 32 { *byte & 0xf0 | q as u8 } else { *byte & 0x0f | (q as u8) << 4 };
             }
-            TensorType::Q6_K => {
+            WeightType::Q6_K => {
                 let (half, quarter, l) = (i / 128, i % 128 / 32, i % 32);
                 // 32: the low bits 0, the high ones 2.
                 block[64 * half + 32 * (quarter % 2) + l] &= if quarter < 2 { 0xf0 } else { 0x0f };
                 let high = &mut block[128 + 32 * half + l];
                 *high = *high & !(3 << (2 * quarter)) | 2 << (2 * quarter);
             }
-            TensorType::Q8_0 => block[2 + i] = 0,
-            _ => block.fill(0),
+            WeightType::Q8_0 => block[2 + i] = 0,
+            WeightType::F16 | WeightType::BF16 | WeightType::F32 => block.fill(0),
         }
         let weights = dequantise(self.ty, block);
         assert_eq!(weights[i], 0.0, "the weight is cleared");
         self.weights[index * len..][..len].copy_from_slice(&weights);
     }
 
-    /// What kernels read: the rows, and the plane of scales where the type has one.
+    /// What kernels read: the data, and the plane where the type has one, with zeros behind a row that ends within a
+    /// super-block.
     pub(crate) fn planes(&self) -> (Vec<u8>, Vec<u8>) {
-        // Where the scale stands in a block that is split.
-        let scale = match self.ty {
-            TensorType::Q6_K => 208,
-            TensorType::Q8_0 => 0,
-            _ => return (self.bytes.clone(), Vec::new()),
-        };
-        let (mut records, mut scales) = (Vec::new(), Vec::new());
-        for block in self.bytes.chunks_exact(self.ty.block_bytes() as usize) {
-            records.extend_from_slice(&block[..scale]);
-            records.extend_from_slice(&block[scale + 2..]);
-            scales.extend_from_slice(&block[scale..scale + 2]);
+        let (mut data, mut plane) = (Vec::new(), Vec::new());
+        let block = self.ty.block_bytes() as usize;
+        for row in self.bytes.chunks(self.k / self.ty.block_len() as usize * block) {
+            // Of a super-block: fields that stand in the plane, each for all of its blocks.
+            for blocks in row.chunks(block * (256 / self.ty.block_len() as usize)) {
+                let mut field = |bytes: std::ops::Range<usize>| {
+                    let padded = bytes.len() * 256 / self.ty.block_len() as usize;
+                    let of_blocks = blocks.chunks(block).flat_map(|block| &block[bytes.clone()]).copied();
+                    plane.extend(of_blocks.chain(std::iter::repeat(0)).take(padded));
+                };
+                let rest = match self.ty {
+                    WeightType::Q6_K => {
+                        field(208..210);
+                        0..208
+                    }
+                    WeightType::Q8_0 => {
+                        field(0..2);
+                        2..34
+                    }
+                    WeightType::Q4_K | WeightType::F16 | WeightType::BF16 | WeightType::F32 => 0..block,
+                };
+                blocks.chunks(block).for_each(|block| data.extend_from_slice(&block[rest.clone()]));
+            }
         }
-        (records, scales)
+        (data, plane)
     }
 
     /// A row's weights.

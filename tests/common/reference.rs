@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use kiln_shape::{Gguf, ModelShape, TensorRole, TensorType};
+use kiln_shape::{Gguf, ModelShape, TensorRole, WeightType};
 
 #[path = "dequantise.rs"]
 mod dequantise;
@@ -41,9 +41,12 @@ impl Reference {
     }
 
     /// Type and bytes of a tensor.
-    pub(crate) fn tensor(&self, role: TensorRole, layer: u32) -> (TensorType, &[u8]) {
+    pub(crate) fn tensor(&self, role: TensorRole, layer: u32) -> (WeightType, &[u8]) {
         let tensor = self.gguf.required_tensor(&role.tensor_name(layer)).expect("checked when opened");
-        (tensor.ty(), &self.file[tensor.offset() as usize..][..tensor.bytes() as usize])
+        (
+            WeightType::from_ggml(tensor.ty()).expect("it decodes"),
+            &self.file[tensor.offset() as usize..][..tensor.bytes() as usize],
+        )
     }
 
     /// A vector of weights.
@@ -55,7 +58,7 @@ impl Reference {
     /// Row `row` of a matrix.
     pub(crate) fn row(&self, role: TensorRole, layer: u32, row: usize) -> Vec<f64> {
         let (ty, bytes) = self.tensor(role, layer);
-        let row_bytes = ty.row_bytes(role.dims(&self.shape)[0]).expect("whole blocks") as usize;
+        let row_bytes = ty.ggml().row_bytes(role.dims(&self.shape)[0]).expect("whole blocks") as usize;
         dequantise(ty, &bytes[row * row_bytes..][..row_bytes])
     }
 

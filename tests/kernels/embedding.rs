@@ -2,7 +2,7 @@
 
 use kiln_codegen::kernels::EmbeddingRow;
 use kiln_codegen::ptx::Dim;
-use kiln_shape::{TensorRole, TensorType};
+use kiln_shape::{TensorRole, WeightType};
 
 use crate::compare::assert_close_sums;
 use crate::quantised::Matrix;
@@ -13,7 +13,7 @@ use crate::support::{Arg, Gpu, Table, every_schedule};
 /// The embedding of `tokens[position]`, and the error word.
 fn embed(gpu: &Gpu, matrix: &Matrix, baked: bool, tokens: &[u32], position: u32, grid: u32) -> (Vec<f32>, u32) {
     let hidden = if baked { Dim::Baked(matrix.k as u32) } else { Dim::Param };
-    let kernel = gpu.load(EmbeddingRow { hidden, types: TensorType::SUPPORTED.to_vec() });
+    let kernel = gpu.load(EmbeddingRow { hidden, types: WeightType::ALL.to_vec() });
     let weights = gpu.matrix(matrix);
     let mut table = Table::new(1);
     table.matrix(TensorRole::TokenEmbedding, 0, &weights);
@@ -34,7 +34,7 @@ fn embed(gpu: &Gpu, matrix: &Matrix, baked: bool, tokens: &[u32], position: u32,
 fn embedding_rows_are_the_dequantised_weights() {
     let mut random = Random::fresh();
     every_schedule(&mut random.clone(), |gpu| {
-        for &ty in TensorType::SUPPORTED {
+        for &ty in WeightType::ALL {
             for (hidden, baked, grid) in [(256, true, 1), (768, false, 2), (2304, true, 1)] {
                 let matrix = Matrix::random(ty, 5, hidden, &mut random);
                 let token = random.below(5);
@@ -54,7 +54,7 @@ fn embedding_rows_are_the_dequantised_weights() {
 fn a_token_or_position_out_of_range_sets_the_error_word_and_leaves_zeros() {
     let mut random = Random::fresh();
     every_schedule(&mut random.clone(), |gpu| {
-        let matrix = Matrix::random(TensorType::Q4_K, 5, 512, &mut random);
+        let matrix = Matrix::random(WeightType::Q4_K, 5, 512, &mut random);
         for (tokens, position) in [(&[5u32][..], 0), (&[u32::MAX], 0), (&[1, 1], 2), (&[1], u32::MAX)] {
             let (x, error) = embed(gpu, &matrix, true, tokens, position, 2);
             assert_eq!(error, 1, "{tokens:?} at {position}, {gpu}");

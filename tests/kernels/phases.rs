@@ -2,7 +2,7 @@
 
 use kiln_codegen::kernels::{Phase, PhaseKernel};
 use kiln_shape::TensorRole::{self, *};
-use kiln_shape::{Family, ModelShape, TensorType};
+use kiln_shape::{Family, ModelShape, WeightType};
 
 use crate::compare::{assert_close_sums, assert_same_bits};
 use crate::norm::rms_norm;
@@ -58,8 +58,8 @@ impl Case {
             Phase::Down => (ffn, &[(FfnDown, hidden)]),
             Phase::Head => (hidden, &[(TensorRole::Output, VOCAB as u32)]),
         };
-        let first = random.below(6) as usize;
-        let types = TensorType::SUPPORTED.iter().cycle().skip(first);
+        let first = random.below(WeightType::ALL.len() as u32) as usize;
+        let types = WeightType::ALL.iter().cycle().skip(first);
         let matrices: Vec<_> = roles
             .iter()
             .zip(types)
@@ -130,7 +130,7 @@ impl Case {
     }
 
     pub(crate) fn run(&self, gpu: &Gpu, grid: u32) -> Vec<f32> {
-        let kernel = PhaseKernel { phase: self.phase, shape: self.shape, types: TensorType::SUPPORTED.to_vec() };
+        let kernel = PhaseKernel { phase: self.phase, shape: self.shape, types: WeightType::ALL.to_vec() };
         let kernel = gpu.load(kernel);
         let mut table = Table::new(LAYERS);
         let weights: Vec<Weights> = self.matrices.iter().map(|(_, matrix)| gpu.matrix(matrix)).collect();
@@ -154,7 +154,7 @@ impl Case {
 
     #[track_caller]
     fn check(&self, gpu: &Gpu) {
-        let types: Vec<TensorType> = self.matrices.iter().map(|(_, matrix)| matrix.ty).collect();
+        let types: Vec<WeightType> = self.matrices.iter().map(|(_, matrix)| matrix.ty).collect();
         let what = format!("{:?}, {types:?}, {gpu}", self.phase);
         let one = self.run(gpu, 1);
         let (expected, magnitudes) = self.expected_and_magnitudes();

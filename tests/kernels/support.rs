@@ -120,7 +120,7 @@ impl Table {
     }
 
     pub(crate) fn vector(&mut self, role: TensorRole, layer: u32, vector: &DeviceBuffer<f32>) {
-        self.entry(role, layer, vector.as_ptr().address(), 0, kiln_shape::TensorType::F32.id());
+        self.entry(role, layer, vector.as_ptr().address(), 0, kiln_shape::WeightType::F32.id());
     }
 
     fn entry(&mut self, role: TensorRole, layer: u32, data: u64, plane: u64, ty: u32) {

@@ -9,7 +9,7 @@ use kiln_codegen::bake::{self, DecoderPath, Descriptor};
 use kiln_codegen::kernels::{FusedRmsNormQ4KGemv, KvCacheScatter, PerHeadRmsNorm, Phase};
 use kiln_codegen::{Kernel, KvType, Target};
 use kiln_emulator::Counters;
-use kiln_shape::{TensorType, presets};
+use kiln_shape::{WeightType, presets};
 
 use crate::attention;
 use crate::compare::relative_max;
@@ -41,7 +41,7 @@ impl Bounds {
             }
         }
         let tiny = presets::by_name("tiny").expect("a preset").shape;
-        let kernels = [bake::general(), bake::decoder(tiny, TensorType::SUPPORTED, DecoderPath::Stream)];
+        let kernels = [bake::general(), bake::decoder(tiny, WeightType::ALL, DecoderPath::Stream)];
         let emitted =
             kernels.iter().map(|kernels| bake::emit(Target::DEFAULT[2], None, kernels).expect("valid kernels"));
         let baked = emitted.flat_map(|module| module.kernels).collect();
@@ -122,7 +122,7 @@ fn kernels_in_a_table() {
 
 fn products(bounds: &Bounds, random: &mut Random) {
     let (k, n) = (4096usize, 512usize);
-    for &ty in TensorType::SUPPORTED {
+    for &ty in WeightType::ALL {
         let case = gemv::Case::new(FusedRmsNormQ4KGemv::general().with_weights(ty), k, n, random);
         let weights = ty.tensor_bytes(&[k as u64, n as u64]).expect("a size") as usize;
         let measured = measure(&mut [&mut |gpu| (case.run(gpu, 1), case.expected().0)]);

@@ -81,7 +81,7 @@ fn flash_decoding_only_enqueues() {
 fn the_others_only_enqueue() {
     let scene = scene();
     let Scene { ops, stream, q, .. } = &scene;
-    let w = ops.matrix(kiln::shape::TensorType::Q8_0, 3, 256, &[0; 3 * 8 * 34]).unwrap();
+    let w = ops.matrix(kiln::shape::WeightType::Q8_0, 3, 256, &[0; 3 * 8 * 34]).unwrap();
     let [y, gamma, normed] = [3, 64, 256].map(|len| GpuTensor::zeros(&scene.device, len).unwrap());
     only_enqueues(1, || ops.gemv(stream, &w, q, &y));
     only_enqueues(1, || ops.fused_rmsnorm_gemv(stream, &w, q, &normed, 0.5, &y));

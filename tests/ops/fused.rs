@@ -4,7 +4,7 @@
 use half::f16;
 use kiln::driver::{Device, GpuTensor, Stream};
 use kiln::ops::{CacheShape, Gemv, Index, Norm, Ops, QkNormRope, Qkv, RopeTables};
-use kiln::shape::TensorType;
+use kiln::shape::WeightType;
 use kiln_emulator::{DeviceConfig, Schedule};
 
 use crate::common;
@@ -62,7 +62,7 @@ fn normalised(x: &[f32], gamma: &[f32], eps: f32) -> Vec<f64> {
 }
 
 /// One product with the addends that the bits of `combination` ask for: norm, bias, residual.
-fn check_product(bench: &Bench, ty: TensorType, n: usize, k: usize, combination: u32, random: &mut Random) {
+fn check_product(bench: &Bench, ty: WeightType, n: usize, k: usize, combination: u32, random: &mut Random) {
     let matrix = Matrix::random(ty, n, k, random);
     let (x, gamma, eps) = (random.floats(k, 1.0), random.floats(k, 1.0), 0.25);
     let [bias, residual] = [0, 1].map(|_| random.floats(n, 3.0));
@@ -95,7 +95,7 @@ fn check_product(bench: &Bench, ty: TensorType, n: usize, k: usize, combination:
 #[test]
 fn norm_bias_and_residual_come_in_every_combination_with_every_type() {
     every_schedule(&mut Random::fresh(), |bench, random| {
-        for (index, &ty) in TensorType::SUPPORTED.iter().enumerate() {
+        for (index, &ty) in WeightType::ALL.iter().enumerate() {
             for combination in 0..8 {
                 let (n, k) = ([17, 1, 33][(index + combination) % 3], [256, 768, 1280][combination % 3]);
                 check_product(bench, ty, n, k, combination as u32, random);
@@ -109,15 +109,15 @@ fn rows_staged_in_parts_take_bias_and_residual_once() {
     let mut random = Random::fresh();
     every_schedule(&mut random, |bench, random| {
         for combination in [6, 7] {
-            check_product(bench, TensorType::Q4_K, 3, 12288 + 256, combination, random);
+            check_product(bench, WeightType::Q4_K, 3, 12288 + 256, combination, random);
         }
     });
 }
 
 /// Types for the matrices of one launch, from a random place of the list on.
-fn mixed(random: &mut Random) -> impl Iterator<Item = TensorType> + use<> {
-    let first = random.below(TensorType::SUPPORTED.len() as u32) as usize;
-    TensorType::SUPPORTED.iter().copied().cycle().skip(first)
+fn mixed(random: &mut Random) -> impl Iterator<Item = WeightType> + use<> {
+    let first = random.below(WeightType::ALL.len() as u32) as usize;
+    WeightType::ALL.iter().copied().cycle().skip(first)
 }
 
 #[test]

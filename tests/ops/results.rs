@@ -4,7 +4,7 @@ use half::f16;
 use kiln::baked::{BakedKernels, KERNELS};
 use kiln::driver::GpuTensor;
 use kiln::ops::{CacheShape, Index, Ops};
-use kiln::shape::TensorType;
+use kiln::shape::WeightType;
 use kiln_codegen::kernels::{FlashDecodingChunk, FlashDecodingReduce, IncrementalAttention, PerHeadRmsNorm};
 use kiln_codegen::{Kernel, KvType};
 
@@ -36,12 +36,12 @@ fn products_of_every_type_match_float64() {
     let mut random = Random::fresh();
     let device = common::device();
     let (ops, stream) = (Ops::open(&device).unwrap(), device.stream().unwrap());
-    for &ty in TensorType::SUPPORTED {
+    for &ty in WeightType::ALL {
         let (n, k, eps) = (37u32, 768u32, 0.125f32);
         let matrix = Matrix::random(ty, n as usize, k as usize, &mut random);
         let (x, gamma) = (random.floats(k as usize, 1.0), random.floats(k as usize, 1.0));
         let w = ops.matrix(ty, n, k, &matrix.bytes).unwrap();
-        assert_eq!((w.tensor_type(), w.rows(), w.columns()), (ty, n, k));
+        assert_eq!((w.weight_type(), w.rows(), w.columns()), (ty, n, k));
         let [px, pg] = [&x, &gamma].map(|values| GpuTensor::from_host(&device, values).unwrap());
         let y = GpuTensor::from_host(&device, &vec![f32::NAN; n as usize]).unwrap();
 
@@ -70,7 +70,7 @@ fn small_parts_of_a_row_survive_beside_great_ones() {
     let weights = [(4, 16_777_216.0f32), (16, 0.5), (4, -16_777_216.0)];
     let bytes: Vec<u8> = weights.iter().flat_map(|(count, weight)| weight.to_le_bytes().repeat(count * 256)).collect();
     let k = (bytes.len() / 4) as u32;
-    let w = ops.matrix(TensorType::F32, 1, k, &bytes).unwrap();
+    let w = ops.matrix(WeightType::F32, 1, k, &bytes).unwrap();
     let x = GpuTensor::from_host(&device, &vec![1.0f32; k as usize]).unwrap();
     let y = GpuTensor::from_host(&device, &[f32::NAN]).unwrap();
     ops.gemv(&stream, &w, &x, &y).unwrap();

@@ -1,29 +1,11 @@
 //! The activation vector in shared memory, laid out for the dot products of `dot`.
 //!
-//! Element `k` lies in super-block `k / 256`, chunk `k / 16 % 16`, quad `k / 4 % 4`. Eight lanes of a warp read one quad
-//! each, of eight different chunks; to keep those reads in eight different groups of banks, the quads of a chunk are
-//! permuted by XOR with [`swizzle`] of the chunk's number.
+//! `formats::activations` says how its elements are arranged.
 
 use super::warp;
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U32, Val};
-
-/// Elements of a super-block: the unit of rows.
-pub(crate) const SUPER_BLOCK: u32 = 256;
-
-/// What a chunk's quads are permuted with: two bits that differ between any two chunks that the eight lanes of a group
-/// read together, whichever of the chunk's upper three bits their format holds fixed.
-pub(crate) fn swizzle(b: &mut Builder, chunk: Val<U32>) -> Val<U32> {
-    let (b1, b2, b3) = (b.shr(chunk, 1), b.shr(chunk, 2), b.shr(chunk, 3));
-    let (low, high) = (b.xor::<U32>(b1, b2), b.xor::<U32>(b3, b2));
-    let low = b.and(low, 1);
-    let high = b.shl::<U32>(high, 1);
-    b.and_or(high, 2, low)
-}
-
-/// The same of a known chunk. The swizzle of `a ^ b` is that of a XOR that of b.
-pub(crate) const fn swizzle_of(chunk: u32) -> u32 {
-    (chunk >> 1 ^ chunk >> 2) & 1 | ((chunk >> 3 ^ chunk >> 2) & 1) << 1
-}
+use crate::formats::swizzle;
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val};
+use kiln_shape::SUPER_BLOCK;
 
 /// The staged vector.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +30,8 @@ impl Staged {
     }
 
     /// Stages `super_blocks` super-blocks of `x` (times `gamma`, if given), starting at element 0 of both, with the
-    /// warps of the block. The caller puts a barrier behind it.
+    /// warps of the block. Where the last one is cut, `left` elements are there, and zeros are staged behind them. The
+    /// caller puts a barrier behind it.
     #[track_caller]
     pub(crate) fn fill(
         &self,
@@ -56,6 +39,7 @@ impl Staged {
         x: Global<F32>,
         gamma: Option<Global<F32>>,
         super_blocks: Size,
+        left: Option<Val<U32>>,
         kind: LoadKind,
     ) {
         let (warp, lane, warps) = (b.warp_id(), b.lane(), b.warps());
@@ -74,10 +58,13 @@ impl Staged {
         let gamma = gamma.map(|gamma| b.byte_index(gamma, lane, 32));
         let leader = b.setp_eq(lane, 0);
         b.for_range(warp, super_blocks, warps, |b, sb| {
+            let inside = left.map(|left| {
+                let at = b.mul::<U32>(sb, SUPER_BLOCK);
+                let at = b.mad::<U32>(lane, 8, at);
+                b.setp_lt(at, left)
+            });
             let x = b.byte_index(x, sb, 1024);
-            let low: [Val<F32>; 4] = b.ld_vector(x, kind);
-            let high: [Val<F32>; 4] = b.ld_vector(x.at(4), kind);
-            let mut values = [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]];
+            let mut values = eight(b, x, inside, kind);
             let mut square = b.mul(values[0], values[0]);
             for value in &values[1..] {
                 square = b.fma(*value, *value, square);
@@ -85,9 +72,8 @@ impl Staged {
             let square = warp::sum(b, square, 32);
             if let Some(gamma) = gamma {
                 let gamma = b.byte_index(gamma, sb, 1024);
-                let low: [Val<F32>; 4] = b.ld_vector(gamma, LoadKind::Constant);
-                let high: [Val<F32>; 4] = b.ld_vector(gamma.at(4), LoadKind::Constant);
-                for (value, gamma) in values.iter_mut().zip(low.into_iter().chain(high)) {
+                let gamma = eight(b, gamma, inside, LoadKind::Constant);
+                for (value, gamma) in values.iter_mut().zip(gamma) {
                     *value = b.mul(*value, gamma);
                 }
             }
@@ -100,9 +86,10 @@ impl Staged {
         });
     }
 
-    /// `1 / sqrt(mean(x^2) + eps)` of the staged vector, in every thread. Needs a barrier between `fill` and itself.
+    /// `1 / sqrt(mean(x^2) + eps)` of the staged vector of `k` elements, in every thread. Needs a barrier between `fill`
+    /// and itself.
     #[track_caller]
-    pub(crate) fn inverse_rms(&self, b: &mut Builder, super_blocks: Size, eps: Val<F32>) -> Val<F32> {
+    pub(crate) fn inverse_rms(&self, b: &mut Builder, super_blocks: Size, k: Size, eps: Val<F32>) -> Val<F32> {
         let lane = b.lane();
         let total = b.var::<F32>(0.0);
         b.for_range(lane, super_blocks, 32, |b, sb| {
@@ -113,11 +100,27 @@ impl Staged {
         });
         let total = b.get(total);
         let total = warp::sum(b, total, 32);
-        let count = b.size_mul(super_blocks, SUPER_BLOCK);
-        let count = match count {
+        let count = match k {
             Size::Const(count) => b.mov(count as f32),
             Size::Reg(count) => b.cvt(count),
         };
         super::norm::inverse_rms(b, total, count, eps)
     }
+}
+
+/// Eight floats from `at`, or zeros where they are not inside.
+fn eight(b: &mut Builder, at: Global<F32>, inside: Option<Val<Pred>>, kind: LoadKind) -> [Val<F32>; 8] {
+    let load = |b: &mut Builder| -> [Val<F32>; 8] {
+        let low: [Val<F32>; 4] = b.ld_vector(at, kind);
+        let high: [Val<F32>; 4] = b.ld_vector(at.at(4), kind);
+        [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
+    };
+    let Some(inside) = inside else { return load(b) };
+    let values = [(); 8].map(|()| b.var::<F32>(0.0));
+    b.if_(inside, |b| {
+        for (value, loaded) in values.iter().zip(load(b)) {
+            b.set(*value, loaded);
+        }
+    });
+    values.map(|value| b.get(value))
 }

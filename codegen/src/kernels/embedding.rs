@@ -1,18 +1,18 @@
 use super::{Grid, Kernel};
 use crate::blocks::dequantize;
-use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8, U32};
-use kiln_shape::{TensorRole, TensorType};
+use kiln_shape::SUPER_BLOCK;
+use kiln_shape::{TensorRole, WeightType};
 
 /// `x[i] = embedding[tokens[state[0]], i]`, dequantised, a warp a super-block. A token outside the vocabulary, or a
 /// position outside `capacity`, sets `state[2]` to 1 and leaves `x` zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddingRow {
-    /// Elements of a row, a multiple of 256.
+    /// Elements of a row, a multiple of 32.
     pub hidden: Dim,
     /// The types the embedding may have.
-    pub types: Vec<TensorType>,
+    pub types: Vec<WeightType>,
 }
 
 impl Kernel for EmbeddingRow {
@@ -22,7 +22,7 @@ impl Kernel for EmbeddingRow {
 
     fn grid(&self) -> Grid {
         match self.hidden {
-            Dim::Baked(hidden) => Grid::UpTo((hidden / SUPER_BLOCK).div_ceil(self.block() / 32)),
+            Dim::Baked(hidden) => Grid::UpTo(hidden.div_ceil(SUPER_BLOCK).div_ceil(self.block() / 32)),
             Dim::Param => Grid::PerRows(SUPER_BLOCK * self.block() / 32),
         }
     }
@@ -37,7 +37,7 @@ impl Kernel for EmbeddingRow {
         let state = b.param::<Global<U32>>("state"); // [position, length, error]
         let x = b.param::<Global<F32>>("x"); // [hidden]
         let hidden = b.dim("hidden", self.hidden);
-        let super_blocks = b.size_div(hidden, SUPER_BLOCK);
+        let super_blocks = b.size_div_ceil(hidden, SUPER_BLOCK);
 
         let tensor = Tensor::from_table(b, table, TensorRole::TokenEmbedding.slot());
         let position = b.ld(state, LoadKind::Constant);
@@ -56,16 +56,18 @@ impl Kernel for EmbeddingRow {
             known,
             |b| {
                 let token = b.get(token);
-                let row = dequantize::Row { tensor, types: &self.types, super_blocks };
+                let row = dequantize::Row { tensor, types: &self.types, k: hidden };
                 row.write(b, token, x, first, step);
             },
             |b| {
                 b.for_range(first, super_blocks, step, |b, super_block| {
                     let to = b.byte_index(x, super_block, SUPER_BLOCK * 4);
                     let to = b.byte_index(to, lane, 32);
-                    let zero = b.mov::<F32>(0.0);
-                    b.st_vector(to, [zero; 4]);
-                    b.st_vector(to.at(4), [zero; 4]);
+                    dequantize::inside(b, hidden, super_block, |b| {
+                        let zero = b.mov::<F32>(0.0);
+                        b.st_vector(to, [zero; 4]);
+                        b.st_vector(to.at(4), [zero; 4]);
+                    });
                 });
                 let tid = b.tid();
                 let leader = b.or::<U32>(tid, block);

@@ -2,13 +2,12 @@ use super::Kernel;
 use super::fused_rmsnorm_gemv::{ROWS_PER_LANE, check};
 use super::fused_rmsnorm_qkv::matrix_params;
 use crate::blocks::dot::{self, Matrix, Tile};
+use crate::blocks::gemv::{self, Input, Share};
 use crate::blocks::math;
-use crate::blocks::matvec::{self, Input, Share};
 use crate::blocks::norm;
-use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8, U32, U64, Var};
-use kiln_shape::TensorType;
+use kiln_shape::WeightType;
 
 /// `y = silu(Wgate norm(x)) * (Wup norm(x))` in one launch, with `norm(x) = x * rsqrt(mean(x^2) + eps) * gamma` and
 /// `silu(g) = g / (1 + exp(-g))`: any grid, a warp a tile of the same rows of both matrices, whose types are launch
@@ -22,20 +21,20 @@ pub struct FusedRmsNormGateUp {
     /// Epsilon under the root; `None` makes it a launch parameter.
     pub epsilon: Option<f32>,
     /// The types that the matrices may have.
-    pub types: Vec<TensorType>,
+    pub types: Vec<WeightType>,
 }
 
 impl FusedRmsNormGateUp {
     /// The kernel for these sizes, with epsilon 1e-6, for every type of weights.
     pub fn new(k: u32, n: u32) -> FusedRmsNormGateUp {
         let [k, n] = [k, n].map(Dim::Baked);
-        FusedRmsNormGateUp { k, n, epsilon: Some(1e-6), types: TensorType::SUPPORTED.to_vec() }
+        FusedRmsNormGateUp { k, n, epsilon: Some(1e-6), types: WeightType::ALL.to_vec() }
     }
 
     /// The kernel with sizes and epsilon as launch parameters.
     pub fn general() -> FusedRmsNormGateUp {
         let [k, n] = [Dim::Param; 2];
-        FusedRmsNormGateUp { k, n, epsilon: None, types: TensorType::SUPPORTED.to_vec() }
+        FusedRmsNormGateUp { k, n, epsilon: None, types: WeightType::ALL.to_vec() }
     }
 
     /// Another epsilon.
@@ -44,7 +43,7 @@ impl FusedRmsNormGateUp {
     }
 
     /// For matrices of these types only.
-    pub fn with_types(self, types: &[TensorType]) -> FusedRmsNormGateUp {
+    pub fn with_types(self, types: &[WeightType]) -> FusedRmsNormGateUp {
         FusedRmsNormGateUp { types: types.to_vec(), ..self }
     }
 }
@@ -55,7 +54,7 @@ impl Kernel for FusedRmsNormGateUp {
     }
 
     fn check(&self) -> Result<(), String> {
-        check(self.k, matvec::STAGED_MAX, &[("n", self.n)], &self.types)
+        check(self.k, gemv::STAGED_MAX, &[("n", self.n)], &self.types)
     }
 
     fn build(&self, b: &mut Builder) {
@@ -67,10 +66,10 @@ impl Kernel for FusedRmsNormGateUp {
         let n = b.dim("n", self.n);
         let eps = norm::epsilon(b, self.epsilon);
 
-        let super_blocks = b.size_div(k, SUPER_BLOCK);
-        let share = Share::of_grid(b, n, Tile::new(super_blocks, ROWS_PER_LANE).rows());
-        let input = Input { x, norm: Some((gamma, eps)), super_blocks, kind: LoadKind::Constant };
-        matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| {
+        let tile = Tile::new(b, k, ROWS_PER_LANE);
+        let share = Share::of_grid(b, n, tile.rows());
+        let input = Input { x, norm: Some((gamma, eps)), k, kind: LoadKind::Constant };
+        gemv::staged(b, &input, ROWS_PER_LANE, |b, pass| {
             share.each(b, |b, rows| {
                 // One loop over both matrices instead of the text for every type twice: after it, `older` has the sums of
                 // the gate and `newer` those of up.

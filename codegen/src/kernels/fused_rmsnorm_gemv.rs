@@ -1,11 +1,11 @@
 use super::Kernel;
 use crate::blocks::dot::{Matrix, Tile};
-use crate::blocks::matvec::{self, Addend, Input, Share};
+use crate::blocks::gemv::{self, Addend, Input, Share};
 use crate::blocks::norm;
-use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8};
-use kiln_shape::TensorType;
+use kiln_shape::SUPER_BLOCK;
+use kiln_shape::WeightType;
 
 /// `y[n] = sum_k W[n, k] * x[k] * rsqrt(mean(x^2) + eps) * gamma[k]`, W `[n, k]` in Q4_K (or another supported type),
 /// `x`, `gamma`, `y` in f32; any grid, a warp a tile of rows. The inverse RMS is a factor of the whole sum, so the norm
@@ -19,7 +19,7 @@ pub struct FusedRmsNormQ4KGemv {
     /// Epsilon under the root; `None` makes it a launch parameter.
     pub epsilon: Option<f32>,
     /// The type of the weights.
-    pub weights: TensorType,
+    pub weights: WeightType,
     /// Whether `x` is normalised.
     pub norm: bool,
     /// Whether a bias `[n]` is added; with `n` a launch parameter, where it is not null all the same.
@@ -36,7 +36,7 @@ impl FusedRmsNormQ4KGemv {
             k: Dim::Baked(k),
             n: Dim::Baked(n),
             epsilon: Some(1e-5),
-            weights: TensorType::Q4_K,
+            weights: WeightType::Q4_K,
             norm: true,
             bias: false,
             residual: false,
@@ -56,7 +56,7 @@ impl FusedRmsNormQ4KGemv {
     }
 
     /// Weights of another type.
-    pub fn with_weights(self, weights: TensorType) -> FusedRmsNormQ4KGemv {
+    pub fn with_weights(self, weights: WeightType) -> FusedRmsNormQ4KGemv {
         FusedRmsNormQ4KGemv { weights, ..self }.named()
     }
 
@@ -77,11 +77,11 @@ impl FusedRmsNormQ4KGemv {
 
     /// `fused_rmsnorm_q4k_gemv`, `q6k_gemv_bias`, ...: what it does is in its name.
     fn named(mut self) -> FusedRmsNormQ4KGemv {
-        let ty = self.weights.name().to_lowercase().replace('_', "");
-        let norm = if self.norm { "fused_rmsnorm_" } else { "" };
+        let (fused, plain) = self.weights.gemv_entries();
+        let name = if self.norm { fused } else { plain };
         let bias = if self.bias { "_bias" } else { "" };
         let residual = if self.residual { "_residual" } else { "" };
-        self.name = format!("{norm}{ty}_gemv{bias}{residual}");
+        self.name = format!("{name}{bias}{residual}");
         self
     }
 }
@@ -92,7 +92,7 @@ impl Kernel for FusedRmsNormQ4KGemv {
     }
 
     fn check(&self) -> Result<(), String> {
-        check(self.k, 4 * matvec::STAGED_MAX, &[("n", self.n)], &[self.weights])
+        check(self.k, 4 * gemv::STAGED_MAX, &[("n", self.n)], &[self.weights])
     }
 
     fn build(&self, b: &mut Builder) {
@@ -107,12 +107,11 @@ impl Kernel for FusedRmsNormQ4KGemv {
         let n = b.dim("n", self.n);
         let eps = norm::epsilon(b, self.epsilon);
 
-        let super_blocks = b.size_div(k, SUPER_BLOCK);
         let ty = b.mov(self.weights.id());
         let tensor = Tensor { data, plane, ty };
         let types = [self.weights];
         let matrix = Matrix { tensor, types: &types, kind: LoadKind::Streaming };
-        let input = Input { x, norm: self.norm.then_some((gamma, eps)), super_blocks, kind: LoadKind::Constant };
+        let input = Input { x, norm: self.norm.then_some((gamma, eps)), k, kind: LoadKind::Constant };
         let general = self.n == Dim::Param;
         let mut addends = Vec::new();
         for (at, always) in [(bias, self.bias), (residual, self.residual)] {
@@ -122,9 +121,10 @@ impl Kernel for FusedRmsNormQ4KGemv {
                 addends.push(Addend::unless_null(b, at));
             }
         }
-        let share = Share::of_grid(b, n, Tile::new(super_blocks, ROWS_PER_LANE).rows());
-        matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| {
-            share.each(b, |b, rows| matvec::store_sums(b, matrix, pass, rows, y, &addends));
+        let tile = Tile::new(b, k, ROWS_PER_LANE);
+        let share = Share::of_grid(b, n, tile.rows());
+        gemv::staged(b, &input, ROWS_PER_LANE, |b, pass| {
+            share.each(b, |b, rows| gemv::store_sums(b, matrix, pass, rows, y, &addends));
         });
     }
 }
@@ -132,21 +132,26 @@ impl Kernel for FusedRmsNormQ4KGemv {
 /// Rows that a lane works on at once, sharing the activations it reads from shared memory.
 pub(super) const ROWS_PER_LANE: u32 = 2;
 
+/// Weights of the smallest block: rows are whole numbers of them.
+const BLOCK: u32 = 32;
+
 /// What sizes and types the matrix-vector products take: `k` up to `longest`, at least one row in each of `rows`.
-pub(super) fn check(k: Dim, longest: u32, rows: &[(&str, Dim)], types: &[TensorType]) -> Result<(), String> {
+pub(super) fn check(k: Dim, longest: u32, rows: &[(&str, Dim)], types: &[WeightType]) -> Result<(), String> {
     match k.baked() {
-        Some(k) if k == 0 || k % SUPER_BLOCK != 0 => {
-            return Err(format!("k is {k}: needs a multiple of {SUPER_BLOCK}"));
-        }
+        Some(k) if k == 0 || k % BLOCK != 0 => return Err(format!("k is {k}: needs a multiple of {BLOCK}")),
         Some(k) if k > longest => return Err(format!("k is {k}: at most {longest}")),
         _ => {}
     }
     if let Some((name, _)) = rows.iter().find(|(_, rows)| *rows == Dim::Baked(0)) {
         return Err(format!("{name} is 0: needs at least one row"));
     }
-    match types.iter().find(|ty| !ty.is_supported()) {
-        Some(ty) => Err(format!("weights of type {ty} have no kernel")),
-        None if types.is_empty() => Err("no type of weights: needs at least one".to_owned()),
-        None => Ok(()),
+    let fits = |ty: &WeightType| k.baked().is_none_or(|k| k.is_multiple_of(ty.block_len()));
+    match types.first() {
+        None => Err("no type of weights: needs at least one".to_owned()),
+        Some(first) if !types.iter().any(fits) => {
+            let needed = first.block_len();
+            Err(format!("k is {}: {first} needs a multiple of {needed}", k.baked().unwrap_or(0)))
+        }
+        Some(_) => Ok(()),
     }
 }

@@ -1,12 +1,12 @@
 use super::Kernel;
 use super::fused_rmsnorm_gemv::{ROWS_PER_LANE, check};
+use crate::blocks::dot::Rows;
 use crate::blocks::dot::{Matrix, Tile};
-use crate::blocks::matvec::{self, Addend, Input, Rows, Share};
+use crate::blocks::gemv::{self, Addend, Input, Share};
 use crate::blocks::norm;
-use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32};
-use kiln_shape::TensorType;
+use kiln_shape::WeightType;
 
 /// `q = Wq norm(x) + q_bias`, `k = Wk norm(x) + k_bias`, `v = Wv norm(x) + v_bias` in one launch, with
 /// `norm(x) = x * rsqrt(mean(x^2) + eps) * gamma`: any grid, a warp a tile of rows of one of the matrices, whose types are
@@ -22,20 +22,20 @@ pub struct FusedRmsNormQkv {
     /// Epsilon under the root; `None` makes it a launch parameter.
     pub epsilon: Option<f32>,
     /// The types that the matrices may have.
-    pub types: Vec<TensorType>,
+    pub types: Vec<WeightType>,
 }
 
 impl FusedRmsNormQkv {
     /// The kernel for these sizes, with epsilon 1e-6, for every type of weights.
     pub fn new(k: u32, q_rows: u32, kv_rows: u32) -> FusedRmsNormQkv {
         let [k, q_rows, kv_rows] = [k, q_rows, kv_rows].map(Dim::Baked);
-        FusedRmsNormQkv { k, q_rows, kv_rows, epsilon: Some(1e-6), types: TensorType::SUPPORTED.to_vec() }
+        FusedRmsNormQkv { k, q_rows, kv_rows, epsilon: Some(1e-6), types: WeightType::ALL.to_vec() }
     }
 
     /// The kernel with sizes and epsilon as launch parameters.
     pub fn general() -> FusedRmsNormQkv {
         let [k, q_rows, kv_rows] = [Dim::Param; 3];
-        FusedRmsNormQkv { k, q_rows, kv_rows, epsilon: None, types: TensorType::SUPPORTED.to_vec() }
+        FusedRmsNormQkv { k, q_rows, kv_rows, epsilon: None, types: WeightType::ALL.to_vec() }
     }
 
     /// Another epsilon.
@@ -44,7 +44,7 @@ impl FusedRmsNormQkv {
     }
 
     /// For matrices of these types only.
-    pub fn with_types(self, types: &[TensorType]) -> FusedRmsNormQkv {
+    pub fn with_types(self, types: &[WeightType]) -> FusedRmsNormQkv {
         FusedRmsNormQkv { types: types.to_vec(), ..self }
     }
 }
@@ -65,7 +65,7 @@ impl Kernel for FusedRmsNormQkv {
 
     fn check(&self) -> Result<(), String> {
         let rows = [("q_rows", self.q_rows), ("kv_rows", self.kv_rows)];
-        check(self.k, 4 * matvec::STAGED_MAX, &rows, &self.types)
+        check(self.k, 4 * gemv::STAGED_MAX, &rows, &self.types)
     }
 
     fn build(&self, b: &mut Builder) {
@@ -79,8 +79,7 @@ impl Kernel for FusedRmsNormQkv {
         let kv_rows = b.dim("kv_rows", self.kv_rows);
         let eps = norm::epsilon(b, self.epsilon);
 
-        let super_blocks = b.size_div(width, SUPER_BLOCK);
-        let tile = Tile::new(super_blocks, ROWS_PER_LANE).rows();
+        let tile = Tile::new(b, width, ROWS_PER_LANE).rows();
         // Rows as the grid deals them out: those of each matrix filled up to whole tiles, so that no tile has two.
         let whole = |b: &mut Builder, rows: Size| {
             let tiles = b.size_div_ceil(rows, tile);
@@ -90,8 +89,8 @@ impl Kernel for FusedRmsNormQkv {
         let v_first = b.size_add(q_room, kv_room);
         let all = b.size_add(v_first, kv_room);
         let share = Share::of_grid(b, all, tile);
-        let input = Input { x, norm: Some((gamma, eps)), super_blocks, kind: LoadKind::Constant };
-        matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| {
+        let input = Input { x, norm: Some((gamma, eps)), k: width, kind: LoadKind::Constant };
+        gemv::staged(b, &input, ROWS_PER_LANE, |b, pass| {
             share.each(b, |b, rows| {
                 let after_q = b.setp_ge::<U32>(rows.first, q_room);
                 let after_k = b.setp_ge::<U32>(rows.first, v_first);
@@ -117,7 +116,7 @@ impl Kernel for FusedRmsNormQkv {
                 let matrix =
                     Matrix { tensor: Tensor { data, plane, ty }, types: &self.types, kind: LoadKind::Streaming };
                 let rows = Rows { first: b.sub::<U32>(rows.first, first), end: Size::Reg(end) };
-                matvec::store_sums(b, matrix, pass, rows, y, &[bias]);
+                gemv::store_sums(b, matrix, pass, rows, y, &[bias]);
             });
         });
     }

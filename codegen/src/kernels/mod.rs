@@ -30,7 +30,7 @@ pub use per_head_rmsnorm::PerHeadRmsNorm;
 pub use persistent::PersistentDecoder;
 pub use phase::{Phase, PhaseKernel};
 pub use qk_norm_rope_kv_write::{QkNormRopeKvScatter, QkNormRopeKvWrite};
-pub use repack::{RepackQ6K, RepackQ8_0};
+pub use repack::Repack;
 pub use saxpy::Saxpy;
 
 use crate::error::{Error, Result};

@@ -1,12 +1,12 @@
 use super::{Grid, Kernel};
+use crate::blocks::dot::Rows;
 use crate::blocks::dot::{self, Matrix};
+use crate::blocks::gemv::{self, Input, Output, Share};
 use crate::blocks::math;
-use crate::blocks::matvec::{self, Input, Output, Rows, Share};
-use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{ModelShape, TensorRole, TensorType};
+use kiln_shape::{ModelShape, TensorRole, WeightType};
 
 /// The matrix-vector products of a layer and of the head: what lies between two grid-wide dependencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,7 +47,7 @@ pub struct PhaseKernel {
     /// The model. Its vocabulary and number of layers are launch parameters.
     pub shape: ModelShape,
     /// The types its matrices may have.
-    pub types: Vec<TensorType>,
+    pub types: Vec<WeightType>,
 }
 
 /// Rows that a lane works on at once, sharing the activations it reads from shared memory.
@@ -84,8 +84,8 @@ impl Kernel for PhaseKernel {
     fn check(&self) -> Result<(), String> {
         let widths = [("hidden", self.shape.hidden), ("ffn", self.shape.ffn), ("heads * head_dim", self.shape.q_dim())];
         for (name, width) in widths {
-            if width == 0 || width % SUPER_BLOCK != 0 {
-                return Err(format!("{name} is {width}: needs a multiple of {SUPER_BLOCK}"));
+            if width == 0 || width % 32 != 0 {
+                return Err(format!("{name} is {width}: needs a multiple of 32"));
             }
         }
         let tile = self.tile().rows();
@@ -93,8 +93,8 @@ impl Kernel for PhaseKernel {
             let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
             return Err(format!("Q has {q_dim} rows, K and V have {kv_dim}: needs multiples of {tile}"));
         }
-        if self.shape.hidden > matvec::STAGED_MAX {
-            return Err(format!("hidden is {}: at most {}", self.shape.hidden, matvec::STAGED_MAX));
+        if self.shape.hidden > gemv::STAGED_MAX {
+            return Err(format!("hidden is {}: at most {}", self.shape.hidden, gemv::STAGED_MAX));
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl PhaseKernel {
     }
 
     fn tile(&self) -> dot::Tile {
-        dot::Tile::new(Size::Const(self.k() / SUPER_BLOCK), ROWS_PER_LANE)
+        dot::Tile::baked(self.k(), ROWS_PER_LANE)
     }
 
     /// Rows of the phase: of one matrix after another, or of two that are worked on together. The head's are a launch
@@ -163,12 +163,7 @@ impl PhaseKernel {
     }
 
     /// Stages the phase's vector and runs `body` on it.
-    fn staged(
-        &self,
-        b: &mut Builder,
-        operands: &Operands,
-        body: impl FnOnce(&PhaseKernel, &mut Builder, &matvec::Pass),
-    ) {
+    fn staged(&self, b: &mut Builder, operands: &Operands, body: impl FnOnce(&PhaseKernel, &mut Builder, &gemv::Pass)) {
         let Operands { table, layer, x, eps, kind, .. } = *operands;
         let norm = match self.phase {
             Phase::Qkv => Some(TensorRole::AttnNorm),
@@ -180,12 +175,12 @@ impl PhaseKernel {
             let entry = self.entry(b, layer, role);
             (vector_from_table::<F32>(b, table, entry), eps)
         });
-        let input = Input { x, norm, super_blocks: Size::Const(self.k() / SUPER_BLOCK), kind };
-        matvec::staged(b, &input, ROWS_PER_LANE, |b, pass| body(self, b, pass));
+        let input = Input { x, norm, k: Size::Const(self.k()), kind };
+        gemv::staged(b, &input, ROWS_PER_LANE, |b, pass| body(self, b, pass));
     }
 
     /// One block's rows.
-    fn rows(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, share: Share) {
+    fn rows(&self, b: &mut Builder, operands: &Operands, pass: &gemv::Pass, share: Share) {
         let Operands { table, y, .. } = *operands;
         share.each(b, |b, rows| match self.phase {
             Phase::Qkv => self.qkv_tile(b, operands, pass, rows),
@@ -195,7 +190,7 @@ impl PhaseKernel {
             Phase::Head => {
                 let tensor = Tensor::from_table(b, table, TensorRole::Output.slot());
                 let output = Output { y, bias: None, residual: None };
-                matvec::store_tile(b, self.matrix(tensor), pass, rows, output);
+                gemv::store_tile(b, self.matrix(tensor), pass, rows, output);
             }
         });
     }
@@ -213,7 +208,7 @@ impl PhaseKernel {
 
     /// Rows of Q, then of K, then of V; results one after another. The tile is of one of them: what a grid deals out is,
     /// since their rows are whole tiles (`check`).
-    fn qkv_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, rows: Rows) {
+    fn qkv_tile(&self, b: &mut Builder, operands: &Operands, pass: &gemv::Pass, rows: Rows) {
         let Operands { table, layer, y, .. } = *operands;
         let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
         let (after_q, after_k) = (b.setp_ge(rows.first, q_dim), b.setp_ge(rows.first, q_dim + kv_dim));
@@ -233,18 +228,18 @@ impl PhaseKernel {
         let output = Output { y: b.index(y, before), bias, residual: None };
         let (first, end) = (b.sub(rows.first, before), b.sub::<U32>(rows.end, before));
         let rows = Rows { first, end: Size::Reg(end) };
-        matvec::store_tile(b, self.matrix(tensor), pass, rows, output);
+        gemv::store_tile(b, self.matrix(tensor), pass, rows, output);
     }
 
-    fn residual_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, rows: Rows, role: TensorRole) {
+    fn residual_tile(&self, b: &mut Builder, operands: &Operands, pass: &gemv::Pass, rows: Rows, role: TensorRole) {
         let Operands { table, layer, y, residual, .. } = *operands;
         let entry = b.add(layer, role.slot());
         let tensor = Tensor::from_table(b, table, entry);
         let output = Output { y, bias: None, residual: Some(residual) };
-        matvec::store_tile(b, self.matrix(tensor), pass, rows, output);
+        gemv::store_tile(b, self.matrix(tensor), pass, rows, output);
     }
 
-    fn gate_up_tile(&self, b: &mut Builder, operands: &Operands, pass: &matvec::Pass, rows: Rows) {
+    fn gate_up_tile(&self, b: &mut Builder, operands: &Operands, pass: &gemv::Pass, rows: Rows) {
         let Operands { table, layer, y, .. } = *operands;
         let mut product = |role: TensorRole| {
             let entry = b.add(layer, role.slot());

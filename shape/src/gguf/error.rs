@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use crate::TensorType;
+use crate::GgmlType;
 
 /// Why a file could not be read as GGUF, or does not hold what was asked for.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub enum GgufError {
     /// A tensor type whose size is not known.
     UnknownTensorType { tensor: String, found: u32 },
     /// A tensor whose size overflows, or whose rows are no whole number of blocks.
-    InvalidTensorSize { tensor: String, ty: TensorType, dims: Vec<u64> },
+    InvalidTensorSize { tensor: String, ty: GgmlType, dims: Vec<u64> },
     /// A tensor whose offset is not aligned.
     MisalignedTensor { tensor: String, offset: u64, alignment: u32 },
     /// A tensor whose bytes reach beyond the end of the file.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::cursor::Cursor;
 use super::{ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Gguf, GgufError, MAGIC, Strings, TensorInfo, Value, limits};
-use crate::TensorType;
+use crate::GgmlType;
 
 // The least bytes an entry takes, to bound counts by what the file can hold.
 const KEY_BYTES: u64 = 8 + 4 + 1;
@@ -184,7 +184,7 @@ fn read_tensor<R: Read>(cursor: &mut Cursor<R>, scratch: &mut Vec<u8>) -> Result
         return Err(GgufError::InvalidDims { tensor: name, found: dims });
     }
     let id = cursor.u32("the tensor type")?;
-    let Some(ty) = TensorType::from_id(id) else {
+    let Some(ty) = GgmlType::from_id(id) else {
         return Err(GgufError::UnknownTensorType { tensor: name, found: id });
     };
     let Some(bytes) = ty.tensor_bytes(&dims) else {

@@ -1,13 +1,13 @@
 //! Where a tensor lies and how it is stored.
 
-use crate::TensorType;
+use crate::GgmlType;
 
 /// A tensor's entry in the header, checked: its bytes lie inside the file and overlap no other tensor's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     pub(super) name: String,
     pub(super) dims: Vec<u64>,
-    pub(super) ty: TensorType,
+    pub(super) ty: GgmlType,
     pub(super) offset: u64,
     pub(super) bytes: u64,
 }
@@ -24,7 +24,7 @@ impl TensorInfo {
     }
 
     /// How its numbers are stored.
-    pub fn ty(&self) -> TensorType {
+    pub fn ty(&self) -> GgmlType {
         self.ty
     }
 

@@ -3,17 +3,17 @@
 use std::io::{self, Write};
 
 use super::{ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, MAGIC, Value, limits};
-use crate::TensorType;
+use crate::GgmlType;
 
 /// Collects metadata and the list of tensors; [`GgufWriter::start`] then writes the header.
 ///
 /// ```
 /// use std::io::Write;
-/// use kiln_shape::{gguf::GgufWriter, Gguf, TensorType};
+/// use kiln_shape::{gguf::GgufWriter, Gguf, GgmlType};
 ///
 /// let mut writer = GgufWriter::new();
 /// writer.set("general.architecture", "qwen3");
-/// writer.tensor("output_norm.weight", &[2], TensorType::F32)?;
+/// writer.tensor("output_norm.weight", &[2], GgmlType::F32)?;
 /// let mut data = writer.start(Vec::new())?;
 /// for weight in [1.0_f32, 0.5] {
 ///     data.write_all(&weight.to_le_bytes())?;
@@ -25,7 +25,7 @@ use crate::TensorType;
 #[derive(Debug, Clone, Default)]
 pub struct GgufWriter {
     metadata: Vec<(String, Value)>,
-    tensors: Vec<(String, Vec<u64>, TensorType, u64)>,
+    tensors: Vec<(String, Vec<u64>, GgmlType, u64)>,
 }
 
 impl GgufWriter {
@@ -44,7 +44,7 @@ impl GgufWriter {
     }
 
     /// Adds a tensor. An error of kind `InvalidInput` if its rows are no whole number of blocks or its size overflows.
-    pub fn tensor(&mut self, name: &str, dims: &[u64], ty: TensorType) -> io::Result<()> {
+    pub fn tensor(&mut self, name: &str, dims: &[u64], ty: GgmlType) -> io::Result<()> {
         let whole = dims.len() <= limits::DIMS as usize && !dims.contains(&0);
         let bytes = ty.tensor_bytes(dims).filter(|_| whole).ok_or_else(|| {
             let block = ty.block_len();

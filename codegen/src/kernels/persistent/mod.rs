@@ -13,7 +13,7 @@ use crate::blocks::grid_barrier::{GridBarrier, Limit};
 use crate::blocks::kv::KvType;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, U64, Val, Var};
 use kiln_shape::mailbox::{self, command, item, report, state};
-use kiln_shape::{ModelShape, TensorType, presets};
+use kiln_shape::{ModelShape, WeightType, presets};
 use trace::Trace;
 
 /// Decodes whole sequences in one cooperative launch: every layer, the head, the choice of the next token and its
@@ -30,7 +30,7 @@ pub struct PersistentDecoder {
     /// The model; its vocabulary and number of layers are launch parameters.
     pub shape: ModelShape,
     /// The types its matrices may have.
-    pub types: Vec<TensorType>,
+    pub types: Vec<WeightType>,
     /// The cache's type.
     pub kv: KvType,
     /// Positions a sequence may have: a bound on the host's buffers, not baked.
@@ -53,11 +53,11 @@ impl PersistentDecoder {
             layers: num_layers,
             ..presets::PRESETS[0].shape
         });
-        PersistentDecoder { max_seq_len, ..PersistentDecoder::for_shape(shape, TensorType::SUPPORTED) }
+        PersistentDecoder { max_seq_len, ..PersistentDecoder::for_shape(shape, WeightType::ALL) }
     }
 
     /// The decoder of any shape, for matrices of these types, with an f16 cache.
-    pub fn for_shape(shape: ModelShape, types: &[TensorType]) -> PersistentDecoder {
+    pub fn for_shape(shape: ModelShape, types: &[WeightType]) -> PersistentDecoder {
         let (kv, max_seq_len) = (KvType::F16, shape.context);
         let types = types.to_vec();
         PersistentDecoder { shape, types, kv, max_seq_len, block_size: 256, trace: false, name: String::new() }.named()

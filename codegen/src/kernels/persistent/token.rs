@@ -4,7 +4,6 @@ use super::queue::{Current, Look};
 use super::{CHOSEN, Decoder, Item, Next};
 use crate::blocks::argmax::{self, Best};
 use crate::blocks::dequantize;
-use crate::blocks::stage::SUPER_BLOCK;
 use crate::blocks::tensor::Tensor;
 use crate::kernels::phase::{Operands, Phase};
 use crate::ptx::{Builder, F32, Global, LoadKind, Order, Pred, Scope, Size, U32, Val, Var};
@@ -91,8 +90,7 @@ impl Decoder<'_> {
     /// The token's embedding, in this block's own copy.
     fn embed(&self, b: &mut Builder, next: &Next) {
         let tensor = Tensor::from_table(b, self.table, TensorRole::TokenEmbedding.slot());
-        let super_blocks = Size::Const(self.kernel.shape.hidden / SUPER_BLOCK);
-        let row = dequantize::Row { tensor, types: &self.kernel.types, super_blocks };
+        let row = dequantize::Row { tensor, types: &self.kernel.types, k: Size::Const(self.kernel.shape.hidden) };
         let (warp, warps, token) = (b.warp_id(), b.warps(), b.get(next.token));
         b.bar_sync(); // nobody reads the token before any more
         row.write(b, token, self.embedding, warp, warps);

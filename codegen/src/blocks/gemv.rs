@@ -3,9 +3,10 @@
 //! A vector too long for shared memory is staged in parts; the partial sums then wait in `y`, which the same lane reads
 //! again, so no barrier is needed for them.
 
-use super::dot::{self, Matrix, Tile};
-use super::stage::{SUPER_BLOCK, Staged};
+use super::dot::{self, Matrix, Rows, Tile, may_be_cut};
+use super::stage::Staged;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, U64, Val};
+use kiln_shape::SUPER_BLOCK;
 
 /// Elements of a vector that are staged at once: with the sums of squares they take 49 KB, which every target has.
 pub(crate) const STAGED_MAX: u32 = 12288;
@@ -17,8 +18,8 @@ pub(crate) struct Input {
     pub(crate) x: Global<F32>,
     /// For RMS normalisation: gamma `[k]` and epsilon.
     pub(crate) norm: Option<(Global<F32>, Val<F32>)>,
-    /// Its length in super-blocks.
-    pub(crate) super_blocks: Size,
+    /// Its length, a multiple of 32.
+    pub(crate) k: Size,
     /// What loads of `x` may assume.
     pub(crate) kind: LoadKind,
 }
@@ -34,13 +35,6 @@ pub(crate) struct Share {
     tiles: (Size, Size, Size),
     /// Rows of a tile: what a warp works on at once.
     tile: u32,
-}
-
-/// The rows of a tile: from `first`, but none from `end` on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rows {
-    pub(crate) first: Val<U32>,
-    pub(crate) end: Size,
 }
 
 impl Share {
@@ -91,33 +85,40 @@ pub(crate) struct Pass {
 pub(crate) fn staged(b: &mut Builder, input: &Input, rows_per_lane: u32, body: impl FnOnce(&mut Builder, &Pass)) {
     const PART: u32 = STAGED_MAX / SUPER_BLOCK;
     let gamma = input.norm.map(|(gamma, _)| gamma);
-    let whole = Tile::new(input.super_blocks, rows_per_lane);
-    if let Size::Const(super_blocks @ 0..=PART) = input.super_blocks {
-        let staged = Staged::new(b, super_blocks * SUPER_BLOCK);
-        staged.fill(b, input.x, gamma, input.super_blocks, input.kind);
+    let whole = Tile::new(b, input.k, rows_per_lane);
+    let super_blocks = b.size_div_ceil(input.k, SUPER_BLOCK);
+    let is_cut = may_be_cut(input.k);
+    if let Size::Const(count @ 0..=PART) = super_blocks {
+        let staged = Staged::new(b, count * SUPER_BLOCK);
+        let left = is_cut.then(|| b.mov::<U32>(input.k));
+        staged.fill(b, input.x, gamma, super_blocks, left, input.kind);
         b.bar_sync();
-        let scale = input.norm.map(|(_, eps)| staged.inverse_rms(b, input.super_blocks, eps));
+        let scale = input.norm.map(|(_, eps)| staged.inverse_rms(b, super_blocks, input.k, eps));
         return body(b, &Pass { staged, tile: whole, scale, ends: None });
     }
     let staged = Staged::new(b, STAGED_MAX);
     // The sums of squares of all parts: a super-block each, up to 4 times the part.
     let squares = b.dynamic_shared::<F32>(4 * PART);
-    b.for_range(0, input.super_blocks, PART, |b, first| {
-        let left = b.sub::<U32>(input.super_blocks, first);
+    b.for_range(0, super_blocks, PART, |b, first| {
+        let left = b.sub::<U32>(super_blocks, first);
         let count = b.min::<U32>(left, PART);
         let staged = Staged { squares: b.index(squares, first), ..staged };
         let x = b.byte_index(input.x, first, SUPER_BLOCK * 4);
         let gamma = gamma.map(|gamma| b.byte_index(gamma, first, SUPER_BLOCK * 4));
+        let left = is_cut.then(|| {
+            let before = b.mul::<U32>(first, SUPER_BLOCK);
+            b.sub::<U32>(input.k, before)
+        });
         b.bar_sync();
-        staged.fill(b, x, gamma, Size::Reg(count), input.kind);
+        staged.fill(b, x, gamma, Size::Reg(count), left, input.kind);
         b.bar_sync();
         let done = b.add(first, count);
         let all = Staged { squares, ..staged };
         let scale = input.norm.map(|(_, eps)| {
             // Before the last part the result is not used, but squares not yet written must not be read.
-            all.inverse_rms(b, Size::Reg(done), eps)
+            all.inverse_rms(b, Size::Reg(done), input.k, eps)
         });
-        let ends = (b.setp_eq::<U32>(first, 0), b.setp_eq::<U32>(done, input.super_blocks));
+        let ends = (b.setp_eq::<U32>(first, 0), b.setp_eq::<U32>(done, super_blocks));
         let tile = whole.part(Size::Reg(first), Size::Reg(count));
         body(b, &Pass { staged, tile, scale, ends: Some(ends) });
     });

@@ -1,0 +1,114 @@
+//! Weight formats, a file each: how a super-block lies in device memory, how it comes there from a file's blocks, what
+//! its weights are, and its part of a dot product in f32.
+//!
+//! Eight lanes share a super-block of 256 weights; each takes 32 of them. A weight, or the integer it is a multiple of,
+//! is a float of its own before it meets its activation: an offset in its place would be rounded with the activation's
+//! size, and a weight of zero would not be zero. A product of a weight and an activation goes through at most 15
+//! roundings, however long the row is:
+//!
+//! | roundings | where |
+//! |---|---|
+//! | 1 | the weight (types with mins), or the scale of a lane's chunk (the other quantised ones) |
+//! | 4 | chains of four |
+//! | 3 | the tree over the eight chains of a lane's two chunks |
+//! | 2 | the compensated sum over super-blocks |
+//! | 5 | the tree over the lanes |
+//!
+//! Nothing here knows how rows are dealt to warps and blocks: that is `blocks::dot`.
+
+mod activations;
+mod plain;
+mod q4_k;
+mod q6_k;
+mod q8_0;
+mod unpack;
+
+pub(crate) use activations::{Activations, Reader, swizzle};
+
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, Val};
+use kiln_shape::WeightType;
+
+/// What kernels have to know of a weight type.
+pub(crate) trait Format {
+    /// How a block of a file is moved to its place; nothing where files have the device's layout.
+    fn repack(&self) -> &'static [Move] {
+        &[]
+    }
+
+    /// A lane's part of dot products with the vector staged at `x`. `lane` is the lane's number among the eight that share
+    /// a super-block.
+    fn dot(&self, b: &mut Builder, x: Shared<F32>, lane: Val<U32>) -> Dot;
+
+    /// Weights `8 * lane .. 8 * lane + 8` of a super-block, `lane` being the warp's.
+    fn eight(&self, b: &mut Builder, super_block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8];
+}
+
+/// The format of a type.
+pub(crate) fn format(ty: WeightType) -> &'static dyn Format {
+    match ty {
+        WeightType::Q4_K => &q4_k::Q4K,
+        WeightType::Q6_K => &q6_k::Q6K,
+        WeightType::Q8_0 => &q8_0::Q8_0,
+        WeightType::F16 => &plain::F16Weights,
+        WeightType::BF16 => &plain::Bf16Weights,
+        WeightType::F32 => &plain::F32Weights,
+    }
+}
+
+/// 16-bit words `from..to` of a file's block, and where they go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) place: Place,
+}
+
+/// A place in device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The block's part of the data.
+    Data,
+    /// The plane's super-block: byte `at`, and `stride` more for each block before it.
+    Plane { at: u32, stride: u32 },
+}
+
+/// A super-block of a row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SuperBlock {
+    pub(crate) data: Global<U8>,
+    pub(crate) plane: Global<U8>,
+    /// Bytes of the row from `data` on, where it may end within the super-block.
+    pub(crate) left: Option<Val<U32>>,
+    /// What loads of it may assume.
+    pub(crate) kind: LoadKind,
+}
+
+impl SuperBlock {
+    /// The 16 bytes at `at + further` of the data; zeros behind the end of the row.
+    #[track_caller]
+    pub(crate) fn quad(&self, b: &mut Builder, at: Val<U32>, further: u32) -> [Val<U32>; 4] {
+        let from = b.byte_index(self.data.at(further), at, 1).cast::<U32>();
+        let Some(left) = self.left else { return b.ld_vector(from, self.kind) };
+        let words = [(); 4].map(|()| b.var::<U32>(0));
+        let at = if further == 0 { at } else { b.add(at, further) };
+        let inside = b.setp_lt(at, left);
+        b.if_(inside, |b| {
+            let loaded: [Val<U32>; 4] = b.ld_vector(from, self.kind);
+            for (word, loaded) in words.iter().zip(loaded) {
+                b.set(*word, loaded);
+            }
+        });
+        words.map(|word| b.get(word))
+    }
+}
+
+/// A lane's part of the dot products of one format.
+pub(crate) struct Dot {
+    /// Reads the activations that the lane's weights meet.
+    pub(crate) reader: Reader,
+    /// The sum of the lane's products in a super-block.
+    pub(crate) part: Part,
+}
+
+/// The sum of a lane's products in a super-block.
+pub(crate) type Part = Box<dyn Fn(&mut Builder, &SuperBlock, &Activations) -> Val<F32>>;

@@ -1,0 +1,157 @@
+//! Q4_K: `w = d * scale * q - dmin * min`, four bits a weight, scales and mins of six bits for every 32.
+//!
+//! | bytes of a super-block | what |
+//! |---|---|
+//! | 0..2, 2..4 | `d` and `dmin`, f16 |
+//! | 4..16 | scales and mins of eight sub-blocks, packed |
+//! | 16..144 | nibbles: chunk `2j` and, above it, the chunk 2 further on, 32 bytes for each two sub-blocks |
+//!
+//! Files have the same layout. Nibbles become floats without a conversion: in a half word they are the subnormal
+//! `q * 2^-24` of f16, which is exact in f32.
+
+use super::activations::Chunks;
+use super::unpack::chunk_dot;
+use super::{Dot, Format, Reader, SuperBlock};
+use crate::ptx::{Builder, F16, F32, Shared, U32, Val};
+
+pub(super) struct Q4K;
+
+/// Where the scales and mins of a lane's two sub-blocks stand in the packed twelve bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Scales {
+    select: Val<U32>,
+    shift: Val<U32>,
+    high_bits: Val<U32>,
+    low_bits: Val<U32>,
+}
+
+impl Scales {
+    /// Lane `g` has sub-blocks 2c and 2c + 1 (c: g / 2): their scales and mins are two neighbouring bytes each.
+    pub(super) fn new(b: &mut Builder, g: Val<U32>) -> Scales {
+        let odd = b.and(g, 2);
+        let odd = b.setp_ne(odd, 0);
+        let select = b.selp::<U32>(0x7632, 0x5410, odd);
+        let upper_half = b.setp_ge(g, 4);
+        Scales {
+            select,
+            shift: b.selp::<U32>(2, 0, upper_half),
+            high_bits: b.selp::<U32>(0x3030_3030, 0x3f3f_3f3f, upper_half),
+            low_bits: b.selp::<U32>(0x0f0f_0f0f, 0, upper_half),
+        }
+    }
+
+    /// `d * scale` of the low and the high sub-block, and `-dmin * min` of both, all of them exact. `units` are what the
+    /// quants are multiples of, for the low ones and the high ones.
+    pub(super) fn read(
+        self,
+        b: &mut Builder,
+        header: [Val<U32>; 4],
+        units: [f32; 2],
+    ) -> ([Val<F32>; 2], [Val<F32>; 2]) {
+        // Scales of the low and the high chunk, then their mins, a byte each.
+        let six = b.prmt(header[1], header[2], self.select);
+        let nibbles = b.shr::<U32>(header[3], 4);
+        let four = b.prmt(header[3], nibbles, self.select);
+        let six = b.shr(six, self.shift);
+        let four = b.and::<U32>(four, self.low_bits);
+        let scales = b.and_or(six, self.high_bits, four);
+        let mut byte = |i: u32| {
+            let byte = if i == 3 { b.shr(scales, 24) } else { b.bfe::<U32>(scales, 8 * i, 8) };
+            b.cvt::<F32, U32>(byte)
+        };
+        let [low_scale, high_scale, low_min, high_min] = [byte(0), byte(1), byte(2), byte(3)];
+        let [d, dmin] = b.unpack::<F16>(header[0]);
+        let (d, dmin) = (b.cvt(d), b.cvt::<F32, F16>(dmin));
+        let (low_d, high_d) = (b.mul(d, 1.0 / units[0]), b.mul(d, 1.0 / units[1]));
+        let (low_scale, high_scale) = (b.mul(low_d, low_scale), b.mul(high_d, high_scale));
+        let dmin = b.neg(dmin);
+        let (low_min, high_min) = (b.mul(dmin, low_min), b.mul(dmin, high_min));
+        ([low_scale, high_scale], [low_min, high_min])
+    }
+}
+
+/// Two chunks for each lane: bytes `16g .. 16g + 16` of the nibbles hold chunk `4 (g / 2) + g % 2` in their low halves and
+/// the chunk 2 further on in their high ones.
+pub(super) fn chunks(b: &mut Builder, g: Val<U32>) -> Chunks {
+    let pair = b.shr(g, 1);
+    let odd = b.and(g, 1);
+    Chunks { low: b.mad::<U32>(pair, 4, odd), distance: 2, flip: 1 }
+}
+
+impl Format for Q4K {
+    fn dot(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Dot {
+        let chunks = chunks(b, g);
+        let reader = Reader::chunks(b, x, &chunks);
+        let scales = Scales::new(b, g);
+        let quants_at = b.shl::<U32>(g, 4);
+        let part = Box::new(move |b: &mut Builder, block: &SuperBlock, x: &super::Activations| {
+            let header: [Val<U32>; 4] = b.ld_vector(block.data.cast::<U32>(), block.kind);
+            let quants = block.quad(b, quants_at, 16);
+            // Nibbles are 2^-24 times their number where they stand lowest in a half word, and 2^-20 times above.
+            let units = [1.0 / (1 << 24) as f32, 1.0 / (1 << 20) as f32];
+            let (scale, min) = scales.read(b, header, units);
+            // `scale * q` is exact: a weight is rounded once.
+            let odd = quants.map(|word| b.shr::<U32>(word, 8));
+            let mut weights = |mask: u32, scale: Val<F32>, min: Val<F32>| -> [Val<F32>; 16] {
+                let pairs: [[[Val<F16>; 2]; 2]; 4] = std::array::from_fn(|i| {
+                    [quants[i], odd[i]].map(|word| {
+                        let pair = b.and(word, mask);
+                        b.unpack::<F16>(pair)
+                    })
+                });
+                std::array::from_fn(|i| {
+                    let quant = b.cvt::<F32, F16>(pairs[i / 4][i % 2][i / 2 % 2]);
+                    b.fma(scale, quant, min)
+                })
+            };
+            let low = weights(0x000f_000f, scale[0], min[0]);
+            let high = weights(0x00f0_00f0, scale[1], min[1]);
+            let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
+            b.add(low, high)
+        });
+        Dot { reader, part }
+    }
+
+    fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
+        let (scale, min) = scale_and_min(b, block, lane);
+        // Piece lane / 8 of 64 weights: bytes (lane % 4) * 8 on, low nibbles for its first half, then high ones.
+        let chunk = b.shr(lane, 3);
+        let piece = b.and(lane, 3);
+        let from = b.byte_index(block.data.at(16), chunk, 32);
+        let from = b.byte_index(from, piece, 8);
+        let words: [Val<U32>; 2] = b.ld_vector(from.cast::<U32>(), block.kind);
+        let second = b.and(lane, 4);
+        let words = words.map(|word| b.shr::<U32>(word, second));
+        std::array::from_fn(|i| {
+            let quant = b.bfe::<U32>(words[i / 4], 8 * (i as u32 % 4), 4);
+            let quant = b.cvt::<F32, U32>(quant);
+            b.fma(scale, quant, min)
+        })
+    }
+}
+
+/// `d * scale` and `-dmin * min` of sub-block `lane / 4`.
+pub(super) fn scale_and_min(b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> (Val<F32>, Val<F32>) {
+    let (data, kind) = (block.data, block.kind);
+    let header = b.ld(data.cast::<U32>(), kind);
+    let [d, dmin] = b.unpack::<F16>(header).map(|half| b.cvt::<F32, F16>(half));
+    // Sub-block j has its scale and min in bytes j and j + 4, or (from 4 on) in pieces.
+    let j = b.shr(lane, 2);
+    let upper = b.setp_ge(j, 4);
+    let scales = b.byte_index(data.at(4), j, 1);
+    let (own, next) = (b.ld(scales, kind), b.ld(scales.at(4), kind));
+    let back = b.selp::<U32>(4, 0, upper);
+    let back = b.sub(j, back);
+    let before = b.byte_index(data.at(4), back, 1);
+    let before = b.ld(before, kind);
+    let low = (b.and(own, 63), b.and(next, 63));
+    let (scale_top, min_top) = (b.shr::<U32>(before, 2), b.shr::<U32>(own, 2));
+    let (scale_low, min_low) = (b.and(next, 15), b.shr::<U32>(next, 4));
+    let scale = b.and_or(scale_top, 0x30, scale_low);
+    let min = b.and_or(min_top, 0x30, min_low);
+    let scale = b.selp::<U32>(scale, low.0, upper);
+    let min = b.selp::<U32>(min, low.1, upper);
+    let (scale, min): (Val<F32>, Val<F32>) = (b.cvt(scale), b.cvt(min));
+    let (scale, min) = (b.mul(d, scale), b.mul(dmin, min));
+    (scale, b.neg(min))
+}

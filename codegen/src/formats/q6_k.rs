@@ -1,0 +1,107 @@
+//! Q6_K: `w = d * scale * (q - 32)`, six bits a weight, a signed byte as scale for every 16.
+//!
+//! | bytes of a super-block | what |
+//! |---|---|
+//! | 0..128 | low nibbles: 64 bytes for each half of the super-block |
+//! | 128..192 | the upper two bits: 32 bytes for each half |
+//! | 192..208 | scales, one for each chunk of 16 |
+//! | plane 0..2 | `d`, f16 |
+//!
+//! A file's block is the same with `d` behind it, which leaves it aligned to 2 bytes only.
+
+use super::activations::Chunks;
+use super::unpack::{bytes, chunk_dot};
+use super::{Activations, Dot, Format, Move, Place, Reader, SuperBlock};
+use crate::ptx::{Builder, F16, F32, S8, Shared, U32, Val};
+
+pub(super) struct Q6K;
+
+impl Format for Q6K {
+    fn repack(&self) -> &'static [Move] {
+        const MOVES: &[Move] = &[
+            Move { from: 0, to: 104, place: Place::Data },
+            Move { from: 104, to: 105, place: Place::Plane { at: 0, stride: 0 } },
+        ];
+        MOVES
+    }
+
+    fn dot(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Dot {
+        // Bytes 16g .. 16g + 16 of the nibbles hold chunk 8 (g / 4) + g % 4 and the chunk 4 further on.
+        let half = b.shr(g, 2);
+        let rest = b.and(g, 3);
+        let chunks = Chunks { low: b.mad::<U32>(half, 8, rest), distance: 4, flip: 3 };
+        let reader = Reader::chunks(b, x, &chunks);
+        let shift = b.and(g, 2);
+        let odd = b.and(g, 1);
+        let qh = b.mad::<U32>(half, 2, odd);
+        let (ql, qh) = (b.shl::<U32>(g, 4), b.shl::<U32>(qh, 4));
+        let upper = b.mov(0x4200_0000u32);
+        let part = Box::new(move |b: &mut Builder, block: &SuperBlock, x: &Activations| {
+            let low_bits = block.quad(b, ql, 0);
+            let high_bits = block.quad(b, qh, 128);
+            let scale = b.byte_index(block.data.at(192), chunks.low, 1).cast::<S8>();
+            let (low_scale, high_scale) = (b.ld(scale, block.kind), b.ld(scale.at(4), block.kind));
+            let (low_scale, high_scale): (Val<F32>, Val<F32>) = (b.cvt(low_scale), b.cvt(high_scale));
+            let d = b.ld(block.plane.cast::<F16>(), block.kind);
+            let d = b.cvt::<F32, F16>(d);
+            let high_bits = high_bits.map(|word| b.shr::<U32>(word, shift));
+            let low: [Val<U32>; 4] = std::array::from_fn(|i| {
+                let nibble = b.shl::<U32>(low_bits[i], 1);
+                let nibble = b.and_or(nibble, 0x1e1e_1e1e, 0x8080_8080);
+                let two = b.shl::<U32>(high_bits[i], 5);
+                b.and_or(two, 0x6060_6060, nibble)
+            });
+            let high: [Val<U32>; 4] = std::array::from_fn(|i| {
+                let nibble = b.shr::<U32>(low_bits[i], 3);
+                let nibble = b.and_or(nibble, 0x1e1e_1e1e, 0x8080_8080);
+                let two = b.shl::<U32>(high_bits[i], 1);
+                b.and_or(two, 0x6060_6060, nibble)
+            });
+            // The floats are 64 + q, and the weights multiples of q - 32.
+            let (low, high) = (bytes(b, low, upper, 96.0), bytes(b, high, upper, 96.0));
+            let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
+            let (low_scale, high_scale) = (b.mul(d, low_scale), b.mul(d, high_scale));
+            let high = b.mul(high_scale, high);
+            b.fma(low_scale, low, high)
+        });
+        Dot { reader, part }
+    }
+
+    fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
+        let (data, kind) = (block.data, block.kind);
+        let d = b.ld(block.plane.cast::<F16>(), kind);
+        let d = b.cvt::<F32, F16>(d);
+        let chunk = b.shr(lane, 1);
+        let scale = b.byte_index(data.at(192), chunk, 1);
+        let scale = b.ld(scale.cast::<S8>(), kind);
+        let scale = b.cvt(scale);
+        let scale = b.mul(d, scale);
+        // Half lane / 16; quarter lane % 16 / 4 of 32 weights each: quarters 0 and 2 share the bytes of ql, and 1 and 3;
+        // qh gives each quarter two bits.
+        let half = b.shr(lane, 4);
+        let quarter = b.bfe::<U32>(lane, 2, 2);
+        let piece = b.and(lane, 3);
+        let odd = b.and(quarter, 1);
+        let ql = b.byte_index(data, half, 64);
+        let ql = b.byte_index(ql, odd, 32);
+        let ql = b.byte_index(ql, piece, 8);
+        let ql: [Val<U32>; 2] = b.ld_vector(ql.cast::<U32>(), kind);
+        let qh = b.byte_index(data.at(128), half, 32);
+        let qh = b.byte_index(qh, piece, 8);
+        let qh: [Val<U32>; 2] = b.ld_vector(qh.cast::<U32>(), kind);
+        let nibble = b.and(quarter, 2);
+        let nibble = b.shl::<U32>(nibble, 1);
+        let two = b.shl::<U32>(quarter, 1);
+        let ql = ql.map(|word| b.shr::<U32>(word, nibble));
+        let qh = qh.map(|word| b.shr::<U32>(word, two));
+        std::array::from_fn(|i| {
+            let byte = 8 * (i as u32 % 4);
+            let low = b.bfe::<U32>(ql[i / 4], byte, 4);
+            let high = b.bfe::<U32>(qh[i / 4], byte, 2);
+            let quant = b.mad::<U32>(high, 16, low);
+            let quant = b.cvt::<F32, U32>(quant);
+            let quant = b.sub(quant, 32.0);
+            b.mul(scale, quant)
+        })
+    }
+}
