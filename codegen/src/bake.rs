@@ -110,7 +110,7 @@ fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> 
             block: function.block(),
             grid: kernel.grid(),
             static_shared: function.static_shared(),
-            dynamic_shared: function.dynamic_shared().unwrap_or(0),
+            dynamic_shared: function.dynamic_shared(),
             params: function.params().iter().map(|param| param.bytes).collect(),
         })
         .collect()

@@ -1,29 +1,35 @@
 //! The language kernels are written in: typed values, structured control flow, PTX out.
 //!
 //! `types` holds the handles a kernel works with; `builder` parameters, shared memory and control flow; `ops` and
-//! `memory` one method per instruction. `ir` is what they build, `verify` (with `uniform`, `rendezvous`, `constant` and
-//! `require`) what it is held to, `print` how it is written. Nothing here knows a kernel.
+//! `memory` one method per instruction of `table`, whose words are in `modifiers`. `ir` is what they build, `verify` (with
+//! `uniform`, `rendezvous` and `constant`) what it is held to, `print` and `mnemonic` how it is written. Nothing here knows
+//! a kernel.
 
 mod builder;
 mod coalesce;
 mod constant;
 mod ir;
 mod memory;
+mod mnemonic;
+mod modifiers;
 mod ops;
 mod print;
 mod rendezvous;
-mod require;
+mod table;
 mod types;
 mod uniform;
 mod verify;
 
 pub use builder::{Builder, Parameter, Role};
 pub use ir::{Function, Param, Uniformity};
-pub use memory::{AtomicOp, LoadKind, Order, Scope};
-pub use ops::{Bits16, Bits32, Compare, Convert};
+pub use modifiers::{
+    AtomicOp, Compare, LoadKind, LoadOrder, Order, Rounding, Scope, Special, StateSpace, StoreOrder, Type,
+};
+pub use ops::Convert;
+pub use table::Opcode;
 pub use types::{
-    BF16, Dim, Element, F16, F32, F64, Float, Global, Integer, Number, Operand, Pred, Ptr, S8, S32, Scalar, Shared,
-    Size, Space, U8, U16, U32, U64, Val, Var, space,
+    Atomic, BF16, Bits16, Bits32, Dim, Element, F16, F32, F64, Float, Global, Integer, Number, Operand, Pred, Ptr, S8,
+    S32, Scalar, Shared, Size, Space, Stored, U8, U16, U32, U64, Val, Var, space,
 };
 
 use crate::error::{Error, Result};

@@ -2,7 +2,8 @@
 //! the whole warp is `bra.uni`. `.loc` lines carry the kernel's own file and line to profilers and to the emulator.
 
 use super::builder::DYNAMIC;
-use super::ir::{Arg, Base, Class, Function, Guard, Inst, Node, Reg, Source, Uniformity};
+use super::ir::{Arg, Base, Class, Function, Inst, Node, Reg, Source, Uniformity};
+use super::table::Needs;
 use super::verify::Verified;
 use crate::target::Target;
 use std::fmt::Write;
@@ -16,7 +17,7 @@ pub(crate) struct Body {
 
 /// The body of a module of these kernels.
 pub(crate) fn body(kernels: &[(Function, Verified)]) -> Body {
-    let version = kernels.iter().map(|(_, verified)| verified.version).max().unwrap_or((6, 3));
+    let version = kernels.iter().map(|(_, verified)| verified.needs).fold(Needs::BASE, Needs::max).version;
     let mut files = Files::default();
     let mut bodies = String::new();
     for (function, verified) in kernels {
@@ -26,7 +27,7 @@ pub(crate) fn body(kernels: &[(Function, Verified)]) -> Body {
     for (index, file) in files.names.iter().enumerate() {
         line(&mut text, format_args!(".file {} \"{file}\"", index + 1));
     }
-    if kernels.iter().any(|(function, _)| function.uses_dynamic) {
+    if kernels.iter().any(|(function, _)| !function.dynamic.is_empty()) {
         line(&mut text, format_args!("\n.extern .shared .align 128 .b8 {DYNAMIC}[];"));
     }
     text.push_str(&bodies);
@@ -129,7 +130,7 @@ impl Printer<'_> {
                 Node::If { cond, then, otherwise, source } => {
                     self.location(source);
                     let skip = self.label();
-                    self.branch(Guard { reg: cond.reg, negated: !cond.negated }, skip);
+                    self.branch("!", *cond, skip);
                     self.nodes(then);
                     if otherwise.is_empty() {
                         line(self.out, format_args!("$L{skip}:"));
@@ -146,7 +147,7 @@ impl Printer<'_> {
                     line(self.out, format_args!("$L{top}:"));
                     self.nodes(body);
                     self.location(source);
-                    self.branch(*again, top);
+                    self.branch("", *again, top);
                 }
                 Node::Roles { warp, roles, source } => self.roles(*warp, roles, source),
             }
@@ -182,11 +183,12 @@ impl Printer<'_> {
         self.out.push(' ');
     }
 
-    fn branch(&mut self, guard: Guard, label: u32) {
-        let uniform = self.verified.uniformity.level(guard.reg) <= Uniformity::Warp;
+    /// A branch taken where the condition holds or, with `not` as `!`, where it does not.
+    fn branch(&mut self, not: &str, cond: Reg, label: u32) {
+        let uniform = self.verified.uniformity.level(cond) <= Uniformity::Warp;
         self.indent();
-        let (not, uni) = (if guard.negated { "!" } else { "" }, if uniform { ".uni" } else { "" });
-        line(self.out, format_args!("@{not}{} bra{uni} $L{label};", guard.reg));
+        let uni = if uniform { ".uni" } else { "" };
+        line(self.out, format_args!("@{not}{cond} bra{uni} $L{label};"));
     }
 
     fn location(&mut self, source: Source) {
@@ -200,11 +202,7 @@ impl Printer<'_> {
     fn inst(&mut self, inst: &Inst) {
         self.location(inst.source);
         self.indent();
-        if let Some(guard) = inst.guard {
-            let not = if guard.negated { "!" } else { "" };
-            let _ = write!(self.out, "@{not}{} ", guard.reg);
-        }
-        self.out.push_str(&inst.mnemonic);
+        let _ = write!(self.out, "{}", inst.op);
         for (index, arg) in inst.dst.iter().chain(&inst.src).enumerate() {
             self.out.push_str(if index == 0 { " " } else { ", " });
             self.arg(arg);
@@ -217,7 +215,7 @@ impl Printer<'_> {
             Arg::Reg(reg) => write!(self.out, "{reg}"),
             Arg::Int(value) => write!(self.out, "{value}"),
             Arg::F32(bits) => write!(self.out, "0f{bits:08X}"),
-            Arg::Special(name, _) => write!(self.out, "{name}"),
+            Arg::Special(register) => write!(self.out, "{register}"),
             Arg::Address(name) => write!(self.out, "{name}"),
             Arg::Mem(base, offset) => {
                 let _ = match base {
