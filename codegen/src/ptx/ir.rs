@@ -43,7 +43,7 @@ impl Class {
         }
     }
 
-    const fn prefix(self) -> &'static str {
+    pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Class::Pred => "%p",
             Class::B16 => "%h",

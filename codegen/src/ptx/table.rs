@@ -34,6 +34,19 @@ pub(crate) enum Slot {
 }
 
 impl Slot {
+    /// The same constant with the fewest digits: 32 bits that are mostly ones are few below zero.
+    pub(crate) fn shortest(self, value: i64) -> i64 {
+        let bits32 = match self {
+            Value(ty) | Any(ty) => ty.bytes() == 4,
+            Constant => true,
+            Parts(..) | Address(..) | Parameter => false,
+        };
+        match u32::try_from(value) {
+            Ok(value) if bits32 && value > u32::MAX - 1000 => i64::from(value as i32),
+            _ => value,
+        }
+    }
+
     /// Whether `arg` can stand here as an operand.
     pub(crate) fn reads(self, arg: &Arg) -> bool {
         match (self, arg) {

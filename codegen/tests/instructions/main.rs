@@ -6,7 +6,7 @@ mod memory;
 mod registers;
 
 use kiln_codegen::Target;
-use kiln_codegen::ptx::{Builder, Dim, F32, F64, Global, LoadKind, Module, Opcode, Size, U32, Val};
+use kiln_codegen::ptx::{Builder, Dim, F32, F64, Global, LoadKind, Module, Opcode, Size, Text, U32, Val};
 use kiln_emulator::{Checks, DeviceConfig, Launch, Memory, Schedule};
 use std::collections::BTreeSet;
 
@@ -145,12 +145,12 @@ impl Case {
         module
     }
 
-    /// What each thread gives.
-    fn run(&self) -> Vec<u32> {
+    /// What each thread gives, from text as full as asked for.
+    fn run(&self, text: Text) -> Vec<u32> {
         let module = self.module();
         let dynamic_shared = module.functions().map(|function| function.dynamic_shared()).sum();
         let memory = Memory::new(1 << 24);
-        let text = module.ptx();
+        let text = module.ptx_as(text);
         let module =
             kiln_emulator::Module::load(&text, &memory).unwrap_or_else(|e| panic!("{}: {e}\n{text}", self.name));
         let buffer = |bytes: Vec<u8>| {
@@ -189,13 +189,13 @@ impl Case {
 
 #[test]
 fn every_instruction_gives_what_rust_computes() {
-    for case in cases() {
-        for (thread, found) in case.run().into_iter().enumerate() {
+    for (case, text) in cases().iter().flat_map(|case| [(case, Text::Full), (case, Text::Light)]) {
+        for (thread, found) in case.run(text).into_iter().enumerate() {
             let expected = (case.expected)(Thread(thread as u32));
             let near = (f32::from_bits(found) - f32::from_bits(expected)).abs() <= case.within;
             assert!(
                 found == expected || (case.within > 0.0 && near),
-                "{}: thread {thread} gives {found:#x}, not {expected:#x}",
+                "{}: thread {thread} gives {found:#x}, not {expected:#x}, in {text:?} text",
                 case.name
             );
         }
