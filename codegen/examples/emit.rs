@@ -14,7 +14,8 @@ Prints the PTX that a build bakes.
   emit --model MODEL --target TARGET [--path PATH] [--kernel NAME]   a model's decoder, or one kernel of it; PATH is
                                                                      stream unless given
   emit --general --target TARGET [--kernel NAME]                     the kernels that belong to no model
-  emit --all DIR [--model MODEL]... [--target TARGET]...             everything, a file for each module
+  emit --all DIR [--model MODEL]... [--target TARGET]...             everything, a file for each module; --no-trace
+                                                                     leaves out the kernels that trace
   emit --list                                                        models, targets, paths, kernels
 
 With --light the text is that of a program: without source lines, its names short.
@@ -48,6 +49,7 @@ struct Request {
     kernel: Option<String>,
     all: Option<PathBuf>,
     general: bool,
+    no_trace: bool,
     text: Text,
     list: bool,
     help: bool,
@@ -73,6 +75,7 @@ impl Request {
                 "--kernel" => request.kernel = Some(value()?),
                 "--all" => request.all = Some(value()?.into()),
                 "--general" => request.general = true,
+                "--no-trace" => request.no_trace = true,
                 "--light" => request.text = Text::Light,
                 "--list" => request.list = true,
                 "--help" | "-h" => request.help = true,
@@ -121,7 +124,7 @@ impl Request {
     /// A file for each module: `MODEL.TARGET.PATH.ptx`, `MODEL.TARGET.persistent_trace.ptx`, and `general.TARGET.ptx`.
     fn write_all(&self, folder: &Path) -> Result<(), String> {
         if self.kernel.is_some() || self.path.is_some() || self.general {
-            return Err(format!("--all takes --model, --target and --light only\n\n{USAGE}"));
+            return Err(format!("--all takes --model, --target, --no-trace and --light only\n\n{USAGE}"));
         }
         let targets = if self.targets.is_empty() { Target::ALL.to_vec() } else { self.targets.clone() };
         let models = if self.models.is_empty() { presets::all().collect() } else { self.models.clone() };
@@ -131,9 +134,10 @@ impl Request {
             for model in &models {
                 let paths = DecoderPath::ALL
                     .map(|path| (path, path_name(path), bake::decoder(model.shape, TensorType::SUPPORTED, path)));
-                let tracing = bake::tracing(model.shape, TensorType::SUPPORTED);
-                let tracing = (DecoderPath::Persistent, "persistent_trace", tracing);
-                for (path, name, kernels) in paths.into_iter().chain([tracing]) {
+                let tracing = (!self.no_trace).then(|| {
+                    (DecoderPath::Persistent, "persistent_trace", bake::tracing(model.shape, TensorType::SUPPORTED))
+                });
+                for (path, name, kernels) in paths.into_iter().chain(tracing) {
                     let module = bake::emit_as(target, Some(path), &kernels, self.text)
                         .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
                     let file = format!("{}.{target}.{name}.ptx", model.feature);
