@@ -392,9 +392,38 @@ instructions! {
 
 #[cfg(test)]
 mod tests {
-    use super::{Needs, Op};
+    use super::{Needs, Op, Slot};
     use crate::Target;
+    use crate::ptx::ir::{Arg, Base, Class, Reg};
     use crate::ptx::modifiers::{LoadKind, StateSpace, Type, Width};
+
+    #[test]
+    fn a_row_takes_its_own_operands_and_no_others() {
+        let reg = |class| Arg::Reg(Reg { class, index: 0 });
+        let (word, number, long) = (reg(Class::B32), reg(Class::F32), reg(Class::B64));
+        let sum = |ty, args: &[Arg]| Op::Add { ty }.row().operands.hold(args, Slot::reads);
+        assert!(sum(Type::U32, &[word.clone(), Arg::Int(1)]));
+        // Registers of bits hold any type as wide; those of floats hold floats only.
+        assert!(sum(Type::F32, &[word.clone(), number.clone()]));
+        assert!(!sum(Type::U32, &[word.clone(), number.clone()]));
+        assert!(!sum(Type::U32, &[word.clone(), long.clone()]));
+        assert!(!sum(Type::U32, &[word.clone()]));
+        assert!(!sum(Type::F32, &[number, Arg::Int(1)]));
+        let store = Op::St { space: StateSpace::Global, width: Width::Two, ty: Type::U32 }.row();
+        let at = |class| [Arg::Mem(Base::Reg(Reg { class, index: 0 }), 0)];
+        assert!(store.results.hold(&at(Class::B64), Slot::writes));
+        assert!(!store.results.hold(&at(Class::B32), Slot::writes));
+        let pair = |parts: &[Arg]| store.operands.hold(&[Arg::Vector(parts.to_vec())], Slot::reads);
+        assert!(pair(&[word.clone(), word.clone()]) && !pair(&[word.clone()]) && !pair(&[word, long]));
+        assert_eq!(store.bytes(), Some(8));
+    }
+
+    #[test]
+    fn constants_of_32_bits_are_written_with_few_digits() {
+        assert_eq!(Slot::Value(Type::U32).shortest(0xffff_ffff), -1);
+        assert_eq!(Slot::Value(Type::U64).shortest(0xffff_ffff), 0xffff_ffff);
+        assert_eq!(Slot::Constant.shortest(31), 31);
+    }
 
     #[test]
     fn a_cache_hint_of_device_memory_raises_what_a_load_needs() {
