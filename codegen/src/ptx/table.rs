@@ -407,14 +407,14 @@ mod tests {
         assert!(sum(Type::F32, &[word.clone(), number.clone()]));
         assert!(!sum(Type::U32, &[word.clone(), number.clone()]));
         assert!(!sum(Type::U32, &[word.clone(), long.clone()]));
-        assert!(!sum(Type::U32, &[word.clone()]));
+        assert!(!sum(Type::U32, std::slice::from_ref(&word)));
         assert!(!sum(Type::F32, &[number, Arg::Int(1)]));
         let store = Op::St { space: StateSpace::Global, width: Width::Two, ty: Type::U32 }.row();
         let at = |class| [Arg::Mem(Base::Reg(Reg { class, index: 0 }), 0)];
         assert!(store.results.hold(&at(Class::B64), Slot::writes));
         assert!(!store.results.hold(&at(Class::B32), Slot::writes));
         let pair = |parts: &[Arg]| store.operands.hold(&[Arg::Vector(parts.to_vec())], Slot::reads);
-        assert!(pair(&[word.clone(), word.clone()]) && !pair(&[word.clone()]) && !pair(&[word, long]));
+        assert!(pair(&[word.clone(), word.clone()]) && !pair(std::slice::from_ref(&word)) && !pair(&[word, long]));
         assert_eq!(store.bytes(), Some(8));
     }
 
