@@ -4,6 +4,8 @@
 //! - `CARGO_FEATURE_*`: the models to bake, a feature each, and `trace`, which adds the kernels that trace.
 //! - `KILN_TARGETS`: the compute capabilities to bake for, as `sm_80,sm_90`; unset means `sm_75,sm_80,sm_90`, which
 //!   cover every later chip.
+//! - `KILN_PROVENANCE`: `1` keeps the source line of every instruction, and the kernels' own names, in the PTX, for
+//!   profilers and for the emulator's faults and counters; twice the bytes. Unset or `0` leaves them out.
 //! - `KILN_BINDINGS`: `generate` makes the bindings of `src/driver/cuda.h` with bindgen and fails where libclang cannot
 //!   be loaded; `checked-in` takes the copy `src/driver/bindings.rs`; unset tries the first and falls back to the second.
 //! - `LIBCLANG_PATH`, `LLVM_CONFIG_PATH`, `CLANG_PATH`, `BINDGEN_EXTRA_CLANG_ARGS`: where bindgen finds libclang, and what
@@ -36,8 +38,14 @@ fn bake() -> Result<(), Box<dyn Error>> {
         let feature = preset.feature.to_uppercase().replace('-', "_");
         env::var_os(format!("CARGO_FEATURE_{feature}")).is_some()
     });
+    println!("cargo:rerun-if-env-changed=KILN_PROVENANCE");
+    let provenance = match env::var("KILN_PROVENANCE").as_deref() {
+        Ok("1") => true,
+        Ok("0" | "") | Err(_) => false,
+        Ok(other) => return Err(format!("KILN_PROVENANCE is `{other}`; it takes `1` or `0`").into()),
+    };
     let tracing = env::var_os("CARGO_FEATURE_TRACE").is_some();
-    let bake = Bake::new().kiln("crate").targets(targets).general_kernels().tracing(tracing);
+    let bake = Bake::new().kiln("crate").targets(targets).general_kernels().tracing(tracing).provenance(provenance);
     let bake = chosen.fold(bake, |bake, preset| bake.model(preset.feature, preset.shape));
     Ok(bake.write(env::var("OUT_DIR")?)?)
 }

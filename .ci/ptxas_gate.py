@@ -6,9 +6,14 @@
 FOLDER holds what `emit --all` writes: NAME.sm_NN.PATH.ptx. Every module must assemble, and no kernel may spill registers
 or keep a stack frame. Of what BOUNDED names no kernel may take more registers or static shared memory than
 BOUNDS says; fewer is reported, so that the bound can follow. KILN_BLESS=1 rewrites BOUNDS from what was measured.
+
+What ptxas said of a text is kept in a folder, target/ptxas-cache or what KILN_PTXAS_CACHE names, by a hash of the text and
+of ptxas's version: the same text is assembled once.
 """
 
 import concurrent.futures
+import hashlib
+import json
 import os
 import pathlib
 import re
@@ -21,7 +26,8 @@ BOUNDED = ["general", "tiny", "qwen3b", "qwen3-8b"]
 
 HEAD = """\
 # Upper bounds per kernel and target, as ptxas (see .ci/requirements.txt) reports them: registers per thread / bytes of
-# static shared memory. Spills and stack frames are refused everywhere. KILN_BLESS=1 .ci/assemble rewrites this file.
+# static shared memory; - where a module is not assembled. Spills and stack frames are refused everywhere. KILN_BLESS=1
+# .ci/assemble rewrites this file.
 """
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
@@ -54,6 +60,32 @@ def assemble(ptxas, path):
     return kernels, None
 
 
+class Cache:
+    """What ptxas said of texts that assembled. A complaint is not kept: it may be the machine's."""
+
+    # Part of the hash: another number where what `assemble` gives changes.
+    FORMAT = 1
+
+    def __init__(self, ptxas, folder):
+        said = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=True).stdout
+        self.ptxas, self.folder, self.version, self.found = ptxas, folder, f"{self.FORMAT} {said}", 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def assemble(self, path):
+        digest = hashlib.sha256(self.version.encode() + b"\0" + path.read_bytes()).hexdigest()
+        entry = self.folder / f"{digest}.json"
+        if entry.exists():
+            self.found += 1
+            return {name: tuple(of) for name, of in json.loads(entry.read_text()).items()}, None
+        kernels, error = assemble(self.ptxas, path)
+        if error is None:
+            # In one step: another run may look at the same moment.
+            partial = entry.with_suffix(f".{os.getpid()}")
+            partial.write_text(json.dumps(kernels))
+            partial.replace(entry)
+        return kernels, error
+
+
 def read_bounds(path):
     """{(module, kernel, target): (registers, shared)}"""
     bounds, targets = {}, []
@@ -65,7 +97,8 @@ def read_bounds(path):
             targets = fields[2:]
             continue
         for target, cell in zip(targets, fields[2:], strict=True):
-            bounds[fields[0], fields[1], target] = tuple(int(number) for number in cell.split("/"))
+            if cell != "-":
+                bounds[fields[0], fields[1], target] = tuple(int(number) for number in cell.split("/"))
     return bounds
 
 
@@ -74,8 +107,8 @@ def write_bounds(path, measured):
     rows = [["module", "kernel", *targets]]
     for module in sorted({of for of, _, _ in measured}, key=lambda of: (BOUNDED.index(of.split(".")[0]), of)):
         for kernel in dict.fromkeys(kernel for of, kernel, _ in measured if of == module):
-            cells = [measured[module, kernel, target] for target in targets]
-            rows.append([module, kernel, *(f"{registers}/{shared}" for registers, shared in cells)])
+            cells = [measured.get((module, kernel, target)) for target in targets]
+            rows.append([module, kernel, *("-" if cell is None else f"{cell[0]}/{cell[1]}" for cell in cells)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     path.write_text(HEAD + "\n".join(lines) + "\n")
@@ -87,8 +120,9 @@ def main():
     paths = sorted(folder.glob("*.ptx"))
     if not paths:
         sys.exit(f"no PTX in {folder}")
+    cache = Cache(ptxas, pathlib.Path(os.environ.get("KILN_PTXAS_CACHE") or "target/ptxas-cache"))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda path: assemble(ptxas, path), paths))
+        results = list(pool.map(cache.assemble, paths))
 
     wrong, better, measured, count = [], [], {}, 0
     for path, (kernels, error) in zip(paths, results):
@@ -124,7 +158,8 @@ def main():
     for line in wrong:
         print("wrong:", line, file=sys.stderr)
     seconds = time.monotonic() - began
-    summary = f"{len(paths)} modules, {count} kernels, {len(wrong)} complaints, {len(better)} below their bounds"
+    known = f"{cache.found} known from before"
+    summary = f"{len(paths)} modules ({known}), {count} kernels, {len(wrong)} complaints, {len(better)} below their bounds"
     print(f"ptxas: {summary}, {seconds:.0f} s")
     sys.exit(1 if wrong else 0)
 

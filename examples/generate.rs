@@ -56,7 +56,8 @@ struct Arguments {
     /// Print what the emulator counted, by kernel, on standard error
     #[arg(long)]
     counters: bool,
-    /// As --counters, and the source lines that take the most instructions
+    /// As --counters, and the lines that take the most instructions: of the source after a build with KILN_PROVENANCE=1,
+    /// else of the PTX
     #[arg(long)]
     counters_by_line: bool,
     /// Print the generated ids, comma-separated, on a line of standard error that begins with `ids:`

@@ -1,6 +1,7 @@
 //! Prints the PTX that a build bakes, or writes all of it into a folder.
 
 use kiln_codegen::bake::{self, DecoderPath};
+use kiln_codegen::ptx::Text;
 use kiln_codegen::{Kernel, Target};
 use kiln_shape::{Preset, WeightType, presets};
 use std::io::Write;
@@ -13,8 +14,11 @@ Prints the PTX that a build bakes.
   emit --model MODEL --target TARGET [--path PATH] [--kernel NAME]   a model's decoder, or one kernel of it; PATH is
                                                                      stream unless given
   emit --general --target TARGET [--kernel NAME]                     the kernels that belong to no model
-  emit --all DIR [--model MODEL]... [--target TARGET]...             everything, a file for each module
+  emit --all DIR [--model MODEL]... [--target TARGET]...             everything, a file for each module; --no-trace
+                                                                     leaves out the kernels that trace
   emit --list                                                        models, targets, paths, kernels
+
+With --light the text is that of a program: without source lines, its names short.
 ";
 
 const fn path_name(path: DecoderPath) -> &'static str {
@@ -45,6 +49,8 @@ struct Request {
     kernel: Option<String>,
     all: Option<PathBuf>,
     general: bool,
+    no_trace: bool,
+    text: Text,
     list: bool,
     help: bool,
 }
@@ -69,6 +75,8 @@ impl Request {
                 "--kernel" => request.kernel = Some(value()?),
                 "--all" => request.all = Some(value()?.into()),
                 "--general" => request.general = true,
+                "--no-trace" => request.no_trace = true,
+                "--light" => request.text = Text::Light,
                 "--list" => request.list = true,
                 "--help" | "-h" => request.help = true,
                 _ => return Err(format!("unknown argument {flag:?}\n\n{USAGE}")),
@@ -99,7 +107,7 @@ impl Request {
             _ => return Err(format!("either one --model or --general is needed\n\n{USAGE}")),
         };
         let kernels = self.chosen(kernels)?;
-        print(&bake::emit(target, path, &kernels).map_err(|error| error.to_string())?.ptx)
+        print(&bake::emit_as(target, path, &kernels, self.text).map_err(|error| error.to_string())?.ptx)
     }
 
     /// The kernel asked for, or all of them.
@@ -116,7 +124,7 @@ impl Request {
     /// A file for each module: `MODEL.TARGET.PATH.ptx`, `MODEL.TARGET.persistent_trace.ptx`, and `general.TARGET.ptx`.
     fn write_all(&self, folder: &Path) -> Result<(), String> {
         if self.kernel.is_some() || self.path.is_some() || self.general {
-            return Err(format!("--all takes --model and --target only\n\n{USAGE}"));
+            return Err(format!("--all takes --model, --target, --no-trace and --light only\n\n{USAGE}"));
         }
         let targets = if self.targets.is_empty() { Target::ALL.to_vec() } else { self.targets.clone() };
         let models = if self.models.is_empty() { presets::all().collect() } else { self.models.clone() };
@@ -126,16 +134,18 @@ impl Request {
             for model in &models {
                 let paths = DecoderPath::ALL
                     .map(|path| (path, path_name(path), bake::decoder(model.shape, WeightType::ALL, path)));
-                let tracing = bake::tracing(model.shape, WeightType::ALL);
-                let tracing = (DecoderPath::Persistent, "persistent_trace", tracing);
-                for (path, name, kernels) in paths.into_iter().chain([tracing]) {
-                    let module = bake::emit(target, Some(path), &kernels)
+                let tracing = (!self.no_trace).then(|| {
+                    (DecoderPath::Persistent, "persistent_trace", bake::tracing(model.shape, WeightType::ALL))
+                });
+                for (path, name, kernels) in paths.into_iter().chain(tracing) {
+                    let module = bake::emit_as(target, Some(path), &kernels, self.text)
                         .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
                     let file = format!("{}.{target}.{name}.ptx", model.feature);
                     std::fs::write(folder.join(file), module.ptx).map_err(at)?;
                 }
             }
-            let module = bake::emit(target, None, &bake::general()).map_err(|error| format!("{target}: {error}"))?;
+            let module = bake::emit_as(target, None, &bake::general(), self.text)
+                .map_err(|error| format!("{target}: {error}"))?;
             std::fs::write(folder.join(format!("general.{target}.ptx")), module.ptx).map_err(at)?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::kernels::{
     FusedRmsNormQ4KGemv, FusedRmsNormQkv, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
     PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvScatter, QkNormRopeKvWrite, Repack, Saxpy,
 };
-use crate::ptx::{Dim, Module};
+use crate::ptx::{Dim, Module, Text};
 use crate::{KvType, Target};
 use kiln_shape::{Family, ModelShape, WeightType};
 use std::fmt::Write as _;
@@ -64,16 +64,30 @@ pub struct EmittedModule {
     pub kernels: Vec<Descriptor>,
 }
 
-/// Emits `kernels` as one module.
+/// Emits `kernels` as one module, its text in full.
 ///
 /// # Errors
 /// If a kernel cannot be built for `target`.
 pub fn emit(target: Target, path: Option<DecoderPath>, kernels: &[Box<dyn Kernel>]) -> Result<EmittedModule> {
-    let module = build(target, kernels)?;
-    Ok(EmittedModule { target, path, ptx: module.ptx(), kernels: descriptors(&module, kernels) })
+    emit_as(target, path, kernels, Text::Full)
 }
 
-/// Emits `kernels` as a module for each of `targets`. Kernels that do not look at their target are built once.
+/// Emits `kernels` as one module, its text as full as asked for.
+///
+/// # Errors
+/// If a kernel cannot be built for `target`.
+pub fn emit_as(
+    target: Target,
+    path: Option<DecoderPath>,
+    kernels: &[Box<dyn Kernel>],
+    text: Text,
+) -> Result<EmittedModule> {
+    let module = build(target, kernels)?;
+    Ok(EmittedModule { target, path, ptx: module.ptx_as(text), kernels: descriptors(&module, kernels) })
+}
+
+/// Emits `kernels` as a module for each of `targets`, its text as full as asked for. Kernels that do not look at their
+/// target are built once.
 ///
 /// # Errors
 /// If a kernel cannot be built for one of the targets.
@@ -81,13 +95,14 @@ pub fn emit_for(
     targets: &[Target],
     path: Option<DecoderPath>,
     kernels: &[Box<dyn Kernel>],
+    text: Text,
 ) -> Result<Vec<EmittedModule>> {
     let Some(first) = targets.first() else {
         return Ok(Vec::new());
     };
     let module = build(*first, kernels)?;
-    let Some(texts) = module.ptx_for(targets)? else {
-        return targets.iter().map(|target| emit(*target, path, kernels)).collect();
+    let Some(texts) = module.ptx_for(targets, text)? else {
+        return targets.iter().map(|target| emit_as(*target, path, kernels, text)).collect();
     };
     let kernels = descriptors(&module, kernels);
     let emitted = targets.iter().zip(texts);
@@ -110,7 +125,7 @@ fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> 
             block: function.block(),
             grid: kernel.grid(),
             static_shared: function.static_shared(),
-            dynamic_shared: function.dynamic_shared().unwrap_or(0),
+            dynamic_shared: function.dynamic_shared(),
             params: function.params().iter().map(|param| param.bytes).collect(),
         })
         .collect()
@@ -196,7 +211,6 @@ pub fn loading() -> Vec<Box<dyn Kernel>> {
 }
 
 /// What to bake. Collects models, kernels and targets; [`Bake::write`] does it.
-#[derive(Default)]
 pub struct Bake {
     models: Vec<(String, ModelShape, Vec<WeightType>)>,
     kernels: Vec<Box<dyn Kernel>>,
@@ -204,6 +218,15 @@ pub struct Bake {
     targets: Vec<Target>,
     kiln: Option<String>,
     tracing: bool,
+    text: Text,
+}
+
+impl Default for Bake {
+    /// [`Bake::new`].
+    fn default() -> Bake {
+        let (models, kernels, targets) = (Vec::new(), Vec::new(), Vec::new());
+        Bake { models, kernels, loading: false, targets, kiln: None, tracing: false, text: Text::Light }
+    }
 }
 
 impl std::fmt::Debug for Bake {
@@ -216,6 +239,7 @@ impl std::fmt::Debug for Bake {
             .field("targets", &self.targets)
             .field("kiln", &self.kiln)
             .field("tracing", &self.tracing)
+            .field("text", &self.text)
             .finish()
     }
 }
@@ -258,6 +282,13 @@ impl Bake {
         self
     }
 
+    /// Keeps the source line of every instruction, and names as the kernels give them, in the PTX, which is light
+    /// otherwise: profilers and the emulator then name lines of kernels, in twice as many bytes.
+    pub fn provenance(mut self, provenance: bool) -> Bake {
+        self.text = if provenance { Text::Full } else { Text::Light };
+        self
+    }
+
     /// Adds targets.
     pub fn targets(mut self, targets: impl IntoIterator<Item = Target>) -> Bake {
         self.targets.extend(targets);
@@ -297,7 +328,7 @@ impl Bake {
                 // A session takes one of the persistent kernels, and the driver compiles what is in its module.
                 let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };
                 for part in kernels.chunks(each.max(1)) {
-                    let emitted = emit_for(&targets, Some(path), part)
+                    let emitted = emit_for(&targets, Some(path), part, self.text)
                         .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
                     modules.extend(emitted);
                 }
@@ -305,9 +336,9 @@ impl Bake {
             statics.push(source.model(name, shape, types, modules));
         }
         source.all_models(&statics);
-        source.kernels("Single kernels", "KERNELS", emit_for(&targets, None, &self.kernels)?);
+        source.kernels("Single kernels", "KERNELS", emit_for(&targets, None, &self.kernels, self.text)?);
         if self.loading {
-            source.kernels("Kernels that load weights", "LOADING", emit_for(&targets, None, &loading())?);
+            source.kernels("Kernels that load weights", "LOADING", emit_for(&targets, None, &loading(), self.text)?);
         }
         let Source { text, mut files, .. } = source;
         files.push(("kiln_baked.rs".to_owned(), text));
@@ -396,7 +427,7 @@ impl Source<'_> {
             let file = format!("{stem}_{}{path}.ptx", module.target);
             let body = (module.path, body(&module.ptx).to_owned());
             if bodies.contains(&body) {
-                self.files.push((file, unindented(&module.ptx)));
+                self.files.push((file, module.ptx));
                 continue;
             }
             bodies.push(body);
@@ -421,7 +452,7 @@ impl Source<'_> {
                 self.line(format_args!("                }},"));
             }
             self.line(format_args!("            ],\n        }},"));
-            self.files.push((file, unindented(&module.ptx)));
+            self.files.push((file, module.ptx));
         }
         self.line(format_args!("    ],"));
     }
@@ -431,11 +462,6 @@ impl Source<'_> {
 /// PTX runs on every later chip, and the program holds it once.
 fn body(ptx: &str) -> &str {
     ptx.find(".address_size").map_or(ptx, |at| &ptx[at..])
-}
-
-/// The text as a program holds it, without the blanks at the beginning of lines.
-fn unindented(ptx: &str) -> String {
-    ptx.lines().flat_map(|line| [line.trim_start(), "\n"]).collect()
 }
 
 /// `qwen3-8b` as the name of a static: `QWEN3_8B`.

@@ -1,7 +1,7 @@
 //! What is loaded as constant stays as it is: in device memory for the whole kernel, in shared memory between barriers.
 
 use kiln_codegen::Target;
-use kiln_codegen::ptx::{AtomicOp, Builder, Global, LoadKind, Module, Role, Scope, Shared, U32, U64, Val};
+use kiln_codegen::ptx::{AtomicOp, Builder, Global, LoadKind, Module, Order, Role, Scope, Shared, U32, U64, Val};
 
 fn build(body: impl FnOnce(&mut Builder)) -> Result<(), String> {
     let mut module = Module::new(Target::new(80).expect("a known target"));
@@ -70,7 +70,7 @@ fn an_atomic_is_a_store() {
         })
     };
     refused(with(|b, x| b.red(AtomicOp::Add, x, 1u32, Scope::Gpu)), STORED);
-    refused(with(|b, x| _ = b.atom(AtomicOp::Add, "relaxed", x, 1u32, Scope::Gpu)), STORED);
+    refused(with(|b, x| _ = b.atom(AtomicOp::Add, Order::Relaxed, x, 1u32, Scope::Gpu)), STORED);
     let vector = |b: &mut Builder, x| {
         let zero = b.mov(0u32);
         b.st_vector(x, [zero; 2]);

@@ -1,6 +1,7 @@
 //! What a bake emits, over every preset and target: it exists, it is the same every time, and it is made quickly.
 
 use kiln_codegen::bake::{DecoderPath, decoder, emit, emit_for, general};
+use kiln_codegen::ptx::Text;
 use kiln_codegen::{Bake, Error, Kernel, Target, kernels::Saxpy};
 use kiln_shape::{WeightType, presets};
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,7 +73,7 @@ fn every_preset_is_emitted_for_every_target() {
     });
     for (name, path, kernels) in models.chain([("general", None, general())]) {
         let began = Instant::now();
-        let modules = match emit_for(&Target::ALL, path, &kernels) {
+        let modules = match emit_for(&Target::ALL, path, &kernels, Text::Full) {
             Ok(modules) => modules,
             Err(error) => panic!("{name}: {error}"),
         };
@@ -100,7 +101,7 @@ fn every_preset_is_emitted_for_every_target() {
 #[test]
 fn emitting_for_all_targets_is_emitting_for_each() {
     let kernels = general();
-    let together = emit_for(&Target::ALL, None, &kernels).expect("valid");
+    let together = emit_for(&Target::ALL, None, &kernels, Text::Full).expect("valid");
     for (module, target) in together.iter().zip(Target::ALL) {
         assert!(*module == emit(target, None, &kernels).expect("valid"), "{target}");
     }

@@ -152,3 +152,18 @@ fn a_cache_hint_raises_the_version_of_the_module() {
     assert_eq!(version(LoadKind::Constant), ".version 6.3");
     assert_eq!(version(LoadKind::Streaming), ".version 7.4");
 }
+
+#[test]
+fn bits_seen_as_another_type_are_moved_where_the_instruction_before_cannot_write_them() {
+    let mut module = Module::new(sm(75));
+    let body = |b: &mut Builder| {
+        let y = b.param::<Global<F32>>("y");
+        let (tid, block) = (b.tid(), b.ctaid_x());
+        let sum = b.add(tid, block);
+        let number = b.mov_bits::<F32, _>(sum);
+        b.st(y, number);
+    };
+    module.kernel("probe", 32, body).expect("valid");
+    let ptx = module.ptx();
+    assert!(ptx.contains("add.u32 %r") && ptx.contains("mov.b32 %f"), "{ptx}");
+}

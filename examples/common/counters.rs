@@ -18,8 +18,8 @@ fn weights(kernel: &str, shape: &ModelShape) -> Option<u64> {
     }
 }
 
-/// A table by kernel of all launches of a device, and the twenty source lines that take the most instructions if
-/// `by_line`.
+/// A table by kernel of all launches of a device, and the twenty lines that take the most instructions if `by_line`: of
+/// the kernels' source where the PTX was baked with it, else of the PTX.
 pub(crate) fn table(ordinal: i32, shape: &ModelShape, by_line: bool) -> String {
     let mut kernels: BTreeMap<String, (u64, Counters)> = BTreeMap::new();
     for record in kiln_emulator::reports(ordinal) {
@@ -46,16 +46,21 @@ pub(crate) fn table(ordinal: i32, shape: &ModelShape, by_line: bool) -> String {
         ));
     }
     if by_line {
-        text.push_str(&lines(kernels.values().map(|(_, counters)| counters)));
+        text.push_str(&lines(kernels.iter().map(|(kernel, (_, counters))| (kernel.as_str(), counters))));
     }
     text
 }
 
-fn lines<'a>(all: impl Iterator<Item = &'a Counters>) -> String {
-    let mut lines: BTreeMap<(String, u32), (u64, u64, u64)> = BTreeMap::new();
-    for line in all.flat_map(|counters| counters.lines.values()) {
-        let Some(source) = &line.source else { continue };
-        let sum = lines.entry(source.clone()).or_default();
+fn lines<'a>(all: impl Iterator<Item = (&'a str, &'a Counters)>) -> String {
+    let mut lines: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
+    let mut nameless = false;
+    for (kernel, (ptx_line, line)) in all.flat_map(|(kernel, all)| all.lines.iter().map(move |line| (kernel, line))) {
+        let place = match &line.source {
+            Some((file, line)) => format!("{file}:{line}"),
+            None => format!("{kernel}, PTX line {ptx_line}"),
+        };
+        nameless |= line.source.is_none();
+        let sum = lines.entry(place).or_default();
         sum.0 += line.lane_instructions;
         sum.1 += 32 * line.sectors;
         sum.2 += line.bank_conflicts;
@@ -63,9 +68,11 @@ fn lines<'a>(all: impl Iterator<Item = &'a Counters>) -> String {
     let mut lines: Vec<_> = lines.into_iter().collect();
     lines.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.0));
     let mut text = format!("{:<52} {:>14} {:>12} {:>9}\n", "line", "instructions", "in sectors", "conflicts");
-    for ((file, line), (instructions, bytes, conflicts)) in lines.into_iter().take(20) {
-        let place = format!("{file}:{line}");
+    for (place, (instructions, bytes, conflicts)) in lines.into_iter().take(20) {
         text.push_str(&format!("{place:<52} {instructions:>14} {bytes:>12} {conflicts:>9}\n"));
+    }
+    if nameless {
+        text.push_str("a build with KILN_PROVENANCE=1 names lines of the kernels' source\n");
     }
     text
 }

@@ -12,7 +12,10 @@
 //! An end. A block that has polled for longer than the limit sets the abort word, which every poll looks at now and
 //! then: so all blocks stop waiting, and leave the kernel instead of going on with what is not there.
 
-use crate::ptx::{AtomicOp, Builder, Compare, Global, LoadKind, Order, S32, Scope, Shared, Size, U32, U64, Val, Var};
+use crate::ptx::{
+    AtomicOp, Builder, Compare, Global, LoadKind, LoadOrder, Order, S32, Scope, Shared, Size, StoreOrder, U32, U64,
+    Val, Var,
+};
 
 /// The barrier as one block sees it.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +74,7 @@ impl GridBarrier {
             let (polls, since) = (b.var::<U32>(0), b.var::<U64>(0u64));
             let gone = b.var::<U32>(0);
             let waits = |b: &mut Builder| {
-                let count = b.ld_sync(self.counter, Order::Relaxed, Scope::Gpu);
+                let count = b.ld_sync(self.counter, LoadOrder::Relaxed, Scope::Gpu);
                 let missing = b.sub::<U32>(target, count);
                 let missing = b.mov_bits::<S32, U32>(missing);
                 let missing = b.setp(Compare::Gt, missing, 0i32);
@@ -99,7 +102,7 @@ impl GridBarrier {
     /// Looks whether another block has given up, and whether this one must.
     fn look(&self, b: &mut Builder, since: Var<U64>, gone: Var<U32>) {
         let Limit { abort, stalled, nanoseconds } = self.limit;
-        let aborted = b.ld_sync(abort, Order::Relaxed, Scope::Gpu);
+        let aborted = b.ld_sync(abort, LoadOrder::Relaxed, Scope::Gpu);
         b.set(gone, aborted);
         let now = b.globaltimer();
         let fresh = b.setp_eq(since, 0u64);
@@ -108,12 +111,12 @@ impl GridBarrier {
         let long = b.setp(Compare::Gt, waited, nanoseconds);
         b.if_(long, |b| {
             b.set(gone, 1);
-            let before = b.atom(AtomicOp::Exch, "relaxed", abort, 1u32, Scope::Gpu);
+            let before = b.atom_exch(Order::Relaxed, abort, 1u32, Scope::Gpu);
             let first = b.setp_eq(before, 0);
             b.if_(first, |b| {
                 let block = b.ctaid_x();
                 let block = b.add(block, 1);
-                b.st_sync(stalled, block, Order::Relaxed, Scope::Sys);
+                b.st_sync(stalled, block, StoreOrder::Relaxed, Scope::Sys);
             });
         });
     }

@@ -2,7 +2,7 @@ use super::Kernel;
 use super::incremental_attention::{self, NARROW_GROUP, WIDE_GROUP};
 use crate::blocks::attention::{self, Heads, Share, Workspace};
 use crate::blocks::kv::{Cache, Half, KvType};
-use crate::ptx::{Builder, Compare, Dim, F32, Global, LoadKind, Order, Scope, Size, U8, U32, U64, Val};
+use crate::ptx::{Builder, Compare, Dim, F32, Global, LoadKind, Scope, Size, StoreOrder, U8, U32, U64, Val};
 use kiln_shape::table::KV_CHUNK;
 
 /// One query token of each sequence of a batch against its cache, a block for each KV head, chunk and sequence:
@@ -200,7 +200,7 @@ impl Kernel for FlashDecodingChunk {
         let over = b.not_pred(fits);
         let reports = b.and_pred(leader, over);
         // Blocks of several sequences may report at once.
-        b.if_(reports, |b| b.st_sync(error, 3, Order::Relaxed, Scope::Gpu));
+        b.if_(reports, |b| b.st_sync(error, 3, StoreOrder::Relaxed, Scope::Gpu));
     }
 }
 

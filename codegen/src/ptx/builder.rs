@@ -1,10 +1,12 @@
 //! The builder: parameters, shared memory, variables and structured control flow. The instructions are in `ops`
 //! (registers) and `memory` (loads, stores, barriers).
 
-use super::ir::{
-    Arg, Base, Class, Convergence, Function, Guard, Inst, Node, Param, Reg, SharedVar, Spread, Uniformity,
+use super::ir::{Arg, Base, Class, Function, Inst, Node, Param, Reg, SharedVar, Uniformity};
+use super::modifiers::Special;
+use super::table::Op;
+use super::types::{
+    Dim, Element, Operand, Pred, Ptr, PtrBase, Scalar, Shared, Size, Space, Stored, U32, U64, Val, Var, space,
 };
-use super::types::{Dim, Element, Operand, Pred, Ptr, PtrBase, Scalar, Shared, Size, Space, U32, Val, Var, space};
 use crate::target::Target;
 use std::panic::Location;
 
@@ -23,7 +25,7 @@ pub struct Builder {
     next: [u32; Class::ALL.len()],
     warp: Option<Val<U32>>,
     lane: Option<Val<U32>>,
-    /// Bytes of dynamic shared memory taken so far, while they are constant.
+    /// Bytes of dynamic shared memory taken so far.
     dynamic_bytes: u32,
     /// The line to record instead of the caller's: for what the builder adds to a kernel's loop.
     blame: Option<&'static Location<'static>>,
@@ -40,7 +42,7 @@ pub trait Parameter: Sized {
     type Value;
 }
 
-impl<T: Scalar> Parameter for T {
+impl<T: Stored> Parameter for T {
     type Value = Val<T>;
     #[track_caller]
     fn declare(b: &mut Builder, name: &str) -> Val<T> {
@@ -52,7 +54,7 @@ impl<T: Element> Parameter for Ptr<space::Global, T> {
     type Value = Self;
     #[track_caller]
     fn declare(b: &mut Builder, name: &str) -> Self {
-        let address = b.load_param::<super::types::U64>(name);
+        let address = b.load_param::<U64>(name);
         Ptr::new(PtrBase::Reg(address.reg), 0)
     }
 }
@@ -69,8 +71,7 @@ impl Builder {
                 block,
                 blocks_per_sm: None,
                 shared: Vec::new(),
-                dynamic_shared: Some(0),
-                uses_dynamic: false,
+                dynamic_shared: 0,
                 dynamic: Vec::new(),
                 target_specific: false,
                 body: Vec::new(),
@@ -133,12 +134,11 @@ impl Builder {
     }
 
     #[track_caller]
-    fn load_param<T: Scalar>(&mut self, name: &str) -> Val<T> {
-        let ty = if T::CLASS == Class::B16 { T::BITS } else { T::NAME };
+    fn load_param<T: Stored>(&mut self, name: &str) -> Val<T> {
+        let ty = if T::CLASS == Class::B16 { T::BITS } else { T::TYPE };
         self.check_name(name);
-        self.function.params.push(Param { name: name.to_owned(), ty, bytes: T::BYTES });
-        let source = vec![Arg::Mem(Base::Symbol(name.to_owned()), 0)];
-        self.emit_spread(format!("ld.param.{ty}"), source, Spread::Exactly(Uniformity::Block))
+        self.function.params.push(Param { name: name.to_owned(), ty, bytes: ty.bytes() });
+        self.emit(Op::LdParam { ty }, vec![Arg::Mem(Base::Symbol(name.to_owned()), 0)])
     }
 
     /// `count` elements of static shared memory, aligned to 16 bytes, distinct from every other allocation.
@@ -154,10 +154,9 @@ impl Builder {
     }
 
     /// `count` elements of dynamic shared memory, aligned to 128 bytes, after the dynamic memory taken before.
-    /// This is what goes above 48 KB; the launch gives the size (`Function::dynamic_shared` where it is constant).
+    /// This is what goes above 48 KB; the launch gives the size, [`Function::dynamic_shared`].
     #[track_caller]
     pub fn dynamic_shared<T: Element>(&mut self, count: u32) -> Shared<T> {
-        self.function.uses_dynamic = true;
         let offset = self.dynamic_bytes;
         let end = count.checked_mul(T::BYTES).and_then(|bytes| offset.checked_add(bytes));
         match end.and_then(|end| end.checked_next_multiple_of(128)) {
@@ -167,9 +166,7 @@ impl Builder {
             }
             None => self.complain(format!("dynamic shared memory of {count} elements does not fit 32 bits")),
         }
-        if let Some(bytes) = &mut self.function.dynamic_shared {
-            *bytes = (*bytes).max(self.dynamic_bytes);
-        }
+        self.function.dynamic_shared = self.function.dynamic_shared.max(self.dynamic_bytes);
         Ptr::new(PtrBase::Shared(DYNAMIC_INDEX), i64::from(offset))
     }
 
@@ -180,14 +177,6 @@ impl Builder {
         let result = body(self);
         self.dynamic_bytes = before;
         result
-    }
-
-    /// The dynamic shared memory after everything taken before, of a size that only the launch knows.
-    pub fn dynamic_shared_rest<T: Element>(&mut self) -> Shared<T> {
-        self.function.uses_dynamic = true;
-        self.function.dynamic_shared = None;
-        self.function.dynamic.push((self.dynamic_bytes, u32::MAX));
-        Ptr::new(PtrBase::Shared(DYNAMIC_INDEX), i64::from(self.dynamic_bytes))
     }
 
     pub(crate) fn base(&self, base: PtrBase) -> Base {
@@ -215,24 +204,8 @@ impl Builder {
     }
 
     #[track_caller]
-    pub(crate) fn push(
-        &mut self,
-        mnemonic: impl Into<String>,
-        dst: Vec<Arg>,
-        src: Vec<Arg>,
-        spread: Spread,
-        convergence: Convergence,
-    ) {
-        let inst = Inst {
-            mnemonic: mnemonic.into(),
-            guard: None,
-            dst,
-            src,
-            spread,
-            convergence,
-            source: self.blame.unwrap_or(Location::caller()),
-        };
-        self.node(Node::Inst(inst));
+    pub(crate) fn push(&mut self, op: Op, dst: Vec<Arg>, src: Vec<Arg>, known: Option<Uniformity>) {
+        self.node(Node::Inst(Inst { op, dst, src, known, source: self.blame.unwrap_or(Location::caller()) }));
     }
 
     fn node(&mut self, node: Node) {
@@ -243,19 +216,17 @@ impl Builder {
 
     /// Emits an instruction with one result.
     #[track_caller]
-    pub(crate) fn emit<T: Scalar>(&mut self, mnemonic: impl Into<String>, src: Vec<Arg>) -> Val<T> {
-        self.emit_spread(mnemonic, src, Spread::Operands)
+    pub(crate) fn emit<T: Scalar>(&mut self, op: Op, src: Vec<Arg>) -> Val<T> {
+        let reg = self.fresh::<T>();
+        self.push(op, vec![Arg::Reg(reg)], src, None);
+        Val::new(reg)
     }
 
+    /// Emits an instruction whose result is this uniform by construction.
     #[track_caller]
-    pub(crate) fn emit_spread<T: Scalar>(
-        &mut self,
-        mnemonic: impl Into<String>,
-        src: Vec<Arg>,
-        spread: Spread,
-    ) -> Val<T> {
+    pub(crate) fn emit_known<T: Scalar>(&mut self, op: Op, src: Vec<Arg>, known: Uniformity) -> Val<T> {
         let reg = self.fresh::<T>();
-        self.push(mnemonic, vec![Arg::Reg(reg)], src, spread, Convergence::None);
+        self.push(op, vec![Arg::Reg(reg)], src, Some(known));
         Val::new(reg)
     }
 
@@ -272,15 +243,13 @@ impl Builder {
     /// Assigns. Where the value was computed just before and is used nowhere else, the move disappears.
     #[track_caller]
     pub fn set<T: Scalar>(&mut self, var: Var<T>, value: impl Operand<T>) {
-        let ty = if T::CLASS == Class::Pred { "pred" } else { T::BITS };
-        self.push(format!("mov.{ty}"), vec![Arg::Reg(var.reg)], vec![value.arg()], Spread::Operands, Convergence::None);
+        self.push(Op::Mov { ty: T::BITS }, vec![Arg::Reg(var.reg)], vec![value.arg()], None);
     }
 
     /// The variable's value now, kept when the variable changes.
     #[track_caller]
     pub fn get<T: Scalar>(&mut self, var: Var<T>) -> Val<T> {
-        let ty = if T::CLASS == Class::Pred { "pred" } else { T::BITS };
-        self.emit(format!("mov.{ty}"), vec![Arg::Reg(var.reg)])
+        self.emit(Op::Mov { ty: T::BITS }, vec![Arg::Reg(var.reg)])
     }
 
     // ---- control flow
@@ -299,8 +268,7 @@ impl Builder {
     pub fn if_(&mut self, cond: Val<Pred>, then: impl FnOnce(&mut Builder)) {
         let source = Location::caller();
         let then = self.nested(then);
-        let cond = Guard { reg: cond.reg, negated: false };
-        self.node(Node::If { cond, then, otherwise: Vec::new(), source });
+        self.node(Node::If { cond: cond.reg, then, otherwise: Vec::new(), source });
     }
 
     /// Runs `then` where `cond` holds and `otherwise` where it does not.
@@ -309,7 +277,7 @@ impl Builder {
         let source = Location::caller();
         let then = self.nested(then);
         let otherwise = self.nested(otherwise);
-        self.node(Node::If { cond: Guard { reg: cond.reg, negated: false }, then, otherwise, source });
+        self.node(Node::If { cond: cond.reg, then, otherwise, source });
     }
 
     /// `do { body } while (body's result)`.
@@ -319,7 +287,7 @@ impl Builder {
         let mut again = None;
         let body = self.nested(|b| again = Some(body(b)));
         if let Some(again) = again {
-            self.node(Node::Loop { body, again: Guard { reg: again.reg, negated: false }, source });
+            self.node(Node::Loop { body, again: again.reg, source });
         }
     }
 
@@ -335,15 +303,10 @@ impl Builder {
                 again = Some(cond(b));
             });
             if let Some(again) = again {
-                b.node(Node::Loop { body, again: Guard { reg: again.reg, negated: false }, source });
+                b.node(Node::Loop { body, again: again.reg, source });
             }
         });
-        self.node(Node::If {
-            cond: Guard { reg: first.reg, negated: false },
-            then: inner,
-            otherwise: Vec::new(),
-            source,
-        });
+        self.node(Node::If { cond: first.reg, then: inner, otherwise: Vec::new(), source });
     }
 
     /// `for (i = start; i < end; i += step) body(i)`, on the GPU. (A Rust `for` unrolls instead.)
@@ -371,7 +334,7 @@ impl Builder {
                 b.blame = before;
             });
             if let Some(again) = again {
-                b.node(Node::Loop { body: nodes, again: Guard { reg: again.reg, negated: false }, source });
+                b.node(Node::Loop { body: nodes, again: again.reg, source });
             }
         };
         if surely_runs {
@@ -409,10 +372,15 @@ impl Builder {
 
     // ---- where am I
 
+    #[track_caller]
+    fn special<T: Scalar>(&mut self, register: Special) -> Val<T> {
+        self.emit(Op::Mov { ty: T::TYPE }, vec![Arg::Special(register)])
+    }
+
     /// The thread's number in its block.
     #[track_caller]
     pub fn tid(&mut self) -> Val<U32> {
-        self.emit("mov.u32", vec![Arg::Special("%tid.x", Uniformity::Lane)])
+        self.special(Special::Tid)
     }
 
     /// The lane's number in its warp.
@@ -434,7 +402,8 @@ impl Builder {
             return warp;
         }
         let tid = self.tid();
-        let warp = self.emit_spread("shr.u32", vec![tid.arg(), Arg::Int(5)], Spread::Exactly(Uniformity::Warp));
+        let shift = Op::Shr { ty: U32::TYPE };
+        let warp = self.emit_known(shift, vec![tid.arg(), Arg::Int(5)], Uniformity::Warp);
         self.warp = Some(warp);
         warp
     }
@@ -442,31 +411,31 @@ impl Builder {
     /// The block's x in the grid.
     #[track_caller]
     pub fn ctaid_x(&mut self) -> Val<U32> {
-        self.emit("mov.u32", vec![Arg::Special("%ctaid.x", Uniformity::Block)])
+        self.special(Special::CtaidX)
     }
 
     /// The block's y in the grid.
     #[track_caller]
     pub fn ctaid_y(&mut self) -> Val<U32> {
-        self.emit("mov.u32", vec![Arg::Special("%ctaid.y", Uniformity::Block)])
+        self.special(Special::CtaidY)
     }
 
     /// The block's z in the grid.
     #[track_caller]
     pub fn ctaid_z(&mut self) -> Val<U32> {
-        self.emit("mov.u32", vec![Arg::Special("%ctaid.z", Uniformity::Block)])
+        self.special(Special::CtaidZ)
     }
 
     /// Nanoseconds of the device's clock, which moves in steps of its own.
     #[track_caller]
-    pub fn globaltimer(&mut self) -> Val<super::types::U64> {
-        self.emit("mov.u64", vec![Arg::Special("%globaltimer", Uniformity::Lane)])
+    pub fn globaltimer(&mut self) -> Val<U64> {
+        self.special(Special::Globaltimer)
     }
 
     /// Blocks of the grid in x.
     #[track_caller]
     pub fn nctaid_x(&mut self) -> Val<U32> {
-        self.emit("mov.u32", vec![Arg::Special("%nctaid.x", Uniformity::Block)])
+        self.special(Special::NctaidX)
     }
 
     /// Closes the kernel.

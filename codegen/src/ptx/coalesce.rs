@@ -2,15 +2,14 @@
 //! and the emulator then see is what the kernel means; the assembler would do the same.
 
 use super::ir::{Arg, Function, Node, Reg, RegMap};
+use super::table::{Opcode, Slot};
 
 /// Coalesces every such pair in `function`.
 pub(crate) fn moves(function: &mut Function) {
     let mut uses = RegMap::<u32>::default();
     let mut count = |reg: Reg| *uses.entry(reg) += 1;
     function.instructions(&mut |inst| {
-        inst.src.iter().for_each(|arg| arg.registers(&mut count));
-        inst.dst.iter().filter(|arg| matches!(arg, Arg::Mem(..))).for_each(|arg| arg.registers(&mut count));
-        inst.guard.iter().for_each(|guard| count(guard.reg));
+        inst.operands(&mut count);
     });
     conditions(&function.body, &mut count);
     walk(&mut function.body, &uses);
@@ -21,12 +20,12 @@ fn conditions(nodes: &[Node], count: &mut impl FnMut(Reg)) {
         match node {
             Node::Inst(_) => {}
             Node::If { cond, then, otherwise, .. } => {
-                count(cond.reg);
+                count(*cond);
                 conditions(then, count);
                 conditions(otherwise, count);
             }
             Node::Loop { body, again, .. } => {
-                count(again.reg);
+                count(*again);
                 conditions(body, count);
             }
             Node::Roles { warp, roles, .. } => {
@@ -42,14 +41,15 @@ fn walk(nodes: &mut Vec<Node>, uses: &RegMap<u32>) {
     for mut node in nodes.drain(..) {
         match &mut node {
             Node::Inst(inst) => {
-                if let (true, [Arg::Reg(var)], [Arg::Reg(value)]) =
-                    (inst.mnemonic.starts_with("mov."), inst.dst.as_slice(), inst.src.as_slice())
+                if let (Opcode::Mov, [Arg::Reg(_)], [Arg::Reg(value)]) =
+                    (inst.op.opcode(), inst.dst.as_slice(), inst.src.as_slice())
                     && uses.get(*value) == 1
                     && let Some(Node::Inst(before)) = kept.last_mut()
                     && before.dst == [Arg::Reg(*value)]
-                    && before.guard.is_none()
+                    // Bits that are seen as another type may be in a register that the instruction cannot write.
+                    && before.op.row().results.hold(&inst.dst, Slot::writes)
                 {
-                    before.dst = vec![Arg::Reg(*var)];
+                    before.dst.clone_from(&inst.dst);
                     continue;
                 }
             }

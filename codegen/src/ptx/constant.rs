@@ -10,9 +10,8 @@
 //! is not seen.
 
 use super::builder::DYNAMIC;
-use super::ir::{
-    Arg, Base, Class, Convergence, Function, Inst, Node, Reg, Source, Spread, Uniformity, Warps, by_warps,
-};
+use super::ir::{Arg, Base, Class, Function, Inst, Node, Reg, Source, Uniformity, Warps, by_warps};
+use super::table::{Convergence, Effect, Op};
 use super::uniform;
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,7 +20,7 @@ pub(crate) fn check(function: &Function, uniformity: &uniform::Map) -> Result<()
     let places = Places::of(function);
     let mut stored: BTreeMap<Root, Vec<(Region, Source)>> = BTreeMap::new();
     function.instructions(&mut |inst| {
-        if Access::of(inst) == Some(Access::Store) {
+        if inst.op.row().effect == Effect::Stores {
             for region in places.accessed(inst) {
                 stored.entry(region.root).or_default().push((region, inst.source));
             }
@@ -29,14 +28,13 @@ pub(crate) fn check(function: &Function, uniformity: &uniform::Map) -> Result<()
     });
     let mut problem = None;
     function.instructions(&mut |inst| {
-        if Access::of(inst) != Some(Access::Constant) || inst.mnemonic.starts_with("ld.shared") {
+        if inst.op.row().effect != Effect::LoadsConstant {
             return;
         }
-        for region in places.accessed(inst) {
+        for region in places.accessed(inst).into_iter().filter(|region| !region.root.is_shared()) {
             let stores = stored.get(&region.root).into_iter().flatten();
             if let Some((_, at)) = stores.into_iter().find(|(other, _)| other.overlaps(&region)) {
-                let what =
-                    format!("{} of memory that the kernel stores to at {at}: take LoadKind::Ordinary", inst.mnemonic);
+                let what = format!("{} of memory that the kernel stores to at {at}: take LoadKind::Ordinary", inst.op);
                 problem.get_or_insert((what, inst.source));
             }
         }
@@ -51,41 +49,44 @@ pub(crate) fn check(function: &Function, uniformity: &uniform::Map) -> Result<()
     walk.problem.map_or(Ok(()), Err)
 }
 
-/// What an instruction does to memory, as far as it matters here.
-#[derive(PartialEq, Eq)]
-enum Access {
-    Store,
-    /// A load whose kind is not ordinary.
-    Constant,
+/// How an address among an instruction's results follows from its operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Derived {
+    /// It is none.
+    Nothing,
+    /// It is one of them.
+    Same,
+    /// It is their sum.
+    Sum,
+    /// It is their difference.
+    Difference,
+    /// It lies somewhere behind one of them.
+    Indexed,
+    /// It was in memory.
+    Loaded,
 }
 
-impl Access {
-    fn of(inst: &Inst) -> Option<Access> {
-        let mnemonic = inst.mnemonic.as_str();
-        if ["st.", "red.", "atom."].iter().any(|opcode| mnemonic.starts_with(opcode)) {
-            return Some(Access::Store);
-        }
-        let constant = mnemonic.starts_with("ld.global.nc")
-            || (mnemonic.starts_with("ld.shared") && inst.spread == Spread::Operands);
-        constant.then_some(Access::Constant)
-    }
-}
-
-/// Bytes of an access, by its mnemonic: elements, and bytes of each.
-pub(crate) fn width(mnemonic: &str) -> i64 {
-    let (mut count, mut bytes) = (1, 1);
-    for part in mnemonic.split('.') {
-        match part {
-            "v2" => count = 2,
-            "v4" => count = 4,
-            "v8" => count = 8,
-            "u16" | "b16" | "s16" => bytes = 2,
-            "u32" | "s32" | "b32" | "f32" => bytes = 4,
-            "u64" | "s64" | "b64" | "f64" => bytes = 8,
-            _ => {}
+impl Derived {
+    const fn of(op: Op) -> Derived {
+        match op {
+            Op::Mov { .. } | Op::Unpack { .. } | Op::Pack { .. } | Op::Selp { .. } | Op::Cvt { .. } => Derived::Same,
+            Op::Add { .. } => Derived::Sum,
+            Op::Sub { .. } => Derived::Difference,
+            Op::Mad { .. } | Op::MadWide | Op::And { .. } | Op::Or { .. } => Derived::Indexed,
+            Op::LdParam { .. } | Op::Ld { .. } | Op::LdSync { .. } => Derived::Loaded,
+            Op::Mul { .. } | Op::Fma { .. } | Op::Div { .. } | Op::Rem { .. } | Op::Min { .. } | Op::Max { .. } => {
+                Derived::Nothing
+            }
+            Op::Neg { .. } | Op::Abs { .. } | Op::Rcp { .. } | Op::Sqrt { .. } | Op::Ex2 | Op::Dp4a => Derived::Nothing,
+            Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,
+            Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny => Derived::Nothing,
+            Op::St { .. } | Op::StSync { .. } | Op::Red { .. } | Op::Atom { .. } | Op::AtomExch { .. } => {
+                Derived::Nothing
+            }
+            Op::Fence { .. } | Op::BarSync | Op::BarSyncThreads | Op::BarWarpSync => Derived::Nothing,
+            Op::Nanosleep | Op::Exit => Derived::Nothing,
         }
     }
-    count * bytes
 }
 
 /// What an address follows from.
@@ -99,6 +100,15 @@ enum Root {
     Shared(usize),
     /// The dynamic shared memory.
     Dynamic,
+}
+
+impl Root {
+    const fn is_shared(self) -> bool {
+        match self {
+            Root::Shared(_) | Root::Dynamic => true,
+            Root::Param(_) | Root::Loaded(_) => false,
+        }
+    }
 }
 
 /// Bytes `start..end` behind a root.
@@ -158,9 +168,9 @@ impl<'a> Places<'a> {
     fn follow(&mut self, inst: &Inst) -> bool {
         let mut found: Vec<(Root, Distance)> = Vec::new();
         let here = Distance { bytes: 0, indexed: false };
-        let opcode = inst.mnemonic.split('.').next().unwrap_or_default();
-        match opcode {
-            "ld" => {
+        let derived = Derived::of(inst.op);
+        match derived {
+            Derived::Loaded => {
                 let mut changed = false;
                 let param = match inst.src.as_slice() {
                     [Arg::Mem(Base::Symbol(name), _)] => {
@@ -175,11 +185,11 @@ impl<'a> Places<'a> {
                 });
                 return changed;
             }
-            "mov" | "add" | "sub" | "selp" | "cvta" | "cvt" | "mad" | "and" | "or" => {
-                let sign = if opcode == "sub" { -1 } else { 1 };
-                let constant = match (opcode, inst.src.as_slice()) {
-                    ("mov" | "selp" | "cvta" | "cvt", _) => Some(0),
-                    ("add" | "sub", [_, Arg::Int(bytes)] | [Arg::Int(bytes), _]) => Some(sign * bytes),
+            Derived::Same | Derived::Sum | Derived::Difference | Derived::Indexed => {
+                let constant = match (derived, inst.src.as_slice()) {
+                    (Derived::Same, _) => Some(0),
+                    (Derived::Sum, [_, Arg::Int(bytes)] | [Arg::Int(bytes), _]) => Some(*bytes),
+                    (Derived::Difference, [_, Arg::Int(bytes)] | [Arg::Int(bytes), _]) => Some(-bytes),
                     _ => None,
                 };
                 for arg in &inst.src {
@@ -195,7 +205,7 @@ impl<'a> Places<'a> {
                     }
                 }
             }
-            _ => {}
+            Derived::Nothing => {}
         }
         let mut changed = false;
         inst.results(&mut |reg| found.iter().for_each(|(root, at)| changed |= self.add(reg, *root, *at)));
@@ -230,7 +240,7 @@ impl<'a> Places<'a> {
         let mut regions = Vec::new();
         for arg in inst.dst.iter().chain(&inst.src) {
             let Arg::Mem(base, offset) = arg else { continue };
-            let bytes = width(&inst.mnemonic);
+            let bytes = inst.op.row().bytes().map_or(0, i64::from);
             match base {
                 Base::Symbol(name) => {
                     regions.extend(self.symbol(name).map(|root| Region {
@@ -304,14 +314,14 @@ impl Outline<'_> {
             match node {
                 Node::Inst(inst) => events.extend(self.event(inst, warps, control)),
                 Node::If { cond, then, otherwise, .. } => {
-                    let control = control.max(self.uniformity.level_in(warps, cond.reg));
+                    let control = control.max(self.uniformity.level_in(warps, *cond));
                     let [then, otherwise] = [then, otherwise].map(|body| self.events(body, warps, control));
                     if !(then.is_empty() && otherwise.is_empty()) {
                         events.push(Event::If(then, otherwise));
                     }
                 }
                 Node::Loop { body, again, .. } => {
-                    let control = control.max(self.uniformity.level_in(warps, again.reg));
+                    let control = control.max(self.uniformity.level_in(warps, *again));
                     let body = self.events(body, warps, control);
                     if !body.is_empty() {
                         events.push(Event::Loop(body));
@@ -328,21 +338,20 @@ impl Outline<'_> {
 
     fn event(&self, inst: &Inst, warps: Warps, control: Uniformity) -> Option<Event> {
         let block = warps == self.places.function.warps();
-        match inst.convergence {
-            Convergence::Participants { .. } => {
-                return Some(Event::Barrier(if block { Among::Block } else { Among::Role }));
-            }
-            Convergence::Warp if inst.mnemonic == "bar.warp.sync" => return Some(Event::Barrier(Among::Warp)),
-            Convergence::Warp | Convergence::Block | Convergence::None => {}
-        }
-        let access = Access::of(inst)?;
+        let row = inst.op.row();
+        let among = match row.convergence {
+            Convergence::Barrier | Convergence::Block => Some(if block { Among::Block } else { Among::Role }),
+            Convergence::Warp => Some(Among::Warp),
+            Convergence::Free => None,
+        };
         let mut regions = self.places.accessed(inst);
-        regions.retain(|region| matches!(region.root, Root::Shared(_) | Root::Dynamic));
-        if regions.is_empty() {
-            return None;
-        }
-        if access == Access::Store {
-            return Some(Event::Store(regions, inst.source));
+        regions.retain(|region| region.root.is_shared());
+        match row.effect {
+            Effect::Orders => return among.map(Event::Barrier),
+            _ if regions.is_empty() => return None,
+            Effect::Stores => return Some(Event::Store(regions, inst.source)),
+            Effect::LoadsConstant => {}
+            Effect::Loads | Effect::Pure => return None,
         }
         let mut level = control;
         inst.operands(&mut |reg| level = level.max(self.uniformity.level_in(warps, reg)));

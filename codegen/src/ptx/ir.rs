@@ -1,6 +1,9 @@
 //! What the builder produces and the verifier and printer read: instructions in a tree of structured control flow.
 //! There are no labels here; the printer makes them.
 
+use super::modifiers::{Special, Type};
+use super::table::{Convergence, Op, Opcode, Spread};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::panic::Location;
 
@@ -40,7 +43,7 @@ impl Class {
         }
     }
 
-    const fn prefix(self) -> &'static str {
+    pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Class::Pred => "%p",
             Class::B16 => "%h",
@@ -131,8 +134,8 @@ pub enum Arg {
     Int(i64),
     /// A single-precision constant, by its bits.
     F32(u32),
-    /// A special register such as `%tid.x`, with its uniformity.
-    Special(&'static str, Uniformity),
+    /// A special register.
+    Special(Special),
     /// The address of a shared variable.
     Address(String),
     /// `[base + offset]`.
@@ -152,55 +155,35 @@ impl Arg {
     }
 }
 
-/// `@p` or `@!p`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Guard {
-    pub(crate) reg: Reg,
-    pub(crate) negated: bool,
-}
-
-/// How the uniformity of an instruction's result follows from its operands'.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spread {
-    /// As uniform as the least uniform operand.
-    Operands,
-    /// Never more uniform than this: ordinary loads and atomics, whose value may change between two warps' reads.
-    AtLeast(Uniformity),
-    /// Exactly this whatever the operands: votes, broadcasts, the warp's number.
-    Exactly(Uniformity),
-}
-
-/// The threads a synchronising instruction needs to be converged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Convergence {
-    /// No requirement.
-    None,
-    /// All lanes of the warp.
-    Warp,
-    /// All threads of the block, wherever they stand.
-    Block,
-    /// All threads of the block (barrier 0), or of the role when inside `roles`.
-    Participants {
-        /// The barrier's number.
-        barrier: u32,
-        /// How many threads it counts; `None` for the whole block.
-        threads: Option<u32>,
-    },
-}
-
 /// One PTX instruction.
 #[derive(Debug, Clone)]
 pub(crate) struct Inst {
-    pub(crate) mnemonic: String,
-    pub(crate) guard: Option<Guard>,
+    pub(crate) op: Op,
     pub(crate) dst: Vec<Arg>,
     pub(crate) src: Vec<Arg>,
-    pub(crate) spread: Spread,
-    pub(crate) convergence: Convergence,
+    /// How uniform its result is by construction, where the builder knows more than the table.
+    pub(crate) known: Option<Uniformity>,
     pub(crate) source: Source,
 }
 
 impl Inst {
+    /// How the uniformity of its result follows from its operands'.
+    pub(crate) fn spread(&self) -> Spread {
+        self.known.map_or(self.op.row().spread, Spread::Exactly)
+    }
+
+    /// The barrier it waits at: its number, and how many threads it counts; `None` for the whole block.
+    pub(crate) fn barrier(&self) -> Option<(u32, Option<u32>)> {
+        if self.op.row().convergence != Convergence::Barrier {
+            return None;
+        }
+        let constant = |arg: &Arg| match arg {
+            Arg::Int(value) => u32::try_from(*value).ok(),
+            _ => None,
+        };
+        Some((self.src.first().and_then(constant)?, self.src.get(1).and_then(constant)))
+    }
+
     /// The registers it writes.
     pub(crate) fn results(&self, visit: &mut impl FnMut(Reg)) {
         self.dst.iter().filter(|arg| !matches!(arg, Arg::Mem(..))).for_each(|arg| arg.registers(visit));
@@ -210,7 +193,6 @@ impl Inst {
     pub(crate) fn operands(&self, visit: &mut impl FnMut(Reg)) {
         let address = self.dst.iter().filter(|arg| matches!(arg, Arg::Mem(..)));
         self.src.iter().chain(address).for_each(|arg| arg.registers(visit));
-        self.guard.iter().for_each(|guard| visit(guard.reg));
     }
 }
 
@@ -222,7 +204,7 @@ pub(crate) enum Node {
     /// `if (cond) { then } else { otherwise }`.
     If {
         /// The condition.
-        cond: Guard,
+        cond: Reg,
         /// Runs where the condition holds.
         then: Vec<Node>,
         /// Runs where it does not.
@@ -235,7 +217,7 @@ pub(crate) enum Node {
         /// Runs at least once.
         body: Vec<Node>,
         /// The predicate of the back edge, computed in the body.
-        again: Guard,
+        again: Reg,
         /// Where it was written.
         source: Source,
     },
@@ -289,8 +271,8 @@ pub(crate) fn by_warps(roles: &[(u32, Vec<Node>)]) -> impl Iterator<Item = (Warp
 pub struct Param {
     /// Its name in the kernel.
     pub name: String,
-    /// Its PTX type, such as `u64`.
-    pub ty: &'static str,
+    /// Its PTX type.
+    pub ty: Type,
     /// Its size in bytes, which is also its alignment.
     pub bytes: u32,
 }
@@ -312,9 +294,8 @@ pub struct Function {
     pub(crate) block: u32,
     pub(crate) blocks_per_sm: Option<u32>,
     pub(crate) shared: Vec<SharedVar>,
-    /// Bytes of dynamic shared memory where the size is known, 0 for none.
-    pub(crate) dynamic_shared: Option<u32>,
-    pub(crate) uses_dynamic: bool,
+    /// Bytes of dynamic shared memory.
+    pub(crate) dynamic_shared: u32,
     /// First byte of each allocation of dynamic shared memory, and the first after it.
     pub(crate) dynamic: Vec<(u32, u32)>,
     /// Whether the kernel looked at its target.
@@ -344,9 +325,16 @@ impl Function {
         self.shared.iter().map(|var| var.bytes.next_multiple_of(16)).sum()
     }
 
-    /// Bytes of dynamic shared memory, where they do not depend on launch parameters.
-    pub fn dynamic_shared(&self) -> Option<u32> {
-        if self.uses_dynamic { self.dynamic_shared } else { Some(0) }
+    /// Bytes of dynamic shared memory.
+    pub fn dynamic_shared(&self) -> u32 {
+        self.dynamic_shared
+    }
+
+    /// The rows of the table of instructions that it uses.
+    pub fn opcodes(&self) -> BTreeSet<Opcode> {
+        let mut used = BTreeSet::new();
+        self.instructions(&mut |inst| _ = used.insert(inst.op.opcode()));
+        used
     }
 
     /// The block's warps.

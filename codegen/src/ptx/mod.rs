@@ -1,29 +1,38 @@
 //! The language kernels are written in: typed values, structured control flow, PTX out.
 //!
 //! `types` holds the handles a kernel works with; `builder` parameters, shared memory and control flow; `ops` and
-//! `memory` one method per instruction. `ir` is what they build, `verify` (with `uniform`, `rendezvous`, `constant` and
-//! `require`) what it is held to, `print` how it is written. Nothing here knows a kernel.
+//! `memory` one method per instruction of `table`, whose words are in `modifiers`. `ir` is what they build, `verify` (with
+//! `uniform`, `rendezvous` and `constant`) what it is held to, `print` (with `names`, `live` and `mnemonic`) how it is written. Nothing
+//! here knows a kernel.
 
 mod builder;
 mod coalesce;
 mod constant;
 mod ir;
+mod live;
 mod memory;
+mod mnemonic;
+mod modifiers;
+mod names;
 mod ops;
 mod print;
 mod rendezvous;
-mod require;
+mod table;
 mod types;
 mod uniform;
 mod verify;
 
 pub use builder::{Builder, Parameter, Role};
 pub use ir::{Function, Param, Uniformity};
-pub use memory::{AtomicOp, LoadKind, Order, Scope};
-pub use ops::{Bits16, Bits32, Compare, Convert};
+pub use modifiers::{
+    AtomicOp, Compare, LoadKind, LoadOrder, Order, Rounding, Scope, Special, StateSpace, StoreOrder, Type,
+};
+pub use ops::Convert;
+pub use print::Text;
+pub use table::Opcode;
 pub use types::{
-    BF16, Dim, Element, F16, F32, F64, Float, Global, Integer, Number, Operand, Pred, Ptr, S8, S32, Scalar, Shared,
-    Size, Space, U8, U16, U32, U64, Val, Var, space,
+    Atomic, BF16, Bits16, Bits32, Dim, Element, F16, F32, F64, Float, Global, Integer, Number, Operand, Pred, Ptr, S8,
+    S32, Scalar, Shared, Size, Space, Stored, U8, U16, U32, U64, Val, Var, space,
 };
 
 use crate::error::{Error, Result};
@@ -60,21 +69,26 @@ impl Module {
         Ok(&self.kernels[last].0)
     }
 
-    /// The module's PTX.
+    /// The module's PTX, in full.
     pub fn ptx(&self) -> String {
-        print::module(self.target, &print::body(&self.kernels))
+        self.ptx_as(Text::Full)
     }
 
-    /// The module's PTX for each of `targets`. `None` if a kernel looked at its target, and so has to be
+    /// The module's PTX, as full as asked for.
+    pub fn ptx_as(&self, text: Text) -> String {
+        print::module(self.target, &print::body(&self.kernels, text))
+    }
+
+    /// The module's PTX for each of `targets`, as full as asked for. `None` if a kernel looked at its target, and so has to be
     /// built for each.
     ///
     /// # Errors
     /// [`Error::Kernel`] if a kernel does not fit one of the targets.
-    pub fn ptx_for(&self, targets: &[Target]) -> Result<Option<Vec<String>>> {
+    pub fn ptx_for(&self, targets: &[Target], text: Text) -> Result<Option<Vec<String>>> {
         if self.kernels.iter().any(|(function, _)| function.target_specific) {
             return Ok(None);
         }
-        let body = print::body(&self.kernels);
+        let body = print::body(&self.kernels, text);
         let mut texts = Vec::with_capacity(targets.len());
         for target in targets {
             self.kernels.iter().try_for_each(|(function, verified)| verify::fits(function, verified, *target))?;

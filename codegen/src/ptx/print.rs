@@ -1,11 +1,23 @@
 //! Prints verified kernels as PTX. Labels exist only here, numbered in order; a branch whose condition is the same for
-//! the whole warp is `bra.uni`. `.loc` lines carry the kernel's own file and line to profilers and to the emulator.
+//! the whole warp is `bra.uni`. In full text `.loc` lines carry the kernel's own file and line to profilers and to the
+//! emulator.
 
-use super::builder::DYNAMIC;
-use super::ir::{Arg, Base, Class, Function, Guard, Inst, Node, Reg, Source, Uniformity};
+use super::ir::{Arg, Base, Class, Function, Inst, Node, Reg, Source, Uniformity};
+use super::names::{Names, dynamic};
+use super::table::Needs;
 use super::verify::Verified;
 use crate::target::Target;
 use std::fmt::Write;
+
+/// How much a module's text tells besides what it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Text {
+    /// For readers: the source line of every instruction, and names as the kernel gives them.
+    #[default]
+    Full,
+    /// For programs: nothing that the driver does not need. Instructions and their order are the same.
+    Light,
+}
 
 /// What a module's text holds besides its version and target.
 #[derive(Debug)]
@@ -15,19 +27,20 @@ pub(crate) struct Body {
 }
 
 /// The body of a module of these kernels.
-pub(crate) fn body(kernels: &[(Function, Verified)]) -> Body {
-    let version = kernels.iter().map(|(_, verified)| verified.version).max().unwrap_or((6, 3));
+pub(crate) fn body(kernels: &[(Function, Verified)], style: Text) -> Body {
+    let version = kernels.iter().map(|(_, verified)| verified.needs).fold(Needs::BASE, Needs::max).version;
     let mut files = Files::default();
     let mut bodies = String::new();
     for (function, verified) in kernels {
-        kernel(&mut bodies, function, verified, &mut files);
+        kernel(&mut bodies, function, verified, &mut files, style);
     }
     let mut text = String::from(".address_size 64\n");
     for (index, file) in files.names.iter().enumerate() {
         line(&mut text, format_args!(".file {} \"{file}\"", index + 1));
     }
-    if kernels.iter().any(|(function, _)| function.uses_dynamic) {
-        line(&mut text, format_args!("\n.extern .shared .align 128 .b8 {DYNAMIC}[];"));
+    if kernels.iter().any(|(function, _)| !function.dynamic.is_empty()) {
+        let gap = if style == Text::Full { "\n" } else { "" };
+        line(&mut text, format_args!("{gap}.extern .shared .align 128 .b8 {}[];", dynamic(style)));
     }
     text.push_str(&bodies);
     Body { version, text }
@@ -71,47 +84,43 @@ fn portable(path: &str) -> String {
     if path.starts_with('/') || path.contains(":/") { tail.to_owned() } else { path.clone() }
 }
 
-fn kernel(out: &mut String, function: &Function, verified: &Verified, files: &mut Files) {
-    line(out, format_args!("\n.visible .entry {}(", function.name));
+fn kernel(out: &mut String, function: &Function, verified: &Verified, files: &mut Files, style: Text) {
+    let names = Names::new(style, function);
+    // What full text is laid out with.
+    let (gap, indent, end) = match style {
+        Text::Full => ("\n", "    ", "\n"),
+        Text::Light => ("", "", ""),
+    };
+    let _ = write!(out, "{gap}.visible .entry {}({end}", function.name);
     let last = function.params.len().saturating_sub(1);
     for (index, param) in function.params.iter().enumerate() {
         let comma = if index == last { "" } else { "," };
-        line(out, format_args!("    .param .{} {}{comma}", param.ty, param.name));
+        let _ = write!(out, "{indent}.param .{} {}{comma}{end}", param.ty, names.symbol(&param.name));
     }
     line(out, format_args!(")\n.reqntid {}", function.block));
     if let Some(blocks) = function.blocks_per_sm {
         line(out, format_args!(".minnctapersm {blocks}"));
     }
     out.push_str("{\n");
-    for (class, count) in Class::ALL.into_iter().zip(register_counts(function)) {
-        if count > 0 {
-            line(out, format_args!("    .reg {} {class}<{count}>;", class.declaration()));
+    for class in Class::ALL {
+        if let Some(names) = names.declared(class) {
+            line(out, format_args!("{indent}.reg {} {names};", class.declaration()));
         }
     }
     for var in &function.shared {
-        line(out, format_args!("    .shared .align 16 .b8 {}[{}];", var.name, var.bytes));
+        line(out, format_args!("{indent}.shared .align 16 .b8 {}[{}];", names.symbol(&var.name), var.bytes));
     }
-    let mut printer = Printer { out, verified, files, labels: 0, at: None };
+    let mut printer = Printer { out, names: &names, verified, files, style, labels: 0, at: None };
     printer.nodes(&function.body);
-    out.push_str("    ret;\n}\n");
-}
-
-fn register_counts(function: &Function) -> [u32; Class::ALL.len()] {
-    let mut counts = [0; Class::ALL.len()];
-    let mut see = |reg: Reg| {
-        let count = &mut counts[reg.class as usize];
-        *count = (*count).max(reg.index + 1);
-    };
-    function.instructions(&mut |inst| {
-        inst.dst.iter().chain(&inst.src).for_each(|arg| arg.registers(&mut see));
-    });
-    counts
+    line(out, format_args!("{indent}ret;\n}}"));
 }
 
 struct Printer<'a> {
     out: &'a mut String,
+    names: &'a Names<'a>,
     verified: &'a Verified,
     files: &'a mut Files,
+    style: Text,
     labels: u32,
     at: Option<(usize, u32)>,
 }
@@ -122,6 +131,16 @@ impl Printer<'_> {
         self.labels - 1
     }
 
+    /// A line of code, as far in as any other: kernels go deep.
+    fn code(&mut self, text: std::fmt::Arguments<'_>) {
+        self.indent();
+        line(self.out, text);
+    }
+
+    fn place(&mut self, label: u32) {
+        line(self.out, format_args!("{}:", self.names.label(label)));
+    }
+
     fn nodes(&mut self, nodes: &[Node]) {
         for node in nodes {
             match node {
@@ -129,24 +148,24 @@ impl Printer<'_> {
                 Node::If { cond, then, otherwise, source } => {
                     self.location(source);
                     let skip = self.label();
-                    self.branch(Guard { reg: cond.reg, negated: !cond.negated }, skip);
+                    self.branch("!", *cond, skip);
                     self.nodes(then);
                     if otherwise.is_empty() {
-                        line(self.out, format_args!("$L{skip}:"));
+                        self.place(skip);
                     } else {
                         let end = self.label();
-                        self.indent();
-                        line(self.out, format_args!("bra $L{end};\n$L{skip}:"));
+                        self.code(format_args!("bra {};", self.names.label(end)));
+                        self.place(skip);
                         self.nodes(otherwise);
-                        line(self.out, format_args!("$L{end}:"));
+                        self.place(end);
                     }
                 }
                 Node::Loop { body, again, source } => {
                     let top = self.label();
-                    line(self.out, format_args!("$L{top}:"));
+                    self.place(top);
                     self.nodes(body);
                     self.location(source);
-                    self.branch(*again, top);
+                    self.branch("", *again, top);
                 }
                 Node::Roles { warp, roles, source } => self.roles(*warp, roles, source),
             }
@@ -162,82 +181,98 @@ impl Printer<'_> {
             below += warps;
             let next = self.label();
             if index + 1 < roles.len() {
-                self.indent();
-                line(self.out, format_args!("{{ .reg .pred %role; setp.ge.u32 %role, {warp}, {below};"));
-                self.indent();
-                line(self.out, format_args!("@%role bra.uni $L{next}; }}"));
+                let (role, warp, label) = (self.names.role(), self.names.reg(warp), self.names.label(next));
+                self.code(format_args!("{{ .reg .pred {role}; setp.ge.u32 {role}, {warp}, {below};"));
+                self.code(format_args!("@{role} bra.uni {label}; }}"));
             }
             self.nodes(body);
             if index + 1 < roles.len() {
-                self.indent();
-                line(self.out, format_args!("bra.uni $L{end};"));
+                self.code(format_args!("bra.uni {};", self.names.label(end)));
             }
-            line(self.out, format_args!("$L{next}:"));
+            self.place(next);
         }
-        line(self.out, format_args!("$L{end}:"));
+        self.place(end);
     }
 
-    /// One space at any depth: the text is part of the program, and kernels go deep.
     fn indent(&mut self) {
-        self.out.push(' ');
+        if self.style == Text::Full {
+            self.out.push(' ');
+        }
     }
 
-    fn branch(&mut self, guard: Guard, label: u32) {
-        let uniform = self.verified.uniformity.level(guard.reg) <= Uniformity::Warp;
-        self.indent();
-        let (not, uni) = (if guard.negated { "!" } else { "" }, if uniform { ".uni" } else { "" });
-        line(self.out, format_args!("@{not}{} bra{uni} $L{label};", guard.reg));
+    /// Between operands.
+    fn comma(&mut self) {
+        self.out.push_str(if self.style == Text::Full { ", " } else { "," });
+    }
+
+    /// A branch taken where the condition holds or, with `not` as `!`, where it does not.
+    fn branch(&mut self, not: &str, cond: Reg, label: u32) {
+        let uniform = self.verified.uniformity.level(cond) <= Uniformity::Warp;
+        let uni = if uniform { ".uni" } else { "" };
+        let (cond, label) = (self.names.reg(cond), self.names.label(label));
+        self.code(format_args!("@{not}{cond} bra{uni} {label};"));
     }
 
     fn location(&mut self, source: Source) {
+        if self.style == Text::Light {
+            return;
+        }
         let at = (self.files.number(source), source.line());
         if self.at != Some(at) {
             self.at = Some(at);
-            line(self.out, format_args!(" .loc {} {} {}", at.0, at.1, source.column()));
+            self.code(format_args!(".loc {} {} {}", at.0, at.1, source.column()));
         }
     }
 
     fn inst(&mut self, inst: &Inst) {
         self.location(inst.source);
         self.indent();
-        if let Some(guard) = inst.guard {
-            let not = if guard.negated { "!" } else { "" };
-            let _ = write!(self.out, "@{not}{} ", guard.reg);
-        }
-        self.out.push_str(&inst.mnemonic);
-        for (index, arg) in inst.dst.iter().chain(&inst.src).enumerate() {
-            self.out.push_str(if index == 0 { " " } else { ", " });
-            self.arg(arg);
+        let _ = write!(self.out, "{}", inst.op);
+        let row = inst.op.row();
+        let slots = row.results.iter().chain(row.operands.iter());
+        for (index, (arg, slot)) in inst.dst.iter().chain(&inst.src).zip(slots).enumerate() {
+            if index == 0 {
+                self.out.push(' ');
+            } else {
+                self.comma();
+            }
+            match (arg, self.style) {
+                (Arg::Int(value), Text::Light) => {
+                    let _ = write!(self.out, "{}", slot.shortest(*value));
+                }
+                _ => self.arg(arg),
+            }
         }
         self.out.push_str(";\n");
     }
 
     fn arg(&mut self, arg: &Arg) {
         let _ = match arg {
-            Arg::Reg(reg) => write!(self.out, "{reg}"),
+            Arg::Reg(reg) => write!(self.out, "{}", self.names.reg(*reg)),
             Arg::Int(value) => write!(self.out, "{value}"),
             Arg::F32(bits) => write!(self.out, "0f{bits:08X}"),
-            Arg::Special(name, _) => write!(self.out, "{name}"),
-            Arg::Address(name) => write!(self.out, "{name}"),
+            Arg::Special(register) => write!(self.out, "{register}"),
+            Arg::Address(name) => write!(self.out, "{}", self.names.symbol(name)),
             Arg::Mem(base, offset) => {
-                let _ = match base {
-                    Base::Reg(reg) => write!(self.out, "[{reg}"),
-                    Base::Symbol(name) => write!(self.out, "[{name}"),
+                let base = match base {
+                    Base::Reg(reg) => self.names.reg(*reg),
+                    Base::Symbol(name) => self.names.symbol(name),
                 };
                 match offset {
-                    0 => write!(self.out, "]"),
-                    offset => write!(self.out, "+{offset}]"),
+                    0 => write!(self.out, "[{base}]"),
+                    offset => write!(self.out, "[{base}+{offset}]"),
                 }
             }
             Arg::Vector(parts) => {
                 self.out.push('{');
                 for (index, part) in parts.iter().enumerate() {
                     if index > 0 {
-                        self.out.push_str(", ");
+                        self.comma();
                     }
                     self.arg(part);
                 }
-                write!(self.out, "}}")
+                self.out.push('}');
+                Ok(())
             }
         };
     }

@@ -7,7 +7,9 @@
 //! Two loops run equally often if the instructions that their conditions follow from are the same but for the numbers of
 //! registers: from values of the whole block, by instructions without memory that a role may write meanwhile.
 
-use super::ir::{Arg, Base, Convergence, Inst, Node, Reg, Source, Spread, Uniformity, instructions};
+use super::ir::{Arg, Base, Inst, Node, Reg, Source, Uniformity, instructions};
+use super::modifiers::StateSpace;
+use super::table::{Op, Opcode, Spread};
 use super::uniform;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -72,10 +74,7 @@ impl<'a> Meeting<'a> {
     }
 
     fn barrier(&self, inst: &Inst) -> Option<u32> {
-        match inst.convergence {
-            Convergence::Participants { barrier, .. } if self.shared.contains_key(&barrier) => Some(barrier),
-            _ => None,
-        }
+        inst.barrier().map(|(barrier, _)| barrier).filter(|barrier| self.shared.contains_key(barrier))
     }
 
     /// The shared barriers inside a node.
@@ -219,8 +218,8 @@ impl<'a> Slice<'a> {
                     }
                     (inside, None)
                 }
-                Node::If { cond, then, otherwise, .. } => (self.grow(then) | self.grow(otherwise), Some(cond.reg)),
-                Node::Loop { body, again, .. } => (self.grow(body), Some(again.reg)),
+                Node::If { cond, then, otherwise, .. } => (self.grow(then) | self.grow(otherwise), Some(*cond)),
+                Node::Loop { body, again, .. } => (self.grow(body), Some(*again)),
                 Node::Roles { .. } => (false, None),
             };
             let inside = inside || std::ptr::eq(node, self.node);
@@ -276,29 +275,24 @@ impl Pairing<'_> {
                 Node::If { cond, then, otherwise, .. },
                 Node::If { cond: theirs, then: their_then, otherwise: their_otherwise, .. },
             ) => {
-                cond.negated == theirs.negated
-                    && self.register(cond.reg, theirs.reg)
-                    && self.nodes(then, their_then)
-                    && self.nodes(otherwise, their_otherwise)
+                self.register(*cond, *theirs) && self.nodes(then, their_then) && self.nodes(otherwise, their_otherwise)
             }
             (Node::Loop { body, again, .. }, Node::Loop { body: their_body, again: theirs, .. }) => {
-                again.negated == theirs.negated && self.register(again.reg, theirs.reg) && self.nodes(body, their_body)
+                self.register(*again, *theirs) && self.nodes(body, their_body)
             }
             _ => false,
         }
     }
 
     fn inst(&mut self, one: &Inst, other: &Inst) -> bool {
-        let known = match one.spread {
-            Spread::Operands => !one.mnemonic.starts_with("ld.shared"),
-            Spread::Exactly(level) => level == Uniformity::Block && one.mnemonic.starts_with("ld.param"),
-            Spread::AtLeast(_) => false,
+        let known = match one.spread() {
+            Spread::Operands => !matches!(one.op, Op::Ld { space: StateSpace::Shared, .. }),
+            Spread::Exactly(_) => one.op.opcode() == Opcode::LdParam,
+            Spread::Varies => false,
         };
         known
-            && one.mnemonic == other.mnemonic
-            && one.spread == other.spread
-            && one.guard.is_none()
-            && other.guard.is_none()
+            && one.op == other.op
+            && one.known == other.known
             && self.arguments(&one.dst, &other.dst)
             && self.arguments(&one.src, &other.src)
     }
@@ -314,7 +308,7 @@ impl Pairing<'_> {
                 at == theirs && self.register(*one, *other)
             }
             (Arg::Vector(one), Arg::Vector(other)) => self.arguments(one, other),
-            (Arg::Special(_, level), _) if *level != Uniformity::Block => false,
+            (Arg::Special(register), _) if register.uniformity() != Uniformity::Block => false,
             _ => one == other,
         }
     }

@@ -2,83 +2,82 @@
 //! so misuse (adding a pointer to a float, storing f32 through an f16 pointer) fails to compile.
 
 use super::ir::{Arg, Class, Reg};
+use super::modifiers::{StateSpace, Type};
 use std::marker::PhantomData;
 
 /// A scalar type that a register can hold.
 pub trait Scalar: Copy + 'static {
-    /// Its name in mnemonics: `u32`, `f32`.
-    const NAME: &'static str;
-    /// Its untyped name: `b32`.
-    const BITS: &'static str;
+    /// Its type in instructions.
+    const TYPE: Type;
+    /// Its type where only the bits count; floats keep theirs in registers of their own.
+    const BITS: Type;
     /// The class of the registers that hold it.
-    const CLASS: Class;
-    /// Its size in bytes.
-    const BYTES: u32;
+    const CLASS: Class = Self::TYPE.class();
 }
 
 /// A scalar that can stand in memory. Some (bytes) are wider in registers than in memory.
 pub trait Element: Copy + 'static {
-    /// The type in `ld` and `st`.
-    const NAME: &'static str;
+    /// Its type in `ld` and `st`.
+    const MEMORY: Type;
     /// Its size in memory, in bytes.
-    const BYTES: u32;
+    const BYTES: u32 = Self::MEMORY.bytes();
     /// What a load yields.
     type Loaded: Scalar;
 }
 
+/// A scalar that is the same in registers and in memory.
+pub trait Stored: Scalar + Element<Loaded = Self> {}
+
 macro_rules! scalars {
-    ($($(#[$doc:meta])* $name:ident $ptx:literal $bits:literal $class:ident $bytes:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $bits:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct $name;
         impl Scalar for $name {
-            const NAME: &'static str = $ptx;
-            const BITS: &'static str = $bits;
-            const CLASS: Class = Class::$class;
-            const BYTES: u32 = $bytes;
+            const TYPE: Type = Type::$name;
+            const BITS: Type = Type::$bits;
         }
     )*};
 }
 
 scalars! {
     /// A predicate.
-    Pred "pred" "pred" Pred 0;
+    Pred Pred;
     /// 16-bit unsigned integer.
-    U16 "u16" "b16" B16 2;
+    U16 B16;
     /// 32-bit unsigned integer.
-    U32 "u32" "b32" B32 4;
+    U32 B32;
     /// 32-bit signed integer.
-    S32 "s32" "b32" B32 4;
+    S32 B32;
     /// 64-bit unsigned integer.
-    U64 "u64" "b64" B64 8;
+    U64 B64;
     /// Half precision.
-    F16 "f16" "b16" B16 2;
+    F16 B16;
     /// bfloat16.
-    BF16 "bf16" "b16" B16 2;
+    BF16 B16;
     /// Single precision.
-    F32 "f32" "f32" F32 4;
+    F32 F32;
     /// Double precision.
-    F64 "f64" "f64" F64 8;
+    F64 F64;
 }
 
 macro_rules! elements {
-    ($($name:ident $ptx:literal;)*) => {$(
+    ($($name:ident $ty:ident;)*) => {$(
         impl Element for $name {
-            const NAME: &'static str = $ptx;
-            const BYTES: u32 = <$name as Scalar>::BYTES;
+            const MEMORY: Type = Type::$ty;
             type Loaded = $name;
         }
+        impl Stored for $name {}
     )*};
 }
 
-elements! { U16 "u16"; U32 "u32"; S32 "s32"; U64 "u64"; F16 "b16"; BF16 "b16"; F32 "f32"; F64 "f64"; }
+elements! { U16 U16; U32 U32; S32 S32; U64 U64; F16 B16; BF16 B16; F32 F32; F64 F64; }
 
 /// An unsigned byte in memory; a `u32` in a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct U8;
 impl Element for U8 {
-    const NAME: &'static str = "u8";
-    const BYTES: u32 = 1;
+    const MEMORY: Type = Type::U8;
     type Loaded = U32;
 }
 
@@ -86,28 +85,18 @@ impl Element for U8 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct S8;
 impl Element for S8 {
-    const NAME: &'static str = "s8";
-    const BYTES: u32 = 1;
+    const MEMORY: Type = Type::S8;
     type Loaded = S32;
 }
 
 /// Types with `add`, `sub`, `mul`, `min`, `max` and comparisons.
-pub trait Number: Scalar {
-    /// The rounding modifier of arithmetic: `.rn` for floats, nothing for integers.
-    const ROUNDING: &'static str;
-    /// The name of the multiplication that keeps the operand's width.
-    const MUL: &'static str;
-}
-
-macro_rules! numbers {
-    ($($name:ident $rounding:literal $mul:literal;)*) => {$(
-        impl Number for $name {
-            const ROUNDING: &'static str = $rounding;
-            const MUL: &'static str = $mul;
-        }
-    )*};
-}
-numbers! { U16 "" "mul.lo"; U32 "" "mul.lo"; S32 "" "mul.lo"; U64 "" "mul.lo"; F32 ".rn" "mul.rn"; F64 ".rn" "mul.rn"; }
+pub trait Number: Stored {}
+impl Number for U16 {}
+impl Number for U32 {}
+impl Number for S32 {}
+impl Number for U64 {}
+impl Number for F32 {}
+impl Number for F64 {}
 
 /// Integer types.
 pub trait Integer: Number {}
@@ -116,10 +105,28 @@ impl Integer for U32 {}
 impl Integer for S32 {}
 impl Integer for U64 {}
 
-/// Floating-point types.
+/// Floating-point types with arithmetic.
 pub trait Float: Number {}
 impl Float for F32 {}
 impl Float for F64 {}
+
+/// Types with read-modify-write operations in memory: integers, whose sums do not depend on the order.
+pub trait Atomic: Integer {}
+impl Atomic for U32 {}
+impl Atomic for S32 {}
+impl Atomic for U64 {}
+
+/// 32-bit register types, between which [`Builder::mov_bits`](super::Builder::mov_bits) reinterprets.
+pub trait Bits32: Stored {}
+impl Bits32 for U32 {}
+impl Bits32 for S32 {}
+impl Bits32 for F32 {}
+
+/// 16-bit register types.
+pub trait Bits16: Stored {}
+impl Bits16 for U16 {}
+impl Bits16 for F16 {}
+impl Bits16 for BF16 {}
 
 /// A value: an immutable virtual register of type `T`.
 #[derive(Debug)]
@@ -163,21 +170,21 @@ impl<T> Var<T> {
 
 /// A state space.
 pub trait Space: Copy + 'static {
-    /// Its name in mnemonics.
-    const NAME: &'static str;
+    /// Its word in instructions.
+    const SPACE: StateSpace;
     /// The type of its addresses.
     type Address: Integer;
 }
 
 /// The state spaces.
 pub mod space {
-    use super::{Space, U32, U64};
+    use super::{Space, StateSpace, U32, U64};
 
     /// Device memory.
     #[derive(Debug, Clone, Copy)]
     pub struct Global;
     impl Space for Global {
-        const NAME: &'static str = "global";
+        const SPACE: StateSpace = StateSpace::Global;
         type Address = U64;
     }
 
@@ -185,7 +192,7 @@ pub mod space {
     #[derive(Debug, Clone, Copy)]
     pub struct Shared;
     impl Space for Shared {
-        const NAME: &'static str = "shared";
+        const SPACE: StateSpace = StateSpace::Shared;
         type Address = U32;
     }
 }

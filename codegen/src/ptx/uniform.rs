@@ -5,7 +5,8 @@
 //! Registers are compared among the warps of the block and, once more, among those of each role: a variable that one
 //! role sets is uniform there, and differs between warps for the block.
 
-use super::ir::{Arg, Function, Inst, Node, Reg, RegMap, Spread, Uniformity, Warps, by_warps};
+use super::ir::{Arg, Function, Inst, Node, Reg, RegMap, Uniformity, Warps, by_warps};
+use super::table::Spread;
 
 /// Registers that are less than uniform.
 #[derive(Debug)]
@@ -89,10 +90,10 @@ impl Flow<'_> {
         for node in nodes {
             match node {
                 Node::Inst(inst) => {
-                    let value = match inst.spread {
+                    let value = match inst.spread() {
                         Spread::Exactly(level) => level,
                         Spread::Operands => self.operands(inst).max(looping),
-                        Spread::AtLeast(level) => self.operands(inst).max(level),
+                        Spread::Varies => Uniformity::Lane,
                     };
                     inst.results(&mut |reg| {
                         let assigned = if self.definitions.get(reg) > 1 { branch } else { value };
@@ -100,12 +101,12 @@ impl Flow<'_> {
                     });
                 }
                 Node::If { cond, then, otherwise, .. } => {
-                    let branch = branch.max(self.levels.level(cond.reg));
+                    let branch = branch.max(self.levels.level(*cond));
                     changed |= self.walk(then, branch, looping);
                     changed |= self.walk(otherwise, branch, looping);
                 }
                 Node::Loop { body, again, .. } => {
-                    let level = self.levels.level(again.reg);
+                    let level = self.levels.level(*again);
                     changed |= self.walk(body, branch.max(level), looping.max(level));
                 }
                 Node::Roles { roles, .. } => {
@@ -123,8 +124,8 @@ impl Flow<'_> {
     fn operands(&self, inst: &Inst) -> Uniformity {
         let mut level = Uniformity::Block;
         for arg in &inst.src {
-            if let Arg::Special(_, uniformity) = arg {
-                level = level.max(*uniformity);
+            if let Arg::Special(register) = arg {
+                level = level.max(register.uniformity());
             }
             arg.registers(&mut |reg| level = level.max(self.levels.level(reg)));
         }

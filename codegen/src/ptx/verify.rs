@@ -2,7 +2,8 @@
 //!
 //! 1. a block has 32 to 1024 threads, in whole warps;
 //! 2. every register is defined before use on every path;
-//! 3. vector accesses have constant offsets that are multiples of the vector's size;
+//! 3. an instruction has the operands and results of its row in the table, and accesses to memory have constant offsets
+//!    that are multiples of their size;
 //! 4. static shared memory fits 48 KB, and with the dynamic memory the target's limit;
 //! 5. a barrier stands only under control flow as uniform as its participants, and so do exchanges between lanes; the
 //!    whole block leaves together;
@@ -13,20 +14,21 @@
 //! 8. what is loaded as constant is stored to nowhere in the kernel, or, in shared memory, beyond a barrier;
 //! 9. the target has every instruction.
 
-use super::ir::{Arg, Convergence, Function, Inst, Node, Reg, RegMap, Source, Uniformity, Warps, by_warps};
-use super::{constant, rendezvous, require, uniform};
+use super::ir::{Arg, Function, Inst, Node, Reg, RegMap, Source, Uniformity, Warps, by_warps};
+use super::table::{Convergence, Needs, Op, Row, Slot};
+use super::{constant, rendezvous, uniform};
 use crate::error::{Error, Result};
 use crate::target::Target;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the verifier learned on the way: what the printer needs.
 #[derive(Debug)]
 pub(crate) struct Verified {
     pub(crate) uniformity: uniform::Map,
-    /// The least PTX version the instructions need.
-    pub(crate) version: (u32, u32),
+    /// What all the instructions need together.
+    pub(crate) needs: Needs,
     /// The instruction that needs the newest compute capability, if one needs more than every target has.
-    needs: Option<(u32, String, Source)>,
+    newest: Option<(Op, Source)>,
 }
 
 /// Checks `function` for `target`.
@@ -44,9 +46,8 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
         warps: function.warps(),
         barriers: BTreeMap::new(),
         defined: RegMap::default(),
-        known: HashMap::new(),
-        version: (6, 3),
-        needs: None,
+        needs: Needs::BASE,
+        newest: None,
         target,
         problem: None,
     };
@@ -54,17 +55,17 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
     if let Some((what, source)) = check.problem {
         return fault(what, source);
     }
-    let (version, needs) = (check.version, check.needs);
+    let (needs, newest) = (check.needs, check.newest);
     if let Err((what, source)) = constant::check(function, &uniformity) {
         return fault(what, source);
     }
-    Ok(Verified { uniformity, version, needs })
+    Ok(Verified { uniformity, needs, newest })
 }
 
 /// Rule 4.
 fn shared_memory(function: &Function, target: Target) -> Result<()> {
     let fault = |what: String, source: Source| Err(Error::Kernel { kernel: function.name.clone(), what, source });
-    let (stat, dynamic) = (function.static_shared(), function.dynamic_shared().unwrap_or(0));
+    let (stat, dynamic) = (function.static_shared(), function.dynamic_shared());
     if stat > 48 << 10 {
         let what = format!("{stat} bytes of static shared memory: at most 49152, take dynamic shared memory instead");
         return fault(what, function.source);
@@ -80,14 +81,16 @@ fn shared_memory(function: &Function, target: Target) -> Result<()> {
 /// Checks a function that was verified for one target, and did not look at it, for another: rules 4 and 9.
 pub(crate) fn fits(function: &Function, verified: &Verified, target: Target) -> Result<()> {
     shared_memory(function, target)?;
-    match &verified.needs {
-        Some((sm, mnemonic, source)) if *sm > target.sm() => Err(Error::Kernel {
-            kernel: function.name.clone(),
-            what: format!("{mnemonic} needs sm_{sm}: {target} lacks it"),
-            source,
-        }),
+    match verified.newest {
+        Some((op, source)) if !op.row().needs.met_by(target) => {
+            Err(Error::Kernel { kernel: function.name.clone(), what: lacking(op, target), source })
+        }
         _ => Ok(()),
     }
+}
+
+fn lacking(op: Op, target: Target) -> String {
+    format!("{op} needs sm_{}: {target} lacks it", op.row().needs.sm)
 }
 
 struct Check<'a> {
@@ -98,10 +101,8 @@ struct Check<'a> {
     /// The warps that wait at each barrier, and where.
     barriers: BTreeMap<u32, (Vec<Warps>, Source)>,
     defined: RegMap<bool>,
-    /// What each mnemonic met so far needs.
-    known: HashMap<String, ((u32, u32), u32)>,
-    version: (u32, u32),
-    needs: Option<(u32, String, Source)>,
+    needs: Needs,
+    newest: Option<(Op, Source)>,
     target: Target,
     problem: Option<(String, Source)>,
 }
@@ -124,8 +125,8 @@ impl Check<'_> {
             match node {
                 Node::Inst(inst) => self.instruction(inst, control, role.as_deref_mut(), &mut added),
                 Node::If { cond, then, otherwise, source } => {
-                    self.used(cond.reg, source);
-                    let control = control.max(self.uniformity.level_in(self.warps, cond.reg));
+                    self.used(*cond, source);
+                    let control = control.max(self.uniformity.level_in(self.warps, *cond));
                     let first = self.nodes(then, control, role.as_deref_mut());
                     self.forget(&first);
                     let second = self.nodes(otherwise, control, role.as_deref_mut());
@@ -135,9 +136,9 @@ impl Check<'_> {
                     }
                 }
                 Node::Loop { body, again, source } => {
-                    let control = control.max(self.uniformity.level_in(self.warps, again.reg));
+                    let control = control.max(self.uniformity.level_in(self.warps, *again));
                     let inner = self.nodes(body, control, role.as_deref_mut());
-                    self.used(again.reg, source);
+                    self.used(*again, source);
                     added.extend(inner);
                 }
                 Node::Roles { warp, roles, source } => {
@@ -209,81 +210,73 @@ impl Check<'_> {
         added: &mut Vec<Reg>,
     ) {
         let source = inst.source;
-        let mut uses = Vec::new();
-        inst.src.iter().for_each(|arg| arg.registers(&mut |reg| uses.push(reg)));
-        inst.dst.iter().filter(|arg| matches!(arg, Arg::Mem(..))).for_each(|arg| arg.registers(&mut |r| uses.push(r)));
-        uses.into_iter().for_each(|reg| self.used(reg, source));
-        for arg in &inst.dst {
-            if !matches!(arg, Arg::Mem(..)) {
-                arg.registers(&mut |reg| self.define(reg, added));
-            }
+        inst.operands(&mut |reg| self.used(reg, source));
+        inst.results(&mut |reg| self.define(reg, added));
+        let row = inst.op.row();
+        self.shape(inst, &row);
+        if row.needs.sm > self.needs.sm {
+            self.newest = Some((inst.op, source));
         }
-        self.alignment(inst);
-        let (version, sm) = match self.known.get(&inst.mnemonic) {
-            Some(needs) => *needs,
-            None => {
-                let needs = require::of(&inst.mnemonic);
-                self.known.insert(inst.mnemonic.clone(), needs);
-                needs
-            }
-        };
-        self.version = self.version.max(version);
-        if sm > self.needs.as_ref().map_or(75, |needs| needs.0) {
-            self.needs = Some((sm, inst.mnemonic.clone(), source));
+        self.needs = self.needs.max(row.needs);
+        if !row.needs.met_by(self.target) {
+            self.complain(lacking(inst.op, self.target), source);
         }
-        if sm > self.target.sm() {
-            self.complain(format!("{} needs sm_{sm}: {} lacks it", inst.mnemonic, self.target), source);
-        }
-        match inst.convergence {
-            Convergence::None => {}
+        match row.convergence {
+            Convergence::Free => {}
             Convergence::Warp if control > Uniformity::Warp => {
-                self.complain(format!("{} under lane-varying control flow", inst.mnemonic), source);
+                self.complain(format!("{} under lane-varying control flow", inst.op), source);
             }
             Convergence::Warp => {}
-            Convergence::Block if control > Uniformity::Block => {
-                self.complain(format!("{} under {control} control flow", inst.mnemonic), source);
+            Convergence::Block | Convergence::Barrier if control > Uniformity::Block => {
+                self.complain(format!("{} under {control} control flow", inst.op), source);
             }
             Convergence::Block if role.is_some() => {
-                self.complain(format!("{} inside a role: the others would wait for it", inst.mnemonic), source);
+                self.complain(format!("{} inside a role: the others would wait for it", inst.op), source);
             }
             Convergence::Block => {}
-            Convergence::Participants { .. } if control > Uniformity::Block => {
-                self.complain(format!("{} under {control} control flow", inst.mnemonic), source);
-            }
-            Convergence::Participants { barrier, threads } => match (role, threads) {
-                (None, threads) => {
-                    let block = self.function.block;
-                    if threads.is_some_and(|threads| threads != block) {
-                        let what = format!("barrier {barrier} outside roles: the whole block waits, {block} threads");
-                        self.complain(what, source);
-                    }
-                    self.meaning(barrier, std::iter::once(self.function.warps()), source);
-                }
-                (Some(_), None) => {
-                    self.complain("a barrier inside a role must name its participants".to_owned(), source);
-                }
-                (Some(role), Some(threads)) => {
-                    let entry = role.waiting.entry(barrier).or_insert((threads, BTreeSet::new(), source));
-                    entry.1.insert(role.role);
-                    if entry.0 != threads || threads < role.threads {
-                        let what = format!("barrier {barrier} is waited at with different counts: {threads}");
-                        self.complain(what, source);
-                    }
-                }
-            },
+            Convergence::Barrier => self.barrier(inst, role),
         }
     }
 
-    fn alignment(&mut self, inst: &Inst) {
-        if !matches!(inst.mnemonic.split('.').next(), Some("ld" | "st")) {
-            return;
+    /// Rule 6.
+    fn barrier(&mut self, inst: &Inst, role: Option<&mut RoleContext<'_>>) {
+        let source = inst.source;
+        let Some((barrier, threads)) = inst.barrier() else { return };
+        match (role, threads) {
+            (None, threads) => {
+                let block = self.function.block;
+                if threads.is_some_and(|threads| threads != block) {
+                    let what = format!("barrier {barrier} outside roles: the whole block waits, {block} threads");
+                    self.complain(what, source);
+                }
+                self.meaning(barrier, std::iter::once(self.function.warps()), source);
+            }
+            (Some(_), None) => {
+                self.complain("a barrier inside a role must name its participants".to_owned(), source);
+            }
+            (Some(role), Some(threads)) => {
+                let entry = role.waiting.entry(barrier).or_insert((threads, BTreeSet::new(), source));
+                entry.1.insert(role.role);
+                if entry.0 != threads || threads < role.threads {
+                    let what = format!("barrier {barrier} is waited at with different counts: {threads}");
+                    self.complain(what, source);
+                }
+            }
         }
-        let size = constant::width(&inst.mnemonic);
+    }
+
+    /// Rule 3.
+    fn shape(&mut self, inst: &Inst, row: &Row) {
+        if !row.results.hold(&inst.dst, Slot::writes) || !row.operands.hold(&inst.src, Slot::reads) {
+            let what = format!("{} with other operands or results than its row in the table", inst.op);
+            self.complain(what, inst.source);
+        }
+        let Some(size) = row.bytes().map(i64::from) else { return };
         for arg in inst.dst.iter().chain(&inst.src) {
             if let Arg::Mem(_, offset) = arg
                 && offset % size != 0
             {
-                let what = format!("{} at offset {offset}, which is not a multiple of {size}", inst.mnemonic);
+                let what = format!("{} at offset {offset}, which is not a multiple of {size}", inst.op);
                 self.complain(what, inst.source);
             }
         }

@@ -5,7 +5,7 @@ use crate::blocks::attention::{self, Heads, Workspace};
 use crate::blocks::kv::{self, Cache, Half};
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
-use crate::ptx::{AtomicOp, Builder, F32, Global, LoadKind, Order, Pred, Scope, Shared, Size, U32, Val};
+use crate::ptx::{AtomicOp, Builder, F32, Global, LoadKind, Order, Pred, Scope, Shared, Size, StoreOrder, U32, Val};
 use kiln_shape::table::{KV_CHUNK, LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, TensorRole};
 
@@ -93,11 +93,11 @@ impl Decoder<'_> {
         b.if_(first, |b| {
             let counter = b.index(self.arrivals, kv_head);
             b.fence_acq_rel(Scope::Gpu);
-            let before = b.atom(AtomicOp::Add, "relaxed", counter, 1u32, Scope::Gpu);
+            let before = b.atom(AtomicOp::Add, Order::Relaxed, counter, 1u32, Scope::Gpu);
             b.fence_acq_rel(Scope::Gpu);
             let missing = b.sub::<U32>(chunks, before);
             let last = b.setp_eq(missing, 1);
-            b.if_(last, |b| b.st_sync(counter, 0u32, Order::Relaxed, Scope::Gpu));
+            b.if_(last, |b| b.st_sync(counter, 0u32, StoreOrder::Relaxed, Scope::Gpu));
             let last = b.selp::<U32>(1, 0, last);
             b.st(slot, last);
         });

@@ -5,7 +5,7 @@
 //! behind the last one that has an item and room in its ring. So no item waits for more than one token of each other.
 
 use super::Decoder;
-use crate::ptx::{Builder, Compare, LoadKind, Operand, Order, Pred, Scope, U32, U64, Val, Var};
+use crate::ptx::{Builder, Compare, LoadKind, LoadOrder, Operand, Pred, Scope, StoreOrder, U32, U64, Val, Var};
 use kiln_shape::mailbox::{self, SLOTS, command, entry, item, report, state};
 
 /// Slots of a lane.
@@ -75,7 +75,7 @@ impl Decoder<'_> {
                 b.st(to, word);
             });
         });
-        b.if_(self.leader, |b| b.st_sync(self.report.at(report::LEFT), self.launch, Order::Release, Scope::Sys));
+        b.if_(self.leader, |b| b.st_sync(self.report.at(report::LEFT), self.launch, StoreOrder::Release, Scope::Sys));
     }
 
     /// A kept word of a slot.
@@ -92,7 +92,7 @@ impl Decoder<'_> {
 
     /// Writes an entry of a slot's ring. A token carries its readiness with it; an item's end is a release, behind which
     /// the host may look at what the item has written.
-    pub(super) fn emit(&self, b: &mut Builder, slot: Val<U32>, kind: Val<U32>, payload: Val<U32>, order: Order) {
+    pub(super) fn emit(&self, b: &mut Builder, slot: Val<U32>, kind: Val<U32>, payload: Val<U32>, order: StoreOrder) {
         let number = self.kept(b, state::EMITTED, slot);
         let next = b.add(number, 1);
         self.keep(b, state::EMITTED, slot, next);
@@ -112,7 +112,7 @@ impl Decoder<'_> {
 
     /// Ends a slot's item.
     pub(super) fn end(&self, b: &mut Builder, slot: Val<U32>, kind: Val<U32>, payload: Val<U32>) {
-        self.emit(b, slot, kind, payload, Order::Release);
+        self.emit(b, slot, kind, payload, StoreOrder::Release);
         self.keep(b, state::ACTIVE, slot, 0);
     }
 
@@ -129,7 +129,7 @@ impl Decoder<'_> {
                 let ids = b.ld(self.item.at(item::IDS).cast::<U64>(), LoadKind::Constant);
                 let ids = b.global_ptr::<U32>(ids);
                 let at = b.index(ids, next);
-                let id = b.ld_sync(at, Order::Relaxed, Scope::Sys);
+                let id = b.ld_sync(at, LoadOrder::Relaxed, Scope::Sys);
                 b.set(look.next_id, id);
             });
         });
@@ -139,7 +139,7 @@ impl Decoder<'_> {
     fn look_at_slots(&self, b: &mut Builder, look: &Look) {
         let lane = b.lane();
         let at = b.index(self.mailbox, lane);
-        let see = |b: &mut Builder, word: u32| b.ld_sync(at.at(word), Order::Relaxed, Scope::Sys);
+        let see = |b: &mut Builder, word: u32| b.ld_sync(at.at(word), LoadOrder::Relaxed, Scope::Sys);
         for half in 0..EACH {
             let index = half as usize;
             let doorbell = see(b, mailbox::DOORBELL + 32 * half);
@@ -149,8 +149,8 @@ impl Decoder<'_> {
             b.set(look.stop[index], stop);
             b.set(look.consumed[index], consumed);
         }
-        let park = b.ld_sync(self.mailbox.at(mailbox::PARK), Order::Relaxed, Scope::Sys);
-        let yields = b.ld_sync(self.mailbox.at(mailbox::YIELD), Order::Relaxed, Scope::Sys);
+        let park = b.ld_sync(self.mailbox.at(mailbox::PARK), LoadOrder::Relaxed, Scope::Sys);
+        let yields = b.ld_sync(self.mailbox.at(mailbox::YIELD), LoadOrder::Relaxed, Scope::Sys);
         b.set(look.park, park);
         b.set(look.yields, yields);
     }
@@ -179,8 +179,8 @@ impl Decoder<'_> {
             let from = b.byte_index(self.mailbox.at(mailbox::ITEMS), slot, mailbox::ITEM_WORDS * 4);
             let to = b.byte_index(self.state.at(state::ITEMS), slot, mailbox::ITEM_WORDS * 4);
             let (from, to) = (b.index(from, lane), b.index(to, lane));
-            let low = b.ld_sync(from, Order::Relaxed, Scope::Sys);
-            let high = b.ld_sync(from.at(32), Order::Relaxed, Scope::Sys);
+            let low = b.ld_sync(from, LoadOrder::Relaxed, Scope::Sys);
+            let high = b.ld_sync(from.at(32), LoadOrder::Relaxed, Scope::Sys);
             b.st(to, low);
             b.st(to.at(32), high);
             let mut word = |word| b.shfl_idx(low, word);

@@ -6,7 +6,7 @@ use crate::blocks::argmax::{self, Best};
 use crate::blocks::dequantize;
 use crate::blocks::tensor::Tensor;
 use crate::kernels::phase::{Operands, Phase};
-use crate::ptx::{Builder, F32, Global, LoadKind, Order, Pred, Scope, Size, U32, Val, Var};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Scope, Size, StoreOrder, U32, Val, Var};
 use kiln_shape::TensorRole;
 use kiln_shape::mailbox::{command, entry, item, report, state, trace};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
@@ -197,7 +197,7 @@ impl Decoder<'_> {
             let gives = b.and_pred(ran.chooses, known);
             b.if_(gives, |b| {
                 let kind = b.mov::<U32>(entry::TOKEN);
-                self.emit(b, slot, kind, token, Order::Relaxed);
+                self.emit(b, slot, kind, token, StoreOrder::Relaxed);
             });
             let open = b.setp_eq(end, 0);
             let stopped = b.setp_ne(stops, 0);
@@ -212,7 +212,7 @@ impl Decoder<'_> {
             let tokens = b.ld(self.kept.at(state::PROGRESS), LoadKind::Ordinary);
             let tokens = b.add(tokens, 1);
             b.st(self.kept.at(state::PROGRESS), tokens);
-            b.st_sync(self.report.at(report::PROGRESS), tokens, Order::Relaxed, Scope::Sys);
+            b.st_sync(self.report.at(report::PROGRESS), tokens, StoreOrder::Relaxed, Scope::Sys);
         });
     }
 

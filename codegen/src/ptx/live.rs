@@ -1,0 +1,132 @@
+//! Which registers of a kernel can go by one name: those of a class whose spans do not meet. A span reaches from the first
+//! instruction in text order that names the register to the last, and over every loop that it is alive into; since a
+//! register is defined before it is used on every path, nothing else is carried from one round to the next.
+
+use super::ir::{Class, Function, Node, Reg, RegMap};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// A name's place in its class, for each register, and how often each name stands in the text.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    places: RegMap<u32>,
+    /// By class and place.
+    uses: [Vec<u32>; Class::ALL.len()],
+}
+
+impl Shared {
+    /// The place of a register's name.
+    pub(crate) fn place(&self, reg: Reg) -> u32 {
+        self.places.get(reg)
+    }
+
+    /// How often each name of a class is used, by place.
+    pub(crate) fn uses(&self, class: Class) -> &[u32] {
+        &self.uses[class as usize]
+    }
+
+    /// The names of a kernel's registers.
+    pub(crate) fn of(function: &Function) -> Shared {
+        let mut walk = Walk::default();
+        walk.nodes(&function.body);
+        let mut registers: Vec<(Span, Reg)> =
+            walk.met.iter().filter_map(|reg| Some((walk.spans.get(*reg)?, *reg))).collect();
+        registers.sort_by_key(|(span, reg)| (span.first, *reg));
+        registers.dedup();
+        let mut shared = Shared::default();
+        let mut classes: [Names; Class::ALL.len()] = Default::default();
+        for (span, reg) in registers {
+            let uses = &mut shared.uses[reg.class as usize];
+            let place = classes[reg.class as usize].take(span, uses.len() as u32);
+            *shared.places.entry(reg) = place;
+            match uses.get_mut(place as usize) {
+                Some(uses) => *uses += span.uses,
+                None => uses.push(span.uses),
+            }
+        }
+        shared
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    first: u32,
+    last: u32,
+    uses: u32,
+}
+
+/// The walk over a kernel's text.
+#[derive(Default)]
+struct Walk {
+    at: u32,
+    spans: RegMap<Option<Span>>,
+    /// Registers in the order in which they are named.
+    met: Vec<Reg>,
+}
+
+impl Walk {
+    fn meet(&mut self, reg: Reg) {
+        let at = self.at;
+        let span = self.spans.entry(reg).get_or_insert(Span { first: at, last: at, uses: 0 });
+        (span.last, span.uses) = (at, span.uses + 1);
+        self.met.push(reg);
+    }
+
+    fn nodes(&mut self, nodes: &[Node]) {
+        for node in nodes {
+            self.at += 1;
+            match node {
+                Node::Inst(inst) => {
+                    inst.dst.iter().chain(&inst.src).for_each(|arg| arg.registers(&mut |reg| self.meet(reg)))
+                }
+                Node::If { cond, then, otherwise, .. } => {
+                    self.meet(*cond);
+                    self.nodes(then);
+                    self.nodes(otherwise);
+                }
+                Node::Loop { body, again, .. } => {
+                    let (begin, met) = (self.at, self.met.len());
+                    self.nodes(body);
+                    self.at += 1;
+                    self.meet(*again);
+                    for reg in &self.met[met..] {
+                        if let Some(span) = self.spans.entry(*reg)
+                            && span.first < begin
+                        {
+                            span.last = self.at;
+                        }
+                    }
+                }
+                Node::Roles { warp, roles, .. } => {
+                    for (_, body) in roles {
+                        self.meet(*warp);
+                        self.nodes(body);
+                        self.at += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The names of one class: those taken, by the end of the span, and those free.
+#[derive(Default)]
+struct Names {
+    taken: BinaryHeap<Reverse<(u32, u32)>>,
+    free: BinaryHeap<Reverse<u32>>,
+}
+
+impl Names {
+    /// The lowest name that no register has in the span; `fresh` if all do.
+    fn take(&mut self, span: Span, fresh: u32) -> u32 {
+        while let Some(Reverse((last, place))) = self.taken.peek().copied()
+            && last < span.first
+        {
+            self.taken.pop();
+            self.free.push(Reverse(place));
+        }
+        let place = self.free.pop().map_or(fresh, |Reverse(place)| place);
+        self.taken.push(Reverse((span.last, place)));
+        place
+    }
+}

@@ -1,0 +1,114 @@
+//! How opcodes, their modifiers and special registers are written.
+
+use super::modifiers::{
+    AtomicOp, Compare, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, Special, StateSpace, StoreOrder, Type,
+    Width,
+};
+use super::table::Op;
+use std::fmt::{self, Display, Formatter};
+
+/// A `Display` that writes one word for each case.
+macro_rules! words {
+    ($($ty:ident { $($case:ident $word:literal)* })*) => {$(
+        impl Display for $ty {
+            fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $($ty::$case => $word,)* })
+            }
+        }
+    )*};
+}
+
+words! {
+    Type {
+        Pred "pred" U8 "u8" S8 "s8" B16 "b16" U16 "u16" F16 "f16" BF16 "bf16" B32 "b32" U32 "u32" S32 "s32" F32 "f32"
+        B64 "b64" U64 "u64" F64 "f64"
+    }
+    StateSpace { Global "global" Shared "shared" }
+    Scope { Cta "cta" Gpu "gpu" Sys "sys" }
+    LoadOrder { Relaxed "relaxed" Acquire "acquire" }
+    StoreOrder { Relaxed "relaxed" Release "release" }
+    Order { Relaxed "relaxed" Acquire "acquire" Release "release" AcqRel "acq_rel" }
+    AtomicOp { Add "add" Max "max" Or "or" }
+    Compare { Eq "eq" Ne "ne" Lt "lt" Le "le" Gt "gt" Ge "ge" }
+    Rounding { Nearest "rn" NearestInteger "rni" ZeroInteger "rzi" }
+    Shuffle { Butterfly "bfly" Index "idx" }
+    Special {
+        Tid "%tid.x" CtaidX "%ctaid.x" CtaidY "%ctaid.y" CtaidZ "%ctaid.z" NctaidX "%nctaid.x"
+        Globaltimer "%globaltimer"
+    }
+}
+
+/// The modifier of a vector access, with its dot; nothing for one element.
+fn vector(width: Width) -> &'static str {
+    match width {
+        Width::One => "",
+        Width::Two => ".v2",
+        Width::Four => ".v4",
+    }
+}
+
+/// The modifier of arithmetic that rounds, with its dot; nothing for integers.
+fn rounding(ty: Type) -> &'static str {
+    if ty.is_float() { ".rn" } else { "" }
+}
+
+impl Display for Op {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match *self {
+            Op::Add { ty } => write!(f, "add{}.{ty}", rounding(ty)),
+            Op::Sub { ty } => write!(f, "sub{}.{ty}", rounding(ty)),
+            Op::Mul { ty } if ty.is_float() => write!(f, "mul.rn.{ty}"),
+            Op::Mul { ty } => write!(f, "mul.lo.{ty}"),
+            Op::Mad { ty } => write!(f, "mad.lo.{ty}"),
+            Op::MadWide => f.write_str("mad.wide.u32"),
+            Op::Fma { ty } => write!(f, "fma.rn.{ty}"),
+            Op::Div { ty } => write!(f, "div{}.{ty}", rounding(ty)),
+            Op::Rem { ty } => write!(f, "rem.{ty}"),
+            Op::Min { ty } => write!(f, "min.{ty}"),
+            Op::Max { ty } => write!(f, "max.{ty}"),
+            Op::Neg { ty } => write!(f, "neg.{ty}"),
+            Op::Abs { ty } => write!(f, "abs.{ty}"),
+            Op::Rcp { ty } => write!(f, "rcp.rn.{ty}"),
+            Op::Sqrt { ty } => write!(f, "sqrt.rn.{ty}"),
+            Op::Ex2 => f.write_str("ex2.approx.f32"),
+            Op::Dp4a => f.write_str("dp4a.s32.s32"),
+            Op::And { ty } => write!(f, "and.{ty}"),
+            Op::Or { ty } => write!(f, "or.{ty}"),
+            Op::Xor { ty } => write!(f, "xor.{ty}"),
+            Op::Not { ty } => write!(f, "not.{ty}"),
+            Op::Shl { ty } => write!(f, "shl.{ty}"),
+            Op::Shr { ty } => write!(f, "shr.{ty}"),
+            Op::Lop3 => f.write_str("lop3.b32"),
+            Op::Prmt => f.write_str("prmt.b32"),
+            Op::Bfe { ty } => write!(f, "bfe.{ty}"),
+            Op::Cvt { to, from, rounding: Some(rounding) } => write!(f, "cvt.{rounding}.{to}.{from}"),
+            Op::Cvt { to, from, rounding: None } => write!(f, "cvt.{to}.{from}"),
+            Op::Mov { ty } => write!(f, "mov.{ty}"),
+            Op::Unpack { whole, .. } | Op::Pack { whole, .. } => write!(f, "mov.{whole}"),
+            Op::Setp { how, ty } => write!(f, "setp.{how}.{ty}"),
+            Op::Selp { ty } => write!(f, "selp.{ty}"),
+            Op::Shfl { mode } => write!(f, "shfl.sync.{mode}.b32"),
+            Op::VoteAny => f.write_str("vote.sync.any.pred"),
+            Op::LdParam { ty } => write!(f, "ld.param.{ty}"),
+            Op::Ld { space, kind, width, ty } => {
+                let hint = match (space, kind) {
+                    (StateSpace::Shared, _) | (StateSpace::Global, LoadKind::Ordinary) => "",
+                    (StateSpace::Global, LoadKind::Constant) => ".nc",
+                    (StateSpace::Global, LoadKind::Streaming) => ".nc.L1::no_allocate",
+                };
+                write!(f, "ld.{space}{hint}{}.{ty}", vector(width))
+            }
+            Op::St { space, width, ty } => write!(f, "st.{space}{}.{ty}", vector(width)),
+            Op::LdSync { order, scope, ty } => write!(f, "ld.{order}.{scope}.global.{ty}"),
+            Op::StSync { order, scope, ty } => write!(f, "st.{order}.{scope}.global.{ty}"),
+            Op::Red { op, scope, ty } => write!(f, "red.relaxed.{scope}.global.{op}.{ty}"),
+            Op::Atom { op, order, scope, ty } => write!(f, "atom.{order}.{scope}.global.{op}.{ty}"),
+            Op::AtomExch { order, scope, ty } => write!(f, "atom.{order}.{scope}.global.exch.{ty}"),
+            Op::Fence { scope } => write!(f, "fence.acq_rel.{scope}"),
+            Op::BarSync | Op::BarSyncThreads => f.write_str("bar.sync"),
+            Op::BarWarpSync => f.write_str("bar.warp.sync"),
+            Op::Nanosleep => f.write_str("nanosleep.u32"),
+            Op::Exit => f.write_str("exit"),
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Instructions between registers.
+
+use super::{Case, In, N, Thread, case};
+use kiln_codegen::ptx::{BF16, Builder, Compare, F16, F32, F64, LoadKind, Number, S32, Size, U16, U32, U64, Val};
+
+/// A word of a predicate.
+fn word(b: &mut Builder, cond: Val<kiln_codegen::ptx::Pred>) -> Val<U32> {
+    b.selp::<U32>(1, 0, cond)
+}
+
+/// A word of both halves.
+fn fold(b: &mut Builder, value: Val<U64>) -> Val<U32> {
+    let shifted = b.shr(value, 32);
+    let (low, high) = (b.cvt::<U32, _>(value), b.cvt::<U32, _>(shifted));
+    let high = b.mul(high, 3);
+    b.xor(low, high)
+}
+
+const fn folded(value: u64) -> u32 {
+    (value as u32) ^ ((value >> 32) as u32).wrapping_mul(3)
+}
+
+/// The bits of a value, through the thread's scratch memory.
+fn stored<T: Number>(b: &mut Builder, i: In, value: Val<T>) -> Val<U32> {
+    b.st(i.own.cast::<T>(), value);
+    let bits = b.ld(i.own.cast::<U64>(), LoadKind::Ordinary);
+    fold(b, bits)
+}
+
+fn wide(t: Thread) -> (u64, u64) {
+    (u64::from(t.x()) | u64::from(t.y()) << 32, u64::from(t.z()) << 7 | 1)
+}
+
+fn bits(value: f32) -> u32 {
+    value.to_bits()
+}
+
+/// Folds the results of arithmetic in one type into one word.
+fn arithmetic<T: Number>(b: &mut Builder, i: In, x: Val<T>, y: Val<T>) -> Val<U32> {
+    let results = [b.add(x, y), b.sub(x, y), b.mul(x, y), b.div(x, y), b.min(x, y), b.max(x, y)];
+    let mut all = b.mov::<U32>(0);
+    for result in results {
+        let result = stored(b, i, result);
+        let scaled = b.mul(all, 31);
+        all = b.add(scaled, result);
+    }
+    for how in [Compare::Eq, Compare::Ne, Compare::Lt, Compare::Le, Compare::Gt, Compare::Ge] {
+        let holds = b.setp(how, x, y);
+        let holds = word(b, holds);
+        all = b.mad(all, 2, holds);
+    }
+    all
+}
+
+/// What [`arithmetic`] gives: results as 64 bits, and how `x` and `y` compare.
+fn expected<T: PartialOrd>(results: [u64; 6], x: T, y: T) -> u32 {
+    let all = results.into_iter().fold(0u32, |all, result| all.wrapping_mul(31).wrapping_add(folded(result)));
+    let holds = [x == y, x != y, x < y, x <= y, x > y, x >= y];
+    holds.into_iter().fold(all, |all, holds| all.wrapping_mul(2).wrapping_add(u32::from(holds)))
+}
+
+macro_rules! integers {
+    ($x:expr, $y:expr, $bits:ty) => {{
+        let (x, y) = ($x, $y);
+        let all = [x.wrapping_add(y), x.wrapping_sub(y), x.wrapping_mul(y), x.wrapping_div(y), x.min(y), x.max(y)];
+        expected(all.map(|value| value as $bits as u64), x, y)
+    }};
+}
+
+macro_rules! floats {
+    ($x:expr, $y:expr) => {{
+        let (x, y) = ($x, $y);
+        expected([x + y, x - y, x * y, x / y, x.min(y), x.max(y)].map(|value| value.to_bits() as u64), x, y)
+    }};
+}
+
+/// A number as a half precision one holds it.
+fn halved(value: f32) -> f32 {
+    let bits = value.to_bits();
+    f32::from_bits((bits + 0xfff + (bits >> 13 & 1)) & !0x1fff)
+}
+
+fn dot(t: Thread) -> u32 {
+    let (x, y) = (t.x().to_le_bytes(), t.y().to_le_bytes());
+    let sum: i32 = x.iter().zip(y).map(|(x, y)| i32::from(*x as i8) * i32::from(y as i8)).sum();
+    (t.z() as i32).wrapping_add(sum) as u32
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut all = in_every_type();
+    all.extend(of_floats());
+    all.extend(of_bits());
+    all.extend(conversions_and_choice());
+    all.extend(between_lanes());
+    all
+}
+
+fn in_every_type() -> Vec<Case> {
+    vec![
+        case("u32", |b, i| arithmetic(b, i, i.x, i.y), |t| integers!(t.x(), t.y(), u32)),
+        case(
+            "s32",
+            |b, i| {
+                let (x, y) = (b.mov_bits::<S32, _>(i.x), b.mov_bits::<S32, _>(i.y));
+                arithmetic(b, i, x, y)
+            },
+            |t| integers!(t.x() as i32, t.y() as i32, u32),
+        ),
+        case(
+            "u16",
+            |b, i| {
+                let [x, y] = b.unpack::<U16>(i.x);
+                arithmetic(b, i, x, y)
+            },
+            |t| integers!(t.x() as u16, (t.x() >> 16) as u16, u16),
+        ),
+        case(
+            "u64",
+            |b, i| {
+                let x = b.pack64(i.x, i.y);
+                let z = b.cvt::<U64, U32>(i.z);
+                let shifted = b.shl(z, 7);
+                let y = b.or(shifted, 1u64);
+                arithmetic(b, i, x, y)
+            },
+            |t| integers!(wide(t).0, wide(t).1, u64),
+        ),
+        case("f32", |b, i| arithmetic(b, i, i.f, i.g), |t| floats!(t.f(), t.g())),
+        case(
+            "f64",
+            |b, i| {
+                let x = b.index(i.doubles, i.thread);
+                let x = b.ld(x, LoadKind::Constant);
+                let (two, three) = (b.add(x, x), b.mul(x, x));
+                let y = b.sub(three, two);
+                arithmetic(b, i, x, y)
+            },
+            |t| floats!(t.double(), t.double() * t.double() - (t.double() + t.double())),
+        ),
+        case(
+            "rem and mad",
+            |b, i| {
+                let rest = b.rem(i.x, i.y);
+                b.mad(rest, i.y, i.z)
+            },
+            |t| (t.x() % t.y()).wrapping_mul(t.y()).wrapping_add(t.z()),
+        ),
+        case(
+            "mad.wide",
+            |b, i| {
+                let addend = b.pack64(i.x, i.y);
+                let sum = b.mad_wide(i.y, i.z, addend);
+                fold(b, sum)
+            },
+            |t| folded((u64::from(t.y()) * u64::from(t.z())).wrapping_add(wide(t).0)),
+        ),
+        case(
+            "dp4a",
+            |b, i| {
+                let z = b.mov_bits::<S32, _>(i.z);
+                let sum = b.dp4a(i.x, i.y, z);
+                b.mov_bits(sum)
+            },
+            dot,
+        ),
+    ]
+}
+
+fn of_floats() -> Vec<Case> {
+    let approximate = Case {
+        name: "ex2",
+        build: |b, i| {
+            let power = b.ex2_approx(i.f);
+            b.mov_bits(power)
+        },
+        expected: |t| bits(t.f().exp2()),
+        within: 256.0 / (1 << 20) as f32,
+    };
+    vec![
+        approximate,
+        case(
+            "fma",
+            |b, i| {
+                let sum = b.fma(i.f, i.g, i.h);
+                b.mov_bits(sum)
+            },
+            |t| bits(t.f().mul_add(t.g(), t.h())),
+        ),
+        case(
+            "fma.f64",
+            |b, i| {
+                let x = b.index(i.doubles, i.thread);
+                let x = b.ld(x, LoadKind::Constant);
+                let (near, root) = (b.fma::<F64>(x, x, x), b.sqrt(x));
+                let inverse = b.rcp(root);
+                let sum = b.add(near, inverse);
+                stored(b, i, sum)
+            },
+            |t| folded((t.double().mul_add(t.double(), t.double()) + 1.0 / t.double().sqrt()).to_bits()),
+        ),
+        case(
+            "neg and abs",
+            |b, i| {
+                let (negative, absolute) = (b.neg(i.f), b.abs(i.g));
+                let sum = b.add(negative, absolute);
+                b.mov_bits(sum)
+            },
+            |t| bits(-t.f() + t.g().abs()),
+        ),
+        case(
+            "rcp and sqrt",
+            |b, i| {
+                let root = b.sqrt(i.h);
+                let inverse = b.rcp(root);
+                b.mov_bits(inverse)
+            },
+            |t| bits(1.0 / t.h().sqrt()),
+        ),
+    ]
+}
+
+fn of_bits() -> Vec<Case> {
+    vec![
+        case(
+            "and, or, xor",
+            |b, i| {
+                let both = b.and(i.x, i.y);
+                let some = b.or(both, 0x1001u32);
+                b.xor(some, i.z)
+            },
+            |t| ((t.x() & t.y()) | 0x1001) ^ t.z(),
+        ),
+        case(
+            "shl and shr",
+            |b, i| {
+                let count = b.and(i.z, 63);
+                let (left, right) = (b.shl(i.x, count), b.shr(i.y, count));
+                let signed = b.mov_bits::<S32, _>(i.y);
+                let arithmetic = b.shr(signed, count);
+                let arithmetic = b.mov_bits::<U32, _>(arithmetic);
+                let sum = b.add(left, right);
+                b.sub(sum, arithmetic)
+            },
+            |t| {
+                let count = t.z() & 63;
+                let left = t.x().checked_shl(count).unwrap_or(0);
+                let right = t.y().checked_shr(count).unwrap_or(0);
+                let arithmetic = (t.y() as i32) >> count.min(31);
+                left.wrapping_add(right).wrapping_sub(arithmetic as u32)
+            },
+        ),
+        case("lop3", |b, i| b.lop3(i.x, i.y, i.z, 0xf0 ^ 0xcc ^ 0xaa), |t| t.x() ^ t.y() ^ t.z()),
+        case("and_or", |b, i| b.and_or(i.x, i.y, i.z), |t| (t.x() & t.y()) | t.z()),
+        case(
+            "prmt",
+            |b, i| b.prmt(i.x, i.y, 0x7410),
+            |t| {
+                let (x, y) = (t.x().to_le_bytes(), t.y().to_le_bytes());
+                u32::from_le_bytes([x[0], x[1], y[0], y[3]])
+            },
+        ),
+        case(
+            "bfe",
+            |b, i| {
+                let unsigned = b.bfe(i.x, 5, 11);
+                let signed = b.mov_bits::<S32, _>(i.y);
+                let signed = b.bfe(signed, 3, 9);
+                let signed = b.mov_bits::<U32, _>(signed);
+                b.sub(unsigned, signed)
+            },
+            |t| (t.x() >> 5 & 0x7ff).wrapping_sub(((t.y() as i32) << 20 >> 23) as u32),
+        ),
+    ]
+}
+
+fn conversions_and_choice() -> Vec<Case> {
+    vec![
+        case(
+            "cvt of words",
+            |b, i| {
+                let signed = b.mov_bits::<S32, _>(i.y);
+                let (x, y) = (b.cvt::<F32, _>(i.x), b.cvt::<F32, _>(signed));
+                let sum = b.add(x, y);
+                b.mov_bits(sum)
+            },
+            |t| bits(t.x() as f32 + t.y() as i32 as f32),
+        ),
+        case(
+            "cvt to words",
+            |b, i| {
+                let (nearest, cut) = (b.cvt::<S32, _>(i.f), b.cvt::<U32, _>(i.h));
+                let nearest = b.mov_bits::<U32, _>(nearest);
+                b.mad(nearest, 100, cut)
+            },
+            |t| (t.f().round_ties_even() as i32 as u32).wrapping_mul(100).wrapping_add(t.h() as u32),
+        ),
+        case(
+            "cvt of halves",
+            |b, i| {
+                let half = b.cvt::<F16, _>(i.h);
+                let back = b.cvt::<F32, _>(half);
+                b.mov_bits(back)
+            },
+            |t| bits(halved(t.h())),
+        ),
+        case(
+            "unpack",
+            |b, i| {
+                let [low, high] = b.unpack::<BF16>(i.x);
+                b.st(i.own.cast::<BF16>(), high);
+                b.st(i.own.cast::<BF16>().at(1), low);
+                b.ld(i.own, LoadKind::Ordinary)
+            },
+            |t| t.x().rotate_left(16),
+        ),
+        case(
+            "predicates",
+            |b, i| {
+                let (odd, small) = (b.and(i.x, 1), b.setp_lt(i.y, 1 << 31));
+                let (odd, even) = (b.setp_ne(odd, 0), b.setp_eq(odd, 0));
+                let great = b.not_pred(small);
+                let (both, either) = (b.and_pred(odd, small), b.or_pred(even, great));
+                let at_least = b.setp_ge(i.f, i.g);
+                let (one, two, four) = (word(b, both), word(b, either), word(b, at_least));
+                let sum = b.mad(two, 2, one);
+                b.mad(four, 4, sum)
+            },
+            |t| {
+                let (odd, small) = (t.x() & 1 == 1, t.y() < 1 << 31);
+                u32::from(odd && small) + 2 * u32::from(!odd || !small) + 4 * u32::from(t.f() >= t.g())
+            },
+        ),
+        case(
+            "selp",
+            |b, i| {
+                let less = b.setp_lt(i.x, i.y);
+                let number = b.selp(i.f, 2.5, less);
+                b.mov_bits(number)
+            },
+            |t| bits(if t.x() < t.y() { t.f() } else { 2.5 }),
+        ),
+        case(
+            "dimensions",
+            |b, i| {
+                let (n, constant) = (i.n, Size::Const(N));
+                let mut sum = b.mov::<U32>(0);
+                for n in [n, constant] {
+                    let product = b.size_mul(n, 12);
+                    let (eighth, seventh) = (b.size_div(product, 8), b.size_div(product, 7));
+                    let upwards = b.size_div_ceil(n, 4);
+                    let more = b.size_add(upwards, 5);
+                    for size in [eighth, seventh, more] {
+                        let scaled = b.mul(sum, 7);
+                        sum = b.add(scaled, size);
+                    }
+                }
+                sum
+            },
+            |_| {
+                let each = [N * 12 / 8, N * 12 / 7, N.div_ceil(4) + 5];
+                each.iter().chain(&each).fold(0, |sum, size| sum * 7 + size)
+            },
+        ),
+    ]
+}
+
+fn between_lanes() -> Vec<Case> {
+    vec![
+        case("shfl.bfly", |b, i| b.shfl_bfly(i.x, 5), |t| t.beside(t.tid() ^ 5).x()),
+        case(
+            "shfl.idx",
+            |b, i| {
+                let number = b.shfl_idx(i.f, 9);
+                b.mov_bits(number)
+            },
+            |t| bits(t.beside(t.tid() / 32 * 32 + 9).f()),
+        ),
+        case(
+            "vote.any",
+            |b, i| {
+                let seldom = b.setp_lt(i.x, 1 << 26);
+                let any = b.vote_any(seldom);
+                word(b, any)
+            },
+            |t| u32::from(t.all().any(|other| other.tid() / 32 == t.tid() / 32 && other.x() < 1 << 26)),
+        ),
+    ]
+}
