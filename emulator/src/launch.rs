@@ -2,12 +2,14 @@
 
 use crate::checks::counters::Counters;
 use crate::checks::order::{Operation, Place};
-use crate::device::config::{BLOCK, DeviceConfig, GRID, THREADS_PER_BLOCK};
-pub use crate::exec::fault::{Fault, FaultKind};
 use crate::exec::inst::Code;
 use crate::exec::{LaunchCx, Watch, scheduler};
+use crate::machine::config::{BLOCK, DeviceConfig, GRID, THREADS_PER_BLOCK};
+use crate::machine::fault::{Fault, FaultKind};
+use crate::machine::kernel::KernelInfo;
+use crate::machine::layout::Layout;
 use crate::memory::Memory;
-use crate::ptx::{KernelInfo, Module};
+use crate::ptx::Module;
 use std::fmt;
 use std::sync::Arc;
 
@@ -30,18 +32,6 @@ pub struct Launch<'a> {
     pub cooperative: bool,
     /// Cluster dimensions, in blocks.
     pub cluster: Option<[u32; 3]>,
-}
-
-/// In which order warps and blocks run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub enum Schedule {
-    /// One after the other.
-    #[default]
-    RoundRobin,
-    /// At random, by the seed.
-    Random,
-    /// At random, with one warp of each block, and one block, held back as long as anything else can run.
-    Adversarial,
 }
 
 /// What a launch did.
@@ -147,17 +137,23 @@ impl Checked<'_> {
         };
         let ranks = self.cluster.iter().product();
         let cx = LaunchCx {
-            launch,
+            layout: Layout {
+                grid: launch.grid,
+                block: launch.block,
+                threads,
+                warps: threads.div_ceil(32),
+                cluster: self.cluster,
+                ranks,
+                explicit_cluster: launch.cluster.or(info.cluster).is_some(),
+                shared: self.shared,
+                dynamic_shared: launch.dynamic_shared,
+            },
+            cooperative: launch.cooperative,
             info,
             code,
             memory,
             config,
             watch,
-            threads,
-            warps: threads.div_ceil(32),
-            shared: self.shared,
-            cluster: self.cluster,
-            ranks,
             resident: (self.per_multiprocessor.saturating_mul(config.multiprocessors) / ranks).clamp(1, IN_FLIGHT),
             params: launch.params.chunks(8).map(word).chain([0]).collect(),
             workspace,
@@ -172,7 +168,7 @@ impl Checked<'_> {
             let _ = memory.free(workspace);
         }
         let (warp_instructions, counts) = outcome.map_err(|f| *f)?;
-        let counters = config.counters.then(|| Counters::new(&cx, &counts));
+        let counters = config.counters.then(|| Counters::new(&code.origins, &counts));
         Ok(Report { warp_instructions, counters })
     }
 }

@@ -6,13 +6,14 @@
 //! whole bytes is the machine's promise.) The table of allocations is replaced, never changed: a running kernel keeps the
 //! one it has until its next look.
 
-use crate::checks::GlobalShadow;
+use crate::checks::allocation::AllocationChecks;
 use crate::checks::order::Operation;
 use crate::checks::witness::Witness;
-use crate::exec::Exec;
+use crate::machine::fault::OrFault;
+use crate::machine::lock::lock;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The first device address.
 pub(crate) const GLOBAL_BASE: u64 = 0x10_0000_0000;
@@ -80,28 +81,14 @@ pub(crate) struct Allocation {
     /// The bytes: in `owned`, or, where that is empty, the host's.
     pub(crate) data: *mut u8,
     owned: Vec<u64>,
-    /// One bit a byte: written by something.
-    written: Box<[AtomicU8]>,
-    /// Everything counts as written: it is the host's, was written as a whole, or by a launch that kept no account.
-    pub(crate) assumed: AtomicBool,
-    /// Race-check state, made on first use.
-    pub(crate) shadow: OnceLock<GlobalShadow>,
+    /// What the checks keep of it.
+    pub(crate) checks: AllocationChecks,
 }
 
 // SAFETY: the bytes are only touched through atomics; the pointer is owned, or its owner vouches for it.
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
-
-/// The bytes of a map of one bit a byte that a range touches, each with the bits of the range.
-#[inline(always)]
-fn map_bits(offset: u64, bytes: u64) -> impl Iterator<Item = (usize, u8)> {
-    let end = offset + bytes;
-    (offset / 8..end.div_ceil(8)).map(move |i| {
-        let (from, to) = (offset.max(8 * i) - 8 * i, end.min(8 * i + 8) - 8 * i);
-        (i as usize, ((1u16 << to) - (1 << from)) as u8)
-    })
-}
 
 impl Allocation {
     /// The aligned word that holds a byte, and the byte's place in it; of the host's memory only where all of it is mapped.
@@ -191,30 +178,6 @@ impl Allocation {
             None => (offset..).zip(from).for_each(|(at, byte)| self.byte(at).store(*byte, Ordering::Relaxed)),
         }
     }
-
-    /// Marks bytes as written.
-    #[inline]
-    pub(crate) fn mark(&self, offset: u64, bytes: u64) {
-        if self.assumed.load(Ordering::Relaxed) {
-            return;
-        }
-        if offset == 0 && bytes == self.size {
-            self.assumed.store(true, Ordering::Relaxed);
-            return;
-        }
-        for (i, bits) in map_bits(offset, bytes) {
-            if self.written[i].load(Ordering::Relaxed) & bits != bits {
-                self.written[i].fetch_or(bits, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Whether all of some bytes were written.
-    #[inline]
-    pub(crate) fn is_written(&self, offset: u64, bytes: u64) -> bool {
-        self.assumed.load(Ordering::Relaxed)
-            || map_bits(offset, bytes).all(|(i, bits)| self.written[i].load(Ordering::Relaxed) & bits == bits)
-    }
 }
 
 /// The live allocations, in order of address, and what was freed.
@@ -251,10 +214,9 @@ impl Table {
     /// Adds an allocation at `base`: in the words of `owned`, or else at `host`.
     fn add(&mut self, base: u64, size: u64, mut owned: Vec<u64>, host: Option<*mut u8>) -> u64 {
         let data = host.unwrap_or(owned.as_mut_ptr().cast());
-        let written = owned.iter().map(|_| AtomicU8::new(0)).collect();
+        let checks = AllocationChecks::new(base, size, host.is_some());
         self.next = (base + size).next_multiple_of(ALIGN) + GUARD;
-        let (assumed, shadow) = (host.is_some().into(), OnceLock::new());
-        self.live.push(Arc::new(Allocation { base, size, data, owned, written, assumed, shadow }));
+        self.live.push(Arc::new(Allocation { base, size, data, owned, checks }));
         base
     }
 }
@@ -266,11 +228,6 @@ pub struct Memory {
     witness: Mutex<Witness>,
 }
 
-/// The value under a lock; that somebody panicked while holding it does not make it wrong.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Memory {
     /// Memory of at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Memory {
@@ -279,11 +236,9 @@ impl Memory {
     }
 
     /// A copy or fill is about to touch a range: compares it with what is not ordered before it.
-    pub(crate) fn touched(&self, op: &Arc<Operation>, address: u64, bytes: u64, write: bool) -> Exec<()> {
+    pub(crate) fn touched(&self, op: &Arc<Operation>, address: u64, bytes: u64, write: bool) -> OrFault<()> {
         let Ok((a, offset)) = self.range(address, bytes) else { return Ok(()) };
-        let shadow = a.shadow.get_or_init(|| GlobalShadow::new(a.size));
-        let compared = shadow.range(op, offset, offset + bytes, write);
-        compared.map_err(|(at, conflict)| conflict.fault(op, write, "device", a.base + at))
+        a.checks.touched(op, offset, bytes, write)
     }
 
     /// What the race check knows of this memory.
@@ -367,7 +322,7 @@ impl Memory {
             a.store(offset + done, &stretch[..more as usize]);
             done += more;
         }
-        a.mark(offset, bytes);
+        a.checks.mark(offset, bytes);
         Ok(())
     }
 
@@ -396,11 +351,11 @@ impl Memory {
             s.load(from + i, stretch);
             d.store(to + i, stretch);
         }
-        if s.is_written(from, bytes) {
-            d.mark(to, bytes);
+        if s.checks.is_written(from, bytes) {
+            d.checks.mark(to, bytes);
         } else {
-            let written: Vec<u64> = (0..bytes).filter(|&i| s.is_written(from + i, 1)).collect();
-            written.into_iter().for_each(|i| d.mark(to + i, 1));
+            let written: Vec<u64> = (0..bytes).filter(|&i| s.checks.is_written(from + i, 1)).collect();
+            written.into_iter().for_each(|i| d.checks.mark(to + i, 1));
         }
         Ok(())
     }
@@ -408,7 +363,7 @@ impl Memory {
     /// Whether every byte of a range was written by something.
     pub fn initialised(&self, address: u64, bytes: u64) -> Result<bool, MemoryError> {
         let (a, offset) = self.range(address, bytes)?;
-        Ok(a.is_written(offset, bytes))
+        Ok(a.checks.is_written(offset, bytes))
     }
 
     /// Bytes in use, in units of 512.

@@ -6,8 +6,8 @@
 
 use super::order::Order;
 use super::race::{BLOCK, CLOCK, LANE, LATEST, Record, WARP};
-use crate::exec::inst::Scope;
-use crate::exec::lanes::Lanes;
+use crate::machine::access::Scope;
+use crate::machine::lanes::Lanes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Counters of a launch: exact, the same on every run.
 
-use crate::exec::LaunchCx;
-use crate::exec::access::Access;
-use crate::exec::inst::Space;
-use crate::exec::lanes::Lanes;
+use crate::machine::access::Access;
+use crate::machine::lanes::Lanes;
+use crate::machine::origin::Origin;
+use crate::machine::types::Space;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::AddAssign;
 
@@ -152,15 +152,14 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn new(cx: &LaunchCx<'_>, counts: &Counts) -> Counters {
+    pub(crate) fn new(origins: &[Origin], counts: &Counts) -> Counters {
         let touched = |way: usize| counts.touched.values().map(move |page| u64::from(page[way].count_ones()));
         let distinct = |way: usize| SECTOR * touched(way).sum::<u64>();
         let (read_bytes_distinct, write_bytes_distinct) = (distinct(0), distinct(1));
         let mut all = Counters { read_bytes_distinct, write_bytes_distinct, ..Counters::default() };
-        let code = cx.code;
         for (pc, (site, write)) in counts.sites.iter().enumerate().filter(|(_, (site, _))| site.warp_instructions > 0) {
-            let origin = &code.origins[pc];
-            let mut line = LineCounters { source: cx.source(pc as u32).cloned(), ..site.clone() };
+            let origin = &origins[pc];
+            let mut line = LineCounters { source: origin.source.as_deref().cloned(), ..site.clone() };
             if !origin.first {
                 // A further part of what the text says in one instruction.
                 (line.warp_instructions, line.lane_instructions) = (0, 0);
@@ -181,7 +180,7 @@ impl Counters {
                 barriers: of(["bar", "barrier"], line.warp_instructions),
                 atomics: of(["atom", "red"], line.lane_instructions),
                 fences: of(["membar", "fence"], line.warp_instructions),
-                lines: [(code.origins[pc].line, line)].into(),
+                lines: [(origin.line, line)].into(),
                 ..Counters::default()
             });
         }

@@ -6,9 +6,8 @@
 
 use super::clock::Vc;
 use super::order::{HOST, Operation};
-use crate::exec::access::Access;
-use crate::exec::fault::{Fault, FaultKind};
-use crate::exec::inst::{Scope, Sem};
+use crate::machine::access::{Access, Scope};
+use crate::machine::fault::{Fault, FaultKind};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +75,7 @@ impl Record {
 /// See `STRENGTH`.
 pub(crate) fn strength(access: &Access) -> u32 {
     match access.scope {
-        _ if access.sem == Sem::Weak && !access.atomic => 0,
+        _ if !access.is_strong() => 0,
         Scope::Cta | Scope::Cluster => 1,
         Scope::Gpu => 2,
         Scope::Sys => 3,

@@ -7,8 +7,8 @@
 use super::clock::Vc;
 use super::order::Operation;
 use super::race::{BYTES, Cell, Conflict, KEPT, Record, Touch};
-use crate::exec::access::Access;
-use crate::memory::lock;
+use crate::machine::access::Access;
+use crate::machine::lock::lock;
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};

@@ -3,14 +3,12 @@
 //!
 //! Threads of the host count as one, since how they synchronise with each other is not seen here.
 
+use super::allocation::AllocationChecks;
 use super::clock::{Lane, Vc, WarpClock, join};
 use super::order::{HOST, Operation, Order, Place};
 use super::race::{BYTES, CLOCK, Conflict, Record, STRENGTH, Touch, strength};
-use super::shadow::GlobalShadow;
-use crate::exec::access::Access;
-use crate::exec::fault::Fault;
-use crate::exec::inst::{Scope, Sem};
-use crate::memory::Allocation;
+use crate::machine::access::{Access, Scope, Sem};
+use crate::machine::fault::OrFault;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -153,13 +151,13 @@ impl Witness {
     }
 
     /// An access of the host, before it happens.
-    pub(crate) fn host_access(&mut self, a: &Allocation, offset: u64, access: &Access) -> Result<(), Box<Fault>> {
+    pub(crate) fn host_access(&mut self, a: &AllocationChecks, offset: u64, access: &Access) -> OrFault<()> {
         self.told = true;
         let (op, strength) = (&self.op, strength(access));
         if strength > 0 {
             self.locations.strong(op, &mut self.host, 0, a.base + offset, access);
         }
-        let shadow = a.shadow.get_or_init(|| GlobalShadow::new(a.size));
+        let shadow = a.shadow();
         let me = Record::default().with(CLOCK, self.host.now()).with(STRENGTH, strength).with(BYTES, 15);
         for offset in (offset..offset + u64::from(access.bytes)).step_by(4) {
             let touch = Touch { me, access, vc: &self.host.lanes[0].vc };

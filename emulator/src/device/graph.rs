@@ -2,8 +2,8 @@
 
 use super::{Call, Code, Context, Outcome, Stream, StreamId, Ticket, Work, lock};
 use crate::checks::order::{Order, Place};
-use crate::exec::Random;
-use crate::launch::Schedule;
+use crate::machine::config::Schedule;
+use crate::machine::random::Random;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};

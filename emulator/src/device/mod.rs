@@ -6,11 +6,10 @@
 
 mod abi;
 mod api;
-mod codes;
-pub(crate) mod config;
 mod context;
 mod graph;
 mod handles;
+pub mod host;
 mod launch;
 mod module;
 mod registry;
@@ -23,12 +22,11 @@ use launch::KernelLaunch;
 use stream::{Stream, StreamId, Ticket};
 use work::Work;
 
-use crate::memory::lock;
+use crate::machine::lock::lock;
 
+use crate::machine::codes::Code;
+use crate::machine::config::DeviceConfig;
+use crate::machine::injection::Call;
 pub use api::resolve;
-pub use codes::Code;
-pub use config::DeviceConfig;
-pub(crate) use registry::mapped;
-pub use registry::{
-    Call, FaultInjection, LaunchRecord, Leak, add_device, clear_reports, inject, last_fault, leaks, reports,
-};
+
+pub use registry::{LaunchRecord, Leak, add_device, clear_reports, inject, last_fault, leaks, reports};

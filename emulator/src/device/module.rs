@@ -1,8 +1,9 @@
 //! Modules: PTX text that was read, and its functions.
 
-use super::config::SHARED_PER_BLOCK;
 use super::{Call, Code, Context, DeviceConfig, Handle, Leak, Outcome, handles, lock};
-use crate::ptx::{KernelInfo, Module, PtxError};
+use crate::machine::config::SHARED_PER_BLOCK;
+use crate::machine::kernel::KernelInfo;
+use crate::ptx::{Module, PtxError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,41 +1,19 @@
 //! Loads, stores and atomics: addresses to places in the host's memory, checked lane by lane.
 
-use super::fault::{Fault, FaultKind};
 use super::float::{self, BF16, F16, F32, F64, Format, Round};
 use super::inst::*;
-use super::lanes::{Lanes, lanes_where};
 use super::step::Next;
 use super::warp::Warp;
-use super::{At, Cpu, Exec, RANK, Site};
+use super::{Cpu, Site};
+use crate::machine::access::Access;
+use crate::machine::config::Schedule;
+use crate::machine::fault::{Fault, FaultKind, OrFault};
+use crate::machine::lanes::{Lanes, lanes_where};
+use crate::machine::layout::{At, RANK};
+use crate::machine::types::{Space, Ty};
 use crate::memory::{Allocation, GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
-use crate::ptx::types::Ty;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-
-/// What an access does, for the checks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Access {
-    /// Bytes of one element, and elements.
-    pub(crate) bytes: u32,
-    pub(crate) count: u32,
-    pub(crate) write: bool,
-    pub(crate) atomic: bool,
-    pub(crate) sem: Sem,
-    pub(crate) scope: Scope,
-    pub(crate) nc: bool,
-    /// Through the async proxy.
-    pub(crate) proxy: bool,
-    /// In flight until some wait.
-    pub(crate) pending: bool,
-}
-
-impl Access {
-    /// An ordinary one.
-    pub(crate) fn new(bytes: u32, count: u32, write: bool) -> Access {
-        let (atomic, nc, proxy, pending) = (false, false, false, false);
-        Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending }
-    }
-}
 
 impl MemOp {
     /// Pieces of 64 bits.
@@ -101,7 +79,7 @@ impl Cpu<'_> {
         m: u32,
         access: &Access,
         mut f: impl FnMut(&mut Self, &mut Warp, &[*mut u8; 32], u32),
-    ) -> Exec<()> {
+    ) -> OrFault<()> {
         let total = u64::from(access.bytes * access.count);
         let low = if m == u32::MAX { addr.iter().fold(0, |a, b| a | b) } else { Lanes(m).fold(0, |a, l| a | addr[l]) };
         if low & (total - 1) != 0 {
@@ -122,9 +100,9 @@ impl Cpu<'_> {
                 group = lanes_where(left, |l| generic(addr[l]).0 == kind);
                 Lanes(group).for_each(|l| addr[l] -= base);
             }
-            if kind == Space::Shared && self.cx.ranks > 1 {
-                let rank = site.at.warp / self.cx.warps;
-                Lanes(group).for_each(|l| addr[l] = self.cx.in_cluster(rank, addr[l]));
+            if kind == Space::Shared && self.cx.layout.ranks > 1 {
+                let rank = site.at.warp / self.cx.layout.warps;
+                Lanes(group).for_each(|l| addr[l] = self.cx.layout.in_cluster(rank, addr[l]));
             }
             let Region { base, size, data, stride } = self.region(site, kind, addr[first], access.write)?;
             let Some(last) = size.checked_sub(total) else {
@@ -145,7 +123,7 @@ impl Cpu<'_> {
                 return Err(self.outside(kind, (l, addr[l]), total, &site.at));
             }
             let turn = if self.cx.watched {
-                self.check(&mut site.common.checks, kind, &addr, done, access, &site.at)?
+                self.accesses(&mut site.common.checks, kind, &addr, done, access, &site.at)?
             } else {
                 None
             };
@@ -162,18 +140,18 @@ impl Cpu<'_> {
 
     /// The memory in which an address lies; where it lies in none, there are no bytes.
     #[inline(always)]
-    fn region(&mut self, site: &mut Site<'_>, space: Space, address: u64, write: bool) -> Exec<Region> {
+    fn region(&mut self, site: &mut Site<'_>, space: Space, address: u64, write: bool) -> OrFault<Region> {
         let (data, size, stride) = match space {
             Space::Shared => {
-                let (base, index) = (address >> RANK << RANK, self.cx.shared_index(address));
+                let (base, index) = (address >> RANK << RANK, self.cx.layout.shared_index(address));
                 let rank = (address >> RANK).saturating_sub(1);
-                let inside = rank < self.cx.ranks.into()
-                    && (self.cx.ranks > 1) == (base > 0)
-                    && address - base < self.cx.shared.into();
-                if inside && self.cx.is_remote(site.at.warp, address) {
+                let inside = rank < self.cx.layout.ranks.into()
+                    && (self.cx.layout.ranks > 1) == (base > 0)
+                    && address - base < self.cx.layout.shared.into();
+                if inside && self.cx.layout.is_remote(site.at.warp, address) {
                     self.is_there(site, rank, address)?;
                 }
-                let size = if inside { self.cx.shared.into() } else { 0 };
+                let size = if inside { self.cx.layout.shared.into() } else { 0 };
                 let data = site.common.shared.as_mut_ptr().cast::<u8>();
                 let data = data.wrapping_add((index - (address - base)) as usize);
                 return Ok(Region { base, size, data, stride: 0 });
@@ -198,8 +176,8 @@ impl Cpu<'_> {
                     self.site[site.at.pc as usize] = i as u32;
                 }
                 let a = &self.table.live[i];
-                if write && !self.cx.config.checks.initcheck && !a.assumed.load(Ordering::Relaxed) {
-                    a.assumed.store(true, Ordering::Relaxed);
+                if write && !self.cx.config.checks.initcheck {
+                    a.checks.assume_written();
                 }
                 return Ok(Region { base: a.base, size: a.size, data: a.data, stride: 0 });
             }
@@ -209,8 +187,8 @@ impl Cpu<'_> {
 
     /// Another block of the cluster must not have exited.
     #[cold]
-    fn is_there(&self, site: &Site<'_>, rank: u64, address: u64) -> Exec<()> {
-        let warps = site.common.live.chunks(self.cx.warps as usize).nth(rank as usize);
+    fn is_there(&self, site: &Site<'_>, rank: u64, address: u64) -> OrFault<()> {
+        let warps = site.common.live.chunks(self.cx.layout.warps as usize).nth(rank as usize);
         if warps.is_some_and(|live| live.iter().any(|&l| l != 0)) {
             return Ok(());
         }
@@ -226,7 +204,7 @@ impl Cpu<'_> {
         let near = self.table.below(addr).map(|i| &self.table.live[i]).filter(|a| addr - a.base < a.size + 4096);
         let freed = space == Space::Global && self.table.was_freed(addr);
         let place = match (space, near) {
-            (Space::Shared, _) => window(self.cx.shared, "shared memory"),
+            (Space::Shared, _) => window(self.cx.layout.shared, "shared memory"),
             (Space::Local, _) => window(self.cx.code.local, "local memory"),
             (Space::Param, _) => window(self.cx.info.param_bytes, "parameters"),
             _ if freed => "in memory that was freed".into(),
@@ -242,7 +220,7 @@ impl Cpu<'_> {
     }
 
     /// `ld` and `st`
-    pub(crate) fn access(&mut self, site: &mut Site<'_>, op: &MemOp) -> Exec<()> {
+    pub(crate) fn access(&mut self, site: &mut Site<'_>, op: &MemOp) -> OrFault<()> {
         let (addr, m, bytes) = (site.warp.addresses(&op.address), site.m, op.access.bytes);
         self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {
             for (v, &(r, w)) in op.regs.iter().enumerate() {
@@ -268,14 +246,14 @@ impl Cpu<'_> {
     pub(crate) fn tears(&self, op: &MemOp) -> bool {
         let base = op.address.base..op.address.base.saturating_add(2);
         !self.cx.free
-            && self.cx.config.schedule != crate::launch::Schedule::RoundRobin
+            && self.cx.config.schedule != Schedule::RoundRobin
             && op.pieces() > 1
             && (op.access.write || op.regs.iter().all(|r| !base.contains(&r.0) && !base.contains(&(r.0 + 1))))
     }
 
     /// Piece `k` of a vector access, in one of two orders; a later one is checked and ordered like the first.
     #[cold]
-    pub(crate) fn torn(&mut self, site: &mut Site<'_>, op: &MemOp, k: u8) -> Exec<()> {
+    pub(crate) fn torn(&mut self, site: &mut Site<'_>, op: &MemOp, k: u8) -> OrFault<()> {
         let bytes = op.access.bytes as usize;
         let order = self.cx.config.seed ^ u64::from(site.at.warp ^ site.at.ctaid[0]);
         let k = usize::from(if order & 1 == 1 { op.pieces() - 1 - k } else { k });
@@ -293,7 +271,7 @@ impl Cpu<'_> {
         (address, access): (&Address, &Access),
         f: AtomFn,
         [d, b, c]: [R; 3],
-    ) -> Exec<Next> {
+    ) -> OrFault<Next> {
         let (bytes, m) = (access.bytes, site.m);
         let w = if bytes == 8 { W::W64 } else { W::W32 };
         let mask = u64::MAX >> (64 - 8 * bytes);

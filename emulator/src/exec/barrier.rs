@@ -2,11 +2,12 @@
 
 use super::block::Common;
 use super::inst::{BarOp, BarRed, NONE, Op, W};
-use super::lanes::Lanes;
 use super::mbarrier::CLUSTER;
 use super::step::Next;
 use super::warp::{Part, State, Warp};
-use super::{Cpu, Exec, FaultKind, Site};
+use super::{Cpu, Site};
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::lanes::Lanes;
 
 /// One of a block's sixteen barriers.
 #[derive(Debug, Default)]
@@ -66,7 +67,7 @@ impl Common {
 
 impl Cpu<'_> {
     /// `bar` and `barrier`.
-    pub(crate) fn bar(&mut self, site: &mut Site<'_>, op: &BarOp) -> Exec<Next> {
+    pub(crate) fn bar(&mut self, site: &mut Site<'_>, op: &BarOp) -> OrFault<Next> {
         let (m, all, warp) = (site.m, site.all, site.warp.id);
         if op.aligned && self.cx.config.checks.synccheck {
             if m != all {
@@ -95,13 +96,13 @@ impl Cpu<'_> {
         if id >= 16 {
             return fail(FaultKind::InvalidSync, format!("barrier {id}: there are 16"));
         }
-        let most = self.cx.warps * 32;
+        let most = self.cx.layout.warps * 32;
         if let Some(count) = count.filter(|&n| n == 0 || n % 32 != 0 || n > most) {
             let message =
                 format!("thread count {count} of a barrier: a multiple of 32 up to the block's {most} is needed");
             return fail(FaultKind::InvalidSync, message);
         }
-        let own = 16 * (warp / self.cx.warps) + id;
+        let own = 16 * (warp / self.cx.layout.warps) + id;
         let b = &mut site.common.barriers[own as usize];
         if !b.parties.is_empty() && b.count != count {
             let [some, others] = [b.count, count].map(|c| c.map_or("all".into(), |c| c.to_string()));

@@ -4,11 +4,16 @@
 use super::access::generic;
 use super::barrier::Barrier;
 use super::copy::Transfer;
-use super::inst::{Address, Op, Space};
+use super::inst::{Address, Op};
 use super::mbarrier::{CLUSTER, Mbarrier};
 use super::warp::{Part, State, Warp};
-use super::{At, Cpu, Exec, LaunchCx, Random};
-use crate::launch::Schedule;
+use super::{Cpu, LaunchCx};
+use crate::checks::block::BlockChecks;
+use crate::machine::config::Schedule;
+use crate::machine::fault::OrFault;
+use crate::machine::layout::At;
+use crate::machine::random::Random;
+use crate::machine::types::Space;
 use crate::memory::POISON;
 use std::collections::HashMap;
 
@@ -34,7 +39,7 @@ pub(crate) struct Common {
     /// Copies in flight, in the order in which they were issued.
     pub(crate) transfers: Vec<Transfer>,
     pub(crate) random: Random,
-    pub(crate) checks: crate::checks::BlockChecks,
+    pub(crate) checks: BlockChecks,
 }
 
 /// A resident block.
@@ -42,7 +47,7 @@ pub(crate) struct Block {
     common: Common,
     warps: Vec<Warp>,
     /// Its part in the last round: how it ended, whether it did more than poll, and the instructions it took.
-    pub(crate) stop: Exec<Stop>,
+    pub(crate) stop: OrFault<Stop>,
     pub(crate) progress: bool,
     pub(crate) steps: u64,
 }
@@ -60,32 +65,31 @@ pub(crate) enum Stop {
 impl Block {
     /// The blocks of a cluster, ready to start.
     pub(crate) fn new(cx: &LaunchCx<'_>, cluster: u64) -> Block {
-        let (block, ranks) = (cluster * u64::from(cx.ranks), cx.ranks as usize);
-        let one = (0..cx.warps).map(|id| u32::MAX >> (32 - (cx.threads - id * 32).min(32)));
+        let (block, ranks) = (cluster * u64::from(cx.layout.ranks), cx.layout.ranks as usize);
+        let one = (0..cx.layout.warps).map(|id| u32::MAX >> (32 - (cx.layout.threads - id * 32).min(32)));
         let live: Vec<u32> = one.collect::<Vec<_>>().repeat(ranks);
         let streams = 64 * block;
         let warp = |(id, &live): (u32, &u32)| {
-            let ctaid = cx.ctaid(block + u64::from(id / cx.warps));
+            let ctaid = cx.layout.ctaid(block + u64::from(id / cx.layout.warps));
             Warp::new(cx, id, ctaid, live, streams + 1 + u64::from(id))
         };
         let warps = (0..).zip(&live).map(warp).collect();
-        let shared_bytes = cx.shared.next_multiple_of(16);
         let common = Common {
             block,
-            warps: cx.warps,
-            shared: vec![POISON; ranks * shared_bytes as usize / 8].into_boxed_slice(),
+            warps: cx.layout.warps,
+            shared: vec![POISON; cx.layout.cluster_shared() / 8].into_boxed_slice(),
             barriers: (0..16 * ranks).map(|_| Barrier::default()).collect(),
             mbarriers: HashMap::new(),
             transfers: Vec::new(),
             random: Random::new(cx.config.seed, streams),
-            checks: crate::checks::BlockChecks::new(cx, block, &live),
+            checks: BlockChecks::new(cx.launched(), cx.config.checks, block, &live),
             live,
         };
         Block { common, warps, stop: Ok(Stop::Again), progress: false, steps: 0 }
     }
 
     /// Runs, one instruction each, what waits for its turn. Nothing else of the launch runs meanwhile.
-    pub(crate) fn take_turn(&mut self, cpu: &mut Cpu<'_>) -> Exec<()> {
+    pub(crate) fn take_turn(&mut self, cpu: &mut Cpu<'_>) -> OrFault<()> {
         cpu.table = cpu.cx.memory.table();
         for warp in &mut self.warps {
             if let Some(part) = warp.parts.iter_mut().find(|p| p.state == State::Turn) {
@@ -107,7 +111,7 @@ impl Block {
         self.progress = cpu.progress || self.steps >= TURN || matches!(self.stop, Ok(Stop::Exited));
     }
 
-    fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> Exec<Stop> {
+    fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> OrFault<Stop> {
         cpu.table = cpu.cx.memory.table();
         let (n, start, schedule) = (self.warps.len(), cpu.steps, cpu.cx.config.schedule);
         // The adversary holds one warp back until no other can run.
@@ -138,7 +142,7 @@ impl Block {
     }
 
     /// Runs a warp for a while, then lets the waiters of barriers that it completed go on.
-    fn run_warp(&mut self, cpu: &mut Cpu<'_>, i: usize) -> Exec<()> {
+    fn run_warp(&mut self, cpu: &mut Cpu<'_>, i: usize) -> OrFault<()> {
         let budget = match cpu.cx.config.schedule {
             Schedule::RoundRobin => QUANTUM,
             _ => 1 + self.common.random.below(RANDOM_QUANTUM) as u32,
@@ -146,7 +150,8 @@ impl Block {
         cpu.run_warp(&mut self.common, &mut self.warps[i], budget)?;
         while let Some(id) = self.common.complete() {
             let barrier = std::mem::take(&mut self.common.barriers[id]);
-            self.common.checks.complete(id, &barrier);
+            let waiters = barrier.parties.iter().filter(|p| p.2).map(|p| (p.0, p.1));
+            self.common.checks.complete(id, waiters);
             for w in &mut self.warps {
                 for k in 0..w.parts.len() {
                     let part = w.parts[k];
@@ -176,7 +181,7 @@ impl Block {
             // A sleeping part stands behind the instruction that sent it to sleep.
             let pc = if matches!(p.state, State::Sleep(_)) { p.pc - 1 } else { p.pc };
             let (what, site) = (self.waits_for(cx, w, p, pc), cx.describe(pc));
-            let ([x, y, z], warp) = (w.ctaid, w.id % cx.warps);
+            let ([x, y, z], warp) = (w.ctaid, w.id % cx.layout.warps);
             format!("\n  block ({x}, {y}, {z}) warp {warp} lanes {:08x} {what} at {site}", p.mask)
         };
         self.parts().map(line).collect()
@@ -193,10 +198,10 @@ impl Block {
             }
             (State::Barrier(id), _) => {
                 let b = &self.common.barriers[usize::from(id)];
-                let first = u32::from(id) / 16 * cx.warps;
-                let live = (first..first + cx.warps).filter(|&id| self.common.live[id as usize] != 0);
+                let first = u32::from(id) / 16 * cx.layout.warps;
+                let live = (first..first + cx.layout.warps).filter(|&id| self.common.live[id as usize] != 0);
                 let missing = live.filter(|id| b.parties.iter().all(|p| p.0 != *id));
-                let missing: Vec<_> = missing.map(|id| (id % cx.warps).to_string()).collect();
+                let missing: Vec<_> = missing.map(|id| (id % cx.layout.warps).to_string()).collect();
                 let missing = if missing.is_empty() { "none".into() } else { missing.join(", ") };
                 let (arrived, expected) = (b.arrived(&self.common), self.common.expected(id.into()));
                 let id = id % 16;
@@ -217,7 +222,7 @@ impl Block {
     fn polls(&self, cx: &LaunchCx<'_>, warp: &Warp, at: &Address, address: u64, bytes: u32) -> String {
         let (space, base) = if at.space == Space::Generic { generic(address) } else { (at.space, 0) };
         let address = match space {
-            Space::Shared => cx.in_cluster(warp.id / cx.warps, address - base),
+            Space::Shared => cx.layout.in_cluster(warp.id / cx.layout.warps, address - base),
             _ => address - base,
         };
         let mut word = [0; 8];
@@ -225,7 +230,7 @@ impl Block {
             Space::Shared => match self.common.mbarriers.get(&address) {
                 Some(b) => return format!("waits for the mbarrier at {address:#x} ({})", b.describe()),
                 None => {
-                    let index = cx.shared_index(address);
+                    let index = cx.layout.shared_index(address);
                     self.common.shared.get(index as usize / 8).map(|v| v >> (8 * (index % 8)))
                 }
             },

@@ -3,14 +3,18 @@
 //! A copy is in flight from its instruction to the wait that ends it; its bytes move at the last moment, so that whoever
 //! does not wait sees old data. While in flight, any other access to its destination is a race.
 
-use super::access::{Access, read, write};
+use super::access::{read, write};
 use super::block::Common;
 use super::inst::*;
-use super::lanes::{Lanes, groups, lanes_where};
 use super::step::Next;
-use super::{At, Cpu, Exec, FaultKind, RANK, Site};
+use super::{Cpu, Site};
 use crate::checks::{PROXY, Record, Vc};
-use crate::launch::Schedule;
+use crate::machine::access::Access;
+use crate::machine::config::Schedule;
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::lanes::{Lanes, groups, lanes_where};
+use crate::machine::layout::{At, RANK};
+use crate::machine::types::Space;
 use crate::memory::Allocation;
 use std::sync::Arc;
 
@@ -75,7 +79,7 @@ fn fetch(from: *mut u8, data: &mut [u8]) {
 
 impl Cpu<'_> {
     /// An mbarrier hears only of what comes into its own block.
-    fn same_block(&self, site: &Site<'_>, lane: usize, to: u64, mbarrier: u64) -> Exec<()> {
+    fn same_block(&self, site: &Site<'_>, lane: usize, to: u64, mbarrier: u64) -> OrFault<()> {
         if to >> RANK == mbarrier >> RANK {
             return Ok(());
         }
@@ -127,20 +131,20 @@ impl Cpu<'_> {
         let now = common.checks.record(t.at.warp, t.lane, t.at.pc);
         match &mut t.bytes {
             Bytes::In { dst, data } => {
-                let (bytes, dst) = (data.len() as u64, self.cx.shared_index(*dst));
+                let (bytes, dst) = (data.len() as u64, self.cx.layout.shared_index(*dst));
                 shared_bytes(common, dst, data.len()).copy_from_slice(data);
                 let by = t.listener.as_ref().map_or(now, |l| l.access);
                 common.checks.landed(dst, bytes, by, true);
                 if let Some(Listener { mbarrier, told, .. }) = &t.listener
                     && let Some(b) = common.mbarriers.get_mut(mbarrier)
                 {
-                    b.advance(0, -(bytes as i64), told.clone(), self.cx.is_remote(t.at.warp, *mbarrier));
+                    b.advance(0, -(bytes as i64), told.clone(), self.cx.layout.is_remote(t.at.warp, *mbarrier));
                 }
                 false
             }
             Bytes::Out { src, bytes, to, offset, read: done } => {
                 if !*done {
-                    let src = self.cx.shared_index(*src);
+                    let src = self.cx.layout.shared_index(*src);
                     for (k, b) in shared_bytes(common, src, *bytes as usize).chunks_exact(4).enumerate() {
                         let v = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
                         write(to.data.wrapping_add(*offset as usize + 4 * k), 4, u64::from(v));
@@ -149,7 +153,7 @@ impl Cpu<'_> {
                     (*done, self.progress) = (true, true);
                 }
                 if !read {
-                    common.checks.landed_in(to, &self.cx.op, *offset, *bytes, now);
+                    common.checks.landed_in(&to.checks, &self.cx.op, *offset, *bytes, now);
                 }
                 read
             }
@@ -157,7 +161,7 @@ impl Cpu<'_> {
     }
 
     /// `cp.async.mbarrier.arrive`
-    pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> Exec<Next> {
+    pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> OrFault<Next> {
         let mbarriers = self.mbarriers(site, address)?;
         // The arrival follows the copies; that they land now is one of the times they may.
         self.land_all(site.common, false, |t| t.is_of(site.at.warp, site.m, false));
@@ -181,7 +185,7 @@ impl Cpu<'_> {
         [dst, src]: [&Address; 2],
         bytes: u32,
         source: R,
-    ) -> Exec<Next> {
+    ) -> OrFault<Next> {
         let mut data = [[0; 16]; 32];
         let (from, to) = (site.warp.addresses(src), self.shared_offsets(site, dst)?);
         let size = |l| if source == NONE { bytes } else { site.warp.lane32(self.cx.code, source, l) };
@@ -220,7 +224,7 @@ impl Cpu<'_> {
         [dst, src]: [&Address; 2],
         bytes: R,
         mbarrier: Option<&Address>,
-    ) -> Exec<Next> {
+    ) -> OrFault<Next> {
         let place = |cpu: &Self, site: &Site<'_>, a: &Address| match a.space {
             Space::Shared => cpu.shared_offsets(site, a),
             _ => Ok(site.warp.addresses(a)),
@@ -274,7 +278,7 @@ impl Cpu<'_> {
         [dst, mbarrier]: [&Address; 2],
         regs: &[(R, W)],
         bytes: u32,
-    ) -> Exec<Next> {
+    ) -> OrFault<Next> {
         let mbarriers = self.mbarriers(site, mbarrier)?;
         let to = self.shared_offsets(site, dst)?;
         let access = Access { pending: true, ..Access::new(bytes, regs.len() as u32, true) };
@@ -289,7 +293,7 @@ impl Cpu<'_> {
     }
 
     /// All threads of a block have exited: nothing may be in flight.
-    pub(crate) fn block_exit(&mut self, common: &mut Common) -> Exec<()> {
+    pub(crate) fn block_exit(&mut self, common: &mut Common) -> OrFault<()> {
         let waited = |t: &&Transfer| !matches!(t.bytes, Bytes::Out { read: true, .. });
         if let Some(t) = common.transfers.iter().find(waited).filter(|_| self.cx.config.checks.synccheck) {
             let message = "the block ended while this copy was in flight; wait for it first";

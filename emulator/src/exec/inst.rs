@@ -3,13 +3,13 @@
 //! Every value operand is a slot of the warp's register file or of the kernel's constant table; nothing is looked up by
 //! name while a kernel runs.
 
-use super::access::Access;
 use super::step::Next;
 use super::values::ValueFn;
-use super::{Cpu, Exec, Site};
-pub(crate) use crate::ptx::types::Space;
-use crate::ptx::types::named;
-use std::sync::Arc;
+use super::{Cpu, Site};
+use crate::machine::access::Access;
+use crate::machine::fault::OrFault;
+use crate::machine::origin::Origin;
+use crate::machine::types::{Space, named};
 
 /// A slot of 32 lanes times 32 bits; 64-bit values take two, 128-bit values four. Bit 31: the constant table.
 pub(crate) type R = u32;
@@ -54,19 +54,6 @@ pub(crate) fn negate(lut: Lut, first: bool) -> Lut {
 pub(crate) fn lookup(lut: Lut, x: u32, y: u32) -> u32 {
     let bit = |i: u32| 0u32.wrapping_sub(u32::from(lut) >> i & 1);
     bit(0) & !x & !y | bit(1) & !x & y | bit(2) & x & !y | bit(3) & x & y
-}
-
-named! {
-    /// Memory ordering of an access, from the weakest; `.volatile` is relaxed at system scope, only fences are `.sc`.
-    Sem {
-        Weak = "weak", Volatile = "volatile", Relaxed = "relaxed", Acquire = "acquire", Release = "release",
-        AcqRel = "acq_rel", Sc = "sc",
-    }
-}
-
-named! {
-    /// Scope of an access.
-    Scope { Cta = "cta", Cluster = "cluster", Gpu = "gpu", Sys = "sys" }
 }
 
 /// An address operand.
@@ -124,9 +111,9 @@ named! {
 }
 
 /// What an instruction does that is not worth a place in the interpreter's loop.
-pub(crate) type Effect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>) -> Exec<Next> + Send + Sync>;
+pub(crate) type Effect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>) -> OrFault<Next> + Send + Sync>;
 /// What an instruction with a member mask does for a group of lanes.
-pub(crate) type WarpEffect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>, u32) -> Exec<()> + Send + Sync>;
+pub(crate) type WarpEffect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>, u32) -> OrFault<()> + Send + Sync>;
 
 /// What an instruction does.
 pub(crate) enum Op {
@@ -160,18 +147,6 @@ pub(crate) struct Inst {
     pub(crate) flags: u8,
 }
 
-/// Where an instruction comes from.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Origin {
-    pub(crate) line: u32,
-    /// File and line of its source.
-    pub(crate) source: Option<Arc<(String, u32)>>,
-    /// The opcode as written, for messages and counters.
-    pub(crate) opcode: Arc<str>,
-    /// Whether this is the first that a PTX instruction became: that one is counted.
-    pub(crate) first: bool,
-}
-
 /// Registers an instruction reads and writes, by their first slots (predicates above `PRED_BASE`).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Uses {
@@ -191,7 +166,7 @@ pub(crate) struct Code {
     /// Slots of a warp's register file.
     pub(crate) slots: u32,
     pub(crate) preds: u32,
-    pub(crate) consts: Vec<super::lanes::Slot>,
+    pub(crate) consts: Vec<crate::machine::lanes::Slot>,
     /// Bytes of local memory per thread.
     pub(crate) local: u32,
     /// Bytes of static shared memory.

@@ -3,14 +3,16 @@
 //! Products and sums are formed in f64 and rounded once at the end; the hardware's order of additions is not defined.
 //! Fragments are laid out as the ISA has it for `mma`; that of `wmma` it leaves open. B is held transposed.
 
-use super::access::{Access, read, write};
+use super::access::{read, write};
 use super::float::Round;
 use super::inst::*;
-use super::lanes::Lanes;
 use super::scalar::{format, integer};
 use super::warp::Warp;
-use super::{Cpu, Exec, FaultKind, Site};
-use crate::ptx::types::Ty;
+use super::{Cpu, Site};
+use crate::machine::access::Access;
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::lanes::Lanes;
+use crate::machine::types::Ty;
 
 /// A matrix in registers.
 #[derive(Debug, Clone)]
@@ -94,7 +96,7 @@ fn transpose(words: [u32; 32]) -> [u32; 32] {
 
 impl Cpu<'_> {
     /// A matrix instruction needs a whole warp.
-    pub(crate) fn whole_warp(&self, site: &Site<'_>, group: u32) -> Exec<()> {
+    pub(crate) fn whole_warp(&self, site: &Site<'_>, group: u32) -> OrFault<()> {
         if group == u32::MAX {
             return Ok(());
         }
@@ -121,7 +123,7 @@ impl Cpu<'_> {
         regs: &[R],
         (transposed, store): (bool, bool),
         address: &Address,
-    ) -> Exec<()> {
+    ) -> OrFault<()> {
         let code = self.cx.code;
         let addr = site.warp.addresses(address);
         let lanes = u32::MAX >> (32 - 8 * regs.len());
@@ -154,7 +156,7 @@ impl Cpu<'_> {
         (row_major, store): (bool, bool),
         address: &Address,
         stride: R,
-    ) -> Exec<()> {
+    ) -> OrFault<()> {
         let code = self.cx.code;
         let base = site.warp.addresses(address);
         let (each, bytes) = (f.each(), f.ty.bytes());

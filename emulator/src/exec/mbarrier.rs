@@ -3,13 +3,16 @@
 //! The object's 64 bits in shared memory are opaque; its state is kept beside them. A state token holds the phase in
 //! its lower and the pending count in its upper half.
 
-use super::access::{Access, generic};
+use super::access::generic;
 use super::inst::*;
-use super::lanes::Lanes;
 use super::step::Next;
 use super::warp::State;
-use super::{Cpu, Exec, FaultKind, Site};
+use super::{Cpu, Site};
 use crate::checks::{Record, Vc};
+use crate::machine::access::{Access, Scope, Sem};
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::lanes::Lanes;
+use crate::machine::types::Space;
 use std::sync::Arc;
 
 /// What an instruction does with an mbarrier.
@@ -85,7 +88,7 @@ pub(crate) const CLUSTER: u64 = u64::MAX;
 
 impl Cpu<'_> {
     /// `barrier.cluster.arrive`
-    pub(crate) fn cluster_arrive(&mut self, site: &mut Site<'_>, relaxed: bool) -> Exec<Next> {
+    pub(crate) fn cluster_arrive(&mut self, site: &mut Site<'_>, relaxed: bool) -> OrFault<Next> {
         let threads: u32 = site.common.live.iter().map(|l| l.count_ones()).sum();
         for l in Lanes(site.m) {
             let warp = site.at.warp;
@@ -101,7 +104,7 @@ impl Cpu<'_> {
     }
 
     /// `barrier.cluster.wait`
-    pub(crate) fn cluster_wait(&mut self, site: &mut Site<'_>) -> Exec<Next> {
+    pub(crate) fn cluster_wait(&mut self, site: &mut Site<'_>) -> OrFault<Next> {
         let early = Lanes(site.m).find(|&l| site.warp.cluster[l] == 0);
         let (None, Some(b)) = (early, site.common.mbarriers.get(&CLUSTER)) else {
             let message = "a wait at the cluster's barrier without an arrival";
@@ -118,9 +121,9 @@ impl Cpu<'_> {
     }
 
     /// Offsets in shared memory, or, in a cluster of several blocks, addresses of it.
-    pub(crate) fn shared_offsets(&self, site: &Site<'_>, address: &Address) -> Exec<[u64; 32]> {
+    pub(crate) fn shared_offsets(&self, site: &Site<'_>, address: &Address) -> OrFault<[u64; 32]> {
         let mut addr = site.warp.addresses(address);
-        let rank = site.at.warp / self.cx.warps;
+        let rank = site.at.warp / self.cx.layout.warps;
         for l in Lanes(if address.space == Space::Generic { site.m } else { 0 }) {
             let (space, base) = generic(addr[l]);
             if space != Space::Shared {
@@ -129,11 +132,11 @@ impl Cpu<'_> {
             }
             addr[l] -= base;
         }
-        Ok(addr.map(|a| self.cx.in_cluster(rank, a)))
+        Ok(addr.map(|a| self.cx.layout.in_cluster(rank, a)))
     }
 
     /// Offsets of mbarriers that are ready to be used.
-    pub(crate) fn mbarriers(&mut self, site: &mut Site<'_>, address: &Address) -> Exec<[u64; 32]> {
+    pub(crate) fn mbarriers(&mut self, site: &mut Site<'_>, address: &Address) -> OrFault<[u64; 32]> {
         let addr = self.shared_offsets(site, address)?;
         let access = Access { atomic: true, sem: Sem::Relaxed, scope: Scope::Cluster, ..Access::new(8, 1, true) };
         self.with_places(site, Space::Shared, addr, site.m, &access, |_, _, _, _| {})?;
@@ -152,7 +155,7 @@ impl Cpu<'_> {
     }
 
     /// `mbarrier.init`
-    fn mbarrier_init(&mut self, site: &mut Site<'_>, address: &Address, count: (R, W)) -> Exec<Next> {
+    fn mbarrier_init(&mut self, site: &mut Site<'_>, address: &Address, count: (R, W)) -> OrFault<Next> {
         let addr = self.shared_offsets(site, address)?;
         self.with_places(site, Space::Shared, addr, site.m, &Access::new(8, 1, true), |_, _, _, _| {})?;
         for l in Lanes(site.m) {
@@ -176,7 +179,7 @@ impl Cpu<'_> {
         address: &Address,
         value: (R, W),
         (d, p): (R, P),
-    ) -> Exec<Next> {
+    ) -> OrFault<Next> {
         if kind == MbarrierKind::Init {
             return self.mbarrier_init(site, address, value);
         }
@@ -186,7 +189,7 @@ impl Cpu<'_> {
         for l in Lanes(*m) {
             let value = warp.lane(self.cx.code, value, l);
             let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
-            let (phase, pending, remote) = (b.phase, b.pending, self.cx.is_remote(warp.id, addr[l]));
+            let (phase, pending, remote) = (b.phase, b.pending, self.cx.layout.is_remote(warp.id, addr[l]));
             match kind {
                 MbarrierKind::Init => {}
                 MbarrierKind::Invalidate => drop(common.mbarriers.remove(&addr[l])),

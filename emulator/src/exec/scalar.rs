@@ -3,7 +3,7 @@
 //! Operands and results are bits, zero-extended to 64.
 
 use super::float::{self, BF16, E4M3, E5M2, Exact, F16, F32, F64, Format, Round, TF32};
-use crate::ptx::types::Ty;
+use crate::machine::types::Ty;
 
 /// Types and modifiers of a scalar operation.
 #[derive(Debug, Clone, Copy)]

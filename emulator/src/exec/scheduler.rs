@@ -8,11 +8,13 @@
 //! Blocks of a kernel that has no such instructions need not meet: each has rounds of its own, on one thread.
 
 use super::block::{Block, Stop};
-use super::fault::FaultKind;
-use super::{At, Cpu, Exec, LaunchCx, Random};
+use super::{Cpu, LaunchCx};
 use crate::checks::counters::Counts;
-use crate::launch::Schedule;
-use crate::memory::lock;
+use crate::machine::config::Schedule;
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::layout::At;
+use crate::machine::lock::lock;
+use crate::machine::random::Random;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -29,10 +31,10 @@ const SMALL: u64 = 50_000;
 const SHOWN: usize = 16;
 
 /// Runs all blocks of a launch. Returns the warp instructions it took, and what was counted.
-pub(crate) fn run(cx: &LaunchCx<'_>) -> Exec<(u64, Counts)> {
-    let total = cx.launch.grid.iter().map(|&g| u64::from(g)).product::<u64>() / u64::from(cx.ranks);
+pub(crate) fn run(cx: &LaunchCx<'_>) -> OrFault<(u64, Counts)> {
+    let total = cx.layout.grid.iter().map(|&g| u64::from(g)).product::<u64>() / u64::from(cx.layout.ranks);
     // A thread for every few warps: starting one takes as long as running a small block.
-    let useful = (total.saturating_mul(u64::from(cx.warps)) / 4).clamp(1, total);
+    let useful = (total.saturating_mul(u64::from(cx.layout.warps)) / 4).clamp(1, total);
     let threads = cx.config.host_threads().clamp(1, useful as usize);
     let mut cpus: Vec<Cpu<'_>> = (0..threads).map(|_| Cpu::new(cx)).collect();
     if cx.free {
@@ -46,7 +48,7 @@ pub(crate) fn run(cx: &LaunchCx<'_>) -> Exec<(u64, Counts)> {
 }
 
 /// Runs each block to its end. Of several faults, that of the lowest block is reported: timing does not decide it.
-fn one_by_one(total: u64, cpus: &mut [Cpu<'_>]) -> Exec<()> {
+fn one_by_one(total: u64, cpus: &mut [Cpu<'_>]) -> OrFault<()> {
     let faults = Mutex::new(BTreeMap::new());
     // Blocks begin in order: once there is a fault, those that have not begun cannot be lower.
     let numbers = (0..total).take_while(|_| lock(&faults).is_empty());
@@ -106,7 +108,7 @@ struct Rounds<'a> {
 impl<'a> Rounds<'a> {
     fn new(cx: &'a LaunchCx<'a>, mut waiting: Range<u64>) -> Rounds<'a> {
         let total = waiting.end - waiting.start;
-        let resident = if cx.launch.cooperative { total } else { total.min(RESIDENT.max(cx.resident.into())) };
+        let resident = if cx.cooperative { total } else { total.min(RESIDENT.max(cx.resident.into())) };
         let first = waiting.by_ref().take(resident as usize);
         let slots: Vec<_> = first.map(|number| Some(Block::new(cx, number))).collect();
         let (order, random) = ((0..slots.len()).collect(), Random::new(cx.config.seed, u64::MAX));
@@ -115,7 +117,7 @@ impl<'a> Rounds<'a> {
     }
 
     /// Runs all the blocks to their ends.
-    fn run(mut self, cpus: &mut [Cpu<'a>]) -> Exec<()> {
+    fn run(mut self, cpus: &mut [Cpu<'a>]) -> OrFault<()> {
         self.hold();
         while self.slots.iter().any(Option::is_some) {
             self.parallel(cpus);
@@ -153,7 +155,7 @@ impl<'a> Rounds<'a> {
     }
 
     /// Executes the instructions that take turns, starts new blocks, and ends the launch where it may not go on.
-    fn serial(&mut self, cpu: &mut Cpu<'a>) -> Exec<()> {
+    fn serial(&mut self, cpu: &mut Cpu<'a>) -> OrFault<()> {
         let (mut longest, mut all, mut progress) = (1, 0, false);
         for block in self.running() {
             if let Err(fault) = &block.stop {
@@ -229,7 +231,7 @@ impl<'a> Rounds<'a> {
     }
 
     /// A report of where every warp stands.
-    fn report(&mut self, cpu: &mut Cpu<'a>, kind: FaultKind, mut message: String) -> Exec<()> {
+    fn report(&mut self, cpu: &mut Cpu<'a>, kind: FaultKind, mut message: String) -> OrFault<()> {
         // On to where each warp stands next: polling shows at the load, not at what follows it.
         self.slots.iter_mut().flatten().for_each(|block| block.run(cpu, self.time));
         let blocks: Vec<&Block> = self.slots.iter().flatten().collect();

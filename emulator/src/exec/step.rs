@@ -1,11 +1,12 @@
 //! The interpreter: runs the parts of one warp, instruction by instruction, on 32-lane arrays.
 
 use super::block::Common;
-use super::fault::FaultKind;
 use super::inst::*;
 use super::values::File;
 use super::warp::{Part, State, Warp};
-use super::{At, Cpu, Exec, Site};
+use super::{Cpu, Site};
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::layout::At;
 
 /// Instructions after which a part gives the other parts of its warp a chance.
 const SLICE: u32 = 1024;
@@ -31,7 +32,7 @@ impl Site<'_> {
 
 impl Cpu<'_> {
     /// Runs a warp until it stops, or for `budget` instructions.
-    pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, mut budget: u32) -> Exec<()> {
+    pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, mut budget: u32) -> OrFault<()> {
         let code = self.cx.code;
         let insts = &code.insts[..];
         let (regs, preds) = (warp.regs.as_mut_ptr(), warp.preds.as_mut_ptr());
@@ -143,7 +144,7 @@ impl Cpu<'_> {
 
     /// Instructions that are not worth a place in the loop.
     #[inline(never)]
-    fn rare(&mut self, site: &mut Site<'_>, op: &Op) -> Exec<Next> {
+    fn rare(&mut self, site: &mut Site<'_>, op: &Op) -> OrFault<Next> {
         match op {
             Op::Bar(op) => self.bar(site, op),
             Op::Warp(effect, mask) => self.warp_wide(site, effect.as_ref(), *mask),
@@ -154,7 +155,7 @@ impl Cpu<'_> {
 
     /// Faults where a register is read that nothing has written; notes what is written now.
     #[cold]
-    fn check_set(&self, site: &mut Site<'_>) -> Exec<()> {
+    fn check_set(&self, site: &mut Site<'_>) -> OrFault<()> {
         let code = self.cx.code;
         let (inst, uses) = (&code.insts[site.at.pc as usize], &code.uses[site.at.pc as usize]);
         for &r in &uses.reads {

@@ -9,8 +9,8 @@
 
 use super::float::{self, flush, least, most};
 use super::inst::{CONST, P, R};
-use super::lanes::{Slot, map};
-use crate::ptx::types::Ty;
+use crate::machine::lanes::{Slot, map};
+use crate::machine::types::Ty;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 

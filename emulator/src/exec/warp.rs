@@ -4,9 +4,10 @@
 //! it meets them, so that divergence ends where control flow does; nothing relies on it. Since parts run on their own,
 //! one that spins cannot keep another from what it waits for: after a while the part that waited longest runs.
 
+use super::LaunchCx;
 use super::inst::{Address, CONST, Code, NONE, P, R, W};
-use super::lanes::Slot;
-use super::{LaunchCx, Random};
+use crate::machine::lanes::Slot;
+use crate::machine::random::Random;
 use crate::memory::POISON;
 
 /// Of so many picks, one is for the part that has waited longest.

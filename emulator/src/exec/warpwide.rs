@@ -4,14 +4,16 @@
 //! waited for.
 
 use super::inst::*;
-use super::lanes::{Lanes, groups};
 use super::step::Next;
 use super::warp::{Part, State, Warp};
-use super::{At, Cpu, Exec, FaultKind, Site};
+use super::{Cpu, Site};
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::lanes::{Lanes, groups};
+use crate::machine::layout::At;
 
 impl Cpu<'_> {
     /// All parts wait: say so if that can never end.
-    pub(crate) fn check_members(&self, warp: &Warp) -> Exec<()> {
+    pub(crate) fn check_members(&self, warp: &Warp) -> OrFault<()> {
         let Some(first) = warp.parts.iter().find(|p| p.state == State::Members) else { return Ok(()) };
         let barrier = matches!(self.cx.code.insts[first.pc as usize].op, Op::Bar(_));
         let goes_on = |p: &Part| match p.state {
@@ -33,7 +35,7 @@ impl Cpu<'_> {
     }
 
     /// An operation with a member mask; none is `bar.warp.sync`.
-    pub(crate) fn warp_wide(&mut self, site: &mut Site<'_>, effect: Option<&WarpEffect>, members: R) -> Exec<Next> {
+    pub(crate) fn warp_wide(&mut self, site: &mut Site<'_>, effect: Option<&WarpEffect>, members: R) -> OrFault<Next> {
         let code = self.cx.code;
         let m = site.m;
         if m != site.all {
@@ -85,7 +87,7 @@ impl Cpu<'_> {
         mode: Shfl,
         (d, p): (R, P),
         [a, b, c]: [R; 3],
-    ) -> Exec<()> {
+    ) -> OrFault<()> {
         let (code, warp) = (self.cx.code, &mut *site.warp);
         let mut inside = 0u32;
         let mut out = [0u32; 32];

@@ -1,8 +1,8 @@
 //! The syntax tree: what the text says, before anything is decided about it.
 
-use super::module::KernelInfo;
-use super::types::{Space, Ty};
 use super::{PtxError, Res};
+use crate::machine::kernel::KernelInfo;
+use crate::machine::types::{Space, Ty};
 use std::sync::Arc;
 
 /// A module's text, read.

@@ -5,9 +5,8 @@ pub(crate) mod decode;
 mod lexer;
 mod module;
 mod parser;
-pub(crate) mod types;
 
-pub use module::{KernelInfo, Module, ParamInfo};
+pub use module::Module;
 
 use std::fmt;
 

@@ -3,50 +3,15 @@
 use super::ast::{Arg, Ast, Num, Var};
 use super::decode::{self, Entity, Names};
 use super::parser;
-use super::types::{Space, Ty};
 use super::{PtxError, Res};
 use crate::exec::inst::Code;
+use crate::machine::kernel::{KernelInfo, ParamInfo};
+use crate::machine::types::{Space, Ty};
 use crate::memory::Memory;
 use std::collections::BTreeMap;
 
 /// What a launch can pass.
 const MAX_PARAM_BYTES: u32 = 32_764;
-
-/// A kernel's parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParamInfo {
-    /// Bytes from the start of the parameter buffer.
-    pub offset: u32,
-    /// Size in bytes.
-    pub size: u32,
-}
-
-/// What a launch has to know about a kernel.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KernelInfo {
-    /// Entry name.
-    pub name: String,
-    /// Parameters in order.
-    pub params: Vec<ParamInfo>,
-    /// Bytes of all parameters.
-    pub param_bytes: u32,
-    /// Bytes of static shared memory.
-    pub static_shared: u32,
-    /// Bytes of local memory per thread.
-    pub local_bytes: u32,
-    /// 32-bit registers per thread, as the emulator allots them; an assembler may need more or fewer.
-    pub registers: u32,
-    /// `.reqntid`
-    pub reqntid: Option<[u32; 3]>,
-    /// `.maxntid`
-    pub maxntid: Option<[u32; 3]>,
-    /// `.reqnctapercluster`
-    pub cluster: Option<[u32; 3]>,
-    /// `.minnctapersm`
-    pub min_blocks: Option<u32>,
-    /// The module's target: 75 for `sm_75`.
-    pub target_sm: u32,
-}
 
 /// A module: parsed, decoded, its global variables allocated.
 #[derive(Debug, Default)]

@@ -2,9 +2,9 @@
 
 use super::ast::{Arg, Ast, Body, Function, Inst, Num, Stmt, Var};
 use super::lexer::{Lexer, Token};
-use super::module::KernelInfo;
-use super::types::{Space, Ty};
 use super::{PtxError, Res};
+use crate::machine::kernel::KernelInfo;
+use crate::machine::types::{Space, Ty};
 use std::collections::HashMap;
 use std::sync::Arc;
 

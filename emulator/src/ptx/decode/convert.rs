@@ -1,19 +1,19 @@
 //! Moves and conversions.
 
 use super::super::ast::Arg;
-use super::super::types::{Space, Ty};
 use super::operands::width;
 use super::values::ROUND;
 use super::{Decoder, Res, Text};
-use crate::exec::RANK;
 use crate::exec::access::generic;
-use crate::exec::fault::FaultKind;
 use crate::exec::float::Round;
 use crate::exec::inst::*;
-use crate::exec::lanes::Lanes;
 use crate::exec::scalar::{self, Ctl};
 use crate::exec::step::Next;
 use crate::exec::values::VALUES;
+use crate::machine::fault::FaultKind;
+use crate::machine::lanes::Lanes;
+use crate::machine::layout::RANK;
+use crate::machine::types::{Space, Ty};
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
 
 /// Rounding modes that give integral values.
@@ -53,7 +53,7 @@ impl Decoder<'_> {
                 self.effect(move |cpu, site| {
                     let (cx, base) = (cpu.cx, if ty == Ty::U64 { SHARED_BASE } else { 0 });
                     for l in Lanes(site.m) {
-                        let (rank, ranks) = (site.warp.lane32(cx.code, rank, l), cx.ranks);
+                        let (rank, ranks) = (site.warp.lane32(cx.code, rank, l), cx.layout.ranks);
                         if rank >= ranks {
                             let message = format!("rank {rank}: the cluster has {ranks} blocks");
                             return Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
@@ -63,7 +63,7 @@ impl Decoder<'_> {
                             let message = "mapa of an address that is not one of shared memory";
                             return Err(cpu.fault_at(FaultKind::OutOfBounds, &site.at, l, address, message));
                         };
-                        let v = base + cx.in_cluster(rank, offset & ((1 << RANK) - 1));
+                        let v = base + cx.layout.in_cluster(rank, offset & ((1 << RANK) - 1));
                         site.warp.set_lane(d, width(ty), l, v);
                     }
                     Ok(Next::Step)
@@ -77,7 +77,7 @@ impl Decoder<'_> {
                 self.act(move |cpu, site| {
                     for l in Lanes(site.m) {
                         let address = site.warp.lane(cpu.cx.code, (a, width(ty)), l) as u32;
-                        let rank = (address >> RANK).checked_sub(1).unwrap_or(site.at.warp / cpu.cx.warps);
+                        let rank = (address >> RANK).checked_sub(1).unwrap_or(site.at.warp / cpu.cx.layout.warps);
                         site.warp.set_lane(d, W::W32, l, rank.into());
                     }
                 });

@@ -1,10 +1,11 @@
 //! Control flow: branches, calls (expanded in place), returns.
 
 use super::super::ast::Arg;
-use super::super::types::Space;
 use super::{Decoder, Entity, Names, Res, Text};
-use crate::exec::fault::FaultKind;
 use crate::exec::inst::*;
+use crate::machine::fault::FaultKind;
+use crate::machine::origin::Origin;
+use crate::machine::types::Space;
 
 /// Calls inside calls: more is taken for recursion.
 const MAX_DEPTH: usize = 32;

@@ -1,11 +1,11 @@
 //! Comparisons, selections, logic of predicates, and arithmetic with a carry.
 
 use super::super::ast::{Arg, Num};
-use super::super::types::Ty;
 use super::convert::bits;
 use super::{Decoder, Res, Text};
 use crate::exec::inst::*;
 use crate::exec::values::VALUES;
+use crate::machine::types::Ty;
 
 impl Decoder<'_> {
     pub(super) fn logic(&mut self, t: &mut Text<'_>) -> Res<bool> {

@@ -1,11 +1,11 @@
 //! Matrix instructions.
 
 use super::super::ast::Arg;
-use super::super::types::Ty::{self, *};
 use super::operands::list;
 use super::{Decoder, Res, Text};
 use crate::exec::inst::*;
 use crate::exec::matrix::Fragment;
+use crate::machine::types::Ty::{self, *};
 
 impl Decoder<'_> {
     pub(super) fn matrix(&mut self, t: &mut Text<'_>) -> Res<bool> {

@@ -1,11 +1,12 @@
 //! Loads, stores, atomics, fences and prefetches.
 
 use super::super::ast::{Arg, Num};
-use super::super::types::{Space, Ty};
 use super::operands::{list, width};
 use super::{Decoder, Res, Text};
-use crate::exec::access::{Access, atom_fn};
+use crate::exec::access::atom_fn;
 use crate::exec::inst::*;
+use crate::machine::access::{Access, Scope, Sem};
+use crate::machine::types::{Space, Ty};
 
 impl Decoder<'_> {
     pub(super) fn memory(&mut self, t: &mut Text<'_>) -> Res<bool> {
@@ -59,7 +60,9 @@ impl Decoder<'_> {
     }
 
     fn fence(&mut self, scope: Scope) {
-        self.act(move |cpu, site| site.common.checks.warp(site.warp.id, |w| w.fence(site.m, cpu.cx.reach(scope))));
+        self.act(move |cpu, site| {
+            site.common.checks.warp(site.warp.id, |w| w.fence(site.m, cpu.cx.layout.reach(scope)))
+        });
     }
 
     /// Ordering and scope of an access.

@@ -14,9 +14,10 @@ mod text;
 mod values;
 
 use super::ast::{Body, Function, Inst as Syntax, Stmt, Var};
-use super::types::{Space, Ty};
 use super::{PtxError, Res};
 use crate::exec::inst::*;
+use crate::machine::origin::Origin;
+use crate::machine::types::{Space, Ty};
 use registers::Registers;
 use std::collections::HashMap;
 use text::Text;

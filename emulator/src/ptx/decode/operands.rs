@@ -4,12 +4,12 @@
 //! operation that is pushed next.
 
 use super::super::ast::{Arg, Num};
-use super::super::types::{Space, Ty};
 use super::text::{Text, WRONG_OPERANDS};
 use super::{Decoder, Entity, Register, Res};
 use crate::exec::inst::*;
-use crate::exec::lanes::{Lanes, Slot};
 use crate::exec::special::{Special, special};
+use crate::machine::lanes::{Lanes, Slot};
+use crate::machine::types::{Space, Ty};
 
 /// How a type stands in a register.
 pub(super) fn width(ty: Ty) -> W {

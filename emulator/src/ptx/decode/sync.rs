@@ -1,17 +1,19 @@
 //! What lanes do together: barriers, exchange within a warp, asynchronous copies and their mbarriers.
 
 use super::super::ast::{Arg, Num};
-use super::super::types::{Space, Ty};
 use super::operands::width;
 use super::text::{Text, WRONG_OPERANDS};
 use super::{Decoder, Res};
 use crate::exec::access::atom_fn;
 use crate::exec::inst::*;
-use crate::exec::lanes::Lanes;
 use crate::exec::mbarrier::MbarrierKind::*;
 use crate::exec::step::Next;
 use crate::exec::warp::State;
-use crate::exec::{Cpu, Exec, Site};
+use crate::exec::{Cpu, Site};
+use crate::machine::access::{Scope, Sem};
+use crate::machine::fault::OrFault;
+use crate::machine::lanes::Lanes;
+use crate::machine::types::{Space, Ty};
 
 impl Decoder<'_> {
     pub(super) fn sync(&mut self, t: &mut Text<'_>) -> Res<bool> {
@@ -137,7 +139,10 @@ impl Decoder<'_> {
     }
 
     /// Pushes what is not worth a place in the interpreter's loop.
-    pub(super) fn effect(&mut self, run: impl Fn(&mut Cpu<'_>, &mut Site<'_>) -> Exec<Next> + Send + Sync + 'static) {
+    pub(super) fn effect(
+        &mut self,
+        run: impl Fn(&mut Cpu<'_>, &mut Site<'_>) -> OrFault<Next> + Send + Sync + 'static,
+    ) {
         self.push(Op::Effect(Box::new(run), None));
     }
 

@@ -2,8 +2,8 @@
 
 use super::super::PtxError;
 use super::super::ast::{Arg, Inst};
-use super::super::types::{Space, Ty};
 use super::Res;
+use crate::machine::types::{Space, Ty};
 
 /// What is said of an instruction with too few operands, too many, or others.
 pub(super) const WRONG_OPERANDS: &str = "operands that this instruction does not have";

@@ -1,14 +1,14 @@
 //! Instructions that make values of values, lane by lane. What integers, bits and plain floats do stands in
 //! `exec::values`; here are the forms of floats, with what modifiers each may have, of packed values and conversions.
 
-use super::super::types::Ty::{self, *};
 use super::text::Text;
 use super::{Decoder, Res};
 use crate::exec::float::{self, Round};
 use crate::exec::inst::*;
-use crate::exec::lanes::Lanes;
 use crate::exec::scalar::*;
 use crate::exec::values::{VALUES, ValueFn};
+use crate::machine::lanes::Lanes;
+use crate::machine::types::Ty::{self, *};
 
 type Str = &'static str;
 

@@ -1,11 +1,40 @@
 //! What an emulated device is like: one [`DeviceConfig`] per ordinal, nothing for the whole process, and what follows
 //! from it: the limits of its chip, its attributes, how many blocks of a kernel fit.
 
-use super::registry::FaultInjection;
-use crate::checks::Checks;
-use crate::launch::Schedule;
-use crate::ptx::KernelInfo;
+use super::injection::FaultInjection;
 use std::time::Duration;
+
+/// Which checks run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checks {
+    /// Bounds, alignment, use after free. (These are always on: the emulator could not run without.)
+    pub memcheck: bool,
+    /// Reads of memory and registers that nothing has written.
+    pub initcheck: bool,
+    /// Conflicting accesses that nothing orders, and non-coherent reads of written data.
+    pub racecheck: bool,
+    /// Divergent or mismatched barriers, shuffles from inactive lanes.
+    pub synccheck: bool,
+}
+
+impl Checks {
+    /// All of them.
+    pub const ALL: Checks = Checks { memcheck: true, initcheck: true, racecheck: true, synccheck: true };
+    /// None but those that are always on.
+    pub const NONE: Checks = Checks { memcheck: false, initcheck: false, racecheck: false, synccheck: false };
+}
+
+/// In which order warps and blocks run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Schedule {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// At random, by the seed.
+    Random,
+    /// At random, with one warp of each block, and one block, held back as long as anything else can run.
+    Adversarial,
+}
 
 /// A device to emulate. Fill in what matters, take the rest from [`DeviceConfig::default`] or a chip's constructor.
 #[derive(Debug, Clone)]
@@ -102,7 +131,7 @@ impl Default for DeviceConfig {
 }
 
 /// 32-bit registers per multiprocessor and per block, on every chip from sm_75.
-const REGISTERS: u32 = 65536;
+pub(super) const REGISTERS: u32 = 65536;
 /// Shared memory per block without opt-in, in bytes.
 pub(crate) const SHARED_PER_BLOCK: u32 = 48 << 10;
 pub(crate) const THREADS_PER_BLOCK: u32 = 1024;
@@ -113,14 +142,14 @@ pub(crate) const GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 
 /// Limits that follow from the compute capability; shared memory in bytes.
 /// Source: CUDA C++ Programming Guide, "Compute Capabilities".
-struct Chip {
-    shared_per_multiprocessor: u32,
-    shared_per_block_optin: u32,
+pub(super) struct Chip {
+    pub(super) shared_per_multiprocessor: u32,
+    pub(super) shared_per_block_optin: u32,
     /// What the system takes of every resident block.
-    reserved_shared: u32,
+    pub(super) reserved_shared: u32,
     /// Resident warps and blocks per multiprocessor.
-    warps: u32,
-    blocks: u32,
+    pub(super) warps: u32,
+    pub(super) blocks: u32,
 }
 
 impl DeviceConfig {
@@ -150,7 +179,7 @@ impl DeviceConfig {
         if self.threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { self.threads }
     }
 
-    fn chip(&self) -> Chip {
+    pub(super) fn chip(&self) -> Chip {
         let (multiprocessor, block, reserved, warps, blocks) = match self.sm {
             (0..=7, _) => (64, 64, 0, 32, 16),
             (8, 0) => (164, 163, 1, 64, 32),
@@ -199,37 +228,5 @@ impl DeviceConfig {
             _ => return None,
         };
         Some(i32::try_from(value).unwrap_or(i32::MAX))
-    }
-}
-
-impl KernelInfo {
-    /// Threads per block at most, as the kernel declares them.
-    pub(crate) fn max_threads(&self) -> u32 {
-        let declared = self.reqntid.or(self.maxntid).unwrap_or(BLOCK);
-        declared.iter().fold(1u32, |all, &n| all.saturating_mul(n)).min(THREADS_PER_BLOCK)
-    }
-
-    /// Registers per thread. Register allocation is an assembler's business; the machine's own figure stands in for
-    /// it, held to what an assembler would keep it to for the declared (or any) number of threads.
-    pub(crate) fn device_registers(&self) -> u32 {
-        let threads = self.max_threads().max(1).next_multiple_of(32);
-        let threads = threads.saturating_mul(self.min_blocks.unwrap_or(1).max(1));
-        self.registers.clamp(16, (REGISTERS / threads / 8 * 8).clamp(16, 255))
-    }
-
-    /// Blocks that one multiprocessor holds at once. Source: the occupancy calculator's allocation units.
-    pub(crate) fn occupancy(&self, config: &DeviceConfig, threads: u32, dynamic_shared: u32) -> u32 {
-        let chip = config.chip();
-        let shared = self.static_shared.saturating_add(dynamic_shared);
-        if threads == 0 || threads > self.max_threads() || shared > chip.shared_per_block_optin {
-            return 0;
-        }
-        let warps = threads.div_ceil(32);
-        // Registers are given per warp in units of 256, and each of the four schedulers holds whole warps.
-        let per_warp = (self.device_registers() * 32).next_multiple_of(256);
-        let by_registers = REGISTERS / 4 / per_warp * 4 / warps;
-        let taken = (shared + chip.reserved_shared).next_multiple_of(128);
-        let by_shared = chip.shared_per_multiprocessor.checked_div(taken).unwrap_or(u32::MAX);
-        (chip.warps / warps).min(by_registers).min(by_shared).min(chip.blocks)
     }
 }

@@ -6,10 +6,9 @@
 //! before what it asks for later and whoever acquires what it releases. All accesses of the host to these words must
 //! then be made here, by whichever of its threads.
 
-use crate::Fault;
-use crate::device::mapped;
-use crate::exec::access::Access;
-use crate::exec::inst::{Scope, Sem};
+use super::registry::mapped;
+use crate::machine::access::{Access, Scope, Sem};
+use crate::machine::fault::Fault;
 use std::sync::atomic::{AtomicU32, Ordering as Atomic};
 
 /// How the host accesses a word.
@@ -49,7 +48,7 @@ fn access<T>(word: &AtomicU32, order: Ordering, write: bool, run: impl FnOnce() 
     // No launch synchronises between the check and the access.
     let mut witness = memory.witness();
     if let Ok((a, offset)) = memory.range(address, 4) {
-        witness.host_access(&a, offset, &access).map_err(|f| *f)?;
+        witness.host_access(&a.checks, offset, &access).map_err(|f| *f)?;
     }
     Ok(run())
 }

@@ -46,6 +46,9 @@ pub enum FaultKind {
     CopyInFlight,
 }
 
+/// A result, or the fault that ends the launch; rare and large, so boxed.
+pub(crate) type OrFault<T> = Result<T, Box<Fault>>;
+
 /// A fault: what, where, and by whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {

@@ -1,0 +1,47 @@
+//! Memory accesses: their ordering, their scope, and what else the checks have to know of one.
+
+use super::types::named;
+
+named! {
+    /// Memory ordering of an access, from the weakest; `.volatile` is relaxed at system scope, only fences are `.sc`.
+    Sem {
+        Weak = "weak", Volatile = "volatile", Relaxed = "relaxed", Acquire = "acquire", Release = "release",
+        AcqRel = "acq_rel", Sc = "sc",
+    }
+}
+
+named! {
+    /// Scope of an access.
+    Scope { Cta = "cta", Cluster = "cluster", Gpu = "gpu", Sys = "sys" }
+}
+
+/// What an access does, whatever its addresses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access {
+    /// Bytes of one element, and elements.
+    pub(crate) bytes: u32,
+    pub(crate) count: u32,
+    pub(crate) write: bool,
+    pub(crate) atomic: bool,
+    pub(crate) sem: Sem,
+    pub(crate) scope: Scope,
+    pub(crate) nc: bool,
+    /// Through the async proxy.
+    pub(crate) proxy: bool,
+    /// In flight until some wait.
+    pub(crate) pending: bool,
+}
+
+impl Access {
+    /// An ordinary one.
+    pub(crate) fn new(bytes: u32, count: u32, write: bool) -> Access {
+        let (atomic, nc, proxy, pending) = (false, false, false, false);
+        Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending }
+    }
+
+    /// Whether it is one that may synchronise: an atomic or ordered one.
+    #[inline(always)]
+    pub(crate) fn is_strong(&self) -> bool {
+        self.sem != Sem::Weak || self.atomic
+    }
+}

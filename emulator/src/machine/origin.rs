@@ -1,0 +1,23 @@
+//! Where instructions come from: lines of the PTX text and of the source behind it.
+
+use std::sync::Arc;
+
+/// Where an instruction comes from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Origin {
+    pub(crate) line: u32,
+    /// File and line of its source.
+    pub(crate) source: Option<Arc<(String, u32)>>,
+    /// The opcode as written, for messages and counters.
+    pub(crate) opcode: Arc<str>,
+    /// Whether this is the first that a PTX instruction became: that one is counted.
+    pub(crate) first: bool,
+}
+
+impl Origin {
+    /// The opcode and place, for messages.
+    pub(crate) fn describe(&self) -> String {
+        let source = self.source.as_deref().map_or(String::new(), |(file, line)| format!(", {file}:{line}"));
+        format!("{} (PTX line {}{source})", self.opcode, self.line)
+    }
+}
