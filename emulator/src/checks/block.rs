@@ -3,10 +3,8 @@
 use super::allocation::AllocationChecks;
 use super::clock::{Vc, WarpClock, join};
 use super::order::Operation;
-use super::race::{
-    BLOCK, BYTES, CLOCK, Cell, Conflict, IN_FLIGHT, LANE, MAX_BLOCK, PROXY, Record, SITE, SITES, STRENGTH, Touch, WARP,
-    strength,
-};
+use super::race::{Cell, Conflict, Touch, strength};
+use super::record::{BLOCK, BYTES, CLOCK, IN_FLIGHT, LANE, MAX_BLOCK, PROXY, Record, SITE, SITES, STRENGTH, WARP};
 use super::witness::{SyncLocations, Witness};
 use crate::machine::access::Access;
 use crate::machine::config::Checks;
@@ -14,6 +12,7 @@ use crate::machine::fault::FaultKind;
 use crate::machine::lanes::Lanes;
 use crate::machine::layout::{At, Layout};
 use crate::machine::origin::Origin;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What the race check has to know of a launch.
@@ -33,6 +32,21 @@ pub(crate) struct Race {
     pub(crate) message: String,
 }
 
+/// What is known of the phases of an mbarrier: by those of its block, and by those of other blocks of the cluster.
+#[derive(Debug, Default)]
+struct MbarrierClocks {
+    init: Record,
+    arriving: [Option<Arc<Vc>>; 2],
+    passed: [Option<Arc<Vc>>; 2],
+}
+
+/// A copy as it was issued: the access that it is, and what the lane knew.
+#[derive(Debug)]
+pub(crate) struct Issue {
+    by: Record,
+    told: Option<Arc<Vc>>,
+}
+
 /// Check state of one block; each part is empty where its check is off.
 #[derive(Debug, Default)]
 pub(crate) struct BlockChecks {
@@ -43,6 +57,8 @@ pub(crate) struct BlockChecks {
     warps: Vec<WarpClock>,
     /// What those that arrived at each barrier know.
     barriers: Vec<Option<Arc<Vc>>>,
+    /// What those that arrived at each mbarrier know, by its address.
+    mbarriers: HashMap<u64, MbarrierClocks>,
     /// Cells of shared memory.
     cells: Vec<Cell>,
     /// Shared memory that was written, a bit a byte.
@@ -80,12 +96,52 @@ impl BlockChecks {
         self.warps.get_mut(warp as usize).map(f)
     }
 
-    /// Whether a lane knows of what another lane of its block did.
-    pub(crate) fn knows(&self, warp: u32, lane: usize, other: Record) -> bool {
+    /// A lane initialises an mbarrier.
+    pub(crate) fn init_mbarrier(&mut self, at: &At, lane: usize, mbarrier: u64) {
+        if self.race_checked() {
+            let init = self.record(at, lane);
+            self.mbarriers.insert(mbarrier, MbarrierClocks { init, ..MbarrierClocks::default() });
+        }
+    }
+
+    /// Whether the initialisation of an mbarrier happens before what a lane does now.
+    pub(crate) fn knows_mbarrier(&self, warp: u32, lane: usize, mbarrier: u64) -> bool {
+        let Some(MbarrierClocks { init, .. }) = self.mbarriers.get(&mbarrier) else { return true };
         let me = self.thread(warp).with(LANE, lane as u32);
-        let own = [BLOCK, WARP, LANE].iter().all(|&part| me.get(part) == other.get(part));
-        let knows = |vc: &Vc| vc.known.know(vc.block().0, other);
-        own || self.warps.get(warp as usize).is_none_or(|w| knows(&w.lanes[lane].vc))
+        let own = [BLOCK, WARP, LANE].iter().all(|&part| me.get(part) == init.get(part));
+        let vc = &self.warps[warp as usize].lanes[lane].vc;
+        own || vc.known.know(vc.block().0, *init)
+    }
+
+    /// A lane arrives at an mbarrier, `remote` if that is another block's, and releases what it knows.
+    pub(crate) fn release_at_mbarrier(&mut self, warp: u32, lane: usize, mbarrier: u64, remote: bool) {
+        if let Some(told) = self.warp(warp, |w| w.gather(1 << lane)) {
+            self.tell_mbarrier(mbarrier, remote, told);
+        }
+    }
+
+    fn tell_mbarrier(&mut self, mbarrier: u64, remote: bool, told: Arc<Vc>) {
+        match &mut self.mbarriers.entry(mbarrier).or_default().arriving[usize::from(remote)] {
+            Some(all) => Arc::make_mut(all).join(&told),
+            slot @ None => *slot = Some(told),
+        }
+    }
+
+    /// The phase of an mbarrier is over.
+    pub(crate) fn end_phase(&mut self, mbarrier: u64) {
+        if let Some(clocks) = self.mbarriers.get_mut(&mbarrier) {
+            clocks.passed = std::mem::take(&mut clocks.arriving);
+        }
+    }
+
+    /// Lanes have waited for the last phase of an mbarrier: they acquire what was released in its block and, if `wide`, in
+    /// others.
+    pub(crate) fn acquire_at_mbarrier(&mut self, warp: u32, mask: u32, mbarrier: u64, wide: bool) {
+        let (Some(clocks), Some(w)) = (self.mbarriers.get(&mbarrier), self.warps.get_mut(warp as usize)) else {
+            return;
+        };
+        let heard = clocks.passed.iter().take(if wide { 2 } else { 1 }).flatten();
+        heard.for_each(|vc| Lanes(mask).for_each(|l| w.learn(l, vc)));
     }
 
     /// A warp, as a part of a record.
@@ -94,21 +150,45 @@ impl BlockChecks {
     }
 
     /// A lane's access to whole words, as of now.
-    pub(crate) fn record(&self, warp: u32, lane: usize, pc: u32) -> Record {
-        let clock = self.warps.get(warp as usize).map_or(0, WarpClock::now);
-        self.thread(warp).with(LANE, lane as u32).with(BYTES, 15).with(CLOCK, clock).with(SITE, pc.min(SITES))
+    fn record(&self, at: &At, lane: usize) -> Record {
+        let clock = self.warps.get(at.warp as usize).map_or(0, WarpClock::now);
+        self.thread(at.warp).with(LANE, lane as u32).with(BYTES, 15).with(CLOCK, clock).with(SITE, at.pc.min(SITES))
     }
 
-    /// A copy has arrived in shared memory, or been read there: from now on it counts as done by who issued it.
-    pub(crate) fn landed(&self, at: u64, bytes: u64, by: Record, write: bool) {
-        let words = self.cells.get(at as usize / 4..((at + bytes) as usize).div_ceil(4));
+    /// A lane issues a copy of which an mbarrier is told.
+    pub(crate) fn issue_copy(&mut self, at: &At, lane: usize, proxy: bool) -> Issue {
+        let by = self.record(at, lane).with(PROXY, proxy.into());
+        Issue { by, told: self.warp(at.warp, |w| w.gather(1 << lane)) }
+    }
+
+    /// A copy that was issued so tells its mbarrier what the lane knew.
+    pub(crate) fn tell_of_copy(&mut self, issue: &Issue, mbarrier: u64, remote: bool) {
+        issue.told.iter().for_each(|told| self.tell_mbarrier(mbarrier, remote, told.clone()));
+    }
+
+    /// A copy has arrived in shared memory, or has read it: from now on it counts as done by the lane that issued it.
+    pub(crate) fn landed(
+        &self,
+        (at, lane): (&At, usize),
+        (address, bytes): (u64, u64),
+        issue: Option<&Issue>,
+        write: bool,
+    ) {
+        let by = issue.map_or_else(|| self.record(at, lane), |issue| issue.by);
+        let words = self.cells.get(address as usize / 4..((address + bytes) as usize).div_ceil(4));
         words.into_iter().flatten().for_each(|cell| cell.landed(by, write));
     }
 
     /// A copy has arrived in device memory.
-    pub(crate) fn landed_in(&self, a: &AllocationChecks, op: &Arc<Operation>, offset: u64, bytes: u64, by: Record) {
+    pub(crate) fn landed_in(
+        &self,
+        (at, lane): (&At, usize),
+        a: &AllocationChecks,
+        (offset, bytes): (u64, u64),
+        op: &Arc<Operation>,
+    ) {
         if let Some(shadow) = a.used_shadow().filter(|_| self.race_checked()) {
-            shadow.landed(op, offset, bytes, by.with(PROXY, 1));
+            shadow.landed(op, offset, bytes, self.record(at, lane).with(PROXY, 1));
         }
     }
 

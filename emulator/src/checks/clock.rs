@@ -4,8 +4,8 @@
 //! A warp's clock counts its synchronising steps. An access is known to a thread if the thread's entry for the accessing
 //! warp (or lane) is greater than the warp's clock at the access.
 
-use super::order::Order;
-use super::race::{BLOCK, CLOCK, LANE, LATEST, Record, WARP};
+use super::frontier::Frontier;
+use super::record::{BLOCK, CLOCK, LANE, LATEST, Record, WARP};
 use crate::machine::access::Scope;
 use crate::machine::lanes::Lanes;
 use std::collections::BTreeMap;
@@ -105,12 +105,12 @@ pub(crate) struct Vc {
     /// Those that were made visible to the async proxy since.
     pub(crate) proxied: Clocks,
     /// Operations that are over.
-    pub(crate) over: Arc<Order>,
+    pub(crate) over: Arc<Frontier>,
 }
 
 impl Vc {
     /// What a thread of a launch and block knows before anybody tells it more.
-    pub(crate) fn new(block: Key, warps: u32, over: &Arc<Order>) -> Vc {
+    pub(crate) fn new(block: Key, warps: u32, over: &Arc<Frontier>) -> Vc {
         let own = vec![Entry::default(); warps as usize].into();
         let known = Clocks { block, own, foreign: Arc::default() };
         Vc { proxied: known.clone(), known, over: over.clone() }
@@ -136,7 +136,7 @@ impl Vc {
     }
 
     /// Learns that operations are over.
-    pub(crate) fn learn_over(&mut self, order: &Arc<Order>) {
+    pub(crate) fn learn_over(&mut self, order: &Arc<Frontier>) {
         if !Arc::ptr_eq(&self.over, order) && !self.over.includes(order) {
             Arc::make_mut(&mut self.over).join(order);
         }
@@ -236,7 +236,7 @@ impl WarpClock {
     }
 
     /// Lanes have waited for operations.
-    pub(crate) fn waited(&mut self, mask: u32, order: &Arc<Order>) {
+    pub(crate) fn waited(&mut self, mask: u32, order: &Arc<Frontier>) {
         Lanes(mask).for_each(|l| Arc::make_mut(&mut self.lanes[l].vc).learn_over(order));
     }
 }

@@ -24,9 +24,9 @@ impl Counts {
         Counts { sites: vec![Default::default(); instructions], touched: HashMap::new() }
     }
 
-    /// An instruction ran for some lanes, or, its guard being false, for none.
+    /// A warp issues an instruction for the lanes in `m`: none, where its guard is false.
     #[inline(always)]
-    pub(crate) fn ran(&mut self, pc: u32, m: u32) {
+    pub(crate) fn issue(&mut self, pc: u32, m: u32) {
         let (site, _) = &mut self.sites[pc as usize];
         site.warp_instructions += 1;
         site.lane_instructions += u64::from(m.count_ones());

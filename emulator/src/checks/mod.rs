@@ -7,10 +7,9 @@ pub(crate) mod allocation;
 pub(crate) mod block;
 mod clock;
 pub(crate) mod counters;
+pub(crate) mod frontier;
 pub(crate) mod order;
 mod race;
+mod record;
 mod shadow;
 pub(crate) mod witness;
-
-pub(crate) use clock::Vc;
-pub(crate) use race::{PROXY, Record};

@@ -5,72 +5,13 @@
 //! threads do not race with each other.
 
 use super::clock::Vc;
-use super::order::{HOST, Operation};
+use super::order::Operation;
+use super::record::{BLOCK, BYTES, HOST, LANE, PROXY, Record, STRENGTH};
 use crate::machine::access::{Access, Scope};
 use crate::machine::fault::{Fault, FaultKind};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A part of a record: its first bit, and how many it has.
-type Part = (u32, u32);
-pub(crate) const BLOCK: Part = (48, 16);
-pub(crate) const WARP: Part = (43, 5);
-pub(crate) const LANE: Part = (38, 5);
-/// 0 for weak accesses, else 1 + scope: cta, gpu, sys.
-pub(crate) const STRENGTH: Part = (36, 2);
-/// Which bytes of the cell, a bit each.
-pub(crate) const BYTES: Part = (32, 4);
-/// What is kept of an access when its operation is over: bytes and strength.
-pub(crate) const KEPT: Part = (32, 6);
-/// Made by the async proxy.
-pub(crate) const PROXY: Part = (31, 1);
-pub(crate) const CLOCK: Part = (12, 19);
-/// The instruction.
-pub(crate) const SITE: Part = (0, 12);
-
-/// The largest value of a part.
-const fn most(part: Part) -> u32 {
-    (1 << part.1) - 1
-}
-
-/// The clock of a copy in flight: nobody can know it.
-pub(crate) const IN_FLIGHT: u32 = most(CLOCK);
-/// Clocks from here on are not told apart: whoever synchronises that late knows of all such accesses.
-pub(crate) const LATEST: u32 = IN_FLIGHT - 1;
-/// Stands for instructions from here on.
-pub(crate) const SITES: u32 = most(SITE);
-/// Blocks from here on are not checked.
-pub(crate) const MAX_BLOCK: u32 = most(BLOCK);
-
-/// One access, packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Record(u64);
-
-impl Record {
-    /// Sets a part that is zero so far; the value must fit.
-    #[inline(always)]
-    pub(crate) fn with(self, part: Part, value: u32) -> Record {
-        Record(self.0 | u64::from(value) << part.0)
-    }
-
-    #[inline(always)]
-    pub(crate) fn get(self, part: Part) -> u32 {
-        (self.0 >> part.0) as u32 & most(part)
-    }
-
-    pub(crate) fn is_in_flight(self) -> bool {
-        self.get(CLOCK) == IN_FLIGHT
-    }
-
-    /// This, to the bytes of an earlier access too if the two differ in nothing else but the instruction.
-    #[inline(always)]
-    fn with_bytes_of(self, earlier: Record) -> Record {
-        let all = |part: Part| u64::from(most(part)) << part.0;
-        let alike = (self.0 ^ earlier.0) & !(all(BYTES) | all(SITE)) == 0;
-        Record(self.0 | if alike { earlier.0 & all(BYTES) } else { 0 })
-    }
-}
 
 /// See `STRENGTH`.
 pub(crate) fn strength(access: &Access) -> u32 {

@@ -6,7 +6,8 @@
 
 use super::clock::Vc;
 use super::order::Operation;
-use super::race::{BYTES, Cell, Conflict, KEPT, Record, Touch};
+use super::race::{Cell, Conflict, Touch};
+use super::record::{BYTES, KEPT, Record};
 use crate::machine::access::Access;
 use crate::machine::lock::lock;
 use std::array::from_fn;

@@ -5,8 +5,10 @@
 
 use super::allocation::AllocationChecks;
 use super::clock::{Lane, Vc, WarpClock, join};
-use super::order::{HOST, Operation, Order, Place};
-use super::race::{BYTES, CLOCK, Conflict, Record, STRENGTH, Touch, strength};
+use super::frontier::{Frontier, Position};
+use super::order::{Operation, Place};
+use super::race::{Conflict, Touch, strength};
+use super::record::{BYTES, CLOCK, HOST, Record, STRENGTH};
 use crate::machine::access::{Access, Scope, Sem};
 use crate::machine::fault::OrFault;
 use std::collections::{BTreeMap, HashMap};
@@ -92,27 +94,27 @@ impl Default for Witness {
 
 impl Witness {
     /// What the host has waited for, and what it has told: known to all that it asks for from now on.
-    pub(crate) fn host_knows(&mut self) -> (Arc<Order>, Option<Arc<Vc>>) {
+    pub(crate) fn host_knows(&mut self) -> (Arc<Frontier>, Option<Arc<Vc>>) {
         (self.host.lanes[0].vc.over.clone(), self.told.then(|| self.host.gather(1)))
     }
 
     /// Whether the host has waited for all that an order holds.
-    pub(crate) fn counts_on(&self, order: &Order) -> bool {
+    pub(crate) fn counts_on(&self, order: &Frontier) -> bool {
         self.host.lanes[0].vc.over.includes(order)
     }
 
     /// The host has waited for operations.
-    pub(crate) fn host_waited<'a>(&mut self, orders: impl Iterator<Item = &'a Order>) {
+    pub(crate) fn host_waited<'a>(&mut self, orders: impl Iterator<Item = &'a Frontier>) {
         let vc = &mut self.host.lanes[0].vc;
-        let mut over = Order::clone(&vc.over);
+        let mut over = Frontier::clone(&vc.over);
         orders.for_each(|order| over.join(order));
         if over == *vc.over {
             return;
         }
         let SyncLocations { locations, operations } = &mut self.locations;
         // What is over may still be news to a launch that was asked for before.
-        let is_news = |op: &Operation| self.asked.iter().any(|place| !place.before.holds(&op.place));
-        operations.retain(|_, op| !over.holds(&op.place) || is_news(op));
+        let is_news = |op: &Operation| self.asked.iter().any(|place| !place.before.holds(op.place.position));
+        operations.retain(|_, op| !over.holds(op.place.position) || is_news(op));
         let is_over = |launch: u32| launch != HOST && !operations.contains_key(&launch);
         locations.retain(|_, at| {
             at.retain(|_, vc| !is_over(vc.block().0));
@@ -130,7 +132,9 @@ impl Witness {
 
     /// Work has ended: it hears no more.
     pub(crate) fn ended(&mut self, place: &Place) {
-        self.asked.retain(|other| (other.stream, other.position) != (place.stream, place.position));
+        self.asked.retain(|other| {
+            (other.position.stream, other.position.number) != (place.position.stream, place.position.number)
+        });
     }
 
     /// A launch begins.
@@ -144,8 +148,9 @@ impl Witness {
         thread_local!(static THREAD: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
         let stream = (0, THREAD.with(|&thread| thread));
         let (settled, host) = self.host_knows();
-        let position = NEXT.fetch_add(1, Ordering::Relaxed);
-        let place = Place { stream, position, before: settled.clone(), settled, host, ..Place::default() };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let position = Position { stream, number, node: None };
+        let place = Place { position, before: settled.clone(), settled, host, ..Place::default() };
         self.asked(&place);
         place
     }

@@ -1,7 +1,8 @@
 //! Graphs: work queued in a capturing stream becomes a node instead, and an instantiation replays the nodes.
 
 use super::{Call, Code, Context, Outcome, Stream, StreamId, Ticket, Work, lock};
-use crate::checks::order::{Order, Place};
+use crate::checks::frontier::{Frontier, Position};
+use crate::checks::order::Place;
 use crate::machine::config::Schedule;
 use crate::machine::random::Random;
 use std::collections::HashMap;
@@ -175,7 +176,7 @@ impl Graph {
     fn places(&self, replay: &Place) -> Vec<Place> {
         let mut places: Vec<Place> = Vec::with_capacity(self.nodes.len());
         for (index, node) in self.nodes.iter().enumerate() {
-            let (mut before, mut early) = (Order::clone(&replay.before), Order::clone(&replay.before));
+            let (mut before, mut early) = (Frontier::clone(&replay.before), Frontier::clone(&replay.before));
             for &direct in &node.after {
                 let (its, after) = (&places[direct], places[direct].after());
                 before.join(&after);
@@ -183,7 +184,8 @@ impl Graph {
                 early.join(if self.nodes[direct].work.is_launch() { &its.before } else { &after });
             }
             let early = node.work.is_programmatic().then(|| Arc::new(early));
-            places.push(Place { node: Some(index), before: Arc::new(before), early, ..replay.clone() });
+            let position = Position { node: Some(index), ..replay.position };
+            places.push(Place { position, before: Arc::new(before), early, ..replay.clone() });
         }
         places
     }

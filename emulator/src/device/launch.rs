@@ -180,7 +180,7 @@ impl Context {
         let room = u64::from(config.multiprocessors) * PARTS;
         let queued: Vec<Grid> =
             work.cooperative().iter().filter_map(|launch| Grid::of(launch, place, config)).collect();
-        state.grids.retain(|earlier| !place.settled.holds(&earlier.op.place));
+        state.grids.retain(|earlier| !place.settled.holds(earlier.op.place.position));
         let mut pairs = queued.iter().flat_map(|grid| state.grids.iter().map(move |earlier| (grid, earlier)));
         let deadlock = |(grid, earlier): &(&Grid, &Grid)| {
             let ordered = grid.op.follows(&earlier.op);

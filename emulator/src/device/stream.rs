@@ -9,7 +9,8 @@ use super::context::{State, current};
 use super::graph::{Capture, Point};
 use super::launch::LOOK;
 use super::{Code, Context, Handle, Outcome, Work, handles, lock};
-use crate::checks::order::{Order, Place};
+use crate::checks::frontier::{Frontier, Position};
+use crate::checks::order::Place;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,7 +39,7 @@ pub(crate) struct Stream {
 pub(crate) struct Ticket {
     state: Arc<Progress>,
     /// What is ordered before whatever comes next.
-    pub(crate) order: Arc<Order>,
+    pub(crate) order: Arc<Frontier>,
 }
 
 #[derive(Default)]
@@ -77,7 +78,7 @@ pub(crate) struct Queue {
     /// The place of the last of them.
     pub(crate) last: Option<Ticket>,
     /// What is ordered before a programmatic launch that comes next, as long as it has not waited.
-    early: Arc<Order>,
+    early: Arc<Frontier>,
 }
 
 struct Queued {
@@ -188,7 +189,7 @@ impl Stream {
             let started = thread::Builder::new().name(name).spawn(move || worker.serve(id));
             queue.worker = Some(started.map_err(|_| Code::OUT_OF_MEMORY)?.thread().clone());
         }
-        let mut order = Order::clone(&settled);
+        let mut order = Frontier::clone(&settled);
         after.iter().for_each(|ticket| order.join(&ticket.order));
         let early = work.is_programmatic().then(|| {
             let mut early = order.clone();
@@ -198,8 +199,9 @@ impl Stream {
         queue.last.iter().for_each(|ticket| order.join(&ticket.order));
         after.retain(|ticket| !ticket.is_done());
         queue.position += 1;
-        let (stream, position, before) = ((context.handle, id), queue.position, Arc::new(order));
-        let place = Place { stream, position, before: before.clone(), settled, host, early, ..Place::default() };
+        let position = Position { stream: (context.handle, id), number: queue.position, node: None };
+        let before = Arc::new(order);
+        let place = Place { position, before: before.clone(), early, settled, host };
         context.memory.witness().asked(&place);
         let ticket = Ticket { state: Arc::default(), order: Arc::new(place.after()) };
         // Only a kernel lets the next one begin before its end.

@@ -123,7 +123,7 @@ impl Cpu<'_> {
                 return Err(self.outside(kind, (l, addr[l]), total, &site.at));
             }
             let turn = if self.cx.watched {
-                self.accesses(&mut site.common.checks, kind, &addr, done, access, &site.at)?
+                self.accesses(&mut site.common.observers, kind, &addr, done, access, &site.at)?
             } else {
                 None
             };

@@ -53,8 +53,10 @@ impl Common {
     /// Lanes exit: barriers may be complete without them.
     pub(crate) fn exit(&mut self, warp: &Warp, lanes: u32) {
         self.live[warp.id as usize] &= !lanes;
-        if let Some(b) = self.mbarriers.get_mut(&CLUSTER) {
-            Lanes(lanes).for_each(|l| b.leave(warp.cluster[l]));
+        for l in Lanes(lanes) {
+            if self.mbarriers.get_mut(&CLUSTER).is_some_and(|b| b.leave(warp.cluster[l])) {
+                self.observers.mbarrier_complete(CLUSTER);
+            }
         }
     }
 
@@ -115,7 +117,7 @@ impl Cpu<'_> {
             b.lanes += m.count_ones();
             b.votes += (site.warp.preds[p as usize] & m).count_ones();
         }
-        site.common.checks.arrive(warp, m, own as usize);
+        site.common.observers.barrier_arrive(warp, m, own as usize);
         Ok(match op.waits {
             true => Next::Park(State::Barrier(own as u8), 0),
             false if site.common.complete().is_some() => Next::Park(State::Ready, 1),

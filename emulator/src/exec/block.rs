@@ -3,12 +3,12 @@
 
 use super::access::generic;
 use super::barrier::Barrier;
+use super::checked::Observers;
 use super::copy::Transfer;
 use super::inst::{Address, Op};
 use super::mbarrier::{CLUSTER, Mbarrier};
 use super::warp::{Part, State, Warp};
 use super::{Cpu, LaunchCx};
-use crate::checks::block::BlockChecks;
 use crate::machine::config::Schedule;
 use crate::machine::fault::OrFault;
 use crate::machine::layout::At;
@@ -39,7 +39,7 @@ pub(crate) struct Common {
     /// Copies in flight, in the order in which they were issued.
     pub(crate) transfers: Vec<Transfer>,
     pub(crate) random: Random,
-    pub(crate) checks: BlockChecks,
+    pub(crate) observers: Observers,
 }
 
 /// A resident block.
@@ -82,7 +82,7 @@ impl Block {
             mbarriers: HashMap::new(),
             transfers: Vec::new(),
             random: Random::new(cx.config.seed, streams),
-            checks: BlockChecks::new(cx.launched(), cx.config.checks, block, &live),
+            observers: Observers::new(cx, block, &live),
             live,
         };
         Block { common, warps, stop: Ok(Stop::Again), progress: false, steps: 0 }
@@ -151,7 +151,7 @@ impl Block {
         while let Some(id) = self.common.complete() {
             let barrier = std::mem::take(&mut self.common.barriers[id]);
             let waiters = barrier.parties.iter().filter(|p| p.2).map(|p| (p.0, p.1));
-            self.common.checks.complete(id, waiters);
+            self.common.observers.barrier_complete(id, waiters);
             for w in &mut self.warps {
                 for k in 0..w.parts.len() {
                     let part = w.parts[k];

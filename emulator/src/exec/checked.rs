@@ -1,28 +1,54 @@
-//! What the interpreter tells the checks, event by event: the counters, which are each host thread's own, and the race
-//! and initialisation checks, which are each block's.
+//! What the interpreter tells those that observe a launch: which instructions warps issue and for which lanes, which
+//! addresses they access, where they wait for each other, and when copies begin and land.
+//!
+//! An observer changes no result; it may find a fault. Each event has one function, in which every observer that is
+//! concerned has its line: the counters, of which each thread of the host has its own, and the initialisation and race
+//! checks, which belong to a block. Nothing else in `exec` or above knows an observer.
 
 use super::{Cpu, LaunchCx};
-use crate::checks::block::{BlockChecks, Launched};
+use crate::checks::block::{BlockChecks, Issue, Launched};
 use crate::checks::witness::Witness;
-use crate::machine::access::Access;
+use crate::machine::access::{Access, Scope};
 use crate::machine::fault::{FaultKind, OrFault};
 use crate::machine::layout::At;
 use crate::machine::types::Space;
+use crate::memory::Allocation;
 use std::sync::{Arc, MutexGuard};
 
 impl LaunchCx<'_> {
-    /// What the race check has to know of the launch.
-    pub(crate) fn launched(&self) -> Launched<'_> {
+    /// What observers have to know of the launch.
+    fn launched(&self) -> Launched<'_> {
         Launched { layout: &self.layout, op: &self.op, origins: &self.code.origins }
     }
 }
 
+/// The observers of one block, or of the blocks of a cluster.
+pub(crate) struct Observers {
+    checks: BlockChecks,
+}
+
+/// A copy in flight, as it was issued.
+pub(crate) type CopyIssue = Issue;
+
 impl<'a> Cpu<'a> {
-    /// An access of some lanes, before it happens. What comes back holds other launches and the host off, where the access
-    /// may synchronise with them, until it is done.
+    /// Whether anybody wants to know of every instruction.
+    #[inline(always)]
+    pub(crate) fn observes_issue(&self) -> bool {
+        self.cx.config.counters
+    }
+
+    /// A warp issues an instruction for the lanes in `m`: none, where its guard is false.
+    #[inline(always)]
+    pub(crate) fn issues(&mut self, pc: u32, m: u32) {
+        self.counters.issue(pc, m);
+    }
+
+    /// Lanes are about to access memory, atomically or not; `named` are their addresses as the kernel has them.
+    ///
+    /// What comes back holds off other launches and the host until the access is done, where it may synchronise with them.
     pub(crate) fn accesses(
         &mut self,
-        checks: &mut BlockChecks,
+        observers: &mut Observers,
         space: Space,
         named: &[u64; 32],
         m: u32,
@@ -38,7 +64,7 @@ impl<'a> Cpu<'a> {
             Space::Global | Space::Generic => self.table.live.get(self.site[at.pc as usize] as usize),
             _ => return Ok(None),
         };
-        let layout = &self.cx.layout;
+        let (layout, checks) = (&self.cx.layout, &mut observers.checks);
         let in_cluster = allocation.is_none() && layout.ranks > 1;
         let addr = if in_cluster { &named.map(|a| layout.shared_index(a)) } else { named };
         // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference would
@@ -64,5 +90,104 @@ impl<'a> Cpu<'a> {
                 Err(self.fault_at(race.kind, at, race.lane, address, race.message))
             }
         }
+    }
+}
+
+impl Observers {
+    /// The observers of the blocks from number `block` on, whose warps have the lanes in `live`.
+    pub(crate) fn new(cx: &LaunchCx<'_>, block: u64, live: &[u32]) -> Observers {
+        Observers { checks: BlockChecks::new(cx.launched(), cx.config.checks, block, live) }
+    }
+
+    /// Lanes execute a fence of a scope, as far as the launch has it reach.
+    pub(crate) fn fence(&mut self, warp: u32, m: u32, scope: Scope) {
+        self.checks.warp(warp, |w| w.fence(m, scope));
+    }
+
+    /// Lanes execute a fence between the ordinary and the async proxy.
+    pub(crate) fn proxy_fence(&mut self, warp: u32, m: u32) {
+        self.checks.warp(warp, |w| w.proxy_fence(m));
+    }
+
+    /// Lanes of a warp meet (`bar.warp.sync`).
+    pub(crate) fn warp_barrier(&mut self, warp: u32, m: u32) {
+        self.checks.warp(warp, |w| w.synced(m));
+    }
+
+    /// Lanes arrive at a barrier of the block.
+    pub(crate) fn barrier_arrive(&mut self, warp: u32, m: u32, barrier: usize) {
+        self.checks.arrive(warp, m, barrier);
+    }
+
+    /// A barrier of the block is complete: the waiters, lanes of a warp each, go on.
+    pub(crate) fn barrier_complete(&mut self, barrier: usize, waiters: impl Iterator<Item = (u32, u32)>) {
+        self.checks.complete(barrier, waiters);
+    }
+
+    /// Lanes have waited for the launches before this one (`griddepcontrol.wait`).
+    pub(crate) fn grid_wait(&mut self, cx: &LaunchCx<'_>, warp: u32, m: u32) {
+        self.checks.warp(warp, |w| w.waited(m, &cx.op.place.before));
+    }
+
+    /// The launch lets the next one begin (`griddepcontrol.launch_dependents`).
+    pub(crate) fn grid_trigger(&mut self, cx: &LaunchCx<'_>) {
+        cx.op.trigger();
+    }
+
+    /// A lane initialises an mbarrier.
+    pub(crate) fn mbarrier_init(&mut self, at: &At, lane: usize, mbarrier: u64) {
+        self.checks.init_mbarrier(at, lane, mbarrier);
+    }
+
+    /// Whether the initialisation of an mbarrier happens before a lane's use of it.
+    pub(crate) fn mbarrier_is_ready(&self, at: &At, lane: usize, mbarrier: u64) -> bool {
+        self.checks.knows_mbarrier(at.warp, lane, mbarrier)
+    }
+
+    /// A lane arrives at an mbarrier with release semantics; `remote` where it lies in another block.
+    pub(crate) fn mbarrier_arrive(&mut self, at: &At, lane: usize, mbarrier: u64, remote: bool) {
+        self.checks.release_at_mbarrier(at.warp, lane, mbarrier, remote);
+    }
+
+    /// The phase of an mbarrier completes.
+    pub(crate) fn mbarrier_complete(&mut self, mbarrier: u64) {
+        self.checks.end_phase(mbarrier);
+    }
+
+    /// Lanes have waited for an mbarrier's last phase with acquire semantics of a scope.
+    pub(crate) fn mbarrier_wait(&mut self, at: &At, m: u32, mbarrier: u64, scope: Scope) {
+        self.checks.acquire_at_mbarrier(at.warp, m, mbarrier, scope >= Scope::Cluster);
+    }
+
+    /// A lane issues a copy into shared memory whose end an mbarrier is told of.
+    pub(crate) fn copy_issue(&mut self, at: &At, lane: usize, proxy: bool) -> CopyIssue {
+        self.checks.issue_copy(at, lane, proxy)
+    }
+
+    /// The bytes of a copy, from that index of shared memory on, land; without its issue, for the lane that waits for it.
+    pub(crate) fn copy_lands(&self, (at, lane): (&At, usize), index: u64, bytes: u64, issue: Option<&CopyIssue>) {
+        self.checks.landed((at, lane), (index, bytes), issue, true);
+    }
+
+    /// A copy tells its mbarrier that it has landed.
+    pub(crate) fn copy_arrive(&mut self, issue: &CopyIssue, mbarrier: u64, remote: bool) {
+        self.checks.tell_of_copy(issue, mbarrier, remote);
+    }
+
+    /// A copy has read its source, from that index of shared memory on.
+    pub(crate) fn copy_reads(&self, (at, lane): (&At, usize), index: u64, bytes: u64) {
+        self.checks.landed((at, lane), (index, bytes), None, false);
+    }
+
+    /// The bytes of a copy land in device memory.
+    pub(crate) fn copy_lands_in(
+        &self,
+        cx: &LaunchCx<'_>,
+        (at, lane): (&At, usize),
+        to: &Allocation,
+        offset: u64,
+        bytes: u64,
+    ) {
+        self.checks.landed_in((at, lane), &to.checks, (offset, bytes), &cx.op);
     }
 }

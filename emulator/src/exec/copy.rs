@@ -5,10 +5,10 @@
 
 use super::access::{read, write};
 use super::block::Common;
+use super::checked::CopyIssue;
 use super::inst::*;
 use super::step::Next;
 use super::{Cpu, Site};
-use crate::checks::{PROXY, Record, Vc};
 use crate::machine::access::Access;
 use crate::machine::config::Schedule;
 use crate::machine::fault::{FaultKind, OrFault};
@@ -38,11 +38,10 @@ enum Bytes {
     Out { src: u64, bytes: u64, to: Arc<Allocation>, offset: u64, read: bool },
 }
 
-/// An mbarrier by its offset, the access it hears of, and what the lane knew when it issued the copy.
+/// An mbarrier by its offset, and the copy that it hears of, as it was issued.
 struct Listener {
     mbarrier: u64,
-    access: Record,
-    told: Option<Arc<Vc>>,
+    issue: CopyIssue,
 }
 
 impl Transfer {
@@ -64,9 +63,7 @@ fn shared_bytes(common: &mut Common, at: u64, bytes: usize) -> &mut [u8] {
 /// A copy into shared memory, of which an mbarrier hears, begins.
 fn deliver(site: &mut Site<'_>, lane: usize, (dst, data): (u64, Vec<u8>), mbarrier: u64, proxy: bool) {
     let Site { common, at, .. } = site;
-    let access = common.checks.record(at.warp, lane, at.pc).with(PROXY, proxy.into());
-    let told = common.checks.warp(at.warp, |w| w.gather(1 << lane));
-    let listener = Some(Listener { mbarrier, access, told });
+    let listener = Some(Listener { mbarrier, issue: common.observers.copy_issue(at, lane, proxy) });
     common.transfers.push(Transfer { at: *at, lane, bytes: Bytes::In { dst, data }, group: None, listener });
 }
 
@@ -128,17 +125,19 @@ impl Cpu<'_> {
     /// A copy's bytes arrive. Given `read`, a store's source may be used again, but the store is still waited for: then
     /// the answer is true.
     fn land(&mut self, common: &mut Common, t: &mut Transfer, read: bool) -> bool {
-        let now = common.checks.record(t.at.warp, t.lane, t.at.pc);
+        let by = (&t.at, t.lane);
         match &mut t.bytes {
             Bytes::In { dst, data } => {
                 let (bytes, dst) = (data.len() as u64, self.cx.layout.shared_index(*dst));
                 shared_bytes(common, dst, data.len()).copy_from_slice(data);
-                let by = t.listener.as_ref().map_or(now, |l| l.access);
-                common.checks.landed(dst, bytes, by, true);
-                if let Some(Listener { mbarrier, told, .. }) = &t.listener
-                    && let Some(b) = common.mbarriers.get_mut(mbarrier)
+                let listener = t.listener.as_ref();
+                common.observers.copy_lands(by, dst, bytes, listener.map(|l| &l.issue));
+                if let Some(Listener { mbarrier, issue }) = listener
+                    && common.mbarriers.contains_key(mbarrier)
                 {
-                    b.advance(0, -(bytes as i64), told.clone(), self.cx.layout.is_remote(t.at.warp, *mbarrier));
+                    let remote = self.cx.layout.is_remote(t.at.warp, *mbarrier);
+                    common.observers.copy_arrive(issue, *mbarrier, remote);
+                    common.advance(*mbarrier, 0, -(bytes as i64));
                 }
                 false
             }
@@ -149,11 +148,11 @@ impl Cpu<'_> {
                         let v = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
                         write(to.data.wrapping_add(*offset as usize + 4 * k), 4, u64::from(v));
                     }
-                    common.checks.landed(src, *bytes, now, false);
+                    common.observers.copy_reads(by, src, *bytes);
                     (*done, self.progress) = (true, true);
                 }
                 if !read {
-                    common.checks.landed_in(&to.checks, &self.cx.op, *offset, *bytes, now);
+                    common.observers.copy_lands_in(self.cx, by, to, *offset, *bytes);
                 }
                 read
             }
@@ -166,14 +165,14 @@ impl Cpu<'_> {
         // The arrival follows the copies; that they land now is one of the times they may.
         self.land_all(site.common, false, |t| t.is_of(site.at.warp, site.m, false));
         for l in Lanes(site.m) {
-            let told = site.common.checks.warp(site.at.warp, |w| w.gather(1 << l));
-            let Some(b) = site.common.mbarriers.get_mut(&mbarriers[l]) else { continue };
+            let Some(b) = site.common.mbarriers.get(&mbarriers[l]) else { continue };
             if noinc && b.pending == 0 {
                 let message = "an arrival at an mbarrier whose phase lacks none";
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
             // Counted, or, where it adds to the count itself, only told.
-            b.advance(noinc.into(), 0, told, false);
+            site.common.observers.mbarrier_arrive(&site.at, l, mbarriers[l], false);
+            site.common.advance(mbarriers[l], noinc.into(), 0);
         }
         Ok(Next::Step)
     }

@@ -4,16 +4,15 @@
 //! its lower and the pending count in its upper half.
 
 use super::access::generic;
+use super::block::Common;
 use super::inst::*;
 use super::step::Next;
 use super::warp::State;
 use super::{Cpu, Site};
-use crate::checks::{Record, Vc};
 use crate::machine::access::{Access, Scope, Sem};
 use crate::machine::fault::{FaultKind, OrFault};
 use crate::machine::lanes::Lanes;
 use crate::machine::types::Space;
-use std::sync::Arc;
 
 /// What an instruction does with an mbarrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,11 +39,6 @@ pub(crate) struct Mbarrier {
     /// Bytes expected less bytes arrived.
     tx: i64,
     phase: u32,
-    /// Who initialised it.
-    init: Record,
-    /// What those of its block that arrived in this phase know, and those of other blocks; and in the last phase.
-    arriving: [Option<Arc<Vc>>; 2],
-    passed: [Option<Arc<Vc>>; 2],
 }
 
 impl Mbarrier {
@@ -52,27 +46,22 @@ impl Mbarrier {
         Mbarrier { expected, pending: expected, ..Mbarrier::default() }
     }
 
-    /// Threads arrive, bytes are expected or, below zero, have arrived; the end of the phase, which this may be, tells of
-    /// what `told` knows, in this block or a `remote` one.
-    pub(crate) fn advance(&mut self, threads: u32, bytes: i64, told: Option<Arc<Vc>>, remote: bool) {
-        match (&mut self.arriving[usize::from(remote)], told) {
-            (Some(all), Some(vc)) => Arc::make_mut(all).join(&vc),
-            (slot @ None, vc) => *slot = vc,
-            _ => {}
-        }
+    /// Threads arrive, bytes are expected or, below zero, have arrived. Whether that completes the phase.
+    fn advance(&mut self, threads: u32, bytes: i64) -> bool {
         self.pending -= threads;
         self.tx += bytes;
-        if self.pending == 0 && self.tx == 0 {
+        let over = self.pending == 0 && self.tx == 0;
+        if over {
             self.phase = self.phase.wrapping_add(1);
             self.pending = self.expected;
-            self.passed = std::mem::take(&mut self.arriving);
         }
+        over
     }
 
-    /// A thread that arrived for a phase last leaves for good.
-    pub(crate) fn leave(&mut self, arrived_for: u32) {
+    /// A thread that arrived for a phase last leaves for good. Whether that completes the phase.
+    pub(crate) fn leave(&mut self, arrived_for: u32) -> bool {
         self.expected -= 1;
-        self.advance(u32::from(arrived_for <= self.phase), 0, None, false);
+        self.advance(u32::from(arrived_for <= self.phase), 0)
     }
 
     /// For messages.
@@ -86,19 +75,29 @@ const POLL: u64 = 20;
 /// Where the barrier of a cluster is kept among its mbarriers.
 pub(crate) const CLUSTER: u64 = u64::MAX;
 
+impl Common {
+    /// Threads arrive at an mbarrier, bytes are expected there or, below zero, have arrived.
+    pub(crate) fn advance(&mut self, mbarrier: u64, threads: u32, bytes: i64) {
+        if self.mbarriers.get_mut(&mbarrier).is_some_and(|b| b.advance(threads, bytes)) {
+            self.observers.mbarrier_complete(mbarrier);
+        }
+    }
+}
+
 impl Cpu<'_> {
     /// `barrier.cluster.arrive`
     pub(crate) fn cluster_arrive(&mut self, site: &mut Site<'_>, relaxed: bool) -> OrFault<Next> {
         let threads: u32 = site.common.live.iter().map(|l| l.count_ones()).sum();
         for l in Lanes(site.m) {
-            let warp = site.at.warp;
-            let vc = if relaxed { None } else { site.common.checks.warp(warp, |w| w.gather(1 << l)) };
+            if !relaxed {
+                site.common.observers.mbarrier_arrive(&site.at, l, CLUSTER, false);
+            }
             let b = site.common.mbarriers.entry(CLUSTER).or_insert_with(|| Mbarrier::new(threads));
             if std::mem::replace(&mut site.warp.cluster[l], b.phase.wrapping_add(1)) != 0 {
                 let message = "a second arrival at the cluster's barrier without a wait between them";
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
-            b.advance(1, 0, vc, false);
+            site.common.advance(CLUSTER, 1, 0);
         }
         Ok(Next::Step)
     }
@@ -114,9 +113,7 @@ impl Cpu<'_> {
             return Ok(Next::Park(State::Cluster(self.now().wrapping_add(POLL)), 0));
         }
         Lanes(site.m).for_each(|l| site.warp.cluster[l] = 0);
-        if let Some(passed) = b.passed[0].clone() {
-            site.common.checks.warp(site.at.warp, |w| Lanes(site.m).for_each(|l| w.learn(l, &passed)));
-        }
+        site.common.observers.mbarrier_wait(&site.at, site.m, CLUSTER, Scope::Cta);
         Ok(Next::Step)
     }
 
@@ -143,7 +140,7 @@ impl Cpu<'_> {
         for l in Lanes(site.m) {
             let (kind, message) = match site.common.mbarriers.get(&addr[l]) {
                 None => (FaultKind::InvalidSync, "an mbarrier that was not initialised"),
-                Some(b) if site.common.checks.knows(site.at.warp, l, b.init) => continue,
+                Some(_) if site.common.observers.mbarrier_is_ready(&site.at, l, addr[l]) => continue,
                 Some(_) => (
                     FaultKind::Race,
                     "the initialisation of this mbarrier by another thread is not ordered before this use: a barrier of the block between them is missing",
@@ -164,8 +161,8 @@ impl Cpu<'_> {
                 let message = format!("an mbarrier for {count} arrivals: 1 to 2^20 - 1 are possible");
                 return Err(self.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
             }
-            let init = site.common.checks.record(site.at.warp, l, site.at.pc);
-            site.common.mbarriers.insert(addr[l], Mbarrier { init, ..Mbarrier::new(count) });
+            site.common.mbarriers.insert(addr[l], Mbarrier::new(count));
+            site.common.observers.mbarrier_init(&site.at, l, addr[l]);
         }
         Ok(Next::Step)
     }
@@ -193,8 +190,8 @@ impl Cpu<'_> {
             match kind {
                 MbarrierKind::Init => {}
                 MbarrierKind::Invalidate => drop(common.mbarriers.remove(&addr[l])),
-                MbarrierKind::Expect => b.advance(0, value as i64, None, remote),
-                MbarrierKind::Complete => b.advance(0, -(value as i64), None, remote),
+                MbarrierKind::Expect => common.advance(addr[l], 0, value as i64),
+                MbarrierKind::Complete => common.advance(addr[l], 0, -(value as i64)),
                 MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop => {
                     let expects = kind == MbarrierKind::ArriveExpect;
                     let (n, bytes) = if expects { (1, value as i64) } else { (value as u32, 0) };
@@ -203,9 +200,11 @@ impl Cpu<'_> {
                         return Err(self.fault(FaultKind::InvalidSync, at, Some(l), message));
                     }
                     let tells = order.is_some_and(|scope| !remote || scope >= Scope::Cluster);
-                    let told = if tells { common.checks.warp(warp.id, |w| w.gather(1 << l)) } else { None };
                     b.expected -= if kind == MbarrierKind::Drop { n.min(b.expected) } else { 0 };
-                    b.advance(n, bytes, told, remote);
+                    if tells {
+                        common.observers.mbarrier_arrive(at, l, addr[l], remote);
+                    }
+                    common.advance(addr[l], n, bytes);
                     if d != NONE {
                         warp.set_lane(d, W::W64, l, u64::from(phase) | u64::from(pending) << 32);
                     }
@@ -219,9 +218,7 @@ impl Cpu<'_> {
                         self.land_one(common, addr[l]);
                         waits = true;
                     } else if let Some(scope) = order {
-                        let heard = if scope >= Scope::Cluster { 2 } else { 1 };
-                        let passed = b.passed.clone().into_iter().take(heard).flatten();
-                        common.checks.warp(warp.id, |w| passed.for_each(|vc| w.learn(l, &vc)));
+                        common.observers.mbarrier_wait(at, 1 << l, addr[l], scope);
                     }
                 }
             }

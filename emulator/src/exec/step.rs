@@ -38,7 +38,7 @@ impl Cpu<'_> {
         let (regs, preds) = (warp.regs.as_mut_ptr(), warp.preds.as_mut_ptr());
         let file = File { regs, preds, consts: code.consts.as_ptr() };
         let split = self.cx.config.split_warps;
-        let counting = self.cx.config.counters;
+        let observed = self.observes_issue();
         // Waiters of a barrier that is complete go on before anything else.
         while budget != 0 && common.complete().is_none() {
             let Some((mut part, limit)) = warp.pick(split, self.now()) else {
@@ -72,8 +72,8 @@ impl Cpu<'_> {
                 }
                 budget -= 1;
                 self.steps += 1;
-                if counting {
-                    self.counters.ran(pc, m);
+                if observed {
+                    self.issues(pc, m);
                 }
                 if m == 0 {
                     pc += 1;

@@ -64,7 +64,7 @@ impl Cpu<'_> {
             if effect.is_some() || waiting & needed != needed {
                 return Ok(Next::Park(State::Members, 0));
             }
-            common.checks.warp(warp.id, |w| w.synced(waiting & mask));
+            common.observers.warp_barrier(warp.id, waiting & mask);
             for p in warp.parts.iter_mut().filter(|p| p.state == State::Members && p.mask & mask != 0) {
                 (p.state, p.pc) = (State::Ready, p.pc + 1);
             }
@@ -73,7 +73,7 @@ impl Cpu<'_> {
         for (_, group) in masks {
             match effect {
                 Some(run) => run(self, site, group)?,
-                None => drop(site.common.checks.warp(site.warp.id, |w| w.synced(group))),
+                None => site.common.observers.warp_barrier(site.warp.id, group),
             }
         }
         Ok(Next::Step)

@@ -42,7 +42,7 @@ impl Decoder<'_> {
             ("fence", []) if t.take("proxy") => {
                 t.require("async")?;
                 t.skip("global shared::cta shared::cluster");
-                self.act(|_, site| site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m)));
+                self.act(|_, site| site.common.observers.proxy_fence(site.warp.id, site.m));
             }
             ("fence", []) => {
                 t.take("mbarrier_init");
@@ -60,9 +60,7 @@ impl Decoder<'_> {
     }
 
     fn fence(&mut self, scope: Scope) {
-        self.act(move |cpu, site| {
-            site.common.checks.warp(site.warp.id, |w| w.fence(site.m, cpu.cx.layout.reach(scope)))
-        });
+        self.act(move |cpu, site| site.common.observers.fence(site.warp.id, site.m, cpu.cx.layout.reach(scope)));
     }
 
     /// Ordering and scope of an access.

@@ -97,8 +97,8 @@ impl Decoder<'_> {
                 // Launches of a stream follow each other here: only the checks care.
                 let waits = t.need(&[("wait", true), ("launch_dependents", false)])?;
                 self.act(move |cpu, site| match waits {
-                    true => drop(site.common.checks.warp(site.warp.id, |w| w.waited(site.m, &cpu.cx.op.place.before))),
-                    false => cpu.cx.op.trigger(),
+                    true => site.common.observers.grid_wait(cpu.cx, site.warp.id, site.m),
+                    false => site.common.observers.grid_trigger(cpu.cx),
                 });
             }
             ("cp", []) if t.take("async") => {
