@@ -2,7 +2,7 @@
 
 use crate::checks::counters::Counters;
 use crate::checks::order::{Operation, Place};
-use crate::exec::inst::Code;
+use crate::exec::inst::Program;
 use crate::exec::{LaunchCx, Watch, scheduler};
 use crate::machine::config::{BLOCK, DeviceConfig, GRID, THREADS_PER_BLOCK};
 use crate::machine::fault::{Fault, FaultKind};
@@ -58,7 +58,7 @@ pub(crate) struct Checked<'a> {
     launch: &'a Launch<'a>,
     config: &'a DeviceConfig,
     info: &'a KernelInfo,
-    code: &'a Code,
+    code: &'a Program,
     threads: u32,
     pub(crate) blocks: u64,
     /// Bytes of shared memory, static and dynamic.

@@ -1,10 +1,10 @@
 //! Device memory: allocations at addresses that are never used twice, backed by the host's memory.
 //!
-//! Kernels access bytes in place through atomics of the access's width, copies and fills through relaxed atomics of
-//! aligned words of eight bytes, so that blocks on several threads, a host that polls mapped memory, and copies beside
-//! them may race. (Rust's model leaves open what atomics of different widths do to each other in a race; that they act on
-//! whole bytes is the machine's promise.) The table of allocations is replaced, never changed: a running kernel keeps the
-//! one it has until its next look.
+//! Kernels load with acquire and store with release, through atomics of the access's width; copies and fills go through
+//! relaxed atomics of aligned words of eight bytes. So blocks on several threads, a host that polls mapped memory, and
+//! copies beside them may race. (Rust's model leaves open what racing atomics of different widths do; that they act on
+//! whole bytes is the machine's promise.) The table of allocations is replaced, never changed: a running kernel keeps its
+//! table until its next look.
 
 use crate::checks::allocation::AllocationChecks;
 use crate::checks::order::Operation;

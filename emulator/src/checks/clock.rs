@@ -152,7 +152,7 @@ pub(crate) fn join(a: &mut Arc<Vc>, b: &Arc<Vc>) {
 
 /// What a lane has learned and is ready to pass on.
 #[derive(Debug, Clone)]
-pub(crate) struct Lane {
+pub(crate) struct LaneClock {
     pub(crate) vc: Arc<Vc>,
     /// What its relaxed writes pass on: its knowledge at the last fence, of any scope, and of gpu scope or wider.
     pub(crate) released: [Option<Arc<Vc>>; 2],
@@ -167,12 +167,12 @@ pub(crate) struct WarpClock {
     clock: u32,
     /// Lanes that the warp has.
     full: u32,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<LaneClock>,
 }
 
 impl WarpClock {
     pub(crate) fn new(vc: &Arc<Vc>, warp: u32, full: u32) -> WarpClock {
-        let lane = Lane { vc: vc.clone(), released: [None, None], pending: Vec::new() };
+        let lane = LaneClock { vc: vc.clone(), released: [None, None], pending: Vec::new() };
         WarpClock { warp, clock: 0, full, lanes: vec![lane; 32] }
     }
 
@@ -217,7 +217,7 @@ impl WarpClock {
         let wide = scope >= Scope::Gpu;
         self.clock += 1;
         for l in Lanes(mask) {
-            let Lane { vc, pending, .. } = &mut self.lanes[l];
+            let LaneClock { vc, pending, .. } = &mut self.lanes[l];
             pending.extract_if(.., |p| wide || !p.1).for_each(|(read, _)| join(vc, &read));
             let told = self.told(1 << l);
             self.lanes[l].released[..=usize::from(wide)].fill(Some(told));

@@ -4,7 +4,7 @@
 //! Threads of the host count as one, since how they synchronise with each other is not seen here.
 
 use super::allocation::AllocationChecks;
-use super::clock::{Lane, Vc, WarpClock, join};
+use super::clock::{LaneClock, Vc, WarpClock, join};
 use super::frontier::{Frontier, Position};
 use super::order::{Operation, Place};
 use super::race::{Conflict, Touch, strength};
@@ -30,7 +30,7 @@ impl SyncLocations {
         let at = self.locations.entry(address).or_default();
         let wide = access.scope >= Scope::Gpu;
         if !access.write || access.atomic {
-            let Lane { vc, pending, .. } = &mut warp.lanes[lane];
+            let LaneClock { vc, pending, .. } = &mut warp.lanes[lane];
             for (&launch, read) in &*at {
                 let heard = match launch {
                     None => read.block() == vc.block(),

@@ -5,15 +5,15 @@
 #![allow(non_snake_case)]
 
 use super::abi::{HostFunction, INITIALISED, always, initialised};
+use super::command::End::{Device, Host, Pattern};
+use super::command::Side;
 use super::context;
 use super::graph::{Graph, GraphExec};
 use super::launch::Shape;
 use super::module::{Function, LoadedModule};
 use super::registry::{device, device_count};
 use super::stream::{Event, LEGACY};
-use super::work::End::{Device, Host, Pattern};
-use super::work::Side;
-use super::{Code, Context, Handle, KernelLaunch, Leak, Outcome, Ptr, Stream, Work, handles};
+use super::{Code, Command, Context, Handle, KernelLaunch, Leak, Outcome, Ptr, Stream, handles};
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -262,7 +262,7 @@ api! {
     });
 
     fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, data: usize) => on_stream(stream, |stream| {
-        stream.enqueue(Work::Call(function.ok_or(Code::INVALID_VALUE)?, data), None).map(drop)
+        stream.enqueue(Command::Call(function.ok_or(Code::INVALID_VALUE)?, data), None).map(drop)
     });
 
     // Streams.

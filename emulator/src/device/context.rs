@@ -1,10 +1,10 @@
 //! A context: one device's memory, streams and objects, its sticky error, and which host threads have it current.
 
+use super::command::{Buffer, Side};
 use super::graph::Captures;
 use super::launch::Grid;
 use super::registry::Device;
 use super::stream::{LEGACY, Queue};
-use super::work::{Allocation, Side};
 use super::{Code, Handle, Leak, Outcome, StreamId, Ticket, handles, lock};
 use crate::memory::Memory;
 use std::cell::Cell;
@@ -28,7 +28,7 @@ pub(crate) struct State {
     /// Streams made so far, besides the legacy one.
     pub(crate) opened: StreamId,
     pub(crate) captures: Captures,
-    pub(crate) allocations: BTreeMap<(Side, u64), Allocation>,
+    pub(crate) allocations: BTreeMap<(Side, u64), Buffer>,
     /// Room that running kernels take of the multiprocessors, see [`super::launch`].
     pub(crate) taken: u64,
     /// Cooperative launches that the host has not waited for, see [`Context::interleave`].
@@ -169,7 +169,7 @@ impl Context {
     /// What is alive now.
     pub(crate) fn leaks(&self) -> Vec<Leak> {
         let state = self.state();
-        let memory = state.allocations.iter().map(|(&(side, address), &Allocation { bytes, .. })| match side {
+        let memory = state.allocations.iter().map(|(&(side, address), &Buffer { bytes, .. })| match side {
             Side::Device => Leak::DeviceMemory { address, bytes: bytes as u64 },
             Side::Host => Leak::HostMemory { address: address as usize, bytes },
         });

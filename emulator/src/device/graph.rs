@@ -1,6 +1,6 @@
 //! Graphs: work queued in a capturing stream becomes a node instead, and an instantiation replays the nodes.
 
-use super::{Call, Code, Context, Outcome, Stream, StreamId, Ticket, Work, lock};
+use super::{Call, Code, Command, Context, Outcome, Stream, StreamId, Ticket, lock};
 use crate::checks::frontier::{Frontier, Position};
 use crate::checks::order::Place;
 use crate::machine::config::Schedule;
@@ -12,7 +12,7 @@ use std::thread::ThreadId;
 
 /// A piece of work and the nodes it comes after, always earlier ones.
 pub(crate) struct Node {
-    pub(crate) work: Work,
+    pub(crate) work: Command,
     after: Vec<usize>,
 }
 
@@ -51,7 +51,7 @@ impl Capture {
     }
 
     /// Adds a node at the end of a stream's part.
-    pub(crate) fn add(&mut self, stream: StreamId, work: Work) -> Outcome {
+    pub(crate) fn add(&mut self, stream: StreamId, work: Command) -> Outcome {
         if self.invalid {
             return Err(Code::STREAM_CAPTURE_INVALIDATED);
         }
@@ -166,7 +166,7 @@ impl GraphExec {
             return Err(Code::NOT_SUPPORTED);
         }
         let mut last = lock(&self.last);
-        *last = stream.submit(Call::Launch, Work::Graph(self.graph.clone()), last.clone())?;
+        *last = stream.submit(Call::Launch, Command::Graph(self.graph.clone()), last.clone())?;
         Ok(())
     }
 }

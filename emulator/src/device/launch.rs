@@ -3,7 +3,7 @@
 use super::context::State;
 use super::module::Function;
 use super::registry::LaunchRecord;
-use super::{Call, Code, Context, DeviceConfig, Handle, Outcome, Ptr, Stream, Work, handles, lock};
+use super::{Call, Code, Command, Context, DeviceConfig, Handle, Outcome, Ptr, Stream, handles, lock};
 use crate::checks::order::{Operation, Place};
 use crate::launch::Launch;
 use crate::machine::fault::{Fault, FaultKind};
@@ -71,7 +71,7 @@ impl KernelLaunch {
             return Err(Code::INVALID_VALUE);
         }
         self.request().check(&stream.context.device.config).map_err(|fault| Code::new(fault.cuda_code()))?;
-        stream.submit(Call::Launch, Work::Launch(self), None).map(drop)
+        stream.submit(Call::Launch, Command::Launch(self), None).map(drop)
     }
 
     /// Runs it to its end on the calling thread and the device's helpers.
@@ -172,7 +172,7 @@ impl Context {
     /// Under [`DeviceConfig::interleave_cooperative`]: takes note of the cooperative launches that were just queued, and
     /// loses the context if one of them and an earlier one can keep each other from starting. The program's own order
     /// decides, not what happens to be over.
-    pub(crate) fn interleave(&self, state: &mut State, work: &Work, place: &Place) {
+    pub(crate) fn interleave(&self, state: &mut State, work: &Command, place: &Place) {
         let config = &self.device.config;
         if !config.interleave_cooperative {
             return;

@@ -1,11 +1,12 @@
 //! The device around the machine: CUDA's driver API over emulated devices.
 //!
 //! Ordinals and the control side (`registry`), what they are like (`config`), contexts, streams and events, graphs, the
-//! work they do and memory as the host sees it (`work`), modules, launches, and the C functions themselves (`api`, on
+//! work they do and memory as the host sees it (`command`), modules, launches, and the C functions themselves (`api`, on
 //! `abi`, `handles` and `codes`). How PTX is read and executed is not known here.
 
 mod abi;
 mod api;
+mod command;
 mod context;
 mod graph;
 mod handles;
@@ -14,13 +15,12 @@ mod launch;
 mod module;
 mod registry;
 mod stream;
-mod work;
 
 use abi::{Handle, Outcome, Ptr};
+use command::Command;
 use context::Context;
 use launch::KernelLaunch;
 use stream::{Stream, StreamId, Ticket};
-use work::Work;
 
 use crate::machine::lock::lock;
 

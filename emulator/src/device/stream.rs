@@ -8,7 +8,7 @@
 use super::context::{State, current};
 use super::graph::{Capture, Point};
 use super::launch::LOOK;
-use super::{Code, Context, Handle, Outcome, Work, handles, lock};
+use super::{Code, Command, Context, Handle, Outcome, handles, lock};
 use crate::checks::frontier::{Frontier, Position};
 use crate::checks::order::Place;
 use std::collections::VecDeque;
@@ -83,7 +83,7 @@ pub(crate) struct Queue {
 
 struct Queued {
     after: Vec<Ticket>,
-    work: Work,
+    work: Command,
     place: Place,
     ticket: Ticket,
     /// Warp instructions that it has spent on polling in vain, see [`LOOK`].
@@ -170,7 +170,7 @@ impl Stream {
 
     /// Queues work behind `after`, or adds it to the graph that the stream captures. Returns its place, or `None` in a
     /// capture.
-    pub(crate) fn enqueue(&self, work: Work, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
+    pub(crate) fn enqueue(&self, work: Command, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
         let (context, id) = (&self.context, self.id);
         let mut state = context.state();
         state.queue(id)?;
@@ -305,7 +305,7 @@ impl Event {
         let point = self.context.state().captures.point(stream.id);
         let recorded = match point {
             Some(point) => Some(Recorded::Captured(point)),
-            None => stream.enqueue(Work::Nothing, None)?.map(Recorded::In),
+            None => stream.enqueue(Command::Nothing, None)?.map(Recorded::In),
         };
         *lock(&self.recorded) = recorded.unwrap_or_default();
         Ok(())
@@ -322,7 +322,7 @@ impl Event {
             Recorded::In(ticket) => {
                 state.captures.refuse(Code::STREAM_CAPTURE_ISOLATION, |capture| capture.has(stream.id))?;
                 drop(state);
-                stream.enqueue(Work::Nothing, Some(ticket)).map(drop)
+                stream.enqueue(Command::Nothing, Some(ticket)).map(drop)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::float::{self, BF16, F16, F32, F64, Format, Round};
 use super::inst::*;
-use super::step::Next;
+use super::step::Flow;
 use super::warp::Warp;
 use super::{Cpu, Site};
 use crate::machine::access::Access;
@@ -271,7 +271,7 @@ impl Cpu<'_> {
         (address, access): (&Address, &Access),
         f: AtomFn,
         [d, b, c]: [R; 3],
-    ) -> OrFault<Next> {
+    ) -> OrFault<Flow> {
         let (bytes, m) = (access.bytes, site.m);
         let w = if bytes == 8 { W::W64 } else { W::W32 };
         let mask = u64::MAX >> (64 - 8 * bytes);
@@ -290,7 +290,7 @@ impl Cpu<'_> {
         })?;
         // An atomic that leaves things as they were is a poll.
         self.progress = progress | changed;
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::block::Common;
 use super::inst::{BarOp, BarRed, NONE, Op, W};
 use super::mbarrier::CLUSTER;
-use super::step::Next;
+use super::step::Flow;
 use super::warp::{Part, State, Warp};
 use super::{Cpu, Site};
 use crate::machine::fault::{FaultKind, OrFault};
@@ -69,7 +69,7 @@ impl Common {
 
 impl Cpu<'_> {
     /// `bar` and `barrier`.
-    pub(crate) fn bar(&mut self, site: &mut Site<'_>, op: &BarOp) -> OrFault<Next> {
+    pub(crate) fn bar(&mut self, site: &mut Site<'_>, op: &BarOp) -> OrFault<Flow> {
         let (m, all, warp) = (site.m, site.all, site.warp.id);
         if op.aligned && self.cx.config.checks.synccheck {
             if m != all {
@@ -78,7 +78,7 @@ impl Cpu<'_> {
                 return Err(self.fault(FaultKind::DivergentBarrier, &site.at, Some(lane), message));
             }
             if m != site.common.live[warp as usize] {
-                return Ok(Next::Park(State::Members, 0));
+                return Ok(Flow::Park(State::Members, 0));
             }
         }
         if m != all {
@@ -119,9 +119,9 @@ impl Cpu<'_> {
         }
         site.common.observers.barrier_arrive(warp, m, own as usize);
         Ok(match op.waits {
-            true => Next::Park(State::Barrier(own as u8), 0),
-            false if site.common.complete().is_some() => Next::Park(State::Ready, 1),
-            false => Next::Step,
+            true => Flow::Park(State::Barrier(own as u8), 0),
+            false if site.common.complete().is_some() => Flow::Park(State::Ready, 1),
+            false => Flow::Next,
         })
     }
 

@@ -47,14 +47,14 @@ pub(crate) struct Block {
     common: Common,
     warps: Vec<Warp>,
     /// Its part in the last round: how it ended, whether it did more than poll, and the instructions it took.
-    pub(crate) stop: OrFault<Stop>,
+    pub(crate) stop: OrFault<RoundEnd>,
     pub(crate) progress: bool,
     pub(crate) steps: u64,
 }
 
 /// How a block's part in a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum RoundEnd {
     Exited,
     /// Some warp wants its turn or has more to do.
     Again,
@@ -85,7 +85,7 @@ impl Block {
             observers: Observers::new(cx, block, &live),
             live,
         };
-        Block { common, warps, stop: Ok(Stop::Again), progress: false, steps: 0 }
+        Block { common, warps, stop: Ok(RoundEnd::Again), progress: false, steps: 0 }
     }
 
     /// Runs, one instruction each, what waits for its turn. Nothing else of the launch runs meanwhile.
@@ -108,10 +108,10 @@ impl Block {
         self.stop = self.run_warps(cpu);
         self.steps = cpu.steps - before;
         // A block that used up its instructions computes: one that polls comes to a turn or sleeps.
-        self.progress = cpu.progress || self.steps >= TURN || matches!(self.stop, Ok(Stop::Exited));
+        self.progress = cpu.progress || self.steps >= TURN || matches!(self.stop, Ok(RoundEnd::Exited));
     }
 
-    fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> OrFault<Stop> {
+    fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> OrFault<RoundEnd> {
         cpu.table = cpu.cx.memory.table();
         let (n, start, schedule) = (self.warps.len(), cpu.steps, cpu.cx.config.schedule);
         // The adversary holds one warp back until no other can run.
@@ -129,16 +129,16 @@ impl Block {
         }
         if self.parts().next().is_none() {
             cpu.block_exit(&mut self.common)?;
-            return Ok(Stop::Exited);
+            return Ok(RoundEnd::Exited);
         }
         if self.parts().any(|(_, p)| matches!(p.state, State::Ready | State::Turn)) {
-            return Ok(Stop::Again);
+            return Ok(RoundEnd::Again);
         }
         let wakes = |(_, p): (_, &Part)| match p.state {
             State::Sleep(until) | State::Cluster(until) => Some(until),
             _ => None,
         };
-        Ok(Stop::Blocked(self.parts().filter_map(wakes).min()))
+        Ok(RoundEnd::Blocked(self.parts().filter_map(wakes).min()))
     }
 
     /// Runs a warp for a while, then lets the waiters of barriers that it completed go on.

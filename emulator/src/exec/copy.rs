@@ -7,7 +7,7 @@ use super::access::{read, write};
 use super::block::Common;
 use super::checked::CopyIssue;
 use super::inst::*;
-use super::step::Next;
+use super::step::Flow;
 use super::{Cpu, Site};
 use crate::machine::access::Access;
 use crate::machine::config::Schedule;
@@ -160,7 +160,7 @@ impl Cpu<'_> {
     }
 
     /// `cp.async.mbarrier.arrive`
-    pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> OrFault<Next> {
+    pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> OrFault<Flow> {
         let mbarriers = self.mbarriers(site, address)?;
         // The arrival follows the copies; that they land now is one of the times they may.
         self.land_all(site.common, false, |t| t.is_of(site.at.warp, site.m, false));
@@ -174,7 +174,7 @@ impl Cpu<'_> {
             site.common.observers.mbarrier_arrive(&site.at, l, mbarriers[l], false);
             site.common.advance(mbarriers[l], noinc.into(), 0);
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
     /// `cp.async`; `source` holds the bytes to read, the rest is zero.
@@ -184,7 +184,7 @@ impl Cpu<'_> {
         [dst, src]: [&Address; 2],
         bytes: u32,
         source: R,
-    ) -> OrFault<Next> {
+    ) -> OrFault<Flow> {
         let mut data = [[0; 16]; 32];
         let (from, to) = (site.warp.addresses(src), self.shared_offsets(site, dst)?);
         let size = |l| if source == NONE { bytes } else { site.warp.lane32(self.cx.code, source, l) };
@@ -213,7 +213,7 @@ impl Cpu<'_> {
             let bytes = Bytes::In { dst: to[lane], data: data[lane][..bytes as usize].to_vec() };
             site.common.transfers.push(Transfer { at: site.at, lane, bytes, group: None, listener: None });
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
     /// Device to shared memory, completing on an mbarrier, or, without one, shared to device memory in a bulk group.
@@ -223,7 +223,7 @@ impl Cpu<'_> {
         [dst, src]: [&Address; 2],
         bytes: R,
         mbarrier: Option<&Address>,
-    ) -> OrFault<Next> {
+    ) -> OrFault<Flow> {
         let place = |cpu: &Self, site: &Site<'_>, a: &Address| match a.space {
             Space::Shared => cpu.shared_offsets(site, a),
             _ => Ok(site.warp.addresses(a)),
@@ -267,7 +267,7 @@ impl Cpu<'_> {
                 site.common.transfers.push(Transfer { at: site.at, lane: l, bytes, group: None, listener: None });
             }
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
     /// `st.async`: elements of `bytes` bytes into shared memory, completing on an mbarrier.
@@ -277,7 +277,7 @@ impl Cpu<'_> {
         [dst, mbarrier]: [&Address; 2],
         regs: &[(R, W)],
         bytes: u32,
-    ) -> OrFault<Next> {
+    ) -> OrFault<Flow> {
         let mbarriers = self.mbarriers(site, mbarrier)?;
         let to = self.shared_offsets(site, dst)?;
         let access = Access { pending: true, ..Access::new(bytes, regs.len() as u32, true) };
@@ -288,7 +288,7 @@ impl Cpu<'_> {
             let data = values.flat_map(|v| v.into_iter().take(bytes as usize)).collect();
             deliver(site, l, (to[l], data), mbarriers[l], false);
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
     /// All threads of a block have exited: nothing may be in flight.

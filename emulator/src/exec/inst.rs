@@ -3,7 +3,7 @@
 //! Every value operand is a slot of the warp's register file or of the kernel's constant table; nothing is looked up by
 //! name while a kernel runs.
 
-use super::step::Next;
+use super::step::Flow;
 use super::values::ValueFn;
 use super::{Cpu, Site};
 use crate::machine::access::Access;
@@ -111,7 +111,7 @@ named! {
 }
 
 /// What an instruction does that is not worth a place in the interpreter's loop.
-pub(crate) type Effect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>) -> OrFault<Next> + Send + Sync>;
+pub(crate) type Effect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>) -> OrFault<Flow> + Send + Sync>;
 /// What an instruction with a member mask does for a group of lanes.
 pub(crate) type WarpEffect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>, u32) -> OrFault<()> + Send + Sync>;
 
@@ -159,7 +159,7 @@ pub(crate) const PRED_BASE: u32 = 1 << 30;
 
 /// A kernel, ready to run.
 #[derive(Default)]
-pub(crate) struct Code {
+pub(crate) struct Program {
     pub(crate) insts: Vec<Inst>,
     pub(crate) origins: Vec<Origin>,
     pub(crate) uses: Vec<Uses>,
@@ -181,15 +181,15 @@ pub(crate) struct Code {
     pub(crate) reg_names: Vec<(u32, String)>,
 }
 
-impl Code {
+impl Program {
     /// Index of a register, as `Uses` has it, among slots and then predicates.
     pub(crate) fn index(&self, r: u32) -> usize {
         (if r >= PRED_BASE { self.slots + r - PRED_BASE } else { r }) as usize
     }
 }
 
-impl std::fmt::Debug for Code {
+impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Code").field("instructions", &self.insts.len()).finish_non_exhaustive()
+        f.debug_struct("Program").field("instructions", &self.insts.len()).finish_non_exhaustive()
     }
 }

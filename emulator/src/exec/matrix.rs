@@ -48,7 +48,7 @@ impl Fragment {
     }
 
     /// Bits of the elements of all lanes.
-    fn get(&self, warp: &Warp, code: &Code) -> Vec<u64> {
+    fn get(&self, warp: &Warp, code: &Program) -> Vec<u64> {
         let (each, per, bits) = (self.each(), self.per_register(), self.ty.bits() as usize);
         let word = |at: usize| u64::from(warp.lane32(code, self.regs[at % each / per], at / each));
         (0..32 * each).map(|at| word(at) >> (bits * (at % per)) & ((1 << bits) - 1)).collect()
@@ -65,7 +65,7 @@ impl Fragment {
     }
 
     /// The matrix, row by row.
-    fn gather(&self, warp: &Warp, code: &Code) -> Vec<f64> {
+    fn gather(&self, warp: &Warp, code: &Program) -> Vec<f64> {
         let mut out = vec![0.0; self.rows * self.cols];
         for (at, bits) in self.get(warp, code).into_iter().enumerate() {
             let (r, c) = self.place(at);

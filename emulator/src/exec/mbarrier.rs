@@ -6,7 +6,7 @@
 use super::access::generic;
 use super::block::Common;
 use super::inst::*;
-use super::step::Next;
+use super::step::Flow;
 use super::warp::State;
 use super::{Cpu, Site};
 use crate::machine::access::{Access, Scope, Sem};
@@ -86,7 +86,7 @@ impl Common {
 
 impl Cpu<'_> {
     /// `barrier.cluster.arrive`
-    pub(crate) fn cluster_arrive(&mut self, site: &mut Site<'_>, relaxed: bool) -> OrFault<Next> {
+    pub(crate) fn cluster_arrive(&mut self, site: &mut Site<'_>, relaxed: bool) -> OrFault<Flow> {
         let threads: u32 = site.common.live.iter().map(|l| l.count_ones()).sum();
         for l in Lanes(site.m) {
             if !relaxed {
@@ -99,22 +99,22 @@ impl Cpu<'_> {
             }
             site.common.advance(CLUSTER, 1, 0);
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
     /// `barrier.cluster.wait`
-    pub(crate) fn cluster_wait(&mut self, site: &mut Site<'_>) -> OrFault<Next> {
+    pub(crate) fn cluster_wait(&mut self, site: &mut Site<'_>) -> OrFault<Flow> {
         let early = Lanes(site.m).find(|&l| site.warp.cluster[l] == 0);
         let (None, Some(b)) = (early, site.common.mbarriers.get(&CLUSTER)) else {
             let message = "a wait at the cluster's barrier without an arrival";
             return Err(self.fault(FaultKind::InvalidSync, &site.at, early, message));
         };
         if Lanes(site.m).any(|l| site.warp.cluster[l] > b.phase) {
-            return Ok(Next::Park(State::Cluster(self.now().wrapping_add(POLL)), 0));
+            return Ok(Flow::Park(State::Cluster(self.now().wrapping_add(POLL)), 0));
         }
         Lanes(site.m).for_each(|l| site.warp.cluster[l] = 0);
         site.common.observers.mbarrier_wait(&site.at, site.m, CLUSTER, Scope::Cta);
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
     /// Offsets in shared memory, or, in a cluster of several blocks, addresses of it.
@@ -152,7 +152,7 @@ impl Cpu<'_> {
     }
 
     /// `mbarrier.init`
-    fn mbarrier_init(&mut self, site: &mut Site<'_>, address: &Address, count: (R, W)) -> OrFault<Next> {
+    fn mbarrier_init(&mut self, site: &mut Site<'_>, address: &Address, count: (R, W)) -> OrFault<Flow> {
         let addr = self.shared_offsets(site, address)?;
         self.with_places(site, Space::Shared, addr, site.m, &Access::new(8, 1, true), |_, _, _, _| {})?;
         for l in Lanes(site.m) {
@@ -164,7 +164,7 @@ impl Cpu<'_> {
             site.common.mbarriers.insert(addr[l], Mbarrier::new(count));
             site.common.observers.mbarrier_init(&site.at, l, addr[l]);
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
     /// Runs an operation on an mbarrier, lane after lane; without `order` it is relaxed. `value` is a count, bytes, a parity or
@@ -176,7 +176,7 @@ impl Cpu<'_> {
         address: &Address,
         value: (R, W),
         (d, p): (R, P),
-    ) -> OrFault<Next> {
+    ) -> OrFault<Flow> {
         if kind == MbarrierKind::Init {
             return self.mbarrier_init(site, address, value);
         }
@@ -225,8 +225,8 @@ impl Cpu<'_> {
         }
         if waits && m == all {
             // A wait in vain takes a while; others run meanwhile.
-            return Ok(Next::Park(State::Sleep(self.now().wrapping_add(POLL)), 1));
+            return Ok(Flow::Park(State::Sleep(self.now().wrapping_add(POLL)), 1));
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 }

@@ -26,7 +26,7 @@ use crate::machine::layout::{At, Layout};
 use crate::machine::origin::Origin;
 use crate::memory::{Memory, Table};
 use block::Common;
-use inst::Code;
+use inst::Program;
 use std::sync::Arc;
 use warp::Warp;
 
@@ -39,7 +39,7 @@ pub(crate) type Watch<'a> = dyn Fn(bool, u64) -> Option<(FaultKind, String)> + S
 pub(crate) struct LaunchCx<'a> {
     pub(crate) layout: Layout,
     pub(crate) info: &'a KernelInfo,
-    pub(crate) code: &'a Code,
+    pub(crate) code: &'a Program,
     pub(crate) memory: &'a Memory,
     pub(crate) config: &'a DeviceConfig,
     pub(crate) watch: Option<&'a Watch<'a>>,

@@ -7,7 +7,7 @@
 //!
 //! Blocks of a kernel that has no such instructions need not meet: each has rounds of its own, on one thread.
 
-use super::block::{Block, Stop};
+use super::block::{Block, RoundEnd};
 use super::{Cpu, LaunchCx};
 use crate::checks::counters::Counts;
 use crate::machine::config::Schedule;
@@ -179,11 +179,11 @@ impl<'a> Rounds<'a> {
             let slot = &mut self.slots[i];
             let Some(block) = slot else { continue };
             match block.stop {
-                Ok(Stop::Blocked(until)) => {
+                Ok(RoundEnd::Blocked(until)) => {
                     wake = [wake, until].into_iter().flatten().min();
                     continue;
                 }
-                Ok(Stop::Exited) => {
+                Ok(RoundEnd::Exited) => {
                     *slot = self.waiting.next().map(|number| Block::new(self.cx, number));
                     cpu.progress = true;
                 }

@@ -10,7 +10,7 @@
 use super::float::{self, flush, least, most};
 use super::inst::{CONST, P, R};
 use crate::machine::lanes::{Slot, map};
-use crate::machine::types::Ty;
+use crate::machine::types::{Ty, named};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -196,6 +196,23 @@ macro_rules! row {
 
 /// The rows by name, with all modifiers but the type (`.ftz` is the last), and type.
 pub(crate) static VALUES: LazyLock<HashMap<(&str, Ty), Value>> = LazyLock::new(table);
+
+named! {
+    /// Rows that instructions are put together of, with their names in the table.
+    Piece {
+        Add = "add", Sub = "sub", MulLo = "mul.lo", MulHi = "mul.hi", Lop3 = "lop3", Select = "selp", Move = "mov",
+        SumWithCarry = "sum with carry", CarryOfSum = "carry of sum",
+        DifferenceWithBorrow = "difference with borrow", BorrowOfDifference = "borrow of difference",
+        LowerHalf = "lower half", UpperHalf = "upper half", Halves = "halves",
+    }
+}
+
+impl Piece {
+    /// The row for a type, if it has one.
+    pub(crate) fn row(self, ty: Ty) -> Option<&'static Value> {
+        VALUES.get(&(self.name(), ty))
+    }
+}
 
 macro_rules! values {
     ($($($name:literal)|+ : $($t:ident)+ => ($($x:ident: $a:tt),+) -> $out:tt $body:block)+) => {
@@ -440,4 +457,30 @@ fn nth_set(mask: u32, base: u32, n: i32) -> u32 {
         _ => (0..=base.min(31)).rev().filter(set).nth(nth),
     }
     .unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Piece::{self, *};
+    use crate::machine::types::Ty::{self, *};
+
+    /// The types for which the decoder asks for a piece.
+    fn types(piece: Piece) -> &'static [Ty] {
+        match piece {
+            Add | Sub => &[U64],
+            MulLo | MulHi => &[U32, S32, U64, S64],
+            Lop3 | Select => &[B32],
+            Move | LowerHalf | UpperHalf | Halves => &[B32, B64],
+            SumWithCarry | CarryOfSum | DifferenceWithBorrow | BorrowOfDifference => &[B32, B64],
+        }
+    }
+
+    #[test]
+    fn every_piece_has_a_row_for_each_of_its_types() {
+        for &(name, piece) in Piece::NAMES {
+            for &ty in types(piece) {
+                assert!(piece.row(ty).is_some(), "{name} of {ty:?}");
+            }
+        }
+    }
 }

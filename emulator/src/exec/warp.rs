@@ -5,7 +5,7 @@
 //! one that spins cannot keep another from what it waits for: after a while the part that waited longest runs.
 
 use super::LaunchCx;
-use super::inst::{Address, CONST, Code, NONE, P, R, W};
+use super::inst::{Address, CONST, NONE, P, Program, R, W};
 use crate::machine::lanes::Slot;
 use crate::machine::random::Random;
 use crate::memory::POISON;
@@ -140,7 +140,7 @@ impl Warp {
         self.parts.push(p);
     }
 
-    pub(crate) fn lane32(&self, code: &Code, r: R, lane: usize) -> u32 {
+    pub(crate) fn lane32(&self, code: &Program, r: R, lane: usize) -> u32 {
         let slots = if r & CONST != 0 { &code.consts[..] } else { &self.regs[..] };
         slots[(r & !CONST) as usize].0[lane]
     }
@@ -165,7 +165,7 @@ impl Warp {
         out
     }
 
-    pub(crate) fn lane(&self, code: &Code, (r, w): (R, W), lane: usize) -> u64 {
+    pub(crate) fn lane(&self, code: &Program, (r, w): (R, W), lane: usize) -> u64 {
         match w {
             W::W32 => u64::from(self.lane32(code, r, lane)),
             W::W64 => {

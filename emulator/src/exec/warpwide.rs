@@ -4,7 +4,7 @@
 //! waited for.
 
 use super::inst::*;
-use super::step::Next;
+use super::step::Flow;
 use super::warp::{Part, State, Warp};
 use super::{Cpu, Site};
 use crate::machine::fault::{FaultKind, OrFault};
@@ -35,7 +35,7 @@ impl Cpu<'_> {
     }
 
     /// An operation with a member mask; none is `bar.warp.sync`.
-    pub(crate) fn warp_wide(&mut self, site: &mut Site<'_>, effect: Option<&WarpEffect>, members: R) -> OrFault<Next> {
+    pub(crate) fn warp_wide(&mut self, site: &mut Site<'_>, effect: Option<&WarpEffect>, members: R) -> OrFault<Flow> {
         let code = self.cx.code;
         let m = site.m;
         if m != site.all {
@@ -62,13 +62,13 @@ impl Cpu<'_> {
             };
             let waiting = warp.parts.iter().filter(|p| meets(p)).fold(m, |g, p| g | p.mask);
             if effect.is_some() || waiting & needed != needed {
-                return Ok(Next::Park(State::Members, 0));
+                return Ok(Flow::Park(State::Members, 0));
             }
             common.observers.warp_barrier(warp.id, waiting & mask);
             for p in warp.parts.iter_mut().filter(|p| p.state == State::Members && p.mask & mask != 0) {
                 (p.state, p.pc) = (State::Ready, p.pc + 1);
             }
-            return Ok(Next::Step);
+            return Ok(Flow::Next);
         }
         for (_, group) in masks {
             match effect {
@@ -76,7 +76,7 @@ impl Cpu<'_> {
                 None => site.common.observers.warp_barrier(site.warp.id, group),
             }
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
     /// `shfl.sync`: value, lane and clamp from a, b, c.
@@ -137,7 +137,7 @@ impl Warp {
     }
 
     /// `match.sync`: the lanes with the same value; or, given `all`, all of the group if all have it.
-    pub(crate) fn matching(&mut self, code: &Code, group: u32, all: bool, (d, p): (R, P), a: (R, W)) {
+    pub(crate) fn matching(&mut self, code: &Program, group: u32, all: bool, (d, p): (R, P), a: (R, W)) {
         let alike: Vec<_> = groups(group, |l| self.lane(code, a, l)).collect();
         if all {
             let everyone = if alike.len() == 1 { group } else { 0 };
@@ -149,7 +149,7 @@ impl Warp {
     }
 
     /// `redux.sync`
-    pub(crate) fn reduce(&mut self, code: &Code, group: u32, f: AtomFn, d: R, a: R) {
+    pub(crate) fn reduce(&mut self, code: &Program, group: u32, f: AtomFn, d: R, a: R) {
         let lanes = Lanes(group).map(|l| u64::from(self.lane32(code, a, l)));
         let v = lanes.reduce(|x, y| f(x, y, 0) & 0xffff_ffff).unwrap_or(0);
         self.put(d, group, v as u32);

@@ -4,11 +4,9 @@
 use super::injection::FaultInjection;
 use std::time::Duration;
 
-/// Which checks run.
+/// Which checks run. Bounds, alignment and use after free are always checked: the emulator could not run without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checks {
-    /// Bounds, alignment, use after free. (These are always on: the emulator could not run without.)
-    pub memcheck: bool,
     /// Reads of memory and registers that nothing has written.
     pub initcheck: bool,
     /// Conflicting accesses that nothing orders, and non-coherent reads of written data.
@@ -19,9 +17,9 @@ pub struct Checks {
 
 impl Checks {
     /// All of them.
-    pub const ALL: Checks = Checks { memcheck: true, initcheck: true, racecheck: true, synccheck: true };
-    /// None but those that are always on.
-    pub const NONE: Checks = Checks { memcheck: false, initcheck: false, racecheck: false, synccheck: false };
+    pub const ALL: Checks = Checks { initcheck: true, racecheck: true, synccheck: true };
+    /// None of them.
+    pub const NONE: Checks = Checks { initcheck: false, racecheck: false, synccheck: false };
 }
 
 /// In which order warps and blocks run.

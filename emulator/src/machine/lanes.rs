@@ -7,8 +7,8 @@ pub(crate) struct Slot(pub(crate) [u32; 32]);
 
 const _: () = assert!(size_of::<Slot>() == 128);
 
-/// Lanes of one step through an array: a vector register's worth.
-const STEP: usize = 8;
+/// Lanes that are written at once: a vector register's worth.
+const CHUNK: usize = 8;
 
 /// `d[i] = f(i)` for the lanes in `mask`. Of every step all values are made before one is written.
 ///
@@ -16,14 +16,14 @@ const STEP: usize = 8;
 /// `d` is valid for 32 elements.
 #[inline(always)]
 pub(crate) unsafe fn map<D: Copy + Default>(d: *mut D, mask: u32, f: impl Fn(usize) -> D) {
-    for k in 0..32 / STEP {
-        let mut values = [D::default(); STEP];
+    for k in 0..32 / CHUNK {
+        let mut values = [D::default(); CHUNK];
         for (i, v) in values.iter_mut().enumerate() {
-            *v = f(STEP * k + i);
+            *v = f(CHUNK * k + i);
         }
         // SAFETY: 8 elements from 8 * k on, k < 4.
-        let out = unsafe { &mut *d.add(STEP * k).cast::<[D; STEP]>() };
-        let mask = mask >> (STEP * k);
+        let out = unsafe { &mut *d.add(CHUNK * k).cast::<[D; CHUNK]>() };
+        let mask = mask >> (CHUNK * k);
         if mask & 0xff == 0xff {
             *out = values;
         } else {

@@ -13,6 +13,12 @@ macro_rules! named {
         impl $name {
             /// Names and variants.
             pub(crate) const NAMES: &'static [(&'static str, $name)] = &[$(($text, $name::$variant)),+];
+
+            /// The variant's name.
+            #[allow(dead_code)]
+            pub(crate) fn name(self) -> &'static str {
+                Self::NAMES[self as usize].0
+            }
         }
     };
 }

@@ -4,7 +4,7 @@ use super::ast::{Arg, Ast, Num, Var};
 use super::decode::{self, Entity, Names};
 use super::parser;
 use super::{PtxError, Res};
-use crate::exec::inst::Code;
+use crate::exec::inst::Program;
 use crate::machine::kernel::{KernelInfo, ParamInfo};
 use crate::machine::types::{Space, Ty};
 use crate::memory::Memory;
@@ -16,7 +16,7 @@ const MAX_PARAM_BYTES: u32 = 32_764;
 /// A module: parsed, decoded, its global variables allocated.
 #[derive(Debug, Default)]
 pub struct Module {
-    pub(crate) kernels: BTreeMap<String, (KernelInfo, Code)>,
+    pub(crate) kernels: BTreeMap<String, (KernelInfo, Program)>,
     /// Name, address and size.
     globals: Vec<(String, u64, u64)>,
 }

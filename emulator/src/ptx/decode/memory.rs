@@ -37,7 +37,7 @@ impl Decoder<'_> {
                 t.require("fractional.b64")?;
                 t.hints();
                 let (d, zero) = (self.dst(t, Ty::B64)?, self.constant(0, true));
-                self.copy(Ty::B64, d, zero);
+                self.copy(Ty::B64, d, zero)?;
             }
             ("fence", []) if t.take("proxy") => {
                 t.require("async")?;

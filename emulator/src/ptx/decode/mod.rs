@@ -3,6 +3,7 @@
 //! An opcode is read modifier by modifier, and whatever is left over at the end is an error: nothing is guessed.
 
 mod convert;
+mod copy;
 mod flow;
 mod logic;
 mod matrix;
@@ -12,10 +13,14 @@ mod registers;
 mod sync;
 mod text;
 mod values;
+mod warp;
 
 use super::ast::{Body, Function, Inst as Syntax, Stmt, Var};
 use super::{PtxError, Res};
 use crate::exec::inst::*;
+use crate::exec::step::Flow;
+use crate::exec::{Cpu, Site};
+use crate::machine::fault::OrFault;
 use crate::machine::origin::Origin;
 use crate::machine::types::{Space, Ty};
 use registers::Registers;
@@ -59,7 +64,7 @@ struct Decoder<'a> {
     plan: Option<Registers>,
     /// Where dynamic shared memory begins: after all static shared memory, which the first pass counts.
     dynamic_base: u64,
-    code: Code,
+    code: Program,
     consts: HashMap<(u64, bool), R>,
     /// Where each label stands.
     labels: Vec<u32>,
@@ -74,10 +79,10 @@ struct Decoder<'a> {
 }
 
 /// Decodes a kernel's body, twice: which registers can share slots is known only at its end.
-pub(crate) fn kernel(body: &Body, params: &Names, functions: &[Function], globals: &Names) -> Res<Code> {
+pub(crate) fn kernel(body: &Body, params: &Names, functions: &[Function], globals: &Names) -> Res<Program> {
     let pass = |plan, dynamic_base| {
         // The second predicate is the carry.
-        let code = Code { slots: SINK, preds: 2, shared_align: 16, ..Code::default() };
+        let code = Program { slots: SINK, preds: 2, shared_align: 16, ..Program::default() };
         let (globals, scopes) = (globals.clone(), vec![params.clone()]);
         let mut decoder = Decoder { functions, globals, scopes, plan, dynamic_base, code, ..Decoder::default() };
         decoder.block(body)?;
@@ -95,7 +100,7 @@ pub(crate) fn kernel(body: &Body, params: &Names, functions: &[Function], global
     let plan = registers::assign(&first, &widths);
     let slots = plan.total;
     let second = pass(Some(plan), first.shared.next_multiple_of(first.shared_align).into())?;
-    Ok(Code { slots, ..second.code })
+    Ok(Program { slots, ..second.code })
 }
 
 impl Decoder<'_> {
@@ -129,6 +134,22 @@ impl Decoder<'_> {
         self.code.origins.push(self.origin.clone());
         self.code.uses.push(uses);
         self.origin.first = false;
+    }
+
+    /// Pushes what is not worth a place in the interpreter's loop.
+    pub(super) fn effect(
+        &mut self,
+        run: impl Fn(&mut Cpu<'_>, &mut Site<'_>) -> OrFault<Flow> + Send + Sync + 'static,
+    ) {
+        self.push(Op::Effect(Box::new(run), None));
+    }
+
+    /// Pushes something that cannot fail.
+    pub(super) fn act<T>(&mut self, run: impl Fn(&mut Cpu<'_>, &mut Site<'_>) -> T + Send + Sync + 'static) {
+        self.effect(move |cpu, site| {
+            run(cpu, site);
+            Ok(Flow::Next)
+        });
     }
 
     /// If `turn`, the last operation takes turns with other blocks.
@@ -220,7 +241,9 @@ impl Decoder<'_> {
             || self.logic(t)?
             || self.convert(t)?
             || self.memory(t)?
+            || self.warp(t)?
             || self.sync(t)?
+            || self.asynchronous(t)?
             || self.matrix(t)?
             || self.value(t)?;
         if !known {

@@ -6,7 +6,7 @@
 //! leads to the kernel's beginning, nothing has written it.
 
 use super::SINK;
-use crate::exec::inst::{Code, NO_PRED, Op};
+use crate::exec::inst::{NO_PRED, Op, Program};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The end of a range that never ends.
@@ -24,7 +24,7 @@ pub(super) struct Registers {
 }
 
 /// Finds slots for registers, of which `widths` has the numbers of slots.
-pub(super) fn assign(code: &Code, widths: &HashMap<u32, u32>) -> Registers {
+pub(super) fn assign(code: &Program, widths: &HashMap<u32, u32>) -> Registers {
     let ranges = live_ranges(code);
     let unset = ranges.iter().filter(|range| range.1 == ALWAYS).map(|range| range.2).collect();
     // Registers that nothing uses have the sink's.
@@ -51,7 +51,7 @@ pub(super) fn assign(code: &Code, widths: &HashMap<u32, u32>) -> Registers {
 }
 
 /// First and last instruction at which each register is live, in order. One that may be read unwritten is so always.
-fn live_ranges(code: &Code) -> Vec<(usize, usize, u32)> {
+fn live_ranges(code: &Program) -> Vec<(usize, usize, u32)> {
     let mut uses: BTreeMap<u32, [Vec<usize>; 2]> = BTreeMap::new();
     for (i, of) in code.uses.iter().enumerate() {
         of.reads.iter().for_each(|r| uses.entry(*r).or_default()[0].push(i));
@@ -78,7 +78,7 @@ fn live_ranges(code: &Code) -> Vec<(usize, usize, u32)> {
 }
 
 /// The instructions after which each may come.
-fn predecessors(code: &Code) -> Vec<Vec<usize>> {
+fn predecessors(code: &Program) -> Vec<Vec<usize>> {
     let mut before = vec![Vec::new(); code.insts.len()];
     for (i, inst) in code.insts.iter().enumerate() {
         if let Op::Bra(target) = inst.op {

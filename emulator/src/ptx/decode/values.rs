@@ -6,7 +6,7 @@ use super::{Decoder, Res};
 use crate::exec::float::{self, Round};
 use crate::exec::inst::*;
 use crate::exec::scalar::*;
-use crate::exec::values::{VALUES, ValueFn};
+use crate::exec::values::{Piece, VALUES, Value, ValueFn};
 use crate::machine::lanes::Lanes;
 use crate::machine::types::Ty::{self, *};
 
@@ -195,36 +195,45 @@ impl Decoder<'_> {
     fn pair(&mut self, t: &Text<'_>, operation: &Operation, ty: Ty, n: usize) -> Res<()> {
         t.arity(n)?;
         let sources = t.args[1..].iter().map(|arg| self.src(arg, ty)).collect::<Res<Vec<R>>>()?;
-        let [low, high] = ["lower half", "upper half"].map(|half| {
+        let mut halves = [0; 2];
+        for (made, half) in halves.iter_mut().zip([Piece::LowerHalf, Piece::UpperHalf]) {
             let mut operands = [(0, W::W32); 5];
             for (operand, source) in operands[1..].iter_mut().zip(&sources) {
-                operand.0 = self.made(B16, |decoder, d| decoder.values(half, B32, &[d, *source]));
+                operand.0 = self.made(B16, |decoder, d| decoder.piece(half, B32, &[d, *source]))?;
             }
-            self.made(B16, |decoder, d| {
+            *made = self.made(B16, |decoder, d| {
                 operands[0].0 = d;
                 decoder.operation(operation, operands);
-            })
-        });
+                Ok(())
+            })?;
+        }
+        let [low, high] = halves;
         let d = self.dst(t, ty)?;
-        self.values("halves", B32, &[d, low, high]);
-        Ok(())
+        self.piece(Piece::Halves, B32, &[d, low, high])
     }
 
     /// A register of its own for what an operation makes.
-    pub(super) fn made(&mut self, ty: Ty, push: impl FnOnce(&mut Self, R)) -> R {
+    pub(super) fn made(&mut self, ty: Ty, push: impl FnOnce(&mut Self, R) -> Res<()>) -> Res<R> {
         let temp = self.temp(ty);
         let d = self.write(temp);
-        push(self, d);
-        self.read(temp)
+        push(self, d)?;
+        Ok(self.read(temp))
     }
 
-    /// Pushes an operation of `exec::values`: its destination and sources.
-    pub(super) fn values(&mut self, name: &str, ty: Ty, slots: &[R]) {
-        if let Some(value) = VALUES.get(&(name, ty)) {
-            let mut r = [0; 5];
-            r[..slots.len()].copy_from_slice(slots);
-            self.push(Op::Value(value.run, r));
+    /// Pushes a piece: its destination and sources.
+    pub(super) fn piece(&mut self, piece: Piece, ty: Ty, slots: &[R]) -> Res<()> {
+        match piece.row(ty) {
+            Some(value) => self.row(value, slots),
+            None => return self.fail(piece.name(), format!("the emulator has no such operation of {ty:?}")),
         }
+        Ok(())
+    }
+
+    /// Pushes a row of `exec::values`: its destination and sources.
+    pub(super) fn row(&mut self, value: &Value, slots: &[R]) {
+        let mut r = [0; 5];
+        r[..slots.len()].copy_from_slice(slots);
+        self.push(Op::Value(value.run, r));
     }
 
     /// Pushes an operation of one lane at a time. It is given the seed of perturbations, if there are any.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// One operation.
-pub(crate) enum Work {
+pub(crate) enum Command {
     /// A place to wait at.
     Nothing,
     /// Fails as injected.
@@ -38,37 +38,39 @@ pub(crate) enum End {
     Pattern(u32, usize),
 }
 
-impl Work {
+impl Command {
     pub(crate) fn is_launch(&self) -> bool {
-        matches!(self, Work::Launch(_))
+        matches!(self, Command::Launch(_))
     }
 
     /// Whether it may begin before the kernel before it ends.
     pub(crate) fn is_programmatic(&self) -> bool {
-        matches!(self, Work::Launch(launch) if launch.programmatic)
+        matches!(self, Command::Launch(launch) if launch.programmatic)
     }
 
     /// The cooperative launches in it.
     pub(crate) fn cooperative(&self) -> Vec<&KernelLaunch> {
         match self {
-            Work::Launch(launch) if launch.cooperative => vec![launch],
-            Work::Graph(graph) => graph.nodes.iter().flat_map(|node| node.work.cooperative()).collect(),
-            Work::Nothing | Work::Fail(_) | Work::Launch(_) | Work::Copy { .. } | Work::Call(..) => Vec::new(),
+            Command::Launch(launch) if launch.cooperative => vec![launch],
+            Command::Graph(graph) => graph.nodes.iter().flat_map(|node| node.work.cooperative()).collect(),
+            Command::Nothing | Command::Fail(_) | Command::Launch(_) | Command::Copy { .. } | Command::Call(..) => {
+                Vec::new()
+            }
         }
     }
 
     /// Does it, on the calling thread. `idle` tells how long it has polled in vain.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, idle: &AtomicU64) -> Outcome {
         match self {
-            Work::Nothing => Ok(()),
-            Work::Fail(code) => Err(*code),
-            Work::Launch(launch) => launch.run(context, place, idle),
-            Work::Graph(graph) => graph.replay(place, idle),
-            Work::Copy { to, from, bytes } => {
+            Command::Nothing => Ok(()),
+            Command::Fail(code) => Err(*code),
+            Command::Launch(launch) => launch.run(context, place, idle),
+            Command::Graph(graph) => graph.replay(place, idle),
+            Command::Copy { to, from, bytes } => {
                 witness(context, place, to, from, *bytes)?;
                 copy(&context.memory, to, from, *bytes).map_err(|_| Code::ILLEGAL_ADDRESS)
             }
-            Work::Call(function, data) => {
+            Command::Call(function, data) => {
                 // What the function does comes after what is ordered before it.
                 context.memory.witness().host_waited(std::iter::once(&*place.before));
                 call_host(*function, *data);
@@ -127,9 +129,9 @@ const STAGED: usize = 64 << 10;
 
 impl Stream {
     /// As `enqueue`, unless an injection makes the work fail, be it at once or while it is executed.
-    pub(crate) fn submit(&self, call: Call, work: Work, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
+    pub(crate) fn submit(&self, call: Call, work: Command, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
         match self.context.device.injected(call) {
-            Err(code) if code.is_sticky() => self.enqueue(Work::Fail(code), after),
+            Err(code) if code.is_sticky() => self.enqueue(Command::Fail(code), after),
             outcome => outcome.and_then(|()| self.enqueue(work, after)),
         }
     }
@@ -174,7 +176,7 @@ impl Stream {
             }
             _ => None,
         };
-        let ticket = self.submit(Call::Copy, Work::Copy { to, from, bytes }, None)?;
+        let ticket = self.submit(Call::Copy, Command::Copy { to, from, bytes }, None)?;
         ticket.zip(wait).map_or(Ok(()), |(ticket, call)| context.wait(call, &[ticket]))
     }
 }
@@ -196,7 +198,7 @@ struct Page([u8; 4096]);
 const FRESH: Page = Page([0xcd; 4096]);
 
 /// Memory that the program asked for. Dropped, it is given back.
-pub(crate) struct Allocation {
+pub(crate) struct Buffer {
     memory: Arc<Memory>,
     /// Where kernels see it.
     device: u64,
@@ -205,7 +207,7 @@ pub(crate) struct Allocation {
     _pages: Vec<Page>,
 }
 
-impl Drop for Allocation {
+impl Drop for Buffer {
     fn drop(&mut self) {
         let _ = self.memory.free(self.device); // live since it was made
     }
@@ -252,7 +254,7 @@ impl Context {
                 (pointer as u64, unsafe { self.memory.map_host(pointer, bytes as u64) })
             }
         };
-        let allocation = Allocation { memory: self.memory.clone(), device, bytes, _pages: pages };
+        let allocation = Buffer { memory: self.memory.clone(), device, bytes, _pages: pages };
         self.state().allocations.insert((side, address), allocation);
         Ok(address)
     }
