@@ -195,7 +195,7 @@ impl Cpu<'_> {
         let lane = site.m.trailing_zeros() as usize;
         let message =
             format!("shared memory of the cluster's block {rank}, which has exited, is accessed; let it wait");
-        Err(self.fault_at(FaultKind::InvalidSync, &site.at, lane, address, message))
+        Err(self.fault_at(FaultKind::UseAfterFree, &site.at, lane, address, message))
     }
 
     #[cold]

@@ -14,8 +14,11 @@ use crate::machine::layout::At;
 impl Cpu<'_> {
     /// All parts wait: say so if that can never end.
     pub(crate) fn check_members(&self, warp: &Warp) -> OrFault<()> {
-        let Some(first) = warp.parts.iter().find(|p| p.state == State::Members) else { return Ok(()) };
-        let barrier = matches!(self.cx.code.insts[first.pc as usize].op, Op::Bar(_));
+        let op = |p: &Part| &self.cx.code.insts[p.pc as usize].op;
+        let exchanges = |p: &Part| matches!(op(p), Op::Warp(Some(_), _));
+        let waiting = warp.parts.iter().filter(|p| p.state == State::Members);
+        let Some(first) = waiting.min_by_key(|p| !exchanges(p)) else { return Ok(()) };
+        let barrier = matches!(op(first), Op::Bar(_));
         let goes_on = |p: &Part| match p.state {
             State::Members => false,
             // It may be released, unless this part is what the barrier waits for.
@@ -31,7 +34,8 @@ impl Cpu<'_> {
         };
         let message = format!("lanes {:08x} of the warp wait here for {what}", first.mask);
         let at = At { pc: first.pc, warp: warp.id, ctaid: warp.ctaid };
-        Err(self.fault(FaultKind::DivergentBarrier, &at, Some(first.mask.trailing_zeros() as usize), message))
+        let kind = if exchanges(first) { FaultKind::InvalidSync } else { FaultKind::DivergentBarrier };
+        Err(self.fault(kind, &at, Some(first.mask.trailing_zeros() as usize), message))
     }
 
     /// An operation with a member mask; none is `bar.warp.sync`.

@@ -18,7 +18,7 @@ pub enum FaultKind {
     Unsupported,
     /// An access outside every allocation, or outside the space it names.
     OutOfBounds,
-    /// An access to memory that was freed.
+    /// An access to memory that was freed, or to shared memory of a block that has exited.
     UseAfterFree,
     /// An address that is not a multiple of the access's size.
     Misaligned,
@@ -28,9 +28,9 @@ pub enum FaultKind {
     UninitialisedRegister,
     /// Memory that nothing has written is read.
     UninitialisedMemory,
-    /// Lanes of a warp, or warps of a block, disagree about a barrier.
+    /// Lanes of a warp, or warps of a block, do not come to the same barrier.
     DivergentBarrier,
-    /// A `.sync` instruction whose member mask does not hold the executing lane, or a value from an inactive lane.
+    /// An instruction of several lanes whose member mask names others than take part, or a value from an inactive lane.
     InvalidSync,
     /// Two conflicting accesses that nothing orders.
     Race,
