@@ -7,6 +7,7 @@ use super::{Decoder, Res};
 use crate::exec::inst::*;
 use crate::exec::mbarrier::MbarrierKind::*;
 use crate::exec::step::Flow;
+use crate::exec::values::Piece;
 use crate::exec::warp::State;
 use crate::machine::access::{Scope, Sem};
 use crate::machine::lanes::Lanes;
@@ -41,6 +42,12 @@ impl Decoder<'_> {
                     true => site.common.observers.grid_wait(cpu.cx, site.warp.id, site.m),
                     false => site.common.observers.grid_trigger(cpu.cx),
                 });
+            }
+            ("mbarrier", [_, _]) if t.take("pending_count") => {
+                t.require("b64")?;
+                let [d, state, ..] = self.slots(t, &[Ty::U32, Ty::B64])?;
+                // A state holds the count in its upper half.
+                self.piece(Piece::UpperHalf, Ty::B64, &[d, state])?;
             }
             ("mbarrier", _) => self.mbarrier(t)?,
             _ => return Ok(false),
