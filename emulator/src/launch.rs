@@ -1,4 +1,4 @@
-//! A launch: what is asked for, how it is run, what comes back.
+//! Launches: the request, its checks against kernel and device, the run, the report.
 
 use crate::checks::counters::Counters;
 use crate::checks::order::{Operation, Place};
@@ -20,9 +20,9 @@ pub struct Launch<'a> {
     pub module: &'a Module,
     /// Entry name.
     pub kernel: &'a str,
-    /// Blocks.
+    /// Blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads of a block in x, y, z.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
@@ -34,12 +34,12 @@ pub struct Launch<'a> {
     pub cluster: Option<[u32; 3]>,
 }
 
-/// What a launch did.
+/// Figures of a launch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// Warp instructions executed.
     pub warp_instructions: u64,
-    /// Counters, if asked for.
+    /// Counters, if [`DeviceConfig::counters`] asks for them.
     pub counters: Option<Counters>,
 }
 
@@ -53,7 +53,7 @@ pub fn run(launch: &Launch<'_>, memory: &Memory, config: &DeviceConfig) -> Resul
     result
 }
 
-/// A launch that the device takes.
+/// A launch that kernel and device allow.
 pub(crate) struct Checked<'a> {
     launch: &'a Launch<'a>,
     config: &'a DeviceConfig,
@@ -69,13 +69,13 @@ pub(crate) struct Checked<'a> {
     pub(crate) per_multiprocessor: u32,
 }
 
-/// Blocks of an ordinary launch that are in flight at most, to bound the emulator's own memory.
+/// Most clusters of an ordinary launch in flight, to bound the emulator's own memory.
 const IN_FLIGHT: u32 = 256;
-/// Blocks in a cluster at most, on every chip that has them.
+/// Most blocks of a cluster, on every chip that has clusters.
 const CLUSTER: u64 = 8;
 
 impl Launch<'_> {
-    /// Refuses what the kernel or the device does not allow.
+    /// Checks the request against kernel and device.
     pub(crate) fn check<'a>(&'a self, config: &'a DeviceConfig) -> Result<Checked<'a>, Fault> {
         let fault = |kind, message: fmt::Arguments<'_>| Fault::new(kind, self.kernel, message.to_string());
         type Words<'a> = fmt::Arguments<'a>;
@@ -125,7 +125,7 @@ impl Launch<'_> {
 }
 
 impl Checked<'_> {
-    /// Runs it, unless `watch` ends it.
+    /// Runs the launch to its end, or until `watch` ends it.
     pub(crate) fn run(&self, memory: &Memory, watch: Option<&Watch<'_>>, place: Place) -> Result<Report, Fault> {
         let Checked { launch, config, info, code, threads, .. } = *self;
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));

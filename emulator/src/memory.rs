@@ -22,18 +22,18 @@ pub(crate) const SHARED_BASE: u64 = 0x7100_0000_0000;
 pub(crate) const LOCAL_BASE: u64 = 0x7200_0000_0000;
 pub(crate) const PARAM_BASE: u64 = 0x7300_0000_0000;
 pub(crate) const WINDOW: u64 = 1 << 32;
-/// Bytes that are copied at once.
+/// Bytes of a copy's buffer.
 const STRETCH: usize = 4096;
-/// What fresh memory of every kind holds.
+/// Contents of fresh memory of every kind.
 pub(crate) const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 const ALIGN: u64 = 512;
 /// Unmapped bytes after each allocation, so that an access past the end hits nothing.
 const GUARD: u64 = 4096;
-/// Freed ranges that are remembered at most.
+/// Most freed ranges that are remembered.
 const FREED: usize = 4096;
 
-/// What went wrong with device memory.
+/// Errors of device memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -78,10 +78,10 @@ pub(crate) struct Allocation {
     pub(crate) base: u64,
     /// Bytes that may be accessed.
     pub(crate) size: u64,
-    /// The bytes: in `owned`, or, where that is empty, the host's.
+    /// The bytes: those of `owned`, or the host's where `owned` is empty.
     pub(crate) data: *mut u8,
     owned: Vec<u64>,
-    /// What the checks keep of it.
+    /// Check state.
     pub(crate) checks: AllocationChecks,
 }
 
@@ -91,7 +91,7 @@ unsafe impl Send for Allocation {}
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
-    /// The aligned word that holds a byte, and the byte's place in it; of the host's memory only where all of it is mapped.
+    /// The aligned word that holds a byte, and the byte's index in it. `None` where part of the word is not mapped.
     fn word(&self, offset: u64) -> Option<(usize, &AtomicU64)> {
         let at = self.data.wrapping_add(offset as usize);
         let before = at.addr() % 8;
@@ -103,13 +103,13 @@ impl Allocation {
         Some((before, unsafe { &*at.sub(before).cast() }))
     }
 
-    /// A byte of the host's memory, which need not lie in a whole word.
+    /// A byte outside every mapped word.
     fn byte(&self, offset: u64) -> &AtomicU8 {
         // SAFETY: the callers checked the range. All threads use atomics.
         unsafe { &*self.data.add(offset as usize).cast() }
     }
 
-    /// The whole words of a range that was checked, and how many bytes lie before them: fewer than eight.
+    /// The aligned words within a range in bounds, and the number of bytes before the first of them.
     fn words(&self, offset: u64, bytes: usize) -> (usize, &[AtomicU64]) {
         let start = self.data.wrapping_add(offset as usize);
         let before = (start.addr().wrapping_neg() % 8).min(bytes);
@@ -121,7 +121,7 @@ impl Allocation {
         (before, unsafe { std::slice::from_raw_parts(start.add(before).cast(), count) })
     }
 
-    /// Copies bytes out, the range of which was checked.
+    /// Copies out a range in bounds.
     fn load(&self, offset: u64, out: &mut [u8]) {
         let (before, words) = self.words(offset, out.len());
         let (first, rest) = out.split_at_mut(before);
@@ -133,7 +133,7 @@ impl Allocation {
         self.load_edge(offset + (before + 8 * words.len()) as u64, last);
     }
 
-    /// Copies bytes in, the range of which was checked.
+    /// Copies in a range in bounds.
     fn store(&self, offset: u64, from: &[u8]) {
         let (before, words) = self.words(offset, from.len());
         let (first, rest) = from.split_at(before);
@@ -147,7 +147,7 @@ impl Allocation {
         self.store_edge(offset + (before + 8 * words.len()) as u64, last);
     }
 
-    /// Copies some bytes of one word out.
+    /// Copies out some bytes of one word.
     fn load_edge(&self, offset: u64, out: &mut [u8]) {
         if out.is_empty() {
             return;
@@ -161,7 +161,7 @@ impl Allocation {
         }
     }
 
-    /// Copies some bytes of one word in. Its other bytes may be somebody else's, who writes them now.
+    /// Copies in some bytes of one word, atomically: others may write its remaining bytes at the same time.
     fn store_edge(&self, offset: u64, from: &[u8]) {
         if from.is_empty() {
             return;
@@ -184,9 +184,9 @@ impl Allocation {
 #[derive(Clone)]
 pub(crate) struct Table {
     pub(crate) live: Vec<Arc<Allocation>>,
-    /// Freed ranges, for the message.
+    /// Freed ranges, for reports of their use.
     freed: Vec<(u64, u64)>,
-    /// No address from here on has been used.
+    /// The first address that was never used.
     next: u64,
 }
 
@@ -206,12 +206,12 @@ impl Table {
         self.freed.iter().any(|&(base, size)| address.wrapping_sub(base) < size)
     }
 
-    /// Bytes in use, but the host's.
+    /// Bytes in use, without the host's.
     fn used(&self) -> u64 {
         self.live.iter().map(|a| 8 * a.owned.len() as u64).sum()
     }
 
-    /// Adds an allocation at `base`: in the words of `owned`, or else at `host`.
+    /// Adds an allocation at `base`, backed by `owned` or else by `host`.
     fn add(&mut self, base: u64, size: u64, mut owned: Vec<u64>, host: Option<*mut u8>) -> u64 {
         let data = host.unwrap_or(owned.as_mut_ptr().cast());
         let checks = AllocationChecks::new(base, size, host.is_some());
@@ -235,13 +235,13 @@ impl Memory {
         Memory { limit: limit_bytes, table: Mutex::new(Arc::new(table)), witness: Mutex::default() }
     }
 
-    /// A copy or fill is about to touch a range: compares it with what is not ordered before it.
+    /// Compares a copy or fill of a range with the accesses before it, and notes it.
     pub(crate) fn touched(&self, op: &Arc<Operation>, address: u64, bytes: u64, write: bool) -> OrFault<()> {
         let Ok((a, offset)) = self.range(address, bytes) else { return Ok(()) };
         a.checks.touched(op, offset, bytes, write)
     }
 
-    /// What the race check knows of this memory.
+    /// State of the race check beyond one launch.
     pub(crate) fn witness(&self) -> MutexGuard<'_, Witness> {
         lock(&self.witness)
     }
@@ -281,7 +281,7 @@ impl Memory {
         })
     }
 
-    /// Frees what `alloc` or `map_host` returned. A kernel that still uses it is told at its next access.
+    /// Frees what `alloc` or `map_host` returned. A kernel faults at its next access to it.
     pub fn free(&self, address: u64) -> Result<(), MemoryError> {
         self.change(|table| {
             let found = table.live.iter().position(|a| a.base == address);
@@ -294,7 +294,7 @@ impl Memory {
         })
     }
 
-    /// The allocation that a range lies in, and where in it.
+    /// The allocation that a range lies in, and its offset there.
     pub(crate) fn range(&self, address: u64, bytes: u64) -> Result<(Arc<Allocation>, u64), MemoryError> {
         let table = self.table();
         let a = table.find(address).map(|i| &table.live[i]).filter(|a| bytes <= a.size - (address - a.base));
@@ -335,7 +335,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies within the device; ranges may overlap. What was never written stays so.
+    /// Copies within the device; ranges may overlap. Copies of unwritten bytes count as unwritten.
     pub fn copy(&self, dst: u64, src: u64, bytes: u64) -> Result<(), MemoryError> {
         if bytes == 0 {
             return Ok(());

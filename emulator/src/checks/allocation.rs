@@ -8,18 +8,19 @@ use std::sync::{Arc, OnceLock};
 
 /// Which bytes of an allocation were written, and who accessed them.
 pub(crate) struct AllocationChecks {
-    /// First device address, and bytes.
+    /// First device address.
     pub(crate) base: u64,
     size: u64,
     /// One bit a byte: written by something. Empty where everything is assumed to be.
     written: Box<[AtomicU8]>,
-    /// Everything counts as written: it is the host's, was written as a whole, or by a launch that kept no account.
+    /// Everything counts as written: host memory, memory written as a whole, and memory written by a launch that ran
+    /// without the check.
     assumed: AtomicBool,
     /// State of the race check, made on first use.
     shadow: OnceLock<GlobalShadow>,
 }
 
-/// The bytes of a map of one bit a byte that a range touches, each with the bits of the range.
+/// The bytes of a bitmap (one bit per byte of memory) that a range touches, each with its mask.
 #[inline(always)]
 fn map_bits(offset: u64, bytes: u64) -> impl Iterator<Item = (usize, u8)> {
     let end = offset + bytes;
@@ -30,14 +31,14 @@ fn map_bits(offset: u64, bytes: u64) -> impl Iterator<Item = (usize, u8)> {
 }
 
 impl AllocationChecks {
-    /// Fresh memory that nothing has written, or, of the `host`, memory of which no account is kept.
+    /// Checks of fresh memory: unwritten on the device, assumed written where it is the `host`'s.
     pub(crate) fn new(base: u64, size: u64, host: bool) -> AllocationChecks {
         let bits = if host { 0 } else { size.div_ceil(8) };
         let written = (0..bits).map(|_| AtomicU8::new(0)).collect();
         AllocationChecks { base, size, written, assumed: host.into(), shadow: OnceLock::new() }
     }
 
-    /// Everything counts as written from now on.
+    /// Counts everything as written from now on.
     #[inline(always)]
     pub(crate) fn assume_written(&self) {
         if !self.assumed.load(Ordering::Relaxed) {
@@ -62,7 +63,7 @@ impl AllocationChecks {
         }
     }
 
-    /// Whether all of some bytes were written.
+    /// Whether every byte of a range was written.
     #[inline]
     pub(crate) fn is_written(&self, offset: u64, bytes: u64) -> bool {
         self.assumed.load(Ordering::Relaxed)
@@ -75,12 +76,12 @@ impl AllocationChecks {
         self.shadow.get_or_init(|| GlobalShadow::new(self.size))
     }
 
-    /// The same, if any access has been checked.
+    /// State of the race check, where an access has made it.
     pub(super) fn used_shadow(&self) -> Option<&GlobalShadow> {
         self.shadow.get()
     }
 
-    /// A copy or fill is about to touch a range: compares it with what is not ordered before it.
+    /// Compares a copy or fill of a range with every access that does not happen before it, and notes it.
     pub(crate) fn touched(&self, op: &Arc<Operation>, offset: u64, bytes: u64, write: bool) -> OrFault<()> {
         let compared = self.shadow().range(op, offset, offset + bytes, write);
         compared.map_err(|(at, conflict)| conflict.fault(op, write, "device", self.base + at))

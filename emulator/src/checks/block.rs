@@ -1,4 +1,4 @@
-//! What the checks keep of one block, or of the blocks of a cluster.
+//! Check state of one block, or of all blocks of a cluster.
 
 use super::allocation::AllocationChecks;
 use super::clock::{Vc, WarpClock, join};
@@ -15,16 +15,16 @@ use crate::machine::origin::Origin;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What the race check has to know of a launch.
+/// Facts of a launch for the race check.
 #[derive(Clone, Copy)]
 pub(crate) struct Launched<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) op: &'a Arc<Operation>,
-    /// Where each instruction comes from.
+    /// Origin of each instruction.
     pub(crate) origins: &'a [Origin],
 }
 
-/// A race that was found: the lane that accesses, how many bytes behind its address, and the report.
+/// A race: the lane whose access completes it, the offset in bytes from the lane's address, and the report.
 pub(crate) struct Race {
     pub(crate) lane: usize,
     pub(crate) offset: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Race {
     pub(crate) message: String,
 }
 
-/// What is known of the phases of an mbarrier: by those of its block, and by those of other blocks of the cluster.
+/// Knowledge that an mbarrier passes on: released by arrivals from its own block, and from other blocks of the cluster.
 #[derive(Debug, Default)]
 struct MbarrierClocks {
     init: Record,
@@ -40,28 +40,28 @@ struct MbarrierClocks {
     passed: [Option<Arc<Vc>>; 2],
 }
 
-/// A copy as it was issued: the access that it is, and what the lane knew.
+/// A copy at its issue: its access record, and what the issuing lane knew.
 #[derive(Debug)]
 pub(crate) struct Issue {
     by: Record,
     told: Option<Arc<Vc>>,
 }
 
-/// Check state of one block; each part is empty where its check is off.
+/// Check state of one block. The parts of a check that is off are empty.
 #[derive(Debug, Default)]
 pub(crate) struct BlockChecks {
-    /// Number of the first block, and warps of each.
+    /// Number of the first block, and warps per block.
     block: u32,
     each: u32,
-    /// Those of all blocks of the cluster.
+    /// Clocks of the warps of all blocks of the cluster.
     warps: Vec<WarpClock>,
-    /// What those that arrived at each barrier know.
+    /// Knowledge released by the arrivals at each barrier.
     barriers: Vec<Option<Arc<Vc>>>,
-    /// What those that arrived at each mbarrier know, by its address.
+    /// Knowledge released by the arrivals at each mbarrier, by its address.
     mbarriers: HashMap<u64, MbarrierClocks>,
     /// Cells of shared memory.
     cells: Vec<Cell>,
-    /// Shared memory that was written, a bit a byte.
+    /// Written bytes of shared memory, a bit per byte.
     written: Vec<u64>,
     locations: SyncLocations,
 }
@@ -85,13 +85,13 @@ impl BlockChecks {
         checks
     }
 
-    /// Whether races are looked for.
+    /// Whether the race check is on.
     #[inline(always)]
     pub(crate) fn race_checked(&self) -> bool {
         !self.warps.is_empty()
     }
 
-    /// The clocks of a warp, if races are looked for.
+    /// Runs `f` on the clocks of a warp, if the race check is on.
     pub(crate) fn warp<T>(&mut self, warp: u32, f: impl FnOnce(&mut WarpClock) -> T) -> Option<T> {
         self.warps.get_mut(warp as usize).map(f)
     }
@@ -104,7 +104,7 @@ impl BlockChecks {
         }
     }
 
-    /// Whether the initialisation of an mbarrier happens before what a lane does now.
+    /// Whether the initialisation of an mbarrier happens before a lane's next access.
     pub(crate) fn knows_mbarrier(&self, warp: u32, lane: usize, mbarrier: u64) -> bool {
         let Some(MbarrierClocks { init, .. }) = self.mbarriers.get(&mbarrier) else { return true };
         let me = self.thread(warp).with(LANE, lane as u32);
@@ -113,7 +113,7 @@ impl BlockChecks {
         own || vc.known.know(vc.block().0, *init)
     }
 
-    /// A lane arrives at an mbarrier, `remote` if that is another block's, and releases what it knows.
+    /// A lane arrives at an mbarrier, `remote` if in another block, and releases what it knows.
     pub(crate) fn release_at_mbarrier(&mut self, warp: u32, lane: usize, mbarrier: u64, remote: bool) {
         if let Some(told) = self.warp(warp, |w| w.gather(1 << lane)) {
             self.tell_mbarrier(mbarrier, remote, told);
@@ -127,15 +127,15 @@ impl BlockChecks {
         }
     }
 
-    /// The phase of an mbarrier is over.
+    /// Completes a phase of an mbarrier.
     pub(crate) fn end_phase(&mut self, mbarrier: u64) {
         if let Some(clocks) = self.mbarriers.get_mut(&mbarrier) {
             clocks.passed = std::mem::take(&mut clocks.arriving);
         }
     }
 
-    /// Lanes have waited for the last phase of an mbarrier: they acquire what was released in its block and, if `wide`, in
-    /// others.
+    /// Lanes acquire what the arrivals of an mbarrier's last phase released: those from its block and, if `wide`, from
+    /// other blocks.
     pub(crate) fn acquire_at_mbarrier(&mut self, warp: u32, mask: u32, mbarrier: u64, wide: bool) {
         let (Some(clocks), Some(w)) = (self.mbarriers.get(&mbarrier), self.warps.get_mut(warp as usize)) else {
             return;
@@ -144,29 +144,29 @@ impl BlockChecks {
         heard.for_each(|vc| Lanes(mask).for_each(|l| w.learn(l, vc)));
     }
 
-    /// A warp, as a part of a record.
+    /// The block and warp parts of a record.
     fn thread(&self, warp: u32) -> Record {
         Record::default().with(BLOCK, self.block + warp / self.each).with(WARP, warp % self.each)
     }
 
-    /// A lane's access to whole words, as of now.
+    /// Record of an access by a lane to whole words at the present clock.
     fn record(&self, at: &At, lane: usize) -> Record {
         let clock = self.warps.get(at.warp as usize).map_or(0, WarpClock::now);
         self.thread(at.warp).with(LANE, lane as u32).with(BYTES, 15).with(CLOCK, clock).with(SITE, at.pc.min(SITES))
     }
 
-    /// A lane issues a copy of which an mbarrier is told.
+    /// A lane issues a copy that will arrive at an mbarrier.
     pub(crate) fn issue_copy(&mut self, at: &At, lane: usize, proxy: bool) -> Issue {
         let by = self.record(at, lane).with(PROXY, proxy.into());
         Issue { by, told: self.warp(at.warp, |w| w.gather(1 << lane)) }
     }
 
-    /// A copy that was issued so tells its mbarrier what the lane knew.
+    /// A copy arrives at its mbarrier and releases what the lane knew at the issue.
     pub(crate) fn tell_of_copy(&mut self, issue: &Issue, mbarrier: u64, remote: bool) {
         issue.told.iter().for_each(|told| self.tell_mbarrier(mbarrier, remote, told.clone()));
     }
 
-    /// A copy has arrived in shared memory, or has read it: from now on it counts as done by the lane that issued it.
+    /// A copy has written or read shared memory: it counts as an access by the issuing lane from now on.
     pub(crate) fn landed(
         &self,
         (at, lane): (&At, usize),
@@ -179,7 +179,7 @@ impl BlockChecks {
         words.into_iter().flatten().for_each(|cell| cell.landed(by, write));
     }
 
-    /// A copy has arrived in device memory.
+    /// A copy has written device memory.
     pub(crate) fn landed_in(
         &self,
         (at, lane): (&At, usize),
@@ -198,15 +198,15 @@ impl BlockChecks {
         join(self.barriers[barrier].get_or_insert_with(|| told.clone()), &told);
     }
 
-    /// A barrier of the block is complete: lanes of warps that waited at it know what all that arrived there knew.
+    /// Completes a barrier of the block: the waiters acquire what all arrivals released.
     pub(crate) fn complete(&mut self, id: usize, waiters: impl Iterator<Item = (u32, u32)>) {
         let Some(vc) = self.barriers.get_mut(id).and_then(Option::take) else { return };
         // It includes what they knew when they arrived.
         waiters.for_each(|(warp, mask)| self.warps[warp as usize].adopt(mask, &vc));
     }
 
-    /// Marks what an access writes, in an allocation or else in shared memory; if it reads what nothing has written,
-    /// the lane and the address.
+    /// Marks the bytes that an access writes, in an allocation or else in shared memory. Returns lane and address of
+    /// the first read of unwritten bytes.
     pub(crate) fn mark(
         &mut self,
         a: Option<&AllocationChecks>,
@@ -235,8 +235,9 @@ impl BlockChecks {
         None
     }
 
-    /// Compares an access with what was done before to the words it touches, and notes it. It is one of an allocation, or
-    /// else of shared memory; of an allocation a strong one holds the witness, in which it synchronises first.
+    /// Compares an access with the earlier ones to the same words, and notes it. Without an allocation it is one of
+    /// shared memory. A strong access first synchronises: through the `witness` in an allocation, within the block
+    /// otherwise.
     #[inline(always)]
     pub(crate) fn access(
         &mut self,

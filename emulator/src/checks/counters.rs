@@ -15,7 +15,7 @@ const SECTOR: u64 = 32;
 pub(crate) struct Counts {
     /// For each instruction its counts, and whether it writes to device memory.
     sites: Vec<(LineCounters, bool)>,
-    /// Sectors touched, a bit each, by page of 4 KiB: read and written.
+    /// Sectors read and written, a bit each, by page of 4 KiB.
     touched: HashMap<u64, [u128; 2]>,
 }
 
@@ -32,7 +32,7 @@ impl Counts {
         site.lane_instructions += u64::from(m.count_ones());
     }
 
-    /// A memory access.
+    /// Counts a memory access.
     pub(crate) fn access(&mut self, pc: u32, space: Space, addr: &[u64; 32], m: u32, access: &Access) {
         let total = u64::from(access.bytes * access.count);
         let (site, write) = &mut self.sites[pc as usize];
@@ -65,7 +65,7 @@ impl Counts {
     }
 }
 
-/// The units, of so many bytes each, that lanes touch: each once.
+/// The distinct units of `unit` bytes that lanes touch.
 fn units(addr: &[u64; 32], m: u32, bytes: u64, unit: u64) -> Vec<u64> {
     let mut units = Vec::with_capacity(64);
     Lanes(m).for_each(|l| units.extend(addr[l] / unit..(addr[l] + bytes).div_ceil(unit)));
@@ -74,8 +74,8 @@ fn units(addr: &[u64; 32], m: u32, bytes: u64, unit: u64) -> Vec<u64> {
     units
 }
 
-/// Extra passes that an access to shared memory takes because lanes meet in one of the 32 banks of 4 bytes; accesses of
-/// 8 and 16 bytes are done for halves and quarters of a warp.
+/// Bank conflicts of an access to shared memory: passes beyond the first over 32 banks of 4 bytes. Accesses of 8 and 16
+/// bytes are done for halves and quarters of a warp.
 fn bank_conflicts(addr: &[u64; 32], m: u32, bytes: u64) -> u64 {
     let lanes = match bytes {
         0..=4 => u32::MAX,
@@ -93,7 +93,7 @@ fn bank_conflicts(addr: &[u64; 32], m: u32, bytes: u64) -> u64 {
 /// Counters of one line of source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LineCounters {
-    /// File and line, where the text tells.
+    /// File and line of the source, where the PTX names them.
     pub source: Option<(String, u32)>,
     /// Instructions, counted per warp.
     pub warp_instructions: u64,
@@ -101,7 +101,7 @@ pub struct LineCounters {
     pub lane_instructions: u64,
     /// Bytes that lanes asked for in device memory.
     pub bytes_used: u64,
-    /// Sectors of 32 bytes that this took.
+    /// Sectors of 32 bytes that lanes touched, summed over warp instructions.
     pub sectors: u64,
     /// Extra passes in shared memory because lanes met in a bank.
     pub bank_conflicts: u64,
@@ -187,7 +187,7 @@ impl Counters {
         all
     }
 
-    /// Adds another launch's counters; distinct bytes are added, too.
+    /// Adds another launch's counters. Distinct bytes are summed as well.
     pub fn add(&mut self, other: &Counters) {
         self.warp_instructions += other.warp_instructions;
         self.lane_instructions += other.lane_instructions;

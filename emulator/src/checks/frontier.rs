@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// A stream: its context, and its number there.
+/// A stream: the handle of its context, and its number there.
 pub(crate) type Stream = (usize, u64);
 
 /// Where a piece of work stands: the position in its stream, and the node of the graph that has this position.
@@ -18,7 +18,7 @@ pub(crate) struct Position {
 pub(crate) struct Frontier(BTreeMap<(Stream, Option<usize>), u64>);
 
 impl Frontier {
-    /// Learns what another knows.
+    /// Joins another frontier.
     pub(crate) fn join(&mut self, other: &Frontier) {
         for (&track, &number) in &other.0 {
             let known = self.0.entry(track).or_default();
@@ -31,12 +31,12 @@ impl Frontier {
         self.0.insert((done.stream, done.node), done.number);
     }
 
-    /// Whether another knows nothing more.
+    /// Whether another frontier lies nowhere beyond this one.
     pub(crate) fn includes(&self, other: &Frontier) -> bool {
         other.0.iter().all(|(track, number)| self.0.get(track).is_some_and(|known| known >= number))
     }
 
-    /// Whether a piece of work is known to be done; a node is done when its graph is.
+    /// Whether a piece of work lies within the frontier; a node does where its graph does.
     pub(crate) fn holds(&self, work: Position) -> bool {
         let reaches = |node| self.0.get(&(work.stream, node)).is_some_and(|&known| known >= work.number);
         reaches(None) || work.node.is_some() && reaches(work.node)

@@ -1,7 +1,8 @@
-//! Checks: what a run may not do even if its result comes out right. Each is on or off by itself.
+//! Checks: reports of what is wrong with a run even if its results are right. Each check is on or off by itself.
 //!
-//! The interpreter tells of events, here is kept what they mean: for a block (`block`), for an allocation
-//! (`allocation`), and for a device's memory beyond one launch (`witness`); counters stand beside them.
+//! State lives where its life ends: per block (`block`), per allocation (`allocation`), and per device beyond one
+//! launch (`witness`). Counters are per host thread and launch (`counters`). Which events the interpreter reports
+//! stands in `exec::checked`.
 
 pub(crate) mod allocation;
 pub(crate) mod block;

@@ -1,7 +1,7 @@
 //! The order of whole operations: launches, copies and fills, by streams, events, graphs and waits of the host.
 //!
-//! What a program has ordered counts, not what happened to be over: an operation follows another if stream order, an
-//! event, an edge of a graph, or a call of the host that waits leads from one to the other.
+//! An operation follows another if stream order, an event, an edge of a graph or a wait of the host leads from one to
+//! the other. That the other happened to be over does not count.
 
 use super::clock::Vc;
 use super::frontier::{Frontier, Position};
@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub(crate) struct Place {
     pub(crate) position: Position,
     pub(crate) before: Arc<Frontier>,
-    /// What is ordered before a programmatic launch before it has waited (`griddepcontrol`).
+    /// What is ordered before a programmatic launch even without its `griddepcontrol.wait`.
     pub(crate) early: Option<Arc<Frontier>>,
     /// What the host had waited for when it asked for the work.
     pub(crate) settled: Arc<Frontier>,
-    /// What the host had written by then, if it told.
+    /// Knowledge of the host at that time, if it takes part in the race check.
     pub(crate) host: Option<Arc<Vc>>,
 }
 
 impl Place {
-    /// What is known to be done once this is.
+    /// The frontier once this work is done.
     pub(crate) fn after(&self) -> Frontier {
         let mut after = Frontier::clone(&self.before);
         after.add(self.position);
@@ -39,7 +39,7 @@ pub(crate) struct Operation {
     what: String,
     pub(crate) place: Place,
     done: AtomicBool,
-    /// It let the launch after it begin before its end.
+    /// It has let the next launch begin before its own end.
     triggered: AtomicBool,
 }
 
@@ -51,7 +51,7 @@ impl Operation {
         Operation { id, what, place, done: AtomicBool::new(false), triggered: AtomicBool::new(false) }
     }
 
-    /// The host, which nobody follows as a whole.
+    /// The host as an operation, which none follows as a whole.
     pub(crate) fn host() -> Operation {
         let position = Position { stream: (usize::MAX, 0), ..Position::default() };
         let place = Place { position, ..Place::default() };
@@ -62,12 +62,12 @@ impl Operation {
         self.id == HOST
     }
 
-    /// What is over for all its threads from the first.
+    /// Operations that happen before the start of every thread.
     pub(crate) fn over(&self) -> &Arc<Frontier> {
         self.place.early.as_ref().unwrap_or(&self.place.before)
     }
 
-    /// What its threads know at first: that, and what the host had told when it asked for this.
+    /// Knowledge of a thread at its start: operations that are over, and what the host released with the request.
     pub(crate) fn first_knowledge(&self, block: u32, warps: u32) -> Vc {
         let mut vc = Vc::new((self.id, block), warps, self.over());
         self.place.host.iter().for_each(|host| vc.join(host));
@@ -79,19 +79,20 @@ impl Operation {
         self.id == earlier.id || self.place.before.holds(earlier.place.position)
     }
 
-    /// Whether `earlier` is ordered before what a thread of this does that knows what is `over`.
+    /// Whether `earlier` happens before the next access of one of this operation's threads, given what is `over` for
+    /// it.
     pub(crate) fn thread_follows(&self, earlier: &Operation, over: &Frontier) -> bool {
         self.id == earlier.id
             || over.holds(earlier.place.position)
             || self.follows(earlier) && !earlier.triggered.load(Ordering::Acquire)
     }
 
-    /// Whether `earlier` is over for everything that is asked for from now on: the host has waited for it.
+    /// Whether the host had waited for `earlier` when it asked for this.
     pub(crate) fn has_settled(&self, earlier: &Operation) -> bool {
         self.place.settled.holds(earlier.place.position)
     }
 
-    /// What is missing where this does not follow another operation.
+    /// The synchronisation that is missing between `earlier` and this, for reports.
     pub(crate) fn missing_after(&self, earlier: &Operation) -> &'static str {
         let (me, other) = (self.place.position, earlier.place.position);
         if earlier.is_host() {

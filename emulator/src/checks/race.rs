@@ -1,8 +1,13 @@
-//! The race check: two accesses to a byte, one of them a write, by different lanes, that nothing orders.
+//! The race check: finds two accesses to a byte by different lanes, one of them a write, neither of which happens
+//! before the other.
 //!
-//! Every four bytes have a cell with their last write and one read since. Accesses are compared with the cell under the
-//! thread's vector clock. Strong accesses (atomics, volatile, relaxed, acquire, release) of a scope that holds both
-//! threads do not race with each other.
+//! Happens-before is that of the [PTX memory model](https://doi.org/10.1145/3297858.3304043). As in
+//! [FastTrack](https://doi.org/10.1145/1542476.1542490), an earlier access is kept as an epoch (a thread and its clock)
+//! and compared with the vector clock of the thread that accesses now. Every four bytes have a cell: the epoch of the
+//! last write and that of one read since; FastTrack would keep all concurrent reads, here one is chosen by a hash,
+//! another in each cell. Threads are lanes, as independent thread scheduling asks for, and strong accesses (atomics,
+//! volatile, relaxed, acquire, release) do not race with each other if the scope of each holds both threads, as in
+//! [iGUARD](https://doi.org/10.1145/3477132.3483545).
 
 use super::clock::Vc;
 use super::order::Operation;
@@ -13,7 +18,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// See `STRENGTH`.
+/// The `STRENGTH` of an access.
 pub(crate) fn strength(access: &Access) -> u32 {
     match access.scope {
         _ if !access.is_strong() => 0,
@@ -23,9 +28,9 @@ pub(crate) fn strength(access: &Access) -> u32 {
     }
 }
 
-/// An earlier access that another is not ordered after.
+/// An earlier access that does not happen before a later one.
 pub(crate) struct Conflict {
-    /// Who made it, if another operation did.
+    /// The operation of the earlier access, if another.
     pub(crate) by: Option<Arc<Operation>>,
     pub(crate) earlier: Record,
     pub(crate) writes: bool,
@@ -45,7 +50,7 @@ impl Conflict {
         self.sentence(write, format!("{memory} memory by {op}"), format!("by {by}"), op.missing_after(by))
     }
 
-    /// The same for an operation without threads.
+    /// The fault of an operation without threads.
     pub(crate) fn fault(&self, op: &Operation, write: bool, memory: &str, address: u64) -> Box<Fault> {
         let mut fault = Fault::new(FaultKind::Race, &op.to_string(), self.between(op, write, memory));
         fault.address = Some(address);
@@ -53,7 +58,7 @@ impl Conflict {
     }
 }
 
-/// An access, to be compared with what was done to each cell.
+/// An access, to be compared with the cells it touches.
 #[derive(Clone, Copy)]
 pub(crate) struct Touch<'a> {
     pub(crate) me: Record,
@@ -62,8 +67,8 @@ pub(crate) struct Touch<'a> {
 }
 
 impl Touch<'_> {
-    /// Whether an earlier access, by another operation or else its own, is ordered before, or both are strong at a
-    /// sufficient scope.
+    /// Whether an earlier access, by another operation or else its own, happens before this one, or both are strong at
+    /// scopes that hold both threads.
     #[inline(always)]
     pub(crate) fn allows(&self, by: Option<&Operation>, earlier: Record) -> bool {
         let (me, own) = (self.me, self.vc.block().0);
@@ -138,7 +143,7 @@ impl Cell {
         self.read.store(0, Ordering::Relaxed);
     }
 
-    /// A copy has arrived, or has read its source; this replaces what is in flight.
+    /// Replaces the record of a copy in flight by that of the finished access.
     pub(crate) fn landed(&self, me: Record, write: bool) {
         if write {
             self.write.store(me.0, Ordering::Relaxed);

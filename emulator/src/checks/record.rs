@@ -3,16 +3,16 @@
 /// The identity of the host among operations.
 pub(crate) const HOST: u32 = 0x7fff_ffff;
 
-/// A part of a record: its first bit, and how many it has.
+/// A part of a record: its first bit and its width.
 type Part = (u32, u32);
 pub(crate) const BLOCK: Part = (48, 16);
 pub(crate) const WARP: Part = (43, 5);
 pub(crate) const LANE: Part = (38, 5);
-/// 0 for weak accesses, else 1 + scope: cta, gpu, sys.
+/// 0 for weak accesses, else 1, 2 or 3 for scope cta, gpu or sys.
 pub(crate) const STRENGTH: Part = (36, 2);
-/// Which bytes of the cell, a bit each.
+/// Mask of the cell's bytes.
 pub(crate) const BYTES: Part = (32, 4);
-/// What is kept of an access when its operation is over: bytes and strength.
+/// The parts that are kept once the operation is over: bytes and strength.
 pub(crate) const KEPT: Part = (32, 6);
 /// Made by the async proxy.
 pub(crate) const PROXY: Part = (31, 1);
@@ -25,11 +25,11 @@ const fn most(part: Part) -> u32 {
     (1 << part.1) - 1
 }
 
-/// The clock of a copy in flight: nobody can know it.
+/// The clock of a copy in flight, which happens before nothing.
 pub(crate) const IN_FLIGHT: u32 = most(CLOCK);
-/// Clocks from here on are not told apart: whoever synchronises that late knows of all such accesses.
+/// The last clock. Accesses from here on share it, so races among them are missed.
 pub(crate) const LATEST: u32 = IN_FLIGHT - 1;
-/// Stands for instructions from here on.
+/// The last instruction that is told apart; later ones share its number.
 pub(crate) const SITES: u32 = most(SITE);
 /// Blocks from here on are not checked.
 pub(crate) const MAX_BLOCK: u32 = most(BLOCK);
@@ -39,7 +39,7 @@ pub(crate) const MAX_BLOCK: u32 = most(BLOCK);
 pub(crate) struct Record(pub(super) u64);
 
 impl Record {
-    /// Sets a part that is zero so far; the value must fit.
+    /// Sets a part that is zero so far. The value must fit.
     #[inline(always)]
     pub(crate) fn with(self, part: Part, value: u32) -> Record {
         Record(self.0 | u64::from(value) << part.0)
@@ -54,7 +54,7 @@ impl Record {
         self.get(CLOCK) == IN_FLIGHT
     }
 
-    /// Merges the byte masks of two accesses by one lane at one clock, which differ in nothing else but the instruction.
+    /// Merges the byte masks of two accesses by one lane at one clock.
     #[inline(always)]
     pub(super) fn with_bytes_of(self, earlier: Record) -> Record {
         let all = |part: Part| u64::from(most(part)) << part.0;

@@ -1,7 +1,7 @@
-//! The locations through which threads, launches and the host synchronise; and what the race check knows of a device's
-//! memory beyond one launch: the operations that are not over for everybody, and the host's own thread.
+//! State of the race check that outlives a launch: the locations through which threads, launches and the host
+//! synchronise, the operations that may still be news to somebody, and the host's own clock.
 //!
-//! Threads of the host count as one, since how they synchronise with each other is not seen here.
+//! Threads of the host count as one, since their synchronisation with each other cannot be seen.
 
 use super::allocation::AllocationChecks;
 use super::clock::{LaneClock, Vc, WarpClock, join};
@@ -15,17 +15,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Locations through which threads synchronise, by address, and the launches that may use them and are not over for
-/// everybody.
+/// Locations through which threads synchronise, and the launches whose releases they may hold.
 #[derive(Debug, Default)]
 pub(crate) struct SyncLocations {
-    /// What a location's value carries: within one block, and further, by launch.
+    /// Knowledge that the value at an address carries: within one block (`None`), and beyond it by launch.
     locations: HashMap<u64, BTreeMap<Option<u32>, Arc<Vc>>>,
     operations: HashMap<u32, Arc<Operation>>,
 }
 
 impl SyncLocations {
-    /// A lane's strong access.
+    /// Synchronises a lane by a strong access.
     pub(crate) fn strong(&mut self, op: &Operation, warp: &mut WarpClock, lane: usize, address: u64, access: &Access) {
         let at = self.locations.entry(address).or_default();
         let wide = access.scope >= Scope::Gpu;
@@ -67,15 +66,15 @@ impl SyncLocations {
     }
 }
 
-/// What is known of a device's memory beyond one launch.
+/// State of the race check of a device's memory.
 #[derive(Debug)]
 pub(crate) struct Witness {
     pub(crate) locations: SyncLocations,
     host: WarpClock,
     op: Arc<Operation>,
-    /// The host has told of an access of its own.
+    /// Whether the host has reported an access of its own.
     told: bool,
-    /// What it has asked for that has not ended.
+    /// Places of the work that the host has asked for and that has not ended.
     asked: Vec<Place>,
 }
 
@@ -93,17 +92,17 @@ impl Default for Witness {
 }
 
 impl Witness {
-    /// What the host has waited for, and what it has told: known to all that it asks for from now on.
+    /// Knowledge that a request of the host passes on: the operations it has waited for, and its own accesses.
     pub(crate) fn host_knows(&mut self) -> (Arc<Frontier>, Option<Arc<Vc>>) {
         (self.host.lanes[0].vc.over.clone(), self.told.then(|| self.host.gather(1)))
     }
 
-    /// Whether the host has waited for all that an order holds.
+    /// Whether the host has waited for all work within a frontier.
     pub(crate) fn counts_on(&self, order: &Frontier) -> bool {
         self.host.lanes[0].vc.over.includes(order)
     }
 
-    /// The host has waited for operations.
+    /// The host has waited for the work within frontiers.
     pub(crate) fn host_waited<'a>(&mut self, orders: impl Iterator<Item = &'a Frontier>) {
         let vc = &mut self.host.lanes[0].vc;
         let mut over = Frontier::clone(&vc.over);
@@ -130,7 +129,7 @@ impl Witness {
         self.asked.push(place.clone());
     }
 
-    /// Work has ended: it hears no more.
+    /// Work has ended: it acquires no more.
     pub(crate) fn ended(&mut self, place: &Place) {
         self.asked.retain(|other| {
             (other.position.stream, other.position.number) != (place.position.stream, place.position.number)
@@ -142,7 +141,7 @@ impl Witness {
         self.locations.operations.insert(op.id, op.clone());
     }
 
-    /// A place for a launch without a driver: after all such that are over. Each thread of the host is a stream.
+    /// A place for a launch without a driver: each thread of the host is a stream.
     pub(crate) fn direct(&mut self) -> Place {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         thread_local!(static THREAD: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
@@ -155,7 +154,7 @@ impl Witness {
         place
     }
 
-    /// An access of the host, before it happens.
+    /// Compares an access of the host and notes it.
     pub(crate) fn host_access(&mut self, a: &AllocationChecks, offset: u64, access: &Access) -> OrFault<()> {
         self.told = true;
         let (op, strength) = (&self.op, strength(access));

@@ -1,6 +1,5 @@
-//! What streams and graphs do, one value per operation; and memory as the host sees it: allocations, copies and fills,
-//! with the driver's rules on what is asynchronous with respect to the host.
-//! Source: CUDA Driver API, "API synchronization behavior".
+//! Commands of streams and graphs, and memory as the host sees it: allocations, copies and fills, with the driver's
+//! rules on what is asynchronous to the host. Source: CUDA Driver API, "API synchronization behavior".
 
 use super::abi::{HostFunction, call_host};
 use super::context::State;
@@ -11,11 +10,11 @@ use crate::memory::{Memory, MemoryError};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// One operation.
+/// A command of a stream or graph.
 pub(crate) enum Command {
-    /// A place to wait at.
+    /// Nothing: a place to wait for.
     Nothing,
-    /// Fails as injected.
+    /// An injected failure.
     Fail(Code),
     Launch(KernelLaunch),
     Copy {
@@ -27,14 +26,14 @@ pub(crate) enum Command {
     Graph(Arc<Graph>),
 }
 
-/// Where a copy reads or writes.
+/// Source or destination of a copy.
 pub(crate) enum End {
     Device(u64),
-    /// Accessed when the copy is done; the C caller keeps it valid until then.
+    /// Host memory, accessed when the copy executes. The C caller keeps it valid until then.
     Host(usize),
-    /// What the host's memory held when the copy was asked for.
+    /// Contents of host memory at the time of the call.
     Staged(Box<[u8]>),
-    /// The low bytes of a value, as many as said, again and again.
+    /// The low bytes of a value, as many as given, repeated.
     Pattern(u32, usize),
 }
 
@@ -43,12 +42,12 @@ impl Command {
         matches!(self, Command::Launch(_))
     }
 
-    /// Whether it may begin before the kernel before it ends.
+    /// Whether it is a programmatic launch, which may begin before the kernel before it ends.
     pub(crate) fn is_programmatic(&self) -> bool {
         matches!(self, Command::Launch(launch) if launch.programmatic)
     }
 
-    /// The cooperative launches in it.
+    /// The cooperative launches that it executes.
     pub(crate) fn cooperative(&self) -> Vec<&KernelLaunch> {
         match self {
             Command::Launch(launch) if launch.cooperative => vec![launch],
@@ -59,7 +58,7 @@ impl Command {
         }
     }
 
-    /// Does it, on the calling thread. `idle` tells how long it has polled in vain.
+    /// Executes it on the calling thread. `idle` counts its instructions of polling in vain.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, idle: &AtomicU64) -> Outcome {
         match self {
             Command::Nothing => Ok(()),
@@ -124,11 +123,11 @@ fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), Memor
     }
 }
 
-/// Pageable copies up to here are staged: the call returns before the device has the data.
+/// Most bytes of a pageable copy that is staged, so that the call returns before the device has the data.
 const STAGED: usize = 64 << 10;
 
 impl Stream {
-    /// As `enqueue`, unless an injection makes the work fail, be it at once or while it is executed.
+    /// Enqueues a command, unless an injection makes it fail at once or on execution.
     pub(crate) fn submit(&self, call: Call, work: Command, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
         match self.context.device.injected(call) {
             Err(code) if code.is_sticky() => self.enqueue(Command::Fail(code), after),
@@ -136,7 +135,7 @@ impl Stream {
         }
     }
 
-    /// Copies or fills, by a call that is synchronous or not.
+    /// Copies or fills, by a synchronous or asynchronous call.
     pub(crate) fn copy(&self, to: End, mut from: End, bytes: usize, synchronous: bool) -> Outcome {
         if bytes == 0 {
             return Ok(());
@@ -181,7 +180,7 @@ impl Stream {
     }
 }
 
-/// Whose address names an allocation.
+/// Side whose address names an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     Device,
@@ -194,16 +193,16 @@ pub(crate) enum Side {
 #[expect(dead_code, reason = "accessed through pointers only")]
 struct Page([u8; 4096]);
 
-/// What fresh page-locked memory holds: nobody may count on zeros.
+/// Contents of fresh page-locked memory: not zeros, which the driver does not promise.
 const FRESH: Page = Page([0xcd; 4096]);
 
-/// Memory that the program asked for. Dropped, it is given back.
+/// An allocation of the program, freed on drop.
 pub(crate) struct Buffer {
     memory: Arc<Memory>,
-    /// Where kernels see it.
+    /// Device address.
     device: u64,
     pub(crate) bytes: usize,
-    /// The host's memory behind it; none on the device's side.
+    /// Host memory behind it; empty on the device's side.
     _pages: Vec<Page>,
 }
 
@@ -214,7 +213,7 @@ impl Drop for Buffer {
 }
 
 impl State {
-    /// Where kernels see `address..address + bytes`, if one page-locked allocation holds all of it.
+    /// Device address of host memory `address..address + bytes`, if one page-locked allocation holds all of it.
     pub(crate) fn pinned(&self, address: usize, bytes: usize) -> Option<u64> {
         let (first, last) = ((Side::Host, 0), (Side::Host, address as u64));
         let (&(_, start), found) = self.allocations.range(first..=last).next_back()?;
@@ -224,15 +223,15 @@ impl State {
 }
 
 impl Context {
-    /// What precedes a call that may synchronise on a GPU, and so always does here: a program that makes it behind a
-    /// kernel that waits for it must not work by luck.
+    /// Begins a call that may synchronise on a GPU, and so always does here: a program that makes it while a kernel
+    /// waits for the host must not work by luck.
     pub(crate) fn settle(&self, call: &'static str, kind: Call) -> Outcome {
         self.state().captures.refuse_unsafe()?;
         self.device.injected(kind)?;
         self.block(call, &self.everything())
     }
 
-    /// `cuMemAlloc` and `cuMemHostAlloc`: returns the address on that side.
+    /// `cuMemAlloc` and `cuMemHostAlloc`. Returns the address on that side.
     pub(crate) fn allocate(&self, call: &'static str, side: Side, bytes: usize) -> Outcome<u64> {
         if bytes == 0 {
             return Err(Code::INVALID_VALUE);

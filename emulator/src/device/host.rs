@@ -1,40 +1,40 @@
-//! The host's own accesses to page-locked memory, as far as a test wants them checked.
+//! Checked accesses by the host to page-locked memory.
 //!
-//! The emulator does not see what a program does with its own memory. Where a test makes the host's accesses to a
-//! mailbox through [`load`] and [`store`], the host takes part in the race check as one thread of system scope: it is
-//! ordered after what it has waited for (`cuStreamSynchronize`, `cuEventQuery`, ...) and what it has acquired, and
-//! before what it asks for later and whoever acquires what it releases. All accesses of the host to these words must
-//! then be made here, by whichever of its threads.
+//! The emulator cannot see the accesses of a program to its own memory. A test that makes the host's accesses to a
+//! mailbox through [`load`] and [`store`] lets the host take part in the race check, as one thread of system scope. Its
+//! accesses happen after the work that it has waited for (`cuStreamSynchronize`, `cuEventQuery`, ...) and the releases
+//! that it has acquired. They happen before the work that it asks for later and before acquires of its releases. All
+//! accesses of the host to such a word must then be made here, by any of its threads.
 
 use super::registry::mapped;
 use crate::machine::access::{Access, Scope, Sem};
 use crate::machine::fault::Fault;
 use std::sync::atomic::{AtomicU32, Ordering as Atomic};
 
-/// How the host accesses a word.
+/// Memory ordering of an access by the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ordering {
-    /// As an ordinary variable.
+    /// A plain access, not atomic.
     Plain,
-    /// Atomic, ordering nothing.
+    /// An atomic access that orders nothing.
     Relaxed,
-    /// A load that what follows it comes after.
+    /// An acquire load: it happens before later accesses.
     Acquire,
-    /// A store that what is before it comes before.
+    /// A release store: earlier accesses happen before it.
     Release,
 }
 
-/// Loads a word. An error is a race: something has written the word that nothing orders before this load.
+/// Loads a word. An error is a race with a write that does not happen before this load.
 pub fn load(word: &AtomicU32, order: Ordering) -> Result<u32, Fault> {
     access(word, order, false, || word.load(Atomic::Acquire))
 }
 
-/// Stores a word. An error is a race: something accesses the word that nothing orders before this store.
+/// Stores a word. An error is a race with an access that does not happen before this store.
 pub fn store(word: &AtomicU32, value: u32, order: Ordering) -> Result<(), Fault> {
     access(word, order, true, || word.store(value, Atomic::Release))
 }
 
-/// Checks an access, then runs it: what really orders it may be stronger than what is checked.
+/// Checks an access, then runs it, with an ordering at least as strong as the one checked.
 fn access<T>(word: &AtomicU32, order: Ordering, write: bool, run: impl FnOnce() -> T) -> Result<T, Fault> {
     // Memory that no device can see cannot race with one.
     let Some((memory, address)) = mapped(std::ptr::from_ref(word).addr(), size_of_val(word)) else { return Ok(run()) };

@@ -1,8 +1,8 @@
-//! The device around the machine: CUDA's driver API over emulated devices.
+//! CUDA's driver API over emulated devices.
 //!
-//! Ordinals and the control side (`registry`), what they are like (`config`), contexts, streams and events, graphs, the
-//! work they do and memory as the host sees it (`command`), modules, launches, and the C functions themselves (`api`, on
-//! `abi`, `handles` and `codes`). How PTX is read and executed is not known here.
+//! Devices and their control side (`registry`), contexts, streams and events, graphs, their commands and the host's
+//! memory (`command`), modules, launches, checked accesses by the host (`host`), and the C functions themselves (`api`,
+//! on `abi` and `handles`). Nothing here reads or executes PTX.
 
 mod abi;
 mod api;

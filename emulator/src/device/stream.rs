@@ -1,9 +1,9 @@
-//! Streams: queues of work in order, each with a thread of its own while it has work, and the order between them; and
-//! events, which are places in them.
+//! Streams: queues of commands, each with a worker thread while it has work; the order between streams; and events,
+//! which are places in streams.
 //!
-//! Every piece of work knows what it must wait for at the moment it is queued, and that is always earlier work, so the
-//! queues cannot wait for each other in a circle. The legacy stream's order is such a dependency too: its work waits for
-//! what blocking streams have queued, and theirs for what it has queued.
+//! The dependencies of a command are known when it is queued and are always earlier commands, so queues cannot wait for
+//! each other in a circle. The legacy stream is ordered so too: its commands wait for those that blocking streams have
+//! queued before, and theirs for its own.
 
 use super::context::{State, current};
 use super::graph::{Capture, Point};
@@ -25,28 +25,28 @@ pub(crate) const LEGACY: StreamId = 0;
 
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: u32 = 1;
-/// How long a worker without work stays: to start one takes longer than a short kernel.
+/// Time that a worker without work stays, since starting one takes longer than a short kernel.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// What a `CUstream` names.
+/// A stream, as a `CUstream` names it.
 pub(crate) struct Stream {
     pub(crate) context: Arc<Context>,
     pub(crate) id: StreamId,
 }
 
-/// A place in a stream: one piece of work and everything before it.
+/// A place in a stream: one command and everything before it.
 #[derive(Clone, Default)]
 pub(crate) struct Ticket {
     state: Arc<Progress>,
-    /// What is ordered before whatever comes next.
+    /// The frontier of what happens before the next command.
     pub(crate) order: Arc<Frontier>,
 }
 
 #[derive(Default)]
 struct Progress {
-    /// The host, or work behind it that may begin, waits for it.
+    /// Whether the host, or a command that may otherwise begin, waits for it.
     asked: AtomicBool,
-    /// When the stream was done with it.
+    /// Time of its completion.
     done: OnceLock<Instant>,
 }
 
@@ -55,7 +55,7 @@ impl Ticket {
         self.state.done.get().is_some()
     }
 
-    /// Has a device that holds work back begin with it, and with what is before it.
+    /// Lets a device with deferred submission begin with it and everything before it.
     pub(crate) fn ask(&self) {
         self.state.asked.store(true, Ordering::Release);
     }
@@ -68,16 +68,16 @@ impl Ticket {
 #[derive(Default)]
 pub(crate) struct Queue {
     non_blocking: bool,
-    /// What is being done, then what is to be done.
-    /// The program has destroyed the stream; what it did is still to be counted on.
+    /// Whether the program has destroyed the stream. The host may still count on its work.
     closed: bool,
+    /// The command being executed, then those to be executed.
     work: VecDeque<Arc<Queued>>,
     worker: Option<Thread>,
-    /// Pieces of work so far.
+    /// Number of commands so far.
     position: u64,
-    /// The place of the last of them.
+    /// Place of the last command.
     pub(crate) last: Option<Ticket>,
-    /// What is ordered before a programmatic launch that comes next, as long as it has not waited.
+    /// The frontier of what happens before a programmatic launch that comes next, until its wait.
     early: Arc<Frontier>,
 }
 
@@ -86,7 +86,7 @@ struct Queued {
     work: Command,
     place: Place,
     ticket: Ticket,
-    /// Warp instructions that it has spent on polling in vain, see [`LOOK`].
+    /// Warp instructions of polling in vain, see [`LOOK`].
     idle: AtomicU64,
 }
 
@@ -97,12 +97,13 @@ impl Queued {
 }
 
 impl Queue {
-    /// Whether the device has been given what comes first; `deferred`: only once somebody asks about it or what follows.
+    /// Whether the first command is submitted to the device. Under `deferred` submission that takes a question about it
+    /// or a later one.
     fn is_submitted(&self, deferred: bool) -> bool {
         !deferred || self.work.iter().any(|queued| queued.ticket.is_asked())
     }
 
-    /// Whether it cannot go on by itself: what comes first waits for others.
+    /// Whether the first command waits for others, so that the queue cannot go on by itself.
     pub(crate) fn is_stuck(&self, deferred: bool) -> bool {
         let waits = |first: &Arc<Queued>| !first.is_ready() || first.idle.load(Ordering::Acquire) >= LOOK;
         self.work.front().is_none_or(|first| waits(first) || !self.is_submitted(deferred))
@@ -114,7 +115,7 @@ impl State {
         self.streams.get_mut(&id).filter(|queue| !queue.closed).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// The streams that stream `id` waits for without being told to.
+    /// The streams that stream `id` waits for implicitly.
     fn implicit(&self, id: StreamId) -> Vec<StreamId> {
         let blocking = |id: StreamId| self.streams.get(&id).is_some_and(|queue| !queue.non_blocking);
         match id {
@@ -124,14 +125,14 @@ impl State {
         }
     }
 
-    /// The places of the last work of streams.
+    /// The places of the last commands of streams.
     fn ends(&self, streams: &[StreamId]) -> Vec<Ticket> {
         streams.iter().filter_map(|id| self.streams.get(id)?.last.clone()).collect()
     }
 }
 
 impl Stream {
-    /// The stream that a handle names: null the current context's legacy stream.
+    /// The stream that a handle names; 0 is the current context's legacy stream.
     pub(crate) fn resolve(handle: Handle) -> Outcome<Arc<Stream>> {
         if handle == 0 { Ok(Arc::new(Stream { context: current()?, id: LEGACY })) } else { handles::get(handle) }
     }
@@ -147,7 +148,7 @@ impl Stream {
         Ok(Stream { context: context.clone(), id })
     }
 
-    /// Closes the stream: what is queued is still done.
+    /// Closes the stream. Queued commands are still executed.
     pub(crate) fn close(&self) {
         let mut state = self.context.state();
         if let Some(queue) = state.streams.get_mut(&self.id) {
@@ -159,7 +160,7 @@ impl Stream {
         self.context.forget_streams(&mut state);
     }
 
-    /// What must be done before the stream counts as synchronised, which one that captures never does.
+    /// The tickets to wait for to synchronise the stream. Refused for a stream that captures.
     pub(crate) fn pending(&self) -> Outcome<Vec<Ticket>> {
         let mut state = self.context.state();
         state.captures.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |capture| capture.has(self.id))?;
@@ -168,8 +169,7 @@ impl Stream {
         Ok(state.ends(&streams))
     }
 
-    /// Queues work behind `after`, or adds it to the graph that the stream captures. Returns its place, or `None` in a
-    /// capture.
+    /// Queues a command behind `after`, or adds it to the stream's capture. Returns its place, or `None` in a capture.
     pub(crate) fn enqueue(&self, work: Command, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
         let (context, id) = (&self.context, self.id);
         let mut state = context.state();
@@ -223,7 +223,7 @@ impl Context {
         state.streams.retain(|_, queue| !(queue.closed && queue.work.is_empty() && known(queue)));
     }
 
-    /// A stream's worker: does what is queued, in order, each when what it waits for is done.
+    /// The worker of a stream: executes its commands in order, each once its dependencies are done.
     fn serve(self: Arc<Self>, id: StreamId) {
         let deferred = self.device.config.deferred_submission;
         let mut state = self.state();
@@ -269,7 +269,7 @@ impl Context {
     }
 }
 
-/// A place in a stream that the program remembers.
+/// An event: a place in a stream.
 pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     timed: bool,
@@ -281,7 +281,7 @@ const DISABLE_TIMING: u32 = 2;
 
 #[derive(Clone, Default)]
 enum Recorded {
-    /// Never: as good as reached.
+    /// Never recorded, which counts as reached.
     #[default]
     Not,
     In(Ticket),
@@ -297,7 +297,7 @@ impl Event {
         Ok(Event { context: context.clone(), timed: flags & DISABLE_TIMING == 0, recorded: Mutex::default() })
     }
 
-    /// Remembers the stream's present end.
+    /// Records the stream's present end.
     pub(crate) fn record(&self, stream: &Stream) -> Outcome {
         if self.context.handle != stream.context.handle {
             return Err(Code::INVALID_HANDLE);
@@ -311,7 +311,7 @@ impl Event {
         Ok(())
     }
 
-    /// Makes later work of `stream` (of any context) wait for the event.
+    /// Makes later commands of `stream`, of any context, wait for the event.
     pub(crate) fn hold(&self, stream: &Stream) -> Outcome {
         let mut state = stream.context.state();
         state.queue(stream.id)?;
@@ -327,7 +327,7 @@ impl Event {
         }
     }
 
-    /// The place that was recorded last, if any was; nothing if the context is lost.
+    /// The recorded place, if any. Fails if the context is lost.
     pub(crate) fn ticket(&self) -> Outcome<Option<Ticket>> {
         self.context.check()?;
         match &*lock(&self.recorded) {

@@ -1,4 +1,4 @@
-//! Loads, stores and atomics: addresses to places in the host's memory, checked lane by lane.
+//! Loads, stores and atomics: translates addresses to places in the host's memory, and checks them lane by lane.
 
 use super::float::{self, BF16, F16, F32, F64, Format, Round};
 use super::inst::*;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 impl MemOp {
-    /// Pieces of 64 bits.
+    /// Number of its pieces of 64 bits.
     pub(crate) fn pieces(&self) -> u8 {
         (self.access.count * self.access.bytes).div_ceil(8) as u8
     }
@@ -24,15 +24,15 @@ impl MemOp {
 
 /// Memory that one access may reach.
 struct Region {
-    /// The first address, and how many bytes follow.
+    /// First address, and bytes from there on.
     base: u64,
     size: u64,
     data: *mut u8,
-    /// Local memory lies lane after lane, this many bytes apart.
+    /// Bytes between the memories of two lanes, for local memory.
     stride: usize,
 }
 
-/// The space an address of the generic space lies in, and where that begins.
+/// The space that a generic address lies in, and its first address.
 pub(crate) fn generic(address: u64) -> (Space, u64) {
     let windows = [(Space::Shared, SHARED_BASE), (Space::Local, LOCAL_BASE), (Space::Param, PARAM_BASE)];
     let found = windows.into_iter().find(|(_, base)| address.wrapping_sub(*base) < WINDOW);
@@ -46,7 +46,7 @@ macro_rules! at {
     };
 }
 
-/// Reads an element. What the instruction orders is for the checks; this orders as much as any may.
+/// Reads an element with acquire, whatever the instruction asks for; ordering is the checks' business.
 #[inline(always)]
 pub(crate) fn read(p: *mut u8, bytes: u32) -> u64 {
     match bytes {
@@ -57,7 +57,7 @@ pub(crate) fn read(p: *mut u8, bytes: u32) -> u64 {
     }
 }
 
-/// Writes an element.
+/// Writes an element with release.
 #[inline(always)]
 pub(crate) fn write(p: *mut u8, bytes: u32, v: u64) {
     match bytes {
@@ -69,7 +69,8 @@ pub(crate) fn write(p: *mut u8, bytes: u32, v: u64) {
 }
 
 impl Cpu<'_> {
-    /// Runs `f` on the places of an access, once per space and allocation; faults where an address is not allowed.
+    /// Runs `f` on the places of an access, once per space and allocation. Faults where an address is misaligned or out
+    /// of bounds.
     #[inline(always)]
     pub(crate) fn with_places(
         &mut self,
@@ -138,7 +139,7 @@ impl Cpu<'_> {
         Ok(())
     }
 
-    /// The memory in which an address lies; where it lies in none, there are no bytes.
+    /// The memory that an address lies in; an empty region if none.
     #[inline(always)]
     fn region(&mut self, site: &mut Site<'_>, space: Space, address: u64, write: bool) -> OrFault<Region> {
         let (data, size, stride) = match space {
@@ -185,7 +186,7 @@ impl Cpu<'_> {
         Ok(Region { base: 0, size: size.into(), data: data.cast(), stride })
     }
 
-    /// Another block of the cluster must not have exited.
+    /// Faults where another block of the cluster has exited.
     #[cold]
     fn is_there(&self, site: &Site<'_>, rank: u64, address: u64) -> OrFault<()> {
         let warps = site.common.live.chunks(self.cx.layout.warps as usize).nth(rank as usize);
@@ -241,8 +242,8 @@ impl Cpu<'_> {
         })
     }
 
-    /// Whether the pieces of a vector access arrive one by one: only 64 bits are sure to arrive together. Not where the
-    /// first piece may overwrite the address of the second.
+    /// Whether the pieces of a vector access are executed one by one, since only 64 bits are sure to arrive together. A
+    /// load that may overwrite its own address stays whole.
     pub(crate) fn tears(&self, op: &MemOp) -> bool {
         let base = op.address.base..op.address.base.saturating_add(2);
         !self.cx.free
@@ -251,7 +252,8 @@ impl Cpu<'_> {
             && (op.access.write || op.regs.iter().all(|r| !base.contains(&r.0) && !base.contains(&(r.0 + 1))))
     }
 
-    /// Piece `k` of a vector access, in one of two orders; a later one is checked and ordered like the first.
+    /// Executes piece `k` of a vector access, from either end by the seed. Each piece is checked and ordered like a
+    /// whole access.
     #[cold]
     pub(crate) fn torn(&mut self, site: &mut Site<'_>, op: &MemOp, k: u8) -> OrFault<()> {
         let bytes = op.access.bytes as usize;
@@ -264,7 +266,7 @@ impl Cpu<'_> {
         self.access(site, &MemOp { regs, access, address: Address { offset, ..op.address }, ..*op })
     }
 
-    /// `atom` and `red`, lane after lane, lowest first: `f` of what is there, b and c; d receives the old value.
+    /// `atom` and `red`, lane after lane, lowest first: memory becomes `f(old, b, c)`, register `d` the old value.
     pub(crate) fn atomic(
         &mut self,
         site: &mut Site<'_>,
@@ -294,7 +296,7 @@ impl Cpu<'_> {
     }
 }
 
-/// Read, modify, write as one: other threads of the host may be at it too.
+/// Reads, modifies and writes an element atomically.
 fn atomic_update(p: *mut u8, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
     let (set, get) = (Ordering::AcqRel, Ordering::Acquire);
     match bytes {
@@ -304,7 +306,7 @@ fn atomic_update(p: *mut u8, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
     }
 }
 
-/// The function of `atom`, `red` and `redux` on a type; bits above the type's are dropped from its result.
+/// The function of `atom`, `red` and `redux` for a type. Bits of its result above the type's are dropped.
 pub(crate) fn atom_fn(name: &str, ty: Ty) -> Option<AtomFn> {
     use Ty::*;
     fn sum(f: Format, x: u64, y: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! Barriers of a block, as since Volta: counted in warps, a warp having arrived when all its lanes have.
+//! Barriers of a block, as since Volta: arrivals count in warps, and a warp arrives with the last of its lanes.
 
 use super::block::Common;
 use super::inst::{BarOp, BarRed, NONE, Op, W};
@@ -9,20 +9,20 @@ use super::{Cpu, Site};
 use crate::machine::fault::{FaultKind, OrFault};
 use crate::machine::lanes::Lanes;
 
-/// One of a block's sixteen barriers.
+/// A barrier, one of a block's sixteen.
 #[derive(Debug, Default)]
 pub(crate) struct Barrier {
-    /// Threads expected, if the instructions say so.
+    /// Thread count, if the instructions give one.
     pub(crate) count: Option<u32>,
-    /// Warps and lanes that arrived, in order, and whether they wait.
+    /// Arrivals in order: warp, lanes, and whether they wait.
     pub(crate) parties: Vec<(u32, u32, bool)>,
-    /// Of a reduction: lanes so far, and those whose predicate was true.
+    /// Lanes that take part in a reduction, and those whose predicate is true.
     lanes: u32,
     votes: u32,
 }
 
 impl Barrier {
-    /// Threads that arrived, counted in warps: one whose lanes come in parts has arrived with the last that is alive.
+    /// Threads that have arrived, 32 for each warp whose live lanes have all arrived.
     pub(crate) fn arrived(&self, common: &Common) -> u32 {
         let (mut warps, mut partial) = (0, [0u32; 32]);
         let first = self.parties.first().map_or(0, |p| p.0 / common.warps * common.warps);
@@ -42,7 +42,7 @@ impl Barrier {
 }
 
 impl Common {
-    /// A barrier that is complete, whose waiters are to be released.
+    /// A complete barrier with waiters to release.
     pub(crate) fn complete(&self) -> Option<usize> {
         (0..self.barriers.len()).find(|&id| {
             let b = &self.barriers[id];
@@ -50,7 +50,7 @@ impl Common {
         })
     }
 
-    /// Lanes exit: barriers may be complete without them.
+    /// Lanes exit. Barriers no longer expect them.
     pub(crate) fn exit(&mut self, warp: &Warp, lanes: u32) {
         self.live[warp.id as usize] &= !lanes;
         for l in Lanes(lanes) {
@@ -60,7 +60,7 @@ impl Common {
         }
     }
 
-    /// Threads whose arrival completes a barrier.
+    /// Threads that a barrier expects.
     pub(crate) fn expected(&self, id: usize) -> u32 {
         let warps = self.live.chunks(self.warps as usize).nth(id / 16).unwrap_or_default();
         self.barriers[id].count.unwrap_or_else(|| 32 * warps.iter().filter(|&&l| l != 0).count() as u32)
@@ -125,7 +125,7 @@ impl Cpu<'_> {
         })
     }
 
-    /// Writes the result of `bar.red` for a part that is released.
+    /// Writes the result of `bar.red` for a released part.
     pub(crate) fn barrier_result(&mut self, warp: &mut Warp, part: &Part, b: &Barrier) {
         let Op::Bar(op) = &self.cx.code.insts[part.pc as usize].op else { return };
         let Some((kind, _, p, d)) = op.red else { return };

@@ -1,5 +1,5 @@
-//! A block: its shared memory, barriers and warps, and its part in a round. The blocks of a cluster, which see each
-//! other's shared memory, are one block here with the warps, barriers and shared memory of all, rank after rank.
+//! Blocks: shared memory, barriers and warps, and the instructions of one round. A cluster is one block here, with the
+//! warps, barriers and shared memory of all its blocks, rank after rank.
 
 use super::access::generic;
 use super::barrier::Barrier;
@@ -17,22 +17,22 @@ use crate::machine::types::Space;
 use crate::memory::POISON;
 use std::collections::HashMap;
 
-/// Instructions a warp runs before the next one has its chance: all alike, or at most, at random.
+/// Instructions that a warp runs before the next: exactly under round robin, at most under the other schedules.
 const QUANTUM: u32 = 4096;
 const RANDOM_QUANTUM: usize = 512;
-/// Instructions all warps of a block run in one round.
+/// Instructions of all warps of a block in one round.
 const TURN: u64 = 200_000;
 
-/// The parts of a block that all its warps share.
+/// What the warps of a block share.
 pub(crate) struct Common {
     /// Number of its first block.
     pub(crate) block: u64,
     /// Warps of a block.
     pub(crate) warps: u32,
     pub(crate) shared: Box<[u64]>,
-    /// Sixteen for each rank.
+    /// Sixteen barriers per rank.
     pub(crate) barriers: Vec<Barrier>,
-    /// Lanes of each warp that have not exited.
+    /// Live lanes of each warp.
     pub(crate) live: Vec<u32>,
     /// mbarrier objects by their offset in shared memory.
     pub(crate) mbarriers: HashMap<u64, Mbarrier>,
@@ -46,19 +46,19 @@ pub(crate) struct Common {
 pub(crate) struct Block {
     common: Common,
     warps: Vec<Warp>,
-    /// Its part in the last round: how it ended, whether it did more than poll, and the instructions it took.
+    /// Its last round: the end, whether it did more than poll, and its instructions.
     pub(crate) stop: OrFault<RoundEnd>,
     pub(crate) progress: bool,
     pub(crate) steps: u64,
 }
 
-/// How a block's part in a round ended.
+/// End of a block's round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RoundEnd {
     Exited,
-    /// Some warp wants its turn or has more to do.
+    /// Some warp waits for its turn or can run on.
     Again,
-    /// No warp can run until time passes (to this time) or, without one, ever.
+    /// No warp can run: until this time, or ever without one.
     Blocked(Option<u64>),
 }
 
@@ -88,7 +88,7 @@ impl Block {
         Block { common, warps, stop: Ok(RoundEnd::Again), progress: false, steps: 0 }
     }
 
-    /// Runs, one instruction each, what waits for its turn. Nothing else of the launch runs meanwhile.
+    /// Runs one instruction of each warp that waits for its turn. Nothing else of the launch runs meanwhile.
     pub(crate) fn take_turn(&mut self, cpu: &mut Cpu<'_>) -> OrFault<()> {
         cpu.table = cpu.cx.memory.table();
         for warp in &mut self.warps {
@@ -141,7 +141,7 @@ impl Block {
         Ok(RoundEnd::Blocked(self.parts().filter_map(wakes).min()))
     }
 
-    /// Runs a warp for a while, then lets the waiters of barriers that it completed go on.
+    /// Runs a warp for its quantum, then releases the waiters of barriers that it completed.
     fn run_warp(&mut self, cpu: &mut Cpu<'_>, i: usize) -> OrFault<()> {
         let budget = match cpu.cx.config.schedule {
             Schedule::RoundRobin => QUANTUM,
@@ -170,12 +170,12 @@ impl Block {
         self.warps.iter().flat_map(|w| w.parts.iter().map(move |p| (w, p)))
     }
 
-    /// Where the first warp that is not done stands.
+    /// The place of the first warp that has not exited.
     pub(crate) fn stands(&self) -> Option<At> {
         self.parts().next().map(|(w, p)| At { pc: p.pc, warp: w.id, ctaid: w.ctaid })
     }
 
-    /// Where each warp stands and what it waits for, for deadlock reports.
+    /// The place of each warp and what it waits for, for reports of deadlocks.
     pub(crate) fn describe(&self, cx: &LaunchCx<'_>) -> String {
         let line = |(w, p): (&Warp, &Part)| {
             // A sleeping part stands behind the instruction that sent it to sleep.
@@ -218,7 +218,7 @@ impl Block {
         }
     }
 
-    /// The word that a polling warp looks at.
+    /// The word that a polling warp reads.
     fn polls(&self, cx: &LaunchCx<'_>, warp: &Warp, at: &Address, address: u64, bytes: u32) -> String {
         let (space, base) = if at.space == Space::Generic { generic(address) } else { (at.space, 0) };
         let address = match space {

@@ -1,9 +1,9 @@
-//! What the interpreter tells those that observe a launch: which instructions warps issue and for which lanes, which
-//! addresses they access, where they wait for each other, and when copies begin and land.
+//! Events that the interpreter reports to the observers of a launch: instructions with their lanes, accesses with their
+//! addresses, arrivals and waits, copies at their issue and landing.
 //!
-//! An observer changes no result; it may find a fault. Each event has one function, in which every observer that is
-//! concerned has its line: the counters, of which each thread of the host has its own, and the initialisation and race
-//! checks, which belong to a block. Nothing else in `exec` or above knows an observer.
+//! Each event is one function with a line for every observer that needs it: the counters, one per host thread, and the
+//! initialisation and race checks, one per block. Observers change no result, but may find a fault. Nothing else in
+//! `exec` or above calls one.
 
 use super::{Cpu, LaunchCx};
 use crate::checks::block::{BlockChecks, Issue, Launched};
@@ -16,36 +16,37 @@ use crate::memory::Allocation;
 use std::sync::{Arc, MutexGuard};
 
 impl LaunchCx<'_> {
-    /// What observers have to know of the launch.
+    /// Facts of the launch for observers.
     fn launched(&self) -> Launched<'_> {
         Launched { layout: &self.layout, op: &self.op, origins: &self.code.origins }
     }
 }
 
-/// The observers of one block, or of the blocks of a cluster.
+/// Observers of one block, or of all blocks of a cluster.
 pub(crate) struct Observers {
     checks: BlockChecks,
 }
 
-/// A copy in flight, as it was issued.
+/// A copy at its issue.
 pub(crate) type CopyIssue = Issue;
 
 impl<'a> Cpu<'a> {
-    /// Whether anybody wants to know of every instruction.
+    /// Whether an observer needs every instruction.
     #[inline(always)]
     pub(crate) fn observes_issue(&self) -> bool {
         self.cx.config.counters
     }
 
-    /// A warp issues an instruction for the lanes in `m`: none, where its guard is false.
+    /// A warp issues an instruction for the lanes in `m`, which are none where its guard is false.
     #[inline(always)]
     pub(crate) fn issues(&mut self, pc: u32, m: u32) {
         self.counters.issue(pc, m);
     }
 
-    /// Lanes are about to access memory, atomically or not; `named` are their addresses as the kernel has them.
+    /// Lanes are about to access memory, atomically or not, at the addresses `named`.
     ///
-    /// What comes back holds off other launches and the host until the access is done, where it may synchronise with them.
+    /// An access that may synchronise with other launches and the host returns a guard, which keeps them off until it
+    /// is dropped.
     pub(crate) fn accesses(
         &mut self,
         observers: &mut Observers,
@@ -94,12 +95,12 @@ impl<'a> Cpu<'a> {
 }
 
 impl Observers {
-    /// The observers of the blocks from number `block` on, whose warps have the lanes in `live`.
+    /// Observers of the blocks from number `block` on, with the masks of their warps' lanes.
     pub(crate) fn new(cx: &LaunchCx<'_>, block: u64, live: &[u32]) -> Observers {
         Observers { checks: BlockChecks::new(cx.launched(), cx.config.checks, block, live) }
     }
 
-    /// Lanes execute a fence of a scope, as far as the launch has it reach.
+    /// Lanes execute a fence.
     pub(crate) fn fence(&mut self, warp: u32, m: u32, scope: Scope) {
         self.checks.warp(warp, |w| w.fence(m, scope));
     }
@@ -109,7 +110,7 @@ impl Observers {
         self.checks.warp(warp, |w| w.proxy_fence(m));
     }
 
-    /// Lanes of a warp meet (`bar.warp.sync`).
+    /// Lanes synchronise by `bar.warp.sync`.
     pub(crate) fn warp_barrier(&mut self, warp: u32, m: u32) {
         self.checks.warp(warp, |w| w.synced(m));
     }
@@ -119,17 +120,17 @@ impl Observers {
         self.checks.arrive(warp, m, barrier);
     }
 
-    /// A barrier of the block is complete: the waiters, lanes of a warp each, go on.
+    /// A barrier of the block completes and releases its waiters, given as warps and lanes.
     pub(crate) fn barrier_complete(&mut self, barrier: usize, waiters: impl Iterator<Item = (u32, u32)>) {
         self.checks.complete(barrier, waiters);
     }
 
-    /// Lanes have waited for the launches before this one (`griddepcontrol.wait`).
+    /// Lanes have waited for the launches before this one, by `griddepcontrol.wait`.
     pub(crate) fn grid_wait(&mut self, cx: &LaunchCx<'_>, warp: u32, m: u32) {
         self.checks.warp(warp, |w| w.waited(m, &cx.op.place.before));
     }
 
-    /// The launch lets the next one begin (`griddepcontrol.launch_dependents`).
+    /// The launch lets the next one begin, by `griddepcontrol.launch_dependents`.
     pub(crate) fn grid_trigger(&mut self, cx: &LaunchCx<'_>) {
         cx.op.trigger();
     }
@@ -159,27 +160,27 @@ impl Observers {
         self.checks.acquire_at_mbarrier(at.warp, m, mbarrier, scope >= Scope::Cluster);
     }
 
-    /// A lane issues a copy into shared memory whose end an mbarrier is told of.
+    /// A lane issues a copy into shared memory that will arrive at an mbarrier.
     pub(crate) fn copy_issue(&mut self, at: &At, lane: usize, proxy: bool) -> CopyIssue {
         self.checks.issue_copy(at, lane, proxy)
     }
 
-    /// The bytes of a copy, from that index of shared memory on, land; without its issue, for the lane that waits for it.
+    /// A copy lands in shared memory. Without its issue it counts as an access by the lane at its wait.
     pub(crate) fn copy_lands(&self, (at, lane): (&At, usize), index: u64, bytes: u64, issue: Option<&CopyIssue>) {
         self.checks.landed((at, lane), (index, bytes), issue, true);
     }
 
-    /// A copy tells its mbarrier that it has landed.
+    /// A copy that has landed arrives at its mbarrier.
     pub(crate) fn copy_arrive(&mut self, issue: &CopyIssue, mbarrier: u64, remote: bool) {
         self.checks.tell_of_copy(issue, mbarrier, remote);
     }
 
-    /// A copy has read its source, from that index of shared memory on.
+    /// A copy has read its source in shared memory.
     pub(crate) fn copy_reads(&self, (at, lane): (&At, usize), index: u64, bytes: u64) {
         self.checks.landed((at, lane), (index, bytes), None, false);
     }
 
-    /// The bytes of a copy land in device memory.
+    /// A copy lands in device memory.
     pub(crate) fn copy_lands_in(
         &self,
         cx: &LaunchCx<'_>,

@@ -1,7 +1,7 @@
 //! Asynchronous copies: `cp.async`, and bulk copies with mbarriers or groups.
 //!
-//! A copy is in flight from its instruction to the wait that ends it; its bytes move at the last moment, so that whoever
-//! does not wait sees old data. While in flight, any other access to its destination is a race.
+//! A copy is in flight from its issue to the wait that ends it. Its bytes move at the last moment, so that a kernel
+//! without the wait reads old data. Any access to the destination of a copy in flight is a race.
 
 use super::access::{read, write};
 use super::block::Common;
@@ -20,32 +20,32 @@ use std::sync::Arc;
 
 /// A copy in flight.
 pub(crate) struct Transfer {
-    /// Who issued it.
+    /// Place and lane of its issue.
     at: At,
     lane: usize,
     bytes: Bytes,
-    /// The lane's group of copies that it is in, once that is committed.
+    /// The lane's copy group that it belongs to, once committed.
     group: Option<u32>,
-    /// What hears of its end instead of the lane that issued it.
+    /// The mbarrier that it arrives at, if any.
     listener: Option<Listener>,
 }
 
-/// What moves where.
+/// Source and destination.
 enum Bytes {
     /// Into shared memory, at an offset.
     In { dst: u64, data: Vec<u8> },
-    /// From shared to device memory; perhaps the source was read already.
+    /// From shared to device memory; `read` once the bytes have moved.
     Out { src: u64, bytes: u64, to: Arc<Allocation>, offset: u64, read: bool },
 }
 
-/// An mbarrier by its offset, and the copy that it hears of, as it was issued.
+/// An mbarrier by its offset, and the copy at its issue.
 struct Listener {
     mbarrier: u64,
     issue: CopyIssue,
 }
 
 impl Transfer {
-    /// Whether some lanes of a warp wait for it by groups, bulk or not.
+    /// Whether it belongs to the copy groups of some lanes of a warp, bulk groups or others.
     fn is_of(&self, warp: u32, lanes: u32, bulk: bool) -> bool {
         let own = self.at.warp == warp && lanes >> self.lane & 1 == 1;
         own && self.listener.is_none() && matches!(self.bytes, Bytes::Out { .. }) == bulk
@@ -60,7 +60,7 @@ fn shared_bytes(common: &mut Common, at: u64, bytes: usize) -> &mut [u8] {
     &mut all[at..at + bytes]
 }
 
-/// A copy into shared memory, of which an mbarrier hears, begins.
+/// Issues a copy into shared memory that arrives at an mbarrier.
 fn deliver(site: &mut Site<'_>, lane: usize, (dst, data): (u64, Vec<u8>), mbarrier: u64, proxy: bool) {
     let Site { common, at, .. } = site;
     let listener = Some(Listener { mbarrier, issue: common.observers.copy_issue(at, lane, proxy) });
@@ -75,7 +75,7 @@ fn fetch(from: *mut u8, data: &mut [u8]) {
 }
 
 impl Cpu<'_> {
-    /// An mbarrier hears only of what comes into its own block.
+    /// Faults where an mbarrier lies in another block than the destination.
     fn same_block(&self, site: &Site<'_>, lane: usize, to: u64, mbarrier: u64) -> OrFault<()> {
         if to >> RANK == mbarrier >> RANK {
             return Ok(());
@@ -92,8 +92,8 @@ impl Cpu<'_> {
         Lanes(site.m).for_each(|l| groups[l] += 1);
     }
 
-    /// Waits for all groups but the last `keep` (without it, for what is in no group, too); bulk groups perhaps only
-    /// until their source is read.
+    /// Waits for all groups but the last `keep`; without `keep`, for copies outside groups too. Given `read`, waits for
+    /// the sources of bulk groups only.
     pub(crate) fn wait_group(&mut self, site: &mut Site<'_>, bulk: bool, keep: Option<u32>, read: bool) {
         let groups = &site.warp.groups[usize::from(bulk)];
         self.land_all(site.common, read, |t| {
@@ -102,14 +102,14 @@ impl Cpu<'_> {
         });
     }
 
-    /// Ends the copies that are due.
+    /// Lands the copies that are due.
     fn land_all(&mut self, common: &mut Common, read: bool, due: impl Fn(&Transfer) -> bool) {
         let mut transfers = std::mem::take(&mut common.transfers);
         transfers.retain_mut(|t| !due(t) || self.land(common, t, read));
         common.transfers = transfers;
     }
 
-    /// Lets one copy that an mbarrier waits for land.
+    /// Lands one of the copies that an mbarrier waits for.
     pub(crate) fn land_one(&mut self, common: &mut Common, mbarrier: u64) {
         let waited = |t: &Transfer| t.listener.as_ref().is_some_and(|l| l.mbarrier == mbarrier);
         let among: Vec<usize> = (0..common.transfers.len()).filter(|&i| waited(&common.transfers[i])).collect();
@@ -122,8 +122,8 @@ impl Cpu<'_> {
         self.land(common, &mut transfer, false);
     }
 
-    /// A copy's bytes arrive. Given `read`, a store's source may be used again, but the store is still waited for: then
-    /// the answer is true.
+    /// Lands a copy. Given `read`, a store has only read its source. Returns whether the copy is still to be waited
+    /// for.
     fn land(&mut self, common: &mut Common, t: &mut Transfer, read: bool) -> bool {
         let by = (&t.at, t.lane);
         match &mut t.bytes {
@@ -177,7 +177,7 @@ impl Cpu<'_> {
         Ok(Flow::Next)
     }
 
-    /// `cp.async`; `source` holds the bytes to read, the rest is zero.
+    /// `cp.async`; register `source` holds the number of bytes to read, the rest are zeros.
     pub(crate) fn copy_async(
         &mut self,
         site: &mut Site<'_>,
@@ -216,7 +216,7 @@ impl Cpu<'_> {
         Ok(Flow::Next)
     }
 
-    /// Device to shared memory, completing on an mbarrier, or, without one, shared to device memory in a bulk group.
+    /// `cp.async.bulk`: device to shared memory with an mbarrier, or shared to device memory in a bulk group.
     pub(crate) fn bulk(
         &mut self,
         site: &mut Site<'_>,
@@ -270,7 +270,7 @@ impl Cpu<'_> {
         Ok(Flow::Next)
     }
 
-    /// `st.async`: elements of `bytes` bytes into shared memory, completing on an mbarrier.
+    /// `st.async`: elements of `bytes` bytes into shared memory, with an mbarrier.
     pub(crate) fn store_async(
         &mut self,
         site: &mut Site<'_>,
@@ -291,7 +291,7 @@ impl Cpu<'_> {
         Ok(Flow::Next)
     }
 
-    /// All threads of a block have exited: nothing may be in flight.
+    /// All threads of a block have exited: faults on copies in flight, lands stores whose source was waited for.
     pub(crate) fn block_exit(&mut self, common: &mut Common) -> OrFault<()> {
         let waited = |t: &&Transfer| !matches!(t.bytes, Bytes::Out { read: true, .. });
         if let Some(t) = common.transfers.iter().find(waited).filter(|_| self.cx.config.checks.synccheck) {

@@ -1,7 +1,7 @@
 //! Matrix instructions: a warp's 32 lanes hold the fragments together.
 //!
-//! Products and sums are formed in f64 and rounded once at the end; the hardware's order of additions is not defined.
-//! Fragments are laid out as the ISA has it for `mma`; that of `wmma` it leaves open. B is held transposed.
+//! Products and sums are formed in f64 and rounded once at the end, since the hardware's order of additions is not
+//! defined. Fragments have the ISA's layout of `mma`; it leaves that of `wmma` open. B is held transposed.
 
 use super::access::{read, write};
 use super::float::Round;
@@ -39,15 +39,15 @@ impl Fragment {
         self.each() / self.per_register()
     }
 
-    /// Row and column of an element, of all lanes' in their order: groups of four lanes hold a row of every eight, piece
-    /// by piece. Elements of 32 bits come in pairs, too.
+    /// Row and column of element `at`, counted through the lanes. Four lanes hold a row of every eight, a register (or
+    /// a pair of 32-bit elements) at a time.
     fn place(&self, at: usize) -> (usize, usize) {
         let (lane, i, per) = (at / self.each(), at % self.each(), self.per_register().max(2));
         let (piece, eights) = (i / per, self.rows / 8);
         (lane / 4 + 8 * (piece % eights), (piece / eights * 4 + lane % 4) * per + i % per)
     }
 
-    /// Bits of the elements of all lanes.
+    /// Bits of the elements, lane after lane.
     fn get(&self, warp: &Warp, code: &Program) -> Vec<u64> {
         let (each, per, bits) = (self.each(), self.per_register(), self.ty.bits() as usize);
         let word = |at: usize| u64::from(warp.lane32(code, self.regs[at % each / per], at / each));
@@ -95,7 +95,7 @@ fn transpose(words: [u32; 32]) -> [u32; 32] {
 }
 
 impl Cpu<'_> {
-    /// A matrix instruction needs a whole warp.
+    /// Faults where lanes of the warp are missing.
     pub(crate) fn whole_warp(&self, site: &Site<'_>, group: u32) -> OrFault<()> {
         if group == u32::MAX {
             return Ok(());
@@ -148,7 +148,7 @@ impl Cpu<'_> {
         Ok(())
     }
 
-    /// `wmma.load` and `wmma.store`: a fragment, of rows or columns `stride` elements apart.
+    /// `wmma.load` and `wmma.store`: a fragment whose rows or columns lie `stride` elements apart.
     pub(crate) fn matrix_memory(
         &mut self,
         site: &mut Site<'_>,

@@ -1,7 +1,7 @@
 //! mbarrier objects: phases that complete when all arrivals and all expected bytes have come.
 //!
-//! The object's 64 bits in shared memory are opaque; its state is kept beside them. A state token holds the phase in
-//! its lower and the pending count in its upper half.
+//! The object's 64 bits in shared memory are opaque to PTX; the state is kept beside them. A state token holds the
+//! phase in its lower and the pending count in its upper half.
 
 use super::access::generic;
 use super::block::Common;
@@ -14,15 +14,15 @@ use crate::machine::fault::{FaultKind, OrFault};
 use crate::machine::lanes::Lanes;
 use crate::machine::types::Space;
 
-/// What an instruction does with an mbarrier.
+/// Operation of an mbarrier instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MbarrierKind {
     Init,
     Invalidate,
     Arrive,
-    /// Adds to the bytes expected, then arrives.
+    /// Adds to the expected bytes, then arrives.
     ArriveExpect,
-    /// Arrives, for this and all later phases.
+    /// Arrives, and is no longer expected in later phases.
     Drop,
     Expect,
     Complete,
@@ -33,10 +33,10 @@ pub(crate) enum MbarrierKind {
 /// The state of an mbarrier.
 #[derive(Debug, Default)]
 pub(crate) struct Mbarrier {
-    /// Arrivals a phase needs.
+    /// Arrivals per phase.
     expected: u32,
     pub(crate) pending: u32,
-    /// Bytes expected less bytes arrived.
+    /// Expected bytes minus landed bytes.
     tx: i64,
     phase: u32,
 }
@@ -46,7 +46,7 @@ impl Mbarrier {
         Mbarrier { expected, pending: expected, ..Mbarrier::default() }
     }
 
-    /// Threads arrive, bytes are expected or, below zero, have arrived. Whether that completes the phase.
+    /// Counts arrivals of threads, and expected bytes or, below zero, landed ones. Returns whether the phase completes.
     fn advance(&mut self, threads: u32, bytes: i64) -> bool {
         self.pending -= threads;
         self.tx += bytes;
@@ -58,25 +58,25 @@ impl Mbarrier {
         over
     }
 
-    /// A thread that arrived for a phase last leaves for good. Whether that completes the phase.
+    /// Drops a thread whose last arrival was for a phase. Returns whether the phase completes.
     pub(crate) fn leave(&mut self, arrived_for: u32) -> bool {
         self.expected -= 1;
         self.advance(u32::from(arrived_for <= self.phase), 0)
     }
 
-    /// For messages.
+    /// The state in words, for messages.
     pub(crate) fn describe(&self) -> String {
         format!("phase {}, {} arrivals and {} bytes missing", self.phase, self.pending, self.tx)
     }
 }
 
-/// Time that a wait in vain takes.
+/// Duration of a failed wait.
 const POLL: u64 = 20;
-/// Where the barrier of a cluster is kept among its mbarriers.
+/// Key of the cluster's barrier among the mbarriers.
 pub(crate) const CLUSTER: u64 = u64::MAX;
 
 impl Common {
-    /// Threads arrive at an mbarrier, bytes are expected there or, below zero, have arrived.
+    /// Counts arrivals of threads at an mbarrier, and expected bytes or, below zero, landed ones.
     pub(crate) fn advance(&mut self, mbarrier: u64, threads: u32, bytes: i64) {
         if self.mbarriers.get_mut(&mbarrier).is_some_and(|b| b.advance(threads, bytes)) {
             self.observers.mbarrier_complete(mbarrier);
@@ -117,7 +117,7 @@ impl Cpu<'_> {
         Ok(Flow::Next)
     }
 
-    /// Offsets in shared memory, or, in a cluster of several blocks, addresses of it.
+    /// Cluster-wide shared addresses of all lanes.
     pub(crate) fn shared_offsets(&self, site: &Site<'_>, address: &Address) -> OrFault<[u64; 32]> {
         let mut addr = site.warp.addresses(address);
         let rank = site.at.warp / self.cx.layout.warps;
@@ -132,7 +132,7 @@ impl Cpu<'_> {
         Ok(addr.map(|a| self.cx.layout.in_cluster(rank, a)))
     }
 
-    /// Offsets of mbarriers that are ready to be used.
+    /// Addresses of initialised mbarriers. Faults where one is not, or where its initialisation does not happen before.
     pub(crate) fn mbarriers(&mut self, site: &mut Site<'_>, address: &Address) -> OrFault<[u64; 32]> {
         let addr = self.shared_offsets(site, address)?;
         let access = Access { atomic: true, sem: Sem::Relaxed, scope: Scope::Cluster, ..Access::new(8, 1, true) };
@@ -167,8 +167,8 @@ impl Cpu<'_> {
         Ok(Flow::Next)
     }
 
-    /// Runs an operation on an mbarrier, lane after lane; without `order` it is relaxed. `value` is a count, bytes, a parity or
-    /// a state. `d` receives the state before it, `p` whether a phase is over.
+    /// Runs an mbarrier operation, lane after lane; relaxed without a scope. `value` is a count, bytes, a parity or a
+    /// state. `d` receives the state before the operation, `p` whether a phase is over.
     pub(crate) fn mbarrier(
         &mut self,
         site: &mut Site<'_>,

@@ -30,12 +30,11 @@ use inst::Program;
 use std::sync::Arc;
 use warp::Warp;
 
-/// Whoever may end a launch. Asked at every round, with whether something that other blocks or the host could see has
-/// changed since the last one, or a block has computed on, and with the warp instructions since then, of the longest
-/// block. An answer ends the launch with that fault.
+/// Called each round with (progress, the longest block's instructions); `Some(fault)` ends the launch. Progress means a
+/// change that other blocks or the host can see, or computation beyond polling.
 pub(crate) type Watch<'a> = dyn Fn(bool, u64) -> Option<(FaultKind, String)> + Sync + 'a;
 
-/// What all threads of a launch share.
+/// Context of a launch, shared by the host threads that run it.
 pub(crate) struct LaunchCx<'a> {
     pub(crate) layout: Layout,
     pub(crate) info: &'a KernelInfo,
@@ -45,41 +44,41 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) watch: Option<&'a Watch<'a>>,
     /// All blocks are resident at once and may wait for each other.
     pub(crate) cooperative: bool,
-    /// Clusters that may be resident at once in a launch that is not cooperative.
+    /// Most resident clusters of a launch that is not cooperative.
     pub(crate) resident: u32,
-    /// Parameters, padded so that reads of 8 bytes stay inside.
+    /// Parameters, padded for reads of 8 bytes at the end.
     pub(crate) params: Vec<u64>,
-    /// Address of the words that a cooperative grid meets at, as cooperative groups do: a size and a count.
+    /// Address of the workspace that cooperative groups synchronise a grid through: a size and a count.
     pub(crate) workspace: u64,
-    /// What it is among the device's operations.
+    /// The launch among the device's operations.
     pub(crate) op: Arc<Operation>,
-    /// Accesses are counted or checked.
+    /// Whether an observer needs accesses.
     pub(crate) watched: bool,
-    /// Blocks need not take turns: nothing they do is ordered between them.
+    /// Whether blocks run without turns, since they cannot communicate.
     pub(crate) free: bool,
 }
 
-/// What one thread of the host needs to run blocks.
+/// State of one host thread that runs blocks.
 pub(crate) struct Cpu<'a> {
     pub(crate) cx: &'a LaunchCx<'a>,
     pub(crate) table: Arc<Table>,
     /// Allocation last used by each instruction.
     pub(crate) site: Vec<u32>,
-    /// Virtual time, less the steps taken (modulo 2^64).
+    /// Virtual time minus `steps`, modulo 2^64.
     time: u64,
     pub(crate) steps: u64,
-    /// Something visible to other blocks changed.
+    /// Whether something visible to other blocks has changed.
     pub(crate) progress: bool,
     pub(crate) counters: Counts,
 }
 
-/// An instruction as it runs: its block and warp, its lanes, its place.
+/// An instruction being executed: block, warp, lanes and place.
 pub(crate) struct Site<'a> {
     pub(crate) common: &'a mut Common,
     pub(crate) warp: &'a mut Warp,
     /// Lanes that execute it.
     pub(crate) m: u32,
-    /// Lanes that stand at it, be it that their guard is false.
+    /// Lanes that stand at it, whether their guard is true or not.
     pub(crate) all: u32,
     pub(crate) at: At,
 }

@@ -1,4 +1,4 @@
-//! Special registers: their names and what they read as.
+//! Special registers: names and values.
 
 use super::{Cpu, Site};
 

@@ -8,16 +8,16 @@ use super::{Cpu, Site};
 use crate::machine::fault::{FaultKind, OrFault};
 use crate::machine::layout::At;
 
-/// Instructions after which a part gives the other parts of its warp a chance.
+/// Instructions after which a part yields to the other parts of its warp.
 const SLICE: u32 = 1024;
 
-/// Where the lanes go that have executed an instruction.
+/// Control flow after an instruction.
 pub(crate) enum Flow {
     /// On to the next instruction.
     Next,
-    /// They wait: at this instruction or (1) behind it, until the state lets them go on.
+    /// The lanes wait, at this instruction or (1) behind it, until their state changes.
     Park(State, u32),
-    /// Each its own way: they are in `parts` already, or have exited.
+    /// The lanes have split up into `parts`, or have exited.
     Scatter,
 }
 
@@ -33,7 +33,7 @@ impl Site<'_> {
         Flow::Scatter
     }
 
-    /// Lanes whose guard is true exit. Those that wait for other members of the warp look again who is left.
+    /// Lanes whose guard is true exit. Parts that wait for members of the warp become ready, to look who is left.
     fn exit(&mut self) -> Flow {
         self.common.exit(self.warp, self.m);
         self.warp.parts.iter_mut().filter(|p| p.state == State::Members).for_each(|p| p.state = State::Ready);
@@ -58,8 +58,8 @@ impl Cpu<'_> {
         Ok(())
     }
 
-    /// Runs a part of a warp until it waits, splits or exits, comes to the instruction `limit`, or has used up its budget
-    /// but for a rest. Returns what is left of the budget.
+    /// Runs a part of a warp until it waits, splits, exits, reaches instruction `limit`, or has only `rest` of its
+    /// budget left. Returns the remaining budget.
     #[inline(always)]
     fn run_part(
         &mut self,
@@ -130,8 +130,7 @@ impl Cpu<'_> {
         Ok(budget)
     }
 
-    /// Instructions that are not worth a place in the loop. Of a vector access whose pieces arrive one by one, `pieces` have
-    /// been done.
+    /// Executes an instruction outside the loop. `pieces` counts the executed pieces of a torn vector access.
     #[inline(never)]
     fn rare(&mut self, site: &mut Site<'_>, op: &Op, pieces: &mut u8) -> OrFault<Flow> {
         match op {
@@ -149,7 +148,7 @@ impl Cpu<'_> {
         }
     }
 
-    /// Faults where a register is read that nothing has written; notes what is written now.
+    /// Faults on reads of unwritten registers, and marks those written now.
     #[cold]
     fn check_set(&self, site: &mut Site<'_>) -> OrFault<()> {
         let code = self.cx.code;

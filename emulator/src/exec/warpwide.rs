@@ -1,7 +1,6 @@
-//! Instructions of several lanes together: warp barriers, shuffles, votes, matches, reductions.
+//! Warp-wide instructions: warp barriers, shuffles, votes, matches, reductions.
 //!
-//! A part that lacks members of its mask waits; the others join it when they come. Lanes that have exited are not
-//! waited for.
+//! A part without all members of its mask waits until the others join it. Exited lanes are not waited for.
 
 use super::inst::*;
 use super::step::Flow;
@@ -12,7 +11,7 @@ use crate::machine::lanes::{Lanes, groups};
 use crate::machine::layout::At;
 
 impl Cpu<'_> {
-    /// All parts wait: say so if that can never end.
+    /// Faults where no part can run again because parts wait for members that cannot come.
     pub(crate) fn check_members(&self, warp: &Warp) -> OrFault<()> {
         let op = |p: &Part| &self.cx.code.insts[p.pc as usize].op;
         let exchanges = |p: &Part| matches!(op(p), Op::Warp(Some(_), _));
@@ -38,7 +37,7 @@ impl Cpu<'_> {
         Err(self.fault(kind, &at, Some(first.mask.trailing_zeros() as usize), message))
     }
 
-    /// An operation with a member mask; none is `bar.warp.sync`.
+    /// Executes a warp-wide instruction; without an effect it is `bar.warp.sync`.
     pub(crate) fn warp_wide(&mut self, site: &mut Site<'_>, effect: Option<&WarpEffect>, members: R) -> OrFault<Flow> {
         let code = self.cx.code;
         let m = site.m;
@@ -123,12 +122,12 @@ impl Cpu<'_> {
 }
 
 impl Warp {
-    /// The same value for all lanes of a group.
+    /// Writes the same value for all lanes of a group.
     fn put(&mut self, d: R, group: u32, v: u32) {
         Lanes(group).for_each(|l| self.set_lane(d, W::W32, l, v.into()));
     }
 
-    /// `vote.sync`, of a predicate's lanes.
+    /// `vote.sync` of a predicate's mask.
     pub(crate) fn vote(&mut self, group: u32, mode: Vote, (d, p): (R, P), votes: u32) {
         let v = votes & group;
         let truth = match mode {
@@ -140,7 +139,7 @@ impl Warp {
         self.set_pred(p, if truth { group } else { 0 }, group);
     }
 
-    /// `match.sync`: the lanes with the same value; or, given `all`, all of the group if all have it.
+    /// `match.sync`: each lane gets the mask of lanes with its value; given `all`, the group's mask if all lanes agree.
     pub(crate) fn matching(&mut self, code: &Program, group: u32, all: bool, (d, p): (R, P), a: (R, W)) {
         let alike: Vec<_> = groups(group, |l| self.lane(code, a, l)).collect();
         if all {

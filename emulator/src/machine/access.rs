@@ -1,9 +1,10 @@
-//! Memory accesses: their ordering, their scope, and what else the checks have to know of one.
+//! Memory accesses: ordering, scope, and what else the checks need.
 
 use super::types::named;
 
 named! {
-    /// Memory ordering of an access, from the weakest; `.volatile` is relaxed at system scope, only fences are `.sc`.
+    /// Memory ordering of an access (`.sem`), from the weakest. `.volatile` is relaxed at system scope; only fences are
+    /// `.sc`.
     Sem {
         Weak = "weak", Volatile = "volatile", Relaxed = "relaxed", Acquire = "acquire", Release = "release",
         AcqRel = "acq_rel", Sc = "sc",
@@ -15,10 +16,10 @@ named! {
     Scope { Cta = "cta", Cluster = "cluster", Gpu = "gpu", Sys = "sys" }
 }
 
-/// What an access does, whatever its addresses.
+/// An access, without its addresses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access {
-    /// Bytes of one element, and elements.
+    /// Bytes of one element, and number of elements.
     pub(crate) bytes: u32,
     pub(crate) count: u32,
     pub(crate) write: bool,
@@ -33,13 +34,13 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// An ordinary one.
+    /// A weak access.
     pub(crate) fn new(bytes: u32, count: u32, write: bool) -> Access {
         let (atomic, nc, proxy, pending) = (false, false, false, false);
         Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending }
     }
 
-    /// Whether it is one that may synchronise: an atomic or ordered one.
+    /// Whether it is strong: atomic, or ordered in any way.
     #[inline(always)]
     pub(crate) fn is_strong(&self) -> bool {
         self.sem != Sem::Weak || self.atomic

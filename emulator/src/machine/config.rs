@@ -1,5 +1,4 @@
-//! What an emulated device is like: one [`DeviceConfig`] per ordinal, nothing for the whole process, and what follows
-//! from it: the limits of its chip, its attributes, how many blocks of a kernel fit.
+//! Configuration of an emulated device, one [`DeviceConfig`] per ordinal, and the limits and attributes of its chip.
 
 use super::injection::FaultInjection;
 use std::time::Duration;
@@ -25,7 +24,7 @@ impl Checks {
 /// In which order warps and blocks run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Schedule {
-    /// One after the other.
+    /// Round robin.
     #[default]
     RoundRobin,
     /// At random, by the seed.
@@ -41,7 +40,7 @@ pub struct DeviceConfig {
     pub name: String,
     /// Compute capability, `(9, 0)` for sm_90. Limits per block and multiprocessor follow from it.
     pub sm: (u32, u32),
-    /// Multiprocessors; a cooperative launch fits if its blocks are resident on them at once.
+    /// Multiprocessors. The blocks of a cooperative launch must be resident on them at once.
     pub multiprocessors: u32,
     /// Device memory; an allocation beyond it is `CUDA_ERROR_OUT_OF_MEMORY`.
     pub memory_bytes: u64,
@@ -59,44 +58,44 @@ pub struct DeviceConfig {
     pub integrated: bool,
     /// Whether host and device may do read-modify-write atomics on the same word. Reported only.
     pub host_native_atomics: bool,
-    /// Host threads that execute a kernel; 0: as many as the machine has cores.
+    /// Host threads that execute a kernel; 0 for the number of cores.
     pub threads: usize,
     /// How blocks and warps interleave.
     pub schedule: Schedule,
-    /// Whether parts of a diverged warp run in random order and do not join before they must.
+    /// Whether parts of a diverged warp run in random order and reconverge only where they must.
     pub split_warps: bool,
-    /// Seed of everything random.
+    /// Seed of the schedule and of perturbations.
     pub seed: u64,
-    /// Whether approximate instructions vary within the ISA's stated error, by the seed.
+    /// Whether results of approximate instructions vary by the seed, within the error that the ISA states.
     pub perturb: bool,
     /// What is checked while kernels run.
     pub checks: Checks,
     /// Whether launches are counted and recorded, see [`crate::reports`].
     pub counters: bool,
-    /// A launch with a block of more warp steps than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`.
+    /// Warp instructions of one block after which a launch ends in `CUDA_ERROR_LAUNCH_TIMEOUT`.
     pub step_limit: Option<u64>,
-    /// Rounds in which every warp has only polled unchanged memory, after which a launch is stopped. Leave it out
-    /// where the host writes to mapped memory while a kernel runs.
+    /// Rounds of nothing but polling after which a launch counts as deadlocked. `None` where the host writes to mapped
+    /// memory while a kernel runs.
     pub livelock_rounds: Option<u64>,
-    /// A launch of more wall-clock time than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`, as under a display watchdog;
-    /// also sets the attribute `KERNEL_EXEC_TIMEOUT`.
+    /// Wall-clock time after which a launch ends in `CUDA_ERROR_LAUNCH_TIMEOUT`, as under a display watchdog. Sets the
+    /// attribute `KERNEL_EXEC_TIMEOUT` too.
     pub launch_timeout: Option<Duration>,
-    /// Warp instructions that a kernel may spend on polling in vain, while every host thread that has used the context
-    /// is blocked in a driver call and no other work of the context can go on, before that is reported as a deadlock.
-    /// Time does not count, so that a loaded machine raises no alarm.
+    /// Warp instructions of polling in vain after which a kernel counts as deadlocked, if every host thread of its
+    /// context is blocked in a driver call and no other work of the context can run. Instructions count rather than
+    /// time, so that a loaded machine raises no alarm.
     pub deadlock_steps: u64,
-    /// Whether the blocks of two cooperative launches are started in turns, unless the program orders the launches. Two
-    /// that can so keep each other from their last blocks are a [`Deadlock`](crate::FaultKind::Deadlock) once queued.
+    /// Whether two cooperative launches that nothing orders start their blocks in turns. Two launches that can keep
+    /// each other from starting their last blocks are a [`Deadlock`](crate::FaultKind::Deadlock) as soon as both are
+    /// queued.
     pub interleave_cooperative: bool,
-    /// Whether queued work begins only once the host queries it or waits for it, or for work behind it, as under
-    /// Windows' WDDM.
+    /// Whether queued work begins only when the host queries or waits for it or for later work, as under Windows' WDDM.
     pub deferred_submission: bool,
-    /// Calls that fail on purpose.
+    /// Driver calls that fail on purpose.
     pub faults: Vec<FaultInjection>,
 }
 
 impl Default for DeviceConfig {
-    /// A small sm_90 device with every check on: a witness, not a model of a product.
+    /// A small sm_90 device with every check on. It models no product.
     fn default() -> Self {
         DeviceConfig {
             name: "kiln emulated sm_90".into(),
@@ -143,7 +142,7 @@ pub(crate) const GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 pub(super) struct Chip {
     pub(super) shared_per_multiprocessor: u32,
     pub(super) shared_per_block_optin: u32,
-    /// What the system takes of every resident block.
+    /// Bytes that the system takes of every resident block.
     pub(super) reserved_shared: u32,
     /// Resident warps and blocks per multiprocessor.
     pub(super) warps: u32,
@@ -195,12 +194,12 @@ impl DeviceConfig {
         }
     }
 
-    /// Shared memory that a block may have at most, in bytes.
+    /// Most shared memory of a block, in bytes.
     pub(crate) fn shared_limit(&self) -> u32 {
         self.chip().shared_per_block_optin
     }
 
-    /// `CUdevice_attribute` number `number`, of those that kiln asks for.
+    /// The value of `CUdevice_attribute` number `number`, if it is one that kiln asks for.
     pub(crate) fn attribute(&self, number: i32) -> Option<i32> {
         let chip = self.chip();
         let value = match number {

@@ -2,15 +2,16 @@
 
 use super::codes::Code;
 
-/// One call that fails on purpose.
+/// A driver call that fails on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultInjection {
-    /// Which kind of call.
+    /// The kind of call.
     pub call: Call,
-    /// Which one of them, counted from 1 from when the injection was made.
+    /// The number of the call among those of its kind after the injection, from 1.
     pub nth: u64,
-    /// How it fails. A code that a kernel's or copy's execution would give, such as [`Code::ILLEGAL_ADDRESS`], comes as
-    /// it would there: the launch or copy is accepted, then the context is lost.
+    /// The code it fails with. One that the execution of a kernel or copy would give, such as
+    /// [`Code::ILLEGAL_ADDRESS`], is not returned by the call: the launch or copy is accepted, then the context is
+    /// lost.
     pub code: Code,
 }
 

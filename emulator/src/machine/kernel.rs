@@ -1,4 +1,4 @@
-//! Kernels as a launch sees them, and how many blocks of one a multiprocessor holds.
+//! Properties of a kernel that a launch depends on, and its occupancy.
 
 use super::config::{BLOCK, DeviceConfig, REGISTERS, THREADS_PER_BLOCK};
 
@@ -11,7 +11,7 @@ pub struct ParamInfo {
     pub size: u32,
 }
 
-/// What a launch has to know about a kernel.
+/// Properties of a kernel that a launch depends on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelInfo {
     /// Entry name.
@@ -39,21 +39,21 @@ pub struct KernelInfo {
 }
 
 impl KernelInfo {
-    /// Threads per block at most, as the kernel declares them.
+    /// Most threads per block, by the kernel's directives.
     pub(crate) fn max_threads(&self) -> u32 {
         let declared = self.reqntid.or(self.maxntid).unwrap_or(BLOCK);
         declared.iter().fold(1u32, |all, &n| all.saturating_mul(n)).min(THREADS_PER_BLOCK)
     }
 
-    /// Registers per thread. Register allocation is an assembler's business; the machine's own figure stands in for
-    /// it, held to what an assembler would keep it to for the declared (or any) number of threads.
+    /// Registers per thread as reported: the emulator's own figure, bounded as an assembler bounds it for the declared
+    /// number of threads.
     pub(crate) fn device_registers(&self) -> u32 {
         let threads = self.max_threads().max(1).next_multiple_of(32);
         let threads = threads.saturating_mul(self.min_blocks.unwrap_or(1).max(1));
         self.registers.clamp(16, (REGISTERS / threads / 8 * 8).clamp(16, 255))
     }
 
-    /// Blocks that one multiprocessor holds at once. Source: the occupancy calculator's allocation units.
+    /// Blocks that one multiprocessor holds at once, by the allocation units of NVIDIA's occupancy calculator.
     pub(crate) fn occupancy(&self, config: &DeviceConfig, threads: u32, dynamic_shared: u32) -> u32 {
         let chip = config.chip();
         let shared = self.static_shared.saturating_add(dynamic_shared);

@@ -10,7 +10,8 @@ const _: () = assert!(size_of::<Slot>() == 128);
 /// Lanes that are written at once: a vector register's worth.
 const CHUNK: usize = 8;
 
-/// `d[i] = f(i)` for the lanes in `mask`. Of every step all values are made before one is written.
+/// Writes `d[i] = f(i)` for the lanes in `mask`, chunk by chunk: all values of a chunk are computed before the first is
+/// written.
 ///
 /// # Safety
 /// `d` is valid for 32 elements.
@@ -52,7 +53,7 @@ impl Iterator for Lanes {
     }
 }
 
-/// The lanes of a mask for which something holds.
+/// The lanes of a mask that satisfy `f`, as a mask.
 #[inline(always)]
 pub(crate) fn lanes_where(m: u32, f: impl Fn(usize) -> bool) -> u32 {
     Lanes(m).filter(|&l| f(l)).fold(0, |found, l| found | 1 << l)

@@ -2,14 +2,14 @@
 
 use super::access::Scope;
 
-/// Above this bit, addresses of shared memory name a block of the cluster by its rank plus one.
+/// The bit of a shared address from which on it holds the rank plus one of a block in the cluster.
 pub(crate) const RANK: u32 = 24;
 
 /// Where an instruction runs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At {
     pub(crate) pc: u32,
-    /// Among the warps of all blocks of the cluster.
+    /// Number among the warps of all blocks of the cluster.
     pub(crate) warp: u32,
     pub(crate) ctaid: [u32; 3],
 }
@@ -21,13 +21,13 @@ pub(crate) struct Layout {
     pub(crate) grid: [u32; 3],
     /// Threads of a block in x, y, z.
     pub(crate) block: [u32; 3],
-    /// Threads and warps of a block.
+    /// Number of threads, and of warps, of a block.
     pub(crate) threads: u32,
     pub(crate) warps: u32,
-    /// Blocks of a cluster in x, y, z, and in all.
+    /// Blocks of a cluster in x, y, z, and their number.
     pub(crate) cluster: [u32; 3],
     pub(crate) ranks: u32,
-    /// Whether the kernel or the launch names the cluster's dimensions.
+    /// Whether the kernel or the launch gives cluster dimensions.
     pub(crate) explicit_cluster: bool,
     /// Bytes of shared memory of a block: static and dynamic together, and dynamic alone.
     pub(crate) shared: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Index of a block in the grid, of number `block` in the order of clusters and, within them, of ranks.
+    /// Index in the grid of block number `block`; numbers count through clusters and, within them, through ranks.
     pub(crate) fn ctaid(&self, block: u64) -> [u32; 3] {
         let place = |number: u64, [x, y, _]: [u32; 3]| {
             let (x, y) = (u64::from(x), u64::from(y));
@@ -47,17 +47,18 @@ impl Layout {
         std::array::from_fn(|k| cluster[k] * self.cluster[k] + within[k])
     }
 
-    /// An address of shared memory as the whole cluster has it: one that names no rank is the block's own.
+    /// The cluster-wide form of a shared address that block `rank` uses: without a rank it is the block's own.
     pub(crate) fn in_cluster(&self, rank: u32, address: u64) -> u64 {
         if self.ranks > 1 && address >> RANK == 0 { address | u64::from(rank + 1) << RANK } else { address }
     }
 
-    /// Whether such an address lies in another block than a warp.
+    /// Whether a cluster-wide shared address lies in another block than a warp's own.
     pub(crate) fn is_remote(&self, warp: u32, address: u64) -> bool {
         (address >> RANK).checked_sub(1).is_some_and(|rank| rank != u64::from(warp / self.warps))
     }
 
-    /// How far a scope reaches: that of a cluster to its blocks, which count as the whole grid if they are several.
+    /// The scope to check with: cluster scope counts as gpu scope for clusters of several blocks, as cta scope
+    /// otherwise.
     pub(crate) fn reach(&self, scope: Scope) -> Scope {
         match scope {
             Scope::Cluster if self.ranks > 1 => Scope::Gpu,
@@ -66,12 +67,12 @@ impl Layout {
         }
     }
 
-    /// Bytes of the shared memory of all ranks, each padded to 16.
+    /// Bytes of shared memory of all ranks, each padded to 16.
     pub(crate) fn cluster_shared(&self) -> usize {
         (self.ranks * self.shared.next_multiple_of(16)) as usize
     }
 
-    /// Where such an address lies in the shared memory of all ranks.
+    /// Index of a cluster-wide shared address in the shared memory of all ranks.
     pub(crate) fn shared_index(&self, address: u64) -> u64 {
         let offset = address & ((1 << RANK) - 1);
         (address >> RANK).saturating_sub(1) * u64::from(self.shared.next_multiple_of(16)) + offset

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The value under a lock; that somebody panicked while holding it does not make it wrong.
+/// Locks a mutex. A panic of an earlier holder is ignored: no lock is held over a half-made change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

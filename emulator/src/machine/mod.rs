@@ -1,5 +1,5 @@
-//! The machine's vocabulary: types, accesses, lanes, the layout of a launch, faults, kernels and devices, as every floor
-//! above names them. Nothing here reads text, executes or checks.
+//! The machine's vocabulary: types, accesses, lanes, the layout of a launch, faults, kernels and devices. Nothing here
+//! reads text, executes or checks.
 
 pub(crate) mod access;
 pub(crate) mod codes;

@@ -1,8 +1,8 @@
-//! Where instructions come from: lines of the PTX text and of the source behind it.
+//! Origins of instructions: lines of the PTX text and of the source behind it.
 
 use std::sync::Arc;
 
-/// Where an instruction comes from.
+/// Origin of an instruction.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origin {
     pub(crate) line: u32,
@@ -10,7 +10,7 @@ pub(crate) struct Origin {
     pub(crate) source: Option<Arc<(String, u32)>>,
     /// The opcode as written, for messages and counters.
     pub(crate) opcode: Arc<str>,
-    /// Whether this is the first that a PTX instruction became: that one is counted.
+    /// Whether this is the first of the operations that a PTX instruction became. Only the first is counted.
     pub(crate) first: bool,
 }
 

@@ -1,15 +1,15 @@
-//! Random numbers.
+//! Reproducible random numbers.
 
-/// Random numbers that a seed decides (xorshift).
+/// A xorshift generator.
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Every `stream` of a seed is a sequence of its own.
+    /// The generator of one of a seed's streams.
     pub(crate) fn new(seed: u64, stream: u64) -> Random {
         Random((seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1)
     }
 
-    /// A number below `n`, which is not zero.
+    /// The next number below `n`; `n` must not be zero.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -1,4 +1,4 @@
-//! A loaded module: its variables placed in memory, its kernels decoded.
+//! Loaded modules: variables in memory, decoded kernels.
 
 use super::ast::{Arg, Ast, Num, Var};
 use super::decode::{self, Entity, Names};
@@ -10,14 +10,14 @@ use crate::machine::types::{Space, Ty};
 use crate::memory::Memory;
 use std::collections::BTreeMap;
 
-/// What a launch can pass.
+/// Most bytes of parameters.
 const MAX_PARAM_BYTES: u32 = 32_764;
 
-/// A module: parsed, decoded, its global variables allocated.
+/// A loaded module: decoded kernels, and global variables in device memory.
 #[derive(Debug, Default)]
 pub struct Module {
     pub(crate) kernels: BTreeMap<String, (KernelInfo, Program)>,
-    /// Name, address and size.
+    /// Global variables: name, address and size.
     globals: Vec<(String, u64, u64)>,
 }
 
@@ -54,7 +54,7 @@ impl Module {
         }
     }
 
-    /// Gives variables their addresses, then their initial values, in which addresses may stand.
+    /// Allocates variables, then writes their initial values, which may contain addresses.
     fn place(&mut self, vars: &[Var], memory: &Memory) -> Res<Names> {
         let mut names = Names::new();
         for v in vars {
@@ -103,7 +103,7 @@ impl Module {
     }
 }
 
-/// The initial bytes of a variable; what no value is given for is zero.
+/// The initial bytes of a variable, zero where no value is given.
 fn image(v: &Var, names: &Names) -> Res<Vec<u8>> {
     let address = |name: &str| match names.get(name) {
         Some(Entity::Var { address, .. }) => Ok(*address),

@@ -20,7 +20,7 @@ use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
 const INTEGRAL: &[(&str, Round)] =
     &[("rni", Round::Near), ("rzi", Round::Zero), ("rmi", Round::Down), ("rpi", Round::Up)];
 
-/// The type of as many bits, 32 at least.
+/// The untyped bits of a type's size, 32 at least.
 pub(super) fn bits(ty: Ty) -> Ty {
     if ty.bytes() == 8 { Ty::B64 } else { Ty::B32 }
 }
@@ -147,7 +147,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// The halves that a value has in braces, and their type.
+    /// The two halves of a value in braces, and their type.
     fn halves<'a>(&self, ty: Ty, parts: &'a [Arg]) -> Res<(Ty, &'a [Arg; 2])> {
         match (ty.bytes(), parts.try_into()) {
             (8, Ok(parts)) => Ok((Ty::B32, parts)),
@@ -156,12 +156,12 @@ impl Decoder<'_> {
         }
     }
 
-    /// Moves a value.
+    /// Pushes a move.
     pub(super) fn copy(&mut self, ty: Ty, d: R, a: R) -> Res<()> {
         self.piece(Piece::Move, bits(ty), &[d, a])
     }
 
-    /// Between scalar types.
+    /// `cvt` between scalar types.
     pub(super) fn cvt(&mut self, t: &mut Text<'_>, to: Ty) -> Res<()> {
         let (integral, round) = (t.pick(INTEGRAL), t.pick(ROUND));
         let (ftz, sat) = (t.take("ftz"), t.take("sat"));

@@ -70,7 +70,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `cp.async.bulk` into shared memory, where an mbarrier waits for it, or out of it.
+    /// `cp.async.bulk` into shared memory with an mbarrier, or out of it in a group.
     fn copy_bulk(&mut self, t: &mut Text<'_>) -> Res<()> {
         let (to, from) = (t.space(), t.space());
         let (guard, operands) = match (to, from) {

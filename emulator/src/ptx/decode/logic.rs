@@ -35,7 +35,7 @@ impl Decoder<'_> {
         Ok(true)
     }
 
-    /// `add.cc`, `addc`, `sub.cc`, `subc`; `mad.cc` and `madc` make their product first.
+    /// `add.cc`, `addc`, `sub.cc`, `subc`; `mad.cc` and `madc` compute their product first.
     fn carry(&mut self, t: &mut Text<'_>, carry_in: bool) -> Res<()> {
         let carry_out = t.take("cc");
         let product = t.name.starts_with("mad");
@@ -66,7 +66,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `setp`, and `set` as a `setp` whose truth selects a value.
+    /// `setp`, and `set` as a `setp` whose result selects a value.
     fn compare(&mut self, t: &mut Text<'_>) -> Res<()> {
         let combined = t.pick(LUTS);
         let ftz = t.take("ftz");

@@ -76,7 +76,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Consumes cache hints; `n` operands and perhaps a policy are there.
+    /// Consumes cache hints, and checks for `n` operands and perhaps a policy.
     pub(super) fn hints(&mut self, t: &mut Text<'_>, n: usize) -> Res<()> {
         let policy = t.take("L2::cache_hint");
         t.hints();
@@ -84,7 +84,7 @@ impl Decoder<'_> {
         self.optional(t.args.get(n), Ty::B64).map(drop)
     }
 
-    /// The registers of an access, as many as it has elements.
+    /// The registers of an access, one per element.
     fn elements(&mut self, t: &mut Text<'_>, arg: &Arg, ty: Ty, write: bool) -> Res<Vec<(R, W)>> {
         let (list, count) = (list(arg), t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1));
         t.ensure(list.len() == count, "another number of registers than the access has elements")?;
@@ -111,7 +111,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `st.async`, to shared memory that an mbarrier beside it guards.
+    /// `st.async`, into shared memory with an mbarrier.
     fn store_async(&mut self, t: &mut Text<'_>) -> Res<()> {
         t.skip("weak");
         t.require("mbarrier::complete_tx::bytes")?;

@@ -1,6 +1,6 @@
-//! The syntax tree to code: names become slots, opcodes become operations, calls are expanded in place.
+//! Decoder: the syntax tree to programs. Names become slots, opcodes operations, calls are expanded in place.
 //!
-//! An opcode is read modifier by modifier, and whatever is left over at the end is an error: nothing is guessed.
+//! An opcode is read modifier by modifier, and a modifier that nothing reads is an error: nothing is guessed.
 
 mod convert;
 mod copy;
@@ -27,19 +27,19 @@ use registers::Registers;
 use std::collections::HashMap;
 use text::Text;
 
-/// Slots of a kernel before they are shared.
+/// Most slots of a kernel before slots are shared.
 const MAX_SLOTS: u32 = 1 << 20;
-/// Bytes of a thread's local memory.
+/// Most bytes of a thread's local memory.
 const MAX_LOCAL: u32 = 1 << 30;
-/// Bytes of static shared memory: more than any device has.
+/// Most bytes of static shared memory, more than any device has.
 const MAX_SHARED: u32 = 1 << 20;
-/// The first slots are the sink, which takes up to 128 bits.
+/// Slots of the sink, which takes up to 128 bits.
 const SINK: u32 = 4;
 
-/// A register: its number in `Uses`, as the first pass has it, and its type.
+/// A register: its number in the `Uses` of the first pass, and its type.
 type Register = (u32, Ty);
 
-/// What names stand for.
+/// The entities of a scope, by name.
 pub(crate) type Names = HashMap<String, Entity>;
 
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ pub(crate) enum Entity {
         space: Space,
         address: u64,
     },
-    /// A shared variable of the module, which has an address in each kernel that names it.
+    /// A shared variable of the module, placed in each kernel that names it.
     Shared(Var),
     Label(u32),
 }
@@ -60,15 +60,15 @@ struct Decoder<'a> {
     /// Variables of the module.
     globals: Names,
     scopes: Vec<Names>,
-    /// What the first pass found out about registers.
+    /// Registers by the first pass; `None` during it.
     plan: Option<Registers>,
-    /// Where dynamic shared memory begins: after all static shared memory, which the first pass counts.
+    /// Offset of dynamic shared memory, behind the static memory that the first pass counts.
     dynamic_base: u64,
     code: Program,
     consts: HashMap<(u64, bool), R>,
-    /// Where each label stands.
+    /// Instruction index of each label.
     labels: Vec<u32>,
-    /// Number of slots of each register, by its first one.
+    /// Number of slots of each register, by its first slot.
     widths: HashMap<u32, u32>,
     /// Labels of the ends of the functions being expanded.
     returns: Vec<u32>,
@@ -78,7 +78,7 @@ struct Decoder<'a> {
     cur: Uses,
 }
 
-/// Decodes a kernel's body, twice: which registers can share slots is known only at its end.
+/// Decodes a kernel's body in two passes, since only the whole body tells which registers can share slots.
 pub(crate) fn kernel(body: &Body, params: &Names, functions: &[Function], globals: &Names) -> Res<Program> {
     let pass = |plan, dynamic_base| {
         // The second predicate is the carry.
@@ -124,8 +124,8 @@ impl Decoder<'_> {
         (self.origin, self.guard, self.cur) = (origin, (NO_PRED, false), Uses::default());
     }
 
-    /// Appends an operation; it reads what has been noted for the instruction and writes what has been noted since the
-    /// operation before.
+    /// Appends an operation. It reads all registers noted for the instruction, and writes those noted since the last
+    /// operation.
     fn push(&mut self, op: Op) {
         let uses = Uses { reads: self.cur.reads.clone(), writes: std::mem::take(&mut self.cur.writes) };
         let unset = if uses.reads.is_empty() { 0 } else { MAYBE_UNSET };
@@ -136,7 +136,7 @@ impl Decoder<'_> {
         self.origin.first = false;
     }
 
-    /// Pushes what is not worth a place in the interpreter's loop.
+    /// Pushes an effect.
     pub(super) fn effect(
         &mut self,
         run: impl Fn(&mut Cpu<'_>, &mut Site<'_>) -> OrFault<Flow> + Send + Sync + 'static,
@@ -144,7 +144,7 @@ impl Decoder<'_> {
         self.push(Op::Effect(Box::new(run), None));
     }
 
-    /// Pushes something that cannot fail.
+    /// Pushes an effect that cannot fault.
     pub(super) fn act<T>(&mut self, run: impl Fn(&mut Cpu<'_>, &mut Site<'_>) -> T + Send + Sync + 'static) {
         self.effect(move |cpu, site| {
             run(cpu, site);
@@ -152,7 +152,7 @@ impl Decoder<'_> {
         });
     }
 
-    /// If `turn`, the last operation takes turns with other blocks.
+    /// Marks the last operation as one that takes turns, if `turn`.
     fn turn(&mut self, turn: bool) {
         if turn && let Some(inst) = self.code.insts.last_mut() {
             inst.flags |= TURN;
@@ -189,7 +189,7 @@ impl Decoder<'_> {
         self.labels.len() as u32 - 1
     }
 
-    /// The next operation stands at a label.
+    /// Places a label at the next operation.
     fn place_label(&mut self, label: u32) {
         self.labels[label as usize] = self.code.insts.len() as u32;
     }
@@ -219,7 +219,7 @@ impl Decoder<'_> {
         self.declare(&v.name, Entity::Var { space, address })
     }
 
-    /// `.extern .shared x[]` begins where static shared memory ends, which the first pass finds out.
+    /// Places a shared variable; `.extern .shared x[]` behind all static shared memory.
     fn place_shared(&mut self, v: &Var) -> Res<u64> {
         if v.count.is_none() {
             self.code.shared_align = self.code.shared_align.max(v.align);

@@ -1,4 +1,4 @@
-//! Instructions of the lanes of a member mask together.
+//! Warp-wide instructions: those with a member mask.
 
 use super::operands::width;
 use super::text::Text;
@@ -72,7 +72,7 @@ impl Decoder<'_> {
         Ok(true)
     }
 
-    /// Pushes what the lanes of a member mask do together, which cannot fail.
+    /// Pushes a warp-wide effect that cannot fault.
     fn warp_wide(&mut self, mask: R, run: impl Fn(&mut Cpu<'_>, &mut Site<'_>, u32) + Send + Sync + 'static) {
         let effect: WarpEffect = Box::new(move |cpu, site, group| {
             run(cpu, site, group);
