@@ -2,6 +2,7 @@
 
 use crate::checks::counters::Counters;
 use crate::checks::order::{Operation, Place};
+use crate::exec::checked::observes_accesses;
 use crate::exec::inst::Program;
 use crate::exec::{LaunchCx, Watch, scheduler};
 use crate::machine::config::{BLOCK, DeviceConfig, GRID, THREADS_PER_BLOCK};
@@ -158,7 +159,7 @@ impl Checked<'_> {
             params: launch.params.chunks(8).map(word).chain([0]).collect(),
             workspace,
             op: Arc::new(Operation::new(format!("kernel {}", launch.kernel), place)),
-            watched: config.counters || config.checks.racecheck || config.checks.initcheck,
+            observed: observes_accesses(config),
             free: !code.takes_turns || self.blocks == 1 && watch.is_none(),
         };
         memory.witness().begin(&cx.op);

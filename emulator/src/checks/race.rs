@@ -3,11 +3,13 @@
 //!
 //! Happens-before is that of the [PTX memory model](https://doi.org/10.1145/3297858.3304043). As in
 //! [FastTrack](https://doi.org/10.1145/1542476.1542490), an earlier access is kept as an epoch (a thread and its clock)
-//! and compared with the vector clock of the thread that accesses now. Every four bytes have a cell: the epoch of the
-//! last write and that of one read since; FastTrack would keep all concurrent reads, here one is chosen by a hash,
-//! another in each cell. Threads are lanes, as independent thread scheduling asks for, and strong accesses (atomics,
-//! volatile, relaxed, acquire, release) do not race with each other if the scope of each holds both threads, as in
-//! [iGUARD](https://doi.org/10.1145/3477132.3483545).
+//! and compared with the vector clock of the thread that accesses now. Threads are lanes, as independent thread
+//! scheduling asks for, and clocks are compressed by warp as in [BARRACUDA](https://doi.org/10.1145/3062341.3062342).
+//! Strong accesses (atomics, volatile, relaxed, acquire, release) do not race with each other if the scope of each
+//! holds both threads, as in [iGUARD](https://doi.org/10.1145/3477132.3483545).
+//!
+//! Every four bytes have a cell with the epochs of the last write and of one read since. FastTrack keeps all concurrent
+//! reads; here a hash chooses one, another in each cell.
 
 use super::clock::Vc;
 use super::order::Operation;

@@ -123,7 +123,7 @@ impl Cpu<'_> {
             if let Some(l) = Lanes(group & !done).find(wrong) {
                 return Err(self.outside(kind, (l, addr[l]), total, &site.at));
             }
-            let turn = if self.cx.watched {
+            let turn = if self.cx.observed {
                 self.accesses(&mut site.common.observers, kind, &addr, done, access, &site.at)?
             } else {
                 None

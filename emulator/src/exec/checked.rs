@@ -3,17 +3,23 @@
 //!
 //! Each event is one function with a line for every observer that needs it: the counters, one per host thread, and the
 //! initialisation and race checks, one per block. Observers change no result, but may find a fault. Nothing else in
-//! `exec` or above calls one.
+//! `exec` or above reports to one.
 
 use super::{Cpu, LaunchCx};
 use crate::checks::block::{BlockChecks, Issue, Launched};
 use crate::checks::witness::Witness;
 use crate::machine::access::{Access, Scope};
+use crate::machine::config::DeviceConfig;
 use crate::machine::fault::{FaultKind, OrFault};
 use crate::machine::layout::At;
 use crate::machine::types::Space;
 use crate::memory::Allocation;
 use std::sync::{Arc, MutexGuard};
+
+/// Whether an observer needs accesses. (Instructions are reported if [`Cpu::observes_issue`], all else always.)
+pub(crate) fn observes_accesses(config: &DeviceConfig) -> bool {
+    config.counters || config.checks.racecheck || config.checks.initcheck
+}
 
 impl LaunchCx<'_> {
     /// Facts of the launch for observers.

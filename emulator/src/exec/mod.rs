@@ -53,7 +53,7 @@ pub(crate) struct LaunchCx<'a> {
     /// The launch among the device's operations.
     pub(crate) op: Arc<Operation>,
     /// Whether an observer needs accesses.
-    pub(crate) watched: bool,
+    pub(crate) observed: bool,
     /// Whether blocks run without turns, since they cannot communicate.
     pub(crate) free: bool,
 }
