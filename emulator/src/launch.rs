@@ -1,13 +1,16 @@
-//! A launch: what is asked for, how it is run, what comes back.
+//! Launches: the request, its checks against kernel and device, the run, the report.
 
 use crate::checks::counters::Counters;
 use crate::checks::order::{Operation, Place};
-use crate::device::config::{BLOCK, DeviceConfig, GRID, THREADS_PER_BLOCK};
-pub use crate::exec::fault::{Fault, FaultKind};
-use crate::exec::inst::Code;
+use crate::exec::checked::observes_accesses;
+use crate::exec::inst::Program;
 use crate::exec::{LaunchCx, Watch, scheduler};
+use crate::machine::config::{BLOCK, DeviceConfig, GRID, THREADS_PER_BLOCK};
+use crate::machine::fault::{Fault, FaultKind};
+use crate::machine::kernel::KernelInfo;
+use crate::machine::layout::Layout;
 use crate::memory::Memory;
-use crate::ptx::{KernelInfo, Module};
+use crate::ptx::Module;
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,9 +21,9 @@ pub struct Launch<'a> {
     pub module: &'a Module,
     /// Entry name.
     pub kernel: &'a str,
-    /// Blocks.
+    /// Blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads of a block in x, y, z.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
@@ -32,24 +35,12 @@ pub struct Launch<'a> {
     pub cluster: Option<[u32; 3]>,
 }
 
-/// In which order warps and blocks run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub enum Schedule {
-    /// One after the other.
-    #[default]
-    RoundRobin,
-    /// At random, by the seed.
-    Random,
-    /// At random, with one warp of each block, and one block, held back as long as anything else can run.
-    Adversarial,
-}
-
-/// What a launch did.
+/// Figures of a launch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
     /// Warp instructions executed.
     pub warp_instructions: u64,
-    /// Counters, if asked for.
+    /// Counters, if [`DeviceConfig::counters`] asks for them.
     pub counters: Option<Counters>,
 }
 
@@ -63,12 +54,12 @@ pub fn run(launch: &Launch<'_>, memory: &Memory, config: &DeviceConfig) -> Resul
     result
 }
 
-/// A launch that the device takes.
+/// A launch that kernel and device allow.
 pub(crate) struct Checked<'a> {
     launch: &'a Launch<'a>,
     config: &'a DeviceConfig,
     info: &'a KernelInfo,
-    code: &'a Code,
+    code: &'a Program,
     threads: u32,
     pub(crate) blocks: u64,
     /// Bytes of shared memory, static and dynamic.
@@ -79,13 +70,13 @@ pub(crate) struct Checked<'a> {
     pub(crate) per_multiprocessor: u32,
 }
 
-/// Blocks of an ordinary launch that are in flight at most, to bound the emulator's own memory.
+/// Most clusters of an ordinary launch in flight, to bound the emulator's own memory.
 const IN_FLIGHT: u32 = 256;
-/// Blocks in a cluster at most, on every chip that has them.
+/// Most blocks of a cluster, on every chip that has clusters.
 const CLUSTER: u64 = 8;
 
 impl Launch<'_> {
-    /// Refuses what the kernel or the device does not allow.
+    /// Checks the request against kernel and device.
     pub(crate) fn check<'a>(&'a self, config: &'a DeviceConfig) -> Result<Checked<'a>, Fault> {
         let fault = |kind, message: fmt::Arguments<'_>| Fault::new(kind, self.kernel, message.to_string());
         type Words<'a> = fmt::Arguments<'a>;
@@ -135,7 +126,7 @@ impl Launch<'_> {
 }
 
 impl Checked<'_> {
-    /// Runs it, unless `watch` ends it.
+    /// Runs the launch to its end, or until `watch` ends it.
     pub(crate) fn run(&self, memory: &Memory, watch: Option<&Watch<'_>>, place: Place) -> Result<Report, Fault> {
         let Checked { launch, config, info, code, threads, .. } = *self;
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
@@ -147,22 +138,28 @@ impl Checked<'_> {
         };
         let ranks = self.cluster.iter().product();
         let cx = LaunchCx {
-            launch,
+            layout: Layout {
+                grid: launch.grid,
+                block: launch.block,
+                threads,
+                warps: threads.div_ceil(32),
+                cluster: self.cluster,
+                ranks,
+                explicit_cluster: launch.cluster.or(info.cluster).is_some(),
+                shared: self.shared,
+                dynamic_shared: launch.dynamic_shared,
+            },
+            cooperative: launch.cooperative,
             info,
             code,
             memory,
             config,
             watch,
-            threads,
-            warps: threads.div_ceil(32),
-            shared: self.shared,
-            cluster: self.cluster,
-            ranks,
             resident: (self.per_multiprocessor.saturating_mul(config.multiprocessors) / ranks).clamp(1, IN_FLIGHT),
             params: launch.params.chunks(8).map(word).chain([0]).collect(),
             workspace,
             op: Arc::new(Operation::new(format!("kernel {}", launch.kernel), place)),
-            watched: config.counters || config.checks.racecheck || config.checks.initcheck,
+            observed: observes_accesses(config),
             free: !code.takes_turns || self.blocks == 1 && watch.is_none(),
         };
         memory.witness().begin(&cx.op);
@@ -172,7 +169,7 @@ impl Checked<'_> {
             let _ = memory.free(workspace);
         }
         let (warp_instructions, counts) = outcome.map_err(|f| *f)?;
-        let counters = config.counters.then(|| Counters::new(&cx, &counts));
+        let counters = config.counters.then(|| Counters::new(&code.origins, &counts));
         Ok(Report { warp_instructions, counters })
     }
 }

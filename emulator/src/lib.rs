@@ -64,17 +64,18 @@
 mod checks;
 mod device;
 mod exec;
-pub mod host;
 mod launch;
+mod machine;
 mod memory;
 mod ptx;
 
-pub use checks::Checks;
 pub use checks::counters::Counters;
-pub use device::{
-    Call, Code, DeviceConfig, FaultInjection, LaunchRecord, Leak, add_device, clear_reports, inject, last_fault, leaks,
-    reports, resolve,
-};
-pub use launch::{Fault, FaultKind, Launch, Report, Schedule, run};
+pub use device::{LaunchRecord, Leak, add_device, clear_reports, host, inject, last_fault, leaks, reports, resolve};
+pub use launch::{Launch, Report, run};
+pub use machine::codes::Code;
+pub use machine::config::{Checks, DeviceConfig, Schedule};
+pub use machine::fault::{Fault, FaultKind};
+pub use machine::injection::{Call, FaultInjection};
+pub use machine::kernel::{KernelInfo, ParamInfo};
 pub use memory::{Memory, MemoryError};
-pub use ptx::{KernelInfo, Module, ParamInfo, PtxError};
+pub use ptx::{Module, PtxError};

@@ -1,18 +1,19 @@
 //! Device memory: allocations at addresses that are never used twice, backed by the host's memory.
 //!
-//! Kernels access bytes in place through atomics of the access's width, copies and fills through relaxed atomics of
-//! aligned words of eight bytes, so that blocks on several threads, a host that polls mapped memory, and copies beside
-//! them may race. (Rust's model leaves open what atomics of different widths do to each other in a race; that they act on
-//! whole bytes is the machine's promise.) The table of allocations is replaced, never changed: a running kernel keeps the
-//! one it has until its next look.
+//! Kernels load with acquire and store with release, through atomics of the access's width; copies and fills go through
+//! relaxed atomics of aligned words of eight bytes. So blocks on several threads, a host that polls mapped memory, and
+//! copies beside them may race. (Rust's model leaves open what racing atomics of different widths do; that they act on
+//! whole bytes is the machine's promise.) The table of allocations is replaced, never changed: a running kernel keeps its
+//! table until its next look.
 
-use crate::checks::GlobalShadow;
+use crate::checks::allocation::AllocationChecks;
 use crate::checks::order::Operation;
 use crate::checks::witness::Witness;
-use crate::exec::Exec;
+use crate::machine::fault::OrFault;
+use crate::machine::lock::lock;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The first device address.
 pub(crate) const GLOBAL_BASE: u64 = 0x10_0000_0000;
@@ -21,18 +22,18 @@ pub(crate) const SHARED_BASE: u64 = 0x7100_0000_0000;
 pub(crate) const LOCAL_BASE: u64 = 0x7200_0000_0000;
 pub(crate) const PARAM_BASE: u64 = 0x7300_0000_0000;
 pub(crate) const WINDOW: u64 = 1 << 32;
-/// Bytes that are copied at once.
+/// Bytes of a copy's buffer.
 const STRETCH: usize = 4096;
-/// What fresh memory of every kind holds.
+/// Contents of fresh memory of every kind.
 pub(crate) const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 const ALIGN: u64 = 512;
 /// Unmapped bytes after each allocation, so that an access past the end hits nothing.
 const GUARD: u64 = 4096;
-/// Freed ranges that are remembered at most.
+/// Most freed ranges that are remembered.
 const FREED: usize = 4096;
 
-/// What went wrong with device memory.
+/// Errors of device memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -77,15 +78,11 @@ pub(crate) struct Allocation {
     pub(crate) base: u64,
     /// Bytes that may be accessed.
     pub(crate) size: u64,
-    /// The bytes: in `owned`, or, where that is empty, the host's.
+    /// The bytes: those of `owned`, or the host's where `owned` is empty.
     pub(crate) data: *mut u8,
     owned: Vec<u64>,
-    /// One bit a byte: written by something.
-    written: Box<[AtomicU8]>,
-    /// Everything counts as written: it is the host's, was written as a whole, or by a launch that kept no account.
-    pub(crate) assumed: AtomicBool,
-    /// Race-check state, made on first use.
-    pub(crate) shadow: OnceLock<GlobalShadow>,
+    /// Check state.
+    pub(crate) checks: AllocationChecks,
 }
 
 // SAFETY: the bytes are only touched through atomics; the pointer is owned, or its owner vouches for it.
@@ -93,18 +90,8 @@ unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
 
-/// The bytes of a map of one bit a byte that a range touches, each with the bits of the range.
-#[inline(always)]
-fn map_bits(offset: u64, bytes: u64) -> impl Iterator<Item = (usize, u8)> {
-    let end = offset + bytes;
-    (offset / 8..end.div_ceil(8)).map(move |i| {
-        let (from, to) = (offset.max(8 * i) - 8 * i, end.min(8 * i + 8) - 8 * i);
-        (i as usize, ((1u16 << to) - (1 << from)) as u8)
-    })
-}
-
 impl Allocation {
-    /// The aligned word that holds a byte, and the byte's place in it; of the host's memory only where all of it is mapped.
+    /// The aligned word that holds a byte, and the byte's index in it. `None` where part of the word is not mapped.
     fn word(&self, offset: u64) -> Option<(usize, &AtomicU64)> {
         let at = self.data.wrapping_add(offset as usize);
         let before = at.addr() % 8;
@@ -116,13 +103,13 @@ impl Allocation {
         Some((before, unsafe { &*at.sub(before).cast() }))
     }
 
-    /// A byte of the host's memory, which need not lie in a whole word.
+    /// A byte outside every mapped word.
     fn byte(&self, offset: u64) -> &AtomicU8 {
         // SAFETY: the callers checked the range. All threads use atomics.
         unsafe { &*self.data.add(offset as usize).cast() }
     }
 
-    /// The whole words of a range that was checked, and how many bytes lie before them: fewer than eight.
+    /// The aligned words within a range in bounds, and the number of bytes before the first of them.
     fn words(&self, offset: u64, bytes: usize) -> (usize, &[AtomicU64]) {
         let start = self.data.wrapping_add(offset as usize);
         let before = (start.addr().wrapping_neg() % 8).min(bytes);
@@ -134,7 +121,7 @@ impl Allocation {
         (before, unsafe { std::slice::from_raw_parts(start.add(before).cast(), count) })
     }
 
-    /// Copies bytes out, the range of which was checked.
+    /// Copies out a range in bounds.
     fn load(&self, offset: u64, out: &mut [u8]) {
         let (before, words) = self.words(offset, out.len());
         let (first, rest) = out.split_at_mut(before);
@@ -146,7 +133,7 @@ impl Allocation {
         self.load_edge(offset + (before + 8 * words.len()) as u64, last);
     }
 
-    /// Copies bytes in, the range of which was checked.
+    /// Copies in a range in bounds.
     fn store(&self, offset: u64, from: &[u8]) {
         let (before, words) = self.words(offset, from.len());
         let (first, rest) = from.split_at(before);
@@ -160,7 +147,7 @@ impl Allocation {
         self.store_edge(offset + (before + 8 * words.len()) as u64, last);
     }
 
-    /// Copies some bytes of one word out.
+    /// Copies out some bytes of one word.
     fn load_edge(&self, offset: u64, out: &mut [u8]) {
         if out.is_empty() {
             return;
@@ -174,7 +161,7 @@ impl Allocation {
         }
     }
 
-    /// Copies some bytes of one word in. Its other bytes may be somebody else's, who writes them now.
+    /// Copies in some bytes of one word, atomically: others may write its remaining bytes at the same time.
     fn store_edge(&self, offset: u64, from: &[u8]) {
         if from.is_empty() {
             return;
@@ -191,39 +178,15 @@ impl Allocation {
             None => (offset..).zip(from).for_each(|(at, byte)| self.byte(at).store(*byte, Ordering::Relaxed)),
         }
     }
-
-    /// Marks bytes as written.
-    #[inline]
-    pub(crate) fn mark(&self, offset: u64, bytes: u64) {
-        if self.assumed.load(Ordering::Relaxed) {
-            return;
-        }
-        if offset == 0 && bytes == self.size {
-            self.assumed.store(true, Ordering::Relaxed);
-            return;
-        }
-        for (i, bits) in map_bits(offset, bytes) {
-            if self.written[i].load(Ordering::Relaxed) & bits != bits {
-                self.written[i].fetch_or(bits, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Whether all of some bytes were written.
-    #[inline]
-    pub(crate) fn is_written(&self, offset: u64, bytes: u64) -> bool {
-        self.assumed.load(Ordering::Relaxed)
-            || map_bits(offset, bytes).all(|(i, bits)| self.written[i].load(Ordering::Relaxed) & bits == bits)
-    }
 }
 
 /// The live allocations, in order of address, and what was freed.
 #[derive(Clone)]
 pub(crate) struct Table {
     pub(crate) live: Vec<Arc<Allocation>>,
-    /// Freed ranges, for the message.
+    /// Freed ranges, for reports of their use.
     freed: Vec<(u64, u64)>,
-    /// No address from here on has been used.
+    /// The first address that was never used.
     next: u64,
 }
 
@@ -243,18 +206,17 @@ impl Table {
         self.freed.iter().any(|&(base, size)| address.wrapping_sub(base) < size)
     }
 
-    /// Bytes in use, but the host's.
+    /// Bytes in use, without the host's.
     fn used(&self) -> u64 {
         self.live.iter().map(|a| 8 * a.owned.len() as u64).sum()
     }
 
-    /// Adds an allocation at `base`: in the words of `owned`, or else at `host`.
+    /// Adds an allocation at `base`, backed by `owned` or else by `host`.
     fn add(&mut self, base: u64, size: u64, mut owned: Vec<u64>, host: Option<*mut u8>) -> u64 {
         let data = host.unwrap_or(owned.as_mut_ptr().cast());
-        let written = owned.iter().map(|_| AtomicU8::new(0)).collect();
+        let checks = AllocationChecks::new(base, size, host.is_some());
         self.next = (base + size).next_multiple_of(ALIGN) + GUARD;
-        let (assumed, shadow) = (host.is_some().into(), OnceLock::new());
-        self.live.push(Arc::new(Allocation { base, size, data, owned, written, assumed, shadow }));
+        self.live.push(Arc::new(Allocation { base, size, data, owned, checks }));
         base
     }
 }
@@ -266,11 +228,6 @@ pub struct Memory {
     witness: Mutex<Witness>,
 }
 
-/// The value under a lock; that somebody panicked while holding it does not make it wrong.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Memory {
     /// Memory of at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Memory {
@@ -278,15 +235,13 @@ impl Memory {
         Memory { limit: limit_bytes, table: Mutex::new(Arc::new(table)), witness: Mutex::default() }
     }
 
-    /// A copy or fill is about to touch a range: compares it with what is not ordered before it.
-    pub(crate) fn touched(&self, op: &Arc<Operation>, address: u64, bytes: u64, write: bool) -> Exec<()> {
+    /// Compares a copy or fill of a range with the accesses before it, and notes it.
+    pub(crate) fn touched(&self, op: &Arc<Operation>, address: u64, bytes: u64, write: bool) -> OrFault<()> {
         let Ok((a, offset)) = self.range(address, bytes) else { return Ok(()) };
-        let shadow = a.shadow.get_or_init(|| GlobalShadow::new(a.size));
-        let compared = shadow.range(op, offset, offset + bytes, write);
-        compared.map_err(|(at, conflict)| conflict.fault(op, write, "device", a.base + at))
+        a.checks.touched(op, offset, bytes, write)
     }
 
-    /// What the race check knows of this memory.
+    /// State of the race check beyond one launch.
     pub(crate) fn witness(&self) -> MutexGuard<'_, Witness> {
         lock(&self.witness)
     }
@@ -326,7 +281,7 @@ impl Memory {
         })
     }
 
-    /// Frees what `alloc` or `map_host` returned. A kernel that still uses it is told at its next access.
+    /// Frees what `alloc` or `map_host` returned. A kernel faults at its next access to it.
     pub fn free(&self, address: u64) -> Result<(), MemoryError> {
         self.change(|table| {
             let found = table.live.iter().position(|a| a.base == address);
@@ -339,7 +294,7 @@ impl Memory {
         })
     }
 
-    /// The allocation that a range lies in, and where in it.
+    /// The allocation that a range lies in, and its offset there.
     pub(crate) fn range(&self, address: u64, bytes: u64) -> Result<(Arc<Allocation>, u64), MemoryError> {
         let table = self.table();
         let a = table.find(address).map(|i| &table.live[i]).filter(|a| bytes <= a.size - (address - a.base));
@@ -367,7 +322,7 @@ impl Memory {
             a.store(offset + done, &stretch[..more as usize]);
             done += more;
         }
-        a.mark(offset, bytes);
+        a.checks.mark(offset, bytes);
         Ok(())
     }
 
@@ -380,7 +335,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies within the device; ranges may overlap. What was never written stays so.
+    /// Copies within the device; ranges may overlap. Copies of unwritten bytes count as unwritten.
     pub fn copy(&self, dst: u64, src: u64, bytes: u64) -> Result<(), MemoryError> {
         if bytes == 0 {
             return Ok(());
@@ -396,11 +351,11 @@ impl Memory {
             s.load(from + i, stretch);
             d.store(to + i, stretch);
         }
-        if s.is_written(from, bytes) {
-            d.mark(to, bytes);
+        if s.checks.is_written(from, bytes) {
+            d.checks.mark(to, bytes);
         } else {
-            let written: Vec<u64> = (0..bytes).filter(|&i| s.is_written(from + i, 1)).collect();
-            written.into_iter().for_each(|i| d.mark(to + i, 1));
+            let written: Vec<u64> = (0..bytes).filter(|&i| s.checks.is_written(from + i, 1)).collect();
+            written.into_iter().for_each(|i| d.checks.mark(to + i, 1));
         }
         Ok(())
     }
@@ -408,7 +363,7 @@ impl Memory {
     /// Whether every byte of a range was written by something.
     pub fn initialised(&self, address: u64, bytes: u64) -> Result<bool, MemoryError> {
         let (a, offset) = self.range(address, bytes)?;
-        Ok(a.is_written(offset, bytes))
+        Ok(a.checks.is_written(offset, bytes))
     }
 
     /// Bytes in use, in units of 512.

@@ -224,7 +224,7 @@ fn what_is_wrong_between_blocks_of_a_cluster_is_found() {
              mbarrier.arrive.shared.b64 _, [%r7];
              W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p4, [%r7], 0; @!%p4 bra W; @MEET",
         ),
-        ("the neighbour has exited", &[InvalidSync],
+        ("the neighbour has exited", &[UseAfterFree],
             "[[@!%p3 exit; |]] mov.u32 %r20, 0; L: add.u32 %r20, %r20, 1; nanosleep.u32 100; setp.lt.u32 %p4, %r20, 100; @%p4 bra L;
              @%p3 st.shared::cluster.u32 [%r6], %r13; [[|@MEET]]"),
     ];

@@ -2,41 +2,11 @@
 
 mod driver_support;
 
+use driver_support::kernels::{MAILBOX, SET};
 use driver_support::{Arg, Device, Handle, NON_BLOCKING, ok};
 use kiln_emulator::{Code, DeviceConfig, FaultKind, last_fault};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-const KERNELS: &str = r"
-.version 7.0
-.target sm_80
-.address_size 64
-
-// Waits until `words[0]` is set, then sets `words[1]`.
-.visible .entry mailbox(.param .u64 words)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<3>;
-    .reg .b64 %rd<2>;
-    ld.param.u64 %rd1, [words];
-POLL:
-    ld.acquire.sys.global.u32 %r1, [%rd1];
-    setp.eq.u32 %p1, %r1, 0;
-    @%p1 bra POLL;
-    add.u32 %r2, %r1, 1;
-    st.release.sys.global.u32 [%rd1+4], %r2;
-    ret;
-}
-
-// Sets `words[0]`.
-.visible .entry set(.param .u64 words)
-{
-    .reg .b64 %rd<2>;
-    ld.param.u64 %rd1, [words];
-    st.release.sys.global.u32 [%rd1], 1;
-    ret;
-}
-";
 
 fn deferring(deferred_submission: bool) -> Device {
     Device::new(DeviceConfig { deferred_submission, ..DeviceConfig::default() })
@@ -61,8 +31,7 @@ const LONG: Duration = Duration::from_secs(20);
 fn a_host_that_only_polls_mapped_memory_waits_forever_under_deferred_submission() {
     let device = deferring(true);
     let api = &device.api;
-    let module = device.load(KERNELS).expect("it loads");
-    let (set, mailbox) = (device.function(module, "set"), device.function(module, "mailbox"));
+    let (set, mailbox) = (device.kernel(SET, "set"), device.kernel(MAILBOX, "mailbox"));
     let (stream, other) = (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
     let (words, address) = device.mapped(2);
     ok(device.launch(set, 1, 1, stream, &[Arg::U64(address)]));
@@ -77,7 +46,7 @@ fn a_host_that_only_polls_mapped_memory_waits_forever_under_deferred_submission(
         assert!(!is_set(&words[1], MOMENT), "queued after the query");
         (api.stream_query)(stream);
         assert!(is_set(&words[1], LONG), "asked again");
-        ok((api.stream_synchronize)(stream));
+        ok(device.finish(stream));
     }
 }
 
@@ -85,7 +54,7 @@ fn a_host_that_only_polls_mapped_memory_waits_forever_under_deferred_submission(
 fn work_of_a_friendly_device_begins_unasked() {
     let device = deferring(false);
     let (words, address) = device.mapped(1);
-    ok(device.launch(device.kernel(KERNELS, "set"), 1, 1, device.stream(NON_BLOCKING), &[Arg::U64(address)]));
+    ok(device.launch(device.kernel(SET, "set"), 1, 1, device.stream(NON_BLOCKING), &[Arg::U64(address)]));
     assert!(is_set(&words[0], LONG));
 }
 
@@ -97,13 +66,13 @@ fn every_call_that_asks_or_waits_submits() {
     let calls: &[(&str, Ask<'_>)] = unsafe {
         &[
             ("cuStreamQuery", &|d, stream, _, _| _ = (d.api.stream_query)(stream)),
-            ("cuStreamSynchronize", &|d, stream, _, _| ok((d.api.stream_synchronize)(stream))),
+            ("cuStreamSynchronize", &|d, stream, _, _| ok(d.finish(stream))),
             ("cuEventQuery", &|d, _, event, _| _ = (d.api.event_query)(event)),
             ("cuEventSynchronize", &|d, _, event, _| ok((d.api.event_synchronize)(event))),
             ("cuCtxSynchronize", &|d, _, _, _| ok(d.synchronize())),
             ("cuMemAlloc", &|d, _, _, _| _ = d.alloc(4)),
             ("cuMemHostAlloc", &|d, _, _, _| _ = d.mapped(1)),
-            ("cuModuleLoadDataEx", &|d, _, _, _| _ = d.load(KERNELS)),
+            ("cuModuleLoadDataEx", &|d, _, _, _| _ = d.load(SET)),
             ("a query behind an event", &|d, _, event, _| {
                 let behind = d.stream(NON_BLOCKING);
                 ok((d.api.stream_wait)(behind, event, 0));
@@ -120,7 +89,7 @@ fn every_call_that_asks_or_waits_submits() {
     for (name, ask) in calls {
         let device = deferring(true);
         let (stream, event) = (device.stream(NON_BLOCKING), device.event());
-        let set = device.kernel(KERNELS, "set");
+        let set = device.kernel(SET, "set");
         let (words, address) = device.mapped(1);
         ok(device.launch(set, 1, 1, stream, &[Arg::U64(address)]));
         // SAFETY: handles of this device.
@@ -140,13 +109,11 @@ fn work_that_nobody_has_asked_about_does_not_end_a_deadlock() {
         let device = Device::new(DeviceConfig { deadlock_steps: 20_000, ..config });
         let (stream, other) = (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
         let words = device.upload(&[0u32; 2]);
-        let module = device.load(KERNELS).expect("it loads");
-        let (mailbox, set) = (device.function(module, "mailbox"), device.function(module, "set"));
+        let (mailbox, set) = (device.kernel(MAILBOX, "mailbox"), device.kernel(SET, "set"));
         ok(device.launch(mailbox, 1, 1, stream, &[Arg::U64(words)]));
         ok(device.launch(set, 1, 1, other, &[Arg::U64(words)]));
         let expected = if deferred { Code::LAUNCH_TIMEOUT.raw() } else { 0 };
-        // SAFETY: a handle of this device.
-        assert_eq!(unsafe { (device.api.stream_synchronize)(stream) }, expected, "deferred: {deferred}");
+        assert_eq!(device.finish(stream), expected, "deferred: {deferred}");
         let kind = last_fault(device.ordinal).map(|fault| fault.kind);
         assert_eq!(kind, deferred.then_some(FaultKind::Deadlock));
     }

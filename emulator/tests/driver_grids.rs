@@ -3,7 +3,8 @@
 
 mod driver_support;
 
-use driver_support::{Arg, Device, Handle, NON_BLOCKING, made, ok, pointers};
+use driver_support::kernels::MEET;
+use driver_support::{Arg, Device, Handle, NON_BLOCKING, ok};
 use kiln_emulator::{Code, DeviceConfig, FaultKind, last_fault};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -13,38 +14,6 @@ const KERNELS: &str = r"
 .version 7.0
 .target sm_80
 .address_size 64
-
-// Every block waits until all have come to `words[0]`.
-.visible .entry meet(.param .u64 words)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<3>;
-    .reg .b64 %rd<2>;
-    ld.param.u64 %rd1, [words];
-    mov.u32 %r1, %nctaid.x;
-    red.release.gpu.global.add.u32 [%rd1], 1;
-POLL:
-    ld.acquire.gpu.global.u32 %r2, [%rd1];
-    setp.lt.u32 %p1, %r2, %r1;
-    @%p1 bra POLL;
-    ret;
-}
-
-// The same under another name.
-.visible .entry join(.param .u64 words)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<3>;
-    .reg .b64 %rd<2>;
-    ld.param.u64 %rd1, [words];
-    mov.u32 %r1, %nctaid.x;
-    red.release.gpu.global.add.u32 [%rd1], 1;
-POLL:
-    ld.acquire.gpu.global.u32 %r2, [%rd1];
-    setp.lt.u32 %p1, %r2, %r1;
-    @%p1 bra POLL;
-    ret;
-}
 
 // No block waits for another: each writes a word of its own.
 .visible .entry alone(.param .u64 words)
@@ -80,17 +49,16 @@ fn four(interleave_cooperative: bool) -> Device {
     Device::new(DeviceConfig { multiprocessors: 4, interleave_cooperative, ..DeviceConfig::default() })
 }
 
+/// Kernels whose blocks wait for each other, the same under two names.
+fn meet_and_join(device: &Device) -> [Handle; 2] {
+    ["meet", "join"].map(|name| device.kernel(&MEET.replace("meet", name), name))
+}
+
 /// Launches a grid of blocks that fill a multiprocessor each.
 #[track_caller]
 fn cooperative(device: &Device, function: Handle, blocks: u32, stream: Handle, words: u64) {
-    let args = [Arg::U64(words)];
-    let mut pointers = pointers(&args);
-    // SAFETY: a handle of this device, one argument for one parameter.
-    unsafe {
-        ok((device.api.set_function_attribute)(function, 8, 200 << 10));
-        let (shared, pointers) = (200 << 10, pointers.as_mut_ptr());
-        ok((device.api.launch_cooperative)(function, blocks, 1, 1, 1, 1, 1, shared, stream, pointers));
-    }
+    ok(device.allow_shared(function, 200 << 10));
+    ok(device.launch_cooperative(function, [blocks, 1], 200 << 10, stream, &[Arg::U64(words)]));
 }
 
 /// What orders the second grid after the first.
@@ -105,25 +73,18 @@ enum Between {
 
 /// Launches `meet` and then `second` with so many blocks; what waiting for both returns, and the message of a deadlock.
 fn two_grids(device: &Device, second: &str, [a, b]: [u32; 2], between: Between) -> (u32, Option<String>) {
-    let api = &device.api;
-    let module = device.load(KERNELS).expect("it loads");
-    let (first, then) = (device.function(module, "meet"), device.function(module, second));
+    let [first, join] = meet_and_join(device);
+    let then = if second == "join" { join } else { device.kernel(KERNELS, second) };
     let (words, others) = (device.upload(&[0u32; 4]), device.upload(&[0u32; 4]));
     let stream = device.stream(NON_BLOCKING);
     let other = if between == Between::StreamOrder { stream } else { device.stream(NON_BLOCKING) };
     cooperative(device, first, a, stream, words);
-    // SAFETY: handles of this device.
-    unsafe {
-        match between {
-            Between::Nothing | Between::StreamOrder => {}
-            Between::Event => {
-                let event = device.event();
-                ok((api.event_record)(event, stream));
-                ok((api.stream_wait)(other, event, 0));
-            }
-            Between::Synchronised => ok((api.stream_synchronize)(stream)),
-            Between::Queried => while (api.stream_query)(stream) == Code::NOT_READY.raw() {},
-        }
+    match between {
+        Between::Nothing | Between::StreamOrder => {}
+        Between::Event => device.order(stream, other),
+        Between::Synchronised => ok(device.finish(stream)),
+        // SAFETY: a handle of this device.
+        Between::Queried => while unsafe { (device.api.stream_query)(stream) } == Code::NOT_READY.raw() {},
     }
     cooperative(device, then, b, other, others);
     let result = device.synchronize();
@@ -172,20 +133,14 @@ fn a_grid_whose_blocks_do_not_wait_for_each_other_keeps_no_room() {
 fn a_grid_in_a_graph_counts_as_one() {
     for (blocks, expected) in [(1, 0), (4, Code::LAUNCH_TIMEOUT.raw())] {
         let device = four(true);
-        let api = &device.api;
-        let module = device.load(KERNELS).expect("it loads");
-        let (meet, join) = (device.function(module, "meet"), device.function(module, "join"));
+        let [meet, join] = meet_and_join(&device);
         let (words, others) = (device.upload(&[0u32; 4]), device.upload(&[0u32; 4]));
         let (stream, other) = (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
-        // SAFETY: handles of this device.
-        unsafe {
-            ok((api.capture_begin)(stream, 0));
-            cooperative(&device, meet, 4, stream, words);
-            let graph = made(|out| (api.capture_end)(stream, out));
-            let exec = made(|out| (api.graph_instantiate)(out, graph, 0));
-            cooperative(&device, join, blocks, other, others);
-            ok((api.graph_launch)(exec, stream));
-        }
+        device.capture(stream);
+        cooperative(&device, meet, 4, stream, words);
+        let exec = device.captured(stream);
+        cooperative(&device, join, blocks, other, others);
+        ok(device.replay(exec, stream));
         assert_eq!(device.synchronize(), expected, "{blocks} blocks");
     }
 }
@@ -195,8 +150,7 @@ fn a_grid_that_polls_ends_with_the_context() {
     // Only the loss of the context can end it.
     let config = DeviceConfig { multiprocessors: 4, interleave_cooperative: true, ..DeviceConfig::default() };
     let device = Device::new(DeviceConfig { deadlock_steps: u64::MAX, ..config });
-    let module = device.load(KERNELS).expect("it loads");
-    let (linger, join) = (device.function(module, "linger"), device.function(module, "join"));
+    let (linger, [_, join]) = (device.kernel(KERNELS, "linger"), meet_and_join(&device));
     let (stream, other) = (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
     let (words, (letters, address)) = (device.upload(&[0u32; 4]), device.mapped(2));
     cooperative(&device, linger, 4, stream, address);

@@ -2,7 +2,8 @@
 
 mod driver_support;
 
-use driver_support::{Arg, Device, LaunchAttribute, LaunchConfig, NON_BLOCKING, made, ok, pointers};
+use driver_support::kernels::{MAILBOX, SET};
+use driver_support::{Arg, Device, NON_BLOCKING, made, ok, pointers};
 use kiln_emulator::{
     Call, Checks, Code, DeviceConfig, FaultInjection, FaultKind, Leak, inject, last_fault, leaks, reports,
 };
@@ -49,41 +50,6 @@ const SAXPY: &str = r"
     fma.rn.f32 %f4, %f1, %f2, %f3;
     st.global.f32 [%rd5], %f4;
 DONE:
-    ret;
-}
-";
-
-/// Waits until `word[0]` is set, then sets `word[1]`.
-const MAILBOX: &str = r"
-.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry mailbox(.param .u64 words)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<3>;
-    .reg .b64 %rd<2>;
-    ld.param.u64 %rd1, [words];
-POLL:
-    ld.acquire.sys.global.u32 %r1, [%rd1];
-    setp.eq.u32 %p1, %r1, 0;
-    @%p1 bra POLL;
-    add.u32 %r2, %r1, 1;
-    st.release.sys.global.u32 [%rd1+4], %r2;
-    ret;
-}
-";
-
-/// Sets `word[0]`.
-const SET: &str = r"
-.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry set(.param .u64 words)
-{
-    .reg .b64 %rd<2>;
-    ld.param.u64 %rd1, [words];
-    st.release.sys.global.u32 [%rd1], 1;
     ret;
 }
 ";
@@ -244,11 +210,7 @@ fn launches_beyond_the_limits_are_refused() {
         assert_eq!(made(|out| (api.occupancy)(out, fixed, 64, 64 << 10)), 1);
         assert_eq!(made(|out| (api.occupancy)(out, fixed, 64, 24 << 10)), 4, "100 KB hold four times 25");
         assert_eq!(made(|out| (api.occupancy)(out, saxpy, 1024, 0)), 1, "48 warps");
-        let mut pointers = pointers(&args);
-        let cooperative = |blocks| {
-            let pointers = pointers.as_mut_ptr();
-            (api.launch_cooperative)(fixed, blocks, 1, 1, 64, 1, 1, 64 << 10, 0, pointers)
-        };
+        let cooperative = |blocks| device.launch_cooperative(fixed, [blocks, 64], 64 << 10, 0, &args);
         let results: Vec<u32> = [2, 3].map(cooperative).into();
         assert_eq!(results, [0, Code::COOPERATIVE_LAUNCH_TOO_LARGE.raw()], "two multiprocessors, one block on each");
     }
@@ -262,25 +224,7 @@ fn launch_attributes_are_read() {
     let out = device.alloc(512);
     let fixed = device.kernel(FIXED, "fixed");
     let launch = |grid, attributes: &[(u32, [u32; 3])]| {
-        let attributes: Vec<_> = attributes
-            .iter()
-            .map(|&(id, first)| {
-                let mut value = [0; 16];
-                value[..3].copy_from_slice(&first);
-                LaunchAttribute { id, padding: 0, value }
-            })
-            .collect();
-        let config = LaunchConfig {
-            grid: [grid, 1, 1],
-            block: [64, 1, 1],
-            dynamic_shared: 256,
-            stream: 0,
-            attributes: attributes.as_ptr(),
-            count: attributes.len() as u32,
-        };
-        let args = [Arg::U64(out)];
-        // SAFETY: the attributes live during the call.
-        unsafe { (device.api.launch_ex)(&config, fixed, pointers(&args).as_mut_ptr(), null_mut()) }
+        device.launch_with(attributes, fixed, [grid, 64], 256, 0, &[Arg::U64(out)])
     };
     ok(launch(1, &[]));
     ok(launch(1, &[(6, [1, 0, 0]), (2, [1, 0, 0])]));
@@ -480,7 +424,7 @@ fn a_resident_kernel_keeps_others_out_only_where_there_is_no_room() {
     let args = [Arg::U64(address)];
     // SAFETY: handles of this device; one argument for one parameter.
     unsafe {
-        ok((api.set_function_attribute)(mailbox, 8, 220 << 10));
+        ok(device.allow_shared(mailbox, 220 << 10));
         ok((api.launch)(mailbox, 1, 1, 1, 1, 1, 1, 0, first, pointers(&args).as_mut_ptr(), null_mut()));
         ok(device.launch_shared(fixed, 64, 256, second, &[Arg::U64(out)]));
         ok((api.stream_synchronize)(second));
@@ -490,7 +434,7 @@ fn a_resident_kernel_keeps_others_out_only_where_there_is_no_room() {
         words[0].store(0, Ordering::Release);
         ok((api.launch)(mailbox, 1, 1, 1, 1, 1, 1, 220 << 10, first, pointers(&args).as_mut_ptr(), null_mut()));
         std::thread::sleep(Duration::from_millis(20));
-        ok((api.set_function_attribute)(fixed, 8, 16 << 10));
+        ok(device.allow_shared(fixed, 16 << 10));
         ok(device.launch_shared(fixed, 64, 16 << 10, second, &[Arg::U64(out)]));
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!((api.stream_query)(second), Code::NOT_READY.raw(), "the shared memory is taken");
@@ -513,12 +457,11 @@ fn a_cooperative_launch_waits_for_room_for_all_its_blocks() {
     unsafe {
         // One block fits on each multiprocessor, and the first kernel takes one of them.
         for function in [mailbox, fixed] {
-            ok((api.set_function_attribute)(function, 8, 220 << 10));
+            ok(device.allow_shared(function, 220 << 10));
         }
         ok(device.launch_shared(mailbox, 1, 220 << 10, first, &[Arg::U64(address)]));
         std::thread::sleep(Duration::from_millis(20));
-        let args = [Arg::U64(out)];
-        ok((api.launch_cooperative)(fixed, 2, 1, 1, 64, 1, 1, 220 << 10, second, pointers(&args).as_mut_ptr()));
+        ok(device.launch_cooperative(fixed, [2, 64], 220 << 10, second, &[Arg::U64(out)]));
         ok(device.launch_shared(fixed, 64, 220 << 10, third, &[Arg::U64(other)]));
         ok((api.stream_synchronize)(third));
         assert_eq!((api.stream_query)(second), Code::NOT_READY.raw(), "one of two multiprocessors is taken");

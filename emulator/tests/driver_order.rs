@@ -6,7 +6,7 @@
 
 mod driver_support;
 
-use driver_support::{Arg, Device, Handle, LaunchAttribute, LaunchConfig, NON_BLOCKING, made, ok, pointers};
+use driver_support::{Arg, Device, Handle, NON_BLOCKING, ok};
 use kiln_emulator::host::{Ordering, load, store};
 use kiln_emulator::{Code, DeviceConfig, Fault, FaultKind, last_fault};
 use std::ffi::c_void;
@@ -31,7 +31,7 @@ const KERNELS: &str = r"
     ret;
 }
 
-// The same, and the kernel after it may begin as soon as it likes.
+// Lets the kernel after it begin as soon as it likes, then writes `value` into one word per thread.
 .visible .entry trigger(.param .u64 words, .param .u32 value)
 {
     .reg .b32 %r<3>;
@@ -254,15 +254,6 @@ impl Rig {
         ok(unsafe { (self.device.api.alloc)(&mut other, 16) });
     }
 
-    fn record_and_hold(&self, from: Handle, to: Handle) {
-        let event = self.device.event();
-        // SAFETY: handles of this device.
-        unsafe {
-            ok((self.device.api.event_record)(event, from));
-            ok((self.device.api.stream_wait)(to, event, 0));
-        }
-    }
-
     /// The race that the device has found, if any.
     #[track_caller]
     fn race(&self) -> Option<Fault> {
@@ -282,17 +273,14 @@ fn kernels_of_two_streams_that_touch_the_same_words_race_unless_something_orders
     let between: [Between; 9] = [
         ("nothing", NON_BLOCKING, false, |_| {}),
         ("time", NON_BLOCKING, false, |rig| rig.let_pass()),
-        ("an event of the wrong stream", NON_BLOCKING, false, |rig| rig.record_and_hold(rig.second, rig.second)),
-        ("an event", NON_BLOCKING, true, |rig| rig.record_and_hold(rig.first, rig.second)),
+        ("an event of the wrong stream", NON_BLOCKING, false, |rig| rig.device.order(rig.second, rig.second)),
+        ("an event", NON_BLOCKING, true, |rig| rig.device.order(rig.first, rig.second)),
         ("a chain of events", NON_BLOCKING, true, |rig| {
             let third = rig.device.stream(NON_BLOCKING);
-            rig.record_and_hold(rig.first, third);
-            rig.record_and_hold(third, rig.second);
+            rig.device.order(rig.first, third);
+            rig.device.order(third, rig.second);
         }),
-        // SAFETY: a handle of this device.
-        ("a wait for the stream", NON_BLOCKING, true, |rig| unsafe {
-            ok((rig.device.api.stream_synchronize)(rig.first))
-        }),
+        ("a wait for the stream", NON_BLOCKING, true, |rig| ok(rig.device.finish(rig.first))),
         ("a wait for an event", NON_BLOCKING, true, |rig| {
             let event = rig.device.event();
             // SAFETY: handles of this device.
@@ -423,8 +411,7 @@ fn a_flag_of_the_host_carries_what_it_has_waited_for() {
         if !waits {
             post();
         }
-        // SAFETY: a handle of this device.
-        unsafe { (rig.device.api.stream_synchronize)(rig.first) };
+        rig.device.finish(rig.first);
         if waits {
             post();
         }
@@ -442,8 +429,7 @@ fn a_flag_is_heard_after_the_host_has_waited_for_who_set_it() {
     rig.device.function(rig.module, "send");
     ok(rig.device.launch(late, 1, 1, rig.second, &[Arg::U64(address), Arg::U64(from)]));
     rig.run("send", 1, rig.first, from);
-    // SAFETY: a handle of this device.
-    ok(unsafe { (rig.device.api.stream_synchronize)(rig.first) });
+    ok(rig.device.finish(rig.first));
     store(&words[0], 1, Ordering::Relaxed).unwrap();
     assert_eq!(rig.race(), None);
 }
@@ -500,24 +486,19 @@ fn copies_and_fills_race_with_kernels_unless_something_orders_them() {
 fn nodes_of_a_graph_race_unless_an_edge_orders_them() {
     for ordered in [false, true] {
         let rig = Rig::new(NON_BLOCKING);
-        let api = &rig.device.api;
-        // SAFETY: handles of this device.
-        unsafe {
-            ok((api.capture_begin)(rig.first, 2));
-            rig.record_and_hold(rig.first, rig.second);
-            rig.write(rig.first, 1);
-            if ordered {
-                rig.record_and_hold(rig.first, rig.second);
-            }
-            rig.read(rig.second);
-            rig.record_and_hold(rig.second, rig.first);
-            let graph = made(|out| (api.capture_end)(rig.first, out));
-            let exec = made(|out| (api.graph_instantiate)(out, graph, 0));
-            ok((api.graph_launch)(exec, rig.first));
-            // The race may have been found by now.
-            let again = (api.graph_launch)(exec, rig.second);
-            assert!(again == 0 || !ordered);
+        rig.device.capture(rig.first);
+        rig.device.order(rig.first, rig.second);
+        rig.write(rig.first, 1);
+        if ordered {
+            rig.device.order(rig.first, rig.second);
         }
+        rig.read(rig.second);
+        rig.device.order(rig.second, rig.first);
+        let exec = rig.device.captured(rig.first);
+        ok(rig.device.replay(exec, rig.first));
+        // The race may have been found by now.
+        let again = rig.device.replay(exec, rig.second);
+        assert!(again == 0 || !ordered);
         let race = rig.race();
         assert_eq!(race.is_none(), ordered, "{race:?}");
         if let Some(f) = race {
@@ -539,39 +520,24 @@ fn a_programmatic_launch_races_with_the_kernel_before_it_until_it_has_waited() {
             (2, true, "trigger", true),
         ] {
             let rig = Rig::new(NON_BLOCKING);
-            let api = &rig.device.api;
             let early = rig.device.function(rig.module, "early");
             // A look-up may not wait for anything in a capture.
             for name in ["bytes", before] {
                 rig.device.function(rig.module, name);
             }
             let args = [Arg::U64(rig.words), Arg::U64(rig.out), Arg::U32(how)];
-            let mut value = [0; 16];
-            value[0] = u32::from(programmatic);
-            let attribute = LaunchAttribute { id: 6, padding: 0, value };
-            let config = LaunchConfig {
-                grid: [1; 3],
-                block: [64, 1, 1],
-                dynamic_shared: 0,
-                stream: rig.first,
-                attributes: &attribute,
-                count: 1,
-            };
-            // SAFETY: handles of this device; one pointer per parameter.
-            unsafe {
-                if graph {
-                    ok((api.capture_begin)(rig.first, 2));
-                }
-                // What the one before the last wrote is over when the last may begin.
-                rig.run("bytes", 32, rig.first, rig.words + 128);
-                let words = [Arg::U64(rig.words), Arg::U32(5)];
-                ok(rig.device.launch(rig.device.function(rig.module, before), 1, 32, rig.first, &words));
-                ok((api.launch_ex)(&config, early, pointers(&args).as_mut_ptr(), std::ptr::null_mut()));
-                if graph {
-                    let graph = made(|out| (api.capture_end)(rig.first, out));
-                    let exec = made(|out| (api.graph_instantiate)(out, graph, 0));
-                    ok((api.graph_launch)(exec, rig.first));
-                }
+            let attribute = (6, [u32::from(programmatic), 0, 0]);
+            if graph {
+                rig.device.capture(rig.first);
+            }
+            // What the one before the last wrote is over when the last may begin.
+            rig.run("bytes", 32, rig.first, rig.words + 128);
+            let words = [Arg::U64(rig.words), Arg::U32(5)];
+            ok(rig.device.launch(rig.device.function(rig.module, before), 1, 32, rig.first, &words));
+            ok(rig.device.launch_with(&[attribute], early, [1, 64], 0, rig.first, &args));
+            if graph {
+                let exec = rig.device.captured(rig.first);
+                ok(rig.device.replay(exec, rig.first));
             }
             let race = rig.race();
             assert_eq!(
@@ -657,8 +623,7 @@ fn the_host_reads_mapped_memory_only_after_it_has_waited() {
         let write = rig.device.function(rig.module, "write");
         ok(rig.device.launch(write, 1, 32, rig.first, &[Arg::U64(address), Arg::U32(6)]));
         if waits {
-            // SAFETY: a handle of this device.
-            ok(unsafe { (rig.device.api.stream_synchronize)(rig.first) });
+            ok(rig.device.finish(rig.first));
         } else {
             rig.let_pass();
         }
@@ -680,7 +645,7 @@ fn the_host_may_not_touch_memory_of_a_copy_in_flight() {
         unsafe {
             ok((rig.device.api.copy_out_async)(host.cast_mut().cast(), rig.words, 128, rig.first));
             if waits {
-                ok((rig.device.api.stream_synchronize)(rig.first));
+                ok(rig.device.finish(rig.first));
             } else {
                 rig.let_pass();
             }

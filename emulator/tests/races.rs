@@ -297,6 +297,13 @@ fn table() -> Vec<Planted> {
             32,
             "vote.sync.ballot.b32 %r10, %p1, @@0xfffffffe|-1@@;",
         ),
+        bug(
+            "a vote that not all members come to",
+            InvalidSync,
+            1,
+            32,
+            "setp.lt.u32 %p3, %r1, 16; @!%p3 bra E; vote.sync.ballot.b32 %r10, %p1, @@-1|0xffff@@; E: bar.warp.sync -1;",
+        ),
         bug("read past the end by one", OutOfBounds, 1, 64, "add.u64 %rd7, %rd5, @@772|768@@; ld.global.u32 %r10, [%rd7];"),
         bug("misaligned vector", Misaligned, 1, 1, "ld.global.v4.u32 {%r10, %r11, %r12, %r13}, [%rd1+@@8|16@@];"),
         bug("shared memory past its end", OutOfBounds, 1, 64, "st.shared.u32 [%r6+@@3960|3840@@], %r1;"),

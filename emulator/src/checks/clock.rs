@@ -1,17 +1,17 @@
-//! What lanes know of each other: vector clocks whose threads are lanes, kept small: per warp one number for all its
-//! lanes, and numbers per lane only where lanes differ.
+//! Vector clocks whose threads are lanes. They are compressed: one number for all lanes of a warp, and one per lane
+//! only where lanes differ, as in [BARRACUDA](https://doi.org/10.1145/3062341.3062342).
 //!
-//! A warp's clock counts its synchronising steps. An access is known to a thread if the thread's entry for the accessing
-//! warp (or lane) is greater than the warp's clock at the access.
+//! A warp's clock counts its releases and fences. An access happens before a thread's next one if the thread's entry
+//! for the accessing warp (or lane) is greater than the clock at the access.
 
-use super::order::Order;
-use super::race::{BLOCK, CLOCK, LANE, LATEST, Record, WARP};
-use crate::exec::inst::Scope;
-use crate::exec::lanes::Lanes;
+use super::frontier::Frontier;
+use super::record::{BLOCK, CLOCK, LANE, LATEST, Record, WARP};
+use crate::machine::access::Scope;
+use crate::machine::lanes::Lanes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is known of one warp.
+/// Clock entry of one warp.
 #[derive(Debug, Clone, Default)]
 struct Entry {
     all: u32,
@@ -50,7 +50,7 @@ impl Entry {
 type Key = (u32, u32);
 type Warps = Arc<[Entry]>;
 
-/// What is known of every warp.
+/// A vector clock over all warps of all launches.
 #[derive(Debug, Clone)]
 pub(crate) struct Clocks {
     block: Key,
@@ -59,7 +59,7 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    /// Whether an access of a launch is known.
+    /// Whether an access of a launch happened before.
     #[inline(always)]
     pub(crate) fn know(&self, launch: u32, access: Record) -> bool {
         let block = (launch, access.get(BLOCK));
@@ -67,13 +67,13 @@ impl Clocks {
         warps.is_some_and(|w| w[access.get(WARP) as usize].knows(access.get(LANE), access.get(CLOCK)))
     }
 
-    /// Apart, so that the check of a block's own accesses stays small.
+    /// Entries of another block. Not inlined, to keep the check of a block's own accesses small.
     #[inline(never)]
     fn of(&self, block: Key) -> Option<&Warps> {
         self.foreign.get(&block)
     }
 
-    /// Whether anything is known of another launch.
+    /// Whether there is an entry for any warp of a launch.
     pub(crate) fn has_met(&self, launch: u32) -> bool {
         self.foreign.range((launch, 0)..=(launch, u32::MAX)).next().is_some()
     }
@@ -97,20 +97,20 @@ impl Clocks {
     }
 }
 
-/// What a thread knows.
+/// Knowledge of a thread: all that happened before its next access.
 #[derive(Debug, Clone)]
 pub(crate) struct Vc {
     /// Accesses that happened before.
     pub(crate) known: Clocks,
-    /// Those that were made visible to the async proxy since.
+    /// Accesses that happened before and were made visible to the async proxy.
     pub(crate) proxied: Clocks,
     /// Operations that are over.
-    pub(crate) over: Arc<Order>,
+    pub(crate) over: Arc<Frontier>,
 }
 
 impl Vc {
-    /// What a thread of a launch and block knows before anybody tells it more.
-    pub(crate) fn new(block: Key, warps: u32, over: &Arc<Order>) -> Vc {
+    /// Knowledge of a thread at its start.
+    pub(crate) fn new(block: Key, warps: u32, over: &Arc<Frontier>) -> Vc {
         let own = vec![Entry::default(); warps as usize].into();
         let known = Clocks { block, own, foreign: Arc::default() };
         Vc { proxied: known.clone(), known, over: over.clone() }
@@ -128,7 +128,7 @@ impl Vc {
         }
     }
 
-    /// Learns all that another thread knows.
+    /// Joins another thread's knowledge.
     pub(crate) fn join(&mut self, other: &Vc) {
         self.known.join(&other.known);
         self.proxied.join(&other.proxied);
@@ -136,27 +136,28 @@ impl Vc {
     }
 
     /// Learns that operations are over.
-    pub(crate) fn learn_over(&mut self, order: &Arc<Order>) {
+    pub(crate) fn learn_over(&mut self, order: &Arc<Frontier>) {
         if !Arc::ptr_eq(&self.over, order) && !self.over.includes(order) {
             Arc::make_mut(&mut self.over).join(order);
         }
     }
 }
 
-/// Learns all that another thread knows, which is often the very same.
+/// Joins knowledge; often both are one allocation.
 pub(crate) fn join(a: &mut Arc<Vc>, b: &Arc<Vc>) {
     if !Arc::ptr_eq(a, b) {
         Arc::make_mut(a).join(b);
     }
 }
 
-/// What a lane has learned and is ready to pass on.
+/// Knowledge of a lane, and what its fences have prepared.
 #[derive(Debug, Clone)]
-pub(crate) struct Lane {
+pub(crate) struct LaneClock {
     pub(crate) vc: Arc<Vc>,
-    /// What its relaxed writes pass on: its knowledge at the last fence, of any scope, and of gpu scope or wider.
+    /// Knowledge that relaxed writes release: at the last fence of any scope, and of gpu scope or wider.
     pub(crate) released: [Option<Arc<Vc>>; 2],
-    /// Read from strong locations since the last fence, and whether that must be of gpu scope or wider.
+    /// Knowledge that relaxed reads have met since the last fence; whether only a fence of gpu scope or wider acquires
+    /// it.
     pub(crate) pending: Vec<(Arc<Vc>, bool)>,
 }
 
@@ -165,23 +166,23 @@ pub(crate) struct Lane {
 pub(crate) struct WarpClock {
     warp: u32,
     clock: u32,
-    /// Lanes that the warp has.
+    /// Mask of the lanes that the warp has.
     full: u32,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<LaneClock>,
 }
 
 impl WarpClock {
     pub(crate) fn new(vc: &Arc<Vc>, warp: u32, full: u32) -> WarpClock {
-        let lane = Lane { vc: vc.clone(), released: [None, None], pending: Vec::new() };
+        let lane = LaneClock { vc: vc.clone(), released: [None, None], pending: Vec::new() };
         WarpClock { warp, clock: 0, full, lanes: vec![lane; 32] }
     }
 
-    /// The clock of what happens now.
+    /// The present clock.
     pub(crate) fn now(&self) -> u32 {
         self.clock.min(LATEST)
     }
 
-    /// What lanes know together, themselves included up to now.
+    /// The joined knowledge of lanes, with their own accesses up to now.
     fn told(&self, mask: u32) -> Arc<Vc> {
         let mut lanes = Lanes(mask);
         let mut vc = self.lanes[lanes.next().unwrap_or(0)].vc.clone();
@@ -191,7 +192,7 @@ impl WarpClock {
         vc
     }
 
-    /// The same; the lanes' later accesses are not part of it.
+    /// A release by lanes: their joined knowledge, without their later accesses.
     pub(crate) fn gather(&mut self, mask: u32) -> Arc<Vc> {
         self.clock += 1;
         self.told(mask)
@@ -201,23 +202,23 @@ impl WarpClock {
         join(&mut self.lanes[lane].vc, vc);
     }
 
-    /// Lanes have met.
+    /// Lanes synchronise with each other.
     pub(crate) fn synced(&mut self, mask: u32) {
         let vc = self.gather(mask);
         self.adopt(mask, &vc);
     }
 
-    /// Lanes know exactly this from now on; it includes what they knew.
+    /// Replaces the knowledge of lanes by one that includes it.
     pub(crate) fn adopt(&mut self, mask: u32, vc: &Arc<Vc>) {
         Lanes(mask).for_each(|l| self.lanes[l].vc = vc.clone());
     }
 
-    /// A fence: what was read before it is learned, what was done before it is released by later writes.
+    /// A fence: acquires what earlier relaxed reads met, prepares what later relaxed writes release.
     pub(crate) fn fence(&mut self, mask: u32, scope: Scope) {
         let wide = scope >= Scope::Gpu;
         self.clock += 1;
         for l in Lanes(mask) {
-            let Lane { vc, pending, .. } = &mut self.lanes[l];
+            let LaneClock { vc, pending, .. } = &mut self.lanes[l];
             pending.extract_if(.., |p| wide || !p.1).for_each(|(read, _)| join(vc, &read));
             let told = self.told(1 << l);
             self.lanes[l].released[..=usize::from(wide)].fill(Some(told));
@@ -236,7 +237,7 @@ impl WarpClock {
     }
 
     /// Lanes have waited for operations.
-    pub(crate) fn waited(&mut self, mask: u32, order: &Arc<Order>) {
+    pub(crate) fn waited(&mut self, mask: u32, order: &Arc<Frontier>) {
         Lanes(mask).for_each(|l| Arc::make_mut(&mut self.lanes[l].vc).learn_over(order));
     }
 }

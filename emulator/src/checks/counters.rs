@@ -1,9 +1,9 @@
 //! Counters of a launch: exact, the same on every run.
 
-use crate::exec::LaunchCx;
-use crate::exec::access::Access;
-use crate::exec::inst::Space;
-use crate::exec::lanes::Lanes;
+use crate::machine::access::Access;
+use crate::machine::lanes::Lanes;
+use crate::machine::origin::Origin;
+use crate::machine::types::Space;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::AddAssign;
 
@@ -15,7 +15,7 @@ const SECTOR: u64 = 32;
 pub(crate) struct Counts {
     /// For each instruction its counts, and whether it writes to device memory.
     sites: Vec<(LineCounters, bool)>,
-    /// Sectors touched, a bit each, by page of 4 KiB: read and written.
+    /// Sectors read and written, a bit each, by page of 4 KiB.
     touched: HashMap<u64, [u128; 2]>,
 }
 
@@ -24,15 +24,15 @@ impl Counts {
         Counts { sites: vec![Default::default(); instructions], touched: HashMap::new() }
     }
 
-    /// An instruction ran for some lanes, or, its guard being false, for none.
+    /// A warp issues an instruction for the lanes in `m`: none, where its guard is false.
     #[inline(always)]
-    pub(crate) fn ran(&mut self, pc: u32, m: u32) {
+    pub(crate) fn issue(&mut self, pc: u32, m: u32) {
         let (site, _) = &mut self.sites[pc as usize];
         site.warp_instructions += 1;
         site.lane_instructions += u64::from(m.count_ones());
     }
 
-    /// A memory access.
+    /// Counts a memory access.
     pub(crate) fn access(&mut self, pc: u32, space: Space, addr: &[u64; 32], m: u32, access: &Access) {
         let total = u64::from(access.bytes * access.count);
         let (site, write) = &mut self.sites[pc as usize];
@@ -65,7 +65,7 @@ impl Counts {
     }
 }
 
-/// The units, of so many bytes each, that lanes touch: each once.
+/// The distinct units of `unit` bytes that lanes touch.
 fn units(addr: &[u64; 32], m: u32, bytes: u64, unit: u64) -> Vec<u64> {
     let mut units = Vec::with_capacity(64);
     Lanes(m).for_each(|l| units.extend(addr[l] / unit..(addr[l] + bytes).div_ceil(unit)));
@@ -74,8 +74,8 @@ fn units(addr: &[u64; 32], m: u32, bytes: u64, unit: u64) -> Vec<u64> {
     units
 }
 
-/// Extra passes that an access to shared memory takes because lanes meet in one of the 32 banks of 4 bytes; accesses of
-/// 8 and 16 bytes are done for halves and quarters of a warp.
+/// Bank conflicts of an access to shared memory: passes beyond the first over 32 banks of 4 bytes. Accesses of 8 and 16
+/// bytes are done for halves and quarters of a warp.
 fn bank_conflicts(addr: &[u64; 32], m: u32, bytes: u64) -> u64 {
     let lanes = match bytes {
         0..=4 => u32::MAX,
@@ -93,7 +93,7 @@ fn bank_conflicts(addr: &[u64; 32], m: u32, bytes: u64) -> u64 {
 /// Counters of one line of source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LineCounters {
-    /// File and line, where the text tells.
+    /// File and line of the source, where the PTX names them.
     pub source: Option<(String, u32)>,
     /// Instructions, counted per warp.
     pub warp_instructions: u64,
@@ -101,7 +101,7 @@ pub struct LineCounters {
     pub lane_instructions: u64,
     /// Bytes that lanes asked for in device memory.
     pub bytes_used: u64,
-    /// Sectors of 32 bytes that this took.
+    /// Sectors of 32 bytes that lanes touched, summed over warp instructions.
     pub sectors: u64,
     /// Extra passes in shared memory because lanes met in a bank.
     pub bank_conflicts: u64,
@@ -152,15 +152,14 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn new(cx: &LaunchCx<'_>, counts: &Counts) -> Counters {
+    pub(crate) fn new(origins: &[Origin], counts: &Counts) -> Counters {
         let touched = |way: usize| counts.touched.values().map(move |page| u64::from(page[way].count_ones()));
         let distinct = |way: usize| SECTOR * touched(way).sum::<u64>();
         let (read_bytes_distinct, write_bytes_distinct) = (distinct(0), distinct(1));
         let mut all = Counters { read_bytes_distinct, write_bytes_distinct, ..Counters::default() };
-        let code = cx.code;
         for (pc, (site, write)) in counts.sites.iter().enumerate().filter(|(_, (site, _))| site.warp_instructions > 0) {
-            let origin = &code.origins[pc];
-            let mut line = LineCounters { source: cx.source(pc as u32).cloned(), ..site.clone() };
+            let origin = &origins[pc];
+            let mut line = LineCounters { source: origin.source.as_deref().cloned(), ..site.clone() };
             if !origin.first {
                 // A further part of what the text says in one instruction.
                 (line.warp_instructions, line.lane_instructions) = (0, 0);
@@ -181,14 +180,14 @@ impl Counters {
                 barriers: of(["bar", "barrier"], line.warp_instructions),
                 atomics: of(["atom", "red"], line.lane_instructions),
                 fences: of(["membar", "fence"], line.warp_instructions),
-                lines: [(code.origins[pc].line, line)].into(),
+                lines: [(origin.line, line)].into(),
                 ..Counters::default()
             });
         }
         all
     }
 
-    /// Adds another launch's counters; distinct bytes are added, too.
+    /// Adds another launch's counters. Distinct bytes are summed as well.
     pub fn add(&mut self, other: &Counters) {
         self.warp_instructions += other.warp_instructions;
         self.lane_instructions += other.lane_instructions;

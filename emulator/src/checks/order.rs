@@ -1,67 +1,34 @@
 //! The order of whole operations: launches, copies and fills, by streams, events, graphs and waits of the host.
 //!
-//! What a program has ordered counts, not what happened to be over: an operation follows another if stream order, an
-//! event, an edge of a graph, or a call of the host that waits leads from one to the other.
+//! An operation follows another if stream order, an event, an edge of a graph or a wait of the host leads from one to
+//! the other. That the other happened to be over does not count.
 
 use super::clock::Vc;
-use std::collections::BTreeMap;
+use super::frontier::{Frontier, Position};
+use super::record::HOST;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// A stream: its context, and its number there.
-pub(crate) type Stream = (usize, u64);
-
-/// How far each stream is known to be done, and each node of the graphs that run in it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Order(BTreeMap<(Stream, Option<usize>), u64>);
-
-impl Order {
-    /// Learns what another knows.
-    pub(crate) fn join(&mut self, other: &Order) {
-        for (&track, &position) in &other.0 {
-            let known = self.0.entry(track).or_default();
-            *known = position.max(*known);
-        }
-    }
-
-    /// Whether another knows nothing more.
-    pub(crate) fn includes(&self, other: &Order) -> bool {
-        other.0.iter().all(|(track, position)| self.0.get(track).is_some_and(|known| known >= position))
-    }
-
-    /// Whether the work at a place is known to be done; a node is done when its graph is.
-    pub(crate) fn holds(&self, place: &Place) -> bool {
-        let reaches = |node| self.0.get(&(place.stream, node)).is_some_and(|&known| known >= place.position);
-        reaches(None) || place.node.is_some() && reaches(place.node)
-    }
-}
-
-/// The identity of the host among operations.
-pub(crate) const HOST: u32 = 0x7fff_ffff;
-
 /// Where a piece of work stands, and what the program has ordered before it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place {
-    pub(crate) stream: Stream,
-    pub(crate) position: u64,
-    /// Its number in the graph that has this position.
-    pub(crate) node: Option<usize>,
-    pub(crate) before: Arc<Order>,
-    /// What is ordered before a programmatic launch before it has waited (`griddepcontrol`).
-    pub(crate) early: Option<Arc<Order>>,
+    pub(crate) position: Position,
+    pub(crate) before: Arc<Frontier>,
+    /// What is ordered before a programmatic launch even without its `griddepcontrol.wait`.
+    pub(crate) early: Option<Arc<Frontier>>,
     /// What the host had waited for when it asked for the work.
-    pub(crate) settled: Arc<Order>,
-    /// What the host had written by then, if it told.
+    pub(crate) settled: Arc<Frontier>,
+    /// Knowledge of the host at that time, if it takes part in the race check.
     pub(crate) host: Option<Arc<Vc>>,
 }
 
 impl Place {
-    /// What is known to be done once this is.
-    pub(crate) fn after(&self) -> Order {
-        let mut order = Order::clone(&self.before);
-        order.0.insert((self.stream, self.node), self.position);
-        order
+    /// The frontier once this work is done.
+    pub(crate) fn after(&self) -> Frontier {
+        let mut after = Frontier::clone(&self.before);
+        after.add(self.position);
+        after
     }
 }
 
@@ -72,7 +39,7 @@ pub(crate) struct Operation {
     what: String,
     pub(crate) place: Place,
     done: AtomicBool,
-    /// It let the launch after it begin before its end.
+    /// It has let the next launch begin before its own end.
     triggered: AtomicBool,
 }
 
@@ -84,9 +51,10 @@ impl Operation {
         Operation { id, what, place, done: AtomicBool::new(false), triggered: AtomicBool::new(false) }
     }
 
-    /// The host, which nobody follows as a whole.
+    /// The host as an operation, which none follows as a whole.
     pub(crate) fn host() -> Operation {
-        let place = Place { stream: (usize::MAX, 0), ..Place::default() };
+        let position = Position { stream: (usize::MAX, 0), ..Position::default() };
+        let place = Place { position, ..Place::default() };
         Operation { id: HOST, ..Operation::new("the host".into(), place) }
     }
 
@@ -94,12 +62,12 @@ impl Operation {
         self.id == HOST
     }
 
-    /// What is over for all its threads from the first.
-    pub(crate) fn over(&self) -> &Arc<Order> {
+    /// Operations that happen before the start of every thread.
+    pub(crate) fn over(&self) -> &Arc<Frontier> {
         self.place.early.as_ref().unwrap_or(&self.place.before)
     }
 
-    /// What its threads know at first: that, and what the host had told when it asked for this.
+    /// Knowledge of a thread at its start: operations that are over, and what the host released with the request.
     pub(crate) fn first_knowledge(&self, block: u32, warps: u32) -> Vc {
         let mut vc = Vc::new((self.id, block), warps, self.over());
         self.place.host.iter().for_each(|host| vc.join(host));
@@ -108,31 +76,32 @@ impl Operation {
 
     /// Whether the program ordered `earlier` before this.
     pub(crate) fn follows(&self, earlier: &Operation) -> bool {
-        self.id == earlier.id || self.place.before.holds(&earlier.place)
+        self.id == earlier.id || self.place.before.holds(earlier.place.position)
     }
 
-    /// Whether `earlier` is ordered before what a thread of this does that knows what is `over`.
-    pub(crate) fn thread_follows(&self, earlier: &Operation, over: &Order) -> bool {
+    /// Whether `earlier` happens before the next access of one of this operation's threads, given what is `over` for
+    /// it.
+    pub(crate) fn thread_follows(&self, earlier: &Operation, over: &Frontier) -> bool {
         self.id == earlier.id
-            || over.holds(&earlier.place)
+            || over.holds(earlier.place.position)
             || self.follows(earlier) && !earlier.triggered.load(Ordering::Acquire)
     }
 
-    /// Whether `earlier` is over for everything that is asked for from now on: the host has waited for it.
+    /// Whether the host had waited for `earlier` when it asked for this.
     pub(crate) fn has_settled(&self, earlier: &Operation) -> bool {
-        self.place.settled.holds(&earlier.place)
+        self.place.settled.holds(earlier.place.position)
     }
 
-    /// What is missing where this does not follow another operation.
+    /// The synchronisation that is missing between `earlier` and this, for reports.
     pub(crate) fn missing_after(&self, earlier: &Operation) -> &'static str {
-        let (me, other) = (&self.place, &earlier.place);
+        let (me, other) = (self.place.position, earlier.place.position);
         if earlier.is_host() {
             "the host must write before it asks for the launch, or release (sys scope) what this thread then acquires"
         } else if self.is_host() {
             "the host has neither waited for it nor acquired (sys scope) what it released"
         } else if self.follows(earlier) {
             "this thread may run before that kernel ends: a griddepcontrol.wait before this is missing"
-        } else if me.node.is_some() && (me.stream, me.position) == (other.stream, other.position) {
+        } else if me.node.is_some() && (me.stream, me.number) == (other.stream, other.number) {
             "a dependency between the two nodes of the graph is missing"
         } else {
             "stream order, an event between the streams, or a wait of the host between them is missing"
@@ -156,12 +125,12 @@ impl Operation {
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)?;
-        let Place { stream: (context, stream), position, node, .. } = &self.place;
-        if self.is_host() || *context == 0 {
+        let Position { stream: (context, stream), number, node } = self.place.position;
+        if self.is_host() || context == 0 {
             return Ok(());
         }
         let node = node.map_or(String::new(), |node| format!("node {node} of the graph that is "));
-        let stream = if *stream == 0 { "the default stream".into() } else { format!("stream {stream}") };
-        write!(f, " ({node}work {position} of {stream})")
+        let stream = if stream == 0 { "the default stream".into() } else { format!("stream {stream}") };
+        write!(f, " ({node}work {number} of {stream})")
     }
 }

@@ -1,91 +1,38 @@
-//! The race check: two accesses to a byte, one of them a write, by different lanes, that nothing orders.
+//! The race check: finds two accesses to a byte by different lanes, one of them a write, neither of which happens
+//! before the other.
 //!
-//! Every four bytes have a cell with their last write and one read since. Accesses are compared with the cell under the
-//! thread's vector clock. Strong accesses (atomics, volatile, relaxed, acquire, release) of a scope that holds both
-//! threads do not race with each other.
+//! Happens-before is that of the [PTX memory model](https://doi.org/10.1145/3297858.3304043). As in
+//! [FastTrack](https://doi.org/10.1145/1542476.1542490), an earlier access is kept as an epoch (a thread and its clock)
+//! and compared with the vector clock of the thread that accesses now. Threads are lanes, as independent thread
+//! scheduling asks for, and clocks are compressed by warp as in [BARRACUDA](https://doi.org/10.1145/3062341.3062342).
+//! Strong accesses (atomics, volatile, relaxed, acquire, release) do not race with each other if the scope of each
+//! holds both threads, as in [iGUARD](https://doi.org/10.1145/3477132.3483545).
+//!
+//! Every four bytes have a cell with the epochs of the last write and of one read since. FastTrack keeps all concurrent
+//! reads; here a hash chooses one, another in each cell.
 
 use super::clock::Vc;
-use super::order::{HOST, Operation};
-use crate::exec::access::Access;
-use crate::exec::fault::{Fault, FaultKind};
-use crate::exec::inst::{Scope, Sem};
+use super::order::Operation;
+use super::record::{BLOCK, BYTES, HOST, LANE, PROXY, Record, STRENGTH};
+use crate::machine::access::{Access, Scope};
+use crate::machine::fault::{Fault, FaultKind};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A part of a record: its first bit, and how many it has.
-type Part = (u32, u32);
-pub(crate) const BLOCK: Part = (48, 16);
-pub(crate) const WARP: Part = (43, 5);
-pub(crate) const LANE: Part = (38, 5);
-/// 0 for weak accesses, else 1 + scope: cta, gpu, sys.
-pub(crate) const STRENGTH: Part = (36, 2);
-/// Which bytes of the cell, a bit each.
-pub(crate) const BYTES: Part = (32, 4);
-/// What is kept of an access when its operation is over: bytes and strength.
-pub(crate) const KEPT: Part = (32, 6);
-/// Made by the async proxy.
-pub(crate) const PROXY: Part = (31, 1);
-pub(crate) const CLOCK: Part = (12, 19);
-/// The instruction.
-pub(crate) const SITE: Part = (0, 12);
-
-/// The largest value of a part.
-const fn most(part: Part) -> u32 {
-    (1 << part.1) - 1
-}
-
-/// The clock of a copy in flight: nobody can know it.
-pub(crate) const IN_FLIGHT: u32 = most(CLOCK);
-/// Clocks from here on are not told apart: whoever synchronises that late knows of all such accesses.
-pub(crate) const LATEST: u32 = IN_FLIGHT - 1;
-/// Stands for instructions from here on.
-pub(crate) const SITES: u32 = most(SITE);
-/// Blocks from here on are not checked.
-pub(crate) const MAX_BLOCK: u32 = most(BLOCK);
-
-/// One access, packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Record(u64);
-
-impl Record {
-    /// Sets a part that is zero so far; the value must fit.
-    #[inline(always)]
-    pub(crate) fn with(self, part: Part, value: u32) -> Record {
-        Record(self.0 | u64::from(value) << part.0)
-    }
-
-    #[inline(always)]
-    pub(crate) fn get(self, part: Part) -> u32 {
-        (self.0 >> part.0) as u32 & most(part)
-    }
-
-    pub(crate) fn is_in_flight(self) -> bool {
-        self.get(CLOCK) == IN_FLIGHT
-    }
-
-    /// This, to the bytes of an earlier access too if the two differ in nothing else but the instruction.
-    #[inline(always)]
-    fn with_bytes_of(self, earlier: Record) -> Record {
-        let all = |part: Part| u64::from(most(part)) << part.0;
-        let alike = (self.0 ^ earlier.0) & !(all(BYTES) | all(SITE)) == 0;
-        Record(self.0 | if alike { earlier.0 & all(BYTES) } else { 0 })
-    }
-}
-
-/// See `STRENGTH`.
+/// The `STRENGTH` of an access.
 pub(crate) fn strength(access: &Access) -> u32 {
     match access.scope {
-        _ if access.sem == Sem::Weak && !access.atomic => 0,
+        _ if !access.is_strong() => 0,
         Scope::Cta | Scope::Cluster => 1,
         Scope::Gpu => 2,
         Scope::Sys => 3,
     }
 }
 
-/// An earlier access that another is not ordered after.
+/// An earlier access that does not happen before a later one.
 pub(crate) struct Conflict {
-    /// Who made it, if another operation did.
+    /// The operation of the earlier access, if another.
     pub(crate) by: Option<Arc<Operation>>,
     pub(crate) earlier: Record,
     pub(crate) writes: bool,
@@ -105,7 +52,7 @@ impl Conflict {
         self.sentence(write, format!("{memory} memory by {op}"), format!("by {by}"), op.missing_after(by))
     }
 
-    /// The same for an operation without threads.
+    /// The fault of an operation without threads.
     pub(crate) fn fault(&self, op: &Operation, write: bool, memory: &str, address: u64) -> Box<Fault> {
         let mut fault = Fault::new(FaultKind::Race, &op.to_string(), self.between(op, write, memory));
         fault.address = Some(address);
@@ -113,7 +60,7 @@ impl Conflict {
     }
 }
 
-/// An access, to be compared with what was done to each cell.
+/// An access, to be compared with the cells it touches.
 #[derive(Clone, Copy)]
 pub(crate) struct Touch<'a> {
     pub(crate) me: Record,
@@ -122,8 +69,8 @@ pub(crate) struct Touch<'a> {
 }
 
 impl Touch<'_> {
-    /// Whether an earlier access, by another operation or else its own, is ordered before, or both are strong at a
-    /// sufficient scope.
+    /// Whether an earlier access, by another operation or else its own, happens before this one, or both are strong at
+    /// scopes that hold both threads.
     #[inline(always)]
     pub(crate) fn allows(&self, by: Option<&Operation>, earlier: Record) -> bool {
         let (me, own) = (self.me, self.vc.block().0);
@@ -198,7 +145,7 @@ impl Cell {
         self.read.store(0, Ordering::Relaxed);
     }
 
-    /// A copy has arrived, or has read its source; this replaces what is in flight.
+    /// Replaces the record of a copy in flight by that of the finished access.
     pub(crate) fn landed(&self, me: Record, write: bool) {
         if write {
             self.write.store(me.0, Ordering::Relaxed);

@@ -1,34 +1,36 @@
-//! Who touched device memory: a cell for every four bytes, kept page by page.
+//! Shadow of device memory: a cell for every four bytes, page by page.
 //!
-//! A page's own cells belong to one launch at a time. While nothing else that is not ordered touches the page, the
-//! launch finds them without a lock. Operations that are not ordered against it have cells of their own; of what is
-//! over, but not over for everybody, bytes and strength are kept; of copies and fills, their range.
+//! A page's own cells belong to one launch at a time, which finds them without a lock while no unordered operation
+//! touches the page. Other operations have layers: cells of their own while they run, bytes and strength of each access
+//! once they are over, a range for copies and fills. A layer goes when its operation happens before all that may still
+//! come.
 
 use super::clock::Vc;
 use super::order::Operation;
-use super::race::{BYTES, Cell, Conflict, KEPT, Record, Touch};
-use crate::exec::access::Access;
-use crate::memory::lock;
+use super::race::{Cell, Conflict, Touch};
+use super::record::{BYTES, KEPT, Record};
+use crate::machine::access::Access;
+use crate::machine::lock::lock;
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 const PAGE: u64 = 4096;
 const CELLS: usize = PAGE as usize / 4;
-/// Operations of which a page remembers what they did.
+/// Most layers of a page.
 const LAYERS: usize = 16;
 
 type Cells = Arc<[Cell; CELLS]>;
 
 #[derive(Default)]
 struct Page {
-    /// The launch that may use the page's own cells without looking further; 0 if others must be looked at too.
+    /// The launch that needs to compare with the page's own cells only; 0 if layers must be compared too.
     sole: AtomicU32,
     cells: OnceLock<Cells>,
     layers: Mutex<Vec<Layer>>,
 }
 
-/// What one operation did to a page.
+/// Accesses of one operation to a page.
 struct Layer {
     op: Arc<Operation>,
     trace: Trace,
@@ -36,16 +38,16 @@ struct Layer {
 
 enum Trace {
     Cells(Cells),
-    /// It is over: the last read and write of each cell, as far as they are kept.
+    /// Of an operation that is over: the kept parts of each cell's read and write.
     Past(Box<[[u8; 2]; CELLS]>),
-    /// Bytes from one offset to another were read, or written.
+    /// First byte, end, and whether the range was written.
     Range(u64, u64, bool),
 }
 
 /// Cells of one allocation.
 pub(crate) struct GlobalShadow(Vec<Page>);
 
-/// Access to all bytes of a cell that lie between two offsets.
+/// A record with the bytes of a cell that lie in a range.
 fn whole(cell: usize, from: u64, to: u64) -> Record {
     let [first, end] = [from, to].map(|edge| edge.saturating_sub(4 * cell as u64).min(4));
     Record::default().with(BYTES, (1 << end) - (1 << first))
@@ -59,7 +61,7 @@ impl Layer {
         }
     }
 
-    /// The last read and write of a cell, for a thread to compare with.
+    /// The last read and write of a cell, as far as a thread is to compare with them.
     fn last(&self, cell: usize, vc: &Vc) -> [Record; 2] {
         let nothing = Record::default();
         match &self.trace {
@@ -74,8 +76,8 @@ impl Layer {
 }
 
 impl Page {
-    /// What operations did, for one to compare with. When it comes to the page, room is made: what is over for everybody
-    /// is forgotten, and of what is just over only a little is kept.
+    /// The layers, for an operation to compare with. With its first access to the page, layers that happen before all
+    /// that may come are dropped, and those of operations that are over are reduced.
     fn layers(&self, op: &Operation) -> MutexGuard<'_, Vec<Layer>> {
         let mut layers = lock(&self.layers);
         if layers.iter().all(|l| l.op.id != op.id) {
@@ -94,7 +96,7 @@ impl Page {
         layers
     }
 
-    /// An operation's own cells: the page's, if nobody has them, but never for the host.
+    /// An operation's own cells: the page's if they are free, but never for the host.
     fn own(&self, op: &Arc<Operation>, layers: &mut Vec<Layer>) -> Cells {
         if let Some(own) = layers.iter().find(|l| l.op.id == op.id).and_then(Layer::cells) {
             return own.clone();
@@ -114,7 +116,7 @@ impl GlobalShadow {
         GlobalShadow((0..bytes.div_ceil(PAGE)).map(|_| Page::default()).collect())
     }
 
-    /// An access by a thread, compared and noted.
+    /// Compares an access by a thread and notes it.
     #[inline(always)]
     pub(crate) fn access(&self, offset: u64, op: &Arc<Operation>, touch: &Touch<'_>) -> Result<(), Box<Conflict>> {
         let page = &self.0[(offset / PAGE) as usize];
@@ -126,7 +128,7 @@ impl GlobalShadow {
         }
     }
 
-    /// An access to a page that is new to the operation, or that others use too.
+    /// Compares an access to a page that is new to the operation or shared with others.
     #[cold]
     pub(crate) fn touch(&self, offset: u64, op: &Arc<Operation>, touch: Touch<'_>) -> Result<(), Box<Conflict>> {
         let (page, cell) = (&self.0[(offset / PAGE) as usize], (offset % PAGE / 4) as usize);
@@ -146,7 +148,7 @@ impl GlobalShadow {
         own[cell].access(&touch)
     }
 
-    /// A copy has arrived: from now on it counts as a write by the lane that issued it.
+    /// A copy has landed: it counts as a write by the issuing lane from now on.
     pub(crate) fn landed(&self, op: &Arc<Operation>, offset: u64, bytes: u64, me: Record) {
         for offset in (offset..offset + bytes).step_by(4) {
             let page = &self.0[(offset / PAGE) as usize];
@@ -154,7 +156,7 @@ impl GlobalShadow {
         }
     }
 
-    /// A copy or fill reads or writes bytes. A conflict comes with the first byte's offset.
+    /// Compares a copy or fill of bytes and notes it. A conflict comes with the offset of its first byte.
     pub(crate) fn range(
         &self,
         op: &Arc<Operation>,

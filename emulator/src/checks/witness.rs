@@ -1,36 +1,35 @@
-//! The locations through which threads, launches and the host synchronise; and what the race check knows of a device's
-//! memory beyond one launch: the operations that are not over for everybody, and the host's own thread.
+//! State of the race check that outlives a launch: the locations through which threads, launches and the host
+//! synchronise, the operations that may still be news to somebody, and the host's own clock.
 //!
-//! Threads of the host count as one, since how they synchronise with each other is not seen here.
+//! Threads of the host count as one, since their synchronisation with each other cannot be seen.
 
-use super::clock::{Lane, Vc, WarpClock, join};
-use super::order::{HOST, Operation, Order, Place};
-use super::race::{BYTES, CLOCK, Conflict, Record, STRENGTH, Touch, strength};
-use super::shadow::GlobalShadow;
-use crate::exec::access::Access;
-use crate::exec::fault::Fault;
-use crate::exec::inst::{Scope, Sem};
-use crate::memory::Allocation;
+use super::allocation::AllocationChecks;
+use super::clock::{LaneClock, Vc, WarpClock, join};
+use super::frontier::{Frontier, Position};
+use super::order::{Operation, Place};
+use super::race::{Conflict, Touch, strength};
+use super::record::{BYTES, CLOCK, HOST, Record, STRENGTH};
+use crate::machine::access::{Access, Scope, Sem};
+use crate::machine::fault::OrFault;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Locations through which threads synchronise, by address, and the launches that may use them and are not over for
-/// everybody.
+/// Locations through which threads synchronise, and the launches whose releases they may hold.
 #[derive(Debug, Default)]
 pub(crate) struct SyncLocations {
-    /// What a location's value carries: within one block, and further, by launch.
+    /// Knowledge that the value at an address carries: within one block (`None`), and beyond it by launch.
     locations: HashMap<u64, BTreeMap<Option<u32>, Arc<Vc>>>,
     operations: HashMap<u32, Arc<Operation>>,
 }
 
 impl SyncLocations {
-    /// A lane's strong access.
+    /// Synchronises a lane by a strong access.
     pub(crate) fn strong(&mut self, op: &Operation, warp: &mut WarpClock, lane: usize, address: u64, access: &Access) {
         let at = self.locations.entry(address).or_default();
         let wide = access.scope >= Scope::Gpu;
         if !access.write || access.atomic {
-            let Lane { vc, pending, .. } = &mut warp.lanes[lane];
+            let LaneClock { vc, pending, .. } = &mut warp.lanes[lane];
             for (&launch, read) in &*at {
                 let heard = match launch {
                     None => read.block() == vc.block(),
@@ -67,15 +66,15 @@ impl SyncLocations {
     }
 }
 
-/// What is known of a device's memory beyond one launch.
+/// State of the race check of a device's memory.
 #[derive(Debug)]
 pub(crate) struct Witness {
     pub(crate) locations: SyncLocations,
     host: WarpClock,
     op: Arc<Operation>,
-    /// The host has told of an access of its own.
+    /// Whether the host has reported an access of its own.
     told: bool,
-    /// What it has asked for that has not ended.
+    /// Places of the work that the host has asked for and that has not ended.
     asked: Vec<Place>,
 }
 
@@ -93,28 +92,28 @@ impl Default for Witness {
 }
 
 impl Witness {
-    /// What the host has waited for, and what it has told: known to all that it asks for from now on.
-    pub(crate) fn host_knows(&mut self) -> (Arc<Order>, Option<Arc<Vc>>) {
+    /// Knowledge that a request of the host passes on: the operations it has waited for, and its own accesses.
+    pub(crate) fn host_knows(&mut self) -> (Arc<Frontier>, Option<Arc<Vc>>) {
         (self.host.lanes[0].vc.over.clone(), self.told.then(|| self.host.gather(1)))
     }
 
-    /// Whether the host has waited for all that an order holds.
-    pub(crate) fn counts_on(&self, order: &Order) -> bool {
+    /// Whether the host has waited for all work within a frontier.
+    pub(crate) fn counts_on(&self, order: &Frontier) -> bool {
         self.host.lanes[0].vc.over.includes(order)
     }
 
-    /// The host has waited for operations.
-    pub(crate) fn host_waited<'a>(&mut self, orders: impl Iterator<Item = &'a Order>) {
+    /// The host has waited for the work within frontiers.
+    pub(crate) fn host_waited<'a>(&mut self, orders: impl Iterator<Item = &'a Frontier>) {
         let vc = &mut self.host.lanes[0].vc;
-        let mut over = Order::clone(&vc.over);
+        let mut over = Frontier::clone(&vc.over);
         orders.for_each(|order| over.join(order));
         if over == *vc.over {
             return;
         }
         let SyncLocations { locations, operations } = &mut self.locations;
         // What is over may still be news to a launch that was asked for before.
-        let is_news = |op: &Operation| self.asked.iter().any(|place| !place.before.holds(&op.place));
-        operations.retain(|_, op| !over.holds(&op.place) || is_news(op));
+        let is_news = |op: &Operation| self.asked.iter().any(|place| !place.before.holds(op.place.position));
+        operations.retain(|_, op| !over.holds(op.place.position) || is_news(op));
         let is_over = |launch: u32| launch != HOST && !operations.contains_key(&launch);
         locations.retain(|_, at| {
             at.retain(|_, vc| !is_over(vc.block().0));
@@ -130,9 +129,11 @@ impl Witness {
         self.asked.push(place.clone());
     }
 
-    /// Work has ended: it hears no more.
+    /// Work has ended: it acquires no more.
     pub(crate) fn ended(&mut self, place: &Place) {
-        self.asked.retain(|other| (other.stream, other.position) != (place.stream, place.position));
+        self.asked.retain(|other| {
+            (other.position.stream, other.position.number) != (place.position.stream, place.position.number)
+        });
     }
 
     /// A launch begins.
@@ -140,26 +141,27 @@ impl Witness {
         self.locations.operations.insert(op.id, op.clone());
     }
 
-    /// A place for a launch without a driver: after all such that are over. Each thread of the host is a stream.
+    /// A place for a launch without a driver: each thread of the host is a stream.
     pub(crate) fn direct(&mut self) -> Place {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         thread_local!(static THREAD: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
         let stream = (0, THREAD.with(|&thread| thread));
         let (settled, host) = self.host_knows();
-        let position = NEXT.fetch_add(1, Ordering::Relaxed);
-        let place = Place { stream, position, before: settled.clone(), settled, host, ..Place::default() };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let position = Position { stream, number, node: None };
+        let place = Place { position, before: settled.clone(), settled, host, ..Place::default() };
         self.asked(&place);
         place
     }
 
-    /// An access of the host, before it happens.
-    pub(crate) fn host_access(&mut self, a: &Allocation, offset: u64, access: &Access) -> Result<(), Box<Fault>> {
+    /// Compares an access of the host and notes it.
+    pub(crate) fn host_access(&mut self, a: &AllocationChecks, offset: u64, access: &Access) -> OrFault<()> {
         self.told = true;
         let (op, strength) = (&self.op, strength(access));
         if strength > 0 {
             self.locations.strong(op, &mut self.host, 0, a.base + offset, access);
         }
-        let shadow = a.shadow.get_or_init(|| GlobalShadow::new(a.size));
+        let shadow = a.shadow();
         let me = Record::default().with(CLOCK, self.host.now()).with(STRENGTH, strength).with(BYTES, 15);
         for offset in (offset..offset + u64::from(access.bytes)).step_by(4) {
             let touch = Touch { me, access, vc: &self.host.lanes[0].vc };

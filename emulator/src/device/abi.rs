@@ -15,8 +15,8 @@ pub(crate) type Outcome<T = ()> = Result<T, Code>;
 /// `void (*)(void *)`, as `cuLaunchHostFunc` takes it.
 pub(crate) type HostFunction = extern "C" fn(*mut c_void);
 
-/// A pointer of the C caller's. The promise of each driver function is stated once, here: null, or valid for as many
-/// values, to read or to write, as the call's arguments announce, during the call.
+/// A pointer that the C caller passed. The contract of every driver function stands here once: it is null, or valid
+/// during the call for reads and writes of as many values as the other arguments say.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Ptr<T>(*mut T);
@@ -41,7 +41,7 @@ impl<T: Copy> Ptr<T> {
         self.valid().map(|pointer| unsafe { pointer.add(index).write_unaligned(value) })
     }
 
-    /// Makes the value only when there is a place for it, so that nothing is created and lost.
+    /// Writes a value that is made only if the pointer is not null, so that nothing is created and lost.
     pub(crate) fn fill(self, make: impl FnOnce() -> Outcome<T>) -> Outcome {
         self.valid()?;
         self.set(0, make()?)
@@ -60,7 +60,7 @@ impl Ptr<u8> {
         self.valid().map(|pointer| unsafe { CStr::from_ptr(pointer.cast()) })
     }
 
-    /// Writes as much of `text` as `capacity` holds with its NUL; says how many bytes were written, NUL included.
+    /// Writes as much of `text` as `capacity` holds, with a NUL. Returns the bytes written, NUL included.
     pub(crate) fn write_text(self, text: &str, capacity: usize) -> Outcome<usize> {
         let length = text.len().min(capacity.checked_sub(1).ok_or(Code::INVALID_VALUE)?);
         for (index, byte) in text.bytes().take(length).chain([0]).enumerate() {
@@ -78,7 +78,7 @@ thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a host function on this thread, with driver calls refused meanwhile.
+/// Runs a host function on this thread; driver calls are refused meanwhile.
 pub(crate) fn call_host(function: HostFunction, data: usize) {
     IN_HOST_FUNCTION.set(true);
     function(data as *mut c_void);

@@ -1,31 +1,31 @@
 //! The C functions, each under the versioned name that libcuda exports, and the resolver that finds them.
 //!
-//! A function here turns handles and pointers into values and calls the part that knows; it decides nothing. What gives
-//! something back is done in a context with a sticky error too, and then returns that.
+//! A function here turns handles and pointers into values, and leaves every decision to the module it calls. Functions
+//! that free something do so even in a context with a sticky error, and then return that error.
 #![allow(non_snake_case)]
 
 use super::abi::{HostFunction, INITIALISED, always, initialised};
+use super::command::End::{Device, Host, Pattern};
+use super::command::Side;
 use super::context;
 use super::graph::{Graph, GraphExec};
 use super::launch::Shape;
 use super::module::{Function, LoadedModule};
 use super::registry::{device, device_count};
 use super::stream::{Event, LEGACY};
-use super::work::End::{Device, Host, Pattern};
-use super::work::Side;
-use super::{Code, Context, Handle, KernelLaunch, Leak, Outcome, Ptr, Stream, Work, handles};
+use super::{Code, Command, Context, Handle, KernelLaunch, Leak, Outcome, Ptr, Stream, handles};
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-/// The driver functions, each with the C signature of NVIDIA's header, and the finder of them by name.
+/// Defines the driver functions, with the C signatures of NVIDIA's header, and `resolve`, which finds them by name.
 macro_rules! api {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) => $body:expr;)*) => {
         $($(#[$doc])* extern "C" fn $name($($arg: $type),*) -> u32 { $body })*
 
-        /// Finds a driver function by its versioned symbol name, such as `c"cuMemAlloc_v2"`; `None` for what this driver
-        /// does not have. The bare names of functions that have versions are the old ABI and not offered.
+        /// Finds a driver function by its versioned symbol name, such as `c"cuMemAlloc_v2"`; `None` if this driver
+        /// lacks it. The bare names of versioned functions are the old ABI and not offered.
         ///
         /// The pointer is that of an `extern "C"` function with the signature of NVIDIA's `cuda.h` 13.0.
         pub fn resolve(name: &CStr) -> Option<NonNull<c_void>> {
@@ -214,7 +214,7 @@ api! {
     fn cuFuncSetAttribute(function: Handle, attribute: c_uint, value: c_int) =>
         in_context(|_| handles::get::<Function>(function)?.set_attribute(attribute, value));
 
-    /// Loads a function ahead of its launch; [`cuModuleGetFunction`] has done that already.
+    /// Loads a function ahead of its launch. Does nothing: [`cuModuleGetFunction`] has loaded it.
     fn cuFuncLoad(function: Handle) => in_context(|_| handles::get::<Function>(function).map(drop));
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -262,7 +262,7 @@ api! {
     });
 
     fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, data: usize) => on_stream(stream, |stream| {
-        stream.enqueue(Work::Call(function.ok_or(Code::INVALID_VALUE)?, data), None).map(drop)
+        stream.enqueue(Command::Call(function.ok_or(Code::INVALID_VALUE)?, data), None).map(drop)
     });
 
     // Streams.

@@ -1,10 +1,11 @@
-//! A context: one device's memory, streams and objects, its sticky error, and which host threads have it current.
+//! Contexts: a device's memory, streams and objects, a sticky error, and the host threads that have the context
+//! current.
 
+use super::command::{Buffer, Side};
 use super::graph::Captures;
 use super::launch::Grid;
 use super::registry::Device;
 use super::stream::{LEGACY, Queue};
-use super::work::{Allocation, Side};
 use super::{Code, Handle, Leak, Outcome, StreamId, Ticket, handles, lock};
 use crate::memory::Memory;
 use std::cell::Cell;
@@ -17,29 +18,29 @@ pub(crate) struct Context {
     pub(crate) device: Arc<Device>,
     pub(crate) memory: Arc<Memory>,
     state: Mutex<State>,
-    /// Tells all who wait whenever work was finished.
+    /// Notified whenever work has finished.
     pub(crate) changed: Condvar,
 }
 
-/// What changes in a context, under one lock.
+/// Mutable state of a context, under one lock.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) streams: BTreeMap<StreamId, Queue>,
-    /// Streams made so far, besides the legacy one.
+    /// Number of streams created, without the legacy stream.
     pub(crate) opened: StreamId,
     pub(crate) captures: Captures,
-    pub(crate) allocations: BTreeMap<(Side, u64), Allocation>,
-    /// Room that running kernels take of the multiprocessors, see [`super::launch`].
+    pub(crate) allocations: BTreeMap<(Side, u64), Buffer>,
+    /// Room on the multiprocessors that running kernels take, see [`super::launch`].
     pub(crate) taken: u64,
     /// Cooperative launches that the host has not waited for, see [`Context::interleave`].
     pub(crate) grids: Vec<Grid>,
-    /// What every call returns since it was lost or destroyed.
+    /// The error of every call once the context is lost or destroyed.
     pub(crate) sticky: Option<Code>,
-    /// Those that have had the context current, or waited in it; until they end they may come back.
+    /// Host threads that have used the context, and may use it again until they end.
     threads: Vec<Weak<HostThread>>,
 }
 
-/// A host thread, as long as it lives: the context and the driver call that it is blocked in.
+/// A live host thread: the context and the driver call that it is blocked in, if any.
 type HostThread = Mutex<Option<(Handle, &'static str)>>;
 
 thread_local! {
@@ -79,13 +80,13 @@ impl Context {
         lock(&self.state)
     }
 
-    /// Whether a call may go on: the context lives and has no sticky error.
+    /// Checks that the context lives and has no sticky error.
     pub(crate) fn check(&self) -> Outcome {
         self.state().sticky.map_or(Ok(()), Err)
     }
 
-    /// Blocks the calling thread until all of `tickets` are done, and counts on it: what the host does next comes after
-    /// them. The context's sticky error if there is one by then.
+    /// Blocks the calling thread until all of `tickets` are done, which happen before what the host does next. Fails
+    /// with the context's sticky error, if any by then.
     pub(crate) fn wait(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
         let outcome = self.block(call, tickets);
         self.count_on(tickets);
@@ -97,7 +98,7 @@ impl Context {
         self.forget_streams(&mut self.state());
     }
 
-    /// As `wait`, for calls that may block but do not promise it: nothing counts on it.
+    /// Blocks like `wait`, for calls that do not promise to: it orders nothing.
     pub(crate) fn block(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
         self.ask(tickets);
         let over = || tickets.iter().all(Ticket::is_done);
@@ -115,7 +116,7 @@ impl Context {
         self.check()
     }
 
-    /// The host asks about tickets: what was held back until then begins.
+    /// Asks about tickets: work that was held back until then begins.
     fn ask(&self, tickets: &[Ticket]) {
         tickets.iter().for_each(Ticket::ask);
         if self.device.config.deferred_submission {
@@ -132,7 +133,7 @@ impl Context {
         self.state().streams.values().filter_map(|queue| queue.last.clone()).collect()
     }
 
-    /// Whether all of `tickets` are done; if so, the host counts on it.
+    /// Checks that all of `tickets` are done. If so, they happen before what the host does next.
     pub(crate) fn query(&self, tickets: &[Ticket]) -> Outcome {
         self.ask(tickets);
         if !tickets.iter().all(Ticket::is_done) {
@@ -142,7 +143,7 @@ impl Context {
         Ok(())
     }
 
-    /// The calls in which host threads are blocked, if all that have used the context are, and no stream can go on.
+    /// The driver calls that block the host threads of the context, if all are blocked and no stream can go on.
     pub(crate) fn stuck(&self) -> Option<Vec<&'static str>> {
         let state = self.state();
         let threads = state.threads.iter().filter_map(Weak::upgrade);
@@ -152,7 +153,7 @@ impl Context {
         (!calls.is_empty() && state.streams.values().all(|queue| queue.is_stuck(deferred))).then_some(calls)
     }
 
-    /// Ends the context as the last release does: waits for its work, frees what is left, says what that was.
+    /// Destroys the context: waits for its work, frees what is left, and returns that as leaks.
     pub(crate) fn destroy(&self) -> Vec<Leak> {
         // An error of the work does not keep a context from being destroyed.
         let _ = self.wait_for_all("cuDevicePrimaryCtxRelease");
@@ -166,10 +167,10 @@ impl Context {
         leaks
     }
 
-    /// What is alive now.
+    /// All objects and allocations that are alive.
     pub(crate) fn leaks(&self) -> Vec<Leak> {
         let state = self.state();
-        let memory = state.allocations.iter().map(|(&(side, address), &Allocation { bytes, .. })| match side {
+        let memory = state.allocations.iter().map(|(&(side, address), &Buffer { bytes, .. })| match side {
             Side::Device => Leak::DeviceMemory { address, bytes: bytes as u64 },
             Side::Host => Leak::HostMemory { address: address as usize, bytes },
         });
@@ -184,7 +185,7 @@ pub(crate) fn current() -> Outcome<Arc<Context>> {
     }
 }
 
-/// Makes a context the thread's current one, 0: none.
+/// Makes a context the thread's current one; 0 for none.
 pub(crate) fn set_current(handle: Handle) -> Outcome {
     if handle != 0 && handle != CURRENT.get() {
         Context::from_handle(handle).map_err(|_| Code::INVALID_CONTEXT)?.state().meet_thread();

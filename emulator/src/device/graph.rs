@@ -1,21 +1,22 @@
-//! Graphs: work queued in a capturing stream becomes a node instead, and an instantiation replays the nodes.
+//! Graphs: a command queued in a capturing stream becomes a node, and an instantiation replays the nodes.
 
-use super::{Call, Code, Context, Outcome, Stream, StreamId, Ticket, Work, lock};
-use crate::checks::order::{Order, Place};
-use crate::exec::Random;
-use crate::launch::Schedule;
+use super::{Call, Code, Command, Context, Outcome, Stream, StreamId, Ticket, lock};
+use crate::checks::frontier::{Frontier, Position};
+use crate::checks::order::Place;
+use crate::machine::config::Schedule;
+use crate::machine::random::Random;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
-/// A piece of work and the nodes it comes after, always earlier ones.
+/// A command, and the earlier nodes that it depends on.
 pub(crate) struct Node {
-    pub(crate) work: Work,
+    pub(crate) work: Command,
     after: Vec<usize>,
 }
 
-/// `CUstreamCaptureMode`: whose calls are held back from what a capture cannot express; 2 is nobody's.
+/// `CUstreamCaptureMode`: the threads whose unsafe calls a capture refuses: all (0), its own (1), none (2).
 const GLOBAL: u32 = 0;
 const THREAD_LOCAL: u32 = 1;
 const RELAXED: u32 = 2;
@@ -27,11 +28,11 @@ pub(crate) struct Capture {
     mode: u32,
     invalid: bool,
     nodes: Vec<Node>,
-    /// For each stream in the capture, the nodes that its next work comes after.
+    /// The dependencies of the next node of each stream in the capture.
     tips: HashMap<StreamId, Vec<usize>>,
 }
 
-/// A place in a capture, as an event recorded in it remembers.
+/// A place in a capture, remembered by an event.
 #[derive(Clone)]
 pub(crate) struct Point {
     capture: u64,
@@ -49,8 +50,8 @@ impl Capture {
         self.tips.contains_key(&stream)
     }
 
-    /// Adds a node at the end of a stream's part.
-    pub(crate) fn add(&mut self, stream: StreamId, work: Work) -> Outcome {
+    /// Appends a node to a stream's part of the capture.
+    pub(crate) fn add(&mut self, stream: StreamId, work: Command) -> Outcome {
         if self.invalid {
             return Err(Code::STREAM_CAPTURE_INVALIDATED);
         }
@@ -60,7 +61,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Whether every node is before the end of the stream that the capture began in: is that end, or before a node.
+    /// Whether every node precedes another node or the end of the stream that the capture began in.
     fn is_joined(&self) -> bool {
         let precedes = |index, later: &[Node]| later.iter().any(|node| node.after.contains(&index));
         let is_end = |index| self.tips.get(&self.origin).is_some_and(|tips| tips.contains(&index));
@@ -109,7 +110,7 @@ impl Captures {
         Some(Point { capture: capture.id, tips: capture.tips.get(&stream)?.clone() })
     }
 
-    /// Makes the stream's next work come after `point`; a stream outside joins the capture.
+    /// Makes the stream's next node depend on `point`. A stream outside joins the capture.
     pub(crate) fn join(&mut self, stream: StreamId, point: &Point) -> Outcome {
         if self.of(stream).is_some_and(|own| own.id != point.capture) {
             let either = |capture: &Capture| capture.id == point.capture || capture.has(stream);
@@ -123,7 +124,7 @@ impl Captures {
         Ok(())
     }
 
-    /// Refuses a call that `which` captures cannot express, and invalidates them.
+    /// Refuses a call if there are captures that satisfy `which`, and invalidates them.
     pub(crate) fn refuse(&mut self, code: Code, which: impl Fn(&Capture) -> bool) -> Outcome {
         let mut outcome = Ok(());
         for capture in self.active.iter_mut().filter(|capture| which(capture)) {
@@ -133,7 +134,7 @@ impl Captures {
         outcome
     }
 
-    /// Refuses calls that synchronise or allocate while a capture's mode holds this thread back from them.
+    /// Refuses a call that synchronises or allocates while the mode of a capture forbids it to this thread.
     pub(crate) fn refuse_unsafe(&mut self) -> Outcome {
         let thread = std::thread::current().id();
         self.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |capture| {
@@ -142,16 +143,16 @@ impl Captures {
     }
 }
 
-/// What a capture made.
+/// A captured graph.
 pub(crate) struct Graph {
     pub(crate) context: Arc<Context>,
     pub(crate) nodes: Vec<Node>,
 }
 
-/// A graph ready to be launched.
+/// An instantiated graph.
 pub(crate) struct GraphExec {
     pub(crate) graph: Arc<Graph>,
-    /// Two launches of the same instantiation never overlap.
+    /// The last launch: launches of one instantiation never overlap.
     pub(crate) last: Mutex<Option<Ticket>>,
 }
 
@@ -165,17 +166,17 @@ impl GraphExec {
             return Err(Code::NOT_SUPPORTED);
         }
         let mut last = lock(&self.last);
-        *last = stream.submit(Call::Launch, Work::Graph(self.graph.clone()), last.clone())?;
+        *last = stream.submit(Call::Launch, Command::Graph(self.graph.clone()), last.clone())?;
         Ok(())
     }
 }
 
 impl Graph {
-    /// The places of the nodes of a replay: after the nodes that edges lead to them from.
+    /// The places of the nodes of a replay, each after its dependencies.
     fn places(&self, replay: &Place) -> Vec<Place> {
         let mut places: Vec<Place> = Vec::with_capacity(self.nodes.len());
         for (index, node) in self.nodes.iter().enumerate() {
-            let (mut before, mut early) = (Order::clone(&replay.before), Order::clone(&replay.before));
+            let (mut before, mut early) = (Frontier::clone(&replay.before), Frontier::clone(&replay.before));
             for &direct in &node.after {
                 let (its, after) = (&places[direct], places[direct].after());
                 before.join(&after);
@@ -183,13 +184,14 @@ impl Graph {
                 early.join(if self.nodes[direct].work.is_launch() { &its.before } else { &after });
             }
             let early = node.work.is_programmatic().then(|| Arc::new(early));
-            places.push(Place { node: Some(index), before: Arc::new(before), early, ..replay.clone() });
+            let position = Position { node: Some(index), ..replay.position };
+            places.push(Place { position, before: Arc::new(before), early, ..replay.clone() });
         }
         places
     }
 
-    /// Does the nodes in an order that the edges allow, and under the unfriendly schedules not that of the capture, so
-    /// that an edge that is missing shows.
+    /// Executes the nodes in an order that the edges allow. Unfriendly schedules take another than the capture's, so
+    /// that missing edges show.
     pub(crate) fn replay(&self, place: &Place, idle: &AtomicU64) -> Outcome {
         let config = &self.context.device.config;
         let mut random = Random::new(config.seed, 0);

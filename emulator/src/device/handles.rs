@@ -1,5 +1,5 @@
-//! The handle table: every `CUcontext`, `CUstream`, ... is a number that is never used twice and never dereferenced, so
-//! a wrong, stale or foreign handle is an error code instead of a crash.
+//! The handle table. A `CUcontext`, `CUstream`, ... is a number that is never reused or dereferenced, so a wrong, stale
+//! or foreign handle gives an error code instead of a crash.
 
 use super::{Code, Handle, Leak, Outcome, lock};
 use std::any::Any;
@@ -9,14 +9,14 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 struct Entry {
     object: Arc<dyn Any + Send + Sync>,
-    /// The context that the object belongs to, 0 for a context itself.
+    /// Handle of the context that the object belongs to; 0 for a context.
     owner: Handle,
-    /// What it is if nobody removes it; parts of other objects are none.
+    /// The leak if nobody removes it; `None` for parts of other objects.
     leak: Option<Leak>,
 }
 
 static TABLE: LazyLock<Mutex<HashMap<Handle, Entry>>> = LazyLock::new(Mutex::default);
-/// Never null, and spaced like pointers.
+/// The next handle. Handles are never null, and spaced like pointers.
 static NEXT: AtomicUsize = AtomicUsize::new(0x4b1_0000);
 
 pub(crate) fn insert<T: Any + Send + Sync>(owner: Handle, leak: Option<Leak>, object: T) -> Handle {
@@ -38,12 +38,12 @@ pub(crate) fn remove<T: Any + Send + Sync>(handle: Handle) -> Outcome<Arc<T>> {
     Ok(object)
 }
 
-/// Ends a context's handle and those of what it has.
+/// Ends the handles of a context and of all its objects.
 pub(crate) fn remove_all_of(context: Handle) {
     lock(&TABLE).retain(|&handle, entry| handle != context && entry.owner != context);
 }
 
-/// What of a context was not removed.
+/// The leaks among a context's objects.
 pub(crate) fn leaks_of(context: Handle) -> Vec<Leak> {
     lock(&TABLE).values().filter(|entry| entry.owner == context).filter_map(|entry| entry.leak).collect()
 }

@@ -1,16 +1,17 @@
-//! Kernel launches: how the driver takes them, the room they wait for, and who ends them.
+//! Kernel launches: the request, the room on the multiprocessors, the watchdog.
 
 use super::context::State;
 use super::module::Function;
 use super::registry::LaunchRecord;
-use super::{Call, Code, Context, DeviceConfig, Handle, Outcome, Ptr, Stream, Work, handles, lock};
+use super::{Call, Code, Command, Context, DeviceConfig, Handle, Outcome, Ptr, Stream, handles, lock};
 use crate::checks::order::{Operation, Place};
-use crate::launch::{Fault, FaultKind, Launch};
+use crate::launch::Launch;
+use crate::machine::fault::{Fault, FaultKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-/// A launch with its parameters copied, as it waits in a stream or a graph.
+/// A launch in a stream or graph, with a copy of its parameters.
 pub(crate) struct KernelLaunch {
     pub(crate) function: Arc<Function>,
     /// Packed at the parameters' offsets.
@@ -18,12 +19,12 @@ pub(crate) struct KernelLaunch {
     pub(crate) shape: Shape,
     pub(crate) cooperative: bool,
     pub(crate) cluster: Option<[u32; 3]>,
-    /// May overlap the kernel before it, as far as its `griddepcontrol.wait` allows. Here it never does, but what it
-    /// accesses without having waited is checked as if it did.
+    /// Whether it may overlap the kernel before it, up to its `griddepcontrol.wait`. It never does here, but its
+    /// accesses before the wait are checked as if it did.
     pub(crate) programmatic: bool,
 }
 
-/// Blocks, threads of a block, and bytes of dynamic shared memory, as C structures have them side by side.
+/// Blocks, threads of a block, and bytes of dynamic shared memory, laid out as in `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
@@ -33,7 +34,7 @@ pub(crate) struct Shape {
 }
 
 impl KernelLaunch {
-    /// Copies the parameters, to each of which the caller has a pointer. `extra` would have them packed.
+    /// Copies the parameters, given by a pointer each. Packed ones (`extra`) are not supported.
     pub(crate) fn new(function: Handle, shape: Shape, pointers: Ptr<Ptr<u8>>, extra: usize) -> Outcome<KernelLaunch> {
         if extra != 0 {
             return Err(Code::NOT_SUPPORTED);
@@ -70,10 +71,10 @@ impl KernelLaunch {
             return Err(Code::INVALID_VALUE);
         }
         self.request().check(&stream.context.device.config).map_err(|fault| Code::new(fault.cuda_code()))?;
-        stream.submit(Call::Launch, Work::Launch(self), None).map(drop)
+        stream.submit(Call::Launch, Command::Launch(self), None).map(drop)
     }
 
-    /// Runs it to its end on the calling thread and the device's helpers.
+    /// Runs the launch to its end on the calling thread and helpers.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, idle: &AtomicU64) -> Outcome {
         let (device, request) = (&context.device, self.request());
         let run = || {
@@ -104,14 +105,14 @@ impl KernelLaunch {
     }
 }
 
-/// Warp instructions of polling in vain after which work counts as waiting for others, and after which, and then as
-/// often, it is looked whether anybody else can go on.
+/// Warp instructions of polling in vain after which a kernel counts as waiting for others, and the interval of looks
+/// whether any other work can go on.
 pub(crate) const LOOK: u64 = 2000;
 
-/// Room is counted in parts of a multiprocessor; every occupancy from 1 to 32 divides it evenly enough.
+/// Parts of a multiprocessor that room is counted in; every occupancy from 1 to 32 divides it evenly enough.
 const PARTS: u64 = 1 << 16;
 
-/// What a launch takes of the multiprocessors, until it ends, however it does.
+/// Room of a launch on the multiprocessors, given back on drop.
 struct Room<'a> {
     context: &'a Context,
     taken: u64,
@@ -124,7 +125,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// A cooperative launch that has been queued, and what its blocks take.
+/// A queued cooperative launch, with the room of its blocks.
 pub(crate) struct Grid {
     kernel: String,
     op: Operation,
@@ -134,8 +135,8 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// `None` for a kernel whose blocks cannot wait for each other: none of its instructions has them meet, so each ends
-    /// and gives its room back.
+    /// The grid of a launch. `None` for a kernel without instructions by which blocks wait for each other, since each
+    /// of its blocks ends and gives its room back.
     fn of(launch: &KernelLaunch, place: &Place, config: &DeviceConfig) -> Option<Grid> {
         let request = launch.request();
         let meets = request.module.kernels.get(request.kernel).is_some_and(|(_, code)| code.takes_turns);
@@ -150,7 +151,7 @@ impl Grid {
         (self.blocks - 1).saturating_mul(self.each)
     }
 
-    /// Whether two grids can hold so much of `room` that neither gets its last block.
+    /// Whether two grids can take so much of `room` that neither can start its last block.
     fn excludes(&self, other: &Grid, room: u64) -> bool {
         let held = self.all_but_one().saturating_add(other.all_but_one());
         room.saturating_sub(held) < self.each.min(other.each)
@@ -163,15 +164,14 @@ fn parts(per_multiprocessor: u32) -> u64 {
 }
 
 impl Context {
-    /// Loses the context by a fault. One that is lost already keeps the first fault's code and report.
+    /// Loses the context to a fault. A lost context keeps its first fault.
     fn lose(&self, state: &mut State, fault: Fault) -> Code {
         *state.sticky.get_or_insert_with(|| self.device.note(fault))
     }
 
-    /// Under [`DeviceConfig::interleave_cooperative`]: takes note of the cooperative launches that were just queued, and
-    /// loses the context if one of them and an earlier one can keep each other from starting. The program's own order
-    /// decides, not what happens to be over.
-    pub(crate) fn interleave(&self, state: &mut State, work: &Work, place: &Place) {
+    /// Notes newly queued cooperative launches, and loses the context if one of them and an earlier, unordered one can
+    /// keep each other from starting. Only under [`DeviceConfig::interleave_cooperative`].
+    pub(crate) fn interleave(&self, state: &mut State, work: &Command, place: &Place) {
         let config = &self.device.config;
         if !config.interleave_cooperative {
             return;
@@ -179,7 +179,7 @@ impl Context {
         let room = u64::from(config.multiprocessors) * PARTS;
         let queued: Vec<Grid> =
             work.cooperative().iter().filter_map(|launch| Grid::of(launch, place, config)).collect();
-        state.grids.retain(|earlier| !place.settled.holds(&earlier.op.place));
+        state.grids.retain(|earlier| !place.settled.holds(earlier.op.place.position));
         let mut pairs = queued.iter().flat_map(|grid| state.grids.iter().map(move |earlier| (grid, earlier)));
         let deadlock = |(grid, earlier): &(&Grid, &Grid)| {
             let ordered = grid.op.follows(&earlier.op);
@@ -201,11 +201,11 @@ impl Context {
         }
     }
 
-    /// Who is resident: kernels of several streams run side by side only as far as the multiprocessors hold their
-    /// blocks, so that work behind a persistent kernel waits for it as on the chip.
-    ///
     /// Waits for room for `blocks` blocks of which `per_multiprocessor` fit on each multiprocessor: for all of them if
-    /// the launch is cooperative, else for one, taking as much as there is.
+    /// the launch is cooperative, else for one, then takes as much as there is.
+    ///
+    /// Kernels of several streams so run side by side only as far as the multiprocessors hold their blocks, and work
+    /// behind a persistent kernel waits for it as on the chip.
     fn enter(&self, blocks: u64, per_multiprocessor: u32, cooperative: bool) -> Room<'_> {
         let each = parts(per_multiprocessor);
         let all = blocks.saturating_mul(each);
@@ -218,7 +218,7 @@ impl Context {
         Room { context: self, taken }
     }
 
-    /// Ends launches that take too long, and those that wait for a host that waits for them.
+    /// Ends launches that take too long, and launches that wait for a host that waits for them.
     fn watch(&self, begin: Instant, idle: &AtomicU64, progress: bool, steps: u64) -> Option<(FaultKind, String)> {
         let config = &self.device.config;
         if let Some(limit) = config.launch_timeout.filter(|&limit| begin.elapsed() > limit) {

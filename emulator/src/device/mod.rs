@@ -1,34 +1,32 @@
-//! The device around the machine: CUDA's driver API over emulated devices.
+//! CUDA's driver API over emulated devices.
 //!
-//! Ordinals and the control side (`registry`), what they are like (`config`), contexts, streams and events, graphs, the
-//! work they do and memory as the host sees it (`work`), modules, launches, and the C functions themselves (`api`, on
-//! `abi`, `handles` and `codes`). How PTX is read and executed is not known here.
+//! Devices and their control side (`registry`), contexts, streams and events, graphs, their commands and the host's
+//! memory (`command`), modules, launches, checked accesses by the host (`host`), and the C functions themselves (`api`,
+//! on `abi` and `handles`). Nothing here reads or executes PTX.
 
 mod abi;
 mod api;
-mod codes;
-pub(crate) mod config;
+mod command;
 mod context;
 mod graph;
 mod handles;
+pub mod host;
 mod launch;
 mod module;
 mod registry;
 mod stream;
-mod work;
 
 use abi::{Handle, Outcome, Ptr};
+use command::Command;
 use context::Context;
 use launch::KernelLaunch;
 use stream::{Stream, StreamId, Ticket};
-use work::Work;
 
-use crate::memory::lock;
+use crate::machine::lock::lock;
 
+use crate::machine::codes::Code;
+use crate::machine::config::DeviceConfig;
+use crate::machine::injection::Call;
 pub use api::resolve;
-pub use codes::Code;
-pub use config::DeviceConfig;
-pub(crate) use registry::mapped;
-pub use registry::{
-    Call, FaultInjection, LaunchRecord, Leak, add_device, clear_reports, inject, last_fault, leaks, reports,
-};
+
+pub use registry::{LaunchRecord, Leak, add_device, clear_reports, inject, last_fault, leaks, reports};

@@ -1,8 +1,9 @@
-//! Modules: PTX text that was read, and its functions.
+//! Loaded modules and their functions.
 
-use super::config::SHARED_PER_BLOCK;
 use super::{Call, Code, Context, DeviceConfig, Handle, Leak, Outcome, handles, lock};
-use crate::ptx::{KernelInfo, Module, PtxError};
+use crate::machine::config::SHARED_PER_BLOCK;
+use crate::machine::kernel::KernelInfo;
+use crate::ptx::{Module, PtxError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,11 +20,11 @@ pub(crate) struct LoadedModule {
 pub(crate) struct Function {
     pub(crate) module: Arc<LoadedModule>,
     pub(crate) info: KernelInfo,
-    /// What `cuFuncSetAttribute` allows beyond the static shared memory, in bytes.
+    /// Most dynamic shared memory in bytes, as `cuFuncSetAttribute` sets it.
     pub(crate) max_dynamic_shared: AtomicU32,
 }
 
-/// The first argument of a directive of the module's head, comments left out.
+/// The first argument of a directive in the module's head, outside comments.
 fn directive<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or(""));
     let mut words = lines.flat_map(str::split_whitespace);
@@ -31,10 +32,10 @@ fn directive<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     words.next().map(|word| word.split(',').next().unwrap_or(word))
 }
 
-/// Why a load failed, and what stands in the log buffer.
+/// Why a load failed: the code, and the text for the log buffer.
 type Refusal = (Code, String);
 
-/// Refuses newer text, whatever it holds, as an older driver does, and text for another chip.
+/// Refuses text of a newer version, as an older driver does whatever it holds, and text for another chip.
 fn check_head(text: &str, config: &DeviceConfig) -> Result<(), Refusal> {
     let number = |digits: &str| digits.parse::<u32>().unwrap_or(0);
     let version = directive(text, ".version").unwrap_or("0.0");
@@ -82,7 +83,7 @@ impl LoadedModule {
         Ok(handles::insert(context.handle, Some(Leak::Module), loaded))
     }
 
-    /// Unloads the module; its functions are gone with it.
+    /// Unloads the module and its functions.
     pub(crate) fn unload(&self, handle: Handle) -> Outcome {
         self.context.state().captures.refuse_unsafe()?;
         let waited = self.context.wait_for_all("cuModuleUnload");
@@ -94,7 +95,7 @@ impl LoadedModule {
         waited
     }
 
-    /// The kernel of that name, the same handle every time. The first look-up loads it, which may synchronise.
+    /// The kernel of a name, with the same handle every time. The first look-up loads it, which may synchronise.
     pub(crate) fn function(self: &Arc<Self>, name: &str) -> Outcome<Handle> {
         if let Some(&handle) = lock(&self.functions).get(name) {
             return Ok(handle);

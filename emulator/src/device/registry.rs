@@ -1,9 +1,10 @@
-//! The devices of this process: one per ordinal, each with its own configuration, added at run time. This is also the
-//! control side that C has no functions for: faults, launch records, leaks, injections.
+//! The devices of this process, one per ordinal, and their control side, which C has no functions for: faults, launch
+//! records, leaks, injections.
 
 use super::{Code, Context, DeviceConfig, Handle, Outcome, lock};
 use crate::checks::counters::Counters;
-use crate::launch::Fault;
+use crate::machine::fault::Fault;
+use crate::machine::injection::{Call, FaultInjection};
 use crate::memory::Memory;
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +21,7 @@ struct Primary {
     context: Option<Arc<Context>>,
 }
 
-/// What Rust callers ask about a device.
+/// State behind the control functions of a device.
 #[derive(Default)]
 pub(crate) struct Control {
     pub(crate) records: Vec<LaunchRecord>,
@@ -28,31 +29,6 @@ pub(crate) struct Control {
     leaks: Vec<Leak>,
     /// Failures to come, `nth` counted from now.
     injections: Vec<FaultInjection>,
-}
-
-/// One call that fails on purpose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FaultInjection {
-    /// Which kind of call.
-    pub call: Call,
-    /// Which one of them, counted from 1 from when the injection was made.
-    pub nth: u64,
-    /// How it fails. A code that a kernel's or copy's execution would give, such as [`Code::ILLEGAL_ADDRESS`], comes as
-    /// it would there: the launch or copy is accepted, then the context is lost.
-    pub code: Code,
-}
-
-/// The kinds of calls that can be made to fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Call {
-    /// Device and page-locked host allocations.
-    Allocate,
-    /// Copies and fills, synchronous or not.
-    Copy,
-    /// Kernel and graph launches.
-    Launch,
-    /// Module loads.
-    Load,
 }
 
 /// One launch that was executed.
@@ -64,15 +40,15 @@ pub struct LaunchRecord {
     pub grid: [u32; 3],
     /// Threads per block in x, y, z.
     pub block: [u32; 3],
-    /// Whether all blocks had to be resident at once.
+    /// Whether it was a cooperative launch.
     pub cooperative: bool,
-    /// Whether it was allowed to overlap the kernel before it in its stream.
+    /// Whether it was a programmatic launch, allowed to overlap the kernel before it in its stream.
     pub programmatic: bool,
-    /// What the launch did, counted exactly.
+    /// Counters of the launch.
     pub counters: Counters,
 }
 
-/// Something that was created in a context and not given back; sizes as asked for.
+/// An object of a context that was not given back; sizes as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)] // the names say it
@@ -106,7 +82,8 @@ pub(crate) fn device(ordinal: i32) -> Outcome<Arc<Device>> {
     lock(&DEVICES).get(index).cloned().ok_or(Code::INVALID_DEVICE)
 }
 
-/// The memory of the device that page-locked memory of the host belongs to, and where kernels see it, if checked.
+/// The device memory that a range of page-locked host memory belongs to, and its device address, if the race check is
+/// on.
 pub(crate) fn mapped(address: usize, bytes: usize) -> Option<(Arc<Memory>, u64)> {
     let devices = lock(&DEVICES).clone();
     devices.iter().filter(|device| device.config.checks.racecheck).find_map(|device| {
@@ -116,7 +93,7 @@ pub(crate) fn mapped(address: usize, bytes: usize) -> Option<(Arc<Memory>, u64)>
     })
 }
 
-/// The last fault of the device's kernels: what happened, where, and what is missing. It outlives the context.
+/// The last fault of the device's kernels. It outlives the context.
 pub fn last_fault(ordinal: i32) -> Option<Fault> {
     lock(&device(ordinal).ok()?.control).fault.clone()
 }
@@ -126,14 +103,14 @@ pub fn reports(ordinal: i32) -> Vec<LaunchRecord> {
     device(ordinal).map(|device| lock(&device.control).records.clone()).unwrap_or_default()
 }
 
-/// Forgets the launches reported so far, so that the next ones can be told apart.
+/// Forgets the launches reported so far.
 pub fn clear_reports(ordinal: i32) {
     if let Ok(device) = device(ordinal) {
         lock(&device.control).records.clear();
     }
 }
 
-/// What contexts of the device left behind when they were released, and what is alive in one that is still retained.
+/// The leaks of the device's contexts: what released ones left behind, and what is alive in one that is retained.
 pub fn leaks(ordinal: i32) -> Vec<Leak> {
     let Ok(device) = device(ordinal) else { return Vec::new() };
     let mut leaks = lock(&device.control).leaks.clone();
@@ -141,7 +118,7 @@ pub fn leaks(ordinal: i32) -> Vec<Leak> {
     leaks
 }
 
-/// Makes a later call fail, counted from now: `nth` 1 is the next one.
+/// Makes a later driver call fail; `nth` 1 is the next call of its kind.
 pub fn inject(ordinal: i32, fault: FaultInjection) {
     if let Ok(device) = device(ordinal) {
         lock(&device.control).injections.push(fault);
@@ -149,7 +126,7 @@ pub fn inject(ordinal: i32, fault: FaultInjection) {
 }
 
 impl Device {
-    /// Counts a call and fails it if that was planned.
+    /// Counts a call, and fails it if an injection is due.
     pub(crate) fn injected(&self, call: Call) -> Outcome {
         let injections = &mut lock(&self.control).injections;
         injections
@@ -160,7 +137,7 @@ impl Device {
         due.map_or(Ok(()), |due| Err(injections.remove(due).code))
     }
 
-    /// Keeps a fault for whoever asks, and returns its code.
+    /// Keeps a fault for [`last_fault`], and returns its code.
     pub(crate) fn note(&self, fault: Fault) -> Code {
         let code = Code::new(fault.cuda_code());
         lock(&self.control).fault = Some(fault);
@@ -171,14 +148,14 @@ impl Device {
         lock(&self.primary).context.clone()
     }
 
-    /// Retains the primary context, making it if nobody has.
+    /// Retains the primary context, which the first retain creates.
     pub(crate) fn retain(self: &Arc<Self>) -> Handle {
         let mut primary = lock(&self.primary);
         primary.retained += 1;
         primary.context.get_or_insert_with(|| Context::create(self)).handle
     }
 
-    /// Releases the primary context; with the last retain it is destroyed.
+    /// Releases the primary context, which the last release destroys.
     pub(crate) fn release(&self) -> Outcome {
         let mut primary = lock(&self.primary);
         primary.retained = primary.retained.checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;

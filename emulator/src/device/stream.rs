@@ -1,15 +1,16 @@
-//! Streams: queues of work in order, each with a thread of its own while it has work, and the order between them; and
-//! events, which are places in them.
+//! Streams: queues of commands, each with a worker thread while it has work; the order between streams; and events,
+//! which are places in streams.
 //!
-//! Every piece of work knows what it must wait for at the moment it is queued, and that is always earlier work, so the
-//! queues cannot wait for each other in a circle. The legacy stream's order is such a dependency too: its work waits for
-//! what blocking streams have queued, and theirs for what it has queued.
+//! The dependencies of a command are known when it is queued and are always earlier commands, so queues cannot wait for
+//! each other in a circle. The legacy stream is ordered so too: its commands wait for those that blocking streams have
+//! queued before, and theirs for its own.
 
 use super::context::{State, current};
 use super::graph::{Capture, Point};
 use super::launch::LOOK;
-use super::{Code, Context, Handle, Outcome, Work, handles, lock};
-use crate::checks::order::{Order, Place};
+use super::{Code, Command, Context, Handle, Outcome, handles, lock};
+use crate::checks::frontier::{Frontier, Position};
+use crate::checks::order::Place;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,28 +25,28 @@ pub(crate) const LEGACY: StreamId = 0;
 
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: u32 = 1;
-/// How long a worker without work stays: to start one takes longer than a short kernel.
+/// Time that a worker without work stays, since starting one takes longer than a short kernel.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// What a `CUstream` names.
+/// A stream, as a `CUstream` names it.
 pub(crate) struct Stream {
     pub(crate) context: Arc<Context>,
     pub(crate) id: StreamId,
 }
 
-/// A place in a stream: one piece of work and everything before it.
+/// A place in a stream: one command and everything before it.
 #[derive(Clone, Default)]
 pub(crate) struct Ticket {
     state: Arc<Progress>,
-    /// What is ordered before whatever comes next.
-    pub(crate) order: Arc<Order>,
+    /// The frontier of what happens before the next command.
+    pub(crate) order: Arc<Frontier>,
 }
 
 #[derive(Default)]
 struct Progress {
-    /// The host, or work behind it that may begin, waits for it.
+    /// Whether the host, or a command that may otherwise begin, waits for it.
     asked: AtomicBool,
-    /// When the stream was done with it.
+    /// Time of its completion.
     done: OnceLock<Instant>,
 }
 
@@ -54,7 +55,7 @@ impl Ticket {
         self.state.done.get().is_some()
     }
 
-    /// Has a device that holds work back begin with it, and with what is before it.
+    /// Lets a device with deferred submission begin with it and everything before it.
     pub(crate) fn ask(&self) {
         self.state.asked.store(true, Ordering::Release);
     }
@@ -67,25 +68,25 @@ impl Ticket {
 #[derive(Default)]
 pub(crate) struct Queue {
     non_blocking: bool,
-    /// What is being done, then what is to be done.
-    /// The program has destroyed the stream; what it did is still to be counted on.
+    /// Whether the program has destroyed the stream. The host may still count on its work.
     closed: bool,
+    /// The command being executed, then those to be executed.
     work: VecDeque<Arc<Queued>>,
     worker: Option<Thread>,
-    /// Pieces of work so far.
+    /// Number of commands so far.
     position: u64,
-    /// The place of the last of them.
+    /// Place of the last command.
     pub(crate) last: Option<Ticket>,
-    /// What is ordered before a programmatic launch that comes next, as long as it has not waited.
-    early: Arc<Order>,
+    /// The frontier of what happens before a programmatic launch that comes next, until its wait.
+    early: Arc<Frontier>,
 }
 
 struct Queued {
     after: Vec<Ticket>,
-    work: Work,
+    work: Command,
     place: Place,
     ticket: Ticket,
-    /// Warp instructions that it has spent on polling in vain, see [`LOOK`].
+    /// Warp instructions of polling in vain, see [`LOOK`].
     idle: AtomicU64,
 }
 
@@ -96,12 +97,13 @@ impl Queued {
 }
 
 impl Queue {
-    /// Whether the device has been given what comes first; `deferred`: only once somebody asks about it or what follows.
+    /// Whether the first command is submitted to the device. Under `deferred` submission that takes a question about it
+    /// or a later one.
     fn is_submitted(&self, deferred: bool) -> bool {
         !deferred || self.work.iter().any(|queued| queued.ticket.is_asked())
     }
 
-    /// Whether it cannot go on by itself: what comes first waits for others.
+    /// Whether the first command waits for others, so that the queue cannot go on by itself.
     pub(crate) fn is_stuck(&self, deferred: bool) -> bool {
         let waits = |first: &Arc<Queued>| !first.is_ready() || first.idle.load(Ordering::Acquire) >= LOOK;
         self.work.front().is_none_or(|first| waits(first) || !self.is_submitted(deferred))
@@ -113,7 +115,7 @@ impl State {
         self.streams.get_mut(&id).filter(|queue| !queue.closed).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// The streams that stream `id` waits for without being told to.
+    /// The streams that stream `id` waits for implicitly.
     fn implicit(&self, id: StreamId) -> Vec<StreamId> {
         let blocking = |id: StreamId| self.streams.get(&id).is_some_and(|queue| !queue.non_blocking);
         match id {
@@ -123,14 +125,14 @@ impl State {
         }
     }
 
-    /// The places of the last work of streams.
+    /// The places of the last commands of streams.
     fn ends(&self, streams: &[StreamId]) -> Vec<Ticket> {
         streams.iter().filter_map(|id| self.streams.get(id)?.last.clone()).collect()
     }
 }
 
 impl Stream {
-    /// The stream that a handle names: null the current context's legacy stream.
+    /// The stream that a handle names; 0 is the current context's legacy stream.
     pub(crate) fn resolve(handle: Handle) -> Outcome<Arc<Stream>> {
         if handle == 0 { Ok(Arc::new(Stream { context: current()?, id: LEGACY })) } else { handles::get(handle) }
     }
@@ -146,7 +148,7 @@ impl Stream {
         Ok(Stream { context: context.clone(), id })
     }
 
-    /// Closes the stream: what is queued is still done.
+    /// Closes the stream. Queued commands are still executed.
     pub(crate) fn close(&self) {
         let mut state = self.context.state();
         if let Some(queue) = state.streams.get_mut(&self.id) {
@@ -158,7 +160,7 @@ impl Stream {
         self.context.forget_streams(&mut state);
     }
 
-    /// What must be done before the stream counts as synchronised, which one that captures never does.
+    /// The tickets to wait for to synchronise the stream. Refused for a stream that captures.
     pub(crate) fn pending(&self) -> Outcome<Vec<Ticket>> {
         let mut state = self.context.state();
         state.captures.refuse(Code::STREAM_CAPTURE_UNSUPPORTED, |capture| capture.has(self.id))?;
@@ -167,9 +169,8 @@ impl Stream {
         Ok(state.ends(&streams))
     }
 
-    /// Queues work behind `after`, or adds it to the graph that the stream captures. Returns its place, or `None` in a
-    /// capture.
-    pub(crate) fn enqueue(&self, work: Work, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
+    /// Queues a command behind `after`, or adds it to the stream's capture. Returns its place, or `None` in a capture.
+    pub(crate) fn enqueue(&self, work: Command, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
         let (context, id) = (&self.context, self.id);
         let mut state = context.state();
         state.queue(id)?;
@@ -188,7 +189,7 @@ impl Stream {
             let started = thread::Builder::new().name(name).spawn(move || worker.serve(id));
             queue.worker = Some(started.map_err(|_| Code::OUT_OF_MEMORY)?.thread().clone());
         }
-        let mut order = Order::clone(&settled);
+        let mut order = Frontier::clone(&settled);
         after.iter().for_each(|ticket| order.join(&ticket.order));
         let early = work.is_programmatic().then(|| {
             let mut early = order.clone();
@@ -198,8 +199,9 @@ impl Stream {
         queue.last.iter().for_each(|ticket| order.join(&ticket.order));
         after.retain(|ticket| !ticket.is_done());
         queue.position += 1;
-        let (stream, position, before) = ((context.handle, id), queue.position, Arc::new(order));
-        let place = Place { stream, position, before: before.clone(), settled, host, early, ..Place::default() };
+        let position = Position { stream: (context.handle, id), number: queue.position, node: None };
+        let before = Arc::new(order);
+        let place = Place { position, before: before.clone(), early, settled, host };
         context.memory.witness().asked(&place);
         let ticket = Ticket { state: Arc::default(), order: Arc::new(place.after()) };
         // Only a kernel lets the next one begin before its end.
@@ -221,7 +223,7 @@ impl Context {
         state.streams.retain(|_, queue| !(queue.closed && queue.work.is_empty() && known(queue)));
     }
 
-    /// A stream's worker: does what is queued, in order, each when what it waits for is done.
+    /// The worker of a stream: executes its commands in order, each once its dependencies are done.
     fn serve(self: Arc<Self>, id: StreamId) {
         let deferred = self.device.config.deferred_submission;
         let mut state = self.state();
@@ -267,7 +269,7 @@ impl Context {
     }
 }
 
-/// A place in a stream that the program remembers.
+/// An event: a place in a stream.
 pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     timed: bool,
@@ -279,7 +281,7 @@ const DISABLE_TIMING: u32 = 2;
 
 #[derive(Clone, Default)]
 enum Recorded {
-    /// Never: as good as reached.
+    /// Never recorded, which counts as reached.
     #[default]
     Not,
     In(Ticket),
@@ -295,7 +297,7 @@ impl Event {
         Ok(Event { context: context.clone(), timed: flags & DISABLE_TIMING == 0, recorded: Mutex::default() })
     }
 
-    /// Remembers the stream's present end.
+    /// Records the stream's present end.
     pub(crate) fn record(&self, stream: &Stream) -> Outcome {
         if self.context.handle != stream.context.handle {
             return Err(Code::INVALID_HANDLE);
@@ -303,13 +305,13 @@ impl Event {
         let point = self.context.state().captures.point(stream.id);
         let recorded = match point {
             Some(point) => Some(Recorded::Captured(point)),
-            None => stream.enqueue(Work::Nothing, None)?.map(Recorded::In),
+            None => stream.enqueue(Command::Nothing, None)?.map(Recorded::In),
         };
         *lock(&self.recorded) = recorded.unwrap_or_default();
         Ok(())
     }
 
-    /// Makes later work of `stream` (of any context) wait for the event.
+    /// Makes later commands of `stream`, of any context, wait for the event.
     pub(crate) fn hold(&self, stream: &Stream) -> Outcome {
         let mut state = stream.context.state();
         state.queue(stream.id)?;
@@ -320,12 +322,12 @@ impl Event {
             Recorded::In(ticket) => {
                 state.captures.refuse(Code::STREAM_CAPTURE_ISOLATION, |capture| capture.has(stream.id))?;
                 drop(state);
-                stream.enqueue(Work::Nothing, Some(ticket)).map(drop)
+                stream.enqueue(Command::Nothing, Some(ticket)).map(drop)
             }
         }
     }
 
-    /// The place that was recorded last, if any was; nothing if the context is lost.
+    /// The recorded place, if any. Fails if the context is lost.
     pub(crate) fn ticket(&self) -> Outcome<Option<Ticket>> {
         self.context.check()?;
         match &*lock(&self.recorded) {

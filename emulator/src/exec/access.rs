@@ -1,44 +1,22 @@
-//! Loads, stores and atomics: addresses to places in the host's memory, checked lane by lane.
+//! Loads, stores and atomics: translates addresses to places in the host's memory, and checks them lane by lane.
 
-use super::fault::{Fault, FaultKind};
 use super::float::{self, BF16, F16, F32, F64, Format, Round};
 use super::inst::*;
-use super::lanes::{Lanes, lanes_where};
-use super::step::Next;
+use super::step::Flow;
 use super::warp::Warp;
-use super::{At, Cpu, Exec, RANK, Site};
+use super::{Cpu, Site};
+use crate::machine::access::Access;
+use crate::machine::config::Schedule;
+use crate::machine::fault::{Fault, FaultKind, OrFault};
+use crate::machine::lanes::{Lanes, lanes_where};
+use crate::machine::layout::{At, RANK};
+use crate::machine::types::{Space, Ty};
 use crate::memory::{Allocation, GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
-use crate::ptx::types::Ty;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// What an access does, for the checks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Access {
-    /// Bytes of one element, and elements.
-    pub(crate) bytes: u32,
-    pub(crate) count: u32,
-    pub(crate) write: bool,
-    pub(crate) atomic: bool,
-    pub(crate) sem: Sem,
-    pub(crate) scope: Scope,
-    pub(crate) nc: bool,
-    /// Through the async proxy.
-    pub(crate) proxy: bool,
-    /// In flight until some wait.
-    pub(crate) pending: bool,
-}
-
-impl Access {
-    /// An ordinary one.
-    pub(crate) fn new(bytes: u32, count: u32, write: bool) -> Access {
-        let (atomic, nc, proxy, pending) = (false, false, false, false);
-        Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending }
-    }
-}
-
 impl MemOp {
-    /// Pieces of 64 bits.
+    /// Number of its pieces of 64 bits.
     pub(crate) fn pieces(&self) -> u8 {
         (self.access.count * self.access.bytes).div_ceil(8) as u8
     }
@@ -46,15 +24,15 @@ impl MemOp {
 
 /// Memory that one access may reach.
 struct Region {
-    /// The first address, and how many bytes follow.
+    /// First address, and bytes from there on.
     base: u64,
     size: u64,
     data: *mut u8,
-    /// Local memory lies lane after lane, this many bytes apart.
+    /// Bytes between the memories of two lanes, for local memory.
     stride: usize,
 }
 
-/// The space an address of the generic space lies in, and where that begins.
+/// The space that a generic address lies in, and its first address.
 pub(crate) fn generic(address: u64) -> (Space, u64) {
     let windows = [(Space::Shared, SHARED_BASE), (Space::Local, LOCAL_BASE), (Space::Param, PARAM_BASE)];
     let found = windows.into_iter().find(|(_, base)| address.wrapping_sub(*base) < WINDOW);
@@ -68,7 +46,7 @@ macro_rules! at {
     };
 }
 
-/// Reads an element. What the instruction orders is for the checks; this orders as much as any may.
+/// Reads an element with acquire, whatever the instruction asks for; ordering is the checks' business.
 #[inline(always)]
 pub(crate) fn read(p: *mut u8, bytes: u32) -> u64 {
     match bytes {
@@ -79,7 +57,7 @@ pub(crate) fn read(p: *mut u8, bytes: u32) -> u64 {
     }
 }
 
-/// Writes an element.
+/// Writes an element with release.
 #[inline(always)]
 pub(crate) fn write(p: *mut u8, bytes: u32, v: u64) {
     match bytes {
@@ -91,7 +69,8 @@ pub(crate) fn write(p: *mut u8, bytes: u32, v: u64) {
 }
 
 impl Cpu<'_> {
-    /// Runs `f` on the places of an access, once per space and allocation; faults where an address is not allowed.
+    /// Runs `f` on the places of an access, once per space and allocation. Faults where an address is misaligned or out
+    /// of bounds.
     #[inline(always)]
     pub(crate) fn with_places(
         &mut self,
@@ -101,7 +80,7 @@ impl Cpu<'_> {
         m: u32,
         access: &Access,
         mut f: impl FnMut(&mut Self, &mut Warp, &[*mut u8; 32], u32),
-    ) -> Exec<()> {
+    ) -> OrFault<()> {
         let total = u64::from(access.bytes * access.count);
         let low = if m == u32::MAX { addr.iter().fold(0, |a, b| a | b) } else { Lanes(m).fold(0, |a, l| a | addr[l]) };
         if low & (total - 1) != 0 {
@@ -122,9 +101,9 @@ impl Cpu<'_> {
                 group = lanes_where(left, |l| generic(addr[l]).0 == kind);
                 Lanes(group).for_each(|l| addr[l] -= base);
             }
-            if kind == Space::Shared && self.cx.ranks > 1 {
-                let rank = site.at.warp / self.cx.warps;
-                Lanes(group).for_each(|l| addr[l] = self.cx.in_cluster(rank, addr[l]));
+            if kind == Space::Shared && self.cx.layout.ranks > 1 {
+                let rank = site.at.warp / self.cx.layout.warps;
+                Lanes(group).for_each(|l| addr[l] = self.cx.layout.in_cluster(rank, addr[l]));
             }
             let Region { base, size, data, stride } = self.region(site, kind, addr[first], access.write)?;
             let Some(last) = size.checked_sub(total) else {
@@ -144,8 +123,8 @@ impl Cpu<'_> {
             if let Some(l) = Lanes(group & !done).find(wrong) {
                 return Err(self.outside(kind, (l, addr[l]), total, &site.at));
             }
-            let turn = if self.cx.watched {
-                self.check(&mut site.common.checks, kind, &addr, done, access, &site.at)?
+            let turn = if self.cx.observed {
+                self.accesses(&mut site.common.observers, kind, &addr, done, access, &site.at)?
             } else {
                 None
             };
@@ -160,20 +139,20 @@ impl Cpu<'_> {
         Ok(())
     }
 
-    /// The memory in which an address lies; where it lies in none, there are no bytes.
+    /// The memory that an address lies in; an empty region if none.
     #[inline(always)]
-    fn region(&mut self, site: &mut Site<'_>, space: Space, address: u64, write: bool) -> Exec<Region> {
+    fn region(&mut self, site: &mut Site<'_>, space: Space, address: u64, write: bool) -> OrFault<Region> {
         let (data, size, stride) = match space {
             Space::Shared => {
-                let (base, index) = (address >> RANK << RANK, self.cx.shared_index(address));
+                let (base, index) = (address >> RANK << RANK, self.cx.layout.shared_index(address));
                 let rank = (address >> RANK).saturating_sub(1);
-                let inside = rank < self.cx.ranks.into()
-                    && (self.cx.ranks > 1) == (base > 0)
-                    && address - base < self.cx.shared.into();
-                if inside && self.cx.is_remote(site.at.warp, address) {
+                let inside = rank < self.cx.layout.ranks.into()
+                    && (self.cx.layout.ranks > 1) == (base > 0)
+                    && address - base < self.cx.layout.shared.into();
+                if inside && self.cx.layout.is_remote(site.at.warp, address) {
                     self.is_there(site, rank, address)?;
                 }
-                let size = if inside { self.cx.shared.into() } else { 0 };
+                let size = if inside { self.cx.layout.shared.into() } else { 0 };
                 let data = site.common.shared.as_mut_ptr().cast::<u8>();
                 let data = data.wrapping_add((index - (address - base)) as usize);
                 return Ok(Region { base, size, data, stride: 0 });
@@ -198,8 +177,8 @@ impl Cpu<'_> {
                     self.site[site.at.pc as usize] = i as u32;
                 }
                 let a = &self.table.live[i];
-                if write && !self.cx.config.checks.initcheck && !a.assumed.load(Ordering::Relaxed) {
-                    a.assumed.store(true, Ordering::Relaxed);
+                if write && !self.cx.config.checks.initcheck {
+                    a.checks.assume_written();
                 }
                 return Ok(Region { base: a.base, size: a.size, data: a.data, stride: 0 });
             }
@@ -207,17 +186,17 @@ impl Cpu<'_> {
         Ok(Region { base: 0, size: size.into(), data: data.cast(), stride })
     }
 
-    /// Another block of the cluster must not have exited.
+    /// Faults where another block of the cluster has exited.
     #[cold]
-    fn is_there(&self, site: &Site<'_>, rank: u64, address: u64) -> Exec<()> {
-        let warps = site.common.live.chunks(self.cx.warps as usize).nth(rank as usize);
+    fn is_there(&self, site: &Site<'_>, rank: u64, address: u64) -> OrFault<()> {
+        let warps = site.common.live.chunks(self.cx.layout.warps as usize).nth(rank as usize);
         if warps.is_some_and(|live| live.iter().any(|&l| l != 0)) {
             return Ok(());
         }
         let lane = site.m.trailing_zeros() as usize;
         let message =
             format!("shared memory of the cluster's block {rank}, which has exited, is accessed; let it wait");
-        Err(self.fault_at(FaultKind::InvalidSync, &site.at, lane, address, message))
+        Err(self.fault_at(FaultKind::UseAfterFree, &site.at, lane, address, message))
     }
 
     #[cold]
@@ -226,7 +205,7 @@ impl Cpu<'_> {
         let near = self.table.below(addr).map(|i| &self.table.live[i]).filter(|a| addr - a.base < a.size + 4096);
         let freed = space == Space::Global && self.table.was_freed(addr);
         let place = match (space, near) {
-            (Space::Shared, _) => window(self.cx.shared, "shared memory"),
+            (Space::Shared, _) => window(self.cx.layout.shared, "shared memory"),
             (Space::Local, _) => window(self.cx.code.local, "local memory"),
             (Space::Param, _) => window(self.cx.info.param_bytes, "parameters"),
             _ if freed => "in memory that was freed".into(),
@@ -242,7 +221,7 @@ impl Cpu<'_> {
     }
 
     /// `ld` and `st`
-    pub(crate) fn access(&mut self, site: &mut Site<'_>, op: &MemOp) -> Exec<()> {
+    pub(crate) fn access(&mut self, site: &mut Site<'_>, op: &MemOp) -> OrFault<()> {
         let (addr, m, bytes) = (site.warp.addresses(&op.address), site.m, op.access.bytes);
         self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {
             for (v, &(r, w)) in op.regs.iter().enumerate() {
@@ -263,19 +242,20 @@ impl Cpu<'_> {
         })
     }
 
-    /// Whether the pieces of a vector access arrive one by one: only 64 bits are sure to arrive together. Not where the
-    /// first piece may overwrite the address of the second.
+    /// Whether the pieces of a vector access are executed one by one, since only 64 bits are sure to arrive together. A
+    /// load that may overwrite its own address stays whole.
     pub(crate) fn tears(&self, op: &MemOp) -> bool {
         let base = op.address.base..op.address.base.saturating_add(2);
         !self.cx.free
-            && self.cx.config.schedule != crate::launch::Schedule::RoundRobin
+            && self.cx.config.schedule != Schedule::RoundRobin
             && op.pieces() > 1
             && (op.access.write || op.regs.iter().all(|r| !base.contains(&r.0) && !base.contains(&(r.0 + 1))))
     }
 
-    /// Piece `k` of a vector access, in one of two orders; a later one is checked and ordered like the first.
+    /// Executes piece `k` of a vector access, from either end by the seed. Each piece is checked and ordered like a
+    /// whole access.
     #[cold]
-    pub(crate) fn torn(&mut self, site: &mut Site<'_>, op: &MemOp, k: u8) -> Exec<()> {
+    pub(crate) fn torn(&mut self, site: &mut Site<'_>, op: &MemOp, k: u8) -> OrFault<()> {
         let bytes = op.access.bytes as usize;
         let order = self.cx.config.seed ^ u64::from(site.at.warp ^ site.at.ctaid[0]);
         let k = usize::from(if order & 1 == 1 { op.pieces() - 1 - k } else { k });
@@ -286,14 +266,14 @@ impl Cpu<'_> {
         self.access(site, &MemOp { regs, access, address: Address { offset, ..op.address }, ..*op })
     }
 
-    /// `atom` and `red`, lane after lane, lowest first: `f` of what is there, b and c; d receives the old value.
+    /// `atom` and `red`, lane after lane, lowest first: memory becomes `f(old, b, c)`, register `d` the old value.
     pub(crate) fn atomic(
         &mut self,
         site: &mut Site<'_>,
         (address, access): (&Address, &Access),
         f: AtomFn,
         [d, b, c]: [R; 3],
-    ) -> Exec<Next> {
+    ) -> OrFault<Flow> {
         let (bytes, m) = (access.bytes, site.m);
         let w = if bytes == 8 { W::W64 } else { W::W32 };
         let mask = u64::MAX >> (64 - 8 * bytes);
@@ -312,11 +292,11 @@ impl Cpu<'_> {
         })?;
         // An atomic that leaves things as they were is a poll.
         self.progress = progress | changed;
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 }
 
-/// Read, modify, write as one: other threads of the host may be at it too.
+/// Reads, modifies and writes an element atomically.
 fn atomic_update(p: *mut u8, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
     let (set, get) = (Ordering::AcqRel, Ordering::Acquire);
     match bytes {
@@ -326,7 +306,7 @@ fn atomic_update(p: *mut u8, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
     }
 }
 
-/// The function of `atom`, `red` and `redux` on a type; bits above the type's are dropped from its result.
+/// The function of `atom`, `red` and `redux` for a type. Bits of its result above the type's are dropped.
 pub(crate) fn atom_fn(name: &str, ty: Ty) -> Option<AtomFn> {
     use Ty::*;
     fn sum(f: Format, x: u64, y: u64) -> u64 {

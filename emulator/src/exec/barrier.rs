@@ -1,27 +1,28 @@
-//! Barriers of a block, as since Volta: counted in warps, a warp having arrived when all its lanes have.
+//! Barriers of a block, as since Volta: arrivals count in warps, and a warp arrives with the last of its lanes.
 
 use super::block::Common;
 use super::inst::{BarOp, BarRed, NONE, Op, W};
-use super::lanes::Lanes;
 use super::mbarrier::CLUSTER;
-use super::step::Next;
+use super::step::Flow;
 use super::warp::{Part, State, Warp};
-use super::{Cpu, Exec, FaultKind, Site};
+use super::{Cpu, Site};
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::lanes::Lanes;
 
-/// One of a block's sixteen barriers.
+/// A barrier, one of a block's sixteen.
 #[derive(Debug, Default)]
 pub(crate) struct Barrier {
-    /// Threads expected, if the instructions say so.
+    /// Thread count, if the instructions give one.
     pub(crate) count: Option<u32>,
-    /// Warps and lanes that arrived, in order, and whether they wait.
+    /// Arrivals in order: warp, lanes, and whether they wait.
     pub(crate) parties: Vec<(u32, u32, bool)>,
-    /// Of a reduction: lanes so far, and those whose predicate was true.
+    /// Lanes that take part in a reduction, and those whose predicate is true.
     lanes: u32,
     votes: u32,
 }
 
 impl Barrier {
-    /// Threads that arrived, counted in warps: one whose lanes come in parts has arrived with the last that is alive.
+    /// Threads that have arrived, 32 for each warp whose live lanes have all arrived.
     pub(crate) fn arrived(&self, common: &Common) -> u32 {
         let (mut warps, mut partial) = (0, [0u32; 32]);
         let first = self.parties.first().map_or(0, |p| p.0 / common.warps * common.warps);
@@ -41,7 +42,7 @@ impl Barrier {
 }
 
 impl Common {
-    /// A barrier that is complete, whose waiters are to be released.
+    /// A complete barrier with waiters to release.
     pub(crate) fn complete(&self) -> Option<usize> {
         (0..self.barriers.len()).find(|&id| {
             let b = &self.barriers[id];
@@ -49,15 +50,17 @@ impl Common {
         })
     }
 
-    /// Lanes exit: barriers may be complete without them.
+    /// Lanes exit. Barriers no longer expect them.
     pub(crate) fn exit(&mut self, warp: &Warp, lanes: u32) {
         self.live[warp.id as usize] &= !lanes;
-        if let Some(b) = self.mbarriers.get_mut(&CLUSTER) {
-            Lanes(lanes).for_each(|l| b.leave(warp.cluster[l]));
+        for l in Lanes(lanes) {
+            if self.mbarriers.get_mut(&CLUSTER).is_some_and(|b| b.leave(warp.cluster[l])) {
+                self.observers.mbarrier_complete(CLUSTER);
+            }
         }
     }
 
-    /// Threads whose arrival completes a barrier.
+    /// Threads that a barrier expects.
     pub(crate) fn expected(&self, id: usize) -> u32 {
         let warps = self.live.chunks(self.warps as usize).nth(id / 16).unwrap_or_default();
         self.barriers[id].count.unwrap_or_else(|| 32 * warps.iter().filter(|&&l| l != 0).count() as u32)
@@ -66,7 +69,7 @@ impl Common {
 
 impl Cpu<'_> {
     /// `bar` and `barrier`.
-    pub(crate) fn bar(&mut self, site: &mut Site<'_>, op: &BarOp) -> Exec<Next> {
+    pub(crate) fn bar(&mut self, site: &mut Site<'_>, op: &BarOp) -> OrFault<Flow> {
         let (m, all, warp) = (site.m, site.all, site.warp.id);
         if op.aligned && self.cx.config.checks.synccheck {
             if m != all {
@@ -75,7 +78,7 @@ impl Cpu<'_> {
                 return Err(self.fault(FaultKind::DivergentBarrier, &site.at, Some(lane), message));
             }
             if m != site.common.live[warp as usize] {
-                return Ok(Next::Park(State::Members, 0));
+                return Ok(Flow::Park(State::Members, 0));
             }
         }
         if m != all {
@@ -95,13 +98,13 @@ impl Cpu<'_> {
         if id >= 16 {
             return fail(FaultKind::InvalidSync, format!("barrier {id}: there are 16"));
         }
-        let most = self.cx.warps * 32;
+        let most = self.cx.layout.warps * 32;
         if let Some(count) = count.filter(|&n| n == 0 || n % 32 != 0 || n > most) {
             let message =
                 format!("thread count {count} of a barrier: a multiple of 32 up to the block's {most} is needed");
             return fail(FaultKind::InvalidSync, message);
         }
-        let own = 16 * (warp / self.cx.warps) + id;
+        let own = 16 * (warp / self.cx.layout.warps) + id;
         let b = &mut site.common.barriers[own as usize];
         if !b.parties.is_empty() && b.count != count {
             let [some, others] = [b.count, count].map(|c| c.map_or("all".into(), |c| c.to_string()));
@@ -114,15 +117,15 @@ impl Cpu<'_> {
             b.lanes += m.count_ones();
             b.votes += (site.warp.preds[p as usize] & m).count_ones();
         }
-        site.common.checks.arrive(warp, m, own as usize);
+        site.common.observers.barrier_arrive(warp, m, own as usize);
         Ok(match op.waits {
-            true => Next::Park(State::Barrier(own as u8), 0),
-            false if site.common.complete().is_some() => Next::Park(State::Ready, 1),
-            false => Next::Step,
+            true => Flow::Park(State::Barrier(own as u8), 0),
+            false if site.common.complete().is_some() => Flow::Park(State::Ready, 1),
+            false => Flow::Next,
         })
     }
 
-    /// Writes the result of `bar.red` for a part that is released.
+    /// Writes the result of `bar.red` for a released part.
     pub(crate) fn barrier_result(&mut self, warp: &mut Warp, part: &Part, b: &Barrier) {
         let Op::Bar(op) = &self.cx.code.insts[part.pc as usize].op else { return };
         let Some((kind, _, p, d)) = op.red else { return };

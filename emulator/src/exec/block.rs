@@ -1,91 +1,95 @@
-//! A block: its shared memory, barriers and warps, and its part in a round. The blocks of a cluster, which see each
-//! other's shared memory, are one block here with the warps, barriers and shared memory of all, rank after rank.
+//! Blocks: shared memory, barriers and warps, and the instructions of one round. A cluster is one block here, with the
+//! warps, barriers and shared memory of all its blocks, rank after rank.
 
 use super::access::generic;
 use super::barrier::Barrier;
+use super::checked::Observers;
 use super::copy::Transfer;
-use super::inst::{Address, Op, Space};
+use super::inst::{Address, Op};
 use super::mbarrier::{CLUSTER, Mbarrier};
 use super::warp::{Part, State, Warp};
-use super::{At, Cpu, Exec, LaunchCx, Random};
-use crate::launch::Schedule;
+use super::{Cpu, LaunchCx};
+use crate::machine::config::Schedule;
+use crate::machine::fault::OrFault;
+use crate::machine::layout::At;
+use crate::machine::random::Random;
+use crate::machine::types::Space;
 use crate::memory::POISON;
 use std::collections::HashMap;
 
-/// Instructions a warp runs before the next one has its chance: all alike, or at most, at random.
+/// Instructions that a warp runs before the next: exactly under round robin, at most under the other schedules.
 const QUANTUM: u32 = 4096;
 const RANDOM_QUANTUM: usize = 512;
-/// Instructions all warps of a block run in one round.
+/// Instructions of all warps of a block in one round.
 const TURN: u64 = 200_000;
 
-/// The parts of a block that all its warps share.
+/// What the warps of a block share.
 pub(crate) struct Common {
     /// Number of its first block.
     pub(crate) block: u64,
     /// Warps of a block.
     pub(crate) warps: u32,
     pub(crate) shared: Box<[u64]>,
-    /// Sixteen for each rank.
+    /// Sixteen barriers per rank.
     pub(crate) barriers: Vec<Barrier>,
-    /// Lanes of each warp that have not exited.
+    /// Live lanes of each warp.
     pub(crate) live: Vec<u32>,
     /// mbarrier objects by their offset in shared memory.
     pub(crate) mbarriers: HashMap<u64, Mbarrier>,
     /// Copies in flight, in the order in which they were issued.
     pub(crate) transfers: Vec<Transfer>,
     pub(crate) random: Random,
-    pub(crate) checks: crate::checks::BlockChecks,
+    pub(crate) observers: Observers,
 }
 
 /// A resident block.
 pub(crate) struct Block {
     common: Common,
     warps: Vec<Warp>,
-    /// Its part in the last round: how it ended, whether it did more than poll, and the instructions it took.
-    pub(crate) stop: Exec<Stop>,
+    /// Its last round: the end, whether it did more than poll, and its instructions.
+    pub(crate) stop: OrFault<RoundEnd>,
     pub(crate) progress: bool,
     pub(crate) steps: u64,
 }
 
-/// How a block's part in a round ended.
+/// End of a block's round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum RoundEnd {
     Exited,
-    /// Some warp wants its turn or has more to do.
+    /// Some warp waits for its turn or can run on.
     Again,
-    /// No warp can run until time passes (to this time) or, without one, ever.
+    /// No warp can run: until this time, or ever without one.
     Blocked(Option<u64>),
 }
 
 impl Block {
     /// The blocks of a cluster, ready to start.
     pub(crate) fn new(cx: &LaunchCx<'_>, cluster: u64) -> Block {
-        let (block, ranks) = (cluster * u64::from(cx.ranks), cx.ranks as usize);
-        let one = (0..cx.warps).map(|id| u32::MAX >> (32 - (cx.threads - id * 32).min(32)));
+        let (block, ranks) = (cluster * u64::from(cx.layout.ranks), cx.layout.ranks as usize);
+        let one = (0..cx.layout.warps).map(|id| u32::MAX >> (32 - (cx.layout.threads - id * 32).min(32)));
         let live: Vec<u32> = one.collect::<Vec<_>>().repeat(ranks);
         let streams = 64 * block;
         let warp = |(id, &live): (u32, &u32)| {
-            let ctaid = cx.ctaid(block + u64::from(id / cx.warps));
+            let ctaid = cx.layout.ctaid(block + u64::from(id / cx.layout.warps));
             Warp::new(cx, id, ctaid, live, streams + 1 + u64::from(id))
         };
         let warps = (0..).zip(&live).map(warp).collect();
-        let shared_bytes = cx.shared.next_multiple_of(16);
         let common = Common {
             block,
-            warps: cx.warps,
-            shared: vec![POISON; ranks * shared_bytes as usize / 8].into_boxed_slice(),
+            warps: cx.layout.warps,
+            shared: vec![POISON; cx.layout.cluster_shared() / 8].into_boxed_slice(),
             barriers: (0..16 * ranks).map(|_| Barrier::default()).collect(),
             mbarriers: HashMap::new(),
             transfers: Vec::new(),
             random: Random::new(cx.config.seed, streams),
-            checks: crate::checks::BlockChecks::new(cx, block, &live),
+            observers: Observers::new(cx, block, &live),
             live,
         };
-        Block { common, warps, stop: Ok(Stop::Again), progress: false, steps: 0 }
+        Block { common, warps, stop: Ok(RoundEnd::Again), progress: false, steps: 0 }
     }
 
-    /// Runs, one instruction each, what waits for its turn. Nothing else of the launch runs meanwhile.
-    pub(crate) fn take_turn(&mut self, cpu: &mut Cpu<'_>) -> Exec<()> {
+    /// Runs one instruction of each warp that waits for its turn. Nothing else of the launch runs meanwhile.
+    pub(crate) fn take_turn(&mut self, cpu: &mut Cpu<'_>) -> OrFault<()> {
         cpu.table = cpu.cx.memory.table();
         for warp in &mut self.warps {
             if let Some(part) = warp.parts.iter_mut().find(|p| p.state == State::Turn) {
@@ -104,10 +108,10 @@ impl Block {
         self.stop = self.run_warps(cpu);
         self.steps = cpu.steps - before;
         // A block that used up its instructions computes: one that polls comes to a turn or sleeps.
-        self.progress = cpu.progress || self.steps >= TURN || matches!(self.stop, Ok(Stop::Exited));
+        self.progress = cpu.progress || self.steps >= TURN || matches!(self.stop, Ok(RoundEnd::Exited));
     }
 
-    fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> Exec<Stop> {
+    fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> OrFault<RoundEnd> {
         cpu.table = cpu.cx.memory.table();
         let (n, start, schedule) = (self.warps.len(), cpu.steps, cpu.cx.config.schedule);
         // The adversary holds one warp back until no other can run.
@@ -125,20 +129,20 @@ impl Block {
         }
         if self.parts().next().is_none() {
             cpu.block_exit(&mut self.common)?;
-            return Ok(Stop::Exited);
+            return Ok(RoundEnd::Exited);
         }
         if self.parts().any(|(_, p)| matches!(p.state, State::Ready | State::Turn)) {
-            return Ok(Stop::Again);
+            return Ok(RoundEnd::Again);
         }
         let wakes = |(_, p): (_, &Part)| match p.state {
             State::Sleep(until) | State::Cluster(until) => Some(until),
             _ => None,
         };
-        Ok(Stop::Blocked(self.parts().filter_map(wakes).min()))
+        Ok(RoundEnd::Blocked(self.parts().filter_map(wakes).min()))
     }
 
-    /// Runs a warp for a while, then lets the waiters of barriers that it completed go on.
-    fn run_warp(&mut self, cpu: &mut Cpu<'_>, i: usize) -> Exec<()> {
+    /// Runs a warp for its quantum, then releases the waiters of barriers that it completed.
+    fn run_warp(&mut self, cpu: &mut Cpu<'_>, i: usize) -> OrFault<()> {
         let budget = match cpu.cx.config.schedule {
             Schedule::RoundRobin => QUANTUM,
             _ => 1 + self.common.random.below(RANDOM_QUANTUM) as u32,
@@ -146,7 +150,8 @@ impl Block {
         cpu.run_warp(&mut self.common, &mut self.warps[i], budget)?;
         while let Some(id) = self.common.complete() {
             let barrier = std::mem::take(&mut self.common.barriers[id]);
-            self.common.checks.complete(id, &barrier);
+            let waiters = barrier.parties.iter().filter(|p| p.2).map(|p| (p.0, p.1));
+            self.common.observers.barrier_complete(id, waiters);
             for w in &mut self.warps {
                 for k in 0..w.parts.len() {
                     let part = w.parts[k];
@@ -165,18 +170,18 @@ impl Block {
         self.warps.iter().flat_map(|w| w.parts.iter().map(move |p| (w, p)))
     }
 
-    /// Where the first warp that is not done stands.
+    /// The place of the first warp that has not exited.
     pub(crate) fn stands(&self) -> Option<At> {
         self.parts().next().map(|(w, p)| At { pc: p.pc, warp: w.id, ctaid: w.ctaid })
     }
 
-    /// Where each warp stands and what it waits for, for deadlock reports.
+    /// The place of each warp and what it waits for, for reports of deadlocks.
     pub(crate) fn describe(&self, cx: &LaunchCx<'_>) -> String {
         let line = |(w, p): (&Warp, &Part)| {
             // A sleeping part stands behind the instruction that sent it to sleep.
             let pc = if matches!(p.state, State::Sleep(_)) { p.pc - 1 } else { p.pc };
             let (what, site) = (self.waits_for(cx, w, p, pc), cx.describe(pc));
-            let ([x, y, z], warp) = (w.ctaid, w.id % cx.warps);
+            let ([x, y, z], warp) = (w.ctaid, w.id % cx.layout.warps);
             format!("\n  block ({x}, {y}, {z}) warp {warp} lanes {:08x} {what} at {site}", p.mask)
         };
         self.parts().map(line).collect()
@@ -193,10 +198,10 @@ impl Block {
             }
             (State::Barrier(id), _) => {
                 let b = &self.common.barriers[usize::from(id)];
-                let first = u32::from(id) / 16 * cx.warps;
-                let live = (first..first + cx.warps).filter(|&id| self.common.live[id as usize] != 0);
+                let first = u32::from(id) / 16 * cx.layout.warps;
+                let live = (first..first + cx.layout.warps).filter(|&id| self.common.live[id as usize] != 0);
                 let missing = live.filter(|id| b.parties.iter().all(|p| p.0 != *id));
-                let missing: Vec<_> = missing.map(|id| (id % cx.warps).to_string()).collect();
+                let missing: Vec<_> = missing.map(|id| (id % cx.layout.warps).to_string()).collect();
                 let missing = if missing.is_empty() { "none".into() } else { missing.join(", ") };
                 let (arrived, expected) = (b.arrived(&self.common), self.common.expected(id.into()));
                 let id = id % 16;
@@ -213,11 +218,11 @@ impl Block {
         }
     }
 
-    /// The word that a polling warp looks at.
+    /// The word that a polling warp reads.
     fn polls(&self, cx: &LaunchCx<'_>, warp: &Warp, at: &Address, address: u64, bytes: u32) -> String {
         let (space, base) = if at.space == Space::Generic { generic(address) } else { (at.space, 0) };
         let address = match space {
-            Space::Shared => cx.in_cluster(warp.id / cx.warps, address - base),
+            Space::Shared => cx.layout.in_cluster(warp.id / cx.layout.warps, address - base),
             _ => address - base,
         };
         let mut word = [0; 8];
@@ -225,7 +230,7 @@ impl Block {
             Space::Shared => match self.common.mbarriers.get(&address) {
                 Some(b) => return format!("waits for the mbarrier at {address:#x} ({})", b.describe()),
                 None => {
-                    let index = cx.shared_index(address);
+                    let index = cx.layout.shared_index(address);
                     self.common.shared.get(index as usize / 8).map(|v| v >> (8 * (index % 8)))
                 }
             },

@@ -1,48 +1,51 @@
 //! Asynchronous copies: `cp.async`, and bulk copies with mbarriers or groups.
 //!
-//! A copy is in flight from its instruction to the wait that ends it; its bytes move at the last moment, so that whoever
-//! does not wait sees old data. While in flight, any other access to its destination is a race.
+//! A copy is in flight from its issue to the wait that ends it. Its bytes move at the last moment, so that a kernel
+//! without the wait reads old data. Any access to the destination of a copy in flight is a race.
 
-use super::access::{Access, read, write};
+use super::access::{read, write};
 use super::block::Common;
+use super::checked::CopyIssue;
 use super::inst::*;
-use super::lanes::{Lanes, groups, lanes_where};
-use super::step::Next;
-use super::{At, Cpu, Exec, FaultKind, RANK, Site};
-use crate::checks::{PROXY, Record, Vc};
-use crate::launch::Schedule;
+use super::step::Flow;
+use super::{Cpu, Site};
+use crate::machine::access::Access;
+use crate::machine::config::Schedule;
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::lanes::{Lanes, groups, lanes_where};
+use crate::machine::layout::{At, RANK};
+use crate::machine::types::Space;
 use crate::memory::Allocation;
 use std::sync::Arc;
 
 /// A copy in flight.
 pub(crate) struct Transfer {
-    /// Who issued it.
+    /// Place and lane of its issue.
     at: At,
     lane: usize,
     bytes: Bytes,
-    /// The lane's group of copies that it is in, once that is committed.
+    /// The lane's copy group that it belongs to, once committed.
     group: Option<u32>,
-    /// What hears of its end instead of the lane that issued it.
+    /// The mbarrier that it arrives at, if any.
     listener: Option<Listener>,
 }
 
-/// What moves where.
+/// Source and destination.
 enum Bytes {
     /// Into shared memory, at an offset.
     In { dst: u64, data: Vec<u8> },
-    /// From shared to device memory; perhaps the source was read already.
+    /// From shared to device memory; `read` once the bytes have moved.
     Out { src: u64, bytes: u64, to: Arc<Allocation>, offset: u64, read: bool },
 }
 
-/// An mbarrier by its offset, the access it hears of, and what the lane knew when it issued the copy.
+/// An mbarrier by its offset, and the copy at its issue.
 struct Listener {
     mbarrier: u64,
-    access: Record,
-    told: Option<Arc<Vc>>,
+    issue: CopyIssue,
 }
 
 impl Transfer {
-    /// Whether some lanes of a warp wait for it by groups, bulk or not.
+    /// Whether it belongs to the copy groups of some lanes of a warp, bulk groups or others.
     fn is_of(&self, warp: u32, lanes: u32, bulk: bool) -> bool {
         let own = self.at.warp == warp && lanes >> self.lane & 1 == 1;
         own && self.listener.is_none() && matches!(self.bytes, Bytes::Out { .. }) == bulk
@@ -57,12 +60,10 @@ fn shared_bytes(common: &mut Common, at: u64, bytes: usize) -> &mut [u8] {
     &mut all[at..at + bytes]
 }
 
-/// A copy into shared memory, of which an mbarrier hears, begins.
+/// Issues a copy into shared memory that arrives at an mbarrier.
 fn deliver(site: &mut Site<'_>, lane: usize, (dst, data): (u64, Vec<u8>), mbarrier: u64, proxy: bool) {
     let Site { common, at, .. } = site;
-    let access = common.checks.record(at.warp, lane, at.pc).with(PROXY, proxy.into());
-    let told = common.checks.warp(at.warp, |w| w.gather(1 << lane));
-    let listener = Some(Listener { mbarrier, access, told });
+    let listener = Some(Listener { mbarrier, issue: common.observers.copy_issue(at, lane, proxy) });
     common.transfers.push(Transfer { at: *at, lane, bytes: Bytes::In { dst, data }, group: None, listener });
 }
 
@@ -74,8 +75,8 @@ fn fetch(from: *mut u8, data: &mut [u8]) {
 }
 
 impl Cpu<'_> {
-    /// An mbarrier hears only of what comes into its own block.
-    fn same_block(&self, site: &Site<'_>, lane: usize, to: u64, mbarrier: u64) -> Exec<()> {
+    /// Faults where an mbarrier lies in another block than the destination.
+    fn same_block(&self, site: &Site<'_>, lane: usize, to: u64, mbarrier: u64) -> OrFault<()> {
         if to >> RANK == mbarrier >> RANK {
             return Ok(());
         }
@@ -91,8 +92,8 @@ impl Cpu<'_> {
         Lanes(site.m).for_each(|l| groups[l] += 1);
     }
 
-    /// Waits for all groups but the last `keep` (without it, for what is in no group, too); bulk groups perhaps only
-    /// until their source is read.
+    /// Waits for all groups but the last `keep`; without `keep`, for copies outside groups too. Given `read`, waits for
+    /// the sources of bulk groups only.
     pub(crate) fn wait_group(&mut self, site: &mut Site<'_>, bulk: bool, keep: Option<u32>, read: bool) {
         let groups = &site.warp.groups[usize::from(bulk)];
         self.land_all(site.common, read, |t| {
@@ -101,14 +102,14 @@ impl Cpu<'_> {
         });
     }
 
-    /// Ends the copies that are due.
+    /// Lands the copies that are due.
     fn land_all(&mut self, common: &mut Common, read: bool, due: impl Fn(&Transfer) -> bool) {
         let mut transfers = std::mem::take(&mut common.transfers);
         transfers.retain_mut(|t| !due(t) || self.land(common, t, read));
         common.transfers = transfers;
     }
 
-    /// Lets one copy that an mbarrier waits for land.
+    /// Lands one of the copies that an mbarrier waits for.
     pub(crate) fn land_one(&mut self, common: &mut Common, mbarrier: u64) {
         let waited = |t: &Transfer| t.listener.as_ref().is_some_and(|l| l.mbarrier == mbarrier);
         let among: Vec<usize> = (0..common.transfers.len()).filter(|&i| waited(&common.transfers[i])).collect();
@@ -121,35 +122,37 @@ impl Cpu<'_> {
         self.land(common, &mut transfer, false);
     }
 
-    /// A copy's bytes arrive. Given `read`, a store's source may be used again, but the store is still waited for: then
-    /// the answer is true.
+    /// Lands a copy. Given `read`, a store has only read its source. Returns whether the copy is still to be waited
+    /// for.
     fn land(&mut self, common: &mut Common, t: &mut Transfer, read: bool) -> bool {
-        let now = common.checks.record(t.at.warp, t.lane, t.at.pc);
+        let by = (&t.at, t.lane);
         match &mut t.bytes {
             Bytes::In { dst, data } => {
-                let (bytes, dst) = (data.len() as u64, self.cx.shared_index(*dst));
+                let (bytes, dst) = (data.len() as u64, self.cx.layout.shared_index(*dst));
                 shared_bytes(common, dst, data.len()).copy_from_slice(data);
-                let by = t.listener.as_ref().map_or(now, |l| l.access);
-                common.checks.landed(dst, bytes, by, true);
-                if let Some(Listener { mbarrier, told, .. }) = &t.listener
-                    && let Some(b) = common.mbarriers.get_mut(mbarrier)
+                let listener = t.listener.as_ref();
+                common.observers.copy_lands(by, dst, bytes, listener.map(|l| &l.issue));
+                if let Some(Listener { mbarrier, issue }) = listener
+                    && common.mbarriers.contains_key(mbarrier)
                 {
-                    b.advance(0, -(bytes as i64), told.clone(), self.cx.is_remote(t.at.warp, *mbarrier));
+                    let remote = self.cx.layout.is_remote(t.at.warp, *mbarrier);
+                    common.observers.copy_arrive(issue, *mbarrier, remote);
+                    common.advance(*mbarrier, 0, -(bytes as i64));
                 }
                 false
             }
             Bytes::Out { src, bytes, to, offset, read: done } => {
                 if !*done {
-                    let src = self.cx.shared_index(*src);
+                    let src = self.cx.layout.shared_index(*src);
                     for (k, b) in shared_bytes(common, src, *bytes as usize).chunks_exact(4).enumerate() {
                         let v = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
                         write(to.data.wrapping_add(*offset as usize + 4 * k), 4, u64::from(v));
                     }
-                    common.checks.landed(src, *bytes, now, false);
+                    common.observers.copy_reads(by, src, *bytes);
                     (*done, self.progress) = (true, true);
                 }
                 if !read {
-                    common.checks.landed_in(to, &self.cx.op, *offset, *bytes, now);
+                    common.observers.copy_lands_in(self.cx, by, to, *offset, *bytes);
                 }
                 read
             }
@@ -157,31 +160,31 @@ impl Cpu<'_> {
     }
 
     /// `cp.async.mbarrier.arrive`
-    pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> Exec<Next> {
+    pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> OrFault<Flow> {
         let mbarriers = self.mbarriers(site, address)?;
         // The arrival follows the copies; that they land now is one of the times they may.
         self.land_all(site.common, false, |t| t.is_of(site.at.warp, site.m, false));
         for l in Lanes(site.m) {
-            let told = site.common.checks.warp(site.at.warp, |w| w.gather(1 << l));
-            let Some(b) = site.common.mbarriers.get_mut(&mbarriers[l]) else { continue };
+            let Some(b) = site.common.mbarriers.get(&mbarriers[l]) else { continue };
             if noinc && b.pending == 0 {
                 let message = "an arrival at an mbarrier whose phase lacks none";
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
             // Counted, or, where it adds to the count itself, only told.
-            b.advance(noinc.into(), 0, told, false);
+            site.common.observers.mbarrier_arrive(&site.at, l, mbarriers[l], false);
+            site.common.advance(mbarriers[l], noinc.into(), 0);
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
-    /// `cp.async`; `source` holds the bytes to read, the rest is zero.
+    /// `cp.async`; register `source` holds the number of bytes to read, the rest are zeros.
     pub(crate) fn copy_async(
         &mut self,
         site: &mut Site<'_>,
         [dst, src]: [&Address; 2],
         bytes: u32,
         source: R,
-    ) -> Exec<Next> {
+    ) -> OrFault<Flow> {
         let mut data = [[0; 16]; 32];
         let (from, to) = (site.warp.addresses(src), self.shared_offsets(site, dst)?);
         let size = |l| if source == NONE { bytes } else { site.warp.lane32(self.cx.code, source, l) };
@@ -210,17 +213,17 @@ impl Cpu<'_> {
             let bytes = Bytes::In { dst: to[lane], data: data[lane][..bytes as usize].to_vec() };
             site.common.transfers.push(Transfer { at: site.at, lane, bytes, group: None, listener: None });
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
-    /// Device to shared memory, completing on an mbarrier, or, without one, shared to device memory in a bulk group.
+    /// `cp.async.bulk`: device to shared memory with an mbarrier, or shared to device memory in a bulk group.
     pub(crate) fn bulk(
         &mut self,
         site: &mut Site<'_>,
         [dst, src]: [&Address; 2],
         bytes: R,
         mbarrier: Option<&Address>,
-    ) -> Exec<Next> {
+    ) -> OrFault<Flow> {
         let place = |cpu: &Self, site: &Site<'_>, a: &Address| match a.space {
             Space::Shared => cpu.shared_offsets(site, a),
             _ => Ok(site.warp.addresses(a)),
@@ -264,17 +267,17 @@ impl Cpu<'_> {
                 site.common.transfers.push(Transfer { at: site.at, lane: l, bytes, group: None, listener: None });
             }
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
-    /// `st.async`: elements of `bytes` bytes into shared memory, completing on an mbarrier.
+    /// `st.async`: elements of `bytes` bytes into shared memory, with an mbarrier.
     pub(crate) fn store_async(
         &mut self,
         site: &mut Site<'_>,
         [dst, mbarrier]: [&Address; 2],
         regs: &[(R, W)],
         bytes: u32,
-    ) -> Exec<Next> {
+    ) -> OrFault<Flow> {
         let mbarriers = self.mbarriers(site, mbarrier)?;
         let to = self.shared_offsets(site, dst)?;
         let access = Access { pending: true, ..Access::new(bytes, regs.len() as u32, true) };
@@ -285,11 +288,11 @@ impl Cpu<'_> {
             let data = values.flat_map(|v| v.into_iter().take(bytes as usize)).collect();
             deliver(site, l, (to[l], data), mbarriers[l], false);
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
-    /// All threads of a block have exited: nothing may be in flight.
-    pub(crate) fn block_exit(&mut self, common: &mut Common) -> Exec<()> {
+    /// All threads of a block have exited: faults on copies in flight, lands stores whose source was waited for.
+    pub(crate) fn block_exit(&mut self, common: &mut Common) -> OrFault<()> {
         let waited = |t: &&Transfer| !matches!(t.bytes, Bytes::Out { read: true, .. });
         if let Some(t) = common.transfers.iter().find(waited).filter(|_| self.cx.config.checks.synccheck) {
             let message = "the block ended while this copy was in flight; wait for it first";

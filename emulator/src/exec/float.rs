@@ -1,8 +1,8 @@
 //! Floating-point formats and rounding, exactly as IEEE 754 and the PTX ISA define them.
 //!
-//! Every format here fits into f64. An operation gives the two f64 between which the exact result lies; one routine
-//! rounds this to any format in any mode. Narrow formats go through rounding to odd (the last bit set if anything was
-//! lost), which is correct for formats at least two bits narrower.
+//! Every format here fits into f64. An operation gives the two f64 on both sides of its exact result, and one routine
+//! rounds them to any format in any mode. Narrow formats go through rounding to odd (the last bit set if the result is
+//! inexact), which is correct for formats at least two bits narrower.
 
 /// Rounding of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) enum Round {
 /// A binary format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format {
-    /// Bits of the exponent, and explicit ones of the significand.
+    /// Bits of the exponent, and explicit bits of the significand.
     exponent: u32,
     mantissa: u32,
 }
@@ -30,7 +30,7 @@ pub(crate) const F32: Format = Format { exponent: 8, mantissa: 23 };
 pub(crate) const F64: Format = Format { exponent: 11, mantissa: 52 };
 /// TensorFloat-32, before it is placed into the high bits of a word.
 pub(crate) const TF32: Format = Format { exponent: 8, mantissa: 10 };
-/// Its largest exponent holds finite values, and a single NaN.
+/// 8-bit format without infinities: its largest exponent holds finite values and one NaN.
 pub(crate) const E4M3: Format = Format { exponent: 4, mantissa: 3 };
 pub(crate) const E5M2: Format = Format { exponent: 5, mantissa: 2 };
 
@@ -44,7 +44,7 @@ impl Format {
         (1 << (self.exponent + self.mantissa)) - 1
     }
 
-    /// The bits of infinity, or of what stands for it; one less is the largest finite value.
+    /// The bits above those of the largest finite value: infinity, or the NaN of a format without infinities.
     fn infinity(self) -> u64 {
         if self == E4M3 { self.nan() } else { ((1 << self.exponent) - 1) << self.mantissa }
     }
@@ -54,7 +54,7 @@ impl Format {
         1 << (self.exponent + self.mantissa)
     }
 
-    /// Subnormal numbers become zero.
+    /// Flushes subnormal numbers to zero.
     pub(crate) fn flush(self, bits: u64) -> u64 {
         if bits & (self.sign() - (1 << self.mantissa)) == 0 { bits & self.sign() } else { bits }
     }
@@ -72,8 +72,8 @@ impl Format {
         if bits & self.sign() != 0 { -v } else { v }
     }
 
-    /// Rounds to this format; NaN becomes the canonical one but in f64. An overflow becomes the largest finite value if
-    /// the result is to be `finite`.
+    /// Rounds to this format. NaN becomes canonical except in f64; an overflow becomes the largest finite value if
+    /// `finite`.
     pub(crate) fn round(self, v: Exact, mode: Round, finite: bool) -> u64 {
         if self == F64 {
             return v.directed(mode).to_bits();
@@ -105,7 +105,8 @@ fn power(exponent: i32) -> f64 {
 pub(crate) struct Exact {
     /// The nearest f64.
     pub(crate) near: f64,
-    /// The f64 on the other side of the exact result, the same if there is none; of operands that cancel out, -0.
+    /// The neighbour of `near` on the other side of the exact result; `near` itself if that is exact, -0 where operands
+    /// cancel out.
     beyond: f64,
 }
 
@@ -116,8 +117,8 @@ impl From<f64> for Exact {
 }
 
 impl Exact {
-    /// `error` is what the exact result is more than the nearest f64; only its sign counts. It is NaN where an operand is
-    /// infinite, and the result so exact.
+    /// A result from its nearest f64 and the sign of `error`, exact minus nearest. A NaN `error`, from infinite
+    /// operands, means exact.
     fn new(near: f64, error: f64) -> Exact {
         let beyond = match error {
             up if up > 0.0 => near.next_up(),
@@ -144,7 +145,7 @@ impl Exact {
         }
     }
 
-    /// Rounded to odd: the last bit is set if anything was lost. The mode decides a zero's sign.
+    /// Rounded to odd: the last bit is set if the result is inexact. The mode decides a zero's sign.
     fn odd(self, mode: Round) -> f64 {
         if self.near == self.beyond {
             self.directed(mode)
@@ -166,7 +167,7 @@ pub(crate) fn add(a: f64, b: f64) -> Exact {
     Exact::new(s, small - (s - large))
 }
 
-/// What a product is more than its nearest f64; where that is below what f64 has, a multiple.
+/// The error of a product, exact minus nearest; scaled up where it would underflow.
 fn rest(a: f64, b: f64, p: f64) -> f64 {
     let (small, large) = if a.abs() < b.abs() { (a, b) } else { (b, a) };
     let scale = if p.abs() < 2f64.powi(-960) { 2f64.powi(600) } else { 1.0 };
@@ -234,27 +235,27 @@ pub(crate) fn f32_to_f16(v: f32) -> u32 {
     if a > 0x7f80_0000 { 0x7fff } else { sign | r }
 }
 
-/// Flushes a subnormal to zero, its sign kept.
+/// Flushes a subnormal to zero of its sign.
 #[inline(always)]
 pub(crate) fn flush(v: f32) -> f32 {
     let b = v.to_bits();
     f32::from_bits(if b & 0x7f80_0000 == 0 { b & 0x8000_0000 } else { b })
 }
 
-/// Any NaN becomes PTX's canonical one.
+/// The bits of a value, with PTX's canonical NaN for every NaN.
 #[inline(always)]
 pub(crate) fn canonical(v: f32) -> u32 {
     if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
 }
 
-/// The lesser; a number rather than NaN, and -0 before +0.
+/// The minimum: a number rather than NaN, and -0 below +0.
 #[inline(always)]
 pub(crate) fn least<F: PartialOrd + Copy + Into<f64>>(x: F, y: F) -> F {
     let (a, b): (f64, f64) = (x.into(), y.into());
     if a < b || a == b && a.is_sign_negative() || b.is_nan() { x } else { y }
 }
 
-/// The greater, likewise.
+/// The maximum: a number rather than NaN, and +0 above -0.
 #[inline(always)]
 pub(crate) fn most<F: PartialOrd + Copy + Into<f64> + std::ops::Neg<Output = F>>(x: F, y: F) -> F {
     -least(-x, -y)

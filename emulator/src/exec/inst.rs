@@ -3,25 +3,25 @@
 //! Every value operand is a slot of the warp's register file or of the kernel's constant table; nothing is looked up by
 //! name while a kernel runs.
 
-use super::access::Access;
-use super::step::Next;
+use super::step::Flow;
 use super::values::ValueFn;
-use super::{Cpu, Exec, Site};
-pub(crate) use crate::ptx::types::Space;
-use crate::ptx::types::named;
-use std::sync::Arc;
+use super::{Cpu, Site};
+use crate::machine::access::Access;
+use crate::machine::fault::OrFault;
+use crate::machine::origin::Origin;
+use crate::machine::types::{Space, named};
 
-/// A slot of 32 lanes times 32 bits; 64-bit values take two, 128-bit values four. Bit 31: the constant table.
+/// A slot: 32 lanes of 32 bits. Values of 64 bits take two, of 128 bits four. Bit 31 marks the constant table.
 pub(crate) type R = u32;
 /// Marks a slot of the constant table.
 pub(crate) const CONST: u32 = 1 << 31;
-/// No register: a sink, or an operand that is not there.
+/// No register: a sink, or an absent operand.
 pub(crate) const NONE: u32 = u32::MAX;
-/// A predicate register: 32 lanes of a bit.
+/// A predicate register: a bit per lane.
 pub(crate) type P = u32;
 /// No predicate.
 pub(crate) const NO_PRED: P = P::MAX;
-/// Predicates that a kernel may have.
+/// Most predicates of a kernel.
 pub(crate) const MAX_PREDICATES: u32 = 1 << 16;
 /// Predicate 0 is the sink; this one holds the carry.
 pub(crate) const CARRY: P = 1;
@@ -37,36 +37,23 @@ pub(crate) enum W {
     Pred,
 }
 
-/// A boolean function of two predicates: bit 2x + y is its value.
+/// A boolean function of two predicates: bit 2x + y is its value for x and y.
 pub(crate) type Lut = u8;
-/// The first of them.
+/// The function whose value is x.
 pub(crate) const FIRST: Lut = 0b1100;
-/// Functions by name.
+/// Boolean functions by name.
 pub(crate) const LUTS: &[(&str, Lut)] = &[("and", 0b1000), ("or", 0b1110), ("xor", 0b0110)];
 
-/// The same function with its second argument (or, given `first`, its first) negated.
+/// A function with its second argument negated, or with its first if `first`.
 pub(crate) fn negate(lut: Lut, first: bool) -> Lut {
     if first { lut >> 2 | lut << 2 & 0b1100 } else { lut >> 1 & 0b0101 | lut << 1 & 0b1010 }
 }
 
-/// A boolean function on masks.
+/// A boolean function applied to masks.
 #[inline(always)]
 pub(crate) fn lookup(lut: Lut, x: u32, y: u32) -> u32 {
     let bit = |i: u32| 0u32.wrapping_sub(u32::from(lut) >> i & 1);
     bit(0) & !x & !y | bit(1) & !x & y | bit(2) & x & !y | bit(3) & x & y
-}
-
-named! {
-    /// Memory ordering of an access, from the weakest; `.volatile` is relaxed at system scope, only fences are `.sc`.
-    Sem {
-        Weak = "weak", Volatile = "volatile", Relaxed = "relaxed", Acquire = "acquire", Release = "release",
-        AcqRel = "acq_rel", Sc = "sc",
-    }
-}
-
-named! {
-    /// Scope of an access.
-    Scope { Cta = "cta", Cluster = "cluster", Gpu = "gpu", Sys = "sys" }
 }
 
 /// An address operand.
@@ -77,7 +64,7 @@ pub(crate) struct Address {
     /// Whether the base has 64 bits.
     pub(crate) wide: bool,
     pub(crate) offset: i64,
-    /// Constant memory lies in `Global`.
+    /// State space; constant memory counts as `Global`.
     pub(crate) space: Space,
 }
 
@@ -86,7 +73,7 @@ pub(crate) struct Address {
 pub(crate) struct MemOp {
     pub(crate) address: Address,
     pub(crate) access: Access,
-    /// Values are extended by their sign.
+    /// Whether loaded values are sign-extended.
     pub(crate) signed: bool,
     pub(crate) regs: Vec<(R, W)>,
 }
@@ -103,11 +90,11 @@ named! {
 pub(crate) struct BarOp {
     /// Barrier number.
     pub(crate) id: R,
-    /// Participating threads, `NONE` for all of the block.
+    /// Thread count; `NONE` for all threads of the block.
     pub(crate) count: R,
-    /// Waits (`.sync`, `.red`) or only arrives.
+    /// Whether it waits (`.sync`, `.red`) or only arrives.
     pub(crate) waits: bool,
-    /// All lanes of the warp must execute it together.
+    /// Whether all lanes of the warp must execute it together.
     pub(crate) aligned: bool,
     /// Reduction, its input predicate and destination (predicate or register).
     pub(crate) red: Option<(BarRed, P, P, R)>,
@@ -123,15 +110,15 @@ named! {
     Vote { All = "all", Any = "any", Uni = "uni", Ballot = "ballot" }
 }
 
-/// What an instruction does that is not worth a place in the interpreter's loop.
-pub(crate) type Effect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>) -> Exec<Next> + Send + Sync>;
-/// What an instruction with a member mask does for a group of lanes.
-pub(crate) type WarpEffect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>, u32) -> Exec<()> + Send + Sync>;
+/// The effect of an instruction outside the interpreter's loop.
+pub(crate) type Effect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>) -> OrFault<Flow> + Send + Sync>;
+/// The effect of a warp-wide instruction on the lanes of one member mask.
+pub(crate) type WarpEffect = Box<dyn Fn(&mut Cpu<'_>, &mut Site<'_>, u32) -> OrFault<()> + Send + Sync>;
 
-/// What an instruction does.
+/// An operation.
 pub(crate) enum Op {
     Nop,
-    /// A value over all lanes: destination, sources; a table for `lop3`.
+    /// A row of `values`: destination, sources, and the table of `lop3`.
     Value(ValueFn, [R; 5]),
     /// A function of two predicates: destination, sources.
     Pred(Lut, P, P, P),
@@ -139,17 +126,17 @@ pub(crate) enum Op {
     Exit,
     Mem(Box<MemOp>),
     Bar(Box<BarOp>),
-    /// With its member mask; `bar.warp.sync` has no effect of its own.
+    /// A warp-wide effect and the register of its member mask; none is `bar.warp.sync`.
     Warp(Option<WarpEffect>, R),
-    /// With the word that it may be waiting for, and its size.
+    /// An effect, with the address and size of the word it may be polling.
     Effect(Effect, Option<Box<(Address, u32)>>),
 }
 
-/// The instruction may touch what other blocks see; it takes turns with theirs.
+/// Flag: may communicate with other blocks, so it takes turns with their instructions.
 pub(crate) const TURN: u8 = 1;
-/// Some source may never have been written; checked when it runs.
+/// Flag: a source may be unwritten, to be checked when it runs.
 pub(crate) const MAYBE_UNSET: u8 = 2;
-/// Writes a register that some instruction may read unwritten.
+/// Flag: writes a register that another instruction may read unwritten.
 pub(crate) const TRACKED: u8 = 4;
 
 /// A decoded instruction.
@@ -160,61 +147,49 @@ pub(crate) struct Inst {
     pub(crate) flags: u8,
 }
 
-/// Where an instruction comes from.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Origin {
-    pub(crate) line: u32,
-    /// File and line of its source.
-    pub(crate) source: Option<Arc<(String, u32)>>,
-    /// The opcode as written, for messages and counters.
-    pub(crate) opcode: Arc<str>,
-    /// Whether this is the first that a PTX instruction became: that one is counted.
-    pub(crate) first: bool,
-}
-
-/// Registers an instruction reads and writes, by their first slots (predicates above `PRED_BASE`).
+/// Registers that an instruction reads and writes, by their first slots; predicates count from `PRED_BASE`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Uses {
     pub(crate) reads: Vec<u32>,
     pub(crate) writes: Vec<u32>,
 }
 
-/// Predicates in `Uses` start here.
+/// Number of predicate 0 in `Uses`.
 pub(crate) const PRED_BASE: u32 = 1 << 30;
 
 /// A kernel, ready to run.
 #[derive(Default)]
-pub(crate) struct Code {
+pub(crate) struct Program {
     pub(crate) insts: Vec<Inst>,
     pub(crate) origins: Vec<Origin>,
     pub(crate) uses: Vec<Uses>,
     /// Slots of a warp's register file.
     pub(crate) slots: u32,
     pub(crate) preds: u32,
-    pub(crate) consts: Vec<super::lanes::Slot>,
+    pub(crate) consts: Vec<crate::machine::lanes::Slot>,
     /// Bytes of local memory per thread.
     pub(crate) local: u32,
     /// Bytes of static shared memory.
     pub(crate) shared: u32,
-    /// Alignment that dynamic shared memory needs.
+    /// Alignment of dynamic shared memory.
     pub(crate) shared_align: u32,
-    /// Whether it asks where the workspace of a cooperative grid is.
+    /// Whether it reads the address of a cooperative grid's workspace.
     pub(crate) workspace: bool,
     /// Whether any instruction has `TURN`.
     pub(crate) takes_turns: bool,
-    /// Names of the registers by slot, for messages.
+    /// Names of registers by slot, for messages.
     pub(crate) reg_names: Vec<(u32, String)>,
 }
 
-impl Code {
+impl Program {
     /// Index of a register, as `Uses` has it, among slots and then predicates.
     pub(crate) fn index(&self, r: u32) -> usize {
         (if r >= PRED_BASE { self.slots + r - PRED_BASE } else { r }) as usize
     }
 }
 
-impl std::fmt::Debug for Code {
+impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Code").field("instructions", &self.insts.len()).finish_non_exhaustive()
+        f.debug_struct("Program").field("instructions", &self.insts.len()).finish_non_exhaustive()
     }
 }

@@ -1,16 +1,18 @@
 //! Matrix instructions: a warp's 32 lanes hold the fragments together.
 //!
-//! Products and sums are formed in f64 and rounded once at the end; the hardware's order of additions is not defined.
-//! Fragments are laid out as the ISA has it for `mma`; that of `wmma` it leaves open. B is held transposed.
+//! Products and sums are formed in f64 and rounded once at the end, since the hardware's order of additions is not
+//! defined. Fragments have the ISA's layout of `mma`; it leaves that of `wmma` open. B is held transposed.
 
-use super::access::{Access, read, write};
+use super::access::{read, write};
 use super::float::Round;
 use super::inst::*;
-use super::lanes::Lanes;
 use super::scalar::{format, integer};
 use super::warp::Warp;
-use super::{Cpu, Exec, FaultKind, Site};
-use crate::ptx::types::Ty;
+use super::{Cpu, Site};
+use crate::machine::access::Access;
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::lanes::Lanes;
+use crate::machine::types::Ty;
 
 /// A matrix in registers.
 #[derive(Debug, Clone)]
@@ -37,16 +39,16 @@ impl Fragment {
         self.each() / self.per_register()
     }
 
-    /// Row and column of an element, of all lanes' in their order: groups of four lanes hold a row of every eight, piece
-    /// by piece. Elements of 32 bits come in pairs, too.
+    /// Row and column of element `at`, counted through the lanes. Four lanes hold a row of every eight, a register (or
+    /// a pair of 32-bit elements) at a time.
     fn place(&self, at: usize) -> (usize, usize) {
         let (lane, i, per) = (at / self.each(), at % self.each(), self.per_register().max(2));
         let (piece, eights) = (i / per, self.rows / 8);
         (lane / 4 + 8 * (piece % eights), (piece / eights * 4 + lane % 4) * per + i % per)
     }
 
-    /// Bits of the elements of all lanes.
-    fn get(&self, warp: &Warp, code: &Code) -> Vec<u64> {
+    /// Bits of the elements, lane after lane.
+    fn get(&self, warp: &Warp, code: &Program) -> Vec<u64> {
         let (each, per, bits) = (self.each(), self.per_register(), self.ty.bits() as usize);
         let word = |at: usize| u64::from(warp.lane32(code, self.regs[at % each / per], at / each));
         (0..32 * each).map(|at| word(at) >> (bits * (at % per)) & ((1 << bits) - 1)).collect()
@@ -63,7 +65,7 @@ impl Fragment {
     }
 
     /// The matrix, row by row.
-    fn gather(&self, warp: &Warp, code: &Code) -> Vec<f64> {
+    fn gather(&self, warp: &Warp, code: &Program) -> Vec<f64> {
         let mut out = vec![0.0; self.rows * self.cols];
         for (at, bits) in self.get(warp, code).into_iter().enumerate() {
             let (r, c) = self.place(at);
@@ -93,8 +95,8 @@ fn transpose(words: [u32; 32]) -> [u32; 32] {
 }
 
 impl Cpu<'_> {
-    /// A matrix instruction needs a whole warp.
-    pub(crate) fn whole_warp(&self, site: &Site<'_>, group: u32) -> Exec<()> {
+    /// Faults where lanes of the warp are missing.
+    pub(crate) fn whole_warp(&self, site: &Site<'_>, group: u32) -> OrFault<()> {
         if group == u32::MAX {
             return Ok(());
         }
@@ -121,7 +123,7 @@ impl Cpu<'_> {
         regs: &[R],
         (transposed, store): (bool, bool),
         address: &Address,
-    ) -> Exec<()> {
+    ) -> OrFault<()> {
         let code = self.cx.code;
         let addr = site.warp.addresses(address);
         let lanes = u32::MAX >> (32 - 8 * regs.len());
@@ -146,7 +148,7 @@ impl Cpu<'_> {
         Ok(())
     }
 
-    /// `wmma.load` and `wmma.store`: a fragment, of rows or columns `stride` elements apart.
+    /// `wmma.load` and `wmma.store`: a fragment whose rows or columns lie `stride` elements apart.
     pub(crate) fn matrix_memory(
         &mut self,
         site: &mut Site<'_>,
@@ -154,7 +156,7 @@ impl Cpu<'_> {
         (row_major, store): (bool, bool),
         address: &Address,
         stride: R,
-    ) -> Exec<()> {
+    ) -> OrFault<()> {
         let code = self.cx.code;
         let base = site.warp.addresses(address);
         let (each, bytes) = (f.each(), f.ty.bytes());

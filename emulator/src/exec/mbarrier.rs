@@ -1,26 +1,28 @@
 //! mbarrier objects: phases that complete when all arrivals and all expected bytes have come.
 //!
-//! The object's 64 bits in shared memory are opaque; its state is kept beside them. A state token holds the phase in
-//! its lower and the pending count in its upper half.
+//! The object's 64 bits in shared memory are opaque to PTX; the state is kept beside them. A state token holds the
+//! phase in its lower and the pending count in its upper half.
 
-use super::access::{Access, generic};
+use super::access::generic;
+use super::block::Common;
 use super::inst::*;
-use super::lanes::Lanes;
-use super::step::Next;
+use super::step::Flow;
 use super::warp::State;
-use super::{Cpu, Exec, FaultKind, Site};
-use crate::checks::{Record, Vc};
-use std::sync::Arc;
+use super::{Cpu, Site};
+use crate::machine::access::{Access, Scope, Sem};
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::lanes::Lanes;
+use crate::machine::types::Space;
 
-/// What an instruction does with an mbarrier.
+/// Operation of an mbarrier instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MbarrierKind {
     Init,
     Invalidate,
     Arrive,
-    /// Adds to the bytes expected, then arrives.
+    /// Adds to the expected bytes, then arrives.
     ArriveExpect,
-    /// Arrives, for this and all later phases.
+    /// Arrives, and is no longer expected in later phases.
     Drop,
     Expect,
     Complete,
@@ -31,17 +33,12 @@ pub(crate) enum MbarrierKind {
 /// The state of an mbarrier.
 #[derive(Debug, Default)]
 pub(crate) struct Mbarrier {
-    /// Arrivals a phase needs.
+    /// Arrivals per phase.
     expected: u32,
     pub(crate) pending: u32,
-    /// Bytes expected less bytes arrived.
+    /// Expected bytes minus landed bytes.
     tx: i64,
     phase: u32,
-    /// Who initialised it.
-    init: Record,
-    /// What those of its block that arrived in this phase know, and those of other blocks; and in the last phase.
-    arriving: [Option<Arc<Vc>>; 2],
-    passed: [Option<Arc<Vc>>; 2],
 }
 
 impl Mbarrier {
@@ -49,78 +46,81 @@ impl Mbarrier {
         Mbarrier { expected, pending: expected, ..Mbarrier::default() }
     }
 
-    /// Threads arrive, bytes are expected or, below zero, have arrived; the end of the phase, which this may be, tells of
-    /// what `told` knows, in this block or a `remote` one.
-    pub(crate) fn advance(&mut self, threads: u32, bytes: i64, told: Option<Arc<Vc>>, remote: bool) {
-        match (&mut self.arriving[usize::from(remote)], told) {
-            (Some(all), Some(vc)) => Arc::make_mut(all).join(&vc),
-            (slot @ None, vc) => *slot = vc,
-            _ => {}
-        }
+    /// Counts arrivals of threads, and expected bytes or, below zero, landed ones. Returns whether the phase completes.
+    fn advance(&mut self, threads: u32, bytes: i64) -> bool {
         self.pending -= threads;
         self.tx += bytes;
-        if self.pending == 0 && self.tx == 0 {
+        let over = self.pending == 0 && self.tx == 0;
+        if over {
             self.phase = self.phase.wrapping_add(1);
             self.pending = self.expected;
-            self.passed = std::mem::take(&mut self.arriving);
         }
+        over
     }
 
-    /// A thread that arrived for a phase last leaves for good.
-    pub(crate) fn leave(&mut self, arrived_for: u32) {
+    /// Drops a thread whose last arrival was for a phase. Returns whether the phase completes.
+    pub(crate) fn leave(&mut self, arrived_for: u32) -> bool {
         self.expected -= 1;
-        self.advance(u32::from(arrived_for <= self.phase), 0, None, false);
+        self.advance(u32::from(arrived_for <= self.phase), 0)
     }
 
-    /// For messages.
+    /// The state in words, for messages.
     pub(crate) fn describe(&self) -> String {
         format!("phase {}, {} arrivals and {} bytes missing", self.phase, self.pending, self.tx)
     }
 }
 
-/// Time that a wait in vain takes.
+/// Duration of a failed wait.
 const POLL: u64 = 20;
-/// Where the barrier of a cluster is kept among its mbarriers.
+/// Key of the cluster's barrier among the mbarriers.
 pub(crate) const CLUSTER: u64 = u64::MAX;
+
+impl Common {
+    /// Counts arrivals of threads at an mbarrier, and expected bytes or, below zero, landed ones.
+    pub(crate) fn advance(&mut self, mbarrier: u64, threads: u32, bytes: i64) {
+        if self.mbarriers.get_mut(&mbarrier).is_some_and(|b| b.advance(threads, bytes)) {
+            self.observers.mbarrier_complete(mbarrier);
+        }
+    }
+}
 
 impl Cpu<'_> {
     /// `barrier.cluster.arrive`
-    pub(crate) fn cluster_arrive(&mut self, site: &mut Site<'_>, relaxed: bool) -> Exec<Next> {
+    pub(crate) fn cluster_arrive(&mut self, site: &mut Site<'_>, relaxed: bool) -> OrFault<Flow> {
         let threads: u32 = site.common.live.iter().map(|l| l.count_ones()).sum();
         for l in Lanes(site.m) {
-            let warp = site.at.warp;
-            let vc = if relaxed { None } else { site.common.checks.warp(warp, |w| w.gather(1 << l)) };
+            if !relaxed {
+                site.common.observers.mbarrier_arrive(&site.at, l, CLUSTER, false);
+            }
             let b = site.common.mbarriers.entry(CLUSTER).or_insert_with(|| Mbarrier::new(threads));
             if std::mem::replace(&mut site.warp.cluster[l], b.phase.wrapping_add(1)) != 0 {
                 let message = "a second arrival at the cluster's barrier without a wait between them";
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
-            b.advance(1, 0, vc, false);
+            site.common.advance(CLUSTER, 1, 0);
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
     /// `barrier.cluster.wait`
-    pub(crate) fn cluster_wait(&mut self, site: &mut Site<'_>) -> Exec<Next> {
+    pub(crate) fn cluster_wait(&mut self, site: &mut Site<'_>) -> OrFault<Flow> {
         let early = Lanes(site.m).find(|&l| site.warp.cluster[l] == 0);
         let (None, Some(b)) = (early, site.common.mbarriers.get(&CLUSTER)) else {
             let message = "a wait at the cluster's barrier without an arrival";
             return Err(self.fault(FaultKind::InvalidSync, &site.at, early, message));
         };
         if Lanes(site.m).any(|l| site.warp.cluster[l] > b.phase) {
-            return Ok(Next::Park(State::Cluster(self.now().wrapping_add(POLL)), 0));
+            return Ok(Flow::Park(State::Cluster(self.now().wrapping_add(POLL)), 0));
         }
         Lanes(site.m).for_each(|l| site.warp.cluster[l] = 0);
-        if let Some(passed) = b.passed[0].clone() {
-            site.common.checks.warp(site.at.warp, |w| Lanes(site.m).for_each(|l| w.learn(l, &passed)));
-        }
-        Ok(Next::Step)
+        site.common.observers.mbarrier_wait(&site.at, site.m, CLUSTER, Scope::Cta);
+        Ok(Flow::Next)
     }
 
-    /// Offsets in shared memory, or, in a cluster of several blocks, addresses of it.
-    pub(crate) fn shared_offsets(&self, site: &Site<'_>, address: &Address) -> Exec<[u64; 32]> {
+    /// Cluster-wide shared addresses of all lanes.
+    pub(crate) fn shared_offsets(&self, site: &Site<'_>, address: &Address) -> OrFault<[u64; 32]> {
         let mut addr = site.warp.addresses(address);
-        let rank = site.at.warp / self.cx.warps;
+        let rank = site.at.warp / self.cx.layout.warps;
         for l in Lanes(if address.space == Space::Generic { site.m } else { 0 }) {
             let (space, base) = generic(addr[l]);
             if space != Space::Shared {
@@ -129,18 +129,18 @@ impl Cpu<'_> {
             }
             addr[l] -= base;
         }
-        Ok(addr.map(|a| self.cx.in_cluster(rank, a)))
+        Ok(addr.map(|a| self.cx.layout.in_cluster(rank, a)))
     }
 
-    /// Offsets of mbarriers that are ready to be used.
-    pub(crate) fn mbarriers(&mut self, site: &mut Site<'_>, address: &Address) -> Exec<[u64; 32]> {
+    /// Addresses of initialised mbarriers. Faults where one is not, or where its initialisation does not happen before.
+    pub(crate) fn mbarriers(&mut self, site: &mut Site<'_>, address: &Address) -> OrFault<[u64; 32]> {
         let addr = self.shared_offsets(site, address)?;
         let access = Access { atomic: true, sem: Sem::Relaxed, scope: Scope::Cluster, ..Access::new(8, 1, true) };
         self.with_places(site, Space::Shared, addr, site.m, &access, |_, _, _, _| {})?;
         for l in Lanes(site.m) {
             let (kind, message) = match site.common.mbarriers.get(&addr[l]) {
                 None => (FaultKind::InvalidSync, "an mbarrier that was not initialised"),
-                Some(b) if site.common.checks.knows(site.at.warp, l, b.init) => continue,
+                Some(_) if site.common.observers.mbarrier_is_ready(&site.at, l, addr[l]) => continue,
                 Some(_) => (
                     FaultKind::Race,
                     "the initialisation of this mbarrier by another thread is not ordered before this use: a barrier of the block between them is missing",
@@ -152,7 +152,7 @@ impl Cpu<'_> {
     }
 
     /// `mbarrier.init`
-    fn mbarrier_init(&mut self, site: &mut Site<'_>, address: &Address, count: (R, W)) -> Exec<Next> {
+    fn mbarrier_init(&mut self, site: &mut Site<'_>, address: &Address, count: (R, W)) -> OrFault<Flow> {
         let addr = self.shared_offsets(site, address)?;
         self.with_places(site, Space::Shared, addr, site.m, &Access::new(8, 1, true), |_, _, _, _| {})?;
         for l in Lanes(site.m) {
@@ -161,14 +161,14 @@ impl Cpu<'_> {
                 let message = format!("an mbarrier for {count} arrivals: 1 to 2^20 - 1 are possible");
                 return Err(self.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
             }
-            let init = site.common.checks.record(site.at.warp, l, site.at.pc);
-            site.common.mbarriers.insert(addr[l], Mbarrier { init, ..Mbarrier::new(count) });
+            site.common.mbarriers.insert(addr[l], Mbarrier::new(count));
+            site.common.observers.mbarrier_init(&site.at, l, addr[l]);
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
-    /// Runs an operation on an mbarrier, lane after lane; without `order` it is relaxed. `value` is a count, bytes, a parity or
-    /// a state. `d` receives the state before it, `p` whether a phase is over.
+    /// Runs an mbarrier operation, lane after lane; relaxed without a scope. `value` is a count, bytes, a parity or a
+    /// state. `d` receives the state before the operation, `p` whether a phase is over.
     pub(crate) fn mbarrier(
         &mut self,
         site: &mut Site<'_>,
@@ -176,7 +176,7 @@ impl Cpu<'_> {
         address: &Address,
         value: (R, W),
         (d, p): (R, P),
-    ) -> Exec<Next> {
+    ) -> OrFault<Flow> {
         if kind == MbarrierKind::Init {
             return self.mbarrier_init(site, address, value);
         }
@@ -186,12 +186,12 @@ impl Cpu<'_> {
         for l in Lanes(*m) {
             let value = warp.lane(self.cx.code, value, l);
             let Some(b) = common.mbarriers.get_mut(&addr[l]) else { continue };
-            let (phase, pending, remote) = (b.phase, b.pending, self.cx.is_remote(warp.id, addr[l]));
+            let (phase, pending, remote) = (b.phase, b.pending, self.cx.layout.is_remote(warp.id, addr[l]));
             match kind {
                 MbarrierKind::Init => {}
                 MbarrierKind::Invalidate => drop(common.mbarriers.remove(&addr[l])),
-                MbarrierKind::Expect => b.advance(0, value as i64, None, remote),
-                MbarrierKind::Complete => b.advance(0, -(value as i64), None, remote),
+                MbarrierKind::Expect => common.advance(addr[l], 0, value as i64),
+                MbarrierKind::Complete => common.advance(addr[l], 0, -(value as i64)),
                 MbarrierKind::Arrive | MbarrierKind::ArriveExpect | MbarrierKind::Drop => {
                     let expects = kind == MbarrierKind::ArriveExpect;
                     let (n, bytes) = if expects { (1, value as i64) } else { (value as u32, 0) };
@@ -200,9 +200,11 @@ impl Cpu<'_> {
                         return Err(self.fault(FaultKind::InvalidSync, at, Some(l), message));
                     }
                     let tells = order.is_some_and(|scope| !remote || scope >= Scope::Cluster);
-                    let told = if tells { common.checks.warp(warp.id, |w| w.gather(1 << l)) } else { None };
                     b.expected -= if kind == MbarrierKind::Drop { n.min(b.expected) } else { 0 };
-                    b.advance(n, bytes, told, remote);
+                    if tells {
+                        common.observers.mbarrier_arrive(at, l, addr[l], remote);
+                    }
+                    common.advance(addr[l], n, bytes);
                     if d != NONE {
                         warp.set_lane(d, W::W64, l, u64::from(phase) | u64::from(pending) << 32);
                     }
@@ -216,17 +218,15 @@ impl Cpu<'_> {
                         self.land_one(common, addr[l]);
                         waits = true;
                     } else if let Some(scope) = order {
-                        let heard = if scope >= Scope::Cluster { 2 } else { 1 };
-                        let passed = b.passed.clone().into_iter().take(heard).flatten();
-                        common.checks.warp(warp.id, |w| passed.for_each(|vc| w.learn(l, &vc)));
+                        common.observers.mbarrier_wait(at, 1 << l, addr[l], scope);
                     }
                 }
             }
         }
         if waits && m == all {
             // A wait in vain takes a while; others run meanwhile.
-            return Ok(Next::Park(State::Sleep(self.now().wrapping_add(POLL)), 1));
+            return Ok(Flow::Park(State::Sleep(self.now().wrapping_add(POLL)), 1));
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 }

@@ -1,16 +1,16 @@
-//! Arithmetic and conversions with modifiers too many for rows of `exec::values`, one lane at a time.
+//! Arithmetic and conversions with more modifiers than rows of `exec::values` can have, one lane at a time.
 //!
 //! Operands and results are bits, zero-extended to 64.
 
 use super::float::{self, BF16, E4M3, E5M2, Exact, F16, F32, F64, Format, Round, TF32};
-use crate::ptx::types::Ty;
+use crate::machine::types::Ty;
 
 /// Types and modifiers of a scalar operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ctl {
     /// The type of its sources.
     pub(crate) from: Ty,
-    /// That of its destination.
+    /// The type of its destination.
     pub(crate) to: Ty,
     pub(crate) round: Round,
     /// Subnormals become zero.
@@ -68,7 +68,7 @@ pub(crate) fn float(c: &Ctl, a: [u64; 3], f: impl Fn([f64; 3]) -> Exact) -> u64 
     put(c, f(a.map(|v| get(c, c.from, v))))
 }
 
-/// An approximate function of f32: of its f64 the nearest f32 or, perturbed, one of the two neighbours.
+/// An approximate function of f32: its f64 result rounded to the nearest f32 or, perturbed, up or down.
 pub(crate) fn approximately(c: &Ctl, a: [u64; 3], f: impl Fn(f64, f64) -> f64) -> u64 {
     let v = f(get(c, c.from, a[0]), get(c, c.from, a[1]));
     let round = match c.seed.map(|seed| (v.to_bits() ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63) {
@@ -92,13 +92,13 @@ pub(crate) fn rcp_approx_f64(bits: u64) -> u64 {
     flush(1.0 / flush(f64::from_bits(bits & upper))).to_bits() & upper
 }
 
-/// The number that the lowest bits of a word are in an integer type.
+/// The value of the lowest bits of a word in an integer type.
 pub(crate) fn integer(ty: Ty, bits: u64) -> i128 {
     let top = bits << (64 - ty.bits());
     if ty.signed() { (top as i64 >> (64 - ty.bits())).into() } else { (top >> (64 - ty.bits())).into() }
 }
 
-/// The nearest number that an integer type has.
+/// The nearest value of an integer type.
 fn clamp(ty: Ty, v: i128) -> i128 {
     let (low, high) = (-1 << (ty.bits() - 1), (1 << (ty.bits() - 1)) - 1);
     if ty.signed() { v.clamp(low, high) } else { v.clamp(0, high - low) }

@@ -1,38 +1,40 @@
-//! Blocks over the host's threads, reproducibly.
+//! The scheduler: runs blocks on the host's threads, reproducibly.
 //!
-//! Resident blocks run in rounds: in parallel up to an instruction by which blocks may communicate (atomics, ordered and
-//! volatile accesses), which all of them then execute one after the other in an order that the schedule decides. What
-//! happens between two of these is private to the block unless the kernel races, and races are reported; so a seed gives
-//! the same run on any number of cores, and spin loops see what they wait for.
+//! Resident blocks run in rounds. In parallel, each runs up to an instruction by which blocks may communicate (atomics,
+//! ordered and volatile accesses); then all execute theirs one after the other, in an order that the schedule decides.
+//! Everything else is private to a block unless the kernel races, which is reported. So a seed gives the same run on
+//! any number of cores, and spin loops end.
 //!
-//! Blocks of a kernel that has no such instructions need not meet: each has rounds of its own, on one thread.
+//! Blocks of a kernel without such instructions have rounds of their own, each block on one thread.
 
-use super::block::{Block, Stop};
-use super::fault::FaultKind;
-use super::{At, Cpu, Exec, LaunchCx, Random};
+use super::block::{Block, RoundEnd};
+use super::{Cpu, LaunchCx};
 use crate::checks::counters::Counts;
-use crate::launch::Schedule;
-use crate::memory::lock;
+use crate::machine::config::Schedule;
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::layout::At;
+use crate::machine::lock::lock;
+use crate::machine::random::Random;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Blocks resident at a time when they need not all be.
+/// Least resident blocks of a launch that is not cooperative.
 const RESIDENT: u64 = 8;
-/// Rounds without any change after which the adversary lets go of the block it holds back.
+/// Rounds without progress after which the adversary releases its block.
 const PATIENCE: u64 = 4;
-/// Rounds after which it lets go in any case: a resident block runs at some time.
+/// Rounds after which the adversary releases its block in any case, since resident blocks run eventually.
 const HELD: u64 = 2000;
-/// Warp instructions of a round below which it is not worth waking the other threads.
+/// Warp instructions of a round below which the other threads are not woken.
 const SMALL: u64 = 50_000;
-/// Blocks of which a report tells where they stand.
+/// Most blocks whose places a report lists.
 const SHOWN: usize = 16;
 
-/// Runs all blocks of a launch. Returns the warp instructions it took, and what was counted.
-pub(crate) fn run(cx: &LaunchCx<'_>) -> Exec<(u64, Counts)> {
-    let total = cx.launch.grid.iter().map(|&g| u64::from(g)).product::<u64>() / u64::from(cx.ranks);
+/// Runs all blocks of a launch. Returns its warp instructions and counts.
+pub(crate) fn run(cx: &LaunchCx<'_>) -> OrFault<(u64, Counts)> {
+    let total = cx.layout.grid.iter().map(|&g| u64::from(g)).product::<u64>() / u64::from(cx.layout.ranks);
     // A thread for every few warps: starting one takes as long as running a small block.
-    let useful = (total.saturating_mul(u64::from(cx.warps)) / 4).clamp(1, total);
+    let useful = (total.saturating_mul(u64::from(cx.layout.warps)) / 4).clamp(1, total);
     let threads = cx.config.host_threads().clamp(1, useful as usize);
     let mut cpus: Vec<Cpu<'_>> = (0..threads).map(|_| Cpu::new(cx)).collect();
     if cx.free {
@@ -45,8 +47,8 @@ pub(crate) fn run(cx: &LaunchCx<'_>) -> Exec<(u64, Counts)> {
     Ok((cpus.iter().map(|cpu| cpu.steps).sum(), counts))
 }
 
-/// Runs each block to its end. Of several faults, that of the lowest block is reported: timing does not decide it.
-fn one_by_one(total: u64, cpus: &mut [Cpu<'_>]) -> Exec<()> {
+/// Runs each block to its end. Of several faults the lowest block's is reported, whatever the timing.
+fn one_by_one(total: u64, cpus: &mut [Cpu<'_>]) -> OrFault<()> {
     let faults = Mutex::new(BTreeMap::new());
     // Blocks begin in order: once there is a fault, those that have not begun cannot be lower.
     let numbers = (0..total).take_while(|_| lock(&faults).is_empty());
@@ -59,7 +61,7 @@ fn one_by_one(total: u64, cpus: &mut [Cpu<'_>]) -> Exec<()> {
     lowest.map_or(Ok(()), |(_, fault)| Err(fault))
 }
 
-/// Does work on the caller's thread and one more for each further CPU.
+/// Shares work between the caller's thread and one more per further `Cpu`.
 fn share<'a, T>(
     cpus: &mut [Cpu<'a>],
     work: impl IntoIterator<IntoIter: Send, Item = T>,
@@ -84,7 +86,7 @@ fn share<'a, T>(
 /// Some of a launch's blocks, as they run in rounds.
 struct Rounds<'a> {
     cx: &'a LaunchCx<'a>,
-    /// Resident blocks; a place stays empty once no more blocks wait.
+    /// Resident blocks; `None` once no more blocks wait.
     slots: Vec<Option<Block>>,
     /// The slots in the order of their turns.
     order: Vec<usize>,
@@ -96,17 +98,17 @@ struct Rounds<'a> {
     steps: u64,
     /// Rounds in which nothing changed.
     idle: u64,
-    /// The slot that the adversary holds back, and the rounds since it does.
+    /// The slot that the adversary holds back, and for how many rounds.
     held: Option<usize>,
     held_for: u64,
-    /// The last round took so few instructions that the next is begun alone.
+    /// Whether the last round was so short that the next begins on one thread.
     small: bool,
 }
 
 impl<'a> Rounds<'a> {
     fn new(cx: &'a LaunchCx<'a>, mut waiting: Range<u64>) -> Rounds<'a> {
         let total = waiting.end - waiting.start;
-        let resident = if cx.launch.cooperative { total } else { total.min(RESIDENT.max(cx.resident.into())) };
+        let resident = if cx.cooperative { total } else { total.min(RESIDENT.max(cx.resident.into())) };
         let first = waiting.by_ref().take(resident as usize);
         let slots: Vec<_> = first.map(|number| Some(Block::new(cx, number))).collect();
         let (order, random) = ((0..slots.len()).collect(), Random::new(cx.config.seed, u64::MAX));
@@ -115,7 +117,7 @@ impl<'a> Rounds<'a> {
     }
 
     /// Runs all the blocks to their ends.
-    fn run(mut self, cpus: &mut [Cpu<'a>]) -> Exec<()> {
+    fn run(mut self, cpus: &mut [Cpu<'a>]) -> OrFault<()> {
         self.hold();
         while self.slots.iter().any(Option::is_some) {
             self.parallel(cpus);
@@ -152,8 +154,8 @@ impl<'a> Rounds<'a> {
         share(&mut cpus[..threads], blocks, |cpu, block| block.run(cpu, now));
     }
 
-    /// Executes the instructions that take turns, starts new blocks, and ends the launch where it may not go on.
-    fn serial(&mut self, cpu: &mut Cpu<'a>) -> Exec<()> {
+    /// Executes the instructions that take turns, starts new blocks, and faults where the launch may not go on.
+    fn serial(&mut self, cpu: &mut Cpu<'a>) -> OrFault<()> {
         let (mut longest, mut all, mut progress) = (1, 0, false);
         for block in self.running() {
             if let Err(fault) = &block.stop {
@@ -177,11 +179,11 @@ impl<'a> Rounds<'a> {
             let slot = &mut self.slots[i];
             let Some(block) = slot else { continue };
             match block.stop {
-                Ok(Stop::Blocked(until)) => {
+                Ok(RoundEnd::Blocked(until)) => {
                     wake = [wake, until].into_iter().flatten().min();
                     continue;
                 }
-                Ok(Stop::Exited) => {
+                Ok(RoundEnd::Exited) => {
                     *slot = self.waiting.next().map(|number| Block::new(self.cx, number));
                     cpu.progress = true;
                 }
@@ -211,7 +213,7 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// Why the launch may not go on after a round, if so.
+    /// The fault that ends the launch after a round, if any.
     fn verdict(&self, moves: bool, progress: bool, steps: u64) -> Option<(FaultKind, String)> {
         let config = self.cx.config;
         if !moves {
@@ -228,8 +230,8 @@ impl<'a> Rounds<'a> {
         Some((FaultKind::Deadlock, message))
     }
 
-    /// A report of where every warp stands.
-    fn report(&mut self, cpu: &mut Cpu<'a>, kind: FaultKind, mut message: String) -> Exec<()> {
+    /// A fault that lists the place of every warp.
+    fn report(&mut self, cpu: &mut Cpu<'a>, kind: FaultKind, mut message: String) -> OrFault<()> {
         // On to where each warp stands next: polling shows at the load, not at what follows it.
         self.slots.iter_mut().flatten().for_each(|block| block.run(cpu, self.time));
         let blocks: Vec<&Block> = self.slots.iter().flatten().collect();

@@ -1,4 +1,4 @@
-//! Special registers: their names and what they read as.
+//! Special registers: names and values.
 
 use super::{Cpu, Site};
 
@@ -8,24 +8,24 @@ pub(crate) type Special = fn(&Cpu<'_>, &Site<'_>, usize) -> u64;
 /// A special register by name.
 pub(crate) fn special(name: &str) -> Option<Special> {
     Some(match name {
-        "%tid.x" => |c, s, l| c.cx.thread(s.at.warp, l)[0].into(),
-        "%tid.y" => |c, s, l| c.cx.thread(s.at.warp, l)[1].into(),
-        "%tid.z" => |c, s, l| c.cx.thread(s.at.warp, l)[2].into(),
-        "%ntid.x" => |c, _, _| c.cx.launch.block[0].into(),
-        "%ntid.y" => |c, _, _| c.cx.launch.block[1].into(),
-        "%ntid.z" => |c, _, _| c.cx.launch.block[2].into(),
+        "%tid.x" => |c, s, l| c.cx.layout.thread(s.at.warp, l)[0].into(),
+        "%tid.y" => |c, s, l| c.cx.layout.thread(s.at.warp, l)[1].into(),
+        "%tid.z" => |c, s, l| c.cx.layout.thread(s.at.warp, l)[2].into(),
+        "%ntid.x" => |c, _, _| c.cx.layout.block[0].into(),
+        "%ntid.y" => |c, _, _| c.cx.layout.block[1].into(),
+        "%ntid.z" => |c, _, _| c.cx.layout.block[2].into(),
         "%ctaid.x" => |_, s, _| s.warp.ctaid[0].into(),
         "%ctaid.y" => |_, s, _| s.warp.ctaid[1].into(),
         "%ctaid.z" => |_, s, _| s.warp.ctaid[2].into(),
-        "%nctaid.x" => |c, _, _| c.cx.launch.grid[0].into(),
-        "%nctaid.y" => |c, _, _| c.cx.launch.grid[1].into(),
-        "%nctaid.z" => |c, _, _| c.cx.launch.grid[2].into(),
+        "%nctaid.x" => |c, _, _| c.cx.layout.grid[0].into(),
+        "%nctaid.y" => |c, _, _| c.cx.layout.grid[1].into(),
+        "%nctaid.z" => |c, _, _| c.cx.layout.grid[2].into(),
         "%laneid" => |_, _, l| l as u64,
-        "%warpid" => |c, s, _| (s.at.warp % c.cx.warps).into(),
-        "%nwarpid" => |c, _, _| c.cx.warps.into(),
-        "%smid" => {
-            |c, s, _| (s.common.block + u64::from(s.at.warp / c.cx.warps)) % c.cx.config.multiprocessors.max(1) as u64
-        }
+        "%warpid" => |c, s, _| (s.at.warp % c.cx.layout.warps).into(),
+        "%nwarpid" => |c, _, _| c.cx.layout.warps.into(),
+        "%smid" => |c, s, _| {
+            (s.common.block + u64::from(s.at.warp / c.cx.layout.warps)) % c.cx.config.multiprocessors.max(1) as u64
+        },
         "%nsmid" => |c, _, _| c.cx.config.multiprocessors.into(),
         "%lanemask_eq" => |_, _, l| 1 << l,
         "%lanemask_lt" => |_, _, l| (1 << l) - 1,
@@ -35,27 +35,27 @@ pub(crate) fn special(name: &str) -> Option<Special> {
         "%clock" | "%globaltimer_lo" => |c, _, _| c.now() & 0xffff_ffff,
         "%globaltimer_hi" => |c, _, _| c.now() >> 32,
         "%clock64" | "%globaltimer" => |c, _, _| c.now(),
-        "%dynamic_smem_size" => |c, _, _| c.cx.launch.dynamic_shared.into(),
-        "%total_smem_size" => |c, _, _| c.cx.shared.into(),
+        "%dynamic_smem_size" => |c, _, _| c.cx.layout.dynamic_shared.into(),
+        "%total_smem_size" => |c, _, _| c.cx.layout.shared.into(),
         "%gridid" => |_, _, _| 0,
         // Where nvcc's cooperative groups look for the grid's workspace.
         "%envreg1" => |c, _, _| c.cx.workspace >> 32,
         "%envreg2" => |c, _, _| c.cx.workspace & 0xffff_ffff,
-        "%cluster_ctarank" => |c, s, _| (s.at.warp / c.cx.warps).into(),
-        "%cluster_nctarank" => |c, _, _| c.cx.ranks.into(),
-        "%is_explicit_cluster" => |c, _, _| c.cx.launch.cluster.or(c.cx.info.cluster).is_some().into(),
-        "%cluster_ctaid.x" => |c, s, _| (s.warp.ctaid[0] % c.cx.cluster[0]).into(),
-        "%cluster_ctaid.y" => |c, s, _| (s.warp.ctaid[1] % c.cx.cluster[1]).into(),
-        "%cluster_ctaid.z" => |c, s, _| (s.warp.ctaid[2] % c.cx.cluster[2]).into(),
-        "%cluster_nctaid.x" => |c, _, _| c.cx.cluster[0].into(),
-        "%cluster_nctaid.y" => |c, _, _| c.cx.cluster[1].into(),
-        "%cluster_nctaid.z" => |c, _, _| c.cx.cluster[2].into(),
-        "%clusterid.x" => |c, s, _| (s.warp.ctaid[0] / c.cx.cluster[0]).into(),
-        "%clusterid.y" => |c, s, _| (s.warp.ctaid[1] / c.cx.cluster[1]).into(),
-        "%clusterid.z" => |c, s, _| (s.warp.ctaid[2] / c.cx.cluster[2]).into(),
-        "%nclusterid.x" => |c, _, _| (c.cx.launch.grid[0] / c.cx.cluster[0]).into(),
-        "%nclusterid.y" => |c, _, _| (c.cx.launch.grid[1] / c.cx.cluster[1]).into(),
-        "%nclusterid.z" => |c, _, _| (c.cx.launch.grid[2] / c.cx.cluster[2]).into(),
+        "%cluster_ctarank" => |c, s, _| (s.at.warp / c.cx.layout.warps).into(),
+        "%cluster_nctarank" => |c, _, _| c.cx.layout.ranks.into(),
+        "%is_explicit_cluster" => |c, _, _| c.cx.layout.explicit_cluster.into(),
+        "%cluster_ctaid.x" => |c, s, _| (s.warp.ctaid[0] % c.cx.layout.cluster[0]).into(),
+        "%cluster_ctaid.y" => |c, s, _| (s.warp.ctaid[1] % c.cx.layout.cluster[1]).into(),
+        "%cluster_ctaid.z" => |c, s, _| (s.warp.ctaid[2] % c.cx.layout.cluster[2]).into(),
+        "%cluster_nctaid.x" => |c, _, _| c.cx.layout.cluster[0].into(),
+        "%cluster_nctaid.y" => |c, _, _| c.cx.layout.cluster[1].into(),
+        "%cluster_nctaid.z" => |c, _, _| c.cx.layout.cluster[2].into(),
+        "%clusterid.x" => |c, s, _| (s.warp.ctaid[0] / c.cx.layout.cluster[0]).into(),
+        "%clusterid.y" => |c, s, _| (s.warp.ctaid[1] / c.cx.layout.cluster[1]).into(),
+        "%clusterid.z" => |c, s, _| (s.warp.ctaid[2] / c.cx.layout.cluster[2]).into(),
+        "%nclusterid.x" => |c, _, _| (c.cx.layout.grid[0] / c.cx.layout.cluster[0]).into(),
+        "%nclusterid.y" => |c, _, _| (c.cx.layout.grid[1] / c.cx.layout.cluster[1]).into(),
+        "%nclusterid.z" => |c, _, _| (c.cx.layout.grid[2] / c.cx.layout.cluster[2]).into(),
         _ => return None,
     })
 }

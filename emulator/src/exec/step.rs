@@ -1,160 +1,156 @@
 //! The interpreter: runs the parts of one warp, instruction by instruction, on 32-lane arrays.
 
 use super::block::Common;
-use super::fault::FaultKind;
 use super::inst::*;
 use super::values::File;
 use super::warp::{Part, State, Warp};
-use super::{At, Cpu, Exec, Site};
+use super::{Cpu, Site};
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::layout::At;
 
-/// Instructions after which a part gives the other parts of its warp a chance.
+/// Instructions after which a part yields to the other parts of its warp.
 const SLICE: u32 = 1024;
 
-/// What follows an instruction.
-pub(crate) enum Next {
-    /// The next one.
-    Step,
-    /// This one again, or (1) the next one, once the state allows.
+/// Control flow after an instruction.
+pub(crate) enum Flow {
+    /// On to the next instruction.
+    Next,
+    /// The lanes wait, at this instruction or (1) behind it, until their state changes.
     Park(State, u32),
-    /// The lanes are in `parts` already.
+    /// The lanes have split up into `parts`, or have exited.
     Scatter,
 }
 
 impl Site<'_> {
     /// Lanes whose guard is false go on; the others come back for the instruction.
-    pub(crate) fn scatter(&mut self) -> Next {
-        let pc = self.at.pc;
-        self.warp.parts.extend([Part::new(pc + 1, self.all & !self.m), Part::new(pc, self.m)]);
-        Next::Scatter
+    pub(crate) fn scatter(&mut self) -> Flow {
+        self.part_ways(self.at.pc)
+    }
+
+    /// Lanes whose guard is true go on at an instruction, the others behind this one.
+    fn part_ways(&mut self, target: u32) -> Flow {
+        self.warp.parts.extend([Part::new(self.at.pc + 1, self.all & !self.m), Part::new(target, self.m)]);
+        Flow::Scatter
+    }
+
+    /// Lanes whose guard is true exit. Parts that wait for members of the warp become ready, to look who is left.
+    fn exit(&mut self) -> Flow {
+        self.common.exit(self.warp, self.m);
+        self.warp.parts.iter_mut().filter(|p| p.state == State::Members).for_each(|p| p.state = State::Ready);
+        if self.m != self.all {
+            self.warp.parts.push(Part::new(self.at.pc + 1, self.all & !self.m));
+        }
+        Flow::Scatter
     }
 }
 
 impl Cpu<'_> {
     /// Runs a warp until it stops, or for `budget` instructions.
-    pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, mut budget: u32) -> Exec<()> {
-        let code = self.cx.code;
-        let insts = &code.insts[..];
-        let (regs, preds) = (warp.regs.as_mut_ptr(), warp.preds.as_mut_ptr());
-        let file = File { regs, preds, consts: code.consts.as_ptr() };
-        let split = self.cx.config.split_warps;
-        let counting = self.cx.config.counters;
+    pub(crate) fn run_warp(&mut self, common: &mut Common, warp: &mut Warp, mut budget: u32) -> OrFault<()> {
         // Waiters of a barrier that is complete go on before anything else.
         while budget != 0 && common.complete().is_none() {
-            let Some((mut part, limit)) = warp.pick(split, self.now()) else {
+            let Some((part, limit)) = warp.pick(self.cx.config.split_warps, self.now()) else {
                 return self.check_members(warp);
             };
-            let mut pc = part.pc;
-            let all = part.mask;
             let rest = if warp.parts.is_empty() { 0 } else { budget.saturating_sub(SLICE) };
-            macro_rules! park {
-                ($state:expr) => {{
-                    part.pc = pc;
-                    part.state = $state;
-                    warp.park(part);
-                }};
-            }
-            'part: loop {
-                if budget == rest || pc >= limit {
-                    park!(State::Ready);
-                    break 'part;
-                }
-                // SAFETY: `pc` is a branch target or the successor of an instruction that is not the last, which exits.
-                let inst = unsafe { insts.get_unchecked(pc as usize) };
-                let mut m = all;
-                if inst.guard != NO_PRED {
-                    let p = warp.preds[inst.guard as usize];
-                    m &= if inst.negated { !p } else { p };
-                }
-                if inst.flags & TURN != 0 && m != 0 && !self.cx.free && part.state != State::Granted {
-                    park!(State::Turn);
-                    break 'part;
-                }
-                budget -= 1;
-                self.steps += 1;
-                if counting {
-                    self.counters.ran(pc, m);
-                }
-                if m == 0 {
-                    pc += 1;
-                    continue 'part;
-                }
-                macro_rules! site {
-                    () => {{
-                        let at = At { pc, warp: warp.id, ctaid: warp.ctaid };
-                        Site { common: &mut *common, warp: &mut *warp, m, all, at }
-                    }};
-                }
-                if inst.flags & (MAYBE_UNSET | TRACKED) != 0 && !warp.set.is_empty() {
-                    self.check_set(&mut site!())?;
-                }
-                // SAFETY: slots and predicates are the decoder's; pointers to a slot are good for 32 elements (64-bit
-                // operands have two slots), and the register file has no other user meanwhile.
-                unsafe {
-                    match &inst.op {
-                        Op::Nop => {}
-                        Op::Value(run, r) => run(r, file, m),
-                        Op::Pred(lut, d, a, b) => {
-                            let v = lookup(*lut, warp.preds[*a as usize], warp.preds[*b as usize]);
-                            warp.set_pred(*d, v, m);
-                        }
-                        Op::Bra(target) => {
-                            if m == all {
-                                pc = *target;
-                                continue 'part;
-                            }
-                            warp.parts.extend([Part::new(pc + 1, all & !m), Part::new(*target, m)]);
-                            break 'part;
-                        }
-                        Op::Mem(op) if inst.flags & TURN != 0 && self.tears(op) => {
-                            self.torn(&mut site!(), op, part.pieces)?;
-                            part.pieces = (part.pieces + 1) % op.pieces();
-                            if part.pieces != 0 {
-                                park!(State::Turn);
-                                break 'part;
-                            }
-                        }
-                        Op::Mem(op) => self.access(&mut site!(), op)?,
-                        Op::Exit => {
-                            common.exit(warp, m);
-                            for p in warp.parts.iter_mut().filter(|p| p.state == State::Members) {
-                                p.state = State::Ready;
-                            }
-                            if m != all {
-                                warp.parts.push(Part::new(pc + 1, all & !m));
-                            }
-                            break 'part;
-                        }
-                        op => match self.rare(&mut site!(), op)? {
-                            Next::Step => {}
-                            Next::Park(state, ahead) => {
-                                pc += ahead;
-                                park!(state);
-                                break 'part;
-                            }
-                            Next::Scatter => break 'part,
-                        },
-                    }
-                }
-                pc += 1;
-            }
+            budget = self.run_part(common, warp, part, limit, (budget, rest))?;
         }
         Ok(())
     }
 
-    /// Instructions that are not worth a place in the loop.
+    /// Runs a part of a warp until it waits, splits, exits, reaches instruction `limit`, or has only `rest` of its
+    /// budget left. Returns the remaining budget.
+    #[inline(always)]
+    fn run_part(
+        &mut self,
+        common: &mut Common,
+        warp: &mut Warp,
+        mut part: Part,
+        limit: u32,
+        (mut budget, rest): (u32, u32),
+    ) -> OrFault<u32> {
+        let (code, observed) = (self.cx.code, self.observes_issue());
+        let file = File { regs: warp.regs.as_mut_ptr(), preds: warp.preds.as_mut_ptr(), consts: code.consts.as_ptr() };
+        let (mut pc, all) = (part.pc, part.mask);
+        let (end, state) = loop {
+            if budget == rest || pc >= limit {
+                break (pc, State::Ready);
+            }
+            // SAFETY: `pc` is a branch target or the successor of an instruction that is not the last, which exits.
+            let inst = unsafe { code.insts.get_unchecked(pc as usize) };
+            let mut m = all;
+            if inst.guard != NO_PRED {
+                let p = warp.preds[inst.guard as usize];
+                m &= if inst.negated { !p } else { p };
+            }
+            if inst.flags & TURN != 0 && m != 0 && !self.cx.free && part.state != State::Granted {
+                break (pc, State::Turn);
+            }
+            budget -= 1;
+            self.steps += 1;
+            if observed {
+                self.issues(pc, m);
+            }
+            if m == 0 {
+                pc += 1;
+                continue;
+            }
+            macro_rules! site {
+                () => {{
+                    let at = At { pc, warp: warp.id, ctaid: warp.ctaid };
+                    Site { common: &mut *common, warp: &mut *warp, m, all, at }
+                }};
+            }
+            if inst.flags & (MAYBE_UNSET | TRACKED) != 0 && !warp.set.is_empty() {
+                self.check_set(&mut site!())?;
+            }
+            match &inst.op {
+                Op::Nop => {}
+                // SAFETY: slots and predicates are the decoder's; pointers to a slot are good for 32 elements (64-bit
+                // operands have two slots), and the register file has no other user meanwhile.
+                Op::Value(run, r) => unsafe { run(r, file, m) },
+                Op::Pred(lut, d, a, b) => {
+                    let v = lookup(*lut, warp.preds[*a as usize], warp.preds[*b as usize]);
+                    warp.set_pred(*d, v, m);
+                }
+                Op::Bra(target) if m == all => {
+                    pc = *target;
+                    continue;
+                }
+                Op::Mem(op) if inst.flags & TURN == 0 || !self.tears(op) => self.access(&mut site!(), op)?,
+                op => match self.rare(&mut site!(), op, &mut part.pieces)? {
+                    Flow::Next => {}
+                    Flow::Park(state, ahead) => break (pc + ahead, state),
+                    Flow::Scatter => return Ok(budget),
+                },
+            }
+            pc += 1;
+        };
+        warp.park(Part { pc: end, state, ..part });
+        Ok(budget)
+    }
+
+    /// Executes an instruction outside the loop. `pieces` counts the executed pieces of a torn vector access.
     #[inline(never)]
-    fn rare(&mut self, site: &mut Site<'_>, op: &Op) -> Exec<Next> {
+    fn rare(&mut self, site: &mut Site<'_>, op: &Op, pieces: &mut u8) -> OrFault<Flow> {
         match op {
             Op::Bar(op) => self.bar(site, op),
             Op::Warp(effect, mask) => self.warp_wide(site, effect.as_ref(), *mask),
             Op::Effect(run, _) => run(self, site),
-            _ => Ok(Next::Step),
+            Op::Bra(target) => Ok(site.part_ways(*target)),
+            Op::Exit => Ok(site.exit()),
+            Op::Mem(op) => {
+                self.torn(site, op, *pieces)?;
+                *pieces = (*pieces + 1) % op.pieces();
+                Ok(if *pieces == 0 { Flow::Next } else { Flow::Park(State::Turn, 0) })
+            }
+            Op::Nop | Op::Value(..) | Op::Pred(..) => Ok(Flow::Next),
         }
     }
 
-    /// Faults where a register is read that nothing has written; notes what is written now.
+    /// Faults on reads of unwritten registers, and marks those written now.
     #[cold]
-    fn check_set(&self, site: &mut Site<'_>) -> Exec<()> {
+    fn check_set(&self, site: &mut Site<'_>) -> OrFault<()> {
         let code = self.cx.code;
         let (inst, uses) = (&code.insts[site.at.pc as usize], &code.uses[site.at.pc as usize]);
         for &r in &uses.reads {

@@ -1,5 +1,5 @@
-//! Values made of values: a row for each instruction with the types it has and its meaning in Rust's own arithmetic.
-//! A row and a type become a loop over 32 lanes that the compiler vectorises, for any processor and for AVX2.
+//! Instructions that compute values: a table with a row per instruction, its types and its meaning in Rust's
+//! arithmetic. Row and type become a loop over 32 lanes, vectorised by the compiler for any processor and for AVX2.
 
 #![allow(non_camel_case_types, dead_code)]
 // Of NaN, `!(x < y)` is not `x >= y`, nor is `x < y || x > y` the same as `x != y`.
@@ -9,8 +9,8 @@
 
 use super::float::{self, flush, least, most};
 use super::inst::{CONST, P, R};
-use super::lanes::{Slot, map};
-use crate::ptx::types::Ty;
+use crate::machine::lanes::{Slot, map};
+use crate::machine::types::{Ty, named};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -22,17 +22,17 @@ pub(crate) struct File {
     pub(crate) consts: *const Slot,
 }
 
-/// An instruction over all lanes: destination and sources, the lanes that are written. The slots are the decoder's.
+/// An instruction over all lanes, given its destination and sources, and the mask of lanes to write.
 pub(crate) type ValueFn = unsafe fn(&[R; 5], File, u32);
 
-/// A row of the table for one type.
+/// A row for one type.
 pub(crate) struct Value {
     pub(crate) run: ValueFn,
     /// The types of destination and sources: `T` and `F` are the instruction's own, `W` an integer of twice its size.
     pub(crate) operands: &'static [&'static str],
 }
 
-/// An operand of a row. The slot is the decoder's, given out for this type.
+/// An operand of a row, in a slot that the decoder gave out for this type.
 trait Operand {
     type Value;
     /// The value of a source in each lane.
@@ -41,11 +41,11 @@ trait Operand {
     unsafe fn put(file: File, r: R, m: u32, f: impl Fn(usize) -> Self::Value);
 }
 
-/// A type of PTX that stands in slots, with what it is in Rust.
+/// A PTX type that stands in slots, with its Rust type.
 trait Native {
     type Value: Copy;
     type Slot: Copy + Default;
-    /// Of an integer: that of twice the size.
+    /// The integer type of twice the size.
     type W;
     fn get(slot: Self::Slot) -> Self::Value;
     fn put(value: Self::Value) -> Self::Slot;
@@ -110,10 +110,10 @@ type b32 = u32;
 type b64 = u64;
 enum f16 {}
 enum bf16 {}
-/// f32 whose subnormals become zero: of an instruction with `.ftz`.
+/// f32 of an instruction with `.ftz`: subnormals are flushed to zero.
 enum ftz {}
 enum pred {}
-/// A function of three bits, by the byte of its values that the instruction itself holds.
+/// A function of three bits: the table of `lop3`, held by the instruction itself.
 enum lut {}
 
 impl Operand for pred {
@@ -167,7 +167,7 @@ fn compiled<O: Row>() -> ValueFn {
     O::run
 }
 
-/// What `values!` makes of a row and a type.
+/// A row for one type, inserted into the table.
 macro_rules! row {
     ($rows:ident, $name:literal, $t:ident, ($($x:ident: $a:tt),+) -> $out:tt $body:block) => {{
         type T = $t;
@@ -194,8 +194,25 @@ macro_rules! row {
     }};
 }
 
-/// The rows by name, with all modifiers but the type (`.ftz` is the last), and type.
+/// The table, by name and type. Names carry all modifiers but the type, `.ftz` last.
 pub(crate) static VALUES: LazyLock<HashMap<(&str, Ty), Value>> = LazyLock::new(table);
+
+named! {
+    /// Rows that other instructions are composed of, with their names in the table.
+    Piece {
+        Add = "add", Sub = "sub", MulLo = "mul.lo", MulHi = "mul.hi", Lop3 = "lop3", Select = "selp", Move = "mov",
+        SumWithCarry = "sum with carry", CarryOfSum = "carry of sum",
+        DifferenceWithBorrow = "difference with borrow", BorrowOfDifference = "borrow of difference",
+        LowerHalf = "lower half", UpperHalf = "upper half", Halves = "halves",
+    }
+}
+
+impl Piece {
+    /// The row for a type, if it has one.
+    pub(crate) fn row(self, ty: Ty) -> Option<&'static Value> {
+        VALUES.get(&(self.name(), ty))
+    }
+}
 
 macro_rules! values {
     ($($($name:literal)|+ : $($t:ident)+ => ($($x:ident: $a:tt),+) -> $out:tt $body:block)+) => {
@@ -220,14 +237,14 @@ macro_rules! high {
     };
 }
 
-/// Counts beyond the width leave zeros, or the sign.
+/// A shift to the right: counts beyond the width leave zeros, or copies of the sign.
 macro_rules! right {
     ($x:expr, $count:expr) => {
         if $count < T::BITS { $x >> ($count % T::BITS) } else { $x >> (T::BITS - 1) >> 1 }
     };
 }
 
-/// Negative numbers inverted: their highest zero becomes the highest one.
+/// A value with its bits inverted if negative, so that the highest zero becomes the highest one.
 macro_rules! positive {
     ($x:expr) => {
         if T::MIN == 0 { $x } else { $x ^ $x >> (T::BITS - 1) }
@@ -399,7 +416,7 @@ fn join(low: u32, high: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// Four bytes of two words, each by a nibble: its number, and whether its sign fills the byte.
+/// Four bytes of two words, each selected by a nibble: byte number, and whether its sign fills the byte.
 #[inline(always)]
 fn permute(x: u32, y: u32, nibbles: u32) -> u32 {
     let both = join(x, y);
@@ -419,7 +436,7 @@ fn part(v: u32, i: u32, bits: u32, signed: bool) -> i32 {
     if signed { top as i32 >> (32 - bits) } else { (top >> (32 - bits)) as i32 }
 }
 
-/// `N` products of parts of x with bytes of y, and a sum.
+/// `z` plus `N` products of parts of x with bytes of y.
 #[inline(always)]
 fn dot<const N: u32>(x: u32, x_signed: bool, y: u32, y_signed: bool, z: u32) -> u32 {
     let product = |i: u32| part(x, i, 32 / N, x_signed) * part(y, i, 8, y_signed);
@@ -440,4 +457,30 @@ fn nth_set(mask: u32, base: u32, n: i32) -> u32 {
         _ => (0..=base.min(31)).rev().filter(set).nth(nth),
     }
     .unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Piece::{self, *};
+    use crate::machine::types::Ty::{self, *};
+
+    /// The types for which the decoder asks for a piece.
+    fn types(piece: Piece) -> &'static [Ty] {
+        match piece {
+            Add | Sub => &[U64],
+            MulLo | MulHi => &[U32, S32, U64, S64],
+            Lop3 | Select => &[B32],
+            Move | LowerHalf | UpperHalf | Halves => &[B32, B64],
+            SumWithCarry | CarryOfSum | DifferenceWithBorrow | BorrowOfDifference => &[B32, B64],
+        }
+    }
+
+    #[test]
+    fn every_piece_has_a_row_for_each_of_its_types() {
+        for &(name, piece) in Piece::NAMES {
+            for &ty in types(piece) {
+                assert!(piece.row(ty).is_some(), "{name} of {ty:?}");
+            }
+        }
+    }
 }

@@ -1,43 +1,44 @@
-//! A warp: its registers, and the parts it has split into.
+//! Warps: registers, and the parts that a warp has split into.
 //!
-//! Lanes that stand at the same instruction form a part. The part that is furthest behind runs, and joins others where
-//! it meets them, so that divergence ends where control flow does; nothing relies on it. Since parts run on their own,
-//! one that spins cannot keep another from what it waits for: after a while the part that waited longest runs.
+//! A part is a set of lanes at one instruction. The part furthest behind runs, and joins others where it meets them, so
+//! lanes reconverge where control flow does; nothing relies on that. Now and then the part that has waited longest
+//! runs, so a spinning part cannot starve the one it waits for.
 
-use super::inst::{Address, CONST, Code, NONE, P, R, W};
-use super::lanes::Slot;
-use super::{LaunchCx, Random};
+use super::LaunchCx;
+use super::inst::{Address, CONST, NONE, P, Program, R, W};
+use crate::machine::lanes::Slot;
+use crate::machine::random::Random;
 use crate::memory::POISON;
 
-/// Of so many picks, one is for the part that has waited longest.
+/// One in so many picks is for the part that has waited longest.
 const FAIR: u32 = 16;
 
-/// What a part is doing.
+/// State of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// Can run.
     Ready,
     /// Stands at an instruction that takes turns with other blocks.
     Turn,
-    /// Stands there and has its turn.
+    /// Stands at such an instruction and has its turn.
     Granted,
-    /// Stands at an instruction that needs other lanes of the warp.
+    /// Waits at an instruction for other lanes of the warp.
     Members,
-    /// Arrived at a barrier of the block.
+    /// Waits at a barrier of the block.
     Barrier(u8),
-    /// Sleeps until a time, behind the instruction that sent it to sleep.
+    /// Sleeps until a time, behind its `nanosleep` or failed wait.
     Sleep(u64),
-    /// Waits at the cluster's barrier, and looks again at a time.
+    /// Waits at the cluster's barrier until a time, to look again.
     Cluster(u64),
 }
 
-/// Lanes at the same instruction.
+/// A set of lanes at one instruction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) pc: u32,
     pub(crate) mask: u32,
     pub(crate) state: State,
-    /// Pieces done of a vector access whose pieces arrive one by one.
+    /// Executed pieces of a torn vector access.
     pub(crate) pieces: u8,
 }
 
@@ -49,29 +50,29 @@ impl Part {
 
 /// A warp.
 pub(crate) struct Warp {
-    /// Among the warps of all blocks of the cluster.
+    /// Number among the warps of all blocks of the cluster.
     pub(crate) id: u32,
     /// Its block in the grid.
     pub(crate) ctaid: [u32; 3],
     pub(crate) regs: Box<[Slot]>,
     pub(crate) preds: Box<[u32]>,
-    /// Lanes that have written each register; only kept for those that some path reads unwritten.
+    /// Mask of lanes that have written each register, kept for registers that some path may read unwritten.
     pub(crate) set: Vec<u32>,
     pub(crate) local: Box<[u64]>,
-    /// In the order in which they last ran.
+    /// Parts, in the order in which they last ran.
     pub(crate) parts: Vec<Part>,
     /// Counts picks, for fairness between parts.
     picks: u32,
     /// Picks parts when warps are to be split.
     random: Random,
-    /// Groups of copies committed by each lane: `cp.async` and bulk.
+    /// Copy groups committed by each lane: of `cp.async`, and bulk.
     pub(crate) groups: [[u32; 32]; 2],
-    /// The phase of the cluster's barrier that ends the wait of each lane that has arrived, counted from 1; else 0.
+    /// Per lane, the phase of the cluster's barrier that ends its wait, counted from 1; 0 where it has not arrived.
     pub(crate) cluster: [u32; 32],
 }
 
 impl Warp {
-    /// A warp whose lanes in `live` stand at the kernel's start.
+    /// A warp with the lanes in `live` at the kernel's start.
     pub(crate) fn new(cx: &LaunchCx<'_>, id: u32, ctaid: [u32; 3], live: u32, stream: u64) -> Warp {
         let (slots, preds) = (cx.code.slots as usize, cx.code.preds as usize);
         Warp {
@@ -89,7 +90,7 @@ impl Warp {
         }
     }
 
-    /// The part to run next, taken out, and the instruction at which another part waits for it.
+    /// Takes out the part to run next. The second value is the instruction at which it meets another part.
     pub(crate) fn pick(&mut self, split: bool, time: u64) -> Option<(Part, u32)> {
         for p in &mut self.parts {
             if matches!(p.state, State::Sleep(until) | State::Cluster(until) if time >= until) {
@@ -127,7 +128,7 @@ impl Warp {
         Some((p, limit))
     }
 
-    /// Puts a part back. One that waits for members joins those that wait at the same place, and tries again.
+    /// Puts a part back. One that waits for members joins parts that wait at the same instruction, and becomes ready.
     #[inline(always)]
     pub(crate) fn park(&mut self, mut p: Part) {
         if p.state == State::Members
@@ -139,7 +140,7 @@ impl Warp {
         self.parts.push(p);
     }
 
-    pub(crate) fn lane32(&self, code: &Code, r: R, lane: usize) -> u32 {
+    pub(crate) fn lane32(&self, code: &Program, r: R, lane: usize) -> u32 {
         let slots = if r & CONST != 0 { &code.consts[..] } else { &self.regs[..] };
         slots[(r & !CONST) as usize].0[lane]
     }
@@ -164,7 +165,7 @@ impl Warp {
         out
     }
 
-    pub(crate) fn lane(&self, code: &Code, (r, w): (R, W), lane: usize) -> u64 {
+    pub(crate) fn lane(&self, code: &Program, (r, w): (R, W), lane: usize) -> u64 {
         match w {
             W::W32 => u64::from(self.lane32(code, r, lane)),
             W::W64 => {

@@ -1,19 +1,23 @@
-//! Instructions of several lanes together: warp barriers, shuffles, votes, matches, reductions.
+//! Warp-wide instructions: warp barriers, shuffles, votes, matches, reductions.
 //!
-//! A part that lacks members of its mask waits; the others join it when they come. Lanes that have exited are not
-//! waited for.
+//! A part without all members of its mask waits until the others join it. Exited lanes are not waited for.
 
 use super::inst::*;
-use super::lanes::{Lanes, groups};
-use super::step::Next;
+use super::step::Flow;
 use super::warp::{Part, State, Warp};
-use super::{At, Cpu, Exec, FaultKind, Site};
+use super::{Cpu, Site};
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::lanes::{Lanes, groups};
+use crate::machine::layout::At;
 
 impl Cpu<'_> {
-    /// All parts wait: say so if that can never end.
-    pub(crate) fn check_members(&self, warp: &Warp) -> Exec<()> {
-        let Some(first) = warp.parts.iter().find(|p| p.state == State::Members) else { return Ok(()) };
-        let barrier = matches!(self.cx.code.insts[first.pc as usize].op, Op::Bar(_));
+    /// Faults where no part can run again because parts wait for members that cannot come.
+    pub(crate) fn check_members(&self, warp: &Warp) -> OrFault<()> {
+        let op = |p: &Part| &self.cx.code.insts[p.pc as usize].op;
+        let exchanges = |p: &Part| matches!(op(p), Op::Warp(Some(_), _));
+        let waiting = warp.parts.iter().filter(|p| p.state == State::Members);
+        let Some(first) = waiting.min_by_key(|p| !exchanges(p)) else { return Ok(()) };
+        let barrier = matches!(op(first), Op::Bar(_));
         let goes_on = |p: &Part| match p.state {
             State::Members => false,
             // It may be released, unless this part is what the barrier waits for.
@@ -29,11 +33,12 @@ impl Cpu<'_> {
         };
         let message = format!("lanes {:08x} of the warp wait here for {what}", first.mask);
         let at = At { pc: first.pc, warp: warp.id, ctaid: warp.ctaid };
-        Err(self.fault(FaultKind::DivergentBarrier, &at, Some(first.mask.trailing_zeros() as usize), message))
+        let kind = if exchanges(first) { FaultKind::InvalidSync } else { FaultKind::DivergentBarrier };
+        Err(self.fault(kind, &at, Some(first.mask.trailing_zeros() as usize), message))
     }
 
-    /// An operation with a member mask; none is `bar.warp.sync`.
-    pub(crate) fn warp_wide(&mut self, site: &mut Site<'_>, effect: Option<&WarpEffect>, members: R) -> Exec<Next> {
+    /// Executes a warp-wide instruction; without an effect it is `bar.warp.sync`.
+    pub(crate) fn warp_wide(&mut self, site: &mut Site<'_>, effect: Option<&WarpEffect>, members: R) -> OrFault<Flow> {
         let code = self.cx.code;
         let m = site.m;
         if m != site.all {
@@ -60,21 +65,21 @@ impl Cpu<'_> {
             };
             let waiting = warp.parts.iter().filter(|p| meets(p)).fold(m, |g, p| g | p.mask);
             if effect.is_some() || waiting & needed != needed {
-                return Ok(Next::Park(State::Members, 0));
+                return Ok(Flow::Park(State::Members, 0));
             }
-            common.checks.warp(warp.id, |w| w.synced(waiting & mask));
+            common.observers.warp_barrier(warp.id, waiting & mask);
             for p in warp.parts.iter_mut().filter(|p| p.state == State::Members && p.mask & mask != 0) {
                 (p.state, p.pc) = (State::Ready, p.pc + 1);
             }
-            return Ok(Next::Step);
+            return Ok(Flow::Next);
         }
         for (_, group) in masks {
             match effect {
                 Some(run) => run(self, site, group)?,
-                None => drop(site.common.checks.warp(site.warp.id, |w| w.synced(group))),
+                None => site.common.observers.warp_barrier(site.warp.id, group),
             }
         }
-        Ok(Next::Step)
+        Ok(Flow::Next)
     }
 
     /// `shfl.sync`: value, lane and clamp from a, b, c.
@@ -85,7 +90,7 @@ impl Cpu<'_> {
         mode: Shfl,
         (d, p): (R, P),
         [a, b, c]: [R; 3],
-    ) -> Exec<()> {
+    ) -> OrFault<()> {
         let (code, warp) = (self.cx.code, &mut *site.warp);
         let mut inside = 0u32;
         let mut out = [0u32; 32];
@@ -117,12 +122,12 @@ impl Cpu<'_> {
 }
 
 impl Warp {
-    /// The same value for all lanes of a group.
+    /// Writes the same value for all lanes of a group.
     fn put(&mut self, d: R, group: u32, v: u32) {
         Lanes(group).for_each(|l| self.set_lane(d, W::W32, l, v.into()));
     }
 
-    /// `vote.sync`, of a predicate's lanes.
+    /// `vote.sync` of a predicate's mask.
     pub(crate) fn vote(&mut self, group: u32, mode: Vote, (d, p): (R, P), votes: u32) {
         let v = votes & group;
         let truth = match mode {
@@ -134,8 +139,8 @@ impl Warp {
         self.set_pred(p, if truth { group } else { 0 }, group);
     }
 
-    /// `match.sync`: the lanes with the same value; or, given `all`, all of the group if all have it.
-    pub(crate) fn matching(&mut self, code: &Code, group: u32, all: bool, (d, p): (R, P), a: (R, W)) {
+    /// `match.sync`: each lane gets the mask of lanes with its value; given `all`, the group's mask if all lanes agree.
+    pub(crate) fn matching(&mut self, code: &Program, group: u32, all: bool, (d, p): (R, P), a: (R, W)) {
         let alike: Vec<_> = groups(group, |l| self.lane(code, a, l)).collect();
         if all {
             let everyone = if alike.len() == 1 { group } else { 0 };
@@ -147,7 +152,7 @@ impl Warp {
     }
 
     /// `redux.sync`
-    pub(crate) fn reduce(&mut self, code: &Code, group: u32, f: AtomFn, d: R, a: R) {
+    pub(crate) fn reduce(&mut self, code: &Program, group: u32, f: AtomFn, d: R, a: R) {
         let lanes = Lanes(group).map(|l| u64::from(self.lane32(code, a, l)));
         let v = lanes.reduce(|x, y| f(x, y, 0) & 0xffff_ffff).unwrap_or(0);
         self.put(d, group, v as u32);

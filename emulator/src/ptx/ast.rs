@@ -1,11 +1,11 @@
-//! The syntax tree: what the text says, before anything is decided about it.
+//! The syntax tree of PTX text.
 
-use super::module::KernelInfo;
-use super::types::{Space, Ty};
 use super::{PtxError, Res};
+use crate::machine::kernel::KernelInfo;
+use crate::machine::types::{Space, Ty};
 use std::sync::Arc;
 
-/// A module's text, read.
+/// Syntax tree of a module.
 #[derive(Debug, Default)]
 pub(crate) struct Ast {
     /// `.target sm_NN`.
@@ -34,7 +34,7 @@ pub(crate) struct Var {
     pub(crate) ty: Ty,
     pub(crate) align: u32,
     pub(crate) name: String,
-    /// Elements; `None` for `.extern .shared x[]`, and what else is defined elsewhere.
+    /// Number of elements; `None` for `.extern .shared x[]` and for variables defined elsewhere.
     pub(crate) count: Option<u64>,
     /// Initial values: numbers and addresses of variables.
     pub(crate) init: Vec<Arg>,
@@ -47,7 +47,7 @@ impl Var {
         self.count.unwrap_or(0).saturating_mul(u64::from(self.ty.bytes()))
     }
 
-    /// Its place behind the `used` bytes of its state space, which can have `most`.
+    /// Places it behind the `used` bytes of its state space, and returns the address. Fails beyond `most` bytes.
     pub(crate) fn place(&self, used: &mut u32, most: u32) -> Res<u32> {
         let at = used.next_multiple_of(self.align);
         let end = self.bytes().saturating_add(at.into());
@@ -71,7 +71,7 @@ pub(crate) struct Function {
     pub(crate) params: Vec<Var>,
     pub(crate) body: Body,
     pub(crate) line: u32,
-    /// Its name and what its directives say; sizes are known once it is decoded.
+    /// Name and directives. Sizes are filled in by the decoder.
     pub(crate) info: KernelInfo,
 }
 

@@ -1,9 +1,9 @@
-//! PTX text to tokens, one at a time.
+//! Lexer: PTX text to tokens, one at a time.
 
 use super::PtxError;
 use super::ast::Num;
 
-/// A piece of the text, as written, and its 1-based line. The last one is empty.
+/// A token as written, and its 1-based line. The last token is empty.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Token<'a> {
     pub(super) text: &'a str,
@@ -15,7 +15,7 @@ impl Token<'_> {
         PtxError::new(self.line, if self.text.is_empty() { "end of text" } else { self.text }, message)
     }
 
-    /// Whether it is an opcode with its modifiers, a directive, an identifier or a register: `ld.global.v4.f32`, `%tid.x`.
+    /// Whether it is an opcode with modifiers, a directive, an identifier or a register: `ld.global.v4.f32`, `%tid.x`.
     pub(super) fn is_word(self) -> bool {
         word(self.text) > 0 && !self.is_number()
     }
@@ -45,16 +45,16 @@ impl Token<'_> {
     }
 }
 
-/// What of a text has not been read yet.
+/// The unread rest of a text.
 pub(super) struct Lexer<'a> {
     rest: &'a str,
     line: u32,
-    /// The last comment that names a position of the source: its own line, then the source's file and line.
+    /// The last comment with a source position: the comment's line, then file and line of the source.
     pub(super) comment: (u32, &'a str, u32),
 }
 
 impl<'a> Lexer<'a> {
-    /// The driver's text ends with a NUL.
+    /// A lexer of a text up to its first NUL.
     pub(super) fn new(text: &'a str) -> Lexer<'a> {
         Lexer { rest: text.split('\0').next().unwrap_or(text), line: 1, comment: (0, "", 0) }
     }
@@ -91,7 +91,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// Length of the word or number that a text begins with.
+/// Length of the word or number at the start of a text.
 fn word(text: &str) -> usize {
     let bytes = text.as_bytes();
     let number = text.starts_with(|c: char| c.is_ascii_digit());
@@ -103,7 +103,7 @@ fn word(text: &str) -> usize {
     (0..bytes.len()).find(|at| !part(at)).unwrap_or(bytes.len())
 }
 
-/// `// kernels/norm.rs:41` names where an instruction comes from.
+/// The source position in a comment such as `// kernels/norm.rs:41`.
 fn position(comment: &str) -> Option<(&str, u32)> {
     let (file, line) = comment.split_whitespace().last()?.rsplit_once(':')?;
     line.parse().ok().filter(|_| file.contains('.')).map(|line| (file, line))

@@ -5,20 +5,19 @@ pub(crate) mod decode;
 mod lexer;
 mod module;
 mod parser;
-pub(crate) mod types;
 
-pub use module::{KernelInfo, Module, ParamInfo};
+pub use module::Module;
 
 use std::fmt;
 
-/// Text that is not PTX, or PTX that the emulator does not know.
+/// An error in PTX text, or PTX that the emulator does not support.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PtxError {
     /// 1-based line of the text.
     pub line: u32,
     /// The token concerned.
     pub token: String,
-    /// What is wrong with it.
+    /// What is wrong with the token.
     pub message: String,
 }
 

@@ -1,58 +1,23 @@
-//! A loaded module: its variables placed in memory, its kernels decoded.
+//! Loaded modules: variables in memory, decoded kernels.
 
 use super::ast::{Arg, Ast, Num, Var};
 use super::decode::{self, Entity, Names};
 use super::parser;
-use super::types::{Space, Ty};
 use super::{PtxError, Res};
-use crate::exec::inst::Code;
+use crate::exec::inst::Program;
+use crate::machine::kernel::{KernelInfo, ParamInfo};
+use crate::machine::types::{Space, Ty};
 use crate::memory::Memory;
 use std::collections::BTreeMap;
 
-/// What a launch can pass.
+/// Most bytes of parameters.
 const MAX_PARAM_BYTES: u32 = 32_764;
 
-/// A kernel's parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParamInfo {
-    /// Bytes from the start of the parameter buffer.
-    pub offset: u32,
-    /// Size in bytes.
-    pub size: u32,
-}
-
-/// What a launch has to know about a kernel.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KernelInfo {
-    /// Entry name.
-    pub name: String,
-    /// Parameters in order.
-    pub params: Vec<ParamInfo>,
-    /// Bytes of all parameters.
-    pub param_bytes: u32,
-    /// Bytes of static shared memory.
-    pub static_shared: u32,
-    /// Bytes of local memory per thread.
-    pub local_bytes: u32,
-    /// 32-bit registers per thread, as the emulator allots them; an assembler may need more or fewer.
-    pub registers: u32,
-    /// `.reqntid`
-    pub reqntid: Option<[u32; 3]>,
-    /// `.maxntid`
-    pub maxntid: Option<[u32; 3]>,
-    /// `.reqnctapercluster`
-    pub cluster: Option<[u32; 3]>,
-    /// `.minnctapersm`
-    pub min_blocks: Option<u32>,
-    /// The module's target: 75 for `sm_75`.
-    pub target_sm: u32,
-}
-
-/// A module: parsed, decoded, its global variables allocated.
+/// A loaded module: decoded kernels, and global variables in device memory.
 #[derive(Debug, Default)]
 pub struct Module {
-    pub(crate) kernels: BTreeMap<String, (KernelInfo, Code)>,
-    /// Name, address and size.
+    pub(crate) kernels: BTreeMap<String, (KernelInfo, Program)>,
+    /// Global variables: name, address and size.
     globals: Vec<(String, u64, u64)>,
 }
 
@@ -89,7 +54,7 @@ impl Module {
         }
     }
 
-    /// Gives variables their addresses, then their initial values, in which addresses may stand.
+    /// Allocates variables, then writes their initial values, which may contain addresses.
     fn place(&mut self, vars: &[Var], memory: &Memory) -> Res<Names> {
         let mut names = Names::new();
         for v in vars {
@@ -138,7 +103,7 @@ impl Module {
     }
 }
 
-/// The initial bytes of a variable; what no value is given for is zero.
+/// The initial bytes of a variable, zero where no value is given.
 fn image(v: &Var, names: &Names) -> Res<Vec<u8>> {
     let address = |name: &str| match names.get(name) {
         Some(Entity::Var { address, .. }) => Ok(*address),

@@ -1,23 +1,23 @@
-//! Tokens to the syntax tree. A rule that is given a token continues after it.
+//! Parser: tokens to the syntax tree. A rule that takes a `Token` continues after it.
 
 use super::ast::{Arg, Ast, Body, Function, Inst, Num, Stmt, Var};
 use super::lexer::{Lexer, Token};
-use super::module::KernelInfo;
-use super::types::{Space, Ty};
 use super::{PtxError, Res};
+use crate::machine::kernel::KernelInfo;
+use crate::machine::types::{Space, Ty};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Brackets inside brackets: more would only exhaust the stack.
+/// Most nested brackets, to protect the stack.
 const MAX_DEPTH: u32 = 64;
-/// More than anything needs, and so little that sizes cannot overflow.
+/// Most alignment in bytes, so that sizes cannot overflow.
 const MAX_ALIGN: u32 = 1 << 16;
 /// The text of the last token.
 const END: &str = "";
 
 struct Parser<'a> {
     lexer: Lexer<'a>,
-    /// The token that no rule has taken yet.
+    /// The next token.
     ahead: Token<'a>,
     depth: u32,
     /// Source files by the numbers that `.file` gives them.
@@ -27,7 +27,7 @@ struct Parser<'a> {
     ast: Ast,
 }
 
-/// Reads a module.
+/// Parses a module.
 pub(crate) fn parse(text: &str) -> Res<Ast> {
     let mut lexer = Lexer::new(text);
     let ahead = lexer.next();
@@ -39,7 +39,7 @@ pub(crate) fn parse(text: &str) -> Res<Ast> {
     Ok(p.ast)
 }
 
-/// `.file 1 "name"` may stand after what refers to it.
+/// File names by number. Read ahead, since `.file` may follow the `.loc` that refers to it.
 fn files(text: &str) -> HashMap<&str, &str> {
     let mut lexer = Lexer::new(text);
     let tokens: Vec<&str> = std::iter::from_fn(|| Some(lexer.next().text).filter(|text| *text != END)).collect();
@@ -82,13 +82,13 @@ impl<'a> Parser<'a> {
         token.text.strip_prefix('.').and_then(Ty::parse).ok_or_else(|| token.error("expected a type"))
     }
 
-    /// What may follow a name: `+4`, `-4` or `+-4`.
+    /// The offset after a name, if any: `+4`, `-4` or `+-4`.
     fn offset(&mut self) -> Res<Option<i64>> {
         let some = self.eat("+") || self.ahead.text.starts_with('-');
         some.then(|| self.int::<u64>().map(|offset| offset as i64)).transpose()
     }
 
-    /// Items up to what closes them.
+    /// Items up to the token `close`.
     fn many(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Res<()>) -> Res<()> {
         self.depth += 1;
         while !self.eat(close) {
@@ -104,7 +104,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Items with commas between them, up to what closes them.
+    /// Items separated by commas, up to the token `close`.
     fn list<T>(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Res<T>) -> Res<Vec<T>> {
         let mut list = Vec::new();
         self.many(close, |p| {
@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// What may stand anywhere and changes no result; whether this is such a directive.
+    /// Reads a directive that may stand anywhere and changes no result. Returns whether it is one.
     fn annotation(&mut self, start: Token<'a>) -> Res<bool> {
         match start.text {
             ".pragma" => self.many(";", |p| Ok(_ = p.next()))?,
@@ -184,7 +184,7 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    /// `.entry name(parameters) directives { body }`; a declaration has no body and says nothing.
+    /// `.entry name(parameters) directives { body }`; declarations without a body are skipped.
     fn function(&mut self, start: Token<'a>) -> Res<()> {
         let (returns, name, params) = (self.parameters()?, self.name()?, self.parameters()?);
         let (entry, line, info) = (start.text == ".entry", start.line, KernelInfo { name, ..KernelInfo::default() });
@@ -236,7 +236,7 @@ impl<'a> Parser<'a> {
         self.list(";", |p| p.variable(&head))
     }
 
-    /// All but the name: `.global .align 8 .f32`
+    /// A declaration up to the name: `.global .align 8 .f32`
     fn variable_head(&mut self, space: Space) -> Res<Var> {
         let align = if self.eat(".align") { Some(self.int()?) } else { None };
         let ty = self.ty()?;
@@ -272,7 +272,7 @@ impl<'a> Parser<'a> {
         Ok(v)
     }
 
-    /// A value, or a list of such in braces.
+    /// A value, or a list of values in braces.
     fn initial_values(&mut self, out: &mut Vec<Arg>) -> Res<()> {
         if self.eat("{") {
             self.list("}", |p| p.initial_values(out))?;

@@ -1,6 +1,8 @@
 //! What the driver tests share: the C functions as `resolve` gives them, and a device with its context made current.
 #![allow(dead_code)]
 
+pub(crate) mod kernels;
+
 use kiln_emulator::{DeviceConfig, add_device, resolve};
 use std::ffi::{CStr, CString, c_char, c_void};
 
@@ -252,6 +254,92 @@ impl Device {
         let null = std::ptr::null_mut();
         // SAFETY: one pointer per parameter, each to a value of its size.
         unsafe { (self.api.launch)(function, 1, 1, 1, block, 1, 1, shared, stream, pointers.as_mut_ptr(), null) }
+    }
+
+    /// Launches a cooperative grid of blocks with dynamic shared memory.
+    pub(crate) fn launch_cooperative(
+        &self,
+        function: Handle,
+        [grid, block]: [u32; 2],
+        shared: u32,
+        stream: Handle,
+        args: &[Arg],
+    ) -> u32 {
+        let mut pointers = pointers(args);
+        let pointers = pointers.as_mut_ptr();
+        // SAFETY: one pointer per parameter, each to a value of its size.
+        unsafe { (self.api.launch_cooperative)(function, grid, 1, 1, block, 1, 1, shared, stream, pointers) }
+    }
+
+    /// Launches with attributes: the number of each and the first words of its value.
+    pub(crate) fn launch_with(
+        &self,
+        attributes: &[(u32, [u32; 3])],
+        function: Handle,
+        [grid, block]: [u32; 2],
+        shared: u32,
+        stream: Handle,
+        args: &[Arg],
+    ) -> u32 {
+        let attribute = |&(id, [x, y, z]): &(u32, [u32; 3])| {
+            let mut value = [0; 16];
+            value[..3].copy_from_slice(&[x, y, z]);
+            LaunchAttribute { id, padding: 0, value }
+        };
+        let attributes: Vec<_> = attributes.iter().map(attribute).collect();
+        let config = LaunchConfig {
+            grid: [grid, 1, 1],
+            block: [block, 1, 1],
+            dynamic_shared: shared,
+            stream,
+            attributes: attributes.as_ptr(),
+            count: attributes.len() as u32,
+        };
+        // SAFETY: the attributes live during the call; one pointer per parameter, each to a value of its size.
+        unsafe { (self.api.launch_ex)(&config, function, pointers(args).as_mut_ptr(), std::ptr::null_mut()) }
+    }
+
+    /// Lets a block of a function have so much dynamic shared memory.
+    pub(crate) fn allow_shared(&self, function: Handle, bytes: i32) -> u32 {
+        // SAFETY: a handle.
+        unsafe { (self.api.set_function_attribute)(function, 8, bytes) }
+    }
+
+    /// Lets a stream wait for the present end of another.
+    pub(crate) fn order(&self, from: Handle, to: Handle) {
+        let event = self.event();
+        // SAFETY: handles of this device.
+        unsafe {
+            ok((self.api.event_record)(event, from));
+            ok((self.api.stream_wait)(to, event, 0));
+        }
+    }
+
+    /// Begins a capture that other threads' calls do not disturb.
+    pub(crate) fn capture(&self, stream: Handle) {
+        // SAFETY: a handle of this device.
+        ok(unsafe { (self.api.capture_begin)(stream, 2) });
+    }
+
+    /// Ends a capture and makes an executable graph of it.
+    pub(crate) fn captured(&self, stream: Handle) -> Handle {
+        // SAFETY: handles of this device.
+        unsafe {
+            let graph = made(|out| (self.api.capture_end)(stream, out));
+            made(|out| (self.api.graph_instantiate)(out, graph, 0))
+        }
+    }
+
+    /// Launches an executable graph.
+    pub(crate) fn replay(&self, exec: Handle, stream: Handle) -> u32 {
+        // SAFETY: handles of this device.
+        unsafe { (self.api.graph_launch)(exec, stream) }
+    }
+
+    /// Waits for a stream.
+    pub(crate) fn finish(&self, stream: Handle) -> u32 {
+        // SAFETY: a handle of this device.
+        unsafe { (self.api.stream_synchronize)(stream) }
     }
 
     /// Waits for everything.

@@ -345,6 +345,13 @@ pub(crate) const FROM_SM_80: &[Program] = &[
          @!%p2 bra W_mbarrier_of_a_warp; mov.u32 %r9, 3;",
         |_| 3,
     ),
+    program(
+        "mbarrier_pending_count",
+        "mov.u32 %r1, s; mov.u32 %r9, 0; setp.eq.u32 %p1, %r0, 0; @%p1 mbarrier.init.shared.b64 [%r1], 32; \
+         bar.warp.sync 0xffffffff; @%p1 mbarrier.arrive.shared.b64 %d1, [%r1]; \
+         @%p1 mbarrier.pending_count.b64 %r9, %d1;",
+        |lane| if lane == 0 { 32 } else { 0 },
+    ),
 ];
 
 /// What sm_90 added.

@@ -1,26 +1,26 @@
 //! Moves and conversions.
 
 use super::super::ast::Arg;
-use super::super::types::{Space, Ty};
 use super::operands::width;
 use super::values::ROUND;
 use super::{Decoder, Res, Text};
-use crate::exec::RANK;
 use crate::exec::access::generic;
-use crate::exec::fault::FaultKind;
 use crate::exec::float::Round;
 use crate::exec::inst::*;
-use crate::exec::lanes::Lanes;
 use crate::exec::scalar::{self, Ctl};
-use crate::exec::step::Next;
-use crate::exec::values::VALUES;
+use crate::exec::step::Flow;
+use crate::exec::values::{Piece, VALUES};
+use crate::machine::fault::FaultKind;
+use crate::machine::lanes::Lanes;
+use crate::machine::layout::RANK;
+use crate::machine::types::{Space, Ty};
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE, WINDOW};
 
 /// Rounding modes that give integral values.
 const INTEGRAL: &[(&str, Round)] =
     &[("rni", Round::Near), ("rzi", Round::Zero), ("rmi", Round::Down), ("rpi", Round::Up)];
 
-/// The type of as many bits, 32 at least.
+/// The untyped bits of a type's size, 32 at least.
 pub(super) fn bits(ty: Ty) -> Ty {
     if ty.bytes() == 8 { Ty::B64 } else { Ty::B32 }
 }
@@ -42,7 +42,7 @@ impl Decoder<'_> {
                 t.arity(2)?;
                 let (a, b) = (self.pointer(&t.args[1], Ty::U64)?, self.constant(base, true));
                 let d = self.dst(t, Ty::U64)?;
-                self.values(if to { "sub" } else { "add" }, Ty::U64, &[d, a, b]);
+                self.piece(if to { Piece::Sub } else { Piece::Add }, Ty::U64, &[d, a, b])?;
             }
             "mapa" => {
                 t.skip("shared::cluster");
@@ -53,7 +53,7 @@ impl Decoder<'_> {
                 self.effect(move |cpu, site| {
                     let (cx, base) = (cpu.cx, if ty == Ty::U64 { SHARED_BASE } else { 0 });
                     for l in Lanes(site.m) {
-                        let (rank, ranks) = (site.warp.lane32(cx.code, rank, l), cx.ranks);
+                        let (rank, ranks) = (site.warp.lane32(cx.code, rank, l), cx.layout.ranks);
                         if rank >= ranks {
                             let message = format!("rank {rank}: the cluster has {ranks} blocks");
                             return Err(cpu.fault(FaultKind::IllegalInstruction, &site.at, Some(l), message));
@@ -63,10 +63,10 @@ impl Decoder<'_> {
                             let message = "mapa of an address that is not one of shared memory";
                             return Err(cpu.fault_at(FaultKind::OutOfBounds, &site.at, l, address, message));
                         };
-                        let v = base + cx.in_cluster(rank, offset & ((1 << RANK) - 1));
+                        let v = base + cx.layout.in_cluster(rank, offset & ((1 << RANK) - 1));
                         site.warp.set_lane(d, width(ty), l, v);
                     }
-                    Ok(Next::Step)
+                    Ok(Flow::Next)
                 });
             }
             "getctarank" => {
@@ -77,7 +77,7 @@ impl Decoder<'_> {
                 self.act(move |cpu, site| {
                     for l in Lanes(site.m) {
                         let address = site.warp.lane(cpu.cx.code, (a, width(ty)), l) as u32;
-                        let rank = (address >> RANK).checked_sub(1).unwrap_or(site.at.warp / cpu.cx.warps);
+                        let rank = (address >> RANK).checked_sub(1).unwrap_or(site.at.warp / cpu.cx.layout.warps);
                         site.warp.set_lane(d, W::W32, l, rank.into());
                     }
                 });
@@ -100,20 +100,23 @@ impl Decoder<'_> {
         match (&t.args[0], &t.args[1]) {
             (_, Arg::Vector(parts)) if (parts.len(), ty.bytes()) == (4, 8) => {
                 let parts = parts.iter().map(|part| self.src(part, Ty::B16)).collect::<Res<Vec<R>>>()?;
-                let join =
-                    |decoder: &mut Self, d, pair: &[R]| decoder.values("halves", Ty::B32, &[d, pair[0], pair[1]]);
-                let [low, high] = [0, 2].map(|k| self.made(Ty::B32, |decoder, d| join(decoder, d, &parts[k..k + 2])));
+                let mut words = [0; 2];
+                for (word, pair) in words.iter_mut().zip(parts.chunks(2)) {
+                    let slots = |d| [d, pair[0], pair[1]];
+                    *word = self.made(Ty::B32, |decoder, d| decoder.piece(Piece::Halves, Ty::B32, &slots(d)))?;
+                }
+                let [low, high] = words;
                 let d = self.dst(t, ty)?;
-                self.values("halves", Ty::B64, &[d, low, high]);
+                self.piece(Piece::Halves, Ty::B64, &[d, low, high])?;
             }
             (Arg::Vector(parts), whole) if (parts.len(), ty.bytes()) == (4, 8) => {
                 let whole = self.src(whole, ty)?;
-                let halves = ["lower half", "upper half"];
+                let halves = [Piece::LowerHalf, Piece::UpperHalf];
                 for (pair, half) in parts.chunks(2).zip(halves) {
-                    let word = self.made(Ty::B32, |decoder, d| decoder.values(half, Ty::B64, &[d, whole]));
+                    let word = self.made(Ty::B32, |decoder, d| decoder.piece(half, Ty::B64, &[d, whole]))?;
                     for (part, half) in pair.iter().zip(halves) {
                         let d = self.element(part, Ty::B16, true)?;
-                        self.values(half, Ty::B32, &[d, word]);
+                        self.piece(half, Ty::B32, &[d, word])?;
                     }
                 }
             }
@@ -121,30 +124,30 @@ impl Decoder<'_> {
                 let (half, [low, high]) = self.halves(ty, parts)?;
                 let (low, high) = (self.src(low, half)?, self.src(high, half)?);
                 let d = self.dst(t, ty)?;
-                self.values("halves", bits(ty), &[d, low, high]);
+                self.piece(Piece::Halves, bits(ty), &[d, low, high])?;
             }
             (Arg::Vector(parts), whole) => {
-                let (half, parts) = self.halves(ty, parts)?;
+                let (element, parts) = self.halves(ty, parts)?;
                 let whole = self.src(whole, ty)?;
                 // The source may be one of the destinations only as the last to be written; a copy avoids the question.
-                let whole = self.made(ty, |decoder, d| decoder.copy(ty, d, whole));
-                for (arg, name) in parts.iter().zip(["lower half", "upper half"]) {
+                let whole = self.made(ty, |decoder, d| decoder.copy(ty, d, whole))?;
+                for (arg, half) in parts.iter().zip([Piece::LowerHalf, Piece::UpperHalf]) {
                     if !matches!(arg, Arg::Word(w) if w == "_") {
-                        let d = self.element(arg, half, true)?;
-                        self.values(name, bits(ty), &[d, whole]);
+                        let d = self.element(arg, element, true)?;
+                        self.piece(half, bits(ty), &[d, whole])?;
                     }
                 }
             }
             (_, a) => {
                 let a = self.pointer(a, ty)?;
                 let d = self.dst(t, ty)?;
-                self.copy(ty, d, a);
+                self.copy(ty, d, a)?;
             }
         }
         Ok(())
     }
 
-    /// The halves that a value has in braces, and their type.
+    /// The two halves of a value in braces, and their type.
     fn halves<'a>(&self, ty: Ty, parts: &'a [Arg]) -> Res<(Ty, &'a [Arg; 2])> {
         match (ty.bytes(), parts.try_into()) {
             (8, Ok(parts)) => Ok((Ty::B32, parts)),
@@ -153,12 +156,12 @@ impl Decoder<'_> {
         }
     }
 
-    /// Moves a value.
-    pub(super) fn copy(&mut self, ty: Ty, d: R, a: R) {
-        self.values("mov", bits(ty), &[d, a]);
+    /// Pushes a move.
+    pub(super) fn copy(&mut self, ty: Ty, d: R, a: R) -> Res<()> {
+        self.piece(Piece::Move, bits(ty), &[d, a])
     }
 
-    /// Between scalar types.
+    /// `cvt` between scalar types.
     pub(super) fn cvt(&mut self, t: &mut Text<'_>, to: Ty) -> Res<()> {
         let (integral, round) = (t.pick(INTEGRAL), t.pick(ROUND));
         let (ftz, sat) = (t.take("ftz"), t.take("sat"));
@@ -180,8 +183,11 @@ impl Decoder<'_> {
         // The vectorised forms are those without further modifiers, between registers of the types' own sizes (a source
         // may be wider within its slot).
         let exact = source.bytes() == from.bytes() || source.bytes() <= 4 && from.bytes() <= 4;
-        if exact && have.bytes() == to.bytes() && VALUES.contains_key(&(t.opcode, to)) {
-            self.values(t.opcode, to, &[d, a]);
+        if exact
+            && have.bytes() == to.bytes()
+            && let Some(value) = VALUES.get(&(t.opcode, to))
+        {
+            self.row(value, &[d, a]);
             return Ok(());
         }
         let (round, integral) = (integral.or(round).unwrap_or(Round::Near), integral.is_some());

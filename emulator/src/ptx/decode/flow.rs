@@ -1,14 +1,15 @@
 //! Control flow: branches, calls (expanded in place), returns.
 
 use super::super::ast::Arg;
-use super::super::types::Space;
 use super::{Decoder, Entity, Names, Res, Text};
-use crate::exec::fault::FaultKind;
 use crate::exec::inst::*;
+use crate::machine::fault::FaultKind;
+use crate::machine::origin::Origin;
+use crate::machine::types::Space;
 
-/// Calls inside calls: more is taken for recursion.
+/// Most nested calls; more count as recursion.
 const MAX_DEPTH: usize = 32;
-/// Instructions of a kernel with all its calls expanded.
+/// Most instructions of a kernel with all calls expanded.
 const MAX_CODE: usize = 1 << 20;
 
 impl Decoder<'_> {
@@ -49,7 +50,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Decodes a function's body here. Its parameters are other names for the caller's variables.
+    /// Expands a call: decodes the function's body in place, its parameters bound to the caller's variables.
     fn call(&mut self, name: &str, returns: &[Arg], params: &[Arg]) -> Res<()> {
         let Some(f) = self.functions.iter().find(|f| f.info.name == name && !f.entry) else {
             return self.fail(name, "function without a body in this module");

@@ -1,11 +1,11 @@
 //! Comparisons, selections, logic of predicates, and arithmetic with a carry.
 
 use super::super::ast::{Arg, Num};
-use super::super::types::Ty;
 use super::convert::bits;
 use super::{Decoder, Res, Text};
 use crate::exec::inst::*;
-use crate::exec::values::VALUES;
+use crate::exec::values::{Piece, VALUES};
+use crate::machine::types::Ty;
 
 impl Decoder<'_> {
     pub(super) fn logic(&mut self, t: &mut Text<'_>) -> Res<bool> {
@@ -18,7 +18,7 @@ impl Decoder<'_> {
                 let Arg::Num(Num::Int(lut @ 0..=255)) = t.args[4] else {
                     return t.fail("lop3", "the table must be a constant of 8 bits");
                 };
-                self.values("lop3", Ty::B32, &[d, a, b, c, lut as R]);
+                self.piece(Piece::Lop3, Ty::B32, &[d, a, b, c, lut as R])?;
             }
             "and" | "or" | "xor" | "not" | "mov" if t.take("pred") => {
                 let two = LUTS.iter().find(|(name, _)| *name == t.name);
@@ -35,7 +35,7 @@ impl Decoder<'_> {
         Ok(true)
     }
 
-    /// `add.cc`, `addc`, `sub.cc`, `subc`; `mad.cc` and `madc` make their product first.
+    /// `add.cc`, `addc`, `sub.cc`, `subc`; `mad.cc` and `madc` compute their product first.
     fn carry(&mut self, t: &mut Text<'_>, carry_in: bool) -> Res<()> {
         let carry_out = t.take("cc");
         let product = t.name.starts_with("mad");
@@ -45,28 +45,28 @@ impl Decoder<'_> {
         let (mut a, mut b) = (self.src(&t.args[1], ty)?, self.src(&t.args[2], ty)?);
         if product {
             let addend = self.src(&t.args[3], ty)?;
-            let name = if upper { "mul.hi" } else { "mul.lo" };
-            (a, b) = (self.made(ty, |decoder, d| decoder.values(name, ty, &[d, a, b])), addend);
+            let piece = if upper { Piece::MulHi } else { Piece::MulLo };
+            (a, b) = (self.made(ty, |decoder, d| decoder.piece(piece, ty, &[d, a, b]))?, addend);
         }
         let carry_in = if carry_in { CARRY } else { self.src(&Arg::Num(Num::Int(0)), Ty::Pred)? };
         let (result, carry) = match t.name {
-            "sub" | "subc" => ("difference with borrow", "borrow of difference"),
-            _ => ("sum with carry", "carry of sum"),
+            "sub" | "subc" => (Piece::DifferenceWithBorrow, Piece::BorrowOfDifference),
+            _ => (Piece::SumWithCarry, Piece::CarryOfSum),
         };
         // The carry is made before the sum overwrites an operand, and stored after the sum has used the old one.
         let carry_out = if carry_out { Some(self.temp_pred()?) } else { None };
         if let Some(p) = carry_out {
-            self.values(carry, bits(ty), &[p, a, b, carry_in]);
+            self.piece(carry, bits(ty), &[p, a, b, carry_in])?;
         }
         let d = self.dst(t, ty)?;
-        self.values(result, bits(ty), &[d, a, b, carry_in]);
+        self.piece(result, bits(ty), &[d, a, b, carry_in])?;
         if let Some(p) = carry_out {
             self.push(Op::Pred(FIRST, CARRY, p, 0));
         }
         Ok(())
     }
 
-    /// `setp`, and `set` as a `setp` whose truth selects a value.
+    /// `setp`, and `set` as a `setp` whose result selects a value.
     fn compare(&mut self, t: &mut Text<'_>) -> Res<()> {
         let combined = t.pick(LUTS);
         let ftz = t.take("ftz");
@@ -75,7 +75,7 @@ impl Decoder<'_> {
         let name = format!("setp.{}{}", t.parts.drain(..).collect::<Vec<_>>().join("."), if ftz { ".ftz" } else { "" });
         let pair = matches!(ty, Ty::F16x2 | Ty::BF16x2);
         let of = if pair { ty.element() } else { ty };
-        t.ensure(VALUES.contains_key(&(&*name, of)), "comparison that this type does not have")?;
+        let comparison = t.some(VALUES.get(&(&*name, of)), "comparison that this type does not have")?;
         t.ensure(set.is_some() || !pair || t.second.is_some(), "a comparison of pairs has two results")?;
         t.arity(3 + usize::from(combined.is_some()))?;
         let sources = [self.src(&t.args[1], ty)?, self.src(&t.args[2], ty)?];
@@ -84,11 +84,11 @@ impl Decoder<'_> {
         let lut = combined.unwrap_or(FIRST);
         // One truth value, or one for each half.
         let mut truths = Vec::new();
-        for half in ["lower half", "upper half"].iter().take(if pair { 2 } else { 1 }) {
-            let mut take = |source| self.made(Ty::B16, |decoder, d| decoder.values(half, Ty::B32, &[d, source]));
-            let [a, b] = if pair { sources.map(&mut take) } else { sources };
+        for half in [Piece::LowerHalf, Piece::UpperHalf].into_iter().take(if pair { 2 } else { 1 }) {
+            let mut take = |source| self.made(Ty::B16, |decoder, d| decoder.piece(half, Ty::B32, &[d, source]));
+            let [a, b] = if pair { [take(sources[0])?, take(sources[1])?] } else { sources };
             let truth = if direct { self.dst(t, Ty::Pred)? } else { self.temp_pred()? };
-            self.values(&name, of, &[truth, a, b]);
+            self.row(comparison, &[truth, a, b]);
             truths.push(truth);
         }
         if let Some(to) = set {
@@ -104,13 +104,13 @@ impl Decoder<'_> {
             let (one, zero) = (self.constant(one.into(), false), self.constant(0, false));
             let mut value = |truth| {
                 self.push(Op::Pred(lut, truth, truth, with));
-                self.made(Ty::B32, |decoder, d| decoder.values("selp", Ty::B32, &[d, one, zero, truth]))
+                self.made(Ty::B32, |decoder, d| decoder.piece(Piece::Select, Ty::B32, &[d, one, zero, truth]))
             };
-            let values: Vec<R> = truths.into_iter().map(&mut value).collect();
+            let values = truths.into_iter().map(&mut value).collect::<Res<Vec<R>>>()?;
             let d = self.dst(t, to)?;
             match values[..] {
-                [low, high] => self.values("halves", Ty::B32, &[d, low, high]),
-                _ => self.copy(to, d, values[0]),
+                [low, high] => self.piece(Piece::Halves, Ty::B32, &[d, low, high])?,
+                _ => self.copy(to, d, values[0])?,
             }
         } else if !direct {
             let (p, q) = (self.dst(t, Ty::Pred)?, self.second(t)?);

@@ -1,11 +1,11 @@
 //! Matrix instructions.
 
 use super::super::ast::Arg;
-use super::super::types::Ty::{self, *};
 use super::operands::list;
 use super::{Decoder, Res, Text};
 use crate::exec::inst::*;
 use crate::exec::matrix::Fragment;
+use crate::machine::types::Ty::{self, *};
 
 impl Decoder<'_> {
     pub(super) fn matrix(&mut self, t: &mut Text<'_>) -> Res<bool> {
@@ -28,7 +28,7 @@ impl Decoder<'_> {
         Ok(true)
     }
 
-    /// `m16n8k16`
+    /// The shape modifier, such as `m16n8k16`.
     fn shape(&self, t: &mut Text<'_>) -> Res<[usize; 3]> {
         let shape = t.read(|p| {
             let (m, rest) = p.strip_prefix('m')?.split_once('n')?;
@@ -38,7 +38,7 @@ impl Decoder<'_> {
         t.some(shape.filter(|s| s.iter().all(|n| *n <= 64)), "shape that is missing or not known")
     }
 
-    /// A matrix of some rows and columns. Of `wmma` there may be more registers than its layout here needs.
+    /// A fragment of a matrix. A `wmma` fragment may have more registers than the layout needs (`more`).
     fn fragment(&mut self, arg: &Arg, (rows, cols): (usize, usize), ty: Ty, write: bool, more: bool) -> Res<Fragment> {
         let register = if matches!(ty, F32 | S32) { ty } else { B32 };
         let regs = list(arg).iter().map(|a| self.element(a, register, write)).collect::<Res<Vec<R>>>()?;

@@ -1,11 +1,12 @@
 //! Loads, stores, atomics, fences and prefetches.
 
 use super::super::ast::{Arg, Num};
-use super::super::types::{Space, Ty};
 use super::operands::{list, width};
 use super::{Decoder, Res, Text};
-use crate::exec::access::{Access, atom_fn};
+use crate::exec::access::atom_fn;
 use crate::exec::inst::*;
+use crate::machine::access::{Access, Scope, Sem};
+use crate::machine::types::{Space, Ty};
 
 impl Decoder<'_> {
     pub(super) fn memory(&mut self, t: &mut Text<'_>) -> Res<bool> {
@@ -36,12 +37,12 @@ impl Decoder<'_> {
                 t.require("fractional.b64")?;
                 t.hints();
                 let (d, zero) = (self.dst(t, Ty::B64)?, self.constant(0, true));
-                self.copy(Ty::B64, d, zero);
+                self.copy(Ty::B64, d, zero)?;
             }
             ("fence", []) if t.take("proxy") => {
                 t.require("async")?;
                 t.skip("global shared::cta shared::cluster");
-                self.act(|_, site| site.common.checks.warp(site.warp.id, |w| w.proxy_fence(site.m)));
+                self.act(|_, site| site.common.observers.proxy_fence(site.warp.id, site.m));
             }
             ("fence", []) => {
                 t.take("mbarrier_init");
@@ -59,7 +60,7 @@ impl Decoder<'_> {
     }
 
     fn fence(&mut self, scope: Scope) {
-        self.act(move |cpu, site| site.common.checks.warp(site.warp.id, |w| w.fence(site.m, cpu.cx.reach(scope))));
+        self.act(move |cpu, site| site.common.observers.fence(site.warp.id, site.m, cpu.cx.layout.reach(scope)));
     }
 
     /// Ordering and scope of an access.
@@ -75,7 +76,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Consumes cache hints; `n` operands and perhaps a policy are there.
+    /// Consumes cache hints, and checks for `n` operands and perhaps a policy.
     pub(super) fn hints(&mut self, t: &mut Text<'_>, n: usize) -> Res<()> {
         let policy = t.take("L2::cache_hint");
         t.hints();
@@ -83,7 +84,7 @@ impl Decoder<'_> {
         self.optional(t.args.get(n), Ty::B64).map(drop)
     }
 
-    /// The registers of an access, as many as it has elements.
+    /// The registers of an access, one per element.
     fn elements(&mut self, t: &mut Text<'_>, arg: &Arg, ty: Ty, write: bool) -> Res<Vec<(R, W)>> {
         let (list, count) = (list(arg), t.pick(&[("v2", 2), ("v4", 4)]).unwrap_or(1));
         t.ensure(list.len() == count, "another number of registers than the access has elements")?;
@@ -110,7 +111,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `st.async`, to shared memory that an mbarrier beside it guards.
+    /// `st.async`, into shared memory with an mbarrier.
     fn store_async(&mut self, t: &mut Text<'_>) -> Res<()> {
         t.skip("weak");
         t.require("mbarrier::complete_tx::bytes")?;

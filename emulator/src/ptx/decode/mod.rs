@@ -1,8 +1,9 @@
-//! The syntax tree to code: names become slots, opcodes become operations, calls are expanded in place.
+//! Decoder: the syntax tree to programs. Names become slots, opcodes operations, calls are expanded in place.
 //!
-//! An opcode is read modifier by modifier, and whatever is left over at the end is an error: nothing is guessed.
+//! An opcode is read modifier by modifier, and a modifier that nothing reads is an error: nothing is guessed.
 
 mod convert;
+mod copy;
 mod flow;
 mod logic;
 mod matrix;
@@ -12,28 +13,33 @@ mod registers;
 mod sync;
 mod text;
 mod values;
+mod warp;
 
 use super::ast::{Body, Function, Inst as Syntax, Stmt, Var};
-use super::types::{Space, Ty};
 use super::{PtxError, Res};
 use crate::exec::inst::*;
+use crate::exec::step::Flow;
+use crate::exec::{Cpu, Site};
+use crate::machine::fault::OrFault;
+use crate::machine::origin::Origin;
+use crate::machine::types::{Space, Ty};
 use registers::Registers;
 use std::collections::HashMap;
 use text::Text;
 
-/// Slots of a kernel before they are shared.
+/// Most slots of a kernel before slots are shared.
 const MAX_SLOTS: u32 = 1 << 20;
-/// Bytes of a thread's local memory.
+/// Most bytes of a thread's local memory.
 const MAX_LOCAL: u32 = 1 << 30;
-/// Bytes of static shared memory: more than any device has.
+/// Most bytes of static shared memory, more than any device has.
 const MAX_SHARED: u32 = 1 << 20;
-/// The first slots are the sink, which takes up to 128 bits.
+/// Slots of the sink, which takes up to 128 bits.
 const SINK: u32 = 4;
 
-/// A register: its number in `Uses`, as the first pass has it, and its type.
+/// A register: its number in the `Uses` of the first pass, and its type.
 type Register = (u32, Ty);
 
-/// What names stand for.
+/// The entities of a scope, by name.
 pub(crate) type Names = HashMap<String, Entity>;
 
 #[derive(Debug, Clone)]
@@ -43,7 +49,7 @@ pub(crate) enum Entity {
         space: Space,
         address: u64,
     },
-    /// A shared variable of the module, which has an address in each kernel that names it.
+    /// A shared variable of the module, placed in each kernel that names it.
     Shared(Var),
     Label(u32),
 }
@@ -54,15 +60,15 @@ struct Decoder<'a> {
     /// Variables of the module.
     globals: Names,
     scopes: Vec<Names>,
-    /// What the first pass found out about registers.
+    /// Registers by the first pass; `None` during it.
     plan: Option<Registers>,
-    /// Where dynamic shared memory begins: after all static shared memory, which the first pass counts.
+    /// Offset of dynamic shared memory, behind the static memory that the first pass counts.
     dynamic_base: u64,
-    code: Code,
+    code: Program,
     consts: HashMap<(u64, bool), R>,
-    /// Where each label stands.
+    /// Instruction index of each label.
     labels: Vec<u32>,
-    /// Number of slots of each register, by its first one.
+    /// Number of slots of each register, by its first slot.
     widths: HashMap<u32, u32>,
     /// Labels of the ends of the functions being expanded.
     returns: Vec<u32>,
@@ -72,11 +78,11 @@ struct Decoder<'a> {
     cur: Uses,
 }
 
-/// Decodes a kernel's body, twice: which registers can share slots is known only at its end.
-pub(crate) fn kernel(body: &Body, params: &Names, functions: &[Function], globals: &Names) -> Res<Code> {
+/// Decodes a kernel's body in two passes, since only the whole body tells which registers can share slots.
+pub(crate) fn kernel(body: &Body, params: &Names, functions: &[Function], globals: &Names) -> Res<Program> {
     let pass = |plan, dynamic_base| {
         // The second predicate is the carry.
-        let code = Code { slots: SINK, preds: 2, shared_align: 16, ..Code::default() };
+        let code = Program { slots: SINK, preds: 2, shared_align: 16, ..Program::default() };
         let (globals, scopes) = (globals.clone(), vec![params.clone()]);
         let mut decoder = Decoder { functions, globals, scopes, plan, dynamic_base, code, ..Decoder::default() };
         decoder.block(body)?;
@@ -94,7 +100,7 @@ pub(crate) fn kernel(body: &Body, params: &Names, functions: &[Function], global
     let plan = registers::assign(&first, &widths);
     let slots = plan.total;
     let second = pass(Some(plan), first.shared.next_multiple_of(first.shared_align).into())?;
-    Ok(Code { slots, ..second.code })
+    Ok(Program { slots, ..second.code })
 }
 
 impl Decoder<'_> {
@@ -118,8 +124,8 @@ impl Decoder<'_> {
         (self.origin, self.guard, self.cur) = (origin, (NO_PRED, false), Uses::default());
     }
 
-    /// Appends an operation; it reads what has been noted for the instruction and writes what has been noted since the
-    /// operation before.
+    /// Appends an operation. It reads all registers noted for the instruction, and writes those noted since the last
+    /// operation.
     fn push(&mut self, op: Op) {
         let uses = Uses { reads: self.cur.reads.clone(), writes: std::mem::take(&mut self.cur.writes) };
         let unset = if uses.reads.is_empty() { 0 } else { MAYBE_UNSET };
@@ -130,7 +136,23 @@ impl Decoder<'_> {
         self.origin.first = false;
     }
 
-    /// If `turn`, the last operation takes turns with other blocks.
+    /// Pushes an effect.
+    pub(super) fn effect(
+        &mut self,
+        run: impl Fn(&mut Cpu<'_>, &mut Site<'_>) -> OrFault<Flow> + Send + Sync + 'static,
+    ) {
+        self.push(Op::Effect(Box::new(run), None));
+    }
+
+    /// Pushes an effect that cannot fault.
+    pub(super) fn act<T>(&mut self, run: impl Fn(&mut Cpu<'_>, &mut Site<'_>) -> T + Send + Sync + 'static) {
+        self.effect(move |cpu, site| {
+            run(cpu, site);
+            Ok(Flow::Next)
+        });
+    }
+
+    /// Marks the last operation as one that takes turns, if `turn`.
     fn turn(&mut self, turn: bool) {
         if turn && let Some(inst) = self.code.insts.last_mut() {
             inst.flags |= TURN;
@@ -167,7 +189,7 @@ impl Decoder<'_> {
         self.labels.len() as u32 - 1
     }
 
-    /// The next operation stands at a label.
+    /// Places a label at the next operation.
     fn place_label(&mut self, label: u32) {
         self.labels[label as usize] = self.code.insts.len() as u32;
     }
@@ -197,7 +219,7 @@ impl Decoder<'_> {
         self.declare(&v.name, Entity::Var { space, address })
     }
 
-    /// `.extern .shared x[]` begins where static shared memory ends, which the first pass finds out.
+    /// Places a shared variable; `.extern .shared x[]` behind all static shared memory.
     fn place_shared(&mut self, v: &Var) -> Res<u64> {
         if v.count.is_none() {
             self.code.shared_align = self.code.shared_align.max(v.align);
@@ -219,7 +241,9 @@ impl Decoder<'_> {
             || self.logic(t)?
             || self.convert(t)?
             || self.memory(t)?
+            || self.warp(t)?
             || self.sync(t)?
+            || self.asynchronous(t)?
             || self.matrix(t)?
             || self.value(t)?;
         if !known {

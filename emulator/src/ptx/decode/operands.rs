@@ -1,17 +1,17 @@
-//! Operands: names and literals to slots, with what the instruction at hand reads and writes.
+//! Operands: names and literals to slots, noting which registers the instruction reads and writes.
 //!
-//! Sources come before destinations: a source may need operations of its own, and what is noted as written belongs to the
-//! operation that is pushed next.
+//! Sources are decoded before destinations: a source may push operations of its own, and the next pushed operation
+//! takes the noted writes.
 
 use super::super::ast::{Arg, Num};
-use super::super::types::{Space, Ty};
 use super::text::{Text, WRONG_OPERANDS};
 use super::{Decoder, Entity, Register, Res};
 use crate::exec::inst::*;
-use crate::exec::lanes::{Lanes, Slot};
 use crate::exec::special::{Special, special};
+use crate::machine::lanes::{Lanes, Slot};
+use crate::machine::types::{Space, Ty};
 
-/// How a type stands in a register.
+/// Width of a type in a register.
 pub(super) fn width(ty: Ty) -> W {
     match ty.bytes() {
         0 => W::Pred,
@@ -20,7 +20,7 @@ pub(super) fn width(ty: Ty) -> W {
     }
 }
 
-/// The elements of a vector operand, or the one operand.
+/// The elements of a vector operand, or the operand itself.
 pub(super) fn list(arg: &Arg) -> &[Arg] {
     match arg {
         Arg::Vector(v) => v,
@@ -42,7 +42,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// A constant, the same in all lanes.
+    /// The slot of a constant, the same in all lanes.
     pub(super) fn constant(&mut self, bits: u64, wide: bool) -> R {
         let bits = if wide { bits } else { bits & 0xffff_ffff };
         if let Some(r) = self.consts.get(&(bits, wide)) {
@@ -73,7 +73,8 @@ impl Decoder<'_> {
         Ok(self.constant(if ty.bits() < 64 { bits & ((1 << ty.bits()) - 1) } else { bits }, ty.bytes() == 8))
     }
 
-    /// The number of a register in this pass, and whether its uses count: in the second only if it may be read unset.
+    /// The number of a register in this pass, and whether its uses are noted: in the second pass only if it may be read
+    /// unset.
     pub(super) fn find(&self, (r, _): Register) -> (u32, bool) {
         match &self.plan {
             Some(plan) => (plan.slots.get(r as usize).copied().unwrap_or(r), plan.unset.contains(&r)),
@@ -81,14 +82,14 @@ impl Decoder<'_> {
         }
     }
 
-    /// The instruction at hand reads a register; all operations that it becomes are taken to do so.
+    /// Notes that the instruction, and so each of its operations, reads a register.
     pub(super) fn read(&mut self, register: Register) -> R {
         let (r, counts) = self.find(register);
         self.cur.reads.extend(counts.then_some(r));
         r & !PRED_BASE
     }
 
-    /// The next operation writes a register.
+    /// Notes that the next operation writes a register.
     pub(super) fn write(&mut self, register: Register) -> R {
         let (r, counts) = self.find(register);
         self.cur.writes.extend(counts.then_some(r));
@@ -103,7 +104,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Reads a special register.
+    /// Pushes the read of a special register.
     pub(super) fn special(&mut self, s: Special, d: R, w: W) {
         self.act(move |cpu, site| {
             for l in Lanes(site.m) {
@@ -113,7 +114,7 @@ impl Decoder<'_> {
         });
     }
 
-    /// A register that no text names.
+    /// A temporary register.
     pub(super) fn temp(&mut self, ty: Ty) -> Register {
         let slot = self.code.slots;
         let width = ty.bytes().div_ceil(4).max(1);
@@ -122,7 +123,7 @@ impl Decoder<'_> {
         (slot, ty)
     }
 
-    /// A temporary predicate, of which no account is kept: it is written before it is read.
+    /// A temporary predicate. Its uses are not noted, since it is written before it is read.
     pub(super) fn temp_pred(&mut self) -> Res<P> {
         self.code.preds += 1;
         match self.code.preds {
@@ -135,7 +136,7 @@ impl Decoder<'_> {
         self.fail(name, format!("a {have:?} register where the instruction wants {want:?}"))
     }
 
-    /// A source of exactly this type: a register, a literal or a special register; predicates may be negated.
+    /// A source of exactly this type: a register, a literal, a special register, or a negated predicate.
     pub(super) fn src(&mut self, arg: &Arg, ty: Ty) -> Res<R> {
         let name = match arg {
             Arg::Num(n) => return self.literal(*n, ty),
@@ -219,7 +220,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// `_` goes to the sink.
+    /// A destination register; `_` is the sink.
     fn destination(&mut self, name: &str, ty: Ty) -> Res<R> {
         match self.named(name) {
             _ if name == "_" => Ok(0),
@@ -244,7 +245,7 @@ impl Decoder<'_> {
         Ok((self.element(arg, ty, write)?, ty))
     }
 
-    /// The operands of an instruction that has a destination and sources of these types.
+    /// The operands of an instruction with a destination and sources of these types.
     pub(super) fn operands(&mut self, t: &Text<'_>, types: &[Ty]) -> Res<[(R, W); 5]> {
         t.arity(types.len())?;
         let mut operands = [(0, W::W32); 5];
@@ -255,7 +256,7 @@ impl Decoder<'_> {
         Ok(operands)
     }
 
-    /// Their slots alone.
+    /// The slots of such operands.
     pub(super) fn slots(&mut self, t: &Text<'_>, types: &[Ty]) -> Res<[R; 5]> {
         Ok(self.operands(t, types)?.map(|(slot, _)| slot))
     }

@@ -1,30 +1,30 @@
-//! Slots for registers: those that are never live together share one, so that a warp's register file stays in the
-//! cache (unrolled kernels have thousands of registers). And which registers may be read before they are written, so
-//! that the interpreter checks only those.
+//! Register allocation: registers that are never live together share slots, so that the register file of an unrolled
+//! kernel stays in the cache. It also finds the registers that may be read unwritten, the only ones that the
+//! interpreter checks.
 //!
-//! Both are found by walking back from what reads a register to what writes it: on the way it is live, and if the way
-//! leads to the kernel's beginning, nothing has written it.
+//! Both come from walks back from each read of a register to its writes: the register is live on the way, and unwritten
+//! if the way reaches the kernel's start.
 
 use super::SINK;
-use crate::exec::inst::{Code, NO_PRED, Op};
+use crate::exec::inst::{NO_PRED, Op, Program};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The end of a range that never ends.
+/// End of a live range without end.
 const ALWAYS: usize = usize::MAX;
 
-/// What a first pass over a kernel finds out about its registers.
+/// Register allocation of a kernel.
 #[derive(Default)]
 pub(super) struct Registers {
     /// The slot of each slot of the first pass.
     pub(super) slots: Vec<u32>,
-    /// How many there are.
+    /// Number of slots.
     pub(super) total: u32,
     /// Registers, by their numbers in `Uses`, that may be read before they are written.
     pub(super) unset: HashSet<u32>,
 }
 
-/// Finds slots for registers, of which `widths` has the numbers of slots.
-pub(super) fn assign(code: &Code, widths: &HashMap<u32, u32>) -> Registers {
+/// Allocates slots; `widths` holds the number of slots of each register.
+pub(super) fn assign(code: &Program, widths: &HashMap<u32, u32>) -> Registers {
     let ranges = live_ranges(code);
     let unset = ranges.iter().filter(|range| range.1 == ALWAYS).map(|range| range.2).collect();
     // Registers that nothing uses have the sink's.
@@ -50,8 +50,8 @@ pub(super) fn assign(code: &Code, widths: &HashMap<u32, u32>) -> Registers {
     Registers { slots, total, unset }
 }
 
-/// First and last instruction at which each register is live, in order. One that may be read unwritten is so always.
-fn live_ranges(code: &Code) -> Vec<(usize, usize, u32)> {
+/// Live ranges, in order: first and last instruction, register. A register that may be read unwritten is always live.
+fn live_ranges(code: &Program) -> Vec<(usize, usize, u32)> {
     let mut uses: BTreeMap<u32, [Vec<usize>; 2]> = BTreeMap::new();
     for (i, of) in code.uses.iter().enumerate() {
         of.reads.iter().for_each(|r| uses.entry(*r).or_default()[0].push(i));
@@ -77,8 +77,8 @@ fn live_ranges(code: &Code) -> Vec<(usize, usize, u32)> {
     ranges
 }
 
-/// The instructions after which each may come.
-fn predecessors(code: &Code) -> Vec<Vec<usize>> {
+/// The predecessors of each instruction.
+fn predecessors(code: &Program) -> Vec<Vec<usize>> {
     let mut before = vec![Vec::new(); code.insts.len()];
     for (i, inst) in code.insts.iter().enumerate() {
         if let Op::Bra(target) = inst.op {

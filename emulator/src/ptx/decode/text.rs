@@ -1,20 +1,20 @@
-//! An instruction as written, read piece by piece; what is left over at the end is an error.
+//! Instructions as written, consumed piece by piece. A piece that nothing consumes is an error.
 
 use super::super::PtxError;
 use super::super::ast::{Arg, Inst};
-use super::super::types::{Space, Ty};
 use super::Res;
+use crate::machine::types::{Space, Ty};
 
-/// What is said of an instruction with too few operands, too many, or others.
+/// Message for operands of the wrong number or form.
 pub(super) const WRONG_OPERANDS: &str = "operands that this instruction does not have";
 
-/// What of an instruction has not been read yet.
+/// The unread rest of an instruction.
 pub(super) struct Text<'a> {
     /// The opcode up to its first dot.
     pub(super) name: &'a str,
     /// The opcode with all modifiers.
     pub(super) opcode: &'a str,
-    /// The modifiers that are left.
+    /// The unread modifiers.
     pub(super) parts: Vec<&'a str>,
     pub(super) args: &'a [Arg],
     /// The predicate of a destination `d|p`, until it is read.
@@ -33,12 +33,12 @@ impl<'a> Text<'a> {
         Err(PtxError::new(self.line, token, message))
     }
 
-    /// An error of the instruction, unless something is there.
+    /// The value, or an error of the instruction.
     pub(super) fn some<T>(&self, value: Option<T>, message: &str) -> Res<T> {
         value.map_or_else(|| self.fail(self.opcode, message), Ok)
     }
 
-    /// An error of the instruction, unless something holds.
+    /// An error of the instruction unless `holds`.
     pub(super) fn ensure(&self, holds: bool, message: &str) -> Res<()> {
         self.some(holds.then_some(()), message)
     }
@@ -48,7 +48,7 @@ impl<'a> Text<'a> {
         self.parts.contains(&m)
     }
 
-    /// Consumes the next modifier that can be read so.
+    /// Consumes the next modifier that `parse` accepts.
     pub(super) fn read<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let (i, v) = self.parts.iter().enumerate().find_map(|(i, p)| parse(p).map(|v| (i, v)))?;
         self.parts.remove(i);
@@ -68,7 +68,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Consumes whichever of several modifiers are there.
+    /// Consumes all of several modifiers that are there.
     pub(super) fn skip(&mut self, words: &str) {
         self.parts.retain(|p| words.split(' ').all(|w| w != *p));
     }
@@ -80,18 +80,18 @@ impl<'a> Text<'a> {
         self.skip("L2::evict_normal L2::evict_unchanged L2::evict_first L2::evict_last");
     }
 
-    /// Consumes the next of several that is there.
+    /// Consumes the first modifier that is in a list.
     pub(super) fn pick<T: Copy>(&mut self, list: &[(&str, T)]) -> Option<T> {
         self.read(|p| list.iter().find(|(m, _)| *m == p).map(|(_, v)| *v))
     }
 
-    /// Likewise; one must be there.
+    /// Consumes the first modifier that is in a list, which must be there.
     pub(super) fn need<T: Copy>(&mut self, list: &[(&str, T)]) -> Res<T> {
         let words: Vec<&str> = list.iter().map(|(m, _)| *m).collect();
         self.pick(list).map_or_else(|| self.fail(self.name, format!("needs one of .{}", words.join(", ."))), Ok)
     }
 
-    /// Consumes the next of several words; one must be there.
+    /// Consumes the first modifier that is one of several words, which must be there.
     pub(super) fn word(&mut self, words: &'static str) -> Res<&'static str> {
         self.need(&words.split(' ').map(|word| (word, word)).collect::<Vec<_>>())
     }
@@ -118,12 +118,12 @@ impl<'a> Text<'a> {
         self.arities(n, n)
     }
 
-    /// Likewise, between two numbers.
+    /// Checks that the number of operands lies between two numbers.
     pub(super) fn arities(&self, least: usize, most: usize) -> Res<()> {
         self.ensure((least..=most).contains(&self.args.len()), WRONG_OPERANDS)
     }
 
-    /// Everything must have been consumed.
+    /// Checks that everything was consumed.
     pub(super) fn finish(&self) -> Res<()> {
         match (self.parts.first(), self.second) {
             (Some(p), _) => self.fail(format!(".{p}"), "modifier that is not known for this instruction"),

@@ -1,31 +1,31 @@
-//! Instructions that make values of values, lane by lane. What integers, bits and plain floats do stands in
-//! `exec::values`; here are the forms of floats, with what modifiers each may have, of packed values and conversions.
+//! Instructions that compute values lane by lane. Rows for integers, bits and plain floats stand in `exec::values`;
+//! here stand the forms of floats with modifiers, of packed values and of conversions.
 
-use super::super::types::Ty::{self, *};
 use super::text::Text;
 use super::{Decoder, Res};
 use crate::exec::float::{self, Round};
 use crate::exec::inst::*;
-use crate::exec::lanes::Lanes;
 use crate::exec::scalar::*;
-use crate::exec::values::{VALUES, ValueFn};
+use crate::exec::values::{Piece, VALUES, Value, ValueFn};
+use crate::machine::lanes::Lanes;
+use crate::machine::types::Ty::{self, *};
 
 type Str = &'static str;
 
 /// One form of an instruction.
 struct Form {
-    /// Its name and the modifiers that make it this form.
+    /// Opcode with the modifiers that distinguish the form.
     name: Str,
-    /// Modifiers that it may have, as far as the type does; `!`: a rounding mode must be there.
+    /// Further modifiers, as far as the type allows them; `!` requires a rounding mode.
     flags: Str,
     types: &'static [Ty],
-    /// Destination, then sources, as `types` knows them.
+    /// Types of destination and sources, by the names that `types` reads.
     operands: Str,
     f: LaneFn,
 }
 
 impl Form {
-    /// Whether the form and the type have a modifier.
+    /// Whether both form and type allow a modifier.
     fn allows(&self, flag: &str, ty: Ty) -> bool {
         let of_type = match ty {
             F32 => "rn rz rm rp ftz sat",
@@ -42,7 +42,7 @@ const fn form(name: Str, flags: Str, types: &'static [Ty], operands: Str, f: Lan
     Form { name, flags, types, operands, f }
 }
 
-/// What makes one value of others.
+/// An operation that computes a value.
 enum Operation {
     Row(ValueFn),
     Form(LaneFn, Ctl),
@@ -104,7 +104,8 @@ fn has_pairs(name: &str, ty: Ty) -> bool {
     }
 }
 
-/// The types of operands by their names: `T` is the instruction's own, as `exec::values` has it.
+/// The types of operands by name, as in `exec::values`: `T` and `F` are the instruction's own type, `W` an integer of
+/// twice its size.
 fn types(operands: impl Iterator<Item = Str>, ty: Ty) -> Vec<Ty> {
     let operand = |name| match name {
         "W" => Ty::sized(2 * ty.bytes(), ty.signed()),
@@ -113,19 +114,19 @@ fn types(operands: impl Iterator<Item = Str>, ty: Ty) -> Vec<Ty> {
     operands.map(|name| operand(name).unwrap_or(ty)).collect()
 }
 
-/// The row of a name, and its types.
+/// The row of a name and type, and its operands' types.
 fn row(name: &str, ty: Ty) -> Option<(Operation, Vec<Ty>)> {
     let value = VALUES.get(&(name, ty))?;
     Some((Operation::Row(value.run), types(value.operands.iter().copied(), ty)))
 }
 
-/// All forms of an instruction, with their types.
+/// All forms and rows of an instruction, with their types.
 fn forms_of(name: &str) -> Vec<(Str, Ty)> {
     let forms = FORMS.iter().flat_map(|f| f.types.iter().map(|ty| (f.name, *ty)));
     VALUES.keys().copied().chain(forms).filter(|f| f.0.split('.').next() == Some(name)).collect()
 }
 
-/// A form with the modifiers that it has and may have, or a row if it has no others than `.ftz`; and its types.
+/// Reads a form's modifiers. Returns the operation, a row where only `.ftz` is left, and its operands' types.
 fn with_modifiers(t: &mut Text<'_>, form: &Form, ty: Ty) -> Res<(Operation, Vec<Ty>)> {
     form.name.split('.').skip(1).for_each(|part| _ = t.take(part));
     let mut flag = |name| form.allows(name, ty) && t.take(name);
@@ -145,7 +146,7 @@ fn with_modifiers(t: &mut Text<'_>, form: &Form, ty: Ty) -> Res<(Operation, Vec<
 }
 
 impl Decoder<'_> {
-    /// Decodes an instruction of the tables.
+    /// Decodes an instruction of `FORMS` or of `exec::values`.
     pub(super) fn value(&mut self, t: &mut Text<'_>) -> Res<bool> {
         let whole = t.read(Ty::parse).unwrap_or(Pred);
         let pair = has_pairs(t.name, whole);
@@ -191,43 +192,52 @@ impl Decoder<'_> {
         }
     }
 
-    /// An operation of packed pairs: their elements are taken apart, and what becomes of them is put together.
+    /// Pushes an operation on packed pairs: unpacks the sources, operates on both halves, packs the results.
     fn pair(&mut self, t: &Text<'_>, operation: &Operation, ty: Ty, n: usize) -> Res<()> {
         t.arity(n)?;
         let sources = t.args[1..].iter().map(|arg| self.src(arg, ty)).collect::<Res<Vec<R>>>()?;
-        let [low, high] = ["lower half", "upper half"].map(|half| {
+        let mut halves = [0; 2];
+        for (made, half) in halves.iter_mut().zip([Piece::LowerHalf, Piece::UpperHalf]) {
             let mut operands = [(0, W::W32); 5];
             for (operand, source) in operands[1..].iter_mut().zip(&sources) {
-                operand.0 = self.made(B16, |decoder, d| decoder.values(half, B32, &[d, *source]));
+                operand.0 = self.made(B16, |decoder, d| decoder.piece(half, B32, &[d, *source]))?;
             }
-            self.made(B16, |decoder, d| {
+            *made = self.made(B16, |decoder, d| {
                 operands[0].0 = d;
                 decoder.operation(operation, operands);
-            })
-        });
+                Ok(())
+            })?;
+        }
+        let [low, high] = halves;
         let d = self.dst(t, ty)?;
-        self.values("halves", B32, &[d, low, high]);
+        self.piece(Piece::Halves, B32, &[d, low, high])
+    }
+
+    /// A temporary register with the result of what `push` appends.
+    pub(super) fn made(&mut self, ty: Ty, push: impl FnOnce(&mut Self, R) -> Res<()>) -> Res<R> {
+        let temp = self.temp(ty);
+        let d = self.write(temp);
+        push(self, d)?;
+        Ok(self.read(temp))
+    }
+
+    /// Pushes a piece: its destination and sources.
+    pub(super) fn piece(&mut self, piece: Piece, ty: Ty, slots: &[R]) -> Res<()> {
+        match piece.row(ty) {
+            Some(value) => self.row(value, slots),
+            None => return self.fail(piece.name(), format!("the emulator has no such operation of {ty:?}")),
+        }
         Ok(())
     }
 
-    /// A register of its own for what an operation makes.
-    pub(super) fn made(&mut self, ty: Ty, push: impl FnOnce(&mut Self, R)) -> R {
-        let temp = self.temp(ty);
-        let d = self.write(temp);
-        push(self, d);
-        self.read(temp)
+    /// Pushes a row of `exec::values`: its destination and sources.
+    pub(super) fn row(&mut self, value: &Value, slots: &[R]) {
+        let mut r = [0; 5];
+        r[..slots.len()].copy_from_slice(slots);
+        self.push(Op::Value(value.run, r));
     }
 
-    /// Pushes an operation of `exec::values`: its destination and sources.
-    pub(super) fn values(&mut self, name: &str, ty: Ty, slots: &[R]) {
-        if let Some(value) = VALUES.get(&(name, ty)) {
-            let mut r = [0; 5];
-            r[..slots.len()].copy_from_slice(slots);
-            self.push(Op::Value(value.run, r));
-        }
-    }
-
-    /// Pushes an operation of one lane at a time. It is given the seed of perturbations, if there are any.
+    /// Pushes an operation on one lane at a time. It gets the seed of perturbations, if they are on.
     pub(super) fn lane(
         &mut self,
         f: impl Fn(Option<u64>, [u64; 3]) -> u64 + Send + Sync + 'static,

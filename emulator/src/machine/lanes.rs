@@ -7,23 +7,24 @@ pub(crate) struct Slot(pub(crate) [u32; 32]);
 
 const _: () = assert!(size_of::<Slot>() == 128);
 
-/// Lanes of one step through an array: a vector register's worth.
-const STEP: usize = 8;
+/// Lanes that are written at once: a vector register's worth.
+const CHUNK: usize = 8;
 
-/// `d[i] = f(i)` for the lanes in `mask`. Of every step all values are made before one is written.
+/// Writes `d[i] = f(i)` for the lanes in `mask`, chunk by chunk: all values of a chunk are computed before the first is
+/// written.
 ///
 /// # Safety
 /// `d` is valid for 32 elements.
 #[inline(always)]
 pub(crate) unsafe fn map<D: Copy + Default>(d: *mut D, mask: u32, f: impl Fn(usize) -> D) {
-    for k in 0..32 / STEP {
-        let mut values = [D::default(); STEP];
+    for k in 0..32 / CHUNK {
+        let mut values = [D::default(); CHUNK];
         for (i, v) in values.iter_mut().enumerate() {
-            *v = f(STEP * k + i);
+            *v = f(CHUNK * k + i);
         }
         // SAFETY: 8 elements from 8 * k on, k < 4.
-        let out = unsafe { &mut *d.add(STEP * k).cast::<[D; STEP]>() };
-        let mask = mask >> (STEP * k);
+        let out = unsafe { &mut *d.add(CHUNK * k).cast::<[D; CHUNK]>() };
+        let mask = mask >> (CHUNK * k);
         if mask & 0xff == 0xff {
             *out = values;
         } else {
@@ -52,7 +53,7 @@ impl Iterator for Lanes {
     }
 }
 
-/// The lanes of a mask for which something holds.
+/// The lanes of a mask that satisfy `f`, as a mask.
 #[inline(always)]
 pub(crate) fn lanes_where(m: u32, f: impl Fn(usize) -> bool) -> u32 {
     Lanes(m).filter(|&l| f(l)).fold(0, |found, l| found | 1 << l)

@@ -1,6 +1,6 @@
 //! Types and state spaces of PTX.
 
-/// An enumeration whose variants have names in PTX: `NAMES` lists both.
+/// An enumeration whose variants have names: `NAMES` lists both.
 macro_rules! named {
     ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -13,6 +13,12 @@ macro_rules! named {
         impl $name {
             /// Names and variants.
             pub(crate) const NAMES: &'static [(&'static str, $name)] = &[$(($text, $name::$variant)),+];
+
+            /// The variant's name.
+            #[allow(dead_code)]
+            pub(crate) fn name(self) -> &'static str {
+                Self::NAMES[self as usize].0
+            }
         }
     };
 }
@@ -50,7 +56,7 @@ impl Ty {
         self.bytes() * 8
     }
 
-    /// Whether values are extended by their sign.
+    /// Whether it is a signed integer type.
     pub(crate) fn signed(self) -> bool {
         matches!(self, Ty::S8 | Ty::S16 | Ty::S32 | Ty::S64)
     }

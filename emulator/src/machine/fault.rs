@@ -1,4 +1,4 @@
-//! What stops a launch, and where it happened.
+//! Faults: why a launch stopped, and where.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// The launch itself asks for what the kernel or the device does not allow.
+    /// A launch with a shape or parameters that the kernel or the device does not allow.
     InvalidLaunch,
     /// The launch needs more registers, threads or shared memory than a block may have.
     OutOfResources,
@@ -14,11 +14,11 @@ pub enum FaultKind {
     CooperativeTooLarge,
     /// A cluster of a size that no device has.
     InvalidCluster,
-    /// A launch that this device has no means for.
+    /// A launch that needs what this device lacks.
     Unsupported,
     /// An access outside every allocation, or outside the space it names.
     OutOfBounds,
-    /// An access to memory that was freed.
+    /// An access to memory that was freed, or to shared memory of a block that has exited.
     UseAfterFree,
     /// An address that is not a multiple of the access's size.
     Misaligned,
@@ -28,30 +28,34 @@ pub enum FaultKind {
     UninitialisedRegister,
     /// Memory that nothing has written is read.
     UninitialisedMemory,
-    /// Lanes of a warp, or warps of a block, disagree about a barrier.
+    /// A barrier that not all of its lanes or warps come to, or that they execute differently.
     DivergentBarrier,
-    /// A `.sync` instruction whose member mask does not hold the executing lane, or a value from an inactive lane.
+    /// A warp-wide instruction whose member mask differs from the lanes that take part, a value from an inactive lane,
+    /// or an mbarrier in the wrong state.
     InvalidSync,
-    /// Two conflicting accesses that nothing orders.
+    /// Two conflicting accesses, neither of which happens before the other.
     Race,
     /// A non-coherent read of data written during the launch.
     StaleRead,
-    /// Nothing can make progress.
+    /// A launch in which no warp can make progress.
     Deadlock,
-    /// The step limit was reached.
+    /// A launch that reached its limit of instructions or of time.
     StepLimit,
-    /// `trap`, or an instruction with operands that it does not allow.
+    /// A `trap`, or an instruction with operands that it does not allow.
     IllegalInstruction,
-    /// A block ended while copies into or out of its memory were in flight.
+    /// The end of a block with copies into or out of its memory in flight.
     CopyInFlight,
 }
 
-/// A fault: what, where, and by whom.
+/// A result, or the fault that ends the launch; rare and large, so boxed.
+pub(crate) type OrFault<T> = Result<T, Box<Fault>>;
+
+/// A fault, with its place and thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What happened.
+    /// The kind.
     pub kind: FaultKind,
-    /// One sentence: what was found, what was needed.
+    /// A sentence with what was found and what was needed.
     pub message: String,
     /// The kernel.
     pub kernel: String,
@@ -68,7 +72,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault of a launch as a whole.
+    /// A fault of a whole launch.
     pub(crate) fn new(kind: FaultKind, kernel: &str, message: impl Into<String>) -> Fault {
         let (kernel, message) = (kernel.into(), message.into());
         Fault { kind, message, kernel, ptx_line: 0, source: None, block: None, thread: None, address: None }

@@ -1,11 +1,37 @@
-//! What an emulated device is like: one [`DeviceConfig`] per ordinal, nothing for the whole process, and what follows
-//! from it: the limits of its chip, its attributes, how many blocks of a kernel fit.
+//! Configuration of an emulated device, one [`DeviceConfig`] per ordinal, and the limits and attributes of its chip.
 
-use super::registry::FaultInjection;
-use crate::checks::Checks;
-use crate::launch::Schedule;
-use crate::ptx::KernelInfo;
+use super::injection::FaultInjection;
 use std::time::Duration;
+
+/// Which checks run. Bounds, alignment and use after free are always checked: the emulator could not run without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checks {
+    /// Reads of memory and registers that nothing has written.
+    pub initcheck: bool,
+    /// Conflicting accesses that nothing orders, and non-coherent reads of written data.
+    pub racecheck: bool,
+    /// Divergent or mismatched barriers, shuffles from inactive lanes.
+    pub synccheck: bool,
+}
+
+impl Checks {
+    /// All of them.
+    pub const ALL: Checks = Checks { initcheck: true, racecheck: true, synccheck: true };
+    /// None of them.
+    pub const NONE: Checks = Checks { initcheck: false, racecheck: false, synccheck: false };
+}
+
+/// In which order warps and blocks run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Schedule {
+    /// Round robin.
+    #[default]
+    RoundRobin,
+    /// At random, by the seed.
+    Random,
+    /// At random, with one warp of each block, and one block, held back as long as anything else can run.
+    Adversarial,
+}
 
 /// A device to emulate. Fill in what matters, take the rest from [`DeviceConfig::default`] or a chip's constructor.
 #[derive(Debug, Clone)]
@@ -14,7 +40,7 @@ pub struct DeviceConfig {
     pub name: String,
     /// Compute capability, `(9, 0)` for sm_90. Limits per block and multiprocessor follow from it.
     pub sm: (u32, u32),
-    /// Multiprocessors; a cooperative launch fits if its blocks are resident on them at once.
+    /// Multiprocessors. The blocks of a cooperative launch must be resident on them at once.
     pub multiprocessors: u32,
     /// Device memory; an allocation beyond it is `CUDA_ERROR_OUT_OF_MEMORY`.
     pub memory_bytes: u64,
@@ -32,44 +58,44 @@ pub struct DeviceConfig {
     pub integrated: bool,
     /// Whether host and device may do read-modify-write atomics on the same word. Reported only.
     pub host_native_atomics: bool,
-    /// Host threads that execute a kernel; 0: as many as the machine has cores.
+    /// Host threads that execute a kernel; 0 for the number of cores.
     pub threads: usize,
     /// How blocks and warps interleave.
     pub schedule: Schedule,
-    /// Whether parts of a diverged warp run in random order and do not join before they must.
+    /// Whether parts of a diverged warp run in random order and reconverge only where they must.
     pub split_warps: bool,
-    /// Seed of everything random.
+    /// Seed of the schedule and of perturbations.
     pub seed: u64,
-    /// Whether approximate instructions vary within the ISA's stated error, by the seed.
+    /// Whether results of approximate instructions vary by the seed, within the error that the ISA states.
     pub perturb: bool,
     /// What is checked while kernels run.
     pub checks: Checks,
     /// Whether launches are counted and recorded, see [`crate::reports`].
     pub counters: bool,
-    /// A launch with a block of more warp steps than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`.
+    /// Warp instructions of one block after which a launch ends in `CUDA_ERROR_LAUNCH_TIMEOUT`.
     pub step_limit: Option<u64>,
-    /// Rounds in which every warp has only polled unchanged memory, after which a launch is stopped. Leave it out
-    /// where the host writes to mapped memory while a kernel runs.
+    /// Rounds of nothing but polling after which a launch counts as deadlocked. `None` where the host writes to mapped
+    /// memory while a kernel runs.
     pub livelock_rounds: Option<u64>,
-    /// A launch of more wall-clock time than this ends in `CUDA_ERROR_LAUNCH_TIMEOUT`, as under a display watchdog;
-    /// also sets the attribute `KERNEL_EXEC_TIMEOUT`.
+    /// Wall-clock time after which a launch ends in `CUDA_ERROR_LAUNCH_TIMEOUT`, as under a display watchdog. Sets the
+    /// attribute `KERNEL_EXEC_TIMEOUT` too.
     pub launch_timeout: Option<Duration>,
-    /// Warp instructions that a kernel may spend on polling in vain, while every host thread that has used the context
-    /// is blocked in a driver call and no other work of the context can go on, before that is reported as a deadlock.
-    /// Time does not count, so that a loaded machine raises no alarm.
+    /// Warp instructions of polling in vain after which a kernel counts as deadlocked, if every host thread of its
+    /// context is blocked in a driver call and no other work of the context can run. Instructions count rather than
+    /// time, so that a loaded machine raises no alarm.
     pub deadlock_steps: u64,
-    /// Whether the blocks of two cooperative launches are started in turns, unless the program orders the launches. Two
-    /// that can so keep each other from their last blocks are a [`Deadlock`](crate::FaultKind::Deadlock) once queued.
+    /// Whether two cooperative launches that nothing orders start their blocks in turns. Two launches that can keep
+    /// each other from starting their last blocks are a [`Deadlock`](crate::FaultKind::Deadlock) as soon as both are
+    /// queued.
     pub interleave_cooperative: bool,
-    /// Whether queued work begins only once the host queries it or waits for it, or for work behind it, as under
-    /// Windows' WDDM.
+    /// Whether queued work begins only when the host queries or waits for it or for later work, as under Windows' WDDM.
     pub deferred_submission: bool,
-    /// Calls that fail on purpose.
+    /// Driver calls that fail on purpose.
     pub faults: Vec<FaultInjection>,
 }
 
 impl Default for DeviceConfig {
-    /// A small sm_90 device with every check on: a witness, not a model of a product.
+    /// A small sm_90 device with every check on. It models no product.
     fn default() -> Self {
         DeviceConfig {
             name: "kiln emulated sm_90".into(),
@@ -102,7 +128,7 @@ impl Default for DeviceConfig {
 }
 
 /// 32-bit registers per multiprocessor and per block, on every chip from sm_75.
-const REGISTERS: u32 = 65536;
+pub(super) const REGISTERS: u32 = 65536;
 /// Shared memory per block without opt-in, in bytes.
 pub(crate) const SHARED_PER_BLOCK: u32 = 48 << 10;
 pub(crate) const THREADS_PER_BLOCK: u32 = 1024;
@@ -113,14 +139,14 @@ pub(crate) const GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 
 /// Limits that follow from the compute capability; shared memory in bytes.
 /// Source: CUDA C++ Programming Guide, "Compute Capabilities".
-struct Chip {
-    shared_per_multiprocessor: u32,
-    shared_per_block_optin: u32,
-    /// What the system takes of every resident block.
-    reserved_shared: u32,
+pub(super) struct Chip {
+    pub(super) shared_per_multiprocessor: u32,
+    pub(super) shared_per_block_optin: u32,
+    /// Bytes that the system takes of every resident block.
+    pub(super) reserved_shared: u32,
     /// Resident warps and blocks per multiprocessor.
-    warps: u32,
-    blocks: u32,
+    pub(super) warps: u32,
+    pub(super) blocks: u32,
 }
 
 impl DeviceConfig {
@@ -150,7 +176,7 @@ impl DeviceConfig {
         if self.threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { self.threads }
     }
 
-    fn chip(&self) -> Chip {
+    pub(super) fn chip(&self) -> Chip {
         let (multiprocessor, block, reserved, warps, blocks) = match self.sm {
             (0..=7, _) => (64, 64, 0, 32, 16),
             (8, 0) => (164, 163, 1, 64, 32),
@@ -168,12 +194,12 @@ impl DeviceConfig {
         }
     }
 
-    /// Shared memory that a block may have at most, in bytes.
+    /// Most shared memory of a block, in bytes.
     pub(crate) fn shared_limit(&self) -> u32 {
         self.chip().shared_per_block_optin
     }
 
-    /// `CUdevice_attribute` number `number`, of those that kiln asks for.
+    /// The value of `CUdevice_attribute` number `number`, if it is one that kiln asks for.
     pub(crate) fn attribute(&self, number: i32) -> Option<i32> {
         let chip = self.chip();
         let value = match number {
@@ -199,37 +225,5 @@ impl DeviceConfig {
             _ => return None,
         };
         Some(i32::try_from(value).unwrap_or(i32::MAX))
-    }
-}
-
-impl KernelInfo {
-    /// Threads per block at most, as the kernel declares them.
-    pub(crate) fn max_threads(&self) -> u32 {
-        let declared = self.reqntid.or(self.maxntid).unwrap_or(BLOCK);
-        declared.iter().fold(1u32, |all, &n| all.saturating_mul(n)).min(THREADS_PER_BLOCK)
-    }
-
-    /// Registers per thread. Register allocation is an assembler's business; the machine's own figure stands in for
-    /// it, held to what an assembler would keep it to for the declared (or any) number of threads.
-    pub(crate) fn device_registers(&self) -> u32 {
-        let threads = self.max_threads().max(1).next_multiple_of(32);
-        let threads = threads.saturating_mul(self.min_blocks.unwrap_or(1).max(1));
-        self.registers.clamp(16, (REGISTERS / threads / 8 * 8).clamp(16, 255))
-    }
-
-    /// Blocks that one multiprocessor holds at once. Source: the occupancy calculator's allocation units.
-    pub(crate) fn occupancy(&self, config: &DeviceConfig, threads: u32, dynamic_shared: u32) -> u32 {
-        let chip = config.chip();
-        let shared = self.static_shared.saturating_add(dynamic_shared);
-        if threads == 0 || threads > self.max_threads() || shared > chip.shared_per_block_optin {
-            return 0;
-        }
-        let warps = threads.div_ceil(32);
-        // Registers are given per warp in units of 256, and each of the four schedulers holds whole warps.
-        let per_warp = (self.device_registers() * 32).next_multiple_of(256);
-        let by_registers = REGISTERS / 4 / per_warp * 4 / warps;
-        let taken = (shared + chip.reserved_shared).next_multiple_of(128);
-        let by_shared = chip.shared_per_multiprocessor.checked_div(taken).unwrap_or(u32::MAX);
-        (chip.warps / warps).min(by_registers).min(by_shared).min(chip.blocks)
     }
 }

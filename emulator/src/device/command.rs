@@ -1,6 +1,5 @@
-//! What streams and graphs do, one value per operation; and memory as the host sees it: allocations, copies and fills,
-//! with the driver's rules on what is asynchronous with respect to the host.
-//! Source: CUDA Driver API, "API synchronization behavior".
+//! Commands of streams and graphs, and memory as the host sees it: allocations, copies and fills, with the driver's
+//! rules on what is asynchronous to the host. Source: CUDA Driver API, "API synchronization behavior".
 
 use super::abi::{HostFunction, call_host};
 use super::context::State;
@@ -11,11 +10,11 @@ use crate::memory::{Memory, MemoryError};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// One operation.
-pub(crate) enum Work {
-    /// A place to wait at.
+/// A command of a stream or graph.
+pub(crate) enum Command {
+    /// Nothing: a place to wait for.
     Nothing,
-    /// Fails as injected.
+    /// An injected failure.
     Fail(Code),
     Launch(KernelLaunch),
     Copy {
@@ -27,48 +26,50 @@ pub(crate) enum Work {
     Graph(Arc<Graph>),
 }
 
-/// Where a copy reads or writes.
+/// Source or destination of a copy.
 pub(crate) enum End {
     Device(u64),
-    /// Accessed when the copy is done; the C caller keeps it valid until then.
+    /// Host memory, accessed when the copy executes. The C caller keeps it valid until then.
     Host(usize),
-    /// What the host's memory held when the copy was asked for.
+    /// Contents of host memory at the time of the call.
     Staged(Box<[u8]>),
-    /// The low bytes of a value, as many as said, again and again.
+    /// The low bytes of a value, as many as given, repeated.
     Pattern(u32, usize),
 }
 
-impl Work {
+impl Command {
     pub(crate) fn is_launch(&self) -> bool {
-        matches!(self, Work::Launch(_))
+        matches!(self, Command::Launch(_))
     }
 
-    /// Whether it may begin before the kernel before it ends.
+    /// Whether it is a programmatic launch, which may begin before the kernel before it ends.
     pub(crate) fn is_programmatic(&self) -> bool {
-        matches!(self, Work::Launch(launch) if launch.programmatic)
+        matches!(self, Command::Launch(launch) if launch.programmatic)
     }
 
-    /// The cooperative launches in it.
+    /// The cooperative launches that it executes.
     pub(crate) fn cooperative(&self) -> Vec<&KernelLaunch> {
         match self {
-            Work::Launch(launch) if launch.cooperative => vec![launch],
-            Work::Graph(graph) => graph.nodes.iter().flat_map(|node| node.work.cooperative()).collect(),
-            Work::Nothing | Work::Fail(_) | Work::Launch(_) | Work::Copy { .. } | Work::Call(..) => Vec::new(),
+            Command::Launch(launch) if launch.cooperative => vec![launch],
+            Command::Graph(graph) => graph.nodes.iter().flat_map(|node| node.work.cooperative()).collect(),
+            Command::Nothing | Command::Fail(_) | Command::Launch(_) | Command::Copy { .. } | Command::Call(..) => {
+                Vec::new()
+            }
         }
     }
 
-    /// Does it, on the calling thread. `idle` tells how long it has polled in vain.
+    /// Executes it on the calling thread. `idle` counts its instructions of polling in vain.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, idle: &AtomicU64) -> Outcome {
         match self {
-            Work::Nothing => Ok(()),
-            Work::Fail(code) => Err(*code),
-            Work::Launch(launch) => launch.run(context, place, idle),
-            Work::Graph(graph) => graph.replay(place, idle),
-            Work::Copy { to, from, bytes } => {
+            Command::Nothing => Ok(()),
+            Command::Fail(code) => Err(*code),
+            Command::Launch(launch) => launch.run(context, place, idle),
+            Command::Graph(graph) => graph.replay(place, idle),
+            Command::Copy { to, from, bytes } => {
                 witness(context, place, to, from, *bytes)?;
                 copy(&context.memory, to, from, *bytes).map_err(|_| Code::ILLEGAL_ADDRESS)
             }
-            Work::Call(function, data) => {
+            Command::Call(function, data) => {
                 // What the function does comes after what is ordered before it.
                 context.memory.witness().host_waited(std::iter::once(&*place.before));
                 call_host(*function, *data);
@@ -122,19 +123,19 @@ fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), Memor
     }
 }
 
-/// Pageable copies up to here are staged: the call returns before the device has the data.
+/// Most bytes of a pageable copy that is staged, so that the call returns before the device has the data.
 const STAGED: usize = 64 << 10;
 
 impl Stream {
-    /// As `enqueue`, unless an injection makes the work fail, be it at once or while it is executed.
-    pub(crate) fn submit(&self, call: Call, work: Work, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
+    /// Enqueues a command, unless an injection makes it fail at once or on execution.
+    pub(crate) fn submit(&self, call: Call, work: Command, after: Option<Ticket>) -> Outcome<Option<Ticket>> {
         match self.context.device.injected(call) {
-            Err(code) if code.is_sticky() => self.enqueue(Work::Fail(code), after),
+            Err(code) if code.is_sticky() => self.enqueue(Command::Fail(code), after),
             outcome => outcome.and_then(|()| self.enqueue(work, after)),
         }
     }
 
-    /// Copies or fills, by a call that is synchronous or not.
+    /// Copies or fills, by a synchronous or asynchronous call.
     pub(crate) fn copy(&self, to: End, mut from: End, bytes: usize, synchronous: bool) -> Outcome {
         if bytes == 0 {
             return Ok(());
@@ -174,12 +175,12 @@ impl Stream {
             }
             _ => None,
         };
-        let ticket = self.submit(Call::Copy, Work::Copy { to, from, bytes }, None)?;
+        let ticket = self.submit(Call::Copy, Command::Copy { to, from, bytes }, None)?;
         ticket.zip(wait).map_or(Ok(()), |(ticket, call)| context.wait(call, &[ticket]))
     }
 }
 
-/// Whose address names an allocation.
+/// Side whose address names an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     Device,
@@ -192,27 +193,27 @@ pub(crate) enum Side {
 #[expect(dead_code, reason = "accessed through pointers only")]
 struct Page([u8; 4096]);
 
-/// What fresh page-locked memory holds: nobody may count on zeros.
+/// Contents of fresh page-locked memory: not zeros, which the driver does not promise.
 const FRESH: Page = Page([0xcd; 4096]);
 
-/// Memory that the program asked for. Dropped, it is given back.
-pub(crate) struct Allocation {
+/// An allocation of the program, freed on drop.
+pub(crate) struct Buffer {
     memory: Arc<Memory>,
-    /// Where kernels see it.
+    /// Device address.
     device: u64,
     pub(crate) bytes: usize,
-    /// The host's memory behind it; none on the device's side.
+    /// Host memory behind it; empty on the device's side.
     _pages: Vec<Page>,
 }
 
-impl Drop for Allocation {
+impl Drop for Buffer {
     fn drop(&mut self) {
         let _ = self.memory.free(self.device); // live since it was made
     }
 }
 
 impl State {
-    /// Where kernels see `address..address + bytes`, if one page-locked allocation holds all of it.
+    /// Device address of host memory `address..address + bytes`, if one page-locked allocation holds all of it.
     pub(crate) fn pinned(&self, address: usize, bytes: usize) -> Option<u64> {
         let (first, last) = ((Side::Host, 0), (Side::Host, address as u64));
         let (&(_, start), found) = self.allocations.range(first..=last).next_back()?;
@@ -222,15 +223,15 @@ impl State {
 }
 
 impl Context {
-    /// What precedes a call that may synchronise on a GPU, and so always does here: a program that makes it behind a
-    /// kernel that waits for it must not work by luck.
+    /// Begins a call that may synchronise on a GPU, and so always does here: a program that makes it while a kernel
+    /// waits for the host must not work by luck.
     pub(crate) fn settle(&self, call: &'static str, kind: Call) -> Outcome {
         self.state().captures.refuse_unsafe()?;
         self.device.injected(kind)?;
         self.block(call, &self.everything())
     }
 
-    /// `cuMemAlloc` and `cuMemHostAlloc`: returns the address on that side.
+    /// `cuMemAlloc` and `cuMemHostAlloc`. Returns the address on that side.
     pub(crate) fn allocate(&self, call: &'static str, side: Side, bytes: usize) -> Outcome<u64> {
         if bytes == 0 {
             return Err(Code::INVALID_VALUE);
@@ -252,7 +253,7 @@ impl Context {
                 (pointer as u64, unsafe { self.memory.map_host(pointer, bytes as u64) })
             }
         };
-        let allocation = Allocation { memory: self.memory.clone(), device, bytes, _pages: pages };
+        let allocation = Buffer { memory: self.memory.clone(), device, bytes, _pages: pages };
         self.state().allocations.insert((side, address), allocation);
         Ok(address)
     }

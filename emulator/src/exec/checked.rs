@@ -1,0 +1,200 @@
+//! Events that the interpreter reports to the observers of a launch: instructions with their lanes, accesses with their
+//! addresses, arrivals and waits, copies at their issue and landing.
+//!
+//! Each event is one function with a line for every observer that needs it: the counters, one per host thread, and the
+//! initialisation and race checks, one per block. Observers change no result, but may find a fault. Nothing else in
+//! `exec` or above reports to one.
+
+use super::{Cpu, LaunchCx};
+use crate::checks::block::{BlockChecks, Issue, Launched};
+use crate::checks::witness::Witness;
+use crate::machine::access::{Access, Scope};
+use crate::machine::config::DeviceConfig;
+use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::layout::At;
+use crate::machine::types::Space;
+use crate::memory::Allocation;
+use std::sync::{Arc, MutexGuard};
+
+/// Whether an observer needs accesses. (Instructions are reported if [`Cpu::observes_issue`], all else always.)
+pub(crate) fn observes_accesses(config: &DeviceConfig) -> bool {
+    config.counters || config.checks.racecheck || config.checks.initcheck
+}
+
+impl LaunchCx<'_> {
+    /// Facts of the launch for observers.
+    fn launched(&self) -> Launched<'_> {
+        Launched { layout: &self.layout, op: &self.op, origins: &self.code.origins }
+    }
+}
+
+/// Observers of one block, or of all blocks of a cluster.
+pub(crate) struct Observers {
+    checks: BlockChecks,
+}
+
+/// A copy at its issue.
+pub(crate) type CopyIssue = Issue;
+
+impl<'a> Cpu<'a> {
+    /// Whether an observer needs every instruction.
+    #[inline(always)]
+    pub(crate) fn observes_issue(&self) -> bool {
+        self.cx.config.counters
+    }
+
+    /// A warp issues an instruction for the lanes in `m`, which are none where its guard is false.
+    #[inline(always)]
+    pub(crate) fn issues(&mut self, pc: u32, m: u32) {
+        self.counters.issue(pc, m);
+    }
+
+    /// Lanes are about to access memory, atomically or not, at the addresses `named`.
+    ///
+    /// An access that may synchronise with other launches and the host returns a guard, which keeps them off until it
+    /// is dropped.
+    pub(crate) fn accesses(
+        &mut self,
+        observers: &mut Observers,
+        space: Space,
+        named: &[u64; 32],
+        m: u32,
+        access: &Access,
+        at: &At,
+    ) -> OrFault<Option<MutexGuard<'a, Witness>>> {
+        if self.cx.config.counters {
+            self.counters.access(at.pc, space, named, m, access);
+        }
+        // Without an allocation it is the block's shared memory.
+        let allocation = match space {
+            Space::Shared => None,
+            Space::Global | Space::Generic => self.table.live.get(self.site[at.pc as usize] as usize),
+            _ => return Ok(None),
+        };
+        let (layout, checks) = (&self.cx.layout, &mut observers.checks);
+        let in_cluster = allocation.is_none() && layout.ranks > 1;
+        let addr = if in_cluster { &named.map(|a| layout.shared_index(a)) } else { named };
+        // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference would
+        // make the threads of the launch contend for it.
+        let allocation = allocation.map(|a| unsafe { &(*Arc::as_ptr(a)).checks });
+        if self.cx.config.checks.initcheck
+            && let Some((lane, address)) = checks.mark(allocation, addr, m, access)
+        {
+            let message = format!("{} bytes are read that nothing has written", access.bytes.min(8));
+            let address = named[lane] + (address - addr[lane]);
+            return Err(self.fault_at(FaultKind::UninitialisedMemory, at, lane, address, message));
+        }
+        if !checks.race_checked() {
+            return Ok(None);
+        }
+        let access = &Access { scope: layout.reach(access.scope), ..*access };
+        let mut turn = (access.is_strong() && allocation.is_some()).then(|| self.cx.memory.witness());
+        let compared = checks.access(self.cx.launched(), at, allocation, (addr, m), access, turn.as_deref_mut());
+        match compared {
+            Ok(()) => Ok(turn),
+            Err(race) => {
+                let address = named[race.lane] + u64::from(race.offset);
+                Err(self.fault_at(race.kind, at, race.lane, address, race.message))
+            }
+        }
+    }
+}
+
+impl Observers {
+    /// Observers of the blocks from number `block` on, with the masks of their warps' lanes.
+    pub(crate) fn new(cx: &LaunchCx<'_>, block: u64, live: &[u32]) -> Observers {
+        Observers { checks: BlockChecks::new(cx.launched(), cx.config.checks, block, live) }
+    }
+
+    /// Lanes execute a fence.
+    pub(crate) fn fence(&mut self, warp: u32, m: u32, scope: Scope) {
+        self.checks.warp(warp, |w| w.fence(m, scope));
+    }
+
+    /// Lanes execute a fence between the ordinary and the async proxy.
+    pub(crate) fn proxy_fence(&mut self, warp: u32, m: u32) {
+        self.checks.warp(warp, |w| w.proxy_fence(m));
+    }
+
+    /// Lanes synchronise by `bar.warp.sync`.
+    pub(crate) fn warp_barrier(&mut self, warp: u32, m: u32) {
+        self.checks.warp(warp, |w| w.synced(m));
+    }
+
+    /// Lanes arrive at a barrier of the block.
+    pub(crate) fn barrier_arrive(&mut self, warp: u32, m: u32, barrier: usize) {
+        self.checks.arrive(warp, m, barrier);
+    }
+
+    /// A barrier of the block completes and releases its waiters, given as warps and lanes.
+    pub(crate) fn barrier_complete(&mut self, barrier: usize, waiters: impl Iterator<Item = (u32, u32)>) {
+        self.checks.complete(barrier, waiters);
+    }
+
+    /// Lanes have waited for the launches before this one, by `griddepcontrol.wait`.
+    pub(crate) fn grid_wait(&mut self, cx: &LaunchCx<'_>, warp: u32, m: u32) {
+        self.checks.warp(warp, |w| w.waited(m, &cx.op.place.before));
+    }
+
+    /// The launch lets the next one begin, by `griddepcontrol.launch_dependents`.
+    pub(crate) fn grid_trigger(&mut self, cx: &LaunchCx<'_>) {
+        cx.op.trigger();
+    }
+
+    /// A lane initialises an mbarrier.
+    pub(crate) fn mbarrier_init(&mut self, at: &At, lane: usize, mbarrier: u64) {
+        self.checks.init_mbarrier(at, lane, mbarrier);
+    }
+
+    /// Whether the initialisation of an mbarrier happens before a lane's use of it.
+    pub(crate) fn mbarrier_is_ready(&self, at: &At, lane: usize, mbarrier: u64) -> bool {
+        self.checks.knows_mbarrier(at.warp, lane, mbarrier)
+    }
+
+    /// A lane arrives at an mbarrier with release semantics; `remote` where it lies in another block.
+    pub(crate) fn mbarrier_arrive(&mut self, at: &At, lane: usize, mbarrier: u64, remote: bool) {
+        self.checks.release_at_mbarrier(at.warp, lane, mbarrier, remote);
+    }
+
+    /// The phase of an mbarrier completes.
+    pub(crate) fn mbarrier_complete(&mut self, mbarrier: u64) {
+        self.checks.end_phase(mbarrier);
+    }
+
+    /// Lanes have waited for an mbarrier's last phase with acquire semantics of a scope.
+    pub(crate) fn mbarrier_wait(&mut self, at: &At, m: u32, mbarrier: u64, scope: Scope) {
+        self.checks.acquire_at_mbarrier(at.warp, m, mbarrier, scope >= Scope::Cluster);
+    }
+
+    /// A lane issues a copy into shared memory that will arrive at an mbarrier.
+    pub(crate) fn copy_issue(&mut self, at: &At, lane: usize, proxy: bool) -> CopyIssue {
+        self.checks.issue_copy(at, lane, proxy)
+    }
+
+    /// A copy lands in shared memory. Without its issue it counts as an access by the lane at its wait.
+    pub(crate) fn copy_lands(&self, (at, lane): (&At, usize), index: u64, bytes: u64, issue: Option<&CopyIssue>) {
+        self.checks.landed((at, lane), (index, bytes), issue, true);
+    }
+
+    /// A copy that has landed arrives at its mbarrier.
+    pub(crate) fn copy_arrive(&mut self, issue: &CopyIssue, mbarrier: u64, remote: bool) {
+        self.checks.tell_of_copy(issue, mbarrier, remote);
+    }
+
+    /// A copy has read its source in shared memory.
+    pub(crate) fn copy_reads(&self, (at, lane): (&At, usize), index: u64, bytes: u64) {
+        self.checks.landed((at, lane), (index, bytes), None, false);
+    }
+
+    /// A copy lands in device memory.
+    pub(crate) fn copy_lands_in(
+        &self,
+        cx: &LaunchCx<'_>,
+        (at, lane): (&At, usize),
+        to: &Allocation,
+        offset: u64,
+        bytes: u64,
+    ) {
+        self.checks.landed_in((at, lane), &to.checks, (offset, bytes), &cx.op);
+    }
+}
