@@ -35,7 +35,10 @@ fn embedding_rows_are_the_dequantised_weights() {
     let mut random = Random::fresh();
     every_schedule(&mut random.clone(), |gpu| {
         for &ty in WeightType::ALL {
-            for (hidden, baked, grid) in [(256, true, 1), (768, false, 2), (2304, true, 1)] {
+            let whole = [(256, true, 1), (768, false, 2), (2304, true, 1)];
+            let cut = [(96, true, 1), (96, false, 1), (896, true, 2), (1184, false, 1)];
+            let cut = cut.into_iter().filter(|_| ty.block_len() <= 32);
+            for (hidden, baked, grid) in whole.into_iter().chain(cut) {
                 let matrix = Matrix::random(ty, 5, hidden, &mut random);
                 let token = random.below(5);
                 let (x, error) = embed(gpu, &matrix, baked, &[7, token, 9], 1, grid);
@@ -55,7 +58,10 @@ fn a_token_or_position_out_of_range_sets_the_error_word_and_leaves_zeros() {
     let mut random = Random::fresh();
     every_schedule(&mut random.clone(), |gpu| {
         let matrix = Matrix::random(WeightType::Q4_K, 5, 512, &mut random);
+        let cut = Matrix::random(WeightType::F16, 5, 288, &mut random);
         for (tokens, position) in [(&[5u32][..], 0), (&[u32::MAX], 0), (&[1, 1], 2), (&[1], u32::MAX)] {
+            let (x, error) = embed(gpu, &cut, true, tokens, position, 2);
+            assert_eq!((x, error), (vec![0.0; 288], 1), "{tokens:?} at {position}, {gpu}");
             let (x, error) = embed(gpu, &matrix, true, tokens, position, 2);
             assert_eq!(error, 1, "{tokens:?} at {position}, {gpu}");
             assert_eq!(x, [0.0; 512], "{tokens:?} at {position}, {gpu}");

@@ -116,6 +116,29 @@ fn the_general_kernel_matches_float64() {
     });
 }
 
+/// Rows that end within a super-block, or are shorter than one, in baked and in general kernels; a row that is staged in
+/// parts of which the last is cut.
+#[test]
+fn rows_that_end_within_a_super_block_match_float64() {
+    let mut random = Random::fresh();
+    every_schedule(&mut random.clone(), |gpu| {
+        for &ty in WeightType::ALL.iter().filter(|ty| ty.block_len() <= 32) {
+            let general = FusedRmsNormQ4KGemv::general().with_weights(ty);
+            for (k, n) in [(32, 3), (96, 17), (224, 5), (288, 1), (544, 9), (896, 7), (1120, 4)] {
+                let baked = FusedRmsNormQ4KGemv::new(k as u32, n as u32).with_weights(ty);
+                Case::new(baked, k, n, &mut random).check(gpu);
+                Case::new(general.clone(), k, n, &mut random).check(gpu);
+            }
+        }
+    });
+    let gpu = gpu();
+    for &ty in WeightType::ALL.iter().filter(|ty| ty.block_len() <= 32) {
+        let (k, n) = (12288 + 96, 3);
+        Case::new(FusedRmsNormQ4KGemv::new(k as u32, n as u32).with_weights(ty), k, n, &mut random).check(&gpu);
+        Case::new(FusedRmsNormQ4KGemv::general().with_weights(ty), k, n, &mut random).check(&gpu);
+    }
+}
+
 #[test]
 fn norm_bias_and_residual_come_in_every_combination() {
     let mut random = Random::fresh();
