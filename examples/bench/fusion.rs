@@ -266,7 +266,9 @@ fn planes(ty: WeightType, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (block, scale) = match ty {
         WeightType::Q6_K => (210, 208),
         WeightType::Q8_0 => (34, 0),
-        WeightType::Q4_K | WeightType::F16 | WeightType::BF16 | WeightType::F32 => return (bytes.to_vec(), Vec::new()),
+        WeightType::Q4_K | WeightType::Q5_K | WeightType::F16 | WeightType::BF16 | WeightType::F32 => {
+            return (bytes.to_vec(), Vec::new());
+        }
     };
     let (mut records, mut scales) = (Vec::new(), Vec::new());
     for block in bytes.chunks_exact(block) {

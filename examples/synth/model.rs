@@ -190,7 +190,8 @@ fn draw_row(ty: WeightType, k: u64, deviation: f32, random: &mut Random, out: &m
                 let quants = random.bytes::<32>();
                 out.extend(quants.map(|q| if q == 0x80 { 0 } else { q }));
             }
-            WeightType::Q4_K => draw_q4_k(deviation, random, out),
+            WeightType::Q4_K => draw_with_mins(deviation, 4, random, out),
+            WeightType::Q5_K => draw_with_mins(deviation, 5, random, out),
             WeightType::Q6_K => draw_q6_k(deviation, random, out),
             WeightType::BF16 | WeightType::F32 => unreachable!("no mix has {ty}"),
         }
@@ -200,11 +201,14 @@ fn draw_row(ty: WeightType, k: u64, deviation: f32, random: &mut Random, out: &m
 /// Half the width of a uniform distribution of standard deviation 1.
 const UNIFORM: f32 = 1.732_050_8;
 
-/// 0..=15 are uniform with mean 7.5 and standard deviation 4.61: `dmin = 7.5 d` and mins near the scales center them.
-fn draw_q4_k(deviation: f32, random: &mut Random, out: &mut Vec<u8>) {
-    let d = deviation / (MEAN_SCALE * 4.61);
+/// Q4_K and Q5_K: quants of 4 or 5 bits are uniform, of mean 7.5 or 15.5 and standard deviation 4.61 or 9.23; `dmin` that
+/// many times `d`, and mins near the scales, center them.
+fn draw_with_mins(deviation: f32, bits: u32, random: &mut Random, out: &mut Vec<u8>) {
+    let levels = (1 << bits) as f32;
+    let (mean, spread) = ((levels - 1.0) / 2.0, ((levels * levels - 1.0) / 12.0).sqrt());
+    let d = deviation / (MEAN_SCALE * spread);
     out.extend(f16_bytes(d));
-    out.extend(f16_bytes(7.5 * d));
+    out.extend(f16_bytes(mean * d));
     const MEAN_SCALE: f32 = 47.5;
     let scales = random.bytes::<8>().map(|byte| 32 + byte % 32);
     let shifts = random.bytes::<8>();
@@ -217,6 +221,9 @@ fn draw_q4_k(deviation: f32, random: &mut Random, out: &mut Vec<u8>) {
         packed[j + 8] = scales[j + 4] & 15 | mins[j + 4] << 4;
     }
     out.extend(packed);
+    if bits == 5 {
+        out.extend(random.bytes::<32>());
+    }
     out.extend(random.bytes::<128>());
 }
 

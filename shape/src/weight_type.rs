@@ -67,6 +67,7 @@ macro_rules! weight_types {
 weight_types! {
     // Bytes of a super-block: data, plane; the name in entry names.
     Q4_K: 144, 0, "q4k";
+    Q5_K: 176, 0, "q5k";
     Q6_K: 208, 2, "q6k";
     Q8_0: 256, 16, "q80";
     F16: 512, 0, "f16";

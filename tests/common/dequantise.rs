@@ -16,6 +16,7 @@ pub(crate) fn dequantise(ty: WeightType, bytes: &[u8]) -> Vec<f64> {
             WeightType::BF16 => weights.push(f32::from_le_bytes([0, 0, block[0], block[1]])),
             WeightType::Q8_0 => weights.extend(block[2..].iter().map(|&q| f16(block, 0) * f32::from(q as i8))),
             WeightType::Q4_K => weights.extend((0..256).map(|i| q4_k(block, i))),
+            WeightType::Q5_K => weights.extend((0..256).map(|i| q5_k(block, i))),
             WeightType::Q6_K => weights.extend((0..256).map(|i| q6_k(block, i))),
         }
     }
@@ -36,13 +37,28 @@ fn f16(bytes: &[u8], at: usize) -> f32 {
 
 /// Weight `i` of a Q4_K super-block: d, dmin, 12 bytes of 6-bit scales and mins, 128 bytes of nibbles.
 fn q4_k(block: &[u8], i: usize) -> f32 {
-    let (s, qs, sub) = (&block[4..16], &block[16..], i / 32);
+    with_min(block, i / 32, nibble(&block[16..], i))
+}
+
+/// Weight `i` of a Q5_K super-block: as Q4_K's, with 32 bytes of fifth bits before the nibbles.
+fn q5_k(block: &[u8], i: usize) -> f32 {
+    let fifth = block[16 + i % 32] >> (i / 32) & 1;
+    with_min(block, i / 32, nibble(&block[48..], i) | fifth << 4)
+}
+
+/// The low bits of weight `i`: 32 bytes for 64 weights, the first 32 of them in the low halves.
+fn nibble(qs: &[u8], i: usize) -> u8 {
+    let byte = qs[i / 64 * 32 + i % 32];
+    if i % 64 < 32 { byte & 15 } else { byte >> 4 }
+}
+
+/// What a quant of a sub-block of Q4_K or Q5_K stands for.
+fn with_min(block: &[u8], sub: usize, q: u8) -> f32 {
+    let s = &block[4..16];
     let (scale, min) = match sub {
         0..4 => (s[sub] & 63, s[sub + 4] & 63),
         _ => (s[sub + 4] & 15 | s[sub - 4] >> 6 << 4, s[sub + 4] >> 4 | s[sub] >> 6 << 4),
     };
-    let byte = qs[i / 64 * 32 + i % 32];
-    let q = if i % 64 < 32 { byte & 15 } else { byte >> 4 };
     f16(block, 0) * f32::from(scale) * f32::from(q) - f16(block, 2) * f32::from(min)
 }
 

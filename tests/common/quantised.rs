@@ -36,6 +36,10 @@ impl Matrix {
                     half(0, 1.0 / (63.0 * 15.0));
                     half(2, 1.0 / 63.0);
                 }
+                WeightType::Q5_K => {
+                    half(0, 1.0 / (63.0 * 31.0));
+                    half(2, 1.0 / 63.0);
+                }
                 WeightType::Q6_K => half(208, 1.0 / (128.0 * 32.0)),
                 WeightType::Q8_0 => half(0, 1.0 / 128.0),
                 WeightType::F16 => half(0, 0.5),
@@ -54,8 +58,8 @@ impl Matrix {
         let (index, i) = ((row * self.k + column) / len, column % len);
         let block = &mut self.bytes[index * size..][..size];
         match self.ty {
-            WeightType::Q4_K => {
-                // dmin is d and the sub-block's min q times its scale, at most 63.
+            WeightType::Q4_K | WeightType::Q5_K => {
+                // dmin is d and the sub-block's min q times its scale, at most 63; a fifth bit is cleared.
                 let (q, scale) = (1 + random.below(15), random.below(5));
                 let min = q * scale;
                 block.copy_within(0..2, 2);
@@ -69,7 +73,13 @@ impl Matrix {
                     put(sub - 4, 0xc0, scale << 2);
                     put(sub, 0xc0, min << 2);
                 }
-                let byte = &mut block[16 + i / 64 * 32 + i % 32];
+                let nibbles = if self.ty == WeightType::Q5_K {
+                    block[16 + i % 32] &= !(1 << sub);
+                    48
+                } else {
+                    16
+                };
+                let byte = &mut block[nibbles + i / 64 * 32 + i % 32];
                 *byte = if i % 64 < 32 { *byte & 0xf0 | q as u8 } else { *byte & 0x0f | (q as u8) << 4 };
             }
             WeightType::Q6_K => {
@@ -109,7 +119,9 @@ impl Matrix {
                         field(0..2);
                         2..34
                     }
-                    WeightType::Q4_K | WeightType::F16 | WeightType::BF16 | WeightType::F32 => 0..block,
+                    WeightType::Q4_K | WeightType::Q5_K | WeightType::F16 | WeightType::BF16 | WeightType::F32 => {
+                        0..block
+                    }
                 };
                 blocks.chunks(block).for_each(|block| data.extend_from_slice(&block[rest.clone()]));
             }

@@ -60,6 +60,8 @@ fn weights_are_asked_for_once() {
         // A header of 16 bytes, or scales, go to each of the eight lanes of a super-block: that is broadcast, not read.
         let headers = match ty {
             WeightType::Q4_K => 7 * 16,
+            // Fifth bits go to the four lanes that have the same half of sub-blocks.
+            WeightType::Q5_K => 7 * 16 + 3 * 32,
             WeightType::Q6_K => 8 * (2 + 2 + 16) - 16 - 2 - 64,
             WeightType::Q8_0 => 8 * 4 - 16,
             WeightType::F16 | WeightType::BF16 | WeightType::F32 => 0,

@@ -19,6 +19,7 @@
 mod activations;
 mod plain;
 mod q4_k;
+mod q5_k;
 mod q6_k;
 mod q8_0;
 mod unpack;
@@ -47,6 +48,7 @@ pub(crate) trait Format {
 pub(crate) fn format(ty: WeightType) -> &'static dyn Format {
     match ty {
         WeightType::Q4_K => &q4_k::Q4K,
+        WeightType::Q5_K => &q5_k::Q5K,
         WeightType::Q6_K => &q6_k::Q6K,
         WeightType::Q8_0 => &q8_0::Q8_0,
         WeightType::F16 => &plain::F16Weights,

@@ -1,0 +1,82 @@
+//! Q5_K: `w = d * scale * q - dmin * min`, five bits a weight, scales and mins of six bits for every 32.
+//!
+//! | bytes of a super-block | what |
+//! |---|---|
+//! | 0..2, 2..4 | `d` and `dmin`, f16 |
+//! | 4..16 | scales and mins of eight sub-blocks, packed as in Q4_K |
+//! | 16..48 | fifth bits: bit `j` of byte `l` is that of weight `l` of sub-block `j` |
+//! | 48..176 | nibbles as in Q4_K |
+//!
+//! Files have the same layout.
+
+use super::q4_k::{Scales, chunks, scale_and_min};
+use super::unpack::chunk_dot;
+use super::{Activations, Dot, Format, Reader, SuperBlock};
+use crate::ptx::{Builder, F16, F32, Shared, U32, Val};
+
+pub(super) struct Q5K;
+
+impl Format for Q5K {
+    fn dot(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Dot {
+        let chunks = chunks(b, g);
+        let reader = Reader::chunks(b, x, &chunks);
+        let scales = Scales::new(b, g);
+        let quants_at = b.shl::<U32>(g, 4);
+        // Sub-blocks 2c and 2c + 1, and the half of each that the lane has.
+        let sub_block = b.and(g, 6);
+        let half = b.and(g, 1);
+        let fifth_at = b.shl::<U32>(half, 4);
+        let part = Box::new(move |b: &mut Builder, block: &SuperBlock, x: &Activations| {
+            let header: [Val<U32>; 4] = b.ld_vector(block.data.cast::<U32>(), block.kind);
+            let fifth = block.quad(b, fifth_at, 16).map(|word| b.shr::<U32>(word, sub_block));
+            let quants = block.quad(b, quants_at, 48);
+            // In a half word an integer is as many times 2^-24, as a subnormal of f16.
+            let unit = 1.0 / (1 << 24) as f32;
+            let (scale, min) = scales.read(b, header, [unit, unit]);
+            // `scale * q` is exact: a weight is rounded once.
+            let mut weights = |high: bool| -> [Val<F32>; 16] {
+                let pairs: [[[Val<F16>; 2]; 2]; 4] = std::array::from_fn(|i| {
+                    let nibbles = if high { b.shr::<U32>(quants[i], 4) } else { quants[i] };
+                    let nibbles = b.and(nibbles, 0x0f0f_0f0f);
+                    let top = b.shl::<U32>(fifth[i], if high { 3 } else { 4 });
+                    let even = b.and_or(top, 0x1010_1010, nibbles);
+                    let odd = b.shr::<U32>(even, 8);
+                    [even, odd].map(|word| {
+                        let pair = b.and(word, 0x00ff_00ff);
+                        b.unpack::<F16>(pair)
+                    })
+                });
+                let (scale, min) = (scale[usize::from(high)], min[usize::from(high)]);
+                std::array::from_fn(|i| {
+                    let quant = b.cvt::<F32, F16>(pairs[i / 4][i % 2][i / 2 % 2]);
+                    b.fma(scale, quant, min)
+                })
+            };
+            let (low, high) = (weights(false), weights(true));
+            let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
+            b.add(low, high)
+        });
+        Dot { reader, part }
+    }
+
+    fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
+        let (scale, min) = scale_and_min(b, block, lane);
+        let (pair, piece, sub_block) = (b.shr(lane, 3), b.and(lane, 3), b.shr::<U32>(lane, 2));
+        let from = b.byte_index(block.data.at(48), pair, 32);
+        let from = b.byte_index(from, piece, 8);
+        let words: [Val<U32>; 2] = b.ld_vector(from.cast::<U32>(), block.kind);
+        let fifth = b.byte_index(block.data.at(16), piece, 8);
+        let fifth: [Val<U32>; 2] = b.ld_vector(fifth.cast::<U32>(), block.kind);
+        let high = b.and(lane, 4);
+        let words = words.map(|word| b.shr::<U32>(word, high));
+        let fifth = fifth.map(|word| b.shr::<U32>(word, sub_block));
+        std::array::from_fn(|i| {
+            let at = 8 * (i as u32 % 4);
+            let low = b.bfe::<U32>(words[i / 4], at, 4);
+            let top = b.bfe::<U32>(fifth[i / 4], at, 1);
+            let quant = b.mad::<U32>(top, 16, low);
+            let quant = b.cvt::<F32, U32>(quant);
+            b.fma(scale, quant, min)
+        })
+    }
+}
