@@ -152,7 +152,7 @@ impl Layer {
                 false => Some(DeviceBuffer::from_host(device, &floats(&bytes))?),
             };
             let ty = WeightType::from_ggml(tensor.ty()).ok_or("a type that kiln decodes")?;
-            let (data, plane) = planes(ty, &bytes);
+            let (data, plane) = planes(ty, &bytes)?;
             tensors.push(Tensor {
                 role: spec.role,
                 ty,
@@ -262,12 +262,13 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// A tensor as kernels want it: blocks that are not aligned to 16 bytes split into records and their f16 scales.
-fn planes(ty: WeightType, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+fn planes(ty: WeightType, bytes: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
     let (block, scale) = match ty {
         WeightType::Q6_K => (210, 208),
         WeightType::Q8_0 => (34, 0),
+        WeightType::Q4_0 | WeightType::Q5_0 => return Err(format!("a layer with {ty} weights is not measured here")),
         WeightType::Q4_K | WeightType::Q5_K | WeightType::F16 | WeightType::BF16 | WeightType::F32 => {
-            return (bytes.to_vec(), Vec::new());
+            return Ok((bytes.to_vec(), Vec::new()));
         }
     };
     let (mut records, mut scales) = (Vec::new(), Vec::new());
@@ -276,5 +277,5 @@ fn planes(ty: WeightType, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
         records.extend(&block[..scale]);
         records.extend(&block[scale + 2..]);
     }
-    (records, scales)
+    Ok((records, scales))
 }

@@ -190,6 +190,15 @@ fn draw_row(ty: WeightType, k: u64, deviation: f32, random: &mut Random, out: &m
                 let quants = random.bytes::<32>();
                 out.extend(quants.map(|q| if q == 0x80 { 0 } else { q }));
             }
+            WeightType::Q4_0 => {
+                // Nibbles -8..=7, uniform about -1/2: scales of both signs take that mean away.
+                out.extend(f16_bytes(deviation / 4.61 * random.sign()));
+                out.extend(random.bytes::<16>());
+            }
+            WeightType::Q5_0 => {
+                out.extend(f16_bytes(deviation / 9.23 * random.sign()));
+                out.extend(random.bytes::<20>());
+            }
             WeightType::Q4_K => draw_with_mins(deviation, 4, random, out),
             WeightType::Q5_K => draw_with_mins(deviation, 5, random, out),
             WeightType::Q6_K => draw_q6_k(deviation, random, out),
@@ -268,6 +277,10 @@ impl Random {
     }
 
     /// Uniform in -1..1.
+    fn sign(&mut self) -> f32 {
+        if self.next() >> 63 == 0 { 1.0 } else { -1.0 }
+    }
+
     fn symmetric(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }

@@ -66,6 +66,8 @@ macro_rules! weight_types {
 
 weight_types! {
     // Bytes of a super-block: data, plane; the name in entry names.
+    Q4_0: 128, 16, "q40";
+    Q5_0: 128, 48, "q50";
     Q4_K: 144, 0, "q4k";
     Q5_K: 176, 0, "q5k";
     Q6_K: 208, 2, "q6k";

@@ -16,6 +16,10 @@ pub(crate) fn dequantise(ty: WeightType, bytes: &[u8]) -> Vec<f64> {
             WeightType::BF16 => weights.push(f32::from_le_bytes([0, 0, block[0], block[1]])),
             WeightType::Q8_0 => weights.extend(block[2..].iter().map(|&q| f16(block, 0) * f32::from(q as i8))),
             WeightType::Q4_K => weights.extend((0..256).map(|i| q4_k(block, i))),
+            WeightType::Q4_0 => {
+                weights.extend((0..32).map(|i| f16(block, 0) * (f32::from(half_nibble(&block[2..], i)) - 8.0)))
+            }
+            WeightType::Q5_0 => weights.extend((0..32).map(|i| q5_0(block, i))),
             WeightType::Q5_K => weights.extend((0..256).map(|i| q5_k(block, i))),
             WeightType::Q6_K => weights.extend((0..256).map(|i| q6_k(block, i))),
         }
@@ -38,6 +42,17 @@ fn f16(bytes: &[u8], at: usize) -> f32 {
 /// Weight `i` of a Q4_K super-block: d, dmin, 12 bytes of 6-bit scales and mins, 128 bytes of nibbles.
 fn q4_k(block: &[u8], i: usize) -> f32 {
     with_min(block, i / 32, nibble(&block[16..], i))
+}
+
+/// Weight `i` of a Q5_0 block: d, 32 fifth bits, 16 bytes of nibbles.
+fn q5_0(block: &[u8], i: usize) -> f32 {
+    let fifth = block[2 + i / 8] >> (i % 8) & 1;
+    f16(block, 0) * (f32::from(half_nibble(&block[6..], i) | fifth << 4) - 16.0)
+}
+
+/// The low bits of weight `i` of a block of 32: the first 16 of them in the low halves of 16 bytes.
+fn half_nibble(qs: &[u8], i: usize) -> u8 {
+    if i < 16 { qs[i] & 15 } else { qs[i - 16] >> 4 }
 }
 
 /// Weight `i` of a Q5_K super-block: as Q4_K's, with 32 bytes of fifth bits before the nibbles.

@@ -36,6 +36,8 @@ impl Matrix {
                     half(0, 1.0 / (63.0 * 15.0));
                     half(2, 1.0 / 63.0);
                 }
+                WeightType::Q4_0 => half(0, 1.0 / 8.0),
+                WeightType::Q5_0 => half(0, 1.0 / 16.0),
                 WeightType::Q5_K => {
                     half(0, 1.0 / (63.0 * 31.0));
                     half(2, 1.0 / 63.0);
@@ -89,6 +91,15 @@ impl Matrix {
                 let high = &mut block[128 + 32 * half + l];
                 *high = *high & !(3 << (2 * quarter)) | 2 << (2 * quarter);
             }
+            WeightType::Q4_0 | WeightType::Q5_0 => {
+                // 8 in four bits, 16 in five.
+                let (nibbles, q) = if self.ty == WeightType::Q4_0 { (2, 8) } else { (6, 0) };
+                if self.ty == WeightType::Q5_0 {
+                    block[2 + i / 8] |= 1 << (i % 8);
+                }
+                let byte = &mut block[nibbles + i % 16];
+                *byte = if i < 16 { *byte & 0xf0 | q } else { *byte & 0x0f | q << 4 };
+            }
             WeightType::Q8_0 => block[2 + i] = 0,
             WeightType::F16 | WeightType::BF16 | WeightType::F32 => block.fill(0),
         }
@@ -114,6 +125,15 @@ impl Matrix {
                     WeightType::Q6_K => {
                         field(208..210);
                         0..208
+                    }
+                    WeightType::Q4_0 => {
+                        field(0..2);
+                        2..18
+                    }
+                    WeightType::Q5_0 => {
+                        field(2..6);
+                        field(0..2);
+                        6..22
                     }
                     WeightType::Q8_0 => {
                         field(0..2);

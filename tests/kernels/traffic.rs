@@ -64,7 +64,7 @@ fn weights_are_asked_for_once() {
             WeightType::Q5_K => 7 * 16 + 3 * 32,
             WeightType::Q6_K => 8 * (2 + 2 + 16) - 16 - 2 - 64,
             WeightType::Q8_0 => 8 * 4 - 16,
-            WeightType::F16 | WeightType::BF16 | WeightType::F32 => 0,
+            WeightType::Q4_0 | WeightType::Q5_0 | WeightType::F16 | WeightType::BF16 | WeightType::F32 => 0,
         };
         let blocks = u64::from(16u32 * 2048 / 256);
         let needed = ty.tensor_bytes(&[2048, 16]).expect("a size") + blocks * headers;

@@ -37,9 +37,49 @@ pub(super) struct Chunks {
     pub(super) flip: u32,
 }
 
-/// Reads a lane's activations: eight quads, by four addresses.
+/// A block of 32 for each lane, in two halves of 16. Every other lane begins with the second half, so that the lanes of a
+/// super-block read activations from all groups of banks.
+#[derive(Clone, Copy)]
+pub(super) struct BlockOf32 {
+    /// The chunks of both halves.
+    chunks: [Val<U32>; 2],
+    /// For each half, by how much nibbles and fifth bits are shifted down.
+    nibbles: [Val<U32>; 2],
+    bits: [Val<U32>; 2],
+}
+
+impl BlockOf32 {
+    pub(super) fn new(b: &mut Builder, g: Val<U32>) -> BlockOf32 {
+        let odd = b.and(g, 1);
+        let even = b.xor::<U32>(odd, 1);
+        let halves = [odd, even];
+        BlockOf32 {
+            chunks: halves.map(|half| b.mad::<U32>(g, 2, half)),
+            nibbles: halves.map(|half| b.shl::<U32>(half, 2)),
+            bits: halves.map(|half| b.shl::<U32>(half, 4)),
+        }
+    }
+
+    /// The nibbles of both halves, each in bits 2 to 5 of a byte.
+    pub(super) fn nibbles(&self, b: &mut Builder, quants: [Val<U32>; 4]) -> [[Val<U32>; 4]; 2] {
+        self.nibbles.map(|shift| {
+            quants.map(|word| {
+                let nibbles = b.shr::<U32>(word, shift);
+                let nibbles = b.shl::<U32>(nibbles, 2);
+                b.and(nibbles, 0x3c3c_3c3c)
+            })
+        })
+    }
+
+    /// The sixteen bits that each half has of a word, lowest.
+    pub(super) fn bits(&self, b: &mut Builder, word: Val<U32>) -> [Val<U32>; 2] {
+        self.bits.map(|shift| b.shr::<U32>(word, shift))
+    }
+}
+
+/// Reads a lane's activations: eight quads, by four addresses or eight.
 pub(crate) struct Reader {
-    quads: [Shared<F32>; 4],
+    quads: Vec<Shared<F32>>,
     /// For each quad, which of the addresses, and how many floats further on.
     order: [(usize, u32); 8],
 }
@@ -72,20 +112,32 @@ impl Reader {
         Reader::new(b, x, chunk, quad, order)
     }
 
+    /// Both halves of a block.
+    pub(super) fn block(b: &mut Builder, x: Shared<F32>, block: &BlockOf32) -> Reader {
+        // Two chunks of one block have the same swizzle.
+        let swizzle = swizzle(b, block.chunks[0]);
+        let quads = block.chunks.into_iter().flat_map(|chunk| chunk_quads(b, x, chunk, swizzle)).collect();
+        Reader { quads, order: std::array::from_fn(|n| (n, 0)) }
+    }
+
     fn new(b: &mut Builder, x: Shared<F32>, chunk: Val<U32>, quad: Val<U32>, order: [(usize, u32); 8]) -> Reader {
-        let x = b.byte_index(x, chunk, 64);
-        let quads = std::array::from_fn(|k| {
-            let quad = b.xor(quad, k as u32);
-            b.byte_index(x, quad, 16)
-        });
-        Reader { quads, order }
+        Reader { quads: chunk_quads(b, x, chunk, quad).to_vec(), order }
     }
 
     pub(crate) fn read(&self, b: &mut Builder, super_block: Val<U32>) -> Activations {
-        let at = self.quads.map(|quad| b.byte_index(quad, super_block, SUPER_BLOCK * 4));
+        let at: Vec<_> = self.quads.iter().map(|quad| b.byte_index(*quad, super_block, SUPER_BLOCK * 4)).collect();
         let quads: [[Val<F32>; 4]; 8] =
             self.order.map(|(k, further)| b.ld_vector(at[k].at(further), LoadKind::Ordinary));
         let half = |h: usize| std::array::from_fn(|i| quads[4 * h + i / 4][i % 4]);
         Activations { low: half(0), high: half(1) }
     }
+}
+
+/// The addresses of a chunk's quads `quad ^ 0` to `quad ^ 3`.
+fn chunk_quads(b: &mut Builder, x: Shared<F32>, chunk: Val<U32>, quad: Val<U32>) -> [Shared<F32>; 4] {
+    let x = b.byte_index(x, chunk, 64);
+    std::array::from_fn(|k| {
+        let quad = b.xor(quad, k as u32);
+        b.byte_index(x, quad, 16)
+    })
 }

@@ -18,7 +18,9 @@
 
 mod activations;
 mod plain;
+mod q4_0;
 mod q4_k;
+mod q5_0;
 mod q5_k;
 mod q6_k;
 mod q8_0;
@@ -47,6 +49,8 @@ pub(crate) trait Format {
 /// The format of a type.
 pub(crate) fn format(ty: WeightType) -> &'static dyn Format {
     match ty {
+        WeightType::Q4_0 => &q4_0::Q4_0,
+        WeightType::Q5_0 => &q5_0::Q5_0,
         WeightType::Q4_K => &q4_k::Q4K,
         WeightType::Q5_K => &q5_k::Q5K,
         WeightType::Q6_K => &q6_k::Q6K,

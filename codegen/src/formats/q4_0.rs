@@ -1,0 +1,69 @@
+//! Q4_0: `w = d * (q - 8)`, four bits a weight, a scale for every 32.
+//!
+//! | bytes of a super-block | what |
+//! |---|---|
+//! | 0..128 | nibbles, 16 bytes a block: its first 16 weights in the low halves, the others in the high ones |
+//! | plane 0..16 | `d` of eight blocks, f16 |
+//!
+//! A file's block of 32 has `d` before its nibbles. A lane has a block.
+
+use super::activations::BlockOf32;
+use super::unpack::{bytes, chunk_dot};
+use super::{Activations, Dot, Format, Move, Place, Reader, SuperBlock};
+use crate::ptx::{Builder, F16, F32, Shared, U32, Val};
+
+pub(super) struct Q4_0;
+
+impl Format for Q4_0 {
+    fn repack(&self) -> &'static [Move] {
+        const MOVES: &[Move] = &[
+            Move { from: 0, to: 1, place: Place::Plane { at: 0, stride: 2 } },
+            Move { from: 1, to: 9, place: Place::Data },
+        ];
+        MOVES
+    }
+
+    fn dot(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Dot {
+        let block_of_32 = BlockOf32::new(b, g);
+        let reader = Reader::block(b, x, &block_of_32);
+        let quants_at = b.shl::<U32>(g, 4);
+        let upper = b.mov(0x4200_0000u32);
+        let part = Box::new(move |b: &mut Builder, block: &SuperBlock, x: &Activations| {
+            let quants = block.quad(b, quants_at, 0);
+            let d = b.byte_index(block.plane, g, 2);
+            let d = b.ld(d.cast::<F16>(), block.kind);
+            let d = b.cvt::<F32, F16>(d);
+            // The floats are 32 + q, and the weights multiples of q - 8.
+            let [low, high] = block_of_32.nibbles(b, quants).map(|words| bytes(b, words, upper, 40.0));
+            let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
+            let sum = b.add(low, high);
+            b.mul(d, sum)
+        });
+        Dot { reader, part }
+    }
+
+    fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
+        let number = b.shr(lane, 2);
+        let d = b.byte_index(block.plane, number, 2);
+        let d = b.ld(d.cast::<F16>(), block.kind);
+        let d = b.cvt::<F32, F16>(d);
+        let words = eight_nibbles(b, block, lane);
+        std::array::from_fn(|i| {
+            let quant = b.bfe::<U32>(words[i / 4], 8 * (i as u32 % 4), 4);
+            let quant = b.cvt::<F32, U32>(quant);
+            let quant = b.sub(quant, 8.0);
+            b.mul(d, quant)
+        })
+    }
+}
+
+/// The low bits of weights `8 * lane .. 8 * lane + 8`, in the low half of a byte each.
+pub(super) fn eight_nibbles(b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<U32>; 2] {
+    let (number, odd) = (b.shr(lane, 2), b.and(lane, 1));
+    let from = b.byte_index(block.data, number, 16);
+    let from = b.byte_index(from, odd, 8);
+    let words: [Val<U32>; 2] = b.ld_vector(from.cast::<U32>(), block.kind);
+    let second = b.and(lane, 2);
+    let shift = b.shl::<U32>(second, 1);
+    words.map(|word| b.shr::<U32>(word, shift))
+}

@@ -1,0 +1,79 @@
+//! Q5_0: `w = d * (q - 16)`, five bits a weight, a scale for every 32.
+//!
+//! | bytes of a super-block | what |
+//! |---|---|
+//! | 0..128 | nibbles as in Q4_0 |
+//! | plane 0..32 | fifth bits of eight blocks, a word each: bit `i` is that of weight `i` |
+//! | plane 32..48 | `d` of eight blocks, f16 |
+//!
+//! A file's block of 32 has `d` and its fifth bits before its nibbles. A lane has a block.
+
+use super::activations::BlockOf32;
+use super::q4_0::eight_nibbles;
+use super::unpack::{bytes, chunk_dot};
+use super::{Activations, Dot, Format, Move, Place, Reader, SuperBlock};
+use crate::ptx::{Builder, F16, F32, Shared, U32, Val};
+
+pub(super) struct Q5_0;
+
+impl Format for Q5_0 {
+    fn repack(&self) -> &'static [Move] {
+        const MOVES: &[Move] = &[
+            Move { from: 0, to: 1, place: Place::Plane { at: 32, stride: 2 } },
+            Move { from: 1, to: 3, place: Place::Plane { at: 0, stride: 4 } },
+            Move { from: 3, to: 11, place: Place::Data },
+        ];
+        MOVES
+    }
+
+    fn dot(&self, b: &mut Builder, x: Shared<F32>, g: Val<U32>) -> Dot {
+        let block_of_32 = BlockOf32::new(b, g);
+        let reader = Reader::block(b, x, &block_of_32);
+        let quants_at = b.shl::<U32>(g, 4);
+        let upper = b.mov(0x4200_0000u32);
+        let part = Box::new(move |b: &mut Builder, block: &SuperBlock, x: &Activations| {
+            let quants = block.quad(b, quants_at, 0);
+            let fifth = b.byte_index(block.plane, g, 4);
+            let fifth = b.ld(fifth.cast::<U32>(), block.kind);
+            let d = b.byte_index(block.plane.at(32), g, 2);
+            let d = b.ld(d.cast::<F16>(), block.kind);
+            let d = b.cvt::<F32, F16>(d);
+            let (nibbles, fifth) = (block_of_32.nibbles(b, quants), block_of_32.bits(b, fifth));
+            let mut half = |half: usize| {
+                let words = std::array::from_fn(|i| {
+                    // Bit i of four goes to bit 8i + 6: the factor moves each of them to all its places, none to another's.
+                    let four = b.bfe::<U32>(fifth[half], 4 * i as u32, 4);
+                    let spread = b.mul::<U32>(four, 0x0810_2040);
+                    b.and_or(spread, 0x4040_4040, nibbles[half][i])
+                });
+                // The floats are 32 + q, and the weights multiples of q - 16.
+                bytes(b, words, upper, 48.0)
+            };
+            let (low, high) = (half(0), half(1));
+            let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
+            let sum = b.add(low, high);
+            b.mul(d, sum)
+        });
+        Dot { reader, part }
+    }
+
+    fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
+        let (number, piece) = (b.shr(lane, 2), b.and(lane, 3));
+        let d = b.byte_index(block.plane.at(32), number, 2);
+        let d = b.ld(d.cast::<F16>(), block.kind);
+        let d = b.cvt::<F32, F16>(d);
+        let fifth = b.byte_index(block.plane, number, 4);
+        let fifth = b.ld(fifth.cast::<U32>(), block.kind);
+        let first = b.shl::<U32>(piece, 3);
+        let fifth = b.shr::<U32>(fifth, first);
+        let words = eight_nibbles(b, block, lane);
+        std::array::from_fn(|i| {
+            let low = b.bfe::<U32>(words[i / 4], 8 * (i as u32 % 4), 4);
+            let top = b.bfe::<U32>(fifth, i as u32, 1);
+            let quant = b.mad::<U32>(top, 16, low);
+            let quant = b.cvt::<F32, U32>(quant);
+            let quant = b.sub(quant, 16.0);
+            b.mul(d, quant)
+        })
+    }
+}
