@@ -1,7 +1,8 @@
 //! Compiles the driver table's shim, makes its Rust bindings, and bakes the kernels of the chosen models.
 //!
 //! Variables read here:
-//! - `CARGO_FEATURE_*`: the models to bake, a feature each, and `trace`, which adds the kernels that trace.
+//! - `CARGO_FEATURE_*`: the models to bake, a feature each; `float-weights` and `legacy-quants`, which add types of
+//!   weights to all of them; and `trace`, which adds the kernels that trace.
 //! - `KILN_TARGETS`: the compute capabilities to bake for, as `sm_80,sm_90`; unset means `sm_75,sm_80,sm_90`, which
 //!   cover every later chip.
 //! - `KILN_PROVENANCE`: `1` keeps the source line of every instruction, and the kernels' own names, in the PTX, for
@@ -13,7 +14,7 @@
 //! - what `cc` reads to find the C compiler (`CC`, `CFLAGS`, ...).
 
 use kiln_codegen::{Bake, Target};
-use kiln_shape::presets;
+use kiln_shape::{WeightType, presets};
 use std::env;
 use std::error::Error;
 use std::fs;
@@ -34,19 +35,24 @@ fn bake() -> Result<(), Box<dyn Error>> {
         Ok(names) => names.split(',').map(|name| name.trim().parse()).collect::<Result<Vec<Target>, _>>()?,
         Err(_) => Target::DEFAULT.to_vec(),
     };
-    let chosen = presets::all().filter(|preset| {
-        let feature = preset.feature.to_uppercase().replace('-', "_");
+    let is_on = |feature: &str| {
+        let feature = feature.to_uppercase().replace('-', "_");
         env::var_os(format!("CARGO_FEATURE_{feature}")).is_some()
-    });
+    };
+    let chosen = presets::all().filter(|preset| is_on(preset.feature));
     println!("cargo:rerun-if-env-changed=KILN_PROVENANCE");
     let provenance = match env::var("KILN_PROVENANCE").as_deref() {
         Ok("1") => true,
         Ok("0" | "") | Err(_) => false,
         Ok(other) => return Err(format!("KILN_PROVENANCE is `{other}`; it takes `1` or `0`").into()),
     };
-    let tracing = env::var_os("CARGO_FEATURE_TRACE").is_some();
-    let bake = Bake::new().kiln("crate").targets(targets).general_kernels().tracing(tracing).provenance(provenance);
-    let bake = chosen.fold(bake, |bake, preset| bake.model(preset.feature, preset.shape));
+    let bake =
+        Bake::new().kiln("crate").targets(targets).general_kernels().tracing(is_on("trace")).provenance(provenance);
+    let bake = chosen.fold(bake, |bake, preset| {
+        let is_baked = |ty: &WeightType| preset.types.contains(*ty) || presets::feature_of(*ty).is_some_and(is_on);
+        let types: Vec<WeightType> = WeightType::ALL.iter().copied().filter(is_baked).collect();
+        bake.model_with_types(preset.feature, preset.shape, &types)
+    });
     Ok(bake.write(env::var("OUT_DIR")?)?)
 }
 

@@ -30,8 +30,8 @@ use synth::{Mix, SynthModel};
 const IDS: [u32; 3] = [1999, 3, 640];
 /// Mean relative distance to float64 that exact numerics with an f32 cache may have.
 const TOLERANCE: f64 = 1e-5;
-/// The preset that every run of the tests includes.
-const SMALLEST: &str = "qwen3-0-6b";
+/// The presets that every run of the tests includes: the smallest, and the one whose rows end within a super-block.
+const SMALLEST: [&str; 2] = ["qwen3-0-6b", "qwen2-5-0-5b"];
 
 /// One at a time: each uses every core, and hundreds of megabytes.
 fn turn() -> MutexGuard<'static, ()> {
@@ -109,7 +109,7 @@ macro_rules! presets {
         $(
             #[test]
             fn $test() {
-                if $feature == SMALLEST || wanted($feature) {
+                if SMALLEST.contains(&$feature) || wanted($feature) {
                     is_float64s($feature);
                 }
             }
@@ -125,6 +125,7 @@ macro_rules! presets {
 
 presets! {
     qwen2_5_3b_is_float64s "qwen3b"
+    qwen2_5_0_5b_is_float64s "qwen2-5-0-5b"
     qwen2_5_1_5b_is_float64s "qwen2-5-1-5b"
     qwen2_5_7b_is_float64s "qwen2-5-7b"
     qwen3_0_6b_is_float64s "qwen3-0-6b"
@@ -160,6 +161,11 @@ fn has_the_same_bits_on_both_paths(feature: &str) {
         assert_eq!(differing, 0, "{feature}, {blocks} blocks: so many of {} logits differ", stream.len());
     }
     assert_eq!(common::fault(model.device()), None);
+}
+
+#[test]
+fn qwen2_5_0_5b_has_the_same_bits_on_both_paths() {
+    has_the_same_bits_on_both_paths("qwen2-5-0-5b");
 }
 
 #[test]

@@ -33,7 +33,7 @@ impl Mix {
         use TensorRole::*;
         // The layers in which llama.cpp spends more bits.
         let more_bits = |i: u32, n: u32| i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
-        match (self, spec.role, spec.layer) {
+        let mixed = match (self, spec.role, spec.layer) {
             (_, role, _) if !role.is_matrix() => WeightType::F32,
             (Mix::Q8_0, ..) => WeightType::Q8_0,
             (Mix::F16, ..) => WeightType::F16,
@@ -41,6 +41,12 @@ impl Mix {
             (Mix::Q4KM, TokenEmbedding, _) if shape.tied_head => WeightType::Q6_K,
             (Mix::Q4KM, AttnV | FfnDown, Some(layer)) if more_bits(layer, shape.layers) => WeightType::Q6_K,
             (Mix::Q4KM, ..) => WeightType::Q4_K,
+        };
+        // As llama.cpp does where rows are not whole super-blocks.
+        match mixed {
+            WeightType::Q4_K if !spec.dims[0].is_multiple_of(256) => WeightType::Q5_0,
+            WeightType::Q6_K if !spec.dims[0].is_multiple_of(256) => WeightType::Q8_0,
+            mixed => mixed,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Published models by the name of the cargo feature that bakes them.
 
-use crate::{Family, ModelShape};
+use crate::{Family, ModelShape, WeightType, WeightTypes};
 
 /// A named shape.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,11 +13,27 @@ pub struct Preset {
     pub model: &'static str,
     /// Its shape.
     pub shape: ModelShape,
+    /// The types of matrices that kernels are baked for: those of the publisher's quantised files. Cargo features add
+    /// others: see [`feature_of`].
+    pub types: WeightTypes,
+}
+
+/// The K-quants and Q8_0.
+const QUANTS: WeightTypes = WeightTypes::of(&[WeightType::Q4_K, WeightType::Q5_K, WeightType::Q6_K, WeightType::Q8_0]);
+
+/// The cargo feature that adds a type to every preset; none where every preset has it.
+pub const fn feature_of(ty: WeightType) -> Option<&'static str> {
+    match ty {
+        WeightType::Q4_0 | WeightType::Q5_0 => Some("legacy-quants"),
+        WeightType::F16 | WeightType::BF16 | WeightType::F32 => Some("float-weights"),
+        WeightType::Q4_K | WeightType::Q5_K | WeightType::Q6_K | WeightType::Q8_0 => None,
+    }
 }
 
 /// Every preset, published models first.
 pub const PRESETS: &[Preset] = &[
     qwen2("qwen3b", &["qwen2-5-3b"], "Qwen2.5-3B", 2048, 36, 16, 2, 11008),
+    QWEN2_5_0_5B,
     qwen2("qwen2-5-1-5b", &[], "Qwen2.5-1.5B", 1536, 28, 12, 2, 8960),
     Preset { shape: ModelShape { vocab: 152_064, tied_head: false, ..QWEN2_5_7B.shape }, ..QWEN2_5_7B },
     qwen3("qwen3-0-6b", "Qwen3-0.6B", true, 1024, 28, 16, 8, 3072),
@@ -33,6 +49,12 @@ pub const PRESETS: &[Preset] = &[
 ];
 
 const QWEN2_5_7B: Preset = qwen2("qwen2-5-7b", &[], "Qwen2.5-7B", 3584, 28, 28, 4, 18944);
+
+/// 896 is no multiple of 256: where others have Q4_K and Q6_K, files of this model have Q5_0 and Q8_0.
+const QWEN2_5_0_5B: Preset = {
+    let preset = qwen2("qwen2-5-0-5b", &[], "Qwen2.5-0.5B", 896, 24, 14, 2, 4864);
+    Preset { shape: ModelShape { head_dim: 64, ..preset.shape }, types: QUANTS.with(WeightType::Q5_0), ..preset }
+};
 
 /// Every preset, published models first.
 pub fn all() -> impl Iterator<Item = &'static Preset> {
@@ -74,7 +96,7 @@ const fn qwen2(
         rms_eps: 1e-6,
         context: 32768,
     };
-    Preset { feature, aliases, model, shape }
+    Preset { feature, aliases, model, shape, types: QUANTS }
 }
 
 #[allow(clippy::too_many_arguments)] // a row of the table
@@ -102,7 +124,7 @@ const fn qwen3(
         rms_eps: 1e-6,
         context: 40960,
     };
-    Preset { feature, aliases: &[], model, shape }
+    Preset { feature, aliases: &[], model, shape, types: QUANTS }
 }
 
 #[allow(clippy::too_many_arguments)] // a row of the table
@@ -130,5 +152,5 @@ const fn tiny(
         rms_eps: 1e-6,
         context: 4096,
     };
-    Preset { feature, aliases: &[], model, shape }
+    Preset { feature, aliases: &[], model, shape, types: WeightTypes::ALL }
 }

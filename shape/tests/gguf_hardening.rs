@@ -432,11 +432,11 @@ fn a_model_with_wrong_tensors_is_refused_by_the_tensors_name() {
     let added = check(&tiny_with(|_, _, _| false, Some("blk.0.attn_q.bias"))).unwrap_err();
     assert!(matches!(added, ShapeError::UnexpectedTensor { ref tensor } if tensor == "blk.0.attn_q.bias"));
 
-    let q5_0 = |writer: &mut GgufWriter, name: &str, dims: &[u64]| {
-        name == "blk.0.attn_k.weight" && writer.tensor(name, dims, GgmlType::Q5_0).is_ok()
+    let q5_1 = |writer: &mut GgufWriter, name: &str, dims: &[u64]| {
+        name == "blk.0.attn_k.weight" && writer.tensor(name, dims, GgmlType::Q5_1).is_ok()
     };
-    let message = check(&tiny_with(q5_0, None)).unwrap_err().to_string();
-    assert!(message.contains("`blk.0.attn_k.weight` is stored as Q5_0"), "{message}");
+    let message = check(&tiny_with(q5_1, None)).unwrap_err().to_string();
+    assert!(message.contains("`blk.0.attn_k.weight` is stored as Q5_1"), "{message}");
 
     let narrow = |writer: &mut GgufWriter, name: &str, dims: &[u64]| {
         name == "blk.0.ffn_down.weight" && writer.tensor(name, &[dims[0], dims[1] - 1], GgmlType::F16).is_ok()

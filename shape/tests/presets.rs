@@ -26,6 +26,7 @@ fn every_name_and_alias_finds_one_preset() {
 fn cache_bytes_per_token_are_the_published_ones() {
     let table = [
         ("qwen3b", 36864),
+        ("qwen2-5-0-5b", 12288),
         ("qwen2-5-1-5b", 28672),
         ("qwen2-5-7b", 57344),
         ("qwen3-0-6b", 114688),

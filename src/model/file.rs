@@ -4,6 +4,7 @@ use crate::baked::{BakedModel, MODELS};
 use crate::shape::{Gguf, ModelShape, WeightType, WeightTypes, presets};
 use crate::{Error, Result};
 use memmap2::Mmap;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -115,7 +116,14 @@ impl ModelFile {
     }
 
     fn not_baked(&self, what: String, models: &[&BakedModel]) -> Error {
-        let features: Vec<&str> = presets::fitting(&self.shape).map(|preset| preset.feature).collect();
+        // Each preset of this shape, with the features that add the types it lacks.
+        let features: Vec<String> = presets::fitting(&self.shape)
+            .map(|preset| {
+                let lacking = self.types.without(preset.types).iter().filter_map(presets::feature_of);
+                let lacking: BTreeSet<&str> = lacking.collect();
+                [preset.feature].into_iter().chain(lacking).collect::<Vec<_>>().join(",")
+            })
+            .collect();
         let setting = match features.as_slice() {
             [] => "a bake of this shape in your build.rs (kiln-codegen's `Bake::model`)".to_owned(),
             features => format!("--features {}", features.join(" or ")),
@@ -161,6 +169,17 @@ mod tests {
         }
         let fits = baked("fits", shape, WeightTypes::ALL);
         assert_eq!(file.choose(&[wide, fits]).expect("the second fits").name, "fits");
+    }
+
+    #[test]
+    fn a_file_with_types_that_a_preset_lacks_is_told_their_features() {
+        let (mut file, preset) = (demo(), presets::by_name("qwen3-8b").expect("a preset"));
+        file.shape = preset.shape;
+        file.types = WeightTypes::of(&[WeightType::Q4_K, WeightType::F16, WeightType::Q5_0, WeightType::BF16]);
+        let known = baked("qwen3-8b", preset.shape, preset.types);
+        let error = file.choose(&[known]).expect_err("types are missing").to_string();
+        assert!(error.contains("file also F16, Q5_0, BF16"), "{error}");
+        assert!(error.contains("build with --features qwen3-8b,float-weights,legacy-quants"), "{error}");
     }
 
     #[test]
