@@ -101,7 +101,7 @@ impl Request {
         let (path, kernels) = match (self.models.as_slice(), self.general) {
             (&[model], false) => {
                 let path = self.path.unwrap_or(DecoderPath::Stream);
-                (Some(path), bake::decoder(model.shape, WeightType::ALL, path))
+                (Some(path), bake::decoder(model.shape, &types(model), path))
             }
             ([], true) => (None, bake::general()),
             _ => return Err(format!("either one --model or --general is needed\n\n{USAGE}")),
@@ -133,10 +133,9 @@ impl Request {
         for target in targets {
             for model in &models {
                 let paths = DecoderPath::ALL
-                    .map(|path| (path, path_name(path), bake::decoder(model.shape, WeightType::ALL, path)));
-                let tracing = (!self.no_trace).then(|| {
-                    (DecoderPath::Persistent, "persistent_trace", bake::tracing(model.shape, WeightType::ALL))
-                });
+                    .map(|path| (path, path_name(path), bake::decoder(model.shape, &types(model), path)));
+                let tracing = (!self.no_trace)
+                    .then(|| (DecoderPath::Persistent, "persistent_trace", bake::tracing(model.shape, &types(model))));
                 for (path, name, kernels) in paths.into_iter().chain(tracing) {
                     let module = bake::emit_as(target, Some(path), &kernels, self.text)
                         .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
@@ -150,6 +149,11 @@ impl Request {
         }
         Ok(())
     }
+}
+
+/// The types that a build bakes for a preset without further features.
+fn types(preset: &Preset) -> Vec<WeightType> {
+    preset.types.iter().collect()
 }
 
 fn model(name: &str) -> Result<&'static Preset, String> {
