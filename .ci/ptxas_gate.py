@@ -5,10 +5,12 @@
 
 FOLDER holds what `emit --all` writes: NAME.sm_NN.PATH.ptx. Every module must assemble, and no kernel may spill registers
 or keep a stack frame. Of what BOUNDED names no kernel may take more registers or static shared memory than
-BOUNDS says; fewer is reported, so that the bound can follow. KILN_BLESS=1 rewrites BOUNDS from what was measured.
+BOUNDS says; fewer is reported, so that the bound can follow. KILN_BLESS=1 rewrites BOUNDS from what was measured, and
+beside it ASSEMBLED, the hashes of the texts that it was measured from.
 
-What ptxas said of a text is kept in a folder, target/ptxas-cache or what KILN_PTXAS_CACHE names, by a hash of the text and
-of ptxas's version: the same text is assembled once.
+A text is assembled once: a hash of it and of ptxas's version stands in ASSEMBLED where the recorded bounds are what ptxas
+said of it; what ptxas said of others is kept in a folder, target/ptxas-cache or what KILN_PTXAS_CACHE names.
+KILN_PTXAS_ALL=1 assembles all of them anew.
 """
 
 import concurrent.futures
@@ -21,6 +23,8 @@ import subprocess
 import sys
 import time
 
+BLESS = os.environ.get("KILN_BLESS") == "1"
+ANEW = os.environ.get("KILN_PTXAS_ALL") == "1"
 # Whose kernels have bounds of their own, on every path: the general ones, the demo model, one model of each family.
 BOUNDED = ["general", "tiny", "qwen3b", "qwen3-8b"]
 
@@ -28,6 +32,10 @@ HEAD = """\
 # Upper bounds per kernel and target, as ptxas (see .ci/requirements.txt) reports them: registers per thread / bytes of
 # static shared memory; - where a module is not assembled. Spills and stack frames are refused everywhere. KILN_BLESS=1
 # .ci/assemble rewrites this file.
+"""
+
+ASSEMBLED_HEAD = """\
+# Modules that the bounds were measured from: a hash of text and ptxas version each. KILN_BLESS=1 .ci/assemble rewrites it.
 """
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
@@ -71,10 +79,12 @@ class Cache:
         self.ptxas, self.folder, self.version, self.found = ptxas, folder, f"{self.FORMAT} {said}", 0
         folder.mkdir(parents=True, exist_ok=True)
 
+    def digest(self, path):
+        return hashlib.sha256(self.version.encode() + b"\0" + path.read_bytes()).hexdigest()
+
     def assemble(self, path):
-        digest = hashlib.sha256(self.version.encode() + b"\0" + path.read_bytes()).hexdigest()
-        entry = self.folder / f"{digest}.json"
-        if entry.exists():
+        entry = self.folder / f"{self.digest(path)}.json"
+        if entry.exists() and not ANEW:
             self.found += 1
             return {name: tuple(of) for name, of in json.loads(entry.read_text()).items()}, None
         kernels, error = assemble(self.ptxas, path)
@@ -84,6 +94,12 @@ class Cache:
             partial.write_text(json.dumps(kernels))
             partial.replace(entry)
         return kernels, error
+
+
+def read_assembled(path):
+    """The hashes of texts whose results are recorded."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {line.split()[0] for line in lines if line and not line.startswith("#")}
 
 
 def read_bounds(path):
@@ -121,25 +137,38 @@ def main():
     if not paths:
         sys.exit(f"no PTX in {folder}")
     cache = Cache(ptxas, pathlib.Path(os.environ.get("KILN_PTXAS_CACHE") or "target/ptxas-cache"))
+    assembled_file = bounds_file.with_name("assembled.txt")
+    recorded = set() if ANEW or BLESS else read_assembled(assembled_file)
+    known = {path for path in paths if cache.digest(path) in recorded}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(cache.assemble, paths))
+        results = list(pool.map(lambda path: ({}, None) if path in known else cache.assemble(path), paths))
 
-    wrong, better, measured, count = [], [], {}, 0
+    wrong, better, measured, count, refused = [], [], {}, 0, set()
+    recorded_bounds = read_bounds(bounds_file)
     for path, (kernels, error) in zip(paths, results):
         name, target = re.fullmatch(r"(.+?)\.(sm_\d+)(?:\.\w+)?\.ptx", path.name).groups()
         module = name + path.name[len(f"{name}.{target}") : -len(".ptx")]
+        if path in known:
+            for kernel in re.findall(r"(?m)^\.visible \.entry (\w+)", path.read_text()):
+                count += 1
+                if (key := (module, kernel, target)) in recorded_bounds:
+                    measured[key] = recorded_bounds[key]
         if error:
+            refused.add(path)
             wrong.append(f"{path.name}: {error}")
         for kernel, (registers, shared, stack, spilled) in kernels.items():
             count += 1
             if stack or spilled:
+                refused.add(path)
                 wrong.append(f"{module} {kernel} {target}: {stack} bytes of stack, {spilled} bytes spilled")
             if name in BOUNDED:
                 measured[module, kernel, target] = (registers, shared)
 
-    if os.environ.get("KILN_BLESS") == "1":
+    if BLESS:
         write_bounds(bounds_file, measured)
-        print(f"wrote {bounds_file}")
+        lines = [f"{cache.digest(path)} {path.stem}\n" for path in paths if path not in refused]
+        assembled_file.write_text(ASSEMBLED_HEAD + "".join(lines))
+        print(f"wrote {bounds_file} and {assembled_file}")
     bounds = read_bounds(bounds_file)
     if unknown := measured.keys() - bounds.keys():
         wrong.append(f"{len(unknown)} bounds are not recorded, {' '.join(min(unknown))} first; KILN_BLESS=1 records them")
@@ -158,7 +187,7 @@ def main():
     for line in wrong:
         print("wrong:", line, file=sys.stderr)
     seconds = time.monotonic() - began
-    known = f"{cache.found} known from before"
+    known = f"{len(known)} recorded, {cache.found} known from before"
     summary = f"{len(paths)} modules ({known}), {count} kernels, {len(wrong)} complaints, {len(better)} below their bounds"
     print(f"ptxas: {summary}, {seconds:.0f} s")
     sys.exit(1 if wrong else 0)
