@@ -6,17 +6,28 @@ use super::parser;
 use super::{PtxError, Res};
 use crate::exec::inst::Program;
 use crate::machine::kernel::{KernelInfo, ParamInfo};
+use crate::machine::lock::lock;
 use crate::machine::types::{Space, Ty};
 use crate::memory::Memory;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
 
 /// Most bytes of parameters.
 const MAX_PARAM_BYTES: u32 = 32_764;
 
+/// A module's kernels by their entry names.
+type Kernels = BTreeMap<String, (KernelInfo, Program)>;
+
+/// Bytes of text whose kernels are remembered.
+const REMEMBERED: usize = 8 << 20;
+
+/// Kernels of texts read last, newest last: a program opens several devices, and loads the same modules on each.
+static RECENT: Mutex<VecDeque<(String, Arc<Kernels>)>> = Mutex::new(VecDeque::new());
+
 /// A loaded module: decoded kernels, and global variables in device memory.
 #[derive(Debug, Default)]
 pub struct Module {
-    pub(crate) kernels: BTreeMap<String, (KernelInfo, Program)>,
+    pub(crate) kernels: Arc<Kernels>,
     /// Global variables: name, address and size.
     globals: Vec<(String, u64, u64)>,
 }
@@ -24,11 +35,22 @@ pub struct Module {
 impl Module {
     /// Reads a module's text (a NUL ends it) and places its variables in device memory.
     pub fn load(text: &str, memory: &Memory) -> Res<Module> {
+        if let Some((_, kernels)) = lock(&RECENT).iter().find(|(known, _)| known == text) {
+            return Ok(Module { kernels: kernels.clone(), globals: Vec::new() });
+        }
         let ast = parser::parse(text)?;
         let mut module = Module::default();
         let globals = module.place(&ast.vars, memory);
-        let decoded = globals.and_then(|globals| module.decode(&ast, &globals));
-        decoded.inspect_err(|_| module.unload(memory))?;
+        let decoded = globals.and_then(|globals| decode(&ast, &globals));
+        module.kernels = Arc::new(decoded.inspect_err(|_| module.unload(memory))?);
+        // Where there are variables, their addresses are in the kernels.
+        if module.globals.is_empty() && text.len() <= REMEMBERED {
+            let mut recent = lock(&RECENT);
+            recent.push_back((text.to_owned(), module.kernels.clone()));
+            while recent.iter().map(|(text, _)| text.len()).sum::<usize>() > REMEMBERED {
+                recent.pop_front();
+            }
+        }
         Ok(module)
     }
 
@@ -79,28 +101,30 @@ impl Module {
         }
         Ok(names)
     }
+}
 
-    fn decode(&mut self, ast: &Ast, globals: &Names) -> Res<()> {
-        for f in ast.functions.iter().filter(|f| f.entry) {
-            let (mut params, mut names, mut param_bytes) = (Vec::new(), Names::new(), 0);
-            for p in &f.params {
-                let offset = p.place(&mut param_bytes, MAX_PARAM_BYTES)?;
-                params.push(ParamInfo { offset, size: p.bytes() as u32 });
-                let param = Entity::Var { space: Space::Param, address: offset.into() };
-                if names.insert(p.name.clone(), param).is_some() {
-                    return Err(p.error("name declared twice"));
-                }
-            }
-            let code = decode::kernel(&f.body, &names, &ast.functions, globals)?;
-            let registers = code.slots.clamp(16, 255);
-            let (static_shared, local_bytes, target_sm, info) = (code.shared, code.local, ast.sm, f.info.clone());
-            let info = KernelInfo { params, param_bytes, static_shared, local_bytes, registers, target_sm, ..info };
-            if self.kernels.insert(f.info.name.clone(), (info, code)).is_some() {
-                return Err(PtxError::new(f.line, &f.info.name, "two kernels of one name"));
+/// Decodes a module's kernels.
+fn decode(ast: &Ast, globals: &Names) -> Res<Kernels> {
+    let mut kernels = Kernels::new();
+    for f in ast.functions.iter().filter(|f| f.entry) {
+        let (mut params, mut names, mut param_bytes) = (Vec::new(), Names::new(), 0);
+        for p in &f.params {
+            let offset = p.place(&mut param_bytes, MAX_PARAM_BYTES)?;
+            params.push(ParamInfo { offset, size: p.bytes() as u32 });
+            let param = Entity::Var { space: Space::Param, address: offset.into() };
+            if names.insert(p.name.clone(), param).is_some() {
+                return Err(p.error("name declared twice"));
             }
         }
-        Ok(())
+        let code = decode::kernel(&f.body, &names, &ast.functions, globals)?;
+        let registers = code.slots.clamp(16, 255);
+        let (static_shared, local_bytes, target_sm, info) = (code.shared, code.local, ast.sm, f.info.clone());
+        let info = KernelInfo { params, param_bytes, static_shared, local_bytes, registers, target_sm, ..info };
+        if kernels.insert(f.info.name.clone(), (info, code)).is_some() {
+            return Err(PtxError::new(f.line, &f.info.name, "two kernels of one name"));
+        }
     }
+    Ok(kernels)
 }
 
 /// The initial bytes of a variable, zero where no value is given.
