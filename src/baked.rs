@@ -1,4 +1,4 @@
-//! What a bake yields: kernels as PTX with what the host has to know to launch them. kiln's own bake and anybody's are
+//! Baked kernels: PTX, and the descriptors by which the host launches it. Those of kiln's own bake and of anybody's are
 //! equals.
 
 use crate::Error;
@@ -14,16 +14,16 @@ pub enum DecoderPath {
     Persistent,
 }
 
-/// How many blocks a kernel is launched with.
+/// The number of blocks of a kernel's grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grid {
-    /// Exactly so many.
+    /// Exactly N blocks.
     Blocks(u32),
-    /// Any number; more than so many have nothing to do.
+    /// At most N blocks are of use; fewer will do.
     UpTo(u32),
-    /// Any number; more than one for so many rows of an output whose length is a launch parameter have nothing to do.
+    /// One block per N output rows is enough; the row count is a launch parameter.
     PerRows(u32),
-    /// What the launching function says: it depends on lengths and batch.
+    /// The launching function decides, by lengths and batch.
     Launch,
 }
 
@@ -34,7 +34,7 @@ pub struct BakedKernel {
     pub name: &'static str,
     /// Threads per block.
     pub block: u32,
-    /// How many blocks.
+    /// The number of blocks.
     pub grid: Grid,
     /// Bytes of static shared memory.
     pub static_shared: u32,
@@ -57,7 +57,7 @@ pub struct BakedModule {
     pub kernels: &'static [BakedKernel],
 }
 
-/// Kernels for one model shape. Only [`BakedModel::new`] makes one: what a model runs has been vouched for.
+/// Kernels for one model shape. Only [`BakedModel::new`] makes one, whose caller vouches for the text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BakedModel {
     pub(crate) name: &'static str,
@@ -67,7 +67,7 @@ pub struct BakedModel {
 }
 
 impl BakedModel {
-    /// Kernels under a name, for matrices of `types` in a model of `shape`. The file that a bake generates calls this.
+    /// The kernels of model `name`, of `shape`, with matrices of `types`. The file that a bake generates calls this.
     ///
     /// # Safety
     /// Each module is what `kiln_codegen::Bake` wrote for this shape and these types: the PTX of a kernel does what its
@@ -81,12 +81,12 @@ impl BakedModel {
         BakedModel { name, shape, types, modules }
     }
 
-    /// The name of the cargo feature, or what the bake called it.
+    /// The name of the cargo feature, or the bake's own name for the model.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The shape; of it, layers, vocabulary and the constants of the second group are taken from the file instead.
+    /// The shape. Only its first group is baked; layers, vocabulary and the other constants are taken from the file.
     pub const fn shape(&self) -> &ModelShape {
         &self.shape
     }

@@ -56,7 +56,7 @@ pub enum Error {
         meaning: &'static str,
     },
 
-    /// A driver call succeeded with an address that nothing can lie at.
+    /// A driver call succeeded, but its address is null or misaligned.
     #[error(
         "{call} gave {found:#x} as the address of a {what}, which needs a multiple of {alignment} other than 0; take a device that maps host memory"
     )]
@@ -254,7 +254,7 @@ pub enum Error {
         capacity: usize,
     },
 
-    /// A session without tokens was asked what comes next.
+    /// A session without tokens was asked for a token or logits.
     #[error("the session is empty, and nothing can follow nothing; append at least one token first")]
     EmptySession,
 

@@ -1,4 +1,4 @@
-//! What can go wrong while kernels are made.
+//! Errors of making kernels.
 
 use crate::target::Target;
 use std::fmt;

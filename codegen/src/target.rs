@@ -1,4 +1,4 @@
-//! The chips kiln emits for, and the limits that decide what a kernel may ask of them.
+//! Targets: the chips that kiln emits for, and their limits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,8 +23,7 @@ impl Target {
         Target { sm: 120 },
     ];
 
-    /// The targets baked when nothing else is asked for: one for each way of moving weights
-    /// (plain loads, `cp.async`, bulk copies). Their PTX covers every later chip.
+    /// The targets baked by default. Their PTX covers every later chip.
     pub const DEFAULT: [Target; 3] = [Target { sm: 75 }, Target { sm: 80 }, Target { sm: 90 }];
 
     /// The target of compute capability `sm`, if kiln knows it.

@@ -88,9 +88,9 @@ thin! {
     /// The device's identity across processes; of a MIG device, its own.
     DEVICE fn device_uuid_v2 = cuDeviceGetUuid_v2(device: CUdevice) -> CUuuid;
 
-    /// Takes a share of the device's primary context, made at the first.
+    /// Retains the device's primary context, which the first call makes.
     PRIMARY__CTX fn primary_context_retain = cuDevicePrimaryCtxRetain(device: CUdevice) -> CUcontext;
-    /// Gives that share back.
+    /// Releases the device's primary context.
     PRIMARY__CTX fn primary_context_release = cuDevicePrimaryCtxRelease(device: CUdevice);
     /// Makes a context current in this thread.
     CTX fn context_set_current = cuCtxSetCurrent(context: CUcontext);
@@ -173,7 +173,7 @@ thin! {
 
     /// Makes an event.
     EVENT fn event_create = cuEventCreate(flags: u32) -> CUevent;
-    /// Lets an event happen when the stream's work so far is done.
+    /// Records an event, which happens when the stream's work so far is done.
     EVENT fn event_record = cuEventRecord(event: CUevent, stream: CUstream);
     /// Waits for an event.
     EVENT fn event_synchronize = cuEventSynchronize(event: CUevent);
@@ -200,7 +200,7 @@ impl Api {
         Api { table }
     }
 
-    /// Whether every function is the other's.
+    /// Whether both tables hold the same functions.
     pub(crate) fn has_same_functions(&self, other: &Api) -> bool {
         const WORDS: usize = size_of::<kiln_cu_api>() / size_of::<usize>();
         const { assert!(size_of::<kiln_cu_api>() == WORDS * size_of::<usize>()) };

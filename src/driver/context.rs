@@ -107,15 +107,15 @@ impl Context {
         }))
     }
 
-    /// Makes the context current in this thread. Other code may have set another since, so it is asked, not remembered:
-    /// that is a read of thread-local memory in the driver.
+    /// Makes the context current in this thread. The driver is asked each time, a read of thread-local memory: other
+    /// code may have set another.
     pub(crate) fn bind(&self) -> Result<()> {
         let api = self.driver.api();
         // SAFETY: the context is live as long as `self`.
         unsafe { if api.context_current()? == self.raw { Ok(()) } else { api.context_set_current(self.raw) } }
     }
 
-    /// Whether objects of one may be used with the other.
+    /// Whether objects of one context may be used with the other.
     pub(crate) fn same_as(&self, other: &Context) -> bool {
         self.raw == other.raw && self.driver.same_as(&other.driver)
     }
@@ -132,15 +132,15 @@ impl Context {
         self.gate.add(resident);
     }
 
-    /// Makes the context current and takes what is resident off the device, as long as the guard lives: to be held over
-    /// all calls that may wait for the device.
+    /// A guard that keeps resident work off the device, to be held over every call that may wait for the whole device.
+    /// Makes the context current.
     pub(crate) fn quiesce(&self) -> Result<Quiet<'_>> {
         let quiet = self.gate.close(self.limits().wait)?;
         self.bind()?;
         Ok(quiet)
     }
 
-    /// Keeps others from quiescing the device while resident work is launched and noted.
+    /// A guard against [`quiesce`](Context::quiesce), held while resident work is launched and noted.
     #[cfg(feature = "gguf")]
     pub(crate) fn pass(&self) -> Result<Pass<'_>> {
         self.gate.pass(self.limits().wait)
@@ -180,14 +180,14 @@ impl Context {
         self.turns.take(claim, turn, wait)
     }
 
-    /// Device memory, `bytes` > 0.
+    /// Allocates `bytes` of device memory, more than 0.
     pub(crate) fn allocate(&self, what: &'static str, bytes: usize) -> Result<CUdeviceptr> {
         let _quiet = self.quiesce()?;
         // SAFETY: the context is current.
         unsafe { self.driver.api().memory_allocate(bytes) }.map_err(|error| self.explain(what, bytes, error))
     }
 
-    /// Page-locked host memory, zeroed and mapped, `bytes` > 0.
+    /// Allocates `bytes` of page-locked host memory, more than 0, mapped and zeroed.
     pub(crate) fn allocate_host(&self, what: &'static str, bytes: usize) -> Result<*mut u8> {
         let _quiet = self.quiesce()?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
@@ -200,7 +200,7 @@ impl Context {
         }
     }
 
-    /// Puts the sizes into an out-of-memory error.
+    /// The out-of-memory error, with sizes.
     #[cold]
     fn explain(&self, what: &'static str, bytes: usize, error: Error) -> Error {
         if error.code() != Some(sys::CUDA_ERROR_OUT_OF_MEMORY) {
@@ -211,7 +211,7 @@ impl Context {
         Error::OutOfMemory { what, needed: bytes as u64, free: free as u64, total: total as u64 }
     }
 
-    /// The error of the wrong driver or device, or nothing.
+    /// Refuses a context of another driver or device.
     pub(crate) fn check_same(&self, other: &Context, what: &'static str) -> Result<()> {
         self.driver.check_same(&other.driver, what)?;
         if self.same_as(other) {
@@ -241,7 +241,7 @@ impl Drop for Context {
     }
 }
 
-/// `len * size` bytes, or the overflow.
+/// `len * size` bytes; an error if that overflows.
 pub(crate) fn byte_len<T>(what: &'static str, len: usize) -> Result<usize> {
     len.checked_mul(size_of::<T>()).filter(|bytes| *bytes <= isize::MAX as usize).ok_or_else(|| Error::SizeOverflow {
         what,

@@ -26,13 +26,13 @@ struct Known {
     driver: Driver,
     ordinal: i32,
     inner: Weak<DeviceInner>,
-    /// Streams and graphs keep it where the device is gone.
+    /// The context: streams and graphs may keep it alive for longer than the device.
     context: Weak<Context>,
 }
 
 struct DeviceInner {
     context: Arc<Context>,
-    /// Blocking copies run here, where nothing else ever waits.
+    /// The stream of blocking copies, on which nothing else runs.
     copies: Arc<StreamInner>,
     name: String,
     sm: u32,
@@ -42,8 +42,8 @@ struct DeviceInner {
 }
 
 impl Device {
-    /// Opens the device of that ordinal, counted from 0. Opening it again gives the same device, as long as one is open;
-    /// there is one context per driver and ordinal in a process, as long as anything made in it lives.
+    /// Opens the device of that ordinal, counted from 0. A device that is open already is given again. A process has
+    /// one context per driver and ordinal, which lives as long as anything made in it.
     pub fn open(driver: &Driver, ordinal: i32) -> Result<Device> {
         let mut open = OPEN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|known| known.context.strong_count() > 0);
@@ -134,8 +134,8 @@ impl Device {
         self.inner.context.attribute(attribute)
     }
 
-    /// The device's identity across processes and reboots, where the driver tells it. Drivers before CUDA 11.4 tell of
-    /// a MIG device only the GPU that it is a part of.
+    /// The device's identity across processes and reboots, where the driver tells it. For a MIG device, drivers before
+    /// CUDA 11.4 give that of its GPU.
     pub fn uuid(&self) -> Result<[u8; 16]> {
         let (api, device) = (self.driver().api(), self.inner.context.device);
         // SAFETY: the context's device is live.
@@ -179,7 +179,7 @@ impl Device {
         self.inner.context.bind()
     }
 
-    /// Has allocations, frees, loads and unloads park this work first, as long as it lives.
+    /// Registers resident work: as long as it lives, allocations, frees, loads and unloads park it first.
     pub fn add_resident(&self, resident: &Arc<dyn Resident>) {
         self.inner.context.add_resident(resident);
     }

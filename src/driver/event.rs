@@ -12,7 +12,7 @@ use crate::{Error, Result};
 pub struct Event {
     stream: Arc<StreamInner>,
     raw: sys::CUevent,
-    /// Last ticket in front of it.
+    /// The ticket of the last work before it.
     ticket: u64,
     timed: bool,
 }

@@ -43,7 +43,7 @@ pub struct LaunchConfig {
     pub dynamic_shared: u32,
     /// Whether all blocks must be resident together.
     pub cooperative: bool,
-    /// Whether the kernel may begin before its predecessor in the stream ends. Both execute `griddepcontrol`.
+    /// Whether the kernel may begin before the kernel before it in the stream ends. Both execute `griddepcontrol`.
     pub programmatic: bool,
     /// Blocks per cluster in x, y, z, for kernels that have clusters.
     pub cluster: Option<[u32; 3]>,
@@ -74,7 +74,7 @@ impl LaunchConfig {
         self
     }
 
-    /// With leave to begin before the predecessor ends: programmatic dependent launch, sm_90 and later.
+    /// Programmatic dependent launch, sm_90 and later: the kernel may begin before the one before it ends.
     #[must_use]
     pub const fn with_programmatic(mut self) -> LaunchConfig {
         self.programmatic = true;
@@ -240,7 +240,7 @@ impl Function {
         self.raw
     }
 
-    /// Empty grids and blocks that are too large, which the driver would refuse without saying why.
+    /// Refuses empty grids and blocks that are too large: the driver would not say why.
     fn check(&self, config: &LaunchConfig) -> Result<()> {
         let threads: u64 = config.block.iter().fold(1, |product, side| product.saturating_mul(u64::from(*side)));
         if threads == 0 || threads > u64::from(self.max_threads) {
@@ -265,8 +265,8 @@ impl Function {
         }
     }
 
-    /// Raises the kernel's limit of dynamic shared memory to the device's, the first time that it is needed. Always to
-    /// the same value, so threads that do it together do no harm.
+    /// Raises the kernel's limit of dynamic shared memory to the device's, once it is needed. Threads need no lock for
+    /// that: all of them set the same value.
     fn opt_in(&self, dynamic: u32) -> Result<()> {
         let needed = u64::from(self.static_shared) + u64::from(dynamic);
         if needed <= u64::from(SHARED_WITHOUT_OPTIN) || dynamic == 0 {
@@ -300,7 +300,7 @@ impl std::fmt::Debug for Function {
     }
 }
 
-/// What a launch asks for beyond its geometry: the list, and how many of it count.
+/// Attributes of a launch: the list, and how many of it are set.
 fn attributes(config: &LaunchConfig) -> ([sys::CUlaunchAttribute; 3], u32) {
     let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
     let none = attribute(0, sys::CUlaunchAttributeValue { pad: [0; 64] });

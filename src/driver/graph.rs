@@ -120,8 +120,9 @@ impl GraphExec {
     /// [`cuGraphLaunch`](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__GRAPH.html).
     ///
     /// # Safety
-    /// The modules and buffers that the recorded work uses are alive, and used by nobody else until it is done: name the
-    /// buffers in a [`Stream::enqueue`] around this call. It is not captured in turn while an earlier launch runs.
+    /// The modules and buffers that the recorded work uses are alive, and used by nobody else until it is done: name
+    /// the buffers in a [`Stream::enqueue`] around this call. While an earlier launch runs, this call is not itself
+    /// captured.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
         self.context.check_same(&stream.inner.context, "stream")?;
         self.context.bind()?;

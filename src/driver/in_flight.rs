@@ -1,8 +1,8 @@
-//! Who uses a buffer last: the record that makes safe buffers safe.
+//! Records of a buffer's last uses: what a free or an access of the host has to wait for.
 //!
 //! Every buffer has a slot. It holds the last write and, per stream, the last read since. The rules:
 //! 1. work that reads waits for the last write; work that writes waits for the last write and all reads;
-//! 2. on the same stream order does that; on another the stream is told to wait, the host is not;
+//! 2. within a stream its order does that; across streams the later stream is told to wait, not the host;
 //! 3. the host waits by the same rules before it touches or frees, and holds the slot's lock until it is through;
 //! 4. a slot's lock is held from the check until the work has its ticket, so nobody enqueues in between.
 
@@ -175,7 +175,8 @@ impl Stream {
         self.enqueue_locked(claim, &mut uses, &mut records, work)
     }
 
-    /// Enqueues; `records` is a place for the lock of each use. Work without a claim has its turn, or needs none.
+    /// Enqueues `work`; `records` has a place for the lock of each use. Without a claim, the work has its turn already
+    /// or needs none.
     fn enqueue_locked<'a>(
         &self,
         claim: Option<Claim>,
@@ -212,7 +213,7 @@ impl Stream {
     }
 }
 
-/// Notes the uses when the work has been enqueued: also when it failed or panicked, since part of it may run.
+/// A guard that notes the uses when dropped: work that failed or panicked may have been enqueued in part.
 struct Noting<'s, 'a> {
     stream: &'s Arc<StreamInner>,
     uses: &'s [Use<'a>],
@@ -234,7 +235,7 @@ fn address(slot: &Slot) -> usize {
     std::ptr::from_ref(slot).addr()
 }
 
-/// A buffer that is written stands once among the arguments.
+/// Refuses a buffer that is written and named twice.
 fn check_alias(one: &Use<'_>, other: &Use<'_>) -> Result<()> {
     let (output, other) = match (one.access, other.access) {
         (Access::Read, Access::Read) => return Ok(()),

@@ -1,4 +1,4 @@
-//! Finding a driver: NVIDIA's library, or whatever answers to its names.
+//! Drivers: NVIDIA's library, or other functions of the same names.
 
 use once_cell::sync::OnceCell;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -75,7 +75,7 @@ impl Driver {
         unsafe { Driver::from_raw_resolver(trampoline, user) }
     }
 
-    /// A driver over a table that is already filled: a table in between, that records or fails.
+    /// A driver over a filled table, such as one in between that records calls or makes them fail.
     ///
     /// # Safety
     /// As [`Api::new`]; required functions are not null.
@@ -92,8 +92,7 @@ impl Driver {
         }
     }
 
-    /// The driver of that table: the same for tables of the same functions, so that what one handle opens is known to
-    /// the other.
+    /// The driver of that table. Tables of the same functions share one, so that each knows what the other has opened.
     fn known(api: Api) -> Driver {
         static KNOWN: OnceCell<Mutex<Vec<Weak<Api>>>> = OnceCell::new();
         let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +144,7 @@ impl Driver {
         Arc::ptr_eq(&self.api, &other.api)
     }
 
-    /// The wrong-driver error, or nothing.
+    /// Refuses another driver.
     pub(crate) fn check_same(&self, other: &Driver, what: &'static str) -> Result<()> {
         if self.same_as(other) { Ok(()) } else { Err(Error::WrongDriver { what }) }
     }
@@ -180,7 +179,7 @@ pub fn symbols() -> Vec<Symbol> {
         .collect()
 }
 
-/// Opens a library, or says why not.
+/// Opens a library; the error is the loader's reason.
 fn open(path: &CStr) -> Result<*mut c_void, String> {
     let mut reason = [0u8; 256];
     // SAFETY: the path is NUL-terminated, the reason's length its own. The loader runs the library's initialisers, which

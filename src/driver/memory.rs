@@ -11,7 +11,7 @@ use super::stream::Stream;
 use super::sys::CUdeviceptr;
 use crate::{Error, Result};
 
-/// Types that are the same bytes on host and device.
+/// Types whose values are the same bytes on host and device.
 ///
 /// # Safety
 /// Every pattern of bits is a value, there is no padding, and nothing in it means anything only on the host.
@@ -42,7 +42,7 @@ impl<T> DevicePtr<T> {
     /// The address 0, for arguments that a kernel is told not to use.
     pub const NULL: DevicePtr<T> = DevicePtr::new(0);
 
-    /// An address as the driver gave it.
+    /// The pointer of an address that the driver gave.
     pub const fn new(address: CUdeviceptr) -> DevicePtr<T> {
         DevicePtr { address, element: PhantomData }
     }
@@ -311,7 +311,7 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
     }
 }
 
-/// Waits again and again until the wait ends otherwise than by its limit.
+/// Repeats a wait as long as it ends by its limit.
 fn without_limit(wait: impl Fn() -> Result<()>) -> Result<()> {
     loop {
         match wait() {

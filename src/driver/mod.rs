@@ -8,14 +8,15 @@
 //! **Soundness.** Launches are asynchronous, and a borrow ends when the launch returns, not when the kernel does. So
 //! buffers remember their last uses: [`Stream::enqueue`] notes which buffers the work reads and writes, lets the stream
 //! wait for uses on other streams, and whoever later frees a buffer or touches it from the host waits first. That needs
-//! no guard and no scope, so [`std::mem::forget`] cannot break it. Enqueueing allocates
-//! nothing on the device. It waits for a resident kernel, which is asked to make room, and for another thread that
-//! copies a buffer of its to or from the host just then.
+//! no guard and no scope, so [`std::mem::forget`] cannot break it. Enqueueing allocates nothing on the device. It waits
+//! for two things: a resident kernel, which is asked to make room, and another thread's copy between the host and one
+//! of the same buffers.
 //!
-//! **Waiting.** Every wait ends, but for a blocking copy from or to borrowed host memory: by looking again and again, up to [`Limits::wait`] since the last progress, then with
-//! [`Error::Stalled`](crate::Error::Stalled); a drop keeps what may still be in use. Work that stays on the device, a
-//! [`Resident`], gets out of the way of the rest: calls that may wait for the whole device hold it off, and other
-//! launches wait for a turn, which it yields within [`Limits::turn`].
+//! **Waiting.** The host polls, and gives up with [`Error::Stalled`](crate::Error::Stalled) after [`Limits::wait`]
+//! without progress. One wait has no limit: that of a blocking copy from or to borrowed host memory. A drop that would
+//! wait for longer keeps what may still be in use. A [`Resident`], work that stays on the device, makes room for the
+//! rest: calls that may wait for the whole device hold it off, and other launches wait for a turn, which it yields
+//! within [`Limits::turn`].
 //!
 //! ```no_run
 //! use kiln::driver::{Device, Driver, GpuTensor, KernelParam, LaunchConfig, Module};
@@ -43,13 +44,13 @@
 //! **What is not tracked**: work enqueued by unsafe calls outside [`Stream::enqueue`], and replays of graphs.
 //!
 //! **A lost context.** After the codes 226, 700, 702, 710, 714 to 719, 721 and 810 of
-//! [`Error::code`](crate::Error::code) every call on the device fails, in the whole process: a kernel used memory that it
-//! has not (700), ran longer than the display allows (702), failed otherwise (719). Buffers are not freed then. The process
-//! has to be started anew; other processes are not concerned, save clients of the same MPS server.
+//! [`Error::code`](crate::Error::code) every call on the device fails, in the whole process: a kernel accessed memory
+//! that is not its own (700), ran longer than the display allows (702), or failed otherwise (719). Buffers are not
+//! freed then. Start the process anew; of other processes only clients of the same MPS server are concerned.
 //!
 //! **Page-locked memory under confidential computing.** The driver moves and encrypts it. Copies from and to a
-//! [`PinnedBuffer`] are slower; whether a kernel that runs and the host see each other's words in a [`MappedBuffer`] has
-//! not been tried.
+//! [`PinnedBuffer`] are slower. Nobody has tried whether a running kernel and the host see each other's words in a
+//! [`MappedBuffer`].
 //!
 //! **`CUDA_LAUNCH_BLOCKING=1`** lets a launch return when its kernel has ended. A kernel that waits for the host then
 //! waits until it leaves by itself.

@@ -37,8 +37,8 @@ impl Module {
     /// Compiles and loads PTX text. May wait for the device. On failure the error holds the compiler's log.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for what is not text that begins with `.version`, blanks and comments apart: the driver
-    /// takes binaries by the same call, and reads as many bytes of them as they say.
+    /// [`Error::InvalidArgument`] unless the text begins with `.version`, after blanks and comments: the same call
+    /// takes binaries, of which the driver would read as many bytes as their header says.
     pub fn from_ptx(device: &Device, ptx: &CStr) -> Result<Module> {
         check_text(ptx.to_bytes())?;
         let _quiet = device.context().quiesce()?;
@@ -86,7 +86,7 @@ impl Module {
 
     /// Address and number of elements of a module's global variable, rounded down to whole elements.
     ///
-    /// What is behind the address belongs to the module and is not tracked.
+    /// The memory there belongs to the module, and its uses are not tracked.
     pub fn global<T: DeviceRepr>(&self, name: &str) -> Result<(DevicePtr<T>, usize)> {
         let device = &self.inner.device;
         let _quiet = device.context().quiesce()?;
@@ -134,7 +134,7 @@ const CUDA_OF_PTX: [((u32, u32), &str); 23] = [
     ((9, 1), "13.1 or later"),
 ];
 
-/// What to say of text that the driver finds too new: the driver that its `.version` asks for.
+/// The error for text too new for the driver: it names the CUDA version that the text's `.version` needs.
 fn too_new(ptx: &CStr) -> Error {
     let text = ptx.to_string_lossy();
     let version = text.split_once(".version").and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("?");
@@ -160,7 +160,7 @@ impl Drop for ModuleInner {
     }
 }
 
-/// Refuses what the driver might take for something else than PTX.
+/// Refuses bytes that the driver might take for a binary.
 fn check_text(bytes: &[u8]) -> Result<()> {
     let refuse = |found: String| {
         Err(Error::InvalidArgument {

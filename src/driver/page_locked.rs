@@ -54,9 +54,9 @@ impl<T: DeviceRepr> Drop for PageLocked<T> {
     }
 }
 
-/// Host memory that copies reach without a detour, and that they may reach while the host does something else.
+/// Page-locked host memory, for copies that run while the host does something else.
 ///
-/// Its elements are seen after the last use of the device is over, never during.
+/// The host sees its elements only after the device's last use.
 pub struct PinnedBuffer<T: DeviceRepr>(PageLocked<T>);
 
 impl<T: DeviceRepr> PinnedBuffer<T> {
@@ -103,8 +103,8 @@ impl<T: DeviceRepr> PinnedBuffer<T> {
         self.0.reads(name)
     }
 
-    /// For [`Stream::enqueue`](super::Stream::enqueue): the work writes this buffer, called `name` in errors. It takes
-    /// a mutable reference, so that no slice of it is about.
+    /// For [`Stream::enqueue`](super::Stream::enqueue): the work writes this buffer, called `name` in errors. The
+    /// mutable reference keeps slices of it from being borrowed meanwhile.
     pub fn writes(&mut self, name: &'static str) -> Use<'_> {
         self.0.writes(name)
     }
@@ -117,7 +117,7 @@ impl<T: DeviceRepr> std::fmt::Debug for PinnedBuffer<T> {
 }
 
 mod sealed {
-    /// Keeps [`MappedWord`](super::MappedWord) to the types whose atomics are known.
+    /// Seals [`MappedWord`](super::MappedWord): only two types have a known atomic.
     pub trait Sealed {}
     impl Sealed for u32 {}
     impl Sealed for u64 {}

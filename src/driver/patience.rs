@@ -1,18 +1,18 @@
-//! Waiting that ends: by looking again and again, up to a limit since the last progress.
+//! Waits of the host: polling with backoff, up to a limit since the last progress.
 
 use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
-/// Looks that follow each other without a pause.
+/// Polls that follow each other without a pause.
 const SPINS: u32 = 200;
-/// How long a wait yields to other threads before it sleeps between looks.
+/// How long a wait yields to other threads before it sleeps between polls.
 const YIELDS: Duration = Duration::from_millis(2);
-/// The sleep between two looks.
+/// The sleep between two polls.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// One wait of the host. It spins, then yields, then sleeps: what it waits for is seen at most 50 us late, and the system
-/// timer's slack, which is as much on Linux.
+/// One wait of the host: it spins, then yields, then sleeps. It is at most 50 us late, plus the system timer's slack,
+/// 50 us on Linux.
 pub(crate) struct Patience {
     limit: Duration,
     since: Instant,
@@ -24,12 +24,12 @@ impl Patience {
         Patience { limit, since: Instant::now(), looks: 0 }
     }
 
-    /// Counts the limit anew.
+    /// Restarts the limit, since there was progress.
     pub(crate) fn progress(&mut self) {
         (self.since, self.looks) = (Instant::now(), 0);
     }
 
-    /// Passes some time before the next look, or says that `what` has taken too long.
+    /// Pauses before the next poll; [`Error::Stalled`] for `what` once the limit is over.
     pub(crate) fn pause(&mut self, what: &'static str) -> Result<()> {
         self.looks = self.looks.saturating_add(1);
         if self.looks < SPINS {

@@ -1,10 +1,11 @@
-//! Work that stays on a device until it is told to go, and how the rest gets along with it.
+//! Resident work, which stays on a device until it is asked to leave, beside all other work.
 //!
-//! Two things keep others from waiting for a resident kernel. A **gate**: calls that may wait for the whole device
-//! (allocate, free, load, unload) hold its exclusive side, with everything resident parked, until the call has returned;
-//! a resident launch holds the shared side. **Turns**: whoever wants the multiprocessors, a resident launch or any other
-//! kernel, waits in one line; the one in front asks the resident kernel to yield, and goes on when it has left. Launches
-//! that end by themselves follow each other in one turn: a sequence on the stream path makes many of them a token.
+//! Two things keep other work from waiting for a resident kernel without an end. A **gate**: calls that may wait for
+//! the whole device (allocate, free, load, unload) hold its exclusive side, with everything resident parked, until the
+//! call has returned; a resident launch holds the shared side. **Turns**: whoever wants the multiprocessors, a resident
+//! launch or any other kernel, waits in one line; the one in front asks the resident kernel to yield, and goes on when
+//! it has left. Launches that end by themselves follow each other in one turn: a sequence on the stream path makes many
+//! of them a token.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::patience::Patience;
 use crate::{Error, Result};
 
-/// What resident work is asked for.
+/// A request to resident work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wish {
@@ -26,7 +27,7 @@ pub enum Wish {
     Stay,
 }
 
-/// Work that stays on a device until it is told to go, such as a kernel that waits for requests.
+/// Work that stays on a device until it is asked to leave, such as a kernel that waits for requests.
 ///
 /// Allocating, freeing, loading and unloading may wait for everything on the device, so they would never return beside
 /// it. [`Device::add_resident`](super::Device::add_resident) has them ask it to park and wait until it is off.
@@ -42,7 +43,7 @@ pub trait Resident: Send + Sync {
     /// What the driver reports of the work.
     fn is_off(&self) -> Result<bool>;
 
-    /// A number that changes as the work gets on: waits for it are limited from its last change on.
+    /// A number that changes with the work's progress. The limit of a wait for the work restarts with every change.
     fn progress(&self) -> u64 {
         0
     }
@@ -74,8 +75,8 @@ pub(crate) struct Gate {
     residents: Mutex<Vec<Known>>,
 }
 
-/// Resident work, and its progress when it once did not leave in time: as long as that is the same, it is looked at, but
-/// not waited for again.
+/// Resident work. `hung_at` is its progress when it did not leave in time: until that changes it is polled once, not
+/// waited for.
 #[derive(Clone)]
 struct Known {
     work: Weak<dyn Resident>,
@@ -86,9 +87,10 @@ struct Known {
 struct GateState {
     /// Who has the exclusive side, and how many guards of it.
     owner: Option<(ThreadId, u32)>,
-    /// How often it was taken.
+    /// How often the exclusive side was taken.
     closed: u64,
-    /// Threads that wait for it: launches let them pass first, but one at a time where launches wait as well.
+    /// Threads that wait for the exclusive side. They go before launches; where launches wait as well, only one of them
+    /// does.
     waiting: u32,
     launching: u32,
     /// Launches that wait, and whether the next of them is let in before another thread takes the exclusive side.
@@ -188,10 +190,10 @@ impl Gate {
     }
 }
 
-/// The exclusive side of the gate: nothing resident is on the device, and nothing resident is launched.
+/// The guard of the gate's exclusive side: no resident work is on the device, and none is launched.
 pub(crate) struct Quiet<'a> {
     gate: &'a Gate,
-    /// What was asked to park, by a guard that is not inside another.
+    /// The work that this guard has asked to park; empty for a guard inside another.
     parked: Vec<Arc<dyn Resident>>,
 }
 
@@ -206,7 +208,7 @@ impl Drop for Quiet<'_> {
     }
 }
 
-/// The shared side of the gate.
+/// The guard of the gate's shared side.
 #[cfg(feature = "gguf")]
 pub(crate) struct Pass<'a> {
     gate: &'a Gate,
@@ -248,7 +250,7 @@ pub(crate) enum Claim {
     Resident,
 }
 
-/// The end of a time that begins now; one that no clock can tell is in thirty years.
+/// The end of a time that begins now, thirty years at most: an `Instant` may overflow.
 fn end_of(time: Duration) -> Instant {
     Instant::now() + time.min(Duration::from_secs(1 << 30))
 }
@@ -260,7 +262,7 @@ impl Line {
         self.joined = Some(Instant::now());
     }
 
-    /// Whether launches follow each other in a turn that is not over: a pause of a quarter of a turn ends it.
+    /// Whether launches share a turn that is not over. A pause of a quarter of a turn ends it.
     fn is_shared(&self, turn: Duration) -> bool {
         let follow = self.joined.is_some_and(|joined| joined.elapsed() < turn / 4);
         self.sharing > 0 || follow && self.joinable.is_some_and(|end| Instant::now() < end)

@@ -90,8 +90,8 @@ pub(crate) struct StreamInner {
     /// The thread that captures its work.
     capturing: Mutex<Option<ThreadId>>,
     pub(crate) pool: EventPool,
-    /// Other streams by id, and the ticket of theirs that this one has been told to wait for. Held while an event
-    /// of this stream is recorded for others, so that no capture can begin in between.
+    /// Other streams by id, with the ticket that this stream has been told to wait for. Held while an event of this
+    /// stream is recorded for others: no capture begins in between.
     order: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -219,7 +219,7 @@ impl StreamInner {
         *self.capturing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What another thread enqueued would be captured as well, and not happen.
+    /// Refuses work of another thread during a capture: it would be recorded instead of run.
     pub(crate) fn refuse_other_threads_capture(&self) -> Result<()> {
         if self.capturer().is_none_or(|thread| thread == std::thread::current().id()) {
             return Ok(());
@@ -231,7 +231,7 @@ impl StreamInner {
         })
     }
 
-    /// Work that is captured does not happen, so nothing can wait for it.
+    /// Refuses waits during a capture: recorded work does not run.
     fn refuse_capturing(&self) -> Result<()> {
         if !self.is_capturing() {
             return Ok(());
@@ -243,7 +243,7 @@ impl StreamInner {
         })
     }
 
-    /// Begins or ends refusing waits, and other threads' work. Returns what was before.
+    /// Begins or ends a capture by this thread; gives whether one was under way.
     pub(crate) fn set_capturing(&self, capturing: bool) -> bool {
         let _order = self.order();
         let mut capturer = self.capturing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,4 @@
-//! How the rows of every matrix are shared among the persistent decoder's blocks: contiguous runs, balanced by the bytes
-//! that they take to read.
+//! Shares of the persistent decoder's blocks in the rows of every matrix: contiguous runs, balanced by bytes.
 
 use super::file::ModelFile;
 use crate::Result;
@@ -14,7 +13,8 @@ struct Segment {
     bytes: u64,
 }
 
-/// What lies between two grid-wide dependencies: segments one after another, and the vector they are multiplied with.
+/// A phase, the work between two grid-wide dependencies: segments one after another, and the vector they are multiplied
+/// with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Phase {
     segments: Vec<Segment>,
@@ -60,8 +60,8 @@ fn phase(file: &ModelFile, roles: &[&[TensorRole]], layer: u32) -> Result<Phase>
 }
 
 impl Phase {
-    /// Boundaries between the blocks' runs. They lie between whole tiles, unless rows are worth the tiles they leave
-    /// half empty: where tiles would give some block over 2 % more than the mean and rows would give it less.
+    /// Boundaries between the blocks' runs, at whole tiles if no block then has over 2 % more than the mean, or if rows
+    /// would balance no better.
     fn boundaries(&self, blocks: u32) -> Vec<u32> {
         let tiles = self.cut(blocks, rows_per_tile(self.k));
         let most = self.most(&tiles);
@@ -72,7 +72,8 @@ impl Phase {
         if self.most(&rows) < most { rows } else { tiles }
     }
 
-    /// Boundaries at multiples of `unit` rows, each where the bytes before it come nearest to the block's part of all.
+    /// Boundaries at multiples of `unit` rows: boundary b is where the bytes before it come nearest to `b / blocks` of
+    /// all.
     fn cut(&self, blocks: u32, unit: u32) -> Vec<u32> {
         let rows: u32 = self.segments.iter().map(|segment| segment.rows).sum();
         let total = self.bytes(0, rows);
@@ -113,7 +114,7 @@ impl Phase {
         sum
     }
 
-    /// What the block that reads most reads, weights and vector, as a multiple of the mean.
+    /// The bytes, of weights and vector, of the block that reads most, as a multiple of the mean.
     fn most(&self, boundaries: &[u32]) -> f64 {
         let read = |run: &[u32]| self.bytes(run[0], run[1]) + 4 * u64::from(self.k);
         let (mut most, mut sum) = (0, 0);

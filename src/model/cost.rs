@@ -1,11 +1,11 @@
 //! A model of the time per token, from bytes, instructions and latencies. A calculation, not a measurement: say so
 //! wherever its figures are printed.
 //!
-//! A token is a row of phases. In each, every block reads its share of the weights or of the KV cache and works on it:
-//! that takes the time of the heaviest block's bytes at its part of the bandwidth, or of its instructions at its
-//! multiprocessor's issue rate, whichever is longer. Between phases lies what the path pays to hand results on: a launch,
-//! a node of a graph, or a grid-wide barrier. Nothing overlaps from one phase to the next, unless a ring of weights in
-//! shared memory keeps the bandwidth busy meanwhile ([`Way::PersistentRing`]).
+//! A token is a sequence of phases. In each, every block reads its share of the weights or of the KV cache and works on
+//! it. A phase takes as long as the heaviest block: its bytes at its part of the bandwidth, or its instructions at a
+//! multiprocessor's issue rate, whichever takes longer. Between phases the path hands results on, by a launch, a node
+//! of a graph or a grid-wide barrier. Phases do not overlap, except in [`Way::PersistentRing`], whose ring in shared
+//! memory keeps the bandwidth busy.
 //!
 //! Left out: vectors between phases, which stay in the L2 cache; the read of `x` by every block; the host; clocks that
 //! fall under load.
@@ -13,7 +13,7 @@
 use crate::shape::table::{KV_CHUNK, rows_per_tile};
 use crate::shape::{ModelShape, WeightType};
 
-/// What the model needs to know of a chip.
+/// A chip's figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Chip {
     /// Its name.
@@ -42,9 +42,9 @@ pub const CHIPS: [Chip; 4] = [
 pub const STREAMING: f64 = 0.92;
 /// Thread-instructions that a multiprocessor issues per clock: four schedulers of 32 lanes, on all chips of the table.
 pub const LANES_PER_CLOCK: f64 = 128.0;
-/// Seconds from one kernel of a stream to the next: 1.54 us published.
+/// Seconds from one kernel of a stream to the next; published: 1.54 us.
 pub const LAUNCH: f64 = 1.54e-6;
-/// Seconds from one kernel node of a graph to the next: 0.83 us published.
+/// Seconds from one kernel node of a graph to the next; published: 0.83 us.
 pub const GRAPH_NODE: f64 = 0.83e-6;
 /// Seconds from a kernel's begin until its first loads have arrived, with the memory system busy: 0.6 to 1.0 us.
 pub const FIRST_LOAD: f64 = 0.8e-6;
@@ -114,7 +114,7 @@ pub struct Phase {
     pub q6_k: u64,
     /// Pieces that are not divided between blocks: tiles of rows, or chunks of a KV head.
     pub pieces: u64,
-    /// Whether the persistent path has it: the small kernels of the others are recomputed there.
+    /// Whether it is a phase on the persistent path too, where blocks recompute what small kernels do elsewhere.
     pub persistent: bool,
 }
 
@@ -190,7 +190,7 @@ pub fn phases(shape: &ModelShape, position: u32, kv_bytes: u32) -> Vec<Phase> {
     all
 }
 
-/// What bounds a token's time: what most of it is spent on.
+/// The bound of a token's time: what most of it is spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Bound {
     /// Reading weights and cache.
@@ -212,7 +212,7 @@ impl Bound {
     }
 }
 
-/// What the model says of a token.
+/// The modelled time of a token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
     /// Seconds of phases that reading bounds.

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// A GGUF file of a model that kiln decodes, mapped into memory.
 ///
-/// The file must not be changed while it is open: as with any mapped file, what is read then is undefined, and reading
-/// behind the end of a file that was cut short ends the process by SIGBUS. Replace a file by renaming another over it.
+/// The file must not be changed while it is open: it is mapped, so reads of a changed file are undefined, and reads
+/// behind the end of one that was cut short end the process by SIGBUS. Replace a file by renaming another over it.
 pub struct ModelFile {
     path: PathBuf,
     map: Mmap,
@@ -104,7 +104,7 @@ impl ModelFile {
         self.differences(baked).map_or(Ok(()), |what| Err(self.not_baked(what, MODELS)))
     }
 
-    /// What the file has that the kernels of `baked` do not take, if there is such.
+    /// The differences of the file from `baked`, in words; `None` if there is none.
     fn differences(&self, baked: &BakedModel) -> Option<String> {
         let mut differences: Vec<String> =
             baked.shape.baked_differences(&self.shape).iter().map(ToString::to_string).collect();

@@ -6,13 +6,14 @@ use crate::Result;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// When to stop.
+/// Limits of a generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GenerateOptions {
     /// The most tokens to generate.
     pub max_tokens: usize,
-    /// Ids that end the text; the one that does is in the session, not given out. A tokenizer knows those of a model.
+    /// Ids that end the text. The one that does is appended to the session but not yielded. A model's are known to its
+    /// tokenizer.
     pub stop_ids: Vec<u32>,
 }
 
@@ -59,8 +60,8 @@ impl CancelHandle {
     }
 }
 
-/// Tokens as they are generated. After the last, [`Generation::end`] says why it was the last. Dropping it stops: the
-/// session then has the tokens that were given out.
+/// An iterator of tokens as they are generated. After the last, [`Generation::end`] gives the reason. Dropping it stops
+/// the generation; the session keeps the tokens that were yielded.
 #[derive(Debug)]
 pub struct Generation<'a> {
     session: &'a mut Session,

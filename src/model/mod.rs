@@ -122,7 +122,7 @@ impl Model {
         Model::load(device, baked, ModelFile::open(path)?, |_| {})
     }
 
-    /// As [`Model::open`], for a file that was opened before, with a callback that sees how far it is.
+    /// As [`Model::open`], for a file that was opened before, with a callback for progress.
     ///
     /// # Errors
     /// As [`Model::open`].
@@ -157,8 +157,8 @@ impl Model {
         Session::new(self, options)
     }
 
-    /// A session on the persistent path whose blocks write down when they did what: up to `events` phases of each, five
-    /// for each layer and token and one for a head. See [`Session::trace`].
+    /// A session on the persistent path whose blocks stamp their phases, up to `events` of each: five for each layer
+    /// and token, and one for a head. See [`Session::trace`].
     ///
     /// # Errors
     /// As [`Model::session`]; [`Error::KernelNotBaked`](crate::Error::KernelNotBaked) without the kernels of the `trace`

@@ -14,7 +14,7 @@ pub(crate) struct Item<'a> {
     pub(crate) position: u32,
     /// Tokens to generate behind them.
     pub(crate) max_new: u32,
-    /// Ids that end the item; the one that does is its last token.
+    /// Ids that end the item, as its last token.
     pub(crate) stop_ids: &'a [u32],
 }
 
@@ -35,8 +35,8 @@ pub(crate) trait Path: Send {
     /// The item's next token, or its end.
     fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step>;
 
-    /// Ends the item early; the path may be ahead of what it has yielded. Nothing to do where there is none. After an
-    /// error it may be called again.
+    /// Ends the item early, if there is one. The path may have run more tokens than it has yielded. After an error it
+    /// may be called again.
     fn stop(&mut self) -> Result<()>;
 
     /// The logits of the item that has ended, `[vocab]`.
@@ -50,14 +50,14 @@ pub(crate) trait Path: Send {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// When each block did what, if that was asked for.
+    /// The stamps of each block's phases, if they were asked for.
     #[cfg(feature = "trace")]
     fn trace(&self) -> Result<Option<super::trace::Trace>> {
         Ok(None)
     }
 }
 
-/// What a path asked of the driver.
+/// Counts of a path's driver calls and tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Work {

@@ -37,7 +37,7 @@ impl Rotary {
     }
 }
 
-/// What a sequence has on the device.
+/// A sequence's memory on the device.
 pub(crate) struct Sequence {
     pub(crate) kv: KvType,
     /// Positions it may grow to.
@@ -102,9 +102,9 @@ impl Sequence {
         })
     }
 
-    /// Has chunks for `needed` positions. Where that takes more than there are, their number is doubled as far as `wanted`
-    /// positions ask for it, so that a long answer has it grow a few times only. What is resident is off the device
-    /// meanwhile: a launch sees one table.
+    /// Grows the cache to `needed` positions. Where chunks are missing their number doubles, up to that of `wanted`
+    /// positions, so that a long answer grows it a few times only. Resident work is off the device meanwhile: a launch
+    /// sees one table.
     pub(crate) fn grow(&mut self, model: &Inner, needed: u32, wanted: u32) -> Result<()> {
         let chunks = |positions: u32| positions.min(self.capacity).div_ceil(KV_CHUNK) as usize;
         let (have, needed) = (self.chunks.len(), chunks(needed));
@@ -172,7 +172,7 @@ impl Sequence {
         Ok(self.host.as_slice()?.get(STATE).copied().unwrap_or(0))
     }
 
-    /// Waits for the stream's work, and reports what kernels reported.
+    /// Waits for the stream's work; an error if a kernel has set the error word.
     pub(crate) fn check(&mut self, stream: &Stream) -> Result<()> {
         self.state.copy_to_pinned(stream, 0..STATE, &mut self.host, 0)?;
         match self.host.as_slice()?.get(2).copied().unwrap_or(0) {
@@ -184,7 +184,7 @@ impl Sequence {
         }
     }
 
-    /// Copies what the first `length` positions of another sequence have in the cache.
+    /// Copies the cache of another sequence's first `length` positions.
     pub(crate) fn copy_cache(&mut self, model: &Inner, from: &Sequence, stream: &Stream, length: u32) -> Result<()> {
         self.grow(model, length, length)?;
         for (to, from) in self.chunks.iter_mut().zip(&from.chunks) {
@@ -216,7 +216,7 @@ pub(crate) fn bytes(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
     chunks.saturating_add(4 * (vectors + partials)).saturating_add(8 * slots)
 }
 
-/// Compares what a session takes with what is free.
+/// Refuses a session that would take more memory than is free.
 pub(crate) fn check_memory(device: &Device, shape: &ModelShape, kv: KvType) -> Result<()> {
     // The cache grows by need; what must be there is the first chunk.
     let need = bytes(shape, kv, KV_CHUNK);

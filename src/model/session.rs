@@ -10,7 +10,7 @@ use crate::shape::mailbox::NO_TOKEN;
 use crate::{Error, Result};
 use std::mem::ManuallyDrop;
 
-/// Which way a session's tokens are run. All give the same bits.
+/// The path of a session. All give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PathChoice {
     /// Persistent where the device can, else stream.
@@ -75,9 +75,9 @@ pub struct Session {
     sequence: ManuallyDrop<Sequence>,
     /// Every token, by position.
     tokens: Vec<u32>,
-    /// How many of them are in the cache: never all, so that there is always one to go on from.
+    /// The number of tokens in the cache: never all, since the last one is run to go on from.
     ran: usize,
-    /// Tokens that the item being generated had in the cache at its begin, and has yielded since.
+    /// Of the item being generated: tokens in the cache when it began, and tokens yielded since.
     item: Option<(usize, usize)>,
     options: SessionOptions,
     model: Model,
@@ -92,7 +92,7 @@ impl Session {
         Session::with_path(model, options, capacity, path, why)
     }
 
-    /// A session on the persistent path whose blocks write down when they did what, up to `events` phases.
+    /// A session on the persistent path whose blocks stamp their phases, up to `events` of them.
     #[cfg(feature = "trace")]
     pub(super) fn tracing(model: &Model, options: SessionOptions, events: u32) -> Result<Session> {
         let _quiet = model.inner.device.context().quiesce()?;
@@ -102,7 +102,7 @@ impl Session {
         Session::with_path(model, options, capacity, Box::new(path), "to trace".to_owned())
     }
 
-    /// When each block did what so far; `None` if the session does not trace.
+    /// The stamps of each block's phases so far; `None` if the session does not trace.
     ///
     /// # Errors
     /// What the driver reports.
@@ -138,7 +138,7 @@ impl Session {
         self.sequence.capacity
     }
 
-    /// The path that is really taken, and why.
+    /// The path that was chosen, and why.
     pub fn path(&self) -> (&'static str, &str) {
         (self.path.name(), &self.why)
     }
@@ -154,8 +154,8 @@ impl Session {
         sequence::bytes(shape, options.kv, options.capacity.unwrap_or(shape.context))
     }
 
-    /// Appends `ids`. The model runs over them together with what follows, in the same launch where the path can:
-    /// [`Session::generate`], [`Session::logits`], or [`Session::prefill`] to have them run before that is known.
+    /// Appends `ids`. They are run by the next [`Session::generate`] or [`Session::logits`], in its launch where the
+    /// path can, or by [`Session::prefill`] before that.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an id outside the vocabulary, [`Error::ContextFull`] if they do not fit; then
@@ -178,8 +178,7 @@ impl Session {
         Ok(())
     }
 
-    /// Runs the model over what was appended, so that what follows has less to wait for; the last token is run with what
-    /// follows it.
+    /// Runs the appended tokens but the last, so that the next call has less to run.
     ///
     /// # Errors
     /// What the driver reports.
@@ -242,7 +241,7 @@ impl Session {
         Ok(step)
     }
 
-    /// What the path yields next; an error where it could not choose a token, and the item has ended.
+    /// The path's next step. Where it cannot choose a token that is an error, and the item has ended.
     fn path_step(&mut self) -> Result<Step> {
         let step = self.path.next(&self.model.inner, &mut self.sequence)?;
         if step == Step::Token(NO_TOKEN) {
@@ -269,8 +268,8 @@ impl Session {
         }
     }
 
-    /// A copy that goes on by itself. Tokens that have not run yet are run by both: [`Session::prefill`] before it lets
-    /// them share that.
+    /// A copy that goes on by itself. Tokens that have not run are run by both sessions, unless [`Session::prefill`]
+    /// runs them before.
     ///
     /// # Errors
     /// If the copy does not fit the device's memory; what the driver reports.

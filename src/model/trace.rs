@@ -1,4 +1,4 @@
-//! When each block of the persistent path did what.
+//! Stamps of the persistent path: when each block was in which phase.
 
 use crate::shape::mailbox::trace;
 
@@ -36,7 +36,7 @@ impl Trace {
     /// Names of the phases.
     pub const PHASES: [&'static str; 6] = trace::PHASES;
 
-    /// From what the kernel wrote: records that it did not get to are zero.
+    /// The trace from the kernel's records; those that it did not write are zero.
     pub(super) fn from_words(blocks: u32, words: &[u64]) -> Trace {
         let records = words.chunks_exact(trace::WORDS as usize).zip(0u32..);
         let stamps = records.filter_map(|(record, index)| match *record {

@@ -8,7 +8,7 @@ use crate::shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PL
 use crate::shape::{SUPER_BLOCK, TensorRole, WeightType};
 use crate::{Error, Result};
 
-/// How far loading is.
+/// The progress of loading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
@@ -26,7 +26,7 @@ pub struct MemoryNeed {
     pub weights: u64,
     /// The tensor table.
     pub tables: u64,
-    /// For a while, at loading: types that are split into planes go through it.
+    /// Bytes that are taken during loading only: types that are split into planes pass through them.
     pub staging: u64,
 }
 
@@ -93,7 +93,7 @@ fn places(file: &ModelFile) -> Result<(Vec<Place>, u64)> {
     Ok((places, end))
 }
 
-/// What a model takes on a device.
+/// The device memory that a model takes.
 pub(super) fn memory_need(file: &ModelFile) -> Result<MemoryNeed> {
     let (places, weights) = places(file)?;
     let shape = file.shape();
@@ -102,7 +102,7 @@ pub(super) fn memory_need(file: &ModelFile) -> Result<MemoryNeed> {
     Ok(MemoryNeed { weights, tables: entries * u64::from(ENTRY_BYTES), staging })
 }
 
-/// Compares what a model takes with what is free.
+/// Refuses a model that would take more memory than is free.
 pub(super) fn check_memory(device: &Device, file: &ModelFile) -> Result<()> {
     let need = memory_need(file)?.total();
     let (free, total) = device.memory_info()?;

@@ -10,7 +10,7 @@ use super::{TextError, byte_level};
 /// Longer words are cut, so that positions fit 32 bits. No text that is one word of this length has a right answer.
 const LONGEST_WORD: usize = 1 << 30;
 
-/// The merge rules, over symbols. A symbol is a token id, or, from `vocab` on, a text that only occurs on the way.
+/// The merge rules, over symbols. A symbol is a token id, or, from `vocab` on, an intermediate text without an id.
 #[derive(Debug)]
 pub(super) struct Bpe {
     bytes: [u32; 256],
@@ -26,7 +26,7 @@ struct Merge {
 }
 
 impl Bpe {
-    /// From the ids of all token texts and the merge rules, best first.
+    /// The rules from the ids of all token texts and the file's merges, best first.
     pub(super) fn new(ids: &HashMap<&str, u32>, vocab: u32, merges: &Strings) -> Result<Bpe, TextError> {
         let mut bytes = [0; 256];
         for byte in 0..=255 {
@@ -103,7 +103,7 @@ struct Candidate {
     merged: u32,
 }
 
-/// Memory that is used again from word to word.
+/// Memory reused from word to word.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pieces: Vec<Piece>,

@@ -25,7 +25,7 @@ impl ChatMessage {
     }
 }
 
-/// What a template is told besides the messages.
+/// Variables of a template besides the messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChatOptions {
@@ -75,7 +75,7 @@ impl ChatTemplate {
 
     /// The prompt for `messages`, to be encoded with [`Special::Parse`].
     ///
-    /// A message that spells a control token is taken for one then: filter text that you do not trust.
+    /// A control token spelled in a message is parsed as one: filter text that you do not trust.
     pub fn render(&self, messages: &[ChatMessage], options: &ChatOptions) -> Result<String, TextError> {
         let turns: Value = messages
             .iter()

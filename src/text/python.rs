@@ -1,4 +1,4 @@
-//! What templates written for Python's Jinja call: methods of `str` and `dict`, and `tojson` as `json.dumps` writes it.
+//! Python's side of Jinja templates: methods of `str` and `dict`, and `tojson` as `json.dumps` writes it.
 
 use std::fmt::Write;
 

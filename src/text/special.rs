@@ -1,4 +1,4 @@
-//! Finds tokens that stand for themselves in a text: `<|im_end|>` and the like.
+//! Special tokens in a text, such as `<|im_end|>`.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Splits text into words before merging: the `qwen2` pre-tokenizer.
 //!
-//! Its pattern ends in `\s+(?!\S)|\s+`: a run of whitespace leaves its last character to a word that follows. That is
-//! the one look-ahead, and it is applied here to what the pattern without it gives, so that time stays linear.
+//! Its pattern ends in `\s+(?!\S)|\s+`: a run of whitespace leaves its last character to a word that follows. That
+//! look-ahead is the only one. It is applied to the matches of the pattern without it, so that time stays linear.
 
 use regex::Regex;
 
@@ -45,7 +45,7 @@ impl Splitter {
     }
 }
 
-/// The length of the word in `matched`, which is shorter by its last character where that look-ahead says so.
+/// The length of the word in `matched`: the look-ahead may take its last character off.
 fn word_len(matched: &str, at_end: bool) -> usize {
     match matched.char_indices().next_back() {
         // Only the last alternative ends in whitespace other than a line break; what follows its run is no whitespace.

@@ -9,12 +9,12 @@ use super::special::{Fragment, SpecialTokens};
 use super::splitter::Splitter;
 use super::{TextError, TokenDecoder, byte_level};
 
-/// What becomes of control tokens such as `<|im_end|>`.
+/// The treatment of control tokens such as `<|im_end|>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Special {
     /// Encoding: text that spells one becomes that token. Decoding: it is written out.
     ///
-    /// For rendered chat templates. Whoever writes the text can end a turn with it.
+    /// For rendered chat templates only: text that is parsed so can end a turn.
     Parse,
     /// Encoding: text that spells one stays text. Decoding: it is left out.
     Plain,
@@ -31,7 +31,7 @@ const END_OF_GENERATION: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 
 /// Byte-level BPE with the `qwen2` splitter: text to token ids and back.
 ///
-/// Text is not normalised, and any text is given back as it was: `decode(encode(text)) == text`.
+/// Text is not normalised: `decode(encode(text)) == text`.
 #[derive(Debug)]
 pub struct Tokenizer {
     splitter: Splitter,

@@ -18,7 +18,8 @@ impl Best {
         Best { value: b.var(f32::NEG_INFINITY), index: b.var(NO_TOKEN) }
     }
 
-    /// The index as a token, [`NO_TOKEN`] where the greatest is NaN or infinite: logits may be -inf, but not all of them.
+    /// The index as a token; [`NO_TOKEN`] where the greatest value is NaN or infinite. Single logits may be -inf, not
+    /// all of them.
     #[track_caller]
     pub(crate) fn token(&self, b: &mut Builder) -> Val<U32> {
         let size = b.abs::<F32>(self.value);
@@ -36,7 +37,8 @@ impl Best {
         b.set(self.index, index);
     }
 
-    /// NaN, greater, or equal with a lesser index. Nothing is greater than a NaN that was taken.
+    /// Whether the candidate is better: NaN, greater, or equal with a lesser index. Nothing is better than a NaN that
+    /// was taken.
     fn loses_to(&self, b: &mut Builder, value: Val<F32>, index: Val<U32>) -> Val<Pred> {
         let number = b.setp_eq(value, value);
         let nan = b.not_pred(number);

@@ -12,12 +12,13 @@ use super::{math, warp};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var};
 use kiln_shape::table::KV_CHUNK;
 
-/// Workers that sums over positions are cut for, and threads of a block that does nothing but attention.
+/// Workers that a sum over positions is cut for, whatever the block's size; also the threads of an attention kernel's
+/// block.
 pub(crate) const THREADS: u32 = 256;
 /// Lanes that share a key.
 const LANES: u32 = 4;
 
-/// What attention needs to know of the model.
+/// The model's heads, as attention needs them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Heads {
     /// Query heads of a KV head.
@@ -55,8 +56,8 @@ impl Heads {
     }
 }
 
-/// Blocks of an attention kernel that an SM must hold, which decides how many registers a thread may have: two leave 128,
-/// and keys of 1 KB, whose pieces are all loaded ahead, take more.
+/// Blocks of an attention kernel that an SM must hold, by which the assembler limits registers. Two leave a thread 128;
+/// keys of 1 KB need more, since all their pieces are loaded ahead.
 pub(crate) const fn blocks_per_sm(head_dim: u32, ty: KvType) -> u32 {
     if head_dim * ty.bytes() < 1024 { 2 } else { 1 }
 }
@@ -68,7 +69,7 @@ pub(crate) struct Share {
     pub(crate) kv_head: Val<U32>,
     /// The first query head.
     pub(crate) head: Val<U32>,
-    /// How many there are, where that is less than the kernel is made for.
+    /// The number of heads, where that may be less than the kernel is made for.
     pub(crate) present: Option<Val<U32>>,
 }
 
@@ -114,7 +115,7 @@ pub(crate) struct Workspace {
     pub(crate) sum: Shared<F32>,
     /// `[round, subsets, head_dim]`.
     partial: Shared<F32>,
-    /// Whether text is saved where it costs loads in flight.
+    /// Whether the passes over the keys are a loop: less text, and fewer loads in flight.
     compact: bool,
 }
 
@@ -132,8 +133,8 @@ impl Workspace {
         }
     }
 
-    /// The same, for half the text: the passes over the keys of a chunk are a loop, so the loads of the next do not start
-    /// before the sums of the last are done.
+    /// The same workspace for half the text: the passes over a chunk's keys are a loop, so the loads of one start after
+    /// the sums of the one before.
     pub(crate) fn compact(self) -> Workspace {
         Workspace { compact: true, ..self }
     }

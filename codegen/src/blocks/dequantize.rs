@@ -1,4 +1,4 @@
-//! Rows of weights as floats: what the embedding needs.
+//! Rows of weights as floats, for the embedding.
 
 use super::dot::{fitting, may_be_cut};
 use super::tensor::Tensor;
@@ -58,8 +58,8 @@ impl Row<'_> {
     }
 }
 
-/// Runs `body` in the lanes whose eight weights of the super-block lie in a row of `k`: they are inside or outside
-/// together, since rows are multiples of 32.
+/// Runs `body` in the lanes whose eight weights of the super-block lie in a row of `k`. The eight are inside or outside
+/// together: rows are multiples of 32.
 #[track_caller]
 pub(crate) fn inside(b: &mut Builder, k: Size, super_block: Val<U32>, body: impl FnOnce(&mut Builder)) {
     if !may_be_cut(k) {

@@ -8,7 +8,7 @@ use crate::ptx::{Builder, F32, LoadKind, Pred, Size, U8, U32, Val, Var};
 use kiln_shape::table::lane_groups;
 use kiln_shape::{SUPER_BLOCK, WeightType};
 
-/// The rows of a tile: from `first`, but none from `end` on.
+/// The rows of a tile: from `first` on, below `end`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows {
     pub(crate) first: Val<U32>,
@@ -26,7 +26,7 @@ pub(crate) fn fitting(types: &[WeightType], k: Size) -> Vec<WeightType> {
     types.iter().filter(fits).copied().collect()
 }
 
-/// How a warp is laid over rows: groups of eight lanes side by side along `k`, and what is left over rows.
+/// The layout of a warp over rows: some lane groups, of eight lanes, side by side along `k`, the others on other rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tile {
     /// Weights in a row.
@@ -95,7 +95,7 @@ pub(crate) struct Products {
 /// A sum whose error does not grow with the number of its terms (Kahan, <https://doi.org/10.1145/363707.363723>).
 struct Sum {
     total: Var<F32>,
-    /// What the last rounding of `total` has added.
+    /// The error of the last rounding of `total`.
     excess: Var<F32>,
 }
 

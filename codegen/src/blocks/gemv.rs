@@ -31,7 +31,7 @@ pub(crate) struct Share {
     origin: Size,
     /// One past the last row.
     end: Size,
-    /// The block's first tile, one past the last of all, and how far a warp's tile is from its next one.
+    /// The block's first tile, one past the last tile of all, and the distance between a warp's tiles.
     tiles: (Size, Size, Size),
     /// Rows of a tile: what a warp works on at once.
     tile: u32,
@@ -48,7 +48,7 @@ impl Share {
         Share { origin: Size::Const(0), end: rows, tiles: (Size::Reg(first), count, Size::Reg(step)), tile }
     }
 
-    /// The run of rows from `first` to `end`; none if that is not greater.
+    /// The run of rows from `first` to `end`; none if `end` is not greater.
     pub(crate) fn run(b: &mut Builder, first: Val<U32>, end: Val<U32>, tile: u32) -> Share {
         let end = b.max(end, first);
         let rows = b.sub(end, first);
@@ -74,7 +74,7 @@ impl Share {
 pub(crate) struct Pass {
     pub(crate) staged: Staged,
     pub(crate) tile: Tile,
-    /// `1 / rms` of the whole vector where it is to be normalised; right from the last part on.
+    /// `1 / rms` of the whole vector, where it is to be normalised; correct in the last part only.
     pub(crate) scale: Option<Val<F32>>,
     /// Where there are several parts: whether this is the first, and whether it is the last.
     pub(crate) ends: Option<(Val<Pred>, Val<Pred>)>,
@@ -140,7 +140,7 @@ pub(crate) struct Output {
 pub(crate) struct Addend {
     /// `[n]`.
     pub(crate) at: Global<F32>,
-    /// Whether it is there, where only the launch decides that; the same in the whole grid.
+    /// Whether the vector is there, where the launch decides; the same in the whole grid.
     pub(crate) given: Option<Val<Pred>>,
 }
 

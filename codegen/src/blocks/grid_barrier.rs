@@ -1,16 +1,16 @@
 //! A barrier over all blocks of a cooperative grid.
 //!
 //! One counter, which only grows: a block that arrives adds 1 and waits until the count reaches its target, the number
-//! of blocks times the number of barriers so far. There is nothing to reset, so nothing races with a reset; the counter
-//! and targets wrap together, and their difference stays small.
+//! of blocks times the number of barriers so far. It is never reset, so nothing races with a reset. Counter and targets
+//! wrap together, and their difference stays small.
 //!
 //! Ordering. Before it arrives, a block's writes are ordered before thread 0's by `bar.sync`; thread 0's fence makes
-//! them, cumulatively, visible to whoever sees its addition. Thread 0 of each block polls with relaxed loads, which leave
-//! L1 alone, and fences once it has seen the target: fence, addition, load, fence synchronise. The second `bar.sync`
-//! hands that on to its block.
+//! them, cumulatively, visible to whoever sees its addition. Thread 0 of each block polls with relaxed loads, which
+//! leave L1 alone, and fences once it has seen the target. So the first fence synchronises with the second, through
+//! addition and load; the second `bar.sync` extends that order to the block.
 //!
-//! An end. A block that has polled for longer than the limit sets the abort word, which every poll looks at now and
-//! then: so all blocks stop waiting, and leave the kernel instead of going on with what is not there.
+//! Limit. A block that has polled for longer than the limit sets the abort word, which pollers read at every 32nd poll.
+//! Then all blocks leave the kernel.
 
 use crate::ptx::{
     AtomicOp, Builder, Compare, Global, LoadKind, LoadOrder, Order, S32, Scope, Shared, Size, StoreOrder, U32, U64,

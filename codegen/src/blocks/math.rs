@@ -21,8 +21,8 @@ pub(crate) fn exp(b: &mut Builder, x: impl Operand<F32> + Copy) -> Val<F32> {
     b.fma(power, correction, power)
 }
 
-/// `x / (1 + e^-x)`, for every finite `x`: the exponential is kept from overflowing, where the quotient is 0 in all but
-/// name.
+/// `x / (1 + e^-x)`, for every finite `x`. The exponent is at most 88, so below -88 the result is about `x * 6e-39`
+/// instead of 0.
 #[track_caller]
 pub(crate) fn silu(b: &mut Builder, x: Val<F32>) -> Val<F32> {
     let negative = b.neg(x);

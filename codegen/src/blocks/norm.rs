@@ -4,7 +4,7 @@ use super::warp;
 use crate::ptx::{Builder, F32, Global, LoadKind, Operand, Val};
 
 /// `1 / sqrt(sum_of_squares / count + eps)`, every step correctly rounded: the same bits on every device. NaN where the
-/// sum of squares has overflowed: its reciprocal, 0, would pass for a result.
+/// sum of squares has overflowed, since 0 would pass for a result.
 #[track_caller]
 pub(crate) fn inverse_rms(
     b: &mut Builder,

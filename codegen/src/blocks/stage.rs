@@ -30,8 +30,8 @@ impl Staged {
     }
 
     /// Stages `super_blocks` super-blocks of `x` (times `gamma`, if given), starting at element 0 of both, with the
-    /// warps of the block. Where the last one is cut, `left` elements are there, and zeros are staged behind them. The
-    /// caller puts a barrier behind it.
+    /// warps of the block. Of a vector that ends within the last one `left` elements are there; zeros are staged behind
+    /// them. A barrier must follow.
     #[track_caller]
     pub(crate) fn fill(
         &self,

@@ -1,10 +1,10 @@
-//! Weight formats, a file each: how a super-block lies in device memory, how it comes there from a file's blocks, what
-//! its weights are, and its part of a dot product in f32.
+//! Weight formats, a file each: layout of a super-block in device memory, repacking from a file's blocks, dequantising,
+//! and a lane's part of a dot product in f32.
 //!
-//! Eight lanes share a super-block of 256 weights; each takes 32 of them. A weight, or the integer it is a multiple of,
-//! is a float of its own before it meets its activation: an offset in its place would be rounded with the activation's
-//! size, and a weight of zero would not be zero. A product of a weight and an activation goes through at most 15
-//! roundings, however long the row is:
+//! Eight lanes share a super-block of 256 weights; each takes 32 of them. Each weight, or its quant, is a float of its
+//! own before it is multiplied with its activation. If an offset were still in it, the product would round at the
+//! offset's size, and a weight of zero would not give zero. A product goes through at most 15 roundings, however long
+//! the row is:
 //!
 //! | roundings | where |
 //! |---|---|
@@ -31,9 +31,9 @@ pub(crate) use activations::{Activations, Reader, swizzle};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, Val};
 use kiln_shape::WeightType;
 
-/// What kernels have to know of a weight type.
+/// The operations of a weight type.
 pub(crate) trait Format {
-    /// How a block of a file is moved to its place; nothing where files have the device's layout.
+    /// The moves from a block of a file to device memory; none where files have the device's layout.
     fn repack(&self) -> &'static [Move] {
         &[]
     }
@@ -85,7 +85,7 @@ pub(crate) struct SuperBlock {
     pub(crate) plane: Global<U8>,
     /// Bytes of the row from `data` on, where it may end within the super-block.
     pub(crate) left: Option<Val<U32>>,
-    /// What loads of it may assume.
+    /// The kind of loads of it.
     pub(crate) kind: LoadKind,
 }
 

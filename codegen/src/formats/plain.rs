@@ -1,6 +1,6 @@
 //! F16, BF16 and F32: the weights themselves, 512 or 1024 bytes a super-block, as files have them.
 //!
-//! A lane takes pieces of 16 bytes; between two of them are those of the other seven lanes.
+//! A lane takes every eighth piece of 16 bytes.
 
 use super::unpack::chunk_dot;
 use super::{Activations, Dot, Format, Reader, SuperBlock};

@@ -15,7 +15,7 @@ pub(super) fn chunk_dot(b: &mut Builder, weights: [Val<F32>; 16], x: &[Val<F32>;
     b.add(low, high)
 }
 
-/// `q` of every byte of four words as a float: under `upper`, the float's highest byte, byte and all are `offset + q`.
+/// `q` of every byte of four words as a float: with `upper` as highest byte, the byte becomes the float `offset + q`.
 pub(super) fn bytes(b: &mut Builder, words: [Val<U32>; 4], upper: Val<U32>, offset: f32) -> [Val<F32>; 16] {
     std::array::from_fn(|i| {
         // Bytes of the result, lowest first: 0, 0, byte i % 4 of the word, the constant.

@@ -1,8 +1,8 @@
 use super::{Grid, Kernel};
 use crate::ptx::{Builder, Global, LoadKind, U32};
 
-/// Moves a sequence to its next position after a prompt token, whose logits nobody asked for: one thread.
-/// `state` is `[position, length, error]`.
+/// Moves a sequence to its next position after a prompt token without logits: one thread. `state` is `[position,
+/// length, error]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Advance;
 

@@ -6,7 +6,7 @@ use kiln_shape::SUPER_BLOCK;
 use kiln_shape::{TensorRole, WeightType};
 
 /// `x[i] = embedding[tokens[state[0]], i]`, dequantised, a warp a super-block. A token outside the vocabulary, or a
-/// position outside `capacity`, sets `state[2]` to 1 and leaves `x` zero.
+/// position outside `capacity`, sets `state[2]` to 1; `x` is zero then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddingRow {
     /// Elements of a row, a multiple of 32.

@@ -5,24 +5,24 @@ use crate::blocks::kv::{Cache, Half, KvType};
 use crate::ptx::{Builder, Compare, Dim, F32, Global, LoadKind, Scope, Size, StoreOrder, U8, U32, U64, Val};
 use kiln_shape::table::KV_CHUNK;
 
-/// One query token of each sequence of a batch against its cache, a block for each KV head, chunk and sequence:
-/// grid `(kv_heads, chunks, batch)`. Writes partial results for [`FlashDecodingReduce`]:
-/// `[batch, heads, max_chunks, head_dim + 2]`, the unnormalised sum of `exp(s - m) V`, then `m`, then the sum of
-/// `exp(s - m)`. A chunk beyond a sequence's length gets `m = -inf` and sum 0, and no accumulator.
-/// A length above `max_seq_len`, or beyond `max_chunks`, counts as 0 and sets the error word to 3.
+/// One query token of each sequence of a batch against its cache, a block for each KV head, chunk and sequence: grid
+/// `(kv_heads, chunks, batch)`. Writes partial results for [`FlashDecodingReduce`]: `[batch, heads, max_chunks,
+/// head_dim + 2]`, the unnormalised sum of `exp(s - m) V`, then `m`, then the sum of `exp(s - m)`. A chunk beyond a
+/// sequence's length gets `m = -inf` and sum 0; its accumulator is not written. A length above `max_seq_len`, or beyond
+/// `max_chunks`, counts as 0 and sets the error word to 3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlashDecodingChunk {
     /// Positions each cache has room for.
     pub max_seq_len: Dim,
     /// Elements per head, a multiple of 16 up to 256.
     pub head_dim: u32,
-    /// Query heads, a multiple of `kv_heads`; with a parameter the launch gives these and the heads of a group.
+    /// Query heads, a multiple of `kv_heads`. As a parameter, followed by the heads of a group.
     pub heads: Dim,
     /// Query heads that a block is made for where the heads are a parameter.
     pub heads_per_block: u32,
     /// Key and value heads.
     pub kv_heads: Dim,
-    /// Sequences. The launch's grid decides: nothing of it is in the text.
+    /// Sequences. Not in the text: the launch's grid decides.
     pub batch: Dim,
     /// Positions of a chunk: a property of the cache, the same for every shape.
     pub chunk_size: u32,

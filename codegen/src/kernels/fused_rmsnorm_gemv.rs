@@ -22,9 +22,10 @@ pub struct FusedRmsNormQ4KGemv {
     pub weights: WeightType,
     /// Whether `x` is normalised.
     pub norm: bool,
-    /// Whether a bias `[n]` is added; with `n` a launch parameter, where it is not null all the same.
+    /// Whether a bias `[n]` is added. With `n` a launch parameter, a bias that is not null is added in any case.
     pub bias: bool,
-    /// Whether a residual `[n]` is added; with `n` a launch parameter, where it is not null all the same.
+    /// Whether a residual `[n]` is added. With `n` a launch parameter, a residual that is not null is added in any
+    /// case.
     pub residual: bool,
     name: String,
 }
@@ -75,7 +76,7 @@ impl FusedRmsNormQ4KGemv {
         FusedRmsNormQ4KGemv { residual: true, ..self }.named()
     }
 
-    /// `fused_rmsnorm_q4k_gemv`, `q6k_gemv_bias`, ...: what it does is in its name.
+    /// The name, by what the kernel does: `fused_rmsnorm_q4k_gemv`, `q6k_gemv_bias`, ...
     fn named(mut self) -> FusedRmsNormQ4KGemv {
         let (fused, plain) = self.weights.gemv_entries();
         let name = if self.norm { fused } else { plain };
@@ -135,7 +136,7 @@ pub(super) const ROWS_PER_LANE: u32 = 2;
 /// Weights of the smallest block: rows are whole numbers of them.
 const BLOCK: u32 = 32;
 
-/// What sizes and types the matrix-vector products take: `k` up to `longest`, at least one row in each of `rows`.
+/// The check of sizes and types of a gemv: `k` up to `longest`, at least one row in each of `rows`.
 pub(super) fn check(k: Dim, longest: u32, rows: &[(&str, Dim)], types: &[WeightType]) -> Result<(), String> {
     match k.baked() {
         Some(k) if k == 0 || k % BLOCK != 0 => return Err(format!("k is {k}: needs a multiple of {BLOCK}")),

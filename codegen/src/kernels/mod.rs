@@ -1,5 +1,5 @@
-//! The kernels: one file each, made of `blocks`. A kernel is a plain value; it knows its mathematics and its launch
-//! geometry, not who launches it.
+//! Kernels, a file each, made of `blocks`. A kernel is a plain value: it knows its mathematics and its grid, not who
+//! launches it.
 
 mod advance;
 mod argmax;

@@ -53,7 +53,7 @@ pub struct PhaseKernel {
 /// Rows that a lane works on at once, sharing the activations it reads from shared memory.
 const ROWS_PER_LANE: u32 = 2;
 
-/// What a phase reads and writes, besides the tensor table.
+/// Operands of a phase.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operands {
     pub(crate) table: Global<U8>,
@@ -61,7 +61,7 @@ pub(crate) struct Operands {
     pub(crate) layer: Val<U32>,
     pub(crate) x: Global<F32>,
     pub(crate) y: Global<F32>,
-    /// What a phase with a residual adds: the stream before it.
+    /// The residual stream that the phase adds its result to, where it has one.
     pub(crate) residual: Global<F32>,
     pub(crate) eps: Val<F32>,
     /// What loads of `x` may assume.
@@ -206,8 +206,8 @@ impl PhaseKernel {
         }
     }
 
-    /// Rows of Q, then of K, then of V; results one after another. The tile is of one of them: what a grid deals out is,
-    /// since their rows are whole tiles (`check`).
+    /// A tile of Q, K or V; results lie one after another. No tile lies across two matrices, since their rows are whole
+    /// tiles (`check`).
     fn qkv_tile(&self, b: &mut Builder, operands: &Operands, pass: &gemv::Pass, rows: Rows) {
         let Operands { table, layer, y, .. } = *operands;
         let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());

@@ -7,8 +7,8 @@ use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, TensorRole};
 
-/// What follows the QKV projection, a warp a head: RMS norm per head (where the model has it) and RoPE for each head of Q
-/// (in place) and of K, and the write of K and V into the chunked cache at `state`'s position. A position outside
+/// The step after the QKV projection, a warp a head: RMS norm per head (where the model has it) and RoPE for each head
+/// of Q (in place) and of K, and the write of K and V into the chunked cache at `state`'s position. A position outside
 /// `capacity` sets `state[2]` to 2 and writes nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QkNormRopeKvWrite {
@@ -88,9 +88,9 @@ impl Kernel for QkNormRopeKvWrite {
     }
 }
 
-/// One launch for what stands between the products and attention: RMS norm per head (where gammas are given) and RoPE for
-/// each head of Q (in place) and of K, and the write of K and V into contiguous caches, a warp a head. A position outside
-/// them sets the error word to 2 and writes nothing.
+/// The step between the products and attention in one launch: RMS norm per head (where gammas are given) and RoPE for
+/// each head of Q (in place) and of K, and the write of K and V into contiguous caches, a warp a head. A position
+/// outside them sets the error word to 2 and writes nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QkNormRopeKvScatter {
     /// Positions that the caches and the tables of angles have room for.

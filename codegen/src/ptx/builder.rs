@@ -27,7 +27,7 @@ pub struct Builder {
     lane: Option<Val<U32>>,
     /// Bytes of dynamic shared memory taken so far.
     dynamic_bytes: u32,
-    /// The line to record instead of the caller's: for what the builder adds to a kernel's loop.
+    /// The line to record instead of the caller's, for instructions that the builder adds to a loop.
     blame: Option<&'static Location<'static>>,
     /// First complaint about how the builder was used; reported by the verifier.
     pub(crate) misuse: Option<(String, &'static Location<'static>)>,
@@ -87,8 +87,7 @@ impl Builder {
         }
     }
 
-    /// What the kernel is built for. A kernel that asks is built for each target anew; one that does not is the same
-    /// text for all.
+    /// The target. A kernel that asks for it is built for each target anew; any other has one text for all.
     pub fn target(&mut self) -> Target {
         self.function.target_specific = true;
         self.target
@@ -170,8 +169,8 @@ impl Builder {
         Ptr::new(PtrBase::Shared(DYNAMIC_INDEX), i64::from(offset))
     }
 
-    /// Gives the dynamic shared memory that `body` takes back at its end: what comes after overlaps it. A barrier must
-    /// stand between the last use of the one and the first of the other.
+    /// Frees, at the end of `body`, the dynamic shared memory that `body` took: later allocations overlap it. A barrier
+    /// must stand between the last use of the one and the first of the other.
     pub fn overlap<R>(&mut self, body: impl FnOnce(&mut Builder) -> R) -> R {
         let before = self.dynamic_bytes;
         let result = body(self);
@@ -240,7 +239,7 @@ impl Builder {
         var
     }
 
-    /// Assigns. Where the value was computed just before and is used nowhere else, the move disappears.
+    /// Assigns. The move disappears if the value was computed just before and is used nowhere else.
     #[track_caller]
     pub fn set<T: Scalar>(&mut self, var: Var<T>, value: impl Operand<T>) {
         self.push(Op::Mov { ty: T::BITS }, vec![Arg::Reg(var.reg)], vec![value.arg()], None);
@@ -345,7 +344,7 @@ impl Builder {
         }
     }
 
-    /// The constant moved by the instruction just emitted, if it was one.
+    /// The constant that the instruction just emitted has moved, if it was such a move.
     fn last_constant(&self) -> Option<i64> {
         match self.open.last()?.last()? {
             Node::Inst(Inst { src, .. }) => match src.as_slice() {

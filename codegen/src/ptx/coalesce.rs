@@ -1,5 +1,5 @@
-//! Removes the move of `t = op ...; var = t` where `t` is used nowhere else: `var = op ...`. What a reader of the PTX
-//! and the emulator then see is what the kernel means; the assembler would do the same.
+//! Removes the move of `t = op ...; var = t` where `t` is used nowhere else: `var = op ...`. The assembler would do the
+//! same; here it makes the text shorter for readers and the emulator.
 
 use super::ir::{Arg, Function, Node, Reg, RegMap};
 use super::table::{Opcode, Slot};

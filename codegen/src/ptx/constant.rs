@@ -1,13 +1,13 @@
-//! Whether memory that a kernel loads as constant stays as it is.
+//! The rule of constant loads: memory that a kernel loads as constant does not change.
 //!
-//! Device memory: what is loaded by `.nc` is stored to nowhere in the kernel, whatever lies between. Shared memory: between
-//! a store and a load whose value counts as uniform there is a barrier of the threads that it is uniform among, whichever
-//! comes first; a role loads so only what no other role stores to.
+//! Device memory: the kernel stores nowhere to what it loads by `.nc`. Shared memory: a barrier stands between a store
+//! and a constant load, in either order, of the threads among which the loaded value counts as uniform. A role loads as
+//! constant only what no other role stores to.
 //!
-//! Memory is told apart by what an address follows from: a parameter, a pointer that was loaded, a shared variable; and by
-//! the bytes, as far as they are constant. What an index adds to a device address counts as the same in two accesses, since
-//! parts of one buffer begin at constants. Two parameters, or two loads of one pointer, may lead to the same memory; that
-//! is not seen.
+//! Accesses are told apart by the root of their address (a parameter, a loaded pointer, a shared variable) and by their
+//! bytes, as far as these are constant. Indices that are added to a device address count as equal, since parts of one
+//! buffer begin at constants. Aliases are not seen: two parameters, or two loads of one pointer, may lead to the same
+//! memory.
 
 use super::builder::DYNAMIC;
 use super::ir::{Arg, Base, Class, Function, Inst, Node, Reg, Source, Uniformity, Warps, by_warps};
@@ -49,20 +49,20 @@ pub(crate) fn check(function: &Function, uniformity: &uniform::Map) -> Result<()
     walk.problem.map_or(Ok(()), Err)
 }
 
-/// How an address among an instruction's results follows from its operands.
+/// The derivation of an address among an instruction's results from its operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Derived {
-    /// It is none.
+    /// No result is an address.
     Nothing,
-    /// It is one of them.
+    /// A result is one of the operands.
     Same,
-    /// It is their sum.
+    /// A result is their sum.
     Sum,
-    /// It is their difference.
+    /// A result is their difference.
     Difference,
-    /// It lies somewhere behind one of them.
+    /// A result lies at an unknown distance behind one of them.
     Indexed,
-    /// It was in memory.
+    /// A result was in memory.
     Loaded,
 }
 
@@ -89,7 +89,7 @@ impl Derived {
     }
 }
 
-/// What an address follows from.
+/// The root of an address: what it is computed from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Root {
     /// A parameter, by its place.
@@ -129,7 +129,7 @@ impl Region {
     }
 }
 
-/// How far behind its root an address lies.
+/// The distance of an address from its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Distance {
     /// The constants added to it.
@@ -138,7 +138,7 @@ struct Distance {
     indexed: bool,
 }
 
-/// What each register that holds an address follows from.
+/// The root of each register that holds an address.
 struct Places<'a> {
     function: &'a Function,
     of: HashMap<Reg, BTreeMap<Root, Distance>>,
@@ -164,7 +164,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Adds what the results of an instruction follow from; whether that is new.
+    /// Adds the roots of an instruction's results; whether one is new.
     fn follow(&mut self, inst: &Inst) -> bool {
         let mut found: Vec<(Root, Distance)> = Vec::new();
         let here = Distance { bytes: 0, indexed: false };
@@ -262,7 +262,8 @@ impl<'a> Places<'a> {
         regions
     }
 
-    /// All that an index may reach in shared memory: the variable, or the dynamic allocations that the bytes are in.
+    /// The bytes that an index may reach in shared memory: the variable, or the dynamic allocations that hold the
+    /// bytes.
     fn around(&self, region: Region) -> Region {
         let all = Region { start: i64::MIN, end: i64::MAX, indexed: false, ..region };
         match region.root {
@@ -278,7 +279,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The threads that have to see no store between their looks at a value.
+/// The threads between whose loads of a value no store may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Among {
     Warp,
@@ -290,7 +291,7 @@ impl Among {
     const ALL: [Among; 3] = [Among::Warp, Among::Role, Among::Block];
 }
 
-/// What a kernel does to shared memory, and the barriers between.
+/// Accesses of a kernel to shared memory, and its barriers.
 enum Event {
     Store(Vec<Region>, Source),
     /// A constant load whose value counts as uniform among these.
@@ -368,9 +369,9 @@ impl Outline<'_> {
 /// Accesses since the last barrier.
 #[derive(Clone, Default, PartialEq)]
 struct State {
-    /// Stores that the last barrier of each of [`Among::ALL`] is before.
+    /// Stores since the last barrier of each of [`Among::ALL`].
     stored: [BTreeMap<Region, Source>; 3],
-    /// Loads among them, as far.
+    /// Constant loads since then.
     loaded: [BTreeMap<Region, Source>; 3],
 }
 

@@ -1,5 +1,5 @@
-//! What the builder produces and the verifier and printer read: instructions in a tree of structured control flow.
-//! There are no labels here; the printer makes them.
+//! The intermediate representation: instructions in a tree of structured control flow. The builder makes it; verifier
+//! and printer read it. Only the printer makes labels.
 
 use super::modifiers::{Special, Type};
 use super::table::{Convergence, Op, Opcode, Spread};
@@ -74,7 +74,7 @@ impl fmt::Display for Reg {
     }
 }
 
-/// Something for each register: numbers are dense, so vectors serve.
+/// A map from registers, kept in vectors: numbers are dense.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RegMap<T> {
     of_class: [Vec<T>; Class::ALL.len()],
@@ -95,7 +95,7 @@ impl<T: Copy + Default> RegMap<T> {
     }
 }
 
-/// How far a value, or the control flow around an instruction, is known to be the same: the uniformity lattice.
+/// The uniformity lattice: among which threads a value, or the control flow around an instruction, is the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Uniformity {
     /// The same in every thread of the block.
@@ -145,7 +145,7 @@ pub enum Arg {
 }
 
 impl Arg {
-    /// The registers this operand reads when it is a source, or (a vector or register) writes when it is a destination.
+    /// The registers of this operand: read in a source, written in a destination that is a register or vector.
     pub(crate) fn registers(&self, visit: &mut impl FnMut(Reg)) {
         match self {
             Arg::Reg(reg) | Arg::Mem(Base::Reg(reg), _) => visit(*reg),
@@ -298,7 +298,7 @@ pub struct Function {
     pub(crate) dynamic_shared: u32,
     /// First byte of each allocation of dynamic shared memory, and the first after it.
     pub(crate) dynamic: Vec<(u32, u32)>,
-    /// Whether the kernel looked at its target.
+    /// Whether the kernel asked for its target.
     pub(crate) target_specific: bool,
     pub(crate) body: Vec<Node>,
     pub(crate) source: Source,

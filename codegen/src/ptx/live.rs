@@ -1,6 +1,6 @@
-//! Which registers of a kernel can go by one name: those of a class whose spans do not meet. A span reaches from the first
-//! instruction in text order that names the register to the last, and over every loop that it is alive into; since a
-//! register is defined before it is used on every path, nothing else is carried from one round to the next.
+//! Registers of a kernel that can share a name: those of a class whose spans do not overlap. A span reaches from the
+//! first instruction in text order that names the register to the last, and over every loop into which the register is
+//! alive. Nothing else is carried from one iteration to the next, since registers are defined before use on every path.
 
 use super::ir::{Class, Function, Node, Reg, RegMap};
 use std::cmp::Reverse;

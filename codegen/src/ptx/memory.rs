@@ -198,8 +198,8 @@ impl Builder {
         self.push(Op::BarWarpSync, vec![], vec![ALL_LANES], None);
     }
 
-    /// One thread's value, made known to all: written by thread 0 to `slot`, read by all after a barrier. Block-uniform
-    /// by construction. The barrier before the write keeps slow readers of the slot's last value safe.
+    /// Thread 0's value in every thread: thread 0 writes it to `slot`, all read it after a barrier. Block-uniform by
+    /// construction. A barrier before the write lets slow readers of the slot's last value finish.
     #[track_caller]
     pub fn broadcast<T: Element>(&mut self, slot: Shared<T>, value: Val<T::Loaded>) -> Val<T::Loaded> {
         self.bar_sync();
@@ -212,7 +212,7 @@ impl Builder {
         self.emit_known(load, src, Uniformity::Block)
     }
 
-    /// Ends the thread; under block-uniform control flow only, so that nobody waits for it.
+    /// Ends the thread; under block-uniform control flow only, so that no barrier waits for it.
     #[track_caller]
     pub fn exit(&mut self) {
         self.push(Op::Exit, vec![], vec![], None);

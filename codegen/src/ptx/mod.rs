@@ -1,9 +1,9 @@
 //! The language kernels are written in: typed values, structured control flow, PTX out.
 //!
 //! `types` holds the handles a kernel works with; `builder` parameters, shared memory and control flow; `ops` and
-//! `memory` one method per instruction of `table`, whose words are in `modifiers`. `ir` is what they build, `verify` (with
-//! `uniform`, `rendezvous` and `constant`) what it is held to, `print` (with `names`, `live` and `mnemonic`) how it is written. Nothing
-//! here knows a kernel.
+//! `memory` one method per instruction of `table`, whose words are in `modifiers`. They build `ir`, which `verify`
+//! (with `uniform`, `rendezvous` and `constant`) checks and `print` (with `names`, `live` and `mnemonic`) writes.
+//! Nothing here knows a kernel.
 
 mod builder;
 mod coalesce;
@@ -79,8 +79,8 @@ impl Module {
         print::module(self.target, &print::body(&self.kernels, text))
     }
 
-    /// The module's PTX for each of `targets`, as full as asked for. `None` if a kernel looked at its target, and so has to be
-    /// built for each.
+    /// The module's PTX for each of `targets`, as full as asked for. `None` if a kernel asked for its target: it has to
+    /// be built for each.
     ///
     /// # Errors
     /// [`Error::Kernel`] if a kernel does not fit one of the targets.

@@ -1,5 +1,4 @@
-//! The words that instructions are made of besides their opcodes: types, spaces, orders, scopes. How they are written
-//! stands in `mnemonic`.
+//! Modifiers of instructions: types, spaces, orders, scopes. `mnemonic` writes them.
 
 use super::ir::{Class, Uniformity};
 
@@ -69,8 +68,8 @@ impl Type {
         }
     }
 
-    /// Whether an instruction of this type takes registers of `class`: those of its own, those of bits as wide, and for
-    /// bits every class as wide.
+    /// Whether an instruction of this type takes registers of `class`: its own class and that of bits as wide; for
+    /// bits, every class as wide.
     pub(crate) const fn takes(self, class: Class) -> bool {
         match class {
             Class::Pred => matches!(self, Type::Pred),
@@ -121,8 +120,8 @@ impl Width {
     }
 }
 
-/// What a load may assume. It is an argument of the blocks that read device memory, because the same block serves short
-/// kernels, to which everything written before is constant, and the persistent one, which writes what it later reads.
+/// The assumption of a load. Blocks that read device memory take it as an argument: the input of a short kernel is
+/// constant, that of the persistent kernel was written by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LoadKind {
     /// An ordinary load: the data may be written during the launch, ordered by barriers or fences.
@@ -150,7 +149,7 @@ pub enum Scope {
 pub enum LoadOrder {
     /// Single-copy atomic, no order.
     Relaxed,
-    /// What the releasing thread did before is visible after.
+    /// What the releasing thread did before its release happens before what follows.
     Acquire,
 }
 
@@ -159,7 +158,7 @@ pub enum LoadOrder {
 pub enum StoreOrder {
     /// Single-copy atomic, no order.
     Relaxed,
-    /// What was done before is visible to the acquiring thread.
+    /// What was done before happens before what follows the acquire that sees it.
     Release,
 }
 
@@ -168,9 +167,9 @@ pub enum StoreOrder {
 pub enum Order {
     /// Single-copy atomic, no order.
     Relaxed,
-    /// What the releasing thread did before is visible after.
+    /// What the releasing thread did before its release happens before what follows.
     Acquire,
-    /// What was done before is visible to the acquiring thread.
+    /// What was done before happens before what follows the acquire that sees it.
     Release,
     /// Both.
     AcqRel,
@@ -215,7 +214,7 @@ pub enum Rounding {
     ZeroInteger,
 }
 
-/// Whose value a lane gets from `shfl`.
+/// The lane whose value `shfl` gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Shuffle {
     /// Lane `lane ^ mask`.
@@ -242,7 +241,7 @@ pub enum Special {
 }
 
 impl Special {
-    /// How far its value is the same.
+    /// The uniformity of its value.
     pub(crate) const fn uniformity(self) -> Uniformity {
         match self {
             Special::Tid | Special::Globaltimer => Uniformity::Lane,

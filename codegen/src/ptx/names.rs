@@ -1,4 +1,4 @@
-//! What registers, labels and variables are called in a kernel's text: as the kernel calls them, or as short as can be.
+//! Names of registers, labels and variables in a kernel's text: the kernel's own, or the shortest.
 
 use super::builder::DYNAMIC;
 use super::ir::{Class, Function, Reg};
@@ -112,8 +112,8 @@ impl Short {
     }
 }
 
-/// Identifiers from the shortest on: letters, then letters and a letter or digit, then with a number. None is an
-/// instruction, nor begins as a label does.
+/// Identifiers, shortest first: one letter, then a letter and a letter or digit, then with a number. None is an
+/// instruction or begins like a label.
 fn identifiers() -> impl Iterator<Item = String> {
     let letters = || ('a'..='z').chain('A'..='Z').filter(|letter| *letter != 'L');
     let second = || ('0'..='9').chain('a'..='z').chain('A'..='Z');

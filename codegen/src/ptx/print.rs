@@ -9,7 +9,7 @@ use super::verify::Verified;
 use crate::target::Target;
 use std::fmt::Write;
 
-/// How much a module's text tells besides what it does.
+/// The amount of text of a module beyond its instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Text {
     /// For readers: the source line of every instruction, and names as the kernel gives them.
@@ -19,7 +19,7 @@ pub enum Text {
     Light,
 }
 
-/// What a module's text holds besides its version and target.
+/// A module's text without its version and target.
 #[derive(Debug)]
 pub(crate) struct Body {
     version: (u32, u32),
@@ -131,7 +131,7 @@ impl Printer<'_> {
         self.labels - 1
     }
 
-    /// A line of code, as far in as any other: kernels go deep.
+    /// A line of code. All have one indentation: kernels nest deeply.
     fn code(&mut self, text: std::fmt::Arguments<'_>) {
         self.indent();
         line(self.out, text);

@@ -1,11 +1,11 @@
-//! Whether the roles of a block come to the barriers they share in one order and as often as each other.
+//! The rule of shared barriers: the roles of a block come to those they share in one order and equally often.
 //!
-//! The roles are walked together. A barrier is passed when every role that waits at it has come to it; a loop or branch
-//! with barriers is entered when every role of these barriers has come to one like it. Where nobody can go on, the roles
-//! may wait for each other for ever.
+//! The roles are walked together. A barrier is passed when every role that waits at it has come to it. A loop or branch
+//! with shared barriers is entered when every role of these barriers has come to one like it. Where no role can go on,
+//! the kernel may deadlock.
 //!
-//! Two loops run equally often if the instructions that their conditions follow from are the same but for the numbers of
-//! registers: from values of the whole block, by instructions without memory that a role may write meanwhile.
+//! Two loops run equally often if their conditions are computed by the same instructions, up to the numbers of
+//! registers, from values of the whole block and from no memory that a role may write meanwhile.
 
 use super::ir::{Arg, Base, Inst, Node, Reg, Source, Uniformity, instructions};
 use super::modifiers::StateSpace;
@@ -13,7 +13,7 @@ use super::table::{Op, Opcode, Spread};
 use super::uniform;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-/// What was found, and where.
+/// A broken rule, and where.
 pub(crate) type Problem = (String, Source);
 
 /// The roles that wait at each barrier, by their place in the list.
@@ -54,7 +54,7 @@ struct Meeting<'a> {
     source: Source,
 }
 
-/// What a role comes to next.
+/// The next step of a role.
 #[derive(Clone, Copy)]
 enum Step<'a> {
     Barrier(u32, Source),
@@ -140,7 +140,7 @@ impl<'a> Meeting<'a> {
         self.walk(others)
     }
 
-    /// Where everybody waits for somebody else.
+    /// The error where every role waits for another.
     fn stuck(&self, ahead: &BTreeMap<usize, VecDeque<Step<'a>>>) -> Problem {
         let mut source = self.source;
         let mut at = Vec::new();
@@ -185,7 +185,7 @@ fn like(one: &Step<'_>, other: &Step<'_>) -> bool {
     }
 }
 
-/// What a condition follows from: of a role's body, the instructions that reach it, and the control flow around them.
+/// The slice of a condition: the instructions of a role's body that it depends on, and the control flow around them.
 struct Slice<'a> {
     body: &'a [Node],
     /// The node whose condition it is.
@@ -313,7 +313,8 @@ impl Pairing<'_> {
         }
     }
 
-    /// A register of the whole block is itself; one of a role has its twin in the other, and no other part.
+    /// Whether two registers correspond: one of the whole block is itself, one of a role has one counterpart in the
+    /// other role.
     fn register(&mut self, one: Reg, other: Reg) -> bool {
         match (self.one.assigned.get(&one), self.other.assigned.get(&other)) {
             (None, None) => one == other && self.meeting.uniformity.level(one) == Uniformity::Block,

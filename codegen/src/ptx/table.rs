@@ -1,5 +1,5 @@
-//! The table of instructions: what each takes and gives, needs of its target, how uniform its result is, which threads
-//! have to come together at it, and what it does to memory. What is not in the table cannot be built; the builder's
+//! The table of instructions: operands and results of each, its needs of a target, the uniformity of its result, the
+//! threads that it needs converged, its effect on memory. What is not in the table cannot be built. The builder's
 //! methods name rows, the verifier's rules read them, `mnemonic` writes them.
 //!
 //! Source: NVIDIA's PTX ISA manual, the "PTX ISA Notes" and "Target ISA Notes" of each instruction.
@@ -34,7 +34,7 @@ pub(crate) enum Slot {
 }
 
 impl Slot {
-    /// The same constant with the fewest digits: 32 bits that are mostly ones are few below zero.
+    /// The same constant with the fewest digits: large 32-bit constants are small negative numbers.
     pub(crate) fn shortest(self, value: i64) -> i64 {
         let bits32 = match self {
             Value(ty) | Any(ty) => ty.bytes() == 4,
@@ -78,7 +78,7 @@ impl Slot {
     }
 }
 
-/// What an instruction needs of a target.
+/// The needs of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// The least PTX version.
@@ -88,10 +88,10 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    /// What every target has.
+    /// The needs that every target meets.
     pub(crate) const BASE: Needs = Needs { version: (6, 3), sm: 75 };
 
-    /// What both need.
+    /// The needs of both.
     pub(crate) fn max(self, other: Needs) -> Needs {
         Needs { version: self.version.max(other.version), sm: self.sm.max(other.sm) }
     }
@@ -104,12 +104,12 @@ impl Needs {
 
 const BASE: Needs = Needs::BASE;
 
-/// How the uniformity of an instruction's result follows from its operands'.
+/// The uniformity of an instruction's result, given its operands'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spread {
     /// As uniform as the least uniform operand.
     Operands,
-    /// Varies with the lane: ordinary loads and atomics, whose value may change between two threads' looks.
+    /// Varies with the lane: ordinary loads and atomics, whose value may change between the accesses of two threads.
     Varies,
     /// Exactly this whatever the operands.
     Exactly(Uniformity),
@@ -128,7 +128,7 @@ pub(crate) enum Convergence {
     Barrier,
 }
 
-/// What an instruction does to memory.
+/// The effect of an instruction on memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Nothing that the verifier follows.
@@ -151,7 +151,7 @@ const fn loads(kind: LoadKind) -> Effect {
     }
 }
 
-/// A value that may be written meanwhile is only as uniform as one thread's look at it.
+/// The uniformity of a loaded value: one that may be written meanwhile varies with the lane.
 const fn seen(kind: LoadKind) -> Spread {
     match kind {
         LoadKind::Ordinary => Varies,
@@ -180,7 +180,7 @@ const fn place(space: StateSpace, width: Width, ty: Type) -> Slot {
     Address(space, width.count() * ty.bytes())
 }
 
-/// Who gets whose value: an exchange varies with the lane, one lane's value is the warp's.
+/// The uniformity of an exchange: a butterfly varies with the lane, one lane's value is the warp's.
 const fn shuffled(mode: Shuffle) -> Spread {
     match mode {
         Shuffle::Butterfly => Varies,

@@ -1,6 +1,6 @@
-//! The data flow that finds how uniform each register is: a fixed point over the tree, from "the same in the whole
-//! block" downwards. Loops and conditions count: what a lane-varying loop leaves behind varies with the lane, and a
-//! variable assigned in a branch is no more uniform than the branch.
+//! The uniformity of each register, by data flow: a fixed point over the tree, from "the same in the whole block"
+//! downwards. Loops and conditions count: a register assigned in a loop or branch is no more uniform than the
+//! condition.
 //!
 //! Registers are compared among the warps of the block and, once more, among those of each role: a variable that one
 //! role sets is uniform there, and differs between warps for the block.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often a waiting host asks the driver whether the kernel is well.
+/// The time after which a waiting host asks the driver whether the kernel has failed.
 const ASK_DRIVER: Duration = Duration::from_millis(5);
 /// Ids that the first buffer of a session has room for.
 const FIRST_IDS: usize = 1024;
@@ -47,7 +47,8 @@ struct Running {
     stop_ids: Vec<u32>,
 }
 
-/// Patience with the kernel: new with every token that it makes for anybody, and with the first launches before it.
+/// The host's patience with the kernel. It restarts with every token of any session, and with the first launches after
+/// one.
 struct Watch {
     patience: Patience,
     tokens: u32,
@@ -55,8 +56,8 @@ struct Watch {
     launches: u32,
 }
 
-/// Launches without a token that count as progress: each runs one where there is work. A second may be needed where
-/// the kernel was about to leave when work came.
+/// Launches without a token that count as progress: a launch runs a token where there is work, but one that was about
+/// to leave may need a second.
 const LAUNCHES: u32 = 2;
 
 impl Watch {
@@ -88,8 +89,7 @@ impl PersistentPath {
         PersistentPath { decoder, ids: None, running: None, work: Work::default() }
     }
 
-    /// A seat in the mailbox, as soon as there is one: with all of them taken, when another item has ended and was read
-    /// to its end.
+    /// A seat in the mailbox. Where all are taken it waits until another item has ended and its entries were read.
     fn seat(&mut self) -> Result<Seat> {
         let decoder = self.decoder.clone();
         let post = &decoder.post;
@@ -107,13 +107,13 @@ impl PersistentPath {
         }
     }
 
-    /// Puts an item into the running seat, and sees that the kernel runs.
+    /// Posts an item to the running seat, and launches the kernel if it has left.
     fn post(&mut self, sequence: &Sequence, item: &Item<'_>) -> Result<()> {
         self.ring(sequence, item);
         self.ensure_running().map(drop)
     }
 
-    /// Puts an item into the running seat and rings its doorbell.
+    /// Writes an item to the running seat and rings its doorbell.
     fn ring(&mut self, sequence: &Sequence, item: &Item<'_>) {
         let (Some(running), Some(ids)) = (&mut self.running, &self.ids) else { return };
         let post = &self.decoder.post;
@@ -160,7 +160,7 @@ impl PersistentPath {
         Ok(launched)
     }
 
-    /// Waits for the item's next entry, and launches the kernel again if it has left before.
+    /// Waits for the item's next entry; launches the kernel again if it has left without writing one.
     fn wait(&mut self) -> Result<(u32, u32)> {
         let decoder = self.decoder.clone();
         let post = &decoder.post;
@@ -193,7 +193,7 @@ impl PersistentPath {
         }
     }
 
-    /// Has the cache grow where the item has come to its end, and posts what is left of it. The token has not run.
+    /// Grows the cache of an item that has come to its end, and posts the rest as a new item. `token` has not run.
     fn go_on(&mut self, model: &Inner, sequence: &mut Sequence, token: u32) -> Result<()> {
         let Some(running) = &mut self.running else { return Ok(()) };
         let position = running.end + running.made - 1;

@@ -8,9 +8,9 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 /// The mapped memory of a resident decoder, and its launch in flight.
 pub(super) struct Post {
-    /// What the host says, `[mailbox::WORDS]`.
+    /// Words that the host writes, `[mailbox::WORDS]`.
     pub(super) words: MappedBuffer<u32>,
-    /// What the device says, `[report::WORDS]`.
+    /// Words that the device writes, `[report::WORDS]`.
     pub(super) report: MappedBuffer<u32>,
     /// `[SLOTS, RING_ENTRIES]`.
     pub(super) rings: MappedBuffer<u64>,
@@ -56,7 +56,7 @@ impl Post {
         self.report.words().get(word as usize).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Whether no launch is in flight, or the last has nothing to do any more.
+    /// Whether no launch is in flight, or the last has said that it leaves.
     pub(super) fn has_left(&self) -> bool {
         let launched = self.launched.load(Ordering::Acquire);
         launched == 0 || self.reported(report::LEFT) == launched
@@ -75,7 +75,7 @@ impl Post {
         }
     }
 
-    /// A free seat, which goes back by [`Post::give_back`]; waits a moment for one.
+    /// A free seat, for which it waits a moment. [`Post::give_back`] returns it.
     pub(super) fn seat(&self) -> Option<Seat> {
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
         if seats.is_empty() {
@@ -90,8 +90,7 @@ impl Post {
         self.given_back.notify_one();
     }
 
-    /// The seat's next entry that belongs to its item, if it has arrived: its kind and payload. Entries of an item before
-    /// are passed over.
+    /// Kind and payload of the next entry of the seat's item, if it has arrived. Entries of earlier items are skipped.
     pub(super) fn poll(&self, seat: &mut Seat) -> Option<(u32, u32)> {
         loop {
             let place = seat.slot * mailbox::RING_ENTRIES + seat.read % mailbox::RING_ENTRIES;

@@ -84,8 +84,8 @@ impl Decoder<'_> {
         });
     }
 
-    /// Whether this block is the last of a KV head's chunks: then all partial results are visible to it. The counter goes
-    /// back to 0, which the next layer's blocks see behind a grid barrier.
+    /// Whether this block is the last to finish a chunk of a KV head: then all partial results are visible to it. It
+    /// resets the counter to 0, which happens before the next layer by a grid barrier.
     fn arrive(&self, b: &mut Builder, slot: Shared<U32>, kv_head: Val<U32>, chunks: Val<U32>) -> Val<Pred> {
         b.bar_sync(); // every thread's part of the partial result is written
         let tid = b.tid();

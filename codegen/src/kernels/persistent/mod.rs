@@ -166,7 +166,7 @@ struct Decoder<'a> {
     /// Thread 0 of block 0.
     leader: Val<Pred>,
     begin: Val<U64>,
-    /// The leader's copy of the state's first words; other blocks leave theirs alone.
+    /// The leader's copy of the state's first words; not used in other blocks.
     kept: Shared<U32>,
     /// The block's copy of the item being run.
     item: Shared<U32>,
@@ -294,7 +294,7 @@ impl<'a> Decoder<'a> {
         self.take(b, next);
     }
 
-    /// Has every block copy a command, and `beside` it what else the first warp gathers, to shared memory.
+    /// Copies a command to shared memory, in every block by the first warp, which runs `beside` meanwhile.
     fn read_command(&self, b: &mut Builder, which: u32, beside: impl FnOnce(&mut Builder)) {
         let (warp, lane) = (b.warp_id(), b.lane());
         let in_first = b.setp_eq(warp, 0);

@@ -1,8 +1,8 @@
 //! The leader's side of the mailbox: the first warp of the grid, a lane for every second slot.
 //!
-//! Once a token, while the token runs, it looks at all doorbells, stop words and ring positions together; before the
-//! token's last barrier it takes what is new, ends what is stopped, and decides whose token is next: the first slot
-//! behind the last one that has an item and room in its ring. So no item waits for more than one token of each other.
+//! Once a token, while the token runs, it reads all doorbells, stop words and ring positions together. Before the
+//! token's last barrier it takes a new item, ends stopped ones, and chooses the next token's slot: the first one behind
+//! the last that has an item and room in its ring. So no item waits for more than one token of each other.
 
 use super::Decoder;
 use crate::ptx::{Builder, Compare, LoadKind, LoadOrder, Operand, Pred, Scope, StoreOrder, U32, U64, Val, Var};
@@ -13,7 +13,7 @@ const EACH: u32 = SLOTS / 32;
 /// No slot: greater than every distance between two.
 const NONE: u32 = u32::MAX;
 
-/// What a lane saw of the host's words: those of its slots, and those that stand once.
+/// The host's words as a lane has read them: those of its slots, and those of the whole mailbox.
 pub(super) struct Look {
     doorbell: [Var<U32>; EACH as usize],
     stop: [Var<U32>; EACH as usize],
@@ -49,7 +49,7 @@ impl Look {
 impl Decoder<'_> {
     // ---- the leader's words, in shared memory during a launch
 
-    /// Fetches what the launch before has kept.
+    /// Loads the words kept by the launch before.
     pub(super) fn wake(&self, b: &mut Builder) {
         self.resume_trace(b);
         b.if_(self.leads, |b| {
@@ -63,7 +63,7 @@ impl Decoder<'_> {
         });
     }
 
-    /// Keeps them for the launch after this, and tells the host that this one has left.
+    /// Stores the kept words for the next launch, and tells the host that this one has left.
     pub(super) fn sleep(&self, b: &mut Builder) {
         b.if_(self.leader, |b| self.keep_trace(b));
         b.if_(self.leads, |b| {
@@ -90,8 +90,8 @@ impl Decoder<'_> {
         b.st(at, value);
     }
 
-    /// Writes an entry of a slot's ring. A token carries its readiness with it; an item's end is a release, behind which
-    /// the host may look at what the item has written.
+    /// Writes an entry of a slot's ring. A token's store may be relaxed, since its tag says that it has arrived. An
+    /// item's end is a release: a host that acquires it sees all that the item has written.
     pub(super) fn emit(&self, b: &mut Builder, slot: Val<U32>, kind: Val<U32>, payload: Val<U32>, order: StoreOrder) {
         let number = self.kept(b, state::EMITTED, slot);
         let next = b.add(number, 1);
@@ -118,8 +118,8 @@ impl Decoder<'_> {
 
     // ---- the host's words
 
-    /// The leader's look at the host's words, once a token: their latency passes while the token is worked on. `next` is
-    /// the place in its prompt of the id behind the one that runs.
+    /// The leader's loads of the host's words, once a token: their latency overlaps the token's work. `next` is the
+    /// place in its prompt of the id behind the one that runs.
     pub(super) fn look(&self, b: &mut Builder, next: Val<U32>, prompt: Val<U32>) -> Look {
         let look = Look::new(b);
         b.if_(self.leads, |b| {
@@ -296,9 +296,8 @@ impl Decoder<'_> {
         b.setp(Compare::Gt, ran, limit)
     }
 
-    /// Waits for work, a wish that the kernel leave, or the limit, and writes the first command. Work that is there is
-    /// taken up even where the kernel is asked to leave: an item gets on by a token in every launch, however often others
-    /// have it park.
+    /// Waits for work, a request to leave, or the limit, and writes the first command. Work comes before a request to
+    /// leave: so an item progresses by a token in every launch, however often the decoder is parked.
     pub(super) fn look_for_work(&self, b: &mut Builder) {
         b.bar_warp_sync(); // what was told of the last token is in shared memory
         let idle_since = b.globaltimer();

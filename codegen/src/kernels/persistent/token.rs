@@ -153,7 +153,7 @@ impl Decoder<'_> {
         b.get(token)
     }
 
-    /// The kind of the entry that ends the item behind this token, or 0.
+    /// The kind of the entry that ends the item after this token, or 0.
     fn ends(&self, b: &mut Builder, item: &Item, ran: &Ran) -> Val<U32> {
         let end = b.var::<U32>(0);
         // What is set later overrides what was set before.
@@ -216,7 +216,7 @@ impl Decoder<'_> {
         });
     }
 
-    /// Goes on with the command that came with the token: the same item's next token, another's, or something else.
+    /// Takes up the command published with the token: the same item's next token, another item's, or to wait or leave.
     fn go_on(&self, b: &mut Builder, next: &Next, ran: &Ran, end: Val<U32>) {
         let kind = b.ld(self.command.at(command::KIND), LoadKind::Constant);
         let slot = b.ld(self.command.at(command::SLOT), LoadKind::Constant);
