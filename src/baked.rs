@@ -2,30 +2,8 @@
 //! equals.
 
 use crate::Error;
+pub use crate::shape::{DecoderPath, Grid};
 use crate::shape::{ModelShape, WeightTypes};
-
-/// The ways of running a decoder that kernels are baked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum DecoderPath {
-    /// One launch for each fused kernel.
-    Stream,
-    /// One cooperative launch for whole sequences.
-    Persistent,
-}
-
-/// How many blocks a kernel is launched with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Grid {
-    /// Exactly so many.
-    Blocks(u32),
-    /// Any number; more than so many have nothing to do.
-    UpTo(u32),
-    /// Any number; more than one for so many rows of an output whose length is a launch parameter have nothing to do.
-    PerRows(u32),
-    /// What the launching function says: it depends on lengths and batch.
-    Launch,
-}
 
 /// A kernel in a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,30 +9,10 @@ use crate::kernels::{
 };
 use crate::ptx::{Dim, Module, Text};
 use crate::{KvType, Target};
+pub use kiln_shape::DecoderPath;
 use kiln_shape::{Family, ModelShape, WeightType};
 use std::fmt::Write as _;
 use std::path::PathBuf;
-
-/// The ways of running a decoder that kernels are baked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DecoderPath {
-    /// One launch for each fused kernel.
-    Stream,
-    /// One cooperative launch for whole sequences.
-    Persistent,
-}
-
-impl DecoderPath {
-    const fn name(self) -> &'static str {
-        match self {
-            DecoderPath::Stream => "stream",
-            DecoderPath::Persistent => "persistent",
-        }
-    }
-
-    /// Every path.
-    pub const ALL: [DecoderPath; 2] = [DecoderPath::Stream, DecoderPath::Persistent];
-}
 
 /// What the host has to know to launch a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -153,8 +153,7 @@ pub(crate) fn persistent(device: &Device, baked: &'static BakedModel, kv: KvType
 
 /// Whether there are kernels of both paths for the device; none is loaded.
 pub(crate) fn check(device: &Device, baked: &'static BakedModel) -> Result<()> {
-    let paths = [DecoderPath::Stream, DecoderPath::Persistent];
-    paths.into_iter().try_for_each(|path| choose(device, baked.modules, Some(path), baked.name).map(drop))
+    DecoderPath::ALL.into_iter().try_for_each(|path| choose(device, baked.modules, Some(path), baked.name).map(drop))
 }
 
 /// The module of `path` for the newest target that is not newer than the device.

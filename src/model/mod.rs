@@ -28,6 +28,7 @@ pub use weights::{MemoryNeed, Progress};
 use crate::Result;
 use crate::baked::BakedModel;
 use crate::driver::Device;
+pub use crate::shape::KvType;
 use crate::shape::{Gguf, ModelShape};
 use kernels::{Kernel, Kernels};
 use once_cell::sync::OnceCell;
@@ -35,33 +36,6 @@ use sequence::Rotary;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weights::Weights;
-
-/// The type of cached keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum KvType {
-    /// Half precision.
-    #[default]
-    F16,
-    /// Single precision: twice the memory, nothing rounded.
-    F32,
-}
-
-impl KvType {
-    /// Bytes of an element.
-    pub const fn bytes(self) -> u32 {
-        match self {
-            KvType::F16 => 2,
-            KvType::F32 => 4,
-        }
-    }
-
-    const fn suffix(self) -> &'static str {
-        match self {
-            KvType::F16 => "f16",
-            KvType::F32 => "f32",
-        }
-    }
-}
 
 /// A model on a device: weights and kernels. Cheap to clone; sessions share it.
 #[derive(Clone)]

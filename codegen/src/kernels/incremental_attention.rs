@@ -1,8 +1,9 @@
 use super::{Grid, Kernel};
 use crate::blocks::attention::{self, Heads, Share, Workspace};
-use crate::blocks::kv::{Cache, Half, KvType, value_or_memory};
+use crate::blocks::kv::{Cache, Half, value_or_memory};
 use crate::blocks::math;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
+use kiln_shape::KvType;
 use kiln_shape::table::KV_CHUNK;
 
 /// One query token against a whole cache, a block for each KV head, which walks over the cache chunk by chunk:

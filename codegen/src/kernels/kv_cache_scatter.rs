@@ -1,6 +1,7 @@
 use super::Kernel;
-use crate::blocks::kv::{self, Cache, Half, KvType, value_or_memory};
+use crate::blocks::kv::{self, Cache, Half, value_or_memory};
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8, U32};
+use kiln_shape::KvType;
 
 /// `k_cache[h, position] = k[h]`, `v_cache[h, position] = v[h]` for every head: grid `kv_heads`, a block a head.
 /// The caches are `[kv_heads, max_seq_len, head_dim]`, f32 or f16. A position outside them sets the error word to 2 and

@@ -1,11 +1,11 @@
 use super::{Grid, Kernel};
-use crate::blocks::kv::{self, Cache, Half, KvType, value_or_memory};
+use crate::blocks::kv::{self, Cache, Half, value_or_memory};
 use crate::blocks::norm;
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{ModelShape, TensorRole};
+use kiln_shape::{KvType, ModelShape, TensorRole};
 
 /// What follows the QKV projection, a warp a head: RMS norm per head (where the model has it) and RoPE for each head of Q
 /// (in place) and of K, and the write of K and V into the chunked cache at `state`'s position. A position outside
