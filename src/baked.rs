@@ -2,7 +2,7 @@
 //! equals.
 
 use crate::Error;
-pub use crate::shape::{DecoderPath, Grid};
+pub use crate::shape::{DecoderPath, Grid, NumberType, Param, ParamType};
 use crate::shape::{ModelShape, WeightTypes};
 
 /// A kernel in a module.
@@ -18,8 +18,8 @@ pub struct BakedKernel {
     pub static_shared: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
-    /// Bytes of each parameter, in order.
-    pub params: &'static [u32],
+    /// Its parameters, in order.
+    pub params: &'static [Param],
 }
 
 /// PTX for one compute capability (and every later one that has the shared memory).

@@ -7,10 +7,10 @@ use crate::kernels::{
     FusedRmsNormQ4KGemv, FusedRmsNormQkv, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
     PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvScatter, QkNormRopeKvWrite, Repack, Saxpy,
 };
-use crate::ptx::{Dim, Module, Text};
+use crate::ptx::{Dim, Module, Param, Text};
 use crate::{KvType, Target};
 pub use kiln_shape::DecoderPath;
-use kiln_shape::{Family, ModelShape, WeightType};
+use kiln_shape::{Family, ModelShape, ParamType, WeightType};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -27,8 +27,8 @@ pub struct Descriptor {
     pub static_shared: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
-    /// Bytes of each parameter, in order.
-    pub params: Vec<u32>,
+    /// Its parameters, in order.
+    pub params: Vec<Param>,
 }
 
 /// PTX for one target, with what it holds.
@@ -106,7 +106,7 @@ fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> 
             grid: kernel.grid(),
             static_shared: function.static_shared(),
             dynamic_shared: function.dynamic_shared(),
-            params: function.params().iter().map(|param| param.bytes).collect(),
+            params: function.params().to_vec(),
         })
         .collect()
 }
@@ -296,7 +296,7 @@ impl Bake {
         let mut targets = self.targets.clone();
         targets.sort();
         let kiln = self.kiln.as_deref().unwrap_or("::kiln");
-        let mut source = Source { kiln, text: String::new(), files: Vec::new() };
+        let mut source = Source { kiln, text: String::new(), files: Vec::new(), signatures: Vec::new() };
         let mut statics = Vec::new();
         for (name, shape, types) in &self.models {
             let mut modules = Vec::new();
@@ -338,6 +338,8 @@ struct Source<'a> {
     kiln: &'a str,
     text: String,
     files: Vec<(String, String)>,
+    /// The lists of parameters of the static being written, and the constant that each is.
+    signatures: Vec<(String, Vec<Param>)>,
 }
 
 impl Source<'_> {
@@ -350,7 +352,8 @@ impl Source<'_> {
     fn model(&mut self, name: &str, shape: &ModelShape, types: &[WeightType], modules: Vec<EmittedModule>) -> String {
         let (kiln, identifier) = (self.kiln, identifier(name));
         self.line(format_args!("/// Kernels for `{name}`."));
-        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedModel ="));
+        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedModel = {{"));
+        self.signatures(&modules);
         self.line(format_args!(
             "    // SAFETY: the modules were made for this shape and these types, with the launches listed."
         ));
@@ -371,7 +374,7 @@ impl Source<'_> {
         let types: Vec<String> = types.iter().map(|ty| format!("{kiln}::shape::WeightType::{ty:?}")).collect();
         self.line(format_args!("    {kiln}::shape::WeightTypes::of(&[{}]),", types.join(", ")));
         self.modules("", &format!("kiln_{}", identifier.to_lowercase()), modules);
-        self.line(format_args!(") }};\n"));
+        self.line(format_args!(") }}\n}};\n"));
         identifier
     }
 
@@ -387,16 +390,34 @@ impl Source<'_> {
         let kiln = self.kiln;
         self.line(format_args!("/// {what}."));
         self.line(format_args!("#[allow(dead_code)] // a program of models may take none of them"));
-        self.line(format_args!(
-            "pub static {identifier}: {kiln}::baked::BakedKernels = {kiln}::baked::BakedKernels {{"
-        ));
+        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedKernels = {{"));
+        self.signatures(&modules);
+        self.line(format_args!("    {kiln}::baked::BakedKernels {{"));
         self.modules("modules: ", &format!("kiln_{}", identifier.to_lowercase()), modules);
-        self.line(format_args!("}};"));
+        self.line(format_args!("}}\n}};"));
+    }
+
+    /// The lists of parameters, each once, under the name of the first kernel that has it.
+    fn signatures(&mut self, modules: &[EmittedModule]) {
+        let kiln = self.kiln;
+        self.line(format_args!("    #[allow(unused_imports)] // of a few kernels some may be of no use"));
+        self.line(format_args!(
+            "    use {kiln}::baked::{{BakedKernel, BakedModule, DecoderPath, Grid, NumberType::*, Param}};"
+        ));
+        self.signatures.clear();
+        for Descriptor { name, params, .. } in modules.iter().flat_map(|module| &module.kernels) {
+            if self.signatures.iter().any(|(_, known)| known == params) {
+                continue;
+            }
+            let signature = identifier(name);
+            let params_text: Vec<String> = params.iter().map(param).collect();
+            self.line(format_args!("    const {signature}: &[Param] = &[{}];", params_text.join(", ")));
+            self.signatures.push((signature, params.clone()));
+        }
     }
 
     /// Module by module; `field` stands in front of the list.
     fn modules(&mut self, field: &str, stem: &str, modules: Vec<EmittedModule>) {
-        let kiln = self.kiln;
         self.line(format_args!("    {field}&["));
         let mut bodies: Vec<(Option<DecoderPath>, String)> = Vec::new();
         for module in modules {
@@ -412,22 +433,22 @@ impl Source<'_> {
             }
             bodies.push(body);
             let path = match module.path {
-                Some(path) => format!("Some({kiln}::baked::DecoderPath::{path:?})"),
+                Some(path) => format!("Some(DecoderPath::{path:?})"),
                 None => "None".to_owned(),
             };
-            self.line(format_args!("        {kiln}::baked::BakedModule {{"));
+            self.line(format_args!("        BakedModule {{"));
             self.line(format_args!("            sm: {}, path: {path},", module.target.sm()));
             self.line(format_args!(
                 "            ptx: concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\")), \"\\0\"),"
             ));
             self.line(format_args!("            kernels: &["));
             for Descriptor { name, block, grid, static_shared, dynamic_shared, params } in &module.kernels {
-                self.line(format_args!("                {kiln}::baked::BakedKernel {{"));
+                let params = self.signatures.iter().find(|(_, known)| known == params);
+                let params = params.map_or("&[]", |(signature, _)| signature);
+                let launch = format!("name: {name:?}, block: {block}, grid: Grid::{grid:?}, params: {params},");
+                self.line(format_args!("                BakedKernel {{ {launch}"));
                 self.line(format_args!(
-                    "                    name: {name:?}, block: {block}, grid: {kiln}::baked::Grid::{grid:?},"
-                ));
-                self.line(format_args!(
-                    "                    static_shared: {static_shared}, dynamic_shared: {dynamic_shared}, params: &{params:?},"
+                    "                    static_shared: {static_shared}, dynamic_shared: {dynamic_shared},"
                 ));
                 self.line(format_args!("                }},"));
             }
@@ -442,6 +463,15 @@ impl Source<'_> {
 /// PTX runs on every later chip, and the program holds it once.
 fn body(ptx: &str) -> &str {
     ptx.find(".address_size").map_or(ptx, |at| &ptx[at..])
+}
+
+/// A parameter as the generated file has it.
+fn param(Param { name, ty, .. }: &Param) -> String {
+    match ty {
+        ParamType::Value(number) => format!("Param::value({name:?}, {number:?})"),
+        ParamType::Read(number) => format!("Param::read({name:?}, {number:?})"),
+        ParamType::Write(number) => format!("Param::write({name:?}, {number:?})"),
+    }
 }
 
 /// `qwen3-8b` as the name of a static: `QWEN3_8B`.

@@ -10,6 +10,7 @@ pub mod cost;
 mod file;
 mod generation;
 mod kernels;
+mod launches;
 mod path;
 mod persistent;
 mod sequence;
@@ -30,7 +31,7 @@ use crate::baked::BakedModel;
 use crate::driver::Device;
 pub use crate::shape::KvType;
 use crate::shape::{Gguf, ModelShape};
-use kernels::{Kernel, Kernels};
+use kernels::{Kernels, Persistent};
 use once_cell::sync::OnceCell;
 use sequence::Rotary;
 use std::path::Path;
@@ -51,7 +52,7 @@ pub(crate) struct Inner {
     /// Kernels of the stream path, loaded by its first session.
     stream: OnceCell<Arc<Kernels>>,
     /// Kernels of the persistent path, by cache type and whether they trace.
-    persistent: [OnceCell<Arc<Kernel>>; 4],
+    persistent: [OnceCell<Arc<Persistent>>; 4],
     rotary: Mutex<Option<Arc<Rotary>>>,
     decoders: Mutex<Vec<(persistent::Key, Weak<persistent::Decoder>)>>,
 }
@@ -61,7 +62,7 @@ impl Inner {
         self.stream.get_or_try_init(|| Kernels::load(&self.device, self.baked).map(Arc::new)).cloned()
     }
 
-    fn persistent_kernel(&self, kv: KvType, traces: bool) -> Result<Arc<Kernel>> {
+    fn persistent_kernel(&self, kv: KvType, traces: bool) -> Result<Arc<Persistent>> {
         let [f16, f16_traces, f32, f32_traces] = &self.persistent;
         let cell = match (kv, traces) {
             (KvType::F16, false) => f16,
@@ -69,7 +70,7 @@ impl Inner {
             (KvType::F32, false) => f32,
             (KvType::F32, true) => f32_traces,
         };
-        cell.get_or_try_init(|| kernels::persistent(&self.device, self.baked, kv, traces).map(Arc::new)).cloned()
+        cell.get_or_try_init(|| Persistent::load(&self.device, self.baked, kv, traces).map(Arc::new)).cloned()
     }
 
     /// Tables of angles for at least so many positions.

@@ -2,11 +2,11 @@
 
 #![allow(dead_code)]
 
-use kiln::baked::{BakedKernel, BakedModel, BakedModule};
+use kiln::baked::{BakedKernel, BakedModel, BakedModule, Param};
 use kiln::shape::{ModelShape, WeightTypes};
 use kiln_codegen::bake::{self, DecoderPath};
 use kiln_codegen::kernels::PersistentDecoder;
-use kiln_codegen::{Kernel, KvType, Target};
+use kiln_codegen::{Kernel, KvType, Target, ptx};
 
 fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
@@ -25,10 +25,15 @@ pub(crate) fn module(sm: u32, path: Option<DecoderPath>, kernels: &[Box<dyn Kern
             grid: kernel.grid,
             static_shared: kernel.static_shared,
             dynamic_shared: kernel.dynamic_shared,
-            params: leak(kernel.params.clone()),
+            params: leak(params(&kernel.params)),
         })
         .collect();
     BakedModule { sm: target.sm(), path, ptx: leak(emitted.ptx + "\0"), kernels: leak(kernels) }
+}
+
+/// Parameters as a program has them.
+fn params(baked: &[ptx::Param]) -> Vec<Param> {
+    baked.iter().map(|param| Param { name: leak(param.name.clone()), ty: param.ty }).collect()
 }
 
 /// A model of this shape for a device of compute capability `sm`.

@@ -9,6 +9,15 @@ pub(crate) const fn per_piece(ty: KvType) -> u32 {
     16 / ty.bytes()
 }
 
+/// The parameter of a contiguous cache of such elements.
+#[track_caller]
+pub(crate) fn cache_param(b: &mut Builder, name: &str, ty: KvType) -> Global<U8> {
+    match ty {
+        KvType::F16 => b.param::<Global<F16>>(name).cast(),
+        KvType::F32 => b.param::<Global<F32>>(name).cast(),
+    }
+}
+
 /// Keys or values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Half {

@@ -170,8 +170,8 @@ impl Kernel for QkNormRopeKvScatter {
         let k_gamma = b.param::<Global<F32>>("k_gamma"); // [head_dim]; not read without the other
         let cos = b.param::<Global<F32>>("cos"); // [max_seq_len, head_dim / 2]
         let sin = b.param::<Global<F32>>("sin"); // [max_seq_len, head_dim / 2]
-        let keys = b.param::<Global<U8>>("k_cache"); // [kv_heads, max_seq_len, head_dim]
-        let values = b.param::<Global<U8>>("v_cache"); // [kv_heads, max_seq_len, head_dim]
+        let keys = kv::cache_param(b, "k_cache", self.kv); // [kv_heads, max_seq_len, head_dim]
+        let values = kv::cache_param(b, "v_cache", self.kv); // [kv_heads, max_seq_len, head_dim]
         let position = b.param::<U32>("position");
         let position_at = b.param::<Global<U32>>("position_at"); // the position in device memory, or null
         let error = b.param::<Global<U32>>("error"); // [1]
