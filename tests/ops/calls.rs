@@ -155,7 +155,7 @@ fn blocking_attention_synchronises_once() {
     result.unwrap();
     let mut waits: Vec<_> = calls.iter().filter(|call| !call.starts_with("cuCtx")).collect();
     waits.dedup(); // it looks again and again
-    assert_eq!(waits.iter().filter(|call| ***call == "cuStreamQuery").count(), 1, "{waits:?}");
+    assert_eq!(waits.iter().filter(|call| ***call == "cuEventQuery").count(), 1, "{waits:?}");
     assert!(
         calls.iter().filter(|call| !call.ends_with("Synchronize")).all(|call| !FORBIDDEN.contains(call)),
         "{calls:?}"
