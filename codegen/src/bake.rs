@@ -7,10 +7,11 @@ use crate::kernels::{
     FusedRmsNormQ4KGemv, FusedRmsNormQkv, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
     PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvScatter, QkNormRopeKvWrite, Repack, Saxpy,
 };
-use crate::ptx::{Dim, Module, Param, Text};
+use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, Target};
 pub use kiln_shape::DecoderPath;
 use kiln_shape::{Family, ModelShape, ParamType, WeightType};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -90,6 +91,13 @@ pub fn emit_for(
 }
 
 fn build(target: Target, kernels: &[Box<dyn Kernel>]) -> Result<Module> {
+    let mut named: HashMap<&str, &dyn Kernel> = HashMap::new();
+    for second in kernels {
+        if let Some(first) = named.insert(second.name(), second.as_ref()) {
+            let (first, second, kernel) = (format!("{first:?}"), format!("{second:?}"), second.name().to_owned());
+            return Err(Error::KernelTwice { kernel, first, second });
+        }
+    }
     let mut module = Module::new(target);
     for kernel in kernels {
         kernels::add(&mut module, kernel.as_ref())?;
@@ -248,6 +256,11 @@ impl Bake {
         self
     }
 
+    /// Adds a single kernel under another entry name: for two sizes of one family.
+    pub fn kernel_as(self, name: &str, kernel: impl Kernel + 'static) -> Bake {
+        self.kernel(Renamed { name: name.to_owned(), kernel })
+    }
+
     /// Adds the general kernels to the single ones, and those that loading a model needs once more in a static of their
     /// own, `LOADING`: a program that only runs models holds, and its driver translates, no others.
     pub fn general_kernels(mut self) -> Bake {
@@ -281,11 +294,34 @@ impl Bake {
         self
     }
 
+    /// Whether each model's name makes a static of its own, and each kernel's an entry.
+    fn check_names(&self) -> Result<()> {
+        let mut taken = vec![("the list of models".to_owned(), "MODELS".to_owned())];
+        taken.push(("the single kernels".to_owned(), "KERNELS".to_owned()));
+        taken.push(("the kernels that load weights".to_owned(), "LOADING".to_owned()));
+        for (model, ..) in &self.models {
+            let fault = |what: String| Err(Error::ModelName { model: model.clone(), what });
+            let name = identifier(model);
+            if !is_identifier(&name) {
+                return fault(format!(
+                    "the static would be `{name}`; needs a letter, then letters, digits, `-`, `_` or `.`"
+                ));
+            }
+            if let Some((owner, _)) = taken.iter().find(|(_, other)| *other == name) {
+                return fault(format!("the static would be `{name}`, which is {owner}: each needs one of its own"));
+            }
+            taken.push((format!("model {model:?}"), name));
+        }
+        let fault = self.kernels.iter().find(|kernel| !is_identifier(kernel.name()));
+        fault.map_or(Ok(()), |kernel| Err(Error::KernelName(kernel.name().to_owned())))
+    }
+
     /// Writes `kiln_baked.rs`, to be included by `include!(concat!(env!("OUT_DIR"), "/kiln_baked.rs"))`, and the PTX
     /// files it includes, into `out_dir`. Unchanged files are left alone.
     ///
     /// # Errors
-    /// [`Error::Targets`] without targets or with one twice, [`Error::Shape`] for a model no kernel fits,
+    /// [`Error::Targets`] without targets or with one twice, [`Error::ModelName`] for a name that cannot be a static's or
+    /// stands twice, [`Error::Shape`] for a model no kernel fits, [`Error::KernelTwice`] for two kernels of one name,
     /// [`Error::Write`] if a file cannot be written.
     pub fn write(&self, out_dir: impl Into<PathBuf>) -> Result<()> {
         let out_dir = out_dir.into();
@@ -293,6 +329,7 @@ impl Bake {
         if self.targets.is_empty() || repeated {
             return Err(Error::Targets(self.targets.clone()));
         }
+        self.check_names()?;
         let mut targets = self.targets.clone();
         targets.sort();
         let kiln = self.kiln.as_deref().unwrap_or("::kiln");
@@ -330,6 +367,35 @@ impl Bake {
             std::fs::write(&path, text).map_err(|error| Error::Write { path, error })?;
         }
         Ok(())
+    }
+}
+
+/// A kernel under another name.
+#[derive(Debug)]
+struct Renamed<K> {
+    name: String,
+    kernel: K,
+}
+
+impl<K: Kernel> Kernel for Renamed<K> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn block(&self) -> u32 {
+        self.kernel.block()
+    }
+
+    fn grid(&self) -> Grid {
+        self.kernel.grid()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.kernel.check()
+    }
+
+    fn build(&self, b: &mut Builder) {
+        self.kernel.build(b);
     }
 }
 
@@ -477,4 +543,12 @@ fn param(Param { name, ty, .. }: &Param) -> String {
 /// `qwen3-8b` as the name of a static: `QWEN3_8B`.
 fn identifier(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+}
+
+/// Whether Rust and PTX take it as a name. No keyword of Rust is all capitals.
+fn is_identifier(name: &str) -> bool {
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let named = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        || name.starts_with('_') && name.contains(|c: char| c.is_ascii_alphanumeric());
+    plain && named
 }

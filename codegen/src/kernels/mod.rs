@@ -37,9 +37,10 @@ use crate::error::{Error, Result};
 use crate::ptx::{Builder, Module};
 use crate::target::Target;
 pub use kiln_shape::Grid;
+use std::fmt;
 
 /// A kernel as a value: configure it, then emit it or bake it.
-pub trait Kernel {
+pub trait Kernel: fmt::Debug {
     /// The entry's name.
     fn name(&self) -> &str;
 
