@@ -105,8 +105,7 @@ impl<L: Launch> Kernel<L> {
     }
 
     fn config(&self, grid: [u32; 3]) -> LaunchConfig {
-        let BakedKernel { block, dynamic_shared, .. } = *self.loaded.baked;
-        LaunchConfig::new(grid, [block, 1, 1]).with_dynamic_shared(dynamic_shared)
+        self.loaded.baked.config(grid)
     }
 }
 

@@ -5,12 +5,11 @@ use super::launches::{
     Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, IncrementalAttention, PersistentDecoder,
     Phase, QkNormRopeKvWrite, Trace,
 };
-use crate::baked::{BakedModel, BakedModule, DecoderPath, no_module};
+use crate::baked::{BakedModel, BakedModule, DecoderPath, newest, no_module};
 use crate::driver::{Device, Module};
 use crate::kernel::{Kernel, Loaded};
 use crate::launch::Launch;
 use crate::{Error, Result};
-use std::ffi::CStr;
 use std::sync::Arc;
 
 /// A module of a bake on a device.
@@ -22,7 +21,7 @@ pub(crate) struct LoadedModule {
 impl LoadedModule {
     /// The kernel of that name; `setting` is what bakes it.
     pub(crate) fn find<L: Launch>(&self, name: &str, setting: &str) -> Result<Kernel<L>> {
-        let baked = self.baked.kernels.iter().find(|kernel| kernel.name == name);
+        let baked = self.baked.kernel(name);
         let not_baked = || Error::KernelNotBaked { kernel: name.to_owned(), setting: setting.to_owned() };
         Kernel::of(Arc::new(Loaded::find(&self.module, baked.ok_or_else(not_baked)?)?))
     }
@@ -52,7 +51,7 @@ pub(crate) struct Kernels {
 
 impl Kernels {
     pub(crate) fn load(device: &Device, baked: &'static BakedModel) -> Result<Kernels> {
-        let module = choose(device, baked.modules, Some(DecoderPath::Stream), baked.name)?;
+        let module = choose(device, baked, DecoderPath::Stream)?;
         let loaded = load(device, module)?;
         let setting = format!("--features {}", baked.name);
         let of_cache = |kv: KvType| -> Result<CacheKernels> {
@@ -101,10 +100,10 @@ impl Persistent {
         let (trace, feature) = if traces { ("_trace", ",trace") } else { ("", "") };
         let name = format!("persistent_decoder_{}{trace}", kv.suffix());
         let setting = format!("--features {}{feature}", baked.name());
-        let has = |module: &&BakedModule| module.kernels.iter().any(|kernel| kernel.name == name);
+        let has = |module: &&BakedModule| module.kernel(&name).is_some();
         let modules = baked.modules.iter().filter(has);
-        let Some(module) = newest(device, Some(DecoderPath::Persistent), modules) else {
-            choose(device, baked.modules, Some(DecoderPath::Persistent), baked.name())?;
+        let Some(module) = newest(device, modules) else {
+            choose(device, baked, DecoderPath::Persistent)?;
             return Err(Error::KernelNotBaked { kernel: name, setting });
         };
         Ok(match traces {
@@ -124,33 +123,16 @@ impl Persistent {
 
 /// Whether there are kernels of both paths for the device; none is loaded.
 pub(crate) fn check(device: &Device, baked: &'static BakedModel) -> Result<()> {
-    DecoderPath::ALL.into_iter().try_for_each(|path| choose(device, baked.modules, Some(path), baked.name).map(drop))
+    DecoderPath::ALL.into_iter().try_for_each(|path| choose(device, baked, path).map(drop))
 }
 
 /// The module of `path` for the newest target that is not newer than the device.
-pub(crate) fn choose(
-    device: &Device,
-    modules: &'static [BakedModule],
-    path: Option<DecoderPath>,
-    name: &str,
-) -> Result<&'static BakedModule> {
-    newest(device, path, modules.iter()).ok_or_else(|| no_module(name, device.sm()))
-}
-
-fn newest<'a>(
-    device: &Device,
-    path: Option<DecoderPath>,
-    modules: impl Iterator<Item = &'a BakedModule>,
-) -> Option<&'a BakedModule> {
-    modules.filter(|module| module.path == path && module.sm <= device.sm()).max_by_key(|module| module.sm)
+fn choose(device: &Device, baked: &'static BakedModel, path: DecoderPath) -> Result<&'static BakedModule> {
+    let modules = baked.modules.iter().filter(|module| module.path == Some(path));
+    newest(device, modules).ok_or_else(|| no_module(baked.name, device.sm()))
 }
 
 /// Loads a module's PTX.
 pub(crate) fn load(device: &Device, baked: &'static BakedModule) -> Result<LoadedModule> {
-    let module = match CStr::from_bytes_with_nul(baked.ptx.as_bytes()) {
-        Ok(ptx) => Module::from_ptx(device, ptx),
-        // A bake of somebody's own may have forgotten the NUL.
-        Err(_) => Module::from_ptx_str(device, baked.ptx),
-    };
-    Ok(LoadedModule { module: module?, baked })
+    Ok(LoadedModule { module: baked.load(device)?, baked })
 }

@@ -239,7 +239,7 @@ struct Repack {
 
 impl Repack {
     fn new(device: &Device, piece: usize) -> Result<Repack> {
-        let module = kernels::load(device, kernels::choose(device, LOADING.modules, None, "repack")?)?;
+        let module = kernels::load(device, LOADING.module_for(device)?)?;
         Ok(Repack { staging: DeviceBuffer::uninitialized(device, piece)?, module, kernels: Vec::new() })
     }
 

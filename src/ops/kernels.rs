@@ -1,10 +1,9 @@
 //! The general kernels on one device: loaded once, every function resolved before anything runs.
 
-use std::ffi::CStr;
 use std::sync::Arc;
 
-use crate::baked::{BakedKernels, BakedModule, KERNELS, no_module};
-use crate::driver::{Device, Module, Stream};
+use crate::baked::{BakedKernels, KERNELS};
+use crate::driver::{Device, Stream};
 use crate::kernel::{Kernel, Loaded};
 use crate::launch::Launch;
 use crate::{Error, Result};
@@ -41,13 +40,8 @@ impl Ops {
     pub unsafe fn with_kernels(device: &Device, bakes: &[&'static BakedKernels]) -> Result<Ops> {
         let mut kernels = Vec::new();
         for bake in bakes {
-            let module = best(device, bake)?;
-            let text = CStr::from_bytes_with_nul(module.ptx.as_bytes()).map_err(|error| Error::InvalidArgument {
-                what: "PTX of a bake".to_owned(),
-                found: error.to_string(),
-                expected: "text with one NUL, at its end".to_owned(),
-            })?;
-            let loaded = Module::from_ptx(device, text)?;
+            let module = bake.module_for(device)?;
+            let loaded = module.load(device)?;
             for baked in module.kernels {
                 kernels.push(Arc::new(Loaded::find(&loaded, baked)?));
             }
@@ -114,10 +108,4 @@ fn head_dim_of(name: &str, family: &str, suffix: &str) -> Option<u32> {
 fn not_baked(kernel: String, bake: &str) -> Error {
     let setting = format!("`Bake::kernel({bake})` in a build script, and `Ops::with_kernels`");
     Error::KernelNotBaked { kernel, setting }
-}
-
-/// The module for the device, or for the nearest one before it.
-fn best(device: &Device, bake: &BakedKernels) -> Result<&'static BakedModule> {
-    let runs = bake.modules.iter().filter(|module| module.sm <= device.sm());
-    runs.max_by_key(|module| module.sm).ok_or_else(|| no_module("the general kernels", device.sm()))
 }
