@@ -20,19 +20,29 @@ use std::error::Error;
 use std::fs;
 use std::panic;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=build.rs");
     compile_shim();
-    make_bindings()?;
-    bake()
+    match make_bindings().and_then(|()| bake()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // In words: what `main` returns is shown as the program has it.
+        Err(error) => {
+            println!("cargo::error={}", error.to_string().replace('\n', " "));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Writes the PTX of every model whose feature is on, and of the general kernels, with their descriptors.
 fn bake() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=KILN_TARGETS");
     let targets = match env::var("KILN_TARGETS") {
-        Ok(names) => names.split(',').map(|name| name.trim().parse()).collect::<Result<Vec<Target>, _>>()?,
+        Ok(names) => {
+            let targets: Result<Vec<Target>, _> = names.split(',').map(|name| name.trim().parse()).collect();
+            targets.map_err(|error| format!("KILN_TARGETS is `{names}`: {error}"))?
+        }
         Err(_) => Target::DEFAULT.to_vec(),
     };
     let is_on = |feature: &str| {

@@ -1,31 +1,12 @@
 //! Baked kernels: PTX, and the descriptors by which the host launches it. Those of kiln's own bake and of anybody's are
 //! equals.
 
-use crate::Error;
+use std::ffi::CStr;
+
+use crate::driver::{Device, LaunchConfig, Module};
+pub use crate::shape::{DecoderPath, Grid, NumberType, Param, ParamType};
 use crate::shape::{ModelShape, WeightTypes};
-
-/// The ways of running a decoder that kernels are baked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum DecoderPath {
-    /// One launch for each fused kernel.
-    Stream,
-    /// One cooperative launch for whole sequences.
-    Persistent,
-}
-
-/// The number of blocks of a kernel's grid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Grid {
-    /// Exactly N blocks.
-    Blocks(u32),
-    /// At most N blocks are of use; fewer will do.
-    UpTo(u32),
-    /// One block per N output rows is enough; the row count is a launch parameter.
-    PerRows(u32),
-    /// The launching function decides, by lengths and batch.
-    Launch,
-}
+use crate::{Error, Result};
 
 /// A kernel in a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +21,8 @@ pub struct BakedKernel {
     pub static_shared: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
-    /// Bytes of each parameter, in order.
-    pub params: &'static [u32],
+    /// Its parameters, in order.
+    pub params: &'static [Param],
 }
 
 /// PTX for one compute capability (and every later one that has the shared memory).
@@ -55,6 +36,32 @@ pub struct BakedModule {
     pub ptx: &'static str,
     /// The kernels in it.
     pub kernels: &'static [BakedKernel],
+}
+
+impl BakedKernel {
+    /// A launch of so many blocks, with its threads and shared memory.
+    pub const fn config(&self, grid: [u32; 3]) -> LaunchConfig {
+        LaunchConfig::new(grid, [self.block, 1, 1]).with_dynamic_shared(self.dynamic_shared)
+    }
+}
+
+impl BakedModule {
+    /// What the bake says of the kernel `name`.
+    pub fn kernel(&self, name: &str) -> Option<&'static BakedKernel> {
+        self.kernels.iter().find(|kernel| kernel.name == name)
+    }
+
+    /// Brings it onto a device that runs its target. Compiles; may wait for the device.
+    ///
+    /// # Errors
+    /// As [`Module::from_ptx`].
+    pub fn load(&self, device: &Device) -> Result<Module> {
+        match CStr::from_bytes_with_nul(self.ptx.as_bytes()) {
+            Ok(ptx) => Module::from_ptx(device, ptx),
+            // One that no bake wrote may have no NUL, or several.
+            Err(_) => Module::from_ptx_str(device, self.ptx),
+        }
+    }
 }
 
 /// Kernels for one model shape. Only [`BakedModel::new`] makes one, whose caller vouches for the text.
@@ -103,10 +110,45 @@ impl BakedModel {
 }
 
 /// Kernels that belong to no model.
+///
+/// Those of one's own are launched as [`Function::launch`](crate::driver::Function::launch) says, with what the bake says
+/// of them:
+/// ```no_run
+/// # use kiln::{baked::KERNELS, driver::{Device, GpuTensor, KernelParam}};
+/// # fn f(device: &Device, x: &GpuTensor<f32>, y: &GpuTensor<f32>) -> kiln::Result<()> {
+/// let module = KERNELS.module_for(device)?;
+/// let saxpy = module.load(device)?.function("saxpy")?;
+/// let config = module.kernel("saxpy").expect("it is baked").config([8, 1, 1]);
+/// let (px, py, a, n) = (x.as_ptr(), y.as_ptr(), 3.0f32, x.len() as u32);
+/// device.stream()?.enqueue([x.reads("x"), y.writes("y")], |stream| {
+///     let params = [KernelParam::new(&px), KernelParam::new(&py), KernelParam::new(&a), KernelParam::new(&n)];
+///     // SAFETY: these are the kernel's parameters, as `BakedKernel::params` lists them; x and y have n elements.
+///     unsafe { saxpy.launch(stream, &config, &params) }
+/// })
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BakedKernels {
     /// PTX per target.
     pub modules: &'static [BakedModule],
+}
+
+impl BakedKernels {
+    /// The module for a device: that of the newest target which is not newer than it.
+    ///
+    /// # Errors
+    /// [`Error::KernelNotBaked`] if all targets are newer, [`Error::DeviceTooOld`] if there is none for the device.
+    pub fn module_for(&self, device: &Device) -> Result<&'static BakedModule> {
+        newest(device, self.modules).ok_or_else(|| no_module("kernels", device.sm()))
+    }
+}
+
+/// Of some modules the one of the newest target that is not newer than the device.
+pub(crate) fn newest(
+    device: &Device,
+    modules: impl IntoIterator<Item = &'static BakedModule>,
+) -> Option<&'static BakedModule> {
+    modules.into_iter().filter(|module| module.sm <= device.sm()).max_by_key(|module| module.sm)
 }
 
 /// Compute capabilities that can be baked for, ascending.

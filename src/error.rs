@@ -109,6 +109,21 @@ pub enum Error {
         setting: String,
     },
 
+    /// A baked kernel has other parameters than its launch.
+    #[error(
+        "parameters of kernel `{kernel}` at `{parameter}`: found {found}, needed {needed}; bake it with the generator of this version of kiln"
+    )]
+    KernelParameter {
+        /// Entry name of the kernel.
+        kernel: String,
+        /// The first parameter that differs.
+        parameter: &'static str,
+        /// What the kernel has there.
+        found: String,
+        /// What the launch has there.
+        needed: String,
+    },
+
     /// The device is older than every target that kernels are baked for.
     #[error("the device has compute capability sm_{sm}; kiln's kernels need sm_{needed} or later: take a newer device")]
     DeviceTooOld {

@@ -57,6 +57,8 @@
 pub mod baked;
 pub mod driver;
 mod error;
+mod kernel;
+mod launch;
 #[cfg(feature = "gguf")]
 pub mod model;
 pub mod ops;

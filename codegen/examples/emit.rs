@@ -21,13 +21,6 @@ Prints the PTX that a build bakes.
 With --light the text is that of a program: without source lines, its names short.
 ";
 
-const fn path_name(path: DecoderPath) -> &'static str {
-    match path {
-        DecoderPath::Stream => "stream",
-        DecoderPath::Persistent => "persistent",
-    }
-}
-
 fn main() -> ExitCode {
     let done = Request::parse(std::env::args().skip(1)).and_then(|request| request.run());
     match done {
@@ -132,8 +125,8 @@ impl Request {
         std::fs::create_dir_all(folder).map_err(at)?;
         for target in targets {
             for model in &models {
-                let paths = DecoderPath::ALL
-                    .map(|path| (path, path_name(path), bake::decoder(model.shape, &types(model), path)));
+                let paths =
+                    DecoderPath::ALL.map(|path| (path, path.name(), bake::decoder(model.shape, &types(model), path)));
                 let tracing = (!self.no_trace)
                     .then(|| (DecoderPath::Persistent, "persistent_trace", bake::tracing(model.shape, &types(model))));
                 for (path, name, kernels) in paths.into_iter().chain(tracing) {
@@ -164,10 +157,9 @@ fn model(name: &str) -> Result<&'static Preset, String> {
 }
 
 fn path(name: &str) -> Result<DecoderPath, String> {
-    DecoderPath::ALL
-        .into_iter()
-        .find(|path| path_name(*path) == name)
-        .ok_or_else(|| format!("unknown path {name:?}: use one of {}", DecoderPath::ALL.map(path_name).join(", ")))
+    DecoderPath::ALL.into_iter().find(|path| path.name() == name).ok_or_else(|| {
+        format!("unknown path {name:?}: use one of {}", DecoderPath::ALL.map(DecoderPath::name).join(", "))
+    })
 }
 
 fn list() -> String {
@@ -179,7 +171,7 @@ fn list() -> String {
     text += &format!("targets\n  {}\n", targets.join(" "));
     let any = presets::PRESETS[0].shape;
     for path in DecoderPath::ALL {
-        text += &format!("kernels of path {}\n", path_name(path));
+        text += &format!("kernels of path {}\n", path.name());
         for kernel in bake::decoder(any, WeightType::ALL, path) {
             text += &format!("  {}\n", kernel.name());
         }

@@ -7,32 +7,13 @@ use crate::kernels::{
     FusedRmsNormQ4KGemv, FusedRmsNormQkv, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
     PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvScatter, QkNormRopeKvWrite, Repack, Saxpy,
 };
-use crate::ptx::{Dim, Module, Text};
+use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, Target};
-use kiln_shape::{Family, ModelShape, WeightType};
+pub use kiln_shape::DecoderPath;
+use kiln_shape::{Family, ModelShape, ParamType, WeightType};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-
-/// The ways of running a decoder that kernels are baked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DecoderPath {
-    /// One launch for each fused kernel.
-    Stream,
-    /// One cooperative launch for whole sequences.
-    Persistent,
-}
-
-impl DecoderPath {
-    const fn name(self) -> &'static str {
-        match self {
-            DecoderPath::Stream => "stream",
-            DecoderPath::Persistent => "persistent",
-        }
-    }
-
-    /// Every path.
-    pub const ALL: [DecoderPath; 2] = [DecoderPath::Stream, DecoderPath::Persistent];
-}
 
 /// What the host has to know to launch a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +28,8 @@ pub struct Descriptor {
     pub static_shared: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
-    /// Bytes of each parameter, in order.
-    pub params: Vec<u32>,
+    /// Its parameters, in order.
+    pub params: Vec<Param>,
 }
 
 /// PTX for one target, with what it holds.
@@ -110,6 +91,13 @@ pub fn emit_for(
 }
 
 fn build(target: Target, kernels: &[Box<dyn Kernel>]) -> Result<Module> {
+    let mut named: HashMap<&str, &dyn Kernel> = HashMap::new();
+    for second in kernels {
+        if let Some(first) = named.insert(second.name(), second.as_ref()) {
+            let (first, second, kernel) = (format!("{first:?}"), format!("{second:?}"), second.name().to_owned());
+            return Err(Error::KernelTwice { kernel, first, second });
+        }
+    }
     let mut module = Module::new(target);
     for kernel in kernels {
         kernels::add(&mut module, kernel.as_ref())?;
@@ -126,7 +114,7 @@ fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> 
             grid: kernel.grid(),
             static_shared: function.static_shared(),
             dynamic_shared: function.dynamic_shared(),
-            params: function.params().iter().map(|param| param.bytes).collect(),
+            params: function.params().to_vec(),
         })
         .collect()
 }
@@ -268,6 +256,11 @@ impl Bake {
         self
     }
 
+    /// Adds a single kernel under another entry name: for two sizes of one family.
+    pub fn kernel_as(self, name: &str, kernel: impl Kernel + 'static) -> Bake {
+        self.kernel(Renamed { name: name.to_owned(), kernel })
+    }
+
     /// Adds the general kernels to the single ones, and those that loading a model needs once more in a static of their
     /// own, `LOADING`: a program that only runs models holds, and its driver translates, no others.
     pub fn general_kernels(mut self) -> Bake {
@@ -301,11 +294,34 @@ impl Bake {
         self
     }
 
+    /// Whether each model's name makes a static of its own, and each kernel's an entry.
+    fn check_names(&self) -> Result<()> {
+        let mut taken = vec![("the list of models".to_owned(), "MODELS".to_owned())];
+        taken.push(("the single kernels".to_owned(), "KERNELS".to_owned()));
+        taken.push(("the kernels that load weights".to_owned(), "LOADING".to_owned()));
+        for (model, ..) in &self.models {
+            let fault = |what: String| Err(Error::ModelName { model: model.clone(), what });
+            let name = identifier(model);
+            if !is_identifier(&name) {
+                return fault(format!(
+                    "the static would be `{name}`; needs a letter, then letters, digits, `-`, `_` or `.`"
+                ));
+            }
+            if let Some((owner, _)) = taken.iter().find(|(_, other)| *other == name) {
+                return fault(format!("the static would be `{name}`, which is {owner}: each needs one of its own"));
+            }
+            taken.push((format!("model {model:?}"), name));
+        }
+        let fault = self.kernels.iter().find(|kernel| !is_identifier(kernel.name()));
+        fault.map_or(Ok(()), |kernel| Err(Error::KernelName(kernel.name().to_owned())))
+    }
+
     /// Writes `kiln_baked.rs`, to be included by `include!(concat!(env!("OUT_DIR"), "/kiln_baked.rs"))`, and the PTX
     /// files it includes, into `out_dir`. Unchanged files are left alone.
     ///
     /// # Errors
-    /// [`Error::Targets`] without targets or with one twice, [`Error::Shape`] for a model no kernel fits,
+    /// [`Error::Targets`] without targets or with one twice, [`Error::ModelName`] for a name that cannot be a static's or
+    /// stands twice, [`Error::Shape`] for a model no kernel fits, [`Error::KernelTwice`] for two kernels of one name,
     /// [`Error::Write`] if a file cannot be written.
     pub fn write(&self, out_dir: impl Into<PathBuf>) -> Result<()> {
         let out_dir = out_dir.into();
@@ -313,10 +329,11 @@ impl Bake {
         if self.targets.is_empty() || repeated {
             return Err(Error::Targets(self.targets.clone()));
         }
+        self.check_names()?;
         let mut targets = self.targets.clone();
         targets.sort();
         let kiln = self.kiln.as_deref().unwrap_or("::kiln");
-        let mut source = Source { kiln, text: String::new(), files: Vec::new() };
+        let mut source = Source { kiln, text: String::new(), files: Vec::new(), signatures: Vec::new() };
         let mut statics = Vec::new();
         for (name, shape, types) in &self.models {
             let mut modules = Vec::new();
@@ -353,11 +370,42 @@ impl Bake {
     }
 }
 
+/// A kernel under another name.
+#[derive(Debug)]
+struct Renamed<K> {
+    name: String,
+    kernel: K,
+}
+
+impl<K: Kernel> Kernel for Renamed<K> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn block(&self) -> u32 {
+        self.kernel.block()
+    }
+
+    fn grid(&self) -> Grid {
+        self.kernel.grid()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.kernel.check()
+    }
+
+    fn build(&self, b: &mut Builder) {
+        self.kernel.build(b);
+    }
+}
+
 /// The generated Rust, and the files it includes.
 struct Source<'a> {
     kiln: &'a str,
     text: String,
     files: Vec<(String, String)>,
+    /// The lists of parameters of the static being written, and the constant that each is.
+    signatures: Vec<(String, Vec<Param>)>,
 }
 
 impl Source<'_> {
@@ -370,7 +418,8 @@ impl Source<'_> {
     fn model(&mut self, name: &str, shape: &ModelShape, types: &[WeightType], modules: Vec<EmittedModule>) -> String {
         let (kiln, identifier) = (self.kiln, identifier(name));
         self.line(format_args!("/// Kernels for `{name}`."));
-        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedModel ="));
+        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedModel = {{"));
+        self.signatures(&modules);
         self.line(format_args!(
             "    // SAFETY: the modules were made for this shape and these types, with the launches listed."
         ));
@@ -391,7 +440,7 @@ impl Source<'_> {
         let types: Vec<String> = types.iter().map(|ty| format!("{kiln}::shape::WeightType::{ty:?}")).collect();
         self.line(format_args!("    {kiln}::shape::WeightTypes::of(&[{}]),", types.join(", ")));
         self.modules("", &format!("kiln_{}", identifier.to_lowercase()), modules);
-        self.line(format_args!(") }};\n"));
+        self.line(format_args!(") }}\n}};\n"));
         identifier
     }
 
@@ -407,16 +456,34 @@ impl Source<'_> {
         let kiln = self.kiln;
         self.line(format_args!("/// {what}."));
         self.line(format_args!("#[allow(dead_code)] // a program of models may take none of them"));
-        self.line(format_args!(
-            "pub static {identifier}: {kiln}::baked::BakedKernels = {kiln}::baked::BakedKernels {{"
-        ));
+        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedKernels = {{"));
+        self.signatures(&modules);
+        self.line(format_args!("    {kiln}::baked::BakedKernels {{"));
         self.modules("modules: ", &format!("kiln_{}", identifier.to_lowercase()), modules);
-        self.line(format_args!("}};"));
+        self.line(format_args!("}}\n}};"));
+    }
+
+    /// The lists of parameters, each once, under the name of the first kernel that has it.
+    fn signatures(&mut self, modules: &[EmittedModule]) {
+        let kiln = self.kiln;
+        self.line(format_args!("    #[allow(unused_imports)] // of a few kernels some may be of no use"));
+        self.line(format_args!(
+            "    use {kiln}::baked::{{BakedKernel, BakedModule, DecoderPath, Grid, NumberType::*, Param}};"
+        ));
+        self.signatures.clear();
+        for Descriptor { name, params, .. } in modules.iter().flat_map(|module| &module.kernels) {
+            if self.signatures.iter().any(|(_, known)| known == params) {
+                continue;
+            }
+            let signature = identifier(name);
+            let params_text: Vec<String> = params.iter().map(param).collect();
+            self.line(format_args!("    const {signature}: &[Param] = &[{}];", params_text.join(", ")));
+            self.signatures.push((signature, params.clone()));
+        }
     }
 
     /// Module by module; `field` stands in front of the list.
     fn modules(&mut self, field: &str, stem: &str, modules: Vec<EmittedModule>) {
-        let kiln = self.kiln;
         self.line(format_args!("    {field}&["));
         let mut bodies: Vec<(Option<DecoderPath>, String)> = Vec::new();
         for module in modules {
@@ -432,22 +499,22 @@ impl Source<'_> {
             }
             bodies.push(body);
             let path = match module.path {
-                Some(path) => format!("Some({kiln}::baked::DecoderPath::{path:?})"),
+                Some(path) => format!("Some(DecoderPath::{path:?})"),
                 None => "None".to_owned(),
             };
-            self.line(format_args!("        {kiln}::baked::BakedModule {{"));
+            self.line(format_args!("        BakedModule {{"));
             self.line(format_args!("            sm: {}, path: {path},", module.target.sm()));
             self.line(format_args!(
                 "            ptx: concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\")), \"\\0\"),"
             ));
             self.line(format_args!("            kernels: &["));
             for Descriptor { name, block, grid, static_shared, dynamic_shared, params } in &module.kernels {
-                self.line(format_args!("                {kiln}::baked::BakedKernel {{"));
+                let params = self.signatures.iter().find(|(_, known)| known == params);
+                let params = params.map_or("&[]", |(signature, _)| signature);
+                let launch = format!("name: {name:?}, block: {block}, grid: Grid::{grid:?}, params: {params},");
+                self.line(format_args!("                BakedKernel {{ {launch}"));
                 self.line(format_args!(
-                    "                    name: {name:?}, block: {block}, grid: {kiln}::baked::Grid::{grid:?},"
-                ));
-                self.line(format_args!(
-                    "                    static_shared: {static_shared}, dynamic_shared: {dynamic_shared}, params: &{params:?},"
+                    "                    static_shared: {static_shared}, dynamic_shared: {dynamic_shared},"
                 ));
                 self.line(format_args!("                }},"));
             }
@@ -464,7 +531,24 @@ fn body(ptx: &str) -> &str {
     ptx.find(".address_size").map_or(ptx, |at| &ptx[at..])
 }
 
+/// A parameter as the generated file has it.
+fn param(Param { name, ty, .. }: &Param) -> String {
+    match ty {
+        ParamType::Value(number) => format!("Param::value({name:?}, {number:?})"),
+        ParamType::Read(number) => format!("Param::read({name:?}, {number:?})"),
+        ParamType::Write(number) => format!("Param::write({name:?}, {number:?})"),
+    }
+}
+
 /// `qwen3-8b` as the name of a static: `QWEN3_8B`.
 fn identifier(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+}
+
+/// Whether Rust and PTX take it as a name. No keyword of Rust is all capitals.
+fn is_identifier(name: &str) -> bool {
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let named = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        || name.starts_with('_') && name.contains(|c: char| c.is_ascii_alphanumeric());
+    plain && named
 }

@@ -40,6 +40,24 @@ pub enum Error {
     },
     /// A bake without targets or with one twice.
     Targets(Vec<Target>),
+    /// A model's name that cannot be a static's, or that another static has.
+    ModelName {
+        /// The name.
+        model: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A kernel's name that cannot be an entry's.
+    KernelName(String),
+    /// Two kernels of one bake with one entry name.
+    KernelTwice {
+        /// The name.
+        kernel: String,
+        /// The first kernel, as its `Debug` shows it.
+        first: String,
+        /// The second.
+        second: String,
+    },
 }
 
 /// A result with [`Error`].
@@ -56,6 +74,14 @@ impl fmt::Display for Error {
                 let names: Vec<String> = targets.iter().map(Target::to_string).collect();
                 write!(f, "targets [{}]: at least one is needed, each once", names.join(", "))
             }
+            Error::ModelName { model, what } => write!(f, "model name {model:?}: {what}"),
+            Error::KernelName(kernel) => {
+                write!(f, "kernel name {kernel:?}: needs a letter or `_`, then letters, digits and `_`")
+            }
+            Error::KernelTwice { kernel, first, second } => write!(
+                f,
+                "two kernels are named `{kernel}`, {first} and {second}: give one a name of its own by `Bake::kernel_as`"
+            ),
         }
     }
 }

@@ -10,7 +10,7 @@ pub mod ptx;
 mod target;
 
 pub use bake::Bake;
-pub use blocks::kv::KvType;
 pub use error::{Error, Result};
 pub use kernels::Kernel;
+pub use kiln_shape::KvType;
 pub use target::{Target, UnknownTarget};

@@ -1,8 +1,9 @@
 //! What a bake emits, over every preset and target: it exists, it is the same every time, and it is made quickly.
 
 use kiln_codegen::bake::{DecoderPath, decoder, emit, emit_for, general};
+use kiln_codegen::kernels::{FusedRmsNormQ4KGemv, Saxpy};
 use kiln_codegen::ptx::Text;
-use kiln_codegen::{Bake, Error, Kernel, Target, kernels::Saxpy};
+use kiln_codegen::{Bake, Error, Kernel, Target};
 use kiln_shape::{WeightType, presets};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -122,6 +123,50 @@ fn unchanged_files_are_left_alone() {
     std::thread::sleep(Duration::from_millis(20));
     bake().expect("it bakes");
     assert_eq!(before, times());
+}
+
+/// What a bake that must be refused says; it writes nothing.
+fn refusal(folder: &str, bake: Bake) -> String {
+    let folder = scratch(folder);
+    let error = bake.targets(Target::DEFAULT).write(&folder).expect_err("a refusal");
+    assert!(files(&folder).is_empty(), "a refused bake writes nothing");
+    error.to_string()
+}
+
+#[test]
+fn two_kernels_of_one_name_are_refused_by_name() {
+    let sizes = Bake::new().kernel(FusedRmsNormQ4KGemv::new(256, 7)).kernel(FusedRmsNormQ4KGemv::new(512, 9));
+    let error = refusal("twice", sizes);
+    for part in ["`fused_rmsnorm_q4k_gemv`", "k: Baked(256), n: Baked(7)", "k: Baked(512), n: Baked(9)", "kernel_as"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    let error = refusal("general", Bake::new().general_kernels().kernel(FusedRmsNormQ4KGemv::new(256, 7)));
+    assert!(error.contains("k: Param, n: Param") && error.contains("k: Baked(256)"), "{error}");
+}
+
+#[test]
+fn two_sizes_of_one_family_may_have_names_of_their_own() {
+    let folder = scratch("renamed");
+    let bake = Bake::new().kernel(FusedRmsNormQ4KGemv::new(256, 7));
+    let bake = bake.kernel_as("wide_gemv", FusedRmsNormQ4KGemv::new(512, 9)).targets(Target::DEFAULT);
+    bake.write(&folder).expect("it bakes");
+    let ptx = &files(&folder)["kiln_kernels_sm_75.ptx"];
+    assert!(ptx.contains(".entry fused_rmsnorm_q4k_gemv(") && ptx.contains(".entry wide_gemv("));
+    let error = refusal("misnamed", Bake::new().kernel_as("wide gemv", Saxpy));
+    assert!(error.contains("\"wide gemv\""), "{error}");
+}
+
+#[test]
+fn a_models_name_makes_a_static_of_its_own() {
+    let tiny = || preset("tiny");
+    for name in ["", "8b", "-", "__", "7.5b", "日本"] {
+        let error = refusal("model", Bake::new().model(name, tiny()));
+        assert!(error.contains(&format!("{name:?}")), "{error}");
+    }
+    let error = refusal("model", Bake::new().model("my-model", tiny()).model("my.model", tiny()));
+    assert!(error.contains("\"my.model\"") && error.contains("model \"my-model\""), "{error}");
+    let error = refusal("model", Bake::new().model("kernels", tiny()));
+    assert!(error.contains("`KERNELS`") && error.contains("the single kernels"), "{error}");
 }
 
 #[test]

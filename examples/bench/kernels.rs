@@ -4,6 +4,7 @@ use kiln_codegen::Kernel;
 use kiln_codegen::ptx::{Builder, F32, Global, LoadKind, U32, Val};
 
 /// `y[i] = x[i] * rsqrt(mean(x^2) + eps) * gamma[i]`, one block.
+#[derive(Debug)]
 pub(crate) struct RmsNorm;
 
 impl Kernel for RmsNorm {
@@ -55,6 +56,7 @@ impl Kernel for RmsNorm {
 }
 
 /// `y[i] = gate[i] / (1 + exp(-gate[i])) * up[i]`, any grid.
+#[derive(Debug)]
 pub(crate) struct SwiGlu;
 
 impl Kernel for SwiGlu {
@@ -82,6 +84,7 @@ impl Kernel for SwiGlu {
 }
 
 /// Reads `tiles` tiles of 16 KiB once, 16 bytes a lane at a time, and writes nothing if they are zero.
+#[derive(Debug)]
 pub(crate) struct ReadOnce;
 
 impl ReadOnce {

@@ -97,12 +97,9 @@ impl Lab {
             let (descriptor, function, resident) = found.ok_or_else(|| format!("no kernel {}", call.kernel))?;
             let sizes: Vec<u32> =
                 call.args.iter().map(|arg| if matches!(arg, Arg::Address(_)) { 8 } else { 4 }).collect();
-            if sizes != descriptor.params {
-                return Err(format!(
-                    "{} takes parameters of {:?} bytes, not {sizes:?}",
-                    call.kernel, descriptor.params
-                )
-                .into());
+            let bytes: Vec<u32> = descriptor.params.iter().map(|param| param.ty.bytes()).collect();
+            if sizes != bytes {
+                return Err(format!("{} takes parameters of {bytes:?} bytes, not {sizes:?}", call.kernel).into());
             }
             let blocks = match descriptor.grid {
                 Grid::Blocks(blocks) | Grid::UpTo(blocks) => blocks,

@@ -14,6 +14,7 @@
 mod from_gguf;
 mod ggml_type;
 pub mod gguf;
+pub mod launch;
 pub mod mailbox;
 pub mod presets;
 mod shape;
@@ -24,6 +25,7 @@ mod weight_type;
 pub use from_gguf::ShapeError;
 pub use ggml_type::GgmlType;
 pub use gguf::{Gguf, GgufError};
+pub use launch::{DecoderPath, Grid, KvType, NumberType, Param, ParamType};
 pub use presets::Preset;
 pub use shape::{Difference, Family, ModelShape};
 pub use tensors::{TensorRole, TensorSpec};

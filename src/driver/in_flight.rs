@@ -136,6 +136,23 @@ impl Stream {
         self.enqueue_locked(Some(Claim::Shared), &mut uses, &mut [const { None }; N], work)
     }
 
+    /// As [`enqueue`](Stream::enqueue), for uses some of which are there.
+    pub(crate) fn enqueue_noted<const N: usize>(
+        &self,
+        uses: [Option<Use<'_>>; N],
+        work: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<()> {
+        let Some(first) = uses.iter().flatten().next() else {
+            return self.enqueue([], work);
+        };
+        let (mut noted, mut count) = ([*first; N], 0);
+        for one in uses.iter().flatten() {
+            noted[count] = *one;
+            count += 1;
+        }
+        self.enqueue_locked(Some(Claim::Shared), &mut noted[..count], &mut [const { None }; N], work)
+    }
+
     /// As [`enqueue`](Stream::enqueue), for copies and fills, which run beside what is resident.
     pub(crate) fn enqueue_copy<const N: usize>(
         &self,

@@ -10,6 +10,7 @@ pub mod cost;
 mod file;
 mod generation;
 mod kernels;
+mod launches;
 mod path;
 mod persistent;
 mod sequence;
@@ -28,40 +29,14 @@ pub use weights::{MemoryNeed, Progress};
 use crate::Result;
 use crate::baked::BakedModel;
 use crate::driver::Device;
+pub use crate::shape::KvType;
 use crate::shape::{Gguf, ModelShape};
-use kernels::{Kernel, Kernels};
+use kernels::{Kernels, Persistent};
 use once_cell::sync::OnceCell;
 use sequence::Rotary;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weights::Weights;
-
-/// The type of cached keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum KvType {
-    /// Half precision.
-    #[default]
-    F16,
-    /// Single precision: twice the memory, nothing rounded.
-    F32,
-}
-
-impl KvType {
-    /// Bytes of an element.
-    pub const fn bytes(self) -> u32 {
-        match self {
-            KvType::F16 => 2,
-            KvType::F32 => 4,
-        }
-    }
-
-    const fn suffix(self) -> &'static str {
-        match self {
-            KvType::F16 => "f16",
-            KvType::F32 => "f32",
-        }
-    }
-}
 
 /// A model on a device: weights and kernels. Cheap to clone; sessions share it.
 #[derive(Clone)]
@@ -77,7 +52,7 @@ pub(crate) struct Inner {
     /// Kernels of the stream path, loaded by its first session.
     stream: OnceCell<Arc<Kernels>>,
     /// Kernels of the persistent path, by cache type and whether they trace.
-    persistent: [OnceCell<Arc<Kernel>>; 4],
+    persistent: [OnceCell<Arc<Persistent>>; 4],
     rotary: Mutex<Option<Arc<Rotary>>>,
     decoders: Mutex<Vec<(persistent::Key, Weak<persistent::Decoder>)>>,
 }
@@ -87,7 +62,7 @@ impl Inner {
         self.stream.get_or_try_init(|| Kernels::load(&self.device, self.baked).map(Arc::new)).cloned()
     }
 
-    fn persistent_kernel(&self, kv: KvType, traces: bool) -> Result<Arc<Kernel>> {
+    fn persistent_kernel(&self, kv: KvType, traces: bool) -> Result<Arc<Persistent>> {
         let [f16, f16_traces, f32, f32_traces] = &self.persistent;
         let cell = match (kv, traces) {
             (KvType::F16, false) => f16,
@@ -95,7 +70,7 @@ impl Inner {
             (KvType::F32, false) => f32,
             (KvType::F32, true) => f32_traces,
         };
-        cell.get_or_try_init(|| kernels::persistent(&self.device, self.baked, kv, traces).map(Arc::new)).cloned()
+        cell.get_or_try_init(|| Persistent::load(&self.device, self.baked, kv, traces).map(Arc::new)).cloned()
     }
 
     /// Tables of angles for at least so many positions.

@@ -2,11 +2,17 @@
 
 use super::Inner;
 use super::generation::End;
-use super::kernels::{Kernel, Kernels};
+use super::kernels::Kernels;
+use super::launches::{
+    Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, IncrementalAttention, Phase,
+    QkNormRopeKvWrite,
+};
 use super::path::{Item, Path, Step, Work};
 use super::sequence::Sequence;
 use crate::Result;
-use crate::driver::{DevicePtr, Event, KernelParam, Stream};
+use crate::driver::{Event, Stream};
+use crate::kernel::Kernel;
+use crate::launch::{In, Launch, Out};
 use crate::shape::table::KV_CHUNK;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -104,11 +110,6 @@ impl Path for StreamPath {
     }
 }
 
-/// Params are read at the launch: a list of references to values.
-macro_rules! params {
-    ($($value:expr),* $(,)?) => { [$(KernelParam::new(&$value)),*] };
-}
-
 impl StreamPath {
     pub(crate) fn new(stream: Stream, kernels: Arc<Kernels>) -> StreamPath {
         StreamPath { stream, kernels, work: Work::default(), item: None, ahead: VecDeque::new() }
@@ -137,55 +138,67 @@ impl StreamPath {
     fn forward(&mut self, model: &Inner, sequence: &Sequence, position: u32) -> Result<()> {
         let (shape, kernels, weights) = (model.file.shape(), &self.kernels, &model.weights);
         let of_cache = kernels.of_cache(sequence.kv);
-        let table = weights.table.as_ptr();
-        let (cos, sin) = (sequence.rotary.cos.as_ptr(), sequence.rotary.sin.as_ptr());
-        let (tokens, state) = (sequence.tokens.as_ptr(), sequence.state.as_ptr());
-        let (length_at, error) = (state.add(1), state.add(2));
+        let table = In::noted(weights.table.as_ptr());
+        let (cos, sin) = (In::noted(sequence.rotary.cos.as_ptr()), In::noted(sequence.rotary.sin.as_ptr()));
+        let (state, tokens) = (sequence.state.as_ptr(), In::noted(sequence.tokens.as_ptr()));
+        let (length_at, error) = (In::noted(state.add(1)), Out::noted(state.add(2)));
         let (x, qkv) = (sequence.x.as_ptr(), sequence.qkv.as_ptr());
         let (attention, ffn) = (sequence.attention.as_ptr(), sequence.ffn.as_ptr());
-        let (chunks, tables) = (sequence.table.as_ptr(), sequence.tables.as_ptr());
         let partials = sequence.partials.as_ptr();
         let (capacity, room, vocab, eps) = (sequence.capacity, sequence.room(), shape.vocab, shape.rms_eps);
-        let length = position + 1;
-        let chunk_count = length.div_ceil(KV_CHUNK);
-        let (no_values, no_length) = (DevicePtr::<u64>::NULL, 0u32);
-        let mut launches = 0;
+        let chunk_count = (position + 1).div_ceil(KV_CHUNK);
+        let phase = |layer, x, y| Phase { table, layer, x: In::noted(x), y: Out::noted(y), eps, vocab };
+        let mut run = Run { vocab, launches: 0 };
         self.enqueue(model, sequence, |stream| {
-            let mut run = |kernel: &Kernel, params: &[KernelParam<'_>]| {
-                launches += 1;
-                // SAFETY: parameters are each kernel's own, in its order; buffers have the lengths of the shape that
-                // the kernels were baked for, which `ModelFile::check_baked` held the file to, and are noted as used.
-                unsafe { kernel.launch(stream, vocab, params) }
-            };
-            run(&kernels.embedding_row, &params![table, tokens, capacity, vocab, state, x])?;
+            let embedding = EmbeddingRow { table, tokens, capacity, vocab, state: Out::noted(state), x: Out::noted(x) };
+            run.launch(stream, &kernels.embedding_row, &embedding)?;
             for layer in 0..shape.layers {
-                run(&kernels.qkv, &params![table, layer, x, qkv, eps, vocab])?;
-                run(&of_cache.qk_norm_rope_kv_write, &params![table, layer, qkv, cos, sin, eps, chunks, room, state])?;
+                run.launch(stream, &kernels.qkv, &phase(layer, x, qkv))?;
+                let chunks = In::noted(sequence.table.as_ptr());
+                let write = QkNormRopeKvWrite {
+                    table,
+                    layer,
+                    qkv: Out::noted(qkv),
+                    cos,
+                    sin,
+                    eps,
+                    chunks,
+                    capacity: room,
+                    state: Out::noted(state),
+                };
+                run.launch(stream, &of_cache.qk_norm_rope_kv_write, &write)?;
+                let (q, out) = (In::noted(qkv), Out::noted(attention));
                 // For one chunk flash decoding would have the same blocks and one launch more; for two it has twice the
                 // blocks. So it pays from the second chunk on: by count of blocks and launches, not by a measurement.
                 if chunk_count <= 1 {
-                    run(
-                        &of_cache.incremental_attention,
-                        &params![qkv, chunks, layer, room, attention, no_length, length_at, error],
-                    )?;
+                    let (length, capacity) = (0, room);
+                    let attend = IncrementalAttention { q, chunks, layer, capacity, out, length, length_at, error };
+                    run.launch(stream, &of_cache.incremental_attention, &attend)?;
                 } else {
-                    let params = params![qkv, tables, no_values, length_at, partials, chunk_count, error, layer, room];
+                    let chunk = FlashDecodingChunk {
+                        q,
+                        k_caches: In::noted(sequence.tables.as_ptr()),
+                        v_caches: In::NULL,
+                        lengths: length_at,
+                        partials: Out::noted(partials),
+                        max_chunks: chunk_count,
+                        error,
+                        layer,
+                        capacity: room,
+                    };
                     let grid = [shape.kv_heads, chunk_count, 1];
-                    // SAFETY: as above; `partials` has room for the chunks of the capacity.
-                    unsafe { of_cache.flash_decoding_chunk.launch_grid(stream, grid, &params)? };
-                    let params = params![partials, length_at, chunk_count, attention];
-                    // SAFETY: as above.
-                    unsafe { kernels.flash_decoding_reduce.launch_grid(stream, [shape.heads, 1, 1], &params)? };
+                    run.launch_grid(stream, &of_cache.flash_decoding_chunk, grid, &chunk)?;
+                    let (partials, lengths, max_chunks) = (In::noted(partials), length_at, chunk_count);
+                    let reduce = FlashDecodingReduce { partials, lengths, max_chunks, out };
+                    run.launch_grid(stream, &kernels.flash_decoding_reduce, [shape.heads, 1, 1], &reduce)?;
                 }
-                run(&kernels.attention_output, &params![table, layer, attention, x, eps, vocab])?;
-                run(&kernels.gate_up, &params![table, layer, x, ffn, eps, vocab])?;
-                run(&kernels.down, &params![table, layer, ffn, x, eps, vocab])?;
-            }
-            if chunk_count > 1 {
-                launches += 2 * u64::from(shape.layers);
+                run.launch(stream, &kernels.attention_output, &phase(layer, attention, x))?;
+                run.launch(stream, &kernels.gate_up, &phase(layer, x, ffn))?;
+                run.launch(stream, &kernels.down, &phase(layer, ffn, x))?;
             }
             Ok(())
         })?;
+        let launches = run.launches;
         self.work.launches += launches;
         self.work.tokens += 1;
         Ok(())
@@ -193,42 +206,79 @@ impl StreamPath {
 
     /// Logits of the residual stream.
     fn head(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
-        let (shape, table) = (model.file.shape(), model.weights.table.as_ptr());
-        let (x, logits, layer) = (sequence.x.as_ptr(), sequence.logits.as_ptr(), 0u32);
-        let (eps, vocab) = (shape.rms_eps, shape.vocab);
-        self.work.launches += 1;
-        self.enqueue(model, sequence, |stream| {
-            let params = params![table, layer, x, logits, eps, vocab];
-            // SAFETY: as in `forward`.
-            unsafe { self.kernels.head.launch(stream, vocab, &params) }
-        })
+        let shape = model.file.shape();
+        let head = Phase {
+            table: In::noted(model.weights.table.as_ptr()),
+            layer: 0,
+            x: In::noted(sequence.x.as_ptr()),
+            y: Out::noted(sequence.logits.as_ptr()),
+            eps: shape.rms_eps,
+            vocab: shape.vocab,
+        };
+        self.one(model, sequence, |kernels| &kernels.head, &head)
     }
 
     /// Chooses the greatest logit's id, puts it behind the position worked on, and moves on to it.
     fn argmax(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
-        let (logits, vocab) = (sequence.logits.as_ptr(), model.file.shape().vocab);
-        let (tokens, places, state) = (sequence.tokens.as_ptr(), sequence.capacity + 1, sequence.state.as_ptr());
-        self.work.launches += 1;
-        self.enqueue(model, sequence, |stream| {
-            let params = params![logits, vocab, tokens, places, state];
-            // SAFETY: as in `forward`.
-            unsafe { self.kernels.argmax.launch(stream, vocab, &params) }
-        })
+        let argmax = Argmax {
+            logits: In::noted(sequence.logits.as_ptr()),
+            vocab: model.file.shape().vocab,
+            tokens: Out::noted(sequence.tokens.as_ptr()),
+            capacity: sequence.capacity + 1,
+            state: Out::noted(sequence.state.as_ptr()),
+        };
+        self.one(model, sequence, |kernels| &kernels.argmax, &argmax)
     }
 
     /// Moves on to the next position, whose id is known.
     fn advance(&mut self, model: &Inner, sequence: &Sequence) -> Result<()> {
-        let state = sequence.state.as_ptr();
-        self.work.launches += 1;
-        self.enqueue(model, sequence, |stream| {
-            // SAFETY: as in `forward`.
-            unsafe { self.kernels.advance.launch(stream, 1, &params![state]) }
-        })
+        let advance = Advance { state: Out::noted(sequence.state.as_ptr()) };
+        self.one(model, sequence, |kernels| &kernels.advance, &advance)
+    }
+
+    /// One launch as work of its own.
+    fn one<L: Launch>(
+        &mut self,
+        model: &Inner,
+        sequence: &Sequence,
+        kernel: impl Fn(&Kernels) -> &Kernel<L>,
+        launch: &L::At<'_>,
+    ) -> Result<()> {
+        let mut run = Run { vocab: model.file.shape().vocab, launches: 0 };
+        self.enqueue(model, sequence, |stream| run.launch(stream, kernel(&self.kernels), launch))?;
+        self.work.launches += run.launches;
+        Ok(())
     }
 
     fn enqueue(&self, model: &Inner, sequence: &Sequence, work: impl FnOnce(&Stream) -> Result<()>) -> Result<()> {
         let weights = &model.weights;
         let shared = [weights.data.reads("weights"), weights.table.reads("tensor table")];
         self.stream.enqueue_many(shared.into_iter().chain(sequence.uses()), work)
+    }
+}
+
+/// Launches within one piece of work, counted.
+struct Run {
+    vocab: u32,
+    launches: u64,
+}
+
+impl Run {
+    /// Launches with the grid of the bake.
+    fn launch<L: Launch>(&mut self, stream: &Stream, kernel: &Kernel<L>, launch: &L::At<'_>) -> Result<()> {
+        self.launch_grid(stream, kernel, kernel.grid(self.vocab), launch)
+    }
+
+    fn launch_grid<L: Launch>(
+        &mut self,
+        stream: &Stream,
+        kernel: &Kernel<L>,
+        grid: [u32; 3],
+        launch: &L::At<'_>,
+    ) -> Result<()> {
+        self.launches += 1;
+        // SAFETY: buffers have the lengths of the shape that the kernels were baked for, which `ModelFile::check_baked`
+        // held the file to, and of the sequence's capacity, and `StreamPath::enqueue` notes them as used.
+        unsafe { kernel.launch(stream, grid, launch) }
     }
 }

@@ -1,9 +1,12 @@
 //! Weights on the device: one allocation, and the tensor table.
 
 use super::file::ModelFile;
-use super::kernels::{self, Kernel};
-use crate::baked::{BakedModule, LOADING};
-use crate::driver::{Device, DeviceBuffer, DevicePtr, KernelParam, Module, PinnedBuffer, Stream};
+use super::kernels::{self, LoadedModule};
+use crate::baked::LOADING;
+use crate::driver::{Device, DeviceBuffer, DevicePtr, PinnedBuffer, Stream};
+use crate::kernel::Kernel;
+use crate::launch::{Arguments, Out};
+use crate::ops::RepackBlocks;
 use crate::shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET};
 use crate::shape::{SUPER_BLOCK, TensorRole, WeightType};
 use crate::{Error, Result};
@@ -230,16 +233,14 @@ impl Feed {
 /// Brings blocks into the layout of the kernels on the device, a piece at a time.
 struct Repack {
     staging: DeviceBuffer<u8>,
-    module: Module,
-    baked: &'static BakedModule,
-    kernels: Vec<(WeightType, Kernel)>,
+    module: LoadedModule,
+    kernels: Vec<(WeightType, Kernel<RepackBlocks<'static>>)>,
 }
 
 impl Repack {
     fn new(device: &Device, piece: usize) -> Result<Repack> {
-        let baked = kernels::choose(device, LOADING.modules, None, "repack")?;
-        let module = kernels::load(device, baked)?;
-        Ok(Repack { staging: DeviceBuffer::uninitialized(device, piece)?, module, baked, kernels: Vec::new() })
+        let module = kernels::load(device, LOADING.module_for(device)?)?;
+        Ok(Repack { staging: DeviceBuffer::uninitialized(device, piece)?, module, kernels: Vec::new() })
     }
 
     fn tensor(
@@ -257,7 +258,7 @@ impl Repack {
             Some(index) => index,
             None => {
                 let name = format!("repack_{}", ty.in_entries());
-                self.kernels.push((ty, Kernel::find(&self.module, self.baked, &name, "the general kernels")?));
+                self.kernels.push((ty, self.module.find(&name, "the general kernels")?));
                 self.kernels.len() - 1
             }
         };
@@ -268,19 +269,19 @@ impl Repack {
         for piece in source.chunks(feed.piece() / block * block) {
             feed.copy(&mut self.staging, 0, piece)?;
             let count = (piece.len() / block) as u32;
-            let blocks = self.staging.as_ptr();
-            feed.stream.enqueue([self.staging.reads("blocks"), data.writes("weights")], |stream| {
-                let params = [
-                    KernelParam::new(&blocks),
-                    KernelParam::new(&to),
-                    KernelParam::new(&plane),
-                    KernelParam::new(&count),
-                    KernelParam::new(&first),
-                    KernelParam::new(&row_blocks),
-                ];
+            let launch = RepackBlocks {
+                blocks: (&self.staging).into(),
+                data: Out::noted(to),
+                plane: Out::noted(plane),
+                count,
+                first,
+                row_blocks,
+            };
+            let uses = Arguments::of(&launch).uses().into_iter().flatten().chain([data.writes("weights")]);
+            feed.stream.enqueue_many(uses, |stream| {
                 // SAFETY: `count` blocks are in the staging buffer, from block `first` of the tensor on; all its blocks
                 // have their places in the weights, as `places` laid them out.
-                unsafe { kernel.launch(stream, count.div_ceil(8).min(1024), &params) }
+                unsafe { kernel.launch(stream, kernel.grid(count.div_ceil(8).min(1024)), &launch) }
             })?;
             first += count;
             report(piece.len());

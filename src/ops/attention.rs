@@ -4,7 +4,22 @@ use super::check;
 use super::kernels::Ops;
 use super::kv_cache::{CacheShape, Index, KvElement};
 use crate::Result;
-use crate::driver::{Event, GpuTensor, KernelParam, Stream};
+use crate::driver::{Event, GpuTensor, Stream};
+use crate::launch::{In, Out, launch};
+
+launch! {
+    struct Attention<'a, T: KvElement> {
+        q: In<'a, f32>,
+        k_cache: In<'a, T>,
+        v_cache: In<'a, T>,
+        max_seq_len: u32,
+        out: Out<'a, f32>,
+        length: u32,
+        length_at: In<'a, u32>,
+        error: Out<'a, u32>,
+        group: u32,
+    }
+}
 
 /// Arguments of incremental attention: `out[h] = softmax(q[h] . K^T / sqrt(head_dim)) V` over the first `length` positions,
 /// where head h uses KV head `h / (heads / kv_heads)`. A length of 0 gives zeros. Up to 8 query heads of a KV head share
@@ -60,35 +75,22 @@ impl Ops {
         check::tensor("error word of attention", error, &[("word", 1)])?;
         length.check("length of attention", |length| length <= max_seq_len, max_seq_len)?;
         let bake = "IncrementalAttention::general(head_dim, ..)";
-        let params = [8, 8, 8, 4, 8, 4, 8, 8, 4];
-        let (kernel, heads_per_block) = self.find_attention(T::ATTENTION, head_dim, group, &params, bake)?;
+        let (kernel, heads_per_block) = self.find_attention::<Attention<'_, T>>(T::ATTENTION, head_dim, group, bake)?;
         let grid = shape.kv_heads * group.div_ceil(heads_per_block);
-        let (value, at) = length.params();
-        let (pq, pk, pv) = (q.as_ptr(), k_cache.as_ptr(), v_cache.as_ptr());
-        let (po, pe) = (out.as_ptr(), error.as_ptr());
-        let params = [
-            KernelParam::new(&pq),
-            KernelParam::new(&pk),
-            KernelParam::new(&pv),
-            KernelParam::new(&max_seq_len),
-            KernelParam::new(&po),
-            KernelParam::new(&value),
-            KernelParam::new(&at),
-            KernelParam::new(&pe),
-            KernelParam::new(&group),
-        ];
-        let uses = [
-            q.reads("q"),
-            k_cache.reads("k_cache"),
-            v_cache.reads("v_cache"),
-            length.reads("length", q.reads("q")),
-            out.writes("out"),
-            error.writes("error"),
-        ];
-        stream.enqueue(uses, |stream| {
-            // SAFETY: all tensors have the lengths the kernel takes them to have, and it checks the length.
-            unsafe { kernel.launch(stream, [grid, 1, 1], &params) }
-        })
+        let (length, length_at) = length.params();
+        let launch = Attention {
+            q: q.into(),
+            k_cache: k_cache.into(),
+            v_cache: v_cache.into(),
+            max_seq_len,
+            out: out.into(),
+            length,
+            length_at,
+            error: error.into(),
+            group,
+        };
+        // SAFETY: all tensors have the lengths the kernel takes them to have, and it checks the length.
+        unsafe { kernel.enqueue(stream, [grid, 1, 1], &launch) }
     }
 
     /// Enqueues attention on `stream`, and gives the event that happens when it is done.

@@ -2,11 +2,38 @@
 
 use super::attention::check_heads;
 use super::check;
-use super::kernels::{Loaded, Ops};
+use super::kernels::Ops;
 use super::kv_cache::{CacheShape, KvElement};
-use crate::driver::{DeviceBuffer, GpuTensor, KernelParam, Stream};
+use crate::driver::{DeviceBuffer, GpuTensor, Stream};
+use crate::kernel::Kernel;
+use crate::launch::{Arguments, In, Out, launch};
 use crate::shape::table::KV_CHUNK;
 use crate::{Error, Result};
+
+launch! {
+    struct Chunk<'a> {
+        q: In<'a, f32>,
+        k_caches: In<'a, u64>,
+        v_caches: In<'a, u64>,
+        lengths: In<'a, u32>,
+        partials: Out<'a, f32>,
+        max_chunks: u32,
+        error: Out<'a, u32>,
+        max_seq_len: u32,
+        heads: u32,
+        group: u32,
+    }
+}
+
+launch! {
+    struct Reduce<'a> {
+        partials: In<'a, f32>,
+        lengths: In<'a, u32>,
+        max_chunks: u32,
+        out: Out<'a, f32>,
+        heads: u32,
+    }
+}
 
 /// Flash decoding for a batch of sequences: their caches, and room for the partial results. The result is that of
 /// incremental attention, to rounding; where there are few heads and long caches, more of the device works on it.
@@ -23,10 +50,10 @@ use crate::{Error, Result};
 /// ```
 #[derive(Debug)]
 pub struct FlashDecoding<'a, T: KvElement> {
-    chunk: &'a Loaded,
+    chunk: Kernel<Chunk<'static>>,
     /// Query heads that a block of it works on.
     heads_per_block: u32,
-    reduce: &'a Loaded,
+    reduce: Kernel<Reduce<'static>>,
     heads: u32,
     group: u32,
     shape: CacheShape,
@@ -79,10 +106,9 @@ impl Ops {
         let dims = [("sequences", batch), ("heads", heads), ("chunks", max_chunks), ("head_dim + 2", head_dim + 2)];
         let partials = check::elements("partial results of flash decoding", &dims)?;
         let bake = "FlashDecodingChunk::general(head_dim, ..)";
-        let params = [8, 8, 8, 8, 8, 4, 8, 4, 4, 4];
-        let (chunk, heads_per_block) = self.find_attention(T::FLASH, head_dim, group, &params, bake)?;
+        let (chunk, heads_per_block) = self.find_attention(T::FLASH, head_dim, group, bake)?;
         let bake = "FlashDecodingReduce::general(head_dim)";
-        let reduce = self.find_for("flash_decoding_reduce", head_dim, &[8, 8, 4, 8, 4], bake)?;
+        let reduce = self.find_for("flash_decoding_reduce", head_dim, bake)?;
         let addresses = |caches: &[&GpuTensor<T>]| {
             let addresses: Vec<u64> = caches.iter().map(|cache| cache.as_ptr().address()).collect();
             DeviceBuffer::from_host(self.device(), &addresses)
@@ -137,40 +163,31 @@ impl<T: KvElement> FlashDecoding<'_, T> {
         check::tensor("lengths of flash decoding", lengths, &[("sequences", batch)])?;
         check::tensor("out of flash decoding", out, &rows)?;
         check::tensor("error word of flash decoding", error, &[("word", 1)])?;
-        let (pq, pk, pv) = (q.as_ptr(), self.k_addresses.as_ptr(), self.v_addresses.as_ptr());
-        let (pl, pp, pe, po) = (lengths.as_ptr(), self.partials.as_ptr(), error.as_ptr(), out.as_ptr());
-        let chunk = [
-            KernelParam::new(&pq),
-            KernelParam::new(&pk),
-            KernelParam::new(&pv),
-            KernelParam::new(&pl),
-            KernelParam::new(&pp),
-            KernelParam::new(&max_chunks),
-            KernelParam::new(&pe),
-            KernelParam::new(&max_seq_len),
-            KernelParam::new(&heads),
-            KernelParam::new(&group),
-        ];
-        let reduce = [
-            KernelParam::new(&pp),
-            KernelParam::new(&pl),
-            KernelParam::new(&max_chunks),
-            KernelParam::new(&po),
-            KernelParam::new(&heads),
-        ];
-        let own = [
-            q.reads("q"),
-            lengths.reads("lengths"),
-            self.k_addresses.reads("k_caches"),
-            self.v_addresses.reads("v_caches"),
-            self.partials.writes("partials"),
-            out.writes("out"),
-            error.writes("error"),
-        ];
+        let chunk = Chunk {
+            q: q.into(),
+            k_caches: (&self.k_addresses).into(),
+            v_caches: (&self.v_addresses).into(),
+            lengths: lengths.into(),
+            partials: (&self.partials).into(),
+            max_chunks,
+            error: error.into(),
+            max_seq_len,
+            heads,
+            group,
+        };
+        // What both launches use is noted once.
+        let reduce = Reduce {
+            partials: In::noted(self.partials.as_ptr()),
+            lengths: In::noted(lengths.as_ptr()),
+            max_chunks,
+            out: out.into(),
+            heads,
+        };
+        let own = [Arguments::of(&chunk).uses(), Arguments::of(&reduce).uses()];
         let caches = self.k_caches.iter().map(|cache| cache.reads("k_cache"));
         let caches = caches.chain(self.v_caches.iter().map(|cache| cache.reads("v_cache")));
         let grid = [kv_heads * group.div_ceil(self.heads_per_block), max_chunks, batch];
-        stream.enqueue_many(own.into_iter().chain(caches), |stream| {
+        stream.enqueue_many(own.into_iter().flatten().flatten().chain(caches), |stream| {
             // SAFETY: all tensors have the lengths the kernels take them to have, the addresses are those of the caches
             // named here, and the kernels check the lengths.
             unsafe {

@@ -3,7 +3,22 @@
 use super::check;
 use super::kernels::Ops;
 use crate::Result;
-use crate::driver::{DevicePtr, DeviceRepr, GpuTensor, KernelParam, Stream, Use};
+use crate::driver::{DeviceRepr, GpuTensor, Stream};
+use crate::launch::{In, Out, launch};
+
+launch! {
+    struct Scatter<'a, T: KvElement> {
+        k: In<'a, f32>,
+        v: In<'a, f32>,
+        k_cache: Out<'a, T>,
+        v_cache: Out<'a, T>,
+        position: u32,
+        position_at: In<'a, u32>,
+        error: Out<'a, u32>,
+        head_dim: u32,
+        max_seq_len: u32,
+    }
+}
 
 /// The type of cached keys and values: `f32` or `half::f16`.
 pub trait KvElement: DeviceRepr + sealed::Named {}
@@ -13,7 +28,7 @@ impl KvElement for half::f16 {}
 
 mod sealed {
     /// Names of the kernels for a type.
-    pub trait Named {
+    pub trait Named: crate::launch::Number {
         /// Of the scatter.
         const SCATTER: &'static str;
         /// Of attention, without the head size.
@@ -73,18 +88,10 @@ pub enum Index<'a> {
 
 impl<'a> Index<'a> {
     /// The value and the address that kernels take.
-    pub(super) fn params(&self) -> (u32, DevicePtr<u32>) {
+    pub(super) fn params(&self) -> (u32, In<'a, u32>) {
         match self {
-            Index::Value(value) => (*value, DevicePtr::NULL),
-            Index::Device(at) => (0, at.as_ptr()),
-        }
-    }
-
-    /// What is used: the tensor, or where there is none, something that is read anyway.
-    pub(super) fn reads(&self, name: &'static str, otherwise: Use<'a>) -> Use<'a> {
-        match self {
-            Index::Value(_) => otherwise,
-            Index::Device(at) => at.reads(name),
+            Index::Value(value) => (*value, In::NULL),
+            Index::Device(at) => (0, (*at).into()),
         }
     }
 
@@ -134,31 +141,20 @@ impl Ops {
             return Ok(());
         }
         let bake = "KvCacheScatter::general(..)";
-        let kernel = self.find(T::SCATTER, &[8, 8, 8, 8, 4, 8, 8, 4, 4], bake)?;
-        let (value, at) = position.params();
-        let (pk, pv, pkc, pvc, pe) = (k.as_ptr(), v.as_ptr(), k_cache.as_ptr(), v_cache.as_ptr(), error.as_ptr());
-        let params = [
-            KernelParam::new(&pk),
-            KernelParam::new(&pv),
-            KernelParam::new(&pkc),
-            KernelParam::new(&pvc),
-            KernelParam::new(&value),
-            KernelParam::new(&at),
-            KernelParam::new(&pe),
-            KernelParam::new(&head_dim),
-            KernelParam::new(&max_seq_len),
-        ];
-        let uses = [
-            k.reads("k"),
-            v.reads("v"),
-            k_cache.writes("k_cache"),
-            v_cache.writes("v_cache"),
-            position.reads("position", k.reads("k")),
-            error.writes("error"),
-        ];
-        stream.enqueue(uses, |stream| {
-            // SAFETY: sources and caches have the lengths the kernel takes them to have, and it checks the position.
-            unsafe { kernel.launch(stream, [kv_heads, 1, 1], &params) }
-        })
+        let kernel = self.find::<Scatter<'_, T>>(T::SCATTER, bake)?;
+        let (position, position_at) = position.params();
+        let launch = Scatter {
+            k: k.into(),
+            v: v.into(),
+            k_cache: k_cache.into(),
+            v_cache: v_cache.into(),
+            position,
+            position_at,
+            error: error.into(),
+            head_dim,
+            max_seq_len,
+        };
+        // SAFETY: sources and caches have the lengths the kernel takes them to have, and it checks the position.
+        unsafe { kernel.enqueue(stream, [kv_heads, 1, 1], &launch) }
     }
 }

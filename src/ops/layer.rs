@@ -3,9 +3,53 @@
 use super::check;
 use super::kernels::Ops;
 use super::matrix::Matrix;
-use super::product::{Norm, ROWS_PER_WARP, address, grid};
+use super::product::{Norm, ROWS_PER_WARP, grid};
 use crate::Result;
-use crate::driver::{GpuTensor, KernelParam, Stream};
+use crate::driver::{GpuTensor, Stream};
+use crate::launch::{In, Out, launch};
+
+launch! {
+    struct Projections<'a> {
+        wq: In<'a, u8>,
+        wq_scales: In<'a, u8>,
+        wq_type: u32,
+        wk: In<'a, u8>,
+        wk_scales: In<'a, u8>,
+        wk_type: u32,
+        wv: In<'a, u8>,
+        wv_scales: In<'a, u8>,
+        wv_type: u32,
+        x: In<'a, f32>,
+        gamma: In<'a, f32>,
+        q_bias: In<'a, f32>,
+        k_bias: In<'a, f32>,
+        v_bias: In<'a, f32>,
+        q: Out<'a, f32>,
+        k: Out<'a, f32>,
+        v: Out<'a, f32>,
+        width: u32,
+        q_rows: u32,
+        kv_rows: u32,
+        eps: f32,
+    }
+}
+
+launch! {
+    struct GateUp<'a> {
+        gate: In<'a, u8>,
+        gate_scales: In<'a, u8>,
+        gate_type: u32,
+        up: In<'a, u8>,
+        up_scales: In<'a, u8>,
+        up_type: u32,
+        x: In<'a, f32>,
+        gamma: In<'a, f32>,
+        y: Out<'a, f32>,
+        k: u32,
+        n: u32,
+        eps: f32,
+    }
+}
 
 /// The longest vector of [`Ops::fused_rmsnorm_gate_up`]: what shared memory holds at once.
 const LONGEST_STAGED: u32 = 12288;
@@ -55,63 +99,36 @@ impl Ops {
             check::tensor("k_bias of QKV", k_bias, &[("rows of wk", wk.n)])?;
             check::tensor("v_bias of QKV", v_bias, &[("rows of wv", wv.n)])?;
         }
-        let sizes = [8, 8, 4, 8, 8, 4, 8, 8, 4, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4];
-        let kernel = self.find("fused_rmsnorm_qkv", &sizes, "FusedRmsNormQkv::general()")?;
+        let kernel = self.find::<Projections<'_>>("fused_rmsnorm_qkv", "FusedRmsNormQkv::general()")?;
         // No tile has rows of two matrices.
-        let grid = grid(kernel, wq.n.div_ceil(ROWS_PER_WARP) + 2 * wk.n.div_ceil(ROWS_PER_WARP));
-        let matrices = [wq, wk, wv];
-        let blocks = matrices.map(|w| (w.data.as_ptr(), w.plane.as_ptr(), w.ty.id()));
-        let (px, pg) = (x.as_ptr(), norm.gamma.as_ptr());
-        let bias = [0, 1, 2].map(|i| address(biases.map(|biases| biases[i])));
-        let outputs = [q, k, v].map(GpuTensor::as_ptr);
-        let [(qd, qs, qt), (kd, ks, kt), (vd, vs, vt)] = &blocks;
-        let params = [
-            KernelParam::new(qd),
-            KernelParam::new(qs),
-            KernelParam::new(qt),
-            KernelParam::new(kd),
-            KernelParam::new(ks),
-            KernelParam::new(kt),
-            KernelParam::new(vd),
-            KernelParam::new(vs),
-            KernelParam::new(vt),
-            KernelParam::new(&px),
-            KernelParam::new(&pg),
-            KernelParam::new(&bias[0]),
-            KernelParam::new(&bias[1]),
-            KernelParam::new(&bias[2]),
-            KernelParam::new(&outputs[0]),
-            KernelParam::new(&outputs[1]),
-            KernelParam::new(&outputs[2]),
-            KernelParam::new(&wq.k),
-            KernelParam::new(&wq.n),
-            KernelParam::new(&wk.n),
-            KernelParam::new(&norm.eps),
-        ];
-        let [q_bias, k_bias, v_bias] = biases.map_or([x.reads("x"), x.reads("x"), x.reads("x")], |[q, k, v]| {
-            [q.reads("q_bias"), k.reads("k_bias"), v.reads("v_bias")]
-        });
-        let uses = [
-            wq.data.reads("wq"),
-            wq.plane.reads("wq"),
-            wk.data.reads("wk"),
-            wk.plane.reads("wk"),
-            wv.data.reads("wv"),
-            wv.plane.reads("wv"),
-            x.reads("x"),
-            norm.gamma.reads("gamma"),
+        let grid = grid(&kernel, wq.n.div_ceil(ROWS_PER_WARP) + 2 * wk.n.div_ceil(ROWS_PER_WARP));
+        let [q_bias, k_bias, v_bias] = [0, 1, 2].map(|i| In::from(biases.map(|biases| biases[i])));
+        let launch = Projections {
+            wq: (&wq.data).into(),
+            wq_scales: (&wq.plane).into(),
+            wq_type: wq.ty.id(),
+            wk: (&wk.data).into(),
+            wk_scales: (&wk.plane).into(),
+            wk_type: wk.ty.id(),
+            wv: (&wv.data).into(),
+            wv_scales: (&wv.plane).into(),
+            wv_type: wv.ty.id(),
+            x: x.into(),
+            gamma: norm.gamma.into(),
             q_bias,
             k_bias,
             v_bias,
-            q.writes("q"),
-            k.writes("k"),
-            v.writes("v"),
-        ];
-        stream.enqueue(uses, |stream| {
-            // SAFETY: the matrices have rows of k weights with their scales, x and gamma have k elements, outputs and
-            // biases have as many as their matrix has rows; a bias that is null is not read.
-            unsafe { kernel.launch(stream, [grid, 1, 1], &params) }
-        })
+            q: q.into(),
+            k: k.into(),
+            v: v.into(),
+            width: wq.k,
+            q_rows: wq.n,
+            kv_rows: wk.n,
+            eps: norm.eps,
+        };
+        // SAFETY: the matrices have rows of k weights with their scales, x and gamma have k elements, outputs and biases
+        // have as many as their matrix has rows; a bias that is null is not read.
+        unsafe { kernel.enqueue(stream, [grid, 1, 1], &launch) }
     }
 
     /// `y = silu(Wgate norm(x)) * (Wup norm(x))`, with `silu(g) = g / (1 + exp(-g))`, in one launch: `gate` and `up` are
@@ -135,39 +152,24 @@ impl Ops {
         check::tensor("x of gate and up", x, &[("columns", gate.k)])?;
         check::tensor("gamma of gate and up", norm.gamma, &[("columns", gate.k)])?;
         check::tensor("y of gate and up", y, &[("rows", gate.n)])?;
-        let sizes = [8, 8, 4, 8, 8, 4, 8, 8, 8, 4, 4, 4];
-        let kernel = self.find("fused_rmsnorm_gate_up", &sizes, "FusedRmsNormGateUp::general()")?;
-        let grid = grid(kernel, gate.n.div_ceil(ROWS_PER_WARP));
-        let blocks = [gate, up].map(|w| (w.data.as_ptr(), w.plane.as_ptr(), w.ty.id()));
-        let [(gd, gs, gt), (ud, us, ut)] = &blocks;
-        let (px, pg, py) = (x.as_ptr(), norm.gamma.as_ptr(), y.as_ptr());
-        let params = [
-            KernelParam::new(gd),
-            KernelParam::new(gs),
-            KernelParam::new(gt),
-            KernelParam::new(ud),
-            KernelParam::new(us),
-            KernelParam::new(ut),
-            KernelParam::new(&px),
-            KernelParam::new(&pg),
-            KernelParam::new(&py),
-            KernelParam::new(&gate.k),
-            KernelParam::new(&gate.n),
-            KernelParam::new(&norm.eps),
-        ];
-        let uses = [
-            gate.data.reads("gate"),
-            gate.plane.reads("gate"),
-            up.data.reads("up"),
-            up.plane.reads("up"),
-            x.reads("x"),
-            norm.gamma.reads("gamma"),
-            y.writes("y"),
-        ];
-        stream.enqueue(uses, |stream| {
-            // SAFETY: both matrices have n rows of k weights with their scales, x and gamma have k elements, no more than
-            // the kernel stages at once, and y has n.
-            unsafe { kernel.launch(stream, [grid, 1, 1], &params) }
-        })
+        let kernel = self.find::<GateUp<'_>>("fused_rmsnorm_gate_up", "FusedRmsNormGateUp::general()")?;
+        let grid = grid(&kernel, gate.n.div_ceil(ROWS_PER_WARP));
+        let launch = GateUp {
+            gate: (&gate.data).into(),
+            gate_scales: (&gate.plane).into(),
+            gate_type: gate.ty.id(),
+            up: (&up.data).into(),
+            up_scales: (&up.plane).into(),
+            up_type: up.ty.id(),
+            x: x.into(),
+            gamma: norm.gamma.into(),
+            y: y.into(),
+            k: gate.k,
+            n: gate.n,
+            eps: norm.eps,
+        };
+        // SAFETY: both matrices have n rows of k weights with their scales, x and gamma have k elements, no more than the
+        // kernel stages at once, and y has n.
+        unsafe { kernel.enqueue(stream, [grid, 1, 1], &launch) }
     }
 }

@@ -1,9 +1,22 @@
 //! Weight matrices on a device, as kernels want them.
 
 use super::kernels::Ops;
-use crate::driver::{DevicePtr, GpuTensor, KernelParam};
+use crate::driver::GpuTensor;
+use crate::launch::{In, Out, launch};
 use crate::shape::WeightType;
 use crate::{Error, Result};
+
+launch! {
+    /// The repack kernels: `count` blocks of the file's layout, from block `first` of a matrix on.
+    pub(crate) struct RepackBlocks<'a> {
+        blocks: In<'a, u8>,
+        data: Out<'a, u8>,
+        plane: Out<'a, u8>,
+        count: u32,
+        first: u32,
+        row_blocks: u32,
+    }
+}
 
 /// The longest row that the kernels take.
 const LONGEST: u32 = 49152;
@@ -73,7 +86,8 @@ impl Ops {
             let data = GpuTensor::from_host(device, bytes)?;
             return Ok(Matrix { ty, n, k, data, plane: GpuTensor::uninitialized(device, 0)? });
         }
-        let kernel = self.find(&format!("repack_{}", ty.in_entries()), &[8, 8, 8, 4, 4, 4], "Repack::new(..)")?;
+        let name = format!("repack_{}", ty.in_entries());
+        let kernel = self.find::<RepackBlocks<'_>>(&name, "Repack::new(..)")?;
         let (blocks, row_blocks) = (bytes.len() / ty.block_bytes() as usize, k / ty.block_len());
         // Not 2^32 blocks: kernels count them in 32 bits, and go on by a grid's warps.
         let Some(count) = u32::try_from(blocks).ok().filter(|count| *count < 1 << 31) else {
@@ -83,23 +97,18 @@ impl Ops {
         // Zeros where a row ends within a super-block.
         let plane = GpuTensor::zeros(device, plane_bytes)?;
         let from = GpuTensor::from_host(device, bytes)?;
-        let grid = count.div_ceil(kernel.block() / 32).clamp(1, kernel.resident);
-        let (pf, pd, pp): (DevicePtr<u8>, _, _) = (from.as_ptr(), data.as_ptr(), plane.as_ptr());
-        let first = 0u32;
-        let params = [
-            KernelParam::new(&pf),
-            KernelParam::new(&pd),
-            KernelParam::new(&pp),
-            KernelParam::new(&count),
-            KernelParam::new(&first),
-            KernelParam::new(&row_blocks),
-        ];
-        let uses = [from.reads("blocks"), data.writes("data"), plane.writes("plane")];
-        self.stream.enqueue(uses, |stream| {
-            // SAFETY: the kernel reads `count` blocks, all of the matrix, and writes its data and its plane, which have
-            // the sizes of its layout.
-            unsafe { kernel.launch(stream, [grid, 1, 1], &params) }
-        })?;
+        let grid = count.div_ceil(kernel.block() / 32).clamp(1, kernel.resident());
+        let launch = RepackBlocks {
+            blocks: (&from).into(),
+            data: (&data).into(),
+            plane: (&plane).into(),
+            count,
+            first: 0,
+            row_blocks,
+        };
+        // SAFETY: the kernel reads `count` blocks, all of the matrix, and writes its data and its plane, which have the
+        // sizes of its layout.
+        unsafe { kernel.enqueue(&self.stream, [grid, 1, 1], &launch)? };
         self.stream.synchronize()?;
         Ok(Matrix { ty, n, k, data, plane })
     }

@@ -47,5 +47,7 @@ pub use kernels::Ops;
 pub use kv_cache::{CacheShape, Index, KvElement};
 pub use layer::Qkv;
 pub use matrix::Matrix;
+#[cfg(feature = "gguf")]
+pub(crate) use matrix::RepackBlocks;
 pub use product::{Gemv, Norm};
 pub use rope::{QkNormRope, RopeTables};

@@ -3,7 +3,18 @@
 use super::check;
 use super::kernels::Ops;
 use crate::Result;
-use crate::driver::{GpuTensor, KernelParam, Stream};
+use crate::driver::{GpuTensor, Stream};
+use crate::launch::{In, Out, launch};
+
+launch! {
+    struct PerHeadRmsNorm<'a> {
+        x: In<'a, f32>,
+        gamma: In<'a, f32>,
+        y: Out<'a, f32>,
+        heads: u32,
+        eps: f32,
+    }
+}
 
 impl Ops {
     /// `y[h, i] = x[h, i] * rsqrt(mean(x[h]^2) + eps) * gamma[i]`: `x` and `y` are `[heads, head_dim]`, `gamma` is
@@ -30,19 +41,10 @@ impl Ops {
         check::tensor("x of per-head RMS norm", x, &dims)?;
         check::tensor("y of per-head RMS norm", y, &dims)?;
         let bake = "PerHeadRmsNorm::general(head_dim)";
-        let kernel = self.find_for("per_head_rmsnorm", head_dim, &[8, 8, 8, 4, 4], bake)?;
+        let kernel = self.find_for::<PerHeadRmsNorm<'_>>("per_head_rmsnorm", head_dim, bake)?;
         let grid = heads.div_ceil(kernel.block() / 32).max(1);
-        let (px, pg, py) = (x.as_ptr(), gamma.as_ptr(), y.as_ptr());
-        let params = [
-            KernelParam::new(&px),
-            KernelParam::new(&pg),
-            KernelParam::new(&py),
-            KernelParam::new(&heads),
-            KernelParam::new(&eps),
-        ];
-        stream.enqueue([x.reads("x"), gamma.reads("gamma"), y.writes("y")], |stream| {
-            // SAFETY: x and y have heads rows of head_dim elements, gamma has head_dim, as the kernel takes them.
-            unsafe { kernel.launch(stream, [grid, 1, 1], &params) }
-        })
+        let launch = PerHeadRmsNorm { x: x.into(), gamma: gamma.into(), y: y.into(), heads, eps };
+        // SAFETY: x and y have heads rows of head_dim elements, gamma has head_dim, as the kernel takes them.
+        unsafe { kernel.enqueue(stream, [grid, 1, 1], &launch) }
     }
 }

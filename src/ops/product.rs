@@ -1,15 +1,31 @@
 //! Matrix-vector products, with what is fused to them: an RMS norm of the vector before, a bias and a residual behind.
 
 use super::check;
-use super::kernels::{Loaded, Ops};
+use super::kernels::Ops;
 use super::matrix::Matrix;
 use crate::Result;
-use crate::driver::{DevicePtr, GpuTensor, KernelParam, Stream};
+use crate::driver::{GpuTensor, Stream};
+use crate::kernel::Kernel;
+use crate::launch::{In, Launch, Out, launch};
+
+launch! {
+    /// Of every type of weights, with the norm and without.
+    struct Product<'a> {
+        w: In<'a, u8>,
+        w_scales: In<'a, u8>,
+        x: In<'a, f32>,
+        gamma: In<'a, f32>,
+        bias: In<'a, f32>,
+        residual: In<'a, f32>,
+        y: Out<'a, f32>,
+        k: u32,
+        n: u32,
+        eps: f32,
+    }
+}
 
 /// Rows that a warp works on at once.
 pub(super) const ROWS_PER_WARP: u32 = 2;
-/// Bytes of the parameters.
-const PARAMS: [u32; 10] = [8, 8, 8, 8, 8, 8, 8, 4, 4, 4];
 
 /// An RMS norm of a vector: `x[i] * rsqrt(mean(x^2) + eps) * gamma[i]`. It is NaN where the sum of squares is beyond
 /// f32, as with an element of 1e20.
@@ -73,8 +89,8 @@ impl Ops {
         let &Gemv { w, x, norm, bias, residual, y } = arguments;
         let (fused, plain) = w.ty.gemv_entries();
         let kernel = match norm {
-            Some(_) => self.find(fused, &PARAMS, "FusedRmsNormQ4KGemv::general().with_weights(..)")?,
-            None => self.find(plain, &PARAMS, "FusedRmsNormQ4KGemv::general().with_weights(..).without_norm()")?,
+            Some(_) => self.find::<Product<'_>>(fused, "FusedRmsNormQ4KGemv::general().with_weights(..)")?,
+            None => self.find(plain, "FusedRmsNormQ4KGemv::general().with_weights(..).without_norm()")?,
         };
         check::tensor("x of a product", x, &[("columns", w.k)])?;
         check::tensor("y of a product", y, &[("rows", w.n)])?;
@@ -84,46 +100,26 @@ impl Ops {
         for (what, addend) in [("bias of a product", bias), ("residual of a product", residual)] {
             addend.map_or(Ok(()), |addend| check::tensor(what, addend, &[("rows", w.n)]))?;
         }
-        let grid = grid(kernel, w.n.div_ceil(ROWS_PER_WARP));
-        let (data, plane) = (w.data.as_ptr(), w.plane.as_ptr());
-        let (px, py, eps) = (x.as_ptr(), y.as_ptr(), norm.map_or(0.0, |norm| norm.eps));
-        let [pg, pb, pr] = [norm.map(|norm| norm.gamma), bias, residual].map(address);
-        let params = [
-            KernelParam::new(&data),
-            KernelParam::new(&plane),
-            KernelParam::new(&px),
-            KernelParam::new(&pg),
-            KernelParam::new(&pb),
-            KernelParam::new(&pr),
-            KernelParam::new(&py),
-            KernelParam::new(&w.k),
-            KernelParam::new(&w.n),
-            KernelParam::new(&eps),
-        ];
-        // What is left out stands for something that is read anyway.
-        let uses = [
-            w.data.reads("w"),
-            w.plane.reads("w"),
-            x.reads("x"),
-            norm.map_or(x.reads("x"), |norm| norm.gamma.reads("gamma")),
-            bias.map_or(x.reads("x"), |bias| bias.reads("bias")),
-            residual.map_or(x.reads("x"), |residual| residual.reads("residual")),
-            y.writes("y"),
-        ];
-        stream.enqueue(uses, |stream| {
-            // SAFETY: the matrix has n rows of k weights with their scales, x and gamma have k elements, y and what is
-            // added have n; what is null is not read.
-            unsafe { kernel.launch(stream, [grid, 1, 1], &params) }
-        })
+        let grid = grid(&kernel, w.n.div_ceil(ROWS_PER_WARP));
+        let launch = Product {
+            w: (&w.data).into(),
+            w_scales: (&w.plane).into(),
+            x: x.into(),
+            gamma: norm.map(|norm| norm.gamma).into(),
+            bias: bias.into(),
+            residual: residual.into(),
+            y: y.into(),
+            k: w.k,
+            n: w.n,
+            eps: norm.map_or(0.0, |norm| norm.eps),
+        };
+        // SAFETY: the matrix has n rows of k weights with their scales, x and gamma have k elements, y and what is added
+        // have n; what is null is not read.
+        unsafe { kernel.enqueue(stream, [grid, 1, 1], &launch) }
     }
 }
 
-/// The address of a tensor that is there, or null.
-pub(super) fn address(tensor: Option<&GpuTensor<f32>>) -> DevicePtr<f32> {
-    tensor.map_or(DevicePtr::NULL, GpuTensor::as_ptr)
-}
-
 /// Blocks for so many tiles, a warp each.
-pub(super) fn grid(kernel: &Loaded, tiles: u32) -> u32 {
-    tiles.div_ceil(kernel.block() / 32).clamp(1, kernel.resident)
+pub(super) fn grid<L: Launch>(kernel: &Kernel<L>, tiles: u32) -> u32 {
+    tiles.div_ceil(kernel.block() / 32).clamp(1, kernel.resident())
 }

@@ -3,10 +3,32 @@
 use super::check;
 use super::kernels::Ops;
 use super::kv_cache::{CacheShape, Index, KvElement};
-use super::product::{Norm, address};
-use crate::driver::{Device, GpuTensor, KernelParam, Stream};
+use super::product::Norm;
+use crate::driver::{Device, GpuTensor, Stream};
+use crate::launch::{In, Out, launch};
 use crate::rope;
 use crate::{Error, Result};
+
+launch! {
+    struct Rope<'a, T: KvElement> {
+        q: Out<'a, f32>,
+        k: In<'a, f32>,
+        v: In<'a, f32>,
+        q_gamma: In<'a, f32>,
+        k_gamma: In<'a, f32>,
+        cos: In<'a, f32>,
+        sin: In<'a, f32>,
+        k_cache: Out<'a, T>,
+        v_cache: Out<'a, T>,
+        position: u32,
+        position_at: In<'a, u32>,
+        error: Out<'a, u32>,
+        heads: u32,
+        kv_heads: u32,
+        max_seq_len: u32,
+        eps: f32,
+    }
+}
 
 /// Cosines and sines of rotary position embedding on a device, computed in f64.
 #[derive(Debug)]
@@ -104,57 +126,36 @@ impl Ops {
         position.check("position of RoPE", |position| position < max_seq_len, max_seq_len)?;
         let fits = head_dim <= 256 && head_dim.is_multiple_of(64);
         check::number("head_dim of RoPE", head_dim, fits, || "a multiple of 64 up to 256".to_owned())?;
-        let sizes = [8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 8, 8, 4, 4, 4, 4];
-        let kernel = self.find_for(T::ROPE, head_dim, &sizes, "QkNormRopeKvScatter::general(head_dim, ..)")?;
+        let bake = "QkNormRopeKvScatter::general(head_dim, ..)";
+        let kernel = self.find_for::<Rope<'_, T>>(T::ROPE, head_dim, bake)?;
         // Fits: each head has 64 elements at least, and all of them fit 32 bits.
         let warps = heads + 2 * kv_heads;
         if warps == 0 {
             return Ok(());
         }
         let grid = warps.div_ceil(kernel.block() / 32);
-        let (value, at) = position.params();
-        let [pq, pk, pv] = [q, k, v].map(GpuTensor::as_ptr);
-        let [qg, kg] = [0, 1].map(|i| address(norms.map(|norms| norms[i].gamma)));
-        let (pc, ps, pkc, pvc, pe) =
-            (tables.cos.as_ptr(), tables.sin.as_ptr(), k_cache.as_ptr(), v_cache.as_ptr(), error.as_ptr());
-        let eps = norms.map_or(0.0, |[q, _]| q.eps);
-        let params = [
-            KernelParam::new(&pq),
-            KernelParam::new(&pk),
-            KernelParam::new(&pv),
-            KernelParam::new(&qg),
-            KernelParam::new(&kg),
-            KernelParam::new(&pc),
-            KernelParam::new(&ps),
-            KernelParam::new(&pkc),
-            KernelParam::new(&pvc),
-            KernelParam::new(&value),
-            KernelParam::new(&at),
-            KernelParam::new(&pe),
-            KernelParam::new(&heads),
-            KernelParam::new(&kv_heads),
-            KernelParam::new(&max_seq_len),
-            KernelParam::new(&eps),
-        ];
-        let [q_gamma, k_gamma] =
-            norms.map_or([k.reads("k"), k.reads("k")], |[q, k]| [q.gamma.reads("q_gamma"), k.gamma.reads("k_gamma")]);
-        let uses = [
-            q.writes("q"),
-            k.reads("k"),
-            v.reads("v"),
+        let (position, position_at) = position.params();
+        let [q_gamma, k_gamma] = [0, 1].map(|i| In::from(norms.map(|norms| norms[i].gamma)));
+        let launch = Rope {
+            q: q.into(),
+            k: k.into(),
+            v: v.into(),
             q_gamma,
             k_gamma,
-            tables.cos.reads("cos"),
-            tables.sin.reads("sin"),
-            k_cache.writes("k_cache"),
-            v_cache.writes("v_cache"),
-            position.reads("position", k.reads("k")),
-            error.writes("error"),
-        ];
-        stream.enqueue(uses, |stream| {
-            // SAFETY: all tensors have the lengths the kernel takes them to have, the tables reach as far as the caches,
-            // and it checks the position.
-            unsafe { kernel.launch(stream, [grid, 1, 1], &params) }
-        })
+            cos: (&tables.cos).into(),
+            sin: (&tables.sin).into(),
+            k_cache: k_cache.into(),
+            v_cache: v_cache.into(),
+            position,
+            position_at,
+            error: error.into(),
+            heads,
+            kv_heads,
+            max_seq_len,
+            eps: norms.map_or(0.0, |[q, _]| q.eps),
+        };
+        // SAFETY: all tensors have the lengths the kernel takes them to have, the tables reach as far as the caches, and it
+        // checks the position.
+        unsafe { kernel.enqueue(stream, [grid, 1, 1], &launch) }
     }
 }

@@ -2,11 +2,11 @@
 
 #![allow(dead_code)]
 
-use kiln::baked::{self, BakedKernel, BakedModel, BakedModule};
+use kiln::baked::{BakedKernel, BakedModel, BakedModule, Param};
 use kiln::shape::{ModelShape, WeightTypes};
 use kiln_codegen::bake::{self, DecoderPath};
-use kiln_codegen::kernels::{Grid, PersistentDecoder};
-use kiln_codegen::{Kernel, KvType, Target};
+use kiln_codegen::kernels::PersistentDecoder;
+use kiln_codegen::{Kernel, KvType, Target, ptx};
 
 fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
@@ -22,22 +22,18 @@ pub(crate) fn module(sm: u32, path: Option<DecoderPath>, kernels: &[Box<dyn Kern
         .map(|kernel| BakedKernel {
             name: leak(kernel.name.clone()),
             block: kernel.block,
-            grid: match kernel.grid {
-                Grid::Blocks(blocks) => baked::Grid::Blocks(blocks),
-                Grid::UpTo(blocks) => baked::Grid::UpTo(blocks),
-                Grid::PerRows(rows) => baked::Grid::PerRows(rows),
-                Grid::Launch => baked::Grid::Launch,
-            },
+            grid: kernel.grid,
             static_shared: kernel.static_shared,
             dynamic_shared: kernel.dynamic_shared,
-            params: leak(kernel.params.clone()),
+            params: leak(params(&kernel.params)),
         })
         .collect();
-    let path = path.map(|path| match path {
-        DecoderPath::Stream => baked::DecoderPath::Stream,
-        DecoderPath::Persistent => baked::DecoderPath::Persistent,
-    });
     BakedModule { sm: target.sm(), path, ptx: leak(emitted.ptx + "\0"), kernels: leak(kernels) }
+}
+
+/// Parameters as a program has them.
+fn params(baked: &[ptx::Param]) -> Vec<Param> {
+    baked.iter().map(|param| Param { name: leak(param.name.clone()), ty: param.ty }).collect()
 }
 
 /// A model of this shape for a device of compute capability `sm`.

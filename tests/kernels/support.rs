@@ -224,7 +224,8 @@ impl Loaded<'_> {
     pub(crate) fn try_run(&self, grid: [u32; 3], args: &[Arg]) -> Result<(), String> {
         let Descriptor { name, block, dynamic_shared, params, .. } = &self.descriptor;
         let sizes: Vec<u32> = args.iter().map(|arg| if matches!(arg, Arg::Address(_)) { 8 } else { 4 }).collect();
-        assert_eq!(&sizes, params, "arguments of {name}");
+        let bytes: Vec<u32> = params.iter().map(|param| param.ty.bytes()).collect();
+        assert_eq!(sizes, bytes, "arguments of {name}");
         let config = LaunchConfig::new(grid, [*block, 1, 1]).with_dynamic_shared(*dynamic_shared);
         let params: Vec<KernelParam<'_>> = args
             .iter()

@@ -1,17 +1,18 @@
 //! What does not fit is refused before anything is launched, with what was found and what was expected.
 
 use half::f16;
+use kiln::baked::{BakedKernel, BakedKernels, BakedModule, NumberType, Param, ParamType};
 use kiln::driver::GpuTensor;
-use kiln::ops::{CacheShape, Gemv, IncrementalAttention, Index, Norm, QkNormRope, Qkv, RopeTables};
+use kiln::ops::{CacheShape, Gemv, IncrementalAttention, Index, Norm, Ops, QkNormRope, Qkv, RopeTables};
 use kiln::shape::WeightType;
 use kiln::{Error, Result};
-use kiln_codegen::kernels::QkNormRopeKvScatter;
+use kiln_codegen::kernels::{QkNormRopeKvScatter, Saxpy};
 use kiln_codegen::{Kernel, KvType, Target};
 
-use crate::common;
 use crate::common::table::calls_of;
 use crate::random::Random;
 use crate::scene::Scene;
+use crate::{bake, common};
 
 fn scene() -> Scene<f16> {
     Scene::new(4, 2, 64, 9, &mut Random::fresh())
@@ -177,6 +178,33 @@ fn heads_that_do_not_divide_are_refused() {
     holds(&attention(&scene, |a| a.heads = 3), &["heads of attention", "found 3", "a multiple of kv_heads, 2"]);
     holds(&attention(&scene, |a| a.shape.kv_heads = 0), &["heads of attention", "kv_heads, 0"]);
     holds(&attention(&scene, |a| a.shape.head_dim = 72), &["head_dim", "found 72", "a multiple of 16 up to 256"]);
+}
+
+/// The refusal of saxpy with the kernel of a bake whose descriptor was changed.
+fn saxpy_of(change: impl FnOnce(&mut Vec<Param>)) -> String {
+    let mut scene = scene();
+    let module = bake::module(scene.device.sm(), None, &[Box::new(Saxpy)]);
+    let mut params = module.kernels[0].params.to_vec();
+    change(&mut params);
+    let kernel = BakedKernel { params: params.leak(), ..module.kernels[0] };
+    let modules = vec![BakedModule { kernels: vec![kernel].leak(), ..module }].leak();
+    let own: &'static BakedKernels = Box::leak(Box::new(BakedKernels { modules }));
+    // SAFETY: what kiln's generator made, under other parameters: nothing is launched.
+    scene.ops = unsafe { Ops::with_kernels(&scene.device, &[own]) }.unwrap();
+    let [x, y] = [8; 2].map(|len| tensor(&scene, len));
+    refused(|| scene.ops.saxpy(&scene.stream, 1.0, &x, &y))
+}
+
+#[test]
+fn a_kernel_with_other_parameters_than_its_launch_is_refused() {
+    let message = saxpy_of(|params| params.swap(0, 1));
+    holds(&message, &["`saxpy` at `x`", "found `y`, address of f32 to write", "needed `x`, address of f32 to read"]);
+    let message = saxpy_of(|params| params.truncate(3));
+    holds(&message, &["`saxpy` at `n`", "found no further parameter", "needed `n`, u32"]);
+    let message = saxpy_of(|params| params.push(Param::value("m", NumberType::U32)));
+    holds(&message, &["`saxpy` at `m`", "found `m`, u32", "needed no further parameter"]);
+    let message = saxpy_of(|params| params[2].ty = ParamType::Value(NumberType::U32));
+    holds(&message, &["`saxpy` at `a`", "found `a`, u32", "needed `a`, f32"]);
 }
 
 #[test]

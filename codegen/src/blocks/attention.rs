@@ -7,9 +7,10 @@
 //! head_dim, the cache's type and the chunk's length only, not on the block's size: sums are cut for 256 workers, and a
 //! smaller block gives its threads several workers' parts.
 
-use super::kv::{self, KvType};
+use super::kv;
 use super::{math, warp};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var};
+use kiln_shape::KvType;
 use kiln_shape::table::KV_CHUNK;
 
 /// Workers that a sum over positions is cut for, whatever the block's size; also the threads of an attention kernel's
@@ -32,7 +33,7 @@ pub(crate) struct Heads {
 impl Heads {
     /// 16-byte pieces of a row.
     const fn pieces(&self) -> u32 {
-        self.head_dim / self.ty.per_piece()
+        self.head_dim / kv::per_piece(self.ty)
     }
 
     /// Sets of positions whose values are summed apart.
@@ -219,7 +220,7 @@ impl Workspace {
         let own = b.mad::<U32>(warp, 32 / LANES, in_warp);
         let last = b.sub(count, 1);
         let leader = b.setp_eq(part, 0);
-        let elements = heads.ty.per_piece();
+        let elements = kv::per_piece(heads.ty);
         let pass = |b: &mut Builder, position: Val<U32>, end: u32| {
             let row = b.min(position, last);
             let row = b.byte_index(keys, row, heads.row_bytes());
@@ -307,7 +308,7 @@ impl Workspace {
         count: Val<U32>,
         sink: impl Fn(&mut Builder, Val<U32>, Val<U32>, Val<F32>),
     ) {
-        let (pieces, subsets, elements) = (heads.pieces(), heads.subsets(), heads.ty.per_piece());
+        let (pieces, subsets, elements) = (heads.pieces(), heads.subsets(), kv::per_piece(heads.ty));
         let tid = b.tid();
         let workers: Vec<Worker> = (0..pieces * subsets)
             .step_by(b.block() as usize)

@@ -1,37 +1,20 @@
 //! Where keys and values lie: attention takes an address object, not a layout.
 
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Operand, Size, U8, U32, U64, Val};
+use kiln_shape::KvType;
 use kiln_shape::table::KV_CHUNK;
 
-/// The type of cached keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KvType {
-    /// Half precision.
-    F16,
-    /// Single precision.
-    F32,
+/// Elements of a 16-byte piece.
+pub(crate) const fn per_piece(ty: KvType) -> u32 {
+    16 / ty.bytes()
 }
 
-impl KvType {
-    /// Bytes of an element.
-    pub const fn bytes(self) -> u32 {
-        match self {
-            KvType::F16 => 2,
-            KvType::F32 => 4,
-        }
-    }
-
-    /// Elements of a 16-byte piece.
-    pub(crate) const fn per_piece(self) -> u32 {
-        16 / self.bytes()
-    }
-
-    /// As it ends kernel names.
-    pub const fn suffix(self) -> &'static str {
-        match self {
-            KvType::F16 => "f16",
-            KvType::F32 => "f32",
-        }
+/// The parameter of a contiguous cache of such elements.
+#[track_caller]
+pub(crate) fn cache_param(b: &mut Builder, name: &str, ty: KvType) -> Global<U8> {
+    match ty {
+        KvType::F16 => b.param::<Global<F16>>(name).cast(),
+        KvType::F32 => b.param::<Global<F32>>(name).cast(),
     }
 }
 

@@ -1,8 +1,9 @@
 use super::Kernel;
 use super::incremental_attention::{self, NARROW_GROUP, WIDE_GROUP};
 use crate::blocks::attention::{self, Heads, Share, Workspace};
-use crate::blocks::kv::{Cache, Half, KvType};
+use crate::blocks::kv::{Cache, Half};
 use crate::ptx::{Builder, Compare, Dim, F32, Global, LoadKind, Scope, Size, StoreOrder, U8, U32, U64, Val};
+use kiln_shape::KvType;
 use kiln_shape::table::KV_CHUNK;
 
 /// One query token of each sequence of a batch against its cache, a block for each KV head, chunk and sequence: grid

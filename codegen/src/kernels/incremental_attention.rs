@@ -1,8 +1,9 @@
 use super::{Grid, Kernel};
 use crate::blocks::attention::{self, Heads, Share, Workspace};
-use crate::blocks::kv::{Cache, Half, KvType, value_or_memory};
+use crate::blocks::kv::{self, Cache, Half, value_or_memory};
 use crate::blocks::math;
-use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
+use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U32, U64, Val};
+use kiln_shape::KvType;
 use kiln_shape::table::KV_CHUNK;
 
 /// One query token against a whole cache, a block for each KV head, which walks over the cache chunk by chunk:
@@ -147,8 +148,8 @@ impl Kernel for IncrementalAttention {
             let kv_heads = Size::Const(self.kv_heads.baked().unwrap_or(0));
             (Cache::Chunked { table, layer, kv_heads }, Size::Reg(capacity))
         } else {
-            let keys = b.param::<Global<U8>>("k_cache"); // [kv_heads, max_seq_len, head_dim]
-            let values = b.param::<Global<U8>>("v_cache"); // [kv_heads, max_seq_len, head_dim]
+            let keys = kv::cache_param(b, "k_cache", self.kv); // [kv_heads, max_seq_len, head_dim]
+            let values = kv::cache_param(b, "v_cache", self.kv); // [kv_heads, max_seq_len, head_dim]
             let max_seq = b.dim("max_seq_len", self.max_seq_len);
             (Cache::Contiguous { keys, values, max_seq }, max_seq)
         };

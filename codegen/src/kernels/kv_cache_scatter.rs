@@ -1,6 +1,7 @@
 use super::Kernel;
-use crate::blocks::kv::{self, Cache, Half, KvType, value_or_memory};
-use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8, U32};
+use crate::blocks::kv::{self, Cache, Half, value_or_memory};
+use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U32};
+use kiln_shape::KvType;
 
 /// `k_cache[h, position] = k[h]`, `v_cache[h, position] = v[h]` for every head: grid `kv_heads`, a block a head.
 /// The caches are `[kv_heads, max_seq_len, head_dim]`, f32 or f16. A position outside them sets the error word to 2 and
@@ -61,8 +62,8 @@ impl Kernel for KvCacheScatter {
     fn build(&self, b: &mut Builder) {
         let k = b.param::<Global<F32>>("k"); // [kv_heads, head_dim]
         let v = b.param::<Global<F32>>("v"); // [kv_heads, head_dim]
-        let keys = b.param::<Global<U8>>("k_cache"); // [kv_heads, max_seq_len, head_dim]
-        let values = b.param::<Global<U8>>("v_cache"); // [kv_heads, max_seq_len, head_dim]
+        let keys = kv::cache_param(b, "k_cache", self.kv); // [kv_heads, max_seq_len, head_dim]
+        let values = kv::cache_param(b, "v_cache", self.kv); // [kv_heads, max_seq_len, head_dim]
         let position = b.param::<U32>("position");
         let position_at = b.param::<Global<U32>>("position_at"); // the position in device memory, or null
         let error = b.param::<Global<U32>>("error"); // [1]

@@ -36,22 +36,11 @@ pub use saxpy::Saxpy;
 use crate::error::{Error, Result};
 use crate::ptx::{Builder, Module};
 use crate::target::Target;
-
-/// How many blocks a kernel is launched with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Grid {
-    /// Exactly so many.
-    Blocks(u32),
-    /// Any number; more than so many have nothing to do.
-    UpTo(u32),
-    /// Any number; more than one for so many rows of an output whose length is a launch parameter have nothing to do.
-    PerRows(u32),
-    /// What the launched function says: it depends on lengths and batch.
-    Launch,
-}
+pub use kiln_shape::Grid;
+use std::fmt;
 
 /// A kernel as a value: configure it, then emit it or bake it.
-pub trait Kernel {
+pub trait Kernel: fmt::Debug {
     /// The entry's name.
     fn name(&self) -> &str;
 

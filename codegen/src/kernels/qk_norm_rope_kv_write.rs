@@ -1,11 +1,11 @@
 use super::{Grid, Kernel};
-use crate::blocks::kv::{self, Cache, Half, KvType, value_or_memory};
+use crate::blocks::kv::{self, Cache, Half, value_or_memory};
 use crate::blocks::norm;
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{ModelShape, TensorRole};
+use kiln_shape::{KvType, ModelShape, TensorRole};
 
 /// The step after the QKV projection, a warp a head: RMS norm per head (where the model has it) and RoPE for each head
 /// of Q (in place) and of K, and the write of K and V into the chunked cache at `state`'s position. A position outside
@@ -170,8 +170,8 @@ impl Kernel for QkNormRopeKvScatter {
         let k_gamma = b.param::<Global<F32>>("k_gamma"); // [head_dim]; not read without the other
         let cos = b.param::<Global<F32>>("cos"); // [max_seq_len, head_dim / 2]
         let sin = b.param::<Global<F32>>("sin"); // [max_seq_len, head_dim / 2]
-        let keys = b.param::<Global<U8>>("k_cache"); // [kv_heads, max_seq_len, head_dim]
-        let values = b.param::<Global<U8>>("v_cache"); // [kv_heads, max_seq_len, head_dim]
+        let keys = kv::cache_param(b, "k_cache", self.kv); // [kv_heads, max_seq_len, head_dim]
+        let values = kv::cache_param(b, "v_cache", self.kv); // [kv_heads, max_seq_len, head_dim]
         let position = b.param::<U32>("position");
         let position_at = b.param::<Global<U32>>("position_at"); // the position in device memory, or null
         let error = b.param::<Global<U32>>("error"); // [1]

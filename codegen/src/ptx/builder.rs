@@ -8,6 +8,7 @@ use super::types::{
     Dim, Element, Operand, Pred, Ptr, PtrBase, Scalar, Shared, Size, Space, Stored, U32, U64, Val, Var, space,
 };
 use crate::target::Target;
+use kiln_shape::ParamType;
 use std::panic::Location;
 
 /// The name of the dynamic shared memory array in the printed PTX.
@@ -46,7 +47,7 @@ impl<T: Stored> Parameter for T {
     type Value = Val<T>;
     #[track_caller]
     fn declare(b: &mut Builder, name: &str) -> Val<T> {
-        b.load_param::<T>(name)
+        b.load_param::<T>(name, ParamType::Value(T::NUMBER))
     }
 }
 
@@ -54,7 +55,8 @@ impl<T: Element> Parameter for Ptr<space::Global, T> {
     type Value = Self;
     #[track_caller]
     fn declare(b: &mut Builder, name: &str) -> Self {
-        let address = b.load_param::<U64>(name);
+        // A store through it makes it one to write.
+        let address = b.load_param::<U64>(name, ParamType::Read(T::NUMBER));
         Ptr::new(PtrBase::Reg(address.reg), 0)
     }
 }
@@ -133,10 +135,10 @@ impl Builder {
     }
 
     #[track_caller]
-    fn load_param<T: Stored>(&mut self, name: &str) -> Val<T> {
+    fn load_param<T: Stored>(&mut self, name: &str, kind: ParamType) -> Val<T> {
         let ty = if T::CLASS == Class::B16 { T::BITS } else { T::TYPE };
         self.check_name(name);
-        self.function.params.push(Param { name: name.to_owned(), ty, bytes: ty.bytes() });
+        self.function.params.push(Param { name: name.to_owned(), ty: kind, loaded: ty });
         self.emit(Op::LdParam { ty }, vec![Arg::Mem(Base::Symbol(name.to_owned()), 0)])
     }
 

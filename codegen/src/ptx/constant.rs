@@ -13,10 +13,11 @@ use super::builder::DYNAMIC;
 use super::ir::{Arg, Base, Class, Function, Inst, Node, Reg, Source, Uniformity, Warps, by_warps};
 use super::table::{Convergence, Effect, Op};
 use super::uniform;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Holds constant loads to their word; what was found, and where, otherwise.
-pub(crate) fn check(function: &Function, uniformity: &uniform::Map) -> Result<(), (String, Source)> {
+/// Holds constant loads to their word, and gives the places of the parameters through which the kernel stores; what was
+/// found, and where, otherwise.
+pub(crate) fn check(function: &Function, uniformity: &uniform::Map) -> Result<BTreeSet<usize>, (String, Source)> {
     let places = Places::of(function);
     let mut stored: BTreeMap<Root, Vec<(Region, Source)>> = BTreeMap::new();
     function.instructions(&mut |inst| {
@@ -46,7 +47,11 @@ pub(crate) fn check(function: &Function, uniformity: &uniform::Map) -> Result<()
     let events = outline.events(&function.body, function.warps(), Uniformity::Block);
     let mut walk = Walk { role: None, problem: None };
     walk.events(&events, &mut State::default());
-    walk.problem.map_or(Ok(()), Err)
+    let written = stored.into_keys().filter_map(|root| match root {
+        Root::Param(place) => Some(place),
+        Root::Loaded(_) | Root::Shared(_) | Root::Dynamic => None,
+    });
+    walk.problem.map_or(Ok(written.collect()), Err)
 }
 
 /// The derivation of an address among an instruction's results from its operands.

@@ -3,6 +3,7 @@
 
 use super::modifiers::{Special, Type};
 use super::table::{Convergence, Op, Opcode, Spread};
+use kiln_shape::ParamType;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::panic::Location;
@@ -271,10 +272,10 @@ pub(crate) fn by_warps(roles: &[(u32, Vec<Node>)]) -> impl Iterator<Item = (Warp
 pub struct Param {
     /// Its name in the kernel.
     pub name: String,
-    /// Its PTX type.
-    pub ty: Type,
-    /// Its size in bytes, which is also its alignment.
-    pub bytes: u32,
+    /// Its type, whose size is also its alignment.
+    pub ty: ParamType,
+    /// The type it is loaded as.
+    pub(crate) loaded: Type,
 }
 
 /// A shared-memory variable.
@@ -335,6 +336,17 @@ impl Function {
         let mut used = BTreeSet::new();
         self.instructions(&mut |inst| _ = used.insert(inst.op.opcode()));
         used
+    }
+
+    /// Notes which parameters are addresses to write.
+    pub(crate) fn note_written(&mut self, places: &BTreeSet<usize>) {
+        for place in places {
+            if let Some(Param { ty, .. }) = self.params.get_mut(*place)
+                && let ParamType::Read(number) = *ty
+            {
+                *ty = ParamType::Write(number);
+            }
+        }
     }
 
     /// The block's warps.

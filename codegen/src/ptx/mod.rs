@@ -59,11 +59,12 @@ impl Module {
     pub fn kernel(&mut self, name: &str, block: u32, body: impl FnOnce(&mut Builder)) -> Result<&Function> {
         let mut builder = Builder::new(name, self.target, block);
         body(&mut builder);
-        let (function, misuse) = builder.finish();
+        let (mut function, misuse) = builder.finish();
         if let Some((what, source)) = misuse {
             return Err(Error::Kernel { kernel: name.to_owned(), what, source });
         }
         let verified = verify::verify(&function, self.target)?;
+        function.note_written(&verified.written);
         self.kernels.push((function, verified));
         let last = self.kernels.len() - 1;
         Ok(&self.kernels[last].0)

@@ -95,7 +95,7 @@ fn kernel(out: &mut String, function: &Function, verified: &Verified, files: &mu
     let last = function.params.len().saturating_sub(1);
     for (index, param) in function.params.iter().enumerate() {
         let comma = if index == last { "" } else { "," };
-        let _ = write!(out, "{indent}.param .{} {}{comma}{end}", param.ty, names.symbol(&param.name));
+        let _ = write!(out, "{indent}.param .{} {}{comma}{end}", param.loaded, names.symbol(&param.name));
     }
     line(out, format_args!(")\n.reqntid {}", function.block));
     if let Some(blocks) = function.blocks_per_sm {

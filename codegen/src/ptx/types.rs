@@ -3,6 +3,7 @@
 
 use super::ir::{Arg, Class, Reg};
 use super::modifiers::{StateSpace, Type};
+use kiln_shape::NumberType;
 use std::marker::PhantomData;
 
 /// A scalar type that a register can hold.
@@ -19,6 +20,8 @@ pub trait Scalar: Copy + 'static {
 pub trait Element: Copy + 'static {
     /// Its type in `ld` and `st`.
     const MEMORY: Type;
+    /// Its type to those who launch.
+    const NUMBER: NumberType;
     /// Its size in memory, in bytes.
     const BYTES: u32 = Self::MEMORY.bytes();
     /// What a load yields.
@@ -65,6 +68,7 @@ macro_rules! elements {
     ($($name:ident $ty:ident;)*) => {$(
         impl Element for $name {
             const MEMORY: Type = Type::$ty;
+            const NUMBER: NumberType = NumberType::$name;
             type Loaded = $name;
         }
         impl Stored for $name {}
@@ -78,6 +82,7 @@ elements! { U16 U16; U32 U32; S32 S32; U64 U64; F16 B16; BF16 B16; F32 F32; F64 
 pub struct U8;
 impl Element for U8 {
     const MEMORY: Type = Type::U8;
+    const NUMBER: NumberType = NumberType::U8;
     type Loaded = U32;
 }
 
@@ -86,6 +91,7 @@ impl Element for U8 {
 pub struct S8;
 impl Element for S8 {
     const MEMORY: Type = Type::S8;
+    const NUMBER: NumberType = NumberType::S8;
     type Loaded = S32;
 }
 

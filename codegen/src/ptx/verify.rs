@@ -29,6 +29,8 @@ pub(crate) struct Verified {
     pub(crate) needs: Needs,
     /// The instruction that needs the newest compute capability, if one needs more than every target has.
     newest: Option<(Op, Source)>,
+    /// The places of the parameters through which it stores.
+    pub(crate) written: BTreeSet<usize>,
 }
 
 /// Checks `function` for `target`.
@@ -56,10 +58,11 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
         return fault(what, source);
     }
     let (needs, newest) = (check.needs, check.newest);
-    if let Err((what, source)) = constant::check(function, &uniformity) {
-        return fault(what, source);
-    }
-    Ok(Verified { uniformity, needs, newest })
+    let written = match constant::check(function, &uniformity) {
+        Ok(written) => written,
+        Err((what, source)) => return fault(what, source),
+    };
+    Ok(Verified { uniformity, needs, newest, written })
 }
 
 /// Rule 4.

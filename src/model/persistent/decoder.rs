@@ -6,8 +6,11 @@
 //! next launch finds it.
 
 use super::post::Post;
-use crate::driver::{Claim, DeviceBuffer, KernelParam, Resident, Stream, Wish};
-use crate::model::kernels::Kernel;
+use crate::driver::{Claim, DeviceBuffer, Resident, Stream, Wish};
+use crate::kernel::Kernel;
+use crate::launch::{Arguments, Launch, Out};
+use crate::model::kernels::Persistent;
+use crate::model::launches::{PersistentDecoder, Trace};
 use crate::model::{Inner, KvType, balance};
 use crate::shape::mailbox::{self, state};
 use crate::{Error, Result};
@@ -32,7 +35,7 @@ pub(crate) struct Key {
 pub(crate) struct Decoder {
     pub(super) post: Arc<Post>,
     resident: Arc<dyn Resident>,
-    kernel: Arc<Kernel>,
+    kernel: Arc<Persistent>,
     pub(super) blocks: u32,
     /// Freed only when the kernel is off the device.
     memory: Option<Memory>,
@@ -157,67 +160,55 @@ impl Decoder {
     fn launch(&self, memory: &Memory, counters: &DeviceBuffer<u32>, number: u32) -> Result<()> {
         let (shape, weights, post) = (self.model.file.shape(), &self.model.weights, &self.post);
         let limits = self.model.device.limits();
-        let uses = [
-            weights.data.reads("weights"),
-            weights.table.reads("tensor table"),
-            memory.shares.reads("shares"),
-            memory.state.writes("state"),
-            memory.x.writes("residual stream"),
-            memory.qkv.writes("qkv"),
-            memory.attention.writes("attention"),
-            memory.ffn.writes("ffn"),
-            memory.embeddings.writes("embeddings"),
-            memory.best_values.writes("best values"),
-            memory.best_indices.writes("best indices"),
-            counters.writes("counters"),
-            post.words.reads("mailbox"),
-            post.report.writes("report"),
-            post.rings.writes("rings"),
-        ];
-        let (table, shares) = (weights.table.as_ptr(), memory.shares.as_ptr());
-        let (x, embeddings, qkv) = (memory.x.as_ptr(), memory.embeddings.as_ptr(), memory.qkv.as_ptr());
-        let (attention, ffn) = (memory.attention.as_ptr(), memory.ffn.as_ptr());
-        let (best_values, best_indices) = (memory.best_values.as_ptr(), memory.best_indices.as_ptr());
-        let (counters, state) = (counters.as_ptr(), memory.state.as_ptr());
-        let (words, report, rings) = (post.words.as_ptr(), post.report.as_ptr(), post.rings.as_ptr());
-        let (layers, vocab, eps) = (shape.layers, shape.vocab, shape.rms_eps);
         // The blocks wait for the leader while it waits for work.
         let idle = IDLE.min(limits.device_wait / 4);
-        let [idle, turn, run, wait] = [idle, limits.turn, limits.run, limits.device_wait].map(nanoseconds);
-        let trace = memory.trace.as_ref().map(|(buffer, events)| (buffer.as_ptr(), *events));
-        let mut params = vec![
-            KernelParam::new(&table),
-            KernelParam::new(&shares),
-            KernelParam::new(&x),
-            KernelParam::new(&embeddings),
-            KernelParam::new(&qkv),
-            KernelParam::new(&attention),
-            KernelParam::new(&ffn),
-            KernelParam::new(&best_values),
-            KernelParam::new(&best_indices),
-            KernelParam::new(&counters),
-            KernelParam::new(&state),
-            KernelParam::new(&words),
-            KernelParam::new(&report),
-            KernelParam::new(&rings),
-            KernelParam::new(&layers),
-            KernelParam::new(&vocab),
-            KernelParam::new(&eps),
-            KernelParam::new(&number),
-            KernelParam::new(&idle),
-            KernelParam::new(&turn),
-            KernelParam::new(&run),
-            KernelParam::new(&wait),
-        ];
-        if let Some((buffer, events)) = &trace {
-            params.extend([KernelParam::new(buffer), KernelParam::new(events)]);
+        let [idle_limit, turn_limit, run_limit, wait_limit] =
+            [idle, limits.turn, limits.run, limits.device_wait].map(nanoseconds);
+        let decoder = PersistentDecoder {
+            table: (&weights.table).into(),
+            shares: (&memory.shares).into(),
+            x: (&memory.x).into(),
+            embeddings: (&memory.embeddings).into(),
+            qkv: (&memory.qkv).into(),
+            attention: (&memory.attention).into(),
+            ffn: (&memory.ffn).into(),
+            best_values: (&memory.best_values).into(),
+            best_indices: (&memory.best_indices).into(),
+            counters: counters.into(),
+            state: (&memory.state).into(),
+            mailbox: (&post.words).into(),
+            report: (&post.report).into(),
+            rings: (&post.rings).into(),
+            layers: shape.layers,
+            vocab: shape.vocab,
+            eps: shape.rms_eps,
+            launch: number,
+            idle_limit,
+            turn_limit,
+            run_limit,
+            wait_limit,
+        };
+        match (&*self.kernel, &memory.trace) {
+            (Persistent::Tracing(kernel), Some((trace, events))) => {
+                let trace = Trace { trace: trace.into(), trace_capacity: *events };
+                self.enqueue(kernel, &(decoder, trace))
+            }
+            (Persistent::Tracing(kernel), None) => {
+                self.enqueue(kernel, &(decoder, Trace { trace: Out::NULL, trace_capacity: 0 }))
+            }
+            (Persistent::Plain(kernel), _) => self.enqueue(kernel, &decoder),
         }
-        let records = memory.trace.as_ref().map(|(buffer, _)| buffer.writes("trace"));
-        post.stream.enqueue_in_turn(uses.into_iter().chain(records), |stream: &Stream| {
-            // SAFETY: the parameters are the kernel's, in its order; buffers have the lengths of the shape it was baked
-            // for and of this grid, and are noted as used. What an item names belongs to a session, which keeps it until
-            // the item has ended; ids and chunks are checked by the kernel against the item's room.
-            unsafe { self.kernel.launch_cooperative(stream, self.blocks, &params) }
+    }
+
+    /// Enqueues the launch, for whoever has a turn on the device.
+    fn enqueue<L: Launch>(&self, kernel: &Kernel<L>, launch: &L::At<'_>) -> Result<()> {
+        let weights = self.model.weights.data.reads("weights");
+        let uses = Arguments::of(launch).uses().into_iter().flatten().chain([weights]);
+        self.post.stream.enqueue_in_turn(uses, |stream: &Stream| {
+            // SAFETY: buffers have the lengths of the shape it was baked for and of this grid, and are noted as used. What
+            // an item names belongs to a session, which keeps it until the item has ended; ids and chunks are checked by
+            // the kernel against the item's room.
+            unsafe { kernel.launch_cooperative(stream, self.blocks, launch) }
         })
     }
 
@@ -256,7 +247,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// Blocks of the grid: as asked for, or one on each multiprocessor.
-fn grid(model: &Inner, kernel: &Kernel, wish: Option<u32>) -> Result<u32> {
+fn grid(model: &Inner, kernel: &Persistent, wish: Option<u32>) -> Result<u32> {
     let device = &model.device;
     if !device.supports_cooperative_launch()? {
         return Err(Error::InvalidArgument {

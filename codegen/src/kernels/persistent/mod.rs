@@ -10,10 +10,9 @@ use super::phase::{Phase, PhaseKernel};
 use super::{Grid, Kernel, incremental_attention};
 use crate::blocks::argmax;
 use crate::blocks::grid_barrier::{GridBarrier, Limit};
-use crate::blocks::kv::KvType;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, U64, Val, Var};
 use kiln_shape::mailbox::{self, command, item, report, state};
-use kiln_shape::{ModelShape, WeightType, presets};
+use kiln_shape::{KvType, ModelShape, WeightType, presets};
 use trace::Trace;
 
 /// Decodes whole sequences in one cooperative launch: every layer, the head, the choice of the next token and its

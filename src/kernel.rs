@@ -1,0 +1,116 @@
+//! Kernels on a device: the module of a bake that the device runs, a function with what the bake says of it, and its
+//! launches.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::Result;
+use crate::baked::BakedKernel;
+use crate::driver::{Function, LaunchConfig, Module, Stream};
+use crate::launch::{self, Arguments, Launch};
+use crate::shape::Grid;
+
+/// A function with what its bake says of its launch.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    function: Function,
+    baked: &'static BakedKernel,
+    resident: u32,
+}
+
+impl Loaded {
+    /// Finds the kernel in a loaded module. Also opts in to the shared memory, which launches then need not do.
+    pub(crate) fn find(module: &Module, baked: &'static BakedKernel) -> Result<Loaded> {
+        let function = module.function(baked.name)?;
+        let resident = function.resident_blocks(baked.block, baked.dynamic_shared)?;
+        Ok(Loaded { function, baked, resident })
+    }
+
+    /// The entry's name.
+    pub(crate) fn name(&self) -> &'static str {
+        self.baked.name
+    }
+}
+
+/// A kernel whose parameters are the fields of the launch `L`.
+pub(crate) struct Kernel<L> {
+    loaded: Arc<Loaded>,
+    launch: PhantomData<fn(L)>,
+}
+
+impl<L: Launch> Kernel<L> {
+    /// Holds the kernel's parameters to the launch's.
+    ///
+    /// # Errors
+    /// [`Error::KernelParameter`](crate::Error::KernelParameter) where they differ.
+    pub(crate) fn of(loaded: Arc<Loaded>) -> Result<Kernel<L>> {
+        launch::check::<L>(loaded.baked.name, loaded.baked.params)?;
+        Ok(Kernel { loaded, launch: PhantomData })
+    }
+
+    /// Threads of a block.
+    pub(crate) fn block(&self) -> u32 {
+        self.loaded.baked.block
+    }
+
+    /// Blocks that the device can hold at once.
+    pub(crate) fn resident(&self) -> u32 {
+        self.loaded.resident
+    }
+
+    /// The grid of the bake; `rows` is the length of the output where the bake does not know it.
+    pub(crate) fn grid(&self, rows: u32) -> [u32; 3] {
+        let blocks = match self.loaded.baked.grid {
+            Grid::Blocks(blocks) => blocks,
+            Grid::UpTo(blocks) => blocks.min(self.resident()),
+            Grid::PerRows(each) => rows.div_ceil(each.max(1)).min(self.resident()),
+            Grid::Launch => rows,
+        };
+        [blocks.max(1), 1, 1]
+    }
+
+    /// Enqueues the kernel, with the uses of its buffers.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`], but for the uses of the buffers that the launch names.
+    pub(crate) unsafe fn enqueue(&self, stream: &Stream, grid: [u32; 3], launch: &L::At<'_>) -> Result<()> {
+        let arguments = Arguments::of(launch);
+        stream.enqueue_noted(arguments.uses(), |stream| {
+            // SAFETY: the caller's contract; the uses are noted.
+            unsafe { self.function().launch(stream, &self.config(grid), arguments.params()) }
+        })
+    }
+
+    /// Launches the kernel, within work that notes what it uses.
+    ///
+    /// # Safety
+    /// As [`Function::launch`], but for the number, order and types of the parameters.
+    pub(crate) unsafe fn launch(&self, stream: &Stream, grid: [u32; 3], launch: &L::At<'_>) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { self.function().launch(stream, &self.config(grid), Arguments::of(launch).params()) }
+    }
+
+    /// As [`Kernel::launch`], with all blocks resident together.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`].
+    pub(crate) unsafe fn launch_cooperative(&self, stream: &Stream, blocks: u32, launch: &L::At<'_>) -> Result<()> {
+        let config = self.config([blocks, 1, 1]).with_cooperative();
+        // SAFETY: the caller's contract.
+        unsafe { self.function().launch(stream, &config, Arguments::of(launch).params()) }
+    }
+
+    fn function(&self) -> &Function {
+        &self.loaded.function
+    }
+
+    fn config(&self, grid: [u32; 3]) -> LaunchConfig {
+        self.loaded.baked.config(grid)
+    }
+}
+
+impl<L> std::fmt::Debug for Kernel<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.loaded.fmt(f)
+    }
+}

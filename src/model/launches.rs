@@ -1,0 +1,135 @@
+//! The launches of a model's kernels, whose sizes are baked.
+
+use crate::launch::{In, Out, launch};
+
+launch! {
+    /// `embedding_row`: the embedding of the token at the state's position.
+    pub(crate) struct EmbeddingRow<'a> {
+        table: In<'a, u8>,
+        tokens: In<'a, u32>,
+        capacity: u32,
+        vocab: u32,
+        state: Out<'a, u32>,
+        x: Out<'a, f32>,
+    }
+}
+
+launch! {
+    /// The products of a layer and of the head.
+    pub(crate) struct Phase<'a> {
+        table: In<'a, u8>,
+        layer: u32,
+        x: In<'a, f32>,
+        y: Out<'a, f32>,
+        eps: f32,
+        vocab: u32,
+    }
+}
+
+launch! {
+    /// `qk_norm_rope_kv_write`.
+    pub(crate) struct QkNormRopeKvWrite<'a> {
+        table: In<'a, u8>,
+        layer: u32,
+        qkv: Out<'a, f32>,
+        cos: In<'a, f32>,
+        sin: In<'a, f32>,
+        eps: f32,
+        chunks: In<'a, u64>,
+        capacity: u32,
+        state: Out<'a, u32>,
+    }
+}
+
+launch! {
+    /// `incremental_attention` over a cache in chunks.
+    pub(crate) struct IncrementalAttention<'a> {
+        q: In<'a, f32>,
+        chunks: In<'a, u64>,
+        layer: u32,
+        capacity: u32,
+        out: Out<'a, f32>,
+        length: u32,
+        length_at: In<'a, u32>,
+        error: Out<'a, u32>,
+    }
+}
+
+launch! {
+    /// `flash_decoding_chunk` over caches in chunks.
+    pub(crate) struct FlashDecodingChunk<'a> {
+        q: In<'a, f32>,
+        k_caches: In<'a, u64>,
+        v_caches: In<'a, u64>,
+        lengths: In<'a, u32>,
+        partials: Out<'a, f32>,
+        max_chunks: u32,
+        error: Out<'a, u32>,
+        layer: u32,
+        capacity: u32,
+    }
+}
+
+launch! {
+    /// `flash_decoding_reduce`.
+    pub(crate) struct FlashDecodingReduce<'a> {
+        partials: In<'a, f32>,
+        lengths: In<'a, u32>,
+        max_chunks: u32,
+        out: Out<'a, f32>,
+    }
+}
+
+launch! {
+    /// `argmax`: the greatest logit's id, put behind the state's position.
+    pub(crate) struct Argmax<'a> {
+        logits: In<'a, f32>,
+        vocab: u32,
+        tokens: Out<'a, u32>,
+        capacity: u32,
+        state: Out<'a, u32>,
+    }
+}
+
+launch! {
+    /// `advance`: on to the next position.
+    pub(crate) struct Advance<'a> {
+        state: Out<'a, u32>,
+    }
+}
+
+launch! {
+    /// `persistent_decoder`. The limits are in nanoseconds.
+    pub(crate) struct PersistentDecoder<'a> {
+        table: In<'a, u8>,
+        shares: In<'a, u32>,
+        x: Out<'a, f32>,
+        embeddings: Out<'a, f32>,
+        qkv: Out<'a, f32>,
+        attention: Out<'a, f32>,
+        ffn: Out<'a, f32>,
+        best_values: Out<'a, f32>,
+        best_indices: Out<'a, u32>,
+        counters: Out<'a, u32>,
+        state: Out<'a, u32>,
+        mailbox: In<'a, u32>,
+        report: Out<'a, u32>,
+        rings: Out<'a, u64>,
+        layers: u32,
+        vocab: u32,
+        eps: f32,
+        launch: u32,
+        idle_limit: u64,
+        turn_limit: u64,
+        run_limit: u64,
+        wait_limit: u64,
+    }
+}
+
+launch! {
+    /// What the persistent decoders that trace take besides.
+    pub(crate) struct Trace<'a> {
+        trace: Out<'a, u64>,
+        trace_capacity: u32,
+    }
+}
