@@ -104,8 +104,11 @@ impl Launch<'_> {
         let per_multiprocessor = info.occupancy(config, threads as u32, dynamic_shared);
         let (own, limit) = (code.shared, config.shared_limit());
         let fine = per_multiprocessor > 0 && shared <= limit;
-        let words = format_args!("{own} + {dynamic_shared} bytes of shared memory: a block may have {limit}");
-        ensure(fine, FaultKind::OutOfResources, words)?;
+        ensure(
+            fine,
+            FaultKind::OutOfResources,
+            format_args!("{own} + {dynamic_shared} bytes of shared memory: a block may have {limit}"),
+        )?;
         let room = u64::from(per_multiprocessor) * u64::from(config.multiprocessors);
         let fine = !self.cooperative || blocks <= room;
         ensure(fine, FaultKind::CooperativeTooLarge, format_args!("{blocks} blocks: {room} are resident at once"))?;
@@ -117,8 +120,11 @@ impl Launch<'_> {
             let fine = grid.iter().zip(cluster).all(|(grid, cluster)| grid % cluster == 0);
             valid(fine, format_args!("grid {grid:?} is no multiple of cluster {cluster:?}"))?;
             let required = info.cluster.unwrap_or(cluster);
-            let words = format_args!("cluster {cluster:?}: the kernel requires {required:?} (.reqnctapercluster)");
-            ensure(cluster == required, FaultKind::InvalidCluster, words)?;
+            ensure(
+                cluster == required,
+                FaultKind::InvalidCluster,
+                format_args!("cluster {cluster:?}: the kernel requires {required:?} (.reqnctapercluster)"),
+            )?;
         }
         let (threads, cluster) = (threads as u32, explicit.unwrap_or([1; 3]));
         Ok(Checked { launch: self, config, info, code, threads, blocks, shared, cluster, per_multiprocessor })

@@ -11,7 +11,7 @@
 //! fall under load.
 
 use crate::shape::table::{KV_CHUNK, rows_per_tile};
-use crate::shape::{ModelShape, WeightType};
+use crate::shape::{ModelShape, SUPER_BLOCK, WeightType};
 
 /// A chip's figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -139,10 +139,20 @@ fn more_bits(layer: u32, layers: u32) -> bool {
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
 }
 
+/// The type that llama.cpp stores instead where rows are not whole super-blocks.
+fn mixed(ty: WeightType, k: u32) -> WeightType {
+    match ty {
+        WeightType::Q4_K if !k.is_multiple_of(SUPER_BLOCK) => WeightType::Q5_0,
+        WeightType::Q6_K if !k.is_multiple_of(SUPER_BLOCK) => WeightType::Q8_0,
+        ty => ty,
+    }
+}
+
 /// Adds matrices of `[k, n]` to a phase.
 fn matrices(name: &'static str, of: &[(u32, u32, WeightType)]) -> Phase {
     let mut phase = Phase { name, bytes: 0, q4_k: 0, q6_k: 0, pieces: 0, persistent: true };
     for &(k, n, ty) in of {
+        let ty = mixed(ty, k);
         let weights = u64::from(k) * u64::from(n);
         phase.bytes += ty.ggml().row_bytes(u64::from(k)).unwrap_or(0) * u64::from(n);
         if ty == WeightType::Q6_K {
@@ -297,7 +307,7 @@ mod tests {
             let shape = preset.shape;
             let of_token = phases(&shape, 0, 2).into_iter().filter(|phase| phase.name != "attention");
             let [hidden, vocab] = [shape.hidden, shape.vocab].map(u64::from);
-            let embedding = WeightType::Q4_K.tensor_bytes(&[hidden, vocab]).expect("whole super-blocks");
+            let embedding = mixed(WeightType::Q4_K, shape.hidden).tensor_bytes(&[hidden, vocab]).expect("whole blocks");
             let file = of_token.map(|phase| phase.bytes).sum::<u64>() + if shape.tied_head { 0 } else { embedding };
             let cache = |tokens: u32| (u64::from(tokens) * shape.kv_bytes_per_token(2)) as f64;
             let (file, some, full) = (file as f64 / 1e9, cache(1024) / 1e6, cache(shape.context) / 1e9);
@@ -305,7 +315,7 @@ mod tests {
             assert!(readme.contains(&row), "{row}");
             rows += 1;
         }
-        assert_eq!(rows, 9);
+        assert_eq!(rows, 10);
     }
 
     #[test]

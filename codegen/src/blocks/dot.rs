@@ -15,6 +15,15 @@ pub(crate) struct Rows {
     pub(crate) end: Size,
 }
 
+/// Leaves the assembler registers for many types in one kernel, or for cut rows of wide weights: on its own it holds to 80
+/// and spills.
+pub(crate) fn leave_registers(b: &mut Builder, types: &[WeightType], k: Size) {
+    let wide = types.contains(&WeightType::F32) && matches!(k, Size::Reg(_));
+    if types.len() > 6 || wide {
+        b.blocks_per_sm(2);
+    }
+}
+
 /// Whether rows of that length may end within a super-block.
 pub(crate) fn may_be_cut(k: Size) -> bool {
     !matches!(k, Size::Const(k) if k.is_multiple_of(SUPER_BLOCK))

@@ -1,5 +1,5 @@
 use super::Kernel;
-use crate::blocks::dot::{Matrix, Tile};
+use crate::blocks::dot::{self, Matrix, Tile};
 use crate::blocks::gemv::{self, Addend, Input, Share};
 use crate::blocks::norm;
 use crate::blocks::tensor::Tensor;
@@ -105,6 +105,7 @@ impl Kernel for FusedRmsNormQ4KGemv {
         let residual = b.param::<Global<F32>>("residual"); // [n]; not read without a residual, or null
         let y = b.param::<Global<F32>>("y"); // [n]
         let k = b.dim("k", self.k);
+        dot::leave_registers(b, &[self.weights], k);
         let n = b.dim("n", self.n);
         let eps = norm::epsilon(b, self.epsilon);
 

@@ -1,7 +1,6 @@
 use super::Kernel;
 use super::fused_rmsnorm_gemv::{ROWS_PER_LANE, check};
-use crate::blocks::dot::Rows;
-use crate::blocks::dot::{Matrix, Tile};
+use crate::blocks::dot::{self, Matrix, Rows, Tile};
 use crate::blocks::gemv::{self, Addend, Input, Share};
 use crate::blocks::norm;
 use crate::blocks::tensor::Tensor;
@@ -75,6 +74,7 @@ impl Kernel for FusedRmsNormQkv {
         let [q_bias, k_bias, v_bias] = ["q_bias", "k_bias", "v_bias"].map(|name| b.param::<Global<F32>>(name)); // or null
         let [q, k, v] = ["q", "k", "v"].map(|name| b.param::<Global<F32>>(name)); // [q_rows], [kv_rows], [kv_rows]
         let width = b.dim("width", self.k);
+        dot::leave_registers(b, &self.types, width);
         let q_rows = b.dim("q_rows", self.q_rows);
         let kv_rows = b.dim("kv_rows", self.kv_rows);
         let eps = norm::epsilon(b, self.epsilon);

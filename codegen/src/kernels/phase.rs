@@ -1,6 +1,5 @@
 use super::{Grid, Kernel};
-use crate::blocks::dot::Rows;
-use crate::blocks::dot::{self, Matrix};
+use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::gemv::{self, Input, Output, Share};
 use crate::blocks::math;
 use crate::blocks::tensor::{Tensor, vector_from_table};
@@ -108,6 +107,7 @@ impl Kernel for PhaseKernel {
         let vocab = b.param::<U32>("vocab"); // rows of the head
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let operands = Operands { table, layer, x, y, residual: y, eps, kind: LoadKind::Constant };
+        dot::leave_registers(b, &self.types, Size::Const(self.k()));
         let rows = self.rows_baked().map_or(Size::Reg(vocab), Size::Const);
         let share = Share::of_grid(b, rows, self.tile().rows());
         self.staged(b, &operands, |kernel, b, pass| kernel.rows(b, &operands, pass, share));
