@@ -1,6 +1,6 @@
 //! Published models by the name of the cargo feature that bakes them.
 
-use crate::{Family, ModelShape};
+use crate::{Family, ModelShape, RopePairing};
 
 /// A named shape.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,7 +61,9 @@ const fn qwen2(
     ffn: u32,
 ) -> Preset {
     let shape = ModelShape {
-        family: Family::Qwen2,
+        qkv_bias: true,
+        qk_norm: false,
+        rope: RopePairing::Halves,
         hidden,
         ffn,
         heads,
@@ -89,7 +91,9 @@ const fn qwen3(
     ffn: u32,
 ) -> Preset {
     let shape = ModelShape {
-        family: Family::Qwen3,
+        qkv_bias: false,
+        qk_norm: true,
+        rope: RopePairing::Halves,
         hidden,
         ffn,
         heads,
@@ -117,7 +121,9 @@ const fn tiny(
     tied_head: bool,
 ) -> Preset {
     let shape = ModelShape {
-        family,
+        qkv_bias: family.has_qkv_bias(),
+        qk_norm: family.has_qk_norm(),
+        rope: family.rope(),
         hidden: 256,
         ffn,
         heads: 4,
