@@ -13,5 +13,5 @@ mod bake {
 #[test]
 fn a_program_may_name_one_model_and_nothing_else() {
     let tiny: &baked::BakedModel = &bake::TINY;
-    assert_eq!((tiny.name(), tiny.shape().family), ("tiny", shape::Family::Qwen3));
+    assert_eq!((tiny.name(), shape::Family::of(tiny.shape())), ("tiny", Some(shape::Family::Qwen3)));
 }

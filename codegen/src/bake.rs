@@ -10,7 +10,7 @@ use crate::kernels::{
 use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, Target};
 pub use kiln_shape::DecoderPath;
-use kiln_shape::{Family, ModelShape, ParamType, WeightType};
+use kiln_shape::{ModelShape, ParamType, WeightType};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -425,14 +425,11 @@ impl Source<'_> {
         ));
         self.line(format_args!("    unsafe {{ {kiln}::baked::BakedModel::new("));
         self.line(format_args!("    {name:?},"));
-        let ModelShape { family, hidden, ffn, heads, kv_heads, head_dim, layers, vocab, .. } = *shape;
-        let ModelShape { tied_head, rope_theta, rms_eps, context, .. } = *shape;
-        let family = match family {
-            Family::Qwen2 => "Qwen2",
-            Family::Qwen3 => "Qwen3",
-        };
+        let ModelShape { qkv_bias, qk_norm, rope, hidden, ffn, heads, kv_heads, head_dim, .. } = *shape;
+        let ModelShape { layers, vocab, tied_head, rope_theta, rms_eps, context, .. } = *shape;
         self.line(format_args!("    {kiln}::shape::ModelShape {{"));
-        self.line(format_args!("        family: {kiln}::shape::Family::{family}, hidden: {hidden}, ffn: {ffn},"));
+        self.line(format_args!("        qkv_bias: {qkv_bias}, qk_norm: {qk_norm},"));
+        self.line(format_args!("        rope: {kiln}::shape::RopePairing::{rope:?}, hidden: {hidden}, ffn: {ffn},"));
         self.line(format_args!("        heads: {heads}, kv_heads: {kv_heads}, head_dim: {head_dim},"));
         self.line(format_args!("        layers: {layers}, vocab: {vocab}, tied_head: {tied_head},"));
         self.line(format_args!("        rope_theta: {rope_theta:?}, rms_eps: {rms_eps:?}, context: {context},"));

@@ -65,7 +65,7 @@ pub(crate) fn compare(device: &Device, emulated: bool, file: &ModelFile) -> Resu
     let mut separate = Vec::new();
     for (role, bias, first) in [(AttnQ, AttnQBias, 0), (AttnK, AttnKBias, q_dim), (AttnV, AttnVBias, q_dim + kv_dim)] {
         separate.push(layer.normed_product(role, AttnNorm, &x, &y0, first));
-        if shape.qkv_bias() {
+        if shape.qkv_bias {
             separate.push(layer.add(layer.gamma(bias), &y0, first));
         }
     }

@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use kiln_shape::gguf::{GgufWriter, Strings};
-use kiln_shape::{ModelShape, TensorRole, TensorSpec, WeightType};
+use kiln_shape::{Family, ModelShape, TensorRole, TensorSpec, WeightType};
 
 /// 256 bytes and three control tokens.
 pub(crate) const LEAST_VOCAB: u32 = 259;
@@ -107,7 +107,7 @@ impl SynthModel {
 
     fn set_metadata(&self, writer: &mut GgufWriter) {
         let shape = &self.shape;
-        let architecture = shape.family.architecture();
+        let architecture = Family::of(shape).expect("presets are of a family").architecture();
         writer.set("general.architecture", architecture);
         writer.set("general.name", "random weights");
         let numbers = [

@@ -173,7 +173,9 @@ impl ModelShape {
         }
 
         Ok(ModelShape {
-            family,
+            qkv_bias: family.has_qkv_bias(),
+            qk_norm: family.has_qk_norm(),
+            rope: family.rope(),
             hidden,
             ffn: number("feed_forward_length", MAX_DIM)?,
             heads,

@@ -27,6 +27,6 @@ pub use ggml_type::GgmlType;
 pub use gguf::{Gguf, GgufError};
 pub use launch::{DecoderPath, Grid, KvType, NumberType, Param, ParamType};
 pub use presets::Preset;
-pub use shape::{Difference, Family, ModelShape};
+pub use shape::{Difference, Family, ModelShape, RopePairing};
 pub use tensors::{TensorRole, TensorSpec};
 pub use weight_type::{Layout, SUPER_BLOCK, WeightType, WeightTypes};

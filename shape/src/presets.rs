@@ -1,6 +1,6 @@
 //! Published models by the name of the cargo feature that bakes them.
 
-use crate::{Family, ModelShape, WeightType, WeightTypes};
+use crate::{Family, ModelShape, RopePairing, WeightType, WeightTypes};
 
 /// A named shape.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,7 +83,9 @@ const fn qwen2(
     ffn: u32,
 ) -> Preset {
     let shape = ModelShape {
-        family: Family::Qwen2,
+        qkv_bias: true,
+        qk_norm: false,
+        rope: RopePairing::Halves,
         hidden,
         ffn,
         heads,
@@ -111,7 +113,9 @@ const fn qwen3(
     ffn: u32,
 ) -> Preset {
     let shape = ModelShape {
-        family: Family::Qwen3,
+        qkv_bias: false,
+        qk_norm: true,
+        rope: RopePairing::Halves,
         hidden,
         ffn,
         heads,
@@ -139,7 +143,9 @@ const fn tiny(
     tied_head: bool,
 ) -> Preset {
     let shape = ModelShape {
-        family,
+        qkv_bias: family.has_qkv_bias(),
+        qk_norm: family.has_qk_norm(),
+        rope: family.rope(),
         hidden: 256,
         ffn,
         heads: 4,

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The two architectures, by what their attention does besides the common part.
+/// The architectures of files, by what their attention does besides the common part. A [`ModelShape`] says that itself:
+/// only who reads or writes a file asks for the family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
     /// Qwen2 and Qwen2.5: biases on Q, K and V; no norm per head.
@@ -20,6 +21,37 @@ impl Family {
         }
     }
 
+    /// Whether Q, K and V have biases.
+    pub const fn has_qkv_bias(self) -> bool {
+        match self {
+            Family::Qwen2 => true,
+            Family::Qwen3 => false,
+        }
+    }
+
+    /// Whether each head of Q and K is normalised before RoPE.
+    pub const fn has_qk_norm(self) -> bool {
+        match self {
+            Family::Qwen2 => false,
+            Family::Qwen3 => true,
+        }
+    }
+
+    /// Which elements of a head turn together.
+    pub const fn rope(self) -> RopePairing {
+        match self {
+            Family::Qwen2 | Family::Qwen3 => RopePairing::Halves,
+        }
+    }
+
+    /// The family whose models are like this one, if there is one.
+    pub fn of(shape: &ModelShape) -> Option<Family> {
+        let like = |family: &Family| {
+            (family.has_qkv_bias(), family.has_qk_norm(), family.rope()) == (shape.qkv_bias, shape.qk_norm, shape.rope)
+        };
+        [Family::Qwen2, Family::Qwen3].into_iter().find(like)
+    }
+
     /// The family of a `general.architecture`, if it is one that kiln knows.
     pub fn from_architecture(name: &str) -> Option<Family> {
         [Family::Qwen2, Family::Qwen3].into_iter().find(|family| family.architecture() == name)
@@ -32,14 +64,33 @@ impl fmt::Display for Family {
     }
 }
 
+/// Which two elements of a head turn together by a rotary angle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RopePairing {
+    /// Element i of the lower half with element i of the upper, as GPT-NeoX has it.
+    Halves,
+}
+
+impl fmt::Display for RopePairing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RopePairing::Halves => f.write_str("halves"),
+        }
+    }
+}
+
 /// Dimensions and constants of a model.
 ///
 /// The first group is baked into kernels; the second is handed over at load or launch, so a file may differ there.
 /// [`ModelShape::baked_differences`] compares the first group only.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ModelShape {
-    /// Architecture: decides QKV biases and the norm per head. Baked.
-    pub family: Family,
+    /// Whether Q, K and V have biases. Baked.
+    pub qkv_bias: bool,
+    /// Whether each head of Q and K is normalised before RoPE. Baked.
+    pub qk_norm: bool,
+    /// Which elements of a head turn together. Baked.
+    pub rope: RopePairing,
     /// Width of the residual stream. Baked.
     pub hidden: u32,
     /// Width of the feed-forward layer: rows of gate and up, columns of down. Baked.
@@ -81,16 +132,6 @@ impl ModelShape {
         self.heads / self.kv_heads
     }
 
-    /// Whether Q, K and V have biases.
-    pub const fn qkv_bias(&self) -> bool {
-        matches!(self.family, Family::Qwen2)
-    }
-
-    /// Whether each head of Q and K is normalised before RoPE.
-    pub const fn qk_norm(&self) -> bool {
-        matches!(self.family, Family::Qwen3)
-    }
-
     /// Bytes of keys and values one position takes over all layers, `element_bytes` for each number.
     pub const fn kv_bytes_per_token(&self, element_bytes: u32) -> u64 {
         2 * self.layers as u64 * self.kv_heads as u64 * self.head_dim as u64 * element_bytes as u64
@@ -108,12 +149,14 @@ impl ModelShape {
             ("kv_heads", self.kv_heads, file.kv_heads),
             ("head_dim", self.head_dim, file.head_dim),
         ];
-        let flags = [("qkv bias", self.qkv_bias(), file.qkv_bias()), ("qk-norm", self.qk_norm(), file.qk_norm())];
+        let flags = [("qkv_bias", self.qkv_bias, file.qkv_bias), ("qk_norm", self.qk_norm, file.qk_norm)];
         let yes_no = |flag| if flag { "yes" } else { "no" }.to_string();
+        let rope = ("rope", self.rope.to_string(), file.rope.to_string());
         numbers
             .into_iter()
             .map(|(name, baked, file)| (name, baked.to_string(), file.to_string()))
             .chain(flags.into_iter().map(|(name, baked, file)| (name, yes_no(baked), yes_no(file))))
+            .chain([rope])
             .filter(|(_, baked, file)| baked != file)
             .map(|(name, baked, file)| Difference { name, baked, file })
             .collect()

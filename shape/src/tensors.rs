@@ -20,15 +20,15 @@ pub enum TensorRole {
     AttnK,
     /// `blk.N.attn_v.weight`, `[hidden, kv_dim]`.
     AttnV,
-    /// `blk.N.attn_q.bias`, `[q_dim]`; Qwen2 only.
+    /// `blk.N.attn_q.bias`, `[q_dim]`; with `qkv_bias`.
     AttnQBias,
-    /// `blk.N.attn_k.bias`, `[kv_dim]`; Qwen2 only.
+    /// `blk.N.attn_k.bias`, `[kv_dim]`; with `qkv_bias`.
     AttnKBias,
-    /// `blk.N.attn_v.bias`, `[kv_dim]`; Qwen2 only.
+    /// `blk.N.attn_v.bias`, `[kv_dim]`; with `qkv_bias`.
     AttnVBias,
-    /// `blk.N.attn_q_norm.weight`, `[head_dim]`; Qwen3 only.
+    /// `blk.N.attn_q_norm.weight`, `[head_dim]`; with `qk_norm`.
     AttnQNorm,
-    /// `blk.N.attn_k_norm.weight`, `[head_dim]`; Qwen3 only.
+    /// `blk.N.attn_k_norm.weight`, `[head_dim]`; with `qk_norm`.
     AttnKNorm,
     /// `blk.N.attn_output.weight`, `[q_dim, hidden]`.
     AttnOutput,
@@ -101,8 +101,8 @@ impl TensorRole {
     fn belongs_to(self, shape: &ModelShape) -> bool {
         match self {
             Output => !shape.tied_head,
-            AttnQBias | AttnKBias | AttnVBias => shape.qkv_bias(),
-            AttnQNorm | AttnKNorm => shape.qk_norm(),
+            AttnQBias | AttnKBias | AttnVBias => shape.qkv_bias,
+            AttnQNorm | AttnKNorm => shape.qk_norm,
             _ => true,
         }
     }

@@ -1,6 +1,6 @@
 //! Presets against each other and against real files.
 
-use kiln_shape::{Gguf, ModelShape, WeightType, WeightTypes, presets};
+use kiln_shape::{Family, Gguf, ModelShape, WeightType, WeightTypes, presets};
 
 fn real_file(path: &str) -> Gguf {
     let path = format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"));
@@ -68,7 +68,7 @@ fn only_baked_values_count_as_differences() {
 
     let qwen2 = presets::by_name("tiny2-d64").unwrap().shape;
     let lines: Vec<String> = tiny.baked_differences(&qwen2).iter().map(ToString::to_string).collect();
-    assert_eq!(lines, ["ffn: baked 768, file 512", "qkv bias: baked no, file yes", "qk-norm: baked yes, file no"]);
+    assert_eq!(lines, ["ffn: baked 768, file 512", "qkv_bias: baked no, file yes", "qk_norm: baked yes, file no"]);
 }
 
 #[test]
@@ -80,6 +80,8 @@ fn every_baked_value_counts_as_a_difference() {
         ("heads", ModelShape { heads: 8, ..tiny }),
         ("kv_heads", ModelShape { kv_heads: 1, ..tiny }),
         ("head_dim", ModelShape { head_dim: 128, ..tiny }),
+        ("qkv_bias", ModelShape { qkv_bias: true, ..tiny }),
+        ("qk_norm", ModelShape { qk_norm: false, ..tiny }),
     ];
     for (name, shape) in changed {
         assert_eq!(tiny.baked_differences(&shape).iter().map(|d| d.name).collect::<Vec<_>>(), [name]);
@@ -117,4 +119,14 @@ fn weight_bytes_per_token_are_the_published_ones() {
         let published = gigabytes * 1e9; // given to a thousandth
         assert!((bytes as f64 - published).abs() < 1e6, "{name}: {bytes} bytes, published {published}");
     }
+}
+
+#[test]
+fn a_shape_tells_its_family_by_its_fields() {
+    for preset in presets::all() {
+        let family = Family::of(&preset.shape).expect("a preset is of a family");
+        assert_eq!(family == Family::Qwen2, preset.shape.qkv_bias, "{}", preset.feature);
+    }
+    let neither = ModelShape { qkv_bias: true, qk_norm: true, ..presets::by_name("tiny").expect("a preset").shape };
+    assert_eq!(Family::of(&neither), None);
 }

@@ -1,13 +1,12 @@
 //! The primary context of a device, and the calls that may wait for the whole device.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::library::Driver;
 #[cfg(feature = "gguf")]
 use super::resident::Pass;
 use super::resident::{Claim, Gate, Quiet, Resident, Turn, Turns};
-use super::stream::StreamInner;
 use super::sys;
 use super::sys::{CUcontext, CUdevice, CUdeviceptr};
 use crate::{Error, Result};
@@ -74,7 +73,6 @@ pub(crate) struct Context {
     limits: Mutex<Limits>,
     gate: Gate,
     turns: Turns,
-    streams: Mutex<Vec<Weak<StreamInner>>>,
 }
 
 // SAFETY: a context may be current in any number of threads; the driver locks what it must.
@@ -103,7 +101,6 @@ impl Context {
             limits: Mutex::new(Limits::new(watched)),
             gate: Gate::default(),
             turns: Turns::default(),
-            streams: Mutex::default(),
         }))
     }
 
@@ -144,34 +141,6 @@ impl Context {
     #[cfg(feature = "gguf")]
     pub(crate) fn pass(&self) -> Result<Pass<'_>> {
         self.gate.pass(self.limits().wait)
-    }
-
-    pub(crate) fn add_stream(&self, stream: &Arc<StreamInner>) {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams.retain(|stream| stream.strong_count() > 0);
-        streams.push(Arc::downgrade(stream));
-    }
-
-    /// Waits for the work of all streams.
-    pub(crate) fn wait_for_streams(&self) -> Result<()> {
-        self.running_streams().iter().try_for_each(|stream| stream.wait_until_idle())
-    }
-
-    /// Lets later work of a stream wait for what all others have under way.
-    #[cfg(feature = "gguf")]
-    pub(crate) fn order_behind_all(&self, stream: &Arc<StreamInner>) -> Result<()> {
-        let others = self.running_streams();
-        others.iter().try_for_each(|other| match stream.order_after(other, other.last_ticket()) {
-            // Its capture has begun meanwhile.
-            Err(_) if other.is_capturing() => Ok(()),
-            ordered => ordered,
-        })
-    }
-
-    /// The streams whose work is run, not captured.
-    fn running_streams(&self) -> Vec<Arc<StreamInner>> {
-        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams.iter().filter_map(Weak::upgrade).filter(|stream| !stream.is_capturing()).collect()
     }
 
     /// Waits for a turn on the device's multiprocessors.

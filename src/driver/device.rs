@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::context::{Context, Limits};
 use super::library::Driver;
 use super::resident::Resident;
-use super::stream::{Stream, StreamInner};
+use super::stream::{Stream, StreamInner, Streams};
 use super::sys;
 use crate::{Error, Result};
 
@@ -28,10 +28,12 @@ struct Known {
     inner: Weak<DeviceInner>,
     /// The context: streams and graphs may keep it alive for longer than the device.
     context: Weak<Context>,
+    streams: Weak<Streams>,
 }
 
 struct DeviceInner {
     context: Arc<Context>,
+    streams: Arc<Streams>,
     /// The stream of blocking copies, on which nothing else runs.
     copies: Arc<StreamInner>,
     name: String,
@@ -53,16 +55,18 @@ impl Device {
             return Ok(Device { inner });
         }
         let context = known.as_ref().and_then(|known| known.context.upgrade());
-        let device = Device::create(context.map_or_else(|| Context::retain(driver, ordinal), Ok)?)?;
+        let streams = known.as_ref().and_then(|known| known.streams.upgrade()).unwrap_or_default();
+        let device = Device::create(context.map_or_else(|| Context::retain(driver, ordinal), Ok)?, streams)?;
         let (inner, context) = (Arc::downgrade(&device.inner), Arc::downgrade(device.context()));
+        let streams = Arc::downgrade(&device.inner.streams);
         match known {
-            Some(known) => (known.inner, known.context) = (inner, context),
-            None => open.push(Known { driver: driver.clone(), ordinal, inner, context }),
+            Some(known) => (known.inner, known.context, known.streams) = (inner, context, streams),
+            None => open.push(Known { driver: driver.clone(), ordinal, inner, context, streams }),
         }
         Ok(device)
     }
 
-    fn create(context: Arc<Context>) -> Result<Device> {
+    fn create(context: Arc<Context>, streams: Arc<Streams>) -> Result<Device> {
         let driver = context.driver.clone();
         let read = |attribute| context.attribute(attribute).map(|value| u32::try_from(value).unwrap_or(0));
         let major = read(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
@@ -73,9 +77,10 @@ impl Device {
         let (name, total_memory) = unsafe {
             (driver.api().device_name(context.device)?, driver.api().device_total_memory(context.device)? as u64)
         };
-        let copies = StreamInner::create(&context)?;
+        let copies = StreamInner::create(&context, &streams)?;
         let sm = major * 10 + minor;
-        let inner = DeviceInner { context, copies, name, sm, multiprocessors, shared_memory_optin, total_memory };
+        let inner =
+            DeviceInner { context, streams, copies, name, sm, multiprocessors, shared_memory_optin, total_memory };
         Ok(Device { inner: Arc::new(inner) })
     }
 
@@ -159,7 +164,7 @@ impl Device {
     /// that no [`Stream`] knows of is waited for without a limit.
     pub fn synchronize(&self) -> Result<()> {
         let _quiet = self.inner.context.quiesce()?;
-        self.inner.context.wait_for_streams()?;
+        self.inner.streams.wait()?;
         // SAFETY: the context is current.
         unsafe { self.driver().api().context_synchronize() }
     }
@@ -208,5 +213,12 @@ impl std::fmt::Debug for Device {
             .field("sm", &self.sm())
             .field("multiprocessors", &self.multiprocessors())
             .finish_non_exhaustive()
+    }
+}
+
+impl Stream {
+    /// A stream that waits for no other, the legacy stream included.
+    pub fn new(device: &Device) -> Result<Stream> {
+        Ok(Stream { inner: StreamInner::create(device.context(), &device.inner.streams)? })
     }
 }

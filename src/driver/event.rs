@@ -1,10 +1,11 @@
-//! Events: points in a stream that host and other streams can wait for. Each stream keeps a pool of them.
+//! Events: points in a stream that host and other streams can wait for, and what is waited for by them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::context::Context;
 use super::patience::Patience;
-use super::stream::StreamInner;
+use super::stream::{Stream, StreamInner};
 use super::sys;
 use crate::{Error, Result};
 
@@ -94,55 +95,91 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// Events that wait to be used.
-pub(crate) struct EventPool {
-    context: Arc<Context>,
-    plain: Mutex<Vec<sys::CUevent>>,
-    timed: Mutex<Vec<sys::CUevent>>,
-}
-
-impl EventPool {
-    /// Events made with a stream, so that launches with an event or a wait make none.
-    const PREPARED: usize = 8;
-
-    pub(crate) fn filled(context: &Arc<Context>) -> Result<EventPool> {
-        let pool = EventPool { context: context.clone(), plain: Mutex::default(), timed: Mutex::default() };
-        for _ in 0..EventPool::PREPARED {
-            pool.give(pool.create(false)?, false);
-        }
-        Ok(pool)
+impl Stream {
+    /// Waits until all work enqueued so far is done.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`] if it is not within [`Limits::wait`](super::Limits::wait).
+    pub fn synchronize(&self) -> Result<()> {
+        self.inner.record(false)?.synchronize()
     }
 
-    pub(crate) fn take(&self, timed: bool) -> Result<sys::CUevent> {
-        let raw = self.list(timed).lock().unwrap_or_else(PoisonError::into_inner).pop();
-        raw.map_or_else(|| self.create(timed), Ok)
+    /// An event that happens when the work enqueued so far is done.
+    pub fn record(&self) -> Result<Event> {
+        self.inner.record(false)
     }
 
-    pub(crate) fn give(&self, raw: sys::CUevent, timed: bool) {
-        self.list(timed).lock().unwrap_or_else(PoisonError::into_inner).push(raw);
+    /// As [`record`](Stream::record), with a time stamp for [`Event::milliseconds_until`].
+    pub fn record_timed(&self) -> Result<Event> {
+        self.inner.record(true)
     }
 
-    fn list(&self, timed: bool) -> &Mutex<Vec<sys::CUevent>> {
-        if timed { &self.timed } else { &self.plain }
-    }
-
-    fn create(&self, timed: bool) -> Result<sys::CUevent> {
-        let flags = if timed { sys::CU_EVENT_DEFAULT } else { sys::CU_EVENT_DISABLE_TIMING };
-        // SAFETY: the caller has made the context current.
-        unsafe { self.context.driver.api().event_create(flags) }
+    /// Lets work enqueued from now on wait for the event. Both may be on different devices of one driver.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        self.inner.context.driver.check_same(&event.context().driver, "event to wait for")?;
+        self.inner.context.bind()?;
+        // SAFETY: stream and event are live, and of one driver.
+        unsafe { self.inner.context.driver.api().stream_wait_event(self.inner.raw(), event.raw(), 0) }
     }
 }
 
-impl Drop for EventPool {
-    fn drop(&mut self) {
-        if self.context.bind().is_err() {
-            return;
+impl StreamInner {
+    /// Blocks the host until that work is done. No driver call where that is known.
+    pub(crate) fn wait_for(self: &Arc<Self>, ticket: u64) -> Result<()> {
+        if self.is_done(ticket) {
+            return Ok(());
         }
-        for list in [&mut self.plain, &mut self.timed] {
-            for raw in list.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
-                // SAFETY: in the pool, so nobody else has it.
-                let _ = unsafe { self.context.driver.api().event_destroy(raw) };
+        self.record(false)?.synchronize()
+    }
+
+    /// Lets later work of `self` wait for that work of `other`.
+    pub(crate) fn order_after(self: &Arc<Self>, other: &Arc<StreamInner>, ticket: u64) -> Result<()> {
+        if Arc::ptr_eq(self, other) || other.is_done(ticket) {
+            return Ok(());
+        }
+        self.refuse_capturing()?;
+        if self.order().iter().any(|&(stream, seen)| stream == other.id && seen >= ticket) {
+            return Ok(());
+        }
+        let event = other.record(false)?;
+        // SAFETY: stream and event are live.
+        unsafe { self.context.driver.api().stream_wait_event(self.raw(), event.raw(), 0)? };
+        let mut order = self.order();
+        match order.iter_mut().find(|(stream, _)| *stream == other.id) {
+            Some((_, seen)) => *seen = (*seen).max(event.ticket()),
+            None => {
+                // Streams come and go. Forgetting is always right, and costs one more wait.
+                if order.len() >= 16 {
+                    order.clear();
+                }
+                order.push((other.id, event.ticket()));
             }
         }
+        Ok(())
+    }
+
+    /// Records an event of the pool behind all work that has a ticket.
+    pub(crate) fn record(self: &Arc<Self>, timed: bool) -> Result<Event> {
+        self.context.bind()?;
+        let raw = self.pool.take(timed)?;
+        let order = self.order();
+        let ticket = self.issued.load(Ordering::Acquire);
+        let event = Event::new(self.clone(), raw, ticket, timed);
+        self.refuse_capturing()?;
+        // SAFETY: event and stream are live.
+        unsafe { self.context.driver.api().event_record(event.raw(), self.raw())? };
+        drop(order);
+        Ok(event)
+    }
+
+    /// Lets later work wait for what all other streams of the context have under way.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn order_behind_all(self: &Arc<Self>) -> Result<()> {
+        let others = self.streams.running();
+        others.iter().try_for_each(|other| match self.order_after(other, other.last_ticket()) {
+            // Its capture has begun meanwhile.
+            Err(_) if other.is_capturing() => Ok(()),
+            ordered => ordered,
+        })
     }
 }

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::memory::DeviceRepr;
 use super::module::{Module, ModuleInner, c_name};
+use super::pointer::DeviceRepr;
 use super::stream::Stream;
 use super::sys;
 use crate::{Error, Result};
@@ -104,8 +104,15 @@ impl<'a> KernelParam<'a> {
     }
 }
 
+impl Module {
+    /// The kernel of that entry name, its code brought onto the device now where the driver can.
+    pub fn function(&self, name: &str) -> Result<Function> {
+        Function::find(self, name)
+    }
+}
+
 impl Function {
-    pub(crate) fn find(module: &Module, name: &str) -> Result<Function> {
+    fn find(module: &Module, name: &str) -> Result<Function> {
         let device = module.device();
         let _quiet = device.context().quiesce()?;
         let c_name = c_name(name)?;

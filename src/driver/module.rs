@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::codes;
 use super::device::Device;
-use super::function::Function;
-use super::memory::{DevicePtr, DeviceRepr};
+use super::pointer::{DevicePtr, DeviceRepr};
 use super::sys;
 use crate::{Error, Result};
 
@@ -77,11 +76,6 @@ impl Module {
             expected: "text with NULs at its end only".to_owned(),
         })?;
         Module::from_ptx(device, &ptx)
-    }
-
-    /// The kernel of that entry name, its code brought onto the device now where the driver can.
-    pub fn function(&self, name: &str) -> Result<Function> {
-        Function::find(self, name)
     }
 
     /// Address and number of elements of a module's global variable, rounded down to whole elements.

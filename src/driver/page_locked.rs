@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use super::context::byte_len;
 use super::device::Device;
 use super::in_flight::{Access, Slot, Use};
-use super::memory::{DevicePtr, DeviceRepr, check_range};
+use super::pointer::{DevicePtr, DeviceRepr, check_range};
 use crate::{Error, Result};
 
 /// Page-locked memory, and the record of its uses.

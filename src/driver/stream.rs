@@ -1,12 +1,11 @@
 //! Streams: work in order, tickets that number it, and waiting for a ticket.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 
 use super::context::Context;
-use super::device::Device;
-use super::event::{Event, EventPool};
+use super::event_pool::EventPool;
 use super::patience::Patience;
 use super::sys;
 use crate::{Error, Result};
@@ -18,40 +17,9 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream that waits for no other, the legacy stream included.
-    pub fn new(device: &Device) -> Result<Stream> {
-        Ok(Stream { inner: StreamInner::create(device.context())? })
-    }
-
-    /// Waits until all work enqueued so far is done.
-    ///
-    /// # Errors
-    /// [`Error::Stalled`] if it is not within [`Limits::wait`](super::Limits::wait).
-    pub fn synchronize(&self) -> Result<()> {
-        self.inner.record(false)?.synchronize()
-    }
-
     /// Whether all work enqueued so far is done.
     pub fn is_idle(&self) -> Result<bool> {
         self.inner.is_idle()
-    }
-
-    /// An event that happens when the work enqueued so far is done.
-    pub fn record(&self) -> Result<Event> {
-        self.inner.record(false)
-    }
-
-    /// As [`record`](Stream::record), with a time stamp for [`Event::milliseconds_until`].
-    pub fn record_timed(&self) -> Result<Event> {
-        self.inner.record(true)
-    }
-
-    /// Lets work enqueued from now on wait for the event. Both may be on different devices of one driver.
-    pub fn wait(&self, event: &Event) -> Result<()> {
-        self.inner.context.driver.check_same(&event.context().driver, "event to wait for")?;
-        self.inner.context.bind()?;
-        // SAFETY: stream and event are live, and of one driver.
-        unsafe { self.inner.context.driver.api().stream_wait_event(self.inner.raw, event.raw(), 0) }
     }
 
     /// The driver's handle, live as long as `self`.
@@ -74,6 +42,29 @@ impl std::fmt::Debug for Stream {
     }
 }
 
+/// The streams of a context.
+#[derive(Default)]
+pub(crate) struct Streams(Mutex<Vec<Weak<StreamInner>>>);
+
+impl Streams {
+    fn add(&self, stream: &Arc<StreamInner>) {
+        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.push(Arc::downgrade(stream));
+    }
+
+    /// Waits for the work of all.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.running().iter().try_for_each(|stream| stream.wait_until_idle())
+    }
+
+    /// Those whose work is run, not captured.
+    pub(super) fn running(&self) -> Vec<Arc<StreamInner>> {
+        let streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.iter().filter_map(Weak::upgrade).filter(|stream| !stream.is_capturing()).collect()
+    }
+}
+
 /// How many streams there have been.
 static STREAMS: AtomicU64 = AtomicU64::new(0);
 
@@ -81,10 +72,12 @@ static STREAMS: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct StreamInner {
     raw: sys::CUstream,
     /// Never used twice in a process.
-    id: u64,
+    pub(super) id: u64,
     pub(crate) context: Arc<Context>,
+    /// All of the context.
+    pub(super) streams: Arc<Streams>,
     /// Ticket of the last work whose enqueueing has returned.
-    issued: AtomicU64,
+    pub(super) issued: AtomicU64,
     /// Largest ticket known to be done.
     completed: AtomicU64,
     /// The thread that captures its work.
@@ -101,7 +94,7 @@ unsafe impl Send for StreamInner {}
 unsafe impl Sync for StreamInner {}
 
 impl StreamInner {
-    pub(crate) fn create(context: &Arc<Context>) -> Result<Arc<StreamInner>> {
+    pub(crate) fn create(context: &Arc<Context>, streams: &Arc<Streams>) -> Result<Arc<StreamInner>> {
         context.bind()?;
         let pool = EventPool::filled(context)?;
         // SAFETY: the context is current.
@@ -110,13 +103,14 @@ impl StreamInner {
             raw,
             id: STREAMS.fetch_add(1, Ordering::Relaxed),
             context: context.clone(),
+            streams: streams.clone(),
             issued: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             capturing: Mutex::default(),
             pool,
             order: Mutex::default(),
         });
-        context.add_stream(&stream);
+        stream.streams.add(&stream);
         Ok(stream)
     }
 
@@ -155,59 +149,11 @@ impl StreamInner {
         self.completed.load(Ordering::Acquire) >= ticket
     }
 
-    /// Blocks the host until that work is done. No driver call where that is known.
-    pub(crate) fn wait_for(self: &Arc<Self>, ticket: u64) -> Result<()> {
-        if self.is_done(ticket) {
-            return Ok(());
-        }
-        self.record(false)?.synchronize()
-    }
-
-    /// Lets later work of `self` wait for that work of `other`.
-    pub(crate) fn order_after(self: &Arc<Self>, other: &Arc<StreamInner>, ticket: u64) -> Result<()> {
-        if Arc::ptr_eq(self, other) || other.is_done(ticket) {
-            return Ok(());
-        }
-        self.refuse_capturing()?;
-        if self.order().iter().any(|&(stream, seen)| stream == other.id && seen >= ticket) {
-            return Ok(());
-        }
-        let event = other.record(false)?;
-        // SAFETY: stream and event are live.
-        unsafe { self.context.driver.api().stream_wait_event(self.raw, event.raw(), 0)? };
-        let mut order = self.order();
-        match order.iter_mut().find(|(stream, _)| *stream == other.id) {
-            Some((_, seen)) => *seen = (*seen).max(event.ticket()),
-            None => {
-                // Streams come and go. Forgetting is always right, and costs one more wait.
-                if order.len() >= 16 {
-                    order.clear();
-                }
-                order.push((other.id, event.ticket()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Records an event of the pool behind all work that has a ticket.
-    pub(crate) fn record(self: &Arc<Self>, timed: bool) -> Result<Event> {
-        self.context.bind()?;
-        let raw = self.pool.take(timed)?;
-        let order = self.order();
-        let ticket = self.issued.load(Ordering::Acquire);
-        let event = Event::new(self.clone(), raw, ticket, timed);
-        self.refuse_capturing()?;
-        // SAFETY: event and stream are live.
-        unsafe { self.context.driver.api().event_record(event.raw(), self.raw)? };
-        drop(order);
-        Ok(event)
-    }
-
     pub(crate) fn complete(&self, ticket: u64) {
         self.completed.fetch_max(ticket, Ordering::AcqRel);
     }
 
-    fn order(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
+    pub(super) fn order(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -232,7 +178,7 @@ impl StreamInner {
     }
 
     /// Refuses waits during a capture: recorded work does not run.
-    fn refuse_capturing(&self) -> Result<()> {
+    pub(super) fn refuse_capturing(&self) -> Result<()> {
         if !self.is_capturing() {
             return Ok(());
         }

@@ -2,7 +2,8 @@
 
 use super::device::Device;
 use super::in_flight::Use;
-use super::memory::{DeviceBuffer, DevicePtr, DeviceRepr};
+use super::memory::DeviceBuffer;
+use super::pointer::{DevicePtr, DeviceRepr};
 use super::stream::Stream;
 use crate::{Error, Result};
 

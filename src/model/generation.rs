@@ -1,6 +1,6 @@
 //! Generation: an iterator of tokens.
 
-use super::path::Step;
+use super::path::{End, Step};
 use super::session::Session;
 use crate::Result;
 use std::sync::Arc;
@@ -29,19 +29,6 @@ impl GenerateOptions {
         self.stop_ids = stop_ids.into();
         self
     }
-}
-
-/// Why a generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum End {
-    /// It has as many tokens as were asked for.
-    Length,
-    /// The model chose a stop id.
-    StopId(u32),
-    /// The session has no room.
-    ContextFull,
-    /// It was cancelled.
-    Cancelled,
 }
 
 /// Cancels a generation from another thread, before its next token.
@@ -73,8 +60,15 @@ pub struct Generation<'a> {
     end: Option<End>,
 }
 
+impl Session {
+    /// Generates tokens behind those so far.
+    pub fn generate(&mut self, options: GenerateOptions) -> Generation<'_> {
+        Generation::new(self, options)
+    }
+}
+
 impl<'a> Generation<'a> {
-    pub(super) fn new(session: &'a mut Session, options: GenerateOptions) -> Generation<'a> {
+    fn new(session: &'a mut Session, options: GenerateOptions) -> Generation<'a> {
         Generation { session, options, cancel: CancelHandle::default(), begun: false, short: false, end: None }
     }
 

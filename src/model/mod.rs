@@ -13,6 +13,7 @@ mod kernels;
 mod launches;
 mod path;
 mod persistent;
+mod rotary;
 mod sequence;
 mod session;
 mod stream;
@@ -21,8 +22,8 @@ pub mod trace;
 mod weights;
 
 pub use file::ModelFile;
-pub use generation::{CancelHandle, End, GenerateOptions, Generation};
-pub use path::Work;
+pub use generation::{CancelHandle, GenerateOptions, Generation};
+pub use path::{End, Work};
 pub use session::{PathChoice, Session, SessionOptions};
 pub use weights::{MemoryNeed, Progress};
 
@@ -33,7 +34,7 @@ pub use crate::shape::KvType;
 use crate::shape::{Gguf, ModelShape};
 use kernels::{Kernels, Persistent};
 use once_cell::sync::OnceCell;
-use sequence::Rotary;
+use rotary::Rotary;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weights::Weights;

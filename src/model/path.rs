@@ -1,7 +1,6 @@
 //! The ways of running a sequence: one trait, one result.
 
 use super::Inner;
-use super::generation::End;
 use super::sequence::Sequence;
 use crate::Result;
 
@@ -16,6 +15,19 @@ pub(crate) struct Item<'a> {
     pub(crate) max_new: u32,
     /// Ids that end the item, as its last token.
     pub(crate) stop_ids: &'a [u32],
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    /// It has as many tokens as were asked for.
+    Length,
+    /// The model chose a stop id.
+    StopId(u32),
+    /// The session has no room.
+    ContextFull,
+    /// It was cancelled.
+    Cancelled,
 }
 
 /// What an item yields.

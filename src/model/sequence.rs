@@ -1,10 +1,11 @@
 //! A session's memory on the device: the KV cache in chunks, the ids, and the vectors between kernels.
 
+use super::rotary::Rotary;
 use super::{Inner, KvType};
 use crate::driver::{Device, DeviceBuffer, PinnedBuffer, Stream};
 use crate::shape::ModelShape;
 use crate::shape::table::KV_CHUNK;
-use crate::{Error, Result, rope};
+use crate::{Error, Result};
 use std::sync::Arc;
 
 /// Chunks that a cache begins with, where so many are wanted.
@@ -19,23 +20,6 @@ const ERRORS: [&str; 3] = [
     "a position is outside the KV cache",
     "a length is beyond the KV cache",
 ];
-
-/// The tables of rotary angles, which sessions share.
-pub(crate) struct Rotary {
-    /// `[positions, head_dim / 2]`.
-    pub(crate) cos: DeviceBuffer<f32>,
-    /// `[positions, head_dim / 2]`.
-    pub(crate) sin: DeviceBuffer<f32>,
-    pub(crate) positions: u32,
-}
-
-impl Rotary {
-    pub(crate) fn new(device: &Device, shape: &ModelShape, positions: u32) -> Result<Rotary> {
-        let (cos, sin) = rope::tables(positions, shape.head_dim, shape.rope_theta);
-        let (cos, sin) = (DeviceBuffer::from_host(device, &cos)?, DeviceBuffer::from_host(device, &sin)?);
-        Ok(Rotary { cos, sin, positions })
-    }
-}
 
 /// A sequence's memory on the device.
 pub(crate) struct Sequence {

@@ -1,6 +1,5 @@
 //! Sessions: a sequence of tokens with its KV cache.
 
-use super::generation::{GenerateOptions, Generation};
 use super::path::{Item, Path, Step, Work};
 use super::persistent::{Decoder, Key, PersistentPath};
 use super::sequence::{self, Sequence};
@@ -281,11 +280,6 @@ impl Session {
         copy.sequence.copy_cache(&self.model.inner, &self.sequence, &stream, self.ran as u32)?;
         (copy.tokens, copy.ran) = (self.tokens.clone(), self.ran);
         Ok(copy)
-    }
-
-    /// Generates tokens behind those so far.
-    pub fn generate(&mut self, options: GenerateOptions) -> Generation<'_> {
-        Generation::new(self, options)
     }
 }
 

@@ -1,13 +1,12 @@
 //! The stream path: one launch for each fused kernel, in the order of the mathematics.
 
 use super::Inner;
-use super::generation::End;
 use super::kernels::Kernels;
 use super::launches::{
     Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, IncrementalAttention, Phase,
     QkNormRopeKvWrite,
 };
-use super::path::{Item, Path, Step, Work};
+use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
 use crate::Result;
 use crate::driver::{Event, Stream};

@@ -84,7 +84,7 @@ impl Reference {
     /// `product` and the bias, where the family has one.
     fn projection(&self, role: TensorRole, bias: TensorRole, layer: u32, xs: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let mut ys = self.product(role, layer, xs);
-        if self.shape.qkv_bias() {
+        if self.shape.qkv_bias {
             let bias = self.vector(bias, layer);
             ys.iter_mut().for_each(|y| add(y, &bias));
         }
@@ -114,7 +114,7 @@ impl Reference {
             let mut k = self.projection(AttnK, AttnKBias, layer, &input);
             let mut v = self.projection(AttnV, AttnVBias, layer, &input);
             for (heads, role) in [(&mut q, AttnQNorm), (&mut k, AttnKNorm)] {
-                let gamma = shape.qk_norm().then(|| self.vector(role, layer));
+                let gamma = shape.qk_norm.then(|| self.vector(role, layer));
                 for (position, row) in heads.iter_mut().enumerate() {
                     for head in row.chunks_exact_mut(head_dim) {
                         if let Some(gamma) = &gamma {

@@ -106,7 +106,9 @@ struct Case {
 impl Case {
     fn new(family: Family, heads: u32, kv_heads: u32, head_dim: u32, kv: KvType, random: &mut Random) -> Case {
         let shape = ModelShape {
-            family,
+            qkv_bias: family.has_qkv_bias(),
+            qk_norm: family.has_qk_norm(),
+            rope: family.rope(),
             hidden: 256,
             ffn: 256,
             heads,
@@ -144,7 +146,7 @@ impl Case {
         let gammas = self.gammas.each_ref().map(|gamma| gpu.input(gamma));
         let mut table = Table::new(LAYERS);
         for (role, gamma) in [(AttnQNorm, &gammas[0]), (AttnKNorm, &gammas[1])] {
-            if self.shape.qk_norm() {
+            if self.shape.qk_norm {
                 table.vector(role as TensorRole, layer, gamma);
             }
         }
@@ -172,7 +174,7 @@ impl Case {
         let (dim, half) = (head_dim as usize, head_dim as usize / 2);
         let turned = |head: &[f32], gamma: &[f32]| {
             let head: Vec<f64> = head.iter().map(|x| f64::from(*x)).collect();
-            let head = if self.shape.qk_norm() { rms_norm(&head, gamma, EPS.into()) } else { head };
+            let head = if self.shape.qk_norm { rms_norm(&head, gamma, EPS.into()) } else { head };
             let mut turned = head.clone();
             for pair in 0..half {
                 let frequency = self.shape.rope_theta.powf(-2.0 * pair as f64 / f64::from(head_dim));
@@ -193,8 +195,9 @@ impl Case {
     }
 
     fn check(&self, gpu: &Gpu, layer: u32, position: u32) {
-        let ModelShape { family, heads, kv_heads, head_dim, .. } = self.shape;
-        let what = format!("{family}, {heads}/{kv_heads} x {head_dim}, {:?}, position {position}, {gpu}", self.kv);
+        let ModelShape { qk_norm, heads, kv_heads, head_dim, .. } = self.shape;
+        let what =
+            format!("qk_norm {qk_norm}, {heads}/{kv_heads} x {head_dim}, {:?}, position {position}, {gpu}", self.kv);
         let written = self.run(gpu, layer, position);
         assert_eq!(written.error, 0, "{what}");
         let [q, k, v] = self.expected(position);

@@ -19,7 +19,9 @@ const LAYER: u32 = 1;
 
 fn shape(family: Family, hidden: u32, heads: u32, kv_heads: u32, head_dim: u32, ffn: u32) -> ModelShape {
     ModelShape {
-        family,
+        qkv_bias: family.has_qkv_bias(),
+        qk_norm: family.has_qk_norm(),
+        rope: family.rope(),
         hidden,
         ffn,
         heads,
@@ -67,8 +69,8 @@ impl Case {
             .collect();
         let rows = matrices.iter().map(|(_, matrix)| matrix.n).sum::<usize>();
         let rows = if phase == Phase::GateUp { rows / 2 } else { rows };
-        let biases = match (phase, shape.family) {
-            (Phase::Qkv, Family::Qwen2) => vec![(AttnQBias, q_dim), (AttnKBias, kv_dim), (AttnVBias, kv_dim)],
+        let biases = match (phase, shape.qkv_bias) {
+            (Phase::Qkv, true) => vec![(AttnQBias, q_dim), (AttnKBias, kv_dim), (AttnVBias, kv_dim)],
             _ => Vec::new(),
         };
         Case {

@@ -221,7 +221,7 @@ impl PhaseKernel {
         let before = choose(0, q_dim, q_dim + kv_dim);
         let entry = b.add(layer, weight);
         let tensor = Tensor::from_table(b, table, entry);
-        let bias = self.shape.qkv_bias().then(|| {
+        let bias = self.shape.qkv_bias.then(|| {
             let entry = b.add(layer, bias);
             vector_from_table::<F32>(b, table, entry)
         });

@@ -5,7 +5,7 @@ use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{KvType, ModelShape, TensorRole};
+use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole};
 
 /// The step after the QKV projection, a warp a head: RMS norm per head (where the model has it) and RoPE for each head
 /// of Q (in place) and of K, and the write of K and V into the chunked cache at `state`'s position. A position outside
@@ -54,14 +54,14 @@ impl Kernel for QkNormRopeKvWrite {
         let capacity = b.param::<U32>("capacity"); // positions the chunks and tables have
         let state = b.param::<Global<U32>>("state"); // [position, length, error]
 
-        let ModelShape { heads, kv_heads, head_dim, .. } = self.shape;
+        let ModelShape { heads, kv_heads, head_dim, rope: RopePairing::Halves, .. } = self.shape;
         let position = b.ld(state, LoadKind::Constant);
         let inside = b.setp_lt(position, capacity);
         let (block, warp, warps) = (b.ctaid_x(), b.warp_id(), b.warps());
         let head = b.mad::<U32>(block, warps, warp);
         let entries = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let mut gamma = |role: TensorRole| {
-            self.shape.qk_norm().then(|| {
+            self.shape.qk_norm.then(|| {
                 let entry = b.add(entries, role.slot());
                 (vector_from_table::<F32>(b, table, entry), eps)
             })

@@ -1,9 +1,8 @@
 //! Items as every path runs them, below the sessions that look at the tokens themselves.
 
-use super::{Item, Path, Step};
+use super::{End, Item, Path, Step};
 use crate::Model;
 use crate::driver::{Device, Driver};
-use crate::model::generation::End;
 use crate::model::persistent::{Decoder, Key, PersistentPath};
 use crate::model::sequence::Sequence;
 use crate::model::stream::StreamPath;

@@ -144,7 +144,7 @@ impl Decoder {
         // Again: it may have said so while this thread waited, and sessions have given up what their items name.
         self.post.check()?;
         // What other streams have under way ends first: beside the decoder it may find no room.
-        context.order_behind_all(&self.post.stream.inner)?;
+        self.post.stream.inner.order_behind_all()?;
         self.post.ask(Wish::Stay);
         counters.fill_bytes(&self.post.stream, 0)?;
         let number = self.post.launched.load(Ordering::Acquire).wrapping_add(1).max(1);

@@ -9,8 +9,7 @@ mod post;
 pub(crate) use decoder::{Decoder, Key};
 
 use super::Inner;
-use super::generation::End;
-use super::path::{Item, Path, Step, Work};
+use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
 use crate::driver::{MappedBuffer, Patience, Resident};
 use crate::shape::mailbox::{self, entry, item};

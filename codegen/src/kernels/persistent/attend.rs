@@ -7,7 +7,7 @@ use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{AtomicOp, Builder, F32, Global, LoadKind, Order, Pred, Scope, Shared, Size, StoreOrder, U32, Val};
 use kiln_shape::table::{KV_CHUNK, LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{ModelShape, TensorRole};
+use kiln_shape::{ModelShape, RopePairing, TensorRole};
 
 impl Decoder<'_> {
     /// Attention, an item for each KV head and chunk. The block that has the position's chunk writes its key and value.
@@ -137,7 +137,7 @@ impl Decoder<'_> {
         position: Val<U32>,
         angles: Angles,
     ) {
-        let ModelShape { heads, kv_heads, head_dim, .. } = self.kernel.shape;
+        let ModelShape { heads, kv_heads, head_dim, rope: RopePairing::Halves, .. } = self.kernel.shape;
         let gamma = self.gamma(b, layer, TensorRole::AttnKNorm);
         let (warp, lane, ty) = (b.warp_id(), b.lane(), self.kernel.kv);
         let row_bytes = Size::Const(head_dim * ty.bytes());
@@ -165,7 +165,7 @@ impl Decoder<'_> {
     }
 
     fn gamma(&self, b: &mut Builder, layer: Val<U32>, role: TensorRole) -> Option<(Global<F32>, Val<F32>)> {
-        self.kernel.shape.qk_norm().then(|| {
+        self.kernel.shape.qk_norm.then(|| {
             let entry = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS + role.slot());
             (vector_from_table::<F32>(b, self.table, entry), self.eps)
         })
