@@ -8,6 +8,7 @@ use crate::Result;
 use crate::baked::BakedKernel;
 use crate::driver::{Function, LaunchConfig, Module, Stream};
 use crate::launch::{self, Arguments, Launch};
+#[cfg(feature = "gguf")]
 use crate::shape::Grid;
 
 /// A function with what its bake says of its launch.
@@ -59,6 +60,7 @@ impl<L: Launch> Kernel<L> {
     }
 
     /// The grid of the bake; `rows` is the length of the output where the bake does not know it.
+    #[cfg(feature = "gguf")]
     pub(crate) fn grid(&self, rows: u32) -> [u32; 3] {
         let blocks = match self.loaded.baked.grid {
             Grid::Blocks(blocks) => blocks,
@@ -94,6 +96,7 @@ impl<L: Launch> Kernel<L> {
     ///
     /// # Safety
     /// As [`Kernel::launch`].
+    #[cfg(feature = "gguf")]
     pub(crate) unsafe fn launch_cooperative(&self, stream: &Stream, blocks: u32, launch: &L::At<'_>) -> Result<()> {
         let config = self.config([blocks, 1, 1]).with_cooperative();
         // SAFETY: the caller's contract.
