@@ -2,7 +2,7 @@
 
 use kiln_codegen::bake::{self, DecoderPath};
 use kiln_codegen::ptx::Text;
-use kiln_codegen::{Kernel, Target};
+use kiln_codegen::{Kernel, Numerics, Target};
 use kiln_shape::{Preset, WeightType, presets};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ impl Request {
         let (path, kernels) = match (self.models.as_slice(), self.general) {
             (&[model], false) => {
                 let path = self.path.unwrap_or(DecoderPath::Stream);
-                (Some(path), bake::decoder(model.shape, &types(model), path))
+                (Some(path), bake::decoder(model.shape, &types(model), path, Numerics::Exact))
             }
             ([], true) => (None, bake::general()),
             _ => return Err(format!("either one --model or --general is needed\n\n{USAGE}")),
@@ -125,10 +125,15 @@ impl Request {
         std::fs::create_dir_all(folder).map_err(at)?;
         for target in targets {
             for model in &models {
-                let paths =
-                    DecoderPath::ALL.map(|path| (path, path.name(), bake::decoder(model.shape, &types(model), path)));
-                let tracing = (!self.no_trace)
-                    .then(|| (DecoderPath::Persistent, "persistent_trace", bake::tracing(model.shape, &types(model))));
+                let paths = DecoderPath::ALL
+                    .map(|path| (path, path.name(), bake::decoder(model.shape, &types(model), path, Numerics::Exact)));
+                let tracing = (!self.no_trace).then(|| {
+                    (
+                        DecoderPath::Persistent,
+                        "persistent_trace",
+                        bake::tracing(model.shape, &types(model), Numerics::Exact),
+                    )
+                });
                 for (path, name, kernels) in paths.into_iter().chain(tracing) {
                     let module = bake::emit_as(target, Some(path), &kernels, self.text)
                         .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
@@ -172,7 +177,7 @@ fn list() -> String {
     let any = presets::PRESETS[0].shape;
     for path in DecoderPath::ALL {
         text += &format!("kernels of path {}\n", path.name());
-        for kernel in bake::decoder(any, WeightType::ALL, path) {
+        for kernel in bake::decoder(any, WeightType::ALL, path, Numerics::Exact) {
             text += &format!("  {}\n", kernel.name());
         }
     }

@@ -10,7 +10,7 @@ use crate::kernels::{
 use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, Target};
 pub use kiln_shape::DecoderPath;
-use kiln_shape::{ModelShape, ParamType, WeightType};
+use kiln_shape::{ModelShape, Numerics, ParamType, WeightType};
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -120,14 +120,14 @@ fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> 
 }
 
 /// The kernels of a decoder path for a model.
-pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath) -> Vec<Box<dyn Kernel>> {
+pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numerics: Numerics) -> Vec<Box<dyn Kernel>> {
     match path {
         DecoderPath::Stream => {
             let ModelShape { hidden, heads, kv_heads, head_dim, .. } = shape;
             let mut all: Vec<Box<dyn Kernel>> =
                 vec![Box::new(EmbeddingRow { hidden: Dim::Baked(hidden), types: types.to_vec() })];
             for phase in Phase::ALL {
-                all.push(Box::new(PhaseKernel { phase, shape, types: types.to_vec() }));
+                all.push(Box::new(PhaseKernel { phase, shape, types: types.to_vec(), numerics }));
             }
             for kv in [KvType::F16, KvType::F32] {
                 all.push(Box::new(QkNormRopeKvWrite::new(shape, kv)));
@@ -143,16 +143,18 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath) -> Ve
         }
         DecoderPath::Persistent => [KvType::F16, KvType::F32]
             .into_iter()
-            .map(|kv| Box::new(PersistentDecoder::for_shape(shape, types).with_kv_type(kv)) as Box<dyn Kernel>)
+            .map(|kv| PersistentDecoder::for_shape(shape, types).with_kv_type(kv).with_numerics(numerics))
+            .map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
             .collect(),
     }
 }
 
 /// The persistent decoders of a model that write down when each block did what.
-pub fn tracing(shape: ModelShape, types: &[WeightType]) -> Vec<Box<dyn Kernel>> {
+pub fn tracing(shape: ModelShape, types: &[WeightType], numerics: Numerics) -> Vec<Box<dyn Kernel>> {
     [KvType::F16, KvType::F32]
         .into_iter()
-        .map(|kv| Box::new(PersistentDecoder::for_shape(shape, types).with_kv_type(kv).with_trace()) as Box<dyn Kernel>)
+        .map(|kv| PersistentDecoder::for_shape(shape, types).with_kv_type(kv).with_numerics(numerics).with_trace())
+        .map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
         .collect()
 }
 
@@ -338,9 +340,9 @@ impl Bake {
         for (name, shape, types) in &self.models {
             let mut modules = Vec::new();
             for path in DecoderPath::ALL {
-                let mut kernels = decoder(*shape, types, path);
+                let mut kernels = decoder(*shape, types, path, Numerics::Exact);
                 if self.tracing && path == DecoderPath::Persistent {
-                    kernels.extend(tracing(*shape, types));
+                    kernels.extend(tracing(*shape, types, Numerics::Exact));
                 }
                 // A session takes one of the persistent kernels, and the driver compiles what is in its module.
                 let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };

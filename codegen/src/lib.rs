@@ -12,5 +12,5 @@ mod target;
 pub use bake::Bake;
 pub use error::{Error, Result};
 pub use kernels::Kernel;
-pub use kiln_shape::KvType;
+pub use kiln_shape::{KvType, Numerics};
 pub use target::{Target, UnknownTarget};

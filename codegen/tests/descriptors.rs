@@ -2,7 +2,7 @@
 
 use kiln_codegen::bake::{DecoderPath, Descriptor, decoder, emit};
 use kiln_codegen::kernels::{KvCacheScatter, Saxpy};
-use kiln_codegen::{Bake, Kernel, KvType, Target};
+use kiln_codegen::{Bake, Kernel, KvType, Numerics, Target};
 use kiln_shape::{NumberType, ParamType, WeightType, presets};
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn a_cache_has_its_own_type_and_is_written_where_the_kernel_stores() {
 #[test]
 fn a_phase_writes_its_output_and_nothing_else() {
     let shape = presets::by_name("tiny").expect("a preset").shape;
-    let baked = baked(&decoder(shape, WeightType::ALL, DecoderPath::Stream));
+    let baked = baked(&decoder(shape, WeightType::ALL, DecoderPath::Stream, Numerics::Exact));
     for name in ["rmsnorm_qkv", "attention_output_residual", "rmsnorm_gate_up_swiglu", "down_residual", "rmsnorm_head"]
     {
         let written = params(&baked, name).into_iter().filter(|(_, ty)| matches!(ty, ParamType::Write(_)));

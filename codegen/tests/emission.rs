@@ -3,7 +3,7 @@
 use kiln_codegen::bake::{DecoderPath, decoder, emit, emit_for, general};
 use kiln_codegen::kernels::{FusedRmsNormQ4KGemv, Saxpy};
 use kiln_codegen::ptx::Text;
-use kiln_codegen::{Bake, Error, Kernel, Target};
+use kiln_codegen::{Bake, Error, Kernel, Numerics, Target};
 use kiln_shape::{WeightType, presets};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -69,7 +69,8 @@ fn every_preset_is_emitted_for_every_target() {
     let began = Instant::now();
     let mut emitting = Duration::ZERO;
     let models = presets::all().flat_map(|preset| {
-        let of = move |path| (preset.feature, Some(path), decoder(preset.shape, WeightType::ALL, path));
+        let of =
+            move |path| (preset.feature, Some(path), decoder(preset.shape, WeightType::ALL, path, Numerics::Exact));
         DecoderPath::ALL.map(of)
     });
     for (name, path, kernels) in models.chain([("general", None, general())]) {

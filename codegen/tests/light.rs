@@ -2,7 +2,7 @@
 
 use kiln_codegen::bake::{DecoderPath, decoder, emit_as, general};
 use kiln_codegen::ptx::Text;
-use kiln_codegen::{Kernel, Target};
+use kiln_codegen::{Kernel, Numerics, Target};
 use kiln_shape::{WeightType, presets};
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ fn target() -> Target {
 }
 
 fn tiny(path: DecoderPath) -> Vec<Box<dyn Kernel>> {
-    decoder(presets::by_name("tiny").expect("a preset").shape, WeightType::ALL, path)
+    decoder(presets::by_name("tiny").expect("a preset").shape, WeightType::ALL, path, Numerics::Exact)
 }
 
 /// Full and light text of the same kernels.

@@ -4,7 +4,7 @@ use kiln_codegen::bake::{DecoderPath, decoder, emit};
 use kiln_codegen::kernels::{
     FlashDecodingChunk, FusedRmsNormQ4KGemv, IncrementalAttention, KvCacheScatter, PerHeadRmsNorm,
 };
-use kiln_codegen::{Bake, Error, Kernel, Target};
+use kiln_codegen::{Bake, Error, Kernel, Numerics, Target};
 use kiln_shape::{ModelShape, WeightType, presets};
 
 /// What the kernel says against its dimensions; every target says the same.
@@ -131,7 +131,7 @@ fn a_model_that_no_kernel_fits_is_refused_by_name() {
             }
             other => panic!("{found}: {other:?}"),
         }
-        let kernels = decoder(shape, WeightType::ALL, DecoderPath::Stream);
+        let kernels = decoder(shape, WeightType::ALL, DecoderPath::Stream, Numerics::Exact);
         assert!(matches!(emit(Target::ALL[0], None, &kernels), Err(Error::Dimension { .. })), "{found}");
     }
     assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 0);

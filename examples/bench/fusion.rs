@@ -7,7 +7,7 @@ use kiln::model::ModelFile;
 use kiln_codegen::Kernel;
 use kiln_codegen::kernels::{FusedRmsNormQ4KGemv, Phase, PhaseKernel, Saxpy};
 use kiln_shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET, rows_per_tile};
-use kiln_shape::{ModelShape, TensorRole, TensorRole::*, WeightType};
+use kiln_shape::{ModelShape, Numerics, TensorRole, TensorRole::*, WeightType};
 use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -23,7 +23,7 @@ pub(crate) struct Comparison {
 fn kernels(shape: ModelShape) -> Vec<Box<dyn Kernel>> {
     let mut all: Vec<Box<dyn Kernel>> = vec![Box::new(RmsNorm), Box::new(SwiGlu), Box::new(Saxpy)];
     for phase in [Phase::Qkv, Phase::AttentionOutput, Phase::GateUp, Phase::Down] {
-        all.push(Box::new(PhaseKernel { phase, shape, types: WeightType::ALL.to_vec() }));
+        all.push(Box::new(PhaseKernel { phase, shape, types: WeightType::ALL.to_vec(), numerics: Numerics::Exact }));
     }
     for weights in WeightType::ALL {
         let fused = FusedRmsNormQ4KGemv::general().with_weights(*weights);

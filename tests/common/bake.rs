@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use kiln::baked::{BakedKernel, BakedModel, BakedModule, Param};
-use kiln::shape::{ModelShape, WeightTypes};
+use kiln::shape::{ModelShape, Numerics, WeightTypes};
 use kiln_codegen::bake::{self, DecoderPath};
 use kiln_codegen::kernels::PersistentDecoder;
 use kiln_codegen::{Kernel, KvType, Target, ptx};
@@ -55,7 +55,7 @@ pub(crate) fn model_with_blocks_of(
             .map(|kv| PersistentDecoder::for_shape(shape, &types).with_kv_type(kv).with_block_size(threads))
             .map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
             .collect(),
-        _ => bake::decoder(shape, &types, path),
+        _ => bake::decoder(shape, &types, path, Numerics::Exact),
     };
     let modules: Vec<BakedModule> = DecoderPath::ALL
         .into_iter()

@@ -9,7 +9,7 @@ use kiln_codegen::bake::{self, DecoderPath, Descriptor};
 use kiln_codegen::kernels::{FusedRmsNormQ4KGemv, KvCacheScatter, PerHeadRmsNorm, Phase};
 use kiln_codegen::{Kernel, KvType, Target};
 use kiln_emulator::Counters;
-use kiln_shape::{WeightType, presets};
+use kiln_shape::{Numerics, WeightType, presets};
 
 use crate::attention;
 use crate::compare::relative_max;
@@ -41,7 +41,7 @@ impl Bounds {
             }
         }
         let tiny = presets::by_name("tiny").expect("a preset").shape;
-        let kernels = [bake::general(), bake::decoder(tiny, WeightType::ALL, DecoderPath::Stream)];
+        let kernels = [bake::general(), bake::decoder(tiny, WeightType::ALL, DecoderPath::Stream, Numerics::Exact)];
         let emitted =
             kernels.iter().map(|kernels| bake::emit(Target::DEFAULT[2], None, kernels).expect("valid kernels"));
         let baked = emitted.flat_map(|module| module.kernels).collect();

@@ -5,7 +5,7 @@ use crate::blocks::math;
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{ModelShape, TensorRole, WeightType};
+use kiln_shape::{ModelShape, Numerics, TensorRole, WeightType};
 
 /// The matrix-vector products of a layer and of the head: what lies between two grid-wide dependencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +47,8 @@ pub struct PhaseKernel {
     pub shape: ModelShape,
     /// The types its matrices may have.
     pub types: Vec<WeightType>,
+    /// The numerics of its products.
+    pub numerics: Numerics,
 }
 
 /// Rows that a lane works on at once, sharing the activations it reads from shared memory.

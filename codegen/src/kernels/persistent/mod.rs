@@ -12,7 +12,7 @@ use crate::blocks::argmax;
 use crate::blocks::grid_barrier::{GridBarrier, Limit};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, U64, Val, Var};
 use kiln_shape::mailbox::{self, command, item, report, state};
-use kiln_shape::{KvType, ModelShape, WeightType, presets};
+use kiln_shape::{KvType, ModelShape, Numerics, WeightType, presets};
 use trace::Trace;
 
 /// Decodes whole sequences in one cooperative launch: every layer, the head, the choice of the next token and its
@@ -32,6 +32,8 @@ pub struct PersistentDecoder {
     pub types: Vec<WeightType>,
     /// The cache's type.
     pub kv: KvType,
+    /// The numerics of its products.
+    pub numerics: Numerics,
     /// Positions a sequence may have: a bound on the host's buffers, not baked.
     pub max_seq_len: u32,
     /// Threads per block: a multiple of 32 from 64 (key and value are written by a warp each) to 512 (a thread needs up
@@ -55,16 +57,22 @@ impl PersistentDecoder {
         PersistentDecoder { max_seq_len, ..PersistentDecoder::for_shape(shape, WeightType::ALL) }
     }
 
-    /// The decoder of any shape, for matrices of these types, with an f16 cache.
+    /// The decoder of any shape, for matrices of these types, with an f16 cache and exact numerics.
     pub fn for_shape(shape: ModelShape, types: &[WeightType]) -> PersistentDecoder {
         let (kv, max_seq_len) = (KvType::F16, shape.context);
         let types = types.to_vec();
-        PersistentDecoder { shape, types, kv, max_seq_len, block_size: 256, trace: false, name: String::new() }.named()
+        let (numerics, name) = (Numerics::Exact, String::new());
+        PersistentDecoder { shape, types, kv, numerics, max_seq_len, block_size: 256, trace: false, name }.named()
     }
 
     /// With another cache type.
     pub fn with_kv_type(self, kv: KvType) -> PersistentDecoder {
         PersistentDecoder { kv, ..self }.named()
+    }
+
+    /// With other numerics.
+    pub fn with_numerics(self, numerics: Numerics) -> PersistentDecoder {
+        PersistentDecoder { numerics, ..self }
     }
 
     /// With another block size. Results do not depend on it.
@@ -84,7 +92,7 @@ impl PersistentDecoder {
     }
 
     fn phase(&self, phase: Phase) -> PhaseKernel {
-        PhaseKernel { phase, shape: self.shape, types: self.types.clone() }
+        PhaseKernel { phase, shape: self.shape, types: self.types.clone(), numerics: self.numerics }
     }
 }
 
