@@ -1,8 +1,8 @@
 //! How opcodes, their modifiers and special registers are written.
 
 use super::modifiers::{
-    AtomicOp, Compare, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, Special, StateSpace, StoreOrder, Type,
-    Width,
+    AtomicOp, Compare, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, Special, StateSpace, StoreOrder,
+    Type, Width,
 };
 use super::table::Op;
 use std::fmt::{self, Display, Formatter};
@@ -29,6 +29,7 @@ words! {
     StoreOrder { Relaxed "relaxed" Release "release" }
     Order { Relaxed "relaxed" Acquire "acquire" Release "release" AcqRel "acq_rel" }
     AtomicOp { Add "add" Max "max" Or "or" }
+    Half { Low "lo" High "hi" }
     Compare { Eq "eq" Ne "ne" Lt "lt" Le "le" Gt "gt" Ge "ge" }
     Rounding { Nearest "rn" NearestInteger "rni" ZeroInteger "rzi" }
     Shuffle { Butterfly "bfly" Index "idx" }
@@ -71,7 +72,8 @@ impl Display for Op {
             Op::Rcp { ty } => write!(f, "rcp.rn.{ty}"),
             Op::Sqrt { ty } => write!(f, "sqrt.rn.{ty}"),
             Op::Ex2 => f.write_str("ex2.approx.f32"),
-            Op::Dp4a => f.write_str("dp4a.s32.s32"),
+            Op::Dp4a { bytes } => write!(f, "dp4a.{bytes}.s32"),
+            Op::Dp2a { half, bytes } => write!(f, "dp2a.{half}.s32.{bytes}"),
             Op::And { ty } => write!(f, "and.{ty}"),
             Op::Or { ty } => write!(f, "or.{ty}"),
             Op::Xor { ty } => write!(f, "xor.{ty}"),
@@ -88,6 +90,7 @@ impl Display for Op {
             Op::Setp { how, ty } => write!(f, "setp.{how}.{ty}"),
             Op::Selp { ty } => write!(f, "selp.{ty}"),
             Op::Shfl { mode } => write!(f, "shfl.sync.{mode}.b32"),
+            Op::Redux { op, ty } => write!(f, "redux.sync.{op}.{ty}"),
             Op::VoteAny => f.write_str("vote.sync.any.pred"),
             Op::LdParam { ty } => write!(f, "ld.param.{ty}"),
             Op::Ld { space, kind, width, ty } => {

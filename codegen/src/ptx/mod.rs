@@ -25,7 +25,7 @@ mod verify;
 pub use builder::{Builder, Parameter, Role};
 pub use ir::{Function, Param, Uniformity};
 pub use modifiers::{
-    AtomicOp, Compare, LoadKind, LoadOrder, Order, Rounding, Scope, Special, StateSpace, StoreOrder, Type,
+    AtomicOp, Compare, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Special, StateSpace, StoreOrder, Type,
 };
 pub use ops::Convert;
 pub use print::Text;

@@ -186,6 +186,15 @@ pub enum AtomicOp {
     Or,
 }
 
+/// The two bytes of a word that `dp2a` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Half {
+    /// The low two.
+    Low,
+    /// The high two.
+    High,
+}
+
 /// How `setp` compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compare {

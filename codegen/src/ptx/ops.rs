@@ -2,10 +2,10 @@
 
 use super::builder::Builder;
 use super::ir::Arg;
-use super::modifiers::{Compare, Rounding, Shuffle, Type};
+use super::modifiers::{AtomicOp, Compare, Half, Rounding, Shuffle, Type};
 use super::table::Op;
 use super::types::{
-    Bits16, Bits32, F16, F32, Float, Integer, Number, Operand, Pred, S32, Scalar, Size, Stored, U32, U64, Val,
+    Bits16, Bits32, F16, F32, Float, Integer, Number, Operand, Pred, S32, Scalar, Size, Stored, U16, U32, U64, Val,
 };
 
 /// The mask of an exchange that the whole warp takes part in.
@@ -31,6 +31,7 @@ conversions! {
     S32 <- F32 Some(Rounding::NearestInteger);
     U64 <- U32 None;
     U32 <- U64 None;
+    U16 <- U32 None;
 }
 
 impl Builder {
@@ -126,10 +127,29 @@ impl Builder {
         self.emit(Op::Ex2, vec![a.arg()])
     }
 
-    /// The dot product of four signed bytes with four signed bytes, added to `c`.
+    /// The dot product of the four bytes of `a` with the four signed bytes of `b`, added to `c`. Those of `a` are signed
+    /// for [`S32`], unsigned for [`U32`].
     #[track_caller]
-    pub fn dp4a(&mut self, a: impl Operand<U32>, b: impl Operand<U32>, c: impl Operand<S32>) -> Val<S32> {
-        self.emit(Op::Dp4a, vec![a.arg(), b.arg(), c.arg()])
+    pub fn dp4a<T: Bits32 + Integer>(
+        &mut self,
+        a: impl Operand<T>,
+        b: impl Operand<U32>,
+        c: impl Operand<S32>,
+    ) -> Val<S32> {
+        self.emit(Op::Dp4a { bytes: T::TYPE }, vec![a.arg(), b.arg(), c.arg()])
+    }
+
+    /// The dot product of the two signed half words of `a` with the low or high two bytes of `b`, added to `c`. The bytes
+    /// are signed for [`S32`], unsigned for [`U32`].
+    #[track_caller]
+    pub fn dp2a<T: Bits32 + Integer>(
+        &mut self,
+        half: Half,
+        a: impl Operand<U32>,
+        b: impl Operand<T>,
+        c: impl Operand<S32>,
+    ) -> Val<S32> {
+        self.emit(Op::Dp2a { half, bytes: T::TYPE }, vec![a.arg(), b.arg(), c.arg()])
     }
 
     // ---- bits
@@ -351,6 +371,16 @@ impl Builder {
     #[track_caller]
     pub fn shfl_idx<T: Bits32>(&mut self, a: Val<T>, lane: u32) -> Val<T> {
         self.shfl(Shuffle::Index, a, lane)
+    }
+
+    /// The sum, maximum or bitwise or of all lanes' values, in every lane.
+    #[track_caller]
+    pub fn redux<T: Bits32 + Integer>(&mut self, op: AtomicOp, a: Val<T>) -> Val<T> {
+        let ty = match op {
+            AtomicOp::Add | AtomicOp::Max => T::TYPE,
+            AtomicOp::Or => T::BITS,
+        };
+        self.emit(Op::Redux { op, ty }, vec![a.arg(), ALL_LANES])
     }
 
     /// Whether `cond` holds in any lane.

@@ -6,7 +6,7 @@
 
 use super::ir::{Arg, Base, Class, Uniformity};
 use super::modifiers::{
-    AtomicOp, Compare, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, StateSpace, StoreOrder, Type, Width,
+    AtomicOp, Compare, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, StateSpace, StoreOrder, Type, Width,
 };
 use crate::target::Target;
 use Convergence::{Barrier, Block, Free, Warp};
@@ -103,6 +103,8 @@ impl Needs {
 }
 
 const BASE: Needs = Needs::BASE;
+/// What came with compute capability 8.0.
+const SM_80: Needs = Needs { version: (7, 0), sm: 80 };
 
 /// The uniformity of an instruction's result, given its operands'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -311,8 +313,11 @@ instructions! {
     Sqrt { ty: Type }: [Value(ty)] <- [Value(ty)], BASE, Operands, Free, Pure;
     /// `2^a`, approximately.
     Ex2: [Value(F32)] <- [Value(F32)], BASE, Operands, Free, Pure;
-    /// The dot product of four signed bytes with four, added to `c`.
-    Dp4a: [Value(S32)] <- [Value(B32), Value(B32), Value(S32)], BASE, Operands, Free, Pure;
+    /// The dot product of four bytes, signed or not, with four signed ones, added to `c`.
+    Dp4a { bytes: Type }: [Value(S32)] <- [Value(B32), Value(B32), Value(S32)], BASE, Operands, Free, Pure;
+    /// The dot product of two signed half words with two bytes, signed or not, added to `c`.
+    Dp2a { half: Half, bytes: Type }:
+        [Value(S32)] <- [Value(B32), Value(B32), Value(S32)], BASE, Operands, Free, Pure;
 
     /// `a & b`.
     And { ty: Type }: [Value(ty)] <- [Value(ty), Value(ty)], BASE, Operands, Free, Pure;
@@ -349,6 +354,9 @@ instructions! {
     /// Another lane's value.
     Shfl { mode: Shuffle }:
         [Value(B32)] <- [Value(B32), Constant, Constant, Constant], BASE, shuffled(mode), Warp, Pure;
+    /// The lanes' values together.
+    Redux { op: AtomicOp, ty: Type }:
+        [Value(ty)] <- [Value(ty), Constant], SM_80, Exactly(Uniformity::Warp), Warp, Pure;
     /// Whether a predicate holds in any lane.
     VoteAny: [Value(Pred)] <- [Value(Pred), Constant], BASE, Exactly(Uniformity::Warp), Warp, Pure;
 

@@ -1,7 +1,9 @@
 //! Instructions between registers.
 
 use super::{Case, In, N, Thread, case};
-use kiln_codegen::ptx::{BF16, Builder, Compare, F16, F32, F64, LoadKind, Number, S32, Size, U16, U32, U64, Val};
+use kiln_codegen::ptx::{
+    AtomicOp, BF16, Builder, Compare, F16, F32, F64, Half, LoadKind, Number, S32, Size, U16, U32, U64, Val,
+};
 
 /// A word of a predicate.
 fn word(b: &mut Builder, cond: Val<kiln_codegen::ptx::Pred>) -> Val<U32> {
@@ -80,12 +82,6 @@ fn halved(value: f32) -> f32 {
     f32::from_bits((bits + 0xfff + (bits >> 13 & 1)) & !0x1fff)
 }
 
-fn dot(t: Thread) -> u32 {
-    let (x, y) = (t.x().to_le_bytes(), t.y().to_le_bytes());
-    let sum: i32 = x.iter().zip(y).map(|(x, y)| i32::from(*x as i8) * i32::from(y as i8)).sum();
-    (t.z() as i32).wrapping_add(sum) as u32
-}
-
 pub(super) fn cases() -> Vec<Case> {
     let mut all = in_every_type();
     all.extend(of_floats());
@@ -158,10 +154,36 @@ fn in_every_type() -> Vec<Case> {
             "dp4a",
             |b, i| {
                 let z = b.mov_bits::<S32, _>(i.z);
-                let sum = b.dp4a(i.x, i.y, z);
+                let x = b.mov_bits::<S32, _>(i.x);
+                let sum = b.dp4a::<S32>(x, i.y, z);
+                let sum = b.dp4a::<U32>(i.x, i.y, sum);
                 b.mov_bits(sum)
             },
-            dot,
+            |t| {
+                let signed = |word: u32, at: usize| i32::from(word.to_le_bytes()[at] as i8);
+                let products = (0..4).map(|at| {
+                    let (x, y) = (t.x().to_le_bytes()[at], signed(t.y(), at));
+                    signed(t.x(), at) * y + i32::from(x) * y
+                });
+                (products.sum::<i32>() as u32).wrapping_add(t.z())
+            },
+        ),
+        case(
+            "dp2a",
+            |b, i| {
+                let z = b.mov_bits::<S32, _>(i.z);
+                let y = b.mov_bits::<S32, _>(i.y);
+                let sum = b.dp2a::<S32>(Half::Low, i.x, y, z);
+                let sum = b.dp2a::<U32>(Half::High, i.x, i.y, sum);
+                b.mov_bits(sum)
+            },
+            |t| {
+                let half = |at: u32| i32::from((t.x() >> (16 * at)) as i16);
+                let y = t.y().to_le_bytes();
+                let low: i32 = (0..2).map(|at| half(at as u32) * i32::from(y[at] as i8)).sum();
+                let high: i32 = (0..2).map(|at| half(at as u32) * i32::from(y[2 + at])).sum();
+                (low.wrapping_add(high) as u32).wrapping_add(t.z())
+            },
         ),
     ]
 }
@@ -290,9 +312,16 @@ fn conversions_and_choice() -> Vec<Case> {
             |b, i| {
                 let (nearest, cut) = (b.cvt::<S32, _>(i.f), b.cvt::<U32, _>(i.h));
                 let nearest = b.mov_bits::<U32, _>(nearest);
-                b.mad(nearest, 100, cut)
+                let both = b.mad(nearest, 100, cut);
+                let low = b.cvt::<U16, U32>(i.x);
+                b.st(i.own.cast::<U16>(), low);
+                let low = b.ld(i.own, LoadKind::Ordinary);
+                b.xor(both, low)
             },
-            |t| (t.f().round_ties_even() as i32 as u32).wrapping_mul(100).wrapping_add(t.h() as u32),
+            |t| {
+                let both = (t.f().round_ties_even() as i32 as u32).wrapping_mul(100).wrapping_add(t.h() as u32);
+                both ^ (t.x() & 0xffff)
+            },
         ),
         case(
             "cvt of halves",
@@ -374,6 +403,25 @@ fn between_lanes() -> Vec<Case> {
                 b.mov_bits(number)
             },
             |t| bits(t.beside(t.tid() / 32 * 32 + 9).f()),
+        ),
+        case(
+            "redux",
+            |b, i| {
+                let sum = b.redux(AtomicOp::Add, i.x);
+                let greatest = b.mov_bits::<S32, _>(i.y);
+                let greatest = b.redux(AtomicOp::Max, greatest);
+                let any = b.redux(AtomicOp::Or, i.z);
+                let greatest = b.mov_bits::<U32, _>(greatest);
+                let both = b.mad(sum, 3, greatest);
+                b.mad(both, 3, any)
+            },
+            |t| {
+                let lanes = || t.all().filter(|other| other.tid() / 32 == t.tid() / 32);
+                let sum = lanes().fold(0u32, |sum, other| sum.wrapping_add(other.x()));
+                let greatest = lanes().map(|other| other.y() as i32).max().unwrap_or(0) as u32;
+                let any = lanes().fold(0, |any, other| any | other.z());
+                sum.wrapping_mul(3).wrapping_add(greatest).wrapping_mul(3).wrapping_add(any)
+            },
         ),
         case(
             "vote.any",
