@@ -24,9 +24,18 @@ pub(crate) fn product(k: usize) -> f64 {
 
 /// The same where `x` is normalised: gamma, the factor, and what the factor is off.
 pub(crate) fn normalised_product(k: usize) -> f64 {
-    // Squares: eight of a lane, the lanes, every 32nd super-block, the lanes again.
-    let squares = 8 + 5 + k.div_ceil(256).div_ceil(32) + 5;
+    // Squares: eight of a lane, the lanes, the super-blocks one after another.
+    let squares = 8 + 5 + k.div_ceil(256);
     roundings(product_roundings(k) + 2 + inverse_rms(squares))
+}
+
+/// An element of `W x` in fast numerics, of activations that are rounded already, normalised or not, with up to two
+/// addends: of a super-block two planes, of each the scales and eight blocks of 32; then the super-blocks one after
+/// another, the factor of the norm, and gamma.
+pub(crate) fn fast_product(k: usize) -> f64 {
+    let super_blocks = k.div_ceil(256);
+    let squares = 8 + 5 + super_blocks;
+    roundings(2 * (3 + 8) + super_blocks + 2 + 2 + inverse_rms(squares))
 }
 
 /// An element of SwiGLU of two normalised products: the quotient and the product of it, after the exponential.

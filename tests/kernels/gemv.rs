@@ -12,13 +12,13 @@ use crate::support::{Arg, Gpu, NULL, every_schedule, gpu};
 
 /// The inputs of a product, and its result in float64.
 pub(crate) struct Case {
-    kernel: FusedRmsNormQ4KGemv,
-    matrix: Matrix,
-    x: Vec<f32>,
-    gamma: Vec<f32>,
-    bias: Vec<f32>,
-    residual: Vec<f32>,
-    eps: f32,
+    pub(crate) kernel: FusedRmsNormQ4KGemv,
+    pub(crate) matrix: Matrix,
+    pub(crate) x: Vec<f32>,
+    pub(crate) gamma: Vec<f32>,
+    pub(crate) bias: Vec<f32>,
+    pub(crate) residual: Vec<f32>,
+    pub(crate) eps: f32,
 }
 
 impl Case {
@@ -31,6 +31,13 @@ impl Case {
         // Large enough to be seen.
         let eps = kernel.epsilon.unwrap_or(0.125);
         Case { kernel, matrix, x, gamma, bias: random.floats(n, 2.0), residual: random.floats(n, 2.0), eps }
+    }
+
+    /// The same inputs for another kernel of the same weights.
+    pub(crate) fn with_kernel(&self, kernel: FusedRmsNormQ4KGemv) -> Case {
+        let Case { matrix, x, gamma, bias, residual, eps, .. } = self;
+        let [x, gamma, bias, residual] = [x, gamma, bias, residual].map(Vec::clone);
+        Case { kernel, matrix: matrix.clone(), x, gamma, bias, residual, eps: *eps }
     }
 
     /// The result in float64, and the magnitudes of its sums.

@@ -7,6 +7,8 @@ mod common;
 mod compare;
 #[path = "../common/dequantise.rs"]
 mod dequantise;
+#[path = "../common/int8.rs"]
+mod int8;
 #[path = "../common/quantised.rs"]
 mod quantised;
 #[path = "../common/random.rs"]
@@ -19,6 +21,7 @@ mod support;
 mod attention;
 mod elementwise;
 mod embedding;
+mod fast;
 mod gemv;
 mod kv;
 mod norm;

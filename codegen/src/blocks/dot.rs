@@ -53,25 +53,41 @@ pub(crate) struct Tile {
 impl Tile {
     /// The tile for rows of `k` weights, all staged: short rows are put side by side in a warp.
     pub(crate) fn new(b: &mut Builder, k: Size, rows_per_lane: u32) -> Tile {
+        let staged = b.size_div_ceil(k, SUPER_BLOCK);
+        Tile { k, first: Size::Const(0), staged, split: Tile::split(k), rows_per_lane }
+    }
+
+    /// Lane groups along rows of `k` weights.
+    const fn split(k: Size) -> u32 {
         match k {
-            Size::Const(k) => Tile::baked(k, rows_per_lane),
-            Size::Reg(_) => {
-                let staged = b.size_div_ceil(k, SUPER_BLOCK);
-                Tile { k, first: Size::Const(0), staged, split: 4, rows_per_lane }
-            }
+            Size::Const(k) => lane_groups(k.div_ceil(SUPER_BLOCK)),
+            Size::Reg(_) => 4,
         }
     }
 
-    /// The same for a length that is known.
-    pub(crate) fn baked(k: u32, rows_per_lane: u32) -> Tile {
-        let super_blocks = k.div_ceil(SUPER_BLOCK);
-        let (split, staged) = (lane_groups(super_blocks), Size::Const(super_blocks));
-        Tile { k: Size::Const(k), first: Size::Const(0), staged, split, rows_per_lane }
+    /// Rows of the tile for rows of `k` weights.
+    pub(crate) const fn rows_of(k: Size, rows_per_lane: u32) -> u32 {
+        4 / Tile::split(k) * rows_per_lane
     }
 
     /// The same tile where only `staged` super-blocks from `first` on are in shared memory.
     pub(crate) fn part(self, first: Size, staged: Size) -> Tile {
         Tile { first, staged, ..self }
+    }
+
+    /// Weights in a row.
+    pub(crate) const fn k(&self) -> Size {
+        self.k
+    }
+
+    /// The first super-block that is staged.
+    pub(crate) const fn first(&self) -> Size {
+        self.first
+    }
+
+    /// How many super-blocks are staged.
+    pub(crate) const fn staged(&self) -> Size {
+        self.staged
     }
 
     /// Rows of a tile: what a warp works on at once.
@@ -99,6 +115,18 @@ pub(crate) struct Products {
     pub(crate) sums: Vec<Val<F32>>,
     /// Whether this lane is the one that writes its group's results.
     pub(crate) leader: Val<Pred>,
+}
+
+impl Products {
+    /// Runs `body` with each row below `rows.end` and its product, in the lane that writes it.
+    #[track_caller]
+    pub(crate) fn each_inside(self, b: &mut Builder, rows: Rows, body: impl Fn(&mut Builder, Val<U32>, Val<F32>)) {
+        for (row, sum) in self.rows.into_iter().zip(self.sums) {
+            let inside = b.setp_lt::<U32>(row, rows.end);
+            let writes = b.and_pred(inside, self.leader);
+            b.if_(writes, |b| body(b, row, sum));
+        }
+    }
 }
 
 /// A sum whose error does not grow with the number of its terms (Kahan, <https://doi.org/10.1145/363707.363723>).
@@ -135,9 +163,10 @@ pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: 
     let sums: Vec<Sum> = rows.iter().map(|_| Sum { total: b.var(0.0), excess: b.var(0.0) }).collect();
     let g = b.and(lane, 7);
     let super_blocks = b.size_div_ceil(shape.k, SUPER_BLOCK);
+    let floats = staged.floats(b);
     let one_type = |b: &mut Builder, ty: WeightType| {
         let layout = ty.layout();
-        let dot = format(ty).dot(b, staged.x, g);
+        let dot = format(ty).dot(b, floats, g);
         let row_bytes = match shape.k {
             Size::Const(k) => Size::Const(k / 32 * (layout.data / 8)),
             Size::Reg(_) => {

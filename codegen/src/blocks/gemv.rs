@@ -3,13 +3,19 @@
 //! A vector too long for shared memory is staged in parts; the partial sums then wait in `y`, which the same lane reads
 //! again, so no barrier is needed for them.
 
-use super::dot::{self, Matrix, Rows, Tile, may_be_cut};
-use super::stage::Staged;
+use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
+use super::fast::Values;
+use super::stage::{Forms, Source, Staged, Wanted};
+use crate::formats::form;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, U64, Val};
-use kiln_shape::SUPER_BLOCK;
+use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
-/// Elements of a vector that are staged at once: with the sums of squares they take 49 KB, which every target has.
+/// Elements of a vector that are staged at once as floats: with the sums of squares they take 49 KB, which every target
+/// has.
 pub(crate) const STAGED_MAX: u32 = 12288;
+
+/// Rows that a lane works on at once in exact numerics, sharing the activations it reads from shared memory.
+const ROWS_PER_LANE: u32 = 2;
 
 /// The vector.
 #[derive(Debug, Clone, Copy)]
@@ -24,103 +30,239 @@ pub(crate) struct Input {
     pub(crate) kind: LoadKind,
 }
 
-/// The rows a block works on, in tiles, its warps side by side.
+/// What a vector is to be multiplied with.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Share {
-    /// The first row of tile 0.
-    origin: Size,
-    /// One past the last row.
-    end: Size,
-    /// The block's first tile, one past the last tile of all, and the distance between a warp's tiles.
-    tiles: (Size, Size, Size),
-    /// Rows of a tile: what a warp works on at once.
-    tile: u32,
+pub(crate) struct With<'a> {
+    pub(crate) numerics: Numerics,
+    /// The types that the matrices may have.
+    pub(crate) types: &'a [WeightType],
+    /// The numbers of the types that they have, the same in the whole block; not read where they may have one type only.
+    pub(crate) of: &'a [Val<U32>],
+}
+
+impl With<'_> {
+    /// The forms in which a vector of `k` elements may be staged.
+    fn forms(&self, k: Size) -> Forms {
+        let mut all: Vec<_> = fitting(self.types, k).into_iter().map(|ty| form(ty, self.numerics)).collect();
+        all.sort();
+        all.dedup();
+        Forms { one: self.of.len() == 1, all }
+    }
+
+    /// The forms that a launch wants.
+    fn wanted(&self, b: &mut Builder, forms: &Forms) -> Wanted {
+        let [first, others @ ..] = self.of else { return Wanted::All };
+        if forms.all.len() == 1 {
+            return Wanted::All;
+        }
+        let first = b.shl::<U32>(1, *first);
+        Wanted::OfTypes(others.iter().fold(first, |bits, ty| {
+            let bit = b.shl::<U32>(1, *ty);
+            b.or::<U32>(bits, bit)
+        }))
+    }
+}
+
+/// The rows a block works on, dealt to its warps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Share {
+    /// Tiles of so many rows, one after another to the warps side by side.
+    Tiles {
+        /// The first row of tile 0.
+        origin: Size,
+        /// One past the last row.
+        end: Size,
+        /// The block's first tile, one past the last tile of all, and the distance between a warp's tiles.
+        tiles: (Size, Size, Size),
+        /// Rows of a tile.
+        tile: u32,
+    },
+    /// A run of rows for each warp, in tiles of at most so many rows.
+    Runs { first: Val<U32>, end: Val<U32>, tile: u32 },
 }
 
 impl Share {
-    /// All `rows` in tiles dealt round to the blocks of the grid.
+    /// All `rows`, dealt to the warps of the grid.
     #[track_caller]
-    pub(crate) fn of_grid(b: &mut Builder, rows: Size, tile: u32) -> Share {
+    pub(crate) fn of_grid(b: &mut Builder, rows: Size, pass: &Pass) -> Share {
         let (block, grid, warps) = (b.ctaid_x(), b.nctaid_x(), b.warps());
-        let first = b.mul::<U32>(block, warps);
-        let step = b.mul::<U32>(grid, warps);
-        let count = b.size_div_ceil(rows, tile);
-        Share { origin: Size::Const(0), end: rows, tiles: (Size::Reg(first), count, Size::Reg(step)), tile }
+        let (first, step) = (b.mul::<U32>(block, warps), b.mul::<U32>(grid, warps));
+        let tile = pass.tile_rows();
+        match pass.values {
+            None => {
+                let count = b.size_div_ceil(rows, tile);
+                let tiles = (Size::Reg(first), count, Size::Reg(step));
+                Share::Tiles { origin: Size::Const(0), end: rows, tiles, tile }
+            }
+            Some(_) => {
+                let (warp, last) = (b.warp_id(), b.sub::<U32>(step, 1));
+                let warp = b.add::<U32>(first, warp);
+                let each = b.add::<U32>(last, rows);
+                let each = b.div::<U32>(each, step);
+                let first = b.mul::<U32>(warp, each);
+                let end = b.add::<U32>(first, each);
+                Share::Runs { first, end: b.min::<U32>(end, rows), tile }
+            }
+        }
     }
 
-    /// The run of rows from `first` to `end`; none if `end` is not greater.
-    pub(crate) fn run(b: &mut Builder, first: Val<U32>, end: Val<U32>, tile: u32) -> Share {
+    /// The run of rows from `first` to `end`, dealt to the warps of the block; none if `end` is not greater.
+    #[track_caller]
+    pub(crate) fn run(b: &mut Builder, first: Val<U32>, end: Val<U32>, pass: &Pass) -> Share {
         let end = b.max(end, first);
         let rows = b.sub(end, first);
-        let count = b.size_div_ceil(Size::Reg(rows), tile);
-        let tiles = (Size::Const(0), count, Size::Const(b.warps()));
-        Share { origin: Size::Reg(first), end: Size::Reg(end), tiles, tile }
+        let (tile, warps) = (pass.tile_rows(), b.warps());
+        match pass.values {
+            None => {
+                let count = b.size_div_ceil(Size::Reg(rows), tile);
+                let tiles = (Size::Const(0), count, Size::Const(warps));
+                Share::Tiles { origin: Size::Reg(first), end: Size::Reg(end), tiles, tile }
+            }
+            Some(_) => {
+                let each = b.add::<U32>(rows, warps - 1);
+                let each = b.div::<U32>(each, warps);
+                let warp = b.warp_id();
+                let first = b.mad::<U32>(warp, each, first);
+                let last = b.add::<U32>(first, each);
+                Share::Runs { first, end: b.min::<U32>(last, end), tile }
+            }
+        }
+    }
+
+    /// Those of the warps' rows that lie from `first` to `end`; of a share in tiles no tile may lie across these.
+    #[track_caller]
+    pub(crate) fn within(self, b: &mut Builder, from: Val<U32>, to: Val<U32>) -> Share {
+        match self {
+            Share::Tiles { .. } => self,
+            Share::Runs { first, end, tile } => {
+                Share::Runs { first: b.max::<U32>(first, from), end: b.min::<U32>(end, to), tile }
+            }
+        }
     }
 
     /// Runs `body` for each of the warp's tiles.
     #[track_caller]
     pub(crate) fn each(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Rows)) {
-        let (first, count, step) = self.tiles;
-        let warp = b.warp_id();
-        let first = b.add::<U32>(warp, first);
-        b.for_range(first, count, step, |b, tile| {
-            let first = b.mad::<U32>(tile, self.tile, self.origin);
-            body(b, Rows { first, end: self.end });
-        });
+        match *self {
+            Share::Tiles { origin, end, tiles: (first, count, step), tile } => {
+                let warp = b.warp_id();
+                let first = b.add::<U32>(warp, first);
+                b.for_range(first, count, step, |b, number| {
+                    let first = b.mad::<U32>(number, tile, origin);
+                    body(b, Rows { first, end });
+                });
+            }
+            Share::Runs { first, end, tile } => b.for_range(first, end, tile, |b, first| {
+                let last = b.add::<U32>(first, tile);
+                let end = Size::Reg(b.min::<U32>(last, end));
+                body(b, Rows { first, end });
+            }),
+        }
     }
 }
 
 /// A vector in shared memory, or a part of one.
 pub(crate) struct Pass {
-    pub(crate) staged: Staged,
-    pub(crate) tile: Tile,
+    staged: Staged,
+    tile: Tile,
+    /// In fast numerics, the place of the values of super-blocks.
+    values: Option<Values>,
     /// `1 / rms` of the whole vector, where it is to be normalised; correct in the last part only.
     pub(crate) scale: Option<Val<F32>>,
     /// Where there are several parts: whether this is the first, and whether it is the last.
-    pub(crate) ends: Option<(Val<Pred>, Val<Pred>)>,
+    ends: Option<(Val<Pred>, Val<Pred>)>,
+}
+
+impl Pass {
+    /// Rows of a tile: what a warp works on at once, at most.
+    pub(crate) const fn tile_rows(&self) -> u32 {
+        match &self.values {
+            None => self.tile.rows(),
+            Some(values) => values.tile_rows(),
+        }
+    }
+
+    /// Products of a tile that each lane has.
+    pub(crate) const fn sums_per_lane(&self) -> u32 {
+        match &self.values {
+            None => ROWS_PER_LANE,
+            Some(_) => 1,
+        }
+    }
+
+    /// The dot products of a tile of a matrix with a vector that is staged whole.
+    #[track_caller]
+    pub(crate) fn rows(&self, b: &mut Builder, matrix: Matrix<'_>, rows: Rows) -> Products {
+        let zero = b.mov(0.0);
+        self.rows_after(b, matrix, rows, zero)
+    }
+
+    /// The same for a part of a vector; in fast numerics each product is added to its lane's `before`.
+    #[track_caller]
+    fn rows_after(&self, b: &mut Builder, matrix: Matrix<'_>, rows: Rows, before: Val<F32>) -> Products {
+        match &self.values {
+            None => dot::rows(b, matrix, &self.staged, self.tile, rows),
+            Some(values) => values.rows(b, matrix, &self.staged, self.tile, rows, before),
+        }
+    }
+}
+
+/// Rows of an exact tile of rows of `k` weights.
+pub(crate) const fn tile_rows(k: Size) -> u32 {
+    Tile::rows_of(k, ROWS_PER_LANE)
 }
 
 /// Stages `input` and runs `body` on it, once for each part. Barriers stand around the staging: after it, every warp
 /// sees the vector, and no warp still reads the part before.
-pub(crate) fn staged(b: &mut Builder, input: &Input, rows_per_lane: u32, body: impl FnOnce(&mut Builder, &Pass)) {
-    const PART: u32 = STAGED_MAX / SUPER_BLOCK;
-    let gamma = input.norm.map(|(gamma, _)| gamma);
-    let whole = Tile::new(b, input.k, rows_per_lane);
-    let super_blocks = b.size_div_ceil(input.k, SUPER_BLOCK);
-    let is_cut = may_be_cut(input.k);
-    if let Size::Const(count @ 0..=PART) = super_blocks {
-        let staged = Staged::new(b, count * SUPER_BLOCK);
-        let left = is_cut.then(|| b.mov::<U32>(input.k));
-        staged.fill(b, input.x, gamma, super_blocks, left, input.kind);
+pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl FnOnce(&mut Builder, &Pass)) {
+    let Input { x, norm, k, kind } = *input;
+    let gamma = norm.map(|(gamma, _)| gamma);
+    let whole = Tile::new(b, k, ROWS_PER_LANE);
+    let super_blocks = b.size_div_ceil(k, SUPER_BLOCK);
+    let is_cut = may_be_cut(k);
+    let forms = with.forms(k);
+    let wanted = with.wanted(b, &forms);
+    let part = forms.part();
+    let most = match super_blocks {
+        Size::Const(count) => count.min(part),
+        Size::Reg(_) => part,
+    };
+    let staged = Staged::new(b, most, &forms);
+    let values = match with.numerics {
+        Numerics::Exact => None,
+        Numerics::Fast => Some(Values::new(b, most)),
+    };
+    if matches!(super_blocks, Size::Const(count) if count <= part) {
+        let left = is_cut.then(|| b.mov::<U32>(k));
+        staged.fill(b, &Source { x, gamma, left, kind }, super_blocks, &wanted);
         b.bar_sync();
-        let scale = input.norm.map(|(_, eps)| staged.inverse_rms(b, super_blocks, input.k, eps));
-        return body(b, &Pass { staged, tile: whole, scale, ends: None });
+        let scale = norm.map(|(_, eps)| staged.inverse_rms(b, super_blocks, k, eps));
+        return body(b, &Pass { staged, tile: whole, values, scale, ends: None });
     }
-    let staged = Staged::new(b, STAGED_MAX);
-    // The sums of squares of all parts: a super-block each, up to 4 times the part.
-    let squares = b.dynamic_shared::<F32>(4 * PART);
-    b.for_range(0, super_blocks, PART, |b, first| {
+    // The sums of squares of all parts.
+    let squares = b.dynamic_shared::<F32>(4 * STAGED_MAX / SUPER_BLOCK);
+    b.for_range(0, super_blocks, part, |b, first| {
         let left = b.sub::<U32>(super_blocks, first);
-        let count = b.min::<U32>(left, PART);
-        let staged = Staged { squares: b.index(squares, first), ..staged };
-        let x = b.byte_index(input.x, first, SUPER_BLOCK * 4);
+        let count = b.min::<U32>(left, part);
+        let part = staged.with_squares(b.index(squares, first));
+        let x = b.byte_index(x, first, SUPER_BLOCK * 4);
         let gamma = gamma.map(|gamma| b.byte_index(gamma, first, SUPER_BLOCK * 4));
         let left = is_cut.then(|| {
             let before = b.mul::<U32>(first, SUPER_BLOCK);
-            b.sub::<U32>(input.k, before)
+            b.sub::<U32>(k, before)
         });
         b.bar_sync();
-        staged.fill(b, x, gamma, Size::Reg(count), left, input.kind);
+        part.fill(b, &Source { x, gamma, left, kind }, Size::Reg(count), &wanted);
         b.bar_sync();
         let done = b.add(first, count);
-        let all = Staged { squares, ..staged };
-        let scale = input.norm.map(|(_, eps)| {
+        let all = staged.with_squares(squares);
+        let scale = norm.map(|(_, eps)| {
             // Before the last part the result is not used, but squares not yet written must not be read.
-            all.inverse_rms(b, Size::Reg(done), input.k, eps)
+            all.inverse_rms(b, Size::Reg(done), k, eps)
         });
         let ends = (b.setp_eq::<U32>(first, 0), b.setp_eq::<U32>(done, super_blocks));
         let tile = whole.part(Size::Reg(first), Size::Reg(count));
-        body(b, &Pass { staged, tile, scale, ends: Some(ends) });
+        body(b, &Pass { staged: staged.clone(), tile, values, scale, ends: Some(ends) });
     });
 }
 
@@ -182,46 +324,98 @@ pub(crate) fn store_sums(
     y: Global<F32>,
     addends: &[Addend],
 ) {
-    let result = dot::rows(b, matrix, &pass.staged, pass.tile, rows);
-    for (row, sum) in result.rows.into_iter().zip(result.sums) {
-        let inside = b.setp_lt::<U32>(row, rows.end);
-        let writes = b.and_pred(inside, result.leader);
-        b.if_(writes, |b| {
-            let y = b.index(y, row);
-            let addends: Vec<Val<F32>> = addends.iter().map(|addend| addend.load(b, row)).collect();
-            let total = match (pass.ends, pass.scale) {
-                (None, None) => addends.into_iter().fold(sum, |sum, addend| b.add(sum, addend)),
-                (None, Some(scale)) => {
-                    let scaled = b.mul(sum, scale);
-                    addends.into_iter().fold(scaled, |sum, addend| b.add(sum, addend))
-                }
-                (Some((first, last)), scale) => {
-                    let total = b.var(sum);
-                    b.if_else(
-                        first,
-                        |b| {
-                            if scale.is_none() {
-                                let sum = addends.iter().fold(sum, |sum, addend| b.add(sum, *addend));
-                                b.set(total, sum);
+    match (&pass.values, pass.ends) {
+        (None, Some(ends)) => store_exact_parts(b, matrix, pass, rows, y, addends, ends),
+        (None, None) | (Some(_), None) => {
+            let result = pass.rows(b, matrix, rows);
+            result.each_inside(b, rows, |b, row, sum| {
+                let y = b.index(y, row);
+                let addends: Vec<Val<F32>> = addends.iter().map(|addend| addend.load(b, row)).collect();
+                let sum = pass.scale.map_or(sum, |scale| b.mul(sum, scale));
+                let total = addends.into_iter().fold(sum, |sum, addend| b.add(sum, addend));
+                b.st(y, total);
+            });
+        }
+        (Some(_), Some((first, last))) => {
+            // The sum of a row goes on where the part before has left it. `y` may be what is added.
+            let lane = b.lane();
+            let row = b.add::<U32>(rows.first, lane);
+            let inside = b.setp_lt::<U32>(row, rows.end);
+            let before = b.var::<F32>(0.0);
+            b.if_(inside, |b| {
+                b.if_else(
+                    first,
+                    |b| {
+                        if pass.scale.is_none() {
+                            for addend in addends {
+                                let addend = addend.load(b, row);
+                                let sum = b.add(before, addend);
+                                b.set(before, sum);
                             }
-                        },
-                        |b| {
-                            let before = b.ld(y, LoadKind::Ordinary);
-                            let next = b.add(before, sum);
-                            b.set(total, next);
-                        },
-                    );
-                    if let Some(scale) = scale {
-                        b.if_(last, |b| {
-                            let scaled = b.mul(total, scale);
-                            let next = addends.iter().fold(scaled, |sum, addend| b.add(sum, *addend));
-                            b.set(total, next);
-                        });
-                    }
-                    b.get(total)
+                        }
+                    },
+                    |b| {
+                        let at = b.index(y, row);
+                        let sum = b.ld(at, LoadKind::Ordinary);
+                        b.set(before, sum);
+                    },
+                );
+            });
+            let before = b.get(before);
+            let result = pass.rows_after(b, matrix, rows, before);
+            result.each_inside(b, rows, |b, row, sum| {
+                let y = b.index(y, row);
+                let total = b.var(sum);
+                if let Some(scale) = pass.scale {
+                    b.if_(last, |b| {
+                        let scaled = b.mul(sum, scale);
+                        let addends: Vec<Val<F32>> = addends.iter().map(|addend| addend.load(b, row)).collect();
+                        let sum = addends.into_iter().fold(scaled, |sum, addend| b.add(sum, addend));
+                        b.set(total, sum);
+                    });
                 }
-            };
-            b.st(y, total);
-        });
+                b.st(y, total);
+            });
+        }
     }
+}
+
+/// Sums of a part of a vector in exact numerics, added to those of the parts before it.
+fn store_exact_parts(
+    b: &mut Builder,
+    matrix: Matrix<'_>,
+    pass: &Pass,
+    rows: Rows,
+    y: Global<F32>,
+    addends: &[Addend],
+    (first, last): (Val<Pred>, Val<Pred>),
+) {
+    let result = pass.rows(b, matrix, rows);
+    result.each_inside(b, rows, |b, row, sum| {
+        let y = b.index(y, row);
+        let addends: Vec<Val<F32>> = addends.iter().map(|addend| addend.load(b, row)).collect();
+        let total = b.var(sum);
+        b.if_else(
+            first,
+            |b| {
+                if pass.scale.is_none() {
+                    let sum = addends.iter().fold(sum, |sum, addend| b.add(sum, *addend));
+                    b.set(total, sum);
+                }
+            },
+            |b| {
+                let before = b.ld(y, LoadKind::Ordinary);
+                let next = b.add(before, sum);
+                b.set(total, next);
+            },
+        );
+        if let Some(scale) = pass.scale {
+            b.if_(last, |b| {
+                let scaled = b.mul(total, scale);
+                let next = addends.iter().fold(scaled, |sum, addend| b.add(sum, *addend));
+                b.set(total, next);
+            });
+        }
+        b.st(y, total);
+    });
 }

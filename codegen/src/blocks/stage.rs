@@ -2,58 +2,99 @@
 //!
 //! `formats::activations` says how its elements are arranged.
 
-use super::warp;
-use crate::formats::swizzle;
+use super::{quantise, warp};
+use crate::formats::{self, Form, Quantised, ScaleGroup, swizzle};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val};
-use kiln_shape::SUPER_BLOCK;
+use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
-/// The staged vector.
-#[derive(Debug, Clone, Copy)]
+/// The staged vector, in each form that products with it may take.
+#[derive(Debug, Clone)]
 pub(crate) struct Staged {
-    /// `[k]`, swizzled.
-    pub(crate) x: Shared<F32>,
+    forms: Vec<(Form, Shared<F32>)>,
+    /// Super-blocks for which there is room.
+    super_blocks: u32,
     /// `[k / 256]`: the sum of squares of the input (before gamma) of each super-block.
-    pub(crate) squares: Shared<F32>,
+    squares: Shared<F32>,
 }
 
-/// Floats of shared memory that `k` elements take.
-pub(crate) const fn floats(k: u32) -> u32 {
-    k + (k / SUPER_BLOCK).next_multiple_of(4)
+/// Floats of shared memory that a vector of so many super-blocks takes.
+const fn floats(form: Form, super_blocks: u32) -> u32 {
+    match form {
+        Form::Float => super_blocks * SUPER_BLOCK,
+        Form::Int8(_) => Quantised::words(super_blocks),
+    }
+}
+
+/// The forms of a vector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Forms {
+    /// Those that it may take, each once.
+    pub(crate) all: Vec<Form>,
+    /// Whether it takes one of them at a time.
+    pub(crate) one: bool,
+}
+
+impl Forms {
+    /// Super-blocks that are staged at once, at most: what every target has the shared memory for.
+    pub(crate) fn part(&self) -> u32 {
+        if self.all.contains(&Form::Float) { 48 } else { 76 }
+    }
 }
 
 impl Staged {
-    /// Takes the shared memory for up to `k` elements.
+    /// Takes the shared memory for up to so many super-blocks.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, k: u32) -> Staged {
-        let base = b.dynamic_shared::<F32>(floats(k));
-        Staged { x: base, squares: base.at(k) }
+    pub(crate) fn new(b: &mut Builder, super_blocks: u32, forms: &Forms) -> Staged {
+        let sizes = forms.all.iter().map(|form| floats(*form, super_blocks));
+        let room = if forms.one { sizes.max() } else { Some(sizes.sum()) };
+        let room = room.unwrap_or(0);
+        let base = b.dynamic_shared::<F32>(room + super_blocks.next_multiple_of(4));
+        let mut at = 0;
+        let mut place = |form: &Form| {
+            let from = base.at(at);
+            if !forms.one {
+                at += floats(*form, super_blocks);
+            }
+            (*form, from)
+        };
+        Staged { forms: forms.all.iter().map(&mut place).collect(), super_blocks, squares: base.at(room) }
+    }
+
+    /// The same with the sums of squares elsewhere.
+    pub(crate) fn with_squares(&self, squares: Shared<F32>) -> Staged {
+        Staged { squares, ..self.clone() }
+    }
+
+    /// The vector as f32, swizzled.
+    #[track_caller]
+    pub(crate) fn floats(&self, b: &mut Builder) -> Shared<F32> {
+        self.place(b, Form::Float)
+    }
+
+    /// The vector rounded to bytes.
+    #[track_caller]
+    pub(crate) fn quantised(&self, b: &mut Builder, group: ScaleGroup) -> Quantised {
+        let words = self.place(b, Form::Int8(group)).cast::<U32>();
+        Quantised::new(words, self.super_blocks)
+    }
+
+    #[track_caller]
+    fn place(&self, b: &mut Builder, form: Form) -> Shared<F32> {
+        let place = self.forms.iter().find(|(of, _)| *of == form);
+        if place.is_none() {
+            b.complain(format!("the vector is not staged as {form:?}"));
+        }
+        place.map_or(self.squares, |(_, at)| *at)
     }
 
     /// Stages `super_blocks` super-blocks of `x` (times `gamma`, if given), starting at element 0 of both, with the
-    /// warps of the block. Of a vector that ends within the last one `left` elements are there; zeros are staged behind
-    /// them. A barrier must follow.
+    /// warps of the block, in the forms that `wanted` says are. Of a vector that ends within the last one `left` elements
+    /// are there; zeros are staged behind them. A barrier must follow.
     #[track_caller]
-    pub(crate) fn fill(
-        &self,
-        b: &mut Builder,
-        x: Global<F32>,
-        gamma: Option<Global<F32>>,
-        super_blocks: Size,
-        left: Option<Val<U32>>,
-        kind: LoadKind,
-    ) {
+    pub(crate) fn fill(&self, b: &mut Builder, from: &Source, super_blocks: Size, wanted: &Wanted) {
+        let Source { x, gamma, left, kind } = *from;
         let (warp, lane, warps) = (b.warp_id(), b.lane(), b.warps());
-        // Lane l stages elements 8l .. 8l + 8: the first or last two quads of chunk l / 2.
-        let chunk = b.shr(lane, 1);
-        let odd = b.and(lane, 1);
-        let swizzle = swizzle(b, chunk);
-        let quad = b.shl::<U32>(odd, 1);
-        let quad = b.xor::<U32>(quad, swizzle);
-        let to = b.index(self.x, 0);
-        let to = b.byte_index(to, chunk, 64);
-        let first = b.byte_index(to, quad, 16);
-        let quad = b.xor(quad, 1);
-        let second = b.byte_index(to, quad, 16);
+        let floats = self.forms.iter().find(|(form, _)| *form == Form::Float).map(|(_, at)| Floats::new(b, *at));
         let x = b.byte_index(x, lane, 32);
         let gamma = gamma.map(|gamma| b.byte_index(gamma, lane, 32));
         let leader = b.setp_eq(lane, 0);
@@ -65,46 +106,135 @@ impl Staged {
             });
             let x = b.byte_index(x, sb, 1024);
             let mut values = eight(b, x, inside, kind);
-            let mut square = b.mul(values[0], values[0]);
-            for value in &values[1..] {
-                square = b.fma(*value, *value, square);
-            }
-            let square = warp::sum(b, square, 32);
             if let Some(gamma) = gamma {
+                let mut square = b.mul(values[0], values[0]);
+                for value in &values[1..] {
+                    square = b.fma(*value, *value, square);
+                }
+                let square = warp::sum(b, square, 32);
+                let square_to = b.index(self.squares, sb);
+                b.if_(leader, |b| b.st(square_to, square));
                 let gamma = b.byte_index(gamma, sb, 1024);
                 let gamma = eight(b, gamma, inside, LoadKind::Constant);
                 for (value, gamma) in values.iter_mut().zip(gamma) {
                     *value = b.mul(*value, gamma);
                 }
             }
-            let [v0, v1, v2, v3, v4, v5, v6, v7] = values;
-            let (first, second) = (b.byte_index(first, sb, 1024), b.byte_index(second, sb, 1024));
-            b.st_vector(first, [v0, v1, v2, v3]);
-            b.st_vector(second, [v4, v5, v6, v7]);
-            let square_to = b.index(self.squares, sb);
-            b.if_(leader, |b| b.st(square_to, square));
+            for (form, _) in &self.forms {
+                let store = |b: &mut Builder| match (form, floats) {
+                    (Form::Float, Some(floats)) => floats.store(b, sb, values),
+                    (Form::Float, None) => {}
+                    (Form::Int8(group), _) => {
+                        let to = self.quantised(b, *group);
+                        quantise::super_block(b, values, &to, sb, *group);
+                    }
+                };
+                match wanted.of(b, *form) {
+                    Some(wanted) => b.if_(wanted, store),
+                    None => store(b),
+                }
+            }
         });
     }
 
-    /// `1 / sqrt(mean(x^2) + eps)` of the staged vector of `k` elements, in every thread. Needs a barrier between `fill`
-    /// and itself.
+    /// `1 / sqrt(mean(x^2) + eps)` of the staged vector of `k` elements, in every thread. The sums of its super-blocks are
+    /// added from left to right. Needs a barrier between `fill` and itself.
     #[track_caller]
     pub(crate) fn inverse_rms(&self, b: &mut Builder, super_blocks: Size, k: Size, eps: Val<F32>) -> Val<F32> {
-        let lane = b.lane();
         let total = b.var::<F32>(0.0);
-        b.for_range(lane, super_blocks, 32, |b, sb| {
-            let at = b.index(self.squares, sb);
-            let square = b.ld(at, LoadKind::Ordinary);
+        let add = |b: &mut Builder, square: Val<F32>| {
             let next = b.add(total, square);
             b.set(total, next);
-        });
+        };
+        match super_blocks {
+            Size::Const(count @ 0..=64) => {
+                for first in (0..count / 4 * 4).step_by(4) {
+                    let squares: [Val<F32>; 4] = b.ld_vector(self.squares.at(first), LoadKind::Ordinary);
+                    squares.into_iter().for_each(|square| add(b, square));
+                }
+                for last in count / 4 * 4..count {
+                    let square = b.ld(self.squares.at(last), LoadKind::Ordinary);
+                    add(b, square);
+                }
+            }
+            count => b.for_range(0, count, 1, |b, sb| {
+                let at = b.index(self.squares, sb);
+                let square = b.ld(at, LoadKind::Ordinary);
+                add(b, square);
+            }),
+        }
         let total = b.get(total);
-        let total = warp::sum(b, total, 32);
         let count = match k {
             Size::Const(count) => b.mov(count as f32),
             Size::Reg(count) => b.cvt(count),
         };
         super::norm::inverse_rms(b, total, count, eps)
+    }
+}
+
+/// The vector that is staged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source {
+    pub(crate) x: Global<F32>,
+    /// Factors of its elements.
+    pub(crate) gamma: Option<Global<F32>>,
+    /// Its elements, where it may end within a super-block.
+    pub(crate) left: Option<Val<U32>>,
+    /// What loads of `x` may assume.
+    pub(crate) kind: LoadKind,
+}
+
+/// The forms that a launch wants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wanted {
+    /// Every one there is.
+    All,
+    /// Those of the types whose bits, by their numbers, are set; the same in the whole block.
+    OfTypes(Val<U32>),
+}
+
+impl Wanted {
+    /// Whether a form is wanted; none where it always is.
+    #[track_caller]
+    fn of(&self, b: &mut Builder, form: Form) -> Option<Val<Pred>> {
+        let Wanted::OfTypes(bits) = *self else { return None };
+        let of_form = WeightType::ALL.iter().filter(|ty| formats::form(**ty, Numerics::Fast) == form);
+        let mask = of_form.fold(0, |mask, ty| mask | 1 << ty.id());
+        let wanted = b.and::<U32>(bits, mask);
+        Some(b.setp_ne(wanted, 0))
+    }
+}
+
+/// Where a lane writes its elements as floats: the first or last two quads of chunk `lane / 2`.
+#[derive(Debug, Clone, Copy)]
+struct Floats {
+    first: Shared<F32>,
+    second: Shared<F32>,
+}
+
+impl Floats {
+    #[track_caller]
+    fn new(b: &mut Builder, to: Shared<F32>) -> Floats {
+        let lane = b.lane();
+        let chunk = b.shr(lane, 1);
+        let odd = b.and(lane, 1);
+        let swizzle = swizzle(b, chunk);
+        let quad = b.shl::<U32>(odd, 1);
+        let quad = b.xor::<U32>(quad, swizzle);
+        let to = b.index(to, 0);
+        let to = b.byte_index(to, chunk, 64);
+        let first = b.byte_index(to, quad, 16);
+        let quad = b.xor(quad, 1);
+        Floats { first, second: b.byte_index(to, quad, 16) }
+    }
+
+    #[track_caller]
+    fn store(&self, b: &mut Builder, super_block: Val<U32>, values: [Val<F32>; 8]) {
+        let [v0, v1, v2, v3, v4, v5, v6, v7] = values;
+        let (first, second) =
+            (b.byte_index(self.first, super_block, 1024), b.byte_index(self.second, super_block, 1024));
+        b.st_vector(first, [v0, v1, v2, v3]);
+        b.st_vector(second, [v4, v5, v6, v7]);
     }
 }
 

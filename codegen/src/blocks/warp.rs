@@ -1,6 +1,6 @@
 //! Reductions over the lanes of a warp, as butterflies: every lane ends with the same bits.
 
-use crate::ptx::{Builder, F32, Val};
+use crate::ptx::{AtomicOp, Bits32, Builder, F32, Integer, Val};
 
 /// The sum over groups of `width` neighbouring lanes (a power of two up to 32), in every lane of the group.
 #[track_caller]
@@ -24,4 +24,20 @@ pub(crate) fn max(b: &mut Builder, mut value: Val<F32>, width: u32) -> Val<F32> 
         distance /= 2;
     }
     value
+}
+
+/// The sum or maximum of all lanes' integers, in every lane: one instruction from sm_80 on.
+#[track_caller]
+pub(crate) fn reduce<T: Integer + Bits32>(b: &mut Builder, op: AtomicOp, value: Val<T>) -> Val<T> {
+    if b.target().sm() >= 80 {
+        return b.redux(op, value);
+    }
+    [16, 8, 4, 2, 1].into_iter().fold(value, |value, distance| {
+        let other = b.shfl_bfly(value, distance);
+        match op {
+            AtomicOp::Add => b.add::<T>(value, other),
+            AtomicOp::Max => b.max::<T>(value, other),
+            AtomicOp::Or => b.or::<T>(value, other),
+        }
+    })
 }

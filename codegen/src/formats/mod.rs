@@ -17,6 +17,7 @@
 //! Nothing here knows how rows are dealt to warps and blocks: that is `blocks::dot`.
 
 mod activations;
+mod int8;
 mod plain;
 mod q4_0;
 mod q4_k;
@@ -27,9 +28,10 @@ mod q8_0;
 mod unpack;
 
 pub(crate) use activations::{Activations, Reader, swizzle};
+pub(crate) use int8::{Int8, Plane, Quantised, ScaleGroup, Weights};
 
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, Val};
-use kiln_shape::WeightType;
+use kiln_shape::{Numerics, WeightType};
 
 /// The operations of a weight type.
 pub(crate) trait Format {
@@ -41,6 +43,12 @@ pub(crate) trait Format {
     /// A lane's part of dot products with the vector staged at `x`. `lane` is the lane's number among the eight that share
     /// a super-block.
     fn dot(&self, b: &mut Builder, x: Shared<F32>, lane: Val<U32>) -> Dot;
+
+    /// The dot product of a super-block with activations rounded to bytes; none for weights that are floats, whose
+    /// activations stay f32.
+    fn int8(&self) -> Option<Int8> {
+        None
+    }
 
     /// Weights `8 * lane .. 8 * lane + 8` of a super-block, `lane` being the warp's.
     fn eight(&self, b: &mut Builder, super_block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8];
@@ -58,6 +66,23 @@ pub(crate) fn format(ty: WeightType) -> &'static dyn Format {
         WeightType::F16 => &plain::F16Weights,
         WeightType::BF16 => &plain::Bf16Weights,
         WeightType::F32 => &plain::F32Weights,
+    }
+}
+
+/// The form in which a vector is staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Form {
+    /// As f32.
+    Float,
+    /// Rounded to bytes with a scale for each such group.
+    Int8(ScaleGroup),
+}
+
+/// The form that products with weights of a type take.
+pub(crate) fn form(ty: WeightType, numerics: Numerics) -> Form {
+    match (numerics, format(ty).int8()) {
+        (Numerics::Fast, Some(int8)) => Form::Int8(int8.group),
+        (Numerics::Fast, None) | (Numerics::Exact, _) => Form::Float,
     }
 }
 

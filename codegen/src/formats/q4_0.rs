@@ -8,9 +8,10 @@
 //! A file's block of 32 has `d` before its nibbles. A lane has a block.
 
 use super::activations::BlockOf32;
+use super::int8::{masked_dot, sum_of_blocks, without_offset};
 use super::unpack::{bytes, chunk_dot};
-use super::{Activations, Dot, Format, Move, Place, Reader, SuperBlock};
-use crate::ptx::{Builder, F16, F32, Shared, U32, Val};
+use super::{Activations, Dot, Format, Int8, Move, Place, Plane, Reader, ScaleGroup, SuperBlock, Weights};
+use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q4_0;
 
@@ -42,6 +43,10 @@ impl Format for Q4_0 {
         Dot { reader, part }
     }
 
+    fn int8(&self) -> Option<Int8> {
+        Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot })
+    }
+
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let number = b.shr(lane, 2);
         let d = b.byte_index(block.plane, number, 2);
@@ -66,4 +71,21 @@ pub(super) fn eight_nibbles(b: &mut Builder, block: &SuperBlock, lane: Val<U32>)
     let second = b.and(lane, 2);
     let shift = b.shl::<U32>(second, 1);
     words.map(|word| b.shr::<U32>(word, shift))
+}
+
+/// The blocks' products summed as in Q8_0, each less 8 times the sum of its activations.
+fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
+    let dots = std::array::from_fn(|block| {
+        let quants = [weights.quad(block)];
+        let first = 2 * block as u32;
+        let x = [x.quad(b, first), x.quad(b, first + 1)];
+        // Nibbles in the upper halves of bytes are 16 times as large.
+        let low = masked_dot(b, &quants, 0x0f0f_0f0f, &x[..1]);
+        let high = masked_dot(b, &quants, 0xf0f0_f0f0, &x[1..]);
+        let high = b.shr::<S32>(high, 4);
+        b.add::<S32>(low, high)
+    });
+    let dots = without_offset(b, dots, 8, x);
+    let d = weights.halves(b, 0);
+    sum_of_blocks(b, d, x, dots)
 }

@@ -10,9 +10,10 @@
 //! `q * 2^-24` of f16, which is exact in f32.
 
 use super::activations::Chunks;
+use super::int8::{masked_dot, of_sums, times_byte};
 use super::unpack::chunk_dot;
-use super::{Dot, Format, Reader, SuperBlock};
-use crate::ptx::{Builder, F16, F32, Shared, U32, Val};
+use super::{Dot, Format, Int8, Plane, Reader, ScaleGroup, SuperBlock, Weights};
+use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q4K;
 
@@ -112,6 +113,10 @@ impl Format for Q4K {
         Dot { reader, part }
     }
 
+    fn int8(&self) -> Option<Int8> {
+        Some(Int8 { group: ScaleGroup::Of256, dot: int8_dot })
+    }
+
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let (scale, min) = scale_and_min(b, block, lane);
         // Piece lane / 8 of 64 weights: bytes (lane % 4) * 8 on, low nibbles for its first half, then high ones.
@@ -154,4 +159,55 @@ pub(super) fn scale_and_min(b: &mut Builder, block: &SuperBlock, lane: Val<U32>)
     let (scale, min): (Val<F32>, Val<F32>) = (b.cvt(scale), b.cvt(min));
     let (scale, min) = (b.mul(d, scale), b.mul(dmin, min));
     (scale, b.neg(min))
+}
+
+/// `d * sum of scale * (q . x) - dmin * sum of min * sum(x)`, both sums exact, times the scale of `x`.
+fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
+    let [scales, mins] = packed_scales(b, weights.quad(0));
+    // Nibbles in the upper halves of bytes are 16 times as large.
+    let (mut low, mut high) = (b.mov::<S32>(0), b.mov::<S32>(0));
+    for chunk in 0..4 {
+        let quants = [weights.quad(1 + 2 * chunk), weights.quad(2 + 2 * chunk)];
+        let first = 4 * chunk as u32;
+        let x_low = [x.quad(b, first), x.quad(b, first + 1)];
+        let dot = masked_dot(b, &quants, 0x0f0f_0f0f, &x_low);
+        low = times_byte(b, scales, 2 * chunk, dot, low);
+        let x_high = [x.quad(b, first + 2), x.quad(b, first + 3)];
+        let dot = masked_dot(b, &quants, 0xf0f0_f0f0, &x_high);
+        high = times_byte(b, scales, 2 * chunk + 1, dot, high);
+    }
+    let high = b.shr::<S32>(high, 4);
+    let dots = b.add::<S32>(low, high);
+    scale_and_subtract(b, weights, x, dots, mins)
+}
+
+/// The eight scales and the eight mins of six bits, a byte each.
+pub(super) fn packed_scales(b: &mut Builder, header: [Val<U32>; 4]) -> [[Val<U32>; 2]; 2] {
+    let [_, first, second, last] = header;
+    let nibbles = b.shr::<U32>(last, 4);
+    [(first, last), (second, nibbles)].map(|(six, four)| {
+        let low = b.and::<U32>(six, 0x3f3f_3f3f);
+        let top = b.shr::<U32>(six, 2);
+        let top = b.and::<U32>(top, 0x3030_3030);
+        [low, b.and_or(four, 0x0f0f_0f0f, top)]
+    })
+}
+
+/// `(d * dots - dmin * sum of min * sum(x)) * scale of x`, as f32.
+pub(super) fn scale_and_subtract(
+    b: &mut Builder,
+    weights: &Weights,
+    x: &Plane,
+    dots: Val<S32>,
+    mins: [Val<U32>; 2],
+) -> Val<F32> {
+    let sums = x.sums_of_32(b);
+    let offsets = of_sums::<U32>(b, &sums, &mins);
+    let [d, dmin] = b.unpack::<F16>(weights.quad(0)[0]).map(|half| b.cvt::<F32, F16>(half));
+    let (dots, offsets): (Val<F32>, Val<F32>) = (b.cvt(dots), b.cvt(offsets));
+    let offsets = b.mul(dmin, offsets);
+    let offsets = b.neg(offsets);
+    let sum = b.fma(d, dots, offsets);
+    let scale = x.scale(b);
+    b.mul(sum, scale)
 }

@@ -9,10 +9,11 @@
 //! A file's block of 32 has `d` and its fifth bits before its nibbles. A lane has a block.
 
 use super::activations::BlockOf32;
+use super::int8::{sum_of_blocks, without_offset};
 use super::q4_0::eight_nibbles;
 use super::unpack::{bytes, chunk_dot};
-use super::{Activations, Dot, Format, Move, Place, Reader, SuperBlock};
-use crate::ptx::{Builder, F16, F32, Shared, U32, Val};
+use super::{Activations, Dot, Format, Int8, Move, Place, Plane, Reader, ScaleGroup, SuperBlock, Weights};
+use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q5_0;
 
@@ -57,6 +58,10 @@ impl Format for Q5_0 {
         Dot { reader, part }
     }
 
+    fn int8(&self) -> Option<Int8> {
+        Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot })
+    }
+
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let (number, piece) = (b.shr(lane, 2), b.and(lane, 3));
         let d = b.byte_index(block.plane.at(32), number, 2);
@@ -76,4 +81,30 @@ impl Format for Q5_0 {
             b.mul(d, quant)
         })
     }
+}
+
+/// The blocks' products summed as in Q8_0, each less 16 times the sum of its activations.
+fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
+    let dots = std::array::from_fn(|block| {
+        let quants = weights.quad(block);
+        let fifths = weights.plane(block / 4)[block % 4];
+        let first = 2 * block as u32;
+        let x = [x.quad(b, first), x.quad(b, first + 1)];
+        let mut sum = b.mov::<S32>(0);
+        for (half, x) in x.into_iter().enumerate() {
+            for (i, x) in x.into_iter().enumerate() {
+                let nibbles = if half == 0 { quants[i] } else { b.shr::<U32>(quants[i], 4) };
+                let nibbles = b.and::<U32>(nibbles, 0x0f0f_0f0f);
+                // Bit i of four goes to bit 8i + 4: the factor moves each of them to all its places, none to another's.
+                let four = b.bfe::<U32>(fifths, 16 * half as u32 + 4 * i as u32, 4);
+                let spread = b.mul::<U32>(four, 0x0204_0810);
+                let quant = b.and_or(spread, 0x1010_1010, nibbles);
+                sum = b.dp4a::<U32>(quant, x, sum);
+            }
+        }
+        sum
+    });
+    let dots = without_offset(b, dots, 16, x);
+    let d = weights.halves(b, 2);
+    sum_of_blocks(b, d, x, dots)
 }

@@ -9,10 +9,11 @@
 //!
 //! Files have the same layout.
 
-use super::q4_k::{Scales, chunks, scale_and_min};
+use super::int8::{masked_dot, times_byte};
+use super::q4_k::{Scales, chunks, packed_scales, scale_and_min, scale_and_subtract};
 use super::unpack::chunk_dot;
-use super::{Activations, Dot, Format, Reader, SuperBlock};
-use crate::ptx::{Builder, F16, F32, Shared, U32, Val};
+use super::{Activations, Dot, Format, Int8, Plane, Reader, ScaleGroup, SuperBlock, Weights};
+use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q5K;
 
@@ -59,6 +60,10 @@ impl Format for Q5K {
         Dot { reader, part }
     }
 
+    fn int8(&self) -> Option<Int8> {
+        Some(Int8 { group: ScaleGroup::Of256, dot: int8_dot })
+    }
+
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let (scale, min) = scale_and_min(b, block, lane);
         let (pair, piece, sub_block) = (b.shr(lane, 3), b.and(lane, 3), b.shr::<U32>(lane, 2));
@@ -79,4 +84,34 @@ impl Format for Q5K {
             b.fma(scale, quant, min)
         })
     }
+}
+
+/// As that of Q4_K, the fifth bits by a dot product of their own.
+fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
+    let [scales, mins] = packed_scales(b, weights.quad(0));
+    let fifths = [weights.quad(1), weights.quad(2)];
+    // Nibbles in the upper halves of bytes are 16 times as large.
+    let (mut low, mut high) = (b.mov::<S32>(0), b.mov::<S32>(0));
+    for chunk in 0..4 {
+        let quants = [weights.quad(3 + 2 * chunk), weights.quad(4 + 2 * chunk)];
+        // A fifth bit counts 16 times its nibble's unit, and stands for `2^sub_block`.
+        let mut sub_block = |at: usize, mask: u32, unit: i32| {
+            let x = [x.quad(b, 2 * at as u32), x.quad(b, 2 * at as u32 + 1)];
+            let nibbles = masked_dot(b, &quants, mask, &x);
+            let tops = masked_dot(b, &fifths, 0x0101_0101 << at, &x);
+            let (wanted, found) = (16 * unit, 1 << at);
+            if wanted >= found {
+                b.mad::<S32>(tops, wanted / found, nibbles)
+            } else {
+                let tops = b.shr::<S32>(tops, (found / wanted).trailing_zeros());
+                b.add::<S32>(tops, nibbles)
+            }
+        };
+        let dots = [sub_block(2 * chunk, 0x0f0f_0f0f, 1), sub_block(2 * chunk + 1, 0xf0f0_f0f0, 16)];
+        low = times_byte(b, scales, 2 * chunk, dots[0], low);
+        high = times_byte(b, scales, 2 * chunk + 1, dots[1], high);
+    }
+    let high = b.shr::<S32>(high, 4);
+    let dots = b.add::<S32>(low, high);
+    scale_and_subtract(b, weights, x, dots, mins)
 }

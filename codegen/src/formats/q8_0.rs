@@ -7,9 +7,10 @@
 //!
 //! A file's block of 32 has `d` before its quants.
 
+use super::int8::sum_of_blocks;
 use super::q4_k;
 use super::unpack::{chunk_dot, signed_bytes};
-use super::{Activations, Dot, Format, Move, Place, Reader, SuperBlock};
+use super::{Activations, Dot, Format, Int8, Move, Place, Plane, Reader, ScaleGroup, SuperBlock, Weights};
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q8_0;
@@ -43,6 +44,10 @@ impl Format for Q8_0 {
         Dot { reader, part }
     }
 
+    fn int8(&self) -> Option<Int8> {
+        Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot })
+    }
+
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let number = b.shr(lane, 2);
         let d = b.byte_index(block.plane, number, 2);
@@ -56,4 +61,20 @@ impl Format for Q8_0 {
             b.mul(d, quant)
         })
     }
+}
+
+/// `sum over the eight blocks of (d * scale of x) * (q . x)`, each product of bytes exact, from left to right.
+fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
+    let dots = std::array::from_fn(|block| {
+        let zero = b.mov::<S32>(0);
+        (2 * block..2 * block + 2).fold(zero, |sum, quad| {
+            let words = weights.quad(quad).into_iter().zip(x.quad(b, quad as u32));
+            words.fold(sum, |sum, (word, x)| {
+                let word = b.mov_bits::<S32, U32>(word);
+                b.dp4a::<S32>(word, x, sum)
+            })
+        })
+    });
+    let d = weights.halves(b, 0);
+    sum_of_blocks(b, d, x, dots)
 }

@@ -1,13 +1,11 @@
 use super::Kernel;
-use super::fused_rmsnorm_gemv::{ROWS_PER_LANE, check};
+use super::fused_rmsnorm_gemv::check;
 use super::fused_rmsnorm_qkv::matrix_params;
-use crate::blocks::dot::{self, Matrix, Tile};
-use crate::blocks::gemv::{self, Input, Share};
-use crate::blocks::math;
-use crate::blocks::norm;
+use crate::blocks::gemv::{self, Input, Share, With};
 use crate::blocks::tensor::Tensor;
-use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8, U32, U64, Var};
-use kiln_shape::WeightType;
+use crate::blocks::{dot, norm, swiglu};
+use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8, U32, U64};
+use kiln_shape::{Numerics, WeightType};
 
 /// `y = silu(Wgate norm(x)) * (Wup norm(x))` in one launch, with `norm(x) = x * rsqrt(mean(x^2) + eps) * gamma` and
 /// `silu(g) = g / (1 + exp(-g))`: any grid, a warp a tile of the same rows of both matrices, whose types are launch
@@ -67,49 +65,20 @@ impl Kernel for FusedRmsNormGateUp {
         let n = b.dim("n", self.n);
         let eps = norm::epsilon(b, self.epsilon);
 
-        let tile = Tile::new(b, k, ROWS_PER_LANE);
-        let share = Share::of_grid(b, n, tile.rows());
         let input = Input { x, norm: Some((gamma, eps)), k, kind: LoadKind::Constant };
-        gemv::staged(b, &input, ROWS_PER_LANE, |b, pass| {
+        let with = With { numerics: Numerics::Exact, types: &self.types, of: &[] };
+        gemv::staged(b, &input, &with, |b, pass| {
+            let share = Share::of_grid(b, n, pass);
             share.each(b, |b, rows| {
-                // One loop over both matrices instead of the text for every type twice: after it, `older` has the sums of
-                // the gate and `newer` those of up.
-                let zeros = |b: &mut Builder| -> Vec<Var<F32>> { (0..ROWS_PER_LANE).map(|_| b.var(0.0)).collect() };
-                let (older, newer) = (zeros(b), zeros(b));
-                let mut products = None;
-                b.for_range(0, 2, 1, |b, which| {
-                    let is_gate = b.setp_eq(which, 0);
+                swiglu::tile(b, &self.types, pass, rows, y, |b, is_gate| {
                     let mut choose = |gate: Global<U8>, up: Global<U8>| {
                         let (gate, up) = (b.address(gate), b.address(up));
                         let address = b.selp::<U64>(gate, up, is_gate);
                         b.global_ptr::<U8>(address)
                     };
                     let (data, plane) = (choose(gate.data, up.data), choose(gate.plane, up.plane));
-                    let tensor = Tensor { data, plane, ty: b.selp::<U32>(gate.ty, up.ty, is_gate) };
-                    let matrix = Matrix { tensor, types: &self.types, kind: LoadKind::Streaming };
-                    let found = dot::rows(b, matrix, &pass.staged, pass.tile, rows);
-                    for ((older, newer), sum) in older.iter().zip(&newer).zip(&found.sums) {
-                        let before = b.get(*newer);
-                        b.set(*older, before);
-                        b.set(*newer, *sum);
-                    }
-                    products = Some(found);
+                    Tensor { data, plane, ty: b.selp::<U32>(gate.ty, up.ty, is_gate) }
                 });
-                let Some(products) = products else { return };
-                for ((row, gate), up) in products.rows.into_iter().zip(older).zip(newer) {
-                    let inside = b.setp_lt::<U32>(row, rows.end);
-                    let writes = b.and_pred(inside, products.leader);
-                    b.if_(writes, |b| {
-                        let (mut gate, mut up) = (b.get(gate), b.get(up));
-                        if let Some(scale) = pass.scale {
-                            (gate, up) = (b.mul(gate, scale), b.mul(up, scale));
-                        }
-                        let activated = math::silu(b, gate);
-                        let value = b.mul(activated, up);
-                        let to = b.index(y, row);
-                        b.st(to, value);
-                    });
-                }
             });
         });
     }

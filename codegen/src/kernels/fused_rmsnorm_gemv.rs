@@ -1,11 +1,10 @@
 use super::Kernel;
-use crate::blocks::dot::{self, Matrix, Tile};
-use crate::blocks::gemv::{self, Addend, Input, Share};
+use crate::blocks::dot::{self, Matrix};
+use crate::blocks::gemv::{self, Addend, Input, Share, With};
 use crate::blocks::norm;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8};
-use kiln_shape::SUPER_BLOCK;
-use kiln_shape::WeightType;
+use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// `y[n] = sum_k W[n, k] * x[k] * rsqrt(mean(x^2) + eps) * gamma[k]`, W `[n, k]` in Q4_K (or another supported type),
 /// `x`, `gamma`, `y` in f32; any grid, a warp a tile of rows. The inverse RMS is a factor of the whole sum, so the norm
@@ -27,6 +26,8 @@ pub struct FusedRmsNormQ4KGemv {
     /// Whether a residual `[n]` is added. With `n` a launch parameter, a residual that is not null is added in any
     /// case.
     pub residual: bool,
+    /// The numerics of the products.
+    pub numerics: Numerics,
     name: String,
 }
 
@@ -41,6 +42,7 @@ impl FusedRmsNormQ4KGemv {
             norm: true,
             bias: false,
             residual: false,
+            numerics: Numerics::Exact,
             name: String::new(),
         }
         .named()
@@ -76,13 +78,22 @@ impl FusedRmsNormQ4KGemv {
         FusedRmsNormQ4KGemv { residual: true, ..self }.named()
     }
 
+    /// With other numerics.
+    pub fn with_numerics(self, numerics: Numerics) -> FusedRmsNormQ4KGemv {
+        FusedRmsNormQ4KGemv { numerics, ..self }.named()
+    }
+
     /// The name, by what the kernel does: `fused_rmsnorm_q4k_gemv`, `q6k_gemv_bias`, ...
     fn named(mut self) -> FusedRmsNormQ4KGemv {
         let (fused, plain) = self.weights.gemv_entries();
         let name = if self.norm { fused } else { plain };
         let bias = if self.bias { "_bias" } else { "" };
         let residual = if self.residual { "_residual" } else { "" };
-        self.name = format!("{name}{bias}{residual}");
+        let numerics = match self.numerics {
+            Numerics::Exact => "",
+            Numerics::Fast => "_fast",
+        };
+        self.name = format!("{name}{bias}{residual}{numerics}");
         self
     }
 }
@@ -123,16 +134,13 @@ impl Kernel for FusedRmsNormQ4KGemv {
                 addends.push(Addend::unless_null(b, at));
             }
         }
-        let tile = Tile::new(b, k, ROWS_PER_LANE);
-        let share = Share::of_grid(b, n, tile.rows());
-        gemv::staged(b, &input, ROWS_PER_LANE, |b, pass| {
+        let with = With { numerics: self.numerics, types: &types, of: &[] };
+        gemv::staged(b, &input, &with, |b, pass| {
+            let share = Share::of_grid(b, n, pass);
             share.each(b, |b, rows| gemv::store_sums(b, matrix, pass, rows, y, &addends));
         });
     }
 }
-
-/// Rows that a lane works on at once, sharing the activations it reads from shared memory.
-pub(super) const ROWS_PER_LANE: u32 = 2;
 
 /// Weights of the smallest block: rows are whole numbers of them.
 const BLOCK: u32 = 32;

@@ -1,11 +1,11 @@
 use super::Kernel;
-use super::fused_rmsnorm_gemv::{ROWS_PER_LANE, check};
-use crate::blocks::dot::{self, Matrix, Rows, Tile};
-use crate::blocks::gemv::{self, Addend, Input, Share};
+use super::fused_rmsnorm_gemv::check;
+use crate::blocks::dot::{self, Matrix, Rows};
+use crate::blocks::gemv::{self, Addend, Input, Share, With};
 use crate::blocks::norm;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32};
-use kiln_shape::WeightType;
+use kiln_shape::{Numerics, WeightType};
 
 /// `q = Wq norm(x) + q_bias`, `k = Wk norm(x) + k_bias`, `v = Wv norm(x) + v_bias` in one launch, with
 /// `norm(x) = x * rsqrt(mean(x^2) + eps) * gamma`: any grid, a warp a tile of rows of one of the matrices, whose types are
@@ -79,7 +79,9 @@ impl Kernel for FusedRmsNormQkv {
         let kv_rows = b.dim("kv_rows", self.kv_rows);
         let eps = norm::epsilon(b, self.epsilon);
 
-        let tile = Tile::new(b, width, ROWS_PER_LANE).rows();
+        let input = Input { x, norm: Some((gamma, eps)), k: width, kind: LoadKind::Constant };
+        let with = With { numerics: Numerics::Exact, types: &self.types, of: &[] };
+        let tile = gemv::tile_rows(width);
         // Rows as the grid deals them out: those of each matrix filled up to whole tiles, so that no tile has two.
         let whole = |b: &mut Builder, rows: Size| {
             let tiles = b.size_div_ceil(rows, tile);
@@ -88,9 +90,8 @@ impl Kernel for FusedRmsNormQkv {
         let (q_room, kv_room) = (whole(b, q_rows), whole(b, kv_rows));
         let v_first = b.size_add(q_room, kv_room);
         let all = b.size_add(v_first, kv_room);
-        let share = Share::of_grid(b, all, tile);
-        let input = Input { x, norm: Some((gamma, eps)), k: width, kind: LoadKind::Constant };
-        gemv::staged(b, &input, ROWS_PER_LANE, |b, pass| {
+        gemv::staged(b, &input, &with, |b, pass| {
+            let share = Share::of_grid(b, all, pass);
             share.each(b, |b, rows| {
                 let after_q = b.setp_ge::<U32>(rows.first, q_room);
                 let after_k = b.setp_ge::<U32>(rows.first, v_first);

@@ -1,11 +1,11 @@
 use super::{Grid, Kernel};
 use crate::blocks::dot::{self, Matrix, Rows};
-use crate::blocks::gemv::{self, Input, Output, Share};
-use crate::blocks::math;
+use crate::blocks::gemv::{self, Input, Output, Share, With};
+use crate::blocks::swiglu;
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{ModelShape, Numerics, TensorRole, WeightType};
+use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, TensorRole, WeightType};
 
 /// The matrix-vector products of a layer and of the head: what lies between two grid-wide dependencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,9 +51,6 @@ pub struct PhaseKernel {
     pub numerics: Numerics,
 }
 
-/// Rows that a lane works on at once, sharing the activations it reads from shared memory.
-const ROWS_PER_LANE: u32 = 2;
-
 /// Operands of a phase.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operands {
@@ -75,10 +72,10 @@ impl Kernel for PhaseKernel {
     }
 
     fn grid(&self) -> Grid {
-        let warps = self.block() / 32;
+        let rows_per_block = self.tile() * self.block() / 32;
         match self.rows_baked() {
-            Some(rows) => Grid::UpTo(rows.div_ceil(self.tile().rows() * warps)),
-            None => Grid::PerRows(self.tile().rows() * warps),
+            Some(rows) => Grid::UpTo(rows.div_ceil(rows_per_block)),
+            None => Grid::PerRows(rows_per_block),
         }
     }
 
@@ -89,7 +86,7 @@ impl Kernel for PhaseKernel {
                 return Err(format!("{name} is {width}: needs a multiple of 32"));
             }
         }
-        let tile = self.tile().rows();
+        let tile = self.tile();
         if !self.shape.q_dim().is_multiple_of(tile) || !self.shape.kv_dim().is_multiple_of(tile) {
             let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
             return Err(format!("Q has {q_dim} rows, K and V have {kv_dim}: needs multiples of {tile}"));
@@ -111,8 +108,10 @@ impl Kernel for PhaseKernel {
         let operands = Operands { table, layer, x, y, residual: y, eps, kind: LoadKind::Constant };
         dot::leave_registers(b, &self.types, Size::Const(self.k()));
         let rows = self.rows_baked().map_or(Size::Reg(vocab), Size::Const);
-        let share = Share::of_grid(b, rows, self.tile().rows());
-        self.staged(b, &operands, |kernel, b, pass| kernel.rows(b, &operands, pass, share));
+        self.staged(b, &operands, |kernel, b, pass| {
+            let share = Share::of_grid(b, rows, pass);
+            kernel.dealt(b, &operands, pass, share);
+        });
     }
 }
 
@@ -126,8 +125,12 @@ impl PhaseKernel {
         }
     }
 
-    fn tile(&self) -> dot::Tile {
-        dot::Tile::baked(self.k(), ROWS_PER_LANE)
+    /// Rows that a warp works on at once, or in fast numerics those for which it is worth to stage the vector once more.
+    fn tile(&self) -> u32 {
+        match self.numerics {
+            Numerics::Exact => gemv::tile_rows(Size::Const(self.k())),
+            Numerics::Fast => (32 / self.k().div_ceil(SUPER_BLOCK)).max(4),
+        }
     }
 
     /// Rows of the phase: of one matrix after another, or of two that are worked on together. The head's are a launch
@@ -143,25 +146,42 @@ impl PhaseKernel {
 
     /// Rows `first` to `end` of the phase, which may begin and end anywhere.
     pub(crate) fn run(&self, b: &mut Builder, operands: &Operands, first: Val<U32>, end: Val<U32>) {
-        let tile = self.tile().rows();
-        self.staged(b, operands, |kernel, b, pass| match kernel.phase {
-            // No tile may lie across two matrices.
-            Phase::Qkv => b.for_range(0, 3, 1, |b, matrix| {
-                let (q, kv) = (kernel.shape.q_dim(), kernel.shape.kv_dim());
-                let is_q = b.setp_eq(matrix, 0);
-                let kv_first = b.mad::<U32>(matrix, kv, q - kv);
-                let matrix_first = b.selp::<U32>(0, kv_first, is_q);
-                let kv_end = b.add(kv_first, kv);
-                let matrix_end = b.selp::<U32>(q, kv_end, is_q);
-                let (first, end) = (b.max(first, matrix_first), b.min(end, matrix_end));
-                let share = Share::run(b, first, end, tile);
+        self.staged(b, operands, |kernel, b, pass| match (kernel.phase, kernel.numerics) {
+            // No exact tile may lie across two matrices.
+            (Phase::Qkv, Numerics::Exact) => kernel.each_of_qkv(b, |b, from, to| {
+                let (first, end) = (b.max(first, from), b.min(end, to));
+                let share = Share::run(b, first, end, pass);
                 kernel.rows(b, operands, pass, share);
             }),
             _ => {
-                let share = Share::run(b, first, end, tile);
-                kernel.rows(b, operands, pass, share);
+                let share = Share::run(b, first, end, pass);
+                kernel.dealt(b, operands, pass, share);
             }
         });
+    }
+
+    /// Runs `body` with the first row of Q, K and V each, and one past the last.
+    fn each_of_qkv(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Val<U32>, Val<U32>)) {
+        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
+        b.for_range(0, 3, 1, |b, matrix| {
+            let is_q = b.setp_eq(matrix, 0);
+            let kv_first = b.mad::<U32>(matrix, kv, q - kv);
+            let first = b.selp::<U32>(0, kv_first, is_q);
+            let kv_end = b.add(kv_first, kv);
+            let end = b.selp::<U32>(q, kv_end, is_q);
+            body(b, first, end);
+        });
+    }
+
+    /// A share that may have rows of several matrices.
+    fn dealt(&self, b: &mut Builder, operands: &Operands, pass: &gemv::Pass, share: Share) {
+        match (self.phase, share) {
+            (Phase::Qkv, Share::Runs { .. }) => self.each_of_qkv(b, |b, from, to| {
+                let share = share.within(b, from, to);
+                self.rows(b, operands, pass, share);
+            }),
+            _ => self.rows(b, operands, pass, share),
+        }
     }
 
     /// Stages the phase's vector and runs `body` on it.
@@ -178,7 +198,23 @@ impl PhaseKernel {
             (vector_from_table::<F32>(b, table, entry), eps)
         });
         let input = Input { x, norm, k: Size::Const(self.k()), kind };
-        gemv::staged(b, &input, ROWS_PER_LANE, |b, pass| body(self, b, pass));
+        let roles: &[TensorRole] = match (self.numerics, self.phase) {
+            (Numerics::Exact, _) => &[],
+            (Numerics::Fast, Phase::Qkv) => &[TensorRole::AttnQ, TensorRole::AttnK, TensorRole::AttnV],
+            (Numerics::Fast, Phase::AttentionOutput) => &[TensorRole::AttnOutput],
+            (Numerics::Fast, Phase::GateUp) => &[TensorRole::FfnGate, TensorRole::FfnUp],
+            (Numerics::Fast, Phase::Down) => &[TensorRole::FfnDown],
+            (Numerics::Fast, Phase::Head) => &[TensorRole::Output],
+        };
+        let types: Vec<Val<U32>> = roles
+            .iter()
+            .map(|role| {
+                let entry = self.entry(b, layer, *role);
+                Tensor::from_table(b, table, entry).ty
+            })
+            .collect();
+        let with = With { numerics: self.numerics, types: &self.types, of: &types };
+        gemv::staged(b, &input, &with, |b, pass| body(self, b, pass));
     }
 
     /// One block's rows.
@@ -243,25 +279,11 @@ impl PhaseKernel {
 
     fn gate_up_tile(&self, b: &mut Builder, operands: &Operands, pass: &gemv::Pass, rows: Rows) {
         let Operands { table, layer, y, .. } = *operands;
-        let mut product = |role: TensorRole| {
-            let entry = b.add(layer, role.slot());
-            let tensor = Tensor::from_table(b, table, entry);
-            dot::rows(b, self.matrix(tensor), &pass.staged, pass.tile, rows)
-        };
-        let (gate, up) = (product(TensorRole::FfnGate), product(TensorRole::FfnUp));
-        for ((row, gate_sum), up) in gate.rows.into_iter().zip(gate.sums).zip(up.sums) {
-            let inside = b.setp_lt::<U32>(row, rows.end);
-            let writes = b.and_pred(inside, gate.leader);
-            b.if_(writes, |b| {
-                let (mut gate, mut up) = (gate_sum, up);
-                if let Some(scale) = pass.scale {
-                    (gate, up) = (b.mul(gate, scale), b.mul(up, scale));
-                }
-                let activated = math::silu(b, gate);
-                let value = b.mul(activated, up);
-                let to = b.index(y, row);
-                b.st(to, value);
-            });
-        }
+        let roles = [TensorRole::FfnGate, TensorRole::FfnUp].map(TensorRole::slot);
+        swiglu::tile(b, &self.types, pass, rows, y, |b, is_gate| {
+            let slot = b.selp::<U32>(roles[0], roles[1], is_gate);
+            let entry = b.add(layer, slot);
+            Tensor::from_table(b, table, entry)
+        });
     }
 }

@@ -1,0 +1,188 @@
+//! Dot products of rows of weights with a vector rounded to bytes: a lane a super-block, then a lane a row.
+//!
+//! A warp's tile is a run of rows. Its lanes take the tile's super-blocks in turn, each one f32, and put them into shared
+//! memory; then lane r adds up those of row r from left to right, in one chain. So the bits of a row depend on nothing
+//! but the row and the vector: not on the tile, the grid, or the part of the vector that is staged at once.
+
+use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
+use super::stage::Staged;
+use crate::formats::{Form, SuperBlock, Weights, form, format};
+use crate::ptx::{Builder, F32, LoadKind, Shared, Size, U8, U32, Val};
+use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
+
+/// Floats in shared memory that a warp puts the values of super-blocks into.
+const VALUES: u32 = 512;
+
+/// The most rows of a tile over a vector of which so many super-blocks, at most, are staged.
+pub(crate) const fn tile_rows(super_blocks: u32) -> u32 {
+    let rows = VALUES / stride(super_blocks);
+    if rows < 32 { rows } else { 32 }
+}
+
+/// From a row's values to the next row's: odd, so that the lanes that fold rows meet in no bank.
+const fn stride(super_blocks: u32) -> u32 {
+    super_blocks | 1
+}
+
+/// The values of a warp's super-blocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Values {
+    own: Shared<F32>,
+    /// Super-blocks of a row that are staged at once, at most.
+    most: u32,
+}
+
+impl Values {
+    /// Takes the shared memory, for rows of which at most so many super-blocks are staged at once.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, most: u32) -> Values {
+        let all = b.dynamic_shared::<F32>(VALUES * b.warps());
+        let warp = b.warp_id();
+        Values { own: b.byte_index(all, warp, VALUES * 4), most }
+    }
+
+    /// The most rows of a tile.
+    pub(crate) const fn tile_rows(&self) -> u32 {
+        tile_rows(self.most)
+    }
+
+    /// The dot products of rows `rows.first` to `rows.end`, at most [`Values::tile_rows`] of them, each added to its
+    /// lane's `before`: lane r has that of row r.
+    #[track_caller]
+    pub(crate) fn rows(
+        &self,
+        b: &mut Builder,
+        matrix: Matrix<'_>,
+        staged: &Staged,
+        tile: Tile,
+        rows: Rows,
+        before: Val<F32>,
+    ) -> Products {
+        let lane = b.lane();
+        let row = b.add::<U32>(rows.first, lane);
+        let is_row = b.setp_lt::<U32>(row, rows.end);
+        let count = b.sub::<U32>(rows.end, rows.first);
+        let types = fitting(matrix.types, tile.k());
+        let values = |b: &mut Builder, ty: WeightType| match format(ty).int8() {
+            Some(_) => self.of_bytes(b, matrix, staged, tile, rows.first, count, ty),
+            None => self.of_floats(b, matrix, staged, tile, rows, ty),
+        };
+        match types[..] {
+            [ty] => values(b, ty),
+            ref types => {
+                for ty in types {
+                    let is = b.setp_eq::<U32>(matrix.tensor.ty, ty.id());
+                    b.if_(is, |b| values(b, *ty));
+                }
+            }
+        }
+        b.bar_warp_sync(); // the values are in shared memory
+        let sum = b.var(before);
+        let from = b.byte_index(self.own, lane, 4 * stride(self.most));
+        let is_float = |ty: &&WeightType| form(**ty, Numerics::Fast) == Form::Float;
+        let floats: Vec<WeightType> = types.iter().filter(is_float).copied().collect();
+        let fold = |b: &mut Builder, count: Size| {
+            b.if_(is_row, |b| {
+                let add = |b: &mut Builder, at: Shared<F32>| {
+                    let value = b.ld(at, LoadKind::Ordinary);
+                    let next = b.add(sum, value);
+                    b.set(sum, next);
+                };
+                match count {
+                    Size::Const(count @ 0..=16) => (0..count).for_each(|i| add(b, from.at(i))),
+                    count => b.for_range(0, count, 1, |b, i| {
+                        let at = b.index(from, i);
+                        add(b, at);
+                    }),
+                }
+            });
+        };
+        if floats.is_empty() {
+            fold(b, tile.staged());
+        } else if floats.len() == types.len() {
+            fold(b, Size::Const(1));
+        } else {
+            let bit = b.shl::<U32>(1u32, matrix.tensor.ty);
+            let mask = floats.iter().fold(0, |mask, ty| mask | 1 << ty.id());
+            let bit = b.and::<U32>(bit, mask);
+            let is_float = b.setp_ne(bit, 0);
+            b.if_else(is_float, |b| fold(b, Size::Const(1)), |b| fold(b, tile.staged()));
+        }
+        b.bar_warp_sync(); // the values have been read
+        Products { rows: vec![row], sums: vec![b.get(sum)], leader: is_row }
+    }
+
+    /// The values of quantised weights, one for each super-block that is staged.
+    #[allow(clippy::too_many_arguments)]
+    fn of_bytes(
+        &self,
+        b: &mut Builder,
+        matrix: Matrix<'_>,
+        staged: &Staged,
+        tile: Tile,
+        first: Val<U32>,
+        count: Val<U32>,
+        ty: WeightType,
+    ) {
+        let Some(int8) = format(ty).int8() else { return };
+        let (layout, tensor) = (ty.layout(), matrix.tensor);
+        let x = staged.quantised(b, int8.group);
+        let along = tile.staged();
+        let lane = b.lane();
+        let tasks = b.mul::<U32>(count, along);
+        let row_bytes = match tile.k() {
+            Size::Const(k) => Size::Const(k / 32 * (layout.data / 8)),
+            Size::Reg(_) => {
+                let blocks = b.size_div(tile.k(), 32);
+                b.size_mul(blocks, layout.data / 8)
+            }
+        };
+        let super_blocks = b.size_div_ceil(tile.k(), SUPER_BLOCK);
+        let plane_bytes = b.size_mul(super_blocks, layout.plane);
+        let is_cut = may_be_cut(tile.k()) && ty.block_len() < SUPER_BLOCK;
+        b.for_range(lane, tasks, 32, |b, task| {
+            let row = b.div::<U32>(task, along);
+            let before = b.mul::<U32>(row, along);
+            let super_block = b.sub::<U32>(task, before);
+            let in_row = b.add::<U32>(super_block, tile.first());
+            let matrix_row = b.add::<U32>(row, first);
+            let mut at = |base, row_bytes, bytes| {
+                let base = b.address(base);
+                let row = b.mad_wide(matrix_row, row_bytes, base);
+                let row = b.global_ptr::<U8>(row);
+                b.byte_index(row, in_row, bytes)
+            };
+            let data = at(tensor.data, row_bytes, layout.data);
+            let plane = if layout.plane == 0 { tensor.plane } else { at(tensor.plane, plane_bytes, layout.plane) };
+            let left = is_cut.then(|| {
+                let before = b.mul::<U32>(in_row, layout.data);
+                b.sub::<U32>(row_bytes, before)
+            });
+            // Neighbouring lanes read neighbouring records: the L1 cache holds what each reads of a line for the others.
+            let from = SuperBlock { data, plane, left, kind: LoadKind::Constant };
+            let weights = Weights::load(b, &from, layout);
+            let value = int8.dot(b, &weights, &x, super_block);
+            let to = b.mad::<U32>(row, stride(self.most), super_block);
+            let to = b.index(self.own, to);
+            b.st(to, value);
+        });
+    }
+
+    /// The products of weights that are floats, one value a row, as the exact kernels have them.
+    fn of_floats(&self, b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, tile: Tile, rows: Rows, ty: WeightType) {
+        let types = [ty];
+        let matrix = Matrix { types: &types, ..matrix };
+        b.for_range(rows.first, rows.end, tile.rows(), |b, first| {
+            let products = dot::rows(b, matrix, staged, tile, Rows { first, end: rows.end });
+            for (row, sum) in products.rows.into_iter().zip(products.sums) {
+                let inside = b.setp_lt::<U32>(row, rows.end);
+                let writes = b.and_pred(inside, products.leader);
+                b.if_(writes, |b| {
+                    let row = b.sub::<U32>(row, rows.first);
+                    let to = b.byte_index(self.own, row, 4 * stride(self.most));
+                    b.st(to, sum);
+                });
+            }
+        });
+    }
+}

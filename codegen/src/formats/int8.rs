@@ -1,0 +1,306 @@
+//! Activations rounded to bytes, and what the integer dot products of quantised weights read.
+//!
+//! An activation of a super-block is `scale * (q + r / 254)`, `q` and `r` signed bytes. `q` is the first plane. `r`, what
+//! rounding to `q` left, is the second; it is kept only where a few outliers set the scale, since the others have few bits
+//! then. A dot product over a plane is exact in `i32` up to its scales: one f32 for each super-block and plane.
+//!
+//! | bytes of a super-block in a plane | what |
+//! |---|---|
+//! | 0..256 | activations |
+//! | 256..272 | the sums of each 32, `i16` |
+//!
+//! | words beside them | with a scale for 256 | with a scale for each 32 |
+//! |---|---|---|
+//! | 0..8 | the sums of each 16, `i16` | the scales, f32 |
+//! | 8 | the scale, f32 | |
+//! | 9 (first plane) | the number of planes | the number of planes |
+//!
+//! A lane has a super-block of its own. Both strides are odd multiples of 16 bytes, so the lanes' reads of 16 bytes meet
+//! in no bank.
+
+use super::SuperBlock;
+use crate::ptx::{Builder, F16, F32, Half, LoadKind, S32, Shared, U16, U32, Val};
+use kiln_shape::Layout;
+
+/// Bytes of a super-block in a plane.
+const PLANE_BYTES: u32 = 272;
+/// Bytes beside them.
+const BESIDE_BYTES: u32 = 48;
+/// Where the sums of 32 begin in a plane's super-block.
+const SUMS_OF_32: u32 = 256;
+/// The words beside a plane's super-block that hold the scale for 256, and the number of planes.
+const SCALE_WORD: u32 = 8;
+const PLANES_WORD: u32 = 9;
+
+/// The activations that share a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum ScaleGroup {
+    /// A super-block of 256, for formats whose sub-blocks have integer scales.
+    Of256,
+    /// A block of 32, for formats of such blocks.
+    Of32,
+}
+
+/// The integer dot product of a format.
+#[derive(Clone, Copy)]
+pub(crate) struct Int8 {
+    /// The scales of the activations that it takes.
+    pub(crate) group: ScaleGroup,
+    /// The dot product of a super-block with a plane of activations.
+    pub(super) dot: fn(&mut Builder, &Weights, &Plane) -> Val<F32>,
+}
+
+impl Int8 {
+    /// The dot product of a super-block with its activations: that of the first plane, plus that of the second where there
+    /// is one.
+    pub(crate) fn dot(&self, b: &mut Builder, weights: &Weights, x: &Quantised, super_block: Val<U32>) -> Val<F32> {
+        let first = x.at(b, super_block);
+        let planes = b.ld(first.beside.at(PLANES_WORD), LoadKind::Ordinary);
+        let (plane, sum) = (b.var::<U32>(0), b.var::<F32>(0.0));
+        b.do_while(|b| {
+            let at = Plane {
+                activations: b.byte_index(first.activations, plane, x.plane_distance()),
+                beside: b.byte_index(first.beside, plane, x.beside_distance()),
+            };
+            let part = (self.dot)(b, weights, &at);
+            let next = b.add(sum, part);
+            b.set(sum, next);
+            let next = b.add(plane, 1);
+            b.set(plane, next);
+            b.setp_lt(plane, planes)
+        });
+        b.get(sum)
+    }
+}
+
+/// A vector in shared memory, rounded to bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quantised {
+    activations: Shared<U32>,
+    beside: Shared<U32>,
+    /// Super-blocks for which there is room.
+    super_blocks: u32,
+}
+
+impl Quantised {
+    /// Words of shared memory that so many super-blocks take.
+    pub(crate) const fn words(super_blocks: u32) -> u32 {
+        2 * super_blocks * (PLANE_BYTES + BESIDE_BYTES) / 4
+    }
+
+    /// A vector of up to so many super-blocks in [`Quantised::words`] words.
+    pub(crate) fn new(words: Shared<U32>, super_blocks: u32) -> Quantised {
+        let beside = words.at(2 * super_blocks * PLANE_BYTES / 4);
+        Quantised { activations: words, beside, super_blocks }
+    }
+
+    /// The first plane of a super-block.
+    pub(crate) fn at(&self, b: &mut Builder, super_block: Val<U32>) -> Plane {
+        Plane {
+            activations: b.byte_index(self.activations, super_block, PLANE_BYTES),
+            beside: b.byte_index(self.beside, super_block, BESIDE_BYTES),
+        }
+    }
+
+    /// The second plane of the super-block whose first one is `plane`.
+    pub(crate) fn second(&self, plane: Plane) -> Plane {
+        Plane {
+            activations: plane.activations.at(self.plane_distance() / 4),
+            beside: plane.beside.at(self.beside_distance() / 4),
+        }
+    }
+
+    const fn plane_distance(&self) -> u32 {
+        self.super_blocks * PLANE_BYTES
+    }
+
+    const fn beside_distance(&self) -> u32 {
+        self.super_blocks * BESIDE_BYTES
+    }
+}
+
+/// A super-block in a plane.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plane {
+    activations: Shared<U32>,
+    beside: Shared<U32>,
+}
+
+impl Plane {
+    /// Activations `16 * quad .. 16 * quad + 16`.
+    pub(super) fn quad(&self, b: &mut Builder, quad: u32) -> [Val<U32>; 4] {
+        b.ld_vector(self.activations.at(4 * quad), LoadKind::Ordinary)
+    }
+
+    /// The sums of each 32, two to a word.
+    pub(super) fn sums_of_32(&self, b: &mut Builder) -> [Val<U32>; 4] {
+        b.ld_vector(self.activations.at(SUMS_OF_32 / 4), LoadKind::Ordinary)
+    }
+
+    /// The sums of each 16, two to a word.
+    pub(super) fn sums_of_16(&self, b: &mut Builder) -> [Val<U32>; 8] {
+        self.eight(b)
+    }
+
+    /// The scale of all 256.
+    pub(super) fn scale(&self, b: &mut Builder) -> Val<F32> {
+        b.ld(self.beside.at(SCALE_WORD).cast::<F32>(), LoadKind::Ordinary)
+    }
+
+    /// The scales of each 32.
+    pub(super) fn scales(&self, b: &mut Builder) -> [Val<F32>; 8] {
+        self.eight(b).map(|word| b.mov_bits(word))
+    }
+
+    fn eight(&self, b: &mut Builder) -> [Val<U32>; 8] {
+        let low: [Val<U32>; 4] = b.ld_vector(self.beside, LoadKind::Ordinary);
+        let high: [Val<U32>; 4] = b.ld_vector(self.beside.at(4), LoadKind::Ordinary);
+        std::array::from_fn(|i| if i < 4 { low[i] } else { high[i - 4] })
+    }
+
+    // ---- for what fills it; a lane has eight activations
+
+    /// Where the lane's activations go.
+    pub(crate) fn lane(&self, b: &mut Builder, lane: Val<U32>) -> Shared<U32> {
+        b.byte_index(self.activations, lane, 8)
+    }
+
+    /// Where the sum of the 32 goes that four lanes have together.
+    pub(crate) fn sum_of_32(&self, b: &mut Builder, lane: Val<U32>) -> Shared<U16> {
+        let block = b.shr::<U32>(lane, 2);
+        b.index(self.activations.at(SUMS_OF_32 / 4).cast::<U16>(), block)
+    }
+
+    /// Where the sum of the 16 goes that two lanes have together.
+    pub(crate) fn sum_of_16(&self, b: &mut Builder, lane: Val<U32>) -> Shared<U16> {
+        let half = b.shr::<U32>(lane, 1);
+        b.index(self.beside.cast::<U16>(), half)
+    }
+
+    /// Where the scale goes of the 256, or of the 32 that four lanes have together.
+    pub(crate) fn scale_of(&self, b: &mut Builder, group: ScaleGroup, lane: Val<U32>) -> Shared<F32> {
+        match group {
+            ScaleGroup::Of256 => self.beside.at(SCALE_WORD).cast(),
+            ScaleGroup::Of32 => {
+                let block = b.shr::<U32>(lane, 2);
+                b.index(self.beside.cast::<F32>(), block)
+            }
+        }
+    }
+
+    /// Where the number of planes goes, in the first one.
+    pub(crate) fn planes(&self) -> Shared<U32> {
+        self.beside.at(PLANES_WORD)
+    }
+}
+
+/// The weights of a super-block.
+pub(crate) struct Weights {
+    /// Its data, 16 bytes each.
+    quads: Vec<[Val<U32>; 4]>,
+    /// Its plane, 16 bytes each.
+    plane: Vec<[Val<U32>; 4]>,
+    /// Its plane, where that is a single f16.
+    half: Option<Val<F16>>,
+}
+
+impl Weights {
+    /// Loads them from device memory, all before the first is used.
+    pub(crate) fn load(b: &mut Builder, from: &SuperBlock, layout: Layout) -> Weights {
+        let zero = from.left.map(|_| b.mov::<U32>(0));
+        let quads = (0..layout.data / 16).map(|quad| match zero {
+            Some(zero) => from.quad(b, zero, 16 * quad),
+            None => b.ld_vector(from.data.at(16 * quad).cast::<U32>(), from.kind),
+        });
+        let quads = quads.collect();
+        let plane =
+            (0..layout.plane / 16).map(|quad| b.ld_vector(from.plane.at(16 * quad).cast::<U32>(), from.kind)).collect();
+        let half = (layout.plane == 2).then(|| b.ld(from.plane.cast::<F16>(), from.kind));
+        Weights { quads, plane, half }
+    }
+
+    /// Bytes `16 * index .. 16 * index + 16` of the data.
+    pub(super) fn quad(&self, index: usize) -> [Val<U32>; 4] {
+        self.quads[index]
+    }
+
+    /// The same of the plane.
+    pub(super) fn plane(&self, index: usize) -> [Val<U32>; 4] {
+        self.plane[index]
+    }
+
+    /// The f16 that is the plane.
+    pub(super) fn half(&self, b: &mut Builder) -> Val<F32> {
+        match self.half {
+            Some(half) => b.cvt(half),
+            None => b.mov(f32::NAN),
+        }
+    }
+
+    /// The eight f16 of 16 bytes of the plane.
+    pub(super) fn halves(&self, b: &mut Builder, index: usize) -> [Val<F32>; 8] {
+        let pairs = self.plane(index).map(|word| b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half)));
+        std::array::from_fn(|i| pairs[i / 2][i % 2])
+    }
+}
+
+/// The dot product of the bits of `weights` that `mask` chooses, as unsigned bytes, with as many activations.
+pub(super) fn masked_dot(b: &mut Builder, weights: &[[Val<U32>; 4]], mask: u32, x: &[[Val<U32>; 4]]) -> Val<S32> {
+    let zero = b.mov::<S32>(0);
+    let words = weights.iter().flatten().zip(x.iter().flatten());
+    words.fold(zero, |sum, (word, x)| {
+        let bits = b.and::<U32>(*word, mask);
+        b.dp4a::<U32>(bits, *x, sum)
+    })
+}
+
+/// `sum + factor * byte`, the byte being number `at` of those in `words`.
+pub(super) fn times_byte(
+    b: &mut Builder,
+    words: [Val<U32>; 2],
+    at: usize,
+    factor: Val<S32>,
+    sum: Val<S32>,
+) -> Val<S32> {
+    let byte = b.prmt(words[at / 4], 0, 0x4440 | (at as u32 % 4));
+    let byte = b.mov_bits::<S32, U32>(byte);
+    b.mad::<S32>(byte, factor, sum)
+}
+
+/// `sum of bytes[j] * sums[j]` over the `i16` of `sums`, two to a word, and the bytes of `bytes`, four to a word.
+pub(super) fn of_sums<T: crate::ptx::Integer + crate::ptx::Bits32>(
+    b: &mut Builder,
+    sums: &[Val<U32>],
+    bytes: &[Val<T>],
+) -> Val<S32> {
+    let mut total = b.mov::<S32>(0);
+    for (index, pair) in sums.iter().enumerate() {
+        let half = if index % 2 == 0 { Half::Low } else { Half::High };
+        total = b.dp2a::<T>(half, *pair, bytes[index / 2], total);
+    }
+    total
+}
+
+/// `sum over eight blocks of 32 of (d * scale of x) * dot`, from left to right.
+pub(super) fn sum_of_blocks(b: &mut Builder, d: [Val<F32>; 8], x: &Plane, dots: [Val<S32>; 8]) -> Val<F32> {
+    let scales = x.scales(b);
+    let mut sum = None;
+    for ((d, scale), dot) in d.into_iter().zip(scales).zip(dots) {
+        let (scale, dot) = (b.mul(d, scale), b.cvt::<F32, S32>(dot));
+        sum = Some(match sum {
+            None => b.mul(scale, dot),
+            Some(sum) => b.fma(scale, dot, sum),
+        });
+    }
+    sum.unwrap_or_else(|| b.mov(0.0))
+}
+
+/// `dots[j] - offset * sum(x)` of each block of 32.
+pub(super) fn without_offset(b: &mut Builder, dots: [Val<S32>; 8], offset: i32, x: &Plane) -> [Val<S32>; 8] {
+    let sums = x.sums_of_32(b);
+    std::array::from_fn(|block| {
+        let pair = b.mov_bits::<S32, U32>(sums[block / 2]);
+        let sum = b.bfe::<S32>(pair, 16 * (block as u32 % 2), 16);
+        b.mad::<S32>(sum, -offset, dots[block])
+    })
+}

@@ -1,0 +1,59 @@
+//! Activations rounded to bytes, as fast numerics promise them: `scale * (q + r / 254)`, in f32 arithmetic.
+
+#![allow(dead_code)] // each test uses a part
+
+use kiln_shape::WeightType;
+
+/// Activations that share a scale in products with weights of a type; none for weights that are floats.
+pub(crate) fn group(ty: WeightType) -> Option<usize> {
+    match ty {
+        WeightType::Q4_K | WeightType::Q5_K | WeightType::Q6_K => Some(256),
+        WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q8_0 => Some(32),
+        WeightType::F16 | WeightType::BF16 | WeightType::F32 => None,
+    }
+}
+
+/// A vector as the products see it, and the super-blocks that have a second plane.
+pub(crate) fn rounded(x: &[f32], group: usize) -> (Vec<f64>, usize) {
+    let mut all = Vec::with_capacity(x.len());
+    let mut seconds = 0;
+    for super_block in x.chunks(256) {
+        let groups: Vec<Group> = super_block.chunks(group).map(Group::of).collect();
+        let second = groups.iter().any(|of| of.is_uneven(group));
+        seconds += usize::from(second);
+        all.extend(groups.iter().flat_map(|of| of.values(second)));
+    }
+    (all, seconds)
+}
+
+struct Group {
+    x: Vec<f32>,
+    inverse: f32,
+    scale: f32,
+    q: Vec<f32>,
+}
+
+impl Group {
+    fn of(x: &[f32]) -> Group {
+        let greatest = x.iter().fold(0.0f32, |greatest, x| greatest.max(x.abs()));
+        let inverse = 1.0 / greatest.max(1e-30) * 127.0;
+        let q = x.iter().map(|x| (x * inverse).round_ties_even()).collect();
+        Group { x: x.to_vec(), inverse, scale: greatest * (1.0 / 127.0), q }
+    }
+
+    /// Whether a few elements are far larger than the others: the squares sum to less than those of 8, or of 2 of 32.
+    fn is_uneven(&self, group: usize) -> bool {
+        let squares: f32 = self.q.iter().map(|q| q * q).sum();
+        squares > 0.0 && squares < if group == 256 { 8.0 } else { 2.0 } * 127.0 * 127.0
+    }
+
+    fn values(&self, second: bool) -> Vec<f64> {
+        let value = |(x, q): (&f32, &f32)| {
+            let residual = (-self.scale).mul_add(*q, *x);
+            let r = if second { (residual * (self.inverse * 254.0)).round_ties_even() } else { 0.0 };
+            let finer = self.scale * (1.0 / 254.0);
+            f64::from(self.scale) * f64::from(*q) + f64::from(finer) * f64::from(r)
+        };
+        self.x.iter().zip(&self.q).map(value).collect()
+    }
+}
