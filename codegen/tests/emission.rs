@@ -55,27 +55,28 @@ fn bakes_of_two_processes_are_byte_identical() {
         assert!(command.output().expect("it runs").status.success());
     }
     let (first, second) = (files(&first), files(&second));
-    // Two models, with a module for the stream path and one for each cache of the persistent path; the kernels, and those
-    // for loading.
-    let modules = 2 * 3 + 2;
+    // Two models in two numerics, with a module for the stream path and one for each cache of the persistent path; the
+    // kernels, and those for loading.
+    let modules = 2 * 2 * 3 + 2;
     assert_eq!(first.len(), modules * Target::DEFAULT.len() + 1, "{:?}", first.keys());
     assert!(first.contains_key("kiln_baked.rs"), "{:?}", first.keys());
     assert!(first == second, "two bakes differ");
 }
 
-/// Every preset and the general kernels, for every target and path, each within the time a build may take.
+/// Every preset and the general kernels, for every target, path and numerics, each within the time a build may take.
 #[test]
 fn every_preset_is_emitted_for_every_target() {
     let began = Instant::now();
     let mut emitting = Duration::ZERO;
     let models = presets::all().flat_map(|preset| {
-        let of =
-            move |path| (preset.feature, Some(path), decoder(preset.shape, WeightType::ALL, path, Numerics::Exact));
-        DecoderPath::ALL.map(of)
+        let paths = DecoderPath::ALL.into_iter().flat_map(|path| Numerics::ALL.map(|numerics| (path, numerics)));
+        paths.map(move |(path, numerics)| {
+            (preset.feature, Some((path, numerics)), decoder(preset.shape, WeightType::ALL, path, numerics))
+        })
     });
-    for (name, path, kernels) in models.chain([("general", None, general())]) {
+    for (name, of, kernels) in models.chain([("general", None, general())]) {
         let began = Instant::now();
-        let modules = match emit_for(&Target::ALL, path, &kernels, Text::Full) {
+        let modules = match emit_for(&Target::ALL, of, &kernels, Text::Full) {
             Ok(modules) => modules,
             Err(error) => panic!("{name}: {error}"),
         };
