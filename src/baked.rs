@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 
 use crate::driver::{Device, LaunchConfig, Module};
-pub use crate::shape::{DecoderPath, Grid, NumberType, Param, ParamType};
+pub use crate::shape::{DecoderPath, Grid, NumberType, Numerics, Param, ParamType};
 use crate::shape::{ModelShape, WeightTypes};
 use crate::{Error, Result};
 
@@ -30,8 +30,8 @@ pub struct BakedKernel {
 pub struct BakedModule {
     /// Compute capability: 90 for `sm_90`.
     pub sm: u32,
-    /// The decoder path its kernels are for; `None` for single kernels.
-    pub path: Option<DecoderPath>,
+    /// The decoder that its kernels are; `None` for single kernels.
+    pub decoder: Option<(DecoderPath, Numerics)>,
     /// The text, NUL-terminated as the driver wants it.
     pub ptx: &'static str,
     /// The kernels in it.
@@ -103,7 +103,7 @@ impl BakedModel {
         self.types
     }
 
-    /// PTX per target and decoder path.
+    /// PTX per target, decoder path and numerics.
     pub const fn modules(&self) -> &'static [BakedModule] {
         self.modules
     }

@@ -11,7 +11,7 @@ mod npy;
 
 use json::Json;
 use kiln::Model;
-use kiln::model::{GenerateOptions, KvType, ModelFile, PathChoice, Session, SessionOptions};
+use kiln::model::{GenerateOptions, KvType, ModelFile, PathChoice, Session};
 use kiln_emulator::{Checks, DeviceConfig};
 use npy::Npy;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn open(model: &str) -> Model {
 
 fn session(model: &Model, kv: KvType, path: PathChoice, blocks: Option<u32>) -> Session {
     model
-        .session(SessionOptions::default().with_kv(kv).with_path(path).with_blocks(blocks).with_capacity(512))
+        .session(common::exact().with_kv(kv).with_path(path).with_blocks(blocks).with_capacity(512))
         .expect("a session")
 }
 

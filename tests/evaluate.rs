@@ -17,7 +17,7 @@ mod write_npy;
 
 use json::Json;
 use kiln::Model;
-use kiln::model::{KvType, ModelFile, PathChoice, SessionOptions};
+use kiln::model::{KvType, ModelFile, PathChoice};
 use kiln_emulator::{Checks, DeviceConfig};
 use npy::Npy;
 use score::Perplexity;
@@ -32,7 +32,7 @@ fn load(path: impl AsRef<Path>) -> Model {
 }
 
 fn rows(model: &Model, kv: KvType, ids: &[u32], window: usize) -> Vec<Vec<f32>> {
-    let options = SessionOptions::default().with_kv(kv).with_path(PathChoice::Stream).with_capacity(window as u32);
+    let options = common::exact().with_kv(kv).with_path(PathChoice::Stream).with_capacity(window as u32);
     let mut session = model.session(options).expect("a session");
     let mut rows = Vec::new();
     score::each_position(&mut session, ids, window, |position, logits| -> kiln::Result<()> {
@@ -102,7 +102,7 @@ fn a_full_context_has_logits_on_every_path() {
     let model = load(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf"));
     let ids = [5, 600, 7];
     let run = |path, capacity| {
-        let options = SessionOptions::default().with_path(path).with_capacity(capacity);
+        let options = common::exact().with_path(path).with_capacity(capacity);
         let mut session = model.session(options).expect("a session");
         session.append(&ids).expect("it fits");
         session.logits().expect("logits")

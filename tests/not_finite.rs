@@ -4,7 +4,7 @@
 mod bake;
 mod common;
 
-use kiln::model::{GenerateOptions, ModelFile, PathChoice, Session, SessionOptions};
+use kiln::model::{GenerateOptions, ModelFile, PathChoice, Session};
 use kiln::shape::gguf::GgufWriter;
 use kiln::shape::{GgmlType, Gguf};
 use kiln::{Error, Model};
@@ -93,7 +93,7 @@ impl Drop for Scratch {
 }
 
 fn session(model: &Model, path: PathChoice) -> Session {
-    model.session(SessionOptions::default().with_path(path).with_capacity(256)).expect("a session")
+    model.session(common::exact().with_path(path).with_capacity(256)).expect("a session")
 }
 
 /// Generates up to `count` tokens: those that came, and what ended them.

@@ -7,7 +7,7 @@ mod common;
 
 use kiln::baked::{BakedModel, BakedModule, DecoderPath};
 use kiln::driver::DeviceBuffer;
-use kiln::model::{End, GenerateOptions, ModelFile, PathChoice, Session, SessionOptions};
+use kiln::model::{End, GenerateOptions, ModelFile, PathChoice, Session};
 use kiln::{Error, Model};
 use kiln_emulator::{DeviceConfig, Schedule};
 use std::path::Path;
@@ -24,8 +24,8 @@ fn open_as(file: &str, config: DeviceConfig, plant: impl Fn(&str) -> String) -> 
     let device = common::device_with(config);
     let file = ModelFile::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("a model");
     let baked = bake::model("test", *file.shape(), device.sm());
-    let modules = baked.modules().iter().map(|module| match module.path {
-        Some(DecoderPath::Persistent) => BakedModule { ptx: plant(module.ptx).leak(), ..*module },
+    let modules = baked.modules().iter().map(|module| match module.decoder {
+        Some((DecoderPath::Persistent, _)) => BakedModule { ptx: plant(module.ptx).leak(), ..*module },
         _ => *module,
     });
     let modules = modules.collect::<Vec<_>>().leak();
@@ -45,7 +45,7 @@ fn tiny(config: DeviceConfig) -> Model {
 }
 
 fn session(model: &Model, path: PathChoice, blocks: Option<u32>) -> Session {
-    model.session(SessionOptions::default().with_path(path).with_blocks(blocks).with_capacity(512)).expect("a session")
+    model.session(common::exact().with_path(path).with_blocks(blocks).with_capacity(512)).expect("a session")
 }
 
 fn at_most(max_tokens: usize) -> GenerateOptions {
@@ -99,7 +99,7 @@ fn ids_outside_the_vocabulary_change_nothing() {
 #[test]
 fn a_full_context_ends_the_generation_and_refuses_more() {
     let model = tiny(config(4));
-    let options = SessionOptions::default().with_path(PathChoice::Persistent).with_capacity(8);
+    let options = common::exact().with_path(PathChoice::Persistent).with_capacity(8);
     let mut session = model.session(options).expect("a session");
     session.append(PROMPT).expect("it fits");
     let mut generation = session.generate(at_most(10));
@@ -238,7 +238,7 @@ fn a_watched_device_sees_bounded_launches_and_the_same_tokens() {
 #[test]
 fn two_resident_decoders_never_start_in_turns() {
     let model = tiny(DeviceConfig { interleave_cooperative: true, ..config(14) });
-    let four = model.session(SessionOptions::default().with_path(PathChoice::Persistent).with_blocks(Some(4)));
+    let four = model.session(common::exact().with_path(PathChoice::Persistent).with_blocks(Some(4)));
     assert!(common::on_gpu() || four.is_err(), "two blocks on a multiprocessor");
     let all = expected(&model, PROMPT, 6);
     let decode = |blocks| {

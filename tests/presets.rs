@@ -15,7 +15,7 @@ mod reference;
 mod synth;
 
 use kiln::Model;
-use kiln::model::{KvType, ModelFile, PathChoice, SessionOptions};
+use kiln::model::{KvType, ModelFile, PathChoice};
 use kiln_emulator::{Checks, DeviceConfig};
 use kiln_shape::{ModelShape, presets};
 use reference::{Cache, Reference, relative_l2};
@@ -77,7 +77,7 @@ impl Drop for Cut {
 
 /// Logits after each of `ids`.
 fn logits(model: &Model, ids: &[u32], path: PathChoice, blocks: Option<u32>) -> Vec<Vec<f32>> {
-    let options = SessionOptions::default().with_kv(KvType::F32).with_path(path).with_blocks(blocks).with_capacity(64);
+    let options = common::exact().with_kv(KvType::F32).with_path(path).with_blocks(blocks).with_capacity(64);
     let mut session = model.session(options).expect("a session");
     let mut next = |id: &u32| {
         session.append(&[*id]).expect("it fits");

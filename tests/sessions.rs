@@ -5,7 +5,7 @@ mod bake;
 mod common;
 
 use kiln::Model;
-use kiln::model::{End, GenerateOptions, KvType, ModelFile, PathChoice, Session, SessionOptions};
+use kiln::model::{End, GenerateOptions, KvType, ModelFile, PathChoice, Session};
 use kiln_emulator::DeviceConfig;
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn model() -> Model {
 
 /// A session behind `ids`, of which nothing has run.
 fn session(model: &Model, path: PathChoice, ids: &[u32]) -> Session {
-    let options = SessionOptions::default().with_path(path).with_capacity(256);
+    let options = common::exact().with_path(path).with_capacity(256);
     let mut session = model.session(options).expect("a session");
     session.append(ids).expect("they fit");
     session
@@ -66,7 +66,7 @@ fn sessions_with_caches_of_either_type_go_on_beside_each_other() {
     let model = model();
     let all = [PathChoice::Stream, PathChoice::Persistent].map(|path| {
         let sessions = [KvType::F16, KvType::F32].map(|kv| {
-            let options = SessionOptions::default().with_kv(kv).with_path(path).with_capacity(256);
+            let options = common::exact().with_kv(kv).with_path(path).with_capacity(256);
             let mut session = model.session(options).expect("a session");
             session.append(PROMPT).expect("they fit");
             session

@@ -9,7 +9,7 @@ mod random;
 
 use common::table;
 use kiln::driver::{Device, DeviceBuffer};
-use kiln::model::{GenerateOptions, KvType, ModelFile, PathChoice, Session, SessionOptions};
+use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
 use kiln::{Error, Model};
 use kiln_emulator::{Checks, DeviceConfig};
 use random::Random;
@@ -37,7 +37,7 @@ fn without_races() -> Model {
 }
 
 fn options(path: PathChoice) -> SessionOptions {
-    SessionOptions::default().with_path(path).with_capacity(512)
+    common::exact().with_path(path).with_capacity(512)
 }
 
 fn session(model: &Model, path: PathChoice) -> Session {
@@ -252,10 +252,10 @@ fn storms_of_calls_give_the_same_tokens_on_both_paths() {
 #[test]
 fn sessions_load_each_module_once_and_only_what_they_use() {
     let model = without_races();
-    let loads = |path: PathChoice, kv: KvType| {
+    let loads = |path: PathChoice, kv: KvType, numerics: Numerics| {
         let (_, calls) = table::calls_of(|| {
             for _ in 0..3 {
-                let mut session = model.session(options(path).with_kv(kv)).expect("a session");
+                let mut session = model.session(options(path).with_kv(kv).with_numerics(numerics)).expect("a session");
                 session.append(PROMPT).expect("it fits");
                 generate(&mut session, 2).expect("it generates");
             }
@@ -263,14 +263,19 @@ fn sessions_load_each_module_once_and_only_what_they_use() {
         calls.iter().filter(|call| **call == "cuModuleLoadDataEx").count()
     };
     let counted = [
-        (PathChoice::Persistent, KvType::F16, 1),
-        (PathChoice::Persistent, KvType::F16, 0),
-        (PathChoice::Persistent, KvType::F32, 1),
-        (PathChoice::Stream, KvType::F16, 1),
-        (PathChoice::Stream, KvType::F32, 0),
+        (PathChoice::Persistent, KvType::F16, Numerics::Exact, 1),
+        (PathChoice::Persistent, KvType::F16, Numerics::Exact, 0),
+        (PathChoice::Persistent, KvType::F32, Numerics::Exact, 1),
+        (PathChoice::Persistent, KvType::F16, Numerics::Fast, 1),
+        (PathChoice::Persistent, KvType::F16, Numerics::Exact, 0),
+        (PathChoice::Stream, KvType::F16, Numerics::Exact, 1),
+        (PathChoice::Stream, KvType::F32, Numerics::Exact, 0),
+        (PathChoice::Stream, KvType::F32, Numerics::Fast, 1),
+        (PathChoice::Stream, KvType::F16, Numerics::Fast, 0),
     ];
-    for (path, kv, expected) in counted {
-        assert_eq!(loads(path, kv), expected, "{path:?}, {kv:?}: modules loaded by three sessions");
+    for (path, kv, numerics, expected) in counted {
+        let found = loads(path, kv, numerics);
+        assert_eq!(found, expected, "{path:?}, {kv:?}, {numerics}: modules loaded by three sessions");
     }
 }
 

@@ -11,12 +11,13 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 Prints the PTX that a build bakes.
 
-  emit --model MODEL --target TARGET [--path PATH] [--kernel NAME]   a model's decoder, or one kernel of it; PATH is
-                                                                     stream unless given
+  emit --model MODEL --target TARGET [--path PATH] [--numerics NUMERICS] [--kernel NAME]
+                                                                     a model's decoder, or one kernel of it; PATH is
+                                                                     stream unless given, NUMERICS exact
   emit --general --target TARGET [--kernel NAME]                     the kernels that belong to no model
   emit --all DIR [--model MODEL]... [--target TARGET]...             everything, a file for each module; --no-trace
                                                                      leaves out the kernels that trace
-  emit --list                                                        models, targets, paths, kernels
+  emit --list                                                        models, targets, paths, numerics, kernels
 
 With --light the text is that of a program: without source lines, its names short.
 ";
@@ -39,6 +40,7 @@ struct Request {
     models: Vec<&'static Preset>,
     targets: Vec<Target>,
     path: Option<DecoderPath>,
+    numerics: Option<Numerics>,
     kernel: Option<String>,
     all: Option<PathBuf>,
     general: bool,
@@ -65,6 +67,7 @@ impl Request {
                 "--model" => request.models.push(model(&value()?)?),
                 "--target" => request.targets.push(value()?.parse().map_err(|error| format!("{error}"))?),
                 "--path" => request.path = Some(path(&value()?)?),
+                "--numerics" => request.numerics = Some(numerics(&value()?)?),
                 "--kernel" => request.kernel = Some(value()?),
                 "--all" => request.all = Some(value()?.into()),
                 "--general" => request.general = true,
@@ -91,16 +94,17 @@ impl Request {
         let &[target] = self.targets.as_slice() else {
             return Err(format!("one --target is needed\n\n{USAGE}"));
         };
-        let (path, kernels) = match (self.models.as_slice(), self.general) {
+        let (decoder, kernels) = match (self.models.as_slice(), self.general) {
             (&[model], false) => {
                 let path = self.path.unwrap_or(DecoderPath::Stream);
-                (Some(path), bake::decoder(model.shape, &types(model), path, Numerics::Exact))
+                let numerics = self.numerics.unwrap_or(Numerics::Exact);
+                (Some((path, numerics)), bake::decoder(model.shape, &types(model), path, numerics))
             }
             ([], true) => (None, bake::general()),
             _ => return Err(format!("either one --model or --general is needed\n\n{USAGE}")),
         };
         let kernels = self.chosen(kernels)?;
-        print(&bake::emit_as(target, path, &kernels, self.text).map_err(|error| error.to_string())?.ptx)
+        print(&bake::emit_as(target, decoder, &kernels, self.text).map_err(|error| error.to_string())?.ptx)
     }
 
     /// The kernel asked for, or all of them.
@@ -114,9 +118,10 @@ impl Request {
         Ok(kernels)
     }
 
-    /// A file for each module: `MODEL.TARGET.PATH.ptx`, `MODEL.TARGET.persistent_trace.ptx`, and `general.TARGET.ptx`.
+    /// A file for each module: `MODEL.TARGET.PATH_NUMERICS.ptx`, `MODEL.TARGET.persistent_NUMERICS_trace.ptx`, and
+    /// `general.TARGET.ptx`.
     fn write_all(&self, folder: &Path) -> Result<(), String> {
-        if self.kernel.is_some() || self.path.is_some() || self.general {
+        if self.kernel.is_some() || self.path.is_some() || self.numerics.is_some() || self.general {
             return Err(format!("--all takes --model, --target, --no-trace and --light only\n\n{USAGE}"));
         }
         let targets = if self.targets.is_empty() { Target::ALL.to_vec() } else { self.targets.clone() };
@@ -125,20 +130,16 @@ impl Request {
         std::fs::create_dir_all(folder).map_err(at)?;
         for target in targets {
             for model in &models {
-                let paths = DecoderPath::ALL
-                    .map(|path| (path, path.name(), bake::decoder(model.shape, &types(model), path, Numerics::Exact)));
-                let tracing = (!self.no_trace).then(|| {
-                    (
-                        DecoderPath::Persistent,
-                        "persistent_trace",
-                        bake::tracing(model.shape, &types(model), Numerics::Exact),
-                    )
-                });
-                for (path, name, kernels) in paths.into_iter().chain(tracing) {
-                    let module = bake::emit_as(target, Some(path), &kernels, self.text)
-                        .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
-                    let file = format!("{}.{target}.{name}.ptx", model.feature);
-                    std::fs::write(folder.join(file), module.ptx).map_err(at)?;
+                for numerics in Numerics::ALL {
+                    let of = |path| (path, "", bake::decoder(model.shape, &types(model), path, numerics));
+                    let traces = || bake::tracing(model.shape, &types(model), numerics);
+                    let tracing = (!self.no_trace).then(|| (DecoderPath::Persistent, "_trace", traces()));
+                    for (path, end, kernels) in DecoderPath::ALL.map(of).into_iter().chain(tracing) {
+                        let module = bake::emit_as(target, Some((path, numerics)), &kernels, self.text)
+                            .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
+                        let file = format!("{}.{target}.{}_{numerics}{end}.ptx", model.feature, path.name());
+                        std::fs::write(folder.join(file), module.ptx).map_err(at)?;
+                    }
                 }
             }
             let module = bake::emit_as(target, None, &bake::general(), self.text)
@@ -167,6 +168,12 @@ fn path(name: &str) -> Result<DecoderPath, String> {
     })
 }
 
+fn numerics(name: &str) -> Result<Numerics, String> {
+    Numerics::ALL.into_iter().find(|numerics| numerics.name() == name).ok_or_else(|| {
+        format!("unknown numerics {name:?}: use one of {}", Numerics::ALL.map(Numerics::name).join(", "))
+    })
+}
+
 fn list() -> String {
     let mut text = "models\n".to_owned();
     for preset in presets::all() {
@@ -174,6 +181,7 @@ fn list() -> String {
     }
     let targets: Vec<String> = Target::ALL.iter().map(Target::to_string).collect();
     text += &format!("targets\n  {}\n", targets.join(" "));
+    text += &format!("numerics\n  {}\n", Numerics::ALL.map(Numerics::name).join(" "));
     let any = presets::PRESETS[0].shape;
     for path in DecoderPath::ALL {
         text += &format!("kernels of path {}\n", path.name());

@@ -37,8 +37,8 @@ pub struct Descriptor {
 pub struct EmittedModule {
     /// Its target.
     pub target: Target,
-    /// The decoder path its kernels are for; `None` for single kernels.
-    pub path: Option<DecoderPath>,
+    /// The decoder that its kernels are; `None` for single kernels.
+    pub decoder: Option<(DecoderPath, Numerics)>,
     /// The text.
     pub ptx: String,
     /// The kernels in it.
@@ -49,8 +49,12 @@ pub struct EmittedModule {
 ///
 /// # Errors
 /// If a kernel cannot be built for `target`.
-pub fn emit(target: Target, path: Option<DecoderPath>, kernels: &[Box<dyn Kernel>]) -> Result<EmittedModule> {
-    emit_as(target, path, kernels, Text::Full)
+pub fn emit(
+    target: Target,
+    decoder: Option<(DecoderPath, Numerics)>,
+    kernels: &[Box<dyn Kernel>],
+) -> Result<EmittedModule> {
+    emit_as(target, decoder, kernels, Text::Full)
 }
 
 /// Emits `kernels` as one module, its text as full as asked for.
@@ -59,12 +63,12 @@ pub fn emit(target: Target, path: Option<DecoderPath>, kernels: &[Box<dyn Kernel
 /// If a kernel cannot be built for `target`.
 pub fn emit_as(
     target: Target,
-    path: Option<DecoderPath>,
+    decoder: Option<(DecoderPath, Numerics)>,
     kernels: &[Box<dyn Kernel>],
     text: Text,
 ) -> Result<EmittedModule> {
     let module = build(target, kernels)?;
-    Ok(EmittedModule { target, path, ptx: module.ptx_as(text), kernels: descriptors(&module, kernels) })
+    Ok(EmittedModule { target, decoder, ptx: module.ptx_as(text), kernels: descriptors(&module, kernels) })
 }
 
 /// Emits `kernels` as a module for each of `targets`, its text as full as asked for. Kernels that do not look at their
@@ -74,7 +78,7 @@ pub fn emit_as(
 /// If a kernel cannot be built for one of the targets.
 pub fn emit_for(
     targets: &[Target],
-    path: Option<DecoderPath>,
+    decoder: Option<(DecoderPath, Numerics)>,
     kernels: &[Box<dyn Kernel>],
     text: Text,
 ) -> Result<Vec<EmittedModule>> {
@@ -83,11 +87,11 @@ pub fn emit_for(
     };
     let module = build(*first, kernels)?;
     let Some(texts) = module.ptx_for(targets, text)? else {
-        return targets.iter().map(|target| emit_as(*target, path, kernels, text)).collect();
+        return targets.iter().map(|target| emit_as(*target, decoder, kernels, text)).collect();
     };
     let kernels = descriptors(&module, kernels);
     let emitted = targets.iter().zip(texts);
-    Ok(emitted.map(|(target, ptx)| EmittedModule { target: *target, path, ptx, kernels: kernels.clone() }).collect())
+    Ok(emitted.map(|(target, ptx)| EmittedModule { target: *target, decoder, ptx, kernels: kernels.clone() }).collect())
 }
 
 fn build(target: Target, kernels: &[Box<dyn Kernel>]) -> Result<Module> {
@@ -119,7 +123,7 @@ fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> 
         .collect()
 }
 
-/// The kernels of a decoder path for a model.
+/// The kernels of a decoder path for a model, in these numerics.
 pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numerics: Numerics) -> Vec<Box<dyn Kernel>> {
     match path {
         DecoderPath::Stream => {
@@ -240,7 +244,7 @@ impl Bake {
         Bake::default()
     }
 
-    /// Adds a model: its decoder for every path, for matrices of every type kiln supports. `name` becomes a static in
+    /// Adds a model: its decoder for every path and numerics, for matrices of every type kiln supports. `name` becomes a static in
     /// capitals: `qwen3-8b` is `QWEN3_8B`.
     pub fn model(self, name: &str, shape: ModelShape) -> Bake {
         self.model_with_types(name, shape, WeightType::ALL)
@@ -339,15 +343,16 @@ impl Bake {
         let mut statics = Vec::new();
         for (name, shape, types) in &self.models {
             let mut modules = Vec::new();
-            for path in DecoderPath::ALL {
-                let mut kernels = decoder(*shape, types, path, Numerics::Exact);
+            let decoders = DecoderPath::ALL.into_iter().flat_map(|path| Numerics::ALL.map(|numerics| (path, numerics)));
+            for (path, numerics) in decoders {
+                let mut kernels = decoder(*shape, types, path, numerics);
                 if self.tracing && path == DecoderPath::Persistent {
-                    kernels.extend(tracing(*shape, types, Numerics::Exact));
+                    kernels.extend(tracing(*shape, types, numerics));
                 }
                 // A session takes one of the persistent kernels, and the driver compiles what is in its module.
                 let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };
                 for part in kernels.chunks(each.max(1)) {
-                    let emitted = emit_for(&targets, Some(path), part, self.text)
+                    let emitted = emit_for(&targets, Some((path, numerics)), part, self.text)
                         .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
                     modules.extend(emitted);
                 }
@@ -467,7 +472,7 @@ impl Source<'_> {
         let kiln = self.kiln;
         self.line(format_args!("    #[allow(unused_imports)] // of a few kernels some may be of no use"));
         self.line(format_args!(
-            "    use {kiln}::baked::{{BakedKernel, BakedModule, DecoderPath, Grid, NumberType::*, Param}};"
+            "    use {kiln}::baked::{{BakedKernel, BakedModule, DecoderPath, Grid, NumberType::*, Numerics, Param}};"
         ));
         self.signatures.clear();
         for Descriptor { name, params, .. } in modules.iter().flat_map(|module| &module.kernels) {
@@ -484,25 +489,26 @@ impl Source<'_> {
     /// Module by module; `field` stands in front of the list.
     fn modules(&mut self, field: &str, stem: &str, modules: Vec<EmittedModule>) {
         self.line(format_args!("    {field}&["));
-        let mut bodies: Vec<(Option<DecoderPath>, String)> = Vec::new();
+        let mut bodies: Vec<(Option<(DecoderPath, Numerics)>, String)> = Vec::new();
         for module in modules {
-            let path = match (module.path, module.kernels.as_slice()) {
-                (Some(DecoderPath::Persistent), [kernel]) => format!("_{}", kernel.name),
-                (path, _) => path.map_or(String::new(), |path| format!("_{}", path.name())),
+            let of = match (module.decoder, module.kernels.as_slice()) {
+                (Some((DecoderPath::Persistent, numerics)), [kernel]) => format!("_{}_{numerics}", kernel.name),
+                (Some((path, numerics)), _) => format!("_{}_{numerics}", path.name()),
+                (None, _) => String::new(),
             };
-            let file = format!("{stem}_{}{path}.ptx", module.target);
-            let body = (module.path, body(&module.ptx).to_owned());
+            let file = format!("{stem}_{}{of}.ptx", module.target);
+            let body = (module.decoder, body(&module.ptx).to_owned());
             if bodies.contains(&body) {
                 self.files.push((file, module.ptx));
                 continue;
             }
             bodies.push(body);
-            let path = match module.path {
-                Some(path) => format!("Some(DecoderPath::{path:?})"),
+            let decoder = match module.decoder {
+                Some((path, numerics)) => format!("Some((DecoderPath::{path:?}, Numerics::{numerics:?}))"),
                 None => "None".to_owned(),
             };
             self.line(format_args!("        BakedModule {{"));
-            self.line(format_args!("            sm: {}, path: {path},", module.target.sm()));
+            self.line(format_args!("            sm: {}, decoder: {decoder},", module.target.sm()));
             self.line(format_args!(
                 "            ptx: concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\")), \"\\0\"),"
             ));

@@ -1,10 +1,10 @@
 //! The kernels of a model on a device: loaded once, every function looked up before anything runs.
 
-use super::KvType;
 use super::launches::{
     Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, IncrementalAttention, PersistentDecoder,
     Phase, QkNormRopeKvWrite, Trace,
 };
+use super::{KvType, Numerics};
 use crate::baked::{BakedModel, BakedModule, DecoderPath, newest, no_module};
 use crate::driver::{Device, Module};
 use crate::kernel::{Kernel, Loaded};
@@ -50,8 +50,8 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    pub(crate) fn load(device: &Device, baked: &'static BakedModel) -> Result<Kernels> {
-        let module = choose(device, baked, DecoderPath::Stream)?;
+    pub(crate) fn load(device: &Device, baked: &'static BakedModel, numerics: Numerics) -> Result<Kernels> {
+        let module = choose(device, baked, DecoderPath::Stream, numerics)?;
         let loaded = load(device, module)?;
         let setting = format!("--features {}", baked.name);
         let of_cache = |kv: KvType| -> Result<CacheKernels> {
@@ -96,14 +96,19 @@ pub(crate) enum Persistent {
 
 impl Persistent {
     /// Finds it; each has a module of its own.
-    pub(crate) fn load(device: &Device, baked: &'static BakedModel, kv: KvType, traces: bool) -> Result<Persistent> {
+    pub(crate) fn load(
+        device: &Device,
+        baked: &'static BakedModel,
+        numerics: Numerics,
+        kv: KvType,
+        traces: bool,
+    ) -> Result<Persistent> {
         let (trace, feature) = if traces { ("_trace", ",trace") } else { ("", "") };
         let name = format!("persistent_decoder_{}{trace}", kv.suffix());
         let setting = format!("--features {}{feature}", baked.name());
         let has = |module: &&BakedModule| module.kernel(&name).is_some();
-        let modules = baked.modules.iter().filter(has);
-        let Some(module) = newest(device, modules) else {
-            choose(device, baked, DecoderPath::Persistent)?;
+        let Some(module) = newest(device, of(baked, DecoderPath::Persistent, numerics).filter(has)) else {
+            choose(device, baked, DecoderPath::Persistent, numerics)?;
             return Err(Error::KernelNotBaked { kernel: name, setting });
         };
         Ok(match traces {
@@ -121,15 +126,36 @@ impl Persistent {
     }
 }
 
-/// Whether there are kernels of both paths for the device; none is loaded.
+/// Whether there are kernels of both paths for the device, in some numerics; none is loaded.
 pub(crate) fn check(device: &Device, baked: &'static BakedModel) -> Result<()> {
-    DecoderPath::ALL.into_iter().try_for_each(|path| choose(device, baked, path).map(drop))
+    DecoderPath::ALL.into_iter().try_for_each(|path| {
+        let found = Numerics::ALL.into_iter().find_map(|numerics| newest(device, of(baked, path, numerics)));
+        found.map(drop).ok_or_else(|| no_module(baked.name, device.sm()))
+    })
 }
 
-/// The module of `path` for the newest target that is not newer than the device.
-fn choose(device: &Device, baked: &'static BakedModel, path: DecoderPath) -> Result<&'static BakedModule> {
-    let modules = baked.modules.iter().filter(|module| module.path == Some(path));
-    newest(device, modules).ok_or_else(|| no_module(baked.name, device.sm()))
+/// The modules of a decoder, by target and, on the persistent path, by kernel.
+fn of(baked: &'static BakedModel, path: DecoderPath, numerics: Numerics) -> impl Iterator<Item = &'static BakedModule> {
+    baked.modules.iter().filter(move |module| module.decoder == Some((path, numerics)))
+}
+
+/// The module of a decoder for the newest target that is not newer than the device.
+fn choose(
+    device: &Device,
+    baked: &'static BakedModel,
+    path: DecoderPath,
+    numerics: Numerics,
+) -> Result<&'static BakedModule> {
+    newest(device, of(baked, path, numerics)).ok_or_else(|| {
+        // The other numerics, where only these are missing.
+        match Numerics::ALL.into_iter().find(|other| newest(device, of(baked, path, *other)).is_some()) {
+            Some(other) => Error::KernelNotBaked {
+                kernel: format!("{} in {numerics} numerics", baked.name),
+                setting: format!("kernels baked by this version of kiln, or take {other} numerics"),
+            },
+            None => no_module(baked.name, device.sm()),
+        }
+    })
 }
 
 /// Loads a module's PTX.

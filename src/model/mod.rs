@@ -30,8 +30,8 @@ pub use weights::{MemoryNeed, Progress};
 use crate::Result;
 use crate::baked::BakedModel;
 use crate::driver::Device;
-pub use crate::shape::KvType;
 use crate::shape::{Gguf, ModelShape};
+pub use crate::shape::{KvType, Numerics};
 use kernels::{Kernels, Persistent};
 use once_cell::sync::OnceCell;
 use rotary::Rotary;
@@ -50,28 +50,44 @@ pub(crate) struct Inner {
     file: ModelFile,
     weights: Weights,
     baked: &'static BakedModel,
-    /// Kernels of the stream path, loaded by its first session.
-    stream: OnceCell<Arc<Kernels>>,
-    /// Kernels of the persistent path, by cache type and whether they trace.
-    persistent: [OnceCell<Arc<Persistent>>; 4],
+    exact: Loaded,
+    fast: Loaded,
     rotary: Mutex<Option<Arc<Rotary>>>,
     decoders: Mutex<Vec<(persistent::Key, Weak<persistent::Decoder>)>>,
 }
 
+/// A model's kernels in one numerics, each loaded by the first session that takes it.
+#[derive(Default)]
+struct Loaded {
+    /// Kernels of the stream path.
+    stream: OnceCell<Arc<Kernels>>,
+    /// Kernels of the persistent path, by cache type and whether they trace.
+    persistent: [OnceCell<Arc<Persistent>>; 4],
+}
+
 impl Inner {
-    fn stream_kernels(&self) -> Result<Arc<Kernels>> {
-        self.stream.get_or_try_init(|| Kernels::load(&self.device, self.baked).map(Arc::new)).cloned()
+    fn loaded(&self, numerics: Numerics) -> &Loaded {
+        match numerics {
+            Numerics::Exact => &self.exact,
+            Numerics::Fast => &self.fast,
+        }
     }
 
-    fn persistent_kernel(&self, kv: KvType, traces: bool) -> Result<Arc<Persistent>> {
-        let [f16, f16_traces, f32, f32_traces] = &self.persistent;
+    fn stream_kernels(&self, numerics: Numerics) -> Result<Arc<Kernels>> {
+        let load = || Kernels::load(&self.device, self.baked, numerics).map(Arc::new);
+        self.loaded(numerics).stream.get_or_try_init(load).cloned()
+    }
+
+    fn persistent_kernel(&self, numerics: Numerics, kv: KvType, traces: bool) -> Result<Arc<Persistent>> {
+        let [f16, f16_traces, f32, f32_traces] = &self.loaded(numerics).persistent;
         let cell = match (kv, traces) {
             (KvType::F16, false) => f16,
             (KvType::F16, true) => f16_traces,
             (KvType::F32, false) => f32,
             (KvType::F32, true) => f32_traces,
         };
-        cell.get_or_try_init(|| Persistent::load(&self.device, self.baked, kv, traces).map(Arc::new)).cloned()
+        let load = || Persistent::load(&self.device, self.baked, numerics, kv, traces).map(Arc::new);
+        cell.get_or_try_init(load).cloned()
     }
 
     /// Tables of angles for at least so many positions.
@@ -117,8 +133,8 @@ impl Model {
             file,
             weights,
             baked,
-            stream: OnceCell::new(),
-            persistent: Default::default(),
+            exact: Loaded::default(),
+            fast: Loaded::default(),
             rotary: Mutex::default(),
             decoders: Mutex::default(),
         };

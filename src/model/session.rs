@@ -4,7 +4,7 @@ use super::path::{Item, Path, Step, Work};
 use super::persistent::{Decoder, Key, PersistentPath};
 use super::sequence::{self, Sequence};
 use super::stream::StreamPath;
-use super::{KvType, Model};
+use super::{KvType, Model, Numerics};
 use crate::shape::mailbox::NO_TOKEN;
 use crate::{Error, Result};
 use std::mem::ManuallyDrop;
@@ -29,6 +29,9 @@ pub struct SessionOptions {
     pub kv: KvType,
     /// Positions it may grow to; `None` for all that the model was trained for.
     pub capacity: Option<u32>,
+    /// The numerics of its products. Fast rounds activations to int8 before quantised weights are multiplied with them,
+    /// and multiplies integers; exact, the reference, multiplies in f32.
+    pub numerics: Numerics,
     /// The way its tokens are run.
     pub path: PathChoice,
     /// Blocks of the persistent path's grid; `None` for one on each multiprocessor.
@@ -47,6 +50,13 @@ impl SessionOptions {
     #[must_use]
     pub fn with_capacity(mut self, capacity: impl Into<Option<u32>>) -> SessionOptions {
         self.capacity = capacity.into();
+        self
+    }
+
+    /// With other numerics.
+    #[must_use]
+    pub const fn with_numerics(mut self, numerics: Numerics) -> SessionOptions {
+        self.numerics = numerics;
         self
     }
 
@@ -96,7 +106,8 @@ impl Session {
     pub(super) fn tracing(model: &Model, options: SessionOptions, events: u32) -> Result<Session> {
         let _quiet = model.inner.device.context().quiesce()?;
         let capacity = check(model, options)?;
-        let key = Key { kv: options.kv, blocks: options.blocks, events: Some(events) };
+        let SessionOptions { kv, numerics, blocks, .. } = options;
+        let key = Key { numerics, kv, blocks, events: Some(events) };
         let path = PersistentPath::new(Decoder::shared(&model.inner, key)?);
         Session::with_path(model, options, capacity, Box::new(path), "to trace".to_owned())
     }
@@ -140,6 +151,11 @@ impl Session {
     /// The path that was chosen, and why.
     pub fn path(&self) -> (&'static str, &str) {
         (self.path.name(), &self.why)
+    }
+
+    /// The numerics of its products.
+    pub fn numerics(&self) -> Numerics {
+        self.options.numerics
     }
 
     /// What the path asked of the driver so far.
@@ -301,12 +317,12 @@ fn check(model: &Model, options: SessionOptions) -> Result<u32> {
 
 /// The path that the options ask for, and why it is that one.
 fn choose(model: &Model, options: SessionOptions) -> Result<(Box<dyn Path>, String)> {
-    let inner = &model.inner;
+    let (inner, SessionOptions { kv, numerics, blocks, .. }) = (&model.inner, options);
     let stream = |why: String| -> Result<(Box<dyn Path>, String)> {
-        Ok((Box::new(StreamPath::new(inner.device.stream()?, inner.stream_kernels()?)), why))
+        Ok((Box::new(StreamPath::new(inner.device.stream()?, inner.stream_kernels(numerics)?)), why))
     };
     let persistent = |why: &str| -> Result<(Box<dyn Path>, String)> {
-        let key = Key { kv: options.kv, blocks: options.blocks, events: None };
+        let key = Key { numerics, kv, blocks, events: None };
         Ok((Box::new(PersistentPath::new(Decoder::shared(inner, key)?)), why.to_owned()))
     };
     match options.path {
@@ -316,7 +332,7 @@ fn choose(model: &Model, options: SessionOptions) -> Result<(Box<dyn Path>, Stri
             // A lost context or a full memory is not mended by another path.
             Error::Cuda { .. } | Error::OutOfMemory { .. } | Error::Stalled { .. } => Err(error),
             // Who asks for blocks means this path.
-            error if options.blocks.is_some() => Err(error),
+            error if blocks.is_some() => Err(error),
             error => stream(format!("auto: the persistent path cannot be taken: {error}")),
         }),
     }
@@ -340,6 +356,7 @@ impl std::fmt::Debug for Session {
             .field("tokens", &self.tokens.len())
             .field("capacity", &self.sequence.capacity)
             .field("path", &self.path.name())
+            .field("numerics", &self.options.numerics)
             .finish_non_exhaustive()
     }
 }

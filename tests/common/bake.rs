@@ -13,9 +13,9 @@ fn leak<T>(value: T) -> &'static T {
 }
 
 /// Kernels as a module of a program, as `build.rs` would have made it.
-pub(crate) fn module(sm: u32, path: Option<DecoderPath>, kernels: &[Box<dyn Kernel>]) -> BakedModule {
+pub(crate) fn module(sm: u32, decoder: Option<(DecoderPath, Numerics)>, kernels: &[Box<dyn Kernel>]) -> BakedModule {
     let target = Target::ALL.into_iter().filter(|target| target.sm() <= sm).max().expect("a target");
-    let emitted = bake::emit(target, path, kernels).expect("the kernels are valid");
+    let emitted = bake::emit(target, decoder, kernels).expect("the kernels are valid");
     let kernels: Vec<BakedKernel> = emitted
         .kernels
         .iter()
@@ -28,7 +28,7 @@ pub(crate) fn module(sm: u32, path: Option<DecoderPath>, kernels: &[Box<dyn Kern
             params: leak(params(&kernel.params)),
         })
         .collect();
-    BakedModule { sm: target.sm(), path, ptx: leak(emitted.ptx + "\0"), kernels: leak(kernels) }
+    BakedModule { sm: target.sm(), decoder, ptx: leak(emitted.ptx + "\0"), kernels: leak(kernels) }
 }
 
 /// Parameters as a program has them.
@@ -49,21 +49,23 @@ pub(crate) fn model_with_blocks_of(
     threads: Option<u32>,
 ) -> &'static BakedModel {
     let types: Vec<_> = WeightTypes::ALL.iter().collect();
-    let decoder = |path| match (path, threads) {
+    let decoder = |path, numerics| match (path, threads) {
         (DecoderPath::Persistent, Some(threads)) => [KvType::F16, KvType::F32]
             .into_iter()
-            .map(|kv| PersistentDecoder::for_shape(shape, &types).with_kv_type(kv).with_block_size(threads))
+            .map(|kv| PersistentDecoder::for_shape(shape, &types).with_kv_type(kv).with_numerics(numerics))
+            .map(|kernel| kernel.with_block_size(threads))
             .map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
             .collect(),
-        _ => bake::decoder(shape, &types, path, Numerics::Exact),
+        _ => bake::decoder(shape, &types, path, numerics),
     };
     let modules: Vec<BakedModule> = DecoderPath::ALL
         .into_iter()
-        .flat_map(|path| {
-            let kernels = decoder(path);
+        .flat_map(|path| Numerics::ALL.map(|numerics| (path, numerics)))
+        .flat_map(|(path, numerics)| {
+            let kernels = decoder(path, numerics);
             // As a bake writes them: a module for each persistent kernel.
             let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };
-            kernels.chunks(each).map(|part| module(sm, Some(path), part)).collect::<Vec<_>>()
+            kernels.chunks(each).map(|part| module(sm, Some((path, numerics)), part)).collect::<Vec<_>>()
         })
         .collect();
     // SAFETY: the modules were made for this shape and all types, with the launches they list.

@@ -67,6 +67,12 @@ pub fn driver() -> &'static Driver {
     })
 }
 
+/// Options of a session in exact numerics, which references are made for.
+#[cfg(feature = "gguf")]
+pub fn exact() -> kiln::model::SessionOptions {
+    kiln::model::SessionOptions::default().with_numerics(kiln::model::Numerics::Exact)
+}
+
 /// Whether tests run on a GPU.
 pub fn on_gpu() -> bool {
     std::env::var("KILN_DEVICE").is_ok_and(|device| device == "cuda")

@@ -6,7 +6,7 @@ use crate::driver::{Device, Driver};
 use crate::model::persistent::{Decoder, Key, PersistentPath};
 use crate::model::sequence::Sequence;
 use crate::model::stream::StreamPath;
-use crate::model::{KvType, ModelFile};
+use crate::model::{KvType, ModelFile, Numerics};
 use crate::shape::mailbox::item::STOP_IDS_MAX;
 use kiln_emulator::DeviceConfig;
 
@@ -59,14 +59,14 @@ fn each_stop_id_ends_an_item(path: &mut dyn Path, model: &Model) {
 fn each_of_several_stop_ids_ends_an_item_on_the_stream_path() {
     let model = model();
     let stream = model.inner.device.stream().expect("a stream");
-    let kernels = model.inner.stream_kernels().expect("kernels");
+    let kernels = model.inner.stream_kernels(Numerics::Exact).expect("kernels");
     each_stop_id_ends_an_item(&mut StreamPath::new(stream, kernels), &model);
 }
 
 #[test]
 fn each_of_several_stop_ids_ends_an_item_on_the_persistent_path() {
     let model = model();
-    let key = Key { kv: KvType::F16, blocks: None, events: None };
+    let key = Key { numerics: Numerics::Exact, kv: KvType::F16, blocks: None, events: None };
     let decoder = Decoder::shared(&model.inner, key).expect("a decoder");
     each_stop_id_ends_an_item(&mut PersistentPath::new(decoder), &model);
 }

@@ -1,4 +1,4 @@
-//! The resident decoder of a model: one for each cache type and grid, shared by sessions.
+//! The resident decoder of a model: one for each numerics, cache type and grid, shared by sessions.
 //!
 //! A launch is bounded: the kernel leaves when it has had no work for a while, when its turn or its time is up, or when
 //! asked to; its items are kept in device memory. Whichever session waits for a token and finds it gone launches it
@@ -11,7 +11,7 @@ use crate::kernel::Kernel;
 use crate::launch::{Arguments, Launch, Out};
 use crate::model::kernels::Persistent;
 use crate::model::launches::{PersistentDecoder, Trace};
-use crate::model::{Inner, KvType, balance};
+use crate::model::{Inner, KvType, Numerics, balance};
 use crate::shape::mailbox::{self, state};
 use crate::{Error, Result};
 use std::sync::atomic::Ordering;
@@ -24,6 +24,7 @@ const IDLE: Duration = Duration::from_millis(5);
 /// What sessions share a decoder by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
+    pub(crate) numerics: Numerics,
     pub(crate) kv: KvType,
     /// Blocks of the grid; `None` for one on each multiprocessor.
     pub(crate) blocks: Option<u32>,
@@ -94,7 +95,7 @@ impl Decoder {
 
     fn new(model: &Arc<Inner>, key: Key) -> Result<Decoder> {
         let (device, shape) = (&model.device, model.file.shape());
-        let kernel = model.persistent_kernel(key.kv, key.events.is_some())?;
+        let kernel = model.persistent_kernel(key.numerics, key.kv, key.events.is_some())?;
         let blocks = grid(model, &kernel, key.blocks)?;
         let stride = blocks as usize;
         let trace = match key.events {

@@ -5,7 +5,7 @@ use crate::driver::{Device, Driver, Resident, Wish};
 use crate::model::path::{Item, Path};
 use crate::model::sequence::Sequence;
 use crate::model::stream::StreamPath;
-use crate::model::{KvType, ModelFile};
+use crate::model::{KvType, ModelFile, Numerics};
 use crate::shape::mailbox::{self, entry};
 use crate::{Error, Model};
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
@@ -58,7 +58,7 @@ impl Scene {
         let file = ModelFile::open(demo).expect("the demo model");
         let baked = file.baked().expect("baked by the default features");
         let model = Model::load(&device(config), baked, file, |_| {}).expect("it loads");
-        let key = Key { kv: KvType::F16, blocks: None, events: None };
+        let key = Key { numerics: Numerics::Exact, kv: KvType::F16, blocks: None, events: None };
         let decoder = Decoder::shared(&model.inner, key).expect("a decoder");
         let users = (0..users).map(|_| {
             let mut sequence = Sequence::new(&model.inner, KvType::F16, capacity).expect("a sequence");
@@ -431,7 +431,7 @@ fn the_cache_grows_in_the_middle_of_an_item() {
     scene.begin(0, &[1], 126, 6);
     assert_eq!(scene.drain(0), (made.clone(), (entry::LENGTH, made[5])));
     // The same on the stream path.
-    let kernels = scene.model.inner.stream_kernels().expect("kernels");
+    let kernels = scene.model.inner.stream_kernels(Numerics::Exact).expect("kernels");
     let (mut path, sequence) = (StreamPath::new(stream, kernels), &mut scene.users[0].sequence);
     path.begin(&scene.model.inner, sequence, &Item { ids: &[1], position: 126, max_new: 6, stop_ids: &[] })
         .expect("fits");
@@ -445,7 +445,7 @@ fn the_cache_grows_in_the_middle_of_an_item() {
 fn a_trace_has_every_phase_of_every_block_in_order() {
     let scene = Scene::new(9, 16);
     let (model, layers) = (&scene.model, scene.model.shape().layers);
-    let options = crate::model::SessionOptions::default().with_capacity(16);
+    let options = crate::model::SessionOptions::default().with_numerics(Numerics::Exact).with_capacity(16);
     let mut session = model.tracing_session(options, 1000).expect("its kernels are baked");
     session.append(&PROMPT[..3]).expect("it fits");
     let generate = crate::model::GenerateOptions::new(2);
