@@ -6,12 +6,13 @@
 
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::stage::Staged;
-use crate::formats::{Form, SuperBlock, Weights, form, format};
-use crate::ptx::{Builder, F32, LoadKind, Shared, Size, U8, U32, Val};
+use super::slot::{Run, Slot};
+use crate::formats::{Form, Int8, SuperBlock, Weights, form, format};
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// Floats in shared memory that a warp puts the values of super-blocks into.
-const VALUES: u32 = 512;
+const VALUES: u32 = 256;
 
 /// The most rows of a tile over a vector of which so many super-blocks, at most, are staged.
 pub(crate) const fn tile_rows(super_blocks: u32) -> u32 {
@@ -30,6 +31,8 @@ pub(crate) struct Values {
     own: Shared<F32>,
     /// Super-blocks of a row that are staged at once, at most.
     most: u32,
+    /// The warp's place for weights on their way, where they go through shared memory.
+    slot: Option<Slot>,
 }
 
 impl Values {
@@ -38,7 +41,8 @@ impl Values {
     pub(crate) fn new(b: &mut Builder, most: u32) -> Values {
         let all = b.dynamic_shared::<F32>(VALUES * b.warps());
         let warp = b.warp_id();
-        Values { own: b.byte_index(all, warp, VALUES * 4), most }
+        let slot = (b.target().sm() >= 80).then(|| Slot::new(b, most));
+        Values { own: b.byte_index(all, warp, VALUES * 4), most, slot }
     }
 
     /// The most rows of a tile.
@@ -61,10 +65,9 @@ impl Values {
         let lane = b.lane();
         let row = b.add::<U32>(rows.first, lane);
         let is_row = b.setp_lt::<U32>(row, rows.end);
-        let count = b.sub::<U32>(rows.end, rows.first);
         let types = fitting(matrix.types, tile.k());
         let values = |b: &mut Builder, ty: WeightType| match format(ty).int8() {
-            Some(_) => self.of_bytes(b, matrix, staged, tile, rows.first, count, ty),
+            Some(int8) => self.of_bytes(b, matrix, staged, tile, rows, (ty, int8)),
             None => self.of_floats(b, matrix, staged, tile, rows, ty),
         };
         match types[..] {
@@ -113,58 +116,64 @@ impl Values {
     }
 
     /// The values of quantised weights, one for each super-block that is staged.
-    #[allow(clippy::too_many_arguments)]
-    fn of_bytes(
-        &self,
-        b: &mut Builder,
-        matrix: Matrix<'_>,
-        staged: &Staged,
-        tile: Tile,
-        first: Val<U32>,
-        count: Val<U32>,
-        ty: WeightType,
-    ) {
-        let Some(int8) = format(ty).int8() else { return };
-        let (layout, tensor) = (ty.layout(), matrix.tensor);
-        let x = staged.quantised(b, int8.group);
+    fn of_bytes(&self, b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, tile: Tile, rows: Rows, of: (WeightType, Int8)) {
+        let (ty, int8) = of;
+        let (layout, tensor, k) = (ty.layout(), matrix.tensor, tile.k());
         let along = tile.staged();
-        let lane = b.lane();
-        let tasks = b.mul::<U32>(count, along);
-        let row_bytes = match tile.k() {
+        let row_bytes = match k {
             Size::Const(k) => Size::Const(k / 32 * (layout.data / 8)),
             Size::Reg(_) => {
-                let blocks = b.size_div(tile.k(), 32);
+                let blocks = b.size_div(k, 32);
                 b.size_mul(blocks, layout.data / 8)
             }
         };
-        let super_blocks = b.size_div_ceil(tile.k(), SUPER_BLOCK);
+        let super_blocks = b.size_div_ceil(k, SUPER_BLOCK);
         let plane_bytes = b.size_mul(super_blocks, layout.plane);
-        let is_cut = may_be_cut(tile.k()) && ty.block_len() < SUPER_BLOCK;
-        b.for_range(lane, tasks, 32, |b, task| {
+        let count = b.sub::<U32>(rows.end, rows.first);
+        let tasks = b.mul::<U32>(count, along);
+        let is_cut = may_be_cut(k) && ty.block_len() < SUPER_BLOCK;
+        let mut first_row = |base: Global<U8>, row_bytes: Size| {
+            let base = b.address(base);
+            let row = b.mad_wide(rows.first, row_bytes, base);
+            b.global_ptr::<U8>(row)
+        };
+        let data = first_row(tensor.data, row_bytes);
+        let plane = if layout.plane == 0 { tensor.plane } else { first_row(tensor.plane, plane_bytes) };
+        let x = staged.quantised(b, int8.group);
+        let value = |b: &mut Builder, task: Val<U32>, weights: &dyn Fn(&mut Builder, Val<U32>, Val<U32>) -> Weights| {
             let row = b.div::<U32>(task, along);
             let before = b.mul::<U32>(row, along);
             let super_block = b.sub::<U32>(task, before);
-            let in_row = b.add::<U32>(super_block, tile.first());
-            let matrix_row = b.add::<U32>(row, first);
-            let mut at = |base, row_bytes, bytes| {
-                let base = b.address(base);
-                let row = b.mad_wide(matrix_row, row_bytes, base);
-                let row = b.global_ptr::<U8>(row);
-                b.byte_index(row, in_row, bytes)
-            };
-            let data = at(tensor.data, row_bytes, layout.data);
-            let plane = if layout.plane == 0 { tensor.plane } else { at(tensor.plane, plane_bytes, layout.plane) };
-            let left = is_cut.then(|| {
-                let before = b.mul::<U32>(in_row, layout.data);
-                b.sub::<U32>(row_bytes, before)
-            });
-            // Neighbouring lanes read neighbouring records: the L1 cache holds what each reads of a line for the others.
-            let from = SuperBlock { data, plane, left, kind: LoadKind::Constant };
-            let weights = Weights::load(b, &from, layout);
+            let weights = weights(b, row, super_block);
             let value = int8.dot(b, &weights, &x, super_block);
             let to = b.mad::<U32>(row, stride(self.most), super_block);
             let to = b.index(self.own, to);
             b.st(to, value);
+        };
+        let is_run = matches!((along, super_blocks), (Size::Const(along), Size::Const(all)) if along == all) && !is_cut;
+        if let (Some(slot), true) = (self.slot, is_run) {
+            let run = Run { data, plane, layout, tasks };
+            return slot.each(b, &run, |b, task, weights| value(b, task, &|_, _, _| weights.clone()));
+        }
+        let lane = b.lane();
+        b.for_range(lane, tasks, 32, |b, task| {
+            value(b, task, &|b, row, super_block| {
+                let in_row = b.add::<U32>(super_block, tile.first());
+                let mut at = |base, row_bytes, bytes| {
+                    let base = b.address(base);
+                    let row = b.mad_wide(row, row_bytes, base);
+                    let row = b.global_ptr::<U8>(row);
+                    b.byte_index(row, in_row, bytes)
+                };
+                let data = at(data, row_bytes, layout.data);
+                let plane = if layout.plane == 0 { plane } else { at(plane, plane_bytes, layout.plane) };
+                let left = is_cut.then(|| {
+                    let before = b.mul::<U32>(in_row, layout.data);
+                    b.sub::<U32>(row_bytes, before)
+                });
+                // Neighbouring lanes read neighbouring records: the L1 cache holds what each reads of a line for the others.
+                Weights::Global(SuperBlock { data, plane, left, kind: LoadKind::Constant })
+            });
         });
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod norm;
 pub(crate) mod qk;
 pub(crate) mod quantise;
 pub(crate) mod rope;
+pub(crate) mod slot;
 pub(crate) mod stage;
 pub(crate) mod swiglu;
 pub(crate) mod tensor;

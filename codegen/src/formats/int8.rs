@@ -20,7 +20,6 @@
 
 use super::SuperBlock;
 use crate::ptx::{Builder, F16, F32, Half, LoadKind, S32, Shared, U16, U32, Val};
-use kiln_shape::Layout;
 
 /// Bytes of a super-block in a plane.
 const PLANE_BYTES: u32 = 272;
@@ -194,44 +193,50 @@ impl Plane {
     }
 }
 
-/// The weights of a super-block.
-pub(crate) struct Weights {
-    /// Its data, 16 bytes each.
-    quads: Vec<[Val<U32>; 4]>,
-    /// Its plane, 16 bytes each.
-    plane: Vec<[Val<U32>; 4]>,
-    /// Its plane, where that is a single f16.
-    half: Option<Val<F16>>,
+/// The weights of a super-block, where a lane reads them from.
+#[derive(Clone)]
+pub(crate) enum Weights {
+    /// Device memory.
+    Global(SuperBlock),
+    /// Shared memory; the plane in registers.
+    Shared {
+        data: Shared<U32>,
+        /// 16 bytes each.
+        plane: Vec<[Val<U32>; 4]>,
+        /// The plane, where that is a single f16.
+        half: Option<Val<F16>>,
+    },
 }
 
 impl Weights {
-    /// Loads them from device memory, all before the first is used.
-    pub(crate) fn load(b: &mut Builder, from: &SuperBlock, layout: Layout) -> Weights {
-        let zero = from.left.map(|_| b.mov::<U32>(0));
-        let quads = (0..layout.data / 16).map(|quad| match zero {
-            Some(zero) => from.quad(b, zero, 16 * quad),
-            None => b.ld_vector(from.data.at(16 * quad).cast::<U32>(), from.kind),
-        });
-        let quads = quads.collect();
-        let plane =
-            (0..layout.plane / 16).map(|quad| b.ld_vector(from.plane.at(16 * quad).cast::<U32>(), from.kind)).collect();
-        let half = (layout.plane == 2).then(|| b.ld(from.plane.cast::<F16>(), from.kind));
-        Weights { quads, plane, half }
-    }
-
     /// Bytes `16 * index .. 16 * index + 16` of the data.
-    pub(super) fn quad(&self, index: usize) -> [Val<U32>; 4] {
-        self.quads[index]
+    pub(super) fn quad(&self, b: &mut Builder, index: usize) -> [Val<U32>; 4] {
+        let index = index as u32;
+        match self {
+            Weights::Global(from @ SuperBlock { left: Some(_), .. }) => {
+                let zero = b.mov::<U32>(0);
+                from.quad(b, zero, 16 * index)
+            }
+            Weights::Global(from) => b.ld_vector(from.data.at(16 * index).cast::<U32>(), from.kind),
+            Weights::Shared { data, .. } => b.ld_vector(data.at(4 * index), LoadKind::Ordinary),
+        }
     }
 
     /// The same of the plane.
-    pub(super) fn plane(&self, index: usize) -> [Val<U32>; 4] {
-        self.plane[index]
+    pub(super) fn plane(&self, b: &mut Builder, index: usize) -> [Val<U32>; 4] {
+        match self {
+            Weights::Global(from) => b.ld_vector(from.plane.at(16 * index as u32).cast::<U32>(), from.kind),
+            Weights::Shared { plane, .. } => plane[index],
+        }
     }
 
     /// The f16 that is the plane.
     pub(super) fn half(&self, b: &mut Builder) -> Val<F32> {
-        match self.half {
+        let half = match self {
+            Weights::Global(from) => Some(b.ld(from.plane.cast::<F16>(), from.kind)),
+            Weights::Shared { half, .. } => *half,
+        };
+        match half {
             Some(half) => b.cvt(half),
             None => b.mov(f32::NAN),
         }
@@ -239,7 +244,7 @@ impl Weights {
 
     /// The eight f16 of 16 bytes of the plane.
     pub(super) fn halves(&self, b: &mut Builder, index: usize) -> [Val<F32>; 8] {
-        let pairs = self.plane(index).map(|word| b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half)));
+        let pairs = self.plane(b, index).map(|word| b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half)));
         std::array::from_fn(|i| pairs[i / 2][i % 2])
     }
 }

@@ -76,7 +76,7 @@ pub(super) fn eight_nibbles(b: &mut Builder, block: &SuperBlock, lane: Val<U32>)
 /// The blocks' products summed as in Q8_0, each less 8 times the sum of its activations.
 fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     let dots = std::array::from_fn(|block| {
-        let quants = [weights.quad(block)];
+        let quants = [weights.quad(b, block)];
         let first = 2 * block as u32;
         let x = [x.quad(b, first), x.quad(b, first + 1)];
         // Nibbles in the upper halves of bytes are 16 times as large.

@@ -163,11 +163,12 @@ pub(super) fn scale_and_min(b: &mut Builder, block: &SuperBlock, lane: Val<U32>)
 
 /// `d * sum of scale * (q . x) - dmin * sum of min * sum(x)`, both sums exact, times the scale of `x`.
 fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
-    let [scales, mins] = packed_scales(b, weights.quad(0));
+    let header = weights.quad(b, 0);
+    let [scales, mins] = packed_scales(b, header);
     // Nibbles in the upper halves of bytes are 16 times as large.
     let (mut low, mut high) = (b.mov::<S32>(0), b.mov::<S32>(0));
     for chunk in 0..4 {
-        let quants = [weights.quad(1 + 2 * chunk), weights.quad(2 + 2 * chunk)];
+        let quants = [weights.quad(b, 1 + 2 * chunk), weights.quad(b, 2 + 2 * chunk)];
         let first = 4 * chunk as u32;
         let x_low = [x.quad(b, first), x.quad(b, first + 1)];
         let dot = masked_dot(b, &quants, 0x0f0f_0f0f, &x_low);
@@ -178,7 +179,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     }
     let high = b.shr::<S32>(high, 4);
     let dots = b.add::<S32>(low, high);
-    scale_and_subtract(b, weights, x, dots, mins)
+    scale_and_subtract(b, header[0], x, dots, mins)
 }
 
 /// The eight scales and the eight mins of six bits, a byte each.
@@ -196,14 +197,14 @@ pub(super) fn packed_scales(b: &mut Builder, header: [Val<U32>; 4]) -> [[Val<U32
 /// `(d * dots - dmin * sum of min * sum(x)) * scale of x`, as f32.
 pub(super) fn scale_and_subtract(
     b: &mut Builder,
-    weights: &Weights,
+    d_and_dmin: Val<U32>,
     x: &Plane,
     dots: Val<S32>,
     mins: [Val<U32>; 2],
 ) -> Val<F32> {
     let sums = x.sums_of_32(b);
     let offsets = of_sums::<U32>(b, &sums, &mins);
-    let [d, dmin] = b.unpack::<F16>(weights.quad(0)[0]).map(|half| b.cvt::<F32, F16>(half));
+    let [d, dmin] = b.unpack::<F16>(d_and_dmin).map(|half| b.cvt::<F32, F16>(half));
     let (dots, offsets): (Val<F32>, Val<F32>) = (b.cvt(dots), b.cvt(offsets));
     let offsets = b.mul(dmin, offsets);
     let offsets = b.neg(offsets);

@@ -86,8 +86,8 @@ impl Format for Q5_0 {
 /// The blocks' products summed as in Q8_0, each less 16 times the sum of its activations.
 fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     let dots = std::array::from_fn(|block| {
-        let quants = weights.quad(block);
-        let fifths = weights.plane(block / 4)[block % 4];
+        let quants = weights.quad(b, block);
+        let fifths = weights.plane(b, block / 4)[block % 4];
         let first = 2 * block as u32;
         let x = [x.quad(b, first), x.quad(b, first + 1)];
         let mut sum = b.mov::<S32>(0);

@@ -88,12 +88,13 @@ impl Format for Q5K {
 
 /// As that of Q4_K, the fifth bits by a dot product of their own.
 fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
-    let [scales, mins] = packed_scales(b, weights.quad(0));
-    let fifths = [weights.quad(1), weights.quad(2)];
+    let header = weights.quad(b, 0);
+    let [scales, mins] = packed_scales(b, header);
+    let fifths = [weights.quad(b, 1), weights.quad(b, 2)];
     // Nibbles in the upper halves of bytes are 16 times as large.
     let (mut low, mut high) = (b.mov::<S32>(0), b.mov::<S32>(0));
     for chunk in 0..4 {
-        let quants = [weights.quad(3 + 2 * chunk), weights.quad(4 + 2 * chunk)];
+        let quants = [weights.quad(b, 3 + 2 * chunk), weights.quad(b, 4 + 2 * chunk)];
         // A fifth bit counts 16 times its nibble's unit, and stands for `2^sub_block`.
         let mut sub_block = |at: usize, mask: u32, unit: i32| {
             let x = [x.quad(b, 2 * at as u32), x.quad(b, 2 * at as u32 + 1)];
@@ -113,5 +114,5 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     }
     let high = b.shr::<S32>(high, 4);
     let dots = b.add::<S32>(low, high);
-    scale_and_subtract(b, weights, x, dots, mins)
+    scale_and_subtract(b, header[0], x, dots, mins)
 }

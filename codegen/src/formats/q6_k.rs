@@ -113,20 +113,20 @@ impl Format for Q6K {
 
 /// `d * sum of scale * (q . x - 32 sum(x))`, the sum exact, times the scale of `x`.
 fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
-    let scales = weights.quad(12).map(|word| b.mov_bits::<S32, U32>(word));
+    let packed = weights.quad(b, 12);
     // Nibbles in the upper halves of bytes are 16 times as large.
     let (mut low, mut high) = (b.mov::<S32>(0), b.mov::<S32>(0));
     for chunk in 0..16 {
         // Quarters 0 and 2 of a half share the bytes of its low nibbles, and 1 and 3; the upper bits give each two.
         let (half, quarter, rest) = (chunk / 8, chunk / 2 % 4, chunk % 2);
         let x = [x.quad(b, chunk as u32)];
-        let nibbles = [weights.quad(4 * half + 2 * (quarter % 2) + rest)];
+        let nibbles = [weights.quad(b, 4 * half + 2 * (quarter % 2) + rest)];
         let nibbles = masked_dot(b, &nibbles, if quarter < 2 { 0x0f0f_0f0f } else { 0xf0f0_f0f0 }, &x);
-        let tops = [weights.quad(8 + 2 * half + rest)];
+        let tops = [weights.quad(b, 8 + 2 * half + rest)];
         let tops = masked_dot(b, &tops, 0x0303_0303 << (2 * quarter), &x);
         // The two bits stand for `4^quarter`, and count 16 times their nibble's unit.
         let dot = b.mad::<S32>(tops, if quarter % 2 == 0 { 16 } else { 4 }, nibbles);
-        let scale = b.prmt(weights.quad(12)[chunk / 4], 0, 0x1111 * (8 | (chunk as u32 % 4)) - 8);
+        let scale = b.prmt(packed[chunk / 4], 0, 0x1111 * (8 | (chunk as u32 % 4)) - 8);
         let scale = b.mov_bits::<S32, U32>(scale);
         let sum = if quarter < 2 { &mut low } else { &mut high };
         *sum = b.mad::<S32>(scale, dot, *sum);
@@ -134,6 +134,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     let high = b.shr::<S32>(high, 4);
     let dots = b.add::<S32>(low, high);
     let sums = x.sums_of_16(b);
+    let scales = packed.map(|word| b.mov_bits::<S32, U32>(word));
     let offsets = of_sums::<S32>(b, &sums, &scales);
     let dots = b.mad::<S32>(offsets, -32, dots);
     let dots: Val<F32> = b.cvt(dots);

@@ -68,7 +68,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     let dots = std::array::from_fn(|block| {
         let zero = b.mov::<S32>(0);
         (2 * block..2 * block + 2).fold(zero, |sum, quad| {
-            let words = weights.quad(quad).into_iter().zip(x.quad(b, quad as u32));
+            let words = weights.quad(b, quad).into_iter().zip(x.quad(b, quad as u32));
             words.fold(sum, |sum, (word, x)| {
                 let word = b.mov_bits::<S32, U32>(word);
                 b.dp4a::<S32>(word, x, sum)

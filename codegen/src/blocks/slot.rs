@@ -1,0 +1,205 @@
+//! Weights on their way through shared memory: a warp loads a run of records together, 512 neighbouring bytes an
+//! instruction, and each lane then reads the record of its own super-block.
+//!
+//! The next records are in registers while the lanes work on those in shared memory. A warp has its place for itself, so
+//! no barrier of the block is needed.
+
+use crate::formats::Weights;
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, U8, U32, Val, Var};
+use kiln_shape::Layout;
+
+/// Bytes of a warp's place: 32 records of Q6_K beside vectors of up to 48 super-blocks, else 32 of Q4_K, so that a block
+/// stays within the 99 KB that every chip from sm_80 on has.
+const fn bytes(super_blocks: u32) -> u32 {
+    if super_blocks <= 48 { 32 * 208 } else { 32 * 144 }
+}
+
+/// A warp's place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    own: Shared<U32>,
+    bytes: u32,
+}
+
+/// Super-blocks that follow each other in memory.
+pub(crate) struct Run {
+    pub(crate) data: Global<U8>,
+    pub(crate) plane: Global<U8>,
+    pub(crate) layout: Layout,
+    /// How many.
+    pub(crate) tasks: Val<U32>,
+}
+
+/// How records of a layout lie in a slot.
+#[derive(Clone, Copy)]
+struct Records {
+    /// Pieces of 16 bytes in a record.
+    pieces: u32,
+    /// Records at once: a power of two.
+    lanes: u32,
+}
+
+impl Records {
+    /// As many as fit.
+    fn new(layout: Layout, bytes: u32) -> Records {
+        let pieces = layout.data / 16;
+        let stride = 16 * (pieces | 1);
+        let lanes = [32, 16, 8].into_iter().find(|lanes| lanes * stride <= bytes).unwrap_or(4);
+        Records { pieces, lanes }
+    }
+
+    /// From a record to the next: an odd number of pieces, so that lanes' reads of 16 bytes meet in no bank.
+    const fn stride(self) -> u32 {
+        16 * (self.pieces | 1)
+    }
+
+    /// Pieces that a lane carries.
+    const fn carried(self) -> u32 {
+        (self.pieces * self.lanes).div_ceil(32)
+    }
+}
+
+/// What a lane carries of the next records.
+struct Carried {
+    pieces: Vec<[Var<U32>; 4]>,
+    plane: Vec<[Var<U32>; 4]>,
+    half: Option<Var<F16>>,
+}
+
+impl Slot {
+    /// Takes the shared memory, beside vectors of so many super-blocks.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, super_blocks: u32) -> Slot {
+        let bytes = bytes(super_blocks);
+        let all = b.dynamic_shared::<U32>(bytes / 4 * b.warps());
+        let warp = b.warp_id();
+        Slot { own: b.byte_index(all, warp, bytes), bytes }
+    }
+
+    /// Runs `body` for each super-block of the run with its number and its weights, in some lane.
+    #[track_caller]
+    pub(crate) fn each(&self, b: &mut Builder, run: &Run, body: impl FnOnce(&mut Builder, Val<U32>, Weights)) {
+        let records = Records::new(run.layout, self.bytes);
+        let lane = b.lane();
+        let mut quads = |count: u32| -> Vec<[Var<U32>; 4]> {
+            (0..count).map(|_| [(); 4].map(|()| b.var::<U32>(0))).collect()
+        };
+        let (pieces, plane) = (quads(records.carried()), quads(run.layout.plane / 16));
+        let half = (run.layout.plane == 2).then(|| {
+            let zero = b.mov::<F32>(0.0);
+            let zero = b.cvt::<F16, F32>(zero);
+            b.var::<F16>(zero)
+        });
+        let carried = Carried { pieces, plane, half };
+        let zero = b.mov::<U32>(0);
+        run.load(b, records, &carried, zero);
+        let own = b.byte_index(self.own, lane, records.stride());
+        b.for_range(0, run.tasks, records.lanes, |b, first| {
+            self.store(b, records, &carried);
+            let plane = carried.plane.iter().map(|quad| quad.map(|word| b.get(word))).collect();
+            let half = carried.half.map(|half| b.get(half));
+            let weights = Weights::Shared { data: own, plane, half };
+            b.bar_warp_sync(); // the records are in shared memory
+            let next = b.add::<U32>(first, records.lanes);
+            let more = b.setp_lt(next, run.tasks);
+            b.if_(more, |b| run.load(b, records, &carried, next));
+            let task = b.add::<U32>(first, lane);
+            let has = inside(b, records, lane, task, run.tasks);
+            b.if_(has, |b| body(b, task, weights));
+            b.bar_warp_sync(); // they have been read
+        });
+    }
+
+    /// Puts what is carried where the lanes find their records.
+    fn store(&self, b: &mut Builder, records: Records, carried: &Carried) {
+        let lane = b.lane();
+        let to = b.byte_index(self.own, lane, 16);
+        // Of records with an even number of pieces, which divides 32, each lies a piece further on.
+        let even = records.pieces.is_multiple_of(2);
+        let to = if even {
+            let record = b.div::<U32>(lane, records.pieces);
+            b.byte_index(to, record, 16)
+        } else {
+            to
+        };
+        for (j, piece) in carried.pieces.iter().enumerate() {
+            let j = j as u32;
+            let padding = if even { 32 / records.pieces * j * 4 } else { 0 };
+            let words = piece.map(|word| b.get(word));
+            let store = |b: &mut Builder| b.st_vector(to.at(128 * j + padding), words);
+            match ragged(b, records, j) {
+                Some(there) => b.if_(there, store),
+                None => store(b),
+            }
+        }
+    }
+}
+
+/// Whether a lane has a piece `j`, where not all have.
+fn ragged(b: &mut Builder, records: Records, j: u32) -> Option<Val<Pred>> {
+    let pieces = records.pieces * records.lanes;
+    (32 * (j + 1) > pieces).then(|| {
+        let lane = b.lane();
+        b.setp_lt(lane, pieces - 32 * j)
+    })
+}
+
+/// Whether a lane has a super-block.
+fn inside(b: &mut Builder, records: Records, lane: Val<U32>, task: Val<U32>, tasks: Val<U32>) -> Val<Pred> {
+    let has = b.setp_lt(task, tasks);
+    if records.lanes == 32 {
+        return has;
+    }
+    let works = b.setp_lt(lane, records.lanes);
+    b.and_pred(has, works)
+}
+
+impl Run {
+    /// Loads the records from number `first` on.
+    fn load(&self, b: &mut Builder, records: Records, into: &Carried, first: Val<U32>) {
+        let lane = b.lane();
+        let data = b.byte_index(self.data, first, self.layout.data);
+        let data = b.byte_index(data, lane, 16).cast::<U32>();
+        let left = b.sub::<U32>(self.tasks, first);
+        let full = b.setp_ge(left, records.lanes);
+        let load = |b: &mut Builder, j: usize| {
+            let piece: [Val<U32>; 4] = b.ld_vector(data.at(128 * j as u32), LoadKind::Streaming);
+            into.pieces[j].iter().zip(piece).for_each(|(into, word)| b.set(*into, word));
+        };
+        b.if_else(
+            full,
+            |b| {
+                for j in 0..into.pieces.len() {
+                    match ragged(b, records, j as u32) {
+                        Some(there) => b.if_(there, |b| load(b, j)),
+                        None => load(b, j),
+                    }
+                }
+            },
+            |b| {
+                let pieces = b.mul::<U32>(left, records.pieces);
+                for j in 0..into.pieces.len() {
+                    let piece = b.add::<U32>(lane, 32 * j as u32);
+                    let there = b.setp_lt(piece, pieces);
+                    b.if_(there, |b| load(b, j));
+                }
+            },
+        );
+        if self.layout.plane == 0 {
+            return;
+        }
+        let task = b.add::<U32>(first, lane);
+        let has = inside(b, records, lane, task, self.tasks);
+        b.if_(has, |b| {
+            let plane = b.byte_index(self.plane, task, self.layout.plane);
+            for (i, quad) in into.plane.iter().enumerate() {
+                let words: [Val<U32>; 4] = b.ld_vector(plane.at(16 * i as u32).cast::<U32>(), LoadKind::Streaming);
+                quad.iter().zip(words).for_each(|(into, word)| b.set(*into, word));
+            }
+            if let Some(half) = into.half {
+                let loaded = b.ld(plane.cast::<F16>(), LoadKind::Streaming);
+                b.set(half, loaded);
+            }
+        });
+    }
+}
