@@ -6,7 +6,7 @@ use super::tensor::Tensor;
 use crate::formats::{SuperBlock, format};
 use crate::ptx::{Builder, F32, LoadKind, Pred, Size, U8, U32, Val, Var};
 use kiln_shape::table::lane_groups;
-use kiln_shape::{SUPER_BLOCK, WeightType};
+use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// The rows of a tile: from `first` on, below `end`.
 #[derive(Debug, Clone, Copy)]
@@ -16,11 +16,13 @@ pub(crate) struct Rows {
 }
 
 /// Leaves the assembler registers for many types in one kernel, or for cut rows of wide weights: on its own it holds to 80
-/// and spills.
-pub(crate) fn leave_registers(b: &mut Builder, types: &[WeightType], k: Size) {
+/// and spills. In fast numerics a multiprocessor has one block, whose lanes carry their next records in registers.
+pub(crate) fn leave_registers(b: &mut Builder, types: &[WeightType], k: Size, numerics: Numerics) {
     let wide = types.contains(&WeightType::F32) && matches!(k, Size::Reg(_));
-    if types.len() > 6 || wide {
-        b.blocks_per_sm(2);
+    match numerics {
+        Numerics::Exact if types.len() > 6 || wide => b.blocks_per_sm(2),
+        Numerics::Exact => {}
+        Numerics::Fast => b.blocks_per_sm(1),
     }
 }
 

@@ -5,10 +5,10 @@
 //! but the row and the vector: not on the tile, the grid, or the part of the vector that is staged at once.
 
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
-use super::stage::Staged;
 use super::slot::{Run, Slot};
+use super::stage::Staged;
 use crate::formats::{Form, Int8, SuperBlock, Weights, form, format};
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// Floats in shared memory that a warp puts the values of super-blocks into.
@@ -36,12 +36,14 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Takes the shared memory, for rows of which at most so many super-blocks are staged at once.
+    /// Takes the shared memory, for rows of `types` of which at most so many super-blocks are staged at once, in so many
+    /// bytes.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, most: u32) -> Values {
+    pub(crate) fn new(b: &mut Builder, types: &[WeightType], most: u32, vector_bytes: u32) -> Values {
         let all = b.dynamic_shared::<F32>(VALUES * b.warps());
         let warp = b.warp_id();
-        let slot = (b.target().sm() >= 80).then(|| Slot::new(b, most));
+        let beside = vector_bytes + 4 * VALUES * b.warps();
+        let slot = (b.target().sm() >= 80).then(|| Slot::new(b, types, beside));
         Values { own: b.byte_index(all, warp, VALUES * 4), most, slot }
     }
 
@@ -116,7 +118,15 @@ impl Values {
     }
 
     /// The values of quantised weights, one for each super-block that is staged.
-    fn of_bytes(&self, b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, tile: Tile, rows: Rows, of: (WeightType, Int8)) {
+    fn of_bytes(
+        &self,
+        b: &mut Builder,
+        matrix: Matrix<'_>,
+        staged: &Staged,
+        tile: Tile,
+        rows: Rows,
+        of: (WeightType, Int8),
+    ) {
         let (ty, int8) = of;
         let (layout, tensor, k) = (ty.layout(), matrix.tensor, tile.k());
         let along = tile.staged();
@@ -140,40 +150,46 @@ impl Values {
         let data = first_row(tensor.data, row_bytes);
         let plane = if layout.plane == 0 { tensor.plane } else { first_row(tensor.plane, plane_bytes) };
         let x = staged.quantised(b, int8.group);
-        let value = |b: &mut Builder, task: Val<U32>, weights: &dyn Fn(&mut Builder, Val<U32>, Val<U32>) -> Weights| {
+        let is_run = matches!((along, super_blocks), (Size::Const(along), Size::Const(all)) if along == all) && !is_cut;
+        if let (Some(slot), Size::Const(along), true) = (self.slot, along, is_run) {
+            let run = Run { data, plane, layout, tasks };
+            let place = Walk::new(b, along, slot.records(layout), stride(self.most));
+            return slot.each(b, &run, |b, has, weights| {
+                let super_block = place.super_block(b);
+                let value = int8.dot(b, weights, &x, super_block);
+                let to = b.index(self.own, place.to);
+                b.if_(has, |b| b.st(to, value));
+                place.go_on(b);
+            });
+        }
+        let lane = b.lane();
+        let last = b.sub::<U32>(tasks, 1);
+        b.for_range(0, tasks, 32, |b, first| {
+            let task = b.add::<U32>(first, lane);
+            let has = b.setp_lt(task, tasks);
+            let task = b.min::<U32>(task, last);
             let row = b.div::<U32>(task, along);
             let before = b.mul::<U32>(row, along);
             let super_block = b.sub::<U32>(task, before);
-            let weights = weights(b, row, super_block);
+            let in_row = b.add::<U32>(super_block, tile.first());
+            let mut at = |base, row_bytes, bytes| {
+                let base = b.address(base);
+                let row = b.mad_wide(row, row_bytes, base);
+                let row = b.global_ptr::<U8>(row);
+                b.byte_index(row, in_row, bytes)
+            };
+            let data = at(data, row_bytes, layout.data);
+            let plane = if layout.plane == 0 { plane } else { at(plane, plane_bytes, layout.plane) };
+            let left = is_cut.then(|| {
+                let before = b.mul::<U32>(in_row, layout.data);
+                b.sub::<U32>(row_bytes, before)
+            });
+            // Neighbouring lanes read neighbouring records: the L1 cache holds what each reads of a line for the others.
+            let weights = Weights::Global(SuperBlock { data, plane, left, kind: LoadKind::Constant });
             let value = int8.dot(b, &weights, &x, super_block);
             let to = b.mad::<U32>(row, stride(self.most), super_block);
             let to = b.index(self.own, to);
-            b.st(to, value);
-        };
-        let is_run = matches!((along, super_blocks), (Size::Const(along), Size::Const(all)) if along == all) && !is_cut;
-        if let (Some(slot), true) = (self.slot, is_run) {
-            let run = Run { data, plane, layout, tasks };
-            return slot.each(b, &run, |b, task, weights| value(b, task, &|_, _, _| weights.clone()));
-        }
-        let lane = b.lane();
-        b.for_range(lane, tasks, 32, |b, task| {
-            value(b, task, &|b, row, super_block| {
-                let in_row = b.add::<U32>(super_block, tile.first());
-                let mut at = |base, row_bytes, bytes| {
-                    let base = b.address(base);
-                    let row = b.mad_wide(row, row_bytes, base);
-                    let row = b.global_ptr::<U8>(row);
-                    b.byte_index(row, in_row, bytes)
-                };
-                let data = at(data, row_bytes, layout.data);
-                let plane = if layout.plane == 0 { plane } else { at(plane, plane_bytes, layout.plane) };
-                let left = is_cut.then(|| {
-                    let before = b.mul::<U32>(in_row, layout.data);
-                    b.sub::<U32>(row_bytes, before)
-                });
-                // Neighbouring lanes read neighbouring records: the L1 cache holds what each reads of a line for the others.
-                Weights::Global(SuperBlock { data, plane, left, kind: LoadKind::Constant })
-            });
+            b.if_(has, |b| b.st(to, value));
         });
     }
 
@@ -193,5 +209,47 @@ impl Values {
                 });
             }
         });
+    }
+}
+
+/// A lane's way through a run of rows, so many super-blocks at a step.
+struct Walk {
+    /// The super-block within its row.
+    super_block: Var<U32>,
+    /// The place of its value.
+    to: Var<U32>,
+    along: u32,
+    step: u32,
+    stride: u32,
+}
+
+impl Walk {
+    fn new(b: &mut Builder, along: u32, step: u32, stride: u32) -> Walk {
+        let lane = b.lane();
+        let row = b.div::<U32>(lane, along);
+        let before = b.mul::<U32>(row, along);
+        let super_block = b.sub::<U32>(lane, before);
+        let to = b.mad::<U32>(row, stride, super_block);
+        Walk { super_block: b.var(super_block), to: b.var(to), along, step, stride }
+    }
+
+    fn super_block(&self, b: &mut Builder) -> Val<U32> {
+        b.get(self.super_block)
+    }
+
+    fn go_on(&self, b: &mut Builder) {
+        let (rows, further) = (self.step / self.along, self.step % self.along);
+        let to = b.add::<U32>(self.to, rows * self.stride + further);
+        if further == 0 {
+            return b.set(self.to, to);
+        }
+        let next = b.add::<U32>(self.super_block, further);
+        let over = b.setp_ge(next, self.along);
+        let wrapped = b.sub::<U32>(next, self.along);
+        let next = b.selp::<U32>(wrapped, next, over);
+        b.set(self.super_block, next);
+        let wrapped = b.add::<U32>(to, self.stride - self.along);
+        let to = b.selp::<U32>(wrapped, to, over);
+        b.set(self.to, to);
     }
 }

@@ -230,7 +230,7 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
     let staged = Staged::new(b, most, &forms);
     let values = match with.numerics {
         Numerics::Exact => None,
-        Numerics::Fast => Some(Values::new(b, most)),
+        Numerics::Fast => Some(Values::new(b, &fitting(with.types, k), most, staged.bytes())),
     };
     if matches!(super_blocks, Size::Const(count) if count <= part) {
         let left = is_cut.then(|| b.mov::<U32>(k));

@@ -4,15 +4,17 @@
 //! The next records are in registers while the lanes work on those in shared memory. A warp has its place for itself, so
 //! no barrier of the block is needed.
 
-use crate::formats::Weights;
+use crate::formats::{Weights, format};
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, U8, U32, Val, Var};
-use kiln_shape::Layout;
+use kiln_shape::{Layout, WeightType};
 
-/// Bytes of a warp's place: 32 records of Q6_K beside vectors of up to 48 super-blocks, else 32 of Q4_K, so that a block
-/// stays within the 99 KB that every chip from sm_80 on has.
-const fn bytes(super_blocks: u32) -> u32 {
-    if super_blocks <= 48 { 32 * 208 } else { 32 * 144 }
-}
+/// Bytes of shared memory that every chip from sm_80 on lets a block have.
+const BLOCK_BYTES: u32 = 99 << 10;
+/// Bytes left to what a kernel has beside products.
+const BESIDE_BYTES: u32 = 4 << 10;
+
+/// Records at once of the widest layout that a warp has room for, as powers of two.
+const LANES: [u32; 3] = [32, 16, 8];
 
 /// A warp's place.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +46,7 @@ impl Records {
     fn new(layout: Layout, bytes: u32) -> Records {
         let pieces = layout.data / 16;
         let stride = 16 * (pieces | 1);
-        let lanes = [32, 16, 8].into_iter().find(|lanes| lanes * stride <= bytes).unwrap_or(4);
+        let lanes = LANES.into_iter().find(|lanes| lanes * stride <= bytes).unwrap_or(4);
         Records { pieces, lanes }
     }
 
@@ -67,23 +69,34 @@ struct Carried {
 }
 
 impl Slot {
-    /// Takes the shared memory, beside vectors of so many super-blocks.
+    /// Takes the shared memory for records of `types`, beside so many bytes: for as many as lanes, where that can be.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, super_blocks: u32) -> Slot {
-        let bytes = bytes(super_blocks);
+    pub(crate) fn new(b: &mut Builder, types: &[WeightType], beside: u32) -> Slot {
+        let room = BLOCK_BYTES.saturating_sub(beside + BESIDE_BYTES) / b.warps();
+        let of_type = |ty: &WeightType| {
+            let stride = 16 * (ty.layout().data / 16 | 1);
+            LANES.into_iter().map(|lanes| lanes * stride).find(|bytes| *bytes <= room).unwrap_or(8 * stride)
+        };
+        let quantised = types.iter().filter(|ty| format(**ty).int8().is_some());
+        let bytes = quantised.map(of_type).max().unwrap_or(0);
         let all = b.dynamic_shared::<U32>(bytes / 4 * b.warps());
         let warp = b.warp_id();
         Slot { own: b.byte_index(all, warp, bytes), bytes }
     }
 
-    /// Runs `body` for each super-block of the run with its number and its weights, in some lane.
+    /// Records of a layout that lanes work on at once.
+    pub(crate) fn records(&self, layout: Layout) -> u32 {
+        Records::new(layout, self.bytes).lanes
+    }
+
+    /// Runs `body` in all lanes for the next super-blocks of the run, with whether the lane has one of its own, and that one's
+    /// weights; a lane that has none sees another's.
     #[track_caller]
-    pub(crate) fn each(&self, b: &mut Builder, run: &Run, body: impl FnOnce(&mut Builder, Val<U32>, Weights)) {
+    pub(crate) fn each(&self, b: &mut Builder, run: &Run, body: impl FnOnce(&mut Builder, Val<Pred>, &Weights)) {
         let records = Records::new(run.layout, self.bytes);
         let lane = b.lane();
-        let mut quads = |count: u32| -> Vec<[Var<U32>; 4]> {
-            (0..count).map(|_| [(); 4].map(|()| b.var::<U32>(0))).collect()
-        };
+        let mut quads =
+            |count: u32| -> Vec<[Var<U32>; 4]> { (0..count).map(|_| [(); 4].map(|()| b.var::<U32>(0))).collect() };
         let (pieces, plane) = (quads(records.carried()), quads(run.layout.plane / 16));
         let half = (run.layout.plane == 2).then(|| {
             let zero = b.mov::<F32>(0.0);
@@ -93,19 +106,22 @@ impl Slot {
         let carried = Carried { pieces, plane, half };
         let zero = b.mov::<U32>(0);
         run.load(b, records, &carried, zero);
-        let own = b.byte_index(self.own, lane, records.stride());
         b.for_range(0, run.tasks, records.lanes, |b, first| {
             self.store(b, records, &carried);
             let plane = carried.plane.iter().map(|quad| quad.map(|word| b.get(word))).collect();
             let half = carried.half.map(|half| b.get(half));
-            let weights = Weights::Shared { data: own, plane, half };
+            let left = b.sub::<U32>(run.tasks, first);
+            let last = b.sub::<U32>(left, 1);
+            let last = b.min::<U32>(last, records.lanes - 1);
+            let has = b.setp_ge(last, lane);
+            let own = b.min::<U32>(lane, last);
+            let data = b.byte_index(self.own, own, records.stride());
+            let weights = Weights::Shared { data, plane, half };
             b.bar_warp_sync(); // the records are in shared memory
             let next = b.add::<U32>(first, records.lanes);
             let more = b.setp_lt(next, run.tasks);
             b.if_(more, |b| run.load(b, records, &carried, next));
-            let task = b.add::<U32>(first, lane);
-            let has = inside(b, records, lane, task, run.tasks);
-            b.if_(has, |b| body(b, task, weights));
+            body(b, has, &weights);
             b.bar_warp_sync(); // they have been read
         });
     }

@@ -13,6 +13,8 @@ pub(crate) struct Staged {
     forms: Vec<(Form, Shared<F32>)>,
     /// Super-blocks for which there is room.
     super_blocks: u32,
+    /// Words of shared memory that it takes.
+    room: u32,
     /// `[k / 256]`: the sum of squares of the input (before gamma) of each super-block.
     squares: Shared<F32>,
 }
@@ -48,7 +50,9 @@ impl Staged {
         let sizes = forms.all.iter().map(|form| floats(*form, super_blocks));
         let room = if forms.one { sizes.max() } else { Some(sizes.sum()) };
         let room = room.unwrap_or(0);
-        let base = b.dynamic_shared::<F32>(room + super_blocks.next_multiple_of(4));
+        let squares = room;
+        let room = room + super_blocks.next_multiple_of(4);
+        let base = b.dynamic_shared::<F32>(room);
         let mut at = 0;
         let mut place = |form: &Form| {
             let from = base.at(at);
@@ -57,7 +61,13 @@ impl Staged {
             }
             (*form, from)
         };
-        Staged { forms: forms.all.iter().map(&mut place).collect(), super_blocks, squares: base.at(room) }
+        let places = forms.all.iter().map(&mut place).collect();
+        Staged { forms: places, super_blocks, room, squares: base.at(squares) }
+    }
+
+    /// Bytes of shared memory that it takes.
+    pub(crate) fn bytes(&self) -> u32 {
+        4 * self.room
     }
 
     /// The same with the sums of squares elsewhere.

@@ -51,22 +51,27 @@ pub(crate) struct Int8 {
 
 impl Int8 {
     /// The dot product of a super-block with its activations: that of the first plane, plus that of the second where there
-    /// is one.
+    /// is one. The whole warp comes here, and goes round once more where a lane has a second plane. The barrier keeps the
+    /// assembler from holding all unpacked weights in registers for that.
     pub(crate) fn dot(&self, b: &mut Builder, weights: &Weights, x: &Quantised, super_block: Val<U32>) -> Val<F32> {
         let first = x.at(b, super_block);
         let planes = b.ld(first.beside.at(PLANES_WORD), LoadKind::Ordinary);
         let (plane, sum) = (b.var::<U32>(0), b.var::<F32>(0.0));
         b.do_while(|b| {
+            b.bar_warp_sync();
             let at = Plane {
                 activations: b.byte_index(first.activations, plane, x.plane_distance()),
                 beside: b.byte_index(first.beside, plane, x.beside_distance()),
             };
             let part = (self.dot)(b, weights, &at);
+            let is_there = b.setp_lt(plane, planes);
             let next = b.add(sum, part);
+            let next = b.selp::<F32>(next, sum, is_there);
             b.set(sum, next);
             let next = b.add(plane, 1);
             b.set(plane, next);
-            b.setp_lt(plane, planes)
+            let more = b.setp_lt(plane, planes);
+            b.vote_any(more)
         });
         b.get(sum)
     }

@@ -106,7 +106,7 @@ impl Kernel for PhaseKernel {
         let vocab = b.param::<U32>("vocab"); // rows of the head
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let operands = Operands { table, layer, x, y, residual: y, eps, kind: LoadKind::Constant };
-        dot::leave_registers(b, &self.types, Size::Const(self.k()));
+        dot::leave_registers(b, &self.types, Size::Const(self.k()), self.numerics);
         let rows = self.rows_baked().map_or(Size::Reg(vocab), Size::Const);
         self.staged(b, &operands, |kernel, b, pass| {
             let share = Share::of_grid(b, rows, pass);

@@ -76,7 +76,15 @@ impl Builder {
     /// `a / b`: correctly rounded for floats, truncated for integers.
     #[track_caller]
     pub fn div<T: Number>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Div { ty: T::TYPE }, vec![a.arg(), b.arg()])
+        let b = b.arg();
+        // The assembler makes a division of it even where a shift would do.
+        if let (Type::U32 | Type::U64, Arg::Int(divisor @ 1..)) = (T::TYPE, &b)
+            && (*divisor as u64).is_power_of_two()
+        {
+            let bits = Arg::Int(i64::from(divisor.trailing_zeros()));
+            return self.emit(Op::Shr { ty: T::TYPE }, vec![a.arg(), bits]);
+        }
+        self.emit(Op::Div { ty: T::TYPE }, vec![a.arg(), b])
     }
 
     /// `a % b`.
