@@ -3,8 +3,8 @@
 
     ptxas_gate.py PTXAS FOLDER BOUNDS
 
-FOLDER holds what `emit --all` writes: NAME.sm_NN.PATH.ptx. Every module must assemble, and no kernel may spill registers
-or keep a stack frame. Of what BOUNDED names no kernel may take more registers or static shared memory than
+FOLDER holds what `emit --all` writes: NAME.sm_NN.PATH_NUMERICS.ptx. Every module must assemble, and no kernel may spill
+registers or keep a stack frame. Of what BOUNDED names no kernel may take more registers or static shared memory than
 BOUNDS says; fewer is reported, so that the bound can follow. KILN_BLESS=1 rewrites BOUNDS from what was measured, and
 beside it ASSEMBLED, the hashes of the texts that it was measured from.
 

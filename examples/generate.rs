@@ -47,6 +47,9 @@ struct Arguments {
     /// The type of the KV cache
     #[arg(long, value_enum, default_value_t = choice::Kv::F16)]
     kv: choice::Kv,
+    /// fast rounds activations to int8; exact is the reference, in f32
+    #[arg(long, value_enum, default_value_t = choice::Numerics::Fast)]
+    numerics: choice::Numerics,
     /// The way tokens are run: all give the same
     #[arg(long, value_enum, default_value_t = choice::Path::Auto)]
     path: choice::Path,
@@ -95,8 +98,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     bar.clear();
     let kv = arguments.kv.into();
     let path = arguments.path.on(picked.emulated, arguments.blocks);
-    let mut session =
-        model.session(SessionOptions::default().with_kv(kv).with_path(path).with_blocks(arguments.blocks))?;
+    let options = SessionOptions::default().with_kv(kv).with_numerics(arguments.numerics.into()).with_path(path);
+    let mut session = model.session(options.with_blocks(arguments.blocks))?;
     let load = begin.elapsed();
 
     let begin = Instant::now();
@@ -176,8 +179,9 @@ impl Made {
         let ((path, why), work) = (session.path(), session.work());
         let calls = (work.launches + work.other_calls) as f64 / work.tokens.max(1) as f64;
         format!(
-            "device: {picked}; path: {path} ({why}); launches: {}, {calls:.1} driver calls/token; prompt: {} tokens, \
+            "device: {picked}; path: {path} ({why}); numerics: {}; launches: {}, {calls:.1} driver calls/token; prompt: {} tokens, \
              first token after {:.2} s; generated: {} tokens, then {rate:.1} tokens/s, ended by {end}; loaded in {:.2} s",
+            session.numerics(),
             work.launches,
             self.prompt,
             self.first.as_secs_f64(),

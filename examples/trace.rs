@@ -45,6 +45,9 @@ struct Arguments {
     /// Blocks of the grid; one on each multiprocessor where not given
     #[arg(long)]
     blocks: Option<u32>,
+    /// fast rounds activations to int8; exact is the reference, in f32
+    #[arg(long, value_enum, default_value_t = choice::Numerics::Fast)]
+    numerics: choice::Numerics,
     /// cuda, emulator or auto (KILN_DEVICE where not given)
     #[arg(long)]
     device: Option<Wish>,
@@ -64,8 +67,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let model = Model::load(&picked.device, baked, file, |_| {})?;
     let phases = 5 * model.shape().layers as usize + 1;
     let events = (arguments.ids.len() + arguments.tokens) * phases;
-    let options = SessionOptions::default().with_blocks(arguments.blocks).with_capacity(4096);
-    let mut session = model.tracing_session(options, events as u32)?;
+    let options = SessionOptions::default().with_numerics(arguments.numerics.into()).with_blocks(arguments.blocks);
+    let mut session = model.tracing_session(options.with_capacity(4096), events as u32)?;
     session.append(&arguments.ids)?;
     let generate = GenerateOptions::new(arguments.tokens);
     let made: Vec<u32> = session.generate(generate).collect::<kiln::Result<_>>()?;
@@ -73,7 +76,11 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 
     let unit = if picked.emulated { "steps" } else { "ns" };
     let mut out = std::io::stdout().lock();
-    writeln!(out, "device: {picked}; {} blocks, {} tokens, ids {made:?}; times in {unit}", trace.blocks, made.len())?;
+    let (blocks, count, numerics) = (trace.blocks, made.len(), session.numerics());
+    writeln!(
+        out,
+        "device: {picked}; numerics: {numerics}; {blocks} blocks, {count} tokens, ids {made:?}; times in {unit}"
+    )?;
     // The last token: everything before it is in the cache, and a head belongs to it.
     let last = trace.stamps.iter().map(|stamp| stamp.position).max().ok_or("nothing was traced")?;
     let token: Vec<Stamp> = trace.stamps.iter().filter(|stamp| stamp.position == last).copied().collect();

@@ -62,8 +62,28 @@ fn text_goes_to_standard_output_and_ids_to_standard_error() {
     let ids = errors.lines().find_map(|line| line.strip_prefix("ids: ")).expect("a line of ids");
     assert_eq!(ids.split(',').filter(|id| id.parse::<u32>().is_ok()).count(), 3, "{ids}");
     let closing = errors.lines().last().expect("a closing line");
-    for part in ["device: ", "path: stream", "launches: ", "tokens/s", "loaded in "] {
+    for part in ["device: ", "path: stream", "numerics: fast", "launches: ", "tokens/s", "loaded in "] {
         assert!(closing.contains(part), "{part} in {closing}");
+    }
+}
+
+#[test]
+fn numerics_are_those_asked_for_and_stand_in_the_report() {
+    let runs: [(&str, &[&str], &str); 3] = [
+        ("generate", &["--tokens", "1", "--numerics", "exact"], "exact"),
+        ("evaluate", &[], "exact"),
+        ("evaluate", &["--numerics", "fast"], "fast"),
+    ];
+    for (name, arguments, numerics) in runs {
+        let output = example(name, arguments).args(["--ids", "5,7", "--path", "stream"]).output().expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{name}: {errors}");
+        let closing = errors.lines().last().expect("a closing line");
+        assert!(closing.contains(&format!("numerics: {numerics};")), "{name} {arguments:?}: {closing}");
+    }
+    for name in ["generate", "evaluate", "bench"] {
+        let output = example(name, &["--numerics", "approximate"]).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(1), "{name}");
     }
 }
 

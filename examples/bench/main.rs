@@ -23,7 +23,7 @@ use fusion::Comparison;
 use kernels::ReadOnce;
 use kiln::Model;
 use kiln::driver::{Device, DeviceBuffer, Driver};
-use kiln::model::PathChoice;
+use kiln::model::{Numerics, PathChoice};
 use kiln_emulator::{Checks, DeviceConfig};
 use lab::{Arg, Call, Cost, Lab, at};
 use std::error::Error;
@@ -44,6 +44,9 @@ struct Arguments {
     /// cuda, emulator or auto (KILN_DEVICE where not given)
     #[arg(long)]
     device: Option<Wish>,
+    /// The paths' numerics: fast rounds activations to int8; exact is the reference, in f32
+    #[arg(long, value_enum, default_value_t = choice::Numerics::Fast)]
+    numerics: choice::Numerics,
 }
 
 fn main() -> ExitCode {
@@ -77,12 +80,17 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let device = if picked.emulated { &counting } else { &picked.device };
     let ordinal = picked.emulated.then(|| counting.ordinal());
     let model = Model::load(device, baked, file, |_| {})?;
+    let numerics: Numerics = arguments.numerics.into();
     writeln!(
         out,
-        "\nOne launch against many: a prompt of 3 tokens, {} generated. Launches and calls: counted. Lane instructions, those",
+        "\nOne launch against many: numerics {numerics}, a prompt of 3 tokens, {} generated. Launches and calls: counted.",
         arguments.tokens
     )?;
-    writeln!(out, "that poll among them, and bytes moved: counted where the model runs on the emulator.")?;
+    writeln!(
+        out,
+        "Lane instructions, those that poll among them, and bytes moved: counted where the model runs on the"
+    )?;
+    writeln!(out, "emulator.")?;
     writeln!(
         out,
         "{:<12} {:>8} {:>14} {:>18} {:>18} {:>12}  rate",
@@ -90,7 +98,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     )?;
     let mut ids: Option<Vec<u32>> = None;
     for path in [PathChoice::Stream, PathChoice::Persistent] {
-        let cost = paths::run(&model, path, arguments.tokens as usize, ordinal)?;
+        let cost = paths::run(&model, path, numerics, arguments.tokens as usize, ordinal)?;
         let per_token = |count: u64| count as f64 / cost.tokens.max(1) as f64;
         let what = if picked.emulated { "emulated: says nothing of a GPU" } else { "timed on the GPU" };
         let (name, launches, rate) = (cost.name, cost.launches, cost.rate);

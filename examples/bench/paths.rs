@@ -1,7 +1,7 @@
 //! One launch against many: what the decoder's paths ask of the driver for a token, and how fast they are on a GPU.
 
 use kiln::Model;
-use kiln::model::{GenerateOptions, PathChoice, SessionOptions};
+use kiln::model::{GenerateOptions, Numerics, PathChoice, SessionOptions};
 use std::error::Error;
 use std::time::Instant;
 
@@ -23,6 +23,7 @@ pub(crate) struct PathCost {
 pub(crate) fn run(
     model: &Model,
     path: PathChoice,
+    numerics: Numerics,
     tokens: usize,
     counting: Option<i32>,
 ) -> Result<PathCost, Box<dyn Error>> {
@@ -30,7 +31,8 @@ pub(crate) fn run(
         kiln_emulator::clear_reports(ordinal);
     }
     let capacity = Some(model.shape().context.min(tokens as u32 + 16));
-    let mut session = model.session(SessionOptions::default().with_path(path).with_capacity(capacity))?;
+    let options = SessionOptions::default().with_numerics(numerics).with_path(path).with_capacity(capacity);
+    let mut session = model.session(options)?;
     session.append(&[1, 2, 3])?;
     let mut begin = None;
     let mut ids = Vec::new();

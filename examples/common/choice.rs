@@ -1,9 +1,9 @@
-//! The model, the cache and the path that commands are told to take.
+//! The model, the cache, the numerics and the path that commands are told to take.
 
 #![allow(dead_code)]
 
 use clap::ValueEnum;
-use kiln::model::{KvType, ModelFile, PathChoice};
+use kiln::model::{self, KvType, ModelFile, PathChoice};
 
 /// The model that was named, or the demo model.
 pub(crate) fn model_file(named: Option<&std::path::Path>) -> kiln::Result<ModelFile> {
@@ -23,6 +23,22 @@ impl From<Kv> for KvType {
         match kv {
             Kv::F16 => KvType::F16,
             Kv::F32 => KvType::F32,
+        }
+    }
+}
+
+/// The numerics, as an argument.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Numerics {
+    Fast,
+    Exact,
+}
+
+impl From<Numerics> for model::Numerics {
+    fn from(numerics: Numerics) -> model::Numerics {
+        match numerics {
+            Numerics::Fast => model::Numerics::Fast,
+            Numerics::Exact => model::Numerics::Exact,
         }
     }
 }

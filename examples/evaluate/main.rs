@@ -57,6 +57,9 @@ struct Arguments {
     /// The type of the KV cache
     #[arg(long, value_enum, default_value_t = choice::Kv::F16)]
     kv: choice::Kv,
+    /// fast rounds activations to int8; exact is the reference, in f32
+    #[arg(long, value_enum, default_value_t = choice::Numerics::Exact)]
+    numerics: choice::Numerics,
     /// The way tokens are run: all give the same
     #[arg(long, value_enum, default_value_t = choice::Path::Auto)]
     path: choice::Path,
@@ -99,7 +102,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     bar.clear();
     let kv = arguments.kv.into();
     let path = arguments.path.on(picked.emulated, None);
-    let mut session = model.session(SessionOptions::default().with_kv(kv).with_path(path).with_capacity(window))?;
+    let options = SessionOptions::default().with_kv(kv).with_numerics(arguments.numerics.into()).with_path(path);
+    let mut session = model.session(options.with_capacity(window))?;
 
     let begin = Instant::now();
     let (window, total) = (window as usize, ids.len() as u64);
@@ -126,9 +130,12 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         Some(value) => writeln!(out, "perplexity: {value:.4} ({} tokens foretold)", perplexity.tokens)?,
         None => writeln!(out, "perplexity: none, a token is foretold from those before it in its window")?,
     }
-    let (path, why) = session.path();
+    let ((path, why), numerics) = (session.path(), session.numerics());
     let rate = ids.len() as f64 / begin.elapsed().as_secs_f64().max(1e-9);
-    note(format_args!("device: {picked}; path: {path} ({why}); {} positions, {rate:.1} tokens/s\n", ids.len()));
+    note(format_args!(
+        "device: {picked}; path: {path} ({why}); numerics: {numerics}; {} positions, {rate:.1} tokens/s\n",
+        ids.len()
+    ));
     Ok(())
 }
 
