@@ -4,7 +4,7 @@
 
 use super::warp;
 use crate::formats::swizzle;
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val, Work};
 use kiln_shape::SUPER_BLOCK;
 
 /// The staged vector.
@@ -58,6 +58,7 @@ impl Staged {
         let gamma = gamma.map(|gamma| b.byte_index(gamma, lane, 32));
         let leader = b.setp_eq(lane, 0);
         b.for_range(warp, super_blocks, warps, |b, sb| {
+            b.each_iteration(Work::Elements(8));
             let inside = left.map(|left| {
                 let at = b.mul::<U32>(sb, SUPER_BLOCK);
                 let at = b.mad::<U32>(lane, 8, at);
