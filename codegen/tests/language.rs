@@ -1,7 +1,8 @@
 //! The language: what it accepts, what it refuses, and with which line.
 
 use kiln_codegen::Target;
-use kiln_codegen::ptx::{Builder, F32, Global, LoadKind, Module, Role, U32};
+use kiln_codegen::ptx::{Builder, F32, Global, LoadKind, Module, Role, Text, U32, Work};
+use kiln_shape::WeightType;
 
 fn sm(number: u32) -> Target {
     Target::new(number).expect("a known target")
@@ -166,4 +167,38 @@ fn bits_seen_as_another_type_are_moved_where_the_instruction_before_cannot_write
     module.kernel("probe", 32, body).expect("valid");
     let ptx = module.ptx();
     assert!(ptx.contains("add.u32 %r") && ptx.contains("mov.b32 %f"), "{ptx}");
+}
+
+#[test]
+fn full_text_says_a_loops_work_at_its_top_and_light_text_does_not() {
+    let mut module = Module::new(sm(90));
+    let body = |b: &mut Builder| {
+        let n = b.param::<U32>("n");
+        b.for_range(0, n, 1, |b, _| {
+            b.for_range(0, n, 1, |b, _| b.each_iteration(Work::Weights(WeightType::Q6_K, 64)));
+            b.each_iteration(Work::Elements(8));
+        });
+    };
+    module.kernel("probe", 64, body).expect("valid");
+    let full = module.ptx();
+    let lines: Vec<&str> = full.lines().map(str::trim).collect();
+    let said: Vec<&str> = lines.windows(2).filter(|pair| pair[0].ends_with(':')).map(|pair| pair[1]).collect();
+    // Bytes are those of 2048 weights, data and plane: 210 for 256.
+    let inner = "// each iteration of a warp: 2048 weights of Q6_K, 1680 bytes";
+    assert_eq!(&said[..2], ["// each iteration of a warp: 256 elements", inner], "{full}");
+    assert!(!module.ptx_as(Text::Light).contains("//"));
+}
+
+#[test]
+fn work_that_belongs_to_no_loop_or_is_said_twice_is_refused() {
+    let outside = refusal(sm(90), |b| b.each_iteration(Work::Elements(1)));
+    assert!(outside.contains("outside of every loop"), "{outside}");
+    let line = line!() + 4;
+    let twice = refusal(sm(90), |b| {
+        b.for_range(0, 4, 1, |b, _| {
+            b.each_iteration(Work::Elements(1));
+            b.each_iteration(Work::Elements(1));
+        });
+    });
+    assert!(twice.contains("said twice") && twice.contains(&format!("language.rs:{line}")), "{twice}");
 }

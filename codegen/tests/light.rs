@@ -41,7 +41,7 @@ fn bodies(text: &str) -> Vec<Vec<Line<'_>>> {
                 bodies.push(Vec::new());
             }
             "}" => inside = false,
-            _ if !inside || line.starts_with(".loc") || line.starts_with(".reg") || line.starts_with(".shared") => {}
+            _ if !inside || [".loc", ".reg", ".shared", "//"].iter().any(|start| line.starts_with(start)) => {}
             _ => bodies.last_mut().expect("a body").push(parse(line)),
         }
     }

@@ -4,7 +4,7 @@
 use super::stage::Staged;
 use super::tensor::Tensor;
 use crate::formats::{SuperBlock, format};
-use crate::ptx::{Builder, F32, LoadKind, Pred, Size, U8, U32, Val, Var};
+use crate::ptx::{Builder, F32, LoadKind, Pred, Size, U8, U32, Val, Var, Work};
 use kiln_shape::table::lane_groups;
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
@@ -194,6 +194,7 @@ pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: 
             b.sub::<U32>(row_bytes, before)
         });
         b.for_range(first_super_block, shape.staged, shape.split, |b, super_block| {
+            b.each_iteration(Work::Weights(ty, SUPER_BLOCK / 8 * shape.rows_per_lane));
             let x = dot.reader.read(b, super_block);
             let left = left.map(|left| {
                 let before = b.mul::<U32>(super_block, layout.data);

@@ -8,7 +8,7 @@ use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use crate::formats::{Form, Int8, SuperBlock, Weights, form, format};
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var};
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// Floats in shared memory that a warp puts the values of super-blocks into.
@@ -152,7 +152,7 @@ impl Values {
         let x = staged.quantised(b, int8.group);
         let is_run = matches!((along, super_blocks), (Size::Const(along), Size::Const(all)) if along == all) && !is_cut;
         if let (Some(slot), Size::Const(along), true) = (self.slot, along, is_run) {
-            let run = Run { data, plane, layout, tasks };
+            let run = Run { data, plane, ty, tasks };
             let place = Walk::new(b, along, slot.records(layout), stride(self.most));
             return slot.each(b, &run, |b, has, weights| {
                 let super_block = place.super_block(b);
@@ -165,6 +165,7 @@ impl Values {
         let lane = b.lane();
         let last = b.sub::<U32>(tasks, 1);
         b.for_range(0, tasks, 32, |b, first| {
+            b.each_iteration(Work::Weights(ty, SUPER_BLOCK));
             let task = b.add::<U32>(first, lane);
             let has = b.setp_lt(task, tasks);
             let task = b.min::<U32>(task, last);

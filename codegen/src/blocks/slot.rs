@@ -5,8 +5,8 @@
 //! no barrier of the block is needed.
 
 use crate::formats::{Weights, format};
-use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, U8, U32, Val, Var};
-use kiln_shape::{Layout, WeightType};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, Val, Var, Work};
+use kiln_shape::{Layout, SUPER_BLOCK, WeightType};
 
 /// Bytes of shared memory that every chip from sm_80 on lets a block have.
 const BLOCK_BYTES: u32 = 99 << 10;
@@ -27,7 +27,7 @@ pub(crate) struct Slot {
 pub(crate) struct Run {
     pub(crate) data: Global<U8>,
     pub(crate) plane: Global<U8>,
-    pub(crate) layout: Layout,
+    pub(crate) ty: WeightType,
     /// How many.
     pub(crate) tasks: Val<U32>,
 }
@@ -93,12 +93,13 @@ impl Slot {
     /// weights; a lane that has none sees another's.
     #[track_caller]
     pub(crate) fn each(&self, b: &mut Builder, run: &Run, body: impl FnOnce(&mut Builder, Val<Pred>, &Weights)) {
-        let records = Records::new(run.layout, self.bytes);
+        let layout = run.ty.layout();
+        let records = Records::new(layout, self.bytes);
         let lane = b.lane();
         let mut quads =
             |count: u32| -> Vec<[Var<U32>; 4]> { (0..count).map(|_| [(); 4].map(|()| b.var::<U32>(0))).collect() };
-        let (pieces, plane) = (quads(records.carried()), quads(run.layout.plane / 16));
-        let half = (run.layout.plane == 2).then(|| {
+        let (pieces, plane) = (quads(records.carried()), quads(layout.plane / 16));
+        let half = (layout.plane == 2).then(|| {
             let zero = b.mov::<F32>(0.0);
             let zero = b.cvt::<F16, F32>(zero);
             b.var::<F16>(zero)
@@ -107,6 +108,7 @@ impl Slot {
         let zero = b.mov::<U32>(0);
         run.load(b, records, &carried, zero);
         b.for_range(0, run.tasks, records.lanes, |b, first| {
+            b.each_iteration(Work::Weights(run.ty, SUPER_BLOCK * records.lanes / 32));
             self.store(b, records, &carried);
             let plane = carried.plane.iter().map(|quad| quad.map(|word| b.get(word))).collect();
             let half = carried.half.map(|half| b.get(half));
@@ -119,8 +121,7 @@ impl Slot {
             let weights = Weights::Shared { data, plane, half };
             b.bar_warp_sync(); // the records are in shared memory
             let next = b.add::<U32>(first, records.lanes);
-            let more = b.setp_lt(next, run.tasks);
-            b.if_(more, |b| run.load(b, records, &carried, next));
+            run.load(b, records, &carried, next);
             body(b, has, &weights);
             b.bar_warp_sync(); // they have been read
         });
@@ -160,54 +161,34 @@ fn ragged(b: &mut Builder, records: Records, j: u32) -> Option<Val<Pred>> {
     })
 }
 
-/// Whether a lane has a super-block.
-fn inside(b: &mut Builder, records: Records, lane: Val<U32>, task: Val<U32>, tasks: Val<U32>) -> Val<Pred> {
-    let has = b.setp_lt(task, tasks);
-    if records.lanes == 32 {
-        return has;
-    }
-    let works = b.setp_lt(lane, records.lanes);
-    b.and_pred(has, works)
-}
-
 impl Run {
-    /// Loads the records from number `first` on.
+    /// Loads the records from number `first` on, where there are any.
     fn load(&self, b: &mut Builder, records: Records, into: &Carried, first: Val<U32>) {
         let lane = b.lane();
-        let data = b.byte_index(self.data, first, self.layout.data);
-        let data = b.byte_index(data, lane, 16).cast::<U32>();
-        let left = b.sub::<U32>(self.tasks, first);
-        let full = b.setp_ge(left, records.lanes);
-        let load = |b: &mut Builder, j: usize| {
-            let piece: [Val<U32>; 4] = b.ld_vector(data.at(128 * j as u32), LoadKind::Streaming);
-            into.pieces[j].iter().zip(piece).for_each(|(into, word)| b.set(*into, word));
-        };
-        b.if_else(
-            full,
-            |b| {
-                for j in 0..into.pieces.len() {
-                    match ragged(b, records, j as u32) {
-                        Some(there) => b.if_(there, |b| load(b, j)),
-                        None => load(b, j),
-                    }
-                }
-            },
-            |b| {
-                let pieces = b.mul::<U32>(left, records.pieces);
-                for j in 0..into.pieces.len() {
-                    let piece = b.add::<U32>(lane, 32 * j as u32);
-                    let there = b.setp_lt(piece, pieces);
-                    b.if_(there, |b| load(b, j));
-                }
-            },
-        );
-        if self.layout.plane == 0 {
+        let (lane, tasks, from) = (b.mov_bits(lane), b.mov_bits(self.tasks), b.mov_bits(first));
+        let left = b.sub::<S32>(tasks, from);
+        let left = b.min::<S32>(left, records.lanes as i32);
+        // Lane l has piece l + 32 j if there is one.
+        let negative = b.sub::<S32>(0, lane);
+        let rest = b.mad::<S32>(left, records.pieces as i32, negative);
+        let layout = self.ty.layout();
+        let data = b.byte_index(self.data, first, layout.data);
+        let own = b.lane();
+        let data = b.byte_index(data, own, 16).cast::<U32>();
+        for (j, into) in into.pieces.iter().enumerate() {
+            let there = b.setp_lt(32 * j as i32, rest);
+            b.if_(there, |b| {
+                let piece: [Val<U32>; 4] = b.ld_vector(data.at(128 * j as u32), LoadKind::Streaming);
+                into.iter().zip(piece).for_each(|(into, word)| b.set(*into, word));
+            });
+        }
+        if layout.plane == 0 {
             return;
         }
-        let task = b.add::<U32>(first, lane);
-        let has = inside(b, records, lane, task, self.tasks);
+        let has = b.setp_lt(lane, left);
         b.if_(has, |b| {
-            let plane = b.byte_index(self.plane, task, self.layout.plane);
+            let task = b.add::<U32>(first, own);
+            let plane = b.byte_index(self.plane, task, layout.plane);
             for (i, quad) in into.plane.iter().enumerate() {
                 let words: [Val<U32>; 4] = b.ld_vector(plane.at(16 * i as u32).cast::<U32>(), LoadKind::Streaming);
                 quad.iter().zip(words).for_each(|(into, word)| b.set(*into, word));

@@ -4,7 +4,7 @@
 
 use super::{quantise, warp};
 use crate::formats::{self, Form, Quantised, ScaleGroup, swizzle};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// The staged vector, in each form that products with it may take.
@@ -109,6 +109,7 @@ impl Staged {
         let gamma = gamma.map(|gamma| b.byte_index(gamma, lane, 32));
         let leader = b.setp_eq(lane, 0);
         b.for_range(warp, super_blocks, warps, |b, sb| {
+            b.each_iteration(Work::Elements(8));
             let inside = left.map(|left| {
                 let at = b.mul::<U32>(sb, SUPER_BLOCK);
                 let at = b.mad::<U32>(lane, 8, at);

@@ -1,12 +1,13 @@
 //! The builder: parameters, shared memory, variables and structured control flow. The instructions are in `ops`
 //! (registers) and `memory` (loads, stores, barriers).
 
-use super::ir::{Arg, Base, Class, Function, Inst, Node, Param, Reg, SharedVar, Uniformity};
+use super::ir::{Arg, Base, Class, Function, Inst, Node, Param, Reg, SharedVar, Source, Uniformity};
 use super::modifiers::Special;
 use super::table::Op;
 use super::types::{
     Dim, Element, Operand, Pred, Ptr, PtrBase, Scalar, Shared, Size, Space, Stored, U32, U64, Val, Var, space,
 };
+use super::work::Work;
 use crate::target::Target;
 use kiln_shape::ParamType;
 use std::panic::Location;
@@ -23,6 +24,8 @@ pub struct Builder {
     function: Function,
     /// Bodies being written, innermost last.
     open: Vec<Vec<Node>>,
+    /// The work of an iteration of the loop being written, once it is said.
+    work: Option<Work>,
     next: [u32; Class::ALL.len()],
     warp: Option<Val<U32>>,
     lane: Option<Val<U32>>,
@@ -80,6 +83,7 @@ impl Builder {
                 source: Location::caller(),
             },
             open: vec![Vec::new()],
+            work: None,
             next: [0; Class::ALL.len()],
             warp: None,
             lane: None,
@@ -285,10 +289,26 @@ impl Builder {
     #[track_caller]
     pub fn do_while(&mut self, body: impl FnOnce(&mut Builder) -> Val<Pred>) {
         let source = Location::caller();
+        self.loop_(source, body);
+    }
+
+    /// A lane's work in one iteration of the loop whose body is being written: what `.ci/assemble` divides the loop's
+    /// instructions by.
+    #[track_caller]
+    pub fn each_iteration(&mut self, work: Work) {
+        if self.work.replace(work).is_some() {
+            self.complain("a loop's work is said twice".to_owned());
+        }
+    }
+
+    #[track_caller]
+    fn loop_(&mut self, source: Source, body: impl FnOnce(&mut Builder) -> Val<Pred>) {
         let mut again = None;
+        let before = self.work.take();
         let body = self.nested(|b| again = Some(body(b)));
+        let work = std::mem::replace(&mut self.work, before);
         if let Some(again) = again {
-            self.node(Node::Loop { body, again: again.reg, source });
+            self.node(Node::Loop { body, again: again.reg, work, source });
         }
     }
 
@@ -298,14 +318,10 @@ impl Builder {
         let source = Location::caller();
         let first = cond(self);
         let inner = self.nested(|b| {
-            let mut again = None;
-            let body = b.nested(|b| {
+            b.loop_(source, |b| {
                 body(b);
-                again = Some(cond(b));
+                cond(b)
             });
-            if let Some(again) = again {
-                b.node(Node::Loop { body, again: again.reg, source });
-            }
         });
         self.node(Node::If { cond: first.reg, then: inner, otherwise: Vec::new(), source });
     }
@@ -325,18 +341,15 @@ impl Builder {
         let (start, end_arg) = (self.last_constant(), end.arg());
         let surely_runs = matches!((start, end_arg), (Some(start), Arg::Int(end)) if start < end);
         let make_loop = |b: &mut Builder| {
-            let mut again = None;
-            let nodes = b.nested(|b| {
+            b.loop_(source, |b| {
                 body(b, Val::new(i.reg));
                 let before = b.blame.replace(source);
                 let next = b.add(i, step);
                 b.set(i, next);
-                again = Some(b.setp_lt(i, end));
+                let again = b.setp_lt(i, end);
                 b.blame = before;
+                again
             });
-            if let Some(again) = again {
-                b.node(Node::Loop { body: nodes, again: again.reg, source });
-            }
         };
         if surely_runs {
             make_loop(self);
@@ -441,6 +454,9 @@ impl Builder {
 
     /// Closes the kernel.
     pub(crate) fn finish(mut self) -> (Function, Option<(String, &'static Location<'static>)>) {
+        if self.work.is_some() {
+            self.complain("work of an iteration is said outside of every loop".to_owned());
+        }
         self.function.body = self.open.pop().unwrap_or_default();
         super::coalesce::moves(&mut self.function);
         (self.function, self.misuse)

@@ -3,6 +3,7 @@
 
 use super::modifiers::{Special, Type};
 use super::table::{Convergence, Op, Opcode, Spread};
+use super::work::Work;
 use kiln_shape::ParamType;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -219,6 +220,8 @@ pub(crate) enum Node {
         body: Vec<Node>,
         /// The predicate of the back edge, computed in the body.
         again: Reg,
+        /// A lane's work in one iteration, where the kernel says it.
+        work: Option<Work>,
         /// Where it was written.
         source: Source,
     },

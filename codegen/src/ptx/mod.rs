@@ -21,6 +21,7 @@ mod table;
 mod types;
 mod uniform;
 mod verify;
+mod work;
 
 pub use builder::{Builder, Parameter, Role};
 pub use ir::{Function, Param, Uniformity};
@@ -34,6 +35,7 @@ pub use types::{
     Atomic, BF16, Bits16, Bits32, Dim, Element, F16, F32, F64, Float, Global, Integer, Number, Operand, Pred, Ptr, S8,
     S32, Scalar, Shared, Size, Space, Stored, U8, U16, U32, U64, Val, Var, space,
 };
+pub use work::Work;
 
 use crate::error::{Error, Result};
 use crate::target::Target;

@@ -1,6 +1,6 @@
 //! Prints verified kernels as PTX. Labels exist only here, numbered in order; a branch whose condition is the same for
 //! the whole warp is `bra.uni`. In full text `.loc` lines carry the kernel's own file and line to profilers and to the
-//! emulator.
+//! emulator, and comments say the dynamic shared memory of kernels and the work of loops to `.ci/loop_gate.py`.
 
 use super::ir::{Arg, Base, Class, Function, Inst, Node, Reg, Source, Uniformity};
 use super::names::{Names, dynamic};
@@ -110,6 +110,9 @@ fn kernel(out: &mut String, function: &Function, verified: &Verified, files: &mu
     for var in &function.shared {
         line(out, format_args!("{indent}.shared .align 16 .b8 {}[{}];", names.symbol(&var.name), var.bytes));
     }
+    if style == Text::Full && function.dynamic_shared > 0 {
+        line(out, format_args!("{indent}// dynamic shared memory: {} bytes", function.dynamic_shared));
+    }
     let mut printer = Printer { out, names: &names, verified, files, style, labels: 0, at: None };
     printer.nodes(&function.body);
     line(out, format_args!("{indent}ret;\n}}"));
@@ -160,9 +163,12 @@ impl Printer<'_> {
                         self.place(end);
                     }
                 }
-                Node::Loop { body, again, source } => {
+                Node::Loop { body, again, work, source } => {
                     let top = self.label();
                     self.place(top);
+                    if let (Some(work), Text::Full) = (work, self.style) {
+                        self.code(format_args!("// each iteration of a warp: {work}"));
+                    }
                     self.nodes(body);
                     self.location(source);
                     self.branch("", *again, top);

@@ -138,7 +138,7 @@ impl Check<'_> {
                         self.define(reg, &mut added);
                     }
                 }
-                Node::Loop { body, again, source } => {
+                Node::Loop { body, again, source, .. } => {
                     let control = control.max(self.uniformity.level_in(self.warps, *again));
                     let inner = self.nodes(body, control, role.as_deref_mut());
                     self.used(*again, source);

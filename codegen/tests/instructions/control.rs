@@ -1,7 +1,7 @@
 //! Variables, control flow, roles, and where a thread is.
 
 use super::{BLOCK, Case, N, case};
-use kiln_codegen::ptx::{Dim, LoadKind, Role, U32};
+use kiln_codegen::ptx::{Dim, LoadKind, Role, U32, Work};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut all = loops_and_branches();
@@ -19,6 +19,7 @@ fn loops_and_branches() -> Vec<Case> {
                 let sum = b.var::<U32>(0);
                 for (end, step) in [(i.n, 3), (baked, 1)] {
                     b.for_range(0, end, step, |b, index| {
+                        b.each_iteration(Work::Elements(1));
                         let before = b.get(sum);
                         let next = b.mad(before, 5, index);
                         b.set(sum, next);

@@ -1,0 +1,26 @@
+use kiln_shape::{SUPER_BLOCK, WeightType};
+use std::fmt;
+
+/// Work of a lane in one iteration of a loop. Full text says it at the loop's top; the assembler's instructions are
+/// counted by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Weights of that type.
+    Weights(WeightType, u32),
+    /// Elements of a vector.
+    Elements(u32),
+}
+
+/// The comment in full text, for a warp's 32 lanes: `2048 weights of Q4_K, 1152 bytes`, or `256 elements`.
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Work::Weights(ty, lane) => {
+                let warp = 32 * lane;
+                let layout = ty.layout();
+                write!(f, "{warp} weights of {ty}, {} bytes", warp * (layout.data + layout.plane) / SUPER_BLOCK)
+            }
+            Work::Elements(lane) => write!(f, "{} elements", 32 * lane),
+        }
+    }
+}
