@@ -16,14 +16,14 @@ fn has_one_result(opcode: &str) -> bool {
     if !modifiers.iter().any(|modifier| FLOATS.contains(modifier)) {
         return true;
     }
-    match (name, modifiers.as_slice()) {
-        ("add" | "sub" | "mul" | "fma" | "div" | "rcp" | "sqrt", ["rn", _]) => true,
-        ("min" | "max" | "neg" | "abs" | "selp" | "mov", [_]) => true,
-        ("setp", ["eq" | "ne" | "lt" | "le" | "gt" | "ge", _]) => true,
-        ("cvt", ["rn" | "rni" | "rzi", _, _] | [_, _]) => true,
-        ("ld" | "st", _) => true,
-        _ => false,
-    }
+    matches!(
+        (name, modifiers.as_slice()),
+        ("add" | "sub" | "mul" | "fma" | "div" | "rcp" | "sqrt", ["rn", _])
+            | ("min" | "max" | "neg" | "abs" | "selp" | "mov", [_])
+            | ("setp", ["eq" | "ne" | "lt" | "le" | "gt" | "ge", _])
+            | ("cvt", ["rn" | "rni" | "rzi", _, _] | [_, _])
+            | ("ld" | "st", _)
+    )
 }
 
 /// The opcodes of a text, each once.
