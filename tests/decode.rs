@@ -23,8 +23,12 @@ fn data(model: &str) -> PathBuf {
 /// A model on a device that checks nothing: what is looked at here is arithmetic, over hundreds of tokens. The same
 /// kernels run with every check on in `kernels` and `persistent`.
 fn open(model: &str) -> Model {
-    let device =
-        common::device_with(DeviceConfig { checks: Checks::NONE, multiprocessors: 7, ..DeviceConfig::default() });
+    open_on(DeviceConfig::default(), model)
+}
+
+/// The same on a device of this chip.
+fn open_on(chip: DeviceConfig, model: &str) -> Model {
+    let device = common::device_with(DeviceConfig { checks: Checks::NONE, multiprocessors: 7, ..chip });
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
     let path = if model == "demo.Q4_K_M" { demo } else { data(model).join("model.gguf") };
     let file = ModelFile::open(path).expect("a model");
@@ -184,5 +188,28 @@ fn logits_have_the_same_bits_on_every_path_and_grid() {
     let stream = run(PathChoice::Stream, None);
     for blocks in [1, 2, 7] {
         assert!(run(PathChoice::Persistent, Some(blocks)) == stream, "{blocks} blocks");
+    }
+}
+
+#[test]
+fn ids_and_logits_have_the_same_bits_on_every_chip() {
+    let ids = &prompts("demo.Q4_K_M")[0].ids[..4];
+    let run = |chip: DeviceConfig| -> Vec<(Vec<u32>, Vec<u32>)> {
+        let model = open_on(chip, "demo.Q4_K_M");
+        let of = |path| {
+            let mut session = session(&model, KvType::F16, path, None);
+            session.append(ids).expect("it fits");
+            let made = session.generate(GenerateOptions::new(4)).collect::<kiln::Result<_>>().expect("it generates");
+            (made, bits(&session.logits().expect("logits")))
+        };
+        [PathChoice::Stream, PathChoice::Persistent].map(of).into()
+    };
+    // Approximate instructions err by the seed, as they do by the chip.
+    let perturbed = |seed, chip| DeviceConfig { perturb: true, seed, ..chip };
+    let first = run(perturbed(1, DeviceConfig::with_sm(9, 0)));
+    assert!(first[0] == first[1], "the two paths");
+    for (seed, (major, minor)) in [(2, (9, 0)), (3, (8, 0)), (4, (7, 5))] {
+        let found = run(perturbed(seed, DeviceConfig::with_sm(major, minor)));
+        assert!(found == first, "seed {seed}, sm_{major}{minor}");
     }
 }

@@ -129,7 +129,7 @@ impl Builder {
         self.emit(Op::Sqrt { ty: T::TYPE }, vec![a.arg()])
     }
 
-    /// `2^a`, within 2 ulp and more (`.approx`).
+    /// `2^a`, within 2 ulp and more (`.approx`). Its bits are the chip's own: not for exact numerics.
     #[track_caller]
     pub fn ex2_approx(&mut self, a: impl Operand<F32>) -> Val<F32> {
         self.emit(Op::Ex2, vec![a.arg()])
