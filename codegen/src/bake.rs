@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp,
     FusedRmsNormQ4KGemv, FusedRmsNormQkv, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
-    PersistentDecoder, Phase, PhaseKernel, QkNormRopeKvScatter, QkNormRopeKvWrite, Repack, Saxpy,
+    PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Repack, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, Target};
@@ -130,8 +130,13 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
             let ModelShape { hidden, heads, kv_heads, head_dim, .. } = shape;
             let mut all: Vec<Box<dyn Kernel>> =
                 vec![Box::new(EmbeddingRow { hidden: Dim::Baked(hidden), types: types.to_vec() })];
-            for phase in Phase::ALL {
-                all.push(Box::new(PhaseKernel { phase, shape, types: types.to_vec(), numerics }));
+            match numerics {
+                Numerics::Exact => {
+                    for phase in Phase::ALL {
+                        all.push(Box::new(PhaseKernel { phase, shape, types: types.to_vec() }));
+                    }
+                }
+                Numerics::Fast => all.push(Box::new(Products::new(shape, types))),
             }
             for kv in [KvType::F16, KvType::F32] {
                 all.push(Box::new(QkNormRopeKvWrite::new(shape, kv)));
@@ -151,6 +156,13 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
             .map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
             .collect(),
     }
+}
+
+/// Whether a target has the shared memory for kernels of a shape: in fast numerics a vector is staged whole, in 64 KB up to
+/// 19456 elements.
+pub fn fits(shape: &ModelShape, target: Target, numerics: Numerics) -> bool {
+    let longest = shape.hidden.max(shape.q_dim()).max(shape.ffn);
+    numerics == Numerics::Exact || longest <= 19456 || target.shared_per_block() >= 99 << 10
 }
 
 /// The persistent decoders of a model that write down when each block did what.
@@ -352,7 +364,8 @@ impl Bake {
                 // A session takes one of the persistent kernels, and the driver compiles what is in its module.
                 let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };
                 for part in kernels.chunks(each.max(1)) {
-                    let emitted = emit_for(&targets, Some((path, numerics)), part, self.text)
+                    let having: Vec<Target> = targets.iter().copied().filter(|t| fits(shape, *t, numerics)).collect();
+                    let emitted = emit_for(&having, Some((path, numerics)), part, self.text)
                         .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
                     modules.extend(emitted);
                 }

@@ -23,7 +23,7 @@ pub(crate) struct Comparison {
 fn kernels(shape: ModelShape) -> Vec<Box<dyn Kernel>> {
     let mut all: Vec<Box<dyn Kernel>> = vec![Box::new(RmsNorm), Box::new(SwiGlu), Box::new(Saxpy)];
     for phase in [Phase::Qkv, Phase::AttentionOutput, Phase::GateUp, Phase::Down] {
-        all.push(Box::new(PhaseKernel { phase, shape, types: WeightType::ALL.to_vec(), numerics: Numerics::Exact }));
+        all.push(Box::new(PhaseKernel { phase, shape, types: WeightType::ALL.to_vec() }));
     }
     for weights in WeightType::ALL {
         let fused = FusedRmsNormQ4KGemv::general().with_weights(*weights);

@@ -1,5 +1,6 @@
 //! How a decoder rounds what it multiplies weights with.
 
+use crate::{ModelShape, WeightType};
 use std::fmt;
 
 /// What a decoder's kernels make of the activations before they multiply them with quantised weights.
@@ -15,6 +16,13 @@ pub enum Numerics {
 impl Numerics {
     /// Both.
     pub const ALL: [Numerics; 2] = [Numerics::Exact, Numerics::Fast];
+
+    /// Whether kernels of a model of this shape take matrices of a type in these numerics. Rows of floats longer than 12288
+    /// have no place in shared memory beside what fast products have there.
+    pub fn takes(self, ty: WeightType, shape: &ModelShape) -> bool {
+        let longest = shape.ffn.max(shape.hidden).max(shape.q_dim());
+        self == Numerics::Exact || ty.is_quantised() || longest <= 12288
+    }
 
     /// As it stands in the names of files and on command lines.
     pub const fn name(self) -> &'static str {

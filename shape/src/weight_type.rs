@@ -93,6 +93,15 @@ impl WeightType {
         self.ggml().name()
     }
 
+    /// Whether its weights are integers with scales, not floats.
+    pub const fn is_quantised(self) -> bool {
+        match self {
+            WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q8_0 => true,
+            WeightType::Q4_K | WeightType::Q5_K | WeightType::Q6_K => true,
+            WeightType::F16 | WeightType::BF16 | WeightType::F32 => false,
+        }
+    }
+
     /// Weights in a block of a file.
     pub const fn block_len(self) -> u32 {
         self.ggml().block_len()

@@ -62,13 +62,18 @@ impl Kernels {
                 flash_decoding_chunk: loaded.find(&format!("flash_decoding_chunk_{suffix}"), &setting)?,
             })
         };
+        // In fast numerics one kernel has all phases.
+        let phase = |name: &str| match numerics {
+            Numerics::Exact => loaded.find(name, &setting),
+            Numerics::Fast => loaded.find("products", &setting),
+        };
         Ok(Kernels {
             embedding_row: loaded.find("embedding_row", &setting)?,
-            qkv: loaded.find("rmsnorm_qkv", &setting)?,
-            attention_output: loaded.find("attention_output_residual", &setting)?,
-            gate_up: loaded.find("rmsnorm_gate_up_swiglu", &setting)?,
-            down: loaded.find("down_residual", &setting)?,
-            head: loaded.find("rmsnorm_head", &setting)?,
+            qkv: phase("rmsnorm_qkv")?,
+            attention_output: phase("attention_output_residual")?,
+            gate_up: phase("rmsnorm_gate_up_swiglu")?,
+            down: phase("down_residual")?,
+            head: phase("rmsnorm_head")?,
             flash_decoding_reduce: loaded.find("flash_decoding_reduce", &setting)?,
             argmax: loaded.find("argmax", &setting)?,
             advance: loaded.find("advance", &setting)?,

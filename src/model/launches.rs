@@ -15,7 +15,7 @@ launch! {
 }
 
 launch! {
-    /// The products of a layer and of the head.
+    /// The products of a layer and of the head; `phase` says which, from 0 on in the order of use.
     pub(crate) struct Phase<'a> {
         table: In<'a, u8>,
         layer: u32,
@@ -23,6 +23,7 @@ launch! {
         y: Out<'a, f32>,
         eps: f32,
         vocab: u32,
+        phase: u32,
     }
 }
 

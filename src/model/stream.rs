@@ -146,13 +146,14 @@ impl StreamPath {
         let partials = sequence.partials.as_ptr();
         let (capacity, room, vocab, eps) = (sequence.capacity, sequence.room(), shape.vocab, shape.rms_eps);
         let chunk_count = (position + 1).div_ceil(KV_CHUNK);
-        let phase = |layer, x, y| Phase { table, layer, x: In::noted(x), y: Out::noted(y), eps, vocab };
+        let phase = |phase, layer, x, y| Phase { table, layer, x: In::noted(x), y: Out::noted(y), eps, vocab, phase };
+        let qkv_rows = shape.q_dim() + 2 * shape.kv_dim();
         let mut run = Run { vocab, launches: 0 };
         self.enqueue(model, sequence, |stream| {
             let embedding = EmbeddingRow { table, tokens, capacity, vocab, state: Out::noted(state), x: Out::noted(x) };
             run.launch(stream, &kernels.embedding_row, &embedding)?;
             for layer in 0..shape.layers {
-                run.launch(stream, &kernels.qkv, &phase(layer, x, qkv))?;
+                run.launch_rows(stream, &kernels.qkv, qkv_rows, &phase(0, layer, x, qkv))?;
                 let chunks = In::noted(sequence.table.as_ptr());
                 let write = QkNormRopeKvWrite {
                     table,
@@ -191,9 +192,9 @@ impl StreamPath {
                     let reduce = FlashDecodingReduce { partials, lengths, max_chunks, out };
                     run.launch_grid(stream, &kernels.flash_decoding_reduce, [shape.heads, 1, 1], &reduce)?;
                 }
-                run.launch(stream, &kernels.attention_output, &phase(layer, attention, x))?;
-                run.launch(stream, &kernels.gate_up, &phase(layer, x, ffn))?;
-                run.launch(stream, &kernels.down, &phase(layer, ffn, x))?;
+                run.launch_rows(stream, &kernels.attention_output, shape.hidden, &phase(1, layer, attention, x))?;
+                run.launch_rows(stream, &kernels.gate_up, shape.ffn, &phase(2, layer, x, ffn))?;
+                run.launch_rows(stream, &kernels.down, shape.hidden, &phase(3, layer, ffn, x))?;
             }
             Ok(())
         })?;
@@ -213,6 +214,7 @@ impl StreamPath {
             y: Out::noted(sequence.logits.as_ptr()),
             eps: shape.rms_eps,
             vocab: shape.vocab,
+            phase: 4,
         };
         self.one(model, sequence, |kernels| &kernels.head, &head)
     }
@@ -266,6 +268,17 @@ impl Run {
     /// Launches with the grid of the bake.
     fn launch<L: Launch>(&mut self, stream: &Stream, kernel: &Kernel<L>, launch: &L::At<'_>) -> Result<()> {
         self.launch_grid(stream, kernel, kernel.grid(self.vocab), launch)
+    }
+
+    /// Launches with the grid of the bake for so many rows.
+    fn launch_rows<L: Launch>(
+        &mut self,
+        stream: &Stream,
+        kernel: &Kernel<L>,
+        rows: u32,
+        launch: &L::At<'_>,
+    ) -> Result<()> {
+        self.launch_grid(stream, kernel, kernel.grid(rows), launch)
     }
 
     fn launch_grid<L: Launch>(

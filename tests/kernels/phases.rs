@@ -2,7 +2,7 @@
 
 use kiln_codegen::kernels::{Phase, PhaseKernel};
 use kiln_shape::TensorRole::{self, *};
-use kiln_shape::{Family, ModelShape, Numerics, WeightType};
+use kiln_shape::{Family, ModelShape, WeightType};
 
 use crate::compare::{assert_close_sums, assert_same_bits};
 use crate::norm::rms_norm;
@@ -133,7 +133,7 @@ impl Case {
 
     pub(crate) fn run(&self, gpu: &Gpu, grid: u32) -> Vec<f32> {
         let (phase, shape, types) = (self.phase, self.shape, WeightType::ALL.to_vec());
-        let kernel = PhaseKernel { phase, shape, types, numerics: Numerics::Exact };
+        let kernel = PhaseKernel { phase, shape, types };
         let kernel = gpu.load(kernel);
         let mut table = Table::new(LAYERS);
         let weights: Vec<Weights> = self.matrices.iter().map(|(_, matrix)| gpu.matrix(matrix)).collect();

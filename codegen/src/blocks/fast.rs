@@ -14,42 +14,56 @@ use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 /// Floats in shared memory that a warp puts the values of super-blocks into.
 const VALUES: u32 = 256;
 
-/// The most rows of a tile over a vector of which so many super-blocks, at most, are staged.
-pub(crate) const fn tile_rows(super_blocks: u32) -> u32 {
-    let rows = VALUES / stride(super_blocks);
-    if rows < 32 { rows } else { 32 }
-}
-
-/// From a row's values to the next row's: odd, so that the lanes that fold rows meet in no bank.
-const fn stride(super_blocks: u32) -> u32 {
-    super_blocks | 1
-}
-
 /// The values of a warp's super-blocks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Values {
     own: Shared<F32>,
-    /// Super-blocks of a row that are staged at once, at most.
-    most: u32,
+    /// From a row's values to the next row's: odd, so that the lanes that fold rows meet in no bank.
+    stride: Size,
+    /// The most rows of a tile.
+    tile_rows: Size,
+    /// Whether the vector is staged whole and rows follow each other in whole super-blocks.
+    is_run: bool,
     /// The warp's place for weights on their way, where they go through shared memory.
     slot: Option<Slot>,
+    /// The way along rows of so many super-blocks at a step.
+    ways: Vec<(u32, Way)>,
 }
 
 impl Values {
-    /// Takes the shared memory, for rows of `types` of which at most so many super-blocks are staged at once, in so many
-    /// bytes.
+    /// Takes the shared memory, for rows of `types` of which `along` super-blocks are staged, in so many bytes.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, types: &[WeightType], most: u32, vector_bytes: u32) -> Values {
+    pub(crate) fn new(b: &mut Builder, types: &[WeightType], along: Size, is_run: bool, vector_bytes: u32) -> Values {
         let all = b.dynamic_shared::<F32>(VALUES * b.warps());
         let warp = b.warp_id();
         let beside = vector_bytes + 4 * VALUES * b.warps();
-        let slot = (b.target().sm() >= 80).then(|| Slot::new(b, types, beside));
-        Values { own: b.byte_index(all, warp, VALUES * 4), most, slot }
+        let slot = (b.target().sm() >= 80 && is_run).then(|| Slot::new(b, types, beside));
+        let (stride, tile_rows) = match along {
+            Size::Const(along) => {
+                let stride = along | 1;
+                (Size::Const(stride), Size::Const((VALUES / stride).min(32)))
+            }
+            Size::Reg(along) => {
+                let stride = b.or::<U32>(along, 1);
+                let rows = b.div::<U32>(VALUES, stride);
+                (Size::Reg(stride), Size::Reg(b.min::<U32>(rows, 32)))
+            }
+        };
+        let mut ways: Vec<(u32, Way)> = Vec::new();
+        if let Some(slot) = &slot {
+            for ty in types.iter().filter(|ty| format(**ty).int8().is_some()) {
+                let step = slot.records(ty.layout());
+                if ways.iter().all(|(known, _)| *known != step) {
+                    ways.push((step, Way::new(b, along, step, stride)));
+                }
+            }
+        }
+        Values { own: b.byte_index(all, warp, VALUES * 4), stride, tile_rows, is_run, slot, ways }
     }
 
     /// The most rows of a tile.
-    pub(crate) const fn tile_rows(&self) -> u32 {
-        tile_rows(self.most)
+    pub(crate) const fn tile_rows(&self) -> Size {
+        self.tile_rows
     }
 
     /// The dot products of rows `rows.first` to `rows.end`, at most [`Values::tile_rows`] of them, each added to its
@@ -83,7 +97,7 @@ impl Values {
         }
         b.bar_warp_sync(); // the values are in shared memory
         let sum = b.var(before);
-        let from = b.byte_index(self.own, lane, 4 * stride(self.most));
+        let from = self.at(b, lane);
         let is_float = |ty: &&WeightType| form(**ty, Numerics::Fast) == Form::Float;
         let floats: Vec<WeightType> = types.iter().filter(is_float).copied().collect();
         let fold = |b: &mut Builder, count: Size| {
@@ -95,10 +109,19 @@ impl Values {
                 };
                 match count {
                     Size::Const(count @ 0..=16) => (0..count).for_each(|i| add(b, from.at(i))),
-                    count => b.for_range(0, count, 1, |b, i| {
-                        let at = b.index(from, i);
-                        add(b, at);
-                    }),
+                    count => {
+                        let rest = b.mov::<U32>(count);
+                        let rest = b.and::<U32>(rest, 3);
+                        let fours = b.sub::<U32>(count, rest);
+                        b.for_range(0, fours, 4, |b, i| {
+                            let at = b.index(from, i);
+                            (0..4).for_each(|i| add(b, at.at(i)));
+                        });
+                        b.for_range(fours, count, 1, |b, i| {
+                            let at = b.index(from, i);
+                            add(b, at);
+                        });
+                    }
                 }
             });
         };
@@ -115,6 +138,12 @@ impl Values {
         }
         b.bar_warp_sync(); // the values have been read
         Products { rows: vec![row], sums: vec![b.get(sum)], leader: is_row }
+    }
+
+    /// Where the values of a tile's row begin.
+    fn at(&self, b: &mut Builder, row: Val<U32>) -> Shared<F32> {
+        let before = b.mul::<U32>(row, self.stride);
+        b.index(self.own, before)
     }
 
     /// The values of quantised weights, one for each super-block that is staged.
@@ -141,7 +170,7 @@ impl Values {
         let plane_bytes = b.size_mul(super_blocks, layout.plane);
         let count = b.sub::<U32>(rows.end, rows.first);
         let tasks = b.mul::<U32>(count, along);
-        let is_cut = may_be_cut(k) && ty.block_len() < SUPER_BLOCK;
+        let is_cut = !self.is_run && may_be_cut(k) && ty.block_len() < SUPER_BLOCK;
         let mut first_row = |base: Global<U8>, row_bytes: Size| {
             let base = b.address(base);
             let row = b.mad_wide(rows.first, row_bytes, base);
@@ -150,16 +179,17 @@ impl Values {
         let data = first_row(tensor.data, row_bytes);
         let plane = if layout.plane == 0 { tensor.plane } else { first_row(tensor.plane, plane_bytes) };
         let x = staged.quantised(b, int8.group);
-        let is_run = matches!((along, super_blocks), (Size::Const(along), Size::Const(all)) if along == all) && !is_cut;
-        if let (Some(slot), Size::Const(along), true) = (self.slot, along, is_run) {
+        if let Some(slot) = self.slot {
             let run = Run { data, plane, ty, tasks };
-            let place = Walk::new(b, along, slot.records(layout), stride(self.most));
+            let step = slot.records(layout);
+            let Some((_, way)) = self.ways.iter().find(|(known, _)| *known == step) else { return };
+            let place = way.begin(b);
             return slot.each(b, &run, |b, has, weights| {
-                let super_block = place.super_block(b);
+                let super_block = b.get(place.super_block);
                 let value = int8.dot(b, weights, &x, super_block);
                 let to = b.index(self.own, place.to);
                 b.if_(has, |b| b.st(to, value));
-                place.go_on(b);
+                way.go_on(b, &place);
             });
         }
         let lane = b.lane();
@@ -188,7 +218,7 @@ impl Values {
             // Neighbouring lanes read neighbouring records: the L1 cache holds what each reads of a line for the others.
             let weights = Weights::Global(SuperBlock { data, plane, left, kind: LoadKind::Constant });
             let value = int8.dot(b, &weights, &x, super_block);
-            let to = b.mad::<U32>(row, stride(self.most), super_block);
+            let to = b.mad::<U32>(row, self.stride, super_block);
             let to = b.index(self.own, to);
             b.if_(has, |b| b.st(to, value));
         });
@@ -205,7 +235,7 @@ impl Values {
                 let writes = b.and_pred(inside, products.leader);
                 b.if_(writes, |b| {
                     let row = b.sub::<U32>(row, rows.first);
-                    let to = b.byte_index(self.own, row, 4 * stride(self.most));
+                    let to = self.at(b, row);
                     b.st(to, sum);
                 });
             }
@@ -214,43 +244,66 @@ impl Values {
 }
 
 /// A lane's way through a run of rows, so many super-blocks at a step.
-struct Walk {
-    /// The super-block within its row.
-    super_block: Var<U32>,
-    /// The place of its value.
-    to: Var<U32>,
-    along: u32,
-    step: u32,
-    stride: u32,
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    /// The lane's first super-block within its row, and the place of its value.
+    super_block: Val<U32>,
+    to: Val<U32>,
+    /// Super-blocks of a row.
+    along: Size,
+    /// A step within a row, and how far it goes on among the values; more where it goes over the end of a row.
+    further: Size,
+    to_further: Size,
+    over: Size,
 }
 
-impl Walk {
-    fn new(b: &mut Builder, along: u32, step: u32, stride: u32) -> Walk {
+/// Where a lane is on its way.
+struct At {
+    super_block: Var<U32>,
+    to: Var<U32>,
+}
+
+impl Way {
+    fn new(b: &mut Builder, along: Size, step: u32, stride: Size) -> Way {
         let lane = b.lane();
         let row = b.div::<U32>(lane, along);
         let before = b.mul::<U32>(row, along);
         let super_block = b.sub::<U32>(lane, before);
         let to = b.mad::<U32>(row, stride, super_block);
-        Walk { super_block: b.var(super_block), to: b.var(to), along, step, stride }
+        let (further, to_further, over) = match (along, stride) {
+            (Size::Const(along), Size::Const(stride)) => {
+                let (rows, further) = (step / along, step % along);
+                (Size::Const(further), Size::Const(rows * stride + further), Size::Const(stride - along))
+            }
+            _ => {
+                let step = b.mov::<U32>(step);
+                let rows = b.div::<U32>(step, along);
+                let whole = b.mul::<U32>(rows, along);
+                let further = b.sub::<U32>(step, whole);
+                let to_further = b.mad::<U32>(rows, stride, further);
+                let over = b.sub::<U32>(stride, along);
+                (Size::Reg(further), Size::Reg(to_further), Size::Reg(over))
+            }
+        };
+        Way { super_block, to, along, further, to_further, over }
     }
 
-    fn super_block(&self, b: &mut Builder) -> Val<U32> {
-        b.get(self.super_block)
+    fn begin(&self, b: &mut Builder) -> At {
+        At { super_block: b.var(self.super_block), to: b.var(self.to) }
     }
 
-    fn go_on(&self, b: &mut Builder) {
-        let (rows, further) = (self.step / self.along, self.step % self.along);
-        let to = b.add::<U32>(self.to, rows * self.stride + further);
-        if further == 0 {
-            return b.set(self.to, to);
+    fn go_on(&self, b: &mut Builder, at: &At) {
+        let to = b.add::<U32>(at.to, self.to_further);
+        if matches!(self.further, Size::Const(0)) {
+            return b.set(at.to, to);
         }
-        let next = b.add::<U32>(self.super_block, further);
-        let over = b.setp_ge(next, self.along);
+        let next = b.add::<U32>(at.super_block, self.further);
+        let over = b.setp_ge::<U32>(next, self.along);
         let wrapped = b.sub::<U32>(next, self.along);
         let next = b.selp::<U32>(wrapped, next, over);
-        b.set(self.super_block, next);
-        let wrapped = b.add::<U32>(to, self.stride - self.along);
+        b.set(at.super_block, next);
+        let wrapped = b.add::<U32>(to, self.over);
         let to = b.selp::<U32>(wrapped, to, over);
-        b.set(self.to, to);
+        b.set(at.to, to);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::fast::Values;
-use super::stage::{Forms, Source, Staged, Wanted};
+use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
 use crate::formats::form;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, U64, Val};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
@@ -46,7 +46,7 @@ impl With<'_> {
         let mut all: Vec<_> = fitting(self.types, k).into_iter().map(|ty| form(ty, self.numerics)).collect();
         all.sort();
         all.dedup();
-        Forms { one: self.of.len() == 1, all }
+        Forms { one: if self.of.len() == 1 { One::Always } else { One::Never }, all }
     }
 
     /// The forms that a launch wants.
@@ -78,7 +78,7 @@ pub(crate) enum Share {
         tile: u32,
     },
     /// A run of rows for each warp, in tiles of at most so many rows.
-    Runs { first: Val<U32>, end: Val<U32>, tile: u32 },
+    Runs { first: Val<U32>, end: Val<U32>, tile: Size },
 }
 
 impl Share {
@@ -87,14 +87,15 @@ impl Share {
     pub(crate) fn of_grid(b: &mut Builder, rows: Size, pass: &Pass) -> Share {
         let (block, grid, warps) = (b.ctaid_x(), b.nctaid_x(), b.warps());
         let (first, step) = (b.mul::<U32>(block, warps), b.mul::<U32>(grid, warps));
-        let tile = pass.tile_rows();
-        match pass.values {
+        match &pass.values {
             None => {
+                let tile = pass.tile.rows();
                 let count = b.size_div_ceil(rows, tile);
                 let tiles = (Size::Reg(first), count, Size::Reg(step));
                 Share::Tiles { origin: Size::Const(0), end: rows, tiles, tile }
             }
-            Some(_) => {
+            Some(values) => {
+                let tile = values.tile_rows();
                 let (warp, last) = (b.warp_id(), b.sub::<U32>(step, 1));
                 let warp = b.add::<U32>(first, warp);
                 let each = b.add::<U32>(last, rows);
@@ -111,31 +112,22 @@ impl Share {
     pub(crate) fn run(b: &mut Builder, first: Val<U32>, end: Val<U32>, pass: &Pass) -> Share {
         let end = b.max(end, first);
         let rows = b.sub(end, first);
-        let (tile, warps) = (pass.tile_rows(), b.warps());
-        match pass.values {
+        let warps = b.warps();
+        match &pass.values {
             None => {
+                let tile = pass.tile.rows();
                 let count = b.size_div_ceil(Size::Reg(rows), tile);
                 let tiles = (Size::Const(0), count, Size::Const(warps));
                 Share::Tiles { origin: Size::Reg(first), end: Size::Reg(end), tiles, tile }
             }
-            Some(_) => {
+            Some(values) => {
+                let tile = values.tile_rows();
                 let each = b.add::<U32>(rows, warps - 1);
                 let each = b.div::<U32>(each, warps);
                 let warp = b.warp_id();
                 let first = b.mad::<U32>(warp, each, first);
                 let last = b.add::<U32>(first, each);
                 Share::Runs { first, end: b.min::<U32>(last, end), tile }
-            }
-        }
-    }
-
-    /// Those of the warps' rows that lie from `first` to `end`; of a share in tiles no tile may lie across these.
-    #[track_caller]
-    pub(crate) fn within(self, b: &mut Builder, from: Val<U32>, to: Val<U32>) -> Share {
-        match self {
-            Share::Tiles { .. } => self,
-            Share::Runs { first, end, tile } => {
-                Share::Runs { first: b.max::<U32>(first, from), end: b.min::<U32>(end, to), tile }
             }
         }
     }
@@ -174,14 +166,6 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// Rows of a tile: what a warp works on at once, at most.
-    pub(crate) const fn tile_rows(&self) -> u32 {
-        match &self.values {
-            None => self.tile.rows(),
-            Some(values) => values.tile_rows(),
-        }
-    }
-
     /// Products of a tile that each lane has.
     pub(crate) const fn sums_per_lane(&self) -> u32 {
         match &self.values {
@@ -216,7 +200,7 @@ pub(crate) const fn tile_rows(k: Size) -> u32 {
 /// sees the vector, and no warp still reads the part before.
 pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl FnOnce(&mut Builder, &Pass)) {
     let Input { x, norm, k, kind } = *input;
-    let gamma = norm.map(|(gamma, _)| gamma);
+    let gamma = norm.map(|(gamma, _)| Factors { gamma, given: None });
     let whole = Tile::new(b, k, ROWS_PER_LANE);
     let super_blocks = b.size_div_ceil(k, SUPER_BLOCK);
     let is_cut = may_be_cut(k);
@@ -227,12 +211,17 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
         Size::Const(count) => count.min(part),
         Size::Reg(_) => part,
     };
-    let staged = Staged::new(b, most, &forms);
+    let room = forms.words(most, matches!(forms.one, One::Always));
+    let staged = Staged::new(b, &forms, room, Size::Const(most), most);
+    let is_whole = matches!(super_blocks, Size::Const(count) if count <= part);
     let values = match with.numerics {
         Numerics::Exact => None,
-        Numerics::Fast => Some(Values::new(b, &fitting(with.types, k), most, staged.bytes())),
+        Numerics::Fast => {
+            let types = fitting(with.types, k);
+            Some(Values::new(b, &types, Size::Const(most), is_whole && !is_cut, staged.bytes()))
+        }
     };
-    if matches!(super_blocks, Size::Const(count) if count <= part) {
+    if is_whole {
         let left = is_cut.then(|| b.mov::<U32>(k));
         staged.fill(b, &Source { x, gamma, left, kind }, super_blocks, &wanted);
         b.bar_sync();
@@ -246,7 +235,7 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
         let count = b.min::<U32>(left, part);
         let part = staged.with_squares(b.index(squares, first));
         let x = b.byte_index(x, first, SUPER_BLOCK * 4);
-        let gamma = gamma.map(|gamma| b.byte_index(gamma, first, SUPER_BLOCK * 4));
+        let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, first, SUPER_BLOCK * 4), ..of });
         let left = is_cut.then(|| {
             let before = b.mul::<U32>(first, SUPER_BLOCK);
             b.sub::<U32>(k, before)
@@ -262,8 +251,57 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
         });
         let ends = (b.setp_eq::<U32>(first, 0), b.setp_eq::<U32>(done, super_blocks));
         let tile = whole.part(Size::Reg(first), Size::Reg(count));
-        body(b, &Pass { staged: staged.clone(), tile, values, scale, ends: Some(ends) });
+        body(b, &Pass { staged: staged.clone(), tile, values: values.clone(), scale, ends: Some(ends) });
     });
+}
+
+/// One of several vectors, each staged whole, for fast products: which one it is the launch decides.
+pub(crate) struct AnyInput<'a> {
+    /// `[k]`.
+    pub(crate) x: Global<F32>,
+    /// Gamma `[k]` and epsilon.
+    pub(crate) norm: (Global<F32>, Val<F32>),
+    /// Whether it is normalised.
+    pub(crate) normalised: Val<Pred>,
+    pub(crate) k: Val<U32>,
+    /// What loads of `x` may assume.
+    pub(crate) kind: LoadKind,
+    /// The lengths that it may have, and with how many matrices it is then multiplied.
+    pub(crate) widths: &'a [(u32, u32)],
+    /// Whether it is multiplied with one matrix.
+    pub(crate) one: Val<Pred>,
+    /// The types that matrices may have, and the numbers of those that these matrices have.
+    pub(crate) types: &'a [WeightType],
+    pub(crate) of: &'a [Val<U32>],
+}
+
+/// Stages one of several vectors, with barriers as in [`staged`].
+pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
+    let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of } = *input;
+    let with = With { numerics: Numerics::Fast, types, of };
+    let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
+    let size = Size::Reg(k);
+    let super_blocks = b.size_div_ceil(size, SUPER_BLOCK);
+    let mut forms = with.forms(size);
+    let count = |k: u32| k.div_ceil(SUPER_BLOCK);
+    let most = widths.iter().map(|(k, _)| count(*k)).max().unwrap_or(0);
+    let room = widths.iter().map(|(k, matrices)| forms.words(count(*k), *matrices == 1)).max().unwrap_or(0);
+    forms.one = One::When(one);
+    let wanted = with.wanted(b, &forms);
+    let staged = Staged::new(b, &forms, room, super_blocks, most);
+    let values = Some(Values::new(b, types, super_blocks, !is_cut, staged.bytes()));
+    let left = is_cut.then_some(k);
+    let gamma = Some(Factors { gamma, given: Some(normalised) });
+    staged.fill(b, &Source { x, gamma, left, kind }, super_blocks, &wanted);
+    b.bar_sync();
+    let scale = b.var::<F32>(1.0);
+    b.if_(normalised, |b| {
+        let inverse = staged.inverse_rms(b, super_blocks, size, eps);
+        b.set(scale, inverse);
+    });
+    let scale = Some(b.get(scale));
+    let tile = Tile::new(b, size, ROWS_PER_LANE);
+    Pass { staged, tile, values, scale, ends: None }
 }
 
 /// Where results go.

@@ -63,11 +63,11 @@ pub(crate) fn super_block(
     let leads = b.setp_eq(leads, 0);
     let scale_at = first.scale_of(b, group, lane);
     b.if_(leads, |b| b.st(scale_at, scale));
-    let planes = b.selp::<U32>(2, 1, few);
+    let later = b.selp::<U32>(1, 0, few);
     let leader = b.setp_eq(lane, 0);
-    b.if_(leader, |b| b.st(first.planes(), planes));
+    b.if_(leader, |b| b.st(first.later(), later));
     b.if_(few, |b| {
-        let second = to.second(first);
+        let second = to.second(b, first);
         let (down, inverse) = (b.neg(scale), b.mul(inverse, FINER));
         let residuals = std::array::from_fn(|i| {
             let integer = b.sub(rounded[i], MAGIC);

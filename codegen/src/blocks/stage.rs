@@ -11,29 +11,38 @@ use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 #[derive(Debug, Clone)]
 pub(crate) struct Staged {
     forms: Vec<(Form, Shared<F32>)>,
-    /// Super-blocks for which there is room.
-    super_blocks: u32,
+    /// Super-blocks for which there is room in each form.
+    super_blocks: Size,
     /// Words of shared memory that it takes.
     room: u32,
     /// `[k / 256]`: the sum of squares of the input (before gamma) of each super-block.
     squares: Shared<F32>,
 }
 
-/// Floats of shared memory that a vector of so many super-blocks takes.
-const fn floats(form: Form, super_blocks: u32) -> u32 {
+/// Words of shared memory that a super-block takes.
+pub(crate) const fn words(form: Form) -> u32 {
     match form {
-        Form::Float => super_blocks * SUPER_BLOCK,
-        Form::Int8(_) => Quantised::words(super_blocks),
+        Form::Float => SUPER_BLOCK,
+        Form::Int8(_) => Quantised::WORDS,
     }
 }
 
 /// The forms of a vector.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Forms {
     /// Those that it may take, each once.
     pub(crate) all: Vec<Form>,
-    /// Whether it takes one of them at a time.
-    pub(crate) one: bool,
+    /// Whether a launch wants one of them only, so that they may have the same place.
+    pub(crate) one: One,
+}
+
+/// When a launch wants one form only.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum One {
+    Always,
+    Never,
+    /// The same in the whole block.
+    When(Val<Pred>),
 }
 
 impl Forms {
@@ -41,27 +50,33 @@ impl Forms {
     pub(crate) fn part(&self) -> u32 {
         if self.all.contains(&Form::Float) { 48 } else { 76 }
     }
+
+    /// Words of shared memory that a vector of so many super-blocks takes in one form, or in all of them.
+    pub(crate) fn words(&self, super_blocks: u32, one: bool) -> u32 {
+        let sizes = self.all.iter().map(|form| words(*form) * super_blocks);
+        if one { sizes.max().unwrap_or(0) } else { sizes.sum() }
+    }
 }
 
 impl Staged {
-    /// Takes the shared memory for up to so many super-blocks.
+    /// Takes `room` words of shared memory for so many super-blocks, `most` of them at most.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, super_blocks: u32, forms: &Forms) -> Staged {
-        let sizes = forms.all.iter().map(|form| floats(*form, super_blocks));
-        let room = if forms.one { sizes.max() } else { Some(sizes.sum()) };
-        let room = room.unwrap_or(0);
-        let squares = room;
-        let room = room + super_blocks.next_multiple_of(4);
+    pub(crate) fn new(b: &mut Builder, forms: &Forms, room: u32, super_blocks: Size, most: u32) -> Staged {
+        let squares = room.next_multiple_of(4);
+        let room = squares + most.next_multiple_of(4);
         let base = b.dynamic_shared::<F32>(room);
-        let mut at = 0;
-        let mut place = |form: &Form| {
-            let from = base.at(at);
-            if !forms.one {
-                at += floats(*form, super_blocks);
-            }
-            (*form, from)
-        };
-        let places = forms.all.iter().map(&mut place).collect();
+        let mut before = Size::Const(0);
+        let mut places = Vec::new();
+        for form in &forms.all {
+            let at = match (forms.one, before) {
+                (One::Always, _) => Size::Const(0),
+                (One::Never, at) | (One::When(_), at @ Size::Const(0)) => at,
+                (One::When(one), at) => Size::Reg(b.selp::<U32>(0, at, one)),
+            };
+            places.push((*form, b.index(base, at)));
+            let own = b.size_mul(super_blocks, words(*form));
+            before = b.size_add(before, own);
+        }
         Staged { forms: places, super_blocks, room, squares: base.at(squares) }
     }
 
@@ -85,7 +100,7 @@ impl Staged {
     #[track_caller]
     pub(crate) fn quantised(&self, b: &mut Builder, group: ScaleGroup) -> Quantised {
         let words = self.place(b, Form::Int8(group)).cast::<U32>();
-        Quantised::new(words, self.super_blocks)
+        Quantised::new(b, words, self.super_blocks)
     }
 
     #[track_caller]
@@ -106,7 +121,7 @@ impl Staged {
         let (warp, lane, warps) = (b.warp_id(), b.lane(), b.warps());
         let floats = self.forms.iter().find(|(form, _)| *form == Form::Float).map(|(_, at)| Floats::new(b, *at));
         let x = b.byte_index(x, lane, 32);
-        let gamma = gamma.map(|gamma| b.byte_index(gamma, lane, 32));
+        let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, lane, 32), ..of });
         let leader = b.setp_eq(lane, 0);
         b.for_range(warp, super_blocks, warps, |b, sb| {
             b.each_iteration(Work::Elements(8));
@@ -117,28 +132,40 @@ impl Staged {
             });
             let x = b.byte_index(x, sb, 1024);
             let mut values = eight(b, x, inside, kind);
-            if let Some(gamma) = gamma {
-                let mut square = b.mul(values[0], values[0]);
-                for value in &values[1..] {
-                    square = b.fma(*value, *value, square);
-                }
-                let square = warp::sum(b, square, 32);
-                let square_to = b.index(self.squares, sb);
-                b.if_(leader, |b| b.st(square_to, square));
+            if let Some(Factors { gamma, given }) = gamma {
                 let gamma = b.byte_index(gamma, sb, 1024);
-                let gamma = eight(b, gamma, inside, LoadKind::Constant);
-                for (value, gamma) in values.iter_mut().zip(gamma) {
-                    *value = b.mul(*value, gamma);
-                }
-            }
-            for (form, _) in &self.forms {
-                let store = |b: &mut Builder| match (form, floats) {
-                    (Form::Float, Some(floats)) => floats.store(b, sb, values),
-                    (Form::Float, None) => {}
-                    (Form::Int8(group), _) => {
-                        let to = self.quantised(b, *group);
-                        quantise::super_block(b, values, &to, sb, *group);
+                let square_to = b.index(self.squares, sb);
+                let normalise = |b: &mut Builder| {
+                    let mut square = b.mul(values[0], values[0]);
+                    for value in &values[1..] {
+                        square = b.fma(*value, *value, square);
                     }
+                    let square = warp::sum(b, square, 32);
+                    b.if_(leader, |b| b.st(square_to, square));
+                    let gamma = eight(b, gamma, inside, LoadKind::Constant);
+                    std::array::from_fn(|i| b.mul(values[i], gamma[i]))
+                };
+                values = match given {
+                    None => normalise(b),
+                    Some(given) => {
+                        let scaled = values.map(|value| b.var(value));
+                        b.if_(given, |b| {
+                            let normalised: [Val<F32>; 8] = normalise(b);
+                            scaled.iter().zip(normalised).for_each(|(to, value)| b.set(*to, value));
+                        });
+                        scaled.map(|value| b.get(value))
+                    }
+                };
+            }
+            let quantised = |b: &mut Builder, form: Form| match form {
+                Form::Float => None,
+                Form::Int8(group) => Some((group, self.quantised(b, group))),
+            };
+            for (form, _) in &self.forms {
+                let store = |b: &mut Builder| match (quantised(b, *form), floats) {
+                    (None, Some(floats)) => floats.store(b, sb, values),
+                    (None, None) => {}
+                    (Some((group, to)), _) => quantise::super_block(b, values, &to, sb, group),
                 };
                 match wanted.of(b, *form) {
                     Some(wanted) => b.if_(wanted, store),
@@ -187,12 +214,21 @@ impl Staged {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source {
     pub(crate) x: Global<F32>,
-    /// Factors of its elements.
-    pub(crate) gamma: Option<Global<F32>>,
+    /// Factors of its elements, where it is to be normalised.
+    pub(crate) gamma: Option<Factors>,
     /// Its elements, where it may end within a super-block.
     pub(crate) left: Option<Val<U32>>,
     /// What loads of `x` may assume.
     pub(crate) kind: LoadKind,
+}
+
+/// Factors of a vector's elements.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Factors {
+    /// `[k]`.
+    pub(crate) gamma: Global<F32>,
+    /// Whether they are there, where the launch decides; the same in the whole block.
+    pub(crate) given: Option<Val<Pred>>,
 }
 
 /// The forms that a launch wants.

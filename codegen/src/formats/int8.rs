@@ -13,13 +13,13 @@
 //! |---|---|---|
 //! | 0..8 | the sums of each 16, `i16` | the scales, f32 |
 //! | 8 | the scale, f32 | |
-//! | 9 (first plane) | the number of planes | the number of planes |
+//! | 9 (first plane) | planes behind it | planes behind it |
 //!
 //! A lane has a super-block of its own. Both strides are odd multiples of 16 bytes, so the lanes' reads of 16 bytes meet
 //! in no bank.
 
 use super::SuperBlock;
-use crate::ptx::{Builder, F16, F32, Half, LoadKind, S32, Shared, U16, U32, Val};
+use crate::ptx::{Builder, F16, F32, Half, LoadKind, S32, Shared, Size, U16, U32, Val};
 
 /// Bytes of a super-block in a plane.
 const PLANE_BYTES: u32 = 272;
@@ -27,9 +27,9 @@ const PLANE_BYTES: u32 = 272;
 const BESIDE_BYTES: u32 = 48;
 /// Where the sums of 32 begin in a plane's super-block.
 const SUMS_OF_32: u32 = 256;
-/// The words beside a plane's super-block that hold the scale for 256, and the number of planes.
+/// The words beside a plane's super-block that hold the scale for 256, and the planes behind it.
 const SCALE_WORD: u32 = 8;
-const PLANES_WORD: u32 = 9;
+const LATER_WORD: u32 = 9;
 
 /// The activations that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,22 +55,24 @@ impl Int8 {
     /// assembler from holding all unpacked weights in registers for that.
     pub(crate) fn dot(&self, b: &mut Builder, weights: &Weights, x: &Quantised, super_block: Val<U32>) -> Val<F32> {
         let first = x.at(b, super_block);
-        let planes = b.ld(first.beside.at(PLANES_WORD), LoadKind::Ordinary);
+        let last = b.ld(first.beside.at(LATER_WORD), LoadKind::Ordinary);
         let (plane, sum) = (b.var::<U32>(0), b.var::<F32>(0.0));
         b.do_while(|b| {
             b.bar_warp_sync();
+            // A lane that has no further plane goes round with the last it has.
+            let own = b.min::<U32>(plane, last);
             let at = Plane {
-                activations: b.byte_index(first.activations, plane, x.plane_distance()),
-                beside: b.byte_index(first.beside, plane, x.beside_distance()),
+                activations: b.mad_index(first.activations, own, x.plane_distance),
+                beside: b.mad_index(first.beside, own, x.beside_distance),
             };
             let part = (self.dot)(b, weights, &at);
-            let is_there = b.setp_lt(plane, planes);
+            let is_own = b.setp_ge(last, plane);
             let next = b.add(sum, part);
-            let next = b.selp::<F32>(next, sum, is_there);
+            let next = b.selp::<F32>(next, sum, is_own);
             b.set(sum, next);
             let next = b.add(plane, 1);
             b.set(plane, next);
-            let more = b.setp_lt(plane, planes);
+            let more = b.setp_ge(last, plane);
             b.vote_any(more)
         });
         b.get(sum)
@@ -82,23 +84,27 @@ impl Int8 {
 pub(crate) struct Quantised {
     activations: Shared<U32>,
     beside: Shared<U32>,
-    /// Super-blocks for which there is room.
-    super_blocks: u32,
+    /// Bytes from the first plane to the second.
+    plane_distance: Size,
+    /// The same of what stands beside them.
+    beside_distance: Size,
 }
 
 impl Quantised {
-    /// Words of shared memory that so many super-blocks take.
-    pub(crate) const fn words(super_blocks: u32) -> u32 {
-        2 * super_blocks * (PLANE_BYTES + BESIDE_BYTES) / 4
-    }
+    /// Words of shared memory that a super-block takes.
+    pub(crate) const WORDS: u32 = 2 * (PLANE_BYTES + BESIDE_BYTES) / 4;
 
-    /// A vector of up to so many super-blocks in [`Quantised::words`] words.
-    pub(crate) fn new(words: Shared<U32>, super_blocks: u32) -> Quantised {
-        let beside = words.at(2 * super_blocks * PLANE_BYTES / 4);
-        Quantised { activations: words, beside, super_blocks }
+    /// A vector of so many super-blocks in [`Quantised::WORDS`] words each.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, words: Shared<U32>, super_blocks: Size) -> Quantised {
+        let plane_distance = b.size_mul(super_blocks, PLANE_BYTES);
+        let beside_distance = b.size_mul(super_blocks, BESIDE_BYTES);
+        let beside = b.byte_index(words, super_blocks, 2 * PLANE_BYTES);
+        Quantised { activations: words, beside, plane_distance, beside_distance }
     }
 
     /// The first plane of a super-block.
+    #[track_caller]
     pub(crate) fn at(&self, b: &mut Builder, super_block: Val<U32>) -> Plane {
         Plane {
             activations: b.byte_index(self.activations, super_block, PLANE_BYTES),
@@ -107,19 +113,12 @@ impl Quantised {
     }
 
     /// The second plane of the super-block whose first one is `plane`.
-    pub(crate) fn second(&self, plane: Plane) -> Plane {
+    #[track_caller]
+    pub(crate) fn second(&self, b: &mut Builder, plane: Plane) -> Plane {
         Plane {
-            activations: plane.activations.at(self.plane_distance() / 4),
-            beside: plane.beside.at(self.beside_distance() / 4),
+            activations: b.byte_index(plane.activations, self.plane_distance, 1),
+            beside: b.byte_index(plane.beside, self.beside_distance, 1),
         }
-    }
-
-    const fn plane_distance(&self) -> u32 {
-        self.super_blocks * PLANE_BYTES
-    }
-
-    const fn beside_distance(&self) -> u32 {
-        self.super_blocks * BESIDE_BYTES
     }
 }
 
@@ -192,9 +191,9 @@ impl Plane {
         }
     }
 
-    /// Where the number of planes goes, in the first one.
-    pub(crate) fn planes(&self) -> Shared<U32> {
-        self.beside.at(PLANES_WORD)
+    /// Where the number of planes behind it goes, in the first one.
+    pub(crate) fn later(&self) -> Shared<U32> {
+        self.beside.at(LATER_WORD)
     }
 }
 

@@ -5,10 +5,11 @@ use crate::blocks::swiglu;
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, TensorRole, WeightType};
+use kiln_shape::{ModelShape, Numerics, TensorRole, WeightType};
 
 /// The matrix-vector products of a layer and of the head: what lies between two grid-wide dependencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
 pub enum Phase {
     /// `qkv = Wqkv norm(x) + bias`, `[q_dim + 2 kv_dim]`.
     Qkv,
@@ -38,7 +39,7 @@ impl Phase {
     }
 }
 
-/// One phase as a kernel of its own: any grid, a warp a tile of rows.
+/// One phase in exact numerics as a kernel of its own: any grid, a warp a tile of rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PhaseKernel {
     /// Which phase.
@@ -47,8 +48,6 @@ pub struct PhaseKernel {
     pub shape: ModelShape,
     /// The types its matrices may have.
     pub types: Vec<WeightType>,
-    /// The numerics of its products.
-    pub numerics: Numerics,
 }
 
 /// Operands of a phase.
@@ -87,8 +86,7 @@ impl Kernel for PhaseKernel {
             }
         }
         let (q_dim, kv_dim, tile) = (self.shape.q_dim(), self.shape.kv_dim(), self.tile());
-        let whole = q_dim.is_multiple_of(tile) && kv_dim.is_multiple_of(tile);
-        if self.numerics == Numerics::Exact && !whole {
+        if !q_dim.is_multiple_of(tile) || !kv_dim.is_multiple_of(tile) {
             return Err(format!("Q has {q_dim} rows, K and V have {kv_dim}: needs multiples of {tile}"));
         }
         if self.shape.hidden > gemv::STAGED_MAX {
@@ -104,20 +102,21 @@ impl Kernel for PhaseKernel {
         let y = b.param::<Global<F32>>("y"); // its output
         let eps = b.param::<F32>("eps"); // of the norm, where there is one
         let vocab = b.param::<U32>("vocab"); // rows of the head
+        b.param::<U32>("phase"); // which one this is, for kernels of several
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let operands = Operands { table, layer, x, y, residual: y, eps, kind: LoadKind::Constant };
-        dot::leave_registers(b, &self.types, Size::Const(self.k()), self.numerics);
+        dot::leave_registers(b, &self.types, Size::Const(self.k()), Numerics::Exact);
         let rows = self.rows_baked().map_or(Size::Reg(vocab), Size::Const);
         self.staged(b, &operands, |kernel, b, pass| {
             let share = Share::of_grid(b, rows, pass);
-            kernel.dealt(b, &operands, pass, share);
+            kernel.rows(b, &operands, pass, share);
         });
     }
 }
 
 impl PhaseKernel {
     /// Length of the input vector.
-    fn k(&self) -> u32 {
+    const fn k(&self) -> u32 {
         match self.phase {
             Phase::Qkv | Phase::GateUp | Phase::Head => self.shape.hidden,
             Phase::AttentionOutput => self.shape.q_dim(),
@@ -125,12 +124,9 @@ impl PhaseKernel {
         }
     }
 
-    /// Rows that a warp works on at once, or in fast numerics those for which it is worth to stage the vector once more.
-    fn tile(&self) -> u32 {
-        match self.numerics {
-            Numerics::Exact => gemv::tile_rows(Size::Const(self.k())),
-            Numerics::Fast => (32 / self.k().div_ceil(SUPER_BLOCK)).max(4),
-        }
+    /// Rows that a warp works on at once.
+    const fn tile(&self) -> u32 {
+        gemv::tile_rows(Size::Const(self.k()))
     }
 
     /// Rows of the phase: of one matrix after another, or of two that are worked on together. The head's are a launch
@@ -146,42 +142,24 @@ impl PhaseKernel {
 
     /// Rows `first` to `end` of the phase, which may begin and end anywhere.
     pub(crate) fn run(&self, b: &mut Builder, operands: &Operands, first: Val<U32>, end: Val<U32>) {
-        self.staged(b, operands, |kernel, b, pass| match (kernel.phase, kernel.numerics) {
-            // No exact tile may lie across two matrices.
-            (Phase::Qkv, Numerics::Exact) => kernel.each_of_qkv(b, |b, from, to| {
-                let (first, end) = (b.max(first, from), b.min(end, to));
+        self.staged(b, operands, |kernel, b, pass| match kernel.phase {
+            // No tile may lie across two matrices.
+            Phase::Qkv => b.for_range(0, 3, 1, |b, matrix| {
+                let (q, kv) = (kernel.shape.q_dim(), kernel.shape.kv_dim());
+                let is_q = b.setp_eq(matrix, 0);
+                let kv_first = b.mad::<U32>(matrix, kv, q - kv);
+                let matrix_first = b.selp::<U32>(0, kv_first, is_q);
+                let kv_end = b.add(kv_first, kv);
+                let matrix_end = b.selp::<U32>(q, kv_end, is_q);
+                let (first, end) = (b.max(first, matrix_first), b.min(end, matrix_end));
                 let share = Share::run(b, first, end, pass);
                 kernel.rows(b, operands, pass, share);
             }),
             _ => {
                 let share = Share::run(b, first, end, pass);
-                kernel.dealt(b, operands, pass, share);
+                kernel.rows(b, operands, pass, share);
             }
         });
-    }
-
-    /// Runs `body` with the first row of Q, K and V each, and one past the last.
-    fn each_of_qkv(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Val<U32>, Val<U32>)) {
-        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
-        b.for_range(0, 3, 1, |b, matrix| {
-            let is_q = b.setp_eq(matrix, 0);
-            let kv_first = b.mad::<U32>(matrix, kv, q - kv);
-            let first = b.selp::<U32>(0, kv_first, is_q);
-            let kv_end = b.add(kv_first, kv);
-            let end = b.selp::<U32>(q, kv_end, is_q);
-            body(b, first, end);
-        });
-    }
-
-    /// A share that may have rows of several matrices.
-    fn dealt(&self, b: &mut Builder, operands: &Operands, pass: &gemv::Pass, share: Share) {
-        match (self.phase, share) {
-            (Phase::Qkv, Share::Runs { .. }) => self.each_of_qkv(b, |b, from, to| {
-                let share = share.within(b, from, to);
-                self.rows(b, operands, pass, share);
-            }),
-            _ => self.rows(b, operands, pass, share),
-        }
     }
 
     /// Stages the phase's vector and runs `body` on it.
@@ -198,22 +176,7 @@ impl PhaseKernel {
             (vector_from_table::<F32>(b, table, entry), eps)
         });
         let input = Input { x, norm, k: Size::Const(self.k()), kind };
-        let roles: &[TensorRole] = match (self.numerics, self.phase) {
-            (Numerics::Exact, _) => &[],
-            (Numerics::Fast, Phase::Qkv) => &[TensorRole::AttnQ, TensorRole::AttnK, TensorRole::AttnV],
-            (Numerics::Fast, Phase::AttentionOutput) => &[TensorRole::AttnOutput],
-            (Numerics::Fast, Phase::GateUp) => &[TensorRole::FfnGate, TensorRole::FfnUp],
-            (Numerics::Fast, Phase::Down) => &[TensorRole::FfnDown],
-            (Numerics::Fast, Phase::Head) => &[TensorRole::Output],
-        };
-        let types: Vec<Val<U32>> = roles
-            .iter()
-            .map(|role| {
-                let entry = self.entry(b, layer, *role);
-                Tensor::from_table(b, table, entry).ty
-            })
-            .collect();
-        let with = With { numerics: self.numerics, types: &self.types, of: &types };
+        let with = With { numerics: Numerics::Exact, types: &self.types, of: &[] };
         gemv::staged(b, &input, &with, |b, pass| body(self, b, pass));
     }
 

@@ -5,7 +5,7 @@ use super::ir::{Arg, Base, Uniformity};
 use super::modifiers::{AtomicOp, LoadKind, LoadOrder, Order, Scope, StateSpace, StoreOrder, Type, Width};
 use super::ops::ALL_LANES;
 use super::table::Op;
-use super::types::{Atomic, Element, Global, Operand, Pred, Ptr, PtrBase, Shared, Space, U32, U64, Val};
+use super::types::{Atomic, Element, Global, Operand, Pred, Ptr, PtrBase, Shared, Size, Space, U32, U64, Val};
 
 impl Builder {
     /// Loads one element.
@@ -124,6 +124,18 @@ impl Builder {
         match index.arg() {
             Arg::Int(index) => ptr.byte_offset(index * i64::from(stride)),
             index => self.byte_index_arg(ptr, index, stride),
+        }
+    }
+
+    /// The address `index * stride` bytes on, in shared memory, for a stride that may be a launch's.
+    #[track_caller]
+    pub(crate) fn mad_index<T>(&mut self, ptr: Shared<T>, index: Val<U32>, stride: Size) -> Shared<T> {
+        match stride {
+            Size::Const(stride) => self.byte_index(ptr, index, stride),
+            Size::Reg(stride) => {
+                let bytes = self.mul::<U32>(index, stride);
+                self.byte_index(ptr, bytes, 1)
+            }
         }
     }
 

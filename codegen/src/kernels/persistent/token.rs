@@ -6,10 +6,11 @@ use crate::blocks::argmax::{self, Best};
 use crate::blocks::dequantize;
 use crate::blocks::tensor::Tensor;
 use crate::kernels::phase::{Operands, Phase};
+use crate::kernels::products::AnyOperands;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Scope, Size, StoreOrder, U32, Val, Var};
-use kiln_shape::TensorRole;
 use kiln_shape::mailbox::{command, entry, item, report, state, trace};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
+use kiln_shape::{Numerics, TensorRole};
 
 impl Decoder<'_> {
     /// Runs the next token of an item, and finds what is next.
@@ -49,8 +50,25 @@ impl Decoder<'_> {
     ) -> Var<U32> {
         self.begin_trace(b);
         self.embed(b, next);
-        let last = b.sub(self.layers, 1);
         let stops = b.var::<U32>(0);
+        match self.kernel.numerics {
+            Numerics::Exact => self.forward_exact(b, item, position, look, current, stops),
+            Numerics::Fast => self.forward_fast(b, item, position, look, current, stops),
+        }
+        stops
+    }
+
+    /// The layers and the head, each phase a text of its own.
+    fn forward_exact(
+        &self,
+        b: &mut Builder,
+        item: &Item,
+        position: Val<U32>,
+        look: &Look,
+        current: Current,
+        stops: Var<U32>,
+    ) {
+        let last = b.sub(self.layers, 1);
         b.for_range(0, self.layers, 1, |b, layer| {
             let first = b.setp_eq(layer, 0);
             let stream = b.select_ptr(self.embedding, self.x, first);
@@ -72,19 +90,77 @@ impl Decoder<'_> {
         });
         b.if_(current.chooses, |b| {
             let none = b.mov::<U32>(0);
-            let (first, end) = self.product(b, Phase::Head, none, self.x, item.logits, item.logits);
-            b.bar_sync(); // the block's logits are written
-            let best = argmax::of_block(b, self.scratch, item.logits, first, end, LoadKind::Ordinary);
-            let tid = b.tid();
-            let writes = b.setp_eq(tid, 0);
-            let (value, index) = (b.index(self.best_values, self.block), b.index(self.best_indices, self.block));
-            b.if_(writes, |b| {
-                b.st(value, best.value);
-                b.st(index, best.index);
-            });
+            let rows = self.product(b, Phase::Head, none, self.x, item.logits, item.logits);
+            self.best_of_block(b, item, rows);
             self.end_phase(b, trace::HEAD, self.layers, position);
         });
-        stops
+    }
+
+    /// The same, all phases in one text: a step is a phase, four a layer, and the head.
+    fn forward_fast(
+        &self,
+        b: &mut Builder,
+        item: &Item,
+        position: Val<U32>,
+        look: &Look,
+        current: Current,
+        stops: Var<U32>,
+    ) {
+        const { assert!(Phase::Down as u32 == 3 && Phase::Head as u32 == 4, "four phases a layer, then the head") };
+        const { assert!(trace::ATTENTION == 1 && trace::HEAD == 5, "the stamp of a phase is the next number") };
+        let products = self.kernel.products();
+        let of_layers = b.mul::<U32>(self.layers, 4);
+        let head = b.selp::<U32>(1, 0, current.chooses);
+        let steps = b.add::<U32>(of_layers, head);
+        let last = b.sub::<U32>(of_layers, 1);
+        b.for_range(0, steps, 1, |b, step| {
+            let (layer, phase) = (b.shr::<U32>(step, 2), b.and::<U32>(step, 3));
+            let is_head = b.setp_eq(step, of_layers);
+            let phase = b.selp::<U32>(Phase::Head as u32, phase, is_head);
+            let mut is = |which: Phase| b.setp_eq(phase, which as u32);
+            let (is_qkv, is_gate_up) = (is(Phase::Qkv), is(Phase::GateUp));
+            let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
+            let is_first = b.setp_eq(layer, 0);
+            let stream = b.select_ptr(self.embedding, self.x, is_first);
+            let before_down = b.or_pred(is_qkv, is_output);
+            let residual = b.select_ptr(stream, self.x, before_down);
+            let x = b.select_ptr(stream, self.x, is_qkv);
+            let x = b.select_ptr(self.attention, x, is_output);
+            let x = b.select_ptr(self.ffn, x, is_down);
+            let y = b.select_ptr(self.qkv, self.x, is_qkv);
+            let y = b.select_ptr(self.ffn, y, is_gate_up);
+            let y = b.select_ptr(item.logits, y, is_head);
+            let (first, end) = self.share(b, step);
+            let (table, eps, kind) = (self.table, self.eps, LoadKind::Ordinary);
+            let layer_at = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+            let operands = AnyOperands { phase, table, layer: layer_at, x, y, residual, eps, kind };
+            b.overlap(|b| products.run(b, &operands, first, end));
+            b.if_(is_qkv, |b| {
+                self.end_phase(b, trace::QKV, layer, position);
+                self.attend(b, item, layer, position);
+            });
+            let ends = b.setp_eq(step, last);
+            b.if_(ends, |b| {
+                let published = self.publish(b, look, current);
+                b.set(stops, published);
+            });
+            b.if_(is_head, |b| self.best_of_block(b, item, (first, end)));
+            let stamp = b.add::<U32>(phase, 1);
+            self.end_phase(b, stamp, layer, position);
+        });
+    }
+
+    /// The block's best logit, for the merge behind the head's barrier.
+    fn best_of_block(&self, b: &mut Builder, item: &Item, (first, end): (Val<U32>, Val<U32>)) {
+        b.bar_sync(); // the block's logits are written
+        let best = argmax::of_block(b, self.scratch, item.logits, first, end, LoadKind::Ordinary);
+        let tid = b.tid();
+        let writes = b.setp_eq(tid, 0);
+        let (value, index) = (b.index(self.best_values, self.block), b.index(self.best_indices, self.block));
+        b.if_(writes, |b| {
+            b.st(value, best.value);
+            b.st(index, best.index);
+        });
     }
 
     /// The token's embedding, in this block's own copy.
@@ -112,15 +188,20 @@ impl Decoder<'_> {
             Phase::Head => b.mul::<U32>(self.layers, 4),
             phase => b.mad::<U32>(layer, 4, phase as u32),
         };
-        let stride = b.size_add(self.barrier.blocks(), 1);
-        let at = b.mad::<U32>(index, stride, self.block);
-        let at = b.index(self.shares, at);
-        let (first, end) = (b.ld(at, LoadKind::Constant), b.ld(at.at(1), LoadKind::Constant));
+        let (first, end) = self.share(b, index);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let (table, eps) = (self.table, self.eps);
         let operands = Operands { table, layer, x, y, residual, eps, kind: LoadKind::Ordinary };
         b.overlap(|b| kernel.run(b, &operands, first, end));
         (first, end)
+    }
+
+    /// This block's first row of phase number `index` of all layers, and the row after its last.
+    fn share(&self, b: &mut Builder, index: Val<U32>) -> (Val<U32>, Val<U32>) {
+        let stride = b.size_add(self.barrier.blocks(), 1);
+        let at = b.mad::<U32>(index, stride, self.block);
+        let at = b.index(self.shares, at);
+        (b.ld(at, LoadKind::Constant), b.ld(at.at(1), LoadKind::Constant))
     }
 
     // ---- behind the token's last barrier

@@ -1,7 +1,7 @@
 //! Stamps of every phase, in a kernel that traces.
 
 use super::Decoder;
-use crate::ptx::{Builder, Global, LoadKind, U32, U64, Val, Var};
+use crate::ptx::{Builder, Global, LoadKind, Operand, U32, U64, Val, Var};
 use kiln_shape::mailbox::{state, trace};
 
 /// Where records go (`kiln_shape::mailbox::trace`), how many were written, and when the phase at hand began.
@@ -26,7 +26,7 @@ impl Trace {
 
 impl Decoder<'_> {
     /// The grid's barrier at the end of a phase.
-    pub(super) fn end_phase(&self, b: &mut Builder, phase: u32, layer: Val<U32>, position: Val<U32>) {
+    pub(super) fn end_phase(&self, b: &mut Builder, phase: impl Operand<U32>, layer: Val<U32>, position: Val<U32>) {
         let Some(trace) = &self.trace else { return self.barrier.wait(b) };
         let wait = b.globaltimer();
         self.barrier.wait(b);

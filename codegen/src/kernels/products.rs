@@ -1,0 +1,248 @@
+use super::phase::Phase;
+use super::{Grid, Kernel};
+use crate::blocks::dot::{self, Matrix, Rows};
+use crate::blocks::gemv::{self, AnyInput, Pass, Share};
+use crate::blocks::math;
+use crate::blocks::tensor::{Tensor, vector_from_table};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U8, U32, Val};
+use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
+use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, TensorRole, WeightType};
+
+/// Every phase in fast numerics, in one text: which of them it is, a launch says. Any grid, a run of rows a warp.
+///
+/// The text of a dot product is long, and the same in every phase; what differs, lengths and where results go, is uniform.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Products {
+    /// The model. Its vocabulary and number of layers are launch parameters.
+    pub shape: ModelShape,
+    /// The types its matrices may have.
+    types: Vec<WeightType>,
+}
+
+/// Operands of a phase that is chosen at run time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AnyOperands {
+    /// The number of a [`Phase`], the same in the whole block.
+    pub(crate) phase: Val<U32>,
+    pub(crate) table: Global<U8>,
+    /// The first entry of the layer in the table.
+    pub(crate) layer: Val<U32>,
+    pub(crate) x: Global<F32>,
+    pub(crate) y: Global<F32>,
+    /// The residual stream that the phase adds its result to, where it has one.
+    pub(crate) residual: Global<F32>,
+    pub(crate) eps: Val<F32>,
+    /// What loads of `x` may assume.
+    pub(crate) kind: LoadKind,
+}
+
+impl Products {
+    /// The products of a model for matrices of those of `types` that fast numerics have for it.
+    pub fn new(shape: ModelShape, types: &[WeightType]) -> Products {
+        let types = types.iter().copied().filter(|ty| Numerics::Fast.takes(*ty, &shape)).collect();
+        Products { shape, types }
+    }
+
+    /// The length of each phase's vector, and the number of matrices that it is multiplied with.
+    fn widths(&self) -> [(u32, u32); 5] {
+        let ModelShape { hidden, ffn, .. } = self.shape;
+        [(hidden, 3), (self.shape.q_dim(), 1), (hidden, 2), (ffn, 1), (hidden, 1)]
+    }
+
+    /// Rows of a warp for which it is worth to stage the vector once more.
+    const fn rows_per_warp(&self) -> u32 {
+        let rows = 32 / self.shape.hidden.div_ceil(SUPER_BLOCK);
+        if rows > 4 { rows } else { 4 }
+    }
+
+    /// Rows `first` to `end` of the phase, which may begin and end anywhere.
+    pub(crate) fn run(&self, b: &mut Builder, operands: &AnyOperands, first: Val<U32>, end: Val<U32>) {
+        let chosen = Chosen::new(b, self, operands);
+        let pass = self.staged(b, operands, &chosen);
+        let share = Share::run(b, first, end, &pass);
+        self.rows(b, operands, &chosen, &pass, share);
+    }
+
+    fn staged(&self, b: &mut Builder, operands: &AnyOperands, chosen: &Chosen) -> Pass {
+        let AnyOperands { table, x, eps, kind, .. } = *operands;
+        let gamma = vector_from_table::<F32>(b, table, chosen.norm);
+        let last = b.sub::<U32>(chosen.matrices, 1);
+        let types = [0, 1, 2].map(|number| {
+            let number = b.min::<U32>(last, number);
+            let entry = b.add::<U32>(chosen.weight, number);
+            Tensor::from_table(b, table, entry).ty
+        });
+        let one = b.setp_eq(chosen.matrices, 1);
+        let input = AnyInput {
+            x,
+            norm: (gamma, eps),
+            normalised: chosen.normalised,
+            k: chosen.k,
+            kind,
+            widths: &self.widths(),
+            one,
+            types: &self.types,
+            of: &types,
+        };
+        gemv::staged_any(b, &input)
+    }
+
+    fn rows(&self, b: &mut Builder, operands: &AnyOperands, chosen: &Chosen, pass: &Pass, share: Share) {
+        share.each(b, |b, rows| {
+            let gate = b.var::<F32>(0.0);
+            b.for_range(0, chosen.matrices, 1, |b, number| {
+                // Q, K and V have rows of their own, gate and up the same.
+                let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
+                let first_of_kv = b.mad::<U32>(number, kv, q - kv);
+                let is_q = b.setp_eq(number, 0);
+                let from = b.selp::<U32>(0, first_of_kv, is_q);
+                let to = b.add::<U32>(first_of_kv, kv);
+                let from = b.selp::<U32>(from, 0, chosen.is_qkv);
+                let to = b.selp::<U32>(to, u32::MAX, chosen.is_qkv);
+                let first = b.max::<U32>(rows.first, from);
+                let end = b.min::<U32>(to, rows.end);
+                let any = b.setp_lt(first, end);
+                b.if_(any, |b| {
+                    let entry = b.add::<U32>(chosen.weight, number);
+                    let tensor = Tensor::from_table(b, operands.table, entry);
+                    let matrix = Matrix { tensor, types: &self.types, kind: LoadKind::Streaming };
+                    let (first, end) = (b.sub::<U32>(first, from), b.sub::<U32>(end, from));
+                    let rows = Rows { first, end: Size::Reg(end) };
+                    let products = pass.rows(b, matrix, rows);
+                    products.each_inside(b, rows, |b, row, sum| {
+                        let scale = pass.scale.unwrap_or(sum);
+                        let scaled = b.mul(sum, scale);
+                        let value = b.var::<F32>(scaled);
+                        if self.shape.qkv_bias {
+                            b.if_(chosen.is_qkv, |b| {
+                                let entry = b.add::<U32>(chosen.bias, number);
+                                let bias = vector_from_table::<F32>(b, operands.table, entry);
+                                add(b, value, bias, row);
+                            });
+                        }
+                        b.if_(chosen.has_residual, |b| add(b, value, operands.residual, row));
+                        b.if_(chosen.is_gate_up, |b| {
+                            let before = b.get(gate);
+                            let activated = math::silu(b, before);
+                            let product = b.mul(activated, scaled);
+                            b.set(value, product);
+                        });
+                        b.set(gate, scaled);
+                        let up_is_next = b.setp_lt(number, chosen.silent);
+                        let writes = b.not_pred(up_is_next);
+                        b.if_(writes, |b| {
+                            let row = b.add::<U32>(row, from);
+                            let to = b.index(operands.y, row);
+                            b.st(to, value);
+                        });
+                    });
+                });
+            });
+        });
+    }
+}
+
+/// `value += at[row]`.
+fn add(b: &mut Builder, value: crate::ptx::Var<F32>, at: Global<F32>, row: Val<U32>) {
+    let at = b.index(at, row);
+    let addend = b.ld(at, LoadKind::Ordinary);
+    let sum = b.add(value, addend);
+    b.set(value, sum);
+}
+
+/// What the phase decides.
+struct Chosen {
+    k: Val<U32>,
+    /// The entry of its norm's gamma; of any where it has none.
+    norm: Val<U32>,
+    normalised: Val<Pred>,
+    /// The entry of its first matrix, and how many follow each other.
+    weight: Val<U32>,
+    matrices: Val<U32>,
+    /// The entry of its first bias.
+    bias: Val<U32>,
+    is_qkv: Val<Pred>,
+    is_gate_up: Val<Pred>,
+    has_residual: Val<Pred>,
+    /// Matrices whose products are not written.
+    silent: Val<U32>,
+}
+
+impl Chosen {
+    fn new(b: &mut Builder, of: &Products, operands: &AnyOperands) -> Chosen {
+        let AnyOperands { phase, layer, .. } = *operands;
+        let mut is = |which: Phase| b.setp_eq(phase, which as u32);
+        let (is_qkv, is_gate_up, is_head) = (is(Phase::Qkv), is(Phase::GateUp), is(Phase::Head));
+        let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
+        let has_residual = b.or_pred(is_output, is_down);
+        let normalised = b.not_pred(has_residual);
+        let ModelShape { hidden, ffn, .. } = of.shape;
+        let k = b.selp::<U32>(of.shape.q_dim(), hidden, is_output);
+        let k = b.selp::<U32>(ffn, k, is_down);
+        let mut slot = |qkv: TensorRole, output, gate_up, down| {
+            let slot = b.mov::<U32>(qkv.slot());
+            let slot = b.selp::<U32>(TensorRole::slot(output), slot, is_output);
+            let slot = b.selp::<U32>(TensorRole::slot(gate_up), slot, is_gate_up);
+            b.selp::<U32>(TensorRole::slot(down), slot, is_down)
+        };
+        use TensorRole::{AttnNorm, AttnOutput, AttnQ, AttnQBias, FfnDown, FfnGate, FfnNorm};
+        let weight = slot(AttnQ, AttnOutput, FfnGate, FfnDown);
+        let norm = slot(AttnNorm, AttnNorm, FfnNorm, FfnNorm);
+        let (weight, norm) = (b.add::<U32>(weight, layer), b.add::<U32>(norm, layer));
+        let matrices = b.selp::<U32>(3, 1, is_qkv);
+        Chosen {
+            k,
+            norm: b.selp::<U32>(TensorRole::OutputNorm.slot(), norm, is_head),
+            normalised,
+            weight: b.selp::<U32>(TensorRole::Output.slot(), weight, is_head),
+            matrices: b.selp::<U32>(2, matrices, is_gate_up),
+            bias: b.add::<U32>(layer, AttnQBias.slot()),
+            is_qkv,
+            is_gate_up,
+            has_residual,
+            silent: b.selp::<U32>(1, 0, is_gate_up),
+        }
+    }
+}
+
+impl Kernel for Products {
+    fn name(&self) -> &str {
+        "products"
+    }
+
+    fn grid(&self) -> Grid {
+        Grid::PerRows(self.rows_per_warp() * self.block() / 32)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if let Some((width, _)) = self.widths().into_iter().find(|(width, _)| *width == 0 || width % 32 != 0) {
+            return Err(format!("a row has {width} weights: needs a multiple of 32"));
+        }
+        if self.types.is_empty() {
+            return Err("no type of weights: needs at least one that fast numerics have".to_owned());
+        }
+        Ok(())
+    }
+
+    fn build(&self, b: &mut Builder) {
+        let table = b.param::<Global<U8>>("table"); // the tensor table
+        let layer = b.param::<U32>("layer"); // ignored by the head
+        let x = b.param::<Global<F32>>("x"); // the phase's input
+        let y = b.param::<Global<F32>>("y"); // its output
+        let eps = b.param::<F32>("eps"); // of the norm, where there is one
+        let vocab = b.param::<U32>("vocab"); // rows of the head
+        let phase = b.param::<U32>("phase"); // which of them
+        dot::leave_registers(b, &self.types, Size::Const(self.shape.hidden), Numerics::Fast);
+        let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+        let operands = AnyOperands { phase, table, layer, x, y, residual: y, eps, kind: LoadKind::Constant };
+        let chosen = Chosen::new(b, self, &operands);
+        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
+        let rows = b.selp::<U32>(q + 2 * kv, self.shape.hidden, chosen.is_qkv);
+        let rows = b.selp::<U32>(self.shape.ffn, rows, chosen.is_gate_up);
+        let is_head = b.setp_eq(phase, Phase::Head as u32);
+        let rows = b.selp::<U32>(vocab, rows, is_head);
+        let pass = self.staged(b, &operands, &chosen);
+        let share = Share::of_grid(b, Size::Reg(rows), &pass);
+        self.rows(b, &operands, &chosen, &pass, share);
+    }
+}
