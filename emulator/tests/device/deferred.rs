@@ -1,6 +1,6 @@
 //! Deferred submission: work begins only once the host asks about it or waits for it.
 
-use crate::kernels::{MAILBOX, SET};
+use crate::kernels::KERNELS;
 use crate::support::{Arg, Device, Handle, NON_BLOCKING, ok};
 use kiln_emulator::{Code, DeviceConfig, FaultKind, last_fault};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +29,7 @@ const LONG: Duration = Duration::from_secs(20);
 fn a_host_that_only_polls_mapped_memory_waits_forever_under_deferred_submission() {
     let device = deferring(true);
     let api = &device.api;
-    let (set, mailbox) = (device.kernel(SET, "set"), device.kernel(MAILBOX, "mailbox"));
+    let (set, mailbox) = (device.kernel(KERNELS, "set"), device.kernel(KERNELS, "mailbox"));
     let (stream, other) = (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
     let (words, address) = device.mapped(2);
     ok(device.launch(set, 1, 1, stream, &[Arg::U64(address)]));
@@ -52,7 +52,7 @@ fn a_host_that_only_polls_mapped_memory_waits_forever_under_deferred_submission(
 fn work_of_a_friendly_device_begins_unasked() {
     let device = deferring(false);
     let (words, address) = device.mapped(1);
-    ok(device.launch(device.kernel(SET, "set"), 1, 1, device.stream(NON_BLOCKING), &[Arg::U64(address)]));
+    ok(device.launch(device.kernel(KERNELS, "set"), 1, 1, device.stream(NON_BLOCKING), &[Arg::U64(address)]));
     assert!(is_set(&words[0], LONG));
 }
 
@@ -70,7 +70,7 @@ fn every_call_that_asks_or_waits_submits() {
             ("cuCtxSynchronize", &|d, _, _, _| ok(d.synchronize())),
             ("cuMemAlloc", &|d, _, _, _| _ = d.alloc(4)),
             ("cuMemHostAlloc", &|d, _, _, _| _ = d.mapped(1)),
-            ("cuModuleLoadDataEx", &|d, _, _, _| _ = d.load(SET)),
+            ("cuModuleLoadDataEx", &|d, _, _, _| _ = d.load(KERNELS)),
             ("a query behind an event", &|d, _, event, _| {
                 let behind = d.stream(NON_BLOCKING);
                 ok((d.api.stream_wait)(behind, event, 0));
@@ -87,7 +87,7 @@ fn every_call_that_asks_or_waits_submits() {
     for (name, ask) in calls {
         let device = deferring(true);
         let (stream, event) = (device.stream(NON_BLOCKING), device.event());
-        let set = device.kernel(SET, "set");
+        let set = device.kernel(KERNELS, "set");
         let (words, address) = device.mapped(1);
         ok(device.launch(set, 1, 1, stream, &[Arg::U64(address)]));
         // SAFETY: handles of this device.
@@ -107,7 +107,7 @@ fn work_that_nobody_has_asked_about_does_not_end_a_deadlock() {
         let device = Device::new(DeviceConfig { deadlock_steps: 20_000, ..config });
         let (stream, other) = (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
         let words = device.upload(&[0u32; 2]);
-        let (mailbox, set) = (device.kernel(MAILBOX, "mailbox"), device.kernel(SET, "set"));
+        let (mailbox, set) = (device.kernel(KERNELS, "mailbox"), device.kernel(KERNELS, "set"));
         ok(device.launch(mailbox, 1, 1, stream, &[Arg::U64(words)]));
         ok(device.launch(set, 1, 1, other, &[Arg::U64(words)]));
         let expected = if deferred { Code::LAUNCH_TIMEOUT.raw() } else { 0 };

@@ -1,5 +1,6 @@
 //! Stream capture and graphs.
 
+use crate::kernels::KERNELS;
 use crate::support::{Arg, Device, NON_BLOCKING, made, ok};
 use kiln_emulator::{Code, DeviceConfig, Schedule};
 use std::ffi::c_void;
@@ -8,34 +9,13 @@ use std::sync::Mutex;
 const GLOBAL: u32 = 0;
 const RELAXED: u32 = 2;
 
-/// `words[i] += step` for one thread per word.
-const ADD: &str = r"
-.version 7.0
-.target sm_80
-.address_size 64
-.visible .entry add(.param .u64 words, .param .u32 step)
-{
-    .reg .b32 %r<4>;
-    .reg .b64 %rd<4>;
-    ld.param.u64 %rd1, [words];
-    ld.param.u32 %r1, [step];
-    mov.u32 %r2, %tid.x;
-    mul.wide.u32 %rd2, %r2, 4;
-    add.s64 %rd3, %rd1, %rd2;
-    ld.global.u32 %r3, [%rd3];
-    add.u32 %r3, %r3, %r1;
-    st.global.u32 [%rd3], %r3;
-    ret;
-}
-";
-
 #[test]
 fn a_captured_sequence_runs_when_launched_and_as_often() {
     let device = Device::new(DeviceConfig::default());
     let api = &device.api;
     let stream = device.stream(NON_BLOCKING);
     let words = device.upload(&[1u32, 10]);
-    let add = device.kernel(ADD, "add");
+    let add = device.kernel(KERNELS, "add");
     // SAFETY: handles and addresses of this device, values in locals.
     unsafe {
         ok((api.capture_begin)(stream, GLOBAL));

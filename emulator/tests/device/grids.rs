@@ -1,46 +1,12 @@
 //! Two cooperative grids whose blocks are started in turns: they deadlock where neither gets its last block, unless the
 //! program orders them.
 
-use crate::kernels::MEET;
+use crate::kernels::KERNELS;
 use crate::support::{Arg, Device, Handle, NON_BLOCKING, ok};
 use kiln_emulator::{Code, DeviceConfig, FaultKind, last_fault};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
-
-const KERNELS: &str = r"
-.version 7.0
-.target sm_80
-.address_size 64
-
-// No block waits for another: each writes a word of its own.
-.visible .entry alone(.param .u64 words)
-{
-    .reg .b32 %r<2>;
-    .reg .b64 %rd<4>;
-    ld.param.u64 %rd1, [words];
-    mov.u32 %r1, %ctaid.x;
-    mul.wide.u32 %rd2, %r1, 4;
-    add.s64 %rd3, %rd1, %rd2;
-    st.global.u32 [%rd3], %r1;
-    ret;
-}
-
-// Every block counts itself in `words[1]` and waits until `words[0]` is set.
-.visible .entry linger(.param .u64 words)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<2>;
-    .reg .b64 %rd<2>;
-    ld.param.u64 %rd1, [words];
-    red.relaxed.sys.global.add.u32 [%rd1+4], 1;
-POLL:
-    ld.acquire.sys.global.u32 %r1, [%rd1];
-    setp.eq.u32 %p1, %r1, 0;
-    @%p1 bra POLL;
-    ret;
-}
-";
 
 /// Four multiprocessors, each of which holds one block of [`cooperative`].
 fn four(interleave_cooperative: bool) -> Device {
@@ -49,7 +15,7 @@ fn four(interleave_cooperative: bool) -> Device {
 
 /// Kernels whose blocks wait for each other, the same under two names.
 fn meet_and_join(device: &Device) -> [Handle; 2] {
-    ["meet", "join"].map(|name| device.kernel(&MEET.replace("meet", name), name))
+    ["meet", "join"].map(|name| device.kernel(KERNELS, name))
 }
 
 /// Launches a grid of blocks that fill a multiprocessor each.

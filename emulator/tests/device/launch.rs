@@ -1,6 +1,6 @@
 //! Modules and kernels through the C functions: results, refusals, faults, records.
 
-use crate::kernels::{MAILBOX, SET};
+use crate::kernels::KERNELS;
 use crate::support::{Arg, Device, NON_BLOCKING, made, ok, pointers};
 use kiln_emulator::{
     Call, Checks, Code, DeviceConfig, FaultInjection, FaultKind, Leak, inject, last_fault, leaks, reports,
@@ -286,7 +286,7 @@ fn mapped_memory_is_seen_while_a_kernel_runs() {
     let device = Device::new(DeviceConfig::default());
     let stream = device.stream(NON_BLOCKING);
     let (words, address) = device.mapped(2);
-    let function = device.kernel(MAILBOX, "mailbox");
+    let function = device.kernel(KERNELS, "mailbox");
     ok(device.launch(function, 1, 1, stream, &[Arg::U64(address)]));
     std::thread::sleep(Duration::from_millis(20));
     // SAFETY: a handle of this device.
@@ -309,15 +309,17 @@ fn waiting_behind_a_kernel_that_waits_for_the_host_is_a_deadlock() {
         let stream = device.stream(NON_BLOCKING);
         let (_, address) = device.mapped(2);
         let other = device.alloc(16);
-        let function = device.kernel(MAILBOX, "mailbox");
+        let function = device.kernel(KERNELS, "mailbox");
         ok(device.launch(function, blocks, 1, stream, &[Arg::U64(address)]));
         // SAFETY: an address of this device.
         assert_eq!(unsafe { (device.api.free)(other) }, Code::LAUNCH_TIMEOUT.raw());
         let fault = last_fault(device.ordinal).unwrap();
         assert_eq!(fault.kind, FaultKind::Deadlock);
         assert!(fault.message.contains("cuMemFree"), "{fault}");
-        let polled =
-            format!("polls the word at {address:#x}, which holds 0x0, at ld.acquire.sys.global.u32 (PTX line 12)");
+        // The mailbox is the module's first kernel.
+        let line = 1 + KERNELS.lines().position(|line| line.starts_with("ld.acquire.sys")).unwrap();
+        let at = format!("ld.acquire.sys.global.u32 (PTX line {line})");
+        let polled = format!("polls the word at {address:#x}, which holds 0x0, at {at}");
         for block in 0..blocks {
             let warp = format!("block ({block}, 0, 0) warp 0 lanes 00000001 {polled}");
             assert!(fault.message.contains(&warp), "{fault}");
@@ -330,7 +332,7 @@ fn a_host_that_takes_its_time_is_no_deadlock() {
     let device = Device::new(DeviceConfig { deadlock_steps: 20_000, ..DeviceConfig::default() });
     let stream = device.stream(NON_BLOCKING);
     let (words, address) = device.mapped(2);
-    let function = device.kernel(MAILBOX, "mailbox");
+    let function = device.kernel(KERNELS, "mailbox");
     ok(device.launch(function, 1, 1, stream, &[Arg::U64(address)]));
     std::thread::scope(|scope| {
         // A second thread that has used the context is free to write, and does, long after.
@@ -362,8 +364,8 @@ fn a_stream_that_can_still_change_something_is_no_deadlock() {
         let device = Device::new(DeviceConfig { deadlock_steps: 20_000, ..DeviceConfig::default() });
         let (stream, other) = (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
         let words = device.upload(&[0u32; 2]);
-        let function = device.kernel(MAILBOX, "mailbox");
-        let set = device.kernel(SET, "set");
+        let function = device.kernel(KERNELS, "mailbox");
+        let set = device.kernel(KERNELS, "set");
         let event = device.event();
         // SAFETY: handles and addresses of this device.
         unsafe {
@@ -383,16 +385,11 @@ fn a_stream_that_can_still_change_something_is_no_deadlock() {
 
 #[test]
 fn a_kernel_that_computes_for_long_is_no_deadlock() {
-    // One strong access, so that blocks take turns, then a loop that nobody sees anything of.
-    let text = MAILBOX.replace("mailbox", "compute").replace(
-        "setp.eq.u32 %p1, %r1, 0;",
-        "mov.u32 %r2, 0; LOOP: add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, 3000000; @%p1 bra LOOP; setp.eq.u32 %p1, %r2, 0;",
-    );
     for blocks in [1, 2] {
         let device =
             Device::new(DeviceConfig { deadlock_steps: 20_000, checks: Checks::NONE, ..DeviceConfig::default() });
         let words = device.upload(&[0u32; 2]);
-        let function = device.kernel(&text, "compute");
+        let function = device.kernel(KERNELS, "compute");
         ok(device.launch(function, blocks, 1, 0, &[Arg::U64(words)]));
         ok(device.synchronize());
     }
@@ -404,7 +401,7 @@ fn a_launch_of_too_much_time_is_killed() {
     let device = Device::new(config);
     assert_eq!(device.attribute(17), 1, "kernels are timed");
     let (_, address) = device.mapped(2);
-    let function = device.kernel(MAILBOX, "mailbox");
+    let function = device.kernel(KERNELS, "mailbox");
     ok(device.launch(function, 1, 1, 0, &[Arg::U64(address)]));
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(device.synchronize(), Code::LAUNCH_TIMEOUT.raw());
@@ -417,7 +414,7 @@ fn a_resident_kernel_keeps_others_out_only_where_there_is_no_room() {
     let (first, second) = (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
     let (words, address) = device.mapped(2);
     let out = device.alloc(256);
-    let mailbox = device.kernel(MAILBOX, "mailbox");
+    let mailbox = device.kernel(KERNELS, "mailbox");
     let fixed = device.kernel(FIXED, "fixed");
     let args = [Arg::U64(address)];
     // SAFETY: handles of this device; one argument for one parameter.
@@ -449,7 +446,7 @@ fn a_cooperative_launch_waits_for_room_for_all_its_blocks() {
         (device.stream(NON_BLOCKING), device.stream(NON_BLOCKING), device.stream(NON_BLOCKING));
     let (words, address) = device.mapped(2);
     let (out, other) = (device.alloc(512), device.alloc(256));
-    let mailbox = device.kernel(MAILBOX, "mailbox");
+    let mailbox = device.kernel(KERNELS, "mailbox");
     let fixed = device.kernel(FIXED, "fixed");
     // SAFETY: handles of this device; one argument for one parameter.
     unsafe {
