@@ -1,5 +1,5 @@
-//! How fast the emulator runs kiln's own kernel: a Q4_K matrix-vector product of 4096 x 4096 with the norm in front,
-//! with all checks off and with all on.
+//! How fast the emulator runs kiln's own kernel: a Q4_K gemv of 4096 x 4096 with the norm in front, with all checks
+//! off and with all on.
 //!
 //! ```text
 //! cargo run --release --example emulator_speed
@@ -26,7 +26,7 @@ const BLOCKS: u32 = 64;
 const ROUNDS: u32 = 7;
 const MOST: f64 = 6.0;
 
-/// Measures how fast the emulator runs a matrix-vector product, with its checks off and on.
+/// Measures how fast the emulator runs a gemv, a matrix-vector product, with its checks off and on.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {}

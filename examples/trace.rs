@@ -86,7 +86,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let token: Vec<Stamp> = trace.stamps.iter().filter(|stamp| stamp.position == last).copied().collect();
     write!(out, "{}", table(&token, trace.blocks, model.shape(), last, unit))?;
     fs::create_dir_all(&arguments.out).map_err(command::at(&arguments.out))?;
-    for (name, text) in [("trace.json", json(&trace)), ("trace.svg", svg(&token, trace.blocks, last, unit))] {
+    for (name, text) in [("trace.json", json(&trace, unit)), ("trace.svg", svg(&token, trace.blocks, last, unit))] {
         let path = arguments.out.join(name);
         fs::write(&path, text).map_err(command::at(&path))?;
     }
@@ -122,15 +122,15 @@ fn table(token: &[Stamp], blocks: u32, shape: &ModelShape, position: u32, unit: 
     text
 }
 
-/// Chrome's trace format: a thread for each block; microseconds are thousands of the device's units.
-fn json(trace: &Trace) -> String {
+/// Chrome's trace format: a thread for each block; microseconds are thousands of `unit`, as the process is named.
+fn json(trace: &Trace, unit: &str) -> String {
     let origin = trace.stamps.iter().map(|stamp| stamp.begin).min().unwrap_or(0);
     let at = |time: u64| time.saturating_sub(origin) as f64 / 1e3;
-    let mut events: Vec<String> = (0..trace.blocks)
-        .map(|block| {
-            format!(r#"{{"ph":"M","name":"thread_name","pid":0,"tid":{block},"args":{{"name":"block {block}"}}}}"#)
-        })
-        .collect();
+    let process = format!("persistent decoder; 1 us is 1000 {unit}");
+    let mut events = vec![format!(r#"{{"ph":"M","name":"process_name","pid":0,"args":{{"name":"{process}"}}}}"#)];
+    events.extend((0..trace.blocks).map(|block| {
+        format!(r#"{{"ph":"M","name":"thread_name","pid":0,"tid":{block},"args":{{"name":"block {block}"}}}}"#)
+    }));
     for stamp in &trace.stamps {
         let Stamp { block, layer, position, begin, wait, end, .. } = *stamp;
         let name = Trace::PHASES.get(stamp.phase as usize).copied().unwrap_or("?");
@@ -159,7 +159,7 @@ fn svg(token: &[Stamp], blocks: u32, position: u32, unit: &str) -> String {
     let row = (640.0 / f64::from(blocks.max(1))).clamp(3.0, 40.0);
     let bottom = TOP + row * f64::from(blocks);
     let x = |time: u64| LEFT + time.saturating_sub(begin) as f64 / span * WIDTH;
-    let (width, height) = (LEFT + WIDTH + 30.0, bottom + 50.0);
+    let (width, height) = (LEFT + WIDTH + 30.0, bottom + 60.0);
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
          font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
@@ -201,6 +201,12 @@ fn svg(token: &[Stamp], blocks: u32, position: u32, unit: &str) -> String {
             bottom + 22.0
         );
     }
+    let _ = writeln!(
+        text,
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{unit} since the token began</text>",
+        LEFT + WIDTH / 2.0,
+        bottom + 42.0
+    );
     text.push_str("</svg>\n");
     text
 }

@@ -1,4 +1,4 @@
-//! A layer's matrix-vector products, fused as the decoder runs them and one thing at a time, on a model's own weights.
+//! A layer's gemvs, fused as the decoder runs them and one thing at a time, on a model's own weights.
 
 use crate::kernels::{RmsNorm, SwiGlu};
 use crate::lab::{Arg, Call, Cost, Lab, at};

@@ -4,7 +4,7 @@ use kiln::shape::ModelShape;
 use kiln_emulator::Counters;
 use std::collections::BTreeMap;
 
-/// Weights that one launch of a kernel works on, where it is a matrix-vector product.
+/// Weights of a kernel's matrices, if it is a gemv.
 fn weights(kernel: &str, shape: &ModelShape) -> Option<u64> {
     let [hidden, ffn, vocab] = [shape.hidden, shape.ffn, shape.vocab].map(u64::from);
     let (q_dim, kv_dim) = (u64::from(shape.q_dim()), u64::from(shape.kv_dim()));

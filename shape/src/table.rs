@@ -23,8 +23,8 @@ pub const LAYER_SLOTS: u32 = 14;
 /// `[layer][K, V][kv_head][KV_CHUNK][head_dim]`.
 pub const KV_CHUNK: u32 = 128;
 
-/// Rows of a tile: what a warp works on at once in a matrix-vector product with rows of `k` weights. Eight lanes share
-/// 256 weights and two rows; what a short row leaves of the warp goes to more rows.
+/// Rows of a tile: those that a warp works on at once in a gemv with rows of `k` weights. Eight lanes share 256 weights
+/// and two rows; lanes beyond a short row take further rows.
 pub const fn rows_per_tile(k: u32) -> u32 {
     2 * (4 / lane_groups(k.div_ceil(SUPER_BLOCK)))
 }

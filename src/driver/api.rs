@@ -28,7 +28,7 @@ macro_rules! call {
     };
 }
 
-/// Methods over functions whose parameters are all inputs, or whose first parameter is the one output.
+/// Methods over functions with inputs only, or with one output as the first parameter.
 macro_rules! thin {
     ($($(#[$doc:meta])* $page:ident fn $method:ident = $field:ident($($name:ident: $type:ty),*) $(-> $out:ty)?;)*) => {
         impl Api {
@@ -83,7 +83,7 @@ thin! {
     DEVICE fn device_attribute = cuDeviceGetAttribute(attribute: CUdevice_attribute, device: CUdevice) -> i32;
     /// Bytes of memory of a device.
     DEVICE fn device_total_memory = cuDeviceTotalMem(device: CUdevice) -> usize;
-    /// The device's identity across processes; of a MIG device, that of the GPU which it is a part of.
+    /// The device's identity across processes; of a MIG device, its GPU's.
     DEVICE fn device_uuid = cuDeviceGetUuid(device: CUdevice) -> CUuuid;
     /// The device's identity across processes; of a MIG device, its own.
     DEVICE fn device_uuid_v2 = cuDeviceGetUuid_v2(device: CUdevice) -> CUuuid;
@@ -156,7 +156,7 @@ thin! {
         parameters: *mut *mut c_void, extra: *mut *mut c_void);
     /// Enqueues a call of a host function.
     EXEC fn launch_host = cuLaunchHostFunc(stream: CUstream, function: CUhostFn, user: *mut c_void);
-    /// How many blocks of a kernel fit one multiprocessor.
+    /// Number of blocks of a kernel that fit one multiprocessor.
     OCCUPANCY fn occupancy = cuOccupancyMaxActiveBlocksPerMultiprocessor(function: CUfunction, block_size: i32,
         dynamic_shared: usize) -> i32;
 
@@ -192,7 +192,7 @@ thin! {
     GRAPH fn graph_destroy = cuGraphDestroy(graph: CUgraph);
 }
 
-/// Functions of another form: two outputs, an output that is not the first, or a result that is no failure.
+/// Functions of another form: two outputs, the output behind inputs, or a result besides success and failure.
 impl Api {
     /// # Safety
     /// Each pointer of the table is null or a function of NVIDIA's signature and behaviour.

@@ -11,7 +11,7 @@ use super::sys;
 use super::sys::{CUcontext, CUdevice, CUdeviceptr};
 use crate::{Error, Result};
 
-/// How long work and waits may take on a device; see [`Device::set_limits`](super::Device::set_limits).
+/// Limits of work and waits on a device; see [`Device::set_limits`](super::Device::set_limits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -129,7 +129,7 @@ impl Context {
         self.gate.add(resident);
     }
 
-    /// A guard that keeps resident work off the device, to be held over every call that may wait for the whole device.
+    /// A guard that keeps resident work off the device. Every call that may wait for the whole device is made under one.
     /// Makes the context current.
     pub(crate) fn quiesce(&self) -> Result<Quiet<'_>> {
         let quiet = self.gate.close(self.limits().wait)?;

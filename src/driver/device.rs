@@ -124,7 +124,7 @@ impl Device {
         self.inner.context.memory_info()
     }
 
-    /// Whether a kernel that runs for seconds is killed, as on devices that drive a display.
+    /// Whether a watchdog kills kernels of seconds, as on devices that drive a display.
     pub fn kills_long_kernels(&self) -> Result<bool> {
         Ok(self.attribute(sys::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT)? != 0)
     }
@@ -169,12 +169,12 @@ impl Device {
         unsafe { self.driver().api().context_synchronize() }
     }
 
-    /// How long work and waits may take.
+    /// The limits of work and waits.
     pub fn limits(&self) -> Limits {
         self.inner.context.limits()
     }
 
-    /// Sets how long work and waits may take from now on, for all who have this device open.
+    /// Sets the limits of work and waits from now on, for every holder of this device.
     pub fn set_limits(&self, limits: Limits) {
         self.inner.context.set_limits(limits);
     }

@@ -1,4 +1,4 @@
-//! Events: points in a stream that host and other streams can wait for, and what is waited for by them.
+//! Events: points in a stream, for the host and other streams to wait for.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -124,7 +124,7 @@ impl Stream {
 }
 
 impl StreamInner {
-    /// Blocks the host until that work is done. No driver call where that is known.
+    /// Blocks the host until the work of a ticket is done. Makes no driver call where that is known.
     pub(crate) fn wait_for(self: &Arc<Self>, ticket: u64) -> Result<()> {
         if self.is_done(ticket) {
             return Ok(());
@@ -132,7 +132,7 @@ impl StreamInner {
         self.record(false)?.synchronize()
     }
 
-    /// Lets later work of `self` wait for that work of `other`.
+    /// Lets later work of `self` wait for the work of `other` up to a ticket.
     pub(crate) fn order_after(self: &Arc<Self>, other: &Arc<StreamInner>, ticket: u64) -> Result<()> {
         if Arc::ptr_eq(self, other) || other.is_done(ticket) {
             return Ok(());
@@ -172,7 +172,7 @@ impl StreamInner {
         Ok(event)
     }
 
-    /// Lets later work wait for what all other streams of the context have under way.
+    /// Lets later work wait for the work that all other streams of the context have under way now.
     #[cfg(feature = "gguf")]
     pub(crate) fn order_behind_all(self: &Arc<Self>) -> Result<()> {
         let others = self.streams.running();

@@ -98,7 +98,7 @@ pub struct KernelParam<'a> {
 }
 
 impl<'a> KernelParam<'a> {
-    /// The value at this place; its type is the kernel's parameter's.
+    /// The argument with this value, of the type of the kernel's parameter.
     pub const fn new<T: DeviceRepr>(value: &'a T) -> KernelParam<'a> {
         KernelParam { value: std::ptr::from_ref(value).cast(), borrow: PhantomData }
     }
@@ -176,7 +176,7 @@ impl Function {
         self.module.device.shared_memory_per_block().saturating_sub(self.static_shared)
     }
 
-    /// How many blocks of that size fit one multiprocessor together.
+    /// Number of blocks of that size that fit one multiprocessor together.
     pub fn blocks_per_multiprocessor(&self, threads: u32, dynamic_shared: u32) -> Result<u32> {
         self.opt_in(dynamic_shared)?;
         self.module.device.bind()?;
@@ -187,7 +187,7 @@ impl Function {
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    /// How many blocks of that size fit the device together: the largest cooperative grid.
+    /// Number of blocks of that size that fit the device together: the largest cooperative grid.
     pub fn resident_blocks(&self, threads: u32, dynamic_shared: u32) -> Result<u32> {
         let blocks = self.blocks_per_multiprocessor(threads, dynamic_shared)?;
         Ok(blocks.saturating_mul(self.module.device.multiprocessors()))
@@ -200,10 +200,10 @@ impl Function {
     ///
     /// # Safety
     /// - `params` are the kernel's parameters: as many, in order, of the same types.
-    /// - Memory that the kernel reaches is as long as it takes it to be, and lives and is used by nobody else until it is
-    ///   done: have [`Stream::enqueue`] see to that.
-    /// - With `programmatic`, the kernel waits (`griddepcontrol.wait`) before it touches what earlier work may use, and
-    ///   is a link of a chain that all do.
+    /// - The kernel's accesses lie within buffers, and these live and have no other user until it is done, as
+    ///   [`Stream::enqueue`] makes sure.
+    /// - With `programmatic`, this kernel and every other of its chain executes `griddepcontrol.wait` before it touches
+    ///   memory of earlier work.
     pub unsafe fn launch(&self, stream: &Stream, config: &LaunchConfig, params: &[KernelParam<'_>]) -> Result<()> {
         let device = &self.module.device;
         device.context().check_same(&stream.inner.context, "stream")?;

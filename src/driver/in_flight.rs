@@ -22,7 +22,7 @@ pub struct Use<'a> {
     pub(crate) name: &'static str,
 }
 
-/// What the work does with a buffer. A write may read as well.
+/// The access of work to a buffer. A write may read as well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     Read,
@@ -102,21 +102,20 @@ impl Record {
 }
 
 impl Stream {
-    /// Enqueues work and notes what it uses, so that buffers outlive it and nobody comes in between.
+    /// Enqueues work and notes its buffers: they outlive it, and no other use comes in between.
     ///
     /// `work` enqueues on the given stream and returns without waiting. It may use the buffers named in `uses`, as named
     /// there; each is named once unless it is only read. It enqueues on no other stream, and by no other `enqueue`: the
     /// buffers are locked, and the turn on the device is this call's.
     ///
-    /// A resident decoder that has the device is asked to make room first, which takes [`Limits::turn`] and a token at
-    /// most. The decoder goes on behind this work and what follows it within a turn.
+    /// A resident decoder on the device makes room first, within [`Limits::turn`] and a token. It goes on behind this
+    /// work and the work that follows within a turn.
     ///
     /// [`Limits::turn`]: super::Limits::turn
     ///
     /// # Errors
-    /// A buffer of another device or driver, a buffer that is written and named twice, a stream that another thread
-    /// captures, [`Error::Stalled`] if the turn does not come within [`Limits::wait`](super::Limits::wait), and what
-    /// `work` returns.
+    /// A buffer of another device or driver; a written buffer named twice; a stream under capture by another thread;
+    /// [`Error::Stalled`] if the turn does not come within [`Limits::wait`](super::Limits::wait); what `work` returns.
     ///
     /// ```no_run
     /// # use kiln::driver::{DeviceBuffer, Function, KernelParam, LaunchConfig, Stream};
@@ -153,7 +152,7 @@ impl Stream {
         self.enqueue_locked(Some(Claim::Shared), &mut noted[..count], &mut [const { None }; N], work)
     }
 
-    /// As [`enqueue`](Stream::enqueue), for copies and fills, which run beside what is resident.
+    /// As [`enqueue`](Stream::enqueue), for copies and fills, which run beside resident work.
     pub(crate) fn enqueue_copy<const N: usize>(
         &self,
         mut uses: [Use<'_>; N],

@@ -53,7 +53,7 @@ impl Driver {
     /// that there is no such function.
     ///
     /// # Safety
-    /// What `resolve` returns has, for as long as the program runs, NVIDIA's signature and behaviour for that name.
+    /// The functions that `resolve` returns have NVIDIA's signature and behaviour for their names until the program ends.
     pub unsafe fn from_resolver(resolve: impl Fn(&CStr) -> *const c_void) -> Result<Driver> {
         /// Calls the closure behind `user`; a panic is a function not found, since it may not cross into C.
         unsafe extern "C" fn trampoline<F: Fn(&CStr) -> *const c_void>(
@@ -92,7 +92,7 @@ impl Driver {
         }
     }
 
-    /// The driver of that table. Tables of the same functions share one, so that each knows what the other has opened.
+    /// The driver of that table. Tables of the same functions share one, and with it the open devices.
     fn known(api: Api) -> Driver {
         static KNOWN: OnceCell<Mutex<Vec<Weak<Api>>>> = OnceCell::new();
         let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +133,7 @@ impl Driver {
         Ok((version / 1000, version % 1000 / 10))
     }
 
-    /// How many devices there are.
+    /// Number of devices.
     pub fn device_count(&self) -> Result<i32> {
         // SAFETY: no arguments to get wrong.
         unsafe { self.api.device_count() }

@@ -13,8 +13,8 @@ use crate::{Error, Result};
 
 /// `len` elements of device memory.
 ///
-/// Dropping waits for the last use; see the [module](super) on why that is sound. A buffer that is moved is still the
-/// same memory, and a buffer that is forgotten is never freed.
+/// Dropping waits for the last use; see the [module](super) on why that is sound. Moving a
+/// buffer moves no memory; a forgotten buffer is never freed.
 pub struct DeviceBuffer<T: DeviceRepr> {
     device: Device,
     pointer: DevicePtr<T>,

@@ -1,4 +1,4 @@
-//! What must not compile, each beside its correct twin. Only rustdoc's tests read this file.
+//! Misuse that must not compile, each case beside its correct twin. Only rustdoc's tests read this file.
 //!
 //! A slice of pinned memory and a copy to it:
 //! ```no_run

@@ -6,16 +6,16 @@
 //! [`Driver::load`] returns [`Error::DriverNotFound`](crate::Error::DriverNotFound).
 //!
 //! **Soundness.** Launches are asynchronous, and a borrow ends when the launch returns, not when the kernel does. So
-//! buffers remember their last uses: [`Stream::enqueue`] notes which buffers the work reads and writes, lets the stream
-//! wait for uses on other streams, and whoever later frees a buffer or touches it from the host waits first. That needs
-//! no guard and no scope, so [`std::mem::forget`] cannot break it. Enqueueing allocates nothing on the device. It waits
-//! for two things: a resident kernel, which is asked to make room, and another thread's copy between the host and one
-//! of the same buffers.
+//! buffers remember their last uses: [`Stream::enqueue`] notes the buffers that the work reads and writes, and lets the
+//! stream wait for uses on other streams; freeing a buffer, or touching it from the host, waits for its last use. That
+//! needs no guard and no scope, so [`std::mem::forget`] cannot break it. Enqueueing allocates nothing on the device. It
+//! waits for two things: a resident kernel, which is asked to make room, and another thread's copy between the host and
+//! one of the same buffers.
 //!
 //! **Waiting.** The host polls, and gives up with [`Error::Stalled`](crate::Error::Stalled) after [`Limits::wait`]
-//! without progress. One wait has no limit: that of a blocking copy from or to borrowed host memory. A drop that would
-//! wait for longer keeps what may still be in use. A [`Resident`], work that stays on the device, makes room for the
-//! rest: calls that may wait for the whole device hold it off, and other launches wait for a turn, which it yields
+//! without progress. One wait has no limit: that of a blocking copy from or to borrowed host memory. A drop never
+//! waits for longer: it leaks memory that may still be in use. A [`Resident`], work that stays on the device, makes room
+//! for the rest: calls that may wait for the whole device hold it off. Other launches wait for a turn, which it yields
 //! within [`Limits::turn`].
 //!
 //! ```no_run

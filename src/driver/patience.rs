@@ -6,7 +6,7 @@ use crate::{Error, Result};
 
 /// Polls that follow each other without a pause.
 const SPINS: u32 = 200;
-/// How long a wait yields to other threads before it sleeps between polls.
+/// Time in which a wait yields to other threads, before it sleeps between polls.
 const YIELDS: Duration = Duration::from_millis(2);
 /// The sleep between two polls.
 const SLEEP: Duration = Duration::from_micros(50);

@@ -19,22 +19,22 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wish {
-    /// To leave the device as soon as it can, its state kept, and to stay away until told to stay.
+    /// Leave the device as soon as possible with the state kept, and stay off until [`Wish::Stay`].
     Park,
-    /// To leave when its turn is over: other work waits.
+    /// Leave at the end of the turn, since other work waits.
     Yield,
-    /// To stay: earlier wishes are withdrawn.
+    /// Stay: earlier wishes are withdrawn.
     Stay,
 }
 
-/// Work that stays on a device until it is asked to leave, such as a kernel that waits for requests.
+/// Work that stays on a device until it is asked to leave, such as a kernel waiting for requests.
 ///
 /// Allocating, freeing, loading and unloading may wait for everything on the device, so they would never return beside
 /// it. [`Device::add_resident`](super::Device::add_resident) has them ask it to park and wait until it is off.
 ///
 /// No method waits, allocates or frees on the device.
 pub trait Resident: Send + Sync {
-    /// Asks.
+    /// Passes a wish to the work.
     fn ask(&self, wish: Wish);
 
     /// Whether the work is off the device.
@@ -85,9 +85,9 @@ struct Known {
 
 #[derive(Default)]
 struct GateState {
-    /// Who has the exclusive side, and how many guards of it.
+    /// The thread on the exclusive side, and the number of its guards.
     owner: Option<(ThreadId, u32)>,
-    /// How often the exclusive side was taken.
+    /// Number of times that the exclusive side was taken.
     closed: u64,
     /// Threads that wait for the exclusive side. They go before launches; where launches wait as well, only one of them
     /// does.
@@ -222,7 +222,7 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// The line of those who want a device's multiprocessors. Resident work has its turn alone; other launches share theirs.
+/// The line in front of a device's multiprocessors. Resident work has its turn alone; other launches share theirs.
 #[derive(Default)]
 pub(crate) struct Turns {
     state: Mutex<Line>,
@@ -241,7 +241,7 @@ struct Line {
     resident: Option<Weak<dyn Resident>>,
 }
 
-/// Who wants a turn.
+/// The kind of work that a turn is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// A launch that ends by itself.

@@ -53,28 +53,28 @@ impl Streams {
         streams.push(Arc::downgrade(stream));
     }
 
-    /// Waits for the work of all.
+    /// Waits for the work of all streams.
     pub(crate) fn wait(&self) -> Result<()> {
         self.running().iter().try_for_each(|stream| stream.wait_until_idle())
     }
 
-    /// Those whose work is run, not captured.
+    /// The streams outside captures.
     pub(super) fn running(&self) -> Vec<Arc<StreamInner>> {
         let streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         streams.iter().filter_map(Weak::upgrade).filter(|stream| !stream.is_capturing()).collect()
     }
 }
 
-/// How many streams there have been.
+/// Number of streams so far.
 static STREAMS: AtomicU64 = AtomicU64::new(0);
 
 /// A stream as buffers remember it. Work is numbered by tickets; a ticket that is at most `completed` is done.
 pub(crate) struct StreamInner {
     raw: sys::CUstream,
-    /// Never used twice in a process.
+    /// Number of the stream, never used twice in a process.
     pub(super) id: u64,
     pub(crate) context: Arc<Context>,
-    /// All of the context.
+    /// The streams of the context.
     pub(super) streams: Arc<Streams>,
     /// Ticket of the last work whose enqueueing has returned.
     pub(super) issued: AtomicU64,

@@ -1,4 +1,4 @@
-//! What bindgen makes of `cuda.h`, or the checked-in copy of it. Level one: nothing is checked here.
+//! The bindings that bindgen makes of `cuda.h`, or their checked-in copy. Level one: nothing is checked here.
 
 #![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals, unreachable_pub)]
 #![allow(clippy::type_complexity)]

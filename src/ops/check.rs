@@ -1,4 +1,4 @@
-//! What every argument is checked for: found, expected, and the dimensions that were expected.
+//! Checks of arguments; their errors name what was found and expected.
 
 use crate::driver::{DeviceRepr, GpuTensor};
 use crate::{Error, Result};
@@ -6,7 +6,7 @@ use crate::{Error, Result};
 /// A dimension by name.
 pub(super) type Dim = (&'static str, u32);
 
-/// The product of dimensions, which must fit the 32 bits that kernels count in.
+/// The product of dimensions; an error beyond 32 bits, in which kernels count.
 pub(super) fn elements(what: &'static str, dims: &[Dim]) -> Result<u32> {
     let product = dims.iter().try_fold(1u32, |product, (_, dim)| product.checked_mul(*dim));
     product.ok_or_else(|| Error::SizeOverflow { what, found: listed(dims), limit: 1 << 32 })

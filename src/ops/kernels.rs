@@ -54,7 +54,7 @@ impl Ops {
         &self.device
     }
 
-    /// The kernel of that name whose parameters are the fields of `L`. `bake` is what bakes it.
+    /// The kernel of that name with the fields of `L` as its parameters. `bake` goes into the error's advice.
     pub(super) fn find<L: Launch>(&self, name: &str, bake: &str) -> Result<Kernel<L>> {
         self.first(|found| found == name)?.ok_or_else(|| not_baked(name.to_owned(), bake))
     }
@@ -65,9 +65,8 @@ impl Ops {
         found.ok_or_else(|| not_baked(format!("{family}_{head_dim}"), bake))
     }
 
-    /// The attention kernel `family` followed by `_` and the head size that suits groups of `group` query heads, and how
-    /// many of them a block of it works on: 4, or 8 where `_group8` ends its name. A block that is too wide computes in
-    /// vain; one that is too narrow has the cache read again by others.
+    /// The attention kernel of a family and head size for groups of `group` query heads, and the query heads of its block:
+    /// 4, or 8 where `_group8` ends its name. A wider block computes in vain; a narrower one reads the cache again.
     pub(super) fn find_attention<L: Launch>(
         &self,
         family: &str,

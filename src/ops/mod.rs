@@ -10,8 +10,8 @@
 //! - heads: [`Ops::per_head_rmsnorm`], [`Ops::qk_norm_rope_kv_write`], [`Ops::kv_cache_scatter`];
 //! - attention: [`Ops::incremental_attention`], [`Ops::flash_decoding`].
 //!
-//! Outputs are shared references, like cells: a tensor is written in the order of the streams that write it, and a
-//! call refuses to write a tensor that is also another of its arguments.
+//! Outputs are shared references, like cells: writes to a tensor follow the order of their streams. A call refuses an
+//! output that is also another of its arguments.
 //!
 //! ```no_run
 //! use kiln::driver::{Device, Driver, GpuTensor};

@@ -1,4 +1,4 @@
-//! Matrix-vector products, with what is fused to them: an RMS norm of the vector before, a bias and a residual behind.
+//! Gemv, fused with an RMS norm of the vector before it, a bias and a residual behind it.
 
 use super::check;
 use super::kernels::Ops;
@@ -9,7 +9,7 @@ use crate::kernel::Kernel;
 use crate::launch::{In, Launch, Out, launch};
 
 launch! {
-    /// Of every type of weights, with the norm and without.
+    /// Parameters of the gemv kernels: one for each type of weights, with and without the norm.
     struct Product<'a> {
         w: In<'a, u8>,
         w_scales: In<'a, u8>,
@@ -31,20 +31,20 @@ pub(super) const ROWS_PER_WARP: u32 = 2;
 /// f32, as with an element of 1e20.
 #[derive(Debug, Clone, Copy)]
 pub struct Norm<'a> {
-    /// As long as the vector.
+    /// `[k]`, as long as the vector.
     pub gamma: &'a GpuTensor<f32>,
-    /// Under the root.
+    /// Added under the root.
     pub eps: f32,
 }
 
-/// Arguments of a matrix-vector product: `y = W norm(x) + bias + residual`, of which all but `W x` may be left out.
+/// Arguments of a gemv: `y = W norm(x) + bias + residual`, of which all but `W x` may be left out.
 #[derive(Debug, Clone, Copy)]
 pub struct Gemv<'a> {
     /// `[n, k]`, of any type.
     pub w: &'a Matrix,
     /// `[k]`.
     pub x: &'a GpuTensor<f32>,
-    /// What is done to `x` before; gamma is `[k]`.
+    /// The norm of `x` in front; gamma is `[k]`.
     pub norm: Option<Norm<'a>>,
     /// `[n]`, added.
     pub bias: Option<&'a GpuTensor<f32>>,
@@ -81,7 +81,7 @@ impl Ops {
         self.gemv_with(stream, &Gemv { w, x, norm, bias: None, residual: None, y })
     }
 
-    /// A product with any of a norm before it, and a bias and a residual behind it, in one launch.
+    /// Gemv with any of a norm before it, and a bias and a residual behind it, in one launch.
     ///
     /// # Errors
     /// If a length is not the matrix's, a tensor is on another device, or `y` is also another argument.
@@ -119,7 +119,7 @@ impl Ops {
     }
 }
 
-/// Blocks for so many tiles, a warp each.
+/// Blocks of a launch with a warp for each tile.
 pub(super) fn grid<L: Launch>(kernel: &Kernel<L>, tiles: u32) -> u32 {
     tiles.div_ceil(kernel.block() / 32).clamp(1, kernel.resident())
 }

@@ -1,4 +1,4 @@
-//! What stands between the projections and attention, in one launch: norms of Q and K, RoPE, and the write to the caches.
+//! Norms of Q and K, RoPE and the write to the caches, in one launch between the projections and attention.
 
 use super::check;
 use super::kernels::Ops;
@@ -83,7 +83,7 @@ pub struct QkNormRope<'a, T: KvElement> {
     pub k_cache: &'a GpuTensor<T>,
     /// `[kv_heads, max_seq_len, head_dim]`, one position written.
     pub v_cache: &'a GpuTensor<T>,
-    /// Where the token stands, below `max_seq_len`.
+    /// The token's position, below `max_seq_len`.
     pub position: Index<'a>,
     /// One word, set to 2 if a position in device memory is beyond the caches (nothing else is written then), else not
     /// touched.

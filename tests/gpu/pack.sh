@@ -27,7 +27,7 @@ for line in sys.stdin:
     if not executable or (kind == "example") != ("example" in target["kind"]):
         continue
     # These need cargo, or what it builds beside them.
-    if target["name"] not in ("dependencies", "cli"):
+    if target["name"] not in ("package", "cli"):
         shutil.copy2(executable, os.path.join(folder, target["name"]))
 ' "$1" "$2"
 }

@@ -1,4 +1,4 @@
-//! Matrix-vector products, with and without the norm in front.
+//! Gemv, with and without the norm in front.
 
 use kiln_codegen::kernels::FusedRmsNormQ4KGemv;
 use kiln_codegen::ptx::Dim;

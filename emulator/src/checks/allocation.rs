@@ -1,4 +1,4 @@
-//! What the checks keep of one allocation of device memory.
+//! State of the checks for one allocation of device memory.
 
 use super::order::Operation;
 use super::shadow::GlobalShadow;
@@ -6,7 +6,7 @@ use crate::machine::fault::OrFault;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Which bytes of an allocation were written, and who accessed them.
+/// The written bytes of an allocation, and the accesses to it.
 pub(crate) struct AllocationChecks {
     /// First device address.
     pub(crate) base: u64,

@@ -213,7 +213,7 @@ impl WarpClock {
         Lanes(mask).for_each(|l| self.lanes[l].vc = vc.clone());
     }
 
-    /// A fence: acquires what earlier relaxed reads met, prepares what later relaxed writes release.
+    /// A fence: acquires through earlier relaxed reads, and lets later relaxed writes release.
     pub(crate) fn fence(&mut self, mask: u32, scope: Scope) {
         let wide = scope >= Scope::Gpu;
         self.clock += 1;

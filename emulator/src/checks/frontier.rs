@@ -1,11 +1,11 @@
-//! How far the work of streams is known to be done.
+//! Frontiers: the last work of each stream that is known to be done.
 
 use std::collections::BTreeMap;
 
 /// A stream: the handle of its context, and its number there.
 pub(crate) type Stream = (usize, u64);
 
-/// Where a piece of work stands: the position in its stream, and the node of the graph that has this position.
+/// The position of a piece of work in its stream, and its node if a graph has that position.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) stream: Stream,

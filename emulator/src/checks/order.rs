@@ -10,16 +10,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Where a piece of work stands, and what the program has ordered before it.
+/// The position of a piece of work, and the work that the program has ordered before it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place {
     pub(crate) position: Position,
     pub(crate) before: Arc<Frontier>,
-    /// What is ordered before a programmatic launch even without its `griddepcontrol.wait`.
+    /// Work ordered before a programmatic launch even without its `griddepcontrol.wait`.
     pub(crate) early: Option<Arc<Frontier>>,
-    /// What the host had waited for when it asked for the work.
+    /// Work that the host had waited for when it enqueued this.
     pub(crate) settled: Arc<Frontier>,
-    /// Knowledge of the host at that time, if it takes part in the race check.
+    /// Knowledge of the host at that time, if the race check includes it.
     pub(crate) host: Option<Arc<Vc>>,
 }
 
@@ -67,7 +67,7 @@ impl Operation {
         self.place.early.as_ref().unwrap_or(&self.place.before)
     }
 
-    /// Knowledge of a thread at its start: operations that are over, and what the host released with the request.
+    /// Knowledge of a thread at its start: operations that are over, and the host's releases before the launch.
     pub(crate) fn first_knowledge(&self, block: u32, warps: u32) -> Vc {
         let mut vc = Vc::new((self.id, block), warps, self.over());
         self.place.host.iter().for_each(|host| vc.join(host));

@@ -76,8 +76,8 @@ impl Layer {
 }
 
 impl Page {
-    /// The layers, for an operation to compare with. With its first access to the page, layers that happen before all
-    /// that may come are dropped, and those of operations that are over are reduced.
+    /// The layers to compare an operation with. Its first access to the page drops layers that happen before all later
+    /// work, and reduces those of operations that are over.
     fn layers(&self, op: &Operation) -> MutexGuard<'_, Vec<Layer>> {
         let mut layers = lock(&self.layers);
         if layers.iter().all(|l| l.op.id != op.id) {

@@ -1,5 +1,5 @@
-//! State of the race check that outlives a launch: the locations through which threads, launches and the host
-//! synchronise, the operations that may still be news to somebody, and the host's own clock.
+//! State of the race check beyond a launch: the locations through which threads, launches and the host synchronise, the
+//! operations not yet known to all, and the host's own clock.
 //!
 //! Threads of the host count as one, since their synchronisation with each other cannot be seen.
 
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Locations through which threads synchronise, and the launches whose releases they may hold.
+/// Locations through which threads synchronise, and the launches with releases there.
 #[derive(Debug, Default)]
 pub(crate) struct SyncLocations {
     /// Knowledge that the value at an address carries: within one block (`None`), and beyond it by launch.
@@ -74,7 +74,7 @@ pub(crate) struct Witness {
     op: Arc<Operation>,
     /// Whether the host has reported an access of its own.
     told: bool,
-    /// Places of the work that the host has asked for and that has not ended.
+    /// Places of the work under way for the host.
     asked: Vec<Place>,
 }
 

@@ -41,7 +41,7 @@ impl<T: Copy> Ptr<T> {
         self.valid().map(|pointer| unsafe { pointer.add(index).write_unaligned(value) })
     }
 
-    /// Writes a value that is made only if the pointer is not null, so that nothing is created and lost.
+    /// Makes and writes a value, unless the pointer is null: nothing is created and lost.
     pub(crate) fn fill(self, make: impl FnOnce() -> Outcome<T>) -> Outcome {
         self.valid()?;
         self.set(0, make()?)

@@ -1,7 +1,7 @@
-//! The C functions, each under the versioned name that libcuda exports, and the resolver that finds them.
+//! The C functions, under the versioned names that libcuda exports, and their resolver.
 //!
-//! A function here turns handles and pointers into values, and leaves every decision to the module it calls. Functions
-//! that free something do so even in a context with a sticky error, and then return that error.
+//! A function here turns handles and pointers into values, and leaves every decision to the module it calls. In a
+//! context with a sticky error functions still free what they are given, and then return the error.
 #![allow(non_snake_case)]
 
 use super::abi::{HostFunction, INITIALISED, always, initialised};

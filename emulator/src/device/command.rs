@@ -123,7 +123,7 @@ fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), Memor
     }
 }
 
-/// Most bytes of a pageable copy that is staged, so that the call returns before the device has the data.
+/// Most bytes of a pageable copy that is staged: its call returns before the device has the data.
 const STAGED: usize = 64 << 10;
 
 impl Stream {

@@ -85,7 +85,7 @@ impl Context {
         self.state().sticky.map_or(Ok(()), Err)
     }
 
-    /// Blocks the calling thread until all of `tickets` are done, which happen before what the host does next. Fails
+    /// Blocks the calling thread until all of `tickets` are done; they happen before the host's next action. Fails
     /// with the context's sticky error, if any by then.
     pub(crate) fn wait(&self, call: &'static str, tickets: &[Ticket]) -> Outcome {
         let outcome = self.block(call, tickets);
@@ -153,7 +153,7 @@ impl Context {
         (!calls.is_empty() && state.streams.values().all(|queue| queue.is_stuck(deferred))).then_some(calls)
     }
 
-    /// Destroys the context: waits for its work, frees what is left, and returns that as leaks.
+    /// Destroys the context: waits for its work, frees the objects left in it, and returns them as leaks.
     pub(crate) fn destroy(&self) -> Vec<Leak> {
         // An error of the work does not keep a context from being destroyed.
         let _ = self.wait_for_all("cuDevicePrimaryCtxRelease");

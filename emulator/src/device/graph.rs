@@ -124,7 +124,7 @@ impl Captures {
         Ok(())
     }
 
-    /// Refuses a call if there are captures that satisfy `which`, and invalidates them.
+    /// Refuses a call if captures satisfy `which`, and invalidates these.
     pub(crate) fn refuse(&mut self, code: Code, which: impl Fn(&Capture) -> bool) -> Outcome {
         let mut outcome = Ok(());
         for capture in self.active.iter_mut().filter(|capture| which(capture)) {

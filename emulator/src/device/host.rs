@@ -1,10 +1,10 @@
 //! Checked accesses by the host to page-locked memory.
 //!
 //! The emulator cannot see the accesses of a program to its own memory. A test that makes the host's accesses to a
-//! mailbox through [`load`] and [`store`] lets the host take part in the race check, as one thread of system scope. Its
-//! accesses happen after the work that it has waited for (`cuStreamSynchronize`, `cuEventQuery`, ...) and the releases
-//! that it has acquired. They happen before the work that it asks for later and before acquires of its releases. All
-//! accesses of the host to such a word must then be made here, by any of its threads.
+//! mailbox through [`load`] and [`store`] lets the host take part in the race check, as one thread of system scope. Work
+//! that it has waited for (`cuStreamSynchronize`, `cuEventQuery`, ...) and releases that it has acquired happen before
+//! its accesses; these happen before work enqueued later, and before acquires of its releases. All accesses of the host
+//! to such a word must then be made here, by any of its threads.
 
 use super::registry::mapped;
 use crate::machine::access::{Access, Scope, Sem};

@@ -218,7 +218,7 @@ impl Context {
         Room { context: self, taken }
     }
 
-    /// Ends launches that take too long, and launches that wait for a host that waits for them.
+    /// The reason to end a launch: it takes too long, or host and launch wait for each other.
     fn watch(&self, begin: Instant, idle: &AtomicU64, progress: bool, steps: u64) -> Option<(FaultKind, String)> {
         let config = &self.device.config;
         if let Some(limit) = config.launch_timeout.filter(|&limit| begin.elapsed() > limit) {

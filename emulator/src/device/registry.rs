@@ -110,7 +110,7 @@ pub fn clear_reports(ordinal: i32) {
     }
 }
 
-/// The leaks of the device's contexts: what released ones left behind, and what is alive in one that is retained.
+/// The leaks of the device's contexts: objects that a released context left behind, and those alive in a retained one.
 pub fn leaks(ordinal: i32) -> Vec<Leak> {
     let Ok(device) = device(ordinal) else { return Vec::new() };
     let mut leaks = lock(&device.control).leaks.clone();

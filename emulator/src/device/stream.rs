@@ -77,7 +77,7 @@ pub(crate) struct Queue {
     position: u64,
     /// Place of the last command.
     pub(crate) last: Option<Ticket>,
-    /// The frontier of what happens before a programmatic launch that comes next, until its wait.
+    /// The work that happens before the next launch, if that is programmatic, until its wait.
     early: Arc<Frontier>,
 }
 

@@ -16,13 +16,13 @@ pub(crate) struct Barrier {
     pub(crate) count: Option<u32>,
     /// Arrivals in order: warp, lanes, and whether they wait.
     pub(crate) parties: Vec<(u32, u32, bool)>,
-    /// Lanes that take part in a reduction, and those whose predicate is true.
+    /// Lanes of a reduction, and the votes for true among them.
     lanes: u32,
     votes: u32,
 }
 
 impl Barrier {
-    /// Threads that have arrived, 32 for each warp whose live lanes have all arrived.
+    /// Threads that have arrived; a warp counts 32 once all its live lanes have.
     pub(crate) fn arrived(&self, common: &Common) -> u32 {
         let (mut warps, mut partial) = (0, [0u32; 32]);
         let first = self.parties.first().map_or(0, |p| p.0 / common.warps * common.warps);

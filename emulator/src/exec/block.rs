@@ -23,7 +23,7 @@ const RANDOM_QUANTUM: usize = 512;
 /// Instructions of all warps of a block in one round.
 const TURN: u64 = 200_000;
 
-/// What the warps of a block share.
+/// State that the warps of a block share.
 pub(crate) struct Common {
     /// Number of its first block.
     pub(crate) block: u64,

@@ -51,8 +51,8 @@ impl<'a> Cpu<'a> {
 
     /// Lanes are about to access memory, atomically or not, at the addresses `named`.
     ///
-    /// An access that may synchronise with other launches and the host returns a guard, which keeps them off until it
-    /// is dropped.
+    /// Returns a guard for an access that may synchronise with other launches and the host: it keeps them off until it is
+    /// dropped.
     pub(crate) fn accesses(
         &mut self,
         observers: &mut Observers,

@@ -215,9 +215,10 @@ pub(crate) fn sqrt(a: f64) -> Exact {
 pub(crate) fn f16_to_f32(h: u32) -> f32 {
     let sign = (h & 0x8000) << 16;
     let magnitude = (h & 0x7fff) << 13;
-    // Multiplying by 2^112 moves the exponent's bias and makes subnormals normal.
-    let scaled = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
-    let special = if magnitude >= 0x0f80_0000 { magnitude | 0x7f80_0000 } else { scaled.to_bits() };
+    // A subnormal is a whole number of 2^-24. Arithmetic on it as a subnormal f32 would take the host's microcode.
+    let tiny = ((h & 0x3ff) as i32 as f32 * f32::from_bits(0x3380_0000)).to_bits();
+    let finite = if magnitude < 0x0080_0000 { tiny } else { magnitude + 0x3800_0000 };
+    let special = if magnitude >= 0x0f80_0000 { magnitude | 0x7f80_0000 } else { finite };
     f32::from_bits(sign | special)
 }
 

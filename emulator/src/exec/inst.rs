@@ -26,7 +26,7 @@ pub(crate) const MAX_PREDICATES: u32 = 1 << 16;
 /// Predicate 0 is the sink; this one holds the carry.
 pub(crate) const CARRY: P = 1;
 
-/// How a slot is read or written.
+/// Width in which a slot is read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum W {
     /// 32 bits and less, zero-extended.

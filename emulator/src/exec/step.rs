@@ -33,7 +33,7 @@ impl Site<'_> {
         Flow::Scatter
     }
 
-    /// Lanes whose guard is true exit. Parts that wait for members of the warp become ready, to look who is left.
+    /// Lanes with a true guard exit. Parts in wait for members of the warp become ready, to look for the lanes left.
     fn exit(&mut self) -> Flow {
         self.common.exit(self.warp, self.m);
         self.warp.parts.iter_mut().filter(|p| p.state == State::Members).for_each(|p| p.state = State::Ready);

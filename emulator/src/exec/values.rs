@@ -458,29 +458,3 @@ fn nth_set(mask: u32, base: u32, n: i32) -> u32 {
     }
     .unwrap_or(u32::MAX)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Piece::{self, *};
-    use crate::machine::types::Ty::{self, *};
-
-    /// The types for which the decoder asks for a piece.
-    fn types(piece: Piece) -> &'static [Ty] {
-        match piece {
-            Add | Sub => &[U64],
-            MulLo | MulHi => &[U32, S32, U64, S64],
-            Lop3 | Select => &[B32],
-            Move | LowerHalf | UpperHalf | Halves => &[B32, B64],
-            SumWithCarry | CarryOfSum | DifferenceWithBorrow | BorrowOfDifference => &[B32, B64],
-        }
-    }
-
-    #[test]
-    fn every_piece_has_a_row_for_each_of_its_types() {
-        for &(name, piece) in Piece::NAMES {
-            for &ty in types(piece) {
-                assert!(piece.row(ty).is_some(), "{name} of {ty:?}");
-            }
-        }
-    }
-}

@@ -56,7 +56,7 @@ pub(crate) struct Warp {
     pub(crate) ctaid: [u32; 3],
     pub(crate) regs: Box<[Slot]>,
     pub(crate) preds: Box<[u32]>,
-    /// Mask of lanes that have written each register, kept for registers that some path may read unwritten.
+    /// Lanes that have written each register, for the registers with a path on which they are read unwritten.
     pub(crate) set: Vec<u32>,
     pub(crate) local: Box<[u64]>,
     /// Parts, in the order in which they last ran.
@@ -128,7 +128,7 @@ impl Warp {
         Some((p, limit))
     }
 
-    /// Puts a part back. One that waits for members joins parts that wait at the same instruction, and becomes ready.
+    /// Puts a part back. One in wait for members joins the part that waits at the same instruction, and becomes ready.
     #[inline(always)]
     pub(crate) fn park(&mut self, mut p: Part) {
         if p.state == State::Members

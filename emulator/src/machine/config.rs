@@ -36,7 +36,7 @@ pub enum Schedule {
 /// A device to emulate. Fill in what matters, take the rest from [`DeviceConfig::default`] or a chip's constructor.
 #[derive(Debug, Clone)]
 pub struct DeviceConfig {
-    /// What `cuDeviceGetName` says.
+    /// The name that `cuDeviceGetName` gives.
     pub name: String,
     /// Compute capability, `(9, 0)` for sm_90. Limits per block and multiprocessor follow from it.
     pub sm: (u32, u32),
@@ -60,7 +60,7 @@ pub struct DeviceConfig {
     pub host_native_atomics: bool,
     /// Host threads that execute a kernel; 0 for the number of cores.
     pub threads: usize,
-    /// How blocks and warps interleave.
+    /// The order in which blocks and warps interleave.
     pub schedule: Schedule,
     /// Whether parts of a diverged warp run in random order and reconverge only where they must.
     pub split_warps: bool,
@@ -68,7 +68,7 @@ pub struct DeviceConfig {
     pub seed: u64,
     /// Whether results of approximate instructions vary by the seed, within the error that the ISA states.
     pub perturb: bool,
-    /// What is checked while kernels run.
+    /// The checks while kernels run.
     pub checks: Checks,
     /// Whether launches are counted and recorded, see [`crate::reports`].
     pub counters: bool,

@@ -14,11 +14,11 @@ pub enum FaultKind {
     CooperativeTooLarge,
     /// A cluster of a size that no device has.
     InvalidCluster,
-    /// A launch that needs what this device lacks.
+    /// A launch with a feature that this device lacks.
     Unsupported,
     /// An access outside every allocation, or outside the space it names.
     OutOfBounds,
-    /// An access to memory that was freed, or to shared memory of a block that has exited.
+    /// An access to freed memory, or to shared memory of a block that has exited.
     UseAfterFree,
     /// An address that is not a multiple of the access's size.
     Misaligned,
@@ -28,10 +28,10 @@ pub enum FaultKind {
     UninitialisedRegister,
     /// Memory that nothing has written is read.
     UninitialisedMemory,
-    /// A barrier that not all of its lanes or warps come to, or that they execute differently.
+    /// A barrier that some of its lanes or warps never reach, or execute with other operands.
     DivergentBarrier,
-    /// A warp-wide instruction whose member mask differs from the lanes that take part, a value from an inactive lane,
-    /// or an mbarrier in the wrong state.
+    /// A warp-wide instruction with a member mask other than its lanes, a value from an inactive lane, or an mbarrier in
+    /// the wrong state.
     InvalidSync,
     /// Two conflicting accesses, neither of which happens before the other.
     Race,
@@ -55,7 +55,7 @@ pub(crate) type OrFault<T> = Result<T, Box<Fault>>;
 pub struct Fault {
     /// The kind.
     pub kind: FaultKind,
-    /// A sentence with what was found and what was needed.
+    /// What was found and needed, in a sentence.
     pub message: String,
     /// The kernel.
     pub kernel: String,

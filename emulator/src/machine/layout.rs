@@ -1,11 +1,11 @@
-//! How a launch's threads and shared memory are laid out over blocks, clusters and warps.
+//! The layout of a launch's threads and shared memory over blocks, clusters and warps.
 
 use super::access::Scope;
 
 /// The bit of a shared address from which on it holds the rank plus one of a block in the cluster.
 pub(crate) const RANK: u32 = 24;
 
-/// Where an instruction runs.
+/// The place of an instruction in a launch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At {
     pub(crate) pc: u32,

@@ -17,7 +17,7 @@ pub struct PtxError {
     pub line: u32,
     /// The token concerned.
     pub token: String,
-    /// What is wrong with the token.
+    /// The reason against the token.
     pub message: String,
 }
 

@@ -231,6 +231,24 @@ pub(crate) const PROGRAMS: &[Program] = &[
         ((u64::from(l) * 0x1000_0000) >> 32) as u32 + 3
     }),
     program(
+        "carries_of_64_bits",
+        "cvt.u64.u32 %d1, %r0; sub.cc.u64 %d2, %d1, 16; subc.u64 %d3, 5, 0; \
+         add.cc.u64 %d2, %d1, 0xfffffffffffffff0; addc.u64 %d3, %d3, 0; cvt.u32.u64 %r9, %d3;",
+        |l| if l < 16 { 4 } else { 6 },
+    ),
+    program(
+        "mad_with_carry_of_64_bits",
+        "cvt.u64.u32 %d1, %r0; mad.lo.cc.u64 %d2, %d1, 0x1000000000000000, 0; \
+         madc.hi.u64 %d3, %d1, 0x1000000000000000, 3; cvt.u32.u64 %r9, %d3;",
+        |l| l / 16 + 3,
+    ),
+    program(
+        "mad_with_carry_of_signed_numbers",
+        "cvt.s64.s32 %d1, %r0; mad.lo.cc.s64 %d2, %d1, -1, 0; madc.hi.s64 %d3, %d1, -1, 3; cvt.u32.u64 %r1, %d3; \
+         mad.lo.cc.s32 %r2, %r0, -1, 0; madc.hi.s32 %r3, %r0, -1, 5; shl.b32 %r3, %r3, 8; add.u32 %r9, %r1, %r3;",
+        |l| if l == 0 { 3 + (5 << 8) } else { 2 + (4 << 8) },
+    ),
+    program(
         "time_goes_on",
         "mov.u64 %d1, %globaltimer; nanosleep.u32 40; mov.u64 %d2, %globaltimer; setp.ge.u64 %p1, %d2, %d1; \
          selp.u32 %r9, 1, 0, %p1;",

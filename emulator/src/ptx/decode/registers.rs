@@ -1,6 +1,5 @@
-//! Register allocation: registers that are never live together share slots, so that the register file of an unrolled
-//! kernel stays in the cache. It also finds the registers that may be read unwritten, the only ones that the
-//! interpreter checks.
+//! Register allocation: registers share a slot if they are never live together, for the register file of an unrolled
+//! kernel to stay in the cache. It also finds the registers that may be read unwritten; the interpreter checks no others.
 //!
 //! Both come from walks back from each read of a register to its writes: the register is live on the way, and unwritten
 //! if the way reaches the kernel's start.

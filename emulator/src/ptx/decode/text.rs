@@ -85,13 +85,13 @@ impl<'a> Text<'a> {
         self.read(|p| list.iter().find(|(m, _)| *m == p).map(|(_, v)| *v))
     }
 
-    /// Consumes the first modifier that is in a list, which must be there.
+    /// Consumes the first modifier of a list; an error if the text has none of them.
     pub(super) fn need<T: Copy>(&mut self, list: &[(&str, T)]) -> Res<T> {
         let words: Vec<&str> = list.iter().map(|(m, _)| *m).collect();
         self.pick(list).map_or_else(|| self.fail(self.name, format!("needs one of .{}", words.join(", ."))), Ok)
     }
 
-    /// Consumes the first modifier that is one of several words, which must be there.
+    /// Consumes the first modifier among several words; an error if the text has none of them.
     pub(super) fn word(&mut self, words: &'static str) -> Res<&'static str> {
         self.need(&words.split(' ').map(|word| (word, word)).collect::<Vec<_>>())
     }

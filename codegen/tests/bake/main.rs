@@ -1,0 +1,8 @@
+//! What a bake writes, and the kernels it refuses to make.
+
+mod descriptors;
+mod emission;
+mod exact;
+mod light;
+mod provenance;
+mod refusals;

@@ -1,0 +1,204 @@
+//! The language: what it accepts, what it refuses, and with which line.
+
+use kiln_codegen::Target;
+use kiln_codegen::ptx::{Builder, F32, Global, LoadKind, Module, Role, Text, U32, Work};
+use kiln_shape::WeightType;
+
+fn sm(number: u32) -> Target {
+    Target::new(number).expect("a known target")
+}
+
+fn refusal(target: Target, body: impl FnOnce(&mut Builder)) -> String {
+    Module::new(target).kernel("probe", 64, body).expect_err("the kernel breaks a rule").to_string()
+}
+
+fn saxpy(b: &mut Builder) {
+    let x = b.param::<Global<F32>>("x");
+    let y = b.param::<Global<F32>>("y");
+    let a = b.param::<F32>("a");
+    let n = b.param::<U32>("n");
+    let (block, tid, threads) = (b.ctaid_x(), b.tid(), b.block());
+    let first = b.mad::<U32>(block, threads, tid);
+    let grid = b.nctaid_x();
+    let step = b.mul(grid, threads);
+    b.for_range(first, n, step, |b, i| {
+        let (x, y) = (b.index(x, i), b.index(y, i));
+        let x = b.ld(x, LoadKind::Constant);
+        let old = b.ld(y, LoadKind::Ordinary);
+        let new = b.fma(a, x, old);
+        b.st(y, new);
+    });
+}
+
+#[test]
+fn emission_is_deterministic() {
+    let text = || {
+        let mut module = Module::new(sm(90));
+        module.kernel("saxpy", 128, saxpy).expect("valid");
+        module.ptx()
+    };
+    assert_eq!(text(), text());
+    assert!(text().contains("language/rules.rs"), "provenance: {}", text());
+}
+
+#[test]
+fn a_barrier_under_lane_varying_control_flow_is_refused_with_its_line() {
+    let line = line!() + 4;
+    let error = refusal(sm(80), |b| {
+        let tid = b.tid();
+        let some = b.setp_lt(tid, 7);
+        b.if_(some, |b| b.bar_sync());
+    });
+    assert!(error.contains("bar.sync under lane-varying control flow"), "{error}");
+    assert!(error.contains(&format!("rules.rs:{line}")), "{error}");
+}
+
+#[test]
+fn a_barrier_under_block_uniform_control_flow_is_accepted() {
+    let mut module = Module::new(sm(75));
+    let body = |b: &mut Builder| {
+        let n = b.param::<U32>("n");
+        let some = b.setp_lt(n, 7);
+        b.if_(some, |b| b.bar_sync());
+    };
+    assert!(module.kernel("probe", 64, body).is_ok());
+}
+
+#[test]
+fn a_shuffle_after_a_lane_varying_assignment_is_fine_but_inside_it_is_refused() {
+    let error = refusal(sm(75), |b| {
+        let lane = b.lane();
+        let odd = b.setp_lt(lane, 5);
+        b.if_(odd, |b| {
+            b.shfl_bfly(lane, 1);
+        });
+    });
+    assert!(error.contains("shfl.sync.bfly.b32 under lane-varying"), "{error}");
+}
+
+#[test]
+fn what_a_lane_varying_loop_leaves_behind_is_lane_varying() {
+    let error = refusal(sm(75), |b| {
+        let lane = b.lane();
+        let count = b.var::<U32>(0);
+        b.for_range(0, lane, 1, |b, _| {
+            let next = b.add(count, 1);
+            b.set(count, next);
+        });
+        let three = b.setp_eq(count, 3);
+        b.if_(three, |b| b.bar_sync());
+    });
+    assert!(error.contains("lane-varying"), "{error}");
+}
+
+#[test]
+fn a_value_of_one_branch_is_not_defined_after_it() {
+    let error = refusal(sm(75), |b| {
+        let y = b.param::<Global<U32>>("y");
+        let tid = b.tid();
+        let some = b.setp_lt(tid, 7);
+        let mut inside = None;
+        b.if_(some, |b| inside = Some(b.add(tid, 1)));
+        b.st(y, inside.expect("the closure ran"));
+    });
+    assert!(error.contains("not defined on every path"), "{error}");
+}
+
+#[test]
+fn shared_memory_beyond_the_target_is_refused() {
+    let wants = |b: &mut Builder| {
+        let tile = b.dynamic_shared::<F32>(25 << 10);
+        b.st(tile, 0.0);
+    };
+    assert!(refusal(sm(86), wants).contains("sm_86 has 101376"));
+    assert!(Module::new(sm(80)).kernel("probe", 64, wants).is_ok());
+    let error = refusal(sm(80), |b| {
+        b.shared::<F32>("x", 12289);
+    });
+    assert!(error.contains("at most 49152"), "{error}");
+}
+
+#[test]
+fn a_misaligned_vector_access_is_refused() {
+    let error = refusal(sm(75), |b| {
+        let x = b.param::<Global<F32>>("x");
+        let _: [_; 4] = b.ld_vector(x.at(2), LoadKind::Constant);
+    });
+    assert!(error.contains("at offset 8, which is not a multiple of 16"), "{error}");
+}
+
+#[test]
+fn barriers_of_roles_must_count_the_warps_that_wait() {
+    let error = refusal(sm(75), |b| {
+        b.roles(vec![Role::new(1, |b| b.bar_sync_threads(1, 64)), Role::new(1, |_| {})]);
+    });
+    assert!(error.contains("barrier 1 counts 64 threads, but the roles that wait have 32"), "{error}");
+    let error = refusal(sm(75), |b| b.roles(vec![Role::new(1, |b| b.bar_sync()), Role::new(1, |_| {})]));
+    assert!(error.contains("must name its participants"), "{error}");
+}
+
+#[test]
+fn a_cache_hint_raises_the_version_of_the_module() {
+    let version = |kind| {
+        let mut module = Module::new(sm(75));
+        let body = |b: &mut Builder| {
+            let x = b.param::<Global<F32>>("x");
+            let y = b.param::<Global<F32>>("y");
+            let value = b.ld(x, kind);
+            b.st(y, value);
+        };
+        module.kernel("probe", 32, body).expect("valid");
+        module.ptx().lines().next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(version(LoadKind::Constant), ".version 6.3");
+    assert_eq!(version(LoadKind::Streaming), ".version 7.4");
+}
+
+#[test]
+fn bits_seen_as_another_type_are_moved_where_the_instruction_before_cannot_write_them() {
+    let mut module = Module::new(sm(75));
+    let body = |b: &mut Builder| {
+        let y = b.param::<Global<F32>>("y");
+        let (tid, block) = (b.tid(), b.ctaid_x());
+        let sum = b.add(tid, block);
+        let number = b.mov_bits::<F32, _>(sum);
+        b.st(y, number);
+    };
+    module.kernel("probe", 32, body).expect("valid");
+    let ptx = module.ptx();
+    assert!(ptx.contains("add.u32 %r") && ptx.contains("mov.b32 %f"), "{ptx}");
+}
+
+#[test]
+fn full_text_says_a_loops_work_at_its_top_and_light_text_does_not() {
+    let mut module = Module::new(sm(90));
+    let body = |b: &mut Builder| {
+        let n = b.param::<U32>("n");
+        b.for_range(0, n, 1, |b, _| {
+            b.for_range(0, n, 1, |b, _| b.each_iteration(Work::Weights(WeightType::Q6_K, 64)));
+            b.each_iteration(Work::Elements(8));
+        });
+    };
+    module.kernel("probe", 64, body).expect("valid");
+    let full = module.ptx();
+    let lines: Vec<&str> = full.lines().map(str::trim).collect();
+    let said: Vec<&str> = lines.windows(2).filter(|pair| pair[0].ends_with(':')).map(|pair| pair[1]).collect();
+    // Bytes are those of 2048 weights, data and plane: 210 for 256.
+    let inner = "// each iteration of a warp: 2048 weights of Q6_K, 1680 bytes";
+    assert_eq!(&said[..2], ["// each iteration of a warp: 256 elements", inner], "{full}");
+    assert!(!module.ptx_as(Text::Light).contains("//"));
+}
+
+#[test]
+fn work_that_belongs_to_no_loop_or_is_said_twice_is_refused() {
+    let outside = refusal(sm(90), |b| b.each_iteration(Work::Elements(1)));
+    assert!(outside.contains("outside of every loop"), "{outside}");
+    let line = line!() + 4;
+    let twice = refusal(sm(90), |b| {
+        b.for_range(0, 4, 1, |b, _| {
+            b.each_iteration(Work::Elements(1));
+            b.each_iteration(Work::Elements(1));
+        });
+    });
+    assert!(twice.contains("said twice") && twice.contains(&format!("language.rs:{line}")), "{twice}");
+}

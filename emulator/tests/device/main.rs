@@ -1,0 +1,11 @@
+//! The driver's C functions, called as kiln calls them.
+
+mod kernels;
+mod support;
+
+mod deferred;
+mod graph;
+mod grids;
+mod launch;
+mod objects;
+mod order;

@@ -1,0 +1,86 @@
+//! Sessions of either numerics: each takes the modules baked for its own, also its copies, and both go on beside each
+//! other on one model.
+
+use crate::bake;
+use crate::common::{self, table};
+use kiln::baked::BakedModel;
+use kiln::model::{GenerateOptions, ModelFile, Numerics, PathChoice, Session, SessionOptions};
+use kiln::{Error, Model};
+use kiln_emulator::DeviceConfig;
+use std::path::Path;
+
+const PROMPT: &[u32] = &[120, 7, 300];
+const PATHS: [PathChoice; 2] = [PathChoice::Stream, PathChoice::Persistent];
+
+/// The random model of two layers on a device of three blocks, in these numerics only.
+fn model(of: &[Numerics]) -> Model {
+    let device = common::device_with(DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
+    let file = ModelFile::open(file).expect("a model");
+    let all = bake::model("test", *file.shape(), device.sm());
+    let is_of = |numerics: Option<Numerics>| numerics.is_some_and(|numerics| of.contains(&numerics));
+    let modules = all.modules().iter().filter(|module| is_of(module.decoder.map(|(_, numerics)| numerics)));
+    let modules = modules.copied().collect::<Vec<_>>().leak();
+    // SAFETY: the modules are some of those that were baked for this shape and these types.
+    let baked = unsafe { BakedModel::new(all.name(), *all.shape(), all.types(), modules) };
+    Model::load(&device, Box::leak(Box::new(baked)), file, |_| {}).expect("it loads")
+}
+
+fn options(path: PathChoice, numerics: Numerics) -> SessionOptions {
+    SessionOptions::default().with_numerics(numerics).with_path(path).with_capacity(64)
+}
+
+/// A session behind the prompt, of which nothing has run.
+fn session(model: &Model, path: PathChoice, numerics: Numerics) -> Session {
+    let mut session = model.session(options(path, numerics)).expect("a session");
+    session.append(PROMPT).expect("it fits");
+    session
+}
+
+fn tokens(session: &mut Session, count: usize) -> Vec<u32> {
+    session.generate(GenerateOptions::new(count)).collect::<kiln::Result<_>>().expect("it generates")
+}
+
+#[test]
+fn a_session_and_its_copies_take_the_modules_of_their_numerics() {
+    for (numerics, other) in [(Numerics::Exact, Numerics::Fast), (Numerics::Fast, Numerics::Exact)] {
+        let model = model(&[numerics]);
+        for path in PATHS {
+            let mut first = session(&model, path, numerics);
+            assert_eq!(first.numerics(), numerics);
+            let mut copy = first.fork().expect("the copy's kernels are those of the first");
+            assert_eq!(copy.numerics(), numerics);
+            assert_eq!(tokens(&mut copy, 1), tokens(&mut first, 1), "{path:?}, {numerics}");
+        }
+        for path in [PathChoice::Auto, PathChoice::Stream, PathChoice::Persistent] {
+            let error = model.session(options(path, other)).expect_err("it was not baked");
+            let Error::KernelNotBaked { kernel, setting } = &error else { panic!("{path:?}: {error}") };
+            assert!(kernel.contains(other.name()) && setting.contains(numerics.name()), "{path:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_session_is_fast_unless_it_is_told_otherwise() {
+    assert_eq!(SessionOptions::default().numerics, Numerics::Fast);
+    assert_eq!(
+        model(&[Numerics::Fast]).session(SessionOptions::default()).expect("a session").numerics(),
+        Numerics::Fast
+    );
+}
+
+#[test]
+fn sessions_of_either_numerics_go_on_beside_each_other() {
+    for path in PATHS {
+        let both = model(&Numerics::ALL);
+        let alone = Numerics::ALL.map(|numerics| tokens(&mut session(&model(&[numerics]), path, numerics), 3));
+        let (mut beside, calls) = table::calls_of(|| Numerics::ALL.map(|numerics| session(&both, path, numerics)));
+        let loads = calls.iter().filter(|call| **call == "cuModuleLoadDataEx");
+        assert_eq!(loads.count(), 2, "{path:?}: each has a module of its own");
+        for turn in 0..3 {
+            for (session, alone) in beside.iter_mut().zip(&alone) {
+                assert_eq!(tokens(session, 1), alone[turn..=turn], "{path:?}, {}, token {turn}", session.numerics());
+            }
+        }
+    }
+}

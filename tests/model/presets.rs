@@ -1,0 +1,169 @@
+//! Every published shape decodes: a cut to two layers and a small vocabulary, random weights in the Q4_K_M mix, against
+//! float64; and with the same bits on both paths.
+//!
+//! `KILN_TEST_PRESETS=1 cargo test --release -p kiln --test model presets` runs all of them; without the variable only the smallest.
+
+use crate::reference::{Cache, Reference, relative_l2};
+use crate::synth_model::{Mix, SynthModel};
+use crate::{bake, common};
+use kiln::Model;
+use kiln::model::{KvType, ModelFile, PathChoice};
+use kiln_emulator::{Checks, DeviceConfig};
+use kiln_shape::{ModelShape, presets};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The tokens that are run.
+const IDS: [u32; 3] = [1999, 3, 640];
+/// Mean relative distance to float64 that exact numerics with an f32 cache may have.
+const TOLERANCE: f64 = 1e-5;
+/// The presets that every run of the tests includes: the smallest, and the one whose rows end within a super-block.
+const SMALLEST: [&str; 2] = ["qwen3-0-6b", "qwen2-5-0-5b"];
+
+/// One at a time: each uses every core, and hundreds of megabytes.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the large presets are run; says so where they are not.
+fn wanted(feature: &str) -> bool {
+    let all = std::env::var("KILN_TEST_PRESETS").is_ok_and(|value| value == "1");
+    if !all {
+        eprintln!("SKIPPED: {feature}: real shapes are run with KILN_TEST_PRESETS=1");
+    }
+    all
+}
+
+/// A file with two layers of a preset; removed when dropped.
+struct Cut(PathBuf);
+
+impl Cut {
+    fn write(feature: &str) -> Cut {
+        let preset = presets::by_name(feature).expect("a preset");
+        let shape = ModelShape { layers: 2, vocab: 2048, ..preset.shape };
+        let cut = Cut(std::env::temp_dir().join(format!("kiln-cut-{feature}-{}.gguf", std::process::id())));
+        let file = BufWriter::with_capacity(1 << 20, File::create(&cut.0).expect("a temporary file"));
+        SynthModel { shape, mix: Mix::Q4KM, seed: 1 }.write(file, |_, _| {}).expect("it fits the disk");
+        cut
+    }
+
+    fn load(&self, config: DeviceConfig) -> Model {
+        let device = common::device_with(config);
+        let file = ModelFile::open(&self.0).expect("a model");
+        let baked = bake::model("test", *file.shape(), device.sm());
+        Model::load(&device, baked, file, |_| {}).expect("it loads")
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Logits after each of `ids`.
+fn logits(model: &Model, ids: &[u32], path: PathChoice, blocks: Option<u32>) -> Vec<Vec<f32>> {
+    let options = common::exact().with_kv(KvType::F32).with_path(path).with_blocks(blocks).with_capacity(64);
+    let mut session = model.session(options).expect("a session");
+    let mut next = |id: &u32| {
+        session.append(&[*id]).expect("it fits");
+        session.logits().expect("logits")
+    };
+    ids.iter().map(&mut next).collect()
+}
+
+fn is_float64s(feature: &str) {
+    let _turn = turn();
+    let begin = Instant::now();
+    let cut = Cut::write(feature);
+    let written = begin.elapsed();
+    let expected = Reference::open(&cut.0).logits(&IDS, Cache::F64);
+    let computed = begin.elapsed() - written;
+    // What the emulator checks is checked on small shapes; here the numbers count.
+    let model = cut.load(DeviceConfig { checks: Checks::NONE, ..DeviceConfig::default() });
+    let found = logits(&model, &IDS, PathChoice::Stream, None);
+    let ran = begin.elapsed() - written - computed;
+    let found: Vec<Vec<f64>> = found.iter().map(|row| row.iter().map(|x| f64::from(*x)).collect()).collect();
+    let errors: Vec<f64> = found.iter().zip(&expected).map(|(found, expected)| relative_l2(found, expected)).collect();
+    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+    println!("{feature}: {mean:.2e} to float64; written in {written:.1?}, float64 {computed:.1?}, kernels {ran:.1?}");
+    assert!(mean <= TOLERANCE, "{feature}: {mean:e} to float64, by position {errors:?}");
+}
+
+macro_rules! presets {
+    ($($test:ident $feature:literal)*) => {
+        $(
+            #[test]
+            fn $test() {
+                if SMALLEST.contains(&$feature) || wanted($feature) {
+                    is_float64s($feature);
+                }
+            }
+        )*
+
+        #[test]
+        fn no_published_preset_is_left_out() {
+            let published = presets::all().filter(|preset| preset.shape.vocab > 100_000);
+            assert_eq!(published.map(|preset| preset.feature).collect::<Vec<_>>(), [$($feature),*]);
+        }
+    };
+}
+
+presets! {
+    qwen2_5_3b_is_float64s "qwen3b"
+    qwen2_5_0_5b_is_float64s "qwen2-5-0-5b"
+    qwen2_5_1_5b_is_float64s "qwen2-5-1-5b"
+    qwen2_5_7b_is_float64s "qwen2-5-7b"
+    qwen3_0_6b_is_float64s "qwen3-0-6b"
+    qwen3_1_7b_is_float64s "qwen3-1-7b"
+    qwen3_4b_is_float64s "qwen3-4b"
+    qwen3_8b_is_float64s "qwen3-8b"
+    qwen3_14b_is_float64s "qwen3-14b"
+    qwen3_32b_is_float64s "qwen3-32b"
+}
+
+fn has_the_same_bits_on_both_paths(feature: &str) {
+    if !wanted(feature) {
+        return;
+    }
+    let _turn = turn();
+    let cut = Cut::write(feature);
+    // All checks are on: that blocks wait for each other where they must is what is at stake.
+    let model = cut.load(DeviceConfig::h200());
+    let bits = |rows: Vec<Vec<f32>>| rows.concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let begin = Instant::now();
+    let stream = bits(logits(&model, &IDS[..2], PathChoice::Stream, None));
+    println!("{feature}: stream in {:.1?}", begin.elapsed());
+    for blocks in [7, 132] {
+        if blocks > model.device().multiprocessors() {
+            eprintln!("SKIPPED: {feature} with {blocks} blocks: the device has not as many multiprocessors");
+            continue;
+        }
+        let begin = Instant::now();
+        let persistent = bits(logits(&model, &IDS[..2], PathChoice::Persistent, Some(blocks)));
+        println!("{feature}: persistent, {blocks} blocks, in {:.1?}", begin.elapsed());
+        assert_eq!(stream.len(), persistent.len());
+        let differing = stream.iter().zip(&persistent).filter(|(stream, persistent)| stream != persistent).count();
+        assert_eq!(differing, 0, "{feature}, {blocks} blocks: so many of {} logits differ", stream.len());
+    }
+    assert_eq!(common::fault(model.device()), None);
+}
+
+#[test]
+fn qwen2_5_0_5b_has_the_same_bits_on_both_paths() {
+    has_the_same_bits_on_both_paths("qwen2-5-0-5b");
+}
+
+#[test]
+fn qwen2_5_3b_has_the_same_bits_on_both_paths() {
+    has_the_same_bits_on_both_paths("qwen3b");
+}
+
+#[test]
+fn qwen3_8b_has_the_same_bits_on_both_paths() {
+    has_the_same_bits_on_both_paths("qwen3-8b");
+}
