@@ -1,9 +1,9 @@
-//! Kernels of exact numerics hold only instructions whose results the ISA gives to the last bit: the same on every chip.
+//! Kernels, those of fast numerics too, hold only instructions whose results the ISA gives to the last bit: the same on every chip.
 
 use kiln_codegen::bake::{DecoderPath, decoder, emit_for, general, tracing};
 use kiln_codegen::ptx::Text;
 use kiln_codegen::{Kernel, Target};
-use kiln_shape::{WeightType, presets};
+use kiln_shape::{Numerics, WeightType, presets};
 use std::collections::BTreeSet;
 
 const FLOATS: [&str; 4] = ["f16", "bf16", "f32", "f64"];
@@ -51,8 +51,11 @@ fn no_kernel_holds_an_instruction_whose_bits_are_the_chips_own() {
     let mut modules: Vec<(&str, Vec<Box<dyn Kernel>>)> = vec![("general", general())];
     // One model of each family: only numbers differ between the models of one.
     for preset in ["tiny", "qwen3b", "qwen3-8b"].map(|name| presets::by_name(name).expect("a preset")) {
-        modules.extend(DecoderPath::ALL.map(|path| (preset.feature, decoder(preset.shape, WeightType::ALL, path))));
-        modules.push((preset.feature, tracing(preset.shape, WeightType::ALL)));
+        for numerics in Numerics::ALL {
+            let all = |path| (preset.feature, decoder(preset.shape, WeightType::ALL, path, numerics));
+            modules.extend(DecoderPath::ALL.map(all));
+            modules.push((preset.feature, tracing(preset.shape, WeightType::ALL, numerics)));
+        }
     }
     for (name, kernels) in modules {
         for module in emit_for(&Target::ALL, None, &kernels, Text::Light).expect("valid kernels") {
