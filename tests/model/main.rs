@@ -18,6 +18,7 @@ mod synth_model;
 
 mod decode;
 mod evaluate;
+mod fast;
 mod not_finite;
 mod numerics;
 mod persistent;

@@ -1,0 +1,196 @@
+//! Fast numerics of whole models: as near to float64 as llama.cpp, whose activations are rounded alike, and the same bits
+//! on every path, grid and chip.
+
+use crate::json::Json;
+use crate::npy::Npy;
+use crate::random::Random;
+use crate::{bake, common};
+use kiln::Model;
+use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
+use kiln_emulator::{Checks, DeviceConfig, Schedule};
+use std::path::{Path, PathBuf};
+
+/// The models in the repository, and llama.cpp's mean relative distance to float64 on their prompts, as
+/// `tests/data/README.md` has it.
+const MODELS: [(&str, f64); 3] = [("demo.Q4_K_M", 0.016), ("tiny3-d64.Q4_K_M", 0.030), ("tiny2-d64.Q4_K_M", 0.024)];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn open(path: &Path, config: DeviceConfig) -> Model {
+    let device = common::device_with(config);
+    let file = ModelFile::open(path).expect("a model");
+    let baked = bake::model("test", *file.shape(), device.sm());
+    Model::load(&device, baked, file, |_| {}).expect("it loads")
+}
+
+/// A model of the repository on a device that checks nothing, since its kernels are checked elsewhere.
+fn quick(name: &str, config: DeviceConfig) -> Model {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
+    let path = if name == "demo.Q4_K_M" { demo } else { folder(name).join("model.gguf") };
+    open(&path, DeviceConfig { checks: Checks::NONE, ..config })
+}
+
+fn session(model: &Model, path: PathChoice, blocks: Option<u32>) -> Session {
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_path(path).with_blocks(blocks);
+    model.session(options.with_capacity(256)).expect("a session")
+}
+
+/// Logits behind each of some ids, given one by one.
+fn rows(session: &mut Session, ids: &[u32]) -> Vec<Vec<f32>> {
+    let mut row = |id: &u32| {
+        session.append(&[*id]).expect("it fits");
+        session.logits().expect("logits")
+    };
+    ids.iter().map(&mut row).collect()
+}
+
+fn relative(a: impl IntoIterator<Item = f64>, b: &[f64]) -> f64 {
+    let difference: f64 = a.into_iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum();
+    (difference / b.iter().map(|b| b * b).sum::<f64>()).sqrt()
+}
+
+fn best(row: impl IntoIterator<Item = f64>) -> usize {
+    let of = |(index, value), best: (usize, f64)| if value > best.1 { (index, value) } else { best };
+    row.into_iter().enumerate().fold((0, f64::NEG_INFINITY), |best, new| of(new, best)).0
+}
+
+/// Mean distance to float64, positions whose best id is float64's, and positions.
+struct Distance {
+    sum: f64,
+    agree: usize,
+    positions: usize,
+}
+
+impl Distance {
+    fn add(&mut self, row: impl IntoIterator<Item = f64> + Clone, expected: &[f64]) {
+        self.sum += relative(row.clone(), expected);
+        self.agree += usize::from(best(row) == best(expected.iter().copied()));
+        self.positions += 1;
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.positions as f64
+    }
+}
+
+const NONE: Distance = Distance { sum: 0.0, agree: 0, positions: 0 };
+
+/// Distances of kiln, and of llama.cpp where `llama` says that its logits are there, over the prompts of a folder.
+fn distances(model: &Model, folder: &Path, llama: bool) -> [Distance; 2] {
+    let mut found = [NONE, NONE];
+    for prompt in (0..).map(|i| folder.join(format!("prompt{i}.json"))).take_while(|path| path.exists()) {
+        let ids = Json::open(&prompt).get("ids").ids();
+        let expected = Npy::open(prompt.with_extension("f64.npy"));
+        let other = llama.then(|| Npy::open(prompt.with_extension("llama.npy")));
+        let mut session = session(model, PathChoice::Stream, None);
+        for (position, logits) in rows(&mut session, &ids).iter().enumerate() {
+            let expected = expected.row(position);
+            found[0].add(logits.iter().map(|logit| f64::from(*logit)), &expected);
+            if let Some(other) = &other {
+                found[1].add(other.row(position), &expected);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn fast_logits_are_as_near_to_float64_as_llama_cpp() {
+    for (name, llama) in MODELS {
+        let [fast, _] = distances(&quick(name, DeviceConfig::default()), &folder(name), false);
+        println!("{name}: {:.4} from float64, llama.cpp {llama}; {} of {}", fast.mean(), fast.agree, fast.positions);
+        assert!(fast.mean() <= 1.1 * llama, "{name}: {:e}", fast.mean());
+        assert!(fast.mean() > 1e-4, "{name}: {:e} is exact numerics' distance", fast.mean());
+    }
+}
+
+/// With llama.cpp's own logits: of every reference model that is at hand.
+#[test]
+fn fast_logits_choose_float64s_id_as_often_as_llama_cpp() {
+    let Some(data) = std::env::var_os("KILN_TEST_DATA").map(PathBuf::from) else {
+        eprintln!("SKIPPED: KILN_TEST_DATA does not name the folder with the larger reference models");
+        return;
+    };
+    for name in ["demo.Q4_K_M", "demo.Q8_0", "demo.F16", "tiny3-d64.Q4_K_M", "tiny3-d128.Q4_K_M", "tiny2-d64.Q4_K_M"] {
+        let folder = data.join(name);
+        let model = open(&folder.join("model.gguf"), DeviceConfig { checks: Checks::NONE, ..DeviceConfig::default() });
+        let [fast, llama] = distances(&model, &folder, true);
+        let ratio = fast.mean() / llama.mean();
+        println!(
+            "{name}: {:.5} from float64, llama.cpp {:.5}, {ratio:.2} times; best id {} and {} of {}",
+            fast.mean(),
+            llama.mean(),
+            fast.agree,
+            llama.agree,
+            fast.positions
+        );
+        assert!(ratio <= 1.1, "{name}: {ratio}");
+        assert!(fast.agree >= llama.agree, "{name}: {} of {}", fast.agree, llama.agree);
+    }
+}
+
+#[test]
+fn fast_logits_have_the_same_bits_on_every_path_grid_and_chip() {
+    let mut random = Random::fresh();
+    let ids: Vec<u32> = (0..6).map(|_| random.below(2048)).collect();
+    for name in ["tiny3-d64.Q4_K_M", "tiny2-d64.Q4_K_M"] {
+        let expected = rows(&mut session(&quick(name, DeviceConfig::default()), PathChoice::Stream, None), &ids);
+        for sm in [(7, 5), (8, 0), (9, 0)] {
+            let (schedule, seed) = (Schedule::Random, random.next());
+            let chip = DeviceConfig::with_sm(sm.0, sm.1);
+            let model = quick(name, DeviceConfig { multiprocessors: 7, schedule, seed, ..chip });
+            for (path, blocks) in [
+                (PathChoice::Stream, None),
+                (PathChoice::Persistent, Some(1)),
+                (PathChoice::Persistent, Some(2)),
+                (PathChoice::Persistent, Some(7)),
+            ] {
+                let found = rows(&mut session(&model, path, blocks), &ids);
+                assert_eq!(found, expected, "{name}, {sm:?}, {path:?}, {blocks:?}");
+            }
+        }
+    }
+}
+
+/// A sequence split into appends at random, with tokens chosen in between, has the logits of one append.
+#[test]
+fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
+    let mut random = Random::fresh();
+    let model = quick("tiny3-d64.Q4_K_M", DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
+    let ids: Vec<u32> = (0..40).map(|_| random.below(2048)).collect();
+    let mut whole = session(&model, PathChoice::Stream, None);
+    whole.append(&ids).expect("it fits");
+    let expected = whole.logits().expect("logits");
+    for path in [PathChoice::Stream, PathChoice::Persistent] {
+        let mut session = session(&model, path, None);
+        let mut rest = &ids[..];
+        while !rest.is_empty() {
+            let (part, later) = rest.split_at(1 + random.below(rest.len() as u32) as usize);
+            session.append(part).expect("it fits");
+            let here = ids.len() - later.len();
+            session.generate(GenerateOptions::new(2)).collect::<kiln::Result<Vec<u32>>>().expect("it generates");
+            session.truncate(here);
+            rest = later;
+        }
+        assert_eq!(session.logits().expect("logits"), expected, "{path:?}");
+    }
+}
+
+/// With every check on: races, uninitialised memory, bounds.
+#[test]
+fn fast_ids_are_the_streams_with_every_check_on() {
+    let path = folder("tiny3-d64.Q4_K_M").join("model.gguf");
+    let schedules = [Schedule::RoundRobin, Schedule::Adversarial];
+    for (kv, schedule) in [KvType::F16, KvType::F32].into_iter().zip(schedules) {
+        let model = open(&path, DeviceConfig { multiprocessors: 2, schedule, ..DeviceConfig::default() });
+        let ids = |path| {
+            let options = SessionOptions::default().with_kv(kv).with_path(path).with_capacity(64);
+            let mut session = model.session(options).expect("a session");
+            session.append(&[5, 600, 7]).expect("it fits");
+            session.generate(GenerateOptions::new(3)).collect::<kiln::Result<Vec<u32>>>().expect("it generates")
+        };
+        assert_eq!(ids(PathChoice::Persistent), ids(PathChoice::Stream), "{kv:?}");
+    }
+}
