@@ -150,11 +150,9 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
             all.push(Box::new(Advance));
             all
         }
-        DecoderPath::Persistent => [KvType::F16, KvType::F32]
-            .into_iter()
-            .map(|kv| PersistentDecoder::for_shape(shape, types).with_kv_type(kv).with_numerics(numerics))
-            .map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
-            .collect(),
+        DecoderPath::Persistent => {
+            vec![Box::new(PersistentDecoder::for_shape(shape, types).with_numerics(numerics))]
+        }
     }
 }
 
@@ -165,13 +163,9 @@ pub fn fits(shape: &ModelShape, target: Target, numerics: Numerics) -> bool {
     numerics == Numerics::Exact || longest <= 19456 || target.shared_per_block() >= 99 << 10
 }
 
-/// The persistent decoders of a model that write down when each block did what.
+/// The persistent decoder of a model that writes down when each block did what.
 pub fn tracing(shape: ModelShape, types: &[WeightType], numerics: Numerics) -> Vec<Box<dyn Kernel>> {
-    [KvType::F16, KvType::F32]
-        .into_iter()
-        .map(|kv| PersistentDecoder::for_shape(shape, types).with_kv_type(kv).with_numerics(numerics).with_trace())
-        .map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
-        .collect()
+    vec![Box::new(PersistentDecoder::for_shape(shape, types).with_numerics(numerics).with_trace())]
 }
 
 /// The general kernels, whose sizes are launch parameters: useful without any model.

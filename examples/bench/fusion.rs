@@ -7,7 +7,7 @@ use kiln::model::ModelFile;
 use kiln_codegen::Kernel;
 use kiln_codegen::kernels::{FusedRmsNormQ4KGemv, Phase, PhaseKernel, Saxpy};
 use kiln_shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET, rows_per_tile};
-use kiln_shape::{ModelShape, Numerics, TensorRole, TensorRole::*, WeightType};
+use kiln_shape::{ModelShape, TensorRole, TensorRole::*, WeightType};
 use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

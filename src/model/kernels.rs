@@ -105,11 +105,10 @@ impl Persistent {
         device: &Device,
         baked: &'static BakedModel,
         numerics: Numerics,
-        kv: KvType,
         traces: bool,
     ) -> Result<Persistent> {
         let (trace, feature) = if traces { ("_trace", ",trace") } else { ("", "") };
-        let name = format!("persistent_decoder_{}{trace}", kv.suffix());
+        let name = format!("persistent_decoder{trace}");
         let setting = format!("--features {}{feature}", baked.name());
         let has = |module: &&BakedModule| module.kernel(&name).is_some();
         let Some(module) = newest(device, of(baked, DecoderPath::Persistent, numerics).filter(has)) else {

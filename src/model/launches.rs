@@ -100,7 +100,7 @@ launch! {
 }
 
 launch! {
-    /// `persistent_decoder`. The limits are in nanoseconds.
+    /// `persistent_decoder`. The limits are in nanoseconds; `kv` is the bytes of an element of the cache.
     pub(crate) struct PersistentDecoder<'a> {
         table: In<'a, u8>,
         shares: In<'a, u32>,
@@ -124,6 +124,7 @@ launch! {
         turn_limit: u64,
         run_limit: u64,
         wait_limit: u64,
+        kv: u32,
     }
 }
 

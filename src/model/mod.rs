@@ -61,8 +61,8 @@ pub(crate) struct Inner {
 struct Loaded {
     /// Kernels of the stream path.
     stream: OnceCell<Arc<Kernels>>,
-    /// Kernels of the persistent path, by cache type and whether they trace.
-    persistent: [OnceCell<Arc<Persistent>>; 4],
+    /// Kernels of the persistent path: one that only decodes, and one that traces.
+    persistent: [OnceCell<Arc<Persistent>>; 2],
 }
 
 impl Inner {
@@ -78,16 +78,10 @@ impl Inner {
         self.loaded(numerics).stream.get_or_try_init(load).cloned()
     }
 
-    fn persistent_kernel(&self, numerics: Numerics, kv: KvType, traces: bool) -> Result<Arc<Persistent>> {
-        let [f16, f16_traces, f32, f32_traces] = &self.loaded(numerics).persistent;
-        let cell = match (kv, traces) {
-            (KvType::F16, false) => f16,
-            (KvType::F16, true) => f16_traces,
-            (KvType::F32, false) => f32,
-            (KvType::F32, true) => f32_traces,
-        };
-        let load = || Persistent::load(&self.device, self.baked, numerics, kv, traces).map(Arc::new);
-        cell.get_or_try_init(load).cloned()
+    fn persistent_kernel(&self, numerics: Numerics, traces: bool) -> Result<Arc<Persistent>> {
+        let [plain, tracing] = &self.loaded(numerics).persistent;
+        let load = || Persistent::load(&self.device, self.baked, numerics, traces).map(Arc::new);
+        if traces { tracing } else { plain }.get_or_try_init(load).cloned()
     }
 
     /// Tables of angles for at least so many positions.

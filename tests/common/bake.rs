@@ -6,7 +6,7 @@ use kiln::baked::{BakedKernel, BakedModel, BakedModule, Param};
 use kiln::shape::{ModelShape, Numerics, WeightTypes};
 use kiln_codegen::bake::{self, DecoderPath};
 use kiln_codegen::kernels::PersistentDecoder;
-use kiln_codegen::{Kernel, KvType, Target, ptx};
+use kiln_codegen::{Kernel, Target, ptx};
 
 fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
@@ -50,12 +50,10 @@ pub(crate) fn model_with_blocks_of(
 ) -> &'static BakedModel {
     let types: Vec<_> = WeightTypes::ALL.iter().collect();
     let decoder = |path, numerics| match (path, threads) {
-        (DecoderPath::Persistent, Some(threads)) => [KvType::F16, KvType::F32]
-            .into_iter()
-            .map(|kv| PersistentDecoder::for_shape(shape, &types).with_kv_type(kv).with_numerics(numerics))
-            .map(|kernel| kernel.with_block_size(threads))
-            .map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
-            .collect(),
+        (DecoderPath::Persistent, Some(threads)) => {
+            let kernel = PersistentDecoder::for_shape(shape, &types).with_numerics(numerics);
+            vec![Box::new(kernel.with_block_size(threads)) as Box<dyn Kernel>]
+        }
         _ => bake::decoder(shape, &types, path, numerics),
     };
     let modules: Vec<BakedModule> = DecoderPath::ALL

@@ -8,7 +8,7 @@ use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use crate::formats::{Form, Int8, SuperBlock, Weights, form, format};
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// Floats in shared memory that a warp puts the values of super-blocks into.
@@ -195,7 +195,6 @@ impl Values {
         let lane = b.lane();
         let last = b.sub::<U32>(tasks, 1);
         b.for_range(0, tasks, 32, |b, first| {
-            b.each_iteration(Work::Weights(ty, SUPER_BLOCK));
             let task = b.add::<U32>(first, lane);
             let has = b.setp_lt(task, tasks);
             let task = b.min::<U32>(task, last);

@@ -5,8 +5,8 @@
 //! no barrier of the block is needed.
 
 use crate::formats::{Weights, format};
-use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, Val, Var, Work};
-use kiln_shape::{Layout, SUPER_BLOCK, WeightType};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, Val, Var};
+use kiln_shape::{Layout, WeightType};
 
 /// Bytes of shared memory that every chip from sm_80 on lets a block have.
 const BLOCK_BYTES: u32 = 99 << 10;
@@ -74,7 +74,7 @@ impl Slot {
     pub(crate) fn new(b: &mut Builder, types: &[WeightType], beside: u32) -> Slot {
         let room = BLOCK_BYTES.saturating_sub(beside + BESIDE_BYTES) / b.warps();
         let of_type = |ty: &WeightType| {
-            let stride = 16 * (ty.layout().data / 16 | 1);
+            let stride = 16 * ((ty.layout().data / 16) | 1);
             LANES.into_iter().map(|lanes| lanes * stride).find(|bytes| *bytes <= room).unwrap_or(8 * stride)
         };
         let quantised = types.iter().filter(|ty| format(**ty).int8().is_some());
@@ -108,7 +108,6 @@ impl Slot {
         let zero = b.mov::<U32>(0);
         run.load(b, records, &carried, zero);
         b.for_range(0, run.tasks, records.lanes, |b, first| {
-            b.each_iteration(Work::Weights(run.ty, SUPER_BLOCK * records.lanes / 32));
             self.store(b, records, &carried);
             let plane = carried.plane.iter().map(|quad| quad.map(|word| b.get(word))).collect();
             let half = carried.half.map(|half| b.get(half));

@@ -124,7 +124,9 @@ impl Staged {
         let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, lane, 32), ..of });
         let leader = b.setp_eq(lane, 0);
         b.for_range(warp, super_blocks, warps, |b, sb| {
-            b.each_iteration(Work::Elements(8));
+            if self.forms.iter().all(|(form, _)| *form == Form::Float) {
+                b.each_iteration(Work::Elements(8));
+            }
             let inside = left.map(|left| {
                 let at = b.mul::<U32>(sb, SUPER_BLOCK);
                 let at = b.mad::<U32>(lane, 8, at);

@@ -37,6 +37,7 @@ pub(crate) struct Decoder {
     pub(super) post: Arc<Post>,
     resident: Arc<dyn Resident>,
     kernel: Arc<Persistent>,
+    kv: KvType,
     pub(super) blocks: u32,
     /// Freed only when the kernel is off the device.
     memory: Option<Memory>,
@@ -95,7 +96,7 @@ impl Decoder {
 
     fn new(model: &Arc<Inner>, key: Key) -> Result<Decoder> {
         let (device, shape) = (&model.device, model.file.shape());
-        let kernel = model.persistent_kernel(key.numerics, key.kv, key.events.is_some())?;
+        let kernel = model.persistent_kernel(key.numerics, key.events.is_some())?;
         let blocks = grid(model, &kernel, key.blocks)?;
         let stride = blocks as usize;
         let trace = match key.events {
@@ -122,7 +123,16 @@ impl Decoder {
         let counters = DeviceBuffer::zeroed(device, 2 + shape.kv_heads as usize)?;
         device.add_resident(&resident);
         let launching = Mutex::new(Launching { counters: Some(counters) });
-        Ok(Decoder { post, resident, kernel, blocks, memory: Some(memory), launching, model: model.clone() })
+        Ok(Decoder {
+            post,
+            resident,
+            kernel,
+            kv: key.kv,
+            blocks,
+            memory: Some(memory),
+            launching,
+            model: model.clone(),
+        })
     }
 
     /// Launches the kernel, if it has left the device.
@@ -188,6 +198,7 @@ impl Decoder {
             turn_limit,
             run_limit,
             wait_limit,
+            kv: self.kv.bytes(),
         };
         match (&*self.kernel, &memory.trace) {
             (Persistent::Tracing(kernel), Some((trace, events))) => {

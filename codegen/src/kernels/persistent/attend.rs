@@ -7,13 +7,22 @@ use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{AtomicOp, Builder, F32, Global, LoadKind, Order, Pred, Scope, Shared, Size, StoreOrder, U32, Val};
 use kiln_shape::table::{KV_CHUNK, LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{ModelShape, RopePairing, TensorRole};
+use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole};
 
 impl Decoder<'_> {
-    /// Attention, an item for each KV head and chunk. The block that has the position's chunk writes its key and value.
+    /// Attention over a cache of the launch's type.
     pub(super) fn attend(&self, b: &mut Builder, item: &Item, layer: Val<U32>, position: Val<U32>) {
+        b.if_else(
+            self.half_cache,
+            |b| self.attend_over(b, KvType::F16, item, layer, position),
+            |b| self.attend_over(b, KvType::F32, item, layer, position),
+        );
+    }
+
+    /// Attention, an item for each KV head and chunk. The block that has the position's chunk writes its key and value.
+    fn attend_over(&self, b: &mut Builder, ty: KvType, item: &Item, layer: Val<U32>, position: Val<U32>) {
         let ModelShape { kv_heads, head_dim, .. } = self.kernel.shape;
-        let heads = Heads { group: self.kernel.shape.group(), head_dim, ty: self.kernel.kv };
+        let heads = Heads { group: self.kernel.shape.group(), head_dim, ty };
         let length = b.add(position, 1);
         let chunks = b.add(position, KV_CHUNK);
         let chunks = b.shr(chunks, KV_CHUNK.trailing_zeros());
@@ -33,7 +42,7 @@ impl Decoder<'_> {
                 b.bar_sync(); // the item before is done with the workspace
                 self.queries(b, &work, heads, layer, kv_head, angles);
                 let owns = b.setp_eq(chunk, own_chunk);
-                b.if_(owns, |b| self.write_kv(b, cache, layer, kv_head, position, angles));
+                b.if_(owns, |b| self.write_kv(b, ty, cache, layer, kv_head, position, angles));
                 let first = b.mul::<U32>(chunk, KV_CHUNK);
                 let left = b.sub(length, first);
                 let count = b.min(left, KV_CHUNK);
@@ -128,9 +137,11 @@ impl Decoder<'_> {
     }
 
     /// The position's key, by warp 0, and value, by warp 1, into the cache.
+    #[allow(clippy::too_many_arguments)]
     fn write_kv(
         &self,
         b: &mut Builder,
+        ty: KvType,
         cache: Cache,
         layer: Val<U32>,
         kv_head: Val<U32>,
@@ -139,7 +150,7 @@ impl Decoder<'_> {
     ) {
         let ModelShape { heads, kv_heads, head_dim, rope: RopePairing::Halves, .. } = self.kernel.shape;
         let gamma = self.gamma(b, layer, TensorRole::AttnKNorm);
-        let (warp, lane, ty) = (b.warp_id(), b.lane(), self.kernel.kv);
+        let (warp, lane) = (b.warp_id(), b.lane());
         let row_bytes = Size::Const(head_dim * ty.bytes());
         let keys = b.byte_index(self.qkv, kv_head, head_dim * 4).at(heads * head_dim);
         let values = keys.at(kv_heads * head_dim);

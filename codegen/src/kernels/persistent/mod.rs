@@ -13,7 +13,7 @@ use crate::blocks::argmax;
 use crate::blocks::grid_barrier::{GridBarrier, Limit};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, U64, Val, Var};
 use kiln_shape::mailbox::{self, command, item, report, state};
-use kiln_shape::{KvType, ModelShape, Numerics, WeightType, presets};
+use kiln_shape::{ModelShape, Numerics, WeightType, presets};
 use trace::Trace;
 
 /// Decodes whole sequences in one cooperative launch: every layer, the head, the choice of the next token and its
@@ -31,8 +31,6 @@ pub struct PersistentDecoder {
     pub shape: ModelShape,
     /// The types its matrices may have.
     pub types: Vec<WeightType>,
-    /// The cache's type.
-    pub kv: KvType,
     /// The numerics of its products.
     pub numerics: Numerics,
     /// Positions a sequence may have: a bound on the host's buffers, not baked.
@@ -58,17 +56,12 @@ impl PersistentDecoder {
         PersistentDecoder { max_seq_len, ..PersistentDecoder::for_shape(shape, WeightType::ALL) }
     }
 
-    /// The decoder of any shape, for matrices of these types, with an f16 cache and exact numerics.
+    /// The decoder of any shape, for matrices of these types, with exact numerics.
     pub fn for_shape(shape: ModelShape, types: &[WeightType]) -> PersistentDecoder {
-        let (kv, max_seq_len) = (KvType::F16, shape.context);
+        let max_seq_len = shape.context;
         let types = types.to_vec();
         let (numerics, name) = (Numerics::Exact, String::new());
-        PersistentDecoder { shape, types, kv, numerics, max_seq_len, block_size: 256, trace: false, name }.named()
-    }
-
-    /// With another cache type.
-    pub fn with_kv_type(self, kv: KvType) -> PersistentDecoder {
-        PersistentDecoder { kv, ..self }.named()
+        PersistentDecoder { shape, types, numerics, max_seq_len, block_size: 256, trace: false, name }.named()
     }
 
     /// With other numerics.
@@ -88,7 +81,7 @@ impl PersistentDecoder {
 
     fn named(mut self) -> PersistentDecoder {
         let trace = if self.trace { "_trace" } else { "" };
-        self.name = format!("persistent_decoder_{}{trace}", self.kv.suffix());
+        self.name = format!("persistent_decoder{trace}");
         self
     }
 
@@ -174,6 +167,8 @@ struct Decoder<'a> {
     turn_limit: Val<U64>,
     run_limit: Val<U64>,
     launch: Val<U32>,
+    /// Whether the cache is in f16.
+    half_cache: Val<Pred>,
     barrier: GridBarrier,
     block: Val<U32>,
     /// Warp 0 of block 0.
@@ -253,6 +248,8 @@ impl<'a> Decoder<'a> {
         let turn_limit = b.param::<U64>("turn_limit"); // nanoseconds of a launch while other work waits
         let run_limit = b.param::<U64>("run_limit"); // nanoseconds of a launch
         let wait_limit = b.param::<U64>("wait_limit"); // nanoseconds that a block waits for another
+        let kv = b.param::<U32>("kv"); // bytes of an element of the cache: 2 or 4
+        let half_cache = b.setp_eq(kv, 2);
         let trace = kernel.trace.then(|| Trace::new(b));
         let (block, tid) = (b.ctaid_x(), b.tid());
         let warp = b.warp_id();
@@ -287,6 +284,7 @@ impl<'a> Decoder<'a> {
             turn_limit,
             run_limit,
             launch,
+            half_cache,
             barrier,
             block,
             leads,
