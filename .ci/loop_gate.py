@@ -89,7 +89,7 @@ class Mark:
     accesses: dict = dataclasses.field(default_factory=lambda: dict.fromkeys(BECOMES.values(), 0))
 
 
-WORK = re.compile(r"// each iteration of a warp: (\d+) (weights of (\S+), (\d+) bytes|elements)$")
+WORK = re.compile(r"// each iteration of a warp: (\d+) (weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|elements)$")
 
 
 class Kernel:
@@ -128,8 +128,8 @@ class Kernel:
             if text.endswith(":") and text[:-1] in tops:
                 work = WORK.search(lines[at + 1])
                 if work:
-                    units, what, of, size = work.groups()
-                    name = of or what
+                    units, what, of, size, shared = work.groups()
+                    name = f"{of}@{shared}" if shared else of or what
                     same = sum(mark.name.split("/")[0] == name for mark in marks)
                     name = f"{name}/{same + 1}" if same else name
                     marks.append(Mark(name, int(units), int(size) if size else None))
@@ -184,10 +184,17 @@ def measure(tools, group):
 def rows(kernel, code, blocks):
     """What was counted of each marked loop; a text where that cannot be done."""
     counted, all_loops = [], sass.loops(code)
+    within = set()
+    for number, mark in enumerate(kernel.numbered[1]):
+        try:
+            if mark.name.split("/")[0].endswith("@shared"):
+                within.add(sass.marked(code, number + 2, all_loops).header)
+        except sass.Refused as why:
+            return f"loop {mark.name} ({mark.source}): {why}"
     for number, mark in enumerate(kernel.numbered[1]):
         try:
             loop = sass.marked(code, number + 2, all_loops)
-            sass.checked(code, loop, all_loops)
+            sass.checked(code, loop, all_loops, within)
             hot = loop.hot()
             instructions = [code[index] for index in hot]
             times = unrolled(mark, instructions)

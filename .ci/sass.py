@@ -265,10 +265,11 @@ def marked(code, line, all_loops):
 WAITS = {"SYNCS", "NANOSLEEP", "YIELD"}
 
 
-def checked(code, loop, all_loops):
-    """Refuses loops whose instructions are not a count of what they execute."""
+def checked(code, loop, all_loops, once=()):
+    """Refuses loops whose instructions are not a count of what they execute. Loops in it whose headers are `once` run once
+    in each of its iterations, seldom more often."""
     for inner in all_loops:
-        if inner.header != loop.header and inner.body < loop.body:
+        if inner.header != loop.header and inner.header not in once and inner.body < loop.body:
             if not any(code[index].name in WAITS for index in inner.body):
                 raise Refused("another loop lies in it: mark the inner one, whose count does not hang on iterations")
     for index in loop.body:

@@ -36,7 +36,9 @@ struct Group {
 impl Group {
     fn of(x: &[f32]) -> Group {
         let greatest = x.iter().fold(0.0f32, |greatest, x| greatest.max(x.abs()));
-        let inverse = 1.0 / greatest.max(1e-30) * 127.0;
+        let divisor = greatest.max(1e-30);
+        let guess = f32::from_bits(0x7ef1_27ea - divisor.to_bits());
+        let inverse = (0..3).fold(guess, |guess, _| guess.mul_add((-divisor).mul_add(guess, 1.0), guess)) * 127.0;
         let q = x.iter().map(|x| (x * inverse).round_ties_even()).collect();
         Group { x: x.to_vec(), inverse, scale: greatest * (1.0 / 127.0), q }
     }

@@ -8,7 +8,7 @@ use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use crate::formats::{Form, Int8, SuperBlock, Weights, form, format};
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var};
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// Floats in shared memory that a warp puts the values of super-blocks into.
@@ -186,7 +186,7 @@ impl Values {
             let place = way.begin(b);
             return slot.each(b, &run, |b, has, weights| {
                 let super_block = b.get(place.super_block);
-                let value = int8.dot(b, weights, &x, super_block);
+                let value = int8.dot(b, weights, &x, super_block, Work::Shared(ty, SUPER_BLOCK * step / 32));
                 let to = b.index(self.own, place.to);
                 b.if_(has, |b| b.st(to, value));
                 way.go_on(b, &place);
@@ -216,7 +216,7 @@ impl Values {
             });
             // Neighbouring lanes read neighbouring records: the L1 cache holds what each reads of a line for the others.
             let weights = Weights::Global(SuperBlock { data, plane, left, kind: LoadKind::Constant });
-            let value = int8.dot(b, &weights, &x, super_block);
+            let value = int8.dot(b, &weights, &x, super_block, Work::Weights(ty, SUPER_BLOCK));
             let to = b.mad::<U32>(row, self.stride, super_block);
             let to = b.index(self.own, to);
             b.if_(has, |b| b.st(to, value));

@@ -7,12 +7,13 @@
 
 use super::warp;
 use crate::formats::{Plane, Quantised, ScaleGroup};
-use crate::ptx::{AtomicOp, Builder, F32, S32, U16, U32, Val};
+use crate::ptx::{AtomicOp, Builder, Compare, F32, S32, U16, U32, Val};
 
 /// The float whose lowest bits are an integer of up to 22 bits added to it.
 const MAGIC: f32 = 12_582_912.0;
-/// The greatest magnitude that divides 127 without overflow.
+/// Magnitudes between which scales lie: those below are 0, those above count as infinite.
 const LEAST: f32 = 1e-30;
+const MOST: f32 = 1e30;
 /// Units of the second plane in one of the first.
 const FINER: f32 = 254.0;
 
@@ -32,8 +33,8 @@ const fn lanes(group: ScaleGroup) -> u32 {
     }
 }
 
-/// Rounds the lanes' `values` and writes them to super-block `super_block` of `to`. A value that is not finite makes the
-/// scale so.
+/// Rounds the lanes' `values` and writes them to super-block `super_block` of `to`. A value that is not finite, or beyond
+/// [`MOST`], makes the scale infinite.
 #[track_caller]
 pub(crate) fn super_block(
     b: &mut Builder,
@@ -46,9 +47,12 @@ pub(crate) fn super_block(
     let first = to.at(b, super_block);
     let greatest = greatest(b, &values, group);
     let divisor = b.max(greatest, LEAST);
-    let inverse = b.rcp(divisor);
+    let divisor = b.min(divisor, MOST);
+    let inverse = reciprocal(b, divisor);
     let inverse = b.mul(inverse, 127.0);
     let scale = b.mul(greatest, 1.0 / 127.0);
+    let is_finite = b.setp(Compare::Le, greatest, MOST);
+    let scale = b.selp::<F32>(scale, f32::INFINITY, is_finite);
     let rounded = values.map(|value| b.fma(value, inverse, MAGIC));
     let words = pack(b, rounded);
     write(b, words, first, group);
@@ -80,6 +84,19 @@ pub(crate) fn super_block(
         let scale = b.mul(scale, 1.0 / FINER);
         b.if_(leads, |b| b.st(scale_at, scale));
     });
+}
+
+/// `1 / x` to about an ulp, for `x` from [`LEAST`] to [`MOST`]: three steps of Newton's from a guess at the exponent. The
+/// correctly rounded instruction calls a subroutine for numbers beyond.
+fn reciprocal(b: &mut Builder, x: Val<F32>) -> Val<F32> {
+    let bits = b.mov_bits::<U32, F32>(x);
+    let guess = b.sub::<U32>(0x7ef1_27ea, bits);
+    let guess = b.mov_bits::<F32, U32>(guess);
+    let negative = b.neg(x);
+    (0..3).fold(guess, |guess, _| {
+        let error = b.fma(negative, guess, 1.0);
+        b.fma(guess, error, guess)
+    })
 }
 
 /// The greatest magnitude of a group, in its lanes. As integers the bits of magnitudes have the order of the numbers, and

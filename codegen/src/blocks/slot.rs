@@ -5,8 +5,8 @@
 //! no barrier of the block is needed.
 
 use crate::formats::{Weights, format};
-use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, Val, Var};
-use kiln_shape::{Layout, WeightType};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, Val, Var, Work};
+use kiln_shape::{Layout, SUPER_BLOCK, WeightType};
 
 /// Bytes of shared memory that every chip from sm_80 on lets a block have.
 const BLOCK_BYTES: u32 = 99 << 10;
@@ -108,6 +108,7 @@ impl Slot {
         let zero = b.mov::<U32>(0);
         run.load(b, records, &carried, zero);
         b.for_range(0, run.tasks, records.lanes, |b, first| {
+            b.each_iteration(Work::Weights(run.ty, SUPER_BLOCK * records.lanes / 32));
             self.store(b, records, &carried);
             let plane = carried.plane.iter().map(|quad| quad.map(|word| b.get(word))).collect();
             let half = carried.half.map(|half| b.get(half));

@@ -19,7 +19,7 @@
 //! in no bank.
 
 use super::SuperBlock;
-use crate::ptx::{Builder, F16, F32, Half, LoadKind, S32, Shared, Size, U16, U32, Val};
+use crate::ptx::{Builder, F16, F32, Half, LoadKind, S32, Shared, Size, U16, U32, Val, Work};
 
 /// Bytes of a super-block in a plane.
 const PLANE_BYTES: u32 = 272;
@@ -53,11 +53,19 @@ impl Int8 {
     /// The dot product of a super-block with its activations: that of the first plane, plus that of the second where there
     /// is one. The whole warp comes here, and goes round once more where a lane has a second plane. The barrier keeps the
     /// assembler from holding all unpacked weights in registers for that.
-    pub(crate) fn dot(&self, b: &mut Builder, weights: &Weights, x: &Quantised, super_block: Val<U32>) -> Val<F32> {
+    pub(crate) fn dot(
+        &self,
+        b: &mut Builder,
+        weights: &Weights,
+        x: &Quantised,
+        super_block: Val<U32>,
+        work: Work,
+    ) -> Val<F32> {
         let first = x.at(b, super_block);
         let last = b.ld(first.beside.at(LATER_WORD), LoadKind::Ordinary);
         let (plane, sum) = (b.var::<U32>(0), b.var::<F32>(0.0));
         b.do_while(|b| {
+            b.each_iteration(work);
             b.bar_warp_sync();
             // A lane that has no further plane goes round with the last it has.
             let own = b.min::<U32>(plane, last);

@@ -113,6 +113,8 @@ impl Format for Q6K {
 
 /// `d * sum of scale * (q . x - 32 sum(x))`, the sum exact, times the scale of `x`.
 fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
+    let [nibble_quads, top_quads] =
+        [0..8, 8..12].map(|quads| quads.map(|quad| weights.quad(b, quad)).collect::<Vec<_>>());
     let packed = weights.quad(b, 12);
     // Nibbles in the upper halves of bytes are 16 times as large.
     let (mut low, mut high) = (b.mov::<S32>(0), b.mov::<S32>(0));
@@ -120,9 +122,9 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
         // Quarters 0 and 2 of a half share the bytes of its low nibbles, and 1 and 3; the upper bits give each two.
         let (half, quarter, rest) = (chunk / 8, chunk / 2 % 4, chunk % 2);
         let x = [x.quad(b, chunk as u32)];
-        let nibbles = [weights.quad(b, 4 * half + 2 * (quarter % 2) + rest)];
+        let nibbles = [nibble_quads[4 * half + 2 * (quarter % 2) + rest]];
         let nibbles = masked_dot(b, &nibbles, if quarter < 2 { 0x0f0f_0f0f } else { 0xf0f0_f0f0 }, &x);
-        let tops = [weights.quad(b, 8 + 2 * half + rest)];
+        let tops = [top_quads[2 * half + rest]];
         let tops = masked_dot(b, &tops, 0x0303_0303 << (2 * quarter), &x);
         // The two bits stand for `4^quarter`, and count 16 times their nibble's unit.
         let dot = b.mad::<S32>(tops, if quarter % 2 == 0 { 16 } else { 4 }, nibbles);

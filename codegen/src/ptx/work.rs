@@ -7,6 +7,9 @@ use std::fmt;
 pub enum Work {
     /// Weights of that type.
     Weights(WeightType, u32),
+    /// Weights of that type which another loop, around this one, has brought to shared memory. This one seldom goes round
+    /// twice; what it costs is a part of what that one does.
+    Shared(WeightType, u32),
     /// Elements of a vector.
     Elements(u32),
 }
@@ -20,6 +23,7 @@ impl fmt::Display for Work {
                 let layout = ty.layout();
                 write!(f, "{warp} weights of {ty}, {} bytes", warp * (layout.data + layout.plane) / SUPER_BLOCK)
             }
+            Work::Shared(ty, lane) => write!(f, "{} weights of {ty} in shared memory", 32 * lane),
             Work::Elements(lane) => write!(f, "{} elements", 32 * lane),
         }
     }
