@@ -99,6 +99,14 @@ pub struct Instructions {
     pub q4_k: f64,
     /// Of Q6_K.
     pub q6_k: f64,
+    /// Of an element of a vector that a block stages: normalised, and rounded in fast numerics.
+    pub staging: f64,
+}
+
+impl Instructions {
+    /// Those of fast numerics at sm_90. Products as NVIDIA's assembler makes them (`codegen/loops.txt`, held by a test);
+    /// staging without the second plane, which few super-blocks have, counted in the same text by hand.
+    pub const FAST: Instructions = Instructions { q4_k: 1.035, q6_k: 1.723, staging: 10.0 };
 }
 
 /// One phase of a token: work between two dependencies.
@@ -112,6 +120,8 @@ pub struct Phase {
     pub q4_k: u64,
     /// Weights in Q6_K among them.
     pub q6_k: u64,
+    /// Elements of the vector that every block stages.
+    pub staged: u32,
     /// Pieces that are not divided between blocks: tiles of rows, or chunks of a KV head.
     pub pieces: u64,
     /// Whether it is a phase on the persistent path too, where blocks recompute what small kernels do elsewhere.
@@ -150,7 +160,8 @@ fn mixed(ty: WeightType, k: u32) -> WeightType {
 
 /// Adds matrices of `[k, n]` to a phase.
 fn matrices(name: &'static str, of: &[(u32, u32, WeightType)]) -> Phase {
-    let mut phase = Phase { name, bytes: 0, q4_k: 0, q6_k: 0, pieces: 0, persistent: true };
+    let staged = of.first().map_or(0, |(k, ..)| *k);
+    let mut phase = Phase { name, bytes: 0, q4_k: 0, q6_k: 0, staged, pieces: 0, persistent: true };
     for &(k, n, ty) in of {
         let ty = mixed(ty, k);
         let weights = u64::from(k) * u64::from(n);
@@ -171,7 +182,7 @@ pub fn phases(shape: &ModelShape, position: u32, kv_bytes: u32) -> Vec<Phase> {
     use WeightType::{Q4_K, Q6_K};
     let ModelShape { hidden, ffn, layers, kv_heads, head_dim, .. } = *shape;
     let (q_dim, kv_dim) = (shape.q_dim(), shape.kv_dim());
-    let small = |name| Phase { name, bytes: 0, q4_k: 0, q6_k: 0, pieces: 1, persistent: false };
+    let small = |name| Phase { name, bytes: 0, q4_k: 0, q6_k: 0, staged: 0, pieces: 1, persistent: false };
     let length = u64::from(position) + 1;
     let chunks = length.div_ceil(u64::from(KV_CHUNK));
     let attention = Phase {
@@ -264,6 +275,10 @@ pub fn predict(phases: &[Phase], chip: &Chip, way: Way, instructions: Instructio
             sum.bandwidth += read;
         }
         sum.latency += way.hand_over(chip);
+        // Weights wait for the vector, but in a ring.
+        if way != Way::PersistentRing {
+            sum.latency += f64::from(phase.staged) * instructions.staging / (LANES_PER_CLOCK * chip.clock);
+        }
         sum.hand_overs += 1;
     }
     sum
@@ -278,7 +293,7 @@ mod tests {
         presets::by_name(name).expect("a preset").shape
     }
 
-    const FREE: Instructions = Instructions { q4_k: 0.0, q6_k: 0.0 };
+    const FREE: Instructions = Instructions { q4_k: 0.0, q6_k: 0.0, staging: 0.0 };
 
     #[test]
     fn weights_of_a_token_have_the_published_bytes() {
@@ -359,15 +374,29 @@ mod tests {
         let balance = LANES_PER_CLOCK * 132.0 * 1.755e9 / (4.8e12 * STREAMING / (144.0 / 256.0));
         assert!((balance * STREAMING - 3.47).abs() < 0.01, "{balance}");
         for (factor, bound) in [(0.99, Bound::Bandwidth), (1.01, Bound::Issue)] {
-            let instructions = Instructions { q4_k: balance * factor, q6_k: 0.0 };
+            let instructions = Instructions { q4_k: balance * factor, ..FREE };
             let prediction = predict(&one, &CHIPS[0], Way::Persistent, instructions);
             assert_eq!(prediction.bound(), bound, "{factor} of the balance");
         }
     }
 
     #[test]
+    fn fast_instructions_are_those_recorded_of_the_assembler() {
+        let recorded = include_str!("../../codegen/loops.txt");
+        for (ty, expected) in [("Q4_K", Instructions::FAST.q4_k), ("Q6_K", Instructions::FAST.q6_k)] {
+            let row = recorded
+                .lines()
+                .map(|line| line.split_whitespace().collect::<Vec<_>>())
+                .find(|cells| cells.starts_with(&["qwen3-8b.stream_fast", "products", ty, "sm_90"]));
+            // From the end: each, warps, waits, KB.
+            let each: f64 = row.and_then(|cells| cells.iter().rev().nth(3)?.parse().ok()).expect("a row of products");
+            assert_eq!(each, expected, "{ty}");
+        }
+    }
+
+    #[test]
     fn the_heaviest_block_has_whole_pieces() {
-        let phase = Phase { name: "a", bytes: 1000, q4_k: 0, q6_k: 0, pieces: 10, persistent: true };
+        let phase = Phase { name: "a", bytes: 1000, q4_k: 0, q6_k: 0, staged: 0, pieces: 10, persistent: true };
         assert_eq!(phase.heaviest_block(1), 1000.0);
         assert_eq!(phase.heaviest_block(3), 400.0);
         assert_eq!(phase.heaviest_block(10), 100.0);
