@@ -13,8 +13,14 @@ const BLOCK_BYTES: u32 = 99 << 10;
 /// Bytes left to what a kernel has beside products.
 const BESIDE_BYTES: u32 = 4 << 10;
 
-/// Records at once of the widest layout that a warp has room for, as powers of two.
-const LANES: [u32; 3] = [32, 16, 8];
+/// Pieces that a lane carries, at most: those of 32 records of Q6_K. Longer records come fewer at once, since with more the
+/// persistent decoder has no registers left.
+const CARRIED: u32 = 13;
+
+/// Lanes that may have records at once, most first.
+fn lanes(layout: Layout) -> impl Iterator<Item = u32> {
+    [32, 16, 8].into_iter().filter(move |lanes| (layout.data / 16 * lanes).div_ceil(32) <= CARRIED)
+}
 
 /// A warp's place.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +52,7 @@ impl Records {
     fn new(layout: Layout, bytes: u32) -> Records {
         let pieces = layout.data / 16;
         let stride = 16 * (pieces | 1);
-        let lanes = LANES.into_iter().find(|lanes| lanes * stride <= bytes).unwrap_or(4);
+        let lanes = lanes(layout).find(|lanes| lanes * stride <= bytes).unwrap_or(8);
         Records { pieces, lanes }
     }
 
@@ -75,7 +81,7 @@ impl Slot {
         let room = BLOCK_BYTES.saturating_sub(beside + BESIDE_BYTES) / b.warps();
         let of_type = |ty: &WeightType| {
             let stride = 16 * ((ty.layout().data / 16) | 1);
-            LANES.into_iter().map(|lanes| lanes * stride).find(|bytes| *bytes <= room).unwrap_or(8 * stride)
+            lanes(ty.layout()).map(|lanes| lanes * stride).find(|bytes| *bytes <= room).unwrap_or(8 * stride)
         };
         let quantised = types.iter().filter(|ty| format(**ty).int8().is_some());
         let bytes = quantised.map(of_type).max().unwrap_or(0);

@@ -36,7 +36,7 @@ pub struct PersistentDecoder {
     /// Positions a sequence may have: a bound on the host's buffers, not baked.
     pub max_seq_len: u32,
     /// Threads per block: a multiple of 32 from 64 (key and value are written by a warp each) to 512 (a thread needs up
-    /// to 128 registers); 256 by default.
+    /// to 128 registers in exact numerics; in fast ones up to 255, so that more than 256 threads spill); 256 by default.
     pub block_size: u32,
     /// Whether blocks stamp the begin, end and wait of every phase.
     pub trace: bool,
