@@ -156,11 +156,19 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
     }
 }
 
-/// Whether a target has the shared memory for kernels of a shape: in fast numerics a vector is staged whole, in 64 KB up to
-/// 19456 elements.
-pub fn fits(shape: &ModelShape, target: Target, numerics: Numerics) -> bool {
-    let longest = shape.hidden.max(shape.q_dim()).max(shape.ffn);
-    numerics == Numerics::Exact || longest <= 19456 || target.shared_per_block() >= 99 << 10
+/// Whether kernels of a shape can be baked for a target in these numerics: fast ones need a type that they take, and stage
+/// a vector whole in the shared memory of that target and of each later one, which runs the text too.
+pub fn fits(shape: &ModelShape, types: &[WeightType], target: Target, numerics: Numerics) -> bool {
+    /// Bytes beside products in a persistent decoder.
+    const BESIDE: u32 = 4 << 10;
+    if numerics == Numerics::Exact {
+        return true;
+    }
+    let products: [Box<dyn Kernel>; 1] = [Box::new(Products::new(*shape, types))];
+    let Ok(module) = emit_as(target, None, &products, Text::Light) else { return false };
+    let needed = module.kernels.iter().map(|kernel| kernel.static_shared + kernel.dynamic_shared).max();
+    let later = Target::ALL.into_iter().filter(|later| *later >= target);
+    needed.is_some_and(|needed| later.map(Target::shared_per_block).all(|has| needed + BESIDE <= has))
 }
 
 /// The persistent decoder of a model that writes down when each block did what.
@@ -351,6 +359,8 @@ impl Bake {
             let mut modules = Vec::new();
             let decoders = DecoderPath::ALL.into_iter().flat_map(|path| Numerics::ALL.map(|numerics| (path, numerics)));
             for (path, numerics) in decoders {
+                let having: Vec<Target> =
+                    targets.iter().copied().filter(|t| fits(shape, types, *t, numerics)).collect();
                 let mut kernels = decoder(*shape, types, path, numerics);
                 if self.tracing && path == DecoderPath::Persistent {
                     kernels.extend(tracing(*shape, types, numerics));
@@ -358,7 +368,6 @@ impl Bake {
                 // A session takes one of the persistent kernels, and the driver compiles what is in its module.
                 let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };
                 for part in kernels.chunks(each.max(1)) {
-                    let having: Vec<Target> = targets.iter().copied().filter(|t| fits(shape, *t, numerics)).collect();
                     let emitted = emit_for(&having, Some((path, numerics)), part, self.text)
                         .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
                     modules.extend(emitted);

@@ -96,6 +96,11 @@ impl ModelFile {
         Err(self.not_baked(what, models))
     }
 
+    /// The types of its matrices.
+    pub(crate) fn types(&self) -> WeightTypes {
+        self.types
+    }
+
     /// Whether the kernels of `baked` run this file.
     ///
     /// # Errors

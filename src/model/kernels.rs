@@ -155,7 +155,7 @@ fn choose(
         match Numerics::ALL.into_iter().find(|other| newest(device, of(baked, path, *other)).is_some()) {
             Some(other) => Error::KernelNotBaked {
                 kernel: format!("{} in {numerics} numerics", baked.name),
-                setting: format!("kernels baked by this version of kiln, or take {other} numerics"),
+                setting: format!("a target whose blocks have the shared memory for them, or take {other} numerics"),
             },
             None => no_module(baked.name, device.sm()),
         }

@@ -5,6 +5,7 @@ use super::persistent::{Decoder, Key, PersistentPath};
 use super::sequence::{self, Sequence};
 use super::stream::StreamPath;
 use super::{KvType, Model, Numerics};
+use crate::shape::WeightTypes;
 use crate::shape::mailbox::NO_TOKEN;
 use crate::{Error, Result};
 use std::mem::ManuallyDrop;
@@ -300,7 +301,8 @@ impl Session {
     }
 }
 
-/// The capacity that the options ask for, if the model has so many positions and the cache would fit the device.
+/// The capacity that the options ask for, if the model has so many positions, the numerics take its matrices, and the cache
+/// would fit the device.
 fn check(model: &Model, options: SessionOptions) -> Result<u32> {
     let inner = &model.inner;
     let context = inner.file.shape().context;
@@ -312,7 +314,17 @@ fn check(model: &Model, options: SessionOptions) -> Result<u32> {
             expected: format!("1 to {context}, the model's context"),
         });
     }
-    sequence::check_memory(&inner.device, inner.file.shape(), options.kv)?;
+    let (shape, numerics) = (inner.file.shape(), options.numerics);
+    let refused: WeightTypes = inner.file.types().iter().filter(|ty| !numerics.takes(*ty, shape)).collect();
+    if !refused.is_empty() {
+        let longest = shape.ffn.max(shape.hidden).max(shape.q_dim());
+        return Err(Error::InvalidArgument {
+            what: "numerics of a session".to_owned(),
+            found: format!("{numerics} ones for matrices in {refused} and rows of up to {longest} weights"),
+            expected: "exact ones: fast ones take matrices of floats with rows of at most 12288".to_owned(),
+        });
+    }
+    sequence::check_memory(&inner.device, shape, options.kv)?;
     Ok(capacity)
 }
 

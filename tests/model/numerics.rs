@@ -3,8 +3,10 @@
 
 use crate::bake;
 use crate::common::{self, table};
+use crate::synth_model::{Mix, SynthModel};
 use kiln::baked::BakedModel;
 use kiln::model::{GenerateOptions, ModelFile, Numerics, PathChoice, Session, SessionOptions};
+use kiln::shape::{ModelShape, presets};
 use kiln::{Error, Model};
 use kiln_emulator::DeviceConfig;
 use std::path::Path;
@@ -82,5 +84,25 @@ fn sessions_of_either_numerics_go_on_beside_each_other() {
                 assert_eq!(tokens(session, 1), alone[turn..=turn], "{path:?}, {}, token {turn}", session.numerics());
             }
         }
+    }
+}
+
+/// Kernels of fast numerics have no place for long rows of floats: a session in them would have no product for such a matrix.
+#[test]
+fn fast_sessions_refuse_long_rows_of_floats() {
+    let shape = ModelShape { layers: 1, vocab: 2048, ffn: 12288 + 256, ..presets::by_name("tiny").expect("it").shape };
+    let path = std::env::temp_dir().join(format!("kiln-floats-{}.gguf", std::process::id()));
+    let file = std::fs::File::create(&path).expect("a temporary file");
+    SynthModel { shape, mix: Mix::F16, seed: 1 }.write(file, |_, _| {}).expect("it fits the disk");
+    let device = common::device_with(DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
+    let file = ModelFile::open(&path).expect("a model");
+    std::fs::remove_file(&path).expect("it was there");
+    let model = Model::load(&device, bake::model("test", shape, device.sm()), file, |_| {}).expect("it loads");
+    for path in [PathChoice::Auto, PathChoice::Stream, PathChoice::Persistent] {
+        let error = model.session(options(path, Numerics::Fast)).expect_err("no products for it");
+        assert!(error.to_string().contains("F16") && error.to_string().contains("12544"), "{error}");
+        let mut exact = model.session(options(path, Numerics::Exact)).expect("a session");
+        exact.append(PROMPT).expect("it fits");
+        assert_eq!(tokens(&mut exact, 1).len(), 1, "{path:?}");
     }
 }

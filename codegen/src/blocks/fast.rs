@@ -2,7 +2,8 @@
 //!
 //! A warp's tile is a run of rows. Its lanes take the tile's super-blocks in turn, each one f32, and put them into shared
 //! memory; then lane r adds up those of row r from left to right, in one chain. So the bits of a row depend on nothing
-//! but the row and the vector: not on the tile, the grid, or the part of the vector that is staged at once.
+//! but the row and the vector: not on the tile, or the grid. Where a vector is too long to be staged at once, what is added
+//! to a row begins its chain instead of ending it.
 
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::slot::{Run, Slot};

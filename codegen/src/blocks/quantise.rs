@@ -2,8 +2,8 @@
 //!
 //! The scale is the greatest magnitude over 127. Rounding adds 1.5 * 2^23, which leaves the integer in the lowest bits of
 //! the float. A super-block has a second plane where few elements are as large as its scale says: where the squares of
-//! `q` sum to less than those of a few elements of 127. The rule looks at that super-block alone, so the bits of a dot
-//! product do not depend on what else is staged.
+//! `q` sum to less than 8 * 127^2 over 256, or 2 * 127^2 over any 32 with a scale of their own. The rule looks at that
+//! super-block alone, so the bits of a dot product do not depend on what else is staged.
 
 use super::warp;
 use crate::formats::{Plane, Quantised, ScaleGroup};
@@ -11,7 +11,7 @@ use crate::ptx::{AtomicOp, Builder, Compare, F32, S32, U16, U32, Val};
 
 /// The float whose lowest bits are an integer of up to 22 bits added to it.
 const MAGIC: f32 = 12_582_912.0;
-/// Magnitudes between which scales lie: those below are 0, those above count as infinite.
+/// The bounds of a group's greatest magnitude. Below, its elements are off by so much at most; above, it counts as infinite.
 const LEAST: f32 = 1e-30;
 const MOST: f32 = 1e30;
 /// Units of the second plane in one of the first.

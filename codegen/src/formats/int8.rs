@@ -51,8 +51,8 @@ pub(crate) struct Int8 {
 
 impl Int8 {
     /// The dot product of a super-block with its activations: that of the first plane, plus that of the second where there
-    /// is one. The whole warp comes here, and goes round once more where a lane has a second plane. The barrier keeps the
-    /// assembler from holding all unpacked weights in registers for that.
+    /// is one. The loop is the whole warp's, with a second round where any lane has a second plane. Its barrier has weights
+    /// unpacked anew in that round, which the assembler would else keep in registers.
     pub(crate) fn dot(
         &self,
         b: &mut Builder,

@@ -19,6 +19,9 @@ pub struct Products {
     types: Vec<WeightType>,
 }
 
+/// The longest row: 127 super-blocks.
+const LONGEST: u32 = 127 * SUPER_BLOCK;
+
 /// Operands of a phase that is chosen at run time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnyOperands {
@@ -128,7 +131,7 @@ impl Products {
                             b.set(value, product);
                         });
                         b.set(gate, scaled);
-                        let up_is_next = b.setp_lt(number, chosen.silent);
+                        let up_is_next = b.setp_lt(number, chosen.unwritten);
                         let writes = b.not_pred(up_is_next);
                         b.if_(writes, |b| {
                             let row = b.add::<U32>(row, from);
@@ -164,8 +167,8 @@ struct Chosen {
     is_qkv: Val<Pred>,
     is_gate_up: Val<Pred>,
     has_residual: Val<Pred>,
-    /// Matrices whose products are not written.
-    silent: Val<U32>,
+    /// The number of matrices whose products are not written: the gate.
+    unwritten: Val<U32>,
 }
 
 impl Chosen {
@@ -200,7 +203,7 @@ impl Chosen {
             is_qkv,
             is_gate_up,
             has_residual,
-            silent: b.selp::<U32>(1, 0, is_gate_up),
+            unwritten: b.selp::<U32>(1, 0, is_gate_up),
         }
     }
 }
@@ -217,6 +220,11 @@ impl Kernel for Products {
     fn check(&self) -> Result<(), String> {
         if let Some((width, _)) = self.widths().into_iter().find(|(width, _)| *width == 0 || width % 32 != 0) {
             return Err(format!("a row has {width} weights: needs a multiple of 32"));
+        }
+        if let Some((width, _)) = self.widths().into_iter().find(|(width, _)| *width > LONGEST) {
+            return Err(format!(
+                "a row has {width} weights: at most {LONGEST}, whose values fit a warp's shared memory"
+            ));
         }
         if self.types.is_empty() {
             return Err("no type of weights: needs at least one that fast numerics have".to_owned());
