@@ -200,5 +200,5 @@ fn work_that_belongs_to_no_loop_or_is_said_twice_is_refused() {
             b.each_iteration(Work::Elements(1));
         });
     });
-    assert!(twice.contains("said twice") && twice.contains(&format!("language.rs:{line}")), "{twice}");
+    assert!(twice.contains("said twice") && twice.contains(&format!("rules.rs:{line}")), "{twice}");
 }
