@@ -26,6 +26,12 @@ pub(crate) fn rounded(x: &[f32], group: usize) -> (Vec<f64>, usize) {
     (all, seconds)
 }
 
+/// The integer nearest to a product that is rounded once.
+fn rounded_product(x: f32, factor: f32) -> f32 {
+    const MAGIC: f32 = 12_582_912.0;
+    x.mul_add(factor, MAGIC) - MAGIC
+}
+
 struct Group {
     x: Vec<f32>,
     inverse: f32,
@@ -39,7 +45,7 @@ impl Group {
         let divisor = greatest.max(1e-30);
         let guess = f32::from_bits(0x7ef1_27ea - divisor.to_bits());
         let inverse = (0..3).fold(guess, |guess, _| guess.mul_add((-divisor).mul_add(guess, 1.0), guess)) * 127.0;
-        let q = x.iter().map(|x| (x * inverse).round_ties_even()).collect();
+        let q = x.iter().map(|x| rounded_product(*x, inverse)).collect();
         Group { x: x.to_vec(), inverse, scale: greatest * (1.0 / 127.0), q }
     }
 
@@ -52,7 +58,7 @@ impl Group {
     fn values(&self, second: bool) -> Vec<f64> {
         let value = |(x, q): (&f32, &f32)| {
             let residual = (-self.scale).mul_add(*q, *x);
-            let r = if second { (residual * (self.inverse * 254.0)).round_ties_even() } else { 0.0 };
+            let r = if second { rounded_product(residual, self.inverse * 254.0) } else { 0.0 };
             let finer = self.scale * (1.0 / 254.0);
             f64::from(self.scale) * f64::from(*q) + f64::from(finer) * f64::from(r)
         };

@@ -127,9 +127,9 @@ fn outliers_get_a_second_plane() {
             let (exact, _) = case.expected();
             let (_, seconds) = int8::rounded(&case.x, int8::group(ty).expect("a quantised type"));
             assert!(seconds >= 1, "{ty}, {outlier}: a second plane");
-            // One plane is off by 1 / 254 of the outlier in each small activation.
+            // One plane is off by 1 / 254 of the outlier in each small activation: by 1 to 4 % in all.
             let off = relative_l2(&result, &exact);
-            assert!(off < 2e-3, "{ty}, {count} of {outlier}: {off:.1e}");
+            assert!(off < 5e-3, "{ty}, {count} of {outlier}: {off:.1e}");
         }
     }
 }

@@ -150,7 +150,9 @@ impl Case {
         }
         let (table, x) = (table.upload(gpu), gpu.input(&self.x));
         let y = if self.norm().is_some() { gpu.output(self.y.len()) } else { gpu.in_out(&self.y) };
-        let args = [Arg::from(&table), LAYER.into(), (&x).into(), (&y).into(), EPS.into(), (VOCAB as u32).into()];
+        let vocab = VOCAB as u32;
+        let phase = self.phase as u32;
+        let args = [Arg::from(&table), LAYER.into(), (&x).into(), (&y).into(), EPS.into(), vocab.into(), phase.into()];
         kernel.run([grid, 1, 1], &args);
         y.read()
     }
