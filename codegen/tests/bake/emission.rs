@@ -108,7 +108,7 @@ fn every_preset_is_emitted_for_every_target() {
     assert_eq!(left_out, 2);
     eprintln!("emitting all presets for all targets took {emitting:.2?}, of {:.2?} in all", began.elapsed());
     // Two seconds for either numerics on an idle machine, and some for one that is not.
-    assert!(emitting <= Duration::from_secs(12), "{emitting:?}");
+    assert!(emitting <= Duration::from_secs(24), "{emitting:?}");
 }
 
 /// Kernels that do not look at their target are built once for all: that is the same text as one by one.
