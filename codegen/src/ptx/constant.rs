@@ -22,7 +22,7 @@ pub(crate) fn check(function: &Function, uniformity: &uniform::Map) -> Result<BT
     let mut stored: BTreeMap<Root, Vec<(Region, Source)>> = BTreeMap::new();
     function.instructions(&mut |inst| {
         if inst.op.row().effect == Effect::Stores {
-            for region in places.accessed(inst) {
+            for region in places.stored(inst) {
                 stored.entry(region.root).or_default().push((region, inst.source));
             }
         }
@@ -83,9 +83,10 @@ impl Derived {
                 Derived::Nothing
             }
             Op::Neg { .. } | Op::Abs { .. } | Op::Rcp { .. } | Op::Sqrt { .. } | Op::Ex2 => Derived::Nothing,
-            Op::Dp4a { .. } | Op::Dp2a { .. } | Op::Redux { .. } => Derived::Nothing,
+            Op::Dp4a { .. } | Op::Dp2a { .. } | Op::MmaBytes { .. } | Op::Redux { .. } => Derived::Nothing,
             Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,
             Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny => Derived::Nothing,
+            Op::LdMatrix | Op::CpAsync | Op::CpAsyncCommitGroup | Op::CpAsyncWaitGroup => Derived::Nothing,
             Op::St { .. } | Op::StSync { .. } | Op::Red { .. } | Op::Atom { .. } | Op::AtomExch { .. } => {
                 Derived::Nothing
             }
@@ -243,8 +244,18 @@ impl<'a> Places<'a> {
 
     /// The bytes that an instruction may access.
     fn accessed(&self, inst: &Inst) -> Vec<Region> {
+        [&inst.dst, &inst.src].into_iter().flat_map(|args| self.of_args(inst, args)).collect()
+    }
+
+    /// Where an instruction stores: at its result, or, where that is a value, at its operand.
+    fn stored(&self, inst: &Inst) -> Vec<Region> {
+        let is_place = |arg: &Arg| matches!(arg, Arg::Mem(..));
+        self.of_args(inst, if inst.dst.iter().any(is_place) { &inst.dst } else { &inst.src })
+    }
+
+    fn of_args(&self, inst: &Inst, args: &[Arg]) -> Vec<Region> {
         let mut regions = Vec::new();
-        for arg in inst.dst.iter().chain(&inst.src) {
+        for arg in args {
             let Arg::Mem(base, offset) = arg else { continue };
             let bytes = inst.op.row().bytes().map_or(0, i64::from);
             match base {
@@ -351,7 +362,8 @@ impl Outline<'_> {
             Convergence::Warp => Some(Among::Warp),
             Convergence::Free => None,
         };
-        let mut regions = self.places.accessed(inst);
+        let mut regions =
+            if row.effect == Effect::Stores { self.places.stored(inst) } else { self.places.accessed(inst) };
         regions.retain(|region| region.root.is_shared());
         match row.effect {
             Effect::Orders => return among.map(Event::Barrier),

@@ -74,6 +74,9 @@ impl Display for Op {
             Op::Ex2 => f.write_str("ex2.approx.f32"),
             Op::Dp4a { bytes } => write!(f, "dp4a.{bytes}.s32"),
             Op::Dp2a { half, bytes } => write!(f, "dp2a.{half}.s32.{bytes}"),
+            Op::MmaBytes { k, bytes } => {
+                write!(f, "mma.sync.aligned.m16n8k{}.row.col.s32.{bytes}.s8.s32", k.bytes())
+            }
             Op::And { ty } => write!(f, "and.{ty}"),
             Op::Or { ty } => write!(f, "or.{ty}"),
             Op::Xor { ty } => write!(f, "xor.{ty}"),
@@ -102,6 +105,10 @@ impl Display for Op {
                 write!(f, "ld.{space}{hint}{}.{ty}", vector(width))
             }
             Op::St { space, width, ty } => write!(f, "st.{space}{}.{ty}", vector(width)),
+            Op::LdMatrix => f.write_str("ldmatrix.sync.aligned.m8n8.x4.shared.b16"),
+            Op::CpAsync => f.write_str("cp.async.cg.shared.global"),
+            Op::CpAsyncCommitGroup => f.write_str("cp.async.commit_group"),
+            Op::CpAsyncWaitGroup => f.write_str("cp.async.wait_group"),
             Op::LdSync { order, scope, ty } => write!(f, "ld.{order}.{scope}.global.{ty}"),
             Op::StSync { order, scope, ty } => write!(f, "st.{order}.{scope}.global.{ty}"),
             Op::Red { op, scope, ty } => write!(f, "red.relaxed.{scope}.global.{op}.{ty}"),

@@ -10,6 +10,7 @@ mod coalesce;
 mod constant;
 mod ir;
 mod live;
+mod matrix;
 mod memory;
 mod mnemonic;
 mod modifiers;

@@ -195,6 +195,25 @@ pub enum Half {
     High,
 }
 
+/// The bytes of a row of A, and of a column of B, that an `mma` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Depth {
+    /// 16.
+    Of16,
+    /// 32.
+    Of32,
+}
+
+impl Depth {
+    /// How many they are.
+    pub(crate) const fn bytes(self) -> u32 {
+        match self {
+            Depth::Of16 => 16,
+            Depth::Of32 => 32,
+        }
+    }
+}
+
 /// How `setp` compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compare {

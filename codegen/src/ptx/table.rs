@@ -6,7 +6,8 @@
 
 use super::ir::{Arg, Base, Class, Uniformity};
 use super::modifiers::{
-    AtomicOp, Compare, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, StateSpace, StoreOrder, Type, Width,
+    AtomicOp, Compare, Depth, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, StateSpace, StoreOrder, Type,
+    Width,
 };
 use crate::target::Target;
 use Convergence::{Barrier, Block, Free, Warp};
@@ -319,6 +320,11 @@ instructions! {
     Dp2a { half: Half, bytes: Type }:
         [Value(S32)] <- [Value(B32), Value(B32), Value(S32)], BASE, Operands, Free, Pure;
 
+    /// `A B + C` of a matrix of 16 rows of bytes, signed or not, and eight columns of signed ones, in a warp's registers.
+    MmaBytes { k: Depth, bytes: Type }:
+        [Parts(4, S32)] <- [Parts(k.bytes() / 8, B32), Parts(k.bytes() / 16, B32), Parts(4, S32)], SM_80, Varies, Warp,
+        Pure;
+
     /// `a & b`.
     And { ty: Type }: [Value(ty)] <- [Value(ty), Value(ty)], BASE, Operands, Free, Pure;
     /// `a | b`.
@@ -368,6 +374,15 @@ instructions! {
     /// A store.
     St { space: StateSpace, width: Width, ty: Type }:
         [place(space, width, ty)] <- [moved(width, ty)], BASE, Operands, Free, Stores;
+    /// Four matrices of eight rows of 16 bytes, a row a lane's address, each as `MmaBytes` has its rows.
+    LdMatrix: [Parts(4, B32)] <- [Address(StateSpace::Shared, 16)], BASE, Varies, Warp, Loads;
+    /// A copy of 16 bytes to shared memory that is not waited for; so many are read, the others are zeros.
+    CpAsync: [Address(StateSpace::Shared, 16)] <- [Address(Global, 16), Constant, Value(U32)], SM_80, Operands, Free,
+        Stores;
+    /// Makes a group of the thread's copies since the last one.
+    CpAsyncCommitGroup: [] <- [], SM_80, Operands, Free, Pure;
+    /// Waits until at most so many of the thread's groups are under way.
+    CpAsyncWaitGroup: [] <- [Constant], SM_80, Operands, Free, Pure;
     /// A synchronising load.
     LdSync { order: LoadOrder, scope: Scope, ty: Type }:
         [Value(ty)] <- [place(Global, Width::One, ty)], BASE, Varies, Free, Loads;

@@ -54,6 +54,22 @@ impl Fragment {
         (0..32 * each).map(|at| word(at) >> (bits * (at % per)) & ((1 << bits) - 1)).collect()
     }
 
+    /// The matrix of bytes, row by row; zeros where it has fewer than 16 rows or 32 columns.
+    fn bytes(&self, warp: &Warp, code: &Program) -> [[i16; 32]; 16] {
+        let mut out = [[0; 32]; 16];
+        let eights = self.rows / 8;
+        for (piece, &r) in self.regs.iter().enumerate() {
+            for lane in 0..32 {
+                let (row, column) = (lane / 4 + 8 * (piece % eights), 16 * (piece / eights) + 4 * (lane % 4));
+                let bytes = warp.lane32(code, r, lane).to_le_bytes();
+                let signed = self.ty == Ty::S8;
+                let value = |byte: u8| if signed { i16::from(byte as i8) } else { i16::from(byte) };
+                out[row][column..column + 4].copy_from_slice(&bytes.map(value));
+            }
+        }
+        out
+    }
+
     /// Packs the elements of all lanes into their registers.
     fn put(&self, warp: &mut Warp, elements: &[u64]) {
         for (lane, elements) in elements.chunks(self.each()).enumerate() {
@@ -106,6 +122,9 @@ impl Cpu<'_> {
 
     /// `mma` and `wmma.mma`: D = A B + C, of B transposed.
     pub(crate) fn multiply(&mut self, site: &mut Site<'_>, [d, a, b, c]: &[Fragment; 4], sat: bool) {
+        if d.ty == Ty::S32 && d.rows <= 16 && d.cols == 8 {
+            return self.multiply_bytes(site, [d, a, b, c], sat);
+        }
         let [ma, mb, mut mc] = [a, b, c].map(|f| f.gather(site.warp, self.cx.code));
         for (i, j) in (0..d.rows).flat_map(|i| (0..d.cols).map(move |j| (i, j))) {
             let products = (0..a.cols).map(|x| ma[i * a.cols + x] * mb[j * b.cols + x]);
@@ -114,6 +133,28 @@ impl Cpu<'_> {
         let places = (0..mc.len()).map(|at| d.place(at));
         let elements: Vec<u64> = places.map(|(r, c)| encode(d.ty, mc[r * d.cols + c], sat)).collect();
         d.put(site.warp, &elements);
+    }
+
+    /// The same of bytes, whose sums are integers, by `mma`: its C has at most 16 rows and eight columns.
+    fn multiply_bytes(&mut self, site: &mut Site<'_>, [d, a, b, c]: [&Fragment; 4], sat: bool) {
+        let [rows, columns] = [a, b].map(|fragment| fragment.bytes(site.warp, self.cx.code));
+        let sum = |i: usize, lane: usize, before: i32| {
+            let (row, column) = (lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2);
+            let products = rows[row].iter().zip(&columns[column]).map(|(x, y)| i32::from(*x) * i32::from(*y));
+            let sum: i32 = products.sum();
+            if sat { before.saturating_add(sum) } else { before.wrapping_add(sum) }
+        };
+        // All of C is read before any of D is written: they may be the same registers in another order.
+        let before: Vec<[i32; 32]> = c.regs.iter().map(|&r| self.words(site.warp, r)).collect();
+        for (i, (before, &to)) in before.into_iter().zip(&d.regs).enumerate() {
+            for (lane, before) in before.into_iter().enumerate() {
+                site.warp.set_lane(to, W::W32, lane, u64::from(sum(i, lane, before) as u32));
+            }
+        }
+    }
+
+    fn words(&self, warp: &Warp, r: R) -> [i32; 32] {
+        std::array::from_fn(|lane| warp.lane32(self.cx.code, r, lane) as i32)
     }
 
     /// `ldmatrix` and `stmatrix`: 8 x 8 matrices of 16 bits, one address a row.

@@ -2,6 +2,7 @@
 //! compared with what Rust computes. A row of the table, or a method, that no case uses fails a test of its own.
 
 mod control;
+mod matrix;
 mod memory;
 mod registers;
 
@@ -112,7 +113,7 @@ const fn case(name: &'static str, build: fn(&mut Builder, In) -> Val<U32>, expec
 }
 
 fn cases() -> Vec<Case> {
-    [registers::cases(), memory::cases(), control::cases()].into_iter().flatten().collect()
+    [registers::cases(), memory::cases(), matrix::cases(), control::cases()].into_iter().flatten().collect()
 }
 
 impl Case {

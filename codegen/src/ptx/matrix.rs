@@ -1,0 +1,86 @@
+//! Matrix instructions and copies to shared memory that are not waited for: what tiles of a matrix product are made of.
+
+use super::builder::Builder;
+use super::ir::Arg;
+use super::modifiers::{Depth, Type};
+use super::table::Op;
+use super::types::{Bits32, Global, Integer, Operand, S32, Scalar, Shared, U32, Val};
+
+impl Builder {
+    /// `A B + C` of 16 rows of 32 bytes and eight columns of 32 signed bytes. Those of A are signed for [`S32`], unsigned for
+    /// [`U32`]. With `g = lane / 4` and `t = lane % 4`, a lane has, as
+    /// [PTX](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16832) has it:
+    ///
+    /// | register | row | columns |
+    /// |---|---|---|
+    /// | `a[i]` | `g + 8 (i % 2)` | `16 (i / 2) + 4t` and three more |
+    /// | `b[i]`, of B transposed | `g` | `16 i + 4t` and three more |
+    /// | `c[i]` | `g + 8 (i / 2)` | `2t + i % 2` |
+    #[track_caller]
+    pub fn mma_k32<T: Bits32 + Integer>(
+        &mut self,
+        a: [Val<U32>; 4],
+        b: [Val<U32>; 2],
+        c: [Val<S32>; 4],
+    ) -> [Val<S32>; 4] {
+        self.mma::<T>(Depth::Of32, &a, &b, c)
+    }
+
+    /// The same of 16 bytes a row and a column: the first half of the registers of [`Builder::mma_k32`], or the second.
+    #[track_caller]
+    pub fn mma_k16<T: Bits32 + Integer>(&mut self, a: [Val<U32>; 2], b: Val<U32>, c: [Val<S32>; 4]) -> [Val<S32>; 4] {
+        self.mma::<T>(Depth::Of16, &a, &[b], c)
+    }
+
+    #[track_caller]
+    fn mma<T: Bits32 + Integer>(
+        &mut self,
+        k: Depth,
+        a: &[Val<U32>],
+        b: &[Val<U32>],
+        c: [Val<S32>; 4],
+    ) -> [Val<S32>; 4] {
+        let bytes = if T::TYPE == S32::TYPE { Type::S8 } else { Type::U8 };
+        let src = vec![vector(a), vector(b), vector(&c)];
+        self.four(Op::MmaBytes { k, bytes }, src)
+    }
+
+    /// Four matrices of eight rows of 16 bytes. Lane `l` gives the address of row `l % 8` of matrix `l / 8`, a multiple of 16,
+    /// and has of each matrix bytes `4 (l % 4)` to `4 (l % 4) + 4` of row `l / 4`.
+    #[track_caller]
+    pub fn ldmatrix(&mut self, row: Shared<U32>) -> [Val<U32>; 4] {
+        let src = vec![self.mem(row)];
+        self.four(Op::LdMatrix, src)
+    }
+
+    #[track_caller]
+    fn four<T: Scalar>(&mut self, op: Op, src: Vec<Arg>) -> [Val<T>; 4] {
+        let values: [Val<T>; 4] = std::array::from_fn(|_| Val::new(self.fresh::<T>()));
+        self.push(op, vec![vector(&values)], src, None);
+        values
+    }
+
+    /// Copies `bytes`, at most 16, and zeros up to 16, without waiting. Both addresses are multiples of 16. The copy is part
+    /// of the thread's next group.
+    #[track_caller]
+    pub fn cp_async<S, D>(&mut self, to: Shared<D>, from: Global<S>, bytes: impl Operand<U32>) {
+        let (dst, src) = (vec![self.mem(to)], vec![self.mem(from), Arg::Int(16), bytes.arg()]);
+        self.push(Op::CpAsync, dst, src, None);
+    }
+
+    /// Makes a group of the thread's copies since the last one.
+    #[track_caller]
+    pub fn cp_async_commit_group(&mut self) {
+        self.push(Op::CpAsyncCommitGroup, vec![], vec![], None);
+    }
+
+    /// Waits until at most `groups` of the thread's groups are under way. What another thread copied needs a barrier too.
+    #[track_caller]
+    pub fn cp_async_wait_group(&mut self, groups: u32) {
+        self.push(Op::CpAsyncWaitGroup, vec![], vec![Arg::Int(groups.into())], None);
+    }
+}
+
+fn vector<T: Scalar>(values: &[Val<T>]) -> Arg {
+    Arg::Vector(values.iter().map(|value| value.arg()).collect())
+}
