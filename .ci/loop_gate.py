@@ -139,8 +139,10 @@ class Kernel:
                 if ended is not None:
                     marks[ended].source = source
             else:
+                # A loop has what the loops within it have.
                 if inside[-1] is not None and (access := ACCESS.match(text)):
-                    marks[inside[-1]].accesses[BECOMES[access.group(1)]] += 1
+                    for mark in {mark for mark in inside if mark is not None}:
+                        marks[mark].accesses[BECOMES[access.group(1)]] += 1
                 continue
             yield f".loc 1 {1 if inside[-1] is None else inside[-1] + 2} 0"
 

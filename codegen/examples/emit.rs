@@ -98,7 +98,11 @@ impl Request {
             (&[model], false) => {
                 let path = self.path.unwrap_or(DecoderPath::Stream);
                 let numerics = self.numerics.unwrap_or(Numerics::Exact);
-                (Some((path, numerics)), bake::decoder(model.shape, &types(model), path, numerics))
+                let mut kernels = bake::decoder(model.shape, &types(model), path, numerics);
+                if (path, numerics) == (DecoderPath::Stream, Numerics::Fast) {
+                    kernels.extend(bake::columns(model.shape, &types(model), target));
+                }
+                (Some((path, numerics)), kernels)
             }
             ([], true) => (None, bake::general()),
             _ => return Err(format!("either one --model or --general is needed\n\n{USAGE}")),
@@ -118,8 +122,8 @@ impl Request {
         Ok(kernels)
     }
 
-    /// A file for each module: `MODEL.TARGET.PATH_NUMERICS.ptx`, `MODEL.TARGET.persistent_NUMERICS_trace.ptx`, and
-    /// `general.TARGET.ptx`.
+    /// A file for each module: `MODEL.TARGET.PATH_NUMERICS.ptx`, `MODEL.TARGET.persistent_NUMERICS_trace.ptx`,
+    /// `MODEL.TARGET.stream_fast_columns.ptx`, and `general.TARGET.ptx`.
     fn write_all(&self, folder: &Path) -> Result<(), String> {
         if self.kernel.is_some() || self.path.is_some() || self.numerics.is_some() || self.general {
             return Err(format!("--all takes --model, --target, --no-trace and --light only\n\n{USAGE}"));
@@ -131,10 +135,15 @@ impl Request {
         for target in targets {
             for model in &models {
                 for numerics in Numerics::ALL {
+                    let columns = match numerics {
+                        Numerics::Exact => Vec::new(),
+                        Numerics::Fast => bake::columns(model.shape, &types(model), target),
+                    };
+                    let columns = (!columns.is_empty()).then_some((DecoderPath::Stream, "_columns", columns));
                     let of = |path| (path, "", bake::decoder(model.shape, &types(model), path, numerics));
                     let traces = || bake::tracing(model.shape, &types(model), numerics);
                     let tracing = (!self.no_trace).then(|| (DecoderPath::Persistent, "_trace", traces()));
-                    for (path, end, kernels) in DecoderPath::ALL.map(of).into_iter().chain(tracing) {
+                    for (path, end, kernels) in DecoderPath::ALL.map(of).into_iter().chain(tracing).chain(columns) {
                         let module = bake::emit_as(target, Some((path, numerics)), &kernels, self.text)
                             .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
                         let file = format!("{}.{target}.{}_{numerics}{end}.ptx", model.feature, path.name());

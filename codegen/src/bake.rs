@@ -4,8 +4,8 @@
 use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp,
-    FusedRmsNormQ4KGemv, FusedRmsNormQkv, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
-    PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Repack, Saxpy,
+    FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
+    PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, Target};
@@ -156,19 +156,33 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
     }
 }
 
+/// The kernels of the stream path that take several tokens of a prompt at once, in fast numerics; none for a target without
+/// their instructions, or where no type has them.
+pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<Box<dyn Kernel>> {
+    let all: [Box<dyn Kernel>; 3] = [
+        Box::new(Quantise::new(&shape, types)),
+        Box::new(Gemm::narrow(shape, types)),
+        Box::new(Gemm::wide(shape, types)),
+    ];
+    let has = target.sm() >= 80 && all.iter().all(|kernel| kernel.check().is_ok()) && have_room(&all, target, 0);
+    if has { all.into() } else { Vec::new() }
+}
+
 /// Whether kernels of a shape can be baked for a target in these numerics: fast ones need a type that they take, and stage
 /// a vector whole in the shared memory of that target and of each later one, which runs the text too.
 pub fn fits(shape: &ModelShape, types: &[WeightType], target: Target, numerics: Numerics) -> bool {
     /// Bytes beside products in a persistent decoder.
     const BESIDE: u32 = 4 << 10;
-    if numerics == Numerics::Exact {
-        return true;
-    }
     let products: [Box<dyn Kernel>; 1] = [Box::new(Products::new(*shape, types))];
-    let Ok(module) = emit_as(target, None, &products, Text::Light) else { return false };
+    numerics == Numerics::Exact || have_room(&products, target, BESIDE)
+}
+
+/// Whether a target and each later one have the shared memory for these kernels, and so many bytes besides.
+fn have_room(kernels: &[Box<dyn Kernel>], target: Target, beside: u32) -> bool {
+    let Ok(module) = emit_as(target, None, kernels, Text::Light) else { return false };
     let needed = module.kernels.iter().map(|kernel| kernel.static_shared + kernel.dynamic_shared).max();
     let later = Target::ALL.into_iter().filter(|later| *later >= target);
-    needed.is_some_and(|needed| later.map(Target::shared_per_block).all(|has| needed + BESIDE <= has))
+    needed.is_some_and(|needed| later.map(Target::shared_per_block).all(|has| needed + beside <= has))
 }
 
 /// The persistent decoder of a model that writes down when each block did what.
@@ -372,6 +386,12 @@ impl Bake {
                         .map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?;
                     modules.extend(emitted);
                 }
+            }
+            // Its text for the first target that has them is that of all later ones.
+            let with_columns = targets.iter().map(|target| (*target, columns(*shape, types, *target)));
+            if let Some((target, kernels)) = with_columns.into_iter().find(|(_, kernels)| !kernels.is_empty()) {
+                let emitted = emit_as(target, Some((DecoderPath::Stream, Numerics::Fast)), &kernels, self.text);
+                modules.push(emitted.map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?);
             }
             statics.push(source.model(name, shape, types, modules));
         }

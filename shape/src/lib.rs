@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod columns;
 mod from_gguf;
 mod ggml_type;
 pub mod gguf;

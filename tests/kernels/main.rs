@@ -22,6 +22,7 @@ mod attention;
 mod elementwise;
 mod embedding;
 mod fast;
+mod gemm;
 mod gemv;
 mod kv;
 mod norm;

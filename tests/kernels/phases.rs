@@ -17,7 +17,7 @@ const LAYERS: u32 = 2;
 /// The layer that is run; the others' entries lead nowhere.
 const LAYER: u32 = 1;
 
-fn shape(family: Family, hidden: u32, heads: u32, kv_heads: u32, head_dim: u32, ffn: u32) -> ModelShape {
+pub(crate) fn shape(family: Family, hidden: u32, heads: u32, kv_heads: u32, head_dim: u32, ffn: u32) -> ModelShape {
     ModelShape {
         qkv_bias: family.has_qkv_bias(),
         qk_norm: family.has_qk_norm(),

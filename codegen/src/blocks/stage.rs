@@ -245,7 +245,7 @@ pub(crate) enum Wanted {
 impl Wanted {
     /// Whether a form is wanted; none where it always is.
     #[track_caller]
-    fn of(&self, b: &mut Builder, form: Form) -> Option<Val<Pred>> {
+    pub(crate) fn of(&self, b: &mut Builder, form: Form) -> Option<Val<Pred>> {
         let Wanted::OfTypes(bits) = *self else { return None };
         let of_form = WeightType::ALL.iter().filter(|ty| formats::form(**ty, Numerics::Fast) == form);
         let mask = of_form.fold(0, |mask, ty| mask | 1 << ty.id());

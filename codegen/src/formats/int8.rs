@@ -26,10 +26,10 @@ const PLANE_BYTES: u32 = 272;
 /// Bytes beside them.
 const BESIDE_BYTES: u32 = 48;
 /// Where the sums of 32 begin in a plane's super-block.
-const SUMS_OF_32: u32 = 256;
+pub(super) const SUMS_OF_32: u32 = 256;
 /// The words beside a plane's super-block that hold the scale for 256, and the planes behind it.
-const SCALE_WORD: u32 = 8;
-const LATER_WORD: u32 = 9;
+pub(super) const SCALE_WORD: u32 = 8;
+pub(super) const LATER_WORD: u32 = 9;
 
 /// The activations that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,8 +133,8 @@ impl Quantised {
 /// A super-block in a plane.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plane {
-    activations: Shared<U32>,
-    beside: Shared<U32>,
+    pub(super) activations: Shared<U32>,
+    pub(super) beside: Shared<U32>,
 }
 
 impl Plane {

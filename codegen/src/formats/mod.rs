@@ -18,6 +18,7 @@
 
 mod activations;
 mod int8;
+pub(crate) mod mma;
 mod plain;
 mod q4_0;
 mod q4_k;
@@ -29,6 +30,7 @@ mod unpack;
 
 pub(crate) use activations::{Activations, Reader, swizzle};
 pub(crate) use int8::{Int8, Plane, Quantised, ScaleGroup, Weights};
+pub(crate) use mma::{Columns, Mma, Rows};
 
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, Val};
 use kiln_shape::{Numerics, WeightType};
@@ -47,6 +49,11 @@ pub(crate) trait Format {
     /// The dot product of a super-block with activations rounded to bytes; none for weights that are floats, whose
     /// activations stay f32.
     fn int8(&self) -> Option<Int8> {
+        None
+    }
+
+    /// The same for 16 rows and some eights of columns, by tensor cores; the same floats.
+    fn mma(&self) -> Option<Mma> {
         None
     }
 

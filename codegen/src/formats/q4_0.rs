@@ -9,8 +9,11 @@
 
 use super::activations::BlockOf32;
 use super::int8::{masked_dot, sum_of_blocks, without_offset};
+use super::mma::{self, less};
 use super::unpack::{bytes, chunk_dot};
-use super::{Activations, Dot, Format, Int8, Move, Place, Plane, Reader, ScaleGroup, SuperBlock, Weights};
+use super::{
+    Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
+};
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q4_0;
@@ -45,6 +48,10 @@ impl Format for Q4_0 {
 
     fn int8(&self) -> Option<Int8> {
         Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot })
+    }
+
+    fn mma(&self) -> Option<Mma> {
+        Some(Mma { group: ScaleGroup::Of32, part: mma_part })
     }
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
@@ -88,4 +95,17 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     let dots = without_offset(b, dots, 8, x);
     let d = weights.halves(b, 0);
     sum_of_blocks(b, d, x, dots)
+}
+
+/// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+    let d = rows.halves(b, 0);
+    mma::sum_of_blocks(b, columns, d, |b, pair| blocks(b, rows, pair).map(|quants| less(b, quants, 8)))
+}
+
+/// The low bits of blocks `2 * pair` and `2 * pair + 1`: a byte has weight `i` of its block, and above it `i + 16`.
+pub(super) fn blocks(b: &mut Builder, rows: &Rows, pair: usize) -> [[Val<U32>; 4]; 2] {
+    let words = rows.fragment(b, 32 * pair as u32);
+    let (low, high) = (mma::nibbles(b, words, false), mma::nibbles(b, words, true));
+    [[low[0], low[1], high[0], high[1]], [low[2], low[3], high[2], high[3]]]
 }

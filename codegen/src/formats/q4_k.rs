@@ -11,8 +11,9 @@
 
 use super::activations::Chunks;
 use super::int8::{masked_dot, of_sums, times_byte};
+use super::mma::{self, add_scaled, byte, zeros};
 use super::unpack::chunk_dot;
-use super::{Dot, Format, Int8, Plane, Reader, ScaleGroup, SuperBlock, Weights};
+use super::{Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q4K;
@@ -117,6 +118,10 @@ impl Format for Q4K {
         Some(Int8 { group: ScaleGroup::Of256, dot: int8_dot })
     }
 
+    fn mma(&self) -> Option<Mma> {
+        Some(Mma { group: ScaleGroup::Of256, part: mma_part })
+    }
+
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let (scale, min) = scale_and_min(b, block, lane);
         // Piece lane / 8 of 64 weights: bytes (lane % 4) * 8 on, low nibbles for its first half, then high ones.
@@ -211,4 +216,37 @@ pub(super) fn scale_and_subtract(
     let sum = b.fma(d, dots, offsets);
     let scale = x.scale(b);
     b.mul(sum, scale)
+}
+
+/// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+    let headers = rows.quads(b, 0);
+    let [scales, mins] = scales_and_mins(b, headers);
+    let (none, mut dots) = (zeros(b, columns), zeros(b, columns));
+    for chunk in 0..4 {
+        let quants = rows.fragment(b, 16 + 32 * chunk as u32);
+        let low = quants.map(|word| b.and::<U32>(word, 0x0f0f_0f0f));
+        let high = quants.map(|word| b.and::<U32>(word, 0xf0f0_f0f0));
+        // Nibbles in the upper halves of bytes are 16 times as large: the others' scales are made so.
+        let low_scales = scales.map(|scales| {
+            let scale = byte(b, scales, 2 * chunk);
+            b.shl::<S32>(scale, 4)
+        });
+        let high_scales = scales.map(|scales| byte(b, scales, 2 * chunk + 1));
+        for (eight, dots) in dots.iter_mut().enumerate() {
+            let x = columns.fragments(b, eight, chunk);
+            let of_low = b.mma_k32::<U32>(low, x[0], none[eight]);
+            add_scaled(b, dots, low_scales, of_low);
+            let of_high = b.mma_k32::<U32>(high, x[1], none[eight]);
+            add_scaled(b, dots, high_scales, of_high);
+        }
+    }
+    let dots: Vec<_> = dots.into_iter().map(|dots| dots.map(|dot| b.shr::<S32>(dot, 4))).collect();
+    mma::scale_and_subtract(b, columns, headers.map(|header| header[0]), &dots, mins)
+}
+
+/// [`packed_scales`] of a lane's two rows: the scales of both, then the mins.
+pub(super) fn scales_and_mins(b: &mut Builder, headers: [[Val<U32>; 4]; 2]) -> [[[Val<U32>; 2]; 2]; 2] {
+    let [first, second] = headers.map(|header| packed_scales(b, header));
+    [[first[0], second[0]], [first[1], second[1]]]
 }

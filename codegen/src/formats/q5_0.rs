@@ -10,9 +10,12 @@
 
 use super::activations::BlockOf32;
 use super::int8::{sum_of_blocks, without_offset};
-use super::q4_0::eight_nibbles;
+use super::mma::{self, less};
+use super::q4_0::{blocks, eight_nibbles};
 use super::unpack::{bytes, chunk_dot};
-use super::{Activations, Dot, Format, Int8, Move, Place, Plane, Reader, ScaleGroup, SuperBlock, Weights};
+use super::{
+    Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
+};
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q5_0;
@@ -62,6 +65,10 @@ impl Format for Q5_0 {
         Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot })
     }
 
+    fn mma(&self) -> Option<Mma> {
+        Some(Mma { group: ScaleGroup::Of32, part: mma_part })
+    }
+
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let (number, piece) = (b.shr(lane, 2), b.and(lane, 3));
         let d = b.byte_index(block.plane.at(32), number, 2);
@@ -107,4 +114,28 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     let dots = without_offset(b, dots, 16, x);
     let d = weights.halves(b, 2);
     sum_of_blocks(b, d, x, dots)
+}
+
+/// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+    let d = rows.halves(b, 2);
+    let fifths = [rows.plane(0), rows.plane(1)];
+    let lane = b.lane();
+    let own = b.and::<U32>(lane, 3);
+    let own = b.shl::<U32>(own, 2);
+    mma::sum_of_blocks(b, columns, d, |b, pair| {
+        let mut number = 2 * pair;
+        blocks(b, rows, pair).map(|nibbles| {
+            let block = number;
+            number += 1;
+            let fifths = [0, 1].map(|row| b.shr::<U32>(fifths[block / 4][row][block % 4], own));
+            let quants = std::array::from_fn(|i| {
+                // The lane's four bits of each 16; the factor moves each of them to all its places, none to another's.
+                let four = b.bfe::<U32>(fifths[i % 2], 16 * (i as u32 / 2), 4);
+                let spread = b.mul::<U32>(four, 0x0204_0810);
+                b.and_or(spread, 0x1010_1010, nibbles[i])
+            });
+            less(b, quants, 16)
+        })
+    })
 }

@@ -10,9 +10,10 @@
 //! Files have the same layout.
 
 use super::int8::{masked_dot, times_byte};
-use super::q4_k::{Scales, chunks, packed_scales, scale_and_min, scale_and_subtract};
+use super::mma::{self, add_scaled, byte, nibbles, zeros};
+use super::q4_k::{Scales, chunks, packed_scales, scale_and_min, scale_and_subtract, scales_and_mins};
 use super::unpack::chunk_dot;
-use super::{Activations, Dot, Format, Int8, Plane, Reader, ScaleGroup, SuperBlock, Weights};
+use super::{Activations, Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q5K;
@@ -62,6 +63,10 @@ impl Format for Q5K {
 
     fn int8(&self) -> Option<Int8> {
         Some(Int8 { group: ScaleGroup::Of256, dot: int8_dot })
+    }
+
+    fn mma(&self) -> Option<Mma> {
+        Some(Mma { group: ScaleGroup::Of256, part: mma_part })
     }
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
@@ -115,4 +120,36 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     let high = b.shr::<S32>(high, 4);
     let dots = b.add::<S32>(low, high);
     scale_and_subtract(b, header[0], x, dots, mins)
+}
+
+/// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+    let headers = rows.quads(b, 0);
+    let [scales, mins] = scales_and_mins(b, headers);
+    let fifths = rows.fragment(b, 16);
+    let (none, mut dots) = (zeros(b, columns), zeros(b, columns));
+    for chunk in 0..4 {
+        let quants = rows.fragment(b, 48 + 32 * chunk as u32);
+        let halves = [false, true].map(|high| {
+            let sub_block = 2 * chunk as u32 + u32::from(high);
+            let nibbles = nibbles(b, quants, high);
+            std::array::from_fn(|i| {
+                // A fifth bit stands at `sub_block`, and counts 16.
+                let fifth = match sub_block {
+                    0..4 => b.shl::<U32>(fifths[i], 4 - sub_block),
+                    _ => b.shr::<U32>(fifths[i], sub_block - 4),
+                };
+                b.and_or(fifth, 0x1010_1010, nibbles[i])
+            })
+        });
+        let scales = [0, 1].map(|half| scales.map(|scales| byte(b, scales, 2 * chunk + half)));
+        for (eight, dots) in dots.iter_mut().enumerate() {
+            let x = columns.fragments(b, eight, chunk);
+            for half in 0..2 {
+                let dot = b.mma_k32::<U32>(halves[half], x[half], none[eight]);
+                add_scaled(b, dots, scales[half], dot);
+            }
+        }
+    }
+    mma::scale_and_subtract(b, columns, headers.map(|header| header[0]), &dots, mins)
 }

@@ -11,8 +11,11 @@
 
 use super::activations::Chunks;
 use super::int8::{masked_dot, of_sums};
+use super::mma::{add_scaled, less, nibbles, zeros};
 use super::unpack::{bytes, chunk_dot};
-use super::{Activations, Dot, Format, Int8, Move, Place, Plane, Reader, ScaleGroup, SuperBlock, Weights};
+use super::{
+    Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
+};
 use crate::ptx::{Builder, F16, F32, S8, S32, Shared, U32, Val};
 
 pub(super) struct Q6K;
@@ -70,6 +73,10 @@ impl Format for Q6K {
 
     fn int8(&self) -> Option<Int8> {
         Some(Int8 { group: ScaleGroup::Of256, dot: int8_dot })
+    }
+
+    fn mma(&self) -> Option<Mma> {
+        Some(Mma { group: ScaleGroup::Of256, part: mma_part })
     }
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
@@ -144,4 +151,55 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     let sum = b.mul(d, dots);
     let scale = x.scale(b);
     b.mul(sum, scale)
+}
+
+/// The sums of [`int8_dot`], 16 rows and some eights of columns at once: `d * sum of scale * ((q - 32) . x)`.
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+    let packed = rows.quads(b, 192);
+    let (none, mut dots) = (zeros(b, columns), zeros(b, columns));
+    for half in 0..2 {
+        let low = [rows.fragment(b, 64 * half), rows.fragment(b, 64 * half + 32)];
+        let tops = rows.fragment(b, 128 + 32 * half);
+        for pair in 0..2 {
+            let mut quarter = |quarter: u32| {
+                let nibbles = nibbles(b, low[quarter as usize % 2], quarter >= 2);
+                let quants = std::array::from_fn(|i| {
+                    // The two bits stand at `2 * quarter`, and count 16.
+                    let top = match quarter {
+                        0..2 => b.shl::<U32>(tops[i], 4 - 2 * quarter),
+                        _ => b.shr::<U32>(tops[i], 2 * quarter - 4),
+                    };
+                    b.and_or(top, 0x3030_3030, nibbles[i])
+                });
+                less(b, quants, 32)
+            };
+            let quants = [quarter(2 * pair), quarter(2 * pair + 1)];
+            for (eight, dots) in dots.iter_mut().enumerate() {
+                let x = columns.fragments(b, eight, (2 * half + pair) as usize);
+                for (at, (quants, x)) in quants.into_iter().zip(x).enumerate() {
+                    let block = 4 * half + 2 * pair + at as u32;
+                    for rest in 0..2 {
+                        let a = [quants[2 * rest], quants[2 * rest + 1]];
+                        let dot = b.mma_k16::<S32>(a, x[rest], none[eight]);
+                        let chunk = 2 * block + rest as u32;
+                        let scales = packed.map(|words| {
+                            let scale = b.prmt(words[chunk as usize / 4], 0, 0x1111 * (8 | (chunk % 4)) - 8);
+                            b.mov_bits::<S32, U32>(scale)
+                        });
+                        add_scaled(b, dots, scales, dot);
+                    }
+                }
+            }
+        }
+    }
+    let d = rows.half(b);
+    let each = dots.into_iter().enumerate().map(|(eight, dots)| {
+        let scales = columns.scales(b, eight, 0);
+        std::array::from_fn(|i| {
+            let dots: Val<F32> = b.cvt(dots[i]);
+            let sum = b.mul(d[i / 2], dots);
+            b.mul(sum, scales[i % 2])
+        })
+    });
+    each.collect()
 }

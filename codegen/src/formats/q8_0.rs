@@ -8,9 +8,11 @@
 //! A file's block of 32 has `d` before its quants.
 
 use super::int8::sum_of_blocks;
-use super::q4_k;
 use super::unpack::{chunk_dot, signed_bytes};
-use super::{Activations, Dot, Format, Int8, Move, Place, Plane, Reader, ScaleGroup, SuperBlock, Weights};
+use super::{
+    Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
+};
+use super::{mma, q4_k};
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q8_0;
@@ -48,6 +50,10 @@ impl Format for Q8_0 {
         Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot })
     }
 
+    fn mma(&self) -> Option<Mma> {
+        Some(Mma { group: ScaleGroup::Of32, part: mma_part })
+    }
+
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let number = b.shr(lane, 2);
         let d = b.byte_index(block.plane, number, 2);
@@ -77,4 +83,10 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     });
     let d = weights.halves(b, 0);
     sum_of_blocks(b, d, x, dots)
+}
+
+/// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+    let d = rows.halves(b, 0);
+    mma::sum_of_blocks(b, columns, d, |b, pair| [0, 32].map(|at| rows.fragment(b, 64 * pair as u32 + at)))
 }

@@ -60,7 +60,7 @@ impl Products {
 
     /// Rows `first` to `end` of the phase, which may begin and end anywhere.
     pub(crate) fn run(&self, b: &mut Builder, operands: &AnyOperands, first: Val<U32>, end: Val<U32>) {
-        let chosen = Chosen::new(b, self, operands);
+        let chosen = Chosen::new(b, &self.shape, operands.phase, operands.layer);
         let pass = self.staged(b, operands, &chosen);
         let share = Share::run(b, first, end, &pass);
         self.rows(b, operands, &chosen, &pass, share);
@@ -94,14 +94,7 @@ impl Products {
         share.each(b, |b, rows| {
             let gate = b.var::<F32>(0.0);
             b.for_range(0, chosen.matrices, 1, |b, number| {
-                // Q, K and V have rows of their own, gate and up the same.
-                let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
-                let first_of_kv = b.mad::<U32>(number, kv, q - kv);
-                let is_q = b.setp_eq(number, 0);
-                let from = b.selp::<U32>(0, first_of_kv, is_q);
-                let to = b.add::<U32>(first_of_kv, kv);
-                let from = b.selp::<U32>(from, 0, chosen.is_qkv);
-                let to = b.selp::<U32>(to, u32::MAX, chosen.is_qkv);
+                let (from, to) = chosen.rows_of(b, &self.shape, number);
                 let first = b.max::<U32>(rows.first, from);
                 let end = b.min::<U32>(to, rows.end);
                 let any = b.setp_lt(first, end);
@@ -154,33 +147,33 @@ fn add(b: &mut Builder, value: crate::ptx::Var<F32>, at: Global<F32>, row: Val<U
 }
 
 /// What the phase decides.
-struct Chosen {
-    k: Val<U32>,
+pub(super) struct Chosen {
+    pub(super) k: Val<U32>,
     /// The entry of its norm's gamma; of any where it has none.
     norm: Val<U32>,
     normalised: Val<Pred>,
     /// The entry of its first matrix, and how many follow each other.
-    weight: Val<U32>,
-    matrices: Val<U32>,
+    pub(super) weight: Val<U32>,
+    pub(super) matrices: Val<U32>,
     /// The entry of its first bias.
-    bias: Val<U32>,
-    is_qkv: Val<Pred>,
-    is_gate_up: Val<Pred>,
-    has_residual: Val<Pred>,
+    pub(super) bias: Val<U32>,
+    pub(super) is_qkv: Val<Pred>,
+    pub(super) is_gate_up: Val<Pred>,
+    pub(super) has_residual: Val<Pred>,
     /// The number of matrices whose products are not written: the gate.
-    unwritten: Val<U32>,
+    pub(super) unwritten: Val<U32>,
 }
 
 impl Chosen {
-    fn new(b: &mut Builder, of: &Products, operands: &AnyOperands) -> Chosen {
-        let AnyOperands { phase, layer, .. } = *operands;
+    /// Of a phase by its number; `layer` is the layer's first entry in the table.
+    pub(super) fn new(b: &mut Builder, of: &ModelShape, phase: Val<U32>, layer: Val<U32>) -> Chosen {
         let mut is = |which: Phase| b.setp_eq(phase, which as u32);
         let (is_qkv, is_gate_up, is_head) = (is(Phase::Qkv), is(Phase::GateUp), is(Phase::Head));
         let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
         let has_residual = b.or_pred(is_output, is_down);
         let normalised = b.not_pred(has_residual);
-        let ModelShape { hidden, ffn, .. } = of.shape;
-        let k = b.selp::<U32>(of.shape.q_dim(), hidden, is_output);
+        let ModelShape { hidden, ffn, .. } = *of;
+        let k = b.selp::<U32>(of.q_dim(), hidden, is_output);
         let k = b.selp::<U32>(ffn, k, is_down);
         let mut slot = |qkv: TensorRole, output, gate_up, down| {
             let slot = b.mov::<U32>(qkv.slot());
@@ -205,6 +198,17 @@ impl Chosen {
             has_residual,
             unwritten: b.selp::<U32>(1, 0, is_gate_up),
         }
+    }
+
+    /// The rows, among the phase's, of its matrix `number`, and the one behind them: Q, K and V have rows of their own, gate
+    /// and up the same.
+    pub(super) fn rows_of(&self, b: &mut Builder, shape: &ModelShape, number: Val<U32>) -> (Val<U32>, Val<U32>) {
+        let (q, kv) = (shape.q_dim(), shape.kv_dim());
+        let first_of_kv = b.mad::<U32>(number, kv, q - kv);
+        let is_q = b.setp_eq(number, 0);
+        let from = b.selp::<U32>(0, first_of_kv, is_q);
+        let to = b.add::<U32>(first_of_kv, kv);
+        (b.selp::<U32>(from, 0, self.is_qkv), b.selp::<U32>(to, u32::MAX, self.is_qkv))
     }
 }
 
@@ -243,7 +247,7 @@ impl Kernel for Products {
         dot::leave_registers(b, &self.types, Size::Const(self.shape.hidden), Numerics::Fast);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let operands = AnyOperands { phase, table, layer, x, y, residual: y, eps, kind: LoadKind::Constant };
-        let chosen = Chosen::new(b, self, &operands);
+        let chosen = Chosen::new(b, &self.shape, phase, layer);
         let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
         let rows = b.selp::<U32>(q + 2 * kv, self.shape.hidden, chosen.is_qkv);
         let rows = b.selp::<U32>(self.shape.ffn, rows, chosen.is_gate_up);

@@ -1,0 +1,174 @@
+use super::phase::Phase;
+use super::products::Chosen;
+use super::{Grid, Kernel};
+use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS};
+use crate::blocks::math;
+use crate::blocks::tensor::{Tensor, vector_from_table};
+use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, Val};
+use kiln_shape::columns::COLUMNS;
+use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
+use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
+
+/// The phases of a layer for several columns at once, by tensor cores, in one text: which phase it is, a launch says. Grid
+/// `[rows / 16, columns / width]`, rounded up. Each column has the bits that [`super::Products`] gives it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gemm {
+    shape: ModelShape,
+    types: Vec<WeightType>,
+    /// Eights of columns of a tile.
+    eights: u32,
+}
+
+impl Gemm {
+    /// Tiles of eight columns: for a few sequences, or the end of a prompt.
+    pub fn narrow(shape: ModelShape, types: &[WeightType]) -> Gemm {
+        Gemm::new(shape, types, 1)
+    }
+
+    /// Tiles of 16 columns.
+    pub fn wide(shape: ModelShape, types: &[WeightType]) -> Gemm {
+        Gemm::new(shape, types, 2)
+    }
+
+    fn new(shape: ModelShape, types: &[WeightType], eights: u32) -> Gemm {
+        let types = types.iter().copied().filter(|ty| ty.is_quantised() && Numerics::Fast.takes(*ty, &shape)).collect();
+        Gemm { shape, types, eights }
+    }
+
+    /// The results of a thread: of its row and a column of each eight.
+    fn finish(&self, b: &mut Builder, operands: &Operands, chosen: &Chosen, matrix: &InPhase, sums: &[Val<F32>]) {
+        let tid = b.tid();
+        let (row, column) = (b.and::<U32>(tid, ROWS - 1), b.div::<U32>(tid, ROWS));
+        for (sum, (gate, eight)) in sums.iter().zip(operands.gates.iter().zip(0..)) {
+            let eight = b.add::<U32>(operands.first_eight, eight);
+            let column = b.mad::<U32>(eight, COLUMNS, column);
+            let is_there = b.setp_lt(column, operands.columns);
+            b.if_(is_there, |b| {
+                let inverse = b.index(operands.inverse, column);
+                let inverse = b.ld(inverse, LoadKind::Constant);
+                let scaled = b.mul(*sum, inverse);
+                let value = b.var::<F32>(scaled);
+                if self.shape.qkv_bias {
+                    b.if_(chosen.is_qkv, |b| {
+                        let entry = b.add::<U32>(chosen.bias, matrix.number);
+                        let bias = vector_from_table::<F32>(b, operands.table, entry);
+                        let row = b.add::<U32>(matrix.first, row);
+                        let bias = b.index(bias, row);
+                        let bias = b.ld(bias, LoadKind::Ordinary);
+                        let sum = b.add(value, bias);
+                        b.set(value, sum);
+                    });
+                }
+                let row = b.add::<U32>(operands.first_row, row);
+                let rows = b.mad_wide(column, operands.rows, 0u64);
+                let own = b.cvt(row);
+                let at = b.add::<crate::ptx::U64>(rows, own);
+                let bytes = b.shl::<crate::ptx::U64>(at, 2);
+                let y = b.address(operands.y);
+                let y = b.add::<crate::ptx::U64>(y, bytes);
+                let to = b.global_ptr::<F32>(y);
+                b.if_(chosen.has_residual, |b| {
+                    let residual = b.ld(to, LoadKind::Ordinary);
+                    let sum = b.add(value, residual);
+                    b.set(value, sum);
+                });
+                b.if_(chosen.is_gate_up, |b| {
+                    let before = b.get(*gate);
+                    let activated = math::silu(b, before);
+                    let product = b.mul(activated, scaled);
+                    b.set(value, product);
+                });
+                b.set(*gate, scaled);
+                let writes = b.setp_ge(matrix.number, chosen.unwritten);
+                b.if_(writes, |b| b.st(to, value));
+            });
+        }
+    }
+}
+
+/// What a launch works on.
+struct Operands {
+    table: Global<U8>,
+    inverse: Global<F32>,
+    y: Global<F32>,
+    /// Columns that are there.
+    columns: Val<U32>,
+    /// Rows of the phase, from a column's results to the next column's.
+    rows: Val<U32>,
+    first_row: Val<U32>,
+    first_eight: Val<U32>,
+    /// The products with the matrix before.
+    gates: Vec<crate::ptx::Var<F32>>,
+}
+
+/// A matrix of the phase.
+struct InPhase {
+    number: Val<U32>,
+    /// The tile's first row in it.
+    first: Val<U32>,
+}
+
+impl Kernel for Gemm {
+    fn name(&self) -> &str {
+        if self.eights == 1 { "gemm_8" } else { "gemm_16" }
+    }
+
+    fn block(&self) -> u32 {
+        32 * WARPS
+    }
+
+    fn grid(&self) -> Grid {
+        Grid::PerRows(ROWS)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let ModelShape { hidden, ffn, .. } = self.shape;
+        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
+        if let Some(rows) = [hidden, ffn, q, kv].into_iter().find(|rows| *rows == 0 || rows % 32 != 0) {
+            return Err(format!("a matrix has {rows} rows or columns: needs a multiple of 32"));
+        }
+        if self.types.is_empty() {
+            return Err("no quantised type of weights: needs at least one".to_owned());
+        }
+        Ok(())
+    }
+
+    fn build(&self, b: &mut Builder) {
+        let table = b.param::<Global<U8>>("table"); // the tensor table
+        let layer = b.param::<U32>("layer"); // its number
+        let phase = b.param::<U32>("phase"); // which one; not the head
+        let of_256 = b.param::<Global<U8>>("of_256"); // the columns, as `quantise` writes them
+        let of_32 = b.param::<Global<U8>>("of_32"); // the same with a scale for each 32
+        let inverse = b.param::<Global<F32>>("inverse"); // [columns]
+        let columns = b.param::<U32>("columns"); // those that are there
+        let y = b.param::<Global<F32>>("y"); // [columns, rows of the phase]
+        b.blocks_per_sm(if self.eights == 1 { 4 } else { 3 });
+        let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+        let chosen = Chosen::new(b, &self.shape, phase, layer);
+        let ModelShape { hidden, ffn, .. } = self.shape;
+        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
+        let rows = b.selp::<U32>(q + 2 * kv, hidden, chosen.is_qkv);
+        let rows = b.selp::<U32>(ffn, rows, chosen.is_gate_up);
+        let (tile, group) = (b.ctaid_x(), b.ctaid_y());
+        let first_row = b.mul::<U32>(tile, ROWS);
+        let first_eight = b.mul::<U32>(group, self.eights);
+        let gates = (0..self.eights).map(|_| b.var(0.0)).collect();
+        let operands = Operands { table, inverse, y, columns, rows, first_row, first_eight, gates };
+        let tiles = Tiles::new(b, &self.types, self.eights);
+        debug_assert!(Phase::Head as u32 == 4);
+        b.for_range(0, chosen.matrices, 1, |b, number| {
+            let (from, to) = chosen.rows_of(b, &self.shape, number);
+            let (above, below) = (b.setp_ge(first_row, from), b.setp_lt(first_row, to));
+            let own = b.and_pred(above, below);
+            b.if_(own, |b| {
+                let entry = b.add::<U32>(chosen.weight, number);
+                let tensor = Tensor::from_table(b, table, entry);
+                let first = b.sub::<U32>(first_row, from);
+                let is_cut = [hidden, ffn, q].iter().any(|k| !k.is_multiple_of(SUPER_BLOCK));
+                let product = Product { tensor, first, k: chosen.k, is_cut, of_256, of_32, first_eight };
+                let sums = tiles.sums(b, &self.types, &product);
+                self.finish(b, &operands, &chosen, &InPhase { number, first }, &sums);
+            });
+        });
+    }
+}

@@ -1,0 +1,214 @@
+//! Products with several columns at once by tensor cores: each column has the bits that it has alone.
+
+use kiln_codegen::kernels::{Gemm, Phase, Products, Quantise};
+use kiln_shape::TensorRole::{self, *};
+use kiln_shape::{ModelShape, WeightType, columns};
+
+use crate::compare::assert_same_bits;
+use crate::phases::shape;
+use crate::quantised::Matrix;
+use crate::random::Random;
+use crate::support::{Arg, Gpu, Table, Weights, every_schedule, gpu};
+
+const EPS: f32 = 0.0625;
+const LAYER: u32 = 1;
+
+/// The types that tensor cores multiply.
+fn quantised() -> impl Iterator<Item = WeightType> {
+    WeightType::ALL.iter().copied().filter(|ty| ty.is_quantised())
+}
+
+/// A phase of a layer with its tensors.
+struct Case {
+    phase: Phase,
+    shape: ModelShape,
+    types: Vec<WeightType>,
+    k: usize,
+    gamma: Vec<f32>,
+    matrices: Vec<(TensorRole, Matrix)>,
+    biases: Vec<(TensorRole, Vec<f32>)>,
+}
+
+impl Case {
+    /// The matrices have `types` in turn.
+    fn new(phase: Phase, shape: ModelShape, types: &[WeightType], random: &mut Random) -> Case {
+        let ModelShape { hidden, ffn, .. } = shape;
+        let (q, kv) = (shape.q_dim(), shape.kv_dim());
+        let (k, roles): (u32, &[(TensorRole, u32)]) = match phase {
+            Phase::Qkv => (hidden, &[(AttnQ, q), (AttnK, kv), (AttnV, kv)]),
+            Phase::AttentionOutput => (q, &[(TensorRole::AttnOutput, hidden)]),
+            Phase::GateUp => (hidden, &[(FfnGate, ffn), (FfnUp, ffn)]),
+            Phase::Down => (ffn, &[(FfnDown, hidden)]),
+            Phase::Head => panic!("the head is for the last column alone"),
+        };
+        let matrices = roles.iter().zip(types.iter().cycle());
+        let matrices = matrices.map(|(&(role, n), &ty)| (role, Matrix::random(ty, n as usize, k as usize, random)));
+        let matrices = matrices.collect();
+        let biases: &[_] = if phase == Phase::Qkv { &[(AttnQBias, q), (AttnKBias, kv), (AttnVBias, kv)] } else { &[] };
+        let biases = biases.iter().map(|&(role, n)| (role, random.floats(n as usize, 4.0))).collect();
+        Case {
+            phase,
+            shape,
+            types: types.to_vec(),
+            k: k as usize,
+            gamma: random.floats(k as usize, 1.0),
+            matrices,
+            biases,
+        }
+    }
+
+    fn rows(&self) -> usize {
+        let rows: usize = self.matrices.iter().map(|(_, matrix)| matrix.n).sum();
+        if self.phase == Phase::GateUp { rows / 2 } else { rows }
+    }
+
+    fn norm(&self) -> Option<TensorRole> {
+        match self.phase {
+            Phase::Qkv => Some(AttnNorm),
+            Phase::GateUp => Some(FfnNorm),
+            Phase::Head | Phase::AttentionOutput | Phase::Down => None,
+        }
+    }
+
+    /// The table, and what keeps its tensors alive.
+    fn on(&self, gpu: &Gpu) -> OnDevice {
+        let mut table = Table::new(LAYER + 1);
+        let weights: Vec<Weights> = self.matrices.iter().map(|(_, matrix)| gpu.matrix(matrix)).collect();
+        for ((role, _), weights) in self.matrices.iter().zip(&weights) {
+            table.matrix(*role, LAYER, weights);
+        }
+        let mut vectors: Vec<_> = self.biases.iter().map(|(role, bias)| (*role, gpu.input(bias))).collect();
+        vectors.extend(self.norm().map(|role| (role, gpu.input(&self.gamma))));
+        for (role, vector) in &vectors {
+            table.vector(*role, LAYER, vector);
+        }
+        OnDevice { table: table.upload(gpu), _weights: weights, _vectors: vectors }
+    }
+
+    /// Column after column, by the kernel that decoding has.
+    fn alone(&self, gpu: &Gpu, on: &OnDevice, x: &[f32], y: &[f32]) -> Vec<f32> {
+        let kernel = gpu.load(Products::new(self.shape, &self.types));
+        let columns = x.chunks(self.k).zip(y.chunks(self.rows()));
+        let each = columns.map(|(x, y)| {
+            let (x, y) = (gpu.input(x), gpu.in_out(y));
+            let args = [&on.table].map(Arg::from).into_iter().chain([
+                LAYER.into(),
+                (&x).into(),
+                (&y).into(),
+                EPS.into(),
+                0u32.into(),
+                (self.phase as u32).into(),
+            ]);
+            kernel.run([3, 1, 1], &args.collect::<Vec<_>>());
+            y.read()
+        });
+        each.collect::<Vec<_>>().concat()
+    }
+
+    /// All columns at once, in tiles of so many eights.
+    fn together(&self, gpu: &Gpu, on: &OnDevice, x: &[f32], y: &[f32], eights: usize) -> Vec<f32> {
+        let (count, rows) = (x.len() / self.k, self.rows());
+        let padded = count.next_multiple_of(8 * eights) as u32;
+        let bytes = columns::bytes(self.k as u32, padded) as usize;
+        let forms = [gpu.unwritten::<u8>(bytes), gpu.unwritten::<u8>(bytes)];
+        let inverse = gpu.output::<f32>(count);
+        let (x, y) = (gpu.input(x), gpu.in_out(y));
+        let norm = self.norm().map_or(0, |role| role.table_index(LAYER));
+        let quantise = gpu.load(Quantise::new(&self.shape, &self.types));
+        for (form, len) in forms.iter().zip([256, 32]) {
+            let types = self.matrices.iter().map(|(_, matrix)| matrix.ty);
+            let wanted = types.filter(|ty| ty.block_len() == len).fold(0, |bits, ty| bits | 1 << ty.id());
+            if wanted == 0 {
+                continue;
+            }
+            let args: Vec<Arg> = vec![
+                (&on.table).into(),
+                norm.into(),
+                (&x).into(),
+                (self.k as u32).into(),
+                EPS.into(),
+                (count as u32).into(),
+                wanted.into(),
+                form.into(),
+                (&inverse).into(),
+            ];
+            quantise.run([padded, 1, 1], &args);
+        }
+        let kernel = if eights == 1 { Gemm::narrow } else { Gemm::wide };
+        let kernel = gpu.load(kernel(self.shape, &self.types));
+        let args: Vec<Arg> = vec![
+            (&on.table).into(),
+            LAYER.into(),
+            (self.phase as u32).into(),
+            (&forms[0]).into(),
+            (&forms[1]).into(),
+            (&inverse).into(),
+            (count as u32).into(),
+            (&y).into(),
+        ];
+        kernel.run([(rows / 16) as u32, padded / (8 * eights as u32), 1], &args);
+        y.read()
+    }
+
+    #[track_caller]
+    fn check(&self, gpu: &Gpu, counts: &[usize], random: &mut Random) {
+        let on = self.on(gpu);
+        for &count in counts {
+            let mut x = random.floats(count * self.k, 1.0);
+            // Some columns have outliers, and so a second plane.
+            for column in x.chunks_mut(self.k).step_by(3) {
+                column[random.below(self.k as u32) as usize] = 1e4;
+            }
+            let y = random.floats(count * self.rows(), 4.0);
+            let alone = self.alone(gpu, &on, &x, &y);
+            for eights in [1, 2] {
+                let what = format!("{:?}, {:?}, {count} columns, tiles of {eights}, {gpu}", self.phase, self.types);
+                assert_same_bits(&what, &self.together(gpu, &on, &x, &y, eights), &alone);
+            }
+        }
+    }
+}
+
+struct OnDevice {
+    table: kiln::driver::DeviceBuffer<u8>,
+    _weights: Vec<Weights>,
+    _vectors: Vec<(TensorRole, kiln::driver::DeviceBuffer<f32>)>,
+}
+
+#[test]
+fn a_column_has_the_bits_it_has_alone() {
+    let mut random = Random::fresh();
+    let gpu = gpu();
+    let phases = [Phase::Qkv, Phase::AttentionOutput, Phase::GateUp, Phase::Down];
+    let from = random.below(4) as usize;
+    for (ty, phase) in quantised().zip(phases.into_iter().cycle().skip(from)) {
+        let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 768);
+        Case::new(phase, shape, &[ty], &mut random).check(&gpu, &[1, 9], &mut random);
+    }
+}
+
+#[test]
+fn matrices_of_different_types_share_columns() {
+    let mut random = Random::fresh();
+    let types = [WeightType::Q8_0, WeightType::Q4_K, WeightType::Q6_K];
+    let every = random.clone();
+    every_schedule(&mut every.clone(), |gpu| {
+        let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 256);
+        Case::new(Phase::Qkv, shape, &types, &mut random).check(gpu, &[5], &mut random);
+    });
+}
+
+/// Rows of many super-blocks go through several rounds of folding; those of 1120 end within one.
+#[test]
+fn long_and_cut_rows_have_the_same_bits() {
+    let mut random = Random::fresh();
+    let gpu = gpu();
+    for ty in quantised() {
+        let shape = shape(kiln_shape::Family::Qwen2, 32, 1, 1, 64, 11008);
+        Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[2], &mut random);
+    }
+    for ty in quantised().filter(|ty| ty.block_len() == 32) {
+        let shape = shape(kiln_shape::Family::Qwen2, 32, 1, 1, 64, 1120);
+        Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[3, 8], &mut random);
+    }
+}
