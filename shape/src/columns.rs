@@ -6,7 +6,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0..2048 | the activations: of each two blocks of 32 the fragments of B that the lanes of a warp have, 16 bytes a lane |
-//! | 2048..2176 | of each column the sums of its eight 32, `i16` |
+//! | 2048..2176 | of each column the sums of its eight 32: their low bytes, then their high ones, both signed |
 //! | 2176..2432 | of each 32 the scales of the eight columns, f32; of the first alone with one scale for 256 |
 //! | 2432..2464 | of each column whether it has a second plane, `u32` |
 

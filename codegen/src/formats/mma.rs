@@ -5,7 +5,7 @@
 //! `g + 8` bytes `4t` to `4t + 4` of every 16, of column `g` the activations that these meet, and of the result rows `g`
 //! and `g + 8` of columns `2t` and `2t + 1`: see [`Builder::mma_k32`].
 
-use super::int8::{LATER_WORD, SCALE_WORD, SUMS_OF_32, of_sums};
+use super::int8::{LATER_WORD, SCALE_WORD, SUMS_OF_32};
 use super::{Plane, ScaleGroup};
 use crate::ptx::{AtomicOp, Builder, F16, F32, Global, LoadKind, S32, Shared, U8, U32, Val};
 use kiln_shape::columns::{LATER_OFFSET, PLANE_BYTES, PLANES, SCALES_OFFSET, SUMS_OFFSET};
@@ -144,12 +144,13 @@ impl Columns {
         [[low, high], [next_low, next_high]]
     }
 
-    /// The sums of each 32 of the lane's two columns, two to a word.
-    pub(super) fn sums_of_32(&self, b: &mut Builder, eight: usize) -> [[Val<U32>; 4]; 2] {
+    /// The fragments of B of the sums of the eight 32, as their low and their high bytes; twice, since B has 16 rows.
+    fn sums_of_32(&self, b: &mut Builder, eight: usize) -> [Val<U32>; 2] {
         let lane = b.lane();
-        let pair = b.and::<U32>(lane, 3);
-        let at = b.byte_index(self.eights[eight].at(SUMS_OFFSET), pair, 32).cast::<U32>();
-        [at, at.at(4)].map(|at| b.ld_vector(at, LoadKind::Constant))
+        let (column, odd) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 1));
+        let at = b.byte_index(self.eights[eight].at(SUMS_OFFSET), column, 16);
+        let at = b.byte_index(at, odd, 4).cast::<U32>();
+        [at, at.at(2)].map(|at| b.ld(at, LoadKind::Constant))
     }
 
     /// The scales of the lane's two columns: of block `block`, or of all 256.
@@ -193,8 +194,17 @@ pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: Sc
         b.if_(writes, |b| {
             let from = plane.activations.at(SUMS_OF_32 / 4);
             let words = words(b, &|b| b.ld_vector(from, LoadKind::Ordinary));
+            // A sum is 256 times its high byte plus its low one, both signed: that one is rounded to the nearest.
+            let rounded = words.map(|pair| {
+                let (signs, rest) = (b.and::<U32>(pair, 0x8000_8000), b.and::<U32>(pair, 0x7fff_7fff));
+                let rest = b.add::<U32>(rest, 0x0080_0080);
+                b.xor::<U32>(rest, signs)
+            });
+            let bytes = [(words, 0x6420), (rounded, 0x7531)]
+                .map(|([w0, w1, w2, w3], which)| [b.prmt(w0, w1, which), b.prmt(w2, w3, which)]);
             let to = b.byte_index(to.at(SUMS_OFFSET), column, 16).cast::<U32>();
-            b.st_vector(to, words);
+            let [[low, next_low], [high, next_high]] = bytes;
+            b.st_vector(to, [low, next_low, high, next_high]);
         });
         // The first lanes write the scales: one, or one of each block.
         let (scales, first) = match group {
@@ -252,11 +262,21 @@ pub(super) fn scale_and_subtract(
     mins: [[Val<U32>; 2]; 2],
 ) -> Vec<[Val<F32>; 4]> {
     let units = d_and_dmin.map(|word| b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half)));
+    // Sums of 32 times mins are a product of matrices too: the lanes of the first half of A have the eight mins.
+    let lane = b.lane();
+    let (odd, second) = (b.and::<U32>(lane, 1), b.and::<U32>(lane, 2));
+    let (odd, second) = (b.setp_ne(odd, 0), b.setp_ne(second, 0));
+    let mins = mins.map(|[first, last]| {
+        let own = b.selp::<U32>(last, first, odd);
+        b.selp::<U32>(0, own, second)
+    });
+    let none = zeros(b, columns);
     let each = dots.iter().enumerate().map(|(eight, dots)| {
-        let (sums, scales) = (columns.sums_of_32(b, eight), columns.scales(b, eight, 0));
+        let scales = columns.scales(b, eight, 0);
+        let [low, high] = columns.sums_of_32(b, eight).map(|sums| b.mma_k16::<U32>(mins, sums, none[eight]));
         std::array::from_fn(|i| {
             let (row, column) = (i / 2, i % 2);
-            let offsets = of_sums::<U32>(b, &sums[column], &mins[row]);
+            let offsets = b.mad::<S32>(high[i], 256, low[i]);
             let [d, dmin] = units[row];
             let (dots, offsets): (Val<F32>, Val<F32>) = (b.cvt(dots[i]), b.cvt(offsets));
             let offsets = b.mul(dmin, offsets);

@@ -222,26 +222,28 @@ pub(super) fn scale_and_subtract(
 fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
     let headers = rows.quads(b, 0);
     let [scales, mins] = scales_and_mins(b, headers);
-    let (none, mut dots) = (zeros(b, columns), zeros(b, columns));
+    // Nibbles in the upper halves of bytes are 16 times as large.
+    let (none, mut lows, mut highs) = (zeros(b, columns), zeros(b, columns), zeros(b, columns));
     for chunk in 0..4 {
         let quants = rows.fragment(b, 16 + 32 * chunk as u32);
         let low = quants.map(|word| b.and::<U32>(word, 0x0f0f_0f0f));
         let high = quants.map(|word| b.and::<U32>(word, 0xf0f0_f0f0));
-        // Nibbles in the upper halves of bytes are 16 times as large: the others' scales are made so.
-        let low_scales = scales.map(|scales| {
-            let scale = byte(b, scales, 2 * chunk);
-            b.shl::<S32>(scale, 4)
-        });
-        let high_scales = scales.map(|scales| byte(b, scales, 2 * chunk + 1));
-        for (eight, dots) in dots.iter_mut().enumerate() {
+        let [low_scales, high_scales] = [0, 1].map(|half| scales.map(|scales| byte(b, scales, 2 * chunk + half)));
+        for (eight, (lows, highs)) in lows.iter_mut().zip(&mut highs).enumerate() {
             let x = columns.fragments(b, eight, chunk);
             let of_low = b.mma_k32::<U32>(low, x[0], none[eight]);
-            add_scaled(b, dots, low_scales, of_low);
+            add_scaled(b, lows, low_scales, of_low);
             let of_high = b.mma_k32::<U32>(high, x[1], none[eight]);
-            add_scaled(b, dots, high_scales, of_high);
+            add_scaled(b, highs, high_scales, of_high);
         }
     }
-    let dots: Vec<_> = dots.into_iter().map(|dots| dots.map(|dot| b.shr::<S32>(dot, 4))).collect();
+    let mut sums = |(low, high): (mma::Sums, mma::Sums)| {
+        std::array::from_fn(|i| {
+            let high = b.shr::<S32>(high[i], 4);
+            b.add::<S32>(low[i], high)
+        })
+    };
+    let dots: Vec<mma::Sums> = lows.into_iter().zip(highs).map(&mut sums).collect();
     mma::scale_and_subtract(b, columns, headers.map(|header| header[0]), &dots, mins)
 }
 
