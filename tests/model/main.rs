@@ -4,6 +4,8 @@
 mod bake;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../examples/common/counters.rs"]
+mod counters;
 #[path = "../common/json.rs"]
 #[allow(dead_code)] // each test program uses a part
 mod json;
@@ -28,3 +30,4 @@ mod sessions;
 mod sharing;
 #[cfg(feature = "text")]
 mod synth;
+mod traffic;
