@@ -122,8 +122,8 @@ pub(crate) fn table(ordinal: i32, matrices: &Matrices, by_line: bool) -> String 
         }
     }
     let mut text = format!(
-        "counted on the emulator, all launches together; bytes read: those of the kernel's matrices, which it needs; those in \
-         distinct sectors of a launch, which device memory moves; those in all sectors asked for, which caches answer\n\
+        "counted on the emulator, all launches together; needed: bytes of the kernel's matrices; moved: bytes of distinct\n\
+         sectors that a launch reads, from device memory; asked for: bytes of all sectors, from the caches as well\n\
          {:<28} {:>8} {:>14} {:>9} {:>12} {:>12} {:>6} {:>12} {:>9} {:>9}\n",
         "kernel",
         "launches",

@@ -13,7 +13,7 @@ use kiln_emulator::{Checks, Counters, DeviceConfig};
 /// Bytes moved for a byte needed, at most.
 const MOST: f64 = 1.03;
 /// Lines in which lanes meet in banks: words beside activations are 12 apart, a second plane does not begin in the bank of
-/// the first, values of two rows are 33 apart, attention's scores.
+/// the first, values of two rows are 33 apart, attention's partial sums.
 const MEETING: [&str; 3] = ["formats/int8.rs", "blocks/fast.rs", "blocks/attention.rs"];
 /// Further passes of a weight in these lines, at most.
 const FURTHER: f64 = 0.03;
