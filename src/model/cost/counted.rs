@@ -146,8 +146,8 @@ mod tests {
     fn recorded(module: &str, kernel: &str, name: &str, target: u32) -> Vec<&'static str> {
         let target = format!("sm_{target}");
         let key = [module, kernel, name, &target];
-        let rows = RECORDED.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        rows.filter(|cells| cells.starts_with(&key)).next_back().unwrap_or_else(|| panic!("no loop {key:?}"))
+        let mut rows = RECORDED.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        rows.find(|cells| cells.starts_with(&key)).unwrap_or_else(|| panic!("no loop {key:?}"))
     }
 
     #[test]
