@@ -16,6 +16,7 @@ mod counters;
 use clap::Parser;
 use command::{Bar, note};
 use common::{Picked, Wish};
+use counters::Matrices;
 use kiln::Model;
 use kiln::model::{End, GenerateOptions, ModelFile, Session, SessionOptions};
 use kiln::text::{Special, Tokenizer};
@@ -93,6 +94,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if counts && !picked.emulated {
         return Err("a GPU does not count; take --device emulator for --counters".into());
     }
+    let matrices = Matrices::of(&file)?;
     let mut bar = Bar::new("loading");
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
@@ -129,12 +131,11 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         note(format_args!("ids: {}\n", ids.join(",")));
     }
     if counts {
-        let shape = *session.model().shape();
         // What is resident has left the device, and is in the records, when the session is gone.
         let closing = made.closing_line(&picked, &session);
         drop(session);
         drop(model);
-        note(counters::table(picked.device.ordinal(), &shape, arguments.counters_by_line));
+        note(counters::table(picked.device.ordinal(), &matrices, arguments.counters_by_line));
         note(format_args!("{closing}\n"));
         return Ok(());
     }

@@ -89,21 +89,33 @@ fn numerics_are_those_asked_for_and_stand_in_the_report() {
 
 #[test]
 fn counters_are_a_table_by_kernel_and_by_line() {
-    // In exact numerics each phase has a kernel of its own, and so a number of weights.
-    let numerics = ["--numerics", "exact"];
-    let output =
-        generate(&[&["--ids", "5", "--tokens", "1", "--path", "stream", "--counters-by-line"][..], &numerics].concat());
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{errors}");
-    let row = errors.lines().find(|line| line.starts_with("rmsnorm_gate_up_swiglu ")).expect("a kernel's row");
-    let numbers: Vec<f64> = row.split_whitespace().skip(1).filter_map(|number| number.parse().ok()).collect();
-    // One token through four layers; every weight takes at least its multiplication and its share of the loads.
-    assert_eq!(numbers.len(), 8, "{row}");
-    assert_eq!(numbers[0], 4.0, "{row}");
-    assert!((2.0..20.0).contains(&numbers[2]), "instructions a weight: {row}");
+    let table = |numerics| {
+        let arguments =
+            ["--ids", "5", "--tokens", "1", "--path", "stream", "--counters-by-line", "--numerics", numerics];
+        let output = generate(&arguments);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        errors
+    };
+    let (exact, fast) = (table("exact"), table("fast"));
+    // One kernel has all products in fast numerics, and rows by phase all the same.
+    for (errors, name, instructions) in
+        [(&exact, "rmsnorm_gate_up_swiglu ", 2.0..20.0), (&fast, "products, gate and up ", 1.0..10.0)]
+    {
+        let row = errors.lines().find(|line| line.starts_with(name)).expect("a kernel's row");
+        let numbers = row[name.len()..].split_whitespace().map(|number| number.parse().expect("a number"));
+        let numbers: Vec<f64> = numbers.collect();
+        // One token through four layers, each of which reads two matrices of 256 by 768 in Q4_K, whole.
+        let [launches, _, each, needed, moved, ratio, asked, _, _] = numbers[..] else { panic!("{row}") };
+        assert_eq!((launches, needed), (4.0, 4.0 * 2.0 * 256.0 * 768.0 * 0.5625), "{row}");
+        assert!(instructions.contains(&each), "instructions a weight: {row}");
+        assert!(moved >= needed && moved <= asked && (ratio - moved / needed).abs() < 1e-3, "{row}");
+    }
+    let heads = fast.lines().filter(|line| line.starts_with("products, head "));
+    assert_eq!(heads.count(), 1, "{fast}");
     // Programs hold light text, unless they were built with provenance.
-    let by_ptx = errors.contains("_q6k, PTX line ") && errors.contains("KILN_PROVENANCE=1");
-    assert!(by_ptx || errors.contains("codegen/src/blocks/dot.rs:"), "{errors}");
+    let by_ptx = exact.contains("_q6k, PTX line ") && exact.contains("KILN_PROVENANCE=1");
+    assert!(by_ptx || exact.contains("codegen/src/blocks/dot.rs:"), "{exact}");
 }
 
 #[test]

@@ -15,11 +15,20 @@ pub(crate) fn group(ty: WeightType) -> Option<usize> {
 
 /// A vector as the products see it, and the super-blocks that have a second plane.
 pub(crate) fn rounded(x: &[f32], group: usize) -> (Vec<f64>, usize) {
+    rounded_with(x, group, true)
+}
+
+/// The same of a vector that has one plane only, which no kernel makes.
+pub(crate) fn rounded_to_one_plane(x: &[f32], group: usize) -> Vec<f64> {
+    rounded_with(x, group, false).0
+}
+
+fn rounded_with(x: &[f32], group: usize, seconds_allowed: bool) -> (Vec<f64>, usize) {
     let mut all = Vec::with_capacity(x.len());
     let mut seconds = 0;
     for super_block in x.chunks(256) {
         let groups: Vec<Group> = super_block.chunks(group).map(Group::of).collect();
-        let second = groups.iter().any(|of| of.is_uneven(group));
+        let second = seconds_allowed && groups.iter().any(|of| of.is_uneven(group));
         seconds += usize::from(second);
         all.extend(groups.iter().flat_map(|of| of.values(second)));
     }

@@ -54,6 +54,11 @@ impl Matrix {
         Matrix { ty, n, k, bytes, weights }
     }
 
+    /// One that a file holds.
+    pub(crate) fn of(ty: WeightType, n: usize, k: usize, bytes: &[u8]) -> Matrix {
+        Matrix { ty, n, k, bytes: bytes.to_vec(), weights: dequantise(ty, bytes) }
+    }
+
     /// Makes a weight 0: a term and its min that cancel where the type has mins, else a quant of 0.
     pub(crate) fn clear(&mut self, row: usize, column: usize, random: &mut Random) {
         let (len, size) = (self.ty.block_len() as usize, self.ty.block_bytes() as usize);

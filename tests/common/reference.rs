@@ -19,10 +19,15 @@ pub(crate) enum Cache {
     F16,
 }
 
+/// What a matrix of a role, layer and type is multiplied with instead of an activation vector.
+pub(crate) type Activations = Box<dyn Fn(TensorRole, u32, WeightType, &[f64]) -> Vec<f64> + Sync>;
+
 /// A model with its whole file in memory.
 pub(crate) struct Reference {
     pub(crate) gguf: Gguf,
     pub(crate) shape: ModelShape,
+    /// The vector itself, unless a test asks what rounding it would do.
+    pub(crate) activations: Activations,
     file: Vec<u8>,
 }
 
@@ -37,7 +42,7 @@ impl Reference {
         let gguf = Gguf::from_bytes(&file).expect("a GGUF file");
         let shape = ModelShape::from_gguf(&gguf).expect("a Qwen model");
         shape.check_tensors(&gguf).expect("all tensors");
-        Reference { gguf, shape, file }
+        Reference { gguf, shape, activations: Box::new(|_, _, _, x| x.to_vec()), file }
     }
 
     /// Type and bytes of a tensor.
@@ -66,6 +71,8 @@ impl Reference {
     pub(crate) fn product(&self, role: TensorRole, layer: u32, xs: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let (k, n) = (role.dims(&self.shape)[0] as usize, role.dims(&self.shape)[1] as usize);
         assert!(xs.iter().all(|x| x.len() == k));
+        let ty = self.tensor(role, layer).0;
+        let xs: Vec<Vec<f64>> = xs.iter().map(|x| (self.activations)(role, layer, ty, x)).collect();
         let products = |row: usize| -> Vec<f64> {
             let weights = self.row(role, layer, row);
             xs.iter().map(|x| dot(&weights, x)).collect()

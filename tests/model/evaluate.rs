@@ -2,7 +2,7 @@
 //! perplexity.
 
 #[path = "../../examples/evaluate/score.rs"]
-mod score;
+pub(crate) mod score;
 #[path = "../../examples/evaluate/npy.rs"]
 mod write_npy;
 

@@ -4,11 +4,17 @@
 mod bake;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../examples/common/counters.rs"]
+mod counters;
+#[path = "../common/int8.rs"]
+mod int8;
 #[path = "../common/json.rs"]
 #[allow(dead_code)] // each test program uses a part
 mod json;
 #[path = "../common/npy.rs"]
 mod npy;
+#[path = "../common/quantised.rs"]
+mod quantised;
 #[path = "../common/random.rs"]
 mod random;
 #[path = "../common/reference.rs"]
@@ -16,11 +22,19 @@ mod reference;
 #[path = "../../examples/synth/model.rs"]
 mod synth_model;
 
+/// Where the other common files look for it.
+mod dequantise {
+    pub(crate) use crate::reference::dequantise;
+}
+
 mod decode;
 mod evaluate;
 mod fast;
 mod not_finite;
 mod numerics;
+mod outliers;
+#[cfg(feature = "text")]
+mod perplexity;
 mod persistent;
 mod presets;
 mod reference_results;
@@ -28,3 +42,4 @@ mod sessions;
 mod sharing;
 #[cfg(feature = "text")]
 mod synth;
+mod traffic;

@@ -24,13 +24,13 @@ const TOLERANCE: f64 = 1e-5;
 const SMALLEST: [&str; 2] = ["qwen3-0-6b", "qwen2-5-0-5b"];
 
 /// One at a time: each uses every core, and hundreds of megabytes.
-fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether the large presets are run; says so where they are not.
-fn wanted(feature: &str) -> bool {
+pub(crate) fn wanted(feature: &str) -> bool {
     let all = std::env::var("KILN_TEST_PRESETS").is_ok_and(|value| value == "1");
     if !all {
         eprintln!("SKIPPED: {feature}: real shapes are run with KILN_TEST_PRESETS=1");
@@ -39,10 +39,10 @@ fn wanted(feature: &str) -> bool {
 }
 
 /// A file with two layers of a preset; removed when dropped.
-struct Cut(PathBuf);
+pub(crate) struct Cut(pub(crate) PathBuf);
 
 impl Cut {
-    fn write(feature: &str) -> Cut {
+    pub(crate) fn write(feature: &str) -> Cut {
         let preset = presets::by_name(feature).expect("a preset");
         let shape = ModelShape { layers: 2, vocab: 2048, ..preset.shape };
         let cut = Cut(std::env::temp_dir().join(format!("kiln-cut-{feature}-{}.gguf", std::process::id())));
@@ -51,7 +51,7 @@ impl Cut {
         cut
     }
 
-    fn load(&self, config: DeviceConfig) -> Model {
+    pub(crate) fn load(&self, config: DeviceConfig) -> Model {
         let device = common::device_with(config);
         let file = ModelFile::open(&self.0).expect("a model");
         let baked = bake::model("test", *file.shape(), device.sm());

@@ -1,0 +1,95 @@
+//! A token's products in fast numerics move what they must, once: two layers and a small head of a published shape, by the
+//! emulator's counters.
+//!
+//! `KILN_TEST_PRESETS=1 cargo test --release -p kiln --test model traffic` counts the large shapes too.
+
+use crate::common;
+use crate::counters::{self, Launch, Matrices};
+use crate::presets::{Cut, turn, wanted};
+use kiln::model::{KvType, ModelFile, PathChoice, SessionOptions};
+use kiln::shape::presets;
+use kiln_emulator::{Checks, Counters, DeviceConfig};
+
+/// Bytes moved for a byte needed, at most.
+const MOST: f64 = 1.03;
+/// Lines in which lanes meet in banks: words beside activations are 12 apart, a second plane does not begin in the bank of
+/// the first, values of two rows are 33 apart, attention's partial sums.
+const MEETING: [&str; 3] = ["formats/int8.rs", "blocks/fast.rs", "blocks/attention.rs"];
+/// Further passes of a weight in these lines, at most.
+const FURTHER: f64 = 0.03;
+
+/// The launches of one token and its logits on a chip like an H200.
+fn token(cut: &Cut, path: PathChoice) -> Vec<Launch> {
+    let matrices = Matrices::of(&ModelFile::open(&cut.0).expect("a model")).expect("its matrices");
+    let model = cut.load(DeviceConfig { counters: true, checks: Checks::NONE, ..DeviceConfig::h200() });
+    let ordinal = model.device().ordinal();
+    kiln_emulator::clear_reports(ordinal);
+    let options = SessionOptions::default().with_kv(KvType::F16).with_path(path).with_capacity(64);
+    let mut session = model.session(options).expect("a session");
+    session.append(&[640]).expect("it fits");
+    session.logits().expect("logits");
+    drop(session);
+    drop(model);
+    counters::launches(ordinal, &matrices)
+}
+
+/// Bytes in sectors that lines of that file of the source asked for.
+fn asked_for_by(counters: &Counters, file: &str) -> u64 {
+    let lines = counters.lines.values();
+    let of_file = lines.filter(|line| line.source.as_ref().is_some_and(|(name, _)| name.contains(file)));
+    of_file.map(|line| 32 * line.sectors).sum()
+}
+
+fn moves_what_it_needs(feature: &str, paths: &[PathChoice]) {
+    let _turn = turn();
+    let cut = Cut::write(feature);
+    for path in paths {
+        let launches = token(&cut, *path);
+        let names: Vec<&str> = launches.iter().filter_map(|launch| launch.name.split(", ").nth(1)).collect();
+        let layer = ["qkv", "attention output", "gate and up", "down"];
+        match path {
+            PathChoice::Persistent => assert_eq!(launches.len(), 1),
+            _ => assert_eq!(names, [&layer[..], &layer, &["head"]].concat()),
+        }
+        for Launch { name, needed, counters } in &launches {
+            let Some(needed) = needed else { continue };
+            // Each block of the resident decoder has the embedding for itself, which stays in the L2 cache.
+            let hidden = presets::by_name(feature).expect("a preset").shape.hidden;
+            let embeddings = if *path == PathChoice::Persistent { u64::from(132 * hidden * 4) } else { 0 };
+            let moved = counters.read_bytes_distinct - embeddings;
+            let ratio = |bytes: u64| bytes as f64 / needed.bytes as f64;
+            let weights = asked_for_by(counters, "blocks/slot.rs");
+            let further = counters.bank_conflicts as f64 / needed.weights as f64;
+            println!(
+                "{feature}, {name}: {} needed, {:.3} moved, {:.3} asked for, {further:.4} further passes a weight",
+                needed.bytes,
+                ratio(moved),
+                ratio(weights)
+            );
+            assert!((1.0..=MOST).contains(&ratio(weights)), "{feature}, {name}: {weights} asked for of {needed:?}");
+            assert!((1.0..=MOST).contains(&ratio(moved)), "{feature}, {name}: {moved} moved of {needed:?}");
+            let lines = counters.lines.values().filter(|line| line.bank_conflicts > 0);
+            let lines = lines.filter_map(|line| line.source.as_ref().map(|source| source.0.clone()));
+            let others: Vec<String> = lines.filter(|file| !MEETING.iter().any(|known| file.contains(known))).collect();
+            assert!(others.is_empty(), "{feature}, {name}: lanes meet in banks in {others:?}");
+            assert!(further <= FURTHER, "{feature}, {name}: {further} further passes a weight");
+        }
+    }
+}
+
+#[test]
+fn products_of_the_smallest_shape_move_what_they_need() {
+    if common::on_gpu() {
+        return eprintln!("SKIPPED: a GPU does not count");
+    }
+    moves_what_it_needs("qwen3-0-6b", &[PathChoice::Stream]);
+}
+
+#[test]
+fn products_of_the_large_shapes_move_what_they_need() {
+    for feature in ["qwen3b", "qwen3-8b"] {
+        if wanted(feature) && !common::on_gpu() {
+            moves_what_it_needs(feature, &[PathChoice::Stream, PathChoice::Persistent]);
+        }
+    }
+}
