@@ -83,7 +83,7 @@ impl Derived {
                 Derived::Nothing
             }
             Op::Neg { .. } | Op::Abs { .. } | Op::Rcp { .. } | Op::Sqrt { .. } | Op::Ex2 => Derived::Nothing,
-            Op::Dp4a { .. } | Op::Dp2a { .. } | Op::Redux { .. } => Derived::Nothing,
+            Op::Dp4a { .. } | Op::Dp2a { .. } | Op::Redux { .. } | Op::Mma { .. } | Op::CvtF16x2 => Derived::Nothing,
             Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,
             Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny => Derived::Nothing,
             Op::St { .. } | Op::StSync { .. } | Op::Red { .. } | Op::Atom { .. } | Op::AtomExch { .. } => {

@@ -1,8 +1,8 @@
 //! How opcodes, their modifiers and special registers are written.
 
 use super::modifiers::{
-    AtomicOp, Compare, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, Special, StateSpace, StoreOrder,
-    Type, Width,
+    AtomicOp, Compare, Depth, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, Special, StateSpace,
+    StoreOrder, Type, Width,
 };
 use super::table::Op;
 use std::fmt::{self, Display, Formatter};
@@ -30,6 +30,7 @@ words! {
     Order { Relaxed "relaxed" Acquire "acquire" Release "release" AcqRel "acq_rel" }
     AtomicOp { Add "add" Max "max" Or "or" }
     Half { Low "lo" High "hi" }
+    Depth { K8 "k8" K16 "k16" }
     Compare { Eq "eq" Ne "ne" Lt "lt" Le "le" Gt "gt" Ge "ge" }
     Rounding { Nearest "rn" NearestInteger "rni" ZeroInteger "rzi" }
     Shuffle { Butterfly "bfly" Index "idx" }
@@ -85,6 +86,7 @@ impl Display for Op {
             Op::Bfe { ty } => write!(f, "bfe.{ty}"),
             Op::Cvt { to, from, rounding: Some(rounding) } => write!(f, "cvt.{rounding}.{to}.{from}"),
             Op::Cvt { to, from, rounding: None } => write!(f, "cvt.{to}.{from}"),
+            Op::CvtF16x2 => f.write_str("cvt.rn.f16x2.f32"),
             Op::Mov { ty } => write!(f, "mov.{ty}"),
             Op::Unpack { whole, .. } | Op::Pack { whole, .. } => write!(f, "mov.{whole}"),
             Op::Setp { how, ty } => write!(f, "setp.{how}.{ty}"),
@@ -92,6 +94,7 @@ impl Display for Op {
             Op::Shfl { mode } => write!(f, "shfl.sync.{mode}.b32"),
             Op::Redux { op, ty } => write!(f, "redux.sync.{op}.{ty}"),
             Op::VoteAny => f.write_str("vote.sync.any.pred"),
+            Op::Mma { depth } => write!(f, "mma.sync.aligned.m16n8{depth}.row.col.f32.f16.f16.f32"),
             Op::LdParam { ty } => write!(f, "ld.param.{ty}"),
             Op::Ld { space, kind, width, ty } => {
                 let hint = match (space, kind) {

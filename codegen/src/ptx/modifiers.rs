@@ -195,6 +195,30 @@ pub enum Half {
     High,
 }
 
+/// The columns of A and rows of B that one `mma` multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Depth {
+    /// 8.
+    K8,
+    /// 16.
+    K16,
+}
+
+impl Depth {
+    /// The words of A that a lane holds.
+    pub(crate) const fn of_a(self) -> u32 {
+        match self {
+            Depth::K8 => 2,
+            Depth::K16 => 4,
+        }
+    }
+
+    /// The words of B that a lane holds.
+    pub(crate) const fn of_b(self) -> u32 {
+        self.of_a() / 2
+    }
+}
+
 /// How `setp` compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compare {

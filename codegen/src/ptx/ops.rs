@@ -2,7 +2,7 @@
 
 use super::builder::Builder;
 use super::ir::Arg;
-use super::modifiers::{AtomicOp, Compare, Half, Rounding, Shuffle, Type};
+use super::modifiers::{AtomicOp, Compare, Depth, Half, Rounding, Shuffle, Type};
 use super::table::Op;
 use super::types::{
     Bits16, Bits32, F16, F32, Float, Integer, Number, Operand, Pred, S32, Scalar, Size, Stored, U16, U32, U64, Val,
@@ -253,6 +253,19 @@ impl Builder {
         [Val::new(low), Val::new(high)]
     }
 
+    /// Two 16-bit values in a 32-bit register, the first in the low half.
+    #[track_caller]
+    pub fn pack<T: Bits16>(&mut self, low: Val<T>, high: Val<T>) -> Val<U32> {
+        self.emit(Op::Pack { whole: Type::B32, half: Type::B16 }, vec![Arg::Vector(vec![low.arg(), high.arg()])])
+    }
+
+    /// Two numbers rounded to half precision in a 32-bit register, the first in the low half: one instruction from sm_80
+    /// on, which older targets lack.
+    #[track_caller]
+    pub fn cvt_f16x2(&mut self, low: impl Operand<F32>, high: impl Operand<F32>) -> Val<U32> {
+        self.emit(Op::CvtF16x2, vec![high.arg(), low.arg()])
+    }
+
     /// Two 32-bit values in a 64-bit register, the first in the low half.
     #[track_caller]
     pub fn pack64(&mut self, low: impl Operand<U32>, high: impl Operand<U32>) -> Val<U64> {
@@ -395,5 +408,33 @@ impl Builder {
     #[track_caller]
     pub fn vote_any(&mut self, cond: Val<Pred>) -> Val<Pred> {
         self.emit(Op::VoteAny, vec![cond.arg(), ALL_LANES])
+    }
+
+    /// `A B + C` of f16 matrices, 16 x 16 and 16 x 8, and one of f32, 16 x 8: `mma.m16n8k16`. Words hold two elements. With
+    /// `r = lane / 4` and `c = lane % 4 * 2` a lane has of A rows `r` and `r + 8` at columns `c`, then both at `c + 8`; of
+    /// B column `r` at rows `c` and `c + 8`; of C and the result row `r` at columns `c` and `c + 1`, then row `r + 8`.
+    ///
+    /// [PTX ISA, Matrix Fragments for mma.m16n8k16](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float)
+    #[track_caller]
+    pub fn mma_m16n8k16(&mut self, a: [Val<U32>; 4], b: [Val<U32>; 2], c: [Val<F32>; 4]) -> [Val<F32>; 4] {
+        self.mma(Depth::K16, &a, &b, c)
+    }
+
+    /// As [`Builder::mma_m16n8k16`], of 16 x 8 and 8 x 8: each lane has the first half of A's words and of B's.
+    ///
+    /// [PTX ISA, Matrix Fragments for mma.m16n8k8](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-1688)
+    #[track_caller]
+    pub fn mma_m16n8k8(&mut self, a: [Val<U32>; 2], b: Val<U32>, c: [Val<F32>; 4]) -> [Val<F32>; 4] {
+        self.mma(Depth::K8, &a, &[b], c)
+    }
+
+    #[track_caller]
+    fn mma(&mut self, depth: Depth, a: &[Val<U32>], b: &[Val<U32>], c: [Val<F32>; 4]) -> [Val<F32>; 4] {
+        fn parts<T>(values: &[Val<T>]) -> Arg {
+            Arg::Vector(values.iter().map(|value| value.arg()).collect())
+        }
+        let d: [Val<F32>; 4] = std::array::from_fn(|_| Val::new(self.fresh::<F32>()));
+        self.push(Op::Mma { depth }, vec![parts(&d)], vec![parts(a), parts(b), parts(&c)], None);
+        d
     }
 }

@@ -6,7 +6,8 @@
 
 use super::ir::{Arg, Base, Class, Uniformity};
 use super::modifiers::{
-    AtomicOp, Compare, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, StateSpace, StoreOrder, Type, Width,
+    AtomicOp, Compare, Depth, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Shuffle, StateSpace, StoreOrder, Type,
+    Width,
 };
 use crate::target::Target;
 use Convergence::{Barrier, Block, Free, Warp};
@@ -166,6 +167,14 @@ const fn hint(space: StateSpace, kind: LoadKind) -> Needs {
     match (space, kind) {
         (StateSpace::Global, LoadKind::Streaming) => Needs { version: (7, 4), sm: 75 },
         _ => BASE,
+    }
+}
+
+/// `m16n8k8` came with compute capability 7.5, `m16n8k16` with 8.0.
+const fn multiplies(depth: Depth) -> Needs {
+    match depth {
+        Depth::K8 => Needs { version: (6, 5), sm: 75 },
+        Depth::K16 => SM_80,
     }
 }
 
@@ -340,6 +349,8 @@ instructions! {
 
     /// A value as another type.
     Cvt { to: Type, from: Type, rounding: Option<Rounding> }: [Value(to)] <- [Value(from)], BASE, Operands, Free, Pure;
+    /// Two numbers as halves of a word, the second in the low half.
+    CvtF16x2: [Value(B32)] <- [Value(F32), Value(F32)], SM_80, Operands, Free, Pure;
     /// `a`.
     Mov { ty: Type }: [Value(ty)] <- [Any(ty)], BASE, Operands, Free, Pure;
     /// The halves of a register.
@@ -359,6 +370,11 @@ instructions! {
         [Value(ty)] <- [Value(ty), Constant], SM_80, Exactly(Uniformity::Warp), Warp, Pure;
     /// Whether a predicate holds in any lane.
     VoteAny: [Value(Pred)] <- [Value(Pred), Constant], BASE, Exactly(Uniformity::Warp), Warp, Pure;
+
+    /// A product of f16 matrices added to one of f32, over the warp.
+    Mma { depth: Depth }:
+        [Parts(4, F32)] <- [Parts(depth.of_a(), B32), Parts(depth.of_b(), B32), Parts(4, F32)],
+        multiplies(depth), Varies, Warp, Pure;
 
     /// A parameter's value.
     LdParam { ty: Type }: [Value(ty)] <- [Parameter], BASE, Exactly(Uniformity::Block), Free, Loads;
