@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::kernels::{
-    self, Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp,
+    self, Advance, Argmax, Attention, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp,
     FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
     PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, Saxpy,
 };
@@ -127,9 +127,8 @@ fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> 
 pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numerics: Numerics) -> Vec<Box<dyn Kernel>> {
     match path {
         DecoderPath::Stream => {
-            let ModelShape { hidden, heads, kv_heads, head_dim, .. } = shape;
-            let mut all: Vec<Box<dyn Kernel>> =
-                vec![Box::new(EmbeddingRow { hidden: Dim::Baked(hidden), types: types.to_vec() })];
+            let embedding = EmbeddingRow { hidden: Dim::Baked(shape.hidden), types: types.to_vec() };
+            let mut all: Vec<Box<dyn Kernel>> = vec![Box::new(embedding)];
             match numerics {
                 Numerics::Exact => {
                     for phase in Phase::ALL {
@@ -140,12 +139,8 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
             }
             for kv in [KvType::F16, KvType::F32] {
                 all.push(Box::new(QkNormRopeKvWrite::new(shape, kv)));
-                let attention = IncrementalAttention::new(0, head_dim, heads).with_kv_heads(kv_heads);
-                all.push(Box::new(attention.with_kv_type(kv).with_chunked_cache()));
-                let chunk = FlashDecodingChunk::new(0, head_dim, heads, kv_heads, 1);
-                all.push(Box::new(chunk.with_kv_type(kv).with_chunked_cache()));
+                all.push(Box::new(Attention::new(shape, kv, numerics)));
             }
-            all.push(Box::new(FlashDecodingReduce::new(head_dim, heads)));
             all.push(Box::new(Argmax));
             all.push(Box::new(Advance));
             all

@@ -1,14 +1,12 @@
 //! The kernels of a model on a device: loaded once, every function looked up before anything runs.
 
-use super::launches::{
-    Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, IncrementalAttention, PersistentDecoder,
-    Phase, QkNormRopeKvWrite, Trace,
-};
+use super::launches::{Advance, Argmax, Attention, EmbeddingRow, PersistentDecoder, Phase, QkNormRopeKvWrite, Trace};
 use super::{KvType, Numerics};
 use crate::baked::{BakedModel, BakedModule, DecoderPath, newest, no_module};
 use crate::driver::{Device, Module};
 use crate::kernel::{Kernel, Loaded};
 use crate::launch::Launch;
+use crate::shape::Pieces;
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -30,8 +28,9 @@ impl LoadedModule {
 /// The kernels whose element type is the cache's.
 pub(crate) struct CacheKernels {
     pub(crate) qk_norm_rope_kv_write: Kernel<QkNormRopeKvWrite<'static>>,
-    pub(crate) incremental_attention: Kernel<IncrementalAttention<'static>>,
-    pub(crate) flash_decoding_chunk: Kernel<FlashDecodingChunk<'static>>,
+    pub(crate) attention: Kernel<Attention<'static>>,
+    /// The cut of the cache, by which attention has its grid.
+    pub(crate) pieces: Pieces,
 }
 
 /// All kernels of the stream path.
@@ -42,7 +41,6 @@ pub(crate) struct Kernels {
     pub(crate) gate_up: Kernel<Phase<'static>>,
     pub(crate) down: Kernel<Phase<'static>>,
     pub(crate) head: Kernel<Phase<'static>>,
-    pub(crate) flash_decoding_reduce: Kernel<FlashDecodingReduce<'static>>,
     pub(crate) argmax: Kernel<Argmax<'static>>,
     pub(crate) advance: Kernel<Advance<'static>>,
     f16: CacheKernels,
@@ -58,8 +56,8 @@ impl Kernels {
             let suffix = kv.suffix();
             Ok(CacheKernels {
                 qk_norm_rope_kv_write: loaded.find(&format!("qk_norm_rope_kv_write_{suffix}"), &setting)?,
-                incremental_attention: loaded.find(&format!("incremental_attention_{suffix}"), &setting)?,
-                flash_decoding_chunk: loaded.find(&format!("flash_decoding_chunk_{suffix}"), &setting)?,
+                attention: loaded.find(&format!("attention_{suffix}"), &setting)?,
+                pieces: Pieces::of(numerics, kv, baked.shape.kv_heads),
             })
         };
         // In fast numerics one kernel has all phases.
@@ -74,7 +72,6 @@ impl Kernels {
             gate_up: phase("rmsnorm_gate_up_swiglu")?,
             down: phase("down_residual")?,
             head: phase("rmsnorm_head")?,
-            flash_decoding_reduce: loaded.find("flash_decoding_reduce", &setting)?,
             argmax: loaded.find("argmax", &setting)?,
             advance: loaded.find("advance", &setting)?,
             f16: of_cache(KvType::F16)?,

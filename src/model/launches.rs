@@ -43,41 +43,18 @@ launch! {
 }
 
 launch! {
-    /// `incremental_attention` over a cache in chunks.
-    pub(crate) struct IncrementalAttention<'a> {
+    /// `attention`: the grid is that of the pieces of the cache, or larger.
+    pub(crate) struct Attention<'a> {
         q: In<'a, f32>,
         chunks: In<'a, u64>,
         layer: u32,
         capacity: u32,
         out: Out<'a, f32>,
-        length: u32,
-        length_at: In<'a, u32>,
-        error: Out<'a, u32>,
-    }
-}
-
-launch! {
-    /// `flash_decoding_chunk` over caches in chunks.
-    pub(crate) struct FlashDecodingChunk<'a> {
-        q: In<'a, f32>,
-        k_caches: In<'a, u64>,
-        v_caches: In<'a, u64>,
-        lengths: In<'a, u32>,
         partials: Out<'a, f32>,
         max_chunks: u32,
+        arrivals: Out<'a, u32>,
+        length_at: In<'a, u32>,
         error: Out<'a, u32>,
-        layer: u32,
-        capacity: u32,
-    }
-}
-
-launch! {
-    /// `flash_decoding_reduce`.
-    pub(crate) struct FlashDecodingReduce<'a> {
-        partials: In<'a, f32>,
-        lengths: In<'a, u32>,
-        max_chunks: u32,
-        out: Out<'a, f32>,
     }
 }
 

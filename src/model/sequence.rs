@@ -3,8 +3,8 @@
 use super::rotary::Rotary;
 use super::{Inner, KvType};
 use crate::driver::{Device, DeviceBuffer, PinnedBuffer, Stream};
-use crate::shape::ModelShape;
 use crate::shape::table::KV_CHUNK;
+use crate::shape::{ModelShape, pieces};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -32,8 +32,6 @@ pub(crate) struct Sequence {
     pub(crate) state: DeviceBuffer<u32>,
     /// `[capacity / KV_CHUNK]` addresses of chunks.
     pub(crate) table: DeviceBuffer<u64>,
-    /// `[1]`: the address of the table, for kernels that take a batch.
-    pub(crate) tables: DeviceBuffer<u64>,
     chunks: Vec<DeviceBuffer<u8>>,
     /// The residual stream, `[hidden]`.
     pub(crate) x: DeviceBuffer<f32>,
@@ -45,8 +43,10 @@ pub(crate) struct Sequence {
     pub(crate) ffn: DeviceBuffer<f32>,
     /// `[vocab]`.
     pub(crate) logits: DeviceBuffer<f32>,
-    /// `[heads, capacity / KV_CHUNK, head_dim + 2]`.
+    /// The partial results of attention, in either numerics.
     pub(crate) partials: DeviceBuffer<f32>,
+    /// `[kv_heads]` zeros, in which blocks of attention count pieces that are finished.
+    pub(crate) arrivals: DeviceBuffer<u32>,
     /// Angles of at least `capacity` positions.
     pub(crate) rotary: Arc<Rotary>,
     /// Where the host reads the chosen id and the state.
@@ -58,21 +58,18 @@ impl Sequence {
         let (device, shape) = (&model.device, model.file.shape());
         let slots = capacity.div_ceil(KV_CHUNK) as usize;
         let table = DeviceBuffer::<u64>::zeroed(device, slots)?;
-        let partials = slots
-            .checked_mul(shape.heads as usize)
-            .and_then(|rows| rows.checked_mul(shape.head_dim as usize + 2))
-            .ok_or_else(|| Error::SizeOverflow {
-                what: "the partial results of attention",
-                found: format!("{slots} chunks of {} heads", shape.heads),
-                limit: usize::MAX as u64,
-            })?;
+        let partials = pieces::partials(shape, capacity.div_ceil(KV_CHUNK));
+        let partials = usize::try_from(partials).map_err(|_| Error::SizeOverflow {
+            what: "the partial results of attention",
+            found: format!("{slots} chunks of {} heads", shape.heads),
+            limit: usize::MAX as u64,
+        })?;
         let qkv = shape.q_dim() as usize + 2 * shape.kv_dim() as usize;
         Ok(Sequence {
             kv,
             capacity,
             tokens: DeviceBuffer::zeroed(device, capacity as usize + 1)?,
             state: DeviceBuffer::from_host(device, &[0, 1, 0])?,
-            tables: DeviceBuffer::from_host(device, &[table.as_ptr().address()])?,
             table,
             chunks: Vec::new(),
             x: DeviceBuffer::zeroed(device, shape.hidden as usize)?,
@@ -81,6 +78,7 @@ impl Sequence {
             ffn: DeviceBuffer::zeroed(device, shape.ffn as usize)?,
             logits: DeviceBuffer::zeroed(device, shape.vocab as usize)?,
             partials: DeviceBuffer::zeroed(device, partials)?,
+            arrivals: DeviceBuffer::zeroed(device, shape.kv_heads as usize)?,
             rotary: model.rotary(capacity)?,
             host: PinnedBuffer::zeroed(device, STATE + 1)?,
         })
@@ -118,19 +116,24 @@ impl Sequence {
         (self.chunks.len() as u32).saturating_mul(KV_CHUNK).min(self.capacity)
     }
 
+    /// Chunks that the cache may have.
+    pub(crate) fn max_chunks(&self) -> u32 {
+        self.capacity.div_ceil(KV_CHUNK)
+    }
+
     /// The uses of everything here by work that decodes.
     pub(crate) fn uses(&self) -> impl Iterator<Item = crate::driver::Use<'_>> {
         [
             self.tokens.writes("tokens"),
             self.state.writes("state"),
             self.table.reads("table of chunks"),
-            self.tables.reads("tables"),
             self.x.writes("residual stream"),
             self.qkv.writes("qkv"),
             self.attention.writes("attention"),
             self.ffn.writes("ffn"),
             self.logits.writes("logits"),
             self.partials.writes("partials"),
+            self.arrivals.writes("arrivals"),
             self.rotary.cos.reads("cosines"),
             self.rotary.sin.reads("sines"),
         ]
@@ -196,7 +199,7 @@ pub(crate) fn bytes(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
     let vectors = u64::from(shape.hidden) + 2 * u64::from(shape.q_dim()) + 2 * u64::from(shape.kv_dim());
     let vectors = vectors + u64::from(shape.ffn) + u64::from(shape.vocab) + u64::from(capacity) + 1;
     let vectors = vectors + u64::from(capacity) * u64::from(shape.head_dim);
-    let partials = slots * u64::from(shape.heads) * (u64::from(shape.head_dim) + 2);
+    let partials = pieces::partials(shape, capacity.div_ceil(KV_CHUNK)) + u64::from(shape.kv_heads);
     chunks.saturating_add(4 * (vectors + partials)).saturating_add(8 * slots)
 }
 

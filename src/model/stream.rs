@@ -2,17 +2,13 @@
 
 use super::Inner;
 use super::kernels::Kernels;
-use super::launches::{
-    Advance, Argmax, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, IncrementalAttention, Phase,
-    QkNormRopeKvWrite,
-};
+use super::launches::{Advance, Argmax, Attention, EmbeddingRow, Phase, QkNormRopeKvWrite};
 use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
 use crate::Result;
 use crate::driver::{Event, Stream};
 use crate::kernel::Kernel;
 use crate::launch::{In, Launch, Out};
-use crate::shape::table::KV_CHUNK;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -145,7 +141,6 @@ impl StreamPath {
         let (attention, ffn) = (sequence.attention.as_ptr(), sequence.ffn.as_ptr());
         let partials = sequence.partials.as_ptr();
         let (capacity, room, vocab, eps) = (sequence.capacity, sequence.room(), shape.vocab, shape.rms_eps);
-        let chunk_count = (position + 1).div_ceil(KV_CHUNK);
         let phase = |phase, layer, x, y| Phase { table, layer, x: In::noted(x), y: Out::noted(y), eps, vocab, phase };
         let qkv_rows = shape.q_dim() + 2 * shape.kv_dim();
         let mut run = Run { vocab, launches: 0 };
@@ -167,31 +162,21 @@ impl StreamPath {
                     state: Out::noted(state),
                 };
                 run.launch(stream, &of_cache.qk_norm_rope_kv_write, &write)?;
-                let (q, out) = (In::noted(qkv), Out::noted(attention));
-                // For one chunk flash decoding would have the same blocks and one launch more; for two it has twice the
-                // blocks. So it pays from the second chunk on: by count of blocks and launches, not by a measurement.
-                if chunk_count <= 1 {
-                    let (length, capacity) = (0, room);
-                    let attend = IncrementalAttention { q, chunks, layer, capacity, out, length, length_at, error };
-                    run.launch(stream, &of_cache.incremental_attention, &attend)?;
-                } else {
-                    let chunk = FlashDecodingChunk {
-                        q,
-                        k_caches: In::noted(sequence.tables.as_ptr()),
-                        v_caches: In::NULL,
-                        lengths: length_at,
-                        partials: Out::noted(partials),
-                        max_chunks: chunk_count,
-                        error,
-                        layer,
-                        capacity: room,
-                    };
-                    let grid = [shape.kv_heads, chunk_count, 1];
-                    run.launch_grid(stream, &of_cache.flash_decoding_chunk, grid, &chunk)?;
-                    let (partials, lengths, max_chunks) = (In::noted(partials), length_at, chunk_count);
-                    let reduce = FlashDecodingReduce { partials, lengths, max_chunks, out };
-                    run.launch_grid(stream, &kernels.flash_decoding_reduce, [shape.heads, 1, 1], &reduce)?;
-                }
+                let attend = Attention {
+                    q: In::noted(qkv),
+                    chunks,
+                    layer,
+                    capacity: room,
+                    out: Out::noted(attention),
+                    partials: Out::noted(partials),
+                    max_chunks: sequence.max_chunks(),
+                    arrivals: Out::noted(sequence.arrivals.as_ptr()),
+                    length_at,
+                    error,
+                };
+                // A block for each piece of each KV head; more would do nothing.
+                let grid = [shape.kv_heads, of_cache.pieces.count(position + 1), 1];
+                run.launch_grid(stream, &of_cache.attention, grid, &attend)?;
                 run.launch_rows(stream, &kernels.attention_output, shape.hidden, &phase(1, layer, attention, x))?;
                 run.launch_rows(stream, &kernels.gate_up, shape.ffn, &phase(2, layer, x, ffn))?;
                 run.launch_rows(stream, &kernels.down, shape.hidden, &phase(3, layer, ffn, x))?;

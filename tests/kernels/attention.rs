@@ -12,13 +12,13 @@ use crate::support::{Arg, Gpu, NULL, Output, every_schedule, gpu};
 
 /// One sequence: queries, and a cache of which `length` positions count.
 pub(crate) struct Case {
-    heads: u32,
-    kv_heads: u32,
-    head_dim: u32,
-    kv: KvType,
-    length: u32,
+    pub(crate) heads: u32,
+    pub(crate) kv_heads: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) kv: KvType,
+    pub(crate) length: u32,
     max_seq: u32,
-    q: Vec<f32>,
+    pub(crate) q: Vec<f32>,
     /// `[kv_heads, max_seq, head_dim]`, NaN beyond the length.
     keys: Vec<f32>,
     values: Vec<f32>,
@@ -26,7 +26,7 @@ pub(crate) struct Case {
 
 /// Layers of the chunked cache, and the one that is used; the rest is NaN.
 const LAYERS: u32 = 2;
-const LAYER: u32 = 1;
+pub(crate) const LAYER: u32 = 1;
 
 impl Case {
     /// A sequence in a cache with some room left.
@@ -61,7 +61,7 @@ impl Case {
         self
     }
 
-    fn what(&self) -> String {
+    pub(crate) fn what(&self) -> String {
         let Case { heads, kv_heads, head_dim, kv, length, .. } = self;
         format!("{heads}/{kv_heads} heads of {head_dim}, {kv:?}, length {length}")
     }
@@ -91,7 +91,7 @@ impl Case {
     }
 
     /// The cache in chunks, `[layer][K, V][kv_head][KV_CHUNK][head_dim]`, with the table of their addresses.
-    fn chunked(&self, gpu: &Gpu) -> (Vec<kiln::driver::DeviceBuffer<u8>>, Vec<u64>) {
+    pub(crate) fn chunked(&self, gpu: &Gpu) -> (Vec<kiln::driver::DeviceBuffer<u8>>, Vec<u64>) {
         let dim = self.head_dim as usize;
         let mut chunks = Vec::new();
         for chunk in 0..self.length.div_ceil(KV_CHUNK) {
@@ -142,7 +142,7 @@ impl Case {
     }
 
     /// Query heads of a KV head, for a general kernel.
-    fn group(&self) -> u32 {
+    pub(crate) fn group(&self) -> u32 {
         self.heads / self.kv_heads
     }
 
@@ -191,7 +191,7 @@ impl Case {
 }
 
 /// Scores of some ten units in f32, exponentials to 2 ulp.
-const BOUND: f64 = 3e-6;
+pub(crate) const BOUND: f64 = 3e-6;
 
 /// A batch through flash decoding.
 pub(crate) struct Batch<'a> {

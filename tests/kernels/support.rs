@@ -52,6 +52,11 @@ impl Gpu {
         Gpu::new("counting", DeviceConfig { counters: true, ..DeviceConfig::default() })
     }
 
+    /// The emulator as a chip of another compute capability.
+    pub(crate) fn of_chip(major: u32, minor: u32) -> Gpu {
+        Gpu::new(&format!("sm_{major}{minor}"), DeviceConfig::with_sm(major, minor))
+    }
+
     fn new(schedule: &str, config: DeviceConfig) -> Gpu {
         // Tests run side by side already.
         let device = common::device_with(DeviceConfig { threads: 1, ..config });

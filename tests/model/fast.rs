@@ -131,15 +131,17 @@ fn fast_logits_choose_float64s_id_as_often_as_llama_cpp() {
     }
 }
 
+/// Bits of attention over an f16 cache are promised per target: sm_75 has an `mma` of half the depth.
 #[test]
-fn fast_logits_have_the_same_bits_on_every_path_grid_and_chip() {
+fn fast_logits_have_the_same_bits_on_every_path_grid_and_chip_of_a_target() {
     let mut random = Random::fresh();
     let ids: Vec<u32> = (0..6).map(|_| random.below(2048)).collect();
     for name in ["tiny3-d64.Q4_K_M", "tiny2-d64.Q4_K_M"] {
-        let expected = rows(&mut session(&quick(name, DeviceConfig::default()), PathChoice::Stream, None), &ids);
-        for sm in [(7, 5), (8, 0), (9, 0)] {
+        for chips in [[(7, 5); 2], [(8, 0), (9, 0)]] {
+            let first = DeviceConfig::with_sm(chips[0].0, chips[0].1);
+            let expected = rows(&mut session(&quick(name, first), PathChoice::Stream, None), &ids);
             let (schedule, seed) = (Schedule::Random, random.next());
-            let chip = DeviceConfig::with_sm(sm.0, sm.1);
+            let chip = DeviceConfig::with_sm(chips[1].0, chips[1].1);
             let model = quick(name, DeviceConfig { multiprocessors: 7, schedule, seed, ..chip });
             for (path, blocks) in [
                 (PathChoice::Stream, None),
@@ -148,9 +150,26 @@ fn fast_logits_have_the_same_bits_on_every_path_grid_and_chip() {
                 (PathChoice::Persistent, Some(7)),
             ] {
                 let found = rows(&mut session(&model, path, blocks), &ids);
-                assert_eq!(found, expected, "{name}, {sm:?}, {path:?}, {blocks:?}");
+                assert_eq!(found, expected, "{name}, {chips:?}, {path:?}, {blocks:?}");
             }
         }
+    }
+}
+
+/// Where attention has several pieces, and at the first position of one.
+#[test]
+fn fast_attention_has_the_same_bits_on_every_path_and_grid() {
+    let mut random = Random::fresh();
+    let ids: Vec<u32> = (0..66).map(|_| random.below(2048)).collect();
+    let model = quick("tiny3-d64.Q4_K_M", DeviceConfig { multiprocessors: 7, ..DeviceConfig::default() });
+    let found = |path, blocks| {
+        let mut session = session(&model, path, blocks);
+        session.append(&ids[..63]).expect("it fits");
+        rows(&mut session, &ids[63..])
+    };
+    let expected = found(PathChoice::Stream, None);
+    for blocks in [1, 2, 7] {
+        assert_eq!(found(PathChoice::Persistent, Some(blocks)), expected, "{blocks} blocks");
     }
 }
 

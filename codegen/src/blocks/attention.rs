@@ -47,7 +47,7 @@ impl Heads {
     }
 
     /// What scores are multiplied with.
-    fn scale(&self) -> f32 {
+    pub(crate) fn scale(&self) -> f32 {
         (1.0 / f64::from(self.head_dim).sqrt()) as f32
     }
 

@@ -3,6 +3,8 @@
 //! how many warps or blocks share the work, so that all decoder paths agree to the last bit.
 
 pub(crate) mod argmax;
+pub(crate) mod arrival;
+pub(crate) mod attend;
 pub(crate) mod attention;
 pub(crate) mod dequantize;
 pub(crate) mod dot;
@@ -12,11 +14,13 @@ pub(crate) mod gemv;
 pub(crate) mod grid_barrier;
 pub(crate) mod kv;
 pub(crate) mod math;
+pub(crate) mod mma_attention;
 pub(crate) mod norm;
 pub(crate) mod qk;
 pub(crate) mod quantise;
 pub(crate) mod quantise_columns;
 pub(crate) mod rope;
+pub(crate) mod running;
 pub(crate) mod slot;
 pub(crate) mod stage;
 pub(crate) mod swiglu;

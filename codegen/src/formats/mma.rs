@@ -3,7 +3,7 @@
 //!
 //! A warp has the records of 16 rows in shared memory. With `g = lane / 4` and `t = lane % 4`, a lane has of rows `g` and
 //! `g + 8` bytes `4t` to `4t + 4` of every 16, of column `g` the activations that these meet, and of the result rows `g`
-//! and `g + 8` of columns `2t` and `2t + 1`: see [`Builder::mma_k32`].
+//! and `g + 8` of columns `2t` and `2t + 1`: see [`Builder::mma_bytes_k32`].
 
 use super::int8::{LATER_WORD, SCALE_WORD, SUMS_OF_32};
 use super::{Plane, ScaleGroup};
@@ -273,7 +273,7 @@ pub(super) fn scale_and_subtract(
     let none = zeros(b, columns);
     let each = dots.iter().enumerate().map(|(eight, dots)| {
         let scales = columns.scales(b, eight, 0);
-        let [low, high] = columns.sums_of_32(b, eight).map(|sums| b.mma_k16::<U32>(mins, sums, none[eight]));
+        let [low, high] = columns.sums_of_32(b, eight).map(|sums| b.mma_bytes_k16::<U32>(mins, sums, none[eight]));
         std::array::from_fn(|i| {
             let (row, column) = (i / 2, i % 2);
             let offsets = b.mad::<S32>(high[i], 256, low[i]);
@@ -303,7 +303,7 @@ pub(super) fn sum_of_blocks(
             let x = columns.fragments(b, eight, number);
             for half in 0..2 {
                 let block = 2 * number + half;
-                let dots = b.mma_k32::<S32>(quants[half], x[half], none[eight]);
+                let dots = b.mma_bytes_k32::<S32>(quants[half], x[half], none[eight]);
                 let scales = columns.scales(b, eight, block as u32);
                 let before = *sum;
                 *sum = Some(std::array::from_fn(|i| {

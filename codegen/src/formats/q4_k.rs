@@ -231,9 +231,9 @@ fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4
         let [low_scales, high_scales] = [0, 1].map(|half| scales.map(|scales| byte(b, scales, 2 * chunk + half)));
         for (eight, (lows, highs)) in lows.iter_mut().zip(&mut highs).enumerate() {
             let x = columns.fragments(b, eight, chunk);
-            let of_low = b.mma_k32::<U32>(low, x[0], none[eight]);
+            let of_low = b.mma_bytes_k32::<U32>(low, x[0], none[eight]);
             add_scaled(b, lows, low_scales, of_low);
-            let of_high = b.mma_k32::<U32>(high, x[1], none[eight]);
+            let of_high = b.mma_bytes_k32::<U32>(high, x[1], none[eight]);
             add_scaled(b, highs, high_scales, of_high);
         }
     }

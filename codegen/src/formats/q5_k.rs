@@ -146,7 +146,7 @@ fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4
         for (eight, dots) in dots.iter_mut().enumerate() {
             let x = columns.fragments(b, eight, chunk);
             for half in 0..2 {
-                let dot = b.mma_k32::<U32>(halves[half], x[half], none[eight]);
+                let dot = b.mma_bytes_k32::<U32>(halves[half], x[half], none[eight]);
                 add_scaled(b, dots, scales[half], dot);
             }
         }

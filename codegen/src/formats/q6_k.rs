@@ -180,7 +180,7 @@ fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4
                     let block = 4 * half + 2 * pair + at as u32;
                     for rest in 0..2 {
                         let a = [quants[2 * rest], quants[2 * rest + 1]];
-                        let dot = b.mma_k16::<S32>(a, x[rest], none[eight]);
+                        let dot = b.mma_bytes_k16::<S32>(a, x[rest], none[eight]);
                         let chunk = 2 * block + rest as u32;
                         let scales = packed.map(|words| {
                             let scale = b.prmt(words[chunk as usize / 4], 0, 0x1111 * (8 | (chunk % 4)) - 8);

@@ -3,6 +3,7 @@
 
 mod advance;
 mod argmax;
+mod attention;
 mod embedding;
 mod flash_decoding;
 mod fused_rmsnorm_gate_up;
@@ -22,6 +23,7 @@ mod saxpy;
 
 pub use advance::Advance;
 pub use argmax::Argmax;
+pub use attention::Attention;
 pub use embedding::EmbeddingRow;
 pub use flash_decoding::{FlashDecodingChunk, FlashDecodingReduce};
 pub use fused_rmsnorm_gate_up::FusedRmsNormGateUp;

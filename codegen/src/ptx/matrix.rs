@@ -4,9 +4,32 @@ use super::builder::Builder;
 use super::ir::Arg;
 use super::modifiers::{Depth, Type};
 use super::table::Op;
-use super::types::{Bits32, Global, Integer, Operand, S32, Scalar, Shared, U32, Val};
+use super::types::{Bits32, F32, Global, Integer, Operand, S32, Scalar, Shared, U32, Val};
 
 impl Builder {
+    /// `A B + C` of f16 matrices, 16 x 16 and 16 x 8, and one of f32, 16 x 8: `mma.m16n8k16`. Words hold two elements. With
+    /// `r = lane / 4` and `c = lane % 4 * 2` a lane has of A rows `r` and `r + 8` at columns `c`, then both at `c + 8`; of
+    /// B column `r` at rows `c` and `c + 8`; of C and the result row `r` at columns `c` and `c + 1`, then row `r + 8`.
+    ///
+    /// [PTX ISA, Matrix Fragments for mma.m16n8k16](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16816-float)
+    #[track_caller]
+    pub fn mma_halves_k16(&mut self, a: [Val<U32>; 4], b: [Val<U32>; 2], c: [Val<F32>; 4]) -> [Val<F32>; 4] {
+        self.mma_halves(Depth::Of32, &a, &b, c)
+    }
+
+    /// As [`Builder::mma_halves_k16`], of 16 x 8 and 8 x 8: each lane has the first half of A's words and of B's.
+    ///
+    /// [PTX ISA, Matrix Fragments for mma.m16n8k8](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-1688)
+    #[track_caller]
+    pub fn mma_halves_k8(&mut self, a: [Val<U32>; 2], b: Val<U32>, c: [Val<F32>; 4]) -> [Val<F32>; 4] {
+        self.mma_halves(Depth::Of16, &a, &[b], c)
+    }
+
+    #[track_caller]
+    fn mma_halves(&mut self, depth: Depth, a: &[Val<U32>], b: &[Val<U32>], c: [Val<F32>; 4]) -> [Val<F32>; 4] {
+        self.four(Op::MmaHalves { depth }, vec![vector(a), vector(b), vector(&c)])
+    }
+
     /// `A B + C` of 16 rows of 32 bytes and eight columns of 32 signed bytes. Those of A are signed for [`S32`], unsigned for
     /// [`U32`]. With `g = lane / 4` and `t = lane % 4`, a lane has, as
     /// [PTX](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16832) has it:
@@ -17,32 +40,37 @@ impl Builder {
     /// | `b[i]`, of B transposed | `g` | `16 i + 4t` and three more |
     /// | `c[i]` | `g + 8 (i / 2)` | `2t + i % 2` |
     #[track_caller]
-    pub fn mma_k32<T: Bits32 + Integer>(
+    pub fn mma_bytes_k32<T: Bits32 + Integer>(
         &mut self,
         a: [Val<U32>; 4],
         b: [Val<U32>; 2],
         c: [Val<S32>; 4],
     ) -> [Val<S32>; 4] {
-        self.mma::<T>(Depth::Of32, &a, &b, c)
+        self.mma_bytes::<T>(Depth::Of32, &a, &b, c)
     }
 
-    /// The same of 16 bytes a row and a column: the first half of the registers of [`Builder::mma_k32`], or the second.
+    /// The same of 16 bytes a row and a column: the first half of the registers of [`Builder::mma_bytes_k32`], or the second.
     #[track_caller]
-    pub fn mma_k16<T: Bits32 + Integer>(&mut self, a: [Val<U32>; 2], b: Val<U32>, c: [Val<S32>; 4]) -> [Val<S32>; 4] {
-        self.mma::<T>(Depth::Of16, &a, &[b], c)
-    }
-
-    #[track_caller]
-    fn mma<T: Bits32 + Integer>(
+    pub fn mma_bytes_k16<T: Bits32 + Integer>(
         &mut self,
-        k: Depth,
+        a: [Val<U32>; 2],
+        b: Val<U32>,
+        c: [Val<S32>; 4],
+    ) -> [Val<S32>; 4] {
+        self.mma_bytes::<T>(Depth::Of16, &a, &[b], c)
+    }
+
+    #[track_caller]
+    fn mma_bytes<T: Bits32 + Integer>(
+        &mut self,
+        depth: Depth,
         a: &[Val<U32>],
         b: &[Val<U32>],
         c: [Val<S32>; 4],
     ) -> [Val<S32>; 4] {
         let bytes = if T::TYPE == S32::TYPE { Type::S8 } else { Type::U8 };
         let src = vec![vector(a), vector(b), vector(&c)];
-        self.four(Op::MmaBytes { k, bytes }, src)
+        self.four(Op::MmaBytes { depth, bytes }, src)
     }
 
     /// Four matrices of eight rows of 16 bytes. Lane `l` gives the address of row `l % 8` of matrix `l / 8`, a multiple of 16,

@@ -74,8 +74,8 @@ impl Display for Op {
             Op::Ex2 => f.write_str("ex2.approx.f32"),
             Op::Dp4a { bytes } => write!(f, "dp4a.{bytes}.s32"),
             Op::Dp2a { half, bytes } => write!(f, "dp2a.{half}.s32.{bytes}"),
-            Op::MmaBytes { k, bytes } => {
-                write!(f, "mma.sync.aligned.m16n8k{}.row.col.s32.{bytes}.s8.s32", k.bytes())
+            Op::MmaBytes { depth, bytes } => {
+                write!(f, "mma.sync.aligned.m16n8k{}.row.col.s32.{bytes}.s8.s32", depth.bytes())
             }
             Op::And { ty } => write!(f, "and.{ty}"),
             Op::Or { ty } => write!(f, "or.{ty}"),
@@ -88,6 +88,7 @@ impl Display for Op {
             Op::Bfe { ty } => write!(f, "bfe.{ty}"),
             Op::Cvt { to, from, rounding: Some(rounding) } => write!(f, "cvt.{rounding}.{to}.{from}"),
             Op::Cvt { to, from, rounding: None } => write!(f, "cvt.{to}.{from}"),
+            Op::CvtF16x2 => f.write_str("cvt.rn.f16x2.f32"),
             Op::Mov { ty } => write!(f, "mov.{ty}"),
             Op::Unpack { whole, .. } | Op::Pack { whole, .. } => write!(f, "mov.{whole}"),
             Op::Setp { how, ty } => write!(f, "setp.{how}.{ty}"),
@@ -95,6 +96,9 @@ impl Display for Op {
             Op::Shfl { mode } => write!(f, "shfl.sync.{mode}.b32"),
             Op::Redux { op, ty } => write!(f, "redux.sync.{op}.{ty}"),
             Op::VoteAny => f.write_str("vote.sync.any.pred"),
+            Op::MmaHalves { depth } => {
+                write!(f, "mma.sync.aligned.m16n8k{}.row.col.f32.f16.f16.f32", depth.bytes() / 2)
+            }
             Op::LdParam { ty } => write!(f, "ld.param.{ty}"),
             Op::Ld { space, kind, width, ty } => {
                 let hint = match (space, kind) {

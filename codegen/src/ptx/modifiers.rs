@@ -195,7 +195,7 @@ pub enum Half {
     High,
 }
 
-/// The bytes of a row of A, and of a column of B, that an `mma` takes.
+/// The bytes of a row of A, and of a column of B, that one `mma` multiplies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Depth {
     /// 16.
@@ -211,6 +211,16 @@ impl Depth {
             Depth::Of16 => 16,
             Depth::Of32 => 32,
         }
+    }
+
+    /// The words of A that a lane holds.
+    pub(crate) const fn of_a(self) -> u32 {
+        self.bytes() / 8
+    }
+
+    /// The words of B that a lane holds.
+    pub(crate) const fn of_b(self) -> u32 {
+        self.bytes() / 16
     }
 }
 

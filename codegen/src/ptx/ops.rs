@@ -253,6 +253,19 @@ impl Builder {
         [Val::new(low), Val::new(high)]
     }
 
+    /// Two 16-bit values in a 32-bit register, the first in the low half.
+    #[track_caller]
+    pub fn pack<T: Bits16>(&mut self, low: Val<T>, high: Val<T>) -> Val<U32> {
+        self.emit(Op::Pack { whole: Type::B32, half: Type::B16 }, vec![Arg::Vector(vec![low.arg(), high.arg()])])
+    }
+
+    /// Two numbers rounded to half precision in a 32-bit register, the first in the low half: one instruction from sm_80
+    /// on, which older targets lack.
+    #[track_caller]
+    pub fn cvt_f16x2(&mut self, low: impl Operand<F32>, high: impl Operand<F32>) -> Val<U32> {
+        self.emit(Op::CvtF16x2, vec![high.arg(), low.arg()])
+    }
+
     /// Two 32-bit values in a 64-bit register, the first in the low half.
     #[track_caller]
     pub fn pack64(&mut self, low: impl Operand<U32>, high: impl Operand<U32>) -> Val<U64> {

@@ -170,6 +170,14 @@ const fn hint(space: StateSpace, kind: LoadKind) -> Needs {
     }
 }
 
+/// `m16n8k8` came with compute capability 7.5, `m16n8k16` with 8.0.
+const fn multiplies(depth: Depth) -> Needs {
+    match depth {
+        Depth::Of16 => Needs { version: (6, 5), sm: 75 },
+        Depth::Of32 => SM_80,
+    }
+}
+
 /// The values of an access.
 const fn moved(width: Width, ty: Type) -> Slot {
     match width {
@@ -320,11 +328,6 @@ instructions! {
     Dp2a { half: Half, bytes: Type }:
         [Value(S32)] <- [Value(B32), Value(B32), Value(S32)], BASE, Operands, Free, Pure;
 
-    /// `A B + C` of a matrix of 16 rows of bytes, signed or not, and eight columns of signed ones, in a warp's registers.
-    MmaBytes { k: Depth, bytes: Type }:
-        [Parts(4, S32)] <- [Parts(k.bytes() / 8, B32), Parts(k.bytes() / 16, B32), Parts(4, S32)], SM_80, Varies, Warp,
-        Pure;
-
     /// `a & b`.
     And { ty: Type }: [Value(ty)] <- [Value(ty), Value(ty)], BASE, Operands, Free, Pure;
     /// `a | b`.
@@ -346,6 +349,8 @@ instructions! {
 
     /// A value as another type.
     Cvt { to: Type, from: Type, rounding: Option<Rounding> }: [Value(to)] <- [Value(from)], BASE, Operands, Free, Pure;
+    /// Two numbers as halves of a word, the second in the low half.
+    CvtF16x2: [Value(B32)] <- [Value(F32), Value(F32)], SM_80, Operands, Free, Pure;
     /// `a`.
     Mov { ty: Type }: [Value(ty)] <- [Any(ty)], BASE, Operands, Free, Pure;
     /// The halves of a register.
@@ -365,6 +370,15 @@ instructions! {
         [Value(ty)] <- [Value(ty), Constant], SM_80, Exactly(Uniformity::Warp), Warp, Pure;
     /// Whether a predicate holds in any lane.
     VoteAny: [Value(Pred)] <- [Value(Pred), Constant], BASE, Exactly(Uniformity::Warp), Warp, Pure;
+
+    /// A product of f16 matrices added to one of f32, over the warp.
+    MmaHalves { depth: Depth }:
+        [Parts(4, F32)] <- [Parts(depth.of_a(), B32), Parts(depth.of_b(), B32), Parts(4, F32)],
+        multiplies(depth), Varies, Warp, Pure;
+    /// `A B + C` of a matrix of 16 rows of bytes, signed or not, and eight columns of signed ones, in a warp's registers.
+    MmaBytes { depth: Depth, bytes: Type }:
+        [Parts(4, S32)] <- [Parts(depth.of_a(), B32), Parts(depth.of_b(), B32), Parts(4, S32)], SM_80, Varies, Warp,
+        Pure;
 
     /// A parameter's value.
     LdParam { ty: Type }: [Value(ty)] <- [Parameter], BASE, Exactly(Uniformity::Block), Free, Loads;

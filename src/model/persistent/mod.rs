@@ -13,7 +13,6 @@ use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
 use crate::driver::{MappedBuffer, Patience, Resident};
 use crate::shape::mailbox::{self, entry, item};
-use crate::shape::table::KV_CHUNK;
 use crate::{Error, Result};
 use decoder::Launched;
 use post::{Post, Seat};
@@ -133,7 +132,7 @@ impl PersistentPath {
         put(item::FIRST_ID, item.ids.first().copied().unwrap_or(0));
         put(item::MAX_NEW, item.max_new);
         put(item::ROOM, sequence.room());
-        put(item::MAX_CHUNKS, sequence.capacity.div_ceil(KV_CHUNK));
+        put(item::MAX_CHUNKS, sequence.max_chunks());
         // What does not fit is looked at by the host, which then stops the item.
         let stop_ids = item.stop_ids.get(..item::STOP_IDS_MAX as usize).unwrap_or(item.stop_ids);
         put(item::STOP_COUNT, stop_ids.len() as u32);

@@ -1,13 +1,14 @@
 //! Attention over a sequence's chunks, and the write of the position's key and value.
 
 use super::{Decoder, Item};
-use crate::blocks::attention::{self, Heads, Workspace};
+use crate::blocks::attend::{Attend, Sequence};
+use crate::blocks::attention::Heads;
 use crate::blocks::kv::{self, Cache, Half};
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
-use crate::ptx::{AtomicOp, Builder, F32, Global, LoadKind, Order, Pred, Scope, Shared, Size, StoreOrder, U32, Val};
-use kiln_shape::table::{KV_CHUNK, LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole};
+use crate::ptx::{Builder, F32, Global, LoadKind, Size, U32, Val};
+use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
+use kiln_shape::{KvType, ModelShape, Pieces, RopePairing, TensorRole};
 
 impl Decoder<'_> {
     /// Attention over a cache of the launch's type.
@@ -19,107 +20,45 @@ impl Decoder<'_> {
         );
     }
 
-    /// Attention, an item for each KV head and chunk. The block that has the position's chunk writes its key and value.
+    /// Attention, an item for each KV head and piece. The block that has the position's piece, the last, writes its key and
+    /// value.
     fn attend_over(&self, b: &mut Builder, ty: KvType, item: &Item, layer: Val<U32>, position: Val<U32>) {
         let ModelShape { kv_heads, head_dim, .. } = self.kernel.shape;
         let heads = Heads { group: self.kernel.shape.group(), head_dim, ty };
         let length = b.add(position, 1);
-        let chunks = b.add(position, KV_CHUNK);
-        let chunks = b.shr(chunks, KV_CHUNK.trailing_zeros());
-        let own_chunk = b.shr(position, KV_CHUNK.trailing_zeros());
-        let items = b.mul::<U32>(chunks, kv_heads);
         let cache = Cache::Chunked { table: item.table, layer, kv_heads: Size::Const(kv_heads) };
         let angles = Angles::at(b, item.cos, item.sin, position, head_dim);
-        let single = b.setp_eq(chunks, 1);
-        let row_bytes = Size::Const(heads.row_bytes());
         b.overlap(|b| {
-            let work = Workspace::new(b, heads);
-            let sums = b.dynamic_shared::<F32>(attention::reduce_floats(head_dim));
-            let arrived = b.dynamic_shared::<U32>(1);
+            let attend = Attend::new(b, heads, Pieces::of(self.kernel.numerics, ty, kv_heads));
+            let (positions, pieces) = attend.cut(b, length);
+            let items = b.mul::<U32>(pieces, kv_heads);
+            let last = b.sub(pieces, 1);
+            let sequence = Sequence {
+                cache,
+                length,
+                pieces,
+                partials: item.partials,
+                max_chunks: item.max_chunks,
+                arrivals: self.arrivals,
+                out: self.attention,
+            };
             b.for_range(self.block, items, self.barrier.blocks(), |b, index| {
-                let chunk = b.div::<U32>(index, kv_heads);
+                let piece = b.div::<U32>(index, kv_heads);
                 let kv_head = b.rem::<U32>(index, kv_heads);
                 b.bar_sync(); // the item before is done with the workspace
-                self.queries(b, &work, heads, layer, kv_head, angles);
-                let owns = b.setp_eq(chunk, own_chunk);
+                self.queries(b, &attend, heads, layer, kv_head, angles);
+                let owns = b.setp_eq(piece, last);
                 b.if_(owns, |b| self.write_kv(b, ty, cache, layer, kv_head, position, angles));
-                let first = b.mul::<U32>(chunk, KV_CHUNK);
-                let left = b.sub(length, first);
-                let count = b.min(left, KV_CHUNK);
-                let keys = cache.chunk(b, Half::Keys, kv_head, chunk, row_bytes);
-                let values = cache.chunk(b, Half::Values, kv_head, chunk, row_bytes);
-                let head = b.mul::<U32>(kv_head, heads.group);
-                let out = b.byte_index(self.attention, head, head_dim * 4);
-                let row = b.mad::<U32>(head, item.max_chunks, chunk);
-                let partial = b.byte_index(item.partials, row, (head_dim + 2) * 4);
-                let stride = b.mul::<U32>(item.max_chunks, head_dim + 2);
-                work.chunk(b, heads, keys, values, count, |b, head, dim, value| {
-                    b.if_else(
-                        single,
-                        |b| {
-                            let sum = b.index(work.sum, head);
-                            let sum = b.ld(sum, LoadKind::Ordinary);
-                            let value = b.div(value, sum);
-                            let to = b.mad::<U32>(head, head_dim, dim);
-                            let to = b.index(out, to);
-                            b.st(to, value);
-                        },
-                        |b| {
-                            let to = b.mad::<U32>(head, stride, dim);
-                            let to = b.index(partial, to);
-                            b.st(to, value);
-                        },
-                    );
-                });
-                let several = b.not_pred(single);
-                b.if_(several, |b| {
-                    attention::statistics(b, heads, None, partial, stride, |b, head| {
-                        let (max, sum) = (b.index(work.max, head), b.index(work.sum, head));
-                        (b.ld(max, LoadKind::Ordinary), b.ld(sum, LoadKind::Ordinary))
-                    });
-                    let last = self.arrive(b, arrived, kv_head, chunks);
-                    b.if_(last, |b| {
-                        b.for_range(0, heads.group, 1, |b, g| {
-                            let head = b.add(head, g);
-                            let row = b.mul::<U32>(head, item.max_chunks);
-                            let first = b.byte_index(item.partials, row, (head_dim + 2) * 4);
-                            let out = b.byte_index(self.attention, head, head_dim * 4);
-                            b.bar_sync(); // the head before is done with the sums
-                            attention::reduce(b, head_dim, first, chunks, sums, out, LoadKind::Ordinary);
-                        });
-                    });
-                });
+                attend.piece(b, &sequence, kv_head, piece, positions);
             });
         });
-    }
-
-    /// Whether this block is the last to finish a chunk of a KV head: then all partial results are visible to it. It
-    /// resets the counter to 0, which happens before the next layer by a grid barrier.
-    fn arrive(&self, b: &mut Builder, slot: Shared<U32>, kv_head: Val<U32>, chunks: Val<U32>) -> Val<Pred> {
-        b.bar_sync(); // every thread's part of the partial result is written
-        let tid = b.tid();
-        let first = b.setp_eq(tid, 0);
-        b.if_(first, |b| {
-            let counter = b.index(self.arrivals, kv_head);
-            b.fence_acq_rel(Scope::Gpu);
-            let before = b.atom(AtomicOp::Add, Order::Relaxed, counter, 1u32, Scope::Gpu);
-            b.fence_acq_rel(Scope::Gpu);
-            let missing = b.sub::<U32>(chunks, before);
-            let last = b.setp_eq(missing, 1);
-            b.if_(last, |b| b.st_sync(counter, 0u32, StoreOrder::Relaxed, Scope::Gpu));
-            let last = b.selp::<U32>(1, 0, last);
-            b.st(slot, last);
-        });
-        b.bar_sync(); // the answer is in shared memory
-        let last = b.ld(slot, LoadKind::Constant);
-        b.setp_ne(last, 0)
     }
 
     /// The group's queries, normalised, turned and scaled, into the workspace: a warp a head.
     fn queries(
         &self,
         b: &mut Builder,
-        work: &Workspace,
+        attend: &Attend,
         heads: Heads,
         layer: Val<U32>,
         kv_head: Val<U32>,
@@ -132,7 +71,7 @@ impl Decoder<'_> {
             let head = b.add(first, g);
             let x = b.byte_index(self.qkv, head, heads.head_dim * 4);
             let values = qk::head(b, heads.head_dim, x, gamma, angles, LoadKind::Ordinary);
-            work.store_query(b, heads, g, lane, &values);
+            attend.store_query(b, g, lane, &values);
         });
     }
 

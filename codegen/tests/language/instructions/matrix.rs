@@ -10,8 +10,8 @@ pub(super) fn cases() -> Vec<Case> {
             |b, i| {
                 let [a, columns, c] = fragments(b, [i.x, i.y, i.z]);
                 let c = c.map(|word| b.mov_bits(word));
-                let signed = b.mma_k32::<S32>(a, [columns[0], columns[1]], c);
-                let unsigned = b.mma_k32::<U32>(a, [columns[2], columns[3]], signed);
+                let signed = b.mma_bytes_k32::<S32>(a, [columns[0], columns[1]], c);
+                let unsigned = b.mma_bytes_k32::<U32>(a, [columns[2], columns[3]], signed);
                 folded(b, unsigned)
             },
             |t| {
@@ -24,8 +24,8 @@ pub(super) fn cases() -> Vec<Case> {
             |b, i| {
                 let [a, columns, c] = fragments(b, [i.x, i.y, i.z]);
                 let c = c.map(|word| b.mov_bits(word));
-                let signed = b.mma_k16::<S32>([a[0], a[1]], columns[0], c);
-                let unsigned = b.mma_k16::<U32>([a[0], a[1]], columns[2], signed);
+                let signed = b.mma_bytes_k16::<S32>([a[0], a[1]], columns[0], c);
+                let unsigned = b.mma_bytes_k16::<U32>([a[0], a[1]], columns[2], signed);
                 folded(b, unsigned)
             },
             |t| {

@@ -82,6 +82,80 @@ fn halved(value: f32) -> f32 {
     f32::from_bits((bits + 0xfff + (bits >> 13 & 1)) & !0x1fff)
 }
 
+/// The bits of a number of ordinary size in half precision.
+fn half(value: f32) -> u16 {
+    let bits = halved(value).to_bits();
+    if bits << 1 == 0 {
+        return (bits >> 16) as u16;
+    }
+    ((bits >> 16 & 0x8000) + (((bits & 0x7fff_ffff) - (112 << 23)) >> 13)) as u16
+}
+
+/// The small integer, exact in half precision, at a place of a matrix: A, B or C by `which`.
+fn entry(which: u32, row: u32, column: u32) -> i32 {
+    (row * 7 + column * 5 + which * 3 + row * column) as i32 % 15 - 7
+}
+
+/// The word of two neighbours along `k` in a matrix that a lane of `mma` holds.
+fn element_pair(b: &mut Builder, which: u32, row: Val<U32>, k: Val<U32>) -> Val<U32> {
+    let one = |b: &mut Builder, column: Val<U32>| {
+        let value = element(b, which, row, column);
+        b.cvt::<F16, _>(value)
+    };
+    let next = b.add(k, 1);
+    let (low, high) = (one(b, k), one(b, next));
+    b.pack(low, high)
+}
+
+/// [`entry`], computed on the device.
+fn element(b: &mut Builder, which: u32, row: Val<U32>, column: Val<U32>) -> Val<F32> {
+    let sum = b.mad::<U32>(row, 7, which * 3);
+    let sum = b.mad::<U32>(column, 5, sum);
+    let sum = b.mad::<U32>(row, column, sum);
+    let sum = b.rem(sum, 15);
+    let value = b.cvt::<F32, U32>(sum);
+    b.sub(value, 7.0)
+}
+
+/// A case of `mma` over `depth` columns of A: the sum of a lane's four results, each times its place.
+fn product(b: &mut Builder, depth: u32) -> Val<U32> {
+    let lane = b.lane();
+    let (row, pair) = (b.shr(lane, 2), b.and(lane, 3));
+    let column = b.mul(pair, 2);
+    let below = b.add(row, 8);
+    let [mut a, mut k] = [Vec::new(), Vec::new()];
+    for first in (0..depth).step_by(8) {
+        let at = b.add(column, first);
+        a.extend([element_pair(b, 0, row, at), element_pair(b, 0, below, at)]);
+        k.push(element_pair(b, 1, row, at));
+    }
+    let next = b.add(column, 1);
+    let places = [(row, column), (row, next), (below, column), (below, next)];
+    let c = places.map(|(row, column)| element(b, 2, row, column));
+    let d = match (a.as_slice(), k.as_slice()) {
+        ([a0, a1, a2, a3], [b0, b1]) => b.mma_halves_k16([*a0, *a1, *a2, *a3], [*b0, *b1], c),
+        ([a0, a1], [b0]) => b.mma_halves_k8([*a0, *a1], *b0, c),
+        _ => unreachable!("8 or 16 columns"),
+    };
+    let [one, two, three, four] = d;
+    let sum = b.fma(two, 2.0, one);
+    let sum = b.fma(three, 3.0, sum);
+    let sum = b.fma(four, 4.0, sum);
+    b.mov_bits(sum)
+}
+
+/// What [`product`] gives.
+fn multiplied(t: Thread, depth: u32) -> u32 {
+    let lane = t.tid() % 32;
+    let (row, column) = (lane / 4, lane % 4 * 2);
+    let at = |row, column| {
+        let products = (0..depth).map(|k| entry(0, row, k) * entry(1, column, k));
+        products.sum::<i32>() + entry(2, row, column)
+    };
+    let sum = at(row, column) + 2 * at(row, column + 1) + 3 * at(row + 8, column) + 4 * at(row + 8, column + 1);
+    bits(sum as f32)
+}
+
 pub(super) fn cases() -> Vec<Case> {
     let mut all = in_every_type();
     all.extend(of_floats());
@@ -333,6 +407,20 @@ fn conversions_and_choice() -> Vec<Case> {
             |t| bits(halved(t.h())),
         ),
         case(
+            "cvt.f16x2 and pack",
+            |b, i| {
+                let both = b.cvt_f16x2(i.f, i.h);
+                let (low, high) = (b.cvt::<F16, _>(i.h), b.cvt::<F16, _>(i.g));
+                let packed = b.pack(low, high);
+                let scaled = b.mul(packed, 3);
+                b.add(both, scaled)
+            },
+            |t| {
+                let word = |low: f32, high: f32| u32::from(half(low)) | u32::from(half(high)) << 16;
+                word(t.f(), t.h()).wrapping_add(word(t.h(), t.g()).wrapping_mul(3))
+            },
+        ),
+        case(
             "unpack",
             |b, i| {
                 let [low, high] = b.unpack::<BF16>(i.x);
@@ -423,6 +511,8 @@ fn between_lanes() -> Vec<Case> {
                 sum.wrapping_mul(3).wrapping_add(greatest).wrapping_mul(3).wrapping_add(any)
             },
         ),
+        case("mma.m16n8k16", |b, _| product(b, 16), |t| multiplied(t, 16)),
+        case("mma.m16n8k8", |b, _| product(b, 8), |t| multiplied(t, 8)),
         case(
             "vote.any",
             |b, i| {

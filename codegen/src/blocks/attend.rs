@@ -1,0 +1,247 @@
+//! Attention of one position over its sequence, dealt to blocks by KV head and piece of the cache. The block that is the
+//! last to finish a piece of a KV head puts all of them together, so that one launch, or one phase, is enough.
+
+use super::attention::{self, Heads};
+use super::kv::{Cache, Half};
+use super::running::Part;
+use super::{arrival, mma_attention};
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U32, Val};
+use kiln_shape::Pieces;
+use kiln_shape::pieces::FAST_CHUNK;
+use kiln_shape::table::KV_CHUNK;
+
+/// Attention of a model's heads.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attend {
+    heads: Heads,
+    pieces: Pieces,
+    way: Way,
+    /// Whether the block was the last to arrive.
+    arrived: Shared<U32>,
+}
+
+/// The way of a piece, with its shared memory.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    /// A chunk of the cache in f32, and what chunks are put together with.
+    Chunk(attention::Workspace, Shared<F32>),
+    /// A run of chunks by tensor cores.
+    Run(mma_attention::Workspace),
+}
+
+/// The sequence that is attended to, up to the position itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sequence {
+    pub(crate) cache: Cache,
+    pub(crate) length: Val<U32>,
+    /// Pieces of each KV head.
+    pub(crate) pieces: Val<U32>,
+    /// `[heads, kept pieces, partial]`, as [`Pieces`] counts them.
+    pub(crate) partials: Global<F32>,
+    /// Chunks that the cache may have.
+    pub(crate) max_chunks: Val<U32>,
+    /// `[kv_heads]`, zeros before and after.
+    pub(crate) arrivals: Global<U32>,
+    /// `[heads, head_dim]`.
+    pub(crate) out: Global<F32>,
+}
+
+/// Threads of a stream kernel's block.
+pub(crate) const fn threads(pieces: Pieces) -> u32 {
+    match pieces {
+        Pieces::Chunks => attention::THREADS,
+        Pieces::Runs { .. } => mma_attention::THREADS,
+    }
+}
+
+/// Blocks of a stream kernel that an SM must hold, by which the assembler limits registers.
+pub(crate) const fn blocks_per_sm(pieces: Pieces, heads: Heads) -> u32 {
+    match pieces {
+        Pieces::Chunks => attention::blocks_per_sm(heads.head_dim, heads.ty),
+        Pieces::Runs { .. } => 2,
+    }
+}
+
+impl Attend {
+    /// Takes the shared memory.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, heads: Heads, pieces: Pieces) -> Attend {
+        let way = match pieces {
+            Pieces::Chunks => {
+                let work = attention::Workspace::new(b, heads);
+                Way::Chunk(work, b.dynamic_shared(attention::reduce_floats(heads.head_dim)))
+            }
+            Pieces::Runs { .. } => Way::Run(mma_attention::Workspace::new(b, heads)),
+        };
+        Attend { heads, pieces, way, arrived: b.dynamic_shared(1) }
+    }
+
+    /// Positions of a piece of a sequence of `length` positions, and its pieces for each KV head.
+    #[track_caller]
+    pub(crate) fn cut(&self, b: &mut Builder, length: Val<U32>) -> (Size, Val<U32>) {
+        match self.pieces {
+            Pieces::Chunks => {
+                let pieces = b.add(length, KV_CHUNK - 1);
+                (Size::Const(KV_CHUNK), b.shr(pieces, KV_CHUNK.trailing_zeros()))
+            }
+            Pieces::Runs { most } => {
+                let chunks = b.add(length, FAST_CHUNK - 1);
+                let chunks = b.shr(chunks, FAST_CHUNK.trailing_zeros());
+                let each = b.add(chunks, most - 1);
+                let each = b.div::<U32>(each, most);
+                let each = b.max::<U32>(each, 1);
+                let pieces = b.add(chunks, each);
+                let pieces = b.sub(pieces, 1);
+                let positions = b.shl(each, FAST_CHUNK.trailing_zeros());
+                (Size::Reg(positions), b.div::<U32>(pieces, each))
+            }
+        }
+    }
+
+    /// Brings the group's queries, `[group, head_dim]`, into shared memory.
+    #[track_caller]
+    pub(crate) fn load_queries(&self, b: &mut Builder, q: Global<F32>, kind: LoadKind) {
+        match &self.way {
+            Way::Chunk(work, _) => work.load_queries(b, self.heads, q, None, kind),
+            Way::Run(work) => work.load_queries(b, q, kind),
+        }
+    }
+
+    /// Puts one head's query, held by a warp (lane l has elements l, l + 32, ...), into shared memory.
+    #[track_caller]
+    pub(crate) fn store_query(&self, b: &mut Builder, head: Val<U32>, lane: Val<U32>, values: &[Val<F32>]) {
+        match &self.way {
+            Way::Chunk(work, _) => work.store_query(b, self.heads, head, lane, values),
+            Way::Run(work) => work.store_query(b, head, lane, values),
+        }
+    }
+
+    /// Attends to the piece from position `first` on, one of `positions`, and where that finishes the KV head's last piece,
+    /// writes the group's result. Begins with a barrier: queries are seen. Another must come before the next piece.
+    #[track_caller]
+    pub(crate) fn piece(
+        &self,
+        b: &mut Builder,
+        sequence: &Sequence,
+        kv_head: Val<U32>,
+        piece: Val<U32>,
+        positions: Size,
+    ) {
+        let Heads { group, head_dim, .. } = self.heads;
+        let first = b.mul::<U32>(piece, positions);
+        let left = b.sub(sequence.length, first);
+        let count = b.min::<U32>(left, positions);
+        let head = b.mul::<U32>(kv_head, group);
+        let out = b.byte_index(sequence.out, head, head_dim * 4);
+        let row = self.pieces.partial(head_dim);
+        let kept = match self.pieces {
+            Pieces::Chunks => sequence.max_chunks,
+            Pieces::Runs { most } => {
+                let all = b.mul::<U32>(sequence.max_chunks, KV_CHUNK / FAST_CHUNK);
+                b.min::<U32>(all, most)
+            }
+        };
+        let of_group = b.mul::<U32>(head, kept);
+        let of_group = b.byte_index(sequence.partials, of_group, row * 4);
+        let partial = b.byte_index(of_group, piece, row * 4);
+        let single = b.setp_eq(sequence.pieces, 1);
+        let counter = b.index(sequence.arrivals, kv_head);
+        match self.way {
+            Way::Chunk(work, sums) => {
+                let row_bytes = Size::Const(self.heads.row_bytes());
+                let [keys, values] =
+                    [Half::Keys, Half::Values].map(|half| sequence.cache.chunk(b, half, kv_head, piece, row_bytes));
+                let stride = b.mul::<U32>(kept, row);
+                work.chunk(b, self.heads, keys, values, count, |b, head, dim, value| {
+                    b.if_else(
+                        single,
+                        |b| {
+                            let sum = b.index(work.sum, head);
+                            let sum = b.ld(sum, LoadKind::Ordinary);
+                            let value = b.div(value, sum);
+                            let to = b.mad::<U32>(head, head_dim, dim);
+                            let to = b.index(out, to);
+                            b.st(to, value);
+                        },
+                        |b| {
+                            let to = b.mad::<U32>(head, stride, dim);
+                            let to = b.index(partial, to);
+                            b.st(to, value);
+                        },
+                    );
+                });
+                self.if_last(
+                    b,
+                    sequence,
+                    single,
+                    counter,
+                    |b| {
+                        attention::statistics(b, self.heads, None, partial, stride, |b, head| {
+                            let (max, sum) = (b.index(work.max, head), b.index(work.sum, head));
+                            (b.ld(max, LoadKind::Ordinary), b.ld(sum, LoadKind::Ordinary))
+                        });
+                    },
+                    |b| {
+                        b.for_range(0, group, 1, |b, g| {
+                            let of_head = b.mul::<U32>(g, kept);
+                            let first = b.byte_index(of_group, of_head, row * 4);
+                            let out = b.byte_index(out, g, head_dim * 4);
+                            b.bar_sync(); // the head before is done with the sums
+                            attention::reduce(b, head_dim, first, sequence.pieces, sums, out, LoadKind::Ordinary);
+                        });
+                    },
+                );
+            }
+            Way::Run(work) => {
+                let write = |b: &mut Builder, head: Val<U32>, dim: Val<U32>, part: Part| {
+                    let values = part.divided(b);
+                    let to = b.mad::<U32>(head, head_dim, dim);
+                    let to = b.index(out, to);
+                    b.st_vector(to, values);
+                };
+                let end = b.add(first, count);
+                let run = mma_attention::Run { cache: sequence.cache, kv_head, first, end };
+                work.run(b, run, |b, head, dim, part| {
+                    b.if_else(
+                        single,
+                        |b| write(b, head, dim, part),
+                        |b| {
+                            let to = b.mul::<U32>(head, kept);
+                            let to = b.byte_index(partial, to, row * 4);
+                            let values = b.index(to, dim);
+                            b.st_vector(values, part.values);
+                            let leads = b.setp_eq(dim, 0);
+                            b.if_(leads, |b| b.st_vector(to.at(head_dim), [part.max, part.sum]));
+                        },
+                    );
+                });
+                self.if_last(
+                    b,
+                    sequence,
+                    single,
+                    counter,
+                    |_| {},
+                    |b| work.join(b, of_group, row, kept, sequence.pieces, write),
+                );
+            }
+        }
+    }
+
+    /// Where there are several pieces: writes the `rest` of this one's, and runs `join` if it was the last to be finished.
+    fn if_last(
+        &self,
+        b: &mut Builder,
+        sequence: &Sequence,
+        single: Val<crate::ptx::Pred>,
+        counter: Global<U32>,
+        rest: impl FnOnce(&mut Builder),
+        join: impl FnOnce(&mut Builder),
+    ) {
+        let several = b.not_pred(single);
+        b.if_(several, |b| {
+            rest(b);
+            let last = arrival::last(b, counter, sequence.pieces, self.arrived);
+            b.if_(last, join);
+        });
+    }
+}

@@ -1,0 +1,209 @@
+//! A chunk by one warp: scores, their exponentials and the weighted sum of values, from registers to registers.
+
+use super::{ROWS, Run, Workspace, blocks_of_rows, query_row, sums_row};
+use crate::blocks::attention::Heads;
+use crate::blocks::kv::Half;
+use crate::blocks::math;
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Size, U8, U32, Val};
+use kiln_shape::pieces::FAST_CHUNK;
+
+/// Columns of an `mma`: positions or dimensions.
+const COLUMNS: u32 = 8;
+/// 1.0 twice.
+const ONES: u32 = 0x3c00_3c00;
+
+impl Workspace {
+    /// Attends to the chunk from position `first` on, by one warp, and leaves its result in a slot.
+    pub(super) fn chunk(&self, b: &mut Builder, run: Run, first: Val<U32>, slot: Val<U32>) {
+        let head_dim = self.heads.head_dim;
+        let row_bytes = Size::Const(self.heads.row_bytes());
+        let left = b.sub(run.end, first);
+        let count = b.min::<U32>(left, FAST_CHUNK);
+        let rows = [Half::Keys, Half::Values].map(|half| run.cache.row(b, half, run.kv_head, first, row_bytes));
+        let lane = Lane::new(b, count);
+        let keys = self.keys(b, lane, rows[0]);
+        // Keys and values are under way together, 16 KB with heads of 128; longer rows would take all registers. Without the
+        // barrier the assembler moves the loads of values behind the scores.
+        let early = (head_dim <= 128).then(|| {
+            let values = self.values(b, lane, rows[1]);
+            b.bar_warp_sync();
+            values
+        });
+        let all = blocks_of_rows(self.heads);
+        let weights: Vec<Weights> = (0..all).map(|block| self.score(b, lane, block, &keys)).collect();
+        let values = match early {
+            Some(values) => values,
+            None => self.values(b, lane, rows[1]),
+        };
+        for (block, weights) in weights.into_iter().enumerate() {
+            let row = b.mad::<U32>(slot, all * ROWS, lane.group);
+            let row = b.add(row, block as u32 * ROWS);
+            self.weigh(b, lane, row, weights, &values);
+        }
+    }
+
+    /// Keys as the lane holds them as B: of each 8 positions the words of each 32 dimensions.
+    fn keys(&self, b: &mut Builder, lane: Lane, rows: Global<U8>) -> Vec<Vec<[Val<U32>; 4]>> {
+        let at = b.byte_index(rows, lane.member, 16).cast::<U32>();
+        (0..FAST_CHUNK)
+            .step_by(COLUMNS as usize)
+            .map(|first| {
+                let row = b.add(lane.group, first);
+                let row = b.min::<U32>(row, lane.last);
+                let at = b.byte_index(at, row, self.heads.row_bytes());
+                (0..self.heads.head_dim / 32).map(|i| b.ld_vector(at.at(16 * i), LoadKind::Ordinary)).collect()
+            })
+            .collect()
+    }
+
+    /// Values as the lane holds them: of each 16 positions four rows, in the order of [`Weights`], and of each its words of
+    /// each 64 dimensions.
+    fn values(&self, b: &mut Builder, lane: Lane, rows: Global<U8>) -> Vec<[Vec<[Val<U32>; 4]>; 4]> {
+        let at = b.byte_index(rows, lane.group, 16).cast::<U32>();
+        (0..FAST_CHUNK)
+            .step_by(2 * COLUMNS as usize)
+            .map(|first| {
+                [0, 1, COLUMNS, COLUMNS + 1].map(|place| {
+                    let row = b.mad::<U32>(lane.member, 2, first + place);
+                    let row = b.min::<U32>(row, lane.last);
+                    let at = b.byte_index(at, row, self.heads.row_bytes());
+                    (0..self.heads.head_dim / 64).map(|i| b.ld_vector(at.at(32 * i), LoadKind::Ordinary)).collect()
+                })
+            })
+            .collect()
+    }
+
+    /// Scores of a block of rows, and what their exponentials weigh.
+    fn score(&self, b: &mut Builder, lane: Lane, block: u32, keys: &[Vec<[Val<U32>; 4]>]) -> Weights {
+        let Heads { group, head_dim, .. } = self.heads;
+        // Where the group has fewer heads, its last fills the block.
+        let present = (group - block * ROWS).min(ROWS);
+        let row = if present < ROWS { b.min::<U32>(lane.group, present - 1) } else { lane.group };
+        let high = b.byte_index(self.q, row, query_row(head_dim) * 2).at(block * 2 * ROWS * query_row(head_dim));
+        let high = b.byte_index(high, lane.member, 16).cast::<U32>();
+        let low = high.at(ROWS * query_row(head_dim) / 2);
+        let zero = b.mov::<F32>(0.0);
+        let mut scores = vec![[zero; 4]; keys.len()];
+        for i in 0..head_dim / 32 {
+            let high: [Val<U32>; 4] = b.ld_vector(high.at(16 * i), LoadKind::Ordinary);
+            let low: [Val<U32>; 4] = b.ld_vector(low.at(16 * i), LoadKind::Ordinary);
+            for half in [0, 2] {
+                let a = [high[half], low[half], high[half + 1], low[half + 1]];
+                for (scores, keys) in scores.iter_mut().zip(keys) {
+                    let keys = keys[i as usize];
+                    *scores = multiply(b, a, [keys[half], keys[half + 1]], *scores);
+                }
+            }
+        }
+        let mut exponents = Vec::with_capacity(2 * scores.len());
+        for (eight, [one, other, one_rest, other_rest]) in scores.into_iter().enumerate() {
+            for (next, high, low) in [(0, one, one_rest), (1, other, other_rest)] {
+                let score = b.add(high, low);
+                let position = b.mad::<U32>(lane.member, 2, COLUMNS * eight as u32 + next);
+                let inside = b.setp_lt(position, lane.count);
+                exponents.push(b.selp::<F32>(score, f32::NEG_INFINITY, inside));
+            }
+        }
+        let mut max = exponents[0];
+        for exponent in &exponents[1..] {
+            max = b.max(max, *exponent);
+        }
+        // The four lanes of a row.
+        for distance in [1, 2] {
+            let other = b.shfl_bfly(max, distance);
+            max = b.max(max, other);
+        }
+        let words = exponents
+            .chunks(2)
+            .map(|pair| {
+                let [low, high] = [pair[0], pair[1]].map(|exponent| {
+                    let below = b.sub(exponent, max);
+                    math::exp(b, below)
+                });
+                halves(b, low, high)
+            })
+            .collect();
+        Weights { max, words }
+    }
+
+    /// The sums of a block of rows into row `row` of the slots.
+    fn weigh(&self, b: &mut Builder, lane: Lane, row: Val<U32>, weights: Weights, values: &[[Vec<[Val<U32>; 4]>; 4]]) {
+        let (none, zero, ones) = (b.mov::<U32>(0), b.mov::<F32>(0.0), b.mov::<U32>(ONES));
+        let a = |step: usize| [weights.words[2 * step], none, weights.words[2 * step + 1], none];
+        let mut sum = [zero; 4];
+        for step in 0..values.len() {
+            sum = multiply(b, a(step), [ones; 2], sum);
+        }
+        let statistics = b.byte_index(self.statistics, row, 8);
+        let leads = b.setp_eq(lane.member, 0);
+        b.if_(leads, |b| b.st_vector(statistics, [weights.max, sum[0]]));
+        let to = b.byte_index(self.sums, row, sums_row(self.heads.head_dim) * 4);
+        let to = b.byte_index(to, lane.member, 80);
+        for i in 0..self.heads.head_dim / 64 {
+            let mut sums = [[zero; 4]; COLUMNS as usize];
+            for (step, rows) in values.iter().enumerate() {
+                for (column, sums) in sums.iter_mut().enumerate() {
+                    // Halves of two rows become neighbours: columns lie 8 dimensions apart.
+                    let halves = if column % 2 == 0 { 0x5410u32 } else { 0x7632 };
+                    let mut pair = |first: usize| {
+                        let [one, other] = [first, first + 1].map(|row| rows[row][i as usize][column / 2]);
+                        b.prmt(one, other, halves)
+                    };
+                    let pairs = [pair(0), pair(2)];
+                    *sums = multiply(b, a(step), pairs, *sums);
+                }
+            }
+            // The lane has two neighbouring columns, 16 dimensions in all.
+            let to = to.at(80 * i);
+            for (quad, sums) in sums.chunks(4).enumerate() {
+                let of = |column: usize| std::array::from_fn::<_, 4, _>(|at| sums[at][column]);
+                let to = to.at(4 * quad as u32);
+                b.st_vector(to, of(0));
+                b.st_vector(to.at(8), of(1));
+            }
+        }
+    }
+}
+
+/// The lane's place in fragments, and what there is of the chunk.
+#[derive(Debug, Clone, Copy)]
+struct Lane {
+    /// Its group of four: a row of A and C, a column of B.
+    group: Val<U32>,
+    /// Its number among these.
+    member: Val<U32>,
+    /// Positions of the chunk, 1 to 32.
+    count: Val<U32>,
+    last: Val<U32>,
+}
+
+impl Lane {
+    fn new(b: &mut Builder, count: Val<U32>) -> Lane {
+        let lane = b.lane();
+        Lane { group: b.shr(lane, 2), member: b.and(lane, 3), count, last: b.sub(count, 1) }
+    }
+}
+
+/// Exponentials of a block of rows: the maximum of the lane's row, and of each 8 positions those of the lane's two as a word.
+struct Weights {
+    max: Val<F32>,
+    words: Vec<Val<U32>>,
+}
+
+/// `A B + C` of depth 16, which sm_75 does in two halves.
+fn multiply(b: &mut Builder, a: [Val<U32>; 4], k: [Val<U32>; 2], c: [Val<F32>; 4]) -> [Val<F32>; 4] {
+    if b.target().sm() >= 80 {
+        return b.mma_halves_k16(a, k, c);
+    }
+    let half = b.mma_halves_k8([a[0], a[1]], k[0], c);
+    b.mma_halves_k8([a[2], a[3]], k[1], half)
+}
+
+/// Two numbers as halves of a word.
+fn halves(b: &mut Builder, low: Val<F32>, high: Val<F32>) -> Val<U32> {
+    if b.target().sm() >= 80 {
+        return b.cvt_f16x2(low, high);
+    }
+    let (low, high) = (b.cvt::<F16, F32>(low), b.cvt::<F16, F32>(high));
+    b.pack(low, high)
+}

@@ -1,0 +1,274 @@
+//! One query token against a run of chunks of an f16 cache by tensor cores, for all query heads of one KV head, by one
+//! block: a warp a chunk of 32 positions, then all threads put the chunks together from left to right.
+//!
+//! `S = Q K^T` by `mma`, a head a row. The query, with 1 / sqrt(head_dim) in it, is two f16 numbers, the high half in row
+//! `r` and what that leaves in row `r + 8`: a block of 16 rows holds 8 heads, and a score is the sum of two rows, nearly
+//! that of an f32 query. Positions behind the sequence's end weigh nothing: the last row stands in for theirs, whose score
+//! is -inf, so that what lies there is not read. `P = e^(S - m)` in f16 with the chunk's own maximum `m`; the sum of
+//! exponentials is a column of ones beside V, so that weights and their sum are added up alike; `O = P V` in f32.
+//!
+//! **Order.** A lane reads 16 bytes of a key, so of each 32 dimensions one `mma` takes those with `d % 8 < 4` and the next
+//! the others; values are multiplied in ascending positions, 16 at a time. Chunks are cut at multiples of 32 positions and put together
+//! from left to right within a run, runs from left to right ([`kiln_shape::pieces`]). Nothing depends on the warps of a
+//! block, or on which block has a run.
+//!
+//! **Assumption.** A row of an `mma`'s result depends on that row of A and C and on B alone, not on the other rows. The ISA
+//! does not say so; prefill, whose rows are other positions, will rest on it. `tests/kernels/mma.rs` tests it. What an `mma` adds up inside is the chip's own, and sm_75 has one of half the depth: bits are promised per target.
+
+mod chunk;
+
+use super::attention::Heads;
+use super::kv::Cache;
+use super::running::{Part, Running};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, U32, Val};
+use kiln_shape::pieces::FAST_CHUNK;
+
+/// Threads of a stream kernel's block: a run has few chunks while a sequence is short, and a warp takes up to 255
+/// registers.
+pub(crate) const THREADS: u32 = 128;
+
+/// Heads of a block of rows.
+const ROWS: u32 = 8;
+/// Chunks that a block works on at once, at most, and what their sums may take of shared memory.
+const SLOTS: u32 = 8;
+const SLOT_BYTES: u32 = 48 << 10;
+
+/// What the heads must be: `Err` says what was found.
+pub(crate) fn check(head_dim: u32) -> Result<(), String> {
+    match head_dim {
+        64 | 128 | 192 | 256 => Ok(()),
+        other => Err(format!("head_dim is {other}: attention in fast numerics needs a multiple of 64 up to 256")),
+    }
+}
+
+/// The shared memory of a run's work.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Workspace {
+    heads: Heads,
+    /// `[blocks of rows, 2 ROWS, head_dim]`, rows [`query_row`] apart.
+    q: Shared<F16>,
+    /// `[slots, blocks of rows, ROWS, head_dim]`, rows [`sums_row`] apart, 16 dimensions 20 floats apart.
+    sums: Shared<F32>,
+    /// `[slots, blocks of rows, ROWS]`: maximum and sum of exponentials.
+    statistics: Shared<F32>,
+    slots: u32,
+}
+
+/// From a row of queries to the next, in elements: the 16-byte pieces of two rows lie in different banks.
+const fn query_row(head_dim: u32) -> u32 {
+    head_dim + 32
+}
+
+/// From a row of sums to the next, in floats: 16 more than a multiple of 32, so that the pieces of 16 dimensions of two
+/// rows lie in different banks.
+const fn sums_row(head_dim: u32) -> u32 {
+    (head_dim / 16 * 20).next_multiple_of(32) + 16
+}
+
+/// Four neighbouring elements of a head that a thread puts together.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    head: Val<U32>,
+    dim: Val<U32>,
+    /// Whether they are there, where threads are left over.
+    there: Option<Val<Pred>>,
+}
+
+impl Own {
+    fn if_there(&self, b: &mut Builder, body: impl FnOnce(&mut Builder)) {
+        match self.there {
+            Some(there) => b.if_(there, body),
+            None => body(b),
+        }
+    }
+}
+
+/// The chunks of a run, and the length of the sequence that they are of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) cache: Cache,
+    pub(crate) kv_head: Val<U32>,
+    /// The run's first position, a multiple of [`FAST_CHUNK`].
+    pub(crate) first: Val<U32>,
+    /// The position behind its last.
+    pub(crate) end: Val<U32>,
+}
+
+impl Workspace {
+    /// Takes the shared memory.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, heads: Heads) -> Workspace {
+        let rows = blocks_of_rows(heads) * ROWS;
+        let fitting = SLOT_BYTES / (rows * sums_row(heads.head_dim) * 4);
+        let slots = b.warps().min(SLOTS).min(fitting);
+        Workspace {
+            heads,
+            q: b.dynamic_shared(rows * 2 * query_row(heads.head_dim)),
+            sums: b.dynamic_shared(slots * rows * sums_row(heads.head_dim)),
+            statistics: b.dynamic_shared(slots * rows * 2),
+            slots,
+        }
+    }
+
+    /// Stores an element of a query, scaled, as its two halves. A barrier must follow.
+    fn store(&self, b: &mut Builder, row: Shared<F16>, dim: Val<U32>, value: Val<F32>) {
+        let value = b.mul(value, self.heads.scale());
+        let high = b.cvt::<F16, F32>(value);
+        let kept = b.cvt::<F32, F16>(high);
+        let rest = b.sub(value, kept);
+        let low = b.cvt::<F16, F32>(rest);
+        let to = b.index(row, dim);
+        b.st(to, high);
+        b.st(to.at(ROWS * query_row(self.heads.head_dim)), low);
+    }
+
+    /// The row of a head's high halves.
+    fn query(&self, b: &mut Builder, head: Val<U32>) -> Shared<F16> {
+        let (block, row) = (b.div::<U32>(head, ROWS), b.rem::<U32>(head, ROWS));
+        let row = b.mad::<U32>(block, 2 * ROWS, row);
+        b.byte_index(self.q, row, query_row(self.heads.head_dim) * 2)
+    }
+
+    /// Brings `q`, `[group, head_dim]`, into shared memory. A barrier must follow.
+    #[track_caller]
+    pub(crate) fn load_queries(&self, b: &mut Builder, q: Global<F32>, kind: LoadKind) {
+        let (tid, Heads { group, head_dim, .. }) = (b.tid(), self.heads);
+        b.for_range(tid, group * head_dim, b.block(), |b, i| {
+            let (head, dim) = (b.div::<U32>(i, head_dim), b.rem::<U32>(i, head_dim));
+            let from = b.index(q, i);
+            let value = b.ld(from, kind);
+            let row = self.query(b, head);
+            self.store(b, row, dim, value);
+        });
+    }
+
+    /// Puts one head's query, held by a warp (lane l has elements l, l + 32, ...), into shared memory. A barrier must
+    /// follow.
+    #[track_caller]
+    pub(crate) fn store_query(&self, b: &mut Builder, head: Val<U32>, lane: Val<U32>, values: &[Val<F32>]) {
+        let row = self.query(b, head);
+        for (i, value) in values.iter().enumerate() {
+            self.store(b, row.at(32 * i as u32), lane, *value);
+        }
+    }
+
+    /// Attends to a run, and gives each thread's elements of the result to `sink` as (head of the group, dimension, part).
+    /// Begins with a barrier: queries are seen. Another must come before the workspace is used again.
+    #[track_caller]
+    pub(crate) fn run(&self, b: &mut Builder, run: Run, sink: impl Fn(&mut Builder, Val<U32>, Val<U32>, Part)) {
+        let positions = b.sub(run.end, run.first);
+        let chunks = b.add(positions, FAST_CHUNK - 1);
+        let chunks = b.shr(chunks, FAST_CHUNK.trailing_zeros());
+        let warp = b.warp_id();
+        let owned = self.owned(b);
+        let running: Vec<Running> = owned.iter().map(|_| Running::none(b)).collect();
+        b.for_range(0, chunks, self.slots, |b, round| {
+            b.bar_sync(); // queries are in shared memory, and what the slots held is put together
+            let chunk = b.add(round, warp);
+            let works = b.setp_lt(chunk, chunks);
+            let works = if b.warps() > self.slots {
+                let has_slot = b.setp_lt(warp, self.slots);
+                b.and_pred(works, has_slot)
+            } else {
+                works
+            };
+            b.if_(works, |b| {
+                let first = b.mad::<U32>(chunk, FAST_CHUNK, run.first);
+                self.chunk(b, run, first, warp);
+            });
+            b.bar_sync(); // the chunks are in their slots
+            let left = b.sub(chunks, round);
+            let here = b.min::<U32>(left, self.slots);
+            for (own, running) in owned.iter().zip(&running) {
+                own.if_there(b, |b| {
+                    b.for_range(0, here, 1, |b, slot| {
+                        let part = self.part(b, own, slot);
+                        running.add(b, part);
+                    });
+                });
+            }
+        });
+        for (own, running) in owned.iter().zip(&running) {
+            own.if_there(b, |b| {
+                let part = running.part(b);
+                sink(b, own.head, own.dim, part);
+            });
+        }
+    }
+
+    /// Puts runs together: rows of `head_dim` sums, maximum and sum of exponentials, `row` floats each, `runs` one behind
+    /// the other, those of the group's heads `heads_apart` rows apart. Gives each thread's elements to `sink` as (head of
+    /// the group, dimension, part).
+    #[track_caller]
+    pub(crate) fn join(
+        &self,
+        b: &mut Builder,
+        partials: Global<F32>,
+        row: u32,
+        heads_apart: Val<U32>,
+        runs: Val<U32>,
+        sink: impl Fn(&mut Builder, Val<U32>, Val<U32>, Part),
+    ) {
+        /// Runs whose loads are under way together.
+        const AHEAD: u32 = 8;
+        let head_dim = self.heads.head_dim;
+        let last = b.sub(runs, 1);
+        for own in self.owned(b) {
+            own.if_there(b, |b| {
+                let first = b.mul::<U32>(own.head, heads_apart);
+                let first = b.byte_index(partials, first, row * 4);
+                let running = Running::none(b);
+                b.for_range(0, runs, AHEAD, |b, run| {
+                    let mut parts = Vec::new();
+                    for ahead in 0..AHEAD {
+                        let own_run = b.add(run, ahead);
+                        let there = b.setp_lt(own_run, runs);
+                        let own_run = b.min::<U32>(own_run, last);
+                        let from = b.byte_index(first, own_run, row * 4);
+                        let values = b.index(from, own.dim);
+                        let values = b.ld_vector(values, LoadKind::Ordinary);
+                        let [max, sum] = b.ld_vector(from.at(head_dim), LoadKind::Ordinary);
+                        parts.push((there, Part { max, sum, values }));
+                    }
+                    for (there, part) in parts {
+                        b.if_(there, |b| running.add(b, part));
+                    }
+                });
+                let part = running.part(b);
+                sink(b, own.head, own.dim, part);
+            });
+        }
+    }
+
+    /// The elements that the thread puts together.
+    fn owned(&self, b: &mut Builder) -> Vec<Own> {
+        let Heads { group, head_dim, .. } = self.heads;
+        let (tid, all, threads) = (b.tid(), group * head_dim / 4, b.block());
+        let firsts = (0..all).step_by(threads as usize);
+        firsts
+            .map(|first| {
+                let index = b.add(tid, first);
+                let there = (first + threads > all).then(|| b.setp_lt(index, all));
+                let (head, quad) = (b.div::<U32>(index, head_dim / 4), b.rem::<U32>(index, head_dim / 4));
+                Own { head, dim: b.mul::<U32>(quad, 4), there }
+            })
+            .collect()
+    }
+
+    /// The thread's elements of the chunk in a slot.
+    fn part(&self, b: &mut Builder, own: &Own, slot: Val<U32>) -> Part {
+        let row = b.mad::<U32>(slot, blocks_of_rows(self.heads) * ROWS, own.head);
+        let statistics = b.byte_index(self.statistics, row, 8);
+        let [max, sum] = b.ld_vector(statistics, LoadKind::Ordinary);
+        let (piece, inside) = (b.div::<U32>(own.dim, 16), b.rem::<U32>(own.dim, 16));
+        let at = b.byte_index(self.sums, row, sums_row(self.heads.head_dim) * 4);
+        let at = b.byte_index(at, piece, 80);
+        let at = b.index(at, inside);
+        Part { max, sum, values: b.ld_vector(at, LoadKind::Ordinary) }
+    }
+}
+
+/// Blocks of rows that the heads take.
+const fn blocks_of_rows(heads: Heads) -> u32 {
+    heads.group.div_ceil(ROWS)
+}

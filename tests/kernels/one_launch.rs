@@ -1,0 +1,165 @@
+//! A model's attention in one launch, whose last blocks put the pieces together: by f32 chunks in exact numerics, by tensor
+//! cores over an f16 cache in fast ones.
+
+use kiln_codegen::KvType;
+use kiln_codegen::kernels::Attention;
+use kiln_shape::table::KV_CHUNK;
+use kiln_shape::{ModelShape, Numerics, presets};
+
+use crate::attention::{BOUND, Batch, Case, LAYER};
+use crate::common;
+use crate::compare::{assert_close, assert_same_bits};
+use crate::kv::KV_TYPES;
+use crate::random::Random;
+use crate::support::{Arg, Gpu, every_schedule, gpu};
+
+/// Weights are rounded to f16, each by 2^-12 of itself at most on average; scores are of f32 queries but for 2^-22.
+const FAST_BOUND: f64 = 4e-4;
+
+/// A launch over a case, and what it left.
+struct Launch<'a> {
+    case: &'a Case,
+    numerics: Numerics,
+    /// Blocks for each KV head beyond those with a piece.
+    more: u32,
+    /// What it is told of the length.
+    length: u32,
+    /// How often it runs, one after another.
+    times: u32,
+}
+
+impl<'a> Launch<'a> {
+    fn of(case: &'a Case, numerics: Numerics) -> Launch<'a> {
+        Launch { case, numerics, more: 0, length: case.length, times: 1 }
+    }
+
+    fn kernel(&self) -> Attention {
+        let Case { heads, kv_heads, head_dim, kv, .. } = *self.case;
+        let shape = ModelShape { heads, kv_heads, head_dim, ..presets::PRESETS[0].shape };
+        Attention::new(shape, kv, self.numerics)
+    }
+
+    /// The result, and the error word.
+    fn run(&self, gpu: &Gpu) -> (Vec<f32>, u32) {
+        let (case, kernel) = (self.case, self.kernel());
+        let pieces = kernel.pieces();
+        let max_chunks = case.length.div_ceil(KV_CHUNK).max(1);
+        let kept = case.heads * pieces.kept(max_chunks) * pieces.partial(case.head_dim);
+        let kernel = gpu.load(kernel);
+        let (q, out, error) = (gpu.input(&case.q), gpu.output::<f32>(case.q.len()), gpu.in_out(&[0u32]));
+        let (_chunks, addresses) = case.chunked(gpu);
+        let (table, partials) = (gpu.input(&addresses), gpu.unwritten::<f32>(kept as usize));
+        let (arrivals, length) = (gpu.in_out(&vec![0u32; case.kv_heads as usize]), gpu.input(&[self.length]));
+        let mut args = vec![Arg::from(&q), (&table).into(), LAYER.into(), case.length.into(), (&out).into()];
+        args.extend([Arg::from(&partials), max_chunks.into(), (&arrivals).into(), (&length).into(), (&error).into()]);
+        let blocks = pieces.count(case.length.min(self.length)).max(1) + self.more;
+        for _ in 0..self.times {
+            kernel.run([case.kv_heads, blocks, 1], &args);
+        }
+        assert!(arrivals.read().iter().all(|count| *count == 0), "counters are left at {:?}", arrivals.read());
+        (out.read(), error.read()[0])
+    }
+
+    /// The result, held to float64 and, in exact numerics, to the kernels of `ops`.
+    #[track_caller]
+    fn check(&self, gpu: &Gpu) -> Vec<f32> {
+        let what = format!("{}, {}, {gpu}", self.case.what(), self.numerics);
+        let (found, error) = self.run(gpu);
+        assert_eq!(error, 0, "{what}");
+        let rounds = self.numerics == Numerics::Fast && self.case.kv == KvType::F16;
+        assert_close(&what, &found, &self.case.expected(), if rounds { FAST_BOUND } else { BOUND });
+        found
+    }
+}
+
+#[test]
+fn every_head_size_and_group_matches_float64() {
+    let mut random = Random::fresh();
+    for head_dim in [64, 128, 256] {
+        for group in [1, 2, 4, 5, 7, 8, 12] {
+            let length = 1 + random.below(200);
+            let case = Case::new(2, group, head_dim, KvType::F16, length, &mut random);
+            Launch::of(&case, Numerics::Fast).check(&gpu());
+            if !common::on_gpu() {
+                Launch::of(&case, Numerics::Fast).check(&Gpu::of_chip(7, 5));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_length_matches_float64() {
+    let mut random = Random::fresh();
+    for length in [1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000] {
+        let case = Case::new(2, 3, [64, 128][random.below(2) as usize], KvType::F16, length, &mut random);
+        Launch { more: random.below(3), ..Launch::of(&case, Numerics::Fast) }.check(&gpu());
+    }
+    // Many KV heads have few pieces each: runs of several chunks, the last of them short.
+    for length in [769, 1567] {
+        let case = Case::new(16, 1, 64, KvType::F16, length, &mut random);
+        Launch::of(&case, Numerics::Fast).check(&gpu());
+    }
+}
+
+#[test]
+fn exact_numerics_give_the_bits_of_two_launches() {
+    let mut random = Random::fresh();
+    for (length, kv) in [(1, KvType::F16), (128, KvType::F32), (129, KvType::F16), (500, KvType::F32)] {
+        let case = [Case::new(2, 3, 64, kv, length, &mut random)];
+        let one = Launch::of(&case[0], Numerics::Exact).check(&gpu());
+        let two =
+            if length <= KV_CHUNK { case[0].run(&gpu(), true, true) } else { Batch::new(&case, 0).run(&gpu(), true).0 };
+        assert_same_bits(&case[0].what(), &one, &two);
+        if kv == KvType::F32 {
+            assert_same_bits("fast numerics", &Launch::of(&case[0], Numerics::Fast).check(&gpu()), &one);
+        }
+    }
+}
+
+/// Whoever arrives last, and however many blocks have nothing to do.
+#[test]
+fn every_schedule_and_grid_gives_the_same_bits() {
+    let mut random = Random::fresh();
+    let fast = [(2, 20), (2, 300), (16, 800)].map(|(kv_heads, length)| (KvType::F16, Numerics::Fast, kv_heads, length));
+    for (kv, numerics, kv_heads, length) in fast.into_iter().chain([(KvType::F32, Numerics::Exact, 2, 300)]) {
+        let case = Case::new(kv_heads, 2, 64, kv, length, &mut random);
+        let expected = Launch::of(&case, numerics).check(&gpu());
+        every_schedule(&mut random.clone(), |gpu| {
+            let more = random.below(9);
+            let (found, error) = Launch { more, times: 2, ..Launch::of(&case, numerics) }.run(gpu);
+            assert_eq!(error, 0);
+            assert_same_bits(&format!("{}, {more} blocks more, {gpu}", case.what()), &found, &expected);
+        });
+    }
+}
+
+#[test]
+#[ignore = "half a minute in a debug build; .ci/run runs it in a release build"]
+fn the_longest_context_of_a_published_model_matches_float64() {
+    let case = Case::new(1, 8, 128, KvType::F16, 40960, &mut Random::fresh());
+    Launch::of(&case, Numerics::Fast).check(&gpu());
+}
+
+#[test]
+fn an_empty_cache_and_a_length_beyond_it_give_zeros() {
+    let mut random = Random::fresh();
+    for numerics in Numerics::ALL {
+        for kv in KV_TYPES {
+            let case = Case::new(2, 2, 64, kv, 40, &mut random);
+            for (length, error) in [(0, 0), (41, 3), (u32::MAX, 3)] {
+                let found = Launch { length, ..Launch::of(&case, numerics) }.run(&gpu());
+                assert_eq!(found, (vec![0.0; 256], error), "length {length}, {kv:?}, {numerics}");
+            }
+        }
+    }
+}
+
+/// Scores of thousands of units: exponentials of differences underflow, and nothing overflows.
+#[test]
+fn one_position_may_take_all_the_weight() {
+    let mut random = Random::fresh();
+    let mut case = Case::new(1, 2, 64, KvType::F16, 200, &mut random);
+    case.q.iter_mut().for_each(|q| *q *= 1000.0);
+    let (found, _) = Launch::of(&case, Numerics::Fast).run(&gpu());
+    assert_close(&case.what(), &found, &case.expected(), 3e-3);
+}
