@@ -17,6 +17,7 @@ mod rotary;
 mod sequence;
 mod session;
 mod stream;
+mod token;
 #[cfg(feature = "trace")]
 pub mod trace;
 mod weights;
