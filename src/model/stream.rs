@@ -1,6 +1,7 @@
-//! The stream path: one launch for each fused kernel.
+//! The stream path, one launch for each fused kernel, and the graph path, one launch of a graph of them.
 
 use super::Inner;
+use super::graphs::Graphs;
 use super::kernels::Kernels;
 use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 /// Runs a sequence's tokens on a stream.
 pub(crate) struct StreamPath {
     pub(crate) stream: Stream,
+    /// On the graph path, what is launched instead of kernels. Dropped before the kernels that are in them.
+    graphs: Option<Graphs>,
     kernels: Arc<Kernels>,
     work: Work,
     item: Option<Running>,
@@ -86,17 +89,22 @@ impl Path for StreamPath {
     }
 
     fn work(&self) -> Work {
-        self.work
+        Work { captures: self.graphs.as_ref().map_or(0, Graphs::captures), ..self.work }
     }
 
     fn name(&self) -> &'static str {
-        "stream"
+        if self.graphs.is_some() { "graph" } else { "stream" }
     }
 }
 
 impl StreamPath {
     pub(crate) fn new(stream: Stream, kernels: Arc<Kernels>) -> StreamPath {
-        StreamPath { stream, kernels, work: Work::default(), item: None, ahead: VecDeque::new() }
+        StreamPath { stream, kernels, graphs: None, work: Work::default(), item: None, ahead: VecDeque::new() }
+    }
+
+    /// The graph path.
+    pub(crate) fn with_graphs(self) -> StreamPath {
+        StreamPath { graphs: Some(Graphs::new(self.stream.clone())), ..self }
     }
 
     /// Waits until few tokens of the prompt are under way: each wait is for the work of a few tokens at most.
@@ -122,8 +130,16 @@ impl StreamPath {
         let chunks = (position + 1).div_ceil(KV_CHUNK);
         let launches = Launches { kernels: &self.kernels, model, sequence, chunks, then };
         let count = &mut self.work.launches;
+        let graph = self.graphs.as_mut().map(|graphs| graphs.of(launches)).transpose()?;
         self.stream.enqueue_many(launches.uses(), |stream| {
-            *count += launches.launch(stream)?;
+            *count += match graph {
+                None => launches.launch(stream)?,
+                Some(graph) => {
+                    // SAFETY: the path holds the kernels, and what was recorded uses the buffers that are noted here.
+                    unsafe { graph.launch(stream)? };
+                    1
+                }
+            };
             Ok(())
         })?;
         self.work.tokens += 1;

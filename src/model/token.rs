@@ -172,7 +172,7 @@ impl Run<'_> {
     fn launch_grid<L: Launch>(&mut self, kernel: &Kernel<L>, grid: [u32; 3], launch: &L::At<'_>) -> Result<()> {
         self.launches += 1;
         // SAFETY: buffers have the lengths of the shape that the kernels were baked for, which `ModelFile::check_baked`
-        // held the file to, and of the sequence's capacity; what enqueues this notes
+        // held the file to, and of the sequence's capacity; what enqueues this, or the graph it is recorded in, notes
         // them as used.
         unsafe { kernel.launch(self.stream, grid, launch) }
     }
