@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
-    if let (choice::Path::Stream, Some(_)) = (arguments.path, arguments.blocks) {
+    if let (choice::Path::Stream | choice::Path::Graph, Some(_)) = (arguments.path, arguments.blocks) {
         return Err("--blocks is for the persistent path; leave it out, or take --path persistent".into());
     }
     let file = choice::model_file(arguments.model.as_deref())?;

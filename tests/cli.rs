@@ -196,8 +196,10 @@ fn an_empty_prompt_and_words_it_does_not_know_are_refused() {
 
 #[test]
 fn blocks_without_a_persistent_path_are_refused() {
-    let line = refusal(&["--path", "stream", "--blocks", "2"]);
-    assert!(line.contains("--blocks"), "{line}");
+    for path in ["stream", "graph"] {
+        let line = refusal(&["--path", path, "--blocks", "2"]);
+        assert!(line.contains("--blocks"), "{line}");
+    }
 }
 
 #[test]

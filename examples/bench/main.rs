@@ -97,7 +97,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         "path", "launches", "launches/token", "driver calls/token", "instructions/token", "bytes/token"
     )?;
     let mut ids: Option<Vec<u32>> = None;
-    for path in [PathChoice::Stream, PathChoice::Persistent] {
+    for path in [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent] {
         let cost = paths::run(&model, path, numerics, arguments.tokens as usize, ordinal)?;
         let per_token = |count: u64| count as f64 / cost.tokens.max(1) as f64;
         let what = if picked.emulated { "emulated: says nothing of a GPU" } else { "timed on the GPU" };

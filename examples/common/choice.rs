@@ -47,6 +47,7 @@ impl From<Numerics> for model::Numerics {
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Path {
     Stream,
+    Graph,
     Persistent,
     Auto,
 }
@@ -57,6 +58,7 @@ impl Path {
     pub(crate) fn on(self, emulated: bool, blocks: Option<u32>) -> PathChoice {
         match self {
             Path::Stream => PathChoice::Stream,
+            Path::Graph => PathChoice::Graph,
             Path::Persistent => PathChoice::Persistent,
             Path::Auto if emulated && blocks.is_none() => PathChoice::Stream,
             Path::Auto => PathChoice::Auto,

@@ -6,7 +6,7 @@ use std::fmt;
 /// The ways of running a decoder that kernels are baked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DecoderPath {
-    /// One launch for each fused kernel.
+    /// One launch for each fused kernel, or one of a graph of them.
     Stream,
     /// One cooperative launch for whole sequences.
     Persistent,

@@ -85,9 +85,11 @@ struct Capture<'a> {
 
 impl Capture<'_> {
     fn end(mut self) -> Result<sys::CUgraph> {
-        self.open = false;
         // SAFETY: the stream is live, and this thread began its capture.
-        unsafe { self.stream.inner.context.driver.api().stream_end_capture(self.stream.raw()) }
+        let ended = unsafe { self.stream.inner.context.driver.api().stream_end_capture(self.stream.raw()) };
+        // Where it failed the stream may still be captured: the drop ends that, or finds that it has ended.
+        self.open = ended.is_err();
+        ended
     }
 }
 

@@ -1,14 +1,15 @@
 //! Models: weights on a device, sessions with a KV cache, and the generation of tokens.
 //!
 //! `file` opens and checks a GGUF file, `weights` brings it onto the device, `kernels` loads what was baked. A
-//! `sequence` is a session's memory on the device. A `path` is a way of running it: `stream`, one launch for each fused
-//! kernel, or `persistent`, one launch for whole sequences, whose shares `balance` computes. `session` and `generation`
-//! are what a program uses. `cost` predicts how long a token takes.
+//! `sequence` is a session's memory on the device. A `path` is a way of running it: `stream`, the launches of each
+//! `token` or `graphs` of them, or `persistent`, one launch for whole sequences, whose shares `balance` computes. `session`
+//! and `generation` are what a program uses. `cost` predicts how long a token takes.
 
 mod balance;
 pub mod cost;
 mod file;
 mod generation;
+mod graphs;
 mod kernels;
 mod launches;
 mod path;
@@ -17,6 +18,7 @@ mod rotary;
 mod sequence;
 mod session;
 mod stream;
+mod token;
 #[cfg(feature = "trace")]
 pub mod trace;
 mod weights;
@@ -59,7 +61,7 @@ pub(crate) struct Inner {
 /// A model's kernels in one numerics, each loaded by the first session that takes it.
 #[derive(Default)]
 struct Loaded {
-    /// Kernels of the stream path.
+    /// Kernels of the stream path and the graph path.
     stream: OnceCell<Arc<Kernels>>,
     /// Kernels of the persistent path: one that only decodes, and one that traces.
     persistent: [OnceCell<Arc<Persistent>>; 2],

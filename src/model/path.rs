@@ -73,8 +73,11 @@ pub(crate) trait Path: Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Work {
-    /// Kernels launched.
+    /// Launches: of kernels, and on the graph path of graphs, one for each token.
     pub launches: u64,
+    /// Graphs recorded, on the graph path: one for each length class and what follows the layers, prompt tokens and chosen
+    /// ones, and again where the cache has grown.
+    pub captures: u64,
     /// Tokens run, of prompts and generated.
     pub tokens: u64,
     /// Copies, and queries whether something is done.

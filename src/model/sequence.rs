@@ -7,6 +7,7 @@ use crate::shape::table::KV_CHUNK;
 use crate::shape::{ModelShape, pieces};
 use crate::{Error, Result};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Chunks that a cache begins with, where so many are wanted.
 const FIRST_CHUNKS: usize = 4;
@@ -21,8 +22,13 @@ const ERRORS: [&str; 3] = [
     "a length is beyond the KV cache",
 ];
 
+/// Number of sequences so far.
+static SEQUENCES: AtomicU64 = AtomicU64::new(1);
+
 /// A sequence's memory on the device.
 pub(crate) struct Sequence {
+    /// Number of the sequence, never used twice in a process, and never 0.
+    pub(crate) number: u64,
     pub(crate) kv: KvType,
     /// Positions it may grow to.
     pub(crate) capacity: u32,
@@ -66,6 +72,7 @@ impl Sequence {
         })?;
         let qkv = shape.q_dim() as usize + 2 * shape.kv_dim() as usize;
         Ok(Sequence {
+            number: SEQUENCES.fetch_add(1, Ordering::Relaxed),
             kv,
             capacity,
             tokens: DeviceBuffer::zeroed(device, capacity as usize + 1)?,
@@ -109,6 +116,15 @@ impl Sequence {
         self.table.copy_from_host(have, &addresses)?;
         self.chunks.append(&mut fresh);
         Ok(())
+    }
+
+    /// Writes to every chunk what `content` gives for its number of bytes.
+    #[cfg(all(test, feature = "tiny"))]
+    pub(crate) fn fill_cache(&mut self, content: impl Fn(usize) -> Vec<u8>) {
+        for chunk in &mut self.chunks {
+            let bytes = content(chunk.len());
+            chunk.copy_from_host(0, &bytes).expect("a copy");
+        }
     }
 
     /// Positions that the chunks have room for.

@@ -18,6 +18,8 @@ pub enum PathChoice {
     Auto,
     /// One launch for each fused kernel.
     Stream,
+    /// The launches of the stream path as one graph for each token, recorded once for each length class.
+    Graph,
     /// One cooperative launch for whole sequences.
     Persistent,
 }
@@ -331,15 +333,15 @@ fn check(model: &Model, options: SessionOptions) -> Result<u32> {
 /// The path that the options ask for, and why it is that one.
 fn choose(model: &Model, options: SessionOptions) -> Result<(Box<dyn Path>, String)> {
     let (inner, SessionOptions { kv, numerics, blocks, .. }) = (&model.inner, options);
-    let stream = |why: String| -> Result<(Box<dyn Path>, String)> {
-        Ok((Box::new(StreamPath::new(inner.device.stream()?, inner.stream_kernels(numerics)?)), why))
-    };
+    let of_stream = || Ok::<_, Error>(StreamPath::new(inner.device.stream()?, inner.stream_kernels(numerics)?));
+    let stream = |why: String| -> Result<(Box<dyn Path>, String)> { Ok((Box::new(of_stream()?), why)) };
     let persistent = |why: &str| -> Result<(Box<dyn Path>, String)> {
         let key = Key { numerics, kv, blocks, events: None };
         Ok((Box::new(PersistentPath::new(Decoder::shared(inner, key)?)), why.to_owned()))
     };
     match options.path {
         PathChoice::Stream => stream("asked for".to_owned()),
+        PathChoice::Graph => Ok((Box::new(of_stream()?.with_graphs()), "asked for".to_owned())),
         PathChoice::Persistent => persistent("asked for"),
         PathChoice::Auto => persistent("auto: the device launches cooperatively").or_else(|error| match error {
             // A lost context or a full memory is not mended by another path.

@@ -483,6 +483,30 @@ fn a_capture_refuses_what_it_cannot_hold_and_leaves_the_stream_usable() {
 }
 
 #[test]
+fn a_capture_whose_calls_fail_once_leaves_the_stream_usable() {
+    let (device, stream, mut buffer) = setup();
+    for name in ["cuStreamBeginCapture", "cuMemsetD32Async", "cuStreamEndCapture"] {
+        buffer.copy_from_host(0, &[1; 100]).unwrap();
+        let failed = table::failing_once(name, 0, 999, || Graph::capture(&stream, |stream| fill(&buffer, stream, 4)));
+        assert!(matches!(failed, Err(Error::Cuda { code: 999, .. })), "{name}: {failed:?}");
+        fill(&buffer, &stream, 5).unwrap();
+        assert_eq!(buffer.to_host().unwrap(), [5; 100], "{name}");
+        let graph = Graph::capture(&stream, |stream| fill(&buffer, stream, 6)).unwrap();
+        let failed = table::failing_once("cuGraphInstantiateWithFlags", 0, 999, || graph.instantiate());
+        assert!(matches!(failed, Err(Error::Cuda { code: 999, .. })), "{failed:?}");
+        let exec = graph.instantiate().unwrap();
+        // SAFETY: the buffer of the recorded fill is alive and noted.
+        stream.enqueue([buffer.writes("x")], |stream| unsafe { exec.launch(stream) }).unwrap();
+        assert_eq!(buffer.to_host().unwrap(), [6; 100], "{name}");
+    }
+    let ordinal = device.ordinal();
+    drop((buffer, stream, device));
+    if !common::on_gpu() {
+        assert_eq!(kiln_emulator::leaks(ordinal), []);
+    }
+}
+
+#[test]
 fn resident_work_is_parked_before_what_may_wait_for_it() {
     struct Parks(AtomicU32);
     impl Resident for Parks {

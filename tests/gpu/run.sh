@@ -95,7 +95,7 @@ step_sanitizer() {
 
 step_generate() {
     local path result ids first=
-    for path in stream persistent; do
+    for path in stream graph persistent; do
         result=ok
         run "generate-$path.log" "$bundle/examples/generate" --prompt The --tokens 100 --path "$path" --print-ids || result=FAILED
         ids=$(grep '^ids:' "$results/generate-$path.log")

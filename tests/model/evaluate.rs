@@ -100,7 +100,7 @@ fn a_full_context_has_logits_on_every_path() {
         session.logits().expect("logits")
     };
     let roomy = run(PathChoice::Stream, 64);
-    for path in [PathChoice::Stream, PathChoice::Persistent] {
+    for path in [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent] {
         assert_eq!(run(path, 3), roomy, "{path:?}");
     }
 }

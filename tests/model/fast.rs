@@ -145,6 +145,7 @@ fn fast_logits_have_the_same_bits_on_every_path_grid_and_chip_of_a_target() {
             let model = quick(name, DeviceConfig { multiprocessors: 7, schedule, seed, ..chip });
             for (path, blocks) in [
                 (PathChoice::Stream, None),
+                (PathChoice::Graph, None),
                 (PathChoice::Persistent, Some(1)),
                 (PathChoice::Persistent, Some(2)),
                 (PathChoice::Persistent, Some(7)),
@@ -182,7 +183,7 @@ fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
     let mut whole = session(&model, PathChoice::Stream, None);
     whole.append(&ids).expect("it fits");
     let expected = whole.logits().expect("logits");
-    for path in [PathChoice::Stream, PathChoice::Persistent] {
+    for path in [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent] {
         let mut session = session(&model, path, None);
         let mut rest = &ids[..];
         while !rest.is_empty() {
@@ -210,6 +211,9 @@ fn fast_ids_are_the_streams_with_every_check_on() {
             session.append(&[5, 600, 7]).expect("it fits");
             session.generate(GenerateOptions::new(3)).collect::<kiln::Result<Vec<u32>>>().expect("it generates")
         };
-        assert_eq!(ids(PathChoice::Persistent), ids(PathChoice::Stream), "{kv:?}");
+        let expected = ids(PathChoice::Stream);
+        for path in [PathChoice::Graph, PathChoice::Persistent] {
+            assert_eq!(ids(path), expected, "{kv:?}, {path:?}");
+        }
     }
 }

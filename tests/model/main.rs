@@ -1,4 +1,4 @@
-//! Whole models: their numbers against float64, and sessions on both paths.
+//! Whole models: their numbers against float64, and sessions on every path.
 
 #[path = "../common/bake.rs"]
 mod bake;
@@ -30,6 +30,7 @@ mod dequantise {
 mod decode;
 mod evaluate;
 mod fast;
+mod graph;
 mod not_finite;
 mod numerics;
 mod outliers;

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const PROMPT: &[u32] = &[120, 7, 300, 41, 5];
-const PATHS: [PathChoice; 2] = [PathChoice::Stream, PathChoice::Persistent];
+const PATHS: [PathChoice; 3] = [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent];
 
 /// The tensors of a file with their bytes, to be changed and written again.
 struct Weights {

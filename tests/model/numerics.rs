@@ -12,7 +12,7 @@ use kiln_emulator::DeviceConfig;
 use std::path::Path;
 
 const PROMPT: &[u32] = &[120, 7, 300];
-const PATHS: [PathChoice; 2] = [PathChoice::Stream, PathChoice::Persistent];
+const PATHS: [PathChoice; 3] = [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent];
 
 /// The random model of two layers on a device of three blocks, in these numerics only.
 fn model(of: &[Numerics]) -> Model {
@@ -54,7 +54,7 @@ fn a_session_and_its_copies_take_the_modules_of_their_numerics() {
             assert_eq!(copy.numerics(), numerics);
             assert_eq!(tokens(&mut copy, 1), tokens(&mut first, 1), "{path:?}, {numerics}");
         }
-        for path in [PathChoice::Auto, PathChoice::Stream, PathChoice::Persistent] {
+        for path in [PathChoice::Auto].into_iter().chain(PATHS) {
             let error = model.session(options(path, other)).expect_err("it was not baked");
             let Error::KernelNotBaked { kernel, setting } = &error else { panic!("{path:?}: {error}") };
             assert!(kernel.contains(other.name()) && setting.contains(numerics.name()), "{path:?}: {error}");
@@ -98,7 +98,7 @@ fn fast_sessions_refuse_long_rows_of_floats() {
     let file = ModelFile::open(&path).expect("a model");
     std::fs::remove_file(&path).expect("it was there");
     let model = Model::load(&device, bake::model("test", shape, device.sm()), file, |_| {}).expect("it loads");
-    for path in [PathChoice::Auto, PathChoice::Stream, PathChoice::Persistent] {
+    for path in [PathChoice::Auto].into_iter().chain(PATHS) {
         let error = model.session(options(path, Numerics::Fast)).expect_err("no products for it");
         assert!(error.to_string().contains("F16") && error.to_string().contains("12544"), "{error}");
         let mut exact = model.session(options(path, Numerics::Exact)).expect("a session");

@@ -95,8 +95,11 @@ fn a_driver_call_that_fails_once_leads_to_an_error_and_never_to_other_text() {
         return;
     }
     // Occurrences of a call that are tried: those behind come from the same loop.
-    let each = if common::is_long("the second to sixth occurrences of a call") { 6 } else { 1 };
-    for path in [PathChoice::Stream, PathChoice::Persistent] {
+    let long =
+        common::is_long("the second to sixth occurrences of a call, and calls of the stream path on the graph path");
+    let each = if long { 6 } else { 1 };
+    let of_graphs = |name: &str| name.contains("Graph") || name.contains("Capture") || name == "cuLaunchKernel";
+    for path in [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent] {
         let model = without_races();
         let ordinal = model.device().ordinal();
         let (right, other) = (expected(&model, PROMPT, 4), expected(&model, OTHER, 4));
@@ -116,7 +119,8 @@ fn a_driver_call_that_fails_once_leads_to_an_error_and_never_to_other_text() {
             for (name, count) in seen {
                 // What cannot be given back is lost by the failure itself.
                 let frees = name.starts_with("cuMemFree") || name.ends_with("Destroy");
-                for nth in 0..count.min(each) {
+                let tried = long || path != PathChoice::Graph || of_graphs(name);
+                for nth in 0..count.min(each * usize::from(tried)) {
                     lost += usize::from(frees);
                     let mut made = (stage == "generating").then(|| session(&model, path));
                     let first = table::failing_once(name, nth, 999, || match &mut made {
@@ -179,30 +183,29 @@ fn a_stop_that_fails_is_made_up_for_by_the_next_call() {
     }
 }
 
-/// Random calls on both paths together: append, generate, drop, cancel, truncate, fork, prefill, allocations beside it.
+/// Random calls on all paths together: append, generate, drop, cancel, truncate, fork, prefill, allocations beside it.
 #[test]
-fn storms_of_calls_give_the_same_tokens_on_both_paths() {
+fn storms_of_calls_give_the_same_tokens_on_every_path() {
     let model = without_races();
     let mut random = Random::fresh();
     let mut below = |end: usize| random.below(end as u32) as usize;
-    let fresh = || [PathChoice::Stream, PathChoice::Persistent].map(|path| session(&model, path));
-    let mut pairs = vec![fresh()];
+    let fresh = || [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent].map(|path| session(&model, path));
+    let mut sets = vec![fresh()];
     for step in 0..if common::is_long("125 of 150 steps") { 150 } else { 25 } {
-        let at = below(pairs.len());
+        let at = below(sets.len());
         let choice = below(8);
         let (count, len) = (1 + below(4), below(12));
         let ids: Vec<u32> = (0..1 + below(5)).map(|_| below(2048) as u32).collect();
-        if choice == 7 && pairs.len() < 4 {
-            let [stream, persistent] = &pairs[at];
-            let copies = [stream.fork().expect("a copy"), persistent.fork().expect("a copy")];
-            pairs.push(copies);
+        if choice == 7 && sets.len() < 4 {
+            let copies = sets[at].each_ref().map(|session| session.fork().expect("a copy"));
+            sets.push(copies);
             continue;
         }
-        let pair = &mut pairs[at];
-        if pair[0].tokens().len() > 60 {
-            pair.iter_mut().for_each(|session| session.truncate(len));
+        let set = &mut sets[at];
+        if set[0].tokens().len() > 60 {
+            set.iter_mut().for_each(|session| session.truncate(len));
         }
-        let results = pair.each_mut().map(|session| match choice {
+        let results = set.each_mut().map(|session| match choice {
             0 | 1 => session.append(&ids).map(|()| Vec::new()).map_err(|error| error.to_string()),
             2 => {
                 session.truncate(len);
@@ -227,18 +230,21 @@ fn storms_of_calls_give_the_same_tokens_on_both_paths() {
                 generate(session, count).map_err(|error| error.to_string())
             }
         });
-        assert_eq!(results[0], results[1], "step {step}, call {choice}");
-        assert_eq!(pair[0].tokens(), pair[1].tokens(), "step {step}, call {choice}");
+        for other in [1, 2] {
+            assert_eq!(results[0], results[other], "step {step}, call {choice}");
+            assert_eq!(set[0].tokens(), set[other].tokens(), "step {step}, call {choice}");
+        }
     }
     let ordinal = model.device().ordinal();
-    let pair = &mut pairs[0];
-    pair.iter_mut().for_each(|session| {
+    let set = &mut sets[0];
+    set.iter_mut().for_each(|session| {
         session.truncate(0);
         session.append(PROMPT).expect("it fits");
     });
-    let logits = pair.each_mut().map(|session| session.logits().expect("logits"));
-    assert!(logits[0].iter().map(|x| x.to_bits()).eq(logits[1].iter().map(|x| x.to_bits())), "logits at the end");
-    drop((pairs, model));
+    let logits = set.each_mut().map(|session| session.logits().expect("logits"));
+    let bits = logits.map(|logits| logits.into_iter().map(f32::to_bits).collect::<Vec<_>>());
+    assert!(bits.iter().all(|other| *other == bits[0]), "logits at the end");
+    drop((sets, model));
     if !common::on_gpu() {
         assert_eq!(kiln_emulator::leaks(ordinal), []);
     }
@@ -266,6 +272,7 @@ fn sessions_load_each_module_once_and_only_what_they_use() {
         (PathChoice::Persistent, KvType::F16, Numerics::Exact, 0),
         (PathChoice::Stream, KvType::F16, Numerics::Exact, 1),
         (PathChoice::Stream, KvType::F32, Numerics::Exact, 0),
+        (PathChoice::Graph, KvType::F16, Numerics::Exact, 0),
         (PathChoice::Stream, KvType::F32, Numerics::Fast, 1),
         (PathChoice::Stream, KvType::F16, Numerics::Fast, 0),
     ];

@@ -8,13 +8,19 @@ use crate::model::sequence::Sequence;
 use crate::model::stream::StreamPath;
 use crate::model::{KvType, ModelFile, Numerics};
 use crate::shape::mailbox::item::STOP_IDS_MAX;
-use kiln_emulator::DeviceConfig;
+use kiln_emulator::{Checks, DeviceConfig};
 
 const PROMPT: &[u32] = &[120, 7, 300];
 
 /// The demo model on a device of three blocks, to be quick.
 pub(in crate::model) fn model() -> Model {
-    let ordinal = kiln_emulator::add_device(DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
+    model_with(Checks::ALL)
+}
+
+/// The same with these checks.
+pub(in crate::model) fn model_with(checks: Checks) -> Model {
+    let config = DeviceConfig { multiprocessors: 3, checks, ..DeviceConfig::default() };
+    let ordinal = kiln_emulator::add_device(config);
     // SAFETY: the emulator's functions have NVIDIA's signatures.
     let driver = unsafe {
         Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))
@@ -24,6 +30,12 @@ pub(in crate::model) fn model() -> Model {
     let file = ModelFile::open(demo).expect("the demo model");
     let baked = file.baked().expect("baked by the default features");
     Model::load(&device, baked, file, |_| {}).expect("it loads")
+}
+
+/// The stream path of a session of its own.
+pub(in crate::model) fn stream_path(model: &Model, numerics: Numerics) -> StreamPath {
+    let stream = model.inner.device.stream().expect("a stream");
+    StreamPath::new(stream, model.inner.stream_kernels(numerics).expect("kernels"))
 }
 
 /// The tokens of an item behind [`PROMPT`], and its end.
@@ -58,9 +70,13 @@ fn each_stop_id_ends_an_item(path: &mut dyn Path, model: &Model) {
 #[test]
 fn each_of_several_stop_ids_ends_an_item_on_the_stream_path() {
     let model = model();
-    let stream = model.inner.device.stream().expect("a stream");
-    let kernels = model.inner.stream_kernels(Numerics::Exact).expect("kernels");
-    each_stop_id_ends_an_item(&mut StreamPath::new(stream, kernels), &model);
+    each_stop_id_ends_an_item(&mut stream_path(&model, Numerics::Exact), &model);
+}
+
+#[test]
+fn each_of_several_stop_ids_ends_an_item_on_the_graph_path() {
+    let model = model();
+    each_stop_id_ends_an_item(&mut stream_path(&model, Numerics::Exact).with_graphs(), &model);
 }
 
 #[test]
