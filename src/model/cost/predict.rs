@@ -313,6 +313,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn figures_in_the_documentation_are_the_models() {
+        let row = |chip: &Chip| {
+            let cell = |name: &str, way: Way| {
+                let all = phases(&preset(name), 511, 2);
+                let seconds = predict(&all, chip, way, FAST).seconds();
+                let share = 100.0 * bytes(&all) as f64 / seconds / (chip.read.value * 1e9);
+                format!(" {:.0}, {share:.0} % |", seconds.recip())
+            };
+            let cells = ["qwen3b", "qwen3-8b"].iter().flat_map(|name| Way::ALL.map(|way| cell(name, way)));
+            format!("| {} |{}\n", chip.name, cells.collect::<String>())
+        };
+        let rows: String = CHIPS.iter().map(row).collect();
+        assert!(
+            include_str!("../../../docs/FIGURES.md").contains(&rows),
+            "docs/FIGURES.md has other rows than\n{rows}"
+        );
+    }
+
     /// An H800 by bytes in flight with bulk copies, which take 105 cycles more than a load; its own greatest bandwidth.
     #[test]
     fn bandwidth_follows_published_bytes_in_flight() {
