@@ -527,7 +527,12 @@ impl Source<'_> {
                 (Some((path, numerics)), _) => format!("_{}_{numerics}", path.name()),
                 (None, _) => String::new(),
             };
-            let file = format!("{stem}_{}{of}.ptx", module.target);
+            let mut file = format!("{stem}_{}{of}.ptx", module.target);
+            // A decoder's second module is named after its first kernel too.
+            if self.files.iter().any(|(known, _)| *known == file) {
+                let first = module.kernels.first().map_or("", |kernel| &kernel.name);
+                file = format!("{stem}_{}{of}_{first}.ptx", module.target);
+            }
             let body = (module.decoder, body(&module.ptx).to_owned());
             if bodies.contains(&body) {
                 self.files.push((file, module.ptx));

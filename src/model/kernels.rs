@@ -1,6 +1,8 @@
 //! The kernels of a model on a device: loaded once, every function looked up before anything runs.
 
-use super::launches::{Advance, Argmax, Attention, EmbeddingRow, PersistentDecoder, Phase, QkNormRopeKvWrite, Trace};
+use super::launches::{
+    Advance, Argmax, Attention, EmbeddingRow, Gemm, PersistentDecoder, Phase, QkNormRopeKvWrite, Quantise, Trace,
+};
 use super::{KvType, Numerics};
 use crate::baked::{BakedModel, BakedModule, DecoderPath, newest, no_module};
 use crate::driver::{Device, Module};
@@ -49,7 +51,7 @@ pub(crate) struct Kernels {
 
 impl Kernels {
     pub(crate) fn load(device: &Device, baked: &'static BakedModel, numerics: Numerics) -> Result<Kernels> {
-        let module = choose(device, baked, DecoderPath::Stream, numerics)?;
+        let module = choose(device, baked, DecoderPath::Stream, numerics, "embedding_row")?;
         let loaded = load(device, module)?;
         let setting = format!("--features {}", baked.name);
         let of_cache = |kv: KvType| -> Result<CacheKernels> {
@@ -88,6 +90,29 @@ impl Kernels {
     }
 }
 
+/// The kernels that take several tokens of a prompt at once.
+pub(crate) struct ColumnKernels {
+    pub(crate) quantise: Kernel<Quantise<'static>>,
+    /// Tiles of eight columns, and of 16.
+    pub(crate) narrow: Kernel<Gemm<'static>>,
+    pub(crate) wide: Kernel<Gemm<'static>>,
+}
+
+impl ColumnKernels {
+    /// Loads them; none where a bake has none for the device: before sm_80, or for models without quantised types.
+    pub(crate) fn load(device: &Device, baked: &'static BakedModel) -> Result<Option<ColumnKernels>> {
+        let Ok(module) = choose(device, baked, DecoderPath::Stream, Numerics::Fast, "quantise") else {
+            return Ok(None);
+        };
+        let (loaded, setting) = (load(device, module)?, format!("--features {}", baked.name));
+        Ok(Some(ColumnKernels {
+            quantise: loaded.find("quantise", &setting)?,
+            narrow: loaded.find("gemm_8", &setting)?,
+            wide: loaded.find("gemm_16", &setting)?,
+        }))
+    }
+}
+
 /// A kernel of the persistent path.
 pub(crate) enum Persistent {
     /// One that only decodes.
@@ -107,11 +132,12 @@ impl Persistent {
         let (trace, feature) = if traces { ("_trace", ",trace") } else { ("", "") };
         let name = format!("persistent_decoder{trace}");
         let setting = format!("--features {}{feature}", baked.name());
-        let has = |module: &&BakedModule| module.kernel(&name).is_some();
-        let Some(module) = newest(device, of(baked, DecoderPath::Persistent, numerics).filter(has)) else {
-            choose(device, baked, DecoderPath::Persistent, numerics)?;
-            return Err(Error::KernelNotBaked { kernel: name, setting });
-        };
+        let module = choose(device, baked, DecoderPath::Persistent, numerics, &name).map_err(|error| {
+            match choose(device, baked, DecoderPath::Persistent, numerics, "persistent_decoder") {
+                Ok(_) => Error::KernelNotBaked { kernel: name.clone(), setting: setting.clone() },
+                Err(_) => error,
+            }
+        })?;
         Ok(match traces {
             false => Persistent::Plain(load(device, module)?.find(&name, &setting)?),
             true => Persistent::Tracing(load(device, module)?.find(&name, &setting)?),
@@ -140,16 +166,18 @@ fn of(baked: &'static BakedModel, path: DecoderPath, numerics: Numerics) -> impl
     baked.modules.iter().filter(move |module| module.decoder == Some((path, numerics)))
 }
 
-/// The module of a decoder for the newest target that is not newer than the device.
+/// The module of a decoder that has a kernel, for the newest target that is not newer than the device.
 fn choose(
     device: &Device,
     baked: &'static BakedModel,
     path: DecoderPath,
     numerics: Numerics,
+    kernel: &str,
 ) -> Result<&'static BakedModule> {
-    newest(device, of(baked, path, numerics)).ok_or_else(|| {
+    let found = |numerics| newest(device, of(baked, path, numerics).filter(|module| module.kernel(kernel).is_some()));
+    found(numerics).ok_or_else(|| {
         // The other numerics, where only these are missing.
-        match Numerics::ALL.into_iter().find(|other| newest(device, of(baked, path, *other)).is_some()) {
+        match Numerics::ALL.into_iter().find(|other| found(*other).is_some()) {
             Some(other) => Error::KernelNotBaked {
                 kernel: format!("{} in {numerics} numerics", baked.name),
                 setting: format!("a target whose blocks have the shared memory for them, or take {other} numerics"),

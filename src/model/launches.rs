@@ -28,6 +28,35 @@ launch! {
 }
 
 launch! {
+    /// `quantise`: columns rounded to bytes, normalised before where `norm` is the entry of a gamma.
+    pub(crate) struct Quantise<'a> {
+        table: In<'a, u8>,
+        norm: u32,
+        x: In<'a, f32>,
+        k: u32,
+        eps: f32,
+        columns: u32,
+        wanted: u32,
+        to: Out<'a, u8>,
+        inverse: Out<'a, f32>,
+    }
+}
+
+launch! {
+    /// `gemm_8` and `gemm_16`: a phase of a layer for several columns.
+    pub(crate) struct Gemm<'a> {
+        table: In<'a, u8>,
+        layer: u32,
+        phase: u32,
+        of_256: In<'a, u8>,
+        of_32: In<'a, u8>,
+        inverse: In<'a, f32>,
+        columns: u32,
+        y: Out<'a, f32>,
+    }
+}
+
+launch! {
     /// `qk_norm_rope_kv_write`.
     pub(crate) struct QkNormRopeKvWrite<'a> {
         table: In<'a, u8>,

@@ -6,6 +6,7 @@
 //! and `generation` are what a program uses. `cost` predicts how long a token takes.
 
 mod balance;
+mod columns;
 pub mod cost;
 mod file;
 mod generation;
@@ -34,7 +35,7 @@ use crate::baked::BakedModel;
 use crate::driver::Device;
 use crate::shape::{Gguf, ModelShape};
 pub use crate::shape::{KvType, Numerics};
-use kernels::{Kernels, Persistent};
+use kernels::{ColumnKernels, Kernels, Persistent};
 use once_cell::sync::OnceCell;
 use rotary::Rotary;
 use std::path::Path;
@@ -63,6 +64,8 @@ pub(crate) struct Inner {
 struct Loaded {
     /// Kernels of the stream path and the graph path.
     stream: OnceCell<Arc<Kernels>>,
+    /// Kernels of both that take several tokens of a prompt at once, where there are any.
+    columns: OnceCell<Option<Arc<ColumnKernels>>>,
     /// Kernels of the persistent path: one that only decodes, and one that traces.
     persistent: [OnceCell<Arc<Persistent>>; 2],
 }
@@ -78,6 +81,15 @@ impl Inner {
     fn stream_kernels(&self, numerics: Numerics) -> Result<Arc<Kernels>> {
         let load = || Kernels::load(&self.device, self.baked, numerics).map(Arc::new);
         self.loaded(numerics).stream.get_or_try_init(load).cloned()
+    }
+
+    /// The kernels for several tokens of a prompt at once; none in exact numerics.
+    fn column_kernels(&self, numerics: Numerics) -> Result<Option<Arc<ColumnKernels>>> {
+        if numerics == Numerics::Exact {
+            return Ok(None);
+        }
+        let load = || Ok(ColumnKernels::load(&self.device, self.baked)?.map(Arc::new));
+        self.loaded(numerics).columns.get_or_try_init(load).cloned()
     }
 
     fn persistent_kernel(&self, numerics: Numerics, traces: bool) -> Result<Arc<Persistent>> {

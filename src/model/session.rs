@@ -333,7 +333,8 @@ fn check(model: &Model, options: SessionOptions) -> Result<u32> {
 /// The path that the options ask for, and why it is that one.
 fn choose(model: &Model, options: SessionOptions) -> Result<(Box<dyn Path>, String)> {
     let (inner, SessionOptions { kv, numerics, blocks, .. }) = (&model.inner, options);
-    let of_stream = || Ok::<_, Error>(StreamPath::new(inner.device.stream()?, inner.stream_kernels(numerics)?));
+    let of_stream =
+        || Ok::<_, Error>(StreamPath::new(inner.device.stream()?, inner.stream_kernels(numerics)?, numerics));
     let stream = |why: String| -> Result<(Box<dyn Path>, String)> { Ok((Box::new(of_stream()?), why)) };
     let persistent = |why: &str| -> Result<(Box<dyn Path>, String)> {
         let key = Key { numerics, kv, blocks, events: None };

@@ -1,11 +1,12 @@
 //! The stream path, one launch for each fused kernel, and the graph path, one launch of a graph of them.
 
-use super::Inner;
+use super::columns::{self, Columns};
 use super::graphs::Graphs;
 use super::kernels::Kernels;
 use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
 use super::token::{Launches, Then};
+use super::{Inner, Numerics};
 use crate::Result;
 use crate::driver::{Event, Stream};
 use crate::shape::table::KV_CHUNK;
@@ -18,6 +19,9 @@ pub(crate) struct StreamPath {
     /// On the graph path, what is launched instead of kernels. Dropped before the kernels that are in them.
     graphs: Option<Graphs>,
     kernels: Arc<Kernels>,
+    numerics: Numerics,
+    /// What several tokens of a prompt take at once; made for the first such prompt.
+    columns: Option<Columns>,
     work: Work,
     item: Option<Running>,
     /// Behind the last tokens of a prompt, so that no more of them are under way.
@@ -43,11 +47,12 @@ impl Path for StreamPath {
         let end = item.position + item.ids.len() as u32;
         sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
         sequence.write_tokens(item.position, item.ids)?;
-        sequence.seek(item.position)?;
         self.work.other_calls += 2;
         // The last is run with the choice of the next.
         let position = if item.max_new == 0 { end } else { end - 1 };
-        for position in item.position..position {
+        let alone = item.position + self.together(model, sequence, item.position, position - item.position)?;
+        sequence.seek(alone)?;
+        for position in alone..position {
             self.token(model, sequence, position, Then::Advance)?;
             self.pace()?;
         }
@@ -98,13 +103,47 @@ impl Path for StreamPath {
 }
 
 impl StreamPath {
-    pub(crate) fn new(stream: Stream, kernels: Arc<Kernels>) -> StreamPath {
-        StreamPath { stream, kernels, graphs: None, work: Work::default(), item: None, ahead: VecDeque::new() }
+    pub(crate) fn new(stream: Stream, kernels: Arc<Kernels>, numerics: Numerics) -> StreamPath {
+        let (work, ahead) = (Work::default(), VecDeque::new());
+        StreamPath { stream, kernels, numerics, graphs: None, columns: None, work, item: None, ahead }
     }
 
     /// The graph path.
     pub(crate) fn with_graphs(self) -> StreamPath {
         StreamPath { graphs: Some(Graphs::new(self.stream.clone())), ..self }
+    }
+
+    /// Runs tokens from `position` on several at once, where there are kernels for it; gives the number of those that it
+    /// has run, of `count`.
+    fn together(&mut self, model: &Inner, sequence: &mut Sequence, position: u32, count: u32) -> Result<u32> {
+        if count < 2 {
+            return Ok(0);
+        }
+        let columns = match &mut self.columns {
+            Some(columns) => columns,
+            none => match model.column_kernels(self.numerics)? {
+                Some(kernels) => none.insert(Columns::new(model, kernels)?),
+                None => return Ok(0),
+            },
+        };
+        columns.begin(model, position, count)?;
+        self.work.other_calls += 1;
+        for first in (0..count).step_by(columns::MOST as usize) {
+            let some = (count - first).min(columns::MOST);
+            let Some(columns) = &self.columns else { return Ok(first) };
+            let weights = &model.weights;
+            let shared = [weights.data.reads("weights"), weights.table.reads("tensor table")];
+            let uses = shared.into_iter().chain(sequence.uses()).chain(columns.uses());
+            let launches = &mut self.work.launches;
+            self.stream.enqueue_many(uses, |stream| {
+                let of = (first, position + first, some);
+                *launches += columns.launch(stream, model, &self.kernels, sequence, of)?;
+                Ok(())
+            })?;
+            self.work.tokens += u64::from(some);
+            self.pace()?;
+        }
+        Ok(count)
     }
 
     /// Waits until few tokens of the prompt are under way: each wait is for the work of a few tokens at most.

@@ -138,24 +138,29 @@ impl<'a> Launches<'a> {
 }
 
 /// Launches on a stream, counted.
-struct Run<'a> {
-    stream: &'a Stream,
-    vocab: u32,
-    launches: u64,
+pub(crate) struct Run<'a> {
+    pub(crate) stream: &'a Stream,
+    pub(crate) vocab: u32,
+    pub(crate) launches: u64,
 }
 
 impl Run<'_> {
     /// Launches with the grid of the bake.
-    fn launch<L: Launch>(&mut self, kernel: &Kernel<L>, launch: &L::At<'_>) -> Result<()> {
+    pub(crate) fn launch<L: Launch>(&mut self, kernel: &Kernel<L>, launch: &L::At<'_>) -> Result<()> {
         self.launch_grid(kernel, kernel.grid(self.vocab), launch)
     }
 
     /// Launches with the grid of the bake for so many rows.
-    fn launch_rows<L: Launch>(&mut self, kernel: &Kernel<L>, rows: u32, launch: &L::At<'_>) -> Result<()> {
+    pub(crate) fn launch_rows<L: Launch>(&mut self, kernel: &Kernel<L>, rows: u32, launch: &L::At<'_>) -> Result<()> {
         self.launch_grid(kernel, kernel.grid(rows), launch)
     }
 
-    fn launch_grid<L: Launch>(&mut self, kernel: &Kernel<L>, grid: [u32; 3], launch: &L::At<'_>) -> Result<()> {
+    pub(crate) fn launch_grid<L: Launch>(
+        &mut self,
+        kernel: &Kernel<L>,
+        grid: [u32; 3],
+        launch: &L::At<'_>,
+    ) -> Result<()> {
         self.launches += 1;
         // SAFETY: buffers have the lengths of the shape that the kernels were baked for, which `ModelFile::check_baked`
         // held the file to, and of the sequence's capacity; what enqueues this, or the graph it is recorded in, notes

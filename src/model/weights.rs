@@ -125,6 +125,8 @@ pub(crate) struct Weights {
     pub(crate) data: DeviceBuffer<u8>,
     pub(crate) table: DeviceBuffer<u8>,
     memory: MemoryNeed,
+    /// The types of the tensors, by their entries in the table.
+    types: Vec<Option<WeightType>>,
 }
 
 impl Weights {
@@ -138,6 +140,7 @@ impl Weights {
             false => DeviceBuffer::<u8>::uninitialized(device, size)?,
         };
         let mut table = vec![0u8; (ENTRY_BYTES * (MODEL_SLOTS + shape.layers * LAYER_SLOTS)) as usize];
+        let mut types = vec![None; (MODEL_SLOTS + shape.layers * LAYER_SLOTS) as usize];
         let total = shape.tensors().map(|spec| file.weights(&spec.name).map_or(0, |(_, data)| data.len() as u64)).sum();
         let mut done = 0;
         let mut feed = Feed::new(device, total)?;
@@ -166,17 +169,26 @@ impl Weights {
                 }
             }
             let base = data.as_ptr().address();
-            entry(&mut table, place.role.table_index(place.layer), base, place);
+            let index = place.role.table_index(place.layer);
+            entry(&mut table, index, base, place);
+            if let Some(ty) = types.get_mut(index as usize) {
+                *ty = Some(place.ty);
+            }
             if place.role == TensorRole::TokenEmbedding && shape.tied_head {
                 entry(&mut table, TensorRole::Output.table_index(0), base, place);
             }
         }
         feed.stream.synchronize()?;
-        Ok(Weights { data, table: DeviceBuffer::from_host(device, &table)?, memory })
+        Ok(Weights { data, table: DeviceBuffer::from_host(device, &table)?, memory, types })
     }
 
     pub(crate) fn memory(&self) -> MemoryNeed {
         self.memory
+    }
+
+    /// The type of a layer's tensor; none where the model has no such tensor.
+    pub(crate) fn ty(&self, role: TensorRole, layer: u32) -> Option<WeightType> {
+        self.types.get(role.table_index(layer) as usize).copied().flatten()
     }
 }
 

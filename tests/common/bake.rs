@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use kiln::baked::{BakedKernel, BakedModel, BakedModule, Param};
-use kiln::shape::{ModelShape, Numerics, WeightTypes};
+use kiln::shape::{ModelShape, Numerics, WeightType, WeightTypes};
 use kiln_codegen::bake::{self, DecoderPath};
 use kiln_codegen::kernels::PersistentDecoder;
 use kiln_codegen::{Kernel, Target, ptx};
@@ -29,6 +29,14 @@ pub(crate) fn module(sm: u32, decoder: Option<(DecoderPath, Numerics)>, kernels:
         })
         .collect();
     BakedModule { sm: target.sm(), decoder, ptx: leak(emitted.ptx + "\0"), kernels: leak(kernels) }
+}
+
+/// The module of kernels that take several tokens at once, where a target has them.
+fn columns(shape: ModelShape, types: &[WeightType], sm: u32) -> Option<BakedModule> {
+    let target = Target::ALL.into_iter().filter(|target| target.sm() <= sm).max().expect("a target");
+    let kernels = bake::columns(shape, types, target);
+    let decoder = Some((DecoderPath::Stream, Numerics::Fast));
+    (!kernels.is_empty()).then(|| module(sm, decoder, &kernels))
 }
 
 /// Parameters as a program has them.
@@ -65,6 +73,7 @@ pub(crate) fn model_with_blocks_of(
             let each = if path == DecoderPath::Persistent { 1 } else { kernels.len() };
             kernels.chunks(each).map(|part| module(sm, Some((path, numerics)), part)).collect::<Vec<_>>()
         })
+        .chain(columns(shape, &types, sm))
         .collect();
     // SAFETY: the modules were made for this shape and all types, with the launches they list.
     leak(unsafe { BakedModel::new(name, shape, WeightTypes::ALL, leak(modules)) })

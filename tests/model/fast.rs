@@ -198,6 +198,29 @@ fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
     }
 }
 
+/// Tokens of a prompt go several at once, so that products are launched once for all of them: 70 are two such passes.
+#[test]
+fn tokens_of_a_prompt_share_their_products() {
+    let mut random = Random::fresh();
+    let model = quick("tiny3-d64.Q4_K_M", DeviceConfig::default());
+    let ids: Vec<u32> = (0..71).map(|_| random.below(2048)).collect();
+    let launches = |parts: &mut dyn Iterator<Item = &[u32]>| {
+        let mut session = session(&model, PathChoice::Stream, None);
+        for part in parts {
+            session.append(part).expect("it fits");
+            session.prefill().expect("it runs");
+        }
+        let logits = session.logits().expect("logits");
+        assert_eq!(session.work().tokens, 71);
+        (logits, session.work().launches)
+    };
+    let (expected, alone) = launches(&mut ids.chunks(1));
+    let (found, together) = launches(&mut ids.chunks(71));
+    assert_eq!(found, expected);
+    // Of six launches of a layer two are left to each token.
+    assert!(2 * together < alone, "{together} launches, {alone} token by token");
+}
+
 /// With every check on: races, uninitialised memory, bounds.
 #[test]
 fn fast_ids_are_the_streams_with_every_check_on() {

@@ -1,6 +1,6 @@
+use super::Kernel;
 use super::phase::Phase;
 use super::products::Chosen;
-use super::{Grid, Kernel};
 use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS};
 use crate::blocks::math;
 use crate::blocks::tensor::{Tensor, vector_from_table};
@@ -115,10 +115,6 @@ impl Kernel for Gemm {
 
     fn block(&self) -> u32 {
         32 * WARPS
-    }
-
-    fn grid(&self) -> Grid {
-        Grid::PerRows(ROWS)
     }
 
     fn check(&self) -> Result<(), String> {

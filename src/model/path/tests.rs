@@ -35,7 +35,7 @@ pub(in crate::model) fn model_with(checks: Checks) -> Model {
 /// The stream path of a session of its own.
 pub(in crate::model) fn stream_path(model: &Model, numerics: Numerics) -> StreamPath {
     let stream = model.inner.device.stream().expect("a stream");
-    StreamPath::new(stream, model.inner.stream_kernels(numerics).expect("kernels"))
+    StreamPath::new(stream, model.inner.stream_kernels(numerics).expect("kernels"), numerics)
 }
 
 /// The tokens of an item behind [`PROMPT`], and its end.

@@ -432,7 +432,7 @@ fn the_cache_grows_in_the_middle_of_an_item() {
     assert_eq!(scene.drain(0), (made.clone(), (entry::LENGTH, made[5])));
     // The same on the stream path.
     let kernels = scene.model.inner.stream_kernels(Numerics::Exact).expect("kernels");
-    let (mut path, sequence) = (StreamPath::new(stream, kernels), &mut scene.users[0].sequence);
+    let (mut path, sequence) = (StreamPath::new(stream, kernels, Numerics::Exact), &mut scene.users[0].sequence);
     path.begin(&scene.model.inner, sequence, &Item { ids: &[1], position: 126, max_new: 6, stop_ids: &[] })
         .expect("fits");
     for token in made {

@@ -1,0 +1,235 @@
+//! Several tokens of a prompt at once, in fast numerics: their products share a pass over the weights, and each has the
+//! bits that it has alone.
+
+use super::Inner;
+use super::kernels::{ColumnKernels, Kernels};
+use super::launches::{Attention, EmbeddingRow, Gemm, Phase, QkNormRopeKvWrite, Quantise};
+use super::sequence::Sequence;
+use super::token::Run;
+use crate::Result;
+use crate::driver::{DeviceBuffer, DevicePtr, Stream, Use};
+use crate::launch::{In, Out};
+use crate::shape::columns::{COLUMNS, bytes};
+use crate::shape::{ModelShape, TensorRole};
+use std::sync::Arc;
+
+/// Tokens at once, at most.
+pub(crate) const MOST: u32 = 64;
+/// Words of a column's state: position, length, error.
+const STATE: usize = 3;
+
+/// What tokens need beside their sequence: vectors of as many columns.
+pub(crate) struct Columns {
+    kernels: Arc<ColumnKernels>,
+    /// `[MOST, hidden]`.
+    x: DeviceBuffer<f32>,
+    /// `[MOST, q_dim + 2 kv_dim]`.
+    qkv: DeviceBuffer<f32>,
+    /// `[MOST, q_dim]`.
+    attention: DeviceBuffer<f32>,
+    /// `[MOST, ffn]`.
+    ffn: DeviceBuffer<f32>,
+    /// The vectors of a phase rounded to bytes, with one scale for 256 and with one for each 32.
+    of_256: DeviceBuffer<u8>,
+    of_32: DeviceBuffer<u8>,
+    /// `[MOST]`.
+    inverse: DeviceBuffer<f32>,
+    /// `[tokens of the prompt, 3]`.
+    states: DeviceBuffer<u32>,
+}
+
+/// A phase of a layer.
+struct Step {
+    number: u32,
+    matrices: &'static [TensorRole],
+    norm: Option<TensorRole>,
+    k: u32,
+    rows: u32,
+    x: DevicePtr<f32>,
+    y: DevicePtr<f32>,
+}
+
+impl Columns {
+    pub(crate) fn new(model: &Inner, kernels: Arc<ColumnKernels>) -> Result<Columns> {
+        let (device, shape) = (&model.device, model.file.shape());
+        let ModelShape { hidden, ffn, .. } = *shape;
+        let floats = |of: u32| DeviceBuffer::<f32>::uninitialized(device, MOST as usize * of as usize);
+        let rounded = || {
+            let most = bytes(hidden.max(ffn).max(shape.q_dim()), MOST);
+            DeviceBuffer::<u8>::uninitialized(device, most as usize)
+        };
+        Ok(Columns {
+            kernels,
+            x: floats(hidden)?,
+            qkv: floats(shape.q_dim() + 2 * shape.kv_dim())?,
+            attention: floats(shape.q_dim())?,
+            ffn: floats(ffn)?,
+            of_256: rounded()?,
+            of_32: rounded()?,
+            inverse: floats(1)?,
+            states: DeviceBuffer::zeroed(device, STATE * MOST as usize)?,
+        })
+    }
+
+    /// Prepares for a prompt of so many tokens from `position` on.
+    pub(crate) fn begin(&mut self, model: &Inner, position: u32, tokens: u32) -> Result<()> {
+        let states: Vec<u32> = (position..position + tokens).flat_map(|at| [at, at + 1, 0]).collect();
+        if self.states.len() < states.len() {
+            self.states = DeviceBuffer::zeroed(&model.device, states.len().next_power_of_two())?;
+        }
+        self.states.copy_from_host(0, &states)
+    }
+
+    /// The uses of everything here by work that decodes.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = Use<'_>> {
+        [
+            self.x.writes("columns"),
+            self.qkv.writes("qkv of columns"),
+            self.attention.writes("attention of columns"),
+            self.ffn.writes("ffn of columns"),
+            self.of_256.writes("columns rounded to bytes"),
+            self.of_32.writes("columns rounded to bytes"),
+            self.inverse.writes("factors of columns"),
+            self.states.writes("states of columns"),
+        ]
+        .into_iter()
+    }
+
+    /// Launches embedding and layers of `count` tokens, at most [`MOST`], from number `first` of the prompt on, whose
+    /// position is `position`; gives the number of launches.
+    pub(crate) fn launch(
+        &self,
+        stream: &Stream,
+        model: &Inner,
+        kernels: &Kernels,
+        sequence: &Sequence,
+        (first, position, count): (u32, u32, u32),
+    ) -> Result<u64> {
+        let shape = model.file.shape();
+        let mut run = Run { stream, vocab: shape.vocab, launches: 0 };
+        let ModelShape { hidden, ffn, vocab, rms_eps: eps, .. } = *shape;
+        let (q, qkv_rows) = (shape.q_dim(), shape.q_dim() + 2 * shape.kv_dim());
+        let of_cache = kernels.of_cache(sequence.kv);
+        let table = In::noted(model.weights.table.as_ptr());
+        let (capacity, room) = (sequence.capacity, sequence.room());
+        let (x, qkv) = (self.x.as_ptr(), self.qkv.as_ptr());
+        let (attention, ffn_at) = (self.attention.as_ptr(), self.ffn.as_ptr());
+        let state = |column: u32| self.states.as_ptr().add(STATE * (first + column) as usize);
+        let at = |of: DevicePtr<f32>, column: u32, each: u32| of.add(column as usize * each as usize);
+        for column in 0..count {
+            let tokens = In::noted(sequence.tokens.as_ptr());
+            let (state, x) = (Out::noted(state(column)), Out::noted(at(x, column, hidden)));
+            run.launch(&kernels.embedding_row, &EmbeddingRow { table, tokens, capacity, vocab, state, x })?;
+        }
+        use TensorRole::*;
+        for layer in 0..shape.layers {
+            let matrices = &[AttnQ, AttnK, AttnV];
+            let step = Step { number: 0, matrices, norm: Some(AttnNorm), k: hidden, rows: qkv_rows, x, y: qkv };
+            self.product(&mut run, model, kernels, layer, count, &step)?;
+            let chunks = In::noted(sequence.table.as_ptr());
+            for column in 0..count {
+                let write = QkNormRopeKvWrite {
+                    table,
+                    layer,
+                    qkv: Out::noted(at(qkv, column, qkv_rows)),
+                    cos: In::noted(sequence.rotary.cos.as_ptr()),
+                    sin: In::noted(sequence.rotary.sin.as_ptr()),
+                    eps,
+                    chunks,
+                    capacity: room,
+                    state: Out::noted(state(column)),
+                };
+                run.launch(&of_cache.qk_norm_rope_kv_write, &write)?;
+            }
+            for column in 0..count {
+                let attend = Attention {
+                    q: In::noted(at(qkv, column, qkv_rows)),
+                    chunks,
+                    layer,
+                    capacity: room,
+                    out: Out::noted(at(attention, column, q)),
+                    partials: Out::noted(sequence.partials.as_ptr()),
+                    max_chunks: sequence.max_chunks(),
+                    arrivals: Out::noted(sequence.arrivals.as_ptr()),
+                    length_at: In::noted(state(column).add(1)),
+                    error: Out::noted(state(column).add(2)),
+                };
+                let pieces = of_cache.pieces.count(position + column + 1);
+                run.launch_grid(&of_cache.attention, [shape.kv_heads, pieces, 1], &attend)?;
+            }
+            for step in [
+                Step { number: 1, matrices: &[AttnOutput], norm: None, k: q, rows: hidden, x: attention, y: x },
+                Step {
+                    number: 2,
+                    matrices: &[FfnGate, FfnUp],
+                    norm: Some(FfnNorm),
+                    k: hidden,
+                    rows: ffn,
+                    x,
+                    y: ffn_at,
+                },
+                Step { number: 3, matrices: &[FfnDown], norm: None, k: ffn, rows: hidden, x: ffn_at, y: x },
+            ] {
+                self.product(&mut run, model, kernels, layer, count, &step)?;
+            }
+        }
+        Ok(run.launches)
+    }
+
+    /// A phase of all columns: by tensor cores where its matrices are quantised, else a column at a time.
+    fn product(
+        &self,
+        run: &mut Run<'_>,
+        model: &Inner,
+        kernels: &Kernels,
+        layer: u32,
+        count: u32,
+        step: &Step,
+    ) -> Result<()> {
+        let shape = model.file.shape();
+        let (table, eps) = (In::noted(model.weights.table.as_ptr()), shape.rms_eps);
+        let &Step { number: phase, matrices, norm, k, rows, x, y } = step;
+        let types: Vec<_> = matrices.iter().filter_map(|role| model.weights.ty(*role, layer)).collect();
+        if types.iter().any(|ty| !ty.is_quantised()) {
+            for column in 0..count as usize {
+                let (x, y) = (In::noted(x.add(column * k as usize)), Out::noted(y.add(column * rows as usize)));
+                let launch = Phase { table, layer, x, y, eps, vocab: shape.vocab, phase };
+                // In fast numerics all phases are one kernel.
+                run.launch_rows(&kernels.qkv, rows, &launch)?;
+            }
+            return Ok(());
+        }
+        let (kernel, width) =
+            if count <= COLUMNS { (&self.kernels.narrow, COLUMNS) } else { (&self.kernels.wide, 2 * COLUMNS) };
+        let padded = count.next_multiple_of(width);
+        let (of_256, of_32) = (self.of_256.as_ptr(), self.of_32.as_ptr());
+        for (block_len, to) in [(256, of_256), (32, of_32)] {
+            let wanted = types.iter().filter(|ty| ty.block_len() == block_len).fold(0, |bits, ty| bits | 1 << ty.id());
+            if wanted != 0 {
+                let quantise = Quantise {
+                    table,
+                    norm: norm.map_or(0, |role| role.table_index(layer)),
+                    x: In::noted(x),
+                    k,
+                    eps,
+                    columns: count,
+                    wanted,
+                    to: Out::noted(to),
+                    inverse: Out::noted(self.inverse.as_ptr()),
+                };
+                run.launch_grid(&self.kernels.quantise, [padded, 1, 1], &quantise)?;
+            }
+        }
+        let gemm = Gemm {
+            table,
+            layer,
+            phase,
+            of_256: In::noted(of_256),
+            of_32: In::noted(of_32),
+            inverse: In::noted(self.inverse.as_ptr()),
+            columns: count,
+            y: Out::noted(y),
+        };
+        run.launch_grid(kernel, [rows / 16, padded / width, 1], &gemm)
+    }
+}
