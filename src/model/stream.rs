@@ -174,8 +174,8 @@ impl StreamPath {
                     length_at,
                     error,
                 };
-                // A block for each piece of each KV head; more would do nothing.
-                let grid = [shape.kv_heads, of_cache.pieces.count(position + 1), 1];
+                // A block for each unit of each KV head; more would do nothing.
+                let grid = [shape.kv_heads, of_cache.units.count(position + 1), 1];
                 run.launch_grid(stream, &of_cache.attention, grid, &attend)?;
                 run.launch_rows(stream, &kernels.attention_output, shape.hidden, &phase(1, layer, attention, x))?;
                 run.launch_rows(stream, &kernels.gate_up, shape.ffn, &phase(2, layer, x, ffn))?;
