@@ -154,8 +154,8 @@ impl Columns {
                     length_at: In::noted(state(column).add(1)),
                     error: Out::noted(state(column).add(2)),
                 };
-                let pieces = of_cache.pieces.count(position + column + 1);
-                run.launch_grid(&of_cache.attention, [shape.kv_heads, pieces, 1], &attend)?;
+                let units = of_cache.units.count(position + column + 1);
+                run.launch_grid(&of_cache.attention, [shape.kv_heads, units, 1], &attend)?;
             }
             for step in [
                 Step { number: 1, matrices: &[AttnOutput], norm: None, k: q, rows: hidden, x: attention, y: x },

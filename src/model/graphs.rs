@@ -1,7 +1,7 @@
 //! The recorded tokens of the graph path: a token's launches as one graph, valid for all tokens of a length class.
 //!
 //! A token's id and position are in device memory, so that its launches differ from another token's in one thing: the
-//! blocks of attention, for each piece of the cache. A class has those of its longest sequence.
+//! blocks of attention, for each unit of the cache. A class has those of its longest sequence.
 
 use super::sequence::Sequence;
 use super::token::{Launches, Then};
@@ -46,8 +46,8 @@ impl Graphs {
             Entry::Vacant(place) => {
                 // What is resident parks once. Nobody waits for all streams meanwhile, which a capture would not survive.
                 let _quiet = self.stream.inner.context.quiesce()?;
-                let pieces = launches.kernels.of_cache(launches.sequence.kv).pieces.kept(chunks);
-                let launches = Launches { pieces, ..launches };
+                let units = launches.kernels.of_cache(launches.sequence.kv).units.up_to(chunks * KV_CHUNK);
+                let launches = Launches { units, ..launches };
                 let graph = Graph::capture(&self.stream, |stream| launches.launch(stream).map(drop))?;
                 let exec = graph.instantiate()?;
                 self.captures += 1;

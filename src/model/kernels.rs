@@ -8,7 +8,7 @@ use crate::baked::{BakedModel, BakedModule, DecoderPath, newest, no_module};
 use crate::driver::{Device, Module};
 use crate::kernel::{Kernel, Loaded};
 use crate::launch::Launch;
-use crate::shape::Pieces;
+use crate::shape::Units;
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) struct CacheKernels {
     pub(crate) qk_norm_rope_kv_write: Kernel<QkNormRopeKvWrite<'static>>,
     pub(crate) attention: Kernel<Attention<'static>>,
     /// The cut of the cache, by which attention has its grid.
-    pub(crate) pieces: Pieces,
+    pub(crate) units: Units,
 }
 
 /// All kernels of the stream path.
@@ -59,7 +59,7 @@ impl Kernels {
             Ok(CacheKernels {
                 qk_norm_rope_kv_write: loaded.find(&format!("qk_norm_rope_kv_write_{suffix}"), &setting)?,
                 attention: loaded.find(&format!("attention_{suffix}"), &setting)?,
-                pieces: Pieces::of(numerics, kv, baked.shape.kv_heads),
+                units: Units::of(numerics, kv, baked.shape.kv_heads),
             })
         };
         // In fast numerics one kernel has all phases.

@@ -72,7 +72,7 @@ launch! {
 }
 
 launch! {
-    /// `attention`: the grid is that of the pieces of the cache, or larger.
+    /// `attention`: the grid is that of the units of the cache, or larger.
     pub(crate) struct Attention<'a> {
         q: In<'a, f32>,
         chunks: In<'a, u64>,

@@ -4,7 +4,7 @@ use super::rotary::Rotary;
 use super::{Inner, KvType};
 use crate::driver::{Device, DeviceBuffer, PinnedBuffer, Stream};
 use crate::shape::table::KV_CHUNK;
-use crate::shape::{ModelShape, pieces};
+use crate::shape::{ModelShape, units};
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ pub(crate) struct Sequence {
     pub(crate) logits: DeviceBuffer<f32>,
     /// The partial results of attention, in either numerics.
     pub(crate) partials: DeviceBuffer<f32>,
-    /// `[kv_heads]` zeros, in which blocks of attention count pieces that are finished.
+    /// `[kv_heads]` zeros, in which blocks of attention count units that are finished.
     pub(crate) arrivals: DeviceBuffer<u32>,
     /// Angles of at least `capacity` positions.
     pub(crate) rotary: Arc<Rotary>,
@@ -64,7 +64,7 @@ impl Sequence {
         let (device, shape) = (&model.device, model.file.shape());
         let slots = capacity.div_ceil(KV_CHUNK) as usize;
         let table = DeviceBuffer::<u64>::zeroed(device, slots)?;
-        let partials = pieces::partials(shape, capacity.div_ceil(KV_CHUNK));
+        let partials = units::partials(shape, capacity.div_ceil(KV_CHUNK));
         let partials = usize::try_from(partials).map_err(|_| Error::SizeOverflow {
             what: "the partial results of attention",
             found: format!("{slots} chunks of {} heads", shape.heads),
@@ -215,7 +215,7 @@ pub(crate) fn bytes(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
     let vectors = u64::from(shape.hidden) + 2 * u64::from(shape.q_dim()) + 2 * u64::from(shape.kv_dim());
     let vectors = vectors + u64::from(shape.ffn) + u64::from(shape.vocab) + u64::from(capacity) + 1;
     let vectors = vectors + u64::from(capacity) * u64::from(shape.head_dim);
-    let partials = pieces::partials(shape, capacity.div_ceil(KV_CHUNK)) + u64::from(shape.kv_heads);
+    let partials = units::partials(shape, capacity.div_ceil(KV_CHUNK)) + u64::from(shape.kv_heads);
     chunks.saturating_add(4 * (vectors + partials)).saturating_add(8 * slots)
 }
 

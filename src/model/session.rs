@@ -33,8 +33,8 @@ pub struct SessionOptions {
     /// Positions it may grow to; `None` for all that the model was trained for.
     pub capacity: Option<u32>,
     /// The numerics of its products. Fast rounds activations to int8 before quantised weights are multiplied with them,
-    /// and multiplies integers: about a fifth of the instructions, logits 0.4 to 3 % from float64. Exact, the reference,
-    /// multiplies in f32: within 1e-6 with an f32 cache.
+    /// and multiplies integers: about a fifth of the instructions, logits 0.4 to 3 % from float64; tensor cores attend to
+    /// an f16 cache. Exact, the reference, multiplies in f32: within 1e-6 with an f32 cache.
     pub numerics: Numerics,
     /// The way its tokens are run.
     pub path: PathChoice,

@@ -166,8 +166,8 @@ impl StreamPath {
 
     /// Runs the token at `position`, whose id is in `sequence.tokens` and to which its state points.
     fn token(&mut self, model: &Inner, sequence: &Sequence, position: u32, then: Then) -> Result<()> {
-        let pieces = self.kernels.of_cache(sequence.kv).pieces.count(position + 1);
-        let launches = Launches { kernels: &self.kernels, model, sequence, pieces, then };
+        let units = self.kernels.of_cache(sequence.kv).units.count(position + 1);
+        let launches = Launches { kernels: &self.kernels, model, sequence, units, then };
         let chunks = (position + 1).div_ceil(KV_CHUNK);
         let count = &mut self.work.launches;
         let graph = self.graphs.as_mut().map(|graphs| graphs.of(launches, chunks)).transpose()?;

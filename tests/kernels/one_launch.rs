@@ -1,4 +1,4 @@
-//! A model's attention in one launch, whose last blocks put the pieces together: by f32 chunks in exact numerics, by tensor
+//! A model's attention in one launch, whose last blocks put the units together: by f32 chunks in exact numerics, by tensor
 //! cores over an f16 cache in fast ones.
 
 use kiln_codegen::KvType;
@@ -17,10 +17,10 @@ use crate::support::{Arg, Gpu, every_schedule, gpu};
 const FAST_BOUND: f64 = 4e-4;
 
 /// A launch over a case, and what it left.
-struct Launch<'a> {
+pub(crate) struct Launch<'a> {
     case: &'a Case,
     numerics: Numerics,
-    /// Blocks for each KV head beyond those with a piece.
+    /// Blocks for each KV head beyond those with a unit.
     more: u32,
     /// What it is told of the length.
     length: u32,
@@ -29,7 +29,7 @@ struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    fn of(case: &'a Case, numerics: Numerics) -> Launch<'a> {
+    pub(crate) fn of(case: &'a Case, numerics: Numerics) -> Launch<'a> {
         Launch { case, numerics, more: 0, length: case.length, times: 1 }
     }
 
@@ -40,11 +40,11 @@ impl<'a> Launch<'a> {
     }
 
     /// The result, and the error word.
-    fn run(&self, gpu: &Gpu) -> (Vec<f32>, u32) {
+    pub(crate) fn run(&self, gpu: &Gpu) -> (Vec<f32>, u32) {
         let (case, kernel) = (self.case, self.kernel());
-        let pieces = kernel.pieces();
+        let units = kernel.units();
         let max_chunks = case.length.div_ceil(KV_CHUNK).max(1);
-        let kept = case.heads * pieces.kept(max_chunks) * pieces.partial(case.head_dim);
+        let kept = case.heads * units.up_to(max_chunks * KV_CHUNK) * units.partial(case.head_dim);
         let kernel = gpu.load(kernel);
         let (q, out, error) = (gpu.input(&case.q), gpu.output::<f32>(case.q.len()), gpu.in_out(&[0u32]));
         let (_chunks, addresses) = case.chunked(gpu);
@@ -52,7 +52,7 @@ impl<'a> Launch<'a> {
         let (arrivals, length) = (gpu.in_out(&vec![0u32; case.kv_heads as usize]), gpu.input(&[self.length]));
         let mut args = vec![Arg::from(&q), (&table).into(), LAYER.into(), case.length.into(), (&out).into()];
         args.extend([Arg::from(&partials), max_chunks.into(), (&arrivals).into(), (&length).into(), (&error).into()]);
-        let blocks = pieces.count(case.length.min(self.length)).max(1) + self.more;
+        let blocks = units.count(case.length.min(self.length)).max(1) + self.more;
         for _ in 0..self.times {
             kernel.run([case.kv_heads, blocks, 1], &args);
         }
@@ -94,7 +94,7 @@ fn every_length_matches_float64() {
         let case = Case::new(2, 3, [64, 128][random.below(2) as usize], KvType::F16, length, &mut random);
         Launch { more: random.below(3), ..Launch::of(&case, Numerics::Fast) }.check(&gpu());
     }
-    // Many KV heads have few pieces each: runs of several chunks, the last of them short.
+    // Many KV heads have few units each: runs of several chunks, the last of them short.
     for length in [769, 1567] {
         let case = Case::new(16, 1, 64, KvType::F16, length, &mut random);
         Launch::of(&case, Numerics::Fast).check(&gpu());

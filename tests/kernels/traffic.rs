@@ -4,12 +4,13 @@
 use kiln_codegen::KvType;
 use kiln_codegen::kernels::FusedRmsNormQ4KGemv;
 use kiln_emulator::Counters;
-use kiln_shape::WeightType;
+use kiln_shape::{Numerics, WeightType};
 
 use crate::attention::{Batch, Case};
 use crate::common;
 use crate::gemv;
 use crate::kv::KV_TYPES;
+use crate::one_launch::Launch;
 use crate::random::Random;
 use crate::support::Gpu;
 
@@ -91,5 +92,35 @@ fn keys_and_values_are_read_once_for_all_heads_of_a_group() {
             assert!(moved as f64 <= 1.03 * cache as f64, "{name}: {moved} bytes moved of {cache}");
             assert!(moved >= cache, "{name}: {moved} bytes moved of {cache}");
         }
+    }
+}
+
+#[test]
+fn tensor_cores_attend_in_fewer_instructions() {
+    if common::on_gpu() {
+        return eprintln!("skipped: a GPU does not count");
+    }
+    let mut random = Random::fresh();
+    for (place, group) in [1, 2, 4, 8].into_iter().enumerate() {
+        let case = Case::new(2, group, 128, KvType::F16, 1024, &mut random);
+        let cache = 2 * 2 * 1024 * 128 * 2;
+        let each = Numerics::ALL.map(|numerics| {
+            let reports = counted(|gpu| drop(Launch::of(&case, numerics).run(gpu)));
+            let [(_, counters)] = reports.as_slice() else { panic!("one launch, not {}", reports.len()) };
+            let each = counters.warp_instructions as f64 / (2.0 * 1024.0);
+            println!(
+                "group of {group}, {numerics}: {each:.1} instructions of a warp for a position of a KV head, {} conflicts, \
+                 {} bytes for {cache} of cache",
+                counters.bank_conflicts,
+                32 * counters.read_sectors
+            );
+            if numerics == Numerics::Fast {
+                let asked = asked_for_by(counters, "mma_attention/chunk.rs");
+                // Beside keys and values the addresses of chunks, which all lanes ask for.
+                assert!(asked >= cache && asked as f64 <= 1.04 * cache as f64, "{asked} bytes of {cache}");
+            }
+            each
+        });
+        assert!(each[1] <= [31.0, 35.0, 42.0, 57.0][place], "a group of {group}: {each:?}");
     }
 }

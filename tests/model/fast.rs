@@ -56,17 +56,29 @@ fn best(row: impl IntoIterator<Item = f64>) -> usize {
     row.into_iter().enumerate().fold((0, f64::NEG_INFINITY), |best, new| of(new, best)).0
 }
 
-/// Mean distance to float64, positions whose best id is float64's, and positions.
+/// How far float64's best logit is ahead of its second.
+fn lead(expected: &[f64]) -> f64 {
+    let first = best(expected.iter().copied());
+    let others = expected.iter().enumerate().filter(|(id, _)| *id != first);
+    expected[first] - others.fold(f64::NEG_INFINITY, |most, (_, logit)| most.max(*logit))
+}
+
+/// Mean distance to float64, positions whose best id is float64's, those where it is not although that leads by more than
+/// rounding decides, and positions.
 struct Distance {
     sum: f64,
     agree: usize,
+    missed: usize,
     positions: usize,
 }
 
 impl Distance {
-    fn add(&mut self, row: impl IntoIterator<Item = f64> + Clone, expected: &[f64]) {
+    /// `noise`: the lead that rounding may turn.
+    fn add(&mut self, row: impl IntoIterator<Item = f64> + Clone, expected: &[f64], noise: f64) {
         self.sum += relative(row.clone(), expected);
-        self.agree += usize::from(best(row) == best(expected.iter().copied()));
+        let agrees = best(row) == best(expected.iter().copied());
+        self.agree += usize::from(agrees);
+        self.missed += usize::from(!agrees && lead(expected) > noise);
         self.positions += 1;
     }
 
@@ -75,7 +87,7 @@ impl Distance {
     }
 }
 
-const NONE: Distance = Distance { sum: 0.0, agree: 0, positions: 0 };
+const NONE: Distance = Distance { sum: 0.0, agree: 0, missed: 0, positions: 0 };
 
 /// Distances of kiln, and of llama.cpp where `llama` says that its logits are there, over the prompts of a folder.
 fn distances(model: &Model, folder: &Path, llama: bool) -> [Distance; 2] {
@@ -87,9 +99,15 @@ fn distances(model: &Model, folder: &Path, llama: bool) -> [Distance; 2] {
         let mut session = session(model, PathChoice::Stream, None);
         for (position, logits) in rows(&mut session, &ids).iter().enumerate() {
             let expected = expected.row(position);
-            found[0].add(logits.iter().map(|logit| f64::from(*logit)), &expected);
-            if let Some(other) = &other {
-                found[1].add(other.row(position), &expected);
+            let other = other.as_ref().map(|other| other.row(position));
+            // Two logits that are each off by llama.cpp's root mean square, twice their difference's.
+            let noise = other.as_ref().map_or(0.0, |other| {
+                let squares: f64 = other.iter().zip(&expected).map(|(one, other)| (one - other).powi(2)).sum();
+                2.0 * (2.0 * squares / expected.len() as f64).sqrt()
+            });
+            found[0].add(logits.iter().map(|logit| f64::from(*logit)), &expected, noise);
+            if let Some(other) = other {
+                found[1].add(other, &expected, noise);
             }
         }
     }
@@ -106,7 +124,8 @@ fn fast_logits_are_as_near_to_float64_as_llama_cpp() {
     }
 }
 
-/// With llama.cpp's own logits: of every reference model that is at hand.
+/// With llama.cpp's own logits: of every reference model that is at hand. Where float64's first two ids are nearer to each
+/// other than rounding moves them, either may come first.
 #[test]
 fn fast_logits_choose_float64s_id_as_often_as_llama_cpp() {
     let Some(data) = std::env::var_os("KILN_TEST_DATA").map(PathBuf::from) else {
@@ -119,15 +138,17 @@ fn fast_logits_choose_float64s_id_as_often_as_llama_cpp() {
         let [fast, llama] = distances(&model, &folder, true);
         let ratio = fast.mean() / llama.mean();
         println!(
-            "{name}: {:.5} from float64, llama.cpp {:.5}, {ratio:.2} times; best id {} and {} of {}",
+            "{name}: {:.5} from float64, llama.cpp {:.5}, {ratio:.2} times; best id {} and {} of {}, missed {} and {}",
             fast.mean(),
             llama.mean(),
             fast.agree,
             llama.agree,
-            fast.positions
+            fast.positions,
+            fast.missed,
+            llama.missed
         );
         assert!(ratio <= 1.1, "{name}: {ratio}");
-        assert!(fast.agree >= llama.agree, "{name}: {} of {}", fast.agree, llama.agree);
+        assert!(fast.missed <= llama.missed, "{name}: {} and {}", fast.missed, llama.missed);
     }
 }
 
@@ -157,7 +178,7 @@ fn fast_logits_have_the_same_bits_on_every_path_grid_and_chip_of_a_target() {
     }
 }
 
-/// Where attention has several pieces, and at the first position of one.
+/// Where attention has several units, and at the first position of one.
 #[test]
 fn fast_attention_has_the_same_bits_on_every_path_and_grid() {
     let mut random = Random::fresh();

@@ -1,4 +1,4 @@
-//! The arrival of blocks that each did a piece of one result: the last of them finds the pieces of all.
+//! The arrival of blocks that each did a unit of one result: the last of them finds the units of all.
 
 use crate::ptx::{AtomicOp, Builder, Global, LoadKind, Order, Pred, Scope, Shared, StoreOrder, U32, Val};
 

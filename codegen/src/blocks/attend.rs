@@ -1,26 +1,26 @@
-//! Attention of one position over its sequence, dealt to blocks by KV head and piece of the cache. The block that is the
-//! last to finish a piece of a KV head puts all of them together, so that one launch, or one phase, is enough.
+//! Attention of one position over its sequence, dealt to blocks by KV head and unit of the cache. The block that is the
+//! last to finish a unit of a KV head puts all of them together, so that one launch, or one phase, is enough.
 
 use super::attention::{self, Heads};
 use super::kv::{Cache, Half};
 use super::running::Part;
 use super::{arrival, mma_attention};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U32, Val};
-use kiln_shape::Pieces;
-use kiln_shape::pieces::FAST_CHUNK;
+use kiln_shape::Units;
 use kiln_shape::table::KV_CHUNK;
+use kiln_shape::units::FAST_CHUNK;
 
 /// Attention of a model's heads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attend {
     heads: Heads,
-    pieces: Pieces,
+    units: Units,
     way: Way,
     /// Whether the block was the last to arrive.
     arrived: Shared<U32>,
 }
 
-/// The way of a piece, with its shared memory.
+/// The way of a unit, with its shared memory.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     /// A chunk of the cache in f32, and what chunks are put together with.
@@ -34,9 +34,9 @@ enum Way {
 pub(crate) struct Sequence {
     pub(crate) cache: Cache,
     pub(crate) length: Val<U32>,
-    /// Pieces of each KV head.
-    pub(crate) pieces: Val<U32>,
-    /// `[heads, kept pieces, partial]`, as [`Pieces`] counts them.
+    /// Units of each KV head.
+    pub(crate) units: Val<U32>,
+    /// `[heads, kept units, partial]`, as [`Units`] counts them.
     pub(crate) partials: Global<F32>,
     /// Chunks that the cache may have.
     pub(crate) max_chunks: Val<U32>,
@@ -47,53 +47,53 @@ pub(crate) struct Sequence {
 }
 
 /// Threads of a stream kernel's block.
-pub(crate) const fn threads(pieces: Pieces) -> u32 {
-    match pieces {
-        Pieces::Chunks => attention::THREADS,
-        Pieces::Runs { .. } => mma_attention::THREADS,
+pub(crate) const fn threads(units: Units) -> u32 {
+    match units {
+        Units::Chunks => attention::THREADS,
+        Units::Runs { .. } => mma_attention::THREADS,
     }
 }
 
 /// Blocks of a stream kernel that an SM must hold, by which the assembler limits registers.
-pub(crate) const fn blocks_per_sm(pieces: Pieces, heads: Heads) -> u32 {
-    match pieces {
-        Pieces::Chunks => attention::blocks_per_sm(heads.head_dim, heads.ty),
-        Pieces::Runs { .. } => 2,
+pub(crate) const fn blocks_per_sm(units: Units, heads: Heads) -> u32 {
+    match units {
+        Units::Chunks => attention::blocks_per_sm(heads.head_dim, heads.ty),
+        Units::Runs { .. } => 2,
     }
 }
 
 impl Attend {
     /// Takes the shared memory.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, heads: Heads, pieces: Pieces) -> Attend {
-        let way = match pieces {
-            Pieces::Chunks => {
+    pub(crate) fn new(b: &mut Builder, heads: Heads, units: Units) -> Attend {
+        let way = match units {
+            Units::Chunks => {
                 let work = attention::Workspace::new(b, heads);
                 Way::Chunk(work, b.dynamic_shared(attention::reduce_floats(heads.head_dim)))
             }
-            Pieces::Runs { .. } => Way::Run(mma_attention::Workspace::new(b, heads)),
+            Units::Runs { .. } => Way::Run(mma_attention::Workspace::new(b, heads)),
         };
-        Attend { heads, pieces, way, arrived: b.dynamic_shared(1) }
+        Attend { heads, units, way, arrived: b.dynamic_shared(1) }
     }
 
-    /// Positions of a piece of a sequence of `length` positions, and its pieces for each KV head.
+    /// Positions of a unit of a sequence of `length` positions, and its units for each KV head.
     #[track_caller]
     pub(crate) fn cut(&self, b: &mut Builder, length: Val<U32>) -> (Size, Val<U32>) {
-        match self.pieces {
-            Pieces::Chunks => {
-                let pieces = b.add(length, KV_CHUNK - 1);
-                (Size::Const(KV_CHUNK), b.shr(pieces, KV_CHUNK.trailing_zeros()))
+        match self.units {
+            Units::Chunks => {
+                let units = b.add(length, KV_CHUNK - 1);
+                (Size::Const(KV_CHUNK), b.shr(units, KV_CHUNK.trailing_zeros()))
             }
-            Pieces::Runs { most } => {
+            Units::Runs { most } => {
                 let chunks = b.add(length, FAST_CHUNK - 1);
                 let chunks = b.shr(chunks, FAST_CHUNK.trailing_zeros());
                 let each = b.add(chunks, most - 1);
                 let each = b.div::<U32>(each, most);
                 let each = b.max::<U32>(each, 1);
-                let pieces = b.add(chunks, each);
-                let pieces = b.sub(pieces, 1);
+                let units = b.add(chunks, each);
+                let units = b.sub(units, 1);
                 let positions = b.shl(each, FAST_CHUNK.trailing_zeros());
-                (Size::Reg(positions), b.div::<U32>(pieces, each))
+                (Size::Reg(positions), b.div::<U32>(units, each))
             }
         }
     }
@@ -116,41 +116,41 @@ impl Attend {
         }
     }
 
-    /// Attends to the piece from position `first` on, one of `positions`, and where that finishes the KV head's last piece,
-    /// writes the group's result. Begins with a barrier: queries are seen. Another must come before the next piece.
+    /// Attends to the unit from position `first` on, one of `positions`, and where that finishes the KV head's last unit,
+    /// writes the group's result. Begins with a barrier: queries are seen. Another must come before the next unit.
     #[track_caller]
-    pub(crate) fn piece(
+    pub(crate) fn unit(
         &self,
         b: &mut Builder,
         sequence: &Sequence,
         kv_head: Val<U32>,
-        piece: Val<U32>,
+        unit: Val<U32>,
         positions: Size,
     ) {
         let Heads { group, head_dim, .. } = self.heads;
-        let first = b.mul::<U32>(piece, positions);
+        let first = b.mul::<U32>(unit, positions);
         let left = b.sub(sequence.length, first);
         let count = b.min::<U32>(left, positions);
         let head = b.mul::<U32>(kv_head, group);
         let out = b.byte_index(sequence.out, head, head_dim * 4);
-        let row = self.pieces.partial(head_dim);
-        let kept = match self.pieces {
-            Pieces::Chunks => sequence.max_chunks,
-            Pieces::Runs { most } => {
+        let row = self.units.partial(head_dim);
+        let kept = match self.units {
+            Units::Chunks => sequence.max_chunks,
+            Units::Runs { most } => {
                 let all = b.mul::<U32>(sequence.max_chunks, KV_CHUNK / FAST_CHUNK);
                 b.min::<U32>(all, most)
             }
         };
         let of_group = b.mul::<U32>(head, kept);
         let of_group = b.byte_index(sequence.partials, of_group, row * 4);
-        let partial = b.byte_index(of_group, piece, row * 4);
-        let single = b.setp_eq(sequence.pieces, 1);
+        let partial = b.byte_index(of_group, unit, row * 4);
+        let single = b.setp_eq(sequence.units, 1);
         let counter = b.index(sequence.arrivals, kv_head);
         match self.way {
             Way::Chunk(work, sums) => {
                 let row_bytes = Size::Const(self.heads.row_bytes());
                 let [keys, values] =
-                    [Half::Keys, Half::Values].map(|half| sequence.cache.chunk(b, half, kv_head, piece, row_bytes));
+                    [Half::Keys, Half::Values].map(|half| sequence.cache.chunk(b, half, kv_head, unit, row_bytes));
                 let stride = b.mul::<U32>(kept, row);
                 work.chunk(b, self.heads, keys, values, count, |b, head, dim, value| {
                     b.if_else(
@@ -187,7 +187,7 @@ impl Attend {
                             let first = b.byte_index(of_group, of_head, row * 4);
                             let out = b.byte_index(out, g, head_dim * 4);
                             b.bar_sync(); // the head before is done with the sums
-                            attention::reduce(b, head_dim, first, sequence.pieces, sums, out, LoadKind::Ordinary);
+                            attention::reduce(b, head_dim, first, sequence.units, sums, out, LoadKind::Ordinary);
                         });
                     },
                 );
@@ -221,13 +221,13 @@ impl Attend {
                     single,
                     counter,
                     |_| {},
-                    |b| work.join(b, of_group, row, kept, sequence.pieces, write),
+                    |b| work.join(b, of_group, row, kept, sequence.units, write),
                 );
             }
         }
     }
 
-    /// Where there are several pieces: writes the `rest` of this one's, and runs `join` if it was the last to be finished.
+    /// Where there are several units: writes the `rest` of this one's, and runs `join` if it was the last to be finished.
     fn if_last(
         &self,
         b: &mut Builder,
@@ -240,7 +240,7 @@ impl Attend {
         let several = b.not_pred(single);
         b.if_(several, |b| {
             rest(b);
-            let last = arrival::last(b, counter, sequence.pieces, self.arrived);
+            let last = arrival::last(b, counter, sequence.units, self.arrived);
             b.if_(last, join);
         });
     }

@@ -28,6 +28,14 @@ impl Running {
         Running { max, sum, values: std::array::from_fn(|_| b.var::<F32>(0.0)) }
     }
 
+    /// Takes the first as it is.
+    #[track_caller]
+    pub(crate) fn begin(&self, b: &mut Builder, part: Part) {
+        b.set(self.max, part.max);
+        b.set(self.sum, part.sum);
+        self.values.iter().zip(part.values).for_each(|(own, value)| b.set(*own, value));
+    }
+
     /// Adds what lies to the right of all so far.
     #[track_caller]
     pub(crate) fn add(&self, b: &mut Builder, part: Part) {

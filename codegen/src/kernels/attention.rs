@@ -4,11 +4,11 @@ use crate::blocks::attention::Heads;
 use crate::blocks::kv::Cache;
 use crate::blocks::mma_attention;
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Size, U32, U64};
-use kiln_shape::{KvType, ModelShape, Numerics, Pieces};
+use kiln_shape::{KvType, ModelShape, Numerics, Units};
 
-/// One query token against a model's cache in one launch, a block for each KV head and piece of the cache: grid
-/// `(kv_heads, pieces)`, as [`Pieces`] counts them, or more, whose blocks do nothing. The block that finishes a KV head's
-/// last piece puts all of them together. In fast numerics an f16 cache is multiplied by tensor cores; an f32 cache has the
+/// One query token against a model's cache in one launch, a block for each KV head and unit of the cache: grid
+/// `(kv_heads, units)`, as [`Units`] counts them, or more, whose blocks do nothing. The block that finishes a KV head's
+/// last unit puts all of them together. In fast numerics an f16 cache is multiplied by tensor cores; an f32 cache has the
 /// attention of exact numerics. An empty cache gives zeros; a length above `capacity` as well, and sets the error word
 /// to 3.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,8 +29,8 @@ impl Attention {
     }
 
     /// The cut of the cache.
-    pub const fn pieces(&self) -> Pieces {
-        Pieces::of(self.numerics, self.kv, self.shape.kv_heads)
+    pub const fn units(&self) -> Units {
+        Units::of(self.numerics, self.kv, self.shape.kv_heads)
     }
 }
 
@@ -40,28 +40,28 @@ impl Kernel for Attention {
     }
 
     fn block(&self) -> u32 {
-        attend::threads(self.pieces())
+        attend::threads(self.units())
     }
 
     fn check(&self) -> Result<(), String> {
         let ModelShape { head_dim, heads, kv_heads, .. } = self.shape;
         incremental_attention::check(head_dim, heads.into(), kv_heads.into())?;
-        match self.pieces() {
-            Pieces::Chunks => Ok(()),
-            Pieces::Runs { .. } => mma_attention::check(head_dim),
+        match self.units() {
+            Units::Chunks => Ok(()),
+            Units::Runs { .. } => mma_attention::check(head_dim),
         }
     }
 
     fn build(&self, b: &mut Builder) {
         let ModelShape { head_dim, kv_heads, .. } = self.shape;
         let heads = Heads { group: self.shape.group(), head_dim, ty: self.kv };
-        b.blocks_per_sm(attend::blocks_per_sm(self.pieces(), heads));
+        b.blocks_per_sm(attend::blocks_per_sm(self.units(), heads));
         let q = b.param::<Global<F32>>("q"); // [heads, head_dim]
         let table = b.param::<Global<U64>>("chunks"); // addresses of the cache's chunks
         let layer = b.param::<U32>("layer");
         let capacity = b.param::<U32>("capacity"); // positions the chunks have
         let out = b.param::<Global<F32>>("out"); // [heads, head_dim]
-        let partials = b.param::<Global<F32>>("partials"); // [heads, kept pieces, partial]
+        let partials = b.param::<Global<F32>>("partials"); // [heads, kept units, partial]
         let max_chunks = b.param::<U32>("max_chunks"); // chunks that partials has room for
         let arrivals = b.param::<Global<U32>>("arrivals"); // [kv_heads], zeros before and after
         let length_at = b.param::<Global<U32>>("length_at"); // [1]
@@ -70,18 +70,18 @@ impl Kernel for Attention {
         let length = b.ld(length_at, LoadKind::Constant);
         let fits = b.setp::<U32>(Compare::Le, length, capacity);
         let length = b.selp::<U32>(length, 0, fits);
-        let (kv_head, piece, tid) = (b.ctaid_x(), b.ctaid_y(), b.tid());
-        let attend = Attend::new(b, heads, self.pieces());
-        let (positions, pieces) = attend.cut(b, length);
+        let (kv_head, unit, tid) = (b.ctaid_x(), b.ctaid_y(), b.tid());
+        let attend = Attend::new(b, heads, self.units());
+        let (positions, units) = attend.cut(b, length);
         let cache = Cache::Chunked { table, layer, kv_heads: Size::Const(kv_heads) };
-        let sequence = Sequence { cache, length, pieces, partials, max_chunks, arrivals, out };
+        let sequence = Sequence { cache, length, units, partials, max_chunks, arrivals, out };
         let group = b.byte_index(q, kv_head, heads.group * head_dim * 4);
-        let works = b.setp_lt(piece, pieces);
+        let works = b.setp_lt(unit, units);
         b.if_(works, |b| {
             attend.load_queries(b, group, LoadKind::Constant);
-            attend.piece(b, &sequence, kv_head, piece, positions);
+            attend.unit(b, &sequence, kv_head, unit, positions);
         });
-        let empty = b.or::<U32>(pieces, piece);
+        let empty = b.or::<U32>(units, unit);
         let empty = b.setp_eq(empty, 0);
         b.if_(empty, |b| {
             let out = b.byte_index(out, kv_head, heads.group * head_dim * 4);

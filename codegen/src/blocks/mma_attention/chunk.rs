@@ -5,7 +5,7 @@ use crate::blocks::attention::Heads;
 use crate::blocks::kv::Half;
 use crate::blocks::math;
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Size, U8, U32, Val};
-use kiln_shape::pieces::FAST_CHUNK;
+use kiln_shape::units::FAST_CHUNK;
 
 /// Columns of an `mma`: positions or dimensions.
 const COLUMNS: u32 = 8;
@@ -200,7 +200,7 @@ fn multiply(b: &mut Builder, a: [Val<U32>; 4], k: [Val<U32>; 2], c: [Val<F32>; 4
 }
 
 /// Two numbers as halves of a word.
-fn halves(b: &mut Builder, low: Val<F32>, high: Val<F32>) -> Val<U32> {
+pub(super) fn halves(b: &mut Builder, low: Val<F32>, high: Val<F32>) -> Val<U32> {
     if b.target().sm() >= 80 {
         return b.cvt_f16x2(low, high);
     }

@@ -9,7 +9,7 @@
 //!
 //! **Order.** A lane reads 16 bytes of a key, so of each 32 dimensions one `mma` takes those with `d % 8 < 4` and the next
 //! the others; values are multiplied in ascending positions, 16 at a time. Chunks are cut at multiples of 32 positions and put together
-//! from left to right within a run, runs from left to right ([`kiln_shape::pieces`]). Nothing depends on the warps of a
+//! from left to right within a run, runs from left to right ([`kiln_shape::units`]). Nothing depends on the warps of a
 //! block, or on which block has a run.
 //!
 //! **Assumption.** A row of an `mma`'s result depends on that row of A and C and on B alone, not on the other rows. The ISA
@@ -21,7 +21,7 @@ use super::attention::Heads;
 use super::kv::Cache;
 use super::running::{Part, Running};
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, U32, Val};
-use kiln_shape::pieces::FAST_CHUNK;
+use kiln_shape::units::FAST_CHUNK;
 
 /// Threads of a stream kernel's block: a run has few chunks while a sequence is short, and a warp takes up to 255
 /// registers.
@@ -129,16 +129,27 @@ impl Workspace {
         b.byte_index(self.q, row, query_row(self.heads.head_dim) * 2)
     }
 
-    /// Brings `q`, `[group, head_dim]`, into shared memory. A barrier must follow.
+    /// Brings `q`, `[group, head_dim]`, into shared memory, four elements a thread. A barrier must follow.
     #[track_caller]
     pub(crate) fn load_queries(&self, b: &mut Builder, q: Global<F32>, kind: LoadKind) {
         let (tid, Heads { group, head_dim, .. }) = (b.tid(), self.heads);
-        b.for_range(tid, group * head_dim, b.block(), |b, i| {
-            let (head, dim) = (b.div::<U32>(i, head_dim), b.rem::<U32>(i, head_dim));
-            let from = b.index(q, i);
-            let value = b.ld(from, kind);
-            let row = self.query(b, head);
-            self.store(b, row, dim, value);
+        b.for_range(tid, group * head_dim / 4, b.block(), |b, quad| {
+            let from = b.byte_index(q, quad, 16);
+            let values: [Val<F32>; 4] = b.ld_vector(from, kind);
+            let values = values.map(|value| b.mul(value, self.heads.scale()));
+            let [mut high, mut low] = [Vec::new(), Vec::new()];
+            for pair in values.chunks(2) {
+                let word = chunk::halves(b, pair[0], pair[1]);
+                let [first, second] = b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half));
+                let (first, second) = (b.sub(pair[0], first), b.sub(pair[1], second));
+                high.push(word);
+                low.push(chunk::halves(b, first, second));
+            }
+            let (head, inside) = (b.div::<U32>(quad, head_dim / 4), b.rem::<U32>(quad, head_dim / 4));
+            let to = self.query(b, head);
+            let to = b.byte_index(to, inside, 8).cast::<U32>();
+            b.st_vector(to, [high[0], high[1]]);
+            b.st_vector(to.at(ROWS * query_row(head_dim) / 2), [low[0], low[1]]);
         });
     }
 
@@ -179,9 +190,16 @@ impl Workspace {
             b.bar_sync(); // the chunks are in their slots
             let left = b.sub(chunks, round);
             let here = b.min::<U32>(left, self.slots);
+            let begins = b.setp_eq(round, 0);
+            let first = b.selp::<U32>(1, 0, begins);
             for (own, running) in owned.iter().zip(&running) {
                 own.if_there(b, |b| {
-                    b.for_range(0, here, 1, |b, slot| {
+                    b.if_(begins, |b| {
+                        let slot = b.mov::<U32>(0);
+                        let part = self.part(b, own, slot);
+                        running.begin(b, part);
+                    });
+                    b.for_range(first, here, 1, |b, slot| {
                         let part = self.part(b, own, slot);
                         running.add(b, part);
                     });

@@ -8,7 +8,7 @@ use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{Builder, F32, Global, LoadKind, Size, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{KvType, ModelShape, Pieces, RopePairing, TensorRole};
+use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole, Units};
 
 impl Decoder<'_> {
     /// Attention over a cache of the launch's type.
@@ -20,7 +20,7 @@ impl Decoder<'_> {
         );
     }
 
-    /// Attention, an item for each KV head and piece. The block that has the position's piece, the last, writes its key and
+    /// Attention, an item for each KV head and unit. The block that has the position's unit, the last, writes its key and
     /// value.
     fn attend_over(&self, b: &mut Builder, ty: KvType, item: &Item, layer: Val<U32>, position: Val<U32>) {
         let ModelShape { kv_heads, head_dim, .. } = self.kernel.shape;
@@ -29,27 +29,27 @@ impl Decoder<'_> {
         let cache = Cache::Chunked { table: item.table, layer, kv_heads: Size::Const(kv_heads) };
         let angles = Angles::at(b, item.cos, item.sin, position, head_dim);
         b.overlap(|b| {
-            let attend = Attend::new(b, heads, Pieces::of(self.kernel.numerics, ty, kv_heads));
-            let (positions, pieces) = attend.cut(b, length);
-            let items = b.mul::<U32>(pieces, kv_heads);
-            let last = b.sub(pieces, 1);
+            let attend = Attend::new(b, heads, Units::of(self.kernel.numerics, ty, kv_heads));
+            let (positions, units) = attend.cut(b, length);
+            let items = b.mul::<U32>(units, kv_heads);
+            let last = b.sub(units, 1);
             let sequence = Sequence {
                 cache,
                 length,
-                pieces,
+                units,
                 partials: item.partials,
                 max_chunks: item.max_chunks,
                 arrivals: self.arrivals,
                 out: self.attention,
             };
             b.for_range(self.block, items, self.barrier.blocks(), |b, index| {
-                let piece = b.div::<U32>(index, kv_heads);
+                let unit = b.div::<U32>(index, kv_heads);
                 let kv_head = b.rem::<U32>(index, kv_heads);
                 b.bar_sync(); // the item before is done with the workspace
                 self.queries(b, &attend, heads, layer, kv_head, angles);
-                let owns = b.setp_eq(piece, last);
+                let owns = b.setp_eq(unit, last);
                 b.if_(owns, |b| self.write_kv(b, ty, cache, layer, kv_head, position, angles));
-                attend.piece(b, &sequence, kv_head, piece, positions);
+                attend.unit(b, &sequence, kv_head, unit, positions);
             });
         });
     }
