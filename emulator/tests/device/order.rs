@@ -53,11 +53,17 @@ impl Rig {
     /// The race that the device has found, if any.
     #[track_caller]
     fn race(&self) -> Option<Fault> {
+        self.fault(FaultKind::Race)
+    }
+
+    /// The fault of this kind that the device has found, if any.
+    #[track_caller]
+    fn fault(&self, kind: FaultKind) -> Option<Fault> {
         let code = self.device.synchronize();
         let fault = last_fault(self.device.ordinal);
         match &fault {
             None => ok(code),
-            Some(f) => assert_eq!((f.kind, code), (FaultKind::Race, Code::LAUNCH_FAILED.raw()), "{f}"),
+            Some(f) => assert_eq!((f.kind, code), (kind, Code::LAUNCH_FAILED.raw()), "{f}"),
         }
         fault
     }
@@ -345,6 +351,25 @@ fn a_programmatic_launch_races_with_the_kernel_before_it_until_it_has_waited() {
                 assert!(f.message.contains("the write by kernel trigger"), "{f}");
                 assert!(f.message.contains("a griddepcontrol.wait before this is missing"), "{f}");
             }
+        }
+    }
+}
+
+/// Work that ends during the launch changes what is read, also where the thread has waited for it.
+#[test]
+fn a_non_coherent_load_reads_nothing_that_a_programmatic_launch_has_waited_for() {
+    for (programmatic, before, silent) in [(false, "trigger", true), (true, "write", true), (true, "trigger", false)] {
+        let rig = Rig::new(NON_BLOCKING);
+        let early = rig.device.function(rig.module, "early_constant");
+        let words = [Arg::U64(rig.words), Arg::U32(5)];
+        ok(rig.device.launch(rig.device.function(rig.module, before), 1, 32, rig.first, &words));
+        let args = [Arg::U64(rig.words), Arg::U64(rig.out)];
+        let attribute = (6, [u32::from(programmatic), 0, 0]);
+        ok(rig.device.launch_with(&[attribute], early, [1, 32], 0, rig.first, &args));
+        let stale = rig.fault(FaultKind::StaleRead);
+        assert_eq!(stale.is_none(), silent, "programmatic {programmatic}, after {before}: {stale:?}");
+        if let Some(f) = stale {
+            assert!(f.message.contains("by kernel trigger") && f.message.contains("a non-coherent load"), "{f}");
         }
     }
 }
