@@ -152,6 +152,15 @@ pub(crate) const KERNELS: &str = module!(
         "griddepcontrol.wait;",
         "st.global.u32 [%rd5], %r3;",
     ),
+    // Lets the kernel after it begin, then waits for those before it if `how` is 1.
+    kernel!(
+        "pass",
+        ", .param .u32 how",
+        "ld.param.u32 %r1, [how];",
+        "setp.eq.u32 %p1, %r1, 1;",
+        "griddepcontrol.launch_dependents;",
+        "@%p1 griddepcontrol.wait;",
+    ),
     // Copies one word per thread to `out` behind its wait, by a non-coherent load.
     kernel!(
         "early_constant",
