@@ -8,7 +8,6 @@ use super::sequence::Sequence;
 use super::token::{Launches, Then};
 use crate::Result;
 use crate::driver::{Event, Stream};
-use crate::shape::table::KV_CHUNK;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -127,8 +126,7 @@ impl StreamPath {
 
     /// Runs the token at `position`, whose id is in `sequence.tokens` and to which its state points.
     fn token(&mut self, model: &Inner, sequence: &Sequence, position: u32, then: Then) -> Result<()> {
-        let chunks = (position + 1).div_ceil(KV_CHUNK);
-        let launches = Launches { kernels: &self.kernels, model, sequence, chunks, then };
+        let launches = Launches { kernels: &self.kernels, model, sequence, length: position + 1, then };
         let count = &mut self.work.launches;
         let graph = self.graphs.as_mut().map(|graphs| graphs.of(launches)).transpose()?;
         self.stream.enqueue_many(launches.uses(), |stream| {

@@ -11,6 +11,7 @@ use crate::Result;
 use crate::driver::{Stream, Use};
 use crate::kernel::Kernel;
 use crate::launch::{In, Launch, Out};
+use crate::shape::table::KV_CHUNK;
 
 /// What follows a token's layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,9 +29,9 @@ pub(crate) struct Launches<'a> {
     pub(crate) kernels: &'a Kernels,
     pub(crate) model: &'a Inner,
     pub(crate) sequence: &'a Sequence,
-    /// Chunks of the cache that attention has blocks for, at least those of the token's length: what lies beyond it costs
-    /// a look at the length, and changes no bit.
-    pub(crate) chunks: u32,
+    /// The length that attention has blocks for, at least the token's: what lies beyond that costs a look at it, and changes
+    /// no bit.
+    pub(crate) length: u32,
     pub(crate) then: Then,
 }
 
@@ -57,7 +58,7 @@ impl<'a> Launches<'a> {
 
     /// Embedding and layers. Leaves the residual stream in `sequence.x`.
     fn layers(&self, run: &mut Run<'_>) -> Result<()> {
-        let Launches { kernels, model, sequence, chunks: chunk_count, .. } = *self;
+        let Launches { kernels, model, sequence, .. } = *self;
         let (shape, weights) = (model.file.shape(), &model.weights);
         let of_cache = kernels.of_cache(sequence.kv);
         let table = In::noted(weights.table.as_ptr());
@@ -68,6 +69,7 @@ impl<'a> Launches<'a> {
         let (attention, ffn) = (sequence.attention.as_ptr(), sequence.ffn.as_ptr());
         let partials = sequence.partials.as_ptr();
         let (capacity, room, vocab, eps) = (sequence.capacity, sequence.room(), shape.vocab, shape.rms_eps);
+        let chunk_count = self.length.div_ceil(KV_CHUNK);
         let phase = |phase, layer, x, y| Phase { table, layer, x: In::noted(x), y: Out::noted(y), eps, vocab, phase };
         let qkv_rows = shape.q_dim() + 2 * shape.kv_dim();
         let embedding = EmbeddingRow { table, tokens, capacity, vocab, state: Out::noted(state), x: Out::noted(x) };
