@@ -175,6 +175,11 @@ impl Checked<'_> {
             let _ = memory.free(workspace);
         }
         let (warp_instructions, counts) = outcome.map_err(|f| *f)?;
+        if config.checks.synccheck && cx.op.may_end_early() {
+            let what = "a programmatic launch without a griddepcontrol.wait: it may end before the kernels before it, and who \
+                        waits for it would not wait for them";
+            return Err(Fault::new(FaultKind::InvalidSync, launch.kernel, what.to_owned()));
+        }
         let counters = config.counters.then(|| Counters::new(&code.origins, &counts));
         Ok(Report { warp_instructions, counters })
     }

@@ -16,7 +16,7 @@ pub(crate) struct Graphs {
     stream: Stream,
     /// What is in each of them as it was when they were recorded: the sequence's buffers, by its number, and its room.
     memory: (u64, u32),
-    /// By the chunks of the class, and by what follows the layers.
+    /// By the longest length of the class, and by what follows the layers.
     recorded: BTreeMap<(u32, Then), GraphExec>,
     captures: u64,
 }
@@ -32,22 +32,21 @@ impl Graphs {
         self.captures
     }
 
-    /// The graph for a token with these launches, of a sequence of so many chunks, recorded if there is none. It may allocate and wait: it is asked for
+    /// The graph for a token with these launches, recorded if there is none. It may allocate and wait: it is asked for
     /// before work is enqueued, not within.
-    pub(crate) fn of(&mut self, launches: Launches<'_>, chunks: u32) -> Result<&GraphExec> {
+    pub(crate) fn of(&mut self, launches: Launches<'_>) -> Result<&GraphExec> {
         let memory = (launches.sequence.number, launches.sequence.room());
         if self.memory != memory {
             self.forget();
             self.memory = memory;
         }
-        let chunks = class(chunks, launches.sequence);
-        match self.recorded.entry((chunks, launches.then)) {
+        let length = longest(launches.length, launches.sequence);
+        match self.recorded.entry((length, launches.then)) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(place) => {
                 // What is resident parks once. Nobody waits for all streams meanwhile, which a capture would not survive.
                 let _quiet = self.stream.inner.context.quiesce()?;
-                let units = launches.kernels.of_cache(launches.sequence.kv).units.up_to(chunks * KV_CHUNK);
-                let launches = Launches { units, ..launches };
+                let launches = Launches { length, ..launches };
                 let graph = Graph::capture(&self.stream, |stream| launches.launch(stream).map(drop))?;
                 let exec = graph.instantiate()?;
                 self.captures += 1;
@@ -72,9 +71,9 @@ impl Drop for Graphs {
     }
 }
 
-/// The chunks that a class has blocks for: a power of two, but no more than the sequence has room for.
-fn class(chunks: u32, sequence: &Sequence) -> u32 {
-    chunks.next_power_of_two().min(sequence.room().div_ceil(KV_CHUNK))
+/// The longest length of a length's class: a power of two of chunks, but no more than the sequence has room for.
+fn longest(length: u32, sequence: &Sequence) -> u32 {
+    length.div_ceil(KV_CHUNK).next_power_of_two().saturating_mul(KV_CHUNK).min(sequence.room())
 }
 
 #[cfg(all(test, feature = "tiny"))]

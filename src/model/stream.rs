@@ -9,7 +9,6 @@ use super::token::{Launches, Then};
 use super::{Inner, Numerics};
 use crate::Result;
 use crate::driver::{Event, Stream};
-use crate::shape::table::KV_CHUNK;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -166,11 +165,9 @@ impl StreamPath {
 
     /// Runs the token at `position`, whose id is in `sequence.tokens` and to which its state points.
     fn token(&mut self, model: &Inner, sequence: &Sequence, position: u32, then: Then) -> Result<()> {
-        let units = self.kernels.of_cache(sequence.kv).units.count(position + 1);
-        let launches = Launches { kernels: &self.kernels, model, sequence, units, then };
-        let chunks = (position + 1).div_ceil(KV_CHUNK);
+        let launches = Launches { kernels: &self.kernels, model, sequence, length: position + 1, then };
         let count = &mut self.work.launches;
-        let graph = self.graphs.as_mut().map(|graphs| graphs.of(launches, chunks)).transpose()?;
+        let graph = self.graphs.as_mut().map(|graphs| graphs.of(launches)).transpose()?;
         self.stream.enqueue_many(launches.uses(), |stream| {
             *count += match graph {
                 None => launches.launch(stream)?,

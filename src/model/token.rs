@@ -25,9 +25,9 @@ pub(crate) struct Launches<'a> {
     pub(crate) kernels: &'a Kernels,
     pub(crate) model: &'a Inner,
     pub(crate) sequence: &'a Sequence,
-    /// Units of the cache that attention has blocks for, at least those of the token's length: what lies beyond it costs
-    /// a look at the length, and changes no bit.
-    pub(crate) units: u32,
+    /// The length that attention has blocks for, at least the token's: what lies beyond that costs a look at it, and changes
+    /// no bit.
+    pub(crate) length: u32,
     pub(crate) then: Then,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Launches<'a> {
 
     /// Embedding and layers. Leaves the residual stream in `sequence.x`.
     fn layers(&self, run: &mut Run<'_>) -> Result<()> {
-        let Launches { kernels, model, sequence, units, .. } = *self;
+        let Launches { kernels, model, sequence, .. } = *self;
         let (shape, weights) = (model.file.shape(), &model.weights);
         let of_cache = kernels.of_cache(sequence.kv);
         let table = In::noted(weights.table.as_ptr());
@@ -96,7 +96,7 @@ impl<'a> Launches<'a> {
                 length_at,
                 error,
             };
-            run.launch_grid(&of_cache.attention, [shape.kv_heads, units, 1], &attend)?;
+            run.launch_grid(&of_cache.attention, [shape.kv_heads, of_cache.units.up_to(self.length), 1], &attend)?;
             run.launch_rows(&kernels.attention_output, shape.hidden, &phase(1, layer, attention, x))?;
             run.launch_rows(&kernels.gate_up, shape.ffn, &phase(2, layer, x, ffn))?;
             run.launch_rows(&kernels.down, shape.hidden, &phase(3, layer, ffn, x))?;

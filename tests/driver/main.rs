@@ -10,3 +10,4 @@ mod in_flight;
 mod launch;
 mod loading;
 mod own_kernels;
+mod programmatic;

@@ -92,6 +92,7 @@ impl Derived {
                 Derived::Nothing
             }
             Op::Fence { .. } | Op::BarSync | Op::BarSyncThreads | Op::BarWarpSync => Derived::Nothing,
+            Op::GriddepcontrolWait | Op::GriddepcontrolLaunchDependents => Derived::Nothing,
             Op::Nanosleep | Op::Exit => Derived::Nothing,
         }
     }

@@ -224,6 +224,24 @@ impl Builder {
         self.emit_known(load, src, Uniformity::Block)
     }
 
+    // ---- programmatic dependent launch
+
+    /// `griddepcontrol.wait`: waits until the launches that this one may overlap are over, and sees what they wrote.
+    /// Stands outside branches and loops, before the kernel's first write to device memory. What those launches wrote is
+    /// read behind it by [`LoadKind::Ordinary`]: it has changed during this launch.
+    #[track_caller]
+    pub fn griddepcontrol_wait(&mut self) {
+        self.push(Op::GriddepcontrolWait, vec![], vec![], None);
+    }
+
+    /// `griddepcontrol.launch_dependents`: the next launch of the stream, if it is programmatic, may begin once every
+    /// block has come to this or has ended. Promises nothing of what this launch has written. The kernel waits as well:
+    /// else that launch could run beside those before this one.
+    #[track_caller]
+    pub fn griddepcontrol_launch_dependents(&mut self) {
+        self.push(Op::GriddepcontrolLaunchDependents, vec![], vec![], None);
+    }
+
     /// Ends the thread; under block-uniform control flow only, so that no barrier waits for it.
     #[track_caller]
     pub fn exit(&mut self) {

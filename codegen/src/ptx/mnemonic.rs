@@ -121,6 +121,8 @@ impl Display for Op {
             Op::Fence { scope } => write!(f, "fence.acq_rel.{scope}"),
             Op::BarSync | Op::BarSyncThreads => f.write_str("bar.sync"),
             Op::BarWarpSync => f.write_str("bar.warp.sync"),
+            Op::GriddepcontrolWait => f.write_str("griddepcontrol.wait"),
+            Op::GriddepcontrolLaunchDependents => f.write_str("griddepcontrol.launch_dependents"),
             Op::Nanosleep => f.write_str("nanosleep.u32"),
             Op::Exit => f.write_str("exit"),
         }

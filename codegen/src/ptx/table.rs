@@ -106,6 +106,8 @@ impl Needs {
 const BASE: Needs = Needs::BASE;
 /// What came with compute capability 8.0.
 const SM_80: Needs = Needs { version: (7, 0), sm: 80 };
+/// What came with compute capability 9.0 and the first PTX that knows it.
+const SM_90: Needs = Needs { version: (7, 8), sm: 90 };
 
 /// The uniformity of an instruction's result, given its operands'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -421,6 +423,10 @@ instructions! {
     BarSyncThreads: [] <- [Constant, Constant], BASE, Operands, Barrier, Orders;
     /// The warp's barrier.
     BarWarpSync: [] <- [Constant], BASE, Operands, Warp, Orders;
+    /// Waits until the launches before this one are over and their writes are seen.
+    GriddepcontrolWait: [] <- [], SM_90, Operands, Block, Pure;
+    /// Lets the launch behind this one begin.
+    GriddepcontrolLaunchDependents: [] <- [], SM_90, Operands, Free, Pure;
     /// Sleeps.
     Nanosleep: [] <- [Constant], BASE, Operands, Free, Pure;
     /// Ends the thread.

@@ -12,10 +12,13 @@
 //! 7. roles come to the barriers they share in one order and equally often, and a barrier's number means the same warps
 //!    in the whole kernel;
 //! 8. what is loaded as constant is stored to nowhere in the kernel, or, in shared memory, beyond a barrier;
-//! 9. the target has every instruction.
+//! 9. the target has every instruction;
+//! 10. a kernel of a programmatic chain waits for the launches before it outside branches and loops, and before that it
+//!     writes no device memory and ends no thread.
 
-use super::ir::{Arg, Function, Inst, Node, Reg, RegMap, Source, Uniformity, Warps, by_warps};
-use super::table::{Convergence, Needs, Op, Row, Slot};
+use super::ir::{self, Arg, Function, Inst, Node, Reg, RegMap, Source, Uniformity, Warps, by_warps};
+use super::modifiers::StateSpace;
+use super::table::{Convergence, Effect, Needs, Op, Row, Slot};
 use super::{constant, rendezvous, uniform};
 use crate::error::{Error, Result};
 use crate::target::Target;
@@ -57,6 +60,9 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
     if let Some((what, source)) = check.problem {
         return fault(what, source);
     }
+    if let Err((what, source)) = chain(&function.body) {
+        return fault(what, source);
+    }
     let (needs, newest) = (check.needs, check.newest);
     let written = match constant::check(function, &uniformity) {
         Ok(written) => written,
@@ -79,6 +85,35 @@ fn shared_memory(function: &Function, target: Target) -> Result<()> {
         return fault(what, function.source);
     }
     Ok(())
+}
+
+/// Rule 10.
+fn chain(body: &[Node]) -> std::result::Result<(), (String, Source)> {
+    let (wait, trigger) = (Op::GriddepcontrolWait, Op::GriddepcontrolLaunchDependents);
+    let mut first = None;
+    ir::instructions(body, &mut |inst| {
+        if inst.op == wait || inst.op == trigger {
+            first.get_or_insert(inst);
+        }
+    });
+    let Some(first) = first else { return Ok(()) };
+    let Some(at) = body.iter().position(|node| matches!(node, Node::Inst(inst) if inst.op == wait)) else {
+        return Err((format!("{} without a {wait} outside branches and loops", first.op), first.source));
+    };
+    let mut early = None;
+    ir::instructions(&body[..at], &mut |inst| {
+        let row = inst.op.row();
+        let writes = row.effect == Effect::Stores && row.results.iter().chain(row.operands.iter()).any(is_of_device);
+        if writes || inst.op == Op::Exit {
+            early.get_or_insert(inst);
+        }
+    });
+    early.map_or(Ok(()), |inst| Err((format!("{} before the {wait} that all threads come to", inst.op), inst.source)))
+}
+
+/// Whether a slot is an address in device memory.
+fn is_of_device(slot: Slot) -> bool {
+    matches!(slot, Slot::Address(StateSpace::Global, _))
 }
 
 /// Checks a function that was verified for one target, and did not look at it, for another: rules 4 and 9.

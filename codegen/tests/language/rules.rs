@@ -1,7 +1,7 @@
 //! The language: what it accepts, what it refuses, and with which line.
 
 use kiln_codegen::Target;
-use kiln_codegen::ptx::{Builder, F32, Global, LoadKind, Module, Role, Text, U32, Work};
+use kiln_codegen::ptx::{AtomicOp, Builder, F32, Global, LoadKind, Module, Role, Scope, Text, U32, Work};
 use kiln_shape::WeightType;
 
 fn sm(number: u32) -> Target {
@@ -116,6 +116,71 @@ fn shared_memory_beyond_the_target_is_refused() {
         b.shared::<F32>("x", 12289);
     });
     assert!(error.contains("at most 49152"), "{error}");
+}
+
+#[test]
+fn griddepcontrol_needs_sm_90_and_the_ptx_that_knows_it() {
+    let waits = |b: &mut Builder| b.griddepcontrol_wait();
+    let line = line!() - 1;
+    let error = refusal(sm(80), waits);
+    assert!(error.contains("griddepcontrol.wait needs sm_90: sm_80 lacks it"), "{error}");
+    assert!(error.contains(&format!("rules.rs:{line}")), "{error}");
+    let mut module = Module::new(sm(90));
+    module.kernel("probe", 64, waits).expect("valid");
+    assert!(module.ptx().starts_with(".version 7.8\n.target sm_90\n"), "{}", module.ptx());
+}
+
+#[test]
+fn a_kernel_of_a_programmatic_chain_waits_before_it_writes_or_ends() {
+    let refused = |body: fn(&mut Builder, Global<U32>)| {
+        refusal(sm(90), |b| {
+            let y = b.param::<Global<U32>>("y");
+            body(b, y);
+        })
+    };
+    let error = refused(|b, y| {
+        b.griddepcontrol_launch_dependents();
+        b.st(y, 1);
+    });
+    assert!(error.contains("griddepcontrol.launch_dependents without a griddepcontrol.wait"), "{error}");
+    let error = refused(|b, y| {
+        b.st(y, 1);
+        b.griddepcontrol_wait();
+    });
+    assert!(error.contains("st.global.u32 before the griddepcontrol.wait"), "{error}");
+    let error = refused(|b, y| {
+        let block = b.ctaid_x();
+        let first = b.setp_eq(block, 0);
+        b.if_(first, |b| b.red(AtomicOp::Add, y, 1, Scope::Gpu));
+        b.griddepcontrol_wait();
+    });
+    assert!(error.contains("red.relaxed.gpu.global.add.u32 before the griddepcontrol.wait"), "{error}");
+    let error = refused(|b, y| {
+        let block = b.ctaid_x();
+        let first = b.setp_eq(block, 0);
+        b.if_(first, |b| b.exit());
+        b.griddepcontrol_wait();
+        b.st(y, 1);
+    });
+    assert!(error.contains("exit before the griddepcontrol.wait"), "{error}");
+    let error = refused(|b, y| {
+        let block = b.ctaid_x();
+        let first = b.setp_eq(block, 0);
+        b.if_(first, |b| b.griddepcontrol_wait());
+        b.st(y, 1);
+    });
+    assert!(error.contains("without a griddepcontrol.wait outside branches"), "{error}");
+    // Loads and shared memory are free, and so is the order of the two.
+    let fine = |b: &mut Builder| {
+        let (x, y) = (b.param::<Global<U32>>("x"), b.param::<Global<U32>>("y"));
+        let tile = b.shared::<U32>("tile", 1);
+        b.griddepcontrol_launch_dependents();
+        let weight = b.ld(x, LoadKind::Constant);
+        b.st(tile, weight);
+        b.griddepcontrol_wait();
+        b.st(y, weight);
+    };
+    assert!(Module::new(sm(90)).kernel("probe", 64, fine).is_ok());
 }
 
 #[test]

@@ -289,13 +289,19 @@ impl BlockChecks {
 #[cold]
 fn report(launch: Launched<'_>, conflict: &Conflict, touch: Touch<'_>, space: &str, at: &At) -> (FaultKind, String) {
     let (Launched { layout, op, origins }, Touch { me, access, .. }) = (launch, touch);
-    if conflict.by.is_some() {
-        return (FaultKind::Race, conflict.between(op, access.write, space));
+    const STALE: &str = "a non-coherent load may only read data that does not change during the launch";
+    match &conflict.by {
+        Some(by) if access.nc && op.thread_follows(by, &touch.vc.over) => {
+            let sentence = conflict.sentence(false, format!("{space} memory by {op}"), format!("by {by}"), STALE);
+            return (FaultKind::StaleRead, sentence);
+        }
+        Some(_) => return (FaultKind::Race, conflict.between(op, access.write, space)),
+        None => {}
     }
     let earlier = conflict.earlier;
     let block = layout.ctaid(earlier.get(BLOCK).into());
     let missing = if access.nc {
-        "a non-coherent load may only read data that does not change during the launch"
+        STALE
     } else if touch.allows(None, earlier) {
         "a fence.proxy.async between the ordinary write and the asynchronous copy is missing"
     } else if earlier.is_in_flight() {

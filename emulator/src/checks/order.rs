@@ -21,9 +21,18 @@ pub(crate) struct Place {
     pub(crate) settled: Arc<Frontier>,
     /// Knowledge of the host at that time, if the race check includes it.
     pub(crate) host: Option<Arc<Vc>>,
+    /// Whether this launch has let the next one begin before its own end.
+    pub(crate) trigger: Arc<AtomicBool>,
+    /// The same of the launches right before it.
+    pub(crate) behind: Vec<Arc<AtomicBool>>,
 }
 
 impl Place {
+    /// The work that is over when the first thread begins.
+    pub(crate) fn begin(&self) -> &Arc<Frontier> {
+        self.early.as_ref().unwrap_or(&self.before)
+    }
+
     /// The frontier once this work is done.
     pub(crate) fn after(&self) -> Frontier {
         let mut after = Frontier::clone(&self.before);
@@ -39,8 +48,8 @@ pub(crate) struct Operation {
     what: String,
     pub(crate) place: Place,
     done: AtomicBool,
-    /// It has let the next launch begin before its own end.
-    triggered: AtomicBool,
+    /// A thread of it has waited for the launches before it.
+    waited: AtomicBool,
 }
 
 impl Operation {
@@ -48,7 +57,7 @@ impl Operation {
     pub(crate) fn new(what: String, place: Place) -> Operation {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = (NEXT.fetch_add(1, Ordering::Relaxed) % (HOST - 1)) + 1;
-        Operation { id, what, place, done: AtomicBool::new(false), triggered: AtomicBool::new(false) }
+        Operation { id, what, place, done: AtomicBool::new(false), waited: AtomicBool::new(false) }
     }
 
     /// The host as an operation, which none follows as a whole.
@@ -64,7 +73,7 @@ impl Operation {
 
     /// Operations that happen before the start of every thread.
     pub(crate) fn over(&self) -> &Arc<Frontier> {
-        self.place.early.as_ref().unwrap_or(&self.place.before)
+        self.place.begin()
     }
 
     /// Knowledge of a thread at its start: operations that are over, and the host's releases before the launch.
@@ -84,7 +93,7 @@ impl Operation {
     pub(crate) fn thread_follows(&self, earlier: &Operation, over: &Frontier) -> bool {
         self.id == earlier.id
             || over.holds(earlier.place.position)
-            || self.follows(earlier) && !earlier.triggered.load(Ordering::Acquire)
+            || self.follows(earlier) && !earlier.place.trigger.load(Ordering::Acquire)
     }
 
     /// Whether the host had waited for `earlier` when it asked for this.
@@ -110,7 +119,18 @@ impl Operation {
 
     /// `griddepcontrol.launch_dependents`
     pub(crate) fn trigger(&self) {
-        self.triggered.store(true, Ordering::Release);
+        self.place.trigger.store(true, Ordering::Release);
+    }
+
+    /// `griddepcontrol.wait`
+    pub(crate) fn wait(&self) {
+        self.waited.store(true, Ordering::Release);
+    }
+
+    /// Whether it may end before work that it follows: whoever waits for it would not have waited for that.
+    pub(crate) fn may_end_early(&self) -> bool {
+        let overlaps = || self.place.behind.iter().any(|trigger| trigger.load(Ordering::Acquire));
+        !self.waited.load(Ordering::Acquire) && !self.place.begin().includes(&self.place.before) && overlaps()
     }
 
     pub(crate) fn finish(&self) {

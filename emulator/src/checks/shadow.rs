@@ -135,8 +135,10 @@ impl GlobalShadow {
         let mut layers = page.layers(op);
         let own = page.own(op, &mut layers);
         let mut sole = page.cells.get().is_some_and(|cells| Arc::ptr_eq(cells, &own));
+        // A non-coherent load reads what nobody writes during the launch, which begins before its thread has waited.
+        let over = if touch.access.nc { op.over() } else { &touch.vc.over };
         for l in layers.iter() {
-            if op.thread_follows(&l.op, &touch.vc.over) {
+            if op.thread_follows(&l.op, over) {
                 // Perhaps not every thread does.
                 sole &= op.thread_follows(&l.op, op.over());
             } else {

@@ -180,12 +180,16 @@ impl Graph {
             for &direct in &node.after {
                 let (its, after) = (&places[direct], places[direct].after());
                 before.join(&after);
-                // Only a kernel lets the next one begin before its end.
-                early.join(if self.nodes[direct].work.is_launch() { &its.before } else { &after });
+                // Only a kernel lets the next one begin before its end: perhaps at once, when it waits for nothing yet
+                // itself.
+                early.join(if self.nodes[direct].work.is_launch() { its.begin() } else { &after });
             }
             let early = node.work.is_programmatic().then(|| Arc::new(early));
             let position = Position { node: Some(index), ..replay.position };
-            places.push(Place { position, before: Arc::new(before), early, ..replay.clone() });
+            let launches = node.after.iter().filter(|direct| self.nodes[**direct].work.is_launch());
+            let behind = launches.map(|direct| places[*direct].trigger.clone()).collect();
+            let (before, trigger) = (Arc::new(before), Arc::default());
+            places.push(Place { position, before, early, trigger, behind, ..replay.clone() });
         }
         places
     }

@@ -79,6 +79,8 @@ pub(crate) struct Queue {
     pub(crate) last: Option<Ticket>,
     /// The work that happens before the next launch, if that is programmatic, until its wait.
     early: Arc<Frontier>,
+    /// The trigger of the last command, if that is a launch.
+    trigger: Option<Arc<AtomicBool>>,
 }
 
 struct Queued {
@@ -201,11 +203,13 @@ impl Stream {
         queue.position += 1;
         let position = Position { stream: (context.handle, id), number: queue.position, node: None };
         let before = Arc::new(order);
-        let place = Place { position, before: before.clone(), early, settled, host };
+        let behind = queue.trigger.iter().cloned().collect();
+        let place = Place { position, before, early, settled, host, trigger: Arc::default(), behind };
         context.memory.witness().asked(&place);
         let ticket = Ticket { state: Arc::default(), order: Arc::new(place.after()) };
-        // Only a kernel lets the next one begin before its end.
-        queue.early = if work.is_launch() { before } else { ticket.order.clone() };
+        // Only a kernel lets the next one begin before its end: perhaps at once, when it waits for nothing yet itself.
+        queue.early = if work.is_launch() { place.begin().clone() } else { ticket.order.clone() };
+        queue.trigger = work.is_launch().then(|| place.trigger.clone());
         queue.last = Some(ticket.clone());
         let queued = Arc::new(Queued { after, work, place, ticket: ticket.clone(), idle: AtomicU64::new(0) });
         queue.work.push_back(queued.clone());

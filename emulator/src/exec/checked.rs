@@ -133,6 +133,7 @@ impl Observers {
 
     /// Lanes have waited for the launches before this one, by `griddepcontrol.wait`.
     pub(crate) fn grid_wait(&mut self, cx: &LaunchCx<'_>, warp: u32, m: u32) {
+        cx.op.wait();
         self.checks.warp(warp, |w| w.waited(m, &cx.op.place.before));
     }
 

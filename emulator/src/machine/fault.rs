@@ -31,7 +31,7 @@ pub enum FaultKind {
     /// A barrier that some of its lanes or warps never reach, or execute with other operands.
     DivergentBarrier,
     /// A warp-wide instruction with a member mask other than its lanes, a value from an inactive lane, or an mbarrier in
-    /// the wrong state.
+    /// the wrong state; or a programmatic launch that does not wait.
     InvalidSync,
     /// Two conflicting accesses, neither of which happens before the other.
     Race,

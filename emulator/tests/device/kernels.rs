@@ -152,6 +152,26 @@ pub(crate) const KERNELS: &str = module!(
         "griddepcontrol.wait;",
         "st.global.u32 [%rd5], %r3;",
     ),
+    // Lets the kernel after it begin, then waits for those before it if `how` is 1.
+    kernel!(
+        "pass",
+        ", .param .u32 how",
+        "ld.param.u32 %r1, [how];",
+        "setp.eq.u32 %p1, %r1, 1;",
+        "griddepcontrol.launch_dependents;",
+        "@%p1 griddepcontrol.wait;",
+    ),
+    // Copies one word per thread to `out` behind its wait, by a non-coherent load.
+    kernel!(
+        "early_constant",
+        ", .param .u64 out",
+        "ld.param.u64 %rd2, [out];",
+        own_word!(),
+        "add.s64 %rd5, %rd2, %rd4;",
+        "griddepcontrol.wait;",
+        "ld.global.nc.u32 %r3, [%rd3];",
+        "st.global.u32 [%rd5], %r3;",
+    ),
     // Adds one to a counter.
     kernel!("count", "", "red.relaxed.gpu.global.add.u32 [%rd1], 1;"),
     // Writes word 1, then sets the flag in word 0, releasing it.

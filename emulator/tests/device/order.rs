@@ -53,11 +53,17 @@ impl Rig {
     /// The race that the device has found, if any.
     #[track_caller]
     fn race(&self) -> Option<Fault> {
+        self.fault(FaultKind::Race)
+    }
+
+    /// The fault of this kind that the device has found, if any.
+    #[track_caller]
+    fn fault(&self, kind: FaultKind) -> Option<Fault> {
         let code = self.device.synchronize();
         let fault = last_fault(self.device.ordinal);
         match &fault {
             None => ok(code),
-            Some(f) => assert_eq!((f.kind, code), (FaultKind::Race, Code::LAUNCH_FAILED.raw()), "{f}"),
+            Some(f) => assert_eq!((f.kind, code), (kind, Code::LAUNCH_FAILED.raw()), "{f}"),
         }
         fault
     }
@@ -345,6 +351,60 @@ fn a_programmatic_launch_races_with_the_kernel_before_it_until_it_has_waited() {
                 assert!(f.message.contains("the write by kernel trigger"), "{f}");
                 assert!(f.message.contains("a griddepcontrol.wait before this is missing"), "{f}");
             }
+        }
+    }
+}
+
+/// The last of three may begin while the first runs, and waits for the first by way of the second.
+#[test]
+fn a_chain_of_programmatic_launches_is_ordered_by_the_wait_of_each() {
+    for graph in [false, true] {
+        // Whether the second waits, whether the last waits before it reads, and the fault.
+        for (second, last, expected) in
+            [(1, 1, None), (1, 0, Some(FaultKind::Race)), (0, 1, Some(FaultKind::InvalidSync))]
+        {
+            let rig = Rig::new(NON_BLOCKING);
+            let [trigger, pass, early] = ["trigger", "pass", "early"].map(|name| rig.device.function(rig.module, name));
+            if graph {
+                rig.device.capture(rig.first);
+            }
+            ok(rig.device.launch(trigger, 1, 32, rig.first, &[Arg::U64(rig.words), Arg::U32(5)]));
+            let attribute = (6, [1, 0, 0]);
+            let args = [Arg::U64(rig.words), Arg::U32(second)];
+            ok(rig.device.launch_with(&[attribute], pass, [1, 32], 0, rig.first, &args));
+            let args = [Arg::U64(rig.words), Arg::U64(rig.out), Arg::U32(last)];
+            // Where the second has failed already the launch is refused.
+            let code = rig.device.launch_with(&[attribute], early, [1, 32], 0, rig.first, &args);
+            assert!(code == 0 || expected == Some(FaultKind::InvalidSync), "{code}");
+            if graph {
+                let exec = rig.device.captured(rig.first);
+                ok(rig.device.replay(exec, rig.first));
+            }
+            let fault = rig.fault(expected.unwrap_or(FaultKind::Race));
+            assert_eq!(fault.is_some(), expected.is_some(), "second {second}, last {last}, graph {graph}: {fault:?}");
+            if let Some(f) = fault {
+                let missing = ["a griddepcontrol.wait before this is missing", "without a griddepcontrol.wait"];
+                assert!(missing.iter().any(|what| f.message.contains(what)), "{f}");
+            }
+        }
+    }
+}
+
+/// Work that ends during the launch changes what is read, also where the thread has waited for it.
+#[test]
+fn a_non_coherent_load_reads_nothing_that_a_programmatic_launch_has_waited_for() {
+    for (programmatic, before, silent) in [(false, "trigger", true), (true, "write", true), (true, "trigger", false)] {
+        let rig = Rig::new(NON_BLOCKING);
+        let early = rig.device.function(rig.module, "early_constant");
+        let words = [Arg::U64(rig.words), Arg::U32(5)];
+        ok(rig.device.launch(rig.device.function(rig.module, before), 1, 32, rig.first, &words));
+        let args = [Arg::U64(rig.words), Arg::U64(rig.out)];
+        let attribute = (6, [u32::from(programmatic), 0, 0]);
+        ok(rig.device.launch_with(&[attribute], early, [1, 32], 0, rig.first, &args));
+        let stale = rig.fault(FaultKind::StaleRead);
+        assert_eq!(stale.is_none(), silent, "programmatic {programmatic}, after {before}: {stale:?}");
+        if let Some(f) = stale {
+            assert!(f.message.contains("by kernel trigger") && f.message.contains("a non-coherent load"), "{f}");
         }
     }
 }

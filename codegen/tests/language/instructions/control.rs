@@ -138,6 +138,18 @@ fn of_the_block() -> Vec<Case> {
             |t| if t.tid() < 32 { t.x() } else { t.beside(t.tid() - 32).y() },
         ),
         case(
+            "griddepcontrol",
+            |b, i| {
+                b.griddepcontrol_launch_dependents();
+                let early = b.add(i.x, i.y);
+                b.griddepcontrol_wait();
+                let late = b.ld(i.own, LoadKind::Ordinary);
+                b.add(early, late)
+            },
+            |t| t.x().wrapping_add(t.y()),
+        )
+        .of(90),
+        case(
             "exit",
             |b, i| {
                 let block = b.ctaid_x();

@@ -105,11 +105,13 @@ struct Case {
     expected: fn(Thread) -> u32,
     /// How far the result, as a float, may be from what is expected; 0 for the same bits.
     within: f32,
+    /// The target it is built for, and the chip it runs on.
+    sm: u32,
 }
 
 /// A case whose result has exactly the bits expected.
 const fn case(name: &'static str, build: fn(&mut Builder, In) -> Val<U32>, expected: fn(Thread) -> u32) -> Case {
-    Case { name, build, expected, within: 0.0 }
+    Case { name, build, expected, within: 0.0, sm: 80 }
 }
 
 fn cases() -> Vec<Case> {
@@ -117,8 +119,13 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
+    /// The case for another target.
+    const fn of(self, sm: u32) -> Case {
+        Case { sm, ..self }
+    }
+
     fn module(&self) -> Module {
-        let mut module = Module::new(Target::new(80).expect("a target"));
+        let mut module = Module::new(Target::new(self.sm).expect("a target"));
         let built = module.kernel("probe", BLOCK, |b| {
             let words = b.param::<Global<U32>>("words");
             let numbers = b.param::<Global<F32>>("numbers");
@@ -180,7 +187,8 @@ impl Case {
             cluster: None,
         };
         let schedule = Schedule::Random;
-        let config = DeviceConfig { threads: 1, checks: Checks::ALL, schedule, seed: 7, ..DeviceConfig::with_sm(8, 0) };
+        let chip = DeviceConfig::with_sm(self.sm / 10, self.sm % 10);
+        let config = DeviceConfig { threads: 1, checks: Checks::ALL, schedule, seed: 7, ..chip };
         kiln_emulator::run(&launch, &memory, &config).unwrap_or_else(|fault| panic!("{}: {fault}\n{text}", self.name));
         let mut bytes = vec![0; (4 * THREADS) as usize];
         memory.read(out, &mut bytes).expect("the results are there");
