@@ -252,7 +252,8 @@ impl Layer {
     /// A phase of the decoder; `x` and `y` are its input and output.
     fn phase(&self, phase: Phase, x: &DeviceBuffer<f32>, y: &DeviceBuffer<f32>) -> Call {
         let table = Arg::Address(self.table.as_ptr().address());
-        let args = vec![table, Arg::U32(0), at(x), at(y), Arg::F32(self.shape.rms_eps), Arg::U32(self.shape.vocab)];
+        let (eps, vocab) = (Arg::F32(self.shape.rms_eps), Arg::U32(self.shape.vocab));
+        let args = vec![table, Arg::U32(0), at(x), at(y), eps, vocab, Arg::U32(phase as u32)];
         Call { kernel: phase.name().to_owned(), blocks: 1, args }
     }
 }
