@@ -85,7 +85,6 @@ pub fn partials(shape: &ModelShape, chunks: u32) -> u64 {
 mod tests {
     use super::{FAST_CHUNK, MOST, Units};
     use crate::presets;
-    use crate::table::KV_CHUNK;
     use crate::{KvType, Numerics};
 
     #[test]
