@@ -198,6 +198,22 @@ fn fast_attention_has_the_same_bits_on_every_path_and_grid() {
     }
 }
 
+/// Beyond the first chunk of the cache too, in either numerics.
+#[test]
+fn a_layer_of_the_stream_path_takes_six_launches() {
+    let model = quick("tiny3-d64.Q4_K_M", DeviceConfig::default());
+    let layers = u64::from(model.shape().layers);
+    for numerics in Numerics::ALL {
+        let options = SessionOptions::default().with_numerics(numerics).with_path(PathChoice::Stream);
+        let mut session = model.session(options.with_capacity(256)).expect("a session");
+        session.append(&[7; 129]).expect("it fits");
+        session.logits().expect("logits");
+        // Each id has its embedding and its layers; between two the position moves on; head and choice are at the end.
+        let beside = 129 + 128 + 2;
+        assert_eq!(session.work().launches, 129 * 6 * layers + beside, "{numerics}: {:?}", session.work());
+    }
+}
+
 /// A sequence split into appends at random, with tokens chosen in between, has the logits of one append.
 #[test]
 fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
