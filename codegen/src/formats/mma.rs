@@ -10,18 +10,24 @@ use super::{Plane, ScaleGroup};
 use crate::ptx::{AtomicOp, Builder, F16, F32, Global, LoadKind, S32, Shared, U8, U32, Val};
 use kiln_shape::columns::{LATER_OFFSET, PLANE_BYTES, PLANES, SCALES_OFFSET, SUMS_OFFSET};
 
+/// A lane's values of a super-block, in the order of the result's registers.
+pub(crate) type Values = [Val<F32>; 4];
+
+/// The values of each eight of columns.
+type Part = fn(&mut Builder, &Rows, &Columns) -> Vec<Values>;
+
 /// The product of a format's super-blocks by tensor cores.
 #[derive(Clone, Copy)]
 pub(crate) struct Mma {
     /// The scales of the activations that it takes.
     pub(crate) group: ScaleGroup,
     /// The dot products of the rows' super-blocks with a plane of each column: the floats of `Int8::dot`.
-    pub(super) part: fn(&mut Builder, &Rows, &Columns) -> Vec<[Val<F32>; 4]>,
+    pub(super) part: Part,
 }
 
 impl Mma {
     /// As [`Mma::part`], for each eight of columns.
-    pub(crate) fn part(&self, b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+    pub(crate) fn part(&self, b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
         (self.part)(b, rows, columns)
     }
 }
@@ -260,7 +266,7 @@ pub(super) fn scale_and_subtract(
     d_and_dmin: [Val<U32>; 2],
     dots: &[Sums],
     mins: [[Val<U32>; 2]; 2],
-) -> Vec<[Val<F32>; 4]> {
+) -> Vec<Values> {
     let units = d_and_dmin.map(|word| b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half)));
     // Sums of 32 times mins are a product of matrices too: the lanes of the first half of A have the eight mins.
     let lane = b.lane();
@@ -294,9 +300,9 @@ pub(super) fn sum_of_blocks(
     columns: &Columns,
     d: [[Val<F32>; 8]; 2],
     mut pair: impl FnMut(&mut Builder, usize) -> [[Val<U32>; 4]; 2],
-) -> Vec<[Val<F32>; 4]> {
+) -> Vec<Values> {
     let none = zeros(b, columns);
-    let mut sums: Vec<Option<[Val<F32>; 4]>> = vec![None; columns.len()];
+    let mut sums: Vec<Option<Values>> = vec![None; columns.len()];
     for number in 0..4 {
         let quants = pair(b, number);
         for (eight, sum) in sums.iter_mut().enumerate() {

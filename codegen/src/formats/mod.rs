@@ -32,7 +32,7 @@ pub(crate) use activations::{Activations, Reader, swizzle};
 pub(crate) use int8::{Int8, Plane, Quantised, ScaleGroup, Weights};
 pub(crate) use mma::{Columns, Mma, Rows};
 
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, Val};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Operand, Shared, U8, U32, Val};
 use kiln_shape::{Numerics, WeightType};
 
 /// The operations of a weight type.
@@ -122,6 +122,14 @@ pub(crate) struct SuperBlock {
 }
 
 impl SuperBlock {
+    /// The f16 number `number` of those from byte `first` of the plane on.
+    #[track_caller]
+    pub(crate) fn half_of_plane(&self, b: &mut Builder, first: u32, number: impl Operand<U32>) -> Val<F32> {
+        let at = b.byte_index(self.plane.at(first), number, 2);
+        let half = b.ld(at.cast::<F16>(), self.kind);
+        b.cvt(half)
+    }
+
     /// The 16 bytes at `at + further` of the data; zeros behind the end of the row.
     #[track_caller]
     pub(crate) fn quad(&self, b: &mut Builder, at: Val<U32>, further: u32) -> [Val<U32>; 4] {

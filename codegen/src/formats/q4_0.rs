@@ -9,12 +9,12 @@
 
 use super::activations::BlockOf32;
 use super::int8::{masked_dot, sum_of_blocks, without_offset};
-use super::mma::{self, less};
+use super::mma::{self, Values, less};
 use super::unpack::{bytes, chunk_dot};
 use super::{
     Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
 };
-use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
+use crate::ptx::{Builder, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q4_0;
 
@@ -34,9 +34,7 @@ impl Format for Q4_0 {
         let upper = b.mov(0x4200_0000u32);
         let part = Box::new(move |b: &mut Builder, block: &SuperBlock, x: &Activations| {
             let quants = block.quad(b, quants_at, 0);
-            let d = b.byte_index(block.plane, g, 2);
-            let d = b.ld(d.cast::<F16>(), block.kind);
-            let d = b.cvt::<F32, F16>(d);
+            let d = block.half_of_plane(b, 0, g);
             // The floats are 32 + q, and the weights multiples of q - 8.
             let [low, high] = block_of_32.nibbles(b, quants).map(|words| bytes(b, words, upper, 40.0));
             let (low, high) = (chunk_dot(b, low, &x.low), chunk_dot(b, high, &x.high));
@@ -56,9 +54,7 @@ impl Format for Q4_0 {
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let number = b.shr(lane, 2);
-        let d = b.byte_index(block.plane, number, 2);
-        let d = b.ld(d.cast::<F16>(), block.kind);
-        let d = b.cvt::<F32, F16>(d);
+        let d = block.half_of_plane(b, 0, number);
         let words = eight_nibbles(b, block, lane);
         std::array::from_fn(|i| {
             let quant = b.bfe::<U32>(words[i / 4], 8 * (i as u32 % 4), 4);
@@ -98,7 +94,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 }
 
 /// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
     let d = rows.halves(b, 0);
     mma::sum_of_blocks(b, columns, d, |b, pair| blocks(b, rows, pair).map(|quants| less(b, quants, 8)))
 }

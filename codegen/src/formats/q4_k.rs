@@ -11,7 +11,7 @@
 
 use super::activations::Chunks;
 use super::int8::{masked_dot, of_sums, times_byte};
-use super::mma::{self, add_scaled, byte, zeros};
+use super::mma::{self, Values, add_scaled, byte, zeros};
 use super::unpack::chunk_dot;
 use super::{Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
@@ -219,7 +219,7 @@ pub(super) fn scale_and_subtract(
 }
 
 /// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
     let headers = rows.quads(b, 0);
     let [scales, mins] = scales_and_mins(b, headers);
     // Nibbles in the upper halves of bytes are 16 times as large.

@@ -10,13 +10,13 @@
 
 use super::activations::BlockOf32;
 use super::int8::{sum_of_blocks, without_offset};
-use super::mma::{self, less};
+use super::mma::{self, Values, less};
 use super::q4_0::{blocks, eight_nibbles};
 use super::unpack::{bytes, chunk_dot};
 use super::{
     Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
 };
-use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
+use crate::ptx::{Builder, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q5_0;
 
@@ -39,9 +39,7 @@ impl Format for Q5_0 {
             let quants = block.quad(b, quants_at, 0);
             let fifth = b.byte_index(block.plane, g, 4);
             let fifth = b.ld(fifth.cast::<U32>(), block.kind);
-            let d = b.byte_index(block.plane.at(32), g, 2);
-            let d = b.ld(d.cast::<F16>(), block.kind);
-            let d = b.cvt::<F32, F16>(d);
+            let d = block.half_of_plane(b, 32, g);
             let (nibbles, fifth) = (block_of_32.nibbles(b, quants), block_of_32.bits(b, fifth));
             let mut half = |half: usize| {
                 let words = std::array::from_fn(|i| {
@@ -71,9 +69,7 @@ impl Format for Q5_0 {
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let (number, piece) = (b.shr(lane, 2), b.and(lane, 3));
-        let d = b.byte_index(block.plane.at(32), number, 2);
-        let d = b.ld(d.cast::<F16>(), block.kind);
-        let d = b.cvt::<F32, F16>(d);
+        let d = block.half_of_plane(b, 32, number);
         let fifth = b.byte_index(block.plane, number, 4);
         let fifth = b.ld(fifth.cast::<U32>(), block.kind);
         let first = b.shl::<U32>(piece, 3);
@@ -117,7 +113,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 }
 
 /// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
     let d = rows.halves(b, 2);
     let fifths = [rows.plane(0), rows.plane(1)];
     let lane = b.lane();

@@ -10,7 +10,7 @@
 //! Files have the same layout.
 
 use super::int8::{masked_dot, times_byte};
-use super::mma::{self, add_scaled, byte, nibbles, zeros};
+use super::mma::{self, Values, add_scaled, byte, nibbles, zeros};
 use super::q4_k::{Scales, chunks, packed_scales, scale_and_min, scale_and_subtract, scales_and_mins};
 use super::unpack::chunk_dot;
 use super::{Activations, Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
@@ -123,7 +123,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 }
 
 /// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
     let headers = rows.quads(b, 0);
     let [scales, mins] = scales_and_mins(b, headers);
     let fifths = rows.fragment(b, 16);

@@ -11,12 +11,12 @@
 
 use super::activations::Chunks;
 use super::int8::{masked_dot, of_sums};
-use super::mma::{add_scaled, less, nibbles, zeros};
+use super::mma::{Values, add_scaled, less, nibbles, zeros};
 use super::unpack::{bytes, chunk_dot};
 use super::{
     Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
 };
-use crate::ptx::{Builder, F16, F32, S8, S32, Shared, U32, Val};
+use crate::ptx::{Builder, F32, S8, S32, Shared, U32, Val};
 
 pub(super) struct Q6K;
 
@@ -46,8 +46,7 @@ impl Format for Q6K {
             let scale = b.byte_index(block.data.at(192), chunks.low, 1).cast::<S8>();
             let (low_scale, high_scale) = (b.ld(scale, block.kind), b.ld(scale.at(4), block.kind));
             let (low_scale, high_scale): (Val<F32>, Val<F32>) = (b.cvt(low_scale), b.cvt(high_scale));
-            let d = b.ld(block.plane.cast::<F16>(), block.kind);
-            let d = b.cvt::<F32, F16>(d);
+            let d = block.half_of_plane(b, 0, 0);
             let high_bits = high_bits.map(|word| b.shr::<U32>(word, shift));
             let low: [Val<U32>; 4] = std::array::from_fn(|i| {
                 let nibble = b.shl::<U32>(low_bits[i], 1);
@@ -81,8 +80,7 @@ impl Format for Q6K {
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let (data, kind) = (block.data, block.kind);
-        let d = b.ld(block.plane.cast::<F16>(), kind);
-        let d = b.cvt::<F32, F16>(d);
+        let d = block.half_of_plane(b, 0, 0);
         let chunk = b.shr(lane, 1);
         let scale = b.byte_index(data.at(192), chunk, 1);
         let scale = b.ld(scale.cast::<S8>(), kind);
@@ -154,7 +152,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 }
 
 /// The sums of [`int8_dot`], 16 rows and some eights of columns at once: `d * sum of scale * ((q - 32) . x)`.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
     let packed = rows.quads(b, 192);
     let (none, mut dots) = (zeros(b, columns), zeros(b, columns));
     for half in 0..2 {

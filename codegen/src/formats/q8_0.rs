@@ -8,11 +8,12 @@
 //! A file's block of 32 has `d` before its quants.
 
 use super::int8::sum_of_blocks;
+use super::mma::{self, Values};
+use super::q4_k;
 use super::unpack::{chunk_dot, signed_bytes};
 use super::{
     Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
 };
-use super::{mma, q4_k};
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q8_0;
@@ -56,9 +57,7 @@ impl Format for Q8_0 {
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
         let number = b.shr(lane, 2);
-        let d = b.byte_index(block.plane, number, 2);
-        let d = b.ld(d.cast::<F16>(), block.kind);
-        let d = b.cvt::<F32, F16>(d);
+        let d = block.half_of_plane(b, 0, number);
         let from = b.byte_index(block.data, lane, 8);
         let words: [Val<S32>; 2] = b.ld_vector(from.cast::<S32>(), block.kind);
         std::array::from_fn(|i| {
@@ -86,7 +85,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 }
 
 /// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<[Val<F32>; 4]> {
+fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
     let d = rows.halves(b, 0);
     mma::sum_of_blocks(b, columns, d, |b, pair| [0, 32].map(|at| rows.fragment(b, 64 * pair as u32 + at)))
 }

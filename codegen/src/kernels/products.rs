@@ -1,4 +1,4 @@
-use super::phase::Phase;
+use super::phase::{Operands, Phase};
 use super::{Grid, Kernel};
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::gemv::{self, AnyInput, Pass, Share};
@@ -27,16 +27,7 @@ const LONGEST: u32 = 127 * SUPER_BLOCK;
 pub(crate) struct AnyOperands {
     /// The number of a [`Phase`], the same in the whole block.
     pub(crate) phase: Val<U32>,
-    pub(crate) table: Global<U8>,
-    /// The first entry of the layer in the table.
-    pub(crate) layer: Val<U32>,
-    pub(crate) x: Global<F32>,
-    pub(crate) y: Global<F32>,
-    /// The residual stream that the phase adds its result to, where it has one.
-    pub(crate) residual: Global<F32>,
-    pub(crate) eps: Val<F32>,
-    /// What loads of `x` may assume.
-    pub(crate) kind: LoadKind,
+    pub(crate) of: Operands,
 }
 
 impl Products {
@@ -60,14 +51,14 @@ impl Products {
 
     /// Rows `first` to `end` of the phase, which may begin and end anywhere.
     pub(crate) fn run(&self, b: &mut Builder, operands: &AnyOperands, first: Val<U32>, end: Val<U32>) {
-        let chosen = Chosen::new(b, &self.shape, operands.phase, operands.layer);
+        let chosen = Chosen::new(b, &self.shape, operands.phase, operands.of.layer);
         let pass = self.staged(b, operands, &chosen);
         let share = Share::run(b, first, end, &pass);
         self.rows(b, operands, &chosen, &pass, share);
     }
 
     fn staged(&self, b: &mut Builder, operands: &AnyOperands, chosen: &Chosen) -> Pass {
-        let AnyOperands { table, x, eps, kind, .. } = *operands;
+        let Operands { table, x, eps, kind, .. } = operands.of;
         let gamma = vector_from_table::<F32>(b, table, chosen.norm);
         let last = b.sub::<U32>(chosen.matrices, 1);
         let types = [0, 1, 2].map(|number| {
@@ -100,7 +91,7 @@ impl Products {
                 let any = b.setp_lt(first, end);
                 b.if_(any, |b| {
                     let entry = b.add::<U32>(chosen.weight, number);
-                    let tensor = Tensor::from_table(b, operands.table, entry);
+                    let tensor = Tensor::from_table(b, operands.of.table, entry);
                     let matrix = Matrix { tensor, types: &self.types, kind: LoadKind::Streaming };
                     let (first, end) = (b.sub::<U32>(first, from), b.sub::<U32>(end, from));
                     let rows = Rows { first, end: Size::Reg(end) };
@@ -112,11 +103,11 @@ impl Products {
                         if self.shape.qkv_bias {
                             b.if_(chosen.is_qkv, |b| {
                                 let entry = b.add::<U32>(chosen.bias, number);
-                                let bias = vector_from_table::<F32>(b, operands.table, entry);
+                                let bias = vector_from_table::<F32>(b, operands.of.table, entry);
                                 add(b, value, bias, row);
                             });
                         }
-                        b.if_(chosen.has_residual, |b| add(b, value, operands.residual, row));
+                        b.if_(chosen.has_residual, |b| add(b, value, operands.of.residual, row));
                         b.if_(chosen.is_gate_up, |b| {
                             let before = b.get(gate);
                             let activated = math::silu(b, before);
@@ -128,7 +119,7 @@ impl Products {
                         let writes = b.not_pred(up_is_next);
                         b.if_(writes, |b| {
                             let row = b.add::<U32>(row, from);
-                            let to = b.index(operands.y, row);
+                            let to = b.index(operands.of.y, row);
                             b.st(to, value);
                         });
                     });
@@ -246,7 +237,8 @@ impl Kernel for Products {
         let phase = b.param::<U32>("phase"); // which of them
         dot::leave_registers(b, &self.types, Size::Const(self.shape.hidden), Numerics::Fast);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-        let operands = AnyOperands { phase, table, layer, x, y, residual: y, eps, kind: LoadKind::Constant };
+        let operands =
+            AnyOperands { phase, of: Operands { table, layer, x, y, residual: y, eps, kind: LoadKind::Constant } };
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
         let rows = b.selp::<U32>(q + 2 * kv, self.shape.hidden, chosen.is_qkv);

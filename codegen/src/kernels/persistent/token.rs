@@ -133,7 +133,7 @@ impl Decoder<'_> {
             let (first, end) = self.share(b, step);
             let (table, eps, kind) = (self.table, self.eps, LoadKind::Ordinary);
             let layer_at = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-            let operands = AnyOperands { phase, table, layer: layer_at, x, y, residual, eps, kind };
+            let operands = AnyOperands { phase, of: Operands { table, layer: layer_at, x, y, residual, eps, kind } };
             b.overlap(|b| products.run(b, &operands, first, end));
             b.if_(is_qkv, |b| {
                 self.end_phase(b, trace::QKV, layer, position);
