@@ -38,6 +38,25 @@ pub(crate) struct Columns {
     states: DeviceBuffer<u32>,
 }
 
+/// The work that tokens are of.
+#[derive(Clone, Copy)]
+pub(crate) struct Of<'a> {
+    pub(crate) model: &'a Inner,
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) sequence: &'a Sequence,
+}
+
+/// Tokens that go through the layers together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pass {
+    /// The number of the first in its prompt.
+    pub(crate) first: u32,
+    /// Its position.
+    pub(crate) position: u32,
+    /// How many, at most [`MOST`].
+    pub(crate) count: u32,
+}
+
 /// A phase of a layer.
 struct Step {
     number: u32,
@@ -95,97 +114,90 @@ impl Columns {
         .into_iter()
     }
 
-    /// Launches embedding and layers of `count` tokens, at most [`MOST`], from number `first` of the prompt on, whose
-    /// position is `position`; gives the number of launches.
-    pub(crate) fn launch(
-        &self,
-        stream: &Stream,
-        model: &Inner,
-        kernels: &Kernels,
-        sequence: &Sequence,
-        (first, position, count): (u32, u32, u32),
-    ) -> Result<u64> {
-        let shape = model.file.shape();
-        let mut run = Run { stream, vocab: shape.vocab, launches: 0 };
-        let ModelShape { hidden, ffn, vocab, rms_eps: eps, .. } = *shape;
-        let (q, qkv_rows) = (shape.q_dim(), shape.q_dim() + 2 * shape.kv_dim());
-        let of_cache = kernels.of_cache(sequence.kv);
-        let table = In::noted(model.weights.table.as_ptr());
-        let (capacity, room) = (sequence.capacity, sequence.room());
-        let (x, qkv) = (self.x.as_ptr(), self.qkv.as_ptr());
-        let (attention, ffn_at) = (self.attention.as_ptr(), self.ffn.as_ptr());
-        let state = |column: u32| self.states.as_ptr().add(STATE * (first + column) as usize);
-        let at = |of: DevicePtr<f32>, column: u32, each: u32| of.add(column as usize * each as usize);
-        for column in 0..count {
-            let tokens = In::noted(sequence.tokens.as_ptr());
-            let (state, x) = (Out::noted(state(column)), Out::noted(at(x, column, hidden)));
-            run.launch(&kernels.embedding_row, &EmbeddingRow { table, tokens, capacity, vocab, state, x })?;
-        }
-        use TensorRole::*;
-        for layer in 0..shape.layers {
-            let matrices = &[AttnQ, AttnK, AttnV];
-            let step = Step { number: 0, matrices, norm: Some(AttnNorm), k: hidden, rows: qkv_rows, x, y: qkv };
-            self.product(&mut run, model, kernels, layer, count, &step)?;
-            let chunks = In::noted(sequence.table.as_ptr());
-            for column in 0..count {
-                let write = QkNormRopeKvWrite {
-                    table,
-                    layer,
-                    qkv: Out::noted(at(qkv, column, qkv_rows)),
-                    cos: In::noted(sequence.rotary.cos.as_ptr()),
-                    sin: In::noted(sequence.rotary.sin.as_ptr()),
-                    eps,
-                    chunks,
-                    capacity: room,
-                    state: Out::noted(state(column)),
-                };
-                run.launch(&of_cache.qk_norm_rope_kv_write, &write)?;
-            }
-            for column in 0..count {
-                let attend = Attention {
-                    q: In::noted(at(qkv, column, qkv_rows)),
-                    chunks,
-                    layer,
-                    capacity: room,
-                    out: Out::noted(at(attention, column, q)),
-                    partials: Out::noted(sequence.partials.as_ptr()),
-                    max_chunks: sequence.max_chunks(),
-                    arrivals: Out::noted(sequence.arrivals.as_ptr()),
-                    length_at: In::noted(state(column).add(1)),
-                    error: Out::noted(state(column).add(2)),
-                };
-                let units = of_cache.units.count(position + column + 1);
-                run.launch_grid(&of_cache.attention, [shape.kv_heads, units, 1], &attend)?;
-            }
-            for step in [
-                Step { number: 1, matrices: &[AttnOutput], norm: None, k: q, rows: hidden, x: attention, y: x },
-                Step {
-                    number: 2,
-                    matrices: &[FfnGate, FfnUp],
-                    norm: Some(FfnNorm),
-                    k: hidden,
-                    rows: ffn,
-                    x,
-                    y: ffn_at,
-                },
-                Step { number: 3, matrices: &[FfnDown], norm: None, k: ffn, rows: hidden, x: ffn_at, y: x },
-            ] {
-                self.product(&mut run, model, kernels, layer, count, &step)?;
-            }
+    /// Launches the embeddings of a pass; gives the number of launches.
+    pub(crate) fn embed(&self, stream: &Stream, of: &Of<'_>, pass: Pass) -> Result<u64> {
+        let Of { model, kernels, sequence } = *of;
+        let ModelShape { hidden, vocab, .. } = *model.file.shape();
+        let mut run = Run { stream, vocab, launches: 0 };
+        for column in 0..pass.count {
+            let embedding = EmbeddingRow {
+                table: In::noted(model.weights.table.as_ptr()),
+                tokens: In::noted(sequence.tokens.as_ptr()),
+                capacity: sequence.capacity,
+                vocab,
+                state: Out::noted(self.state(pass, column)),
+                x: Out::noted(self.x.as_ptr().add(column as usize * hidden as usize)),
+            };
+            run.launch(&kernels.embedding_row, &embedding)?;
         }
         Ok(run.launches)
     }
 
+    /// Launches a layer of a pass; gives the number of launches.
+    pub(crate) fn layer(&self, stream: &Stream, of: &Of<'_>, pass: Pass, layer: u32) -> Result<u64> {
+        let Of { model, kernels, sequence } = *of;
+        let shape = model.file.shape();
+        let ModelShape { hidden, ffn, vocab, rms_eps: eps, .. } = *shape;
+        let mut run = Run { stream, vocab, launches: 0 };
+        let (q, qkv_rows) = (shape.q_dim(), shape.q_dim() + 2 * shape.kv_dim());
+        let of_cache = kernels.of_cache(sequence.kv);
+        let table = In::noted(model.weights.table.as_ptr());
+        let chunks = In::noted(sequence.table.as_ptr());
+        let (x, qkv) = (self.x.as_ptr(), self.qkv.as_ptr());
+        let (attention, ffn_at) = (self.attention.as_ptr(), self.ffn.as_ptr());
+        let at = |of: DevicePtr<f32>, column: u32, each: u32| of.add(column as usize * each as usize);
+        use TensorRole::*;
+        let matrices = &[AttnQ, AttnK, AttnV];
+        let step = Step { number: 0, matrices, norm: Some(AttnNorm), k: hidden, rows: qkv_rows, x, y: qkv };
+        self.product(&mut run, of, layer, pass.count, &step)?;
+        for column in 0..pass.count {
+            let write = QkNormRopeKvWrite {
+                table,
+                layer,
+                qkv: Out::noted(at(qkv, column, qkv_rows)),
+                cos: In::noted(sequence.rotary.cos.as_ptr()),
+                sin: In::noted(sequence.rotary.sin.as_ptr()),
+                eps,
+                chunks,
+                capacity: sequence.room(),
+                state: Out::noted(self.state(pass, column)),
+            };
+            run.launch(&of_cache.qk_norm_rope_kv_write, &write)?;
+        }
+        for column in 0..pass.count {
+            let state = self.state(pass, column);
+            let attend = Attention {
+                q: In::noted(at(qkv, column, qkv_rows)),
+                chunks,
+                layer,
+                capacity: sequence.room(),
+                out: Out::noted(at(attention, column, q)),
+                partials: Out::noted(sequence.partials.as_ptr()),
+                max_chunks: sequence.max_chunks(),
+                arrivals: Out::noted(sequence.arrivals.as_ptr()),
+                length_at: In::noted(state.add(1)),
+                error: Out::noted(state.add(2)),
+            };
+            let units = of_cache.units.count(pass.position + column + 1);
+            run.launch_grid(&of_cache.attention, [shape.kv_heads, units, 1], &attend)?;
+        }
+        for step in [
+            Step { number: 1, matrices: &[AttnOutput], norm: None, k: q, rows: hidden, x: attention, y: x },
+            Step { number: 2, matrices: &[FfnGate, FfnUp], norm: Some(FfnNorm), k: hidden, rows: ffn, x, y: ffn_at },
+            Step { number: 3, matrices: &[FfnDown], norm: None, k: ffn, rows: hidden, x: ffn_at, y: x },
+        ] {
+            self.product(&mut run, of, layer, pass.count, &step)?;
+        }
+        Ok(run.launches)
+    }
+
+    fn state(&self, pass: Pass, column: u32) -> DevicePtr<u32> {
+        self.states.as_ptr().add(STATE * (pass.first + column) as usize)
+    }
+
     /// A phase of all columns: by tensor cores where its matrices are quantised, else a column at a time.
-    fn product(
-        &self,
-        run: &mut Run<'_>,
-        model: &Inner,
-        kernels: &Kernels,
-        layer: u32,
-        count: u32,
-        step: &Step,
-    ) -> Result<()> {
+    fn product(&self, run: &mut Run<'_>, of: &Of<'_>, layer: u32, count: u32, step: &Step) -> Result<()> {
+        let Of { model, kernels, .. } = *of;
         let shape = model.file.shape();
         let (table, eps) = (In::noted(model.weights.table.as_ptr()), shape.rms_eps);
         let &Step { number: phase, matrices, norm, k, rows, x, y } = step;

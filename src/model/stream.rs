@@ -1,6 +1,6 @@
 //! The stream path, one launch for each fused kernel, and the graph path, one launch of a graph of them.
 
-use super::columns::{self, Columns};
+use super::columns::{self, Columns, Of, Pass};
 use super::graphs::Graphs;
 use super::kernels::Kernels;
 use super::path::{End, Item, Path, Step, Work};
@@ -23,11 +23,11 @@ pub(crate) struct StreamPath {
     columns: Option<Columns>,
     work: Work,
     item: Option<Running>,
-    /// Behind the last tokens of a prompt, so that no more of them are under way.
+    /// Behind the last pieces of a prompt, so that no more of them are under way.
     ahead: VecDeque<Event>,
 }
 
-/// Tokens of a prompt that are enqueued ahead of the one being run.
+/// Pieces of a prompt, a token or a layer of several, that are enqueued ahead of the one being run.
 const AHEAD: usize = 2;
 
 /// The item being run.
@@ -128,24 +128,38 @@ impl StreamPath {
         columns.begin(model, position, count)?;
         self.work.other_calls += 1;
         for first in (0..count).step_by(columns::MOST as usize) {
-            let some = (count - first).min(columns::MOST);
-            let Some(columns) = &self.columns else { return Ok(first) };
-            let weights = &model.weights;
-            let shared = [weights.data.reads("weights"), weights.table.reads("tensor table")];
-            let uses = shared.into_iter().chain(sequence.uses()).chain(columns.uses());
-            let launches = &mut self.work.launches;
-            self.stream.enqueue_many(uses, |stream| {
-                let of = (first, position + first, some);
-                *launches += columns.launch(stream, model, &self.kernels, sequence, of)?;
-                Ok(())
-            })?;
-            self.work.tokens += u64::from(some);
-            self.pace()?;
+            let pass = Pass { first, position: position + first, count: (count - first).min(columns::MOST) };
+            self.piece(model, sequence, |columns, stream, of| columns.embed(stream, of, pass))?;
+            // A layer is a piece of work of its own: the driver has room for some launches, and waits without a limit where
+            // it has none.
+            for layer in 0..model.file.shape().layers {
+                self.piece(model, sequence, |columns, stream, of| columns.layer(stream, of, pass, layer))?;
+            }
+            self.work.tokens += u64::from(pass.count);
         }
         Ok(count)
     }
 
-    /// Waits until few tokens of the prompt are under way: each wait is for the work of a few tokens at most.
+    /// A piece of work on several tokens, and a wait for those before it.
+    fn piece(
+        &mut self,
+        model: &Inner,
+        sequence: &Sequence,
+        work: impl FnOnce(&Columns, &Stream, &Of<'_>) -> Result<u64>,
+    ) -> Result<()> {
+        let Some(columns) = &self.columns else { return Ok(()) };
+        let of = Of { model, kernels: &self.kernels, sequence };
+        let weights = [model.weights.data.reads("weights"), model.weights.table.reads("tensor table")];
+        let uses = weights.into_iter().chain(sequence.uses()).chain(columns.uses());
+        let launches = &mut self.work.launches;
+        self.stream.enqueue_many(uses, |stream| {
+            *launches += work(columns, stream, &of)?;
+            Ok(())
+        })?;
+        self.pace()
+    }
+
+    /// Waits until few pieces of the prompt are under way: each wait is for the work of a few tokens, or layers, at most.
     fn pace(&mut self) -> Result<()> {
         self.ahead.push_back(self.stream.record()?);
         self.work.other_calls += 1;
