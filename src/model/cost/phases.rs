@@ -1,8 +1,8 @@
 //! The phases of a token: work between two dependencies.
 
 use super::Program;
-use crate::shape::table::{KV_CHUNK, rows_per_tile};
-use crate::shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
+use crate::shape::table::rows_per_tile;
+use crate::shape::{KvType, ModelShape, Numerics, SUPER_BLOCK, Units, WeightType};
 
 /// Warps of a block of products.
 pub(super) const WARPS: u32 = 8;
@@ -101,18 +101,19 @@ fn matrices(name: &'static str, of: &[(u32, u32, WeightType)]) -> Phase {
 }
 
 /// The phases of the token at `position`, in order, for a model in llama.cpp's Q4_K_M mix and a cache with elements of
-/// `kv_bytes` bytes.
+/// `kv_bytes` bytes. Attention is cut as in fast numerics where they are f16.
 pub fn phases(shape: &ModelShape, position: u32, kv_bytes: u32) -> Vec<Phase> {
     use WeightType::{Q4_K, Q6_K};
     let ModelShape { hidden, ffn, layers, kv_heads, .. } = *shape;
     let (q_dim, kv_dim) = (shape.q_dim(), shape.kv_dim());
-    let chunks = position / KV_CHUNK + 1;
+    let numerics = if kv_bytes == 2 { Numerics::Fast } else { Numerics::Exact };
+    let units = Units::of(numerics, KvType::F16, kv_heads).count(position + 1);
     let elements = (u64::from(position) + 1) * 2 * u64::from(kv_dim);
     let attention = Phase {
         bytes: elements * u64::from(kv_bytes),
         // A conversion, and a product for each query head of the group.
         other: elements * (1 + u64::from(shape.group())),
-        pieces: chunks * kv_heads,
+        pieces: units * kv_heads,
         persistent: true,
         ..small("attention")
     };
@@ -125,9 +126,6 @@ pub fn phases(shape: &ModelShape, position: u32, kv_bytes: u32) -> Vec<Phase> {
         all.push(normalised(matrices("qkv", &[(hidden, q_dim, Q4_K), (hidden, kv_dim, Q4_K), (hidden, kv_dim, some)])));
         all.push(small("qk-norm, rope, kv write"));
         all.push(attention);
-        if chunks > 1 {
-            all.push(small("attention, reduce"));
-        }
         all.push(matrices("attention output", &[(q_dim, hidden, Q4_K)]));
         let mut gate_up = matrices("gate and up", &[(hidden, ffn, Q4_K), (hidden, ffn, Q4_K)]);
         gate_up.pieces /= 2; // rows of both are worked on together

@@ -297,7 +297,7 @@ mod tests {
         for way in [Way::Persistent, Way::PersistentRing] {
             assert_eq!(predict(&all, &CHIPS[0], way, FAST).hand_overs, 5 * shape.layers + 1);
         }
-        assert_eq!(predict(&all, &CHIPS[0], Way::Stream, FAST).hand_overs, 7 * shape.layers + 3);
+        assert_eq!(predict(&all, &CHIPS[0], Way::Stream, FAST).hand_overs, 6 * shape.layers + 3);
         assert_eq!(predict(&all, &CHIPS[0], Way::Graph, Program::LlamaCpp).hand_overs, 690);
     }
 
