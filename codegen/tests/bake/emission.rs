@@ -55,9 +55,10 @@ fn bakes_of_two_processes_are_byte_identical() {
         assert!(command.output().expect("it runs").status.success());
     }
     let (first, second) = (files(&first), files(&second));
-    // Two models in two numerics, with a module for each path; the kernels, and those for loading.
+    // Two models in two numerics, with a module for each path; the kernels, and those for loading. For one target each
+    // model's kernels that take several tokens.
     let modules = 2 * 2 * 2 + 2;
-    assert_eq!(first.len(), modules * Target::DEFAULT.len() + 1, "{:?}", first.keys());
+    assert_eq!(first.len(), modules * Target::DEFAULT.len() + 2 + 1, "{:?}", first.keys());
     assert!(first.contains_key("kiln_baked.rs"), "{:?}", first.keys());
     assert!(first == second, "two bakes differ");
 }
@@ -133,8 +134,9 @@ fn targets_of_one_text_share_the_oldest_ones_module() {
         let mut held = 0;
         for (name, ptx) in &files {
             let target = targets.iter().position(|target| name.contains(&target.to_string())).expect("a target's file");
-            let of = |other: &Target| &files[&name.replace(&targets[target].to_string(), &other.to_string())];
-            let is_new = targets[..target].iter().all(|older| body(of(older)) != body(ptx));
+            // Not every target has every module.
+            let of = |other: &Target| files.get(&name.replace(&targets[target].to_string(), &other.to_string()));
+            let is_new = targets[..target].iter().filter_map(of).all(|older| body(older) != body(ptx));
             assert_eq!(program.contains(&format!("/{name}\"")), is_new, "{name}");
             held += usize::from(is_new);
         }
