@@ -352,7 +352,7 @@ fn thousands_of_positions_match_float64() {
 }
 
 #[test]
-#[ignore = "half a minute in a debug build; .ci/run runs it in a release build"]
+#[ignore = "half a minute in a debug build; .ci/long runs it in a release build"]
 fn the_longest_context_of_a_published_model_matches_float64() {
     long(40960, 128, &mut Random::fresh());
 }

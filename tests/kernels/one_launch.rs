@@ -134,7 +134,7 @@ fn every_schedule_and_grid_gives_the_same_bits() {
 }
 
 #[test]
-#[ignore = "half a minute in a debug build; .ci/run runs it in a release build"]
+#[ignore = "half a minute in a debug build; .ci/long runs it in a release build"]
 fn the_longest_context_of_a_published_model_matches_float64() {
     let case = Case::new(1, 8, 128, KvType::F16, 40960, &mut Random::fresh());
     Launch::of(&case, Numerics::Fast).check(&gpu());
