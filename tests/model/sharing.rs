@@ -32,7 +32,7 @@ fn without_races() -> Model {
 }
 
 fn options(path: PathChoice) -> SessionOptions {
-    common::exact().with_path(path).with_capacity(512)
+    SessionOptions::default().with_path(path).with_capacity(512)
 }
 
 fn session(model: &Model, path: PathChoice) -> Session {
