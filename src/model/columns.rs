@@ -2,10 +2,9 @@
 //! bits that it has alone.
 
 use super::Inner;
-use super::kernels::{ColumnKernels, Kernels};
-use super::launches::{Attention, EmbeddingRow, Gemm, Phase, QkNormRopeKvWrite, Quantise};
-use super::sequence::Sequence;
-use super::token::Run;
+use super::kernels::ColumnKernels;
+use super::launches::{Gemm, Phase, Quantise};
+use super::token::{Of, Run};
 use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream, Use};
 use crate::launch::{In, Out};
@@ -36,14 +35,6 @@ pub(crate) struct Columns {
     inverse: DeviceBuffer<f32>,
     /// `[tokens of the prompt, 3]`.
     states: DeviceBuffer<u32>,
-}
-
-/// The work that tokens are of.
-#[derive(Clone, Copy)]
-pub(crate) struct Of<'a> {
-    pub(crate) model: &'a Inner,
-    pub(crate) kernels: &'a Kernels,
-    pub(crate) sequence: &'a Sequence,
 }
 
 /// Tokens that go through the layers together.
@@ -116,33 +107,21 @@ impl Columns {
 
     /// Launches the embeddings of a pass; gives the number of launches.
     pub(crate) fn embed(&self, stream: &Stream, of: &Of<'_>, pass: Pass) -> Result<u64> {
-        let Of { model, kernels, sequence } = *of;
-        let ModelShape { hidden, vocab, .. } = *model.file.shape();
+        let ModelShape { hidden, vocab, .. } = *of.model.file.shape();
         let mut run = Run { stream, vocab, launches: 0 };
         for column in 0..pass.count {
-            let embedding = EmbeddingRow {
-                table: In::noted(model.weights.table.as_ptr()),
-                tokens: In::noted(sequence.tokens.as_ptr()),
-                capacity: sequence.capacity,
-                vocab,
-                state: Out::noted(self.state(pass, column)),
-                x: Out::noted(self.x.as_ptr().add(column as usize * hidden as usize)),
-            };
-            run.launch(&kernels.embedding_row, &embedding)?;
+            of.embed(&mut run, self.state(pass, column), self.x.as_ptr().add(column as usize * hidden as usize))?;
         }
         Ok(run.launches)
     }
 
     /// Launches a layer of a pass; gives the number of launches.
     pub(crate) fn layer(&self, stream: &Stream, of: &Of<'_>, pass: Pass, layer: u32) -> Result<u64> {
-        let Of { model, kernels, sequence } = *of;
-        let shape = model.file.shape();
-        let ModelShape { hidden, ffn, vocab, rms_eps: eps, .. } = *shape;
+        let shape = of.model.file.shape();
+        let ModelShape { hidden, ffn, vocab, .. } = *shape;
         let mut run = Run { stream, vocab, launches: 0 };
         let (q, qkv_rows) = (shape.q_dim(), shape.q_dim() + 2 * shape.kv_dim());
-        let of_cache = kernels.of_cache(sequence.kv);
-        let table = In::noted(model.weights.table.as_ptr());
-        let chunks = In::noted(sequence.table.as_ptr());
+        let units = of.kernels.of_cache(of.sequence.kv).units;
         let (x, qkv) = (self.x.as_ptr(), self.qkv.as_ptr());
         let (attention, ffn_at) = (self.attention.as_ptr(), self.ffn.as_ptr());
         let at = |of: DevicePtr<f32>, column: u32, each: u32| of.add(column as usize * each as usize);
@@ -151,35 +130,12 @@ impl Columns {
         let step = Step { number: 0, matrices, norm: Some(AttnNorm), k: hidden, rows: qkv_rows, x, y: qkv };
         self.product(&mut run, of, layer, pass.count, &step)?;
         for column in 0..pass.count {
-            let write = QkNormRopeKvWrite {
-                table,
-                layer,
-                qkv: Out::noted(at(qkv, column, qkv_rows)),
-                cos: In::noted(sequence.rotary.cos.as_ptr()),
-                sin: In::noted(sequence.rotary.sin.as_ptr()),
-                eps,
-                chunks,
-                capacity: sequence.room(),
-                state: Out::noted(self.state(pass, column)),
-            };
-            run.launch(&of_cache.qk_norm_rope_kv_write, &write)?;
+            of.write(&mut run, layer, self.state(pass, column), at(qkv, column, qkv_rows))?;
         }
         for column in 0..pass.count {
-            let state = self.state(pass, column);
-            let attend = Attention {
-                q: In::noted(at(qkv, column, qkv_rows)),
-                chunks,
-                layer,
-                capacity: sequence.room(),
-                out: Out::noted(at(attention, column, q)),
-                partials: Out::noted(sequence.partials.as_ptr()),
-                max_chunks: sequence.max_chunks(),
-                arrivals: Out::noted(sequence.arrivals.as_ptr()),
-                length_at: In::noted(state.add(1)),
-                error: Out::noted(state.add(2)),
-            };
-            let units = of_cache.units.count(pass.position + column + 1);
-            run.launch_grid(&of_cache.attention, [shape.kv_heads, units, 1], &attend)?;
+            let vectors = (at(qkv, column, qkv_rows), at(attention, column, q));
+            let units = units.count(pass.position + column + 1);
+            of.attend(&mut run, layer, self.state(pass, column), vectors, units)?;
         }
         for step in [
             Step { number: 1, matrices: &[AttnOutput], norm: None, k: q, rows: hidden, x: attention, y: x },

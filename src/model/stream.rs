@@ -1,11 +1,11 @@
 //! The stream path, one launch for each fused kernel, and the graph path, one launch of a graph of them.
 
-use super::columns::{self, Columns, Of, Pass};
+use super::columns::{self, Columns, Pass};
 use super::graphs::Graphs;
 use super::kernels::Kernels;
 use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
-use super::token::{Launches, Then};
+use super::token::{Launches, Of, Then};
 use super::{Inner, Numerics};
 use crate::Result;
 use crate::driver::{Event, Stream};
@@ -149,8 +149,7 @@ impl StreamPath {
     ) -> Result<()> {
         let Some(columns) = &self.columns else { return Ok(()) };
         let of = Of { model, kernels: &self.kernels, sequence };
-        let weights = [model.weights.data.reads("weights"), model.weights.table.reads("tensor table")];
-        let uses = weights.into_iter().chain(sequence.uses()).chain(columns.uses());
+        let uses = model.weights.uses().chain(sequence.uses()).chain(columns.uses());
         let launches = &mut self.work.launches;
         self.stream.enqueue_many(uses, |stream| {
             *launches += work(columns, stream, &of)?;

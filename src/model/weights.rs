@@ -3,7 +3,7 @@
 use super::file::ModelFile;
 use super::kernels::{self, LoadedModule};
 use crate::baked::LOADING;
-use crate::driver::{Device, DeviceBuffer, DevicePtr, PinnedBuffer, Stream};
+use crate::driver::{Device, DeviceBuffer, DevicePtr, PinnedBuffer, Stream, Use};
 use crate::kernel::Kernel;
 use crate::launch::{Arguments, Out};
 use crate::ops::RepackBlocks;
@@ -184,6 +184,11 @@ impl Weights {
 
     pub(crate) fn memory(&self) -> MemoryNeed {
         self.memory
+    }
+
+    /// The uses of all of it by work that decodes.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = Use<'_>> {
+        [self.data.reads("weights"), self.table.reads("tensor table")].into_iter()
     }
 
     /// The type of a layer's tensor; none where the model has no such tensor.

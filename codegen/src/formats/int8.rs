@@ -301,15 +301,24 @@ pub(super) fn of_sums<T: crate::ptx::Integer + crate::ptx::Bits32>(
 /// `sum over eight blocks of 32 of (d * scale of x) * dot`, from left to right.
 pub(super) fn sum_of_blocks(b: &mut Builder, d: [Val<F32>; 8], x: &Plane, dots: [Val<S32>; 8]) -> Val<F32> {
     let scales = x.scales(b);
-    let mut sum = None;
-    for ((d, scale), dot) in d.into_iter().zip(scales).zip(dots) {
-        let (scale, dot) = (b.mul(d, scale), b.cvt::<F32, S32>(dot));
-        sum = Some(match sum {
-            None => b.mul(scale, dot),
-            Some(sum) => b.fma(scale, dot, sum),
-        });
-    }
+    let blocks = d.into_iter().zip(scales).zip(dots);
+    let sum = blocks.fold(None, |sum, ((d, scale), dot)| Some(add_block(b, sum, d, scale, dot)));
     sum.unwrap_or_else(|| b.mov(0.0))
+}
+
+/// `sum + (d * scale) * dot`; without a sum, the product.
+pub(super) fn add_block(
+    b: &mut Builder,
+    sum: Option<Val<F32>>,
+    d: Val<F32>,
+    scale: Val<F32>,
+    dot: Val<S32>,
+) -> Val<F32> {
+    let (scale, dot) = (b.mul(d, scale), b.cvt::<F32, S32>(dot));
+    match sum {
+        None => b.mul(scale, dot),
+        Some(sum) => b.fma(scale, dot, sum),
+    }
 }
 
 /// `dots[j] - offset * sum(x)` of each block of 32.

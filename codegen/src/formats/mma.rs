@@ -5,7 +5,8 @@
 //! `g + 8` bytes `4t` to `4t + 4` of every 16, of column `g` the activations that these meet, and of the result rows `g`
 //! and `g + 8` of columns `2t` and `2t + 1`: see [`Builder::mma_bytes_k32`].
 
-use super::int8::{LATER_WORD, SCALE_WORD, SUMS_OF_32};
+use super::int8::{LATER_WORD, SCALE_WORD, SUMS_OF_32, add_block};
+use super::q4_k::subtract;
 use super::{Plane, ScaleGroup};
 use crate::ptx::{AtomicOp, Builder, F16, F32, Global, LoadKind, S32, Shared, U8, U32, Val};
 use kiln_shape::columns::{LATER_OFFSET, PLANE_BYTES, PLANES, SCALES_OFFSET, SUMS_OFFSET};
@@ -283,11 +284,7 @@ pub(super) fn scale_and_subtract(
         std::array::from_fn(|i| {
             let (row, column) = (i / 2, i % 2);
             let offsets = b.mad::<S32>(high[i], 256, low[i]);
-            let [d, dmin] = units[row];
-            let (dots, offsets): (Val<F32>, Val<F32>) = (b.cvt(dots[i]), b.cvt(offsets));
-            let offsets = b.mul(dmin, offsets);
-            let offsets = b.neg(offsets);
-            let sum = b.fma(d, dots, offsets);
+            let sum = subtract(b, units[row], dots[i], offsets);
             b.mul(sum, scales[column])
         })
     });
@@ -313,11 +310,8 @@ pub(super) fn sum_of_blocks(
                 let scales = columns.scales(b, eight, block as u32);
                 let before = *sum;
                 *sum = Some(std::array::from_fn(|i| {
-                    let (scale, dot) = (b.mul(d[i / 2][block], scales[i % 2]), b.cvt::<F32, S32>(dots[i]));
-                    match before {
-                        None => b.mul(scale, dot),
-                        Some(before) => b.fma(scale, dot, before[i]),
-                    }
+                    let before = before.map(|before: Values| before[i]);
+                    add_block(b, before, d[i / 2][block], scales[i % 2], dots[i])
                 }));
             }
         }

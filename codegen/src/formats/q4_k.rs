@@ -210,12 +210,17 @@ pub(super) fn scale_and_subtract(
     let sums = x.sums_of_32(b);
     let offsets = of_sums::<U32>(b, &sums, &mins);
     let [d, dmin] = b.unpack::<F16>(d_and_dmin).map(|half| b.cvt::<F32, F16>(half));
+    let sum = subtract(b, [d, dmin], dots, offsets);
+    let scale = x.scale(b);
+    b.mul(sum, scale)
+}
+
+/// `d * dots - dmin * offsets`.
+pub(super) fn subtract(b: &mut Builder, [d, dmin]: [Val<F32>; 2], dots: Val<S32>, offsets: Val<S32>) -> Val<F32> {
     let (dots, offsets): (Val<F32>, Val<F32>) = (b.cvt(dots), b.cvt(offsets));
     let offsets = b.mul(dmin, offsets);
     let offsets = b.neg(offsets);
-    let sum = b.fma(d, dots, offsets);
-    let scale = x.scale(b);
-    b.mul(sum, scale)
+    b.fma(d, dots, offsets)
 }
 
 /// The sums of [`int8_dot`], 16 rows and some eights of columns at once.

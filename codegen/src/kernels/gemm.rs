@@ -1,10 +1,9 @@
 use super::Kernel;
-use super::phase::Phase;
 use super::products::Chosen;
 use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS};
 use crate::blocks::math;
 use crate::blocks::tensor::{Tensor, vector_from_table};
-use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, U64, Val, Var};
 use kiln_shape::columns::COLUMNS;
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
@@ -62,10 +61,10 @@ impl Gemm {
                 let row = b.add::<U32>(operands.first_row, row);
                 let rows = b.mad_wide(column, operands.rows, 0u64);
                 let own = b.cvt(row);
-                let at = b.add::<crate::ptx::U64>(rows, own);
-                let bytes = b.shl::<crate::ptx::U64>(at, 2);
+                let at = b.add::<U64>(rows, own);
+                let bytes = b.shl::<U64>(at, 2);
                 let y = b.address(operands.y);
-                let y = b.add::<crate::ptx::U64>(y, bytes);
+                let y = b.add::<U64>(y, bytes);
                 let to = b.global_ptr::<F32>(y);
                 b.if_(chosen.has_residual, |b| {
                     let residual = b.ld(to, LoadKind::Ordinary);
@@ -98,7 +97,7 @@ struct Operands {
     first_row: Val<U32>,
     first_eight: Val<U32>,
     /// The products with the matrix before.
-    gates: Vec<crate::ptx::Var<F32>>,
+    gates: Vec<Var<F32>>,
 }
 
 /// A matrix of the phase.
@@ -151,7 +150,6 @@ impl Kernel for Gemm {
         let gates = (0..self.eights).map(|_| b.var(0.0)).collect();
         let operands = Operands { table, inverse, y, columns, rows, first_row, first_eight, gates };
         let tiles = Tiles::new(b, &self.types, self.eights);
-        debug_assert!(Phase::Head as u32 == 4);
         b.for_range(0, chosen.matrices, 1, |b, number| {
             let (from, to) = chosen.rows_of(b, &self.shape, number);
             let (above, below) = (b.setp_ge(first_row, from), b.setp_lt(first_row, to));
