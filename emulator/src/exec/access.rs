@@ -200,7 +200,7 @@ impl Cpu<'_> {
     }
 
     #[cold]
-    fn outside(&self, space: Space, (lane, addr): (usize, u64), total: u64, at: &At) -> Box<Fault> {
+    pub(super) fn outside(&self, space: Space, (lane, addr): (usize, u64), total: u64, at: &At) -> Box<Fault> {
         let window = |size: u32, name| format!("at {addr:#x} of {size} bytes of {name}");
         let near = self.table.below(addr).map(|i| &self.table.live[i]).filter(|a| addr - a.base < a.size + 4096);
         let freed = space == Space::Global && self.table.was_freed(addr);

@@ -270,6 +270,23 @@ impl Cpu<'_> {
         Ok(Flow::Next)
     }
 
+    /// `cp.async.bulk.prefetch`: brings nothing here, but names memory that is there.
+    pub(crate) fn prefetch(&mut self, site: &mut Site<'_>, from: &Address, bytes: R) -> OrFault<Flow> {
+        let from = site.warp.addresses(from);
+        for l in Lanes(site.m) {
+            let (n, from) = (site.warp.lane32(self.cx.code, bytes, l), from[l]);
+            if !n.is_multiple_of(16) || !from.is_multiple_of(16) {
+                let message = format!("{n} bytes from {from:#x} are prefetched: multiples of 16 are needed");
+                return Err(self.fault_at(FaultKind::Misaligned, &site.at, l, from, message));
+            }
+            let a = self.table.find(from).map(|i| &self.table.live[i]);
+            if n > 0 && a.is_none_or(|a| from - a.base + u64::from(n) > a.size) {
+                return Err(self.outside(Space::Global, (l, from), n.into(), &site.at));
+            }
+        }
+        Ok(Flow::Next)
+    }
+
     /// `st.async`: elements of `bytes` bytes into shared memory, with an mbarrier.
     pub(crate) fn store_async(
         &mut self,

@@ -301,6 +301,8 @@ fn table() -> Vec<Planted> {
             "setp.lt.u32 %p3, %r1, 16; @!%p3 bra E; vote.sync.ballot.b32 %r10, %p1, @@-1|0xffff@@; E: bar.warp.sync -1;",
         ),
         bug("read past the end by one", OutOfBounds, 1, 64, "add.u64 %rd7, %rd5, @@772|768@@; ld.global.u32 %r10, [%rd7];"),
+        bug("prefetch past the end", OutOfBounds, 1, 64, "cp.async.bulk.prefetch.L2.global [%rd1], @@1040|1024@@;"),
+        bug("prefetch from between", Misaligned, 1, 64, "cp.async.bulk.prefetch.L2.global [%rd1+@@8|16@@], 16;"),
         bug("misaligned vector", Misaligned, 1, 1, "ld.global.v4.u32 {%r10, %r11, %r12, %r13}, [%rd1+@@8|16@@];"),
         bug("shared memory past its end", OutOfBounds, 1, 64, "st.shared.u32 [%r6+@@3960|3840@@], %r1;"),
         bug("uninitialised shared memory", UninitialisedMemory, 1, 32, "@@|st.shared.u32 [%r6], %r1;@@ ld.shared.u32 %r10, [%r6];"),

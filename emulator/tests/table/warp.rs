@@ -394,7 +394,7 @@ pub(crate) const FROM_SM_90: &[Program] = &[
     ),
     program(
         "bulk_copy_policy",
-        "mov.u32 %r1, s; setp.eq.u32 %p1, %r0, 0; add.u32 %r2, %r1, 16; cp.async.bulk.prefetch.L2.global [%d8], 128; \
+        "mov.u32 %r1, s; setp.eq.u32 %p1, %r0, 0; add.u32 %r2, %r1, 16; @%p1 cp.async.bulk.prefetch.L2.global [%d8], 128; \
          createpolicy.fractional.L2::evict_first.b64 %d3, 0f3f800000; \
          @%p1 mbarrier.init.shared.b64 [%r1], 1; bar.warp.sync 0xffffffff; \
          @%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 144; \

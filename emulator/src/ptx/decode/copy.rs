@@ -3,7 +3,6 @@
 use super::super::ast::{Arg, Num};
 use super::text::{Text, WRONG_OPERANDS};
 use super::{Decoder, Res};
-use crate::exec::inst::*;
 use crate::machine::types::{Space, Ty};
 
 impl Decoder<'_> {
@@ -25,9 +24,8 @@ impl Decoder<'_> {
             ("cp", [address, bytes, ..]) if t.has("prefetch") => {
                 t.require("async.bulk.prefetch.L2.global")?;
                 self.hints(t, 2)?;
-                self.address(address, Space::Global)?;
-                self.src(bytes, Ty::U32)?;
-                self.push(Op::Nop);
+                let (from, bytes) = (self.address(address, Space::Global)?, self.src(bytes, Ty::U32)?);
+                self.effect(move |cpu, site| cpu.prefetch(site, &from, bytes));
             }
             ("cp", [count]) if t.take("async") => {
                 let (bulk, keep) = (t.take("bulk"), Some(self.count(count)?));
