@@ -88,6 +88,7 @@ impl Derived {
             Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,
             Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny => Derived::Nothing,
             Op::LdMatrix | Op::CpAsync | Op::CpAsyncCommitGroup | Op::CpAsyncWaitGroup => Derived::Nothing,
+            Op::CpAsyncBulkPrefetch => Derived::Nothing,
             Op::St { .. } | Op::StSync { .. } | Op::Red { .. } | Op::Atom { .. } | Op::AtomExch { .. } => {
                 Derived::Nothing
             }

@@ -334,6 +334,11 @@ impl Function {
         self.dynamic_shared
     }
 
+    /// Whether it waits for the launches before it by `griddepcontrol.wait`, so that it may begin before they end.
+    pub fn begins_early(&self) -> bool {
+        self.body.iter().any(|node| matches!(node, Node::Inst(inst) if inst.op == Op::GriddepcontrolWait))
+    }
+
     /// The rows of the table of instructions that it uses.
     pub fn opcodes(&self) -> BTreeSet<Opcode> {
         let mut used = BTreeSet::new();

@@ -224,6 +224,14 @@ impl Builder {
         self.emit_known(load, src, Uniformity::Block)
     }
 
+    /// Asks the L2 cache for `bytes` bytes, a multiple of 16, from a multiple of 16 on. Nobody waits for them. All of them lie
+    /// in one allocation.
+    #[track_caller]
+    pub fn cp_async_bulk_prefetch<T>(&mut self, from: Global<T>, bytes: impl Operand<U32>) {
+        let src = vec![self.mem(from), bytes.arg()];
+        self.push(Op::CpAsyncBulkPrefetch, vec![], src, None);
+    }
+
     // ---- programmatic dependent launch
 
     /// `griddepcontrol.wait`: waits until the launches that this one may overlap are over, and sees what they wrote.

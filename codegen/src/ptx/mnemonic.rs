@@ -102,7 +102,7 @@ impl Display for Op {
             Op::LdParam { ty } => write!(f, "ld.param.{ty}"),
             Op::Ld { space, kind, width, ty } => {
                 let hint = match (space, kind) {
-                    (StateSpace::Shared, _) | (StateSpace::Global, LoadKind::Ordinary) => "",
+                    (StateSpace::Shared, _) | (StateSpace::Global, LoadKind::Ordinary | LoadKind::Settled) => "",
                     (StateSpace::Global, LoadKind::Constant) => ".nc",
                     (StateSpace::Global, LoadKind::Streaming) => ".nc.L1::no_allocate",
                 };
@@ -113,6 +113,7 @@ impl Display for Op {
             Op::CpAsync => f.write_str("cp.async.cg.shared.global"),
             Op::CpAsyncCommitGroup => f.write_str("cp.async.commit_group"),
             Op::CpAsyncWaitGroup => f.write_str("cp.async.wait_group"),
+            Op::CpAsyncBulkPrefetch => f.write_str("cp.async.bulk.prefetch.L2.global"),
             Op::LdSync { order, scope, ty } => write!(f, "ld.{order}.{scope}.global.{ty}"),
             Op::StSync { order, scope, ty } => write!(f, "st.{order}.{scope}.global.{ty}"),
             Op::Red { op, scope, ty } => write!(f, "red.relaxed.{scope}.global.{op}.{ty}"),

@@ -131,6 +131,9 @@ pub enum LoadKind {
     Constant,
     /// As `Constant`, read once: does not displace other data from L1.
     Streaming,
+    /// As `Constant`, but of device memory that the launches before this one may have written: read behind the wait for
+    /// them, through the path of ordinary loads.
+    Settled,
 }
 
 /// The threads among which an access or a fence orders.

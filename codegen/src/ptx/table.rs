@@ -108,6 +108,8 @@ const BASE: Needs = Needs::BASE;
 const SM_80: Needs = Needs { version: (7, 0), sm: 80 };
 /// What came with compute capability 9.0 and the first PTX that knows it.
 const SM_90: Needs = Needs { version: (7, 8), sm: 90 };
+/// Bulk copies of compute capability 9.0.
+const SM_90_BULK: Needs = Needs { version: (8, 0), sm: 90 };
 
 /// The uniformity of an instruction's result, given its operands'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,7 +154,7 @@ pub(crate) enum Effect {
 const fn loads(kind: LoadKind) -> Effect {
     match kind {
         LoadKind::Ordinary => Loads,
-        LoadKind::Constant | LoadKind::Streaming => LoadsConstant,
+        LoadKind::Constant | LoadKind::Streaming | LoadKind::Settled => LoadsConstant,
     }
 }
 
@@ -160,7 +162,7 @@ const fn loads(kind: LoadKind) -> Effect {
 const fn seen(kind: LoadKind) -> Spread {
     match kind {
         LoadKind::Ordinary => Varies,
-        LoadKind::Constant | LoadKind::Streaming => Operands,
+        LoadKind::Constant | LoadKind::Streaming | LoadKind::Settled => Operands,
     }
 }
 
@@ -399,6 +401,8 @@ instructions! {
     CpAsyncCommitGroup: [] <- [], SM_80, Operands, Free, Pure;
     /// Waits until at most so many of the thread's groups are under way.
     CpAsyncWaitGroup: [] <- [Constant], SM_80, Operands, Free, Pure;
+    /// A hint that so many bytes will be read, a multiple of 16.
+    CpAsyncBulkPrefetch: [] <- [Address(Global, 16), Value(U32)], SM_90_BULK, Operands, Free, Pure;
     /// A synchronising load.
     LdSync { order: LoadOrder, scope: Scope, ty: Type }:
         [Value(ty)] <- [place(Global, Width::One, ty)], BASE, Varies, Free, Loads;

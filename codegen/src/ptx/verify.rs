@@ -14,10 +14,10 @@
 //! 8. what is loaded as constant is stored to nowhere in the kernel, or, in shared memory, beyond a barrier;
 //! 9. the target has every instruction;
 //! 10. a kernel of a programmatic chain waits for the launches before it outside branches and loops, and before that it
-//!     writes no device memory and ends no thread.
+//!     writes no device memory, reads none of what they may have written, and ends no thread.
 
 use super::ir::{self, Arg, Function, Inst, Node, Reg, RegMap, Source, Uniformity, Warps, by_warps};
-use super::modifiers::StateSpace;
+use super::modifiers::{LoadKind, StateSpace};
 use super::table::{Convergence, Effect, Needs, Op, Row, Slot};
 use super::{constant, rendezvous, uniform};
 use crate::error::{Error, Result};
@@ -90,9 +90,10 @@ fn shared_memory(function: &Function, target: Target) -> Result<()> {
 /// Rule 10.
 fn chain(body: &[Node]) -> std::result::Result<(), (String, Source)> {
     let (wait, trigger) = (Op::GriddepcontrolWait, Op::GriddepcontrolLaunchDependents);
+    let is_settled = |inst: &Inst| matches!(inst.op, Op::Ld { kind: LoadKind::Settled, .. });
     let mut first = None;
     ir::instructions(body, &mut |inst| {
-        if inst.op == wait || inst.op == trigger {
+        if inst.op == wait || inst.op == trigger || is_settled(inst) {
             first.get_or_insert(inst);
         }
     });
@@ -104,7 +105,7 @@ fn chain(body: &[Node]) -> std::result::Result<(), (String, Source)> {
     ir::instructions(&body[..at], &mut |inst| {
         let row = inst.op.row();
         let writes = row.effect == Effect::Stores && row.results.iter().chain(row.operands.iter()).any(is_of_device);
-        if writes || inst.op == Op::Exit {
+        if writes || is_settled(inst) || inst.op == Op::Exit {
             early.get_or_insert(inst);
         }
     });

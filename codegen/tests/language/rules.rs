@@ -170,6 +170,17 @@ fn a_kernel_of_a_programmatic_chain_waits_before_it_writes_or_ends() {
         b.st(y, 1);
     });
     assert!(error.contains("without a griddepcontrol.wait outside branches"), "{error}");
+    let error = refused(|b, y| {
+        let value = b.ld(y.at(1), LoadKind::Settled);
+        b.griddepcontrol_wait();
+        b.st(y, value);
+    });
+    assert!(error.contains("ld.global.u32 before the griddepcontrol.wait"), "{error}");
+    let error = refused(|b, y| {
+        let value = b.ld(y.at(1), LoadKind::Settled);
+        b.st(y, value);
+    });
+    assert!(error.contains("ld.global.u32 without a griddepcontrol.wait"), "{error}");
     // Loads and shared memory are free, and so is the order of the two.
     let fine = |b: &mut Builder| {
         let (x, y) = (b.param::<Global<U32>>("x"), b.param::<Global<U32>>("y"));
@@ -178,7 +189,9 @@ fn a_kernel_of_a_programmatic_chain_waits_before_it_writes_or_ends() {
         let weight = b.ld(x, LoadKind::Constant);
         b.st(tile, weight);
         b.griddepcontrol_wait();
-        b.st(y, weight);
+        let settled = b.ld(x.at(1), LoadKind::Settled);
+        let sum = b.add(weight, settled);
+        b.st(y, sum);
     };
     assert!(Module::new(sm(90)).kernel("probe", 64, fine).is_ok());
 }

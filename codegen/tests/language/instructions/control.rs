@@ -143,7 +143,7 @@ fn of_the_block() -> Vec<Case> {
                 b.griddepcontrol_launch_dependents();
                 let early = b.add(i.x, i.y);
                 b.griddepcontrol_wait();
-                let late = b.ld(i.own, LoadKind::Ordinary);
+                let late = b.ld(i.own, LoadKind::Settled);
                 b.add(early, late)
             },
             |t| t.x().wrapping_add(t.y()),

@@ -29,6 +29,17 @@ fn accesses() -> Vec<Case> {
             |t| (0..3).fold(0u32, |sum, word| sum.wrapping_mul(3).wrapping_add(t.word(word))),
         ),
         case(
+            "prefetch",
+            |b, i| {
+                let lane = b.lane();
+                let leads = b.setp_eq(lane, 0);
+                b.if_(leads, |b| b.cp_async_bulk_prefetch(i.words, 64));
+                b.xor(i.x, i.y)
+            },
+            |t| t.x() ^ t.y(),
+        )
+        .of(90),
+        case(
             "bytes",
             |b, i| {
                 let first = b.mul(i.thread, 16);
