@@ -152,6 +152,7 @@ fn fast_logits_choose_float64s_id_as_often_as_llama_cpp() {
         );
         assert!(ratio <= 1.1, "{name}: {ratio}");
         assert!(fast.missed <= llama.missed, "{name}: {} and {}", fast.missed, llama.missed);
+        assert!(fast.agree >= llama.agree, "{name}: {} and {}", fast.agree, llama.agree);
     }
 }
 

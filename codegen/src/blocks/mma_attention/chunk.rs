@@ -116,11 +116,11 @@ impl Workspace {
         let words = exponents
             .chunks(2)
             .map(|pair| {
-                let [low, high] = [pair[0], pair[1]].map(|exponent| {
+                let exps = [pair[0], pair[1]].map(|exponent| {
                     let below = b.sub(exponent, max);
                     math::exp(b, below)
                 });
-                halves(b, low, high)
+                two_halves(b, exps)
             })
             .collect();
         Weights { max, words }
@@ -128,15 +128,19 @@ impl Workspace {
 
     /// The sums of a block of rows into row `row` of the slots.
     fn weigh(&self, b: &mut Builder, lane: Lane, row: Val<U32>, weights: Weights, values: &[[Vec<[Val<U32>; 4]>; 4]]) {
-        let (none, zero, ones) = (b.mov::<U32>(0), b.mov::<F32>(0.0), b.mov::<U32>(ONES));
-        let a = |step: usize| [weights.words[2 * step], none, weights.words[2 * step + 1], none];
+        let (zero, ones) = (b.mov::<F32>(0.0), b.mov::<U32>(ONES));
+        let a = |step: usize| {
+            let [first, second] = [2 * step, 2 * step + 1].map(|eight| weights.words[eight]);
+            [first[0], first[1], second[0], second[1]]
+        };
         let mut sum = [zero; 4];
         for step in 0..values.len() {
             sum = multiply(b, a(step), [ones; 2], sum);
         }
         let statistics = b.byte_index(self.statistics, row, 8);
         let leads = b.setp_eq(lane.member, 0);
-        b.if_(leads, |b| b.st_vector(statistics, [weights.max, sum[0]]));
+        let sum = b.add(sum[0], sum[2]);
+        b.if_(leads, |b| b.st_vector(statistics, [weights.max, sum]));
         let to = b.byte_index(self.sums, row, sums_row(self.heads.head_dim) * 4);
         let to = b.byte_index(to, lane.member, 80);
         for i in 0..self.heads.head_dim / 64 {
@@ -156,10 +160,11 @@ impl Workspace {
             // The lane has two neighbouring columns, 16 dimensions in all.
             let to = to.at(80 * i);
             for (quad, sums) in sums.chunks(4).enumerate() {
-                let of = |column: usize| std::array::from_fn::<_, 4, _>(|at| sums[at][column]);
                 let to = to.at(4 * quad as u32);
-                b.st_vector(to, of(0));
-                b.st_vector(to.at(8), of(1));
+                for column in [0, 1] {
+                    let both: [Val<F32>; 4] = std::array::from_fn(|at| b.add(sums[at][column], sums[at][column + 2]));
+                    b.st_vector(to.at(8 * column as u32), both);
+                }
             }
         }
     }
@@ -184,10 +189,11 @@ impl Lane {
     }
 }
 
-/// Exponentials of a block of rows: the maximum of the lane's row, and of each 8 positions those of the lane's two as a word.
+/// Exponentials of a block of rows: the maximum of the lane's row, and of each 8 positions those of the lane's two as a word
+/// of their high halves and one of what these leave.
 struct Weights {
     max: Val<F32>,
-    words: Vec<Val<U32>>,
+    words: Vec<[Val<U32>; 2]>,
 }
 
 /// `A B + C` of depth 16, which sm_75 does in two halves.
@@ -199,8 +205,16 @@ fn multiply(b: &mut Builder, a: [Val<U32>; 4], k: [Val<U32>; 2], c: [Val<F32>; 4
     b.mma_halves_k8([a[2], a[3]], k[1], half)
 }
 
+/// Two numbers as a word of their f16 and a word of what these leave.
+pub(super) fn two_halves(b: &mut Builder, numbers: [Val<F32>; 2]) -> [Val<U32>; 2] {
+    let word = halves(b, numbers[0], numbers[1]);
+    let [first, second] = b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half));
+    let (first, second) = (b.sub(numbers[0], first), b.sub(numbers[1], second));
+    [word, halves(b, first, second)]
+}
+
 /// Two numbers as halves of a word.
-pub(super) fn halves(b: &mut Builder, low: Val<F32>, high: Val<F32>) -> Val<U32> {
+fn halves(b: &mut Builder, low: Val<F32>, high: Val<F32>) -> Val<U32> {
     if b.target().sm() >= 80 {
         return b.cvt_f16x2(low, high);
     }

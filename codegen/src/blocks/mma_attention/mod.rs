@@ -4,8 +4,9 @@
 //! `S = Q K^T` by `mma`, a head a row. The query, with 1 / sqrt(head_dim) in it, is two f16 numbers, the high half in row
 //! `r` and what that leaves in row `r + 8`: a block of 16 rows holds 8 heads, and a score is the sum of two rows, nearly
 //! that of an f32 query. Positions behind the sequence's end weigh nothing: the last row stands in for theirs, whose score
-//! is -inf, so that what lies there is not read. `P = e^(S - m)` in f16 with the chunk's own maximum `m`; the sum of
-//! exponentials is a column of ones beside V, so that weights and their sum are added up alike; `O = P V` in f32.
+//! is -inf, so that what lies there is not read. `P = e^(S - m)` with the chunk's own maximum `m` is two f16 numbers in the
+//! same two rows, which one f16 would leave half empty; the sum of exponentials is a column of ones beside V, so that
+//! weights and their sum are added up alike; `O = P V` in f32, again the sum of two rows.
 //!
 //! **Order.** A lane reads 16 bytes of a key, so of each 32 dimensions one `mma` takes those with `d % 8 < 4` and the next
 //! the others; values are multiplied in ascending positions, 16 at a time. Chunks are cut at multiples of 32 positions and put together
@@ -137,19 +138,12 @@ impl Workspace {
             let from = b.byte_index(q, quad, 16);
             let values: [Val<F32>; 4] = b.ld_vector(from, kind);
             let values = values.map(|value| b.mul(value, self.heads.scale()));
-            let [mut high, mut low] = [Vec::new(), Vec::new()];
-            for pair in values.chunks(2) {
-                let word = chunk::halves(b, pair[0], pair[1]);
-                let [first, second] = b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half));
-                let (first, second) = (b.sub(pair[0], first), b.sub(pair[1], second));
-                high.push(word);
-                low.push(chunk::halves(b, first, second));
-            }
+            let [first, second] = [0, 2].map(|at| chunk::two_halves(b, [values[at], values[at + 1]]));
             let (head, inside) = (b.div::<U32>(quad, head_dim / 4), b.rem::<U32>(quad, head_dim / 4));
             let to = self.query(b, head);
             let to = b.byte_index(to, inside, 8).cast::<U32>();
-            b.st_vector(to, [high[0], high[1]]);
-            b.st_vector(to.at(ROWS * query_row(head_dim) / 2), [low[0], low[1]]);
+            b.st_vector(to, [first[0], second[0]]);
+            b.st_vector(to.at(ROWS * query_row(head_dim) / 2), [first[1], second[1]]);
         });
     }
 
