@@ -58,10 +58,10 @@ impl Group {
         Group { x: x.to_vec(), inverse, scale: greatest * (1.0 / 127.0), q }
     }
 
-    /// Whether a few elements are far larger than the others: the squares sum to less than those of 8, or of 2 of 32.
+    /// Whether a few elements are far larger than the others: the squares sum to less than those of 8, or of 2.5 of 32.
     fn is_uneven(&self, group: usize) -> bool {
         let squares: f32 = self.q.iter().map(|q| q * q).sum();
-        squares > 0.0 && squares < if group == 256 { 8.0 } else { 2.0 } * 127.0 * 127.0
+        squares > 0.0 && squares < (if group == 256 { 8 * 127 * 127 } else { 5 * 127 * 127 / 2 }) as f32
     }
 
     fn values(&self, second: bool) -> Vec<f64> {

@@ -12,11 +12,11 @@ use kiln_emulator::{Checks, Counters, DeviceConfig};
 
 /// Bytes moved for a byte needed, at most.
 const MOST: f64 = 1.03;
-/// Lines in which lanes meet in banks: words beside activations are 12 apart, a second plane does not begin in the bank of
-/// the first, values of two rows are 33 apart, attention's partial sums.
-const MEETING: [&str; 3] = ["formats/int8.rs", "blocks/fast.rs", "blocks/attention.rs"];
+/// Lines in which lanes meet in banks: activations where a row of a number of super-blocks that is no multiple of 8 ends
+/// between lanes, values of two rows, which are 33 apart, attention's sums of a chunk.
+const MEETING: [&str; 3] = ["formats/int8.rs", "blocks/fast.rs", "mma_attention/mod.rs"];
 /// Further passes of a weight in these lines, at most.
-const FURTHER: f64 = 0.03;
+const FURTHER: f64 = 0.01;
 
 /// The launches of one token and its logits on a chip like an H200.
 fn token(cut: &Cut, path: PathChoice) -> Vec<Launch> {

@@ -2,7 +2,7 @@
 //!
 //! The scale is the greatest magnitude over 127. Rounding adds 1.5 * 2^23, which leaves the integer in the lowest bits of
 //! the float. A super-block has a second plane where few elements are as large as its scale says: where the squares of
-//! `q` sum to less than 8 * 127^2 over 256, or 2 * 127^2 over any 32 with a scale of their own. The rule looks at that
+//! `q` sum to less than 8 * 127^2 over 256, or 2.5 * 127^2 over any 32 with a scale of their own. The rule looks at that
 //! super-block alone, so the bits of a dot product do not depend on what else is staged.
 
 use super::warp;
@@ -21,15 +21,7 @@ const FINER: f32 = 254.0;
 const fn outliers(group: ScaleGroup) -> i32 {
     match group {
         ScaleGroup::Of256 => 8 * 127 * 127,
-        ScaleGroup::Of32 => 2 * 127 * 127,
-    }
-}
-
-/// Lanes that have a group's activations together.
-const fn lanes(group: ScaleGroup) -> u32 {
-    match group {
-        ScaleGroup::Of256 => 32,
-        ScaleGroup::Of32 => 4,
+        ScaleGroup::Of32 => 5 * 127 * 127 / 2,
     }
 }
 
@@ -43,7 +35,6 @@ pub(crate) fn super_block(
     super_block: Val<U32>,
     group: ScaleGroup,
 ) {
-    let lane = b.lane();
     let first = to.at(b, super_block);
     let greatest = greatest(b, &values, group);
     let divisor = b.max(greatest, LEAST);
@@ -63,13 +54,8 @@ pub(crate) fn super_block(
     let some = b.setp_ne(square, 0);
     let few = b.and_pred(few, some);
     let few = b.vote_any(few);
-    let leads = b.and(lane, lanes(group) - 1);
-    let leads = b.setp_eq(leads, 0);
-    let scale_at = first.scale_of(b, group, lane);
-    b.if_(leads, |b| b.st(scale_at, scale));
     let later = b.selp::<U32>(1, 0, few);
-    let leader = b.setp_eq(lane, 0);
-    b.if_(leader, |b| b.st(first.later(), later));
+    first.write_scales(b, group, scale, later);
     b.if_(few, |b| {
         let second = to.second(b, first);
         let (down, inverse) = (b.neg(scale), b.mul(inverse, FINER));
@@ -80,9 +66,9 @@ pub(crate) fn super_block(
         });
         let words = pack(b, residuals);
         write(b, words, second, group);
-        let scale_at = second.scale_of(b, group, lane);
         let scale = b.mul(scale, 1.0 / FINER);
-        b.if_(leads, |b| b.st(scale_at, scale));
+        let none = b.mov::<U32>(0);
+        second.write_scales(b, group, scale, none);
     });
 }
 

@@ -19,11 +19,11 @@ pub(crate) struct Staged {
     squares: Shared<F32>,
 }
 
-/// Words of shared memory that a super-block takes.
-pub(crate) const fn words(form: Form) -> u32 {
+/// Words of shared memory that a super-block takes, and those that a vector takes besides.
+const fn words(form: Form) -> (u32, u32) {
     match form {
-        Form::Float => SUPER_BLOCK,
-        Form::Int8(_) => Quantised::WORDS,
+        Form::Float => (SUPER_BLOCK, 0),
+        Form::Int8(_) => (Quantised::WORDS, Quantised::PADDING),
     }
 }
 
@@ -53,7 +53,10 @@ impl Forms {
 
     /// Words of shared memory that a vector of so many super-blocks takes in one form, or in all of them.
     pub(crate) fn words(&self, super_blocks: u32, one: bool) -> u32 {
-        let sizes = self.all.iter().map(|form| words(*form) * super_blocks);
+        let sizes = self.all.iter().map(|form| {
+            let (each, besides) = words(*form);
+            each * super_blocks + besides
+        });
         if one { sizes.max().unwrap_or(0) } else { sizes.sum() }
     }
 }
@@ -74,7 +77,9 @@ impl Staged {
                 (One::When(one), at) => Size::Reg(b.selp::<U32>(0, at, one)),
             };
             places.push((*form, b.index(base, at)));
-            let own = b.size_mul(super_blocks, words(*form));
+            let (each, besides) = words(*form);
+            let own = b.size_mul(super_blocks, each);
+            let own = b.size_add(own, besides);
             before = b.size_add(before, own);
         }
         Staged { forms: places, super_blocks, room, squares: base.at(squares) }

@@ -12,11 +12,12 @@
 //! | words beside them | with a scale for 256 | with a scale for each 32 |
 //! |---|---|---|
 //! | 0..8 | the sums of each 16, `i16` | the scales, f32 |
-//! | 8 | the scale, f32 | |
-//! | 9 (first plane) | planes behind it | planes behind it |
+//! | 8 | the scale, f32 | 0 |
+//! | 9 | planes behind it | planes behind it |
+//! | 10..12 | 0 | 0 |
 //!
-//! A lane has a super-block of its own. Both strides are odd multiples of 16 bytes, so the lanes' reads of 16 bytes meet
-//! in no bank.
+//! A lane has a super-block of its own. Both strides are odd multiples of 16 bytes, and a plane lies a multiple of 128 bytes
+//! behind the first: so the lanes' reads of 16 bytes meet in no bank where their super-blocks follow each other.
 
 use super::SuperBlock;
 use crate::ptx::{Builder, F16, F32, Half, LoadKind, S32, Shared, Size, U16, U32, Val, Work};
@@ -27,9 +28,10 @@ const PLANE_BYTES: u32 = 272;
 const BESIDE_BYTES: u32 = 48;
 /// Where the sums of 32 begin in a plane's super-block.
 pub(super) const SUMS_OF_32: u32 = 256;
-/// The words beside a plane's super-block that hold the scale for 256, and the planes behind it.
-pub(super) const SCALE_WORD: u32 = 8;
-pub(super) const LATER_WORD: u32 = 9;
+/// The first of the four words beside a plane's super-block that lanes read for the scale or the planes behind it.
+pub(super) const LAST_WORDS: u32 = 8;
+/// All banks.
+const BANKS_BYTES: u32 = 128;
 
 /// The activations that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,7 +64,7 @@ impl Int8 {
         work: Work,
     ) -> Val<F32> {
         let first = x.at(b, super_block);
-        let last = b.ld(first.beside.at(LATER_WORD), LoadKind::Ordinary);
+        let last = first.later(b);
         let (plane, sum) = (b.var::<U32>(0), b.var::<F32>(0.0));
         b.do_while(|b| {
             b.each_iteration(work);
@@ -99,15 +101,19 @@ pub(crate) struct Quantised {
 }
 
 impl Quantised {
-    /// Words of shared memory that a super-block takes.
+    /// Words of shared memory that a super-block takes, and those that a vector takes besides.
     pub(crate) const WORDS: u32 = 2 * (PLANE_BYTES + BESIDE_BYTES) / 4;
+    pub(crate) const PADDING: u32 = 4 * BANKS_BYTES / 4;
 
-    /// A vector of so many super-blocks in [`Quantised::WORDS`] words each.
+    /// A vector of so many super-blocks in [`Quantised::WORDS`] words each, and [`Quantised::PADDING`] more.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, words: Shared<U32>, super_blocks: Size) -> Quantised {
-        let plane_distance = b.size_mul(super_blocks, PLANE_BYTES);
-        let beside_distance = b.size_mul(super_blocks, BESIDE_BYTES);
-        let beside = b.byte_index(words, super_blocks, 2 * PLANE_BYTES);
+        let [plane_distance, beside_distance] = [PLANE_BYTES, BESIDE_BYTES].map(|bytes| {
+            let bytes = b.size_mul(super_blocks, bytes);
+            let banks = b.size_div_ceil(bytes, BANKS_BYTES);
+            b.size_mul(banks, BANKS_BYTES)
+        });
+        let beside = b.byte_index(words, plane_distance, 2);
         Quantised { activations: words, beside, plane_distance, beside_distance }
     }
 
@@ -155,7 +161,19 @@ impl Plane {
 
     /// The scale of all 256.
     pub(super) fn scale(&self, b: &mut Builder) -> Val<F32> {
-        b.ld(self.beside.at(SCALE_WORD).cast::<F32>(), LoadKind::Ordinary)
+        let [scale, ..] = self.last_words(b);
+        b.mov_bits(scale)
+    }
+
+    /// The number of planes behind it.
+    pub(super) fn later(&self, b: &mut Builder) -> Val<U32> {
+        let [_, later, ..] = self.last_words(b);
+        later
+    }
+
+    /// Four words, of which one is wanted: lanes' single words would meet in banks.
+    fn last_words(&self, b: &mut Builder) -> [Val<U32>; 4] {
+        b.ld_vector(self.beside.at(LAST_WORDS), LoadKind::Ordinary)
     }
 
     /// The scales of each 32.
@@ -188,20 +206,22 @@ impl Plane {
         b.index(self.beside.cast::<U16>(), half)
     }
 
-    /// Where the scale goes of the 256, or of the 32 that four lanes have together.
-    pub(crate) fn scale_of(&self, b: &mut Builder, group: ScaleGroup, lane: Val<U32>) -> Shared<F32> {
-        match group {
-            ScaleGroup::Of256 => self.beside.at(SCALE_WORD).cast(),
+    /// Writes scales, each in the first of the lanes that have a group together, and the number of planes behind.
+    pub(crate) fn write_scales(&self, b: &mut Builder, group: ScaleGroup, scale: Val<F32>, later: Val<U32>) {
+        let lane = b.lane();
+        let zero = b.mov::<U32>(0);
+        let scale_of_256 = match group {
+            ScaleGroup::Of256 => b.mov_bits(scale),
             ScaleGroup::Of32 => {
-                let block = b.shr::<U32>(lane, 2);
-                b.index(self.beside.cast::<F32>(), block)
+                let (block, place) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
+                let at = b.index(self.beside.cast::<F32>(), block);
+                let leads = b.setp_eq(place, 0);
+                b.if_(leads, |b| b.st(at, scale));
+                zero
             }
-        }
-    }
-
-    /// Where the number of planes behind it goes, in the first one.
-    pub(crate) fn later(&self) -> Shared<U32> {
-        self.beside.at(LATER_WORD)
+        };
+        let leader = b.setp_eq(lane, 0);
+        b.if_(leader, |b| b.st_vector(self.beside.at(LAST_WORDS), [scale_of_256, later, zero, zero]));
     }
 }
 

@@ -5,7 +5,7 @@
 //! `g + 8` bytes `4t` to `4t + 4` of every 16, of column `g` the activations that these meet, and of the result rows `g`
 //! and `g + 8` of columns `2t` and `2t + 1`: see [`Builder::mma_bytes_k32`].
 
-use super::int8::{LATER_WORD, SCALE_WORD, SUMS_OF_32, add_block};
+use super::int8::{LAST_WORDS, SUMS_OF_32, add_block};
 use super::q4_k::subtract;
 use super::{Plane, ScaleGroup};
 use crate::ptx::{AtomicOp, Builder, F16, F32, Global, LoadKind, S32, Shared, U8, U32, Val};
@@ -173,7 +173,7 @@ impl Columns {
 /// `column` the column's number there. A plane that the column does not have is zeros.
 pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: ScaleGroup, planes: [Plane; 2]) {
     let lane = b.lane();
-    let later = b.ld(planes[0].beside.at(LATER_WORD), LoadKind::Ordinary);
+    let later = planes[0].later(b);
     let has_second = b.setp_ne(later, 0);
     let always = b.setp_ge(lane, 0);
     for (number, (plane, there)) in planes.into_iter().zip([always, has_second]).enumerate() {
@@ -215,7 +215,7 @@ pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: Sc
         });
         // The first lanes write the scales: one, or one of each block.
         let (scales, first) = match group {
-            ScaleGroup::Of256 => (1, SCALE_WORD),
+            ScaleGroup::Of256 => (1, LAST_WORDS),
             ScaleGroup::Of32 => (8, 0),
         };
         let writes = b.setp_lt(lane, scales);
