@@ -21,6 +21,9 @@ pub struct BakedKernel {
     pub static_shared: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
+    /// Whether it may begin before the kernel before it in its stream ends: a launch
+    /// [`with_programmatic`](LaunchConfig::with_programmatic) is right.
+    pub begins_early: bool,
     /// Its parameters, in order.
     pub params: &'static [Param],
 }

@@ -11,12 +11,17 @@ use crate::launch::{self, Arguments, Launch};
 #[cfg(feature = "gguf")]
 use crate::shape::Grid;
 
+/// The first driver that records programmatic launches in graphs.
+const PROGRAMMATIC_SINCE: (i32, i32) = (12, 3);
+
 /// A function with what its bake says of its launch.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     function: Function,
     baked: &'static BakedKernel,
     resident: u32,
+    /// Whether launches are programmatic.
+    begins_early: bool,
 }
 
 impl Loaded {
@@ -24,7 +29,8 @@ impl Loaded {
     pub(crate) fn find(module: &Module, baked: &'static BakedKernel) -> Result<Loaded> {
         let function = module.function(baked.name)?;
         let resident = function.resident_blocks(baked.block, baked.dynamic_shared)?;
-        Ok(Loaded { function, baked, resident })
+        let begins_early = baked.begins_early && module.device().driver().version()? >= PROGRAMMATIC_SINCE;
+        Ok(Loaded { function, baked, resident, begins_early })
     }
 
     /// The entry's name.
@@ -108,7 +114,8 @@ impl<L: Launch> Kernel<L> {
     }
 
     fn config(&self, grid: [u32; 3]) -> LaunchConfig {
-        self.loaded.baked.config(grid)
+        let config = self.loaded.baked.config(grid);
+        if self.loaded.begins_early { config.with_programmatic() } else { config }
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Descriptor {
     pub static_shared: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
+    /// Whether a launch may begin before the launch before it ends.
+    pub begins_early: bool,
     /// Its parameters, in order.
     pub params: Vec<Param>,
 }
@@ -118,6 +120,7 @@ fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> 
             grid: kernel.grid(),
             static_shared: function.static_shared(),
             dynamic_shared: function.dynamic_shared(),
+            begins_early: function.begins_early(),
             params: function.params().to_vec(),
         })
         .collect()
@@ -549,13 +552,15 @@ impl Source<'_> {
                 "            ptx: concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\")), \"\\0\"),"
             ));
             self.line(format_args!("            kernels: &["));
-            for Descriptor { name, block, grid, static_shared, dynamic_shared, params } in &module.kernels {
+            for Descriptor { name, block, grid, static_shared, dynamic_shared, begins_early, params } in &module.kernels
+            {
                 let params = self.signatures.iter().find(|(_, known)| known == params);
                 let params = params.map_or("&[]", |(signature, _)| signature);
                 let launch = format!("name: {name:?}, block: {block}, grid: Grid::{grid:?}, params: {params},");
                 self.line(format_args!("                BakedKernel {{ {launch}"));
                 self.line(format_args!(
-                    "                    static_shared: {static_shared}, dynamic_shared: {dynamic_shared},"
+                    "                    static_shared: {static_shared}, dynamic_shared: {dynamic_shared}, \
+                     begins_early: {begins_early},"
                 ));
                 self.line(format_args!("                }},"));
             }

@@ -25,6 +25,7 @@ pub(crate) fn module(sm: u32, decoder: Option<(DecoderPath, Numerics)>, kernels:
             grid: kernel.grid,
             static_shared: kernel.static_shared,
             dynamic_shared: kernel.dynamic_shared,
+            begins_early: kernel.begins_early,
             params: leak(params(&kernel.params)),
         })
         .collect();

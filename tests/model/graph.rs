@@ -3,7 +3,8 @@
 
 use crate::{bake, common};
 use kiln::Model;
-use kiln::model::{GenerateOptions, ModelFile, PathChoice, Session};
+use kiln::model::{GenerateOptions, ModelFile, PathChoice, Session, SessionOptions};
+use kiln::shape::Numerics;
 use kiln_emulator::{Checks, DeviceConfig};
 use std::path::Path;
 
@@ -70,5 +71,48 @@ fn a_token_is_one_launch_of_a_graph_that_its_length_class_shares() {
     drop((pair, model, device));
     if !common::on_gpu() {
         assert_eq!(kiln_emulator::leaks(ordinal), []);
+    }
+}
+
+/// What columns and loading launch is not in the chain.
+fn of_a_token(kernel: &str) -> bool {
+    !["quantise", "gemm", "repack"].iter().any(|other| kernel.starts_with(other))
+}
+
+/// From sm_90 on each launch of a token may begin before the one before it ends: the emulator takes what a kernel does before
+/// its wait for a race with that one.
+#[test]
+fn launches_of_a_token_begin_early_where_the_chip_has_that() {
+    if common::on_gpu() {
+        return eprintln!("SKIPPED: a GPU does not tell how a launch began");
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
+    for ((major, minor), early) in [((8, 9), false), ((9, 0), true)] {
+        let chip = DeviceConfig::with_sm(major, minor);
+        let device = common::device_with(DeviceConfig { multiprocessors: 2, counters: true, ..chip });
+        let file = ModelFile::open(&file).expect("a model");
+        let baked = bake::model("test", *file.shape(), device.sm());
+        let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
+        for numerics in Numerics::ALL {
+            for path in [PathChoice::Stream, PathChoice::Graph] {
+                kiln_emulator::clear_reports(device.ordinal());
+                let options = SessionOptions::default().with_numerics(numerics).with_path(path).with_capacity(256);
+                let mut session = model.session(options).expect("a session");
+                session.append(&[5, 6]).expect("a prompt");
+                tokens(&mut session, 2);
+                session.logits().expect("logits");
+                let launches = kiln_emulator::reports(device.ordinal());
+                let chain: Vec<_> = launches.iter().filter(|launch| of_a_token(&launch.kernel)).collect();
+                // Two layers of six launches each, the embedding, the head and the choice.
+                assert!(chain.len() >= 2 * 12 + 3, "{numerics}, {path:?}: {} launches", chain.len());
+                for launch in chain {
+                    assert_eq!(
+                        launch.programmatic, early,
+                        "sm_{major}{minor}, {numerics}, {path:?}: {}",
+                        launch.kernel
+                    );
+                }
+            }
+        }
     }
 }

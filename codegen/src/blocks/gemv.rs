@@ -85,26 +85,33 @@ impl Share {
     /// All `rows`, dealt to the warps of the grid.
     #[track_caller]
     pub(crate) fn of_grid(b: &mut Builder, rows: Size, pass: &Pass) -> Share {
-        let (block, grid, warps) = (b.ctaid_x(), b.nctaid_x(), b.warps());
-        let (first, step) = (b.mul::<U32>(block, warps), b.mul::<U32>(grid, warps));
         match &pass.values {
             None => {
+                let (block, grid, warps) = (b.ctaid_x(), b.nctaid_x(), b.warps());
+                let (first, step) = (b.mul::<U32>(block, warps), b.mul::<U32>(grid, warps));
                 let tile = pass.tile.rows();
                 let count = b.size_div_ceil(rows, tile);
                 let tiles = (Size::Reg(first), count, Size::Reg(step));
                 Share::Tiles { origin: Size::Const(0), end: rows, tiles, tile }
             }
             Some(values) => {
-                let tile = values.tile_rows();
-                let (warp, last) = (b.warp_id(), b.sub::<U32>(step, 1));
-                let warp = b.add::<U32>(first, warp);
-                let each = b.add::<U32>(last, rows);
-                let each = b.div::<U32>(each, step);
-                let first = b.mul::<U32>(warp, each);
-                let end = b.add::<U32>(first, each);
-                Share::Runs { first, end: b.min::<U32>(end, rows), tile }
+                let (first, end) = Share::run_of_grid(b, rows);
+                Share::Runs { first, end, tile: values.tile_rows() }
             }
         }
+    }
+
+    /// The warp's run of all `rows` and the one behind its last, where the warps of the grid have a run each.
+    #[track_caller]
+    pub(crate) fn run_of_grid(b: &mut Builder, rows: Size) -> (Val<U32>, Val<U32>) {
+        let (block, grid, warps, warp) = (b.ctaid_x(), b.nctaid_x(), b.warps(), b.warp_id());
+        let (warp, all) = (b.mad::<U32>(block, warps, warp), b.mul::<U32>(grid, warps));
+        let last = b.sub::<U32>(all, 1);
+        let each = b.add::<U32>(last, rows);
+        let each = b.div::<U32>(each, all);
+        let first = b.mul::<U32>(warp, each);
+        let end = b.add::<U32>(first, each);
+        (first, b.min::<U32>(end, rows))
     }
 
     /// The run of rows from `first` to `end`, dealt to the warps of the block; none if `end` is not greater.

@@ -6,6 +6,7 @@ pub(crate) mod argmax;
 pub(crate) mod arrival;
 pub(crate) mod attend;
 pub(crate) mod attention;
+pub(crate) mod dependent;
 pub(crate) mod dequantize;
 pub(crate) mod dot;
 pub(crate) mod fast;

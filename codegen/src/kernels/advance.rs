@@ -1,4 +1,5 @@
 use super::{Grid, Kernel};
+use crate::blocks::dependent;
 use crate::ptx::{Builder, Global, LoadKind, U32};
 
 /// Moves a sequence to its next position after a prompt token without logits: one thread. `state` is `[position,
@@ -21,6 +22,7 @@ impl Kernel for Advance {
 
     fn build(&self, b: &mut Builder) {
         let state = b.param::<Global<U32>>("state"); // [3]
+        dependent::wait(b);
         let lane = b.lane();
         let first = b.setp_eq(lane, 0);
         b.if_(first, |b| {

@@ -1,5 +1,5 @@
 use super::{Grid, Kernel};
-use crate::blocks::argmax;
+use crate::blocks::{argmax, dependent};
 use crate::ptx::{Builder, F32, Global, LoadKind, U32};
 
 /// Greedy choice: the index of the greatest of `logits[vocab]`, the least such index, one block. Stores it as the token
@@ -28,8 +28,9 @@ impl Kernel for Argmax {
         let tokens = b.param::<Global<U32>>("tokens"); // [capacity]
         let capacity = b.param::<U32>("capacity");
         let state = b.param::<Global<U32>>("state"); // [3]
+        let kind = dependent::wait(b);
         let scratch = argmax::Scratch::new(b);
-        let best = argmax::of_block(b, scratch, logits, 0, vocab, LoadKind::Constant);
+        let best = argmax::of_block(b, scratch, logits, 0, vocab, kind);
         let tid = b.tid();
         let first = b.setp_eq(tid, 0);
         b.if_(first, |b| {

@@ -1,9 +1,10 @@
 use super::{Kernel, incremental_attention};
 use crate::blocks::attend::{self, Attend, Sequence};
 use crate::blocks::attention::Heads;
+use crate::blocks::dependent;
 use crate::blocks::kv::Cache;
 use crate::blocks::mma_attention;
-use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Size, U32, U64};
+use crate::ptx::{Builder, Compare, F32, Global, Size, U32, U64};
 use kiln_shape::{KvType, ModelShape, Numerics, Units};
 
 /// One query token against a model's cache in one launch, a block for each KV head and unit of the cache: grid
@@ -67,7 +68,8 @@ impl Kernel for Attention {
         let length_at = b.param::<Global<U32>>("length_at"); // [1]
         let error = b.param::<Global<U32>>("error"); // [1]
 
-        let length = b.ld(length_at, LoadKind::Constant);
+        let kind = dependent::wait(b);
+        let length = b.ld(length_at, kind);
         let fits = b.setp::<U32>(Compare::Le, length, capacity);
         let length = b.selp::<U32>(length, 0, fits);
         let (kv_head, unit, tid) = (b.ctaid_x(), b.ctaid_y(), b.tid());
@@ -78,7 +80,7 @@ impl Kernel for Attention {
         let group = b.byte_index(q, kv_head, heads.group * head_dim * 4);
         let works = b.setp_lt(unit, units);
         b.if_(works, |b| {
-            attend.load_queries(b, group, LoadKind::Constant);
+            attend.load_queries(b, group, kind);
             attend.unit(b, &sequence, kv_head, unit, positions);
         });
         let empty = b.or::<U32>(units, unit);

@@ -1,7 +1,7 @@
 use super::{Grid, Kernel};
-use crate::blocks::dequantize;
 use crate::blocks::tensor::Tensor;
-use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8, U32};
+use crate::blocks::{dependent, dequantize};
+use crate::ptx::{Builder, Dim, F32, Global, U8, U32};
 use kiln_shape::SUPER_BLOCK;
 use kiln_shape::{TensorRole, WeightType};
 
@@ -40,12 +40,13 @@ impl Kernel for EmbeddingRow {
         let super_blocks = b.size_div_ceil(hidden, SUPER_BLOCK);
 
         let tensor = Tensor::from_table(b, table, TensorRole::TokenEmbedding.slot());
-        let position = b.ld(state, LoadKind::Constant);
+        let kind = dependent::wait(b);
+        let position = b.ld(state, kind);
         let inside = b.setp_lt(position, capacity);
         let token = b.var::<U32>(u32::MAX);
         let token_at = b.index(tokens, position);
         b.if_(inside, |b| {
-            let value = b.ld(token_at, LoadKind::Constant);
+            let value = b.ld(token_at, kind);
             b.set(token, value);
         });
         let known = b.setp_lt::<U32>(token, vocab);

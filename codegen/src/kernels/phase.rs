@@ -1,4 +1,5 @@
 use super::{Grid, Kernel};
+use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::gemv::{self, Input, Output, Share, With};
 use crate::blocks::swiglu;
@@ -104,7 +105,8 @@ impl Kernel for PhaseKernel {
         let vocab = b.param::<U32>("vocab"); // rows of the head
         b.param::<U32>("phase"); // which one this is, for kernels of several
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-        let operands = Operands { table, layer, x, y, residual: y, eps, kind: LoadKind::Constant };
+        let kind = dependent::wait(b);
+        let operands = Operands { table, layer, x, y, residual: y, eps, kind };
         dot::leave_registers(b, &self.types, Size::Const(self.k()), Numerics::Exact);
         let rows = self.rows_baked().map_or(Size::Reg(vocab), Size::Const);
         self.staged(b, &operands, |kernel, b, pass| {

@@ -1,5 +1,6 @@
 use super::phase::{Operands, Phase};
 use super::{Grid, Kernel};
+use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::gemv::{self, AnyInput, Pass, Share};
 use crate::blocks::math;
@@ -79,6 +80,35 @@ impl Products {
             of: &types,
         };
         gemv::staged_any(b, &input)
+    }
+
+    /// Asks for the first weights of each warp's rows, of all `rows` of the phase.
+    fn ask_for(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen, rows: Val<U32>) {
+        let (first, end) = Share::run_of_grid(b, Size::Reg(rows));
+        b.for_range(0, chosen.matrices, 1, |b, number| {
+            let (from, to) = chosen.rows_of(b, &self.shape, number);
+            let (first, end) = (b.max::<U32>(first, from), b.min::<U32>(to, end));
+            let any = b.setp_lt(first, end);
+            let entry = b.add::<U32>(chosen.weight, number);
+            let tensor = Tensor::from_table(b, table, entry);
+            let row_bytes = self.row_bytes(b, chosen.k, tensor.ty);
+            let (before, count) = (b.sub::<U32>(first, from), b.sub::<U32>(end, first));
+            let data = b.address(tensor.data);
+            let data = b.mad_wide(before, row_bytes, data);
+            let bytes = b.mul::<U32>(count, row_bytes);
+            dependent::ask_for(b, data, bytes, any);
+        });
+    }
+
+    /// Bytes of a row of `k` weights.
+    fn row_bytes(&self, b: &mut Builder, k: Val<U32>, ty: Val<U32>) -> Val<U32> {
+        let blocks = b.shr::<U32>(k, 5);
+        let none = b.mov::<U32>(0);
+        let of_block = self.types.iter().fold(none, |bytes, known| {
+            let is = b.setp_eq(ty, known.id());
+            b.selp::<U32>(known.layout().data / 8, bytes, is)
+        });
+        b.mul::<U32>(blocks, of_block)
     }
 
     fn rows(&self, b: &mut Builder, operands: &AnyOperands, chosen: &Chosen, pass: &Pass, share: Share) {
@@ -237,14 +267,17 @@ impl Kernel for Products {
         let phase = b.param::<U32>("phase"); // which of them
         dot::leave_registers(b, &self.types, Size::Const(self.shape.hidden), Numerics::Fast);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-        let operands =
-            AnyOperands { phase, of: Operands { table, layer, x, y, residual: y, eps, kind: LoadKind::Constant } };
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
         let rows = b.selp::<U32>(q + 2 * kv, self.shape.hidden, chosen.is_qkv);
         let rows = b.selp::<U32>(self.shape.ffn, rows, chosen.is_gate_up);
         let is_head = b.setp_eq(phase, Phase::Head as u32);
         let rows = b.selp::<U32>(vocab, rows, is_head);
+        if dependent::begins_early(b) {
+            self.ask_for(b, table, &chosen, rows);
+        }
+        let kind = dependent::wait(b);
+        let operands = AnyOperands { phase, of: Operands { table, layer, x, y, residual: y, eps, kind } };
         let pass = self.staged(b, &operands, &chosen);
         let share = Share::of_grid(b, Size::Reg(rows), &pass);
         self.rows(b, &operands, &chosen, &pass, share);

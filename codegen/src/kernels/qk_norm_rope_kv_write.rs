@@ -1,4 +1,5 @@
 use super::{Grid, Kernel};
+use crate::blocks::dependent;
 use crate::blocks::kv::{self, Cache, Half, value_or_memory};
 use crate::blocks::norm;
 use crate::blocks::qk::{self, Angles};
@@ -55,7 +56,8 @@ impl Kernel for QkNormRopeKvWrite {
         let state = b.param::<Global<U32>>("state"); // [position, length, error]
 
         let ModelShape { heads, kv_heads, head_dim, rope: RopePairing::Halves, .. } = self.shape;
-        let position = b.ld(state, LoadKind::Constant);
+        let kind = dependent::wait(b);
+        let position = b.ld(state, kind);
         let inside = b.setp_lt(position, capacity);
         let (block, warp, warps) = (b.ctaid_x(), b.warp_id(), b.warps());
         let head = b.mad::<U32>(block, warps, warp);
@@ -254,7 +256,7 @@ impl Heads {
         let is_k = b.setp_lt::<U32>(kv_head, kv_heads);
         b.if_(is_k, |b| {
             let x = b.byte_index(k, kv_head, head_dim * 4);
-            let turned = qk::head(b, head_dim, x, gammas.map(|(_, k)| k), angles, LoadKind::Constant);
+            let turned = qk::head(b, head_dim, x, gammas.map(|(_, k)| k), angles, LoadKind::Ordinary);
             let row = cache.row(b, Half::Keys, kv_head, position, row_bytes);
             for (i, value) in turned.into_iter().enumerate() {
                 let at = b.add(lane, 32 * i as u32);
@@ -268,7 +270,7 @@ impl Heads {
             let from = b.index(x, lane);
             let row = cache.row(b, Half::Values, kv_head, position, row_bytes);
             for i in 0..head_dim / 32 {
-                let value = b.ld(from.at(32 * i), LoadKind::Constant);
+                let value = b.ld(from.at(32 * i), LoadKind::Ordinary);
                 let at = b.add(lane, 32 * i);
                 kv::store(b, kv, row, at, value);
             }

@@ -1,0 +1,44 @@
+//! Launches that begin before those before them end, from sm_90 on.
+//!
+//! A kernel of the stream path lets the next one begin at once: the device then has its blocks ready where the last blocks
+//! of this one have left, and they ask for their first weights. What earlier launches wrote is read behind the wait
+//! alone, and nothing is written before it.
+
+use crate::ptx::{Builder, LoadKind, Pred, U8, U32, U64, Val};
+
+/// Bytes that a warp asks for ahead of its wait, at most: with 8 warps on each of an H200's multiprocessors 17 MB, which
+/// leaves room in its L2 cache for what the launch before reads.
+const AHEAD: u32 = 16 << 10;
+
+/// Whether kernels for the builder's target may begin early.
+pub(crate) fn begins_early(b: &mut Builder) -> bool {
+    b.target().sm() >= 90
+}
+
+/// Lets the next launch begin, and waits for those before this one. Stands outside branches. Gives the kind of loads by
+/// which what they wrote can be read from here on.
+#[track_caller]
+pub(crate) fn wait(b: &mut Builder) -> LoadKind {
+    if !begins_early(b) {
+        return LoadKind::Constant;
+    }
+    b.griddepcontrol_launch_dependents();
+    b.griddepcontrol_wait();
+    LoadKind::Settled
+}
+
+/// Asks the L2 cache for the first of `bytes` bytes of weights at address `from`, by one lane of each warp, where `there` is true.
+/// Stands before [`wait`],
+/// in kernels that [`begins_early`] holds of.
+#[track_caller]
+pub(crate) fn ask_for(b: &mut Builder, from: Val<U64>, bytes: Val<U32>, there: Val<Pred>) {
+    let lane = b.lane();
+    let leads = b.setp_eq(lane, 0);
+    let asks = b.and_pred(leads, there);
+    let bytes = b.min::<U32>(bytes, AHEAD);
+    let bytes = b.and::<U32>(bytes, !15);
+    // Rows of blocks of 32 may begin between.
+    let from = b.and::<U64>(from, !15u64);
+    let from = b.global_ptr::<U8>(from);
+    b.if_(asks, |b| b.cp_async_bulk_prefetch(from, bytes));
+}
