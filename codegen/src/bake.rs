@@ -69,7 +69,7 @@ pub fn emit_as(
     kernels: &[Box<dyn Kernel>],
     text: Text,
 ) -> Result<EmittedModule> {
-    let module = build(target, kernels)?;
+    let module = build(target, decoder, kernels)?;
     Ok(EmittedModule { target, decoder, ptx: module.ptx_as(text), kernels: descriptors(&module, kernels) })
 }
 
@@ -87,7 +87,7 @@ pub fn emit_for(
     let Some(first) = targets.first() else {
         return Ok(Vec::new());
     };
-    let module = build(*first, kernels)?;
+    let module = build(*first, decoder, kernels)?;
     let Some(texts) = module.ptx_for(targets, text)? else {
         return targets.iter().map(|target| emit_as(*target, decoder, kernels, text)).collect();
     };
@@ -96,7 +96,8 @@ pub fn emit_for(
     Ok(emitted.map(|(target, ptx)| EmittedModule { target: *target, decoder, ptx, kernels: kernels.clone() }).collect())
 }
 
-fn build(target: Target, kernels: &[Box<dyn Kernel>]) -> Result<Module> {
+/// Kernels of the stream path in fast numerics are a chain. In exact numerics one text serves all targets.
+fn build(target: Target, decoder: Option<(DecoderPath, Numerics)>, kernels: &[Box<dyn Kernel>]) -> Result<Module> {
     let mut named: HashMap<&str, &dyn Kernel> = HashMap::new();
     for second in kernels {
         if let Some(first) = named.insert(second.name(), second.as_ref()) {
@@ -104,7 +105,9 @@ fn build(target: Target, kernels: &[Box<dyn Kernel>]) -> Result<Module> {
             return Err(Error::KernelTwice { kernel, first, second });
         }
     }
-    let mut module = Module::new(target);
+    let module = Module::new(target);
+    let is_chain = decoder == Some((DecoderPath::Stream, Numerics::Fast));
+    let mut module = if is_chain { module.of_chain() } else { module };
     for kernel in kernels {
         kernels::add(&mut module, kernel.as_ref())?;
     }

@@ -10,16 +10,11 @@ use crate::ptx::{Builder, LoadKind, Pred, U8, U32, U64, Val};
 /// leaves room in its L2 cache for what the launch before reads.
 const AHEAD: u32 = 16 << 10;
 
-/// Whether kernels for the builder's target may begin early.
-pub(crate) fn begins_early(b: &mut Builder) -> bool {
-    b.target().sm() >= 90
-}
-
 /// Lets the next launch begin, and waits for those before this one. Stands outside branches. Gives the kind of loads by
 /// which what they wrote can be read from here on.
 #[track_caller]
 pub(crate) fn wait(b: &mut Builder) -> LoadKind {
-    if !begins_early(b) {
+    if !b.begins_early() {
         return LoadKind::Constant;
     }
     b.griddepcontrol_launch_dependents();
@@ -29,7 +24,7 @@ pub(crate) fn wait(b: &mut Builder) -> LoadKind {
 
 /// Asks the L2 cache for the first of `bytes` bytes of weights at address `from`, by one lane of each warp, where `there` is true.
 /// Stands before [`wait`],
-/// in kernels that [`begins_early`] holds of.
+/// in kernels that begin early.
 #[track_caller]
 pub(crate) fn ask_for(b: &mut Builder, from: Val<U64>, bytes: Val<U32>, there: Val<Pred>) {
     let lane = b.lane();

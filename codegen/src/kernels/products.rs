@@ -273,7 +273,7 @@ impl Kernel for Products {
         let rows = b.selp::<U32>(self.shape.ffn, rows, chosen.is_gate_up);
         let is_head = b.setp_eq(phase, Phase::Head as u32);
         let rows = b.selp::<U32>(vocab, rows, is_head);
-        if dependent::begins_early(b) {
+        if b.begins_early() {
             self.ask_for(b, table, &chosen, rows);
         }
         let kind = dependent::wait(b);

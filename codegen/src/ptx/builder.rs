@@ -21,6 +21,8 @@ const DYNAMIC_INDEX: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Builder {
     target: Target,
+    /// Whether the kernel is one of a chain in a stream.
+    pub(super) is_of_chain: bool,
     function: Function,
     /// Bodies being written, innermost last.
     open: Vec<Vec<Node>>,
@@ -70,6 +72,7 @@ impl Builder {
     pub fn new(name: &str, target: Target, block: u32) -> Builder {
         Builder {
             target,
+            is_of_chain: false,
             function: Function {
                 name: name.to_owned(),
                 params: Vec::new(),
@@ -97,6 +100,12 @@ impl Builder {
     pub fn target(&mut self) -> Target {
         self.function.target_specific = true;
         self.target
+    }
+
+    /// Whether the kernel may begin before the one before it in its stream ends: one of a chain
+    /// ([`Module::of_chain`](super::Module::of_chain)), from sm_90 on.
+    pub fn begins_early(&mut self) -> bool {
+        self.is_of_chain && self.target().sm() >= 90
     }
 
     /// Threads per block.

@@ -45,13 +45,20 @@ use crate::target::Target;
 #[derive(Debug)]
 pub struct Module {
     target: Target,
+    is_chain: bool,
     kernels: Vec<(Function, verify::Verified)>,
 }
 
 impl Module {
     /// An empty module.
     pub fn new(target: Target) -> Module {
-        Module { target, kernels: Vec::new() }
+        Module { target, is_chain: false, kernels: Vec::new() }
+    }
+
+    /// The same for kernels that follow each other in a stream: each may begin before the one before it ends, where the
+    /// target has that and the kernel waits.
+    pub fn of_chain(self) -> Module {
+        Module { is_chain: true, ..self }
     }
 
     /// Builds a kernel with `body`, verifies it and adds it.
@@ -61,6 +68,7 @@ impl Module {
     #[track_caller]
     pub fn kernel(&mut self, name: &str, block: u32, body: impl FnOnce(&mut Builder)) -> Result<&Function> {
         let mut builder = Builder::new(name, self.target, block);
+        builder.is_of_chain = self.is_chain;
         body(&mut builder);
         let (mut function, misuse) = builder.finish();
         if let Some((what, source)) = misuse {
