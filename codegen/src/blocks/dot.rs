@@ -15,15 +15,14 @@ pub(crate) struct Rows {
     pub(crate) end: Size,
 }
 
-/// Leaves the assembler registers for many types in one kernel, or for cut rows of wide weights: on its own it holds to 80
-/// and spills. In fast numerics a multiprocessor has one block, whose lanes carry their next records in registers.
-pub(crate) fn leave_registers(b: &mut Builder, types: &[WeightType], k: Size, numerics: Numerics) {
-    let wide = types.contains(&WeightType::F32) && matches!(k, Size::Reg(_));
-    match numerics {
-        Numerics::Exact if types.len() > 6 || wide => b.blocks_per_sm(2),
-        Numerics::Exact => {}
-        Numerics::Fast => b.blocks_per_sm(1),
-    }
+/// Leaves the assembler registers: on its own it holds to 80, so that a lane waits for its weights two to four times in an
+/// iteration, and spills in some kernels. In fast numerics a multiprocessor has one block, whose lanes carry their next
+/// records in registers.
+pub(crate) fn leave_registers(b: &mut Builder, numerics: Numerics) {
+    b.blocks_per_sm(match numerics {
+        Numerics::Exact => 2,
+        Numerics::Fast => 1,
+    });
 }
 
 /// Whether rows of that length may end within a super-block.

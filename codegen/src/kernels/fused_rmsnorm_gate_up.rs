@@ -61,7 +61,7 @@ impl Kernel for FusedRmsNormGateUp {
         let gamma = b.param::<Global<F32>>("gamma"); // [k]
         let y = b.param::<Global<F32>>("y"); // [n]
         let k = b.dim("k", self.k);
-        dot::leave_registers(b, &self.types, k, Numerics::Exact);
+        dot::leave_registers(b, Numerics::Exact);
         let n = b.dim("n", self.n);
         let eps = norm::epsilon(b, self.epsilon);
 

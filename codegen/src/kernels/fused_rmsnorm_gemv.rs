@@ -116,7 +116,7 @@ impl Kernel for FusedRmsNormQ4KGemv {
         let residual = b.param::<Global<F32>>("residual"); // [n]; not read without a residual, or null
         let y = b.param::<Global<F32>>("y"); // [n]
         let k = b.dim("k", self.k);
-        dot::leave_registers(b, &[self.weights], k, self.numerics);
+        dot::leave_registers(b, self.numerics);
         let n = b.dim("n", self.n);
         let eps = norm::epsilon(b, self.epsilon);
 

@@ -74,7 +74,7 @@ impl Kernel for FusedRmsNormQkv {
         let [q_bias, k_bias, v_bias] = ["q_bias", "k_bias", "v_bias"].map(|name| b.param::<Global<F32>>(name)); // or null
         let [q, k, v] = ["q", "k", "v"].map(|name| b.param::<Global<F32>>(name)); // [q_rows], [kv_rows], [kv_rows]
         let width = b.dim("width", self.k);
-        dot::leave_registers(b, &self.types, width, Numerics::Exact);
+        dot::leave_registers(b, Numerics::Exact);
         let q_rows = b.dim("q_rows", self.q_rows);
         let kv_rows = b.dim("kv_rows", self.kv_rows);
         let eps = norm::epsilon(b, self.epsilon);

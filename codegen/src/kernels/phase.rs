@@ -107,7 +107,7 @@ impl Kernel for PhaseKernel {
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let kind = dependent::wait(b);
         let operands = Operands { table, layer, x, y, residual: y, eps, kind };
-        dot::leave_registers(b, &self.types, Size::Const(self.k()), Numerics::Exact);
+        dot::leave_registers(b, Numerics::Exact);
         let rows = self.rows_baked().map_or(Size::Reg(vocab), Size::Const);
         self.staged(b, &operands, |kernel, b, pass| {
             let share = Share::of_grid(b, rows, pass);

@@ -265,7 +265,7 @@ impl Kernel for Products {
         let eps = b.param::<F32>("eps"); // of the norm, where there is one
         let vocab = b.param::<U32>("vocab"); // rows of the head
         let phase = b.param::<U32>("phase"); // which of them
-        dot::leave_registers(b, &self.types, Size::Const(self.shape.hidden), Numerics::Fast);
+        dot::leave_registers(b, Numerics::Fast);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
