@@ -39,6 +39,7 @@ mod perplexity;
 mod persistent;
 mod presets;
 mod reference_results;
+mod sampling;
 mod sessions;
 mod sharing;
 #[cfg(feature = "text")]
