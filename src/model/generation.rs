@@ -73,12 +73,12 @@ impl CancelHandle {
 #[derive(Debug)]
 pub struct Generation<'a> {
     session: &'a mut Session,
-    progress: Progress,
+    running: Running,
 }
 
 /// A generation beside its session.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct Running {
     options: GenerateOptions,
     cancel: CancelHandle,
     begun: bool,
@@ -93,24 +93,24 @@ pub(crate) struct Progress {
 impl Session {
     /// Generates tokens behind those so far. Options that cannot be are the iterator's first and only item.
     pub fn generate(&mut self, options: GenerateOptions) -> Generation<'_> {
-        Generation { session: self, progress: Progress::new(options) }
+        Generation { session: self, running: Running::new(options) }
     }
 }
 
 impl Generation<'_> {
     /// A handle that cancels this generation.
     pub fn cancel_handle(&self) -> CancelHandle {
-        self.progress.cancel_handle()
+        self.running.cancel_handle()
     }
 
     /// Why it ended, once it has.
     pub fn end(&self) -> Option<End> {
-        self.progress.end()
+        self.running.end()
     }
 
     /// Log-probabilities of the last token, where they were asked for.
     pub fn logprobs(&self) -> Option<&Logprobs> {
-        self.progress.logprobs.as_ref()
+        self.running.logprobs()
     }
 
     /// Calls `on_token` for each token until it returns false; gives the reason of the end.
@@ -120,7 +120,7 @@ impl Generation<'_> {
     pub fn for_each_token(mut self, mut on_token: impl FnMut(u32) -> bool) -> Result<End> {
         while let Some(token) = self.next() {
             if !on_token(token?) {
-                self.progress.stop(self.session, End::Cancelled)?;
+                self.running.stop(self.session, End::Cancelled)?;
                 break;
             }
         }
@@ -132,20 +132,20 @@ impl Iterator for Generation<'_> {
     type Item = Result<u32>;
 
     fn next(&mut self) -> Option<Result<u32>> {
-        self.progress.next(self.session)
+        self.running.next(self.session)
     }
 }
 
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
-        self.progress.leave(self.session);
+        self.running.leave(self.session);
     }
 }
 
-impl Progress {
-    pub(crate) fn new(options: GenerateOptions) -> Progress {
+impl Running {
+    pub(crate) fn new(options: GenerateOptions) -> Running {
         let cancel = CancelHandle::default();
-        Progress { options, cancel, begun: false, short: false, sampler: None, logprobs: None, end: None }
+        Running { options, cancel, begun: false, short: false, sampler: None, logprobs: None, end: None }
     }
 
     pub(crate) fn cancel_handle(&self) -> CancelHandle {
@@ -154,6 +154,10 @@ impl Progress {
 
     pub(crate) fn end(&self) -> Option<End> {
         self.end
+    }
+
+    pub(crate) fn logprobs(&self) -> Option<&Logprobs> {
+        self.logprobs.as_ref()
     }
 
     /// The next token, appended to the session; `None` behind the last one, or an error.

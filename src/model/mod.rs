@@ -26,6 +26,8 @@ pub mod trace;
 mod weights;
 
 pub use file::ModelFile;
+#[cfg(feature = "text")]
+pub(crate) use generation::Running;
 pub use generation::{CancelHandle, GenerateOptions, Generation};
 pub use path::{End, Work};
 pub use sampling::{Logprobs, Sampler, Sampling};

@@ -24,6 +24,8 @@ pub enum End {
     Length,
     /// The model chose a stop id.
     StopId(u32),
+    /// The text came to one of its stop strings, by its place among them.
+    StopString(usize),
     /// The session has no room.
     ContextFull,
     /// It was cancelled.

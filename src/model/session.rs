@@ -279,7 +279,7 @@ impl Session {
     }
 
     /// Stops the item, if there is one.
-    pub(super) fn end_item(&mut self) -> Result<()> {
+    pub(crate) fn end_item(&mut self) -> Result<()> {
         // Also where nothing was yielded: an item whose begin failed may have been queued.
         self.path.stop()?;
         self.item = None;

@@ -25,9 +25,11 @@ mod error;
 mod python;
 mod special;
 mod splitter;
+mod stop;
 mod tokenizer;
 
 pub use chat::{ChatMessage, ChatOptions, ChatTemplate};
 pub use decoder::TokenDecoder;
 pub use error::TextError;
+pub use stop::StopStrings;
 pub use tokenizer::{Special, Tokenizer};

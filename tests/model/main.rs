@@ -44,4 +44,6 @@ mod sessions;
 mod sharing;
 #[cfg(feature = "text")]
 mod synth;
+#[cfg(feature = "text")]
+mod text;
 mod traffic;
