@@ -22,7 +22,7 @@ mod byte_level;
 mod chat;
 mod decoder;
 mod error;
-mod python;
+mod jinja;
 mod special;
 mod splitter;
 mod stop;

@@ -4,7 +4,6 @@ use super::Sampling;
 use crate::shape::arithmetic::exp;
 use crate::shape::random::gumbel;
 use crate::{Error, Result};
-use std::cmp::Ordering;
 
 /// Parts of the likeliest token's probability in which masses are counted: a vocabulary of 2^24 tokens has less than 2^64.
 const MASS_OF_ONE: f32 = (1u64 << 39) as f32;
@@ -17,28 +16,37 @@ const MORE_SORTED: usize = 8;
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
-    pub(super) candidates: Vec<Candidate>,
+    /// The tokens that may be chosen, as [`key`] has them.
+    pub(super) candidates: Vec<u64>,
+    /// `e^(logit - most)` by id, where a filter asks for it.
+    weights: Vec<f32>,
     recent: Vec<u32>,
 }
 
-/// A token that may be chosen.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Candidate {
-    pub(super) id: u32,
-    logit: f32,
-    /// `e^(logit - most)`, where a filter asks for it.
-    weight: f32,
+/// An id behind a number, so that the least key has the least number, of equals the least id.
+fn key(number: f32, id: u32) -> u64 {
+    // Adding 0 makes -0 a 0: they are equal. Bits of negative numbers fall as the numbers rise.
+    let bits = (number + 0.0).to_bits();
+    let order = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    u64::from(order) << 32 | u64::from(id)
 }
 
-impl Candidate {
-    /// The weight as an integer: its sums have no order.
-    fn mass(&self) -> u64 {
-        mass(self.weight)
-    }
+/// The id in a key.
+pub(super) fn id(key: u64) -> u32 {
+    key as u32
+}
 
-    /// The likeliest first, of equals the least id.
-    fn rank(&self, other: &Candidate) -> Ordering {
-        other.logit.total_cmp(&self.logit).then(self.id.cmp(&other.id))
+/// The keys of all logits but those of -inf: the greatest logit has the least.
+pub(super) fn ranked(logits: &[f32]) -> impl Iterator<Item = u64> {
+    let possible = logits.iter().zip(0..).filter(|(logit, _)| **logit > f32::NEG_INFINITY);
+    possible.map(|(logit, id)| key(-logit, id))
+}
+
+/// Leaves the least keys, so many, in any order.
+pub(super) fn keep_least(keys: &mut Vec<u64>, count: usize) {
+    if count < keys.len() {
+        keys.select_nth_unstable(count);
+        keys.truncate(count);
     }
 }
 
@@ -65,7 +73,7 @@ impl Sampler {
     /// As [`Sampling::check`].
     pub fn new(sampling: Sampling, vocab: u32) -> Result<Sampler> {
         sampling.check(vocab)?;
-        Ok(Sampler { sampling, candidates: Vec::new(), recent: Vec::new() })
+        Ok(Sampler { sampling, candidates: Vec::new(), weights: Vec::new(), recent: Vec::new() })
     }
 
     /// The parameters.
@@ -84,17 +92,15 @@ impl Sampler {
             return Err(Error::LogitsNotFinite { position: position.saturating_sub(1) });
         }
         self.treat(logits, tokens);
-        // Adding 0 makes -0 a 0: they are equal.
-        let all = logits.iter().zip(0..).map(|(logit, id)| Candidate { id, logit: logit + 0.0, weight: 0.0 });
         self.candidates.clear();
-        self.candidates.extend(all.filter(|candidate| candidate.logit > -infinite));
-        let most = self.candidates.iter().map(|candidate| candidate.logit).fold(-infinite, f32::max);
-        self.filter(most);
+        self.candidates.extend(ranked(logits));
+        let most = logits.iter().copied().fold(-infinite, f32::max);
+        self.filter(logits, most);
         let chosen = match self.sampling.temperature {
-            0.0 => self.candidates.iter().copied().min_by(Candidate::rank),
-            temperature => self.draw(most, temperature, position as u32),
+            0.0 => self.candidates.iter().min().map(|key| id(*key)),
+            temperature => self.draw(logits, most, temperature, position as u32),
         };
-        chosen.map(|candidate| candidate.id).ok_or(Error::NoTokenAllowed { position })
+        chosen.ok_or(Error::NoTokenAllowed { position })
     }
 
     /// Biases, bans and penalties.
@@ -128,75 +134,69 @@ impl Sampler {
     }
 
     /// Leaves the candidates that pass every filter; of several at least one.
-    fn filter(&mut self, most: f32) {
-        let (sampling, candidates) = (&self.sampling, &mut self.candidates);
-        let top_k = sampling.top_k as usize;
-        if (1..candidates.len()).contains(&top_k) {
-            candidates.select_nth_unstable_by(top_k, Candidate::rank);
-            candidates.truncate(top_k);
+    fn filter(&mut self, logits: &[f32], most: f32) {
+        let Sampler { sampling, candidates, weights, .. } = self;
+        if sampling.top_k > 0 {
+            keep_least(candidates, sampling.top_k as usize);
         }
         if sampling.typical_p == 1.0 && sampling.top_p == 1.0 && sampling.min_p == 0.0 {
             return;
         }
-        for candidate in candidates.iter_mut() {
-            candidate.weight = exp(candidate.logit - most);
+        weights.resize(logits.len(), 0.0);
+        for key in candidates.iter() {
+            weights[id(*key) as usize] = exp(logits[id(*key) as usize] - most);
         }
+        let mass_of = |key: &u64| mass(weights[id(*key) as usize]);
         if sampling.typical_p < 1.0 {
-            let total = total(candidates);
+            let total: u64 = candidates.iter().map(mass_of).sum();
             // Surprises, -ln p, differ from their mean as what logits lack of the greatest does from its own.
-            let lacks = |candidate: &Candidate| most - candidate.logit;
-            let moment: u64 =
-                candidates.iter().map(|candidate| mass(candidate.weight * lacks(candidate).min(128.0))).sum();
-            let mean = moment as f32 / total as f32;
-            let distance = |candidate: &Candidate| (lacks(candidate) - mean).abs();
-            keep(candidates, share_of(sampling.typical_p, total), |a, b| {
-                distance(a).total_cmp(&distance(b)).then(a.id.cmp(&b.id))
-            });
+            let lacks = |id: u32| most - logits[id as usize];
+            let moment = |key: &u64| mass(weights[id(*key) as usize] * lacks(id(*key)).min(128.0));
+            let mean = candidates.iter().map(moment).sum::<u64>() as f32 / total as f32;
+            for candidate in candidates.iter_mut() {
+                *candidate = key((lacks(id(*candidate)) - mean).abs(), id(*candidate));
+            }
+            keep_share(candidates, share_of(sampling.typical_p, total), mass_of);
+            for candidate in candidates.iter_mut() {
+                *candidate = key(-logits[id(*candidate) as usize], id(*candidate));
+            }
         }
         if sampling.top_p < 1.0 {
-            let wanted = share_of(sampling.top_p, total(candidates));
-            keep(candidates, wanted, Candidate::rank);
+            let total = candidates.iter().map(mass_of).sum();
+            keep_share(candidates, share_of(sampling.top_p, total), mass_of);
         }
         if sampling.min_p > 0.0 {
-            let most = candidates.iter().map(Candidate::mass).max().unwrap_or(0);
+            let most = candidates.iter().map(mass_of).max().unwrap_or(0);
             let least = if sampling.min_p < 1.0 { share_of(sampling.min_p, most) } else { most };
-            candidates.retain(|candidate| candidate.mass() >= least);
+            candidates.retain(|key| mass_of(key) >= least);
         }
     }
 
     /// The candidate with the greatest `(logit - most) / temperature + gumbel`, of equals the least id: a draw by softmax.
-    fn draw(&self, most: f32, temperature: f32, position: u32) -> Option<Candidate> {
-        let value = |candidate: &Candidate| {
-            (candidate.logit - most) / temperature + gumbel(self.sampling.seed, position, candidate.id)
-        };
-        let valued = self.candidates.iter().map(|candidate| (value(candidate), candidate));
-        let best = valued.max_by(|(a, of_a), (b, of_b)| a.total_cmp(b).then(of_b.id.cmp(&of_a.id)));
-        best.map(|(_, candidate)| *candidate)
+    fn draw(&self, logits: &[f32], most: f32, temperature: f32, position: u32) -> Option<u32> {
+        let value = |id: u32| (logits[id as usize] - most) / temperature + gumbel(self.sampling.seed, position, id);
+        self.candidates.iter().map(|candidate| key(-value(id(*candidate)), id(*candidate))).min().map(id)
     }
 }
 
-fn total(candidates: &[Candidate]) -> u64 {
-    candidates.iter().map(Candidate::mass).sum()
-}
-
-/// Keeps the first candidates in an order, as few as have the mass that is wanted, and at least one.
-fn keep(candidates: &mut Vec<Candidate>, wanted: u64, order: impl Fn(&Candidate, &Candidate) -> Ordering) {
+/// Keeps the least keys, as few as have the mass that is wanted, and at least one.
+fn keep_share(keys: &mut Vec<u64>, wanted: u64, mass_of: impl Fn(&u64) -> u64) {
     let mut looked = FIRST_SORTED;
-    while looked < candidates.len() {
-        let (first, ..) = candidates.select_nth_unstable_by(looked, &order);
-        if total(first) >= wanted {
-            candidates.truncate(looked);
+    while looked < keys.len() {
+        let (first, ..) = keys.select_nth_unstable(looked);
+        if first.iter().map(&mass_of).sum::<u64>() >= wanted {
+            keys.truncate(looked);
             break;
         }
         looked *= MORE_SORTED;
     }
-    candidates.sort_unstable_by(&order);
+    keys.sort_unstable();
     let mut before = 0;
-    let kept = candidates.iter().take_while(|candidate| {
+    let kept = keys.iter().take_while(|key| {
         let keeps = before < wanted.max(1);
-        before += candidate.mass();
+        before += mass_of(key);
         keeps
     });
     let kept = kept.count();
-    candidates.truncate(kept);
+    keys.truncate(kept);
 }

@@ -1,6 +1,6 @@
 //! Log-probabilities of tokens, by the logits as the model gives them.
 
-use super::chain::{mass, weight};
+use super::chain::{id, keep_least, mass, ranked, weight};
 use crate::shape::arithmetic::{exp, ln};
 
 /// Natural logarithms of probabilities, at temperature 1 and before biases, penalties and filters.
@@ -21,14 +21,11 @@ impl Logprobs {
         let total: u64 = logits.iter().map(|logit| mass(exp(logit - most))).sum();
         let total = ln(weight(total).max(1.0));
         let of = |logit: f32| (logit - most) - total;
-        let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
         let logit = |id: u32| logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
-        let rank = |a: &u32, b: &u32| (logit(*b) + 0.0).total_cmp(&(logit(*a) + 0.0)).then(a.cmp(b));
-        if count < ids.len() {
-            ids.select_nth_unstable_by(count, rank);
-            ids.truncate(count);
-        }
-        ids.sort_unstable_by(rank);
-        Logprobs { chosen: of(logit(chosen)), top: ids.into_iter().map(|id| (id, of(logit(id)))).collect() }
+        let mut likeliest: Vec<u64> = ranked(logits).collect();
+        keep_least(&mut likeliest, count);
+        likeliest.sort_unstable();
+        let top = likeliest.into_iter().map(|key| (id(key), of(logit(id(key)))));
+        Logprobs { chosen: of(logit(chosen)), top: top.collect() }
     }
 }

@@ -112,7 +112,7 @@ fn each_filter_leaves_what_its_sentence_says() {
     let left = |sampling: Sampling| {
         let mut sampler = sampler(sampling.with_temperature(1.0));
         sampler.choose(&mut LOGITS.clone(), &[]).expect("finite logits");
-        let mut ids: Vec<u32> = sampler.candidates.iter().map(|candidate| candidate.id).collect();
+        let mut ids: Vec<u32> = sampler.candidates.iter().map(|candidate| *candidate as u32).collect();
         ids.sort_unstable();
         ids
     };
@@ -136,7 +136,7 @@ fn each_filter_leaves_what_its_sentence_says() {
     let flat = |sampling: Sampling| {
         let mut sampler = Sampler::new(sampling.with_temperature(1.0), 5000).expect("in range");
         sampler.choose(&mut [0.25; 5000], &[]).expect("finite logits");
-        sampler.candidates.iter().map(|candidate| candidate.id).collect::<Vec<u32>>()
+        sampler.candidates.iter().map(|candidate| *candidate as u32).collect::<Vec<u32>>()
     };
     assert_eq!(flat(Sampling::GREEDY.with_top_p(0.5)), (0..2500).collect::<Vec<u32>>(), "ties go by id");
     assert_eq!(flat(Sampling::GREEDY.with_typical_p(0.125)), (0..625).collect::<Vec<u32>>());
