@@ -12,6 +12,8 @@ mod command;
 mod common;
 #[path = "common/counters.rs"]
 mod counters;
+#[path = "common/sampling.rs"]
+mod sampling;
 
 use clap::Parser;
 use command::{Bar, note};
@@ -19,7 +21,7 @@ use common::{Picked, Wish};
 use counters::Matrices;
 use kiln::Model;
 use kiln::model::{End, GenerateOptions, ModelFile, Session, SessionOptions};
-use kiln::text::{Special, Tokenizer};
+use kiln::text::{Special, StopStrings, Tokenizer};
 use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
@@ -42,6 +44,11 @@ struct Arguments {
     /// The most tokens to generate
     #[arg(long, default_value_t = 64)]
     tokens: usize,
+    /// Text that ends the answer and is left out of it; may be given several times
+    #[arg(long)]
+    stop: Vec<String>,
+    #[command(flatten)]
+    choice: sampling::Choice,
     /// cuda, emulator or auto (KILN_DEVICE where not given)
     #[arg(long)]
     device: Option<Wish>,
@@ -89,6 +96,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         return Err("the prompt is empty, and nothing can follow nothing; give --prompt or --ids something".into());
     }
     check_prompt(&prompt, &file)?;
+    let sampling = arguments.choice.sampling();
+    sampling.check(file.shape().vocab)?;
+    StopStrings::new(arguments.stop.iter())?;
     let counts = arguments.counters || arguments.counters_by_line;
     let picked = common::pick_counting(arguments.device, counts)?;
     if counts && !picked.emulated {
@@ -106,26 +116,23 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 
     let begin = Instant::now();
     session.append(&prompt)?;
-    let options = GenerateOptions::new(arguments.tokens).with_stop_ids(tokenizer.end_of_generation());
-    let mut generation = session.generate(options);
-    let mut decoder = tokenizer.decoder(Special::Plain);
+    let options = GenerateOptions::new(arguments.tokens).with_sampling(sampling.clone());
+    let mut stream = session.text(&tokenizer, options).with_stop(arguments.stop.iter())?;
     let mut first = None;
-    let (mut ids, mut text, mut out) = (Vec::new(), String::new(), std::io::stdout().lock());
-    for token in generation.by_ref() {
-        let token = token?;
-        first.get_or_insert(begin.elapsed());
-        ids.push(token);
-        decoder.push(token, &mut text);
+    let (mut text, mut out) = (String::new(), std::io::stdout().lock());
+    while let Some(token) = stream.step(&mut text) {
         out.write_all(text.as_bytes())?;
         out.flush()?;
         text.clear();
+        token?;
+        first.get_or_insert(begin.elapsed());
     }
-    decoder.finish(&mut text);
     writeln!(out, "{text}")?;
-    let end = generation.end();
-    drop(generation);
+    let (ids, end) = (stream.ids().to_vec(), stream.end());
+    drop(stream);
     let time = begin.elapsed();
-    let made = Made { ids, end, prompt: prompt.len(), first: first.unwrap_or(time), time, load };
+    let choice = sampling::described(&sampling);
+    let made = Made { ids, end, prompt: prompt.len(), first: first.unwrap_or(time), time, load, choice };
     if arguments.print_ids {
         let ids: Vec<String> = made.ids.iter().map(u32::to_string).collect();
         note(format_args!("ids: {}\n", ids.join(",")));
@@ -166,6 +173,8 @@ struct Made {
     /// From the prompt to the last token.
     time: Duration,
     load: Duration,
+    /// How tokens were chosen.
+    choice: String,
 }
 
 impl Made {
@@ -173,6 +182,7 @@ impl Made {
         let end = match self.end {
             Some(End::Length) => "token limit".to_owned(),
             Some(End::StopId(id)) => format!("end-of-text token {id}"),
+            Some(End::StopString(_)) => "stop string".to_owned(),
             Some(End::ContextFull) => "context full".to_owned(),
             Some(End::Cancelled) | None => "cancelled".to_owned(),
         };
@@ -180,9 +190,10 @@ impl Made {
         let ((path, why), work) = (session.path(), session.work());
         let calls = (work.launches + work.other_calls) as f64 / work.tokens.max(1) as f64;
         format!(
-            "device: {picked}; path: {path} ({why}); numerics: {}; launches: {}, {calls:.1} driver calls/token; prompt: {} tokens, \
+            "device: {picked}; path: {path} ({why}); numerics: {}; choice: {}; launches: {}, {calls:.1} driver calls/token; prompt: {} tokens, \
              first token after {:.2} s; generated: {} tokens, then {rate:.1} tokens/s, ended by {end}; loaded in {:.2} s",
             session.numerics(),
+            self.choice,
             work.launches,
             self.prompt,
             self.first.as_secs_f64(),

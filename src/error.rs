@@ -282,6 +282,15 @@ pub enum Error {
         position: usize,
     },
 
+    /// Bans leave no token to choose.
+    #[error(
+        "no token may be chosen at position {position}: all that the model can write are banned; allow at least one"
+    )]
+    NoTokenAllowed {
+        /// The position of the token, counted from 0.
+        position: usize,
+    },
+
     /// A kernel refused what it read from device memory, and has done nothing outside its buffers.
     #[error("a kernel reported error {code}: {what}")]
     Kernel {

@@ -19,10 +19,8 @@
 //!
 //! let mut session = model.session(SessionOptions::default())?;
 //! session.append(&tokenizer.encode("The", Special::Plain))?;
-//! let stop_ids = tokenizer.end_of_generation().to_vec();
-//! let (mut decoder, mut text) = (tokenizer.decoder(Special::Plain), String::new());
-//! for token in session.generate(GenerateOptions::new(40).with_stop_ids(stop_ids)) {
-//!     decoder.push(token?, &mut text);
+//! for text in session.text(&tokenizer, GenerateOptions::new(40)) {
+//!     print!("{}", text?);
 //! }
 //! # Ok(())
 //! # }
@@ -55,6 +53,8 @@
 //! ```
 
 pub mod baked;
+#[cfg(all(feature = "gguf", feature = "text"))]
+pub mod chat;
 pub mod driver;
 mod error;
 mod kernel;

@@ -68,6 +68,33 @@ fn text_goes_to_standard_output_and_ids_to_standard_error() {
 }
 
 #[test]
+fn the_same_seed_writes_the_same_text_on_every_path_and_odd_parameters_are_refused() {
+    let run = |path: &str, seed: &str| {
+        let sampling = ["--temperature", "0.9", "--top-p", "0.95", "--seed", seed];
+        let output = generate(&[&["--tokens", "3", "--print-ids", "--path", path][..], &sampling].concat());
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        assert!(errors.contains(&format!("choice: temperature 0.9, seed {seed};")), "{errors}");
+        errors.lines().find(|line| line.starts_with("ids: ")).expect("a line of ids").to_owned()
+    };
+    let ids = run("stream", "7");
+    assert_eq!(run("graph", "7"), ids);
+    assert_eq!(run("persistent", "7"), ids);
+    assert_ne!(run("stream", "8"), ids);
+    for (name, value, part) in [
+        ("--temperature", "nan", "temperature"),
+        ("--temperature", "-1", "temperature"),
+        ("--top-p", "0", "top_p"),
+        ("--min-p", "2", "min_p"),
+        ("--repetition-penalty", "0", "repetition"),
+        ("--stop", "", "stop string"),
+    ] {
+        let line = refusal(&[&format!("{name}={value}")]);
+        assert!(line.contains(part), "{line}");
+    }
+}
+
+#[test]
 fn numerics_are_those_asked_for_and_stand_in_the_report() {
     let runs: [(&str, &[&str], &str); 3] = [
         ("generate", &["--tokens", "1", "--numerics", "exact"], "exact"),

@@ -70,8 +70,7 @@ fn chat_is_rendered_by_the_models_own_template() {
         assert_eq!(text, case.get("text").str());
         assert_eq!(tokenizer.encode(&text, Special::Parse), case.get("ids").ids());
     }
-    let mut without = ChatOptions::default();
-    without.add_generation_prompt = false;
+    let without = ChatOptions::default().with_generation_prompt(false);
     let turns = [ChatMessage::new("system", "Be short."), ChatMessage::new("user", "<b>&'\"")];
     assert_eq!(
         template.render(&turns, &without).unwrap(),
@@ -318,7 +317,7 @@ fn templates_written_for_python_work() {
         ),
         (
             "{{ {'b': [1, 2.5, true, none], 'a': '<é>\\n\"'} | tojson }}",
-            "{\"a\": \"<é>\\n\\\"\", \"b\": [1, 2.5, true, null]}",
+            "{\"b\": [1, 2.5, true, null], \"a\": \"<é>\\n\\\"\"}",
         ),
         (
             "{{ ' x '.strip() }}{{ 'xax'.strip('x') }}{{ 'aB'.upper() }}{{ 'aB'.lower() }}{{ 'a b  c'.split()|length }}",
@@ -340,12 +339,19 @@ fn templates_written_for_python_work() {
     for (source, text) in &cases {
         assert_eq!(render(source, &plain).unwrap(), *text, "{source}");
     }
-    let mut off = ChatOptions::default();
-    off.enable_thinking = Some(false);
+    let off = ChatOptions::default().with_thinking(false);
     assert_eq!(
         render("{% if enable_thinking is defined and enable_thinking is false %}off{% endif %}", &off).unwrap(),
         "off"
     );
+
+    let called = ChatMessage::new("assistant", "").with_reasoning("why").with_tool_calls(r#"[{"name": "f"}]"#);
+    let tools = ChatOptions::default().with_tools(r#"[{"type": "function"}]"#);
+    let source = "{{ messages[0].reasoning_content }}{{ messages[0].tool_calls[0].name }}{{ tools[0].type }}";
+    let template = ChatTemplate::new(source, String::new(), String::new()).unwrap();
+    assert_eq!(template.render(&[called], &tools).unwrap(), "whyffunction");
+    let broken = ChatMessage::new("assistant", "").with_tool_calls("[{");
+    assert!(template.render(&[broken], &tools).unwrap_err().to_string().contains("JSON"));
 
     for (source, part) in [
         ("{% if %}", "chat template"),

@@ -11,6 +11,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod arithmetic;
 pub mod columns;
 mod from_gguf;
 mod ggml_type;
@@ -19,6 +20,7 @@ pub mod launch;
 pub mod mailbox;
 mod numerics;
 pub mod presets;
+pub mod random;
 mod shape;
 pub mod table;
 mod tensors;

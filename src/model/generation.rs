@@ -1,13 +1,14 @@
 //! Generation: an iterator of tokens.
 
 use super::path::{End, Step};
+use super::sampling::{Logprobs, Sampler, Sampling};
 use super::session::Session;
 use crate::Result;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Limits of a generation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Limits of a generation, and how its tokens are chosen.
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct GenerateOptions {
     /// The most tokens to generate.
@@ -15,18 +16,38 @@ pub struct GenerateOptions {
     /// Ids that end the text. The one that does is appended to the session but not yielded. A model's are known to its
     /// tokenizer.
     pub stop_ids: Vec<u32>,
+    /// How tokens are chosen. The device chooses where that is plainly the likeliest, else the host, which reads the
+    /// logits of every token.
+    pub sampling: Sampling,
+    /// The number of likeliest tokens whose log-probabilities [`Generation::logprobs`] gives besides the chosen one's;
+    /// `None` for none at all, and no reading of logits.
+    pub logprobs: Option<usize>,
 }
 
 impl GenerateOptions {
-    /// At most that many tokens, and no stop ids.
+    /// At most that many tokens, each the likeliest, and no stop ids.
     pub const fn new(max_tokens: usize) -> GenerateOptions {
-        GenerateOptions { max_tokens, stop_ids: Vec::new() }
+        GenerateOptions { max_tokens, stop_ids: Vec::new(), sampling: Sampling::GREEDY, logprobs: None }
     }
 
     /// With ids that end the text.
     #[must_use]
     pub fn with_stop_ids(mut self, stop_ids: impl Into<Vec<u32>>) -> GenerateOptions {
         self.stop_ids = stop_ids.into();
+        self
+    }
+
+    /// With tokens chosen in another way.
+    #[must_use]
+    pub fn with_sampling(mut self, sampling: Sampling) -> GenerateOptions {
+        self.sampling = sampling;
+        self
+    }
+
+    /// With log-probabilities of the chosen tokens and of so many of the likeliest.
+    #[must_use]
+    pub fn with_logprobs(mut self, likeliest: impl Into<Option<usize>>) -> GenerateOptions {
+        self.logprobs = likeliest.into();
         self
     }
 }
@@ -52,34 +73,44 @@ impl CancelHandle {
 #[derive(Debug)]
 pub struct Generation<'a> {
     session: &'a mut Session,
+    running: Running,
+}
+
+/// A generation beside its session.
+#[derive(Debug)]
+pub(crate) struct Running {
     options: GenerateOptions,
     cancel: CancelHandle,
     begun: bool,
     /// Whether the session's room, not the wish, limits the number of tokens.
     short: bool,
+    /// The host's choice, and how many tokens it has chosen; the device's choice where there is none.
+    sampler: Option<(Sampler, usize)>,
+    logprobs: Option<Logprobs>,
     end: Option<End>,
 }
 
 impl Session {
-    /// Generates tokens behind those so far.
+    /// Generates tokens behind those so far. Options that cannot be are the iterator's first and only item.
     pub fn generate(&mut self, options: GenerateOptions) -> Generation<'_> {
-        Generation::new(self, options)
+        Generation { session: self, running: Running::new(options) }
     }
 }
 
-impl<'a> Generation<'a> {
-    fn new(session: &'a mut Session, options: GenerateOptions) -> Generation<'a> {
-        Generation { session, options, cancel: CancelHandle::default(), begun: false, short: false, end: None }
-    }
-
+impl Generation<'_> {
     /// A handle that cancels this generation.
     pub fn cancel_handle(&self) -> CancelHandle {
-        self.cancel.clone()
+        self.running.cancel_handle()
     }
 
     /// Why it ended, once it has.
     pub fn end(&self) -> Option<End> {
-        self.end
+        self.running.end()
+    }
+
+    /// Log-probabilities of the last token, where they were asked for.
+    pub fn logprobs(&self) -> Option<&Logprobs> {
+        self.running.logprobs()
     }
 
     /// Calls `on_token` for each token until it returns false; gives the reason of the end.
@@ -89,39 +120,97 @@ impl<'a> Generation<'a> {
     pub fn for_each_token(mut self, mut on_token: impl FnMut(u32) -> bool) -> Result<End> {
         while let Some(token) = self.next() {
             if !on_token(token?) {
-                self.stop(End::Cancelled)?;
+                self.running.stop(self.session, End::Cancelled)?;
                 break;
             }
         }
-        Ok(self.end.unwrap_or(End::Cancelled))
+        Ok(self.end().unwrap_or(End::Cancelled))
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<u32>;
+
+    fn next(&mut self) -> Option<Result<u32>> {
+        self.running.next(self.session)
+    }
+}
+
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        self.running.leave(self.session);
+    }
+}
+
+impl Running {
+    pub(crate) fn new(options: GenerateOptions) -> Running {
+        let cancel = CancelHandle::default();
+        Running { options, cancel, begun: false, short: false, sampler: None, logprobs: None, end: None }
     }
 
-    fn stop(&mut self, end: End) -> Result<()> {
+    pub(crate) fn cancel_handle(&self) -> CancelHandle {
+        self.cancel.clone()
+    }
+
+    pub(crate) fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    pub(crate) fn logprobs(&self) -> Option<&Logprobs> {
+        self.logprobs.as_ref()
+    }
+
+    /// The next token, appended to the session; `None` behind the last one, or an error.
+    pub(crate) fn next(&mut self, session: &mut Session) -> Option<Result<u32>> {
+        if self.end.is_some() {
+            return None;
+        }
+        self.logprobs = None;
+        let step = self.step(session);
+        if step.is_err() {
+            self.end = Some(End::Cancelled);
+        }
+        step.transpose()
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(&mut self, session: &mut Session, end: End) -> Result<()> {
         self.end = Some(end);
-        self.session.end_item()
+        session.end_item()
     }
 
-    fn step(&mut self) -> Result<Option<u32>> {
+    /// Ends it, if it has not ended. What fails is reported by the session's next call.
+    pub(crate) fn leave(&mut self, session: &mut Session) {
+        if self.begun && self.end.is_none() {
+            let _ = self.stop(session, End::Cancelled);
+        }
+    }
+
+    fn step(&mut self, session: &mut Session) -> Result<Option<u32>> {
         if self.options.max_tokens == 0 {
             self.end = Some(End::Length);
             return Ok(None);
         }
         if self.cancel.is_cancelled() {
-            self.stop(End::Cancelled)?;
+            self.stop(session, End::Cancelled)?;
             return Ok(None);
         }
         if !self.begun {
             self.begun = true;
-            if self.session.tokens().len() >= self.session.capacity() as usize {
-                self.end = Some(End::ContextFull);
-                return Ok(None);
-            }
-            let room = self.session.begin_generation(self.options.max_tokens, &self.options.stop_ids)?;
-            self.short = room.is_some();
+            self.begin(session)?;
         }
-        match self.session.next_step()? {
+        let step = match (&mut self.sampler, self.end) {
+            (_, Some(_)) => return Ok(None),
+            (None, None) => session.next_step()?,
+            (Some((sampler, left)), None) => {
+                let (step, logprobs) = choose(session, sampler, left, self.options.logprobs)?;
+                self.logprobs = logprobs;
+                step
+            }
+        };
+        match step {
             Step::Token(token) if self.options.stop_ids.contains(&token) => {
-                self.stop(End::StopId(token))?;
+                self.stop(session, End::StopId(token))?;
                 Ok(None)
             }
             Step::Token(token) => Ok(Some(token)),
@@ -131,28 +220,39 @@ impl<'a> Generation<'a> {
             }
         }
     }
-}
 
-impl Iterator for Generation<'_> {
-    type Item = Result<u32>;
-
-    fn next(&mut self) -> Option<Result<u32>> {
-        if self.end.is_some() {
-            return None;
+    fn begin(&mut self, session: &mut Session) -> Result<()> {
+        let (vocab, room) = (session.model().shape().vocab, session.room());
+        self.options.sampling.check(vocab)?;
+        if room == 0 {
+            self.end = Some(End::ContextFull);
+            return Ok(());
         }
-        let step = self.step();
-        if step.is_err() {
-            self.end = Some(End::Cancelled);
+        self.short = room < self.options.max_tokens;
+        let most = self.options.max_tokens.min(room);
+        if self.options.sampling.is_plain() && self.options.logprobs.is_none() {
+            return session.begin_generation(most, &self.options.stop_ids);
         }
-        step.transpose()
+        self.sampler = Some((Sampler::new(self.options.sampling.clone(), vocab)?, most));
+        Ok(())
     }
 }
 
-impl Drop for Generation<'_> {
-    fn drop(&mut self) {
-        if self.begun && self.end.is_none() {
-            // What failed is reported by the session's next call.
-            let _ = self.session.end_item();
-        }
+/// A token that the host chooses, by an item of its own.
+fn choose(
+    session: &mut Session,
+    sampler: &mut Sampler,
+    left: &mut usize,
+    likeliest: Option<usize>,
+) -> Result<(Step, Option<Logprobs>)> {
+    if *left == 0 {
+        return Ok((Step::End(End::Length), None));
     }
+    let mut logits = session.logits()?;
+    let given = likeliest.map(|_| logits.clone());
+    let token = sampler.choose(&mut logits, session.tokens())?;
+    *left -= 1;
+    session.push(token);
+    let logprobs = given.zip(likeliest).map(|(logits, likeliest)| Logprobs::new(&logits, token, likeliest));
+    Ok((Step::Token(token), logprobs))
 }

@@ -3,7 +3,7 @@
 //! `file` opens and checks a GGUF file, `weights` brings it onto the device, `kernels` loads what was baked. A
 //! `sequence` is a session's memory on the device. A `path` is a way of running it: `stream`, the launches of each
 //! `token` or `graphs` of them, or `persistent`, one launch for whole sequences, whose shares `balance` computes. `session`
-//! and `generation` are what a program uses. `cost` predicts how long a token takes.
+//! and `generation` are what a program uses, `sampling` how the host chooses tokens. `cost` predicts how long a token takes.
 
 mod balance;
 mod columns;
@@ -16,6 +16,7 @@ mod launches;
 mod path;
 mod persistent;
 mod rotary;
+mod sampling;
 mod sequence;
 mod session;
 mod stream;
@@ -25,8 +26,11 @@ pub mod trace;
 mod weights;
 
 pub use file::ModelFile;
+#[cfg(feature = "text")]
+pub(crate) use generation::Running;
 pub use generation::{CancelHandle, GenerateOptions, Generation};
 pub use path::{End, Work};
+pub use sampling::{Logprobs, Sampler, Sampling};
 pub use session::{PathChoice, Session, SessionOptions};
 pub use weights::{MemoryNeed, Progress};
 

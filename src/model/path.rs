@@ -24,6 +24,8 @@ pub enum End {
     Length,
     /// The model chose a stop id.
     StopId(u32),
+    /// The text came to one of its stop strings, by its place among them.
+    StopString(usize),
     /// The session has no room.
     ContextFull,
     /// It was cancelled.
@@ -44,6 +46,11 @@ pub(crate) trait Path: Send {
     /// Begins an item; the one before has ended.
     fn begin(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()>;
 
+    /// Begins an item of one token, whose logits the host reads when it has ended.
+    fn begin_logits(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()> {
+        self.begin(model, sequence, item)
+    }
+
     /// The item's next token, or its end.
     fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step>;
 
@@ -51,7 +58,7 @@ pub(crate) trait Path: Send {
     /// may be called again.
     fn stop(&mut self) -> Result<()>;
 
-    /// The logits of the item that has ended, `[vocab]`.
+    /// The logits of the item of [`Path::begin_logits`] that has ended, `[vocab]`.
     fn logits(&mut self, sequence: &Sequence) -> Result<Vec<f32>> {
         sequence.logits.to_host()
     }

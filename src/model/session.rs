@@ -4,7 +4,7 @@ use super::path::{Item, Path, Step, Work};
 use super::persistent::{Decoder, Key, PersistentPath};
 use super::sequence::{self, Sequence};
 use super::stream::StreamPath;
-use super::{KvType, Model, Numerics};
+use super::{Inner, KvType, Model, Numerics};
 use crate::shape::WeightTypes;
 use crate::shape::mailbox::NO_TOKEN;
 use crate::{Error, Result};
@@ -79,6 +79,9 @@ impl SessionOptions {
     }
 }
 
+/// A way in which a path begins an item.
+type Begin = fn(&mut (dyn Path + 'static), &Inner, &mut Sequence, &Item<'_>) -> Result<()>;
+
 /// A sequence of tokens and its KV cache, which grows by need. Sessions of one model share its weights, and may run in
 /// different threads.
 pub struct Session {
@@ -88,7 +91,7 @@ pub struct Session {
     sequence: ManuallyDrop<Sequence>,
     /// Every token, by position.
     tokens: Vec<u32>,
-    /// The number of tokens in the cache: never all, since the last one is run to go on from.
+    /// The number of tokens in the cache. To go on behind the last one it is run, again if it is there.
     ran: usize,
     /// Of the item being generated: tokens in the cache when it began, and tokens yielded since.
     item: Option<(usize, usize)>,
@@ -204,7 +207,7 @@ impl Session {
     pub fn prefill(&mut self) -> Result<()> {
         let last = self.tokens.len().saturating_sub(1);
         if last > self.ran {
-            self.begin(last, 0, &[])?;
+            self.begin(last, 0, &[], <dyn Path>::begin)?;
             while let Step::Token(_) = self.path.next(&self.model.inner, &mut self.sequence)? {}
             (self.ran, self.item) = (last, None);
         }
@@ -217,29 +220,33 @@ impl Session {
     /// [`Error::EmptySession`] before the first token; [`Error::LogitsNotFinite`] if one is NaN or +inf, or all are
     /// -inf; what the driver reports.
     pub fn logits(&mut self) -> Result<Vec<f32>> {
-        self.begin(self.tokens.len(), 1, &[])?;
+        self.begin(self.tokens.len(), 1, &[], <dyn Path>::begin_logits)?;
         while let Step::Token(_) = self.path_step()? {}
-        (self.ran, self.item) = (self.tokens.len() - 1, None);
+        (self.ran, self.item) = (self.tokens.len(), None);
         self.path.logits(&self.sequence)
     }
 
-    /// Begins an item with the tokens from the cache's end up to `end`.
-    fn begin(&mut self, end: usize, max_new: usize, stop_ids: &[u32]) -> Result<()> {
+    /// Begins an item with the tokens from the cache's end up to `end`, at least one, in one of the path's ways.
+    fn begin(&mut self, end: usize, max_new: usize, stop_ids: &[u32], way: Begin) -> Result<()> {
         self.end_item()?;
-        let ids = self.tokens.get(self.ran..end).unwrap_or_default();
+        let first = self.ran.min(end.saturating_sub(1));
+        let ids = self.tokens.get(first..end).unwrap_or_default();
         if ids.is_empty() {
             return Err(Error::EmptySession);
         }
-        let item = Item { ids, position: self.ran as u32, max_new: max_new as u32, stop_ids };
+        let item = Item { ids, position: first as u32, max_new: max_new as u32, stop_ids };
         self.item = Some((end, 0));
-        self.path.begin(&self.model.inner, &mut self.sequence, &item)
+        way(&mut *self.path, &self.model.inner, &mut self.sequence, &item)
     }
 
-    /// Begins to generate at most `max_new` tokens; gives how many there is room for, if that is less.
-    pub(super) fn begin_generation(&mut self, max_new: usize, stop_ids: &[u32]) -> Result<Option<usize>> {
-        let room = (self.sequence.capacity as usize).saturating_sub(self.tokens.len());
-        self.begin(self.tokens.len(), max_new.min(room), stop_ids)?;
-        Ok((room < max_new).then_some(room))
+    /// Tokens that there is room for.
+    pub(super) fn room(&self) -> usize {
+        (self.sequence.capacity as usize).saturating_sub(self.tokens.len())
+    }
+
+    /// Begins to generate at most `max_new` tokens, for which there is room.
+    pub(super) fn begin_generation(&mut self, max_new: usize, stop_ids: &[u32]) -> Result<()> {
+        self.begin(self.tokens.len(), max_new, stop_ids, <dyn Path>::begin)
     }
 
     /// The next token of the item, which is appended, or its end.
@@ -272,7 +279,7 @@ impl Session {
     }
 
     /// Stops the item, if there is one.
-    pub(super) fn end_item(&mut self) -> Result<()> {
+    pub(crate) fn end_item(&mut self) -> Result<()> {
         // Also where nothing was yielded: an item whose begin failed may have been queued.
         self.path.stop()?;
         self.item = None;
@@ -283,8 +290,13 @@ impl Session {
     pub fn truncate(&mut self, len: usize) {
         if len < self.tokens.len() {
             self.tokens.truncate(len);
-            self.ran = self.ran.min(len.saturating_sub(1));
+            self.ran = self.ran.min(len);
         }
+    }
+
+    /// Appends the token that was chosen from [`Session::logits`].
+    pub(super) fn push(&mut self, token: u32) {
+        self.tokens.push(token);
     }
 
     /// A copy that goes on by itself. Tokens that have not run are run by both sessions, unless [`Session::prefill`]

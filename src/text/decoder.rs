@@ -22,15 +22,20 @@ const UNKNOWN_ID: &[u8] = "\u{fffd}".as_bytes();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct TokenDecoder<'a> {
-    tokenizer: &'a Tokenizer,
+pub struct TokenDecoder {
+    tokenizer: Tokenizer,
     special: Special,
     waiting: Vec<u8>,
 }
 
-impl<'a> TokenDecoder<'a> {
-    pub(super) fn new(tokenizer: &'a Tokenizer, special: Special) -> Self {
-        TokenDecoder { tokenizer, special, waiting: Vec::new() }
+impl TokenDecoder {
+    pub(super) fn new(tokenizer: &Tokenizer, special: Special) -> Self {
+        TokenDecoder { tokenizer: tokenizer.clone(), special, waiting: Vec::new() }
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
     }
 
     /// Takes a token and appends the characters that are now whole. Bytes that can no longer become one are U+FFFD, and

@@ -43,6 +43,10 @@ pub enum TextError {
     #[error("chat template: {message}")]
     Template { message: String },
 
+    /// A stop string that ends every text.
+    #[error("a stop string is empty, and would end every text before it begins; leave it out")]
+    EmptyStopString,
+
     /// The splitter's regular expression was not accepted.
     #[error("splitter: {message}")]
     Splitter { message: String },

@@ -22,12 +22,14 @@ mod byte_level;
 mod chat;
 mod decoder;
 mod error;
-mod python;
+mod jinja;
 mod special;
 mod splitter;
+mod stop;
 mod tokenizer;
 
 pub use chat::{ChatMessage, ChatOptions, ChatTemplate};
 pub use decoder::TokenDecoder;
 pub use error::TextError;
+pub use stop::StopStrings;
 pub use tokenizer::{Special, Tokenizer};

@@ -1,6 +1,7 @@
 //! The tokenizer of a GGUF file.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use kiln_shape::Gguf;
 
@@ -31,9 +32,14 @@ const END_OF_GENERATION: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 
 /// Byte-level BPE with the `qwen2` splitter: text to token ids and back.
 ///
-/// Text is not normalised: `decode(encode(text)) == text`.
-#[derive(Debug)]
+/// Text is not normalised: `decode(encode(text)) == text`. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct Tokenizer {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
     splitter: Splitter,
     bpe: Bpe,
     /// The bytes of all tokens, end to end, and where each ends.
@@ -98,7 +104,7 @@ impl Tokenizer {
         end_of_generation.sort_unstable();
         end_of_generation.dedup();
 
-        Ok(Tokenizer {
+        let inner = Inner {
             control: of_types(&[UNKNOWN, CONTROL, USER_DEFINED]),
             user_defined: of_types(&[USER_DEFINED]),
             bos: named("tokenizer.ggml.bos_token_id")?,
@@ -110,24 +116,28 @@ impl Tokenizer {
             spelled,
             ends,
             types,
-        })
+        };
+        Ok(Tokenizer { inner: Arc::new(inner) })
     }
 
     /// The ids of `text`. No token is put in front unless the file asks for it (`add_bos_token`).
     ///
     /// User-defined tokens such as `<think>` are parsed in both modes.
     pub fn encode(&self, text: &str, special: Special) -> Vec<u32> {
-        let mut ids: Vec<u32> = self.bos.filter(|_| self.add_bos).into_iter().collect();
+        let mut ids: Vec<u32> = self.inner.bos.filter(|_| self.inner.add_bos).into_iter().collect();
         let mut work = Work::default();
         let tokens = match special {
-            Special::Parse => &self.control,
-            Special::Plain => &self.user_defined,
+            Special::Parse => &self.inner.control,
+            Special::Plain => &self.inner.user_defined,
         };
         for fragment in tokens.split(text) {
             match fragment {
                 Fragment::Token(id) => ids.push(id),
                 Fragment::Text(text) => {
-                    self.splitter.words(text).for_each(|word| self.bpe.encode(word.as_bytes(), &mut work, &mut ids));
+                    self.inner
+                        .splitter
+                        .words(text)
+                        .for_each(|word| self.inner.bpe.encode(word.as_bytes(), &mut work, &mut ids));
                 }
             }
         }
@@ -147,7 +157,7 @@ impl Tokenizer {
     }
 
     /// A decoder for ids that come one by one.
-    pub fn decoder(&self, special: Special) -> TokenDecoder<'_> {
+    pub fn decoder(&self, special: Special) -> TokenDecoder {
         TokenDecoder::new(self, special)
     }
 
@@ -157,38 +167,38 @@ impl Tokenizer {
     /// [`TextError::TokenOutOfRange`] for an id beyond [`Tokenizer::vocab`].
     pub fn token_bytes(&self, id: u32) -> Result<&[u8], TextError> {
         let out_of_range = || TextError::TokenOutOfRange { what: "token".into(), id, vocab: self.vocab() };
-        let end = *self.ends.get(id as usize).ok_or_else(out_of_range)? as usize;
-        let start = id.checked_sub(1).map_or(0, |before| self.ends[before as usize] as usize);
-        Ok(&self.spelled[start..end])
+        let end = *self.inner.ends.get(id as usize).ok_or_else(out_of_range)? as usize;
+        let start = id.checked_sub(1).map_or(0, |before| self.inner.ends[before as usize] as usize);
+        Ok(&self.inner.spelled[start..end])
     }
 
     /// Whether a token is one of those that [`Special::Plain`] leaves out of decoded text.
     pub fn is_control(&self, id: u32) -> bool {
-        self.types.get(id as usize).is_some_and(|ty| matches!(*ty, UNKNOWN | CONTROL))
+        self.inner.types.get(id as usize).is_some_and(|ty| matches!(*ty, UNKNOWN | CONTROL))
     }
 
     /// Whether generation ends at this token: `eos_token_id`, `eot_token_id`, `<|im_end|>` or `<|endoftext|>`.
     pub fn is_end_of_generation(&self, id: u32) -> bool {
-        self.end_of_generation.binary_search(&id).is_ok()
+        self.inner.end_of_generation.binary_search(&id).is_ok()
     }
 
     /// The tokens that end generation, by rising id.
     pub fn end_of_generation(&self) -> &[u32] {
-        &self.end_of_generation
+        &self.inner.end_of_generation
     }
 
     /// The end-of-sequence token, if the file names one.
     pub fn eos(&self) -> Option<u32> {
-        self.eos
+        self.inner.eos
     }
 
     /// The beginning-of-sequence token, if the file names one.
     pub fn bos(&self) -> Option<u32> {
-        self.bos
+        self.inner.bos
     }
 
     /// Number of tokens. A model's embedding may have more rows.
     pub fn vocab(&self) -> u32 {
-        self.ends.len() as u32
+        self.inner.ends.len() as u32
     }
 }

@@ -39,8 +39,11 @@ mod perplexity;
 mod persistent;
 mod presets;
 mod reference_results;
+mod sampling;
 mod sessions;
 mod sharing;
 #[cfg(feature = "text")]
 mod synth;
+#[cfg(feature = "text")]
+mod text;
 mod traffic;

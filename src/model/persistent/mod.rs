@@ -30,6 +30,10 @@ pub(crate) struct PersistentPath {
     decoder: Arc<Decoder>,
     /// The ids of the item's prompt.
     ids: Option<MappedBuffer<u32>>,
+    /// Where items put logits that the host reads, as bits, `[vocab]`.
+    logits: Option<MappedBuffer<u32>>,
+    /// Whether the item in the mailbox puts them there.
+    to_host: bool,
     running: Option<Running>,
     work: Work,
 }
@@ -84,7 +88,7 @@ impl Watch {
 impl PersistentPath {
     /// The path of one session over a decoder that others may share.
     pub(crate) fn new(decoder: Arc<Decoder>) -> PersistentPath {
-        PersistentPath { decoder, ids: None, running: None, work: Work::default() }
+        PersistentPath { decoder, ids: None, logits: None, to_host: false, running: None, work: Work::default() }
     }
 
     /// A seat in the mailbox. Where all are taken it waits until another item has ended and its entries were read.
@@ -138,7 +142,11 @@ impl PersistentPath {
         put(item::STOP_COUNT, stop_ids.len() as u32);
         put64(item::TABLE, sequence.table.as_ptr().address());
         put64(item::IDS, ids.as_ptr().address());
-        put64(item::LOGITS, sequence.logits.as_ptr().address());
+        let logits = match &self.logits {
+            Some(logits) if self.to_host => logits.as_ptr().address(),
+            _ => sequence.logits.as_ptr().address(),
+        };
+        put64(item::LOGITS, logits);
         put64(item::PARTIALS, sequence.partials.as_ptr().address());
         put64(item::COS, sequence.rotary.cos.as_ptr().address());
         put64(item::SIN, sequence.rotary.sin.as_ptr().address());
@@ -156,6 +164,22 @@ impl PersistentPath {
             self.work.other_calls += 2;
         }
         Ok(launched)
+    }
+
+    /// Posts an item behind what fits it: cache, ids, seat.
+    fn start(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()> {
+        self.decoder.post.check()?;
+        let end = item.position + item.ids.len() as u32;
+        sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
+        if self.ids.as_ref().is_none_or(|ids| ids.len() < item.ids.len()) {
+            let room = item.ids.len().next_power_of_two().max(FIRST_IDS);
+            self.ids = Some(MappedBuffer::zeroed(&model.device, room)?);
+        }
+        let seat = self.seat()?;
+        let stop_ids = item.stop_ids.to_vec();
+        self.running = Some(Running { seat, end, left: item.max_new, made: 0, stop_ids });
+        self.work.tokens += item.ids.len() as u64;
+        self.post(sequence, item)
     }
 
     /// Waits for the item's next entry; launches the kernel again if it has left without writing one.
@@ -210,18 +234,17 @@ impl PersistentPath {
 
 impl Path for PersistentPath {
     fn begin(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()> {
-        self.decoder.post.check()?;
-        let end = item.position + item.ids.len() as u32;
-        sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
-        if self.ids.as_ref().is_none_or(|ids| ids.len() < item.ids.len()) {
-            let room = item.ids.len().next_power_of_two().max(FIRST_IDS);
-            self.ids = Some(MappedBuffer::zeroed(&model.device, room)?);
+        self.to_host = false;
+        self.start(model, sequence, item)
+    }
+
+    /// The kernel writes logits to page-locked memory, and stays on the device while the host reads them.
+    fn begin_logits(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()> {
+        if self.logits.is_none() {
+            self.logits = Some(MappedBuffer::zeroed(&model.device, model.file.shape().vocab as usize)?);
         }
-        let seat = self.seat()?;
-        let stop_ids = item.stop_ids.to_vec();
-        self.running = Some(Running { seat, end, left: item.max_new, made: 0, stop_ids });
-        self.work.tokens += item.ids.len() as u64;
-        self.post(sequence, item)
+        self.to_host = true;
+        self.start(model, sequence, item)
     }
 
     fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step> {
@@ -231,7 +254,8 @@ impl Path for PersistentPath {
             }
             let (kind, payload) = self.wait()?;
             if kind == entry::TOKEN {
-                self.work.tokens += 1;
+                // The host replaces the one that it reads logits for.
+                self.work.tokens += u64::from(!self.to_host);
                 if let Some(running) = &mut self.running {
                     running.made += 1;
                     running.left = running.left.saturating_sub(1);
@@ -274,10 +298,10 @@ impl Path for PersistentPath {
         Ok(())
     }
 
-    fn logits(&mut self, sequence: &Sequence) -> Result<Vec<f32>> {
-        // The item has ended, the kernel may not.
-        let _quiet = self.decoder.model.device.context().quiesce()?;
-        sequence.logits.to_host()
+    fn logits(&mut self, _: &Sequence) -> Result<Vec<f32>> {
+        // The item's end, which was acquired, is released behind them.
+        let words = self.logits.as_ref().map(MappedBuffer::words).unwrap_or_default();
+        Ok(words.iter().map(|word| f32::from_bits(word.load(Ordering::Relaxed))).collect())
     }
 
     fn work(&self) -> Work {
@@ -298,7 +322,7 @@ impl Drop for PersistentPath {
     fn drop(&mut self) {
         if self.running.is_some() && self.stop().is_err() {
             // The kernel may still read them.
-            std::mem::forget(self.ids.take());
+            std::mem::forget((self.ids.take(), self.logits.take()));
         }
     }
 }

@@ -111,6 +111,18 @@ fn exp_is_float64s_within_its_bound() {
     assert!(worst > 0.5, "nothing was compared");
 }
 
+/// What kernels compute and what the host's reference of sampling does.
+#[test]
+fn exp_has_the_bits_of_the_hosts() {
+    let (probe, stride) = (Probe::new(|b, x| exp(b, x)), stride(1021, 3));
+    for (from, to) in [(-0.0, -200.0), (0.0, 66.0)] {
+        probe.sweep(from, to, stride, |x, found| {
+            let host = kiln_shape::arithmetic::exp(x);
+            assert_eq!(found.to_bits(), host.to_bits(), "{found:e} and {host:e} of {x:e}");
+        });
+    }
+}
+
 #[test]
 fn exp_has_the_limits_of_e_to_the_x() {
     let probe = Probe::new(|b, x| exp(b, x));

@@ -1,0 +1,5 @@
+//! Sessions and text together: text as it is generated.
+
+mod stream;
+
+pub use stream::{Lent, TextStream};

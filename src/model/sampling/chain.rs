@@ -1,0 +1,202 @@
+//! The chain from logits to a token.
+
+use super::Sampling;
+use crate::shape::arithmetic::exp;
+use crate::shape::random::gumbel;
+use crate::{Error, Result};
+
+/// Parts of the likeliest token's probability in which masses are counted: a vocabulary of 2^24 tokens has less than 2^64.
+const MASS_OF_ONE: f32 = (1u64 << 39) as f32;
+
+/// Tokens that are first put in order where a share of probability is looked for, and how many times more next.
+const FIRST_SORTED: usize = 64;
+const MORE_SORTED: usize = 8;
+
+/// Chooses tokens by one [`Sampling`]; keeps its working memory.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    sampling: Sampling,
+    /// The tokens that may be chosen, as [`key`] has them.
+    pub(super) candidates: Vec<u64>,
+    /// `e^(logit - most)` by id, where a filter asks for it.
+    weights: Vec<f32>,
+    recent: Vec<u32>,
+}
+
+/// An id behind a number, so that the least key has the least number, of equals the least id.
+fn key(number: f32, id: u32) -> u64 {
+    // Adding 0 makes -0 a 0: they are equal. Bits of negative numbers fall as the numbers rise.
+    let bits = (number + 0.0).to_bits();
+    let order = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    u64::from(order) << 32 | u64::from(id)
+}
+
+/// The id in a key.
+pub(super) fn id(key: u64) -> u32 {
+    key as u32
+}
+
+/// The keys of all logits but those of -inf: the greatest logit has the least.
+pub(super) fn ranked(logits: &[f32]) -> impl Iterator<Item = u64> {
+    let possible = logits.iter().zip(0..).filter(|(logit, _)| **logit > f32::NEG_INFINITY);
+    possible.map(|(logit, id)| key(-logit, id))
+}
+
+/// Leaves the least keys, so many, in any order.
+pub(super) fn keep_least(keys: &mut Vec<u64>, count: usize) {
+    if count < keys.len() {
+        keys.select_nth_unstable(count);
+        keys.truncate(count);
+    }
+}
+
+/// A number from 0 to 1 as an integer.
+pub(super) fn mass(weight: f32) -> u64 {
+    (weight * MASS_OF_ONE) as u64
+}
+
+/// An integer in units of [`mass`] as a number.
+pub(super) fn weight(mass: u64) -> f32 {
+    mass as f32 / MASS_OF_ONE
+}
+
+/// That share, below 1, of a mass.
+fn share_of(share: f32, mass: u64) -> u64 {
+    let share = (f64::from(share) * (1u128 << 64) as f64) as u64;
+    ((u128::from(share) * u128::from(mass)) >> 64) as u64
+}
+
+impl Sampler {
+    /// A sampler for logits of `vocab` tokens.
+    ///
+    /// # Errors
+    /// As [`Sampling::check`].
+    pub fn new(sampling: Sampling, vocab: u32) -> Result<Sampler> {
+        sampling.check(vocab)?;
+        Ok(Sampler { sampling, candidates: Vec::new(), weights: Vec::new(), recent: Vec::new() })
+    }
+
+    /// The parameters.
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// Chooses the token behind `tokens` from its logits, `[vocab]`, which biases, bans and penalties change in place.
+    ///
+    /// # Errors
+    /// [`Error::LogitsNotFinite`] for a NaN or +inf, or all -inf; [`Error::NoTokenAllowed`] if every token is banned.
+    pub fn choose(&mut self, logits: &mut [f32], tokens: &[u32]) -> Result<u32> {
+        let (position, infinite) = (tokens.len(), f32::INFINITY);
+        let numbers = logits.iter().all(|logit| *logit < infinite);
+        if !numbers || logits.iter().all(|logit| *logit == -infinite) {
+            return Err(Error::LogitsNotFinite { position: position.saturating_sub(1) });
+        }
+        self.treat(logits, tokens);
+        self.candidates.clear();
+        self.candidates.extend(ranked(logits));
+        let most = logits.iter().copied().fold(-infinite, f32::max);
+        self.filter(logits, most);
+        let chosen = match self.sampling.temperature {
+            0.0 => self.candidates.iter().min().map(|key| id(*key)),
+            temperature => self.draw(logits, most, temperature, position as u32),
+        };
+        chosen.ok_or(Error::NoTokenAllowed { position })
+    }
+
+    /// Biases, bans and penalties.
+    fn treat(&mut self, logits: &mut [f32], tokens: &[u32]) {
+        let sampling = &self.sampling;
+        for (id, bias) in &sampling.logit_bias {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit += bias;
+            }
+        }
+        for id in &sampling.banned {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        if !sampling.penalises() {
+            return;
+        }
+        let window = sampling.penalty_window.unwrap_or(tokens.len());
+        self.recent.clear();
+        self.recent.extend_from_slice(&tokens[tokens.len().saturating_sub(window)..]);
+        self.recent.sort_unstable();
+        for same in self.recent.chunk_by(|a, b| a == b) {
+            let Some(logit) = same.first().and_then(|id| logits.get_mut(*id as usize)) else { continue };
+            let factor = sampling.repetition_penalty;
+            let scaled = if *logit > 0.0 { *logit / factor } else { *logit * factor };
+            let present = scaled - sampling.presence_penalty;
+            // A product that overflows is the greatest float.
+            *logit = (-sampling.frequency_penalty).mul_add(same.len() as f32, present).min(f32::MAX);
+        }
+    }
+
+    /// Leaves the candidates that pass every filter; of several at least one.
+    fn filter(&mut self, logits: &[f32], most: f32) {
+        let Sampler { sampling, candidates, weights, .. } = self;
+        if sampling.top_k > 0 {
+            keep_least(candidates, sampling.top_k as usize);
+        }
+        if sampling.typical_p == 1.0 && sampling.top_p == 1.0 && sampling.min_p == 0.0 {
+            return;
+        }
+        weights.resize(logits.len(), 0.0);
+        for key in candidates.iter() {
+            weights[id(*key) as usize] = exp(logits[id(*key) as usize] - most);
+        }
+        let mass_of = |key: &u64| mass(weights[id(*key) as usize]);
+        if sampling.typical_p < 1.0 {
+            let total: u64 = candidates.iter().map(mass_of).sum();
+            // Surprises, -ln p, differ from their mean as what logits lack of the greatest does from its own.
+            let lacks = |id: u32| most - logits[id as usize];
+            let moment = |key: &u64| mass(weights[id(*key) as usize] * lacks(id(*key)).min(128.0));
+            let mean = candidates.iter().map(moment).sum::<u64>() as f32 / total as f32;
+            for candidate in candidates.iter_mut() {
+                *candidate = key((lacks(id(*candidate)) - mean).abs(), id(*candidate));
+            }
+            keep_share(candidates, share_of(sampling.typical_p, total), mass_of);
+            for candidate in candidates.iter_mut() {
+                *candidate = key(-logits[id(*candidate) as usize], id(*candidate));
+            }
+        }
+        if sampling.top_p < 1.0 {
+            let total = candidates.iter().map(mass_of).sum();
+            keep_share(candidates, share_of(sampling.top_p, total), mass_of);
+        }
+        if sampling.min_p > 0.0 {
+            let most = candidates.iter().map(mass_of).max().unwrap_or(0);
+            let least = if sampling.min_p < 1.0 { share_of(sampling.min_p, most) } else { most };
+            candidates.retain(|key| mass_of(key) >= least);
+        }
+    }
+
+    /// The candidate with the greatest `(logit - most) / temperature + gumbel`, of equals the least id: a draw by softmax.
+    fn draw(&self, logits: &[f32], most: f32, temperature: f32, position: u32) -> Option<u32> {
+        let value = |id: u32| (logits[id as usize] - most) / temperature + gumbel(self.sampling.seed, position, id);
+        self.candidates.iter().map(|candidate| key(-value(id(*candidate)), id(*candidate))).min().map(id)
+    }
+}
+
+/// Keeps the least keys, as few as have the mass that is wanted, and at least one.
+fn keep_share(keys: &mut Vec<u64>, wanted: u64, mass_of: impl Fn(&u64) -> u64) {
+    let mut looked = FIRST_SORTED;
+    while looked < keys.len() {
+        let (first, ..) = keys.select_nth_unstable(looked);
+        if first.iter().map(&mass_of).sum::<u64>() >= wanted {
+            keys.truncate(looked);
+            break;
+        }
+        looked *= MORE_SORTED;
+    }
+    keys.sort_unstable();
+    let mut before = 0;
+    let kept = keys.iter().take_while(|key| {
+        let keeps = before < wanted.max(1);
+        before += mass_of(key);
+        keeps
+    });
+    let kept = kept.count();
+    keys.truncate(kept);
+}

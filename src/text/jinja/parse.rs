@@ -1,0 +1,468 @@
+//! Words to a tree, no deeper than [`DEEPEST`].
+
+use super::ast::{Arguments, Expr, For, Kind, Macro, NOT, Node, Operator, Target};
+use super::lex::Token;
+use super::{Fault, fault};
+
+/// Nested tags and operations of a template: what walks over the tree has a stack.
+const DEEPEST: u32 = 100;
+
+pub(super) struct Parser {
+    tokens: Vec<(Token, u32)>,
+    at: usize,
+    depth: u32,
+    macros: Vec<Macro>,
+}
+
+type Parsed<T> = Result<T, Fault>;
+
+impl Parser {
+    pub(super) fn new(tokens: Vec<(Token, u32)>) -> Parser {
+        Parser { tokens, at: 0, depth: 0, macros: Vec::new() }
+    }
+
+    /// The whole template, and its macros.
+    pub(super) fn template(mut self) -> Parsed<(Vec<Node>, Vec<Macro>)> {
+        let (nodes, _) = self.body(&[])?;
+        Ok((nodes, self.macros))
+    }
+
+    fn line(&self) -> u32 {
+        self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |(_, line)| *line)
+    }
+
+    fn fail<T>(&self, what: impl Into<String>) -> Parsed<T> {
+        Err(fault(self.line(), what))
+    }
+
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at).map(|(token, _)| token)
+    }
+
+    fn take(&mut self) -> Option<Token> {
+        let token = self.peek().cloned();
+        self.at += 1;
+        token
+    }
+
+    fn takes(&mut self, token: &Token) -> bool {
+        let found = self.peek() == Some(token);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn takes_sign(&mut self, sign: &'static str) -> bool {
+        self.takes(&Token::Sign(sign))
+    }
+
+    fn is_word(&self, word: &str) -> bool {
+        matches!(self.peek(), Some(Token::Name(name)) if name == word)
+    }
+
+    fn takes_word(&mut self, word: &str) -> bool {
+        let found = self.is_word(word);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn expect(&mut self, token: Token) -> Parsed<()> {
+        match self.takes(&token) {
+            true => Ok(()),
+            false => self.fail(format!("found {:?}, needed {token:?}", self.peek())),
+        }
+    }
+
+    fn name(&mut self) -> Parsed<String> {
+        match self.take() {
+            Some(Token::Name(name)) => Ok(name),
+            other => self.fail(format!("found {other:?}, needed a name")),
+        }
+    }
+
+    /// Runs a part one level deeper.
+    fn deeper<T>(&mut self, part: impl FnOnce(&mut Parser) -> Parsed<T>) -> Parsed<T> {
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return self.fail(format!("it is nested more than {DEEPEST} deep"));
+        }
+        let parsed = part(self);
+        self.depth -= 1;
+        parsed
+    }
+
+    // ---- statements
+
+    /// Nodes up to a block of one of these words, which is taken with its name, or to the end where there are none.
+    fn body(&mut self, ends: &[&str]) -> Parsed<(Vec<Node>, String)> {
+        let mut nodes = Vec::new();
+        loop {
+            let line = self.line();
+            let kind = match self.take() {
+                Some(Token::Text(text)) => Kind::Text(text),
+                Some(Token::PrintBegin) => {
+                    let value = self.expression()?;
+                    self.expect(Token::PrintEnd)?;
+                    Kind::Print(value)
+                }
+                Some(Token::BlockBegin) => {
+                    let word = self.name()?;
+                    if ends.contains(&word.as_str()) {
+                        return Ok((nodes, word));
+                    }
+                    match self.deeper(|parser| parser.statement(&word))? {
+                        Some(kind) => kind,
+                        None => continue,
+                    }
+                }
+                None if ends.is_empty() => return Ok((nodes, String::new())),
+                None => return self.fail(format!("it ends before {}", ends.join(" or "))),
+                Some(other) => return self.fail(format!("found {other:?} outside a tag")),
+            };
+            nodes.push(Node { line, kind });
+        }
+    }
+
+    /// A body that ends with a word alone.
+    fn body_to(&mut self, end: &str) -> Parsed<Vec<Node>> {
+        let (nodes, _) = self.body(&[end])?;
+        self.expect(Token::BlockEnd)?;
+        Ok(nodes)
+    }
+
+    fn statement(&mut self, word: &str) -> Parsed<Option<Kind>> {
+        let simple = match word {
+            "if" => return self.condition().map(Some),
+            "for" => return self.repetition().map(Some),
+            "set" => return self.assignment().map(Some),
+            "macro" => return self.definition().map(Some),
+            "break" => Some(Kind::Break),
+            "continue" => Some(Kind::Continue),
+            // What Hugging Face marks for training; it writes nothing itself.
+            "generation" | "endgeneration" => None,
+            other => return self.fail(format!("`{other}` is no block that kiln knows")),
+        };
+        self.expect(Token::BlockEnd)?;
+        Ok(simple)
+    }
+
+    fn condition(&mut self) -> Parsed<Kind> {
+        let mut branches = Vec::new();
+        loop {
+            let condition = self.expression()?;
+            self.expect(Token::BlockEnd)?;
+            let (body, end) = self.body(&["elif", "else", "endif"])?;
+            branches.push((condition, body));
+            if end == "elif" {
+                continue;
+            }
+            self.expect(Token::BlockEnd)?;
+            let otherwise = if end == "else" { self.body_to("endif")? } else { Vec::new() };
+            return Ok(Kind::If(branches, otherwise));
+        }
+    }
+
+    fn repetition(&mut self) -> Parsed<Kind> {
+        let mut names = vec![self.name()?];
+        while self.takes_sign(",") {
+            names.push(self.name()?);
+        }
+        if !self.takes_word("in") {
+            return self.fail("a loop needs `in`");
+        }
+        let over = self.operation(1)?;
+        let filter = if self.takes_word("if") { Some(self.expression()?) } else { None };
+        self.expect(Token::BlockEnd)?;
+        let (body, end) = self.body(&["else", "endfor"])?;
+        self.expect(Token::BlockEnd)?;
+        let otherwise = if end == "else" { self.body_to("endfor")? } else { Vec::new() };
+        Ok(Kind::For(Box::new(For { names, over, filter, body, otherwise })))
+    }
+
+    fn assignment(&mut self) -> Parsed<Kind> {
+        let mut targets = Vec::new();
+        loop {
+            let name = self.name()?;
+            let attribute = if self.takes_sign(".") { Some(self.name()?) } else { None };
+            targets.push(Target { name, attribute });
+            if !self.takes_sign(",") {
+                break;
+            }
+        }
+        if self.takes_sign("=") {
+            let mut value = self.expression()?;
+            if self.takes_sign(",") {
+                let mut items = vec![value, self.expression()?];
+                while self.takes_sign(",") {
+                    items.push(self.expression()?);
+                }
+                value = Expr::List(items);
+            }
+            self.expect(Token::BlockEnd)?;
+            return Ok(Kind::Set(targets, value));
+        }
+        self.expect(Token::BlockEnd)?;
+        let body = self.body_to("endset")?;
+        match targets.pop() {
+            Some(Target { name, attribute: None }) if targets.is_empty() => Ok(Kind::Capture(name, body)),
+            _ => self.fail("what a body writes needs one name"),
+        }
+    }
+
+    fn definition(&mut self) -> Parsed<Kind> {
+        let name = self.name()?;
+        self.expect(Token::Sign("("))?;
+        let mut parameters = Vec::new();
+        while !self.takes_sign(")") {
+            let parameter = self.name()?;
+            let default = if self.takes_sign("=") { Some(self.expression()?) } else { None };
+            parameters.push((parameter, default));
+            if !self.takes_sign(",") && self.peek() != Some(&Token::Sign(")")) {
+                return self.fail("parameters are separated by commas");
+            }
+        }
+        self.expect(Token::BlockEnd)?;
+        let body = self.body_to("endmacro")?;
+        self.macros.push(Macro { name, parameters, body });
+        Ok(Kind::Macro(self.macros.len() - 1))
+    }
+
+    // ---- expressions
+
+    fn expression(&mut self) -> Parsed<Expr> {
+        self.deeper(|parser| {
+            let mut value = parser.operation(1)?;
+            if parser.takes_word("if") {
+                let condition = parser.operation(1)?;
+                let other = if parser.takes_word("else") { Some(Box::new(parser.expression()?)) } else { None };
+                value = Expr::Choice(Box::new(value), Box::new(condition), other);
+            }
+            Ok(value)
+        })
+    }
+
+    fn operator(&self) -> Option<(Operator, usize)> {
+        use Operator::*;
+        let one = match self.peek()? {
+            Token::Name(name) => match name.as_str() {
+                "or" => Or,
+                "and" => And,
+                "in" => In,
+                "not" => {
+                    let next = self.tokens.get(self.at + 1).map(|(token, _)| token);
+                    return matches!(next, Some(Token::Name(next)) if next == "in").then_some((NotIn, 2));
+                }
+                _ => return None,
+            },
+            Token::Sign(sign) => match *sign {
+                "==" => Equal,
+                "!=" => NotEqual,
+                "<" => Less,
+                "<=" => LessEqual,
+                ">" => Greater,
+                ">=" => GreaterEqual,
+                "+" => Add,
+                "-" => Subtract,
+                "~" => Join,
+                "*" => Multiply,
+                "/" => Divide,
+                "//" => FloorDivide,
+                "%" => Remainder,
+                "**" => Power,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        Some((one, 1))
+    }
+
+    /// Operations that bind at least as strongly, from left to right.
+    fn operation(&mut self, least: u32) -> Parsed<Expr> {
+        let depth = self.depth;
+        let mut value = if least <= NOT && self.takes_word("not") {
+            Expr::Not(Box::new(self.deeper(|parser| parser.operation(NOT))?))
+        } else {
+            self.signed(true)?
+        };
+        while let Some((operator, words)) = self.operator().filter(|(operator, _)| operator.strength() >= least) {
+            self.at += words;
+            // What stands on the left is one level deeper with each operation.
+            self.depth += 1;
+            let right = self.deeper(|parser| parser.operation(operator.strength() + 1))?;
+            value = Expr::Binary(Box::new(value), operator, Box::new(right));
+        }
+        self.depth = depth;
+        Ok(value)
+    }
+
+    fn signed(&mut self, filters: bool) -> Parsed<Expr> {
+        let value = if self.takes_sign("-") {
+            Expr::Negate(Box::new(self.deeper(|parser| parser.signed(false))?))
+        } else if self.takes_sign("+") {
+            self.deeper(|parser| parser.signed(false))?
+        } else {
+            self.primary()?
+        };
+        self.postfix(value, filters)
+    }
+
+    fn primary(&mut self) -> Parsed<Expr> {
+        Ok(match self.take() {
+            Some(Token::Str(text)) => {
+                // Strings side by side are one.
+                let mut text = text;
+                while let Some(Token::Str(next)) = self.peek() {
+                    text = format!("{text}{next}").into();
+                    self.at += 1;
+                }
+                Expr::Str(text)
+            }
+            Some(Token::Int(value)) => Expr::Int(value),
+            Some(Token::Float(value)) => Expr::Float(value),
+            Some(Token::Name(name)) => match name.as_str() {
+                "true" | "True" => Expr::Bool(true),
+                "false" | "False" => Expr::Bool(false),
+                "none" | "None" => Expr::None,
+                _ => Expr::Name(name),
+            },
+            Some(Token::Sign("(")) => {
+                if self.takes_sign(")") {
+                    return Ok(Expr::List(Vec::new()));
+                }
+                let first = self.expression()?;
+                if self.takes_sign(")") {
+                    return Ok(first);
+                }
+                self.expect(Token::Sign(","))?;
+                let mut items = vec![first];
+                items.extend(self.items(")")?);
+                Expr::List(items)
+            }
+            Some(Token::Sign("[")) => Expr::List(self.items("]")?),
+            Some(Token::Sign("{")) => {
+                let mut entries = Vec::new();
+                while !self.takes_sign("}") {
+                    let key = self.expression()?;
+                    self.expect(Token::Sign(":"))?;
+                    entries.push((key, self.expression()?));
+                    if !self.takes_sign(",") && self.peek() != Some(&Token::Sign("}")) {
+                        return self.fail("entries are separated by commas");
+                    }
+                }
+                Expr::Map(entries)
+            }
+            other => {
+                self.at -= 1;
+                return self.fail(format!("found {other:?}, needed a value"));
+            }
+        })
+    }
+
+    /// Values up to a closing sign.
+    fn items(&mut self, closing: &'static str) -> Parsed<Vec<Expr>> {
+        let mut items = Vec::new();
+        while !self.takes_sign(closing) {
+            items.push(self.expression()?);
+            if !self.takes_sign(",") && self.peek() != Some(&Token::Sign(closing)) {
+                return self.fail("items are separated by commas");
+            }
+        }
+        Ok(items)
+    }
+
+    /// Attributes, items, calls, and filters and tests where they may follow.
+    fn postfix(&mut self, mut value: Expr, filters: bool) -> Parsed<Expr> {
+        let depth = self.depth;
+        loop {
+            self.depth += 1;
+            if self.depth > DEEPEST {
+                return self.fail(format!("it is nested more than {DEEPEST} deep"));
+            }
+            value = if self.takes_sign(".") {
+                Expr::Attribute(Box::new(value), self.name()?)
+            } else if self.takes_sign("[") {
+                self.subscript(value)?
+            } else if self.takes_sign("(") {
+                Expr::Call(Box::new(value), self.arguments()?)
+            } else if filters && self.takes_sign("|") {
+                let name = self.name()?;
+                let arguments = if self.takes_sign("(") { self.arguments()? } else { Arguments::default() };
+                Expr::Filter(Box::new(value), name, arguments)
+            } else if filters && self.takes_word("is") {
+                self.test(value)?
+            } else {
+                self.depth = depth;
+                return Ok(value);
+            };
+        }
+    }
+
+    fn subscript(&mut self, value: Expr) -> Parsed<Expr> {
+        let mut parts = [const { None }; 3];
+        let mut part = 0;
+        loop {
+            if self.takes_sign("]") {
+                break;
+            }
+            if self.takes_sign(":") {
+                part += 1;
+                if part > 2 {
+                    return self.fail("a slice has at most three parts");
+                }
+                continue;
+            }
+            parts[part] = Some(self.expression()?);
+            if !matches!(self.peek(), Some(Token::Sign("]" | ":"))) {
+                return self.fail("an index is not closed");
+            }
+        }
+        match (part, parts) {
+            (0, [Some(index), None, None]) => Ok(Expr::Item(Box::new(value), Box::new(index))),
+            (0, _) => self.fail("an index is empty"),
+            (_, parts) => Ok(Expr::Slice(Box::new(value), Box::new(parts))),
+        }
+    }
+
+    fn arguments(&mut self) -> Parsed<Arguments> {
+        let mut arguments = Arguments::default();
+        while !self.takes_sign(")") {
+            let next = self.tokens.get(self.at + 1).map(|(token, _)| token);
+            match (self.peek(), next) {
+                (Some(Token::Name(name)), Some(Token::Sign("="))) => {
+                    let name = name.clone();
+                    self.at += 2;
+                    let value = self.expression()?;
+                    arguments.names.push((name, value));
+                }
+                _ => arguments.places.push(self.expression()?),
+            }
+            if !self.takes_sign(",") && self.peek() != Some(&Token::Sign(")")) {
+                return self.fail("arguments are separated by commas");
+            }
+        }
+        Ok(arguments)
+    }
+
+    fn test(&mut self, value: Expr) -> Parsed<Expr> {
+        let negated = self.takes_word("not");
+        let name = self.name()?;
+        let arguments = if self.takes_sign("(") {
+            self.arguments()?
+        } else {
+            let has_value = match self.peek() {
+                Some(Token::Str(_) | Token::Int(_) | Token::Float(_) | Token::Sign("[" | "{")) => true,
+                Some(Token::Name(word)) => !matches!(word.as_str(), "else" | "or" | "and" | "is" | "if" | "in" | "not"),
+                _ => false,
+            };
+            let mut arguments = Arguments::default();
+            if has_value {
+                let argument = self.deeper(|parser| {
+                    let argument = parser.primary()?;
+                    parser.postfix(argument, false)
+                })?;
+                arguments.places.push(argument);
+            }
+            arguments
+        };
+        Ok(Expr::Test(Box::new(value), name, arguments, negated))
+    }
+}

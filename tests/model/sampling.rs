@@ -1,0 +1,144 @@
+//! Sampled generations: the same tokens on every path, from the same seed.
+
+use crate::{bake, common};
+use kiln::model::{End, GenerateOptions, ModelFile, PathChoice, Sampling, Session};
+use kiln::{Error, Model};
+use kiln_emulator::DeviceConfig;
+use std::path::Path;
+
+const PROMPT: &[u32] = &[120, 7, 300];
+const PATHS: [PathChoice; 3] = [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent];
+
+/// The random model of two layers on a device of three blocks, to be quick.
+fn model() -> Model {
+    let device = common::device_with(DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
+    let file = ModelFile::open(file).expect("a model");
+    let baked = bake::model("test", *file.shape(), device.sm());
+    Model::load(&device, baked, file, |_| {}).expect("it loads")
+}
+
+fn session(model: &Model, path: PathChoice) -> Session {
+    let mut session = model.session(common::exact().with_path(path).with_capacity(140)).expect("a session");
+    session.append(PROMPT).expect("they fit");
+    session
+}
+
+fn generate(session: &mut Session, options: GenerateOptions) -> Vec<u32> {
+    session.generate(options).collect::<kiln::Result<_>>().expect("it generates")
+}
+
+#[test]
+fn the_same_seed_gives_the_same_tokens_on_every_path() {
+    let model = model();
+    let sampled = |seed| {
+        let sampling = Sampling::new(0.9, seed).with_top_k(200).with_top_p(0.95).with_penalties(1.1, 0.1, 0.1);
+        GenerateOptions::new(6).with_sampling(sampling)
+    };
+    let texts = PATHS.map(|path| {
+        let mut session = session(&model, path);
+        let tokens = generate(&mut session, sampled(5));
+        assert_eq!(session.tokens()[PROMPT.len()..], tokens, "{path:?}");
+        let work = session.work();
+        assert_eq!(work.tokens, PROMPT.len() as u64 + 5, "{path:?}");
+        if path == PathChoice::Persistent {
+            assert!(work.launches <= 3, "the decoder stays on the device: {work:?}");
+        }
+        // Again, from the same place.
+        session.truncate(PROMPT.len());
+        assert_eq!(generate(&mut session, sampled(5)), tokens, "{path:?}, again");
+        let mut fork = session.fork().expect("it fits");
+        session.truncate(PROMPT.len() + 2);
+        assert_eq!(generate(&mut session, sampled(5))[..4], tokens[2..], "{path:?}, from the middle");
+        fork.truncate(PROMPT.len());
+        assert_ne!(generate(&mut fork, sampled(6)), tokens, "{path:?}, another seed");
+        tokens
+    });
+    assert!(texts.iter().all(|tokens| *tokens == texts[0]), "{texts:?}");
+}
+
+#[test]
+fn temperature_zero_is_greedy_also_where_the_host_chooses() {
+    let model = model();
+    let greedy = generate(&mut session(&model, PathChoice::Stream), GenerateOptions::new(4));
+    for path in PATHS {
+        // A ban of a token that is not chosen changes nothing but who chooses.
+        let banned = (0..).find(|id| !greedy.contains(id)).expect("another id");
+        let by_host = Sampling::GREEDY.with_banned([banned]);
+        let options = GenerateOptions::new(4).with_sampling(by_host);
+        assert_eq!(generate(&mut session(&model, path), options), greedy, "{path:?}");
+        let without = GenerateOptions::new(1).with_sampling(Sampling::GREEDY.with_banned([greedy[0]]));
+        assert_ne!(generate(&mut session(&model, path), without), greedy[..1], "{path:?}");
+    }
+}
+
+#[test]
+fn sampled_generations_end_as_greedy_ones_do() {
+    let model = model();
+    let sampled = |most| GenerateOptions::new(most).with_sampling(Sampling::new(1.0, 3));
+    let tokens = generate(&mut session(&model, PathChoice::Stream), sampled(4));
+    for path in [PathChoice::Stream, PathChoice::Persistent] {
+        let mut first = session(&model, path);
+        let mut generation = first.generate(sampled(4).with_stop_ids([tokens[2]]));
+        let found: Vec<u32> = generation.by_ref().collect::<kiln::Result<_>>().expect("it generates");
+        assert_eq!((found.as_slice(), generation.end()), (&tokens[..2], Some(End::StopId(tokens[2]))), "{path:?}");
+        drop(generation);
+        assert_eq!(first.tokens()[PROMPT.len()..], tokens[..3], "the stop id is appended");
+
+        let mut generation = first.generate(sampled(9));
+        generation.next();
+        generation.cancel_handle().cancel();
+        assert!(generation.next().is_none() && generation.end() == Some(End::Cancelled), "{path:?}");
+        drop(generation);
+        let mut short = model.session(common::exact().with_path(path).with_capacity(5)).expect("a session");
+        short.append(PROMPT).expect("they fit");
+        let mut generation = short.generate(sampled(9));
+        assert_eq!(generation.by_ref().count(), 2, "{path:?}");
+        assert_eq!(generation.end(), Some(End::ContextFull), "{path:?}");
+        drop(generation);
+        assert_eq!(short.generate(sampled(9)).count(), 0);
+
+        let mut odd = first.generate(GenerateOptions::new(2).with_sampling(Sampling::new(f32::NAN, 0)));
+        let error = odd.next().map(|token| token.err());
+        assert!(matches!(error, Some(Some(Error::InvalidArgument { .. }))), "{error:?}");
+        assert!(odd.next().is_none());
+    }
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_logits() {
+    let model = model();
+    for path in PATHS {
+        let mut session = session(&model, path);
+        let logits = session.logits().expect("logits");
+        let total: f64 = logits.iter().map(|logit| f64::from(*logit).exp()).sum();
+        let mut generation = session.generate(GenerateOptions::new(1).with_logprobs(3));
+        let token = generation.next().expect("a token").expect("no fault");
+        let found = generation.logprobs().expect("they were asked for").clone();
+        let exact = |id: u32| f64::from(logits[id as usize]) - total.ln();
+        assert_eq!((found.top.len(), found.top[0]), (3, (token, found.chosen)), "{path:?}");
+        for (id, logprob) in found.top {
+            assert!((f64::from(logprob) - exact(id)).abs() < 1e-5, "{path:?}, token {id}: {logprob}");
+        }
+        assert!(generation.next().is_none() && generation.logprobs().is_none());
+    }
+}
+
+#[test]
+fn a_token_that_has_run_for_its_logits_does_not_run_again() {
+    let model = model();
+    for path in PATHS {
+        let mut session = session(&model, path);
+        session.logits().expect("logits");
+        let before = session.work().tokens;
+        session.append(&[9]).expect("it fits");
+        let logits = session.logits().expect("logits");
+        assert_eq!(session.work().tokens, before + 1, "{path:?}");
+        // Where nothing is appended the last one runs again.
+        assert_eq!(session.logits().expect("logits"), logits, "{path:?}");
+        session.truncate(2);
+        let mut fresh = model.session(common::exact().with_path(path).with_capacity(140)).expect("a session");
+        fresh.append(&PROMPT[..2]).expect("they fit");
+        assert_eq!(session.logits().expect("logits"), fresh.logits().expect("logits"), "{path:?}");
+    }
+}
