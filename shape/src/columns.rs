@@ -12,6 +12,8 @@
 
 use crate::SUPER_BLOCK;
 
+/// Bytes of a token's state: position, length, error.
+pub const STATE_BYTES: u32 = 12;
 /// Columns that stand together.
 pub const COLUMNS: u32 = 8;
 /// Bytes of a super-block of eight columns in a plane.

@@ -125,7 +125,7 @@ impl StreamPath {
                 None => return Ok(0),
             },
         };
-        columns.begin(model, position, count)?;
+        columns.begin(model, sequence.kv, position, count)?;
         self.work.other_calls += 1;
         for first in (0..count).step_by(columns::MOST as usize) {
             let pass = Pass { first, position: position + first, count: (count - first).min(columns::MOST) };

@@ -24,7 +24,7 @@ mod saxpy;
 pub use advance::Advance;
 pub use argmax::Argmax;
 pub use attention::Attention;
-pub use embedding::EmbeddingRow;
+pub use embedding::{EmbeddingRow, EmbeddingRows};
 pub use flash_decoding::{FlashDecodingChunk, FlashDecodingReduce};
 pub use fused_rmsnorm_gate_up::FusedRmsNormGateUp;
 pub use fused_rmsnorm_gemv::FusedRmsNormQ4KGemv;
