@@ -4,9 +4,9 @@
 use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, Attention, EmbeddingRow, EmbeddingRows, FlashDecodingChunk, FlashDecodingReduce,
-    FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, Grid, IncrementalAttention, Kernel, KvCacheScatter,
-    PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise,
-    Repack, Saxpy,
+    FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, GemmTile, Grid, IncrementalAttention, Kernel,
+    KvCacheScatter, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter,
+    QkNormRopeKvWrite, Quantise, Repack, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, Target};
@@ -159,6 +159,7 @@ pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<B
         Box::new(Quantise::new(&shape, types)),
         Box::new(Gemm::narrow(shape, types)),
         Box::new(Gemm::wide(shape, types)),
+        Box::new(GemmTile::new(shape, types)),
         Box::new(EmbeddingRows { hidden: shape.hidden, types: types.to_vec() }),
     ];
     for kv in [KvType::F16, KvType::F32] {

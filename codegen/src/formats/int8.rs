@@ -26,7 +26,7 @@ const PLANE_BYTES: u32 = 272;
 /// Bytes beside them.
 const BESIDE_BYTES: u32 = 48;
 /// Where the sums of 32 begin in a plane's super-block.
-pub(super) const SUMS_OF_32: u32 = 256;
+const SUMS_OF_32: u32 = 256;
 /// The words beside a plane's super-block that hold the scale for 256, and the planes behind it.
 pub(super) const SCALE_WORD: u32 = 8;
 pub(super) const LATER_WORD: u32 = 9;
@@ -307,13 +307,7 @@ pub(super) fn sum_of_blocks(b: &mut Builder, d: [Val<F32>; 8], x: &Plane, dots: 
 }
 
 /// `sum + (d * scale) * dot`; without a sum, the product.
-pub(super) fn add_block(
-    b: &mut Builder,
-    sum: Option<Val<F32>>,
-    d: Val<F32>,
-    scale: Val<F32>,
-    dot: Val<S32>,
-) -> Val<F32> {
+fn add_block(b: &mut Builder, sum: Option<Val<F32>>, d: Val<F32>, scale: Val<F32>, dot: Val<S32>) -> Val<F32> {
     let (scale, dot) = (b.mul(d, scale), b.cvt::<F32, S32>(dot));
     match sum {
         None => b.mul(scale, dot),
