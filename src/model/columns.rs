@@ -5,43 +5,49 @@ use super::Inner;
 use super::kernels::ColumnKernels;
 use super::launches::{Attention, EmbeddingRow, Gemm, Phase, QkNormRopeKvWrite, Quantise};
 use super::sequence::Sequence;
+use super::tiles::Tile;
 use super::token::{Of, Run};
 use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream, Use};
 use crate::launch::{In, Out};
-use crate::shape::columns::{COLUMNS, STATE_BYTES, bytes};
+use crate::shape::columns::{STATE_BYTES, bytes};
 use crate::shape::table::KV_CHUNK;
 use crate::shape::{KvType, ModelShape, Numerics, TensorRole, Units, units};
 use std::sync::Arc;
 
 /// Tokens at once, at most.
-pub(crate) const MOST: u32 = 64;
+pub(crate) const MOST: u32 = 512;
 /// Words of a column's state: position, length, error.
 const STATE: usize = STATE_BYTES as usize / 4;
 /// Floats for partial results of attention, unless one column needs more: 64 MB.
 const PARTIALS: u64 = 16 << 20;
 
+/// Columns that there is room for, at least: a large tile's.
+const LEAST: u32 = 64;
+
 /// What tokens need beside their sequence: vectors of as many columns.
 pub(crate) struct Columns {
     kernels: Arc<ColumnKernels>,
-    /// `[MOST, hidden]`.
+    /// Tokens at once.
+    room: u32,
+    /// `[room, hidden]`.
     x: DeviceBuffer<f32>,
-    /// `[MOST, q_dim + 2 kv_dim]`.
+    /// `[room, q_dim + 2 kv_dim]`.
     qkv: DeviceBuffer<f32>,
-    /// `[MOST, q_dim]`.
+    /// `[room, q_dim]`.
     attention: DeviceBuffer<f32>,
-    /// `[MOST, ffn]`.
+    /// `[room, ffn]`.
     ffn: DeviceBuffer<f32>,
     /// The vectors of a phase rounded to bytes, with one scale for 256 and with one for each 32.
     of_256: DeviceBuffer<u8>,
     of_32: DeviceBuffer<u8>,
-    /// `[MOST]`.
+    /// `[room]`.
     inverse: DeviceBuffer<f32>,
     /// `[tokens of the prompt, 3]`.
     states: DeviceBuffer<u32>,
     /// The partial results of attention, for some columns.
     partials: DeviceBuffer<f32>,
-    /// `[MOST, kv_heads]` zeros.
+    /// `[room, kv_heads]` zeros.
     arrivals: DeviceBuffer<u32>,
 }
 
@@ -58,11 +64,11 @@ fn all_partials(shape: &ModelShape, kv: KvType, chunks: u32, columns: u32) -> u6
 
 /// Bytes of device memory that prompts take in a session of so many positions, at most.
 pub(crate) fn memory(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
-    let most = MOST.min(capacity);
-    let partials = all_partials(shape, kv, capacity.div_ceil(KV_CHUNK), most);
-    let states = u64::from(MOST.max(capacity).next_power_of_two()) * STATE as u64;
-    let words = u64::from(MOST) * (floats(shape).iter().map(|of| u64::from(*of)).sum::<u64>() + 1);
-    4 * (words + states + u64::from(MOST * shape.kv_heads) + partials) + 2 * rounded(shape)
+    let room = room(capacity);
+    let partials = all_partials(shape, kv, capacity.div_ceil(KV_CHUNK), capacity.min(MOST));
+    let states = u64::from(room.max(capacity).next_power_of_two()) * STATE as u64;
+    let words = u64::from(room) * (floats(shape).iter().map(|of| u64::from(*of)).sum::<u64>() + 1);
+    4 * (words + states + u64::from(room * shape.kv_heads) + partials) + 2 * rounded(shape, room)
 }
 
 /// Floats of a column's residual stream, queries with keys and values, attention, and FFN.
@@ -70,9 +76,14 @@ fn floats(shape: &ModelShape) -> [u32; 4] {
     [shape.hidden, shape.q_dim() + 2 * shape.kv_dim(), shape.q_dim(), shape.ffn]
 }
 
-/// Bytes of all columns rounded to bytes.
-fn rounded(shape: &ModelShape) -> u64 {
-    bytes(shape.hidden.max(shape.ffn).max(shape.q_dim()), MOST)
+/// Bytes of so many columns rounded to bytes.
+fn rounded(shape: &ModelShape, columns: u32) -> u64 {
+    bytes(shape.hidden.max(shape.ffn).max(shape.q_dim()), columns)
+}
+
+/// Columns that a prompt of so many tokens has room for.
+fn room(tokens: u32) -> u32 {
+    tokens.clamp(LEAST, MOST).next_power_of_two()
 }
 
 /// Tokens that go through the layers together.
@@ -97,14 +108,27 @@ struct Step {
     y: DevicePtr<f32>,
 }
 
+/// The rows of each matrix.
+fn rows_of<'a>(shape: &'a ModelShape, matrices: &'a [TensorRole]) -> impl Iterator<Item = u32> + 'a {
+    use TensorRole::{AttnK, AttnQ, AttnV, FfnGate, FfnUp};
+    matrices.iter().map(|role| match role {
+        AttnQ => shape.q_dim(),
+        AttnK | AttnV => shape.kv_dim(),
+        FfnGate | FfnUp => shape.ffn,
+        _ => shape.hidden,
+    })
+}
+
 impl Columns {
-    pub(crate) fn new(model: &Inner, kernels: Arc<ColumnKernels>) -> Result<Columns> {
-        let (device, shape) = (&model.device, model.file.shape());
-        let columns = |of: u32| DeviceBuffer::<f32>::uninitialized(device, MOST as usize * of as usize);
-        let rounded = || DeviceBuffer::<u8>::uninitialized(device, rounded(shape) as usize);
+    /// For a prompt of so many tokens.
+    pub(crate) fn new(model: &Inner, kernels: Arc<ColumnKernels>, tokens: u32) -> Result<Columns> {
+        let (device, shape, room) = (&model.device, model.file.shape(), room(tokens));
+        let columns = |of: u32| DeviceBuffer::<f32>::uninitialized(device, room as usize * of as usize);
+        let rounded = || DeviceBuffer::<u8>::uninitialized(device, rounded(shape, room) as usize);
         let [x, qkv, attention, ffn] = floats(shape);
         Ok(Columns {
             kernels,
+            room,
             x: columns(x)?,
             qkv: columns(qkv)?,
             attention: columns(attention)?,
@@ -112,10 +136,15 @@ impl Columns {
             of_256: rounded()?,
             of_32: rounded()?,
             inverse: columns(1)?,
-            states: DeviceBuffer::zeroed(device, STATE * MOST as usize)?,
+            states: DeviceBuffer::zeroed(device, STATE * room as usize)?,
             partials: DeviceBuffer::uninitialized(device, 1)?,
-            arrivals: DeviceBuffer::zeroed(device, MOST as usize * shape.kv_heads as usize)?,
+            arrivals: DeviceBuffer::zeroed(device, room as usize * shape.kv_heads as usize)?,
         })
+    }
+
+    /// Whether there is room for as many tokens at once as a prompt of so many has.
+    pub(crate) fn fits(&self, tokens: u32) -> bool {
+        room(tokens) <= self.room
     }
 
     /// Prepares for a prompt of so many tokens from `position` on.
@@ -260,8 +289,14 @@ impl Columns {
             }
             return Ok(());
         }
-        let (kernel, width) =
-            if count <= COLUMNS { (&self.kernels.narrow, COLUMNS) } else { (&self.kernels.wide, 2 * COLUMNS) };
+        let matrices: Vec<_> = types.iter().copied().zip(rows_of(shape, matrices)).collect();
+        let (tile, tiles) = Tile::choose(&matrices, count, model.device.multiprocessors());
+        let kernel = match tile {
+            Tile::Narrow => &self.kernels.narrow,
+            Tile::Wide => &self.kernels.wide,
+            Tile::Large => &self.kernels.tile,
+        };
+        let width = tile.columns();
         let padded = count.next_multiple_of(width);
         let (of_256, of_32) = (self.of_256.as_ptr(), self.of_32.as_ptr());
         for (block_len, to) in [(256, of_256), (32, of_32)] {
@@ -291,6 +326,6 @@ impl Columns {
             columns: count,
             y: Out::noted(y),
         };
-        run.launch_grid(kernel, [rows / 16, padded / width, 1], &gemm)
+        run.launch_grid(kernel, [tiles, padded / width, 1], &gemm)
     }
 }

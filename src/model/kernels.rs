@@ -107,9 +107,10 @@ pub(crate) struct ColumnKernels {
     f16: CacheKernels,
     f32: CacheKernels,
     pub(crate) quantise: Kernel<Quantise<'static>>,
-    /// Tiles of eight columns, and of 16.
+    /// Tiles of eight columns, of 16, and of 64.
     pub(crate) narrow: Kernel<Gemm<'static>>,
     pub(crate) wide: Kernel<Gemm<'static>>,
+    pub(crate) tile: Kernel<Gemm<'static>>,
 }
 
 impl ColumnKernels {
@@ -127,6 +128,7 @@ impl ColumnKernels {
             quantise: loaded.find("quantise", &setting)?,
             narrow: loaded.find("gemm_8", &setting)?,
             wide: loaded.find("gemm_16", &setting)?,
+            tile: loaded.find("gemm_tile", &setting)?,
         }))
     }
 

@@ -19,6 +19,7 @@ mod rotary;
 mod sequence;
 mod session;
 mod stream;
+mod tiles;
 mod token;
 #[cfg(feature = "trace")]
 pub mod trace;

@@ -118,10 +118,12 @@ impl StreamPath {
         if count < 2 {
             return Ok(0);
         }
+        // The memory of a shorter prompt is free before that of a longer one is taken.
+        self.columns.take_if(|columns| !columns.fits(count));
         let columns = match &mut self.columns {
             Some(columns) => columns,
             none => match model.column_kernels(self.numerics)? {
-                Some(kernels) => none.insert(Columns::new(model, kernels)?),
+                Some(kernels) => none.insert(Columns::new(model, kernels, count)?),
                 None => return Ok(0),
             },
         };
