@@ -89,7 +89,12 @@ class Mark:
     accesses: dict = dataclasses.field(default_factory=lambda: dict.fromkeys(BECOMES.values(), 0))
 
 
-WORK = re.compile(r"// each iteration of a warp: (\d+) (weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|elements)$")
+WORK = re.compile(
+    r"// each iteration of a warp: (\d+) "
+    r"(weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|products of (\S+)|elements|of few)$"
+)
+# The name of a loop within another that few iterations of that one come to.
+FEW = "of few"
 
 
 class Kernel:
@@ -128,8 +133,8 @@ class Kernel:
             if text.endswith(":") and text[:-1] in tops:
                 work = WORK.search(lines[at + 1])
                 if work:
-                    units, what, of, size, shared = work.groups()
-                    name = f"{of}@{shared}" if shared else of or what
+                    units, what, of, size, shared, product = work.groups()
+                    name = f"{of}@{shared}" if shared else of or product or what
                     same = sum(mark.name.split("/")[0] == name for mark in marks)
                     name = f"{name}/{same + 1}" if same else name
                     marks.append(Mark(name, int(units), int(size) if size else None))
@@ -141,7 +146,8 @@ class Kernel:
             else:
                 # A loop has what the loops within it have.
                 if inside[-1] is not None and (access := ACCESS.match(text)):
-                    for mark in {mark for mark in inside if mark is not None}:
+                    few = marks[inside[-1]].name.split("/")[0] == FEW
+                    for mark in {inside[-1]} if few else {mark for mark in inside if mark is not None}:
                         marks[mark].accesses[BECOMES[access.group(1)]] += 1
                 continue
             yield f".loc 1 {1 if inside[-1] is None else inside[-1] + 2} 0"
@@ -186,18 +192,23 @@ def measure(tools, group):
 def rows(kernel, code, blocks):
     """What was counted of each marked loop; a text where that cannot be done."""
     counted, all_loops = [], sass.loops(code)
-    within = set()
+    within, few = set(), set()
     for number, mark in enumerate(kernel.numbered[1]):
         try:
-            if mark.name.split("/")[0].endswith("@shared"):
-                within.add(sass.marked(code, number + 2, all_loops).header)
+            kind = mark.name.split("/")[0]
+            if kind.endswith("@shared") or kind == FEW:
+                inner = sass.marked(code, number + 2, all_loops)
+                within.add(inner.header)
+                few |= inner.body if kind == FEW else set()
         except sass.Refused as why:
             return f"loop {mark.name} ({mark.source}): {why}"
     for number, mark in enumerate(kernel.numbered[1]):
+        if mark.name.split("/")[0] == FEW:
+            continue
         try:
             loop = sass.marked(code, number + 2, all_loops)
             sass.checked(code, loop, all_loops, within)
-            hot = loop.hot()
+            hot = [index for index in loop.hot() if index not in few]
             instructions = [code[index] for index in hot]
             times = unrolled(mark, instructions)
             counts = sass.count(code, hot)

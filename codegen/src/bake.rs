@@ -3,9 +3,10 @@
 
 use crate::error::{Error, Result};
 use crate::kernels::{
-    self, Advance, Argmax, Attention, EmbeddingRow, FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp,
-    FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, Grid, IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm,
-    PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, Saxpy,
+    self, Advance, Argmax, Attention, EmbeddingRow, EmbeddingRows, FlashDecodingChunk, FlashDecodingReduce,
+    FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, GemmTile, Grid, IncrementalAttention, Kernel,
+    KvCacheScatter, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter,
+    QkNormRopeKvWrite, Quantise, Repack, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, Target};
@@ -160,13 +161,19 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
 /// The kernels of the stream path that take several tokens of a prompt at once, in fast numerics; none for a target without
 /// their instructions, or where no type has them.
 pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<Box<dyn Kernel>> {
-    let all: [Box<dyn Kernel>; 3] = [
+    let mut all: Vec<Box<dyn Kernel>> = vec![
         Box::new(Quantise::new(&shape, types)),
         Box::new(Gemm::narrow(shape, types)),
         Box::new(Gemm::wide(shape, types)),
+        Box::new(GemmTile::new(shape, types)),
+        Box::new(EmbeddingRows { hidden: shape.hidden, types: types.to_vec() }),
     ];
+    for kv in [KvType::F16, KvType::F32] {
+        all.push(Box::new(QkNormRopeKvWrite::new(shape, kv).of_columns()));
+        all.push(Box::new(Attention::new(shape, kv, Numerics::Fast).of_columns()));
+    }
     let has = target.sm() >= 80 && all.iter().all(|kernel| kernel.check().is_ok()) && have_room(&all, target, 0);
-    if has { all.into() } else { Vec::new() }
+    if has { all } else { Vec::new() }
 }
 
 /// Whether kernels of a shape can be baked for a target in these numerics: fast ones need a type that they take, and stage

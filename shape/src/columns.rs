@@ -3,27 +3,41 @@
 //! Columns come in eights. For each eight and each super-block of 256 there are two planes, as `formats::int8` of the
 //! codegen has them, of [`PLANE_BYTES`] each; zeros where a column has no second plane, or is not there:
 //!
-//! | bytes | what |
-//! |---|---|
-//! | 0..2048 | the activations: of each two blocks of 32 the fragments of B that the lanes of a warp have, 16 bytes a lane |
-//! | 2048..2176 | of each column the sums of its eight 32: their low bytes, then their high ones, both signed |
-//! | 2176..2432 | of each 32 the scales of the eight columns, f32; of the first alone with one scale for 256 |
-//! | 2432..2464 | of each column whether it has a second plane, `u32` |
+//! | bytes | with a scale for 256 | with a scale for each 32 |
+//! |---|---|---|
+//! | 0..2048 | the activations: of each two blocks of 32 the fragments of B that the lanes of a warp have, 16 bytes a lane | the same |
+//! | 2048..2064 | in the first plane of each column whether it has a second, `u16` | the same |
+//! | 2064.. | the scales of the eight columns, f32 | of each two blocks, for each two columns, those of the first block and of the second, f32 |
+//! | 2096..2352 | the sums of each 16, f16: the fragments of B that the lanes have, 8 bytes a lane | |
 
-use crate::SUPER_BLOCK;
+use crate::{SUPER_BLOCK, WeightType};
 
+/// Bytes of a token's state: position, length, error.
+pub const STATE_BYTES: u32 = 12;
 /// Columns that stand together.
 pub const COLUMNS: u32 = 8;
 /// Bytes of a super-block of eight columns in a plane.
-pub const PLANE_BYTES: u32 = 2464;
-/// Where the sums of each 32 begin.
-pub const SUMS_OFFSET: u32 = 2048;
-/// Where the scales begin.
-pub const SCALES_OFFSET: u32 = 2176;
+pub const PLANE_BYTES: u32 = 2352;
 /// Where a column says whether it has a second plane.
-pub const LATER_OFFSET: u32 = 2432;
+pub const LATER_OFFSET: u32 = 2048;
+/// Where the scales begin.
+pub const SCALES_OFFSET: u32 = 2064;
+/// Where the sums of each 16 begin.
+pub const SUMS_OFFSET: u32 = 2096;
 /// Planes of a super-block.
 pub const PLANES: u32 = 2;
+
+/// Eights of columns of a large tile.
+pub const TILE_EIGHTS: u32 = 8;
+
+/// Rows of such a tile: two super-blocks of them and of its columns fit the 99 KB that a block has at least from sm_80 on.
+pub const fn tile_rows(ty: WeightType) -> u32 {
+    match ty {
+        WeightType::Q8_0 => 96,
+        WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q4_K | WeightType::Q5_K | WeightType::Q6_K => 128,
+        WeightType::F16 | WeightType::BF16 | WeightType::F32 => 128,
+    }
+}
 
 /// Bytes of so many columns of `k` activations each.
 pub const fn bytes(k: u32, columns: u32) -> u64 {

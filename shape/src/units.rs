@@ -73,12 +73,16 @@ impl Units {
     }
 }
 
-/// Floats that the partial results of a session's attention take, in either numerics and with a cache of so many chunks.
+/// Floats that the partial results of a token's attention take with a cache of so many chunks.
+pub fn partials_of(units: Units, shape: &ModelShape, chunks: u32) -> u64 {
+    let kept = u64::from(units.up_to(chunks.saturating_mul(KV_CHUNK)));
+    u64::from(shape.heads) * kept * u64::from(units.partial(shape.head_dim))
+}
+
+/// The same in either numerics.
 pub fn partials(shape: &ModelShape, chunks: u32) -> u64 {
-    let length = chunks.saturating_mul(KV_CHUNK);
-    let of = |units: Units| u64::from(units.up_to(length)) * u64::from(units.partial(shape.head_dim));
     let runs = Units::of(Numerics::Fast, KvType::F16, shape.kv_heads);
-    u64::from(shape.heads) * of(Units::Chunks).max(of(runs))
+    partials_of(Units::Chunks, shape, chunks).max(partials_of(runs, shape, chunks))
 }
 
 #[cfg(test)]

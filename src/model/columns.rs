@@ -3,38 +3,87 @@
 
 use super::Inner;
 use super::kernels::ColumnKernels;
-use super::launches::{Gemm, Phase, Quantise};
+use super::launches::{Attention, EmbeddingRow, Gemm, Phase, QkNormRopeKvWrite, Quantise};
+use super::sequence::Sequence;
+use super::tiles::Tile;
 use super::token::{Of, Run};
 use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream, Use};
 use crate::launch::{In, Out};
-use crate::shape::columns::{COLUMNS, bytes};
-use crate::shape::{ModelShape, TensorRole};
+use crate::shape::columns::{STATE_BYTES, bytes};
+use crate::shape::table::KV_CHUNK;
+use crate::shape::{KvType, ModelShape, Numerics, TensorRole, Units, units};
 use std::sync::Arc;
 
 /// Tokens at once, at most.
-pub(crate) const MOST: u32 = 64;
+pub(crate) const MOST: u32 = 512;
 /// Words of a column's state: position, length, error.
-const STATE: usize = 3;
+const STATE: usize = STATE_BYTES as usize / 4;
+/// Floats for partial results of attention, unless one column needs more: 64 MB.
+const PARTIALS: u64 = 16 << 20;
+
+/// Columns that there is room for, at least: a large tile's.
+const LEAST: u32 = 64;
 
 /// What tokens need beside their sequence: vectors of as many columns.
 pub(crate) struct Columns {
     kernels: Arc<ColumnKernels>,
-    /// `[MOST, hidden]`.
+    /// Tokens at once.
+    room: u32,
+    /// `[room, hidden]`.
     x: DeviceBuffer<f32>,
-    /// `[MOST, q_dim + 2 kv_dim]`.
+    /// `[room, q_dim + 2 kv_dim]`.
     qkv: DeviceBuffer<f32>,
-    /// `[MOST, q_dim]`.
+    /// `[room, q_dim]`.
     attention: DeviceBuffer<f32>,
-    /// `[MOST, ffn]`.
+    /// `[room, ffn]`.
     ffn: DeviceBuffer<f32>,
     /// The vectors of a phase rounded to bytes, with one scale for 256 and with one for each 32.
     of_256: DeviceBuffer<u8>,
     of_32: DeviceBuffer<u8>,
-    /// `[MOST]`.
+    /// `[room]`.
     inverse: DeviceBuffer<f32>,
     /// `[tokens of the prompt, 3]`.
     states: DeviceBuffer<u32>,
+    /// The partial results of attention, for some columns.
+    partials: DeviceBuffer<f32>,
+    /// `[room, kv_heads]` zeros.
+    arrivals: DeviceBuffer<u32>,
+}
+
+/// Floats of the partial results of a column's attention over a cache of so many chunks.
+fn partials(shape: &ModelShape, kv: KvType, chunks: u32) -> u64 {
+    units::partials_of(Units::of(Numerics::Fast, kv, shape.kv_heads), shape, chunks).max(1)
+}
+
+/// The same of up to so many columns: as many as are to go together.
+fn all_partials(shape: &ModelShape, kv: KvType, chunks: u32, columns: u32) -> u64 {
+    let each = partials(shape, kv, chunks);
+    (PARTIALS / each).clamp(1, u64::from(columns)) * each
+}
+
+/// Bytes of device memory that prompts take in a session of so many positions, at most.
+pub(crate) fn memory(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
+    let room = room(capacity);
+    let partials = all_partials(shape, kv, capacity.div_ceil(KV_CHUNK), capacity.min(MOST));
+    let states = u64::from(room.max(capacity).next_power_of_two()) * STATE as u64;
+    let words = u64::from(room) * (floats(shape).iter().map(|of| u64::from(*of)).sum::<u64>() + 1);
+    4 * (words + states + u64::from(room * shape.kv_heads) + partials) + 2 * rounded(shape, room)
+}
+
+/// Floats of a column's residual stream, queries with keys and values, attention, and FFN.
+fn floats(shape: &ModelShape) -> [u32; 4] {
+    [shape.hidden, shape.q_dim() + 2 * shape.kv_dim(), shape.q_dim(), shape.ffn]
+}
+
+/// Bytes of so many columns rounded to bytes.
+fn rounded(shape: &ModelShape, columns: u32) -> u64 {
+    bytes(shape.hidden.max(shape.ffn).max(shape.q_dim()), columns)
+}
+
+/// Columns that a prompt of so many tokens has room for.
+fn room(tokens: u32) -> u32 {
+    tokens.clamp(LEAST, MOST).next_power_of_two()
 }
 
 /// Tokens that go through the layers together.
@@ -59,30 +108,53 @@ struct Step {
     y: DevicePtr<f32>,
 }
 
+/// The rows of each matrix.
+fn rows_of<'a>(shape: &'a ModelShape, matrices: &'a [TensorRole]) -> impl Iterator<Item = u32> + 'a {
+    use TensorRole::{AttnK, AttnQ, AttnV, FfnGate, FfnUp};
+    matrices.iter().map(|role| match role {
+        AttnQ => shape.q_dim(),
+        AttnK | AttnV => shape.kv_dim(),
+        FfnGate | FfnUp => shape.ffn,
+        _ => shape.hidden,
+    })
+}
+
 impl Columns {
-    pub(crate) fn new(model: &Inner, kernels: Arc<ColumnKernels>) -> Result<Columns> {
-        let (device, shape) = (&model.device, model.file.shape());
-        let ModelShape { hidden, ffn, .. } = *shape;
-        let floats = |of: u32| DeviceBuffer::<f32>::uninitialized(device, MOST as usize * of as usize);
-        let rounded = || {
-            let most = bytes(hidden.max(ffn).max(shape.q_dim()), MOST);
-            DeviceBuffer::<u8>::uninitialized(device, most as usize)
-        };
+    /// For a prompt of so many tokens.
+    pub(crate) fn new(model: &Inner, kernels: Arc<ColumnKernels>, tokens: u32) -> Result<Columns> {
+        let (device, shape, room) = (&model.device, model.file.shape(), room(tokens));
+        let columns = |of: u32| DeviceBuffer::<f32>::uninitialized(device, room as usize * of as usize);
+        let rounded = || DeviceBuffer::<u8>::uninitialized(device, rounded(shape, room) as usize);
+        let [x, qkv, attention, ffn] = floats(shape);
         Ok(Columns {
             kernels,
-            x: floats(hidden)?,
-            qkv: floats(shape.q_dim() + 2 * shape.kv_dim())?,
-            attention: floats(shape.q_dim())?,
-            ffn: floats(ffn)?,
+            room,
+            x: columns(x)?,
+            qkv: columns(qkv)?,
+            attention: columns(attention)?,
+            ffn: columns(ffn)?,
             of_256: rounded()?,
             of_32: rounded()?,
-            inverse: floats(1)?,
-            states: DeviceBuffer::zeroed(device, STATE * MOST as usize)?,
+            inverse: columns(1)?,
+            states: DeviceBuffer::zeroed(device, STATE * room as usize)?,
+            partials: DeviceBuffer::uninitialized(device, 1)?,
+            arrivals: DeviceBuffer::zeroed(device, room as usize * shape.kv_heads as usize)?,
         })
     }
 
+    /// Whether there is room for as many tokens at once as a prompt of so many has.
+    pub(crate) fn fits(&self, tokens: u32) -> bool {
+        room(tokens) <= self.room
+    }
+
     /// Prepares for a prompt of so many tokens from `position` on.
-    pub(crate) fn begin(&mut self, model: &Inner, position: u32, tokens: u32) -> Result<()> {
+    pub(crate) fn begin(&mut self, model: &Inner, kv: KvType, position: u32, tokens: u32) -> Result<()> {
+        let chunks = (position + tokens).div_ceil(KV_CHUNK);
+        let partials = all_partials(model.file.shape(), kv, chunks, tokens.min(MOST));
+        let partials = usize::try_from(partials).unwrap_or(usize::MAX);
+        if self.partials.len() < partials {
+            self.partials = DeviceBuffer::uninitialized(&model.device, partials)?;
+        }
         let states: Vec<u32> = (position..position + tokens).flat_map(|at| [at, at + 1, 0]).collect();
         if self.states.len() < states.len() {
             self.states = DeviceBuffer::zeroed(&model.device, states.len().next_power_of_two())?;
@@ -101,17 +173,27 @@ impl Columns {
             self.of_32.writes("columns rounded to bytes"),
             self.inverse.writes("factors of columns"),
             self.states.writes("states of columns"),
+            self.partials.writes("partials of columns"),
+            self.arrivals.writes("arrivals of columns"),
         ]
         .into_iter()
     }
 
     /// Launches the embeddings of a pass; gives the number of launches.
     pub(crate) fn embed(&self, stream: &Stream, of: &Of<'_>, pass: Pass) -> Result<u64> {
-        let ModelShape { hidden, vocab, .. } = *of.model.file.shape();
+        let vocab = of.model.file.shape().vocab;
         let mut run = Run { stream, vocab, launches: 0 };
-        for column in 0..pass.count {
-            of.embed(&mut run, self.state(pass, column), self.x.as_ptr().add(column as usize * hidden as usize))?;
-        }
+        let kernel = &self.kernels.embedding_rows;
+        let embedding = EmbeddingRow {
+            table: In::noted(of.model.weights.table.as_ptr()),
+            tokens: In::noted(of.sequence.tokens.as_ptr()),
+            capacity: of.sequence.capacity,
+            vocab,
+            state: Out::noted(self.state(pass, 0)),
+            x: Out::noted(self.x.as_ptr()),
+        };
+        let [blocks, ..] = kernel.grid(vocab);
+        run.launch_grid(kernel, [blocks, pass.count, 1], &embedding)?;
         Ok(run.launches)
     }
 
@@ -120,23 +202,15 @@ impl Columns {
         let shape = of.model.file.shape();
         let ModelShape { hidden, ffn, vocab, .. } = *shape;
         let mut run = Run { stream, vocab, launches: 0 };
-        let (q, qkv_rows) = (shape.q_dim(), shape.q_dim() + 2 * shape.kv_dim());
-        let units = of.kernels.of_cache(of.sequence.kv).units;
+        let [_, qkv_rows, q, _] = floats(shape);
         let (x, qkv) = (self.x.as_ptr(), self.qkv.as_ptr());
         let (attention, ffn_at) = (self.attention.as_ptr(), self.ffn.as_ptr());
-        let at = |of: DevicePtr<f32>, column: u32, each: u32| of.add(column as usize * each as usize);
         use TensorRole::*;
         let matrices = &[AttnQ, AttnK, AttnV];
         let step = Step { number: 0, matrices, norm: Some(AttnNorm), k: hidden, rows: qkv_rows, x, y: qkv };
         self.product(&mut run, of, layer, pass.count, &step)?;
-        for column in 0..pass.count {
-            of.write(&mut run, layer, self.state(pass, column), at(qkv, column, qkv_rows))?;
-        }
-        for column in 0..pass.count {
-            let vectors = (at(qkv, column, qkv_rows), at(attention, column, q));
-            let units = units.count(pass.position + column + 1);
-            of.attend(&mut run, layer, self.state(pass, column), vectors, units)?;
-        }
+        self.write(&mut run, of, pass, layer)?;
+        self.attend(&mut run, of, pass, layer)?;
         for step in [
             Step { number: 1, matrices: &[AttnOutput], norm: None, k: q, rows: hidden, x: attention, y: x },
             Step { number: 2, matrices: &[FfnGate, FfnUp], norm: Some(FfnNorm), k: hidden, rows: ffn, x, y: ffn_at },
@@ -145,6 +219,54 @@ impl Columns {
             self.product(&mut run, of, layer, pass.count, &step)?;
         }
         Ok(run.launches)
+    }
+
+    /// Keys and values to the cache, queries turned in place.
+    fn write(&self, run: &mut Run<'_>, of: &Of<'_>, pass: Pass, layer: u32) -> Result<()> {
+        let sequence: &Sequence = of.sequence;
+        let write = QkNormRopeKvWrite {
+            table: In::noted(of.model.weights.table.as_ptr()),
+            layer,
+            qkv: Out::noted(self.qkv.as_ptr()),
+            cos: In::noted(sequence.rotary.cos.as_ptr()),
+            sin: In::noted(sequence.rotary.sin.as_ptr()),
+            eps: of.model.file.shape().rms_eps,
+            chunks: In::noted(sequence.table.as_ptr()),
+            capacity: sequence.room(),
+            state: Out::noted(self.state(pass, 0)),
+        };
+        let kernel = &self.kernels.of_cache(sequence.kv).qk_norm_rope_kv_write;
+        let [blocks, ..] = kernel.grid(1);
+        run.launch_grid(kernel, [blocks, pass.count, 1], &write)
+    }
+
+    /// Attention of all columns: in one launch but where the cache is so long that partial results have no room.
+    fn attend(&self, run: &mut Run<'_>, of: &Of<'_>, pass: Pass, layer: u32) -> Result<()> {
+        let (sequence, shape): (&Sequence, _) = (of.sequence, of.model.file.shape());
+        let kernels = self.kernels.of_cache(sequence.kv);
+        let chunks = (pass.position + pass.count).div_ceil(KV_CHUNK);
+        let room = self.partials.len() as u64 / partials(shape, sequence.kv, chunks);
+        let together = room.clamp(1, u64::from(pass.count)) as u32;
+        let [_, qkv, out, _] = floats(shape).map(|of| of as usize);
+        for first in (0..pass.count).step_by(together as usize) {
+            let (state, count) = (self.state(pass, first), together.min(pass.count - first));
+            let attend = Attention {
+                q: In::noted(self.qkv.as_ptr().add(first as usize * qkv)),
+                chunks: In::noted(sequence.table.as_ptr()),
+                layer,
+                capacity: sequence.room(),
+                out: Out::noted(self.attention.as_ptr().add(first as usize * out)),
+                partials: Out::noted(self.partials.as_ptr()),
+                max_chunks: chunks,
+                arrivals: Out::noted(self.arrivals.as_ptr()),
+                length_at: In::noted(state.add(1)),
+                error: Out::noted(state.add(2)),
+            };
+            // Longer sequences have fewer units where their runs become longer.
+            let units = kernels.units.up_to(pass.position + first + count);
+            run.launch_grid(&kernels.attention, [shape.kv_heads, units, count], &attend)?;
+        }
+        Ok(())
     }
 
     fn state(&self, pass: Pass, column: u32) -> DevicePtr<u32> {
@@ -167,8 +289,14 @@ impl Columns {
             }
             return Ok(());
         }
-        let (kernel, width) =
-            if count <= COLUMNS { (&self.kernels.narrow, COLUMNS) } else { (&self.kernels.wide, 2 * COLUMNS) };
+        let matrices: Vec<_> = types.iter().copied().zip(rows_of(shape, matrices)).collect();
+        let (tile, tiles) = Tile::choose(&matrices, count, model.device.multiprocessors());
+        let kernel = match tile {
+            Tile::Narrow => &self.kernels.narrow,
+            Tile::Wide => &self.kernels.wide,
+            Tile::Large => &self.kernels.tile,
+        };
+        let width = tile.columns();
         let padded = count.next_multiple_of(width);
         let (of_256, of_32) = (self.of_256.as_ptr(), self.of_32.as_ptr());
         for (block_len, to) in [(256, of_256), (32, of_32)] {
@@ -198,6 +326,6 @@ impl Columns {
             columns: count,
             y: Out::noted(y),
         };
-        run.launch_grid(kernel, [rows / 16, padded / width, 1], &gemm)
+        run.launch_grid(kernel, [tiles, padded / width, 1], &gemm)
     }
 }

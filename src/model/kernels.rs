@@ -35,6 +35,24 @@ pub(crate) struct CacheKernels {
     pub(crate) units: Units,
 }
 
+impl CacheKernels {
+    /// Those of a module for a cache of type `kv`; `of` stands before its name in theirs.
+    fn find(
+        loaded: &LoadedModule,
+        baked: &'static BakedModel,
+        numerics: Numerics,
+        kv: KvType,
+        of: &str,
+    ) -> Result<CacheKernels> {
+        let (suffix, setting) = (kv.suffix(), format!("--features {}", baked.name));
+        Ok(CacheKernels {
+            qk_norm_rope_kv_write: loaded.find(&format!("qk_norm_rope_kv_write_{of}{suffix}"), &setting)?,
+            attention: loaded.find(&format!("attention_{of}{suffix}"), &setting)?,
+            units: Units::of(numerics, kv, baked.shape.kv_heads),
+        })
+    }
+}
+
 /// All kernels of the stream path.
 pub(crate) struct Kernels {
     pub(crate) embedding_row: Kernel<EmbeddingRow<'static>>,
@@ -54,14 +72,7 @@ impl Kernels {
         let module = choose(device, baked, DecoderPath::Stream, numerics, "embedding_row")?;
         let loaded = load(device, module)?;
         let setting = format!("--features {}", baked.name);
-        let of_cache = |kv: KvType| -> Result<CacheKernels> {
-            let suffix = kv.suffix();
-            Ok(CacheKernels {
-                qk_norm_rope_kv_write: loaded.find(&format!("qk_norm_rope_kv_write_{suffix}"), &setting)?,
-                attention: loaded.find(&format!("attention_{suffix}"), &setting)?,
-                units: Units::of(numerics, kv, baked.shape.kv_heads),
-            })
-        };
+        let of_cache = |kv| CacheKernels::find(&loaded, baked, numerics, kv, "");
         // In fast numerics one kernel has all phases.
         let phase = |name: &str| match numerics {
             Numerics::Exact => loaded.find(name, &setting),
@@ -90,12 +101,16 @@ impl Kernels {
     }
 }
 
-/// The kernels that take several tokens of a prompt at once.
+/// The kernels that take several tokens of a prompt at once: a state each, and a row of each vector.
 pub(crate) struct ColumnKernels {
+    pub(crate) embedding_rows: Kernel<EmbeddingRow<'static>>,
+    f16: CacheKernels,
+    f32: CacheKernels,
     pub(crate) quantise: Kernel<Quantise<'static>>,
-    /// Tiles of eight columns, and of 16.
+    /// Tiles of eight columns, of 16, and of 64.
     pub(crate) narrow: Kernel<Gemm<'static>>,
     pub(crate) wide: Kernel<Gemm<'static>>,
+    pub(crate) tile: Kernel<Gemm<'static>>,
 }
 
 impl ColumnKernels {
@@ -105,11 +120,24 @@ impl ColumnKernels {
             return Ok(None);
         };
         let (loaded, setting) = (load(device, module)?, format!("--features {}", baked.name));
+        let of_cache = |kv| CacheKernels::find(&loaded, baked, Numerics::Fast, kv, "columns_");
         Ok(Some(ColumnKernels {
+            embedding_rows: loaded.find("embedding_rows", &setting)?,
+            f16: of_cache(KvType::F16)?,
+            f32: of_cache(KvType::F32)?,
             quantise: loaded.find("quantise", &setting)?,
             narrow: loaded.find("gemm_8", &setting)?,
             wide: loaded.find("gemm_16", &setting)?,
+            tile: loaded.find("gemm_tile", &setting)?,
         }))
+    }
+
+    /// The kernels for a cache of type `kv`.
+    pub(crate) fn of_cache(&self, kv: KvType) -> &CacheKernels {
+        match kv {
+            KvType::F16 => &self.f16,
+            KvType::F32 => &self.f32,
+        }
     }
 }
 

@@ -43,7 +43,7 @@ launch! {
 }
 
 launch! {
-    /// `gemm_8` and `gemm_16`: a phase of a layer for several columns.
+    /// `gemm_8`, `gemm_16` and `gemm_tile`: a phase of a layer for several columns.
     pub(crate) struct Gemm<'a> {
         table: In<'a, u8>,
         layer: u32,

@@ -20,6 +20,7 @@ mod sampling;
 mod sequence;
 mod session;
 mod stream;
+mod tiles;
 mod token;
 #[cfg(feature = "trace")]
 pub mod trace;

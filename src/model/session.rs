@@ -1,5 +1,6 @@
 //! Sessions: a sequence of tokens with its KV cache.
 
+use super::columns;
 use super::path::{Item, Path, Step, Work};
 use super::persistent::{Decoder, Key, PersistentPath};
 use super::sequence::{self, Sequence};
@@ -173,7 +174,12 @@ impl Session {
     /// The most bytes of device memory that a session takes, its cache full.
     pub fn memory_need(model: &Model, options: SessionOptions) -> u64 {
         let shape = model.shape();
-        sequence::bytes(shape, options.kv, options.capacity.unwrap_or(shape.context))
+        let capacity = options.capacity.unwrap_or(shape.context);
+        let prompts = match (options.numerics, options.path) {
+            (Numerics::Exact, _) | (_, PathChoice::Persistent) => 0,
+            (Numerics::Fast, _) => columns::memory(shape, options.kv, capacity),
+        };
+        sequence::bytes(shape, options.kv, capacity).saturating_add(prompts)
     }
 
     /// Appends `ids`. They are run by the next [`Session::generate`] or [`Session::logits`], in its launch where the

@@ -118,14 +118,16 @@ impl StreamPath {
         if count < 2 {
             return Ok(0);
         }
+        // The memory of a shorter prompt is free before that of a longer one is taken.
+        self.columns.take_if(|columns| !columns.fits(count));
         let columns = match &mut self.columns {
             Some(columns) => columns,
             none => match model.column_kernels(self.numerics)? {
-                Some(kernels) => none.insert(Columns::new(model, kernels)?),
+                Some(kernels) => none.insert(Columns::new(model, kernels, count)?),
                 None => return Ok(0),
             },
         };
-        columns.begin(model, position, count)?;
+        columns.begin(model, sequence.kv, position, count)?;
         self.work.other_calls += 1;
         for first in (0..count).step_by(columns::MOST as usize) {
             let pass = Pass { first, position: position + first, count: (count - first).min(columns::MOST) };

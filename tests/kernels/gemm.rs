@@ -1,6 +1,6 @@
 //! Products with several columns at once by tensor cores: each column has the bits that it has alone.
 
-use kiln_codegen::kernels::{Gemm, Phase, Products, Quantise};
+use kiln_codegen::kernels::{Gemm, GemmTile, Phase, Products, Quantise};
 use kiln_shape::TensorRole::{self, *};
 use kiln_shape::{ModelShape, WeightType, columns};
 
@@ -12,6 +12,9 @@ use crate::support::{Arg, Gpu, Table, Weights, every_schedule, gpu};
 
 const EPS: f32 = 0.0625;
 const LAYER: u32 = 1;
+
+/// Eights of columns of the tiles that there are.
+const ALL: [usize; 3] = [1, 2, columns::TILE_EIGHTS as usize];
 
 /// The types that tensor cores multiply.
 fn quantised() -> impl Iterator<Item = WeightType> {
@@ -60,6 +63,16 @@ impl Case {
     fn rows(&self) -> usize {
         let rows: usize = self.matrices.iter().map(|(_, matrix)| matrix.n).sum();
         if self.phase == Phase::GateUp { rows / 2 } else { rows }
+    }
+
+    /// Large tiles of its matrices: gate and up share theirs.
+    fn tiles(&self) -> usize {
+        let pair = self.phase == Phase::GateUp;
+        let of = |matrix: &Matrix| {
+            let rows = columns::tile_rows(matrix.ty) as usize;
+            matrix.n.div_ceil(if pair { rows / 2 } else { rows })
+        };
+        self.matrices.iter().take(if pair { 1 } else { 3 }).map(|(_, matrix)| of(matrix)).sum()
     }
 
     fn norm(&self) -> Option<TensorRole> {
@@ -134,8 +147,11 @@ impl Case {
             ];
             quantise.run([padded, 1, 1], &args);
         }
-        let kernel = if eights == 1 { Gemm::narrow } else { Gemm::wide };
-        let kernel = gpu.load(kernel(self.shape, &self.types));
+        let (kernel, tiles) = match eights {
+            1 => (gpu.load(Gemm::narrow(self.shape, &self.types)), rows / 16),
+            2 => (gpu.load(Gemm::wide(self.shape, &self.types)), rows / 16),
+            _ => (gpu.load(GemmTile::new(self.shape, &self.types)), self.tiles()),
+        };
         let args: Vec<Arg> = vec![
             (&on.table).into(),
             LAYER.into(),
@@ -146,12 +162,12 @@ impl Case {
             (count as u32).into(),
             (&y).into(),
         ];
-        kernel.run([(rows / 16) as u32, padded / (8 * eights as u32), 1], &args);
+        kernel.run([tiles as u32, padded / (8 * eights as u32), 1], &args);
         y.read()
     }
 
     #[track_caller]
-    fn check(&self, gpu: &Gpu, counts: &[usize], random: &mut Random) {
+    fn check(&self, gpu: &Gpu, counts: &[usize], tiles: &[usize], random: &mut Random) {
         let on = self.on(gpu);
         for &count in counts {
             let mut x = random.floats(count * self.k, 1.0);
@@ -161,7 +177,7 @@ impl Case {
             }
             let y = random.floats(count * self.rows(), 4.0);
             let alone = self.alone(gpu, &on, &x, &y);
-            for eights in [1, 2] {
+            for &eights in tiles {
                 let what = format!("{:?}, {:?}, {count} columns, tiles of {eights}, {gpu}", self.phase, self.types);
                 assert_same_bits(&what, &self.together(gpu, &on, &x, &y, eights), &alone);
             }
@@ -183,7 +199,7 @@ fn a_column_has_the_bits_it_has_alone() {
     let from = random.below(4) as usize;
     for (ty, phase) in quantised().zip(phases.into_iter().cycle().skip(from)) {
         let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 768);
-        Case::new(phase, shape, &[ty], &mut random).check(&gpu, &[1, 9], &mut random);
+        Case::new(phase, shape, &[ty], &mut random).check(&gpu, &[1, 9], &ALL, &mut random);
     }
 }
 
@@ -194,8 +210,17 @@ fn matrices_of_different_types_share_columns() {
     let every = random.clone();
     every_schedule(&mut every.clone(), |gpu| {
         let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 256);
-        Case::new(Phase::Qkv, shape, &types, &mut random).check(gpu, &[5], &mut random);
+        Case::new(Phase::Qkv, shape, &types, &mut random).check(gpu, &[5], &ALL, &mut random);
     });
+}
+
+/// More columns and rows than a tile has.
+#[test]
+fn columns_of_several_tiles_have_the_same_bits() {
+    let mut random = Random::fresh();
+    let shape = shape(kiln_shape::Family::Qwen2, 160, 1, 1, 64, 256);
+    let case = Case::new(Phase::AttentionOutput, shape, &[WeightType::Q8_0], &mut random);
+    case.check(&gpu(), &[65], &ALL[2..], &mut random);
 }
 
 /// Rows of many super-blocks go through several rounds of folding; those of 1120 end within one.
@@ -205,10 +230,10 @@ fn long_and_cut_rows_have_the_same_bits() {
     let gpu = gpu();
     for ty in quantised() {
         let shape = shape(kiln_shape::Family::Qwen2, 32, 1, 1, 64, 11008);
-        Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[2], &mut random);
+        Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[2], &ALL[..2], &mut random);
     }
     for ty in quantised().filter(|ty| ty.block_len() == 32) {
         let shape = shape(kiln_shape::Family::Qwen2, 32, 1, 1, 64, 1120);
-        Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[3, 8], &mut random);
+        Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[3, 8], &ALL, &mut random);
     }
 }

@@ -241,9 +241,10 @@ fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
     }
 }
 
-/// Tokens of a prompt go several at once, so that products are launched once for all of them: 70 are two such passes.
+/// Tokens of a prompt go several at once: what a token has one launch for has one then too, and a product another for what
+/// it rounds.
 #[test]
-fn tokens_of_a_prompt_share_their_products() {
+fn tokens_of_a_prompt_share_their_launches() {
     let mut random = Random::fresh();
     let model = quick("tiny3-d64.Q4_K_M", DeviceConfig::default());
     let ids: Vec<u32> = (0..71).map(|_| random.below(2048)).collect();
@@ -258,10 +259,17 @@ fn tokens_of_a_prompt_share_their_products() {
         (logits, session.work().launches)
     };
     let (expected, alone) = launches(&mut ids.chunks(1));
-    let (found, together) = launches(&mut ids.chunks(71));
-    assert_eq!(found, expected);
-    // Of six launches of a layer two are left to each token.
-    assert!(2 * together < alone, "{together} launches, {alone} token by token");
+    let layers = u64::from(model.shape().layers);
+    let last = 6 * layers + 3;
+    assert_eq!(alone, 70 * (6 * layers + 2) + last);
+    // A long prompt's tiles, and after a prefix, whose room it has not.
+    for parts in [vec![&ids[..]], vec![&ids[..3], &ids[3..]]] {
+        let passes = parts.len() as u64;
+        let (found, together) = launches(&mut parts.into_iter());
+        assert_eq!(found, expected);
+        let most = passes * (10 * layers + 1) + last;
+        assert!(together <= most, "{together} launches, at most {most}");
+    }
 }
 
 /// With every check on: races, uninitialised memory, bounds.

@@ -98,6 +98,18 @@ impl Attend {
         }
     }
 
+    /// Units of a query head for which there is room among the partial results of a cache of up to so many chunks.
+    #[track_caller]
+    pub(crate) fn kept(&self, b: &mut Builder, max_chunks: Val<U32>) -> Val<U32> {
+        match self.units {
+            Units::Chunks => max_chunks,
+            Units::Runs { most } => {
+                let all = b.mul::<U32>(max_chunks, KV_CHUNK / FAST_CHUNK);
+                b.min::<U32>(all, most)
+            }
+        }
+    }
+
     /// Brings the group's queries, `[group, head_dim]`, into shared memory.
     #[track_caller]
     pub(crate) fn load_queries(&self, b: &mut Builder, q: Global<F32>, kind: LoadKind) {
@@ -134,13 +146,7 @@ impl Attend {
         let head = b.mul::<U32>(kv_head, group);
         let out = b.byte_index(sequence.out, head, head_dim * 4);
         let row = self.units.partial(head_dim);
-        let kept = match self.units {
-            Units::Chunks => sequence.max_chunks,
-            Units::Runs { most } => {
-                let all = b.mul::<U32>(sequence.max_chunks, KV_CHUNK / FAST_CHUNK);
-                b.min::<U32>(all, most)
-            }
-        };
+        let kept = self.kept(b, sequence.max_chunks);
         let of_group = b.mul::<U32>(head, kept);
         let of_group = b.byte_index(sequence.partials, of_group, row * 4);
         let partial = b.byte_index(of_group, unit, row * 4);

@@ -5,7 +5,7 @@
 //! and the order of additions are those of `fast`: so a column has the bits that it has alone.
 
 use super::tensor::Tensor;
-use crate::formats::{Columns, Mma, Rows, ScaleGroup, format};
+use crate::formats::{Columns, Mma, OfPlane, Rows, ScaleGroup, format, mma};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::columns::{PLANE_BYTES, PLANES};
 use kiln_shape::{SUPER_BLOCK, WeightType};
@@ -119,7 +119,8 @@ impl Tiles {
                 b.each_iteration(Work::Weights(ty, ROWS * SUPER_BLOCK / 32));
                 let records = b.byte_index(self.records, stage, self.stage);
                 let planes = planes.map(|plane| b.byte_index(plane, sb, layout.plane));
-                let rows = Rows::new(b, (records, stride(ty)), (planes, layout.plane));
+                let plane = OfPlane::load(b, planes, layout.plane);
+                let rows = Rows::new(b, (records, stride(ty)), plane);
                 b.cp_async_wait_group(STAGES - 2);
                 b.bar_warp_sync(); // the records are there, and those before them have been read
                 let ahead = b.add::<U32>(sb, WARPS * (STAGES - 1));
@@ -145,21 +146,28 @@ impl Tiles {
     fn super_block(
         &self,
         b: &mut Builder,
-        (ty, mma): (WeightType, Mma),
+        (ty, format): (WeightType, Mma),
         rows: &Rows,
         first: Global<U8>,
         at: [Val<U32>; 2],
     ) -> Vec<[Var<F32>; 4]> {
-        let (plane, none) = (b.var::<U32>(0), b.mov::<U32>(0));
-        let last = Columns::new(b, self.eights, first, at, none).last_plane(b);
+        let plane = b.var::<U32>(0);
+        let own = b.byte_index(first, at[0], PLANES * PLANE_BYTES);
+        let later = (0..self.eights).map(|number| {
+            let before = b.mul::<U32>(at[1], number);
+            let eight = b.byte_index(own, before, PLANES * PLANE_BYTES);
+            b.ld_vector(mma::later(eight), LoadKind::Constant)
+        });
+        let later: Vec<[Val<U32>; 4]> = later.collect();
+        let last = mma::last_plane(b, &later);
         let values: Vec<[Var<F32>; 4]> = (0..self.eights).map(|_| [(); 4].map(|()| b.var(0.0))).collect();
         b.do_while(|b| {
             b.each_iteration(Work::Shared(ty, ROWS * SUPER_BLOCK / 32));
             // With a barrier weights are unpacked anew for the second plane: the assembler would else keep them in registers.
             b.bar_warp_sync();
             let own = b.get(plane);
-            let columns = Columns::new(b, self.eights, first, at, own);
-            let parts = mma.part(b, rows, &columns);
+            let columns = Columns::new(b, (self.eights, format.group), first, at, own);
+            let parts = format.part(b, std::slice::from_ref(rows), &columns);
             for (value, part) in values.iter().flatten().zip(parts.into_iter().flatten()) {
                 let sum = b.add(*value, part);
                 b.set(*value, sum);

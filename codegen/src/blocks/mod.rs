@@ -11,6 +11,7 @@ pub(crate) mod dequantize;
 pub(crate) mod dot;
 pub(crate) mod fast;
 pub(crate) mod gemm;
+pub(crate) mod gemm_tile;
 pub(crate) mod gemv;
 pub(crate) mod grid_barrier;
 pub(crate) mod kv;

@@ -27,7 +27,7 @@ const PLANE_BYTES: u32 = 272;
 /// Bytes beside them.
 const BESIDE_BYTES: u32 = 48;
 /// Where the sums of 32 begin in a plane's super-block.
-pub(super) const SUMS_OF_32: u32 = 256;
+const SUMS_OF_32: u32 = 256;
 /// The first of the four words beside a plane's super-block that lanes read for the scale or the planes behind it.
 pub(super) const LAST_WORDS: u32 = 8;
 /// All banks.
@@ -327,13 +327,7 @@ pub(super) fn sum_of_blocks(b: &mut Builder, d: [Val<F32>; 8], x: &Plane, dots: 
 }
 
 /// `sum + (d * scale) * dot`; without a sum, the product.
-pub(super) fn add_block(
-    b: &mut Builder,
-    sum: Option<Val<F32>>,
-    d: Val<F32>,
-    scale: Val<F32>,
-    dot: Val<S32>,
-) -> Val<F32> {
+fn add_block(b: &mut Builder, sum: Option<Val<F32>>, d: Val<F32>, scale: Val<F32>, dot: Val<S32>) -> Val<F32> {
     let (scale, dot) = (b.mul(d, scale), b.cvt::<F32, S32>(dot));
     match sum {
         None => b.mul(scale, dot),

@@ -5,17 +5,16 @@
 //! `g + 8` bytes `4t` to `4t + 4` of every 16, of column `g` the activations that these meet, and of the result rows `g`
 //! and `g + 8` of columns `2t` and `2t + 1`: see [`Builder::mma_bytes_k32`].
 
-use super::int8::{LAST_WORDS, SUMS_OF_32, add_block};
-use super::q4_k::subtract;
+use super::int8::LAST_WORDS;
 use super::{Plane, ScaleGroup};
-use crate::ptx::{AtomicOp, Builder, F16, F32, Global, LoadKind, S32, Shared, U8, U32, Val};
+use crate::ptx::{AtomicOp, Builder, F16, F32, Global, LoadKind, S32, Shared, U8, U16, U32, Val};
 use kiln_shape::columns::{LATER_OFFSET, PLANE_BYTES, PLANES, SCALES_OFFSET, SUMS_OFFSET};
 
 /// A lane's values of a super-block, in the order of the result's registers.
 pub(crate) type Values = [Val<F32>; 4];
 
-/// The values of each eight of columns.
-type Part = fn(&mut Builder, &Rows, &Columns) -> Vec<Values>;
+/// The values of each eight of columns, of the first 16 rows, then of the next.
+type Part = fn(&mut Builder, &[Rows], &Columns) -> Vec<Values>;
 
 /// The product of a format's super-blocks by tensor cores.
 #[derive(Clone, Copy)]
@@ -27,8 +26,8 @@ pub(crate) struct Mma {
 }
 
 impl Mma {
-    /// As [`Mma::part`], for each eight of columns.
-    pub(crate) fn part(&self, b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
+    /// As [`Mma::part`], for each eight of columns, of the first 16 rows, then of the next.
+    pub(crate) fn part(&self, b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
         (self.part)(b, rows, columns)
     }
 }
@@ -40,32 +39,42 @@ pub(crate) struct Rows {
     matrix: Shared<U32>,
     /// The records of rows `g` and `g + 8`.
     own: [Shared<U32>; 2],
-    /// Their entries of the plane, 16 bytes each, or the f16 that is all of it.
-    plane: Vec<[[Val<U32>; 4]; 2]>,
-    half: Option<[Val<F16>; 2]>,
+    plane: OfPlane,
+}
+
+/// The entries of the plane of a lane's two rows.
+#[derive(Debug, Clone)]
+pub(crate) enum OfPlane {
+    /// 16 bytes each.
+    Quads(Vec<[[Val<U32>; 4]; 2]>),
+    /// In the records, behind so many bytes of data.
+    Behind(u32),
+    /// The f16 that is all of it.
+    Half([Val<F16>; 2]),
+}
+
+impl OfPlane {
+    /// Those at `planes`, so many bytes each.
+    pub(crate) fn load(b: &mut Builder, planes: [Global<U8>; 2], bytes: u32) -> OfPlane {
+        if bytes == 2 {
+            return OfPlane::Half(planes.map(|plane| b.ld(plane.cast::<F16>(), LoadKind::Constant)));
+        }
+        let quad =
+            |b: &mut Builder, quad| planes.map(|of| b.ld_vector(of.at(16 * quad).cast::<U32>(), LoadKind::Constant));
+        OfPlane::Quads((0..bytes / 16).map(|at| quad(b, at)).collect())
+    }
 }
 
 impl Rows {
-    /// Records at `records`, so many bytes from one to the next; `planes` are the entries of the lane's two rows, so many
-    /// bytes each.
-    pub(crate) fn new(
-        b: &mut Builder,
-        (records, stride): (Shared<U32>, u32),
-        (planes, bytes): ([Global<U8>; 2], u32),
-    ) -> Rows {
-        let quads = 0..bytes / 16;
-        let quad =
-            |b: &mut Builder, quad| planes.map(|of| b.ld_vector(of.at(16 * quad).cast::<U32>(), LoadKind::Constant));
-        let plane = quads.map(|at| quad(b, at)).collect();
-        let half = (bytes == 2).then(|| planes.map(|plane| b.ld(plane.cast::<F16>(), LoadKind::Constant)));
+    /// Records at `records`, so many bytes from one to the next.
+    pub(crate) fn new(b: &mut Builder, (records, stride): (Shared<U32>, u32), plane: OfPlane) -> Rows {
         let lane = b.lane();
         let (row, second) = (b.and::<U32>(lane, 15), b.shr::<U32>(lane, 4));
         let matrix = b.byte_index(records, row, stride);
         let matrix = b.byte_index(matrix, second, 16);
         let own = b.shr::<U32>(lane, 2);
         let first = b.byte_index(records, own, stride);
-        let second = b.byte_index(first, 8, stride);
-        Rows { matrix, own: [first, second], plane, half }
+        Rows { matrix, own: [first, first.byte_offset(i64::from(8 * stride))], plane }
     }
 
     /// The fragment of A that bytes `at` to `at + 32` of the records are.
@@ -78,22 +87,31 @@ impl Rows {
         self.own.map(|record| b.ld_vector(record.at(at / 4), LoadKind::Ordinary))
     }
 
+    /// 8 bytes from `at` on of the record of each of the lane's rows.
+    pub(super) fn pairs(&self, b: &mut Builder, at: u32) -> [[Val<U32>; 2]; 2] {
+        self.own.map(|record| b.ld_vector(record.at(at / 4), LoadKind::Ordinary))
+    }
+
     /// The f16 that is the plane.
     pub(super) fn half(&self, b: &mut Builder) -> [Val<F32>; 2] {
-        match self.half {
-            Some(halves) => halves.map(|half| b.cvt(half)),
-            None => [b.mov(f32::NAN); 2],
+        match self.plane {
+            OfPlane::Half(halves) => halves.map(|half| b.cvt(half)),
+            OfPlane::Quads(_) | OfPlane::Behind(_) => [b.mov(f32::NAN); 2],
         }
     }
 
     /// 16 bytes from `16 * quad` on of the plane.
-    pub(super) fn plane(&self, quad: usize) -> [[Val<U32>; 4]; 2] {
-        self.plane[quad]
+    pub(super) fn plane(&self, b: &mut Builder, quad: usize) -> [[Val<U32>; 4]; 2] {
+        match &self.plane {
+            OfPlane::Quads(quads) => quads[quad],
+            OfPlane::Behind(data) => self.quads(b, data + 16 * quad as u32),
+            OfPlane::Half(_) => [[b.mov(0); 4]; 2],
+        }
     }
 
     /// The eight f16 of 16 bytes of the plane.
     pub(super) fn halves(&self, b: &mut Builder, quad: usize) -> [[Val<F32>; 8]; 2] {
-        self.plane[quad].map(|words| {
+        self.plane(b, quad).map(|words| {
             let pairs = words.map(|word| b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half)));
             std::array::from_fn(|i| pairs[i / 2][i % 2])
         })
@@ -103,25 +121,65 @@ impl Rows {
 /// A super-block of some eights of columns, in one plane.
 #[derive(Debug, Clone)]
 pub(crate) struct Columns {
-    eights: Vec<Global<U8>>,
+    eights: Vec<Eight>,
+}
+
+/// What a lane reads of an eight: where its part of each begins.
+#[derive(Debug, Clone, Copy)]
+enum Eight {
+    Global { fragments: Global<U8>, scales: Global<U8>, sums: Global<U8> },
+    Shared { fragments: Shared<U8>, scales: Shared<U8>, sums: Shared<U8> },
 }
 
 impl Columns {
     /// Of each of so many eights from `first` on super-block `super_block` of `of` in plane `plane`.
     pub(crate) fn new(
         b: &mut Builder,
-        eights: u32,
+        (eights, group): (u32, ScaleGroup),
         first: Global<U8>,
         [super_block, of]: [Val<U32>; 2],
         plane: Val<U32>,
     ) -> Columns {
         let at = b.mad::<U32>(super_block, PLANES, plane);
         let eight = b.byte_index(first, at, PLANE_BYTES);
+        let (lane, pair) = Columns::lane(b);
         let eights = (0..eights).map(|number| {
             let before = b.mul::<U32>(of, number);
-            b.byte_index(eight, before, PLANES * PLANE_BYTES)
+            let eight = b.byte_index(eight, before, PLANES * PLANE_BYTES);
+            Eight::Global {
+                fragments: b.byte_index(eight, lane, 16),
+                scales: b.byte_index(eight, pair, Columns::scales_apart(group)).at(SCALES_OFFSET),
+                sums: b.byte_index(eight, lane, 8).at(SUMS_OFFSET),
+            }
         });
         Columns { eights: eights.collect() }
+    }
+
+    /// Of eights that stand one behind the other in shared memory.
+    pub(crate) fn in_shared(b: &mut Builder, (eights, group): (u32, ScaleGroup), first: Shared<U8>) -> Columns {
+        let (lane, pair) = Columns::lane(b);
+        let fragments = b.byte_index(first, lane, 16);
+        let scales = b.byte_index(first, pair, Columns::scales_apart(group)).at(SCALES_OFFSET);
+        let sums = b.byte_index(first, lane, 8).at(SUMS_OFFSET);
+        let eights = (0..eights).map(|number| number * PLANE_BYTES).map(|at| Eight::Shared {
+            fragments: fragments.at(at),
+            scales: scales.at(at),
+            sums: sums.at(at),
+        });
+        Columns { eights: eights.collect() }
+    }
+
+    fn lane(b: &mut Builder) -> (Val<U32>, Val<U32>) {
+        let lane = b.lane();
+        (lane, b.and::<U32>(lane, 3))
+    }
+
+    /// Bytes from the scales of two columns to those of the next two.
+    const fn scales_apart(group: ScaleGroup) -> u32 {
+        match group {
+            ScaleGroup::Of256 => 8,
+            ScaleGroup::Of32 => 16,
+        }
     }
 
     /// How many eights they are.
@@ -129,44 +187,59 @@ impl Columns {
         self.eights.len()
     }
 
-    /// The number of the last plane that any column has; asked of the first.
-    pub(crate) fn last_plane(&self, b: &mut Builder) -> Val<U32> {
-        let lane = b.lane();
-        let column = b.and::<U32>(lane, 7);
-        let words: Vec<Val<U32>> = (self.eights.iter())
-            .map(|eight| {
-                let at = b.index(eight.at(LATER_OFFSET).cast::<U32>(), column);
-                b.ld(at, LoadKind::Constant)
-            })
-            .collect();
-        let any = words[1..].iter().fold(words[0], |any, word| b.or::<U32>(any, *word));
-        b.redux(AtomicOp::Or, any)
-    }
-
     /// The fragments of B of blocks `2 * pair` and `2 * pair + 1` of 32.
     pub(super) fn fragments(&self, b: &mut Builder, eight: usize, pair: usize) -> [[Val<U32>; 2]; 2] {
-        let lane = b.lane();
-        let at = b.byte_index(self.eights[eight].at(512 * pair as u32), lane, 16);
-        let [low, high, next_low, next_high] = b.ld_vector(at.cast::<U32>(), LoadKind::Constant);
+        let at = 512 * pair as u32;
+        let [low, high, next_low, next_high] = match self.eights[eight] {
+            Eight::Global { fragments, .. } => b.ld_vector(fragments.at(at).cast::<U32>(), LoadKind::Constant),
+            Eight::Shared { fragments, .. } => b.ld_vector(fragments.at(at).cast::<U32>(), LoadKind::Ordinary),
+        };
         [[low, high], [next_low, next_high]]
     }
 
-    /// The fragments of B of the sums of the eight 32, as their low and their high bytes; twice, since B has 16 rows.
-    fn sums_of_32(&self, b: &mut Builder, eight: usize) -> [Val<U32>; 2] {
-        let lane = b.lane();
-        let (column, odd) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 1));
-        let at = b.byte_index(self.eights[eight].at(SUMS_OFFSET), column, 16);
-        let at = b.byte_index(at, odd, 4).cast::<U32>();
-        [at, at.at(2)].map(|at| b.ld(at, LoadKind::Constant))
+    /// The fragment of B of the sums of the 16 sixteens, in f16.
+    fn sums(&self, b: &mut Builder, eight: usize) -> [Val<U32>; 2] {
+        match self.eights[eight] {
+            Eight::Global { sums, .. } => b.ld_vector(sums.cast::<U32>(), LoadKind::Constant),
+            Eight::Shared { sums, .. } => b.ld_vector(sums.cast::<U32>(), LoadKind::Ordinary),
+        }
     }
 
-    /// The scales of the lane's two columns: of block `block`, or of all 256.
-    pub(super) fn scales(&self, b: &mut Builder, eight: usize, block: u32) -> [Val<F32>; 2] {
-        let lane = b.lane();
-        let pair = b.and::<U32>(lane, 3);
-        let at = b.byte_index(self.eights[eight].at(SCALES_OFFSET + 32 * block), pair, 8);
-        b.ld_vector(at.cast::<F32>(), LoadKind::Constant)
+    /// The scales of the lane's two columns, of all 256.
+    pub(super) fn scales(&self, b: &mut Builder, eight: usize) -> [Val<F32>; 2] {
+        match self.eights[eight] {
+            Eight::Global { scales, .. } => b.ld_vector(scales.cast::<F32>(), LoadKind::Constant),
+            Eight::Shared { scales, .. } => b.ld_vector(scales.cast::<F32>(), LoadKind::Ordinary),
+        }
     }
+
+    /// The scales of the lane's two columns of blocks `2 * pair` and `2 * pair + 1`.
+    fn scales_of_blocks(&self, b: &mut Builder, eight: usize, pair: usize) -> [[Val<F32>; 2]; 2] {
+        let at = 64 * pair as u32;
+        let [low, high, next_low, next_high] = match self.eights[eight] {
+            Eight::Global { scales, .. } => b.ld_vector(scales.at(at).cast::<F32>(), LoadKind::Constant),
+            Eight::Shared { scales, .. } => b.ld_vector(scales.at(at).cast::<F32>(), LoadKind::Ordinary),
+        };
+        [[low, high], [next_low, next_high]]
+    }
+}
+
+/// The number of the last plane that any column of some eights has, from what the first plane says of each.
+pub(crate) fn last_plane(b: &mut Builder, words: &[[Val<U32>; 4]]) -> Val<U32> {
+    let all: Vec<Val<U32>> = words.iter().flatten().copied().collect();
+    let any = all[1..].iter().fold(all[0], |any, word| b.or::<U32>(any, *word));
+    let any = b.redux(AtomicOp::Or, any);
+    b.min::<U32>(any, 1)
+}
+
+/// Where the eight whose super-block is at `eight` says so.
+pub(crate) fn later(eight: Global<U8>) -> Global<U32> {
+    eight.at(LATER_OFFSET).cast()
+}
+
+/// The same in shared memory.
+pub(crate) fn later_in_shared(eight: Shared<U8>) -> Shared<U32> {
+    eight.at(LATER_OFFSET).cast()
 }
 
 /// Writes a super-block of a column, staged with scales for `group`, by a warp: `to` is that super-block of its eight, and
@@ -197,43 +270,57 @@ pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: Sc
             let to = b.byte_index(to, at, 16).cast::<U32>();
             b.st_vector(to, words);
         });
-        let writes = b.setp_eq(lane, 16);
-        b.if_(writes, |b| {
-            let from = plane.activations.at(SUMS_OF_32 / 4);
-            let words = words(b, &|b| b.ld_vector(from, LoadKind::Ordinary));
-            // A sum is 256 times its high byte plus its low one, both signed: that one is rounded to the nearest.
-            let rounded = words.map(|pair| {
-                let (signs, rest) = (b.and::<U32>(pair, 0x8000_8000), b.and::<U32>(pair, 0x7fff_7fff));
-                let rest = b.add::<U32>(rest, 0x0080_0080);
-                b.xor::<U32>(rest, signs)
+        if group == ScaleGroup::Of256 {
+            // A word has two sums; those of eight are a half of the fragment.
+            let writes = b.setp_lt(lane, 8);
+            b.if_(writes, |b| {
+                let from = b.index(plane.beside, lane);
+                let pair = b.var::<U32>(0);
+                b.if_(there, |b| {
+                    let sums = b.ld(from, LoadKind::Ordinary);
+                    let sums = b.mov_bits::<S32, U32>(sums);
+                    let [low, high] = [0, 16].map(|at| b.bfe::<S32>(sums, at, 16)).map(|sum| b.cvt::<F32, S32>(sum));
+                    let halves = b.cvt_f16x2(low, high);
+                    b.set(pair, halves);
+                });
+                let (half, own) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
+                let at = b.mad::<U32>(column, 4, own);
+                let to = b.byte_index(to.at(SUMS_OFFSET), at, 8);
+                let to = b.index(to.cast::<U32>(), half);
+                b.st(to, pair);
             });
-            let bytes = [(words, 0x6420), (rounded, 0x7531)]
-                .map(|([w0, w1, w2, w3], which)| [b.prmt(w0, w1, which), b.prmt(w2, w3, which)]);
-            let to = b.byte_index(to.at(SUMS_OFFSET), column, 16).cast::<U32>();
-            let [[low, next_low], [high, next_high]] = bytes;
-            b.st_vector(to, [low, next_low, high, next_high]);
-        });
+        }
         // The first lanes write the scales: one, or one of each block.
-        let (scales, first) = match group {
-            ScaleGroup::Of256 => (1, LAST_WORDS),
-            ScaleGroup::Of32 => (8, 0),
+        let scales = match group {
+            ScaleGroup::Of256 => 1,
+            ScaleGroup::Of32 => 8,
         };
         let writes = b.setp_lt(lane, scales);
         b.if_(writes, |b| {
-            let from = b.index(plane.beside.at(first), lane);
+            let to = to.at(SCALES_OFFSET);
+            let (from, to) = match group {
+                ScaleGroup::Of256 => (plane.beside.at(LAST_WORDS), b.index(to.cast::<U32>(), column)),
+                ScaleGroup::Of32 => {
+                    let (pair, second) = (b.shr::<U32>(lane, 1), b.and::<U32>(lane, 1));
+                    let (two, odd) = (b.shr::<U32>(column, 1), b.and::<U32>(column, 1));
+                    let to = b.byte_index(to, pair, 64);
+                    let to = b.byte_index(to, two, 16);
+                    let to = b.byte_index(to, second, 8);
+                    (b.index(plane.beside, lane), b.index(to.cast::<U32>(), odd))
+                }
+            };
             let scale = b.var::<U32>(0);
             b.if_(there, |b| {
                 let read = b.ld(from, LoadKind::Ordinary);
                 b.set(scale, read);
             });
-            let to = b.byte_index(to.at(SCALES_OFFSET), lane, 32);
-            let to = b.index(to.cast::<U32>(), column);
             b.st(to, scale);
         });
     }
     let writes = b.setp_eq(lane, 0);
     b.if_(writes, |b| {
-        let to = b.index(to.at(LATER_OFFSET).cast::<U32>(), column);
+        let to = b.index(to.at(LATER_OFFSET).cast::<U16>(), column);
+        let later = b.cvt::<U16, U32>(later);
         b.st(to, later);
     });
 }
@@ -241,10 +328,10 @@ pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: Sc
 /// A lane's sums, in the order of the result's registers.
 pub(super) type Sums = [Val<S32>; 4];
 
-/// Zeros for each eight.
-pub(super) fn zeros(b: &mut Builder, columns: &Columns) -> Vec<Sums> {
+/// Zeros for each 16 rows and each eight, and those of one.
+pub(super) fn zeros(b: &mut Builder, rows: &[Rows], columns: &Columns) -> (Vec<Vec<Sums>>, Sums) {
     let zero = b.mov::<S32>(0);
-    vec![[zero; 4]; columns.len()]
+    (vec![vec![[zero; 4]; columns.len()]; rows.len()], [zero; 4])
 }
 
 /// `sums + scale of the row * dot`.
@@ -260,63 +347,93 @@ pub(super) fn byte(b: &mut Builder, words: [Val<U32>; 2], at: usize) -> Val<S32>
     b.mov_bits(byte)
 }
 
-/// `(d * dots - dmin * sum of min * sum(x)) * scale of x` for each eight: the floats of `q4_k::scale_and_subtract`.
+/// `(d * dots - dmin * sum of min * sum(x)) * scale of x` for each eight: the floats of `q4_k::scale_and_subtract`, where
+/// `dots` are `unit` times those that are meant.
 pub(super) fn scale_and_subtract(
     b: &mut Builder,
     columns: &Columns,
-    d_and_dmin: [Val<U32>; 2],
-    dots: &[Sums],
-    mins: [[Val<U32>; 2]; 2],
+    rows: &[Mins],
+    (dots, unit): (&[Vec<Sums>], f32),
 ) -> Vec<Values> {
-    let units = d_and_dmin.map(|word| b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half)));
-    // Sums of 32 times mins are a product of matrices too: the lanes of the first half of A have the eight mins.
+    // As halves the mins are subnormal, multiples of 2^-24: their products with sums of 16 add up to less than 2^24 units,
+    // exactly in f32.
+    const HALF: f32 = (1 << 24) as f32;
     let lane = b.lane();
-    let (odd, second) = (b.and::<U32>(lane, 1), b.and::<U32>(lane, 2));
-    let (odd, second) = (b.setp_ne(odd, 0), b.setp_ne(second, 0));
-    let mins = mins.map(|[first, last]| {
-        let own = b.selp::<U32>(last, first, odd);
-        b.selp::<U32>(0, own, second)
-    });
-    let none = zeros(b, columns);
-    let each = dots.iter().enumerate().map(|(eight, dots)| {
-        let scales = columns.scales(b, eight, 0);
-        let [low, high] = columns.sums_of_32(b, eight).map(|sums| b.mma_bytes_k16::<U32>(mins, sums, none[eight]));
-        std::array::from_fn(|i| {
-            let (row, column) = (i / 2, i % 2);
-            let offsets = b.mad::<S32>(high[i], 256, low[i]);
-            let sum = subtract(b, units[row], dots[i], offsets);
-            b.mul(sum, scales[column])
+    let own = b.and::<U32>(lane, 3);
+    // The lane's byte twice, each as a half.
+    let select = b.mad::<U32>(own, 0x0101, 0x4040);
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|rows| {
+            let units = rows.d_and_dmin.map(|word| {
+                let [d, dmin] = b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half));
+                let d = if unit == 1.0 { d } else { b.mul(d, 1.0 / unit) };
+                [d, b.mul(dmin, -HALF)]
+            });
+            let [low, high] = [0, 1].map(|word| rows.mins.map(|mins| b.prmt(mins[word], 0, select)));
+            (units, [low[0], low[1], high[0], high[1]])
         })
-    });
-    each.collect()
+        .collect();
+    let none = b.mov::<F32>(0.0);
+    let mut values = vec![Vec::new(); rows.len()];
+    for eight in 0..columns.len() {
+        let (scales, sums) = (columns.scales(b, eight), columns.sums(b, eight));
+        for (tile, (units, a)) in rows.iter().enumerate() {
+            let offsets = b.mma_halves_k16(*a, sums, [none; 4]);
+            values[tile].push(std::array::from_fn(|i| {
+                let [d, dmin] = units[i / 2];
+                let dots: Val<F32> = b.cvt(dots[tile][eight][i]);
+                let offset = b.mul(dmin, offsets[i]);
+                let sum = b.fma(d, dots, offset);
+                b.mul(sum, scales[i % 2])
+            }));
+        }
+    }
+    values.concat()
 }
 
-/// The products of eight blocks of 32, whose bytes are the weights' quants, as `int8::sum_of_blocks` sums them.
+/// What the super-blocks of a lane's two rows have beside quants and scales.
+pub(super) struct Mins {
+    /// Both as halves of a word.
+    pub(super) d_and_dmin: [Val<U32>; 2],
+    /// The eight mins, a byte each.
+    pub(super) mins: [[Val<U32>; 2]; 2],
+}
+
+/// The products of eight blocks of 32, whose bytes are the weights' quants, as `int8::sum_of_blocks` sums them. `pair` gives
+/// of some rows, by their number, the fragments of two blocks.
 pub(super) fn sum_of_blocks(
     b: &mut Builder,
     columns: &Columns,
-    d: [[Val<F32>; 8]; 2],
-    mut pair: impl FnMut(&mut Builder, usize) -> [[Val<U32>; 4]; 2],
+    d: &[[[Val<F32>; 8]; 2]],
+    mut pair: impl FnMut(&mut Builder, usize, usize) -> [[Val<U32>; 4]; 2],
 ) -> Vec<Values> {
-    let none = zeros(b, columns);
-    let mut sums: Vec<Option<Values>> = vec![None; columns.len()];
+    // Added to the bits of 1.5 * 2^23 an integer of up to 22 bits is one in the float's.
+    const MAGIC: f32 = 12_582_912.0;
+    let magic = [b.mov::<S32>(MAGIC.to_bits() as i32); 4];
+    let mut sums: Vec<Vec<Option<Values>>> = vec![vec![None; columns.len()]; d.len()];
     for number in 0..4 {
-        let quants = pair(b, number);
-        for (eight, sum) in sums.iter_mut().enumerate() {
+        let quants: Vec<_> = (0..d.len()).map(|tile| pair(b, tile, number)).collect();
+        for eight in 0..columns.len() {
             let x = columns.fragments(b, eight, number);
-            for half in 0..2 {
-                let block = 2 * number + half;
-                let dots = b.mma_bytes_k32::<S32>(quants[half], x[half], none[eight]);
-                let scales = columns.scales(b, eight, block as u32);
+            let scales = columns.scales_of_blocks(b, eight, number);
+            for (half, (tile, quants)) in (0..2).flat_map(|half| quants.iter().enumerate().map(move |of| (half, of))) {
+                let dots = b.mma_bytes_k32::<S32>(quants[half], x[half], magic);
+                let sum = &mut sums[tile][eight];
                 let before = *sum;
                 *sum = Some(std::array::from_fn(|i| {
-                    let before = before.map(|before: Values| before[i]);
-                    add_block(b, before, d[i / 2][block], scales[i % 2], dots[i])
+                    let scale = b.mul(d[tile][i / 2][2 * number + half], scales[half][i % 2]);
+                    let dot = b.mov_bits::<F32, S32>(dots[i]);
+                    let dot = b.sub(dot, MAGIC);
+                    match before {
+                        None => b.mul(scale, dot),
+                        Some(before) => b.fma(scale, dot, before[i]),
+                    }
                 }));
             }
         }
     }
-    sums.into_iter().flatten().collect()
+    sums.into_iter().flatten().flatten().collect()
 }
 
 /// Unsigned bytes less `offset`, as signed ones: neither carries into the next, since none exceeds 63.

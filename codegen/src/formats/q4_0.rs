@@ -93,10 +93,10 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     sum_of_blocks(b, d, x, dots)
 }
 
-/// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
-    let d = rows.halves(b, 0);
-    mma::sum_of_blocks(b, columns, d, |b, pair| blocks(b, rows, pair).map(|quants| less(b, quants, 8)))
+/// The sums of [`int8_dot`], many rows and some eights of columns at once.
+fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
+    let d: Vec<_> = rows.iter().map(|rows| rows.halves(b, 0)).collect();
+    mma::sum_of_blocks(b, columns, &d, |b, tile, pair| blocks(b, &rows[tile], pair).map(|quants| less(b, quants, 8)))
 }
 
 /// The low bits of blocks `2 * pair` and `2 * pair + 1`: a byte has weight `i` of its block, and above it `i + 16`.

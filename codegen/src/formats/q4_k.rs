@@ -11,7 +11,7 @@
 
 use super::activations::Chunks;
 use super::int8::{masked_dot, of_sums, times_byte};
-use super::mma::{self, Values, add_scaled, byte, zeros};
+use super::mma::{self, Mins, Values, add_scaled, byte, zeros};
 use super::unpack::chunk_dot;
 use super::{Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
@@ -210,50 +210,64 @@ pub(super) fn scale_and_subtract(
     let sums = x.sums_of_32(b);
     let offsets = of_sums::<U32>(b, &sums, &mins);
     let [d, dmin] = b.unpack::<F16>(d_and_dmin).map(|half| b.cvt::<F32, F16>(half));
-    let sum = subtract(b, [d, dmin], dots, offsets);
+    let (dots, offsets): (Val<F32>, Val<F32>) = (b.cvt(dots), b.cvt(offsets));
+    let offsets = b.mul(dmin, offsets);
+    let offsets = b.neg(offsets);
+    let sum = b.fma(d, dots, offsets);
     let scale = x.scale(b);
     b.mul(sum, scale)
 }
 
-/// `d * dots - dmin * offsets`.
-pub(super) fn subtract(b: &mut Builder, [d, dmin]: [Val<F32>; 2], dots: Val<S32>, offsets: Val<S32>) -> Val<F32> {
-    let (dots, offsets): (Val<F32>, Val<F32>) = (b.cvt(dots), b.cvt(offsets));
-    let offsets = b.mul(dmin, offsets);
-    let offsets = b.neg(offsets);
-    b.fma(d, dots, offsets)
-}
-
-/// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
-    let headers = rows.quads(b, 0);
-    let [scales, mins] = scales_and_mins(b, headers);
-    // Nibbles in the upper halves of bytes are 16 times as large.
-    let (none, mut lows, mut highs) = (zeros(b, columns), zeros(b, columns), zeros(b, columns));
+/// The sums of [`int8_dot`], many rows and some eights of columns at once.
+fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
+    let (mins, scales): (Vec<_>, Vec<_>) = rows.iter().map(|rows| scales_and_mins(b, rows)).unzip();
+    // Nibbles in the upper halves of bytes are 16 times as large, and so are here the scales of the others: 16 times the sum
+    // fits 30 bits.
+    let larger: Vec<_> = scales
+        .iter()
+        .map(|scales| {
+            scales.map(|words| {
+                words.map(|word| {
+                    let even = b.and::<U32>(word, 0x00ff_00ff);
+                    b.shl::<U32>(even, 4)
+                })
+            })
+        })
+        .collect();
+    let (mut dots, none) = zeros(b, rows, columns);
     for chunk in 0..4 {
-        let quants = rows.fragment(b, 16 + 32 * chunk as u32);
-        let low = quants.map(|word| b.and::<U32>(word, 0x0f0f_0f0f));
-        let high = quants.map(|word| b.and::<U32>(word, 0xf0f0_f0f0));
-        let [low_scales, high_scales] = [0, 1].map(|half| scales.map(|scales| byte(b, scales, 2 * chunk + half)));
-        for (eight, (lows, highs)) in lows.iter_mut().zip(&mut highs).enumerate() {
+        let halves: Vec<_> = rows
+            .iter()
+            .zip(scales.iter().zip(&larger))
+            .map(|(rows, (scales, larger))| {
+                let quants = rows.fragment(b, 16 + 32 * chunk as u32);
+                let low = quants.map(|word| b.and::<U32>(word, 0x0f0f_0f0f));
+                let high = quants.map(|word| b.and::<U32>(word, 0xf0f0_f0f0));
+                let low_scales = larger.map(|words| {
+                    let two = b.prmt(words[chunk / 2], 0, if chunk % 2 == 0 { 0x4410u32 } else { 0x4432 });
+                    b.mov_bits::<S32, U32>(two)
+                });
+                [(low, low_scales), (high, scales.map(|scales| byte(b, scales, 2 * chunk + 1)))]
+            })
+            .collect();
+        for eight in 0..columns.len() {
             let x = columns.fragments(b, eight, chunk);
-            let of_low = b.mma_bytes_k32::<U32>(low, x[0], none[eight]);
-            add_scaled(b, lows, low_scales, of_low);
-            let of_high = b.mma_bytes_k32::<U32>(high, x[1], none[eight]);
-            add_scaled(b, highs, high_scales, of_high);
+            for (half, x) in x.into_iter().enumerate() {
+                for (halves, dots) in halves.iter().zip(&mut dots) {
+                    let (quants, scales) = halves[half];
+                    let dot = b.mma_bytes_k32::<U32>(quants, x, none);
+                    add_scaled(b, &mut dots[eight], scales, dot);
+                }
+            }
         }
     }
-    let mut sums = |(low, high): (mma::Sums, mma::Sums)| {
-        std::array::from_fn(|i| {
-            let high = b.shr::<S32>(high[i], 4);
-            b.add::<S32>(low[i], high)
-        })
-    };
-    let dots: Vec<mma::Sums> = lows.into_iter().zip(highs).map(&mut sums).collect();
-    mma::scale_and_subtract(b, columns, headers.map(|header| header[0]), &dots, mins)
+    mma::scale_and_subtract(b, columns, &mins, (&dots, 16.0))
 }
 
-/// [`packed_scales`] of a lane's two rows: the scales of both, then the mins.
-pub(super) fn scales_and_mins(b: &mut Builder, headers: [[Val<U32>; 4]; 2]) -> [[[Val<U32>; 2]; 2]; 2] {
+/// What of a lane's two rows is neither scales nor quants; and the eight scales of both.
+pub(super) fn scales_and_mins(b: &mut Builder, rows: &Rows) -> (Mins, [[Val<U32>; 2]; 2]) {
+    let headers = rows.quads(b, 0);
     let [first, second] = headers.map(|header| packed_scales(b, header));
-    [[first[0], second[0]], [first[1], second[1]]]
+    let mins = Mins { d_and_dmin: headers.map(|header| header[0]), mins: [first[1], second[1]] };
+    (mins, [first[0], second[0]])
 }

@@ -112,19 +112,19 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     sum_of_blocks(b, d, x, dots)
 }
 
-/// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
-    let d = rows.halves(b, 2);
-    let fifths = [rows.plane(0), rows.plane(1)];
+/// The sums of [`int8_dot`], many rows and some eights of columns at once.
+fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
+    let d: Vec<_> = rows.iter().map(|rows| rows.halves(b, 2)).collect();
+    let fifths: Vec<_> = rows.iter().map(|rows| [rows.plane(b, 0), rows.plane(b, 1)]).collect();
     let lane = b.lane();
     let own = b.and::<U32>(lane, 3);
     let own = b.shl::<U32>(own, 2);
-    mma::sum_of_blocks(b, columns, d, |b, pair| {
+    mma::sum_of_blocks(b, columns, &d, |b, tile, pair| {
         let mut number = 2 * pair;
-        blocks(b, rows, pair).map(|nibbles| {
+        blocks(b, &rows[tile], pair).map(|nibbles| {
             let block = number;
             number += 1;
-            let fifths = [0, 1].map(|row| b.shr::<U32>(fifths[block / 4][row][block % 4], own));
+            let fifths = [0, 1].map(|row| b.shr::<U32>(fifths[tile][block / 4][row][block % 4], own));
             let quants = std::array::from_fn(|i| {
                 // The lane's four bits of each 16; the factor moves each of them to all its places, none to another's.
                 let four = b.bfe::<U32>(fifths[i % 2], 16 * (i as u32 / 2), 4);

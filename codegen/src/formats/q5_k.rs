@@ -122,34 +122,40 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     scale_and_subtract(b, header[0], x, dots, mins)
 }
 
-/// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
-    let headers = rows.quads(b, 0);
-    let [scales, mins] = scales_and_mins(b, headers);
-    let fifths = rows.fragment(b, 16);
-    let (none, mut dots) = (zeros(b, columns), zeros(b, columns));
+/// The sums of [`int8_dot`], many rows and some eights of columns at once.
+fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
+    let (mins, scales): (Vec<_>, Vec<_>) = rows.iter().map(|rows| scales_and_mins(b, rows)).unzip();
+    let fifths: Vec<_> = rows.iter().map(|rows| rows.fragment(b, 16)).collect();
+    let (mut dots, none) = zeros(b, rows, columns);
     for chunk in 0..4 {
-        let quants = rows.fragment(b, 48 + 32 * chunk as u32);
-        let halves = [false, true].map(|high| {
-            let sub_block = 2 * chunk as u32 + u32::from(high);
-            let nibbles = nibbles(b, quants, high);
-            std::array::from_fn(|i| {
-                // A fifth bit stands at `sub_block`, and counts 16.
-                let fifth = match sub_block {
-                    0..4 => b.shl::<U32>(fifths[i], 4 - sub_block),
-                    _ => b.shr::<U32>(fifths[i], sub_block - 4),
-                };
-                b.and_or(fifth, 0x1010_1010, nibbles[i])
+        let halves: Vec<_> = (0..rows.len())
+            .map(|tile| {
+                let quants = rows[tile].fragment(b, 48 + 32 * chunk as u32);
+                [false, true].map(|high| {
+                    let sub_block = 2 * chunk + usize::from(high);
+                    let nibbles = nibbles(b, quants, high);
+                    let quants: [_; 4] = std::array::from_fn(|i| {
+                        // A fifth bit stands at `sub_block`, and counts 16.
+                        let fifth = match sub_block as u32 {
+                            at @ 0..4 => b.shl::<U32>(fifths[tile][i], 4 - at),
+                            at => b.shr::<U32>(fifths[tile][i], at - 4),
+                        };
+                        b.and_or(fifth, 0x1010_1010, nibbles[i])
+                    });
+                    (quants, scales[tile].map(|scales| byte(b, scales, sub_block)))
+                })
             })
-        });
-        let scales = [0, 1].map(|half| scales.map(|scales| byte(b, scales, 2 * chunk + half)));
-        for (eight, dots) in dots.iter_mut().enumerate() {
+            .collect();
+        for eight in 0..columns.len() {
             let x = columns.fragments(b, eight, chunk);
-            for half in 0..2 {
-                let dot = b.mma_bytes_k32::<U32>(halves[half], x[half], none[eight]);
-                add_scaled(b, dots, scales[half], dot);
+            for (half, x) in x.into_iter().enumerate() {
+                for (halves, dots) in halves.iter().zip(&mut dots) {
+                    let (quants, scales) = halves[half];
+                    let dot = b.mma_bytes_k32::<U32>(quants, x, none);
+                    add_scaled(b, &mut dots[eight], scales, dot);
+                }
             }
         }
     }
-    mma::scale_and_subtract(b, columns, headers.map(|header| header[0]), &dots, mins)
+    mma::scale_and_subtract(b, columns, &mins, (&dots, 1.0))
 }

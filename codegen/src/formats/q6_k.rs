@@ -11,7 +11,7 @@
 
 use super::activations::Chunks;
 use super::int8::{masked_dot, of_sums};
-use super::mma::{Values, add_scaled, less, nibbles, zeros};
+use super::mma::{Values, add_scaled, zeros};
 use super::unpack::{bytes, chunk_dot};
 use super::{
     Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
@@ -151,53 +151,61 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     b.mul(sum, scale)
 }
 
-/// The sums of [`int8_dot`], 16 rows and some eights of columns at once: `d * sum of scale * ((q - 32) . x)`.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
-    let packed = rows.quads(b, 192);
-    let (none, mut dots) = (zeros(b, columns), zeros(b, columns));
+/// The sums of [`int8_dot`], many rows and some eights of columns at once: `d * sum of scale * ((q - 32) . x)`.
+fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
+    let (mut dots, none) = zeros(b, rows, columns);
     for half in 0..2 {
-        let low = [rows.fragment(b, 64 * half), rows.fragment(b, 64 * half + 32)];
-        let tops = rows.fragment(b, 128 + 32 * half);
+        let packed: Vec<_> = rows.iter().map(|rows| rows.pairs(b, 192 + 8 * half)).collect();
+        let bits: Vec<_> = rows
+            .iter()
+            .map(|rows| [64 * half, 64 * half + 32, 128 + 32 * half].map(|at| rows.fragment(b, at)))
+            .collect();
         for pair in 0..2 {
-            let mut quarter = |quarter: u32| {
-                let nibbles = nibbles(b, low[quarter as usize % 2], quarter >= 2);
-                let quants = std::array::from_fn(|i| {
-                    // The two bits stand at `2 * quarter`, and count 16.
-                    let top = match quarter {
-                        0..2 => b.shl::<U32>(tops[i], 4 - 2 * quarter),
-                        _ => b.shr::<U32>(tops[i], 2 * quarter - 4),
-                    };
-                    b.and_or(top, 0x3030_3030, nibbles[i])
-                });
-                less(b, quants, 32)
-            };
-            let quants = [quarter(2 * pair), quarter(2 * pair + 1)];
-            for (eight, dots) in dots.iter_mut().enumerate() {
+            let quants: Vec<_> = bits.iter().map(|bits| [0, 1].map(|at| quarter(b, bits, 2 * pair + at))).collect();
+            for eight in 0..columns.len() {
                 let x = columns.fragments(b, eight, (2 * half + pair) as usize);
-                for (at, (quants, x)) in quants.into_iter().zip(x).enumerate() {
-                    let block = 4 * half + 2 * pair + at as u32;
-                    for rest in 0..2 {
-                        let a = [quants[2 * rest], quants[2 * rest + 1]];
-                        let dot = b.mma_bytes_k16::<S32>(a, x[rest], none[eight]);
-                        let chunk = 2 * block + rest as u32;
-                        let scales = packed.map(|words| {
-                            let scale = b.prmt(words[chunk as usize / 4], 0, 0x1111 * (8 | (chunk % 4)) - 8);
+                for at in 0..4 {
+                    // Of two blocks the first half, then the second.
+                    let (block, rest) = (at / 2, at % 2);
+                    let chunk = 4 * pair as usize + at;
+                    for (tile, quants) in quants.iter().enumerate() {
+                        let a = [quants[block][2 * rest], quants[block][2 * rest + 1]];
+                        let dot = b.mma_bytes_k16::<S32>(a, x[block][rest], none);
+                        let scales = packed[tile].map(|words| {
+                            let scale = b.prmt(words[chunk / 4], 0, 0x1111 * (8 | (chunk as u32 % 4)) - 8);
                             b.mov_bits::<S32, U32>(scale)
                         });
-                        add_scaled(b, dots, scales, dot);
+                        add_scaled(b, &mut dots[tile][eight], scales, dot);
                     }
                 }
             }
         }
     }
-    let d = rows.half(b);
-    let each = dots.into_iter().enumerate().map(|(eight, dots)| {
-        let scales = columns.scales(b, eight, 0);
-        std::array::from_fn(|i| {
-            let dots: Val<F32> = b.cvt(dots[i]);
-            let sum = b.mul(d[i / 2], dots);
-            b.mul(sum, scales[i % 2])
-        })
-    });
-    each.collect()
+    // The bytes are four times as large.
+    let d: Vec<_> = rows.iter().map(|rows| rows.half(b).map(|d| b.mul(d, 0.25))).collect();
+    let mut values = vec![Vec::new(); rows.len()];
+    for eight in 0..columns.len() {
+        let scales = columns.scales(b, eight);
+        for (tile, d) in d.iter().enumerate() {
+            values[tile].push(std::array::from_fn(|i| {
+                let dots: Val<F32> = b.cvt(dots[tile][eight][i]);
+                let sum = b.mul(d[i / 2], dots);
+                b.mul(sum, scales[i % 2])
+            }));
+        }
+    }
+    values.concat()
+}
+
+/// Four times `q - 32`, signed bytes, of a quarter of a half super-block: from the low nibbles of two quarters, and of the
+/// other two above them, and the upper bits of all four.
+fn quarter(b: &mut Builder, bits: &[[Val<U32>; 4]; 3], quarter: u32) -> [Val<U32>; 4] {
+    std::array::from_fn(|i| {
+        // The two bits stand at `2 * quarter`, and go to the top.
+        let top = if quarter == 3 { bits[2][i] } else { b.shl::<U32>(bits[2][i], 6 - 2 * quarter) };
+        let top = b.lop3(top, 0xc0c0_c0c0, 0x8080_8080, (0xf0 & 0xcc) ^ 0xaa);
+        let word = bits[quarter as usize % 2][i];
+        let nibble = if quarter < 2 { b.shl::<U32>(word, 2) } else { b.shr::<U32>(word, 2) };
+        b.and_or(nibble, 0x3c3c_3c3c, top)
+    })
 }

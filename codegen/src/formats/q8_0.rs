@@ -84,8 +84,8 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     sum_of_blocks(b, d, x, dots)
 }
 
-/// The sums of [`int8_dot`], 16 rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &Rows, columns: &Columns) -> Vec<Values> {
-    let d = rows.halves(b, 0);
-    mma::sum_of_blocks(b, columns, d, |b, pair| [0, 32].map(|at| rows.fragment(b, 64 * pair as u32 + at)))
+/// The sums of [`int8_dot`], many rows and some eights of columns at once.
+fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
+    let d: Vec<_> = rows.iter().map(|rows| rows.halves(b, 0)).collect();
+    mma::sum_of_blocks(b, columns, &d, |b, tile, pair| [0, 32].map(|at| rows[tile].fragment(b, 64 * pair as u32 + at)))
 }

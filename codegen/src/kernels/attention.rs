@@ -5,6 +5,7 @@ use crate::blocks::dependent;
 use crate::blocks::kv::Cache;
 use crate::blocks::mma_attention;
 use crate::ptx::{Builder, Compare, F32, Global, Size, U32, U64};
+use kiln_shape::columns::STATE_BYTES;
 use kiln_shape::{KvType, ModelShape, Numerics, Units};
 
 /// One query token against a model's cache in one launch, a block for each KV head and unit of the cache: grid
@@ -20,13 +21,22 @@ pub struct Attention {
     pub kv: KvType,
     /// The numerics.
     pub numerics: Numerics,
+    columns: bool,
     name: String,
 }
 
 impl Attention {
     /// The kernel for a model and a cache type: `attention_f16`.
     pub fn new(shape: ModelShape, kv: KvType, numerics: Numerics) -> Attention {
-        Attention { shape, kv, numerics, name: format!("attention_{}", kv.suffix()) }
+        Attention { shape, kv, numerics, columns: false, name: format!("attention_{}", kv.suffix()) }
+    }
+
+    /// The same for several query tokens, grid `(kv_heads, units, columns)`: of each its states, `[columns, 3]`, its row of
+    /// queries, with its key and value behind it, and room of its own for partial results and arrivals:
+    /// `attention_columns_f16`.
+    pub fn of_columns(self) -> Attention {
+        let name = format!("attention_columns_{}", self.kv.suffix());
+        Attention { columns: true, name, ..self }
     }
 
     /// The cut of the cache.
@@ -68,12 +78,27 @@ impl Kernel for Attention {
         let length_at = b.param::<Global<U32>>("length_at"); // [1]
         let error = b.param::<Global<U32>>("error"); // [1]
 
+        let attend = Attend::new(b, heads, self.units());
+        let (mut q, mut out, mut partials) = (q, out, partials);
+        let (mut arrivals, mut length_at, mut error) = (arrivals, length_at, error);
+        if self.columns {
+            let column = b.ctaid_z();
+            q = b.byte_index(q, column, (self.shape.q_dim() + 2 * self.shape.kv_dim()) * 4);
+            out = b.byte_index(out, column, self.shape.q_dim() * 4);
+            let kept = attend.kept(b, max_chunks);
+            let bytes = b.mul::<U32>(kept, self.shape.heads * self.units().partial(head_dim) * 4);
+            let at = b.address(partials);
+            let at = b.mad_wide(column, bytes, at);
+            partials = b.global_ptr(at);
+            arrivals = b.byte_index(arrivals, column, kv_heads * 4);
+            length_at = b.byte_index(length_at, column, STATE_BYTES);
+            error = b.byte_index(error, column, STATE_BYTES);
+        }
         let kind = dependent::wait(b);
         let length = b.ld(length_at, kind);
         let fits = b.setp::<U32>(Compare::Le, length, capacity);
         let length = b.selp::<U32>(length, 0, fits);
         let (kv_head, unit, tid) = (b.ctaid_x(), b.ctaid_y(), b.tid());
-        let attend = Attend::new(b, heads, self.units());
         let (positions, units) = attend.cut(b, length);
         let cache = Cache::Chunked { table, layer, kv_heads: Size::Const(kv_heads) };
         let sequence = Sequence { cache, length, units, partials, max_chunks, arrivals, out };

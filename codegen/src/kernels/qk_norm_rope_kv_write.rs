@@ -5,6 +5,7 @@ use crate::blocks::norm;
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32, U64, Val};
+use kiln_shape::columns::STATE_BYTES;
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole};
 
@@ -17,13 +18,21 @@ pub struct QkNormRopeKvWrite {
     pub shape: ModelShape,
     /// The cache's type.
     pub kv: KvType,
+    columns: bool,
     name: String,
 }
 
 impl QkNormRopeKvWrite {
     /// The kernel for a model and a cache type.
     pub fn new(shape: ModelShape, kv: KvType) -> QkNormRopeKvWrite {
-        QkNormRopeKvWrite { shape, kv, name: format!("qk_norm_rope_kv_write_{}", kv.suffix()) }
+        QkNormRopeKvWrite { shape, kv, columns: false, name: format!("qk_norm_rope_kv_write_{}", kv.suffix()) }
+    }
+
+    /// The same for several tokens, grid `[blocks, columns]`: of each its state, `[columns, 3]`, and its row of `qkv`:
+    /// `qk_norm_rope_kv_write_columns_f16`.
+    pub fn of_columns(self) -> QkNormRopeKvWrite {
+        let name = format!("qk_norm_rope_kv_write_columns_{}", self.kv.suffix());
+        QkNormRopeKvWrite { columns: true, name, ..self }
     }
 }
 
@@ -56,6 +65,13 @@ impl Kernel for QkNormRopeKvWrite {
         let state = b.param::<Global<U32>>("state"); // [position, length, error]
 
         let ModelShape { heads, kv_heads, head_dim, rope: RopePairing::Halves, .. } = self.shape;
+        let (qkv, state) = if self.columns {
+            let column = b.ctaid_y();
+            let rows = (heads + 2 * kv_heads) * head_dim;
+            (b.byte_index(qkv, column, rows * 4), b.byte_index(state, column, STATE_BYTES))
+        } else {
+            (qkv, state)
+        };
         let kind = dependent::wait(b);
         let position = b.ld(state, kind);
         let inside = b.setp_lt(position, capacity);

@@ -10,6 +10,11 @@ pub enum Work {
     /// Weights of that type which another loop, around this one, has brought to shared memory. This one seldom goes round
     /// twice; what it costs is a part of what that one does.
     Shared(WeightType, u32),
+    /// Products `m16n8k32` of a warp with weights of that type, which its block brings to shared memory: a lane's instructions
+    /// for each are the warp's.
+    Tile(WeightType, u32),
+    /// What few iterations of the loop around this one come to: it does not count there.
+    Few,
     /// Elements of a vector.
     Elements(u32),
 }
@@ -24,6 +29,8 @@ impl fmt::Display for Work {
                 write!(f, "{warp} weights of {ty}, {} bytes", warp * (layout.data + layout.plane) / SUPER_BLOCK)
             }
             Work::Shared(ty, lane) => write!(f, "{} weights of {ty} in shared memory", 32 * lane),
+            Work::Tile(ty, products) => write!(f, "{} products of {ty}", 32 * products),
+            Work::Few => f.write_str("0 of few"),
             Work::Elements(lane) => write!(f, "{} elements", 32 * lane),
         }
     }

@@ -1,0 +1,271 @@
+use super::Kernel;
+use super::products::Chosen;
+use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, WARPS};
+use crate::blocks::math;
+use crate::blocks::tensor::{Tensor, vector_from_table};
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, U64, Val, Var};
+use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS, tile_rows};
+use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
+use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
+
+/// The phases of a layer for many columns, in tiles of [`tile_rows`] rows and 64 columns: grid `[tiles of rows, columns /
+/// 64]`, rounded up, the tiles of each matrix on their own. Of gate and up, which must be of one type, a tile has half of
+/// its rows each. Each column has the bits that [`super::Products`] gives it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GemmTile {
+    shape: ModelShape,
+    types: Vec<WeightType>,
+}
+
+impl GemmTile {
+    /// For a model with matrices of those of `types` that fast numerics have for it.
+    pub fn new(shape: ModelShape, types: &[WeightType]) -> GemmTile {
+        let types = types.iter().copied().filter(|ty| ty.is_quantised() && Numerics::Fast.takes(*ty, &shape)).collect();
+        GemmTile { shape, types }
+    }
+
+    /// Rows of a tile of a matrix of type `ty`.
+    fn rows_of_tile(&self, b: &mut Builder, ty: Val<U32>) -> Val<U32> {
+        let most = b.mov::<U32>(WARPS * ROWS);
+        self.types.iter().filter(|ty| tile_rows(**ty) != WARPS * ROWS).fold(most, |rows, other| {
+            let is = b.setp_eq(ty, other.id());
+            b.selp::<U32>(tile_rows(*other), rows, is)
+        })
+    }
+
+    /// The results of a lane, an eight of columns after the other.
+    fn finish(&self, b: &mut Builder, operands: &Operands, chosen: &Chosen, of: &OfTile, sums: &Sums) {
+        let (warp, lane) = (b.warp_id(), b.lane());
+        let (group, pair) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
+        let each = b.selp::<U32>(ROWS / 2, ROWS, chosen.is_gate_up);
+        let row = b.mul::<U32>(warp, each);
+        let row = b.add::<U32>(row, group);
+        let row = b.add::<U32>(row, of.first);
+        let end = b.add::<U32>(of.first, of.rows_of_tile);
+        let end = b.min::<U32>(end, of.rows);
+        let first_column = b.mul::<U32>(operands.first_eight, COLUMNS);
+        let first_column = b.mad::<U32>(pair, 2, first_column);
+        let last = b.sub::<U32>(operands.columns, 1);
+        let no_pair = b.not_pred(chosen.is_gate_up);
+        b.for_range(0, EIGHTS, 1, |b, eight| {
+            let column = b.mad::<U32>(eight, COLUMNS, first_column);
+            let inverses = [0, 1].map(|next| {
+                let column = b.add::<U32>(column, next);
+                let column = b.min::<U32>(column, last);
+                let at = b.index(operands.inverse, column);
+                b.ld(at, LoadKind::Constant)
+            });
+            let sixteens: Vec<&[[Var<F32>; 4]]> = sums.chunks(EIGHTS as usize).collect();
+            let scaled: Vec<[Val<F32>; 4]> =
+                sixteens.iter().map(|of| std::array::from_fn(|i| b.mul(of[0][i], inverses[i % 2]))).collect();
+            for (number, values) in scaled.iter().enumerate() {
+                for (i, value) in values.iter().enumerate() {
+                    let column = b.add::<U32>(column, i as u32 % 2);
+                    let row = b.add::<U32>(row, 16 * number as u32 + 8 * (i as u32 / 2));
+                    let in_columns = b.setp_lt(column, operands.columns);
+                    let in_rows = b.setp_lt(row, end);
+                    let mut there = b.and_pred(in_columns, in_rows);
+                    if number > 0 {
+                        there = b.and_pred(there, no_pair);
+                    }
+                    let up = (number == 0).then(|| scaled[1][i]);
+                    b.if_(there, |b| self.store(b, operands, chosen, of, (row, column), (*value, up)));
+                }
+            }
+            for of in sixteens {
+                let first = of[0].map(|sum| b.get(sum));
+                gemm_tile::rotate(b, of, first);
+            }
+        });
+    }
+
+    /// A result: the product with a row of the matrix, times its column's factor, and that with up's row.
+    fn store(
+        &self,
+        b: &mut Builder,
+        operands: &Operands,
+        chosen: &Chosen,
+        of: &OfTile,
+        (row, column): (Val<U32>, Val<U32>),
+        (value, up): (Val<F32>, Option<Val<F32>>),
+    ) {
+        let value = b.var::<F32>(value);
+        if self.shape.qkv_bias {
+            b.if_(chosen.is_qkv, |b| {
+                let entry = b.add::<U32>(chosen.bias, of.number);
+                let bias = vector_from_table::<F32>(b, operands.table, entry);
+                let bias = b.index(bias, row);
+                let bias = b.ld(bias, LoadKind::Ordinary);
+                let sum = b.add(value, bias);
+                b.set(value, sum);
+            });
+        }
+        let row = b.add::<U32>(row, of.from);
+        let before = b.mad_wide(column, operands.rows, 0u64);
+        let own = b.cvt(row);
+        let at = b.add::<U64>(before, own);
+        let bytes = b.shl::<U64>(at, 2);
+        let y = b.address(operands.y);
+        let y = b.add::<U64>(y, bytes);
+        let to = b.global_ptr::<F32>(y);
+        b.if_(chosen.has_residual, |b| {
+            let residual = b.ld(to, LoadKind::Ordinary);
+            let sum = b.add(value, residual);
+            b.set(value, sum);
+        });
+        if let Some(up) = up {
+            b.if_(chosen.is_gate_up, |b| {
+                let gate = b.get(value);
+                let activated = math::silu(b, gate);
+                let product = b.mul(activated, up);
+                b.set(value, product);
+            });
+        }
+        b.st(to, value);
+    }
+}
+
+impl GemmTile {
+    /// Rows of the phase.
+    fn rows(&self, b: &mut Builder, chosen: &Chosen) -> Val<U32> {
+        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
+        let rows = b.selp::<U32>(q + 2 * kv, self.shape.hidden, chosen.is_qkv);
+        b.selp::<U32>(self.shape.ffn, rows, chosen.is_gate_up)
+    }
+
+    /// The block's tile: those of each matrix come after those of the one before.
+    fn find(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen) -> OfTile {
+        let (tile, rows) = (b.ctaid_x(), self.rows(b, chosen));
+        let zero = b.mov::<U32>(0);
+        let none = OfTile { number: zero, from: zero, rows: zero, first: zero, rows_of_tile: zero };
+        let found = none.words().map(|word| b.var::<U32>(word));
+        let before = b.var::<U32>(0);
+        let matrices = b.selp::<U32>(3, 1, chosen.is_qkv);
+        b.for_range(0, matrices, 1, |b, number| {
+            let (from, to) = chosen.rows_of(b, &self.shape, number);
+            let to = b.min::<U32>(to, rows);
+            let in_matrix = b.sub::<U32>(to, from);
+            let entry = b.add::<U32>(chosen.weight, number);
+            let ty = Tensor::from_table(b, table, entry).ty;
+            let rows_of_tile = self.rows_of_tile(b, ty);
+            let half = b.shr::<U32>(rows_of_tile, 1);
+            let each = b.selp::<U32>(half, rows_of_tile, chosen.is_gate_up);
+            let up = b.add::<U32>(in_matrix, each);
+            let up = b.sub::<U32>(up, 1);
+            let count = b.div::<U32>(up, each);
+            let own = b.sub::<U32>(tile, before);
+            // A tile before these wraps round.
+            let is_own = b.setp_lt(own, count);
+            b.if_(is_own, |b| {
+                let first = b.mul::<U32>(own, each);
+                let of = OfTile { number, from, rows: in_matrix, first, rows_of_tile: each };
+                found.iter().zip(of.words()).for_each(|(to, word)| b.set(*to, word));
+            });
+            let after = b.add::<U32>(before, count);
+            b.set(before, after);
+        });
+        OfTile::of(found.map(|word| b.get(word)))
+    }
+}
+
+/// What a launch works on.
+struct Operands {
+    table: Global<U8>,
+    inverse: Global<F32>,
+    y: Global<F32>,
+    /// Columns that are there.
+    columns: Val<U32>,
+    /// Rows of the phase, from a column's results to the next column's.
+    rows: Val<U32>,
+    first_eight: Val<U32>,
+}
+
+/// A tile of a matrix of the phase.
+struct OfTile {
+    number: Val<U32>,
+    /// The matrix's first row in the phase, and its rows.
+    from: Val<U32>,
+    rows: Val<U32>,
+    /// The tile's first row in the matrix, and its rows there.
+    first: Val<U32>,
+    rows_of_tile: Val<U32>,
+}
+
+impl OfTile {
+    const WORDS: u32 = 5;
+
+    const fn words(&self) -> [Val<U32>; 5] {
+        [self.number, self.from, self.rows, self.first, self.rows_of_tile]
+    }
+
+    const fn of([number, from, rows, first, rows_of_tile]: [Val<U32>; 5]) -> OfTile {
+        OfTile { number, from, rows, first, rows_of_tile }
+    }
+
+    /// Puts it where the block finds it again behind a barrier.
+    fn keep(&self, b: &mut Builder, to: Shared<U32>) {
+        let tid = b.tid();
+        let leads = b.setp_eq(tid, 0);
+        b.if_(leads, |b| {
+            for (word, at) in self.words().into_iter().zip(0..) {
+                b.st(to.at(at), word);
+            }
+        });
+    }
+
+    fn kept(b: &mut Builder, from: Shared<U32>) -> OfTile {
+        OfTile::of([0, 1, 2, 3, 4].map(|at| b.ld(from.at(at), LoadKind::Ordinary)))
+    }
+}
+
+impl Kernel for GemmTile {
+    fn name(&self) -> &str {
+        "gemm_tile"
+    }
+
+    fn block(&self) -> u32 {
+        32 * WARPS
+    }
+
+    fn check(&self) -> Result<(), String> {
+        super::Gemm::wide(self.shape, &self.types).check()
+    }
+
+    fn build(&self, b: &mut Builder) {
+        let table = b.param::<Global<U8>>("table"); // the tensor table
+        let layer = b.param::<U32>("layer"); // its number
+        let phase = b.param::<U32>("phase"); // which one; not the head
+        let of_256 = b.param::<Global<U8>>("of_256"); // the columns, as `quantise` writes them
+        let of_32 = b.param::<Global<U8>>("of_32"); // the same with a scale for each 32
+        let inverse = b.param::<Global<F32>>("inverse"); // [columns]
+        let columns = b.param::<U32>("columns"); // those that are there
+        let y = b.param::<Global<F32>>("y"); // [columns, rows of the phase]
+        b.blocks_per_sm(1);
+        let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+        let group = b.ctaid_y();
+        let first_eight = b.mul::<U32>(group, EIGHTS);
+        let kept = b.shared::<U32>("tile", OfTile::WORDS);
+        let tiles = Tile::new(b, &self.types);
+        {
+            let chosen = Chosen::new(b, &self.shape, phase, layer);
+            let of = self.find(b, table, &chosen);
+            of.keep(b, kept);
+            let is_pair = chosen.is_gate_up;
+            let entry = b.add::<U32>(chosen.weight, of.number);
+            let further = b.selp::<U32>(1, 0, is_pair);
+            let next = b.add::<U32>(entry, further);
+            let tensors = [entry, next].map(|entry| Tensor::from_table(b, table, entry));
+            let ModelShape { hidden, ffn, .. } = self.shape;
+            let is_cut = [hidden, ffn, self.shape.q_dim()].iter().any(|k| !k.is_multiple_of(SUPER_BLOCK));
+            let (first, rows, k) = (of.first, of.rows, chosen.k);
+            let product = Product { tensors, is_pair, first, rows, k, is_cut, of_256, of_32, first_eight };
+            let sums = tiles.sums(b, &self.types, &product);
+            // What the sums were computed with takes no registers meanwhile.
+            b.bar_sync();
+            let chosen = Chosen::new(b, &self.shape, phase, layer);
+            let operands = Operands { table, inverse, y, columns, rows: self.rows(b, &chosen), first_eight };
+            let of = OfTile::kept(b, kept);
+            self.finish(b, &operands, &chosen, &of, &sums);
+        }
+    }
+}
