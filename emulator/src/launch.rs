@@ -11,6 +11,7 @@ use crate::machine::kernel::KernelInfo;
 use crate::machine::layout::Layout;
 use crate::memory::Memory;
 use crate::ptx::Module;
+use crate::timing::report::Timing;
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,6 +43,8 @@ pub struct Report {
     pub warp_instructions: u64,
     /// Counters, if [`DeviceConfig::counters`] asks for them.
     pub counters: Option<Counters>,
+    /// Modelled time, if [`DeviceConfig::clock`] names a chip.
+    pub timing: Option<Timing>,
 }
 
 /// Runs a launch to its end on the caller's thread and `config.threads - 1` others.
@@ -162,11 +165,13 @@ impl Checked<'_> {
             config,
             watch,
             resident: (self.per_multiprocessor.saturating_mul(config.multiprocessors) / ranks).clamp(1, IN_FLIGHT),
+            per_multiprocessor: self.per_multiprocessor,
             params: launch.params.chunks(8).map(word).chain([0]).collect(),
             workspace,
             op: Arc::new(Operation::new(format!("kernel {}", launch.kernel), place)),
             observed: observes_accesses(config),
-            free: !code.takes_turns || self.blocks == 1 && watch.is_none(),
+            // A launch whose time is modelled has one thread: every instruction takes its turn.
+            free: config.clock.is_some() || !code.takes_turns || self.blocks == 1 && watch.is_none(),
         };
         memory.witness().begin(&cx.op);
         let outcome = scheduler::run(&cx);
@@ -174,13 +179,13 @@ impl Checked<'_> {
         if workspace != 0 {
             let _ = memory.free(workspace);
         }
-        let (warp_instructions, counts) = outcome.map_err(|f| *f)?;
+        let (warp_instructions, counts, timing) = outcome.map_err(|f| *f)?;
         if config.checks.synccheck && cx.op.may_end_early() {
             let what = "a programmatic launch without a griddepcontrol.wait: it may end before the kernels before it, and who \
                         waits for it would not wait for them";
             return Err(Fault::new(FaultKind::InvalidSync, launch.kernel, what.to_owned()));
         }
         let counters = config.counters.then(|| Counters::new(&code.origins, &counts));
-        Ok(Report { warp_instructions, counters })
+        Ok(Report { warp_instructions, counters, timing })
     }
 }

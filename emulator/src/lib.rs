@@ -68,10 +68,12 @@ mod launch;
 mod machine;
 mod memory;
 mod ptx;
+mod timing;
 
 pub use checks::counters::Counters;
 pub use device::{LaunchRecord, Leak, add_device, clear_reports, host, inject, last_fault, leaks, reports, resolve};
 pub use launch::{Launch, Report, run};
+pub use machine::chip::{ChipFile, Figure, Origin};
 pub use machine::codes::Code;
 pub use machine::config::{Checks, DeviceConfig, Schedule};
 pub use machine::fault::{Fault, FaultKind};
@@ -79,3 +81,5 @@ pub use machine::injection::{Call, FaultInjection};
 pub use machine::kernel::{KernelInfo, ParamInfo};
 pub use memory::{Memory, MemoryError};
 pub use ptx::{Module, PtxError};
+pub use timing::chips::{chip_file, chip_files};
+pub use timing::report::{Stall, Stay, Timing};

@@ -11,6 +11,7 @@ use crate::checks::order::Operation;
 use crate::checks::witness::Witness;
 use crate::machine::fault::OrFault;
 use crate::machine::lock::lock;
+use crate::timing::timekeeper::L2;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -226,13 +227,29 @@ pub struct Memory {
     limit: u64,
     table: Mutex<Arc<Table>>,
     witness: Mutex<Witness>,
+    /// What a modelled chip's L2 holds between launches.
+    l2: Mutex<Option<L2>>,
 }
 
 impl Memory {
+    /// What a modelled chip's L2 holds; a launch takes it and gives it back.
+    pub(crate) fn take_l2(&self) -> Option<L2> {
+        lock(&self.l2).take()
+    }
+
+    pub(crate) fn keep_l2(&self, l2: L2) {
+        *lock(&self.l2) = Some(l2);
+    }
+
     /// Memory of at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Memory {
         let table = Table { live: Vec::new(), freed: Vec::new(), next: GLOBAL_BASE };
-        Memory { limit: limit_bytes, table: Mutex::new(Arc::new(table)), witness: Mutex::default() }
+        Memory {
+            limit: limit_bytes,
+            table: Mutex::new(Arc::new(table)),
+            witness: Mutex::default(),
+            l2: Mutex::default(),
+        }
     }
 
     /// Compares a copy or fill of a range with the accesses before it, and notes it.

@@ -44,8 +44,8 @@ pub(crate) struct Common {
 
 /// A resident block.
 pub(crate) struct Block {
-    common: Common,
-    warps: Vec<Warp>,
+    pub(super) common: Common,
+    pub(super) warps: Vec<Warp>,
     /// Its last round: the end, whether it did more than poll, and its instructions.
     pub(crate) stop: OrFault<RoundEnd>,
     pub(crate) progress: bool,
@@ -121,10 +121,12 @@ impl Block {
             before = cpu.steps;
             let first = if schedule == Schedule::RoundRobin { 0 } else { self.common.random.below(n) };
             for i in (first..n).chain(0..first).filter(|&i| Some(i) != held) {
-                self.run_warp(cpu, i)?;
+                let budget = self.budget(cpu);
+                self.run_warp(cpu, i, budget)?;
             }
             if let Some(held) = held.filter(|_| cpu.steps == before) {
-                self.run_warp(cpu, held)?;
+                let budget = self.budget(cpu);
+                self.run_warp(cpu, held, budget)?;
             }
         }
         if self.parts().next().is_none() {
@@ -141,12 +143,16 @@ impl Block {
         Ok(RoundEnd::Blocked(self.parts().filter_map(wakes).min()))
     }
 
-    /// Runs a warp for its quantum, then releases the waiters of barriers that it completed.
-    fn run_warp(&mut self, cpu: &mut Cpu<'_>, i: usize) -> OrFault<()> {
-        let budget = match cpu.cx.config.schedule {
+    /// Instructions that a warp may run before the next.
+    fn budget(&mut self, cpu: &Cpu<'_>) -> u32 {
+        match cpu.cx.config.schedule {
             Schedule::RoundRobin => QUANTUM,
             _ => 1 + self.common.random.below(RANDOM_QUANTUM) as u32,
-        };
+        }
+    }
+
+    /// Runs a warp for a number of instructions, then releases the waiters of barriers that it completed.
+    pub(super) fn run_warp(&mut self, cpu: &mut Cpu<'_>, i: usize, budget: u32) -> OrFault<()> {
         cpu.run_warp(&mut self.common, &mut self.warps[i], budget)?;
         while let Some(id) = self.common.complete() {
             let barrier = std::mem::take(&mut self.common.barriers[id]);
@@ -168,6 +174,11 @@ impl Block {
     /// The parts of all warps.
     fn parts(&self) -> impl Iterator<Item = (&Warp, &Part)> {
         self.warps.iter().flat_map(|w| w.parts.iter().map(move |p| (w, p)))
+    }
+
+    /// Whether all its warps have exited.
+    pub(super) fn is_over(&self) -> bool {
+        self.parts().next().is_none()
     }
 
     /// The place of the first warp that has not exited.

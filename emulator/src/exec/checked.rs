@@ -1,8 +1,8 @@
 //! Events that the interpreter reports to the observers of a launch: instructions with their lanes, accesses with their
 //! addresses, arrivals and waits, copies at their issue and landing.
 //!
-//! Each event is one function with a line for every observer that needs it: the counters, one per host thread, and the
-//! initialisation and race checks, one per block. Observers change no result, but may find a fault. Nothing else in
+//! Each event is one function with a line for every observer that needs it: the counters, one per host thread, the
+//! initialisation and race checks, one per block, and the times of a modelled chip, of both kinds. Observers change no result, but may find a fault. Nothing else in
 //! `exec` or above reports to one.
 
 use super::{Cpu, LaunchCx};
@@ -14,11 +14,12 @@ use crate::machine::fault::{FaultKind, OrFault};
 use crate::machine::layout::At;
 use crate::machine::types::Space;
 use crate::memory::Allocation;
+use crate::timing::warps::BlockTime;
 use std::sync::{Arc, MutexGuard};
 
 /// Whether an observer needs accesses. (Instructions are reported if [`Cpu::observes_issue`], all else always.)
 pub(crate) fn observes_accesses(config: &DeviceConfig) -> bool {
-    config.counters || config.checks.racecheck || config.checks.initcheck
+    config.counters || config.clock.is_some() || config.checks.racecheck || config.checks.initcheck
 }
 
 impl LaunchCx<'_> {
@@ -31,22 +32,43 @@ impl LaunchCx<'_> {
 /// Observers of one block, or of all blocks of a cluster.
 pub(crate) struct Observers {
     checks: BlockChecks,
+    /// Times of its warps, where a chip's time is modelled.
+    pub(crate) time: Option<Box<BlockTime>>,
 }
 
-/// A copy at its issue.
-pub(crate) type CopyIssue = Issue;
+/// A copy at its issue, and when it lands in modelled time.
+pub(crate) struct CopyIssue {
+    checked: Issue,
+    lands: u64,
+}
 
 impl<'a> Cpu<'a> {
     /// Whether an observer needs every instruction.
     #[inline(always)]
     pub(crate) fn observes_issue(&self) -> bool {
-        self.cx.config.counters
+        self.cx.config.counters || self.cx.config.clock.is_some()
     }
 
-    /// A warp issues an instruction for the lanes in `m`, which are none where its guard is false.
+    /// A warp issues an instruction for the lanes in `m`, which are none where its guard is false. Returns whether the warp
+    /// should give way to others.
     #[inline(always)]
-    pub(crate) fn issues(&mut self, pc: u32, m: u32) {
-        self.counters.issue(pc, m);
+    pub(crate) fn issues(&mut self, observers: &mut Observers, warp: u32, pc: u32, m: u32) -> bool {
+        if self.cx.config.counters {
+            self.counters.issue(pc, m);
+        }
+        match (&mut self.timekeeper, &mut observers.time) {
+            (Some(keeper), Some(time)) => keeper.issue(time, warp, pc),
+            _ => false,
+        }
+    }
+
+    /// A lane issues a bulk copy, out of shared memory or into it, by the address and size in device memory. Returns when it
+    /// lands in modelled time.
+    pub(crate) fn bulk_issue(&mut self, observers: &mut Observers, at: &At, device: (u64, u64), write: bool) -> u64 {
+        match (&mut self.timekeeper, &mut observers.time) {
+            (Some(keeper), Some(time)) => keeper.bulk(time, at.warp, device, write),
+            _ => 0,
+        }
     }
 
     /// Lanes are about to access memory, atomically or not, at the addresses `named`.
@@ -64,6 +86,9 @@ impl<'a> Cpu<'a> {
     ) -> OrFault<Option<MutexGuard<'a, Witness>>> {
         if self.cx.config.counters {
             self.counters.access(at.pc, space, named, m, access);
+        }
+        if let (Some(keeper), Some(time)) = (&mut self.timekeeper, &mut observers.time) {
+            keeper.access(time, (at.warp, at.pc), space, (named, m), access);
         }
         // Without an allocation it is the block's shared memory.
         let allocation = match space {
@@ -103,7 +128,7 @@ impl<'a> Cpu<'a> {
 impl Observers {
     /// Observers of the blocks from number `block` on, with the masks of their warps' lanes.
     pub(crate) fn new(cx: &LaunchCx<'_>, block: u64, live: &[u32]) -> Observers {
-        Observers { checks: BlockChecks::new(cx.launched(), cx.config.checks, block, live) }
+        Observers { checks: BlockChecks::new(cx.launched(), cx.config.checks, block, live), time: None }
     }
 
     /// Lanes execute a fence.
@@ -124,11 +149,13 @@ impl Observers {
     /// Lanes arrive at a barrier of the block.
     pub(crate) fn barrier_arrive(&mut self, warp: u32, m: u32, barrier: usize) {
         self.checks.arrive(warp, m, barrier);
+        self.time.iter_mut().for_each(|time| time.arrive(warp, barrier));
     }
 
     /// A barrier of the block completes and releases its waiters, given as warps and lanes.
-    pub(crate) fn barrier_complete(&mut self, barrier: usize, waiters: impl Iterator<Item = (u32, u32)>) {
-        self.checks.complete(barrier, waiters);
+    pub(crate) fn barrier_complete(&mut self, barrier: usize, waiters: impl Iterator<Item = (u32, u32)> + Clone) {
+        self.checks.complete(barrier, waiters.clone());
+        self.time.iter_mut().for_each(|time| time.complete(barrier, waiters.clone().map(|waiter| waiter.0)));
     }
 
     /// Lanes have waited for the launches before this one, by `griddepcontrol.wait`.
@@ -155,31 +182,50 @@ impl Observers {
     /// A lane arrives at an mbarrier with release semantics; `remote` where it lies in another block.
     pub(crate) fn mbarrier_arrive(&mut self, at: &At, lane: usize, mbarrier: u64, remote: bool) {
         self.checks.release_at_mbarrier(at.warp, lane, mbarrier, remote);
+        self.time.iter_mut().for_each(|time| time.arrive_at_mbarrier(at.warp, mbarrier));
     }
 
     /// The phase of an mbarrier completes.
     pub(crate) fn mbarrier_complete(&mut self, mbarrier: u64) {
         self.checks.end_phase(mbarrier);
+        self.time.iter_mut().for_each(|time| time.end_phase(mbarrier));
     }
 
     /// Lanes have waited for an mbarrier's last phase with acquire semantics of a scope.
     pub(crate) fn mbarrier_wait(&mut self, at: &At, m: u32, mbarrier: u64, scope: Scope) {
         self.checks.acquire_at_mbarrier(at.warp, m, mbarrier, scope >= Scope::Cluster);
+        self.time.iter_mut().for_each(|time| time.pass_mbarrier(at.warp, mbarrier));
     }
 
-    /// A lane issues a copy into shared memory that will arrive at an mbarrier.
-    pub(crate) fn copy_issue(&mut self, at: &At, lane: usize, proxy: bool) -> CopyIssue {
-        self.checks.issue_copy(at, lane, proxy)
+    /// A lane issues a copy into shared memory that will arrive at an mbarrier; it lands at `lands` in modelled time.
+    pub(crate) fn copy_issue(&mut self, at: &At, lane: usize, proxy: bool, lands: u64) -> CopyIssue {
+        CopyIssue { checked: self.checks.issue_copy(at, lane, proxy), lands }
+    }
+
+    /// When the copies that a warp has just issued land, in modelled time.
+    pub(crate) fn copies_land(&self, warp: u32) -> u64 {
+        self.time.as_ref().map_or(0, |time| time.copied(warp))
+    }
+
+    /// Copies that have landed at a modelled time arrive at an mbarrier.
+    pub(crate) fn arrival_after_copies(&mut self, mbarrier: u64, lands: u64) {
+        self.time.iter_mut().for_each(|time| time.tell_mbarrier(mbarrier, lands));
+    }
+
+    /// A warp waits for copies that land at a modelled time.
+    pub(crate) fn copies_awaited(&mut self, warp: u32, at: u64) {
+        self.time.iter_mut().for_each(|time| time.wait_for_copies(warp, at));
     }
 
     /// A copy lands in shared memory. Without its issue it counts as an access by the lane at its wait.
     pub(crate) fn copy_lands(&self, (at, lane): (&At, usize), index: u64, bytes: u64, issue: Option<&CopyIssue>) {
-        self.checks.landed((at, lane), (index, bytes), issue, true);
+        self.checks.landed((at, lane), (index, bytes), issue.map(|issue| &issue.checked), true);
     }
 
     /// A copy that has landed arrives at its mbarrier.
     pub(crate) fn copy_arrive(&mut self, issue: &CopyIssue, mbarrier: u64, remote: bool) {
-        self.checks.tell_of_copy(issue, mbarrier, remote);
+        self.checks.tell_of_copy(&issue.checked, mbarrier, remote);
+        self.time.iter_mut().for_each(|time| time.tell_mbarrier(mbarrier, issue.lands));
     }
 
     /// A copy has read its source in shared memory.

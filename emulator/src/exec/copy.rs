@@ -28,6 +28,8 @@ pub(crate) struct Transfer {
     group: Option<u32>,
     /// The mbarrier that it arrives at, if any.
     listener: Option<Listener>,
+    /// When it lands in modelled time.
+    lands: u64,
 }
 
 /// Source and destination.
@@ -61,10 +63,10 @@ fn shared_bytes(common: &mut Common, at: u64, bytes: usize) -> &mut [u8] {
 }
 
 /// Issues a copy into shared memory that arrives at an mbarrier.
-fn deliver(site: &mut Site<'_>, lane: usize, (dst, data): (u64, Vec<u8>), mbarrier: u64, proxy: bool) {
+fn deliver(site: &mut Site<'_>, lane: usize, (dst, data): (u64, Vec<u8>), mbarrier: u64, proxy: bool, lands: u64) {
     let Site { common, at, .. } = site;
-    let listener = Some(Listener { mbarrier, issue: common.observers.copy_issue(at, lane, proxy) });
-    common.transfers.push(Transfer { at: *at, lane, bytes: Bytes::In { dst, data }, group: None, listener });
+    let listener = Some(Listener { mbarrier, issue: common.observers.copy_issue(at, lane, proxy, lands) });
+    common.transfers.push(Transfer { at: *at, lane, bytes: Bytes::In { dst, data }, group: None, listener, lands });
 }
 
 /// Reads words from a place.
@@ -96,10 +98,13 @@ impl Cpu<'_> {
     /// the sources of bulk groups only.
     pub(crate) fn wait_group(&mut self, site: &mut Site<'_>, bulk: bool, keep: Option<u32>, read: bool) {
         let groups = &site.warp.groups[usize::from(bulk)];
-        self.land_all(site.common, read, |t| {
+        let due = |t: &Transfer| {
             let old = |keep: u32| t.group.is_some_and(|g| g.saturating_add(keep) < groups[t.lane]);
             t.is_of(site.at.warp, site.m, bulk) && keep.is_none_or(old)
-        });
+        };
+        let lands = site.common.transfers.iter().filter(|t| due(t)).map(|t| t.lands).max().unwrap_or(0);
+        site.common.observers.copies_awaited(site.at.warp, lands);
+        self.land_all(site.common, read, due);
     }
 
     /// Lands the copies that are due.
@@ -162,8 +167,10 @@ impl Cpu<'_> {
     /// `cp.async.mbarrier.arrive`
     pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> OrFault<Flow> {
         let mbarriers = self.mbarriers(site, address)?;
+        let own = |t: &Transfer| t.is_of(site.at.warp, site.m, false);
+        let lands = site.common.transfers.iter().filter(|t| own(t)).map(|t| t.lands).max().unwrap_or(0);
         // The arrival follows the copies; that they land now is one of the times they may.
-        self.land_all(site.common, false, |t| t.is_of(site.at.warp, site.m, false));
+        self.land_all(site.common, false, own);
         for l in Lanes(site.m) {
             let Some(b) = site.common.mbarriers.get(&mbarriers[l]) else { continue };
             if noinc && b.pending == 0 {
@@ -172,6 +179,7 @@ impl Cpu<'_> {
             }
             // Counted, or, where it adds to the count itself, only told.
             site.common.observers.mbarrier_arrive(&site.at, l, mbarriers[l], false);
+            site.common.observers.arrival_after_copies(mbarriers[l], lands);
             site.common.advance(mbarriers[l], noinc.into(), 0);
         }
         Ok(Flow::Next)
@@ -209,9 +217,10 @@ impl Cpu<'_> {
         }
         let access = Access { pending: true, ..Access::new(4, bytes / 4, true) };
         self.with_places(site, Space::Shared, to, site.m, &access, |_, _, _, _| {})?;
+        let lands = site.common.observers.copies_land(site.at.warp);
         for lane in Lanes(site.m) {
             let bytes = Bytes::In { dst: to[lane], data: data[lane][..bytes as usize].to_vec() };
-            site.common.transfers.push(Transfer { at: site.at, lane, bytes, group: None, listener: None });
+            site.common.transfers.push(Transfer { at: site.at, lane, bytes, group: None, listener: None, lands });
         }
         Ok(Flow::Next)
     }
@@ -258,13 +267,23 @@ impl Cpu<'_> {
             self.with_places(site, dst.space, to, group, &target, |_, _, _, _| {})?;
         }
         for l in Lanes(m) {
+            let out = mbarriers.is_none();
+            let device = (if out { to[l] } else { from[l] }, sizes[l].into());
+            let lands = self.bulk_issue(&mut site.common.observers, &site.at, device, out);
             if let Some(mbarriers) = mbarriers {
                 self.same_block(site, l, to[l], mbarriers[l])?;
-                deliver(site, l, (to[l], std::mem::take(&mut data[l])), mbarriers[l], true);
+                deliver(site, l, (to[l], std::mem::take(&mut data[l])), mbarriers[l], true, lands);
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {
                 let (offset, bytes) = (to[l] - a.base, sizes[l].into());
                 let bytes = Bytes::Out { src: from[l], bytes, to: a, offset, read: false };
-                site.common.transfers.push(Transfer { at: site.at, lane: l, bytes, group: None, listener: None });
+                site.common.transfers.push(Transfer {
+                    at: site.at,
+                    lane: l,
+                    bytes,
+                    group: None,
+                    listener: None,
+                    lands,
+                });
             }
         }
         Ok(Flow::Next)
@@ -303,7 +322,8 @@ impl Cpu<'_> {
             self.same_block(site, l, to[l], mbarriers[l])?;
             let values = regs.iter().map(|r| site.warp.lane(self.cx.code, *r, l).to_le_bytes());
             let data = values.flat_map(|v| v.into_iter().take(bytes as usize)).collect();
-            deliver(site, l, (to[l], data), mbarriers[l], false);
+            let lands = site.common.observers.copies_land(site.at.warp);
+            deliver(site, l, (to[l], data), mbarriers[l], false, lands);
         }
         Ok(Flow::Next)
     }

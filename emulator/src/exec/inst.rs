@@ -10,6 +10,8 @@ use crate::machine::access::Access;
 use crate::machine::fault::OrFault;
 use crate::machine::origin::Origin;
 use crate::machine::types::{Space, named};
+use crate::timing::fold::Cost;
+use std::sync::OnceLock;
 
 /// A slot: 32 lanes of 32 bits. Values of 64 bits take two, of 128 bits four. Bit 31 marks the constant table.
 pub(crate) type R = u32;
@@ -162,7 +164,9 @@ pub(crate) const PRED_BASE: u32 = 1 << 30;
 pub(crate) struct Program {
     pub(crate) insts: Vec<Inst>,
     pub(crate) origins: Vec<Origin>,
+    /// Of each instruction the registers that may be unwritten, and all.
     pub(crate) uses: Vec<Uses>,
+    pub(crate) registers: Vec<Uses>,
     /// Slots of a warp's register file.
     pub(crate) slots: u32,
     pub(crate) preds: u32,
@@ -179,6 +183,8 @@ pub(crate) struct Program {
     pub(crate) takes_turns: bool,
     /// Names of registers by slot, for messages.
     pub(crate) reg_names: Vec<(u32, String)>,
+    /// Costs of its instructions, once something asked for them.
+    pub(crate) costs: OnceLock<Vec<Cost>>,
 }
 
 impl Program {

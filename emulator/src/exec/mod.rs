@@ -13,6 +13,7 @@ pub(crate) mod scalar;
 pub(crate) mod scheduler;
 pub(crate) mod special;
 pub(crate) mod step;
+mod timed;
 pub(crate) mod values;
 pub(crate) mod warp;
 mod warpwide;
@@ -25,6 +26,7 @@ use crate::machine::kernel::KernelInfo;
 use crate::machine::layout::{At, Layout};
 use crate::machine::origin::Origin;
 use crate::memory::{Memory, Table};
+use crate::timing::timekeeper::Timekeeper;
 use block::Common;
 use inst::Program;
 use std::sync::Arc;
@@ -46,6 +48,8 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) cooperative: bool,
     /// Most resident clusters of a launch that is not cooperative.
     pub(crate) resident: u32,
+    /// Blocks that a multiprocessor holds at once.
+    pub(crate) per_multiprocessor: u32,
     /// Parameters, padded for reads of 8 bytes at the end.
     pub(crate) params: Vec<u64>,
     /// Address of the workspace that cooperative groups synchronise a grid through: a size and a count.
@@ -70,6 +74,8 @@ pub(crate) struct Cpu<'a> {
     /// Whether something visible to other blocks has changed.
     pub(crate) progress: bool,
     pub(crate) counters: Counts,
+    /// The chip whose time is modelled.
+    pub(crate) timekeeper: Option<Box<Timekeeper<'a>>>,
 }
 
 /// An instruction being executed: block, warp, lanes and place.
@@ -88,7 +94,7 @@ impl<'a> Cpu<'a> {
         let sites = cx.code.insts.len();
         let counters = Counts::new(if cx.config.counters { sites } else { 0 });
         let (table, site) = (cx.memory.table(), vec![0; sites]);
-        Cpu { cx, table, site, time: 0, steps: 0, progress: false, counters }
+        Cpu { cx, table, site, time: 0, steps: 0, progress: false, counters, timekeeper: None }
     }
 
     /// Virtual time.

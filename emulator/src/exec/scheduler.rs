@@ -8,13 +8,15 @@
 //! Blocks of a kernel without such instructions have rounds of their own, each block on one thread.
 
 use super::block::{Block, RoundEnd};
-use super::{Cpu, LaunchCx};
+use super::{Cpu, LaunchCx, timed};
 use crate::checks::counters::Counts;
 use crate::machine::config::Schedule;
 use crate::machine::fault::{FaultKind, OrFault};
 use crate::machine::layout::At;
 use crate::machine::lock::lock;
 use crate::machine::random::Random;
+use crate::timing::report::Timing;
+use crate::timing::timekeeper::Timekeeper;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -30,9 +32,21 @@ const SMALL: u64 = 50_000;
 /// Most blocks whose places a report lists.
 const SHOWN: usize = 16;
 
-/// Runs all blocks of a launch. Returns its warp instructions and counts.
-pub(crate) fn run(cx: &LaunchCx<'_>) -> OrFault<(u64, Counts)> {
+/// Runs all blocks of a launch. Returns its warp instructions, counts and modelled time.
+pub(crate) fn run(cx: &LaunchCx<'_>) -> OrFault<(u64, Counts, Option<Timing>)> {
     let total = cx.layout.grid.iter().map(|&g| u64::from(g)).product::<u64>() / u64::from(cx.layout.ranks);
+    if let Some(chip) = cx.config.clock {
+        let mut cpu = Cpu::new(cx);
+        let shared = u64::from(cx.layout.shared) * u64::from(cx.per_multiprocessor);
+        cpu.timekeeper = Some(Box::new(Timekeeper::new(chip, cx.code.costs(), shared, cx.memory.take_l2())));
+        timed::run(cx, total, &mut cpu)?;
+        let report = cpu.timekeeper.take().map(|keeper| keeper.report());
+        let timing = report.map(|(timing, l2)| {
+            cx.memory.keep_l2(l2);
+            timing
+        });
+        return Ok((cpu.steps, cpu.counters, timing));
+    }
     // A thread for every few warps: starting one takes as long as running a small block.
     let useful = (total.saturating_mul(u64::from(cx.layout.warps)) / 4).clamp(1, total);
     let threads = cx.config.host_threads().clamp(1, useful as usize);
@@ -44,7 +58,7 @@ pub(crate) fn run(cx: &LaunchCx<'_>) -> OrFault<(u64, Counts)> {
     }
     let mut counts = Counts::default();
     cpus.iter().for_each(|cpu| counts.add(&cpu.counters));
-    Ok((cpus.iter().map(|cpu| cpu.steps).sum(), counts))
+    Ok((cpus.iter().map(|cpu| cpu.steps).sum(), counts, None))
 }
 
 /// Runs each block to its end. Of several faults the lowest block's is reported, whatever the timing.

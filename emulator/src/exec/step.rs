@@ -89,7 +89,8 @@ impl Cpu<'_> {
             budget -= 1;
             self.steps += 1;
             if observed {
-                self.issues(pc, m);
+                // Who is too far ahead of others gives way.
+                budget = if self.issues(&mut common.observers, warp.id, pc, m) { rest } else { budget };
             }
             if m == 0 {
                 pc += 1;

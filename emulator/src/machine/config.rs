@@ -1,5 +1,6 @@
 //! Configuration of an emulated device, one [`DeviceConfig`] per ordinal, and the limits and attributes of its chip.
 
+use super::chip::ChipFile;
 use super::injection::FaultInjection;
 use std::time::Duration;
 
@@ -72,6 +73,9 @@ pub struct DeviceConfig {
     pub checks: Checks,
     /// Whether launches are counted and recorded, see [`crate::reports`].
     pub counters: bool,
+    /// The chip whose time is modelled, see [`crate::Timing`]. Launches then run on one host thread in the order of their
+    /// modelled time, which is the same on every run; `schedule`, `split_warps` and `threads` are not heeded.
+    pub clock: Option<&'static ChipFile>,
     /// Warp instructions of one block after which a launch ends in `CUDA_ERROR_LAUNCH_TIMEOUT`.
     pub step_limit: Option<u64>,
     /// Rounds of nothing but polling after which a launch counts as deadlocked. `None` where the host writes to mapped
@@ -116,6 +120,7 @@ impl Default for DeviceConfig {
             perturb: false,
             checks: Checks::ALL,
             counters: false,
+            clock: None,
             step_limit: None,
             livelock_rounds: None,
             launch_timeout: None,
@@ -163,6 +168,20 @@ impl DeviceConfig {
             memory_bytes: 141_000_000_000,
             memory_clock_khz: 3_201_000,
             memory_bus_bits: 6144,
+            ..Self::default()
+        }
+    }
+
+    /// A device whose time is modelled after a chip file, with no checks.
+    pub fn clocked(chip: &'static ChipFile) -> Self {
+        DeviceConfig {
+            name: format!("kiln emulated {}", chip.name),
+            sm: chip.sm,
+            multiprocessors: chip.multiprocessors,
+            clock_khz: (chip.clock.value * 1e6) as u32,
+            l2_bytes: chip.l2_bytes.value as u32,
+            checks: Checks::NONE,
+            clock: Some(chip),
             ..Self::default()
         }
     }

@@ -6,6 +6,7 @@ mod rig;
 #[path = "../table/mod.rs"]
 mod table;
 
+mod clock;
 mod clusters;
 mod execution;
 mod memory;

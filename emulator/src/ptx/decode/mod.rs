@@ -75,7 +75,9 @@ struct Decoder<'a> {
     // The instruction at hand:
     origin: Origin,
     guard: (P, bool),
+    /// Its registers: those that may be unwritten, and all.
     cur: Uses,
+    all: Uses,
 }
 
 /// Decodes a kernel's body in two passes, since only the whole body tells which registers can share slots.
@@ -121,7 +123,8 @@ impl Decoder<'_> {
 
     /// Begins an instruction.
     fn start(&mut self, origin: Origin) {
-        (self.origin, self.guard, self.cur) = (origin, (NO_PRED, false), Uses::default());
+        (self.origin, self.guard) = (origin, (NO_PRED, false));
+        (self.cur, self.all) = Default::default();
     }
 
     /// Appends an operation. It reads all registers noted for the instruction, and writes those noted since the last
@@ -133,6 +136,8 @@ impl Decoder<'_> {
         self.code.insts.push(Inst { op, guard: self.guard.0, negated: self.guard.1, flags });
         self.code.origins.push(self.origin.clone());
         self.code.uses.push(uses);
+        let all = Uses { reads: self.all.reads.clone(), writes: std::mem::take(&mut self.all.writes) };
+        self.code.registers.push(all);
         self.origin.first = false;
     }
 

@@ -86,6 +86,7 @@ impl Decoder<'_> {
     pub(super) fn read(&mut self, register: Register) -> R {
         let (r, counts) = self.find(register);
         self.cur.reads.extend(counts.then_some(r));
+        self.all.reads.push(r);
         r & !PRED_BASE
     }
 
@@ -93,6 +94,7 @@ impl Decoder<'_> {
     pub(super) fn write(&mut self, register: Register) -> R {
         let (r, counts) = self.find(register);
         self.cur.writes.extend(counts.then_some(r));
+        self.all.writes.push(r);
         r & !PRED_BASE
     }
 

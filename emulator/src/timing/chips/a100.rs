@@ -1,0 +1,42 @@
+//! A100 SXM4, 80 GB of HBM2e.
+
+use super::{BENCHES, GUIDE, MICRO, NONE, PORT, READS, RRZE, SHEET, UNIT};
+use crate::machine::chip::{ChipFile, Origin, of};
+
+pub(super) const CHIP: ChipFile = ChipFile {
+    name: "a100",
+    sm: (8, 0),
+    multiprocessors: 108,
+    clock: of(1.41, SHEET),
+    fma: of(64.0, GUIDE),
+    heavy: of(64.0, GUIDE),
+    alu: of(64.0, GUIDE),
+    half: of(128.0, GUIDE),
+    convert: Some(of(16.0, GUIDE)),
+    sixteen: of(16.0, GUIDE),
+    tensor_half: of(1024.0, SHEET),
+    tensor_int8: of(2048.0, SHEET),
+    latency: of(4.0, MICRO),
+    sixteen_latency: of(23.0, Origin::Derived("Turing's")),
+    shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),
+    tensor_latency: of(33.0, Origin::Derived("H100's")),
+    branch: of(10.0, NONE),
+    barrier: of(20.0, NONE),
+    request: of(2.0, UNIT),
+    shared: [of(24.0, MICRO), of(24.0, MICRO), of(26.0, MICRO)],
+    l1_bytes: of(192.0 * 1024.0, SHEET),
+    l1: of(36.0, Origin::Derived("the middle of 33 to 39; HPMLL and others")),
+    port: of(64.0, PORT),
+    l2_bytes: of(40.0 * 1048576.0, SHEET),
+    l2: [of(205.0 / 1.41, BENCHES), of(400.0 / 1.41, BENCHES)],
+    l2_bandwidth: of(5100.0, READS),
+    slices: of(80.0, Origin::Published("NVIDIA, A100 whitepaper")),
+    dram: of(537.0 / 1.41, Origin::Derived("the middle of 504 to 571 cycles at 1.41 GHz; HPMLL and others")),
+    dram_bandwidth: of(1730.0, READS),
+    dram_peak: of(2039.0, SHEET),
+    channels: of(80.0, Origin::Derived("ten controllers of 512 bits, in channels of 64")),
+    bulk: of(105.0, Origin::Derived("never used: there are no bulk copies")),
+    atomic: of(2.0, NONE),
+    launch: of(2.6, RRZE),
+    node: of(1.34, RRZE),
+};

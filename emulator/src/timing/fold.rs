@@ -1,0 +1,393 @@
+//! What an instruction of PTX is to an assembler: which pipe it takes, how many instructions it becomes, and which it is
+//! folded into.
+//!
+//! The table, by opcode, is [`Shape::of`]. Beyond it, within a basic block, an instruction whose only use is the next one of
+//! the rows below becomes part of that:
+//!
+//! | PTX | SASS |
+//! |---|---|
+//! | `and`, `or`, `xor`, `not` into another of them, three inputs in all | `LOP3` |
+//! | `add`, `sub` into `add`, `sub`, 32 bits | `IADD3` |
+//! | `shl` by a constant into `add`, 32 bits | `LEA` |
+//! | `mul.lo` into `add`, `mul.wide` into a 64-bit `add` | `IMAD`, `IMAD.WIDE` |
+//! | a 64-bit `add` of a constant into addresses | their offset |
+//! | `setp` into `and.pred`, `or.pred` | its third operand |
+//! | a narrow load into the `cvt` that widens it | the load |
+//!
+//! Moves, conversions to generic addresses, parameters, negation and absolute values of floats, and what widens or narrows
+//! an unsigned integer between 32 and 64 bits, are operands of others and take nothing.
+
+/// A pipe of a multiprocessor's quarter, or what stands in for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pipe {
+    /// None: part of another instruction.
+    Folded,
+    /// An issue slot only.
+    Control,
+    Fma,
+    Heavy,
+    Alu,
+    Half,
+    /// From integers to floating point.
+    Convert,
+    Sixteen,
+    Shuffle,
+    /// Products of f16, or of int8, of one instruction.
+    Tensor {
+        products: u32,
+        int8: bool,
+    },
+    /// The load and store unit.
+    Memory,
+}
+
+/// What an instruction does beyond its registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    Branch,
+    /// Waits for others of its block.
+    Barrier,
+    /// Waits until stores are seen.
+    Fence,
+    Load,
+    Store,
+    Atomic,
+    /// Copies for each lane.
+    Copy,
+    Bulk,
+    Mbarrier,
+    /// Looks whether a phase of an mbarrier is over.
+    Look,
+    /// Another that nothing moves across.
+    Ordered,
+}
+
+/// An instruction as decoded. Registers are numbers that are the same for the same register.
+pub(crate) struct Sketch<'a> {
+    pub(crate) opcode: &'a str,
+    /// Whether it is the first operation of what the text says in one instruction.
+    pub(crate) first: bool,
+    pub(crate) guarded: bool,
+    pub(crate) reads: Vec<u32>,
+    pub(crate) writes: Vec<u32>,
+    pub(crate) target: Option<u32>,
+}
+
+/// Cost of an instruction.
+#[derive(Debug, Clone)]
+pub(crate) struct Cost {
+    pub(crate) pipe: Pipe,
+    pub(crate) kind: Kind,
+    /// Instructions on its pipe, and others around them on the ALU.
+    pub(crate) count: u32,
+    pub(crate) extra: u32,
+    /// Whether a basic block begins with it.
+    pub(crate) leads: bool,
+    /// Whether nothing moves across it.
+    pub(crate) ordered: bool,
+    /// Whether stores before it must have been seen, and whether what follows waits for its result.
+    pub(crate) releases: bool,
+    pub(crate) acquires: bool,
+    /// Whether a load passes L1 by, and whether stores before it do not hold it.
+    pub(crate) bypasses: bool,
+    pub(crate) constant: bool,
+    /// Sectors of a line, or of two, that a miss brings at least.
+    pub(crate) fetches: u8,
+    pub(crate) reads: Box<[u32]>,
+    pub(crate) writes: Box<[u32]>,
+}
+
+/// What an opcode becomes by itself.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    pipe: Pipe,
+    count: u32,
+    extra: u32,
+}
+
+/// An opcode's parts.
+struct Words<'a> {
+    name: &'a str,
+    rest: Vec<&'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn of(opcode: &'a str) -> Words<'a> {
+        let mut parts = opcode.split('.');
+        Words { name: parts.next().unwrap_or(""), rest: parts.collect() }
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.rest.contains(&word)
+    }
+
+    /// The type of its operands.
+    fn last(&self) -> &'a str {
+        self.rest.last().copied().unwrap_or("")
+    }
+
+    fn is_wide(&self) -> bool {
+        self.last().ends_with("64")
+    }
+
+    fn is_float(&self) -> bool {
+        self.last().starts_with('f')
+    }
+
+    fn is_half(&self) -> bool {
+        matches!(self.last(), "f16" | "f16x2" | "bf16" | "bf16x2")
+    }
+
+    fn is_logic(&self) -> bool {
+        matches!(self.name, "and" | "or" | "xor" | "not") && self.last() == "b32"
+    }
+
+    fn is_sum(&self) -> bool {
+        matches!(self.name, "add" | "sub") && matches!(self.last(), "u32" | "s32")
+    }
+
+    fn addresses(&self) -> bool {
+        matches!(self.name, "ld" | "st" | "atom" | "red" | "cp" | "prefetch")
+    }
+}
+
+impl Shape {
+    /// What an opcode with `reads` registers becomes.
+    fn of(words: &Words<'_>, reads: usize) -> Shape {
+        use Pipe::*;
+        let (pipe, count, extra) = Self::parts(words, reads);
+        let pipe = if words.last() == "f64" && matches!(pipe, Fma | Alu) { Sixteen } else { pipe };
+        Shape { pipe, count, extra }
+    }
+
+    fn parts(words: &Words<'_>, reads: usize) -> (Pipe, u32, u32) {
+        use Pipe::*;
+        let twice = if words.is_wide() { 2 } else { 1 };
+        match words.name {
+            "mov" | "cvta" | "isspacep" | "mapa" => (Folded, 0, 0),
+            "ld" if words.has("param") => (Folded, 0, 0),
+            "neg" | "abs" if words.is_float() => (Folded, 0, 0),
+            "not" if words.has("pred") => (Folded, 0, 0),
+            "add" | "sub" | "mul" | "fma" | "mad" if words.is_half() => (Half, 1, 0),
+            "add" | "sub" | "mul" | "fma" | "mad" if words.is_float() => (Fma, 1, 0),
+            "mul" | "mad" if words.has("hi") => (Heavy, 2 * twice, 0),
+            "mul" | "mad" if words.is_wide() && !words.has("wide") => (Heavy, 4, 0),
+            "mul" | "mad" | "mul24" | "mad24" | "dp4a" | "dp2a" => (Heavy, 1, 0),
+            "add" | "sub" | "and" | "or" | "xor" | "not" | "lop3" | "setp" | "set" | "selp" | "slct" | "min"
+            | "max" | "abs" | "neg" => (Alu, twice, 0),
+            "prmt" | "shf" | "vote" | "activemask" => (Alu, 1, 0),
+            "shl" | "shr" => (Alu, if words.is_wide() { 3 } else { 1 }, 0),
+            "bfe" | "bfi" | "sad" | "szext" | "bmsk" => (Alu, 2 * twice, 0),
+            "brev" | "popc" => (Sixteen, twice, 0),
+            "clz" | "bfind" => (Sixteen, twice, 1),
+            "cvt" => Self::conversion(words),
+            "ex2" | "lg2" | "rcp" | "rsqrt" | "sqrt" | "sin" | "cos" | "tanh" | "div" if words.has("approx") => {
+                (Sixteen, 1, if words.has("ftz") { 0 } else { 3 })
+            }
+            "rcp" | "sqrt" => (Sixteen, 1, 8),
+            "div" if words.is_float() => (Sixteen, 2, 8),
+            // By a constant it is a product and a shift.
+            "div" if reads < 2 => (Heavy, 2, 1),
+            "rem" if reads < 2 => (Heavy, 3, 1),
+            "div" | "rem" => (Sixteen, 2, if words.is_wide() { 70 } else { 16 }),
+            "shfl" => (Shuffle, 1, 0),
+            "redux" | "match" => (Sixteen, 1, 0),
+            "mma" => {
+                // m16n8k16: as many products as its three numbers make.
+                let numbers = words.rest.iter().find(|word| word.starts_with('m') && word.contains('n'));
+                let each = numbers
+                    .map_or(0, |word| word.split(['m', 'n', 'k']).filter_map(|n| n.parse::<u32>().ok()).product());
+                (Tensor { products: each, int8: words.has("s32") }, 1, 0)
+            }
+            "ld" | "ldu" | "st" | "atom" | "red" | "prefetch" | "ldmatrix" | "stmatrix" | "discard" => (Memory, 1, 0),
+            "cp" if words.has("commit_group") || words.has("wait_group") || words.has("wait_all") => (Control, 1, 0),
+            "cp" | "mbarrier" => (Memory, 1, 0),
+            _ => (Control, 1, 0),
+        }
+    }
+
+    /// `cvt`, by its two types.
+    fn conversion(words: &Words<'_>) -> (Pipe, u32, u32) {
+        use Pipe::*;
+        let from = words.last();
+        let to = words.rest.iter().rev().nth(1).copied().unwrap_or("");
+        let float = |ty: &str| ty.starts_with('f') || ty.starts_with("bf");
+        let bits = |ty: &str| ty.trim_start_matches(char::is_alphabetic).parse::<u32>().unwrap_or(32);
+        match (float(to), float(from)) {
+            _ if bits(to) == 64 && (float(to) || float(from)) || from == "f64" => (Sixteen, 2, 0),
+            (true, true) if to == from => (Sixteen, 1, 0),
+            (true, true) if from == "f16" => (Half, 1, 0),
+            (true, true) => (Alu, 1, 0),
+            (true, false) => (Convert, 1, 0),
+            (false, true) => (Sixteen, 1, 0),
+            (false, false) if bits(to) <= bits(from) && bits(to) >= 32 => (Folded, 0, 0),
+            (false, false) if bits(from) == 32 && from.starts_with('u') => (Folded, 0, 0),
+            (false, false) => (Alu, 1, 0),
+        }
+    }
+}
+
+impl Cost {
+    fn new(sketch: &Sketch<'_>) -> Cost {
+        let words = Words::of(sketch.opcode);
+        let Shape { pipe, count, extra } = if sketch.first {
+            Shape::of(&words, sketch.reads.len())
+        } else {
+            Shape { pipe: Pipe::Folded, count: 0, extra: 0 }
+        };
+        let global = !words.has("shared") && !words.has("shared::cta");
+        let acquires = words.has("acquire") || words.has("acq_rel");
+        let releases = words.has("release") || words.has("acq_rel");
+        let strong = acquires || releases || words.has("relaxed") || words.has("volatile");
+        let kind = match words.name {
+            "bra" | "ret" | "exit" | "call" => Kind::Branch,
+            "bar" | "barrier" if words.has("warp") => Kind::Ordered,
+            "bar" | "barrier" => Kind::Barrier,
+            "membar" | "fence" if words.has("proxy") || words.has("cta") => Kind::Ordered,
+            "membar" | "fence" => Kind::Fence,
+            "ld" | "ldu" | "ldmatrix" => Kind::Load,
+            "st" | "stmatrix" => Kind::Store,
+            "atom" | "red" => Kind::Atomic,
+            "mbarrier" if words.has("try_wait") || words.has("test_wait") => Kind::Look,
+            "mbarrier" => Kind::Mbarrier,
+            "cp" if words.has("bulk") && pipe == Pipe::Memory => Kind::Bulk,
+            "cp" if pipe == Pipe::Memory && !words.has("mbarrier") => Kind::Copy,
+            "cp" | "nanosleep" | "griddepcontrol" => Kind::Ordered,
+            _ => Kind::Plain,
+        };
+        let ordered = match kind {
+            Kind::Barrier | Kind::Fence | Kind::Look | Kind::Ordered | Kind::Mbarrier | Kind::Atomic => true,
+            Kind::Load | Kind::Store => strong,
+            _ => false,
+        };
+        Cost {
+            pipe,
+            kind,
+            count,
+            extra,
+            leads: false,
+            ordered,
+            releases: releases && global || kind == Kind::Fence,
+            acquires: acquires && global,
+            bypasses: strong || words.has("L1::no_allocate") || words.has("cg") || words.has("cv"),
+            constant: words.has("nc") || words.has("const"),
+            fetches: if words.has("L2::128B") || words.has("L2::256B") { 15 } else { 0 },
+            reads: sketch.reads.clone().into(),
+            writes: sketch.writes.clone().into(),
+        }
+    }
+}
+
+/// Costs of a kernel's instructions, whose registers have numbers below `registers`.
+pub(crate) fn costs(sketches: &[Sketch<'_>], registers: usize) -> Vec<Cost> {
+    let mut costs: Vec<Cost> = sketches.iter().map(Cost::new).collect();
+    for (pc, sketch) in sketches.iter().enumerate() {
+        if let Some(target) = sketch.target {
+            costs[target as usize].leads = true;
+        }
+        if pc == 0 || costs[pc - 1].kind == Kind::Branch {
+            costs[pc].leads = true;
+        }
+    }
+    let starts: Vec<usize> = (0..costs.len()).filter(|&pc| costs[pc].leads).collect();
+    let ends = starts.iter().skip(1).copied().chain([costs.len()]);
+    let blocks: Vec<(usize, usize)> = starts.iter().copied().zip(ends).collect();
+    let live = live_out(sketches, &blocks, registers);
+    for (block, live) in blocks.iter().zip(&live) {
+        fold(&sketches[block.0..block.1], &mut costs[block.0..block.1], live);
+    }
+    costs
+}
+
+/// Of each block the registers that are read behind it before they are written, a bit each.
+fn live_out(sketches: &[Sketch<'_>], blocks: &[(usize, usize)], registers: usize) -> Vec<Vec<u64>> {
+    let words = registers.div_ceil(64);
+    let mut block_of = vec![usize::MAX; sketches.len()];
+    blocks.iter().enumerate().for_each(|(number, block)| block_of[block.0] = number);
+    let (mut ins, mut outs) = (vec![vec![0u64; words]; blocks.len()], vec![vec![0u64; words]; blocks.len()]);
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for (number, &(start, end)) in blocks.iter().enumerate().rev() {
+            let last = &sketches[end - 1];
+            let falls = last.guarded || last.target.is_none();
+            let next = (falls && number + 1 < blocks.len()).then_some(number + 1);
+            let target = last.target.map(|target| block_of[target as usize]);
+            let mut live = vec![0u64; words];
+            for after in [next, target].into_iter().flatten() {
+                live.iter_mut().zip(&ins[after]).for_each(|(live, it)| *live |= it);
+            }
+            outs[number].clone_from(&live);
+            for sketch in sketches[start..end].iter().rev() {
+                if !sketch.guarded {
+                    sketch.writes.iter().for_each(|&r| live[r as usize / 64] &= !(1 << (r % 64)));
+                }
+                sketch.reads.iter().for_each(|&r| live[r as usize / 64] |= 1 << (r % 64));
+            }
+            changed |= live != ins[number];
+            ins[number] = live;
+        }
+    }
+    outs
+}
+
+/// Folds the instructions of a basic block behind which the registers in `live` are read.
+fn fold(sketches: &[Sketch<'_>], costs: &mut [Cost], live: &[u64]) {
+    let free = |cost: &mut Cost| (cost.pipe, cost.count, cost.extra) = (Pipe::Folded, 0, 0);
+    for at in 0..sketches.len() {
+        let (sketch, words) = (&sketches[at], Words::of(sketches[at].opcode));
+        let [written] = sketch.writes[..] else { continue };
+        if !sketch.first || sketch.guarded || costs[at].pipe == Pipe::Folded {
+            continue;
+        }
+        let behind = &sketches[at + 1..];
+        let end = behind.iter().position(|next| next.writes.contains(&written) && !next.guarded);
+        let dead = end.is_some() || live[written as usize / 64] >> (written % 64) & 1 == 0;
+        let span = end.map_or(behind.len(), |end| end + 1);
+        let users: Vec<usize> = (0..span).filter(|&i| behind[i].reads.contains(&written)).map(|i| at + 1 + i).collect();
+        if !dead || users.is_empty() {
+            continue;
+        }
+        let addresses = |user: &usize| {
+            let last = sketches[*user].reads.last() == Some(&written);
+            Words::of(sketches[*user].opcode).addresses() && (last || sketches[*user].reads.len() == 1)
+        };
+        if words.name == "add" && words.is_wide() && sketch.reads.len() == 1 && users.iter().all(addresses) {
+            free(&mut costs[at]);
+            continue;
+        }
+        let &[user] = &users[..] else { continue };
+        let (other, whole) = (Words::of(sketches[user].opcode), !sketches[user].guarded && sketches[user].first);
+        // What has taken one in already has no operand left.
+        let room = costs[user].count > 0 && costs[user].reads.len() == sketches[user].reads.len();
+        let takes = match (words.name, other.name) {
+            _ if !whole || !room => false,
+            _ if words.is_logic() && other.is_logic() => sketch.reads.len() <= 2,
+            ("add" | "sub", "add" | "sub") => words.is_sum() && other.is_sum(),
+            ("shl", "add") => words.last() == "b32" && sketch.reads.len() == 1 && other.is_sum(),
+            ("setp", "and" | "or") => other.has("pred"),
+            _ => false,
+        };
+        if takes {
+            // The one that is left reads what both read.
+            let mut reads: Vec<u32> = costs[user].reads.iter().copied().filter(|&r| r != written).collect();
+            reads.extend(&costs[at].reads);
+            let pipe = costs[at].pipe;
+            costs[user].reads = reads.into();
+            costs[user].pipe = pipe;
+            free(&mut costs[at]);
+            continue;
+        }
+        let absorbed = match (words.name, other.name) {
+            _ if !whole => false,
+            ("mul", "add") if words.has("lo") => other.is_sum() && !words.is_wide(),
+            ("mul", "add") => words.has("wide") && other.is_wide() && !other.is_float(),
+            ("ld", "cvt") => costs[user].pipe == Pipe::Alu && !words.is_float(),
+            _ => false,
+        };
+        if absorbed {
+            free(&mut costs[user]);
+        }
+    }
+}

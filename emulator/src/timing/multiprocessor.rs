@@ -1,0 +1,91 @@
+//! A multiprocessor: four quarters that issue an instruction a clock each, their pipes, and the load and store unit.
+
+use super::cache::Cache;
+use super::calendar::Calendar;
+use super::fold::{Cost, Pipe};
+use crate::machine::chip::ChipFile;
+
+/// Lanes of a warp.
+const WARP: u32 = 32;
+/// Quarters of a multiprocessor.
+const QUARTERS: usize = 4;
+
+/// Issue slots and pipes of a quarter.
+struct Quarter {
+    issue: Calendar,
+    fma: Calendar,
+    heavy: Calendar,
+    alu: Calendar,
+    half: Calendar,
+    convert: Calendar,
+    sixteen: Calendar,
+    tensor: [Calendar; 2],
+}
+
+pub(super) struct Multiprocessor {
+    quarters: [Quarter; QUARTERS],
+    /// Clocks of the load and store unit.
+    unit: Calendar,
+    shuffle: Calendar,
+    pub(super) l1: Cache,
+}
+
+impl Multiprocessor {
+    /// A multiprocessor whose L1 has what `shared` bytes leave of it.
+    pub(super) fn new(chip: &ChipFile, shared: u64) -> Multiprocessor {
+        let quarter = |rate: f64| Calendar::new(rate / QUARTERS as f64);
+        let quarters = std::array::from_fn(|_| Quarter {
+            issue: Calendar::new(1.0),
+            fma: quarter(chip.fma.value),
+            heavy: quarter(chip.heavy.value),
+            alu: quarter(chip.alu.value),
+            half: quarter(chip.half.value),
+            convert: quarter(chip.convert.unwrap_or(chip.sixteen).value),
+            sixteen: quarter(chip.sixteen.value),
+            tensor: [quarter(chip.tensor_half.value), quarter(chip.tensor_int8.value)],
+        });
+        let bytes = (chip.l1_bytes.value as u64).saturating_sub(shared).max(16 << 10);
+        Multiprocessor {
+            quarters,
+            unit: Calendar::new(1.0),
+            shuffle: Calendar::new(WARP as f64 / chip.request.value),
+            l1: Cache::new(bytes, 4),
+        }
+    }
+
+    /// Issues an instruction of a warp from clock `at` on. Returns the clock at which its pipe begins with it.
+    pub(super) fn issue(&mut self, warp: u32, cost: &Cost, at: u64) -> u64 {
+        let quarter = &mut self.quarters[warp as usize % QUARTERS];
+        let (slot, _) = quarter.issue.reserve(at, cost.count + cost.extra);
+        if cost.extra > 0 {
+            quarter.alu.reserve(slot, WARP * cost.extra);
+        }
+        let lanes = WARP * cost.count;
+        let begins = match cost.pipe {
+            Pipe::Folded | Pipe::Control | Pipe::Memory => slot,
+            Pipe::Fma => quarter.fma.reserve(slot, lanes).0,
+            Pipe::Heavy => {
+                // It is part of the pipe for f32.
+                let whole = quarter.fma.reserve(slot, lanes).0;
+                quarter.heavy.reserve(whole, lanes).0
+            }
+            Pipe::Alu => quarter.alu.reserve(slot, lanes).0,
+            Pipe::Half => quarter.half.reserve(slot, lanes).0,
+            Pipe::Convert => quarter.convert.reserve(slot, lanes).0,
+            Pipe::Sixteen => quarter.sixteen.reserve(slot, lanes).0,
+            Pipe::Shuffle => self.shuffle.reserve(slot, lanes).0,
+            Pipe::Tensor { products, int8 } => quarter.tensor[usize::from(int8)].reserve(slot, products).0,
+        };
+        begins.max(slot)
+    }
+
+    /// Takes the load and store unit for so many clocks from `at` on. Returns when it begins and ends.
+    pub(super) fn unit(&mut self, at: u64, clocks: u32) -> (u64, u64) {
+        self.unit.reserve(at, clocks)
+    }
+
+    /// Issue slots handed out.
+    pub(super) fn issued(&self) -> f64 {
+        self.quarters.iter().map(|quarter| quarter.issue.units()).sum()
+    }
+}

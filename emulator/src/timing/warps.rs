@@ -1,0 +1,186 @@
+//! Times of a block's warps, registers and barriers.
+
+use super::report::Stall;
+use std::collections::HashMap;
+
+/// Polls that a warp's loops are told apart by.
+const POLLS: usize = 64;
+
+/// Time of a warp, in clocks.
+#[derive(Debug, Default)]
+pub(crate) struct WarpTime {
+    /// Nothing issues before this.
+    pub(super) floor: u64,
+    /// The last issue so far.
+    pub(super) latest: u64,
+    /// The issue of the instruction at hand.
+    pub(super) now: u64,
+    /// When each register's value is there, and what who waits for it waits for.
+    pub(super) ready: Vec<(u64, Stall)>,
+    /// The instruction before.
+    pub(super) before: u32,
+    /// Issue of the last store: a load may not go before it.
+    pub(super) stored: u64,
+    /// When the copies that the instruction at hand issued have landed.
+    pub(super) copied: u64,
+    /// Words that it has looked at since it last did anything, each with the time of the first look.
+    pub(super) polls: Vec<(u64, u64)>,
+    /// Whether its last look was in vain.
+    pub(super) vain: bool,
+    /// Clocks waited, in the order of [`Stall::ALL`].
+    pub(super) stalls: [u64; 4],
+}
+
+impl WarpTime {
+    /// Nothing goes before clock `at`: the warp waits for it.
+    pub(super) fn wait(&mut self, at: u64, stall: Stall) {
+        self.stalls[stall as usize] += at.saturating_sub(self.latest);
+        self.latest = self.latest.max(at);
+        self.floor = self.floor.max(self.latest);
+    }
+
+    /// The warp has done something that others may see.
+    pub(super) fn acts(&mut self) {
+        self.polls.clear();
+    }
+
+    /// The warp looks at something by a key. If it did so before and has done nothing since, that look was in vain: time
+    /// goes back to it. Returns the time of the look.
+    pub(super) fn looks(&mut self, key: u64) -> u64 {
+        match self.polls.iter().find(|poll| poll.0 == key) {
+            Some(&(_, first)) => {
+                self.vain = true;
+                (self.now, self.latest, self.floor) = (first, first, first);
+            }
+            None if self.polls.len() < POLLS => self.polls.push((key, self.now)),
+            None => {}
+        }
+        self.now
+    }
+}
+
+/// Arrivals at an mbarrier: of the phase at hand, and of the last one.
+#[derive(Debug, Default)]
+struct Phases {
+    arriving: u64,
+    passed: u64,
+}
+
+/// Times of a block, or of all blocks of a cluster.
+#[derive(Debug, Default)]
+pub(crate) struct BlockTime {
+    /// The multiprocessors of its ranks, and warps of each.
+    pub(super) places: Vec<u32>,
+    pub(super) each: u32,
+    pub(super) begin: u64,
+    pub(super) warps: Vec<WarpTime>,
+    /// The last arrival at each barrier.
+    barriers: Vec<u64>,
+    mbarriers: HashMap<u64, Phases>,
+    /// When all its stores so far are known to have been seen.
+    pub(super) stores: u64,
+    /// Clocks from a barrier's last arrival to what follows.
+    barrier: u64,
+}
+
+impl BlockTime {
+    /// A block whose warps begin at clock `begin`.
+    pub(crate) fn new(places: Vec<u32>, each: u32, registers: usize, (begin, barrier): (u64, u64)) -> BlockTime {
+        let warp = || WarpTime {
+            floor: begin,
+            latest: begin,
+            ready: vec![(0, Stall::Dependency); registers],
+            ..WarpTime::default()
+        };
+        let count = places.len() * each as usize;
+        BlockTime {
+            begin,
+            barrier,
+            warps: (0..count).map(|_| warp()).collect(),
+            barriers: vec![0; 16 * places.len()],
+            places,
+            each,
+            ..BlockTime::default()
+        }
+    }
+
+    /// The multiprocessor of a warp.
+    pub(super) fn place(&self, warp: u32) -> usize {
+        self.places[(warp / self.each) as usize] as usize
+    }
+
+    /// A warp's time.
+    pub(crate) fn time(&self, warp: u32) -> u64 {
+        self.warps[warp as usize].latest
+    }
+
+    /// Whether a warp's last look was in vain, which is forgotten.
+    pub(crate) fn take_vain(&mut self, warp: u32) -> bool {
+        std::mem::take(&mut self.warps[warp as usize].vain)
+    }
+
+    /// A warp has slept until a clock.
+    pub(crate) fn slept(&mut self, warp: u32, until: u64) {
+        self.warps[warp as usize].wait(until, Stall::Barrier);
+    }
+
+    /// A warp arrives at a barrier.
+    pub(crate) fn arrive(&mut self, warp: u32, barrier: usize) {
+        let time = &mut self.warps[warp as usize];
+        time.acts();
+        self.barriers[barrier] = self.barriers[barrier].max(time.latest);
+    }
+
+    /// A barrier completes: its waiters go on after the last arrival.
+    pub(crate) fn complete(&mut self, barrier: usize, waiters: impl Iterator<Item = u32>) {
+        let at = std::mem::take(&mut self.barriers[barrier]) + self.barrier;
+        waiters.for_each(|warp| self.warps[warp as usize].wait(at, Stall::Barrier));
+    }
+
+    /// A warp arrives at an mbarrier.
+    pub(crate) fn arrive_at_mbarrier(&mut self, warp: u32, mbarrier: u64) {
+        let at = self.warps[warp as usize].now;
+        self.tell_mbarrier(mbarrier, at);
+    }
+
+    /// Something arrives at an mbarrier at a clock.
+    pub(crate) fn tell_mbarrier(&mut self, mbarrier: u64, at: u64) {
+        let phases = self.mbarriers.entry(mbarrier).or_default();
+        phases.arriving = phases.arriving.max(at);
+    }
+
+    /// The phase of an mbarrier completes.
+    pub(crate) fn end_phase(&mut self, mbarrier: u64) {
+        let phases = self.mbarriers.entry(mbarrier).or_default();
+        phases.passed = std::mem::take(&mut phases.arriving);
+    }
+
+    /// A warp has seen the end of an mbarrier's last phase.
+    pub(crate) fn pass_mbarrier(&mut self, warp: u32, mbarrier: u64) {
+        let at = self.mbarriers.get(&mbarrier).map_or(0, |phases| phases.passed);
+        let time = &mut self.warps[warp as usize];
+        time.acts();
+        time.wait(at, Stall::Barrier);
+    }
+
+    /// When the copies that a warp has just issued land.
+    pub(crate) fn copied(&self, warp: u32) -> u64 {
+        self.warps[warp as usize].copied
+    }
+
+    /// A warp waits for copies that land at a clock.
+    pub(crate) fn wait_for_copies(&mut self, warp: u32, at: u64) {
+        self.warps[warp as usize].wait(at, Stall::Memory);
+    }
+
+    /// The last issue of any warp.
+    pub(super) fn end(&self) -> u64 {
+        self.warps.iter().map(|warp| warp.latest).max().unwrap_or(self.begin)
+    }
+
+    /// Clocks that its warps waited on the mean, by stall.
+    pub(super) fn stalls(&self) -> [f64; 4] {
+        let mean = |k: usize| self.warps.iter().map(|warp| warp.stalls[k] as f64).sum::<f64>();
+        std::array::from_fn(|k| mean(k) / self.warps.len().max(1) as f64)
+    }
+}

@@ -1,0 +1,286 @@
+//! The clock: programs whose time follows from a chip's figures by hand.
+
+use crate::rig::{Rig, ptx};
+use kiln_emulator::{Checks, ChipFile, DeviceConfig, Timing, chip_file};
+
+fn chip() -> &'static ChipFile {
+    chip_file("h100-sxm").unwrap()
+}
+
+/// A rig whose launches are timed as on a chip.
+fn timed(chip: &'static ChipFile, body: &str) -> Rig {
+    let mut rig = Rig::new(&ptx(75, body));
+    rig.config = DeviceConfig { step_limit: Some(1 << 30), ..DeviceConfig::clocked(chip) };
+    rig
+}
+
+impl Rig {
+    fn time(&self, kernel: &str, grid: u32, block: u32, params: &[u64]) -> Timing {
+        self.launch(kernel, grid, block, params).unwrap().timing.unwrap()
+    }
+}
+
+/// Clocks of a time.
+fn clocks(nanoseconds: f64) -> f64 {
+    nanoseconds * chip().clock.value
+}
+
+fn near(found: f64, expected: f64, share: f64) {
+    let off = (found / expected - 1.0).abs();
+    assert!(off <= share, "{found} is {:.1} % off {expected}", 100.0 * off);
+}
+
+/// A list in memory whose elements are `stride` bytes apart and lead to each other in turn.
+fn list(rig: &Rig, elements: u64, stride: u64) -> u64 {
+    let start = rig.memory.alloc(elements * stride).unwrap();
+    for i in 0..elements {
+        let next = start + (i + 1) % elements * stride;
+        rig.memory.write(start + i * stride, &next.to_le_bytes()).unwrap();
+    }
+    start
+}
+
+const CHASE: &str = r#"
+.visible .entry chase(.param .u64 list, .param .u32 steps)
+{
+    .reg .pred %p;
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [list];
+    ld.param.u32 %r1, [steps];
+LOOP:
+    ld.global.HINT.u64 %rd1, [%rd1];
+    add.u32 %r1, %r1, -1;
+    setp.ne.u32 %p, %r1, 0;
+    @%p bra LOOP;
+    st.global.u64 [%rd1+8], %rd1;
+    ret;
+}
+"#;
+
+#[test]
+fn dependent_loads_take_the_latency_of_where_they_hit() {
+    let rig = timed(chip(), &CHASE.replace("HINT", "ca"));
+    let passing = timed(chip(), &CHASE.replace("HINT", "cg"));
+    // 64 KB fit L1.
+    let small = list(&rig, 512, 128);
+    let cold = clocks(rig.time("chase", 1, 1, &[small, 512]).nanoseconds) / 512.0;
+    near(cold, clocks(chip().dram.value), 0.05);
+    let twice = clocks(rig.time("chase", 1, 1, &[small, 4096]).nanoseconds);
+    let l2 = (chip().l2[0].value + chip().l2[1].value) / 2.0;
+    near(twice, 512.0 * clocks(l2) + (4096.0 - 512.0) * chip().l1.value, 0.05);
+    // Past L1, the second time round.
+    let list = list(&passing, 4096, 128);
+    passing.time("chase", 1, 1, &[list, 4096]);
+    near(passing.time("chase", 1, 1, &[list, 4096]).nanoseconds / 4096.0, l2, 0.05);
+    // L2 that was filled long ago holds nothing of it.
+    let large = self::list(&passing, 60 << 20 >> 13, 8192);
+    near(passing.time("chase", 1, 1, &[large, 2048]).nanoseconds / 2048.0, chip().dram.value, 0.05);
+}
+
+/// A loop of 32 independent instructions.
+fn stream(instruction: impl Fn(usize) -> String) -> String {
+    let lines: String = (0..32).map(|i| format!("    {}\n", instruction(i))).collect();
+    format!(
+        r#"
+.visible .entry work(.param .u32 rounds)
+{{
+    .reg .pred %p;
+    .reg .b32 %r<40>;
+    .reg .f32 %f<40>;
+    ld.param.u32 %r39, [rounds];
+LOOP:
+{lines}    add.u32 %r39, %r39, -1;
+    setp.ne.u32 %p, %r39, 0;
+    @%p bra LOOP;
+    ret;
+}}
+"#
+    )
+}
+
+#[test]
+fn instructions_run_at_the_rate_of_their_pipe() {
+    let rate = |instruction: &dyn Fn(usize) -> String| {
+        let mut rig = timed(chip(), &stream(instruction));
+        rig.config.multiprocessors = 1;
+        let time = rig.time("work", 1, 1024, &[40]);
+        40.0 * 32.0 * 1024.0 / clocks(time.nanoseconds)
+    };
+    near(rate(&|i| format!("fma.rn.f32 %f{i}, %f{i}, %f{i}, %f{i};")), 128.0, 0.12);
+    near(rate(&|i| format!("mad.lo.u32 %r{i}, %r{i}, %r{i}, %r{i};")), 64.0, 0.1);
+    near(rate(&|i| format!("xor.b32 %r{i}, %r{i}, 1;")), 64.0, 0.12);
+    near(rate(&|i| format!("ex2.approx.ftz.f32 %f{i}, %f{i};")), 16.0, 0.1);
+    // Two pipes beside each other.
+    let both = |i| match i % 2 {
+        0 => format!("mad.lo.u32 %r{i}, %r{i}, %r{i}, %r{i};"),
+        _ => format!("prmt.b32 %r{i}, %r{i}, 1, 2;"),
+    };
+    near(rate(&both), 128.0, 0.15);
+}
+
+#[test]
+fn a_chain_of_results_takes_their_latency() {
+    let mut rig = timed(chip(), &stream(|_| "fma.rn.f32 %f1, %f1, %f1, %f1;".into()));
+    rig.config.multiprocessors = 1;
+    let time = clocks(rig.time("work", 1, 32, &[100]).nanoseconds) / 100.0;
+    near(time, 32.0 * chip().latency.value + chip().branch.value, 0.1);
+}
+
+/// Each thread loads 16 bytes `rounds` times, a grid's length apart.
+const READ: &str = r#"
+.visible .entry read(.param .u64 from, .param .u32 rounds, .param .u64 stride, .param .u64 out)
+{
+    .reg .pred %p;
+    .reg .b32 %r<16>;
+    .reg .b64 %rd<8>;
+    ld.param.u64 %rd1, [from];
+    ld.param.u32 %r1, [rounds];
+    ld.param.u64 %rd2, [stride];
+    ld.param.u64 %rd4, [out];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.u32 %r2, %r2, %r3, %r4;
+    mul.wide.u32 %rd3, %r2, 16;
+    add.u64 %rd1, %rd1, %rd3;
+    mov.u32 %r10, 0;
+LOOP:
+    ld.global.nc.L1::no_allocate.v4.u32 {%r5, %r6, %r7, %r8}, [%rd1];
+    xor.b32 %r10, %r10, %r5;
+    xor.b32 %r10, %r10, %r8;
+    add.u64 %rd1, %rd1, %rd2;
+    add.u32 %r1, %r1, -1;
+    setp.ne.u32 %p, %r1, 0;
+    @%p bra LOOP;
+    setp.eq.u32 %p, %r10, 77;
+    @%p st.global.u32 [%rd4], %r10;
+    ret;
+}
+"#;
+
+/// GB/s of a chip whose multiprocessors read so many bytes at once each.
+fn bandwidth(chip: &'static ChipFile, bytes: u64, rounds: u64) -> f64 {
+    let rig = timed(chip, READ);
+    let (blocks, threads) = (u64::from(chip.multiprocessors), bytes / 16);
+    let step = blocks * bytes;
+    let from = rig.memory.alloc(step * rounds + 8).unwrap();
+    let time = rig.time("read", blocks as u32, threads as u32, &[from, rounds, step, from]);
+    (step * rounds) as f64 / time.nanoseconds
+}
+
+#[test]
+fn bandwidth_grows_with_bytes_in_flight_to_what_reads_reach() {
+    let found: Vec<f64> = [512, 2048, 8192, 16384].map(|bytes| bandwidth(chip(), bytes, 24)).into();
+    // With few bytes in flight it is theirs by the latency.
+    let alone = 512.0 * f64::from(chip().multiprocessors) / chip().dram.value;
+    near(found[0], alone, 0.15);
+    assert!(found.is_sorted(), "{found:?}");
+    near(found[3], chip().dram_bandwidth.value, 0.12);
+    assert!(found[3] <= chip().dram_bandwidth.value);
+}
+
+/// Every warp but the first comes to the barrier late, the last one latest.
+const BARRIER: &str = r#"
+.visible .entry meet(.param .u64 out, .param .u32 rounds)
+{
+    .reg .pred %p;
+    .reg .b32 %r<8>;
+    .reg .f32 %f<2>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [out];
+    ld.param.u32 %r1, [rounds];
+    mov.u32 %r2, %tid.x;
+    shr.u32 %r3, %r2, 5;
+    mul.lo.u32 %r3, %r3, %r1;
+LATE:
+    setp.eq.u32 %p, %r3, 0;
+    @%p bra MEET;
+    fma.rn.f32 %f1, %f1, %f1, %f1;
+    add.u32 %r3, %r3, -1;
+    bra LATE;
+MEET:
+    bar.sync 0;
+    st.global.u32 [%rd1], %r2;
+    ret;
+}
+"#;
+
+#[test]
+fn a_barrier_is_the_latest_arrival() {
+    let rig = timed(chip(), BARRIER);
+    let out = rig.u32s(&[0]);
+    let time = |warps: u32, rounds| rig.time("meet", 1, 32 * warps, &[out, rounds]);
+    let alone = time(1, 0).nanoseconds;
+    let (late, later) = (time(2, 300), time(4, 100));
+    // A warp that comes 300 rounds late, beside one or three others that wait for it.
+    near(late.nanoseconds - alone, later.nanoseconds - alone, 0.1);
+    assert!(late.nanoseconds > alone + 300.0 * 8.0 / chip().clock.value, "{alone} {}", late.nanoseconds);
+    let [.., barrier] = late.blocks[0].stalls;
+    near(barrier, (late.nanoseconds - alone) / 2.0, 0.25);
+}
+
+/// Block 0 works, then releases a flag that the other block acquires.
+const FLAG: &str = r#"
+.visible .entry flag(.param .u64 flag, .param .u32 rounds)
+{
+    .reg .pred %p<3>;
+    .reg .b32 %r<8>;
+    .reg .f32 %f<2>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [flag];
+    ld.param.u32 %r1, [rounds];
+    mov.u32 %r2, %ctaid.x;
+    setp.ne.u32 %p1, %r2, 0;
+    @%p1 bra POLL;
+WORK:
+    fma.rn.f32 %f1, %f1, %f1, %f1;
+    add.u32 %r1, %r1, -1;
+    setp.ne.u32 %p2, %r1, 0;
+    @%p2 bra WORK;
+    st.release.gpu.global.u32 [%rd1], 1;
+    ret;
+POLL:
+    ld.acquire.gpu.global.u32 %r3, [%rd1];
+    setp.eq.u32 %p2, %r3, 0;
+    @%p2 bra POLL;
+    st.global.u32 [%rd1+4], %r3;
+    ret;
+}
+"#;
+
+#[test]
+fn an_acquire_is_not_before_its_release_and_polls_take_no_time() {
+    let rig = timed(chip(), FLAG);
+    let run = |rounds| {
+        let flag = rig.u32s(&[0; 2]);
+        let time = rig.time("flag", 2, 1, &[flag, rounds]);
+        assert_eq!(rig.read_u32s(flag, 2), [1, 1]);
+        time.nanoseconds
+    };
+    let (short, long) = (run(1000), run(3000));
+    // The chain of a round: a sum, a comparison, a branch.
+    let round = (2.0 * chip().latency.value + chip().branch.value) / chip().clock.value;
+    near(long - short, 2000.0 * round, 0.05);
+    let over = short - 1000.0 * round;
+    assert!(over > chip().l2[0].value && over < 5.0 * chip().l2[1].value, "{over} ns beyond the work");
+}
+
+#[test]
+fn a_launch_takes_the_same_time_on_every_run() {
+    let run = || bandwidth(chip(), 4096, 6);
+    assert_eq!(run().to_bits(), run().to_bits());
+}
+
+#[test]
+fn time_is_what_the_chip_says_and_nothing_else_changes_with_it() {
+    let rig = timed(chip(), READ);
+    let report = rig.launch("read", 2, 32, &[rig.memory.alloc(4096).unwrap(), 2, 1024, 0]).unwrap();
+    let timing = report.timing.clone().unwrap();
+    assert_eq!((timing.chip, timing.blocks.len()), ("h100-sxm", 2));
+    assert_eq!(timing.dram_bytes, 2048.0);
+    let mut plain = Rig::new(&ptx(75, READ));
+    plain.config.checks = Checks::NONE;
+    let without = plain.launch("read", 2, 32, &[plain.memory.alloc(4096).unwrap(), 2, 1024, 0]).unwrap();
+    assert_eq!((without.warp_instructions, without.timing), (report.warp_instructions, None));
+}
