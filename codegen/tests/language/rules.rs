@@ -197,6 +197,17 @@ fn a_kernel_of_a_programmatic_chain_waits_before_it_writes_or_ends() {
 }
 
 #[test]
+fn kernels_of_a_chain_begin_early_from_sm_90_on() {
+    for (target, is_chain, expected) in [(80, true, false), (90, true, true), (120, true, true), (90, false, false)] {
+        let module = Module::new(sm(target));
+        let mut module = if is_chain { module.of_chain() } else { module };
+        let mut found = None;
+        module.kernel("probe", 64, |b| found = Some(b.begins_early())).expect("valid");
+        assert_eq!(found, Some(expected), "sm_{target}, {is_chain}");
+    }
+}
+
+#[test]
 fn a_misaligned_vector_access_is_refused() {
     let error = refusal(sm(75), |b| {
         let x = b.param::<Global<F32>>("x");
