@@ -95,6 +95,36 @@ fn the_same_seed_writes_the_same_text_on_every_path_and_odd_parameters_are_refus
 }
 
 #[test]
+fn a_chat_in_a_pipe_answers_saves_and_goes_on() {
+    let file = std::env::temp_dir().join(format!("kiln-{}-chat", std::process::id()));
+    let name = file.to_str().expect("a plain path");
+    let talk = |input: String| {
+        let mut command =
+            example("chat", &["--tokens", "3", "--path", "stream", "--capacity", "128", "--system", "Brief."]);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        std::io::Write::write_all(&mut stdin, input.as_bytes()).expect("it reads");
+        drop(stdin);
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{output:?}");
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("text"))
+    };
+    let [answers, notes] =
+        talk(format!("Hello \\\nyou\n/save {name}\n/set top-p 7\n/set temperature 0.5\n/nothing\nMore\n"));
+    assert_eq!(answers.lines().count(), 2, "{answers:?}");
+    assert!(notes.contains("top_p: found 7") && notes.contains("`/nothing` is no command"), "{notes}");
+    let first = answers.lines().next().expect("an answer");
+    let saved = std::fs::read_to_string(&file).expect("it was saved");
+    assert!(saved.starts_with("kiln chat 1\nsystem 6\nBrief.\nuser 10\nHello \nyou\nassistant "), "{saved:?}");
+    assert!(saved.contains(first), "{saved:?} holds {first:?}");
+    let [_, notes] = talk(format!("/load {name}\n/load no-such-file\n/clear\n/save {name}\n/quit\nnot said\n"));
+    assert!(notes.contains("3 messages") && notes.contains("no-such-file: "), "{notes}");
+    assert_eq!(std::fs::read_to_string(&file).expect("it was saved"), "kiln chat 1\nsystem 6\nBrief.\n");
+    let _ = std::fs::remove_file(file);
+}
+
+#[test]
 fn numerics_are_those_asked_for_and_stand_in_the_report() {
     let runs: [(&str, &[&str], &str); 3] = [
         ("generate", &["--tokens", "1", "--numerics", "exact"], "exact"),
@@ -233,6 +263,7 @@ fn blocks_without_a_persistent_path_are_refused() {
 fn help_is_of_the_example_and_arguments_that_it_does_not_take_are_refused() {
     let examples = [
         ("generate", "Generates text from a prompt"),
+        ("chat", "Talks with a Qwen model"),
         ("evaluate", "Perplexity of a text"),
         ("bench", "What kiln's fusions"),
         ("synth", "Writes a GGUF file"),

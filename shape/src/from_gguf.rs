@@ -149,9 +149,8 @@ impl ModelShape {
                 return Err(unsupported(key(name), n, format!("{head_dim}, as attention.key_length")));
             }
         }
-        if let Some(scaling) = gguf.optional::<&str>(&key("rope.scaling.type"))?.filter(|&s| s != "none") {
-            return Err(unsupported(key("rope.scaling.type"), format!("`{scaling}`"), "none".into()));
-        }
+        check_unscaled(gguf, &key)?;
+        check_generates(gguf, &key)?;
 
         let embedding = gguf.required_tensor("token_embd.weight")?;
         let vocab = match embedding.dims() {
@@ -215,6 +214,38 @@ impl ModelShape {
             Some(tensor) => Err(ShapeError::UnexpectedTensor { tensor: tensor.name().into() }),
             None => Ok(used),
         }
+    }
+}
+
+/// Refuses angles of RoPE other than those of its base, whichever way a file asks for them.
+fn check_unscaled(gguf: &Gguf, key: &impl Fn(&str) -> String) -> Result<(), ShapeError> {
+    let kind = gguf.optional::<&str>(&key("rope.scaling.type"))?;
+    if let Some(scaling) = kind.filter(|&kind| kind != "none") {
+        return Err(unsupported(key("rope.scaling.type"), format!("`{scaling}`"), "none".into()));
+    }
+    // Without a type a factor means linear scaling; 0 stands for none. Older files have it under another key.
+    let factors: &[&str] = if kind.is_none() { &["rope.scaling.factor", "rope.scale_linear"] } else { &[] };
+    for name in factors {
+        if let Some(factor) = gguf.optional::<f32>(&key(name))?.filter(|&factor| factor != 0.0 && factor != 1.0) {
+            return Err(unsupported(key(name), factor, "1, no scaling".into()));
+        }
+    }
+    let attention = "rope.scaling.attn_factor";
+    match gguf.optional::<f32>(&key(attention))?.filter(|&factor| factor != 1.0) {
+        Some(factor) => Err(unsupported(key(attention), factor, "1, no scaling".into())),
+        None => Ok(()),
+    }
+}
+
+/// Refuses models that make something else than the next token: embeddings of a text, or a view of all of it.
+fn check_generates(gguf: &Gguf, key: &impl Fn(&str) -> String) -> Result<(), ShapeError> {
+    if let Some(pooling) = gguf.optional::<u32>(&key("pooling_type"))?.filter(|&pooling| pooling != 0) {
+        let needed = "0: kiln generates text, and this model makes one vector of it".into();
+        return Err(unsupported(key("pooling_type"), pooling, needed));
+    }
+    match gguf.optional::<bool>(&key("attention.causal"))? {
+        Some(false) => Err(unsupported(key("attention.causal"), false, "true: each token sees those before it".into())),
+        _ => Ok(()),
     }
 }
 

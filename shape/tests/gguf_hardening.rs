@@ -456,6 +456,41 @@ fn refusal_of(key: &str, value: impl Into<Value>) -> String {
 }
 
 #[test]
+fn what_would_change_the_answer_is_refused_by_its_key() {
+    let refused: [(&str, Value); 9] = [
+        ("rope.scaling.type", "yarn".into()),
+        ("rope.scaling.type", "linear".into()),
+        ("rope.scaling.factor", 4.0_f32.into()),
+        ("rope.scaling.factor", f32::NAN.into()),
+        ("rope.scale_linear", 2.0_f32.into()),
+        ("rope.scaling.attn_factor", 0.5_f32.into()),
+        ("pooling_type", 3_u32.into()),
+        ("attention.causal", false.into()),
+        ("attention.causal", 0_u32.into()),
+    ];
+    for (key, value) in refused {
+        let error = refusal_of(key, value);
+        assert!(error.contains(&format!("qwen3.{key}")), "{error}");
+    }
+    let allowed: [(&str, Value); 7] = [
+        ("rope.scaling.type", "none".into()),
+        ("rope.scaling.factor", 1.0_f32.into()),
+        ("rope.scaling.factor", 0.0_f32.into()),
+        ("rope.scale_linear", 1.0_f32.into()),
+        ("rope.scaling.attn_factor", 1.0_f32.into()),
+        ("pooling_type", 0_u32.into()),
+        ("attention.causal", true.into()),
+    ];
+    for (key, value) in allowed {
+        let set = |writer: &mut GgufWriter, _: &str, _: &[u64]| {
+            writer.set(&format!("qwen3.{key}"), value.clone());
+            false
+        };
+        check(&tiny_with(set, None)).expect(key);
+    }
+}
+
+#[test]
 fn an_epsilon_or_theta_that_makes_no_numbers_is_refused_by_its_key() {
     let (nan, infinity) = (f32::NAN, f32::INFINITY);
     for eps in [nan, -nan, -1e-6, infinity, -infinity] {

@@ -98,6 +98,12 @@ impl<S: BorrowMut<Session>> TextStream<S> {
         Ok(self)
     }
 
+    /// With these stop strings.
+    pub(super) fn until(mut self, stop: StopStrings) -> TextStream<S> {
+        self.stop = stop;
+        self
+    }
+
     /// With control tokens written out, or left out.
     #[must_use]
     pub fn with_special(mut self, special: Special) -> TextStream<S> {

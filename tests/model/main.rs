@@ -27,6 +27,8 @@ mod dequantise {
     pub(crate) use crate::reference::dequantise;
 }
 
+#[cfg(feature = "text")]
+mod chat;
 mod decode;
 mod evaluate;
 mod fast;

@@ -12,7 +12,7 @@ const PROMPT: &str = "The borrow checker";
 const COUNT: usize = 12;
 
 /// The demo model; what its kernels do is looked at elsewhere.
-fn model() -> (Model, Tokenizer) {
+pub(crate) fn model() -> (Model, Tokenizer) {
     let device = common::device_with(DeviceConfig { checks: Checks::NONE, ..DeviceConfig::default() });
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
     let file = ModelFile::open(file).expect("the demo model");
