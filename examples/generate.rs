@@ -6,6 +6,8 @@
 
 #[path = "common/choice.rs"]
 mod choice;
+#[path = "common/clock.rs"]
+mod clock;
 #[path = "common/command.rs"]
 mod command;
 #[path = "common/mod.rs"]
@@ -17,11 +19,12 @@ mod sampling;
 
 use clap::Parser;
 use command::{Bar, note};
-use common::{Picked, Wish};
+use common::{Observed, Picked, Wish};
 use counters::Matrices;
 use kiln::Model;
 use kiln::model::{End, GenerateOptions, ModelFile, Session, SessionOptions};
 use kiln::text::{Special, StopStrings, Tokenizer};
+use kiln_emulator::ChipFile;
 use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
@@ -71,6 +74,10 @@ struct Arguments {
     /// else of the PTX
     #[arg(long)]
     counters_by_line: bool,
+    /// Print how long launches would take on a chip, by kernel, on standard error: modelled, not measured. One of h200,
+    /// h100-sxm, h100-pcie, a100, rtx-4090
+    #[arg(long, value_parser = common::chip_named)]
+    clock: Option<&'static ChipFile>,
     /// Print the generated ids, comma-separated, on a line of standard error that begins with `ids:`
     #[arg(long)]
     print_ids: bool,
@@ -100,11 +107,20 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     sampling.check(file.shape().vocab)?;
     StopStrings::new(arguments.stop.iter())?;
     let counts = arguments.counters || arguments.counters_by_line;
-    let picked = common::pick_counting(arguments.device, counts)?;
+    let observed = Observed { counters: counts, clock: arguments.clock };
+    let wish = if observed.clock.is_some() { arguments.device.or(Some(Wish::Emulator)) } else { arguments.device };
+    let picked = common::pick_observed(wish, observed)?;
     if counts && !picked.emulated {
         return Err("a GPU does not count; take --device emulator for --counters".into());
     }
+    if arguments.clock.is_some() && !picked.emulated {
+        return Err("a GPU has a clock of its own; take --device emulator for --clock".into());
+    }
     let matrices = Matrices::of(&file)?;
+    // Loading has launches too, whose time is not asked for.
+    if arguments.clock.is_some() {
+        kiln_emulator::time_launches(picked.device.ordinal(), false);
+    }
     let mut bar = Bar::new("loading");
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
@@ -114,6 +130,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut session = model.session(options.with_blocks(arguments.blocks))?;
     let load = begin.elapsed();
 
+    if arguments.clock.is_some() {
+        kiln_emulator::time_launches(picked.device.ordinal(), true);
+    }
     let begin = Instant::now();
     session.append(&prompt)?;
     let options = GenerateOptions::new(arguments.tokens).with_sampling(sampling.clone());
@@ -137,12 +156,17 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         let ids: Vec<String> = made.ids.iter().map(u32::to_string).collect();
         note(format_args!("ids: {}\n", ids.join(",")));
     }
-    if counts {
+    if counts || arguments.clock.is_some() {
         // What is resident has left the device, and is in the records, when the session is gone.
         let closing = made.closing_line(&picked, &session);
         drop(session);
         drop(model);
-        note(counters::table(picked.device.ordinal(), &matrices, arguments.counters_by_line));
+        if counts {
+            note(counters::table(picked.device.ordinal(), &matrices, arguments.counters_by_line));
+        }
+        if let Some(chip) = arguments.clock {
+            note(clock::table(picked.device.ordinal(), &matrices, chip));
+        }
         note(format_args!("{closing}\n"));
         return Ok(());
     }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Times are nanoseconds on a GPU. In the emulator they are steps, an instruction of a warp each, of the block that has
-//! most of them: that shows the division of work and the order of things, not the speed of a chip.
+//! most of them: that shows the division of work and the order of things, not the speed of a chip. With `--clock CHIP`
+//! they are nanoseconds of that chip: modelled, not measured.
 
 #[path = "common/choice.rs"]
 mod choice;
@@ -16,12 +17,13 @@ mod command;
 mod common;
 
 use clap::Parser;
-use common::Wish;
+use common::{Observed, Wish};
 use kiln::Model;
 use kiln::model::cost;
 use kiln::model::trace::{Stamp, Trace};
 use kiln::model::{GenerateOptions, SessionOptions};
 use kiln::shape::ModelShape;
+use kiln_emulator::{ChipFile, Stall};
 use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
@@ -51,6 +53,9 @@ struct Arguments {
     /// cuda, emulator or auto (KILN_DEVICE where not given)
     #[arg(long)]
     device: Option<Wish>,
+    /// Have the emulator model the time of a chip: h200, h100-sxm, h100-pcie, a100 or rtx-4090
+    #[arg(long, value_parser = common::chip_named)]
+    clock: Option<&'static ChipFile>,
     /// The folder for trace.json and trace.svg
     #[arg(long, default_value = ".")]
     out: PathBuf,
@@ -63,8 +68,16 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let file = choice::model_file(arguments.model.as_deref())?;
     let baked = file.baked()?;
-    let picked = common::pick(arguments.device)?;
+    let wish = if arguments.clock.is_some() { arguments.device.or(Some(Wish::Emulator)) } else { arguments.device };
+    let picked = common::pick_observed(wish, Observed { clock: arguments.clock, ..Observed::default() })?;
+    if arguments.clock.is_some() && !picked.emulated {
+        return Err("a GPU has a clock of its own; take --device emulator for --clock".into());
+    }
+    let timed =
+        |timed| arguments.clock.iter().for_each(|_| kiln_emulator::time_launches(picked.device.ordinal(), timed));
+    timed(false);
     let model = Model::load(&picked.device, baked, file, |_| {})?;
+    timed(true);
     let phases = 5 * model.shape().layers as usize + 1;
     let events = (arguments.ids.len() + arguments.tokens) * phases;
     let options = SessionOptions::default().with_numerics(arguments.numerics.into()).with_blocks(arguments.blocks);
@@ -74,12 +87,15 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let made: Vec<u32> = session.generate(generate).collect::<kiln::Result<_>>()?;
     let trace = session.trace()?.ok_or("the session does not trace")?;
 
-    let unit = if picked.emulated { "steps" } else { "ns" };
+    let unit = if picked.emulated && arguments.clock.is_none() { "steps" } else { "ns" };
+    let modelled = arguments
+        .clock
+        .map_or(String::new(), |chip| format!(" of `{}`: modelled, not measured (chip file {})", chip.name, chip.name));
     let mut out = std::io::stdout().lock();
     let (blocks, count, numerics) = (trace.blocks, made.len(), session.numerics());
     writeln!(
         out,
-        "device: {picked}; numerics: {numerics}; {blocks} blocks, {count} tokens, ids {made:?}; times in {unit}"
+        "device: {picked}; numerics: {numerics}; {blocks} blocks, {count} tokens, ids {made:?}; times in {unit}{modelled}"
     )?;
     // The last token: everything before it is in the cache, and a head belongs to it.
     let last = trace.stamps.iter().map(|stamp| stamp.position).max().ok_or("nothing was traced")?;
@@ -89,6 +105,24 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     for (name, text) in [("trace.json", json(&trace, unit)), ("trace.svg", svg(&token, trace.blocks, last, unit))] {
         let path = arguments.out.join(name);
         fs::write(&path, text).map_err(command::at(&path))?;
+    }
+    if arguments.clock.is_some() {
+        // The launch is reported when the session is gone.
+        drop(session);
+        for record in kiln_emulator::reports(picked.device.ordinal()) {
+            let Some(timing) = record.timing else { continue };
+            let stalls = timing.stalls();
+            let shares =
+                Stall::ALL.iter().zip(stalls).map(|(stall, share)| format!("{} {:.0} %", stall.name(), 100.0 * share));
+            let shares: Vec<_> = shares.collect();
+            writeln!(
+                out,
+                "{}: {:.1} us{modelled}; warps wait: {}",
+                record.kernel,
+                timing.nanoseconds / 1e3,
+                shares.join(", ")
+            )?;
+        }
     }
     writeln!(out, "written: trace.json, trace.svg in {}", arguments.out.display())?;
     Ok(())

@@ -71,7 +71,9 @@ mod ptx;
 mod timing;
 
 pub use checks::counters::Counters;
-pub use device::{LaunchRecord, Leak, add_device, clear_reports, host, inject, last_fault, leaks, reports, resolve};
+pub use device::{
+    LaunchRecord, Leak, add_device, clear_reports, host, inject, last_fault, leaks, reports, resolve, time_launches,
+};
 pub use launch::{Launch, Report, run};
 pub use machine::chip::{ChipFile, Figure, Origin};
 pub use machine::codes::Code;

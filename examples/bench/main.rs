@@ -24,7 +24,7 @@ use kernels::ReadOnce;
 use kiln::Model;
 use kiln::driver::{Device, DeviceBuffer, Driver};
 use kiln::model::{Numerics, PathChoice};
-use kiln_emulator::{Checks, DeviceConfig};
+use kiln_emulator::{Checks, ChipFile, DeviceConfig};
 use lab::{Arg, Call, Cost, Lab, at};
 use std::error::Error;
 use std::io::{self, Write};
@@ -47,6 +47,9 @@ struct Arguments {
     /// The paths' numerics: fast rounds activations to int8; exact is the reference, in f32
     #[arg(long, value_enum, default_value_t = choice::Numerics::Fast)]
     numerics: choice::Numerics,
+    /// Have the emulator model the paths' time on a chip: h200, h100-sxm, h100-pcie, a100 or rtx-4090
+    #[arg(long, value_parser = common::chip_named)]
+    clock: Option<&'static ChipFile>,
 }
 
 fn main() -> ExitCode {
@@ -56,7 +59,11 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let file = choice::model_file(arguments.model.as_deref())?;
     let baked = file.baked()?;
-    let picked = common::pick(arguments.device)?;
+    let wish = if arguments.clock.is_some() { arguments.device.or(Some(Wish::Emulator)) } else { arguments.device };
+    let picked = common::pick(wish)?;
+    if arguments.clock.is_some() && !picked.emulated {
+        return Err("a GPU has a clock of its own; take --device emulator for --clock".into());
+    }
     let mut out = io::stdout().lock();
     writeln!(out, "device: {picked}; model: {} ({})", file.path().display(), baked.name())?;
 
@@ -66,7 +73,10 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         "\nFused against separate kernels, layer 0. Launches, lane instructions, bytes moved: counted on the emulator;"
     )?;
     writeln!(out, "{times}.")?;
-    let counting = counting_device(picked.device.multiprocessors())?;
+    let counting = counting_device(picked.device.multiprocessors(), arguments.clock)?;
+    // Of whole tokens the time is asked for, not of single kernels, nor of loading.
+    let time_launches = |timed| kiln_emulator::time_launches(counting.ordinal(), timed);
+    time_launches(false);
     let counted = fusion::compare(&counting, true, &file)?;
     let timed = if picked.emulated { None } else { Some(fusion::compare(&picked.device, false, &file)?) };
     print_fusion(&mut out, &counted, timed.as_deref())?;
@@ -80,6 +90,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let device = if picked.emulated { &counting } else { &picked.device };
     let ordinal = picked.emulated.then(|| counting.ordinal());
     let model = Model::load(device, baked, file, |_| {})?;
+    time_launches(true);
     let numerics: Numerics = arguments.numerics.into();
     writeln!(
         out,
@@ -100,8 +111,17 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     for path in [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent] {
         let cost = paths::run(&model, path, numerics, arguments.tokens as usize, ordinal)?;
         let per_token = |count: u64| count as f64 / cost.tokens.max(1) as f64;
-        let what = if picked.emulated { "emulated: says nothing of a GPU" } else { "timed on the GPU" };
-        let (name, launches, rate) = (cost.name, cost.launches, cost.rate);
+        let what = match arguments.clock {
+            Some(chip) => format!("modelled, not measured (chip file {})", chip.name),
+            None if picked.emulated => "emulated: says nothing of a GPU".to_owned(),
+            None => "timed on the GPU".to_owned(),
+        };
+        let (name, launches) = (cost.name, cost.launches);
+        let gap = |chip: &ChipFile| if path == PathChoice::Graph { chip.node.value } else { chip.launch.value };
+        let rate = match arguments.clock {
+            Some(chip) => cost.tokens as f64 * 1e6 / (cost.microseconds + cost.kernels as f64 * gap(chip)),
+            None => cost.rate,
+        };
         let (of_token, calls) = (per_token(launches), per_token(cost.driver_calls));
         let counted = |count: Option<u64>| count.map_or("-".to_owned(), |count| format!("{:.0}", per_token(count)));
         let (instructions, bytes) = (cost.counted.map(|(count, _)| count), cost.counted.map(|(_, count)| count));
@@ -127,9 +147,12 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// An emulated device that counts, with as many multiprocessors as the one that is benched: grids depend on them.
-fn counting_device(multiprocessors: u32) -> kiln::Result<Device> {
-    let config = DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors, ..DeviceConfig::default() };
+/// An emulated device that counts, with as many multiprocessors as the one that is benched: grids depend on them. Given a
+/// chip it is that, and its time is modelled.
+fn counting_device(multiprocessors: u32, clock: Option<&'static ChipFile>) -> kiln::Result<Device> {
+    let plain = || DeviceConfig { multiprocessors, ..DeviceConfig::default() };
+    let config = clock.map_or_else(plain, DeviceConfig::clocked);
+    let config = DeviceConfig { counters: true, checks: Checks::NONE, ..config };
     let ordinal = kiln_emulator::add_device(config);
     // SAFETY: the emulator's functions have NVIDIA's signatures and behaviour, and stay.
     let driver = unsafe {

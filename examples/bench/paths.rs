@@ -15,6 +15,9 @@ pub(crate) struct PathCost {
     /// Tokens generated in a second, without the prompt and the first of them, which warms up.
     pub(crate) rate: f64,
     pub(crate) ids: Vec<u32>,
+    /// Modelled time of all kernels, on an emulator with a clock, and their number.
+    pub(crate) microseconds: f64,
+    pub(crate) kernels: usize,
     /// Counted, on the emulator: instructions of all lanes, and bytes in sectors of device memory read or written.
     pub(crate) counted: Option<(u64, u64)>,
 }
@@ -51,6 +54,9 @@ pub(crate) fn run(
             (instructions + counters.lane_instructions, bytes + 32 * (counters.read_sectors + counters.write_sectors))
         })
     });
+    let reports = counting.map(kiln_emulator::reports).unwrap_or_default();
+    let timings = reports.iter().filter_map(|report| report.timing.as_ref());
+    let microseconds = timings.map(|timing| timing.nanoseconds / 1e3).sum();
     Ok(PathCost {
         name,
         counted,
@@ -59,5 +65,7 @@ pub(crate) fn run(
         driver_calls: work.launches + work.other_calls,
         rate: ids.len().saturating_sub(1) as f64 / seconds.max(1e-9),
         ids,
+        microseconds,
+        kernels: reports.len(),
     })
 }

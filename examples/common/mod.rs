@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kiln::Error;
 use kiln::driver::{Device, Driver};
-use kiln_emulator::{Checks, DeviceConfig};
+use kiln_emulator::{Checks, ChipFile, DeviceConfig};
 
 /// What was asked for, by `--device` or by `KILN_DEVICE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,11 +55,26 @@ impl fmt::Display for Picked {
 
 /// Picks a device. `argument` is the value of `--device`; without one `KILN_DEVICE` decides, without that either, auto.
 pub fn pick(argument: Option<Wish>) -> Result<Picked, Box<dyn std::error::Error>> {
-    pick_counting(argument, false)
+    pick_observed(argument, Observed::default())
 }
 
-/// As [`pick`]; an emulated device counts what launches do if `counters`.
-pub fn pick_counting(argument: Option<Wish>, counters: bool) -> Result<Picked, Box<dyn std::error::Error>> {
+/// What an emulated device notes of launches.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Observed {
+    /// What they do.
+    pub counters: bool,
+    /// How long they would take on a chip.
+    pub clock: Option<&'static ChipFile>,
+}
+
+/// The chip file of a name, for an option's value.
+pub fn chip_named(name: &str) -> Result<&'static ChipFile, String> {
+    let names = || kiln_emulator::chip_files().iter().map(|chip| chip.name).collect::<Vec<_>>().join(", ");
+    kiln_emulator::chip_file(name).ok_or_else(|| format!("no chip file `{name}`; there are {}", names()))
+}
+
+/// As [`pick`]; an emulated device notes what is asked for.
+pub fn pick_observed(argument: Option<Wish>, observed: Observed) -> Result<Picked, Box<dyn std::error::Error>> {
     let (wish, who) = match (argument, env::var("KILN_DEVICE")) {
         (Some(wish), _) => (wish, "--device"),
         (None, Ok(text)) if !text.is_empty() => (text.parse()?, "KILN_DEVICE"),
@@ -67,12 +82,12 @@ pub fn pick_counting(argument: Option<Wish>, counters: bool) -> Result<Picked, B
     };
     match wish {
         Wish::Cuda => Ok(Picked { device: cuda()?, emulated: false, why: format!("chosen by {who}") }),
-        Wish::Emulator => Ok(Picked { device: emulator(counters)?, emulated: true, why: format!("chosen by {who}") }),
+        Wish::Emulator => Ok(Picked { device: emulator(observed)?, emulated: true, why: format!("chosen by {who}") }),
         Wish::Auto => match cuda() {
             Ok(device) => Ok(Picked { device, emulated: false, why: "auto: a CUDA device was found".to_owned() }),
             Err(error) => {
                 let why = format!("auto: no GPU could be used, {}", brief(&error));
-                Ok(Picked { device: emulator(counters)?, emulated: true, why })
+                Ok(Picked { device: emulator(observed)?, emulated: true, why })
             }
         },
     }
@@ -84,8 +99,10 @@ fn cuda() -> kiln::Result<Device> {
 }
 
 /// A device that is not there. Examples want its answers; its checks, which cost time, are for the tests.
-fn emulator(counters: bool) -> kiln::Result<Device> {
-    let ordinal = kiln_emulator::add_device(DeviceConfig { checks: Checks::NONE, counters, ..DeviceConfig::default() });
+fn emulator(observed: Observed) -> kiln::Result<Device> {
+    let config = observed.clock.map_or_else(DeviceConfig::default, DeviceConfig::clocked);
+    let counters = observed.counters;
+    let ordinal = kiln_emulator::add_device(DeviceConfig { checks: Checks::NONE, counters, ..config });
     // SAFETY: the emulator's functions have NVIDIA's signatures and behaviour, and stay.
     let driver = unsafe {
         Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))?

@@ -4,6 +4,7 @@
 mod bake_in_a_program;
 mod bindings;
 mod dependencies;
+mod folding;
 
 // As the generated code calls them: it is kiln's own, whose crate this stands for.
 #[cfg(feature = "tiny")]

@@ -77,8 +77,12 @@ impl KernelLaunch {
     /// Runs the launch to its end on the calling thread and helpers.
     pub(crate) fn run(&self, context: &Arc<Context>, place: &Place, idle: &AtomicU64) -> Outcome {
         let (device, request) = (&context.device, self.request());
+        let config = match lock(&device.control).untimed {
+            true => &DeviceConfig { clock: None, ..device.config.clone() },
+            false => &device.config,
+        };
         let run = || {
-            let checked = request.check(&device.config)?;
+            let checked = request.check(config)?;
             // Who waits for room does nothing meanwhile.
             idle.store(LOOK, Ordering::Release);
             let room = context.enter(checked.blocks, checked.per_multiprocessor, self.cooperative);
@@ -91,14 +95,15 @@ impl KernelLaunch {
             result
         };
         let report = run().map_err(|fault| context.lose(&mut context.state(), fault))?;
-        if let Some(counters) = report.counters {
+        if report.counters.is_some() || report.timing.is_some() {
             lock(&device.control).records.push(LaunchRecord {
                 kernel: request.kernel.to_owned(),
                 grid: request.grid,
                 block: request.block,
                 cooperative: self.cooperative,
                 programmatic: self.programmatic,
-                counters,
+                counters: report.counters.unwrap_or_default(),
+                timing: report.timing,
             });
         }
         Ok(())

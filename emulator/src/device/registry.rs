@@ -6,6 +6,7 @@ use crate::checks::counters::Counters;
 use crate::machine::fault::Fault;
 use crate::machine::injection::{Call, FaultInjection};
 use crate::memory::Memory;
+use crate::timing::report::Timing;
 use std::sync::{Arc, Mutex};
 
 pub(crate) struct Device {
@@ -25,6 +26,8 @@ struct Primary {
 #[derive(Default)]
 pub(crate) struct Control {
     pub(crate) records: Vec<LaunchRecord>,
+    /// Launches are not timed, though the device has a clock.
+    pub(crate) untimed: bool,
     fault: Option<Fault>,
     leaks: Vec<Leak>,
     /// Failures to come, `nth` counted from now.
@@ -44,8 +47,10 @@ pub struct LaunchRecord {
     pub cooperative: bool,
     /// Whether it was a programmatic launch, allowed to overlap the kernel before it in its stream.
     pub programmatic: bool,
-    /// Counters of the launch.
+    /// Counters of the launch; all zero unless [`DeviceConfig::counters`].
     pub counters: Counters,
+    /// Modelled time, if [`DeviceConfig::clock`] names a chip.
+    pub timing: Option<Timing>,
 }
 
 /// An object of a context that was not given back; sizes as asked for.
@@ -98,9 +103,16 @@ pub fn last_fault(ordinal: i32) -> Option<Fault> {
     lock(&device(ordinal).ok()?.control).fault.clone()
 }
 
-/// The launches that the device executed so far, in order of completion; empty unless [`DeviceConfig::counters`].
+/// The launches that the device executed so far, in order of completion; empty unless the device counts or models time.
 pub fn reports(ordinal: i32) -> Vec<LaunchRecord> {
     device(ordinal).map(|device| lock(&device.control).records.clone()).unwrap_or_default()
+}
+
+/// Stops a device's clock, or lets it go on: while it stands, launches run as on a device without one.
+pub fn time_launches(ordinal: i32, timed: bool) {
+    if let Ok(device) = device(ordinal) {
+        lock(&device.control).untimed = !timed;
+    }
 }
 
 /// Forgets the launches reported so far.

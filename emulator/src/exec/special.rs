@@ -5,6 +5,17 @@ use super::{Cpu, Site};
 /// The value of a special register for a lane.
 pub(crate) type Special = fn(&Cpu<'_>, &Site<'_>, usize) -> u64;
 
+/// Clocks of a warp's multiprocessor: modelled ones, else virtual time.
+fn clocks(cpu: &Cpu<'_>, site: &Site<'_>) -> u64 {
+    site.common.observers.time.as_ref().map_or_else(|| cpu.now(), |time| time.time(site.at.warp))
+}
+
+/// Nanoseconds since the launch began, as modelled, else virtual time.
+fn nanoseconds(cpu: &Cpu<'_>, site: &Site<'_>) -> u64 {
+    let clocks = clocks(cpu, site);
+    cpu.timekeeper.as_ref().map_or(clocks, |keeper| keeper.nanoseconds(clocks))
+}
+
 /// A special register by name.
 pub(crate) fn special(name: &str) -> Option<Special> {
     Some(match name {
@@ -32,9 +43,11 @@ pub(crate) fn special(name: &str) -> Option<Special> {
         "%lanemask_le" => |_, _, l| (2 << l) - 1,
         "%lanemask_ge" => |_, _, l| 0xffff_ffff & !((1 << l) - 1),
         "%lanemask_gt" => |_, _, l| 0xffff_ffff & !((2 << l) - 1),
-        "%clock" | "%globaltimer_lo" => |c, _, _| c.now() & 0xffff_ffff,
-        "%globaltimer_hi" => |c, _, _| c.now() >> 32,
-        "%clock64" | "%globaltimer" => |c, _, _| c.now(),
+        "%clock" => |c, s, _| clocks(c, s) & 0xffff_ffff,
+        "%clock64" => |c, s, _| clocks(c, s),
+        "%globaltimer_lo" => |c, s, _| nanoseconds(c, s) & 0xffff_ffff,
+        "%globaltimer_hi" => |c, s, _| nanoseconds(c, s) >> 32,
+        "%globaltimer" => |c, s, _| nanoseconds(c, s),
         "%dynamic_smem_size" => |c, _, _| c.cx.layout.dynamic_shared.into(),
         "%total_smem_size" => |c, _, _| c.cx.layout.shared.into(),
         "%gridid" => |_, _, _| 0,

@@ -42,6 +42,8 @@ pub struct ChipFile {
     pub heavy: Figure,
     /// Lanes of integer sums, logic and comparisons.
     pub alu: Figure,
+    /// Lanes of f64 products and sums.
+    pub double: Figure,
     /// Lanes of pairs of f16.
     pub half: Figure,
     /// Lanes of conversions to floating point, if not `alu`'s.
@@ -64,6 +66,8 @@ pub struct ChipFile {
     pub branch: Figure,
     /// Clocks from a barrier's last arrival to what follows it.
     pub barrier: Figure,
+    /// Nanoseconds from a block's end to the next one's beginning on its multiprocessor.
+    pub turn: Figure,
     /// Clocks between two requests of a multiprocessor's load and store unit.
     pub request: Figure,
     /// Clocks of a load from shared memory of 4, 8 and 16 bytes a lane.
@@ -108,6 +112,7 @@ impl ChipFile {
             ("fma, lanes", self.fma),
             ("heavy, lanes", self.heavy),
             ("alu, lanes", self.alu),
+            ("double, lanes", self.double),
             ("half, lanes", self.half),
             ("sixteen, lanes", self.sixteen),
             ("tensor f16, products", self.tensor_half),
@@ -118,6 +123,7 @@ impl ChipFile {
             ("tensor latency, clocks", self.tensor_latency),
             ("branch, clocks", self.branch),
             ("barrier, clocks", self.barrier),
+            ("turn of blocks, ns", self.turn),
             ("request, clocks", self.request),
             ("shared load of 4 bytes, clocks", self.shared[0]),
             ("shared load of 8 bytes, clocks", self.shared[1]),

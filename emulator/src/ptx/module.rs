@@ -64,6 +64,15 @@ impl Module {
         self.kernels.keys().map(String::as_str)
     }
 
+    /// What an assembler is expected to make of a kernel, as the clock counts it: of each line of PTX that takes any
+    /// instructions the pipe and their number.
+    pub fn instructions(&self, kernel: &str) -> Vec<(u32, &'static str, u32)> {
+        let Some((_, code)) = self.kernels.get(kernel) else { return Vec::new() };
+        let costs = code.costs().iter().zip(&code.origins);
+        let each = costs.flat_map(|(cost, origin)| cost.instructions().map(|(pipe, n)| (origin.line, pipe, n)));
+        each.filter(|(.., n)| *n > 0).collect()
+    }
+
     /// Address and size of a module-scope variable.
     pub fn global(&self, name: &str) -> Option<(u64, u64)> {
         self.globals.iter().find(|g| g.0 == name).map(|g| (g.1, g.2))

@@ -15,7 +15,10 @@
 //! | a narrow load into the `cvt` that widens it | the load |
 //!
 //! Moves, conversions to generic addresses, parameters, negation and absolute values of floats, and what widens or narrows
-//! an unsigned integer between 32 and 64 bits, are operands of others and take nothing.
+//! an unsigned integer between 32 and 64 bits, are operands of others and take nothing. Neither does arithmetic in a loop
+//! on what the loop does not change: an assembler has it before the loop.
+
+use std::collections::{HashMap, HashSet};
 
 /// A pipe of a multiprocessor's quarter, or what stands in for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +31,7 @@ pub(crate) enum Pipe {
     Heavy,
     Alu,
     Half,
+    Double,
     /// From integers to floating point.
     Convert,
     Sixteen,
@@ -157,7 +161,7 @@ impl Shape {
     fn of(words: &Words<'_>, reads: usize) -> Shape {
         use Pipe::*;
         let (pipe, count, extra) = Self::parts(words, reads);
-        let pipe = if words.last() == "f64" && matches!(pipe, Fma | Alu) { Sixteen } else { pipe };
+        let pipe = if words.last() == "f64" && matches!(pipe, Fma | Alu) { Double } else { pipe };
         Shape { pipe, count, extra }
     }
 
@@ -171,6 +175,8 @@ impl Shape {
             "not" if words.has("pred") => (Folded, 0, 0),
             "add" | "sub" | "mul" | "fma" | "mad" if words.is_half() => (Half, 1, 0),
             "add" | "sub" | "mul" | "fma" | "mad" if words.is_float() => (Fma, 1, 0),
+            // By a constant, onto an address, it is a sum of both halves.
+            "mad" if words.has("wide") && reads <= 2 => (Alu, 2, 0),
             "mul" | "mad" if words.has("hi") => (Heavy, 2 * twice, 0),
             "mul" | "mad" if words.is_wide() && !words.has("wide") => (Heavy, 4, 0),
             "mul" | "mad" | "mul24" | "mad24" | "dp4a" | "dp2a" => (Heavy, 1, 0),
@@ -229,6 +235,23 @@ impl Shape {
 }
 
 impl Cost {
+    /// Its instructions by pipe, and those around it.
+    pub(crate) fn instructions(&self) -> [(&'static str, u32); 2] {
+        let pipe = match self.pipe {
+            Pipe::Folded => "folded",
+            Pipe::Control => "control",
+            Pipe::Fma => "fma",
+            Pipe::Heavy => "heavy",
+            Pipe::Alu | Pipe::Convert => "alu",
+            Pipe::Half => "half",
+            Pipe::Double => "double",
+            Pipe::Sixteen | Pipe::Shuffle => "sixteen",
+            Pipe::Tensor { .. } => "tensor",
+            Pipe::Memory => "memory",
+        };
+        [(pipe, self.count), ("alu", self.extra)]
+    }
+
     fn new(sketch: &Sketch<'_>) -> Cost {
         let words = Words::of(sketch.opcode);
         let Shape { pipe, count, extra } = if sketch.first {
@@ -293,11 +316,39 @@ pub(crate) fn costs(sketches: &[Sketch<'_>], registers: usize) -> Vec<Cost> {
     let starts: Vec<usize> = (0..costs.len()).filter(|&pc| costs[pc].leads).collect();
     let ends = starts.iter().skip(1).copied().chain([costs.len()]);
     let blocks: Vec<(usize, usize)> = starts.iter().copied().zip(ends).collect();
+    hoist(sketches, &mut costs, &blocks);
     let live = live_out(sketches, &blocks, registers);
     for (block, live) in blocks.iter().zip(&live) {
         fold(&sketches[block.0..block.1], &mut costs[block.0..block.1], live);
     }
     costs
+}
+
+/// Takes arithmetic on what an innermost loop does not change out of it.
+fn hoist(sketches: &[Sketch<'_>], costs: &mut [Cost], blocks: &[(usize, usize)]) {
+    let backs = sketches.iter().enumerate().filter_map(|(pc, sketch)| Some((sketch.target? as usize, pc + 1)));
+    let loops: Vec<(usize, usize)> = backs.filter(|(head, end)| head < end).collect();
+    let inner = |&(head, end): &(usize, usize)| {
+        loops.iter().all(|&(other, to)| (other, to) == (head, end) || other < head || to > end)
+    };
+    for &(head, end) in loops.iter().filter(|of| inner(of)) {
+        let changed: HashSet<u32> =
+            sketches[head..end].iter().flat_map(|sketch| sketch.writes.iter().copied()).collect();
+        for &(start, stop) in blocks.iter().filter(|block| block.0 >= head && block.1 <= end) {
+            // Whether the last value of a register in this block is the same in every iteration.
+            let mut same: HashMap<u32, bool> = HashMap::new();
+            for pc in start..stop {
+                let (sketch, cost) = (&sketches[pc], &mut costs[pc]);
+                let fixed = |r: &u32| same.get(r).copied().unwrap_or(!changed.contains(r));
+                let arithmetic = cost.kind == Kind::Plain && !matches!(cost.pipe, Pipe::Control | Pipe::Shuffle);
+                let hoisted = arithmetic && !sketch.guarded && sketch.reads.iter().all(fixed);
+                if hoisted {
+                    (cost.pipe, cost.count, cost.extra) = (Pipe::Folded, 0, 0);
+                }
+                same.extend(sketch.writes.iter().map(|&r| (r, hoisted)));
+            }
+        }
+    }
 }
 
 /// Of each block the registers that are read behind it before they are written, a bit each.

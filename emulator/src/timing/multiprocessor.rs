@@ -17,6 +17,7 @@ struct Quarter {
     heavy: Calendar,
     alu: Calendar,
     half: Calendar,
+    double: Calendar,
     convert: Calendar,
     sixteen: Calendar,
     tensor: [Calendar; 2],
@@ -40,6 +41,7 @@ impl Multiprocessor {
             heavy: quarter(chip.heavy.value),
             alu: quarter(chip.alu.value),
             half: quarter(chip.half.value),
+            double: quarter(chip.double.value),
             convert: quarter(chip.convert.unwrap_or(chip.sixteen).value),
             sixteen: quarter(chip.sixteen.value),
             tensor: [quarter(chip.tensor_half.value), quarter(chip.tensor_int8.value)],
@@ -70,6 +72,7 @@ impl Multiprocessor {
                 quarter.heavy.reserve(whole, lanes).0
             }
             Pipe::Alu => quarter.alu.reserve(slot, lanes).0,
+            Pipe::Double => quarter.double.reserve(slot, lanes).0,
             Pipe::Half => quarter.half.reserve(slot, lanes).0,
             Pipe::Convert => quarter.convert.reserve(slot, lanes).0,
             Pipe::Sixteen => quarter.sixteen.reserve(slot, lanes).0,

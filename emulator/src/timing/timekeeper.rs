@@ -116,7 +116,7 @@ impl<'a> Timekeeper<'a> {
         let chip = self.chip;
         let latency = match cost.pipe {
             Pipe::Folded | Pipe::Control | Pipe::Memory => 1.0,
-            Pipe::Fma | Pipe::Heavy | Pipe::Alu | Pipe::Half | Pipe::Convert => chip.latency.value,
+            Pipe::Fma | Pipe::Heavy | Pipe::Alu | Pipe::Half | Pipe::Double | Pipe::Convert => chip.latency.value,
             Pipe::Sixteen => chip.sixteen_latency.value,
             Pipe::Shuffle => chip.shuffle_latency.value,
             Pipe::Tensor { .. } => chip.tensor_latency.value,
@@ -293,9 +293,10 @@ impl<'a> Timekeeper<'a> {
         done
     }
 
-    /// A block has come to its end. Returns when.
+    /// A block has come to its end. Returns when the next one can begin.
     pub(crate) fn finish(&mut self, number: u64, block: &BlockTime) -> u64 {
-        let end = block.end().max(block.stores);
+        // Nobody waits for a block's stores but who comes after the launch.
+        let end = block.end();
         let nanoseconds = |clocks| self.chip.nanoseconds(clocks);
         for (rank, &multiprocessor) in block.places.iter().enumerate() {
             self.stays.push(Stay {
@@ -306,8 +307,8 @@ impl<'a> Timekeeper<'a> {
                 stalls: block.stalls().map(|clocks| clocks / self.chip.clock.value),
             });
         }
-        self.end = self.end.max(end);
-        end
+        self.end = self.end.max(end).max(block.stores);
+        end + self.chip.clocks(self.chip.turn.value)
     }
 
     /// The launch's time, and what L2 holds after it.
@@ -365,7 +366,7 @@ fn passes(addr: &[u64; 32], m: u32, bytes: u64) -> u32 {
     for first in (0..32).step_by(width) {
         let mut banks = [0u8; 32];
         words.clear();
-        for l in Lanes(m & ((1u64 << width) - 1 << first) as u32) {
+        for l in Lanes(m & (((1u64 << width) - 1) << first) as u32) {
             for word in addr[l] / 4..(addr[l] + bytes).div_ceil(4) {
                 let bank = (word % 32) as usize;
                 if banks[bank] == 0 || !words.contains(&word) {

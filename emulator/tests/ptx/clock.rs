@@ -15,7 +15,7 @@ fn timed(chip: &'static ChipFile, body: &str) -> Rig {
 }
 
 impl Rig {
-    fn time(&self, kernel: &str, grid: u32, block: u32, params: &[u64]) -> Timing {
+    pub(crate) fn time(&self, kernel: &str, grid: u32, block: u32, params: &[u64]) -> Timing {
         self.launch(kernel, grid, block, params).unwrap().timing.unwrap()
     }
 }

@@ -15,6 +15,7 @@ mod races;
 mod rounding;
 mod text;
 mod truth;
+mod validation;
 
 /// The manifest says `test = false` of the library, so a unit test there would never run.
 #[test]

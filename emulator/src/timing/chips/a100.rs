@@ -1,6 +1,6 @@
 //! A100 SXM4, 80 GB of HBM2e.
 
-use super::{BENCHES, GUIDE, MICRO, NONE, PORT, READS, RRZE, SHEET, UNIT};
+use super::{BENCHES, GUIDE, MICRO, NONE, PORT, READS, RRZE, SHEET, TURN, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 pub(super) const CHIP: ChipFile = ChipFile {
@@ -11,6 +11,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     fma: of(64.0, GUIDE),
     heavy: of(64.0, GUIDE),
     alu: of(64.0, GUIDE),
+    double: of(32.0, GUIDE),
     half: of(128.0, GUIDE),
     convert: Some(of(16.0, GUIDE)),
     sixteen: of(16.0, GUIDE),
@@ -22,6 +23,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     tensor_latency: of(33.0, Origin::Derived("H100's")),
     branch: of(10.0, NONE),
     barrier: of(20.0, NONE),
+    turn: of(267.0 - 40.0 / 1.41, Origin::Derived(TURN)),
     request: of(2.0, UNIT),
     shared: [of(24.0, MICRO), of(24.0, MICRO), of(26.0, MICRO)],
     l1_bytes: of(192.0 * 1024.0, SHEET),

@@ -13,6 +13,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     fma: of(128.0, GUIDE),
     heavy: of(64.0, GUIDE),
     alu: of(64.0, GUIDE),
+    double: of(64.0, GUIDE),
     half: of(128.0, GUIDE),
     convert: Some(of(64.0, Origin::Guess("I2FP on the ALU, as measured on Blackwell"))),
     sixteen: of(16.0, GUIDE),
@@ -24,6 +25,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     tensor_latency: of(33.0, Origin::Published("HPMLL/NVIDIA-Hopper-Benchmark")),
     branch: of(10.0, NONE),
     barrier: of(20.0, NONE),
+    turn: of(228.0 - 40.0 / 1.98, Origin::Derived("H200's")),
     request: of(2.0, UNIT),
     shared: [
         of(28.6, MICRO),

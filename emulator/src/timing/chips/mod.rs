@@ -30,4 +30,6 @@ const READS: Origin = Origin::Published("read and copy microbenchmarks");
 const RRZE: Origin = Origin::Published("RRZE-HPC/gpu-benches");
 const UNIT: Origin = Origin::Published("a request every two clocks: notes on an RTX 5070 Ti");
 const PORT: Origin = Origin::Published("NVIDIA, A100 whitepaper: 64 bytes a clock from L2 to a multiprocessor");
+const TURN: &str =
+    "RRZE-HPC/gpu-benches, gpu-stream: what the smallest blocks that only store take each, less 40 clocks of their own";
 const NONE: Origin = Origin::Guess("no figure was found");

@@ -14,6 +14,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     fma: of(128.0, GUIDE),
     heavy: of(64.0, GUIDE),
     alu: of(64.0, GUIDE),
+    double: of(2.0, GUIDE),
     half: of(64.0, GUIDE),
     convert: Some(of(64.0, Origin::Guess("I2FP on the ALU, as measured on Blackwell"))),
     sixteen: of(16.0, GUIDE),
@@ -25,6 +26,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     tensor_latency: of(35.0, Origin::Derived("an RTX 5070 Ti's")),
     branch: of(10.0, NONE),
     barrier: of(20.0, NONE),
+    turn: of(200.0, Origin::Guess("as other chips")),
     request: of(2.0, UNIT),
     shared: [
         of(24.0, Origin::Derived("Ampere's")),

@@ -1,0 +1,97 @@
+//! What the emulator's clock takes PTX for, against what NVIDIA's assembler made of the same loops.
+//!
+//! `codegen/loops.txt` has instructions of each loop whose kernel says its work, counted in SASS. The clock knows no
+//! assembler: it folds instructions by a table. Both count the same text here.
+
+use kiln_codegen::bake::{self, DecoderPath};
+use kiln_codegen::ptx::Text;
+use kiln_codegen::{Kernel, Numerics, Target};
+use kiln_emulator::{Memory, Module};
+use kiln_shape::presets;
+use std::collections::BTreeMap;
+
+/// Most that a loop may be off, as a share; small loops may be off by so many instructions.
+const SHARE: f64 = 0.15;
+const FEW: u64 = 3;
+
+/// A module: its name, its numerics if it is a decoder's, its kernels.
+type Named<'a> = (&'a str, Option<Numerics>, Vec<Box<dyn Kernel>>);
+
+/// SASS instructions of loops by kernel and name, of a module and target.
+fn recorded(module: &str, target: &str) -> BTreeMap<(String, String), u64> {
+    let rows = include_str!("../../codegen/loops.txt").lines().filter(|line| !line.starts_with('#'));
+    let fields = rows.map(|row| row.split_whitespace().collect::<Vec<_>>());
+    fields
+        .filter(|row| row[0] == module && row[3] == target)
+        .map(|row| ((row[1].to_owned(), row[2].to_owned()), row[6].parse().unwrap()))
+        .collect()
+}
+
+/// Instructions of marked loops by kernel and name, as the clock folds them.
+fn folded(text: &str) -> BTreeMap<(String, String), u64> {
+    let module = Module::load(text, &Memory::new(1 << 30)).unwrap_or_else(|error| panic!("{error}"));
+    let lines: Vec<&str> = text.lines().collect();
+    let (mut found, mut kernel) = (BTreeMap::new(), "");
+    let mut counts = Vec::new();
+    let mut names: BTreeMap<String, u32> = BTreeMap::new();
+    for (at, line) in lines.iter().enumerate() {
+        if let Some(entry) = line.strip_prefix(".visible .entry ") {
+            kernel = entry.trim_end_matches('(');
+            counts = module.instructions(kernel);
+            names.clear();
+        }
+        let Some(work) = line.trim().strip_prefix("// each iteration of a warp: ") else { continue };
+        let label = lines[at - 1].trim().trim_end_matches(':');
+        let end = lines[at..].iter().position(|line| *line == "}").unwrap() + at;
+        let ends =
+            |line: &&str| line.ends_with(&format!("bra {label};")) || line.ends_with(&format!("bra.uni {label};"));
+        let end = at + lines[at..end].iter().rposition(ends).unwrap();
+        // As `.ci/loop_gate.py` names them.
+        let words: Vec<&str> = work.split([' ', ',']).collect();
+        let mut name = match words[..] {
+            [_, "weights", "of", of, "in", "shared", ..] => format!("{of}@shared"),
+            [_, "weights", "of", of, ..] => of.to_owned(),
+            _ => "elements".to_owned(),
+        };
+        let count = names.entry(name.clone()).or_default();
+        *count += 1;
+        if *count > 1 {
+            name += &format!("/{count}");
+        }
+        let inside = counts.iter().filter(|(line, ..)| (at..=end).contains(&(*line as usize - 1)));
+        found.insert((kernel.to_owned(), name), inside.map(|(.., n)| u64::from(*n)).sum());
+    }
+    found
+}
+
+#[test]
+fn loops_fold_to_what_the_assembler_makes_of_them() {
+    let model = presets::by_name("qwen3-8b").unwrap();
+    let types: Vec<_> = model.types.iter().collect();
+    let mut compared = 0;
+    let mut wrong = String::new();
+    for name in ["sm_75", "sm_80", "sm_90"] {
+        let target: Target = name.parse().unwrap();
+        let stream = |numerics| bake::decoder(model.shape, &types, DecoderPath::Stream, numerics);
+        let mut fast = stream(Numerics::Fast);
+        fast.extend(bake::columns(model.shape, &types, target));
+        let modules: [Named<'_>; 3] = [
+            ("general", None, bake::general()),
+            ("qwen3-8b.stream", Some(Numerics::Exact), stream(Numerics::Exact)),
+            ("qwen3-8b.stream_fast", Some(Numerics::Fast), fast),
+        ];
+        for (module, numerics, kernels) in modules {
+            let decoder = numerics.map(|numerics| (DecoderPath::Stream, numerics));
+            let found = folded(&bake::emit_as(target, decoder, &kernels, Text::default()).unwrap().ptx);
+            for (key, sass) in recorded(module, name) {
+                let Some(&clock) = found.get(&key) else { panic!("{module} {name}: {key:?} is not in the text") };
+                compared += 1;
+                if clock.abs_diff(sass) as f64 > (SHARE * sass as f64).max(FEW as f64) {
+                    wrong += &format!("\n{module} {name} {} {}: {clock} for {sass}", key.0, key.1);
+                }
+            }
+        }
+    }
+    assert!(compared > 250, "{compared} loops");
+    assert!(wrong.is_empty(), "of {compared} loops these are off:{wrong}");
+}
