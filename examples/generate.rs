@@ -106,6 +106,14 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 
     let begin = Instant::now();
     session.append(&prompt)?;
+    if prompt.len() > Session::BATCH {
+        let mut bar = Bar::new("reading the prompt");
+        session.prefill_by_batches(|done, total| {
+            bar.show(done as u64, total as u64);
+            true
+        })?;
+        bar.clear();
+    }
     let options = GenerateOptions::new(arguments.tokens).with_stop_ids(tokenizer.end_of_generation());
     let mut generation = session.generate(options);
     let mut decoder = tokenizer.decoder(Special::Plain);

@@ -31,7 +31,7 @@ impl GenerateOptions {
     }
 }
 
-/// Cancels a generation from another thread, before its next token.
+/// Cancels a generation from another thread, before its next token or the next batch of its prompt.
 #[derive(Debug, Clone, Default)]
 pub struct CancelHandle(Arc<AtomicBool>);
 
@@ -114,6 +114,12 @@ impl<'a> Generation<'a> {
             self.begun = true;
             if self.session.tokens().len() >= self.session.capacity() as usize {
                 self.end = Some(End::ContextFull);
+                return Ok(None);
+            }
+            // A prompt of more than a batch is cancelled between its batches.
+            let batches = self.session.pending() > Session::BATCH;
+            if batches && !self.session.prefill_by_batches(|_, _| !self.cancel.is_cancelled())? {
+                self.stop(End::Cancelled)?;
                 return Ok(None);
             }
             let room = self.session.begin_generation(self.options.max_tokens, &self.options.stop_ids)?;
