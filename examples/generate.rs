@@ -135,6 +135,14 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     let begin = Instant::now();
     session.append(&prompt)?;
+    if prompt.len() > Session::BATCH {
+        let mut bar = Bar::new("reading the prompt");
+        session.prefill_by_batches(|done, total| {
+            bar.show(done as u64, total as u64);
+            true
+        })?;
+        bar.clear();
+    }
     let options = GenerateOptions::new(arguments.tokens).with_sampling(sampling.clone());
     let mut stream = session.text(&tokenizer, options).with_stop(arguments.stop.iter())?;
     let mut first = None;

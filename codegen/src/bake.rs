@@ -3,10 +3,10 @@
 
 use crate::error::{Error, Result};
 use crate::kernels::{
-    self, Advance, Argmax, Attention, EmbeddingRow, EmbeddingRows, FlashDecodingChunk, FlashDecodingReduce,
-    FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, GemmTile, Grid, IncrementalAttention, Kernel,
-    KvCacheScatter, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter,
-    QkNormRopeKvWrite, Quantise, Repack, Saxpy,
+    self, Advance, Argmax, Attention, AttentionBatch, EmbeddingRow, EmbeddingRows, FlashDecodingChunk,
+    FlashDecodingReduce, FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, GemmTile, Grid,
+    IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, Products,
+    QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, Target};
@@ -168,6 +168,7 @@ pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<B
         Box::new(GemmTile::new(shape, types)),
         Box::new(EmbeddingRows { hidden: shape.hidden, types: types.to_vec() }),
     ];
+    all.push(Box::new(AttentionBatch { shape }));
     for kv in [KvType::F16, KvType::F32] {
         all.push(Box::new(QkNormRopeKvWrite::new(shape, kv).of_columns()));
         all.push(Box::new(Attention::new(shape, kv, Numerics::Fast).of_columns()));

@@ -73,6 +73,11 @@ impl Units {
     }
 }
 
+/// Positions of a block where neighbouring ones attend together: their heads are up to 16 rows.
+pub const fn batch_positions(group: u32) -> u32 {
+    if group > 16 || group == 0 { 1 } else { 16 / group }
+}
+
 /// Floats that the partial results of a token's attention take with a cache of so many chunks.
 pub fn partials_of(units: Units, shape: &ModelShape, chunks: u32) -> u64 {
     let kept = u64::from(units.up_to(chunks.saturating_mul(KV_CHUNK)));

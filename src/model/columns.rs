@@ -3,7 +3,7 @@
 
 use super::Inner;
 use super::kernels::ColumnKernels;
-use super::launches::{Attention, EmbeddingRow, Gemm, Phase, QkNormRopeKvWrite, Quantise};
+use super::launches::{Attention, AttentionBatch, EmbeddingRow, Gemm, Phase, QkNormRopeKvWrite, Quantise};
 use super::sequence::Sequence;
 use super::tiles::Tile;
 use super::token::{Of, Run};
@@ -240,9 +240,26 @@ impl Columns {
         run.launch_grid(kernel, [blocks, pass.count, 1], &write)
     }
 
-    /// Attention of all columns: in one launch but where the cache is so long that partial results have no room.
+    /// Attention of all columns. Where they make a block for every multiprocessor, neighbouring ones share what they read of
+    /// an f16 cache; else they are cut into units, in one launch but where partial results have no room for all.
     fn attend(&self, run: &mut Run<'_>, of: &Of<'_>, pass: Pass, layer: u32) -> Result<()> {
         let (sequence, shape): (&Sequence, _) = (of.sequence, of.model.file.shape());
+        let blocks = pass.count.div_ceil(units::batch_positions(shape.group()));
+        let fill = blocks * shape.kv_heads >= of.model.device.multiprocessors();
+        if sequence.kv == KvType::F16 && fill {
+            let state = self.state(pass, 0);
+            let attend = AttentionBatch {
+                q: In::noted(self.qkv.as_ptr()),
+                chunks: In::noted(sequence.table.as_ptr()),
+                layer,
+                capacity: sequence.room(),
+                out: Out::noted(self.attention.as_ptr()),
+                columns: pass.count,
+                length_at: In::noted(state.add(1)),
+                error: Out::noted(state.add(2)),
+            };
+            return run.launch_grid(&self.kernels.attention_batch, [shape.kv_heads, blocks, 1], &attend);
+        }
         let kernels = self.kernels.of_cache(sequence.kv);
         let chunks = (pass.position + pass.count).div_ceil(KV_CHUNK);
         let room = self.partials.len() as u64 / partials(shape, sequence.kv, chunks);

@@ -52,7 +52,7 @@ impl GenerateOptions {
     }
 }
 
-/// Cancels a generation from another thread, before its next token.
+/// Cancels a generation from another thread, before its next token or the next batch of its prompt.
 #[derive(Debug, Clone, Default)]
 pub struct CancelHandle(Arc<AtomicBool>);
 
@@ -227,6 +227,11 @@ impl Running {
         if room == 0 {
             self.end = Some(End::ContextFull);
             return Ok(());
+        }
+        // A prompt of more than a batch is cancelled between its batches.
+        let batches = session.pending() > Session::BATCH;
+        if batches && !session.prefill_by_batches(|_, _| !self.cancel.is_cancelled())? {
+            return self.stop(session, End::Cancelled);
         }
         self.short = room < self.options.max_tokens;
         let most = self.options.max_tokens.min(room);

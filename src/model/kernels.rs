@@ -1,7 +1,8 @@
 //! The kernels of a model on a device: loaded once, every function looked up before anything runs.
 
 use super::launches::{
-    Advance, Argmax, Attention, EmbeddingRow, Gemm, PersistentDecoder, Phase, QkNormRopeKvWrite, Quantise, Trace,
+    Advance, Argmax, Attention, AttentionBatch, EmbeddingRow, Gemm, PersistentDecoder, Phase, QkNormRopeKvWrite,
+    Quantise, Trace,
 };
 use super::{KvType, Numerics};
 use crate::baked::{BakedModel, BakedModule, DecoderPath, newest, no_module};
@@ -111,6 +112,8 @@ pub(crate) struct ColumnKernels {
     pub(crate) narrow: Kernel<Gemm<'static>>,
     pub(crate) wide: Kernel<Gemm<'static>>,
     pub(crate) tile: Kernel<Gemm<'static>>,
+    /// Attention of neighbouring positions over an f16 cache.
+    pub(crate) attention_batch: Kernel<AttentionBatch<'static>>,
 }
 
 impl ColumnKernels {
@@ -129,6 +132,7 @@ impl ColumnKernels {
             narrow: loaded.find("gemm_8", &setting)?,
             wide: loaded.find("gemm_16", &setting)?,
             tile: loaded.find("gemm_tile", &setting)?,
+            attention_batch: loaded.find("attention_batch_f16", &setting)?,
         }))
     }
 

@@ -88,6 +88,20 @@ launch! {
 }
 
 launch! {
+    /// `attention_batch`: a block for each KV head and some columns.
+    pub(crate) struct AttentionBatch<'a> {
+        q: In<'a, f32>,
+        chunks: In<'a, u64>,
+        layer: u32,
+        capacity: u32,
+        out: Out<'a, f32>,
+        columns: u32,
+        length_at: In<'a, u32>,
+        error: Out<'a, u32>,
+    }
+}
+
+launch! {
     /// `argmax`: the greatest logit's id, put behind the state's position.
     pub(crate) struct Argmax<'a> {
         logits: In<'a, f32>,

@@ -141,6 +141,9 @@ impl Session {
         Ok(Session { path, why, sequence, tokens: Vec::new(), ran: 0, item: None, options, model: model.clone() })
     }
 
+    /// Tokens of a prompt that run together, at most.
+    pub const BATCH: usize = columns::MOST as usize;
+
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
@@ -211,13 +214,32 @@ impl Session {
     /// # Errors
     /// What the driver reports.
     pub fn prefill(&mut self) -> Result<()> {
+        self.prefill_by_batches(|_, _| true).map(drop)
+    }
+
+    /// As [`Session::prefill`], up to [`Session::BATCH`] tokens after the other, each batch a turn on the device. Behind each,
+    /// `progress` is told the tokens that have run and how many there are to run, in the whole sequence; where it gives false,
+    /// the others are left to the next call. Gives whether all have run.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn prefill_by_batches(&mut self, mut progress: impl FnMut(usize, usize) -> bool) -> Result<bool> {
         let last = self.tokens.len().saturating_sub(1);
-        if last > self.ran {
-            self.begin(last, 0, &[], <dyn Path>::begin)?;
+        while last > self.ran {
+            let end = last.min(self.ran + Session::BATCH);
+            self.begin(end, 0, &[], <dyn Path>::begin)?;
             while let Step::Token(_) = self.path.next(&self.model.inner, &mut self.sequence)? {}
-            (self.ran, self.item) = (last, None);
+            (self.ran, self.item) = (end, None);
+            if !progress(end, last) {
+                break;
+            }
         }
-        Ok(())
+        Ok(last <= self.ran)
+    }
+
+    /// Tokens that have not run.
+    pub(super) fn pending(&self) -> usize {
+        self.tokens.len() - self.ran
     }
 
     /// The logits after the last token, `[vocab]`.

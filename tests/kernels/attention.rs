@@ -11,6 +11,7 @@ use crate::random::Random;
 use crate::support::{Arg, Gpu, NULL, Output, every_schedule, gpu};
 
 /// One sequence: queries, and a cache of which `length` positions count.
+#[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) heads: u32,
     pub(crate) kv_heads: u32,
@@ -29,6 +30,11 @@ const LAYERS: u32 = 2;
 pub(crate) const LAYER: u32 = 1;
 
 impl Case {
+    /// The same cache with other queries.
+    pub(crate) fn with_queries(&self, q: Vec<f32>) -> Case {
+        Case { q, ..self.clone() }
+    }
+
     /// A sequence in a cache with some room left.
     pub(crate) fn new(kv_heads: u32, group: u32, head_dim: u32, kv: KvType, length: u32, random: &mut Random) -> Case {
         let max_seq = length + random.below(70) + u32::from(length == 0);

@@ -2,7 +2,7 @@
 //! cores over an f16 cache in fast ones.
 
 use kiln_codegen::KvType;
-use kiln_codegen::kernels::Attention;
+use kiln_codegen::kernels::{Attention, AttentionBatch};
 use kiln_shape::table::KV_CHUNK;
 use kiln_shape::{ModelShape, Numerics, presets};
 
@@ -70,6 +70,52 @@ impl<'a> Launch<'a> {
         assert_close(&what, &found, &self.case.expected(), if rounds { FAST_BOUND } else { BOUND });
         found
     }
+}
+
+/// The results of the last `columns` positions of a case, each with the case's queries times its number, in one launch: all
+/// attended to together, and each alone.
+fn batch(gpu: &Gpu, case: &Case, columns: u32) -> [Vec<f32>; 2] {
+    let Case { heads, kv_heads, head_dim, length, .. } = *case;
+    let shape = ModelShape { heads, kv_heads, head_dim, ..presets::PRESETS[0].shape };
+    let kernel = AttentionBatch { shape };
+    let blocks = columns.div_ceil(kernel.positions());
+    let (q_dim, qkv_dim) = (case.q.len(), case.q.len() + 2 * (kv_heads * head_dim) as usize);
+    let scaled = |column: u32| case.q.iter().map(move |q| q * (column + 1) as f32);
+    // What lies behind a column's queries is not read.
+    let rest = || std::iter::repeat_n(f32::NAN, qkv_dim - q_dim);
+    let q: Vec<f32> = (0..columns).flat_map(|column| scaled(column).chain(rest())).collect();
+    let first = length - columns + 1;
+    let (q, out) = (gpu.input(&q), gpu.output::<f32>(q_dim * columns as usize));
+    let (_chunks, addresses) = case.chunked(gpu);
+    let (table, length_at, error) = (gpu.input(&addresses), gpu.input(&[first]), gpu.in_out(&[0u32]));
+    let mut args = vec![Arg::from(&q), (&table).into(), LAYER.into(), length.into(), (&out).into()];
+    args.extend([columns.into(), Arg::from(&length_at), (&error).into()]);
+    gpu.load(kernel).run([kv_heads, blocks, 1], &args);
+    assert_eq!(error.read()[0], 0);
+    let alone = (0..columns).flat_map(|column| {
+        let q = scaled(column).collect();
+        let case = case.with_queries(q);
+        Launch { length: first + column, ..Launch::of(&case, Numerics::Fast) }.run(gpu).0
+    });
+    [out.read(), alone.collect()]
+}
+
+/// Groups that fill the rows of a block and others; lengths at the ends of chunks, and, of many KV heads, where runs of
+/// several chunks begin.
+#[test]
+fn neighbouring_positions_have_the_bits_of_each_alone() {
+    let mut random = Random::fresh();
+    let cases = [(2, 4, 64, 34, 5), (1, 8, 128, 65, 3), (1, 12, 64, 40, 2), (1, 3, 64, 6, 6), (16, 1, 64, 770, 4)];
+    for (kv_heads, group, head_dim, length, columns) in cases {
+        let case = Case::new(kv_heads, group, head_dim, KvType::F16, length, &mut random);
+        let [together, alone] = batch(&gpu(), &case, columns);
+        assert_same_bits(&format!("{}, {columns} columns", case.what()), &together, &alone);
+    }
+    let case = Case::new(1, 4, 64, KvType::F16, 70, &mut random);
+    every_schedule(&mut random.clone(), |gpu| {
+        let [together, alone] = batch(gpu, &case, 7);
+        assert_same_bits(&format!("{}, {gpu}", case.what()), &together, &alone);
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod advance;
 mod argmax;
 mod attention;
+mod attention_batch;
 mod embedding;
 mod flash_decoding;
 mod fused_rmsnorm_gate_up;
@@ -25,6 +26,7 @@ mod saxpy;
 pub use advance::Advance;
 pub use argmax::Argmax;
 pub use attention::Attention;
+pub use attention_batch::AttentionBatch;
 pub use embedding::{EmbeddingRow, EmbeddingRows};
 pub use flash_decoding::{FlashDecodingChunk, FlashDecodingReduce};
 pub use fused_rmsnorm_gate_up::FusedRmsNormGateUp;

@@ -1,7 +1,7 @@
 //! A chunk by one warp: scores, their exponentials and the weighted sum of values, from registers to registers.
 
-use super::{ROWS, Run, Workspace, blocks_of_rows, query_row, sums_row};
-use crate::blocks::attention::Heads;
+use super::batch::Lengths;
+use super::{ROWS, Run, Workspace, query_row, sums_row};
 use crate::blocks::kv::Half;
 use crate::blocks::math;
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Size, U8, U32, Val};
@@ -13,8 +13,9 @@ const COLUMNS: u32 = 8;
 const ONES: u32 = 0x3c00_3c00;
 
 impl Workspace {
-    /// Attends to the chunk from position `first` on, by one warp, and leaves its result in a slot.
-    pub(super) fn chunk(&self, b: &mut Builder, run: Run, first: Val<U32>, slot: Val<U32>) {
+    /// Attends to the chunk from position `first` on, by one warp, and leaves its result in a slot; each row to what is there
+    /// of its own length, where rows have such.
+    pub(super) fn chunk(&self, b: &mut Builder, run: Run, lengths: Option<Lengths>, first: Val<U32>, slot: Val<U32>) {
         let head_dim = self.heads.head_dim;
         let row_bytes = Size::Const(self.heads.row_bytes());
         let left = b.sub(run.end, first);
@@ -22,18 +23,33 @@ impl Workspace {
         let rows = [Half::Keys, Half::Values].map(|half| run.cache.row(b, half, run.kv_head, first, row_bytes));
         let lane = Lane::new(b, count);
         let keys = self.keys(b, lane, rows[0]);
-        // Keys and values are under way together, 16 KB with heads of 128; longer rows would take all registers. Without the
-        // barrier the assembler moves the loads of values behind the scores.
-        let early = (head_dim <= 128).then(|| {
+        // Keys and values are under way together, 16 KB with heads of 128; longer rows, or the sums of many, would take all
+        // registers. Without the barrier the assembler moves the loads of values behind the scores.
+        let early = (head_dim <= 128 && lengths.is_none()).then(|| {
             let values = self.values(b, lane, rows[1]);
             b.bar_warp_sync();
             values
         });
-        let all = blocks_of_rows(self.heads);
-        let weights: Vec<Weights> = (0..all).map(|block| self.score(b, lane, block, &keys)).collect();
+        let all = self.blocks_of_rows();
+        let weights: Vec<Weights> = (0..all)
+            .map(|block| {
+                let count = lengths.map_or(count, |lengths| {
+                    let row = b.add(lane.group, block * ROWS);
+                    let length = lengths.of_row(b, row);
+                    let length = b.max::<U32>(length, first);
+                    b.sub(length, first)
+                });
+                self.score(b, lane, count, block, &keys)
+            })
+            .collect();
         let values = match early {
             Some(values) => values,
-            None => self.values(b, lane, rows[1]),
+            None => {
+                if lengths.is_some() {
+                    b.bar_warp_sync(); // else the assembler moves these loads before the scores
+                }
+                self.values(b, lane, rows[1])
+            }
         };
         for (block, weights) in weights.into_iter().enumerate() {
             let row = b.mad::<U32>(slot, all * ROWS, lane.group);
@@ -74,10 +90,10 @@ impl Workspace {
     }
 
     /// Scores of a block of rows, and what their exponentials weigh.
-    fn score(&self, b: &mut Builder, lane: Lane, block: u32, keys: &[Vec<[Val<U32>; 4]>]) -> Weights {
-        let Heads { group, head_dim, .. } = self.heads;
-        // Where the group has fewer heads, its last fills the block.
-        let present = (group - block * ROWS).min(ROWS);
+    fn score(&self, b: &mut Builder, lane: Lane, count: Val<U32>, block: u32, keys: &[Vec<[Val<U32>; 4]>]) -> Weights {
+        let head_dim = self.heads.head_dim;
+        // Where there are fewer rows, the last fills the block.
+        let present = (self.rows() - block * ROWS).min(ROWS);
         let row = if present < ROWS { b.min::<U32>(lane.group, present - 1) } else { lane.group };
         let high = b.byte_index(self.q, row, query_row(head_dim) * 2).at(block * 2 * ROWS * query_row(head_dim));
         let high = b.byte_index(high, lane.member, 16).cast::<U32>();
@@ -100,7 +116,7 @@ impl Workspace {
             for (next, high, low) in [(0, one, one_rest), (1, other, other_rest)] {
                 let score = b.add(high, low);
                 let position = b.mad::<U32>(lane.member, 2, COLUMNS * eight as u32 + next);
-                let inside = b.setp_lt(position, lane.count);
+                let inside = b.setp_lt(position, count);
                 exponents.push(b.selp::<F32>(score, f32::NEG_INFINITY, inside));
             }
         }
@@ -177,15 +193,14 @@ struct Lane {
     group: Val<U32>,
     /// Its number among these.
     member: Val<U32>,
-    /// Positions of the chunk, 1 to 32.
-    count: Val<U32>,
+    /// The chunk's last position.
     last: Val<U32>,
 }
 
 impl Lane {
     fn new(b: &mut Builder, count: Val<U32>) -> Lane {
         let lane = b.lane();
-        Lane { group: b.shr(lane, 2), member: b.and(lane, 3), count, last: b.sub(count, 1) }
+        Lane { group: b.shr(lane, 2), member: b.and(lane, 3), last: b.sub(count, 1) }
     }
 }
 

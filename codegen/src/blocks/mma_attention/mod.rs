@@ -16,7 +16,10 @@
 //! **Assumption.** A row of an `mma`'s result depends on that row of A and C and on B alone, not on the other rows. The ISA
 //! does not say so; prefill, whose rows are other positions, will rest on it. `tests/kernels/mma.rs` tests it. What an `mma` adds up inside is the chip's own, and sm_75 has one of half the depth: bits are promised per target.
 
+mod batch;
 mod chunk;
+
+pub(crate) use batch::{Batch, Positions};
 
 use super::attention::Heads;
 use super::kv::Cache;
@@ -46,6 +49,8 @@ pub(crate) fn check(head_dim: u32) -> Result<(), String> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Workspace {
     heads: Heads,
+    /// Positions whose heads are rows together.
+    positions: u32,
     /// `[blocks of rows, 2 ROWS, head_dim]`, rows [`query_row`] apart.
     q: Shared<F16>,
     /// `[slots, blocks of rows, ROWS, head_dim]`, rows [`sums_row`] apart, 16 dimensions 20 floats apart.
@@ -99,11 +104,17 @@ impl Workspace {
     /// Takes the shared memory.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, heads: Heads) -> Workspace {
-        let rows = blocks_of_rows(heads) * ROWS;
+        Workspace::of_positions(b, heads, 1)
+    }
+
+    #[track_caller]
+    fn of_positions(b: &mut Builder, heads: Heads, positions: u32) -> Workspace {
+        let rows = (positions * heads.group).next_multiple_of(ROWS);
         let fitting = SLOT_BYTES / (rows * sums_row(heads.head_dim) * 4);
         let slots = b.warps().min(SLOTS).min(fitting);
         Workspace {
             heads,
+            positions,
             q: b.dynamic_shared(rows * 2 * query_row(heads.head_dim)),
             sums: b.dynamic_shared(slots * rows * sums_row(heads.head_dim)),
             statistics: b.dynamic_shared(slots * rows * 2),
@@ -137,14 +148,19 @@ impl Workspace {
         b.for_range(tid, group * head_dim / 4, b.block(), |b, quad| {
             let from = b.byte_index(q, quad, 16);
             let values: [Val<F32>; 4] = b.ld_vector(from, kind);
-            let values = values.map(|value| b.mul(value, self.heads.scale()));
-            let [first, second] = [0, 2].map(|at| chunk::two_halves(b, [values[at], values[at + 1]]));
             let (head, inside) = (b.div::<U32>(quad, head_dim / 4), b.rem::<U32>(quad, head_dim / 4));
-            let to = self.query(b, head);
-            let to = b.byte_index(to, inside, 8).cast::<U32>();
-            b.st_vector(to, [first[0], second[0]]);
-            b.st_vector(to.at(ROWS * query_row(head_dim) / 2), [first[1], second[1]]);
+            self.store_quad(b, head, inside, values);
         });
+    }
+
+    /// Stores four neighbouring elements of a row's query, scaled, as their halves.
+    fn store_quad(&self, b: &mut Builder, row: Val<U32>, quad: Val<U32>, values: [Val<F32>; 4]) {
+        let values = values.map(|value| b.mul(value, self.heads.scale()));
+        let [first, second] = [0, 2].map(|at| chunk::two_halves(b, [values[at], values[at + 1]]));
+        let to = self.query(b, row);
+        let to = b.byte_index(to, quad, 8).cast::<U32>();
+        b.st_vector(to, [first[0], second[0]]);
+        b.st_vector(to.at(ROWS * query_row(self.heads.head_dim) / 2), [first[1], second[1]]);
     }
 
     /// Puts one head's query, held by a warp (lane l has elements l, l + 32, ...), into shared memory. A barrier must
@@ -179,7 +195,7 @@ impl Workspace {
             };
             b.if_(works, |b| {
                 let first = b.mad::<U32>(chunk, FAST_CHUNK, run.first);
-                self.chunk(b, run, first, warp);
+                self.chunk(b, run, None, first, warp);
             });
             b.bar_sync(); // the chunks are in their slots
             let left = b.sub(chunks, round);
@@ -252,10 +268,20 @@ impl Workspace {
         }
     }
 
+    /// Rows that have a head.
+    const fn rows(&self) -> u32 {
+        self.positions * self.heads.group
+    }
+
+    /// Blocks that these take.
+    const fn blocks_of_rows(&self) -> u32 {
+        self.rows().div_ceil(ROWS)
+    }
+
     /// The elements that the thread puts together.
     fn owned(&self, b: &mut Builder) -> Vec<Own> {
-        let Heads { group, head_dim, .. } = self.heads;
-        let (tid, all, threads) = (b.tid(), group * head_dim / 4, b.block());
+        let head_dim = self.heads.head_dim;
+        let (tid, all, threads) = (b.tid(), self.rows() * head_dim / 4, b.block());
         let firsts = (0..all).step_by(threads as usize);
         firsts
             .map(|first| {
@@ -269,7 +295,7 @@ impl Workspace {
 
     /// The thread's elements of the chunk in a slot.
     fn part(&self, b: &mut Builder, own: &Own, slot: Val<U32>) -> Part {
-        let row = b.mad::<U32>(slot, blocks_of_rows(self.heads) * ROWS, own.head);
+        let row = b.mad::<U32>(slot, self.blocks_of_rows() * ROWS, own.head);
         let statistics = b.byte_index(self.statistics, row, 8);
         let [max, sum] = b.ld_vector(statistics, LoadKind::Ordinary);
         let (piece, inside) = (b.div::<U32>(own.dim, 16), b.rem::<U32>(own.dim, 16));
@@ -278,9 +304,4 @@ impl Workspace {
         let at = b.index(at, inside);
         Part { max, sum, values: b.ld_vector(at, LoadKind::Ordinary) }
     }
-}
-
-/// Blocks of rows that the heads take.
-const fn blocks_of_rows(heads: Heads) -> u32 {
-    heads.group.div_ceil(ROWS)
 }
