@@ -223,10 +223,15 @@ impl Session {
     ///
     /// # Errors
     /// What the driver reports.
-    pub fn prefill_by_batches(&mut self, mut progress: impl FnMut(usize, usize) -> bool) -> Result<bool> {
+    pub fn prefill_by_batches(&mut self, progress: impl FnMut(usize, usize) -> bool) -> Result<bool> {
+        self.prefill_by(Session::BATCH, progress)
+    }
+
+    /// The same by batches of so many tokens.
+    pub(super) fn prefill_by(&mut self, batch: usize, mut progress: impl FnMut(usize, usize) -> bool) -> Result<bool> {
         let last = self.tokens.len().saturating_sub(1);
         while last > self.ran {
-            let end = last.min(self.ran + Session::BATCH);
+            let end = last.min(self.ran + batch);
             self.begin(end, 0, &[], <dyn Path>::begin)?;
             while let Step::Token(_) = self.path.next(&self.model.inner, &mut self.sequence)? {}
             (self.ran, self.item) = (end, None);

@@ -2,8 +2,8 @@
 
 use crate::{bake, common};
 use kiln::Model;
-use kiln::model::{End, GenerateOptions, KvType, ModelFile, PathChoice, Session, SessionOptions};
-use kiln_emulator::{Checks, DeviceConfig};
+use kiln::model::{End, GenerateOptions, KvType, ModelFile, PathChoice, Session};
+use kiln_emulator::DeviceConfig;
 use std::path::Path;
 
 const PROMPT: &[u32] = &[120, 7, 300];
@@ -140,29 +140,4 @@ fn a_copy_outlives_a_generation_that_was_left_and_the_session() {
         drop(first);
         both_go_on(&model, copy, second);
     }
-}
-
-#[test]
-fn a_long_prompt_rests_between_its_batches() {
-    let device = common::device_with(DeviceConfig { checks: Checks::NONE, ..DeviceConfig::default() });
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
-    let file = ModelFile::open(file).expect("a model");
-    let baked = bake::model("test", *file.shape(), device.sm());
-    let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
-    let options = SessionOptions::default().with_path(PathChoice::Stream).with_capacity(600);
-    let mut session = model.session(options).expect("a session");
-    let all = Session::BATCH + 9;
-    session.append(&vec![7; all]).expect("they fit");
-    let mut told = Vec::new();
-    let mut rest = |session: &mut Session| {
-        session.prefill_by_batches(|done, total| {
-            told.push((done, total));
-            false
-        })
-    };
-    assert!(!rest(&mut session).expect("it runs"));
-    assert_eq!(session.work().tokens, Session::BATCH as u64);
-    assert!(rest(&mut session).expect("it runs"));
-    assert_eq!(told, [(Session::BATCH, all - 1), (all - 1, all - 1)]);
-    assert_eq!(session.work().tokens, all as u64 - 1);
 }

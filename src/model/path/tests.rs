@@ -6,7 +6,7 @@ use crate::driver::{Device, Driver};
 use crate::model::persistent::{Decoder, Key, PersistentPath};
 use crate::model::sequence::Sequence;
 use crate::model::stream::StreamPath;
-use crate::model::{KvType, ModelFile, Numerics};
+use crate::model::{KvType, ModelFile, Numerics, PathChoice, SessionOptions};
 use crate::shape::mailbox::item::STOP_IDS_MAX;
 use kiln_emulator::{Checks, DeviceConfig};
 
@@ -85,4 +85,22 @@ fn each_of_several_stop_ids_ends_an_item_on_the_persistent_path() {
     let key = Key { numerics: Numerics::Exact, kv: KvType::F16, blocks: None, events: None };
     let decoder = Decoder::shared(&model.inner, key).expect("a decoder");
     each_stop_id_ends_an_item(&mut PersistentPath::new(decoder), &model);
+}
+
+#[test]
+fn a_prompt_rests_between_its_batches() {
+    let model = model_with(Checks::NONE);
+    let options = SessionOptions::default().with_path(PathChoice::Stream).with_capacity(32);
+    let mut session = model.session(options).expect("a session");
+    session.append(&[7; 8]).expect("they fit");
+    let mut told = Vec::new();
+    for (all_ran, tokens) in [(false, 5), (true, 7)] {
+        let rest = |ran, all| {
+            told.push((ran, all));
+            false
+        };
+        assert_eq!(session.prefill_by(5, rest).expect("it runs"), all_ran);
+        assert_eq!(session.work().tokens, tokens);
+    }
+    assert_eq!(told, [(5, 7), (7, 7)]);
 }
