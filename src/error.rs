@@ -256,6 +256,15 @@ pub enum Error {
         setting: String,
     },
 
+    /// A file is not a session that this model can go on with.
+    #[error("{}: {what}", path.display())]
+    SessionFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What was found, and what to do.
+        what: String,
+    },
+
     /// A session has no room for more tokens.
     #[error(
         "the context is full: {used} tokens and {more} more do not fit {capacity} positions; shorten the prompt or truncate the session"

@@ -141,7 +141,7 @@ impl Talk {
         let (cancelled, mut out) = (interrupt::Answering::begin(), std::io::stdout().lock());
         let mut answer = self.chat.say(input, options)?;
         let cancel = answer.cancel_handle();
-        while let Some(piece) = answer.next() {
+        for piece in answer.by_ref() {
             out.write_all(piece?.as_bytes())?;
             out.flush()?;
             if cancelled.asked() {

@@ -38,7 +38,8 @@ pub(crate) struct Sequence {
     pub(crate) state: DeviceBuffer<u32>,
     /// `[capacity / KV_CHUNK]` addresses of chunks.
     pub(crate) table: DeviceBuffer<u64>,
-    chunks: Vec<DeviceBuffer<u8>>,
+    /// Those that other sequences share are not written any more.
+    chunks: Vec<Arc<DeviceBuffer<u8>>>,
     /// The residual stream, `[hidden]`.
     pub(crate) x: DeviceBuffer<f32>,
     /// `[q_dim + 2 kv_dim]`.
@@ -106,7 +107,7 @@ impl Sequence {
         let mut fresh = Vec::with_capacity(target - have);
         while have + fresh.len() < target {
             match DeviceBuffer::<u8>::uninitialized(&model.device, bytes) {
-                Ok(chunk) => fresh.push(chunk),
+                Ok(chunk) => fresh.push(Arc::new(chunk)),
                 // What was only wanted may be missing.
                 Err(_) if have + fresh.len() >= needed => break,
                 Err(error) => return Err(error),
@@ -123,8 +124,56 @@ impl Sequence {
     pub(crate) fn fill_cache(&mut self, content: impl Fn(usize) -> Vec<u8>) {
         for chunk in &mut self.chunks {
             let bytes = content(chunk.len());
-            chunk.copy_from_host(0, &bytes).expect("a copy");
+            Arc::get_mut(chunk).expect("of this sequence alone").copy_from_host(0, &bytes).expect("a copy");
         }
+    }
+
+    /// The chunks that `length` positions fill.
+    pub(crate) fn whole_chunks(&self, length: usize) -> impl Iterator<Item = &DeviceBuffer<u8>> {
+        self.chunks.iter().take(length / KV_CHUNK as usize).map(|chunk| &**chunk)
+    }
+
+    /// Writes whole chunks for `length` positions, each by what `content` puts into its bytes.
+    pub(crate) fn write_chunks(
+        &mut self,
+        model: &Inner,
+        length: u32,
+        mut content: impl FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.grow(model, length, length)?;
+        let mut bytes = vec![0; chunk_bytes(model.file.shape(), self.kv)?];
+        for chunk in self.chunks.iter_mut().take((length / KV_CHUNK) as usize).filter_map(Arc::get_mut) {
+            content(&mut bytes)?;
+            let _quiet = model.device.context().quiesce()?;
+            chunk.copy_from_host(0, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Has the chunks from that of `position` on for this sequence alone, before work that writes from there on. Resident
+    /// work is off the device where that takes a copy.
+    pub(crate) fn own(&mut self, model: &Inner, position: u32) -> Result<()> {
+        let first = (position / KV_CHUNK) as usize;
+        if self.chunks.iter().skip(first).all(|chunk| Arc::strong_count(chunk) == 1) {
+            return Ok(());
+        }
+        let _quiet = model.device.context().quiesce()?;
+        let stream = model.device.stream()?;
+        for (index, chunk) in self.chunks.iter_mut().enumerate().skip(first) {
+            if Arc::strong_count(chunk) == 1 {
+                continue;
+            }
+            let mut own = DeviceBuffer::uninitialized(&model.device, chunk.len())?;
+            // Behind the first nothing counts any more.
+            if index == first && !position.is_multiple_of(KV_CHUNK) {
+                own.copy_from_device(&stream, 0, chunk, 0..chunk.len())?;
+                // A resident kernel does not wait for streams.
+                stream.synchronize()?;
+            }
+            self.table.copy_from_host(index, &[own.as_ptr().address()])?;
+            *chunk = Arc::new(own);
+        }
+        Ok(())
     }
 
     /// Positions that the chunks have room for.
@@ -154,7 +203,10 @@ impl Sequence {
             self.rotary.sin.reads("sines"),
         ]
         .into_iter()
-        .chain(self.chunks.iter().map(|chunk| chunk.writes("kv cache")))
+        .chain(self.chunks.iter().map(|chunk| match Arc::strong_count(chunk) {
+            1 => chunk.writes("kv cache"),
+            _ => chunk.reads("kv cache"),
+        }))
     }
 
     /// Puts `ids` at positions `at..`.
@@ -187,11 +239,19 @@ impl Sequence {
         }
     }
 
-    /// Copies the cache of another sequence's first `length` positions.
+    /// Takes over the cache of another sequence's first `length` positions, before it has any of its own: chunks that they
+    /// fill are shared, the last one is copied.
     pub(crate) fn copy_cache(&mut self, model: &Inner, from: &Sequence, stream: &Stream, length: u32) -> Result<()> {
+        let _quiet = model.device.context().quiesce()?;
+        let shared = (length / KV_CHUNK) as usize;
+        self.chunks = from.chunks.iter().take(shared).cloned().collect();
+        let addresses: Vec<u64> = self.chunks.iter().map(|chunk| chunk.as_ptr().address()).collect();
+        self.table.copy_from_host(0, &addresses)?;
         self.grow(model, length, length)?;
-        for (to, from) in self.chunks.iter_mut().zip(&from.chunks) {
-            to.copy_from_device(stream, 0, from, 0..from.len())?;
+        for (to, from) in self.chunks.iter_mut().zip(&from.chunks).skip(shared) {
+            if let Some(to) = Arc::get_mut(to) {
+                to.copy_from_device(stream, 0, from, 0..from.len())?;
+            }
         }
         // A resident kernel does not wait for streams.
         stream.synchronize()
@@ -236,6 +296,7 @@ mod tests {
     use crate::model::KvType;
     use crate::model::path::tests::model;
     use crate::shape::table::KV_CHUNK;
+    use std::sync::Arc;
 
     #[test]
     fn a_copy_has_every_chunk_of_the_cache() {
@@ -245,7 +306,7 @@ mod tests {
         from.grow(&model.inner, 3 * KV_CHUNK, 3 * KV_CHUNK).expect("chunks");
         for (chunk, byte) in from.chunks.iter_mut().zip(1..) {
             let bytes = vec![byte; chunk.len()];
-            chunk.copy_from_host(0, &bytes).expect("a copy");
+            Arc::get_mut(chunk).expect("of this sequence alone").copy_from_host(0, &bytes).expect("a copy");
         }
         let stream = model.inner.device.stream().expect("a stream");
         to.copy_cache(&model.inner, &from, &stream, 2 * KV_CHUNK + 1).expect("a copy");

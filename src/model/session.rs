@@ -268,6 +268,7 @@ impl Session {
             return Err(Error::EmptySession);
         }
         let item = Item { ids, position: first as u32, max_new: max_new as u32, stop_ids };
+        self.sequence.own(&self.model.inner, first as u32)?;
         self.item = Some((end, 0));
         way(&mut *self.path, &self.model.inner, &mut self.sequence, &item)
     }
@@ -327,13 +328,30 @@ impl Session {
         }
     }
 
+    pub(super) fn options(&self) -> SessionOptions {
+        self.options
+    }
+
+    /// The cache's memory, the tokens, and how many of them are in it.
+    pub(super) fn kept(&self) -> (&Sequence, &[u32], usize) {
+        (&self.sequence, &self.tokens, self.ran)
+    }
+
+    /// Fills the cache for the first tokens, whole chunks of them, each by what `content` puts into its bytes.
+    pub(super) fn restore(&mut self, held: u32, content: impl FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+        self.sequence.write_chunks(&self.model.inner, held, content)?;
+        self.ran = held as usize;
+        Ok(())
+    }
+
     /// Appends the token that was chosen from [`Session::logits`].
     pub(super) fn push(&mut self, token: u32) {
         self.tokens.push(token);
     }
 
-    /// A copy that goes on by itself. Tokens that have not run are run by both sessions, unless [`Session::prefill`]
-    /// runs them before.
+    /// A copy that goes on by itself. Both share the memory of what has run, in whole chunks of 128 positions, until one is
+    /// truncated to a place within. Tokens that have not run are run by both sessions, unless [`Session::prefill`] runs
+    /// them before.
     ///
     /// # Errors
     /// If the copy does not fit the device's memory; what the driver reports.

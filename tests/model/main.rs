@@ -33,6 +33,7 @@ mod decode;
 mod evaluate;
 mod fast;
 mod graph;
+mod kept;
 mod not_finite;
 mod numerics;
 mod outliers;

@@ -83,7 +83,7 @@ impl Template {
         let mut budget = Budget::new(work);
         let globals = variables.iter().map(|(name, variable)| Ok((*name, made(variable, &mut budget)?)));
         let globals = globals.collect::<Result<_, Fault>>()?;
-        Run::new(&self.macros, globals, budget).to_text(&self.nodes)
+        Run::new(&self.macros, globals, budget).into_text(&self.nodes)
     }
 }
 

@@ -60,7 +60,7 @@ impl<'a> Run<'a> {
     }
 
     /// What the whole template writes.
-    pub(super) fn to_text(mut self, nodes: &'a [Node]) -> Result<String, Fault> {
+    pub(super) fn into_text(mut self, nodes: &'a [Node]) -> Result<String, Fault> {
         self.body(nodes)?;
         Ok(self.out)
     }

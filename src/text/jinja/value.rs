@@ -16,13 +16,16 @@ pub(super) enum Value {
     List(Rc<List>),
     Map(Rc<Map>),
     /// What `namespace()` makes: the only value that changes. It is never within another.
-    Namespace(Rc<RefCell<Vec<(Arc<str>, Value)>>>),
+    Namespace(Rc<RefCell<Entries>>),
     Loop(Rc<Loop>),
     /// A macro, by its place among the template's.
     Macro(usize),
     /// A function of the environment.
     Function(Function),
 }
+
+/// Values by their keys, in the order of their making.
+pub(super) type Entries = Vec<(Arc<str>, Value)>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
@@ -39,10 +42,10 @@ pub(super) struct List {
     pub(super) size: Size,
 }
 
-/// Entries in the order of their making.
+/// Entries, each key once.
 #[derive(Debug)]
 pub(super) struct Map {
-    pub(super) entries: Vec<(Arc<str>, Value)>,
+    pub(super) entries: Entries,
     pub(super) size: Size,
 }
 
