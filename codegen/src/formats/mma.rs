@@ -411,15 +411,15 @@ pub(super) fn sum_of_blocks(
     // Added to the bits of 1.5 * 2^23 an integer of up to 22 bits is one in the float's.
     const MAGIC: f32 = 12_582_912.0;
     let magic = [b.mov::<S32>(MAGIC.to_bits() as i32); 4];
-    let mut sums: Vec<Vec<Option<Values>>> = vec![vec![None; columns.len()]; d.len()];
+    let mut sums: Vec<Vec<Option<Values>>> = vec![vec![None; d.len()]; columns.len()];
     for number in 0..4 {
         let quants: Vec<_> = (0..d.len()).map(|tile| pair(b, tile, number)).collect();
-        for eight in 0..columns.len() {
+        for (eight, sums) in sums.iter_mut().enumerate() {
             let x = columns.fragments(b, eight, number);
             let scales = columns.scales_of_blocks(b, eight, number);
             for (half, (tile, quants)) in (0..2).flat_map(|half| quants.iter().enumerate().map(move |of| (half, of))) {
                 let dots = b.mma_bytes_k32::<S32>(quants[half], x[half], magic);
-                let sum = &mut sums[tile][eight];
+                let sum = &mut sums[tile];
                 let before = *sum;
                 *sum = Some(std::array::from_fn(|i| {
                     let scale = b.mul(d[tile][i / 2][2 * number + half], scales[half][i % 2]);
@@ -433,7 +433,7 @@ pub(super) fn sum_of_blocks(
             }
         }
     }
-    sums.into_iter().flatten().flatten().collect()
+    (0..d.len()).flat_map(|tile| sums.iter().filter_map(move |sums| sums[tile])).collect()
 }
 
 /// Unsigned bytes less `offset`, as signed ones: neither carries into the next, since none exceeds 63.

@@ -168,14 +168,14 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
                     // Of two blocks the first half, then the second.
                     let (block, rest) = (at / 2, at % 2);
                     let chunk = 4 * pair as usize + at;
-                    for (tile, quants) in quants.iter().enumerate() {
+                    for (tile, (quants, dots)) in quants.iter().zip(&mut dots).enumerate() {
                         let a = [quants[block][2 * rest], quants[block][2 * rest + 1]];
                         let dot = b.mma_bytes_k16::<S32>(a, x[block][rest], none);
                         let scales = packed[tile].map(|words| {
                             let scale = b.prmt(words[chunk / 4], 0, 0x1111 * (8 | (chunk as u32 % 4)) - 8);
                             b.mov_bits::<S32, U32>(scale)
                         });
-                        add_scaled(b, &mut dots[tile][eight], scales, dot);
+                        add_scaled(b, &mut dots[eight], scales, dot);
                     }
                 }
             }
