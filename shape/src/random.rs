@@ -28,8 +28,24 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 /// A Gumbel-distributed number for a token that may come to stand at a position. The token with the greatest `l + gumbel`
 /// of several is a draw by the softmax of their `l`.
 pub fn gumbel(seed: u64, position: u32, id: u32) -> f32 {
+    gumbel_of(bits(seed, position, id))
+}
+
+/// The random bits of a token that may come to stand at a position.
+pub fn bits(seed: u64, position: u32, id: u32) -> u64 {
     let [low, high, ..] = philox([id, position, 0, 0], [seed as u32, (seed >> 32) as u32]);
-    -ln(exponential(u64::from(high) << 32 | u64::from(low)))
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// The number that [`gumbel`] makes of its bits.
+pub fn gumbel_of(bits: u64) -> f32 {
+    -ln(exponential(bits))
+}
+
+/// A number that [`gumbel_of`] these bits does not exceed, for less work: `-ln(1 - v)` is at least `v`.
+pub fn gumbel_at_most(bits: u64) -> f32 {
+    // A thousandth above ln 2, for what is rounded.
+    (bits.leading_zeros() + 1).min(64) as f32 * 0.694
 }
 
 /// `-ln(1 - v)` of `v = bits / 2^64`, at least 2^-64: exponentially distributed where bits are random. Small numbers have
@@ -42,7 +58,7 @@ fn exponential(bits: u64) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{exponential, gumbel, philox};
+    use super::{bits, exponential, gumbel, gumbel_at_most, gumbel_of, philox};
 
     /// The known answers that the authors publish with Random123.
     #[test]
@@ -66,6 +82,15 @@ mod tests {
             assert!(error < 3e-7, "{bits:#x}: {error:e}");
         }
         assert!(exponential(u64::MAX) > 44.0 && exponential(0) == 1.0 / 2f32.powi(64));
+    }
+
+    #[test]
+    fn a_gumbel_does_not_exceed_its_bound() {
+        let powers = (0..64).flat_map(|shift| [1u64 << shift, (1 << shift) - 1, (1 << shift) + 1, !(1 << shift)]);
+        for bits in powers.chain((0..100_000).map(|id| bits(5, 1, id))) {
+            let (found, most) = (gumbel_of(bits), gumbel_at_most(bits));
+            assert!(found <= most, "{bits:#x}: {found}, at most {most}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::Sampling;
 use crate::shape::arithmetic::exp;
-use crate::shape::random::gumbel;
+use crate::shape::random::{bits, gumbel_at_most, gumbel_of};
 use crate::{Error, Result};
 
 /// Parts of the likeliest token's probability in which masses are counted: a vocabulary of 2^24 tokens has less than 2^64.
@@ -174,8 +174,19 @@ impl Sampler {
 
     /// The candidate with the greatest `(logit - most) / temperature + gumbel`, of equals the least id: a draw by softmax.
     fn draw(&self, logits: &[f32], most: f32, temperature: f32, position: u32) -> Option<u32> {
-        let value = |id: u32| (logits[id as usize] - most) / temperature + gumbel(self.sampling.seed, position, id);
-        self.candidates.iter().map(|candidate| key(-value(id(*candidate)), id(*candidate))).min().map(id)
+        let (mut best, mut least) = (None, f32::NEG_INFINITY);
+        for id in self.candidates.iter().map(|candidate| id(*candidate)) {
+            let scaled = (logits[id as usize] - most) / temperature;
+            let bits = bits(self.sampling.seed, position, id);
+            // Most are out of the question before their logarithms are taken.
+            if scaled + gumbel_at_most(bits) < least {
+                continue;
+            }
+            let value = scaled + gumbel_of(bits);
+            best = best.into_iter().chain([key(-value, id)]).min();
+            least = least.max(value);
+        }
+        best.map(id)
     }
 }
 
