@@ -4,7 +4,7 @@
     ptxas_gate.py PTXAS FOLDER BOUNDS
 
 FOLDER holds what `emit --all` writes: NAME.sm_NN.PATH_NUMERICS.ptx. Every module must assemble, and no kernel may spill
-registers or keep a stack frame. Of what BOUNDED names no kernel may take more registers or static shared memory than
+registers or keep a stack frame but for those that SPILLING names. Of what BOUNDED names no kernel may take more registers or static shared memory than
 BOUNDS says; fewer is reported, so that the bound can follow. KILN_BLESS=1 rewrites BOUNDS from what was measured, and
 beside it ASSEMBLED, the hashes of the texts that it was measured from.
 
@@ -27,10 +27,13 @@ BLESS = os.environ.get("KILN_BLESS") == "1"
 ANEW = os.environ.get("KILN_PTXAS_ALL") == "1"
 # Whose kernels have bounds of their own, on every path: the general ones, the demo model, one model of each family.
 BOUNDED = ["general", "tiny", "qwen3b", "qwen3-8b"]
+# The bytes that a kernel may spill on a target. Of 255 registers `gemm_tile` has 128 in sums; ptxas 13.5 has room for the
+# others on every target but sm_120, where it copies sums on the way of second planes.
+SPILLING = {("gemm_tile", "sm_120"): 1100}
 
 HEAD = """\
 # Upper bounds per kernel and target, as ptxas (see .ci/requirements.txt) reports them: registers per thread / bytes of
-# static shared memory; - where a module is not assembled. Spills and stack frames are refused everywhere. KILN_BLESS=1
+# static shared memory; - where a module is not assembled. Spills and stack frames are refused. KILN_BLESS=1
 # .ci/assemble rewrites this file.
 """
 
@@ -158,7 +161,7 @@ def main():
             wrong.append(f"{path.name}: {error}")
         for kernel, (registers, shared, stack, spilled) in kernels.items():
             count += 1
-            if stack or spilled:
+            if (stack or spilled) and not 0 < spilled <= SPILLING.get((kernel, target), 0):
                 refused.add(path)
                 wrong.append(f"{module} {kernel} {target}: {stack} bytes of stack, {spilled} bytes spilled")
             if name in BOUNDED:
