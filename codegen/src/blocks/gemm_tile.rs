@@ -185,22 +185,25 @@ impl Tile {
         b.if_else(
             has_second,
             |b| {
-                // An eight at a time from device memory; each round the next one's sums come first.
-                b.for_range(0, EIGHTS, 1, |b, eight| {
+                // A plane of an eight at a time from device memory; behind its last the next eight's sums come first.
+                let values: Sums = rows.iter().map(|_| [(); 4].map(|()| b.var(0.0))).collect();
+                b.for_range(0, EIGHTS * PLANES, 1, |b, round| {
+                    b.each_iteration(Work::Few);
+                    let (eight, plane) = (b.div::<U32>(round, PLANES), b.rem::<U32>(round, PLANES));
                     let first = copies.eight_at(b, eight, sb);
-                    let values: Sums = rows.iter().map(|_| [(); 4].map(|()| b.var(0.0))).collect();
-                    b.for_range(0, PLANES, 1, |b, plane| {
-                        b.each_iteration(Work::Few);
-                        let none = b.mov::<U32>(0);
-                        let columns = Columns::new(b, (1, mma.group), first, [none, none], plane);
-                        b.bar_warp_sync(); // else the assembler keeps unpacked weights in registers
-                        let part = mma.part(b, rows, &columns);
-                        add(b, &values, &part);
+                    let none = b.mov::<U32>(0);
+                    let columns = Columns::new(b, (1, mma.group), first, [none, none], plane);
+                    b.bar_warp_sync(); // else the assembler keeps unpacked weights in registers
+                    let part = mma.part(b, rows, &columns);
+                    add(b, &values, &part);
+                    let is_last = b.setp_eq(plane, PLANES - 1);
+                    b.if_(is_last, |b| {
+                        for (sums, values) in sums.chunks(EIGHTS as usize).zip(&values) {
+                            let first = std::array::from_fn(|i| b.add(sums[0][i], values[i]));
+                            rotate(b, sums, first);
+                            values.iter().for_each(|value| b.set(*value, 0.0));
+                        }
                     });
-                    for (sums, values) in sums.chunks(EIGHTS as usize).zip(&values) {
-                        let first = std::array::from_fn(|i| b.add(sums[0][i], values[i]));
-                        rotate(b, sums, first);
-                    }
                 });
             },
             |b| {
