@@ -6,18 +6,15 @@
 
 use super::tensor::Tensor;
 use crate::formats::{Columns, Mma, OfPlane, Rows, ScaleGroup, format, mma};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::columns::{PLANE_BYTES, PLANES, SCALES_OFFSET, TILE_EIGHTS as EIGHTS, tile_rows};
 use kiln_shape::{SUPER_BLOCK, WeightType};
 
-/// Warps of a block, and its threads.
+/// Warps of a block.
 pub(crate) const WARPS: u32 = 4;
-const THREADS: u32 = 32 * WARPS;
 /// Sixteens of rows of a warp, and its rows.
 const SIXTEENS: u32 = 2;
 pub(crate) const ROWS: u32 = 16 * SIXTEENS;
-/// Rows that a thread copies, at most.
-const ROWS_OF_THREAD: u32 = (WARPS * ROWS).div_ceil(THREADS / 2);
 /// Super-blocks in shared memory or on their way there.
 const STAGES: u32 = 2;
 /// Bytes of the columns of a stage.
@@ -30,9 +27,6 @@ pub(crate) type Sums = Vec<[Var<F32>; 4]>;
 #[derive(Debug, Clone)]
 pub(crate) struct Tile {
     stages: Shared<U32>,
-    /// Of each thread the addresses of the rows that it copies, data and plane, and of the planes of the four that it works
-    /// on: `[2 ROWS_OF_THREAD + 4, THREADS]`. In registers, beside the sums, there is no room.
-    places: Shared<U64>,
 }
 
 /// What a tile is a product of.
@@ -78,63 +72,51 @@ impl Tile {
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, types: &[WeightType]) -> Tile {
         let most = types.iter().map(|ty| stage(*ty)).max().unwrap_or(0);
-        let stages = b.dynamic_shared::<U32>(STAGES * most / 4);
-        Tile { stages, places: b.dynamic_shared::<U64>((2 * ROWS_OF_THREAD + 4) * THREADS) }
+        Tile { stages: b.dynamic_shared::<U32>(STAGES * most / 4) }
     }
 
     /// The sums of the lane's rows and columns.
     #[track_caller]
     pub(crate) fn sums(&self, b: &mut Builder, types: &[WeightType], product: &Product) -> Sums {
         let sums: Sums = (0..SIXTEENS * EIGHTS).map(|_| [(); 4].map(|()| b.var(0.0))).collect();
-        let types: Vec<_> = types.iter().filter_map(|ty| format(*ty).mma().map(|mma| (*ty, mma))).collect();
-        self.of_one(b, &types, product, &sums);
-        sums
-    }
-
-    /// Of that of `types` which the product has. What the others need is not kept meanwhile, as it would be if each were
-    /// asked for behind the one before.
-    fn of_one(&self, b: &mut Builder, types: &[(WeightType, Mma)], product: &Product, sums: &Sums) {
-        match types {
-            [] => {}
-            [last] => self.of_type(b, product, *last, sums),
-            [first, others @ ..] => {
-                let is = b.setp_eq(product.tensors[0].ty, first.0.id());
-                b.if_else(is, |b| self.of_type(b, product, *first, sums), |b| self.of_one(b, others, product, sums));
+        for ty in types {
+            let Some(mma) = format(*ty).mma() else { continue };
+            if types.len() == 1 {
+                self.of_type(b, product, (*ty, mma), &sums);
+            } else {
+                let is = b.setp_eq(product.tensors[0].ty, ty.id());
+                b.if_(is, |b| self.of_type(b, product, (*ty, mma), &sums));
             }
         }
+        sums
     }
 
     fn of_type(&self, b: &mut Builder, product: &Product, (ty, mma): (WeightType, Mma), sums: &Sums) {
         let (warp, lane) = (b.warp_id(), b.lane());
         let super_blocks = b.size_div_ceil(Size::Reg(product.k), SUPER_BLOCK);
         let super_blocks = b.mov::<U32>(super_blocks);
-        let copies = Copies::new(b, self.places, product, (ty, mma), super_blocks);
+        let copies = Copies::new(b, product, (ty, mma), super_blocks);
         let zero = b.mov::<U32>(0);
         copies.start(b, self.stages, zero);
         let planes = (ty.layout().plane == 2).then(|| {
-            let (own, group) = (b.mul::<U32>(warp, ROWS), b.shr::<U32>(lane, 2));
-            let (own, tid) = (b.add::<U32>(own, group), b.tid());
-            let bytes = b.shl::<U32>(super_blocks, 1);
+            let own = b.mul::<U32>(warp, ROWS);
+            let group = b.shr::<U32>(lane, 2);
+            let own = b.add::<U32>(own, group);
             [0, 16].map(|first| {
                 [0, 8].map(|further| {
                     let row = b.add::<U32>(own, first + further);
-                    let (tensor, row) = product.locate(b, row);
-                    let at = b.address(tensor.plane);
-                    let at = b.mad_wide(row, bytes, at);
-                    let place = self.places.at((2 * ROWS_OF_THREAD + (first + further) / 8) * THREADS);
-                    let place = b.index(place, tid);
-                    b.st(place, at);
-                    place
+                    let (_, row) = product.locate(b, row);
+                    b.mul::<U32>(row, super_blocks)
                 })
             })
         });
         let works = b.setp_lt(warp, tile_rows(ty) / ROWS);
+        let number = b.var::<U32>(0);
         b.for_range(0, super_blocks, 1, |b, sb| {
             b.each_iteration(Work::Tile(ty, SIXTEENS * EIGHTS * SUPER_BLOCK / 32));
             b.cp_async_wait_group(STAGES - 2);
             b.bar_sync(); // the super-block is in shared memory, and the one before has been read
             let next = b.add::<U32>(sb, 1);
-            let number = b.and::<U32>(sb, STAGES - 1);
             let other = b.xor::<U32>(number, 1);
             let to = b.byte_index(self.stages, other, stage(ty));
             copies.start(b, to, next);
@@ -145,10 +127,10 @@ impl Tile {
                     .map(|sixteen| {
                         let plane = match planes {
                             Some(planes) => {
-                                let planes = planes[sixteen as usize].map(|place| {
-                                    let address = b.ld(place, LoadKind::Ordinary);
-                                    let of = b.global_ptr::<U8>(address);
-                                    b.byte_index(of, sb, 2)
+                                let of = product.plane_of(b, sixteen);
+                                let planes = planes[sixteen as usize].map(|row| {
+                                    let at = b.add::<U32>(row, sb);
+                                    b.byte_index(of, at, 2)
                                 });
                                 OfPlane::load(b, planes, 2)
                             }
@@ -160,7 +142,12 @@ impl Tile {
                     .collect();
                 self.super_block(b, mma, &rows, here.cast(), (&copies, sb), sums);
             };
-            if tile_rows(ty) == WARPS * ROWS { multiply(b) } else { b.if_(works, multiply) }
+            if tile_rows(ty) == WARPS * ROWS {
+                multiply(b)
+            } else {
+                b.if_(works, multiply)
+            }
+            b.set(number, other);
         });
         b.cp_async_wait_group(0);
     }
@@ -180,46 +167,29 @@ impl Tile {
         let later = b.byte_index(here, own, PLANE_BYTES);
         let later: [Val<U32>; 4] = b.ld_vector(mma::later_in_shared(later), LoadKind::Ordinary);
         let last = mma::last_plane(b, &[later]);
+        let columns = Columns::in_shared(b, (EIGHTS, mma.group), here);
+        let values = mma.part(b, rows, &columns);
+        let values: Sums = values.into_iter().map(|values| values.map(|value| b.var(value))).collect();
         let has_second = b.setp_ne(last, 0);
-        // Each way alone: values that wait for those of a second plane would take as many registers as the sums.
-        b.if_else(
-            has_second,
-            |b| {
-                // A plane of an eight at a time from device memory; behind its last the next eight's sums come first.
-                let values: Sums = rows.iter().map(|_| [(); 4].map(|()| b.var(0.0))).collect();
-                b.for_range(0, EIGHTS * PLANES, 1, |b, round| {
-                    b.each_iteration(Work::Few);
-                    let (eight, plane) = (b.div::<U32>(round, PLANES), b.rem::<U32>(round, PLANES));
-                    let first = copies.eight_at(b, eight, sb);
-                    let none = b.mov::<U32>(0);
-                    let columns = Columns::new(b, (1, mma.group), first, [none, none], plane);
-                    b.bar_warp_sync(); // else the assembler keeps unpacked weights in registers
-                    let part = mma.part(b, rows, &columns);
-                    add(b, &values, &part);
-                    let is_last = b.setp_eq(plane, PLANES - 1);
-                    b.if_(is_last, |b| {
-                        for (sums, values) in sums.chunks(EIGHTS as usize).zip(&values) {
-                            let first = std::array::from_fn(|i| b.add(sums[0][i], values[i]));
-                            rotate(b, sums, first);
-                            values.iter().for_each(|value| b.set(*value, 0.0));
-                        }
-                    });
-                });
-            },
-            |b| {
-                let columns = Columns::in_shared(b, (EIGHTS, mma.group), here);
-                let values = mma.part(b, rows, &columns);
-                add(b, sums, &values);
-            },
-        );
-    }
-}
-
-/// `sums[i] += values[i]`
-fn add(b: &mut Builder, sums: &Sums, values: &[[Val<F32>; 4]]) {
-    for (sum, value) in sums.iter().flatten().zip(values.iter().flatten()) {
-        let next = b.add(*sum, *value);
-        b.set(*sum, next);
+        b.if_(has_second, |b| {
+            // An eight at a time from device memory; each round the next one's values come first.
+            b.for_range(0, EIGHTS, 1, |b, eight| {
+                b.each_iteration(Work::Few);
+                let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
+                let first = copies.eight_at(b, eight, sb);
+                let columns = Columns::new(b, (1, mma.group), first, [none, none], one);
+                b.bar_warp_sync(); // else the assembler keeps unpacked weights in registers
+                let part = mma.part(b, rows, &columns);
+                for (values, part) in values.chunks(EIGHTS as usize).zip(part) {
+                    let first = std::array::from_fn(|i| b.add(values[0][i], part[i]));
+                    rotate(b, values, first);
+                }
+            });
+        });
+        for (sum, value) in sums.iter().flatten().zip(values.iter().flatten()) {
+            let next = b.add(*sum, *value);
+            b.set(*sum, next);
+        }
     }
 }
 
@@ -234,6 +204,12 @@ pub(crate) fn rotate(b: &mut Builder, values: &[[Var<F32>; 4]], last: [Val<F32>;
 }
 
 impl Product {
+    /// The plane of the matrix of each warp's first or second 16 rows.
+    fn plane_of(&self, b: &mut Builder, sixteen: u32) -> Global<U8> {
+        let [first, second] = self.tensors;
+        if sixteen == 0 { first.plane } else { b.select_ptr(second.plane, first.plane, self.is_pair) }
+    }
+
     /// The matrix of row `row` of the tile, and the row's number there.
     fn locate(&self, b: &mut Builder, row: Val<U32>) -> (Tensor, Val<U32>) {
         let [first, second] = self.tensors;
@@ -255,10 +231,6 @@ impl Product {
 /// are its warp's and 4 more, every 32nd.
 struct Copies {
     rows: Vec<Row>,
-    /// Where the first row goes in a stage.
-    to: Val<U32>,
-    /// Bytes of each from the thread's first piece on, where rows may end within a super-block.
-    left: Option<Val<U32>>,
     /// All columns of the type's form, and the number of the tile's first eight.
     columns: Global<U8>,
     first_eight: Val<U32>,
@@ -269,22 +241,18 @@ struct Copies {
 
 /// A row that a thread copies.
 struct Row {
-    /// Where the addresses of its data and its plane are.
-    places: [Shared<U64>; 2],
-    /// Where it goes in a stage, behind the thread's first.
-    further: u32,
+    data: Global<U8>,
+    plane: Global<U8>,
+    /// Bytes of the row from there on, where rows may end within a super-block.
+    left: Option<Val<U32>>,
+    /// Where it goes in a stage.
+    to: Val<U32>,
     /// Whether it is one of the tile's, where some are not.
     there: Option<Val<Pred>>,
 }
 
 impl Copies {
-    fn new(
-        b: &mut Builder,
-        places: Shared<U64>,
-        product: &Product,
-        (ty, mma): (WeightType, Mma),
-        super_blocks: Val<U32>,
-    ) -> Copies {
+    fn new(b: &mut Builder, product: &Product, (ty, mma): (WeightType, Mma), super_blocks: Val<U32>) -> Copies {
         let tid = b.tid();
         let (own, odd) = (b.shr::<U32>(tid, 1), b.and::<U32>(tid, 1));
         let blocks = b.div::<U32>(product.k, 32);
@@ -292,10 +260,7 @@ impl Copies {
         let plane_bytes = b.mul::<U32>(super_blocks, ty.layout().plane);
         let is_cut = product.is_cut && ty.block_len() < SUPER_BLOCK;
         let before = b.shl::<U32>(odd, 4);
-        let together = THREADS / 2;
-        let to = b.mad::<U32>(own, stride(ty), before);
-        let to = b.add::<U32>(to, COLUMN_BYTES);
-        let left = is_cut.then(|| b.sub::<U32>(row_bytes, before));
+        let together = WARPS * 16;
         let rows = (0..tile_rows(ty).div_ceil(together)).map(|pass| {
             let own = b.add::<U32>(own, pass * together);
             let (tensor, row) = product.locate(b, own);
@@ -305,16 +270,12 @@ impl Copies {
                 b.global_ptr::<U8>(at)
             };
             let (data, plane) = (part(tensor.data, row_bytes), part(tensor.plane, plane_bytes));
-            let data = b.byte_index(data, odd, 16);
-            let own_places = [0, 1].map(|which| places.at((2 * pass + which) * THREADS));
-            let own_places = own_places.map(|place| b.index(place, tid));
-            for (place, of) in own_places.into_iter().zip([data, plane]) {
-                let address = b.address(of);
-                b.st(place, address);
-            }
+            let to = b.mad::<U32>(own, stride(ty), before);
             Row {
-                places: own_places,
-                further: pass * together * stride(ty),
+                data: b.byte_index(data, odd, 16),
+                plane,
+                left: is_cut.then(|| b.sub::<U32>(row_bytes, before)),
+                to: b.add::<U32>(to, COLUMN_BYTES),
                 there: (pass * together + together > tile_rows(ty)).then(|| b.setp_lt(own, tile_rows(ty))),
             }
         });
@@ -323,7 +284,7 @@ impl Copies {
             ScaleGroup::Of256 => product.of_256,
             ScaleGroup::Of32 => product.of_32,
         };
-        Copies { rows, to, left, columns, first_eight: product.first_eight, super_blocks, ty, group: mma.group }
+        Copies { rows, columns, first_eight: product.first_eight, super_blocks, ty, group: mma.group }
     }
 
     /// Starts those of super-block `sb` to the stage `to`, where there is one, as the thread's next group.
@@ -351,15 +312,11 @@ impl Copies {
 
     fn row(&self, b: &mut Builder, row: &Row, stage: Shared<U32>, sb: Val<U32>) {
         let (tid, bytes) = (b.tid(), self.ty.layout().data);
-        let to = b.byte_index(stage, self.to, 1).byte_offset(i64::from(row.further));
-        let [data, plane] = row.places.map(|place| {
-            let address = b.ld(place, LoadKind::Ordinary);
-            b.global_ptr::<U8>(address)
-        });
-        let from = b.byte_index(data, sb, bytes);
+        let to = b.byte_index(stage, row.to, 1);
+        let from = b.byte_index(row.data, sb, bytes);
         let odd = b.and::<U32>(tid, 1);
         let is_first = b.setp_eq(odd, 0);
-        let before = self.left.map(|left| (left, b.mul::<U32>(sb, bytes)));
+        let before = row.left.map(|left| (left, b.mul::<U32>(sb, bytes)));
         for piece in (0..bytes / 16).step_by(2) {
             let copy = |b: &mut Builder| {
                 let at = 16 * piece;
@@ -378,7 +335,7 @@ impl Copies {
         }
         let beside = record(self.ty) - bytes;
         if beside > 0 {
-            let from = b.byte_index(plane, sb, beside);
+            let from = b.byte_index(row.plane, sb, beside);
             b.if_(is_first, |b| {
                 for piece in 0..beside / 16 {
                     b.cp_async(to.at((bytes + 16 * piece) / 4), from.at(16 * piece), Size::Const(16));
