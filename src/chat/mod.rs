@@ -13,8 +13,7 @@ use crate::{Error, Result};
 /// A conversation with a model: its messages, and a session that holds as much of them as has run.
 ///
 /// ```no_run
-/// # fn main() -> kiln::Result<()> {
-/// # let model: kiln::Model = todo!();
+/// # fn talk(model: kiln::Model) -> kiln::Result<()> {
 /// use kiln::chat::Chat;
 /// use kiln::model::{GenerateOptions, SessionOptions};
 ///

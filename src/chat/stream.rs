@@ -11,8 +11,7 @@ use std::borrow::{Borrow, BorrowMut};
 /// Over a session of its own it can be sent to another thread, and gives the session back.
 ///
 /// ```no_run
-/// # fn main() -> kiln::Result<()> {
-/// # let (session, tokenizer): (kiln::Session, kiln::text::Tokenizer) = todo!();
+/// # fn write(session: kiln::Session, tokenizer: kiln::text::Tokenizer) -> kiln::Result<()> {
 /// use kiln::model::GenerateOptions;
 ///
 /// let text = session.into_text(&tokenizer, GenerateOptions::new(40)).with_stop(["\n\n"])?;
