@@ -96,8 +96,8 @@ impl ModelFile {
         Err(self.not_baked(what, models))
     }
 
-    /// The types of its matrices.
-    pub(crate) fn types(&self) -> WeightTypes {
+    /// The types of its matrices; kernels are baked for a set of them.
+    pub fn types(&self) -> WeightTypes {
         self.types
     }
 

@@ -7,6 +7,7 @@ use kiln::shape::{ModelShape, Numerics, WeightType, WeightTypes};
 use kiln_codegen::bake::{self, DecoderPath};
 use kiln_codegen::kernels::PersistentDecoder;
 use kiln_codegen::{Kernel, Target, ptx};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
@@ -45,19 +46,40 @@ fn params(baked: &[ptx::Param]) -> Vec<Param> {
     baked.iter().map(|param| Param { name: leak(param.name.clone()), ty: param.ty }).collect()
 }
 
-/// A model of this shape for a device of compute capability `sm`.
-pub(crate) fn model(name: &'static str, shape: ModelShape, sm: u32) -> &'static BakedModel {
-    model_with_blocks_of(name, shape, sm, None)
+/// What kernels of a model are made from: shape, types of matrices, compute capability, threads of a persistent block.
+type Choice = (ModelShape, WeightTypes, u32, Option<u32>);
+
+/// The kernels of a file on a device; made once in a program, and for the file's types only, since most tests ask for
+/// those of the same two or three files.
+#[cfg(feature = "gguf")]
+pub(crate) fn model(file: &kiln::model::ModelFile, device: &kiln::Device) -> &'static BakedModel {
+    model_with_blocks_of(file, device, None)
 }
 
 /// The same, with blocks of `threads` threads in the persistent kernels.
+#[cfg(feature = "gguf")]
 pub(crate) fn model_with_blocks_of(
-    name: &'static str,
-    shape: ModelShape,
-    sm: u32,
+    file: &kiln::model::ModelFile,
+    device: &kiln::Device,
     threads: Option<u32>,
 ) -> &'static BakedModel {
-    let types: Vec<_> = WeightTypes::ALL.iter().collect();
+    type Made = (Choice, Arc<OnceLock<&'static BakedModel>>);
+    static MADE: Mutex<Vec<Made>> = Mutex::new(Vec::new());
+    let choice = (*file.shape(), file.types(), device.sm(), threads);
+    let made = {
+        let mut all = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = all.iter().find(|made| made.0 == choice).map(|made| made.1.clone());
+        found.unwrap_or_else(|| {
+            all.push((choice, Arc::default()));
+            all[all.len() - 1].1.clone()
+        })
+    };
+    // Another choice does not wait for this one.
+    made.get_or_init(|| baked(choice))
+}
+
+fn baked((shape, all, sm, threads): Choice) -> &'static BakedModel {
+    let types: Vec<_> = all.iter().collect();
     let decoder = |path, numerics| match (path, threads) {
         (DecoderPath::Persistent, Some(threads)) => {
             let kernel = PersistentDecoder::for_shape(shape, &types).with_numerics(numerics);
@@ -76,6 +98,6 @@ pub(crate) fn model_with_blocks_of(
         })
         .chain(columns(shape, &types, sm))
         .collect();
-    // SAFETY: the modules were made for this shape and all types, with the launches they list.
-    leak(unsafe { BakedModel::new(name, shape, WeightTypes::ALL, leak(modules)) })
+    // SAFETY: the modules were made for this shape and these types, with the launches they list.
+    leak(unsafe { BakedModel::new("test", shape, all, leak(modules)) })
 }

@@ -24,7 +24,7 @@ fn open_on(chip: DeviceConfig, model: &str) -> Model {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
     let path = if model == "demo.Q4_K_M" { demo } else { data(model).join("model.gguf") };
     let file = ModelFile::open(path).expect("a model");
-    let baked = bake::model("test", *file.shape(), device.sm());
+    let baked = bake::model(&file, &device);
     Model::load(&device, baked, file, |_| {}).expect("it loads")
 }
 

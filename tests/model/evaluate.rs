@@ -19,7 +19,7 @@ fn load(path: impl AsRef<Path>) -> Model {
     // Kernels are checked elsewhere, on small shapes; here their numbers count.
     let device = common::device_with(DeviceConfig { checks: Checks::NONE, ..DeviceConfig::default() });
     let file = ModelFile::open(path).expect("a model");
-    let baked = bake::model("test", *file.shape(), device.sm());
+    let baked = bake::model(&file, &device);
     Model::load(&device, baked, file, |_| {}).expect("it loads")
 }
 

@@ -21,7 +21,7 @@ fn folder(name: &str) -> PathBuf {
 fn open(path: &Path, config: DeviceConfig) -> Model {
     let device = common::device_with(config);
     let file = ModelFile::open(path).expect("a model");
-    let baked = bake::model("test", *file.shape(), device.sm());
+    let baked = bake::model(&file, &device);
     Model::load(&device, baked, file, |_| {}).expect("it loads")
 }
 

@@ -44,7 +44,7 @@ fn a_token_is_one_launch_of_a_graph_that_its_length_class_shares() {
     let ordinal = device.ordinal();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
     let file = ModelFile::open(file).expect("a model");
-    let baked = bake::model("test", *file.shape(), device.sm());
+    let baked = bake::model(&file, &device);
     let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
     let session = |path| model.session(common::exact().with_path(path).with_capacity(256)).expect("a session");
     let mut pair = Pair { stream: session(PathChoice::Stream), graph: session(PathChoice::Graph) };
@@ -91,7 +91,7 @@ fn launches_of_a_token_begin_early_where_the_chip_has_that() {
         let chip = DeviceConfig::with_sm(major, minor);
         let device = common::device_with(DeviceConfig { multiprocessors: 2, counters: true, ..chip });
         let file = ModelFile::open(&file).expect("a model");
-        let baked = bake::model("test", *file.shape(), device.sm());
+        let baked = bake::model(&file, &device);
         let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
         for numerics in Numerics::ALL {
             let early = has_it && numerics == Numerics::Fast;

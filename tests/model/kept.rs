@@ -15,7 +15,7 @@ fn model() -> Model {
     let device = common::device_with(config);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
     let file = ModelFile::open(file).expect("a model");
-    let baked = bake::model("test", *file.shape(), device.sm());
+    let baked = bake::model(&file, &device);
     Model::load(&device, baked, file, |_| {}).expect("it loads")
 }
 

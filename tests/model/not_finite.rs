@@ -75,7 +75,7 @@ impl Weights {
 
         let device = common::device_with(DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
         let opened = ModelFile::open(&file.0).expect("a model");
-        let baked = bake::model("test", *opened.shape(), device.sm());
+        let baked = bake::model(&opened, &device);
         Model::load(&device, baked, opened, |_| {}).expect("it loads")
     }
 }

@@ -19,7 +19,7 @@ fn model(of: &[Numerics]) -> Model {
     let device = common::device_with(DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
     let file = ModelFile::open(file).expect("a model");
-    let all = bake::model("test", *file.shape(), device.sm());
+    let all = bake::model(&file, &device);
     let is_of = |numerics: Option<Numerics>| numerics.is_some_and(|numerics| of.contains(&numerics));
     let modules = all.modules().iter().filter(|module| is_of(module.decoder.map(|(_, numerics)| numerics)));
     let modules = modules.copied().collect::<Vec<_>>().leak();
@@ -97,7 +97,7 @@ fn fast_sessions_refuse_long_rows_of_floats() {
     let device = common::device_with(DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
     let file = ModelFile::open(&path).expect("a model");
     std::fs::remove_file(&path).expect("it was there");
-    let model = Model::load(&device, bake::model("test", shape, device.sm()), file, |_| {}).expect("it loads");
+    let model = Model::load(&device, bake::model(&file, &device), file, |_| {}).expect("it loads");
     for path in [PathChoice::Auto].into_iter().chain(PATHS) {
         let error = model.session(options(path, Numerics::Fast)).expect_err("no products for it");
         assert!(error.to_string().contains("F16") && error.to_string().contains("12544"), "{error}");

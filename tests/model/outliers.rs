@@ -96,7 +96,7 @@ fn kernels(file: &[u8], numerics: Numerics) -> Vec<Vec<f64>> {
     let opened = ModelFile::open(&path).expect("a model");
     std::fs::remove_file(&path).expect("it was there");
     // This program has kernels for the shape, unless it was built without the feature `tiny`.
-    let baked = opened.baked().unwrap_or_else(|_| bake::model("test", *opened.shape(), device.sm()));
+    let baked = opened.baked().unwrap_or_else(|_| bake::model(&opened, &device));
     let model = Model::load(&device, baked, opened, |_| {}).expect("it loads");
     let options = SessionOptions::default().with_numerics(numerics).with_kv(KvType::F32).with_capacity(64);
     let mut session = model.session(options.with_path(PathChoice::Stream)).expect("a session");

@@ -21,7 +21,7 @@ fn perplexities(path: &Path, text: &str, tokens: usize, numerics: &[Numerics]) -
     assert!(ids.len() >= tokens, "the text has {} tokens", ids.len());
     ids.truncate(tokens);
     // This program has kernels for the demo model, unless it was built without the feature `tiny`.
-    let baked = file.baked().unwrap_or_else(|_| bake::model("test", *file.shape(), device.sm()));
+    let baked = file.baked().unwrap_or_else(|_| bake::model(&file, &device));
     let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
     let of = |numerics: &Numerics| {
         let options = SessionOptions::default().with_numerics(*numerics).with_path(PathChoice::Stream);

@@ -20,7 +20,7 @@ fn config(seed: u64) -> DeviceConfig {
 fn open_as(file: &str, config: DeviceConfig, plant: impl Fn(&str) -> String) -> Model {
     let device = common::device_with(config);
     let file = ModelFile::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("a model");
-    let baked = bake::model("test", *file.shape(), device.sm());
+    let baked = bake::model(&file, &device);
     let modules = baked.modules().iter().map(|module| match module.decoder {
         Some((DecoderPath::Persistent, _)) => BakedModule { ptx: plant(module.ptx).leak(), ..*module },
         _ => *module,
@@ -323,7 +323,7 @@ fn logits_are_the_streams_with_blocks_of_any_size() {
         let device = common::device_with(config(u64::from(threads)));
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
         let file = ModelFile::open(file).expect("a model");
-        let baked = bake::model_with_blocks_of("test", *file.shape(), device.sm(), Some(threads));
+        let baked = bake::model_with_blocks_of(&file, &device, Some(threads));
         let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
         let ids: Vec<u32> = (0..count).map(|i| i * 7 % 2048).collect();
         let logits = |path| {

@@ -54,7 +54,7 @@ impl Cut {
     pub(crate) fn load(&self, config: DeviceConfig) -> Model {
         let device = common::device_with(config);
         let file = ModelFile::open(&self.0).expect("a model");
-        let baked = bake::model("test", *file.shape(), device.sm());
+        let baked = bake::model(&file, &device);
         Model::load(&device, baked, file, |_| {}).expect("it loads")
     }
 }

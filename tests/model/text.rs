@@ -17,7 +17,7 @@ pub(crate) fn model() -> (Model, Tokenizer) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/demo.Q4_K_M.gguf");
     let file = ModelFile::open(file).expect("the demo model");
     let tokenizer = Tokenizer::from_gguf(file.gguf()).expect("a tokenizer");
-    let baked = file.baked().unwrap_or_else(|_| bake::model("test", *file.shape(), device.sm()));
+    let baked = file.baked().unwrap_or_else(|_| bake::model(&file, &device));
     (Model::load(&device, baked, file, |_| {}).expect("it loads"), tokenizer)
 }
 

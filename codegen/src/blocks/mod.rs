@@ -15,6 +15,7 @@ pub(crate) mod gemm_tile;
 pub(crate) mod gemv;
 pub(crate) mod grid_barrier;
 pub(crate) mod kv;
+pub(crate) mod leader;
 pub(crate) mod math;
 pub(crate) mod mma_attention;
 pub(crate) mod norm;

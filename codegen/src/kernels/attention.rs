@@ -3,6 +3,7 @@ use crate::blocks::attend::{self, Attend, Sequence};
 use crate::blocks::attention::Heads;
 use crate::blocks::dependent;
 use crate::blocks::kv::Cache;
+use crate::blocks::leader;
 use crate::blocks::mma_attention;
 use crate::ptx::{Builder, Compare, F32, Global, Size, U32, U64};
 use kiln_shape::columns::STATE_BYTES;
@@ -116,8 +117,7 @@ impl Kernel for Attention {
                 let to = b.index(out, i);
                 b.st(to, 0.0);
             });
-            let leader = b.or::<U32>(tid, kv_head);
-            let leader = b.setp_eq(leader, 0);
+            let leader = leader::of_grid(b, tid, &[kv_head]);
             let over = b.not_pred(fits);
             let reports = b.and_pred(leader, over);
             b.if_(reports, |b| b.st(error, 3));

@@ -1,6 +1,7 @@
 use super::{Attention, Kernel};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::Cache;
+use crate::blocks::leader;
 use crate::blocks::mma_attention::{self, Batch, Positions};
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Size, U32, U64};
 use kiln_shape::{KvType, ModelShape, Numerics, Units};
@@ -87,9 +88,7 @@ impl Kernel for AttentionBatch {
                     let to = b.index(to, inside);
                     b.st(to, 0.0);
                 });
-                let leader = b.or::<U32>(tid, kv_head);
-                let leader = b.or::<U32>(leader, tile);
-                let leader = b.setp_eq(leader, 0);
+                let leader = leader::of_grid(b, tid, &[kv_head, tile]);
                 b.if_(leader, |b| b.st(error, 3));
             },
         );

@@ -1,6 +1,6 @@
 use super::{Grid, Kernel};
 use crate::blocks::tensor::Tensor;
-use crate::blocks::{dependent, dequantize};
+use crate::blocks::{dependent, dequantize, leader};
 use crate::ptx::{Builder, Dim, F32, Global, Size, U8, U32, Val};
 use kiln_shape::SUPER_BLOCK;
 use kiln_shape::columns::STATE_BYTES;
@@ -127,8 +127,7 @@ fn write(b: &mut Builder, types: &[WeightType], hidden: Size, operands: &Operand
                 });
             });
             let tid = b.tid();
-            let leader = b.or::<U32>(tid, block);
-            let leader = b.setp_eq(leader, 0);
+            let leader = leader::of_grid(b, tid, &[block]);
             b.if_(leader, |b| b.st(state.at(2), 1));
         },
     );

@@ -2,6 +2,7 @@ use super::Kernel;
 use super::incremental_attention::{self, NARROW_GROUP, WIDE_GROUP};
 use crate::blocks::attention::{self, Heads, Share, Workspace};
 use crate::blocks::kv::{Cache, Half};
+use crate::blocks::leader;
 use crate::ptx::{Builder, Compare, Dim, F32, Global, LoadKind, Scope, Size, StoreOrder, U8, U32, U64, Val};
 use kiln_shape::KvType;
 use kiln_shape::table::KV_CHUNK;
@@ -195,9 +196,7 @@ impl Kernel for FlashDecodingChunk {
             },
         );
         let (tid, block) = (b.tid(), b.ctaid_x());
-        let leader = b.or::<U32>(tid, block);
-        let leader = b.or::<U32>(leader, chunk);
-        let leader = b.setp_eq(leader, 0);
+        let leader = leader::of_grid(b, tid, &[block, chunk]);
         let over = b.not_pred(fits);
         let reports = b.and_pred(leader, over);
         // Blocks of several sequences may report at once.

@@ -1,6 +1,7 @@
 use super::{Grid, Kernel};
 use crate::blocks::attention::{self, Heads, Share, Workspace};
 use crate::blocks::kv::{self, Cache, Half, value_or_memory};
+use crate::blocks::leader;
 use crate::blocks::math;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U32, U64, Val};
 use kiln_shape::KvType;
@@ -190,8 +191,7 @@ impl Kernel for IncrementalAttention {
         b.bar_sync(); // the sums of the last chunk, or the zeros, are in shared memory
         running.store(b, heads, share, out);
         let (tid, block) = (b.tid(), b.ctaid_x());
-        let leader = b.or::<U32>(tid, block);
-        let leader = b.setp_eq(leader, 0);
+        let leader = leader::of_grid(b, tid, &[block]);
         let over = b.not_pred(fits);
         let reports = b.and_pred(leader, over);
         b.if_(reports, |b| b.st(error, 3));

@@ -1,5 +1,6 @@
 use super::Kernel;
 use crate::blocks::kv::{self, Cache, Half, value_or_memory};
+use crate::blocks::leader;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U32};
 use kiln_shape::KvType;
 
@@ -92,8 +93,7 @@ impl Kernel for KvCacheScatter {
                 }
             },
             |b| {
-                let leader = b.or::<U32>(tid, head);
-                let leader = b.setp_eq(leader, 0);
+                let leader = leader::of_grid(b, tid, &[head]);
                 b.if_(leader, |b| b.st(error, 2));
             },
         );

@@ -1,6 +1,7 @@
 use super::{Grid, Kernel};
 use crate::blocks::dependent;
 use crate::blocks::kv::{self, Cache, Half, value_or_memory};
+use crate::blocks::leader;
 use crate::blocks::norm;
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
@@ -98,8 +99,7 @@ impl Kernel for QkNormRopeKvWrite {
             },
             |b| {
                 let tid = b.tid();
-                let leader = b.or::<U32>(tid, block);
-                let leader = b.setp_eq(leader, 0);
+                let leader = leader::of_grid(b, tid, &[block]);
                 b.if_(leader, |b| b.st(state.at(2), 2));
             },
         );
@@ -219,8 +219,7 @@ impl Kernel for QkNormRopeKvScatter {
             },
             |b| {
                 let tid = b.tid();
-                let leader = b.or::<U32>(tid, block);
-                let leader = b.setp_eq(leader, 0);
+                let leader = leader::of_grid(b, tid, &[block]);
                 b.if_(leader, |b| b.st(error, 2));
             },
         );

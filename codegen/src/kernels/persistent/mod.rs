@@ -11,6 +11,7 @@ use super::products::Products;
 use super::{Grid, Kernel, incremental_attention};
 use crate::blocks::argmax;
 use crate::blocks::grid_barrier::{GridBarrier, Limit};
+use crate::blocks::leader;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, U64, Val, Var};
 use kiln_shape::mailbox::{self, command, item, report, state};
 use kiln_shape::{ModelShape, Numerics, WeightType, presets};
@@ -255,8 +256,7 @@ impl<'a> Decoder<'a> {
         let warp = b.warp_id();
         let leads = b.or::<U32>(block, warp);
         let leads = b.setp_eq(leads, 0);
-        let leader = b.or::<U32>(block, tid);
-        let leader = b.setp_eq(leader, 0);
+        let leader = leader::of_grid(b, tid, &[block]);
         let limit = Limit { abort: counters.at(1), stalled: report.at(report::STALLED), nanoseconds: wait_limit };
         let barrier = GridBarrier::new(b, counters, limit);
         let begin = b.globaltimer();

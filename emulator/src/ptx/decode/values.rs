@@ -153,8 +153,8 @@ impl Decoder<'_> {
         let ty = if pair { whole.element() } else { whole };
         // Of the forms that fit, the one that says most.
         let fits = |f: &&Form| {
-            let mut parts = f.name.split('.');
-            parts.next() == Some(t.name) && parts.all(|p| t.has(p)) && f.types.contains(&ty)
+            let modifiers = f.name.strip_prefix(t.name).filter(|rest| rest.is_empty() || rest.starts_with('.'));
+            modifiers.is_some_and(|parts| parts.split('.').skip(1).all(|p| t.has(p))) && f.types.contains(&ty)
         };
         let (operation, types) = match FORMS.iter().filter(fits).max_by_key(|f| f.name.len()) {
             Some(form) => with_modifiers(t, form, ty)?,
