@@ -1,16 +1,12 @@
 //! The tokenizer and chat template against what llama.cpp and Hugging Face give, and against hostile input.
 #![cfg(feature = "text")]
 
-#[path = "common/json.rs"]
-#[allow(dead_code)] // each test uses a part
-mod json;
-
 use std::time::{Duration, Instant};
 
-use json::Json;
 use kiln::text::{ChatMessage, ChatOptions, ChatTemplate, Special, TextError, Tokenizer};
 use kiln_shape::Gguf;
 use kiln_shape::gguf::{GgufWriter, Strings, Value};
+use kiln_testing::json::Json;
 
 fn demo() -> Gguf {
     Gguf::open(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/demo.Q4_K_M.gguf")).unwrap()

@@ -3,17 +3,19 @@
 //! Each matrix `[N, K]` has mean 0 and standard deviation `gain / sqrt(K)`. Quantised blocks are drawn as blocks, at the
 //! speed of the disk: random quants under scales that make the numbers come out so.
 
+#![allow(unreachable_pub)] // the tests' own crate has it too
+
 use std::io::{self, Write};
 
 use kiln_shape::gguf::{GgufWriter, Strings};
 use kiln_shape::{Family, ModelShape, TensorRole, TensorSpec, WeightType};
 
 /// 256 bytes and three control tokens.
-pub(crate) const LEAST_VOCAB: u32 = 259;
+pub const LEAST_VOCAB: u32 = 259;
 
 /// Which tensor is stored in which type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mix {
+pub enum Mix {
     /// llama.cpp's: Q4_K, with the head and half of `attn_v` and `ffn_down` in Q6_K.
     Q4KM,
     Q8_0,
@@ -22,10 +24,10 @@ pub(crate) enum Mix {
 
 /// A model to write.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SynthModel {
-    pub(crate) shape: ModelShape,
-    pub(crate) mix: Mix,
-    pub(crate) seed: u64,
+pub struct SynthModel {
+    pub shape: ModelShape,
+    pub mix: Mix,
+    pub seed: u64,
 }
 
 impl Mix {
@@ -62,7 +64,7 @@ impl Mix {
 
 impl SynthModel {
     /// Writes the file and tells `progress` the bytes of weights done and in all. Gives the bytes of weights.
-    pub(crate) fn write(&self, out: impl Write, mut progress: impl FnMut(u64, u64)) -> io::Result<u64> {
+    pub fn write(&self, out: impl Write, mut progress: impl FnMut(u64, u64)) -> io::Result<u64> {
         let mut writer = GgufWriter::new();
         self.set_metadata(&mut writer);
         let tensors: Vec<(TensorSpec, WeightType)> =

@@ -1,11 +1,11 @@
 //! Writing keys and values into caches.
 
-use half::f16;
 use kiln_codegen::KvType;
 use kiln_codegen::kernels::{KvCacheScatter, QkNormRopeKvWrite};
 use kiln_shape::TensorRole::{AttnKNorm, AttnQNorm};
 use kiln_shape::table::KV_CHUNK;
 use kiln_shape::{Family, ModelShape, TensorRole};
+pub(crate) use kiln_testing::kv::{decode, encode};
 
 use crate::compare::assert_close;
 use crate::norm::rms_norm;
@@ -14,22 +14,6 @@ use crate::rounding;
 use crate::support::{Arg, Gpu, NULL, Output, Table, every_schedule};
 
 pub(crate) const KV_TYPES: [KvType; 2] = [KvType::F16, KvType::F32];
-
-/// A cache's bytes as floats.
-pub(crate) fn decode(kv: KvType, bytes: &[u8]) -> Vec<f32> {
-    match kv {
-        KvType::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        KvType::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-    }
-}
-
-/// Floats as a cache's bytes, rounded to its type.
-pub(crate) fn encode(kv: KvType, values: &[f32]) -> Vec<u8> {
-    match kv {
-        KvType::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
-        KvType::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-    }
-}
 
 #[test]
 fn scatter_writes_one_position_and_nothing_else() {

@@ -3,18 +3,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/compare.rs"]
-mod compare;
-#[path = "../common/dequantise.rs"]
-mod dequantise;
-#[path = "../common/int8.rs"]
-mod int8;
-#[path = "../common/quantised.rs"]
-mod quantised;
-#[path = "../common/random.rs"]
-mod random;
-#[path = "../common/rounding.rs"]
-mod rounding;
+
+use kiln_testing::{compare, int8, quantised, random, rounding};
 
 mod support;
 

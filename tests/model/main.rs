@@ -6,26 +6,8 @@ mod bake;
 mod common;
 #[path = "../../examples/common/counters.rs"]
 mod counters;
-#[path = "../common/int8.rs"]
-mod int8;
-#[path = "../common/json.rs"]
-#[allow(dead_code)] // each test program uses a part
-mod json;
-#[path = "../common/npy.rs"]
-mod npy;
-#[path = "../common/quantised.rs"]
-mod quantised;
-#[path = "../common/random.rs"]
-mod random;
-#[path = "../common/reference.rs"]
-mod reference;
-#[path = "../../examples/synth/model.rs"]
-mod synth_model;
 
-/// Where the other common files look for it.
-mod dequantise {
-    pub(crate) use crate::reference::dequantise;
-}
+use kiln_testing::{int8, json, npy, quantised, random, reference, synth_model};
 
 #[cfg(feature = "text")]
 mod chat;

@@ -4,16 +4,8 @@
 mod bake;
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../common/compare.rs"]
-mod compare;
-#[path = "../common/dequantise.rs"]
-mod dequantise;
-#[path = "../common/quantised.rs"]
-mod quantised;
-#[path = "../common/random.rs"]
-mod random;
-#[path = "../common/rounding.rs"]
-mod rounding;
+
+use kiln_testing::{compare, quantised, random, rounding};
 
 mod arguments;
 mod calls;

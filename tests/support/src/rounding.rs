@@ -1,13 +1,11 @@
 //! How far a kernel's result may be from float64, by its arithmetic: a result of `n` roundings in a row is off by at most
 //! `n u / (1 - n u)` of what it is a sum of (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
 
-#![allow(dead_code)] // each test uses a part
-
 /// Half the distance from 1 to the next number in f32.
 const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
 /// The bound of `n` roundings, of the sum of the absolute values of the terms.
-pub(crate) fn roundings(n: usize) -> f64 {
+pub fn roundings(n: usize) -> f64 {
     n as f64 * UNIT / (1.0 - n as f64 * UNIT)
 }
 
@@ -18,12 +16,12 @@ fn product_roundings(k: usize) -> usize {
 }
 
 /// An element of `W x` with up to two addends.
-pub(crate) fn product(k: usize) -> f64 {
+pub fn product(k: usize) -> f64 {
     roundings(product_roundings(k))
 }
 
 /// The same where `x` is normalised: gamma, the factor, and what the factor is off.
-pub(crate) fn normalised_product(k: usize) -> f64 {
+pub fn normalised_product(k: usize) -> f64 {
     // Squares: eight of a lane, the lanes, the super-blocks one after another.
     let squares = 8 + 5 + k.div_ceil(256);
     roundings(product_roundings(k) + 2 + inverse_rms(squares))
@@ -32,31 +30,31 @@ pub(crate) fn normalised_product(k: usize) -> f64 {
 /// An element of `W x` in fast numerics, of activations that are rounded already, normalised or not, with up to two
 /// addends: of a super-block two planes, of each the scales and eight blocks of 32; then the super-blocks one after
 /// another, the factor of the norm, and gamma.
-pub(crate) fn fast_product(k: usize) -> f64 {
+pub fn fast_product(k: usize) -> f64 {
     let super_blocks = k.div_ceil(256);
     let squares = 8 + 5 + super_blocks;
     roundings(2 * (3 + 8) + super_blocks + 2 + 2 + inverse_rms(squares))
 }
 
 /// An element of SwiGLU of two normalised products: `silu`'s two products, sum and quotient, after the exponential.
-pub(crate) fn swiglu(k: usize) -> f64 {
+pub fn swiglu(k: usize) -> f64 {
     // The exponential is 2 units off, in numerator and denominator alike, which cancels in part.
     normalised_product(k) + roundings(2 + 4)
 }
 
 /// An element of a head that is normalised: the factor, gamma, and what the factor is off.
-pub(crate) fn normalised_head(head_dim: usize) -> f64 {
+pub fn normalised_head(head_dim: usize) -> f64 {
     roundings(2 + inverse_rms(head_dim / 32 + 5))
 }
 
 /// All elements of such a head together, turned: the table, and a product and a sum of two elements, whose absolute
 /// values together have at most the root of 2 times the length of the two.
-pub(crate) fn turned_head(head_dim: usize) -> f64 {
+pub fn turned_head(head_dim: usize) -> f64 {
     std::f64::consts::SQRT_2 * (normalised_head(head_dim) + roundings(3))
 }
 
 /// What is rounded to f16.
-pub(crate) fn in_f16(bound: f64) -> f64 {
+pub fn in_f16(bound: f64) -> f64 {
     bound + (1.0 + bound) / (1 << 11) as f64
 }
 

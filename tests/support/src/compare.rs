@@ -1,9 +1,7 @@
 //! How far results are from what they should be.
 
-#![allow(dead_code)] // each test uses a part
-
 /// `|a - b| / |b|`, over all elements together.
-pub(crate) fn relative_l2(found: &[f32], expected: &[f64]) -> f64 {
+pub fn relative_l2(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let difference: f64 = found.iter().zip(expected).map(|(f, e)| (f64::from(*f) - e).powi(2)).sum();
     let norm: f64 = expected.iter().map(|e| e * e).sum();
@@ -11,7 +9,7 @@ pub(crate) fn relative_l2(found: &[f32], expected: &[f64]) -> f64 {
 }
 
 /// The largest difference of an element, relative to the root mean square of what is expected.
-pub(crate) fn relative_max(found: &[f32], expected: &[f64]) -> f64 {
+pub fn relative_max(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let norm: f64 = expected.iter().map(|e| e * e).sum::<f64>() / expected.len().max(1) as f64;
     // `f64::max` drops a NaN; it must win here.
@@ -22,7 +20,7 @@ pub(crate) fn relative_max(found: &[f32], expected: &[f64]) -> f64 {
 
 /// Panics unless both figures are small: `bound` for all elements together, 16 times that for any one.
 #[track_caller]
-pub(crate) fn assert_close(what: &str, found: &[f32], expected: &[f64], bound: f64) {
+pub fn assert_close(what: &str, found: &[f32], expected: &[f64], bound: f64) {
     let (l2, max) = (relative_l2(found, expected), relative_max(found, expected));
     if std::env::var_os("KILN_SHOW_ERRORS").is_some() {
         println!("error of {what}: {l2:.1e} together, {max:.1e} at most; bound {bound:.1e}");
@@ -43,7 +41,7 @@ pub(crate) fn assert_close(what: &str, found: &[f32], expected: &[f64], bound: f
 
 /// Panics unless every element is as close as `bound` times its magnitude: the sum of the absolute values it is a sum of.
 #[track_caller]
-pub(crate) fn assert_close_sums(what: &str, found: &[f32], expected: &[f64], magnitudes: &[f64], bound: f64) {
+pub fn assert_close_sums(what: &str, found: &[f32], expected: &[f64], magnitudes: &[f64], bound: f64) {
     assert!(found.len() == expected.len() && found.len() == magnitudes.len());
     let errors = found.iter().zip(expected).zip(magnitudes).map(|((f, e), m)| {
         let error = (f64::from(*f) - e).abs();
@@ -64,7 +62,7 @@ pub(crate) fn assert_close_sums(what: &str, found: &[f32], expected: &[f64], mag
 
 /// Panics unless both are the same to the last bit.
 #[track_caller]
-pub(crate) fn assert_same_bits(what: &str, found: &[f32], expected: &[f32]) {
+pub fn assert_same_bits(what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (index, (f, e)) in found.iter().zip(expected).enumerate() {
         assert_eq!(f.to_bits(), e.to_bits(), "{what}: element {index} is {f:e} and {e:e}");

@@ -1,11 +1,9 @@
 //! Activations rounded to bytes, as fast numerics promise them: `scale * (q + r / 254)`, in f32 arithmetic.
 
-#![allow(dead_code)] // each test uses a part
-
 use kiln_shape::WeightType;
 
 /// Activations that share a scale in products with weights of a type; none for weights that are floats.
-pub(crate) fn group(ty: WeightType) -> Option<usize> {
+pub fn group(ty: WeightType) -> Option<usize> {
     match ty {
         WeightType::Q4_K | WeightType::Q5_K | WeightType::Q6_K => Some(256),
         WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q8_0 => Some(32),
@@ -14,12 +12,12 @@ pub(crate) fn group(ty: WeightType) -> Option<usize> {
 }
 
 /// A vector as the products see it, and the super-blocks that have a second plane.
-pub(crate) fn rounded(x: &[f32], group: usize) -> (Vec<f64>, usize) {
+pub fn rounded(x: &[f32], group: usize) -> (Vec<f64>, usize) {
     rounded_with(x, group, true)
 }
 
 /// The same of a vector that has one plane only, which no kernel makes.
-pub(crate) fn rounded_to_one_plane(x: &[f32], group: usize) -> Vec<f64> {
+pub fn rounded_to_one_plane(x: &[f32], group: usize) -> Vec<f64> {
     rounded_with(x, group, false).0
 }
 

@@ -1,28 +1,26 @@
 //! Random matrices in every supported type, as a GGUF file holds them and as kernels want them.
 
-#![allow(dead_code)] // each test uses a part
-
 use half::{bf16, f16};
 use kiln_shape::WeightType;
 
-use super::dequantise::dequantise;
-use super::random::Random;
+use crate::dequantise::dequantise;
+use crate::random::Random;
 
 /// An `[n, k]` matrix.
 #[derive(Debug, Clone)]
-pub(crate) struct Matrix {
-    pub(crate) ty: WeightType,
-    pub(crate) n: usize,
-    pub(crate) k: usize,
+pub struct Matrix {
+    pub ty: WeightType,
+    pub n: usize,
+    pub k: usize,
     /// As in a file.
-    pub(crate) bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
     /// What it means, row after row.
-    pub(crate) weights: Vec<f64>,
+    pub weights: Vec<f64>,
 }
 
 impl Matrix {
     /// Weights between about -1 and 1, every field of every block random: scales of both signs, all nibbles, all six bits.
-    pub(crate) fn random(ty: WeightType, n: usize, k: usize, random: &mut Random) -> Matrix {
+    pub fn random(ty: WeightType, n: usize, k: usize, random: &mut Random) -> Matrix {
         let blocks = n * k / ty.block_len() as usize;
         let mut bytes = Vec::with_capacity(blocks * ty.block_bytes() as usize);
         for _ in 0..blocks {
@@ -55,12 +53,12 @@ impl Matrix {
     }
 
     /// One that a file holds.
-    pub(crate) fn of(ty: WeightType, n: usize, k: usize, bytes: &[u8]) -> Matrix {
+    pub fn of(ty: WeightType, n: usize, k: usize, bytes: &[u8]) -> Matrix {
         Matrix { ty, n, k, bytes: bytes.to_vec(), weights: dequantise(ty, bytes) }
     }
 
     /// Makes a weight 0: a term and its min that cancel where the type has mins, else a quant of 0.
-    pub(crate) fn clear(&mut self, row: usize, column: usize, random: &mut Random) {
+    pub fn clear(&mut self, row: usize, column: usize, random: &mut Random) {
         let (len, size) = (self.ty.block_len() as usize, self.ty.block_bytes() as usize);
         let (index, i) = ((row * self.k + column) / len, column % len);
         let block = &mut self.bytes[index * size..][..size];
@@ -115,7 +113,7 @@ impl Matrix {
 
     /// What kernels read: the data, and the plane where the type has one, with zeros behind a row that ends within a
     /// super-block.
-    pub(crate) fn planes(&self) -> (Vec<u8>, Vec<u8>) {
+    pub fn planes(&self) -> (Vec<u8>, Vec<u8>) {
         let (mut data, mut plane) = (Vec::new(), Vec::new());
         let block = self.ty.block_bytes() as usize;
         for row in self.bytes.chunks(self.k / self.ty.block_len() as usize * block) {
@@ -155,17 +153,17 @@ impl Matrix {
     }
 
     /// A row's weights.
-    pub(crate) fn row(&self, row: usize) -> &[f64] {
+    pub fn row(&self, row: usize) -> &[f64] {
         &self.weights[row * self.k..][..self.k]
     }
 
     /// `sum_k |W[n, k] x[k]|`: what a rounding error of `W x` is a part of, however much of it cancels.
-    pub(crate) fn magnitudes(&self, x: &[f64]) -> Vec<f64> {
+    pub fn magnitudes(&self, x: &[f64]) -> Vec<f64> {
         (0..self.n).map(|row| self.row(row).iter().zip(x).map(|(w, x)| (w * x).abs()).sum()).collect()
     }
 
     /// `W x`.
-    pub(crate) fn times(&self, x: &[f64]) -> Vec<f64> {
+    pub fn times(&self, x: &[f64]) -> Vec<f64> {
         (0..self.n).map(|row| self.row(row).iter().zip(x).map(|(w, x)| w * x).sum()).collect()
     }
 }

@@ -7,38 +7,36 @@ use std::path::Path;
 
 use kiln_shape::{Gguf, ModelShape, TensorRole, WeightType};
 
-#[path = "dequantise.rs"]
-mod dequantise;
-pub(crate) use dequantise::dequantise;
+use crate::dequantise::dequantise;
 
 /// How K and V are kept between positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cache {
+pub enum Cache {
     F64,
     /// Rounded to float16, to nearest even.
     F16,
 }
 
 /// What a matrix of a role, layer and type is multiplied with instead of an activation vector.
-pub(crate) type Activations = Box<dyn Fn(TensorRole, u32, WeightType, &[f64]) -> Vec<f64> + Sync>;
+pub type Activations = Box<dyn Fn(TensorRole, u32, WeightType, &[f64]) -> Vec<f64> + Sync>;
 
 /// A model with its whole file in memory.
-pub(crate) struct Reference {
-    pub(crate) gguf: Gguf,
-    pub(crate) shape: ModelShape,
+pub struct Reference {
+    pub gguf: Gguf,
+    pub shape: ModelShape,
     /// The vector itself, unless a test asks what rounding it would do.
-    pub(crate) activations: Activations,
+    pub activations: Activations,
     file: Vec<u8>,
 }
 
 impl Reference {
-    pub(crate) fn open(path: impl AsRef<Path>) -> Reference {
+    pub fn open(path: impl AsRef<Path>) -> Reference {
         let path = path.as_ref();
         let file = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         Reference::from_bytes(file)
     }
 
-    pub(crate) fn from_bytes(file: Vec<u8>) -> Reference {
+    pub fn from_bytes(file: Vec<u8>) -> Reference {
         let gguf = Gguf::from_bytes(&file).expect("a GGUF file");
         let shape = ModelShape::from_gguf(&gguf).expect("a Qwen model");
         shape.check_tensors(&gguf).expect("all tensors");
@@ -46,7 +44,7 @@ impl Reference {
     }
 
     /// Type and bytes of a tensor.
-    pub(crate) fn tensor(&self, role: TensorRole, layer: u32) -> (WeightType, &[u8]) {
+    pub fn tensor(&self, role: TensorRole, layer: u32) -> (WeightType, &[u8]) {
         let tensor = self.gguf.required_tensor(&role.tensor_name(layer)).expect("checked when opened");
         (
             WeightType::from_ggml(tensor.ty()).expect("it decodes"),
@@ -55,20 +53,20 @@ impl Reference {
     }
 
     /// A vector of weights.
-    pub(crate) fn vector(&self, role: TensorRole, layer: u32) -> Vec<f64> {
+    pub fn vector(&self, role: TensorRole, layer: u32) -> Vec<f64> {
         let (ty, bytes) = self.tensor(role, layer);
         dequantise(ty, bytes)
     }
 
     /// Row `row` of a matrix.
-    pub(crate) fn row(&self, role: TensorRole, layer: u32, row: usize) -> Vec<f64> {
+    pub fn row(&self, role: TensorRole, layer: u32, row: usize) -> Vec<f64> {
         let (ty, bytes) = self.tensor(role, layer);
         let row_bytes = ty.ggml().row_bytes(role.dims(&self.shape)[0]).expect("whole blocks") as usize;
         dequantise(ty, &bytes[row * row_bytes..][..row_bytes])
     }
 
     /// `W x` for each `x`, `[positions][K]` to `[positions][N]`.
-    pub(crate) fn product(&self, role: TensorRole, layer: u32, xs: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    pub fn product(&self, role: TensorRole, layer: u32, xs: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let (k, n) = (role.dims(&self.shape)[0] as usize, role.dims(&self.shape)[1] as usize);
         assert!(xs.iter().all(|x| x.len() == k));
         let ty = self.tensor(role, layer).0;
@@ -99,7 +97,7 @@ impl Reference {
     }
 
     /// Logits `[positions][vocab]` of the tokens in `ids`, each seeing itself and those before it.
-    pub(crate) fn logits(&self, ids: &[u32], cache: Cache) -> Vec<Vec<f64>> {
+    pub fn logits(&self, ids: &[u32], cache: Cache) -> Vec<Vec<f64>> {
         let xs = self.hidden_states(ids, cache);
         let gamma = self.vector(TensorRole::OutputNorm, 0);
         let head = if self.shape.tied_head { TensorRole::TokenEmbedding } else { TensorRole::Output };
@@ -182,13 +180,13 @@ fn add(x: &mut [f64], y: &[f64]) {
 }
 
 /// `x / sqrt(mean(x^2) + eps) * gamma`
-pub(crate) fn rms_norm(x: &[f64], gamma: &[f64], eps: f64) -> Vec<f64> {
+pub fn rms_norm(x: &[f64], gamma: &[f64], eps: f64) -> Vec<f64> {
     let scale = 1.0 / (dot(x, x) / x.len() as f64 + eps).sqrt();
     x.iter().zip(gamma).map(|(x, gamma)| x * scale * gamma).collect()
 }
 
 /// Rotates the pairs `(i, i + head_dim / 2)` by `position * theta^(-2i / head_dim)`.
-pub(crate) fn rope(head: &mut [f64], position: usize, theta: f64) {
+pub fn rope(head: &mut [f64], position: usize, theta: f64) {
     let half = head.len() / 2;
     for i in 0..half {
         let angle = position as f64 * theta.powf(-(i as f64) / half as f64);
@@ -198,7 +196,7 @@ pub(crate) fn rope(head: &mut [f64], position: usize, theta: f64) {
 }
 
 /// The nearest float16, ties to even.
-pub(crate) fn round_to_f16(x: f64) -> f64 {
+pub fn round_to_f16(x: f64) -> f64 {
     if x == 0.0 || !x.is_finite() {
         return x;
     }
@@ -209,7 +207,7 @@ pub(crate) fn round_to_f16(x: f64) -> f64 {
 }
 
 /// `|a - b| / |b|`
-pub(crate) fn relative_l2(a: &[f64], b: &[f64]) -> f64 {
+pub fn relative_l2(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     let distance: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
     (distance / dot(b, b)).sqrt()

@@ -4,14 +4,14 @@ use std::path::Path;
 
 /// A `[rows, columns]` array of float32, row after row.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Npy {
-    pub(crate) rows: usize,
-    pub(crate) columns: usize,
-    pub(crate) values: Vec<f32>,
+pub struct Npy {
+    pub rows: usize,
+    pub columns: usize,
+    pub values: Vec<f32>,
 }
 
 impl Npy {
-    pub(crate) fn open(path: impl AsRef<Path>) -> Npy {
+    pub fn open(path: impl AsRef<Path>) -> Npy {
         let path = path.as_ref();
         let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         assert_eq!(&bytes[..8], b"\x93NUMPY\x01\0", "{}", path.display());
@@ -26,7 +26,7 @@ impl Npy {
         Npy { rows, columns, values: numbers.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect() }
     }
 
-    pub(crate) fn row(&self, row: usize) -> Vec<f64> {
+    pub fn row(&self, row: usize) -> Vec<f64> {
         self.values[row * self.columns..][..self.columns].iter().map(|&x| x.into()).collect()
     }
 }

@@ -3,18 +3,16 @@
 //! All tests of a run draw from one seed, each from its beginning: `KILN_SEED=SEED cargo test --test FILE NAME` repeats
 //! the inputs of any of them, in whatever order and on however many threads they run.
 
-#![allow(dead_code)] // each test uses a part
-
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// SplitMix64: one addition and three multiplications a number, and every seed is a good one.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
     /// Numbers that differ from run to run, or those of the seed in `KILN_SEED`. Says which: shown where a test fails.
-    pub(crate) fn fresh() -> Random {
+    pub fn fresh() -> Random {
         static SEED: OnceLock<u64> = OnceLock::new();
         let seed = *SEED.get_or_init(|| match std::env::var("KILN_SEED") {
             Ok(seed) => seed.parse().expect("KILN_SEED is a number"),
@@ -24,7 +22,7 @@ impl Random {
         Random(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -32,22 +30,22 @@ impl Random {
     }
 
     /// A number below `end`.
-    pub(crate) fn below(&mut self, end: u32) -> u32 {
+    pub fn below(&mut self, end: u32) -> u32 {
         (((self.next() >> 32) * u64::from(end)) >> 32) as u32
     }
 
     /// Uniform in -1 to 1.
-    pub(crate) fn symmetric(&mut self) -> f32 {
+    pub fn symmetric(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
     /// `len` numbers, uniform in `-scale` to `scale`.
-    pub(crate) fn floats(&mut self, len: usize, scale: f32) -> Vec<f32> {
+    pub fn floats(&mut self, len: usize, scale: f32) -> Vec<f32> {
         (0..len).map(|_| self.symmetric() * scale).collect()
     }
 
     /// Random bytes.
-    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {
             bytes.extend(self.next().to_le_bytes());

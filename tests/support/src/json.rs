@@ -5,7 +5,7 @@ use std::str::Chars;
 
 /// A JSON value. Getters panic with what they found: a test wants to stop there.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Json {
+pub enum Json {
     Null,
     Bool(bool),
     Number(f64),
@@ -16,13 +16,13 @@ pub(crate) enum Json {
 
 impl Json {
     /// Reads a file.
-    pub(crate) fn open(path: impl AsRef<std::path::Path>) -> Json {
+    pub fn open(path: impl AsRef<std::path::Path>) -> Json {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         Json::parse(&text)
     }
 
-    pub(crate) fn parse(text: &str) -> Json {
+    pub fn parse(text: &str) -> Json {
         let mut chars = text.chars().peekable();
         let value = parse_value(&mut chars);
         skip_space(&mut chars);
@@ -31,7 +31,7 @@ impl Json {
     }
 
     /// The value of a key.
-    pub(crate) fn get(&self, key: &str) -> &Json {
+    pub fn get(&self, key: &str) -> &Json {
         match self {
             Json::Object(entries) => {
                 entries.iter().find(|(k, _)| k == key).map(|(_, v)| v).unwrap_or_else(|| panic!("no key `{key}`"))
@@ -40,21 +40,21 @@ impl Json {
         }
     }
 
-    pub(crate) fn list(&self) -> &[Json] {
+    pub fn list(&self) -> &[Json] {
         match self {
             Json::List(items) => items,
             other => panic!("no list but {other:?}"),
         }
     }
 
-    pub(crate) fn str(&self) -> &str {
+    pub fn str(&self) -> &str {
         match self {
             Json::String(text) => text,
             other => panic!("no string but {other:?}"),
         }
     }
 
-    pub(crate) fn f64(&self) -> f64 {
+    pub fn f64(&self) -> f64 {
         match self {
             Json::Number(number) => *number,
             other => panic!("no number but {other:?}"),
@@ -62,12 +62,12 @@ impl Json {
     }
 
     /// A list of token ids.
-    pub(crate) fn ids(&self) -> Vec<u32> {
+    pub fn ids(&self) -> Vec<u32> {
         self.list().iter().map(|id| id.f64() as u32).collect()
     }
 
     /// A list of numbers.
-    pub(crate) fn f64s(&self) -> Vec<f64> {
+    pub fn f64s(&self) -> Vec<f64> {
         self.list().iter().map(Json::f64).collect()
     }
 }

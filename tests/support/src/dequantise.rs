@@ -5,7 +5,7 @@
 use kiln_shape::WeightType;
 
 /// The weights stored in `bytes`, a whole number of blocks.
-pub(crate) fn dequantise(ty: WeightType, bytes: &[u8]) -> Vec<f64> {
+pub fn dequantise(ty: WeightType, bytes: &[u8]) -> Vec<f64> {
     let block = ty.block_bytes() as usize;
     assert_eq!(bytes.len() % block, 0, "whole blocks");
     let mut weights = Vec::with_capacity(bytes.len() / block * ty.block_len() as usize);
