@@ -43,7 +43,7 @@ launch! {
 }
 
 launch! {
-    /// `gemm_8`, `gemm_16` and `gemm_tile`: a phase of a layer for several columns.
+    /// `gemm_8`, `gemm_16` and `gemm_tile`: a phase of a layer for several columns. The last takes the head too.
     pub(crate) struct Gemm<'a> {
         table: In<'a, u8>,
         layer: u32,
@@ -53,6 +53,7 @@ launch! {
         inverse: In<'a, f32>,
         columns: u32,
         y: Out<'a, f32>,
+        vocab: u32,
     }
 }
 

@@ -42,7 +42,8 @@ impl Case {
             Phase::AttentionOutput => (q, &[(TensorRole::AttnOutput, hidden)]),
             Phase::GateUp => (hidden, &[(FfnGate, ffn), (FfnUp, ffn)]),
             Phase::Down => (ffn, &[(FfnDown, hidden)]),
-            Phase::Head => panic!("the head is for the last column alone"),
+            // An odd number of rows.
+            Phase::Head => (hidden, &[(TensorRole::Output, 193)]),
         };
         let matrices = roles.iter().zip(types.iter().cycle());
         let matrices = matrices.map(|(&(role, n), &ty)| (role, Matrix::random(ty, n as usize, k as usize, random)));
@@ -79,7 +80,8 @@ impl Case {
         match self.phase {
             Phase::Qkv => Some(AttnNorm),
             Phase::GateUp => Some(FfnNorm),
-            Phase::Head | Phase::AttentionOutput | Phase::Down => None,
+            Phase::Head => Some(OutputNorm),
+            Phase::AttentionOutput | Phase::Down => None,
         }
     }
 
@@ -109,7 +111,7 @@ impl Case {
                 (&x).into(),
                 (&y).into(),
                 EPS.into(),
-                0u32.into(),
+                (self.rows() as u32).into(),
                 (self.phase as u32).into(),
             ]);
             kernel.run([3, 1, 1], &args.collect::<Vec<_>>());
@@ -161,6 +163,7 @@ impl Case {
             (&inverse).into(),
             (count as u32).into(),
             (&y).into(),
+            (rows as u32).into(),
         ];
         kernel.run([tiles as u32, padded / (8 * eights as u32), 1], &args);
         y.read()
@@ -221,6 +224,17 @@ fn columns_of_several_tiles_have_the_same_bits() {
     let shape = shape(kiln_shape::Family::Qwen2, 160, 1, 1, 64, 256);
     let case = Case::new(Phase::AttentionOutput, shape, &[WeightType::Q8_0], &mut random);
     case.check(&gpu(), &[65], &ALL[2..], &mut random);
+}
+
+/// Its rows are a launch parameter, in large tiles.
+#[test]
+fn the_head_of_several_columns_has_the_same_bits() {
+    let mut random = Random::fresh();
+    let gpu = gpu();
+    for ty in [WeightType::Q6_K, WeightType::Q8_0] {
+        let shape = shape(kiln_shape::Family::Qwen2, 256, 1, 1, 64, 256);
+        Case::new(Phase::Head, shape, &[ty], &mut random).check(&gpu, &[3], &ALL[2..], &mut random);
+    }
 }
 
 /// Rows of many super-blocks go through several rounds of folding; those of 1120 end within one.

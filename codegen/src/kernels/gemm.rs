@@ -137,6 +137,7 @@ impl Kernel for Gemm {
         let inverse = b.param::<Global<F32>>("inverse"); // [columns]
         let columns = b.param::<U32>("columns"); // those that are there
         let y = b.param::<Global<F32>>("y"); // [columns, rows of the phase]
+        b.param::<U32>("vocab"); // rows of the head, for tiles that take it
         b.blocks_per_sm(if self.eights == 1 { 4 } else { 3 });
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let chosen = Chosen::new(b, &self.shape, phase, layer);

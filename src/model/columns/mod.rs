@@ -1,11 +1,12 @@
 //! Several tokens of a prompt at once, in fast numerics: their products share a pass over the weights, and each has the
 //! bits that it has alone.
 
+mod products;
+
 use super::Inner;
 use super::kernels::ColumnKernels;
-use super::launches::{Attention, AttentionBatch, EmbeddingRow, Gemm, Phase, QkNormRopeKvWrite, Quantise};
+use super::launches::{Attention, AttentionBatch, EmbeddingRow, QkNormRopeKvWrite};
 use super::sequence::Sequence;
-use super::tiles::Tile;
 use super::token::{Of, Run};
 use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream, Use};
@@ -13,6 +14,7 @@ use crate::launch::{In, Out};
 use crate::shape::columns::{STATE_BYTES, bytes};
 use crate::shape::table::KV_CHUNK;
 use crate::shape::{KvType, ModelShape, Numerics, TensorRole, Units, units};
+use products::Step;
 use std::sync::Arc;
 
 /// Tokens at once, at most.
@@ -49,6 +51,8 @@ pub(crate) struct Columns {
     partials: DeviceBuffer<f32>,
     /// `[room, kv_heads]` zeros.
     arrivals: DeviceBuffer<u32>,
+    /// `[columns, vocab]`, where logits of several columns were asked for.
+    pub(crate) logits: Option<DeviceBuffer<f32>>,
 }
 
 /// Floats of the partial results of a column's attention over a cache of so many chunks.
@@ -97,28 +101,6 @@ pub(crate) struct Pass {
     pub(crate) count: u32,
 }
 
-/// A phase of a layer.
-struct Step {
-    number: u32,
-    matrices: &'static [TensorRole],
-    norm: Option<TensorRole>,
-    k: u32,
-    rows: u32,
-    x: DevicePtr<f32>,
-    y: DevicePtr<f32>,
-}
-
-/// The rows of each matrix.
-fn rows_of<'a>(shape: &'a ModelShape, matrices: &'a [TensorRole]) -> impl Iterator<Item = u32> + 'a {
-    use TensorRole::{AttnK, AttnQ, AttnV, FfnGate, FfnUp};
-    matrices.iter().map(|role| match role {
-        AttnQ => shape.q_dim(),
-        AttnK | AttnV => shape.kv_dim(),
-        FfnGate | FfnUp => shape.ffn,
-        _ => shape.hidden,
-    })
-}
-
 impl Columns {
     /// For a prompt of so many tokens.
     pub(crate) fn new(model: &Inner, kernels: Arc<ColumnKernels>, tokens: u32) -> Result<Columns> {
@@ -139,6 +121,7 @@ impl Columns {
             states: DeviceBuffer::zeroed(device, STATE * room as usize)?,
             partials: DeviceBuffer::uninitialized(device, 1)?,
             arrivals: DeviceBuffer::zeroed(device, room as usize * shape.kv_heads as usize)?,
+            logits: None,
         })
     }
 
@@ -177,6 +160,7 @@ impl Columns {
             self.arrivals.writes("arrivals of columns"),
         ]
         .into_iter()
+        .chain(self.logits.as_ref().map(|logits| logits.writes("logits of columns")))
     }
 
     /// Launches the embeddings of a pass; gives the number of launches.
@@ -288,61 +272,5 @@ impl Columns {
 
     fn state(&self, pass: Pass, column: u32) -> DevicePtr<u32> {
         self.states.as_ptr().add(STATE * (pass.first + column) as usize)
-    }
-
-    /// A phase of all columns: by tensor cores where its matrices are quantised, else a column at a time.
-    fn product(&self, run: &mut Run<'_>, of: &Of<'_>, layer: u32, count: u32, step: &Step) -> Result<()> {
-        let Of { model, kernels, .. } = *of;
-        let shape = model.file.shape();
-        let (table, eps) = (In::noted(model.weights.table.as_ptr()), shape.rms_eps);
-        let &Step { number: phase, matrices, norm, k, rows, x, y } = step;
-        let types: Vec<_> = matrices.iter().filter_map(|role| model.weights.ty(*role, layer)).collect();
-        if types.iter().any(|ty| !ty.is_quantised()) {
-            for column in 0..count as usize {
-                let (x, y) = (In::noted(x.add(column * k as usize)), Out::noted(y.add(column * rows as usize)));
-                let launch = Phase { table, layer, x, y, eps, vocab: shape.vocab, phase };
-                // In fast numerics all phases are one kernel.
-                run.launch_rows(&kernels.qkv, rows, &launch)?;
-            }
-            return Ok(());
-        }
-        let matrices: Vec<_> = types.iter().copied().zip(rows_of(shape, matrices)).collect();
-        let (tile, tiles) = Tile::choose(&matrices, count, model.device.multiprocessors());
-        let kernel = match tile {
-            Tile::Narrow => &self.kernels.narrow,
-            Tile::Wide => &self.kernels.wide,
-            Tile::Large => &self.kernels.tile,
-        };
-        let width = tile.columns();
-        let padded = count.next_multiple_of(width);
-        let (of_256, of_32) = (self.of_256.as_ptr(), self.of_32.as_ptr());
-        for (block_len, to) in [(256, of_256), (32, of_32)] {
-            let wanted = types.iter().filter(|ty| ty.block_len() == block_len).fold(0, |bits, ty| bits | 1 << ty.id());
-            if wanted != 0 {
-                let quantise = Quantise {
-                    table,
-                    norm: norm.map_or(0, |role| role.table_index(layer)),
-                    x: In::noted(x),
-                    k,
-                    eps,
-                    columns: count,
-                    wanted,
-                    to: Out::noted(to),
-                    inverse: Out::noted(self.inverse.as_ptr()),
-                };
-                run.launch_grid(&self.kernels.quantise, [padded, 1, 1], &quantise)?;
-            }
-        }
-        let gemm = Gemm {
-            table,
-            layer,
-            phase,
-            of_256: In::noted(of_256),
-            of_32: In::noted(of_32),
-            inverse: In::noted(self.inverse.as_ptr()),
-            columns: count,
-            y: Out::noted(y),
-        };
-        run.launch_grid(kernel, [tiles, padded / width, 1], &gemm)
     }
 }
