@@ -54,6 +54,14 @@ launch! {
         columns: u32,
         y: Out<'a, f32>,
         vocab: u32,
+        next_types: u32,
+        next_norm: u32,
+        eps: f32,
+        next_256: Out<'a, u8>,
+        next_32: Out<'a, u8>,
+        squares: Out<'a, f32>,
+        next_inverse: Out<'a, f32>,
+        arrivals: Out<'a, u32>,
     }
 }
 

@@ -2,6 +2,7 @@ use super::Kernel;
 use super::products::Chosen;
 use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, WARPS};
 use crate::blocks::math;
+use crate::blocks::next_columns::Written;
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, U64, Val, Var};
 use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS, tile_rows};
@@ -10,7 +11,8 @@ use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
 /// The phases of a layer, and the head, for many columns, in tiles of [`tile_rows`] rows and 64 columns: grid `[tiles of
 /// rows, columns / 64]`, rounded up, the tiles of each matrix on their own. Of gate and up, which must be of one type, a tile
-/// has half of its rows each. Each column has the bits that [`super::Products`] gives it.
+/// has half of its rows each. Each column has the bits that [`super::Products`] gives it. Where the next phase takes the
+/// results they are rounded to bytes for it, as [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmTile {
     shape: ModelShape,
@@ -215,7 +217,8 @@ impl OfTile {
     }
 
     fn kept(b: &mut Builder, from: Shared<U32>) -> OfTile {
-        OfTile::of([0, 1, 2, 3, 4].map(|at| b.ld(from.at(at), LoadKind::Ordinary)))
+        // Constant from that barrier on.
+        OfTile::of([0, 1, 2, 3, 4].map(|at| b.ld(from.at(at), LoadKind::Constant)))
     }
 }
 
@@ -242,11 +245,13 @@ impl Kernel for GemmTile {
         let columns = b.param::<U32>("columns"); // those that are there
         let y = b.param::<Global<F32>>("y"); // [columns, rows of the phase]
         let vocab = b.param::<U32>("vocab"); // rows of the head
+        let follows = super::gemm::next(b, table);
         b.blocks_per_sm(1);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let group = b.ctaid_y();
         let first_eight = b.mul::<U32>(group, EIGHTS);
         let kept = b.shared::<U32>("tile", OfTile::WORDS);
+        let answer = b.shared::<U32>("answer", 1);
         let tiles = Tile::new(b, &self.types);
         {
             let chosen = Chosen::new(b, &self.shape, phase, layer);
@@ -270,6 +275,11 @@ impl Kernel for GemmTile {
             let operands = Operands { table, inverse, y, columns, rows, first_eight };
             let of = OfTile::kept(b, kept);
             self.finish(b, &operands, &chosen, &of, &sums);
+            let end = b.add::<U32>(of.first, of.rows_of_tile);
+            let end = b.min::<U32>(end, of.rows);
+            let (first, end) = (b.add::<U32>(of.from, of.first), b.add::<U32>(of.from, end));
+            let written = Written { y, columns, rows, first, end, tile: group, width: EIGHTS * COLUMNS };
+            follows.round(b, &self.types, &written, tiles.room(), answer);
         }
     }
 }

@@ -2,6 +2,7 @@
 //! bits that it has alone.
 
 mod products;
+mod rounded;
 
 use super::Inner;
 use super::kernels::ColumnKernels;
@@ -11,10 +12,11 @@ use super::token::{Of, Run};
 use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream, Use};
 use crate::launch::{In, Out};
-use crate::shape::columns::{STATE_BYTES, bytes};
+use crate::shape::columns::STATE_BYTES;
 use crate::shape::table::KV_CHUNK;
-use crate::shape::{KvType, ModelShape, Numerics, TensorRole, Units, units};
+use crate::shape::{KvType, ModelShape, Numerics, Units, units};
 use products::Step;
+use rounded::Handed;
 use std::sync::Arc;
 
 /// Tokens at once, at most.
@@ -40,11 +42,8 @@ pub(crate) struct Columns {
     attention: DeviceBuffer<f32>,
     /// `[room, ffn]`.
     ffn: DeviceBuffer<f32>,
-    /// The vectors of a phase rounded to bytes, with one scale for 256 and with one for each 32.
-    of_256: DeviceBuffer<u8>,
-    of_32: DeviceBuffer<u8>,
-    /// `[room]`.
-    inverse: DeviceBuffer<f32>,
+    /// The columns rounded to bytes, of the phase being run and of the next.
+    handed: Handed,
     /// `[tokens of the prompt, 3]`.
     states: DeviceBuffer<u32>,
     /// The partial results of attention, for some columns.
@@ -71,18 +70,13 @@ pub(crate) fn memory(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
     let room = room(capacity);
     let partials = all_partials(shape, kv, capacity.div_ceil(KV_CHUNK), capacity.min(MOST));
     let states = u64::from(room.max(capacity).next_power_of_two()) * STATE as u64;
-    let words = u64::from(room) * (floats(shape).iter().map(|of| u64::from(*of)).sum::<u64>() + 1);
-    4 * (words + states + u64::from(room * shape.kv_heads) + partials) + 2 * rounded(shape, room)
+    let words = u64::from(room) * floats(shape).iter().map(|of| u64::from(*of)).sum::<u64>();
+    4 * (words + states + u64::from(room * shape.kv_heads) + partials) + Handed::memory(shape, room)
 }
 
 /// Floats of a column's residual stream, queries with keys and values, attention, and FFN.
 fn floats(shape: &ModelShape) -> [u32; 4] {
     [shape.hidden, shape.q_dim() + 2 * shape.kv_dim(), shape.q_dim(), shape.ffn]
-}
-
-/// Bytes of so many columns rounded to bytes.
-fn rounded(shape: &ModelShape, columns: u32) -> u64 {
-    bytes(shape.hidden.max(shape.ffn).max(shape.q_dim()), columns)
 }
 
 /// Columns that a prompt of so many tokens has room for.
@@ -106,7 +100,6 @@ impl Columns {
     pub(crate) fn new(model: &Inner, kernels: Arc<ColumnKernels>, tokens: u32) -> Result<Columns> {
         let (device, shape, room) = (&model.device, model.file.shape(), room(tokens));
         let columns = |of: u32| DeviceBuffer::<f32>::uninitialized(device, room as usize * of as usize);
-        let rounded = || DeviceBuffer::<u8>::uninitialized(device, rounded(shape, room) as usize);
         let [x, qkv, attention, ffn] = floats(shape);
         Ok(Columns {
             kernels,
@@ -115,9 +108,7 @@ impl Columns {
             qkv: columns(qkv)?,
             attention: columns(attention)?,
             ffn: columns(ffn)?,
-            of_256: rounded()?,
-            of_32: rounded()?,
-            inverse: columns(1)?,
+            handed: Handed::new(device, shape, room)?,
             states: DeviceBuffer::zeroed(device, STATE * room as usize)?,
             partials: DeviceBuffer::uninitialized(device, 1)?,
             arrivals: DeviceBuffer::zeroed(device, room as usize * shape.kv_heads as usize)?,
@@ -152,14 +143,12 @@ impl Columns {
             self.qkv.writes("qkv of columns"),
             self.attention.writes("attention of columns"),
             self.ffn.writes("ffn of columns"),
-            self.of_256.writes("columns rounded to bytes"),
-            self.of_32.writes("columns rounded to bytes"),
-            self.inverse.writes("factors of columns"),
             self.states.writes("states of columns"),
             self.partials.writes("partials of columns"),
             self.arrivals.writes("arrivals of columns"),
         ]
         .into_iter()
+        .chain(self.handed.uses())
         .chain(self.logits.as_ref().map(|logits| logits.writes("logits of columns")))
     }
 
@@ -184,22 +173,14 @@ impl Columns {
     /// Launches a layer of a pass; gives the number of launches.
     pub(crate) fn layer(&self, stream: &Stream, of: &Of<'_>, pass: Pass, layer: u32) -> Result<u64> {
         let shape = of.model.file.shape();
-        let ModelShape { hidden, ffn, vocab, .. } = *shape;
-        let mut run = Run { stream, vocab, launches: 0 };
-        let [_, qkv_rows, q, _] = floats(shape);
+        let mut run = Run { stream, vocab: shape.vocab, launches: 0 };
         let (x, qkv) = (self.x.as_ptr(), self.qkv.as_ptr());
         let (attention, ffn_at) = (self.attention.as_ptr(), self.ffn.as_ptr());
-        use TensorRole::*;
-        let matrices = &[AttnQ, AttnK, AttnV];
-        let step = Step { number: 0, matrices, norm: Some(AttnNorm), k: hidden, rows: qkv_rows, x, y: qkv };
-        self.product(&mut run, of, layer, pass.count, &step)?;
+        let step = |number, x, y| Step { number, x, y };
+        self.product(&mut run, of, layer, pass.count, &step(0, x, qkv))?;
         self.write(&mut run, of, pass, layer)?;
         self.attend(&mut run, of, pass, layer)?;
-        for step in [
-            Step { number: 1, matrices: &[AttnOutput], norm: None, k: q, rows: hidden, x: attention, y: x },
-            Step { number: 2, matrices: &[FfnGate, FfnUp], norm: Some(FfnNorm), k: hidden, rows: ffn, x, y: ffn_at },
-            Step { number: 3, matrices: &[FfnDown], norm: None, k: ffn, rows: hidden, x: ffn_at, y: x },
-        ] {
+        for step in [step(1, attention, x), step(2, x, ffn_at), step(3, ffn_at, x)] {
             self.product(&mut run, of, layer, pass.count, &step)?;
         }
         Ok(run.launches)
