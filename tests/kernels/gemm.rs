@@ -173,7 +173,7 @@ impl Case {
             (rows as u32).into(),
         ];
         let args: Vec<Arg> = args.into_iter().chain(next.args(self.rounds())).collect();
-        kernel.run([tiles as u32, padded / (8 * eights as u32), 1], &args);
+        kernel.run([padded / (8 * eights as u32), tiles as u32, 1], &args);
         let y = y.read();
         if self.rounds() {
             next.check(self, gpu, on, &y);

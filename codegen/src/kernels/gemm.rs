@@ -10,7 +10,8 @@ use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
 /// The phases of a layer for several columns at once, by tensor cores, in one text: which phase it is, a launch says. Grid
-/// `[rows / 16, columns / width]`, rounded up. Each column has the bits that [`super::Products`] gives it. Where the next phase
+/// `[columns / width, rows / 16]`, rounded up: blocks of the same rows run beside each other and share what they read of the
+/// weights. Each column has the bits that [`super::Products`] gives it. Where the next phase
 /// takes the results they are rounded to bytes for it, as [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gemm {
@@ -164,7 +165,7 @@ impl Kernel for Gemm {
         let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
         let rows = b.selp::<U32>(q + 2 * kv, hidden, chosen.is_qkv);
         let rows = b.selp::<U32>(ffn, rows, chosen.is_gate_up);
-        let (tile, group) = (b.ctaid_x(), b.ctaid_y());
+        let (group, tile) = (b.ctaid_x(), b.ctaid_y());
         let first_row = b.mul::<U32>(tile, ROWS);
         let first_eight = b.mul::<U32>(group, self.eights);
         let gates = (0..self.eights).map(|_| b.var(0.0)).collect();

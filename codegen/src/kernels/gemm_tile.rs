@@ -9,8 +9,8 @@ use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS, tile_rows};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
-/// The phases of a layer, and the head, for many columns, in tiles of [`tile_rows`] rows and 64 columns: grid `[tiles of
-/// rows, columns / 64]`, rounded up, the tiles of each matrix on their own. Of gate and up, which must be of one type, a tile
+/// The phases of a layer, and the head, for many columns, in tiles of [`tile_rows`] rows and 64 columns: grid
+/// `[columns / 64, tiles of rows]`, rounded up, the tiles of each matrix on their own. Of gate and up, which must be of one type, a tile
 /// has half of its rows each. Each column has the bits that [`super::Products`] gives it. Where the next phase takes the
 /// results they are rounded to bytes for it, as [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,7 +138,7 @@ impl GemmTile {
 
     /// The block's tile, of so many rows of the phase: those of each matrix come after those of the one before.
     fn find(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen, rows: Val<U32>) -> OfTile {
-        let tile = b.ctaid_x();
+        let tile = b.ctaid_y();
         let zero = b.mov::<U32>(0);
         let none = OfTile { number: zero, from: zero, rows: zero, first: zero, rows_of_tile: zero };
         let found = none.words().map(|word| b.var::<U32>(word));
@@ -248,7 +248,7 @@ impl Kernel for GemmTile {
         let follows = super::gemm::next(b, table);
         b.blocks_per_sm(1);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-        let group = b.ctaid_y();
+        let group = b.ctaid_x();
         let first_eight = b.mul::<U32>(group, EIGHTS);
         let kept = b.shared::<U32>("tile", OfTile::WORDS);
         let answer = b.shared::<U32>("answer", 1);

@@ -169,7 +169,7 @@ impl Columns {
             next_inverse: Out::noted(left.inverse.as_ptr()),
             arrivals: Out::noted(self.handed.arrivals.as_ptr()),
         };
-        run.launch_grid(kernel, [tiles, padded / width, 1], &gemm)
+        run.launch_grid(kernel, [padded / width, tiles, 1], &gemm)
     }
 
     /// Rounds the columns that a phase takes, `count` of them and zeros up to `padded`.
