@@ -1,8 +1,7 @@
 //! Neighbouring positions against the cache, whose keys and values they share: the rows of a block are their heads, and each
 //! row is that of decoding. Positions behind a row's own weigh nothing; the cut into units is that of its own length.
 //!
-//! A row's chunks come in their order, so one thread puts an element's together: those of a unit, and units as they end. What
-//! lies behind a row's length must be finite, since zero times it is added.
+//! A row's chunks come in their order, so one thread puts an element's together: those of a unit, and units as they end.
 
 use super::{FAST_CHUNK, Run, THREADS, Workspace};
 use crate::blocks::attention::Heads;
@@ -21,7 +20,7 @@ pub(crate) struct Batch {
 /// The lengths of rows: the sequence up to each position.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lengths {
-    first: Val<U32>,
+    pub(super) first: Val<U32>,
     /// That of the last position.
     last: Val<U32>,
     /// Rows of a position.
