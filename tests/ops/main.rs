@@ -8,6 +8,8 @@ mod common;
 mod compare;
 #[path = "../common/dequantise.rs"]
 mod dequantise;
+#[path = "../common/int8.rs"]
+mod int8;
 #[path = "../common/quantised.rs"]
 mod quantised;
 #[path = "../common/random.rs"]
@@ -17,6 +19,7 @@ mod rounding;
 
 mod arguments;
 mod calls;
+mod columns;
 mod fused;
 mod in_flight;
 mod results;
