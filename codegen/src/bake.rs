@@ -316,8 +316,9 @@ impl Bake {
         self.kernel(Renamed { name: name.to_owned(), kernel })
     }
 
-    /// Adds the general kernels to the single ones, and those that loading a model needs once more in a static of their
-    /// own, `LOADING`: a program that only runs models holds, and its driver translates, no others.
+    /// Adds the general kernels to the single ones, those that loading a model needs once more in a static of their own,
+    /// `LOADING`, and those for many columns in another, `BATCH`: a program holds, and its driver translates, those that it
+    /// names.
     pub fn general_kernels(mut self) -> Bake {
         self.kernels.extend(general());
         self.loading = true;

@@ -63,13 +63,8 @@ pub struct Columns {
 
 impl Columns {
     /// Activations of a column.
-    pub fn len(&self) -> u32 {
+    pub fn activations(&self) -> u32 {
         self.k
-    }
-
-    /// Whether there is none: never.
-    pub fn is_empty(&self) -> bool {
-        self.columns == 0
     }
 
     /// How many columns.

@@ -7,7 +7,7 @@
 use super::stage::{Wanted, eight, square};
 use super::tensor::vector_from_table;
 use super::{arrival, norm, quantise};
-use crate::formats::{Form, Quantised, form, mma};
+use crate::formats::{Form, Quantised, ScaleGroup, form, mma};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val};
 use kiln_shape::columns::{COLUMNS, PLANE_BYTES, PLANES};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
@@ -145,8 +145,8 @@ impl Next {
             for form in &forms {
                 let Form::Int8(group) = *form else { continue };
                 let to = match group {
-                    crate::formats::ScaleGroup::Of256 => self.of_256,
-                    crate::formats::ScaleGroup::Of32 => self.of_32,
+                    ScaleGroup::Of256 => self.of_256,
+                    ScaleGroup::Of32 => self.of_32,
                 };
                 let round = |b: &mut Builder| {
                     quantise::super_block(b, values, &staged, none, group);

@@ -69,6 +69,9 @@ pub fn first_token(shape: &ModelShape, tokens: u32, chip: &Chip) -> FirstToken {
     sum
 }
 
+/// The types and rows of a product's matrices.
+type Matrices<'a> = &'a [(WeightType, u32)];
+
 /// Tokens that go through the layers together.
 struct Batch<'a> {
     shape: &'a ModelShape,
@@ -89,7 +92,7 @@ impl Batch<'_> {
         for layer in 0..layers {
             let some = if more_bits(layer, layers) { Q6_K } else { Q4_K };
             // What a product takes, what it multiplies with, and what it leaves for the next to take.
-            let all: [(u32, &[(WeightType, u32)], u32); 4] = [
+            let all: [(u32, Matrices<'_>, u32); 4] = [
                 (hidden, &[(Q4_K, q), (Q4_K, kv), (some, kv)], q),
                 (q, &[(Q4_K, hidden)], hidden),
                 (hidden, &[(Q4_K, ffn), (Q4_K, ffn)], ffn),
@@ -110,7 +113,7 @@ impl Batch<'_> {
         self.chip.clock.value * 1e9
     }
 
-    fn product(&self, k: u32, matrices: &[(WeightType, u32)]) -> f64 {
+    fn product(&self, k: u32, matrices: Matrices<'_>) -> f64 {
         let chip = self.chip;
         let (tile, row_tiles) = Tile::choose(matrices, self.count, chip.multiprocessors);
         let column_tiles = self.count.div_ceil(tile.columns());
