@@ -27,7 +27,7 @@ BLESS = os.environ.get("KILN_BLESS") == "1"
 ANEW = os.environ.get("KILN_PTXAS_ALL") == "1"
 # Whose kernels have bounds of their own, on every path: the general ones, the demo model, one model of each family.
 BOUNDED = ["general", "tiny", "qwen3b", "qwen3-8b"]
-# The bytes that a kernel may spill on a target, of stores and loads. Of 255 registers `gemm_tile` has 128 in sums and
+# The bytes that a kernel may spill on a target, of stores and loads. Of 255 registers tiles of products have 128 in sums and
 # `attention_batch_f16` keys and the sums of four elements a thread; ptxas 13.5 has no room for a few others. Tiles without
 # spills, as they were tried, took 11.3 instead of 10.2 instructions a product of Q4_K at sm_80.
 SPILLING = {
@@ -38,6 +38,15 @@ SPILLING = {
     ("gemm_tile", "sm_90"): 100,
     ("gemm_tile", "sm_100"): 250,
     ("gemm_tile", "sm_120"): 750,
+    ("gemm_q4k", "sm_80"): 150,
+    ("gemm_q4k", "sm_100"): 40,
+    ("gemm_q6k", "sm_100"): 40,
+    ("gemm_q4k", "sm_120"): 270,
+    ("gemm_q5k", "sm_120"): 50,
+    ("gemm_q6k", "sm_120"): 480,
+    ("gemm_q80", "sm_120"): 180,
+    ("gemm_q50", "sm_120"): 70,
+    ("gemm_q40", "sm_120"): 50,
     ("attention_batch_f16", "sm_90"): 170,
     ("attention_batch_f16", "sm_120"): 60,
 }

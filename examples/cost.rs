@@ -39,6 +39,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     for name in ["qwen3b", "qwen3-8b"] {
         table(&mut out, name, &presets::by_name(name).ok_or("no such preset")?.shape, arguments.position)?;
     }
+    prompts(&mut out)?;
     writeln!(out, "\nWhere chips' figures are from:\n")?;
     for chip in &CHIPS {
         for (what, figure) in chip.figures() {
@@ -96,6 +97,28 @@ fn table(out: &mut impl Write, name: &str, shape: &ModelShape, position: u32) ->
                 share(fast.seconds(), chip.peak.value),
                 fast.bound().name(),
             )?;
+        }
+    }
+    Ok(())
+}
+
+/// The time to the first token behind prompts.
+fn prompts(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    writeln!(
+        out,
+        "\nFirst token behind a prompt, modelled, a bound from below: ms (products + attention + dependencies + alone)\n"
+    )?;
+    writeln!(out, "| chip | model | tokens | ms | launches of batches |\n|---|---|---|---|---|")?;
+    for chip in &CHIPS {
+        for name in ["qwen3b", "qwen3-8b"] {
+            let shape = presets::by_name(name).ok_or("no such preset")?.shape;
+            for tokens in [64, 512, 4096] {
+                let found = cost::first_token(&shape, tokens, chip);
+                let parts = [found.products, found.attention, found.dependencies, found.alone];
+                let parts = parts.map(|seconds| format!("{:.1}", 1e3 * seconds)).join(" + ");
+                let (all, launches) = (1e3 * found.seconds(), found.launches);
+                writeln!(out, "| {} | {name} | {tokens} | {all:.1} ({parts}) | {launches} |", chip.name)?;
+            }
         }
     }
     Ok(())

@@ -123,7 +123,7 @@ impl Request {
     }
 
     /// A file for each module: `MODEL.TARGET.PATH_NUMERICS.ptx`, `MODEL.TARGET.persistent_NUMERICS_trace.ptx`,
-    /// `MODEL.TARGET.stream_fast_columns.ptx`, and `general.TARGET.ptx`.
+    /// `MODEL.TARGET.stream_fast_columns.ptx`, `general.TARGET.ptx` and `batch.TARGET.ptx`.
     fn write_all(&self, folder: &Path) -> Result<(), String> {
         if self.kernel.is_some() || self.path.is_some() || self.numerics.is_some() || self.general {
             return Err(format!("--all takes --model, --target, --no-trace and --light only\n\n{USAGE}"));
@@ -154,6 +154,11 @@ impl Request {
             let module = bake::emit_as(target, None, &bake::general(), self.text)
                 .map_err(|error| format!("{target}: {error}"))?;
             std::fs::write(folder.join(format!("general.{target}.ptx")), module.ptx).map_err(at)?;
+            if target.sm() >= 80 {
+                let module = bake::emit_as(target, None, &bake::batch(), self.text)
+                    .map_err(|error| format!("{target}: {error}"))?;
+                std::fs::write(folder.join(format!("batch.{target}.ptx")), module.ptx).map_err(at)?;
+            }
         }
         Ok(())
     }
@@ -199,7 +204,7 @@ fn list() -> String {
         }
     }
     text += "general kernels\n";
-    for kernel in bake::general() {
+    for kernel in bake::general().into_iter().chain(bake::batch()) {
         text += &format!("  {}\n", kernel.name());
     }
     text

@@ -3,10 +3,10 @@
 
 use crate::error::{Error, Result};
 use crate::kernels::{
-    self, Advance, Argmax, Attention, AttentionBatch, EmbeddingRow, EmbeddingRows, FlashDecodingChunk,
+    self, Advance, Argmax, Attention, AttentionBatch, CausalAttention, EmbeddingRow, EmbeddingRows, FlashDecodingChunk,
     FlashDecodingReduce, FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, GemmTile, Grid,
-    IncrementalAttention, Kernel, KvCacheScatter, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel, Products,
-    QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, Saxpy,
+    IncrementalAttention, Kernel, KvCacheScatter, MatrixColumns, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel,
+    Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, RoundColumns, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, Target};
@@ -235,6 +235,18 @@ pub fn general() -> Vec<Box<dyn Kernel>> {
     all
 }
 
+/// The general kernels for many columns at once, by tensor cores, from sm_80 on.
+pub fn batch() -> Vec<Box<dyn Kernel>> {
+    let mut all: Vec<Box<dyn Kernel>> = vec![Box::new(RoundColumns::of_256()), Box::new(RoundColumns::of_32())];
+    for ty in WeightType::ALL.iter().filter(|ty| ty.is_quantised()) {
+        all.push(Box::new(MatrixColumns::new(*ty)));
+    }
+    for head_dim in [64, 128] {
+        all.push(Box::new(CausalAttention::new(head_dim)));
+    }
+    all
+}
+
 /// What brings weights into the layout of the kernels, for any model.
 pub fn loading() -> Vec<Box<dyn Kernel>> {
     let repack = WeightType::ALL.iter().filter_map(|ty| Repack::new(*ty));
@@ -304,8 +316,9 @@ impl Bake {
         self.kernel(Renamed { name: name.to_owned(), kernel })
     }
 
-    /// Adds the general kernels to the single ones, and those that loading a model needs once more in a static of their
-    /// own, `LOADING`: a program that only runs models holds, and its driver translates, no others.
+    /// Adds the general kernels to the single ones, those that loading a model needs once more in a static of their own,
+    /// `LOADING`, and those for many columns in another, `BATCH`: a program holds, and its driver translates, those that it
+    /// names.
     pub fn general_kernels(mut self) -> Bake {
         self.kernels.extend(general());
         self.loading = true;
@@ -342,6 +355,7 @@ impl Bake {
         let mut taken = vec![("the list of models".to_owned(), "MODELS".to_owned())];
         taken.push(("the single kernels".to_owned(), "KERNELS".to_owned()));
         taken.push(("the kernels that load weights".to_owned(), "LOADING".to_owned()));
+        taken.push(("the kernels for many columns".to_owned(), "BATCH".to_owned()));
         for (model, ..) in &self.models {
             let fault = |what: String| Err(Error::ModelName { model: model.clone(), what });
             let name = identifier(model);
@@ -408,6 +422,8 @@ impl Bake {
         source.kernels("Single kernels", "KERNELS", emit_for(&targets, None, &self.kernels, self.text)?);
         if self.loading {
             source.kernels("Kernels that load weights", "LOADING", emit_for(&targets, None, &loading(), self.text)?);
+            let having: Vec<Target> = targets.iter().copied().filter(|target| target.sm() >= 80).collect();
+            source.kernels("Kernels for many columns", "BATCH", emit_for(&having, None, &batch(), self.text)?);
         }
         let Source { text, mut files, .. } = source;
         files.push(("kiln_baked.rs".to_owned(), text));

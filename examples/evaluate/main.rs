@@ -18,7 +18,7 @@ use clap::Parser;
 use command::{Bar, at, note};
 use common::Wish;
 use kiln::Model;
-use kiln::model::SessionOptions;
+use kiln::model::{PathChoice, SessionOptions};
 use kiln::text::{Special, Tokenizer};
 use score::Perplexity;
 use std::error::Error;
@@ -60,7 +60,7 @@ struct Arguments {
     /// fast rounds activations to int8; exact is the reference, in f32
     #[arg(long, value_enum, default_value_t = choice::Numerics::Exact)]
     numerics: choice::Numerics,
-    /// The way tokens are run: all give the same
+    /// The way tokens are run: all give the same; auto takes stream in fast numerics, which runs several at once
     #[arg(long, value_enum, default_value_t = choice::Path::Auto)]
     path: choice::Path,
 }
@@ -101,7 +101,11 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
     let kv = arguments.kv.into();
-    let path = arguments.path.on(picked.emulated, None);
+    // The stream path runs several tokens at once in fast numerics.
+    let path = match (arguments.path, arguments.numerics) {
+        (choice::Path::Auto, choice::Numerics::Fast) => PathChoice::Stream,
+        (path, _) => path.on(picked.emulated, None),
+    };
     let options = SessionOptions::default().with_kv(kv).with_numerics(arguments.numerics.into()).with_path(path);
     let mut session = model.session(options.with_capacity(window))?;
 

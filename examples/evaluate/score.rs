@@ -1,6 +1,5 @@
 //! Logits at every position of a text, and how well they foretell it.
 
-use kiln::Result;
 use kiln::model::Session;
 
 /// Runs `ids` through `session`, window by window, each beginning with an empty cache, and gives `row` the logits at every
@@ -9,22 +8,14 @@ pub(crate) fn each_position<E: From<kiln::Error>>(
     session: &mut Session,
     ids: &[u32],
     window: usize,
-    mut row: impl FnMut(usize, &[f32]) -> std::result::Result<(), E>,
-) -> std::result::Result<(), E> {
-    for (position, id) in ids.iter().enumerate() {
-        if position.is_multiple_of(window) {
-            session.truncate(0);
-        }
-        let logits = next(session, *id)?;
-        row(position, &logits)?;
+    mut row: impl FnMut(usize, &[f32]) -> Result<(), E>,
+) -> Result<(), E> {
+    for (first, part) in (0..).step_by(window).zip(ids.chunks(window)) {
+        session.truncate(0);
+        session.append(part)?;
+        session.each_logits(|position, logits| row(first + position, logits))?;
     }
     Ok(())
-}
-
-/// The last token waits to be run, so one position is run once: by the call for its logits.
-fn next(session: &mut Session, id: u32) -> Result<Vec<f32>> {
-    session.append(&[id])?;
-    session.logits()
 }
 
 /// The surprise at the tokens of a text.

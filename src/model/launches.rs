@@ -43,7 +43,7 @@ launch! {
 }
 
 launch! {
-    /// `gemm_8`, `gemm_16` and `gemm_tile`: a phase of a layer for several columns.
+    /// `gemm_8`, `gemm_16` and `gemm_tile`: a phase of a layer for several columns. The last takes the head too.
     pub(crate) struct Gemm<'a> {
         table: In<'a, u8>,
         layer: u32,
@@ -53,6 +53,15 @@ launch! {
         inverse: In<'a, f32>,
         columns: u32,
         y: Out<'a, f32>,
+        vocab: u32,
+        next_types: u32,
+        next_norm: u32,
+        eps: f32,
+        next_256: Out<'a, u8>,
+        next_32: Out<'a, u8>,
+        squares: Out<'a, f32>,
+        next_inverse: Out<'a, f32>,
+        arrivals: Out<'a, u32>,
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Inner;
 use super::sequence::Sequence;
 use crate::Result;
+use std::ops::ControlFlow;
 
 /// Tokens to run, and how to go on.
 #[derive(Debug, Clone)]
@@ -49,6 +50,19 @@ pub(crate) trait Path: Send {
     /// Begins an item of one token, whose logits the host reads when it has ended.
     fn begin_logits(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()> {
         self.begin(model, sequence, item)
+    }
+
+    /// Runs an item's tokens, at most [`super::columns::MOST`], several at once, and gives `each` the logits behind every one
+    /// of them with its position, `[vocab]`, until it breaks. `false` where the path does not run tokens so: then none has
+    /// run.
+    fn every_logits(
+        &mut self,
+        _model: &Inner,
+        _sequence: &mut Sequence,
+        _item: &Item<'_>,
+        _each: &mut dyn FnMut(u32, &[f32]) -> ControlFlow<()>,
+    ) -> Result<bool> {
+        Ok(false)
     }
 
     /// The item's next token, or its end.

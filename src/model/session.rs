@@ -10,6 +10,7 @@ use crate::shape::WeightTypes;
 use crate::shape::mailbox::NO_TOKEN;
 use crate::{Error, Result};
 use std::mem::ManuallyDrop;
+use std::ops::ControlFlow;
 
 /// The path of a session. All give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -174,7 +175,8 @@ impl Session {
         self.path.work()
     }
 
-    /// The most bytes of device memory that a session takes, its cache full.
+    /// The most bytes of device memory that a session takes, its cache full, without the logits of
+    /// [`Session::each_logits`], up to 64 times the vocabulary.
     pub fn memory_need(model: &Model, options: SessionOptions) -> u64 {
         let shape = model.shape();
         let capacity = options.capacity.unwrap_or(shape.context);
@@ -253,9 +255,51 @@ impl Session {
     /// [`Error::EmptySession`] before the first token; [`Error::LogitsNotFinite`] if one is NaN or +inf, or all are
     /// -inf; what the driver reports.
     pub fn logits(&mut self) -> Result<Vec<f32>> {
-        self.begin(self.tokens.len(), 1, &[], <dyn Path>::begin_logits)?;
+        self.logits_behind(self.tokens.len())
+    }
+
+    /// Runs the appended tokens that have not run, and gives `each` the logits after every one of them, as
+    /// [`Session::logits`] has them, with its position. Where fast numerics run several tokens at once, on the stream and graph
+    /// paths, batches of [`Session::BATCH`] share a pass over the weights. Ends where `each` fails; then some tokens behind
+    /// that one may have run.
+    ///
+    /// # Errors
+    /// What `each` returns; [`Error::LogitsNotFinite`] as [`Session::logits`]; what the driver reports.
+    pub fn each_logits<E: From<Error>>(
+        &mut self,
+        mut each: impl FnMut(usize, &[f32]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        while self.ran < self.tokens.len() {
+            let (first, end) = (self.ran, self.tokens.len().min(self.ran + Session::BATCH));
+            self.end_item()?;
+            self.sequence.own(&self.model.inner, first as u32)?;
+            let ids = self.tokens.get(first..end).unwrap_or_default();
+            let item = Item { ids, position: first as u32, max_new: 0, stop_ids: &[] };
+            let mut result = Ok(());
+            let mut row = |position: u32, logits: &[f32]| {
+                let position = position as usize;
+                result = match decide(logits) {
+                    true => each(position, logits),
+                    false => Err(Error::LogitsNotFinite { position }.into()),
+                };
+                if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            };
+            if self.path.every_logits(&self.model.inner, &mut self.sequence, &item, &mut row)? {
+                self.ran = end;
+                result?;
+            } else {
+                let logits = self.logits_behind(first + 1)?;
+                each(first, &logits)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The logits after the first `end` tokens.
+    fn logits_behind(&mut self, end: usize) -> Result<Vec<f32>> {
+        self.begin(end, 1, &[], <dyn Path>::begin_logits)?;
         while let Step::Token(_) = self.path_step()? {}
-        (self.ran, self.item) = (self.tokens.len(), None);
+        (self.ran, self.item) = (end, None);
         self.path.logits(&self.sequence)
     }
 
@@ -306,8 +350,9 @@ impl Session {
         let step = self.path.next(&self.model.inner, &mut self.sequence)?;
         if step == Step::Token(NO_TOKEN) {
             // The item's own end says less: that its next token is outside the vocabulary.
+            let ran = self.item.map_or(self.tokens.len(), |(end, made)| end + made);
             let _ = self.end_item();
-            return Err(Error::LogitsNotFinite { position: self.tokens.len().saturating_sub(1) });
+            return Err(Error::LogitsNotFinite { position: ran.saturating_sub(1) });
         }
         Ok(step)
     }
@@ -364,6 +409,15 @@ impl Session {
         (copy.tokens, copy.ran) = (self.tokens.clone(), self.ran);
         Ok(copy)
     }
+}
+
+/// Whether a token can be chosen from logits: none is NaN or +inf, and not all are -inf.
+fn decide(logits: &[f32]) -> bool {
+    let greatest = logits.iter().fold(f32::NEG_INFINITY, |greatest, logit| match logit.is_nan() {
+        true => f32::INFINITY,
+        false => greatest.max(*logit),
+    });
+    greatest.is_finite()
 }
 
 /// The capacity that the options ask for, if the model has so many positions, the numerics take its matrices, and the cache

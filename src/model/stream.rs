@@ -10,6 +10,7 @@ use super::{Inner, Numerics};
 use crate::Result;
 use crate::driver::{Event, Stream};
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Runs a sequence's tokens on a stream.
@@ -58,6 +59,45 @@ impl Path for StreamPath {
         let end = (item.max_new == 0).then_some(End::Length);
         self.item = Some(Running { position, left: item.max_new, end, stop_ids: item.stop_ids.to_vec() });
         Ok(())
+    }
+
+    fn every_logits(
+        &mut self,
+        model: &Inner,
+        sequence: &mut Sequence,
+        item: &Item<'_>,
+        each: &mut dyn FnMut(u32, &[f32]) -> ControlFlow<()>,
+    ) -> Result<bool> {
+        let count = item.ids.len() as u32;
+        if !self.make_columns(model, count)? {
+            return Ok(false);
+        }
+        let end = item.position + count;
+        sequence.grow(model, end, end)?;
+        sequence.write_tokens(item.position, item.ids)?;
+        self.work.other_calls += 1;
+        self.layers(model, sequence, item.position, count)?;
+        let shape = model.file.shape();
+        if let Some(columns) = &mut self.columns {
+            columns.begin_logits(shape, count)?;
+        }
+        let vocab = shape.vocab as usize;
+        let mut logits = vec![0.0; vocab * count.min(Columns::LOGITS) as usize];
+        for first in (0..count).step_by(Columns::LOGITS as usize) {
+            let here = (count - first).min(Columns::LOGITS);
+            self.piece(model, sequence, |columns, stream, of| columns.head(stream, of, first, here))?;
+            let rows = logits.get_mut(..here as usize * vocab).unwrap_or_default();
+            if let Some(from) = self.columns.as_ref().and_then(|columns| columns.logits.as_ref()) {
+                from.copy_to_host(0, rows)?;
+                self.work.other_calls += 1;
+            }
+            for (position, row) in (item.position + first..).zip(rows.chunks(vocab)) {
+                if each(position, row).is_break() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(true)
     }
 
     fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step> {
@@ -115,20 +155,30 @@ impl StreamPath {
     /// Runs tokens from `position` on several at once, where there are kernels for it; gives the number of those that it
     /// has run, of `count`.
     fn together(&mut self, model: &Inner, sequence: &mut Sequence, position: u32, count: u32) -> Result<u32> {
-        if count < 2 {
+        if count < 2 || !self.make_columns(model, count)? {
             return Ok(0);
         }
+        self.layers(model, sequence, position, count)?;
+        Ok(count)
+    }
+
+    /// Has room for `count` tokens at once; whether there are kernels for it.
+    fn make_columns(&mut self, model: &Inner, count: u32) -> Result<bool> {
         // The memory of a shorter prompt is free before that of a longer one is taken.
         self.columns.take_if(|columns| !columns.fits(count));
-        let columns = match &mut self.columns {
-            Some(columns) => columns,
-            none => match model.column_kernels(self.numerics)? {
-                Some(kernels) => none.insert(Columns::new(model, kernels, count)?),
-                None => return Ok(0),
-            },
-        };
-        columns.begin(model, sequence.kv, position, count)?;
-        self.work.other_calls += 1;
+        if self.columns.is_none() {
+            let kernels = model.column_kernels(self.numerics)?;
+            self.columns = kernels.map(|kernels| Columns::new(model, kernels, count)).transpose()?;
+        }
+        Ok(self.columns.is_some())
+    }
+
+    /// Runs `count` tokens from `position` on through the layers, several at once.
+    fn layers(&mut self, model: &Inner, sequence: &Sequence, position: u32, count: u32) -> Result<()> {
+        if let Some(columns) = &mut self.columns {
+            columns.begin(model, sequence.kv, position, count)?;
+            self.work.other_calls += 1;
+        }
         for first in (0..count).step_by(columns::MOST as usize) {
             let pass = Pass { first, position: position + first, count: (count - first).min(columns::MOST) };
             self.piece(model, sequence, |columns, stream, of| columns.embed(stream, of, pass))?;
@@ -139,7 +189,7 @@ impl StreamPath {
             }
             self.work.tokens += u64::from(pass.count);
         }
-        Ok(count)
+        Ok(())
     }
 
     /// A piece of work on several tokens, and a wait for those before it.

@@ -33,6 +33,11 @@ impl Tile {
         fastest.map_or((Tile::Narrow, 0), |(_, tile, rows)| (tile, rows))
     }
 
+    /// The large tile for one matrix of any number of rows, as the head's is, and how many tiles of rows it has.
+    pub(crate) const fn of_head(ty: WeightType, rows: u32) -> (Tile, u32) {
+        (Tile::Large, rows.div_ceil(tile_rows(ty)))
+    }
+
     /// Its columns.
     pub(crate) const fn columns(self) -> u32 {
         match self {

@@ -175,7 +175,11 @@ impl Weights {
                 *ty = Some(place.ty);
             }
             if place.role == TensorRole::TokenEmbedding && shape.tied_head {
-                entry(&mut table, TensorRole::Output.table_index(0), base, place);
+                let index = TensorRole::Output.table_index(0);
+                entry(&mut table, index, base, place);
+                if let Some(ty) = types.get_mut(index as usize) {
+                    *ty = Some(place.ty);
+                }
             }
         }
         feed.stream.synchronize()?;
@@ -191,7 +195,7 @@ impl Weights {
         [self.data.reads("weights"), self.table.reads("tensor table")].into_iter()
     }
 
-    /// The type of a layer's tensor; none where the model has no such tensor.
+    /// The type of a layer's tensor, or of one of the model's; none where the model has no such tensor.
     pub(crate) fn ty(&self, role: TensorRole, layer: u32) -> Option<WeightType> {
         self.types.get(role.table_index(layer) as usize).copied().flatten()
     }

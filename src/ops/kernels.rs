@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::baked::{BakedKernels, KERNELS};
+use crate::baked::{BATCH, BakedKernels, KERNELS};
 use crate::driver::{Device, Stream};
 use crate::kernel::{Kernel, Loaded};
 use crate::launch::Launch;
@@ -27,6 +27,16 @@ impl Ops {
     pub fn open(device: &Device) -> Result<Ops> {
         // SAFETY: kiln's own bake.
         unsafe { Ops::with_kernels(device, &[&KERNELS]) }
+    }
+
+    /// As [`Ops::open`], with the kernels for many columns at once: [`Ops::quantise`], [`Ops::gemm`] and
+    /// [`Ops::causal_attention`].
+    ///
+    /// # Errors
+    /// As [`Ops::open`]; those kernels are there from sm_80 on.
+    pub fn open_for_columns(device: &Device) -> Result<Ops> {
+        // SAFETY: kiln's own bake.
+        unsafe { Ops::with_kernels(device, &[&KERNELS, &BATCH]) }
     }
 
     /// Loads kernels from several bakes, such as kiln's own [`KERNELS`] and one with other head sizes. Kernels are found

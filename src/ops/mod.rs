@@ -8,7 +8,9 @@
 //! - products: [`Ops::gemv`], [`Ops::fused_rmsnorm_gemv`], [`Ops::gemv_with`] for any of a norm, a bias and a residual,
 //!   [`Ops::fused_rmsnorm_qkv`], [`Ops::fused_rmsnorm_gate_up`]; a [`Matrix`] has any type that kiln supports;
 //! - heads: [`Ops::per_head_rmsnorm`], [`Ops::qk_norm_rope_kv_write`], [`Ops::kv_cache_scatter`];
-//! - attention: [`Ops::incremental_attention`], [`Ops::flash_decoding`].
+//! - attention: [`Ops::incremental_attention`], [`Ops::flash_decoding`];
+//! - many columns at once, by tensor cores from sm_80 on, with [`Ops::open_for_columns`]: [`Ops::quantise`] and [`Ops::gemm`],
+//!   [`Ops::causal_attention`].
 //!
 //! Outputs are shared references, like cells: writes to a tensor follow the order of their streams. A call refuses an
 //! output that is also another of its arguments.
@@ -30,7 +32,9 @@
 //! ```
 
 mod attention;
+mod causal_attention;
 mod check;
+mod columns;
 mod flash_decoding;
 mod kernels;
 mod kv_cache;
@@ -42,6 +46,8 @@ mod rope;
 mod saxpy;
 
 pub use attention::IncrementalAttention;
+pub use causal_attention::CausalAttention;
+pub use columns::{Columns, Gemm};
 pub use flash_decoding::FlashDecoding;
 pub use kernels::Ops;
 pub use kv_cache::{CacheShape, Index, KvElement};

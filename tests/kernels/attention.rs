@@ -67,6 +67,14 @@ impl Case {
         self
     }
 
+    /// Puts `value` among the values of a position, in every KV head.
+    pub(crate) fn spoil(&mut self, position: u32, value: f32) {
+        for head in 0..self.kv_heads {
+            let at = (head * self.max_seq + position) * self.head_dim + head % self.head_dim;
+            self.values[at as usize] = value;
+        }
+    }
+
     pub(crate) fn what(&self) -> String {
         let Case { heads, kv_heads, head_dim, kv, length, .. } = self;
         format!("{heads}/{kv_heads} heads of {head_dim}, {kv:?}, length {length}")

@@ -8,7 +8,7 @@ use crate::compare::assert_same_bits;
 use crate::phases::shape;
 use crate::quantised::Matrix;
 use crate::random::Random;
-use crate::support::{Arg, Gpu, Table, Weights, every_schedule, gpu};
+use crate::support::{Arg, Gpu, Output, Table, Weights, every_schedule, gpu};
 
 const EPS: f32 = 0.0625;
 const LAYER: u32 = 1;
@@ -28,6 +28,8 @@ struct Case {
     types: Vec<WeightType>,
     k: usize,
     gamma: Vec<f32>,
+    /// Of the norm behind the residual stream.
+    next_gamma: Vec<f32>,
     matrices: Vec<(TensorRole, Matrix)>,
     biases: Vec<(TensorRole, Vec<f32>)>,
 }
@@ -42,7 +44,8 @@ impl Case {
             Phase::AttentionOutput => (q, &[(TensorRole::AttnOutput, hidden)]),
             Phase::GateUp => (hidden, &[(FfnGate, ffn), (FfnUp, ffn)]),
             Phase::Down => (ffn, &[(FfnDown, hidden)]),
-            Phase::Head => panic!("the head is for the last column alone"),
+            // An odd number of rows.
+            Phase::Head => (hidden, &[(TensorRole::Output, 193)]),
         };
         let matrices = roles.iter().zip(types.iter().cycle());
         let matrices = matrices.map(|(&(role, n), &ty)| (role, Matrix::random(ty, n as usize, k as usize, random)));
@@ -55,6 +58,7 @@ impl Case {
             types: types.to_vec(),
             k: k as usize,
             gamma: random.floats(k as usize, 1.0),
+            next_gamma: random.floats(hidden as usize, 1.0),
             matrices,
             biases,
         }
@@ -79,7 +83,8 @@ impl Case {
         match self.phase {
             Phase::Qkv => Some(AttnNorm),
             Phase::GateUp => Some(FfnNorm),
-            Phase::Head | Phase::AttentionOutput | Phase::Down => None,
+            Phase::Head => Some(OutputNorm),
+            Phase::AttentionOutput | Phase::Down => None,
         }
     }
 
@@ -92,6 +97,9 @@ impl Case {
         }
         let mut vectors: Vec<_> = self.biases.iter().map(|(role, bias)| (*role, gpu.input(bias))).collect();
         vectors.extend(self.norm().map(|role| (role, gpu.input(&self.gamma))));
+        if self.rounds() && self.norm() != Some(FfnNorm) {
+            vectors.push((FfnNorm, gpu.input(&self.next_gamma)));
+        }
         for (role, vector) in &vectors {
             table.vector(*role, LAYER, vector);
         }
@@ -109,7 +117,7 @@ impl Case {
                 (&x).into(),
                 (&y).into(),
                 EPS.into(),
-                0u32.into(),
+                (self.rows() as u32).into(),
                 (self.phase as u32).into(),
             ]);
             kernel.run([3, 1, 1], &args.collect::<Vec<_>>());
@@ -147,6 +155,7 @@ impl Case {
             ];
             quantise.run([padded, 1, 1], &args);
         }
+        let next = self.next(gpu, count, padded);
         let (kernel, tiles) = match eights {
             1 => (gpu.load(Gemm::narrow(self.shape, &self.types)), rows / 16),
             2 => (gpu.load(Gemm::wide(self.shape, &self.types)), rows / 16),
@@ -161,9 +170,35 @@ impl Case {
             (&inverse).into(),
             (count as u32).into(),
             (&y).into(),
+            (rows as u32).into(),
         ];
-        kernel.run([tiles as u32, padded / (8 * eights as u32), 1], &args);
-        y.read()
+        let args: Vec<Arg> = args.into_iter().chain(next.args(self.rounds())).collect();
+        kernel.run([padded / (8 * eights as u32), tiles as u32, 1], &args);
+        let y = y.read();
+        if self.rounds() {
+            next.check(self, gpu, on, &y);
+        }
+        y
+    }
+
+    /// Whether the results go to a product that takes them as they are.
+    fn rounds(&self) -> bool {
+        matches!(self.phase, Phase::AttentionOutput | Phase::GateUp | Phase::Down)
+    }
+
+    /// Room for the results rounded, in both forms.
+    fn next(&self, gpu: &Gpu, count: usize, padded: u32) -> Next {
+        let super_blocks = self.rows().div_ceil(256);
+        let bytes = columns::bytes(self.rows() as u32, padded) as usize;
+        Next {
+            forms: [gpu.in_out(&vec![0u8; bytes]), gpu.in_out(&vec![0u8; bytes])],
+            squares: gpu.unwritten(count * super_blocks),
+            inverse: gpu.in_out(&vec![1.0; count]),
+            arrivals: gpu.in_out(&vec![0u32; padded as usize / 8 * (super_blocks + 1)]),
+            // The norm of a layer that such results meet: behind down that of the next layer.
+            norm: matches!(self.phase, Phase::AttentionOutput | Phase::Down).then_some(FfnNorm),
+            types: WeightType::ALL.iter().copied().filter(|ty| self.types.contains(ty)).collect(),
+        }
     }
 
     #[track_caller]
@@ -182,6 +217,66 @@ impl Case {
                 assert_same_bits(&what, &self.together(gpu, &on, &x, &y, eights), &alone);
             }
         }
+    }
+}
+
+/// What a product leaves for the next.
+struct Next {
+    forms: [Output<u8>; 2],
+    squares: kiln::driver::DeviceBuffer<f32>,
+    inverse: Output<f32>,
+    arrivals: Output<u32>,
+    norm: Option<TensorRole>,
+    types: Vec<WeightType>,
+}
+
+impl Next {
+    fn args(&self, rounds: bool) -> Vec<Arg> {
+        let wanted = self.types.iter().fold(0, |bits, ty| bits | 1 << ty.id());
+        vec![
+            (if rounds { wanted } else { 0 }).into(),
+            self.norm.map_or(0, |role| role.table_index(LAYER)).into(),
+            EPS.into(),
+            (&self.forms[0]).into(),
+            (&self.forms[1]).into(),
+            (&self.squares).into(),
+            (&self.inverse).into(),
+            (&self.arrivals).into(),
+        ]
+    }
+
+    /// The rounded results are those of the kernel that rounds columns.
+    #[track_caller]
+    fn check(&self, case: &Case, gpu: &Gpu, on: &OnDevice, y: &[f32]) {
+        let rows = case.rows();
+        let count = y.len() / rows;
+        let what = format!("{:?}, {:?}, {count} columns rounded, {gpu}", case.phase, case.types);
+        let (y, inverse) = (gpu.input(y), gpu.output::<f32>(count));
+        let quantise = gpu.load(Quantise::new(&case.shape, &case.types));
+        for (form, len) in self.forms.iter().zip([256, 32]) {
+            let types = self.types.iter().filter(|ty| ty.block_len() == len);
+            let wanted = types.fold(0, |bits, ty| bits | 1 << ty.id());
+            if wanted == 0 {
+                continue;
+            }
+            let found = form.read();
+            let expected = gpu.in_out(&vec![0u8; found.len()]);
+            let args: Vec<Arg> = vec![
+                (&on.table).into(),
+                self.norm.map_or(0, |role| role.table_index(LAYER)).into(),
+                (&y).into(),
+                (rows as u32).into(),
+                EPS.into(),
+                (count as u32).into(),
+                wanted.into(),
+                (&expected).into(),
+                (&inverse).into(),
+            ];
+            quantise.run([count.next_multiple_of(8) as u32, 1, 1], &args);
+            assert_eq!(found, expected.read(), "{what}");
+            assert_same_bits(&what, &self.inverse.read(), &inverse.read());
+        }
+        assert!(self.arrivals.read().iter().all(|count| *count == 0), "{what}: counters are left");
     }
 }
 
@@ -221,6 +316,17 @@ fn columns_of_several_tiles_have_the_same_bits() {
     let shape = shape(kiln_shape::Family::Qwen2, 160, 1, 1, 64, 256);
     let case = Case::new(Phase::AttentionOutput, shape, &[WeightType::Q8_0], &mut random);
     case.check(&gpu(), &[65], &ALL[2..], &mut random);
+}
+
+/// Its rows are a launch parameter, in large tiles.
+#[test]
+fn the_head_of_several_columns_has_the_same_bits() {
+    let mut random = Random::fresh();
+    let gpu = gpu();
+    for ty in [WeightType::Q6_K, WeightType::Q8_0] {
+        let shape = shape(kiln_shape::Family::Qwen2, 256, 1, 1, 64, 256);
+        Case::new(Phase::Head, shape, &[ty], &mut random).check(&gpu, &[3], &ALL[2..], &mut random);
+    }
 }
 
 /// Rows of many super-blocks go through several rounds of folding; those of 1120 end within one.

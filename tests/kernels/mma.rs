@@ -52,6 +52,36 @@ fn in_row(lane: usize, below: bool, row: usize) -> bool {
     lane / 4 + if below { 8 } else { 0 } == row
 }
 
+/// Products of bytes as subnormal halves, times 2^24, with sums of 16 signed bytes: as those of mins with activations.
+#[test]
+fn subnormal_halves_are_multiplied_exactly() {
+    let mut random = Random::fresh();
+    let gpu = crate::support::gpu();
+    let kernel = gpu.load(Product);
+    let mut two = |most: u32, as_half: &dyn Fn(u32) -> u16| {
+        let numbers = [random.below(most + 1), random.below(most + 1)];
+        (numbers, u32::from(as_half(numbers[0])) | u32::from(as_half(numbers[1])) << 16)
+    };
+    let a: Vec<_> = (0..128).map(|_| two(63, &|byte| byte as u16)).collect();
+    let sum = |of: u32| of as f32 - 2032.0;
+    let b: Vec<_> = (0..64).map(|_| two(4064, &|of| half::f16::from_f32(sum(of)).to_bits())).collect();
+    let [words_a, words_b] = [&a, &b].map(|of| gpu.input(&of.iter().map(|(_, word)| *word).collect::<Vec<_>>()));
+    let (c, d) = (gpu.input(&[0.0f32; 128]), gpu.output::<f32>(128));
+    kernel.run([1, 1, 1], &[Arg::from(&words_a), (&words_b).into(), (&c).into(), (&d).into()]);
+    let found = d.read();
+    for (row, column) in (0..16).flat_map(|row| (0..8).map(move |column| (row, column))) {
+        let exact: f32 = (0..16)
+            .map(|k| {
+                let (lane, word) = (row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2);
+                let (of_a, of_b) = (a[lane * 4 + word].0[k % 2], b[(column * 4 + k % 8 / 2) * 2 + k / 8].0[k % 2]);
+                of_a as f32 * sum(of_b)
+            })
+            .sum();
+        let at = (row % 8 * 4 + column / 2) * 4 + row / 8 * 2 + column % 2;
+        assert_eq!(found[at] * (1 << 24) as f32, exact, "row {row}, column {column}");
+    }
+}
+
 #[test]
 fn a_row_of_a_product_depends_on_no_other_row() {
     let mut random = Random::fresh();

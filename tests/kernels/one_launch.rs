@@ -118,6 +118,26 @@ fn neighbouring_positions_have_the_bits_of_each_alone() {
     });
 }
 
+/// Zero times it is not zero.
+#[test]
+fn what_is_not_finite_at_a_later_position_does_not_reach_the_rows_before() {
+    let mut random = Random::fresh();
+    for (kv_heads, group, length, columns) in [(2, 4, 34, 5), (1, 8, 65, 3), (1, 1, 20, 20)] {
+        let mut case = Case::new(kv_heads, group, 64, KvType::F16, length, &mut random);
+        let spoilt = columns - 1 - random.below(2).min(columns - 2);
+        for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            case.spoil(length - columns + spoilt, value);
+            let [together, alone] = batch(&gpu(), &case, columns);
+            let before = (spoilt * kv_heads * group * 64) as usize;
+            assert!(together[..before].iter().all(|value| value.is_finite()), "{}", case.what());
+            let what = format!("{}, {columns} columns, {value} in number {spoilt}", case.what());
+            assert_same_bits(&what, &together[..before], &alone[..before]);
+            let reached = &together[before..before + (group * 64) as usize];
+            assert!(reached.iter().any(|value| !value.is_finite()), "{what}: its own row");
+        }
+    }
+}
+
 #[test]
 fn every_head_size_and_group_matches_float64() {
     let mut random = Random::fresh();

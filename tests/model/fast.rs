@@ -241,8 +241,8 @@ fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
     }
 }
 
-/// Tokens of a prompt go several at once: what a token has one launch for has one then too, and a product another for what
-/// it rounds.
+/// Tokens of a prompt go several at once: what a token has one launch for has one then too, and attention another for the
+/// rounding of its results. The first layer's is the embedding's.
 #[test]
 fn tokens_of_a_prompt_share_their_launches() {
     let mut random = Random::fresh();
@@ -267,9 +267,62 @@ fn tokens_of_a_prompt_share_their_launches() {
         let passes = parts.len() as u64;
         let (found, together) = launches(&mut parts.into_iter());
         assert_eq!(found, expected);
-        let most = passes * (10 * layers + 1) + last;
-        assert!(together <= most, "{together} launches, at most {most}");
+        assert_eq!(together, passes * (7 * layers + 2) + last);
     }
+}
+
+/// Behind a prefix that has run, in whole batches and their rests; one by one where a path has no batches.
+#[test]
+fn logits_of_every_token_are_those_of_one_by_one() {
+    let mut random = Random::fresh();
+    let ids: Vec<u32> = (0..71).map(|_| random.below(2048)).collect();
+    for name in ["tiny3-d64.Q4_K_M", "tiny2-d64.Q4_K_M"] {
+        let model = quick(name, DeviceConfig { multiprocessors: 7, ..DeviceConfig::default() });
+        let expected = rows(&mut session(&model, PathChoice::Stream, None), &ids);
+        for (path, count, in_batches) in
+            [(PathChoice::Stream, 71, true), (PathChoice::Graph, 71, true), (PathChoice::Persistent, 6, false)]
+        {
+            let mut session = session(&model, path, None);
+            session.append(&ids[..3]).expect("it fits");
+            session.prefill().expect("all but the last run");
+            session.append(&ids[3..count]).expect("it fits");
+            let mut found = Vec::new();
+            let launches = session.work().launches;
+            session
+                .each_logits(|position, logits| -> kiln::Result<()> {
+                    assert_eq!(position, 2 + found.len());
+                    found.push(logits.to_vec());
+                    Ok(())
+                })
+                .expect("it runs");
+            assert_eq!(found, expected[2..count], "{name}, {path:?}");
+            let (launches, layers) = (session.work().launches - launches, u64::from(model.shape().layers));
+            if in_batches {
+                // The embeddings, the layers, and a head of 64 and of the rest, each after rounding.
+                assert!(launches <= 7 * layers + 6, "{name}, {path:?}: {launches} launches");
+            }
+            session.each_logits(|_, _| -> kiln::Result<()> { panic!("all have run") }).expect("nothing to run");
+        }
+    }
+}
+
+/// What a caller returns ends it, and the session goes on from what has run.
+#[test]
+fn logits_of_every_token_end_where_the_caller_fails() {
+    let model = quick("tiny3-d64.Q4_K_M", DeviceConfig::default());
+    let mut random = Random::fresh();
+    let ids: Vec<u32> = (0..9).map(|_| random.below(2048)).collect();
+    let expected = rows(&mut session(&model, PathChoice::Stream, None), &ids);
+    let mut session = session(&model, PathChoice::Stream, None);
+    session.append(&ids).expect("it fits");
+    let mut seen = 0;
+    let failed = session.each_logits(|position, _| {
+        seen += 1;
+        if position == 4 { Err(kiln::Error::EmptySession) } else { Ok(()) }
+    });
+    assert!(matches!(failed, Err(kiln::Error::EmptySession)), "{failed:?}");
+    assert_eq!(seen, 5);
+    assert_eq!(session.logits().expect("logits"), expected[8]);
 }
 
 /// With every check on: races, uninitialised memory, bounds.

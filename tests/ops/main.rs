@@ -5,10 +5,11 @@ mod bake;
 #[path = "../common/mod.rs"]
 mod common;
 
-use kiln_testing::{compare, quantised, random, rounding};
+use kiln_testing::{compare, int8, quantised, random, rounding};
 
 mod arguments;
 mod calls;
+mod columns;
 mod fused;
 mod in_flight;
 mod results;

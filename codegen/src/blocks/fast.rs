@@ -27,8 +27,8 @@ pub(crate) struct Values {
     is_run: bool,
     /// The warp's place for weights on their way, where they go through shared memory.
     slot: Option<Slot>,
-    /// The way along rows of so many super-blocks at a step.
-    ways: Vec<(u32, Way)>,
+    /// The way along rows of so many super-blocks at a step, by lanes that share them or not.
+    ways: Vec<((u32, bool), Way)>,
 }
 
 impl Values {
@@ -50,12 +50,12 @@ impl Values {
                 (Size::Reg(stride), Size::Reg(b.min::<U32>(rows, 32)))
             }
         };
-        let mut ways: Vec<(u32, Way)> = Vec::new();
+        let mut ways: Vec<((u32, bool), Way)> = Vec::new();
         if let Some(slot) = &slot {
             for ty in types.iter().filter(|ty| format(**ty).int8().is_some()) {
-                let step = slot.records(ty.layout());
-                if ways.iter().all(|(known, _)| *known != step) {
-                    ways.push((step, Way::new(b, along, step, stride)));
+                let records = slot.records(*ty);
+                if ways.iter().all(|(known, _)| *known != records) {
+                    ways.push((records, Way::new(b, along, records, stride)));
                 }
             }
         }
@@ -182,12 +182,19 @@ impl Values {
         let x = staged.quantised(b, int8.group);
         if let Some(slot) = self.slot {
             let run = Run { data, plane, ty, tasks };
-            let step = slot.records(layout);
-            let Some((_, way)) = self.ways.iter().find(|(known, _)| *known == step) else { return };
+            let records @ (step, by_two) = slot.records(ty);
+            let Some((_, way)) = self.ways.iter().find(|(known, _)| *known == records) else { return };
             let place = way.begin(b);
             return slot.each(b, &run, |b, has, weights| {
                 let super_block = b.get(place.super_block);
-                let value = int8.dot(b, weights, &x, super_block, Work::Shared(ty, SUPER_BLOCK * step / 32));
+                let work = Work::Shared(ty, SUPER_BLOCK * step / 32);
+                let value = if by_two {
+                    let lane = b.lane();
+                    let half = b.shr::<U32>(lane, step.trailing_zeros());
+                    int8.dot_by_two(b, weights, &x, [super_block, half], work)
+                } else {
+                    int8.dot(b, weights, &x, super_block, work)
+                };
                 let to = b.index(self.own, place.to);
                 b.if_(has, |b| b.st(to, value));
                 way.go_on(b, &place);
@@ -264,8 +271,9 @@ struct At {
 }
 
 impl Way {
-    fn new(b: &mut Builder, along: Size, step: u32, stride: Size) -> Way {
+    fn new(b: &mut Builder, along: Size, (step, by_two): (u32, bool), stride: Size) -> Way {
         let lane = b.lane();
+        let lane = if by_two { b.and::<U32>(lane, step - 1) } else { lane };
         let row = b.div::<U32>(lane, along);
         let before = b.mul::<U32>(row, along);
         let super_block = b.sub::<U32>(lane, before);

@@ -67,6 +67,11 @@ impl Tiles {
         Tiles { records, values: b.dynamic_shared(VALUES * EIGHT), eights, stage }
     }
 
+    /// Shared memory that nothing is in once sums are there.
+    pub(crate) fn room(&self) -> Shared<U32> {
+        self.values.cast()
+    }
+
     /// The sums of the thread's row, `tid % 16`, with column `tid / 16` of each eight.
     #[track_caller]
     pub(crate) fn sums(&self, b: &mut Builder, types: &[WeightType], product: &Product) -> Vec<Val<F32>> {

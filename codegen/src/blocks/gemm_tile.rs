@@ -75,6 +75,11 @@ impl Tile {
         Tile { stages: b.dynamic_shared::<U32>(STAGES * most / 4) }
     }
 
+    /// Shared memory that nothing is in once sums are there, and a barrier is behind them.
+    pub(crate) fn room(&self) -> Shared<U32> {
+        self.stages
+    }
+
     /// The sums of the lane's rows and columns.
     #[track_caller]
     pub(crate) fn sums(&self, b: &mut Builder, types: &[WeightType], product: &Product) -> Sums {

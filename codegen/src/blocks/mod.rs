@@ -18,6 +18,7 @@ pub(crate) mod kv;
 pub(crate) mod leader;
 pub(crate) mod math;
 pub(crate) mod mma_attention;
+pub(crate) mod next_columns;
 pub(crate) mod norm;
 pub(crate) mod qk;
 pub(crate) mod quantise;

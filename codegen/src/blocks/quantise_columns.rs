@@ -4,34 +4,41 @@
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
 use super::tensor::vector_from_table;
 use crate::formats::{Form, form, mma};
-use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, U64, Val};
 use kiln_shape::columns::{COLUMNS, PLANE_BYTES, PLANES};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// What the columns are, and where they go.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operands {
-    pub(crate) table: Global<U8>,
-    /// The entry of the norm's gamma; 0 for none.
-    pub(crate) norm: Val<U32>,
+    pub(crate) gamma: Gamma,
     /// `[columns, k]`.
     pub(crate) x: Global<F32>,
     pub(crate) k: Val<U32>,
     pub(crate) eps: Val<F32>,
     /// Columns that are there.
     pub(crate) columns: Val<U32>,
-    /// The types that they meet, of each its bit; all of one form.
-    pub(crate) wanted: Val<U32>,
+    /// The types that they meet, of each its bit, all of one form; none where there is one form only.
+    pub(crate) wanted: Option<Val<U32>>,
     /// The columns as they are rounded for those types.
     pub(crate) to: Global<U8>,
     /// `[columns]`.
     pub(crate) inverse: Global<F32>,
 }
 
+/// Where the norm's gamma is found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Gamma {
+    /// By its entry in the table; 0 for none.
+    Entry { table: Global<U8>, norm: Val<U32> },
+    /// There, `[k]`, or nowhere.
+    Given(Global<F32>),
+}
+
 /// Rounds the column whose number the block has, of at most `most` activations.
 #[track_caller]
 pub(crate) fn column(b: &mut Builder, types: &[WeightType], most: u32, operands: &Operands) {
-    let Operands { table, norm, x, k, eps, columns, wanted, .. } = *operands;
+    let Operands { x, k, eps, columns, .. } = *operands;
     let mut all: Vec<Form> = types.iter().map(|ty| form(*ty, Numerics::Fast)).collect();
     all.sort();
     all.dedup();
@@ -45,11 +52,17 @@ pub(crate) fn column(b: &mut Builder, types: &[WeightType], most: u32, operands:
     let bytes = b.shl::<U32>(k, 2);
     let own = b.mad_wide(column, bytes, address);
     let x = b.global_ptr::<F32>(own);
-    let normalised = b.setp_ne(norm, 0);
-    let gamma = Some(Factors { gamma: vector_from_table::<F32>(b, table, norm), given: Some(normalised) });
+    let (normalised, gamma) = match operands.gamma {
+        Gamma::Entry { table, norm } => (b.setp_ne(norm, 0), vector_from_table::<F32>(b, table, norm)),
+        Gamma::Given(gamma) => {
+            let address = b.address(gamma);
+            (b.setp_ne::<U64>(address, 0u64), gamma)
+        }
+    };
+    let gamma = Some(Factors { gamma, given: Some(normalised) });
     // A column that is not there ends before it begins.
     let left = Some(b.selp::<U32>(k, 0, is_there));
-    let wanted = Wanted::OfTypes(wanted);
+    let wanted = operands.wanted.map_or(Wanted::All, Wanted::OfTypes);
     staged.fill(b, &Source { x, gamma, left, kind: LoadKind::Constant }, super_blocks, &wanted);
     b.bar_sync(); // the column is staged
     let scale = b.var::<F32>(1.0);

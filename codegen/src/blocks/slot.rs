@@ -4,7 +4,7 @@
 //! The next records are in registers while the lanes work on those in shared memory. A warp has its place for itself, so
 //! no barrier of the block is needed.
 
-use crate::formats::{Weights, format};
+use crate::formats::{APART, Weights, format};
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, Val, Var, Work};
 use kiln_shape::{Layout, SUPER_BLOCK, WeightType};
 
@@ -45,15 +45,19 @@ struct Records {
     pieces: u32,
     /// Records at once: a power of two.
     lanes: u32,
+    /// Whether two lanes work on each: lane l and l + 16 on record l.
+    by_two: bool,
 }
 
 impl Records {
     /// As many as fit.
-    fn new(layout: Layout, bytes: u32) -> Records {
+    fn new(ty: WeightType, bytes: u32) -> Records {
+        let layout = ty.layout();
         let pieces = layout.data / 16;
         let stride = 16 * (pieces | 1);
         let lanes = lanes(layout).find(|lanes| lanes * stride <= bytes).unwrap_or(8);
-        Records { pieces, lanes }
+        let by_two = lanes == APART && format(ty).int8().is_some_and(|int8| int8.has_by_two());
+        Records { pieces, lanes, by_two }
     }
 
     /// From a record to the next: an odd number of pieces, so that lanes' reads of 16 bytes meet in no bank.
@@ -90,18 +94,25 @@ impl Slot {
         Slot { own: b.byte_index(all, warp, bytes), bytes }
     }
 
-    /// Records of a layout that lanes work on at once.
-    pub(crate) fn records(&self, layout: Layout) -> u32 {
-        Records::new(layout, self.bytes).lanes
+    /// Records of a type that lanes work on at once, and whether two lanes share each: then the second, 16 lanes behind the
+    /// first, has its value.
+    pub(crate) fn records(&self, ty: WeightType) -> (u32, bool) {
+        let records = Records::new(ty, self.bytes);
+        (records.lanes, records.by_two)
     }
 
     /// Runs `body` in all lanes for the next super-blocks of the run, with whether the lane has one of its own, and that one's
-    /// weights; a lane that has none sees another's.
+    /// weights; a lane that has none sees another's. Of two lanes that share one each sees its half of the weights.
     #[track_caller]
     pub(crate) fn each(&self, b: &mut Builder, run: &Run, body: impl FnOnce(&mut Builder, Val<Pred>, &Weights)) {
         let layout = run.ty.layout();
-        let records = Records::new(layout, self.bytes);
+        let records = Records::new(run.ty, self.bytes);
         let lane = b.lane();
+        let (record, half_of_record) = if records.by_two {
+            (b.and::<U32>(lane, APART - 1), Some(b.shr::<U32>(lane, APART.trailing_zeros())))
+        } else {
+            (lane, None)
+        };
         let mut quads =
             |count: u32| -> Vec<[Var<U32>; 4]> { (0..count).map(|_| [(); 4].map(|()| b.var::<U32>(0))).collect() };
         let (pieces, plane) = (quads(records.carried()), quads(layout.plane / 16));
@@ -121,9 +132,20 @@ impl Slot {
             let left = b.sub::<U32>(run.tasks, first);
             let last = b.sub::<U32>(left, 1);
             let last = b.min::<U32>(last, records.lanes - 1);
-            let has = b.setp_ge(last, lane);
-            let own = b.min::<U32>(lane, last);
+            let has = b.setp_ge(last, record);
+            let has = match half_of_record {
+                None => has,
+                Some(half) => {
+                    let second = b.setp_ne(half, 0);
+                    b.and_pred(has, second)
+                }
+            };
+            let own = b.min::<U32>(record, last);
             let data = b.byte_index(self.own, own, records.stride());
+            let data = match half_of_record {
+                None => data,
+                Some(half) => b.byte_index(data, half, layout.data / 2),
+            };
             let weights = Weights::Shared { data, plane, half };
             b.bar_warp_sync(); // the records are in shared memory
             let next = b.add::<U32>(first, records.lanes);
@@ -191,6 +213,9 @@ impl Run {
         if layout.plane == 0 {
             return;
         }
+        if records.by_two {
+            return self.load_half_planes(b, into, first, left);
+        }
         let has = b.setp_lt(lane, left);
         b.if_(has, |b| {
             let task = b.add::<U32>(first, own);
@@ -203,6 +228,21 @@ impl Run {
                 let loaded = b.ld(plane.cast::<F16>(), LoadKind::Streaming);
                 b.set(half, loaded);
             }
+        });
+    }
+
+    /// Loads each lane's half of a plane of 16 bytes, into the first words of it.
+    fn load_half_planes(&self, b: &mut Builder, into: &Carried, first: Val<U32>, left: Val<S32>) {
+        let lane = b.lane();
+        let (record, half) = (b.and::<U32>(lane, APART - 1), b.shr::<U32>(lane, APART.trailing_zeros()));
+        let number = b.mov_bits(record);
+        let has = b.setp_lt::<S32>(number, left);
+        b.if_(has, |b| {
+            let task = b.add::<U32>(first, record);
+            let plane = b.byte_index(self.plane, task, self.ty.layout().plane);
+            let plane = b.byte_index(plane, half, self.ty.layout().plane / 2);
+            let words: [Val<U32>; 2] = b.ld_vector(plane.cast::<U32>(), LoadKind::Streaming);
+            into.plane.iter().flatten().zip(words).for_each(|(into, word)| b.set(*into, word));
         });
     }
 }

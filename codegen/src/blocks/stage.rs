@@ -143,11 +143,7 @@ impl Staged {
                 let gamma = b.byte_index(gamma, sb, 1024);
                 let square_to = b.index(self.squares, sb);
                 let normalise = |b: &mut Builder| {
-                    let mut square = b.mul(values[0], values[0]);
-                    for value in &values[1..] {
-                        square = b.fma(*value, *value, square);
-                    }
-                    let square = warp::sum(b, square, 32);
+                    let square = square(b, &values);
                     b.if_(leader, |b| b.st(square_to, square));
                     let gamma = eight(b, gamma, inside, LoadKind::Constant);
                     std::array::from_fn(|i| b.mul(values[i], gamma[i]))
@@ -292,8 +288,17 @@ impl Floats {
     }
 }
 
+/// The sum of squares of a super-block, of which a lane has eight elements.
+pub(super) fn square(b: &mut Builder, values: &[Val<F32>; 8]) -> Val<F32> {
+    let mut square = b.mul(values[0], values[0]);
+    for value in &values[1..] {
+        square = b.fma(*value, *value, square);
+    }
+    warp::sum(b, square, 32)
+}
+
 /// Eight floats from `at`, or zeros where they are not inside.
-fn eight(b: &mut Builder, at: Global<F32>, inside: Option<Val<Pred>>, kind: LoadKind) -> [Val<F32>; 8] {
+pub(super) fn eight(b: &mut Builder, at: Global<F32>, inside: Option<Val<Pred>>, kind: LoadKind) -> [Val<F32>; 8] {
     let load = |b: &mut Builder| -> [Val<F32>; 8] {
         let low: [Val<F32>; 4] = b.ld_vector(at, kind);
         let high: [Val<F32>; 4] = b.ld_vector(at.at(4), kind);

@@ -21,6 +21,7 @@
 
 use super::SuperBlock;
 use crate::ptx::{Builder, F16, F32, Half, LoadKind, S32, Shared, Size, U16, U32, Val, Work};
+use kiln_shape::SUPER_BLOCK;
 
 /// Bytes of a super-block in a plane.
 const PLANE_BYTES: u32 = 272;
@@ -48,8 +49,16 @@ pub(crate) struct Int8 {
     /// The scales of the activations that it takes.
     pub(crate) group: ScaleGroup,
     /// The dot product of a super-block with a plane of activations.
-    pub(super) dot: fn(&mut Builder, &Weights, &Plane) -> Val<F32>,
+    pub(super) dot: Dot,
+    /// The same by two lanes [`APART`], where the format has that: each has its half of the record, of the plane and of what
+    /// stands beside it, and the second lane has the result.
+    pub(super) by_two: Option<Dot>,
 }
+
+type Dot = fn(&mut Builder, &Weights, &Plane) -> Val<F32>;
+
+/// From the lane that has the first half of a super-block to the one that has the second.
+pub(crate) const APART: u32 = 16;
 
 impl Int8 {
     /// The dot product of a super-block with its activations: that of the first plane, plus that of the second where there
@@ -65,6 +74,41 @@ impl Int8 {
     ) -> Val<F32> {
         let first = x.at(b, super_block);
         let last = first.later(b);
+        self.planes(b, self.dot, weights, (x, first, last), work)
+    }
+
+    /// The same by two lanes: `half` is 0 in the one that has the first half of the weights, and 1 in the other, which has
+    /// the result.
+    pub(crate) fn dot_by_two(
+        &self,
+        b: &mut Builder,
+        weights: &Weights,
+        x: &Quantised,
+        [super_block, half]: [Val<U32>; 2],
+        work: Work,
+    ) -> Val<F32> {
+        let first = x.at(b, super_block);
+        let last = first.later(b);
+        let own = Plane {
+            activations: b.byte_index(first.activations, half, SUPER_BLOCK / 2),
+            beside: b.byte_index(first.beside, half, 16),
+        };
+        self.planes(b, self.by_two.unwrap_or(self.dot), weights, (x, own, last), work)
+    }
+
+    /// Whether two lanes may share a super-block.
+    pub(crate) const fn has_by_two(&self) -> bool {
+        self.by_two.is_some()
+    }
+
+    fn planes(
+        &self,
+        b: &mut Builder,
+        dot: Dot,
+        weights: &Weights,
+        (x, first, last): (&Quantised, Plane, Val<U32>),
+        work: Work,
+    ) -> Val<F32> {
         let (plane, sum) = (b.var::<U32>(0), b.var::<F32>(0.0));
         b.do_while(|b| {
             b.each_iteration(work);
@@ -75,7 +119,7 @@ impl Int8 {
                 activations: b.mad_index(first.activations, own, x.plane_distance),
                 beside: b.mad_index(first.beside, own, x.beside_distance),
             };
-            let part = (self.dot)(b, weights, &at);
+            let part = dot(b, weights, &at);
             let is_own = b.setp_ge(last, plane);
             let next = b.add(sum, part);
             let next = b.selp::<F32>(next, sum, is_own);
@@ -324,6 +368,37 @@ pub(super) fn sum_of_blocks(b: &mut Builder, d: [Val<F32>; 8], x: &Plane, dots: 
     let blocks = d.into_iter().zip(scales).zip(dots);
     let sum = blocks.fold(None, |sum, ((d, scale), dot)| Some(add_block(b, sum, d, scale, dot)));
     sum.unwrap_or_else(|| b.mov(0.0))
+}
+
+/// The dot products of so many blocks of 32 signed bytes.
+pub(super) fn dots_of_blocks<const N: usize>(b: &mut Builder, weights: &Weights, x: &Plane) -> [Val<S32>; N] {
+    std::array::from_fn(|block| {
+        let zero = b.mov::<S32>(0);
+        (2 * block..2 * block + 2).fold(zero, |sum, quad| {
+            let words = weights.quad(b, quad).into_iter().zip(x.quad(b, quad as u32));
+            words.fold(sum, |sum, (word, x)| {
+                let word = b.mov_bits::<S32, U32>(word);
+                b.dp4a::<S32>(word, x, sum)
+            })
+        })
+    })
+}
+
+/// As [`sum_of_blocks`] by two lanes with four blocks each: the second goes on from the first's sum, which is a step of the
+/// same order. In the first lane it is nothing.
+pub(super) fn sum_by_two(b: &mut Builder, d: [Val<F32>; 4], x: &Plane, dots: [Val<S32>; 4]) -> Val<F32> {
+    let scales: [Val<U32>; 4] = b.ld_vector(x.beside, LoadKind::Ordinary);
+    let terms: Vec<[Val<F32>; 2]> = (0..4)
+        .map(|block| {
+            let scale = b.mov_bits(scales[block]);
+            [b.mul(d[block], scale), b.cvt::<F32, S32>(dots[block])]
+        })
+        .collect();
+    let [scale, dot] = terms[0];
+    let first = b.mul(scale, dot);
+    let first = terms[1..].iter().fold(first, |sum, [scale, dot]| b.fma(*scale, *dot, sum));
+    let before = b.shfl_bfly(first, APART);
+    terms.iter().fold(before, |sum, [scale, dot]| b.fma(*scale, *dot, sum))
 }
 
 /// `sum + (d * scale) * dot`; without a sum, the product.

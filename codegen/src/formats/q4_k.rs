@@ -115,7 +115,7 @@ impl Format for Q4K {
     }
 
     fn int8(&self) -> Option<Int8> {
-        Some(Int8 { group: ScaleGroup::Of256, dot: int8_dot })
+        Some(Int8 { group: ScaleGroup::Of256, dot: int8_dot, by_two: None })
     }
 
     fn mma(&self) -> Option<Mma> {

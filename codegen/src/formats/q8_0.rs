@@ -7,7 +7,7 @@
 //!
 //! A file's block of 32 has `d` before its quants.
 
-use super::int8::sum_of_blocks;
+use super::int8::{dots_of_blocks, sum_by_two, sum_of_blocks};
 use super::mma::{self, Values};
 use super::q4_k;
 use super::unpack::{chunk_dot, signed_bytes};
@@ -48,7 +48,7 @@ impl Format for Q8_0 {
     }
 
     fn int8(&self) -> Option<Int8> {
-        Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot })
+        Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot, by_two: Some(int8_by_two) })
     }
 
     fn mma(&self) -> Option<Mma> {
@@ -70,18 +70,16 @@ impl Format for Q8_0 {
 
 /// `sum over the eight blocks of (d * scale of x) * (q . x)`, each product of bytes exact, from left to right.
 fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
-    let dots = std::array::from_fn(|block| {
-        let zero = b.mov::<S32>(0);
-        (2 * block..2 * block + 2).fold(zero, |sum, quad| {
-            let words = weights.quad(b, quad).into_iter().zip(x.quad(b, quad as u32));
-            words.fold(sum, |sum, (word, x)| {
-                let word = b.mov_bits::<S32, U32>(word);
-                b.dp4a::<S32>(word, x, sum)
-            })
-        })
-    });
+    let dots = dots_of_blocks(b, weights, x);
     let d = weights.halves(b, 0);
     sum_of_blocks(b, d, x, dots)
+}
+
+/// The same by two lanes, four blocks each.
+fn int8_by_two(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
+    let dots = dots_of_blocks(b, weights, x);
+    let [d0, d1, d2, d3, ..] = weights.halves(b, 0);
+    sum_by_two(b, [d0, d1, d2, d3], x, dots)
 }
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.

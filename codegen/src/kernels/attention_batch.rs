@@ -68,7 +68,7 @@ impl Kernel for AttentionBatch {
         let batch = Batch::new(b, heads, most, self.positions());
         let cache = Cache::Chunked { table, layer, kv_heads: Size::Const(kv_heads) };
         let length = b.add(length, first);
-        let of = Positions { cache, kv_head, length, count, q, apart: (q_dim + 2 * kv_dim) * 4 };
+        let of = Positions { cache, kv_head, length, count, q, apart: Size::Const((q_dim + 2 * kv_dim) * 4) };
         b.if_else(
             fits,
             |b| {

@@ -2,6 +2,7 @@ use super::Kernel;
 use super::products::Chosen;
 use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS};
 use crate::blocks::math;
+use crate::blocks::next_columns::{Next, Written};
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, U64, Val, Var};
 use kiln_shape::columns::COLUMNS;
@@ -9,7 +10,9 @@ use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
 /// The phases of a layer for several columns at once, by tensor cores, in one text: which phase it is, a launch says. Grid
-/// `[rows / 16, columns / width]`, rounded up. Each column has the bits that [`super::Products`] gives it.
+/// `[columns / width, rows / 16]`, rounded up: blocks of the same rows run beside each other and share what they read of the
+/// weights. Each column has the bits that [`super::Products`] gives it. Where the next phase
+/// takes the results they are rounded to bytes for it, as [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gemm {
     shape: ModelShape,
@@ -100,6 +103,21 @@ struct Operands {
     gates: Vec<Var<F32>>,
 }
 
+/// What becomes of a phase's results, as launches give it.
+pub(super) fn next(b: &mut Builder, table: Global<U8>) -> Next {
+    Next {
+        table,
+        wanted: b.param::<U32>("next_types"), // of each type that the results meet its bit; 0: they are not rounded
+        norm: b.param::<U32>("next_norm"),    // the entry of the gamma before that, or 0 for none
+        eps: b.param::<F32>("eps"),           // of the norm
+        of_256: b.param::<Global<U8>>("next_256"), // [columns, rows] rounded, as `quantise` writes them
+        of_32: b.param::<Global<U8>>("next_32"), // the same with a scale for each 32
+        squares: b.param::<Global<F32>>("squares"), // [columns, rows / 256]
+        inverse: b.param::<Global<F32>>("next_inverse"), // [columns]
+        arrivals: b.param::<Global<U32>>("arrivals"), // [columns / width, rows / 256 + 1], zeros before and after
+    }
+}
+
 /// A matrix of the phase.
 struct InPhase {
     number: Val<U32>,
@@ -137,6 +155,9 @@ impl Kernel for Gemm {
         let inverse = b.param::<Global<F32>>("inverse"); // [columns]
         let columns = b.param::<U32>("columns"); // those that are there
         let y = b.param::<Global<F32>>("y"); // [columns, rows of the phase]
+        b.param::<U32>("vocab"); // rows of the head, for tiles that take it
+        let next = next(b, table);
+        let answer = b.shared::<U32>("answer", 1);
         b.blocks_per_sm(if self.eights == 1 { 4 } else { 3 });
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let chosen = Chosen::new(b, &self.shape, phase, layer);
@@ -144,7 +165,7 @@ impl Kernel for Gemm {
         let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
         let rows = b.selp::<U32>(q + 2 * kv, hidden, chosen.is_qkv);
         let rows = b.selp::<U32>(ffn, rows, chosen.is_gate_up);
-        let (tile, group) = (b.ctaid_x(), b.ctaid_y());
+        let (group, tile) = (b.ctaid_x(), b.ctaid_y());
         let first_row = b.mul::<U32>(tile, ROWS);
         let first_eight = b.mul::<U32>(group, self.eights);
         let gates = (0..self.eights).map(|_| b.var(0.0)).collect();
@@ -164,5 +185,10 @@ impl Kernel for Gemm {
                 self.finish(b, &operands, &chosen, &InPhase { number, first }, &sums);
             });
         });
+        let end = b.add::<U32>(first_row, ROWS);
+        let end = b.min::<U32>(end, rows);
+        let width = self.eights * COLUMNS;
+        let written = Written { y, columns, rows, first: first_row, end, tile: group, width };
+        next.round(b, &self.types, &written, tiles.room(), answer);
     }
 }

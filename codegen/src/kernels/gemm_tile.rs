@@ -2,15 +2,17 @@ use super::Kernel;
 use super::products::Chosen;
 use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, WARPS};
 use crate::blocks::math;
+use crate::blocks::next_columns::Written;
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, U64, Val, Var};
 use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS, tile_rows};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
-/// The phases of a layer for many columns, in tiles of [`tile_rows`] rows and 64 columns: grid `[tiles of rows, columns /
-/// 64]`, rounded up, the tiles of each matrix on their own. Of gate and up, which must be of one type, a tile has half of
-/// its rows each. Each column has the bits that [`super::Products`] gives it.
+/// The phases of a layer, and the head, for many columns, in tiles of [`tile_rows`] rows and 64 columns: grid
+/// `[columns / 64, tiles of rows]`, rounded up, the tiles of each matrix on their own. Of gate and up, which must be of one type, a tile
+/// has half of its rows each. Each column has the bits that [`super::Products`] gives it. Where the next phase takes the
+/// results they are rounded to bytes for it, as [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmTile {
     shape: ModelShape,
@@ -127,15 +129,16 @@ impl GemmTile {
 
 impl GemmTile {
     /// Rows of the phase.
-    fn rows(&self, b: &mut Builder, chosen: &Chosen) -> Val<U32> {
+    fn rows(&self, b: &mut Builder, chosen: &Chosen, vocab: Val<U32>) -> Val<U32> {
         let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
         let rows = b.selp::<U32>(q + 2 * kv, self.shape.hidden, chosen.is_qkv);
-        b.selp::<U32>(self.shape.ffn, rows, chosen.is_gate_up)
+        let rows = b.selp::<U32>(self.shape.ffn, rows, chosen.is_gate_up);
+        b.selp::<U32>(vocab, rows, chosen.is_head)
     }
 
-    /// The block's tile: those of each matrix come after those of the one before.
-    fn find(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen) -> OfTile {
-        let (tile, rows) = (b.ctaid_x(), self.rows(b, chosen));
+    /// The block's tile, of so many rows of the phase: those of each matrix come after those of the one before.
+    fn find(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen, rows: Val<U32>) -> OfTile {
+        let tile = b.ctaid_y();
         let zero = b.mov::<U32>(0);
         let none = OfTile { number: zero, from: zero, rows: zero, first: zero, rows_of_tile: zero };
         let found = none.words().map(|word| b.var::<U32>(word));
@@ -214,7 +217,8 @@ impl OfTile {
     }
 
     fn kept(b: &mut Builder, from: Shared<U32>) -> OfTile {
-        OfTile::of([0, 1, 2, 3, 4].map(|at| b.ld(from.at(at), LoadKind::Ordinary)))
+        // Constant from that barrier on.
+        OfTile::of([0, 1, 2, 3, 4].map(|at| b.ld(from.at(at), LoadKind::Constant)))
     }
 }
 
@@ -234,21 +238,25 @@ impl Kernel for GemmTile {
     fn build(&self, b: &mut Builder) {
         let table = b.param::<Global<U8>>("table"); // the tensor table
         let layer = b.param::<U32>("layer"); // its number
-        let phase = b.param::<U32>("phase"); // which one; not the head
+        let phase = b.param::<U32>("phase"); // which one
         let of_256 = b.param::<Global<U8>>("of_256"); // the columns, as `quantise` writes them
         let of_32 = b.param::<Global<U8>>("of_32"); // the same with a scale for each 32
         let inverse = b.param::<Global<F32>>("inverse"); // [columns]
         let columns = b.param::<U32>("columns"); // those that are there
         let y = b.param::<Global<F32>>("y"); // [columns, rows of the phase]
+        let vocab = b.param::<U32>("vocab"); // rows of the head
+        let follows = super::gemm::next(b, table);
         b.blocks_per_sm(1);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-        let group = b.ctaid_y();
+        let group = b.ctaid_x();
         let first_eight = b.mul::<U32>(group, EIGHTS);
         let kept = b.shared::<U32>("tile", OfTile::WORDS);
+        let answer = b.shared::<U32>("answer", 1);
         let tiles = Tile::new(b, &self.types);
         {
             let chosen = Chosen::new(b, &self.shape, phase, layer);
-            let of = self.find(b, table, &chosen);
+            let rows = self.rows(b, &chosen, vocab);
+            let of = self.find(b, table, &chosen, rows);
             of.keep(b, kept);
             let is_pair = chosen.is_gate_up;
             let entry = b.add::<U32>(chosen.weight, of.number);
@@ -263,9 +271,15 @@ impl Kernel for GemmTile {
             // What the sums were computed with takes no registers meanwhile.
             b.bar_sync();
             let chosen = Chosen::new(b, &self.shape, phase, layer);
-            let operands = Operands { table, inverse, y, columns, rows: self.rows(b, &chosen), first_eight };
+            let rows = self.rows(b, &chosen, vocab);
+            let operands = Operands { table, inverse, y, columns, rows, first_eight };
             let of = OfTile::kept(b, kept);
             self.finish(b, &operands, &chosen, &of, &sums);
+            let end = b.add::<U32>(of.first, of.rows_of_tile);
+            let end = b.min::<U32>(end, of.rows);
+            let (first, end) = (b.add::<U32>(of.from, of.first), b.add::<U32>(of.from, end));
+            let written = Written { y, columns, rows, first, end, tile: group, width: EIGHTS * COLUMNS };
+            follows.round(b, &self.types, &written, tiles.room(), answer);
         }
     }
 }

@@ -180,6 +180,7 @@ pub(super) struct Chosen {
     pub(super) bias: Val<U32>,
     pub(super) is_qkv: Val<Pred>,
     pub(super) is_gate_up: Val<Pred>,
+    pub(super) is_head: Val<Pred>,
     pub(super) has_residual: Val<Pred>,
     /// The number of matrices whose products are not written: the gate.
     pub(super) unwritten: Val<U32>,
@@ -216,6 +217,7 @@ impl Chosen {
             bias: b.add::<U32>(layer, AttnQBias.slot()),
             is_qkv,
             is_gate_up,
+            is_head,
             has_residual,
             unwritten: b.selp::<U32>(1, 0, is_gate_up),
         }
@@ -271,8 +273,7 @@ impl Kernel for Products {
         let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
         let rows = b.selp::<U32>(q + 2 * kv, self.shape.hidden, chosen.is_qkv);
         let rows = b.selp::<U32>(self.shape.ffn, rows, chosen.is_gate_up);
-        let is_head = b.setp_eq(phase, Phase::Head as u32);
-        let rows = b.selp::<U32>(vocab, rows, is_head);
+        let rows = b.selp::<U32>(vocab, rows, chosen.is_head);
         if b.begins_early() {
             self.ask_for(b, table, &chosen, rows);
         }

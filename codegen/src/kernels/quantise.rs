@@ -1,5 +1,5 @@
 use super::Kernel;
-use crate::blocks::quantise_columns;
+use crate::blocks::quantise_columns::{self, Gamma};
 use crate::ptx::{Builder, F32, Global, U8, U32};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
@@ -38,15 +38,16 @@ impl Kernel for Quantise {
     }
 
     fn build(&self, b: &mut Builder) {
+        let table = b.param::<Global<U8>>("table"); // the tensor table
+        let norm = b.param::<U32>("norm"); // the entry of the norm's gamma, or 0 for none
         let operands = quantise_columns::Operands {
-            table: b.param::<Global<U8>>("table"),      // the tensor table
-            norm: b.param::<U32>("norm"),               // the entry of the norm's gamma, or 0 for none
+            gamma: Gamma::Entry { table, norm },
             x: b.param::<Global<F32>>("x"),             // [columns, k]
             k: b.param::<U32>("k"),                     // a multiple of 32
             eps: b.param::<F32>("eps"),                 // of the norm
             columns: b.param::<U32>("columns"),         // those that are there
-            wanted: b.param::<U32>("wanted"), // of each type that they meet its bit: types with one way of rounding
-            to: b.param::<Global<U8>>("to"),  // [columns, k] rounded: see `kiln_shape::columns`
+            wanted: Some(b.param::<U32>("wanted")), // of each type that they meet its bit: types with one way of rounding
+            to: b.param::<Global<U8>>("to"),        // [columns, k] rounded: see `kiln_shape::columns`
             inverse: b.param::<Global<F32>>("inverse"), // [columns]: what their products are multiplied with
         };
         quantise_columns::column(b, &self.types, self.most, &operands);

@@ -47,6 +47,10 @@ pub struct Chip {
     pub node: Figure,
     /// Microseconds of a barrier over all multiprocessors.
     pub barrier: Figure,
+    /// Multiply-adds of bytes per clock and multiprocessor by `mma`.
+    pub int8: Figure,
+    /// The same of halves with f32 sums.
+    pub half: Figure,
     /// KB of a block's shared memory that could hold weights read ahead.
     pub ring: Figure,
     /// The shares of the peak that whole models of 4-bit weights were published to reach at batch 1: least and most.
@@ -55,7 +59,7 @@ pub struct Chip {
 
 impl Chip {
     /// Its figures by name.
-    pub fn figures(&self) -> [(&'static str, Figure); 10] {
+    pub fn figures(&self) -> [(&'static str, Figure); 12] {
         [
             ("peak", self.peak),
             ("read", self.read),
@@ -66,6 +70,8 @@ impl Chip {
             ("launch", self.launch),
             ("graph node", self.node),
             ("barrier", self.barrier),
+            ("int8 products", self.int8),
+            ("half products", self.half),
             ("ring", self.ring),
         ]
     }
@@ -80,6 +86,10 @@ const RRZE: Origin = Origin::Published("RRZE-HPC/gpu-benches");
 const SHARED: Origin = Origin::Derived("the shared memory that a block may have, less 48 KB, at most 160 KB");
 const HOPPER: Origin = Origin::Derived("H200's");
 const LOAD: Origin = Origin::Derived("H100 PCIe's in microbenchmarks; others ran H100 SXM at up to 1.98");
+/// `wgmma`, which kiln has not, reaches the rest.
+const SYNC: Origin = Origin::Derived("64 % of the rated peak, which mma.sync reaches in microbenchmarks");
+const TENSOR: Origin = Origin::Published("microbenchmarks of mma.sync");
+const RATED: Origin = Origin::Derived("the sheet's dense peak by its clock");
 const GUESS: Origin = Origin::Guess("no figure was found");
 
 const fn of(value: f64, origin: Origin) -> Figure {
@@ -104,6 +114,8 @@ pub const CHIPS: [Chip; 9] = [
         launch: of(2.5, RRZE),
         node: of(1.28, RRZE),
         barrier: of(1.04, RRZE),
+        int8: of(2621.0, SYNC),
+        half: of(1311.0, SYNC),
         ring: of(160.0, SHARED),
         reached: Some((0.27, 0.27)),
     },
@@ -120,6 +132,8 @@ pub const CHIPS: [Chip; 9] = [
         launch: of(2.5, HOPPER),
         node: of(1.3, RRZE),
         barrier: of(1.04, HOPPER),
+        int8: of(2621.0, SYNC),
+        half: of(1311.0, SYNC),
         ring: of(160.0, SHARED),
         reached: Some((0.33, 0.37)),
     },
@@ -136,6 +150,8 @@ pub const CHIPS: [Chip; 9] = [
         launch: of(2.5, HOPPER),
         node: of(1.3, Origin::Derived("H100 SXM's")),
         barrier: of(1.04, HOPPER),
+        int8: of(2621.0, SYNC),
+        half: of(1311.0, SYNC),
         ring: of(160.0, SHARED),
         reached: None,
     },
@@ -155,6 +171,8 @@ pub const CHIPS: [Chip; 9] = [
         launch: of(2.6, RRZE),
         node: of(1.34, RRZE),
         barrier: of(1.34, RRZE),
+        int8: of(2048.0, TENSOR),
+        half: of(1024.0, TENSOR),
         ring: of(115.0, SHARED),
         reached: Some((0.38, 0.54)),
     },
@@ -171,6 +189,8 @@ pub const CHIPS: [Chip; 9] = [
         launch: of(0.78, Origin::Derived("another chip of sm_120; RRZE-HPC/gpu-benches")),
         node: of(0.39, Origin::Derived("another chip of sm_120; RRZE-HPC/gpu-benches")),
         barrier: of(0.82, Origin::Derived("another chip of sm_120; RRZE-HPC/gpu-benches")),
+        int8: of(1018.0, Origin::Derived("RTX 5070 Ti's in microbenchmarks")),
+        half: of(256.0, Origin::Derived("RTX 5070 Ti's in microbenchmarks")),
         ring: of(51.0, SHARED),
         reached: Some((0.66, 0.77)),
     },
@@ -187,6 +207,8 @@ pub const CHIPS: [Chip; 9] = [
         launch: of(1.64, Origin::Derived("L40's; RRZE-HPC/gpu-benches")),
         node: of(0.96, Origin::Derived("L40's; RRZE-HPC/gpu-benches")),
         barrier: of(0.66, Origin::Derived("L40's; RRZE-HPC/gpu-benches")),
+        int8: of(1060.0, TENSOR),
+        half: of(512.0, TENSOR),
         ring: of(51.0, SHARED),
         reached: Some((0.78, 0.86)),
     },
@@ -203,6 +225,8 @@ pub const CHIPS: [Chip; 9] = [
         launch: of(1.54, RRZE),
         node: of(0.83, RRZE),
         barrier: of(0.73, RRZE),
+        int8: of(1024.0, RATED),
+        half: of(256.0, RATED),
         ring: of(51.0, SHARED),
         reached: Some((0.66, 0.70)),
     },
@@ -219,6 +243,8 @@ pub const CHIPS: [Chip; 9] = [
         launch: of(2.5, GUESS),
         node: of(1.3, GUESS),
         barrier: of(1.3, GUESS),
+        int8: of(1024.0, RATED),
+        half: of(512.0, RATED),
         ring: of(16.0, SHARED),
         reached: None,
     },
@@ -235,6 +261,8 @@ pub const CHIPS: [Chip; 9] = [
         launch: of(4.0, GUESS),
         node: of(2.0, GUESS),
         barrier: of(1.5, GUESS),
+        int8: of(2048.0, RATED),
+        half: of(1024.0, RATED),
         ring: of(115.0, SHARED),
         reached: Some((0.66, 0.66)),
     },

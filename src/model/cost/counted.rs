@@ -2,6 +2,7 @@
 //! `codegen/loops.txt`. A test holds them to it.
 
 use super::Program;
+use crate::model::tiles::Tile;
 use crate::shape::{Numerics, WeightType};
 
 /// What a loop takes for a weight, in thread-instructions, and what it has in flight.
@@ -121,6 +122,33 @@ impl Loop {
     }
 }
 
+/// A tile's type of weights, and by target its instructions.
+type OfTile = (Tile, WeightType, [(u32, f64); 3]);
+
+/// Tiles of many columns: instructions of a warp for each `m16n8k32`, by tile, type and target. Within 2 % of those recorded.
+const TILES: [OfTile; 6] = [
+    (Tile::Narrow, Q4_K, [(80, 29.6), (89, 29.6), (90, 30.1)]),
+    (Tile::Narrow, Q6_K, [(80, 44.0), (89, 44.0), (90, 44.3)]),
+    (Tile::Wide, Q4_K, [(80, 20.8), (89, 20.8), (90, 20.9)]),
+    (Tile::Wide, Q6_K, [(80, 29.8), (89, 29.8), (90, 29.9)]),
+    (Tile::Large, Q4_K, [(80, 10.2), (89, 10.2), (90, 10.2)]),
+    (Tile::Large, Q6_K, [(80, 15.8), (89, 15.8), (90, 15.8)]),
+];
+
+/// The loop of a tile of many columns.
+pub(super) struct TileLoop;
+
+impl TileLoop {
+    /// Instructions of a warp for each `m16n8k32` of a product with weights of a type, Q4_K or Q6_K, on a chip of compute
+    /// capability `sm`, at least 80.
+    pub(super) fn of(tile: Tile, ty: WeightType, sm: u32) -> f64 {
+        let target = if sm == 80 || sm == 90 { sm } else { 89 };
+        let rows = TILES.iter().filter(|(of, known, _)| *of == tile && *known == ty);
+        let mut counts = rows.flat_map(|(.., counts)| counts);
+        counts.find(|(of, _)| *of == target).map_or(f64::NAN, |(_, count)| *count)
+    }
+}
+
 /// Thread-instructions for an element of a vector that a block stages.
 pub(super) fn staging(program: Program, is_normalised: bool) -> f64 {
     match program {
@@ -174,6 +202,25 @@ mod tests {
             own.contains(&format!("&[\n{rows}];")),
             "codegen/loops.txt has other loops; these are its rows:\n{rows}"
         );
+    }
+
+    #[test]
+    fn tiles_are_those_recorded_of_the_assembler() {
+        for (tile, ty, counts) in TILES {
+            // Of a warp's iteration 4096 weights meet an eight of columns, or two; or units are products of 32 lanes.
+            let (kernel, eights) = match tile {
+                Tile::Narrow => ("gemm_8", 1.0),
+                Tile::Wide => ("gemm_16", 2.0),
+                Tile::Large => ("gemm_tile", 1.0),
+            };
+            for (target, expected) in counts {
+                let cells = recorded("qwen3-8b.stream_fast", kernel, &ty.to_string(), target);
+                let [units, all] = [5, 6].map(|cell| cells[cell].parse::<f64>().expect("a number"));
+                let products = if tile == Tile::Large { units / 32.0 } else { units * eights / 512.0 };
+                let found = all / products;
+                assert!((found / expected - 1.0).abs() < 0.02, "{tile:?}, {ty}, sm_{target}: {found}");
+            }
+        }
     }
 
     #[test]

@@ -26,11 +26,13 @@ mod chips;
 mod counted;
 mod phases;
 mod predict;
+mod prompt;
 
 pub use chips::{CHIPS, Chip, Figure, Origin, chip};
 pub use counted::Loop;
 pub use phases::{Phase, phases};
 pub use predict::{Bound, Prediction, bandwidth, predict, trivial};
+pub use prompt::{FirstToken, first_token};
 
 use crate::shape::Numerics;
 

@@ -61,7 +61,7 @@ impl Phase {
 }
 
 /// Whether llama.cpp's Q4_K_M has `attn_v` and `ffn_down` of this layer in Q6_K.
-fn more_bits(layer: u32, layers: u32) -> bool {
+pub(super) fn more_bits(layer: u32, layers: u32) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
 }

@@ -6,7 +6,7 @@ use super::{Chip, Phase, Program, Way};
 use crate::shape::{Numerics, WeightType};
 
 /// Warp-instructions that a multiprocessor issues per clock.
-const ISSUED: f64 = 4.0;
+pub(super) const ISSUED: f64 = 4.0;
 /// Cycles until a warp issues what depends on its instruction before.
 const DEPENDENT: f64 = 4.0;
 /// Kernels of llama.cpp's for a layer, and around the layers.
@@ -93,7 +93,7 @@ pub fn bandwidth(chip: &Chip, flight: f64) -> f64 {
 }
 
 /// Times of resources that are busy side by side.
-fn together(times: &[f64]) -> f64 {
+pub(super) fn together(times: &[f64]) -> f64 {
     times.iter().map(|time| time * time).sum::<f64>().sqrt()
 }
 

@@ -1,14 +1,13 @@
 //! Neighbouring positions against the cache, whose keys and values they share: the rows of a block are their heads, and each
 //! row is that of decoding. Positions behind a row's own weigh nothing; the cut into units is that of its own length.
 //!
-//! A row's chunks come in their order, so one thread puts an element's together: those of a unit, and units as they end. What
-//! lies behind a row's length must be finite, since zero times it is added.
+//! A row's chunks come in their order, so one thread puts an element's together: those of a unit, and units as they end.
 
 use super::{FAST_CHUNK, Run, THREADS, Workspace};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::Cache;
 use crate::blocks::running::{Part, Running};
-use crate::ptx::{Builder, F32, Global, LoadKind, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Size, U32, Val};
 
 /// Attention of some positions.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +20,7 @@ pub(crate) struct Batch {
 /// The lengths of rows: the sequence up to each position.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lengths {
-    first: Val<U32>,
+    pub(super) first: Val<U32>,
     /// That of the last position.
     last: Val<U32>,
     /// Rows of a position.
@@ -46,7 +45,7 @@ pub(crate) struct Positions {
     pub(crate) count: Val<U32>,
     /// The first one's queries of the KV head, and bytes to the next one's.
     pub(crate) q: Global<F32>,
-    pub(crate) apart: u32,
+    pub(crate) apart: Size,
 }
 
 impl Batch {
@@ -134,12 +133,24 @@ impl Batch {
             let (row, inside) = (b.div::<U32>(quad, head_dim / 4), b.rem::<U32>(quad, head_dim / 4));
             let (position, head) = (b.div::<U32>(row, group), b.rem::<U32>(row, group));
             let position = b.min::<U32>(position, last);
-            let from = b.byte_index(of.q, position, of.apart);
+            let from = row_of(b, of.q, position, of.apart);
             let from = b.byte_index(from, head, head_dim * 4);
             let from = b.byte_index(from, inside, 16);
             let values = b.ld_vector(from, LoadKind::Constant);
             self.work.store_quad(b, row, inside, values);
         });
+    }
+}
+
+/// Row `number` of so many bytes each.
+pub(crate) fn row_of(b: &mut Builder, base: Global<F32>, number: Val<U32>, bytes: Size) -> Global<F32> {
+    match bytes {
+        Size::Const(bytes) => b.byte_index(base, number, bytes),
+        Size::Reg(bytes) => {
+            let base = b.address(base);
+            let at = b.mad_wide(number, bytes, base);
+            b.global_ptr(at)
+        }
     }
 }
 

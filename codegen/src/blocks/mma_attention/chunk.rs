@@ -4,11 +4,13 @@ use super::batch::Lengths;
 use super::{ROWS, Run, Workspace, query_row, sums_row};
 use crate::blocks::kv::Half;
 use crate::blocks::math;
-use crate::ptx::{Builder, F16, F32, Global, LoadKind, Size, U8, U32, Val};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Size, U8, U32, Val, Var};
 use kiln_shape::units::FAST_CHUNK;
 
 /// Columns of an `mma`: positions or dimensions.
 const COLUMNS: u32 = 8;
+/// Of 16 positions those whose values a lane holds, behind twice its number.
+const PLACES: [u32; 4] = [0, 1, COLUMNS, COLUMNS + 1];
 /// 1.0 twice.
 const ONES: u32 = 0x3c00_3c00;
 
@@ -42,20 +44,92 @@ impl Workspace {
                 self.score(b, lane, count, block, &keys)
             })
             .collect();
+        if let Some(lengths) = lengths {
+            return self.weigh_batch(b, lane, rows[1], (first, lengths), slot, &weights);
+        }
         let values = match early {
             Some(values) => values,
-            None => {
-                if lengths.is_some() {
-                    b.bar_warp_sync(); // else the assembler moves these loads before the scores
-                }
-                self.values(b, lane, rows[1])
-            }
+            None => self.values(b, lane, rows[1]),
         };
-        for (block, weights) in weights.into_iter().enumerate() {
+        for (block, weights) in weights.iter().enumerate() {
             let row = b.mad::<U32>(slot, all * ROWS, lane.group);
             let row = b.add(row, block as u32 * ROWS);
             self.weigh(b, lane, row, weights, &values);
         }
+    }
+
+    /// Weighs the values of a chunk by rows that have lengths of their own. Behind a row's end weights are zeros, and zero
+    /// times what is not finite is not zero: where there is such behind the end of some row, each position's rows are weighed
+    /// by themselves, with zeros for values behind theirs.
+    fn weigh_batch(
+        &self,
+        b: &mut Builder,
+        lane: Lane,
+        at: Global<U8>,
+        (first, lengths): (Val<U32>, Lengths),
+        slot: Val<U32>,
+        weights: &[Weights],
+    ) {
+        let end = b.add(first, lane.last);
+        let ends_early = b.setp_ge(end, lengths.first);
+        let position = b.var::<U32>(0);
+        b.do_while(|b| {
+            b.bar_warp_sync(); // else the assembler moves these loads before the scores
+            let loaded = self.values(b, lane, at);
+            let values: Vec<[Vec<[Var<U32>; 4]>; 4]> = loaded
+                .iter()
+                .map(|rows| rows.each_ref().map(|row| row.iter().map(|words| words.map(|word| b.var(word))).collect()))
+                .collect();
+            let found = b.var::<U32>(0);
+            b.if_(ends_early, |b| {
+                let mut any = b.mov::<U32>(0);
+                for (step, rows) in loaded.iter().enumerate() {
+                    for (place, row) in rows.iter().enumerate() {
+                        let at = lane.position(b, step, place);
+                        let at = b.add(at, first);
+                        let behind = b.setp_ge(at, lengths.first);
+                        let own = not_finite(b, row.iter().flatten());
+                        let own = b.selp::<U32>(own, 0, behind);
+                        any = b.or::<U32>(any, own);
+                    }
+                }
+                b.set(found, any);
+            });
+            let found = b.setp_ne(found, 0);
+            let apart = b.vote_any(found);
+            b.if_(apart, |b| {
+                let end = b.add(lengths.first, position);
+                for (step, rows) in values.iter().enumerate() {
+                    for (place, row) in rows.iter().enumerate() {
+                        let at = lane.position(b, step, place);
+                        let at = b.add(at, first);
+                        let inside = b.setp_lt(at, end);
+                        for word in row.iter().flatten() {
+                            let kept = b.selp::<U32>(*word, 0, inside);
+                            b.set(*word, kept);
+                        }
+                    }
+                }
+            });
+            let values: Vec<[Vec<[Val<U32>; 4]>; 4]> = values
+                .iter()
+                .map(|rows| rows.each_ref().map(|row| row.iter().map(|words| words.map(|word| b.get(word))).collect()))
+                .collect();
+            let together = b.not_pred(apart);
+            let all = self.blocks_of_rows();
+            for (block, weights) in weights.iter().enumerate() {
+                let own = b.add(lane.group, block as u32 * ROWS);
+                let of = b.div::<U32>(own, self.heads.group);
+                let is_own = b.setp_eq(of, position);
+                let writes = b.or_pred(is_own, together);
+                let row = b.mad::<U32>(slot, all * ROWS, own);
+                self.weigh_rows(b, lane, row, weights, &values, Some(writes));
+            }
+            let next = b.add(position, 1);
+            b.set(position, next);
+            let more = b.setp_lt(next, self.positions);
+            b.and_pred(apart, more)
+        });
     }
 
     /// Keys as the lane holds them as B: of each 8 positions the words of each 32 dimensions.
@@ -79,7 +153,7 @@ impl Workspace {
         (0..FAST_CHUNK)
             .step_by(2 * COLUMNS as usize)
             .map(|first| {
-                [0, 1, COLUMNS, COLUMNS + 1].map(|place| {
+                PLACES.map(|place| {
                     let row = b.mad::<U32>(lane.member, 2, first + place);
                     let row = b.min::<U32>(row, lane.last);
                     let at = b.byte_index(at, row, self.heads.row_bytes());
@@ -143,7 +217,20 @@ impl Workspace {
     }
 
     /// The sums of a block of rows into row `row` of the slots.
-    fn weigh(&self, b: &mut Builder, lane: Lane, row: Val<U32>, weights: Weights, values: &[[Vec<[Val<U32>; 4]>; 4]]) {
+    fn weigh(&self, b: &mut Builder, lane: Lane, row: Val<U32>, weights: &Weights, values: &[[Vec<[Val<U32>; 4]>; 4]]) {
+        self.weigh_rows(b, lane, row, weights, values, None);
+    }
+
+    /// The same of the rows that a lane writes, where it does not write all.
+    fn weigh_rows(
+        &self,
+        b: &mut Builder,
+        lane: Lane,
+        row: Val<U32>,
+        weights: &Weights,
+        values: &[[Vec<[Val<U32>; 4]>; 4]],
+        writes: Option<Val<Pred>>,
+    ) {
         let (zero, ones) = (b.mov::<F32>(0.0), b.mov::<U32>(ONES));
         let a = |step: usize| {
             let [first, second] = [2 * step, 2 * step + 1].map(|eight| weights.words[eight]);
@@ -155,6 +242,10 @@ impl Workspace {
         }
         let statistics = b.byte_index(self.statistics, row, 8);
         let leads = b.setp_eq(lane.member, 0);
+        let leads = match writes {
+            None => leads,
+            Some(writes) => b.and_pred(leads, writes),
+        };
         let sum = b.add(sum[0], sum[2]);
         b.if_(leads, |b| b.st_vector(statistics, [weights.max, sum]));
         let to = b.byte_index(self.sums, row, sums_row(self.heads.head_dim) * 4);
@@ -175,12 +266,19 @@ impl Workspace {
             }
             // The lane has two neighbouring columns, 16 dimensions in all.
             let to = to.at(80 * i);
-            for (quad, sums) in sums.chunks(4).enumerate() {
-                let to = to.at(4 * quad as u32);
-                for column in [0, 1] {
-                    let both: [Val<F32>; 4] = std::array::from_fn(|at| b.add(sums[at][column], sums[at][column + 2]));
-                    b.st_vector(to.at(8 * column as u32), both);
+            let store = |b: &mut Builder| {
+                for (quad, sums) in sums.chunks(4).enumerate() {
+                    let to = to.at(4 * quad as u32);
+                    for column in [0, 1] {
+                        let both: [Val<F32>; 4] =
+                            std::array::from_fn(|at| b.add(sums[at][column], sums[at][column + 2]));
+                        b.st_vector(to.at(8 * column as u32), both);
+                    }
                 }
+            };
+            match writes {
+                None => store(b),
+                Some(writes) => b.if_(writes, store),
             }
         }
     }
@@ -201,6 +299,13 @@ impl Lane {
     fn new(b: &mut Builder, count: Val<U32>) -> Lane {
         let lane = b.lane();
         Lane { group: b.shr(lane, 2), member: b.and(lane, 3), last: b.sub(count, 1) }
+    }
+
+    /// The position in the chunk of the row of values at `place` of 16 positions' four.
+    fn position(&self, b: &mut Builder, step: usize, place: usize) -> Val<U32> {
+        let first = 2 * COLUMNS * step as u32 + PLACES[place];
+        let row = b.mad::<U32>(self.member, 2, first);
+        b.min::<U32>(row, self.last)
     }
 }
 
@@ -226,6 +331,18 @@ pub(super) fn two_halves(b: &mut Builder, numbers: [Val<F32>; 2]) -> [Val<U32>; 
     let [first, second] = b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half));
     let (first, second) = (b.sub(numbers[0], first), b.sub(numbers[1], second));
     [word, halves(b, first, second)]
+}
+
+/// Not 0 where a half of some words is infinite or NaN.
+fn not_finite<'a>(b: &mut Builder, words: impl Iterator<Item = &'a Val<U32>>) -> Val<U32> {
+    let none = b.mov::<U32>(0);
+    // An exponent of ones carries into the place of the sign.
+    let any = words.fold(none, |any, word| {
+        let size = b.and::<U32>(*word, 0x7fff_7fff);
+        let carried = b.add::<U32>(size, 0x0400_0400);
+        b.or::<U32>(any, carried)
+    });
+    b.and::<U32>(any, 0x8000_8000)
 }
 
 /// Two numbers as halves of a word.

@@ -19,7 +19,7 @@
 mod batch;
 mod chunk;
 
-pub(crate) use batch::{Batch, Positions};
+pub(crate) use batch::{Batch, Positions, row_of};
 
 use super::attention::Heads;
 use super::kv::Cache;

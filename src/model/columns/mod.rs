@@ -1,18 +1,22 @@
 //! Several tokens of a prompt at once, in fast numerics: their products share a pass over the weights, and each has the
 //! bits that it has alone.
 
+mod products;
+mod rounded;
+
 use super::Inner;
 use super::kernels::ColumnKernels;
-use super::launches::{Attention, AttentionBatch, EmbeddingRow, Gemm, Phase, QkNormRopeKvWrite, Quantise};
+use super::launches::{Attention, AttentionBatch, EmbeddingRow, QkNormRopeKvWrite};
 use super::sequence::Sequence;
-use super::tiles::Tile;
 use super::token::{Of, Run};
 use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream, Use};
 use crate::launch::{In, Out};
-use crate::shape::columns::{STATE_BYTES, bytes};
+use crate::shape::columns::STATE_BYTES;
 use crate::shape::table::KV_CHUNK;
-use crate::shape::{KvType, ModelShape, Numerics, TensorRole, Units, units};
+use crate::shape::{KvType, ModelShape, Numerics, Units, units};
+use products::Step;
+use rounded::Handed;
 use std::sync::Arc;
 
 /// Tokens at once, at most.
@@ -38,17 +42,16 @@ pub(crate) struct Columns {
     attention: DeviceBuffer<f32>,
     /// `[room, ffn]`.
     ffn: DeviceBuffer<f32>,
-    /// The vectors of a phase rounded to bytes, with one scale for 256 and with one for each 32.
-    of_256: DeviceBuffer<u8>,
-    of_32: DeviceBuffer<u8>,
-    /// `[room]`.
-    inverse: DeviceBuffer<f32>,
+    /// The columns rounded to bytes, of the phase being run and of the next.
+    handed: Handed,
     /// `[tokens of the prompt, 3]`.
     states: DeviceBuffer<u32>,
     /// The partial results of attention, for some columns.
     partials: DeviceBuffer<f32>,
     /// `[room, kv_heads]` zeros.
     arrivals: DeviceBuffer<u32>,
+    /// `[columns, vocab]`, where logits of several columns were asked for.
+    pub(crate) logits: Option<DeviceBuffer<f32>>,
 }
 
 /// Floats of the partial results of a column's attention over a cache of so many chunks.
@@ -67,18 +70,13 @@ pub(crate) fn memory(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
     let room = room(capacity);
     let partials = all_partials(shape, kv, capacity.div_ceil(KV_CHUNK), capacity.min(MOST));
     let states = u64::from(room.max(capacity).next_power_of_two()) * STATE as u64;
-    let words = u64::from(room) * (floats(shape).iter().map(|of| u64::from(*of)).sum::<u64>() + 1);
-    4 * (words + states + u64::from(room * shape.kv_heads) + partials) + 2 * rounded(shape, room)
+    let words = u64::from(room) * floats(shape).iter().map(|of| u64::from(*of)).sum::<u64>();
+    4 * (words + states + u64::from(room * shape.kv_heads) + partials) + Handed::memory(shape, room)
 }
 
 /// Floats of a column's residual stream, queries with keys and values, attention, and FFN.
 fn floats(shape: &ModelShape) -> [u32; 4] {
     [shape.hidden, shape.q_dim() + 2 * shape.kv_dim(), shape.q_dim(), shape.ffn]
-}
-
-/// Bytes of so many columns rounded to bytes.
-fn rounded(shape: &ModelShape, columns: u32) -> u64 {
-    bytes(shape.hidden.max(shape.ffn).max(shape.q_dim()), columns)
 }
 
 /// Columns that a prompt of so many tokens has room for.
@@ -97,34 +95,11 @@ pub(crate) struct Pass {
     pub(crate) count: u32,
 }
 
-/// A phase of a layer.
-struct Step {
-    number: u32,
-    matrices: &'static [TensorRole],
-    norm: Option<TensorRole>,
-    k: u32,
-    rows: u32,
-    x: DevicePtr<f32>,
-    y: DevicePtr<f32>,
-}
-
-/// The rows of each matrix.
-fn rows_of<'a>(shape: &'a ModelShape, matrices: &'a [TensorRole]) -> impl Iterator<Item = u32> + 'a {
-    use TensorRole::{AttnK, AttnQ, AttnV, FfnGate, FfnUp};
-    matrices.iter().map(|role| match role {
-        AttnQ => shape.q_dim(),
-        AttnK | AttnV => shape.kv_dim(),
-        FfnGate | FfnUp => shape.ffn,
-        _ => shape.hidden,
-    })
-}
-
 impl Columns {
     /// For a prompt of so many tokens.
     pub(crate) fn new(model: &Inner, kernels: Arc<ColumnKernels>, tokens: u32) -> Result<Columns> {
         let (device, shape, room) = (&model.device, model.file.shape(), room(tokens));
         let columns = |of: u32| DeviceBuffer::<f32>::uninitialized(device, room as usize * of as usize);
-        let rounded = || DeviceBuffer::<u8>::uninitialized(device, rounded(shape, room) as usize);
         let [x, qkv, attention, ffn] = floats(shape);
         Ok(Columns {
             kernels,
@@ -133,12 +108,11 @@ impl Columns {
             qkv: columns(qkv)?,
             attention: columns(attention)?,
             ffn: columns(ffn)?,
-            of_256: rounded()?,
-            of_32: rounded()?,
-            inverse: columns(1)?,
+            handed: Handed::new(device, shape, room)?,
             states: DeviceBuffer::zeroed(device, STATE * room as usize)?,
             partials: DeviceBuffer::uninitialized(device, 1)?,
             arrivals: DeviceBuffer::zeroed(device, room as usize * shape.kv_heads as usize)?,
+            logits: None,
         })
     }
 
@@ -169,14 +143,13 @@ impl Columns {
             self.qkv.writes("qkv of columns"),
             self.attention.writes("attention of columns"),
             self.ffn.writes("ffn of columns"),
-            self.of_256.writes("columns rounded to bytes"),
-            self.of_32.writes("columns rounded to bytes"),
-            self.inverse.writes("factors of columns"),
             self.states.writes("states of columns"),
             self.partials.writes("partials of columns"),
             self.arrivals.writes("arrivals of columns"),
         ]
         .into_iter()
+        .chain(self.handed.uses())
+        .chain(self.logits.as_ref().map(|logits| logits.writes("logits of columns")))
     }
 
     /// Launches the embeddings of a pass; gives the number of launches.
@@ -200,22 +173,14 @@ impl Columns {
     /// Launches a layer of a pass; gives the number of launches.
     pub(crate) fn layer(&self, stream: &Stream, of: &Of<'_>, pass: Pass, layer: u32) -> Result<u64> {
         let shape = of.model.file.shape();
-        let ModelShape { hidden, ffn, vocab, .. } = *shape;
-        let mut run = Run { stream, vocab, launches: 0 };
-        let [_, qkv_rows, q, _] = floats(shape);
+        let mut run = Run { stream, vocab: shape.vocab, launches: 0 };
         let (x, qkv) = (self.x.as_ptr(), self.qkv.as_ptr());
         let (attention, ffn_at) = (self.attention.as_ptr(), self.ffn.as_ptr());
-        use TensorRole::*;
-        let matrices = &[AttnQ, AttnK, AttnV];
-        let step = Step { number: 0, matrices, norm: Some(AttnNorm), k: hidden, rows: qkv_rows, x, y: qkv };
-        self.product(&mut run, of, layer, pass.count, &step)?;
+        let step = |number, x, y| Step { number, x, y };
+        self.product(&mut run, of, layer, pass.count, &step(0, x, qkv))?;
         self.write(&mut run, of, pass, layer)?;
         self.attend(&mut run, of, pass, layer)?;
-        for step in [
-            Step { number: 1, matrices: &[AttnOutput], norm: None, k: q, rows: hidden, x: attention, y: x },
-            Step { number: 2, matrices: &[FfnGate, FfnUp], norm: Some(FfnNorm), k: hidden, rows: ffn, x, y: ffn_at },
-            Step { number: 3, matrices: &[FfnDown], norm: None, k: ffn, rows: hidden, x: ffn_at, y: x },
-        ] {
+        for step in [step(1, attention, x), step(2, x, ffn_at), step(3, ffn_at, x)] {
             self.product(&mut run, of, layer, pass.count, &step)?;
         }
         Ok(run.launches)
@@ -288,61 +253,5 @@ impl Columns {
 
     fn state(&self, pass: Pass, column: u32) -> DevicePtr<u32> {
         self.states.as_ptr().add(STATE * (pass.first + column) as usize)
-    }
-
-    /// A phase of all columns: by tensor cores where its matrices are quantised, else a column at a time.
-    fn product(&self, run: &mut Run<'_>, of: &Of<'_>, layer: u32, count: u32, step: &Step) -> Result<()> {
-        let Of { model, kernels, .. } = *of;
-        let shape = model.file.shape();
-        let (table, eps) = (In::noted(model.weights.table.as_ptr()), shape.rms_eps);
-        let &Step { number: phase, matrices, norm, k, rows, x, y } = step;
-        let types: Vec<_> = matrices.iter().filter_map(|role| model.weights.ty(*role, layer)).collect();
-        if types.iter().any(|ty| !ty.is_quantised()) {
-            for column in 0..count as usize {
-                let (x, y) = (In::noted(x.add(column * k as usize)), Out::noted(y.add(column * rows as usize)));
-                let launch = Phase { table, layer, x, y, eps, vocab: shape.vocab, phase };
-                // In fast numerics all phases are one kernel.
-                run.launch_rows(&kernels.qkv, rows, &launch)?;
-            }
-            return Ok(());
-        }
-        let matrices: Vec<_> = types.iter().copied().zip(rows_of(shape, matrices)).collect();
-        let (tile, tiles) = Tile::choose(&matrices, count, model.device.multiprocessors());
-        let kernel = match tile {
-            Tile::Narrow => &self.kernels.narrow,
-            Tile::Wide => &self.kernels.wide,
-            Tile::Large => &self.kernels.tile,
-        };
-        let width = tile.columns();
-        let padded = count.next_multiple_of(width);
-        let (of_256, of_32) = (self.of_256.as_ptr(), self.of_32.as_ptr());
-        for (block_len, to) in [(256, of_256), (32, of_32)] {
-            let wanted = types.iter().filter(|ty| ty.block_len() == block_len).fold(0, |bits, ty| bits | 1 << ty.id());
-            if wanted != 0 {
-                let quantise = Quantise {
-                    table,
-                    norm: norm.map_or(0, |role| role.table_index(layer)),
-                    x: In::noted(x),
-                    k,
-                    eps,
-                    columns: count,
-                    wanted,
-                    to: Out::noted(to),
-                    inverse: Out::noted(self.inverse.as_ptr()),
-                };
-                run.launch_grid(&self.kernels.quantise, [padded, 1, 1], &quantise)?;
-            }
-        }
-        let gemm = Gemm {
-            table,
-            layer,
-            phase,
-            of_256: In::noted(of_256),
-            of_32: In::noted(of_32),
-            inverse: In::noted(self.inverse.as_ptr()),
-            columns: count,
-            y: Out::noted(y),
-        };
-        run.launch_grid(kernel, [tiles, padded / width, 1], &gemm)
     }
 }

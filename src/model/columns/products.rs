@@ -1,0 +1,206 @@
+//! The products of several columns: of a layer's phases, and of the head.
+
+use super::super::launches::{Gemm, Phase, Quantise};
+use super::super::tiles::Tile;
+use super::super::token::{Of, Run};
+use super::{Columns, LEAST};
+use crate::Result;
+use crate::driver::{DeviceBuffer, DevicePtr, Stream};
+use crate::launch::{In, Out};
+use crate::shape::{ModelShape, TensorRole, WeightType};
+
+/// The number of the head among the phases.
+const HEAD: u32 = 4;
+
+/// A phase of a layer, or the head: its number, the columns it takes, and its results.
+pub(super) struct Step {
+    pub(super) number: u32,
+    pub(super) x: DevicePtr<f32>,
+    pub(super) y: DevicePtr<f32>,
+}
+
+/// A phase's matrices and the norm before it.
+fn tensors(phase: u32) -> (&'static [TensorRole], Option<TensorRole>) {
+    use TensorRole::*;
+    match phase {
+        0 => (&[AttnQ, AttnK, AttnV], Some(AttnNorm)),
+        1 => (&[AttnOutput], None),
+        2 => (&[FfnGate, FfnUp], Some(FfnNorm)),
+        3 => (&[FfnDown], None),
+        _ => (&[Output], Some(OutputNorm)),
+    }
+}
+
+/// The length of a phase's columns, and its rows.
+fn sizes(shape: &ModelShape, phase: u32) -> (u32, u32) {
+    let ModelShape { hidden, ffn, vocab, .. } = *shape;
+    match phase {
+        0 => (hidden, shape.q_dim() + 2 * shape.kv_dim()),
+        1 => (shape.q_dim(), hidden),
+        2 => (hidden, ffn),
+        3 => (ffn, hidden),
+        _ => (hidden, vocab),
+    }
+}
+
+/// The rows of each matrix.
+fn rows_of<'a>(shape: &'a ModelShape, matrices: &'a [TensorRole]) -> impl Iterator<Item = u32> + 'a {
+    use TensorRole::{AttnK, AttnQ, AttnV, FfnGate, FfnUp};
+    matrices.iter().map(|role| match role {
+        AttnQ => shape.q_dim(),
+        AttnK | AttnV => shape.kv_dim(),
+        FfnGate | FfnUp => shape.ffn,
+        _ => shape.hidden,
+    })
+}
+
+/// What rounds a phase's results: the types that they meet, of each its bit, and the entry of the norm before that.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rounding {
+    wanted: u32,
+    norm: u32,
+}
+
+/// The types of a phase's matrices, where tensor cores take all of them.
+fn quantised(of: &Of<'_>, layer: u32, phase: u32) -> Option<Vec<WeightType>> {
+    let types = tensors(phase).0.iter().map(|role| of.model.weights.ty(*role, layer).filter(|ty| ty.is_quantised()));
+    types.collect()
+}
+
+/// How the products of a phase round their results for the next; none where that takes floats, or where nothing takes them
+/// as they are: attention comes behind Q, K and V, and what follows the last layer is not known here.
+fn rounded_for_next(of: &Of<'_>, layer: u32, phase: u32) -> Option<Rounding> {
+    let (layers, own) = (of.model.file.shape().layers, quantised(of, layer, phase));
+    let (next_layer, next) = match phase {
+        1 | 2 => (layer, phase + 1),
+        3 if layer + 1 < layers => (layer + 1, 0),
+        _ => return None,
+    };
+    let types = own.and(quantised(of, next_layer, next))?;
+    let norm = tensors(next).1.map_or(0, |role| role.table_index(next_layer));
+    Some(Rounding { wanted: types.iter().fold(0, |bits, ty| bits | 1 << ty.id()), norm })
+}
+
+/// Whether the phase before has rounded what a phase takes.
+fn is_rounded(of: &Of<'_>, layer: u32, phase: u32) -> bool {
+    let before = match phase {
+        0 => layer.checked_sub(1).map(|before| (before, 3)),
+        2 | 3 => Some((layer, phase - 1)),
+        _ => None,
+    };
+    before.is_some_and(|(layer, phase)| rounded_for_next(of, layer, phase).is_some())
+}
+
+impl Columns {
+    /// Columns whose logits are there at once, at most.
+    pub(crate) const LOGITS: u32 = LEAST;
+
+    /// Has room for the logits of some columns, at most [`Columns::LOGITS`].
+    pub(crate) fn begin_logits(&mut self, of: &ModelShape, columns: u32) -> Result<()> {
+        let needed = of.vocab as usize * columns.min(Columns::LOGITS) as usize;
+        if self.logits.as_ref().is_none_or(|logits| logits.len() < needed) {
+            self.logits = None;
+            self.logits = Some(DeviceBuffer::uninitialized(self.x.device(), needed)?);
+        }
+        Ok(())
+    }
+
+    /// Launches the head of columns `first..first + count` of a pass that has gone through the layers; gives the number of
+    /// launches.
+    pub(crate) fn head(&self, stream: &Stream, of: &Of<'_>, first: u32, count: u32) -> Result<u64> {
+        let ModelShape { hidden, vocab, .. } = *of.model.file.shape();
+        let mut run = Run { stream, vocab, launches: 0 };
+        let Some(logits) = &self.logits else { return Ok(0) };
+        let x = self.x.as_ptr().add(first as usize * hidden as usize);
+        self.product(&mut run, of, 0, count, &Step { number: HEAD, x, y: logits.as_ptr() })?;
+        Ok(run.launches)
+    }
+
+    /// A phase of all columns: by tensor cores where its matrices are quantised, else a column at a time.
+    pub(super) fn product(&self, run: &mut Run<'_>, of: &Of<'_>, layer: u32, count: u32, step: &Step) -> Result<()> {
+        let shape = of.model.file.shape();
+        let &Step { number: phase, x, y } = step;
+        let (k, rows) = sizes(shape, phase);
+        let table = In::noted(of.model.weights.table.as_ptr());
+        let (eps, vocab) = (shape.rms_eps, shape.vocab);
+        let Some(types) = quantised(of, layer, phase) else {
+            for column in 0..count as usize {
+                let (x, y) = (In::noted(x.add(column * k as usize)), Out::noted(y.add(column * rows as usize)));
+                // In fast numerics all phases are one kernel.
+                run.launch_rows(&of.kernels.qkv, rows, &Phase { table, layer, x, y, eps, vocab, phase })?;
+            }
+            return Ok(());
+        };
+        let (tile, tiles) = match types.as_slice() {
+            [ty] if phase == HEAD => Tile::of_head(*ty, rows),
+            types => {
+                let matrices: Vec<_> = types.iter().copied().zip(rows_of(shape, tensors(phase).0)).collect();
+                Tile::choose(&matrices, count, of.model.device.multiprocessors())
+            }
+        };
+        let kernel = match tile {
+            Tile::Narrow => &self.kernels.narrow,
+            Tile::Wide => &self.kernels.wide,
+            Tile::Large => &self.kernels.tile,
+        };
+        let width = tile.columns();
+        let padded = count.next_multiple_of(width);
+        if !is_rounded(of, layer, phase) {
+            self.quantise(run, of, layer, (count, padded), step, &types)?;
+        }
+        let (taken, left) = (self.handed.to(phase), self.handed.to(phase + 1));
+        let Rounding { wanted, norm } = rounded_for_next(of, layer, phase).unwrap_or_default();
+        let gemm = Gemm {
+            table,
+            layer,
+            phase,
+            of_256: In::noted(taken.of_256.as_ptr()),
+            of_32: In::noted(taken.of_32.as_ptr()),
+            inverse: In::noted(taken.inverse.as_ptr()),
+            columns: count,
+            y: Out::noted(y),
+            vocab,
+            next_types: wanted,
+            next_norm: norm,
+            eps,
+            next_256: Out::noted(left.of_256.as_ptr()),
+            next_32: Out::noted(left.of_32.as_ptr()),
+            squares: Out::noted(self.handed.squares.as_ptr()),
+            next_inverse: Out::noted(left.inverse.as_ptr()),
+            arrivals: Out::noted(self.handed.arrivals.as_ptr()),
+        };
+        run.launch_grid(kernel, [padded / width, tiles, 1], &gemm)
+    }
+
+    /// Rounds the columns that a phase takes, `count` of them and zeros up to `padded`.
+    fn quantise(
+        &self,
+        run: &mut Run<'_>,
+        of: &Of<'_>,
+        layer: u32,
+        (count, padded): (u32, u32),
+        step: &Step,
+        types: &[WeightType],
+    ) -> Result<()> {
+        let shape = of.model.file.shape();
+        let to = self.handed.to(step.number);
+        for (block_len, to_form) in [(256, &to.of_256), (32, &to.of_32)] {
+            let wanted = types.iter().filter(|ty| ty.block_len() == block_len).fold(0, |bits, ty| bits | 1 << ty.id());
+            if wanted != 0 {
+                let quantise = Quantise {
+                    table: In::noted(of.model.weights.table.as_ptr()),
+                    norm: tensors(step.number).1.map_or(0, |role| role.table_index(layer)),
+                    x: In::noted(step.x),
+                    k: sizes(shape, step.number).0,
+                    eps: shape.rms_eps,
+                    columns: count,
+                    wanted,
+                    to: Out::noted(to_form.as_ptr()),
+                    inverse: Out::noted(to.inverse.as_ptr()),
+                };
+                run.launch_grid(&self.kernels.quantise, [padded, 1, 1], &quantise)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! Columns rounded to bytes, as phases hand them on.
+
+use crate::Result;
+use crate::driver::{Device, DeviceBuffer, Use};
+use crate::shape::columns::{COLUMNS, bytes};
+use crate::shape::{ModelShape, SUPER_BLOCK};
+
+/// What a phase takes: columns rounded to bytes, with one scale for 256 and with one for each 32, and what its products are
+/// multiplied with, `[columns]`.
+pub(super) struct Rounded {
+    pub(super) of_256: DeviceBuffer<u8>,
+    pub(super) of_32: DeviceBuffer<u8>,
+    pub(super) inverse: DeviceBuffer<f32>,
+}
+
+impl Rounded {
+    /// For so many columns of `k` activations. What products round does not write columns that are not there, nor a factor
+    /// where there is no norm: these are zeros and 1 from here on.
+    fn new(device: &Device, k: u32, columns: u32) -> Result<Rounded> {
+        let rounded = || DeviceBuffer::<u8>::zeroed(device, bytes(k, columns) as usize);
+        let inverse = DeviceBuffer::from_host(device, &vec![1.0; columns as usize])?;
+        Ok(Rounded { of_256: rounded()?, of_32: rounded()?, inverse })
+    }
+
+    fn uses(&self) -> impl Iterator<Item = Use<'_>> {
+        [
+            self.of_256.writes("columns rounded to bytes"),
+            self.of_32.writes("columns rounded to bytes"),
+            self.inverse.writes("factors of columns"),
+        ]
+        .into_iter()
+    }
+}
+
+/// What phases hand on.
+pub(super) struct Handed {
+    /// Of the residual stream, and of attention's results and the FFN's in turn: what a phase takes and what it leaves are
+    /// never the same.
+    rounded: [Rounded; 2],
+    /// `[columns, super-blocks]`: sums of squares.
+    pub(super) squares: DeviceBuffer<f32>,
+    /// Zeros, in which blocks count what they have written.
+    pub(super) arrivals: DeviceBuffer<u32>,
+}
+
+impl Handed {
+    pub(super) fn new(device: &Device, shape: &ModelShape, columns: u32) -> Result<Handed> {
+        let [stream, between] = widths(shape);
+        let [squares, arrivals] = words(shape, columns);
+        Ok(Handed {
+            rounded: [Rounded::new(device, stream, columns)?, Rounded::new(device, between, columns)?],
+            squares: DeviceBuffer::uninitialized(device, squares as usize)?,
+            arrivals: DeviceBuffer::zeroed(device, arrivals as usize)?,
+        })
+    }
+
+    /// What the phase of that number takes.
+    pub(super) fn to(&self, phase: u32) -> &Rounded {
+        let [stream, between] = &self.rounded;
+        if phase.is_multiple_of(2) { stream } else { between }
+    }
+
+    /// Bytes of device memory for so many columns.
+    pub(super) fn memory(shape: &ModelShape, columns: u32) -> u64 {
+        let rounded: u64 = widths(shape).iter().map(|k| 2 * bytes(*k, columns) + 4 * u64::from(columns)).sum();
+        rounded + 4 * words(shape, columns).iter().map(|words| u64::from(*words)).sum::<u64>()
+    }
+
+    pub(super) fn uses(&self) -> impl Iterator<Item = Use<'_>> {
+        let beside = [self.squares.writes("squares of columns"), self.arrivals.writes("arrivals of tiles")];
+        self.rounded.iter().flat_map(Rounded::uses).chain(beside)
+    }
+}
+
+/// Activations of a column of the residual stream, and of the longest one between its phases.
+fn widths(shape: &ModelShape) -> [u32; 2] {
+    [shape.hidden, shape.q_dim().max(shape.ffn)]
+}
+
+/// Words of squares and of arrivals: tiles have at least an eight of columns.
+fn words(shape: &ModelShape, columns: u32) -> [u32; 2] {
+    let longest = shape.hidden.max(shape.ffn).div_ceil(SUPER_BLOCK);
+    [columns * shape.hidden.div_ceil(SUPER_BLOCK), columns.div_ceil(COLUMNS) * (longest + 1)]
+}

@@ -1,0 +1,234 @@
+//! The modelled time to a prompt's first token: batches by tensor cores, and its last token as any other.
+//!
+//! A product of a batch takes, of the multiprocessor with most tiles, the issue of its instructions and its tensor cores'
+//! time, and of the chip the reads: weights from device memory once and from the L2 cache for every tile of columns, columns
+//! from there for every tile of rows. Times of resources that are busy side by side are put together as those of a token.
+//! Tiles issue in every cycle here, which their barriers and loads will not let them: what is modelled is a bound from below,
+//! as near to a chip as its figures are.
+
+use super::counted::{TileLoop, staging};
+use super::phases::{Phase, more_bits, phases};
+use super::predict::{ISSUED, predict, together};
+use super::{Chip, Program, Way};
+use crate::model::columns::MOST;
+use crate::model::tiles::Tile;
+use crate::shape::columns::bytes;
+use crate::shape::units::{FAST_CHUNK, batch_positions};
+use crate::shape::{ModelShape, Numerics, WeightType};
+
+/// Multiply-adds of an `m16n8k32` of bytes, and of an `m16n8k16` of halves.
+const OF_BYTES: f64 = 4096.0;
+const OF_HALVES: f64 = 2048.0;
+/// Warp-instructions of attention for each of its products of halves: counted by hand at sm_90 in the loop over chunks, for
+/// qwen3-8b. Of 3070 for a chunk 1680 put its sums together with those before.
+const ATTENTION: f64 = 23.0;
+
+/// The modelled time to the first token behind a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct FirstToken {
+    /// Launches of batches.
+    pub launches: u32,
+    /// Seconds of their products, roundings included.
+    pub products: f64,
+    /// Seconds of their attention.
+    pub attention: f64,
+    /// Seconds between their launches, until first bytes are there.
+    pub dependencies: f64,
+    /// Seconds of tokens that run alone: the last one, or all where a chip has no batches.
+    pub alone: f64,
+}
+
+impl FirstToken {
+    /// Seconds in all.
+    pub const fn seconds(&self) -> f64 {
+        self.products + self.attention + self.dependencies + self.alone
+    }
+}
+
+/// The time to the first token behind a prompt of so many, at least one: llama.cpp's Q4_K_M, fast numerics, f16 cache, stream
+/// path.
+pub fn first_token(shape: &ModelShape, tokens: u32, chip: &Chip) -> FirstToken {
+    let mut sum = FirstToken::default();
+    let tokens = tokens.max(1);
+    // Kernels for batches are there from sm_80 on.
+    let together = if chip.sm >= 80 { tokens - 1 } else { 0 };
+    for first in (0..together).step_by(MOST as usize) {
+        let batch = Batch { shape, chip, first, count: (together - first).min(MOST) };
+        batch.add(&mut sum);
+    }
+    let seconds = |phases: &[Phase]| predict(phases, chip, Way::Stream, Program::Kiln(Numerics::Fast)).seconds();
+    let last = phases(shape, tokens - 1, 2);
+    sum.alone = seconds(&last);
+    let others = tokens - 1 - together;
+    if others > 0 {
+        // Each but the last goes without the head; attention grows evenly.
+        let middle: Vec<Phase> = phases(shape, others / 2, 2);
+        let layers = middle.into_iter().filter(|phase| !["head", "argmax"].contains(&phase.name));
+        sum.alone += f64::from(others) * seconds(&layers.collect::<Vec<_>>());
+    }
+    sum
+}
+
+/// The types and rows of a product's matrices.
+type Matrices<'a> = &'a [(WeightType, u32)];
+
+/// Tokens that go through the layers together.
+struct Batch<'a> {
+    shape: &'a ModelShape,
+    chip: &'a Chip,
+    /// The position of the first.
+    first: u32,
+    count: u32,
+}
+
+impl Batch<'_> {
+    fn add(&self, sum: &mut FirstToken) {
+        use WeightType::{Q4_K, Q6_K};
+        let ModelShape { hidden, ffn, layers, .. } = *self.shape;
+        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
+        // The embeddings, and the first layer's rounding, which later layers' products do for the next.
+        sum.launches += 2;
+        sum.products += self.rounding(hidden);
+        for layer in 0..layers {
+            let some = if more_bits(layer, layers) { Q6_K } else { Q4_K };
+            // What a product takes, what it multiplies with, and what it leaves for the next to take.
+            let all: [(u32, Matrices<'_>, u32); 4] = [
+                (hidden, &[(Q4_K, q), (Q4_K, kv), (some, kv)], q),
+                (q, &[(Q4_K, hidden)], hidden),
+                (hidden, &[(Q4_K, ffn), (Q4_K, ffn)], ffn),
+                (ffn, &[(some, hidden)], hidden),
+            ];
+            for (k, matrices, next) in all {
+                sum.products += self.product(k, matrices) + self.rounding(next);
+            }
+            sum.attention += self.attention();
+            // Products, attention's rounding, attention, and the step before it.
+            sum.launches += 7;
+        }
+        let each = self.chip.launch.value + 2e-3 * self.chip.latency.value;
+        sum.dependencies += 1e-6 * each * f64::from(2 + 7 * layers);
+    }
+
+    fn clock(&self) -> f64 {
+        self.chip.clock.value * 1e9
+    }
+
+    fn product(&self, k: u32, matrices: Matrices<'_>) -> f64 {
+        let chip = self.chip;
+        let (tile, row_tiles) = Tile::choose(matrices, self.count, chip.multiprocessors);
+        let column_tiles = self.count.div_ceil(tile.columns());
+        let rows: u32 = matrices.iter().map(|(_, rows)| rows).sum();
+        // All tiles take what the mean of them does.
+        let products = f64::from(rows) * f64::from(column_tiles * tile.columns()) * f64::from(k) / OF_BYTES;
+        let tiles = row_tiles * column_tiles;
+        let most = f64::from(tiles.div_ceil(chip.multiprocessors)) / f64::from(tiles.max(1));
+        let instructions = matrices.iter().map(|(ty, rows)| f64::from(*rows) * TileLoop::of(tile, *ty, chip.sm));
+        let instructions = instructions.sum::<f64>() / f64::from(rows.max(1));
+        let issue = most * products * instructions / (ISSUED * self.clock());
+        let tensor = most * products * OF_BYTES / (chip.int8.value * self.clock());
+        let weights =
+            |(ty, rows): &(WeightType, u32)| ty.ggml().row_bytes(u64::from(k)).unwrap_or(0) as f64 * f64::from(*rows);
+        let weights: f64 = matrices.iter().map(weights).sum();
+        // Of two planes the first is read.
+        let columns = bytes(k, tile.columns()) as f64 / 2.0;
+        let copies = f64::from(column_tiles) * (weights + f64::from(row_tiles) * columns);
+        together(&[issue, tensor, weights / (chip.read.value * 1e9), copies / (chip.l2.value * 1e9)])
+    }
+
+    /// Columns of so many elements, read back and rounded.
+    fn rounding(&self, k: u32) -> f64 {
+        let elements = f64::from(self.count) * f64::from(k);
+        let instructions = elements * staging(Program::Kiln(Numerics::Fast), true) / 32.0;
+        let issue = instructions / (ISSUED * f64::from(self.chip.multiprocessors) * self.clock());
+        together(&[issue, elements * (4.0 + 2.0) / (self.chip.l2.value * 1e9)])
+    }
+
+    /// Attention of all positions: 16 rows of neighbouring ones to each chunk of the cache.
+    fn attention(&self) -> f64 {
+        let (shape, chip) = (self.shape, self.chip);
+        let (group, head_dim) = (shape.group(), shape.head_dim);
+        let positions = batch_positions(group);
+        let rows = (positions * group).div_ceil(8);
+        // Scores of 32 positions; weights times values, and times the column of ones.
+        let of_chunk = rows * (4 * head_dim / 16 + 2 * (head_dim / 8 + 1));
+        let blocks = f64::from(self.count.div_ceil(positions) * shape.kv_heads);
+        let mean = f64::from(self.first) + f64::from(self.count) / 2.0;
+        let products = blocks * f64::from(of_chunk) * (mean / f64::from(FAST_CHUNK)).ceil();
+        let each = products / (f64::from(chip.multiprocessors) * self.clock());
+        let cache = blocks * mean * f64::from(2 * head_dim * 2);
+        let (issue, tensor) = (each * ATTENTION / ISSUED, each * OF_HALVES / chip.half.value);
+        together(&[issue, tensor, cache / (chip.l2.value * 1e9)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::cost::{CHIPS, chip};
+    use crate::shape::presets;
+
+    /// llama.cpp's tokens per second of a prompt of 512, 7B in Q4_0, as published.
+    const LLAMA_CPP: [(&str, f64); 7] = [
+        ("H100 SXM", 11263.0),
+        ("A100-80", 5286.0),
+        ("RTX 5090", 14970.0),
+        ("RTX 4090", 14771.0),
+        ("RTX 3090", 5560.0),
+        ("T4", 1310.0),
+        ("AGX Orin", 1172.0),
+    ];
+
+    fn preset(name: &str) -> ModelShape {
+        presets::by_name(name).expect("a preset").shape
+    }
+
+    #[test]
+    fn figures_in_the_documentation_are_the_models() {
+        let mut rows = String::new();
+        for (name, published) in LLAMA_CPP {
+            let chip = chip(name).expect("a chip");
+            rows += &format!("| {name} |");
+            for model in ["qwen3b", "qwen3-8b"] {
+                for tokens in [64, 512, 4096] {
+                    let seconds = first_token(&preset(model), tokens, chip).seconds();
+                    rows += &format!(" {:.1} |", 1e3 * seconds);
+                }
+            }
+            let rate = 512.0 / first_token(&preset("qwen3-8b"), 512, chip).seconds();
+            rows += &format!(" {rate:.0} | {published:.0} |\n");
+        }
+        let page = include_str!("../../../docs/FIGURES.md");
+        assert!(page.contains(&rows), "docs/FIGURES.md has other rows than\n{rows}");
+    }
+
+    #[test]
+    fn a_prompt_takes_no_less_than_its_products() {
+        for model in ["qwen3b", "qwen3-8b"] {
+            let shape = preset(model);
+            for chip in CHIPS.iter().filter(|chip| chip.sm >= 80) {
+                let found = [64, 512, 4096].map(|tokens| first_token(&shape, tokens, chip));
+                for (found, tokens) in found.iter().zip([64.0, 512.0, 4096.0]) {
+                    let weights: u64 = phases(&shape, 0, 2).iter().map(|phase| phase.q4_k + phase.q6_k).sum();
+                    let head = u64::from(shape.hidden) * u64::from(shape.vocab);
+                    let least = (tokens - 1.0) * (weights - head) as f64
+                        / (chip.int8.value * f64::from(chip.multiprocessors) * chip.clock.value * 1e9);
+                    assert!(found.products >= least, "{model}, {}: {found:?}", chip.name);
+                    assert!(found.products < 12.0 * least, "{model}, {}: {found:?}, {least}", chip.name);
+                }
+                assert!(found[0].seconds() < found[1].seconds() && found[1].seconds() < found[2].seconds());
+                assert_eq!(found[0].launches, 7 * shape.layers + 2);
+                assert_eq!(found[2].launches, 8 * found[0].launches);
+            }
+        }
+    }
+
+    #[test]
+    fn a_chip_without_batches_runs_token_by_token() {
+        let (shape, t4) = (preset("qwen3b"), chip("T4").expect("a chip"));
+        let [one, many] = [1, 101].map(|tokens| first_token(&shape, tokens, t4));
+        assert_eq!((many.launches, many.products), (0, 0.0));
+        // A token of the prompt goes without the head, a sixth of the weights.
+        let ratio = many.seconds() / one.seconds();
+        assert!((75.0..101.0).contains(&ratio), "{ratio}");
+    }
+}
