@@ -9,7 +9,7 @@ use crate::kernels::{
     QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
-use crate::{KvType, Target};
+use crate::{KvType, ModelFile, Target};
 pub use kiln_shape::DecoderPath;
 use kiln_shape::{ModelShape, Numerics, ParamType, WeightType};
 use std::collections::HashMap;
@@ -241,9 +241,19 @@ pub fn loading() -> Vec<Box<dyn Kernel>> {
     repack.map(|kernel| Box::new(kernel) as Box<dyn Kernel>).collect()
 }
 
+/// A model of a bake.
+#[derive(Debug)]
+struct Model {
+    name: String,
+    shape: ModelShape,
+    types: Vec<WeightType>,
+    /// The file whose header described it.
+    file: Option<PathBuf>,
+}
+
 /// What to bake. Collects models, kernels and targets; [`Bake::write`] does it.
 pub struct Bake {
-    models: Vec<(String, ModelShape, Vec<WeightType>)>,
+    models: Vec<Model>,
     kernels: Vec<Box<dyn Kernel>>,
     loading: bool,
     targets: Vec<Target>,
@@ -289,7 +299,14 @@ impl Bake {
 
     /// As [`Bake::model`], for matrices of these types only: less PTX.
     pub fn model_with_types(mut self, name: &str, shape: ModelShape, types: &[WeightType]) -> Bake {
-        self.models.push((name.to_owned(), shape, types.to_vec()));
+        self.models.push(Model { name: name.to_owned(), shape, types: types.to_vec(), file: None });
+        self
+    }
+
+    /// Adds the model of a file, for matrices of the types that the file has.
+    pub fn model_file(mut self, file: &ModelFile) -> Bake {
+        let (name, types) = (file.name().to_owned(), file.types().to_vec());
+        self.models.push(Model { name, shape: file.shape(), types, file: Some(file.path().to_owned()) });
         self
     }
 
@@ -342,8 +359,13 @@ impl Bake {
         let mut taken = vec![("the list of models".to_owned(), "MODELS".to_owned())];
         taken.push(("the single kernels".to_owned(), "KERNELS".to_owned()));
         taken.push(("the kernels that load weights".to_owned(), "LOADING".to_owned()));
-        for (model, ..) in &self.models {
-            let fault = |what: String| Err(Error::ModelName { model: model.clone(), what });
+        for Model { name: model, file, .. } in &self.models {
+            let fault = |mut what: String| {
+                if let Some(file) = file {
+                    what += &format!(". It is that of {}: `NAME=PATH` gives the model another", file.display());
+                }
+                Err(Error::ModelName { model: model.clone(), what })
+            };
             let name = identifier(model);
             if !is_identifier(&name) {
                 return fault(format!(
@@ -353,7 +375,8 @@ impl Bake {
             if let Some((owner, _)) = taken.iter().find(|(_, other)| *other == name) {
                 return fault(format!("the static would be `{name}`, which is {owner}: each needs one of its own"));
             }
-            taken.push((format!("model {model:?}"), name));
+            let of = file.as_ref().map_or(String::new(), |file| format!(" of {}", file.display()));
+            taken.push((format!("model {model:?}{of}"), name));
         }
         let fault = self.kernels.iter().find(|kernel| !is_identifier(kernel.name()));
         fault.map_or(Ok(()), |kernel| Err(Error::KernelName(kernel.name().to_owned())))
@@ -378,7 +401,7 @@ impl Bake {
         let kiln = self.kiln.as_deref().unwrap_or("::kiln");
         let mut source = Source { kiln, text: String::new(), files: Vec::new(), signatures: Vec::new() };
         let mut statics = Vec::new();
-        for (name, shape, types) in &self.models {
+        for Model { name, shape, types, .. } in &self.models {
             let mut modules = Vec::new();
             let decoders = DecoderPath::ALL.into_iter().flat_map(|path| Numerics::ALL.map(|numerics| (path, numerics)));
             for (path, numerics) in decoders {

@@ -1,5 +1,6 @@
 //! Errors of making kernels.
 
+use crate::model_file::FileFault;
 use crate::target::Target;
 use std::fmt;
 use std::panic::Location;
@@ -30,6 +31,13 @@ pub enum Error {
         model: String,
         /// What does not fit.
         what: String,
+    },
+    /// A file that no model can be baked from.
+    ModelFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        fault: FileFault,
     },
     /// A file could not be written.
     Write {
@@ -69,6 +77,7 @@ impl fmt::Display for Error {
             Error::Kernel { kernel, what, source } => write!(f, "kernel {kernel}: {what} (at {source})"),
             Error::Dimension { kernel, what } => write!(f, "kernel {kernel}: {what}"),
             Error::Shape { model, what } => write!(f, "model {model}: {what}"),
+            Error::ModelFile { path, fault } => write!(f, "model file {}: {fault}", path.display()),
             Error::Write { path, error } => write!(f, "writing {}: {error}", path.display()),
             Error::Targets(targets) => {
                 let names: Vec<String> = targets.iter().map(Target::to_string).collect();
@@ -89,7 +98,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Write { error, .. } => Some(error),
+            Error::Write { error, .. } | Error::ModelFile { fault: FileFault::Io(error), .. } => Some(error),
+            Error::ModelFile { fault: FileFault::Header(error), .. } => Some(error),
             _ => None,
         }
     }

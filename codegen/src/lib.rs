@@ -6,6 +6,7 @@ mod blocks;
 mod error;
 mod formats;
 pub mod kernels;
+mod model_file;
 pub mod ptx;
 mod target;
 
@@ -13,4 +14,5 @@ pub use bake::Bake;
 pub use error::{Error, Result};
 pub use kernels::Kernel;
 pub use kiln_shape::{KvType, Numerics};
+pub use model_file::{FileFault, ModelFile};
 pub use target::{Target, UnknownTarget};

@@ -3,6 +3,7 @@
 mod descriptors;
 mod emission;
 mod exact;
+mod files;
 mod light;
 mod provenance;
 mod refusals;
