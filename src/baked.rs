@@ -114,20 +114,16 @@ impl BakedModel {
 
 /// Kernels that belong to no model.
 ///
-/// Those of one's own are launched as [`Function::launch`](crate::driver::Function::launch) says, with what the bake says
-/// of them:
+/// For those of one's own a bake also writes the struct of their launch, here of `saxpy`:
 /// ```no_run
-/// # use kiln::{baked::KERNELS, driver::{Device, GpuTensor, KernelParam}};
+/// # use kiln::{baked::KERNELS, driver::{Device, GpuTensor}, launch::{Entry, In, Out, launch}};
+/// # launch! { struct Saxpy<'a> { x: In<'a, f32>, y: Out<'a, f32>, a: f32, n: u32, } }
+/// # impl Entry for Saxpy<'_> { const NAME: &'static str = "saxpy"; }
 /// # fn f(device: &Device, x: &GpuTensor<f32>, y: &GpuTensor<f32>) -> kiln::Result<()> {
-/// let module = KERNELS.module_for(device)?;
-/// let saxpy = module.load(device)?.function("saxpy")?;
-/// let config = module.kernel("saxpy").expect("it is baked").config([8, 1, 1]);
-/// let (px, py, a, n) = (x.as_ptr(), y.as_ptr(), 3.0f32, x.len() as u32);
-/// device.stream()?.enqueue([x.reads("x"), y.writes("y")], |stream| {
-///     let params = [KernelParam::new(&px), KernelParam::new(&py), KernelParam::new(&a), KernelParam::new(&n)];
-///     // SAFETY: these are the kernel's parameters, as `BakedKernel::params` lists them; x and y have n elements.
-///     unsafe { saxpy.launch(stream, &config, &params) }
-/// })
+/// let saxpy = KERNELS.load(device)?.kernel::<Saxpy<'_>>()?;
+/// let launch = Saxpy { x: x.into(), y: y.into(), a: 3.0, n: x.len() as u32 };
+/// // SAFETY: x and y have n elements.
+/// unsafe { saxpy.enqueue(&device.stream()?, saxpy.grid(8), &launch) }
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]

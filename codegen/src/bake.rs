@@ -9,7 +9,7 @@ use crate::kernels::{
     QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
-use crate::{KvType, ModelFile, Target};
+use crate::{KvType, ModelFile, Target, launches};
 pub use kiln_shape::DecoderPath;
 use kiln_shape::{ModelShape, Numerics, ParamType, WeightType};
 use std::collections::HashMap;
@@ -255,6 +255,8 @@ struct Model {
 pub struct Bake {
     models: Vec<Model>,
     kernels: Vec<Box<dyn Kernel>>,
+    /// The names of those that the program launches itself.
+    own: Vec<String>,
     loading: bool,
     targets: Vec<Target>,
     kiln: Option<String>,
@@ -265,8 +267,8 @@ pub struct Bake {
 impl Default for Bake {
     /// [`Bake::new`].
     fn default() -> Bake {
-        let (models, kernels, targets) = (Vec::new(), Vec::new(), Vec::new());
-        Bake { models, kernels, loading: false, targets, kiln: None, tracing: false, text: Text::Light }
+        let (models, kernels, own, targets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Bake { models, kernels, own, loading: false, targets, kiln: None, tracing: false, text: Text::Light }
     }
 }
 
@@ -310,8 +312,11 @@ impl Bake {
         self
     }
 
-    /// Adds a single kernel. All of them go into one static, `KERNELS`.
+    /// Adds a single kernel. All of them go into one static, `KERNELS`; `softmax_rows` also gets a struct for its launch,
+    /// `SoftmaxRows`, with a field for each parameter. A comment in its place says why where there can be none: without
+    /// addresses, with more than 25 parameters, or with one whose name can be no field's.
     pub fn kernel(mut self, kernel: impl Kernel + 'static) -> Bake {
+        self.own.push(kernel.name().to_owned());
         self.kernels.push(Box::new(kernel));
         self
     }
@@ -388,7 +393,7 @@ impl Bake {
     /// # Errors
     /// [`Error::Targets`] without targets or with one twice, [`Error::ModelName`] for a name that cannot be a static's or
     /// stands twice, [`Error::Shape`] for a model no kernel fits, [`Error::KernelTwice`] for two kernels of one name,
-    /// [`Error::Write`] if a file cannot be written.
+    /// [`Error::LaunchName`] for two whose launches would have one, [`Error::Write`] if a file cannot be written.
     pub fn write(&self, out_dir: impl Into<PathBuf>) -> Result<()> {
         let out_dir = out_dir.into();
         let repeated = self.targets.iter().enumerate().any(|(i, target)| self.targets[..i].contains(target));
@@ -428,7 +433,11 @@ impl Bake {
             statics.push(source.model(name, shape, types, modules));
         }
         source.all_models(&statics);
-        source.kernels("Single kernels", "KERNELS", emit_for(&targets, None, &self.kernels, self.text)?);
+        let single = emit_for(&targets, None, &self.kernels, self.text)?;
+        let own = single.first().map_or(&[][..], |module| &module.kernels).iter();
+        let own: Vec<&Descriptor> = own.filter(|kernel| self.own.contains(&kernel.name)).collect();
+        source.text += &launches::launches(kiln, &own)?;
+        source.kernels("Single kernels", "KERNELS", single);
         if self.loading {
             source.kernels("Kernels that load weights", "LOADING", emit_for(&targets, None, &loading(), self.text)?);
         }

@@ -57,6 +57,15 @@ pub enum Error {
     },
     /// A kernel's name that cannot be an entry's.
     KernelName(String),
+    /// A kernel's name that makes no struct for its launch, or one that another kernel's makes.
+    LaunchName {
+        /// The kernel's name.
+        kernel: String,
+        /// The struct's name.
+        launch: String,
+        /// The kernel that has it.
+        other: Option<String>,
+    },
     /// Two kernels of one bake with one entry name.
     KernelTwice {
         /// The name.
@@ -86,6 +95,14 @@ impl fmt::Display for Error {
             Error::ModelName { model, what } => write!(f, "model name {model:?}: {what}"),
             Error::KernelName(kernel) => {
                 write!(f, "kernel name {kernel:?}: needs a letter or `_`, then letters, digits and `_`")
+            }
+            Error::LaunchName { kernel, launch, other } => {
+                let whose =
+                    other.as_ref().map_or("no name for a struct".to_owned(), |other| format!("that of `{other}`"));
+                write!(
+                    f,
+                    "kernel name {kernel:?}: its launch would be `{launch}`, {whose}; bake it by `Bake::kernel_as`"
+                )
             }
             Error::KernelTwice { kernel, first, second } => write!(
                 f,

@@ -6,6 +6,7 @@ mod blocks;
 mod error;
 mod formats;
 pub mod kernels;
+mod launches;
 mod model_file;
 pub mod ptx;
 mod target;

@@ -6,27 +6,10 @@ use super::launches::{
 };
 use super::{KvType, Numerics};
 use crate::baked::{BakedModel, BakedModule, DecoderPath, newest, no_module};
-use crate::driver::{Device, Module};
-use crate::kernel::{Kernel, Loaded};
-use crate::launch::Launch;
+use crate::driver::Device;
+use crate::kernel::{Kernel, LoadedModule};
 use crate::shape::{Units, presets};
 use crate::{Error, Result};
-use std::sync::Arc;
-
-/// A module of a bake on a device.
-pub(crate) struct LoadedModule {
-    module: Module,
-    baked: &'static BakedModule,
-}
-
-impl LoadedModule {
-    /// The kernel of that name; `setting` is what bakes it.
-    pub(crate) fn find<L: Launch>(&self, name: &str, setting: &str) -> Result<Kernel<L>> {
-        let baked = self.baked.kernel(name);
-        let not_baked = || Error::KernelNotBaked { kernel: name.to_owned(), setting: setting.to_owned() };
-        Kernel::of(Arc::new(Loaded::find(&self.module, baked.ok_or_else(not_baked)?)?))
-    }
-}
 
 /// The kernels whose element type is the cache's.
 pub(crate) struct CacheKernels {
@@ -71,7 +54,7 @@ pub(crate) struct Kernels {
 impl Kernels {
     pub(crate) fn load(device: &Device, baked: &'static BakedModel, numerics: Numerics) -> Result<Kernels> {
         let module = choose(device, baked, DecoderPath::Stream, numerics, "embedding_row")?;
-        let loaded = load(device, module)?;
+        let loaded = LoadedModule::new(device, module)?;
         let setting = setting(baked, None);
         let of_cache = |kv| CacheKernels::find(&loaded, baked, numerics, kv, "");
         // In fast numerics one kernel has all phases.
@@ -122,7 +105,7 @@ impl ColumnKernels {
         let Ok(module) = choose(device, baked, DecoderPath::Stream, Numerics::Fast, "quantise") else {
             return Ok(None);
         };
-        let (loaded, setting) = (load(device, module)?, setting(baked, None));
+        let (loaded, setting) = (LoadedModule::new(device, module)?, setting(baked, None));
         let of_cache = |kv| CacheKernels::find(&loaded, baked, Numerics::Fast, kv, "columns_");
         Ok(Some(ColumnKernels {
             embedding_rows: loaded.find("embedding_rows", &setting)?,
@@ -171,8 +154,8 @@ impl Persistent {
             }
         })?;
         Ok(match traces {
-            false => Persistent::Plain(load(device, module)?.find(&name, &setting)?),
-            true => Persistent::Tracing(load(device, module)?.find(&name, &setting)?),
+            false => Persistent::Plain(LoadedModule::new(device, module)?.find(&name, &setting)?),
+            true => Persistent::Tracing(LoadedModule::new(device, module)?.find(&name, &setting)?),
         })
     }
 
@@ -231,11 +214,6 @@ fn choose(
             None => no_module(baked.name, device.sm()),
         }
     })
-}
-
-/// Loads a module's PTX.
-pub(crate) fn load(device: &Device, baked: &'static BakedModule) -> Result<LoadedModule> {
-    Ok(LoadedModule { module: baked.load(device)?, baked })
 }
 
 #[cfg(test)]

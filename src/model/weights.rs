@@ -1,10 +1,9 @@
 //! Weights on the device: one allocation, and the tensor table.
 
 use super::file::ModelFile;
-use super::kernels::{self, LoadedModule};
 use crate::baked::LOADING;
 use crate::driver::{Device, DeviceBuffer, DevicePtr, PinnedBuffer, Stream, Use};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, LoadedModule};
 use crate::launch::{Arguments, Out};
 use crate::ops::RepackBlocks;
 use crate::shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET};
@@ -256,7 +255,7 @@ struct Repack {
 
 impl Repack {
     fn new(device: &Device, piece: usize) -> Result<Repack> {
-        let module = kernels::load(device, LOADING.module_for(device)?)?;
+        let module = LOADING.load(device)?;
         Ok(Repack { staging: DeviceBuffer::uninitialized(device, piece)?, module, kernels: Vec::new() })
     }
 
