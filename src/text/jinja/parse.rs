@@ -1,24 +1,29 @@
 //! Words to a tree, no deeper than [`DEEPEST`].
 
-use super::ast::{Arguments, Expr, For, Kind, Macro, NOT, Node, Operator, Target};
+use super::ast::{Arguments, COMPARISON, Expr, For, Kind, Macro, NOT, Node, Operator, Target};
 use super::lex::Token;
 use super::{Fault, fault};
 
 /// Nested tags and operations of a template: what walks over the tree has a stack.
 const DEEPEST: u32 = 100;
 
+/// The name by which a macro runs the body that it is called with.
+const CALLER: &str = "caller";
+
 pub(super) struct Parser {
     tokens: Vec<(Token, u32)>,
     at: usize,
     depth: u32,
     macros: Vec<Macro>,
+    /// Whether the macro that is read has run its caller's body.
+    runs_caller: bool,
 }
 
 type Parsed<T> = Result<T, Fault>;
 
 impl Parser {
     pub(super) fn new(tokens: Vec<(Token, u32)>) -> Parser {
-        Parser { tokens, at: 0, depth: 0, macros: Vec::new() }
+        Parser { tokens, at: 0, depth: 0, macros: Vec::new(), runs_caller: false }
     }
 
     /// The whole template, and its macros.
@@ -100,7 +105,7 @@ impl Parser {
             let kind = match self.take() {
                 Some(Token::Text(text)) => Kind::Text(text),
                 Some(Token::PrintBegin) => {
-                    let value = self.expression()?;
+                    let value = self.with_commas()?;
                     self.expect(Token::PrintEnd)?;
                     Kind::Print(value)
                 }
@@ -135,10 +140,14 @@ impl Parser {
             "for" => return self.repetition().map(Some),
             "set" => return self.assignment().map(Some),
             "macro" => return self.definition().map(Some),
+            "call" => return self.call().map(Some),
             "break" => Some(Kind::Break),
             "continue" => Some(Kind::Continue),
             // What Hugging Face marks for training; it writes nothing itself.
             "generation" | "endgeneration" => None,
+            "include" | "import" | "from" | "extends" | "block" => {
+                return self.fail(format!("`{word}` is for templates that are several, and a file has one"));
+            }
             other => return self.fail(format!("`{other}` is no block that kiln knows")),
         };
         self.expect(Token::BlockEnd)?;
@@ -162,14 +171,19 @@ impl Parser {
     }
 
     fn repetition(&mut self) -> Parsed<Kind> {
+        let enclosed = self.takes_sign("(");
         let mut names = vec![self.name()?];
         while self.takes_sign(",") {
             names.push(self.name()?);
+        }
+        if enclosed {
+            self.expect(Token::Sign(")"))?;
         }
         if !self.takes_word("in") {
             return self.fail("a loop needs `in`");
         }
         let over = self.operation(1)?;
+        let over = self.tuple_from(over, |parser| parser.operation(1))?;
         let filter = if self.takes_word("if") { Some(self.expression()?) } else { None };
         self.expect(Token::BlockEnd)?;
         let (body, end) = self.body(&["else", "endfor"])?;
@@ -189,14 +203,7 @@ impl Parser {
             }
         }
         if self.takes_sign("=") {
-            let mut value = self.expression()?;
-            if self.takes_sign(",") {
-                let mut items = vec![value, self.expression()?];
-                while self.takes_sign(",") {
-                    items.push(self.expression()?);
-                }
-                value = Expr::List(items);
-            }
+            let value = self.with_commas()?;
             self.expect(Token::BlockEnd)?;
             return Ok(Kind::Set(targets, value));
         }
@@ -211,6 +218,30 @@ impl Parser {
     fn definition(&mut self) -> Parsed<Kind> {
         let name = self.name()?;
         self.expect(Token::Sign("("))?;
+        let parameters = self.parameters()?;
+        self.expect(Token::BlockEnd)?;
+        let outer = std::mem::replace(&mut self.runs_caller, false);
+        let body = self.body_to("endmacro")?;
+        let runs_caller = std::mem::replace(&mut self.runs_caller, outer);
+        self.macros.push(Macro { name, parameters, body, runs_caller });
+        Ok(Kind::Macro(self.macros.len() - 1))
+    }
+
+    /// A macro's call with a body, whose parameters, if it has any, stand behind the word.
+    fn call(&mut self) -> Parsed<Kind> {
+        let parameters = if self.takes_sign("(") { self.parameters()? } else { Vec::new() };
+        let Expr::Call(called, arguments) = self.expression()? else {
+            return self.fail("`call` needs a macro with its arguments");
+        };
+        self.expect(Token::BlockEnd)?;
+        let body = self.body_to("endcall")?;
+        let name = CALLER.to_owned();
+        self.macros.push(Macro { name, parameters, body, runs_caller: false });
+        Ok(Kind::Call(self.macros.len() - 1, *called, arguments))
+    }
+
+    /// Parameters up to the closing parenthesis.
+    fn parameters(&mut self) -> Parsed<Vec<(String, Option<Expr>)>> {
         let mut parameters = Vec::new();
         while !self.takes_sign(")") {
             let parameter = self.name()?;
@@ -220,10 +251,7 @@ impl Parser {
                 return self.fail("parameters are separated by commas");
             }
         }
-        self.expect(Token::BlockEnd)?;
-        let body = self.body_to("endmacro")?;
-        self.macros.push(Macro { name, parameters, body });
-        Ok(Kind::Macro(self.macros.len() - 1))
+        Ok(parameters)
     }
 
     // ---- expressions
@@ -238,6 +266,29 @@ impl Parser {
             }
             Ok(value)
         })
+    }
+
+    /// A value, or several with commas between them, which are a tuple.
+    fn with_commas(&mut self) -> Parsed<Expr> {
+        let first = self.expression()?;
+        self.tuple_from(first, Parser::expression)
+    }
+
+    /// The tuple that begins with a value, where a comma follows it, else the value. A comma may end it.
+    fn tuple_from(&mut self, first: Expr, part: impl Fn(&mut Parser) -> Parsed<Expr>) -> Parsed<Expr> {
+        if !self.takes_sign(",") {
+            return Ok(first);
+        }
+        let mut items = vec![first];
+        while !matches!(self.peek(), Some(Token::BlockEnd | Token::PrintEnd | Token::Sign(")")) | None)
+            && !self.is_word("if")
+        {
+            items.push(part(self)?);
+            if !self.takes_sign(",") {
+                break;
+            }
+        }
+        Ok(Expr::Tuple(items))
     }
 
     fn operator(&self) -> Option<(Operator, usize)> {
@@ -278,6 +329,7 @@ impl Parser {
     /// Operations that bind at least as strongly, from left to right.
     fn operation(&mut self, least: u32) -> Parsed<Expr> {
         let depth = self.depth;
+        let mut compared = false;
         let mut value = if least <= NOT && self.takes_word("not") {
             Expr::Not(Box::new(self.deeper(|parser| parser.operation(NOT))?))
         } else {
@@ -288,7 +340,18 @@ impl Parser {
             // What stands on the left is one level deeper with each operation.
             self.depth += 1;
             let right = self.deeper(|parser| parser.operation(operator.strength() + 1))?;
-            value = Expr::Binary(Box::new(value), operator, Box::new(right));
+            let compares = operator.strength() == COMPARISON;
+            value = match value {
+                Expr::Binary(first, before, middle) if compares && compared => {
+                    Expr::Chain(first, vec![(before, *middle), (operator, right)])
+                }
+                Expr::Chain(first, mut rest) if compares && compared => {
+                    rest.push((operator, right));
+                    Expr::Chain(first, rest)
+                }
+                value => Expr::Binary(Box::new(value), operator, Box::new(right)),
+            };
+            compared = compares;
         }
         self.depth = depth;
         Ok(value)
@@ -322,20 +385,19 @@ impl Parser {
                 "true" | "True" => Expr::Bool(true),
                 "false" | "False" => Expr::Bool(false),
                 "none" | "None" => Expr::None,
+                CALLER => {
+                    self.runs_caller = true;
+                    Expr::Name(name)
+                }
                 _ => Expr::Name(name),
             },
             Some(Token::Sign("(")) => {
                 if self.takes_sign(")") {
-                    return Ok(Expr::List(Vec::new()));
+                    return Ok(Expr::Tuple(Vec::new()));
                 }
-                let first = self.expression()?;
-                if self.takes_sign(")") {
-                    return Ok(first);
-                }
-                self.expect(Token::Sign(","))?;
-                let mut items = vec![first];
-                items.extend(self.items(")")?);
-                Expr::List(items)
+                let value = self.with_commas()?;
+                self.expect(Token::Sign(")"))?;
+                value
             }
             Some(Token::Sign("[")) => Expr::List(self.items("]")?),
             Some(Token::Sign("{")) => {
