@@ -9,13 +9,15 @@
 //!   `PATH`, each with `NAME=` before it where the model is not to have the file's name.
 //! - `KILN_PROVENANCE`: `1` keeps the source line of every instruction, and the kernels' own names, in the PTX, for
 //!   profilers and for the emulator's faults and counters; twice the bytes. Unset or `0` leaves them out.
+//! - `KILN_CUBIN`: `1` keeps machine code for each target beside its PTX, made by the `ptxas` that `KILN_PTXAS` names, or
+//!   the one in `PATH`. Unset or `0` needs none.
 //! - `KILN_BINDINGS`: `generate` makes the bindings of `src/driver/cuda.h` with bindgen and fails where libclang cannot
 //!   be loaded; `checked-in` takes the copy `src/driver/bindings.rs`; unset tries the first and falls back to the second.
 //! - `LIBCLANG_PATH`, `LLVM_CONFIG_PATH`, `CLANG_PATH`, `BINDGEN_EXTRA_CLANG_ARGS`: where bindgen finds libclang, and what
 //!   it passes to it.
 //! - what `cc` reads to find the C compiler (`CC`, `CFLAGS`, ...).
 
-use kiln_codegen::{Bake, ModelFile, Target};
+use kiln_codegen::{Assembler, Bake, ModelFile, Target};
 use kiln_shape::{WeightType, presets};
 use std::env;
 use std::error::Error;
@@ -58,14 +60,14 @@ fn bake() -> Result<(), Box<dyn Error>> {
     for file in &files {
         println!("cargo:rerun-if-changed={}", file.path().display());
     }
-    println!("cargo:rerun-if-env-changed=KILN_PROVENANCE");
-    let provenance = match env::var("KILN_PROVENANCE").as_deref() {
-        Ok("1") => true,
-        Ok("0" | "") | Err(_) => false,
-        Ok(other) => return Err(format!("KILN_PROVENANCE is `{other}`; it takes `1` or `0`").into()),
-    };
+    let provenance = switch("KILN_PROVENANCE")?;
     let bake =
         Bake::new().kiln("crate").targets(targets).general_kernels().tracing(is_on("trace")).provenance(provenance);
+    println!("cargo:rerun-if-env-changed=KILN_PTXAS");
+    let bake = match switch("KILN_CUBIN")? {
+        true => bake.machine_code(Assembler::find(env::var_os("KILN_PTXAS").as_deref())?),
+        false => bake,
+    };
     // First, so that a file is run by what was baked for it.
     let bake = files.iter().fold(bake, Bake::model_file);
     let bake = chosen.fold(bake, |bake, preset| {
@@ -74,6 +76,16 @@ fn bake() -> Result<(), Box<dyn Error>> {
         bake.model_with_types(preset.feature, preset.shape, &types)
     });
     Ok(bake.write(env::var("OUT_DIR")?)?)
+}
+
+/// Whether a variable is `1`.
+fn switch(variable: &str) -> Result<bool, String> {
+    println!("cargo:rerun-if-env-changed={variable}");
+    match env::var(variable).as_deref() {
+        Ok("1") => Ok(true),
+        Ok("0" | "") | Err(_) => Ok(false),
+        Ok(other) => Err(format!("{variable} is `{other}`; it takes `1` or `0`")),
+    }
 }
 
 /// `src/driver/shim.c` becomes a static library; nothing of CUDA is linked.

@@ -39,6 +39,37 @@ pub struct BakedModule {
     pub ptx: &'static str,
     /// The kernels in it.
     pub kernels: &'static [BakedKernel],
+    /// What an assembler made of the text, where the bake had one.
+    pub machine_code: &'static [MachineCode],
+}
+
+/// Machine code for devices of one compute capability. Only [`MachineCode::new`] makes one, whose caller vouches for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct MachineCode {
+    sm: u32,
+    image: &'static [u8],
+}
+
+impl MachineCode {
+    /// The image for compute capability `sm`, as in `sm_90`. The file that a bake generates calls this.
+    ///
+    /// # Safety
+    /// The image is a whole file that NVIDIA's assembler wrote, of the text of the module that it stands in: the driver
+    /// reads as many bytes as its header says, and kernels do what the text's do.
+    pub const unsafe fn new(sm: u32, image: &'static [u8]) -> MachineCode {
+        MachineCode { sm, image }
+    }
+
+    /// The compute capability of the devices that run it.
+    pub const fn sm(&self) -> u32 {
+        self.sm
+    }
+}
+
+impl std::fmt::Debug for MachineCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MachineCode").field("sm", &self.sm).field("bytes", &self.image.len()).finish()
+    }
 }
 
 impl BakedKernel {
@@ -54,11 +85,20 @@ impl BakedModule {
         self.kernels.iter().find(|kernel| kernel.name == name)
     }
 
-    /// Brings it onto a device that runs its target. Compiles; may wait for the device.
+    /// Brings it onto a device that runs its target. Compiles, unless there is machine code for exactly this device that
+    /// its driver takes; may wait for the device.
     ///
     /// # Errors
     /// As [`Module::from_ptx`].
     pub fn load(&self, device: &Device) -> Result<Module> {
+        if let Some(code) = self.machine_code.iter().find(|code| code.sm == device.sm()) {
+            // SAFETY: whoever made it vouched for the image.
+            match unsafe { Module::from_machine_code(device, code.image) } {
+                // A driver older than the assembler, or one that reads text only, as kiln's emulator does.
+                Err(Error::JitFailed { .. }) => {}
+                loaded => return loaded,
+            }
+        }
         match CStr::from_bytes_with_nul(self.ptx.as_bytes()) {
             Ok(ptx) => Module::from_ptx(device, ptx),
             // One that no bake wrote may have no NUL, or several.

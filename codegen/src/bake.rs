@@ -1,6 +1,7 @@
 //! `Bake`: from models, kernels and targets to PTX files and the descriptors that include them. The one call that a
 //! `build.rs` makes.
 
+use crate::assembler::{Assembler, Job};
 use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, Attention, AttentionBatch, EmbeddingRow, EmbeddingRows, FlashDecodingChunk,
@@ -262,13 +263,24 @@ pub struct Bake {
     kiln: Option<String>,
     tracing: bool,
     text: Text,
+    assembler: Option<Assembler>,
 }
 
 impl Default for Bake {
     /// [`Bake::new`].
     fn default() -> Bake {
         let (models, kernels, own, targets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Bake { models, kernels, own, loading: false, targets, kiln: None, tracing: false, text: Text::Light }
+        Bake {
+            models,
+            kernels,
+            own,
+            loading: false,
+            targets,
+            kiln: None,
+            tracing: false,
+            text: Text::Light,
+            assembler: None,
+        }
     }
 }
 
@@ -283,6 +295,7 @@ impl std::fmt::Debug for Bake {
             .field("kiln", &self.kiln)
             .field("tracing", &self.tracing)
             .field("text", &self.text)
+            .field("assembler", &self.assembler)
             .finish()
     }
 }
@@ -347,6 +360,13 @@ impl Bake {
         self
     }
 
+    /// Holds beside each text the machine code that an assembler makes of it for each of the targets that it serves. A
+    /// device of exactly that target loads it; the text stays for all others, and for drivers older than the assembler.
+    pub fn machine_code(mut self, assembler: Assembler) -> Bake {
+        self.assembler = Some(assembler);
+        self
+    }
+
     /// Adds targets.
     pub fn targets(mut self, targets: impl IntoIterator<Item = Target>) -> Bake {
         self.targets.extend(targets);
@@ -393,7 +413,7 @@ impl Bake {
     /// # Errors
     /// [`Error::Targets`] without targets or with one twice, [`Error::ModelName`] for a name that cannot be a static's or
     /// stands twice, [`Error::Shape`] for a model no kernel fits, [`Error::KernelTwice`] for two kernels of one name,
-    /// [`Error::LaunchName`] for two whose launches would have one, [`Error::Write`] if a file cannot be written.
+    /// [`Error::LaunchName`] for two whose launches would have one, [`Error::Assembler`] if the assembler refuses a text, [`Error::Write`] if a file cannot be written.
     pub fn write(&self, out_dir: impl Into<PathBuf>) -> Result<()> {
         let out_dir = out_dir.into();
         let repeated = self.targets.iter().enumerate().any(|(i, target)| self.targets[..i].contains(target));
@@ -404,7 +424,15 @@ impl Bake {
         let mut targets = self.targets.clone();
         targets.sort();
         let kiln = self.kiln.as_deref().unwrap_or("::kiln");
-        let mut source = Source { kiln, text: String::new(), files: Vec::new(), signatures: Vec::new() };
+        let mut source = Source {
+            kiln,
+            text: String::new(),
+            files: Vec::new(),
+            signatures: Vec::new(),
+            targets: &targets,
+            assembler: self.assembler.as_ref(),
+            jobs: Vec::new(),
+        };
         let mut statics = Vec::new();
         for Model { name, shape, types, .. } in &self.models {
             let mut modules = Vec::new();
@@ -441,7 +469,10 @@ impl Bake {
         if self.loading {
             source.kernels("Kernels that load weights", "LOADING", emit_for(&targets, None, &loading(), self.text)?);
         }
-        let Source { text, mut files, .. } = source;
+        let Source { text, mut files, jobs, .. } = source;
+        if let Some(assembler) = &self.assembler {
+            assembler.assemble(&jobs, &out_dir)?;
+        }
         files.push(("kiln_baked.rs".to_owned(), text));
         for (name, text) in files {
             let path = out_dir.join(name);
@@ -490,6 +521,11 @@ struct Source<'a> {
     files: Vec<(String, String)>,
     /// The lists of parameters of the static being written, and the constant that each is.
     signatures: Vec<(String, Vec<Param>)>,
+    /// What is baked for, ascending.
+    targets: &'a [Target],
+    assembler: Option<&'a Assembler>,
+    /// Texts that become machine code.
+    jobs: Vec<Job>,
 }
 
 impl Source<'_> {
@@ -549,7 +585,7 @@ impl Source<'_> {
         let kiln = self.kiln;
         self.line(format_args!("    #[allow(unused_imports)] // of a few kernels some may be of no use"));
         self.line(format_args!(
-            "    use {kiln}::baked::{{BakedKernel, BakedModule, DecoderPath, Grid, NumberType::*, Numerics, Param}};"
+            "    use {kiln}::baked::{{BakedKernel, BakedModule, DecoderPath, Grid, MachineCode, NumberType::*, Numerics, Param}};"
         ));
         self.signatures.clear();
         for Descriptor { name, params, .. } in modules.iter().flat_map(|module| &module.kernels) {
@@ -567,6 +603,7 @@ impl Source<'_> {
     fn modules(&mut self, field: &str, stem: &str, modules: Vec<EmittedModule>) {
         self.line(format_args!("    {field}&["));
         let mut bodies: Vec<(Option<(DecoderPath, Numerics)>, String)> = Vec::new();
+        let mut all: Vec<(String, EmittedModule)> = Vec::new();
         for module in modules {
             let of = match (module.decoder, module.kernels.as_slice()) {
                 (Some((DecoderPath::Persistent, numerics)), [kernel]) => format!("_{}_{numerics}", kernel.name),
@@ -585,6 +622,10 @@ impl Source<'_> {
                 continue;
             }
             bodies.push(body);
+            all.push((file.clone(), module.clone()));
+            self.files.push((file, module.ptx));
+        }
+        for (file, module) in &all {
             let decoder = match module.decoder {
                 Some((path, numerics)) => format!("Some((DecoderPath::{path:?}, Numerics::{numerics:?}))"),
                 None => "None".to_owned(),
@@ -607,10 +648,43 @@ impl Source<'_> {
                 ));
                 self.line(format_args!("                }},"));
             }
-            self.line(format_args!("            ],\n        }},"));
-            self.files.push((file, module.ptx));
+            self.line(format_args!("            ],"));
+            self.machine_code(file, module, &all);
+            self.line(format_args!("        }},"));
         }
         self.line(format_args!("    ],"));
+    }
+}
+
+impl Source<'_> {
+    /// The machine code of a module, for each target whose devices take it of those that hold the same kernels.
+    fn machine_code(&mut self, file: &str, module: &EmittedModule, all: &[(String, EmittedModule)]) {
+        let Some(assembler) = self.assembler else {
+            return self.line(format_args!("            machine_code: &[],"));
+        };
+        let alike = |other: &EmittedModule| {
+            let first = |module: &EmittedModule| module.kernels.first().map(|kernel| kernel.name.clone());
+            other.decoder == module.decoder && first(other) == first(module)
+        };
+        self.line(format_args!("            machine_code: &["));
+        for target in self.targets {
+            let taken = all.iter().map(|(_, other)| other).filter(|other| other.target <= *target && alike(other));
+            if taken.map(|other| other.target).max() != Some(module.target) {
+                continue;
+            }
+            let cubin = assembler.file(file, *target, &module.ptx);
+            let sm = target.sm();
+            self.line(format_args!(
+                "                // SAFETY: the assembler made it of the text above, for this target."
+            ));
+            self.line(format_args!("                unsafe {{"));
+            self.line(format_args!(
+                "                    MachineCode::new({sm}, include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{cubin}\")))"
+            ));
+            self.line(format_args!("                }},"));
+            self.jobs.push(Job { file: cubin, target: *target, ptx: module.ptx.clone() });
+        }
+        self.line(format_args!("            ],"));
     }
 }
 

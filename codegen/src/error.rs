@@ -46,6 +46,13 @@ pub enum Error {
         /// The system's error.
         error: std::io::Error,
     },
+    /// An assembler that cannot be run, or what it says against a text.
+    Assembler {
+        /// The program.
+        program: std::path::PathBuf,
+        /// What the system or the program says.
+        what: String,
+    },
     /// A bake without targets or with one twice.
     Targets(Vec<Target>),
     /// A model's name that cannot be a static's, or that another static has.
@@ -88,6 +95,9 @@ impl fmt::Display for Error {
             Error::Shape { model, what } => write!(f, "model {model}: {what}"),
             Error::ModelFile { path, fault } => write!(f, "model file {}: {fault}", path.display()),
             Error::Write { path, error } => write!(f, "writing {}: {error}", path.display()),
+            Error::Assembler { program, what } => {
+                write!(f, "assembler {}: {what}; KILN_PTXAS or `Assembler::find` names another", program.display())
+            }
             Error::Targets(targets) => {
                 let names: Vec<String> = targets.iter().map(Target::to_string).collect();
                 write!(f, "targets [{}]: at least one is needed, each once", names.join(", "))

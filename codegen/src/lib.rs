@@ -1,6 +1,7 @@
 //! kiln's kernels, and the typed PTX language they are written in.
 #![forbid(unsafe_code)]
 
+mod assembler;
 pub mod bake;
 mod blocks;
 mod error;
@@ -11,6 +12,7 @@ mod model_file;
 pub mod ptx;
 mod target;
 
+pub use assembler::Assembler;
 pub use bake::Bake;
 pub use error::{Error, Result};
 pub use kernels::Kernel;

@@ -5,5 +5,6 @@ mod emission;
 mod exact;
 mod files;
 mod light;
+mod machine_code;
 mod provenance;
 mod refusals;
