@@ -1,8 +1,9 @@
 //! Errors of making kernels.
 
-use crate::model_file::FileFault;
 use crate::target::Target;
+use kiln_shape::ShapeError;
 use std::fmt;
+use std::io;
 use std::panic::Location;
 
 /// An error of building, verifying or baking kernels.
@@ -128,6 +129,38 @@ impl std::error::Error for Error {
             Error::Write { error, .. } | Error::ModelFile { fault: FileFault::Io(error), .. } => Some(error),
             Error::ModelFile { fault: FileFault::Header(error), .. } => Some(error),
             _ => None,
+        }
+    }
+}
+
+/// Why no model can be baked from a file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FileFault {
+    /// The path begins nowhere: a build script has a folder of its own.
+    Relative,
+    /// The path has control characters or is no Unicode, and cargo, which watches the file, could not be told of it.
+    Unprintable,
+    /// The system's error.
+    Io(io::Error),
+    /// A folder, a device, a pipe.
+    NotAFile,
+    /// No GGUF file, or one of a model that kiln does not decode.
+    Header(ShapeError),
+}
+
+impl fmt::Display for FileFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileFault::Relative => f.write_str(
+                "the path is relative, and a build script has a folder of its own; give it from the root on",
+            ),
+            FileFault::Unprintable => f.write_str(
+                "the path has control characters or is no Unicode, and cargo cannot watch it; link it to a plain one",
+            ),
+            FileFault::Io(error) => error.fmt(f),
+            FileFault::NotAFile => f.write_str("it is no file; a GGUF file is needed"),
+            FileFault::Header(error) => error.fmt(f),
         }
     }
 }

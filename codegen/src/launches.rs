@@ -1,7 +1,7 @@
 //! Launches of a program's own kernels, as the generated file has them: a struct for each, a field for each parameter.
 
-use crate::bake::Descriptor;
 use crate::error::{Error, Result};
+use crate::ptx::Param;
 use kiln_shape::{NumberType, ParamType};
 use std::fmt::Write as _;
 
@@ -17,50 +17,47 @@ const KEYWORDS: &str = "as async await become box break const continue crate do 
 ///
 /// # Errors
 /// [`Error::LaunchName`] if the names of two kernels make one name of a struct, or a name makes none.
-pub(crate) fn launches(kiln: &str, kernels: &[&Descriptor]) -> Result<String> {
+pub(crate) fn launches(kiln: &str, kernels: &[(&str, &[Param])]) -> Result<String> {
     let mut text = String::new();
     let mut taken: Vec<(String, &str)> = Vec::new();
-    for kernel in kernels {
-        if let Some(reason) = no_launch(kernel) {
-            line(&mut text, format_args!("// `{}` has no launch: {reason}.\n", kernel.name));
+    for (kernel, params) in kernels {
+        if let Some(reason) = no_launch(params) {
+            line(&mut text, format_args!("// `{kernel}` has no launch: {reason}.\n"));
             continue;
         }
-        let launch = camel_case(&kernel.name);
+        let launch = camel_case(kernel);
         let other = taken.iter().find(|(name, _)| *name == launch).map(|(_, other)| (*other).to_owned());
         if other.is_some() || launch == "Self" || !launch.starts_with(|c: char| c.is_ascii_alphabetic()) {
-            return Err(Error::LaunchName { kernel: kernel.name.clone(), launch, other });
+            return Err(Error::LaunchName { kernel: (*kernel).to_owned(), launch, other });
         }
-        write(&mut text, kiln, &launch, kernel);
-        taken.push((launch, &kernel.name));
+        write(&mut text, kiln, &launch, kernel, params);
+        taken.push((launch, kernel));
     }
     Ok(text)
 }
 
 /// Why a kernel's parameters can be no fields.
-fn no_launch(kernel: &Descriptor) -> Option<String> {
+fn no_launch(params: &[Param]) -> Option<String> {
     let is_address = |ty: ParamType| matches!(ty, ParamType::Read(_) | ParamType::Write(_));
-    if kernel.params.len() > MOST {
-        return Some(format!("{} parameters, more than {MOST}", kernel.params.len()));
+    if params.len() > MOST {
+        return Some(format!("{} parameters, more than {MOST}", params.len()));
     }
-    if !kernel.params.iter().any(|param| is_address(param.ty)) {
+    if !params.iter().any(|param| is_address(param.ty)) {
         return Some("it takes no addresses".to_owned());
     }
     let is_field = |name: &str| {
         let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         plain && name.starts_with(|c: char| c.is_ascii_alphabetic()) && !KEYWORDS.split_whitespace().any(|k| k == name)
     };
-    let odd = kernel.params.iter().find(|param| !is_field(&param.name));
+    let odd = params.iter().find(|param| !is_field(&param.name));
     odd.map(|param| format!("a field cannot be named `{}`", param.name))
 }
 
-fn write(text: &mut String, kiln: &str, launch: &str, kernel: &Descriptor) {
+fn write(text: &mut String, kiln: &str, launch: &str, kernel: &str, params: &[Param]) {
     line(text, format_args!("{kiln}::launch::launch! {{"));
-    line(
-        text,
-        format_args!("    /// The launch of `{}`: a field for each parameter, in the kernel's order.", kernel.name),
-    );
+    line(text, format_args!("    /// The launch of `{kernel}`: a field for each parameter, in the kernel's order."));
     line(text, format_args!("    pub struct {launch}<'a> {{"));
-    for param in &kernel.params {
+    for param in params {
         let number = |number| host(kiln, number);
         let ty = match param.ty {
             ParamType::Value(of) => number(of),
@@ -71,7 +68,7 @@ fn write(text: &mut String, kiln: &str, launch: &str, kernel: &Descriptor) {
     }
     line(text, format_args!("    }}\n}}\n"));
     line(text, format_args!("impl {kiln}::launch::Entry for {launch}<'_> {{"));
-    line(text, format_args!("    const NAME: &'static str = {:?};\n}}\n", kernel.name));
+    line(text, format_args!("    const NAME: &'static str = {kernel:?};\n}}\n"));
 }
 
 /// A number as Rust has it.

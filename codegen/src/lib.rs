@@ -14,8 +14,8 @@ mod target;
 
 pub use assembler::Assembler;
 pub use bake::Bake;
-pub use error::{Error, Result};
+pub use error::{Error, FileFault, Result};
 pub use kernels::Kernel;
 pub use kiln_shape::{KvType, Numerics};
-pub use model_file::{FileFault, ModelFile};
+pub use model_file::ModelFile;
 pub use target::{Target, UnknownTarget};

@@ -1,9 +1,8 @@
 //! Models by their files: what a bake needs of one is in its header.
 
-use kiln_shape::{Gguf, ModelShape, ShapeError, WeightType};
+use crate::error::{Error, FileFault, Result};
+use kiln_shape::{Gguf, ModelShape, WeightType};
 use std::ffi::OsStr;
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// A model as the header of its GGUF file describes it: a name, a shape, and the types of its matrices.
@@ -15,47 +14,15 @@ pub struct ModelFile {
     types: Vec<WeightType>,
 }
 
-/// Why no model can be baked from a file.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum FileFault {
-    /// The path begins nowhere: a build script has a folder of its own.
-    Relative,
-    /// The path has control characters or is no Unicode, and cargo, which watches the file, could not be told of it.
-    Unprintable,
-    /// The system's error.
-    Io(io::Error),
-    /// A folder, a device, a pipe.
-    NotAFile,
-    /// No GGUF file, or one of a model that kiln does not decode.
-    Header(ShapeError),
-}
-
-impl fmt::Display for FileFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FileFault::Relative => f.write_str(
-                "the path is relative, and a build script has a folder of its own; give it from the root on",
-            ),
-            FileFault::Unprintable => f.write_str(
-                "the path has control characters or is no Unicode, and cargo cannot watch it; link it to a plain one",
-            ),
-            FileFault::Io(error) => error.fmt(f),
-            FileFault::NotAFile => f.write_str("it is no file; a GGUF file is needed"),
-            FileFault::Header(error) => error.fmt(f),
-        }
-    }
-}
-
 impl ModelFile {
     /// Reads the header of a file, and nothing behind it. The model has the file's name, without `.gguf`.
     ///
     /// # Errors
-    /// [`Error::ModelFile`](crate::Error::ModelFile) with the path and what is wrong with it.
-    pub fn open(path: impl AsRef<Path>) -> crate::Result<ModelFile> {
+    /// [`Error::ModelFile`] with the path and what is wrong with it.
+    pub fn open(path: impl AsRef<Path>) -> Result<ModelFile> {
         let path = path.as_ref();
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let fail = |fault| crate::Error::ModelFile { path: path.to_owned(), fault };
+        let fail = |fault| Error::ModelFile { path: path.to_owned(), fault };
         let (shape, types) = read(path).map_err(fail)?;
         Ok(ModelFile { path: path.to_owned(), name, shape, types })
     }
@@ -72,13 +39,13 @@ impl ModelFile {
     ///
     /// # Errors
     /// As [`ModelFile::open`], for the first that has one.
-    pub fn list(list: &OsStr) -> crate::Result<Vec<ModelFile>> {
+    pub fn list(list: &OsStr) -> Result<Vec<ModelFile>> {
         let entries = std::env::split_paths(list).filter(|entry| !entry.as_os_str().is_empty());
         entries.map(|entry| ModelFile::entry(&entry)).collect()
     }
 
     /// A path, or a name and a path. A whole path does not begin with a name.
-    fn entry(entry: &Path) -> crate::Result<ModelFile> {
+    fn entry(entry: &Path) -> Result<ModelFile> {
         let named = entry.to_str().filter(|_| !entry.is_absolute()).and_then(|text| text.split_once('='));
         match named {
             Some((name, path)) => Ok(ModelFile::open(path)?.named(name)),
