@@ -75,7 +75,7 @@ impl ModelFile {
 }
 
 fn read(path: &Path) -> Result<(ModelShape, Vec<WeightType>), FileFault> {
-    if !path.to_str().is_some_and(|text| !text.chars().any(char::is_control)) {
+    if path.to_str().is_none_or(|text| text.chars().any(char::is_control)) {
         return Err(FileFault::Unprintable);
     }
     if !path.is_absolute() {

@@ -91,7 +91,6 @@ fn a_generated_launch_finds_its_kernel_and_notes_its_buffers() {
     let launch = Launch { x: (&x).into(), y: (&y).into(), a: 3.0, n: 3 };
     // SAFETY: x and y have three elements.
     unsafe { saxpy.enqueue(&stream, saxpy.grid(2), &launch) }.unwrap();
-    drop(launch);
     // The use is noted: the copy waits for it.
     let found = common::blocks_until_open(&gate, || y.to_host().unwrap());
     assert_eq!(found, [13.0, 16.0, 12.5]);
