@@ -156,7 +156,9 @@ fn changed_templates_end_with_text_or_an_error() {
 #[ignore = "minutes in a debug build; .ci/long runs it in a release build"]
 fn changed_templates_of_many_seeds_end_with_text_or_an_error() {
     let first = std::env::var("KILN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(2);
-    let right: u64 = (first..first + 20).map(|seed| fuzz(seed, 200_000)).sum();
-    println!("{right} of {} templates wrote a text, seeds {first} to {}", 20 * 200_000, first + 19);
-    assert!(right > 0);
+    for seed in first..first + 20 {
+        let right = fuzz(seed, 50_000);
+        println!("seed {seed}: {right} of 50000 templates wrote a text");
+        assert!(right > 0, "seed {seed}");
+    }
 }
