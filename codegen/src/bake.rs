@@ -383,27 +383,28 @@ impl Bake {
 
     /// Whether each model's name makes a static of its own, and each kernel's an entry.
     fn check_names(&self) -> Result<()> {
-        let mut taken = vec![("the list of models".to_owned(), "MODELS".to_owned())];
-        taken.push(("the single kernels".to_owned(), "KERNELS".to_owned()));
-        taken.push(("the kernels that load weights".to_owned(), "LOADING".to_owned()));
+        let mut taken = vec![("the list of models".to_owned(), "MODELS".to_owned(), None)];
+        taken.push(("the single kernels".to_owned(), "KERNELS".to_owned(), None));
+        taken.push(("the kernels that load weights".to_owned(), "LOADING".to_owned(), None));
         for Model { name: model, file, .. } in &self.models {
-            let fault = |mut what: String| {
-                if let Some(file) = file {
+            // Where either is a file's, that one's can be changed.
+            let fault = |mut what: String, other: Option<&PathBuf>| {
+                if let Some(file) = file.as_ref().or(other) {
                     what += &format!(". It is that of {}: `NAME=PATH` gives the model another", file.display());
                 }
                 Err(Error::ModelName { model: model.clone(), what })
             };
             let name = identifier(model);
             if !is_identifier(&name) {
-                return fault(format!(
-                    "the static would be `{name}`; needs a letter, then letters, digits, `-`, `_` or `.`"
-                ));
+                let what =
+                    format!("the static would be `{name}`; needs a letter, then letters, digits, `-`, `_` or `.`");
+                return fault(what, None);
             }
-            if let Some((owner, _)) = taken.iter().find(|(_, other)| *other == name) {
-                return fault(format!("the static would be `{name}`, which is {owner}: each needs one of its own"));
+            if let Some((owner, _, other)) = taken.iter().find(|(_, known, _)| *known == name) {
+                let what = format!("the static would be `{name}`, which is {owner}: each needs one of its own");
+                return fault(what, *other);
             }
-            let of = file.as_ref().map_or(String::new(), |file| format!(" of {}", file.display()));
-            taken.push((format!("model {model:?}{of}"), name));
+            taken.push((format!("model {model:?}"), name, file.as_ref()));
         }
         let fault = self.kernels.iter().find(|kernel| !is_identifier(kernel.name()));
         fault.map_or(Ok(()), |kernel| Err(Error::KernelName(kernel.name().to_owned())))

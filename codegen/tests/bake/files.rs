@@ -174,5 +174,5 @@ fn names_that_clash_are_refused_with_the_file() {
     }
     // The preset first or the file first: whoever comes second is told, and the file's name is in it where it is one.
     let error = refusal(Bake::new().model_file(&file).model("tiny", tiny));
-    assert!(error.contains("tiny.gguf"), "{error}");
+    assert!(error.contains("tiny.gguf: `NAME=PATH` gives"), "{error}");
 }
