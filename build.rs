@@ -5,15 +5,19 @@
 //!   weights to all of them; and `trace`, which adds the kernels that trace.
 //! - `KILN_TARGETS`: the compute capabilities to bake for, as `sm_80,sm_90`; unset means `sm_75,sm_80,sm_90`, which
 //!   cover every later chip.
+//! - `KILN_MODELS`: GGUF files whose models are baked besides, from their headers: whole paths, separated as those of
+//!   `PATH`, each with `NAME=` before it where the model is not to have the file's name.
 //! - `KILN_PROVENANCE`: `1` keeps the source line of every instruction, and the kernels' own names, in the PTX, for
 //!   profilers and for the emulator's faults and counters; twice the bytes. Unset or `0` leaves them out.
+//! - `KILN_CUBIN`: `1` keeps machine code for each target beside its PTX, made by the `ptxas` that `KILN_PTXAS` names, or
+//!   the one in `PATH`. Unset or `0` needs none.
 //! - `KILN_BINDINGS`: `generate` makes the bindings of `src/driver/cuda.h` with bindgen and fails where libclang cannot
 //!   be loaded; `checked-in` takes the copy `src/driver/bindings.rs`; unset tries the first and falls back to the second.
 //! - `LIBCLANG_PATH`, `LLVM_CONFIG_PATH`, `CLANG_PATH`, `BINDGEN_EXTRA_CLANG_ARGS`: where bindgen finds libclang, and what
 //!   it passes to it.
 //! - what `cc` reads to find the C compiler (`CC`, `CFLAGS`, ...).
 
-use kiln_codegen::{Bake, Target};
+use kiln_codegen::{Assembler, Bake, ModelFile, Target};
 use kiln_shape::{WeightType, presets};
 use std::env;
 use std::error::Error;
@@ -35,7 +39,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes the PTX of every model whose feature is on, and of the general kernels, with their descriptors.
+/// Writes the PTX of every model whose feature is on or whose file is named, and of the general kernels, with their descriptors.
 fn bake() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=KILN_TARGETS");
     let targets = match env::var("KILN_TARGETS") {
@@ -50,20 +54,38 @@ fn bake() -> Result<(), Box<dyn Error>> {
         env::var_os(format!("CARGO_FEATURE_{feature}")).is_some()
     };
     let chosen = presets::all().filter(|preset| is_on(preset.feature));
-    println!("cargo:rerun-if-env-changed=KILN_PROVENANCE");
-    let provenance = match env::var("KILN_PROVENANCE").as_deref() {
-        Ok("1") => true,
-        Ok("0" | "") | Err(_) => false,
-        Ok(other) => return Err(format!("KILN_PROVENANCE is `{other}`; it takes `1` or `0`").into()),
-    };
+    println!("cargo:rerun-if-env-changed=KILN_MODELS");
+    let files = ModelFile::list(&env::var_os("KILN_MODELS").unwrap_or_default())
+        .map_err(|error| format!("KILN_MODELS: {error}"))?;
+    for file in &files {
+        println!("cargo:rerun-if-changed={}", file.path().display());
+    }
+    let provenance = switch("KILN_PROVENANCE")?;
     let bake =
         Bake::new().kiln("crate").targets(targets).general_kernels().tracing(is_on("trace")).provenance(provenance);
+    println!("cargo:rerun-if-env-changed=KILN_PTXAS");
+    let bake = match switch("KILN_CUBIN")? {
+        true => bake.machine_code(Assembler::find(env::var_os("KILN_PTXAS").as_deref())?),
+        false => bake,
+    };
+    // First, so that a file is run by what was baked for it.
+    let bake = files.iter().fold(bake, Bake::model_file);
     let bake = chosen.fold(bake, |bake, preset| {
         let is_baked = |ty: &WeightType| preset.types.contains(*ty) || presets::feature_of(*ty).is_some_and(is_on);
         let types: Vec<WeightType> = WeightType::ALL.iter().copied().filter(is_baked).collect();
         bake.model_with_types(preset.feature, preset.shape, &types)
     });
     Ok(bake.write(env::var("OUT_DIR")?)?)
+}
+
+/// Whether a variable is `1`.
+fn switch(variable: &str) -> Result<bool, String> {
+    println!("cargo:rerun-if-env-changed={variable}");
+    match env::var(variable).as_deref() {
+        Ok("1") => Ok(true),
+        Ok("0" | "") | Err(_) => Ok(false),
+        Ok(other) => Err(format!("{variable} is `{other}`; it takes `1` or `0`")),
+    }
 }
 
 /// `src/driver/shim.c` becomes a static library; nothing of CUDA is linked.

@@ -16,6 +16,8 @@ mod common;
 mod counters;
 #[path = "common/sampling.rs"]
 mod sampling;
+#[path = "common/timings.rs"]
+mod timings;
 
 use clap::Parser;
 use command::{Bar, note};
@@ -30,6 +32,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use timings::Timings;
 
 /// Generates text from a prompt with a Qwen model.
 #[derive(Parser)]
@@ -81,6 +84,9 @@ struct Arguments {
     /// Print the generated ids, comma-separated, on a line of standard error that begins with `ids:`
     #[arg(long)]
     print_ids: bool,
+    /// Print on standard error where the time went from the start of the process to the first token
+    #[arg(long)]
+    timings: bool,
 }
 
 fn main() -> ExitCode {
@@ -88,7 +94,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let begin = Instant::now();
+    let (begin, mut timings) = (Instant::now(), Timings::begin());
     if let (choice::Path::Stream | choice::Path::Graph, Some(_)) = (arguments.path, arguments.blocks) {
         return Err("--blocks is for the persistent path; leave it out, or take --path persistent".into());
     }
@@ -106,6 +112,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let sampling = arguments.choice.sampling();
     sampling.check(file.shape().vocab)?;
     StopStrings::new(arguments.stop.iter())?;
+    timings.part_without_device("file");
     let counts = arguments.counters || arguments.counters_by_line;
     let observed = Observed { counters: counts, clock: arguments.clock };
     let wish = if observed.clock.is_some() { arguments.device.or(Some(Wish::Emulator)) } else { arguments.device };
@@ -116,6 +123,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if arguments.clock.is_some() && !picked.emulated {
         return Err("a GPU has a clock of its own; take --device emulator for --clock".into());
     }
+    timings.part("driver", &picked.device);
     let matrices = Matrices::of(&file)?;
     // Loading has launches too, whose time is not asked for.
     if arguments.clock.is_some() {
@@ -129,6 +137,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let options = SessionOptions::default().with_kv(kv).with_numerics(arguments.numerics.into()).with_path(path);
     let mut session = model.session(options.with_blocks(arguments.blocks))?;
     let load = begin.elapsed();
+    timings.part("upload", &picked.device);
 
     if arguments.clock.is_some() {
         kiln_emulator::time_launches(picked.device.ordinal(), true);
@@ -152,7 +161,10 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         out.flush()?;
         text.clear();
         token?;
-        first.get_or_insert(begin.elapsed());
+        if first.is_none() {
+            first = Some(begin.elapsed());
+            timings.part("prompt", &picked.device);
+        }
     }
     writeln!(out, "{text}")?;
     let (ids, end) = (stream.ids().to_vec(), stream.end());
@@ -160,6 +172,9 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let time = begin.elapsed();
     let choice = sampling::described(&sampling);
     let made = Made { ids, end, prompt: prompt.len(), first: first.unwrap_or(time), time, load, choice };
+    if arguments.timings {
+        note(format_args!("{timings}\n"));
+    }
     if arguments.print_ids {
         let ids: Vec<String> = made.ids.iter().map(u32::to_string).collect();
         note(format_args!("ids: {}\n", ids.join(",")));

@@ -39,6 +39,37 @@ pub struct BakedModule {
     pub ptx: &'static str,
     /// The kernels in it.
     pub kernels: &'static [BakedKernel],
+    /// What an assembler made of the text, where the bake had one.
+    pub machine_code: &'static [MachineCode],
+}
+
+/// Machine code for devices of one compute capability. Only [`MachineCode::new`] makes one, whose caller vouches for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct MachineCode {
+    sm: u32,
+    image: &'static [u8],
+}
+
+impl MachineCode {
+    /// The image for compute capability `sm`, as in `sm_90`. The file that a bake generates calls this.
+    ///
+    /// # Safety
+    /// The image is a whole file that NVIDIA's assembler wrote, of the text of the module that it stands in: the driver
+    /// reads as many bytes as its header says, and kernels do what the text's do.
+    pub const unsafe fn new(sm: u32, image: &'static [u8]) -> MachineCode {
+        MachineCode { sm, image }
+    }
+
+    /// The compute capability of the devices that run it.
+    pub const fn sm(&self) -> u32 {
+        self.sm
+    }
+}
+
+impl std::fmt::Debug for MachineCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MachineCode").field("sm", &self.sm).field("bytes", &self.image.len()).finish()
+    }
 }
 
 impl BakedKernel {
@@ -54,11 +85,20 @@ impl BakedModule {
         self.kernels.iter().find(|kernel| kernel.name == name)
     }
 
-    /// Brings it onto a device that runs its target. Compiles; may wait for the device.
+    /// Brings it onto a device that runs its target. Compiles, unless there is machine code for exactly this device that
+    /// its driver takes; may wait for the device.
     ///
     /// # Errors
     /// As [`Module::from_ptx`].
     pub fn load(&self, device: &Device) -> Result<Module> {
+        if let Some(code) = self.machine_code.iter().find(|code| code.sm == device.sm()) {
+            // SAFETY: whoever made it vouched for the image.
+            match unsafe { Module::from_machine_code(device, code.image) } {
+                // A driver older than the assembler, or one that reads text only, as kiln's emulator does.
+                Err(Error::JitFailed { .. }) => {}
+                loaded => return loaded,
+            }
+        }
         match CStr::from_bytes_with_nul(self.ptx.as_bytes()) {
             Ok(ptx) => Module::from_ptx(device, ptx),
             // One that no bake wrote may have no NUL, or several.
@@ -114,20 +154,16 @@ impl BakedModel {
 
 /// Kernels that belong to no model.
 ///
-/// Those of one's own are launched as [`Function::launch`](crate::driver::Function::launch) says, with what the bake says
-/// of them:
+/// For those of one's own a bake also writes the struct of their launch, here of `saxpy`:
 /// ```no_run
-/// # use kiln::{baked::KERNELS, driver::{Device, GpuTensor, KernelParam}};
+/// # use kiln::{baked::KERNELS, driver::{Device, GpuTensor}, launch::{Entry, In, Out, launch}};
+/// # launch! { struct Saxpy<'a> { x: In<'a, f32>, y: Out<'a, f32>, a: f32, n: u32, } }
+/// # impl Entry for Saxpy<'_> { const NAME: &'static str = "saxpy"; }
 /// # fn f(device: &Device, x: &GpuTensor<f32>, y: &GpuTensor<f32>) -> kiln::Result<()> {
-/// let module = KERNELS.module_for(device)?;
-/// let saxpy = module.load(device)?.function("saxpy")?;
-/// let config = module.kernel("saxpy").expect("it is baked").config([8, 1, 1]);
-/// let (px, py, a, n) = (x.as_ptr(), y.as_ptr(), 3.0f32, x.len() as u32);
-/// device.stream()?.enqueue([x.reads("x"), y.writes("y")], |stream| {
-///     let params = [KernelParam::new(&px), KernelParam::new(&py), KernelParam::new(&a), KernelParam::new(&n)];
-///     // SAFETY: these are the kernel's parameters, as `BakedKernel::params` lists them; x and y have n elements.
-///     unsafe { saxpy.launch(stream, &config, &params) }
-/// })
+/// let saxpy = KERNELS.load(device)?.kernel::<Saxpy<'_>>()?;
+/// let launch = Saxpy { x: x.into(), y: y.into(), a: 3.0, n: x.len() as u32 };
+/// // SAFETY: x and y have n elements.
+/// unsafe { saxpy.enqueue(&device.stream()?, saxpy.grid(8), &launch) }
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -154,17 +190,19 @@ pub(crate) fn newest(
     modules.into_iter().filter(|module| module.sm <= device.sm()).max_by_key(|module| module.sm)
 }
 
-/// Compute capabilities that can be baked for, ascending.
-const TARGETS: [u32; 8] = [75, 80, 86, 87, 89, 90, 100, 120];
+/// Compute capabilities that can be baked for, ascending. A function: any name in capitals may be a model's.
+const fn targets() -> [u32; 8] {
+    [75, 80, 86, 87, 89, 90, 100, 120]
+}
 
 /// The error for a device of compute capability `sm` that none of the modules of `kernels` runs on.
 pub(crate) fn no_module(kernels: &str, sm: u32) -> Error {
-    match TARGETS.iter().rfind(|target| **target <= sm) {
+    match targets().iter().rfind(|target| **target <= sm) {
         Some(target) => Error::KernelNotBaked {
             kernel: format!("{kernels} for sm_{sm}"),
             setting: format!("KILN_TARGETS including sm_{target} or an older one"),
         },
-        None => Error::DeviceTooOld { sm, needed: TARGETS[0] },
+        None => Error::DeviceTooOld { sm, needed: targets()[0] },
     }
 }
 
@@ -176,7 +214,7 @@ mod tests {
 
     #[test]
     fn targets_are_those_of_the_generator() {
-        assert_eq!(TARGETS, kiln_codegen::Target::ALL.map(kiln_codegen::Target::sm));
+        assert_eq!(targets(), kiln_codegen::Target::ALL.map(kiln_codegen::Target::sm));
     }
 
     #[test]

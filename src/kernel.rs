@@ -4,12 +4,11 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::Result;
-use crate::baked::BakedKernel;
-use crate::driver::{Function, LaunchConfig, Module, Stream};
-use crate::launch::{self, Arguments, Launch};
-#[cfg(feature = "gguf")]
+use crate::baked::{BakedKernel, BakedKernels, BakedModule};
+use crate::driver::{Device, Function, LaunchConfig, Module, Stream};
+use crate::launch::{self, Arguments, Entry, Launch};
 use crate::shape::Grid;
+use crate::{Error, Result};
 
 /// The first driver that records programmatic launches in graphs.
 const PROGRAMMATIC_SINCE: (i32, i32) = (12, 3);
@@ -39,8 +38,51 @@ impl Loaded {
     }
 }
 
-/// A kernel whose parameters are the fields of the launch `L`.
-pub(crate) struct Kernel<L> {
+/// A module of a bake on a device.
+#[derive(Debug)]
+pub struct LoadedModule {
+    module: Module,
+    baked: &'static BakedModule,
+}
+
+impl LoadedModule {
+    /// Brings a module of a bake onto a device.
+    ///
+    /// # Errors
+    /// As [`BakedModule::load`].
+    pub fn new(device: &Device, baked: &'static BakedModule) -> Result<LoadedModule> {
+        Ok(LoadedModule { module: baked.load(device)?, baked })
+    }
+
+    /// The kernel that a launch of a bake names.
+    ///
+    /// # Errors
+    /// [`Error::KernelNotBaked`] if the module has none of that name, [`Error::KernelParameter`] if it has other
+    /// parameters.
+    pub fn kernel<L: Entry>(&self) -> Result<Kernel<L>> {
+        self.find(L::NAME, "a bake that has it: the launch was written by another")
+    }
+
+    /// The kernel of that name; `setting` is what bakes it.
+    pub(crate) fn find<L: Launch>(&self, name: &str, setting: &str) -> Result<Kernel<L>> {
+        let baked = self.baked.kernel(name);
+        let not_baked = || Error::KernelNotBaked { kernel: name.to_owned(), setting: setting.to_owned() };
+        Kernel::of(Arc::new(Loaded::find(&self.module, baked.ok_or_else(not_baked)?)?))
+    }
+}
+
+impl BakedKernels {
+    /// Brings the kernels onto a device: the module that [`BakedKernels::module_for`] chooses.
+    ///
+    /// # Errors
+    /// As [`BakedKernels::module_for`] and [`BakedModule::load`].
+    pub fn load(&self, device: &Device) -> Result<LoadedModule> {
+        LoadedModule::new(device, self.module_for(device)?)
+    }
+}
+
+/// A kernel on a device, whose parameters are the fields of the launch `L`.
+pub struct Kernel<L> {
     loaded: Arc<Loaded>,
     launch: PhantomData<fn(L)>,
 }
@@ -56,18 +98,17 @@ impl<L: Launch> Kernel<L> {
     }
 
     /// Threads of a block.
-    pub(crate) fn block(&self) -> u32 {
+    pub fn block(&self) -> u32 {
         self.loaded.baked.block
     }
 
     /// Blocks that the device can hold at once.
-    pub(crate) fn resident(&self) -> u32 {
+    pub fn resident(&self) -> u32 {
         self.loaded.resident
     }
 
-    /// The grid of the bake; `rows` is the length of the output where the bake does not know it.
-    #[cfg(feature = "gguf")]
-    pub(crate) fn grid(&self, rows: u32) -> [u32; 3] {
+    /// The grid of the bake; `rows` is the length of the output, or the number of blocks, where the bake does not know it.
+    pub fn grid(&self, rows: u32) -> [u32; 3] {
         let blocks = match self.loaded.baked.grid {
             Grid::Blocks(blocks) => blocks,
             Grid::UpTo(blocks) => blocks.min(self.resident()),
@@ -79,9 +120,14 @@ impl<L: Launch> Kernel<L> {
 
     /// Enqueues the kernel, with the uses of its buffers.
     ///
+    /// # Errors
+    /// What the driver says of the launch, and of waiting for what uses its buffers.
+    ///
     /// # Safety
-    /// As [`Kernel::launch`], but for the uses of the buffers that the launch names.
-    pub(crate) unsafe fn enqueue(&self, stream: &Stream, grid: [u32; 3], launch: &L::At<'_>) -> Result<()> {
+    /// The kernel reads and writes within its buffers for these numbers and this grid; buffers that it takes as
+    /// [`In::noted`](launch::In::noted) or [`Out::noted`](launch::Out::noted) are live, and their uses noted, until it
+    /// ends. As for [`Function::launch`], but for the number, order and types of the parameters.
+    pub unsafe fn enqueue(&self, stream: &Stream, grid: [u32; 3], launch: &L::At<'_>) -> Result<()> {
         let arguments = Arguments::of(launch);
         stream.enqueue_noted(arguments.uses(), |stream| {
             // SAFETY: the caller's contract; the uses are noted.

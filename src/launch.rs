@@ -1,12 +1,15 @@
-//! Launches by name: a struct for each family of kernels, whose fields are the kernel's parameters.
+//! Launches by name: a struct for each kernel, or each family of them, whose fields are the kernel's parameters.
 //!
 //! A field has the parameter's name and type, and stands where the parameter stands. [`launch!`] makes the list of
-//! arguments and the list of the buffers' uses from it, and [`check`] holds it to what a bake says of a kernel: a field
-//! too many, too few, elsewhere or of another type is an error before anything runs.
+//! arguments and the list of the buffers' uses from it; a field too many, too few, elsewhere or of another type than the
+//! bake says of the kernel is an error before anything runs. For kernels of one's own `kiln_codegen::Bake` writes the
+//! struct, and the [`Entry`] that names its kernel; [`LoadedModule::kernel`](crate::kernel::LoadedModule::kernel) finds
+//! what is launched by it.
 
 use crate::driver::{DeviceBuffer, DevicePtr, DeviceRepr, GpuTensor, KernelParam, MappedBuffer, MappedWord, Use};
 use crate::shape::{NumberType, Param, ParamType};
 use crate::{Error, Result};
+pub use half::{bf16, f16};
 
 /// A number that kernels know.
 pub trait Number: DeviceRepr {
@@ -21,10 +24,16 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(u8 => U8, u32 => U32, u64 => U64, half::f16 => F16, f32 => F32);
+numbers!(u8 => U8, i8 => S8, u16 => U16, u32 => U32, i32 => S32, u64 => U64);
+numbers!(f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
+
+mod sealed {
+    /// What only kiln implements: a kernel's parameters are numbers and addresses.
+    pub trait Sealed {}
+}
 
 /// A field of a launch.
-pub(crate) trait Argument {
+pub trait Argument: sealed::Sealed {
     /// The type of its parameter.
     const TYPE: ParamType;
 
@@ -39,6 +48,8 @@ pub(crate) trait Argument {
 
 macro_rules! values {
     ($($number:ty),*) => {$(
+        impl sealed::Sealed for $number {}
+
         impl Argument for $number {
             const TYPE: ParamType = ParamType::Value(<$number as Number>::TYPE);
 
@@ -48,27 +59,34 @@ macro_rules! values {
         }
     )*};
 }
-values!(u32, u64, f32);
+values!(u8, i8, u16, u32, i32, u64, f16, bf16, f32, f64);
 
 macro_rules! addresses {
     ($($(#[$doc:meta])* $name:ident $kind:ident $uses:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy)]
-        pub(crate) struct $name<'a, T> {
+        pub struct $name<'a, T> {
             at: DevicePtr<T>,
             noted: Option<Use<'a>>,
         }
 
         impl<T> $name<'_, T> {
             /// Null, where the kernel takes that for nothing.
-            pub(crate) const NULL: Self = Self { at: DevicePtr::NULL, noted: None };
+            pub const NULL: Self = Self { at: DevicePtr::NULL, noted: None };
 
             /// An address in a buffer whose use whoever launches has noted.
-            #[cfg_attr(not(feature = "gguf"), allow(dead_code))] // of those that are written the decoder's alone
-            pub(crate) const fn noted(at: DevicePtr<T>) -> Self {
+            pub const fn noted(at: DevicePtr<T>) -> Self {
                 Self { at, noted: None }
             }
         }
+
+        impl<T> std::fmt::Debug for $name<'_, T> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{}({:?})", stringify!($name), self.at)
+            }
+        }
+
+        impl<T> sealed::Sealed for $name<'_, T> {}
 
         impl<T: Number> Argument for $name<'_, T> {
             const TYPE: ParamType = ParamType::$kind(T::TYPE);
@@ -116,8 +134,8 @@ addresses! {
     Out Write writes;
 }
 
-/// The arguments of one launch.
-pub(crate) trait Launch {
+/// The arguments of one launch. [`launch!`] implements it.
+pub trait Launch {
     /// The same struct with borrows of any length: what is loaded for `Saxpy<'static>` is launched with any `Saxpy`.
     type At<'a>: Launch;
 
@@ -131,11 +149,17 @@ pub(crate) trait Launch {
     fn add<'s>(&'s self, to: &mut Arguments<'s>);
 }
 
+/// The launch of one kernel, which its entry names. A bake implements it for what it writes.
+pub trait Entry: Launch {
+    /// The kernel's entry name.
+    const NAME: &'static str;
+}
+
 /// Most parameters of a kernel.
 const MOST: usize = 25;
 
 /// Arguments as the driver takes them, and the uses of their buffers.
-pub(crate) struct Arguments<'s> {
+pub struct Arguments<'s> {
     params: [KernelParam<'s>; MOST],
     uses: [Option<Use<'s>>; MOST],
     count: usize,
@@ -150,8 +174,8 @@ impl<'s> Arguments<'s> {
         arguments
     }
 
-    /// Adds the argument of the parameter `name`.
-    pub(crate) fn push<A: Argument>(&mut self, name: &'static str, argument: &'s A) {
+    /// Adds the argument of the parameter `name`; [`launch!`] calls this for each field.
+    pub fn push<A: Argument>(&mut self, name: &'static str, argument: &'s A) {
         let index = self.count;
         if let (Some(param), Some(noted)) = (self.params.get_mut(index), self.uses.get_mut(index)) {
             *param = argument.param();
@@ -187,14 +211,31 @@ impl<A: Launch, B: Launch> Launch for (A, B) {
     }
 }
 
-/// Declares the launch of a family of kernels: a struct whose fields are the parameters, in the kernel's order.
-macro_rules! launch {
+/// Declares the launch of a kernel or a family of them: a struct whose fields are the parameters, in the kernel's order.
+///
+/// ```
+/// use kiln::launch::{In, Out, launch};
+///
+/// launch! {
+///     /// `saxpy`: `y += a x`.
+///     pub struct Saxpy<'a> {
+///         x: In<'a, f32>,
+///         y: Out<'a, f32>,
+///         a: f32,
+///         n: u32,
+///     }
+/// }
+/// ```
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __launch {
     ($(#[$doc:meta])* $vis:vis struct $name:ident<'a $(, $number:ident: $bound:path)?> {
         $($(#[$field_doc:meta])* $field:ident: $ty:ty,)*
     }) => {
         $(#[$doc])*
+        #[allow(missing_docs)] // a field is the kernel's parameter of that name
         $vis struct $name<'a $(, $number: $bound)?> {
-            $($(#[$field_doc])* pub(crate) $field: $ty,)*
+            $($(#[$field_doc])* $vis $field: $ty,)*
         }
 
         impl<'a $(, $number: $bound)?> $crate::launch::Launch for $name<'a $(, $number)?> {
@@ -213,7 +254,8 @@ macro_rules! launch {
         }
     };
 }
-pub(crate) use launch;
+#[doc(inline)]
+pub use __launch as launch;
 
 /// Holds a launch to the parameters of a kernel.
 ///

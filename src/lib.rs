@@ -57,8 +57,8 @@ pub mod baked;
 pub mod chat;
 pub mod driver;
 mod error;
-mod kernel;
-mod launch;
+pub mod kernel;
+pub mod launch;
 #[cfg(feature = "gguf")]
 pub mod model;
 pub mod ops;

@@ -55,12 +55,24 @@ impl Drop for Scratch {
 
 #[test]
 fn text_goes_to_standard_output_and_ids_to_standard_error() {
-    let output = generate(&["--ids", "438,1245,361", "--tokens", "3", "--print-ids", "--path", "stream"]);
+    let arguments = ["--ids", "438,1245,361", "--tokens", "3", "--print-ids", "--path", "stream", "--timings"];
+    let output = generate(&arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{errors}");
     assert!(!output.stdout.is_empty());
     let ids = errors.lines().find_map(|line| line.strip_prefix("ids: ")).expect("a line of ids");
     assert_eq!(ids.split(',').filter(|id| id.parse::<u32>().is_ok()).count(), 3, "{ids}");
+    let timings = errors.lines().find_map(|line| line.strip_prefix("timings: ")).expect("a line of timings");
+    let seconds = |part: &str| {
+        let found = timings.split_once(part).unwrap_or_else(|| panic!("{part} in {timings}")).1;
+        found.split(' ').next().and_then(|number| number.parse::<f64>().ok()).unwrap_or_else(|| panic!("{timings}"))
+    };
+    let parts = ["file ", "driver ", "upload ", "prompt ", "modules "].map(seconds);
+    let before = if cfg!(target_os = "linux") { seconds("process ") } else { 0.0 };
+    let sum = before + parts.iter().sum::<f64>();
+    assert!((sum - seconds("first token after ")).abs() < 0.01 && parts.iter().all(|part| *part >= 0.0), "{timings}");
+    // The kernels that load, and those of the path; the emulator compiles.
+    assert!(seconds("modules ") > 0.0 && timings.contains("compiled, 0 of machine code"), "{timings}");
     let closing = errors.lines().last().expect("a closing line");
     for part in ["device: ", "path: stream", "numerics: fast", "launches: ", "tokens/s", "loaded in "] {
         assert!(closing.contains(part), "{part} in {closing}");

@@ -1,6 +1,9 @@
 //! `Bake`: from models, kernels and targets to PTX files and the descriptors that include them. The one call that a
 //! `build.rs` makes.
 
+mod source;
+
+use crate::assembler::Assembler;
 use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, Attention, AttentionBatch, CausalAttention, EmbeddingRow, EmbeddingRows, FlashDecodingChunk,
@@ -9,11 +12,11 @@ use crate::kernels::{
     Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, RoundColumns, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
-use crate::{KvType, Target};
+use crate::{KvType, ModelFile, Target, launches};
 pub use kiln_shape::DecoderPath;
-use kiln_shape::{ModelShape, Numerics, ParamType, WeightType};
+use kiln_shape::{ModelShape, Numerics, WeightType};
+use source::{Source, identifier};
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 /// What the host has to know to launch a kernel.
@@ -253,22 +256,45 @@ pub fn loading() -> Vec<Box<dyn Kernel>> {
     repack.map(|kernel| Box::new(kernel) as Box<dyn Kernel>).collect()
 }
 
+/// A model of a bake.
+#[derive(Debug)]
+struct Model {
+    name: String,
+    shape: ModelShape,
+    types: Vec<WeightType>,
+    /// The file whose header described it.
+    file: Option<PathBuf>,
+}
+
 /// What to bake. Collects models, kernels and targets; [`Bake::write`] does it.
 pub struct Bake {
-    models: Vec<(String, ModelShape, Vec<WeightType>)>,
+    models: Vec<Model>,
     kernels: Vec<Box<dyn Kernel>>,
+    /// The names of those that the program launches itself.
+    own: Vec<String>,
     loading: bool,
     targets: Vec<Target>,
     kiln: Option<String>,
     tracing: bool,
     text: Text,
+    assembler: Option<Assembler>,
 }
 
 impl Default for Bake {
     /// [`Bake::new`].
     fn default() -> Bake {
-        let (models, kernels, targets) = (Vec::new(), Vec::new(), Vec::new());
-        Bake { models, kernels, loading: false, targets, kiln: None, tracing: false, text: Text::Light }
+        let (models, kernels, own, targets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Bake {
+            models,
+            kernels,
+            own,
+            loading: false,
+            targets,
+            kiln: None,
+            tracing: false,
+            text: Text::Light,
+            assembler: None,
+        }
     }
 }
 
@@ -283,6 +309,7 @@ impl std::fmt::Debug for Bake {
             .field("kiln", &self.kiln)
             .field("tracing", &self.tracing)
             .field("text", &self.text)
+            .field("assembler", &self.assembler)
             .finish()
     }
 }
@@ -301,12 +328,22 @@ impl Bake {
 
     /// As [`Bake::model`], for matrices of these types only: less PTX.
     pub fn model_with_types(mut self, name: &str, shape: ModelShape, types: &[WeightType]) -> Bake {
-        self.models.push((name.to_owned(), shape, types.to_vec()));
+        self.models.push(Model { name: name.to_owned(), shape, types: types.to_vec(), file: None });
         self
     }
 
-    /// Adds a single kernel. All of them go into one static, `KERNELS`.
+    /// Adds the model of a file, for matrices of the types that the file has.
+    pub fn model_file(mut self, file: &ModelFile) -> Bake {
+        let (name, types) = (file.name().to_owned(), file.types().to_vec());
+        self.models.push(Model { name, shape: file.shape(), types, file: Some(file.path().to_owned()) });
+        self
+    }
+
+    /// Adds a single kernel. All of them go into one static, `KERNELS`; `softmax_rows` also gets a struct for its launch,
+    /// `SoftmaxRows`, with a field for each parameter. A comment in its place says why where there can be none: without
+    /// addresses, with more than 25 parameters, or with one whose name can be no field's.
     pub fn kernel(mut self, kernel: impl Kernel + 'static) -> Bake {
+        self.own.push(kernel.name().to_owned());
         self.kernels.push(Box::new(kernel));
         self
     }
@@ -338,6 +375,13 @@ impl Bake {
         self
     }
 
+    /// Holds beside each text the machine code that an assembler makes of it for each of the targets that it serves. A
+    /// device of exactly that target loads it; the text stays for all others, and for drivers older than the assembler.
+    pub fn machine_code(mut self, assembler: Assembler) -> Bake {
+        self.assembler = Some(assembler);
+        self
+    }
+
     /// Adds targets.
     pub fn targets(mut self, targets: impl IntoIterator<Item = Target>) -> Bake {
         self.targets.extend(targets);
@@ -352,22 +396,29 @@ impl Bake {
 
     /// Whether each model's name makes a static of its own, and each kernel's an entry.
     fn check_names(&self) -> Result<()> {
-        let mut taken = vec![("the list of models".to_owned(), "MODELS".to_owned())];
-        taken.push(("the single kernels".to_owned(), "KERNELS".to_owned()));
-        taken.push(("the kernels that load weights".to_owned(), "LOADING".to_owned()));
-        taken.push(("the kernels for many columns".to_owned(), "BATCH".to_owned()));
-        for (model, ..) in &self.models {
-            let fault = |what: String| Err(Error::ModelName { model: model.clone(), what });
+        let mut taken = vec![("the list of models".to_owned(), "MODELS".to_owned(), None)];
+        taken.push(("the single kernels".to_owned(), "KERNELS".to_owned(), None));
+        taken.push(("the kernels that load weights".to_owned(), "LOADING".to_owned(), None));
+        taken.push(("the kernels for many columns".to_owned(), "BATCH".to_owned(), None));
+        for Model { name: model, file, .. } in &self.models {
+            // Where either is a file's, that one's can be changed.
+            let fault = |mut what: String, other: Option<&PathBuf>| {
+                if let Some(file) = file.as_ref().or(other) {
+                    what += &format!(". It is that of {}: `NAME=PATH` gives the model another", file.display());
+                }
+                Err(Error::ModelName { model: model.clone(), what })
+            };
             let name = identifier(model);
             if !is_identifier(&name) {
-                return fault(format!(
-                    "the static would be `{name}`; needs a letter, then letters, digits, `-`, `_` or `.`"
-                ));
+                let what =
+                    format!("the static would be `{name}`; needs a letter, then letters, digits, `-`, `_` or `.`");
+                return fault(what, None);
             }
-            if let Some((owner, _)) = taken.iter().find(|(_, other)| *other == name) {
-                return fault(format!("the static would be `{name}`, which is {owner}: each needs one of its own"));
+            if let Some((owner, _, other)) = taken.iter().find(|(_, known, _)| *known == name) {
+                let what = format!("the static would be `{name}`, which is {owner}: each needs one of its own");
+                return fault(what, *other);
             }
-            taken.push((format!("model {model:?}"), name));
+            taken.push((format!("model {model:?}"), name, file.as_ref()));
         }
         let fault = self.kernels.iter().find(|kernel| !is_identifier(kernel.name()));
         fault.map_or(Ok(()), |kernel| Err(Error::KernelName(kernel.name().to_owned())))
@@ -379,7 +430,7 @@ impl Bake {
     /// # Errors
     /// [`Error::Targets`] without targets or with one twice, [`Error::ModelName`] for a name that cannot be a static's or
     /// stands twice, [`Error::Shape`] for a model no kernel fits, [`Error::KernelTwice`] for two kernels of one name,
-    /// [`Error::Write`] if a file cannot be written.
+    /// [`Error::LaunchName`] for two whose launches would have one, [`Error::Assembler`] if the assembler refuses a text, [`Error::Write`] if a file cannot be written.
     pub fn write(&self, out_dir: impl Into<PathBuf>) -> Result<()> {
         let out_dir = out_dir.into();
         let repeated = self.targets.iter().enumerate().any(|(i, target)| self.targets[..i].contains(target));
@@ -390,9 +441,17 @@ impl Bake {
         let mut targets = self.targets.clone();
         targets.sort();
         let kiln = self.kiln.as_deref().unwrap_or("::kiln");
-        let mut source = Source { kiln, text: String::new(), files: Vec::new(), signatures: Vec::new() };
+        let mut source = Source {
+            kiln,
+            text: String::new(),
+            files: Vec::new(),
+            signatures: Vec::new(),
+            targets: &targets,
+            assembler: self.assembler.as_ref(),
+            jobs: Vec::new(),
+        };
         let mut statics = Vec::new();
-        for (name, shape, types) in &self.models {
+        for Model { name, shape, types, .. } in &self.models {
             let mut modules = Vec::new();
             let decoders = DecoderPath::ALL.into_iter().flat_map(|path| Numerics::ALL.map(|numerics| (path, numerics)));
             for (path, numerics) in decoders {
@@ -419,13 +478,21 @@ impl Bake {
             statics.push(source.model(name, shape, types, modules));
         }
         source.all_models(&statics);
-        source.kernels("Single kernels", "KERNELS", emit_for(&targets, None, &self.kernels, self.text)?);
+        let single = emit_for(&targets, None, &self.kernels, self.text)?;
+        let own = single.first().map_or(&[][..], |module| &module.kernels).iter();
+        let own = own.filter(|kernel| self.own.contains(&kernel.name));
+        let own: Vec<(&str, &[Param])> = own.map(|kernel| (kernel.name.as_str(), &*kernel.params)).collect();
+        source.text += &launches::launches(kiln, &own)?;
+        source.kernels("Single kernels", "KERNELS", single);
         if self.loading {
             source.kernels("Kernels that load weights", "LOADING", emit_for(&targets, None, &loading(), self.text)?);
             let having: Vec<Target> = targets.iter().copied().filter(|target| target.sm() >= 80).collect();
             source.kernels("Kernels for many columns", "BATCH", emit_for(&having, None, &batch(), self.text)?);
         }
-        let Source { text, mut files, .. } = source;
+        let Source { text, mut files, jobs, .. } = source;
+        if let Some(assembler) = &self.assembler {
+            assembler.assemble(&jobs, &out_dir)?;
+        }
         files.push(("kiln_baked.rs".to_owned(), text));
         for (name, text) in files {
             let path = out_dir.join(name);
@@ -465,157 +532,6 @@ impl<K: Kernel> Kernel for Renamed<K> {
     fn build(&self, b: &mut Builder) {
         self.kernel.build(b);
     }
-}
-
-/// The generated Rust, and the files it includes.
-struct Source<'a> {
-    kiln: &'a str,
-    text: String,
-    files: Vec<(String, String)>,
-    /// The lists of parameters of the static being written, and the constant that each is.
-    signatures: Vec<(String, Vec<Param>)>,
-}
-
-impl Source<'_> {
-    /// One line. Writing to a `String` does not fail.
-    fn line(&mut self, text: std::fmt::Arguments<'_>) {
-        let _ = self.text.write_fmt(text);
-        self.text.push('\n');
-    }
-
-    fn model(&mut self, name: &str, shape: &ModelShape, types: &[WeightType], modules: Vec<EmittedModule>) -> String {
-        let (kiln, identifier) = (self.kiln, identifier(name));
-        self.line(format_args!("/// Kernels for `{name}`."));
-        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedModel = {{"));
-        self.signatures(&modules);
-        self.line(format_args!(
-            "    // SAFETY: the modules were made for this shape and these types, with the launches listed."
-        ));
-        self.line(format_args!("    unsafe {{ {kiln}::baked::BakedModel::new("));
-        self.line(format_args!("    {name:?},"));
-        let ModelShape { qkv_bias, qk_norm, rope, hidden, ffn, heads, kv_heads, head_dim, .. } = *shape;
-        let ModelShape { layers, vocab, tied_head, rope_theta, rms_eps, context, .. } = *shape;
-        self.line(format_args!("    {kiln}::shape::ModelShape {{"));
-        self.line(format_args!("        qkv_bias: {qkv_bias}, qk_norm: {qk_norm},"));
-        self.line(format_args!("        rope: {kiln}::shape::RopePairing::{rope:?}, hidden: {hidden}, ffn: {ffn},"));
-        self.line(format_args!("        heads: {heads}, kv_heads: {kv_heads}, head_dim: {head_dim},"));
-        self.line(format_args!("        layers: {layers}, vocab: {vocab}, tied_head: {tied_head},"));
-        self.line(format_args!("        rope_theta: {rope_theta:?}, rms_eps: {rms_eps:?}, context: {context},"));
-        self.line(format_args!("    }},"));
-        let types: Vec<String> = types.iter().map(|ty| format!("{kiln}::shape::WeightType::{ty:?}")).collect();
-        self.line(format_args!("    {kiln}::shape::WeightTypes::of(&[{}]),", types.join(", ")));
-        self.modules("", &format!("kiln_{}", identifier.to_lowercase()), modules);
-        self.line(format_args!(") }}\n}};\n"));
-        identifier
-    }
-
-    fn all_models(&mut self, statics: &[String]) {
-        let kiln = self.kiln;
-        let references: Vec<String> = statics.iter().map(|name| format!("&{name}")).collect();
-        self.line(format_args!("/// Every baked model."));
-        self.line(format_args!("#[allow(dead_code)] // a program may name its model and no list"));
-        self.line(format_args!("pub static MODELS: &[&{kiln}::baked::BakedModel] = &[{}];\n", references.join(", ")));
-    }
-
-    fn kernels(&mut self, what: &str, identifier: &str, modules: Vec<EmittedModule>) {
-        let kiln = self.kiln;
-        self.line(format_args!("/// {what}."));
-        self.line(format_args!("#[allow(dead_code)] // a program of models may take none of them"));
-        self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedKernels = {{"));
-        self.signatures(&modules);
-        self.line(format_args!("    {kiln}::baked::BakedKernels {{"));
-        self.modules("modules: ", &format!("kiln_{}", identifier.to_lowercase()), modules);
-        self.line(format_args!("}}\n}};"));
-    }
-
-    /// The lists of parameters, each once, under the name of the first kernel that has it.
-    fn signatures(&mut self, modules: &[EmittedModule]) {
-        let kiln = self.kiln;
-        self.line(format_args!("    #[allow(unused_imports)] // of a few kernels some may be of no use"));
-        self.line(format_args!(
-            "    use {kiln}::baked::{{BakedKernel, BakedModule, DecoderPath, Grid, NumberType::*, Numerics, Param}};"
-        ));
-        self.signatures.clear();
-        for Descriptor { name, params, .. } in modules.iter().flat_map(|module| &module.kernels) {
-            if self.signatures.iter().any(|(_, known)| known == params) {
-                continue;
-            }
-            let signature = identifier(name);
-            let params_text: Vec<String> = params.iter().map(param).collect();
-            self.line(format_args!("    const {signature}: &[Param] = &[{}];", params_text.join(", ")));
-            self.signatures.push((signature, params.clone()));
-        }
-    }
-
-    /// Module by module; `field` stands in front of the list.
-    fn modules(&mut self, field: &str, stem: &str, modules: Vec<EmittedModule>) {
-        self.line(format_args!("    {field}&["));
-        let mut bodies: Vec<(Option<(DecoderPath, Numerics)>, String)> = Vec::new();
-        for module in modules {
-            let of = match (module.decoder, module.kernels.as_slice()) {
-                (Some((DecoderPath::Persistent, numerics)), [kernel]) => format!("_{}_{numerics}", kernel.name),
-                (Some((path, numerics)), _) => format!("_{}_{numerics}", path.name()),
-                (None, _) => String::new(),
-            };
-            let mut file = format!("{stem}_{}{of}.ptx", module.target);
-            // A decoder's second module is named after its first kernel too.
-            if self.files.iter().any(|(known, _)| *known == file) {
-                let first = module.kernels.first().map_or("", |kernel| &kernel.name);
-                file = format!("{stem}_{}{of}_{first}.ptx", module.target);
-            }
-            let body = (module.decoder, body(&module.ptx).to_owned());
-            if bodies.contains(&body) {
-                self.files.push((file, module.ptx));
-                continue;
-            }
-            bodies.push(body);
-            let decoder = match module.decoder {
-                Some((path, numerics)) => format!("Some((DecoderPath::{path:?}, Numerics::{numerics:?}))"),
-                None => "None".to_owned(),
-            };
-            self.line(format_args!("        BakedModule {{"));
-            self.line(format_args!("            sm: {}, decoder: {decoder},", module.target.sm()));
-            self.line(format_args!(
-                "            ptx: concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\")), \"\\0\"),"
-            ));
-            self.line(format_args!("            kernels: &["));
-            for Descriptor { name, block, grid, static_shared, dynamic_shared, begins_early, params } in &module.kernels
-            {
-                let params = self.signatures.iter().find(|(_, known)| known == params);
-                let params = params.map_or("&[]", |(signature, _)| signature);
-                let launch = format!("name: {name:?}, block: {block}, grid: Grid::{grid:?}, params: {params},");
-                self.line(format_args!("                BakedKernel {{ {launch}"));
-                self.line(format_args!(
-                    "                    static_shared: {static_shared}, dynamic_shared: {dynamic_shared}, \
-                     begins_early: {begins_early},"
-                ));
-                self.line(format_args!("                }},"));
-            }
-            self.line(format_args!("            ],\n        }},"));
-            self.files.push((file, module.ptx));
-        }
-        self.line(format_args!("    ],"));
-    }
-}
-
-/// The text without its version and target. Where that is the same for two targets, the older one's module serves both:
-/// PTX runs on every later chip, and the program holds it once.
-fn body(ptx: &str) -> &str {
-    ptx.find(".address_size").map_or(ptx, |at| &ptx[at..])
-}
-
-/// A parameter as the generated file has it.
-fn param(Param { name, ty, .. }: &Param) -> String {
-    match ty {
-        ParamType::Value(number) => format!("Param::value({name:?}, {number:?})"),
-        ParamType::Read(number) => format!("Param::read({name:?}, {number:?})"),
-        ParamType::Write(number) => format!("Param::write({name:?}, {number:?})"),
-    }
-}
-
-/// `qwen3-8b` as the name of a static: `QWEN3_8B`.
-fn identifier(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
 /// Whether Rust and PTX take it as a name. No keyword of Rust is all capitals.

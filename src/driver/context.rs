@@ -64,6 +64,18 @@ impl Limits {
     }
 }
 
+/// Modules that were loaded onto a device, whoever holds them now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ModuleLoads {
+    /// Those of PTX, which the driver compiled, or found compiled in its cache.
+    pub compiled: u32,
+    /// Those of machine code.
+    pub machine_code: u32,
+    /// The time that all loads took, those that failed included.
+    pub time: Duration,
+}
+
 /// A share of a primary context. Everything made in it holds one, so it outlives them.
 pub(crate) struct Context {
     pub(crate) driver: Driver,
@@ -71,6 +83,7 @@ pub(crate) struct Context {
     pub(crate) device: CUdevice,
     raw: CUcontext,
     limits: Mutex<Limits>,
+    loads: Mutex<ModuleLoads>,
     gate: Gate,
     turns: Turns,
 }
@@ -99,6 +112,7 @@ impl Context {
             device,
             raw,
             limits: Mutex::new(Limits::new(watched)),
+            loads: Mutex::default(),
             gate: Gate::default(),
             turns: Turns::default(),
         }))
@@ -115,6 +129,22 @@ impl Context {
     /// Whether objects of one context may be used with the other.
     pub(crate) fn same_as(&self, other: &Context) -> bool {
         self.raw == other.raw && self.driver.same_as(&other.driver)
+    }
+
+    /// The modules that were loaded.
+    pub(crate) fn loads(&self) -> ModuleLoads {
+        *self.loads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a load that took so long, and, where it succeeded, whether it was of machine code.
+    pub(crate) fn note_load(&self, took: Duration, machine_code: Option<bool>) {
+        let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        loads.time += took;
+        match machine_code {
+            Some(true) => loads.machine_code += 1,
+            Some(false) => loads.compiled += 1,
+            None => {}
+        }
     }
 
     pub(crate) fn limits(&self) -> Limits {

@@ -3,7 +3,7 @@
 use once_cell::sync::OnceCell;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::context::{Context, Limits};
+use super::context::{Context, Limits, ModuleLoads};
 use super::library::Driver;
 use super::resident::Resident;
 use super::stream::{Stream, StreamInner, Streams};
@@ -167,6 +167,11 @@ impl Device {
         self.inner.streams.wait()?;
         // SAFETY: the context is current.
         unsafe { self.driver().api().context_synchronize() }
+    }
+
+    /// The modules that were loaded since the device was opened, and the time that took.
+    pub fn module_loads(&self) -> ModuleLoads {
+        self.inner.context.loads()
     }
 
     /// The limits of work and waits.

@@ -78,7 +78,7 @@ pub mod sys;
 mod tensor;
 
 pub use api::Api;
-pub use context::Limits;
+pub use context::{Limits, ModuleLoads};
 pub use device::Device;
 pub use event::Event;
 pub use function::{Function, KernelParam, LaunchConfig};

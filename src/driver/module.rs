@@ -1,7 +1,8 @@
-//! Modules: PTX text compiled by the driver when it is loaded.
+//! Modules: PTX text compiled by the driver when it is loaded, and machine code.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::codes;
 use super::device::Device;
@@ -9,7 +10,7 @@ use super::pointer::{DevicePtr, DeviceRepr};
 use super::sys;
 use crate::{Error, Result};
 
-/// Compiled PTX on one device. Cheap to clone; unloaded with the last clone and the last [`Function`](super::Function) of
+/// Compiled kernels on one device. Cheap to clone; unloaded with the last clone and the last [`Function`](super::Function) of
 /// it, which waits for the device.
 #[derive(Clone)]
 pub struct Module {
@@ -40,7 +41,32 @@ impl Module {
     /// takes binaries, of which the driver would read as many bytes as their header says.
     pub fn from_ptx(device: &Device, ptx: &CStr) -> Result<Module> {
         check_text(ptx.to_bytes())?;
+        // SAFETY: it is text, and ends with a NUL.
+        match unsafe { Module::load(device, ptx.as_ptr().cast(), false) } {
+            Err(Error::JitFailed { code: UNSUPPORTED_PTX_VERSION, .. }) => Err(too_new(ptx)),
+            loaded => loaded,
+        }
+    }
+
+    /// Loads machine code, which nothing compiles. May wait for the device.
+    ///
+    /// # Errors
+    /// [`Error::JitFailed`] where the driver does not take it: it is for another chip, or newer than the driver.
+    ///
+    /// # Safety
+    /// The image is a whole file that NVIDIA's assembler wrote: the driver reads as many bytes as its header says.
+    pub unsafe fn from_machine_code(device: &Device, image: &[u8]) -> Result<Module> {
+        // SAFETY: the caller's contract.
+        unsafe { Module::load(device, image.as_ptr().cast(), true) }
+    }
+
+    /// Loads an image, and notes how long that took.
+    ///
+    /// # Safety
+    /// The image is text that ends with a NUL, or a whole file of machine code.
+    unsafe fn load(device: &Device, image: *const c_void, is_machine_code: bool) -> Result<Module> {
         let _quiet = device.context().quiesce()?;
+        let begun = Instant::now();
         let (mut info, mut errors) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
         let mut options = [
             sys::CU_JIT_INFO_LOG_BUFFER,
@@ -51,14 +77,14 @@ impl Module {
         // Sizes are passed in the pointers themselves.
         let size = std::ptr::without_provenance_mut(LOG_BYTES);
         let mut values: [*mut c_void; 4] = [info.as_mut_ptr().cast(), size, errors.as_mut_ptr().cast(), size];
-        // SAFETY: the text is NUL-terminated, the options have their values, the buffers outlive the call.
+        // SAFETY: the caller's contract; the options have their values, the buffers outlive the call.
         let loaded = unsafe {
             let api = device.driver().api();
-            api.module_load(ptx.as_ptr().cast(), options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr())
+            api.module_load(image, options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr())
         };
+        device.context().note_load(begun.elapsed(), loaded.is_ok().then_some(is_machine_code));
         match loaded {
             Ok(raw) => Ok(Module { inner: Arc::new(ModuleInner { device: device.clone(), raw }) }),
-            Err(Error::Cuda { code: UNSUPPORTED_PTX_VERSION, .. }) => Err(too_new(ptx)),
             Err(Error::Cuda { code, .. }) if code != sys::CUDA_ERROR_OUT_OF_MEMORY => {
                 let (name, meaning) = codes::describe(code);
                 let log = [errors, info].map(|bytes| text(&bytes));

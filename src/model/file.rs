@@ -129,9 +129,10 @@ impl ModelFile {
                 [preset.feature].into_iter().chain(lacking).collect::<Vec<_>>().join(",")
             })
             .collect();
+        let named = "KILN_MODELS naming this file while kiln is compiled";
         let setting = match features.as_slice() {
-            [] => "a bake of this shape in your build.rs (kiln-codegen's `Bake::model`)".to_owned(),
-            features => format!("--features {}", features.join(" or ")),
+            [] => format!("{named}, or a bake of this shape in your build.rs (kiln-codegen's `Bake::model`)"),
+            features => format!("--features {}, or {named}", features.join(" or ")),
         };
         let names: Vec<&str> = models.iter().map(|model| model.name).collect();
         let baked = if names.is_empty() { "no model".to_owned() } else { names.join(", ") };
@@ -168,7 +169,7 @@ mod tests {
             "demo.Q4_K_M.gguf",
             "it differs from wide (hidden: baked 512, file 256, heads: baked 8, file 4)",
             "it differs from bare (tensor types: baked F16, file also Q4_K",
-            "this program has wide, bare; build with --features tiny",
+            "this program has wide, bare; build with --features tiny, or KILN_MODELS naming this file",
         ] {
             assert!(error.contains(part), "{part}: {error}");
         }
@@ -185,6 +186,17 @@ mod tests {
         let error = file.choose(&[known]).expect_err("types are missing").to_string();
         assert!(error.contains("file also F16, Q5_0, BF16"), "{error}");
         assert!(error.contains("build with --features qwen3-8b,float-weights,legacy-quants"), "{error}");
+    }
+
+    #[test]
+    fn another_quantisation_of_a_baked_file_is_refused_by_its_type() {
+        let mut file = demo();
+        let of_file = baked("demo.Q4_K_M", *file.shape(), file.types());
+        assert_eq!(file.choose(&[of_file]).expect("the file that was baked").name, "demo.Q4_K_M");
+        file.types = file.types().with(WeightType::Q8_0);
+        let error = file.choose(&[of_file]).expect_err("a type is missing").to_string();
+        assert!(error.contains("differs from demo.Q4_K_M (tensor types: baked Q4_K, Q6_K, file also Q8_0)"), "{error}");
+        assert!(error.contains("KILN_MODELS"), "{error}");
     }
 
     #[test]

@@ -6,27 +6,10 @@ use super::launches::{
 };
 use super::{KvType, Numerics};
 use crate::baked::{BakedModel, BakedModule, DecoderPath, newest, no_module};
-use crate::driver::{Device, Module};
-use crate::kernel::{Kernel, Loaded};
-use crate::launch::Launch;
-use crate::shape::Units;
+use crate::driver::Device;
+use crate::kernel::{Kernel, LoadedModule};
+use crate::shape::{Units, presets};
 use crate::{Error, Result};
-use std::sync::Arc;
-
-/// A module of a bake on a device.
-pub(crate) struct LoadedModule {
-    module: Module,
-    baked: &'static BakedModule,
-}
-
-impl LoadedModule {
-    /// The kernel of that name; `setting` is what bakes it.
-    pub(crate) fn find<L: Launch>(&self, name: &str, setting: &str) -> Result<Kernel<L>> {
-        let baked = self.baked.kernel(name);
-        let not_baked = || Error::KernelNotBaked { kernel: name.to_owned(), setting: setting.to_owned() };
-        Kernel::of(Arc::new(Loaded::find(&self.module, baked.ok_or_else(not_baked)?)?))
-    }
-}
 
 /// The kernels whose element type is the cache's.
 pub(crate) struct CacheKernels {
@@ -45,7 +28,7 @@ impl CacheKernels {
         kv: KvType,
         of: &str,
     ) -> Result<CacheKernels> {
-        let (suffix, setting) = (kv.suffix(), format!("--features {}", baked.name));
+        let (suffix, setting) = (kv.suffix(), setting(baked, None));
         Ok(CacheKernels {
             qk_norm_rope_kv_write: loaded.find(&format!("qk_norm_rope_kv_write_{of}{suffix}"), &setting)?,
             attention: loaded.find(&format!("attention_{of}{suffix}"), &setting)?,
@@ -71,8 +54,8 @@ pub(crate) struct Kernels {
 impl Kernels {
     pub(crate) fn load(device: &Device, baked: &'static BakedModel, numerics: Numerics) -> Result<Kernels> {
         let module = choose(device, baked, DecoderPath::Stream, numerics, "embedding_row")?;
-        let loaded = load(device, module)?;
-        let setting = format!("--features {}", baked.name);
+        let loaded = LoadedModule::new(device, module)?;
+        let setting = setting(baked, None);
         let of_cache = |kv| CacheKernels::find(&loaded, baked, numerics, kv, "");
         // In fast numerics one kernel has all phases.
         let phase = |name: &str| match numerics {
@@ -122,7 +105,7 @@ impl ColumnKernels {
         let Ok(module) = choose(device, baked, DecoderPath::Stream, Numerics::Fast, "quantise") else {
             return Ok(None);
         };
-        let (loaded, setting) = (load(device, module)?, format!("--features {}", baked.name));
+        let (loaded, setting) = (LoadedModule::new(device, module)?, setting(baked, None));
         let of_cache = |kv| CacheKernels::find(&loaded, baked, Numerics::Fast, kv, "columns_");
         Ok(Some(ColumnKernels {
             embedding_rows: loaded.find("embedding_rows", &setting)?,
@@ -161,9 +144,9 @@ impl Persistent {
         numerics: Numerics,
         traces: bool,
     ) -> Result<Persistent> {
-        let (trace, feature) = if traces { ("_trace", ",trace") } else { ("", "") };
+        let (trace, feature) = if traces { ("_trace", Some("trace")) } else { ("", None) };
         let name = format!("persistent_decoder{trace}");
-        let setting = format!("--features {}{feature}", baked.name());
+        let setting = setting(baked, feature);
         let module = choose(device, baked, DecoderPath::Persistent, numerics, &name).map_err(|error| {
             match choose(device, baked, DecoderPath::Persistent, numerics, "persistent_decoder") {
                 Ok(_) => Error::KernelNotBaked { kernel: name.clone(), setting: setting.clone() },
@@ -171,8 +154,8 @@ impl Persistent {
             }
         })?;
         Ok(match traces {
-            false => Persistent::Plain(load(device, module)?.find(&name, &setting)?),
-            true => Persistent::Tracing(load(device, module)?.find(&name, &setting)?),
+            false => Persistent::Plain(LoadedModule::new(device, module)?.find(&name, &setting)?),
+            true => Persistent::Tracing(LoadedModule::new(device, module)?.find(&name, &setting)?),
         })
     }
 
@@ -181,6 +164,20 @@ impl Persistent {
         match self {
             Persistent::Plain(kernel) => kernel.resident(),
             Persistent::Tracing(kernel) => kernel.resident(),
+        }
+    }
+}
+
+/// What bakes a model anew, with a feature besides.
+fn setting(baked: &BakedModel, feature: Option<&str>) -> String {
+    match presets::by_name(baked.name) {
+        Some(preset) => {
+            let features: Vec<&str> = std::iter::once(preset.feature).chain(feature).collect();
+            format!("--features {}", features.join(","))
+        }
+        None => {
+            let feature = feature.map_or(String::new(), |feature| format!(", with --features {feature}"));
+            format!("a new bake of `{}`{feature}", baked.name)
         }
     }
 }
@@ -219,7 +216,17 @@ fn choose(
     })
 }
 
-/// Loads a module's PTX.
-pub(crate) fn load(device: &Device, baked: &'static BakedModule) -> Result<LoadedModule> {
-    Ok(LoadedModule { module: baked.load(device)?, baked })
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::{ModelShape, WeightTypes};
+
+    #[test]
+    fn advice_names_features_of_presets_only() {
+        let shape: ModelShape = presets::PRESETS[0].shape;
+        let of = |name| BakedModel { name, shape, types: WeightTypes::ALL, modules: &[] };
+        assert_eq!(setting(&of("qwen3-8b"), None), "--features qwen3-8b");
+        assert_eq!(setting(&of("qwen3-8b"), Some("trace")), "--features qwen3-8b,trace");
+        assert_eq!(setting(&of("mine.Q8_0"), Some("trace")), "a new bake of `mine.Q8_0`, with --features trace");
+    }
 }

@@ -1,10 +1,9 @@
 //! Weights on the device: one allocation, and the tensor table.
 
 use super::file::ModelFile;
-use super::kernels::{self, LoadedModule};
 use crate::baked::LOADING;
 use crate::driver::{Device, DeviceBuffer, DevicePtr, PinnedBuffer, Stream, Use};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, LoadedModule};
 use crate::launch::{Arguments, Out};
 use crate::ops::RepackBlocks;
 use crate::shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET};
@@ -96,12 +95,22 @@ fn places(file: &ModelFile) -> Result<(Vec<Place>, u64)> {
     Ok((places, end))
 }
 
+/// Bytes of a file's tensors together.
+fn total(file: &ModelFile) -> u64 {
+    file.shape().tensors().map(|spec| file.weights(&spec.name).map_or(0, |(_, data)| data.len() as u64)).sum()
+}
+
+/// Bytes copied at once of so many: [`PIECE`], or all of a small model.
+fn piece(total: u64) -> usize {
+    usize::try_from(total).unwrap_or(PIECE).clamp(1, PIECE).next_multiple_of(4096)
+}
+
 /// The device memory that a model takes.
 pub(super) fn memory_need(file: &ModelFile) -> Result<MemoryNeed> {
     let (places, weights) = places(file)?;
     let shape = file.shape();
     let entries = u64::from(MODEL_SLOTS) + u64::from(shape.layers) * u64::from(LAYER_SLOTS);
-    let staging = if places.iter().any(|place| place.plane.is_some()) { PIECE as u64 } else { 0 };
+    let staging = if places.iter().any(|place| place.plane.is_some()) { piece(total(file)) as u64 } else { 0 };
     Ok(MemoryNeed { weights, tables: entries * u64::from(ENTRY_BYTES), staging })
 }
 
@@ -141,7 +150,7 @@ impl Weights {
         };
         let mut table = vec![0u8; (ENTRY_BYTES * (MODEL_SLOTS + shape.layers * LAYER_SLOTS)) as usize];
         let mut types = vec![None; (MODEL_SLOTS + shape.layers * LAYER_SLOTS) as usize];
-        let total = shape.tensors().map(|spec| file.weights(&spec.name).map_or(0, |(_, data)| data.len() as u64)).sum();
+        let total = total(file);
         let mut done = 0;
         let mut feed = Feed::new(device, total)?;
         let mut repack = None;
@@ -232,7 +241,7 @@ struct Feed {
 
 impl Feed {
     fn new(device: &Device, total: u64) -> Result<Feed> {
-        let piece = usize::try_from(total).unwrap_or(PIECE).clamp(1, PIECE).next_multiple_of(4096);
+        let piece = piece(total);
         let pinned = [PinnedBuffer::zeroed(device, piece)?, PinnedBuffer::zeroed(device, piece)?];
         Ok(Feed { stream: device.stream()?, pinned, next: 0 })
     }
@@ -260,7 +269,7 @@ struct Repack {
 
 impl Repack {
     fn new(device: &Device, piece: usize) -> Result<Repack> {
-        let module = kernels::load(device, LOADING.module_for(device)?)?;
+        let module = LOADING.load(device)?;
         Ok(Repack { staging: DeviceBuffer::uninitialized(device, piece)?, module, kernels: Vec::new() })
     }
 
@@ -308,5 +317,20 @@ impl Repack {
             report(piece.len());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_model_stages_no_more_than_it_has() {
+        let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/demo.Q4_K_M.gguf");
+        let file = ModelFile::open(demo).expect("the demo model");
+        let need = memory_need(&file).expect("it is counted");
+        // Some of its matrices have planes, and pass through the staging buffer.
+        assert!((1..=total(&file) + 4096).contains(&need.staging), "{need:?}");
+        assert_eq!([piece(0), piece(5000), piece(u64::MAX)], [4096, 8192, PIECE]);
     }
 }

@@ -5,6 +5,8 @@ use kiln::model::{GenerateOptions, KvType, ModelFile, PathChoice, Session, Sessi
 use kiln::{Error, Model};
 use kiln_emulator::{Checks, DeviceConfig};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A whole chunk of the cache, and some of a second.
 const LONG: usize = 128 + 5;
@@ -185,4 +187,77 @@ fn a_file_that_is_not_finished_takes_no_others_place() {
     assert!(!Path::new(&part).exists(), "the part has become the file");
     let again = model.load_session(options(PathChoice::Stream), &file.0).expect("it is read");
     assert_eq!(again.tokens(), session.tokens());
+}
+
+/// Set in the copies of this test program that save a session until they are killed: where.
+const SAVE_INTO: &str = "KILN_TEST_SAVE_INTO";
+
+/// Saves the session of a file there again and again, a token longer each time.
+fn save_until_killed(path: &Path) {
+    let model = model();
+    let mut session = model.load_session(options(PathChoice::Stream), path).expect("it is read");
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(30) {
+        let count = session.tokens().len();
+        match count {
+            500.. => session.truncate(LONG),
+            _ => session.append(&ids(count + 1)[count..]).expect("it fits"),
+        }
+        session.save(path).expect("it is written");
+    }
+}
+
+/// Kills a process that saves, by a signal that it cannot see, so many times: the file is that of a save that was done.
+fn is_whole_after_kills(test: &str, kills: u32) {
+    let (model, file) = (model(), scratch(test));
+    let part = Scratch(file.0.with_file_name(format!("kiln-{}-{test}.part", std::process::id())));
+    filled(&model, PathChoice::Stream, &ids(LONG)).save(&file.0).expect("it is written");
+    let mut within = 0;
+    for _ in 0..kills {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", &format!("kept::{test}"), "--include-ignored"])
+            .env(SAVE_INTO, &file.0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it runs");
+        let begun = Instant::now();
+        while !part.0.exists() {
+            assert!(begun.elapsed() < Duration::from_secs(120), "nothing was saved");
+            assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        // A save takes some milliseconds.
+        let moment = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").subsec_nanos();
+        std::thread::sleep(Duration::from_micros(u64::from(moment / 7 % 20_000)));
+        child.kill().expect("it is killed");
+        child.wait().expect("it is gone");
+        within += u32::from(part.0.exists());
+        let again = model.load_session(options(PathChoice::Stream), &file.0).expect("the file is whole");
+        let count = again.tokens().len();
+        assert!(count >= LONG && again.tokens() == ids(count), "{count} tokens");
+    }
+    println!("{within} of {kills} kills came within a save");
+    // What a killed process left is in nobody's way.
+    let mut again = model.load_session(options(PathChoice::Stream), &file.0).expect("the file is whole");
+    again.save(&file.0).expect("it is written");
+    assert!(!part.0.exists());
+    assert!(kills < 20 || within > 0, "none of {kills} kills came within a save");
+}
+
+#[test]
+fn a_kill_within_a_save_leaves_the_older_file() {
+    match std::env::var_os(SAVE_INTO) {
+        Some(path) => save_until_killed(Path::new(&path)),
+        None => is_whole_after_kills("a_kill_within_a_save_leaves_the_older_file", 2),
+    }
+}
+
+#[test]
+#[ignore = "a minute in a debug build; .ci/long runs it in a release build"]
+fn many_kills_within_saves_leave_the_older_file() {
+    match std::env::var_os(SAVE_INTO) {
+        Some(path) => save_until_killed(Path::new(&path)),
+        None => is_whole_after_kills("many_kills_within_saves_leave_the_older_file", 100),
+    }
 }

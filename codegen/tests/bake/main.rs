@@ -3,6 +3,8 @@
 mod descriptors;
 mod emission;
 mod exact;
+mod files;
 mod light;
+mod machine_code;
 mod provenance;
 mod refusals;

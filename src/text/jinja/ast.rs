@@ -21,6 +21,8 @@ pub(super) enum Kind {
     Capture(String, Vec<Node>),
     /// A macro, by its place among the template's.
     Macro(usize),
+    /// A macro that is called with a body, which is one itself, by its place among the template's.
+    Call(usize, Expr, Arguments),
     Break,
     Continue,
 }
@@ -46,6 +48,8 @@ pub(super) struct Macro {
     pub(super) name: String,
     pub(super) parameters: Vec<(String, Option<Expr>)>,
     pub(super) body: Vec<Node>,
+    /// Whether it runs the body that it is called with.
+    pub(super) runs_caller: bool,
 }
 
 #[derive(Debug)]
@@ -57,6 +61,7 @@ pub(super) enum Expr {
     Str(Arc<str>),
     Name(String),
     List(Vec<Expr>),
+    Tuple(Vec<Expr>),
     Map(Vec<(Expr, Expr)>),
     Attribute(Box<Expr>, String),
     Item(Box<Expr>, Box<Expr>),
@@ -68,6 +73,8 @@ pub(super) enum Expr {
     Not(Box<Expr>),
     Negate(Box<Expr>),
     Binary(Box<Expr>, Operator, Box<Expr>),
+    /// Comparisons that hold together, each with the value before: `a < b <= c`.
+    Chain(Box<Expr>, Vec<(Operator, Expr)>),
     /// Value, condition, other value.
     Choice(Box<Expr>, Box<Expr>, Option<Box<Expr>>),
 }
@@ -108,7 +115,7 @@ impl Operator {
         match self {
             Or => 1,
             And => 2,
-            In | NotIn | Equal | NotEqual | Less | LessEqual | Greater | GreaterEqual => 4,
+            In | NotIn | Equal | NotEqual | Less | LessEqual | Greater | GreaterEqual => COMPARISON,
             Add | Subtract => 5,
             Join => 6,
             Multiply | Divide | FloorDivide | Remainder => 7,
@@ -116,6 +123,9 @@ impl Operator {
         }
     }
 }
+
+/// The strength of comparisons, which make chains.
+pub(super) const COMPARISON: u32 = 4;
 
 /// The strength of `not`, between `and` and comparisons.
 pub(super) const NOT: u32 = 3;

@@ -58,9 +58,18 @@ impl Budget {
     }
 
     pub(super) fn list(&mut self, items: Vec<Value>) -> Result<Value, Fault> {
+        self.sequence(items, false)
+    }
+
+    pub(super) fn tuple(&mut self, items: Vec<Value>) -> Result<Value, Fault> {
+        self.sequence(items, true)
+    }
+
+    /// A list, or a tuple.
+    pub(super) fn sequence(&mut self, items: Vec<Value>, is_tuple: bool) -> Result<Value, Fault> {
         self.charge(ITEM * items.len())?;
         let size = size_of_all(items.iter())?;
-        Ok(Value::List(Rc::new(List { items, size })))
+        Ok(Value::List(Rc::new(List { items, is_tuple, size })))
     }
 
     /// A map; of entries with the same key the last counts, in the place of the first.

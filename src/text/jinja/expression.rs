@@ -26,6 +26,10 @@ impl<'a> Run<'a> {
                 let items = items.iter().map(|item| self.value(item)).collect::<Result<_, _>>()?;
                 self.budget.list(items)
             }
+            Expr::Tuple(items) => {
+                let items = items.iter().map(|item| self.value(item)).collect::<Result<_, _>>()?;
+                self.budget.tuple(items)
+            }
             Expr::Map(entries) => self.map(entries),
             Expr::Attribute(of, name) => {
                 let of = self.value(of)?;
@@ -53,6 +57,7 @@ impl<'a> Run<'a> {
                 operations::binary(&mut self.budget, Operator::Subtract, &Value::Int(0), &of)
             }
             Expr::Binary(left, operator, right) => self.binary(left, *operator, right),
+            Expr::Chain(first, rest) => self.chain(first, rest),
             Expr::Choice(value, condition, other) => match (self.value(condition)?.holds(), other) {
                 (true, _) => self.value(value),
                 (false, Some(other)) => self.value(other),
@@ -80,6 +85,19 @@ impl<'a> Run<'a> {
         }
         let right = self.value(right)?;
         operations::binary(&mut self.budget, operator, &left, &right)
+    }
+
+    /// Whether all comparisons of a chain hold. Each value is made once, and none behind a comparison that does not hold.
+    fn chain(&mut self, first: &'a Expr, rest: &'a [(Operator, Expr)]) -> Result<Value, Fault> {
+        let mut left = self.value(first)?;
+        for (operator, right) in rest {
+            let right = self.value(right)?;
+            if !operations::binary(&mut self.budget, *operator, &left, &right)?.holds() {
+                return Ok(Value::Bool(false));
+            }
+            left = right;
+        }
+        Ok(Value::Bool(true))
     }
 
     /// An attribute, which is an entry where there is no other.
@@ -145,13 +163,13 @@ impl<'a> Run<'a> {
                 self.budget.charge(list.items.len())?;
                 let places = operations::places(list.items.len(), bounds)?;
                 let items = places.filter_map(|place| list.items.get(place)).cloned().collect();
-                self.budget.list(items)
+                self.budget.sequence(items, list.is_tuple)
             }
             other => Err(limit(format!("a slice of {}", other.kind()))),
         }
     }
 
-    fn given(&mut self, arguments: &'a Arguments) -> Result<Given<'a>, Fault> {
+    pub(super) fn given(&mut self, arguments: &'a Arguments) -> Result<Given<'a>, Fault> {
         let places = arguments.places.iter().map(|value| self.value(value)).collect::<Result<_, _>>()?;
         let names = arguments.names.iter().map(|(name, value)| Ok((name.as_str(), self.value(value)?)));
         Ok(Given { places, names: names.collect::<Result<_, _>>()? })
@@ -178,7 +196,7 @@ impl<'a> Run<'a> {
         };
         let given = self.given(arguments)?;
         match function {
-            Value::Macro(index) => self.call_macro(index, given),
+            Value::Macro(index) => self.call_macro(index, given, None),
             Value::Function(function) => self.call_function(function, given),
             other => Err(limit(match called {
                 Expr::Name(name) => format!("`{name}` is {}, and cannot be called", other.kind()),

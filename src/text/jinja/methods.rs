@@ -23,7 +23,7 @@ pub(super) fn call(budget: &mut Budget, of: &Value, name: &str, given: Given<'_>
             "values" => budget.list(map.entries.iter().map(|(_, value)| value.clone()).collect()),
             "items" => {
                 let pair = |(key, value): &(_, Value)| {
-                    budget.list(vec![Value::Str(std::sync::Arc::clone(key)), value.clone()])
+                    budget.tuple(vec![Value::Str(std::sync::Arc::clone(key)), value.clone()])
                 };
                 let pairs = map.entries.iter().map(pair).collect::<Result<Vec<_>, _>>()?;
                 budget.list(pairs)

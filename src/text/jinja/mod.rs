@@ -2,11 +2,12 @@
 //!
 //! A template comes from a file that nobody vouches for. `lex` and `parse` make a tree of bounded depth; whatever walks over
 //! it pays for each step, and for each byte that it looks at or makes, out of a `budget`. So its time, memory and output are
-//! bounded, and nothing in it panics. `run` goes through statements, `expression` and `operations` through values,
-//! `filters` and `methods` have what templates call.
+//! bounded, and nothing in it panics. `run` goes through statements, `call` through macros, `expression` and `operations` through
+//! values, `filters` and `methods` have what templates call.
 
 mod ast;
 mod budget;
+mod call;
 mod expression;
 mod filters;
 mod json;
@@ -106,5 +107,7 @@ fn made(variable: &Variable<'_>, budget: &mut Budget) -> Result<Value, Fault> {
     }
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -25,9 +25,9 @@ pub(super) fn binary(budget: &mut Budget, operator: Operator, left: &Value, righ
         }
         Operator::Add => match (left, right) {
             (Value::Str(left), Value::Str(right)) => return concat(budget, left, right),
-            (Value::List(left), Value::List(right)) => {
+            (Value::List(left), Value::List(right)) if left.is_tuple == right.is_tuple => {
                 budget.charge(super::budget::ITEM * (left.items.len() + right.items.len()))?;
-                return budget.list(left.items.iter().chain(&right.items).cloned().collect());
+                return budget.sequence(left.items.iter().chain(&right.items).cloned().collect(), left.is_tuple);
             }
             _ => arithmetic(operator, left, right).ok_or_else(of_kinds)??,
         },

@@ -1,24 +1,31 @@
 //! Words to a tree, no deeper than [`DEEPEST`].
 
-use super::ast::{Arguments, Expr, For, Kind, Macro, NOT, Node, Operator, Target};
+mod expression;
+
+use super::ast::{Expr, For, Kind, Macro, Node, Target};
 use super::lex::Token;
 use super::{Fault, fault};
 
 /// Nested tags and operations of a template: what walks over the tree has a stack.
 const DEEPEST: u32 = 100;
 
+/// The name by which a macro runs the body that it is called with.
+const CALLER: &str = "caller";
+
 pub(super) struct Parser {
     tokens: Vec<(Token, u32)>,
     at: usize,
     depth: u32,
     macros: Vec<Macro>,
+    /// Whether the macro that is read has run its caller's body.
+    runs_caller: bool,
 }
 
 type Parsed<T> = Result<T, Fault>;
 
 impl Parser {
     pub(super) fn new(tokens: Vec<(Token, u32)>) -> Parser {
-        Parser { tokens, at: 0, depth: 0, macros: Vec::new() }
+        Parser { tokens, at: 0, depth: 0, macros: Vec::new(), runs_caller: false }
     }
 
     /// The whole template, and its macros.
@@ -100,7 +107,7 @@ impl Parser {
             let kind = match self.take() {
                 Some(Token::Text(text)) => Kind::Text(text),
                 Some(Token::PrintBegin) => {
-                    let value = self.expression()?;
+                    let value = self.with_commas()?;
                     self.expect(Token::PrintEnd)?;
                     Kind::Print(value)
                 }
@@ -135,10 +142,14 @@ impl Parser {
             "for" => return self.repetition().map(Some),
             "set" => return self.assignment().map(Some),
             "macro" => return self.definition().map(Some),
+            "call" => return self.call().map(Some),
             "break" => Some(Kind::Break),
             "continue" => Some(Kind::Continue),
             // What Hugging Face marks for training; it writes nothing itself.
             "generation" | "endgeneration" => None,
+            "include" | "import" | "from" | "extends" | "block" => {
+                return self.fail(format!("`{word}` is for templates that are several, and a file has one"));
+            }
             other => return self.fail(format!("`{other}` is no block that kiln knows")),
         };
         self.expect(Token::BlockEnd)?;
@@ -162,14 +173,19 @@ impl Parser {
     }
 
     fn repetition(&mut self) -> Parsed<Kind> {
+        let enclosed = self.takes_sign("(");
         let mut names = vec![self.name()?];
         while self.takes_sign(",") {
             names.push(self.name()?);
+        }
+        if enclosed {
+            self.expect(Token::Sign(")"))?;
         }
         if !self.takes_word("in") {
             return self.fail("a loop needs `in`");
         }
         let over = self.operation(1)?;
+        let over = self.tuple_from(over, |parser| parser.operation(1))?;
         let filter = if self.takes_word("if") { Some(self.expression()?) } else { None };
         self.expect(Token::BlockEnd)?;
         let (body, end) = self.body(&["else", "endfor"])?;
@@ -189,14 +205,7 @@ impl Parser {
             }
         }
         if self.takes_sign("=") {
-            let mut value = self.expression()?;
-            if self.takes_sign(",") {
-                let mut items = vec![value, self.expression()?];
-                while self.takes_sign(",") {
-                    items.push(self.expression()?);
-                }
-                value = Expr::List(items);
-            }
+            let value = self.with_commas()?;
             self.expect(Token::BlockEnd)?;
             return Ok(Kind::Set(targets, value));
         }
@@ -211,6 +220,30 @@ impl Parser {
     fn definition(&mut self) -> Parsed<Kind> {
         let name = self.name()?;
         self.expect(Token::Sign("("))?;
+        let parameters = self.parameters()?;
+        self.expect(Token::BlockEnd)?;
+        let outer = std::mem::replace(&mut self.runs_caller, false);
+        let body = self.body_to("endmacro")?;
+        let runs_caller = std::mem::replace(&mut self.runs_caller, outer);
+        self.macros.push(Macro { name, parameters, body, runs_caller });
+        Ok(Kind::Macro(self.macros.len() - 1))
+    }
+
+    /// A macro's call with a body, whose parameters, if it has any, stand behind the word.
+    fn call(&mut self) -> Parsed<Kind> {
+        let parameters = if self.takes_sign("(") { self.parameters()? } else { Vec::new() };
+        let Expr::Call(called, arguments) = self.expression()? else {
+            return self.fail("`call` needs a macro with its arguments");
+        };
+        self.expect(Token::BlockEnd)?;
+        let body = self.body_to("endcall")?;
+        let name = CALLER.to_owned();
+        self.macros.push(Macro { name, parameters, body, runs_caller: false });
+        Ok(Kind::Call(self.macros.len() - 1, *called, arguments))
+    }
+
+    /// Parameters up to the closing parenthesis.
+    fn parameters(&mut self) -> Parsed<Vec<(String, Option<Expr>)>> {
         let mut parameters = Vec::new();
         while !self.takes_sign(")") {
             let parameter = self.name()?;
@@ -220,249 +253,6 @@ impl Parser {
                 return self.fail("parameters are separated by commas");
             }
         }
-        self.expect(Token::BlockEnd)?;
-        let body = self.body_to("endmacro")?;
-        self.macros.push(Macro { name, parameters, body });
-        Ok(Kind::Macro(self.macros.len() - 1))
-    }
-
-    // ---- expressions
-
-    fn expression(&mut self) -> Parsed<Expr> {
-        self.deeper(|parser| {
-            let mut value = parser.operation(1)?;
-            if parser.takes_word("if") {
-                let condition = parser.operation(1)?;
-                let other = if parser.takes_word("else") { Some(Box::new(parser.expression()?)) } else { None };
-                value = Expr::Choice(Box::new(value), Box::new(condition), other);
-            }
-            Ok(value)
-        })
-    }
-
-    fn operator(&self) -> Option<(Operator, usize)> {
-        use Operator::*;
-        let one = match self.peek()? {
-            Token::Name(name) => match name.as_str() {
-                "or" => Or,
-                "and" => And,
-                "in" => In,
-                "not" => {
-                    let next = self.tokens.get(self.at + 1).map(|(token, _)| token);
-                    return matches!(next, Some(Token::Name(next)) if next == "in").then_some((NotIn, 2));
-                }
-                _ => return None,
-            },
-            Token::Sign(sign) => match *sign {
-                "==" => Equal,
-                "!=" => NotEqual,
-                "<" => Less,
-                "<=" => LessEqual,
-                ">" => Greater,
-                ">=" => GreaterEqual,
-                "+" => Add,
-                "-" => Subtract,
-                "~" => Join,
-                "*" => Multiply,
-                "/" => Divide,
-                "//" => FloorDivide,
-                "%" => Remainder,
-                "**" => Power,
-                _ => return None,
-            },
-            _ => return None,
-        };
-        Some((one, 1))
-    }
-
-    /// Operations that bind at least as strongly, from left to right.
-    fn operation(&mut self, least: u32) -> Parsed<Expr> {
-        let depth = self.depth;
-        let mut value = if least <= NOT && self.takes_word("not") {
-            Expr::Not(Box::new(self.deeper(|parser| parser.operation(NOT))?))
-        } else {
-            self.signed(true)?
-        };
-        while let Some((operator, words)) = self.operator().filter(|(operator, _)| operator.strength() >= least) {
-            self.at += words;
-            // What stands on the left is one level deeper with each operation.
-            self.depth += 1;
-            let right = self.deeper(|parser| parser.operation(operator.strength() + 1))?;
-            value = Expr::Binary(Box::new(value), operator, Box::new(right));
-        }
-        self.depth = depth;
-        Ok(value)
-    }
-
-    fn signed(&mut self, filters: bool) -> Parsed<Expr> {
-        let value = if self.takes_sign("-") {
-            Expr::Negate(Box::new(self.deeper(|parser| parser.signed(false))?))
-        } else if self.takes_sign("+") {
-            self.deeper(|parser| parser.signed(false))?
-        } else {
-            self.primary()?
-        };
-        self.postfix(value, filters)
-    }
-
-    fn primary(&mut self) -> Parsed<Expr> {
-        Ok(match self.take() {
-            Some(Token::Str(text)) => {
-                // Strings side by side are one.
-                let mut text = text;
-                while let Some(Token::Str(next)) = self.peek() {
-                    text = format!("{text}{next}").into();
-                    self.at += 1;
-                }
-                Expr::Str(text)
-            }
-            Some(Token::Int(value)) => Expr::Int(value),
-            Some(Token::Float(value)) => Expr::Float(value),
-            Some(Token::Name(name)) => match name.as_str() {
-                "true" | "True" => Expr::Bool(true),
-                "false" | "False" => Expr::Bool(false),
-                "none" | "None" => Expr::None,
-                _ => Expr::Name(name),
-            },
-            Some(Token::Sign("(")) => {
-                if self.takes_sign(")") {
-                    return Ok(Expr::List(Vec::new()));
-                }
-                let first = self.expression()?;
-                if self.takes_sign(")") {
-                    return Ok(first);
-                }
-                self.expect(Token::Sign(","))?;
-                let mut items = vec![first];
-                items.extend(self.items(")")?);
-                Expr::List(items)
-            }
-            Some(Token::Sign("[")) => Expr::List(self.items("]")?),
-            Some(Token::Sign("{")) => {
-                let mut entries = Vec::new();
-                while !self.takes_sign("}") {
-                    let key = self.expression()?;
-                    self.expect(Token::Sign(":"))?;
-                    entries.push((key, self.expression()?));
-                    if !self.takes_sign(",") && self.peek() != Some(&Token::Sign("}")) {
-                        return self.fail("entries are separated by commas");
-                    }
-                }
-                Expr::Map(entries)
-            }
-            other => {
-                self.at -= 1;
-                return self.fail(format!("found {other:?}, needed a value"));
-            }
-        })
-    }
-
-    /// Values up to a closing sign.
-    fn items(&mut self, closing: &'static str) -> Parsed<Vec<Expr>> {
-        let mut items = Vec::new();
-        while !self.takes_sign(closing) {
-            items.push(self.expression()?);
-            if !self.takes_sign(",") && self.peek() != Some(&Token::Sign(closing)) {
-                return self.fail("items are separated by commas");
-            }
-        }
-        Ok(items)
-    }
-
-    /// Attributes, items, calls, and filters and tests where they may follow.
-    fn postfix(&mut self, mut value: Expr, filters: bool) -> Parsed<Expr> {
-        let depth = self.depth;
-        loop {
-            self.depth += 1;
-            if self.depth > DEEPEST {
-                return self.fail(format!("it is nested more than {DEEPEST} deep"));
-            }
-            value = if self.takes_sign(".") {
-                Expr::Attribute(Box::new(value), self.name()?)
-            } else if self.takes_sign("[") {
-                self.subscript(value)?
-            } else if self.takes_sign("(") {
-                Expr::Call(Box::new(value), self.arguments()?)
-            } else if filters && self.takes_sign("|") {
-                let name = self.name()?;
-                let arguments = if self.takes_sign("(") { self.arguments()? } else { Arguments::default() };
-                Expr::Filter(Box::new(value), name, arguments)
-            } else if filters && self.takes_word("is") {
-                self.test(value)?
-            } else {
-                self.depth = depth;
-                return Ok(value);
-            };
-        }
-    }
-
-    fn subscript(&mut self, value: Expr) -> Parsed<Expr> {
-        let mut parts = [const { None }; 3];
-        let mut part = 0;
-        loop {
-            if self.takes_sign("]") {
-                break;
-            }
-            if self.takes_sign(":") {
-                part += 1;
-                if part > 2 {
-                    return self.fail("a slice has at most three parts");
-                }
-                continue;
-            }
-            parts[part] = Some(self.expression()?);
-            if !matches!(self.peek(), Some(Token::Sign("]" | ":"))) {
-                return self.fail("an index is not closed");
-            }
-        }
-        match (part, parts) {
-            (0, [Some(index), None, None]) => Ok(Expr::Item(Box::new(value), Box::new(index))),
-            (0, _) => self.fail("an index is empty"),
-            (_, parts) => Ok(Expr::Slice(Box::new(value), Box::new(parts))),
-        }
-    }
-
-    fn arguments(&mut self) -> Parsed<Arguments> {
-        let mut arguments = Arguments::default();
-        while !self.takes_sign(")") {
-            let next = self.tokens.get(self.at + 1).map(|(token, _)| token);
-            match (self.peek(), next) {
-                (Some(Token::Name(name)), Some(Token::Sign("="))) => {
-                    let name = name.clone();
-                    self.at += 2;
-                    let value = self.expression()?;
-                    arguments.names.push((name, value));
-                }
-                _ => arguments.places.push(self.expression()?),
-            }
-            if !self.takes_sign(",") && self.peek() != Some(&Token::Sign(")")) {
-                return self.fail("arguments are separated by commas");
-            }
-        }
-        Ok(arguments)
-    }
-
-    fn test(&mut self, value: Expr) -> Parsed<Expr> {
-        let negated = self.takes_word("not");
-        let name = self.name()?;
-        let arguments = if self.takes_sign("(") {
-            self.arguments()?
-        } else {
-            let has_value = match self.peek() {
-                Some(Token::Str(_) | Token::Int(_) | Token::Float(_) | Token::Sign("[" | "{")) => true,
-                Some(Token::Name(word)) => !matches!(word.as_str(), "else" | "or" | "and" | "is" | "if" | "in" | "not"),
-                _ => false,
-            };
-            let mut arguments = Arguments::default();
-            if has_value {
-                let argument = self.deeper(|parser| {
-                    let argument = parser.primary()?;
-                    parser.postfix(argument, false)
-                })?;
-                arguments.places.push(argument);
-            }
-            arguments
-        };
-        Ok(Expr::Test(Box::new(value), name, arguments, negated))
+        Ok(parameters)
     }
 }

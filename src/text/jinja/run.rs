@@ -2,9 +2,9 @@
 
 use super::ast::{For, Kind, Macro, Node, Target};
 use super::budget::Budget;
+use super::call::Caller;
 use super::value::{Function, Loop, Value};
 use super::{Fault, limit};
-use std::cell::RefCell;
 use std::rc::Rc;
 
 /// What comes after a statement.
@@ -17,12 +17,14 @@ pub(super) enum Flow {
 
 /// A template that runs.
 pub(super) struct Run<'a> {
-    macros: &'a [Macro],
+    pub(super) macros: &'a [Macro],
     pub(super) budget: Budget,
     /// Names, of the template first, then of each loop and call that it is in.
-    scopes: Vec<Vec<(&'a str, Value)>>,
+    pub(super) scopes: Vec<Vec<(&'a str, Value)>>,
     /// The first scope of the macro that is called, besides the template's.
-    base: usize,
+    pub(super) base: usize,
+    /// The body that this macro was called with.
+    pub(super) caller: Option<Rc<Caller<'a>>>,
     out: String,
 }
 
@@ -56,7 +58,7 @@ impl Given<'_> {
 
 impl<'a> Run<'a> {
     pub(super) fn new(macros: &'a [Macro], globals: Vec<(&'a str, Value)>, budget: Budget) -> Run<'a> {
-        Run { macros, budget, scopes: vec![globals], base: 0, out: String::new() }
+        Run { macros, budget, scopes: vec![globals], base: 0, caller: None, out: String::new() }
     }
 
     /// What the whole template writes.
@@ -81,11 +83,12 @@ impl<'a> Run<'a> {
             "namespace" => Value::Function(Function::Namespace),
             "dict" => Value::Function(Function::Dict),
             "raise_exception" => Value::Function(Function::RaiseException),
+            "caller" if self.caller.is_some() => Value::Function(Function::Caller),
             _ => Value::Undefined,
         })
     }
 
-    fn assign(&mut self, name: &'a str, value: Value) -> Result<(), Fault> {
+    pub(super) fn assign(&mut self, name: &'a str, value: Value) -> Result<(), Fault> {
         let Some(scope) = self.scopes.last_mut() else { return Ok(()) };
         self.budget.charge(scope.len() + 1)?;
         match scope.iter_mut().find(|(known, _)| *known == name) {
@@ -129,7 +132,7 @@ impl<'a> Run<'a> {
 
     // ---- statements
 
-    fn body(&mut self, nodes: &'a [Node]) -> Result<Flow, Fault> {
+    pub(super) fn body(&mut self, nodes: &'a [Node]) -> Result<Flow, Fault> {
         self.budget.enter()?;
         for node in nodes {
             let flow = self.statement(&node.kind).map_err(|fault| fault.at(node.line))?;
@@ -183,20 +186,21 @@ impl<'a> Run<'a> {
                 let name = self.macros.get(*index).map_or("", |defined| &defined.name);
                 self.assign(name, Value::Macro(*index))?;
             }
+            Kind::Call(body, called, arguments) => self.call_with_body(*body, called, arguments)?,
             Kind::Break => return Ok(Flow::Break),
             Kind::Continue => return Ok(Flow::Continue),
         }
         Ok(Flow::On)
     }
 
-    fn emit(&mut self, text: &str) -> Result<(), Fault> {
+    pub(super) fn emit(&mut self, text: &str) -> Result<(), Fault> {
         self.budget.charge(text.len())?;
         self.out.push_str(text);
         Ok(())
     }
 
     /// What a part writes, apart from the rest.
-    fn captured(&mut self, part: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<String, Fault> {
+    pub(super) fn captured(&mut self, part: impl FnOnce(&mut Self) -> Result<(), Fault>) -> Result<String, Fault> {
         let outer = std::mem::take(&mut self.out);
         let done = part(self);
         let text = std::mem::replace(&mut self.out, outer);
@@ -233,80 +237,5 @@ impl<'a> Run<'a> {
             self.body(&repeated.otherwise)?;
         }
         Ok(())
-    }
-
-    /// Calls a macro, and gives what it writes.
-    pub(super) fn call_macro(&mut self, index: usize, given: Given<'a>) -> Result<Value, Fault> {
-        let Some(called) = self.macros.get(index) else { return Ok(Value::Undefined) };
-        let Given { places, names } = given;
-        if places.len() > called.parameters.len() {
-            return Err(limit(format!("`{}` takes {} arguments", called.name, called.parameters.len())));
-        }
-        if let Some((name, _)) = names.iter().find(|(name, _)| called.parameters.iter().all(|(known, _)| known != name))
-        {
-            return Err(limit(format!("`{}` has no argument `{name}`", called.name)));
-        }
-        self.budget.enter()?;
-        let base = std::mem::replace(&mut self.base, self.scopes.len());
-        self.scopes.push(Vec::new());
-        let mut places = places.into_iter();
-        for (name, default) in &called.parameters {
-            let named = names.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-            let value = match (places.next().or(named), default) {
-                (Some(value), _) => value,
-                (None, Some(default)) => self.value(default)?,
-                (None, None) => Value::Undefined,
-            };
-            self.assign(name, value)?;
-        }
-        let text = self.captured(|run| run.body(&called.body).map(drop))?;
-        self.scopes.pop();
-        self.base = base;
-        self.budget.leave();
-        self.budget.text(text)
-    }
-
-    /// Calls a function of the environment.
-    pub(super) fn call_function(&mut self, function: Function, given: Given<'a>) -> Result<Value, Fault> {
-        let entries = |given: Given<'a>| given.names.into_iter().map(|(name, value)| (name.into(), value)).collect();
-        match function {
-            Function::Range => {
-                let [a, b, step] = given.bind(["start", "stop", "step"])?;
-                let int = |value: Option<Value>| match value {
-                    None => Ok(None),
-                    Some(value) => value.int().map(Some).ok_or_else(|| limit(format!("{} in a range", value.kind()))),
-                };
-                let (start, stop) = match (int(a)?, int(b)?) {
-                    (Some(stop), None) => (0, stop),
-                    (Some(start), Some(stop)) => (start, stop),
-                    _ => return Err(limit("a range without an end")),
-                };
-                let step = int(step)?.unwrap_or(1);
-                let count = match step {
-                    0 => return Err(limit("a range whose step is 0")),
-                    1.. => i128::from(stop) - i128::from(start),
-                    _ => i128::from(start) - i128::from(stop),
-                };
-                let count = (count.max(0) as u128).div_ceil(u128::from(step.unsigned_abs()));
-                let count = usize::try_from(count).unwrap_or(usize::MAX);
-                self.budget.charge(count.saturating_mul(super::budget::ITEM))?;
-                let items = (0..count).map(|index| Value::Int(start.wrapping_add(step.wrapping_mul(index as i64))));
-                let items = items.collect();
-                self.budget.list(items)
-            }
-            Function::Namespace => {
-                let entries: Vec<_> = entries(given);
-                if entries.iter().any(|(_, value)| matches!(value, Value::Namespace(_))) {
-                    return Err(limit("a namespace cannot be within another value"));
-                }
-                Ok(Value::Namespace(Rc::new(RefCell::new(entries))))
-            }
-            Function::Dict => self.budget.map(entries(given)),
-            Function::RaiseException => {
-                let [message] = given.bind(["message"])?;
-                let message = self.budget.spelled(&message.unwrap_or(Value::Undefined))?;
-                Err(limit(message.to_string()))
-            }
-        }
     }
 }

@@ -99,6 +99,69 @@ fn statements_have_jinjas_scopes() {
 }
 
 #[test]
+fn comparisons_make_chains() {
+    gives(
+        "{{ 1 < 2 < 3 }} {{ 3 > 2 > 2 }} {{ 1 < 3 > 2 }} {{ 1 == 1 in [1] }} {{ 1 < 2 == 2 }}",
+        "True False True True True",
+    );
+    // As an operation on truth values each would be another.
+    gives("{{ (3 > 2) > 2 }} {{ 3 > (2 > 1) }} {{ not 1 < 2 < 2 and 2 <= 2 <= 2 }}", "False True True");
+    // What stands behind a comparison that does not hold is not looked at.
+    gives("{{ 2 < 1 < 1 / 0 }}", "False");
+    assert!(render("{{ 1 < 2 < 1 / 0 }}").is_err());
+}
+
+#[test]
+fn tuples_are_spelled_and_compared_as_pythons() {
+    gives("{{ 1, 2 }} {{ (1,) }} {{ () }} {{ (1, 'a')[1] }} {{ (1, 2, 3)[1:] }}", "(1, 2) (1,) () a (2, 3)");
+    gives(
+        "{{ (1, 2) == [1, 2] }} {{ (1, 2) == (1, 2) }} {{ (1,) + (2,) }} {{ 2 in (1, 2) }}",
+        "False True (1, 2) True",
+    );
+    gives("{{ {'a': 1}.items()|list }} {{ (1, [2])|tojson }} {{ (1, 2)|list }}", "[('a', 1)] [1, [2]] [1, 2]");
+    gives("{% for (a, b) in [(1, 2)] %}{{ a }}{{ b }}{% endfor %}{% for x in 3, 4 %}{{ x }}{% endfor %}", "1234");
+    gives("{% set t = 1, %}{% set a, b = (5, 6) %}{{ t }}{{ a }}{{ b }}", "(1,)56");
+    assert!(render("{{ (1,) + [2] }}").expect_err("other kinds").contains("a tuple and a list"));
+}
+
+#[test]
+fn macros_run_the_body_that_they_are_called_with() {
+    gives("{% macro m(a) %}<{{ a }}:{{ caller() }}>{% endmacro %}{% call m(1) %}x{% endcall %}", "<1:x>");
+    gives(
+        "{% macro m() %}{{ caller(1, k=2) }}{{ caller(3) }}{% endmacro %}{% call(i, k='d') m() %}[{{ i }}{{ k }}]{% endcall %}",
+        "[12][3d]",
+    );
+    // The body sees the names where it stands, and not the macro's.
+    gives(
+        "{% macro m(v) %}{% set w = 'in' %}{{ caller() }}{{ v }}{% endmacro %}\
+         {% for v in ['out'] %}{% call m('arg') %}{{ v }}{{ w }}{{ loop.index }}{% endcall %}{% endfor %}",
+        "out1arg",
+    );
+    // A body within a body, each for its own macro; and one that hands its caller's on.
+    gives(
+        "{% macro o() %}({{ caller() }}){% endmacro %}{% macro i() %}[{{ caller() }}]{% endmacro %}\
+         {% call o() %}a{% call i() %}b{% endcall %}c{% endcall %}",
+        "(a[b]c)",
+    );
+    gives(
+        "{% macro i() %}[{{ caller() }}]{% endmacro %}{% macro o() %}{% call i() %}{{ caller() }}{% endcall %}{% endmacro %}\
+         {% call o() %}x{% endcall %}",
+        "[x]",
+    );
+    gives("{% macro m() %}{% if caller %}{{ caller() }}{% else %}none{% endif %}{% endmacro %}{{ m() }}", "none");
+    for (source, part) in [
+        ("{% macro m() %}{% endmacro %}{% call m() %}x{% endcall %}", "`m` does not take a body"),
+        ("{% macro m() %}{{ caller() }}{% endmacro %}{{ m() }}", "`caller`"),
+        ("{% call 1 %}x{% endcall %}", "a macro with its arguments"),
+        ("{% call range(3) %}x{% endcall %}", "a macro of the template"),
+        ("{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}x", "endcall"),
+    ] {
+        let fault = render(source).expect_err(source);
+        assert!(fault.contains(part) && fault.contains("line 1"), "{source}: {fault}");
+    }
+}
+
+#[test]
 fn filters_and_methods_are_pythons() {
     for (source, text) in [
         (
@@ -135,7 +198,13 @@ fn what_is_wrong_names_its_line() {
         ("{{ x|sha1 }}", ["line 1", "sha1"]),
         ("{{ x is prime }}", ["line 1", "prime"]),
         ("{{ x.y.z }}", ["line 1", "undefined"]),
-        ("{% include 'x' %}", ["line 1", "include"]),
+        ("{% include 'x' %}", ["line 1", "`include` is for templates that are several"]),
+        ("{% import 'x' as y %}", ["line 1", "`import`"]),
+        ("{% from 'x' import y %}", ["line 1", "`from`"]),
+        ("a\n{% extends 'x' %}", ["line 2", "`extends`"]),
+        ("{% block x %}{% endblock %}", ["line 1", "`block`"]),
+        ("{% filter upper %}x{% endfilter %}", ["line 1", "`filter`"]),
+        ("{% with x = 1 %}{% endwith %}", ["line 1", "`with`"]),
         ("{{ f(1) }}", ["line 1", "`f`"]),
         ("{{ 1 / 0 }}", ["line 1", "by 0"]),
         ("{{ 9223372036854775807 + 1 }}", ["line 1", "overflows"]),
@@ -182,6 +251,10 @@ fn hostile_templates_end_soon_with_an_error() {
         doubled("{{ ' '.split('') }}"),
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
         "{% macro m(n) %}{{ m(n) }}{{ m(n) }}{% endmacro %}{{ m(1) }}".to_owned(),
+        "{% macro m() %}{% call m() %}{{ caller() }}{{ caller() }}{% endcall %}{{ caller() }}{% endmacro %}{% call m() %}{% endcall %}".to_owned(),
+        "{% macro m() %}{{ caller() }}{{ caller() }}{% endmacro %}".to_owned() + &"{% call m() %}".repeat(90) + "x" + &"{% endcall %}".repeat(90),
+        format!("{{{{ 1{} }}}}", " < 1".repeat(10_000)),
+        format!("{{{{ {} }}}}", "1,".repeat(100_000)),
         deep("(", ")"),
         deep("[", "]"),
         deep("-", ""),
@@ -209,7 +282,7 @@ fn hostile_templates_end_soon_with_an_error() {
 /// Any sequence of the language's words ends, with text or an error.
 #[test]
 fn any_words_end_with_text_or_an_error() {
-    const WORDS: [&str; 64] = [
+    const WORDS: [&str; 69] = [
         "{{ ",
         " }}",
         "{% ",
@@ -273,6 +346,11 @@ fn any_words_end_with_text_or_an_error() {
         " in ",
         " is defined",
         " and ",
+        "caller()",
+        " < ",
+        ", 1",
+        "call m(1)",
+        "endcall",
         "raw %}",
     ];
     let mut state = 3u64;
@@ -288,7 +366,7 @@ fn any_words_end_with_text_or_an_error() {
             // More of these mean something.
             _ => (0..1 + random(4))
                 .map(|_| {
-                    let value: String = (0..1 + random(5)).map(|_| WORDS[20 + random(44)]).collect();
+                    let value: String = (0..1 + random(5)).map(|_| WORDS[20 + random(WORDS.len() - 20)]).collect();
                     match random(3) {
                         0 => format!("{{% set x = {value} %}}"),
                         1 => format!("{{% for x in {value} %}}{{{{ x }}}}{{% endfor %}}"),

@@ -33,12 +33,15 @@ pub(super) enum Function {
     Namespace,
     Dict,
     RaiseException,
+    /// The body that a macro is called with.
+    Caller,
 }
 
-/// Values in order.
+/// Values in order: a list, or a tuple, which is spelled otherwise and equals no list.
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) items: Vec<Value>,
+    pub(super) is_tuple: bool,
     pub(super) size: Size,
 }
 
@@ -105,6 +108,7 @@ impl Value {
             Value::Bool(_) => "a truth value",
             Value::Int(_) | Value::Float(_) => "a number",
             Value::Str(_) => "a string",
+            Value::List(list) if list.is_tuple => "a tuple",
             Value::List(_) => "a list",
             Value::Map(_) => "a map",
             Value::Namespace(_) => "a namespace",
@@ -136,7 +140,8 @@ impl Value {
             (Value::Undefined, Value::Undefined) | (Value::None, Value::None) => true,
             (Value::Str(a), Value::Str(b)) => a == b,
             (Value::List(a), Value::List(b)) => {
-                a.items.len() == b.items.len() && a.items.iter().zip(&b.items).all(|(a, b)| a.equals(b))
+                let alike = a.is_tuple == b.is_tuple && a.items.len() == b.items.len();
+                alike && a.items.iter().zip(&b.items).all(|(a, b)| a.equals(b))
             }
             (Value::Map(a), Value::Map(b)) => {
                 a.entries.len() == b.entries.len()
@@ -174,12 +179,17 @@ impl Value {
             }
             Value::Str(text) => write!(out, "{text}"),
             Value::List(list) => {
-                out.push('[');
+                let (open, close) = match (list.is_tuple, list.items.len()) {
+                    (false, _) => ('[', "]"),
+                    (true, 1) => ('(', ",)"),
+                    (true, _) => ('(', ")"),
+                };
+                out.push(open);
                 for (index, item) in list.items.iter().enumerate() {
                     out.push_str(if index == 0 { "" } else { ", " });
                     item.write(out, true);
                 }
-                write!(out, "]")
+                out.write_str(close)
             }
             Value::Map(map) => {
                 out.push('{');
