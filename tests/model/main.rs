@@ -29,6 +29,8 @@ mod dequantise {
 
 #[cfg(feature = "text")]
 mod chat;
+#[cfg(feature = "text")]
+mod constraint;
 mod decode;
 mod evaluate;
 mod fast;
