@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Literal
 
 import openai
+import pydantic
 
 KEY = "a key"
 ASK = [{"role": "user", "content": "What is ownership?"}]
@@ -83,7 +85,17 @@ def check(client, url):
     assert refused(openai.BadRequestError, lambda: chat(messages=long)).code == "context_length_exceeded"
     stranger = openai.OpenAI(base_url=f"{url}/v1", api_key="another", max_retries=0)
     assert refused(openai.AuthenticationError, lambda: stranger.models.list()).code == "invalid_api_key"
-    assert refused(openai.BadRequestError, lambda: chat(response_format={"type": "json_object"})).param == "response_format"
+
+    class Crate(pydantic.BaseModel):
+        name: Annotated[str, pydantic.Field(max_length=8)]
+        licence: Literal["MIT", "Apache-2.0"]
+
+    ask = dict(model=name, messages=ASK, max_tokens=100, temperature=0)
+    found = client.chat.completions.parse(**ask, response_format=Crate).choices[0].message.parsed
+    assert isinstance(found, Crate), found
+    chat(response_format={"type": "json_object"}, max_tokens=4)
+    wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strong"}}}
+    assert refused(openai.BadRequestError, lambda: chat(response_format=wrong)).param == "response_format"
 
 
 def main():
@@ -94,7 +106,7 @@ def main():
         assert server.wait(20) == 0
     finally:
         server.kill()
-    print(f"openai {openai.__version__}: models, chat, stream, stop, seed, logprobs, completions, errors")
+    print(f"openai {openai.__version__}: models, chat, stream, stop, seed, logprobs, completions, schemas, errors")
 
 
 if __name__ == "__main__":

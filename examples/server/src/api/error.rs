@@ -124,6 +124,7 @@ impl From<kiln::Error> for ApiError {
                 let param = what.replace(' ', "_");
                 ApiError::invalid(error.to_string(), param)
             }
+            kiln::Error::Grammar { .. } => ApiError::invalid(error.to_string(), "response_format"),
             kiln::Error::ContextFull { .. } | kiln::Error::NoTokenAllowed { .. } | kiln::Error::Text(_) => {
                 ApiError::of_request(StatusCode::BAD_REQUEST, None, error.to_string())
             }

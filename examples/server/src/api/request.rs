@@ -2,11 +2,12 @@
 //! this server does not have, are refused by name.
 
 use super::ApiError;
-use crate::engine::{Prompt, Wish};
+use crate::engine::{Form, Prompt, Wish};
 use kiln::model::Sampling;
 use kiln::text::{ChatMessage, ChatOptions};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
@@ -114,6 +115,35 @@ struct TemplateOptions {
 struct Format {
     #[serde(rename = "type")]
     kind: String,
+    json_schema: Option<JsonSchema>,
+    pattern: Option<String>,
+    grammar: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct JsonSchema {
+    schema: Option<Value>,
+}
+
+impl Format {
+    /// The form, if text of any will not do.
+    fn form(self) -> Result<Option<Form>, ApiError> {
+        let missing = |what: &str| ApiError::invalid(format!("{what} is missing"), format!("response_format.{what}"));
+        Ok(Some(match self.kind.as_str() {
+            "text" => return Ok(None),
+            "json_object" => Form::JsonObject,
+            "json_schema" => {
+                let schema = self.json_schema.and_then(|named| named.schema);
+                Form::JsonSchema(schema.ok_or_else(|| missing("json_schema.schema"))?.to_string())
+            }
+            "regex" => Form::Regex(self.pattern.ok_or_else(|| missing("pattern"))?),
+            "lark" => Form::Lark(self.grammar.ok_or_else(|| missing("grammar"))?),
+            other => {
+                let message = format!("no form `{other}`; there are text, json_object, json_schema, regex and lark");
+                return Err(ApiError::invalid(message, "response_format.type"));
+            }
+        }))
+    }
 }
 
 impl Request {
@@ -151,17 +181,17 @@ impl Request {
         }
         let sampling = self.sampling()?;
         sampling.check(vocab)?;
+        let form = self.response_format.take().map_or(Ok(None), Format::form)?;
         let prompt = match kind {
             Kind::Chat => self.chat()?,
             Kind::Text => self.text()?,
         };
-        Ok((prompt, Wish { max_tokens, sampling, stop, logprobs }))
+        Ok((prompt, Wish { max_tokens, sampling, stop, logprobs, form }))
     }
 
     /// What would change the answer, and is not here.
     fn refuse(&self) -> Result<(), ApiError> {
         let some = |list: &Option<Vec<IgnoredAny>>| list.as_ref().is_some_and(|list| !list.is_empty());
-        let is_other = self.response_format.as_ref().is_some_and(|format| format.kind != "text");
         let refused = [
             ("n", self.n.is_some_and(|n| n != 1), "one answer each; ask several times"),
             ("best_of", self.best_of.is_some_and(|n| n != 1), "one answer each"),
@@ -169,7 +199,6 @@ impl Request {
             ("suffix", self.suffix.as_ref().is_some_and(|text| !text.is_empty()), "answers go on from a prompt only"),
             ("tools", some(&self.tools), "tools are not called here"),
             ("functions", some(&self.functions), "tools are not called here"),
-            ("response_format", is_other, "answers are plain text here"),
         ];
         match refused.iter().find(|(_, is_asked, _)| *is_asked) {
             Some((name, _, why)) => Err(ApiError::unsupported(format!("{name} is not supported: {why}"), name)),

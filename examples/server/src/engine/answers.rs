@@ -1,7 +1,8 @@
 //! A job from prompt to end.
 
-use super::{Engine, Event, Finish, Job, Piece, Prompt, TokenLogprobs, Wish};
+use super::{Engine, Event, Finish, Form, Job, Piece, Prompt, TokenLogprobs, Wish};
 use crate::api::ApiError;
+use kiln::grammar::{Grammar, Grammars};
 use kiln::model::{End, GenerateOptions, Logprobs, Session};
 use kiln::text::{Special, TokenDecoder};
 use kiln::{Error, Result};
@@ -21,6 +22,7 @@ impl Engine {
     pub(super) fn answer(&self, job: Job) -> Result<(), ApiError> {
         let begin = Instant::now();
         let ids = self.ids(&job.prompt)?;
+        let grammar = job.wish.form.as_ref().map(|form| self.grammar(form)).transpose()?;
         let (mut session, common) = self.shelf.lend(&ids)?;
         // The last token runs again for what follows it.
         let cached = common.min(ids.len().saturating_sub(1));
@@ -28,7 +30,7 @@ impl Engine {
         self.metrics.cached_tokens.add(cached as u64);
         let _ = job.events.send(Event::Begun { prompt: ids.len(), cached });
         session.append(&ids[common..])?;
-        let ended = self.generate(&mut session, job.wish, &job.events, begin)?;
+        let ended = self.generate(&mut session, job.wish, grammar, &job.events, begin)?;
         self.shelf.keep(session);
         self.metrics.answer_seconds.note(begin.elapsed());
         match ended {
@@ -39,6 +41,18 @@ impl Engine {
             Ended::ServerEnds => return Err(ApiError::ending()),
         }
         Ok(())
+    }
+
+    /// What an answer of that form is held to.
+    fn grammar(&self, form: &Form) -> Result<Grammar, ApiError> {
+        let grammars = self.grammars.get_or_init(|| Grammars::new(&self.tokenizer)).as_ref();
+        let grammars = grammars.map_err(|error| ApiError::unsupported(error, "response_format"))?;
+        Ok(match form {
+            Form::JsonObject => grammars.json_object(),
+            Form::JsonSchema(schema) => grammars.json_schema(schema),
+            Form::Regex(expression) => grammars.regex(expression),
+            Form::Lark(grammar) => grammars.lark(grammar),
+        }?)
     }
 
     /// The tokens of a prompt, which leave room for an answer.
@@ -77,6 +91,7 @@ impl Engine {
         &self,
         session: &mut Session,
         wish: Wish,
+        grammar: Option<Grammar>,
         events: &UnboundedSender<Event>,
         begin: Instant,
     ) -> Result<Ended, ApiError> {
@@ -92,6 +107,9 @@ impl Engine {
         }?;
         let options = GenerateOptions::new(wish.max_tokens).with_sampling(wish.sampling).with_logprobs(wish.logprobs);
         let mut stream = session.text(&self.tokenizer, options).with_stop(wish.stop)?;
+        if let Some(grammar) = grammar {
+            stream = stream.with_constraint(grammar);
+        }
         let mut told = wish.logprobs.map(|_| Told::new(self.tokenizer.decoder(Special::Plain)));
         let (mut sent, mut text) = (0, String::new());
         loop {

@@ -28,6 +28,16 @@ pub(crate) struct Wish {
     pub(crate) stop: Vec<String>,
     /// The number of likeliest tokens to tell of besides each chosen one.
     pub(crate) logprobs: Option<usize>,
+    pub(crate) form: Option<Form>,
+}
+
+/// The form of an answer.
+#[derive(Debug)]
+pub(crate) enum Form {
+    JsonObject,
+    JsonSchema(String),
+    Regex(String),
+    Lark(String),
 }
 
 /// What happens to a job, in this order; nothing follows an end or a failure.

@@ -6,18 +6,19 @@ mod job;
 mod queue;
 mod shelf;
 
-pub(crate) use job::{Event, Finish, Job, Piece, Prompt, TokenLogprobs, Wish};
+pub(crate) use job::{Event, Finish, Form, Job, Piece, Prompt, TokenLogprobs, Wish};
 pub(crate) use queue::Refused;
 
 use crate::metrics::Metrics;
 use kiln::Model;
+use kiln::grammar::Grammars;
 use kiln::model::SessionOptions;
 use kiln::text::{ChatTemplate, TextError, Tokenizer};
 use queue::Queue;
 use shelf::Shelf;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 /// What the engine is told.
@@ -43,6 +44,8 @@ pub(crate) struct Engine {
     tokenizer: Tokenizer,
     template: Result<ChatTemplate, TextError>,
     shelf: Shelf,
+    /// Made when the first answer is to have a form.
+    grammars: OnceLock<kiln::Result<Grammars>>,
     /// Bytes of the longest token.
     longest: usize,
     /// Whether the last answer failed for a reason of the server's.
@@ -70,6 +73,7 @@ impl Engine {
             tokenizer,
             template,
             shelf,
+            grammars: OnceLock::new(),
             longest: longest.unwrap_or(1),
             ailing: AtomicBool::new(false),
             ending: AtomicBool::new(false),

@@ -99,6 +99,29 @@ fn text_ends_at_stop_strings_and_seeds_repeat_it() {
 }
 
 #[test]
+fn answers_have_the_form_that_is_asked_for() {
+    let server = Server::start(&[]);
+    let formed = |format: Value| {
+        let answer = server.chat(&with(greedy("A crate?", 60), "response_format", format));
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+        content(&answer).to_owned()
+    };
+    let schema = json!({
+        "type": "object", "additionalProperties": false, "required": ["name", "stars"],
+        "properties": {"name": {"type": "string", "maxLength": 8}, "stars": {"enum": [1, 2, 3]}},
+    });
+    let named = json!({"type": "json_schema", "json_schema": {"name": "crate", "strict": true, "schema": schema}});
+    let object: Value = serde_json::from_str(&formed(named)).expect("JSON");
+    assert!(object["name"].as_str().is_some_and(|name| name.chars().count() <= 8), "{object}");
+    assert!(object["stars"].as_u64().is_some_and(|stars| (1..=3).contains(&stars)), "{object}");
+    let version = formed(json!({"type": "regex", "pattern": "v[0-9]\\.[0-9]"}));
+    let bytes = version.as_bytes();
+    assert!(bytes.len() == 4 && bytes[0] == b'v' && bytes[2] == b'.', "{version}");
+    let lark = formed(json!({"type": "lark", "grammar": "start: \"yes\" | \"no\""}));
+    assert!(lark == "yes" || lark == "no", "{lark}");
+}
+
+#[test]
 fn log_probabilities_are_those_of_the_text() {
     let server = Server::start(&[]);
     let ask = with(with(greedy("The", 6), "logprobs", json!(true)), "top_logprobs", json!(2));
@@ -203,6 +226,11 @@ fn what_is_wrong_is_named() {
         (with(of("logprobs", json!(true)), "top_logprobs", json!(21)), "top_logprobs"),
         (of("stream", json!("yes")), "stream"),
         (of("n", json!(2)), "n"),
+        (of("response_format", json!({"type": "xml"})), "response_format.type"),
+        (of("response_format", json!({"type": "json_schema"})), "response_format.json_schema.schema"),
+        (of("response_format", json!({"type": "json_schema", "json_schema": {"schema": 7}})), "response_format"),
+        (of("response_format", json!({"type": "regex", "pattern": "("})), "response_format"),
+        (of("response_format", json!({"type": "lark", "grammar": "start"})), "response_format"),
         (of("tools", json!([{"type": "function"}])), "tools"),
         (of("messages", json!([])), "messages"),
         (of("messages", json!({})), "messages"),
