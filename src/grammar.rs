@@ -34,6 +34,11 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+/// The most bytes of a schema, expression or grammar, and the stack of the thread that compiles it: a chain of rules is as
+/// many calls deep as it is long.
+const LONGEST: usize = 64 << 10;
+const STACK: usize = 256 << 20;
+
 /// Makes grammars for the texts of one tokenizer. Cheap to clone.
 #[derive(Clone)]
 pub struct Grammars {
@@ -74,6 +79,13 @@ fn error(what: impl Display) -> Error {
     Error::Grammar { what: what.lines().next().unwrap_or_default().to_owned() }
 }
 
+fn check_length(source: &str) -> Result<()> {
+    match source.len() {
+        0..=LONGEST => Ok(()),
+        length => Err(error(format_args!("it has {length} bytes, more than {LONGEST}; shorten it"))),
+    }
+}
+
 /// What a call gives, or what it has panicked with.
 fn caught<T, E: Display>(call: impl FnOnce() -> Result<T, E>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -105,8 +117,9 @@ impl Grammars {
     /// an error.
     ///
     /// # Errors
-    /// [`Error::Grammar`] for what is no schema, or one that takes too much work.
+    /// [`Error::Grammar`] for what is no schema, or one that is longer than 64 KiB or takes too much work.
     pub fn json_schema(&self, schema: &str) -> Result<Grammar> {
+        check_length(schema)?;
         let mut schema: Value = serde_json::from_str(schema).map_err(error)?;
         if let Some(fields) = schema.as_object_mut() {
             // A model may go on with spaces for ever.
@@ -131,6 +144,7 @@ impl Grammars {
     /// # Errors
     /// [`Error::Grammar`] for what is none, or one that takes too much work.
     pub fn regex(&self, expression: &str) -> Result<Grammar> {
+        check_length(expression)?;
         self.grammar(TopLevelGrammar::from_regex(expression))
     }
 
@@ -139,11 +153,16 @@ impl Grammars {
     /// # Errors
     /// [`Error::Grammar`] for what is none, or one that takes too much work.
     pub fn lark(&self, grammar: &str) -> Result<Grammar> {
+        check_length(grammar)?;
         self.grammar(TopLevelGrammar::from_lark(grammar.to_owned()))
     }
 
     fn grammar(&self, grammar: TopLevelGrammar) -> Result<Grammar> {
-        let parser: TokenParser = caught(|| self.factory.create_parser(grammar))?;
+        let factory = self.factory.clone();
+        let compile = move || caught(|| factory.create_parser(grammar));
+        let compiler = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK).spawn(compile);
+        let compiled = compiler.map_err(error)?.join();
+        let parser: TokenParser = compiled.map_err(|_| error("its compiler has failed"))??;
         let matcher = Matcher::new(Ok(parser));
         match matcher.get_error() {
             Some(what) => Err(error(what)),

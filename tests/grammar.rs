@@ -182,6 +182,44 @@ fn expressions_and_grammars_hold_and_what_is_none_is_an_error() {
     }
 }
 
+/// What is written against the compiler comes to an end, in a thread's own stack.
+#[test]
+fn hostile_grammars_are_answers_or_errors() {
+    let file = demo();
+    let tokenizer = Tokenizer::from_gguf(file.gguf()).expect("a tokenizer");
+    let grammars = Grammars::new(&tokenizer).expect("it ends texts");
+    let chain = |name: &str| {
+        let rules = (0..4500).map(|rule| format!("{name}{rule}: {name}{}\n", rule + 1)).collect::<String>();
+        format!("start: {name}0\n{rules}{name}4500: \"x\"\n")
+    };
+    let parts = vec![r##"{"$ref": "#"}"##; 4000].join(", ");
+    let made = [
+        ("rules", grammars.lark(&chain("r"))),
+        ("terminals", grammars.lark(&chain("T"))),
+        ("parentheses", grammars.lark(&format!("start: {}", "(".repeat(60_000)))),
+        ("too long", grammars.regex(&"a".repeat(1 << 20))),
+        ("a circle", grammars.lark("start: other\nother: start")),
+        ("a circle of terminals", grammars.lark("start: A\nA: B\nB: A")),
+        ("parentheses", grammars.regex(&"(".repeat(60_000))),
+        ("letters", grammars.regex(&"ab?".repeat(20_000))),
+        ("either", grammars.regex(&"a|bc|".repeat(12_000))),
+        ("repeats", grammars.regex("((((a{1,99}){1,99}){1,99}){1,99}){1,99}")),
+        ("itself", grammars.json_schema(r##"{"$ref": "#"}"##)),
+        ("itself and more", grammars.json_schema(r##"{"allOf": [{"$ref": "#"}, {"anyOf": [{"$ref": "#"}]}]}"##)),
+        ("often", grammars.json_schema(&format!(r#"{{"anyOf": [{parts}]}}"#))),
+        ("elsewhere", grammars.json_schema(r#"{"$ref": "https://example.com/schema"}"#)),
+        ("many", grammars.json_schema(&json!({"enum": (0..9000).collect::<Vec<_>>()}).to_string())),
+        ("long", grammars.json_schema(r#"{"type": "array", "minItems": 1000000000}"#)),
+        ("longer", grammars.json_schema(r#"{"type": "string", "minLength": 1000000000}"#)),
+    ];
+    for (what, outcome) in made {
+        match outcome.and_then(|mut grammar| grammar.restrict(&mut TokenSet::all(tokenizer.vocab()))) {
+            Ok(()) | Err(kiln::Error::Grammar { .. }) => {}
+            Err(other) => panic!("{what}: {other}"),
+        }
+    }
+}
+
 /// A grammar whose time is noted.
 #[derive(Debug)]
 struct Timed(Grammar, Arc<Mutex<Vec<Duration>>>);
