@@ -33,16 +33,28 @@ use serde_json::Value;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 /// The most bytes of a schema, expression or grammar, and the stack of the thread that compiles it: a chain of rules is as
 /// many calls deep as it is long.
 const LONGEST: usize = 64 << 10;
 const STACK: usize = 256 << 20;
+/// How long a compilation is waited for, and how many there may be. A schema of a few lines can take hours, in which its
+/// thread cannot be stopped.
+const WAIT: Duration = Duration::from_secs(5);
+const COMPILERS: usize = 8;
 
 /// Makes grammars for the texts of one tokenizer. Cheap to clone.
 #[derive(Clone)]
 pub struct Grammars {
-    factory: Arc<ParserFactory>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    factory: ParserFactory,
+    /// Held by each compilation while it runs.
+    compilers: Arc<()>,
 }
 
 /// A form of a text, and how much of it has been written. Clones go on by themselves.
@@ -108,7 +120,7 @@ impl Grammars {
             let tokens: TokEnv = Arc::new(Tokens { trie, tokenizer: tokenizer.clone() });
             ParserFactory::new_simple(&tokens).map(|mut factory| {
                 factory.quiet().limits_mut().verbose_errors = false;
-                Grammars { factory: Arc::new(factory) }
+                Grammars { shared: Arc::new(Shared { factory, compilers: Arc::default() }) }
             })
         })
     }
@@ -158,11 +170,21 @@ impl Grammars {
     }
 
     fn grammar(&self, grammar: TopLevelGrammar) -> Result<Grammar> {
-        let factory = self.factory.clone();
-        let compile = move || caught(|| factory.create_parser(grammar));
-        let compiler = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK).spawn(compile);
-        let compiled = compiler.map_err(error)?.join();
-        let parser: TokenParser = compiled.map_err(|_| error("its compiler has failed"))??;
+        let (shared, running, (sender, receiver)) = (self.shared.clone(), self.shared.compilers.clone(), channel());
+        if Arc::strong_count(&running) > 1 + COMPILERS {
+            return Err(error(format_args!("{COMPILERS} others are compiled, which take long; try again later")));
+        }
+        let compile = move || {
+            // Nobody receives what took too long.
+            let _ = sender.send(caught(|| shared.factory.create_parser(grammar)));
+            drop(running);
+        };
+        std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK).spawn(compile).map_err(error)?;
+        let parser: TokenParser = match receiver.recv_timeout(WAIT) {
+            Ok(compiled) => compiled?,
+            Err(RecvTimeoutError::Timeout) => return Err(error(format_args!("compiling it takes more than {WAIT:?}"))),
+            Err(RecvTimeoutError::Disconnected) => return Err(error("its compiler has failed")),
+        };
         let matcher = Matcher::new(Ok(parser));
         match matcher.get_error() {
             Some(what) => Err(error(what)),
