@@ -309,6 +309,14 @@ pub enum Error {
         code: u32,
     },
 
+    /// What an answer's form was to be is no grammar, or takes too much work.
+    #[cfg(feature = "grammar")]
+    #[error("the grammar: {what}")]
+    Grammar {
+        /// What the grammar's compiler, or its matcher, said.
+        what: String,
+    },
+
     /// Text, tokens or a chat template.
     #[cfg(feature = "text")]
     #[error(transparent)]

@@ -57,6 +57,8 @@ pub mod baked;
 pub mod chat;
 pub mod driver;
 mod error;
+#[cfg(feature = "grammar")]
+pub mod grammar;
 pub mod kernel;
 pub mod launch;
 #[cfg(feature = "gguf")]

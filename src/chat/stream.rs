@@ -1,6 +1,6 @@
 //! Text as it is generated.
 
-use crate::model::{CancelHandle, End, GenerateOptions, Logprobs, Running, Session};
+use crate::model::{CancelHandle, Constraint, End, GenerateOptions, Logprobs, Running, Session};
 use crate::text::{Special, StopStrings, TokenDecoder, Tokenizer};
 use crate::{Error, Result};
 use std::borrow::{Borrow, BorrowMut};
@@ -100,6 +100,14 @@ impl<S: BorrowMut<Session>> TextStream<S> {
     /// With these stop strings.
     pub(super) fn until(mut self, stop: StopStrings) -> TextStream<S> {
         self.stop = stop;
+        self
+    }
+
+    /// With tokens that a constraint allows. The tokenizer's end-of-generation tokens are to be allowed where the text may
+    /// end.
+    #[must_use]
+    pub fn with_constraint(mut self, constraint: impl Constraint + 'static) -> TextStream<S> {
+        self.running.constrain(Box::new(constraint));
         self
     }
 

@@ -1,7 +1,7 @@
 //! Generation: an iterator of tokens.
 
 use super::path::{End, Step};
-use super::sampling::{Logprobs, Sampler, Sampling};
+use super::sampling::{Constrained, Constraint, Logprobs, Sampler, Sampling, TokenSet};
 use super::session::Session;
 use crate::Result;
 use std::sync::Arc;
@@ -86,6 +86,8 @@ pub(crate) struct Running {
     short: bool,
     /// The host's choice, and how many tokens it has chosen; the device's choice where there is none.
     sampler: Option<(Sampler, usize)>,
+    /// What the host may choose, if not all.
+    constraint: Option<Constrained>,
     logprobs: Option<Logprobs>,
     end: Option<End>,
 }
@@ -98,6 +100,13 @@ impl Session {
 }
 
 impl Generation<'_> {
+    /// With tokens that a constraint allows, chosen by the host. Stop ids are to be allowed where the text may end.
+    #[must_use]
+    pub fn with_constraint(mut self, constraint: impl Constraint + 'static) -> Self {
+        self.running.constrain(Box::new(constraint));
+        self
+    }
+
     /// A handle that cancels this generation.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.running.cancel_handle()
@@ -145,7 +154,12 @@ impl Drop for Generation<'_> {
 impl Running {
     pub(crate) fn new(options: GenerateOptions) -> Running {
         let cancel = CancelHandle::default();
-        Running { options, cancel, begun: false, short: false, sampler: None, logprobs: None, end: None }
+        let (sampler, constraint) = (None, None);
+        Running { options, cancel, begun: false, short: false, sampler, constraint, logprobs: None, end: None }
+    }
+
+    pub(crate) fn constrain(&mut self, constraint: Box<dyn Constraint>) {
+        self.constraint = Some(Constrained::new(constraint));
     }
 
     pub(crate) fn cancel_handle(&self) -> CancelHandle {
@@ -203,7 +217,7 @@ impl Running {
             (_, Some(_)) => return Ok(None),
             (None, None) => session.next_step()?,
             (Some((sampler, left)), None) => {
-                let (step, logprobs) = choose(session, sampler, left, self.options.logprobs)?;
+                let (step, logprobs) = choose(session, sampler, &mut self.constraint, left, self.options.logprobs)?;
                 self.logprobs = logprobs;
                 step
             }
@@ -235,7 +249,8 @@ impl Running {
         }
         self.short = room < self.options.max_tokens;
         let most = self.options.max_tokens.min(room);
-        if self.options.sampling.is_plain() && self.options.logprobs.is_none() {
+        let is_free = self.constraint.is_none() && self.options.logprobs.is_none();
+        if is_free && self.options.sampling.is_plain() {
             return session.begin_generation(most, &self.options.stop_ids);
         }
         self.sampler = Some((Sampler::new(self.options.sampling.clone(), vocab)?, most));
@@ -243,21 +258,34 @@ impl Running {
     }
 }
 
-/// A token that the host chooses, by an item of its own.
+/// A token that the host chooses, by an item of its own. Where only one is allowed it is not run for: it runs with those
+/// that follow.
 fn choose(
     session: &mut Session,
     sampler: &mut Sampler,
+    constraint: &mut Option<Constrained>,
     left: &mut usize,
     likeliest: Option<usize>,
 ) -> Result<(Step, Option<Logprobs>)> {
     if *left == 0 {
         return Ok((Step::End(End::Length), None));
     }
-    let mut logits = session.logits()?;
-    let given = likeliest.map(|_| logits.clone());
-    let token = sampler.choose(&mut logits, session.tokens())?;
+    let (vocab, position) = (session.model().shape().vocab, session.tokens().len());
+    let allowed = constraint.as_mut().map(|constraint| constraint.allowed(vocab, position)).transpose()?;
+    let forced = allowed.and_then(TokenSet::only).filter(|_| likeliest.is_none());
+    let (token, logprobs) = match forced {
+        Some(token) => (token, None),
+        None => {
+            let mut logits = session.logits()?;
+            let given = likeliest.map(|likeliest| (logits.clone(), likeliest));
+            let token = sampler.choose_among(&mut logits, session.tokens(), allowed)?;
+            (token, given.map(|(logits, likeliest)| Logprobs::new(&logits, token, likeliest)))
+        }
+    };
+    if let Some(constraint) = constraint {
+        constraint.accept(token)?;
+    }
     *left -= 1;
     session.push(token);
-    let logprobs = given.zip(likeliest).map(|(logits, likeliest)| Logprobs::new(&logits, token, likeliest));
     Ok((Step::Token(token), logprobs))
 }

@@ -32,7 +32,7 @@ pub use file::ModelFile;
 pub(crate) use generation::Running;
 pub use generation::{CancelHandle, GenerateOptions, Generation};
 pub use path::{End, Work};
-pub use sampling::{Logprobs, Sampler, Sampling};
+pub use sampling::{Constraint, Logprobs, Sampler, Sampling, TokenSet};
 pub use session::{PathChoice, Session, SessionOptions};
 pub use weights::{MemoryNeed, Progress};
 

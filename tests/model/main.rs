@@ -11,6 +11,8 @@ use kiln_testing::{int8, json, npy, quantised, random, reference, synth_model};
 
 #[cfg(feature = "text")]
 mod chat;
+#[cfg(feature = "text")]
+mod constraint;
 mod decode;
 mod evaluate;
 mod fast;

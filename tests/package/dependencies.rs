@@ -5,6 +5,8 @@ use std::process::Command;
 
 /// The dependencies that only examples have.
 const OF_EXAMPLES: &[&str] = &["clap"];
+/// Those of the feature `grammar`, whose crates are its own affair.
+const OF_GRAMMARS: &[&str] = &["llguidance", "serde_json"];
 
 /// Each crate once, as `name vN.N.N`. Offline: the build that made this test has fetched them all.
 fn tree(arguments: &[&str]) -> BTreeSet<String> {
@@ -51,10 +53,12 @@ fn building_kernels_alone_takes_at_most_32_crates() {
 }
 
 #[test]
-fn everything_but_examples_takes_at_most_40_crates() {
+fn everything_but_examples_and_grammars_takes_at_most_40_crates() {
     let mut arguments = vec!["--edges", "normal,build,dev", "--all-features"];
-    arguments.extend(OF_EXAMPLES.iter().flat_map(|name| ["--prune", name]));
+    arguments.extend(OF_EXAMPLES.iter().chain(OF_GRAMMARS).flat_map(|name| ["--prune", name]));
     let everything = tree(&arguments);
     assert!(holds(&everything, "kiln-emulator"), "{everything:#?}");
     at_most(40, &everything);
+    let default = tree(&["--edges", "normal,build,dev"]);
+    assert!(OF_GRAMMARS.iter().all(|name| !holds(&default, name)), "{default:#?}");
 }

@@ -1,6 +1,6 @@
 //! The chain from logits to a token.
 
-use super::Sampling;
+use super::{Sampling, TokenSet};
 use crate::shape::arithmetic::exp;
 use crate::shape::random::{bits, gumbel_at_most, gumbel_of};
 use crate::{Error, Result};
@@ -86,10 +86,26 @@ impl Sampler {
     /// # Errors
     /// [`Error::LogitsNotFinite`] for a NaN or +inf, or all -inf; [`Error::NoTokenAllowed`] if every token is banned.
     pub fn choose(&mut self, logits: &mut [f32], tokens: &[u32]) -> Result<u32> {
+        self.choose_among(logits, tokens, None)
+    }
+
+    /// As [`Sampler::choose`], from some of the ids. The others are as if they were banned.
+    ///
+    /// # Errors
+    /// As [`Sampler::choose`].
+    pub fn choose_among<'a>(
+        &mut self,
+        logits: &mut [f32],
+        tokens: &[u32],
+        allowed: impl Into<Option<&'a TokenSet>>,
+    ) -> Result<u32> {
         let (position, infinite) = (tokens.len(), f32::INFINITY);
         let numbers = logits.iter().all(|logit| *logit < infinite);
         if !numbers || logits.iter().all(|logit| *logit == -infinite) {
             return Err(Error::LogitsNotFinite { position: position.saturating_sub(1) });
+        }
+        if let Some(allowed) = allowed.into() {
+            allowed.mask(logits);
         }
         self.treat(logits, tokens);
         self.candidates.clear();

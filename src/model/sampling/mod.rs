@@ -1,13 +1,16 @@
 //! Sampling: how a token is chosen from logits.
 //!
-//! `chain` is the choice itself, `logprobs` what it was among. This is the reference for any other implementation: masses
+//! `chain` is the choice itself, `constraint` what may be chosen, `logprobs` what it was among. This is the reference for any other implementation: masses
 //! are sums of 64-bit integers, which have no order, ties go to the lesser id, and every operation on floats rounds alike
 //! everywhere.
 
 mod chain;
+mod constraint;
 mod logprobs;
 
 pub use chain::Sampler;
+pub(crate) use constraint::Constrained;
+pub use constraint::{Constraint, TokenSet};
 pub use logprobs::Logprobs;
 
 use crate::{Error, Result};
