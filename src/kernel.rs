@@ -19,6 +19,8 @@ const PROGRAMMATIC_SINCE: (i32, i32) = (12, 3);
 pub(crate) struct Loaded {
     function: Function,
     baked: &'static BakedKernel,
+    /// Bytes of dynamic shared memory that launches give.
+    shared: u32,
     resident: u32,
     /// Whether launches are programmatic.
     begins_early: bool,
@@ -27,10 +29,16 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// Finds the kernel in a loaded module. Also opts in to the shared memory, which launches then need not do.
     pub(crate) fn find(module: &Module, baked: &'static BakedKernel) -> Result<Loaded> {
+        Loaded::with_more(module, baked, 0)
+    }
+
+    /// As [`Loaded::find`], for launches that give so many bytes of shared memory more than the kernel takes.
+    pub(crate) fn with_more(module: &Module, baked: &'static BakedKernel, more: u32) -> Result<Loaded> {
         let function = module.function(baked.name)?;
-        let resident = function.resident_blocks(baked.block, baked.dynamic_shared)?;
+        let shared = baked.dynamic_shared.saturating_add(more);
+        let resident = function.resident_blocks(baked.block, shared)?;
         let begins_early = baked.begins_early && module.device().driver().version()? >= PROGRAMMATIC_SINCE;
-        Ok(Loaded { function, baked, resident, begins_early })
+        Ok(Loaded { function, baked, shared, resident, begins_early })
     }
 
     /// The entry's name.
@@ -114,7 +122,7 @@ impl<L: Launch> Kernel<L> {
     }
 
     fn config(&self, grid: [u32; 3]) -> LaunchConfig {
-        let config = self.loaded.baked.config(grid);
+        let config = self.loaded.baked.config(grid).with_dynamic_shared(self.loaded.shared);
         if self.loaded.begins_early { config.with_programmatic() } else { config }
     }
 }

@@ -132,7 +132,7 @@ pub(crate) trait Launch {
 }
 
 /// Most parameters of a kernel.
-const MOST: usize = 25;
+const MOST: usize = 27;
 
 /// Arguments as the driver takes them, and the uses of their buffers.
 pub(crate) struct Arguments<'s> {

@@ -5,11 +5,12 @@ use super::launches::{
     Quantise, Trace,
 };
 use super::{KvType, Numerics};
-use crate::baked::{BakedModel, BakedModule, DecoderPath, newest, no_module};
+use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, newest, no_module};
 use crate::driver::{Device, Module};
 use crate::kernel::{Kernel, Loaded};
 use crate::launch::Launch;
-use crate::shape::Units;
+use crate::shape::ring::Depth;
+use crate::shape::{Units, WeightType};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -22,9 +23,14 @@ pub(crate) struct LoadedModule {
 impl LoadedModule {
     /// The kernel of that name; `setting` is what bakes it.
     pub(crate) fn find<L: Launch>(&self, name: &str, setting: &str) -> Result<Kernel<L>> {
+        self.find_with(name, setting, 0)
+    }
+
+    /// The same, for launches that give so many bytes of shared memory more than it takes.
+    fn find_with<L: Launch>(&self, name: &str, setting: &str, more: u32) -> Result<Kernel<L>> {
         let baked = self.baked.kernel(name);
         let not_baked = || Error::KernelNotBaked { kernel: name.to_owned(), setting: setting.to_owned() };
-        Kernel::of(Arc::new(Loaded::find(&self.module, baked.ok_or_else(not_baked)?)?))
+        Kernel::of(Arc::new(Loaded::with_more(&self.module, baked.ok_or_else(not_baked)?, more)?))
     }
 }
 
@@ -151,28 +157,51 @@ pub(crate) enum Persistent {
     Plain(Kernel<PersistentDecoder<'static>>),
     /// One that also traces.
     Tracing(Kernel<(PersistentDecoder<'static>, Trace<'static>)>),
+    /// One that only decodes, with weights that come through a ring of that depth.
+    Ring(Kernel<(PersistentDecoder<'static>, Depth)>, Depth),
+    /// One that also traces, with such weights.
+    TracingRing(Kernel<((PersistentDecoder<'static>, Trace<'static>), Depth)>, Depth),
 }
 
 impl Persistent {
-    /// Finds it; each has a module of its own.
+    /// Finds it; each has a module of its own. A ring is as deep as the device has shared memory for it beside the rest, for
+    /// weights of `types`; where that is too little, an older target's kernel is taken.
     pub(crate) fn load(
         device: &Device,
         baked: &'static BakedModel,
         numerics: Numerics,
         traces: bool,
+        types: &[WeightType],
     ) -> Result<Persistent> {
         let (trace, feature) = if traces { ("_trace", ",trace") } else { ("", "") };
         let name = format!("persistent_decoder{trace}");
         let setting = format!("--features {}{feature}", baked.name());
-        let module = choose(device, baked, DecoderPath::Persistent, numerics, &name).map_err(|error| {
+        let fits = |module: &&'static BakedModule| {
+            let kernel = module.kernel(&name);
+            kernel.is_some_and(|kernel| !has_ring(kernel) || depth(device, kernel, types).is_some())
+        };
+        let fitting = newest(device, of(baked, DecoderPath::Persistent, numerics).filter(fits));
+        let module = fitting.map_or_else(|| choose(device, baked, DecoderPath::Persistent, numerics, &name), Ok);
+        let module = module.map_err(|error| {
             match choose(device, baked, DecoderPath::Persistent, numerics, "persistent_decoder") {
                 Ok(_) => Error::KernelNotBaked { kernel: name.clone(), setting: setting.clone() },
                 Err(_) => error,
             }
         })?;
-        Ok(match traces {
-            false => Persistent::Plain(load(device, module)?.find(&name, &setting)?),
-            true => Persistent::Tracing(load(device, module)?.find(&name, &setting)?),
+        let loaded = load(device, module)?;
+        let ring = module.kernel(&name).filter(|kernel| has_ring(kernel));
+        Ok(match (ring, traces) {
+            (None, false) => Persistent::Plain(loaded.find(&name, &setting)?),
+            (None, true) => Persistent::Tracing(loaded.find(&name, &setting)?),
+            (Some(kernel), traces) => {
+                // The least ring, where none fits: its launch says how much is missing.
+                let depth = depth(device, kernel, types).unwrap_or(Depth::LEAST);
+                let more = depth.bytes(consumers(kernel));
+                match traces {
+                    false => Persistent::Ring(loaded.find_with(&name, &setting, more)?, depth),
+                    true => Persistent::TracingRing(loaded.find_with(&name, &setting, more)?, depth),
+                }
+            }
         })
     }
 
@@ -181,8 +210,28 @@ impl Persistent {
         match self {
             Persistent::Plain(kernel) => kernel.resident(),
             Persistent::Tracing(kernel) => kernel.resident(),
+            Persistent::Ring(kernel, _) => kernel.resident(),
+            Persistent::TracingRing(kernel, _) => kernel.resident(),
         }
     }
+}
+
+/// Whether a decoder's weights come through a ring.
+fn has_ring(kernel: &BakedKernel) -> bool {
+    kernel.params.iter().any(|param| param.name == "ring_units")
+}
+
+/// The warps that take weights from a ring: all but the one that fills it.
+const fn consumers(kernel: &BakedKernel) -> u32 {
+    kernel.block / 32 - 1
+}
+
+/// The depth of a decoder's ring on a device.
+fn depth(device: &Device, kernel: &BakedKernel, types: &[WeightType]) -> Option<Depth> {
+    // Dynamic shared memory begins at a multiple of 128 bytes.
+    let taken = kernel.static_shared.next_multiple_of(128).checked_add(kernel.dynamic_shared)?;
+    let left = device.shared_memory_per_block().checked_sub(taken)?;
+    Depth::fitting(left, consumers(kernel), types.iter().copied())
 }
 
 /// Whether there are kernels of both paths for the device, in some numerics; none is loaded.
