@@ -1,7 +1,7 @@
-use super::Ring;
+use super::{Part, Ring, parity};
 use crate::blocks::slot::Run;
 use crate::formats::Weights;
-use crate::ptx::{Builder, F16, LoadKind, Pred, Shared, U8, U32, U64, Val, Var, Work};
+use crate::ptx::{Builder, F16, LoadKind, Pred, Shared, U8, U32, Val, Var, Work};
 use kiln_shape::ring::{self, UNIT_BYTES};
 use kiln_shape::{Layout, SUPER_BLOCK};
 
@@ -9,33 +9,29 @@ use kiln_shape::{Layout, SUPER_BLOCK};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Consumer {
     ring: Ring,
-    full: Shared<U64>,
-    empty: Shared<U64>,
-    memory: Shared<U8>,
-    /// The number of the next entry, and the unit behind the one before.
-    entry: Var<U32>,
+    /// The unit behind the last entry, in eight bits, and above it the next entry's number, in one register: they are short
+    /// beside attention.
     at: Var<U32>,
-    /// Tokens begun.
-    tokens: Var<U32>,
 }
+
+/// Bits of the unit.
+const UNIT_BITS: u32 = 8;
 
 impl Consumer {
     /// The end of the warp that runs it.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, ring: Ring) -> Consumer {
-        let warp = b.warp_id();
-        let (full, empty, memory) = ring.part(b, warp);
-        let mut zero = || b.var::<U32>(0);
-        Consumer { ring, full, empty, memory, entry: zero(), at: zero(), tokens: zero() }
+        Consumer { ring, at: b.var::<U32>(0) }
     }
 
     /// Tells the producer whether the head follows the layers of the token that begins. By every thread of the consumers.
     #[track_caller]
     pub(crate) fn begin_token(&self, b: &mut Builder, head_follows: Val<Pred>) {
-        let Ring { told, heard, head_follows: word, .. } = self.ring;
-        let (tid, before) = (b.tid(), b.get(self.tokens));
+        let Ring { told, heard, head_follows: word, tokens, .. } = self.ring;
+        let tid = b.tid();
         let first = b.setp_eq(tid, 0);
         b.if_(first, |b| {
+            let before = b.ld(tokens, LoadKind::Ordinary);
             // The word of the token before was read.
             let any = b.setp_ne(before, 0);
             b.if_(any, |b| {
@@ -46,9 +42,9 @@ impl Consumer {
             let follows = b.selp::<U32>(1, 0, head_follows);
             b.st(word, follows);
             b.mbarrier_arrive(told);
+            let next = b.add::<U32>(before, 1);
+            b.st(tokens, next);
         });
-        let next = b.add::<U32>(before, 1);
-        b.set(self.tokens, next);
     }
 
     /// Tells the producer that nobody takes entries any more. By every thread of the consumers.
@@ -75,7 +71,9 @@ impl Consumer {
         body: impl FnOnce(&mut Builder, Val<Pred>, &Weights),
     ) {
         let layout = run.ty.layout();
-        let (lane, records) = (b.lane(), self.ring.records);
+        let (lane, warp, records) = (b.lane(), b.warp_id(), self.ring.records);
+        // Here rather than once: attention has no register left for it.
+        let part = self.ring.part(b, warp);
         let units = self.ring.units_of(b, layout);
         let planes = b.mul::<U32>(records, ring::stride(layout));
         // Copies of planes begin at a multiple of 16 bytes; all entries of the run as far behind one.
@@ -95,29 +93,29 @@ impl Consumer {
             let last = b.min::<U32>(last, most);
             let has = b.setp_ge(last, lane);
             let own = b.min::<U32>(lane, last);
-            let entry = b.get(self.entry);
-            let place = self.take(b, units, entry);
+            let (place, entry) = self.take(b, part, units);
             let weights = weights(b, layout, place, planes, own);
             body(b, has, &weights);
             b.bar_warp_sync(); // every lane has read its record
-            let (empty, _) = self.ring.barrier(b, self.empty, entry);
+            let empty = part.empty(b, entry);
             b.if_(leads, |b| b.mbarrier_arrive(empty));
-            let next = b.add::<U32>(entry, 1);
-            b.set(self.entry, next);
         });
     }
 
-    /// Waits for the next entry, of so many units, and gives its place.
-    fn take(&self, b: &mut Builder, units: Val<U32>, entry: Val<U32>) -> Shared<U8> {
-        let begin = b.get(self.at);
+    /// Waits for the next entry, of so many units, and gives its place and number.
+    fn take(&self, b: &mut Builder, part: Part, units: Val<U32>) -> (Shared<U8>, Val<U32>) {
+        let begin = b.and::<U32>(self.at, (1 << UNIT_BITS) - 1);
+        let entry = b.shr::<U32>(self.at, UNIT_BITS);
         let end = b.add::<U32>(begin, units);
         let fits = b.setp_ge(self.ring.units, end);
         let begin = b.selp::<U32>(begin, 0, fits);
         let end = b.selp::<U32>(end, units, fits);
-        b.set(self.at, end);
-        let (full, parity) = self.ring.barrier(b, self.full, entry);
+        let next = b.mad::<U32>(entry, 1 << UNIT_BITS, end);
+        let next = b.add::<U32>(next, 1 << UNIT_BITS);
+        b.set(self.at, next);
+        let (full, parity) = (part.full(b, entry), parity(b, entry));
         b.mbarrier_wait(full, parity);
-        b.byte_index(self.memory, begin, UNIT_BYTES)
+        (b.byte_index(part.memory, begin, UNIT_BYTES), entry)
     }
 }
 

@@ -26,6 +26,9 @@
 //!
 //! *End.* The consumers arrive at `leaving` once: as they leave with everything decoded, to park, or given up. The producer
 //! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
+//!
+//! *Waits.* A consumer waits for copies alone, which its own producer issues and which land; the producer for its consumers
+//! alone, which end by the grid barrier's limit. So neither has a limit of its own.
 
 mod consumer;
 mod producer;
@@ -42,14 +45,15 @@ use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
 pub(crate) struct Ring {
     /// `[warps, units]`.
     memory: Shared<U8>,
-    /// `[warps, ENTRIES]` each.
+    /// `[warps, ENTRIES]`, of both kinds.
     full: Shared<U64>,
-    empty: Shared<U64>,
     told: Shared<U64>,
     heard: Shared<U64>,
     leaving: Shared<U64>,
     /// Whether the head follows a token's layers.
     head_follows: Shared<U32>,
+    /// Tokens begun, for the consumers' first thread: registers are short beside attention.
+    tokens: Shared<U32>,
     /// Units of a warp's part, and records of an entry, at most.
     units: Val<U32>,
     records: Val<U32>,
@@ -68,16 +72,18 @@ impl Ring {
         let ring = Ring {
             memory: b.dynamic_rest(),
             full: barriers,
-            empty: barriers.at(warps * ENTRIES),
             told: others,
             heard: others.at(1),
             leaving: others.at(2),
             head_follows: b.shared("head_follows", 1),
+            tokens: b.shared("ring_tokens", 1),
             units,
             records,
             warps,
         };
         let tid = b.tid();
+        let first = b.setp_eq(tid, 0);
+        b.if_(first, |b| b.st(ring.tokens, 0));
         b.for_range(tid, 2 * warps * ENTRIES + 3, 32 * b.warps(), |b, i| {
             let barrier = b.index(barriers, i);
             b.mbarrier_init(barrier, 1);
@@ -98,21 +104,42 @@ impl Ring {
         b.div::<U32>(bytes, UNIT_BYTES)
     }
 
-    /// Of a warp's `barriers` the one of entry `entry`, and the parity to wait for.
-    fn barrier(&self, b: &mut Builder, barriers: Shared<U64>, entry: Val<U32>) -> (Shared<U64>, Val<U32>) {
+    /// A warp's part.
+    fn part(&self, b: &mut Builder, warp: Val<U32>) -> Part {
+        let before = b.mul::<U32>(warp, self.units);
+        Part {
+            full: b.byte_index(self.full, warp, 8 * ENTRIES),
+            empty_distance: self.warps * ENTRIES,
+            memory: b.byte_index(self.memory, before, UNIT_BYTES),
+        }
+    }
+}
+
+/// A warp's part of a ring.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    /// `[ENTRIES]`.
+    full: Shared<U64>,
+    /// How many mbarriers on those for emptiness lie.
+    empty_distance: u32,
+    memory: Shared<U8>,
+}
+
+impl Part {
+    /// The mbarrier that says whether an entry is full.
+    fn full(&self, b: &mut Builder, entry: Val<U32>) -> Shared<U64> {
         let slot = b.and::<U32>(entry, ENTRIES - 1);
-        let parity = b.shr::<U32>(entry, ENTRIES.trailing_zeros());
-        let parity = b.and::<U32>(parity, 1);
-        (b.index(barriers, slot), parity)
+        b.index(self.full, slot)
     }
 
-    /// A warp's barriers, of `full` or `empty`, and its memory.
-    fn part(&self, b: &mut Builder, warp: Val<U32>) -> (Shared<U64>, Shared<U64>, Shared<U8>) {
-        let before = b.mul::<U32>(warp, self.units);
-        (
-            b.byte_index(self.full, warp, 8 * ENTRIES),
-            b.byte_index(self.empty, warp, 8 * ENTRIES),
-            b.byte_index(self.memory, before, UNIT_BYTES),
-        )
+    /// The one that says whether it is empty.
+    fn empty(&self, b: &mut Builder, entry: Val<U32>) -> Shared<U64> {
+        self.full(b, entry).at(self.empty_distance)
     }
+}
+
+/// The parity of an entry's phase.
+fn parity(b: &mut Builder, entry: Val<U32>) -> Val<U32> {
+    let phase = b.shr::<U32>(entry, ENTRIES.trailing_zeros());
+    b.and::<U32>(phase, 1)
 }

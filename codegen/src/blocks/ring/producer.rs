@@ -1,4 +1,4 @@
-use super::Ring;
+use super::{Part, Ring, parity};
 use crate::blocks::tensor::Tensor;
 use crate::formats::format;
 use crate::ptx::{Builder, Compare, Global, LoadKind, Pred, Shared, U8, U32, U64, Val, Var};
@@ -10,9 +10,7 @@ use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Producer {
     ring: Ring,
-    full: Shared<U64>,
-    empty: Shared<U64>,
-    memory: Shared<U8>,
+    part: Part,
     /// The number of the next entry, and the unit behind the one before.
     entry: Var<U32>,
     at: Var<U32>,
@@ -76,11 +74,11 @@ impl Producer {
     pub(crate) fn new(b: &mut Builder, ring: Ring) -> Producer {
         let lane = b.lane();
         let own = b.min::<U32>(lane, ring.warps - 1);
-        let (full, empty, memory) = ring.part(b, own);
+        let part = ring.part(b, own);
         let free = b.var::<U32>(ring.units);
         let mut zero = || b.var::<U32>(0);
         let (entry, at, oldest, sizes) = (zero(), zero(), zero(), zero());
-        Producer { ring, full, empty, memory, entry, at, oldest, free, sizes, tokens: zero(), over: zero() }
+        Producer { ring, part, entry, at, oldest, free, sizes, tokens: zero(), over: zero() }
     }
 
     /// Consumer warps.
@@ -141,8 +139,8 @@ impl Producer {
                         let number = b.add::<U32>(first, done);
                         let next = b.add::<U32>(done, records);
                         b.set(done, next);
-                        let place = b.byte_index(self.memory, begin, UNIT_BYTES);
-                        let (full, _) = self.ring.barrier(b, self.full, entry);
+                        let place = b.byte_index(self.part.memory, begin, UNIT_BYTES);
+                        let full = self.part.full(b, entry);
                         self.copy(b, &sizes, tensor, (place, full), (number, records));
                     },
                 );
@@ -153,7 +151,7 @@ impl Producer {
     /// Looks whether the oldest entry is empty, and whether the consumers leave.
     fn look(&self, b: &mut Builder) {
         let oldest = b.get(self.oldest);
-        let (empty, parity) = self.ring.barrier(b, self.empty, oldest);
+        let (empty, parity) = (self.part.empty(b, oldest), parity(b, oldest));
         let is_empty = b.mbarrier_test_wait(empty, parity);
         b.if_else(
             is_empty,
@@ -271,7 +269,7 @@ impl Producer {
         b.if_(fills, |b| {
             let (oldest, entry) = (b.get(self.oldest), b.get(self.entry));
             b.for_range(oldest, entry, 1, |b, entry| {
-                let (full, parity) = self.ring.barrier(b, self.full, entry);
+                let (full, parity) = (self.part.full(b, entry), parity(b, entry));
                 b.mbarrier_wait(full, parity);
             });
         });
