@@ -15,6 +15,7 @@ use kiln_shape::{ModelShape, presets};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
+use std::time::Duration;
 
 const PROMPT: [u32; 3] = [5, 600, 7];
 
@@ -32,6 +33,8 @@ fn with_ring(baked: &BakedModel, units: Option<u32>, config: DeviceConfig) -> De
 fn open(file: ModelFile, units: Option<u32>, config: DeviceConfig) -> Model {
     let baked = bake::model("test", *file.shape(), 90);
     let device = common::device_with(with_ring(baked, units, config));
+    // What waits for ever is to be seen soon.
+    device.set_limits(device.limits().with_device_wait(Duration::from_secs(5)).with_wait(Duration::from_secs(20)));
     Model::load(&device, baked, file, |_| {}).expect("it loads")
 }
 
