@@ -91,9 +91,10 @@ impl PersistentDecoder {
         Products::new(self.shape, &self.types)
     }
 
-    /// Whether a warp of its own brings weights through a ring: in fast numerics, where the target has bulk copies.
+    /// Whether a warp of its own brings weights through a ring: in fast numerics, where the target has bulk copies, and two
+    /// warps are left to write key and value.
     fn streams(&self, b: &mut Builder) -> bool {
-        self.numerics == Numerics::Fast && b.target().sm() >= 90 && self.products().stream()
+        self.numerics == Numerics::Fast && self.block_size >= 96 && b.target().sm() >= 90 && self.products().stream()
     }
 
     fn phase(&self, phase: Phase) -> PhaseKernel {
