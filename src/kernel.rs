@@ -18,6 +18,8 @@ const PROGRAMMATIC_SINCE: (i32, i32) = (12, 3);
 pub(crate) struct Loaded {
     function: Function,
     baked: &'static BakedKernel,
+    /// Bytes of dynamic shared memory that launches give.
+    shared: u32,
     resident: u32,
     /// Whether launches are programmatic.
     begins_early: bool,
@@ -26,10 +28,16 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// Finds the kernel in a loaded module. Also opts in to the shared memory, which launches then need not do.
     pub(crate) fn find(module: &Module, baked: &'static BakedKernel) -> Result<Loaded> {
+        Loaded::with_more(module, baked, 0)
+    }
+
+    /// As [`Loaded::find`], for launches that give so many bytes of shared memory more than the kernel takes.
+    pub(crate) fn with_more(module: &Module, baked: &'static BakedKernel, more: u32) -> Result<Loaded> {
         let function = module.function(baked.name)?;
-        let resident = function.resident_blocks(baked.block, baked.dynamic_shared)?;
+        let shared = baked.dynamic_shared.saturating_add(more);
+        let resident = function.resident_blocks(baked.block, shared)?;
         let begins_early = baked.begins_early && module.device().driver().version()? >= PROGRAMMATIC_SINCE;
-        Ok(Loaded { function, baked, resident, begins_early })
+        Ok(Loaded { function, baked, shared, resident, begins_early })
     }
 
     /// The entry's name.
@@ -65,9 +73,14 @@ impl LoadedModule {
 
     /// The kernel of that name; `setting` is what bakes it.
     pub(crate) fn find<L: Launch>(&self, name: &str, setting: &str) -> Result<Kernel<L>> {
+        self.find_with(name, setting, 0)
+    }
+
+    /// The same, for launches that give so many bytes of shared memory more than it takes.
+    pub(crate) fn find_with<L: Launch>(&self, name: &str, setting: &str, more: u32) -> Result<Kernel<L>> {
         let baked = self.baked.kernel(name);
         let not_baked = || Error::KernelNotBaked { kernel: name.to_owned(), setting: setting.to_owned() };
-        Kernel::of(Arc::new(Loaded::find(&self.module, baked.ok_or_else(not_baked)?)?))
+        Kernel::of(Arc::new(Loaded::with_more(&self.module, baked.ok_or_else(not_baked)?, more)?))
     }
 }
 
@@ -160,7 +173,7 @@ impl<L: Launch> Kernel<L> {
     }
 
     fn config(&self, grid: [u32; 3]) -> LaunchConfig {
-        let config = self.loaded.baked.config(grid);
+        let config = self.loaded.baked.config(grid).with_dynamic_shared(self.loaded.shared);
         if self.loaded.begins_early { config.with_programmatic() } else { config }
     }
 }

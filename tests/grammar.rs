@@ -2,8 +2,6 @@
 
 #[path = "common/mod.rs"]
 mod common;
-#[path = "common/random.rs"]
-mod random;
 
 use kiln::Model;
 use kiln::grammar::{Grammar, Grammars};
@@ -12,7 +10,7 @@ use kiln::model::{
 };
 use kiln::text::{Special, Tokenizer};
 use kiln_emulator::{Checks, DeviceConfig};
-use random::Random;
+use kiln_testing::random::Random;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::{Arc, Mutex};

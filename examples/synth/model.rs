@@ -20,6 +20,9 @@ pub enum Mix {
     Q4KM,
     Q8_0,
     F16,
+    /// Every quantised type and F16 in turn, for tests.
+    #[allow(dead_code)]
+    InTurn,
 }
 
 /// A model to write.
@@ -39,6 +42,11 @@ impl Mix {
             (_, role, _) if !role.is_matrix() => WeightType::F32,
             (Mix::Q8_0, ..) => WeightType::Q8_0,
             (Mix::F16, ..) => WeightType::F16,
+            (Mix::InTurn, role, layer) => {
+                use WeightType::{F16, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K, Q8_0};
+                let types = [Q6_K, Q4_0, Q8_0, Q4_K, Q5_0, F16, Q5_K];
+                types[(role.table_index(layer.unwrap_or(0)) as usize) % types.len()]
+            }
             (Mix::Q4KM, Output, _) => WeightType::Q6_K,
             (Mix::Q4KM, TokenEmbedding, _) if shape.tied_head => WeightType::Q6_K,
             (Mix::Q4KM, AttnV | FfnDown, Some(layer)) if more_bits(layer, shape.layers) => WeightType::Q6_K,
@@ -57,7 +65,7 @@ impl Mix {
         match self {
             Mix::F16 => 1,
             Mix::Q8_0 => 7,
-            Mix::Q4KM => 15,
+            Mix::Q4KM | Mix::InTurn => 15,
         }
     }
 }

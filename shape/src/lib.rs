@@ -21,6 +21,7 @@ pub mod mailbox;
 mod numerics;
 pub mod presets;
 pub mod random;
+pub mod ring;
 mod shape;
 pub mod table;
 mod tensors;

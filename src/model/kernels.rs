@@ -5,10 +5,11 @@ use super::launches::{
     Quantise, Trace,
 };
 use super::{KvType, Numerics};
-use crate::baked::{BakedModel, BakedModule, DecoderPath, newest, no_module};
+use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, newest, no_module};
 use crate::driver::Device;
 use crate::kernel::{Kernel, LoadedModule};
-use crate::shape::{Units, presets};
+use crate::shape::ring::Depth;
+use crate::shape::{Units, WeightType, presets};
 use crate::{Error, Result};
 
 /// The kernels whose element type is the cache's.
@@ -134,28 +135,51 @@ pub(crate) enum Persistent {
     Plain(Kernel<PersistentDecoder<'static>>),
     /// One that also traces.
     Tracing(Kernel<(PersistentDecoder<'static>, Trace<'static>)>),
+    /// One that only decodes, with weights that come through a ring of that depth.
+    Ring(Kernel<(PersistentDecoder<'static>, Depth)>, Depth),
+    /// One that also traces, with such weights.
+    TracingRing(Kernel<((PersistentDecoder<'static>, Trace<'static>), Depth)>, Depth),
 }
 
 impl Persistent {
-    /// Finds it; each has a module of its own.
+    /// Finds it; each has a module of its own. A ring is as deep as the device has shared memory for it beside the rest, for
+    /// weights of `types`; where that is too little, an older target's kernel is taken.
     pub(crate) fn load(
         device: &Device,
         baked: &'static BakedModel,
         numerics: Numerics,
         traces: bool,
+        types: &[WeightType],
     ) -> Result<Persistent> {
         let (trace, feature) = if traces { ("_trace", Some("trace")) } else { ("", None) };
         let name = format!("persistent_decoder{trace}");
         let setting = setting(baked, feature);
-        let module = choose(device, baked, DecoderPath::Persistent, numerics, &name).map_err(|error| {
+        let fits = |module: &&'static BakedModule| {
+            let kernel = module.kernel(&name);
+            kernel.is_some_and(|kernel| !has_ring(kernel) || depth(device, kernel, types).is_some())
+        };
+        let fitting = newest(device, of(baked, DecoderPath::Persistent, numerics).filter(fits));
+        let module = fitting.map_or_else(|| choose(device, baked, DecoderPath::Persistent, numerics, &name), Ok);
+        let module = module.map_err(|error| {
             match choose(device, baked, DecoderPath::Persistent, numerics, "persistent_decoder") {
                 Ok(_) => Error::KernelNotBaked { kernel: name.clone(), setting: setting.clone() },
                 Err(_) => error,
             }
         })?;
-        Ok(match traces {
-            false => Persistent::Plain(LoadedModule::new(device, module)?.find(&name, &setting)?),
-            true => Persistent::Tracing(LoadedModule::new(device, module)?.find(&name, &setting)?),
+        let loaded = LoadedModule::new(device, module)?;
+        let ring = module.kernel(&name).filter(|kernel| has_ring(kernel));
+        Ok(match (ring, traces) {
+            (None, false) => Persistent::Plain(loaded.find(&name, &setting)?),
+            (None, true) => Persistent::Tracing(loaded.find(&name, &setting)?),
+            (Some(kernel), traces) => {
+                // The least ring, where none fits: its launch says how much is missing.
+                let depth = depth(device, kernel, types).unwrap_or(Depth::LEAST);
+                let more = depth.bytes(consumers(kernel));
+                match traces {
+                    false => Persistent::Ring(loaded.find_with(&name, &setting, more)?, depth),
+                    true => Persistent::TracingRing(loaded.find_with(&name, &setting, more)?, depth),
+                }
+            }
         })
     }
 
@@ -164,6 +188,8 @@ impl Persistent {
         match self {
             Persistent::Plain(kernel) => kernel.resident(),
             Persistent::Tracing(kernel) => kernel.resident(),
+            Persistent::Ring(kernel, _) => kernel.resident(),
+            Persistent::TracingRing(kernel, _) => kernel.resident(),
         }
     }
 }
@@ -180,6 +206,24 @@ fn setting(baked: &BakedModel, feature: Option<&str>) -> String {
             format!("a new bake of `{}`{feature}", baked.name)
         }
     }
+}
+
+/// Whether a decoder's weights come through a ring.
+fn has_ring(kernel: &BakedKernel) -> bool {
+    kernel.params.iter().any(|param| param.name == "ring_units")
+}
+
+/// The warps that take weights from a ring: all but the one that fills it.
+const fn consumers(kernel: &BakedKernel) -> u32 {
+    kernel.block / 32 - 1
+}
+
+/// The depth of a decoder's ring on a device.
+fn depth(device: &Device, kernel: &BakedKernel, types: &[WeightType]) -> Option<Depth> {
+    // Dynamic shared memory begins at a multiple of 128 bytes.
+    let taken = kernel.static_shared.next_multiple_of(128).checked_add(kernel.dynamic_shared)?;
+    let left = device.shared_memory_per_block().checked_sub(taken)?;
+    Depth::fitting(left, consumers(kernel), types.iter().copied())
 }
 
 /// Whether there are kernels of both paths for the device, in some numerics; none is loaded.

@@ -1,6 +1,8 @@
 //! The launches of a model's kernels, whose sizes are baked.
 
-use crate::launch::{In, Out, launch};
+use crate::launch::{Arguments, In, Launch, Out, launch};
+use crate::shape::ring::Depth;
+use crate::shape::{NumberType, Param};
 
 launch! {
     /// `embedding_row`: the embedding of the token at the state's position.
@@ -162,5 +164,21 @@ launch! {
     pub(crate) struct Trace<'a> {
         trace: Out<'a, u64>,
         trace_capacity: u32,
+    }
+}
+
+/// What a decoder takes besides whose weights come through a ring: the ring's depth.
+impl Launch for Depth {
+    type At<'a> = Depth;
+
+    const COUNT: usize = 2;
+
+    fn signature() -> impl Iterator<Item = Param> {
+        ["ring_units", "ring_records"].into_iter().map(|name| Param::value(name, NumberType::U32))
+    }
+
+    fn add<'s>(&'s self, to: &mut Arguments<'s>) {
+        to.push("ring_units", &self.units);
+        to.push("ring_records", &self.records);
     }
 }

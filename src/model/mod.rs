@@ -100,7 +100,8 @@ impl Inner {
 
     fn persistent_kernel(&self, numerics: Numerics, traces: bool) -> Result<Arc<Persistent>> {
         let [plain, tracing] = &self.loaded(numerics).persistent;
-        let load = || Persistent::load(&self.device, self.baked, numerics, traces).map(Arc::new);
+        let types: Vec<_> = self.weights.types().collect();
+        let load = || Persistent::load(&self.device, self.baked, numerics, traces, &types).map(Arc::new);
         if traces { tracing } else { plain }.get_or_try_init(load).cloned()
     }
 

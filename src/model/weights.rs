@@ -54,6 +54,8 @@ struct Place {
     row_blocks: u32,
     data: u64,
     plane: Option<u64>,
+    /// Whether the plane ends within 16 bytes, which bulk copies take whole: the rest is to be zero.
+    is_padded: bool,
 }
 
 impl Place {
@@ -80,9 +82,10 @@ fn places(file: &ModelFile) -> Result<(Vec<Place>, u64)> {
             if spec.role.is_matrix() { ty.matrix_bytes(row, rows) } else { row.checked_mul(4).map(|data| (data, 0)) };
         let place = sizes.and_then(|(data, plane)| {
             let data = take(&mut end, data)?;
-            Some((data, if plane == 0 { None } else { Some(take(&mut end, plane)?) }))
+            let padded = plane.checked_next_multiple_of(16)?;
+            Some((data, if plane == 0 { None } else { Some(take(&mut end, padded)?) }, padded != plane))
         });
-        let (data, plane) = place.ok_or_else(|| Error::SizeOverflow {
+        let (data, plane, is_padded) = place.ok_or_else(|| Error::SizeOverflow {
             what: "the weights",
             found: format!("{end} bytes and tensor {}", spec.name),
             limit: u64::MAX,
@@ -90,7 +93,7 @@ fn places(file: &ModelFile) -> Result<(Vec<Place>, u64)> {
         let (role, layer) = (spec.role, spec.layer.unwrap_or(0));
         // Both fit 32 bits: dimensions are checked against the shape's.
         let row_blocks = (row / u64::from(ty.block_len())) as u32;
-        places.push(Place { name: spec.name, role, layer, ty, row_blocks, data, plane });
+        places.push(Place { name: spec.name, role, layer, ty, row_blocks, data, plane, is_padded });
     }
     Ok((places, end))
 }
@@ -144,7 +147,7 @@ impl Weights {
         let (places, bytes) = places(file)?;
         let memory = MemoryNeed { staging: 0, ..memory_need(file)? };
         let size = host_size("the weights", bytes)?;
-        let mut data = match places.iter().any(Place::is_cut) {
+        let mut data = match places.iter().any(|place| place.is_cut() || place.is_padded) {
             true => DeviceBuffer::<u8>::zeroed(device, size)?,
             false => DeviceBuffer::<u8>::uninitialized(device, size)?,
         };
@@ -202,6 +205,11 @@ impl Weights {
     /// The uses of all of it by work that decodes.
     pub(crate) fn uses(&self) -> impl Iterator<Item = Use<'_>> {
         [self.data.reads("weights"), self.table.reads("tensor table")].into_iter()
+    }
+
+    /// The types of its tensors.
+    pub(crate) fn types(&self) -> impl Iterator<Item = WeightType> {
+        self.types.iter().copied().flatten()
     }
 
     /// The type of a layer's tensor, or of one of the model's; none where the model has no such tensor.

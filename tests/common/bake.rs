@@ -63,9 +63,17 @@ pub(crate) fn model_with_blocks_of(
     device: &kiln::Device,
     threads: Option<u32>,
 ) -> &'static BakedModel {
+    made((*file.shape(), file.types(), device.sm(), threads))
+}
+
+/// The kernels of a shape and these types, for devices of compute capability `sm`.
+pub(crate) fn of(shape: ModelShape, types: WeightTypes, sm: u32) -> &'static BakedModel {
+    made((shape, types, sm, None))
+}
+
+fn made(choice: Choice) -> &'static BakedModel {
     type Made = (Choice, Arc<OnceLock<&'static BakedModel>>);
     static MADE: Mutex<Vec<Made>> = Mutex::new(Vec::new());
-    let choice = (*file.shape(), file.types(), device.sm(), threads);
     let made = {
         let mut all = MADE.lock().unwrap_or_else(PoisonError::into_inner);
         let found = all.iter().find(|made| made.0 == choice).map(|made| made.1.clone());

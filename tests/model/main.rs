@@ -26,6 +26,7 @@ mod perplexity;
 mod persistent;
 mod presets;
 mod reference_results;
+mod ring;
 mod sampling;
 mod sessions;
 mod sharing;

@@ -4,7 +4,7 @@
 use crate::{bake, common};
 use kiln::baked::{BakedModel, BakedModule, DecoderPath};
 use kiln::driver::DeviceBuffer;
-use kiln::model::{End, GenerateOptions, ModelFile, PathChoice, Session};
+use kiln::model::{End, GenerateOptions, ModelFile, Numerics, PathChoice, Session};
 use kiln::{Error, Model};
 use kiln_emulator::{DeviceConfig, Schedule};
 use std::path::Path;
@@ -22,7 +22,7 @@ fn open_as(file: &str, config: DeviceConfig, plant: impl Fn(&str) -> String) -> 
     let file = ModelFile::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("a model");
     let baked = bake::model(&file, &device);
     let modules = baked.modules().iter().map(|module| match module.decoder {
-        Some((DecoderPath::Persistent, _)) => BakedModule { ptx: plant(module.ptx).leak(), ..*module },
+        Some((DecoderPath::Persistent, Numerics::Exact)) => BakedModule { ptx: plant(module.ptx).leak(), ..*module },
         _ => *module,
     });
     let modules = modules.collect::<Vec<_>>().leak();

@@ -91,7 +91,13 @@ impl Source<'_> {
             if self.signatures.iter().any(|(_, known)| known == params) {
                 continue;
             }
-            let signature = identifier(name);
+            // A kernel may take more on one target than on another.
+            let (plain, further) = (identifier(name), format!("{}__", identifier(name)));
+            let is_taken = |(known, _): &&(String, Vec<Param>)| *known == plain || known.starts_with(&further);
+            let signature = match self.signatures.iter().filter(is_taken).count() {
+                0 => plain.clone(),
+                before => format!("{further}{before}"),
+            };
             let params_text: Vec<String> = params.iter().map(param).collect();
             self.line(format_args!("    const {signature}: &[Param] = &[{}];", params_text.join(", ")));
             self.signatures.push((signature, params.clone()));

@@ -6,10 +6,11 @@
 //! to a row begins its chain instead of ending it.
 
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
+use super::ring::Consumer;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use crate::formats::{Form, Int8, SuperBlock, Weights, form, format};
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// Floats in shared memory that a warp puts the values of super-blocks into.
@@ -19,47 +20,69 @@ const VALUES: u32 = 256;
 #[derive(Debug, Clone)]
 pub(crate) struct Values {
     own: Shared<F32>,
-    /// From a row's values to the next row's: odd, so that the lanes that fold rows meet in no bank.
+    /// As [`tile`] has them.
     stride: Size,
-    /// The most rows of a tile.
     tile_rows: Size,
     /// Whether the vector is staged whole and rows follow each other in whole super-blocks.
     is_run: bool,
-    /// The warp's place for weights on their way, where they go through shared memory.
+    /// The warp's place for weights on their way, where it brings them to shared memory itself.
     slot: Option<Slot>,
     /// The way along rows of so many super-blocks at a step, by lanes that share them or not.
     ways: Vec<((u32, bool), Way)>,
+    /// The ring that weights come through, and the way along rows of an entry at a step.
+    ring: Option<(Consumer, Way)>,
+}
+
+/// From a row's values to the next row's, odd so that lanes that fold rows meet in no bank, and the most rows of a tile, for
+/// rows of so many super-blocks.
+pub(crate) fn tile(b: &mut Builder, along: Size) -> (Size, Size) {
+    match along {
+        Size::Const(along) => {
+            let stride = along | 1;
+            (Size::Const(stride), Size::Const((VALUES / stride).min(32)))
+        }
+        Size::Reg(along) => {
+            let stride = b.or::<U32>(along, 1);
+            let rows = b.div::<U32>(VALUES, stride);
+            (Size::Reg(stride), Size::Reg(b.min::<U32>(rows, 32)))
+        }
+    }
 }
 
 impl Values {
-    /// Takes the shared memory, for rows of `types` of which `along` super-blocks are staged, in so many bytes.
+    /// Takes the shared memory, for rows of `types` of which `along` super-blocks are staged, in so many bytes. Weights come
+    /// through `ring`, where there is one.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, types: &[WeightType], along: Size, is_run: bool, vector_bytes: u32) -> Values {
+    pub(crate) fn new(
+        b: &mut Builder,
+        types: &[WeightType],
+        along: Size,
+        is_run: bool,
+        vector_bytes: u32,
+        ring: Option<Consumer>,
+    ) -> Values {
         let all = b.dynamic_shared::<F32>(VALUES * b.warps());
         let warp = b.warp_id();
         let beside = vector_bytes + 4 * VALUES * b.warps();
-        let slot = (b.target().sm() >= 80 && is_run).then(|| Slot::new(b, types, beside));
-        let (stride, tile_rows) = match along {
-            Size::Const(along) => {
-                let stride = along | 1;
-                (Size::Const(stride), Size::Const((VALUES / stride).min(32)))
-            }
-            Size::Reg(along) => {
-                let stride = b.or::<U32>(along, 1);
-                let rows = b.div::<U32>(VALUES, stride);
-                (Size::Reg(stride), Size::Reg(b.min::<U32>(rows, 32)))
-            }
-        };
+        let loads = ring.is_none() && b.target().sm() >= 80 && is_run;
+        let slot = loads.then(|| Slot::new(b, types, beside));
+        let (stride, tile_rows) = tile(b, along);
         let mut ways: Vec<((u32, bool), Way)> = Vec::new();
         if let Some(slot) = &slot {
             for ty in types.iter().filter(|ty| format(**ty).int8().is_some()) {
-                let records = slot.records(*ty);
+                let records @ (step, by_two) = slot.records(*ty);
                 if ways.iter().all(|(known, _)| *known != records) {
-                    ways.push((records, Way::new(b, along, records, stride)));
+                    let lane = b.lane();
+                    let lane = if by_two { b.and::<U32>(lane, step - 1) } else { lane };
+                    ways.push((records, Way::new(b, along, lane, Size::Const(step), stride)));
                 }
             }
         }
-        Values { own: b.byte_index(all, warp, VALUES * 4), stride, tile_rows, is_run, slot, ways }
+        let ring = ring.map(|ring| {
+            let lane = b.lane();
+            (ring, Way::new(b, along, lane, Size::Reg(ring.records()), stride))
+        });
+        Values { own: b.byte_index(all, warp, VALUES * 4), stride, tile_rows, is_run, slot, ways, ring }
     }
 
     /// The most rows of a tile.
@@ -180,8 +203,22 @@ impl Values {
         let data = first_row(tensor.data, row_bytes);
         let plane = if layout.plane == 0 { tensor.plane } else { first_row(tensor.plane, plane_bytes) };
         let x = staged.quantised(b, int8.group);
+        let run = Run { data, plane, ty, tasks };
+        let keep = |b: &mut Builder, way: &Way, place: &At, has: Val<Pred>, value: Val<F32>| {
+            let to = b.index(self.own, place.to);
+            b.if_(has, |b| b.st(to, value));
+            way.go_on(b, place);
+        };
+        if let Some((ring, way)) = &self.ring {
+            let number = b.mul::<U32>(rows.first, along);
+            let place = way.begin(b);
+            return ring.each(b, &run, number, |b, has, weights| {
+                let super_block = b.get(place.super_block);
+                let value = int8.dot(b, weights, &x, super_block, Work::Shared(ty, SUPER_BLOCK));
+                keep(b, way, &place, has, value);
+            });
+        }
         if let Some(slot) = self.slot {
-            let run = Run { data, plane, ty, tasks };
             let records @ (step, by_two) = slot.records(ty);
             let Some((_, way)) = self.ways.iter().find(|(known, _)| *known == records) else { return };
             let place = way.begin(b);
@@ -195,9 +232,7 @@ impl Values {
                 } else {
                     int8.dot(b, weights, &x, super_block, work)
                 };
-                let to = b.index(self.own, place.to);
-                b.if_(has, |b| b.st(to, value));
-                way.go_on(b, &place);
+                keep(b, way, &place, has, value);
             });
         }
         let lane = b.lane();
@@ -271,15 +306,14 @@ struct At {
 }
 
 impl Way {
-    fn new(b: &mut Builder, along: Size, (step, by_two): (u32, bool), stride: Size) -> Way {
-        let lane = b.lane();
-        let lane = if by_two { b.and::<U32>(lane, step - 1) } else { lane };
+    /// The way of a lane that begins at the super-block of that number.
+    fn new(b: &mut Builder, along: Size, lane: Val<U32>, step: Size, stride: Size) -> Way {
         let row = b.div::<U32>(lane, along);
         let before = b.mul::<U32>(row, along);
         let super_block = b.sub::<U32>(lane, before);
         let to = b.mad::<U32>(row, stride, super_block);
-        let (further, to_further, over) = match (along, stride) {
-            (Size::Const(along), Size::Const(stride)) => {
+        let (further, to_further, over) = match (along, step, stride) {
+            (Size::Const(along), Size::Const(step), Size::Const(stride)) => {
                 let (rows, further) = (step / along, step % along);
                 (Size::Const(further), Size::Const(rows * stride + further), Size::Const(stride - along))
             }

@@ -5,6 +5,7 @@
 
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::fast::Values;
+use super::ring::Consumer;
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
 use crate::formats::form;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, U64, Val};
@@ -129,8 +130,7 @@ impl Share {
             }
             Some(values) => {
                 let tile = values.tile_rows();
-                let each = b.add::<U32>(rows, warps - 1);
-                let each = b.div::<U32>(each, warps);
+                let each = rows_of_warp(b, rows, warps);
                 let warp = b.warp_id();
                 let first = b.mad::<U32>(warp, each, first);
                 let last = b.add::<U32>(first, each);
@@ -158,6 +158,12 @@ impl Share {
             }),
         }
     }
+}
+
+/// Of a block's rows those that each of its warps has in turn; the last warps have fewer, or none.
+pub(crate) fn rows_of_warp(b: &mut Builder, rows: Val<U32>, warps: u32) -> Val<U32> {
+    let each = b.add::<U32>(rows, warps - 1);
+    b.div::<U32>(each, warps)
 }
 
 /// A vector in shared memory, or a part of one.
@@ -225,7 +231,7 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
         Numerics::Exact => None,
         Numerics::Fast => {
             let types = fitting(with.types, k);
-            Some(Values::new(b, &types, Size::Const(most), is_whole && !is_cut, staged.bytes()))
+            Some(Values::new(b, &types, Size::Const(most), is_whole && !is_cut, staged.bytes(), None))
         }
     };
     if is_whole {
@@ -280,11 +286,13 @@ pub(crate) struct AnyInput<'a> {
     /// The types that matrices may have, and the numbers of those that these matrices have.
     pub(crate) types: &'a [WeightType],
     pub(crate) of: &'a [Val<U32>],
+    /// The ring that weights come through, where there is one.
+    pub(crate) ring: Option<Consumer>,
 }
 
 /// Stages one of several vectors, with barriers as in [`staged`].
 pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
-    let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of } = *input;
+    let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, ring } = *input;
     let with = With { numerics: Numerics::Fast, types, of };
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
     let size = Size::Reg(k);
@@ -296,7 +304,7 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     forms.one = One::When(one);
     let wanted = with.wanted(b, &forms);
     let staged = Staged::new(b, &forms, room, super_blocks, most);
-    let values = Some(Values::new(b, types, super_blocks, !is_cut, staged.bytes()));
+    let values = Some(Values::new(b, types, super_blocks, !is_cut, staged.bytes(), ring));
     let left = is_cut.then_some(k);
     let gamma = Some(Factors { gamma, given: Some(normalised) });
     staged.fill(b, &Source { x, gamma, left, kind }, super_blocks, &wanted);

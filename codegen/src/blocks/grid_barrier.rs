@@ -26,6 +26,8 @@ pub(crate) struct GridBarrier {
     gone: Shared<U32>,
     blocks: Val<U32>,
     target: Var<U32>,
+    /// An mbarrier at which a block arrives that gives up, where warps that do not come to the barrier wait for that.
+    leaving: Option<Shared<U64>>,
 }
 
 /// How long a block waits for others.
@@ -50,7 +52,12 @@ impl GridBarrier {
         let tid = b.tid();
         let first = b.setp_eq(tid, 0);
         b.if_(first, |b| b.st(gone, 0)); // read behind the first barrier
-        GridBarrier { counter, limit, gone, blocks, target: b.var::<U32>(0) }
+        GridBarrier { counter, limit, gone, blocks, target: b.var::<U32>(0), leaving: None }
+    }
+
+    /// The barrier of some of a block's warps, of which one thread arrives at an mbarrier when they give up.
+    pub(crate) fn with_leaving(self, leaving: Shared<U64>) -> GridBarrier {
+        GridBarrier { leaving: Some(leaving), ..self }
     }
 
     /// Waits until every block is here. Everything written before by any thread of the grid is seen after it.
@@ -96,7 +103,12 @@ impl GridBarrier {
         b.bar_sync();
         let gone = b.ld(self.gone, LoadKind::Constant);
         let gone = b.setp_ne(gone, 0);
-        b.if_(gone, |b| b.exit());
+        b.if_(gone, |b| {
+            if let Some(leaving) = self.leaving {
+                b.if_(first, |b| b.mbarrier_arrive(leaving));
+            }
+            b.exit();
+        });
     }
 
     /// Looks whether another block has given up, and whether this one must.

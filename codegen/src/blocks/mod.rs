@@ -23,6 +23,7 @@ pub(crate) mod norm;
 pub(crate) mod qk;
 pub(crate) mod quantise;
 pub(crate) mod quantise_columns;
+pub(crate) mod ring;
 pub(crate) mod rope;
 pub(crate) mod running;
 pub(crate) mod slot;

@@ -2,9 +2,12 @@ use super::phase::{Operands, Phase};
 use super::{Grid, Kernel};
 use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
+use crate::blocks::fast;
 use crate::blocks::gemv::{self, AnyInput, Pass, Share};
 use crate::blocks::math;
+use crate::blocks::ring::{Consumer, Producer, Records};
 use crate::blocks::tensor::{Tensor, vector_from_table};
+use crate::formats::{Form, form};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U8, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, TensorRole, WeightType};
@@ -29,6 +32,8 @@ pub(crate) struct AnyOperands {
     /// The number of a [`Phase`], the same in the whole block.
     pub(crate) phase: Val<U32>,
     pub(crate) of: Operands,
+    /// The ring that weights come through, where there is one.
+    pub(crate) ring: Option<Consumer>,
 }
 
 impl Products {
@@ -78,8 +83,55 @@ impl Products {
             one,
             types: &self.types,
             of: &types,
+            ring: operands.ring,
         };
         gemv::staged_any(b, &input)
+    }
+
+    /// Whether rows are whole super-blocks and some type's weights go through a ring.
+    pub(crate) fn stream(&self) -> bool {
+        let whole = self.widths().iter().all(|(width, _)| width.is_multiple_of(SUPER_BLOCK));
+        whole && self.types.iter().any(|ty| form(*ty, Numerics::Fast) != Form::Float)
+    }
+
+    /// Fills a ring with the weights of rows `first` to `end` of the phase, as [`Products::run`] takes them.
+    pub(crate) fn fill(
+        &self,
+        b: &mut Builder,
+        ring: &Producer,
+        table: Global<U8>,
+        (phase, layer): (Val<U32>, Val<U32>),
+        (first, end): (Val<U32>, Val<U32>),
+    ) {
+        let chosen = Chosen::new(b, &self.shape, phase, layer);
+        let super_blocks = b.size_div_ceil(Size::Reg(chosen.k), SUPER_BLOCK);
+        let along = b.mov::<U32>(super_blocks);
+        let (_, tile) = fast::tile(b, super_blocks);
+        let end = b.max(end, first);
+        let rows = b.sub(end, first);
+        let each = gemv::rows_of_warp(b, rows, ring.warps());
+        let lane = b.lane();
+        let first = b.mad::<U32>(lane, each, first);
+        let last = b.add::<U32>(first, each);
+        let end = b.min::<U32>(last, end);
+        b.for_range(0, each, tile, |b, before| {
+            let first = b.add::<U32>(first, before);
+            let last = b.add::<U32>(first, tile);
+            let end = b.min::<U32>(last, end);
+            b.for_range(0, chosen.matrices, 1, |b, number| {
+                let (from, to) = chosen.rows_of(b, &self.shape, number);
+                let first = b.max::<U32>(first, from);
+                let end = b.min::<U32>(to, end);
+                let any = b.setp_lt(first, end);
+                let rows = b.sub::<U32>(end, first);
+                let rows = b.selp::<U32>(rows, 0, any);
+                let before = b.sub::<U32>(first, from);
+                let entry = b.add::<U32>(chosen.weight, number);
+                let tensor = Tensor::from_table(b, table, entry);
+                let (first, count) = (b.mul::<U32>(before, along), b.mul::<U32>(rows, along));
+                ring.fill(b, &self.types, &Records { tensor, first, count });
+            });
+        });
     }
 
     /// Asks for the first weights of each warp's rows, of all `rows` of the phase.
@@ -278,7 +330,7 @@ impl Kernel for Products {
             self.ask_for(b, table, &chosen, rows);
         }
         let kind = dependent::wait(b);
-        let operands = AnyOperands { phase, of: Operands { table, layer, x, y, residual: y, eps, kind } };
+        let operands = AnyOperands { phase, of: Operands { table, layer, x, y, residual: y, eps, kind }, ring: None };
         let pass = self.staged(b, &operands, &chosen);
         let share = Share::of_grid(b, Size::Reg(rows), &pass);
         self.rows(b, &operands, &chosen, &pass, share);

@@ -15,6 +15,9 @@ use std::panic::Location;
 /// The name of the dynamic shared memory array in the printed PTX.
 pub(crate) const DYNAMIC: &str = "dynamic_shared";
 const DYNAMIC_INDEX: u32 = u32::MAX;
+/// What stands for the dynamic shared memory behind all that the kernel takes of it.
+pub(crate) const REST: &str = "dynamic_rest";
+const REST_INDEX: u32 = u32::MAX - 1;
 
 /// Writes one kernel. Every method that emits an instruction is named after its mnemonic and records the line that
 /// called it.
@@ -33,6 +36,8 @@ pub struct Builder {
     lane: Option<Val<U32>>,
     /// Bytes of dynamic shared memory taken so far.
     dynamic_bytes: u32,
+    /// In a role that has a barrier of its own: its warps, and the barrier.
+    team: Option<(u32, u32)>,
     /// The line to record instead of the caller's, for instructions that the builder adds to a loop.
     blame: Option<&'static Location<'static>>,
     /// First complaint about how the builder was used; reported by the verifier.
@@ -91,6 +96,7 @@ impl Builder {
             warp: None,
             lane: None,
             dynamic_bytes: 0,
+            team: None,
             blame: None,
             misuse: None,
         }
@@ -108,14 +114,19 @@ impl Builder {
         self.is_of_chain && self.target().sm() >= 90
     }
 
-    /// Threads per block.
+    /// Threads per block; in a role with a barrier of its own, the role's.
     pub fn block(&self) -> u32 {
-        self.function.block
+        32 * self.warps()
     }
 
-    /// Warps per block.
+    /// Warps per block; in a role with a barrier of its own, the role's.
     pub fn warps(&self) -> u32 {
-        self.function.block / 32
+        self.team.map_or(self.function.block / 32, |(warps, _)| warps)
+    }
+
+    /// The barrier of the role that is being written, if it has one of its own, and its threads.
+    pub(super) fn own_barrier(&self) -> Option<(u32, u32)> {
+        self.team.map(|(warps, barrier)| (barrier, 32 * warps))
     }
 
     /// Asks the assembler to keep registers low enough for `blocks` resident blocks per SM (`.minnctapersm`).
@@ -184,6 +195,13 @@ impl Builder {
         Ptr::new(PtrBase::Shared(DYNAMIC_INDEX), i64::from(offset))
     }
 
+    /// The dynamic shared memory behind all that the kernel takes, at a multiple of 128 bytes: a launch that gives more than
+    /// [`Function::dynamic_shared`] has it.
+    pub fn dynamic_rest<T: Element>(&mut self) -> Shared<T> {
+        self.function.dynamic.push((self.dynamic_bytes, self.dynamic_bytes));
+        Ptr::new(PtrBase::Shared(REST_INDEX), 0)
+    }
+
     /// Frees, at the end of `body`, the dynamic shared memory that `body` took: later allocations overlap it. A barrier
     /// must stand between the last use of the one and the first of the other.
     pub fn overlap<R>(&mut self, body: impl FnOnce(&mut Builder) -> R) -> R {
@@ -197,6 +215,7 @@ impl Builder {
         match base {
             PtrBase::Reg(reg) => Base::Reg(reg),
             PtrBase::Shared(DYNAMIC_INDEX) => Base::Symbol(DYNAMIC.to_owned()),
+            PtrBase::Shared(REST_INDEX) => Base::Symbol(REST.to_owned()),
             PtrBase::Shared(index) => Base::Symbol(self.function.shared[index as usize].name.clone()),
         }
     }
@@ -380,7 +399,8 @@ impl Builder {
     }
 
     /// Splits the block by warps: for each role in order, that many consecutive warps run its body. A barrier inside
-    /// must name its participants, [`Builder::bar_sync_threads`], and count those of the role alone or of several.
+    /// must name its participants, [`Builder::bar_sync_threads`], and count those of the role alone or of several; one of a
+    /// role with a barrier of its own is that.
     #[track_caller]
     pub fn roles(&mut self, roles: Vec<Role<'_>>) {
         let source = Location::caller();
@@ -389,7 +409,12 @@ impl Builder {
         if warps != self.warps() {
             self.complain(format!("roles cover {warps} warps of a block of {}", self.warps()));
         }
-        let roles = roles.into_iter().map(|role| (role.warps, self.nested(role.body))).collect();
+        let roles = roles.into_iter().map(|role| {
+            self.team = role.barrier.map(|barrier| (role.warps, barrier));
+            (role.warps, self.nested(role.body))
+        });
+        let roles = roles.collect();
+        self.team = None;
         self.node(Node::Roles { warp: warp.reg, roles, source });
     }
 
@@ -475,12 +500,19 @@ impl Builder {
 /// Warps that do one job: see [`Builder::roles`].
 pub struct Role<'a> {
     warps: u32,
+    barrier: Option<u32>,
     body: Box<dyn FnOnce(&mut Builder) + 'a>,
 }
 
 impl<'a> Role<'a> {
     /// `warps` consecutive warps run `body`.
     pub fn new(warps: u32, body: impl FnOnce(&mut Builder) + 'a) -> Role<'a> {
-        Role { warps, body: Box::new(body) }
+        Role { warps, barrier: None, body: Box::new(body) }
+    }
+
+    /// The role with a barrier of its own, of that number from 1 on: its body is written as a block's is, with
+    /// [`Builder::bar_sync`], [`Builder::warps`] and [`Builder::block`] for the role's warps.
+    pub fn with_barrier(self, barrier: u32) -> Role<'a> {
+        Role { barrier: Some(barrier), ..self }
     }
 }

@@ -9,7 +9,7 @@
 //! buffer begin at constants. Aliases are not seen: two parameters, or two loads of one pointer, may lead to the same
 //! memory.
 
-use super::builder::DYNAMIC;
+use super::builder::{DYNAMIC, REST};
 use super::ir::{Arg, Base, Class, Function, Inst, Node, Reg, Source, Uniformity, Warps, by_warps};
 use super::table::{Convergence, Effect, Op};
 use super::uniform;
@@ -49,7 +49,7 @@ pub(crate) fn check(function: &Function, uniformity: &uniform::Map) -> Result<BT
     walk.events(&events, &mut State::default());
     let written = stored.into_keys().filter_map(|root| match root {
         Root::Param(place) => Some(place),
-        Root::Loaded(_) | Root::Shared(_) | Root::Dynamic => None,
+        Root::Loaded(_) | Root::Shared(_) | Root::Dynamic | Root::Rest => None,
     });
     walk.problem.map_or(Ok(written.collect()), Err)
 }
@@ -88,7 +88,9 @@ impl Derived {
             Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,
             Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny => Derived::Nothing,
             Op::LdMatrix | Op::CpAsync | Op::CpAsyncCommitGroup | Op::CpAsyncWaitGroup => Derived::Nothing,
-            Op::CpAsyncBulkPrefetch => Derived::Nothing,
+            Op::CpAsyncBulkPrefetch | Op::CpAsyncBulk | Op::FenceProxyAsync => Derived::Nothing,
+            Op::MbarrierInit | Op::MbarrierArrive | Op::MbarrierArriveExpectTx => Derived::Nothing,
+            Op::MbarrierTestWait | Op::MbarrierTryWait => Derived::Nothing,
             Op::St { .. } | Op::StSync { .. } | Op::Red { .. } | Op::Atom { .. } | Op::AtomExch { .. } => {
                 Derived::Nothing
             }
@@ -110,12 +112,14 @@ enum Root {
     Shared(usize),
     /// The dynamic shared memory.
     Dynamic,
+    /// What of it the kernel does not take.
+    Rest,
 }
 
 impl Root {
     const fn is_shared(self) -> bool {
         match self {
-            Root::Shared(_) | Root::Dynamic => true,
+            Root::Shared(_) | Root::Dynamic | Root::Rest => true,
             Root::Param(_) | Root::Loaded(_) => false,
         }
     }
@@ -242,6 +246,9 @@ impl<'a> Places<'a> {
         if name == DYNAMIC {
             return Some(Root::Dynamic);
         }
+        if name == REST {
+            return Some(Root::Rest);
+        }
         self.function.shared.iter().position(|var| var.name == name).map(Root::Shared)
     }
 
@@ -287,7 +294,7 @@ impl<'a> Places<'a> {
     fn around(&self, region: Region) -> Region {
         let all = Region { start: i64::MIN, end: i64::MAX, indexed: false, ..region };
         match region.root {
-            Root::Shared(_) if region.indexed => all,
+            Root::Shared(_) | Root::Rest if region.indexed => all,
             Root::Dynamic if region.indexed => {
                 let allocations = self.function.dynamic.iter().map(|(from, to)| (i64::from(*from), i64::from(*to)));
                 let around = allocations.filter(|(from, to)| (*from..*to).contains(&region.start));

@@ -188,9 +188,13 @@ impl Builder {
 
     // ---- barriers
 
-    /// `bar.sync 0`: all threads of the block arrive; memory of the block is ordered.
+    /// `bar.sync 0`: all threads of the block arrive; memory of the block is ordered. In a role with a barrier of its own,
+    /// that one: all threads of the role arrive.
     #[track_caller]
     pub fn bar_sync(&mut self) {
+        if let Some((barrier, threads)) = self.own_barrier() {
+            return self.bar_sync_threads(barrier, threads);
+        }
         self.push(Op::BarSync, vec![], vec![Arg::Int(0)], None);
     }
 
@@ -232,6 +236,74 @@ impl Builder {
         self.push(Op::CpAsyncBulkPrefetch, vec![], src, None);
     }
 
+    // ---- mbarriers and bulk copies
+
+    /// `cp.async.bulk`: copies `bytes` bytes, a multiple of 16, from a multiple of 16 on. Once they are there, they lower what
+    /// the phase of `mbarrier` expects; whoever has waited for that phase sees them.
+    #[track_caller]
+    pub fn cp_async_bulk<T, U>(
+        &mut self,
+        to: Shared<T>,
+        from: Global<U>,
+        bytes: impl Operand<U32>,
+        mbarrier: Shared<U64>,
+    ) {
+        let dst = vec![self.mem(to)];
+        let src = vec![self.mem(from), bytes.arg(), self.mem(mbarrier)];
+        self.push(Op::CpAsyncBulk, dst, src, None);
+    }
+
+    /// `mbarrier.init`: an mbarrier whose phases end after `arrivals` arrivals, and all bytes that they expect. Other threads
+    /// use it behind a barrier, and bulk copies behind a [`Builder::fence_proxy_async`] before that.
+    #[track_caller]
+    pub fn mbarrier_init(&mut self, mbarrier: Shared<U64>, arrivals: impl Operand<U32>) {
+        let dst = vec![self.mem(mbarrier)];
+        self.push(Op::MbarrierInit, dst, vec![arrivals.arg()], None);
+    }
+
+    /// `mbarrier.arrive`: what this thread did before happens before what those do who have waited for the phase.
+    #[track_caller]
+    pub fn mbarrier_arrive(&mut self, mbarrier: Shared<U64>) {
+        let src = vec![self.mem(mbarrier)];
+        let _state = self.emit::<U64>(Op::MbarrierArrive, src);
+    }
+
+    /// `mbarrier.arrive.expect_tx`: the same, where the phase does not end before `bytes` more bytes have been copied.
+    #[track_caller]
+    pub fn mbarrier_arrive_expect_tx(&mut self, mbarrier: Shared<U64>, bytes: impl Operand<U32>) {
+        let src = vec![self.mem(mbarrier), bytes.arg()];
+        let _state = self.emit::<U64>(Op::MbarrierArriveExpectTx, src);
+    }
+
+    /// `mbarrier.test_wait.parity`: whether the last phase of that parity, 0 for the first one, is over.
+    #[track_caller]
+    pub fn mbarrier_test_wait(&mut self, mbarrier: Shared<U64>, parity: impl Operand<U32>) -> Val<Pred> {
+        let src = vec![self.mem(mbarrier), parity.arg()];
+        self.emit(Op::MbarrierTestWait, src)
+    }
+
+    /// `mbarrier.try_wait.parity`: the same, where the thread may sleep for a while before the answer is no.
+    #[track_caller]
+    pub fn mbarrier_try_wait(&mut self, mbarrier: Shared<U64>, parity: impl Operand<U32>) -> Val<Pred> {
+        let src = vec![self.mem(mbarrier), parity.arg()];
+        self.emit(Op::MbarrierTryWait, src)
+    }
+
+    /// Waits for the last phase of a parity, however long.
+    #[track_caller]
+    pub(crate) fn mbarrier_wait(&mut self, mbarrier: Shared<U64>, parity: Val<U32>) {
+        self.do_while(|b| {
+            let over = b.mbarrier_try_wait(mbarrier, parity);
+            b.not_pred(over)
+        });
+    }
+
+    /// `fence.proxy.async`: what this thread stored to shared memory comes before what bulk copies do there behind it.
+    #[track_caller]
+    pub fn fence_proxy_async(&mut self) {
+        self.push(Op::FenceProxyAsync, vec![], vec![], None);
+    }
+
     // ---- programmatic dependent launch
 
     /// `griddepcontrol.wait`: waits until the launches that this one may overlap are over, and sees what they wrote.
@@ -250,7 +322,8 @@ impl Builder {
         self.push(Op::GriddepcontrolLaunchDependents, vec![], vec![], None);
     }
 
-    /// Ends the thread; under block-uniform control flow only, so that no barrier waits for it.
+    /// Ends the thread; under block-uniform control flow only, so that no barrier waits for it, or in a role under control flow
+    /// as uniform as that, which shares no barrier with others.
     #[track_caller]
     pub fn exit(&mut self) {
         self.push(Op::Exit, vec![], vec![], None);

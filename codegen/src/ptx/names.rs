@@ -1,6 +1,6 @@
 //! Names of registers, labels and variables in a kernel's text: the kernel's own, or the shortest.
 
-use super::builder::DYNAMIC;
+use super::builder::{DYNAMIC, REST};
 use super::ir::{Class, Function, Reg};
 use super::live::Shared;
 use super::print::Text;
@@ -79,8 +79,14 @@ impl<'a> Names<'a> {
         Name::Own(if self.short.is_none() { "%role" } else { "%q" })
     }
 
+    /// How far what a symbol stands for lies behind what it is printed as.
+    pub(crate) fn distance(&self, name: &str) -> i64 {
+        if name == REST { i64::from(self.function.dynamic_shared) } else { 0 }
+    }
+
     /// A parameter or a shared variable.
     pub(crate) fn symbol<'b>(&self, name: &'b str) -> Name<'b> {
+        let name = if name == REST { DYNAMIC } else { name };
         if self.short.is_none() {
             return Name::Own(name);
         }

@@ -258,8 +258,18 @@ impl Printer<'_> {
             Arg::Int(value) => write!(self.out, "{value}"),
             Arg::F32(bits) => write!(self.out, "0f{bits:08X}"),
             Arg::Special(register) => write!(self.out, "{register}"),
-            Arg::Address(name) => write!(self.out, "{}", self.names.symbol(name)),
+            Arg::Address(name) => {
+                let _ = write!(self.out, "{}", self.names.symbol(name));
+                match self.names.distance(name) {
+                    0 => Ok(()),
+                    offset => write!(self.out, "+{offset}"),
+                }
+            }
             Arg::Mem(base, offset) => {
+                let offset = match base {
+                    Base::Reg(_) => *offset,
+                    Base::Symbol(name) => offset + self.names.distance(name),
+                };
                 let base = match base {
                     Base::Reg(reg) => self.names.reg(*reg),
                     Base::Symbol(name) => self.names.symbol(name),

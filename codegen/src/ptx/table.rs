@@ -108,6 +108,8 @@ const BASE: Needs = Needs::BASE;
 const SM_80: Needs = Needs { version: (7, 0), sm: 80 };
 /// What came with compute capability 9.0 and the first PTX that knows it.
 const SM_90: Needs = Needs { version: (7, 8), sm: 90 };
+/// What came to mbarriers after compute capability 8.0: waits for a parity, and waits that sleep.
+const SM_80_PARITY: Needs = Needs { version: (7, 1), sm: 80 };
 /// Bulk copies of compute capability 9.0.
 const SM_90_BULK: Needs = Needs { version: (8, 0), sm: 90 };
 
@@ -403,6 +405,21 @@ instructions! {
     CpAsyncWaitGroup: [] <- [Constant], SM_80, Operands, Free, Pure;
     /// A hint that so many bytes will be read, a multiple of 16.
     CpAsyncBulkPrefetch: [] <- [Address(Global, 16), Value(U32)], SM_90_BULK, Operands, Free, Pure;
+    /// A copy of so many bytes to shared memory, a multiple of 16, that lowers what an mbarrier expects.
+    CpAsyncBulk: [Address(StateSpace::Shared, 16)] <-
+        [Address(Global, 16), Value(U32), Address(StateSpace::Shared, 8)], SM_90_BULK, Operands, Free, Stores;
+    /// Makes an mbarrier whose phases end after so many arrivals.
+    MbarrierInit: [Address(StateSpace::Shared, 8)] <- [Value(U32)], SM_80, Operands, Free, Stores;
+    /// Arrives at an mbarrier, and releases; its state before.
+    MbarrierArrive: [Value(U64)] <- [Address(StateSpace::Shared, 8)], SM_80, Varies, Free, Stores;
+    /// The same, once the phase expects so many more bytes.
+    MbarrierArriveExpectTx:
+        [Value(U64)] <- [Address(StateSpace::Shared, 8), Value(U32)], SM_90_BULK, Varies, Free, Stores;
+    /// Whether the phase of a parity is over, and acquires.
+    MbarrierTestWait:
+        [Value(Pred)] <- [Address(StateSpace::Shared, 8), Value(U32)], SM_80_PARITY, Varies, Free, Loads;
+    /// The same, after a while of sleep if it is not.
+    MbarrierTryWait: [Value(Pred)] <- [Address(StateSpace::Shared, 8), Value(U32)], SM_90, Varies, Free, Loads;
     /// A synchronising load.
     LdSync { order: LoadOrder, scope: Scope, ty: Type }:
         [Value(ty)] <- [place(Global, Width::One, ty)], BASE, Varies, Free, Loads;
@@ -420,6 +437,9 @@ instructions! {
         [Value(ty)] <- [place(Global, Width::One, ty), Value(ty)], BASE, Varies, Free, Stores;
     /// Orders the accesses of one thread.
     Fence { scope: Scope }: [] <- [], BASE, Operands, Free, Pure;
+
+    /// Orders one thread's ordinary accesses to shared memory against those of asynchronous copies.
+    FenceProxyAsync: [] <- [], SM_90_BULK, Operands, Free, Pure;
 
     /// The block's barrier.
     BarSync: [] <- [Constant], BASE, Operands, Barrier, Orders;

@@ -6,7 +6,7 @@
 //!    that are multiples of their size;
 //! 4. static shared memory fits 48 KB, and with the dynamic memory the target's limit;
 //! 5. a barrier stands only under control flow as uniform as its participants, and so do exchanges between lanes; the
-//!    whole block leaves together;
+//!    whole block leaves together, or a whole role that shares no barrier with others, behind which the block has none;
 //! 6. inside `roles` a barrier names its participants, and the roles that wait at it add up to its count; outside, its
 //!    count is the block's;
 //! 7. roles come to the barriers they share in one order and equally often, and a barrier's number means the same warps
@@ -49,6 +49,7 @@ pub(crate) fn verify(function: &Function, target: Target) -> Result<Verified> {
         function,
         uniformity: &uniformity,
         warps: function.warps(),
+        left: None,
         barriers: BTreeMap::new(),
         defined: RegMap::default(),
         needs: Needs::BASE,
@@ -137,6 +138,8 @@ struct Check<'a> {
     uniformity: &'a uniform::Map,
     /// The warps that run what is being checked.
     warps: Warps,
+    /// Where a role ends threads.
+    left: Option<Source>,
     /// The warps that wait at each barrier, and where.
     barriers: BTreeMap<u32, (Vec<Warps>, Source)>,
     defined: RegMap<bool>,
@@ -150,6 +153,8 @@ struct Check<'a> {
 struct RoleContext<'a> {
     threads: u32,
     waiting: &'a mut BTreeMap<u32, (u32, BTreeSet<usize>, Source)>,
+    /// Where it ends threads.
+    leaves: Option<Source>,
     role: usize,
 }
 
@@ -194,12 +199,21 @@ impl Check<'_> {
 
     fn roles(&mut self, roles: &[(u32, Vec<Node>)], source: Source) {
         let mut waiting = BTreeMap::new();
+        let mut leaving = Vec::new();
         for (index, (warps, body)) in by_warps(roles).enumerate() {
-            let mut context = RoleContext { threads: warps.threads(), waiting: &mut waiting, role: index };
+            let threads = warps.threads();
+            let mut context = RoleContext { threads, waiting: &mut waiting, leaves: None, role: index };
             let outside = std::mem::replace(&mut self.warps, warps);
             let inner = self.nodes(body, Uniformity::Block, Some(&mut context));
+            leaving.extend(context.leaves.map(|source| (index, source)));
             self.warps = outside;
             self.forget(&inner);
+        }
+        for (role, source) in leaving {
+            self.left.get_or_insert(source);
+            if let Some((barrier, _)) = waiting.iter().find(|(_, (_, at, _))| at.contains(&role) && at.len() > 1) {
+                self.complain(format!("a role ends that shares barrier {barrier} with others"), source);
+            }
         }
         let ranges: Vec<Warps> = by_warps(roles).map(|(warps, _)| warps).collect();
         for (barrier, (threads, at, source)) in &waiting {
@@ -269,10 +283,11 @@ impl Check<'_> {
             Convergence::Block | Convergence::Barrier if control > Uniformity::Block => {
                 self.complain(format!("{} under {control} control flow", inst.op), source);
             }
-            Convergence::Block if role.is_some() => {
-                self.complain(format!("{} inside a role: the others would wait for it", inst.op), source);
-            }
-            Convergence::Block => {}
+            Convergence::Block => match role {
+                Some(role) if inst.op == Op::Exit => role.leaves = role.leaves.or(Some(source)),
+                Some(_) => self.complain(format!("{} inside a role: the others would wait for it", inst.op), source),
+                None => {}
+            },
             Convergence::Barrier => self.barrier(inst, role),
         }
     }
@@ -283,6 +298,10 @@ impl Check<'_> {
         let Some((barrier, threads)) = inst.barrier() else { return };
         match (role, threads) {
             (None, threads) => {
+                if let Some(left) = self.left {
+                    let what = format!("a barrier of the block behind roles of which one ends at {left}");
+                    self.complain(what, source);
+                }
                 let block = self.function.block;
                 if threads.is_some_and(|threads| threads != block) {
                     let what = format!("barrier {barrier} outside roles: the whole block waits, {block} threads");

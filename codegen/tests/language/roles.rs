@@ -360,3 +360,25 @@ fn outside_roles_a_named_barrier_counts_the_block() {
     accepted(build(64, |b| b.bar_sync_threads(1, 64)));
     refused(build(64, |b| b.bar_sync_threads(1, 32)), "outside roles: the whole block waits, 64 threads");
 }
+
+/// A role that ends where a parameter says so, beside one that waits at the barriers.
+fn leaves(own: u32, others: &'static [u32], b: &mut Builder) {
+    let n = b.param::<U32>("n");
+    let over = b.setp_eq(n, 0);
+    let role = Role::new(1, move |b| {
+        b.if_(over, |b| b.exit());
+        b.bar_sync_threads(own, 32 + 32 * u32::from(others.contains(&own)));
+    });
+    b.roles(vec![role, waits(others)]);
+}
+
+#[test]
+fn a_role_ends_where_it_shares_no_barrier_and_the_block_has_none_behind() {
+    accepted(build(64, |b| leaves(1, &[], b)));
+    refused(build(64, |b| leaves(1, &[1], b)), "a role ends that shares barrier 1 with others");
+    let outcome = build(64, |b| {
+        leaves(1, &[], b);
+        b.bar_sync();
+    });
+    refused(outcome, "a barrier of the block behind roles of which one ends");
+}

@@ -36,6 +36,8 @@ pub(crate) struct Race {
 #[derive(Debug, Default)]
 struct MbarrierClocks {
     init: Record,
+    /// Whether a fence for initialisations followed in the thread that initialised it.
+    shown: bool,
     arriving: [Option<Arc<Vc>>; 2],
     passed: [Option<Arc<Vc>>; 2],
 }
@@ -111,6 +113,22 @@ impl BlockChecks {
         let own = [BLOCK, WARP, LANE].iter().all(|&part| me.get(part) == init.get(part));
         let vc = &self.warps[warp as usize].lanes[lane].vc;
         own || vc.known.know(vc.block().0, *init)
+    }
+
+    /// Lanes show the mbarriers that they have initialised to the async proxy.
+    pub(crate) fn show_mbarriers(&mut self, warp: u32, mask: u32) {
+        let me = self.thread(warp);
+        for clocks in self.mbarriers.values_mut() {
+            let own = [BLOCK, WARP].iter().all(|&part| me.get(part) == clocks.init.get(part));
+            clocks.shown |= own && mask >> clocks.init.get(LANE) & 1 == 1;
+        }
+    }
+
+    /// Whether the initialisation of an mbarrier was made visible to the async proxy before a lane's next access.
+    pub(crate) fn shows_mbarrier(&self, warp: u32, lane: usize, mbarrier: u64) -> bool {
+        let Some(MbarrierClocks { init, shown, .. }) = self.mbarriers.get(&mbarrier) else { return true };
+        let vc = &self.warps[warp as usize].lanes[lane].vc;
+        *shown || vc.proxied.know(vc.block().0, *init)
     }
 
     /// A lane arrives at an mbarrier, `remote` if in another block, and releases what it knows.

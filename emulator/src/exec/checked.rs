@@ -179,6 +179,16 @@ impl Observers {
         self.checks.knows_mbarrier(at.warp, lane, mbarrier)
     }
 
+    /// Lanes execute a fence that shows mbarriers they have initialised to the async proxy.
+    pub(crate) fn mbarrier_init_fence(&mut self, at: &At, m: u32) {
+        self.checks.show_mbarriers(at.warp, m);
+    }
+
+    /// Whether the async proxy sees the initialisation of an mbarrier before a lane's copy arrives there.
+    pub(crate) fn mbarrier_is_shown(&self, at: &At, lane: usize, mbarrier: u64) -> bool {
+        self.checks.shows_mbarrier(at.warp, lane, mbarrier)
+    }
+
     /// A lane arrives at an mbarrier with release semantics; `remote` where it lies in another block.
     pub(crate) fn mbarrier_arrive(&mut self, at: &At, lane: usize, mbarrier: u64, remote: bool) {
         self.checks.release_at_mbarrier(at.warp, lane, mbarrier, remote);

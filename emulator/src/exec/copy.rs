@@ -272,6 +272,11 @@ impl Cpu<'_> {
             let lands = self.bulk_issue(&mut site.common.observers, &site.at, device, out);
             if let Some(mbarriers) = mbarriers {
                 self.same_block(site, l, to[l], mbarriers[l])?;
+                if !site.common.observers.mbarrier_is_shown(&site.at, l, mbarriers[l]) {
+                    let message = "the initialisation of this mbarrier was not made visible to the async proxy: a fence.proxy.async \
+                         between it and the copy is missing";
+                    return Err(self.fault_at(FaultKind::Race, &site.at, l, mbarriers[l], message));
+                }
                 deliver(site, l, (to[l], std::mem::take(&mut data[l])), mbarriers[l], true, lands);
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {
                 let (offset, bytes) = (to[l] - a.base, sizes[l].into());

@@ -342,7 +342,7 @@ fn table() -> Vec<Planted> {
             CopyInFlight,
             1,
             32,
-            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 1; bar.sync 0; @!%p1 ret;
+            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 1; fence.proxy.async.shared::cta; bar.sync 0; @!%p1 ret;
              mbarrier.arrive.expect_tx.shared.b64 %rd10, [%r14], 64;
              cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 64, [%r14];
              @@|W: mbarrier.try_wait.parity.shared.b64 %p3, [%r14], 0; @!%p3 bra W;@@",
@@ -360,7 +360,7 @@ fn table() -> Vec<Planted> {
             Race,
             1,
             64,
-            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 1; bar.sync 0; @!%p1 bra C;
+            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 1; fence.proxy.async.shared::cta; bar.sync 0; @!%p1 bra C;
              mbarrier.arrive.expect_tx.shared.b64 %rd10, [%r14], 64;
              cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 64, [%r14];
              C: mbarrier.try_wait.parity.shared.b64 %p3, [%r14], @@1|0@@; @!%p3 bra C; ld.shared.u32 %r10, [%r4]; bar.sync 0;
@@ -379,7 +379,7 @@ fn table() -> Vec<Planted> {
             Race,
             1,
             64,
-            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 1; bar.sync 0; @!%p1 bra C;
+            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 1; fence.proxy.async.shared::cta; bar.sync 0; @!%p1 bra C;
              mbarrier.arrive.expect_tx.shared.b64 %rd10, [%r14], @@64|128@@;
              cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 64, [%r14];
              cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4+64], [%rd1], 64, [%r14];
@@ -390,7 +390,7 @@ fn table() -> Vec<Planted> {
             Race,
             1,
             32,
-            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 1; bar.sync 0; @!%p1 bra C;
+            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 1; fence.proxy.async.shared::cta; bar.sync 0; @!%p1 bra C;
              mbarrier.arrive.expect_tx.shared.b64 %rd10, [%r14], 64;
              cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 64, [%r14];
              C: bar.warp.sync -1; @@ld.shared.u32 %r10, [%r4];|@@
@@ -402,7 +402,7 @@ fn table() -> Vec<Planted> {
             1,
             64,
             // Warp 0 produces two rounds into one slot, warp 1 consumes them.
-            "mov.u32 %r14, full; mov.u32 %r15, empty; @%p1 mbarrier.init.shared.b64 [%r14], 1; @%p1 mbarrier.init.shared.b64 [%r15], 32; bar.sync 0;
+            "mov.u32 %r14, full; mov.u32 %r15, empty; @%p1 mbarrier.init.shared.b64 [%r14], 1; @%p1 mbarrier.init.shared.b64 [%r15], 32; fence.proxy.async.shared::cta; bar.sync 0;
              setp.ge.u32 %p4, %r1, 32; @%p4 bra C; @!%p1 ret;
              mbarrier.arrive.expect_tx.shared.b64 %rd10, [%r14], 64;
              cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 64, [%r14];
@@ -413,6 +413,16 @@ fn table() -> Vec<Planted> {
              G: mbarrier.try_wait.parity.shared.b64 %p3, [%r14], 1; @!%p3 bra G; ret;
              C: mbarrier.try_wait.parity.shared.b64 %p3, [%r14], 0; @!%p3 bra C; ld.shared.u32 %r10, [%r4]; mbarrier.arrive.shared.b64 %rd11, [%r15];
              D: mbarrier.try_wait.parity.shared.b64 %p3, [%r14], 1; @!%p3 bra D; ld.shared.u32 %r10, [%r4];",
+        ),
+        bug(
+            "bulk copy to an mbarrier whose initialisation the async proxy does not see",
+            Race,
+            1,
+            32,
+            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 1; @@|fence.proxy.async.shared::cta;@@ bar.sync 0; @!%p1 bra C;
+             mbarrier.arrive.expect_tx.shared.b64 %rd10, [%r14], 64;
+             cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 64, [%r14];
+             C: mbarrier.try_wait.parity.shared.b64 %p3, [%r14], 0; @!%p3 bra C; ld.shared.u32 %r10, [%r4];",
         ),
         bug(
             "mbarrier used before others see its initialisation",

@@ -396,7 +396,7 @@ pub(crate) const FROM_SM_90: &[Program] = &[
         "bulk_copy_policy",
         "mov.u32 %r1, s; setp.eq.u32 %p1, %r0, 0; add.u32 %r2, %r1, 16; @%p1 cp.async.bulk.prefetch.L2.global [%d8], 128; \
          createpolicy.fractional.L2::evict_first.b64 %d3, 0f3f800000; \
-         @%p1 mbarrier.init.shared.b64 [%r1], 1; bar.warp.sync 0xffffffff; \
+         @%p1 mbarrier.init.shared.b64 [%r1], 1; fence.proxy.async; bar.warp.sync 0xffffffff; \
          @%p1 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 144; \
          @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%r2], [%d8], 128, [%r1], %d3; \
          @%p1 mbarrier.arrive.shared.b64 %d1, [%r1]; \

@@ -83,6 +83,7 @@ const READS: Origin = Origin::Published("read and copy microbenchmarks");
 const BENCHES: Origin = Origin::Published("markdewing/AI_kernels, RRZE-HPC/gpu-benches, HPMLL, arabel1a");
 /// Steps with 64 KB of traffic each, which is part of the figure.
 const RRZE: Origin = Origin::Published("RRZE-HPC/gpu-benches");
+const RING: Origin = Origin::Derived("what the ring of Qwen3-8B holds of Q4_K in 99 KB");
 const SHARED: Origin = Origin::Derived("the shared memory that a block may have, less 48 KB, at most 160 KB");
 const HOPPER: Origin = Origin::Derived("H200's");
 const LOAD: Origin = Origin::Derived("H100 PCIe's in microbenchmarks; others ran H100 SXM at up to 1.98");
@@ -191,7 +192,7 @@ pub const CHIPS: [Chip; 9] = [
         barrier: of(0.82, Origin::Derived("another chip of sm_120; RRZE-HPC/gpu-benches")),
         int8: of(1018.0, Origin::Derived("RTX 5070 Ti's in microbenchmarks")),
         half: of(256.0, Origin::Derived("RTX 5070 Ti's in microbenchmarks")),
-        ring: of(51.0, SHARED),
+        ring: of(48.0, RING),
         reached: Some((0.66, 0.77)),
     },
     Chip {

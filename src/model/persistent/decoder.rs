@@ -200,15 +200,15 @@ impl Decoder {
             wait_limit,
             kv: self.kv.bytes(),
         };
-        match (&*self.kernel, &memory.trace) {
-            (Persistent::Tracing(kernel), Some((trace, events))) => {
-                let trace = Trace { trace: trace.into(), trace_capacity: *events };
-                self.enqueue(kernel, &(decoder, trace))
-            }
-            (Persistent::Tracing(kernel), None) => {
-                self.enqueue(kernel, &(decoder, Trace { trace: Out::NULL, trace_capacity: 0 }))
-            }
-            (Persistent::Plain(kernel), _) => self.enqueue(kernel, &decoder),
+        let trace = || match &memory.trace {
+            Some((trace, events)) => Trace { trace: trace.into(), trace_capacity: *events },
+            None => Trace { trace: Out::NULL, trace_capacity: 0 },
+        };
+        match &*self.kernel {
+            Persistent::Plain(kernel) => self.enqueue(kernel, &decoder),
+            Persistent::Tracing(kernel) => self.enqueue(kernel, &(decoder, trace())),
+            Persistent::Ring(kernel, depth) => self.enqueue(kernel, &(decoder, *depth)),
+            Persistent::TracingRing(kernel, depth) => self.enqueue(kernel, &((decoder, trace()), *depth)),
         }
     }
 

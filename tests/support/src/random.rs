@@ -22,6 +22,7 @@ impl Random {
         Random(seed)
     }
 
+    #[allow(clippy::should_implement_trait)] // there is always a next one
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

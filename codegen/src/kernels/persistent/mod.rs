@@ -1,8 +1,9 @@
 //! The persistent decoder. `queue` is the leader's side of the mailbox, `token` the forward pass of a token and what
-//! follows from it, `attend` its attention, `trace` the stamps of its phases.
+//! follows from it, `stream` the producer of its weights, `attend` its attention, `trace` the stamps of its phases.
 
 mod attend;
 mod queue;
+mod stream;
 mod token;
 mod trace;
 
@@ -12,7 +13,8 @@ use super::{Grid, Kernel, incremental_attention};
 use crate::blocks::argmax;
 use crate::blocks::grid_barrier::{GridBarrier, Limit};
 use crate::blocks::leader;
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, U64, Val, Var};
+use crate::blocks::ring::{Consumer, Ring};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Role, Shared, U8, U32, U64, Val, Var};
 use kiln_shape::mailbox::{self, command, item, report, state};
 use kiln_shape::{ModelShape, Numerics, WeightType, presets};
 use trace::Trace;
@@ -90,6 +92,12 @@ impl PersistentDecoder {
         Products::new(self.shape, &self.types)
     }
 
+    /// Whether a warp of its own brings weights through a ring: in fast numerics, where the target has bulk copies, and two
+    /// warps are left to write key and value.
+    fn streams(&self, b: &mut Builder) -> bool {
+        self.numerics == Numerics::Fast && self.block_size >= 96 && b.target().sm() >= 90 && self.products().stream()
+    }
+
     fn phase(&self, phase: Phase) -> PhaseKernel {
         PhaseKernel { phase, shape: self.shape, types: self.types.clone() }
     }
@@ -129,17 +137,18 @@ impl Kernel for PersistentDecoder {
     fn build(&self, b: &mut Builder) {
         // One block on an SM: registers are not what is short.
         b.blocks_per_sm(1);
+        if !self.streams(b) {
+            return Decoder::new(self, b).run(b);
+        }
+        let consumers = self.block_size / 32 - 1;
         let decoder = Decoder::new(self, b);
-        let next = Next::none(b);
-        decoder.wake(b);
-        decoder.wait_for_work(b, &next);
-        let runs = |b: &mut Builder| b.setp_eq::<U32>(next.kind, command::RUN);
-        b.while_(runs, |b| {
-            decoder.run_token(b, &next);
-            let waits = b.setp_eq::<U32>(next.kind, command::WAIT);
-            b.if_(waits, |b| decoder.wait_for_work(b, &next));
-        });
-        decoder.sleep(b);
+        let ring = Ring::new(b, consumers);
+        let decoder = decoder.with_ring(b, ring);
+        b.bar_sync(); // the ring's barriers are initialised
+        b.roles(vec![
+            Role::new(consumers, |b| decoder.run(b)).with_barrier(1),
+            Role::new(1, |b| decoder.produce(b, ring)),
+        ]);
     }
 }
 
@@ -185,6 +194,8 @@ struct Decoder<'a> {
     command: Shared<U32>,
     scratch: argmax::Scratch,
     trace: Option<Trace>,
+    /// Where weights come through a ring: the warp's end of it.
+    ring: Option<Consumer>,
 }
 
 /// Where the chosen token stands behind the block's copy of the command.
@@ -295,7 +306,31 @@ impl<'a> Decoder<'a> {
             command: b.shared("command", command::WORDS + 1),
             scratch,
             trace,
+            ring: None,
         }
+    }
+
+    /// The decoder of consumers of a ring.
+    fn with_ring(self, b: &mut Builder, ring: Ring) -> Decoder<'a> {
+        let barrier = self.barrier.with_leaving(ring.leaving());
+        Decoder { barrier, ring: Some(Consumer::new(b, ring)), ..self }
+    }
+
+    /// Runs items until it is to leave.
+    fn run(&self, b: &mut Builder) {
+        let next = Next::none(b);
+        self.wake(b);
+        self.wait_for_work(b, &next);
+        let runs = |b: &mut Builder| b.setp_eq::<U32>(next.kind, command::RUN);
+        b.while_(runs, |b| {
+            self.run_token(b, &next);
+            let waits = b.setp_eq::<U32>(next.kind, command::WAIT);
+            b.if_(waits, |b| self.wait_for_work(b, &next));
+        });
+        if let Some(ring) = &self.ring {
+            ring.leave(b);
+        }
+        self.sleep(b);
     }
 
     /// Waits until there is something to do, and takes it up in every block.

@@ -108,6 +108,9 @@ impl Decoder<'_> {
     ) {
         const { assert!(Phase::Down as u32 == 3 && Phase::Head as u32 == 4, "four phases a layer, then the head") };
         const { assert!(trace::ATTENTION == 1 && trace::HEAD == 5, "the stamp of a phase is the next number") };
+        if let Some(ring) = &self.ring {
+            ring.begin_token(b, current.chooses);
+        }
         let products = self.kernel.products();
         let of_layers = b.mul::<U32>(self.layers, 4);
         let head = b.selp::<U32>(1, 0, current.chooses);
@@ -133,7 +136,8 @@ impl Decoder<'_> {
             let (first, end) = self.share(b, step);
             let (table, eps, kind) = (self.table, self.eps, LoadKind::Ordinary);
             let layer_at = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-            let operands = AnyOperands { phase, of: Operands { table, layer: layer_at, x, y, residual, eps, kind } };
+            let of = Operands { table, layer: layer_at, x, y, residual, eps, kind };
+            let operands = AnyOperands { phase, of, ring: self.ring };
             b.overlap(|b| products.run(b, &operands, first, end));
             b.if_(is_qkv, |b| {
                 self.end_phase(b, trace::QKV, layer, position);
@@ -197,7 +201,7 @@ impl Decoder<'_> {
     }
 
     /// This block's first row of phase number `index` of all layers, and the row after its last.
-    fn share(&self, b: &mut Builder, index: Val<U32>) -> (Val<U32>, Val<U32>) {
+    pub(super) fn share(&self, b: &mut Builder, index: Val<U32>) -> (Val<U32>, Val<U32>) {
         let stride = b.size_add(self.barrier.blocks(), 1);
         let at = b.mad::<U32>(index, stride, self.block);
         let at = b.index(self.shares, at);

@@ -138,6 +138,29 @@ fn of_the_block() -> Vec<Case> {
             |t| if t.tid() < 32 { t.x() } else { t.beside(t.tid() - 32).y() },
         ),
         case(
+            "a role with a barrier of its own",
+            |b, i| {
+                let tile = b.shared::<U32>("tile", BLOCK);
+                let result = b.var::<U32>(i.x);
+                let (tid, before) = (b.tid(), b.warps());
+                let role = Role::new(1, |b| {
+                    let (own, other) = (b.index(tile, tid), b.xor(tid, 3));
+                    b.st(own, i.y);
+                    b.bar_sync();
+                    let other = b.index(tile, other);
+                    let value = b.ld(other, LoadKind::Ordinary);
+                    let value = b.mad(value, before, b.block() + b.warps());
+                    b.set(result, value);
+                });
+                b.roles(vec![role.with_barrier(3), Role::new(1, |_| {})]);
+                b.get(result)
+            },
+            |t| match t.tid() {
+                0..32 => t.beside(t.tid() ^ 3).y().wrapping_mul(BLOCK / 32).wrapping_add(33),
+                _ => t.x(),
+            },
+        ),
+        case(
             "griddepcontrol",
             |b, i| {
                 assert!(!b.begins_early(), "this module is no chain");

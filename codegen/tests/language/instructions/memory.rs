@@ -1,7 +1,7 @@
 //! Loads, stores, atomics, addresses, and what orders them.
 
 use super::{BLOCK, Case, OWN, case};
-use kiln_codegen::ptx::{AtomicOp, F32, LoadKind, LoadOrder, Order, S8, S32, Scope, StoreOrder, U8, U32};
+use kiln_codegen::ptx::{AtomicOp, F32, LoadKind, LoadOrder, Order, S8, S32, Scope, StoreOrder, U8, U32, U64};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut all = accesses();
@@ -37,6 +37,48 @@ fn accesses() -> Vec<Case> {
                 b.xor(i.x, i.y)
             },
             |t| t.x() ^ t.y(),
+        )
+        .of(90),
+        case(
+            "bulk copies and mbarriers",
+            |b, i| {
+                let kept = b.dynamic_shared::<U32>(BLOCK);
+                let (copies, barriers) = (b.dynamic_rest::<U32>(), b.shared::<U64>("barriers", 2));
+                let (tid, full, read) = (b.tid(), barriers, barriers.at(1));
+                let leads = b.setp_eq(tid, 0);
+                b.if_(leads, |b| {
+                    b.mbarrier_init(full, 1);
+                    b.mbarrier_init(read, BLOCK);
+                    b.fence_proxy_async();
+                });
+                let own = b.index(kept, tid);
+                b.st(own, i.x);
+                b.bar_sync();
+                let first = b.sub(i.thread, tid);
+                let from = b.byte_index(i.words, first, 16);
+                b.if_(leads, |b| {
+                    b.mbarrier_arrive_expect_tx(full, 16 * BLOCK);
+                    b.cp_async_bulk(copies, from, 16 * BLOCK, full);
+                });
+                b.do_while(|b| {
+                    let over = b.mbarrier_try_wait(full, 0);
+                    b.not_pred(over)
+                });
+                let other = b.xor(tid, 5);
+                let other = b.byte_index(copies, other, 16);
+                let word = b.ld(other.at(1), LoadKind::Ordinary);
+                b.mbarrier_arrive(read);
+                b.do_while(|b| {
+                    let over = b.mbarrier_test_wait(read, 0);
+                    b.not_pred(over)
+                });
+                // Everybody has read: the copies may be overwritten.
+                let place = b.byte_index(copies, tid, 16);
+                b.st(place, word);
+                let (kept, word) = (b.ld(own, LoadKind::Ordinary), b.ld(place, LoadKind::Ordinary));
+                b.mad(kept, 3, word)
+            },
+            |t| t.x().wrapping_mul(3).wrapping_add(t.beside(t.tid() ^ 5).y()),
         )
         .of(90),
         case(

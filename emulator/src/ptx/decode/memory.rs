@@ -45,7 +45,9 @@ impl Decoder<'_> {
                 self.act(|_, site| site.common.observers.proxy_fence(site.warp.id, site.m));
             }
             ("fence", []) => {
-                t.take("mbarrier_init");
+                if t.take("mbarrier_init") {
+                    self.act(|_, site| site.common.observers.mbarrier_init_fence(&site.at, site.m));
+                }
                 t.pick(&[("sc", ()), ("acq_rel", ()), ("acquire", ()), ("release", ())]);
                 let scope = t.need(Scope::NAMES)?;
                 self.fence(scope);

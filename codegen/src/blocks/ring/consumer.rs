@@ -1,0 +1,134 @@
+use super::{Part, Ring, parity};
+use crate::blocks::slot::Run;
+use crate::formats::Weights;
+use crate::ptx::{Builder, F16, LoadKind, Pred, Shared, U8, U32, Val, Var, Work};
+use kiln_shape::ring::{self, UNIT_BYTES};
+use kiln_shape::{Layout, SUPER_BLOCK};
+
+/// A consumer warp's end of the ring.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Consumer {
+    ring: Ring,
+    /// The unit behind the last entry, in eight bits, and above it the next entry's number, in one register: they are short
+    /// beside attention.
+    at: Var<U32>,
+}
+
+/// Bits of the unit.
+const UNIT_BITS: u32 = 8;
+
+impl Consumer {
+    /// The end of the warp that runs it.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, ring: Ring) -> Consumer {
+        Consumer { ring, at: b.var::<U32>(0) }
+    }
+
+    /// Tells the producer whether the head follows the layers of the token that begins. By every thread of the consumers.
+    #[track_caller]
+    pub(crate) fn begin_token(&self, b: &mut Builder, head_follows: Val<Pred>) {
+        let Ring { told, heard, head_follows: word, tokens, .. } = self.ring;
+        let tid = b.tid();
+        let first = b.setp_eq(tid, 0);
+        b.if_(first, |b| {
+            let before = b.ld(tokens, LoadKind::Ordinary);
+            // The word of the token before was read.
+            let any = b.setp_ne(before, 0);
+            b.if_(any, |b| {
+                let parity = b.sub::<U32>(before, 1);
+                let parity = b.and::<U32>(parity, 1);
+                b.mbarrier_wait(heard, parity);
+            });
+            let follows = b.selp::<U32>(1, 0, head_follows);
+            b.st(word, follows);
+            b.mbarrier_arrive(told);
+            let next = b.add::<U32>(before, 1);
+            b.st(tokens, next);
+        });
+    }
+
+    /// Tells the producer that nobody takes entries any more. By every thread of the consumers.
+    #[track_caller]
+    pub(crate) fn leave(&self, b: &mut Builder) {
+        let tid = b.tid();
+        let first = b.setp_eq(tid, 0);
+        b.if_(first, |b| b.mbarrier_arrive(self.ring.leaving));
+    }
+
+    /// Super-blocks that lanes work on at once.
+    pub(crate) const fn records(&self) -> Val<U32> {
+        self.ring.records
+    }
+
+    /// Runs `body` in all lanes for the next super-blocks of the run, with whether the lane has one of its own, and that one's
+    /// weights; a lane that has none sees another's. `number` is that of the run's first super-block in its matrix.
+    #[track_caller]
+    pub(crate) fn each(
+        &self,
+        b: &mut Builder,
+        run: &Run,
+        number: Val<U32>,
+        body: impl FnOnce(&mut Builder, Val<Pred>, &Weights),
+    ) {
+        let layout = run.ty.layout();
+        let (lane, warp, records) = (b.lane(), b.warp_id(), self.ring.records);
+        // Here rather than once: attention has no register left for it.
+        let part = self.ring.part(b, warp);
+        let units = self.ring.units_of(b, layout);
+        let planes = b.mul::<U32>(records, ring::stride(layout));
+        // Copies of planes begin at a multiple of 16 bytes; all entries of the run as far behind one.
+        let planes = match ring::records_of_slack(layout) {
+            1 => planes,
+            records => {
+                let before = b.and::<U32>(number, records - 1);
+                b.mad::<U32>(before, layout.plane, planes)
+            }
+        };
+        let most = b.sub::<U32>(records, 1);
+        let leads = b.setp_eq(lane, 0);
+        b.for_range(0, run.tasks, records, |b, first| {
+            b.each_iteration(Work::Weights(run.ty, SUPER_BLOCK));
+            let last = b.sub::<U32>(run.tasks, first);
+            let last = b.sub::<U32>(last, 1);
+            let last = b.min::<U32>(last, most);
+            let has = b.setp_ge(last, lane);
+            let own = b.min::<U32>(lane, last);
+            let (place, entry) = self.take(b, part, units);
+            let weights = weights(b, layout, place, planes, own);
+            body(b, has, &weights);
+            b.bar_warp_sync(); // every lane has read its record
+            let empty = part.empty(b, entry);
+            b.if_(leads, |b| b.mbarrier_arrive(empty));
+        });
+    }
+
+    /// Waits for the next entry, of so many units, and gives its place and number.
+    fn take(&self, b: &mut Builder, part: Part, units: Val<U32>) -> (Shared<U8>, Val<U32>) {
+        let begin = b.and::<U32>(self.at, (1 << UNIT_BITS) - 1);
+        let entry = b.shr::<U32>(self.at, UNIT_BITS);
+        let end = b.add::<U32>(begin, units);
+        let fits = b.setp_ge(self.ring.units, end);
+        let begin = b.selp::<U32>(begin, 0, fits);
+        let end = b.selp::<U32>(end, units, fits);
+        let next = b.mad::<U32>(entry, 1 << UNIT_BITS, end);
+        let next = b.add::<U32>(next, 1 << UNIT_BITS);
+        b.set(self.at, next);
+        let (full, parity) = (part.full(b, entry), parity(b, entry));
+        b.mbarrier_wait(full, parity);
+        (b.byte_index(part.memory, begin, UNIT_BYTES), entry)
+    }
+}
+
+/// The weights of record `own` of an entry, whose planes begin `planes` bytes behind its place.
+fn weights(b: &mut Builder, layout: Layout, place: Shared<U8>, planes: Val<U32>, own: Val<U32>) -> Weights {
+    let data = b.byte_index(place, own, ring::stride(layout)).cast::<U32>();
+    let mut plane = Vec::new();
+    let mut half = None;
+    if layout.plane > 0 {
+        let at = b.byte_index(place, planes, 1);
+        let at = b.byte_index(at, own, layout.plane);
+        plane.extend((0..layout.plane / 16).map(|i| b.ld_vector(at.at(16 * i).cast::<U32>(), LoadKind::Ordinary)));
+        half = (layout.plane == 2).then(|| b.ld(at.cast::<F16>(), LoadKind::Ordinary));
+    }
+    Weights::Shared { data, plane, half }
+}

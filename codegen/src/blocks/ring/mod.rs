@@ -1,0 +1,145 @@
+//! Weights on their way from device memory to consumer warps, by a producer warp and a ring in shared memory that is never
+//! drained while the kernel decodes.
+//!
+//! Each consumer warp has a part of the ring for itself ([`kiln_shape::ring`] has its layout), and a number that counts the
+//! entries of its part since the launch began. Producer and consumer count alike, since both derive the entries from the
+//! tables of shares and of tensors, the kernel's shape and the ring's depth: a warp without rows has no entries, and its count
+//! stands still on both sides. Entry `e` has the mbarriers `full[e % 8]` and `empty[e % 8]`, and waits for phase `e / 8` of
+//! either, that is parity `e / 8 % 2`.
+//!
+//! # Order
+//!
+//! *Full.* The producer's lane arrives at `full` with the entry's bytes, and its copies lower them. The phase ends when all
+//! bytes are there; each lane of the consumer waits for it itself, so that it sees them.
+//!
+//! *Empty.* A warp barrier orders the reads of all lanes before the arrival of lane 0 at `empty`, which releases them. The
+//! producer's lane acquires that before a copy overwrites what they read: it takes units for a new entry only from entries
+//! whose `empty` it has seen, and these it takes in their order. So it never waits for a phase more than one ahead of the
+//! consumer, and a parity tells the phases apart.
+//!
+//! *Async proxy.* Copies write shared memory by the async proxy. Nobody else writes the ring; the mbarriers are initialised by
+//! ordinary stores, which a proxy fence and the block's barrier bring before the first copy.
+//!
+//! *Tokens.* The order of a token's entries depends on the item in one point, whether the head follows the layers. The
+//! consumers say so in a word as the token begins, by `told`; the producer, which may have filled the layers of that token
+//! before, reads it when it comes to the head, and answers by `heard`, behind which the next word may be written.
+//!
+//! *End.* The consumers arrive at `leaving` once: as they leave with everything decoded, to park, or given up. The producer
+//! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
+//!
+//! *Waits.* A consumer waits for copies alone, which its own producer issues and which land; the producer for its consumers
+//! alone, which end by the grid barrier's limit. So neither has a limit of its own.
+
+mod consumer;
+mod producer;
+
+pub(crate) use consumer::Consumer;
+pub(crate) use producer::{Producer, Records};
+
+use crate::ptx::{Builder, Shared, U8, U32, U64, Val};
+use kiln_shape::Layout;
+use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
+
+/// A ring and its barriers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ring {
+    /// `[warps, units]`.
+    memory: Shared<U8>,
+    /// `[warps, ENTRIES]`, of both kinds.
+    full: Shared<U64>,
+    told: Shared<U64>,
+    heard: Shared<U64>,
+    leaving: Shared<U64>,
+    /// Whether the head follows a token's layers.
+    head_follows: Shared<U32>,
+    /// Tokens begun, for the consumers' first thread: registers are short beside attention.
+    tokens: Shared<U32>,
+    /// Units of a warp's part, and records of an entry, at most.
+    units: Val<U32>,
+    records: Val<U32>,
+    /// Consumer warps.
+    warps: u32,
+}
+
+impl Ring {
+    /// The ring of the block's first `warps` warps, whose depth a launch gives, with the shared memory for it. By the whole
+    /// block; a barrier of the block must follow.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, warps: u32) -> Ring {
+        let (units, records) = (b.param::<U32>("ring_units"), b.param::<U32>("ring_records"));
+        let barriers = b.shared::<U64>("ring_barriers", 2 * warps * ENTRIES + 4);
+        let others = barriers.at(2 * warps * ENTRIES);
+        let ring = Ring {
+            memory: b.dynamic_rest(),
+            full: barriers,
+            told: others,
+            heard: others.at(1),
+            leaving: others.at(2),
+            head_follows: b.shared("head_follows", 1),
+            tokens: b.shared("ring_tokens", 1),
+            units,
+            records,
+            warps,
+        };
+        let tid = b.tid();
+        let first = b.setp_eq(tid, 0);
+        b.if_(first, |b| b.st(ring.tokens, 0));
+        b.for_range(tid, 2 * warps * ENTRIES + 3, 32 * b.warps(), |b, i| {
+            let barrier = b.index(barriers, i);
+            b.mbarrier_init(barrier, 1);
+        });
+        b.fence_proxy_async();
+        ring
+    }
+
+    /// Where threads that leave arrive, one of them.
+    pub(crate) const fn leaving(&self) -> Shared<U64> {
+        self.leaving
+    }
+
+    /// Units of an entry.
+    fn units_of(&self, b: &mut Builder, layout: Layout) -> Val<U32> {
+        let bytes = ring::stride(layout) + layout.plane;
+        let bytes = b.mad::<U32>(self.records, bytes, ring::slack(layout) + UNIT_BYTES - 1);
+        b.div::<U32>(bytes, UNIT_BYTES)
+    }
+
+    /// A warp's part.
+    fn part(&self, b: &mut Builder, warp: Val<U32>) -> Part {
+        let before = b.mul::<U32>(warp, self.units);
+        Part {
+            full: b.byte_index(self.full, warp, 8 * ENTRIES),
+            empty_distance: self.warps * ENTRIES,
+            memory: b.byte_index(self.memory, before, UNIT_BYTES),
+        }
+    }
+}
+
+/// A warp's part of a ring.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    /// `[ENTRIES]`.
+    full: Shared<U64>,
+    /// How many mbarriers on those for emptiness lie.
+    empty_distance: u32,
+    memory: Shared<U8>,
+}
+
+impl Part {
+    /// The mbarrier that says whether an entry is full.
+    fn full(&self, b: &mut Builder, entry: Val<U32>) -> Shared<U64> {
+        let slot = b.and::<U32>(entry, ENTRIES - 1);
+        b.index(self.full, slot)
+    }
+
+    /// The one that says whether it is empty.
+    fn empty(&self, b: &mut Builder, entry: Val<U32>) -> Shared<U64> {
+        self.full(b, entry).at(self.empty_distance)
+    }
+}
+
+/// The parity of an entry's phase.
+fn parity(b: &mut Builder, entry: Val<U32>) -> Val<U32> {
+    let phase = b.shr::<U32>(entry, ENTRIES.trailing_zeros());
+    b.and::<U32>(phase, 1)
+}

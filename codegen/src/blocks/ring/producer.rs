@@ -1,0 +1,277 @@
+use super::{Part, Ring, parity};
+use crate::blocks::tensor::Tensor;
+use crate::formats::format;
+use crate::ptx::{Builder, Compare, Global, LoadKind, Pred, Shared, U8, U32, U64, Val, Var};
+use kiln_shape::WeightType;
+use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
+
+/// The producer warp's end of the ring: lane w fills the part of consumer warp w. No lane waits for another's consumer: a
+/// lane that has no room asks again, while others go on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Producer {
+    ring: Ring,
+    part: Part,
+    /// The number of the next entry, and the unit behind the one before.
+    entry: Var<U32>,
+    at: Var<U32>,
+    /// The number of the first entry that was not yet seen empty.
+    oldest: Var<U32>,
+    /// Units that no entry has.
+    free: Var<U32>,
+    /// Units of the entries from the oldest on, with what was skipped for each, four bits an entry.
+    sizes: Var<U32>,
+    /// Tokens whose word was read.
+    tokens: Var<U32>,
+    /// 1 once the consumers leave.
+    over: Var<U32>,
+}
+
+/// Super-blocks of a matrix that follow each other, for a lane's consumer.
+pub(crate) struct Records {
+    pub(crate) tensor: Tensor,
+    /// The number of the first in the matrix.
+    pub(crate) first: Val<U32>,
+    /// How many; may be none.
+    pub(crate) count: Val<U32>,
+}
+
+/// What a type decides about its entries; the same in all lanes.
+struct Sizes {
+    data: Val<U32>,
+    stride: Val<U32>,
+    plane: Val<U32>,
+    /// Of a record's number the bits by which its plane may lie behind a multiple of 16 bytes.
+    odd: Val<U32>,
+    units: Val<U32>,
+    /// Whether such weights go through the ring.
+    streams: Val<Pred>,
+}
+
+impl Sizes {
+    fn of(b: &mut Builder, ring: &Ring, types: &[WeightType], ty: Val<U32>) -> Sizes {
+        let mut zero = || b.mov::<U32>(0);
+        let (mut data, mut stride, mut plane, mut slack, mut odd) = (zero(), zero(), zero(), zero(), zero());
+        for known in types.iter().filter(|ty| format(**ty).int8().is_some()) {
+            let layout = known.layout();
+            let is = b.setp_eq(ty, known.id());
+            data = b.selp::<U32>(layout.data, data, is);
+            stride = b.selp::<U32>(ring::stride(layout), stride, is);
+            plane = b.selp::<U32>(layout.plane, plane, is);
+            slack = b.selp::<U32>(ring::slack(layout), slack, is);
+            odd = b.selp::<U32>(ring::records_of_slack(layout) - 1, odd, is);
+        }
+        let bytes = b.add::<U32>(stride, plane);
+        let bytes = b.mad::<U32>(bytes, ring.records, slack);
+        let bytes = b.add::<U32>(bytes, UNIT_BYTES - 1);
+        let units = b.div::<U32>(bytes, UNIT_BYTES);
+        Sizes { data, stride, plane, odd, units, streams: b.setp_ne(data, 0) }
+    }
+}
+
+impl Producer {
+    /// By the producer warp.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, ring: Ring) -> Producer {
+        let lane = b.lane();
+        let own = b.min::<U32>(lane, ring.warps - 1);
+        let part = ring.part(b, own);
+        let free = b.var::<U32>(ring.units);
+        let mut zero = || b.var::<U32>(0);
+        let (entry, at, oldest, sizes) = (zero(), zero(), zero(), zero());
+        Producer { ring, part, entry, at, oldest, free, sizes, tokens: zero(), over: zero() }
+    }
+
+    /// Consumer warps.
+    pub(crate) const fn warps(&self) -> u32 {
+        self.ring.warps
+    }
+
+    /// Whether the consumers have not left, the same in all lanes.
+    #[track_caller]
+    pub(crate) fn stays(&self, b: &mut Builder) -> Val<Pred> {
+        let over = b.setp_ne(self.over, 0);
+        let over = b.vote_any(over);
+        b.not_pred(over)
+    }
+
+    /// Fills entries with each lane's records, in their order; no more once the consumers have left.
+    #[track_caller]
+    pub(crate) fn fill(&self, b: &mut Builder, types: &[WeightType], of: &Records) {
+        let Records { tensor, first, count } = *of;
+        let sizes = Sizes::of(b, &self.ring, types, tensor.ty);
+        let count = b.selp::<U32>(count, 0, sizes.streams);
+        let done = b.var::<U32>(0);
+        let more = |b: &mut Builder| {
+            let (more, stays) = (b.setp_lt::<U32>(done, count), b.setp_eq(self.over, 0));
+            let more = b.and_pred(more, stays);
+            b.vote_any(more)
+        };
+        b.while_(more, |b| {
+            let more = b.setp_lt::<U32>(done, count);
+            b.if_(more, |b| {
+                let begin = b.get(self.at);
+                let end = b.add::<U32>(begin, sizes.units);
+                let fits = b.setp_ge(self.ring.units, end);
+                let skipped = b.sub::<U32>(self.ring.units, begin);
+                let skipped = b.selp::<U32>(0, skipped, fits);
+                let taken = b.add::<U32>(sizes.units, skipped);
+                let begin = b.selp::<U32>(begin, 0, fits);
+                let (entry, oldest) = (b.get(self.entry), b.get(self.oldest));
+                let under_way = b.sub::<U32>(entry, oldest);
+                let (no_room, crowded) = (b.setp_lt::<U32>(self.free, taken), b.setp_eq(under_way, ENTRIES));
+                let waits = b.or_pred(no_room, crowded);
+                b.if_else(
+                    waits,
+                    |b| self.look(b),
+                    |b| {
+                        let free = b.sub::<U32>(self.free, taken);
+                        b.set(self.free, free);
+                        let place = b.shl::<U32>(under_way, 2);
+                        let size = b.shl::<U32>(taken, place);
+                        let all = b.or::<U32>(self.sizes, size);
+                        b.set(self.sizes, all);
+                        let end = b.add::<U32>(begin, sizes.units);
+                        b.set(self.at, end);
+                        let next = b.add::<U32>(entry, 1);
+                        b.set(self.entry, next);
+                        let left = b.sub::<U32>(count, done);
+                        let records = b.min::<U32>(left, self.ring.records);
+                        let number = b.add::<U32>(first, done);
+                        let next = b.add::<U32>(done, records);
+                        b.set(done, next);
+                        let place = b.byte_index(self.part.memory, begin, UNIT_BYTES);
+                        let full = self.part.full(b, entry);
+                        self.copy(b, &sizes, tensor, (place, full), (number, records));
+                    },
+                );
+            });
+        });
+    }
+
+    /// Looks whether the oldest entry is empty, and whether the consumers leave.
+    fn look(&self, b: &mut Builder) {
+        let oldest = b.get(self.oldest);
+        let (empty, parity) = (self.part.empty(b, oldest), parity(b, oldest));
+        let is_empty = b.mbarrier_test_wait(empty, parity);
+        b.if_else(
+            is_empty,
+            |b| {
+                let size = b.and::<U32>(self.sizes, 15);
+                let free = b.add::<U32>(self.free, size);
+                b.set(self.free, free);
+                let rest = b.shr::<U32>(self.sizes, 4);
+                b.set(self.sizes, rest);
+                let next = b.add::<U32>(oldest, 1);
+                b.set(self.oldest, next);
+            },
+            |b| self.look_at_end(b),
+        );
+    }
+
+    /// Looks whether the consumers leave, and sleeps for a moment.
+    fn look_at_end(&self, b: &mut Builder) {
+        let leaving = b.mbarrier_test_wait(self.ring.leaving, 0);
+        let over = b.selp::<U32>(1, 0, leaving);
+        b.set(self.over, over);
+        b.nanosleep(32);
+    }
+
+    /// Copies the records from number `first` on into an entry: in one piece where they may lie as they do in device memory,
+    /// else one by one.
+    fn copy(
+        &self,
+        b: &mut Builder,
+        sizes: &Sizes,
+        tensor: Tensor,
+        (place, full): (Shared<U8>, Shared<U64>),
+        (first, records): (Val<U32>, Val<U32>),
+    ) {
+        let bytes = b.mul::<U32>(records, sizes.data);
+        let shift = b.and::<U32>(first, sizes.odd);
+        let before_plane = b.sub::<U32>(first, shift);
+        let plane_bytes = b.add::<U32>(records, shift);
+        let plane_bytes = b.mul::<U32>(plane_bytes, sizes.plane);
+        let plane_bytes = b.add::<U32>(plane_bytes, 15);
+        let plane_bytes = b.and::<U32>(plane_bytes, !15u32);
+        let all = b.add::<U32>(bytes, plane_bytes);
+        b.mbarrier_arrive_expect_tx(full, all);
+        let dense = b.setp_eq(sizes.stride, sizes.data);
+        let pieces = b.selp::<U32>(1, records, dense);
+        let bytes = b.selp::<U32>(bytes, sizes.data, dense);
+        let from = b.address(tensor.data);
+        let from = b.mad_wide(first, sizes.data, from);
+        let (to, from) = (b.var::<U32>(0), b.var::<U64>(from));
+        b.for_range(0, pieces, 1, |b, _| {
+            let into = b.byte_index(place, to, 1);
+            let source = b.get(from);
+            let source: Global<U8> = b.global_ptr(source);
+            b.cp_async_bulk(into, source, bytes, full);
+            let next = b.add::<U32>(to, sizes.stride);
+            b.set(to, next);
+            let next = b.mad_wide(sizes.data, 1, from);
+            b.set(from, next);
+        });
+        let has_plane = b.setp_ne(plane_bytes, 0);
+        b.if_(has_plane, |b| {
+            let before = b.mul::<U32>(self.ring.records, sizes.stride);
+            let into = b.byte_index(place, before, 1);
+            let source = b.address(tensor.plane);
+            let source = b.mad_wide(before_plane, sizes.plane, source);
+            let source: Global<U8> = b.global_ptr(source);
+            b.cp_async_bulk(into, source, plane_bytes, full);
+        });
+    }
+
+    /// Waits for the word of the token whose layers are filled; whether its head follows, the same in all lanes. Not where
+    /// the consumers leave.
+    #[track_caller]
+    pub(crate) fn head_follows(&self, b: &mut Builder) -> Val<Pred> {
+        let Ring { told, heard, head_follows, .. } = self.ring;
+        let parity = b.and::<U32>(self.tokens, 1);
+        let is_told = b.var::<U32>(0);
+        b.do_while(|b| {
+            let over = b.mbarrier_test_wait(told, parity);
+            let now = b.selp::<U32>(1, 0, over);
+            b.set(is_told, now);
+            let waits = b.not_pred(over);
+            b.if_(waits, |b| self.look_at_end(b));
+            let stays = b.setp_eq(self.over, 0);
+            let waits = b.and_pred(waits, stays);
+            b.vote_any(waits)
+        });
+        // Lanes may have seen different things: all of them go on with the word, or none.
+        let missed = b.setp_eq(is_told, 0);
+        let missed = b.vote_any(missed);
+        let follows = b.var::<U32>(0);
+        b.if_else(
+            missed,
+            |b| b.set(self.over, 1),
+            |b| {
+                let word = b.ld(head_follows, LoadKind::Ordinary);
+                b.set(follows, word);
+                b.bar_warp_sync(); // every lane has read the word
+                let lane = b.lane();
+                let leads = b.setp_eq(lane, 0);
+                b.if_(leads, |b| b.mbarrier_arrive(heard));
+            },
+        );
+        let next = b.add::<U32>(self.tokens, 1);
+        b.set(self.tokens, next);
+        let follows = b.setp(Compare::Ne, follows, 0u32);
+        b.vote_any(follows)
+    }
+
+    /// Waits for every copy under way.
+    #[track_caller]
+    pub(crate) fn drain(&self, b: &mut Builder) {
+        let lane = b.lane();
+        let fills = b.setp_lt(lane, self.ring.warps);
+        b.if_(fills, |b| {
+            let (oldest, entry) = (b.get(self.oldest), b.get(self.entry));
+            b.for_range(oldest, entry, 1, |b, entry| {
+                let (full, parity) = (self.part.full(b, entry), parity(b, entry));
+                b.mbarrier_wait(full, parity);
+            });
+        });
+    }
+}

@@ -1,0 +1,40 @@
+//! The producer warp: fills the ring with the block's weights, phase after phase, layer after layer, token after token.
+
+use super::Decoder;
+use crate::blocks::ring::{Producer, Ring};
+use crate::kernels::phase::Phase;
+use crate::ptx::{Builder, U32};
+use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
+
+impl Decoder<'_> {
+    /// The weights of one token after another until the consumers leave: of its layers, which are the same for every token,
+    /// and, where its item wants it, of the head.
+    pub(super) fn produce(&self, b: &mut Builder, ring: Ring) {
+        let (producer, products) = (Producer::new(b, ring), self.kernel.products());
+        let of_layers = b.mul::<U32>(self.layers, 4);
+        let step = b.var::<U32>(0);
+        b.do_while(|b| {
+            let at = b.get(step);
+            let (layer, phase) = (b.shr::<U32>(at, 2), b.and::<U32>(at, 3));
+            let is_head = b.setp_eq(at, of_layers);
+            let fills = b.var::<U32>(1);
+            b.if_(is_head, |b| {
+                let follows = producer.head_follows(b);
+                let follows = b.selp::<U32>(1, 0, follows);
+                b.set(fills, follows);
+            });
+            let fills = b.setp_ne(fills, 0);
+            b.if_(fills, |b| {
+                let phase = b.selp::<U32>(Phase::Head as u32, phase, is_head);
+                let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+                let rows = self.share(b, at);
+                products.fill(b, &producer, self.table, (phase, layer), rows);
+            });
+            let next = b.add::<U32>(at, 1);
+            let next = b.selp::<U32>(0, next, is_head);
+            b.set(step, next);
+            producer.stays(b)
+        });
+        producer.drain(b);
+    }
+}

@@ -1,0 +1,186 @@
+//! The ring of the persistent decoder's weights: the stream path's bits from rings of any depth, under any schedule, with
+//! every type of weights, over several items and launches. With every check on: what `tests/mutations.txt` plants into the
+//! ring is found here.
+
+use crate::presets::{Cut, turn, wanted};
+use crate::synth_model::{Mix, SynthModel};
+use crate::{bake, common};
+use kiln::Model;
+use kiln::baked::{BakedModel, DecoderPath};
+use kiln::driver::DeviceBuffer;
+use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
+use kiln_emulator::{Checks, DeviceConfig, Schedule};
+use kiln_shape::ring::{Depth, UNIT_BYTES};
+use kiln_shape::{ModelShape, WeightTypes, presets};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+use std::time::Duration;
+
+const PROMPT: [u32; 3] = [5, 600, 7];
+
+/// A device whose blocks have room for a ring of so many units a warp beside the rest; of a whole device's otherwise.
+fn with_ring(baked: &BakedModel, units: Option<u32>, config: DeviceConfig) -> DeviceConfig {
+    let of_ring =
+        |module: &&kiln::baked::BakedModule| module.decoder == Some((DecoderPath::Persistent, Numerics::Fast));
+    let kernel = baked.modules().iter().find(of_ring).expect("it is baked").kernels[0];
+    let depth = |units| Depth { units, records: 8 }.bytes(kernel.block / 32 - 1);
+    let bytes = |units| kernel.static_shared.next_multiple_of(128) + kernel.dynamic_shared + depth(units);
+    DeviceConfig { shared_per_block_optin: units.map(bytes), ..config }
+}
+
+/// A model on a device with such a ring.
+fn open(file: ModelFile, units: Option<u32>, config: DeviceConfig) -> Model {
+    let baked = bake::of(*file.shape(), file.types(), 90);
+    let device = common::device_with(with_ring(baked, units, config));
+    // What waits for ever is to be seen soon.
+    device.set_limits(device.limits().with_device_wait(Duration::from_secs(5)).with_wait(Duration::from_secs(20)));
+    Model::load(&device, baked, file, |_| {}).expect("it loads")
+}
+
+/// The random model of two layers.
+fn tiny() -> ModelFile {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
+    ModelFile::open(path).expect("a model")
+}
+
+fn session(model: &Model, path: PathChoice, blocks: Option<u32>) -> Session {
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_kv(KvType::F32).with_path(path);
+    model.session(options.with_blocks(blocks).with_capacity(64)).expect("a session")
+}
+
+/// Tokens behind some ids, then the logits' bits.
+fn results(session: &mut Session, ids: &[u32], count: usize) -> (Vec<u32>, Vec<u32>) {
+    session.append(ids).expect("they fit");
+    let tokens = session.generate(GenerateOptions::new(count)).collect::<kiln::Result<_>>().expect("it generates");
+    let logits = session.logits().expect("logits");
+    (tokens, logits.into_iter().map(f32::to_bits).collect())
+}
+
+/// A model on a whole device that checks nothing, for the stream path.
+fn whole(file: ModelFile) -> Model {
+    open(file, None, DeviceConfig { checks: Checks::NONE, ..DeviceConfig::default() })
+}
+
+/// Holds grids of the persistent path to the stream path of the same file.
+fn is_the_streams(model: &Model, stream: &Model, what: &str, grids: &[u32], count: usize) {
+    let expected = results(&mut session(stream, PathChoice::Stream, None), &PROMPT, count);
+    for blocks in grids {
+        let found = results(&mut session(model, PathChoice::Persistent, Some(*blocks)), &PROMPT, count);
+        assert_eq!(found, expected, "{what}, {blocks} blocks");
+    }
+}
+
+/// Each ring goes round several times a token with one block; with seven some warps have no rows in some phases.
+#[test]
+fn the_rings_bits_are_the_streams_under_every_schedule() {
+    let of = |schedule, seed| DeviceConfig { schedule, seed, multiprocessors: 7, ..DeviceConfig::default() };
+    let stream = whole(tiny());
+    let split = DeviceConfig { split_warps: true, ..of(Schedule::Random, 2) };
+    for (what, config, units, grids) in [
+        ("round robin", of(Schedule::RoundRobin, 0), Some(4), &[1, 7][..]),
+        ("random", of(Schedule::Random, 1), None, &[2]),
+        ("split warps", split, Some(8), &[2]),
+        ("adversarial", of(Schedule::Adversarial, 3), Some(4), &[7]),
+    ] {
+        is_the_streams(&open(tiny(), units, config), &stream, what, grids, 2);
+    }
+}
+
+/// Rows of one, two and five super-blocks: planes of two bytes a record begin anywhere.
+#[test]
+fn every_type_comes_through_rings_of_any_depth() {
+    let tiny = presets::by_name("tiny").expect("a preset").shape;
+    let shape = ModelShape { hidden: 512, ffn: 1280, layers: 3, vocab: 650, tied_head: false, ..tiny };
+    let written = Cut(std::env::temp_dir().join(format!("kiln-ring-{}.gguf", std::process::id())));
+    let out = File::create(&written.0).expect("a temporary file");
+    SynthModel { shape, mix: Mix::InTurn, seed: 3 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
+    let file = || ModelFile::open(&written.0).expect("a model");
+    let stream = whole(file());
+    for units in [Some(4), Some(9), Some(17), None] {
+        let config = DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() };
+        is_the_streams(&open(file(), units, config), &stream, &format!("{units:?} units"), &[3], 1);
+    }
+}
+
+/// Two items in turn, one of which ends first, a prompt whose tokens have no head, and launches between them: allocations
+/// park the kernel.
+#[test]
+fn a_ring_goes_on_over_items_and_launches() {
+    let config = DeviceConfig { multiprocessors: 2, schedule: Schedule::Random, seed: 9, ..DeviceConfig::default() };
+    let model = open(tiny(), Some(6), config);
+    let ids: Vec<u32> = (0..9).map(|i| i * 191 % 2048).collect();
+    let stream = whole(tiny());
+    let streams: Vec<_> =
+        [5, 3].map(|count| results(&mut session(&stream, PathChoice::Stream, None), &ids[count..], count)).into();
+    let mut both = [5, 3].map(|count| (session(&model, PathChoice::Persistent, None), count));
+    std::thread::scope(|scope| {
+        let (model, ids) = (&model, &ids);
+        let found: Vec<_> = both
+            .iter_mut()
+            .map(|(session, count)| scope.spawn(move || results(session, &ids[*count..], *count)))
+            .collect();
+        for _ in 0..3 {
+            drop(DeviceBuffer::<u32>::zeroed(model.device(), 64).expect("memory"));
+        }
+        let found: Vec<_> = found.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+        assert_eq!(found, streams);
+    });
+}
+
+/// A device without room for the least ring takes an older target's kernel.
+#[test]
+fn a_block_without_room_for_a_ring_decodes_without() {
+    let file = tiny();
+    let new = bake::of(*file.shape(), file.types(), 90);
+    let config = with_ring(new, Some(2), DeviceConfig { multiprocessors: 2, ..DeviceConfig::default() });
+    let modules = [bake::of(*file.shape(), file.types(), 75), new].map(|baked| baked.modules());
+    // SAFETY: the modules are those of two bakes of one shape.
+    let baked = unsafe { BakedModel::new("test", *file.shape(), new.types(), modules.concat().leak()) };
+    let model = Model::load(&common::device_with(config), Box::leak(Box::new(baked)), file, |_| {}).expect("it loads");
+    is_the_streams(&model, &whole(tiny()), "no ring", &[2], 1);
+}
+
+/// Rows of 16, 43 and 48 super-blocks, and as many blocks as an H200 has.
+fn cut(feature: &str, grids: &[u32]) {
+    if !wanted(feature) {
+        return;
+    }
+    let _turn = turn();
+    let config = DeviceConfig { multiprocessors: 132, checks: Checks::NONE, ..DeviceConfig::default() };
+    let model = Cut::write(feature).load(config);
+    is_the_streams(&model, &model, feature, grids, 1);
+}
+
+#[test]
+fn a_cut_of_qwen3b_has_the_streams_bits() {
+    cut("qwen3b", &[2, 132]);
+}
+
+#[test]
+fn a_cut_of_qwen3_8b_has_the_streams_bits() {
+    cut("qwen3-8b", &[7, 132]);
+}
+
+#[test]
+fn a_ring_of_an_h200_has_160_kb_in_flight_and_one_of_99_kb_half_of_its_room() {
+    let shape = presets::by_name("qwen3-8b").expect("a preset").shape;
+    let baked = bake::of(shape, WeightTypes::ALL, 90);
+    let of_ring =
+        |module: &&kiln::baked::BakedModule| module.decoder == Some((DecoderPath::Persistent, Numerics::Fast));
+    let kernel = baked.modules().iter().find(of_ring).expect("it is baked").kernels[0];
+    let warps = kernel.block / 32 - 1;
+    let in_flight = |limit: u32| {
+        let left = limit - kernel.static_shared.next_multiple_of(128) - kernel.dynamic_shared;
+        let types = [kiln_shape::WeightType::Q4_K, kiln_shape::WeightType::Q6_K];
+        let depth = Depth::fitting(left, warps, types).expect("it has room");
+        let units = kiln_shape::ring::units(types[0].layout(), depth.records);
+        (depth.units / units * units * UNIT_BYTES * warps, left)
+    };
+    let (bytes, left) = in_flight(227 << 10);
+    println!("{bytes} bytes of Q4_K of {left}");
+    assert!(bytes >= 160_000, "{bytes} bytes");
+    let (bytes, left) = in_flight(99 << 10);
+    println!("{bytes} bytes of Q4_K of {left}");
+    assert!(bytes >= left / 2, "{bytes} bytes of {left}");
+}
