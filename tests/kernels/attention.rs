@@ -295,6 +295,7 @@ impl<'a> Batch<'a> {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn every_head_size_and_group_matches_float64() {
     let mut random = Random::fresh();
     for head_dim in [64, 80, 96, 128, 256] {

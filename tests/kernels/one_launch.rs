@@ -103,6 +103,7 @@ fn batch(gpu: &Gpu, case: &Case, columns: u32) -> [Vec<f32>; 2] {
 /// Groups that fill the rows of a block and others; lengths at the ends of chunks, and, of many KV heads, where runs of
 /// several chunks begin.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn neighbouring_positions_have_the_bits_of_each_alone() {
     let mut random = Random::fresh();
     let cases = [(2, 4, 64, 34, 5), (1, 8, 128, 65, 3), (1, 12, 64, 40, 2), (1, 3, 64, 6, 6), (16, 1, 64, 770, 4)];
@@ -139,6 +140,7 @@ fn what_is_not_finite_at_a_later_position_does_not_reach_the_rows_before() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn every_head_size_and_group_matches_float64() {
     let mut random = Random::fresh();
     for head_dim in [64, 128, 256] {
@@ -184,6 +186,7 @@ fn exact_numerics_give_the_bits_of_two_launches() {
 
 /// Whoever arrives last, and however many blocks have nothing to do.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn every_schedule_and_grid_gives_the_same_bits() {
     let mut random = Random::fresh();
     let fast = [(2, 20), (2, 300), (16, 800)].map(|(kv_heads, length)| (KvType::F16, Numerics::Fast, kv_heads, length));

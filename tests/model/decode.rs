@@ -92,6 +92,7 @@ fn ids_equal_float64_on_the_stream_path_with_f16_cache() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn ids_equal_float64_on_the_stream_path_with_f32_cache() {
     greedy_ids(PathChoice::Stream, KvType::F32, 1e-4);
 }
@@ -102,6 +103,7 @@ fn ids_equal_float64_on_the_persistent_path_with_f16_cache() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn ids_equal_float64_on_the_persistent_path_with_f32_cache() {
     greedy_ids(PathChoice::Persistent, KvType::F32, 1e-4);
 }
@@ -150,6 +152,7 @@ fn logits_of_the_demo_model_are_float64s() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn logits_of_a_qwen2_model_are_float64s() {
     logits_within_tolerance("tiny2-d64.Q4_K_M");
 }
@@ -185,6 +188,7 @@ fn logits_have_the_same_bits_on_every_path_and_grid() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn ids_and_logits_have_the_same_bits_on_every_chip() {
     let ids = &prompts("demo.Q4_K_M")[0].ids[..4];
     let run = |chip: DeviceConfig| -> Vec<(Vec<u32>, Vec<u32>)> {

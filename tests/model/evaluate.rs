@@ -45,6 +45,7 @@ fn relative(a: &[f32], b: &[f64]) -> f64 {
 
 /// The models that are too large for the repository; the others' logits are compared whenever tests run.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn logits_of_the_larger_models_are_float64s() {
     let Some(folder) = std::env::var_os("KILN_TEST_DATA").map(PathBuf::from) else {
         eprintln!("SKIPPED: KILN_TEST_DATA does not name the folder with the larger reference models");

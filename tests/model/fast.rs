@@ -184,6 +184,7 @@ fn fast_logits_have_the_same_bits_on_every_path_grid_and_chip_of_a_target() {
 
 /// Where attention has several units, and at the first position of one.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn fast_attention_has_the_same_bits_on_every_path_and_grid() {
     let mut random = Random::fresh();
     let ids: Vec<u32> = (0..66).map(|_| random.below(2048)).collect();
@@ -273,6 +274,7 @@ fn tokens_of_a_prompt_share_their_launches() {
 
 /// Behind a prefix that has run, in whole batches and their rests; one by one where a path has no batches.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn logits_of_every_token_are_those_of_one_by_one() {
     let mut random = Random::fresh();
     let ids: Vec<u32> = (0..71).map(|_| random.below(2048)).collect();

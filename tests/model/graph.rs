@@ -37,6 +37,7 @@ impl Pair {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_token_is_one_launch_of_a_graph_that_its_length_class_shares() {
     // Arithmetic and counts: graphs run with every check on in the library's own tests and in `sessions`.
     let config = DeviceConfig { checks: Checks::NONE, multiprocessors: 1, ..DeviceConfig::default() };
@@ -82,6 +83,7 @@ fn of_a_token(kernel: &str) -> bool {
 /// From sm_90 on each launch of a token in fast numerics may begin before the one before it ends: the emulator takes what a kernel does before
 /// its wait for a race with that one.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn launches_of_a_token_begin_early_where_the_chip_has_that() {
     if common::on_gpu() {
         return eprintln!("SKIPPED: a GPU does not tell how a launch began");

@@ -130,6 +130,7 @@ fn refuses_after_the_prompt(weights: &Weights) {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_nan_in_the_last_norm_is_an_error_that_names_the_position() {
     refuses_after_the_prompt(&Weights::untied().set("output_norm.weight", 17, f32::NAN));
 }
@@ -141,6 +142,7 @@ fn logits_that_overflow_are_an_error_that_names_the_position() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_nan_in_one_row_of_the_head_is_an_error_that_names_the_position() {
     refuses_after_the_prompt(&Weights::untied().spoil_row("output.weight", 1999));
 }

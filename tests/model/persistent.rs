@@ -122,6 +122,7 @@ fn a_stop_id_ends_the_generation() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_generation_dropped_in_mid_item_leaves_the_session_as_a_fresh_one() {
     let model = tiny(config(6));
     let all = expected(&model, PROMPT, 12);
@@ -199,6 +200,7 @@ fn allocations_while_it_is_resident_change_nothing() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn one_launch_runs_the_prompt_and_makes_24_tokens() {
     let model = tiny(config(10));
     let all = expected(&model, PROMPT, 24);
@@ -233,6 +235,7 @@ fn a_watched_device_sees_bounded_launches_and_the_same_tokens() {
 /// A multiprocessor holds one block of the kernel: three and two blocks on three multiprocessors, started in turns, wait
 /// for each other.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn two_resident_decoders_never_start_in_turns() {
     let model = tiny(DeviceConfig { interleave_cooperative: true, ..config(14) });
     let four = model.session(common::exact().with_path(PathChoice::Persistent).with_blocks(Some(4)));
@@ -299,6 +302,7 @@ fn schedules(long: bool) -> [(&'static str, DeviceConfig, &'static [u32]); 4] {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn ids_are_the_streams_on_every_grid_and_schedule() {
     let long = common::is_long("most grids under most schedules, with the demo model");
     for (name, config, grids) in schedules(long) {
@@ -316,6 +320,7 @@ fn ids_are_the_streams_on_every_grid_and_schedule() {
 
 /// 192 does not divide anything; with 64, a thread does four workers' part of attention.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn logits_are_the_streams_with_blocks_of_any_size() {
     // 131 tokens go over a chunk's end: partial results are put together.
     let count = if common::is_long("blocks of any size over a chunk's end") { 131 } else { 5 };
@@ -550,6 +555,7 @@ mod planted {
     }
 
     #[test]
+    #[ignore = "longer; .ci/run runs it"]
     fn a_counter_read_once_is_found() {
         hangs(|ptx| {
             let mut first = None;
@@ -614,6 +620,7 @@ mod planted {
     }
 
     #[test]
+    #[ignore = "longer; .ci/run runs it"]
     fn a_wish_to_park_that_every_block_reads_is_found() {
         if super::common::on_gpu() {
             return;

@@ -73,6 +73,7 @@ fn is_the_streams(model: &Model, stream: &Model, what: &str, grids: &[u32], coun
 
 /// Each ring goes round several times a token with one block; with seven some warps have no rows in some phases.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn the_rings_bits_are_the_streams_under_every_schedule() {
     let of = |schedule, seed| DeviceConfig { schedule, seed, multiprocessors: 7, ..DeviceConfig::default() };
     let stream = whole(tiny());
@@ -89,6 +90,7 @@ fn the_rings_bits_are_the_streams_under_every_schedule() {
 
 /// Rows of one, two and five super-blocks: planes of two bytes a record begin anywhere.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn every_type_comes_through_rings_of_any_depth() {
     let tiny = presets::by_name("tiny").expect("a preset").shape;
     let shape = ModelShape { hidden: 512, ffn: 1280, layers: 3, vocab: 650, tied_head: false, ..tiny };

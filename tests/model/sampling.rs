@@ -29,6 +29,7 @@ fn generate(session: &mut Session, options: GenerateOptions) -> Vec<u32> {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn the_same_seed_gives_the_same_tokens_on_every_path() {
     let model = model();
     let sampled = |seed| {

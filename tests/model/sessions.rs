@@ -90,6 +90,7 @@ fn both_go_on(model: &Model, mut first: Session, mut copy: Session) {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_copy_made_before_anything_ran_runs_it_itself() {
     let model = model();
     for path in PATHS {
@@ -116,6 +117,7 @@ fn a_copy_made_behind_a_prefill_does_not_run_it_again() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_copy_made_in_the_middle_runs_what_had_not_run() {
     let model = model();
     for path in PATHS {
@@ -128,6 +130,7 @@ fn a_copy_made_in_the_middle_runs_what_had_not_run() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_copy_outlives_a_generation_that_was_left_and_the_session() {
     let model = model();
     for path in PATHS {

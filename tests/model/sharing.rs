@@ -51,6 +51,7 @@ fn expected(model: &Model, ids: &[u32], count: usize) -> Vec<u32> {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn sessions_with_long_answers_all_advance() {
     const COUNT: usize = 16;
     let model = tiny(Checks::ALL);
@@ -90,6 +91,7 @@ fn sessions_with_long_answers_all_advance() {
 
 /// Every driver call of making a session, and of a generation, fails once: what follows is an error, then right text.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_driver_call_that_fails_once_leads_to_an_error_and_never_to_other_text() {
     if common::on_gpu() {
         return;
@@ -251,6 +253,7 @@ fn storms_of_calls_give_the_same_tokens_on_every_path() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn sessions_load_each_module_once_and_only_what_they_use() {
     let model = without_races();
     let loads = |path: PathChoice, kv: KvType, numerics: Numerics| {

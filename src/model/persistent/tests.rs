@@ -240,6 +240,7 @@ fn items_take_turns_a_token_each() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn items_queued_while_it_parks_are_run() {
     let mut scene = Scene::with(5, 32, 2);
     let expected = scene.run(PROMPT, 6);
@@ -325,6 +326,7 @@ fn a_full_ring_holds_up_its_own_item_only() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_full_ring_keeps_a_place_for_the_end_of_an_item_alone() {
     let mut scene = Scene::new(12, 64);
     let expected = scene.run(PROMPT, 12);
@@ -337,6 +339,7 @@ fn a_full_ring_keeps_a_place_for_the_end_of_an_item_alone() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn an_item_stops_at_any_moment_and_the_next_one_is_whole() {
     let mut scene = Scene::new(7, 64);
     let expected = scene.run(PROMPT, 16);
@@ -362,6 +365,7 @@ fn an_item_stops_at_any_moment_and_the_next_one_is_whole() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn entries_of_an_item_before_are_passed_over() {
     let mut scene = Scene::new(10, 64);
     let expected = scene.run(&PROMPT[1..], 4);
@@ -403,6 +407,7 @@ fn a_path_dropped_in_mid_item_leaves_the_device_free() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn the_cache_grows_in_the_middle_of_an_item() {
     let mut scene = Scene::new(11, 300);
     let ids: Vec<u32> = (0..126).map(|i| i * 7 % 2000).collect();
