@@ -156,6 +156,7 @@ fn every_head_size_and_group_matches_float64() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn every_length_matches_float64() {
     let mut random = Random::fresh();
     for length in [1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 1000] {

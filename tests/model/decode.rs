@@ -87,6 +87,7 @@ fn greedy_ids(path: PathChoice, kv: KvType, gap: f64) {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn ids_equal_float64_on_the_stream_path_with_f16_cache() {
     greedy_ids(PathChoice::Stream, KvType::F16, 1e-3);
 }

@@ -287,6 +287,7 @@ fn sessions_load_each_module_once_and_only_what_they_use() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn an_allocation_through_a_twin_parks_the_decoder() {
     let model = without_races();
     let right = expected(&model, PROMPT, 60);

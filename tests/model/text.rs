@@ -29,6 +29,7 @@ fn session(model: &Model, tokenizer: &Tokenizer) -> Session {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_stream_gives_the_text_of_the_tokens_and_ends_at_its_first_stop_string() {
     let (model, tokenizer) = model();
     let ids: Vec<u32> = {

@@ -210,6 +210,7 @@ fn nothing_asked_for_runs_the_prompt_only() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn items_take_turns_a_token_each() {
     let mut scene = Scene::with(4, 32, 4);
     let alone: Vec<Vec<u32>> = (0..4).map(|user| scene.run(&PROMPT[user..], 6)).collect();
@@ -310,6 +311,7 @@ fn tokens_behind(scene: &Scene, slot: u32, consumed: u32) -> usize {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_full_ring_holds_up_its_own_item_only() {
     let mut scene = Scene::with(6, 64, 2);
     let expected = scene.run(PROMPT, 12);
