@@ -24,7 +24,7 @@ use command::{Bar, note};
 use common::{Observed, Picked, Wish};
 use counters::Matrices;
 use kiln::Model;
-use kiln::model::{End, GenerateOptions, ModelFile, Session, SessionOptions};
+use kiln::model::{End, GenerateOptions, ModelFile, Session};
 use kiln::text::{Special, StopStrings, Tokenizer};
 use kiln_emulator::ChipFile;
 use std::error::Error;
@@ -58,15 +58,8 @@ struct Arguments {
     /// cuda, emulator or auto (KILN_DEVICE where not given)
     #[arg(long)]
     device: Option<Wish>,
-    /// The type of the KV cache
-    #[arg(long, value_enum, default_value_t = choice::Kv::F16)]
-    kv: choice::Kv,
-    /// fast rounds activations to int8; exact is the reference, in f32
-    #[arg(long, value_enum, default_value_t = choice::Numerics::Fast)]
-    numerics: choice::Numerics,
-    /// The way tokens are run: all give the same
-    #[arg(long, value_enum, default_value_t = choice::Path::Auto)]
-    path: choice::Path,
+    #[command(flatten)]
+    ways: choice::Ways,
     /// Blocks of the persistent path's grid; one on each multiprocessor where not given
     #[arg(long)]
     blocks: Option<u32>,
@@ -95,7 +88,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let (begin, mut timings) = (Instant::now(), Timings::begin());
-    if let (choice::Path::Stream | choice::Path::Graph, Some(_)) = (arguments.path, arguments.blocks) {
+    if let (choice::Path::Stream | choice::Path::Graph, Some(_)) = (arguments.ways.path, arguments.blocks) {
         return Err("--blocks is for the persistent path; leave it out, or take --path persistent".into());
     }
     let file = choice::model_file(arguments.model.as_deref())?;
@@ -132,10 +125,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut bar = Bar::new("loading");
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
-    let kv = arguments.kv.into();
-    let path = arguments.path.on(picked.emulated, arguments.blocks);
-    let options = SessionOptions::default().with_kv(kv).with_numerics(arguments.numerics.into()).with_path(path);
-    let mut session = model.session(options.with_blocks(arguments.blocks))?;
+    let mut session = model.session(arguments.ways.options(picked.emulated, arguments.blocks))?;
     let load = begin.elapsed();
     timings.part("upload", &picked.device);
 

@@ -23,7 +23,7 @@ use command::{Bar, note};
 use common::Wish;
 use kiln::Model;
 use kiln::chat::Chat;
-use kiln::model::{End, GenerateOptions, SessionOptions};
+use kiln::model::{End, GenerateOptions};
 use kiln::text::{ChatMessage, ChatOptions, StopStrings};
 use std::error::Error;
 use std::io::{BufRead, IsTerminal, Write};
@@ -67,15 +67,8 @@ struct Arguments {
     /// cuda, emulator or auto (KILN_DEVICE where not given)
     #[arg(long)]
     device: Option<Wish>,
-    /// The type of the KV cache
-    #[arg(long, value_enum, default_value_t = choice::Kv::F16)]
-    kv: choice::Kv,
-    /// fast rounds activations to int8; exact is the reference, in f32
-    #[arg(long, value_enum, default_value_t = choice::Numerics::Fast)]
-    numerics: choice::Numerics,
-    /// The way tokens are run: all give the same
-    #[arg(long, value_enum, default_value_t = choice::Path::Auto)]
-    path: choice::Path,
+    #[command(flatten)]
+    ways: choice::Ways,
 }
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -93,8 +86,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     let mut bar = Bar::new("loading");
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
-    let options = SessionOptions::default().with_kv(arguments.kv.into()).with_numerics(arguments.numerics.into());
-    let options = options.with_path(arguments.path.on(picked.emulated, None)).with_capacity(arguments.capacity);
+    let options = arguments.ways.options(picked.emulated, None).with_capacity(arguments.capacity);
     let chat = Chat::new(&model, options)?.with_stop(stop);
     let mut chat = chat.with_options(ChatOptions::default().with_thinking(arguments.thinking));
     if let Some(system) = &arguments.system {

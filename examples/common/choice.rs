@@ -2,8 +2,8 @@
 
 #![allow(dead_code)]
 
-use clap::ValueEnum;
-use kiln::model::{self, KvType, ModelFile, PathChoice};
+use clap::{Args, ValueEnum};
+use kiln::model::{self, KvType, ModelFile, PathChoice, SessionOptions};
 
 /// The model that was named, or the demo model.
 pub(crate) fn model_file(named: Option<&std::path::Path>) -> kiln::Result<ModelFile> {
@@ -40,6 +40,28 @@ impl From<Numerics> for model::Numerics {
             Numerics::Fast => model::Numerics::Fast,
             Numerics::Exact => model::Numerics::Exact,
         }
+    }
+}
+
+/// How sessions run, as arguments of the commands that generate.
+#[derive(Args, Clone)]
+pub(crate) struct Ways {
+    /// The type of the KV cache
+    #[arg(long, value_enum, default_value_t = Kv::F16)]
+    pub(crate) kv: Kv,
+    /// fast rounds activations to int8; exact is the reference, in f32
+    #[arg(long, value_enum, default_value_t = Numerics::Fast)]
+    pub(crate) numerics: Numerics,
+    /// The way tokens are run: all give the same
+    #[arg(long, value_enum, default_value_t = Path::Auto)]
+    pub(crate) path: Path,
+}
+
+impl Ways {
+    /// A session's options, for an emulated device or a GPU; `blocks` is the persistent grid that was asked for.
+    pub(crate) fn options(&self, emulated: bool, blocks: Option<u32>) -> SessionOptions {
+        let options = SessionOptions::default().with_kv(self.kv.into()).with_numerics(self.numerics.into());
+        options.with_path(self.path.on(emulated, blocks)).with_blocks(blocks)
     }
 }
 

@@ -4,7 +4,6 @@ use crate::choice;
 use crate::common::Wish;
 use crate::engine::Settings;
 use clap::Parser;
-use kiln::model::SessionOptions;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -61,15 +60,8 @@ pub(crate) struct Arguments {
     /// cuda, emulator or auto (KILN_DEVICE where not given)
     #[arg(long)]
     pub(crate) device: Option<Wish>,
-    /// The type of the KV cache
-    #[arg(long, value_enum, default_value_t = choice::Kv::F16)]
-    kv: choice::Kv,
-    /// fast rounds activations to int8; exact is the reference, in f32
-    #[arg(long, value_enum, default_value_t = choice::Numerics::Fast)]
-    numerics: choice::Numerics,
-    /// The way tokens are run: all give the same
-    #[arg(long, value_enum, default_value_t = choice::Path::Auto)]
-    path: choice::Path,
+    #[command(flatten)]
+    ways: choice::Ways,
 }
 
 impl Arguments {
@@ -107,10 +99,9 @@ impl Arguments {
     /// What the engine is told.
     pub(crate) fn settings(&self, model: &Path, emulated: bool) -> Settings {
         let stem = || model.file_stem().map_or("kiln".into(), |stem| stem.to_string_lossy().into_owned());
-        let options = SessionOptions::default().with_kv(self.kv.into()).with_numerics(self.numerics.into());
         Settings {
             name: self.name.clone().unwrap_or_else(stem),
-            session: options.with_path(self.path.on(emulated, None)).with_capacity(self.context),
+            session: self.ways.options(emulated, None).with_capacity(self.context),
             workers: self.workers,
             sessions: self.sessions,
             queue: self.queue,
