@@ -5,7 +5,7 @@ use super::ir::{Arg, Base, Class, Function, Inst, Node, Param, Reg, SharedVar, S
 use super::modifiers::Special;
 use super::table::Op;
 use super::types::{
-    Dim, Element, Operand, Pred, Ptr, PtrBase, Scalar, Shared, Size, Space, Stored, U32, U64, Val, Var, space,
+    Dim, Element, Operand, Ptr, PtrBase, Scalar, Shared, Size, Space, Stored, U32, U64, Val, Var, space,
 };
 use super::work::Work;
 use crate::target::Target;
@@ -28,18 +28,18 @@ pub struct Builder {
     pub(super) is_of_chain: bool,
     function: Function,
     /// Bodies being written, innermost last.
-    open: Vec<Vec<Node>>,
+    pub(super) open: Vec<Vec<Node>>,
     /// The work of an iteration of the loop being written, once it is said.
-    work: Option<Work>,
+    pub(super) work: Option<Work>,
     next: [u32; Class::ALL.len()],
-    warp: Option<Val<U32>>,
-    lane: Option<Val<U32>>,
+    pub(super) warp: Option<Val<U32>>,
+    pub(super) lane: Option<Val<U32>>,
     /// Bytes of dynamic shared memory taken so far.
     dynamic_bytes: u32,
     /// In a role that has a barrier of its own: its warps, and the barrier.
-    team: Option<(u32, u32)>,
+    pub(super) team: Option<(u32, u32)>,
     /// The line to record instead of the caller's, for instructions that the builder adds to a loop.
-    blame: Option<&'static Location<'static>>,
+    pub(super) blame: Option<Source>,
     /// First complaint about how the builder was used; reported by the verifier.
     pub(crate) misuse: Option<(String, &'static Location<'static>)>,
 }
@@ -69,6 +69,11 @@ impl<T: Element> Parameter for Ptr<space::Global, T> {
         let address = b.load_param::<U64>(name, ParamType::Read(T::NUMBER));
         Ptr::new(PtrBase::Reg(address.reg), 0)
     }
+}
+
+#[inline(never)]
+fn listed<const N: usize>(args: [Arg; N]) -> Vec<Arg> {
+    args.into()
 }
 
 impl Builder {
@@ -163,7 +168,7 @@ impl Builder {
         let ty = if T::CLASS == Class::B16 { T::BITS } else { T::TYPE };
         self.check_name(name);
         self.function.params.push(Param { name: name.to_owned(), ty: kind, loaded: ty });
-        self.emit(Op::LdParam { ty }, vec![Arg::Mem(Base::Symbol(name.to_owned()), 0)])
+        self.emit(Op::LdParam { ty }, [Arg::Mem(Base::Symbol(name.to_owned()), 0)])
     }
 
     /// `count` elements of static shared memory, aligned to 16 bytes, distinct from every other allocation.
@@ -231,17 +236,35 @@ impl Builder {
     }
 
     pub(crate) fn fresh<T: Scalar>(&mut self) -> Reg {
-        let index = &mut self.next[T::CLASS as usize];
+        self.register(T::CLASS)
+    }
+
+    fn register(&mut self, class: Class) -> Reg {
+        let index = &mut self.next[class as usize];
         *index += 1;
-        Reg { class: T::CLASS, index: *index - 1 }
+        Reg { class, index: *index - 1 }
     }
 
     #[track_caller]
-    pub(crate) fn push(&mut self, op: Op, dst: Vec<Arg>, src: Vec<Arg>, known: Option<Uniformity>) {
-        self.node(Node::Inst(Inst { op, dst, src, known, source: self.blame.unwrap_or(Location::caller()) }));
+    pub(crate) fn push<const D: usize, const S: usize>(
+        &mut self,
+        op: Op,
+        dst: [Arg; D],
+        src: [Arg; S],
+        known: Option<Uniformity>,
+    ) {
+        self.inst(op, listed(dst), listed(src), known, Location::caller());
     }
 
-    fn node(&mut self, node: Node) {
+    // Methods that emit are instantiated for each kind of operand and called from everywhere: what all of them do is kept
+    // out of line, for the time that the crate takes to build.
+    #[inline(never)]
+    fn inst(&mut self, op: Op, dst: Vec<Arg>, src: Vec<Arg>, known: Option<Uniformity>, caller: Source) {
+        self.node(Node::Inst(Inst { op, dst, src, known, source: self.blame.unwrap_or(caller) }));
+    }
+
+    #[inline(never)]
+    pub(super) fn node(&mut self, node: Node) {
         if let Some(body) = self.open.last_mut() {
             body.push(node);
         }
@@ -249,18 +272,21 @@ impl Builder {
 
     /// Emits an instruction with one result.
     #[track_caller]
-    pub(crate) fn emit<T: Scalar>(&mut self, op: Op, src: Vec<Arg>) -> Val<T> {
-        let reg = self.fresh::<T>();
-        self.push(op, vec![Arg::Reg(reg)], src, None);
-        Val::new(reg)
+    pub(crate) fn emit<T: Scalar, const S: usize>(&mut self, op: Op, src: [Arg; S]) -> Val<T> {
+        Val::new(self.result(T::CLASS, op, listed(src), None, Location::caller()))
     }
 
     /// Emits an instruction whose result is this uniform by construction.
     #[track_caller]
-    pub(crate) fn emit_known<T: Scalar>(&mut self, op: Op, src: Vec<Arg>, known: Uniformity) -> Val<T> {
-        let reg = self.fresh::<T>();
-        self.push(op, vec![Arg::Reg(reg)], src, Some(known));
-        Val::new(reg)
+    pub(crate) fn emit_known<T: Scalar, const S: usize>(&mut self, op: Op, src: [Arg; S], known: Uniformity) -> Val<T> {
+        Val::new(self.result(T::CLASS, op, listed(src), Some(known), Location::caller()))
+    }
+
+    #[inline(never)]
+    fn result(&mut self, class: Class, op: Op, src: Vec<Arg>, known: Option<Uniformity>, caller: Source) -> Reg {
+        let reg = self.register(class);
+        self.inst(op, vec![Arg::Reg(reg)], src, known, caller);
+        reg
     }
 
     // ---- variables
@@ -276,153 +302,20 @@ impl Builder {
     /// Assigns. The move disappears if the value was computed just before and is used nowhere else.
     #[track_caller]
     pub fn set<T: Scalar>(&mut self, var: Var<T>, value: impl Operand<T>) {
-        self.push(Op::Mov { ty: T::BITS }, vec![Arg::Reg(var.reg)], vec![value.arg()], None);
+        self.push(Op::Mov { ty: T::BITS }, [Arg::Reg(var.reg)], [value.arg()], None);
     }
 
     /// The variable's value now, kept when the variable changes.
     #[track_caller]
     pub fn get<T: Scalar>(&mut self, var: Var<T>) -> Val<T> {
-        self.emit(Op::Mov { ty: T::BITS }, vec![Arg::Reg(var.reg)])
-    }
-
-    // ---- control flow
-
-    fn nested(&mut self, body: impl FnOnce(&mut Builder)) -> Vec<Node> {
-        // Cached special registers defined inside a body are not defined after it.
-        let (warp, lane) = (self.warp, self.lane);
-        self.open.push(Vec::new());
-        body(self);
-        (self.warp, self.lane) = (warp, lane);
-        self.open.pop().unwrap_or_default()
-    }
-
-    /// Runs `then` in the threads where `cond` holds.
-    #[track_caller]
-    pub fn if_(&mut self, cond: Val<Pred>, then: impl FnOnce(&mut Builder)) {
-        let source = Location::caller();
-        let then = self.nested(then);
-        self.node(Node::If { cond: cond.reg, then, otherwise: Vec::new(), source });
-    }
-
-    /// Runs `then` where `cond` holds and `otherwise` where it does not.
-    #[track_caller]
-    pub fn if_else(&mut self, cond: Val<Pred>, then: impl FnOnce(&mut Builder), otherwise: impl FnOnce(&mut Builder)) {
-        let source = Location::caller();
-        let then = self.nested(then);
-        let otherwise = self.nested(otherwise);
-        self.node(Node::If { cond: cond.reg, then, otherwise, source });
-    }
-
-    /// `do { body } while (body's result)`.
-    #[track_caller]
-    pub fn do_while(&mut self, body: impl FnOnce(&mut Builder) -> Val<Pred>) {
-        let source = Location::caller();
-        self.loop_(source, body);
-    }
-
-    /// A lane's work in one iteration of the loop whose body is being written: what `.ci/assemble` divides the loop's
-    /// instructions by.
-    #[track_caller]
-    pub fn each_iteration(&mut self, work: Work) {
-        if self.work.replace(work).is_some() {
-            self.complain("a loop's work is said twice".to_owned());
-        }
-    }
-
-    #[track_caller]
-    fn loop_(&mut self, source: Source, body: impl FnOnce(&mut Builder) -> Val<Pred>) {
-        let mut again = None;
-        let before = self.work.take();
-        let body = self.nested(|b| again = Some(body(b)));
-        let work = std::mem::replace(&mut self.work, before);
-        if let Some(again) = again {
-            self.node(Node::Loop { body, again: again.reg, work, source });
-        }
-    }
-
-    /// `while (cond) { body }`. The condition is emitted twice: before the loop, and at its end, where the back edge is.
-    #[track_caller]
-    pub fn while_(&mut self, cond: impl Fn(&mut Builder) -> Val<Pred>, body: impl FnOnce(&mut Builder)) {
-        let source = Location::caller();
-        let first = cond(self);
-        let inner = self.nested(|b| {
-            b.loop_(source, |b| {
-                body(b);
-                cond(b)
-            });
-        });
-        self.node(Node::If { cond: first.reg, then: inner, otherwise: Vec::new(), source });
-    }
-
-    /// `for (i = start; i < end; i += step) body(i)`, on the GPU. (A Rust `for` unrolls instead.)
-    /// `end + step` must not overflow 32 bits.
-    #[track_caller]
-    pub fn for_range(
-        &mut self,
-        start: impl Operand<U32>,
-        end: impl Operand<U32> + Copy,
-        step: impl Operand<U32> + Copy,
-        body: impl FnOnce(&mut Builder, Val<U32>),
-    ) {
-        let source = Location::caller();
-        let i = self.var::<U32>(start);
-        let (start, end_arg) = (self.last_constant(), end.arg());
-        let surely_runs = matches!((start, end_arg), (Some(start), Arg::Int(end)) if start < end);
-        let make_loop = |b: &mut Builder| {
-            b.loop_(source, |b| {
-                body(b, Val::new(i.reg));
-                let before = b.blame.replace(source);
-                let next = b.add(i, step);
-                b.set(i, next);
-                let again = b.setp_lt(i, end);
-                b.blame = before;
-                again
-            });
-        };
-        if surely_runs {
-            make_loop(self);
-        } else {
-            let enter = self.setp_lt(i, end);
-            self.if_(enter, make_loop);
-        }
-    }
-
-    /// The constant that the instruction just emitted has moved, if it was such a move.
-    fn last_constant(&self) -> Option<i64> {
-        match self.open.last()?.last()? {
-            Node::Inst(Inst { src, .. }) => match src.as_slice() {
-                [Arg::Int(value)] => Some(*value),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// Splits the block by warps: for each role in order, that many consecutive warps run its body. A barrier inside
-    /// must name its participants, [`Builder::bar_sync_threads`], and count those of the role alone or of several; one of a
-    /// role with a barrier of its own is that.
-    #[track_caller]
-    pub fn roles(&mut self, roles: Vec<Role<'_>>) {
-        let source = Location::caller();
-        let warp = self.warp_id();
-        let warps: u32 = roles.iter().map(|role| role.warps).sum();
-        if warps != self.warps() {
-            self.complain(format!("roles cover {warps} warps of a block of {}", self.warps()));
-        }
-        let roles = roles.into_iter().map(|role| {
-            self.team = role.barrier.map(|barrier| (role.warps, barrier));
-            (role.warps, self.nested(role.body))
-        });
-        let roles = roles.collect();
-        self.team = None;
-        self.node(Node::Roles { warp: warp.reg, roles, source });
+        self.emit(Op::Mov { ty: T::BITS }, [Arg::Reg(var.reg)])
     }
 
     // ---- where am I
 
     #[track_caller]
     fn special<T: Scalar>(&mut self, register: Special) -> Val<T> {
-        self.emit(Op::Mov { ty: T::TYPE }, vec![Arg::Special(register)])
+        self.emit(Op::Mov { ty: T::TYPE }, [Arg::Special(register)])
     }
 
     /// The thread's number in its block.
@@ -451,7 +344,7 @@ impl Builder {
         }
         let tid = self.tid();
         let shift = Op::Shr { ty: U32::TYPE };
-        let warp = self.emit_known(shift, vec![tid.arg(), Arg::Int(5)], Uniformity::Warp);
+        let warp = self.emit_known(shift, [tid.arg(), Arg::Int(5)], Uniformity::Warp);
         self.warp = Some(warp);
         warp
     }
@@ -494,25 +387,5 @@ impl Builder {
         self.function.body = self.open.pop().unwrap_or_default();
         super::coalesce::moves(&mut self.function);
         (self.function, self.misuse)
-    }
-}
-
-/// Warps that do one job: see [`Builder::roles`].
-pub struct Role<'a> {
-    warps: u32,
-    barrier: Option<u32>,
-    body: Box<dyn FnOnce(&mut Builder) + 'a>,
-}
-
-impl<'a> Role<'a> {
-    /// `warps` consecutive warps run `body`.
-    pub fn new(warps: u32, body: impl FnOnce(&mut Builder) + 'a) -> Role<'a> {
-        Role { warps, barrier: None, body: Box::new(body) }
-    }
-
-    /// The role with a barrier of its own, of that number from 1 on: its body is written as a block's is, with
-    /// [`Builder::bar_sync`], [`Builder::warps`] and [`Builder::block`] for the role's warps.
-    pub fn with_barrier(self, barrier: u32) -> Role<'a> {
-        Role { barrier: Some(barrier), ..self }
     }
 }

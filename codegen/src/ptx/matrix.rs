@@ -27,7 +27,7 @@ impl Builder {
 
     #[track_caller]
     fn mma_halves(&mut self, depth: Depth, a: &[Val<U32>], b: &[Val<U32>], c: [Val<F32>; 4]) -> [Val<F32>; 4] {
-        self.four(Op::MmaHalves { depth }, vec![vector(a), vector(b), vector(&c)])
+        self.four(Op::MmaHalves { depth }, [vector(a), vector(b), vector(&c)])
     }
 
     /// `A B + C` of 16 rows of 32 bytes and eight columns of 32 signed bytes. Those of A are signed for [`S32`], unsigned for
@@ -69,7 +69,7 @@ impl Builder {
         c: [Val<S32>; 4],
     ) -> [Val<S32>; 4] {
         let bytes = if T::TYPE == S32::TYPE { Type::S8 } else { Type::U8 };
-        let src = vec![vector(a), vector(b), vector(&c)];
+        let src = [vector(a), vector(b), vector(&c)];
         self.four(Op::MmaBytes { depth, bytes }, src)
     }
 
@@ -77,14 +77,14 @@ impl Builder {
     /// and has of each matrix bytes `4 (l % 4)` to `4 (l % 4) + 4` of row `l / 4`.
     #[track_caller]
     pub fn ldmatrix(&mut self, row: Shared<U32>) -> [Val<U32>; 4] {
-        let src = vec![self.mem(row)];
+        let src = [self.mem(row)];
         self.four(Op::LdMatrix, src)
     }
 
     #[track_caller]
-    fn four<T: Scalar>(&mut self, op: Op, src: Vec<Arg>) -> [Val<T>; 4] {
+    fn four<T: Scalar, const S: usize>(&mut self, op: Op, src: [Arg; S]) -> [Val<T>; 4] {
         let values: [Val<T>; 4] = std::array::from_fn(|_| Val::new(self.fresh::<T>()));
-        self.push(op, vec![vector(&values)], src, None);
+        self.push(op, [vector(&values)], src, None);
         values
     }
 
@@ -92,20 +92,20 @@ impl Builder {
     /// of the thread's next group.
     #[track_caller]
     pub fn cp_async<S, D>(&mut self, to: Shared<D>, from: Global<S>, bytes: impl Operand<U32>) {
-        let (dst, src) = (vec![self.mem(to)], vec![self.mem(from), Arg::Int(16), bytes.arg()]);
+        let (dst, src) = ([self.mem(to)], [self.mem(from), Arg::Int(16), bytes.arg()]);
         self.push(Op::CpAsync, dst, src, None);
     }
 
     /// Makes a group of the thread's copies since the last one.
     #[track_caller]
     pub fn cp_async_commit_group(&mut self) {
-        self.push(Op::CpAsyncCommitGroup, vec![], vec![], None);
+        self.push(Op::CpAsyncCommitGroup, [], [], None);
     }
 
     /// Waits until at most `groups` of the thread's groups are under way. What another thread copied needs a barrier too.
     #[track_caller]
     pub fn cp_async_wait_group(&mut self, groups: u32) {
-        self.push(Op::CpAsyncWaitGroup, vec![], vec![Arg::Int(groups.into())], None);
+        self.push(Op::CpAsyncWaitGroup, [], [Arg::Int(groups.into())], None);
     }
 }
 

@@ -11,7 +11,7 @@ impl Builder {
     /// Loads one element.
     #[track_caller]
     pub fn ld<S: Space, T: Element>(&mut self, ptr: Ptr<S, T>, kind: LoadKind) -> Val<T::Loaded> {
-        let src = vec![self.mem(ptr)];
+        let src = [self.mem(ptr)];
         self.emit(Op::Ld { space: S::SPACE, kind, width: Width::One, ty: T::MEMORY }, src)
     }
 
@@ -24,8 +24,8 @@ impl Builder {
     ) -> [Val<T::Loaded>; N] {
         let width = const { Width::of::<N>(T::BYTES) };
         let values: [Val<T::Loaded>; N] = std::array::from_fn(|_| Val::new(self.fresh::<T::Loaded>()));
-        let dst = vec![Arg::Vector(values.iter().map(|value| value.arg()).collect())];
-        let src = vec![self.mem(ptr)];
+        let dst = [Arg::Vector(values.iter().map(|value| value.arg()).collect())];
+        let src = [self.mem(ptr)];
         self.push(Op::Ld { space: S::SPACE, kind, width, ty: T::MEMORY }, dst, src, None);
         values
     }
@@ -33,23 +33,23 @@ impl Builder {
     /// Stores one element.
     #[track_caller]
     pub fn st<S: Space, T: Element>(&mut self, ptr: Ptr<S, T>, value: impl Operand<T::Loaded>) {
-        let dst = vec![self.mem(ptr)];
-        self.push(Op::St { space: S::SPACE, width: Width::One, ty: T::MEMORY }, dst, vec![value.arg()], None);
+        let dst = [self.mem(ptr)];
+        self.push(Op::St { space: S::SPACE, width: Width::One, ty: T::MEMORY }, dst, [value.arg()], None);
     }
 
     /// Stores `N` (2 or 4) neighbouring elements at an address that is a multiple of their joint size, 16 bytes at most.
     #[track_caller]
     pub fn st_vector<S: Space, T: Element, const N: usize>(&mut self, ptr: Ptr<S, T>, values: [Val<T::Loaded>; N]) {
         let width = const { Width::of::<N>(T::BYTES) };
-        let dst = vec![self.mem(ptr)];
-        let src = vec![Arg::Vector(values.iter().map(|value| value.arg()).collect())];
+        let dst = [self.mem(ptr)];
+        let src = [Arg::Vector(values.iter().map(|value| value.arg()).collect())];
         self.push(Op::St { space: S::SPACE, width, ty: T::MEMORY }, dst, src, None);
     }
 
     /// A synchronising load: `ld.acquire.gpu`, `ld.relaxed.sys`.
     #[track_caller]
     pub fn ld_sync<T: Element>(&mut self, ptr: Global<T>, order: LoadOrder, scope: Scope) -> Val<T::Loaded> {
-        let src = vec![self.mem(ptr)];
+        let src = [self.mem(ptr)];
         self.emit(Op::LdSync { order, scope, ty: T::MEMORY }, src)
     }
 
@@ -62,15 +62,15 @@ impl Builder {
         order: StoreOrder,
         scope: Scope,
     ) {
-        let dst = vec![self.mem(ptr)];
-        self.push(Op::StSync { order, scope, ty: T::MEMORY }, dst, vec![value.arg()], None);
+        let dst = [self.mem(ptr)];
+        self.push(Op::StSync { order, scope, ty: T::MEMORY }, dst, [value.arg()], None);
     }
 
     /// A relaxed read-modify-write whose old value is not wanted.
     #[track_caller]
     pub fn red<T: Atomic>(&mut self, op: AtomicOp, ptr: Global<T>, value: impl Operand<T>, scope: Scope) {
-        let dst = vec![self.mem(ptr)];
-        self.push(Op::Red { op, scope, ty: atomic_type::<T>(op) }, dst, vec![value.arg()], None);
+        let dst = [self.mem(ptr)];
+        self.push(Op::Red { op, scope, ty: atomic_type::<T>(op) }, dst, [value.arg()], None);
     }
 
     /// A read-modify-write that gives the old value.
@@ -83,7 +83,7 @@ impl Builder {
         value: impl Operand<T>,
         scope: Scope,
     ) -> Val<T> {
-        let src = vec![self.mem(ptr), value.arg()];
+        let src = [self.mem(ptr), value.arg()];
         self.emit(Op::Atom { op, order, scope, ty: atomic_type::<T>(op) }, src)
     }
 
@@ -96,14 +96,14 @@ impl Builder {
         value: impl Operand<T>,
         scope: Scope,
     ) -> Val<T> {
-        let src = vec![self.mem(ptr), value.arg()];
+        let src = [self.mem(ptr), value.arg()];
         self.emit(Op::AtomExch { order, scope, ty: T::BITS }, src)
     }
 
     /// Orders all accesses of this thread before it against all after it, as seen within `scope`.
     #[track_caller]
     pub fn fence_acq_rel(&mut self, scope: Scope) {
-        self.push(Op::Fence { scope }, vec![], vec![], None);
+        self.push(Op::Fence { scope }, [], [], None);
     }
 
     // ---- addresses
@@ -145,16 +145,16 @@ impl Builder {
         let low = Op::Mad { ty: Type::U32 };
         let address = match (S::SPACE, ptr.base) {
             (StateSpace::Global, PtrBase::Reg(base)) => {
-                self.emit::<U64>(Op::MadWide, vec![index, stride, Arg::Reg(base)]).reg
+                self.emit::<U64, _>(Op::MadWide, [index, stride, Arg::Reg(base)]).reg
             }
-            (StateSpace::Shared, PtrBase::Reg(base)) => self.emit::<U32>(low, vec![index, stride, Arg::Reg(base)]).reg,
+            (StateSpace::Shared, PtrBase::Reg(base)) => self.emit::<U32, _>(low, [index, stride, Arg::Reg(base)]).reg,
             (_, base @ PtrBase::Shared(_)) => {
                 let name = match self.base(base) {
                     Base::Symbol(name) => name,
                     Base::Reg(reg) => reg.to_string(),
                 };
-                let base = self.emit::<U32>(Op::Mov { ty: Type::U32 }, vec![Arg::Address(name)]);
-                self.emit::<U32>(low, vec![index, stride, base.arg()]).reg
+                let base = self.emit::<U32, _>(Op::Mov { ty: Type::U32 }, [Arg::Address(name)]);
+                self.emit::<U32, _>(low, [index, stride, base.arg()]).reg
             }
         };
         Ptr::new(PtrBase::Reg(address), ptr.offset)
@@ -170,7 +170,7 @@ impl Builder {
     pub fn address<T>(&mut self, ptr: Global<T>) -> Val<U64> {
         match (ptr.base, ptr.offset) {
             (PtrBase::Reg(reg), 0) => Val::new(reg),
-            (PtrBase::Reg(reg), offset) => self.emit(Op::Add { ty: Type::U64 }, vec![Arg::Reg(reg), Arg::Int(offset)]),
+            (PtrBase::Reg(reg), offset) => self.emit(Op::Add { ty: Type::U64 }, [Arg::Reg(reg), Arg::Int(offset)]),
             (PtrBase::Shared(_), _) => {
                 self.complain("a shared variable has no global address".to_owned());
                 self.mov(0u64)
@@ -195,7 +195,7 @@ impl Builder {
         if let Some((barrier, threads)) = self.own_barrier() {
             return self.bar_sync_threads(barrier, threads);
         }
-        self.push(Op::BarSync, vec![], vec![Arg::Int(0)], None);
+        self.push(Op::BarSync, [], [Arg::Int(0)], None);
     }
 
     /// `bar.sync barrier, threads`: the named barrier of some of the block's warps.
@@ -204,14 +204,14 @@ impl Builder {
         if threads == 0 || !threads.is_multiple_of(32) || barrier > 15 {
             self.complain(format!("barrier {barrier} of {threads} threads: whole warps, barriers 0 to 15"));
         }
-        let src = vec![Arg::Int(i64::from(barrier)), Arg::Int(i64::from(threads))];
-        self.push(Op::BarSyncThreads, vec![], src, None);
+        let src = [Arg::Int(i64::from(barrier)), Arg::Int(i64::from(threads))];
+        self.push(Op::BarSyncThreads, [], src, None);
     }
 
     /// `bar.warp.sync`: all lanes arrive; memory of the warp is ordered.
     #[track_caller]
     pub fn bar_warp_sync(&mut self) {
-        self.push(Op::BarWarpSync, vec![], vec![ALL_LANES], None);
+        self.push(Op::BarWarpSync, [], [ALL_LANES], None);
     }
 
     /// Thread 0's value in every thread: thread 0 writes it to `slot`, all read it after a barrier. Block-uniform by
@@ -223,7 +223,7 @@ impl Builder {
         let first = self.setp_eq(tid, 0);
         self.if_(first, |b| b.st(slot, value));
         self.bar_sync();
-        let src = vec![self.mem(slot)];
+        let src = [self.mem(slot)];
         let load = Op::Ld { space: StateSpace::Shared, kind: LoadKind::Ordinary, width: Width::One, ty: T::MEMORY };
         self.emit_known(load, src, Uniformity::Block)
     }
@@ -232,8 +232,8 @@ impl Builder {
     /// in one allocation.
     #[track_caller]
     pub fn cp_async_bulk_prefetch<T>(&mut self, from: Global<T>, bytes: impl Operand<U32>) {
-        let src = vec![self.mem(from), bytes.arg()];
-        self.push(Op::CpAsyncBulkPrefetch, vec![], src, None);
+        let src = [self.mem(from), bytes.arg()];
+        self.push(Op::CpAsyncBulkPrefetch, [], src, None);
     }
 
     // ---- mbarriers and bulk copies
@@ -248,8 +248,8 @@ impl Builder {
         bytes: impl Operand<U32>,
         mbarrier: Shared<U64>,
     ) {
-        let dst = vec![self.mem(to)];
-        let src = vec![self.mem(from), bytes.arg(), self.mem(mbarrier)];
+        let dst = [self.mem(to)];
+        let src = [self.mem(from), bytes.arg(), self.mem(mbarrier)];
         self.push(Op::CpAsyncBulk, dst, src, None);
     }
 
@@ -257,35 +257,35 @@ impl Builder {
     /// use it behind a barrier, and bulk copies behind a [`Builder::fence_proxy_async`] before that.
     #[track_caller]
     pub fn mbarrier_init(&mut self, mbarrier: Shared<U64>, arrivals: impl Operand<U32>) {
-        let dst = vec![self.mem(mbarrier)];
-        self.push(Op::MbarrierInit, dst, vec![arrivals.arg()], None);
+        let dst = [self.mem(mbarrier)];
+        self.push(Op::MbarrierInit, dst, [arrivals.arg()], None);
     }
 
     /// `mbarrier.arrive`: what this thread did before happens before what those do who have waited for the phase.
     #[track_caller]
     pub fn mbarrier_arrive(&mut self, mbarrier: Shared<U64>) {
-        let src = vec![self.mem(mbarrier)];
-        let _state = self.emit::<U64>(Op::MbarrierArrive, src);
+        let src = [self.mem(mbarrier)];
+        let _state = self.emit::<U64, _>(Op::MbarrierArrive, src);
     }
 
     /// `mbarrier.arrive.expect_tx`: the same, where the phase does not end before `bytes` more bytes have been copied.
     #[track_caller]
     pub fn mbarrier_arrive_expect_tx(&mut self, mbarrier: Shared<U64>, bytes: impl Operand<U32>) {
-        let src = vec![self.mem(mbarrier), bytes.arg()];
-        let _state = self.emit::<U64>(Op::MbarrierArriveExpectTx, src);
+        let src = [self.mem(mbarrier), bytes.arg()];
+        let _state = self.emit::<U64, _>(Op::MbarrierArriveExpectTx, src);
     }
 
     /// `mbarrier.test_wait.parity`: whether the last phase of that parity, 0 for the first one, is over.
     #[track_caller]
     pub fn mbarrier_test_wait(&mut self, mbarrier: Shared<U64>, parity: impl Operand<U32>) -> Val<Pred> {
-        let src = vec![self.mem(mbarrier), parity.arg()];
+        let src = [self.mem(mbarrier), parity.arg()];
         self.emit(Op::MbarrierTestWait, src)
     }
 
     /// `mbarrier.try_wait.parity`: the same, where the thread may sleep for a while before the answer is no.
     #[track_caller]
     pub fn mbarrier_try_wait(&mut self, mbarrier: Shared<U64>, parity: impl Operand<U32>) -> Val<Pred> {
-        let src = vec![self.mem(mbarrier), parity.arg()];
+        let src = [self.mem(mbarrier), parity.arg()];
         self.emit(Op::MbarrierTryWait, src)
     }
 
@@ -301,7 +301,7 @@ impl Builder {
     /// `fence.proxy.async`: what this thread stored to shared memory comes before what bulk copies do there behind it.
     #[track_caller]
     pub fn fence_proxy_async(&mut self) {
-        self.push(Op::FenceProxyAsync, vec![], vec![], None);
+        self.push(Op::FenceProxyAsync, [], [], None);
     }
 
     // ---- programmatic dependent launch
@@ -311,7 +311,7 @@ impl Builder {
     /// read behind it by [`LoadKind::Ordinary`]: it has changed during this launch.
     #[track_caller]
     pub fn griddepcontrol_wait(&mut self) {
-        self.push(Op::GriddepcontrolWait, vec![], vec![], None);
+        self.push(Op::GriddepcontrolWait, [], [], None);
     }
 
     /// `griddepcontrol.launch_dependents`: the next launch of the stream, if it is programmatic, may begin once every
@@ -319,21 +319,21 @@ impl Builder {
     /// else that launch could run beside those before this one.
     #[track_caller]
     pub fn griddepcontrol_launch_dependents(&mut self) {
-        self.push(Op::GriddepcontrolLaunchDependents, vec![], vec![], None);
+        self.push(Op::GriddepcontrolLaunchDependents, [], [], None);
     }
 
     /// Ends the thread; under block-uniform control flow only, so that no barrier waits for it, or in a role under control flow
     /// as uniform as that, which shares no barrier with others.
     #[track_caller]
     pub fn exit(&mut self) {
-        self.push(Op::Exit, vec![], vec![], None);
+        self.push(Op::Exit, [], [], None);
     }
 
     /// Sleeps about `nanoseconds`: backoff while polling.
     #[track_caller]
     pub fn nanosleep(&mut self, nanoseconds: u32) {
-        let src = vec![Arg::Int(i64::from(nanoseconds))];
-        self.push(Op::Nanosleep, vec![], src, None);
+        let src = [Arg::Int(i64::from(nanoseconds))];
+        self.push(Op::Nanosleep, [], src, None);
     }
 }
 

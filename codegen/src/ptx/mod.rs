@@ -1,6 +1,6 @@
 //! The language kernels are written in: typed values, structured control flow, PTX out.
 //!
-//! `types` holds the handles a kernel works with; `builder` parameters, shared memory and control flow; `ops` and
+//! `types` holds the handles a kernel works with; `builder` parameters and shared memory; `flow` control flow; `ops` and
 //! `memory` one method per instruction of `table`, whose words are in `modifiers`. They build `ir`, which `verify`
 //! (with `uniform`, `rendezvous` and `constant`) checks and `print` (with `names`, `live` and `mnemonic`) writes.
 //! Nothing here knows a kernel.
@@ -8,6 +8,7 @@
 mod builder;
 mod coalesce;
 mod constant;
+mod flow;
 mod ir;
 mod live;
 mod matrix;
@@ -24,7 +25,8 @@ mod uniform;
 mod verify;
 mod work;
 
-pub use builder::{Builder, Parameter, Role};
+pub use builder::{Builder, Parameter};
+pub use flow::Role;
 pub use ir::{Function, Param, Uniformity};
 pub use modifiers::{
     AtomicOp, Compare, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Special, StateSpace, StoreOrder, Type,

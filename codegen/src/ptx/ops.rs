@@ -40,37 +40,37 @@ impl Builder {
     /// `a + b`.
     #[track_caller]
     pub fn add<T: Number>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Add { ty: T::TYPE }, vec![a.arg(), b.arg()])
+        self.emit(Op::Add { ty: T::TYPE }, [a.arg(), b.arg()])
     }
 
     /// `a - b`.
     #[track_caller]
     pub fn sub<T: Number>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Sub { ty: T::TYPE }, vec![a.arg(), b.arg()])
+        self.emit(Op::Sub { ty: T::TYPE }, [a.arg(), b.arg()])
     }
 
     /// `a * b`, the low half for integers.
     #[track_caller]
     pub fn mul<T: Number>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Mul { ty: T::TYPE }, vec![a.arg(), b.arg()])
+        self.emit(Op::Mul { ty: T::TYPE }, [a.arg(), b.arg()])
     }
 
     /// `a * b + c`, integers, the low half.
     #[track_caller]
     pub fn mad<T: Integer>(&mut self, a: impl Operand<T>, b: impl Operand<T>, c: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Mad { ty: T::TYPE }, vec![a.arg(), b.arg(), c.arg()])
+        self.emit(Op::Mad { ty: T::TYPE }, [a.arg(), b.arg(), c.arg()])
     }
 
     /// `a * b + c` of two `u32` and a `u64`.
     #[track_caller]
     pub fn mad_wide(&mut self, a: impl Operand<U32>, b: impl Operand<U32>, c: impl Operand<U64>) -> Val<U64> {
-        self.emit(Op::MadWide, vec![a.arg(), b.arg(), c.arg()])
+        self.emit(Op::MadWide, [a.arg(), b.arg(), c.arg()])
     }
 
     /// `a * b + c`, rounded once.
     #[track_caller]
     pub fn fma<T: Float>(&mut self, a: impl Operand<T>, b: impl Operand<T>, c: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Fma { ty: T::TYPE }, vec![a.arg(), b.arg(), c.arg()])
+        self.emit(Op::Fma { ty: T::TYPE }, [a.arg(), b.arg(), c.arg()])
     }
 
     /// `a / b`: correctly rounded for floats, truncated for integers.
@@ -82,57 +82,57 @@ impl Builder {
             && (*divisor as u64).is_power_of_two()
         {
             let bits = Arg::Int(i64::from(divisor.trailing_zeros()));
-            return self.emit(Op::Shr { ty: T::TYPE }, vec![a.arg(), bits]);
+            return self.emit(Op::Shr { ty: T::TYPE }, [a.arg(), bits]);
         }
-        self.emit(Op::Div { ty: T::TYPE }, vec![a.arg(), b])
+        self.emit(Op::Div { ty: T::TYPE }, [a.arg(), b])
     }
 
     /// `a % b`.
     #[track_caller]
     pub fn rem<T: Integer>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Rem { ty: T::TYPE }, vec![a.arg(), b.arg()])
+        self.emit(Op::Rem { ty: T::TYPE }, [a.arg(), b.arg()])
     }
 
     /// The lesser. For floats, the one that is a number.
     #[track_caller]
     pub fn min<T: Number>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Min { ty: T::TYPE }, vec![a.arg(), b.arg()])
+        self.emit(Op::Min { ty: T::TYPE }, [a.arg(), b.arg()])
     }
 
     /// The greater. For floats, the one that is a number.
     #[track_caller]
     pub fn max<T: Number>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Max { ty: T::TYPE }, vec![a.arg(), b.arg()])
+        self.emit(Op::Max { ty: T::TYPE }, [a.arg(), b.arg()])
     }
 
     /// `-a`.
     #[track_caller]
     pub fn neg<T: Float>(&mut self, a: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Neg { ty: T::TYPE }, vec![a.arg()])
+        self.emit(Op::Neg { ty: T::TYPE }, [a.arg()])
     }
 
     /// `|a|`.
     #[track_caller]
     pub fn abs<T: Float>(&mut self, a: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Abs { ty: T::TYPE }, vec![a.arg()])
+        self.emit(Op::Abs { ty: T::TYPE }, [a.arg()])
     }
 
     /// `1 / a`, correctly rounded.
     #[track_caller]
     pub fn rcp<T: Float>(&mut self, a: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Rcp { ty: T::TYPE }, vec![a.arg()])
+        self.emit(Op::Rcp { ty: T::TYPE }, [a.arg()])
     }
 
     /// The square root, correctly rounded.
     #[track_caller]
     pub fn sqrt<T: Float>(&mut self, a: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Sqrt { ty: T::TYPE }, vec![a.arg()])
+        self.emit(Op::Sqrt { ty: T::TYPE }, [a.arg()])
     }
 
     /// `2^a`, within 2 ulp and more (`.approx`). Its bits are the chip's own: not for exact numerics.
     #[track_caller]
     pub fn ex2_approx(&mut self, a: impl Operand<F32>) -> Val<F32> {
-        self.emit(Op::Ex2, vec![a.arg()])
+        self.emit(Op::Ex2, [a.arg()])
     }
 
     /// The dot product of the four bytes of `a` with the four signed bytes of `b`, added to `c`. Those of `a` are signed
@@ -144,7 +144,7 @@ impl Builder {
         b: impl Operand<U32>,
         c: impl Operand<S32>,
     ) -> Val<S32> {
-        self.emit(Op::Dp4a { bytes: T::TYPE }, vec![a.arg(), b.arg(), c.arg()])
+        self.emit(Op::Dp4a { bytes: T::TYPE }, [a.arg(), b.arg(), c.arg()])
     }
 
     /// The dot product of the two signed half words of `a` with the low or high two bytes of `b`, added to `c`. The bytes
@@ -157,7 +157,7 @@ impl Builder {
         b: impl Operand<T>,
         c: impl Operand<S32>,
     ) -> Val<S32> {
-        self.emit(Op::Dp2a { half, bytes: T::TYPE }, vec![a.arg(), b.arg(), c.arg()])
+        self.emit(Op::Dp2a { half, bytes: T::TYPE }, [a.arg(), b.arg(), c.arg()])
     }
 
     // ---- bits
@@ -165,37 +165,37 @@ impl Builder {
     /// `a & b`.
     #[track_caller]
     pub fn and<T: Integer>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::And { ty: T::BITS }, vec![a.arg(), b.arg()])
+        self.emit(Op::And { ty: T::BITS }, [a.arg(), b.arg()])
     }
 
     /// `a | b`.
     #[track_caller]
     pub fn or<T: Integer>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Or { ty: T::BITS }, vec![a.arg(), b.arg()])
+        self.emit(Op::Or { ty: T::BITS }, [a.arg(), b.arg()])
     }
 
     /// `a ^ b`.
     #[track_caller]
     pub fn xor<T: Integer>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Xor { ty: T::BITS }, vec![a.arg(), b.arg()])
+        self.emit(Op::Xor { ty: T::BITS }, [a.arg(), b.arg()])
     }
 
     /// `a << bits`; 0 from the register's width on.
     #[track_caller]
     pub fn shl<T: Integer>(&mut self, a: impl Operand<T>, bits: impl Operand<U32>) -> Val<T> {
-        self.emit(Op::Shl { ty: T::BITS }, vec![a.arg(), bits.arg()])
+        self.emit(Op::Shl { ty: T::BITS }, [a.arg(), bits.arg()])
     }
 
     /// `a >> bits`: logical for unsigned types, arithmetic for signed ones.
     #[track_caller]
     pub fn shr<T: Integer>(&mut self, a: impl Operand<T>, bits: impl Operand<U32>) -> Val<T> {
-        self.emit(Op::Shr { ty: T::TYPE }, vec![a.arg(), bits.arg()])
+        self.emit(Op::Shr { ty: T::TYPE }, [a.arg(), bits.arg()])
     }
 
     /// Any function of three bits, by its truth table: `table = f(0xf0, 0xcc, 0xaa)`.
     #[track_caller]
     pub fn lop3(&mut self, a: impl Operand<U32>, b: impl Operand<U32>, c: impl Operand<U32>, table: u8) -> Val<U32> {
-        self.emit(Op::Lop3, vec![a.arg(), b.arg(), c.arg(), Arg::Int(i64::from(table))])
+        self.emit(Op::Lop3, [a.arg(), b.arg(), c.arg(), Arg::Int(i64::from(table))])
     }
 
     /// `(a & b) | c` in one instruction.
@@ -207,7 +207,7 @@ impl Builder {
     /// Picks four of the eight bytes of `b:a`; nibble i of `selector` chooses byte i of the result.
     #[track_caller]
     pub fn prmt(&mut self, a: impl Operand<U32>, b: impl Operand<U32>, selector: impl Operand<U32>) -> Val<U32> {
-        self.emit(Op::Prmt, vec![a.arg(), b.arg(), selector.arg()])
+        self.emit(Op::Prmt, [a.arg(), b.arg(), selector.arg()])
     }
 
     /// Bits `start..start + count` of `a`, zero-extended for unsigned types.
@@ -218,7 +218,7 @@ impl Builder {
         start: impl Operand<U32>,
         count: impl Operand<U32>,
     ) -> Val<T> {
-        self.emit(Op::Bfe { ty: T::TYPE }, vec![a.arg(), start.arg(), count.arg()])
+        self.emit(Op::Bfe { ty: T::TYPE }, [a.arg(), start.arg(), count.arg()])
     }
 
     // ---- conversions
@@ -226,7 +226,7 @@ impl Builder {
     /// Converts a value: `let x: Val<F32> = b.cvt(half)`.
     #[track_caller]
     pub fn cvt<To: Convert<From>, From: Scalar>(&mut self, a: Val<From>) -> Val<To> {
-        self.emit(Op::Cvt { to: To::TYPE, from: From::TYPE, rounding: To::ROUNDING }, vec![a.arg()])
+        self.emit(Op::Cvt { to: To::TYPE, from: From::TYPE, rounding: To::ROUNDING }, [a.arg()])
     }
 
     /// The same 32 bits seen as another type.
@@ -235,13 +235,13 @@ impl Builder {
         if To::CLASS == From::CLASS {
             return Val::new(a.reg);
         }
-        self.emit(Op::Mov { ty: Type::B32 }, vec![a.arg()])
+        self.emit(Op::Mov { ty: Type::B32 }, [a.arg()])
     }
 
     /// A constant or dimension in a register.
     #[track_caller]
     pub fn mov<T: Scalar>(&mut self, a: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Mov { ty: T::BITS }, vec![a.arg()])
+        self.emit(Op::Mov { ty: T::BITS }, [a.arg()])
     }
 
     /// The two 16-bit halves of a 32-bit register, low half first.
@@ -249,27 +249,27 @@ impl Builder {
     pub fn unpack<T: Bits16>(&mut self, a: Val<U32>) -> [Val<T>; 2] {
         let (low, high) = (self.fresh::<T>(), self.fresh::<T>());
         let halves = Arg::Vector(vec![Arg::Reg(low), Arg::Reg(high)]);
-        self.push(Op::Unpack { whole: Type::B32, half: Type::B16 }, vec![halves], vec![a.arg()], None);
+        self.push(Op::Unpack { whole: Type::B32, half: Type::B16 }, [halves], [a.arg()], None);
         [Val::new(low), Val::new(high)]
     }
 
     /// Two 16-bit values in a 32-bit register, the first in the low half.
     #[track_caller]
     pub fn pack<T: Bits16>(&mut self, low: Val<T>, high: Val<T>) -> Val<U32> {
-        self.emit(Op::Pack { whole: Type::B32, half: Type::B16 }, vec![Arg::Vector(vec![low.arg(), high.arg()])])
+        self.emit(Op::Pack { whole: Type::B32, half: Type::B16 }, [Arg::Vector(vec![low.arg(), high.arg()])])
     }
 
     /// Two numbers rounded to half precision in a 32-bit register, the first in the low half: one instruction from sm_80
     /// on, which older targets lack.
     #[track_caller]
     pub fn cvt_f16x2(&mut self, low: impl Operand<F32>, high: impl Operand<F32>) -> Val<U32> {
-        self.emit(Op::CvtF16x2, vec![high.arg(), low.arg()])
+        self.emit(Op::CvtF16x2, [high.arg(), low.arg()])
     }
 
     /// Two 32-bit values in a 64-bit register, the first in the low half.
     #[track_caller]
     pub fn pack64(&mut self, low: impl Operand<U32>, high: impl Operand<U32>) -> Val<U64> {
-        self.emit(Op::Pack { whole: Type::B64, half: Type::B32 }, vec![Arg::Vector(vec![low.arg(), high.arg()])])
+        self.emit(Op::Pack { whole: Type::B64, half: Type::B32 }, [Arg::Vector(vec![low.arg(), high.arg()])])
     }
 
     // ---- comparison and choice
@@ -277,7 +277,7 @@ impl Builder {
     /// Compares.
     #[track_caller]
     pub fn setp<T: Number>(&mut self, how: Compare, a: impl Operand<T>, b: impl Operand<T>) -> Val<Pred> {
-        self.emit(Op::Setp { how, ty: T::TYPE }, vec![a.arg(), b.arg()])
+        self.emit(Op::Setp { how, ty: T::TYPE }, [a.arg(), b.arg()])
     }
 
     /// `a == b`.
@@ -307,25 +307,25 @@ impl Builder {
     /// `a && b`.
     #[track_caller]
     pub fn and_pred(&mut self, a: Val<Pred>, b: Val<Pred>) -> Val<Pred> {
-        self.emit(Op::And { ty: Type::Pred }, vec![a.arg(), b.arg()])
+        self.emit(Op::And { ty: Type::Pred }, [a.arg(), b.arg()])
     }
 
     /// `a || b`.
     #[track_caller]
     pub fn or_pred(&mut self, a: Val<Pred>, b: Val<Pred>) -> Val<Pred> {
-        self.emit(Op::Or { ty: Type::Pred }, vec![a.arg(), b.arg()])
+        self.emit(Op::Or { ty: Type::Pred }, [a.arg(), b.arg()])
     }
 
     /// `!a`.
     #[track_caller]
     pub fn not_pred(&mut self, a: Val<Pred>) -> Val<Pred> {
-        self.emit(Op::Not { ty: Type::Pred }, vec![a.arg()])
+        self.emit(Op::Not { ty: Type::Pred }, [a.arg()])
     }
 
     /// `cond ? a : b`.
     #[track_caller]
     pub fn selp<T: Stored>(&mut self, a: impl Operand<T>, b: impl Operand<T>, cond: Val<Pred>) -> Val<T> {
-        self.emit(Op::Selp { ty: T::BITS }, vec![a.arg(), b.arg(), cond.arg()])
+        self.emit(Op::Selp { ty: T::BITS }, [a.arg(), b.arg(), cond.arg()])
     }
 
     // ---- dimensions: constants fold while the kernel is built
@@ -379,7 +379,7 @@ impl Builder {
 
     #[track_caller]
     fn shfl<T: Bits32>(&mut self, mode: Shuffle, a: Val<T>, lane: u32) -> Val<T> {
-        self.emit(Op::Shfl { mode }, vec![a.arg(), lane.arg(), Arg::Int(31), ALL_LANES])
+        self.emit(Op::Shfl { mode }, [a.arg(), lane.arg(), Arg::Int(31), ALL_LANES])
     }
 
     /// The value of lane `lane ^ mask`.
@@ -401,12 +401,12 @@ impl Builder {
             AtomicOp::Add | AtomicOp::Max => T::TYPE,
             AtomicOp::Or => T::BITS,
         };
-        self.emit(Op::Redux { op, ty }, vec![a.arg(), ALL_LANES])
+        self.emit(Op::Redux { op, ty }, [a.arg(), ALL_LANES])
     }
 
     /// Whether `cond` holds in any lane.
     #[track_caller]
     pub fn vote_any(&mut self, cond: Val<Pred>) -> Val<Pred> {
-        self.emit(Op::VoteAny, vec![cond.arg(), ALL_LANES])
+        self.emit(Op::VoteAny, [cond.arg(), ALL_LANES])
     }
 }
