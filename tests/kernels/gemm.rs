@@ -287,6 +287,7 @@ struct OnDevice {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_column_has_the_bits_it_has_alone() {
     let mut random = Random::fresh();
     let gpu = gpu();

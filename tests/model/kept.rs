@@ -54,6 +54,7 @@ fn free(model: &Model) -> u64 {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn copies_share_whole_chunks_and_write_to_none_that_is_shared() {
     let model = model();
     let ids = ids(LONG);

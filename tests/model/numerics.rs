@@ -44,6 +44,7 @@ fn tokens(session: &mut Session, count: usize) -> Vec<u32> {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_session_and_its_copies_take_the_modules_of_their_numerics() {
     for (numerics, other) in [(Numerics::Exact, Numerics::Fast), (Numerics::Fast, Numerics::Exact)] {
         let model = model(&[numerics]);

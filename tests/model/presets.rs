@@ -113,9 +113,10 @@ fn is_float64s(feature: &str) {
 }
 
 macro_rules! presets {
-    ($($test:ident $feature:literal)*) => {
+    ($($(#[$attribute:meta])* $test:ident $feature:literal)*) => {
         $(
             #[test]
+            $(#[$attribute])*
             fn $test() {
                 if SMALLEST.contains(&$feature) || wanted($feature) {
                     is_float64s($feature);
@@ -136,6 +137,7 @@ presets! {
     qwen2_5_0_5b_is_float64s "qwen2-5-0-5b"
     qwen2_5_1_5b_is_float64s "qwen2-5-1-5b"
     qwen2_5_7b_is_float64s "qwen2-5-7b"
+    #[ignore = "longer; .ci/run runs it"]
     qwen3_0_6b_is_float64s "qwen3-0-6b"
     qwen3_1_7b_is_float64s "qwen3-1-7b"
     qwen3_4b_is_float64s "qwen3-4b"
