@@ -1,7 +1,7 @@
 //! The clock: programs whose time follows from a chip's figures by hand.
 
 use crate::rig::{Rig, ptx};
-use kiln_emulator::{Checks, ChipFile, DeviceConfig, Timing, chip_file};
+use kiln_emulator::{Checks, ChipFile, DeviceConfig, Timing, chip_file, chip_files};
 
 fn chip() -> &'static ChipFile {
     chip_file("h100-sxm").unwrap()
@@ -76,6 +76,26 @@ fn dependent_loads_take_the_latency_of_where_they_hit() {
     // L2 that was filled long ago holds nothing of it.
     let large = self::list(&passing, 60 << 20 >> 13, 8192);
     near(passing.time("chase", 1, 1, &[large, 2048]).nanoseconds / 2048.0, chip().dram.value, 0.05);
+}
+
+#[test]
+fn every_chip_file_holds_figures_of_a_chip() {
+    let mut names: Vec<_> = chip_files().iter().map(|chip| chip.name).collect();
+    for chip in chip_files().iter().copied() {
+        let name = chip.name;
+        for (figure, kiln_emulator::Figure { value, .. }) in chip.figures() {
+            assert!(value.is_finite() && value > 0.0, "{name}: {figure}");
+        }
+        assert!((0.7..=1.0).contains(&(chip.dram_bandwidth.value / chip.dram_peak.value)), "{name}: memory");
+        assert!(chip.l2_bandwidth.value > 1.4 * chip.dram_bandwidth.value, "{name}: L2");
+        assert!(chip.l2[0].value <= chip.l2[1].value && chip.l2[1].value < chip.dram.value, "{name}: latencies");
+        let rig = timed(chip, &CHASE.replace("HINT", "cg"));
+        let cold = list(&rig, 512, 8192);
+        near(rig.time("chase", 1, 1, &[cold, 512]).nanoseconds / 512.0, chip.dram.value, 0.06);
+    }
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), chip_files().len(), "each has a name of its own");
 }
 
 /// A loop of 32 independent instructions.

@@ -2,15 +2,29 @@
 //! reached, clocks. Curves are kept out: they are what the clock is judged by.
 
 mod a100;
+mod agx_orin;
 mod h100_pcie;
 mod h100_sxm;
 mod h200;
+mod rtx_3090;
 mod rtx_4090;
+mod rtx_5090;
+mod t4;
 
 use crate::machine::chip::{ChipFile, Origin};
 
 /// Every chip file.
-const ALL: &[&ChipFile] = &[&h200::CHIP, &h100_sxm::CHIP, &h100_pcie::CHIP, &a100::CHIP, &rtx_4090::CHIP];
+const ALL: &[&ChipFile] = &[
+    &h200::CHIP,
+    &h100_sxm::CHIP,
+    &h100_pcie::CHIP,
+    &a100::CHIP,
+    &rtx_5090::CHIP,
+    &rtx_4090::CHIP,
+    &rtx_3090::CHIP,
+    &t4::CHIP,
+    &agx_orin::CHIP,
+];
 
 /// Every chip file.
 pub fn chip_files() -> &'static [&'static ChipFile] {
