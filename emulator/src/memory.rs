@@ -377,10 +377,17 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether every byte of a range was written by something.
+    /// Whether every byte of a range is defined: written by something, and not with an undefined value.
     pub fn initialised(&self, address: u64, bytes: u64) -> Result<bool, MemoryError> {
         let (a, offset) = self.range(address, bytes)?;
         Ok(a.checks.is_written(offset, bytes))
+    }
+
+    /// The first address in a range of an allocation that is undefined.
+    pub(crate) fn first_undefined(&self, address: u64, bytes: u64) -> Option<u64> {
+        let (a, offset) = self.range(address, bytes).ok()?;
+        let all = a.checks.is_written(offset, bytes);
+        (!all).then(|| (0..bytes).find(|&i| !a.checks.is_written(offset + i, 1)).map(|i| address + i)).flatten()
     }
 
     /// Bytes in use, in units of 512.

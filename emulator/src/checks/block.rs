@@ -223,34 +223,51 @@ impl BlockChecks {
         waiters.for_each(|(warp, mask)| self.warps[warp as usize].adopt(mask, &vc));
     }
 
-    /// Marks the bytes that an access writes, in an allocation or else in shared memory. Returns lane and address of
-    /// the first read of unwritten bytes.
+    /// Marks the bytes that an access writes, in an allocation or else in shared memory: as undefined where the lanes'
+    /// elements are. Of an access that reads it adds the lanes whose elements are undefined.
+    #[inline]
     pub(crate) fn mark(
         &mut self,
         a: Option<&AllocationChecks>,
         addr: &[u64; 32],
         m: u32,
         access: &Access,
-    ) -> Option<(usize, u64)> {
-        let (total, step) = (u64::from(access.bytes * access.count), u64::from(access.bytes.min(8)));
-        let bits = |address: u64, bytes: u64| ((1 << bytes) - 1) << (address % 64);
+        undefined: &mut [u32; 4],
+    ) {
         // An atomic reads what it changes.
-        let reads = if access.write && !access.atomic { 0 } else { total / step };
+        let (reads, stains) = (!access.write || access.atomic, access.write && *undefined != [0; 4]);
+        if !stains && a.is_some_and(AllocationChecks::all_written) {
+            return;
+        }
+        let (step, total) = (u64::from(access.bytes.min(8)), u64::from(access.bytes * access.count));
+        let bits = |address: u64, bytes: u64| ((1 << bytes) - 1) << (address % 64);
         for l in Lanes(m) {
-            let is_written = |address: u64| match a {
-                None => !self.written[(address / 64) as usize] & bits(address, step) == 0,
-                Some(a) => a.is_written(address - a.base, step),
-            };
-            if let Some(address) = (0..reads).map(|i| addr[l] + i * step).find(|&address| !is_written(address)) {
-                return Some((l, address));
+            let start = addr[l];
+            if reads {
+                let is_written = |address: u64, bytes: u64| match a {
+                    None => !self.written[(address / 64) as usize] & bits(address, bytes) == 0,
+                    Some(a) => a.is_written(address - a.base, bytes),
+                };
+                if !is_written(start, total) {
+                    for (k, lanes) in (0..total / step).zip(undefined.iter_mut()) {
+                        *lanes |= u32::from(!is_written(start + k * step, step)) << l;
+                    }
+                }
             }
             match a {
                 _ if !access.write => {}
-                None => self.written[(addr[l] / 64) as usize] |= bits(addr[l], total),
-                Some(a) => a.mark(addr[l] - a.base, total),
+                None => self.written[(start / 64) as usize] |= bits(start, total),
+                Some(a) => a.mark(start - a.base, total),
+            }
+            for (k, lanes) in (0..total / step).zip(*undefined).filter(|_| stains) {
+                let at = start + k * step;
+                match a {
+                    _ if lanes >> l & 1 == 0 => {}
+                    None => self.written[(at / 64) as usize] &= !bits(at, step),
+                    Some(a) => a.unmark(at - a.base, step),
+                }
             }
         }
-        None
     }
 
     /// Compares an access with the earlier ones to the same words, and notes it. Without an allocation it is one of

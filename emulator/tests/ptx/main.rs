@@ -8,6 +8,7 @@ mod table;
 
 mod clock;
 mod clusters;
+mod definedness;
 mod execution;
 mod memory;
 mod nvcc;

@@ -305,8 +305,8 @@ fn table() -> Vec<Planted> {
         bug("prefetch from between", Misaligned, 1, 64, "cp.async.bulk.prefetch.L2.global [%rd1+@@8|16@@], 16;"),
         bug("misaligned vector", Misaligned, 1, 1, "ld.global.v4.u32 {%r10, %r11, %r12, %r13}, [%rd1+@@8|16@@];"),
         bug("shared memory past its end", OutOfBounds, 1, 64, "st.shared.u32 [%r6+@@3960|3840@@], %r1;"),
-        bug("uninitialised shared memory", UninitialisedMemory, 1, 32, "@@|st.shared.u32 [%r6], %r1;@@ ld.shared.u32 %r10, [%r6];"),
-        bug("uninitialised device memory", UninitialisedMemory, 1, 32, "@@|st.global.u32 [%rd6], 1;@@ ld.global.u32 %r10, [%rd6];"),
+        bug("uninitialised shared memory", UninitialisedMemory, 1, 32, "@@|st.shared.u32 [%r6], %r1;@@ ld.shared.u32 %r10, [%r6]; setp.eq.u32 %p3, %r10, 0; @%p3 ret;"),
+        bug("uninitialised device memory", UninitialisedMemory, 1, 32, "@@|st.global.u32 [%rd6], 1;@@ ld.global.u32 %r10, [%rd6]; setp.eq.u32 %p3, %r10, 0; @%p3 ret;"),
         bug(
             "cp.async read before its wait",
             Race,
@@ -506,7 +506,7 @@ fn table() -> Vec<Planted> {
              ld.shared.u8 %r10, [%r6]; ld.shared.u8 %r11, [%r6+1]; @@ret;|@@
              R: @@|bar.sync 0; @!%p3 ret;@@ st.shared.u8 [%r6+-128], %r1;",
         ),
-        bug("unwritten register", UninitialisedRegister, 1, 32, "setp.lt.u32 %p3, %r1, 16; @@@%p3|@@ mov.u32 %r20, 1; add.u32 %r21, %r20, 1;"),
+        bug("unwritten register", UninitialisedRegister, 1, 32, "setp.lt.u32 %p3, %r1, 16; @@@%p3|@@ mov.u32 %r20, 1; add.u32 %r21, %r20, 1; setp.eq.u32 %p4, %r21, 0; @%p4 ret;"),
         bug("parameters written", ReadOnly, 1, 1, "mov.b64 %rd7, a; cvta.param.u64 %rd7, %rd7; @@st.u64 [%rd7], %rd1;|ld.u64 %rd8, [%rd7];@@"),
     ]
 }
