@@ -10,6 +10,7 @@ use crate::checks::allocation::AllocationChecks;
 use crate::checks::order::Operation;
 use crate::checks::witness::Witness;
 use crate::machine::fault::OrFault;
+use crate::machine::finding::Findings;
 use crate::machine::lock::lock;
 use crate::timing::timekeeper::L2;
 use std::fmt;
@@ -227,6 +228,8 @@ pub struct Memory {
     limit: u64,
     table: Mutex<Arc<Table>>,
     witness: Mutex<Witness>,
+    /// What launches found that did not end them.
+    findings: Mutex<Findings>,
     /// What a modelled chip's L2 holds between launches.
     l2: Mutex<Option<L2>>,
 }
@@ -248,8 +251,18 @@ impl Memory {
             limit: limit_bytes,
             table: Mutex::new(Arc::new(table)),
             witness: Mutex::default(),
+            findings: Mutex::default(),
             l2: Mutex::default(),
         }
+    }
+
+    /// What launches over this memory have found so far, where findings do not end them.
+    pub fn findings(&self) -> Findings {
+        self.found().clone()
+    }
+
+    pub(crate) fn found(&self) -> MutexGuard<'_, Findings> {
+        lock(&self.findings)
     }
 
     /// Compares a copy or fill of a range with the accesses before it, and notes it.

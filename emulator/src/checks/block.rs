@@ -24,12 +24,13 @@ pub(crate) struct Launched<'a> {
     pub(crate) origins: &'a [Origin],
 }
 
-/// A race: the lane whose access completes it, the offset in bytes from the lane's address, and the report.
+/// A race: the lane whose access completes it, the offset in bytes from the lane's address, and the earlier access.
 pub(crate) struct Race {
     pub(crate) lane: usize,
     pub(crate) offset: u32,
-    pub(crate) kind: FaultKind,
-    pub(crate) message: String,
+    me: Record,
+    space: &'static str,
+    conflict: Box<Conflict>,
 }
 
 /// Knowledge that an mbarrier passes on: released by arrivals from its own block, and from other blocks of the cluster.
@@ -282,7 +283,7 @@ impl BlockChecks {
         (addr, m): (&[u64; 32], u32),
         access: &Access,
         witness: Option<&mut Witness>,
-    ) -> Result<(), Box<Race>> {
+    ) -> Vec<Race> {
         let (op, strength) = (launch.op, strength(access));
         let thread = self.thread(at.warp).with(SITE, at.pc.min(SITES));
         let warp = &mut self.warps[at.warp as usize];
@@ -299,6 +300,7 @@ impl BlockChecks {
         }
         let shadow = a.map(|a| (a.base, a.shadow()));
         let total = access.bytes * access.count;
+        let mut races = Vec::new();
         for l in Lanes(m) {
             let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (addr[l] % 4) };
             let me = me.with(LANE, l as u32).with(BYTES, bytes);
@@ -311,12 +313,50 @@ impl BlockChecks {
                 };
                 if let Err(conflict) = compared {
                     let space = if shadow.is_none() { "shared" } else { "global" };
-                    let (kind, message) = report(launch, &conflict, *touch, space, at);
-                    return Err(Box::new(Race { lane: l, offset: 4 * k, kind, message }));
+                    races.push(Race { lane: l, offset: 4 * k, me, space, conflict });
                 }
             }
         }
-        Ok(())
+        races
+    }
+
+    /// The kind of a race, its report, and the line of the earlier access.
+    #[cold]
+    pub(crate) fn report(
+        &self,
+        launch: Launched<'_>,
+        race: &Race,
+        access: &Access,
+        at: &At,
+    ) -> (FaultKind, String, u32) {
+        let vc = &self.warps[at.warp as usize].lanes[race.lane].vc;
+        let (kind, message) = report(launch, &race.conflict, Touch { me: race.me, access, vc }, race.space, at);
+        (kind, message, race.earlier_line(launch))
+    }
+}
+
+impl Race {
+    /// The earlier instruction, if it is one of the same launch that can be told apart.
+    pub(crate) fn earlier_pc(&self) -> Option<u32> {
+        let pc = self.conflict.earlier.get(SITE);
+        (self.conflict.by.is_none() && pc != SITES).then_some(pc)
+    }
+
+    fn earlier_line(&self, launch: Launched<'_>) -> u32 {
+        self.earlier_pc().map_or(0, |pc| launch.origins[pc as usize].line)
+    }
+
+    /// Whether the earlier access is by another warp.
+    pub(crate) fn is_between_warps(&self) -> bool {
+        let other = |part| self.conflict.earlier.get(part) != self.me.get(part);
+        self.conflict.by.is_some() || other(BLOCK) || other(WARP)
+    }
+
+    /// The lane that has stored to the same address by the same execution of the instruction, if that is the race.
+    pub(crate) fn same_store(&self, addr: &[u64; 32], m: u32) -> Option<usize> {
+        let (earlier, lane) = (self.conflict.earlier, self.conflict.earlier.get(LANE) as usize);
+        let own = !self.is_between_warps() && self.conflict.writes && earlier.get(SITE) == self.me.get(SITE);
+        (own && lane < self.lane && m >> lane & 1 == 1 && addr[lane] == addr[self.lane]).then_some(lane)
     }
 }
 
@@ -342,7 +382,12 @@ fn report(launch: Launched<'_>, conflict: &Conflict, touch: Touch<'_>, space: &s
     } else if earlier.is_in_flight() {
         "the copy is still in flight: its wait (or the barrier it completes) is missing"
     } else if block == at.ctaid && earlier.get(WARP) == at.warp % layout.warps {
-        "a bar.warp.sync between them is missing"
+        match layout.warps {
+            1 => "a bar.warp.sync between them is missing",
+            _ => {
+                "a barrier between them is missing: one of the block if other warps share this memory, else a bar.warp.sync"
+            }
+        }
     } else if block == at.ctaid {
         "a barrier of the block between them is missing"
     } else if space == "shared" {

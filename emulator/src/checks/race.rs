@@ -125,7 +125,7 @@ impl Cell {
     #[inline(always)]
     pub(crate) fn access(&self, touch: &Touch<'_>) -> Result<(), Box<Conflict>> {
         let ([r, w], me) = (self.last(), touch.me);
-        touch.compare(None, [r, w])?;
+        let compared = touch.compare(None, [r, w]);
         if touch.access.write {
             self.write.store(me.with_bytes_of(w).0, Ordering::Relaxed);
             self.read.store(0, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl Cell {
                 self.read.store(me.with_bytes_of(r).0, Ordering::Relaxed);
             }
         }
-        Ok(())
+        compared
     }
 
     pub(crate) fn clear(&self) {

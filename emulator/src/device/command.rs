@@ -101,7 +101,7 @@ fn witness(context: &Context, place: &Place, to: &End, from: &End, bytes: usize)
             _ => None,
         };
         let touched = seen.map_or(Ok(()), |address| context.memory.touched(&op, address, bytes as u64, write));
-        touched.map_err(|fault| context.device.note(*fault))?;
+        touched.or_else(|fault| context.device.find(fault))?;
     }
     Ok(())
 }
@@ -116,7 +116,7 @@ fn reaches_host(context: &Context, to: &End, from: &End, bytes: usize) -> Outcom
         Some(address) => {
             let message = "the host gets bytes that are undefined: nothing has written them, or a kernel wrote an undefined value";
             let fault = Fault::new(FaultKind::UninitialisedMemory, "a copy to the host", message);
-            Err(context.device.note(Fault { address: Some(address), ..fault }))
+            context.device.find(Box::new(Fault { address: Some(address), ..fault }))
         }
         None => Ok(()),
     }

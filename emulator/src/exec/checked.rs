@@ -5,20 +5,24 @@
 //! initialisation and race checks, one per block, and the times of a modelled chip, of both kinds. Observers change no result, but may find a fault. Nothing else in
 //! `exec` or above reports to one.
 
+use super::inst::Op;
 use super::warp::Warp;
 use super::{Cpu, LaunchCx};
 use crate::checks::allocation::AllocationChecks;
-use crate::checks::block::{BlockChecks, Issue, Launched};
+use crate::checks::block::{BlockChecks, Issue, Launched, Race};
 use crate::checks::witness::Witness;
 use crate::machine::access::{Access, Scope};
 use crate::machine::config::DeviceConfig;
-use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::fault::{Fault, FaultKind, OrFault};
 use crate::machine::lanes::Lanes;
 use crate::machine::layout::At;
 use crate::machine::types::Space;
 use crate::memory::Allocation;
 use crate::timing::warps::BlockTime;
 use std::sync::{Arc, MutexGuard};
+
+/// Occurrences of a race that a thread of the host reports in full; more are counted.
+const FULL: u64 = 64;
 
 /// Whether an observer needs accesses. (Instructions are reported if [`Cpu::observes_issue`], all else always.)
 pub(crate) fn observes_accesses(config: &DeviceConfig) -> bool {
@@ -121,14 +125,11 @@ impl<'a> Cpu<'a> {
         }
         let access = &Access { scope: layout.reach(access.scope), ..*access };
         let mut turn = (access.is_strong() && allocation.is_some()).then(|| self.cx.memory.witness());
-        let compared = checks.access(self.cx.launched(), at, allocation, (addr, m), access, turn.as_deref_mut());
-        match compared {
-            Ok(()) => Ok(turn),
-            Err(race) => {
-                let address = named[race.lane] + u64::from(race.offset);
-                Err(self.fault_at(race.kind, at, race.lane, address, race.message))
-            }
+        let races = checks.access(self.cx.launched(), at, allocation, (addr, m), access, turn.as_deref_mut());
+        if !races.is_empty() {
+            self.meets_races((observers, warp), races, (named, m), access, at)?;
         }
+        Ok(turn)
     }
 }
 
@@ -155,7 +156,61 @@ impl Cpu<'_> {
             true => return Ok(()),
             false => format!("{} bytes are read that nothing has written", access.bytes.min(8)),
         };
-        Err(self.fault_at(FaultKind::UninitialisedMemory, at, lane, address, message))
+        self.find(self.fault_at(FaultKind::UninitialisedMemory, at, lane, address, message))
+    }
+
+    /// Reports races of an access; of those within a warp and between warps the latter first, since they need more.
+    #[cold]
+    fn meets_races(
+        &mut self,
+        (observers, warp): (&mut Observers, &mut Warp),
+        mut races: Vec<Race>,
+        (named, m): (&[u64; 32], u32),
+        access: &Access,
+        at: &At,
+    ) -> OrFault<()> {
+        races.sort_by_key(|race| !race.is_between_warps());
+        for race in races {
+            let same = race.same_store(named, m).filter(|&lane| self.stores_alike(warp, at.pc, [lane, race.lane]));
+            let met = self.met.entry((at.pc, race.earlier_pc(), same.is_some())).or_insert(0);
+            *met += 1;
+            if *met > FULL && !self.cx.config.fatal_findings {
+                continue;
+            }
+            let (mut kind, mut message, earlier_line) = observers.checks.report(self.cx.launched(), &race, access, at);
+            if let Some(lane) = same {
+                kind = FaultKind::SameValueStore;
+                let [[x, y, z], [u, v, w]] = [lane, race.lane].map(|l| self.cx.layout.thread(at.warp, l));
+                message =
+                    format!("threads ({x}, {y}, {z}) and ({u}, {v}, {w}) store the same value by one instruction");
+            }
+            let fault = self.fault_at(kind, at, race.lane, named[race.lane] + u64::from(race.offset), message);
+            self.find(Box::new(Fault { earlier_line, ..*fault }))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a store has the same values in two lanes.
+    fn stores_alike(&self, warp: &Warp, pc: u32, lanes: [usize; 2]) -> bool {
+        let Op::Mem(op) = &self.cx.code.insts[pc as usize].op else { return false };
+        let [a, b] = lanes.map(|l| op.regs.iter().map(move |&r| warp.lane(self.cx.code, r, l)));
+        op.access.write && a.eq(b)
+    }
+
+    /// A finding: an error where the first one is fatal.
+    pub(crate) fn find(&self, fault: Box<Fault>) -> OrFault<()> {
+        self.cx.config.judge(fault, |fault| self.cx.memory.found().add(fault))
+    }
+
+    /// Counts the occurrences that were not reported in full.
+    pub(crate) fn count_findings(&self) {
+        let lines = |pc: u32| self.cx.code.origins[pc as usize].line;
+        for (&(pc, earlier, same), &met) in self.met.iter().filter(|met| *met.1 > FULL) {
+            let kinds: &[_] =
+                if same { &[FaultKind::SameValueStore] } else { &[FaultKind::Race, FaultKind::StaleRead] };
+            let lines = (lines(pc), earlier.map_or(0, lines));
+            kinds.iter().for_each(|&kind| self.cx.memory.found().count(&self.cx.info.name, lines, kind, met - FULL));
+        }
     }
 
     /// Marks the bytes of local memory that an access writes, or finds those that are undefined.

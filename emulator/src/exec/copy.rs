@@ -282,7 +282,7 @@ impl Cpu<'_> {
                 if !site.common.observers.mbarrier_is_shown(&site.at, l, mbarriers[l]) {
                     let message = "the initialisation of this mbarrier was not made visible to the async proxy: a fence.proxy.async \
                          between it and the copy is missing";
-                    return Err(self.fault_at(FaultKind::Race, &site.at, l, mbarriers[l], message));
+                    self.find(self.fault_at(FaultKind::Race, &site.at, l, mbarriers[l], message))?;
                 }
                 deliver(site, l, (to[l], std::mem::take(&mut data[l])), mbarriers[l], true, lands);
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {

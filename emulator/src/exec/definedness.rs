@@ -7,7 +7,7 @@
 use super::inst::*;
 use super::warp::Warp;
 use super::{Cpu, Site};
-use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::fault::{Fault, FaultKind, OrFault};
 use crate::machine::lanes::lanes_where;
 
 /// The origin of an undefined value: the load that read it, or the register that nothing has written.
@@ -177,9 +177,12 @@ impl Cpu<'_> {
     pub(crate) fn report_undefined(&self, site: &Site<'_>, r: u32, lanes: u32, what: &str) -> OrFault<()> {
         let lane = lanes.trailing_zeros() as usize;
         let name = |r: u32| self.cx.code.reg_names.iter().find(|n| n.0 == r).map_or("a register", |n| n.1.as_str());
+        let line = |pc: u32| self.cx.code.origins[pc as usize].line;
+        let mut earlier_line = 0;
         let (kind, address, message) = match site.warp.defined.whence(self.cx.code.index(r)) {
             Whence::Load(pc, address) => {
                 let load = self.cx.describe(pc);
+                earlier_line = line(pc);
                 let message = format!("{what} depends on what {load} read at {address:#x}, which nothing has written");
                 (FaultKind::UninitialisedMemory, Some(address), message)
             }
@@ -192,10 +195,11 @@ impl Cpu<'_> {
                 (FaultKind::UninitialisedRegister, None, message)
             }
         };
-        match address {
-            Some(address) => Err(self.fault_at(kind, &site.at, lane, address, message)),
-            None => Err(self.fault(kind, &site.at, Some(lane), message)),
-        }
+        let fault = match address {
+            Some(address) => self.fault_at(kind, &site.at, lane, address, message),
+            None => self.fault(kind, &site.at, Some(lane), message),
+        };
+        self.find(Box::new(Fault { earlier_line, ..*fault }))
     }
 
     /// Of a store the lanes whose elements are undefined; of a load none yet.

@@ -30,6 +30,7 @@ use crate::memory::{Memory, Table};
 use crate::timing::timekeeper::Timekeeper;
 use block::Common;
 use inst::Program;
+use std::collections::HashMap;
 use std::sync::Arc;
 use warp::Warp;
 
@@ -76,6 +77,8 @@ pub(crate) struct Cpu<'a> {
     pub(crate) undefined: [u32; 4],
     /// An address that it read undefined.
     pub(crate) undefined_at: u64,
+    /// Races met: by instruction, the earlier one, and whether both store the same.
+    pub(crate) met: HashMap<(u32, Option<u32>, bool), u64>,
     /// Whether definedness is followed.
     pub(crate) defines: bool,
     /// Whether something visible to other blocks has changed.
@@ -103,8 +106,8 @@ impl<'a> Cpu<'a> {
         let (table, site) = (cx.memory.table(), vec![0; sites]);
         let defines = cx.config.checks.initcheck;
         let (undefined, undefined_at, progress, timekeeper) = ([0; 4], 0, false, None);
-        let (time, steps) = (0, 0);
-        Cpu { cx, table, site, time, steps, undefined, undefined_at, defines, progress, counters, timekeeper }
+        let (time, steps, met) = (0, 0, HashMap::new());
+        Cpu { cx, table, site, time, steps, met, undefined, undefined_at, defines, progress, counters, timekeeper }
     }
 
     /// Virtual time.

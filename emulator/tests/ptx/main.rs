@@ -10,6 +10,7 @@ mod clock;
 mod clusters;
 mod definedness;
 mod execution;
+mod findings;
 mod memory;
 mod nvcc;
 mod races;

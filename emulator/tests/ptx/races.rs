@@ -27,11 +27,11 @@ setp.eq.u32 %p1, %r1, 0;
 setp.eq.u32 %p2, %r2, 0;
 "#;
 
-struct Planted {
-    name: &'static str,
-    kind: FaultKind,
-    grid: u32,
-    block: u32,
+pub(crate) struct Planted {
+    pub(crate) name: &'static str,
+    pub(crate) kind: FaultKind,
+    pub(crate) grid: u32,
+    pub(crate) block: u32,
     /// `@@bug|right@@` marks where the two differ.
     body: &'static str,
     /// What must be wrong under at least one schedule instead of a fault: `a[0]` must be this.
@@ -55,7 +55,7 @@ fn variant(body: &str, bug: bool) -> String {
     ptx(90, &format!(".visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c)\n{{\n{HEAD}\n{out}\nret;\n}}"))
 }
 
-fn table() -> Vec<Planted> {
+pub(crate) fn table() -> Vec<Planted> {
     vec![
         bug(
             "missing barrier",
@@ -514,7 +514,7 @@ fn table() -> Vec<Planted> {
 /// What is wrong here is not in the text: the second buffer is freed before the launch.
 const FREED: &str = "freed buffer";
 
-fn rig(planted: &Planted, bug: bool) -> (Rig, Vec<u64>) {
+pub(crate) fn rig(planted: &Planted, bug: bool) -> (Rig, Vec<u64>) {
     let mut rig = Rig::new(&variant(planted.body, bug));
     rig.cooperative = planted.grid > 1;
     rig.config.livelock_rounds = Some(2000);
