@@ -4,6 +4,7 @@ use super::allocation::AllocationChecks;
 use super::clock::{Vc, WarpClock, join};
 use super::order::Operation;
 use super::race::{Cell, Conflict, Touch, strength};
+use super::readers::Readers;
 use super::record::{BLOCK, BYTES, CLOCK, IN_FLIGHT, LANE, MAX_BLOCK, PROXY, Record, SITE, SITES, STRENGTH, WARP};
 use super::witness::{SyncLocations, Witness};
 use crate::machine::access::Access;
@@ -13,7 +14,7 @@ use crate::machine::lanes::Lanes;
 use crate::machine::layout::{At, Layout};
 use crate::machine::origin::Origin;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Facts of a launch for the race check.
 #[derive(Clone, Copy)]
@@ -62,8 +63,9 @@ pub(crate) struct BlockChecks {
     barriers: Vec<Option<Arc<Vc>>>,
     /// Knowledge released by the arrivals at each mbarrier, by its address.
     mbarriers: HashMap<u64, MbarrierClocks>,
-    /// Cells of shared memory.
+    /// Cells of shared memory, and their readers.
     cells: Vec<Cell>,
+    readers: Mutex<Readers>,
     /// Written bytes of shared memory, a bit per byte.
     written: Vec<u64>,
     locations: SyncLocations,
@@ -195,7 +197,7 @@ impl BlockChecks {
     ) {
         let by = issue.map_or_else(|| self.record(at, lane), |issue| issue.by);
         let words = self.cells.get(address as usize / 4..((address + bytes) as usize).div_ceil(4));
-        words.into_iter().flatten().for_each(|cell| cell.landed(by, write));
+        words.into_iter().flatten().for_each(|cell| cell.landed(by, write, &self.readers));
     }
 
     /// A copy has written device memory.
@@ -308,7 +310,7 @@ impl BlockChecks {
             for k in 0..total.div_ceil(4) {
                 let address = addr[l] + u64::from(4 * k);
                 let compared = match shadow {
-                    None => self.cells[(address / 4) as usize].access(touch),
+                    None => self.cells[(address / 4) as usize].access(touch, &self.readers),
                     Some((base, shadow)) => shadow.access(address - base, op, touch),
                 };
                 if let Err(conflict) = compared {

@@ -592,3 +592,44 @@ fn a_race_report_names_both_accesses_and_what_is_missing() {
     assert!(f.message.contains("thread (32, 0, 0)") || f.message.contains("thread (0, 0, 0)"), "{f}");
     assert!(f.address.is_some() && f.thread.is_some() && f.ptx_line > 0);
 }
+
+/// Many threads read a word, all but one of them are waited for, then it is written: whichever the one is.
+#[test]
+fn a_write_that_one_of_many_readers_is_not_ordered_before_is_always_found() {
+    // Threads from the second warp on read; a barrier of the rest of the warps precedes the write.
+    let shared = |lost: u32| {
+        format!(
+            "@%p1 st.shared.u32 [tile], 1; bar.sync 0; shr.u32 %r10, %r1, 5; setp.eq.u32 %p3, %r10, 0;
+             @%p3 bra W; ld.shared.u32 %r11, [tile]; setp.eq.u32 %p4, %r10, {lost}; @%p4 ret; bar.arrive 1, 224; ret;
+             W: bar.sync 1, 224; @%p1 st.shared.u32 [tile], 2;"
+        )
+    };
+    // Blocks from the second on read, and count themselves; the first waits for all but one.
+    let global = |lost: u32| {
+        format!(
+            "@!%p1 ret; @%p2 bra W; ld.global.u32 %r11, [%rd1]; setp.eq.u32 %p4, %r2, {lost}; @%p4 ret;
+             fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%rd3], 1; ret;
+             W: ld.relaxed.gpu.global.u32 %r10, [%rd3]; setp.lt.u32 %p3, %r10, 6; @%p3 bra W; fence.acq_rel.gpu;
+             st.global.u32 [%rd1], 2;"
+        )
+    };
+    let text = |body: String| {
+        ptx(
+            90,
+            &format!(".visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c)\n{{\n{HEAD}\n{body}\nret;\n}}"),
+        )
+    };
+    for lost in 1..8 {
+        for (schedule, split, seed) in schedules() {
+            for (grid, block, body) in [(1, 256, shared(lost)), (8, 32, global(lost))] {
+                // Of eight warps, the one that writes and six readers meet.
+                let mut rig = Rig::new(&text(body));
+                rig.cooperative = true;
+                (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split, seed);
+                let (a, c) = (rig.u32s(&[1; 64]), rig.u32s(&[0; 64]));
+                let found = rig.launch("k", grid, block, &[a, a, c]).map(drop).map_err(|fault| fault.kind);
+                assert_eq!(found, Err(Race), "{lost} of {grid} {schedule:?}");
+            }
+        }
+    }
+}
