@@ -54,7 +54,8 @@
 //! assert_eq!(value, 42);
 //! ```
 //!
-//! What C has no functions for is on the Rust side: [`last_fault`] explains a fault, [`reports`] counts what launches
+//! What C has no functions for is on the Rust side: [`last_fault`] explains a fault, [`findings`] lists what the checks
+//! found where [`DeviceConfig::fatal_findings`] is off, [`reports`] counts what launches
 //! did, [`leaks`] lists what was not given back, [`inject`] makes a call fail, [`host`] lets the host's own accesses be
 //! checked. [`run`] executes a launch without any driver around it.
 
@@ -72,13 +73,15 @@ mod timing;
 
 pub use checks::counters::Counters;
 pub use device::{
-    LaunchRecord, Leak, add_device, clear_reports, host, inject, last_fault, leaks, reports, resolve, time_launches,
+    LaunchRecord, Leak, add_device, clear_reports, findings, host, inject, last_fault, leaks, reports, resolve,
+    time_launches,
 };
 pub use launch::{Launch, Report, run};
 pub use machine::chip::{ChipFile, Figure, Origin};
 pub use machine::codes::Code;
 pub use machine::config::{Checks, DeviceConfig, Schedule};
 pub use machine::fault::{Fault, FaultKind};
+pub use machine::finding::{Finding, Findings};
 pub use machine::injection::{Call, FaultInjection};
 pub use machine::kernel::{KernelInfo, ParamInfo};
 pub use memory::{Memory, MemoryError};

@@ -10,6 +10,7 @@ use crate::checks::allocation::AllocationChecks;
 use crate::checks::order::Operation;
 use crate::checks::witness::Witness;
 use crate::machine::fault::OrFault;
+use crate::machine::finding::Findings;
 use crate::machine::lock::lock;
 use crate::timing::timekeeper::L2;
 use std::fmt;
@@ -227,6 +228,8 @@ pub struct Memory {
     limit: u64,
     table: Mutex<Arc<Table>>,
     witness: Mutex<Witness>,
+    /// What launches found that did not end them.
+    findings: Mutex<Findings>,
     /// What a modelled chip's L2 holds between launches.
     l2: Mutex<Option<L2>>,
 }
@@ -248,8 +251,18 @@ impl Memory {
             limit: limit_bytes,
             table: Mutex::new(Arc::new(table)),
             witness: Mutex::default(),
+            findings: Mutex::default(),
             l2: Mutex::default(),
         }
+    }
+
+    /// What launches over this memory have found so far, where findings do not end them.
+    pub fn findings(&self) -> Findings {
+        self.found().clone()
+    }
+
+    pub(crate) fn found(&self) -> MutexGuard<'_, Findings> {
+        lock(&self.findings)
     }
 
     /// Compares a copy or fill of a range with the accesses before it, and notes it.
@@ -377,10 +390,17 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether every byte of a range was written by something.
+    /// Whether every byte of a range is defined: written by something, and not with an undefined value.
     pub fn initialised(&self, address: u64, bytes: u64) -> Result<bool, MemoryError> {
         let (a, offset) = self.range(address, bytes)?;
         Ok(a.checks.is_written(offset, bytes))
+    }
+
+    /// The first address in a range of an allocation that is undefined.
+    pub(crate) fn first_undefined(&self, address: u64, bytes: u64) -> Option<u64> {
+        let (a, offset) = self.range(address, bytes).ok()?;
+        let all = a.checks.is_written(offset, bytes);
+        (!all).then(|| (0..bytes).find(|&i| !a.checks.is_written(offset + i, 1)).map(|i| address + i)).flatten()
     }
 
     /// Bytes in use, in units of 512.

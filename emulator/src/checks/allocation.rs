@@ -3,8 +3,9 @@
 use super::order::Operation;
 use super::shadow::GlobalShadow;
 use crate::machine::fault::OrFault;
+use crate::machine::lock::lock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The written bytes of an allocation, and the accesses to it.
 pub(crate) struct AllocationChecks {
@@ -16,6 +17,8 @@ pub(crate) struct AllocationChecks {
     /// Everything counts as written: host memory, memory written as a whole, and memory written by a launch that ran
     /// without the check.
     assumed: AtomicBool,
+    /// Held while bytes become undefined again.
+    unmarking: Mutex<()>,
     /// State of the race check, made on first use.
     shadow: OnceLock<GlobalShadow>,
 }
@@ -35,7 +38,14 @@ impl AllocationChecks {
     pub(crate) fn new(base: u64, size: u64, host: bool) -> AllocationChecks {
         let bits = if host { 0 } else { size.div_ceil(8) };
         let written = (0..bits).map(|_| AtomicU8::new(0)).collect();
-        AllocationChecks { base, size, written, assumed: host.into(), shadow: OnceLock::new() }
+        AllocationChecks {
+            base,
+            size,
+            written,
+            assumed: host.into(),
+            unmarking: Mutex::default(),
+            shadow: OnceLock::new(),
+        }
     }
 
     /// Counts everything as written from now on.
@@ -61,6 +71,33 @@ impl AllocationChecks {
                 self.written[i].fetch_or(bits, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Marks bytes as undefined: a kernel has stored there what is undefined. Host memory stays as it is.
+    #[cold]
+    pub(crate) fn unmark(&self, offset: u64, bytes: u64) {
+        if self.is_host() {
+            return;
+        }
+        let _held = lock(&self.unmarking);
+        if self.assumed.load(Ordering::Relaxed) {
+            self.written.iter().for_each(|bits| bits.store(u8::MAX, Ordering::Relaxed));
+            self.assumed.store(false, Ordering::Relaxed);
+        }
+        for (i, bits) in map_bits(offset, bytes) {
+            self.written[i].fetch_and(!bits, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is the host's memory, all of which counts as written.
+    pub(crate) fn is_host(&self) -> bool {
+        self.written.is_empty()
+    }
+
+    /// Whether every byte counts as written.
+    #[inline(always)]
+    pub(crate) fn all_written(&self) -> bool {
+        self.assumed.load(Ordering::Relaxed)
     }
 
     /// Whether every byte of a range was written.

@@ -4,6 +4,7 @@ use super::allocation::AllocationChecks;
 use super::clock::{Vc, WarpClock, join};
 use super::order::Operation;
 use super::race::{Cell, Conflict, Touch, strength};
+use super::readers::Readers;
 use super::record::{BLOCK, BYTES, CLOCK, IN_FLIGHT, LANE, MAX_BLOCK, PROXY, Record, SITE, SITES, STRENGTH, WARP};
 use super::witness::{SyncLocations, Witness};
 use crate::machine::access::Access;
@@ -13,7 +14,7 @@ use crate::machine::lanes::Lanes;
 use crate::machine::layout::{At, Layout};
 use crate::machine::origin::Origin;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Facts of a launch for the race check.
 #[derive(Clone, Copy)]
@@ -24,12 +25,13 @@ pub(crate) struct Launched<'a> {
     pub(crate) origins: &'a [Origin],
 }
 
-/// A race: the lane whose access completes it, the offset in bytes from the lane's address, and the report.
+/// A race: the lane whose access completes it, the offset in bytes from the lane's address, and the earlier access.
 pub(crate) struct Race {
     pub(crate) lane: usize,
     pub(crate) offset: u32,
-    pub(crate) kind: FaultKind,
-    pub(crate) message: String,
+    me: Record,
+    space: &'static str,
+    conflict: Box<Conflict>,
 }
 
 /// Knowledge that an mbarrier passes on: released by arrivals from its own block, and from other blocks of the cluster.
@@ -61,8 +63,9 @@ pub(crate) struct BlockChecks {
     barriers: Vec<Option<Arc<Vc>>>,
     /// Knowledge released by the arrivals at each mbarrier, by its address.
     mbarriers: HashMap<u64, MbarrierClocks>,
-    /// Cells of shared memory.
+    /// Cells of shared memory, and their readers.
     cells: Vec<Cell>,
+    readers: Mutex<Readers>,
     /// Written bytes of shared memory, a bit per byte.
     written: Vec<u64>,
     locations: SyncLocations,
@@ -194,7 +197,7 @@ impl BlockChecks {
     ) {
         let by = issue.map_or_else(|| self.record(at, lane), |issue| issue.by);
         let words = self.cells.get(address as usize / 4..((address + bytes) as usize).div_ceil(4));
-        words.into_iter().flatten().for_each(|cell| cell.landed(by, write));
+        words.into_iter().flatten().for_each(|cell| cell.landed(by, write, &self.readers));
     }
 
     /// A copy has written device memory.
@@ -223,34 +226,51 @@ impl BlockChecks {
         waiters.for_each(|(warp, mask)| self.warps[warp as usize].adopt(mask, &vc));
     }
 
-    /// Marks the bytes that an access writes, in an allocation or else in shared memory. Returns lane and address of
-    /// the first read of unwritten bytes.
+    /// Marks the bytes that an access writes, in an allocation or else in shared memory: as undefined where the lanes'
+    /// elements are. Of an access that reads it adds the lanes whose elements are undefined.
+    #[inline]
     pub(crate) fn mark(
         &mut self,
         a: Option<&AllocationChecks>,
         addr: &[u64; 32],
         m: u32,
         access: &Access,
-    ) -> Option<(usize, u64)> {
-        let (total, step) = (u64::from(access.bytes * access.count), u64::from(access.bytes.min(8)));
-        let bits = |address: u64, bytes: u64| ((1 << bytes) - 1) << (address % 64);
+        undefined: &mut [u32; 4],
+    ) {
         // An atomic reads what it changes.
-        let reads = if access.write && !access.atomic { 0 } else { total / step };
+        let (reads, stains) = (!access.write || access.atomic, access.write && *undefined != [0; 4]);
+        if !stains && a.is_some_and(AllocationChecks::all_written) {
+            return;
+        }
+        let (step, total) = (u64::from(access.bytes.min(8)), u64::from(access.bytes * access.count));
+        let bits = |address: u64, bytes: u64| ((1 << bytes) - 1) << (address % 64);
         for l in Lanes(m) {
-            let is_written = |address: u64| match a {
-                None => !self.written[(address / 64) as usize] & bits(address, step) == 0,
-                Some(a) => a.is_written(address - a.base, step),
-            };
-            if let Some(address) = (0..reads).map(|i| addr[l] + i * step).find(|&address| !is_written(address)) {
-                return Some((l, address));
+            let start = addr[l];
+            if reads {
+                let is_written = |address: u64, bytes: u64| match a {
+                    None => !self.written[(address / 64) as usize] & bits(address, bytes) == 0,
+                    Some(a) => a.is_written(address - a.base, bytes),
+                };
+                if !is_written(start, total) {
+                    for (k, lanes) in (0..total / step).zip(undefined.iter_mut()) {
+                        *lanes |= u32::from(!is_written(start + k * step, step)) << l;
+                    }
+                }
             }
             match a {
                 _ if !access.write => {}
-                None => self.written[(addr[l] / 64) as usize] |= bits(addr[l], total),
-                Some(a) => a.mark(addr[l] - a.base, total),
+                None => self.written[(start / 64) as usize] |= bits(start, total),
+                Some(a) => a.mark(start - a.base, total),
+            }
+            for (k, lanes) in (0..total / step).zip(*undefined).filter(|_| stains) {
+                let at = start + k * step;
+                match a {
+                    _ if lanes >> l & 1 == 0 => {}
+                    None => self.written[(at / 64) as usize] &= !bits(at, step),
+                    Some(a) => a.unmark(at - a.base, step),
+                }
             }
         }
-        None
     }
 
     /// Compares an access with the earlier ones to the same words, and notes it. Without an allocation it is one of
@@ -265,7 +285,7 @@ impl BlockChecks {
         (addr, m): (&[u64; 32], u32),
         access: &Access,
         witness: Option<&mut Witness>,
-    ) -> Result<(), Box<Race>> {
+    ) -> Vec<Race> {
         let (op, strength) = (launch.op, strength(access));
         let thread = self.thread(at.warp).with(SITE, at.pc.min(SITES));
         let warp = &mut self.warps[at.warp as usize];
@@ -282,6 +302,7 @@ impl BlockChecks {
         }
         let shadow = a.map(|a| (a.base, a.shadow()));
         let total = access.bytes * access.count;
+        let mut races = Vec::new();
         for l in Lanes(m) {
             let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (addr[l] % 4) };
             let me = me.with(LANE, l as u32).with(BYTES, bytes);
@@ -289,17 +310,55 @@ impl BlockChecks {
             for k in 0..total.div_ceil(4) {
                 let address = addr[l] + u64::from(4 * k);
                 let compared = match shadow {
-                    None => self.cells[(address / 4) as usize].access(touch),
+                    None => self.cells[(address / 4) as usize].access(touch, &self.readers),
                     Some((base, shadow)) => shadow.access(address - base, op, touch),
                 };
                 if let Err(conflict) = compared {
                     let space = if shadow.is_none() { "shared" } else { "global" };
-                    let (kind, message) = report(launch, &conflict, *touch, space, at);
-                    return Err(Box::new(Race { lane: l, offset: 4 * k, kind, message }));
+                    races.push(Race { lane: l, offset: 4 * k, me, space, conflict });
                 }
             }
         }
-        Ok(())
+        races
+    }
+
+    /// The kind of a race, its report, and the line of the earlier access.
+    #[cold]
+    pub(crate) fn report(
+        &self,
+        launch: Launched<'_>,
+        race: &Race,
+        access: &Access,
+        at: &At,
+    ) -> (FaultKind, String, u32) {
+        let vc = &self.warps[at.warp as usize].lanes[race.lane].vc;
+        let (kind, message) = report(launch, &race.conflict, Touch { me: race.me, access, vc }, race.space, at);
+        (kind, message, race.earlier_line(launch))
+    }
+}
+
+impl Race {
+    /// The earlier instruction, if it is one of the same launch that can be told apart.
+    pub(crate) fn earlier_pc(&self) -> Option<u32> {
+        let pc = self.conflict.earlier.get(SITE);
+        (self.conflict.by.is_none() && pc != SITES).then_some(pc)
+    }
+
+    fn earlier_line(&self, launch: Launched<'_>) -> u32 {
+        self.earlier_pc().map_or(0, |pc| launch.origins[pc as usize].line)
+    }
+
+    /// Whether the earlier access is by another warp.
+    pub(crate) fn is_between_warps(&self) -> bool {
+        let other = |part| self.conflict.earlier.get(part) != self.me.get(part);
+        self.conflict.by.is_some() || other(BLOCK) || other(WARP)
+    }
+
+    /// The lane that has stored to the same address by the same execution of the instruction, if that is the race.
+    pub(crate) fn same_store(&self, addr: &[u64; 32], m: u32) -> Option<usize> {
+        let (earlier, lane) = (self.conflict.earlier, self.conflict.earlier.get(LANE) as usize);
+        let own = !self.is_between_warps() && self.conflict.writes && earlier.get(SITE) == self.me.get(SITE);
+        (own && lane < self.lane && m >> lane & 1 == 1 && addr[lane] == addr[self.lane]).then_some(lane)
     }
 }
 
@@ -325,7 +384,12 @@ fn report(launch: Launched<'_>, conflict: &Conflict, touch: Touch<'_>, space: &s
     } else if earlier.is_in_flight() {
         "the copy is still in flight: its wait (or the barrier it completes) is missing"
     } else if block == at.ctaid && earlier.get(WARP) == at.warp % layout.warps {
-        "a bar.warp.sync between them is missing"
+        match layout.warps {
+            1 => "a bar.warp.sync between them is missing",
+            _ => {
+                "a barrier between them is missing: one of the block if other warps share this memory, else a bar.warp.sync"
+            }
+        }
     } else if block == at.ctaid {
         "a barrier of the block between them is missing"
     } else if space == "shared" {

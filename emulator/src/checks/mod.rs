@@ -11,6 +11,7 @@ pub(crate) mod counters;
 pub(crate) mod frontier;
 pub(crate) mod order;
 mod race;
+mod readers;
 mod record;
 mod shadow;
 pub(crate) mod witness;

@@ -8,17 +8,19 @@
 //! Strong accesses (atomics, volatile, relaxed, acquire, release) do not race with each other if the scope of each
 //! holds both threads, as in [iGUARD](https://doi.org/10.1145/3477132.3483545).
 //!
-//! Every four bytes have a cell with the epochs of the last write and of one read since. FastTrack keeps all concurrent
-//! reads; here a hash chooses one, another in each cell.
+//! Every four bytes have a cell with the epochs of the last write and of the read since; several reads that are not
+//! ordered are a set (`readers`).
 
 use super::clock::Vc;
 use super::order::Operation;
+use super::readers::Readers;
 use super::record::{BLOCK, BYTES, HOST, LANE, PROXY, Record, STRENGTH};
 use crate::machine::access::{Access, Scope};
 use crate::machine::fault::{Fault, FaultKind};
+use crate::machine::lock::lock;
 use std::fmt::Display;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The `STRENGTH` of an access.
 pub(crate) fn strength(access: &Access) -> u32 {
@@ -87,9 +89,20 @@ impl Touch<'_> {
         !earlier.is_in_flight() && (same_lane || known() || both_strong())
     }
 
+    /// Whether an earlier access of its own operation happens before this one.
+    pub(crate) fn precedes(&self, earlier: Record) -> bool {
+        let known = || self.vc.known.know(self.vc.block().0, earlier);
+        !earlier.is_in_flight() && (earlier.is_by(self.me) || known())
+    }
+
     /// Compares with the last read and write of a cell, by another operation or else its own.
     #[inline(always)]
-    pub(crate) fn compare(&self, by: Option<&Arc<Operation>>, last: [Record; 2]) -> Result<(), Box<Conflict>> {
+    pub(crate) fn compare(
+        &self,
+        by: Option<&Arc<Operation>>,
+        last: [Record; 2],
+        readers: &Mutex<Readers>,
+    ) -> Result<(), Box<Conflict>> {
         let ([read, write], other) = (last, by.map(|by| &**by));
         let meets = |earlier: Record| earlier.get(BYTES) & self.me.get(BYTES) != 0;
         // A non-coherent read may see what was there before any write of the launch, a copy what was there before a
@@ -98,6 +111,11 @@ impl Touch<'_> {
         let missed = || other.is_none() && (self.access.nc || self.access.proxy && !fenced());
         let (earlier, writes) = if meets(write) && (!self.allows(other, write) || missed()) {
             (write, true)
+        } else if self.access.write && read.is_set() && meets(read) {
+            match lock(readers).find(read, |read| meets(read) && !self.allows(other, read)) {
+                Some(read) => (read, false),
+                None => return Ok(()),
+            }
         } else if self.access.write && meets(read) && !self.allows(other, read) {
             (read, false)
         } else {
@@ -123,21 +141,32 @@ impl Cell {
 
     /// Compares an access with others of its operation and notes it.
     #[inline(always)]
-    pub(crate) fn access(&self, touch: &Touch<'_>) -> Result<(), Box<Conflict>> {
+    pub(crate) fn access(&self, touch: &Touch<'_>, readers: &Mutex<Readers>) -> Result<(), Box<Conflict>> {
         let ([r, w], me) = (self.last(), touch.me);
-        touch.compare(None, [r, w])?;
+        let compared = touch.compare(None, [r, w], readers);
         if touch.access.write {
             self.write.store(me.with_bytes_of(w).0, Ordering::Relaxed);
             self.read.store(0, Ordering::Relaxed);
         } else if r != me {
-            // Of readers that are not ordered, one is kept; which one differs from cell to cell.
-            let any = (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
-            let keep = r.get(BYTES) != 0 && (r.is_in_flight() || !me.is_in_flight() && any);
-            if !keep || touch.allows(None, r) {
-                self.read.store(me.with_bytes_of(r).0, Ordering::Relaxed);
+            let alone = !r.is_set() && (r.get(BYTES) == 0 || touch.precedes(r));
+            let (relaxed, new) = (Ordering::Relaxed, me.with_bytes_of(r).0);
+            if !alone || self.read.compare_exchange(r.0, new, relaxed, relaxed).is_err() {
+                self.add_reader(touch, readers);
             }
         }
-        Ok(())
+        compared
+    }
+
+    /// Adds a read to those that it does not follow.
+    #[cold]
+    #[inline(never)]
+    fn add_reader(&self, touch: &Touch<'_>, readers: &Mutex<Readers>) {
+        let mut readers = lock(readers);
+        let add = |reads| match Record(reads) {
+            none if none.get(BYTES) == 0 => Some(touch.me.0),
+            reads => Some(readers.add(reads, touch.me, |read| touch.precedes(read)).0),
+        };
+        let _ = self.read.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     pub(crate) fn clear(&self) {
@@ -146,10 +175,13 @@ impl Cell {
     }
 
     /// Replaces the record of a copy in flight by that of the finished access.
-    pub(crate) fn landed(&self, me: Record, write: bool) {
+    pub(crate) fn landed(&self, me: Record, write: bool, readers: &Mutex<Readers>) {
+        let read = self.last()[0];
         if write {
             self.write.store(me.0, Ordering::Relaxed);
-        } else if self.last()[0].is_in_flight() {
+        } else if read.is_set() {
+            self.read.store(lock(readers).land(read, me).0, Ordering::Relaxed);
+        } else if read.is_in_flight() {
             self.read.store(me.0, Ordering::Relaxed);
         }
     }

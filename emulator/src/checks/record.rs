@@ -35,7 +35,7 @@ pub(crate) const SITES: u32 = most(SITE);
 pub(crate) const MAX_BLOCK: u32 = most(BLOCK);
 
 /// One access, packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Record(pub(super) u64);
 
 impl Record {
@@ -48,6 +48,11 @@ impl Record {
     #[inline(always)]
     pub(crate) fn get(self, part: Part) -> u32 {
         (self.0 >> part.0) as u32 & most(part)
+    }
+
+    /// Without one of its parts.
+    pub(crate) fn without(self, part: Part) -> Record {
+        Record(self.0 & !(u64::from(most(part)) << part.0))
     }
 
     pub(crate) fn is_in_flight(self) -> bool {

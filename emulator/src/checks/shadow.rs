@@ -122,7 +122,7 @@ impl GlobalShadow {
         let page = &self.0[(offset / PAGE) as usize];
         match page.cells.get() {
             Some(cells) if page.sole.load(Ordering::Acquire) == op.id => {
-                cells[(offset % PAGE / 4) as usize].access(touch)
+                cells[(offset % PAGE / 4) as usize].access(touch, &op.readers)
             }
             _ => self.touch(offset, op, *touch),
         }
@@ -137,24 +137,25 @@ impl GlobalShadow {
         let mut sole = page.cells.get().is_some_and(|cells| Arc::ptr_eq(cells, &own));
         // A non-coherent load reads what nobody writes during the launch, which begins before its thread has waited.
         let over = if touch.access.nc { op.over() } else { &touch.vc.over };
+        let mut compared = Ok(());
         for l in layers.iter() {
             if op.thread_follows(&l.op, over) {
                 // Perhaps not every thread does.
                 sole &= op.thread_follows(&l.op, op.over());
             } else {
-                touch.compare(Some(&l.op), l.last(cell, touch.vc))?;
+                compared = compared.and_then(|()| touch.compare(Some(&l.op), l.last(cell, touch.vc), &l.op.readers));
                 sole = false;
             }
         }
         page.sole.store(if sole { op.id } else { 0 }, Ordering::Release);
-        own[cell].access(&touch)
+        compared.and(own[cell].access(&touch, &op.readers))
     }
 
     /// A copy has landed: it counts as a write by the issuing lane from now on.
     pub(crate) fn landed(&self, op: &Arc<Operation>, offset: u64, bytes: u64, me: Record) {
         for offset in (offset..offset + bytes).step_by(4) {
             let page = &self.0[(offset / PAGE) as usize];
-            page.own(op, &mut page.layers(op))[(offset % PAGE / 4) as usize].landed(me, true);
+            page.own(op, &mut page.layers(op))[(offset % PAGE / 4) as usize].landed(me, true, &op.readers);
         }
     }
 
@@ -167,6 +168,7 @@ impl GlobalShadow {
         write: bool,
     ) -> Result<(), (u64, Box<Conflict>)> {
         let (access, vc) = (Access::new(4, 1, write), op.first_knowledge(0, 1));
+        let mut compared = Ok(());
         for start in (from / PAGE * PAGE..to).step_by(PAGE as usize) {
             let page = &self.0[(start / PAGE) as usize];
             let (first, end) = (from.max(start) - start, to.min(start + PAGE) - start);
@@ -175,13 +177,16 @@ impl GlobalShadow {
                 for cell in first as usize / 4..end.div_ceil(4) as usize {
                     let touch = &Touch { me: whole(cell, first, end), access: &access, vc: &vc };
                     let at = start + first.max(4 * cell as u64);
-                    touch.compare(Some(&l.op), l.last(cell, &vc)).map_err(|conflict| (at, conflict))?;
+                    let meets = || {
+                        touch.compare(Some(&l.op), l.last(cell, &vc), &l.op.readers).map_err(|conflict| (at, conflict))
+                    };
+                    compared = compared.and_then(|()| meets());
                 }
             }
             layers.push(Layer { op: op.clone(), trace: Trace::Range(first, end, write) });
             // Whoever goes on after this finds the range.
             page.sole.store(0, Ordering::Release);
         }
-        Ok(())
+        compared
     }
 }

@@ -6,6 +6,7 @@ use super::context::State;
 use super::graph::Graph;
 use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream, Ticket};
 use crate::checks::order::{Operation, Place};
+use crate::machine::fault::{Fault, FaultKind};
 use crate::memory::{Memory, MemoryError};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -67,6 +68,7 @@ impl Command {
             Command::Graph(graph) => graph.replay(place, idle),
             Command::Copy { to, from, bytes } => {
                 witness(context, place, to, from, *bytes)?;
+                reaches_host(context, to, from, *bytes)?;
                 copy(&context.memory, to, from, *bytes).map_err(|_| Code::ILLEGAL_ADDRESS)
             }
             Command::Call(function, data) => {
@@ -99,9 +101,25 @@ fn witness(context: &Context, place: &Place, to: &End, from: &End, bytes: usize)
             _ => None,
         };
         let touched = seen.map_or(Ok(()), |address| context.memory.touched(&op, address, bytes as u64, write));
-        touched.map_err(|fault| context.device.note(*fault))?;
+        touched.or_else(|fault| context.device.find(fault))?;
     }
     Ok(())
+}
+
+/// Finds where the host gets bytes that nothing has written.
+fn reaches_host(context: &Context, to: &End, from: &End, bytes: usize) -> Outcome {
+    let (End::Host(_), &End::Device(from)) = (to, from) else { return Ok(()) };
+    if !context.device.config.checks.initcheck {
+        return Ok(());
+    }
+    match context.memory.first_undefined(from, bytes as u64) {
+        Some(address) => {
+            let message = "the host gets bytes that are undefined: nothing has written them, or a kernel wrote an undefined value";
+            let fault = Fault::new(FaultKind::UninitialisedMemory, "a copy to the host", message);
+            context.device.find(Box::new(Fault { address: Some(address), ..fault }))
+        }
+        None => Ok(()),
+    }
 }
 
 fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), MemoryError> {

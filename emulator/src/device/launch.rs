@@ -94,7 +94,9 @@ impl KernelLaunch {
             drop(room);
             result
         };
-        let report = run().map_err(|fault| context.lose(&mut context.state(), fault))?;
+        let report = run();
+        device.collect(&context.memory);
+        let report = report.map_err(|fault| context.lose(&mut context.state(), fault))?;
         if report.counters.is_some() || report.timing.is_some() {
             lock(&device.control).records.push(LaunchRecord {
                 kernel: request.kernel.to_owned(),

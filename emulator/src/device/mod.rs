@@ -29,4 +29,6 @@ use crate::machine::config::DeviceConfig;
 use crate::machine::injection::Call;
 pub use api::resolve;
 
-pub use registry::{LaunchRecord, Leak, add_device, clear_reports, inject, last_fault, leaks, reports, time_launches};
+pub use registry::{
+    LaunchRecord, Leak, add_device, clear_reports, findings, inject, last_fault, leaks, reports, time_launches,
+};

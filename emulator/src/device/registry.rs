@@ -3,7 +3,8 @@
 
 use super::{Code, Context, DeviceConfig, Handle, Outcome, lock};
 use crate::checks::counters::Counters;
-use crate::machine::fault::Fault;
+use crate::machine::fault::{Fault, FaultKind};
+use crate::machine::finding::Findings;
 use crate::machine::injection::{Call, FaultInjection};
 use crate::memory::Memory;
 use crate::timing::report::Timing;
@@ -29,6 +30,7 @@ pub(crate) struct Control {
     /// Launches are not timed, though the device has a clock.
     pub(crate) untimed: bool,
     fault: Option<Fault>,
+    findings: Findings,
     leaks: Vec<Leak>,
     /// Failures to come, `nth` counted from now.
     injections: Vec<FaultInjection>,
@@ -103,6 +105,35 @@ pub fn last_fault(ordinal: i32) -> Option<Fault> {
     lock(&device(ordinal).ok()?.control).fault.clone()
 }
 
+/// What the checks have found on a device so far: each distinct race, uninitialised use and leak once. It outlives the
+/// context.
+pub fn findings(ordinal: i32) -> Findings {
+    let Ok(device) = device(ordinal) else { return Findings::default() };
+    if let Some(context) = device.context() {
+        device.collect(&context.memory);
+    }
+    let mut findings = lock(&device.control).findings.clone();
+    if device.config.silenced.contains(&FaultKind::Leak) {
+        return findings;
+    }
+    for leak in leaks(ordinal) {
+        let (object, address) = match leak {
+            Leak::DeviceMemory { address, bytes } => (format!("device memory of {bytes} bytes"), Some(address)),
+            Leak::HostMemory { address, bytes } => {
+                (format!("page-locked memory of {bytes} bytes"), Some(address as u64))
+            }
+            Leak::Stream => ("a stream".into(), None),
+            Leak::Event => ("an event".into(), None),
+            Leak::Module => ("a module".into(), None),
+            Leak::Graph => ("a graph".into(), None),
+            Leak::GraphExec => ("an instantiated graph".into(), None),
+        };
+        let fault = Fault::new(FaultKind::Leak, "the program", format!("{object} was not given back"));
+        findings.add(Fault { address, kernel: object, ..fault });
+    }
+    findings
+}
+
 /// The launches that the device executed so far, in order of completion; empty unless the device counts or models time.
 pub fn reports(ordinal: i32) -> Vec<LaunchRecord> {
     device(ordinal).map(|device| lock(&device.control).records.clone()).unwrap_or_default()
@@ -152,8 +183,26 @@ impl Device {
     /// Keeps a fault for [`last_fault`], and returns its code.
     pub(crate) fn note(&self, fault: Fault) -> Code {
         let code = Code::new(fault.cuda_code());
-        lock(&self.control).fault = Some(fault);
+        let control = &mut lock(&self.control);
+        if fault.kind.is_finding() {
+            control.findings.add(fault.clone());
+        }
+        control.fault = Some(fault);
         code
+    }
+
+    /// Keeps a finding for [`findings`], or fails with its code where the first one is fatal.
+    pub(crate) fn find(&self, fault: Box<Fault>) -> Outcome {
+        let judged = self.config.judge(fault, |fault| lock(&self.control).findings.add(fault));
+        judged.map_err(|fault| self.note(*fault))
+    }
+
+    /// Takes over what launches have found.
+    pub(crate) fn collect(&self, memory: &Memory) {
+        let found = std::mem::take(&mut *memory.found());
+        if !found.is_empty() {
+            lock(&self.control).findings.extend(found);
+        }
     }
 
     pub(crate) fn context(&self) -> Option<Arc<Context>> {

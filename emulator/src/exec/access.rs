@@ -124,7 +124,7 @@ impl Cpu<'_> {
                 return Err(self.outside(kind, (l, addr[l]), total, &site.at));
             }
             let turn = if self.cx.observed {
-                self.accesses(&mut site.common.observers, kind, &addr, done, access, &site.at)?
+                self.accesses((&mut site.common.observers, site.warp), kind, (&addr, done), access, &site.at)?
             } else {
                 None
             };
@@ -223,6 +223,9 @@ impl Cpu<'_> {
     /// `ld` and `st`
     pub(crate) fn access(&mut self, site: &mut Site<'_>, op: &MemOp) -> OrFault<()> {
         let (addr, m, bytes) = (site.warp.addresses(&op.address), site.m, op.access.bytes);
+        if self.defines {
+            self.undefined = self.elements(site.warp, op);
+        }
         self.with_places(site, op.address.space, addr, m, &op.access, |cpu, warp, ptr, group| {
             for (v, &(r, w)) in op.regs.iter().enumerate() {
                 let place = |l: usize| ptr[l].wrapping_add(v * bytes as usize);
@@ -239,7 +242,11 @@ impl Cpu<'_> {
                     }
                 }
             }
-        })
+        })?;
+        if self.defines && !op.access.write && (self.undefined != [0; 4] || site.warp.defined.any()) {
+            self.loaded(site.warp, op, m, site.at.pc, self.undefined_at);
+        }
+        Ok(())
     }
 
     /// Whether the pieces of a vector access are executed one by one, since only 64 bits are sure to arrive together. A

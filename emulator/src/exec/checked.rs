@@ -5,17 +5,24 @@
 //! initialisation and race checks, one per block, and the times of a modelled chip, of both kinds. Observers change no result, but may find a fault. Nothing else in
 //! `exec` or above reports to one.
 
+use super::inst::Op;
+use super::warp::Warp;
 use super::{Cpu, LaunchCx};
-use crate::checks::block::{BlockChecks, Issue, Launched};
+use crate::checks::allocation::AllocationChecks;
+use crate::checks::block::{BlockChecks, Issue, Launched, Race};
 use crate::checks::witness::Witness;
 use crate::machine::access::{Access, Scope};
 use crate::machine::config::DeviceConfig;
-use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::fault::{Fault, FaultKind, OrFault};
+use crate::machine::lanes::Lanes;
 use crate::machine::layout::At;
 use crate::machine::types::Space;
 use crate::memory::Allocation;
 use crate::timing::warps::BlockTime;
 use std::sync::{Arc, MutexGuard};
+
+/// Occurrences of a race that a thread of the host reports in full; more are counted.
+const FULL: u64 = 64;
 
 /// Whether an observer needs accesses. (Instructions are reported if [`Cpu::observes_issue`], all else always.)
 pub(crate) fn observes_accesses(config: &DeviceConfig) -> bool {
@@ -46,7 +53,7 @@ impl<'a> Cpu<'a> {
     /// Whether an observer needs every instruction.
     #[inline(always)]
     pub(crate) fn observes_issue(&self) -> bool {
-        self.cx.config.counters || self.cx.config.clock.is_some()
+        self.cx.config.counters || self.cx.config.clock.is_some() || self.defines
     }
 
     /// A warp issues an instruction for the lanes in `m`, which are none where its guard is false. Returns whether the warp
@@ -77,10 +84,9 @@ impl<'a> Cpu<'a> {
     /// dropped.
     pub(crate) fn accesses(
         &mut self,
-        observers: &mut Observers,
+        (observers, warp): (&mut Observers, &mut Warp),
         space: Space,
-        named: &[u64; 32],
-        m: u32,
+        (named, m): (&[u64; 32], u32),
         access: &Access,
         at: &At,
     ) -> OrFault<Option<MutexGuard<'a, Witness>>> {
@@ -89,6 +95,9 @@ impl<'a> Cpu<'a> {
         }
         if let (Some(keeper), Some(time)) = (&mut self.timekeeper, &mut observers.time) {
             keeper.access(time, (at.warp, at.pc), space, (named, m), access);
+        }
+        if space == Space::Local && self.defines {
+            self.marks_local(warp, named, m, access);
         }
         // Without an allocation it is the block's shared memory.
         let allocation = match space {
@@ -102,24 +111,120 @@ impl<'a> Cpu<'a> {
         // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference would
         // make the threads of the launch contend for it.
         let allocation = allocation.map(|a| unsafe { &(*Arc::as_ptr(a)).checks });
-        if self.cx.config.checks.initcheck
-            && let Some((lane, address)) = checks.mark(allocation, addr, m, access)
-        {
-            let message = format!("{} bytes are read that nothing has written", access.bytes.min(8));
-            let address = named[lane] + (address - addr[lane]);
-            return Err(self.fault_at(FaultKind::UninitialisedMemory, at, lane, address, message));
+        if self.defines {
+            let mut undefined = if access.carries { self.undefined } else { [0; 4] };
+            checks.mark(allocation, addr, m, access, &mut undefined);
+            if undefined != [0; 4] {
+                let is_host = allocation.is_some_and(AllocationChecks::is_host);
+                self.meets_undefined(named, access, (undefined, is_host), at)?;
+            }
         }
+        let checks = &mut observers.checks;
         if !checks.race_checked() {
             return Ok(None);
         }
         let access = &Access { scope: layout.reach(access.scope), ..*access };
         let mut turn = (access.is_strong() && allocation.is_some()).then(|| self.cx.memory.witness());
-        let compared = checks.access(self.cx.launched(), at, allocation, (addr, m), access, turn.as_deref_mut());
-        match compared {
-            Ok(()) => Ok(turn),
-            Err(race) => {
-                let address = named[race.lane] + u64::from(race.offset);
-                Err(self.fault_at(race.kind, at, race.lane, address, race.message))
+        let races = checks.access(self.cx.launched(), at, allocation, (addr, m), access, turn.as_deref_mut());
+        if !races.is_empty() {
+            self.meets_races((observers, warp), races, (named, m), access, at)?;
+        }
+        Ok(turn)
+    }
+}
+
+impl Cpu<'_> {
+    /// An access reads what is undefined, or writes it: carries it on, or faults where others get it.
+    #[cold]
+    fn meets_undefined(
+        &mut self,
+        named: &[u64; 32],
+        access: &Access,
+        (undefined, is_host): ([u32; 4], bool),
+        at: &At,
+    ) -> OrFault<()> {
+        let Some((k, lanes)) = (0..).zip(undefined).find(|of| of.1 != 0) else { return Ok(()) };
+        let lane = lanes.trailing_zeros() as usize;
+        let address = named[lane] + k * u64::from(access.bytes);
+        let message = match access.carries {
+            true if !access.write => {
+                (self.undefined, self.undefined_at) = (undefined, address);
+                return Ok(());
+            }
+            true if is_host => "what the host gets here is undefined: nothing has written it".into(),
+            true if access.is_strong() => "what other threads get here is undefined: nothing has written it".into(),
+            true => return Ok(()),
+            false => format!("{} bytes are read that nothing has written", access.bytes.min(8)),
+        };
+        self.find(self.fault_at(FaultKind::UninitialisedMemory, at, lane, address, message))
+    }
+
+    /// Reports races of an access; of those within a warp and between warps the latter first, since they need more.
+    #[cold]
+    fn meets_races(
+        &mut self,
+        (observers, warp): (&mut Observers, &mut Warp),
+        mut races: Vec<Race>,
+        (named, m): (&[u64; 32], u32),
+        access: &Access,
+        at: &At,
+    ) -> OrFault<()> {
+        races.sort_by_key(|race| !race.is_between_warps());
+        for race in races {
+            let same = race.same_store(named, m).filter(|&lane| self.stores_alike(warp, at.pc, [lane, race.lane]));
+            let met = self.met.entry((at.pc, race.earlier_pc(), same.is_some())).or_insert(0);
+            *met += 1;
+            if *met > FULL && !self.cx.config.fatal_findings {
+                continue;
+            }
+            let (mut kind, mut message, earlier_line) = observers.checks.report(self.cx.launched(), &race, access, at);
+            if let Some(lane) = same {
+                kind = FaultKind::SameValueStore;
+                let [[x, y, z], [u, v, w]] = [lane, race.lane].map(|l| self.cx.layout.thread(at.warp, l));
+                message =
+                    format!("threads ({x}, {y}, {z}) and ({u}, {v}, {w}) store the same value by one instruction");
+            }
+            let fault = self.fault_at(kind, at, race.lane, named[race.lane] + u64::from(race.offset), message);
+            self.find(Box::new(Fault { earlier_line, ..*fault }))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a store has the same values in two lanes.
+    fn stores_alike(&self, warp: &Warp, pc: u32, lanes: [usize; 2]) -> bool {
+        let Op::Mem(op) = &self.cx.code.insts[pc as usize].op else { return false };
+        let [a, b] = lanes.map(|l| op.regs.iter().map(move |&r| warp.lane(self.cx.code, r, l)));
+        op.access.write && a.eq(b)
+    }
+
+    /// A finding: an error where the first one is fatal.
+    pub(crate) fn find(&self, fault: Box<Fault>) -> OrFault<()> {
+        self.cx.config.judge(fault, |fault| self.cx.memory.found().add(fault))
+    }
+
+    /// Counts the occurrences that were not reported in full.
+    pub(crate) fn count_findings(&self) {
+        let lines = |pc: u32| self.cx.code.origins[pc as usize].line;
+        for (&(pc, earlier, same), &met) in self.met.iter().filter(|met| *met.1 > FULL) {
+            let kinds: &[_] =
+                if same { &[FaultKind::SameValueStore] } else { &[FaultKind::Race, FaultKind::StaleRead] };
+            let lines = (lines(pc), earlier.map_or(0, lines));
+            kinds.iter().for_each(|&kind| self.cx.memory.found().count(&self.cx.info.name, lines, kind, met - FULL));
+        }
+    }
+
+    /// Marks the bytes of local memory that an access writes, or finds those that are undefined.
+    fn marks_local(&mut self, warp: &mut Warp, named: &[u64; 32], m: u32, access: &Access) {
+        let (stride, bytes) = (self.cx.code.local.next_multiple_of(16) as usize, access.bytes as usize);
+        for l in Lanes(m) {
+            for k in 0..access.count as usize {
+                let at = l * stride + named[l] as usize + k * bytes;
+                if access.write {
+                    warp.defined.mark_local(at, bytes, self.undefined[k] >> l & 1 == 0);
+                } else if !warp.defined.is_defined_local(at, bytes) {
+                    self.undefined[k] |= 1 << l;
+                    self.undefined_at = named[l] + (k * bytes) as u64;
+                }
             }
         }
     }

@@ -197,6 +197,7 @@ impl Cpu<'_> {
         let (from, to) = (site.warp.addresses(src), self.shared_offsets(site, dst)?);
         let size = |l| if source == NONE { bytes } else { site.warp.lane32(self.cx.code, source, l) };
         let sizes: Vec<_> = groups(site.m, size).collect();
+        let mut undefined = [0; 4];
         for (size, group) in sizes {
             if size > bytes || !matches!(size, 0 | 4 | 8 | 16) {
                 let message =
@@ -211,11 +212,15 @@ impl Cpu<'_> {
                 let message = format!("a copy of {bytes} bytes");
                 return Err(self.fault_at(FaultKind::Misaligned, &site.at, l, from[l], message));
             }
-            self.with_places(site, Space::Global, from, group, &Access::new(4, size / 4, false), |_, _, ptr, g| {
+            self.undefined = [0; 4];
+            let access = Access { carries: true, ..Access::new(4, size / 4, false) };
+            self.with_places(site, Space::Global, from, group, &access, |_, _, ptr, g| {
                 Lanes(g).for_each(|l| fetch(ptr[l], &mut data[l][..size as usize]));
             })?;
+            undefined.iter_mut().zip(self.undefined).for_each(|(all, lanes)| *all |= lanes);
         }
-        let access = Access { pending: true, ..Access::new(4, bytes / 4, true) };
+        self.undefined = undefined;
+        let access = Access { pending: true, carries: true, ..Access::new(4, bytes / 4, true) };
         self.with_places(site, Space::Shared, to, site.m, &access, |_, _, _, _| {})?;
         let lands = site.common.observers.copies_land(site.at.warp);
         for lane in Lanes(site.m) {
@@ -252,11 +257,13 @@ impl Cpu<'_> {
             sizes[l] = n;
         }
         // The source is read at once into shared memory, but as late as possible out of it.
-        let source = Access { proxy: true, pending: mbarriers.is_none(), ..Access::new(4, 4, false) };
-        let target = Access { proxy: true, pending: true, ..Access::new(4, 4, true) };
+        let carries = true;
+        let source = Access { proxy: true, pending: mbarriers.is_none(), carries, ..Access::new(4, 4, false) };
+        let target = Access { proxy: true, pending: true, carries, ..Access::new(4, 4, true) };
         for k in (0..sizes.into_iter().max().unwrap_or(0)).step_by(16) {
             let group = lanes_where(m, |l| k < sizes[l]);
             let [to, from] = [to, from].map(|start| start.map(|a| a.wrapping_add(k.into())));
+            self.undefined = [0; 4];
             self.with_places(site, src.space, from, group, &source, |_, _, ptr, g| {
                 for l in Lanes(if mbarriers.is_some() { g } else { 0 }) {
                     let mut piece = [0; 16];
@@ -275,7 +282,7 @@ impl Cpu<'_> {
                 if !site.common.observers.mbarrier_is_shown(&site.at, l, mbarriers[l]) {
                     let message = "the initialisation of this mbarrier was not made visible to the async proxy: a fence.proxy.async \
                          between it and the copy is missing";
-                    return Err(self.fault_at(FaultKind::Race, &site.at, l, mbarriers[l], message));
+                    self.find(self.fault_at(FaultKind::Race, &site.at, l, mbarriers[l], message))?;
                 }
                 deliver(site, l, (to[l], std::mem::take(&mut data[l])), mbarriers[l], true, lands);
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {

@@ -136,10 +136,10 @@ pub(crate) enum Op {
 
 /// Flag: may communicate with other blocks, so it takes turns with their instructions.
 pub(crate) const TURN: u8 = 1;
-/// Flag: a source may be unwritten, to be checked when it runs.
-pub(crate) const MAYBE_UNSET: u8 = 2;
-/// Flag: writes a register that another instruction may read unwritten.
-pub(crate) const TRACKED: u8 = 4;
+/// Flag: its third source chooses between the first two.
+pub(crate) const SELECTS: u8 = 2;
+/// Flag: an effect whose results are undefined where a source is, and which depends on none.
+pub(crate) const CARRIES: u8 = 4;
 
 /// A decoded instruction.
 pub(crate) struct Inst {
@@ -164,9 +164,10 @@ pub(crate) const PRED_BASE: u32 = 1 << 30;
 pub(crate) struct Program {
     pub(crate) insts: Vec<Inst>,
     pub(crate) origins: Vec<Origin>,
-    /// Of each instruction the registers that may be unwritten, and all.
-    pub(crate) uses: Vec<Uses>,
+    /// Registers of each instruction.
     pub(crate) registers: Vec<Uses>,
+    /// Registers that may be read before they are written.
+    pub(crate) unset: Vec<u32>,
     /// Slots of a warp's register file.
     pub(crate) slots: u32,
     pub(crate) preds: u32,

@@ -4,6 +4,7 @@
 //! defined. Fragments have the ISA's layout of `mma`; it leaves that of `wmma` open. B is held transposed.
 
 use super::access::{read, write};
+use super::definedness::Whence;
 use super::float::Round;
 use super::inst::*;
 use super::scalar::{format, integer};
@@ -11,7 +12,7 @@ use super::warp::Warp;
 use super::{Cpu, Site};
 use crate::machine::access::Access;
 use crate::machine::fault::{FaultKind, OrFault};
-use crate::machine::lanes::Lanes;
+use crate::machine::lanes::{Lanes, lanes_where};
 use crate::machine::types::Ty;
 
 /// A matrix in registers.
@@ -110,6 +111,44 @@ fn transpose(words: [u32; 32]) -> [u32; 32] {
     std::array::from_fn(|i| element(i % 4 * 2, i / 4) | element(i % 4 * 2 + 1, i / 4) << 16)
 }
 
+/// Carries definedness through a product: an element depends on its row of A, its row of B transposed, and its C.
+#[cold]
+fn carry_product(warp: &mut Warp, [d, a, b, c]: &[Fragment; 4]) {
+    let of = |f: &Fragment| -> Vec<(usize, usize)> {
+        let (each, per) = (f.each(), f.per_register());
+        let undefined = |at: &usize| warp.defined.slot(f.regs[at % each / per]) >> (at / each) & 1 == 1;
+        (0..32 * each).filter(undefined).map(|at| f.place(at)).collect()
+    };
+    let [a_places, b_places, c_places] = [a, b, c].map(of);
+    let mut wrong = vec![false; d.rows * d.cols];
+    for (row, _) in a_places {
+        wrong[row * d.cols..][..d.cols].fill(true);
+    }
+    for (column, _) in b_places {
+        wrong.iter_mut().skip(column).step_by(d.cols).for_each(|wrong| *wrong = true);
+    }
+    for (row, column) in c_places {
+        wrong[row * d.cols + column] = true;
+    }
+    let sources = [a, b, c].into_iter().flat_map(|f| &f.regs).filter(|&&r| r & CONST == 0);
+    let whence = sources.map(|&r| r as usize).find(|&r| warp.defined.lanes(r) != 0).map(|r| warp.defined.whence(r));
+    let (each, per) = (d.each(), d.per_register());
+    for (k, &r) in d.regs.iter().enumerate().take(d.registers()) {
+        let is_wrong = |at: usize| {
+            let (row, column) = d.place(at);
+            wrong[row * d.cols + column]
+        };
+        let undefined = lanes_where(u32::MAX, |l| (0..per).any(|i| is_wrong(l * each + k * per + i)));
+        warp.defined.set(r as usize, u32::MAX, undefined, whence.unwrap_or_default());
+    }
+}
+
+/// All bits of a word whose register is undefined in a lane.
+fn shade(warp: &Warp, r: R) -> [u32; 32] {
+    let undefined = warp.defined.slot(r);
+    std::array::from_fn(|l| 0u32.wrapping_sub(undefined >> l & 1))
+}
+
 impl Cpu<'_> {
     /// Faults where lanes of the warp are missing.
     pub(crate) fn whole_warp(&self, site: &Site<'_>, group: u32) -> OrFault<()> {
@@ -121,7 +160,11 @@ impl Cpu<'_> {
     }
 
     /// `mma` and `wmma.mma`: D = A B + C, of B transposed.
-    pub(crate) fn multiply(&mut self, site: &mut Site<'_>, [d, a, b, c]: &[Fragment; 4], sat: bool) {
+    pub(crate) fn multiply(&mut self, site: &mut Site<'_>, fragments: &[Fragment; 4], sat: bool) {
+        let [d, a, b, c] = fragments;
+        if site.warp.defined.any() {
+            carry_product(site.warp, fragments);
+        }
         if d.ty == Ty::S32 && d.rows <= 16 && d.cols == 8 {
             return self.multiply_bytes(site, [d, a, b, c], sat);
         }
@@ -172,7 +215,14 @@ impl Cpu<'_> {
         let read_register = |&r: &R| turned(std::array::from_fn(|l| site.warp.lane32(code, r, l)));
         // Matrices as they lie in memory, and as registers hold them: a row is four words.
         let mut matrices: Vec<[u32; 32]> = regs.iter().map(read_register).collect();
-        self.with_places(site, address.space, addr, lanes, &Access::new(4, 4, store), |_, _, ptr, g| {
+        self.undefined = [0; 4];
+        if store && site.warp.defined.any() {
+            let shades: Vec<[u32; 32]> = regs.iter().map(|&r| turned(shade(site.warp, r))).collect();
+            let of = |k: usize| lanes_where(lanes, |l| shades[l / 8][4 * (l % 8) + k] != 0);
+            self.undefined = std::array::from_fn(of);
+        }
+        let access = Access { carries: true, ..Access::new(4, 4, store) };
+        self.with_places(site, address.space, addr, lanes, &access, |_, _, ptr, g| {
             for (l, k) in Lanes(g).flat_map(|l| (0..4).map(move |k| (l, k))) {
                 let (p, word) = (ptr[l].wrapping_add(4 * k), &mut matrices[l / 8][4 * (l % 8) + k]);
                 match store {
@@ -184,6 +234,15 @@ impl Cpu<'_> {
         if !store {
             for (&r, matrix) in regs.iter().zip(matrices) {
                 (0..32).zip(turned(matrix)).for_each(|(l, word)| site.warp.set_lane(r, W::W32, l, word.into()));
+            }
+            if self.undefined != [0; 4] || site.warp.defined.any() {
+                let whence = Whence::Load(site.at.pc, self.undefined_at);
+                for (i, &r) in regs.iter().enumerate() {
+                    let word = |w: usize| 0u32.wrapping_sub(self.undefined[w % 4] >> (8 * i + w / 4) & 1);
+                    let shade = turned(std::array::from_fn(word));
+                    let undefined = lanes_where(u32::MAX, |l| shade[l] != 0);
+                    site.warp.defined.set(r as usize, u32::MAX, undefined, whence);
+                }
             }
         }
         Ok(())
@@ -202,6 +261,7 @@ impl Cpu<'_> {
         let base = site.warp.addresses(address);
         let (each, bytes) = (f.each(), f.ty.bytes());
         let mut elements = f.get(site.warp, code);
+        let mut undefined = vec![0; f.regs.len()];
         for i in 0..each {
             let mut addr = base;
             for (l, a) in addr.iter_mut().enumerate() {
@@ -210,16 +270,23 @@ impl Cpu<'_> {
                 let step = if stride == NONE { dense } else { site.warp.lane32(code, stride, l) as usize };
                 *a += ((major * step + minor) * bytes as usize) as u64;
             }
-            let access = Access::new(bytes, 1, store);
+            let access = Access { carries: true, ..Access::new(bytes, 1, store) };
+            let register = i / f.per_register();
+            self.undefined = [if store { site.warp.defined.slot(f.regs[register]) } else { 0 }, 0, 0, 0];
             self.with_places(site, address.space, addr, u32::MAX, &access, |_, _, ptr, g| {
                 Lanes(g).for_each(|l| match store {
                     true => write(ptr[l], bytes, elements[l * each + i]),
                     false => elements[l * each + i] = read(ptr[l], bytes),
                 });
             })?;
+            undefined[register] |= self.undefined[0];
         }
         if !store {
             f.put(site.warp, &elements);
+            let whence = Whence::Load(site.at.pc, self.undefined_at);
+            for (&r, undefined) in f.regs.iter().zip(undefined) {
+                site.warp.defined.set(r as usize, u32::MAX, undefined, whence);
+            }
         }
         Ok(())
     }

@@ -146,7 +146,7 @@ impl Cpu<'_> {
                     "the initialisation of this mbarrier by another thread is not ordered before this use: a barrier of the block between them is missing",
                 ),
             };
-            return Err(self.fault_at(kind, &site.at, l, addr[l], message));
+            self.find(self.fault_at(kind, &site.at, l, addr[l], message))?;
         }
         Ok(addr)
     }

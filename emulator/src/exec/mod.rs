@@ -5,6 +5,7 @@ pub(crate) mod barrier;
 pub(crate) mod block;
 pub(crate) mod checked;
 pub(crate) mod copy;
+mod definedness;
 pub(crate) mod float;
 pub(crate) mod inst;
 pub(crate) mod matrix;
@@ -29,6 +30,7 @@ use crate::memory::{Memory, Table};
 use crate::timing::timekeeper::Timekeeper;
 use block::Common;
 use inst::Program;
+use std::collections::HashMap;
 use std::sync::Arc;
 use warp::Warp;
 
@@ -71,6 +73,14 @@ pub(crate) struct Cpu<'a> {
     /// Virtual time minus `steps`, modulo 2^64.
     time: u64,
     pub(crate) steps: u64,
+    /// Lanes whose element is undefined, of the load or store at hand.
+    pub(crate) undefined: [u32; 4],
+    /// An address that it read undefined.
+    pub(crate) undefined_at: u64,
+    /// Races met: by instruction, the earlier one, and whether both store the same.
+    pub(crate) met: HashMap<(u32, Option<u32>, bool), u64>,
+    /// Whether definedness is followed.
+    pub(crate) defines: bool,
     /// Whether something visible to other blocks has changed.
     pub(crate) progress: bool,
     pub(crate) counters: Counts,
@@ -94,7 +104,10 @@ impl<'a> Cpu<'a> {
         let sites = cx.code.insts.len();
         let counters = Counts::new(if cx.config.counters { sites } else { 0 });
         let (table, site) = (cx.memory.table(), vec![0; sites]);
-        Cpu { cx, table, site, time: 0, steps: 0, progress: false, counters, timekeeper: None }
+        let defines = cx.config.checks.initcheck;
+        let (undefined, undefined_at, progress, timekeeper) = ([0; 4], 0, false, None);
+        let (time, steps, met) = (0, 0, HashMap::new());
+        Cpu { cx, table, site, time, steps, met, undefined, undefined_at, defines, progress, counters, timekeeper }
     }
 
     /// Virtual time.

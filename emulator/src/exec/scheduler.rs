@@ -39,7 +39,9 @@ pub(crate) fn run(cx: &LaunchCx<'_>) -> OrFault<(u64, Counts, Option<Timing>)> {
         let mut cpu = Cpu::new(cx);
         let shared = u64::from(cx.layout.shared) * u64::from(cx.per_multiprocessor);
         cpu.timekeeper = Some(Box::new(Timekeeper::new(chip, cx.code.costs(), shared, cx.memory.take_l2())));
-        timed::run(cx, total, &mut cpu)?;
+        let outcome = timed::run(cx, total, &mut cpu);
+        cpu.count_findings();
+        outcome?;
         let report = cpu.timekeeper.take().map(|keeper| keeper.report());
         let timing = report.map(|(timing, l2)| {
             cx.memory.keep_l2(l2);
@@ -51,11 +53,12 @@ pub(crate) fn run(cx: &LaunchCx<'_>) -> OrFault<(u64, Counts, Option<Timing>)> {
     let useful = (total.saturating_mul(u64::from(cx.layout.warps)) / 4).clamp(1, total);
     let threads = cx.config.host_threads().clamp(1, useful as usize);
     let mut cpus: Vec<Cpu<'_>> = (0..threads).map(|_| Cpu::new(cx)).collect();
-    if cx.free {
-        one_by_one(total, &mut cpus)?;
-    } else {
-        Rounds::new(cx, 0..total).run(&mut cpus)?;
-    }
+    let outcome = match cx.free {
+        true => one_by_one(total, &mut cpus),
+        false => Rounds::new(cx, 0..total).run(&mut cpus),
+    };
+    cpus.iter().for_each(Cpu::count_findings);
+    outcome?;
     let mut counts = Counts::default();
     cpus.iter().for_each(|cpu| counts.add(&cpu.counters));
     Ok((cpus.iter().map(|cpu| cpu.steps).sum(), counts, None))

@@ -5,7 +5,7 @@ use super::inst::*;
 use super::values::File;
 use super::warp::{Part, State, Warp};
 use super::{Cpu, Site};
-use crate::machine::fault::{FaultKind, OrFault};
+use crate::machine::fault::OrFault;
 use crate::machine::layout::At;
 
 /// Instructions after which a part yields to the other parts of its warp.
@@ -88,22 +88,22 @@ impl Cpu<'_> {
             }
             budget -= 1;
             self.steps += 1;
-            if observed {
-                // Who is too far ahead of others gives way.
-                budget = if self.issues(&mut common.observers, warp.id, pc, m) { rest } else { budget };
-            }
-            if m == 0 {
-                pc += 1;
-                continue;
-            }
             macro_rules! site {
                 () => {{
                     let at = At { pc, warp: warp.id, ctaid: warp.ctaid };
                     Site { common: &mut *common, warp: &mut *warp, m, all, at }
                 }};
             }
-            if inst.flags & (MAYBE_UNSET | TRACKED) != 0 && !warp.set.is_empty() {
-                self.check_set(&mut site!())?;
+            if observed {
+                // Who is too far ahead of others gives way.
+                budget = if self.issues(&mut common.observers, warp.id, pc, m) { rest } else { budget };
+                if warp.defined.any() {
+                    self.carry(&mut site!())?;
+                }
+            }
+            if m == 0 {
+                pc += 1;
+                continue;
             }
             match &inst.op {
                 Op::Nop => {}
@@ -147,24 +147,5 @@ impl Cpu<'_> {
             }
             Op::Nop | Op::Value(..) | Op::Pred(..) => Ok(Flow::Next),
         }
-    }
-
-    /// Faults on reads of unwritten registers, and marks those written now.
-    #[cold]
-    fn check_set(&self, site: &mut Site<'_>) -> OrFault<()> {
-        let code = self.cx.code;
-        let (inst, uses) = (&code.insts[site.at.pc as usize], &code.uses[site.at.pc as usize]);
-        for &r in &uses.reads {
-            let guard = inst.guard != NO_PRED && r == PRED_BASE + inst.guard;
-            let unset = if guard { site.all } else { site.m } & !site.warp.set[code.index(r)];
-            if unset != 0 {
-                let name = code.reg_names.iter().find(|n| n.0 == r).map_or("?", |n| n.1.as_str());
-                let lane = unset.trailing_zeros() as usize;
-                let message = format!("{name} is read here but nothing on this path has written it");
-                return Err(self.fault(FaultKind::UninitialisedRegister, &site.at, Some(lane), message));
-            }
-        }
-        uses.writes.iter().for_each(|&w| site.warp.set[code.index(w)] |= site.m);
-        Ok(())
     }
 }

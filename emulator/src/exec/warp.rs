@@ -5,6 +5,7 @@
 //! runs, so a spinning part cannot starve the one it waits for.
 
 use super::LaunchCx;
+use super::definedness::Definedness;
 use super::inst::{Address, CONST, NONE, P, Program, R, W};
 use crate::machine::lanes::Slot;
 use crate::machine::random::Random;
@@ -56,8 +57,7 @@ pub(crate) struct Warp {
     pub(crate) ctaid: [u32; 3],
     pub(crate) regs: Box<[Slot]>,
     pub(crate) preds: Box<[u32]>,
-    /// Lanes that have written each register, for the registers with a path on which they are read unwritten.
-    pub(crate) set: Vec<u32>,
+    pub(crate) defined: Definedness,
     pub(crate) local: Box<[u64]>,
     /// Parts, in the order in which they last ran.
     pub(crate) parts: Vec<Part>,
@@ -75,13 +75,15 @@ impl Warp {
     /// A warp with the lanes in `live` at the kernel's start.
     pub(crate) fn new(cx: &LaunchCx<'_>, id: u32, ctaid: [u32; 3], live: u32, stream: u64) -> Warp {
         let (slots, preds) = (cx.code.slots as usize, cx.code.preds as usize);
+        let local = (cx.code.local as usize).next_multiple_of(16) * 32;
+        let checked = cx.config.checks.initcheck;
         Warp {
             id,
             ctaid,
             regs: vec![Slot([0; 32]); slots + 8].into_boxed_slice(),
             preds: vec![0; preds].into_boxed_slice(),
-            set: vec![0; if cx.config.checks.initcheck { slots + preds } else { 0 }],
-            local: vec![POISON; (cx.code.local as usize).next_multiple_of(16) * 32 / 8].into_boxed_slice(),
+            defined: if checked { Definedness::new(cx.code, local, live) } else { Definedness::default() },
+            local: vec![POISON; local / 8].into_boxed_slice(),
             parts: vec![Part::new(0, live)],
             picks: 0,
             random: Random::new(cx.config.seed, stream),

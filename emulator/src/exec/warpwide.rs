@@ -94,6 +94,7 @@ impl Cpu<'_> {
         let (code, warp) = (self.cx.code, &mut *site.warp);
         let mut inside = 0u32;
         let mut out = [0u32; 32];
+        let mut from = [0; 32];
         for l in Lanes(group) {
             let (b, c) = (warp.lane32(code, b, l), warp.lane32(code, c, l));
             let lane = l as i32;
@@ -113,10 +114,14 @@ impl Cpu<'_> {
                 return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
             }
             out[l] = warp.lane32(code, a, j);
+            from[l] = j;
             inside |= u32::from(ok) << l;
         }
         Lanes(group).for_each(|l| warp.set_lane(d, W::W32, l, u64::from(out[l])));
         warp.set_pred(p, inside, group);
+        if warp.defined.any() {
+            self.taken(site, (d, p), [a, b, c], group, &from);
+        }
         Ok(())
     }
 }

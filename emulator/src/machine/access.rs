@@ -31,13 +31,15 @@ pub(crate) struct Access {
     pub(crate) proxy: bool,
     /// In flight until some wait.
     pub(crate) pending: bool,
+    /// Whether it passes on what is undefined, and depends on none of it.
+    pub(crate) carries: bool,
 }
 
 impl Access {
     /// A weak access.
     pub(crate) fn new(bytes: u32, count: u32, write: bool) -> Access {
-        let (atomic, nc, proxy, pending) = (false, false, false, false);
-        Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending }
+        let (atomic, nc, proxy, pending, carries) = (false, false, false, false, false);
+        Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending, carries }
     }
 
     /// Whether it is strong: atomic, or ordered in any way.

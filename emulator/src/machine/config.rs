@@ -1,6 +1,7 @@
 //! Configuration of an emulated device, one [`DeviceConfig`] per ordinal, and the limits and attributes of its chip.
 
 use super::chip::ChipFile;
+use super::fault::{Fault, FaultKind, OrFault};
 use super::injection::FaultInjection;
 use std::time::Duration;
 
@@ -71,6 +72,11 @@ pub struct DeviceConfig {
     pub perturb: bool,
     /// The checks while kernels run.
     pub checks: Checks,
+    /// Whether the first finding ends its launch, and the context with it, as a fault does. Otherwise launches go on where
+    /// they can, and [`crate::findings`] or [`crate::Memory::findings`] tells what was found.
+    pub fatal_findings: bool,
+    /// Kinds of findings that are not reported.
+    pub silenced: Vec<FaultKind>,
     /// Whether launches are counted and recorded, see [`crate::reports`].
     pub counters: bool,
     /// The chip whose time is modelled, see [`crate::Timing`]. Launches then run on one host thread in the order of their
@@ -119,6 +125,8 @@ impl Default for DeviceConfig {
             seed: 0,
             perturb: false,
             checks: Checks::ALL,
+            fatal_findings: true,
+            silenced: Vec::new(),
             counters: false,
             clock: None,
             step_limit: None,
@@ -184,6 +192,21 @@ impl DeviceConfig {
             clock: Some(chip),
             ..Self::default()
         }
+    }
+
+    /// What becomes of a fault: nothing if it is silenced, a finding that goes to `found`, or an error.
+    pub(crate) fn judge(&self, fault: Box<Fault>, found: impl FnOnce(Fault)) -> OrFault<()> {
+        if !fault.kind.is_finding() {
+            return Err(fault);
+        }
+        if self.silenced.contains(&fault.kind) {
+            return Ok(());
+        }
+        if self.fatal_findings {
+            return Err(fault);
+        }
+        found(*fault);
+        Ok(())
     }
 
     /// The compute capability as one number, 90 for sm_90.

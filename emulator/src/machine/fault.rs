@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Kinds of faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
     /// A launch with a shape or parameters that the kernel or the device does not allow.
@@ -24,9 +24,9 @@ pub enum FaultKind {
     Misaligned,
     /// A write to read-only memory (parameters, constants).
     ReadOnly,
-    /// A register that no path has written is read.
+    /// Something depends on a register that no path has written.
     UninitialisedRegister,
-    /// Memory that nothing has written is read.
+    /// Something depends on memory that nothing has written, or the host gets it.
     UninitialisedMemory,
     /// A barrier that some of its lanes or warps never reach, or execute with other operands.
     DivergentBarrier,
@@ -35,8 +35,12 @@ pub enum FaultKind {
     InvalidSync,
     /// Two conflicting accesses, neither of which happens before the other.
     Race,
+    /// Stores of the same value to the same bytes by lanes of one instruction.
+    SameValueStore,
     /// A non-coherent read of data written during the launch.
     StaleRead,
+    /// An object that the program did not give back.
+    Leak,
     /// A launch in which no warp can make progress.
     Deadlock,
     /// A launch that reached its limit of instructions or of time.
@@ -45,6 +49,14 @@ pub enum FaultKind {
     IllegalInstruction,
     /// The end of a block with copies into or out of its memory in flight.
     CopyInFlight,
+}
+
+impl FaultKind {
+    /// Whether it is a finding, after which a launch can go on: a race, something uninitialised, a leak.
+    pub fn is_finding(self) -> bool {
+        use FaultKind::*;
+        matches!(self, UninitialisedRegister | UninitialisedMemory | Race | SameValueStore | StaleRead | Leak)
+    }
 }
 
 /// A result, or the fault that ends the launch; rare and large, so boxed.
@@ -61,6 +73,8 @@ pub struct Fault {
     pub kernel: String,
     /// Line of the PTX text, 1-based; 0 where no instruction is concerned.
     pub ptx_line: u32,
+    /// Line of the earlier access or load that it is about; 0 where it is about none, or one of other work.
+    pub earlier_line: u32,
     /// File and line of the source, from `.loc` or a `// file:line` comment.
     pub source: Option<(String, u32)>,
     /// Block index in the grid.
@@ -75,7 +89,9 @@ impl Fault {
     /// A fault of a whole launch.
     pub(crate) fn new(kind: FaultKind, kernel: &str, message: impl Into<String>) -> Fault {
         let (kernel, message) = (kernel.into(), message.into());
-        Fault { kind, message, kernel, ptx_line: 0, source: None, block: None, thread: None, address: None }
+        let (ptx_line, earlier_line) = (0, 0);
+        let (source, block, thread, address) = (None, None, None, None);
+        Fault { kind, message, kernel, ptx_line, earlier_line, source, block, thread, address }
     }
 
     /// The driver's error code for this fault.

@@ -6,6 +6,7 @@ pub(crate) mod chip;
 pub(crate) mod codes;
 pub(crate) mod config;
 pub(crate) mod fault;
+pub(crate) mod finding;
 pub(crate) mod injection;
 pub(crate) mod kernel;
 pub(crate) mod lanes;

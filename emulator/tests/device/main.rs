@@ -4,6 +4,7 @@ mod kernels;
 mod support;
 
 mod deferred;
+mod findings;
 mod graph;
 mod grids;
 mod launch;

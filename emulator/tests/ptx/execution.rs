@@ -313,7 +313,10 @@ fn an_unwritten_register_is_reported_only_where_it_can_be_unwritten() {
     mov.u32 %r1, %tid.x;
     setp.lt.u32 %p1, %r1, 16;
     {guard} mov.u32 %r2, 5;
-    @%p1 st.global.u32 [%rd1], %r2;
+    @!%p1 ret;
+    setp.ne.u32 %p0, %r2, 5;
+    @%p0 ret;
+    st.global.u32 [%rd1], %r2;
     ret;
 }}"#
             ),

@@ -8,7 +8,9 @@ mod table;
 
 mod clock;
 mod clusters;
+mod definedness;
 mod execution;
+mod findings;
 mod memory;
 mod nvcc;
 mod races;

@@ -27,11 +27,11 @@ setp.eq.u32 %p1, %r1, 0;
 setp.eq.u32 %p2, %r2, 0;
 "#;
 
-struct Planted {
-    name: &'static str,
-    kind: FaultKind,
-    grid: u32,
-    block: u32,
+pub(crate) struct Planted {
+    pub(crate) name: &'static str,
+    pub(crate) kind: FaultKind,
+    pub(crate) grid: u32,
+    pub(crate) block: u32,
     /// `@@bug|right@@` marks where the two differ.
     body: &'static str,
     /// What must be wrong under at least one schedule instead of a fault: `a[0]` must be this.
@@ -55,7 +55,7 @@ fn variant(body: &str, bug: bool) -> String {
     ptx(90, &format!(".visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c)\n{{\n{HEAD}\n{out}\nret;\n}}"))
 }
 
-fn table() -> Vec<Planted> {
+pub(crate) fn table() -> Vec<Planted> {
     vec![
         bug(
             "missing barrier",
@@ -305,8 +305,8 @@ fn table() -> Vec<Planted> {
         bug("prefetch from between", Misaligned, 1, 64, "cp.async.bulk.prefetch.L2.global [%rd1+@@8|16@@], 16;"),
         bug("misaligned vector", Misaligned, 1, 1, "ld.global.v4.u32 {%r10, %r11, %r12, %r13}, [%rd1+@@8|16@@];"),
         bug("shared memory past its end", OutOfBounds, 1, 64, "st.shared.u32 [%r6+@@3960|3840@@], %r1;"),
-        bug("uninitialised shared memory", UninitialisedMemory, 1, 32, "@@|st.shared.u32 [%r6], %r1;@@ ld.shared.u32 %r10, [%r6];"),
-        bug("uninitialised device memory", UninitialisedMemory, 1, 32, "@@|st.global.u32 [%rd6], 1;@@ ld.global.u32 %r10, [%rd6];"),
+        bug("uninitialised shared memory", UninitialisedMemory, 1, 32, "@@|st.shared.u32 [%r6], %r1;@@ ld.shared.u32 %r10, [%r6]; setp.eq.u32 %p3, %r10, 0; @%p3 ret;"),
+        bug("uninitialised device memory", UninitialisedMemory, 1, 32, "@@|st.global.u32 [%rd6], 1;@@ ld.global.u32 %r10, [%rd6]; setp.eq.u32 %p3, %r10, 0; @%p3 ret;"),
         bug(
             "cp.async read before its wait",
             Race,
@@ -506,7 +506,7 @@ fn table() -> Vec<Planted> {
              ld.shared.u8 %r10, [%r6]; ld.shared.u8 %r11, [%r6+1]; @@ret;|@@
              R: @@|bar.sync 0; @!%p3 ret;@@ st.shared.u8 [%r6+-128], %r1;",
         ),
-        bug("unwritten register", UninitialisedRegister, 1, 32, "setp.lt.u32 %p3, %r1, 16; @@@%p3|@@ mov.u32 %r20, 1; add.u32 %r21, %r20, 1;"),
+        bug("unwritten register", UninitialisedRegister, 1, 32, "setp.lt.u32 %p3, %r1, 16; @@@%p3|@@ mov.u32 %r20, 1; add.u32 %r21, %r20, 1; setp.eq.u32 %p4, %r21, 0; @%p4 ret;"),
         bug("parameters written", ReadOnly, 1, 1, "mov.b64 %rd7, a; cvta.param.u64 %rd7, %rd7; @@st.u64 [%rd7], %rd1;|ld.u64 %rd8, [%rd7];@@"),
     ]
 }
@@ -514,7 +514,7 @@ fn table() -> Vec<Planted> {
 /// What is wrong here is not in the text: the second buffer is freed before the launch.
 const FREED: &str = "freed buffer";
 
-fn rig(planted: &Planted, bug: bool) -> (Rig, Vec<u64>) {
+pub(crate) fn rig(planted: &Planted, bug: bool) -> (Rig, Vec<u64>) {
     let mut rig = Rig::new(&variant(planted.body, bug));
     rig.cooperative = planted.grid > 1;
     rig.config.livelock_rounds = Some(2000);
@@ -591,4 +591,45 @@ fn a_race_report_names_both_accesses_and_what_is_missing() {
     assert!(f.message.contains("ld.shared.u32 (PTX line"), "{f}");
     assert!(f.message.contains("thread (32, 0, 0)") || f.message.contains("thread (0, 0, 0)"), "{f}");
     assert!(f.address.is_some() && f.thread.is_some() && f.ptx_line > 0);
+}
+
+/// Many threads read a word, all but one of them are waited for, then it is written: whichever the one is.
+#[test]
+fn a_write_that_one_of_many_readers_is_not_ordered_before_is_always_found() {
+    // Threads from the second warp on read; a barrier of the rest of the warps precedes the write.
+    let shared = |lost: u32| {
+        format!(
+            "@%p1 st.shared.u32 [tile], 1; bar.sync 0; shr.u32 %r10, %r1, 5; setp.eq.u32 %p3, %r10, 0;
+             @%p3 bra W; ld.shared.u32 %r11, [tile]; setp.eq.u32 %p4, %r10, {lost}; @%p4 ret; bar.arrive 1, 224; ret;
+             W: bar.sync 1, 224; @%p1 st.shared.u32 [tile], 2;"
+        )
+    };
+    // Blocks from the second on read, and count themselves; the first waits for all but one.
+    let global = |lost: u32| {
+        format!(
+            "@!%p1 ret; @%p2 bra W; ld.global.u32 %r11, [%rd1]; setp.eq.u32 %p4, %r2, {lost}; @%p4 ret;
+             fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [%rd3], 1; ret;
+             W: ld.relaxed.gpu.global.u32 %r10, [%rd3]; setp.lt.u32 %p3, %r10, 6; @%p3 bra W; fence.acq_rel.gpu;
+             st.global.u32 [%rd1], 2;"
+        )
+    };
+    let text = |body: String| {
+        ptx(
+            90,
+            &format!(".visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c)\n{{\n{HEAD}\n{body}\nret;\n}}"),
+        )
+    };
+    for lost in 1..8 {
+        for (schedule, split, seed) in schedules() {
+            for (grid, block, body) in [(1, 256, shared(lost)), (8, 32, global(lost))] {
+                // Of eight warps, the one that writes and six readers meet.
+                let mut rig = Rig::new(&text(body));
+                rig.cooperative = true;
+                (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split, seed);
+                let (a, c) = (rig.u32s(&[1; 64]), rig.u32s(&[0; 64]));
+                let found = rig.launch("k", grid, block, &[a, a, c]).map(drop).map_err(|fault| fault.kind);
+                assert_eq!(found, Err(Race), "{lost} of {grid} {schedule:?}");
+            }
+        }
+    }
 }

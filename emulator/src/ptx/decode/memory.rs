@@ -107,7 +107,7 @@ impl Decoder<'_> {
         let address = self.address(&t.args[place], space)?;
         let regs = self.elements(t, &t.args[value], ty, !write)?;
         t.ensure(!write || space != Space::Const, "constant memory is only read")?;
-        let access = Access { sem, scope, nc, ..Access::new(ty.bytes(), regs.len() as u32, write) };
+        let access = Access { sem, scope, nc, carries: true, ..Access::new(ty.bytes(), regs.len() as u32, write) };
         self.push(Op::Mem(Box::new(MemOp { address, access, signed: !write && ty.signed(), regs })));
         self.turn(sem != Sem::Weak && matches!(address.space, Space::Generic | Space::Global));
         Ok(())

@@ -75,9 +75,8 @@ struct Decoder<'a> {
     // The instruction at hand:
     origin: Origin,
     guard: (P, bool),
-    /// Its registers: those that may be unwritten, and all.
-    cur: Uses,
-    all: Uses,
+    /// Its registers.
+    uses: Uses,
 }
 
 /// Decodes a kernel's body in two passes, since only the whole body tells which registers can share slots.
@@ -124,20 +123,16 @@ impl Decoder<'_> {
     /// Begins an instruction.
     fn start(&mut self, origin: Origin) {
         (self.origin, self.guard) = (origin, (NO_PRED, false));
-        (self.cur, self.all) = Default::default();
+        self.uses = Uses::default();
     }
 
     /// Appends an operation. It reads all registers noted for the instruction, and writes those noted since the last
     /// operation.
     fn push(&mut self, op: Op) {
-        let uses = Uses { reads: self.cur.reads.clone(), writes: std::mem::take(&mut self.cur.writes) };
-        let unset = if uses.reads.is_empty() { 0 } else { MAYBE_UNSET };
-        let flags = unset | if uses.writes.is_empty() { 0 } else { TRACKED };
-        self.code.insts.push(Inst { op, guard: self.guard.0, negated: self.guard.1, flags });
+        let uses = Uses { reads: self.uses.reads.clone(), writes: std::mem::take(&mut self.uses.writes) };
+        self.code.insts.push(Inst { op, guard: self.guard.0, negated: self.guard.1, flags: 0 });
         self.code.origins.push(self.origin.clone());
-        self.code.uses.push(uses);
-        let all = Uses { reads: self.all.reads.clone(), writes: std::mem::take(&mut self.all.writes) };
-        self.code.registers.push(all);
+        self.code.registers.push(uses);
         self.origin.first = false;
     }
 
@@ -157,10 +152,15 @@ impl Decoder<'_> {
         });
     }
 
+    /// Sets a flag of the last operation.
+    pub(super) fn flag(&mut self, flag: u8) {
+        self.code.insts.iter_mut().next_back().into_iter().for_each(|inst| inst.flags |= flag);
+    }
+
     /// Marks the last operation as one that takes turns, if `turn`.
     fn turn(&mut self, turn: bool) {
-        if turn && let Some(inst) = self.code.insts.last_mut() {
-            inst.flags |= TURN;
+        if turn {
+            self.flag(TURN);
             self.code.takes_turns = true;
         }
     }
@@ -208,8 +208,11 @@ impl Decoder<'_> {
             }
             let register = if ty == Ty::Pred { (PRED_BASE + self.temp_pred()?, ty) } else { self.temp(ty) };
             self.declare(&name, Entity::Register(register))?;
-            let (r, counts) = self.find(register);
-            self.code.reg_names.extend(counts.then_some((r, name)));
+            let r = self.find(register);
+            if self.plan.as_ref().is_some_and(|plan| plan.unset.contains(&register.0)) {
+                self.code.unset.push(r);
+                self.code.reg_names.push((r, name));
+            }
         }
         Ok(())
     }

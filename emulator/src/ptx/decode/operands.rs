@@ -73,28 +73,22 @@ impl Decoder<'_> {
         Ok(self.constant(if ty.bits() < 64 { bits & ((1 << ty.bits()) - 1) } else { bits }, ty.bytes() == 8))
     }
 
-    /// The number of a register in this pass, and whether its uses are noted: in the second pass only if it may be read
-    /// unset.
-    pub(super) fn find(&self, (r, _): Register) -> (u32, bool) {
-        match &self.plan {
-            Some(plan) => (plan.slots.get(r as usize).copied().unwrap_or(r), plan.unset.contains(&r)),
-            None => (r, true),
-        }
+    /// The number of a register in this pass.
+    pub(super) fn find(&self, (r, _): Register) -> u32 {
+        self.plan.as_ref().and_then(|plan| plan.slots.get(r as usize).copied()).unwrap_or(r)
     }
 
     /// Notes that the instruction, and so each of its operations, reads a register.
     pub(super) fn read(&mut self, register: Register) -> R {
-        let (r, counts) = self.find(register);
-        self.cur.reads.extend(counts.then_some(r));
-        self.all.reads.push(r);
+        let r = self.find(register);
+        self.uses.reads.push(r);
         r & !PRED_BASE
     }
 
     /// Notes that the next operation writes a register.
     pub(super) fn write(&mut self, register: Register) -> R {
-        let (r, counts) = self.find(register);
-        self.cur.writes.extend(counts.then_some(r));
-        self.all.writes.push(r);
+        let r = self.find(register);
+        self.uses.writes.push(r);
         r & !PRED_BASE
     }
 
@@ -114,6 +108,7 @@ impl Decoder<'_> {
                 site.warp.set_lane(d, w, l, v);
             }
         });
+        self.flag(CARRIES);
     }
 
     /// A temporary register.

@@ -1,5 +1,5 @@
 //! Register allocation: registers share a slot if they are never live together, for the register file of an unrolled
-//! kernel to stay in the cache. It also finds the registers that may be read unwritten; the interpreter checks no others.
+//! kernel to stay in the cache. It also finds the registers that may be read unwritten, which are undefined at the start.
 //!
 //! Both come from walks back from each read of a register to its writes: the register is live on the way, and unwritten
 //! if the way reaches the kernel's start.
@@ -52,13 +52,13 @@ pub(super) fn assign(code: &Program, widths: &HashMap<u32, u32>) -> Registers {
 /// Live ranges, in order: first and last instruction, register. A register that may be read unwritten is always live.
 fn live_ranges(code: &Program) -> Vec<(usize, usize, u32)> {
     let mut uses: BTreeMap<u32, [Vec<usize>; 2]> = BTreeMap::new();
-    for (i, of) in code.uses.iter().enumerate() {
+    for (i, of) in code.registers.iter().enumerate() {
         of.reads.iter().for_each(|r| uses.entry(*r).or_default()[0].push(i));
         of.writes.iter().for_each(|r| uses.entry(*r).or_default()[1].push(i));
     }
     let before = predecessors(code);
     // A guarded write may not happen.
-    let writes = |i: usize, r: u32| code.insts[i].guard == NO_PRED && code.uses[i].writes.contains(&r);
+    let writes = |i: usize, r: u32| code.insts[i].guard == NO_PRED && code.registers[i].writes.contains(&r);
     // The register that came by an instruction last.
     let mut seen = vec![u32::MAX; code.insts.len()];
     let mut ranges = Vec::new();

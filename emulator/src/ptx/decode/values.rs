@@ -180,6 +180,9 @@ impl Decoder<'_> {
         } else {
             let operands = self.operands(t, &types)?;
             self.operation(&operation, operands);
+            if t.name == "selp" {
+                self.flag(SELECTS);
+            }
         }
         Ok(true)
     }
@@ -250,5 +253,6 @@ impl Decoder<'_> {
                 site.warp.set_lane(d.0, d.1, l, v);
             }
         });
+        self.flag(CARRIES);
     }
 }

@@ -76,6 +76,9 @@ impl Decoder<'_> {
     fn warp_wide(&mut self, mask: R, run: impl Fn(&mut Cpu<'_>, &mut Site<'_>, u32) + Send + Sync + 'static) {
         let effect: WarpEffect = Box::new(move |cpu, site, group| {
             run(cpu, site, group);
+            if site.warp.defined.any() {
+                cpu.share(site, group);
+            }
             Ok(())
         });
         self.push(Op::Warp(Some(effect), mask));

@@ -1,0 +1,177 @@
+//! Readers of a word since its last write, from the second one on.
+//!
+//! As in [FastTrack](https://doi.org/10.1145/1542476.1542490) all reads that are not ordered are kept, since a later
+//! write must follow each of them. A set of readers is a list whose tail other sets share, and equal lists are one:
+//! words that the same threads read in the same order cost a number each.
+
+use super::record::{BLOCK, BYTES, CLOCK, LANE, PROXY, Record, SITE, STRENGTH, WARP};
+use crate::machine::lanes::Lanes;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Most lists of one launch; beyond, further readers are not kept.
+const MOST: usize = 1 << 21;
+/// Reads, latest first, among which a new one looks for those that it replaces.
+const LATEST: usize = 256;
+/// Remembered additions.
+const RECENT: usize = 1 << 12;
+
+/// Reads by lanes of one warp at one clock, and the list of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct Node {
+    rest: u32,
+    lanes: u32,
+    /// Without its lane.
+    read: Record,
+}
+
+/// A hash of few words.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+}
+
+/// The sets of readers of a launch's words. A set's number is that of its first node; 0 is the empty one.
+#[derive(Debug, Default)]
+pub(crate) struct Readers {
+    nodes: Vec<Node>,
+    known: HashMap<Node, u32, BuildHasherDefault<Mix>>,
+    /// A read, the set that it came to, and what became of it.
+    recent: Vec<(Record, Record, Record)>,
+}
+
+impl Readers {
+    fn node(&self, set: u32) -> Option<Node> {
+        (set as usize).checked_sub(1).and_then(|i| self.nodes.get(i)).copied()
+    }
+
+    fn nodes(&self, set: Record) -> impl Iterator<Item = Node> {
+        std::iter::successors(self.node(set.set_number()), |node| self.node(node.rest))
+    }
+
+    /// The list with a node in front. Where there are too many, the list as it is.
+    fn push(&mut self, rest: u32, lanes: u32, read: Record) -> u32 {
+        let node = Node { rest, lanes, read };
+        if let Some(&number) = self.known.get(&node) {
+            return number;
+        }
+        if self.nodes.len() >= MOST {
+            return rest;
+        }
+        self.nodes.push(node);
+        let number = self.nodes.len() as u32;
+        self.known.insert(node, number);
+        number
+    }
+
+    /// The first read of a set for which something holds.
+    pub(crate) fn find(&self, set: Record, holds: impl Fn(Record) -> bool) -> Option<Record> {
+        let each = self.nodes(set).flat_map(|node| Lanes(node.lanes).map(move |l| node.read.with(LANE, l as u32)));
+        each.into_iter().find(|read| holds(*read))
+    }
+
+    /// Adds a read to the reads since the last write, one or a set, without those that precede it.
+    pub(crate) fn add(&mut self, reads: Record, me: Record, precedes: impl Fn(Record) -> bool) -> Record {
+        if self.recent.is_empty() {
+            self.recent = vec![Default::default(); RECENT];
+        }
+        let place = ((reads.0 ^ me.0.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize;
+        if let (read, before, after) = self.recent[place]
+            && (read, before) == (me, reads)
+        {
+            return after;
+        }
+        let after = self.extend(reads, me, precedes);
+        self.recent[place] = (me, reads, after);
+        after
+    }
+
+    /// A copy in flight, one of the reads since the last write, has landed.
+    pub(crate) fn land(&mut self, reads: Record, me: Record) -> Record {
+        self.extend(reads, me, |read| read.is_in_flight() && read.is_by(me))
+    }
+
+    /// Adds a read without those that it replaces, as far as these are among the latest.
+    fn extend(&mut self, reads: Record, me: Record, replaces: impl Fn(Record) -> bool) -> Record {
+        let all = match reads.is_set() {
+            true => reads.set_number(),
+            false => self.push(0, 1 << reads.get(LANE), reads.without(LANE)),
+        };
+        let lane = 1 << me.get(LANE);
+        let (mut mine, mut kept, mut dropped, mut rest) = (me, Vec::new(), false, all);
+        while let Some(node) = self.node(rest).filter(|_| kept.len() < LATEST) {
+            rest = node.rest;
+            let mut lanes = node.lanes;
+            let own = lanes & lane != 0 && node.read.with(LANE, me.get(LANE)).is_by(me);
+            if own && [CLOCK, STRENGTH, PROXY].iter().all(|&part| node.read.get(part) == me.get(part)) {
+                if me.get(BYTES) & !node.read.get(BYTES) == 0 {
+                    return Record::of_set(all, reads);
+                }
+                mine = me.without(BYTES).with(BYTES, me.get(BYTES) | node.read.get(BYTES));
+                lanes &= !lane;
+            }
+            // Of the lanes that read together mostly none, or all, happen before.
+            for l in Lanes(lanes) {
+                if !replaces(node.read.with(LANE, l as u32)) {
+                    break;
+                }
+                lanes &= !(1 << l);
+            }
+            dropped |= lanes != node.lanes;
+            kept.push(Node { lanes, ..node });
+        }
+        let mut set = all;
+        if dropped {
+            set = kept.iter().rev().filter(|node| node.lanes != 0).fold(rest, |set, n| self.push(set, n.lanes, n.read));
+        }
+        let read = mine.without(LANE);
+        set = match self.node(set) {
+            Some(first) if first.read.without(SITE) == read.without(SITE) => {
+                self.push(first.rest, first.lanes | lane, first.read)
+            }
+            _ => self.push(set, lane, read),
+        };
+        let bytes = me.get(BYTES) | reads.get(BYTES);
+        let strength = me.get(STRENGTH).min(reads.get(STRENGTH));
+        Record::of_set(set, Record::default().with(BYTES, bytes).with(STRENGTH, strength))
+    }
+}
+
+impl Record {
+    /// A set of readers in the place of one: its number, with the bytes that any has read, and the least strength.
+    fn of_set(number: u32, summary: Record) -> Record {
+        let set = Record(u64::from(number)).with(BLOCK, SET);
+        set.with(BYTES, summary.get(BYTES)).with(STRENGTH, summary.get(STRENGTH))
+    }
+
+    /// Whether it stands for a set of readers.
+    #[inline(always)]
+    pub(crate) fn is_set(self) -> bool {
+        self.get(BLOCK) == SET
+    }
+
+    fn set_number(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Whether it is by the same thread as another.
+    pub(crate) fn is_by(self, other: Record) -> bool {
+        [BLOCK, WARP, LANE].iter().all(|&part| self.get(part) == other.get(part))
+    }
+}
+
+/// The block that stands for a set: those that are checked have lower numbers.
+const SET: u32 = super::record::MAX_BLOCK;
