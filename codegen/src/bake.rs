@@ -169,6 +169,7 @@ pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<B
         Box::new(Gemm::narrow(shape, types)),
         Box::new(Gemm::wide(shape, types)),
         Box::new(GemmTile::new(shape, types)),
+        Box::new(GemmTile::new(shape, types).double()),
         Box::new(EmbeddingRows { hidden: shape.hidden, types: types.to_vec() }),
     ];
     all.push(Box::new(AttentionBatch { shape }));

@@ -18,6 +18,12 @@ pub const STATE_BYTES: u32 = 12;
 pub const COLUMNS: u32 = 8;
 /// Bytes of a super-block of eight columns in a plane.
 pub const PLANE_BYTES: u32 = 2352;
+/// Bytes of its fragments.
+pub const FRAGMENT_BYTES: u32 = 2048;
+/// Bytes of those of two blocks of 32.
+pub const OF_TWO: u32 = FRAGMENT_BYTES / 4;
+/// Bytes beside the fragments.
+pub const BESIDE_BYTES: u32 = PLANE_BYTES - FRAGMENT_BYTES;
 /// Where a column says whether it has a second plane.
 pub const LATER_OFFSET: u32 = 2048;
 /// Where the scales begin.
@@ -27,10 +33,11 @@ pub const SUMS_OFFSET: u32 = 2096;
 /// Planes of a super-block.
 pub const PLANES: u32 = 2;
 
-/// Eights of columns of a large tile.
+/// Eights of columns of a large tile; a double one has two such groups.
 pub const TILE_EIGHTS: u32 = 8;
 
-/// Rows of such a tile: two super-blocks of them and of its columns fit the 99 KB that a block has at least from sm_80 on.
+/// Rows of such a tile: two super-blocks of them and one of a double tile's columns fit the 99 KB that a block has at least
+/// from sm_80 on.
 pub const fn tile_rows(ty: WeightType) -> u32 {
     match ty {
         WeightType::Q8_0 => 96,

@@ -92,10 +92,11 @@ pub(crate) struct ColumnKernels {
     f16: CacheKernels,
     f32: CacheKernels,
     pub(crate) quantise: Kernel<Quantise<'static>>,
-    /// Tiles of eight columns, of 16, and of 64.
+    /// Tiles of eight columns, of 16, of 64, and of 128.
     pub(crate) narrow: Kernel<Gemm<'static>>,
     pub(crate) wide: Kernel<Gemm<'static>>,
     pub(crate) tile: Kernel<Gemm<'static>>,
+    pub(crate) double: Kernel<Gemm<'static>>,
     /// Attention of neighbouring positions over an f16 cache.
     pub(crate) attention_batch: Kernel<AttentionBatch<'static>>,
 }
@@ -116,6 +117,7 @@ impl ColumnKernels {
             narrow: loaded.find("gemm_8", &setting)?,
             wide: loaded.find("gemm_16", &setting)?,
             tile: loaded.find("gemm_tile", &setting)?,
+            double: loaded.find("gemm_tile_128", &setting)?,
             attention_batch: loaded.find("attention_batch_f16", &setting)?,
         }))
     }

@@ -216,22 +216,26 @@ impl Session {
     /// # Errors
     /// What the driver reports.
     pub fn prefill(&mut self) -> Result<()> {
-        self.prefill_by_batches(|_, _| true).map(drop)
+        self.prefill_by((Session::BATCH, 1), |_, _| true).map(drop)
     }
 
-    /// As [`Session::prefill`], up to [`Session::BATCH`] tokens after the other, each batch a turn on the device. Behind each,
-    /// `progress` is told the tokens that have run and how many there are to run, in the whole sequence; where it gives false,
-    /// the others are left to the next call. Gives whether all have run.
+    /// Runs the appended tokens but the last [`Session::BATCH`], batch by batch, each a turn on the device; these run with the
+    /// choice of the next token. Behind each batch `progress` is told the tokens that have run and how many are to run here,
+    /// in the whole sequence; where it gives false, the others are left to the next call. Gives whether all have run.
     ///
     /// # Errors
     /// What the driver reports.
     pub fn prefill_by_batches(&mut self, progress: impl FnMut(usize, usize) -> bool) -> Result<bool> {
-        self.prefill_by(Session::BATCH, progress)
+        self.prefill_by((Session::BATCH, Session::BATCH), progress)
     }
 
-    /// The same by batches of so many tokens.
-    pub(super) fn prefill_by(&mut self, batch: usize, mut progress: impl FnMut(usize, usize) -> bool) -> Result<bool> {
-        let last = self.tokens.len().saturating_sub(1);
+    /// The same by batches of so many tokens, but for the last so many.
+    pub(super) fn prefill_by(
+        &mut self,
+        (batch, left): (usize, usize),
+        mut progress: impl FnMut(usize, usize) -> bool,
+    ) -> Result<bool> {
+        let last = self.tokens.len().saturating_sub(left);
         while last > self.ran {
             let end = last.min(self.ran + batch);
             self.begin(end, 0, &[], <dyn Path>::begin)?;

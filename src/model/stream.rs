@@ -35,6 +35,8 @@ const AHEAD: usize = 2;
 struct Running {
     /// The position of the next token to run, behind which another is chosen.
     position: u32,
+    /// The column that this token has gone through the layers in, as the last of its prompt.
+    column: Option<u32>,
     /// Tokens still wanted.
     left: u32,
     /// How it ends after this.
@@ -48,16 +50,18 @@ impl Path for StreamPath {
         sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
         sequence.write_tokens(item.position, item.ids)?;
         self.work.other_calls += 2;
-        // The last is run with the choice of the next.
+        // The choice of the next is behind the last.
         let position = if item.max_new == 0 { end } else { end - 1 };
-        let alone = item.position + self.together(model, sequence, item.position, position - item.position)?;
+        let together = self.together(model, sequence, item.position, end - item.position)?;
+        let alone = if together == 0 { item.position } else { position };
         sequence.seek(alone)?;
         for position in alone..position {
             self.token(model, sequence, position, Then::Advance)?;
             self.pace()?;
         }
+        let column = (item.max_new > 0 && together > 0).then(|| (together - 1) % columns::MOST);
         let end = (item.max_new == 0).then_some(End::Length);
-        self.item = Some(Running { position, left: item.max_new, end, stop_ids: item.stop_ids.to_vec() });
+        self.item = Some(Running { position, column, left: item.max_new, end, stop_ids: item.stop_ids.to_vec() });
         Ok(())
     }
 
@@ -112,7 +116,10 @@ impl Path for StreamPath {
         if item.position >= sequence.room() {
             self.grow(model, sequence, &item)?;
         }
-        self.token(model, sequence, item.position, Then::Choose)?;
+        match item.column.take() {
+            None => self.token(model, sequence, item.position, Then::Choose)?,
+            Some(column) => self.choose(model, sequence, (item.position, column))?,
+        }
         item.position += 1;
         let token = sequence.token(&self.stream, item.position)?;
         self.work.other_calls += 2;
@@ -190,6 +197,15 @@ impl StreamPath {
             self.work.tokens += u64::from(pass.count);
         }
         Ok(())
+    }
+
+    /// Chooses behind the token at `position`, which has gone through the layers in `column` of the last pass.
+    fn choose(&mut self, model: &Inner, sequence: &Sequence, (position, column): (u32, u32)) -> Result<()> {
+        let kernels = self.kernels.clone();
+        self.piece(model, sequence, |columns, stream, _| {
+            let launches = Launches { kernels: &kernels, model, sequence, length: position + 1, then: Then::Choose };
+            launches.choose(stream, columns.residual(column, model.file.shape()))
+        })
     }
 
     /// A piece of work on several tokens, and a wait for those before it.

@@ -1,7 +1,7 @@
 //! The tile of a product of many columns, by its matrices, the number of columns, and the chip's multiprocessors.
 
-use crate::shape::WeightType;
-use crate::shape::columns::{COLUMNS, TILE_EIGHTS, tile_rows};
+use crate::shape::columns::{COLUMNS, PLANE_BYTES, TILE_EIGHTS, tile_rows};
+use crate::shape::{SUPER_BLOCK, WeightType};
 
 /// A tile of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,24 +12,37 @@ pub(crate) enum Tile {
     Wide,
     /// [`tile_rows`], 64 columns.
     Large,
+    /// [`tile_rows`], 128 columns.
+    Double,
 }
 
 /// Instructions of a warp for each `m16n8k32`, Q4_K: counted at sm_90, `codegen/loops.txt` has them.
-const COST: [(Tile, u64); 3] = [(Tile::Narrow, 29), (Tile::Wide, 22), (Tile::Large, 10)];
+const COST: [(Tile, f64); 4] = [(Tile::Narrow, 29.0), (Tile::Wide, 22.0), (Tile::Large, 10.3), (Tile::Double, 10.2)];
+/// Instructions that a multiprocessor issues in a cycle, cycles of its tensor cores for a product, and bytes that reach it
+/// from the L2 cache in a cycle: 1.6 to 4 and 12 to 41 on the chips of [`super::cost`].
+const ISSUED: f64 = 4.0;
+const TENSOR: f64 = 2.0;
+const FROM_L2: f64 = 24.0;
 
 impl Tile {
-    /// The tile that takes the least time for matrices of these types and rows, by counted instructions: padding counts, and
-    /// multiprocessors without a block rest. Also how many tiles of rows it has. Gate and up, two matrices of the same rows,
+    /// The tile that takes the least time for matrices of these types and rows: multiprocessors take tiles in turns, those
+    /// without one in the last turn rest, and each tile reads its weights and columns from the L2 cache. Also how many tiles of rows it has. Gate and up, two matrices of the same rows,
     /// share large tiles where they are of one type.
     pub(crate) fn choose(matrices: &[(WeightType, u32)], columns: u32, multiprocessors: u32) -> (Tile, u32) {
-        let time = |(tile, cost): (Tile, u64)| {
+        let all = f64::from(multiprocessors.max(1));
+        let bytes = |ty: WeightType| f64::from(ty.layout().data + ty.layout().plane);
+        let weights: f64 = matrices.iter().map(|(ty, rows)| f64::from(*rows) * bytes(*ty)).sum();
+        // Cycles for a super-block of all rows: of instructions, tensor cores and the L2 cache, which are busy side by side.
+        let time = |(tile, cost): (Tile, f64)| {
             let rows = tile.rows(matrices)?;
-            let padded = columns.next_multiple_of(tile.columns());
-            let blocks = u64::from(rows) * u64::from(padded / tile.columns());
-            let resting = u64::from(multiprocessors).div_ceil(blocks.max(1)).max(1);
-            Some((u64::from(padded) * cost * resting, tile, rows))
+            let across = columns.div_ceil(tile.columns());
+            let turns = (f64::from(rows) * f64::from(across) / all).ceil();
+            let products = turns * tile.products() * (cost / ISSUED).hypot(TENSOR);
+            let of_columns = f64::from(rows) * f64::from(tile.columns()) * f64::from(PLANE_BYTES / COLUMNS);
+            let copies = f64::from(across) * (weights + of_columns) / (FROM_L2 * all);
+            Some((products.hypot(copies), tile, rows))
         };
-        let fastest = COST.into_iter().filter_map(time).min_by_key(|(time, ..)| *time);
+        let fastest = COST.into_iter().filter_map(time).min_by(|one, other| one.0.total_cmp(&other.0));
         fastest.map_or((Tile::Narrow, 0), |(_, tile, rows)| (tile, rows))
     }
 
@@ -44,7 +57,17 @@ impl Tile {
             Tile::Narrow => COLUMNS,
             Tile::Wide => 2 * COLUMNS,
             Tile::Large => TILE_EIGHTS * COLUMNS,
+            Tile::Double => 2 * TILE_EIGHTS * COLUMNS,
         }
+    }
+
+    /// Products `m16n8k32` of a super-block of it.
+    fn products(self) -> f64 {
+        let rows = match self {
+            Tile::Narrow | Tile::Wide => 16,
+            Tile::Large | Tile::Double => tile_rows(WeightType::Q4_K),
+        };
+        f64::from(rows / 16 * (self.columns() / COLUMNS) * SUPER_BLOCK / 32)
     }
 
     /// Tiles of rows; none where it cannot take the matrices.
@@ -52,8 +75,12 @@ impl Tile {
         match (self, matrices) {
             (Tile::Narrow | Tile::Wide, [(_, rows), (_, _)]) => Some(rows.div_ceil(16)),
             (Tile::Narrow | Tile::Wide, _) => Some(matrices.iter().map(|(_, rows)| rows.div_ceil(16)).sum()),
-            (Tile::Large, [(gate, rows), (up, _)]) => (gate == up).then(|| rows.div_ceil(tile_rows(*gate) / 2)),
-            (Tile::Large, _) => Some(matrices.iter().map(|(ty, rows)| rows.div_ceil(tile_rows(*ty))).sum()),
+            (Tile::Large | Tile::Double, [(gate, rows), (up, _)]) => {
+                (gate == up).then(|| rows.div_ceil(tile_rows(*gate) / 2))
+            }
+            (Tile::Large | Tile::Double, _) => {
+                Some(matrices.iter().map(|(ty, rows)| rows.div_ceil(tile_rows(*ty))).sum())
+            }
         }
     }
 }
@@ -66,15 +93,15 @@ mod tests {
     #[test]
     fn tiles_are_large_where_every_multiprocessor_has_one() {
         let down = [(Q6_K, 4096)];
-        assert_eq!(Tile::choose(&down, 512, 132), (Tile::Large, 32));
-        assert_eq!(Tile::choose(&down, 64, 132), (Tile::Wide, 256));
+        assert_eq!(Tile::choose(&down, 512, 132), (Tile::Double, 32));
+        assert_eq!(Tile::choose(&[(Q4_K, 2560)], 64, 132), (Tile::Wide, 160));
         assert_eq!(Tile::choose(&down, 64, 16), (Tile::Large, 32));
         assert_eq!(Tile::choose(&down, 8, 132), (Tile::Narrow, 256));
     }
 
     #[test]
     fn gate_and_up_share_large_tiles_where_they_are_of_one_type() {
-        assert_eq!(Tile::choose(&[(Q4_K, 12288), (Q4_K, 12288)], 512, 132), (Tile::Large, 192));
+        assert_eq!(Tile::choose(&[(Q4_K, 12288), (Q4_K, 12288)], 512, 132), (Tile::Double, 192));
         assert_eq!(Tile::choose(&[(Q4_K, 12288), (Q6_K, 12288)], 512, 132), (Tile::Wide, 768));
         assert_eq!(Tile::choose(&[(Q4_K, 4096), (Q4_K, 1024), (Q6_K, 1024)], 512, 132), (Tile::Large, 48));
     }

@@ -43,12 +43,22 @@ impl<'a> Launches<'a> {
         self.layers(&mut run)?;
         match self.then {
             Then::Advance => self.advance(&mut run)?,
-            Then::Choose => {
-                self.head(&mut run)?;
-                self.argmax(&mut run)?;
-            }
+            Then::Choose => self.choose_behind(&mut run, self.sequence.x.as_ptr())?,
         }
         Ok(run.launches)
+    }
+
+    /// Launches the head and the choice behind a residual stream, `[hidden]`, that has gone through the layers; gives their
+    /// number.
+    pub(crate) fn choose(&self, stream: &Stream, x: DevicePtr<f32>) -> Result<u64> {
+        let mut run = Run { stream, vocab: self.model.file.shape().vocab, launches: 0 };
+        self.choose_behind(&mut run, x)?;
+        Ok(run.launches)
+    }
+
+    fn choose_behind(&self, run: &mut Run<'_>, x: DevicePtr<f32>) -> Result<()> {
+        self.head(run, x)?;
+        self.argmax(run)
     }
 
     /// Embedding and layers. Leaves the residual stream in `sequence.x`.
@@ -74,13 +84,13 @@ impl<'a> Launches<'a> {
         Ok(())
     }
 
-    /// Logits of the residual stream.
-    fn head(&self, run: &mut Run<'_>) -> Result<()> {
+    /// Logits of the residual stream `x`.
+    fn head(&self, run: &mut Run<'_>, x: DevicePtr<f32>) -> Result<()> {
         let shape = self.model.file.shape();
         let head = Phase {
             table: In::noted(self.model.weights.table.as_ptr()),
             layer: 0,
-            x: In::noted(self.sequence.x.as_ptr()),
+            x: In::noted(x),
             y: Out::noted(self.sequence.logits.as_ptr()),
             eps: shape.rms_eps,
             vocab: shape.vocab,

@@ -14,7 +14,7 @@ const EPS: f32 = 0.0625;
 const LAYER: u32 = 1;
 
 /// Eights of columns of the tiles that there are.
-const ALL: [usize; 3] = [1, 2, columns::TILE_EIGHTS as usize];
+const ALL: [usize; 4] = [1, 2, columns::TILE_EIGHTS as usize, 2 * columns::TILE_EIGHTS as usize];
 
 /// The types that tensor cores multiply.
 fn quantised() -> impl Iterator<Item = WeightType> {
@@ -159,7 +159,8 @@ impl Case {
         let (kernel, tiles) = match eights {
             1 => (gpu.load(Gemm::narrow(self.shape, &self.types)), rows / 16),
             2 => (gpu.load(Gemm::wide(self.shape, &self.types)), rows / 16),
-            _ => (gpu.load(GemmTile::new(self.shape, &self.types)), self.tiles()),
+            8 => (gpu.load(GemmTile::new(self.shape, &self.types)), self.tiles()),
+            _ => (gpu.load(GemmTile::new(self.shape, &self.types).double()), self.tiles()),
         };
         let args: Vec<Arg> = vec![
             (&on.table).into(),
@@ -316,7 +317,7 @@ fn columns_of_several_tiles_have_the_same_bits() {
     let mut random = Random::fresh();
     let shape = shape(kiln_shape::Family::Qwen2, 160, 1, 1, 64, 256);
     let case = Case::new(Phase::AttentionOutput, shape, &[WeightType::Q8_0], &mut random);
-    case.check(&gpu(), &[65], &ALL[2..], &mut random);
+    case.check(&gpu(), &[65, 129], &ALL[2..], &mut random);
 }
 
 /// Its rows are a launch parameter, in large tiles.

@@ -271,6 +271,16 @@ fn tokens_of_a_prompt_share_their_launches() {
         assert_eq!(found, expected);
         assert_eq!(together, passes * (7 * layers + 2) + last);
     }
+    // Where the choice is asked for with them the last token is one of them, and only the head and the choice come behind.
+    for prefix in [0, 3] {
+        let mut session = session(&model, PathChoice::Stream, None);
+        session.append(&ids[..prefix]).expect("it fits");
+        session.prefill().expect("it runs");
+        session.append(&ids[prefix..]).expect("it fits");
+        let before = session.work().launches;
+        assert_eq!(session.logits().expect("logits"), expected);
+        assert_eq!(session.work().launches - before, 7 * layers + 2 + 2);
+    }
 }
 
 /// Behind a prefix that has run, in whole batches and their rests; one by one where a path has no batches.

@@ -1,31 +1,85 @@
-//! Products of a tile of rows of quantised weights with 64 columns by tensor cores, by a block: a warp has 32 of the rows.
+//! Products of a tile of rows of quantised weights with 64 or 128 columns by tensor cores, by a block: a warp has 32 of the
+//! rows and 64 of the columns.
 //!
-//! The block copies the next super-block of its rows and columns to shared memory while its warps multiply the one before.
+//! The block copies the next super-block of its rows to shared memory while its warps multiply the one before. Of the columns
+//! shared memory has room for one super-block, in quarters of two blocks of 32: when all warps have used a quarter, that of
+//! the next super-block is copied to its place.
 //! A lane's sums stay in its registers, to which each super-block's value is added in its turn: the value, and the order of
 //! additions, are those of `fast`, so a column has the bits that it has alone.
 
 use super::tensor::Tensor;
-use crate::formats::{Columns, Mma, OfPlane, Rows, ScaleGroup, format, mma};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
-use kiln_shape::columns::{PLANE_BYTES, PLANES, SCALES_OFFSET, TILE_EIGHTS as EIGHTS, tile_rows};
+use crate::formats::{Columns, InShared, Mma, OfPlane, Rows, ScaleGroup, format, mma};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var, Work};
+use kiln_shape::columns::{
+    BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES, SCALES_OFFSET, TILE_EIGHTS as EIGHTS, tile_rows,
+};
 use kiln_shape::{SUPER_BLOCK, WeightType};
 
-/// Warps of a block.
-pub(crate) const WARPS: u32 = 4;
+/// Warps that have all rows of a tile between them.
+const ROW_WARPS: u32 = 4;
 /// Sixteens of rows of a warp, and its rows.
 const SIXTEENS: u32 = 2;
 pub(crate) const ROWS: u32 = 16 * SIXTEENS;
-/// Super-blocks in shared memory or on their way there.
+/// Super-blocks of rows in shared memory or on their way there, and of what stands beside the fragments of columns.
 const STAGES: u32 = 2;
-/// Bytes of the columns of a stage.
-const COLUMN_BYTES: u32 = EIGHTS * PLANE_BYTES;
+/// Eights of columns that a warp copies.
+const PASSES: u32 = EIGHTS / ROW_WARPS;
+/// The number of two blocks of 32 that the second half of a super-block begins with.
+const SECOND_HALF: u32 = 2;
 
 /// A lane's sums: of each eight of columns, of the first 16 rows, then of the next, in the order of the result's registers.
 pub(crate) type Sums = Vec<[Var<F32>; 4]>;
 
+/// How many columns a tile has: groups of 64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Width {
+    Single,
+    Double,
+}
+
+impl Width {
+    const fn groups(self) -> u32 {
+        match self {
+            Width::Single => 1,
+            Width::Double => 2,
+        }
+    }
+
+    /// Warps of a block.
+    pub(crate) const fn warps(self) -> u32 {
+        ROW_WARPS * self.groups()
+    }
+
+    /// Bytes of a stage.
+    const fn stage(self, ty: WeightType) -> u32 {
+        all_records(ty) + self.eights() * BESIDE_BYTES
+    }
+
+    /// Eights of columns.
+    pub(crate) const fn eights(self) -> u32 {
+        EIGHTS * self.groups()
+    }
+}
+
+/// Which of a tile's rows and columns the warp has: the number of its 32 rows, and that of its first eight.
+pub(crate) fn of_warp(b: &mut Builder, width: Width) -> (Val<U32>, Val<U32>) {
+    let warp = b.warp_id();
+    match width {
+        Width::Single => (warp, b.mov(0)),
+        Width::Double => {
+            let group = b.div::<U32>(warp, ROW_WARPS);
+            (b.and::<U32>(warp, ROW_WARPS - 1), b.mul::<U32>(group, EIGHTS))
+        }
+    }
+}
+
 /// A block's shared memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Tile {
+    width: Width,
+    /// `[4, eights]` fragments of two blocks of 32.
+    fragments: Shared<U8>,
+    /// `[stages]` records of all rows, and of each eight what stands beside the fragments.
     stages: Shared<U32>,
 }
 
@@ -62,22 +116,24 @@ const fn stride(ty: WeightType) -> u32 {
     16 * ((record(ty) / 16) | 1)
 }
 
-/// Bytes of a stage.
-const fn stage(ty: WeightType) -> u32 {
-    COLUMN_BYTES + tile_rows(ty) * stride(ty)
+/// Bytes of the records of a stage.
+const fn all_records(ty: WeightType) -> u32 {
+    tile_rows(ty) * stride(ty)
 }
 
 impl Tile {
     /// Takes the shared memory for rows of `types`.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, types: &[WeightType]) -> Tile {
-        let most = types.iter().map(|ty| stage(*ty)).max().unwrap_or(0);
-        Tile { stages: b.dynamic_shared::<U32>(STAGES * most / 4) }
+    pub(crate) fn new(b: &mut Builder, types: &[WeightType], width: Width) -> Tile {
+        let most = types.iter().map(|ty| width.stage(*ty)).max().unwrap_or(0);
+        let fragments = width.eights() * FRAGMENT_BYTES;
+        let all = b.dynamic_shared::<U8>(fragments + STAGES * most);
+        Tile { width, fragments: all, stages: all.at(fragments).cast() }
     }
 
     /// Shared memory that nothing is in once sums are there, and a barrier is behind them.
     pub(crate) fn room(&self) -> Shared<U32> {
-        self.stages
+        self.fragments.cast()
     }
 
     /// The sums of the lane's rows and columns.
@@ -97,12 +153,18 @@ impl Tile {
     }
 
     fn of_type(&self, b: &mut Builder, product: &Product, (ty, mma): (WeightType, Mma), sums: &Sums) {
-        let (warp, lane) = (b.warp_id(), b.lane());
+        let lane = b.lane();
+        let (warp, own_eight) = of_warp(b, self.width);
+        // Where a tile has rows for fewer warps, the last ones multiply the same: their quarter of the multiprocessor would rest.
+        let warp = b.min::<U32>(warp, tile_rows(ty) / ROWS - 1);
         let super_blocks = b.size_div_ceil(Size::Reg(product.k), SUPER_BLOCK);
         let super_blocks = b.mov::<U32>(super_blocks);
-        let copies = Copies::new(b, product, (ty, mma), super_blocks);
+        let copies = Copies::new(b, self, product, (ty, mma), super_blocks);
         let zero = b.mov::<U32>(0);
-        copies.start(b, self.stages, zero);
+        copies.rows(b, zero, zero);
+        copies.beside(b, zero);
+        copies.half(b, 0);
+        b.cp_async_commit_group();
         let planes = (ty.layout().plane == 2).then(|| {
             let own = b.mul::<U32>(warp, ROWS);
             let group = b.shr::<U32>(lane, 2);
@@ -115,44 +177,57 @@ impl Tile {
                 })
             })
         });
-        let works = b.setp_lt(warp, tile_rows(ty) / ROWS);
-        let number = b.var::<U32>(0);
+        let stage = b.var::<U32>(0);
         b.for_range(0, super_blocks, 1, |b, sb| {
             b.each_iteration(Work::Tile(ty, SIXTEENS * EIGHTS * SUPER_BLOCK / 32));
-            b.cp_async_wait_group(STAGES - 2);
-            b.bar_sync(); // the super-block is in shared memory, and the one before has been read
-            let next = b.add::<U32>(sb, 1);
-            let other = b.xor::<U32>(number, 1);
-            let to = b.byte_index(self.stages, other, stage(ty));
-            copies.start(b, to, next);
-            let here = b.byte_index(self.stages, number, stage(ty));
-            let multiply = |b: &mut Builder| {
-                let records = b.byte_index(here, warp, ROWS * stride(ty)).byte_offset(i64::from(COLUMN_BYTES));
-                let rows: Vec<Rows> = (0..SIXTEENS)
-                    .map(|sixteen| {
-                        let plane = match planes {
-                            Some(planes) => {
-                                let of = product.plane_of(b, sixteen);
-                                let planes = planes[sixteen as usize].map(|row| {
-                                    let at = b.add::<U32>(row, sb);
-                                    b.byte_index(of, at, 2)
-                                });
-                                OfPlane::load(b, planes, 2)
-                            }
-                            None => OfPlane::Behind(ty.layout().data),
-                        };
-                        let records = records.byte_offset(i64::from(16 * sixteen * stride(ty)));
-                        Rows::new(b, (records, stride(ty)), plane)
-                    })
-                    .collect();
-                self.super_block(b, mma, &rows, here.cast(), (&copies, sb), sums);
+            let here = b.get(stage);
+            let (next, other) = (b.add::<U32>(sb, 1), b.xor::<U32>(here, self.width.stage(ty)));
+            let goes_on = b.setp_lt(next, super_blocks);
+            b.cp_async_wait_group(0);
+            b.bar_sync(); // the first half is in shared memory, and the super-block before has been read
+            copies.half(b, 1);
+            b.cp_async_commit_group();
+            copies.go_on(b);
+            b.if_(goes_on, |b| {
+                copies.rows(b, other, next);
+                copies.beside(b, other);
+            });
+            b.cp_async_commit_group();
+            let here = b.byte_index(self.stages, here, 1);
+            let records = b.byte_index(here, warp, ROWS * stride(ty));
+            let rows: Vec<Rows> = (0..SIXTEENS)
+                .map(|sixteen| {
+                    let plane = match planes {
+                        Some(planes) => {
+                            let of = product.plane_of(b, sixteen);
+                            let planes = planes[sixteen as usize].map(|row| {
+                                let at = b.add::<U32>(row, sb);
+                                b.byte_index(of, at, 2)
+                            });
+                            OfPlane::load(b, planes, 2)
+                        }
+                        None => OfPlane::Behind(ty.layout().data),
+                    };
+                    let records = records.byte_offset(i64::from(16 * sixteen * stride(ty)));
+                    Rows::new(b, (records, stride(ty)), plane)
+                })
+                .collect();
+            let beside = here.byte_offset(i64::from(all_records(ty))).cast::<U8>();
+            let columns = InShared {
+                fragments: b.byte_index(self.fragments, own_eight, OF_TWO),
+                beside: b.byte_index(beside, own_eight, BESIDE_BYTES),
+                apart: self.width.eights() * OF_TWO,
+                before: &|b, pair| {
+                    if pair == SECOND_HALF {
+                        b.cp_async_wait_group(1);
+                        b.bar_sync(); // the second half is in shared memory, and the first has been read
+                        b.if_(goes_on, |b| copies.half(b, 0));
+                        b.cp_async_commit_group();
+                    }
+                },
             };
-            if tile_rows(ty) == WARPS * ROWS {
-                multiply(b)
-            } else {
-                b.if_(works, multiply)
-            }
-            b.set(number, other);
+            self.super_block(b, mma, &rows, &columns, (&copies, own_eight, sb), sums);
+            b.set(stage, other);
         });
         b.cp_async_wait_group(0);
     }
@@ -163,16 +238,16 @@ impl Tile {
         b: &mut Builder,
         mma: Mma,
         rows: &[Rows],
-        here: Shared<U8>,
-        (copies, sb): (&Copies, Val<U32>),
+        columns: &InShared<'_>,
+        (copies, own_eight, sb): (&Copies, Val<U32>, Val<U32>),
         sums: &Sums,
     ) {
         let lane = b.lane();
         let own = b.and::<U32>(lane, EIGHTS - 1);
-        let later = b.byte_index(here, own, PLANE_BYTES);
+        let later = b.byte_index(columns.beside, own, BESIDE_BYTES);
         let later: [Val<U32>; 4] = b.ld_vector(mma::later_in_shared(later), LoadKind::Ordinary);
         let last = mma::last_plane(b, &[later]);
-        let columns = Columns::in_shared(b, (EIGHTS, mma.group), here);
+        let columns = Columns::in_shared(b, (EIGHTS, mma.group), columns);
         let values = mma.part(b, rows, &columns);
         let values: Sums = values.into_iter().map(|values| values.map(|value| b.var(value))).collect();
         let has_second = b.setp_ne(last, 0);
@@ -181,6 +256,7 @@ impl Tile {
             b.for_range(0, EIGHTS, 1, |b, eight| {
                 b.each_iteration(Work::Few);
                 let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
+                let eight = b.add::<U32>(own_eight, eight);
                 let first = copies.eight_at(b, eight, sb);
                 let columns = Columns::new(b, (1, mma.group), first, [none, none], one);
                 b.bar_warp_sync(); // else the assembler keeps unpacked weights in registers
@@ -232,14 +308,16 @@ impl Product {
     }
 }
 
-/// A thread's copies: of rows `tid / 2` and 64 further on every second piece of 16 bytes, and of two eights, whose numbers
-/// are its warp's and 4 more, every 32nd.
+/// A thread's copies: every second piece of 16 bytes of a row, or of two; of two eights every 32nd.
 struct Copies {
     rows: Vec<Row>,
     /// All columns of the type's form, and the number of the tile's first eight.
     columns: Global<U8>,
     first_eight: Val<U32>,
     super_blocks: Val<U32>,
+    /// The thread's part of its two eights, in the super-block that is copied.
+    eights: [Var<U64>; PASSES as usize],
+    tile: Tile,
     ty: WeightType,
     group: ScaleGroup,
 }
@@ -257,7 +335,13 @@ struct Row {
 }
 
 impl Copies {
-    fn new(b: &mut Builder, product: &Product, (ty, mma): (WeightType, Mma), super_blocks: Val<U32>) -> Copies {
+    fn new(
+        b: &mut Builder,
+        tile: &Tile,
+        product: &Product,
+        (ty, mma): (WeightType, Mma),
+        super_blocks: Val<U32>,
+    ) -> Copies {
         let tid = b.tid();
         let (own, odd) = (b.shr::<U32>(tid, 1), b.and::<U32>(tid, 1));
         let blocks = b.div::<U32>(product.k, 32);
@@ -265,7 +349,7 @@ impl Copies {
         let plane_bytes = b.mul::<U32>(super_blocks, ty.layout().plane);
         let is_cut = product.is_cut && ty.block_len() < SUPER_BLOCK;
         let before = b.shl::<U32>(odd, 4);
-        let together = WARPS * 16;
+        let together = tile.width.warps() * 16;
         let rows = (0..tile_rows(ty).div_ceil(together)).map(|pass| {
             let own = b.add::<U32>(own, pass * together);
             let (tensor, row) = product.locate(b, own);
@@ -275,12 +359,11 @@ impl Copies {
                 b.global_ptr::<U8>(at)
             };
             let (data, plane) = (part(tensor.data, row_bytes), part(tensor.plane, plane_bytes));
-            let to = b.mad::<U32>(own, stride(ty), before);
             Row {
                 data: b.byte_index(data, odd, 16),
                 plane,
                 left: is_cut.then(|| b.sub::<U32>(row_bytes, before)),
-                to: b.add::<U32>(to, COLUMN_BYTES),
+                to: b.mad::<U32>(own, stride(ty), before),
                 there: (pass * together + together > tile_rows(ty)).then(|| b.setp_lt(own, tile_rows(ty))),
             }
         });
@@ -289,30 +372,29 @@ impl Copies {
             ScaleGroup::Of256 => product.of_256,
             ScaleGroup::Of32 => product.of_32,
         };
-        Copies { rows, columns, first_eight: product.first_eight, super_blocks, ty, group: mma.group }
+        let first_eight = product.first_eight;
+        let (warp, lane) = (b.warp_id(), b.lane());
+        let eights = std::array::from_fn(|pass| {
+            let number = b.add::<U32>(warp, pass as u32 * tile.width.warps());
+            let number = b.add::<U32>(number, first_eight);
+            let at = b.mul::<U32>(number, super_blocks);
+            let eight = b.byte_index(columns, at, PLANES * PLANE_BYTES);
+            let own = b.byte_index(eight, lane, 16);
+            let own = b.address(own);
+            b.var(own)
+        });
+        Copies { rows, columns, first_eight, super_blocks, eights, tile: tile.clone(), ty, group: mma.group }
     }
 
-    /// Starts those of super-block `sb` to the stage `to`, where there is one, as the thread's next group.
-    fn start(&self, b: &mut Builder, to: Shared<U32>, sb: Val<U32>) {
-        let is_there = b.setp_lt(sb, self.super_blocks);
-        b.if_(is_there, |b| {
-            for row in &self.rows {
-                match row.there {
-                    None => self.row(b, row, to, sb),
-                    Some(there) => b.if_(there, |b| self.row(b, row, to, sb)),
-                }
+    /// Starts those of the rows' super-block `sb` to the stage so many bytes on.
+    fn rows(&self, b: &mut Builder, stage: Val<U32>, sb: Val<U32>) {
+        let to = b.byte_index(self.tile.stages, stage, 1);
+        for row in &self.rows {
+            match row.there {
+                None => self.row(b, row, to, sb),
+                Some(there) => b.if_(there, |b| self.row(b, row, to, sb)),
             }
-            let (warp, lane) = (b.warp_id(), b.lane());
-            let to = b.byte_index(to, warp, PLANE_BYTES);
-            let to = b.byte_index(to, lane, 16);
-            for pass in 0..EIGHTS / WARPS {
-                let number = b.add::<U32>(warp, pass * WARPS);
-                let from = self.eight_at(b, number, sb);
-                let from = b.byte_index(from, lane, 16);
-                self.eight(b, to.byte_offset(i64::from(pass * WARPS * PLANE_BYTES)), from);
-            }
-        });
-        b.cp_async_commit_group();
+        }
     }
 
     fn row(&self, b: &mut Builder, row: &Row, stage: Shared<U32>, sb: Val<U32>) {
@@ -356,21 +438,46 @@ impl Copies {
         b.byte_index(self.columns, at, PLANES * PLANE_BYTES)
     }
 
-    /// An eight is one run of pieces.
-    fn eight(&self, b: &mut Builder, to: Shared<U32>, from: Global<U8>) {
-        let pieces = match self.group {
-            ScaleGroup::Of256 => PLANE_BYTES / 16,
-            ScaleGroup::Of32 => (SCALES_OFFSET + 256) / 16,
-        };
-        let lane = b.lane();
-        for first in (0..pieces).step_by(32) {
-            let copy = |b: &mut Builder| b.cp_async(to.at(4 * first), from.at(16 * first), Size::Const(16));
-            if first + 32 <= pieces {
-                copy(b);
-            } else {
-                let there = b.setp_lt(lane, pieces - first);
-                b.if_(there, copy);
+    /// Has the columns' copies be those of the next super-block.
+    fn go_on(&self, b: &mut Builder) {
+        for eight in self.eights {
+            let next = b.add::<U64>(eight, u64::from(PLANES * PLANE_BYTES));
+            b.set(eight, next);
+        }
+    }
+
+    /// Starts those of the first or second half of the columns' fragments: a warp copies two blocks of an eight at once.
+    fn half(&self, b: &mut Builder, half: u32) {
+        let (tid, eights) = (b.tid(), self.tile.width.eights());
+        let to = b.byte_index(self.tile.fragments, tid, 16);
+        for (from, pass) in self.eights.into_iter().zip(0..) {
+            let from = b.get(from);
+            let from = b.global_ptr::<U8>(from);
+            for pair in SECOND_HALF * half..SECOND_HALF * (half + 1) {
+                let to = to.at(OF_TWO * (eights * pair + self.tile.width.warps() * pass));
+                b.cp_async(to, from.at(OF_TWO * pair), Size::Const(16));
             }
         }
+    }
+
+    /// Starts those of what stands beside the columns' fragments, to that stage.
+    fn beside(&self, b: &mut Builder, stage: Val<U32>) {
+        let pieces = match self.group {
+            ScaleGroup::Of256 => BESIDE_BYTES / 16,
+            ScaleGroup::Of32 => (SCALES_OFFSET + 256 - FRAGMENT_BYTES) / 16,
+        };
+        let (warp, lane) = (b.warp_id(), b.lane());
+        let to = self.tile.stages.cast::<U8>().at(all_records(self.ty));
+        let to = b.byte_index(to, warp, BESIDE_BYTES);
+        let to = b.byte_index(to, lane, 16);
+        let to = b.byte_index(to, stage, 1);
+        let there = b.setp_lt(lane, pieces);
+        b.if_(there, |b| {
+            for (from, pass) in self.eights.into_iter().zip(0..) {
+                let from = b.get(from);
+                let from = b.global_ptr::<U8>(from).at(FRAGMENT_BYTES);
+                b.cp_async(to.at(self.tile.width.warps() * pass * BESIDE_BYTES), from, Size::Const(16));
+            }
+        });
     }
 }

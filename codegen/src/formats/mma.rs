@@ -8,13 +8,15 @@
 use super::int8::LAST_WORDS;
 use super::{Plane, ScaleGroup};
 use crate::ptx::{AtomicOp, Builder, F16, F32, Global, LoadKind, S32, Shared, U8, U16, U32, Val};
-use kiln_shape::columns::{LATER_OFFSET, PLANE_BYTES, PLANES, SCALES_OFFSET, SUMS_OFFSET};
+use kiln_shape::columns::{
+    BESIDE_BYTES, FRAGMENT_BYTES, LATER_OFFSET, OF_TWO, PLANE_BYTES, PLANES, SCALES_OFFSET, SUMS_OFFSET,
+};
 
 /// A lane's values of a super-block, in the order of the result's registers.
 pub(crate) type Values = [Val<F32>; 4];
 
 /// The values of each eight of columns, of the first 16 rows, then of the next.
-type Part = fn(&mut Builder, &[Rows], &Columns) -> Vec<Values>;
+type Part = fn(&mut Builder, &[Rows], &Columns<'_>) -> Vec<Values>;
 
 /// The product of a format's super-blocks by tensor cores.
 #[derive(Clone, Copy)]
@@ -27,7 +29,7 @@ pub(crate) struct Mma {
 
 impl Mma {
     /// As [`Mma::part`], for each eight of columns, of the first 16 rows, then of the next.
-    pub(crate) fn part(&self, b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
+    pub(crate) fn part(&self, b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
         (self.part)(b, rows, columns)
     }
 }
@@ -119,9 +121,24 @@ impl Rows {
 }
 
 /// A super-block of some eights of columns, in one plane.
-#[derive(Debug, Clone)]
-pub(crate) struct Columns {
+pub(crate) struct Columns<'a> {
     eights: Vec<Eight>,
+    /// Bytes from the fragments of two blocks of 32 to those of the next two.
+    apart: u32,
+    /// What comes before the first use of two blocks, by the number of the two.
+    before: Option<Before<'a>>,
+}
+
+/// Has two blocks of 32, by their number, arrive in shared memory.
+type Before<'a> = &'a dyn Fn(&mut Builder, u32);
+
+/// Columns in shared memory, and where the first eight has its fragments and what stands behind these in a plane.
+pub(crate) struct InShared<'a> {
+    pub(crate) fragments: Shared<U8>,
+    pub(crate) beside: Shared<U8>,
+    /// Bytes from the fragments of two blocks of 32 to those of the next two: eights stand together.
+    pub(crate) apart: u32,
+    pub(crate) before: Before<'a>,
 }
 
 /// What a lane reads of an eight: where its part of each begins.
@@ -131,7 +148,7 @@ enum Eight {
     Shared { fragments: Shared<U8>, scales: Shared<U8>, sums: Shared<U8> },
 }
 
-impl Columns {
+impl<'a> Columns<'a> {
     /// Of each of so many eights from `first` on super-block `super_block` of `of` in plane `plane`.
     pub(crate) fn new(
         b: &mut Builder,
@@ -139,7 +156,7 @@ impl Columns {
         first: Global<U8>,
         [super_block, of]: [Val<U32>; 2],
         plane: Val<U32>,
-    ) -> Columns {
+    ) -> Columns<'a> {
         let at = b.mad::<U32>(super_block, PLANES, plane);
         let eight = b.byte_index(first, at, PLANE_BYTES);
         let (lane, pair) = Columns::lane(b);
@@ -152,21 +169,28 @@ impl Columns {
                 sums: b.byte_index(eight, lane, 8).at(SUMS_OFFSET),
             }
         });
-        Columns { eights: eights.collect() }
+        Columns { eights: eights.collect(), apart: 512, before: None }
     }
 
-    /// Of eights that stand one behind the other in shared memory.
-    pub(crate) fn in_shared(b: &mut Builder, (eights, group): (u32, ScaleGroup), first: Shared<U8>) -> Columns {
+    /// Of eights in shared memory.
+    pub(crate) fn in_shared(b: &mut Builder, (eights, group): (u32, ScaleGroup), of: &InShared<'a>) -> Columns<'a> {
         let (lane, pair) = Columns::lane(b);
-        let fragments = b.byte_index(first, lane, 16);
-        let scales = b.byte_index(first, pair, Columns::scales_apart(group)).at(SCALES_OFFSET);
-        let sums = b.byte_index(first, lane, 8).at(SUMS_OFFSET);
-        let eights = (0..eights).map(|number| number * PLANE_BYTES).map(|at| Eight::Shared {
-            fragments: fragments.at(at),
-            scales: scales.at(at),
-            sums: sums.at(at),
+        let fragments = b.byte_index(of.fragments, lane, 16);
+        let scales = b.byte_index(of.beside, pair, Columns::scales_apart(group)).at(SCALES_OFFSET - FRAGMENT_BYTES);
+        let sums = b.byte_index(of.beside, lane, 8).at(SUMS_OFFSET - FRAGMENT_BYTES);
+        let eights = (0..eights).map(|number| Eight::Shared {
+            fragments: fragments.at(number * OF_TWO),
+            scales: scales.at(number * BESIDE_BYTES),
+            sums: sums.at(number * BESIDE_BYTES),
         });
-        Columns { eights: eights.collect() }
+        Columns { eights: eights.collect(), apart: of.apart, before: Some(of.before) }
+    }
+
+    /// Comes before the first use of blocks `2 * pair` and `2 * pair + 1`: formats go through them in order.
+    pub(super) fn come_to(&self, b: &mut Builder, pair: usize) {
+        if let Some(before) = self.before {
+            before(b, pair as u32);
+        }
     }
 
     fn lane(b: &mut Builder) -> (Val<U32>, Val<U32>) {
@@ -189,7 +213,7 @@ impl Columns {
 
     /// The fragments of B of blocks `2 * pair` and `2 * pair + 1` of 32.
     pub(super) fn fragments(&self, b: &mut Builder, eight: usize, pair: usize) -> [[Val<U32>; 2]; 2] {
-        let at = 512 * pair as u32;
+        let at = self.apart * pair as u32;
         let [low, high, next_low, next_high] = match self.eights[eight] {
             Eight::Global { fragments, .. } => b.ld_vector(fragments.at(at).cast::<U32>(), LoadKind::Constant),
             Eight::Shared { fragments, .. } => b.ld_vector(fragments.at(at).cast::<U32>(), LoadKind::Ordinary),
@@ -237,9 +261,9 @@ pub(crate) fn later(eight: Global<U8>) -> Global<U32> {
     eight.at(LATER_OFFSET).cast()
 }
 
-/// The same in shared memory.
-pub(crate) fn later_in_shared(eight: Shared<U8>) -> Shared<U32> {
-    eight.at(LATER_OFFSET).cast()
+/// The same in shared memory, of the eight beside whose fragments `beside` stands.
+pub(crate) fn later_in_shared(beside: Shared<U8>) -> Shared<U32> {
+    beside.at(LATER_OFFSET - FRAGMENT_BYTES).cast()
 }
 
 /// Writes a super-block of a column, staged with scales for `group`, by a warp: `to` is that super-block of its eight, and
@@ -329,7 +353,7 @@ pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: Sc
 pub(super) type Sums = [Val<S32>; 4];
 
 /// Zeros for each 16 rows and each eight, and those of one.
-pub(super) fn zeros(b: &mut Builder, rows: &[Rows], columns: &Columns) -> (Vec<Vec<Sums>>, Sums) {
+pub(super) fn zeros(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> (Vec<Vec<Sums>>, Sums) {
     let zero = b.mov::<S32>(0);
     (vec![vec![[zero; 4]; columns.len()]; rows.len()], [zero; 4])
 }
@@ -351,7 +375,7 @@ pub(super) fn byte(b: &mut Builder, words: [Val<U32>; 2], at: usize) -> Val<S32>
 /// `dots` are `unit` times those that are meant.
 pub(super) fn scale_and_subtract(
     b: &mut Builder,
-    columns: &Columns,
+    columns: &Columns<'_>,
     rows: &[Mins],
     (dots, unit): (&[Vec<Sums>], f32),
 ) -> Vec<Values> {
@@ -406,7 +430,7 @@ pub(super) struct Mins {
 /// of some rows, by their number, the fragments of two blocks.
 pub(super) fn sum_of_blocks(
     b: &mut Builder,
-    columns: &Columns,
+    columns: &Columns<'_>,
     d: &[[[Val<F32>; 8]; 2]],
     mut pair: impl FnMut(&mut Builder, usize, usize) -> [[Val<U32>; 4]; 2],
 ) -> Vec<Values> {
@@ -415,6 +439,7 @@ pub(super) fn sum_of_blocks(
     let magic = [b.mov::<S32>(MAGIC.to_bits() as i32); 4];
     let mut sums: Vec<Vec<Option<Values>>> = vec![vec![None; d.len()]; columns.len()];
     for number in 0..4 {
+        columns.come_to(b, number);
         let quants: Vec<_> = (0..d.len()).map(|tile| pair(b, tile, number)).collect();
         for (eight, sums) in sums.iter_mut().enumerate() {
             let x = columns.fragments(b, eight, number);

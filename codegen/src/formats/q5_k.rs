@@ -123,11 +123,12 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 }
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
+fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
     let (mins, scales): (Vec<_>, Vec<_>) = rows.iter().map(|rows| scales_and_mins(b, rows)).unzip();
     let fifths: Vec<_> = rows.iter().map(|rows| rows.fragment(b, 16)).collect();
     let (mut dots, none) = zeros(b, rows, columns);
     for chunk in 0..4 {
+        columns.come_to(b, chunk);
         let halves: Vec<_> = (0..rows.len())
             .map(|tile| {
                 let quants = rows[tile].fragment(b, 48 + 32 * chunk as u32);

@@ -152,7 +152,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 }
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once: `d * sum of scale * ((q - 32) . x)`.
-fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
+fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
     let (mut dots, none) = zeros(b, rows, columns);
     for half in 0..2 {
         let packed: Vec<_> = rows.iter().map(|rows| rows.pairs(b, 192 + 8 * half)).collect();
@@ -161,6 +161,7 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
             .map(|rows| [64 * half, 64 * half + 32, 128 + 32 * half].map(|at| rows.fragment(b, at)))
             .collect();
         for pair in 0..2 {
+            columns.come_to(b, (2 * half + pair) as usize);
             let quants: Vec<_> = bits.iter().map(|bits| [0, 1].map(|at| quarter(b, bits, 2 * pair + at))).collect();
             for eight in 0..columns.len() {
                 let x = columns.fragments(b, eight, (2 * half + pair) as usize);

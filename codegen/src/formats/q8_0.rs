@@ -83,7 +83,7 @@ fn int8_by_two(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 }
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.
-fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns) -> Vec<Values> {
+fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
     let d: Vec<_> = rows.iter().map(|rows| rows.halves(b, 0)).collect();
     mma::sum_of_blocks(b, columns, &d, |b, tile, pair| [0, 32].map(|at| rows[tile].fragment(b, 64 * pair as u32 + at)))
 }

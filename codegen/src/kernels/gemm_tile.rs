@@ -1,6 +1,6 @@
 use super::Kernel;
 use super::products::Chosen;
-use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, WARPS};
+use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, Width};
 use crate::blocks::math;
 use crate::blocks::next_columns::Written;
 use crate::blocks::tensor::{Tensor, vector_from_table};
@@ -9,27 +9,37 @@ use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS, tile_rows};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
-/// The phases of a layer, and the head, for many columns, in tiles of [`tile_rows`] rows and 64 columns: grid
-/// `[columns / 64, tiles of rows]`, rounded up, the tiles of each matrix on their own. Of gate and up, which must be of one type, a tile
-/// has half of its rows each. Each column has the bits that [`super::Products`] gives it. Where the next phase takes the
+/// Rows of the tiles of most types.
+const MOST_ROWS: u32 = tile_rows(WeightType::Q4_K);
+
+/// The phases of a layer, and the head, for many columns, in tiles of [`tile_rows`] rows and 64 or 128 columns: grid
+/// `[columns / width, tiles of rows]`, rounded up, the tiles of each matrix on their own. Of gate and up, which must be of one
+/// type, a tile has half of its rows each. Each column has the bits that [`super::Products`] gives it. Where the next phase takes the
 /// results they are rounded to bytes for it, as [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmTile {
     shape: ModelShape,
     types: Vec<WeightType>,
+    width: Width,
 }
 
 impl GemmTile {
-    /// For a model with matrices of those of `types` that fast numerics have for it.
+    /// Tiles of 64 columns, for a model with matrices of those of `types` that fast numerics have for it.
     pub fn new(shape: ModelShape, types: &[WeightType]) -> GemmTile {
         let types = types.iter().copied().filter(|ty| ty.is_quantised() && Numerics::Fast.takes(*ty, &shape)).collect();
-        GemmTile { shape, types }
+        GemmTile { shape, types, width: Width::Single }
+    }
+
+    /// Tiles of 128 columns, whose weights are read half as often.
+    #[must_use]
+    pub fn double(self) -> GemmTile {
+        GemmTile { width: Width::Double, ..self }
     }
 
     /// Rows of a tile of a matrix of type `ty`.
     fn rows_of_tile(&self, b: &mut Builder, ty: Val<U32>) -> Val<U32> {
-        let most = b.mov::<U32>(WARPS * ROWS);
-        self.types.iter().filter(|ty| tile_rows(**ty) != WARPS * ROWS).fold(most, |rows, other| {
+        let most = b.mov::<U32>(MOST_ROWS);
+        self.types.iter().filter(|ty| tile_rows(**ty) != MOST_ROWS).fold(most, |rows, other| {
             let is = b.setp_eq(ty, other.id());
             b.selp::<U32>(tile_rows(*other), rows, is)
         })
@@ -37,7 +47,7 @@ impl GemmTile {
 
     /// The results of a lane, an eight of columns after the other.
     fn finish(&self, b: &mut Builder, operands: &Operands, chosen: &Chosen, of: &OfTile, sums: &Sums) {
-        let (warp, lane) = (b.warp_id(), b.lane());
+        let ((warp, own_eight), lane) = (gemm_tile::of_warp(b, self.width), b.lane());
         let (group, pair) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
         let each = b.selp::<U32>(ROWS / 2, ROWS, chosen.is_gate_up);
         let row = b.mul::<U32>(warp, each);
@@ -45,7 +55,8 @@ impl GemmTile {
         let row = b.add::<U32>(row, of.first);
         let end = b.add::<U32>(of.first, of.rows_of_tile);
         let end = b.min::<U32>(end, of.rows);
-        let first_column = b.mul::<U32>(operands.first_eight, COLUMNS);
+        let first_eight = b.add::<U32>(operands.first_eight, own_eight);
+        let first_column = b.mul::<U32>(first_eight, COLUMNS);
         let first_column = b.mad::<U32>(pair, 2, first_column);
         let last = b.sub::<U32>(operands.columns, 1);
         let no_pair = b.not_pred(chosen.is_gate_up);
@@ -224,11 +235,14 @@ impl OfTile {
 
 impl Kernel for GemmTile {
     fn name(&self) -> &str {
-        "gemm_tile"
+        match self.width {
+            Width::Single => "gemm_tile",
+            Width::Double => "gemm_tile_128",
+        }
     }
 
     fn block(&self) -> u32 {
-        32 * WARPS
+        32 * self.width.warps()
     }
 
     fn check(&self) -> Result<(), String> {
@@ -249,10 +263,10 @@ impl Kernel for GemmTile {
         b.blocks_per_sm(1);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let group = b.ctaid_x();
-        let first_eight = b.mul::<U32>(group, EIGHTS);
+        let first_eight = b.mul::<U32>(group, self.width.eights());
         let kept = b.shared::<U32>("tile", OfTile::WORDS);
         let answer = b.shared::<U32>("answer", 1);
-        let tiles = Tile::new(b, &self.types);
+        let tiles = Tile::new(b, &self.types, self.width);
         {
             let chosen = Chosen::new(b, &self.shape, phase, layer);
             let rows = self.rows(b, &chosen, vocab);
@@ -278,7 +292,7 @@ impl Kernel for GemmTile {
             let end = b.add::<U32>(of.first, of.rows_of_tile);
             let end = b.min::<U32>(end, of.rows);
             let (first, end) = (b.add::<U32>(of.from, of.first), b.add::<U32>(of.from, end));
-            let written = Written { y, columns, rows, first, end, tile: group, width: EIGHTS * COLUMNS };
+            let written = Written { y, columns, rows, first, end, tile: group, width: self.width.eights() * COLUMNS };
             follows.round(b, &self.types, &written, tiles.room(), answer);
         }
     }

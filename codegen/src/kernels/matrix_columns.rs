@@ -1,5 +1,5 @@
 use super::Kernel;
-use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, WARPS};
+use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, Width};
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, U64, Val, Var};
 use kiln_shape::WeightType;
@@ -99,7 +99,7 @@ impl Kernel for MatrixColumns {
     }
 
     fn block(&self) -> u32 {
-        32 * WARPS
+        32 * Width::Single.warps()
     }
 
     fn check(&self) -> Result<(), String> {
@@ -125,7 +125,7 @@ impl Kernel for MatrixColumns {
         let first_eight = b.mul::<U32>(group, EIGHTS);
         let first = b.mul::<U32>(tile, tile_rows(self.ty));
         let types = [self.ty];
-        let tiles = Tile::new(b, &types);
+        let tiles = Tile::new(b, &types, Width::Single);
         let tensor = Tensor { data: w, plane: w_scales, ty: b.mov::<U32>(self.ty.id()) };
         let is_pair = b.setp_lt::<U32>(n, 0u32); // rows are of one matrix
         let tensors = [tensor; 2];

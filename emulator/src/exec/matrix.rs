@@ -60,12 +60,26 @@ impl Fragment {
         let mut out = [[0; 32]; 16];
         let eights = self.rows / 8;
         for (piece, &r) in self.regs.iter().enumerate() {
-            for lane in 0..32 {
+            let words = warp.words(code, r);
+            // A signed byte is itself with its sign, an unsigned one is not.
+            let sign = if self.ty == Ty::S8 { 0x80 } else { 0 };
+            for (lane, word) in words.iter().enumerate() {
                 let (row, column) = (lane / 4 + 8 * (piece % eights), 16 * (piece / eights) + 4 * (lane % 4));
-                let bytes = warp.lane32(code, r, lane).to_le_bytes();
-                let signed = self.ty == Ty::S8;
-                let value = |byte: u8| if signed { i16::from(byte as i8) } else { i16::from(byte) };
-                out[row][column..column + 4].copy_from_slice(&bytes.map(value));
+                let bytes = word.to_le_bytes().map(|byte| (i16::from(byte) ^ sign) - sign);
+                out[row][column..column + 4].copy_from_slice(&bytes);
+            }
+        }
+        out
+    }
+
+    /// The matrix of halves, row by row; zeros where it has fewer than 16 rows or columns.
+    fn halves(&self, warp: &Warp, code: &Program) -> [[f64; 16]; 16] {
+        let mut out = [[0.0; 16]; 16];
+        let eights = self.rows / 8;
+        for (piece, &r) in self.regs.iter().enumerate() {
+            for (lane, word) in warp.words(code, r).iter().enumerate() {
+                let (row, column) = (lane / 4 + 8 * (piece % eights), 8 * (piece / eights) + 2 * (lane % 4));
+                (out[row][column], out[row][column + 1]) = (half(*word & 0xffff), half(word >> 16));
             }
         }
         out
@@ -90,6 +104,18 @@ impl Fragment {
         }
         out
     }
+}
+
+/// The value of a half, as [`Format::value`](super::float::Format::value) has it, in few steps: most of what prompts multiply
+/// are halves or bytes.
+fn half(bits: u32) -> f64 {
+    let (exponent, mantissa) = (bits >> 10 & 31, bits & 0x3ff);
+    let magnitude = match exponent {
+        0 => f64::from(mantissa) * (1.0 / (1 << 24) as f64),
+        31 => value(Ty::F16, u64::from(bits & 0x7fff)),
+        _ => f64::from_bits(u64::from((bits & 0x7fff) + (1008 << 10)) << 42),
+    };
+    if bits >> 15 & 1 == 1 { -magnitude } else { magnitude }
 }
 
 /// The value of an element; integers are exact in f64.
@@ -168,6 +194,10 @@ impl Cpu<'_> {
         if d.ty == Ty::S32 && d.rows <= 16 && d.cols == 8 {
             return self.multiply_bytes(site, [d, a, b, c], sat);
         }
+        let halves = a.ty == Ty::F16 && b.ty == Ty::F16 && d.ty == Ty::F32 && c.ty == Ty::F32;
+        if halves && d.rows == 16 && d.cols == 8 && a.cols <= 16 {
+            return self.multiply_halves(site, [d, a, b, c]);
+        }
         let [ma, mb, mut mc] = [a, b, c].map(|f| f.gather(site.warp, self.cx.code));
         for (i, j) in (0..d.rows).flat_map(|i| (0..d.cols).map(move |j| (i, j))) {
             let products = (0..a.cols).map(|x| ma[i * a.cols + x] * mb[j * b.cols + x]);
@@ -178,26 +208,55 @@ impl Cpu<'_> {
         d.put(site.warp, &elements);
     }
 
+    /// The same of halves with f32 sums, by `mma`: its C has 16 rows and eight columns.
+    fn multiply_halves(&mut self, site: &mut Site<'_>, [d, a, b, c]: [&Fragment; 4]) {
+        let code = self.cx.code;
+        let (rows, columns) = (a.halves(site.warp, code), b.halves(site.warp, code));
+        let mut across = [[0.0; 8]; 16];
+        for (column, of) in columns.iter().take(8).enumerate() {
+            of.iter().enumerate().for_each(|(x, value)| across[x][column] = *value);
+        }
+        let mut sums = [[0.0; 8]; 16];
+        for (sums, row) in sums.iter_mut().zip(&rows) {
+            for (x, across) in row.iter().zip(&across).take(a.cols) {
+                sums.iter_mut().zip(across).for_each(|(sum, y)| *sum += x * y);
+            }
+        }
+        self.add_sums(site, [d, c], |before, row, column| {
+            let sum = f64::from(f32::from_bits(before)) + sums[row][column];
+            // PTX's NaN is another than the host's.
+            if sum.is_nan() { encode(Ty::F32, sum, false) as u32 } else { (sum as f32).to_bits() }
+        });
+    }
+
     /// The same of bytes, whose sums are integers, by `mma`: its C has at most 16 rows and eight columns.
     fn multiply_bytes(&mut self, site: &mut Site<'_>, [d, a, b, c]: [&Fragment; 4], sat: bool) {
         let [rows, columns] = [a, b].map(|fragment| fragment.bytes(site.warp, self.cx.code));
-        let sum = |i: usize, lane: usize, before: i32| {
-            let (row, column) = (lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2);
-            let products = rows[row].iter().zip(&columns[column]).map(|(x, y)| i32::from(*x) * i32::from(*y));
-            let sum: i32 = products.sum();
-            if sat { before.saturating_add(sum) } else { before.wrapping_add(sum) }
-        };
-        // All of C is read before any of D is written: they may be the same registers in another order.
-        let before: Vec<[i32; 32]> = c.regs.iter().map(|&r| self.words(site.warp, r)).collect();
-        for (i, (before, &to)) in before.into_iter().zip(&d.regs).enumerate() {
-            for (lane, before) in before.into_iter().enumerate() {
-                site.warp.set_lane(to, W::W32, lane, u64::from(sum(i, lane, before) as u32));
+        let mut sums = [[0; 8]; 16];
+        for (sums, row) in sums.iter_mut().zip(&rows).take(d.rows) {
+            for (sum, column) in sums.iter_mut().zip(&columns) {
+                *sum = row.iter().zip(column).map(|(x, y)| i32::from(*x) * i32::from(*y)).sum();
             }
         }
+        self.add_sums(site, [d, c], |before, row, column| {
+            let (before, sum): (i32, i32) = (before as i32, sums[row][column]);
+            (if sat { before.saturating_add(sum) } else { before.wrapping_add(sum) }) as u32
+        });
     }
 
-    fn words(&self, warp: &Warp, r: R) -> [i32; 32] {
-        std::array::from_fn(|lane| warp.lane32(self.cx.code, r, lane) as i32)
+    /// D is what `sum` gives for an element of C and its row and column, of 32 bits.
+    fn add_sums(&self, site: &mut Site<'_>, [d, c]: [&Fragment; 2], sum: impl Fn(u32, usize, usize) -> u32) {
+        // All of C is read before any of D is written: they may be the same registers in another order.
+        let mut words = [[0; 32]; 4];
+        words.iter_mut().zip(&c.regs).for_each(|(words, &r)| *words = *site.warp.words(self.cx.code, r));
+        for (i, (words, &to)) in words.iter().zip(&d.regs).enumerate() {
+            let place = |lane: usize| (lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2);
+            let next = std::array::from_fn(|lane| {
+                let (row, column) = place(lane);
+                sum(words[lane], row, column)
+            });
+            site.warp.set_words(to, next);
+        }
     }
 
     /// `ldmatrix` and `stmatrix`: 8 x 8 matrices of 16 bits, one address a row.
@@ -233,7 +292,7 @@ impl Cpu<'_> {
         })?;
         if !store {
             for (&r, matrix) in regs.iter().zip(matrices) {
-                (0..32).zip(turned(matrix)).for_each(|(l, word)| site.warp.set_lane(r, W::W32, l, word.into()));
+                site.warp.set_words(r, turned(matrix));
             }
             if self.undefined != [0; 4] || site.warp.defined.any() {
                 let whence = Whence::Load(site.at.pc, self.undefined_at);

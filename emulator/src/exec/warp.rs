@@ -142,6 +142,17 @@ impl Warp {
         self.parts.push(p);
     }
 
+    /// A register of 32 bits of all lanes.
+    pub(crate) fn words<'a>(&'a self, code: &'a Program, r: R) -> &'a [u32; 32] {
+        let slots = if r & CONST != 0 { &code.consts[..] } else { &self.regs[..] };
+        &slots[(r & !CONST) as usize].0
+    }
+
+    /// Writes one.
+    pub(crate) fn set_words(&mut self, r: R, words: [u32; 32]) {
+        self.regs[r as usize].0 = words;
+    }
+
     pub(crate) fn lane32(&self, code: &Program, r: R, lane: usize) -> u32 {
         let slots = if r & CONST != 0 { &code.consts[..] } else { &self.regs[..] };
         slots[(r & !CONST) as usize].0[lane]

@@ -251,6 +251,11 @@ impl Columns {
         Ok(())
     }
 
+    /// The residual stream of a column of the last pass, `[hidden]`.
+    pub(crate) fn residual(&self, column: u32, shape: &ModelShape) -> DevicePtr<f32> {
+        self.x.as_ptr().add(column as usize * shape.hidden as usize)
+    }
+
     fn state(&self, pass: Pass, column: u32) -> DevicePtr<u32> {
         self.states.as_ptr().add(STATE * (pass.first + column) as usize)
     }

@@ -142,6 +142,7 @@ impl Columns {
             Tile::Narrow => &self.kernels.narrow,
             Tile::Wide => &self.kernels.wide,
             Tile::Large => &self.kernels.tile,
+            Tile::Double => &self.kernels.double,
         };
         let width = tile.columns();
         let padded = count.next_multiple_of(width);

@@ -1,4 +1,4 @@
-//! The modelled time to a prompt's first token: batches by tensor cores, and its last token as any other.
+//! The modelled time to a prompt's first token: batches by tensor cores, and the head behind its last token.
 //!
 //! A product of a batch takes, of the multiprocessor with most tiles, the issue of its instructions and its tensor cores'
 //! time, and of the chip the reads: weights from device memory once and from the L2 cache for every tile of columns, columns
@@ -34,7 +34,7 @@ pub struct FirstToken {
     pub attention: f64,
     /// Seconds between their launches, until first bytes are there.
     pub dependencies: f64,
-    /// Seconds of tokens that run alone: the last one, or all where a chip has no batches.
+    /// Seconds of the head, and of tokens that run alone: all where a chip has no batches.
     pub alone: f64,
 }
 
@@ -51,22 +51,25 @@ pub fn first_token(shape: &ModelShape, tokens: u32, chip: &Chip) -> FirstToken {
     let mut sum = FirstToken::default();
     let tokens = tokens.max(1);
     // Kernels for batches are there from sm_80 on.
-    let together = if chip.sm >= 80 { tokens - 1 } else { 0 };
+    let together = if chip.sm >= 80 && tokens > 1 { tokens } else { 0 };
     for first in (0..together).step_by(MOST as usize) {
         let batch = Batch { shape, chip, first, count: (together - first).min(MOST) };
         batch.add(&mut sum);
     }
     let seconds = |phases: &[Phase]| predict(phases, chip, Way::Stream, Program::Kiln(Numerics::Fast)).seconds();
-    let last = phases(shape, tokens - 1, 2);
-    sum.alone = seconds(&last);
-    let others = tokens - 1 - together;
-    if others > 0 {
-        // Each but the last goes without the head; attention grows evenly.
-        let middle: Vec<Phase> = phases(shape, others / 2, 2);
-        let layers = middle.into_iter().filter(|phase| !["head", "argmax"].contains(&phase.name));
-        sum.alone += f64::from(others) * seconds(&layers.collect::<Vec<_>>());
+    let (choice, _) = parts(phases(shape, tokens - 1, 2));
+    sum.alone = seconds(&choice);
+    if together == 0 {
+        // Attention grows evenly.
+        let (_, layers) = parts(phases(shape, (tokens - 1) / 2, 2));
+        sum.alone += f64::from(tokens) * seconds(&layers);
     }
     sum
+}
+
+/// The head and the choice behind it, and what comes before them.
+fn parts(phases: Vec<Phase>) -> (Vec<Phase>, Vec<Phase>) {
+    phases.into_iter().partition(|phase| ["head", "argmax"].contains(&phase.name))
 }
 
 /// The types and rows of a product's matrices.

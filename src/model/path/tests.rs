@@ -99,7 +99,7 @@ fn a_prompt_rests_between_its_batches() {
             told.push((ran, all));
             false
         };
-        assert_eq!(session.prefill_by(5, rest).expect("it runs"), all_ran);
+        assert_eq!(session.prefill_by((5, 1), rest).expect("it runs"), all_ran);
         assert_eq!(session.work().tokens, tokens);
     }
     assert_eq!(told, [(5, 7), (7, 7)]);
