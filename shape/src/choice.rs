@@ -35,6 +35,8 @@ pub fn share_of(share: u64, mass: u64) -> u64 {
 
 /// The words of a choice that the device makes; zeros take the greatest logit.
 pub type Choice = [u32; WORDS as usize];
+/// The choice of the greatest logit.
+pub const PLAIN: Choice = [0; WORDS as usize];
 /// Words of a choice.
 pub const WORDS: u32 = 16;
 /// What is to be done: the flags below.

@@ -118,11 +118,13 @@ fn equal_logits_are_cut_and_drawn_as_the_host_does() {
     let scene_gpu = gpu();
     let vocab = 1500;
     let scene = Scene::new(&scene_gpu, vocab);
-    for value in [0.0, -0.0, -7.5, 3e38] {
+    // Zeros of either sign are equal.
+    for values in [[0.0, -0.0], [-7.5; 2], [3e38; 2]] {
+        let logits: Vec<f32> = values.into_iter().cycle().take(vocab as usize).collect();
         for base in [Sampling::new(1.0, 3), Sampling::new(0.8, 4).with_min_p(0.5)] {
             let sampled = [base.clone(), base.clone().with_top_k(700), base.clone().with_top_p(0.5)];
             for sampling in sampled.into_iter().chain([base.with_top_k(1200).with_top_p(0.25)]) {
-                scene.compare(&sampling, &vec![value; vocab as usize], &[1, 2, 3]);
+                scene.compare(&sampling, &logits, &[1, 2, 3]);
             }
         }
     }
