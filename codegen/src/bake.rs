@@ -6,10 +6,10 @@ mod source;
 use crate::assembler::Assembler;
 use crate::error::{Error, Result};
 use crate::kernels::{
-    self, Advance, Argmax, Attention, AttentionBatch, CausalAttention, EmbeddingRow, EmbeddingRows, FlashDecodingChunk,
-    FlashDecodingReduce, FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, GemmTile, Grid,
-    IncrementalAttention, Kernel, KvCacheScatter, MatrixColumns, PerHeadRmsNorm, PersistentDecoder, Phase, PhaseKernel,
-    Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, RoundColumns, Saxpy,
+    self, Advance, Argmax, Attention, AttentionBatch, CausalAttention, Choose, EmbeddingRow, EmbeddingRows,
+    FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, GemmTile,
+    Grid, IncrementalAttention, Kernel, KvCacheScatter, MatrixColumns, PerHeadRmsNorm, PersistentDecoder, Phase,
+    PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, RoundColumns, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, ModelFile, Target, launches};
@@ -152,6 +152,7 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
                 all.push(Box::new(Attention::new(shape, kv, numerics)));
             }
             all.push(Box::new(Argmax));
+            all.push(Box::new(Choose));
             all.push(Box::new(Advance));
             all
         }

@@ -24,6 +24,9 @@ pub const EXP_VANISHES: f32 = -104.0;
 pub const LN_SERIES: [f32; 9] =
     [-0.12948966, 0.14004757, -0.121671535, 0.14001161, -0.16682306, 0.20010747, -0.24999717, 0.3333321, -0.5];
 
+/// The bits of 2/3: [`ln`] has the rest of its argument beside a power of two from here to 4/3.
+pub const TWO_THIRDS: u32 = 0x3f2a_aaab;
+
 /// `e^x` within 0.91 ulp, subnormals included, for `x` up to 66; `-inf` gives 0, NaN gives NaN.
 pub fn exp(x: f32) -> f32 {
     let shifted = x.mul_add(LOG2_E, EXP_INTEGERS);
@@ -46,7 +49,6 @@ pub fn ln_1p(f: f32) -> f32 {
 
 /// `ln x` within 1 ulp for positive `x` that are normal: `x = 2^e (1 + f)` with `1 + f` from 2/3 to 4/3.
 pub fn ln(x: f32) -> f32 {
-    const TWO_THIRDS: u32 = 0x3f2a_aaab;
     let exponent = (x.to_bits().wrapping_sub(TWO_THIRDS) as i32) >> 23;
     let f = f32::from_bits(x.to_bits().wrapping_sub((exponent as u32) << 23)) - 1.0;
     let e = exponent as f32;

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arithmetic;
+pub mod choice;
 pub mod columns;
 mod from_gguf;
 mod ggml_type;

@@ -25,7 +25,7 @@ pub const CONSUMED: u32 = STOP + SLOTS;
 /// Host: the items, `[SLOTS, ITEM_WORDS]`.
 pub const ITEMS: u32 = CONSUMED + SLOTS;
 /// Words of an item.
-pub const ITEM_WORDS: u32 = 64;
+pub const ITEM_WORDS: u32 = 96;
 /// Words of the host's region.
 pub const WORDS: u32 = ITEMS + SLOTS * ITEM_WORDS;
 /// Entries of each slot's ring.
@@ -63,10 +63,15 @@ pub mod item {
     pub const COS: u32 = 16;
     /// The address of the sines, 64 bits.
     pub const SIN: u32 = 18;
+    /// The address of the sequence's tokens by position, 64 bits: the kernel writes those that it runs, and penalties read
+    /// them.
+    pub const HISTORY: u32 = 20;
     /// The first stop id.
     pub const STOP_IDS: u32 = 32;
     /// Most stop ids.
     pub const STOP_IDS_MAX: u32 = 32;
+    /// The words of the choice of each token, as [`crate::choice`] has them.
+    pub const CHOICE: u32 = STOP_IDS + STOP_IDS_MAX;
 }
 
 /// What the device says of itself, beside the rings.

@@ -16,8 +16,9 @@ pub struct GenerateOptions {
     /// Ids that end the text. The one that does is appended to the session but not yielded. A model's are known to its
     /// tokenizer.
     pub stop_ids: Vec<u32>,
-    /// How tokens are chosen. The device chooses where that is plainly the likeliest, else the host, which reads the
-    /// logits of every token.
+    /// How tokens are chosen. The device chooses, without the host reading logits, unless there is a typical-p, a bias, a
+    /// ban, a constraint or a wish for log-probabilities: then the host, which reads the logits of every token. The tokens
+    /// are the same.
     pub sampling: Sampling,
     /// The number of likeliest tokens whose log-probabilities [`Generation::logprobs`] gives besides the chosen one's;
     /// `None` for none at all, and no reading of logits.
@@ -250,8 +251,8 @@ impl Running {
         self.short = room < self.options.max_tokens;
         let most = self.options.max_tokens.min(room);
         let is_free = self.constraint.is_none() && self.options.logprobs.is_none();
-        if is_free && self.options.sampling.is_plain() {
-            return session.begin_generation(most, &self.options.stop_ids);
+        if let Some(choice) = self.options.sampling.choice(vocab).filter(|_| is_free) {
+            return session.begin_generation(most, &self.options.stop_ids, choice);
         }
         self.sampler = Some((Sampler::new(self.options.sampling.clone(), vocab)?, most));
         Ok(())

@@ -3,6 +3,7 @@
 //! A token's id and position are in device memory, so that its launches differ from another token's in one thing: the
 //! blocks of attention, for each unit of the cache. A class has those of its longest sequence.
 
+use super::choosing::Steps;
 use super::sequence::Sequence;
 use super::token::{Launches, Then};
 use crate::Result;
@@ -16,8 +17,8 @@ pub(crate) struct Graphs {
     stream: Stream,
     /// What is in each of them as it was when they were recorded: the sequence's buffers, by its number, and its room.
     memory: (u64, u32),
-    /// By the longest length of the class, and by what follows the layers.
-    recorded: BTreeMap<(u32, Then), GraphExec>,
+    /// By the longest length of the class, by what follows the layers, and by how a token is chosen.
+    recorded: BTreeMap<(u32, Then, Option<Steps>), GraphExec>,
     captures: u64,
 }
 
@@ -41,7 +42,8 @@ impl Graphs {
             self.memory = memory;
         }
         let length = longest(launches.length, launches.sequence);
-        match self.recorded.entry((length, launches.then)) {
+        let steps = launches.choosing.map(|(_, steps)| steps);
+        match self.recorded.entry((length, launches.then, steps)) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(place) => {
                 // What is resident parks once. Nobody waits for all streams meanwhile, which a capture would not survive.

@@ -1,8 +1,8 @@
 //! The kernels of a model on a device: loaded once, every function looked up before anything runs.
 
 use super::launches::{
-    Advance, Argmax, Attention, AttentionBatch, EmbeddingRow, Gemm, PersistentDecoder, Phase, QkNormRopeKvWrite,
-    Quantise, Trace,
+    Advance, Argmax, Attention, AttentionBatch, Choose, EmbeddingRow, Gemm, PersistentDecoder, Phase,
+    QkNormRopeKvWrite, Quantise, Trace,
 };
 use super::{KvType, Numerics};
 use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, newest, no_module};
@@ -47,6 +47,7 @@ pub(crate) struct Kernels {
     pub(crate) down: Kernel<Phase<'static>>,
     pub(crate) head: Kernel<Phase<'static>>,
     pub(crate) argmax: Kernel<Argmax<'static>>,
+    pub(crate) choose: Kernel<Choose<'static>>,
     pub(crate) advance: Kernel<Advance<'static>>,
     f16: CacheKernels,
     f32: CacheKernels,
@@ -71,6 +72,7 @@ impl Kernels {
             down: phase("down_residual")?,
             head: phase("rmsnorm_head")?,
             argmax: loaded.find("argmax", &setting)?,
+            choose: loaded.find("choose", &setting)?,
             advance: loaded.find("advance", &setting)?,
             f16: of_cache(KvType::F16)?,
             f32: of_cache(KvType::F32)?,

@@ -125,6 +125,20 @@ launch! {
 }
 
 launch! {
+    /// `choose`: a step of the choice by the chain of `Sampling`; the last puts the id behind the state's position.
+    pub(crate) struct Choose<'a> {
+        logits: Out<'a, f32>,
+        vocab: u32,
+        tokens: Out<'a, u32>,
+        capacity: u32,
+        state: Out<'a, u32>,
+        choice: In<'a, u32>,
+        memory: Out<'a, u32>,
+        step: u32,
+    }
+}
+
+launch! {
     /// `advance`: on to the next position.
     pub(crate) struct Advance<'a> {
         state: Out<'a, u32>,
@@ -143,6 +157,7 @@ launch! {
         ffn: Out<'a, f32>,
         best_values: Out<'a, f32>,
         best_indices: Out<'a, u32>,
+        choice: Out<'a, u32>,
         counters: Out<'a, u32>,
         state: Out<'a, u32>,
         mailbox: In<'a, u32>,

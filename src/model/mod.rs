@@ -3,9 +3,11 @@
 //! `file` opens and checks a GGUF file, `weights` brings it onto the device, `kernels` loads what was baked. A
 //! `sequence` is a session's memory on the device. A `path` is a way of running it: `stream`, the launches of each
 //! `token` or `graphs` of them, or `persistent`, one launch for whole sequences, whose shares `balance` computes. `session`
-//! and `generation` are what a program uses, `sampling` how the host chooses tokens, `kept` sessions in files. `cost` predicts how long a token takes.
+//! and `generation` are what a program uses, `sampling` how tokens are chosen, by the host or by its words for kernels, which
+//! `choosing` launches, `kept` sessions in files. `cost` predicts how long a token takes.
 
 mod balance;
+mod choosing;
 mod columns;
 pub mod cost;
 mod file;

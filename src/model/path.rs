@@ -3,6 +3,7 @@
 use super::Inner;
 use super::sequence::Sequence;
 use crate::Result;
+use crate::shape::choice::Choice;
 use std::ops::ControlFlow;
 
 /// Tokens to run, and how to go on.
@@ -16,6 +17,8 @@ pub(crate) struct Item<'a> {
     pub(crate) max_new: u32,
     /// Ids that end the item, as its last token.
     pub(crate) stop_ids: &'a [u32],
+    /// How its tokens are chosen.
+    pub(crate) choice: Choice,
 }
 
 /// Why a generation ended.

@@ -32,7 +32,7 @@ pub(crate) struct Sequence {
     pub(crate) kv: KvType,
     /// Positions it may grow to.
     pub(crate) capacity: u32,
-    /// `[capacity + 1]` ids: one may be chosen behind the last position.
+    /// `[capacity + 1]` ids by position, of all tokens in the cache: one may be chosen behind the last position.
     pub(crate) tokens: DeviceBuffer<u32>,
     /// `[position, length, error]`: the position being worked on, and that plus one.
     pub(crate) state: DeviceBuffer<u32>,

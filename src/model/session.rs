@@ -1,5 +1,6 @@
 //! Sessions: a sequence of tokens with its KV cache.
 
+use super::choosing::Choosing;
 use super::columns;
 use super::path::{Item, Path, Step, Work};
 use super::persistent::{Decoder, Key, PersistentPath};
@@ -7,6 +8,7 @@ use super::sequence::{self, Sequence};
 use super::stream::StreamPath;
 use super::{Inner, KvType, Model, Numerics};
 use crate::shape::WeightTypes;
+use crate::shape::choice::{Choice, PLAIN};
 use crate::shape::mailbox::NO_TOKEN;
 use crate::{Error, Result};
 use std::mem::ManuallyDrop;
@@ -184,7 +186,11 @@ impl Session {
             (Numerics::Exact, _) | (_, PathChoice::Persistent) => 0,
             (Numerics::Fast, _) => columns::memory(shape, options.kv, capacity),
         };
-        sequence::bytes(shape, options.kv, capacity).saturating_add(prompts)
+        let choosing = match options.path {
+            PathChoice::Persistent => 0,
+            PathChoice::Auto | PathChoice::Stream | PathChoice::Graph => Choosing::bytes(shape.vocab),
+        };
+        sequence::bytes(shape, options.kv, capacity).saturating_add(prompts).saturating_add(choosing)
     }
 
     /// Appends `ids`. They are run by the next [`Session::generate`] or [`Session::logits`], in its launch where the
@@ -238,7 +244,7 @@ impl Session {
         let last = self.tokens.len().saturating_sub(left);
         while last > self.ran {
             let end = last.min(self.ran + batch);
-            self.begin(end, 0, &[], <dyn Path>::begin)?;
+            self.begin(end, 0, &[], PLAIN, <dyn Path>::begin)?;
             while let Step::Token(_) = self.path.next(&self.model.inner, &mut self.sequence)? {}
             (self.ran, self.item) = (end, None);
             if !progress(end, last) {
@@ -278,7 +284,7 @@ impl Session {
             self.end_item()?;
             self.sequence.own(&self.model.inner, first as u32)?;
             let ids = self.tokens.get(first..end).unwrap_or_default();
-            let item = Item { ids, position: first as u32, max_new: 0, stop_ids: &[] };
+            let item = Item { ids, position: first as u32, max_new: 0, stop_ids: &[], choice: PLAIN };
             let mut result = Ok(());
             let mut row = |position: u32, logits: &[f32]| {
                 let position = position as usize;
@@ -301,21 +307,21 @@ impl Session {
 
     /// The logits after the first `end` tokens.
     fn logits_behind(&mut self, end: usize) -> Result<Vec<f32>> {
-        self.begin(end, 1, &[], <dyn Path>::begin_logits)?;
+        self.begin(end, 1, &[], PLAIN, <dyn Path>::begin_logits)?;
         while let Step::Token(_) = self.path_step()? {}
         (self.ran, self.item) = (end, None);
         self.path.logits(&self.sequence)
     }
 
     /// Begins an item with the tokens from the cache's end up to `end`, at least one, in one of the path's ways.
-    fn begin(&mut self, end: usize, max_new: usize, stop_ids: &[u32], way: Begin) -> Result<()> {
+    fn begin(&mut self, end: usize, max_new: usize, stop_ids: &[u32], choice: Choice, way: Begin) -> Result<()> {
         self.end_item()?;
         let first = self.ran.min(end.saturating_sub(1));
         let ids = self.tokens.get(first..end).unwrap_or_default();
         if ids.is_empty() {
             return Err(Error::EmptySession);
         }
-        let item = Item { ids, position: first as u32, max_new: max_new as u32, stop_ids };
+        let item = Item { ids, position: first as u32, max_new: max_new as u32, stop_ids, choice };
         self.sequence.own(&self.model.inner, first as u32)?;
         self.item = Some((end, 0));
         way(&mut *self.path, &self.model.inner, &mut self.sequence, &item)
@@ -326,9 +332,9 @@ impl Session {
         (self.sequence.capacity as usize).saturating_sub(self.tokens.len())
     }
 
-    /// Begins to generate at most `max_new` tokens, for which there is room.
-    pub(super) fn begin_generation(&mut self, max_new: usize, stop_ids: &[u32]) -> Result<()> {
-        self.begin(self.tokens.len(), max_new, stop_ids, <dyn Path>::begin)
+    /// Begins to generate at most `max_new` tokens, for which there is room, chosen by the device.
+    pub(super) fn begin_generation(&mut self, max_new: usize, stop_ids: &[u32], choice: Choice) -> Result<()> {
+        self.begin(self.tokens.len(), max_new, stop_ids, choice, <dyn Path>::begin)
     }
 
     /// The next token of the item, which is appended, or its end.
@@ -389,6 +395,8 @@ impl Session {
     /// Fills the cache for the first tokens, whole chunks of them, each by what `content` puts into its bytes.
     pub(super) fn restore(&mut self, held: u32, content: impl FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
         self.sequence.write_chunks(&self.model.inner, held, content)?;
+        let _quiet = self.model.inner.device.context().quiesce()?;
+        self.sequence.write_tokens(0, self.tokens.get(..held as usize).unwrap_or(&self.tokens))?;
         self.ran = held as usize;
         Ok(())
     }
@@ -410,6 +418,7 @@ impl Session {
         let mut copy = Session::new(&self.model, self.options)?;
         let stream = self.model.inner.device.stream()?;
         copy.sequence.copy_cache(&self.model.inner, &self.sequence, &stream, self.ran as u32)?;
+        copy.sequence.write_tokens(0, &self.tokens)?;
         (copy.tokens, copy.ran) = (self.tokens.clone(), self.ran);
         Ok(copy)
     }

@@ -1,5 +1,6 @@
 //! The stream path, one launch for each fused kernel, and the graph path, one launch of a graph of them.
 
+use super::choosing::{Choosing, Steps};
 use super::columns::{self, Columns, Pass};
 use super::graphs::Graphs;
 use super::kernels::Kernels;
@@ -22,6 +23,9 @@ pub(crate) struct StreamPath {
     numerics: Numerics,
     /// What several tokens of a prompt take at once; made for the first such prompt.
     columns: Option<Columns>,
+    /// What tokens are chosen with, other than plainly the likeliest; made for the first such item. Graphs have its
+    /// addresses: it stays.
+    choosing: Option<Choosing>,
     work: Work,
     item: Option<Running>,
     /// Behind the last pieces of a prompt, so that no more of them are under way.
@@ -42,6 +46,8 @@ struct Running {
     /// How it ends after this.
     end: Option<End>,
     stop_ids: Vec<u32>,
+    /// How tokens are chosen, where it is not plainly the likeliest.
+    steps: Option<Steps>,
 }
 
 impl Path for StreamPath {
@@ -50,18 +56,20 @@ impl Path for StreamPath {
         sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
         sequence.write_tokens(item.position, item.ids)?;
         self.work.other_calls += 2;
+        let steps = self.prepare(model, item)?;
         // The choice of the next is behind the last.
         let position = if item.max_new == 0 { end } else { end - 1 };
         let together = self.together(model, sequence, item.position, end - item.position)?;
         let alone = if together == 0 { item.position } else { position };
         sequence.seek(alone)?;
         for position in alone..position {
-            self.token(model, sequence, position, Then::Advance)?;
+            self.token(model, sequence, position, Then::Advance, None)?;
             self.pace()?;
         }
         let column = (item.max_new > 0 && together > 0).then(|| (together - 1) % columns::MOST);
         let end = (item.max_new == 0).then_some(End::Length);
-        self.item = Some(Running { position, column, left: item.max_new, end, stop_ids: item.stop_ids.to_vec() });
+        self.item =
+            Some(Running { position, column, left: item.max_new, end, stop_ids: item.stop_ids.to_vec(), steps });
         Ok(())
     }
 
@@ -117,8 +125,8 @@ impl Path for StreamPath {
             self.grow(model, sequence, &item)?;
         }
         match item.column.take() {
-            None => self.token(model, sequence, item.position, Then::Choose)?,
-            Some(column) => self.choose(model, sequence, (item.position, column))?,
+            None => self.token(model, sequence, item.position, Then::Choose, item.steps)?,
+            Some(column) => self.choose(model, sequence, (item.position, column), item.steps)?,
         }
         item.position += 1;
         let token = sequence.token(&self.stream, item.position)?;
@@ -151,12 +159,24 @@ impl Path for StreamPath {
 impl StreamPath {
     pub(crate) fn new(stream: Stream, kernels: Arc<Kernels>, numerics: Numerics) -> StreamPath {
         let (work, ahead) = (Work::default(), VecDeque::new());
-        StreamPath { stream, kernels, numerics, graphs: None, columns: None, work, item: None, ahead }
+        StreamPath { stream, kernels, numerics, graphs: None, columns: None, choosing: None, work, item: None, ahead }
     }
 
     /// The graph path.
     pub(crate) fn with_graphs(self) -> StreamPath {
         StreamPath { graphs: Some(Graphs::new(self.stream.clone())), ..self }
+    }
+
+    /// Has what an item's tokens are chosen with on the device; gives the steps, where it is not plainly the likeliest.
+    fn prepare(&mut self, model: &Inner, item: &Item<'_>) -> Result<Option<Steps>> {
+        let Some(steps) = Steps::of(&item.choice) else { return Ok(None) };
+        let choosing = match &mut self.choosing {
+            Some(choosing) => choosing,
+            none => none.insert(Choosing::new(model)?),
+        };
+        choosing.words.copy_from_host(0, &item.choice)?;
+        self.work.other_calls += 1;
+        Ok(Some(steps))
     }
 
     /// Runs tokens from `position` on several at once, where there are kernels for it; gives the number of those that it
@@ -200,12 +220,24 @@ impl StreamPath {
     }
 
     /// Chooses behind the token at `position`, which has gone through the layers in `column` of the last pass.
-    fn choose(&mut self, model: &Inner, sequence: &Sequence, (position, column): (u32, u32)) -> Result<()> {
-        let kernels = self.kernels.clone();
-        self.piece(model, sequence, |columns, stream, _| {
-            let launches = Launches { kernels: &kernels, model, sequence, length: position + 1, then: Then::Choose };
-            launches.choose(stream, columns.residual(column, model.file.shape()))
-        })
+    fn choose(
+        &mut self,
+        model: &Inner,
+        sequence: &Sequence,
+        (position, column): (u32, u32),
+        steps: Option<Steps>,
+    ) -> Result<()> {
+        let Some(columns) = &self.columns else { return Ok(()) };
+        let choosing = self.choosing.as_ref().zip(steps);
+        let (length, then) = (position + 1, Then::Choose);
+        let launches = Launches { kernels: &self.kernels, model, sequence, length, then, choosing };
+        let x = columns.residual(column, model.file.shape());
+        let count = &mut self.work.launches;
+        self.stream.enqueue_many(launches.uses().chain(columns.uses()), |stream| {
+            *count += launches.choose(stream, x)?;
+            Ok(())
+        })?;
+        self.pace()
     }
 
     /// A piece of work on several tokens, and a wait for those before it.
@@ -245,8 +277,16 @@ impl StreamPath {
     }
 
     /// Runs the token at `position`, whose id is in `sequence.tokens` and to which its state points.
-    fn token(&mut self, model: &Inner, sequence: &Sequence, position: u32, then: Then) -> Result<()> {
-        let launches = Launches { kernels: &self.kernels, model, sequence, length: position + 1, then };
+    fn token(
+        &mut self,
+        model: &Inner,
+        sequence: &Sequence,
+        position: u32,
+        then: Then,
+        steps: Option<Steps>,
+    ) -> Result<()> {
+        let choosing = self.choosing.as_ref().zip(steps);
+        let launches = Launches { kernels: &self.kernels, model, sequence, length: position + 1, then, choosing };
         let count = &mut self.work.launches;
         let graph = self.graphs.as_mut().map(|graphs| graphs.of(launches)).transpose()?;
         self.stream.enqueue_many(launches.uses(), |stream| {

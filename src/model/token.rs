@@ -1,8 +1,9 @@
 //! The launches of a token: one for each fused kernel, in the order of the mathematics.
 
 use super::Inner;
+use super::choosing::{Choosing, Steps};
 use super::kernels::Kernels;
-use super::launches::{Advance, Argmax, Attention, EmbeddingRow, Phase, QkNormRopeKvWrite};
+use super::launches::{Advance, Argmax, Attention, Choose, EmbeddingRow, Phase, QkNormRopeKvWrite};
 use super::sequence::Sequence;
 use crate::Result;
 use crate::driver::{DevicePtr, Stream, Use};
@@ -29,12 +30,15 @@ pub(crate) struct Launches<'a> {
     /// no bit.
     pub(crate) length: u32,
     pub(crate) then: Then,
+    /// The choice, where it is not plainly that of the greatest logit.
+    pub(crate) choosing: Option<(&'a Choosing, Steps)>,
 }
 
 impl<'a> Launches<'a> {
     /// The uses of all buffers, to be noted by whoever enqueues.
     pub(crate) fn uses(&self) -> impl Iterator<Item = Use<'a>> {
-        self.model.weights.uses().chain(self.sequence.uses())
+        let choosing = self.choosing.into_iter().flat_map(|(choosing, _)| choosing.uses());
+        self.model.weights.uses().chain(self.sequence.uses()).chain(choosing)
     }
 
     /// Launches all, within work that notes the uses or within a capture; gives their number.
@@ -58,7 +62,10 @@ impl<'a> Launches<'a> {
 
     fn choose_behind(&self, run: &mut Run<'_>, x: DevicePtr<f32>) -> Result<()> {
         self.head(run, x)?;
-        self.argmax(run)
+        match self.choosing {
+            None => self.argmax(run),
+            Some((choosing, steps)) => self.sample(run, choosing, steps),
+        }
     }
 
     /// Embedding and layers. Leaves the residual stream in `sequence.x`.
@@ -109,6 +116,24 @@ impl<'a> Launches<'a> {
             state: Out::noted(self.sequence.state.as_ptr()),
         };
         run.launch(&self.kernels.argmax, &argmax)
+    }
+
+    /// Chooses by the chain of `Sampling`, and moves on as `argmax` does.
+    fn sample(&self, run: &mut Run<'_>, choosing: &Choosing, steps: Steps) -> Result<()> {
+        for step in steps.each() {
+            let choose = Choose {
+                logits: Out::noted(self.sequence.logits.as_ptr()),
+                vocab: self.model.file.shape().vocab,
+                tokens: Out::noted(self.sequence.tokens.as_ptr()),
+                capacity: self.sequence.capacity + 1,
+                state: Out::noted(self.sequence.state.as_ptr()),
+                choice: In::noted(choosing.words.as_ptr()),
+                memory: Out::noted(choosing.memory.as_ptr()),
+                step,
+            };
+            run.launch(&self.kernels.choose, &choose)?;
+        }
+        Ok(())
     }
 
     /// Moves on to the next position, whose id is known.

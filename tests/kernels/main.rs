@@ -9,6 +9,7 @@ use kiln_testing::{compare, int8, quantised, random, rounding};
 mod support;
 
 mod attention;
+mod choose;
 mod elementwise;
 mod embedding;
 mod fast;

@@ -1,7 +1,7 @@
 //! Weights that are NaN or lead to infinite logits: an error that names the position, on both paths, and a session that goes on.
 
 use crate::{bake, common};
-use kiln::model::{GenerateOptions, ModelFile, PathChoice, Session};
+use kiln::model::{GenerateOptions, ModelFile, PathChoice, Sampling, Session};
 use kiln::shape::gguf::GgufWriter;
 use kiln::shape::{GgmlType, Gguf};
 use kiln::{Error, Model};
@@ -95,8 +95,12 @@ fn session(model: &Model, path: PathChoice) -> Session {
 
 /// Generates up to `count` tokens: those that came, and what ended them.
 fn generate(session: &mut Session, count: usize) -> (Vec<u32>, Option<Error>) {
+    generate_by(session, GenerateOptions::new(count))
+}
+
+fn generate_by(session: &mut Session, options: GenerateOptions) -> (Vec<u32>, Option<Error>) {
     let mut tokens = Vec::new();
-    for token in session.generate(GenerateOptions::new(count)) {
+    for token in session.generate(options) {
         match token {
             Ok(token) => tokens.push(token),
             Err(error) => return (tokens, Some(error)),
@@ -119,8 +123,10 @@ fn refuses_after_the_prompt(weights: &Weights) {
             let mut session = session(&model, path);
             session.append(&PROMPT[..length]).expect("it fits");
             // The second time nothing but the last token is left to run.
-            for _ in 0..2 {
-                let (tokens, error) = generate(&mut session, 4);
+            let drawn = Sampling::new(1.0, 1).with_top_k(50).with_top_p(0.9).with_penalties(1.1, 0.1, 0.1);
+            for sampling in [Sampling::GREEDY, drawn] {
+                let options = GenerateOptions::new(4).with_sampling(sampling);
+                let (tokens, error) = generate_by(&mut session, options);
                 assert_eq!((tokens.len(), position(error)), (0, length - 1), "{path:?}");
             }
             assert_eq!(position(session.logits().err()), length - 1, "{path:?}");

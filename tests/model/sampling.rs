@@ -1,9 +1,9 @@
 //! Sampled generations: the same tokens on every path, from the same seed.
 
 use crate::{bake, common};
-use kiln::model::{End, GenerateOptions, ModelFile, PathChoice, Sampling, Session};
+use kiln::model::{End, GenerateOptions, ModelFile, PathChoice, Sampling, Session, SessionOptions};
 use kiln::{Error, Model};
-use kiln_emulator::DeviceConfig;
+use kiln_emulator::{DeviceConfig, Schedule};
 use std::path::Path;
 
 const PROMPT: &[u32] = &[120, 7, 300];
@@ -11,7 +11,11 @@ const PATHS: [PathChoice; 3] = [PathChoice::Stream, PathChoice::Graph, PathChoic
 
 /// The random model of two layers on a device of three blocks, to be quick.
 fn model() -> Model {
-    let device = common::device_with(DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() });
+    on(DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() })
+}
+
+fn on(config: DeviceConfig) -> Model {
+    let device = common::device_with(config);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
     let file = ModelFile::open(file).expect("a model");
     let baked = bake::model(&file, &device);
@@ -41,7 +45,9 @@ fn the_same_seed_gives_the_same_tokens_on_every_path() {
         let tokens = generate(&mut session, sampled(5));
         assert_eq!(session.tokens()[PROMPT.len()..], tokens, "{path:?}");
         let work = session.work();
-        assert_eq!(work.tokens, PROMPT.len() as u64 + 5, "{path:?}");
+        // The persistent path counts the last one too, though it does not run.
+        let last = u64::from(path == PathChoice::Persistent);
+        assert_eq!(work.tokens, PROMPT.len() as u64 + 5 + last, "{path:?}");
         if path == PathChoice::Persistent {
             assert!(work.launches <= 3, "the decoder stays on the device: {work:?}");
         }
@@ -56,6 +62,111 @@ fn the_same_seed_gives_the_same_tokens_on_every_path() {
         tokens
     });
     assert!(texts.iter().all(|tokens| *tokens == texts[0]), "{texts:?}");
+}
+
+/// The ways of choosing that are compared: narrow, flat, with penalties over a window, and the greatest logit behind them.
+fn ways() -> [Sampling; 4] {
+    let penalised = |drawn: Sampling| drawn.with_penalties(1.3, 0.2, 0.4).with_penalty_window(6);
+    [
+        penalised(Sampling::new(0.7, 11).with_top_k(40).with_top_p(0.9)),
+        Sampling::new(4.0, 12).with_min_p(1e-3),
+        penalised(Sampling::new(2.0, 13).with_top_p(0.99)),
+        penalised(Sampling::GREEDY),
+    ]
+}
+
+/// What the host chooses, on the stream path: it does where it is to give log-probabilities.
+fn by_host(model: &Model, session: SessionOptions, options: &GenerateOptions) -> Vec<u32> {
+    let mut session = model.session(session.with_path(PathChoice::Stream).with_capacity(140)).expect("a session");
+    session.append(PROMPT).expect("they fit");
+    generate(&mut session, options.clone().with_logprobs(0))
+}
+
+#[test]
+fn devices_choose_as_the_host_does() {
+    let model = model();
+    for sampling in ways().into_iter().take(2) {
+        let options = GenerateOptions::new(3).with_sampling(sampling.clone());
+        let expected = by_host(&model, common::exact(), &options);
+        for path in PATHS {
+            let mut session = session(&model, path);
+            assert_eq!(generate(&mut session, options.clone()), expected, "{path:?}, {sampling:?}");
+            let launches = session.work().launches;
+            assert!(path != PathChoice::Persistent || launches == 1, "{launches} launches of a whole answer");
+        }
+    }
+}
+
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn penalties_look_at_tokens_that_ran_before() {
+    let model = model();
+    let [sampling, ..] = ways();
+    let options = GenerateOptions::new(3).with_sampling(sampling.with_temperature(3.0).with_penalty_window(None));
+    for path in PATHS {
+        let mut session = session(&model, path);
+        generate(&mut session, options.clone());
+        // In this session, and in one that it was copied to, where the host looks.
+        let mut copy = session.fork().expect("it fits");
+        for (session, way) in [(&mut session, options.clone()), (&mut copy, options.clone().with_logprobs(0))] {
+            session.append(&[7, 9]).expect("they fit");
+            generate(session, way);
+        }
+        assert_eq!(session.tokens(), copy.tokens(), "{path:?}");
+        session.truncate(PROMPT.len() + 1);
+        copy.truncate(PROMPT.len() + 1);
+        let expected = generate(&mut copy, options.clone().with_logprobs(0));
+        let mut again = session.fork().expect("it fits");
+        for session in [&mut session, &mut again] {
+            assert_eq!(generate(session, options.clone()), expected, "{path:?}, behind what is forgotten");
+        }
+    }
+}
+
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn draws_do_not_depend_on_the_grid_or_the_schedule() {
+    let of = |schedule, seed, split_warps| DeviceConfig { schedule, seed, split_warps, ..DeviceConfig::default() };
+    let devices = [
+        (1, of(Schedule::RoundRobin, 0, false)),
+        (7, of(Schedule::Random, 1, false)),
+        (2, of(Schedule::Random, 2, true)),
+        (3, of(Schedule::Adversarial, 3, false)),
+    ];
+    for (multiprocessors, config) in devices {
+        let model = on(DeviceConfig { multiprocessors, ..config });
+        for numerics in [common::exact(), SessionOptions::default()] {
+            for sampling in ways() {
+                let options = GenerateOptions::new(2).with_sampling(sampling.clone());
+                let wish = numerics.with_path(PathChoice::Persistent).with_capacity(140);
+                let mut session = model.session(wish).expect("a session");
+                session.append(PROMPT).expect("they fit");
+                let found = generate(&mut session, options.clone());
+                assert_eq!(
+                    found,
+                    by_host(&model, numerics, &options),
+                    "{multiprocessors} blocks, {numerics:?}, {sampling:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn items_beside_each_other_are_drawn_each_in_its_way() {
+    let model = model();
+    let options = ways().map(|sampling| GenerateOptions::new(4).with_sampling(sampling));
+    let expected = options.each_ref().map(|options| by_host(&model, common::exact(), options));
+    let mut sessions = options.each_ref().map(|_| session(&model, PathChoice::Persistent));
+    let mut running: Vec<_> = sessions.iter_mut().zip(options).map(|(session, way)| session.generate(way)).collect();
+    let mut found = vec![Vec::new(); running.len()];
+    for _ in 0..4 {
+        for (generation, tokens) in running.iter_mut().zip(&mut found) {
+            tokens.push(generation.next().expect("a token").expect("no fault"));
+        }
+    }
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The greatest number and its index: the least index among equals. A NaN counts as greater than every number, so that
 //! it comes through every reduction.
 
-use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Operand, Pred, Shared, U32, Val, Var};
+use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Operand, Pred, Shared, Size, U32, Val, Var};
 use kiln_shape::mailbox::NO_TOKEN;
 
 /// The greatest value so far and its index.
@@ -59,6 +59,47 @@ impl Best {
             self.take(b, value, index);
         }
     }
+
+    /// The best of all threads of the block, in every lane of warp 0. A barrier stands inside; another must come before
+    /// `scratch` is used again.
+    #[track_caller]
+    pub(crate) fn over_block(&self, b: &mut Builder, scratch: Scratch) {
+        let (lane, warp) = (b.lane(), b.warp_id());
+        self.over_lanes(b);
+        let leader = b.setp_eq(lane, 0);
+        let (value_at, index_at) = (b.index(scratch.values, warp), b.index(scratch.indices, warp));
+        b.if_(leader, |b| {
+            b.st(value_at, self.value);
+            b.st(index_at, self.index);
+        });
+        b.bar_sync(); // every warp's best is in shared memory
+        let in_first = b.setp_eq(warp, 0);
+        b.if_(in_first, |b| {
+            let warps = b.warps();
+            let has = b.setp_lt(lane, warps);
+            b.set(self.value, f32::NEG_INFINITY);
+            b.set(self.index, NO_TOKEN);
+            let (value_at, index_at) = (b.index(scratch.values, lane), b.index(scratch.indices, lane));
+            b.if_(has, |b| {
+                let (value, index) = (b.ld(value_at, LoadKind::Ordinary), b.ld(index_at, LoadKind::Ordinary));
+                b.set(self.value, value);
+                b.set(self.index, index);
+            });
+            self.over_lanes(b);
+        });
+    }
+
+    /// The best of arrays of `[count]` values and indices, by one warp: in every lane.
+    #[track_caller]
+    pub(crate) fn merge(&self, b: &mut Builder, values: Global<F32>, indices: Global<U32>, count: Size) {
+        let lane = b.lane();
+        b.for_range(lane, count, 32, |b, i| {
+            let (value, index) = (b.index(values, i), b.index(indices, i));
+            let (value, index) = (b.ld(value, LoadKind::Ordinary), b.ld(index, LoadKind::Ordinary));
+            self.take(b, value, index);
+        });
+        self.over_lanes(b);
+    }
 }
 
 /// A value and an index for each warp.
@@ -88,7 +129,7 @@ pub(crate) fn of_block(
     end: impl Operand<U32> + Copy,
     kind: LoadKind,
 ) -> Best {
-    let (tid, lane, warp, threads) = (b.tid(), b.lane(), b.warp_id(), b.block());
+    let (tid, threads) = (b.tid(), b.block());
     let best = Best::none(b);
     let first = b.add::<U32>(tid, first);
     b.for_range(first, end, threads, |b, i| {
@@ -96,27 +137,6 @@ pub(crate) fn of_block(
         let value = b.ld(at, kind);
         best.take(b, value, i);
     });
-    best.over_lanes(b);
-    let leader = b.setp_eq(lane, 0);
-    let (value_at, index_at) = (b.index(scratch.values, warp), b.index(scratch.indices, warp));
-    b.if_(leader, |b| {
-        b.st(value_at, best.value);
-        b.st(index_at, best.index);
-    });
-    b.bar_sync(); // every warp's best is in shared memory
-    let in_first = b.setp_eq(warp, 0);
-    b.if_(in_first, |b| {
-        let warps = b.warps();
-        let has = b.setp_lt(lane, warps);
-        b.set(best.value, f32::NEG_INFINITY);
-        b.set(best.index, NO_TOKEN);
-        let (value_at, index_at) = (b.index(scratch.values, lane), b.index(scratch.indices, lane));
-        b.if_(has, |b| {
-            let (value, index) = (b.ld(value_at, LoadKind::Ordinary), b.ld(index_at, LoadKind::Ordinary));
-            b.set(best.value, value);
-            b.set(best.index, index);
-        });
-        best.over_lanes(b);
-    });
+    best.over_block(b, scratch);
     best
 }

@@ -1,7 +1,7 @@
 //! Functions that PTX has only in part, or only approximately.
 
-use crate::ptx::{Builder, F32, Operand, U32, Val};
-use kiln_shape::arithmetic::{EXP_INTEGERS, EXP_RAISED, EXP_SERIES, EXP_VANISHES, LN_2_LOW};
+use crate::ptx::{Builder, F32, Operand, S32, U32, Val};
+use kiln_shape::arithmetic::{EXP_INTEGERS, EXP_RAISED, EXP_SERIES, EXP_VANISHES, LN_2_LOW, LN_SERIES, TWO_THIRDS};
 use std::f32::consts::{LN_2, LOG2_E};
 
 /// `e^x` within 0.91 ulp, subnormals included, for `x` up to 66; `-inf` gives 0, NaN gives NaN. `x = n ln 2 + r`, `e^x =
@@ -26,6 +26,51 @@ pub(crate) fn exp(b: &mut Builder, x: impl Operand<F32> + Copy) -> Val<F32> {
     // n may be too small for the exponent.
     let vanishes = b.setp_lt(x, EXP_VANISHES);
     b.selp::<F32>(0.0, power, vanishes)
+}
+
+/// A positive normal number as `2^exponent (1 + part)`, with `1 + part` from 2/3 to 4/3.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Factors {
+    pub(crate) exponent: Val<F32>,
+    pub(crate) part: Val<F32>,
+}
+
+impl Factors {
+    /// Those of `x`.
+    #[track_caller]
+    pub(crate) fn of(b: &mut Builder, x: Val<F32>) -> Factors {
+        let bits = b.mov_bits::<U32, _>(x);
+        let beyond = b.sub(bits, TWO_THIRDS);
+        let beyond = b.mov_bits::<S32, _>(beyond);
+        let exponent = b.shr::<S32>(beyond, 23);
+        let raised = b.mov_bits::<U32, _>(exponent);
+        let raised = b.shl(raised, 23);
+        let bits = b.sub::<U32>(bits, raised);
+        let near = b.mov_bits::<F32, _>(bits);
+        Factors { exponent: b.cvt(exponent), part: b.sub(near, 1.0) }
+    }
+
+    /// The logarithm within 1 ulp: `exponent ln 2 + ln(1 + part)`.
+    #[track_caller]
+    pub(crate) fn ln(self, b: &mut Builder) -> Val<F32> {
+        let Factors { exponent, part } = self;
+        let [first, second, rest @ ..] = LN_SERIES;
+        let mut series = b.fma(part, first, second);
+        for coefficient in rest {
+            series = b.fma(series, part, coefficient);
+        }
+        let square = b.mul(part, part);
+        let of_part = b.fma(square, series, part);
+        let low = b.fma(exponent, LN_2_LOW, of_part);
+        b.fma(exponent, LN_2, low)
+    }
+}
+
+/// `ln x` within 1 ulp for positive `x` that are normal, with the bits of the host's
+/// [`ln`](kiln_shape::arithmetic::ln).
+#[track_caller]
+pub(crate) fn ln(b: &mut Builder, x: Val<F32>) -> Val<F32> {
+    Factors::of(b, x).ln(b)
 }
 
 /// `x / (1 + e^-x)` for every finite `x`, by `e^-|x|`, which does not overflow: within 3.35 ulp, and below -87, where that

@@ -1,6 +1,6 @@
 //! Reductions over the lanes of a warp, as butterflies: every lane ends with the same bits.
 
-use crate::ptx::{AtomicOp, Bits32, Builder, F32, Integer, Val};
+use crate::ptx::{AtomicOp, Bits32, Builder, F32, Integer, U32, U64, Val};
 
 /// The sum over groups of `width` neighbouring lanes (a power of two up to 32), in every lane of the group.
 #[track_caller]
@@ -39,5 +39,17 @@ pub(crate) fn reduce<T: Integer + Bits32>(b: &mut Builder, op: AtomicOp, value: 
             AtomicOp::Max => b.max::<T>(value, other),
             AtomicOp::Or => b.or::<T>(value, other),
         }
+    })
+}
+
+/// The sum of all lanes' 64-bit integers, in every lane.
+#[track_caller]
+pub(crate) fn sum64(b: &mut Builder, value: Val<U64>) -> Val<U64> {
+    [16, 8, 4, 2, 1].into_iter().fold(value, |value, distance| {
+        let high = b.shr::<U64>(value, 32);
+        let halves = [b.cvt::<U32, U64>(value), b.cvt::<U32, U64>(high)];
+        let [low, high] = halves.map(|half| b.shfl_bfly(half, distance));
+        let other = b.pack64(low, high);
+        b.add::<U64>(value, other)
     })
 }

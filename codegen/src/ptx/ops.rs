@@ -27,7 +27,9 @@ conversions! {
     F16 <- F32 Some(Rounding::Nearest);
     F32 <- U32 Some(Rounding::Nearest);
     F32 <- S32 Some(Rounding::Nearest);
+    F32 <- U64 Some(Rounding::Nearest);
     U32 <- F32 Some(Rounding::ZeroInteger);
+    U64 <- F32 Some(Rounding::ZeroInteger);
     S32 <- F32 Some(Rounding::NearestInteger);
     U64 <- U32 None;
     U32 <- U64 None;

@@ -6,6 +6,7 @@ use crate::model::path::{End, Item, Path, Step};
 use crate::model::sequence::Sequence;
 use crate::model::stream::StreamPath;
 use crate::model::{KvType, Model, Numerics};
+use crate::shape::choice::PLAIN;
 use crate::shape::table::KV_CHUNK;
 use kiln_emulator::Checks;
 use std::ffi::c_void;
@@ -27,7 +28,7 @@ fn deep(model: &Model, kv: KvType, capacity: u32) -> Sequence {
 
 /// A prompt token at `position`, and a chosen one behind another: what is chosen, and the bits of the logits.
 fn run(path: &mut StreamPath, model: &Model, sequence: &mut Sequence, position: u32) -> (Vec<Step>, Vec<u32>) {
-    path.begin(&model.inner, sequence, &Item { ids: &[120, 7], position, max_new: 1, stop_ids: &[] })
+    path.begin(&model.inner, sequence, &Item { ids: &[120, 7], position, max_new: 1, stop_ids: &[], choice: PLAIN })
         .expect("it begins");
     let mut steps = Vec::new();
     while steps.last() != Some(&Step::End(End::Length)) {
@@ -123,7 +124,7 @@ fn what_a_launched_graph_uses_outlives_it() {
     run(&mut path, &model, &mut sequence, 0);
     let before = path.work();
     let gate = Gate::close(&path.stream);
-    let item = Item { ids: &[120, 7, 300], position: 0, max_new: 1, stop_ids: &[] };
+    let item = Item { ids: &[120, 7, 300], position: 0, max_new: 1, stop_ids: &[], choice: PLAIN };
     path.begin(&model.inner, &mut sequence, &item).expect("it begins");
     let work = path.work();
     assert_eq!((work.launches - before.launches, work.captures), (2, before.captures));

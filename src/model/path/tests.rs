@@ -7,6 +7,7 @@ use crate::model::persistent::{Decoder, Key, PersistentPath};
 use crate::model::sequence::Sequence;
 use crate::model::stream::StreamPath;
 use crate::model::{KvType, ModelFile, Numerics, PathChoice, SessionOptions};
+use crate::shape::choice::PLAIN;
 use crate::shape::mailbox::item::STOP_IDS_MAX;
 use kiln_emulator::{Checks, DeviceConfig};
 
@@ -40,7 +41,7 @@ pub(in crate::model) fn stream_path(model: &Model, numerics: Numerics) -> Stream
 
 /// The tokens of an item behind [`PROMPT`], and its end.
 fn run(path: &mut dyn Path, model: &Model, sequence: &mut Sequence, stop_ids: &[u32]) -> (Vec<u32>, End) {
-    let item = Item { ids: PROMPT, position: 0, max_new: 4, stop_ids };
+    let item = Item { ids: PROMPT, position: 0, max_new: 4, stop_ids, choice: PLAIN };
     path.begin(&model.inner, sequence, &item).expect("it begins");
     let mut tokens = Vec::new();
     loop {

@@ -12,6 +12,7 @@ use crate::launch::{Arguments, Launch, Out};
 use crate::model::kernels::Persistent;
 use crate::model::launches::{PersistentDecoder, Trace};
 use crate::model::{Inner, KvType, Numerics, balance};
+use crate::shape::choice;
 use crate::shape::mailbox::{self, state};
 use crate::{Error, Result};
 use std::sync::atomic::Ordering;
@@ -58,6 +59,8 @@ struct Memory {
     embeddings: DeviceBuffer<f32>,
     best_values: DeviceBuffer<f32>,
     best_indices: DeviceBuffer<u32>,
+    /// What a choice adds up in, `[choice::memory::words]`.
+    choice: DeviceBuffer<u32>,
     /// `[events, blocks, mailbox::trace::WORDS]`, and the number of events, where the kernel traces.
     trace: Option<(DeviceBuffer<u64>, u32)>,
 }
@@ -118,6 +121,7 @@ impl Decoder {
             embeddings: DeviceBuffer::zeroed(device, stride * shape.hidden as usize)?,
             best_values: DeviceBuffer::zeroed(device, stride)?,
             best_indices: DeviceBuffer::zeroed(device, stride)?,
+            choice: DeviceBuffer::zeroed(device, choice::memory::words(blocks, shape.vocab) as usize)?,
             trace,
         };
         let counters = DeviceBuffer::zeroed(device, 2 + shape.kv_heads as usize)?;
@@ -185,6 +189,7 @@ impl Decoder {
             ffn: (&memory.ffn).into(),
             best_values: (&memory.best_values).into(),
             best_indices: (&memory.best_indices).into(),
+            choice: (&memory.choice).into(),
             counters: counters.into(),
             state: (&memory.state).into(),
             mailbox: (&post.words).into(),

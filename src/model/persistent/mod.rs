@@ -12,6 +12,7 @@ use super::Inner;
 use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
 use crate::driver::{MappedBuffer, Patience, Resident};
+use crate::shape::choice::Choice;
 use crate::shape::mailbox::{self, entry, item};
 use crate::{Error, Result};
 use decoder::Launched;
@@ -47,6 +48,7 @@ struct Running {
     left: u32,
     made: u32,
     stop_ids: Vec<u32>,
+    choice: Choice,
 }
 
 /// The host's patience with the kernel. It restarts with every token of any session, and with the first launches after
@@ -150,6 +152,10 @@ impl PersistentPath {
         put64(item::PARTIALS, sequence.partials.as_ptr().address());
         put64(item::COS, sequence.rotary.cos.as_ptr().address());
         put64(item::SIN, sequence.rotary.sin.as_ptr().address());
+        put64(item::HISTORY, sequence.tokens.as_ptr().address());
+        for (index, word) in item.choice.into_iter().enumerate() {
+            put(item::CHOICE + index as u32, word);
+        }
         for (index, id) in stop_ids.iter().enumerate() {
             put(item::STOP_IDS + index as u32, *id);
         }
@@ -177,7 +183,7 @@ impl PersistentPath {
         }
         let seat = self.seat()?;
         let stop_ids = item.stop_ids.to_vec();
-        self.running = Some(Running { seat, end, left: item.max_new, made: 0, stop_ids });
+        self.running = Some(Running { seat, end, left: item.max_new, made: 0, stop_ids, choice: item.choice });
         self.work.tokens += item.ids.len() as u64;
         self.post(sequence, item)
     }
@@ -219,9 +225,9 @@ impl PersistentPath {
     fn go_on(&mut self, model: &Inner, sequence: &mut Sequence, token: u32) -> Result<()> {
         let Some(running) = &mut self.running else { return Ok(()) };
         let position = running.end + running.made - 1;
-        let (left, stop_ids) = (running.left, running.stop_ids.clone());
+        let (left, stop_ids, choice) = (running.left, running.stop_ids.clone(), running.choice);
         (running.end, running.made) = (position + 1, 0);
-        let item = Item { ids: &[token], position, max_new: left, stop_ids: &stop_ids };
+        let item = Item { ids: &[token], position, max_new: left, stop_ids: &stop_ids, choice };
         match sequence.grow(model, position + 1, position + 1 + left) {
             Ok(()) => self.post(sequence, &item),
             Err(error) => {

@@ -6,6 +6,7 @@ use crate::model::path::{Item, Path};
 use crate::model::sequence::Sequence;
 use crate::model::stream::StreamPath;
 use crate::model::{KvType, ModelFile, Numerics};
+use crate::shape::choice::PLAIN;
 use crate::shape::mailbox::{self, entry};
 use crate::{Error, Model};
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
@@ -69,7 +70,7 @@ impl Scene {
     }
 
     fn begin(&mut self, user: usize, ids: &[u32], position: u32, max_new: u32) {
-        let item = Item { ids, position, max_new, stop_ids: &[] };
+        let item = Item { ids, position, max_new, stop_ids: &[], choice: PLAIN };
         let User { path, sequence } = &mut self.users[user];
         path.begin(&self.model.inner, sequence, &item).expect("it begins");
     }
@@ -80,8 +81,8 @@ impl Scene {
         path.ids.get_or_insert_with(|| crate::driver::MappedBuffer::zeroed(self.model.device(), 64).expect("room"));
         let seat = path.seat().expect("a seat");
         let end = position.wrapping_add(ids.len() as u32);
-        path.running = Some(super::Running { seat, end, left: max_new, made: 0, stop_ids: Vec::new() });
-        path.post(sequence, &Item { ids, position, max_new, stop_ids: &[] }).expect("it is posted");
+        path.running = Some(super::Running { seat, end, left: max_new, made: 0, stop_ids: Vec::new(), choice: PLAIN });
+        path.post(sequence, &Item { ids, position, max_new, stop_ids: &[], choice: PLAIN }).expect("it is posted");
     }
 
     fn next(&mut self, user: usize) -> (u32, u32) {
@@ -221,9 +222,15 @@ fn items_take_turns_a_token_each() {
         path.ids = Some(crate::driver::MappedBuffer::zeroed(&device, 64).expect("room"));
         let seat = path.seat().expect("a seat");
         let (ids, max_new) = (&PROMPT[user..], 6);
-        path.running =
-            Some(super::Running { seat, end: ids.len() as u32, left: max_new, made: 0, stop_ids: Vec::new() });
-        path.ring(sequence, &Item { ids, position: 0, max_new, stop_ids: &[] });
+        path.running = Some(super::Running {
+            seat,
+            end: ids.len() as u32,
+            left: max_new,
+            made: 0,
+            stop_ids: Vec::new(),
+            choice: PLAIN,
+        });
+        path.ring(sequence, &Item { ids, position: 0, max_new, stop_ids: &[], choice: PLAIN });
     }
     let mut before = 0;
     while before < 16 {
@@ -389,7 +396,7 @@ fn a_wait_for_a_seat_ends() {
     let seats: Vec<_> = std::iter::from_fn(|| scene.decoder.post.seat()).collect();
     assert_eq!(seats.len(), mailbox::SLOTS as usize);
     let User { path, sequence } = &mut scene.users[0];
-    let item = Item { ids: PROMPT, position: 0, max_new: 2, stop_ids: &[] };
+    let item = Item { ids: PROMPT, position: 0, max_new: 2, stop_ids: &[], choice: PLAIN };
     let error = path.begin(&scene.model.inner, sequence, &item).expect_err("no seat is free");
     assert!(matches!(error, Error::Stalled { .. }), "{error}");
     device.set_limits(before);
@@ -421,8 +428,12 @@ fn the_cache_grows_in_the_middle_of_an_item() {
     let User { path, sequence } = &mut scene.users[0];
     assert_eq!(sequence.room(), 128);
     let mut made = Vec::new();
-    path.begin(&scene.model.inner, sequence, &Item { ids: &[1], position: 126, max_new: 6, stop_ids: &[] })
-        .expect("fits");
+    path.begin(
+        &scene.model.inner,
+        sequence,
+        &Item { ids: &[1], position: 126, max_new: 6, stop_ids: &[], choice: PLAIN },
+    )
+    .expect("fits");
     while let super::Step::Token(token) = path.next(&scene.model.inner, sequence).expect("a token") {
         made.push(token);
     }
@@ -440,8 +451,12 @@ fn the_cache_grows_in_the_middle_of_an_item() {
     // The same on the stream path.
     let kernels = scene.model.inner.stream_kernels(Numerics::Exact).expect("kernels");
     let (mut path, sequence) = (StreamPath::new(stream, kernels, Numerics::Exact), &mut scene.users[0].sequence);
-    path.begin(&scene.model.inner, sequence, &Item { ids: &[1], position: 126, max_new: 6, stop_ids: &[] })
-        .expect("fits");
+    path.begin(
+        &scene.model.inner,
+        sequence,
+        &Item { ids: &[1], position: 126, max_new: 6, stop_ids: &[], choice: PLAIN },
+    )
+    .expect("fits");
     for token in made {
         assert_eq!(path.next(&scene.model.inner, sequence).expect("a token"), super::Step::Token(token));
     }

@@ -2,11 +2,9 @@
 
 use super::{Sampling, TokenSet};
 use crate::shape::arithmetic::exp;
+use crate::shape::choice::{mass, share, share_of};
 use crate::shape::random::{bits, gumbel_at_most, gumbel_of};
 use crate::{Error, Result};
-
-/// Parts of the likeliest token's probability in which masses are counted: a vocabulary of 2^24 tokens has less than 2^64.
-const MASS_OF_ONE: f32 = (1u64 << 39) as f32;
 
 /// Tokens that are first put in order where a share of probability is looked for, and how many times more next.
 const FIRST_SORTED: usize = 64;
@@ -48,22 +46,6 @@ pub(super) fn keep_least(keys: &mut Vec<u64>, count: usize) {
         keys.select_nth_unstable(count);
         keys.truncate(count);
     }
-}
-
-/// A number from 0 to 1 as an integer.
-pub(super) fn mass(weight: f32) -> u64 {
-    (weight * MASS_OF_ONE) as u64
-}
-
-/// An integer in units of [`mass`] as a number.
-pub(super) fn weight(mass: u64) -> f32 {
-    mass as f32 / MASS_OF_ONE
-}
-
-/// That share, below 1, of a mass.
-fn share_of(share: f32, mass: u64) -> u64 {
-    let share = (f64::from(share) * (1u128 << 64) as f64) as u64;
-    ((u128::from(share) * u128::from(mass)) >> 64) as u64
 }
 
 impl Sampler {
@@ -140,12 +122,14 @@ impl Sampler {
         self.recent.extend_from_slice(&tokens[tokens.len().saturating_sub(window)..]);
         self.recent.sort_unstable();
         for same in self.recent.chunk_by(|a, b| a == b) {
-            let Some(logit) = same.first().and_then(|id| logits.get_mut(*id as usize)) else { continue };
+            let found = same.first().and_then(|id| logits.get_mut(*id as usize));
+            let Some(logit) = found.filter(|logit| logit.is_finite()) else { continue };
             let factor = sampling.repetition_penalty;
             let scaled = if *logit > 0.0 { *logit / factor } else { *logit * factor };
             let present = scaled - sampling.presence_penalty;
-            // A product that overflows is the greatest float.
-            *logit = (-sampling.frequency_penalty).mul_add(same.len() as f32, present).min(f32::MAX);
+            let penalised = (-sampling.frequency_penalty).mul_add(same.len() as f32, present);
+            // What overflows is the greatest float: a penalty bans no token.
+            *logit = penalised.clamp(-f32::MAX, f32::MAX);
         }
     }
 
@@ -172,18 +156,18 @@ impl Sampler {
             for candidate in candidates.iter_mut() {
                 *candidate = key((lacks(id(*candidate)) - mean).abs(), id(*candidate));
             }
-            keep_share(candidates, share_of(sampling.typical_p, total), mass_of);
+            keep_share(candidates, share_of(share(sampling.typical_p), total), mass_of);
             for candidate in candidates.iter_mut() {
                 *candidate = key(-logits[id(*candidate) as usize], id(*candidate));
             }
         }
         if sampling.top_p < 1.0 {
             let total = candidates.iter().map(mass_of).sum();
-            keep_share(candidates, share_of(sampling.top_p, total), mass_of);
+            keep_share(candidates, share_of(share(sampling.top_p), total), mass_of);
         }
         if sampling.min_p > 0.0 {
             let most = candidates.iter().map(mass_of).max().unwrap_or(0);
-            let least = if sampling.min_p < 1.0 { share_of(sampling.min_p, most) } else { most };
+            let least = if sampling.min_p < 1.0 { share_of(share(sampling.min_p), most) } else { most };
             candidates.retain(|key| mass_of(key) >= least);
         }
     }

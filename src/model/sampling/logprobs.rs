@@ -1,7 +1,8 @@
 //! Log-probabilities of tokens, by the logits as the model gives them.
 
-use super::chain::{id, keep_least, mass, ranked, weight};
-use crate::shape::arithmetic::{exp, ln};
+use super::chain::{id, keep_least, ranked};
+use crate::shape::arithmetic::ln;
+use crate::shape::choice::{mass_of, weight};
 
 /// Natural logarithms of probabilities, at temperature 1 and before biases, penalties and filters.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,7 +19,7 @@ impl Logprobs {
     /// the logits has -inf.
     pub fn new(logits: &[f32], chosen: u32, count: usize) -> Logprobs {
         let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let total: u64 = logits.iter().map(|logit| mass(exp(logit - most))).sum();
+        let total: u64 = logits.iter().map(|logit| mass_of(*logit, most)).sum();
         let total = ln(weight(total).max(1.0));
         let of = |logit: f32| (logit - most) - total;
         let logit = |id: u32| logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);

@@ -159,6 +159,22 @@ fn biases_bans_and_penalties_change_logits_in_their_order() {
     let (logits, _) = treated(penalties.clone().with_penalty_window(1), &[2, 5, 2, 2]);
     assert_eq!((logits[2], logits[5]), (1.5 - 0.5 - 0.25, -4.0));
     assert_eq!(treated(penalties.clone().with_penalty_window(0), &[2]).0, LOGITS);
+    let extreme = |logit: f32, penalties: Sampling| {
+        let mut logits = [0.0, logit];
+        Sampler::new(penalties, 2)
+            .expect("in range")
+            .choose(&mut logits, &[1])
+            .map(|_| logits[1])
+            .expect("one finite logit")
+    };
+    let (sharp, blunt) =
+        (penalties.clone().with_penalties(100.0, 0.0, 0.0), penalties.clone().with_penalties(0.01, 0.0, 0.0));
+    assert_eq!(
+        (extreme(-3e38, sharp), extreme(3e38, blunt.clone())),
+        (-f32::MAX, f32::MAX),
+        "finite logits stay finite"
+    );
+    assert_eq!(extreme(f32::NEG_INFINITY, blunt), f32::NEG_INFINITY);
     let (logits, _) = treated(penalties.with_logit_bias([(2, -5.0)]), &[2]);
     assert_eq!(logits[2], -4.0 - 0.75, "the bias comes before the penalty");
 }

@@ -1,6 +1,6 @@
 //! Functions against float64, run on the emulator over the floats of their domains.
 
-use super::{exp, silu};
+use super::{exp, ln, silu};
 use crate::Target;
 use crate::ptx::{Builder, F32, Global, Module, U32, Val};
 use kiln_emulator::{Checks, DeviceConfig, Launch, Memory};
@@ -121,6 +121,15 @@ fn exp_has_the_bits_of_the_hosts() {
             assert_eq!(found.to_bits(), host.to_bits(), "{found:e} and {host:e} of {x:e}");
         });
     }
+}
+
+#[test]
+fn ln_has_the_bits_of_the_hosts() {
+    let (probe, stride) = (Probe::new(ln), stride(4099, 5));
+    probe.sweep(f32::MIN_POSITIVE, f32::MAX, stride, |x, found| {
+        let host = kiln_shape::arithmetic::ln(x);
+        assert_eq!(found.to_bits(), host.to_bits(), "{found:e} and {host:e} of {x:e}");
+    });
 }
 
 #[test]

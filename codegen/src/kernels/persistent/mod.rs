@@ -1,7 +1,8 @@
 //! The persistent decoder. `queue` is the leader's side of the mailbox, `token` the forward pass of a token and what
-//! follows from it, `stream` the producer of its weights, `attend` its attention, `trace` the stamps of its phases.
+//! follows from it, `choose` its draw where it is not the greatest logit's, `stream` the producer of its weights, `attend` its attention, `trace` the stamps of its phases.
 
 mod attend;
+mod choose;
 mod queue;
 mod stream;
 mod token;
@@ -11,6 +12,7 @@ use super::phase::{Phase, PhaseKernel};
 use super::products::Products;
 use super::{Grid, Kernel, incremental_attention};
 use crate::blocks::argmax;
+use crate::blocks::choose::Choose;
 use crate::blocks::grid_barrier::{GridBarrier, Limit};
 use crate::blocks::leader;
 use crate::blocks::ring::{Consumer, Ring};
@@ -24,7 +26,7 @@ use trace::Trace;
 /// (`kiln_shape::mailbox`) and tokens go back through it while the kernel runs. Items take turns, a token each.
 ///
 /// A token takes five grid-wide dependencies per layer, after QKV, attention, its output, gate and up, and down, and one
-/// for the head. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that needs
+/// for the head; a draw takes one more, or two where it is from some of the tokens. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that needs
 /// them. The last block to finish a KV head's chunks puts them together before it arrives at the barrier.
 ///
 /// Every wait ends: a block that has waited for longer than `wait_limit` says so, and every block leaves.
@@ -193,6 +195,9 @@ struct Decoder<'a> {
     /// The block's copy of the command, and the token chosen.
     command: Shared<U32>,
     scratch: argmax::Scratch,
+    /// The chain by which the item's tokens are chosen.
+    chain: Choose,
+    drawn: choose::Drawn,
     trace: Option<Trace>,
     /// Where weights come through a ring: the warp's end of it.
     ring: Option<Consumer>,
@@ -247,6 +252,7 @@ impl<'a> Decoder<'a> {
         let ffn = b.param::<Global<F32>>("ffn"); // [ffn]
         let best_values = b.param::<Global<F32>>("best_values"); // [grid]
         let best_indices = b.param::<Global<U32>>("best_indices"); // [grid]
+        let choice = b.param::<Global<U32>>("choice"); // [choice::memory::words(grid, vocab)], zeros before the first launch
         let counters = b.param::<Global<U32>>("counters"); // [2 + kv_heads], zero: barrier, abort, arrivals
         let state = b.param::<Global<U32>>("state"); // [state::WORDS], kept between launches
         let mailbox = b.param::<Global<U32>>("mailbox"); // [mailbox::WORDS], mapped
@@ -272,6 +278,8 @@ impl<'a> Decoder<'a> {
         let barrier = GridBarrier::new(b, counters, limit);
         let begin = b.globaltimer();
         let scratch = argmax::Scratch::new(b);
+        let item = b.shared("item", mailbox::ITEM_WORDS);
+        let chain = Choose::new(b, item.at(item::CHOICE), choice, barrier.blocks(), vocab, scratch);
         Decoder {
             kernel,
             table,
@@ -302,9 +310,11 @@ impl<'a> Decoder<'a> {
             leader,
             begin,
             kept: b.shared("kept", state::KEPT),
-            item: b.shared("item", mailbox::ITEM_WORDS),
+            item,
             command: b.shared("command", command::WORDS + 1),
             scratch,
+            chain,
+            drawn: choose::Drawn::new(b),
             trace,
             ring: None,
         }

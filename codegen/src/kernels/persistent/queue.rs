@@ -10,6 +10,7 @@ use kiln_shape::mailbox::{self, SLOTS, command, entry, item, report, state};
 
 /// Slots of a lane.
 const EACH: u32 = SLOTS / 32;
+const _: () = assert!(mailbox::ITEM_WORDS == 3 * 32, "a lane takes three words of an item");
 /// No slot: greater than every distance between two.
 const NONE: u32 = u32::MAX;
 
@@ -181,8 +182,10 @@ impl Decoder<'_> {
             let (from, to) = (b.index(from, lane), b.index(to, lane));
             let low = b.ld_sync(from, LoadOrder::Relaxed, Scope::Sys);
             let high = b.ld_sync(from.at(32), LoadOrder::Relaxed, Scope::Sys);
+            let choice = b.ld_sync(from.at(64), LoadOrder::Relaxed, Scope::Sys);
             b.st(to, low);
             b.st(to.at(32), high);
+            b.st(to.at(64), choice);
             let mut word = |word| b.shfl_idx(low, word);
             let (number, prompt, room) = (word(item::NUMBER), word(item::PROMPT), word(item::ROOM));
             let (position, id) = (word(item::POSITION), word(item::FIRST_ID));

@@ -2,7 +2,8 @@
 
 use super::queue::{Current, Look};
 use super::{CHOSEN, Decoder, Item, Next};
-use crate::blocks::argmax::{self, Best};
+use crate::blocks::argmax;
+use crate::blocks::choose::Share;
 use crate::blocks::dequantize;
 use crate::blocks::tensor::Tensor;
 use crate::kernels::phase::{Operands, Phase};
@@ -23,8 +24,11 @@ impl Decoder<'_> {
         let wants = b.setp_ne(item.max_new, 0);
         let chooses = b.and_pred(chooses, wants);
         let current = Current { slot, chooses };
+        let token = b.get(next.token);
+        self.remember(b, position, token);
         let look = self.look(b, step, item.prompt);
         let stops = self.forward(b, &item, next, position, &look, current);
+        self.draw(b, item.logits, position, chooses);
         self.read_command(b, 1, |b| self.read_best(b, chooses));
         let token = self.next_token(b, chooses);
         let made = b.selp::<U32>(1, 0, chooses);
@@ -91,7 +95,7 @@ impl Decoder<'_> {
         b.if_(current.chooses, |b| {
             let none = b.mov::<U32>(0);
             let rows = self.product(b, Phase::Head, none, self.x, item.logits, item.logits);
-            self.best_of_block(b, item, rows);
+            self.best_of_block(b, item, position, rows);
             self.end_phase(b, trace::HEAD, self.layers, position);
         });
     }
@@ -148,15 +152,15 @@ impl Decoder<'_> {
                 let published = self.publish(b, look, current);
                 b.set(stops, published);
             });
-            b.if_(is_head, |b| self.best_of_block(b, item, (first, end)));
+            b.if_(is_head, |b| self.best_of_block(b, item, position, (first, end)));
             let stamp = b.add::<U32>(phase, 1);
             self.end_phase(b, stamp, layer, position);
         });
     }
 
-    /// The block's best logit, for the merge behind the head's barrier.
-    fn best_of_block(&self, b: &mut Builder, item: &Item, (first, end): (Val<U32>, Val<U32>)) {
-        b.bar_sync(); // the block's logits are written
+    /// The block's best logit behind penalties, for the merge behind the head's barrier.
+    fn best_of_block(&self, b: &mut Builder, item: &Item, position: Val<U32>, (first, end): (Val<U32>, Val<U32>)) {
+        self.treat(b, position, Share { logits: item.logits, first, end });
         let best = argmax::of_block(b, self.scratch, item.logits, first, end, LoadKind::Ordinary);
         let tid = b.tid();
         let writes = b.setp_eq(tid, 0);
@@ -212,16 +216,9 @@ impl Decoder<'_> {
 
     /// The blocks' best, merged by the first warp.
     fn read_best(&self, b: &mut Builder, chooses: Val<Pred>) {
-        let (lane, tid) = (b.lane(), b.tid());
+        let tid = b.tid();
         b.if_(chooses, |b| {
-            let best = Best::none(b);
-            b.for_range(lane, self.barrier.blocks(), 32, |b, i| {
-                let (value, index) = (b.index(self.best_values, i), b.index(self.best_indices, i));
-                let (value, index) = (b.ld(value, LoadKind::Ordinary), b.ld(index, LoadKind::Ordinary));
-                best.take(b, value, index);
-            });
-            best.over_lanes(b);
-            let token = best.token(b);
+            let token = self.token_of_all(b);
             let first = b.setp_eq(tid, 0);
             b.if_(first, |b| b.st(self.command.at(CHOSEN), token));
         });

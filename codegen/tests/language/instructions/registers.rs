@@ -399,6 +399,25 @@ fn conversions_and_choice() -> Vec<Case> {
             },
         ),
         case(
+            "cvt of and to long words",
+            |b, i| {
+                let long = b.pack64(i.x, i.y);
+                let rounded = b.cvt::<F32, U64>(long);
+                let near = b.mul(i.h, 1e12f32);
+                let cut = b.cvt::<U64, F32>(near);
+                let high = b.shr::<U64>(cut, 32);
+                let (low, high) = (b.cvt::<U32, U64>(cut), b.cvt::<U32, U64>(high));
+                let rounded = b.mov_bits::<U32, _>(rounded);
+                let both = b.xor::<U32>(low, high);
+                b.xor(rounded, both)
+            },
+            |t| {
+                let cut = (t.h() * 1e12) as u64;
+                let rounded = (u64::from(t.y()) << 32 | u64::from(t.x())) as f32;
+                bits(rounded) ^ cut as u32 ^ (cut >> 32) as u32
+            },
+        ),
+        case(
             "cvt of halves",
             |b, i| {
                 let half = b.cvt::<F16, _>(i.h);

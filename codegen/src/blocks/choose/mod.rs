@@ -1,0 +1,234 @@
+//! The choice of a token by the chain of `kiln`'s `Sampling`, with the bits of the host's reference, by the blocks of a
+//! grid that have a run of the logits each.
+//!
+//! Steps, with every block behind each of them:
+//! 1. `treat`: penalties on the block's logits; then the greatest of them, by [`argmax`].
+//! 2. `weigh`, where a share of the tokens is drawn from: how many logits are how far below the greatest, and their mass.
+//! 3. `sift`: the best draw of logits that are surely drawn from, and a list of those that may be.
+//! 4. `settle`, where there is such a list: the cut among them, and the best draw of those before it.
+//!
+//! Sums are of integers, and a list's place counts for nothing: so neither the grid nor the schedule changes a bit. The
+//! memory between the steps is that of [`kiln_shape::choice::memory`].
+//!
+//! `treat` has the penalties, `window` what is surely drawn from, `draw` the steps that draw, `cut` the search in a list.
+
+mod cut;
+mod draw;
+mod treat;
+mod window;
+
+use super::argmax::{self, Best};
+use super::math;
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val};
+use kiln_shape::choice::{self, MASS_OF_ONE, memory};
+pub(crate) use treat::History;
+pub(crate) use window::Window;
+
+/// A choice as one block sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Choose {
+    /// The words of [`choice::Choice`].
+    words: Shared<U32>,
+    memory: Global<U32>,
+    /// Blocks of the grid.
+    blocks: Size,
+    vocab: Val<U32>,
+    scratch: argmax::Scratch,
+    room: Room,
+}
+
+/// The block's shared memory for a choice.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    /// `[window::WORDS]`.
+    window: Shared<U32>,
+    /// `[window::MASSES]`.
+    masses: Shared<U64>,
+    /// A count and a mass of each lane of warp 0, or of each warp.
+    counts: Shared<U32>,
+    sums: Shared<U64>,
+    /// A word that one thread says to the block.
+    said: Shared<U32>,
+}
+
+/// The logits of a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Share {
+    pub(crate) logits: Global<F32>,
+    /// The first id, and that behind the last.
+    pub(crate) first: Val<U32>,
+    pub(crate) end: Val<U32>,
+}
+
+/// What tokens are drawn by: the same in every thread of the grid.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Draw {
+    /// The greatest of all logits.
+    pub(crate) most: Val<F32>,
+    /// The position that the token is chosen for.
+    pub(crate) position: Val<U32>,
+    pub(crate) window: Window,
+}
+
+impl Choose {
+    /// Takes the shared memory.
+    #[track_caller]
+    pub(crate) fn new(
+        b: &mut Builder,
+        words: Shared<U32>,
+        memory: Global<U32>,
+        blocks: Size,
+        vocab: Val<U32>,
+        scratch: argmax::Scratch,
+    ) -> Choose {
+        let room = Room {
+            window: b.shared("window", window::WORDS),
+            masses: b.shared("window_masses", window::MASSES),
+            counts: b.shared("counts", 32),
+            sums: b.shared("sums", 32),
+            said: b.shared("said", 1),
+        };
+        Choose { words, memory, blocks, vocab, scratch, room }
+    }
+
+    /// Whether the choice has a flag; the same in the whole block.
+    #[track_caller]
+    pub(crate) fn has(&self, b: &mut Builder, flag: u32) -> Val<Pred> {
+        let flags = b.ld(self.words.at(choice::FLAGS), LoadKind::Constant);
+        let flag = b.and(flags, flag);
+        b.setp_ne(flag, 0)
+    }
+
+    fn float(&self, b: &mut Builder, word: u32) -> Val<F32> {
+        b.ld(self.words.at(word).cast::<F32>(), LoadKind::Constant)
+    }
+
+    fn long(&self, b: &mut Builder, word: u32) -> Val<U64> {
+        b.ld(self.words.at(word).cast::<U64>(), LoadKind::Constant)
+    }
+
+    /// An array of [`memory`] that begins so many words behind those that do not depend on the grid, for each block so many.
+    fn behind(&self, b: &mut Builder, words: u32, of_block: u32) -> Global<U32> {
+        let own = b.size_mul(self.blocks, of_block);
+        let at = b.size_add(own, words);
+        b.index(self.memory, at)
+    }
+
+    /// Each block's greatest logit, where the choice has memory for it, and its id.
+    #[track_caller]
+    pub(crate) fn bests(&self, b: &mut Builder) -> (Global<F32>, Global<U32>) {
+        let indices = self.behind(b, memory::BESTS, 1);
+        (self.memory.at(memory::BESTS).cast(), indices)
+    }
+
+    /// Each block's best draw, and its id.
+    #[track_caller]
+    pub(crate) fn draws(&self, b: &mut Builder) -> (Global<F32>, Global<U32>) {
+        let (values, indices) = (self.behind(b, memory::BESTS, 2), self.behind(b, memory::BESTS, 3));
+        (values.cast(), indices)
+    }
+
+    /// What the choice is the best of: the draws, or the greatest logits.
+    #[track_caller]
+    pub(crate) fn of(&self, b: &mut Builder, draws: Val<Pred>) -> (Global<F32>, Global<U32>) {
+        let ((values, indices), (greatest, ids)) = (self.draws(b), self.bests(b));
+        (b.select_ptr(values, greatest, draws), b.select_ptr(indices, ids, draws))
+    }
+
+    /// The list of keys.
+    fn list(&self, b: &mut Builder) -> Global<U64> {
+        self.behind(b, memory::BESTS, 4).cast()
+    }
+
+    /// How often each id has occurred.
+    fn occurrences(&self, b: &mut Builder) -> Global<U32> {
+        let list = self.behind(b, memory::BESTS, 4);
+        b.byte_index(list, self.vocab, 8)
+    }
+
+    /// Stores a block's best, which warp 0 has, among those of the grid.
+    #[track_caller]
+    pub(crate) fn store(&self, b: &mut Builder, best: &Best, (values, indices): (Global<F32>, Global<U32>)) {
+        let (tid, block) = (b.tid(), b.ctaid_x());
+        let first = b.setp_eq(tid, 0);
+        let (value, index) = (b.index(values, block), b.index(indices, block));
+        b.if_(first, |b| {
+            b.st(value, best.value);
+            b.st(index, best.index);
+        });
+    }
+
+    /// The greatest logit of all blocks, in every thread. Barriers stand inside.
+    #[track_caller]
+    pub(crate) fn most(&self, b: &mut Builder, (values, indices): (Global<F32>, Global<U32>)) -> Val<F32> {
+        let best = Best::none(b);
+        let warp = b.warp_id();
+        let in_first = b.setp_eq(warp, 0);
+        b.if_(in_first, |b| best.merge(b, values, indices, self.blocks));
+        let value = b.get(best.value);
+        self.say(b, value)
+    }
+
+    /// The value of the block's first thread, in every thread. Barriers stand inside.
+    fn say(&self, b: &mut Builder, value: Val<F32>) -> Val<F32> {
+        b.bar_sync(); // nobody reads what was said before any more
+        b.broadcast(self.room.said.cast::<F32>(), value)
+    }
+}
+
+/// The mass of a logit beside the greatest one, as [`kiln_shape::choice::mass_of`].
+fn mass(b: &mut Builder, logit: Val<F32>, most: Val<F32>) -> Val<U64> {
+    let below = b.sub(logit, most);
+    let weight = math::exp(b, below);
+    let mass = b.mul(weight, MASS_OF_ONE);
+    b.cvt::<U64, F32>(mass)
+}
+
+/// The bin of a logit beside the greatest one: bins and keys rise together.
+fn bin(b: &mut Builder, logit: Val<F32>, most: Val<F32>) -> Val<U32> {
+    let below = b.sub(most, logit);
+    let bin = b.mul(below, choice::BINS_OF_UNIT as f32);
+    let bin = b.min(bin, (choice::BINS - 1) as f32);
+    b.cvt::<U32, F32>(bin)
+}
+
+/// The upper half of a logit's key, the order of falling logits; the id is the lower one.
+fn order(b: &mut Builder, logit: Val<F32>) -> Val<U32> {
+    // -0 and 0 are equal.
+    let number = b.sub(0.0, logit);
+    let bits = b.mov_bits::<U32, _>(number);
+    let negative = b.setp_ge(bits, 1u32 << 31);
+    let mask = b.selp::<U32>(u32::MAX, 1u32 << 31, negative);
+    b.xor(bits, mask)
+}
+
+/// The logit with that order.
+fn logit_of(b: &mut Builder, order: Val<U32>) -> Val<F32> {
+    let positive = b.setp_ge(order, 1u32 << 31);
+    let mask = b.selp::<U32>(1u32 << 31, u32::MAX, positive);
+    let bits = b.xor(order, mask);
+    let number = b.mov_bits::<F32, U32>(bits);
+    b.sub(0.0, number)
+}
+
+/// Whether a logit's token may be drawn at all.
+fn possible(b: &mut Builder, logit: Val<F32>) -> Val<Pred> {
+    b.setp(crate::ptx::Compare::Gt, logit, f32::NEG_INFINITY)
+}
+
+/// `share * mass / 2^64`, rounded down, of four products of halves.
+fn share_of(b: &mut Builder, share: Val<U64>, mass: Val<U64>) -> Val<U64> {
+    let halves = |b: &mut Builder, value: Val<U64>| {
+        let high = b.shr::<U64>(value, 32);
+        (b.cvt::<U32, _>(value), b.cvt::<U32, _>(high))
+    };
+    let ((share_low, share_high), (low, high)) = (halves(b, share), halves(b, mass));
+    let least = b.mad_wide(share_low, low, 0u64);
+    let carried = b.shr::<U64>(least, 32);
+    let middle = b.mad_wide(share_high, low, carried);
+    let kept = b.and(middle, 0xffff_ffffu64);
+    let other = b.mad_wide(share_low, high, kept);
+    let carried = [middle, other].map(|product| b.shr::<U64>(product, 32));
+    let whole = b.mad_wide(share_high, high, carried[0]);
+    b.add(whole, carried[1])
+}

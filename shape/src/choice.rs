@@ -1,0 +1,138 @@
+//! The choice of a token, as the host's reference and the kernels have it: masses as integers, the words of a choice's
+//! parameters, and the memory between its steps.
+//!
+//! Offsets are in 32-bit words.
+
+use crate::arithmetic::exp;
+
+/// Parts of the likeliest token's probability in which masses are counted: a vocabulary of 2^24 tokens has less than 2^64.
+pub const MASS_OF_ONE: f32 = (1u64 << 39) as f32;
+
+/// A number from 0 to 1 as an integer: its sums have no order.
+pub fn mass(weight: f32) -> u64 {
+    (weight * MASS_OF_ONE) as u64
+}
+
+/// The mass of a logit beside the greatest one.
+pub fn mass_of(logit: f32, most: f32) -> u64 {
+    mass(exp(logit - most))
+}
+
+/// An integer in units of [`mass`] as a number.
+pub fn weight(mass: u64) -> f32 {
+    mass as f32 / MASS_OF_ONE
+}
+
+/// A share below 1 in parts of 2^64.
+pub fn share(share: f32) -> u64 {
+    (f64::from(share) * (1u128 << 64) as f64) as u64
+}
+
+/// That [`share`] of a mass, rounded down.
+pub fn share_of(share: u64, mass: u64) -> u64 {
+    ((u128::from(share) * u128::from(mass)) >> 64) as u64
+}
+
+/// The words of a choice that the device makes; zeros take the greatest logit.
+pub type Choice = [u32; WORDS as usize];
+/// The choice of the greatest logit.
+pub const PLAIN: Choice = [0; WORDS as usize];
+/// Words of a choice.
+pub const WORDS: u32 = 16;
+/// What is to be done: the flags below.
+pub const FLAGS: u32 = 0;
+/// The temperature, a float, if it draws.
+pub const TEMPERATURE: u32 = 1;
+/// The most tokens to draw from; 0 for all.
+pub const TOP_K: u32 = 2;
+/// The number of last tokens that penalties look at.
+pub const PENALTY_WINDOW: u32 = 3;
+/// The least mass of a token to draw, 64 bits.
+pub const LEAST: u32 = 4;
+/// The [`share`] of the mass to draw from, 64 bits, if it has one.
+pub const TOP_P: u32 = 6;
+/// The seed, 64 bits.
+pub const SEED: u32 = 8;
+/// The repetition penalty, a float.
+pub const REPETITION: u32 = 10;
+/// The presence penalty, a float.
+pub const PRESENCE: u32 = 11;
+/// The frequency penalty, a float.
+pub const FREQUENCY: u32 = 12;
+
+/// The flag of a draw; without it the greatest logit is taken.
+pub const DRAWS: u32 = 1;
+/// The flag of a draw from some of the tokens: a top-k or a top-p.
+pub const FILTERS: u32 = 2;
+/// The flag of a top-p.
+pub const HAS_TOP_P: u32 = 4;
+/// The flag of penalties.
+pub const PENALISES: u32 = 8;
+
+/// Bins of logits, by how far they are below the greatest; the last has all that are farther.
+pub const BINS: u32 = 512;
+/// Bins of a unit: those of masses other than 0 are less than 28 units.
+pub const BINS_OF_UNIT: u32 = 16;
+
+/// Logits of a block where each step is a launch.
+pub const ROWS: u32 = 1024;
+
+/// The steps, by number, where each is a launch.
+pub mod step {
+    /// Penalties, and each block's greatest logit.
+    pub const TREAT: u32 = 0;
+    /// The counts and masses of bins, where tokens are drawn from some of all.
+    pub const WEIGH: u32 = 1;
+    /// The draws, where there are any.
+    pub const SIFT: u32 = 2;
+    /// The token.
+    pub const SETTLE: u32 = 3;
+}
+
+/// The memory between the steps of a choice, for the blocks of a grid; zeros before the first choice.
+pub mod memory {
+    use super::BINS;
+
+    /// How many logits each bin has, `[BINS]`.
+    pub const COUNTS: u32 = 0;
+    /// The mass of each bin, `[BINS]` of 64 bits.
+    pub const MASSES: u32 = BINS;
+    /// How many logits are in the list.
+    pub const LISTED: u32 = 3 * BINS;
+    /// The upper half of the list's greatest key.
+    pub const GREATEST: u32 = LISTED + 1;
+    /// The complement of the upper half of the list's least key.
+    pub const LEAST: u32 = LISTED + 2;
+    /// Words that a choice begins with as zeros.
+    pub const CLEARED: u32 = LISTED + 3;
+    /// Each block's greatest logit, and its id: `[2, grid]`.
+    pub const BESTS: u32 = LISTED + 32;
+
+    /// Each block's best draw, and its id: `[2, grid]`.
+    pub const fn draws(grid: u32) -> u32 {
+        BESTS + 2 * grid
+    }
+
+    /// Keys of logits that may or may not be drawn from, `[vocab]` of 64 bits.
+    pub const fn list(grid: u32) -> u32 {
+        BESTS + 4 * grid
+    }
+
+    /// How often each id has occurred, `[vocab]`: zeros between choices. Behind `list`, of twice the vocabulary.
+    pub const fn words(grid: u32, vocab: u32) -> u64 {
+        list(grid) as u64 + 3 * vocab as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MASS_OF_ONE, mass, mass_of, share, share_of};
+
+    #[test]
+    fn masses_and_shares_are_rounded_down() {
+        assert_eq!((mass(1.0), mass_of(2.5, 2.5), mass_of(f32::NEG_INFINITY, 0.0)), (1 << 39, 1 << 39, 0));
+        assert_eq!((mass(1.9 / MASS_OF_ONE), mass(0.9 / MASS_OF_ONE)), (1, 0));
+        assert_eq!((share(0.5), share_of(share(0.5), 7), share_of(share(0.75), 1 << 57)), (1 << 63, 3, 3 << 55));
+        assert_eq!(share_of(share(1e-30), u64::MAX), 0);
+    }
+}

@@ -1,0 +1,61 @@
+//! The choice of tokens on the stream and graph paths, where it is not plainly the greatest logit's.
+
+use super::Inner;
+use crate::Result;
+use crate::driver::{DeviceBuffer, Use};
+use crate::shape::choice::{self, Choice, memory, step};
+
+/// The memory of a session's choices.
+pub(crate) struct Choosing {
+    /// The words of the choice, `[choice::WORDS]`.
+    pub(crate) words: DeviceBuffer<u32>,
+    /// What it adds up in, `[memory::words]`.
+    pub(crate) memory: DeviceBuffer<u32>,
+}
+
+/// What a choice takes besides treating logits and settling on a token: launches are recorded by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Steps {
+    weighs: bool,
+    sifts: bool,
+}
+
+impl Steps {
+    /// Those of a choice; none where the greatest logit is taken as it is.
+    pub(crate) fn of(choice: &Choice) -> Option<Steps> {
+        let flags = choice[choice::FLAGS as usize];
+        let has = |flag| flags & flag != 0;
+        (flags != 0).then(|| Steps { weighs: has(choice::FILTERS), sifts: has(choice::DRAWS) })
+    }
+
+    /// In their order.
+    pub(crate) fn each(self) -> impl Iterator<Item = u32> {
+        let all = [(true, step::TREAT), (self.weighs, step::WEIGH), (self.sifts, step::SIFT), (true, step::SETTLE)];
+        all.into_iter().filter(|(runs, _)| *runs).map(|(_, step)| step)
+    }
+}
+
+/// Words of the memory for a vocabulary.
+const fn words(vocab: u32) -> u64 {
+    memory::words(vocab.div_ceil(choice::ROWS), vocab)
+}
+
+impl Choosing {
+    pub(crate) fn new(model: &Inner) -> Result<Choosing> {
+        let device = &model.device;
+        let _quiet = device.context().quiesce()?;
+        Ok(Choosing {
+            words: DeviceBuffer::zeroed(device, choice::WORDS as usize)?,
+            memory: DeviceBuffer::zeroed(device, words(model.file.shape().vocab) as usize)?,
+        })
+    }
+
+    /// Bytes of device memory that it takes.
+    pub(crate) const fn bytes(vocab: u32) -> u64 {
+        4 * (words(vocab) + choice::WORDS as u64)
+    }
+
+    pub(crate) fn uses(&self) -> impl Iterator<Item = Use<'_>> {
+        [self.words.reads("words of the choice"), self.memory.writes("memory of the choice")].into_iter()
+    }
+}

@@ -1,0 +1,43 @@
+//! The words of a choice that the device makes.
+
+use super::Sampling;
+use crate::shape::choice::{self, Choice, MASS_OF_ONE, share, share_of};
+
+impl Sampling {
+    /// The words by which kernels choose from a vocabulary of that size, with the bits of [`Sampler`](super::Sampler).
+    /// `None` where only the host chooses: with a typical-p below 1, biases or bans.
+    pub fn choice(&self, vocab: u32) -> Option<Choice> {
+        if self.typical_p != 1.0 || !self.logit_bias.is_empty() || !self.banned.is_empty() {
+            return None;
+        }
+        let mut words = [0; choice::WORDS as usize];
+        let mut put = |word: u32, value: u32| words[word as usize] = value;
+        let draws = self.temperature != 0.0;
+        // A draw of the likeliest alone, or the greatest logit, asks for no filter.
+        let top_k = if draws && self.top_k < vocab { self.top_k } else { 0 };
+        let has_p = draws && self.top_p < 1.0;
+        let flags = [
+            (draws, choice::DRAWS),
+            (top_k > 0 || has_p, choice::FILTERS),
+            (has_p, choice::HAS_TOP_P),
+            (self.penalises(), choice::PENALISES),
+        ];
+        put(choice::FLAGS, flags.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum());
+        put(choice::TEMPERATURE, self.temperature.to_bits());
+        put(choice::TOP_K, top_k);
+        let window = self.penalty_window.and_then(|tokens| u32::try_from(tokens).ok());
+        put(choice::PENALTY_WINDOW, window.unwrap_or(u32::MAX));
+        put(choice::REPETITION, self.repetition_penalty.to_bits());
+        put(choice::PRESENCE, self.presence_penalty.to_bits());
+        put(choice::FREQUENCY, self.frequency_penalty.to_bits());
+        // The likeliest token has all of a mass, which no filter before this one takes away.
+        let most = MASS_OF_ONE as u64;
+        let least = if self.min_p < 1.0 { share_of(share(self.min_p), most) } else { most };
+        let top_p = if has_p { share(self.top_p) } else { 0 };
+        for (word, value) in [(choice::LEAST, least), (choice::TOP_P, top_p), (choice::SEED, self.seed)] {
+            put(word, value as u32);
+            put(word + 1, (value >> 32) as u32);
+        }
+        Some(words)
+    }
+}

@@ -1,0 +1,166 @@
+//! The choice of a token by kernels: the ids of the host's reference.
+
+use kiln::driver::DeviceBuffer;
+use kiln::model::{Sampler, Sampling};
+use kiln::shape::choice::{self, memory, step};
+use kiln::shape::mailbox::NO_TOKEN;
+use kiln_codegen::kernels::Choose;
+
+use crate::random::Random;
+use crate::support::{Arg, Gpu, Loaded, Output, every_schedule, gpu};
+
+/// The kernel, and the memory of its choices, which is used again.
+struct Scene<'a> {
+    gpu: &'a Gpu,
+    kernel: Loaded<'a>,
+    vocab: u32,
+    memory: Output<u32>,
+}
+
+impl<'a> Scene<'a> {
+    fn new(gpu: &'a Gpu, vocab: u32) -> Scene<'a> {
+        let words = memory::words(vocab.div_ceil(Choose::ROWS), vocab);
+        let memory = gpu.in_out(&vec![0u32; words as usize]);
+        Scene { gpu, kernel: gpu.load(Choose), vocab, memory }
+    }
+
+    /// The token behind `tokens`, and the logits as they are then.
+    fn choose(&self, sampling: &Sampling, logits: &[f32], tokens: &[u32]) -> (u32, Vec<f32>) {
+        let words = sampling.choice(self.vocab).expect("one that kernels make");
+        let length = tokens.len() as u32;
+        let room: Vec<u32> = tokens.iter().copied().chain([0xaaaa_aaaa; 2]).collect();
+        let (history, logits) = (self.gpu.in_out(&room), self.gpu.in_out(logits));
+        let state = self.gpu.in_out(&[length.wrapping_sub(1), length, 0]);
+        let choice: DeviceBuffer<u32> = self.gpu.input(&words);
+        let (draws, filters) = (words[0] & choice::DRAWS != 0, words[0] & choice::FILTERS != 0);
+        let steps = [(true, step::TREAT), (filters, step::WEIGH), (draws, step::SIFT), (true, step::SETTLE)];
+        for (_, step) in steps.into_iter().filter(|(runs, _)| *runs) {
+            let args = [
+                Arg::from(&logits),
+                Arg::from(self.vocab),
+                Arg::from(&history),
+                Arg::from(length + 1),
+                Arg::from(&state),
+                Arg::from(&choice),
+                Arg::from(&self.memory),
+                Arg::from(step),
+            ];
+            self.kernel.run([self.vocab.div_ceil(Choose::ROWS), 1, 1], &args);
+        }
+        assert_eq!(state.read(), [length, length + 1, 0]);
+        let found = history.read();
+        assert_eq!((&found[..tokens.len()], found[tokens.len() + 1]), (tokens, 0xaaaa_aaaa));
+        (found[tokens.len()], logits.read())
+    }
+
+    /// Holds the kernel to the host.
+    fn compare(&self, sampling: &Sampling, logits: &[f32], tokens: &[u32]) {
+        let mut treated = logits.to_vec();
+        let mut sampler = Sampler::new(sampling.clone(), self.vocab).expect("in range");
+        let expected = sampler.choose(&mut treated, tokens).expect("a token");
+        let (found, changed) = self.choose(sampling, logits, tokens);
+        let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<u32>>();
+        assert_eq!(bits(&changed), bits(&treated), "{sampling:?}, vocabulary {}, {}", self.vocab, self.gpu);
+        assert_eq!(found, expected, "{sampling:?}, vocabulary {}, position {}, {}", self.vocab, tokens.len(), self.gpu);
+    }
+}
+
+/// Logits with a spread, some of them equal, some impossible.
+fn logits(random: &mut Random, vocab: u32) -> Vec<f32> {
+    let spread = [0.01, 3.0, 40.0, 1e4][random.below(4) as usize];
+    let mut logits = random.floats(vocab as usize, spread);
+    for _ in 0..vocab / 4 {
+        let (from, to) = (random.below(vocab) as usize, random.below(vocab) as usize);
+        logits[to] = logits[from];
+    }
+    for _ in 0..vocab / 16 {
+        logits[random.below(vocab) as usize] = f32::NEG_INFINITY;
+    }
+    // One is possible.
+    logits[random.below(vocab) as usize] = spread;
+    logits
+}
+
+/// Any parameters, edges among them.
+fn sampling(random: &mut Random, vocab: u32) -> Sampling {
+    let mut one_of = |all: &[f32]| all[random.below(all.len() as u32) as usize];
+    let temperature = one_of(&[0.0, 0.001, 0.7, 1.0, 1.0, 1.5, 1000.0]);
+    let (top_p, min_p) = (one_of(&[1.0, 1.0, 1e-30, 0.3, 0.9, 0.95, 0.999_999]), one_of(&[0.0, 0.0, 0.05, 1.0, 1e-12]));
+    let penalties = [one_of(&[1.0, 1.0, 1.3, 0.5]), one_of(&[0.0, 0.0, 0.5, -2.0]), one_of(&[0.0, 0.25, 1e4])];
+    let top_k = [0, 0, 1, 2, 7, 50, vocab / 2, vocab - 1, vocab, u32::MAX][random.below(10) as usize];
+    let window = [None, Some(0), Some(1), Some(5), Some(1000)][random.below(5) as usize];
+    let [repetition, presence, frequency] = penalties;
+    Sampling::new(temperature, random.next())
+        .with_top_k(top_k)
+        .with_top_p(top_p)
+        .with_min_p(min_p)
+        .with_penalties(repetition, presence, frequency)
+        .with_penalty_window(window)
+}
+
+#[test]
+fn kernels_choose_as_the_host_does() {
+    let mut random = Random::fresh();
+    every_schedule(&mut random.clone(), |gpu| {
+        for (vocab, choices) in [(1, 3), (33, 30), (1025, 8), (2501, 4)] {
+            let scene = Scene::new(gpu, vocab);
+            for _ in 0..choices {
+                let (logits, sampling) = (logits(&mut random, vocab), sampling(&mut random, vocab));
+                let tokens: Vec<u32> = (0..random.below(40)).map(|_| random.below(vocab.min(20))).collect();
+                scene.compare(&sampling, &logits, &tokens);
+            }
+        }
+    });
+}
+
+#[test]
+fn equal_logits_are_cut_and_drawn_as_the_host_does() {
+    let scene_gpu = gpu();
+    let vocab = 1500;
+    let scene = Scene::new(&scene_gpu, vocab);
+    // Zeros of either sign are equal.
+    for values in [[0.0, -0.0], [-7.5; 2], [3e38; 2]] {
+        let logits: Vec<f32> = values.into_iter().cycle().take(vocab as usize).collect();
+        for base in [Sampling::new(1.0, 3), Sampling::new(0.8, 4).with_min_p(0.5)] {
+            let sampled = [base.clone(), base.clone().with_top_k(700), base.clone().with_top_p(0.5)];
+            for sampling in sampled.into_iter().chain([base.with_top_k(1200).with_top_p(0.25)]) {
+                scene.compare(&sampling, &logits, &[1, 2, 3]);
+            }
+        }
+    }
+    let mut far = vec![-1e38; vocab as usize];
+    far[1111] = 3e38;
+    for sampling in [Sampling::new(1000.0, 1), Sampling::new(0.001, 1).with_top_k(900).with_top_p(0.99)] {
+        scene.compare(&sampling, &far, &[]);
+    }
+}
+
+#[test]
+fn no_token_is_drawn_from_nan_or_an_infinite_maximum() {
+    let (nan, infinity) = (f32::NAN, f32::INFINITY);
+    let gpu = gpu();
+    let vocab = 1100;
+    let scene = Scene::new(&gpu, vocab);
+    let filtered = Sampling::new(1.0, 1).with_top_k(9).with_top_p(0.9).with_penalties(1.5, 1.0, 1.0);
+    for sampling in [Sampling::new(1.0, 1), filtered.clone(), filtered.clone().with_temperature(0.0)] {
+        for (at, value) in [(0, nan), (1099, nan), (1024, infinity), (3, nan), (3, infinity)] {
+            let mut logits = vec![0.5; vocab as usize];
+            logits[at] = value;
+            assert_eq!(scene.choose(&sampling, &logits, &[3, 3]).0, NO_TOKEN, "{value} at {at}, {sampling:?}");
+        }
+        assert_eq!(scene.choose(&sampling, &vec![-infinity; vocab as usize], &[3]).0, NO_TOKEN, "{sampling:?}");
+        scene.compare(&sampling, &vec![0.5; vocab as usize], &[3, 3]);
+    }
+}
+
+#[test]
+fn the_whole_vocabulary_of_a_real_model_is_drawn_from() {
+    let mut random = Random::fresh();
+    let gpu = gpu();
+    let vocab = 151_936;
+    let scene = Scene::new(&gpu, vocab);
+    let logits = random.floats(vocab as usize, 12.0);
+    let sampling = Sampling::new(0.8, random.next());
+    scene.compare(&sampling, &logits, &[5, 7]);
+    scene.compare(&sampling.with_top_k(40).with_top_p(0.95), &logits, &[5, 7]);
+}
