@@ -158,11 +158,7 @@ impl Persistent {
         let (trace, feature) = if traces { ("_trace", Some("trace")) } else { ("", None) };
         let name = format!("persistent_decoder{trace}");
         let setting = setting(baked, feature);
-        let fits = |module: &&'static BakedModule| {
-            let kernel = module.kernel(&name);
-            kernel.is_some_and(|kernel| !has_ring(kernel) || depth(device, kernel, types).is_some())
-        };
-        let fitting = newest(device, of(baked, DecoderPath::Persistent, numerics).filter(fits));
+        let fitting = Persistent::fitting(device, baked, numerics, &name, types);
         let module = fitting.map_or_else(|| choose(device, baked, DecoderPath::Persistent, numerics, &name), Ok);
         let module = module.map_err(|error| {
             match choose(device, baked, DecoderPath::Persistent, numerics, "persistent_decoder") {
@@ -185,6 +181,33 @@ impl Persistent {
                 }
             }
         })
+    }
+
+    /// Whether the decoder that the device would load takes weights through a ring.
+    pub(crate) fn takes_ring(
+        device: &Device,
+        baked: &'static BakedModel,
+        numerics: Numerics,
+        types: &[WeightType],
+    ) -> bool {
+        let name = "persistent_decoder";
+        let module = Persistent::fitting(device, baked, numerics, name, types);
+        module.and_then(|module| module.kernel(name)).is_some_and(has_ring)
+    }
+
+    /// The module for the newest target whose ring, if it has one, the device has shared memory for.
+    fn fitting(
+        device: &Device,
+        baked: &'static BakedModel,
+        numerics: Numerics,
+        name: &str,
+        types: &[WeightType],
+    ) -> Option<&'static BakedModule> {
+        let fits = |module: &&'static BakedModule| {
+            let kernel = module.kernel(name);
+            kernel.is_some_and(|kernel| !has_ring(kernel) || depth(device, kernel, types).is_some())
+        };
+        newest(device, of(baked, DecoderPath::Persistent, numerics).filter(fits))
     }
 
     /// Blocks that fit the device together.

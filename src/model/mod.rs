@@ -4,8 +4,9 @@
 //! `sequence` is a session's memory on the device. A `path` is a way of running it: `stream`, the launches of each
 //! `token` or `graphs` of them, or `persistent`, one launch for whole sequences, whose shares `balance` computes. `session`
 //! and `generation` are what a program uses, `sampling` how tokens are chosen, by the host or by its words for kernels, which
-//! `choosing` launches, `kept` sessions in files. `cost` predicts how long a token takes.
+//! `choosing` launches, `kept` sessions in files. `cost` predicts how long a token takes, from which `auto` takes the path.
 
+mod auto;
 mod balance;
 mod choosing;
 mod columns;

@@ -1,5 +1,6 @@
 //! Sessions: a sequence of tokens with its KV cache.
 
+use super::auto;
 use super::choosing::Choosing;
 use super::columns;
 use super::path::{Item, Path, Step, Work};
@@ -17,7 +18,10 @@ use std::ops::ControlFlow;
 /// The path of a session. All give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PathChoice {
-    /// Persistent where the device can, else stream.
+    /// The persistent path or the graph path, whichever is predicted to be faster on the chip ([`cost`]); the persistent one
+    /// on a chip without figures; the stream path where a device cannot launch the decoder.
+    ///
+    /// [`cost`]: crate::model::cost
     #[default]
     Auto,
     /// One launch for each fused kernel.
@@ -466,21 +470,29 @@ fn choose(model: &Model, options: SessionOptions) -> Result<(Box<dyn Path>, Stri
     let of_stream =
         || Ok::<_, Error>(StreamPath::new(inner.device.stream()?, inner.stream_kernels(numerics)?, numerics));
     let stream = |why: String| -> Result<(Box<dyn Path>, String)> { Ok((Box::new(of_stream()?), why)) };
+    let graph = |why: String| -> Result<(Box<dyn Path>, String)> { Ok((Box::new(of_stream()?.with_graphs()), why)) };
     let persistent = |why: &str| -> Result<(Box<dyn Path>, String)> {
         let key = Key { numerics, kv, blocks, events: None };
         Ok((Box::new(PersistentPath::new(Decoder::shared(inner, key)?)), why.to_owned()))
     };
     match options.path {
         PathChoice::Stream => stream("asked for".to_owned()),
-        PathChoice::Graph => Ok((Box::new(of_stream()?.with_graphs()), "asked for".to_owned())),
+        PathChoice::Graph => graph("asked for".to_owned()),
         PathChoice::Persistent => persistent("asked for"),
-        PathChoice::Auto => persistent("auto: the device launches cooperatively").or_else(|error| match error {
-            // A lost context or a full memory is not mended by another path.
-            Error::Cuda { .. } | Error::OutOfMemory { .. } | Error::Stalled { .. } => Err(error),
-            // Who asks for blocks means this path.
-            error if blocks.is_some() => Err(error),
-            error => stream(format!("auto: the persistent path cannot be taken: {error}")),
-        }),
+        PathChoice::Auto => match auto::predicted(inner, numerics, kv) {
+            // Who asks for blocks means the persistent path.
+            Some(predicted) if predicted.is_graph && blocks.is_none() => graph(predicted.why),
+            predicted => {
+                let why =
+                    predicted.map_or("auto: the device launches cooperatively".to_owned(), |predicted| predicted.why);
+                persistent(&why).or_else(|error| match error {
+                    // A lost context or a full memory is not mended by another path.
+                    Error::Cuda { .. } | Error::OutOfMemory { .. } | Error::Stalled { .. } => Err(error),
+                    error if blocks.is_some() => Err(error),
+                    error => stream(format!("auto: the persistent path cannot be taken: {error}")),
+                })
+            }
+        },
     }
 }
 

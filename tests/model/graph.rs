@@ -119,3 +119,35 @@ fn launches_of_a_token_begin_early_where_the_chip_has_that() {
         }
     }
 }
+
+#[test]
+fn what_is_left_to_kiln_is_what_the_model_of_time_has_faster() {
+    if common::on_gpu() {
+        eprintln!("SKIPPED: what the model has for emulated chips");
+        return;
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
+    let chosen = |sm, multiprocessors, numerics| {
+        let config = DeviceConfig { sm, multiprocessors, checks: Checks::NONE, ..DeviceConfig::default() };
+        let device = common::device_with(config);
+        let file = ModelFile::open(&path).expect("a model");
+        let baked = bake::model(&file, &device);
+        let model = Model::load(&device, baked, file, |_| {}).expect("it loads");
+        let options = SessionOptions::default().with_numerics(numerics).with_capacity(64);
+        let mut session = model.session(options).expect("a session");
+        session.append(&[5, 9]).expect("it fits");
+        tokens(&mut session, 1);
+        let (path, why) = session.path();
+        (path, why.to_owned())
+    };
+    // Eight multiprocessors are no chip that there are figures of.
+    assert_eq!(
+        chosen((9, 0), 8, Numerics::Exact),
+        ("persistent", "auto: the device launches cooperatively".to_owned())
+    );
+    // A barrier of an RTX 5090 costs twice what a node of a graph does, one of an AGX Orin less.
+    let (path, why) = chosen((12, 0), 170, Numerics::Exact);
+    assert!(path == "graph" && why.contains("RTX 5090") && why.contains("modelled"), "{path}: {why}");
+    let (path, why) = chosen((8, 7), 16, Numerics::Fast);
+    assert!(path == "persistent" && why.contains("AGX Orin") && why.contains("modelled"), "{path}: {why}");
+}
