@@ -101,8 +101,9 @@ fn devices_choose_as_the_host_does() {
 #[ignore = "longer; .ci/run runs it"]
 fn penalties_look_at_tokens_that_ran_before() {
     let model = model();
-    let [sampling, ..] = ways();
-    let options = GenerateOptions::new(3).with_sampling(sampling.with_temperature(3.0).with_penalty_window(None));
+    // A penalty below zero leaves little but what has occurred.
+    let sampling = Sampling::new(1.0, 21).with_penalties(1.0, -30.0, 0.0);
+    let options = GenerateOptions::new(3).with_sampling(sampling);
     for path in PATHS {
         let mut session = session(&model, path);
         generate(&mut session, options.clone());
@@ -121,6 +122,15 @@ fn penalties_look_at_tokens_that_ran_before() {
             assert_eq!(generate(session, options.clone()), expected, "{path:?}, behind what is forgotten");
         }
     }
+    let file = std::env::temp_dir().join(format!("kiln-{}-drawn.session", std::process::id()));
+    let wish = SessionOptions::default().with_path(PathChoice::Stream).with_capacity(140);
+    let mut session = model.session(wish).expect("a session");
+    session.append(&(0..131).collect::<Vec<u32>>()).expect("they fit");
+    session.prefill().expect("no fault");
+    session.save(&file).expect("it is written");
+    let mut loaded = model.load_session(wish, &file).expect("it is read");
+    std::fs::remove_file(&file).expect("it is there");
+    assert_eq!(generate(&mut loaded, options.clone()), generate(&mut session, options.with_logprobs(0)), "from a file");
 }
 
 #[test]
