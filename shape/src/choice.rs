@@ -69,6 +69,9 @@ pub const HAS_TOP_P: u32 = 4;
 /// The flag of penalties.
 pub const PENALISES: u32 = 8;
 
+/// The flag of a log-probability that is wanted of the token, by logits without penalties.
+pub const LOGPROB: u32 = 16;
+
 /// Bins of logits, by how far they are below the greatest; the last has all that are farther.
 pub const BINS: u32 = 512;
 /// Bins of a unit: those of masses other than 0 are less than 28 units.
@@ -103,8 +106,12 @@ pub mod memory {
     pub const GREATEST: u32 = LISTED + 1;
     /// The complement of the upper half of the list's least key.
     pub const LEAST: u32 = LISTED + 2;
+    /// The mass of all logits, 64 bits, where a log-probability is wanted.
+    pub const TOTAL: u32 = LISTED + 4;
     /// Words that a choice begins with as zeros.
-    pub const CLEARED: u32 = LISTED + 3;
+    pub const CLEARED: u32 = LISTED + 6;
+    /// The token's log-probability, where a launch of its own leaves one.
+    pub const LOGPROB: u32 = LISTED + 8;
     /// Each block's greatest logit, and its id: `[2, grid]`.
     pub const BESTS: u32 = LISTED + 32;
 

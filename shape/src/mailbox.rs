@@ -30,6 +30,9 @@ pub const ITEM_WORDS: u32 = 96;
 pub const WORDS: u32 = ITEMS + SLOTS * ITEM_WORDS;
 /// Entries of each slot's ring.
 pub const RING_ENTRIES: u32 = 512;
+/// Places of log-probabilities, each taken by an entry's number: twice the entries, since the host says that it has read an
+/// entry before it reads what goes with it.
+pub const LOGPROBS: u32 = 2 * RING_ENTRIES;
 /// The id of no token, chosen where the greatest logit is infinite or a logit is NaN. Vocabularies end far below it.
 pub const NO_TOKEN: u32 = u32::MAX;
 
@@ -66,6 +69,9 @@ pub mod item {
     /// The address of the sequence's tokens by position, 64 bits: the kernel writes those that it runs, and penalties read
     /// them.
     pub const HISTORY: u32 = 20;
+    /// The address of the tokens' log-probabilities, 64 bits, `[LOGPROBS]` in the order of the slot's ring: each is there when
+    /// its token is.
+    pub const LOGPROBS: u32 = 22;
     /// The first stop id.
     pub const STOP_IDS: u32 = 32;
     /// Most stop ids.

@@ -25,7 +25,7 @@ impl Steps {
     pub(crate) fn of(choice: &Choice) -> Option<Steps> {
         let flags = choice[choice::FLAGS as usize];
         let has = |flag| flags & flag != 0;
-        (flags != 0).then(|| Steps { weighs: has(choice::FILTERS), sifts: has(choice::DRAWS) })
+        (flags != 0).then(|| Steps { weighs: has(choice::FILTERS | choice::LOGPROB), sifts: has(choice::DRAWS) })
     }
 
     /// In their order.
@@ -53,6 +53,13 @@ impl Choosing {
     /// Bytes of device memory that it takes.
     pub(crate) const fn bytes(vocab: u32) -> u64 {
         4 * (words(vocab) + choice::WORDS as u64)
+    }
+
+    /// The log-probability of the last token, where the choice wants one.
+    pub(crate) fn logprob(&self) -> Result<f32> {
+        let mut word = [0];
+        self.memory.copy_to_host(memory::LOGPROB as usize, &mut word)?;
+        Ok(f32::from_bits(word[0]))
     }
 
     pub(crate) fn uses(&self) -> impl Iterator<Item = Use<'_>> {

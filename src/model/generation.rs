@@ -17,11 +17,12 @@ pub struct GenerateOptions {
     /// tokenizer.
     pub stop_ids: Vec<u32>,
     /// How tokens are chosen. The device chooses, without the host reading logits, unless there is a typical-p, a bias, a
-    /// ban, a constraint or a wish for log-probabilities: then the host, which reads the logits of every token. The tokens
+    /// ban, a constraint, or a wish for log-probabilities of more than the chosen token or beside penalties: then the host,
+    /// which reads the logits of every token. The tokens
     /// are the same.
     pub sampling: Sampling,
     /// The number of likeliest tokens whose log-probabilities [`Generation::logprobs`] gives besides the chosen one's;
-    /// `None` for none at all, and no reading of logits.
+    /// `None` for none at all. For the chosen one's alone, 0, the host reads no logits, unless there are penalties.
     pub logprobs: Option<usize>,
 }
 
@@ -216,7 +217,12 @@ impl Running {
         }
         let step = match (&mut self.sampler, self.end) {
             (_, Some(_)) => return Ok(None),
-            (None, None) => session.next_step()?,
+            (None, None) => {
+                let step = session.next_step()?;
+                let given = session.logprob().filter(|_| matches!(step, Step::Token(_)));
+                self.logprobs = given.map(|chosen| Logprobs { chosen, top: Vec::new() });
+                step
+            }
             (Some((sampler, left)), None) => {
                 let (step, logprobs) = choose(session, sampler, &mut self.constraint, left, self.options.logprobs)?;
                 self.logprobs = logprobs;
@@ -250,8 +256,9 @@ impl Running {
         }
         self.short = room < self.options.max_tokens;
         let most = self.options.max_tokens.min(room);
-        let is_free = self.constraint.is_none() && self.options.logprobs.is_none();
-        if let Some(choice) = self.options.sampling.choice(vocab).filter(|_| is_free) {
+        let is_free = self.constraint.is_none();
+        let choice = self.options.sampling.choice_with(vocab, self.options.logprobs);
+        if let Some(choice) = choice.filter(|_| is_free) {
             return session.begin_generation(most, &self.options.stop_ids, choice);
         }
         self.sampler = Some((Sampler::new(self.options.sampling.clone(), vocab)?, most));

@@ -80,6 +80,9 @@ pub(crate) trait Path: Send {
         sequence.logits.to_host()
     }
 
+    /// The log-probability of the token that the last step gave, where its item's choice wants one.
+    fn logprob(&self) -> Option<f32>;
+
     /// Launches and other calls to the driver so far.
     fn work(&self) -> Work;
 

@@ -371,6 +371,11 @@ impl Session {
         Ok(step)
     }
 
+    /// The log-probability of the token of the last step, where the item's choice wants one.
+    pub(super) fn logprob(&self) -> Option<f32> {
+        self.path.logprob()
+    }
+
     /// Stops the item, if there is one.
     pub(crate) fn end_item(&mut self) -> Result<()> {
         // Also where nothing was yielded: an item whose begin failed may have been queued.

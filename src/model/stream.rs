@@ -10,6 +10,7 @@ use super::token::{Launches, Of, Then};
 use super::{Inner, Numerics};
 use crate::Result;
 use crate::driver::{Event, Stream};
+use crate::shape::choice;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub(crate) struct StreamPath {
     choosing: Option<Choosing>,
     work: Work,
     item: Option<Running>,
+    logprob: Option<f32>,
     /// Behind the last pieces of a prompt, so that no more of them are under way.
     ahead: VecDeque<Event>,
 }
@@ -48,6 +50,8 @@ struct Running {
     stop_ids: Vec<u32>,
     /// How tokens are chosen, where it is not plainly the likeliest.
     steps: Option<Steps>,
+    /// Whether their log-probabilities are wanted.
+    logprobs: bool,
 }
 
 impl Path for StreamPath {
@@ -68,8 +72,16 @@ impl Path for StreamPath {
         }
         let column = (item.max_new > 0 && together > 0).then(|| (together - 1) % columns::MOST);
         let end = (item.max_new == 0).then_some(End::Length);
-        self.item =
-            Some(Running { position, column, left: item.max_new, end, stop_ids: item.stop_ids.to_vec(), steps });
+        let logprobs = item.choice[choice::FLAGS as usize] & choice::LOGPROB != 0;
+        self.item = Some(Running {
+            position,
+            column,
+            left: item.max_new,
+            end,
+            stop_ids: item.stop_ids.to_vec(),
+            steps,
+            logprobs,
+        });
         Ok(())
     }
 
@@ -113,6 +125,7 @@ impl Path for StreamPath {
     }
 
     fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step> {
+        self.logprob = None;
         let Some(mut item) = self.item.take() else {
             return Ok(Step::End(End::Cancelled));
         };
@@ -131,6 +144,10 @@ impl Path for StreamPath {
         item.position += 1;
         let token = sequence.token(&self.stream, item.position)?;
         self.work.other_calls += 2;
+        if let Some(choosing) = self.choosing.as_ref().filter(|_| item.logprobs) {
+            self.logprob = Some(choosing.logprob()?);
+            self.work.other_calls += 1;
+        }
         item.left -= 1;
         item.end = match () {
             () if item.stop_ids.contains(&token) => Some(End::StopId(token)),
@@ -147,6 +164,10 @@ impl Path for StreamPath {
         Ok(())
     }
 
+    fn logprob(&self) -> Option<f32> {
+        self.logprob
+    }
+
     fn work(&self) -> Work {
         Work { captures: self.graphs.as_ref().map_or(0, Graphs::captures), ..self.work }
     }
@@ -159,7 +180,18 @@ impl Path for StreamPath {
 impl StreamPath {
     pub(crate) fn new(stream: Stream, kernels: Arc<Kernels>, numerics: Numerics) -> StreamPath {
         let (work, ahead) = (Work::default(), VecDeque::new());
-        StreamPath { stream, kernels, numerics, graphs: None, columns: None, choosing: None, work, item: None, ahead }
+        StreamPath {
+            stream,
+            kernels,
+            numerics,
+            graphs: None,
+            columns: None,
+            choosing: None,
+            work,
+            item: None,
+            logprob: None,
+            ahead,
+        }
     }
 
     /// The graph path.

@@ -75,11 +75,11 @@ fn ways() -> [Sampling; 4] {
     ]
 }
 
-/// What the host chooses, on the stream path: it does where it is to give log-probabilities.
+/// What the host chooses, on the stream path: it does where it is to give log-probabilities of the likeliest.
 fn by_host(model: &Model, session: SessionOptions, options: &GenerateOptions) -> Vec<u32> {
     let mut session = model.session(session.with_path(PathChoice::Stream).with_capacity(140)).expect("a session");
     session.append(PROMPT).expect("they fit");
-    generate(&mut session, options.clone().with_logprobs(0))
+    generate(&mut session, options.clone().with_logprobs(1))
 }
 
 #[test]
@@ -101,26 +101,36 @@ fn devices_choose_as_the_host_does() {
 #[ignore = "longer; .ci/run runs it"]
 fn penalties_look_at_tokens_that_ran_before() {
     let model = model();
-    let [sampling, ..] = ways();
-    let options = GenerateOptions::new(3).with_sampling(sampling.with_temperature(3.0).with_penalty_window(None));
+    // A penalty below zero leaves little but what has occurred.
+    let sampling = Sampling::new(1.0, 21).with_penalties(1.0, -30.0, 0.0);
+    let options = GenerateOptions::new(3).with_sampling(sampling);
     for path in PATHS {
         let mut session = session(&model, path);
         generate(&mut session, options.clone());
         // In this session, and in one that it was copied to, where the host looks.
         let mut copy = session.fork().expect("it fits");
-        for (session, way) in [(&mut session, options.clone()), (&mut copy, options.clone().with_logprobs(0))] {
+        for (session, way) in [(&mut session, options.clone()), (&mut copy, options.clone().with_logprobs(1))] {
             session.append(&[7, 9]).expect("they fit");
             generate(session, way);
         }
         assert_eq!(session.tokens(), copy.tokens(), "{path:?}");
         session.truncate(PROMPT.len() + 1);
         copy.truncate(PROMPT.len() + 1);
-        let expected = generate(&mut copy, options.clone().with_logprobs(0));
+        let expected = generate(&mut copy, options.clone().with_logprobs(1));
         let mut again = session.fork().expect("it fits");
         for session in [&mut session, &mut again] {
             assert_eq!(generate(session, options.clone()), expected, "{path:?}, behind what is forgotten");
         }
     }
+    let file = std::env::temp_dir().join(format!("kiln-{}-drawn.session", std::process::id()));
+    let wish = SessionOptions::default().with_path(PathChoice::Stream).with_capacity(140);
+    let mut session = model.session(wish).expect("a session");
+    session.append(&(0..131).collect::<Vec<u32>>()).expect("they fit");
+    session.prefill().expect("no fault");
+    session.save(&file).expect("it is written");
+    let mut loaded = model.load_session(wish, &file).expect("it is read");
+    std::fs::remove_file(&file).expect("it is there");
+    assert_eq!(generate(&mut loaded, options.clone()), generate(&mut session, options.with_logprobs(1)), "from a file");
 }
 
 #[test]
@@ -233,6 +243,28 @@ fn log_probabilities_are_those_of_the_logits() {
             assert!((f64::from(logprob) - exact(id)).abs() < 1e-5, "{path:?}, token {id}: {logprob}");
         }
         assert!(generation.next().is_none() && generation.logprobs().is_none());
+    }
+}
+
+#[test]
+fn log_probabilities_of_the_chosen_are_the_hosts_on_every_path() {
+    let model = model();
+    let given = |path, sampling: &Sampling, likeliest: usize| {
+        let mut session = session(&model, path);
+        let options = GenerateOptions::new(3).with_sampling(sampling.clone()).with_logprobs(likeliest);
+        let (mut generation, mut all) = (session.generate(options), Vec::new());
+        while let Some(token) = generation.next() {
+            let found = generation.logprobs().expect("they were asked for");
+            assert_eq!(found.top.len(), likeliest);
+            all.push((token.expect("no fault"), found.chosen.to_bits()));
+        }
+        all
+    };
+    for sampling in [Sampling::GREEDY, Sampling::new(2.0, 5).with_top_k(100)] {
+        let expected = given(PathChoice::Stream, &sampling, 1);
+        for path in PATHS {
+            assert_eq!(given(path, &sampling, 0), expected, "{path:?}, {sampling:?}");
+        }
     }
 }
 

@@ -107,6 +107,14 @@ impl Kernel for Choose {
                             let inside = b.setp_lt(length, capacity);
                             let to = b.index(tokens, length);
                             b.if_(inside, |b| b.st(to, token));
+                            let wants = chain.has(b, choice::LOGPROB);
+                            let wants = b.and_pred(wants, finite);
+                            b.if_(wants, |b| {
+                                let at = b.index(logits, token);
+                                let logit = b.ld(at, LoadKind::Ordinary);
+                                let logprob = chain.logprob(b, logit, most);
+                                b.st(memory.at(choice::memory::LOGPROB).cast::<F32>(), logprob);
+                            });
                             b.st(state, length);
                             let next = b.add(length, 1);
                             b.st(state.at(1), next);

@@ -12,7 +12,7 @@ use super::Inner;
 use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
 use crate::driver::{MappedBuffer, Patience, Resident};
-use crate::shape::choice::Choice;
+use crate::shape::choice::{self, Choice};
 use crate::shape::mailbox::{self, entry, item};
 use crate::{Error, Result};
 use decoder::Launched;
@@ -33,6 +33,10 @@ pub(crate) struct PersistentPath {
     ids: Option<MappedBuffer<u32>>,
     /// Where items put logits that the host reads, as bits, `[vocab]`.
     logits: Option<MappedBuffer<u32>>,
+    /// Where items put log-probabilities, as bits, `[mailbox::LOGPROBS]`.
+    logprobs: Option<MappedBuffer<u32>>,
+    /// The last token's.
+    logprob: Option<f32>,
     /// Whether the item in the mailbox puts them there.
     to_host: bool,
     running: Option<Running>,
@@ -90,7 +94,16 @@ impl Watch {
 impl PersistentPath {
     /// The path of one session over a decoder that others may share.
     pub(crate) fn new(decoder: Arc<Decoder>) -> PersistentPath {
-        PersistentPath { decoder, ids: None, logits: None, to_host: false, running: None, work: Work::default() }
+        PersistentPath {
+            decoder,
+            ids: None,
+            logits: None,
+            logprobs: None,
+            logprob: None,
+            to_host: false,
+            running: None,
+            work: Work::default(),
+        }
     }
 
     /// A seat in the mailbox. Where all are taken it waits until another item has ended and its entries were read.
@@ -153,6 +166,8 @@ impl PersistentPath {
         put64(item::COS, sequence.rotary.cos.as_ptr().address());
         put64(item::SIN, sequence.rotary.sin.as_ptr().address());
         put64(item::HISTORY, sequence.tokens.as_ptr().address());
+        let logprobs = self.logprobs.as_ref().map_or(0, |logprobs| logprobs.as_ptr().address());
+        put64(item::LOGPROBS, logprobs);
         for (index, word) in item.choice.into_iter().enumerate() {
             put(item::CHOICE + index as u32, word);
         }
@@ -180,6 +195,9 @@ impl PersistentPath {
         if self.ids.as_ref().is_none_or(|ids| ids.len() < item.ids.len()) {
             let room = item.ids.len().next_power_of_two().max(FIRST_IDS);
             self.ids = Some(MappedBuffer::zeroed(&model.device, room)?);
+        }
+        if wants_logprobs(&item.choice) && self.logprobs.is_none() {
+            self.logprobs = Some(MappedBuffer::zeroed(&model.device, mailbox::LOGPROBS as usize)?);
         }
         let seat = self.seat()?;
         let stop_ids = item.stop_ids.to_vec();
@@ -263,6 +281,11 @@ impl Path for PersistentPath {
                 // The host replaces the one that it reads logits for.
                 self.work.tokens += u64::from(!self.to_host);
                 if let Some(running) = &mut self.running {
+                    // The entry was acquired, and its log-probability is ordered before it.
+                    let place = running.seat.place_of_last();
+                    let word = self.logprobs.as_ref().and_then(|all| all.words().get(place));
+                    let word = word.filter(|_| wants_logprobs(&running.choice));
+                    self.logprob = word.map(|word| f32::from_bits(word.load(Ordering::Relaxed)));
                     running.made += 1;
                     running.left = running.left.saturating_sub(1);
                 }
@@ -310,6 +333,10 @@ impl Path for PersistentPath {
         Ok(words.iter().map(|word| f32::from_bits(word.load(Ordering::Relaxed))).collect())
     }
 
+    fn logprob(&self) -> Option<f32> {
+        self.logprob
+    }
+
     fn work(&self) -> Work {
         self.work
     }
@@ -324,11 +351,16 @@ impl Path for PersistentPath {
     }
 }
 
+/// Whether an item gives log-probabilities of its tokens.
+fn wants_logprobs(choice: &Choice) -> bool {
+    choice[choice::FLAGS as usize] & choice::LOGPROB != 0
+}
+
 impl Drop for PersistentPath {
     fn drop(&mut self) {
         if self.running.is_some() && self.stop().is_err() {
             // The kernel may still read them.
-            std::mem::forget((self.ids.take(), self.logits.take()));
+            std::mem::forget((self.ids.take(), self.logits.take(), self.logprobs.take()));
         }
     }
 }

@@ -31,6 +31,13 @@ pub(super) struct Seat {
     read: u32,
 }
 
+impl Seat {
+    /// The place of the log-probability that goes with the entry that was read last.
+    pub(super) fn place_of_last(&self) -> usize {
+        (self.read.wrapping_sub(1) % mailbox::LOGPROBS) as usize
+    }
+}
+
 impl Post {
     pub(super) fn new(device: &Device) -> Result<Post> {
         let seats = (0..mailbox::SLOTS).rev().map(|slot| Seat { slot, number: 0, read: 0 });

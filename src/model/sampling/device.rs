@@ -7,6 +7,17 @@ impl Sampling {
     /// The words by which kernels choose from a vocabulary of that size, with the bits of [`Sampler`](super::Sampler).
     /// `None` where only the host chooses: with a typical-p below 1, biases or bans.
     pub fn choice(&self, vocab: u32) -> Option<Choice> {
+        self.choice_with(vocab, None)
+    }
+
+    /// The same with log-probabilities of the chosen token and of so many of the likeliest. `None` also where these are
+    /// wanted, or the chosen one's by logits that penalties have changed.
+    pub(crate) fn choice_with(&self, vocab: u32, logprobs: Option<usize>) -> Option<Choice> {
+        let logprob = match logprobs {
+            None => false,
+            Some(0) if !self.penalises() => true,
+            Some(_) => return None,
+        };
         if self.typical_p != 1.0 || !self.logit_bias.is_empty() || !self.banned.is_empty() {
             return None;
         }
@@ -21,6 +32,7 @@ impl Sampling {
             (top_k > 0 || has_p, choice::FILTERS),
             (has_p, choice::HAS_TOP_P),
             (self.penalises(), choice::PENALISES),
+            (logprob, choice::LOGPROB),
         ];
         put(choice::FLAGS, flags.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum());
         put(choice::TEMPERATURE, self.temperature.to_bits());

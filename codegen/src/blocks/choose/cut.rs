@@ -55,7 +55,10 @@ impl Choose {
                     let next = b.add::<U64>(low, half);
                     b.set(middle, next);
                     let left = b.sub::<U32>(many, few);
-                    b.setp(Compare::Gt, left, 1u32)
+                    let several = b.setp(Compare::Gt, left, 1u32);
+                    // So it ends whatever the list has in it.
+                    let apart = b.setp(Compare::Gt, between, 1u64);
+                    b.and_pred(several, apart)
                 });
                 let all = b.add::<U64>(mass_of_cut, window.mass);
                 b.set(total, all);

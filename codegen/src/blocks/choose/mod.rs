@@ -3,7 +3,7 @@
 //!
 //! Steps, with every block behind each of them:
 //! 1. `treat`: penalties on the block's logits; then the greatest of them, by [`argmax`].
-//! 2. `weigh`, where a share of the tokens is drawn from: how many logits are how far below the greatest, and their mass.
+//! 2. `weigh`, where a share of the tokens is drawn from or a log-probability is wanted: how many logits are how far below the greatest, and their mass.
 //! 3. `sift`: the best draw of logits that are surely drawn from, and a list of those that may be.
 //! 4. `settle`, where there is such a list: the cut among them, and the best draw of those before it.
 //!
@@ -167,6 +167,18 @@ impl Choose {
         b.if_(in_first, |b| best.merge(b, values, indices, self.blocks));
         let value = b.get(best.value);
         self.say(b, value)
+    }
+
+    /// The log-probability of a logit, behind `weigh`: what the host's `Logprobs` says of it.
+    #[track_caller]
+    pub(crate) fn logprob(&self, b: &mut Builder, logit: Val<F32>, most: Val<F32>) -> Val<F32> {
+        let total = b.ld(self.memory.at(memory::TOTAL).cast::<U64>(), LoadKind::Ordinary);
+        let total = b.cvt::<F32, U64>(total);
+        let total = b.mul(total, 1.0 / MASS_OF_ONE);
+        let total = b.max(total, 1.0);
+        let total = math::ln(b, total);
+        let below = b.sub(logit, most);
+        b.sub(below, total)
     }
 
     /// The value of the block's first thread, in every thread. Barriers stand inside.

@@ -1,6 +1,7 @@
 //! Penalties: the logits of tokens that have occurred.
 
 use super::{Choose, Share};
+use crate::blocks::warp;
 use crate::ptx::{AtomicOp, Builder, Compare, F32, Global, LoadKind, Order, Pred, Scope, U32, U64, Val};
 use kiln_shape::choice::{self, memory};
 
@@ -96,7 +97,8 @@ impl Choose {
         });
     }
 
-    /// Adds each of the block's logits to the count and the mass of its bin, where a top-k or a top-p asks for them.
+    /// Adds each of the block's logits to the count and the mass of its bin, where a top-k or a top-p asks for them, and all to
+    /// the mass of a log-probability.
     #[track_caller]
     pub(crate) fn weigh(&self, b: &mut Builder, share: Share, most: Val<F32>) {
         let (tid, threads) = (b.tid(), b.block());
@@ -104,6 +106,9 @@ impl Choose {
         let masses = self.memory.at(memory::MASSES).cast::<U64>();
         let top_k = b.ld(self.words.at(choice::TOP_K), LoadKind::Constant);
         let (has_k, has_p) = (b.setp_ne(top_k, 0), self.has(b, choice::HAS_TOP_P));
+        let has_all = self.has(b, choice::LOGPROB);
+        let has_mass = self.has(b, choice::HAS_TOP_P | choice::LOGPROB);
+        let all = b.var::<U64>(0u64);
         let first = b.add::<U32>(share.first, tid);
         b.for_range(first, share.end, threads, |b, i| {
             let at = b.index(share.logits, i);
@@ -113,12 +118,23 @@ impl Choose {
             let counted = b.and_pred(counted, has_k);
             let count = b.index(counts, bin);
             b.if_(counted, |b| b.red(AtomicOp::Add, count, 1u32, Scope::Gpu));
-            b.if_(has_p, |b| {
+            b.if_(has_mass, |b| {
                 let mass = super::mass(b, logit, most);
+                let more = b.add::<U64>(all, mass);
+                b.set(all, more);
                 let counted = b.setp_ne(mass, 0u64);
+                let counted = b.and_pred(counted, has_p);
                 let sum = b.index(masses, bin);
                 b.if_(counted, |b| b.red(AtomicOp::Add, sum, mass, Scope::Gpu));
             });
+        });
+        b.if_(has_all, |b| {
+            let all = b.get(all);
+            let all = warp::sum64(b, all);
+            let lane = b.lane();
+            let leads = b.setp_eq(lane, 0);
+            let total = self.memory.at(memory::TOTAL).cast::<U64>();
+            b.if_(leads, |b| b.red(AtomicOp::Add, total, all, Scope::Gpu));
         });
     }
 }

@@ -3,7 +3,7 @@
 use super::Decoder;
 use crate::blocks::argmax::Best;
 use crate::blocks::choose::{Draw, History, Share};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U32, U64, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Scope, Shared, StoreOrder, U32, U64, Val};
 use kiln_shape::choice;
 use kiln_shape::mailbox::item;
 
@@ -14,12 +14,15 @@ pub(super) struct Drawn {
     was: Shared<U32>,
     /// The best of those that only a list decided on.
     value: Shared<F32>,
+    /// The greatest logit, where there was one or a log-probability is wanted.
+    most: Shared<F32>,
     index: Shared<U32>,
 }
 
 impl Drawn {
     pub(super) fn new(b: &mut Builder) -> Drawn {
-        Drawn { was: b.shared("drawn", 1), value: b.shared("drawn_value", 1), index: b.shared("drawn_index", 1) }
+        let most = b.shared("drawn_most", 1);
+        Drawn { most, was: b.shared("drawn", 1), value: b.shared("drawn_value", 1), index: b.shared("drawn_index", 1) }
     }
 }
 
@@ -42,8 +45,8 @@ impl Decoder<'_> {
     /// Clears what the draw adds up in, and changes the block's logits by penalties. Barriers stand inside: before the
     /// logits are read, and behind their last change.
     pub(super) fn treat(&self, b: &mut Builder, position: Val<U32>, share: Share) {
-        let filters = self.chain.has(b, choice::FILTERS);
-        b.if_(filters, |b| self.chain.clear(b));
+        let adds = self.chain.has(b, choice::FILTERS | choice::LOGPROB);
+        b.if_(adds, |b| self.chain.clear(b));
         let (tokens, length) = (self.history(b), b.add(position, 1));
         self.chain.treat(b, History { tokens, length }, share);
     }
@@ -53,9 +56,9 @@ impl Decoder<'_> {
         let tid = b.tid();
         let first = b.setp_eq(tid, 0);
         b.if_(first, |b| b.st(self.drawn.was, 0));
-        let draws = self.chain.has(b, choice::DRAWS);
-        let draws = b.and_pred(draws, chooses);
-        b.if_(draws, |b| {
+        let asks = self.chain.has(b, choice::DRAWS | choice::LOGPROB);
+        let asks = b.and_pred(asks, chooses);
+        b.if_(asks, |b| {
             let most = self.chain.most(b, (self.best_values, self.best_indices));
             let size = b.abs(most);
             let finite = b.setp_lt(size, f32::INFINITY);
@@ -63,30 +66,59 @@ impl Decoder<'_> {
                 let head = b.mul::<U32>(self.layers, 4);
                 let (first_row, end) = self.share(b, head);
                 let share = Share { logits, first: first_row, end };
-                let filters = self.chain.has(b, choice::FILTERS);
-                b.if_(filters, |b| {
+                b.if_(first, |b| b.st(self.drawn.most, most));
+                let adds = self.chain.has(b, choice::FILTERS | choice::LOGPROB);
+                b.if_(adds, |b| {
                     self.chain.weigh(b, share, most);
                     self.barrier.wait(b);
                 });
-                let by = Draw { most, position: b.add(position, 1), window: self.chain.window(b) };
-                let best = self.chain.sift(b, share, by);
-                let draws = self.chain.draws(b);
-                self.chain.store(b, &best, draws);
-                self.barrier.wait(b);
-                let found = Best::none(b);
-                b.if_(filters, |b| {
-                    let best = self.chain.settle(b, by);
-                    b.set(found.value, best.value);
-                    b.set(found.index, best.index);
-                });
-                b.if_(first, |b| {
-                    b.st(self.drawn.was, 1);
-                    b.st(self.drawn.value, found.value);
-                    b.st(self.drawn.index, found.index);
-                });
+                let draws = self.chain.has(b, choice::DRAWS);
+                b.if_(draws, |b| self.draw_from(b, share, most, position));
             });
         });
         b.bar_sync(); // what was found is in shared memory
+    }
+
+    /// Draws, where the bins are behind a barrier.
+    fn draw_from(&self, b: &mut Builder, share: Share, most: Val<F32>, position: Val<U32>) {
+        let tid = b.tid();
+        let first = b.setp_eq(tid, 0);
+        let by = Draw { most, position: b.add(position, 1), window: self.chain.window(b) };
+        let best = self.chain.sift(b, share, by);
+        let draws = self.chain.draws(b);
+        self.chain.store(b, &best, draws);
+        self.barrier.wait(b);
+        let found = Best::none(b);
+        let filters = self.chain.has(b, choice::FILTERS);
+        b.if_(filters, |b| {
+            let best = self.chain.settle(b, by);
+            b.set(found.value, best.value);
+            b.set(found.index, best.index);
+        });
+        b.if_(first, |b| {
+            b.st(self.drawn.was, 1);
+            b.st(self.drawn.value, found.value);
+            b.st(self.drawn.index, found.index);
+        });
+    }
+
+    /// Tells the host the log-probability of a token, for the leader, before the entry of the token: it goes to the entry's
+    /// place. The fence orders it before the entry.
+    pub(super) fn tell_logprob(&self, b: &mut Builder, slot: Val<U32>, token: Val<U32>) {
+        let wants = self.chain.has(b, choice::LOGPROB);
+        b.if_(wants, |b| {
+            let mut address = |word| b.ld(self.item.at(word).cast::<U64>(), LoadKind::Constant);
+            let (logits, logprobs) = (address(item::LOGITS), address(item::LOGPROBS));
+            let (logits, logprobs) = (b.global_ptr::<F32>(logits), b.global_ptr::<F32>(logprobs));
+            let at = b.index(logits, token);
+            let logit = b.ld(at, LoadKind::Ordinary);
+            let most = b.ld(self.drawn.most, LoadKind::Constant);
+            let logprob = self.chain.logprob(b, logit, most);
+            let place = self.next_logprob(b, slot);
+            let to = b.index(logprobs, place);
+            b.st_sync(to, logprob, StoreOrder::Relaxed, Scope::Sys);
+            b.fence_acq_rel(Scope::Sys);
+        });
     }
 
     /// The token of the blocks' best, for the first warp: of the draws, where there were some, else of the logits.

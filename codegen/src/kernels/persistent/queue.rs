@@ -91,6 +91,12 @@ impl Decoder<'_> {
         b.st(at, value);
     }
 
+    /// The place of the log-probability that goes with the next entry of a slot's ring.
+    pub(super) fn next_logprob(&self, b: &mut Builder, slot: Val<U32>) -> Val<U32> {
+        let number = self.kept(b, state::EMITTED, slot);
+        b.and(number, mailbox::LOGPROBS - 1)
+    }
+
     /// Writes an entry of a slot's ring. A token's store may be relaxed, since its tag says that it has arrived. An
     /// item's end is a release: a host that acquires it sees all that the item has written.
     pub(super) fn emit(&self, b: &mut Builder, slot: Val<U32>, kind: Val<U32>, payload: Val<U32>, order: StoreOrder) {

@@ -278,6 +278,7 @@ impl Decoder<'_> {
             let known = b.setp_lt::<U32>(token, self.vocab);
             let gives = b.and_pred(ran.chooses, known);
             b.if_(gives, |b| {
+                self.tell_logprob(b, slot, token);
                 let kind = b.mov::<U32>(entry::TOKEN);
                 self.emit(b, slot, kind, token, StoreOrder::Relaxed);
             });
