@@ -171,6 +171,7 @@ impl Checked<'_> {
             op: Arc::new(Operation::new(format!("kernel {}", launch.kernel), place)),
             observed: observes_accesses(config),
             // A launch whose time is modelled has one thread: every instruction takes its turn.
+            alone: self.blocks == u64::from(ranks) && watch.is_none() && !memory.is_mapped(),
             free: config.clock.is_some() || !code.takes_turns || self.blocks == 1 && watch.is_none(),
         };
         memory.witness().begin(&cx.op);

@@ -18,6 +18,7 @@ mod rounding;
 mod text;
 mod truth;
 mod validation;
+mod waits;
 
 /// The manifest says `test = false` of the library, so a unit test there would never run.
 #[test]
