@@ -11,6 +11,7 @@ mod clusters;
 mod definedness;
 mod execution;
 mod findings;
+mod foreign;
 mod memory;
 mod nvcc;
 mod races;
