@@ -89,7 +89,10 @@ impl Launch<'_> {
         let within = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(&n, most)| 1 <= n && n <= most);
         let Launch { grid, block, dynamic_shared, params, .. } = *self;
         let (blocks, threads) = (product(grid), product(block));
-        let missing = || fault(FaultKind::InvalidLaunch, format_args!("the module has no such kernel"));
+        let missing = || match self.module.refusal(self.kernel) {
+            Some(error) => fault(FaultKind::Unsupported, format_args!("the emulator does not understand it: {error}")),
+            None => fault(FaultKind::InvalidLaunch, format_args!("the module has no such kernel")),
+        };
         let (info, code) = self.module.kernels.get(self.kernel).ok_or_else(missing)?;
         valid(within(grid, GRID), format_args!("grid {grid:?} must not be empty, nor beyond {GRID:?}"))?;
         let (fine, most) = (within(block, BLOCK) && threads <= THREADS_PER_BLOCK.into(), THREADS_PER_BLOCK);
@@ -171,6 +174,7 @@ impl Checked<'_> {
             op: Arc::new(Operation::new(format!("kernel {}", launch.kernel), place)),
             observed: observes_accesses(config),
             // A launch whose time is modelled has one thread: every instruction takes its turn.
+            alone: self.blocks == u64::from(ranks) && watch.is_none() && !memory.is_mapped(),
             free: config.clock.is_some() || !code.takes_turns || self.blocks == 1 && watch.is_none(),
         };
         memory.witness().begin(&cx.op);

@@ -311,6 +311,11 @@ impl Memory {
         })
     }
 
+    /// Whether kernels see any of the host's memory.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.table().live.iter().any(|a| a.owned.is_empty())
+    }
+
     /// Frees what `alloc` or `map_host` returned. A kernel faults at its next access to it.
     pub fn free(&self, address: u64) -> Result<(), MemoryError> {
         self.change(|table| {

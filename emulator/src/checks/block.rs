@@ -14,7 +14,7 @@ use crate::machine::lanes::Lanes;
 use crate::machine::layout::{At, Layout};
 use crate::machine::origin::Origin;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Facts of a launch for the race check.
 #[derive(Clone, Copy)]
@@ -65,7 +65,7 @@ pub(crate) struct BlockChecks {
     mbarriers: HashMap<u64, MbarrierClocks>,
     /// Cells of shared memory, and their readers.
     cells: Vec<Cell>,
-    readers: Mutex<Readers>,
+    readers: Readers,
     /// Written bytes of shared memory, a bit per byte.
     written: Vec<u64>,
     locations: SyncLocations,
@@ -189,7 +189,7 @@ impl BlockChecks {
 
     /// A copy has written or read shared memory: it counts as an access by the issuing lane from now on.
     pub(crate) fn landed(
-        &self,
+        &mut self,
         (at, lane): (&At, usize),
         (address, bytes): (u64, u64),
         issue: Option<&Issue>,
@@ -197,7 +197,7 @@ impl BlockChecks {
     ) {
         let by = issue.map_or_else(|| self.record(at, lane), |issue| issue.by);
         let words = self.cells.get(address as usize / 4..((address + bytes) as usize).div_ceil(4));
-        words.into_iter().flatten().for_each(|cell| cell.landed(by, write, &self.readers));
+        words.into_iter().flatten().for_each(|cell| cell.landed(by, write, &mut &mut self.readers));
     }
 
     /// A copy has written device memory.
@@ -310,7 +310,7 @@ impl BlockChecks {
             for k in 0..total.div_ceil(4) {
                 let address = addr[l] + u64::from(4 * k);
                 let compared = match shadow {
-                    None => self.cells[(address / 4) as usize].access(touch, &self.readers),
+                    None => self.cells[(address / 4) as usize].access(touch, &mut self.readers),
                     Some((base, shadow)) => shadow.access(address - base, op, touch),
                 };
                 if let Err(conflict) = compared {

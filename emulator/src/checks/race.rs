@@ -13,14 +13,13 @@
 
 use super::clock::Vc;
 use super::order::Operation;
-use super::readers::Readers;
+use super::readers::Held;
 use super::record::{BLOCK, BYTES, HOST, LANE, PROXY, Record, STRENGTH};
 use crate::machine::access::{Access, Scope};
 use crate::machine::fault::{Fault, FaultKind};
-use crate::machine::lock::lock;
 use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// The `STRENGTH` of an access.
 pub(crate) fn strength(access: &Access) -> u32 {
@@ -101,7 +100,7 @@ impl Touch<'_> {
         &self,
         by: Option<&Arc<Operation>>,
         last: [Record; 2],
-        readers: &Mutex<Readers>,
+        readers: &mut impl Held,
     ) -> Result<(), Box<Conflict>> {
         let ([read, write], other) = (last, by.map(|by| &**by));
         let meets = |earlier: Record| earlier.get(BYTES) & self.me.get(BYTES) != 0;
@@ -112,7 +111,7 @@ impl Touch<'_> {
         let (earlier, writes) = if meets(write) && (!self.allows(other, write) || missed()) {
             (write, true)
         } else if self.access.write && read.is_set() && meets(read) {
-            match lock(readers).find(read, |read| meets(read) && !self.allows(other, read)) {
+            match readers.with(|readers| readers.find(read, |read| meets(read) && !self.allows(other, read))) {
                 Some(read) => (read, false),
                 None => return Ok(()),
             }
@@ -141,32 +140,39 @@ impl Cell {
 
     /// Compares an access with others of its operation and notes it.
     #[inline(always)]
-    pub(crate) fn access(&self, touch: &Touch<'_>, readers: &Mutex<Readers>) -> Result<(), Box<Conflict>> {
+    pub(crate) fn access<H: Held>(&self, touch: &Touch<'_>, mut readers: H) -> Result<(), Box<Conflict>> {
         let ([r, w], me) = (self.last(), touch.me);
-        let compared = touch.compare(None, [r, w], readers);
+        let compared = touch.compare(None, [r, w], &mut readers);
         if touch.access.write {
             self.write.store(me.with_bytes_of(w).0, Ordering::Relaxed);
             self.read.store(0, Ordering::Relaxed);
         } else if r != me {
-            let alone = !r.is_set() && (r.get(BYTES) == 0 || touch.precedes(r));
-            let (relaxed, new) = (Ordering::Relaxed, me.with_bytes_of(r).0);
-            if !alone || self.read.compare_exchange(r.0, new, relaxed, relaxed).is_err() {
-                self.add_reader(touch, readers);
+            let replaces = !r.is_set() && (r.get(BYTES) == 0 || touch.precedes(r));
+            let (relaxed, one) = (Ordering::Relaxed, me.with_bytes_of(r));
+            if H::ALONE {
+                let new = match replaces {
+                    true => one,
+                    false => readers.with(|readers| readers.add(r, me, |read| touch.precedes(read))),
+                };
+                self.read.store(new.0, relaxed);
+            } else if !replaces || self.read.compare_exchange(r.0, one.0, relaxed, relaxed).is_err() {
+                self.add_reader(touch, &mut readers);
             }
         }
         compared
     }
 
     /// Adds a read to those that it does not follow.
-    #[cold]
     #[inline(never)]
-    fn add_reader(&self, touch: &Touch<'_>, readers: &Mutex<Readers>) {
-        let mut readers = lock(readers);
-        let add = |reads| match Record(reads) {
-            none if none.get(BYTES) == 0 => Some(touch.me.0),
-            reads => Some(readers.add(reads, touch.me, |read| touch.precedes(read)).0),
-        };
-        let _ = self.read.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    fn add_reader(&self, touch: &Touch<'_>, readers: &mut impl Held) {
+        readers.with(|readers| {
+            let add = |reads| {
+                let (reads, me) = (Record(reads), touch.me);
+                let new = if reads.get(BYTES) == 0 { me } else { readers.add(reads, me, |read| touch.precedes(read)) };
+                (new != reads).then_some(new.0)
+            };
+            let _ = self.read.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        });
     }
 
     pub(crate) fn clear(&self) {
@@ -175,12 +181,12 @@ impl Cell {
     }
 
     /// Replaces the record of a copy in flight by that of the finished access.
-    pub(crate) fn landed(&self, me: Record, write: bool, readers: &Mutex<Readers>) {
+    pub(crate) fn landed(&self, me: Record, write: bool, readers: &mut impl Held) {
         let read = self.last()[0];
         if write {
             self.write.store(me.0, Ordering::Relaxed);
         } else if read.is_set() {
-            self.read.store(lock(readers).land(read, me).0, Ordering::Relaxed);
+            self.read.store(readers.with(|readers| readers.land(read, me)).0, Ordering::Relaxed);
         } else if read.is_in_flight() {
             self.read.store(me.0, Ordering::Relaxed);
         }

@@ -6,15 +6,18 @@
 
 use super::record::{BLOCK, BYTES, CLOCK, LANE, PROXY, Record, SITE, STRENGTH, WARP};
 use crate::machine::lanes::Lanes;
+use crate::machine::lock::lock;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Mutex;
 
 /// Most lists of one launch; beyond, further readers are not kept.
 const MOST: usize = 1 << 21;
 /// Reads, latest first, among which a new one looks for those that it replaces.
 const LATEST: usize = 256;
 /// Remembered additions.
-const RECENT: usize = 1 << 12;
+const RECENT: usize = 1 << BITS;
+const BITS: u32 = 14;
 
 /// Reads by lanes of one warp at one clock, and the list of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -84,15 +87,20 @@ impl Readers {
     }
 
     /// Adds a read to the reads since the last write, one or a set, without those that precede it.
+    #[inline(always)]
     pub(crate) fn add(&mut self, reads: Record, me: Record, precedes: impl Fn(Record) -> bool) -> Record {
+        let place = ((reads.0 ^ me.0.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS)) as usize;
+        match self.recent.get(place) {
+            Some(&(read, before, after)) if (read, before) == (me, reads) => after,
+            _ => self.extend_at(place, reads, me, precedes),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn extend_at(&mut self, place: usize, reads: Record, me: Record, precedes: impl Fn(Record) -> bool) -> Record {
         if self.recent.is_empty() {
             self.recent = vec![Default::default(); RECENT];
-        }
-        let place = ((reads.0 ^ me.0.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize;
-        if let (read, before, after) = self.recent[place]
-            && (read, before) == (me, reads)
-        {
-            return after;
         }
         let after = self.extend(reads, me, precedes);
         self.recent[place] = (me, reads, after);
@@ -147,6 +155,28 @@ impl Readers {
         let bytes = me.get(BYTES) | reads.get(BYTES);
         let strength = me.get(STRENGTH).min(reads.get(STRENGTH));
         Record::of_set(set, Record::default().with(BYTES, bytes).with(STRENGTH, strength))
+    }
+}
+
+/// Readers that one thread of the host uses, or several.
+pub(crate) trait Held {
+    /// Whether no other thread of the host changes cells or readers meanwhile.
+    const ALONE: bool;
+    fn with<T>(&mut self, f: impl FnOnce(&mut Readers) -> T) -> T;
+}
+
+impl Held for &mut Readers {
+    const ALONE: bool = true;
+    #[inline(always)]
+    fn with<T>(&mut self, f: impl FnOnce(&mut Readers) -> T) -> T {
+        f(self)
+    }
+}
+
+impl Held for &Mutex<Readers> {
+    const ALONE: bool = false;
+    fn with<T>(&mut self, f: impl FnOnce(&mut Readers) -> T) -> T {
+        f(&mut lock(self))
     }
 }
 

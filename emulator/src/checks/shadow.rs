@@ -143,7 +143,8 @@ impl GlobalShadow {
                 // Perhaps not every thread does.
                 sole &= op.thread_follows(&l.op, op.over());
             } else {
-                compared = compared.and_then(|()| touch.compare(Some(&l.op), l.last(cell, touch.vc), &l.op.readers));
+                compared =
+                    compared.and_then(|()| touch.compare(Some(&l.op), l.last(cell, touch.vc), &mut &l.op.readers));
                 sole = false;
             }
         }
@@ -155,7 +156,7 @@ impl GlobalShadow {
     pub(crate) fn landed(&self, op: &Arc<Operation>, offset: u64, bytes: u64, me: Record) {
         for offset in (offset..offset + bytes).step_by(4) {
             let page = &self.0[(offset / PAGE) as usize];
-            page.own(op, &mut page.layers(op))[(offset % PAGE / 4) as usize].landed(me, true, &op.readers);
+            page.own(op, &mut page.layers(op))[(offset % PAGE / 4) as usize].landed(me, true, &mut &op.readers);
         }
     }
 
@@ -178,7 +179,9 @@ impl GlobalShadow {
                     let touch = &Touch { me: whole(cell, first, end), access: &access, vc: &vc };
                     let at = start + first.max(4 * cell as u64);
                     let meets = || {
-                        touch.compare(Some(&l.op), l.last(cell, &vc), &l.op.readers).map_err(|conflict| (at, conflict))
+                        touch
+                            .compare(Some(&l.op), l.last(cell, &vc), &mut &l.op.readers)
+                            .map_err(|conflict| (at, conflict))
                     };
                     compared = compared.and_then(|()| meets());
                 }

@@ -2,6 +2,7 @@
 
 use super::{Call, Code, Context, DeviceConfig, Handle, Leak, Outcome, handles, lock};
 use crate::machine::config::SHARED_PER_BLOCK;
+use crate::machine::fault::{Fault, FaultKind};
 use crate::machine::kernel::KernelInfo;
 use crate::ptx::{Module, PtxError};
 use std::collections::HashMap;
@@ -99,6 +100,10 @@ impl LoadedModule {
     pub(crate) fn function(self: &Arc<Self>, name: &str) -> Outcome<Handle> {
         if let Some(&handle) = lock(&self.functions).get(name) {
             return Ok(handle);
+        }
+        if let Some(error) = self.module.refusal(name) {
+            let message = format!("the emulator does not understand it: {error}");
+            return Err(self.context.device.note(Fault::new(FaultKind::Unsupported, name, message)));
         }
         let info = self.module.kernel(name).ok_or(Code::NOT_FOUND)?.clone();
         self.context.block("cuModuleGetFunction", &self.context.everything())?;

@@ -130,8 +130,9 @@ impl Cpu<'_> {
             };
             f(self, site.warp, &ptr, done);
             drop(turn);
-            if access.write && kind == Space::Global {
-                self.progress = true;
+            if access.write {
+                self.progress |= kind == Space::Global;
+                self.wrote = true;
             }
             left &= !done;
             Lanes(group & left).for_each(|l| addr[l] += window);
@@ -223,6 +224,9 @@ impl Cpu<'_> {
     /// `ld` and `st`
     pub(crate) fn access(&mut self, site: &mut Site<'_>, op: &MemOp) -> OrFault<()> {
         let (addr, m, bytes) = (site.warp.addresses(&op.address), site.m, op.access.bytes);
+        if op.access.write && !site.common.mbarriers.is_empty() {
+            self.spoils_mbarrier(site, op.address.space, &addr, &op.access)?;
+        }
         if self.defines {
             self.undefined = self.elements(site.warp, op);
         }
@@ -285,8 +289,11 @@ impl Cpu<'_> {
         let w = if bytes == 8 { W::W64 } else { W::W32 };
         let mask = u64::MAX >> (64 - 8 * bytes);
         let addr = site.warp.addresses(address);
-        let progress = self.progress;
+        let (progress, wrote) = (self.progress, self.wrote);
         let mut changed = false;
+        if !site.common.mbarriers.is_empty() {
+            self.spoils_mbarrier(site, address.space, &addr, access)?;
+        }
         self.with_places(site, address.space, addr, m, access, |cpu, warp, ptr, group| {
             for l in Lanes(group) {
                 let [b, c] = [b, c].map(|r| warp.lane(cpu.cx.code, (r, w), l));
@@ -298,7 +305,8 @@ impl Cpu<'_> {
             }
         })?;
         // An atomic that leaves things as they were is a poll.
-        self.progress = progress | changed;
+        (self.progress, self.wrote) = (progress | changed, wrote | changed);
+        self.tried = Some(!changed);
         Ok(Flow::Next)
     }
 }

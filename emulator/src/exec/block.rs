@@ -7,6 +7,7 @@ use super::checked::Observers;
 use super::copy::Transfer;
 use super::inst::{Address, Op};
 use super::mbarrier::{CLUSTER, Mbarrier};
+use super::repeats::Repeats;
 use super::warp::{Part, State, Warp};
 use super::{Cpu, LaunchCx};
 use crate::machine::config::Schedule;
@@ -40,6 +41,8 @@ pub(crate) struct Common {
     pub(crate) transfers: Vec<Transfer>,
     pub(crate) random: Random,
     pub(crate) observers: Observers,
+    /// Whether an mbarrier has moved on in this round.
+    pub(crate) moved: bool,
 }
 
 /// A resident block.
@@ -50,6 +53,8 @@ pub(crate) struct Block {
     pub(crate) stop: OrFault<RoundEnd>,
     pub(crate) progress: bool,
     pub(crate) steps: u64,
+    /// What its warps repeat, where nothing but the block can change memory.
+    pub(crate) repeats: Repeats,
 }
 
 /// End of a block's round.
@@ -73,7 +78,7 @@ impl Block {
             let ctaid = cx.layout.ctaid(block + u64::from(id / cx.layout.warps));
             Warp::new(cx, id, ctaid, live, streams + 1 + u64::from(id))
         };
-        let warps = (0..).zip(&live).map(warp).collect();
+        let warps: Vec<Warp> = (0..).zip(&live).map(warp).collect();
         let common = Common {
             block,
             warps: cx.layout.warps,
@@ -84,8 +89,10 @@ impl Block {
             random: Random::new(cx.config.seed, streams),
             observers: Observers::new(cx, block, &live),
             live,
+            moved: false,
         };
-        Block { common, warps, stop: Ok(RoundEnd::Again), progress: false, steps: 0 }
+        let repeats = Repeats::new(warps.len());
+        Block { common, warps, stop: Ok(RoundEnd::Again), progress: false, steps: 0, repeats }
     }
 
     /// Runs one instruction of each warp that waits for its turn. Nothing else of the launch runs meanwhile.
@@ -104,11 +111,15 @@ impl Block {
     pub(crate) fn run(&mut self, cpu: &mut Cpu<'_>, now: u64) {
         let before = cpu.steps;
         cpu.set_time(now);
-        cpu.progress = false;
+        (cpu.progress, cpu.wrote, self.common.moved) = (false, false, false);
         self.stop = self.run_warps(cpu);
         self.steps = cpu.steps - before;
         // A block that used up its instructions computes: one that polls comes to a turn or sleeps.
-        self.progress = cpu.progress || self.steps >= TURN || matches!(self.stop, Ok(RoundEnd::Exited));
+        let works = cpu.progress || self.common.moved || self.steps >= TURN;
+        self.progress = works || matches!(self.stop, Ok(RoundEnd::Exited));
+        if cpu.cx.alone {
+            self.repeats.look(&self.warps, cpu.wrote || self.common.moved);
+        }
     }
 
     fn run_warps(&mut self, cpu: &mut Cpu<'_>) -> OrFault<RoundEnd> {

@@ -333,7 +333,7 @@ impl Observers {
     }
 
     /// A copy lands in shared memory. Without its issue it counts as an access by the lane at its wait.
-    pub(crate) fn copy_lands(&self, (at, lane): (&At, usize), index: u64, bytes: u64, issue: Option<&CopyIssue>) {
+    pub(crate) fn copy_lands(&mut self, (at, lane): (&At, usize), index: u64, bytes: u64, issue: Option<&CopyIssue>) {
         self.checks.landed((at, lane), (index, bytes), issue.map(|issue| &issue.checked), true);
     }
 
@@ -344,7 +344,7 @@ impl Observers {
     }
 
     /// A copy has read its source in shared memory.
-    pub(crate) fn copy_reads(&self, (at, lane): (&At, usize), index: u64, bytes: u64) {
+    pub(crate) fn copy_reads(&mut self, (at, lane): (&At, usize), index: u64, bytes: u64) {
         self.checks.landed((at, lane), (index, bytes), None, false);
     }
 

@@ -131,6 +131,7 @@ impl Cpu<'_> {
     /// for.
     fn land(&mut self, common: &mut Common, t: &mut Transfer, read: bool) -> bool {
         let by = (&t.at, t.lane);
+        self.wrote = true;
         match &mut t.bytes {
             Bytes::In { dst, data } => {
                 let (bytes, dst) = (data.len() as u64, self.cx.layout.shared_index(*dst));

@@ -22,6 +22,8 @@ pub(crate) struct Fragment {
     pub(crate) cols: usize,
     pub(crate) ty: Ty,
     pub(crate) regs: Vec<R>,
+    /// Whether neighbouring lanes, and not a lane, hold neighbouring columns: A and B of 32 bits and more.
+    pub(crate) single: bool,
 }
 
 impl Fragment {
@@ -32,7 +34,7 @@ impl Fragment {
 
     /// Elements of a register.
     fn per_register(&self) -> usize {
-        32 / self.ty.bits() as usize
+        (32 / self.ty.bits() as usize).max(1)
     }
 
     /// Registers of a lane.
@@ -43,7 +45,8 @@ impl Fragment {
     /// Row and column of element `at`, counted through the lanes. Four lanes hold a row of every eight, a register (or
     /// a pair of 32-bit elements) at a time.
     fn place(&self, at: usize) -> (usize, usize) {
-        let (lane, i, per) = (at / self.each(), at % self.each(), self.per_register().max(2));
+        let (lane, i, per) =
+            (at / self.each(), at % self.each(), if self.single { 1 } else { self.per_register().max(2) });
         let (piece, eights) = (i / per, self.rows / 8);
         (lane / 4 + 8 * (piece % eights), (piece / eights * 4 + lane % 4) * per + i % per)
     }
@@ -51,8 +54,9 @@ impl Fragment {
     /// Bits of the elements, lane after lane.
     fn get(&self, warp: &Warp, code: &Program) -> Vec<u64> {
         let (each, per, bits) = (self.each(), self.per_register(), self.ty.bits() as usize);
-        let word = |at: usize| u64::from(warp.lane32(code, self.regs[at % each / per], at / each));
-        (0..32 * each).map(|at| word(at) >> (bits * (at % per)) & ((1 << bits) - 1)).collect()
+        let width = if bits == 64 { W::W64 } else { W::W32 };
+        let word = |at: usize| warp.lane(code, (self.regs[at % each / per], width), at / each);
+        (0..32 * each).map(|at| word(at) >> (bits * (at % per)) & u64::MAX >> (64 - bits)).collect()
     }
 
     /// The matrix of bytes, row by row; zeros where it has fewer than 16 rows or 32 columns.
@@ -89,6 +93,10 @@ impl Fragment {
     fn put(&self, warp: &mut Warp, elements: &[u64]) {
         for (lane, elements) in elements.chunks(self.each()).enumerate() {
             for (&r, elements) in self.regs.iter().zip(elements.chunks(self.per_register())) {
+                if self.ty.bits() == 64 {
+                    warp.set_lane(r, W::W64, lane, elements[0]);
+                    continue;
+                }
                 let word = elements.iter().rev().fold(0, |word, v| word << self.ty.bits() | v);
                 warp.set_lane(r, W::W32, lane, word);
             }
@@ -120,7 +128,12 @@ fn half(bits: u32) -> f64 {
 
 /// The value of an element; integers are exact in f64.
 fn value(ty: Ty, bits: u64) -> f64 {
-    if ty.float() { format(ty).value(bits) } else { integer(ty, bits) as f64 }
+    match ty {
+        // The lower bits of its register are not looked at.
+        Ty::TF32 => format(Ty::F32).value(bits & !0x1fff),
+        _ if ty.float() => format(ty).value(bits),
+        _ => integer(ty, bits) as f64,
+    }
 }
 
 fn encode(ty: Ty, v: f64, sat: bool) -> u64 {
@@ -305,6 +318,17 @@ impl Cpu<'_> {
             }
         }
         Ok(())
+    }
+
+    /// `movmatrix`: the transpose of an 8 x 8 matrix of 16 bits.
+    pub(crate) fn move_matrix(&mut self, site: &mut Site<'_>, [d, a]: [R; 2]) {
+        let turned = transpose(std::array::from_fn(|l| site.warp.lane32(self.cx.code, a, l)));
+        if site.warp.defined.any() {
+            let (shade, whence) = (transpose(shade(site.warp, a)), site.warp.defined.whence(a as usize));
+            let undefined = lanes_where(u32::MAX, |l| shade[l] != 0);
+            site.warp.defined.set(d as usize, u32::MAX, undefined, whence);
+        }
+        (0..32).zip(turned).for_each(|(l, word)| site.warp.set_lane(d, W::W32, l, word.into()));
     }
 
     /// `wmma.load` and `wmma.store`: a fragment whose rows or columns lie `stride` elements apart.

@@ -78,6 +78,7 @@ pub(crate) const CLUSTER: u64 = u64::MAX;
 impl Common {
     /// Counts arrivals of threads at an mbarrier, and expected bytes or, below zero, landed ones.
     pub(crate) fn advance(&mut self, mbarrier: u64, threads: u32, bytes: i64) {
+        self.moved = true;
         if self.mbarriers.get_mut(&mbarrier).is_some_and(|b| b.advance(threads, bytes)) {
             self.observers.mbarrier_complete(mbarrier);
         }
@@ -151,6 +152,36 @@ impl Cpu<'_> {
         Ok(addr)
     }
 
+    /// Faults where a store or atomic touches an mbarrier that is in use.
+    #[cold]
+    pub(crate) fn spoils_mbarrier(
+        &self,
+        site: &Site<'_>,
+        space: Space,
+        addr: &[u64; 32],
+        access: &Access,
+    ) -> OrFault<()> {
+        if !self.cx.config.checks.synccheck {
+            return Ok(());
+        }
+        let rank = site.at.warp / self.cx.layout.warps;
+        for l in Lanes(site.m) {
+            let (space, base) = if space == Space::Generic { generic(addr[l]) } else { (space, 0) };
+            if space != Space::Shared {
+                continue;
+            }
+            let address = self.cx.layout.in_cluster(rank, addr[l].wrapping_sub(base));
+            let end = address.wrapping_add((access.bytes * access.count).into());
+            if let Some(at) = (address & !7..end).step_by(8).find(|at| site.common.mbarriers.contains_key(at)) {
+                let message = format!(
+                    "an ordinary store into the mbarrier at {at:#x}, which is in use: mbarrier.inval comes first"
+                );
+                return Err(self.fault_at(FaultKind::InvalidSync, &site.at, l, addr[l], message));
+            }
+        }
+        Ok(())
+    }
+
     /// `mbarrier.init`
     fn mbarrier_init(&mut self, site: &mut Site<'_>, address: &Address, count: (R, W)) -> OrFault<Flow> {
         let addr = self.shared_offsets(site, address)?;
@@ -180,7 +211,11 @@ impl Cpu<'_> {
         if kind == MbarrierKind::Init {
             return self.mbarrier_init(site, address, value);
         }
+        let wrote = self.wrote;
         let addr = self.mbarriers(site, address)?;
+        if matches!(kind, MbarrierKind::WaitState | MbarrierKind::WaitParity) {
+            self.wrote = wrote;
+        }
         let Site { common, warp, m, all, at } = site;
         let mut waits = false;
         for l in Lanes(*m) {

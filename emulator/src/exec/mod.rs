@@ -10,6 +10,7 @@ pub(crate) mod float;
 pub(crate) mod inst;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
+mod repeats;
 pub(crate) mod scalar;
 pub(crate) mod scheduler;
 pub(crate) mod special;
@@ -62,6 +63,8 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) observed: bool,
     /// Whether blocks run without turns, since they cannot communicate.
     pub(crate) free: bool,
+    /// Whether nothing but one block can change memory meanwhile.
+    pub(crate) alone: bool,
 }
 
 /// State of one host thread that runs blocks.
@@ -83,6 +86,10 @@ pub(crate) struct Cpu<'a> {
     pub(crate) defines: bool,
     /// Whether something visible to other blocks has changed.
     pub(crate) progress: bool,
+    /// Whether any memory was written.
+    pub(crate) wrote: bool,
+    /// Of an atomic just executed, whether it left memory as it was.
+    pub(crate) tried: Option<bool>,
     pub(crate) counters: Counts,
     /// The chip whose time is modelled.
     pub(crate) timekeeper: Option<Box<Timekeeper<'a>>>,
@@ -105,9 +112,25 @@ impl<'a> Cpu<'a> {
         let counters = Counts::new(if cx.config.counters { sites } else { 0 });
         let (table, site) = (cx.memory.table(), vec![0; sites]);
         let defines = cx.config.checks.initcheck;
-        let (undefined, undefined_at, progress, timekeeper) = ([0; 4], 0, false, None);
+        let (undefined, undefined_at, timekeeper) = ([0; 4], 0, None);
+        let (progress, wrote, tried) = (false, false, None);
         let (time, steps, met) = (0, 0, HashMap::new());
-        Cpu { cx, table, site, time, steps, met, undefined, undefined_at, defines, progress, counters, timekeeper }
+        Cpu {
+            cx,
+            table,
+            site,
+            time,
+            steps,
+            met,
+            undefined,
+            undefined_at,
+            defines,
+            progress,
+            wrote,
+            tried,
+            counters,
+            timekeeper,
+        }
     }
 
     /// Virtual time.

@@ -173,12 +173,13 @@ impl<'a> Rounds<'a> {
 
     /// Executes the instructions that take turns, starts new blocks, and faults where the launch may not go on.
     fn serial(&mut self, cpu: &mut Cpu<'a>) -> OrFault<()> {
-        let (mut longest, mut all, mut progress) = (1, 0, false);
+        let (mut longest, mut all, mut progress, mut repeats) = (1, 0, false, false);
         for block in self.running() {
             if let Err(fault) = &block.stop {
                 return Err(fault.clone());
             }
             (longest, all) = (block.steps.max(longest), all + block.steps);
+            repeats |= block.repeats.all();
             progress |= block.progress;
         }
         self.small = all < SMALL;
@@ -220,6 +221,10 @@ impl<'a> Rounds<'a> {
         }
         if !ran {
             self.time = self.time.max(wake.unwrap_or(0));
+        }
+        if repeats {
+            let message = "the block's warps repeat themselves: they poll what nobody changes".into();
+            return self.report(cpu, FaultKind::Deadlock, message);
         }
         if let Some((kind, message)) = self.verdict(ran || wake.is_some(), cpu.progress, longest) {
             return self.report(cpu, kind, message);

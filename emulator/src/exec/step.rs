@@ -120,7 +120,14 @@ impl Cpu<'_> {
                 }
                 Op::Mem(op) if inst.flags & TURN == 0 || !self.tears(op) => self.access(&mut site!(), op)?,
                 op => match self.rare(&mut site!(), op, &mut part.pieces)? {
-                    Flow::Next => {}
+                    Flow::Next => {
+                        if let Some(vain) = self.tried.take() {
+                            part.vain = vain;
+                            if vain && warp.parts.iter().any(|p| p.state == State::Ready && !p.vain) {
+                                break (pc + 1, State::Ready);
+                            }
+                        }
+                    }
                     Flow::Park(state, ahead) => break (pc + ahead, state),
                     Flow::Scatter => return Ok(budget),
                 },

@@ -2,7 +2,7 @@
 //!
 //! A part is a set of lanes at one instruction. The part furthest behind runs, and joins others where it meets them, so
 //! lanes reconverge where control flow does; nothing relies on that. Now and then the part that has waited longest
-//! runs, so a spinning part cannot starve the one it waits for.
+//! runs, so a spinning part cannot starve the one it waits for; and a part whose atomic changed nothing goes last.
 
 use super::LaunchCx;
 use super::definedness::Definedness;
@@ -41,11 +41,13 @@ pub(crate) struct Part {
     pub(crate) state: State,
     /// Executed pieces of a torn vector access.
     pub(crate) pieces: u8,
+    /// Whether its last atomic left memory as it was: it may be trying for a lock that another part holds.
+    pub(crate) vain: bool,
 }
 
 impl Part {
     pub(crate) fn new(pc: u32, mask: u32) -> Part {
-        Part { pc, mask, state: State::Ready, pieces: 0 }
+        Part { pc, mask, state: State::Ready, pieces: 0, vain: false }
     }
 }
 
@@ -105,7 +107,9 @@ impl Warp {
         }
         self.picks = self.picks.wrapping_add(1);
         let fair = self.picks.is_multiple_of(FAIR);
-        if at(State::Turn).is_some() && !fair {
+        // Who tries in vain lets the others of its warp go on.
+        let held_up = |p: &Part| p.vain && self.parts.iter().any(|q| q.state == State::Ready && !q.vain);
+        if at(State::Turn).is_some_and(|i| !fair && !held_up(&self.parts[i])) {
             return None;
         }
         let mut ready = self.parts.iter().enumerate().filter(|(_, p)| p.state == State::Ready);
@@ -115,7 +119,7 @@ impl Warp {
         } else if fair {
             ready.next()
         } else {
-            ready.min_by_key(|(_, p)| p.pc)
+            ready.min_by_key(|(_, p)| (p.vain, p.pc))
         }?;
         let mut p = self.parts.remove(i);
         let mut limit = u32::MAX;
@@ -123,6 +127,7 @@ impl Warp {
             // Join those that stand at the same instruction.
             for q in self.parts.extract_if(.., |q| q.state == State::Ready && q.pc == p.pc) {
                 p.mask |= q.mask;
+                p.vain &= q.vain;
             }
             let ahead = self.parts.iter().filter(|q| q.state == State::Ready && q.pc > p.pc);
             limit = ahead.map(|q| q.pc).min().unwrap_or(limit);

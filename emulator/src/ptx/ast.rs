@@ -3,6 +3,7 @@
 use super::{PtxError, Res};
 use crate::machine::kernel::KernelInfo;
 use crate::machine::types::{Space, Ty};
+use std::fmt;
 use std::sync::Arc;
 
 /// Syntax tree of a module.
@@ -70,6 +71,8 @@ pub(crate) struct Function {
     pub(crate) returns: Vec<Var>,
     pub(crate) params: Vec<Var>,
     pub(crate) body: Body,
+    /// Why its body is not understood.
+    pub(crate) refused: Option<PtxError>,
     pub(crate) line: u32,
     /// Name and directives. Sizes are filled in by the decoder.
     pub(crate) info: KernelInfo,
@@ -115,4 +118,32 @@ pub(crate) enum Arg {
     Address(String, i64),
     /// `symbol+offset`
     Offset(String, i64),
+    /// `[map, {x, y}]`, of tensor maps and textures.
+    Place(String, Vec<Arg>),
+}
+
+impl fmt::Display for Arg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |args: &[Arg]| args.iter().map(Arg::to_string).collect::<Vec<_>>().join(", ");
+        match self {
+            Arg::Word(name) => f.write_str(name),
+            Arg::Num(number) => write!(f, "{number}"),
+            Arg::Not(name) => write!(f, "!{name}"),
+            Arg::Vector(args) => write!(f, "{{{}}}", list(args)),
+            Arg::Address(name, 0) => write!(f, "[{name}]"),
+            Arg::Address(name, offset) => write!(f, "[{name}{offset:+}]"),
+            Arg::Offset(name, offset) => write!(f, "{name}{offset:+}"),
+            Arg::Place(name, args) => write!(f, "[{name}, {}]", list(args)),
+        }
+    }
+}
+
+impl fmt::Display for Num {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Num::Int(value) => write!(f, "{}", *value as i64),
+            Num::F32(bits) => write!(f, "0f{bits:08x}"),
+            Num::F64(value) => write!(f, "{value}"),
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Loaded modules: variables in memory, decoded kernels.
 
-use super::ast::{Arg, Ast, Num, Var};
+use super::ast::{Arg, Ast, Function, Num, Var};
 use super::decode::{self, Entity, Names};
 use super::parser;
 use super::{PtxError, Res};
@@ -28,23 +28,27 @@ static RECENT: Mutex<VecDeque<(String, Arc<Kernels>)>> = Mutex::new(VecDeque::ne
 #[derive(Debug, Default)]
 pub struct Module {
     pub(crate) kernels: Arc<Kernels>,
+    /// Why kernels are not understood.
+    refused: BTreeMap<String, PtxError>,
     /// Global variables: name, address and size.
     globals: Vec<(String, u64, u64)>,
 }
 
 impl Module {
-    /// Reads a module's text (a NUL ends it) and places its variables in device memory.
+    /// Reads a module's text (a NUL ends it) and places its variables in device memory. Kernels that are not understood
+    /// are [`Module::refused`]; if none is, the error is that of the first.
     pub fn load(text: &str, memory: &Memory) -> Res<Module> {
         if let Some((_, kernels)) = lock(&RECENT).iter().find(|(known, _)| known == text) {
-            return Ok(Module { kernels: kernels.clone(), globals: Vec::new() });
+            return Ok(Module { kernels: kernels.clone(), ..Module::default() });
         }
         let ast = parser::parse(text)?;
         let mut module = Module::default();
         let globals = module.place(&ast.vars, memory);
         let decoded = globals.and_then(|globals| decode(&ast, &globals));
-        module.kernels = Arc::new(decoded.inspect_err(|_| module.unload(memory))?);
+        let (kernels, refused) = decoded.inspect_err(|_| module.unload(memory))?;
+        (module.kernels, module.refused) = (Arc::new(kernels), refused);
         // Where there are variables, their addresses are in the kernels.
-        if module.globals.is_empty() && text.len() <= REMEMBERED {
+        if module.globals.is_empty() && module.refused.is_empty() && text.len() <= REMEMBERED {
             let mut recent = lock(&RECENT);
             recent.push_back((text.to_owned(), module.kernels.clone()));
             while recent.iter().map(|(text, _)| text.len()).sum::<usize>() > REMEMBERED {
@@ -59,7 +63,17 @@ impl Module {
         self.kernels.get(name).map(|(info, _)| info)
     }
 
-    /// Names of all kernels.
+    /// Kernels that hold what the emulator does not understand, with the reason. They cannot be launched; the others can.
+    pub fn refused(&self) -> impl Iterator<Item = (&str, &PtxError)> {
+        self.refused.iter().map(|(name, error)| (name.as_str(), error))
+    }
+
+    /// Why a kernel cannot be launched.
+    pub(crate) fn refusal(&self, name: &str) -> Option<&PtxError> {
+        self.refused.get(name)
+    }
+
+    /// Names of all kernels that can be launched.
     pub fn kernel_names(&self) -> impl Iterator<Item = &str> {
         self.kernels.keys().map(String::as_str)
     }
@@ -112,28 +126,45 @@ impl Module {
     }
 }
 
-/// Decodes a module's kernels.
-fn decode(ast: &Ast, globals: &Names) -> Res<Kernels> {
-    let mut kernels = Kernels::new();
+/// Decodes a module's kernels: those that are understood, and why others are not.
+fn decode(ast: &Ast, globals: &Names) -> Res<(Kernels, BTreeMap<String, PtxError>)> {
+    let (mut kernels, mut refused, mut first) = (Kernels::new(), BTreeMap::new(), None);
     for f in ast.functions.iter().filter(|f| f.entry) {
-        let (mut params, mut names, mut param_bytes) = (Vec::new(), Names::new(), 0);
-        for p in &f.params {
-            let offset = p.place(&mut param_bytes, MAX_PARAM_BYTES)?;
-            params.push(ParamInfo { offset, size: p.bytes() as u32 });
-            let param = Entity::Var { space: Space::Param, address: offset.into() };
-            if names.insert(p.name.clone(), param).is_some() {
-                return Err(p.error("name declared twice"));
+        let name = f.info.name.clone();
+        if kernels.contains_key(&name) || refused.contains_key(&name) {
+            return Err(PtxError::new(f.line, &name, "two kernels of one name"));
+        }
+        match entry(f, ast, globals) {
+            Ok(kernel) => drop(kernels.insert(name, kernel)),
+            Err(error) => {
+                first.get_or_insert_with(|| error.clone());
+                refused.insert(name, error);
             }
         }
-        let code = decode::kernel(&f.body, &names, &ast.functions, globals)?;
-        let registers = code.slots.clamp(16, 255);
-        let (static_shared, local_bytes, target_sm, info) = (code.shared, code.local, ast.sm, f.info.clone());
-        let info = KernelInfo { params, param_bytes, static_shared, local_bytes, registers, target_sm, ..info };
-        if kernels.insert(f.info.name.clone(), (info, code)).is_some() {
-            return Err(PtxError::new(f.line, &f.info.name, "two kernels of one name"));
+    }
+    match first {
+        Some(error) if kernels.is_empty() => Err(error),
+        _ => Ok((kernels, refused)),
+    }
+}
+
+/// Decodes a kernel.
+fn entry(f: &Function, ast: &Ast, globals: &Names) -> Res<(KernelInfo, Program)> {
+    let (mut params, mut names, mut param_bytes) = (Vec::new(), Names::new(), 0);
+    for p in &f.params {
+        let offset = p.place(&mut param_bytes, MAX_PARAM_BYTES)?;
+        params.push(ParamInfo { offset, size: p.bytes() as u32 });
+        let param = Entity::Var { space: Space::Param, address: offset.into() };
+        if names.insert(p.name.clone(), param).is_some() {
+            return Err(p.error("name declared twice"));
         }
     }
-    Ok(kernels)
+    f.refused.clone().map_or(Ok(()), Err)?;
+    let code = decode::kernel(&f.body, &names, &ast.functions, globals)?;
+    let registers = code.slots.clamp(16, 255);
+    let (static_shared, local_bytes, target_sm, info) = (code.shared, code.local, ast.sm, f.info.clone());
+    let info = KernelInfo { params, param_bytes, static_shared, local_bytes, registers, target_sm, ..info };
+    Ok((info, code))
 }
 
 /// The initial bytes of a variable, zero where no value is given.

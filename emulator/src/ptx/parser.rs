@@ -20,6 +20,8 @@ struct Parser<'a> {
     /// The next token.
     ahead: Token<'a>,
     depth: u32,
+    /// Braces that are open.
+    braces: u32,
     /// Source files by the numbers that `.file` gives them.
     files: HashMap<&'a str, &'a str>,
     /// Position of the last `.loc`.
@@ -31,7 +33,7 @@ struct Parser<'a> {
 pub(crate) fn parse(text: &str) -> Res<Ast> {
     let mut lexer = Lexer::new(text);
     let ahead = lexer.next();
-    let mut p = Parser { lexer, ahead, depth: 0, files: files(text), loc: None, ast: Ast::default() };
+    let mut p = Parser { lexer, ahead, depth: 0, braces: 0, files: files(text), loc: None, ast: Ast::default() };
     p.many(END, Parser::module_item)?;
     if p.ast.sm == 0 {
         return Err(PtxError::new(1, ".target", "the module names no target"));
@@ -49,7 +51,14 @@ fn files(text: &str) -> HashMap<&str, &str> {
 
 impl<'a> Parser<'a> {
     fn next(&mut self) -> Token<'a> {
-        std::mem::replace(&mut self.ahead, self.lexer.next())
+        let next = self.lexer.next();
+        let token = std::mem::replace(&mut self.ahead, next);
+        match token.text {
+            "{" => self.braces += 1,
+            "}" => self.braces = self.braces.saturating_sub(1),
+            _ => {}
+        }
+        token
     }
 
     fn eat(&mut self, text: &str) -> bool {
@@ -79,6 +88,9 @@ impl<'a> Parser<'a> {
 
     fn ty(&mut self) -> Res<Ty> {
         let token = self.next();
+        if [".texref", ".samplerref", ".surfref"].contains(&token.text) {
+            return Ok(Ty::B64);
+        }
         token.text.strip_prefix('.').and_then(Ty::parse).ok_or_else(|| token.error("expected a type"))
     }
 
@@ -188,7 +200,7 @@ impl<'a> Parser<'a> {
     fn function(&mut self, start: Token<'a>) -> Res<()> {
         let (returns, name, params) = (self.parameters()?, self.name()?, self.parameters()?);
         let (entry, line, info) = (start.text == ".entry", start.line, KernelInfo { name, ..KernelInfo::default() });
-        let mut f = Function { entry, returns, params, body: Vec::new(), line, info };
+        let mut f = Function { entry, returns, params, body: Vec::new(), refused: None, line, info };
         while !self.eat("{") {
             let directive = self.next();
             match directive.text {
@@ -204,7 +216,20 @@ impl<'a> Parser<'a> {
             }
         }
         self.loc = None;
-        f.body = self.body()?;
+        let (open, depth) = (self.braces, self.depth);
+        match self.body() {
+            Ok(body) => f.body = body,
+            Err(error) => {
+                self.depth = depth;
+                while self.braces >= open {
+                    if self.ahead.text == END {
+                        return Err(error);
+                    }
+                    self.next();
+                }
+                f.refused = Some(error);
+            }
+        }
         self.ast.functions.push(f);
         Ok(())
     }
@@ -350,9 +375,14 @@ impl<'a> Parser<'a> {
         let start = self.next();
         Ok(match start.text {
             "[" => {
-                let address = Arg::Address(self.name()?, self.offset()?.unwrap_or(0));
-                self.expect("]")?;
-                address
+                let (name, offset) = (self.name()?, self.offset()?.unwrap_or(0));
+                match self.eat(",") {
+                    true => Arg::Place(name, self.list("]", Self::arg)?),
+                    false => {
+                        self.expect("]")?;
+                        Arg::Address(name, offset)
+                    }
+                }
             }
             "{" => Arg::Vector(self.list("}", Self::arg)?),
             "(" => Arg::Vector(self.list(")", Self::arg)?),

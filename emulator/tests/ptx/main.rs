@@ -11,6 +11,7 @@ mod clusters;
 mod definedness;
 mod execution;
 mod findings;
+mod foreign;
 mod memory;
 mod nvcc;
 mod races;
@@ -18,6 +19,7 @@ mod rounding;
 mod text;
 mod truth;
 mod validation;
+mod waits;
 
 /// The manifest says `test = false` of the library, so a unit test there would never run.
 #[test]

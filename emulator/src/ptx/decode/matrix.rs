@@ -11,6 +11,15 @@ impl Decoder<'_> {
     pub(super) fn matrix(&mut self, t: &mut Text<'_>) -> Res<bool> {
         let effect = match t.name {
             "ldmatrix" | "stmatrix" => self.rows(t)?,
+            "movmatrix" => {
+                t.require("m8n8.trans.b16")?;
+                let [d, a, ..] = self.slots(t, &[B32; 2])?;
+                let run: WarpEffect = Box::new(move |cpu, site, _| {
+                    cpu.move_matrix(site, [d, a]);
+                    Ok(())
+                });
+                run
+            }
             "mma" => self.multiply(t)?,
             "wmma" => match t.word("load store mma")? {
                 "mma" => self.multiply(t)?,
@@ -40,9 +49,9 @@ impl Decoder<'_> {
 
     /// A fragment of a matrix. A `wmma` fragment may have more registers than the layout needs (`more`).
     fn fragment(&mut self, arg: &Arg, (rows, cols): (usize, usize), ty: Ty, write: bool, more: bool) -> Res<Fragment> {
-        let register = if matches!(ty, F32 | S32) { ty } else { B32 };
+        let register = if matches!(ty, F32 | S32 | F64) { ty } else { B32 };
         let regs = list(arg).iter().map(|a| self.element(a, register, write)).collect::<Res<Vec<R>>>()?;
-        let (have, f) = (regs.len(), Fragment { rows, cols, ty, regs });
+        let (have, f) = (regs.len(), Fragment { rows, cols, ty, regs, single: ty == TF32 });
         if have < f.registers() || (have > f.registers() && !more) {
             return self.fail(format!("{have} registers"), format!("the fragment has {}", f.registers()));
         }
@@ -81,12 +90,15 @@ impl Decoder<'_> {
         let types_fit = match (a, b) {
             (F16, F16) => half(c) && half(d) && (wmma || c == d),
             (BF16, BF16) => [c, d] == [F32; 2],
+            (TF32, TF32) => !wmma && [c, d] == [F32; 2],
+            (F64, F64) => !wmma && [c, d] == [F64; 2],
             (S8 | U8, S8 | U8) => [c, d] == [S32; 2] && (a == b || !wmma),
             _ => false,
         };
         let shape_fits = match (a, shape) {
             (_, [16, 16, 16] | [32, 8, 16] | [8, 32, 16]) => wmma,
-            (F16 | BF16, [16, 8, 8 | 16]) => !wmma,
+            (F16 | BF16, [16, 8, 8 | 16]) | (TF32, [16, 8, 4 | 8]) => !wmma,
+            (F64, [8, 8, 4] | [16, 8, 4 | 8 | 16]) => !wmma,
             (S8 | U8, [8, 8, 16] | [16, 8, 16 | 32]) => !wmma,
             _ => false,
         };
@@ -94,7 +106,8 @@ impl Decoder<'_> {
         t.ensure(ok, "shape and types that are not supported together")?;
         t.arity(4)?;
         let mut read = |i: usize, size, ty| self.fragment(&t.args[i], size, ty, i == 0, wmma);
-        let (a, b, c) = (read(1, (m, k), a)?, read(2, (n, k), b)?, read(3, (m, n), c)?);
+        let (mut a, mut b, c) = (read(1, (m, k), a)?, read(2, (n, k), b)?, read(3, (m, n), c)?);
+        (a.single, b.single) = (a.single || a.ty == F64, b.single || b.ty == F64);
         let fragments = [read(0, (m, n), d)?, a, b, c];
         Ok(Box::new(move |cpu, site, _| {
             cpu.multiply(site, &fragments, sat);

@@ -2,6 +2,7 @@
 
 use super::super::ast::{Arg, Num};
 use super::operands::{list, width};
+use super::text::WRONG_OPERANDS;
 use super::{Decoder, Res, Text};
 use crate::exec::access::atom_fn;
 use crate::exec::inst::*;
@@ -133,6 +134,9 @@ impl Decoder<'_> {
         let name = t.word("add min max inc dec exch cas and or xor")?;
         let noftz = t.take("noftz");
         let ty = t.ty()?;
+        let count = t.pick(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1);
+        let whole = count as u32 * ty.bytes();
+        t.ensure(count == 1 || name == "add" && ty.element().float() && whole <= 16, "vector that no atomic has")?;
         t.ensure((Sem::Relaxed..Sem::Sc).contains(&sem), "an atomic is .relaxed, .acquire, .release or .acq_rel")?;
         // What is for its old value is no reduction; halves have no form that flushes.
         let possible = (returns || !matches!(name, "exch" | "cas"))
@@ -144,13 +148,22 @@ impl Decoder<'_> {
         let shared = address.space == Space::Shared;
         let place = matches!(space, Space::Generic | Space::Global | Space::Shared);
         t.ensure(place, "atomics work on global and shared memory")?;
-        let b = self.src(&t.args[at + 1], ty)?;
-        let c = if name == "cas" { self.src(&t.args[at + 2], ty)? } else { b };
-        let d = if returns { self.dst(t, ty)? } else { NONE };
         let access = Access { atomic: true, sem, scope, ..Access::new(ty.bytes(), 1, true) };
-        let run: Effect = Box::new(move |cpu, site| cpu.atomic(site, (&address, &access), f, [d, b, c]));
-        self.push(Op::Effect(run, Some(Box::new((address, ty.bytes())))));
-        self.turn(!shared);
+        // Elements of a vector are atomics of their own.
+        let values = list(&t.args[at + 1]);
+        t.ensure(values.len() == count, "another number of registers than the access has elements")?;
+        let sources = values.iter().map(|value| self.src(value, ty)).collect::<Res<Vec<R>>>()?;
+        let c = if name == "cas" { self.src(&t.args[at + 2], ty)? } else { sources[0] };
+        for (k, b) in sources.into_iter().enumerate() {
+            let d = match returns {
+                true => self.element(t.some(list(&t.args[0]).get(k), WRONG_OPERANDS)?, ty, true)?,
+                false => NONE,
+            };
+            let address = Address { offset: address.offset + (k as u32 * ty.bytes()) as i64, ..address };
+            let run: Effect = Box::new(move |cpu, site| cpu.atomic(site, (&address, &access), f, [d, b, c]));
+            self.push(Op::Effect(run, Some(Box::new((address, ty.bytes())))));
+            self.turn(!shared);
+        }
         Ok(())
     }
 }

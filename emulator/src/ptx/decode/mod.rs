@@ -104,6 +104,23 @@ pub(crate) fn kernel(body: &Body, params: &Names, functions: &[Function], global
     Ok(Program { slots, ..second.code })
 }
 
+/// What an instruction belongs to, where the emulator has nothing of it.
+fn absent(t: &Text<'_>) -> Option<&'static str> {
+    Some(match t.name {
+        "wgmma" => "a product of a warpgroup",
+        "tcgen05" => "an instruction of tensor memory",
+        "tex" | "tld4" | "txq" => "an access to a texture",
+        "suld" | "sust" | "sured" | "suq" => "an access to a surface",
+        "tensormap" => "a change of a tensor map",
+        "cp" | "prefetch" if t.has("tensor") || t.has("tensormap") => "a copy by a tensor map",
+        "cp" if t.has("reduce") => "a copy that reduces",
+        "multimem" => "an access to multicast memory",
+        "alloca" | "stacksave" | "stackrestore" => "memory on the stack",
+        "brkpt" => "a breakpoint",
+        _ => return None,
+    })
+}
+
 impl Decoder<'_> {
     fn fail<T>(&self, token: impl Into<String>, message: impl Into<String>) -> Res<T> {
         Err(PtxError::new(self.origin.line, token, message))
@@ -245,6 +262,9 @@ impl Decoder<'_> {
             self.guard = (self.read(guard), *negated);
         }
         let t = &mut Text::new(i, line);
+        if let Some(what) = absent(t) {
+            return self.fail(t.opcode, format!("{what}, which the emulator does not have"));
+        }
         let known = self.flow(t)?
             || self.logic(t)?
             || self.convert(t)?

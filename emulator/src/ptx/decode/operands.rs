@@ -3,13 +3,17 @@
 //! Sources are decoded before destinations: a source may push operations of its own, and the next pushed operation
 //! takes the noted writes.
 
-use super::super::ast::{Arg, Num};
+use super::super::ast::{Arg, Num, Var};
 use super::text::{Text, WRONG_OPERANDS};
 use super::{Decoder, Entity, Register, Res};
 use crate::exec::inst::*;
 use crate::exec::special::{Special, special};
 use crate::machine::lanes::{Lanes, Slot};
 use crate::machine::types::{Space, Ty};
+
+/// Names of the shared memory that the system keeps for itself, where libraries of the toolkit find room; and its bytes.
+const RESERVED: &str = "%reserved_smem_offset_";
+const RESERVED_BYTES: u64 = 1024;
 
 /// Width of a type in a register.
 pub(super) fn width(ty: Ty) -> W {
@@ -42,6 +46,25 @@ impl Decoder<'_> {
         }
     }
 
+    /// The value of `%reserved_smem_offset_*`. The region is placed as a variable of the kernels that ask for it.
+    fn reserved(&mut self, asked: &str) -> Res<u64> {
+        let size = 64 + RESERVED_BYTES;
+        let Some((_, base)) = self.symbol(RESERVED)? else {
+            let name = RESERVED.to_owned();
+            let (space, ty, init, line) = (Space::Shared, Ty::B8, Vec::new(), self.origin.line);
+            let v = Var { space, ty, align: 64, name: name.clone(), count: Some(size), init, line };
+            self.globals.insert(name, Entity::Shared(v));
+            return self.reserved(asked);
+        };
+        match &asked[RESERVED.len()..] {
+            "begin" | "0" => Ok(base),
+            "1" => Ok(base + 64),
+            "end" => Ok(base + size),
+            "cap" => Ok(size),
+            _ => self.fail(asked, "operand that is not declared"),
+        }
+    }
+
     /// The slot of a constant, the same in all lanes.
     pub(super) fn constant(&mut self, bits: u64, wide: bool) -> R {
         let bits = if wide { bits } else { bits & 0xffff_ffff };
@@ -68,7 +91,7 @@ impl Decoder<'_> {
             (Num::F32(b), Ty::F32 | Ty::B32) => u64::from(b),
             (Num::F64(v), Ty::F32) => u64::from((v as f32).to_bits()),
             (Num::F64(v), Ty::F64 | Ty::B64) => v.to_bits(),
-            _ => return self.fail(format!("{n:?}"), "literal that does not fit the operand's type"),
+            _ => return self.fail(n.to_string(), "literal that does not fit the operand's type"),
         };
         Ok(self.constant(if ty.bits() < 64 { bits & ((1 << ty.bits()) - 1) } else { bits }, ty.bytes() == 8))
     }
@@ -130,7 +153,7 @@ impl Decoder<'_> {
     }
 
     fn mismatch<T>(&self, name: &str, have: Ty, want: Ty) -> Res<T> {
-        self.fail(name, format!("a {have:?} register where the instruction wants {want:?}"))
+        self.fail(name, format!("a register of type .{} where the instruction wants .{}", have.name(), want.name()))
     }
 
     /// A source of exactly this type: a register, a literal, a special register, or a negated predicate.
@@ -139,7 +162,7 @@ impl Decoder<'_> {
             Arg::Num(n) => return self.literal(*n, ty),
             Arg::Word(name) => name,
             Arg::Not(name) if ty == Ty::Pred => name,
-            _ => return self.fail(format!("{arg:?}"), "operand form that this instruction does not have"),
+            _ => return self.fail(arg.to_string(), "operand form that this instruction does not have"),
         };
         if let Some(register) = self.named(name) {
             if !ty.accepts(register.1) {
@@ -164,6 +187,10 @@ impl Decoder<'_> {
             }
             Some(_) if !matches!(ty.bytes(), 2 | 4 | 8) || ty.float() => {
                 self.fail(name, "special registers are integers")
+            }
+            None if name.starts_with(RESERVED) => {
+                let address = self.reserved(name)?;
+                Ok(self.constant(address, ty.bytes() == 8))
             }
             Some(special) => {
                 self.code.workspace |= name.starts_with("%envreg");
@@ -213,7 +240,7 @@ impl Decoder<'_> {
         match arg {
             _ if !write => self.src(arg, ty),
             Arg::Word(name) => self.destination(name, ty),
-            _ => self.fail(format!("{arg:?}"), "destination must be a register"),
+            _ => self.fail(arg.to_string(), "destination must be a register"),
         }
     }
 
@@ -261,7 +288,7 @@ impl Decoder<'_> {
     /// An address operand.
     pub(super) fn address(&mut self, arg: &Arg, space: Space) -> Res<Address> {
         let Arg::Address(name, offset) = arg else {
-            return self.fail(format!("{arg:?}"), "expected an address in brackets");
+            return self.fail(arg.to_string(), "expected an address in brackets");
         };
         let mem = if space == Space::Const { Space::Global } else { space };
         if let Some(base @ (_, ty)) = self.named(name) {
