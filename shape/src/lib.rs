@@ -13,6 +13,7 @@
 
 pub mod arithmetic;
 pub mod columns;
+pub mod exchange;
 mod from_gguf;
 mod ggml_type;
 pub mod gguf;

@@ -1,8 +1,8 @@
 //! The kernels of a model on a device: loaded once, every function looked up before anything runs.
 
 use super::launches::{
-    Advance, Argmax, Attention, AttentionBatch, EmbeddingRow, Gemm, PersistentDecoder, Phase, QkNormRopeKvWrite,
-    Quantise, Trace,
+    Advance, Argmax, Attention, AttentionBatch, EmbeddingRow, Exchange, Gemm, PersistentDecoder, Phase,
+    QkNormRopeKvWrite, Quantise, Trace,
 };
 use super::{KvType, Numerics};
 use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, newest, no_module};
@@ -129,6 +129,9 @@ impl ColumnKernels {
     }
 }
 
+/// A launch with a ring and the exchange.
+pub(crate) type Ringed<L> = ((L, Depth), Exchange<'static>);
+
 /// A kernel of the persistent path.
 pub(crate) enum Persistent {
     /// One that only decodes.
@@ -136,9 +139,9 @@ pub(crate) enum Persistent {
     /// One that also traces.
     Tracing(Kernel<(PersistentDecoder<'static>, Trace<'static>)>),
     /// One that only decodes, with weights that come through a ring of that depth.
-    Ring(Kernel<(PersistentDecoder<'static>, Depth)>, Depth),
+    Ring(Kernel<Ringed<PersistentDecoder<'static>>>, Depth),
     /// One that also traces, with such weights.
-    TracingRing(Kernel<((PersistentDecoder<'static>, Trace<'static>), Depth)>, Depth),
+    TracingRing(Kernel<Ringed<(PersistentDecoder<'static>, Trace<'static>)>>, Depth),
 }
 
 impl Persistent {
