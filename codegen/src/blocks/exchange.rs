@@ -1,6 +1,7 @@
 //! Vectors that blocks of a cooperative grid hand to each other without a barrier: each element lies in 64 bits with the
 //! epoch that it belongs to ([`kiln_shape::exchange`] has the layout). A store publishes it, and the load that finds its
-//! epoch has it: two trips to the L2 cache, and no fence.
+//! epoch has it: two trips to the L2 cache, and no fence. A vector that is too long for that is announced by a flag of each
+//! block ([`Exchange::meet`]).
 //!
 //! # Order
 //!
@@ -10,10 +11,15 @@
 //! *Epochs.* A token's layers have the epochs that follow those of the token before, from 1 on; words are 0 as the launch
 //! begins. Whoever waits knows the epoch, and compares for equality.
 //!
-//! *Reuse.* Even layers have slots of their own, and odd ones. A slot of layer l is read last in layer l + 1, before that
-//! layer's grid barrier, which stands between its gate and up and its down; it is written again in layer l + 2, behind that
-//! barrier. Slots of one token are written again behind the barrier that ends the token. So no store overtakes a load of
-//! the epoch before.
+//! *Flags.* A flag is the epoch up to which its block has come. The block's barrier orders its writes before thread 0's
+//! fence, which releases them by the flag's store. Every warp of a block polls some of the flags by relaxed loads and then
+//! fences, so that it acquires what those blocks released; the block's barrier joins its warps. So where the blocks meet,
+//! everything that any of them did before happens before everything that any of them does behind it. A block may have come
+//! further than another one waits for: flags are compared by the sign of their difference.
+//!
+//! *Reuse.* Even layers have slots of their own, and odd ones. A slot of layer l is read last in layer l + 1, before the
+//! blocks meet between its gate and up and its down; it is written again in layer l + 2, behind that. Slots of one token
+//! are written again behind the barrier that ends the token. So no store overtakes a load of the epoch before.
 //!
 //! *Wrap-around.* Every word of a slot is stored once in each of its epochs. What a load may find there instead of its epoch is
 //! that of at most three layers before, or 0 in a launch's first: so an epoch that wraps is taken for no other.
@@ -26,7 +32,9 @@
 //! was made from such values.
 
 use super::grid_barrier::{LOOK, Limit};
-use crate::ptx::{Builder, F32, Global, LoadKind, LoadOrder, Pred, Scope, Shared, StoreOrder, U32, U64, Val, Var};
+use crate::ptx::{
+    Builder, Compare, F32, Global, LoadKind, LoadOrder, Pred, S32, Scope, Shared, Size, StoreOrder, U32, U64, Val, Var,
+};
 use kiln_shape::SUPER_BLOCK;
 
 /// What a block's warps need to wait for elements.
@@ -59,16 +67,15 @@ impl Exchange {
         let words: Vec<_> = at.iter().map(|at| b.ld_sync(*at, LoadOrder::Relaxed, Scope::Gpu)).collect();
         let found: Vec<[Var<U32>; 2]> =
             words.into_iter().map(|word| b.unpack64(word).map(|half| b.var::<U32>(half))).collect();
-        let (polls, since, gone) = (b.var::<U32>(0), b.var::<U64>(0u64), b.var::<U32>(0));
+        let wait = Wait::new(b);
         let waits = |b: &mut Builder| {
             let mut different = b.mov::<U32>(0);
             for [_, tag] in &found {
                 let own = b.xor::<U32>(*tag, epoch);
                 different = b.or::<U32>(different, own);
             }
-            let (lacks, stays) = (b.setp_ne(different, 0), b.setp_eq(gone, 0));
-            let waits = b.and_pred(lacks, stays);
-            b.vote_any(waits)
+            let lacks = b.setp_ne(different, 0);
+            wait.goes_on(b, lacks)
         };
         b.while_(waits, |b| {
             b.nanosleep(20);
@@ -81,19 +88,9 @@ impl Exchange {
                     b.set(*tag, high);
                 });
             }
-            let next = b.add::<U32>(polls, 1);
-            b.set(polls, next);
-            let phase = b.and::<U32>(polls, LOOK - 1);
-            let looks = b.setp_eq(phase, 0);
-            b.if_(looks, |b| self.limit.look(b, since, gone));
+            wait.look(b, &self.limit);
         });
-        let gives_up = b.setp_ne(gone, 0);
-        let gives_up = b.vote_any(gives_up);
-        b.if_(gives_up, |b| {
-            let (warp, lane) = (b.warp_id(), b.lane());
-            let (own, leads) = (b.index(self.missed, warp), b.setp_eq(lane, 0));
-            b.if_(leads, |b| b.st(own, 1));
-        });
+        self.end_wait(b, &wait);
         found
             .iter()
             .map(|[value, _]| {
@@ -101,6 +98,55 @@ impl Exchange {
                 b.mov_bits(value)
             })
             .collect()
+    }
+
+    /// Waits until the flags of all `blocks` have come to an epoch, with this block's own, number `block`. What any thread of
+    /// the grid has written before is seen behind it. A block that has given up leaves when it has staged the next vector.
+    #[track_caller]
+    pub(crate) fn meet(&self, b: &mut Builder, flags: Global<U32>, block: Val<U32>, blocks: Size, epoch: Val<U32>) {
+        b.bar_sync(); // the block's part is written
+        let tid = b.tid();
+        let leads = b.setp_eq(tid, 0);
+        let own = b.index(flags, block);
+        b.if_(leads, |b| {
+            b.fence_acq_rel(Scope::Gpu);
+            b.st_sync(own, epoch, StoreOrder::Relaxed, Scope::Gpu);
+        });
+        let (warp, lane) = (b.warp_id(), b.lane());
+        let first = b.shl::<U32>(warp, 5);
+        let last = b.mov::<U32>(blocks);
+        let last = b.sub::<U32>(last, 1);
+        b.for_range(first, blocks, 32 * self.warps, |b, first| {
+            let other = b.add::<U32>(first, lane);
+            let other = b.min::<U32>(other, last);
+            let flag = b.index(flags, other);
+            let wait = Wait::new(b);
+            let waits = |b: &mut Builder| {
+                let come = b.ld_sync(flag, LoadOrder::Relaxed, Scope::Gpu);
+                let missing = b.sub::<U32>(epoch, come);
+                let missing = b.mov_bits::<S32, U32>(missing);
+                let lacks = b.setp(Compare::Gt, missing, 0i32);
+                wait.goes_on(b, lacks)
+            };
+            b.while_(waits, |b| {
+                b.nanosleep(20);
+                wait.look(b, &self.limit);
+            });
+            self.end_wait(b, &wait);
+        });
+        b.fence_acq_rel(Scope::Gpu);
+        b.bar_sync(); // every flag was seen
+    }
+
+    /// Says where a lane has given up that its warp has.
+    fn end_wait(&self, b: &mut Builder, wait: &Wait) {
+        let gives_up = b.setp_ne(wait.gone, 0);
+        let gives_up = b.vote_any(gives_up);
+        b.if_(gives_up, |b| {
+            let (warp, lane) = (b.warp_id(), b.lane());
+            let (own, leads) = (b.index(self.missed, warp), b.setp_eq(lane, 0));
+            b.if_(leads, |b| b.st(own, 1));
+        });
     }
 
     /// Leaves the kernel where a warp of the block has given up. Behind a barrier of the block.
@@ -118,6 +164,35 @@ impl Exchange {
             b.if_(first, |b| b.mbarrier_arrive(self.leaving));
             b.exit();
         });
+    }
+}
+
+/// A warp's wait: its polls, when it first looked at the clock, and whether a lane has given up.
+struct Wait {
+    polls: Var<U32>,
+    since: Var<U64>,
+    gone: Var<U32>,
+}
+
+impl Wait {
+    fn new(b: &mut Builder) -> Wait {
+        Wait { polls: b.var::<U32>(0), since: b.var::<U64>(0u64), gone: b.var::<U32>(0) }
+    }
+
+    /// Whether a lane lacks something and has not given up.
+    fn goes_on(&self, b: &mut Builder, lacks: Val<Pred>) -> Val<Pred> {
+        let stays = b.setp_eq(self.gone, 0);
+        let waits = b.and_pred(lacks, stays);
+        b.vote_any(waits)
+    }
+
+    /// Counts a poll, and looks at the clock and the abort word now and then.
+    fn look(&self, b: &mut Builder, limit: &Limit) {
+        let next = b.add::<U32>(self.polls, 1);
+        b.set(self.polls, next);
+        let phase = b.and::<U32>(self.polls, LOOK - 1);
+        let looks = b.setp_eq(phase, 0);
+        b.if_(looks, |b| limit.look(b, self.since, self.gone));
     }
 }
 

@@ -69,7 +69,7 @@ struct Launching {
 
 /// Device memory that is zero at a launch.
 struct Cleared {
-    /// The barrier's counter, the abort word, then a counter of each KV head.
+    /// The barrier's counter, the abort word, a counter of each KV head, then a flag of each block.
     counters: DeviceBuffer<u32>,
     /// The words of [`crate::shape::exchange`].
     exchange: DeviceBuffer<u64>,
@@ -129,7 +129,7 @@ impl Decoder {
             trace,
         };
         let cleared = Cleared {
-            counters: DeviceBuffer::zeroed(device, 2 + shape.kv_heads as usize)?,
+            counters: DeviceBuffer::zeroed(device, 2 + shape.kv_heads as usize + stride)?,
             exchange: DeviceBuffer::zeroed(device, words_of_launch(shape) as usize)?,
         };
         device.add_resident(&resident);

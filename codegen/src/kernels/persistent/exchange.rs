@@ -15,6 +15,8 @@ pub(super) struct Vectors {
     exchange: Exchange,
     /// `[2, words]`, for even layers and odd ones.
     slots: Global<U64>,
+    /// `[blocks]`: the epoch up to which each has come.
+    flags: Global<U32>,
     /// The epoch of the token's first layer. In shared memory: registers are short beside attention.
     first: Shared<U32>,
 }
@@ -40,9 +42,9 @@ pub(super) struct Step {
 
 impl Vectors {
     /// Takes the launch's words. By the whole block; a barrier of the block must follow.
-    pub(super) fn new(b: &mut Builder, exchange: Exchange, layers: Val<U32>) -> Vectors {
-        let vectors =
-            Vectors { exchange, slots: b.param::<Global<U64>>("exchange"), first: b.shared("first_epoch", 1) };
+    pub(super) fn new(b: &mut Builder, exchange: Exchange, flags: Global<U32>, layers: Val<U32>) -> Vectors {
+        let (slots, first) = (b.param::<Global<U64>>("exchange"), b.shared("first_epoch", 1));
+        let vectors = Vectors { exchange, slots, flags, first };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
         // The first token's epochs begin with 1, behind the zeros of the words.
@@ -127,8 +129,15 @@ impl Decoder<'_> {
             residual: b.not_pred(of_embedding),
             epoch,
         };
-        let ends = Ends::GridIf(b.or_pred(is_gate_up, is_last));
+        let ends = Ends::Of { meets: is_gate_up, is_last };
         OfStep { x, y, residual, exchanged: Some(exchanged), ends }
+    }
+
+    /// Waits until every block is done with the layer's gate and up.
+    pub(super) fn meet(&self, b: &mut Builder, layer: Val<U32>) {
+        let Some(vectors) = &self.vectors else { return };
+        let epoch = vectors.epoch(b, layer);
+        vectors.exchange.meet(b, vectors.flags, self.block, self.barrier.blocks(), epoch);
     }
 
     /// A lane's elements `l, l + 32, ...` of a head of Q, K or V, whose first element has that number among those of all.

@@ -28,8 +28,8 @@ use trace::Trace;
 /// (`kiln_shape::mailbox`) and tokens go back through it while the kernel runs. Items take turns, a token each.
 ///
 /// A token takes five grid-wide dependencies per layer, after QKV, attention, its output, gate and up, and down, and one
-/// for the head. Each is a barrier, but beside a ring the one after gate and up alone, and the token's last: there the
-/// elements of other vectors are polled for. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that needs
+/// for the head. Each is a barrier, but beside a ring the token's last alone: there the elements of vectors are polled for,
+/// and after gate and up a flag of each block. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that needs
 /// them. The last block to finish a KV head's chunks puts them together before it arrives at the barrier.
 ///
 /// Every wait ends: a block that has waited for longer than `wait_limit` says so, and every block leaves.
@@ -254,7 +254,7 @@ impl<'a> Decoder<'a> {
         let ffn = b.param::<Global<F32>>("ffn"); // [2, ffn]: for even layers and odd ones beside a ring, else the first
         let best_values = b.param::<Global<F32>>("best_values"); // [grid]
         let best_indices = b.param::<Global<U32>>("best_indices"); // [grid]
-        let counters = b.param::<Global<U32>>("counters"); // [2 + kv_heads], zero: barrier, abort, arrivals
+        let counters = b.param::<Global<U32>>("counters"); // [2 + kv_heads + grid], zero: barrier, abort, arrivals, flags
         let state = b.param::<Global<U32>>("state"); // [state::WORDS], kept between launches
         let mailbox = b.param::<Global<U32>>("mailbox"); // [mailbox::WORDS], mapped
         let report = b.param::<Global<U32>>("report"); // [report::WORDS], mapped
@@ -322,7 +322,8 @@ impl<'a> Decoder<'a> {
     fn with_ring(self, b: &mut Builder, ring: Ring, consumers: u32) -> Decoder<'a> {
         let barrier = self.barrier.with_leaving(ring.leaving());
         let exchange = Exchange::new(b, barrier.limit(), consumers, ring.leaving());
-        let vectors = Vectors::new(b, exchange, self.layers);
+        let flags = self.arrivals.at(self.kernel.shape.kv_heads);
+        let vectors = Vectors::new(b, exchange, flags, self.layers);
         Decoder { barrier, ring: Some(Consumer::new(b, ring)), vectors: Some(vectors), ..self }
     }
 

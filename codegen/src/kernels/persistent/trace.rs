@@ -30,8 +30,9 @@ impl Trace {
 pub(super) enum Ends {
     /// The grid's barrier.
     Grid,
-    /// The grid's barrier where that holds, the same in the whole grid; else the block's.
-    GridIf(Val<Pred>),
+    /// The flags of all blocks, or the grid's barrier at a token's last phase, each where that holds, the same in the whole
+    /// grid; else the block's barrier.
+    Of { meets: Val<Pred>, is_last: Val<Pred> },
     /// None: what follows begins with the block's barrier.
     Open,
 }
@@ -53,8 +54,12 @@ impl Decoder<'_> {
     ) {
         let waits = |b: &mut Builder| match ends {
             Ends::Grid => self.barrier.wait(b),
-            // Else the block's: what it has staged was read.
-            Ends::GridIf(is) => b.if_else(is, |b| self.barrier.wait(b), |b| b.bar_sync()),
+            Ends::Of { meets, is_last } => b.if_else(
+                meets,
+                |b| self.meet(b, layer),
+                // Else the block's: what it has staged was read.
+                |b| b.if_else(is_last, |b| self.barrier.wait(b), |b| b.bar_sync()),
+            ),
             Ends::Open => {}
         };
         let Some(trace) = &self.trace else { return waits(b) };
