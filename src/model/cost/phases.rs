@@ -30,8 +30,19 @@ pub struct Phase {
     pub rows_per_warp: u32,
     /// Whether it is a phase on the persistent path too, where blocks recompute what small kernels do elsewhere.
     pub persistent: bool,
-    /// Whether the grid's barrier stands before it beside a ring too: else the elements of its vector say that they are there.
-    pub is_ordered: bool,
+    /// What it waits for beside a ring.
+    pub behind: Behind,
+}
+
+/// What a phase of the persistent path waits for beside a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Behind {
+    /// The grid's barrier.
+    Barrier,
+    /// A flag of each block, then the vector.
+    Flags,
+    /// The elements of its vector, each with its epoch.
+    Elements,
 }
 
 impl Phase {
@@ -81,8 +92,8 @@ pub(super) fn mixed(ty: WeightType, k: u32) -> WeightType {
 const fn small(name: &'static str) -> Phase {
     let (bytes, q4_k, q6_k, other) = (0, 0, 0, 0);
     let (staged, pieces, rows_per_warp) = (0, 1, 1);
-    let (is_normalised, persistent, is_ordered) = (false, false, false);
-    Phase { name, bytes, q4_k, q6_k, other, staged, is_normalised, pieces, rows_per_warp, persistent, is_ordered }
+    let (is_normalised, persistent, behind) = (false, false, Behind::Elements);
+    Phase { name, bytes, q4_k, q6_k, other, staged, is_normalised, pieces, rows_per_warp, persistent, behind }
 }
 
 /// A product with matrices of `[k, n]`.
@@ -128,14 +139,15 @@ pub fn phases(shape: &ModelShape, position: u32, kv_bytes: u32) -> Vec<Phase> {
         let some = if more_bits(layer, layers) { Q6_K } else { Q4_K };
         let qkv = matrices("qkv", &[(hidden, q_dim, Q4_K), (hidden, kv_dim, Q4_K), (hidden, kv_dim, some)]);
         // The first is behind the token before.
-        all.push(Phase { is_ordered: layer == 0, ..normalised(qkv) });
+        let behind = if layer == 0 { Behind::Barrier } else { Behind::Elements };
+        all.push(Phase { behind, ..normalised(qkv) });
         all.push(small("qk-norm, rope, kv write"));
         all.push(attention);
         all.push(matrices("attention output", &[(q_dim, hidden, Q4_K)]));
         let mut gate_up = matrices("gate and up", &[(hidden, ffn, Q4_K), (hidden, ffn, Q4_K)]);
         gate_up.pieces /= 2; // rows of both are worked on together
         all.push(normalised(gate_up));
-        all.push(Phase { is_ordered: true, ..matrices("down", &[(ffn, hidden, some)]) });
+        all.push(Phase { behind: Behind::Flags, ..matrices("down", &[(ffn, hidden, some)]) });
     }
     all.push(normalised(matrices("head", &[(hidden, shape.vocab, Q6_K)])));
     all.push(small("argmax"));

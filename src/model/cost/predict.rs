@@ -1,7 +1,7 @@
 //! Phases, a chip and a way to seconds.
 
 use super::counted::{Loop, staging};
-use super::phases::WARPS;
+use super::phases::{Behind, WARPS};
 use super::{Chip, Phase, Program, Way};
 use crate::shape::{Numerics, WeightType};
 
@@ -145,16 +145,21 @@ fn add_phase(sum: &mut Prediction, phase: &Phase, chip: &Chip, way: Way, program
     let beside = beside.min(f64::from(blocks.div_ceil(chip.multiprocessors)));
 
     let ramp = if phase.bytes > 0 { 2.0 * chip.latency.value * 1e-9 } else { chip.l2_latency.value * 1e-9 };
-    // Beside a ring most vectors come with their epochs: one trip to the L2 cache publishes them, another one reads them.
-    let polls = has_ring && !phase.is_ordered;
+    // A trip to the L2 cache publishes an element with its epoch, and the trip that finds it reads it. A flag is stored when
+    // the block's writes are known there, and its poll is another trip, before the vector is read.
+    let behind = if has_ring { phase.behind } else { Behind::Barrier };
     let trip = chip.l2_latency.value * 1e-9;
-    let of_element = if polls { 8.0 } else { 4.0 } + if phase.is_normalised { 4.0 } else { 0.0 };
+    let (hand_over, own) = match behind {
+        Behind::Barrier => (hand_over(chip, way), 4.0),
+        Behind::Flags => (2.0 * trip, 4.0),
+        Behind::Elements => (trip, 8.0),
+    };
+    let of_element = own + if phase.is_normalised { 4.0 } else { 0.0 };
     let exchange = match phase.staged {
-        0 if polls => trip,
+        0 if behind == Behind::Elements => trip,
         0 => 0.0,
         staged => trip + f64::from(blocks) * f64::from(staged) * of_element / (chip.l2.value * 1e9),
     };
-    let hand_over = if polls { trip } else { hand_over(chip, way) };
     // Of a warp each instruction depends on the one before.
     let issued = ISSUED.min(beside * f64::from(WARPS) / DEPENDENT);
     let staged = beside * f64::from(phase.staged) * staging(program, phase.is_normalised) / 32.0;
@@ -177,7 +182,7 @@ fn add_phase(sum: &mut Prediction, phase: &Phase, chip: &Chip, way: Way, program
     let most = of_work.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Bound::Bandwidth, |most| most.0);
 
     sum.hand_overs += 1;
-    sum.barriers += u32::from(way.is_resident() && !polls);
+    sum.barriers += u32::from(way.is_resident() && behind == Behind::Barrier);
     if !has_ring {
         before.into_iter().for_each(|(bound, seconds)| sum.add(bound, seconds));
         // Weights that were asked for arrive while the vector is fetched and rounded.
@@ -313,8 +318,7 @@ mod tests {
         }
         let barriers = |way| predict(&all, &CHIPS[0], way, FAST).barriers;
         assert_eq!(barriers(Way::Persistent), 5 * shape.layers + 1);
-        // Behind gate and up, and behind the token.
-        assert_eq!(barriers(Way::PersistentRing), shape.layers + 1);
+        assert_eq!(barriers(Way::PersistentRing), 1);
         assert_eq!(barriers(Way::Graph), 0);
         assert_eq!(predict(&all, &CHIPS[0], Way::Stream, FAST).hand_overs, 6 * shape.layers + 3);
         assert_eq!(predict(&all, &CHIPS[0], Way::Graph, Program::LlamaCpp).hand_overs, 690);
