@@ -101,7 +101,7 @@ impl Exchange {
     }
 
     /// Waits until the flags of all `blocks` have come to an epoch, with this block's own, number `block`. What any thread of
-    /// the grid has written before is seen behind it. A block that has given up leaves when it has staged the next vector.
+    /// the grid has written before is seen behind it. A block that has given up leaves.
     #[track_caller]
     pub(crate) fn meet(&self, b: &mut Builder, flags: Global<U32>, block: Val<U32>, blocks: Size, epoch: Val<U32>) {
         b.bar_sync(); // the block's part is written
@@ -136,6 +136,8 @@ impl Exchange {
         });
         b.fence_acq_rel(Scope::Gpu);
         b.bar_sync(); // every flag was seen
+        self.leave_if_missed(b);
+        b.bar_sync(); // no warp gives up again before all have looked whether one has
     }
 
     /// Says where a lane has given up that its warp has.
