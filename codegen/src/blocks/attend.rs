@@ -2,10 +2,11 @@
 //! last to finish a unit of a KV head puts all of them together, so that one launch, or one phase, is enough.
 
 use super::attention::{self, Heads};
+use super::exchange::Slots;
 use super::kv::{Cache, Half};
 use super::running::Part;
 use super::{arrival, exchange, mma_attention};
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U32, U64, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U32, Val};
 use kiln_shape::Units;
 use kiln_shape::table::KV_CHUNK;
 use kiln_shape::units::FAST_CHUNK;
@@ -49,8 +50,8 @@ pub(crate) struct Sequence {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Out {
     Floats(Global<F32>),
-    /// Through the exchange, with its epoch.
-    Words(Global<U64>, Val<U32>),
+    /// Through the exchange.
+    Words(Slots),
 }
 
 /// The result of a group's heads.
@@ -58,14 +59,14 @@ pub(crate) enum Out {
 enum OfGroup {
     Floats(Global<F32>),
     /// With the group's first element.
-    Words(Global<U64>, Val<U32>, Val<U32>),
+    Words(Slots, Val<U32>),
 }
 
 impl Out {
     fn of_group(self, b: &mut Builder, head: Val<U32>, head_dim: u32) -> OfGroup {
         match self {
             Out::Floats(out) => OfGroup::Floats(b.byte_index(out, head, head_dim * 4)),
-            Out::Words(out, epoch) => OfGroup::Words(out, epoch, b.mul::<U32>(head, head_dim)),
+            Out::Words(slots) => OfGroup::Words(slots, b.mul::<U32>(head, head_dim)),
         }
     }
 }
@@ -75,7 +76,7 @@ impl OfGroup {
     fn of_head(self, b: &mut Builder, head: Val<U32>, head_dim: u32) -> OfGroup {
         match self {
             OfGroup::Floats(out) => OfGroup::Floats(b.byte_index(out, head, head_dim * 4)),
-            OfGroup::Words(out, epoch, first) => OfGroup::Words(out, epoch, b.mad::<U32>(head, head_dim, first)),
+            OfGroup::Words(slots, first) => OfGroup::Words(slots, b.mad::<U32>(head, head_dim, first)),
         }
     }
 
@@ -90,9 +91,10 @@ impl OfGroup {
                     b.st_vector(to, values);
                 }
             }
-            OfGroup::Words(out, epoch, first) => {
+            OfGroup::Words(slots, first) => {
                 let element = b.add::<U32>(first, at);
                 let place = exchange::place(b, element);
+                let (out, epoch) = (slots.own(b), slots.epoch.get(b));
                 let to = b.index(out, place);
                 for (i, value) in values.into_iter().enumerate() {
                     exchange::store(b, to.at(32 * i as u32), value, epoch);

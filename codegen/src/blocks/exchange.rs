@@ -227,6 +227,41 @@ pub(crate) fn load_again(b: &mut Builder, at: Global<U64>) -> Val<F32> {
     b.mov_bits(value)
 }
 
+/// The epoch of a layer, which is computed where it is needed: registers are short beside attention and products.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Epoch {
+    /// That of the token's first layer.
+    pub(crate) first: Shared<U32>,
+    pub(crate) layer: Val<U32>,
+}
+
+impl Epoch {
+    #[track_caller]
+    pub(crate) fn get(&self, b: &mut Builder) -> Val<U32> {
+        let first = b.ld(self.first, LoadKind::Ordinary);
+        b.add::<U32>(first, self.layer)
+    }
+}
+
+/// A vector's slots, whose address is computed where it is needed as well.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slots {
+    /// The one of even layers, and how many bytes behind it lies that of odd ones.
+    pub(crate) even: Global<U64>,
+    pub(crate) apart: u32,
+    /// The layer's.
+    pub(crate) epoch: Epoch,
+}
+
+impl Slots {
+    /// The layer's slot.
+    #[track_caller]
+    pub(crate) fn own(&self, b: &mut Builder) -> Global<U64> {
+        let odd = b.and::<U32>(self.epoch.layer, 1);
+        b.byte_index(self.even, odd, self.apart)
+    }
+}
+
 /// A vector that may come through the exchange.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handed {

@@ -2,7 +2,7 @@ use super::phase::{Operands, Phase};
 use super::{Grid, Kernel};
 use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
-use crate::blocks::exchange::{self, Handed};
+use crate::blocks::exchange::{self, Epoch, Handed};
 use crate::blocks::fast;
 use crate::blocks::gemv::{self, AnyInput, Pass, Share};
 use crate::blocks::math;
@@ -48,7 +48,7 @@ pub(crate) struct Exchanged {
     pub(crate) y: Val<Pred>,
     pub(crate) residual: Val<Pred>,
     /// The result's epoch.
-    pub(crate) epoch: Val<U32>,
+    pub(crate) epoch: Epoch,
 }
 
 impl Products {
@@ -260,7 +260,8 @@ impl Exchanged {
                 let place = exchange::place(b, row);
                 let place = b.selp::<U32>(row, place, is_qkv);
                 let to = b.index(y.cast::<U64>(), place);
-                exchange::store(b, to, value, self.epoch);
+                let epoch = self.epoch.get(b);
+                exchange::store(b, to, value, epoch);
             },
             |b| {
                 let to = b.index(y, row);

@@ -40,7 +40,7 @@ impl Decoder<'_> {
                 partials: item.partials,
                 max_chunks: item.max_chunks,
                 arrivals: self.arrivals,
-                out: self.attention_out(b, layer),
+                out: self.attention_out(layer),
             };
             b.for_range(self.block, items, self.barrier.blocks(), |b, index| {
                 let unit = b.div::<U32>(index, kv_heads);

@@ -1,9 +1,9 @@
 //! Where the phases' vectors lie: in buffers that a grid barrier orders, or, beside a ring, in the exchange.
 
-use super::Decoder;
 use super::trace::Ends;
+use super::{Decoder, PersistentDecoder};
 use crate::blocks::attend::Out;
-use crate::blocks::exchange::{Exchange, Handed};
+use crate::blocks::exchange::{Epoch, Exchange, Handed, Slots};
 use crate::kernels::phase::Phase;
 use crate::kernels::products::Exchanged;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U32, U64, Val};
@@ -54,13 +54,18 @@ impl Vectors {
     }
 
     /// The epoch of a layer, or of the one behind the last.
-    fn epoch(&self, b: &mut Builder, layer: Val<U32>) -> Val<U32> {
-        let first = b.ld(self.first, LoadKind::Ordinary);
-        b.add::<U32>(first, layer)
+    const fn epoch(&self, layer: Val<U32>) -> Epoch {
+        Epoch { first: self.first, layer }
+    }
+
+    /// A vector's slots, for a layer.
+    fn slots_of(&self, kernel: &PersistentDecoder, slot: Slot, layer: Val<U32>) -> Slots {
+        let even = self.slots.at(slot.first(&kernel.shape));
+        Slots { even, apart: 8 * words(&kernel.shape), epoch: self.epoch(layer) }
     }
 
     /// The words of a layer, and of the one before it.
-    fn of_layer(&self, b: &mut Builder, kernel: &super::PersistentDecoder, layer: Val<U32>) -> [Global<U64>; 2] {
+    fn of_layer(&self, b: &mut Builder, kernel: &PersistentDecoder, layer: Val<U32>) -> [Global<U64>; 2] {
         let bytes = 8 * words(&kernel.shape);
         let odd = b.and::<U32>(layer, 1);
         let even = b.xor::<U32>(odd, 1);
@@ -116,9 +121,10 @@ impl Decoder<'_> {
         let y = b.select_ptr(behind_attention, y, is_output);
         let y = b.select_ptr(ffn, y, is_gate_up);
         let y = b.select_ptr(logits, y, is_head);
-        let epoch = vectors.epoch(b, layer);
+        let epoch = vectors.epoch(layer);
+        let of_layer = epoch.get(b);
         let one = b.selp::<U32>(1, 0, begins);
-        let epoch_of_x = b.sub::<U32>(epoch, one);
+        let epoch_of_x = b.sub::<U32>(of_layer, one);
         let of_embedding = b.and_pred(is_first, before_down);
         let is_plain = b.and_pred(is_first, is_qkv);
         let is_plain = b.or_pred(is_plain, is_down);
@@ -136,7 +142,7 @@ impl Decoder<'_> {
     /// Waits until every block is done with the layer's gate and up.
     pub(super) fn meet(&self, b: &mut Builder, layer: Val<U32>) {
         let Some(vectors) = &self.vectors else { return };
-        let epoch = vectors.epoch(b, layer);
+        let epoch = vectors.epoch(layer).get(b);
         vectors.exchange.meet(b, vectors.flags, self.block, self.barrier.blocks(), epoch);
     }
 
@@ -150,17 +156,19 @@ impl Decoder<'_> {
             let from = b.index(self.qkv, own);
             return (0..each).map(|i| b.ld(from.at(32 * i), LoadKind::Ordinary)).collect();
         };
-        let [of_layer, _] = vectors.of_layer(b, self.kernel, layer);
-        let from = b.index(of_layer.at(Slot::Qkv.first(&self.kernel.shape)), own);
+        let slots = vectors.slots_of(self.kernel, Slot::Qkv, layer);
+        let from = slots.own(b);
+        let from = b.index(from, own);
         let at: Vec<_> = (0..each).map(|i| from.at(32 * i)).collect();
-        let epoch = vectors.epoch(b, layer);
+        let epoch = slots.epoch.get(b);
         vectors.exchange.load(b, &at, epoch)
     }
 
     /// Where attention's result goes.
-    pub(super) fn attention_out(&self, b: &mut Builder, layer: Val<U32>) -> Out {
-        let Some(vectors) = &self.vectors else { return Out::Floats(self.attention) };
-        let [of_layer, _] = vectors.of_layer(b, self.kernel, layer);
-        Out::Words(of_layer.at(Slot::Attention.first(&self.kernel.shape)), vectors.epoch(b, layer))
+    pub(super) fn attention_out(&self, layer: Val<U32>) -> Out {
+        match &self.vectors {
+            None => Out::Floats(self.attention),
+            Some(vectors) => Out::Words(vectors.slots_of(self.kernel, Slot::Attention, layer)),
+        }
     }
 }
