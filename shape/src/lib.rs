@@ -14,6 +14,7 @@
 pub mod arithmetic;
 pub mod choice;
 pub mod columns;
+pub mod exchange;
 mod from_gguf;
 mod ggml_type;
 pub mod gguf;

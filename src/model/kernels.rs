@@ -1,7 +1,7 @@
 //! The kernels of a model on a device: loaded once, every function looked up before anything runs.
 
 use super::launches::{
-    Advance, Argmax, Attention, AttentionBatch, Choose, EmbeddingRow, Gemm, PersistentDecoder, Phase,
+    Advance, Argmax, Attention, AttentionBatch, Choose, EmbeddingRow, Exchange, Gemm, PersistentDecoder, Phase,
     QkNormRopeKvWrite, Quantise, Trace,
 };
 use super::{KvType, Numerics};
@@ -133,6 +133,9 @@ impl ColumnKernels {
     }
 }
 
+/// A launch with a ring and the exchange.
+pub(crate) type Ringed<L> = ((L, Depth), Exchange<'static>);
+
 /// A kernel of the persistent path.
 pub(crate) enum Persistent {
     /// One that only decodes.
@@ -140,9 +143,9 @@ pub(crate) enum Persistent {
     /// One that also traces.
     Tracing(Kernel<(PersistentDecoder<'static>, Trace<'static>)>),
     /// One that only decodes, with weights that come through a ring of that depth.
-    Ring(Kernel<(PersistentDecoder<'static>, Depth)>, Depth),
+    Ring(Kernel<Ringed<PersistentDecoder<'static>>>, Depth),
     /// One that also traces, with such weights.
-    TracingRing(Kernel<((PersistentDecoder<'static>, Trace<'static>), Depth)>, Depth),
+    TracingRing(Kernel<Ringed<(PersistentDecoder<'static>, Trace<'static>)>>, Depth),
 }
 
 impl Persistent {

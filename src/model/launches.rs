@@ -183,6 +183,13 @@ launch! {
     }
 }
 
+launch! {
+    /// What a decoder takes besides whose blocks hand vectors to each other: [`kiln_shape::exchange`] has the layout.
+    pub(crate) struct Exchange<'a> {
+        exchange: Out<'a, u64>,
+    }
+}
+
 /// What a decoder takes besides whose weights come through a ring: the ring's depth.
 impl Launch for Depth {
     type At<'a> = Depth;

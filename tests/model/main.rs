@@ -15,6 +15,7 @@ mod chat;
 mod constraint;
 mod decode;
 mod evaluate;
+mod exchange;
 mod fast;
 mod graph;
 mod kept;

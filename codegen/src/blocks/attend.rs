@@ -2,9 +2,10 @@
 //! last to finish a unit of a KV head puts all of them together, so that one launch, or one phase, is enough.
 
 use super::attention::{self, Heads};
+use super::exchange::Slots;
 use super::kv::{Cache, Half};
 use super::running::Part;
-use super::{arrival, mma_attention};
+use super::{arrival, exchange, mma_attention};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U32, Val};
 use kiln_shape::Units;
 use kiln_shape::table::KV_CHUNK;
@@ -40,10 +41,67 @@ pub(crate) struct Sequence {
     pub(crate) partials: Global<F32>,
     /// Chunks that the cache may have.
     pub(crate) max_chunks: Val<U32>,
-    /// `[kv_heads]`, zeros before and after.
+    /// `[kv_heads]`, zeros before and after; a grid barrier stands between that and the next attention.
     pub(crate) arrivals: Global<U32>,
-    /// `[heads, head_dim]`.
-    pub(crate) out: Global<F32>,
+    pub(crate) out: Out,
+}
+
+/// Where the result goes, `[heads, head_dim]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Out {
+    Floats(Global<F32>),
+    /// Through the exchange.
+    Words(Slots),
+}
+
+/// The result of a group's heads.
+#[derive(Debug, Clone, Copy)]
+enum OfGroup {
+    Floats(Global<F32>),
+    /// With the group's first element.
+    Words(Slots, Val<U32>),
+}
+
+impl Out {
+    fn of_group(self, b: &mut Builder, head: Val<U32>, head_dim: u32) -> OfGroup {
+        match self {
+            Out::Floats(out) => OfGroup::Floats(b.byte_index(out, head, head_dim * 4)),
+            Out::Words(slots) => OfGroup::Words(slots, b.mul::<U32>(head, head_dim)),
+        }
+    }
+}
+
+impl OfGroup {
+    /// The result of one of its heads.
+    fn of_head(self, b: &mut Builder, head: Val<U32>, head_dim: u32) -> OfGroup {
+        match self {
+            OfGroup::Floats(out) => OfGroup::Floats(b.byte_index(out, head, head_dim * 4)),
+            OfGroup::Words(slots, first) => OfGroup::Words(slots, b.mad::<U32>(head, head_dim, first)),
+        }
+    }
+
+    /// Stores neighbouring elements from element `at` of the group on, whose number is a multiple of theirs, at most 8.
+    fn store<const N: usize>(&self, b: &mut Builder, at: Val<U32>, values: [Val<F32>; N]) {
+        match *self {
+            OfGroup::Floats(out) => {
+                let to = b.index(out, at);
+                if N == 1 {
+                    values.into_iter().for_each(|value| b.st(to, value));
+                } else {
+                    b.st_vector(to, values);
+                }
+            }
+            OfGroup::Words(slots, first) => {
+                let element = b.add::<U32>(first, at);
+                let place = exchange::place(b, element);
+                let (out, epoch) = (slots.own(b), slots.epoch.get(b));
+                let to = b.index(out, place);
+                for (i, value) in values.into_iter().enumerate() {
+                    exchange::store(b, to.at(32 * i as u32), value, epoch);
+                }
+            }
+        }
+    }
 }
 
 /// Threads of a stream kernel's block.
@@ -144,7 +202,7 @@ impl Attend {
         let left = b.sub(sequence.length, first);
         let count = b.min::<U32>(left, positions);
         let head = b.mul::<U32>(kv_head, group);
-        let out = b.byte_index(sequence.out, head, head_dim * 4);
+        let out = sequence.out.of_group(b, head, head_dim);
         let row = self.units.partial(head_dim);
         let kept = self.kept(b, sequence.max_chunks);
         let of_group = b.mul::<U32>(head, kept);
@@ -166,8 +224,7 @@ impl Attend {
                             let sum = b.ld(sum, LoadKind::Ordinary);
                             let value = b.div(value, sum);
                             let to = b.mad::<U32>(head, head_dim, dim);
-                            let to = b.index(out, to);
-                            b.st(to, value);
+                            out.store(b, to, [value]);
                         },
                         |b| {
                             let to = b.mad::<U32>(head, stride, dim);
@@ -191,9 +248,10 @@ impl Attend {
                         b.for_range(0, group, 1, |b, g| {
                             let of_head = b.mul::<U32>(g, kept);
                             let first = b.byte_index(of_group, of_head, row * 4);
-                            let out = b.byte_index(out, g, head_dim * 4);
+                            let out = out.of_head(b, g, head_dim);
                             b.bar_sync(); // the head before is done with the sums
-                            attention::reduce(b, head_dim, first, sequence.units, sums, out, LoadKind::Ordinary);
+                            let sink = |b: &mut Builder, dim, value| out.store(b, dim, [value]);
+                            attention::reduce(b, head_dim, first, sequence.units, sums, LoadKind::Ordinary, sink);
                         });
                     },
                 );
@@ -202,8 +260,7 @@ impl Attend {
                 let write = |b: &mut Builder, head: Val<U32>, dim: Val<U32>, part: Part| {
                     let values = part.divided(b);
                     let to = b.mad::<U32>(head, head_dim, dim);
-                    let to = b.index(out, to);
-                    b.st_vector(to, values);
+                    out.store(b, to, values);
                 };
                 let end = b.add(first, count);
                 let run = mma_attention::Run { cache: sequence.cache, kv_head, first, end };

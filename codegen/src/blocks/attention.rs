@@ -417,8 +417,8 @@ pub(crate) fn reduce(
     first: Global<F32>,
     chunks: Val<U32>,
     sums: Shared<F32>,
-    out: Global<F32>,
     kind: LoadKind,
+    sink: impl FnOnce(&mut Builder, Val<U32>, Val<F32>),
 ) {
     let row = (head_dim + 2) * 4;
     let lane = b.lane();
@@ -479,7 +479,6 @@ pub(crate) fn reduce(
         let empty = b.setp_eq(sum, 0.0);
         let value = b.div(total, sum);
         let value = b.selp::<F32>(0.0, value, empty);
-        let to = b.index(out, dim);
-        b.st(to, value);
+        sink(b, dim, value);
     });
 }

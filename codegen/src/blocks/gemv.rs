@@ -4,6 +4,7 @@
 //! again, so no barrier is needed for them.
 
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
+use super::exchange::Handed;
 use super::fast::Values;
 use super::ring::Consumer;
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
@@ -236,7 +237,7 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
     };
     if is_whole {
         let left = is_cut.then(|| b.mov::<U32>(k));
-        staged.fill(b, &Source { x, gamma, left, kind }, super_blocks, &wanted);
+        staged.fill(b, &Source { x, gamma, left, kind, handed: None }, super_blocks, &wanted);
         b.bar_sync();
         let scale = norm.map(|(_, eps)| staged.inverse_rms(b, super_blocks, k, eps));
         return body(b, &Pass { staged, tile: whole, values, scale, ends: None });
@@ -254,7 +255,7 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
             b.sub::<U32>(k, before)
         });
         b.bar_sync();
-        part.fill(b, &Source { x, gamma, left, kind }, Size::Reg(count), &wanted);
+        part.fill(b, &Source { x, gamma, left, kind, handed: None }, Size::Reg(count), &wanted);
         b.bar_sync();
         let done = b.add(first, count);
         let all = staged.with_squares(squares);
@@ -288,11 +289,13 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) of: &'a [Val<U32>],
     /// The ring that weights come through, where there is one.
     pub(crate) ring: Option<Consumer>,
+    /// Where the vector may come through the exchange.
+    pub(crate) handed: Option<Handed>,
 }
 
 /// Stages one of several vectors, with barriers as in [`staged`].
 pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
-    let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, ring } = *input;
+    let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, ring, handed } = *input;
     let with = With { numerics: Numerics::Fast, types, of };
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
     let size = Size::Reg(k);
@@ -307,8 +310,11 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     let values = Some(Values::new(b, types, super_blocks, !is_cut, staged.bytes(), ring));
     let left = is_cut.then_some(k);
     let gamma = Some(Factors { gamma, given: Some(normalised) });
-    staged.fill(b, &Source { x, gamma, left, kind }, super_blocks, &wanted);
+    staged.fill(b, &Source { x, gamma, left, kind, handed }, super_blocks, &wanted);
     b.bar_sync();
+    if let Some(handed) = handed {
+        handed.exchange.leave_if_missed(b);
+    }
     let scale = b.var::<F32>(1.0);
     b.if_(normalised, |b| {
         let inverse = staged.inverse_rms(b, super_blocks, size, eps);

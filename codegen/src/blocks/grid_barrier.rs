@@ -42,7 +42,31 @@ pub(crate) struct Limit {
 }
 
 /// Polls between two looks at the clock and the abort word.
-const LOOK: u32 = 32;
+pub(crate) const LOOK: u32 = 32;
+
+impl Limit {
+    /// Looks whether another block has given up, and whether this one must.
+    pub(crate) fn look(&self, b: &mut Builder, since: Var<U64>, gone: Var<U32>) {
+        let Limit { abort, stalled, nanoseconds } = *self;
+        let aborted = b.ld_sync(abort, LoadOrder::Relaxed, Scope::Gpu);
+        b.set(gone, aborted);
+        let now = b.globaltimer();
+        let fresh = b.setp_eq(since, 0u64);
+        b.if_(fresh, |b| b.set(since, now));
+        let waited = b.sub(now, since);
+        let long = b.setp(Compare::Gt, waited, nanoseconds);
+        b.if_(long, |b| {
+            b.set(gone, 1);
+            let before = b.atom_exch(Order::Relaxed, abort, 1u32, Scope::Gpu);
+            let first = b.setp_eq(before, 0);
+            b.if_(first, |b| {
+                let block = b.ctaid_x();
+                let block = b.add(block, 1);
+                b.st_sync(stalled, block, StoreOrder::Relaxed, Scope::Sys);
+            });
+        });
+    }
+}
 
 impl GridBarrier {
     /// The barrier at `counter`, which is 0 when the kernel starts.
@@ -94,7 +118,7 @@ impl GridBarrier {
                 b.set(polls, next);
                 let phase = b.and::<U32>(polls, LOOK - 1);
                 let looks = b.setp_eq(phase, 0);
-                b.if_(looks, |b| self.look(b, since, gone));
+                b.if_(looks, |b| self.limit.look(b, since, gone));
             });
             b.fence_acq_rel(Scope::Gpu);
             let gives_up = b.setp_ne(gone, 0);
@@ -111,26 +135,9 @@ impl GridBarrier {
         });
     }
 
-    /// Looks whether another block has given up, and whether this one must.
-    fn look(&self, b: &mut Builder, since: Var<U64>, gone: Var<U32>) {
-        let Limit { abort, stalled, nanoseconds } = self.limit;
-        let aborted = b.ld_sync(abort, LoadOrder::Relaxed, Scope::Gpu);
-        b.set(gone, aborted);
-        let now = b.globaltimer();
-        let fresh = b.setp_eq(since, 0u64);
-        b.if_(fresh, |b| b.set(since, now));
-        let waited = b.sub(now, since);
-        let long = b.setp(Compare::Gt, waited, nanoseconds);
-        b.if_(long, |b| {
-            b.set(gone, 1);
-            let before = b.atom_exch(Order::Relaxed, abort, 1u32, Scope::Gpu);
-            let first = b.setp_eq(before, 0);
-            b.if_(first, |b| {
-                let block = b.ctaid_x();
-                let block = b.add(block, 1);
-                b.st_sync(stalled, block, StoreOrder::Relaxed, Scope::Sys);
-            });
-        });
+    /// How long a block waits.
+    pub(crate) const fn limit(&self) -> Limit {
+        self.limit
     }
 
     /// Blocks of the grid.

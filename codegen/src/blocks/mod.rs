@@ -10,6 +10,7 @@ pub(crate) mod choose;
 pub(crate) mod dependent;
 pub(crate) mod dequantize;
 pub(crate) mod dot;
+pub(crate) mod exchange;
 pub(crate) mod fast;
 pub(crate) mod gemm;
 pub(crate) mod gemm_tile;

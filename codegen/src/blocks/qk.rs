@@ -32,7 +32,19 @@ pub(crate) fn head(
 ) -> Vec<Val<F32>> {
     let lane = b.lane();
     let x = b.index(x, lane);
-    let mut values: Vec<Val<F32>> = (0..head_dim / 32).map(|i| b.ld(x.at(32 * i), kind)).collect();
+    let values = (0..head_dim / 32).map(|i| b.ld(x.at(32 * i), kind)).collect();
+    turned(b, values, gamma, angles)
+}
+
+/// The same of a head whose elements a warp has.
+#[track_caller]
+pub(crate) fn turned(
+    b: &mut Builder,
+    mut values: Vec<Val<F32>>,
+    gamma: Option<(Global<F32>, Val<F32>)>,
+    angles: Angles,
+) -> Vec<Val<F32>> {
+    let lane = b.lane();
     if let Some((gamma, eps)) = gamma {
         let gamma = b.index(gamma, lane);
         values = norm::per_head(b, &values, gamma, eps);

@@ -2,9 +2,10 @@
 //!
 //! `formats::activations` says how its elements are arranged.
 
+use super::exchange::Handed;
 use super::{quantise, warp};
 use crate::formats::{self, Form, Quantised, ScaleGroup, swizzle};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val, Work};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// The staged vector, in each form that products with it may take.
@@ -122,9 +123,10 @@ impl Staged {
     /// are there; zeros are staged behind them. A barrier must follow.
     #[track_caller]
     pub(crate) fn fill(&self, b: &mut Builder, from: &Source, super_blocks: Size, wanted: &Wanted) {
-        let Source { x, gamma, left, kind } = *from;
+        let Source { x, gamma, left, kind, handed } = *from;
         let (warp, lane, warps) = (b.warp_id(), b.lane(), b.warps());
         let floats = self.forms.iter().find(|(form, _)| *form == Form::Float).map(|(_, at)| Floats::new(b, *at));
+        let words = handed.map(|_| b.byte_index(x.cast::<U64>(), lane, 8));
         let x = b.byte_index(x, lane, 32);
         let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, lane, 32), ..of });
         let leader = b.setp_eq(lane, 0);
@@ -137,8 +139,32 @@ impl Staged {
                 let at = b.mad::<U32>(lane, 8, at);
                 b.setp_lt(at, left)
             });
-            let x = b.byte_index(x, sb, 1024);
-            let mut values = eight(b, x, inside, kind);
+            let mut values = match handed.zip(words) {
+                None => {
+                    let x = b.byte_index(x, sb, 1024);
+                    eight(b, x, inside, kind)
+                }
+                Some((Handed { exchange, is, epoch }, words)) => {
+                    let values = [(); 8].map(|()| b.var::<F32>(0.0));
+                    let set = |b: &mut Builder, found: &[Val<F32>]| {
+                        values.iter().zip(found).for_each(|(own, value)| b.set(*own, *value));
+                    };
+                    b.if_else(
+                        is,
+                        |b| {
+                            let words = b.byte_index(words, sb, 8 * SUPER_BLOCK);
+                            let found = exchange.load(b, &[0, 1, 2, 3, 4, 5, 6, 7].map(|i| words.at(32 * i)), epoch);
+                            set(b, &found);
+                        },
+                        |b| {
+                            let x = b.byte_index(x, sb, 1024);
+                            let found = eight(b, x, inside, kind);
+                            set(b, &found);
+                        },
+                    );
+                    values.map(|value| b.get(value))
+                }
+            };
             if let Some(Factors { gamma, given }) = gamma {
                 let gamma = b.byte_index(gamma, sb, 1024);
                 let square_to = b.index(self.squares, sb);
@@ -223,6 +249,8 @@ pub(crate) struct Source {
     pub(crate) left: Option<Val<U32>>,
     /// What loads of `x` may assume.
     pub(crate) kind: LoadKind,
+    /// Where it may come through the exchange: then `x` is its first word.
+    pub(crate) handed: Option<Handed>,
 }
 
 /// Factors of a vector's elements.

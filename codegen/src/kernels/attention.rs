@@ -1,5 +1,5 @@
 use super::{Kernel, incremental_attention};
-use crate::blocks::attend::{self, Attend, Sequence};
+use crate::blocks::attend::{self, Attend, Out, Sequence};
 use crate::blocks::attention::Heads;
 use crate::blocks::dependent;
 use crate::blocks::kv::Cache;
@@ -102,7 +102,7 @@ impl Kernel for Attention {
         let (kv_head, unit, tid) = (b.ctaid_x(), b.ctaid_y(), b.tid());
         let (positions, units) = attend.cut(b, length);
         let cache = Cache::Chunked { table, layer, kv_heads: Size::Const(kv_heads) };
-        let sequence = Sequence { cache, length, units, partials, max_chunks, arrivals, out };
+        let sequence = Sequence { cache, length, units, partials, max_chunks, arrivals, out: Out::Floats(out) };
         let group = b.byte_index(q, kv_head, heads.group * head_dim * 4);
         let works = b.setp_lt(unit, units);
         b.if_(works, |b| {

@@ -274,6 +274,9 @@ impl Kernel for FlashDecodingReduce {
 
         let sums = b.shared::<F32>("sums", attention::reduce_floats(self.head_dim));
         let out = b.byte_index(out, head, self.head_dim * 4);
-        attention::reduce(b, self.head_dim, first, chunks, sums, out, LoadKind::Constant);
+        attention::reduce(b, self.head_dim, first, chunks, sums, LoadKind::Constant, |b, dim, value| {
+            let to = b.index(out, dim);
+            b.st(to, value);
+        });
     }
 }

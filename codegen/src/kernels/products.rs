@@ -2,13 +2,14 @@ use super::phase::{Operands, Phase};
 use super::{Grid, Kernel};
 use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
+use crate::blocks::exchange::{self, Epoch, Handed};
 use crate::blocks::fast;
 use crate::blocks::gemv::{self, AnyInput, Pass, Share};
 use crate::blocks::math;
 use crate::blocks::ring::{Consumer, Producer, Records};
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::formats::{Form, form};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U8, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U8, U32, U64, Val, Var};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, TensorRole, WeightType};
 
@@ -34,6 +35,20 @@ pub(crate) struct AnyOperands {
     pub(crate) of: Operands,
     /// The ring that weights come through, where there is one.
     pub(crate) ring: Option<Consumer>,
+    /// Where vectors may come and go through the exchange.
+    pub(crate) exchanged: Option<Exchanged>,
+}
+
+/// The vectors of a phase that come and go through the exchange: then their pointers are those of its words.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exchanged {
+    /// The vector that is multiplied.
+    pub(crate) x: Handed,
+    /// Whether the result goes through it, and the residual came, the same in the whole block.
+    pub(crate) y: Val<Pred>,
+    pub(crate) residual: Val<Pred>,
+    /// The result's epoch.
+    pub(crate) epoch: Epoch,
 }
 
 impl Products {
@@ -84,6 +99,7 @@ impl Products {
             types: &self.types,
             of: &types,
             ring: operands.ring,
+            handed: operands.exchanged.map(|exchanged| exchanged.x),
         };
         gemv::staged_any(b, &input)
     }
@@ -189,7 +205,10 @@ impl Products {
                                 add(b, value, bias, row);
                             });
                         }
-                        b.if_(chosen.has_residual, |b| add(b, value, operands.of.residual, row));
+                        b.if_(chosen.has_residual, |b| match operands.exchanged {
+                            None => add(b, value, operands.of.residual, row),
+                            Some(exchanged) => exchanged.add(b, value, operands.of.residual, row),
+                        });
                         b.if_(chosen.is_gate_up, |b| {
                             let before = b.get(gate);
                             let activated = math::silu(b, before);
@@ -201,8 +220,13 @@ impl Products {
                         let writes = b.not_pred(up_is_next);
                         b.if_(writes, |b| {
                             let row = b.add::<U32>(row, from);
-                            let to = b.index(operands.of.y, row);
-                            b.st(to, value);
+                            match operands.exchanged {
+                                None => {
+                                    let to = b.index(operands.of.y, row);
+                                    b.st(to, value);
+                                }
+                                Some(exchanged) => exchanged.store(b, operands.of.y, row, chosen.is_qkv, value),
+                            }
                         });
                     });
                 });
@@ -211,8 +235,44 @@ impl Products {
     }
 }
 
+impl Exchanged {
+    /// `value += at[row]`, where every thread has the vector since it was staged.
+    fn add(&self, b: &mut Builder, value: Var<F32>, at: Global<F32>, row: Val<U32>) {
+        b.if_else(
+            self.residual,
+            |b| {
+                let place = exchange::place(b, row);
+                let at = b.index(at.cast::<U64>(), place);
+                let addend = exchange::load_again(b, at);
+                let sum = b.add(value, addend);
+                b.set(value, sum);
+            },
+            |b| add(b, value, at, row),
+        );
+    }
+
+    /// Stores a result: those of Q, K and V in their own order, those of a vector that is staged in the order of lanes.
+    fn store(&self, b: &mut Builder, y: Global<F32>, row: Val<U32>, is_qkv: Val<Pred>, value: Var<F32>) {
+        let value = b.get(value);
+        b.if_else(
+            self.y,
+            |b| {
+                let place = exchange::place(b, row);
+                let place = b.selp::<U32>(row, place, is_qkv);
+                let to = b.index(y.cast::<U64>(), place);
+                let epoch = self.epoch.get(b);
+                exchange::store(b, to, value, epoch);
+            },
+            |b| {
+                let to = b.index(y, row);
+                b.st(to, value);
+            },
+        );
+    }
+}
+
 /// `value += at[row]`.
-fn add(b: &mut Builder, value: crate::ptx::Var<F32>, at: Global<F32>, row: Val<U32>) {
+fn add(b: &mut Builder, value: Var<F32>, at: Global<F32>, row: Val<U32>) {
     let at = b.index(at, row);
     let addend = b.ld(at, LoadKind::Ordinary);
     let sum = b.add(value, addend);
@@ -330,7 +390,8 @@ impl Kernel for Products {
             self.ask_for(b, table, &chosen, rows);
         }
         let kind = dependent::wait(b);
-        let operands = AnyOperands { phase, of: Operands { table, layer, x, y, residual: y, eps, kind }, ring: None };
+        let of = Operands { table, layer, x, y, residual: y, eps, kind };
+        let operands = AnyOperands { phase, of, ring: None, exchanged: None };
         let pass = self.staged(b, &operands, &chosen);
         let share = Share::of_grid(b, Size::Reg(rows), &pass);
         self.rows(b, &operands, &chosen, &pass, share);

@@ -274,6 +274,15 @@ impl Builder {
         self.emit(Op::Pack { whole: Type::B64, half: Type::B32 }, [Arg::Vector(vec![low.arg(), high.arg()])])
     }
 
+    /// The two 32-bit halves of a 64-bit register, low half first.
+    #[track_caller]
+    pub fn unpack64(&mut self, a: Val<U64>) -> [Val<U32>; 2] {
+        let (low, high) = (self.fresh::<U32>(), self.fresh::<U32>());
+        let halves = Arg::Vector(vec![Arg::Reg(low), Arg::Reg(high)]);
+        self.push(Op::Unpack { whole: Type::B64, half: Type::B32 }, [halves], [a.arg()], None);
+        [Val::new(low), Val::new(high)]
+    }
+
     // ---- comparison and choice
 
     /// Compares.

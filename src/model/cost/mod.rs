@@ -18,7 +18,9 @@
 //! by bytes in flight. No number is fitted to the time of a model; but the greatest of the three instead of the root would
 //! have llama.cpp a third too fast on Hopper, so its published times are no blind test of that rule.
 //!
-//! With a ring in shared memory weights keep flowing through everything but work. It is built for fast numerics from sm_90
+//! With a ring in shared memory weights keep flowing through everything but work, and but for a token's end
+//! the hand-over is a trip to the L2 cache, with eight bytes an element that carries its epoch, or two, where a flag of each
+//! block announces the FFN's vector. It is built for fast numerics from sm_90
 //! on; for older chips its figures say what it would bring.
 //!
 //! Left out: the host; clocks that fall under load; activations' second planes.
@@ -31,7 +33,7 @@ mod prompt;
 
 pub use chips::{CHIPS, Chip, Figure, Origin, chip};
 pub use counted::Loop;
-pub use phases::{Phase, phases};
+pub use phases::{Behind, Phase, phases};
 pub use predict::{Bound, Prediction, bandwidth, predict, trivial};
 pub use prompt::{FirstToken, first_token};
 
@@ -46,8 +48,8 @@ pub enum Way {
     Graph,
     /// One cooperative launch, a barrier for each dependency.
     Persistent,
-    /// As that, with weights that flow into a ring in shared memory while a barrier is waited for: from sm_90 on, in fast
-    /// numerics.
+    /// As that, with weights that flow into a ring in shared memory while blocks wait, most of them for words that carry their
+    /// epoch: from sm_90 on, in fast numerics.
     PersistentRing,
 }
 

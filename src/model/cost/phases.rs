@@ -30,6 +30,19 @@ pub struct Phase {
     pub rows_per_warp: u32,
     /// Whether it is a phase on the persistent path too, where blocks recompute what small kernels do elsewhere.
     pub persistent: bool,
+    /// What it waits for beside a ring.
+    pub behind: Behind,
+}
+
+/// What a phase of the persistent path waits for beside a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Behind {
+    /// The grid's barrier.
+    Barrier,
+    /// A flag of each block, then the vector.
+    Flags,
+    /// The elements of its vector, each with its epoch.
+    Elements,
 }
 
 impl Phase {
@@ -79,7 +92,8 @@ pub(super) fn mixed(ty: WeightType, k: u32) -> WeightType {
 const fn small(name: &'static str) -> Phase {
     let (bytes, q4_k, q6_k, other) = (0, 0, 0, 0);
     let (staged, pieces, rows_per_warp) = (0, 1, 1);
-    Phase { name, bytes, q4_k, q6_k, other, staged, is_normalised: false, pieces, rows_per_warp, persistent: false }
+    let (is_normalised, persistent, behind) = (false, false, Behind::Elements);
+    Phase { name, bytes, q4_k, q6_k, other, staged, is_normalised, pieces, rows_per_warp, persistent, behind }
 }
 
 /// A product with matrices of `[k, n]`.
@@ -123,14 +137,17 @@ pub fn phases(shape: &ModelShape, position: u32, kv_bytes: u32) -> Vec<Phase> {
     let mut all = vec![small("embedding")];
     for layer in 0..layers {
         let some = if more_bits(layer, layers) { Q6_K } else { Q4_K };
-        all.push(normalised(matrices("qkv", &[(hidden, q_dim, Q4_K), (hidden, kv_dim, Q4_K), (hidden, kv_dim, some)])));
+        let qkv = matrices("qkv", &[(hidden, q_dim, Q4_K), (hidden, kv_dim, Q4_K), (hidden, kv_dim, some)]);
+        // The first is behind the token before.
+        let behind = if layer == 0 { Behind::Barrier } else { Behind::Elements };
+        all.push(Phase { behind, ..normalised(qkv) });
         all.push(small("qk-norm, rope, kv write"));
         all.push(attention);
         all.push(matrices("attention output", &[(q_dim, hidden, Q4_K)]));
         let mut gate_up = matrices("gate and up", &[(hidden, ffn, Q4_K), (hidden, ffn, Q4_K)]);
         gate_up.pieces /= 2; // rows of both are worked on together
         all.push(normalised(gate_up));
-        all.push(matrices("down", &[(ffn, hidden, some)]));
+        all.push(Phase { behind: Behind::Flags, ..matrices("down", &[(ffn, hidden, some)]) });
     }
     all.push(normalised(matrices("head", &[(hidden, shape.vocab, Q6_K)])));
     all.push(small("argmax"));

@@ -1,7 +1,7 @@
 //! Phases, a chip and a way to seconds.
 
 use super::counted::{Loop, staging};
-use super::phases::WARPS;
+use super::phases::{Behind, WARPS};
 use super::{Chip, Phase, Program, Way};
 use crate::shape::{Numerics, WeightType};
 
@@ -53,6 +53,8 @@ impl Bound {
 pub struct Prediction {
     /// Launches, nodes or barriers.
     pub hand_overs: u32,
+    /// Barriers of the grid among them.
+    pub barriers: u32,
     /// Seconds by what they are spent on.
     parts: Vec<(Bound, f64)>,
 }
@@ -143,19 +145,26 @@ fn add_phase(sum: &mut Prediction, phase: &Phase, chip: &Chip, way: Way, program
     let beside = beside.min(f64::from(blocks.div_ceil(chip.multiprocessors)));
 
     let ramp = if phase.bytes > 0 { 2.0 * chip.latency.value * 1e-9 } else { chip.l2_latency.value * 1e-9 };
-    let copies = if phase.is_normalised { 2.0 } else { 1.0 };
+    // A trip to the L2 cache publishes an element with its epoch, and the trip that finds it reads it. A flag is stored when
+    // the block's writes are known there, and its poll is another trip, before the vector is read.
+    let behind = if has_ring { phase.behind } else { Behind::Barrier };
+    let trip = chip.l2_latency.value * 1e-9;
+    let (hand_over, own) = match behind {
+        Behind::Barrier => (hand_over(chip, way), 4.0),
+        Behind::Flags => (2.0 * trip, 4.0),
+        Behind::Elements => (trip, 8.0),
+    };
+    let of_element = own + if phase.is_normalised { 4.0 } else { 0.0 };
     let exchange = match phase.staged {
+        0 if behind == Behind::Elements => trip,
         0 => 0.0,
-        staged => {
-            let bytes = f64::from(blocks) * f64::from(staged) * 4.0 * copies;
-            chip.l2_latency.value * 1e-9 + bytes / (chip.l2.value * 1e9)
-        }
+        staged => trip + f64::from(blocks) * f64::from(staged) * of_element / (chip.l2.value * 1e9),
     };
     // Of a warp each instruction depends on the one before.
     let issued = ISSUED.min(beside * f64::from(WARPS) / DEPENDENT);
     let staged = beside * f64::from(phase.staged) * staging(program, phase.is_normalised) / 32.0;
     let staging = staged / (issued * clock);
-    let before = [(Bound::Dependencies, hand_over(chip, way) + ramp + exchange), (Bound::Staging, staging)];
+    let before = [(Bound::Dependencies, hand_over + ramp + exchange), (Bound::Staging, staging)];
 
     let weights = (phase.q4_k + phase.q6_k).max(1) as f64;
     let mean = |of: fn(&Loop) -> f64| (phase.q4_k as f64 * of(&q4_k) + phase.q6_k as f64 * of(&q6_k)) / weights;
@@ -173,6 +182,7 @@ fn add_phase(sum: &mut Prediction, phase: &Phase, chip: &Chip, way: Way, program
     let most = of_work.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(Bound::Bandwidth, |most| most.0);
 
     sum.hand_overs += 1;
+    sum.barriers += u32::from(way.is_resident() && behind == Behind::Barrier);
     if !has_ring {
         before.into_iter().for_each(|(bound, seconds)| sum.add(bound, seconds));
         // Weights that were asked for arrive while the vector is fetched and rounded.
@@ -306,6 +316,10 @@ mod tests {
         for way in [Way::Persistent, Way::PersistentRing] {
             assert_eq!(predict(&all, &CHIPS[0], way, FAST).hand_overs, 5 * shape.layers + 1);
         }
+        let barriers = |way| predict(&all, &CHIPS[0], way, FAST).barriers;
+        assert_eq!(barriers(Way::Persistent), 5 * shape.layers + 1);
+        assert_eq!(barriers(Way::PersistentRing), 1);
+        assert_eq!(barriers(Way::Graph), 0);
         assert_eq!(predict(&all, &CHIPS[0], Way::Stream, FAST).hand_overs, 6 * shape.layers + 3);
         assert_eq!(predict(&all, &CHIPS[0], Way::Graph, Program::LlamaCpp).hand_overs, 690);
     }

@@ -10,9 +10,10 @@ use crate::driver::{Claim, DeviceBuffer, Resident, Stream, Wish};
 use crate::kernel::Kernel;
 use crate::launch::{Arguments, Launch, Out};
 use crate::model::kernels::Persistent;
-use crate::model::launches::{PersistentDecoder, Trace};
+use crate::model::launches::{Exchange, PersistentDecoder, Trace};
 use crate::model::{Inner, KvType, Numerics, balance};
 use crate::shape::choice;
+use crate::shape::exchange::words_of_launch;
 use crate::shape::mailbox::{self, state};
 use crate::{Error, Result};
 use std::sync::atomic::Ordering;
@@ -66,8 +67,15 @@ struct Memory {
 }
 
 struct Launching {
-    /// The barrier's counter, the abort word, then a counter of each KV head: zero at a launch.
-    counters: Option<DeviceBuffer<u32>>,
+    cleared: Option<Cleared>,
+}
+
+/// Device memory that is zero at a launch.
+struct Cleared {
+    /// The barrier's counter, the abort word, a counter of each KV head, then a flag of each block.
+    counters: DeviceBuffer<u32>,
+    /// The words of [`crate::shape::exchange`].
+    exchange: DeviceBuffer<u64>,
 }
 
 /// What came of asking for a launch.
@@ -117,16 +125,19 @@ impl Decoder {
             x: DeviceBuffer::zeroed(device, shape.hidden as usize)?,
             qkv: DeviceBuffer::zeroed(device, shape.q_dim() as usize + 2 * shape.kv_dim() as usize)?,
             attention: DeviceBuffer::zeroed(device, shape.q_dim() as usize)?,
-            ffn: DeviceBuffer::zeroed(device, shape.ffn as usize)?,
+            ffn: DeviceBuffer::zeroed(device, 2 * shape.ffn as usize)?,
             embeddings: DeviceBuffer::zeroed(device, stride * shape.hidden as usize)?,
             best_values: DeviceBuffer::zeroed(device, stride)?,
             best_indices: DeviceBuffer::zeroed(device, stride)?,
             choice: DeviceBuffer::zeroed(device, choice::memory::words(blocks, shape.vocab) as usize)?,
             trace,
         };
-        let counters = DeviceBuffer::zeroed(device, 2 + shape.kv_heads as usize)?;
+        let cleared = Cleared {
+            counters: DeviceBuffer::zeroed(device, 2 + shape.kv_heads as usize + stride)?,
+            exchange: DeviceBuffer::zeroed(device, words_of_launch(shape) as usize)?,
+        };
         device.add_resident(&resident);
-        let launching = Mutex::new(Launching { counters: Some(counters) });
+        let launching = Mutex::new(Launching { cleared: Some(cleared) });
         Ok(Decoder {
             post,
             resident,
@@ -150,7 +161,7 @@ impl Decoder {
         if !self.post.has_left() {
             return Ok(Launched::Already);
         }
-        let (Some(memory), Some(counters)) = (&self.memory, &mut launching.counters) else {
+        let (Some(memory), Some(cleared)) = (&self.memory, &mut launching.cleared) else {
             return Ok(Launched::Already);
         };
         let context = self.model.device.context();
@@ -161,9 +172,10 @@ impl Decoder {
         // What other streams have under way ends first: beside the decoder it may find no room.
         self.post.stream.inner.order_behind_all()?;
         self.post.ask(Wish::Stay);
-        counters.fill_bytes(&self.post.stream, 0)?;
+        cleared.counters.fill_bytes(&self.post.stream, 0)?;
+        cleared.exchange.fill_bytes(&self.post.stream, 0)?;
         let number = self.post.launched.load(Ordering::Acquire).wrapping_add(1).max(1);
-        self.launch(memory, counters, number)?;
+        self.launch(memory, cleared, number)?;
         self.post.launched.store(number, Ordering::Release);
         drop(pass);
         turn.leave_resident(&self.resident);
@@ -172,7 +184,7 @@ impl Decoder {
         Ok(Launched::Now)
     }
 
-    fn launch(&self, memory: &Memory, counters: &DeviceBuffer<u32>, number: u32) -> Result<()> {
+    fn launch(&self, memory: &Memory, cleared: &Cleared, number: u32) -> Result<()> {
         let (shape, weights, post) = (self.model.file.shape(), &self.model.weights, &self.post);
         let limits = self.model.device.limits();
         // The blocks wait for the leader while it waits for work.
@@ -190,7 +202,7 @@ impl Decoder {
             best_values: (&memory.best_values).into(),
             best_indices: (&memory.best_indices).into(),
             choice: (&memory.choice).into(),
-            counters: counters.into(),
+            counters: (&cleared.counters).into(),
             state: (&memory.state).into(),
             mailbox: (&post.words).into(),
             report: (&post.report).into(),
@@ -209,11 +221,12 @@ impl Decoder {
             Some((trace, events)) => Trace { trace: trace.into(), trace_capacity: *events },
             None => Trace { trace: Out::NULL, trace_capacity: 0 },
         };
+        let exchange = || Exchange { exchange: (&cleared.exchange).into() };
         match &*self.kernel {
             Persistent::Plain(kernel) => self.enqueue(kernel, &decoder),
             Persistent::Tracing(kernel) => self.enqueue(kernel, &(decoder, trace())),
-            Persistent::Ring(kernel, depth) => self.enqueue(kernel, &(decoder, *depth)),
-            Persistent::TracingRing(kernel, depth) => self.enqueue(kernel, &((decoder, trace()), *depth)),
+            Persistent::Ring(kernel, depth) => self.enqueue(kernel, &((decoder, *depth), exchange())),
+            Persistent::TracingRing(kernel, depth) => self.enqueue(kernel, &(((decoder, trace()), *depth), exchange())),
         }
     }
 
@@ -254,7 +267,7 @@ impl Drop for Decoder {
             // The kernel may still run: what it uses stays as it is.
             std::mem::forget((self.memory.take(), self.post.clone(), self.model.clone(), self.kernel.clone()));
             let launching = self.launching.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-            std::mem::forget(launching.counters.take());
+            std::mem::forget(launching.cleared.take());
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::blocks::attention::Heads;
 use crate::blocks::kv::{self, Cache, Half};
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
-use crate::ptx::{Builder, F32, Global, LoadKind, Size, U32, Val};
+use crate::ptx::{Builder, F32, Global, Size, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole, Units};
 
@@ -40,7 +40,7 @@ impl Decoder<'_> {
                 partials: item.partials,
                 max_chunks: item.max_chunks,
                 arrivals: self.arrivals,
-                out: self.attention,
+                out: self.attention_out(layer),
             };
             b.for_range(self.block, items, self.barrier.blocks(), |b, index| {
                 let unit = b.div::<U32>(index, kv_heads);
@@ -69,8 +69,9 @@ impl Decoder<'_> {
         let first = b.mul::<U32>(kv_head, heads.group);
         b.for_range(warp, heads.group, warps, |b, g| {
             let head = b.add(first, g);
-            let x = b.byte_index(self.qkv, head, heads.head_dim * 4);
-            let values = qk::head(b, heads.head_dim, x, gamma, angles, LoadKind::Ordinary);
+            let first = b.mul::<U32>(head, heads.head_dim);
+            let query = self.head_of_qkv(b, layer, first);
+            let values = qk::turned(b, query, gamma, angles);
             attend.store_query(b, g, lane, &values);
         });
     }
@@ -91,11 +92,12 @@ impl Decoder<'_> {
         let gamma = self.gamma(b, layer, TensorRole::AttnKNorm);
         let (warp, lane) = (b.warp_id(), b.lane());
         let row_bytes = Size::Const(head_dim * ty.bytes());
-        let keys = b.byte_index(self.qkv, kv_head, head_dim * 4).at(heads * head_dim);
-        let values = keys.at(kv_heads * head_dim);
+        let first_key = b.mad::<U32>(kv_head, head_dim, heads * head_dim);
+        let first_value = b.add::<U32>(first_key, kv_heads * head_dim);
         let is_key = b.setp_eq(warp, 0);
         b.if_(is_key, |b| {
-            let key = qk::head(b, head_dim, keys, gamma, angles, LoadKind::Ordinary);
+            let key = self.head_of_qkv(b, layer, first_key);
+            let key = qk::turned(b, key, gamma, angles);
             let row = cache.row(b, Half::Keys, kv_head, position, row_bytes);
             for (i, value) in key.into_iter().enumerate() {
                 let at = b.add(lane, 32 * i as u32);
@@ -104,11 +106,10 @@ impl Decoder<'_> {
         });
         let is_value = b.setp_eq(warp, 1);
         b.if_(is_value, |b| {
-            let from = b.index(values, lane);
+            let value = self.head_of_qkv(b, layer, first_value);
             let row = cache.row(b, Half::Values, kv_head, position, row_bytes);
-            for i in 0..head_dim / 32 {
-                let value = b.ld(from.at(32 * i), LoadKind::Ordinary);
-                let at = b.add(lane, 32 * i);
+            for (i, value) in value.into_iter().enumerate() {
+                let at = b.add(lane, 32 * i as u32);
                 kv::store(b, ty, row, at, value);
             }
         });

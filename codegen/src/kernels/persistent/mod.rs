@@ -1,8 +1,10 @@
 //! The persistent decoder. `queue` is the leader's side of the mailbox, `token` the forward pass of a token and what
-//! follows from it, `choose` its draw where it is not the greatest logit's, `stream` the producer of its weights, `attend` its attention, `trace` the stamps of its phases.
+//! follows from it, `choose` its draw where it is not the greatest logit's, `stream` the producer of its weights, `attend`
+//! its attention, `exchange` where its vectors lie, `trace` the stamps of its phases.
 
 mod attend;
 mod choose;
+mod exchange;
 mod queue;
 mod stream;
 mod token;
@@ -13,10 +15,12 @@ use super::products::Products;
 use super::{Grid, Kernel, incremental_attention};
 use crate::blocks::argmax;
 use crate::blocks::choose::Choose;
+use crate::blocks::exchange::Exchange;
 use crate::blocks::grid_barrier::{GridBarrier, Limit};
 use crate::blocks::leader;
 use crate::blocks::ring::{Consumer, Ring};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Role, Shared, U8, U32, U64, Val, Var};
+use exchange::Vectors;
 use kiln_shape::mailbox::{self, command, item, report, state};
 use kiln_shape::{ModelShape, Numerics, WeightType, presets};
 use trace::Trace;
@@ -26,7 +30,9 @@ use trace::Trace;
 /// (`kiln_shape::mailbox`) and tokens go back through it while the kernel runs. Items take turns, a token each.
 ///
 /// A token takes five grid-wide dependencies per layer, after QKV, attention, its output, gate and up, and down, and one
-/// for the head; a draw takes one more, or two where it is from some of the tokens. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that needs
+/// for the head; a draw takes one more, or two where it is from some of the tokens. Each is a barrier, but beside a ring
+/// those of layers are none: there the elements of vectors are polled for, and after gate and up a flag of each block; the
+/// token's last is one. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that needs
 /// them. The last block to finish a KV head's chunks puts them together before it arrives at the barrier.
 ///
 /// Every wait ends: a block that has waited for longer than `wait_limit` says so, and every block leaves.
@@ -145,8 +151,8 @@ impl Kernel for PersistentDecoder {
         let consumers = self.block_size / 32 - 1;
         let decoder = Decoder::new(self, b);
         let ring = Ring::new(b, consumers);
-        let decoder = decoder.with_ring(b, ring);
-        b.bar_sync(); // the ring's barriers are initialised
+        let decoder = decoder.with_ring(b, ring, consumers);
+        b.bar_sync(); // the ring's barriers are initialised, and the exchange's words
         b.roles(vec![
             Role::new(consumers, |b| decoder.run(b)).with_barrier(1),
             Role::new(1, |b| decoder.produce(b, ring)),
@@ -201,6 +207,8 @@ struct Decoder<'a> {
     trace: Option<Trace>,
     /// Where weights come through a ring: the warp's end of it.
     ring: Option<Consumer>,
+    /// Where weights come through a ring: where blocks hand vectors to each other.
+    vectors: Option<Vectors>,
 }
 
 /// Where the chosen token stands behind the block's copy of the command.
@@ -249,11 +257,11 @@ impl<'a> Decoder<'a> {
         let embeddings = b.param::<Global<F32>>("embeddings"); // [grid, hidden]
         let qkv = b.param::<Global<F32>>("qkv"); // [q_dim + 2 kv_dim]
         let attention = b.param::<Global<F32>>("attention"); // [q_dim]
-        let ffn = b.param::<Global<F32>>("ffn"); // [ffn]
+        let ffn = b.param::<Global<F32>>("ffn"); // [2, ffn]: for even layers and odd ones beside a ring, else the first
         let best_values = b.param::<Global<F32>>("best_values"); // [grid]
         let best_indices = b.param::<Global<U32>>("best_indices"); // [grid]
         let choice = b.param::<Global<U32>>("choice"); // [choice::memory::words(grid, vocab)], zeros before the first launch
-        let counters = b.param::<Global<U32>>("counters"); // [2 + kv_heads], zero: barrier, abort, arrivals
+        let counters = b.param::<Global<U32>>("counters"); // [2 + kv_heads + grid], zero: barrier, abort, arrivals, flags
         let state = b.param::<Global<U32>>("state"); // [state::WORDS], kept between launches
         let mailbox = b.param::<Global<U32>>("mailbox"); // [mailbox::WORDS], mapped
         let report = b.param::<Global<U32>>("report"); // [report::WORDS], mapped
@@ -317,13 +325,17 @@ impl<'a> Decoder<'a> {
             drawn: choose::Drawn::new(b),
             trace,
             ring: None,
+            vectors: None,
         }
     }
 
     /// The decoder of consumers of a ring.
-    fn with_ring(self, b: &mut Builder, ring: Ring) -> Decoder<'a> {
+    fn with_ring(self, b: &mut Builder, ring: Ring, consumers: u32) -> Decoder<'a> {
         let barrier = self.barrier.with_leaving(ring.leaving());
-        Decoder { barrier, ring: Some(Consumer::new(b, ring)), ..self }
+        let exchange = Exchange::new(b, barrier.limit(), consumers, ring.leaving());
+        let flags = self.arrivals.at(self.kernel.shape.kv_heads);
+        let vectors = Vectors::new(b, exchange, flags, self.layers);
+        Decoder { barrier, ring: Some(Consumer::new(b, ring)), vectors: Some(vectors), ..self }
     }
 
     /// Runs items until it is to leave.

@@ -1,6 +1,8 @@
 //! A token: the forward pass, the choice of the next token, and what follows from it.
 
+use super::exchange::{OfStep, Step};
 use super::queue::{Current, Look};
+use super::trace::Ends;
 use super::{CHOSEN, Decoder, Item, Next};
 use crate::blocks::argmax;
 use crate::blocks::choose::Share;
@@ -124,37 +126,30 @@ impl Decoder<'_> {
             let (layer, phase) = (b.shr::<U32>(step, 2), b.and::<U32>(step, 3));
             let is_head = b.setp_eq(step, of_layers);
             let phase = b.selp::<U32>(Phase::Head as u32, phase, is_head);
-            let mut is = |which: Phase| b.setp_eq(phase, which as u32);
-            let (is_qkv, is_gate_up) = (is(Phase::Qkv), is(Phase::GateUp));
-            let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
-            let is_first = b.setp_eq(layer, 0);
-            let stream = b.select_ptr(self.embedding, self.x, is_first);
-            let before_down = b.or_pred(is_qkv, is_output);
-            let residual = b.select_ptr(stream, self.x, before_down);
-            let x = b.select_ptr(stream, self.x, is_qkv);
-            let x = b.select_ptr(self.attention, x, is_output);
-            let x = b.select_ptr(self.ffn, x, is_down);
-            let y = b.select_ptr(self.qkv, self.x, is_qkv);
-            let y = b.select_ptr(self.ffn, y, is_gate_up);
-            let y = b.select_ptr(item.logits, y, is_head);
+            let is_qkv = b.setp_eq(phase, Phase::Qkv as u32);
+            let next = b.add::<U32>(step, 1);
+            let is_last = b.setp_eq(next, steps);
+            let vectors = self.vectors_of(b, Step { phase, layer, is_last }, item.logits);
+            let OfStep { x, y, residual, exchanged, ends } = vectors;
             let (first, end) = self.share(b, step);
             let (table, eps, kind) = (self.table, self.eps, LoadKind::Ordinary);
             let layer_at = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
             let of = Operands { table, layer: layer_at, x, y, residual, eps, kind };
-            let operands = AnyOperands { phase, of, ring: self.ring };
+            let operands = AnyOperands { phase, of, ring: self.ring, exchanged };
             b.overlap(|b| products.run(b, &operands, first, end));
             b.if_(is_qkv, |b| {
-                self.end_phase(b, trace::QKV, layer, position);
+                let ends = if exchanged.is_some() { Ends::Open } else { Ends::Grid };
+                self.end_step(b, trace::QKV, layer, position, ends);
                 self.attend(b, item, layer, position);
             });
-            let ends = b.setp_eq(step, last);
-            b.if_(ends, |b| {
+            let is_last_down = b.setp_eq(step, last);
+            b.if_(is_last_down, |b| {
                 let published = self.publish(b, look, current);
                 b.set(stops, published);
             });
             b.if_(is_head, |b| self.best_of_block(b, item, position, (first, end)));
             let stamp = b.add::<U32>(phase, 1);
-            self.end_phase(b, stamp, layer, position);
+            self.end_step(b, stamp, layer, position, ends);
         });
     }
 
@@ -177,6 +172,7 @@ impl Decoder<'_> {
         let row = dequantize::Row { tensor, types: &self.kernel.types, k: Size::Const(self.kernel.shape.hidden) };
         let (warp, warps, token) = (b.warp_id(), b.warps(), b.get(next.token));
         b.bar_sync(); // nobody reads the token before any more
+        self.begin_epochs(b);
         row.write(b, token, self.embedding, warp, warps);
         b.bar_sync(); // every warp's part is written
     }

@@ -1,7 +1,8 @@
-//! Stamps of every phase, in a kernel that traces.
+//! Stamps of every phase, in a kernel that traces. Beside a ring most phases end without the grid's barrier: what their
+//! blocks then wait for lies at the begin of the next phase.
 
 use super::Decoder;
-use crate::ptx::{Builder, Global, LoadKind, Operand, U32, U64, Val, Var};
+use crate::ptx::{Builder, Global, LoadKind, Operand, Pred, U32, U64, Val, Var};
 use kiln_shape::mailbox::{state, trace};
 
 /// Where records go (`kiln_shape::mailbox::trace`), how many were written, and when the phase at hand began.
@@ -24,12 +25,46 @@ impl Trace {
     }
 }
 
+/// What ends a phase.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ends {
+    /// The grid's barrier.
+    Grid,
+    /// The flags of all blocks, or the grid's barrier at a token's last phase, each where that holds, the same in the whole
+    /// grid; else the block's barrier.
+    Of { meets: Val<Pred>, is_last: Val<Pred> },
+    /// None: what follows begins with the block's barrier.
+    Open,
+}
+
 impl Decoder<'_> {
     /// The grid's barrier at the end of a phase.
     pub(super) fn end_phase(&self, b: &mut Builder, phase: impl Operand<U32>, layer: Val<U32>, position: Val<U32>) {
-        let Some(trace) = &self.trace else { return self.barrier.wait(b) };
+        self.end_step(b, phase, layer, position, Ends::Grid);
+    }
+
+    /// What ends a phase.
+    pub(super) fn end_step(
+        &self,
+        b: &mut Builder,
+        phase: impl Operand<U32>,
+        layer: Val<U32>,
+        position: Val<U32>,
+        ends: Ends,
+    ) {
+        let waits = |b: &mut Builder| match ends {
+            Ends::Grid => self.barrier.wait(b),
+            Ends::Of { meets, is_last } => b.if_else(
+                meets,
+                |b| self.meet(b, layer),
+                // Else the block's: what it has staged was read.
+                |b| b.if_else(is_last, |b| self.barrier.wait(b), |b| b.bar_sync()),
+            ),
+            Ends::Open => {}
+        };
+        let Some(trace) = &self.trace else { return waits(b) };
         let wait = b.globaltimer();
-        self.barrier.wait(b);
+        waits(b);
         let end = b.globaltimer();
         let tid = b.tid();
         let first = b.setp_eq(tid, 0);

@@ -225,6 +225,16 @@ fn in_every_type() -> Vec<Case> {
             |t| folded((u64::from(t.y()) * u64::from(t.z())).wrapping_add(wide(t).0)),
         ),
         case(
+            "the halves of 64 bits",
+            |b, i| {
+                let whole = b.pack64(i.x, i.y);
+                let [low, high] = b.unpack64(whole);
+                let high = b.shl::<U32>(high, 1);
+                b.xor::<U32>(low, high)
+            },
+            |t| t.x() ^ (t.y() << 1),
+        ),
+        case(
             "dp4a",
             |b, i| {
                 let z = b.mov_bits::<S32, _>(i.z);

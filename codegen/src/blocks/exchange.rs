@@ -1,0 +1,272 @@
+//! Vectors that blocks of a cooperative grid hand to each other without a barrier: each element lies in 64 bits with the
+//! epoch that it belongs to ([`kiln_shape::exchange`] has the layout). A store publishes it, and the load that finds its
+//! epoch has it: two trips to the L2 cache, and no fence. A vector that is too long for that is announced by a flag of each
+//! block ([`Exchange::meet`]).
+//!
+//! # Order
+//!
+//! *Values.* Stores and loads are relaxed and 64 bits wide, which the memory model keeps whole: a load that sees the epoch
+//! sees the value stored with it. Nothing else may be concluded from it: what lies elsewhere is not ordered by such a load.
+//!
+//! *Epochs.* A token's layers have the epochs that follow those of the token before, from 1 on; words are 0 as the launch
+//! begins. Whoever waits knows the epoch, and compares for equality.
+//!
+//! *Flags.* A flag is the epoch up to which its block has come. The block's barrier orders its writes before thread 0's
+//! fence, which releases them by the flag's store. Every warp of a block polls some of the flags by relaxed loads and then
+//! fences, so that it acquires what those blocks released; the block's barrier joins its warps. So where the blocks meet,
+//! everything that any of them did before happens before everything that any of them does behind it. A block may have come
+//! further than another one waits for: flags are compared by the sign of their difference.
+//!
+//! *Reuse.* Even layers have slots of their own, and odd ones. A slot of layer l is read last in layer l + 1, before the
+//! blocks meet between its gate and up and its down; it is written again in layer l + 2, behind that. Slots of one token
+//! are written again behind the barrier that ends the token. So no store overtakes a load of the epoch before.
+//!
+//! *Wrap-around.* Every word of a slot is stored once in each of its epochs. What a load may find there instead of its epoch is
+//! that of at most three layers before, or 0 in a launch's first: so an epoch that wraps is taken for no other.
+//!
+//! *Other threads.* What one thread of a block has loaded is, behind a barrier of the block, before the loads of the others in
+//! causality order: [`load_again`] needs no loop.
+//!
+//! *Waits.* A warp that has polled for longer than the limit sets the grid's abort word and goes on with what is there. Its
+//! block leaves at [`Exchange::leave_if_missed`], before it comes to another barrier of the grid: no token is told of that
+//! was made from such values.
+
+use super::grid_barrier::{LOOK, Limit};
+use crate::ptx::{
+    Builder, Compare, F32, Global, LoadKind, LoadOrder, Pred, S32, Scope, Shared, Size, StoreOrder, U32, U64, Val, Var,
+};
+use kiln_shape::SUPER_BLOCK;
+
+/// What a block's warps need to wait for elements.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exchange {
+    limit: Limit,
+    /// Of each warp, non-zero once it has given up; a multiple of four words.
+    missed: Shared<U32>,
+    warps: u32,
+    /// The mbarrier at which a block arrives that gives up.
+    leaving: Shared<U64>,
+}
+
+impl Exchange {
+    /// The exchange of a block's first `warps` warps. By the whole block; a barrier of the block must follow.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, limit: Limit, warps: u32, leaving: Shared<U64>) -> Exchange {
+        let words = warps.next_multiple_of(4);
+        let missed = b.shared("missed", words);
+        let tid = b.tid();
+        let has = b.setp_lt(tid, words);
+        let own = b.index(missed, tid);
+        b.if_(has, |b| b.st(own, 0));
+        Exchange { limit, missed, warps, leaving }
+    }
+
+    /// Waits for an epoch of the words at `at`, by a whole warp, and gives each lane's values.
+    #[track_caller]
+    pub(crate) fn load(&self, b: &mut Builder, at: &[Global<U64>], epoch: Val<U32>) -> Vec<Val<F32>> {
+        let words: Vec<_> = at.iter().map(|at| b.ld_sync(*at, LoadOrder::Relaxed, Scope::Gpu)).collect();
+        let found: Vec<[Var<U32>; 2]> =
+            words.into_iter().map(|word| b.unpack64(word).map(|half| b.var::<U32>(half))).collect();
+        let wait = Wait::new(b);
+        let waits = |b: &mut Builder| {
+            let mut different = b.mov::<U32>(0);
+            for [_, tag] in &found {
+                let own = b.xor::<U32>(*tag, epoch);
+                different = b.or::<U32>(different, own);
+            }
+            let lacks = b.setp_ne(different, 0);
+            wait.goes_on(b, lacks)
+        };
+        b.while_(waits, |b| {
+            b.nanosleep(20);
+            for (at, [value, tag]) in at.iter().zip(&found) {
+                let lacks = b.setp_ne::<U32>(*tag, epoch);
+                b.if_(lacks, |b| {
+                    let word = b.ld_sync(*at, LoadOrder::Relaxed, Scope::Gpu);
+                    let [low, high] = b.unpack64(word);
+                    b.set(*value, low);
+                    b.set(*tag, high);
+                });
+            }
+            wait.look(b, &self.limit);
+        });
+        self.end_wait(b, &wait);
+        found
+            .iter()
+            .map(|[value, _]| {
+                let value = b.get(*value);
+                b.mov_bits(value)
+            })
+            .collect()
+    }
+
+    /// Waits until the flags of all `blocks` have come to an epoch, with this block's own, number `block`. What any thread of
+    /// the grid has written before is seen behind it. A block that has given up leaves.
+    #[track_caller]
+    pub(crate) fn meet(&self, b: &mut Builder, flags: Global<U32>, block: Val<U32>, blocks: Size, epoch: Val<U32>) {
+        b.bar_sync(); // the block's part is written
+        let tid = b.tid();
+        let leads = b.setp_eq(tid, 0);
+        let own = b.index(flags, block);
+        b.if_(leads, |b| {
+            b.fence_acq_rel(Scope::Gpu);
+            b.st_sync(own, epoch, StoreOrder::Relaxed, Scope::Gpu);
+        });
+        let (warp, lane) = (b.warp_id(), b.lane());
+        let first = b.shl::<U32>(warp, 5);
+        let last = b.mov::<U32>(blocks);
+        let last = b.sub::<U32>(last, 1);
+        b.for_range(first, blocks, 32 * self.warps, |b, first| {
+            let other = b.add::<U32>(first, lane);
+            let other = b.min::<U32>(other, last);
+            let flag = b.index(flags, other);
+            let wait = Wait::new(b);
+            let waits = |b: &mut Builder| {
+                let come = b.ld_sync(flag, LoadOrder::Relaxed, Scope::Gpu);
+                let missing = b.sub::<U32>(epoch, come);
+                let missing = b.mov_bits::<S32, U32>(missing);
+                let lacks = b.setp(Compare::Gt, missing, 0i32);
+                wait.goes_on(b, lacks)
+            };
+            b.while_(waits, |b| {
+                b.nanosleep(20);
+                wait.look(b, &self.limit);
+            });
+            self.end_wait(b, &wait);
+        });
+        b.fence_acq_rel(Scope::Gpu);
+        b.bar_sync(); // every flag was seen
+        self.leave_if_missed(b);
+        b.bar_sync(); // no warp gives up again before all have looked whether one has
+    }
+
+    /// Says where a lane has given up that its warp has.
+    fn end_wait(&self, b: &mut Builder, wait: &Wait) {
+        let gives_up = b.setp_ne(wait.gone, 0);
+        let gives_up = b.vote_any(gives_up);
+        b.if_(gives_up, |b| {
+            let (warp, lane) = (b.warp_id(), b.lane());
+            let (own, leads) = (b.index(self.missed, warp), b.setp_eq(lane, 0));
+            b.if_(leads, |b| b.st(own, 1));
+        });
+    }
+
+    /// Leaves the kernel where a warp of the block has given up. Behind a barrier of the block.
+    #[track_caller]
+    pub(crate) fn leave_if_missed(&self, b: &mut Builder) {
+        let mut any = b.mov::<U32>(0);
+        for first in (0..self.warps).step_by(4) {
+            let four: [Val<U32>; 4] = b.ld_vector(self.missed.at(first), LoadKind::Constant);
+            any = four.into_iter().fold(any, |any, missed| b.or::<U32>(any, missed));
+        }
+        let missed = b.setp_ne(any, 0);
+        b.if_(missed, |b| {
+            let tid = b.tid();
+            let first = b.setp_eq(tid, 0);
+            b.if_(first, |b| b.mbarrier_arrive(self.leaving));
+            b.exit();
+        });
+    }
+}
+
+/// A warp's wait: its polls, when it first looked at the clock, and whether a lane has given up.
+struct Wait {
+    polls: Var<U32>,
+    since: Var<U64>,
+    gone: Var<U32>,
+}
+
+impl Wait {
+    fn new(b: &mut Builder) -> Wait {
+        Wait { polls: b.var::<U32>(0), since: b.var::<U64>(0u64), gone: b.var::<U32>(0) }
+    }
+
+    /// Whether a lane lacks something and has not given up.
+    fn goes_on(&self, b: &mut Builder, lacks: Val<Pred>) -> Val<Pred> {
+        let stays = b.setp_eq(self.gone, 0);
+        let waits = b.and_pred(lacks, stays);
+        b.vote_any(waits)
+    }
+
+    /// Counts a poll, and looks at the clock and the abort word now and then.
+    fn look(&self, b: &mut Builder, limit: &Limit) {
+        let next = b.add::<U32>(self.polls, 1);
+        b.set(self.polls, next);
+        let phase = b.and::<U32>(self.polls, LOOK - 1);
+        let looks = b.setp_eq(phase, 0);
+        b.if_(looks, |b| limit.look(b, self.since, self.gone));
+    }
+}
+
+/// Where an element of a vector that is staged lies: lane l of the warp that stages a super-block takes its elements
+/// `8l .. 8l + 8`, and lanes that take their i-th together read neighbouring words.
+#[track_caller]
+pub(crate) fn place(b: &mut Builder, element: Val<U32>) -> Val<U32> {
+    const { assert!(SUPER_BLOCK == 256, "32 lanes, eight elements each") };
+    let before = b.and::<U32>(element, !(SUPER_BLOCK - 1));
+    let number = b.and::<U32>(element, 7);
+    let lane = b.shr::<U32>(element, 3);
+    let lane = b.and::<U32>(lane, 31);
+    let inside = b.mad::<U32>(number, 32, lane);
+    b.add::<U32>(before, inside)
+}
+
+/// Publishes an element.
+#[track_caller]
+pub(crate) fn store(b: &mut Builder, at: Global<U64>, value: Val<F32>, epoch: Val<U32>) {
+    let value = b.mov_bits::<U32, F32>(value);
+    let word = b.pack64(value, epoch);
+    b.st_sync(at, word, StoreOrder::Relaxed, Scope::Gpu);
+}
+
+/// Loads an element that another thread of the block has loaded before, and a barrier of the block since.
+#[track_caller]
+pub(crate) fn load_again(b: &mut Builder, at: Global<U64>) -> Val<F32> {
+    let word = b.ld_sync(at, LoadOrder::Relaxed, Scope::Gpu);
+    let [value, _] = b.unpack64(word);
+    b.mov_bits(value)
+}
+
+/// The epoch of a layer, which is computed where it is needed: registers are short beside attention and products.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Epoch {
+    /// That of the token's first layer.
+    pub(crate) first: Shared<U32>,
+    pub(crate) layer: Val<U32>,
+}
+
+impl Epoch {
+    #[track_caller]
+    pub(crate) fn get(&self, b: &mut Builder) -> Val<U32> {
+        let first = b.ld(self.first, LoadKind::Ordinary);
+        b.add::<U32>(first, self.layer)
+    }
+}
+
+/// A vector's slots, whose address is computed where it is needed as well.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slots {
+    /// The one of even layers, and how many bytes behind it lies that of odd ones.
+    pub(crate) even: Global<U64>,
+    pub(crate) apart: u32,
+    /// The layer's.
+    pub(crate) epoch: Epoch,
+}
+
+impl Slots {
+    /// The layer's slot.
+    #[track_caller]
+    pub(crate) fn own(&self, b: &mut Builder) -> Global<U64> {
+        let odd = b.and::<U32>(self.epoch.layer, 1);
+        b.byte_index(self.even, odd, self.apart)
+    }
+}
+
+/// A vector that may come through the exchange.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handed {
+    pub(crate) exchange: Exchange,
+    /// Whether it does; the same in the whole block.
+    pub(crate) is: Val<Pred>,
+    pub(crate) epoch: Val<U32>,
+}

@@ -1,0 +1,174 @@
+//! Where the phases' vectors lie: in buffers that a grid barrier orders, or, beside a ring, in the exchange.
+
+use super::trace::Ends;
+use super::{Decoder, PersistentDecoder};
+use crate::blocks::attend::Out;
+use crate::blocks::exchange::{Epoch, Exchange, Handed, Slots};
+use crate::kernels::phase::Phase;
+use crate::kernels::products::Exchanged;
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U32, U64, Val};
+use kiln_shape::exchange::{Slot, words};
+
+/// The exchange of a decoder's blocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Vectors {
+    exchange: Exchange,
+    /// `[2, words]`, for even layers and odd ones.
+    slots: Global<U64>,
+    /// `[blocks]`: the epoch up to which each has come.
+    flags: Global<U32>,
+    /// The epoch of the token's first layer. In shared memory: registers are short beside attention.
+    first: Shared<U32>,
+}
+
+/// The vectors of a phase of fast numerics.
+pub(super) struct OfStep {
+    pub(super) x: Global<F32>,
+    pub(super) y: Global<F32>,
+    pub(super) residual: Global<F32>,
+    pub(super) exchanged: Option<Exchanged>,
+    pub(super) ends: Ends,
+}
+
+/// A step of a token in fast numerics.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub(super) phase: Val<U32>,
+    /// The number of layers for the head.
+    pub(super) layer: Val<U32>,
+    /// Whether it is the token's last.
+    pub(super) is_last: Val<Pred>,
+}
+
+impl Vectors {
+    /// Takes the launch's words. By the whole block; a barrier of the block must follow.
+    pub(super) fn new(b: &mut Builder, exchange: Exchange, flags: Global<U32>, layers: Val<U32>) -> Vectors {
+        let (slots, first) = (b.param::<Global<U64>>("exchange"), b.shared("first_epoch", 1));
+        let vectors = Vectors { exchange, slots, flags, first };
+        let tid = b.tid();
+        let leads = b.setp_eq(tid, 0);
+        // The first token's epochs begin with 1, behind the zeros of the words.
+        let before = b.sub::<U32>(1, layers);
+        b.if_(leads, |b| b.st(vectors.first, before));
+        vectors
+    }
+
+    /// The epoch of a layer, or of the one behind the last.
+    const fn epoch(&self, layer: Val<U32>) -> Epoch {
+        Epoch { first: self.first, layer }
+    }
+
+    /// A vector's slots, for a layer.
+    fn slots_of(&self, kernel: &PersistentDecoder, slot: Slot, layer: Val<U32>) -> Slots {
+        let even = self.slots.at(slot.first(&kernel.shape));
+        Slots { even, apart: 8 * words(&kernel.shape), epoch: self.epoch(layer) }
+    }
+
+    /// The words of a layer, and of the one before it.
+    fn of_layer(&self, b: &mut Builder, kernel: &PersistentDecoder, layer: Val<U32>) -> [Global<U64>; 2] {
+        let bytes = 8 * words(&kernel.shape);
+        let odd = b.and::<U32>(layer, 1);
+        let even = b.xor::<U32>(odd, 1);
+        [b.byte_index(self.slots, odd, bytes), b.byte_index(self.slots, even, bytes)]
+    }
+}
+
+impl Decoder<'_> {
+    /// Goes on to the epochs of the next token. Between barriers of the block.
+    pub(super) fn begin_epochs(&self, b: &mut Builder) {
+        let Some(vectors) = &self.vectors else { return };
+        let tid = b.tid();
+        let leads = b.setp_eq(tid, 0);
+        b.if_(leads, |b| {
+            let before = b.ld(vectors.first, LoadKind::Ordinary);
+            let next = b.add::<U32>(before, self.layers);
+            b.st(vectors.first, next);
+        });
+    }
+
+    /// The vectors of a phase.
+    pub(super) fn vectors_of(&self, b: &mut Builder, step: Step, logits: Global<F32>) -> OfStep {
+        let Step { phase, layer, is_last } = step;
+        let mut is = |which: Phase| b.setp_eq(phase, which as u32);
+        let (is_qkv, is_gate_up, is_head) = (is(Phase::Qkv), is(Phase::GateUp), is(Phase::Head));
+        let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
+        let is_first = b.setp_eq(layer, 0);
+        let before_down = b.or_pred(is_qkv, is_output);
+        let Some(vectors) = &self.vectors else {
+            let stream = b.select_ptr(self.embedding, self.x, is_first);
+            let residual = b.select_ptr(stream, self.x, before_down);
+            let x = b.select_ptr(stream, self.x, is_qkv);
+            let x = b.select_ptr(self.attention, x, is_output);
+            let x = b.select_ptr(self.ffn, x, is_down);
+            let y = b.select_ptr(self.qkv, self.x, is_qkv);
+            let y = b.select_ptr(self.ffn, y, is_gate_up);
+            let y = b.select_ptr(logits, y, is_head);
+            return OfStep { x, y, residual, exchanged: None, ends: Ends::Grid };
+        };
+        let shape = &self.kernel.shape;
+        let [own, before] = vectors.of_layer(b, self.kernel, layer);
+        let slot = |of: Global<U64>, slot: Slot| of.at(slot.first(shape)).cast::<F32>();
+        let odd = b.and::<U32>(layer, 1);
+        let ffn = b.byte_index(self.ffn, odd, shape.ffn * 4);
+        let stream = b.select_ptr(self.embedding, slot(before, Slot::Down), is_first);
+        let behind_attention = slot(own, Slot::AttentionOutput);
+        let residual = b.select_ptr(stream, behind_attention, is_output);
+        let begins = b.or_pred(is_qkv, is_head);
+        let x = b.select_ptr(stream, behind_attention, begins);
+        let x = b.select_ptr(slot(own, Slot::Attention), x, is_output);
+        let x = b.select_ptr(ffn, x, is_down);
+        let y = b.select_ptr(slot(own, Slot::Qkv), slot(own, Slot::Down), is_qkv);
+        let y = b.select_ptr(behind_attention, y, is_output);
+        let y = b.select_ptr(ffn, y, is_gate_up);
+        let y = b.select_ptr(logits, y, is_head);
+        let epoch = vectors.epoch(layer);
+        let of_layer = epoch.get(b);
+        let one = b.selp::<U32>(1, 0, begins);
+        let epoch_of_x = b.sub::<U32>(of_layer, one);
+        let of_embedding = b.and_pred(is_first, before_down);
+        let is_plain = b.and_pred(is_first, is_qkv);
+        let is_plain = b.or_pred(is_plain, is_down);
+        let stays = b.or_pred(is_gate_up, is_head);
+        let exchanged = Exchanged {
+            x: Handed { exchange: vectors.exchange, is: b.not_pred(is_plain), epoch: epoch_of_x },
+            y: b.not_pred(stays),
+            residual: b.not_pred(of_embedding),
+            epoch,
+        };
+        let ends = Ends::Of { meets: is_gate_up, is_last };
+        OfStep { x, y, residual, exchanged: Some(exchanged), ends }
+    }
+
+    /// Waits until every block is done with the layer's gate and up.
+    pub(super) fn meet(&self, b: &mut Builder, layer: Val<U32>) {
+        let Some(vectors) = &self.vectors else { return };
+        let epoch = vectors.epoch(layer).get(b);
+        vectors.exchange.meet(b, vectors.flags, self.block, self.barrier.blocks(), epoch);
+    }
+
+    /// A lane's elements `l, l + 32, ...` of a head of Q, K or V, whose first element has that number among those of all.
+    /// By a whole warp.
+    pub(super) fn head_of_qkv(&self, b: &mut Builder, layer: Val<U32>, first: Val<U32>) -> Vec<Val<F32>> {
+        let each = self.kernel.shape.head_dim / 32;
+        let lane = b.lane();
+        let own = b.add::<U32>(first, lane);
+        let Some(vectors) = &self.vectors else {
+            let from = b.index(self.qkv, own);
+            return (0..each).map(|i| b.ld(from.at(32 * i), LoadKind::Ordinary)).collect();
+        };
+        let slots = vectors.slots_of(self.kernel, Slot::Qkv, layer);
+        let from = slots.own(b);
+        let from = b.index(from, own);
+        let at: Vec<_> = (0..each).map(|i| from.at(32 * i)).collect();
+        let epoch = slots.epoch.get(b);
+        vectors.exchange.load(b, &at, epoch)
+    }
+
+    /// Where attention's result goes.
+    pub(super) fn attention_out(&self, layer: Val<U32>) -> Out {
+        match &self.vectors {
+            None => Out::Floats(self.attention),
+            Some(vectors) => Out::Words(vectors.slots_of(self.kernel, Slot::Attention, layer)),
+        }
+    }
+}

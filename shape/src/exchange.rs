@@ -1,0 +1,62 @@
+//! The exchange of the persistent decoder: where its blocks hand vectors to each other, in 64 bits an element: the value in
+//! the low half, the epoch it belongs to in the high half. What its kernel and its host must agree on.
+
+use crate::ModelShape;
+
+/// A vector of the exchange, by the phase that makes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slot {
+    /// `[q_dim + 2 kv_dim]`, in its own order.
+    Qkv,
+    /// `[q_dim]`.
+    Attention,
+    /// The residual stream behind attention, `[hidden]`.
+    AttentionOutput,
+    /// The residual stream behind the FFN, `[hidden]`.
+    Down,
+}
+
+impl Slot {
+    /// The slot's first word among those of its layer.
+    pub const fn first(self, shape: &ModelShape) -> u32 {
+        let q_dim = shape.q_dim();
+        let behind_qkv = q_dim + 2 * shape.kv_dim();
+        match self {
+            Slot::Qkv => 0,
+            Slot::Attention => behind_qkv,
+            Slot::AttentionOutput => behind_qkv + q_dim,
+            Slot::Down => behind_qkv + q_dim + shape.hidden,
+        }
+    }
+}
+
+/// Words of a layer, which even layers share, and odd ones.
+pub const fn words(shape: &ModelShape) -> u32 {
+    Slot::Down.first(shape) + shape.hidden
+}
+
+/// Zeroed words that a launch takes.
+pub const fn words_of_launch(shape: &ModelShape) -> u32 {
+    2 * words(shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets;
+
+    #[test]
+    fn slots_follow_each_other_without_sharing_a_word() {
+        for preset in presets::all() {
+            let shape = &preset.shape;
+            let lengths = [shape.q_dim() + 2 * shape.kv_dim(), shape.q_dim(), shape.hidden, shape.hidden];
+            let slots = [Slot::Qkv, Slot::Attention, Slot::AttentionOutput, Slot::Down];
+            let mut end = 0;
+            for (slot, length) in slots.into_iter().zip(lengths) {
+                assert_eq!(slot.first(shape), end, "{}: {slot:?}", preset.feature);
+                end += length;
+            }
+            assert_eq!((words(shape), words_of_launch(shape)), (end, 2 * end));
+        }
+    }
+}

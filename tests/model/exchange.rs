@@ -1,0 +1,196 @@
+//! The exchange of the persistent decoder: what bugs do to it that are planted in the emitted PTX, each found by what the
+//! emulator checks, by the tokens, or by the limit of the blocks' waits. `tests/model/ring.rs` has the stream path's bits
+//! under every schedule.
+
+use crate::{bake, common};
+use kiln::baked::{BakedModel, BakedModule, DecoderPath};
+use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
+use kiln::{Error, Model};
+use kiln_emulator::{DeviceConfig, FaultKind, Schedule};
+use std::path::Path;
+use std::time::Duration;
+
+const PROMPT: [u32; 2] = [120, 7];
+const TOKENS: usize = 3;
+
+/// The random model of two layers, with what is planted in the kernel that has a ring.
+fn open(seed: u64, plant: impl Fn(&str) -> String) -> Model {
+    let config = DeviceConfig { multiprocessors: 3, schedule: Schedule::Random, seed, ..DeviceConfig::default() };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
+    let file = ModelFile::open(path).expect("a model");
+    let baked = bake::of(*file.shape(), file.types(), 90);
+    let modules = baked.modules().iter().map(|module| match module.decoder {
+        Some((DecoderPath::Persistent, Numerics::Fast)) => BakedModule { ptx: plant(module.ptx).leak(), ..*module },
+        _ => *module,
+    });
+    let modules = modules.collect::<Vec<_>>().leak();
+    // SAFETY: what is planted the emulator runs, and it checks every access.
+    let planted = unsafe { BakedModel::new(baked.name(), *baked.shape(), baked.types(), modules) };
+    Model::load(&common::device_with(config), Box::leak(Box::new(planted)), file, |_| {}).expect("it loads")
+}
+
+fn session(model: &Model, path: PathChoice) -> Session {
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_kv(KvType::F32).with_path(path);
+    model.session(options.with_capacity(64)).expect("a session")
+}
+
+fn made(model: &Model, path: PathChoice) -> kiln::Result<Vec<u32>> {
+    let mut session = session(model, path);
+    session.append(&PROMPT)?;
+    session.generate(GenerateOptions::new(TOKENS)).collect()
+}
+
+/// What was seen of a bug.
+#[derive(Debug, PartialEq)]
+enum Seen {
+    Fault(FaultKind),
+    WrongTokens,
+}
+
+/// What is seen of a bug under some schedules.
+fn seen(plant: impl Fn(&str) -> String) -> Option<Seen> {
+    (0..3).find_map(|seed| {
+        let model = open(seed, &plant);
+        let expected = made(&model, PathChoice::Stream).expect("the stream path has no bug");
+        match (made(&model, PathChoice::Persistent), kiln_emulator::last_fault(model.device().ordinal())) {
+            (_, Some(fault)) => Some(Seen::Fault(fault.kind)),
+            (Ok(made), None) => (made != expected).then_some(Seen::WrongTokens),
+            (Err(error), None) => panic!("an error without a fault: {error}"),
+        }
+    })
+}
+
+/// The text with the lines that `rule` rewrites; it is given each with the one behind it.
+fn rewrite(ptx: &str, mut rule: impl FnMut(&str, &str) -> Option<String>) -> String {
+    let lines: Vec<&str> = ptx.lines().collect();
+    let is_code = |line: &&&str| !matches!(line.trim_start().get(..2), None | Some("//" | ".l"));
+    let mut planted = 0;
+    let rewritten = lines.iter().enumerate().map(|(index, line)| {
+        let next = lines[index + 1..].iter().find(is_code).map_or("", |line| line.trim());
+        let new = if is_code(&line) { rule(line.trim(), next) } else { None };
+        planted += u32::from(new.is_some());
+        new.unwrap_or_else(|| (*line).to_owned())
+    });
+    let rewritten = rewritten.collect::<Vec<_>>().join("\n");
+    assert!(planted > 0, "the place for the bug was not found");
+    rewritten
+}
+
+#[track_caller]
+fn finds(what: Seen, plant: impl Fn(&str) -> String) {
+    if !common::on_gpu() {
+        assert_eq!(seen(plant), Some(what));
+    }
+}
+
+#[test]
+fn nothing_planted_is_not_found() {
+    assert_eq!(seen(str::to_owned), None);
+}
+
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn elements_stored_plainly_are_found() {
+    finds(Seen::Fault(FaultKind::Race), |ptx| ptx.replace("st.relaxed.gpu.global.u64", "st.global.u64"));
+}
+
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn elements_polled_plainly_are_found() {
+    finds(Seen::Fault(FaultKind::Race), |ptx| ptx.replace("ld.relaxed.gpu.global.u64", "ld.global.u64"));
+}
+
+/// The differences of tags and epoch count as none.
+#[test]
+fn elements_taken_before_they_are_there_are_found() {
+    finds(Seen::WrongTokens, |ptx| {
+        rewrite(ptx, |line, next| {
+            let result = line.strip_prefix("xor.b32 ")?.split(',').next()?;
+            let joins = next.starts_with("or.b32") && next.contains(&format!("{result};"));
+            joins.then(|| format!("mov.b32 {result}, 0;"))
+        })
+    });
+}
+
+/// Every token's epochs begin with 1: its blocks do not wait for each other.
+#[test]
+fn epochs_of_the_token_before_are_found() {
+    finds(Seen::Fault(FaultKind::Race), |ptx| {
+        let mut stores = 0;
+        rewrite(ptx, |line, _| {
+            let (store, _) = line.split_once("[first_epoch], ").filter(|(store, _)| store.starts_with("st.shared"))?;
+            stores += 1;
+            // The first is that of the launch's begin.
+            (stores == 2).then(|| format!("{store}[first_epoch], 1;"))
+        })
+    });
+}
+
+/// The FFN's vector of odd layers lies over that of even ones: a block writes it anew while another one reads it.
+#[test]
+fn a_vector_that_is_written_again_early_is_found() {
+    finds(Seen::Fault(FaultKind::Race), |ptx| {
+        let mut vector = String::new();
+        rewrite(ptx, |line, _| {
+            if let Some(register) = line.strip_suffix(", [ffn];").and_then(|line| line.split(' ').nth(1)) {
+                vector = register.to_owned();
+                return None;
+            }
+            let (result, operands) = line.strip_prefix("mad.wide.u32 ")?.split_once(", ")?;
+            (!vector.is_empty() && operands.ends_with(&format!(" {vector};")))
+                .then(|| format!("mov.b64 {result}, {vector};"))
+        })
+    });
+}
+
+#[test]
+fn a_flag_without_a_fence_is_found() {
+    finds(Seen::Fault(FaultKind::Race), |ptx| {
+        rewrite(ptx, |line, next| {
+            (line == "fence.acq_rel.gpu;" && next.starts_with("st.relaxed.gpu.global.u32")).then(String::new)
+        })
+    });
+}
+
+/// One block's elements never come: every block leaves, the host gets a typed error, and the device is free. Nothing but the
+/// kernel's own limit ends it.
+#[test]
+fn elements_that_never_come_end_the_launch() {
+    never_comes("st.relaxed.gpu.global.u64");
+}
+
+/// The same of its flag.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn a_flag_that_never_comes_ends_the_launch() {
+    never_comes("st.relaxed.gpu.global.u32");
+}
+
+fn never_comes(store: &str) {
+    if common::on_gpu() {
+        return;
+    }
+    let model = open(0, |ptx| {
+        rewrite(ptx, |line, _| {
+            // Arrivals are set back to 0 by such a store as well.
+            (line.starts_with(store) && !line.ends_with(" 0;")).then(|| {
+                format!(
+                    "{{ .reg .pred %comes; .reg .b32 %of; mov.u32 %of, %ctaid.x; setp.ne.u32 %comes, %of, 1; \
+                     @%comes {line} }}"
+                )
+            })
+        })
+    });
+    let limits = model.device().limits();
+    model.device().set_limits(limits.with_device_wait(Duration::from_micros(500)));
+    let mut session = session(&model, PathChoice::Persistent);
+    session.append(&PROMPT).expect("it fits");
+    for round in 0..2 {
+        let made = session.generate(GenerateOptions::new(TOKENS)).collect::<kiln::Result<Vec<u32>>>();
+        assert!(matches!(made, Err(Error::DecoderStalled { .. })), "round {round}: {made:?}");
+    }
+    drop(session);
+    model.device().synchronize().expect("nothing is on the device, and nothing went wrong there");
+    assert_eq!(kiln_emulator::last_fault(model.device().ordinal()), None);
+    assert_eq!(made(&model, PathChoice::Stream).expect("it goes on").len(), TOKENS);
+}
