@@ -85,6 +85,7 @@ impl BlockChecks {
                 checks.warps.extend((0..).zip(live).map(|(warp, &full)| WarpClock::new(&vc, warp, full)));
                 checks.barriers.extend([const { None }; 16]);
             }
+            checks.readers = Readers::of_block();
             checks.cells.resize_with(bytes.div_ceil(4), Cell::default);
         }
         checks

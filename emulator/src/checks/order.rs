@@ -5,11 +5,10 @@
 
 use super::clock::Vc;
 use super::frontier::{Frontier, Position};
-use super::readers::Readers;
 use super::record::HOST;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// The position of a piece of work, and the work that the program has ordered before it.
 #[derive(Debug, Clone, Default)]
@@ -48,8 +47,6 @@ pub(crate) struct Operation {
     pub(crate) id: u32,
     what: String,
     pub(crate) place: Place,
-    /// Readers of its words of device memory.
-    pub(super) readers: Mutex<Readers>,
     done: AtomicBool,
     /// A thread of it has waited for the launches before it.
     waited: AtomicBool,
@@ -60,8 +57,7 @@ impl Operation {
     pub(crate) fn new(what: String, place: Place) -> Operation {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = (NEXT.fetch_add(1, Ordering::Relaxed) % (HOST - 1)) + 1;
-        let readers = Mutex::default();
-        Operation { id, what, place, readers, done: AtomicBool::new(false), waited: AtomicBool::new(false) }
+        Operation { id, what, place, done: AtomicBool::new(false), waited: AtomicBool::new(false) }
     }
 
     /// The host as an operation, which none follows as a whole.

@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Mutex;
 
-/// Most lists of one launch; beyond, further readers are not kept.
+/// Most lists of a page or block; beyond, further readers are not kept.
 const MOST: usize = 1 << 21;
 /// Reads, latest first, among which a new one looks for those that it replaces.
 const LATEST: usize = 256;
-/// Remembered additions.
-const RECENT: usize = 1 << BITS;
-const BITS: u32 = 14;
+/// Additions that are remembered of a page of device memory, and of a block's shared memory, as powers of two.
+const OF_PAGE: u32 = 8;
+const OF_BLOCK: u32 = 14;
 
 /// Reads by lanes of one warp at one clock, and the list of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -47,16 +47,29 @@ impl Hasher for Mix {
     }
 }
 
-/// The sets of readers of a launch's words. A set's number is that of its first node; 0 is the empty one.
-#[derive(Debug, Default)]
+/// The sets of readers of a page's or a block's words. A set's number is that of its first node; 0 is the empty one.
+#[derive(Debug)]
 pub(crate) struct Readers {
     nodes: Vec<Node>,
     known: HashMap<Node, u32, BuildHasherDefault<Mix>>,
     /// A read, the set that it came to, and what became of it.
     recent: Vec<(Record, Record, Record)>,
+    bits: u32,
+}
+
+impl Default for Readers {
+    /// Those of a page of device memory.
+    fn default() -> Readers {
+        Readers { nodes: Vec::new(), known: HashMap::default(), recent: Vec::new(), bits: OF_PAGE }
+    }
 }
 
 impl Readers {
+    /// Those of a block's shared memory.
+    pub(crate) fn of_block() -> Readers {
+        Readers { bits: OF_BLOCK, ..Readers::default() }
+    }
+
     fn node(&self, set: u32) -> Option<Node> {
         (set as usize).checked_sub(1).and_then(|i| self.nodes.get(i)).copied()
     }
@@ -89,7 +102,7 @@ impl Readers {
     /// Adds a read to the reads since the last write, one or a set, without those that precede it.
     #[inline(always)]
     pub(crate) fn add(&mut self, reads: Record, me: Record, precedes: impl Fn(Record) -> bool) -> Record {
-        let place = ((reads.0 ^ me.0.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS)) as usize;
+        let place = ((reads.0 ^ me.0.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - self.bits)) as usize;
         match self.recent.get(place) {
             Some(&(read, before, after)) if (read, before) == (me, reads) => after,
             _ => self.extend_at(place, reads, me, precedes),
@@ -100,7 +113,7 @@ impl Readers {
     #[inline(never)]
     fn extend_at(&mut self, place: usize, reads: Record, me: Record, precedes: impl Fn(Record) -> bool) -> Record {
         if self.recent.is_empty() {
-            self.recent = vec![Default::default(); RECENT];
+            self.recent = vec![Default::default(); 1 << self.bits];
         }
         let after = self.extend(reads, me, precedes);
         self.recent[place] = (me, reads, after);
@@ -119,31 +132,42 @@ impl Readers {
             false => self.push(0, 1 << reads.get(LANE), reads.without(LANE)),
         };
         let lane = 1 << me.get(LANE);
-        let (mut mine, mut kept, mut dropped, mut rest) = (me, Vec::new(), false, all);
-        while let Some(node) = self.node(rest).filter(|_| kept.len() < LATEST) {
-            rest = node.rest;
+        let (mut mine, mut dropped, mut rest) = (me, false, all);
+        // What is left of the lanes of a node; none where the read is covered by it.
+        let left = |node: &Node| {
             let mut lanes = node.lanes;
-            let own = lanes & lane != 0 && node.read.with(LANE, me.get(LANE)).is_by(me);
-            if own && [CLOCK, STRENGTH, PROXY].iter().all(|&part| node.read.get(part) == me.get(part)) {
+            let now = node.read.0 >> WARP.0 == me.0 >> WARP.0 && node.read.get(CLOCK) == me.get(CLOCK);
+            if now && lanes & lane != 0 && [STRENGTH, PROXY].iter().all(|&part| node.read.get(part) == me.get(part)) {
                 if me.get(BYTES) & !node.read.get(BYTES) == 0 {
-                    return Record::of_set(all, reads);
+                    return None;
                 }
-                mine = me.without(BYTES).with(BYTES, me.get(BYTES) | node.read.get(BYTES));
                 lanes &= !lane;
             }
-            // Of the lanes that read together mostly none, or all, happen before.
-            for l in Lanes(lanes) {
-                if !replaces(node.read.with(LANE, l as u32)) {
+            // Of the lanes that read together mostly none, or all, happen before; of those at this clock none does.
+            for l in Lanes(if now { lanes & lane } else { lanes }) {
+                if replaces(node.read.with(LANE, l as u32)) {
+                    lanes &= !(1 << l);
+                } else if !node.read.is_in_flight() {
                     break;
                 }
-                lanes &= !(1 << l);
+            }
+            Some(lanes)
+        };
+        for _ in 0..LATEST {
+            let Some(node) = self.node(rest) else { break };
+            let Some(lanes) = left(&node) else { return Record::of_set(all, reads) };
+            if node.lanes & !lanes & lane != 0 && node.read.with(LANE, me.get(LANE)).is_alike(me) {
+                mine = me.without(BYTES).with(BYTES, me.get(BYTES) | node.read.get(BYTES));
             }
             dropped |= lanes != node.lanes;
-            kept.push(Node { lanes, ..node });
+            rest = node.rest;
         }
         let mut set = all;
         if dropped {
-            set = kept.iter().rev().filter(|node| node.lanes != 0).fold(rest, |set, n| self.push(set, n.lanes, n.read));
+            let latest: Vec<Node> = self.nodes(Record::of_set(all, reads)).take(LATEST).collect();
+            let kept = latest.iter().rev().filter_map(|node| Some((node, left(node).filter(|lanes| *lanes != 0)?)));
+            let kept: Vec<(&Node, u32)> = kept.collect();
+            set = kept.into_iter().fold(rest, |set, (node, lanes)| self.push(set, lanes, node.read));
         }
         let read = mine.without(LANE);
         set = match self.node(set) {
@@ -195,6 +219,11 @@ impl Record {
 
     fn set_number(self) -> u32 {
         self.0 as u32
+    }
+
+    /// Whether it is by the same thread as another, at the same clock and with the same strength.
+    fn is_alike(self, other: Record) -> bool {
+        self.is_by(other) && [CLOCK, STRENGTH, PROXY].iter().all(|&part| self.get(part) == other.get(part))
     }
 
     /// Whether it is by the same thread as another.

@@ -8,6 +8,7 @@
 use super::clock::Vc;
 use super::order::Operation;
 use super::race::{Cell, Conflict, Touch};
+use super::readers::Readers;
 use super::record::{BYTES, KEPT, Record};
 use crate::machine::access::Access;
 use crate::machine::lock::lock;
@@ -20,7 +21,13 @@ const CELLS: usize = PAGE as usize / 4;
 /// Most layers of a page.
 const LAYERS: usize = 16;
 
-type Cells = Arc<[Cell; CELLS]>;
+/// The cells of a page, and their readers.
+struct Sheet {
+    cells: [Cell; CELLS],
+    readers: Mutex<Readers>,
+}
+
+type Cells = Arc<Sheet>;
 
 #[derive(Default)]
 struct Page {
@@ -61,11 +68,20 @@ impl Layer {
         }
     }
 
+    /// Compares an access with those to a cell.
+    fn compare(&self, touch: &Touch<'_>, cell: usize) -> Result<(), Box<Conflict>> {
+        let last = self.last(cell, touch.vc);
+        match &self.trace {
+            Trace::Cells(sheet) => touch.compare(Some(&self.op), last, &mut &sheet.readers),
+            Trace::Past(_) | Trace::Range(..) => touch.compare(Some(&self.op), last, &mut &mut Readers::default()),
+        }
+    }
+
     /// The last read and write of a cell, as far as a thread is to compare with them.
     fn last(&self, cell: usize, vc: &Vc) -> [Record; 2] {
         let nothing = Record::default();
         match &self.trace {
-            Trace::Cells(cells) => cells[cell].last(),
+            Trace::Cells(sheet) => sheet.cells[cell].last(),
             // Who learned anything of an operation through memory has its own reasons not to wait for it.
             Trace::Past(_) if vc.known.has_met(self.op.id) => [nothing; 2],
             Trace::Past(kept) => kept[cell].map(|kept| nothing.with(KEPT, kept.into())),
@@ -84,7 +100,7 @@ impl Page {
             layers.retain(|l| !op.has_settled(&l.op));
             for l in layers.iter_mut().filter(|l| l.op.is_done()) {
                 if let Trace::Cells(cells) = &l.trace {
-                    l.trace = Trace::Past(Box::new(from_fn(|i| cells[i].last().map(|r| r.get(KEPT) as u8))));
+                    l.trace = Trace::Past(Box::new(from_fn(|i| cells.cells[i].last().map(|r| r.get(KEPT) as u8))));
                 }
             }
             while layers.len() >= LAYERS
@@ -101,11 +117,12 @@ impl Page {
         if let Some(own) = layers.iter().find(|l| l.op.id == op.id).and_then(Layer::cells) {
             return own.clone();
         }
-        let empty = || Arc::new(from_fn(|_| Cell::default()));
+        let empty = || Arc::new(Sheet { cells: from_fn(|_| Cell::default()), readers: Mutex::default() });
         let page = self.cells.get_or_init(empty);
         let is_taken = op.is_host() || layers.iter().filter_map(Layer::cells).any(|cells| Arc::ptr_eq(cells, page));
         let own = if is_taken { empty() } else { page.clone() };
-        own.iter().for_each(Cell::clear);
+        own.cells.iter().for_each(Cell::clear);
+        *lock(&own.readers) = Readers::default();
         layers.push(Layer { op: op.clone(), trace: Trace::Cells(own.clone()) });
         own
     }
@@ -122,7 +139,7 @@ impl GlobalShadow {
         let page = &self.0[(offset / PAGE) as usize];
         match page.cells.get() {
             Some(cells) if page.sole.load(Ordering::Acquire) == op.id => {
-                cells[(offset % PAGE / 4) as usize].access(touch, &op.readers)
+                cells.cells[(offset % PAGE / 4) as usize].access(touch, &cells.readers)
             }
             _ => self.touch(offset, op, *touch),
         }
@@ -143,20 +160,20 @@ impl GlobalShadow {
                 // Perhaps not every thread does.
                 sole &= op.thread_follows(&l.op, op.over());
             } else {
-                compared =
-                    compared.and_then(|()| touch.compare(Some(&l.op), l.last(cell, touch.vc), &mut &l.op.readers));
+                compared = compared.and_then(|()| l.compare(&touch, cell));
                 sole = false;
             }
         }
         page.sole.store(if sole { op.id } else { 0 }, Ordering::Release);
-        compared.and(own[cell].access(&touch, &op.readers))
+        compared.and(own.cells[cell].access(&touch, &own.readers))
     }
 
     /// A copy has landed: it counts as a write by the issuing lane from now on.
     pub(crate) fn landed(&self, op: &Arc<Operation>, offset: u64, bytes: u64, me: Record) {
         for offset in (offset..offset + bytes).step_by(4) {
             let page = &self.0[(offset / PAGE) as usize];
-            page.own(op, &mut page.layers(op))[(offset % PAGE / 4) as usize].landed(me, true, &mut &op.readers);
+            let own = page.own(op, &mut page.layers(op));
+            own.cells[(offset % PAGE / 4) as usize].landed(me, true, &mut &own.readers);
         }
     }
 
@@ -178,11 +195,7 @@ impl GlobalShadow {
                 for cell in first as usize / 4..end.div_ceil(4) as usize {
                     let touch = &Touch { me: whole(cell, first, end), access: &access, vc: &vc };
                     let at = start + first.max(4 * cell as u64);
-                    let meets = || {
-                        touch
-                            .compare(Some(&l.op), l.last(cell, &vc), &mut &l.op.readers)
-                            .map_err(|conflict| (at, conflict))
-                    };
+                    let meets = || l.compare(touch, cell).map_err(|conflict| (at, conflict));
                     compared = compared.and_then(|()| meets());
                 }
             }
