@@ -28,11 +28,16 @@ fn deep(model: &Model, kv: KvType, capacity: u32) -> Sequence {
 
 /// A prompt token at `position`, and a chosen one behind another: what is chosen, and the bits of the logits.
 fn run(path: &mut StreamPath, model: &Model, sequence: &mut Sequence, position: u32) -> (Vec<Step>, Vec<u32>) {
-    path.begin(&model.inner, sequence, &Item { ids: &[120, 7], position, max_new: 1, stop_ids: &[], choice: PLAIN })
-        .expect("it begins");
     let mut steps = Vec::new();
-    while steps.last() != Some(&Step::End(End::Length)) {
-        steps.push(path.next(&model.inner, sequence).expect("no fault"));
+    // One at a time: together they would go through kernels for several.
+    for (position, id, max_new) in [(position, 120, 0), (position + 1, 7, 1)] {
+        let item = Item { ids: &[id], position, max_new, stop_ids: &[], choice: PLAIN };
+        path.begin(&model.inner, sequence, &item).expect("it begins");
+        let mut last = None;
+        while last != Some(Step::End(End::Length)) {
+            last = Some(path.next(&model.inner, sequence).expect("no fault"));
+            steps.extend(last);
+        }
     }
     let logits = path.logits(sequence).expect("logits");
     (steps, logits.into_iter().map(f32::to_bits).collect())
