@@ -79,6 +79,14 @@ fn dependent_loads_take_the_latency_of_where_they_hit() {
 }
 
 #[test]
+fn what_a_burst_of_memory_brings_stays_in_l2() {
+    let rig = timed(chip(), &CHASE.replace("HINT", "cg"));
+    // A sector a load: two of them are a burst.
+    let list = list(&rig, 64, 32);
+    assert_eq!(rig.time("chase", 1, 1, &[list, 64]).dram_bytes, 64.0 * 32.0);
+}
+
+#[test]
 fn every_chip_file_holds_figures_of_a_chip() {
     let mut names: Vec<_> = chip_files().iter().map(|chip| chip.name).collect();
     for chip in chip_files().iter().copied() {
