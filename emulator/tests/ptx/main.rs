@@ -11,6 +11,8 @@ mod clusters;
 mod execution;
 mod memory;
 mod nvcc;
+mod points;
+mod published;
 mod races;
 mod rounding;
 mod text;
