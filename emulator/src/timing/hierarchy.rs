@@ -4,7 +4,7 @@ use super::cache::{Cache, SECTOR};
 use super::calendar::Calendar;
 use crate::machine::chip::ChipFile;
 
-/// Bytes of the least transfer of device memory.
+/// Bytes of the least transfer of device memory: two sectors.
 const BURST: u32 = 64;
 
 /// L2 and device memory, as they are during a launch.
@@ -65,7 +65,9 @@ impl Hierarchy {
     fn look(&mut self, line: u64, sectors: u8, fetched: u8, at: u64, write: bool) -> u64 {
         let (slice, channel) = self.place(line);
         let (_, served) = self.slices[slice].reserve(at, SECTOR as u32 * sectors.count_ones());
-        let found = self.l2.look(line, sectors | fetched, write);
+        // A read takes whole bursts out of memory, and L2 keeps what they bring.
+        let brought = if write { 0 } else { (sectors & 0b0101) << 1 | (sectors & 0b1010) >> 1 };
+        let found = self.l2.look(line, sectors | fetched | brought, write);
         let mut there = served.max(found.ready);
         // A write brings its own bytes.
         if found.missing & sectors != 0 && !write {

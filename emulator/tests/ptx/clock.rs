@@ -79,6 +79,53 @@ fn dependent_loads_take_the_latency_of_where_they_hit() {
 }
 
 #[test]
+fn what_a_burst_of_memory_brings_stays_in_l2() {
+    let rig = timed(chip(), &CHASE.replace("HINT", "cg"));
+    // A sector a load: two of them are a burst.
+    let list = list(&rig, 64, 32);
+    assert_eq!(rig.time("chase", 1, 1, &[list, 64]).dram_bytes, 64.0 * 32.0);
+}
+
+/// Every lane loads a word again and again, `stride` bytes apart, and adds it up.
+const STRIDE: &str = r#"
+.visible .entry stride(.param .u64 from, .param .u32 stride)
+{
+    .reg .pred %p;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [from];
+    ld.param.u32 %r1, [stride];
+    mov.u32 %r2, %tid.x;
+    and.b32 %r2, %r2, 31;
+    mul.wide.u32 %rd2, %r2, %r1;
+    add.u64 %rd1, %rd1, %rd2;
+    mov.u32 %r3, 0;
+    mov.u32 %r4, 0;
+LOOP:
+    ld.global.ca.u32 %r5, [%rd1];
+    ld.global.ca.u32 %r6, [%rd1+4];
+    add.u32 %r3, %r3, %r5;
+    add.u32 %r3, %r3, %r6;
+    add.u32 %r4, %r4, 1;
+    setp.ne.u32 %p, %r4, 400;
+    @%p bra LOOP;
+    st.global.u32 [%rd1], %r3;
+    ret;
+}
+"#;
+
+#[test]
+fn four_lines_a_clock_are_looked_up_in_l1() {
+    let rig = timed(chip(), STRIDE);
+    let from = rig.memory.alloc(1 << 14).unwrap();
+    let clocks_of = |stride| clocks(rig.time("stride", 1, 1024, &[from, stride]).nanoseconds) / (2.0 * 400.0 * 32.0);
+    // 12 lines, four words in each of eight banks; 15 lines, a word in each bank; 32 lines, all words in one.
+    for (stride, expected) in [(48, 4.0), (60, 4.0), (128, 32.0)] {
+        near(clocks_of(stride), expected, 0.05);
+    }
+}
+
+#[test]
 fn every_chip_file_holds_figures_of_a_chip() {
     let mut names: Vec<_> = chip_files().iter().map(|chip| chip.name).collect();
     for chip in chip_files().iter().copied() {

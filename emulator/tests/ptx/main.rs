@@ -14,6 +14,8 @@ mod findings;
 mod foreign;
 mod memory;
 mod nvcc;
+mod points;
+mod published;
 mod races;
 mod rounding;
 mod text;

@@ -1,9 +1,9 @@
 //! The clock beside published microbenchmarks that no chip file was made from: every point of `docs/CLOCK.md`'s first
 //! table is modelled here, and the table held to it. `KILN_BLESS=1` has the long test rewrite the table.
 
+use crate::points::{self, Point};
 use crate::rig::Rig;
 use kiln_emulator::{ChipFile, DeviceConfig, Figure, chip_file};
-use std::fmt::Write;
 
 /// A block's ring of two bulk copies, so many bytes each.
 const RING: &str = r#"
@@ -241,32 +241,10 @@ fn meet(chip: &'static ChipFile) -> f64 {
     (time(9) - time(1)) / 8.0
 }
 
-/// A point: what, on which chip, the program's published and modelled figure.
-struct Point {
-    what: String,
-    chip: &'static str,
-    unit: &'static str,
-    published: f64,
-    model: Box<dyn Fn() -> f64>,
-}
-
-impl Point {
-    /// Its row of the table, and how much faster the model is than the chip.
-    fn row(&self) -> (String, f64) {
-        let Point { what, chip, unit, published, model } = self;
-        let (modelled, digits) = (model(), if *unit == "us" { 2 } else { 0 });
-        let ratio = modelled / published;
-        let off = if *unit == "us" { 1.0 / ratio - 1.0 } else { ratio - 1.0 };
-        let percent = 100.0 * off;
-        let row = format!("| {what} | {chip} | {published} {unit} | {modelled:.digits$} {unit} | {percent:+.0} % |\n");
-        (row, off)
-    }
-}
-
 fn points() -> Vec<Point> {
     let mut all = Vec::new();
     let mut add = |what: String, chip: &'static str, unit, published, model: Box<dyn Fn() -> f64>| {
-        all.push(Point { what, chip, unit, published, model });
+        all.push(Point { what, source: None, chip, unit, published, memory: false, model });
     };
     for (kilobytes, published) in
         [(1, 223.0), (2, 430.0), (4, 815.0), (8, 1300.0), (12, 1510.0), (16, 1720.0), (24, 1811.0), (64, 1826.0)]
@@ -300,45 +278,13 @@ fn points() -> Vec<Point> {
     all
 }
 
-fn table(points: &[Point]) -> String {
-    let mut out = String::from("| program | chip file | published | modelled | off |\n|---|---|---|---|---|\n");
-    let mut errors = Vec::new();
-    for point in points {
-        let (row, off) = point.row();
-        out += &row;
-        errors.push(off.abs());
-    }
-    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
-    let worst = errors.iter().copied().fold(0.0, f64::max);
-    let _ = writeln!(out, "\nMean error {:.0} %, the worst {:.0} %.", 100.0 * mean, 100.0 * worst);
-    out
-}
-
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/CLOCK.md");
-
 #[test]
 fn some_rows_of_the_table_are_what_the_clock_says() {
-    let text = std::fs::read_to_string(PAGE).unwrap();
-    for point in points().iter().step_by(7) {
-        let (row, _) = point.row();
-        assert!(
-            text.contains(&row),
-            "the table lacks {row}the whole of it is a long test, which KILN_BLESS=1 has rewrite it"
-        );
-    }
+    points::hold(points().iter().step_by(7));
 }
 
 #[test]
 #[ignore = "seconds even on an idle machine; .ci/long runs it in a release build"]
 fn the_table_is_what_the_clock_says() {
-    let text = std::fs::read_to_string(PAGE).unwrap();
-    let (begin, end) = ("<!-- microbenchmarks -->\n", "<!-- end -->");
-    let (before, rest) = text.split_once(begin).unwrap();
-    let (known, after) = rest.split_once(end).unwrap();
-    let found = table(&points());
-    if std::env::var_os("KILN_BLESS").is_some() {
-        std::fs::write(PAGE, format!("{before}{begin}{found}{end}{after}")).unwrap();
-        return;
-    }
-    assert_eq!(known, found, "KILN_BLESS=1 rewrites the table");
+    points::hold_table("microbenchmarks", "program", &points());
 }
