@@ -41,6 +41,12 @@ impl Asked {
 
     /// Fills the entries that lanes have asked for, one after another, by the whole warp.
     pub(super) fn serve(&self, b: &mut Builder, ring: &Ring, sizes: &Sizes, tensor: Tensor) {
+        let asks = b.setp_ne(self.entry, 0);
+        let any = b.vote_any(asks);
+        b.if_(any, |b| self.serve_each(b, ring, sizes, tensor));
+    }
+
+    fn serve_each(&self, b: &mut Builder, ring: &Ring, sizes: &Sizes, tensor: Tensor) {
         b.bar_warp_sync(); // what a lane saw empty is empty for the lanes that copy
         b.for_range(0, ring.warps, 1, |b, warp| {
             let lane = b.lane();
