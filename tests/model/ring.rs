@@ -31,7 +31,9 @@ fn with_ring(baked: &BakedModel, units: Option<u32>, config: DeviceConfig) -> De
 
 /// A model on a device with such a ring.
 fn open(file: ModelFile, units: Option<u32>, config: DeviceConfig) -> Model {
-    let baked = bake::of(*file.shape(), file.types(), 90);
+    // Before sm_90, and before the chips whose text is their own, sm_80's runs.
+    let target = if config.sm >= (9, 0) { 90 } else { 80 };
+    let baked = bake::of(*file.shape(), file.types(), target);
     let device = common::device_with(with_ring(baked, units, config));
     // What waits for ever is to be seen soon.
     device.set_limits(device.limits().with_device_wait(Duration::from_secs(5)).with_wait(Duration::from_secs(20)));
@@ -88,6 +90,23 @@ fn the_rings_bits_are_the_streams_under_every_schedule() {
     }
 }
 
+/// The same where lanes copy: on chips of 163 KB a block and of 99.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn copies_of_lanes_bring_the_streams_bits_under_every_schedule() {
+    let of = |sm, schedule, seed| DeviceConfig { sm, schedule, seed, multiprocessors: 7, ..DeviceConfig::default() };
+    let stream = whole(tiny());
+    let split = DeviceConfig { split_warps: true, ..of((8, 7), Schedule::Random, 2) };
+    for (what, config, units, grids) in [
+        ("round robin", of((8, 0), Schedule::RoundRobin, 0), Some(4), &[1, 7][..]),
+        ("random", of((8, 6), Schedule::Random, 1), None, &[2]),
+        ("split warps", split, Some(8), &[2]),
+        ("adversarial", of((8, 9), Schedule::Adversarial, 3), Some(4), &[7]),
+    ] {
+        is_the_streams(&open(tiny(), units, config), &stream, what, grids, 2);
+    }
+}
+
 /// Rows of one, two and five super-blocks: planes of two bytes a record begin anywhere.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
@@ -99,17 +118,19 @@ fn every_type_comes_through_rings_of_any_depth() {
     SynthModel { shape, mix: Mix::InTurn, seed: 3 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
     let file = || ModelFile::open(&written.0).expect("a model");
     let stream = whole(file());
-    for units in [Some(4), Some(9), Some(17), None] {
-        let config = DeviceConfig { multiprocessors: 3, ..DeviceConfig::default() };
-        is_the_streams(&open(file(), units, config), &stream, &format!("{units:?} units"), &[3], 1);
+    for sm in [(9, 0), (8, 0)] {
+        for units in [Some(4), Some(9), Some(17), None] {
+            let config = DeviceConfig { multiprocessors: 3, sm, ..DeviceConfig::default() };
+            is_the_streams(&open(file(), units, config), &stream, &format!("{units:?} units, {sm:?}"), &[3], 1);
+        }
     }
 }
 
 /// Two items in turn, one of which ends first, a prompt whose tokens have no head, and launches between them: allocations
 /// park the kernel.
-#[test]
-fn a_ring_goes_on_over_items_and_launches() {
-    let config = DeviceConfig { multiprocessors: 2, schedule: Schedule::Random, seed: 9, ..DeviceConfig::default() };
+fn goes_on(sm: (u32, u32)) {
+    let config =
+        DeviceConfig { multiprocessors: 2, sm, schedule: Schedule::Random, seed: 9, ..DeviceConfig::default() };
     let model = open(tiny(), Some(6), config);
     let ids: Vec<u32> = (0..9).map(|i| i * 191 % 2048).collect();
     let stream = whole(tiny());
@@ -130,12 +151,32 @@ fn a_ring_goes_on_over_items_and_launches() {
     });
 }
 
+#[test]
+fn a_ring_goes_on_over_items_and_launches() {
+    goes_on((9, 0));
+}
+
+#[test]
+fn a_ring_that_lanes_fill_goes_on_over_items_and_launches() {
+    goes_on((8, 0));
+}
+
 /// A device without room for the least ring takes an older target's kernel.
 #[test]
 fn a_block_without_room_for_a_ring_decodes_without() {
+    decodes_without(90, (9, 0));
+}
+
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn a_block_of_an_older_chip_without_room_decodes_without() {
+    decodes_without(80, (8, 6));
+}
+
+fn decodes_without(target: u32, sm: (u32, u32)) {
     let file = tiny();
-    let new = bake::of(*file.shape(), file.types(), 90);
-    let config = with_ring(new, Some(2), DeviceConfig { multiprocessors: 2, ..DeviceConfig::default() });
+    let new = bake::of(*file.shape(), file.types(), target);
+    let config = with_ring(new, Some(2), DeviceConfig { multiprocessors: 2, sm, ..DeviceConfig::default() });
     let modules = [bake::of(*file.shape(), file.types(), 75), new].map(|baked| baked.modules());
     // SAFETY: the modules are those of two bakes of one shape.
     let baked = unsafe { BakedModel::new("test", *file.shape(), new.types(), modules.concat().leak()) };
@@ -144,45 +185,68 @@ fn a_block_without_room_for_a_ring_decodes_without() {
 }
 
 /// Rows of 16, 43 and 48 super-blocks, and as many blocks as an H200 has.
-fn cut(feature: &str, grids: &[u32]) {
+fn cut(feature: &str, sm: (u32, u32), grids: &[u32]) {
     if !wanted(feature) {
         return;
     }
     let _turn = turn();
-    let config = DeviceConfig { multiprocessors: 132, checks: Checks::NONE, ..DeviceConfig::default() };
+    let config = DeviceConfig { multiprocessors: 132, sm, checks: Checks::NONE, ..DeviceConfig::default() };
     let model = Cut::write(feature).load(config);
     is_the_streams(&model, &model, feature, grids, 1);
 }
 
 #[test]
 fn a_cut_of_qwen3b_has_the_streams_bits() {
-    cut("qwen3b", &[2, 132]);
+    cut("qwen3b", (9, 0), &[2, 132]);
+}
+
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn a_cut_of_qwen3b_has_the_streams_bits_where_lanes_copy() {
+    cut("qwen3b", (8, 0), &[2, 108]);
+}
+
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn a_cut_of_qwen3_8b_has_the_streams_bits_where_lanes_copy() {
+    cut("qwen3-8b", (8, 9), &[7, 128]);
 }
 
 #[test]
 fn a_cut_of_qwen3_8b_has_the_streams_bits() {
-    cut("qwen3-8b", &[7, 132]);
+    cut("qwen3-8b", (9, 0), &[7, 132]);
 }
 
-#[test]
-fn a_ring_of_an_h200_has_160_kb_in_flight_and_one_of_99_kb_half_of_its_room() {
+/// Bytes of Q4_K under way in a block of `qwen3-8b` that may have so much shared memory, and the ring's.
+fn in_flight(target: u32, limit: u32) -> (u32, u32) {
     let shape = presets::by_name("qwen3-8b").expect("a preset").shape;
-    let baked = bake::of(shape, WeightTypes::ALL, 90);
+    let baked = bake::of(shape, WeightTypes::ALL, target);
     let of_ring =
         |module: &&kiln::baked::BakedModule| module.decoder == Some((DecoderPath::Persistent, Numerics::Fast));
     let kernel = baked.modules().iter().find(of_ring).expect("it is baked").kernels[0];
     let warps = kernel.block / 32 - 1;
-    let in_flight = |limit: u32| {
-        let left = limit - kernel.static_shared.next_multiple_of(128) - kernel.dynamic_shared;
-        let types = [kiln_shape::WeightType::Q4_K, kiln_shape::WeightType::Q6_K];
-        let depth = Depth::fitting(left, warps, types).expect("it has room");
-        let units = kiln_shape::ring::units(types[0].layout(), depth.records);
-        (depth.units / units * units * UNIT_BYTES * warps, left)
-    };
-    let (bytes, left) = in_flight(227 << 10);
-    println!("{bytes} bytes of Q4_K of {left}");
+    let left = limit - kernel.static_shared.next_multiple_of(128) - kernel.dynamic_shared;
+    let types = [kiln_shape::WeightType::Q4_K, kiln_shape::WeightType::Q6_K];
+    let depth = Depth::fitting(left, warps, types).expect("it has room");
+    let units = kiln_shape::ring::units(types[0].layout(), depth.records);
+    let bytes = depth.units / units * units * UNIT_BYTES * warps;
+    println!("sm_{target}: {bytes} bytes of Q4_K of {left}");
+    (bytes, left)
+}
+
+#[test]
+fn a_ring_of_an_h200_has_160_kb_in_flight_and_one_of_99_kb_half_of_its_room() {
+    let (bytes, _) = in_flight(90, 227 << 10);
     assert!(bytes >= 160_000, "{bytes} bytes");
-    let (bytes, left) = in_flight(99 << 10);
-    println!("{bytes} bytes of Q4_K of {left}");
+    let (bytes, left) = in_flight(90, 99 << 10);
     assert!(bytes >= left / 2, "{bytes} bytes of {left}");
+}
+
+#[test]
+fn a_ring_that_lanes_fill_is_as_full_as_one_of_bulk_copies() {
+    for limit in [163 << 10, 99 << 10] {
+        let (bytes, left) = in_flight(80, limit);
+        assert!(bytes >= left / 2, "{bytes} bytes of {left}");
+    }
+    assert!(in_flight(80, 163 << 10).0 >= 96_000);
 }

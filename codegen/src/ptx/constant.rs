@@ -90,7 +90,7 @@ impl Derived {
             Op::LdMatrix | Op::CpAsync | Op::CpAsyncCommitGroup | Op::CpAsyncWaitGroup => Derived::Nothing,
             Op::CpAsyncBulkPrefetch | Op::CpAsyncBulk | Op::FenceProxyAsync => Derived::Nothing,
             Op::MbarrierInit | Op::MbarrierArrive | Op::MbarrierArriveExpectTx => Derived::Nothing,
-            Op::MbarrierTestWait | Op::MbarrierTryWait => Derived::Nothing,
+            Op::CpAsyncMbarrierArriveNoinc | Op::MbarrierTestWait | Op::MbarrierTryWait => Derived::Nothing,
             Op::St { .. } | Op::StSync { .. } | Op::Red { .. } | Op::Atom { .. } | Op::AtomExch { .. } => {
                 Derived::Nothing
             }

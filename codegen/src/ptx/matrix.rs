@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::ir::Arg;
 use super::modifiers::{Depth, Type};
 use super::table::Op;
-use super::types::{Bits32, F32, Global, Integer, Operand, S32, Scalar, Shared, U32, Val};
+use super::types::{Bits32, F32, Global, Integer, Operand, S32, Scalar, Shared, U32, U64, Val};
 
 impl Builder {
     /// `A B + C` of f16 matrices, 16 x 16 and 16 x 8, and one of f32, 16 x 8: `mma.m16n8k16`. Words hold two elements. With
@@ -106,6 +106,15 @@ impl Builder {
     #[track_caller]
     pub fn cp_async_wait_group(&mut self, groups: u32) {
         self.push(Op::CpAsyncWaitGroup, [], [Arg::Int(groups.into())], None);
+    }
+
+    /// `cp.async.mbarrier.arrive.noinc`: once all copies that this thread has begun by [`Builder::cp_async`] have landed, an
+    /// arrival at `mbarrier`, one of those that its phase awaits; nobody waits here. Whoever has waited for the phase sees
+    /// them, and what this thread did before.
+    #[track_caller]
+    pub fn cp_async_mbarrier_arrive_noinc(&mut self, mbarrier: Shared<U64>) {
+        let src = vec![self.mem(mbarrier)];
+        self.push(Op::CpAsyncMbarrierArriveNoinc, vec![], src, None);
     }
 }
 

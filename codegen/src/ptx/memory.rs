@@ -289,11 +289,15 @@ impl Builder {
         self.emit(Op::MbarrierTryWait, src)
     }
 
-    /// Waits for the last phase of a parity, however long.
+    /// Waits for the last phase of a parity, however long: asleep where the target has that.
     #[track_caller]
     pub(crate) fn mbarrier_wait(&mut self, mbarrier: Shared<U64>, parity: Val<U32>) {
+        let sleeps = Op::MbarrierTryWait.row().needs.met_by(self.target());
         self.do_while(|b| {
-            let over = b.mbarrier_try_wait(mbarrier, parity);
+            let over = match sleeps {
+                true => b.mbarrier_try_wait(mbarrier, parity),
+                false => b.mbarrier_test_wait(mbarrier, parity),
+            };
             b.not_pred(over)
         });
     }

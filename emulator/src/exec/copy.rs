@@ -38,6 +38,8 @@ enum Bytes {
     In { dst: u64, data: Vec<u8> },
     /// From shared to device memory; `read` once the bytes have moved.
     Out { src: u64, bytes: u64, to: Arc<Allocation>, offset: u64, read: bool },
+    /// Copies of lanes into shared memory that land together, and then arrive for each lane at an mbarrier.
+    Arriving { mbarrier: u64, lanes: u32, copies: Vec<(usize, Transfer)>, issues: Vec<CopyIssue> },
 }
 
 /// An mbarrier by its offset, and the copy at its issue.
@@ -49,7 +51,11 @@ struct Listener {
 impl Transfer {
     /// Whether it belongs to the copy groups of some lanes of a warp, bulk groups or others.
     fn is_of(&self, warp: u32, lanes: u32, bulk: bool) -> bool {
-        let own = self.at.warp == warp && lanes >> self.lane & 1 == 1;
+        let own = match &self.bytes {
+            Bytes::Arriving { lanes, .. } => *lanes,
+            Bytes::In { .. } | Bytes::Out { .. } => 1 << self.lane,
+        };
+        let own = self.at.warp == warp && lanes & own != 0;
         own && self.listener.is_none() && matches!(self.bytes, Bytes::Out { .. }) == bulk
     }
 }
@@ -116,7 +122,10 @@ impl Cpu<'_> {
 
     /// Lands one of the copies that an mbarrier waits for.
     pub(crate) fn land_one(&mut self, common: &mut Common, mbarrier: u64) {
-        let waited = |t: &Transfer| t.listener.as_ref().is_some_and(|l| l.mbarrier == mbarrier);
+        let waited = |t: &Transfer| match &t.bytes {
+            Bytes::Arriving { mbarrier: at, .. } => *at == mbarrier,
+            Bytes::In { .. } | Bytes::Out { .. } => t.listener.as_ref().is_some_and(|l| l.mbarrier == mbarrier),
+        };
         let among: Vec<usize> = (0..common.transfers.len()).filter(|&i| waited(&common.transfers[i])).collect();
         let i = match self.cx.config.schedule {
             _ if among.is_empty() => return,
@@ -162,28 +171,66 @@ impl Cpu<'_> {
                 }
                 read
             }
+            Bytes::Arriving { mbarrier, copies, issues, .. } => {
+                for (of, t) in copies {
+                    let Bytes::In { dst, data } = &t.bytes else { continue };
+                    let (bytes, dst) = (data.len() as u64, self.cx.layout.shared_index(*dst));
+                    shared_bytes(common, dst, data.len()).copy_from_slice(data);
+                    common.observers.copy_lands((&t.at, t.lane), dst, bytes, issues.get(*of));
+                }
+                let remote = self.cx.layout.is_remote(t.at.warp, *mbarrier);
+                for issue in issues {
+                    if common.mbarriers.get(mbarrier).is_some_and(|b| b.pending > 0) {
+                        common.observers.copy_arrive(issue, *mbarrier, remote);
+                        common.advance(*mbarrier, 1, 0);
+                    }
+                }
+                false
+            }
         }
     }
 
     /// `cp.async.mbarrier.arrive`
     pub(crate) fn arrive_after_copies(&mut self, site: &mut Site<'_>, address: &Address, noinc: bool) -> OrFault<Flow> {
         let mbarriers = self.mbarriers(site, address)?;
+        if noinc {
+            let lacks = |l: &usize| site.common.mbarriers.get(&mbarriers[*l]).is_some_and(|b| b.pending == 0);
+            if let Some(l) = Lanes(site.m).find(lacks) {
+                let message = "an arrival at an mbarrier whose phase lacks none";
+                return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
+            }
+            groups(site.m, |l| mbarriers[l]).for_each(|(mbarrier, lanes)| self.arrive_later(site, mbarrier, lanes));
+            return Ok(Flow::Next);
+        }
         let own = |t: &Transfer| t.is_of(site.at.warp, site.m, false);
         let lands = site.common.transfers.iter().filter(|t| own(t)).map(|t| t.lands).max().unwrap_or(0);
         // The arrival follows the copies; that they land now is one of the times they may.
         self.land_all(site.common, false, own);
         for l in Lanes(site.m) {
-            let Some(b) = site.common.mbarriers.get(&mbarriers[l]) else { continue };
-            if noinc && b.pending == 0 {
-                let message = "an arrival at an mbarrier whose phase lacks none";
-                return Err(self.fault(FaultKind::InvalidSync, &site.at, Some(l), message));
-            }
-            // Counted, or, where it adds to the count itself, only told.
+            // Not counted, since it adds to the count itself, only told.
             site.common.observers.mbarrier_arrive(&site.at, l, mbarriers[l], false);
             site.common.observers.arrival_after_copies(mbarriers[l], lands);
-            site.common.advance(mbarriers[l], noinc.into(), 0);
+            site.common.advance(mbarriers[l], 0, 0);
         }
         Ok(Flow::Next)
+    }
+
+    /// Lets lanes' copies in flight land as late as they may, and each lane arrive with them. Copies that arrive elsewhere
+    /// land now: their arrivals come before this one.
+    fn arrive_later(&mut self, site: &mut Site<'_>, mbarrier: u64, lanes: u32) {
+        let (warp, at) = (site.at.warp, site.at);
+        let own = |t: &Transfer| t.is_of(warp, lanes, false);
+        self.land_all(site.common, false, |t| own(t) && matches!(t.bytes, Bytes::Arriving { .. }));
+        let (copies, others) = std::mem::take(&mut site.common.transfers).into_iter().partition::<Vec<_>, _>(own);
+        site.common.transfers = others;
+        let lands = copies.iter().map(|t| t.lands).max().unwrap_or(0);
+        let issues = Lanes(lanes).map(|l| site.common.observers.copy_issue(&at, l, false, lands)).collect();
+        let group = copies.iter().filter_map(|t| t.group).min();
+        let place = |lane: usize| (lanes & ((1 << lane) - 1)).count_ones() as usize;
+        let copies: Vec<_> = copies.into_iter().map(|t| (place(t.lane), t)).collect();
+        let bytes = Bytes::Arriving { mbarrier, lanes, copies, issues };
+        let lane = lanes.trailing_zeros() as usize;
+        site.common.transfers.push(Transfer { at, lane, bytes, group, listener: None, lands });
     }
 
     /// `cp.async`; register `source` holds the number of bytes to read, the rest are zeros.

@@ -338,6 +338,47 @@ pub(crate) fn table() -> Vec<Planted> {
             "cp.async.ca.shared.global [%r6], [%rd5], 4; cp.async.commit_group; @@|cp.async.wait_group 0;@@",
         ),
         bug(
+            "cp.async read before the wait for its mbarrier",
+            Race,
+            1,
+            64,
+            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 64; bar.sync 0;
+             cp.async.ca.shared.global [%r6], [%rd5], 4; cp.async.mbarrier.arrive.noinc.shared.b64 [%r14];
+             @@bra R|bra W@@; W: mbarrier.test_wait.parity.shared.b64 %p3, [%r14], 0; @!%p3 bra W; R:
+             xor.b32 %r10, %r5, 128; add.u32 %r10, %r10, %r4; ld.shared.u32 %r11, [%r10];
+             V: mbarrier.test_wait.parity.shared.b64 %p3, [%r14], 0; @!%p3 bra V;",
+        ),
+        bug(
+            "an arrival that does not wait for its cp.async",
+            Race,
+            1,
+            64,
+            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 64; bar.sync 0;
+             cp.async.ca.shared.global [%r6], [%rd5], 4;
+             @@mbarrier.arrive.shared.b64 %rd7,|cp.async.mbarrier.arrive.noinc.shared.b64@@ [%r14];
+             W: mbarrier.test_wait.parity.shared.b64 %p3, [%r14], 0; @!%p3 bra W;
+             xor.b32 %r10, %r5, 128; add.u32 %r10, %r10, %r4; ld.shared.u32 %r11, [%r10]; cp.async.wait_all;",
+        ),
+        bug(
+            "an mbarrier that awaits too few lanes' cp.async",
+            Race,
+            1,
+            64,
+            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], @@63|64@@; bar.sync 0;
+             cp.async.ca.shared.global [%r6], [%rd5], 4; cp.async.mbarrier.arrive.noinc.shared.b64 [%r14];
+             W: mbarrier.test_wait.parity.shared.b64 %p3, [%r14], 0; @!%p3 bra W;
+             xor.b32 %r10, %r5, 252; add.u32 %r10, %r10, %r4; ld.shared.u32 %r11, [%r10]; cp.async.wait_all;",
+        ),
+        bug(
+            "exit with a cp.async in flight whose mbarrier nobody waits for",
+            CopyInFlight,
+            1,
+            32,
+            "mov.u32 %r14, full; @%p1 mbarrier.init.shared.b64 [%r14], 32; bar.sync 0;
+             cp.async.ca.shared.global [%r6], [%rd5], 4; cp.async.mbarrier.arrive.noinc.shared.b64 [%r14];
+             @@ret|bra W@@; W: mbarrier.test_wait.parity.shared.b64 %p3, [%r14], 0; @!%p3 bra W;",
+        ),
+        bug(
             "exit with a bulk load in flight",
             CopyInFlight,
             1,

@@ -9,16 +9,20 @@
 //!
 //! # Order
 //!
-//! *Full.* The producer's lane arrives at `full` with the entry's bytes, and its copies lower them. The phase ends when all
-//! bytes are there; each lane of the consumer waits for it itself, so that it sees them.
+//! *Full.* With bulk copies the producer's lane arrives at `full` with the entry's bytes, and its copies lower them. Before
+//! sm_90, which has none, the entry is copied by all lanes, 16 bytes each at a time, and each lane's copies arrive at `full`
+//! once they have landed. Either way the phase ends when all bytes are there; each lane of the consumer waits for it itself, so
+//! that it sees them.
 //!
 //! *Empty.* A warp barrier orders the reads of all lanes before the arrival of lane 0 at `empty`, which releases them. The
 //! producer's lane acquires that before a copy overwrites what they read: it takes units for a new entry only from entries
-//! whose `empty` it has seen, and these it takes in their order. So it never waits for a phase more than one ahead of the
+//! whose `empty` it has seen, and these it takes in their order. Where other lanes copy, a warp barrier orders that
+//! before their copies. So it never waits for a phase more than one ahead of the
 //! consumer, and a parity tells the phases apart.
 //!
-//! *Async proxy.* Copies write shared memory by the async proxy. Nobody else writes the ring; the mbarriers are initialised by
-//! ordinary stores, which a proxy fence and the block's barrier bring before the first copy.
+//! *Async proxy.* Bulk copies write shared memory by the async proxy. Nobody else writes the ring; the mbarriers are initialised by
+//! ordinary stores, which a proxy fence and the block's barrier bring before the first copy. Copies of lanes belong to the generic proxy, and need
+//! no such fence.
 //!
 //! *Tokens.* The order of a token's entries depends on the item in one point, whether the head follows the layers. The
 //! consumers say so in a word as the token begins, by `told`; the producer, which may have filled the layers of that token
@@ -31,12 +35,14 @@
 //! alone, which end by the grid barrier's limit. So neither has a limit of its own.
 
 mod consumer;
+mod copy;
 mod producer;
 
 pub(crate) use consumer::Consumer;
 pub(crate) use producer::{Producer, Records};
 
 use crate::ptx::{Builder, Shared, U8, U32, U64, Val};
+use crate::target::Target;
 use kiln_shape::Layout;
 use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
 
@@ -59,9 +65,39 @@ pub(crate) struct Ring {
     records: Val<U32>,
     /// Consumer warps.
     warps: u32,
+    copies: Copies,
+}
+
+/// Who copies an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copies {
+    /// The async proxy, for the lane that asks.
+    Bulk,
+    /// All lanes of the producer warp.
+    Lanes,
+}
+
+impl Copies {
+    /// Those of a target.
+    const fn of(target: Target) -> Copies {
+        if target.sm() >= 90 { Copies::Bulk } else { Copies::Lanes }
+    }
+
+    /// Arrivals at `full` in a phase.
+    const fn arrivals(self) -> u32 {
+        match self {
+            Copies::Bulk => 1,
+            Copies::Lanes => 32,
+        }
+    }
 }
 
 impl Ring {
+    /// Whether a target has what a ring needs: mbarriers, and copies that arrive at them.
+    pub(crate) const fn is_of(target: Target) -> bool {
+        target.sm() >= 80
+    }
+
     /// The ring of the block's first `warps` warps, whose depth a launch gives, with the shared memory for it. By the whole
     /// block; a barrier of the block must follow.
     #[track_caller]
@@ -80,15 +116,25 @@ impl Ring {
             units,
             records,
             warps,
+            copies: Copies::of(b.target()),
         };
         let tid = b.tid();
         let first = b.setp_eq(tid, 0);
         b.if_(first, |b| b.st(ring.tokens, 0));
         b.for_range(tid, 2 * warps * ENTRIES + 3, 32 * b.warps(), |b, i| {
             let barrier = b.index(barriers, i);
-            b.mbarrier_init(barrier, 1);
+            match ring.copies {
+                Copies::Bulk => b.mbarrier_init(barrier, 1),
+                Copies::Lanes => {
+                    let is_full = b.setp_lt(i, warps * ENTRIES);
+                    let arrivals = b.selp::<U32>(ring.copies.arrivals(), 1, is_full);
+                    b.mbarrier_init(barrier, arrivals);
+                }
+            }
         });
-        b.fence_proxy_async();
+        if ring.copies == Copies::Bulk {
+            b.fence_proxy_async();
+        }
         ring
     }
 

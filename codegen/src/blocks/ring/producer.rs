@@ -1,12 +1,13 @@
-use super::{Part, Ring, parity};
+use super::copy::{Asked, copy};
+use super::{Copies, Part, Ring, parity};
 use crate::blocks::tensor::Tensor;
 use crate::formats::format;
-use crate::ptx::{Builder, Compare, Global, LoadKind, Pred, Shared, U8, U32, U64, Val, Var};
+use crate::ptx::{Builder, Compare, LoadKind, Pred, U32, Val, Var};
 use kiln_shape::WeightType;
 use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
 
-/// The producer warp's end of the ring: lane w fills the part of consumer warp w. No lane waits for another's consumer: a
-/// lane that has no room asks again, while others go on.
+/// The producer warp's end of the ring: lane w keeps the part of consumer warp w. No lane waits for another's consumer: a
+/// lane that has no room asks again, while others go on. What lanes ask for is copied for each by itself or by all of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Producer {
     ring: Ring,
@@ -36,12 +37,12 @@ pub(crate) struct Records {
 }
 
 /// What a type decides about its entries; the same in all lanes.
-struct Sizes {
-    data: Val<U32>,
-    stride: Val<U32>,
-    plane: Val<U32>,
+pub(super) struct Sizes {
+    pub(super) data: Val<U32>,
+    pub(super) stride: Val<U32>,
+    pub(super) plane: Val<U32>,
     /// Of a record's number the bits by which its plane may lie behind a multiple of 16 bytes.
-    odd: Val<U32>,
+    pub(super) odd: Val<U32>,
     units: Val<U32>,
     /// Whether such weights go through the ring.
     streams: Val<Pred>,
@@ -107,6 +108,7 @@ impl Producer {
             b.vote_any(more)
         };
         b.while_(more, |b| {
+            let asked = (self.ring.copies == Copies::Lanes).then(|| Asked::none(b));
             let more = b.setp_lt::<U32>(done, count);
             b.if_(more, |b| {
                 let begin = b.get(self.at);
@@ -139,12 +141,16 @@ impl Producer {
                         let number = b.add::<U32>(first, done);
                         let next = b.add::<U32>(done, records);
                         b.set(done, next);
-                        let place = b.byte_index(self.part.memory, begin, UNIT_BYTES);
-                        let full = self.part.full(b, entry);
-                        self.copy(b, &sizes, tensor, (place, full), (number, records));
+                        match &asked {
+                            Some(asked) => asked.ask(b, (begin, entry), (number, records)),
+                            None => copy(b, &self.ring, &sizes, tensor, (self.part, begin, entry), (number, records)),
+                        }
                     },
                 );
             });
+            if let Some(asked) = &asked {
+                asked.serve(b, &self.ring, &sizes, tensor);
+            }
         });
     }
 
@@ -174,52 +180,6 @@ impl Producer {
         let over = b.selp::<U32>(1, 0, leaving);
         b.set(self.over, over);
         b.nanosleep(32);
-    }
-
-    /// Copies the records from number `first` on into an entry: in one piece where they may lie as they do in device memory,
-    /// else one by one.
-    fn copy(
-        &self,
-        b: &mut Builder,
-        sizes: &Sizes,
-        tensor: Tensor,
-        (place, full): (Shared<U8>, Shared<U64>),
-        (first, records): (Val<U32>, Val<U32>),
-    ) {
-        let bytes = b.mul::<U32>(records, sizes.data);
-        let shift = b.and::<U32>(first, sizes.odd);
-        let before_plane = b.sub::<U32>(first, shift);
-        let plane_bytes = b.add::<U32>(records, shift);
-        let plane_bytes = b.mul::<U32>(plane_bytes, sizes.plane);
-        let plane_bytes = b.add::<U32>(plane_bytes, 15);
-        let plane_bytes = b.and::<U32>(plane_bytes, !15u32);
-        let all = b.add::<U32>(bytes, plane_bytes);
-        b.mbarrier_arrive_expect_tx(full, all);
-        let dense = b.setp_eq(sizes.stride, sizes.data);
-        let pieces = b.selp::<U32>(1, records, dense);
-        let bytes = b.selp::<U32>(bytes, sizes.data, dense);
-        let from = b.address(tensor.data);
-        let from = b.mad_wide(first, sizes.data, from);
-        let (to, from) = (b.var::<U32>(0), b.var::<U64>(from));
-        b.for_range(0, pieces, 1, |b, _| {
-            let into = b.byte_index(place, to, 1);
-            let source = b.get(from);
-            let source: Global<U8> = b.global_ptr(source);
-            b.cp_async_bulk(into, source, bytes, full);
-            let next = b.add::<U32>(to, sizes.stride);
-            b.set(to, next);
-            let next = b.mad_wide(sizes.data, 1, from);
-            b.set(from, next);
-        });
-        let has_plane = b.setp_ne(plane_bytes, 0);
-        b.if_(has_plane, |b| {
-            let before = b.mul::<U32>(self.ring.records, sizes.stride);
-            let into = b.byte_index(place, before, 1);
-            let source = b.address(tensor.plane);
-            let source = b.mad_wide(before_plane, sizes.plane, source);
-            let source: Global<U8> = b.global_ptr(source);
-            b.cp_async_bulk(into, source, plane_bytes, full);
-        });
     }
 
     /// Waits for the word of the token whose layers are filled; whether its head follows, the same in all lanes. Not where

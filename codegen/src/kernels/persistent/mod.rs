@@ -100,10 +100,10 @@ impl PersistentDecoder {
         Products::new(self.shape, &self.types)
     }
 
-    /// Whether a warp of its own brings weights through a ring: in fast numerics, where the target has bulk copies, and two
+    /// Whether a warp of its own brings weights through a ring: in fast numerics, where the target has mbarriers, and two
     /// warps are left to write key and value.
     fn streams(&self, b: &mut Builder) -> bool {
-        self.numerics == Numerics::Fast && self.block_size >= 96 && b.target().sm() >= 90 && self.products().stream()
+        self.numerics == Numerics::Fast && self.block_size >= 96 && Ring::is_of(b.target()) && self.products().stream()
     }
 
     fn phase(&self, phase: Phase) -> PhaseKernel {

@@ -1,7 +1,7 @@
 //! Matrix instructions, and copies that are not waited for.
 
 use super::{BLOCK, Case, Thread, case};
-use kiln_codegen::ptx::{Builder, LoadKind, S32, U32, Val};
+use kiln_codegen::ptx::{Builder, LoadKind, S32, U32, U64, Val};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -82,6 +82,32 @@ pub(super) fn cases() -> Vec<Case> {
                 let read = if other.tid() % 2 == 1 { [other.x(), other.y(), 0, 0] } else { [0; 4] };
                 let sum = read.into_iter().fold(t.x(), |sum, word| sum.wrapping_mul(3).wrapping_add(word));
                 sum.wrapping_add(t.y())
+            },
+        ),
+        case(
+            "cp.async that arrives at an mbarrier",
+            |b, i| {
+                let copies = b.shared::<U32>("copies", 4 * BLOCK);
+                let full = b.shared::<U64>("full", 1);
+                let (tid, first) = (b.tid(), b.mul(i.thread, 4));
+                let leads = b.setp_eq(tid, 0);
+                b.if_(leads, |b| b.mbarrier_init(full, BLOCK));
+                b.bar_sync(); // the mbarrier is initialised
+                let (from, to) = (b.index(i.words, first), b.byte_index(copies, tid, 16));
+                b.cp_async(to, from, 16);
+                b.cp_async_mbarrier_arrive_noinc(full);
+                b.do_while(|b| {
+                    let over = b.mbarrier_test_wait(full, 0);
+                    b.not_pred(over)
+                });
+                let other = b.xor(tid, 37);
+                let other = b.byte_index(copies, other, 16);
+                let words: [Val<U32>; 4] = b.ld_vector(other, LoadKind::Ordinary);
+                b.mad::<U32>(words[0], 3, words[2])
+            },
+            |t| {
+                let other = t.beside(t.tid() ^ 37);
+                other.x().wrapping_mul(3).wrapping_add(other.z())
             },
         ),
     ]
