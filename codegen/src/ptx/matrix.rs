@@ -113,8 +113,8 @@ impl Builder {
     /// them, and what this thread did before.
     #[track_caller]
     pub fn cp_async_mbarrier_arrive_noinc(&mut self, mbarrier: Shared<U64>) {
-        let src = vec![self.mem(mbarrier)];
-        self.push(Op::CpAsyncMbarrierArriveNoinc, vec![], src, None);
+        let src = [self.mem(mbarrier)];
+        self.push(Op::CpAsyncMbarrierArriveNoinc, [], src, None);
     }
 }
 
