@@ -118,8 +118,9 @@ fn every_type_comes_through_rings_of_any_depth() {
     SynthModel { shape, mix: Mix::InTurn, seed: 3 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
     let file = || ModelFile::open(&written.0).expect("a model");
     let stream = whole(file());
-    for sm in [(9, 0), (8, 0)] {
-        for units in [Some(4), Some(9), Some(17), None] {
+    // The deeper one is as deep as a multiprocessor has room for.
+    for (sm, deeper) in [((9, 0), 17), ((8, 0), 12)] {
+        for units in [Some(4), Some(9), Some(deeper), None] {
             let config = DeviceConfig { multiprocessors: 3, sm, ..DeviceConfig::default() };
             is_the_streams(&open(file(), units, config), &stream, &format!("{units:?} units, {sm:?}"), &[3], 1);
         }

@@ -17,12 +17,12 @@
 //! *Empty.* A warp barrier orders the reads of all lanes before the arrival of lane 0 at `empty`, which releases them. The
 //! producer's lane acquires that before a copy overwrites what they read: it takes units for a new entry only from entries
 //! whose `empty` it has seen, and these it takes in their order. Where other lanes copy, a warp barrier orders that
-//! before their copies. So it never waits for a phase more than one ahead of the
-//! consumer, and a parity tells the phases apart.
+//! before their copies. So it never waits for a phase more than one ahead of the consumer, and a parity tells the phases
+//! apart.
 //!
-//! *Async proxy.* Bulk copies write shared memory by the async proxy. Nobody else writes the ring; the mbarriers are initialised by
-//! ordinary stores, which a proxy fence and the block's barrier bring before the first copy. Copies of lanes belong to the generic proxy, and need
-//! no such fence.
+//! *Async proxy.* Bulk copies write shared memory by the async proxy. Nobody else writes the ring; the mbarriers are
+//! initialised by ordinary stores, which a proxy fence and the block's barrier bring before the first copy. Copies of lanes
+//! belong to the generic proxy, and need no such fence.
 //!
 //! *Tokens.* The order of a token's entries depends on the item in one point, whether the head follows the layers. The
 //! consumers say so in a word as the token begins, by `told`; the producer, which may have filled the layers of that token
