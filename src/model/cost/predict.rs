@@ -355,6 +355,40 @@ mod tests {
         );
     }
 
+    /// Whole models of 4 bits by llama.cpp: shares of the peak that this model and the trivial one give, and those
+    /// published. Off is by how much a share is greater than the middle of what was published.
+    #[test]
+    fn whole_models_in_the_documentation_are_the_models() {
+        let all = phases(&preset("qwen3-8b"), 511, 2);
+        let (mut rows, mut errors) = (String::new(), [[0.0f64; 2]; 2]);
+        let reached = || CHIPS.iter().filter_map(|chip| chip.reached.map(|reached| (chip, reached)));
+        for (chip, (least, most)) in reached() {
+            let seconds = [predict(&all, chip, Way::Graph, Program::LlamaCpp).seconds(), trivial(bytes(&all), chip)];
+            let shares = seconds.map(|seconds| bytes(&all) as f64 / seconds / (chip.peak.value * 1e9));
+            let off = shares.map(|share| 2.0 * share / (least + most) - 1.0);
+            for ([mean, worst], off) in errors.iter_mut().zip(off) {
+                *mean += 100.0 * off.abs() / reached().count() as f64;
+                *worst = worst.max(100.0 * off.abs());
+            }
+            let cells: String = shares
+                .iter()
+                .zip(off)
+                .map(|(share, off)| format!(" {:.0} %, {:+.0} % |", 100.0 * share, 100.0 * off))
+                .collect();
+            let published = match least == most {
+                true => format!("{:.0} %", 100.0 * most),
+                false => format!("{:.0}-{:.0} %", 100.0 * least, 100.0 * most),
+            };
+            rows += &format!("| {} |{cells} {published} |\n", chip.name);
+        }
+        let [model, line] = errors.map(|[mean, worst]| format!(" {mean:.0} % and {worst:.0} % |"));
+        rows += &format!("| off in the mean, and most |{model}{line} |\n");
+        assert!(
+            include_str!("../../../docs/FIGURES.md").contains(&rows),
+            "docs/FIGURES.md has other rows than\n{rows}"
+        );
+    }
+
     /// An H800 by bytes in flight with bulk copies, which take 105 cycles more than a load; its own greatest bandwidth.
     #[test]
     fn bandwidth_follows_published_bytes_in_flight() {
