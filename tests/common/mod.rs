@@ -104,6 +104,8 @@ pub fn device_with(mut config: DeviceConfig) -> Device {
     if tries_seeds() {
         config.checks = Checks::NONE;
     }
+    // The readers of weights and vectors that all blocks read are many.
+    config.checks.every_reader &= std::env::var("KILN_TEST_LONG").is_ok_and(|value| value == "1");
     let ordinal = if on_gpu() { 0 } else { kiln_emulator::add_device(config) };
     Device::open(driver, ordinal).expect("the device was added")
 }

@@ -68,6 +68,8 @@ pub(crate) struct BlockChecks {
     readers: Readers,
     /// Written bytes of shared memory, a bit per byte.
     written: Vec<u64>,
+    /// Whether all readers of a word are kept.
+    every_reader: bool,
     locations: SyncLocations,
 }
 
@@ -76,6 +78,7 @@ impl BlockChecks {
         let Launched { layout, op, .. } = launch;
         let mut checks = BlockChecks { block: block as u32, each: layout.warps, ..BlockChecks::default() };
         let bytes = layout.cluster_shared();
+        checks.every_reader = which.every_reader;
         if which.initcheck {
             checks.written = vec![0; bytes.div_ceil(64)];
         }
@@ -307,7 +310,7 @@ impl BlockChecks {
         for l in Lanes(m) {
             let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (addr[l] % 4) };
             let me = me.with(LANE, l as u32).with(BYTES, bytes);
-            let touch = &Touch { me, access, vc: &warp.lanes[l].vc };
+            let touch = &Touch { me, access, vc: &warp.lanes[l].vc, every_reader: self.every_reader };
             for k in 0..total.div_ceil(4) {
                 let address = addr[l] + u64::from(4 * k);
                 let compared = match shadow {
@@ -333,7 +336,8 @@ impl BlockChecks {
         at: &At,
     ) -> (FaultKind, String, u32) {
         let vc = &self.warps[at.warp as usize].lanes[race.lane].vc;
-        let (kind, message) = report(launch, &race.conflict, Touch { me: race.me, access, vc }, race.space, at);
+        let (kind, message) =
+            report(launch, &race.conflict, Touch { me: race.me, access, vc, every_reader: true }, race.space, at);
         (kind, message, race.earlier_line(launch))
     }
 }

@@ -9,7 +9,9 @@
 //! holds both threads, as in [iGUARD](https://doi.org/10.1145/3477132.3483545).
 //!
 //! Every four bytes have a cell with the epochs of the last write and of the read since; several reads that are not
-//! ordered are a set (`readers`).
+//! ordered are a set (`readers`), or one of them where [`Checks::every_reader`] is off.
+//!
+//! [`Checks::every_reader`]: crate::machine::config::Checks::every_reader
 
 use super::clock::Vc;
 use super::order::Operation;
@@ -67,6 +69,8 @@ pub(crate) struct Touch<'a> {
     pub(crate) me: Record,
     pub(crate) access: &'a Access,
     pub(crate) vc: &'a Vc,
+    /// Whether a read is kept beside those that it does not follow.
+    pub(crate) every_reader: bool,
 }
 
 impl Touch<'_> {
@@ -146,6 +150,13 @@ impl Cell {
         if touch.access.write {
             self.write.store(me.with_bytes_of(w).0, Ordering::Relaxed);
             self.read.store(0, Ordering::Relaxed);
+        } else if r != me && !touch.every_reader && !r.is_set() {
+            // Of readers that are not ordered, one is kept; which one differs from cell to cell.
+            let any = (r.0 ^ me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1;
+            let keep = r.get(BYTES) != 0 && (r.is_in_flight() || !me.is_in_flight() && any);
+            if !keep || touch.allows(None, r) {
+                self.read.store(me.with_bytes_of(r).0, Ordering::Relaxed);
+            }
         } else if r != me {
             let replaces = !r.is_set() && (r.get(BYTES) == 0 || touch.precedes(r));
             let (relaxed, one) = (Ordering::Relaxed, me.with_bytes_of(r));

@@ -193,7 +193,7 @@ impl GlobalShadow {
             let mut layers = page.layers(op);
             for l in layers.iter().filter(|l| !op.follows(&l.op)) {
                 for cell in first as usize / 4..end.div_ceil(4) as usize {
-                    let touch = &Touch { me: whole(cell, first, end), access: &access, vc: &vc };
+                    let touch = &Touch { me: whole(cell, first, end), access: &access, vc: &vc, every_reader: true };
                     let at = start + first.max(4 * cell as u64);
                     let meets = || l.compare(touch, cell).map_err(|conflict| (at, conflict));
                     compared = compared.and_then(|()| meets());

@@ -164,7 +164,7 @@ impl Witness {
         let shadow = a.shadow();
         let me = Record::default().with(CLOCK, self.host.now()).with(STRENGTH, strength).with(BYTES, 15);
         for offset in (offset..offset + u64::from(access.bytes)).step_by(4) {
-            let touch = Touch { me, access, vc: &self.host.lanes[0].vc };
+            let touch = Touch { me, access, vc: &self.host.lanes[0].vc, every_reader: true };
             let fault = |conflict: Box<Conflict>| conflict.fault(op, access.write, "mapped", a.base + offset);
             shadow.touch(offset, op, touch).map_err(fault)?;
         }
