@@ -229,6 +229,7 @@ fn every_row_of_the_table_is_in_a_case() {
 fn every_method_of_the_builder_is_in_a_case() {
     let declared = [
         include_str!("../../../src/ptx/builder.rs"),
+        include_str!("../../../src/ptx/flow.rs"),
         include_str!("../../../src/ptx/ops.rs"),
         include_str!("../../../src/ptx/memory.rs"),
     ];
