@@ -162,6 +162,9 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
     }
 }
 
+/// The hidden size from which a bake has tiles of 128 columns beside those of 64.
+const DOUBLE_TILES_FROM: u32 = 768;
+
 /// The kernels of the stream path that take several tokens of a prompt at once, in fast numerics; none for a target without
 /// their instructions, or where no type has them.
 pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<Box<dyn Kernel>> {
@@ -170,9 +173,12 @@ pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<B
         Box::new(Gemm::narrow(shape, types)),
         Box::new(Gemm::wide(shape, types)),
         Box::new(GemmTile::new(shape, types)),
-        Box::new(GemmTile::new(shape, types).double()),
-        Box::new(EmbeddingRows { hidden: shape.hidden, types: types.to_vec() }),
     ];
+    // A small model's matrices have too few rows for a chip's multiprocessors to share by such tiles.
+    if shape.hidden >= DOUBLE_TILES_FROM {
+        all.push(Box::new(GemmTile::new(shape, types).double()));
+    }
+    all.push(Box::new(EmbeddingRows { hidden: shape.hidden, types: types.to_vec() }));
     all.push(Box::new(AttentionBatch { shape }));
     for kv in [KvType::F16, KvType::F32] {
         all.push(Box::new(QkNormRopeKvWrite::new(shape, kv).of_columns()));

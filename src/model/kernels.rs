@@ -98,7 +98,8 @@ pub(crate) struct ColumnKernels {
     pub(crate) narrow: Kernel<Gemm<'static>>,
     pub(crate) wide: Kernel<Gemm<'static>>,
     pub(crate) tile: Kernel<Gemm<'static>>,
-    pub(crate) double: Kernel<Gemm<'static>>,
+    /// None for small models.
+    pub(crate) double: Option<Kernel<Gemm<'static>>>,
     /// Attention of neighbouring positions over an f16 cache.
     pub(crate) attention_batch: Kernel<AttentionBatch<'static>>,
 }
@@ -119,7 +120,7 @@ impl ColumnKernels {
             narrow: loaded.find("gemm_8", &setting)?,
             wide: loaded.find("gemm_16", &setting)?,
             tile: loaded.find("gemm_tile", &setting)?,
-            double: loaded.find("gemm_tile_128", &setting)?,
+            double: module.kernel("gemm_tile_128").map(|kernel| loaded.find(kernel.name, &setting)).transpose()?,
             attention_batch: loaded.find("attention_batch_f16", &setting)?,
         }))
     }

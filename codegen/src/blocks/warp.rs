@@ -42,6 +42,15 @@ pub(crate) fn reduce<T: Integer + Bits32>(b: &mut Builder, op: AtomicOp, value: 
     })
 }
 
+/// The sum of all lanes' integers, in every lane, by the same text for all targets.
+#[track_caller]
+pub(crate) fn sum32(b: &mut Builder, value: Val<U32>) -> Val<U32> {
+    [16, 8, 4, 2, 1].into_iter().fold(value, |value, distance| {
+        let other = b.shfl_bfly(value, distance);
+        b.add::<U32>(value, other)
+    })
+}
+
 /// The sum of all lanes' 64-bit integers, in every lane.
 #[track_caller]
 pub(crate) fn sum64(b: &mut Builder, value: Val<U64>) -> Val<U64> {

@@ -138,11 +138,12 @@ impl Columns {
                 Tile::choose(&matrices, count, of.model.device.multiprocessors())
             }
         };
-        let kernel = match tile {
-            Tile::Narrow => &self.kernels.narrow,
-            Tile::Wide => &self.kernels.wide,
-            Tile::Large => &self.kernels.tile,
-            Tile::Double => &self.kernels.double,
+        let (tile, kernel) = match (tile, &self.kernels.double) {
+            (Tile::Narrow, _) => (tile, &self.kernels.narrow),
+            (Tile::Wide, _) => (tile, &self.kernels.wide),
+            (Tile::Double, Some(double)) => (tile, double),
+            // Of as many rows.
+            (Tile::Large | Tile::Double, _) => (Tile::Large, &self.kernels.tile),
         };
         let width = tile.columns();
         let padded = count.next_multiple_of(width);
