@@ -101,8 +101,8 @@ fn launches_of_a_token_begin_early_where_the_chip_has_that() {
                 kiln_emulator::clear_reports(device.ordinal());
                 let options = SessionOptions::default().with_numerics(numerics).with_path(path).with_capacity(256);
                 let mut session = model.session(options).expect("a session");
-                session.append(&[5, 6]).expect("a prompt");
-                tokens(&mut session, 2);
+                session.append(&[5]).expect("a prompt");
+                tokens(&mut session, 3);
                 session.logits().expect("logits");
                 let launches = kiln_emulator::reports(device.ordinal());
                 let chain: Vec<_> = launches.iter().filter(|launch| of_a_token(&launch.kernel)).collect();
