@@ -109,7 +109,7 @@ fn copies_of_lanes_bring_the_streams_bits_under_every_schedule() {
 
 /// Rows of one, two and five super-blocks: planes of two bytes a record begin anywhere.
 #[test]
-#[ignore = "longer; .ci/run runs it"]
+#[ignore = "minutes; .ci/long runs it"]
 fn every_type_comes_through_rings_of_any_depth() {
     let tiny = presets::by_name("tiny").expect("a preset").shape;
     let shape = ModelShape { hidden: 512, ffn: 1280, layers: 3, vocab: 650, tied_head: false, ..tiny };
