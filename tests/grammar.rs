@@ -79,7 +79,9 @@ fn is_of(value: &Value, schema: &Value) -> bool {
         Value::Bool(_) => types.contains(&"boolean"),
         Value::Number(_) => {
             let (least, most) = (number("minimum").expect("one"), number("maximum").expect("one"));
-            types == ["integer"] && value.as_i64().is_some_and(|found| least <= found && found <= most)
+            // -0 is an integer, which serde_json reads as a float.
+            let found = value.as_i64().or((value.as_f64() == Some(0.0)).then_some(0));
+            types == ["integer"] && found.is_some_and(|found| least <= found && found <= most)
         }
         Value::String(text) => {
             let letters = text.strip_suffix('x').unwrap_or(text);
