@@ -167,10 +167,7 @@ fn a_flag_that_never_comes_ends_the_launch() {
 }
 
 fn never_comes(store: &str) {
-    if common::on_gpu() {
-        return;
-    }
-    let model = open(0, |ptx| {
+    stalls(|ptx| {
         rewrite(ptx, |line, _| {
             // Arrivals are set back to 0 by such a store as well.
             (line.starts_with(store) && !line.ends_with(" 0;")).then(|| {
@@ -181,13 +178,59 @@ fn never_comes(store: &str) {
             })
         })
     });
+}
+
+/// One block's weights never come.
+#[test]
+fn weights_that_never_come_end_the_launch() {
+    stalls(|ptx| rewrite(ptx, |line, _| never(line, "mbarrier.try_wait", 1)));
+}
+
+/// The line of an instruction that gives a predicate first, which is false in one block.
+fn never(line: &str, instruction: &str, block: u32) -> Option<String> {
+    let predicate = line.strip_prefix(instruction)?.split_once(' ')?.1.split(',').next()?;
+    Some(format!(
+        "{{ .reg .pred %comes; .reg .b32 %of; {line} mov.u32 %of, %ctaid.x; setp.ne.u32 %comes, %of, {block}; \
+         and.pred {predicate}, {predicate}, %comes; }}"
+    ))
+}
+
+/// A kernel that cannot leave, since its copies have not landed, ends with an error.
+#[test]
+fn a_copy_that_never_lands_is_an_error() {
+    if common::on_gpu() {
+        return;
+    }
+    // The last of these waits is that before the producer's end.
+    let model = open(0, |ptx| {
+        let drain = ptx.lines().rfind(|line| line.contains("mbarrier.test_wait")).expect("it waits");
+        rewrite(ptx, |line, _| if line == drain.trim() { never(line, "mbarrier.test_wait", 1) } else { None })
+    });
+    let limits = model.device().limits();
+    model.device().set_limits(limits.with_device_wait(Duration::from_micros(500)));
+    let mut session = session(&model, PathChoice::Persistent);
+    session.append(&PROMPT).expect("it fits");
+    let made = session.generate(GenerateOptions::new(TOKENS)).collect::<kiln::Result<Vec<u32>>>();
+    drop(session);
+    assert!(model.device().synchronize().is_err(), "after {made:?}");
+    let fault = kiln_emulator::last_fault(model.device().ordinal()).expect("a trap");
+    assert_eq!(fault.kind, FaultKind::IllegalInstruction);
+}
+
+/// Every block leaves, the host gets a typed error, and the device is free.
+#[track_caller]
+fn stalls(plant: impl Fn(&str) -> String) {
+    if common::on_gpu() {
+        return;
+    }
+    let model = open(0, plant);
     let limits = model.device().limits();
     model.device().set_limits(limits.with_device_wait(Duration::from_micros(500)));
     let mut session = session(&model, PathChoice::Persistent);
     session.append(&PROMPT).expect("it fits");
     for round in 0..2 {
-        let made = session.generate(GenerateOptions::new(TOKENS)).collect::<kiln::Result<Vec<u32>>>();
-        assert!(matches!(made, Err(Error::DecoderStalled { .. })), "round {round}: {made:?}");
+        let first = session.generate(GenerateOptions::new(TOKENS)).next();
+        assert!(matches!(first, Some(Err(Error::DecoderStalled { .. }))), "round {round}: {first:?}");
     }
     drop(session);
     model.device().synchronize().expect("nothing is on the device, and nothing went wrong there");

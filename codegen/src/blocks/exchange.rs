@@ -31,7 +31,7 @@
 //! block leaves at [`Exchange::leave_if_missed`], before it comes to another barrier of the grid: no token is told of that
 //! was made from such values.
 
-use super::grid_barrier::{LOOK, Limit};
+use super::wait::{Limit, Wait};
 use crate::ptx::{
     Builder, Compare, F32, Global, LoadKind, LoadOrder, Pred, S32, Scope, Shared, Size, StoreOrder, U32, U64, Val, Var,
 };
@@ -67,7 +67,7 @@ impl Exchange {
         let words: Vec<_> = at.iter().map(|at| b.ld_sync(*at, LoadOrder::Relaxed, Scope::Gpu)).collect();
         let found: Vec<[Var<U32>; 2]> =
             words.into_iter().map(|word| b.unpack64(word).map(|half| b.var::<U32>(half))).collect();
-        let wait = Wait::new(b);
+        let wait = Wait::new(b, self.limit);
         let waits = |b: &mut Builder| {
             let mut different = b.mov::<U32>(0);
             for [_, tag] in &found {
@@ -75,7 +75,8 @@ impl Exchange {
                 different = b.or::<U32>(different, own);
             }
             let lacks = b.setp_ne(different, 0);
-            wait.goes_on(b, lacks)
+            let waits = wait.goes_on(b, lacks);
+            b.vote_any(waits)
         };
         b.while_(waits, |b| {
             b.nanosleep(20);
@@ -88,7 +89,7 @@ impl Exchange {
                     b.set(*tag, high);
                 });
             }
-            wait.look(b, &self.limit);
+            wait.count(b);
         });
         self.end_wait(b, &wait);
         found
@@ -120,17 +121,18 @@ impl Exchange {
             let other = b.add::<U32>(first, lane);
             let other = b.min::<U32>(other, last);
             let flag = b.index(flags, other);
-            let wait = Wait::new(b);
+            let wait = Wait::new(b, self.limit);
             let waits = |b: &mut Builder| {
                 let come = b.ld_sync(flag, LoadOrder::Relaxed, Scope::Gpu);
                 let missing = b.sub::<U32>(epoch, come);
                 let missing = b.mov_bits::<S32, U32>(missing);
                 let lacks = b.setp(Compare::Gt, missing, 0i32);
-                wait.goes_on(b, lacks)
+                let waits = wait.goes_on(b, lacks);
+                b.vote_any(waits)
             };
             b.while_(waits, |b| {
                 b.nanosleep(20);
-                wait.look(b, &self.limit);
+                wait.count(b);
             });
             self.end_wait(b, &wait);
         });
@@ -142,7 +144,7 @@ impl Exchange {
 
     /// Says where a lane has given up that its warp has.
     fn end_wait(&self, b: &mut Builder, wait: &Wait) {
-        let gives_up = b.setp_ne(wait.gone, 0);
+        let gives_up = wait.gave_up(b);
         let gives_up = b.vote_any(gives_up);
         b.if_(gives_up, |b| {
             let (warp, lane) = (b.warp_id(), b.lane());
@@ -166,35 +168,6 @@ impl Exchange {
             b.if_(first, |b| b.mbarrier_arrive(self.leaving));
             b.exit();
         });
-    }
-}
-
-/// A warp's wait: its polls, when it first looked at the clock, and whether a lane has given up.
-struct Wait {
-    polls: Var<U32>,
-    since: Var<U64>,
-    gone: Var<U32>,
-}
-
-impl Wait {
-    fn new(b: &mut Builder) -> Wait {
-        Wait { polls: b.var::<U32>(0), since: b.var::<U64>(0u64), gone: b.var::<U32>(0) }
-    }
-
-    /// Whether a lane lacks something and has not given up.
-    fn goes_on(&self, b: &mut Builder, lacks: Val<Pred>) -> Val<Pred> {
-        let stays = b.setp_eq(self.gone, 0);
-        let waits = b.and_pred(lacks, stays);
-        b.vote_any(waits)
-    }
-
-    /// Counts a poll, and looks at the clock and the abort word now and then.
-    fn look(&self, b: &mut Builder, limit: &Limit) {
-        let next = b.add::<U32>(self.polls, 1);
-        b.set(self.polls, next);
-        let phase = b.and::<U32>(self.polls, LOOK - 1);
-        let looks = b.setp_eq(phase, 0);
-        b.if_(looks, |b| limit.look(b, self.since, self.gone));
     }
 }
 

@@ -9,12 +9,11 @@
 //! leave L1 alone, and fences once it has seen the target. So the first fence synchronises with the second, through
 //! addition and load; the second `bar.sync` extends that order to the block.
 //!
-//! Limit. A block that has polled for longer than the limit sets the abort word, which pollers read at every 32nd poll.
-//! Then all blocks leave the kernel.
+//! Limit. A block that gives up ([`Wait`]) leaves the kernel, and all others do.
 
+use super::wait::{Limit, Wait};
 use crate::ptx::{
-    AtomicOp, Builder, Compare, Global, LoadKind, LoadOrder, Order, S32, Scope, Shared, Size, StoreOrder, U32, U64,
-    Val, Var,
+    AtomicOp, Builder, Compare, Global, LoadKind, LoadOrder, S32, Scope, Shared, Size, U32, U64, Val, Var,
 };
 
 /// The barrier as one block sees it.
@@ -30,44 +29,6 @@ pub(crate) struct GridBarrier {
     leaving: Option<Shared<U64>>,
 }
 
-/// How long a block waits for others.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limit {
-    /// Non-zero once a block has given up; 0 when the kernel starts.
-    pub(crate) abort: Global<U32>,
-    /// Where the first block to give up writes its number plus one for the host.
-    pub(crate) stalled: Global<U32>,
-    /// Nanoseconds of the device's clock.
-    pub(crate) nanoseconds: Val<U64>,
-}
-
-/// Polls between two looks at the clock and the abort word.
-pub(crate) const LOOK: u32 = 32;
-
-impl Limit {
-    /// Looks whether another block has given up, and whether this one must.
-    pub(crate) fn look(&self, b: &mut Builder, since: Var<U64>, gone: Var<U32>) {
-        let Limit { abort, stalled, nanoseconds } = *self;
-        let aborted = b.ld_sync(abort, LoadOrder::Relaxed, Scope::Gpu);
-        b.set(gone, aborted);
-        let now = b.globaltimer();
-        let fresh = b.setp_eq(since, 0u64);
-        b.if_(fresh, |b| b.set(since, now));
-        let waited = b.sub(now, since);
-        let long = b.setp(Compare::Gt, waited, nanoseconds);
-        b.if_(long, |b| {
-            b.set(gone, 1);
-            let before = b.atom_exch(Order::Relaxed, abort, 1u32, Scope::Gpu);
-            let first = b.setp_eq(before, 0);
-            b.if_(first, |b| {
-                let block = b.ctaid_x();
-                let block = b.add(block, 1);
-                b.st_sync(stalled, block, StoreOrder::Relaxed, Scope::Sys);
-            });
-        });
-    }
-}
-
 impl GridBarrier {
     /// The barrier at `counter`, which is 0 when the kernel starts.
     #[track_caller]
@@ -79,7 +40,8 @@ impl GridBarrier {
         GridBarrier { counter, limit, gone, blocks, target: b.var::<U32>(0), leaving: None }
     }
 
-    /// The barrier of some of a block's warps, of which one thread arrives at an mbarrier when they give up.
+    /// The barrier of some of a block's warps, of which one thread arrives at an mbarrier when they give up. They may have
+    /// gone on elsewhere with what they had not: a block that has given up before does not arrive at the barrier.
     pub(crate) fn with_leaving(self, leaving: Shared<U64>) -> GridBarrier {
         GridBarrier { leaving: Some(leaving), ..self }
     }
@@ -100,28 +62,33 @@ impl GridBarrier {
         let first = b.setp_eq(tid, 0);
         let target = b.get(self.target);
         b.if_(first, |b| {
-            b.fence_acq_rel(Scope::Gpu);
-            b.red(AtomicOp::Add, self.counter, 1u32, Scope::Gpu);
-            let (polls, since) = (b.var::<U32>(0), b.var::<U64>(0u64));
-            let gone = b.var::<U32>(0);
+            let wait = Wait::new(b, self.limit);
+            let arrives = |b: &mut Builder| {
+                b.fence_acq_rel(Scope::Gpu);
+                b.red(AtomicOp::Add, self.counter, 1u32, Scope::Gpu);
+            };
+            match self.leaving {
+                None => arrives(b),
+                Some(_) => {
+                    wait.end_if_over(b);
+                    let over = wait.gave_up(b);
+                    let stays = b.not_pred(over);
+                    b.if_(stays, arrives);
+                }
+            }
             let waits = |b: &mut Builder| {
                 let count = b.ld_sync(self.counter, LoadOrder::Relaxed, Scope::Gpu);
                 let missing = b.sub::<U32>(target, count);
                 let missing = b.mov_bits::<S32, U32>(missing);
                 let missing = b.setp(Compare::Gt, missing, 0i32);
-                let stays = b.setp_eq(gone, 0);
-                b.and_pred(missing, stays)
+                wait.goes_on(b, missing)
             };
             b.while_(waits, |b| {
                 b.nanosleep(nanoseconds);
-                let next = b.add::<U32>(polls, 1);
-                b.set(polls, next);
-                let phase = b.and::<U32>(polls, LOOK - 1);
-                let looks = b.setp_eq(phase, 0);
-                b.if_(looks, |b| self.limit.look(b, since, gone));
+                wait.count(b);
             });
             b.fence_acq_rel(Scope::Gpu);
-            let gives_up = b.setp_ne(gone, 0);
+            let gives_up = wait.gave_up(b);
             b.if_(gives_up, |b| b.st(self.gone, 1));
         });
         b.bar_sync();

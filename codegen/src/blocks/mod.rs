@@ -33,4 +33,5 @@ pub(crate) mod slot;
 pub(crate) mod stage;
 pub(crate) mod swiglu;
 pub(crate) mod tensor;
+pub(crate) mod wait;
 pub(crate) mod warp;

@@ -96,7 +96,7 @@ impl Derived {
             }
             Op::Fence { .. } | Op::BarSync | Op::BarSyncThreads | Op::BarWarpSync => Derived::Nothing,
             Op::GriddepcontrolWait | Op::GriddepcontrolLaunchDependents => Derived::Nothing,
-            Op::Nanosleep | Op::Exit => Derived::Nothing,
+            Op::Nanosleep | Op::Trap | Op::Exit => Derived::Nothing,
         }
     }
 }

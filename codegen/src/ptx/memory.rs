@@ -289,17 +289,13 @@ impl Builder {
         self.emit(Op::MbarrierTryWait, src)
     }
 
-    /// Waits for the last phase of a parity, however long: asleep where the target has that.
+    /// Whether the last phase of a parity is over: asleep for a while before the answer is no, where the target has that.
     #[track_caller]
-    pub(crate) fn mbarrier_wait(&mut self, mbarrier: Shared<U64>, parity: Val<U32>) {
-        let sleeps = Op::MbarrierTryWait.row().needs.met_by(self.target());
-        self.do_while(|b| {
-            let over = match sleeps {
-                true => b.mbarrier_try_wait(mbarrier, parity),
-                false => b.mbarrier_test_wait(mbarrier, parity),
-            };
-            b.not_pred(over)
-        });
+    pub(crate) fn mbarrier_poll(&mut self, mbarrier: Shared<U64>, parity: Val<U32>) -> Val<Pred> {
+        match Op::MbarrierTryWait.row().needs.met_by(self.target()) {
+            true => self.mbarrier_try_wait(mbarrier, parity),
+            false => self.mbarrier_test_wait(mbarrier, parity),
+        }
     }
 
     /// `fence.proxy.async`: what this thread stored to shared memory comes before what bulk copies do there behind it.
@@ -331,6 +327,12 @@ impl Builder {
     #[track_caller]
     pub fn exit(&mut self) {
         self.push(Op::Exit, [], [], None);
+    }
+
+    /// Ends the launch by an error that costs the context: the last resort where a thread can neither go on nor leave.
+    #[track_caller]
+    pub fn trap(&mut self) {
+        self.push(Op::Trap, [], [], None);
     }
 
     /// Sleeps about `nanoseconds`: backoff while polling.

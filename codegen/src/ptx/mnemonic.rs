@@ -133,6 +133,7 @@ impl Display for Op {
             Op::GriddepcontrolWait => f.write_str("griddepcontrol.wait"),
             Op::GriddepcontrolLaunchDependents => f.write_str("griddepcontrol.launch_dependents"),
             Op::Nanosleep => f.write_str("nanosleep.u32"),
+            Op::Trap => f.write_str("trap"),
             Op::Exit => f.write_str("exit"),
         }
     }

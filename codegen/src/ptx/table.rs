@@ -455,6 +455,8 @@ instructions! {
     GriddepcontrolLaunchDependents: [] <- [], SM_90, Operands, Free, Pure;
     /// Sleeps.
     Nanosleep: [] <- [Constant], BASE, Operands, Free, Pure;
+    /// Ends the launch by an error.
+    Trap: [] <- [], BASE, Operands, Free, Pure;
     /// Ends the thread.
     Exit: [] <- [], BASE, Operands, Block, Pure;
 }

@@ -1,7 +1,8 @@
 use super::{Part, Ring, parity};
 use crate::blocks::slot::Run;
+use crate::blocks::wait::{Limit, Wait};
 use crate::formats::Weights;
-use crate::ptx::{Builder, F16, LoadKind, Pred, Shared, U8, U32, Val, Var, Work};
+use crate::ptx::{Builder, F16, LoadKind, Pred, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::ring::{self, UNIT_BYTES};
 use kiln_shape::{Layout, SUPER_BLOCK};
 
@@ -9,6 +10,7 @@ use kiln_shape::{Layout, SUPER_BLOCK};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Consumer {
     ring: Ring,
+    limit: Limit,
     /// The unit behind the last entry, in eight bits, and above it the next entry's number, in one register: they are short
     /// beside attention.
     at: Var<U32>,
@@ -20,8 +22,8 @@ const UNIT_BITS: u32 = 8;
 impl Consumer {
     /// The end of the warp that runs it.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, ring: Ring) -> Consumer {
-        Consumer { ring, at: b.var::<U32>(0) }
+    pub(crate) fn new(b: &mut Builder, ring: Ring, limit: Limit) -> Consumer {
+        Consumer { ring, limit, at: b.var::<U32>(0) }
     }
 
     /// Tells the producer whether the head follows the layers of the token that begins. By every thread of the consumers.
@@ -37,7 +39,7 @@ impl Consumer {
             b.if_(any, |b| {
                 let parity = b.sub::<U32>(before, 1);
                 let parity = b.and::<U32>(parity, 1);
-                b.mbarrier_wait(heard, parity);
+                self.wait(b, heard, parity);
             });
             let follows = b.selp::<U32>(1, 0, head_follows);
             b.st(word, follows);
@@ -114,8 +116,19 @@ impl Consumer {
         let next = b.add::<U32>(next, 1 << UNIT_BITS);
         b.set(self.at, next);
         let (full, parity) = (part.full(b, entry), parity(b, entry));
-        b.mbarrier_wait(full, parity);
+        self.wait(b, full, parity);
         (b.byte_index(part.memory, begin, UNIT_BYTES), entry)
+    }
+
+    /// Waits for the last phase of a parity, or until the limit is over.
+    fn wait(&self, b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {
+        let wait = Wait::new(b, self.limit);
+        b.do_while(|b| {
+            let over = b.mbarrier_poll(mbarrier, parity);
+            let lacks = b.not_pred(over);
+            b.if_(lacks, |b| wait.count(b));
+            wait.goes_on(b, lacks)
+        });
     }
 }
 

@@ -31,8 +31,10 @@
 //! *End.* The consumers arrive at `leaving` once: as they leave with everything decoded, to park, or given up. The producer
 //! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
 //!
-//! *Waits.* A consumer waits for copies alone, which its own producer issues and which land; the producer for its consumers
-//! alone, which end by the grid barrier's limit. So neither has a limit of its own.
+//! *Waits.* A consumer that has polled for longer than the limit sets the grid's abort word and goes on with what is there;
+//! its block does not arrive at the grid's barrier that ends the token. The producer waits for its consumers until they
+//! leave, and each of their own waits has an end. Copies that do not land within the limit, when it drains them, end the
+//! context.
 
 mod consumer;
 mod copy;

@@ -1,6 +1,7 @@
 use super::copy::{Asked, copy};
 use super::{Copies, Part, Ring, parity};
 use crate::blocks::tensor::Tensor;
+use crate::blocks::wait::Limit;
 use crate::formats::format;
 use crate::ptx::{Builder, Compare, LoadKind, Pred, U32, Val, Var};
 use kiln_shape::WeightType;
@@ -11,6 +12,7 @@ use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Producer {
     ring: Ring,
+    limit: Limit,
     part: Part,
     /// The number of the next entry, and the unit behind the one before.
     entry: Var<U32>,
@@ -72,14 +74,14 @@ impl Sizes {
 impl Producer {
     /// By the producer warp.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, ring: Ring) -> Producer {
+    pub(crate) fn new(b: &mut Builder, ring: Ring, limit: Limit) -> Producer {
         let lane = b.lane();
         let own = b.min::<U32>(lane, ring.warps - 1);
         let part = ring.part(b, own);
         let free = b.var::<U32>(ring.units);
         let mut zero = || b.var::<U32>(0);
         let (entry, at, oldest, sizes) = (zero(), zero(), zero(), zero());
-        Producer { ring, part, entry, at, oldest, free, sizes, tokens: zero(), over: zero() }
+        Producer { ring, limit, part, entry, at, oldest, free, sizes, tokens: zero(), over: zero() }
     }
 
     /// Consumer warps.
@@ -221,7 +223,8 @@ impl Producer {
         b.vote_any(follows)
     }
 
-    /// Waits for every copy under way.
+    /// Waits for every copy under way. A copy that does not land within the limit is the end of the context, by a trap: its
+    /// block cannot leave.
     #[track_caller]
     pub(crate) fn drain(&self, b: &mut Builder) {
         let lane = b.lane();
@@ -230,7 +233,19 @@ impl Producer {
             let (oldest, entry) = (b.get(self.oldest), b.get(self.entry));
             b.for_range(oldest, entry, 1, |b, entry| {
                 let (full, parity) = (self.part.full(b, entry), parity(b, entry));
-                b.mbarrier_wait(full, parity);
+                let since = b.globaltimer();
+                b.do_while(|b| {
+                    let landed = b.mbarrier_test_wait(full, parity);
+                    let waits = b.not_pred(landed);
+                    b.if_(waits, |b| {
+                        b.nanosleep(32);
+                        let now = b.globaltimer();
+                        let waited = b.sub(now, since);
+                        let long = b.setp(Compare::Gt, waited, self.limit.nanoseconds);
+                        b.if_(long, Builder::trap);
+                    });
+                    waits
+                });
             });
         });
     }

@@ -16,9 +16,10 @@ use super::{Grid, Kernel, incremental_attention};
 use crate::blocks::argmax;
 use crate::blocks::choose::Choose;
 use crate::blocks::exchange::Exchange;
-use crate::blocks::grid_barrier::{GridBarrier, Limit};
+use crate::blocks::grid_barrier::GridBarrier;
 use crate::blocks::leader;
 use crate::blocks::ring::{Consumer, Ring};
+use crate::blocks::wait::Limit;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Role, Shared, U8, U32, U64, Val, Var};
 use exchange::Vectors;
 use kiln_shape::mailbox::{self, command, item, report, state};
@@ -335,7 +336,7 @@ impl<'a> Decoder<'a> {
         let exchange = Exchange::new(b, barrier.limit(), consumers, ring.leaving());
         let flags = self.arrivals.at(self.kernel.shape.kv_heads);
         let vectors = Vectors::new(b, exchange, flags, self.layers);
-        Decoder { barrier, ring: Some(Consumer::new(b, ring)), vectors: Some(vectors), ..self }
+        Decoder { barrier, ring: Some(Consumer::new(b, ring, self.barrier.limit())), vectors: Some(vectors), ..self }
     }
 
     /// Runs items until it is to leave.

@@ -10,7 +10,7 @@ impl Decoder<'_> {
     /// The weights of one token after another until the consumers leave: of its layers, which are the same for every token,
     /// and, where its item wants it, of the head.
     pub(super) fn produce(&self, b: &mut Builder, ring: Ring) {
-        let (producer, products) = (Producer::new(b, ring), self.kernel.products());
+        let (producer, products) = (Producer::new(b, ring, self.barrier.limit()), self.kernel.products());
         let of_layers = b.mul::<U32>(self.layers, 4);
         let step = b.var::<U32>(0);
         b.do_while(|b| {

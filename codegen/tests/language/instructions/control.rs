@@ -174,6 +174,15 @@ fn of_the_block() -> Vec<Case> {
         )
         .of(90),
         case(
+            "trap",
+            |b, i| {
+                let never = b.setp_lt(i.x, 0);
+                b.if_(never, |b| b.trap());
+                b.add(i.x, 1)
+            },
+            |t| t.x().wrapping_add(1),
+        ),
+        case(
             "exit",
             |b, i| {
                 let block = b.ctaid_x();
