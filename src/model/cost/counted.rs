@@ -37,9 +37,11 @@ enum Text {
     Fast,
     /// What of the fast loop is left where weights already are in shared memory.
     FastShared,
+    /// The loop of the persistent decoder with its ring; counted for sm_90 only.
+    Ring,
 }
 
-use Text::{Exact, ExactResident, Fast, FastShared};
+use Text::{Exact, ExactResident, Fast, FastShared, Ring};
 use WeightType::{Q4_K, Q6_K};
 
 /// A type's loop for a target: weights of a warp's iteration; its instructions, of all kinds and those of alu, heavy, fma,
@@ -72,6 +74,8 @@ const LOOPS: &[Row] = &[
     (FastShared, Q6_K, 80, [8192, 361, 152, 168, 3, 1, 1, 32, 0], 8, 0.0),
     (FastShared, Q6_K, 89, [8192, 361, 153, 168, 3, 1, 0, 32, 0], 8, 0.0),
     (FastShared, Q6_K, 90, [8192, 360, 152, 169, 3, 1, 0, 32, 0], 8, 0.0),
+    (Ring, Q4_K, 90, [8192, 252, 113, 90, 4, 2, 0, 31, 0], 8, 161.0),
+    (Ring, Q6_K, 90, [8192, 412, 179, 180, 3, 1, 0, 37, 0], 8, 0.0),
 ];
 
 /// llama.cpp's: instructions of all kinds by reading its code, others not told apart; 13.5 KB in flight.
@@ -115,10 +119,30 @@ impl Loop {
         };
         let row = |text, target| LOOPS.iter().find(|row| (row.0, row.1, row.2) == (text, ty, target)).map(Loop::new);
         let found = row(text, target)?;
-        Some(match row(ExactResident, 90) {
-            Some(Loop { warps, flight, .. }) if text == Exact && is_resident => Loop { warps, flight, ..found },
-            _ => found,
+        Some(match text {
+            Exact if is_resident => {
+                let Loop { warps, flight, .. } = row(ExactResident, 90)?;
+                Loop { warps, flight, ..found }
+            }
+            // What the ring takes besides.
+            FastShared => found.with(&row(Ring, 90)?, &row(FastShared, 90)?),
+            Exact | ExactResident | Fast | Ring => found,
         })
+    }
+
+    /// The loop with the instructions that `more` has beyond `less`.
+    fn with(&self, more: &Loop, less: &Loop) -> Loop {
+        let add = |of: fn(&Loop) -> f64| of(self) + of(more) - of(less);
+        Loop {
+            all: add(|of| of.all),
+            alu: add(|of| of.alu),
+            heavy: add(|of| of.heavy),
+            fma: add(|of| of.fma),
+            half: add(|of| of.half),
+            sixteen: add(|of| of.sixteen),
+            memory: add(|of| of.memory),
+            ..*self
+        }
     }
 }
 
@@ -188,6 +212,7 @@ mod tests {
             (ExactResident, "qwen3-8b.persistent", "persistent_decoder", &[90]),
             (Fast, "qwen3-8b.stream_fast", "products", &[75, 80, 89, 90]),
             (FastShared, "qwen3-8b.stream_fast", "products", &[80, 89, 90]),
+            (Ring, "qwen3-8b.persistent_fast", "persistent_decoder", &[90]),
         ] {
             for (ty, target) in [Q4_K, Q6_K].into_iter().flat_map(|ty| targets.iter().map(move |target| (ty, *target)))
             {
@@ -251,6 +276,12 @@ mod tests {
                 assert!(pipes <= found.all, "{program:?}, {ty}, sm_{sm}: each instruction has one pipe");
                 let shared = Loop::of(program, ty, sm, true, true).expect("a loop");
                 assert!(shared.all <= found.all, "{program:?}, {ty}, sm_{sm}");
+                let takes = LOOPS.iter().find(|row| (row.0, row.1) == (FastShared, ty)).map(Loop::new).expect("a row");
+                let rings = program == Program::Kiln(Numerics::Fast) && sm > 75;
+                assert!(
+                    !rings || shared.all - takes.all > 0.19,
+                    "{ty}, sm_{sm}: the ring takes instructions of its own"
+                );
             }
         }
     }
