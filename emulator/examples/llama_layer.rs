@@ -1,0 +1,344 @@
+//! Products, quantisations and norms of llama.cpp at the shapes of one layer of qwen3-8b, checked against float64 and timed
+//! by the clock: modelled, not measured. `bench/peers/llama.py` makes the PTX.
+//!
+//! ```text
+//! cargo run --release -p kiln-emulator --example llama_layer -- FOLDER [CHIP]...
+//! ```
+
+use kiln_emulator::{Checks, ChipFile, DeviceConfig, Launch, Memory, Module, Schedule, Timing, chip_file, run};
+use std::error::Error;
+use std::path::Path;
+
+type Res<T> = Result<T, Box<dyn Error>>;
+
+const HIDDEN: u32 = 4096;
+const FFN: u32 = 12288;
+/// `GGML_GLU_OP_SWIGLU`.
+const SWIGLU: u32 = 2;
+/// A division by one, as `init_fastdiv_values` packs it.
+const ONE: [u32; 3] = [1, 0, 1];
+/// Most error of an element as a share of the sum of its terms' magnitudes.
+const TOLERANCE: f64 = 2e-5;
+
+/// A quantised type: 256 weights a super-block.
+#[derive(Clone, Copy)]
+enum Type {
+    Q4K,
+    Q6K,
+}
+
+impl Type {
+    const fn bytes(self) -> usize {
+        match self {
+            Type::Q4K => 144,
+            Type::Q6K => 210,
+        }
+    }
+
+    /// Where the super-block's f16 scales lie.
+    const fn scales(self) -> &'static [usize] {
+        match self {
+            Type::Q4K => &[0, 2],
+            Type::Q6K => &[208],
+        }
+    }
+
+    /// Part of the kernel's mangled name.
+    const fn kernel(self, fused: bool) -> &'static str {
+        match (self, fused) {
+            (Type::Q4K, false) => "mul_mat_vec_qIL9ggml_type12ELi1ELb0E",
+            (Type::Q4K, true) => "mul_mat_vec_qIL9ggml_type12ELi1ELb1E",
+            (Type::Q6K, _) => "mul_mat_vec_qIL9ggml_type14ELi1ELb0E",
+        }
+    }
+
+    /// Weight `i` of a super-block.
+    fn weight(self, block: &[u8], i: usize) -> f64 {
+        let half = |at: usize| half(u16::from_le_bytes([block[at], block[at + 1]]));
+        match self {
+            Type::Q4K => {
+                let (scales, sub) = (&block[4..16], i / 32);
+                let (scale, min) = if sub < 4 {
+                    (scales[sub] & 63, scales[sub + 4] & 63)
+                } else {
+                    let high = |byte: u8| byte >> 6 << 4;
+                    (scales[sub + 4] & 15 | high(scales[sub - 4]), scales[sub + 4] >> 4 | high(scales[sub]))
+                };
+                let q = block[16 + sub / 2 * 32 + i % 32] >> (sub % 2 * 4) & 15;
+                half(0) * f64::from(scale) * f64::from(q) - half(2) * f64::from(min)
+            }
+            Type::Q6K => {
+                let (n, quarter, l) = (i / 128, i % 128 / 32, i % 32);
+                let low = block[64 * n + quarter % 2 * 32 + l] >> (quarter / 2 * 4) & 15;
+                let high = block[128 + 32 * n + l] >> (2 * quarter) & 3;
+                let scale = block[192 + 8 * n + 2 * quarter + l / 16] as i8;
+                half(208) * f64::from(scale) * (f64::from(low | high << 4) - 32.0)
+            }
+        }
+    }
+}
+
+/// An f16's value, if it is a normal number or 0.
+fn half(bits: u16) -> f64 {
+    let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+    let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
+    if exponent == 0 {
+        sign * mantissa * 2f64.powi(-24)
+    } else {
+        sign * (1.0 + mantissa / 1024.0) * 2f64.powi(exponent - 15)
+    }
+}
+
+/// Numbers that look random and are the same on every run.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn floats(&mut self, n: u32) -> Vec<f32> {
+        (0..n).map(|_| (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect()
+    }
+
+    fn weights(&mut self, of: Type, rows: u32, columns: u32) -> Vec<u8> {
+        let blocks = (rows * columns / 256) as usize;
+        let mut bytes: Vec<u8> = (0..blocks * of.bytes() / 8 + 1).flat_map(|_| self.next().to_le_bytes()).collect();
+        bytes.truncate(blocks * of.bytes());
+        for block in bytes.chunks_mut(of.bytes()) {
+            // Scales of 2^-7 to 2^-6.
+            of.scales().iter().for_each(|&at| block[at + 1] = 0x20 | block[at + 1] & 3);
+        }
+        bytes
+    }
+}
+
+/// Parameters, each at its alignment.
+#[derive(Default)]
+struct Params(Vec<u8>);
+
+impl Params {
+    fn long(mut self, value: u64) -> Self {
+        self.0.resize(self.0.len().next_multiple_of(8), 0);
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn words(mut self, values: &[u32]) -> Self {
+        values.iter().for_each(|value| self.0.extend(value.to_le_bytes()));
+        self
+    }
+}
+
+/// A chip, or the checks, with llama.cpp's module loaded.
+struct Device {
+    module: Module,
+    memory: Memory,
+    config: DeviceConfig,
+}
+
+impl Device {
+    fn put(&self, bytes: &[u8]) -> Res<u64> {
+        let at = self.memory.alloc(bytes.len() as u64)?;
+        self.memory.write(at, bytes)?;
+        Ok(at)
+    }
+
+    fn floats(&self, at: u64, n: u32) -> Res<Vec<f32>> {
+        let mut bytes = vec![0; 4 * n as usize];
+        self.memory.read(at, &mut bytes)?;
+        Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+    }
+
+    fn launch(&self, name: &str, grid: u32, block: [u32; 3], dynamic_shared: u32, params: &Params) -> Res<Timing> {
+        let mut names = self.module.kernel_names().chain(self.module.refused().map(|(name, _)| name));
+        let kernel = names.find(|kernel| kernel.contains(name)).ok_or_else(|| format!("no kernel {name}"))?;
+        let (module, params, grid) = (&self.module, &*params.0, [grid, 1, 1]);
+        let launch = Launch { module, kernel, grid, block, dynamic_shared, params, cooperative: false, cluster: None };
+        Ok(run(&launch, &self.memory, &self.config)?.timing.unwrap_or_default())
+    }
+
+    /// `y = x / rms(x) * gamma`.
+    fn norm(&self, x: &[f32], gamma: &[f32]) -> Res<(u64, Timing)> {
+        let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let n = x.len() as u32;
+        let (px, pg, y) = (self.put(&bytes(x))?, self.put(&bytes(gamma))?, self.memory.alloc(4 * u64::from(n))?);
+        let row = u64::from(n);
+        let columns = [1, n.ilog2(), n];
+        let params = Params::default().long(px).long(y).words(&[n]).long(row).long(row).long(row);
+        let params = params.words(&[1e-6f32.to_bits()]).long(pg).long(row).long(row).long(row);
+        let params = params.words(&[columns, ONE, ONE, ONE].concat()).long(0).long(0).long(0).long(0);
+        let params = params.words(&[ONE; 4].concat()).words(&[1f32.to_bits()]);
+        let timing = self.launch("rms_norm_f32ILi1024ELb1ELb0E", 1, [1024, 1, 1], 128, &params)?;
+        let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / f64::from(n);
+        for (i, &got) in self.floats(y, n)?.iter().enumerate() {
+            let expected = f64::from(x[i]) * f64::from(gamma[i]) / (mean + 1e-6).sqrt();
+            check("norm", i, got.into(), expected, expected.abs())?;
+        }
+        Ok((y, timing))
+    }
+
+    /// Blocks of 32 elements: an f16 scale, the sum as f16, 32 bytes.
+    fn quantise(&self, x: u64, n: u32) -> Res<(u64, Vec<u8>, Timing)> {
+        let y = self.memory.alloc(u64::from(n / 32 * 36))?;
+        let row = u64::from(n);
+        let params = Params::default().long(x).long(y).long(row).long(row).long(row).long(row).long(row);
+        let params = params.words(&[1]).words(&ONE);
+        let timing = self.launch("quantize_q8_1", n / 256, [256, 1, 1], 0, &params)?;
+        let mut bytes = vec![0; n as usize / 32 * 36];
+        self.memory.read(y, &mut bytes)?;
+        for (i, &x) in self.floats(x, n)?.iter().enumerate() {
+            let block = &bytes[i / 32 * 36..];
+            let scale = half(u16::from_le_bytes([block[0], block[1]]));
+            let off = (scale * f64::from(block[4 + i % 32] as i8) - f64::from(x)).abs();
+            // Half a step, and what rounding the scale to f16 moves 127 steps.
+            if off > scale * (0.5 + 127.0 / 1024.0) {
+                return Err(format!("quantize_q8_1: element {i} is off by {off}").into());
+            }
+        }
+        Ok((y, bytes, timing))
+    }
+
+    /// Rows of weights times quantised `x`; with a gate, `silu(gate * x) * (rows * x)`. Returns `y` and the time.
+    fn product(
+        &self,
+        of: Type,
+        w: &[u8],
+        gate: Option<&[u8]>,
+        x: (u64, &[u8]),
+        rows: u32,
+        columns: u32,
+    ) -> Res<(u64, Timing)> {
+        let (pw, pg) = (self.put(w)?, gate.map(|gate| self.put(gate)).transpose()?);
+        let y = self.memory.alloc(4 * u64::from(rows))?;
+        let (blocks, columns_q8) = (columns / 256, columns / 32);
+        let params = Params::default().long(pw).long(x.0).long(0).long(0).long(pg.unwrap_or(0)).long(0).long(0).long(0);
+        let params = params.words(&[SWIGLU, 0]).long(y).words(&[columns]).words(&ONE);
+        let params = params.words(&[blocks, columns_q8, rows]).words(&ONE).words(&[rows * blocks, columns_q8, rows]);
+        let params = params.words(&ONE).words(&[rows * blocks, columns_q8, rows, 0]);
+        let timing = self.launch(of.kernel(gate.is_some()), rows, [32, 4, 1], 0, &params)?;
+        let got = self.floats(y, rows)?;
+        let dot = |w: &[u8], row: usize| {
+            let stride = blocks as usize * of.bytes();
+            let w = &w[row * stride..][..stride];
+            let terms = (0..columns as usize).map(|i| {
+                let q8 = &x.1[i / 32 * 36..];
+                let x = half(u16::from_le_bytes([q8[0], q8[1]])) * f64::from(q8[4 + i % 32] as i8);
+                of.weight(&w[i / 256 * of.bytes()..], i % 256) * x
+            });
+            terms.fold((0.0, 0.0), |(sum, all), term| (sum + term, all + term.abs()))
+        };
+        for row in (0..rows as usize).step_by(61) {
+            let (sum, all) = dot(w, row);
+            let (expected, terms) = match gate {
+                None => (sum, all),
+                Some(gate) => {
+                    let (g, of_gate) = dot(gate, row);
+                    (sum * g / (1.0 + (-g).exp()), all * (g.abs() + of_gate) + sum.abs() * of_gate)
+                }
+            };
+            check("product", row, got[row].into(), expected, terms)?;
+        }
+        Ok((y, timing))
+    }
+}
+
+fn check(what: &str, at: usize, got: f64, expected: f64, terms: f64) -> Res<()> {
+    let fine = (got - expected).abs() <= TOLERANCE * terms.max(1e-30);
+    if fine { Ok(()) } else { Err(format!("{what}: element {at} is {got}, not {expected}").into()) }
+}
+
+/// A layer's kernels in order, on one of `scale` rows of each matrix: name, bytes of weights, time.
+fn layer(device: &Device, scale: u32) -> Res<Vec<(&'static str, usize, Timing)>> {
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    let mut rows = Vec::new();
+    let x = noise.floats(HIDDEN);
+    let gamma = noise.floats(HIDDEN);
+    let (normed, timing) = device.norm(&x, &gamma)?;
+    rows.push(("RMS norm", 0, timing));
+    let (x, bytes, timing) = device.quantise(normed, HIDDEN)?;
+    rows.push(("quantize, 4096", 0, timing));
+    let mut product = |name, of, (rows_of, columns): (u32, u32), fused: bool, x: (u64, &[u8])| -> Res<u64> {
+        let rows_of = rows_of / scale;
+        let w = noise.weights(of, rows_of, columns);
+        let gate = fused.then(|| noise.weights(of, rows_of, columns));
+        let (y, timing) = device.product(of, &w, gate.as_deref(), x, rows_of, columns)?;
+        rows.push((name, w.len() + gate.map_or(0, |gate| gate.len()), timing));
+        Ok(y)
+    };
+    let of_hidden = (x, &*bytes);
+    product("q (Q4_K)", Type::Q4K, (HIDDEN, HIDDEN), false, of_hidden)?;
+    product("k (Q4_K)", Type::Q4K, (1024, HIDDEN), false, of_hidden)?;
+    product("v (Q6_K)", Type::Q6K, (1024, HIDDEN), false, of_hidden)?;
+    product("attention output (Q4_K)", Type::Q4K, (HIDDEN, HIDDEN), false, of_hidden)?;
+    product("gate and up (Q4_K)", Type::Q4K, (FFN, HIDDEN), true, of_hidden)?;
+    let ffn: Vec<u8> = Noise(7).floats(FFN).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let (x, bytes, timing) = device.quantise(device.put(&ffn)?, FFN)?;
+    product("down (Q6_K)", Type::Q6K, (HIDDEN, FFN), false, (x, &bytes))?;
+    rows.insert(rows.len() - 1, ("quantize, 12288", 0, timing));
+    Ok(rows)
+}
+
+fn device(folder: &Path, config: DeviceConfig) -> Res<Device> {
+    let sm = config.sm.0 * 10 + config.sm.1;
+    let text = std::fs::read_to_string(folder.join(format!("sm_{sm}.ptx")))?;
+    let memory = Memory::new(8 << 30);
+    Ok(Device { module: Module::load(&text, &memory)?, memory, config })
+}
+
+/// Every kernel with all checks, on a 64th of each matrix's rows: prints what the checks found.
+fn checked(folder: &Path) -> Res<()> {
+    for sm in [(8, 0), (8, 9), (9, 0)] {
+        for schedule in [Schedule::RoundRobin, Schedule::Adversarial] {
+            let mut config =
+                DeviceConfig { checks: Checks::ALL, fatal_findings: false, schedule, ..DeviceConfig::default() };
+            (config.sm, config.split_warps) = (sm, schedule == Schedule::Adversarial);
+            let device = device(folder, config)?;
+            layer(&device, 64)?;
+            let findings = device.memory.findings();
+            println!("sm_{}{}, {schedule:?}: right, {} findings\n{findings}", sm.0, sm.1, findings.len());
+        }
+    }
+    Ok(())
+}
+
+fn timed(folder: &Path, chip: &'static ChipFile) -> Res<()> {
+    println!("{}: modelled, not measured", chip.name);
+    let (mut all, mut weights) = (0.0, 0);
+    for (name, bytes, timing) in layer(&device(folder, DeviceConfig::clocked(chip))?, 1)? {
+        let [memory, issue, dependency, barrier] = timing.stalls().map(|share| 100.0 * share);
+        let rate = bytes as f64 / timing.nanoseconds;
+        println!(
+            "| {name} | {:.1} us | {rate:.0} GB/s | {:.0} % issued; memory {memory:.0}, issue {issue:.0}, dependency {dependency:.0}, \
+             barrier {barrier:.0} % |",
+            timing.nanoseconds / 1e3,
+            100.0 * timing.issued
+        );
+        // ggml quantises before each product, gate and up being one, and the second norm is as the first.
+        all += timing.nanoseconds
+            * match name {
+                "RMS norm" => 2.0,
+                "quantize, 4096" => 5.0,
+                _ => 1.0,
+            };
+        weights += bytes;
+    }
+    println!("{weights} bytes of weights, 14 launches: {:.1} us", all / 1e3);
+    Ok(())
+}
+
+fn main() -> Res<()> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().ok_or("give the folder that bench/peers/llama.py made")?;
+    let chips: Vec<String> = arguments.collect();
+    if chips.is_empty() {
+        return checked(folder.as_ref());
+    }
+    for name in chips {
+        timed(folder.as_ref(), chip_file(&name).ok_or_else(|| format!("no chip file {name}"))?)?;
+    }
+    Ok(())
+}
