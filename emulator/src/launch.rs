@@ -9,11 +9,12 @@ use crate::machine::config::{BLOCK, DeviceConfig, GRID, THREADS_PER_BLOCK};
 use crate::machine::fault::{Fault, FaultKind};
 use crate::machine::kernel::KernelInfo;
 use crate::machine::layout::Layout;
+use crate::machine::lock::lock;
 use crate::memory::Memory;
 use crate::ptx::Module;
 use crate::timing::report::Timing;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// A kernel launch.
 #[derive(Debug, Clone)]
@@ -175,11 +176,13 @@ impl Checked<'_> {
             observed: observes_accesses(config),
             // A launch whose time is modelled has one thread: every instruction takes its turn.
             alone: self.blocks == u64::from(ranks) && watch.is_none() && !memory.is_mapped(),
+            printed: Mutex::default(),
             free: config.clock.is_some() || !code.takes_turns || self.blocks == 1 && watch.is_none(),
         };
         memory.witness().begin(&cx.op);
         let outcome = scheduler::run(&cx);
         cx.op.finish();
+        config.output.write(&std::mem::take(&mut *lock(&cx.printed)));
         if workspace != 0 {
             let _ = memory.free(workspace);
         }

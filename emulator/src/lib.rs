@@ -84,7 +84,13 @@ pub use machine::fault::{Fault, FaultKind};
 pub use machine::finding::{Finding, Findings};
 pub use machine::injection::{Call, FaultInjection};
 pub use machine::kernel::{KernelInfo, ParamInfo};
+pub use machine::output::Output;
 pub use memory::{Memory, MemoryError};
 pub use ptx::{Module, PtxError};
 pub use timing::chips::{chip_file, chip_files};
 pub use timing::report::{Stall, Stay, Timing};
+
+/// The README's programs, which are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -13,6 +13,7 @@ use crate::machine::fault::OrFault;
 use crate::machine::finding::Findings;
 use crate::machine::lock::lock;
 use crate::timing::timekeeper::L2;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,6 +24,8 @@ pub(crate) const GLOBAL_BASE: u64 = 0x10_0000_0000;
 pub(crate) const SHARED_BASE: u64 = 0x7100_0000_0000;
 pub(crate) const LOCAL_BASE: u64 = 0x7200_0000_0000;
 pub(crate) const PARAM_BASE: u64 = 0x7300_0000_0000;
+/// Addresses of functions begin here: no memory has them.
+pub(crate) const CODE_BASE: u64 = 0x7400_0000_0000;
 pub(crate) const WINDOW: u64 = 1 << 32;
 /// Bytes of a copy's buffer.
 const STRETCH: usize = 4096;
@@ -218,8 +221,14 @@ impl Table {
         let data = host.unwrap_or(owned.as_mut_ptr().cast());
         let checks = AllocationChecks::new(base, size, host.is_some());
         self.next = (base + size).next_multiple_of(ALIGN) + GUARD;
-        self.live.push(Arc::new(Allocation { base, size, data, owned, checks }));
+        self.insert(Allocation { base, size, data, owned, checks });
         base
+    }
+
+    /// Keeps the order of addresses: memory that shares the host's lies behind all other.
+    fn insert(&mut self, allocation: Allocation) {
+        let place = self.live.partition_point(|a| a.base < allocation.base);
+        self.live.insert(place, Arc::new(allocation));
     }
 }
 
@@ -232,6 +241,8 @@ pub struct Memory {
     findings: Mutex<Findings>,
     /// What a modelled chip's L2 holds between launches.
     l2: Mutex<Option<L2>>,
+    /// What kernels have from `malloc`: addresses and bytes.
+    heap: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl Memory {
@@ -246,13 +257,19 @@ impl Memory {
 
     /// Memory of at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Memory {
-        let table = Table { live: Vec::new(), freed: Vec::new(), next: GLOBAL_BASE };
+        Memory::beginning_at(GLOBAL_BASE, limit_bytes)
+    }
+
+    /// The same, with another first address.
+    pub(crate) fn beginning_at(base: u64, limit_bytes: u64) -> Memory {
+        let table = Table { live: Vec::new(), freed: Vec::new(), next: base };
         Memory {
             limit: limit_bytes,
             table: Mutex::new(Arc::new(table)),
             witness: Mutex::default(),
             findings: Mutex::default(),
             l2: Mutex::default(),
+            heap: Mutex::default(),
         }
     }
 
@@ -298,6 +315,21 @@ impl Memory {
         })
     }
 
+    /// Allocates for a kernel, out of a heap of `most` bytes.
+    pub(crate) fn alloc_on_heap(&self, bytes: u64, most: u64) -> Option<u64> {
+        let mut heap = lock(&self.heap);
+        let used: u64 = heap.values().sum();
+        bytes.checked_add(used).filter(|&all| bytes > 0 && all <= most)?;
+        let address = self.alloc(bytes).ok()?;
+        heap.insert(address, bytes);
+        Some(address)
+    }
+
+    /// Frees what `alloc_on_heap` returned. Returns whether it did return the address, and nothing has freed it since.
+    pub(crate) fn free_on_heap(&self, address: u64) -> bool {
+        lock(&self.heap).remove(&address).is_some() && self.free(address).is_ok()
+    }
+
     /// Lets kernels see `bytes` of the host's memory at the returned device address.
     ///
     /// # Safety
@@ -311,12 +343,33 @@ impl Memory {
         })
     }
 
+    /// Lets kernels see `bytes` of the host's memory at the host's own address.
+    ///
+    /// # Safety
+    /// As for [`Memory::map_host`].
+    pub(crate) unsafe fn share_host(&self, host: *mut u8, bytes: u64) -> Result<u64, MemoryError> {
+        let base = host as u64;
+        let end = base.saturating_add(bytes);
+        let in_window = |start: u64| base < start + WINDOW && end > start;
+        self.change(|table| {
+            let taken = table.live.iter().any(|a| base < a.base + a.size.max(1) && a.base < end);
+            if taken || base < table.next || [SHARED_BASE, LOCAL_BASE, PARAM_BASE].into_iter().any(in_window) {
+                return Err(MemoryError::OutOfBounds { address: base, bytes });
+            }
+            // The host uses addresses again.
+            table.freed.retain(|&(start, size)| end <= start || start + size <= base);
+            let checks = AllocationChecks::new(base, bytes, true);
+            table.insert(Allocation { base, size: bytes, data: host, owned: Vec::new(), checks });
+            Ok(base)
+        })
+    }
+
     /// Whether kernels see any of the host's memory.
     pub(crate) fn is_mapped(&self) -> bool {
         self.table().live.iter().any(|a| a.owned.is_empty())
     }
 
-    /// Frees what `alloc` or `map_host` returned. A kernel faults at its next access to it.
+    /// Frees what `alloc`, `map_host` or `share_host` returned. A kernel faults at its next access to it.
     pub fn free(&self, address: u64) -> Result<(), MemoryError> {
         self.change(|table| {
             let found = table.live.iter().position(|a| a.base == address);

@@ -4,7 +4,7 @@ use super::allocation::AllocationChecks;
 use super::clock::{Vc, WarpClock, join};
 use super::order::Operation;
 use super::race::{Cell, Conflict, Touch, strength};
-use super::readers::Readers;
+use super::readers::{PageReaders, Readers};
 use super::record::{BLOCK, BYTES, CLOCK, IN_FLIGHT, LANE, MAX_BLOCK, PROXY, Record, SITE, SITES, STRENGTH, WARP};
 use super::witness::{SyncLocations, Witness};
 use crate::machine::access::Access;
@@ -306,7 +306,7 @@ impl BlockChecks {
         }
         let shadow = a.map(|a| (a.base, a.shadow()));
         let total = access.bytes * access.count;
-        let mut races = Vec::new();
+        let (mut races, mut page) = (Vec::new(), PageReaders::default());
         for l in Lanes(m) {
             let bytes = if total >= 4 { 15 } else { ((1 << total) - 1) << (addr[l] % 4) };
             let me = me.with(LANE, l as u32).with(BYTES, bytes);
@@ -315,7 +315,7 @@ impl BlockChecks {
                 let address = addr[l] + u64::from(4 * k);
                 let compared = match shadow {
                     None => self.cells[(address / 4) as usize].access(touch, &mut self.readers),
-                    Some((base, shadow)) => shadow.access(address - base, op, touch),
+                    Some((base, shadow)) => shadow.access(address - base, op, touch, &mut page),
                 };
                 if let Err(conflict) = compared {
                     let space = if shadow.is_none() { "shared" } else { "global" };

@@ -73,6 +73,11 @@ impl Clocks {
         self.foreign.get(&block)
     }
 
+    /// Whether there is an entry for any warp of another block.
+    pub(crate) fn has_others(&self) -> bool {
+        !self.foreign.is_empty()
+    }
+
     /// Whether there is an entry for any warp of a launch.
     pub(crate) fn has_met(&self, launch: u32) -> bool {
         self.foreign.range((launch, 0)..=(launch, u32::MAX)).next().is_some()

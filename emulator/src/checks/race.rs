@@ -15,7 +15,7 @@
 
 use super::clock::Vc;
 use super::order::Operation;
-use super::readers::Held;
+use super::readers::{Held, Readers};
 use super::record::{BLOCK, BYTES, HOST, LANE, PROXY, Record, STRENGTH};
 use crate::machine::access::{Access, Scope};
 use crate::machine::fault::{Fault, FaultKind};
@@ -98,6 +98,12 @@ impl Touch<'_> {
         !earlier.is_in_flight() && (earlier.is_by(self.me) || known())
     }
 
+    /// Adds this read to those since the last write.
+    #[inline(always)]
+    fn add(&self, readers: &mut Readers, reads: Record) -> Record {
+        readers.add(reads, self.me, |read| self.precedes(read), || self.vc.known.has_others())
+    }
+
     /// Compares with the last read and write of a cell, by another operation or else its own.
     #[inline(always)]
     pub(crate) fn compare(
@@ -163,7 +169,7 @@ impl Cell {
             if H::ALONE {
                 let new = match replaces {
                     true => one,
-                    false => readers.with(|readers| readers.add(r, me, |read| touch.precedes(read))),
+                    false => readers.with(|readers| touch.add(readers, r)),
                 };
                 self.read.store(new.0, relaxed);
             } else if !replaces || self.read.compare_exchange(r.0, one.0, relaxed, relaxed).is_err() {
@@ -179,7 +185,7 @@ impl Cell {
         readers.with(|readers| {
             let add = |reads| {
                 let (reads, me) = (Record(reads), touch.me);
-                let new = if reads.get(BYTES) == 0 { me } else { readers.add(reads, me, |read| touch.precedes(read)) };
+                let new = if reads.get(BYTES) == 0 { me } else { touch.add(readers, reads) };
                 (new != reads).then_some(new.0)
             };
             let _ = self.read.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);

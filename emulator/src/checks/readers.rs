@@ -9,7 +9,7 @@ use crate::machine::lanes::Lanes;
 use crate::machine::lock::lock;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// Most lists of a page or block; beyond, further readers are not kept.
 const MOST: usize = 1 << 21;
@@ -17,7 +17,7 @@ const MOST: usize = 1 << 21;
 const LATEST: usize = 256;
 /// Additions that are remembered of a page of device memory, and of a block's shared memory, as powers of two.
 const OF_PAGE: u32 = 8;
-const OF_BLOCK: u32 = 14;
+const OF_BLOCK: u32 = 12;
 
 /// Reads by lanes of one warp at one clock, and the list of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -51,16 +51,21 @@ impl Hasher for Mix {
 #[derive(Debug)]
 pub(crate) struct Readers {
     nodes: Vec<Node>,
+    /// Of each list the blocks that read, a bit for all whose numbers are alike modulo 64.
+    blocks: Vec<u64>,
     known: HashMap<Node, u32, BuildHasherDefault<Mix>>,
     /// A read, the set that it came to, and what became of it.
     recent: Vec<(Record, Record, Record)>,
+    /// The last of these: words of a vector have the same.
+    last: (Record, Record, Record),
     bits: u32,
 }
 
 impl Default for Readers {
     /// Those of a page of device memory.
     fn default() -> Readers {
-        Readers { nodes: Vec::new(), known: HashMap::default(), recent: Vec::new(), bits: OF_PAGE }
+        let (nodes, blocks, known, recent) = (Vec::new(), Vec::new(), HashMap::default(), Vec::new());
+        Readers { nodes, blocks, known, recent, last: Default::default(), bits: OF_PAGE }
     }
 }
 
@@ -78,6 +83,10 @@ impl Readers {
         std::iter::successors(self.node(set.set_number()), |node| self.node(node.rest))
     }
 
+    fn blocks_of(&self, set: u32) -> u64 {
+        (set as usize).checked_sub(1).and_then(|i| self.blocks.get(i)).copied().unwrap_or(0)
+    }
+
     /// The list with a node in front. Where there are too many, the list as it is.
     fn push(&mut self, rest: u32, lanes: u32, read: Record) -> u32 {
         let node = Node { rest, lanes, read };
@@ -88,6 +97,7 @@ impl Readers {
             return rest;
         }
         self.nodes.push(node);
+        self.blocks.push(self.blocks_of(rest) | bit(read));
         let number = self.nodes.len() as u32;
         self.known.insert(node, number);
         number
@@ -99,43 +109,67 @@ impl Readers {
         each.into_iter().find(|read| holds(*read))
     }
 
-    /// Adds a read to the reads since the last write, one or a set, without those that precede it.
+    /// Adds a read to the reads since the last write, one or a set, without those that precede it: none of other blocks
+    /// where it `knows_others` not.
     #[inline(always)]
-    pub(crate) fn add(&mut self, reads: Record, me: Record, precedes: impl Fn(Record) -> bool) -> Record {
-        let place = ((reads.0 ^ me.0.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - self.bits)) as usize;
-        match self.recent.get(place) {
-            Some(&(read, before, after)) if (read, before) == (me, reads) => after,
-            _ => self.extend_at(place, reads, me, precedes),
+    pub(crate) fn add(
+        &mut self,
+        reads: Record,
+        me: Record,
+        precedes: impl Fn(Record) -> bool,
+        knows_others: impl Fn() -> bool,
+    ) -> Record {
+        if (self.last.0, self.last.1) == (me, reads) {
+            return self.last.2;
         }
+        let place = ((reads.0 ^ me.0.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - self.bits)) as usize;
+        let after = match self.recent.get(place) {
+            Some(&(read, before, after)) if (read, before) == (me, reads) => after,
+            _ => self.extend_at(place, reads, me, precedes, knows_others()),
+        };
+        self.last = (me, reads, after);
+        after
     }
 
     #[cold]
     #[inline(never)]
-    fn extend_at(&mut self, place: usize, reads: Record, me: Record, precedes: impl Fn(Record) -> bool) -> Record {
+    fn extend_at(
+        &mut self,
+        place: usize,
+        reads: Record,
+        me: Record,
+        precedes: impl Fn(Record) -> bool,
+        knows_others: bool,
+    ) -> Record {
         if self.recent.is_empty() {
             self.recent = vec![Default::default(); 1 << self.bits];
         }
-        let after = self.extend(reads, me, precedes);
+        let after = self.extend(reads, me, precedes, knows_others);
         self.recent[place] = (me, reads, after);
         after
     }
 
     /// A copy in flight, one of the reads since the last write, has landed.
     pub(crate) fn land(&mut self, reads: Record, me: Record) -> Record {
-        self.extend(reads, me, |read| read.is_in_flight() && read.is_by(me))
+        self.extend(reads, me, |read| read.is_in_flight() && read.is_by(me), false)
     }
 
-    /// Adds a read without those that it replaces, as far as these are among the latest.
-    fn extend(&mut self, reads: Record, me: Record, replaces: impl Fn(Record) -> bool) -> Record {
+    /// Adds a read without those that it replaces, as far as these are among the latest: of other blocks only where
+    /// `of_others`.
+    fn extend(&mut self, reads: Record, me: Record, replaces: impl Fn(Record) -> bool, of_others: bool) -> Record {
         let all = match reads.is_set() {
             true => reads.set_number(),
             false => self.push(0, 1 << reads.get(LANE), reads.without(LANE)),
         };
         let lane = 1 << me.get(LANE);
-        let (mut mine, mut dropped, mut rest) = (me, false, all);
+        // The nodes down to the last that loses lanes, by number, and the list behind it.
+        let (mut mine, mut dropped, mut rest) = (me, None, all);
         // What is left of the lanes of a node; none where the read is covered by it.
         let left = |node: &Node| {
             let mut lanes = node.lanes;
+            if !of_others && node.read.get(BLOCK) != me.get(BLOCK) {
+                return Some(lanes);
+            }
             let now = node.read.0 >> WARP.0 == me.0 >> WARP.0 && node.read.get(CLOCK) == me.get(CLOCK);
             if now && lanes & lane != 0 && [STRENGTH, PROXY].iter().all(|&part| node.read.get(part) == me.get(part)) {
                 if me.get(BYTES) & !node.read.get(BYTES) == 0 {
@@ -153,21 +187,25 @@ impl Readers {
             }
             Some(lanes)
         };
-        for _ in 0..LATEST {
-            let Some(node) = self.node(rest) else { break };
+        for i in 1..=LATEST {
+            // Mostly a block reads but once what others read as well.
+            let ours = of_others || self.blocks_of(rest) & bit(me) != 0;
+            let Some(node) = self.node(rest).filter(|_| ours) else { break };
             let Some(lanes) = left(&node) else { return Record::of_set(all, reads) };
             if node.lanes & !lanes & lane != 0 && node.read.with(LANE, me.get(LANE)).is_alike(me) {
                 mine = me.without(BYTES).with(BYTES, me.get(BYTES) | node.read.get(BYTES));
             }
-            dropped |= lanes != node.lanes;
             rest = node.rest;
+            if lanes != node.lanes {
+                dropped = Some((i, rest));
+            }
         }
         let mut set = all;
-        if dropped {
-            let latest: Vec<Node> = self.nodes(Record::of_set(all, reads)).take(LATEST).collect();
+        if let Some((many, behind)) = dropped {
+            let latest: Vec<Node> = self.nodes(Record::of_set(all, reads)).take(many).collect();
             let kept = latest.iter().rev().filter_map(|node| Some((node, left(node).filter(|lanes| *lanes != 0)?)));
             let kept: Vec<(&Node, u32)> = kept.collect();
-            set = kept.into_iter().fold(rest, |set, (node, lanes)| self.push(set, lanes, node.read));
+            set = kept.into_iter().fold(behind, |set, (node, lanes)| self.push(set, lanes, node.read));
         }
         let read = mine.without(LANE);
         set = match self.node(set) {
@@ -182,6 +220,11 @@ impl Readers {
     }
 }
 
+/// The bit of a read's block.
+fn bit(read: Record) -> u64 {
+    1 << (read.get(BLOCK) % 64)
+}
+
 /// Readers that one thread of the host uses, or several.
 pub(crate) trait Held {
     /// Whether no other thread of the host changes cells or readers meanwhile.
@@ -194,6 +237,35 @@ impl Held for &mut Readers {
     #[inline(always)]
     fn with<T>(&mut self, f: impl FnOnce(&mut Readers) -> T) -> T {
         f(self)
+    }
+}
+
+/// The readers of a page, locked from their first use on.
+#[derive(Default)]
+pub(crate) struct PageReaders<'a> {
+    of: Option<&'a Mutex<Readers>>,
+    locked: Option<MutexGuard<'a, Readers>>,
+}
+
+impl<'a> PageReaders<'a> {
+    /// Goes on to a page's readers, and leaves those of another page.
+    #[inline(always)]
+    pub(crate) fn go_to(&mut self, readers: &'a Mutex<Readers>) -> &mut PageReaders<'a> {
+        if self.of.is_none_or(|of| !std::ptr::eq(of, readers)) {
+            *self = PageReaders { of: Some(readers), locked: None };
+        }
+        self
+    }
+}
+
+impl Held for &mut PageReaders<'_> {
+    const ALONE: bool = false;
+    #[inline(always)]
+    fn with<T>(&mut self, f: impl FnOnce(&mut Readers) -> T) -> T {
+        match self.of {
+            Some(readers) => f(self.locked.get_or_insert_with(|| lock(readers))),
+            None => f(&mut Readers::default()),
+        }
     }
 }
 

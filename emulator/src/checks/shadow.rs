@@ -8,7 +8,7 @@
 use super::clock::Vc;
 use super::order::Operation;
 use super::race::{Cell, Conflict, Touch};
-use super::readers::Readers;
+use super::readers::{PageReaders, Readers};
 use super::record::{BYTES, KEPT, Record};
 use crate::machine::access::Access;
 use crate::machine::lock::lock;
@@ -135,13 +135,23 @@ impl GlobalShadow {
 
     /// Compares an access by a thread and notes it.
     #[inline(always)]
-    pub(crate) fn access(&self, offset: u64, op: &Arc<Operation>, touch: &Touch<'_>) -> Result<(), Box<Conflict>> {
+    pub(crate) fn access<'a>(
+        &'a self,
+        offset: u64,
+        op: &Arc<Operation>,
+        touch: &Touch<'_>,
+        readers: &mut PageReaders<'a>,
+    ) -> Result<(), Box<Conflict>> {
         let page = &self.0[(offset / PAGE) as usize];
         match page.cells.get() {
             Some(cells) if page.sole.load(Ordering::Acquire) == op.id => {
-                cells.cells[(offset % PAGE / 4) as usize].access(touch, &cells.readers)
+                cells.cells[(offset % PAGE / 4) as usize].access(touch, readers.go_to(&cells.readers))
             }
-            _ => self.touch(offset, op, *touch),
+            _ => {
+                // Whoever looks at several layers locks them one by one.
+                *readers = PageReaders::default();
+                self.touch(offset, op, *touch)
+            }
         }
     }
 

@@ -27,6 +27,10 @@ impl<T: Copy> Ptr<T> {
         Ptr(address as *mut T)
     }
 
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
     fn valid(self) -> Outcome<*mut T> {
         if self.0.is_null() { Err(Code::INVALID_VALUE) } else { Ok(self.0) }
     }

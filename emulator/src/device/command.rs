@@ -24,6 +24,8 @@ pub(crate) enum Command {
         bytes: usize,
     },
     Call(HostFunction, usize),
+    /// Gives an allocation back.
+    Free(u64),
     Graph(Arc<Graph>),
 }
 
@@ -53,9 +55,12 @@ impl Command {
         match self {
             Command::Launch(launch) if launch.cooperative => vec![launch],
             Command::Graph(graph) => graph.nodes.iter().flat_map(|node| node.work.cooperative()).collect(),
-            Command::Nothing | Command::Fail(_) | Command::Launch(_) | Command::Copy { .. } | Command::Call(..) => {
-                Vec::new()
-            }
+            Command::Nothing
+            | Command::Fail(_)
+            | Command::Launch(_)
+            | Command::Copy { .. }
+            | Command::Call(..)
+            | Command::Free(_) => Vec::new(),
         }
     }
 
@@ -70,6 +75,10 @@ impl Command {
                 witness(context, place, to, from, *bytes)?;
                 reaches_host(context, to, from, *bytes)?;
                 copy(&context.memory, to, from, *bytes).map_err(|_| Code::ILLEGAL_ADDRESS)
+            }
+            Command::Free(address) => {
+                context.state().allocations.remove(&(Side::Device, *address));
+                Ok(())
             }
             Command::Call(function, data) => {
                 // What the function does comes after what is ordered before it.
@@ -137,7 +146,12 @@ fn copy(memory: &Memory, to: &End, from: &End, bytes: usize) -> Result<(), Memor
             // SAFETY: the C caller keeps the destination valid, and to itself, until the copy is done.
             memory.read(from, unsafe { std::slice::from_raw_parts_mut(to as *mut u8, bytes) })
         }
-        _ => Ok(()), // no call copies within the host
+        (&End::Host(to), &End::Host(from)) => {
+            // SAFETY: the C caller keeps both valid until the copy is done. They may overlap.
+            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+            Ok(())
+        }
+        _ => Ok(()), // no call fills the host's memory
     }
 }
 
@@ -165,7 +179,7 @@ impl Stream {
         for end in [&to, &from] {
             match *end {
                 End::Host(0) => return Err(Code::INVALID_VALUE),
-                End::Host(address) => pageable = !capturing && context.state().pinned(address, bytes).is_none(),
+                End::Host(address) => pageable |= !capturing && context.state().pinned(address, bytes).is_none(),
                 End::Device(address) => {
                     context.memory.range(address, bytes as u64).map_err(|_| Code::INVALID_VALUE)?;
                 }
@@ -214,13 +228,29 @@ struct Page([u8; 4096]);
 /// Contents of fresh page-locked memory: not zeros, which the driver does not promise.
 const FRESH: Page = Page([0xcd; 4096]);
 
+/// Origin of memory that a program may name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The driver's: device memory, or page-locked memory.
+    Allocated,
+    /// The program's own, registered.
+    Registered,
+    /// Managed: both sides see it at the same address.
+    Managed,
+    /// A stream will give it back.
+    Leaving,
+}
+
 /// An allocation of the program, freed on drop.
 pub(crate) struct Buffer {
     memory: Arc<Memory>,
     /// Device address.
-    device: u64,
+    pub(crate) device: u64,
     pub(crate) bytes: usize,
-    /// Host memory behind it; empty on the device's side.
+    pub(crate) origin: Origin,
+    /// The flags that it was asked for with.
+    pub(crate) flags: u32,
+    /// Host memory behind it; empty on the device's side, and where it is the program's own.
     _pages: Vec<Page>,
 }
 
@@ -240,6 +270,19 @@ impl State {
     }
 }
 
+impl State {
+    /// The allocation that holds an address of the device or of the host: its side, its address there, and itself.
+    pub(crate) fn holding(&self, address: u64) -> Option<(Side, u64, &Buffer)> {
+        let below = |side| self.allocations.range((side, 0)..=(side, address)).next_back();
+        let holds = |start: u64, buffer: &Buffer| address.wrapping_sub(start) < buffer.bytes as u64;
+        let named = [Side::Device, Side::Host].into_iter().filter_map(below);
+        let named = named.map(|(&(side, start), buffer)| (side, start, buffer));
+        let seen = self.allocations.iter().map(|(&(side, start), buffer)| (side, start, buffer));
+        let mut named = named.filter(|&(_, start, buffer)| holds(start, buffer));
+        named.next().or_else(|| seen.into_iter().find(|(_, _, buffer)| holds(buffer.device, buffer)))
+    }
+}
+
 impl Context {
     /// Begins a call that may synchronise on a GPU, and so always does here: a program that makes it while a kernel
     /// waits for the host must not work by luck.
@@ -250,40 +293,141 @@ impl Context {
     }
 
     /// `cuMemAlloc` and `cuMemHostAlloc`. Returns the address on that side.
-    pub(crate) fn allocate(&self, call: &'static str, side: Side, bytes: usize) -> Outcome<u64> {
+    pub(crate) fn allocate(&self, call: &'static str, side: Side, bytes: usize, flags: u32) -> Outcome<u64> {
         if bytes == 0 {
             return Err(Code::INVALID_VALUE);
         }
         self.settle(call, Call::Allocate)?;
-        let mut pages = Vec::new();
-        let (address, device) = match side {
-            Side::Device => {
-                let device = self.memory.alloc(bytes as u64).map_err(|_| Code::OUT_OF_MEMORY)?;
-                (device, device)
-            }
+        match side {
+            Side::Device => self.allocate_at_once(bytes),
             Side::Host => {
-                let count = bytes.div_ceil(size_of::<Page>());
-                pages.try_reserve_exact(count).map_err(|_| Code::OUT_OF_MEMORY)?;
-                pages.resize(count, FRESH);
+                let mut pages = pages(bytes)?;
                 let pointer: *mut u8 = pages.as_mut_ptr().cast();
                 // SAFETY: the pages live until the allocation is dropped, which unmaps them first. How the host
                 // accesses them while kernels run is the C caller's part.
-                (pointer as u64, unsafe { self.memory.map_host(pointer, bytes as u64) })
+                let device = unsafe { self.memory.map_host(pointer, bytes as u64) };
+                self.keep(side, pointer as u64, device, bytes, Origin::Allocated, flags, pages)
             }
-        };
-        let allocation = Buffer { memory: self.memory.clone(), device, bytes, _pages: pages };
-        self.state().allocations.insert((side, address), allocation);
+        }
+    }
+
+    /// Device memory, without waiting for anything.
+    fn allocate_at_once(&self, bytes: usize) -> Outcome<u64> {
+        let device = self.memory.alloc(bytes as u64).map_err(|_| Code::OUT_OF_MEMORY)?;
+        self.keep(Side::Device, device, device, bytes, Origin::Allocated, 0, Vec::new())
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of a buffer
+    fn keep(
+        &self,
+        side: Side,
+        address: u64,
+        device: u64,
+        bytes: usize,
+        origin: Origin,
+        flags: u32,
+        pages: Vec<Page>,
+    ) -> Outcome<u64> {
+        let buffer = Buffer { memory: self.memory.clone(), device, bytes, origin, flags, _pages: pages };
+        self.state().allocations.insert((side, address), buffer);
         Ok(address)
+    }
+
+    /// `cuMemAllocManaged`
+    pub(crate) fn allocate_managed(&self, bytes: usize, flags: u32) -> Outcome<u64> {
+        if bytes == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        self.settle("cuMemAllocManaged", Call::Allocate)?;
+        let mut pages = pages(bytes)?;
+        let pointer: *mut u8 = pages.as_mut_ptr().cast();
+        // SAFETY: as for page-locked memory.
+        let shared = unsafe { self.memory.share_host(pointer, bytes as u64) };
+        let address = shared.map_err(|_| Code::OUT_OF_MEMORY)?;
+        self.keep(Side::Device, address, address, bytes, Origin::Managed, flags, pages)
+    }
+
+    /// `cuMemHostRegister`
+    pub(crate) fn register(&self, host: usize, bytes: usize, flags: u32) -> Outcome {
+        let end = host.checked_add(bytes).filter(|_| host != 0 && bytes != 0).ok_or(Code::INVALID_VALUE)?;
+        self.settle("cuMemHostRegister", Call::Allocate)?;
+        let overlaps = |(&(_, start), buffer): (&(Side, u64), &Buffer)| {
+            (start as usize) < end && host < start as usize + buffer.bytes
+        };
+        let pinned = (Side::Host, 0)..=(Side::Host, u64::MAX);
+        if self.state().allocations.range(pinned).any(overlaps) {
+            return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        // SAFETY: the C caller keeps the memory until it unregisters it.
+        let device = unsafe { self.memory.map_host(host as *mut u8, bytes as u64) };
+        self.keep(Side::Host, host as u64, device, bytes, Origin::Registered, flags, Vec::new()).map(drop)
+    }
+
+    /// `cuMemHostUnregister`
+    pub(crate) fn unregister(&self, host: usize) -> Outcome {
+        let key = (Side::Host, host as u64);
+        match self.state().allocations.get(&key) {
+            Some(buffer) if buffer.origin == Origin::Registered => {}
+            Some(_) => return Err(Code::INVALID_VALUE),
+            None => return Err(Code::HOST_MEMORY_NOT_REGISTERED),
+        }
+        self.state().captures.refuse_unsafe()?;
+        let waited = self.wait_for_all("cuMemHostUnregister");
+        self.state().allocations.remove(&key);
+        waited
     }
 
     /// `cuMemFree` and `cuMemFreeHost`, which wait for all work of the context.
     pub(crate) fn free(&self, call: &'static str, side: Side, address: u64) -> Outcome {
         self.state().captures.refuse_unsafe()?;
-        if !self.state().allocations.contains_key(&(side, address)) {
+        let key = (side, address);
+        let may = |buffer: &Buffer| matches!(buffer.origin, Origin::Allocated | Origin::Managed);
+        if !self.state().allocations.get(&key).is_some_and(may) {
             return Err(Code::INVALID_VALUE);
         }
         let waited = self.wait_for_all(call);
-        self.state().allocations.remove(&(side, address));
+        self.state().allocations.remove(&key);
         waited
+    }
+}
+
+/// Fresh page-locked memory.
+fn pages(bytes: usize) -> Outcome<Vec<Page>> {
+    let mut pages = Vec::new();
+    let count = bytes.div_ceil(size_of::<Page>());
+    pages.try_reserve_exact(count).map_err(|_| Code::OUT_OF_MEMORY)?;
+    pages.resize(count, FRESH);
+    Ok(pages)
+}
+
+impl Stream {
+    /// `cuMemAllocAsync`. The memory is there at once; what uses it before its turn is not told from what may.
+    pub(crate) fn allocate(&self, bytes: usize) -> Outcome<u64> {
+        let context = &self.context;
+        if bytes == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        // A capture would make it a node.
+        if context.state().captures.of(self.id).is_some() {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        context.device.injected(Call::Allocate)?;
+        context.allocate_at_once(bytes)
+    }
+
+    /// `cuMemFreeAsync`: gives memory back when the stream comes to it.
+    pub(crate) fn free(&self, address: u64) -> Outcome {
+        let context = &self.context;
+        let key = (Side::Device, address);
+        let may = |buffer: &Buffer| matches!(buffer.origin, Origin::Allocated | Origin::Managed);
+        {
+            let state = &mut *context.state();
+            if state.captures.of(self.id).is_some() {
+                return Err(Code::NOT_SUPPORTED);
+            }
+            let buffer = state.allocations.get_mut(&key).filter(|buffer| may(buffer)).ok_or(Code::INVALID_VALUE)?;
+            buffer.origin = Origin::Leaving;
+        }
+        self.enqueue(Command::Free(address), None).map(drop)
     }
 }

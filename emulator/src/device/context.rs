@@ -7,11 +7,15 @@ use super::launch::Grid;
 use super::registry::Device;
 use super::stream::{LEGACY, Queue};
 use super::{Code, Handle, Leak, Outcome, StreamId, Ticket, handles, lock};
-use crate::memory::Memory;
-use std::cell::Cell;
+use crate::memory::{GLOBAL_BASE, Memory};
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+/// Distance between the first addresses of a device's contexts, and the number of contexts whose addresses differ.
+const APART: u64 = 1 << 40;
+const MOST: u64 = 64;
 
 pub(crate) struct Context {
     pub(crate) handle: Handle,
@@ -36,8 +40,20 @@ pub(crate) struct State {
     pub(crate) grids: Vec<Grid>,
     /// The error of every call once the context is lost or destroyed.
     pub(crate) sticky: Option<Code>,
+    pub(crate) settings: Settings,
     /// Host threads that have used the context, and may use it again until they end.
     threads: Vec<Weak<HostThread>>,
+}
+
+/// What a program sets and asks for, and nothing here heeds.
+#[derive(Default)]
+pub(crate) struct Settings {
+    /// `CUctx_flags`
+    pub(crate) flags: u32,
+    /// Values of `CUlimit` that were set.
+    pub(crate) limits: BTreeMap<u32, usize>,
+    /// `CUfunc_cache` and `CUsharedconfig`
+    pub(crate) preferences: [u32; 2],
 }
 
 /// A live host thread: the context and the driver call that it is blocked in, if any.
@@ -47,6 +63,8 @@ thread_local! {
     static THREAD: Arc<HostThread> = Arc::default();
     /// The handle of the context that is current in this thread, or 0.
     pub(crate) static CURRENT: Cell<Handle> = const { Cell::new(0) };
+    /// The contexts below it, the last pushed at the end.
+    static BELOW: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
 }
 
 impl State {
@@ -62,12 +80,19 @@ impl State {
 }
 
 impl Context {
-    pub(crate) fn create(device: &Arc<Device>) -> Arc<Context> {
+    /// A context of a device. `number` counts the device's contexts, so that each has addresses of its own.
+    pub(crate) fn create(device: &Arc<Device>, number: u64, flags: u32) -> Arc<Context> {
+        let base = GLOBAL_BASE + number % MOST * APART;
+        let state = State {
+            streams: BTreeMap::from([(LEGACY, Queue::default())]),
+            settings: Settings { flags, ..Settings::default() },
+            ..State::default()
+        };
         Arc::new_cyclic(|context: &Weak<Context>| Context {
             handle: handles::insert(0, None, context.clone()),
             device: device.clone(),
-            memory: Arc::new(Memory::new(device.config.memory_bytes)),
-            state: Mutex::new(State { streams: BTreeMap::from([(LEGACY, Queue::default())]), ..State::default() }),
+            memory: Arc::new(Memory::beginning_at(base, device.config.memory_bytes)),
+            state: Mutex::new(state),
             changed: Condvar::new(),
         })
     }
@@ -185,11 +210,38 @@ pub(crate) fn current() -> Outcome<Arc<Context>> {
     }
 }
 
-/// Makes a context the thread's current one; 0 for none.
+/// Makes a context the thread's current one, in the place of the one before; 0 takes that away.
 pub(crate) fn set_current(handle: Handle) -> Outcome {
-    if handle != 0 && handle != CURRENT.get() {
-        Context::from_handle(handle).map_err(|_| Code::INVALID_CONTEXT)?.state().meet_thread();
+    if handle == 0 {
+        CURRENT.set(BELOW.with_borrow_mut(Vec::pop).unwrap_or(0));
+        return Ok(());
     }
+    meet(handle)?;
     CURRENT.set(handle);
     Ok(())
+}
+
+fn meet(handle: Handle) -> Outcome {
+    if handle != CURRENT.get() {
+        Context::from_handle(handle).map_err(|_| Code::INVALID_CONTEXT)?.state().meet_thread();
+    }
+    Ok(())
+}
+
+/// Makes a context the thread's current one, above the one before.
+pub(crate) fn push_current(handle: Handle) -> Outcome {
+    Context::from_handle(handle).map_err(|_| Code::INVALID_CONTEXT)?.state().meet_thread();
+    let before = CURRENT.replace(handle);
+    if before != 0 {
+        BELOW.with_borrow_mut(|below| below.push(before));
+    }
+    Ok(())
+}
+
+/// Takes the thread's current context away, and returns it.
+pub(crate) fn pop_current() -> Outcome<Handle> {
+    match CURRENT.get() {
+        0 => Err(Code::INVALID_CONTEXT),
+        top => set_current(0).map(|()| top),
+    }
 }

@@ -101,6 +101,11 @@ impl Captures {
         if capture.is_joined() { Ok(capture.nodes) } else { Err(Code::STREAM_CAPTURE_UNJOINED) }
     }
 
+    /// `CUstreamCaptureStatus` of a stream, and the number of its capture.
+    pub(crate) fn status(&mut self, stream: StreamId) -> (u32, u64) {
+        self.of(stream).map_or((0, 0), |capture| (if capture.invalid { 2 } else { 1 }, capture.id))
+    }
+
     pub(crate) fn of(&mut self, stream: StreamId) -> Option<&mut Capture> {
         self.active.iter_mut().find(|capture| capture.has(stream))
     }
@@ -157,6 +162,19 @@ pub(crate) struct GraphExec {
 }
 
 impl GraphExec {
+    /// Checks `CUgraphInstantiate_flags`. Uploads and priorities change nothing here, and no graph allocates, so that none
+    /// has memory to free at its launch (1).
+    pub(crate) fn check_flags(flags: u64) -> Outcome {
+        const AUTO_FREE: u64 = 1;
+        const DEVICE_LAUNCH: u64 = 4;
+        match flags {
+            16.. => Err(Code::INVALID_VALUE),
+            _ if flags & (AUTO_FREE | DEVICE_LAUNCH) == AUTO_FREE | DEVICE_LAUNCH => Err(Code::INVALID_VALUE),
+            _ if flags & DEVICE_LAUNCH != 0 => Err(Code::NOT_SUPPORTED),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn launch(&self, stream: &Stream) -> Outcome {
         if self.graph.context.handle != stream.context.handle {
             return Err(Code::INVALID_HANDLE);

@@ -23,7 +23,13 @@ pub(crate) struct Function {
     pub(crate) info: KernelInfo,
     /// Most dynamic shared memory in bytes, as `cuFuncSetAttribute` sets it.
     pub(crate) max_dynamic_shared: AtomicU32,
+    /// Attributes that tell a chip what the program prefers, and change nothing here.
+    hints: Mutex<HashMap<u32, i32>>,
 }
+
+/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`, `_NON_PORTABLE_CLUSTER_SIZE_ALLOWED` and
+/// `_CLUSTER_SCHEDULING_POLICY_PREFERENCE`, with their values unless set.
+const HINTS: [(u32, i32); 3] = [(9, -1), (14, 0), (15, 0)];
 
 /// The first argument of a directive in the module's head, outside comments.
 fn directive<'a>(text: &'a str, name: &str) -> Option<&'a str> {
@@ -110,7 +116,9 @@ impl LoadedModule {
         let mut functions = lock(&self.functions);
         let handle = functions.entry(name.to_owned()).or_insert_with(|| {
             let max_dynamic_shared = AtomicU32::new(SHARED_PER_BLOCK.saturating_sub(info.static_shared));
-            handles::insert(self.context.handle, None, Function { module: self.clone(), info, max_dynamic_shared })
+            let hints = Mutex::new(HashMap::from(HINTS));
+            let function = Function { module: self.clone(), info, max_dynamic_shared, hints };
+            handles::insert(self.context.handle, None, function)
         });
         Ok(*handle)
     }
@@ -122,6 +130,9 @@ impl Function {
         let most = self.module.context.device.config.shared_limit().saturating_sub(self.info.static_shared);
         match (number, u32::try_from(value)) {
             (8, Ok(bytes)) if bytes <= most => self.max_dynamic_shared.store(bytes, Ordering::Relaxed),
+            // A carve-out in per cent, or the default.
+            (9, _) if !(-1..=100).contains(&value) => return Err(Code::INVALID_VALUE),
+            (9 | 14 | 15, _) => _ = lock(&self.hints).insert(number, value),
             _ => return Err(Code::INVALID_VALUE),
         }
         Ok(())
@@ -135,7 +146,13 @@ impl Function {
             3 => self.info.local_bytes,
             4 => self.info.device_registers(),
             8 => self.max_dynamic_shared.load(Ordering::Relaxed),
-            _ => return Err(Code::INVALID_VALUE),
+            // Bytes of constants, caching of global loads in L1.
+            2 | 7 => 0,
+            5 => self.info.target_sm,
+            6 => self.module.context.device.config.sm_number(),
+            10 => self.info.cluster.is_some().into(),
+            11..=13 => self.info.cluster.map_or(0, |cluster| cluster[number as usize - 11]),
+            _ => return lock(&self.hints).get(&number).copied().ok_or(Code::INVALID_VALUE),
         };
         Ok(value as i32)
     }

@@ -8,12 +8,14 @@ use crate::machine::finding::Findings;
 use crate::machine::injection::{Call, FaultInjection};
 use crate::memory::Memory;
 use crate::timing::report::Timing;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 pub(crate) struct Device {
     pub(crate) ordinal: i32,
     pub(crate) config: DeviceConfig,
     primary: Mutex<Primary>,
+    /// The pool that streams allocate from.
+    pub(crate) pool: OnceLock<Handle>,
     pub(crate) control: Mutex<Control>,
 }
 
@@ -21,6 +23,12 @@ pub(crate) struct Device {
 struct Primary {
     retained: u32,
     context: Option<Arc<Context>>,
+    /// `CUctx_flags` of the next primary context.
+    flags: u32,
+    /// Contexts that the program created.
+    created: Vec<Arc<Context>>,
+    /// Number of those so far.
+    number: u64,
 }
 
 /// State behind the control functions of a device.
@@ -76,7 +84,7 @@ pub fn add_device(config: DeviceConfig) -> i32 {
     let mut devices = lock(&DEVICES);
     let ordinal = i32::try_from(devices.len()).unwrap_or(i32::MAX);
     let control = Mutex::new(Control { injections: config.faults.clone(), ..Control::default() });
-    devices.push(Arc::new(Device { ordinal, config, primary: Mutex::default(), control }));
+    devices.push(Arc::new(Device { ordinal, config, primary: Mutex::default(), pool: OnceLock::new(), control }));
     ordinal
 }
 
@@ -93,8 +101,8 @@ pub(crate) fn device(ordinal: i32) -> Outcome<Arc<Device>> {
 /// on.
 pub(crate) fn mapped(address: usize, bytes: usize) -> Option<(Arc<Memory>, u64)> {
     let devices = lock(&DEVICES).clone();
-    devices.iter().filter(|device| device.config.checks.racecheck).find_map(|device| {
-        let context = device.context()?;
+    let contexts = devices.iter().filter(|device| device.config.checks.racecheck).flat_map(|device| device.contexts());
+    contexts.into_iter().find_map(|context| {
         let seen = context.state().pinned(address, bytes)?;
         Some((context.memory.clone(), seen))
     })
@@ -109,9 +117,7 @@ pub fn last_fault(ordinal: i32) -> Option<Fault> {
 /// context.
 pub fn findings(ordinal: i32) -> Findings {
     let Ok(device) = device(ordinal) else { return Findings::default() };
-    if let Some(context) = device.context() {
-        device.collect(&context.memory);
-    }
+    device.contexts().iter().for_each(|context| device.collect(&context.memory));
     let mut findings = lock(&device.control).findings.clone();
     if device.config.silenced.contains(&FaultKind::Leak) {
         return findings;
@@ -157,7 +163,7 @@ pub fn clear_reports(ordinal: i32) {
 pub fn leaks(ordinal: i32) -> Vec<Leak> {
     let Ok(device) = device(ordinal) else { return Vec::new() };
     let mut leaks = lock(&device.control).leaks.clone();
-    leaks.extend(device.context().iter().flat_map(|context| context.leaks()));
+    leaks.extend(device.contexts().iter().flat_map(|context| context.leaks()));
     leaks
 }
 
@@ -191,6 +197,11 @@ impl Device {
         code
     }
 
+    /// Keeps the reason of a refusal for [`last_fault`].
+    pub(crate) fn refuse(&self, what: &str, reason: String) {
+        lock(&self.control).fault = Some(Fault::new(FaultKind::Unsupported, what, reason));
+    }
+
     /// Keeps a finding for [`findings`], or fails with its code where the first one is fatal.
     pub(crate) fn find(&self, fault: Box<Fault>) -> Outcome {
         let judged = self.config.judge(fault, |fault| lock(&self.control).findings.add(fault));
@@ -205,15 +216,23 @@ impl Device {
         }
     }
 
+    /// The primary context, if it is retained.
     pub(crate) fn context(&self) -> Option<Arc<Context>> {
         lock(&self.primary).context.clone()
+    }
+
+    /// The primary context, if it is retained, and those that the program created.
+    fn contexts(&self) -> Vec<Arc<Context>> {
+        let primary = lock(&self.primary);
+        primary.context.iter().chain(&primary.created).cloned().collect()
     }
 
     /// Retains the primary context, which the first retain creates.
     pub(crate) fn retain(self: &Arc<Self>) -> Handle {
         let mut primary = lock(&self.primary);
         primary.retained += 1;
-        primary.context.get_or_insert_with(|| Context::create(self)).handle
+        let flags = primary.flags;
+        primary.context.get_or_insert_with(|| Context::create(self, 0, flags)).handle
     }
 
     /// Releases the primary context, which the last release destroys.
@@ -223,6 +242,48 @@ impl Device {
         let last = if primary.retained == 0 { primary.context.take() } else { None };
         drop(primary);
         let leaks = last.map(|context| context.destroy()).unwrap_or_default();
+        lock(&self.control).leaks.extend(leaks);
+        Ok(())
+    }
+
+    /// Destroys the primary context with all that is in it, which so is no leak.
+    pub(crate) fn reset(&self) {
+        let mut primary = lock(&self.primary);
+        let context = primary.context.take();
+        primary.flags = 0;
+        drop(primary);
+        context.map(|context| context.destroy());
+    }
+
+    /// Sets the flags of the primary context, be there one or not.
+    pub(crate) fn set_primary_flags(&self, flags: u32) {
+        let mut primary = lock(&self.primary);
+        primary.flags = flags;
+        primary.context.iter().for_each(|context| context.state().settings.flags = flags);
+    }
+
+    /// The flags of the primary context, and whether there is one.
+    pub(crate) fn primary_state(&self) -> (u32, bool) {
+        let primary = lock(&self.primary);
+        (primary.flags, primary.context.is_some())
+    }
+
+    /// Creates a context of the program's own.
+    pub(crate) fn create_context(self: &Arc<Self>, flags: u32) -> Handle {
+        let mut primary = lock(&self.primary);
+        primary.number += 1;
+        let context = Context::create(self, primary.number, flags);
+        primary.created.push(context.clone());
+        context.handle
+    }
+
+    /// Destroys a context that the program created. What is left in it is a leak.
+    pub(crate) fn destroy_context(&self, handle: Handle) -> Outcome {
+        let mut primary = lock(&self.primary);
+        let found = primary.created.iter().position(|context| context.handle == handle);
+        let context = primary.created.swap_remove(found.ok_or(Code::INVALID_CONTEXT)?);
+        drop(primary);
+        let leaks = context.destroy();
         lock(&self.control).leaks.extend(leaks);
         Ok(())
     }

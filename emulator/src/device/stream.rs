@@ -11,10 +11,11 @@ use super::launch::LOOK;
 use super::{Code, Command, Context, Handle, Outcome, handles, lock};
 use crate::checks::frontier::{Frontier, Position};
 use crate::checks::order::Place;
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -134,9 +135,35 @@ impl State {
 }
 
 impl Stream {
-    /// The stream that a handle names; 0 is the current context's legacy stream.
+    /// The stream that a handle names: 0 and `CU_STREAM_LEGACY` (1) the current context's legacy stream,
+    /// `CU_STREAM_PER_THREAD` (2) the calling thread's own.
     pub(crate) fn resolve(handle: Handle) -> Outcome<Arc<Stream>> {
-        if handle == 0 { Ok(Arc::new(Stream { context: current()?, id: LEGACY })) } else { handles::get(handle) }
+        match handle {
+            0 | 1 => Ok(Arc::new(Stream { context: current()?, id: LEGACY })),
+            2 => Stream::of_thread(current()?),
+            _ => handles::get(handle),
+        }
+    }
+
+    /// The stream of this thread in a context, made when it is first named.
+    fn of_thread(context: Arc<Context>) -> Outcome<Arc<Stream>> {
+        thread_local! {
+            static OWN: RefCell<HashMap<Handle, (Weak<Context>, StreamId)>> = RefCell::default();
+        }
+        OWN.with_borrow_mut(|own| {
+            own.retain(|_, (context, _)| context.strong_count() > 0);
+            let id = match own.get(&context.handle) {
+                Some(&(_, id)) => id,
+                None => Stream::create(&context, 0)?.id,
+            };
+            own.insert(context.handle, (Arc::downgrade(&context), id));
+            Ok(Arc::new(Stream { context, id }))
+        })
+    }
+
+    /// `CUstream_flags`
+    pub(crate) fn flags(&self) -> Outcome<u32> {
+        Ok(if self.context.state().queue(self.id)?.non_blocking { NON_BLOCKING } else { 0 })
     }
 
     pub(crate) fn create(context: &Arc<Context>, flags: u32) -> Outcome<Stream> {

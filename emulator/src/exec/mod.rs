@@ -15,6 +15,7 @@ pub(crate) mod scalar;
 pub(crate) mod scheduler;
 pub(crate) mod special;
 pub(crate) mod step;
+pub(crate) mod system;
 mod timed;
 pub(crate) mod values;
 pub(crate) mod warp;
@@ -32,7 +33,7 @@ use crate::timing::timekeeper::Timekeeper;
 use block::Common;
 use inst::Program;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use warp::Warp;
 
 /// Called each round with (progress, the longest block's instructions); `Some(fault)` ends the launch. Progress means a
@@ -65,6 +66,8 @@ pub(crate) struct LaunchCx<'a> {
     pub(crate) free: bool,
     /// Whether nothing but one block can change memory meanwhile.
     pub(crate) alone: bool,
+    /// What its threads have printed.
+    pub(crate) printed: Mutex<Vec<u8>>,
 }
 
 /// State of one host thread that runs blocks.

@@ -1,5 +1,6 @@
 //! Instructions that compute values: a table with a row per instruction, its types and its meaning in Rust's
-//! arithmetic. Row and type become a loop over 32 lanes, vectorised by the compiler for any processor and for AVX2.
+//! arithmetic. Row and type become a loop over 32 lanes, vectorised by the compiler for AVX2, or for what a processor of
+//! another architecture has.
 
 #![allow(non_camel_case_types, dead_code)]
 // Of NaN, `!(x < y)` is not `x >= y`, nor is `x < y || x > y` the same as `x != y`.
@@ -9,7 +10,7 @@
 
 use super::float::{self, flush, least, most};
 use super::inst::{CONST, P, R};
-use crate::machine::lanes::{Slot, map};
+use crate::machine::lanes::{Lanes, Slot, map};
 use crate::machine::types::{Ty, named};
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -39,6 +40,8 @@ trait Operand {
     unsafe fn source(file: File, r: R) -> impl Fn(usize) -> Self::Value;
     /// Writes the lanes in `m`.
     unsafe fn put(file: File, r: R, m: u32, f: impl Fn(usize) -> Self::Value);
+    /// Writes one lane.
+    unsafe fn put_lane(file: File, r: R, lane: usize, value: Self::Value);
 }
 
 /// A PTX type that stands in slots, with its Rust type.
@@ -65,6 +68,11 @@ impl<T: Native> Operand for T {
     unsafe fn put(file: File, r: R, m: u32, f: impl Fn(usize) -> T::Value) {
         // SAFETY: the decoder gives only slots inside the register file.
         unsafe { map(file.regs.add(r as usize).cast(), m, |lane| T::put(f(lane))) }
+    }
+    #[inline(always)]
+    unsafe fn put_lane(file: File, r: R, lane: usize, value: T::Value) {
+        // SAFETY: as in `put`.
+        unsafe { *file.regs.add(r as usize).cast::<T::Slot>().add(lane) = T::put(value) }
     }
 }
 
@@ -131,6 +139,12 @@ impl Operand for pred {
         let p = unsafe { &mut *file.preds.add(p as usize) };
         *p = *p & !m | v & m;
     }
+    #[inline(always)]
+    unsafe fn put_lane(file: File, p: P, lane: usize, value: bool) {
+        // SAFETY: as in `source`.
+        let p = unsafe { &mut *file.preds.add(p as usize) };
+        *p = *p & !(1 << lane) | u32::from(value) << lane;
+    }
 }
 
 impl Operand for lut {
@@ -141,6 +155,7 @@ impl Operand for lut {
         move |_| bits
     }
     unsafe fn put(_: File, _: R, _: u32, _: impl Fn(usize) -> [u32; 8]) {}
+    unsafe fn put_lane(_: File, _: R, _: usize, _: [u32; 8]) {}
 }
 
 /// One row for one type.
@@ -148,6 +163,11 @@ trait Row {
     /// # Safety
     /// As [`ValueFn`].
     unsafe fn run(r: &[R; 5], file: File, m: u32);
+    /// The same for one lane.
+    ///
+    /// # Safety
+    /// As [`ValueFn`].
+    unsafe fn run_lane(r: &[R; 5], file: File, lane: usize);
 }
 
 fn compiled<O: Row>() -> ValueFn {
@@ -164,6 +184,17 @@ fn compiled<O: Row>() -> ValueFn {
     {
         return avx2::<O>;
     }
+    // An instance of every row that is vectorised once more takes long to compile, for processors that are few.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn lane_by_lane<O: Row>(r: &[R; 5], file: File, m: u32) {
+        for lane in Lanes(m) {
+            // SAFETY: the caller's.
+            unsafe { O::run_lane(r, file, lane) }
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    return lane_by_lane::<O>;
+    #[cfg(not(target_arch = "x86_64"))]
     O::run
 }
 
@@ -185,6 +216,15 @@ macro_rules! row {
                         $(let $x = $x(lane);)+
                         $body
                     });
+                }
+            }
+            #[inline(always)]
+            unsafe fn run_lane(r: &[R; 5], file: File, lane: usize) {
+                let mut i = 0;
+                // SAFETY: the caller's.
+                unsafe {
+                    $(i += 1; let $x = <$a as Operand>::source(file, r[i])(lane);)+
+                    <$out as Operand>::put_lane(file, r[0], lane, $body);
                 }
             }
         }

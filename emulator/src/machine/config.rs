@@ -3,6 +3,7 @@
 use super::chip::ChipFile;
 use super::fault::{Fault, FaultKind, OrFault};
 use super::injection::FaultInjection;
+use super::output::Output;
 use std::time::Duration;
 
 /// Which checks run. Bounds, alignment and use after free are always checked: the emulator could not run without.
@@ -14,7 +15,7 @@ pub struct Checks {
     pub racecheck: bool,
     /// Of the race check: all reads since the last write of a word are kept, so that a write is compared with each. Without it
     /// one is kept, which a hash chooses for each word: a race with one of several readers is then missed in a part of runs,
-    /// and the check takes about two thirds of the time.
+    /// and a launch with the race check alone takes about three quarters of the time (`emulator_speed`, on one thread).
     pub every_reader: bool,
     /// Divergent or mismatched barriers, shuffles from inactive lanes.
     pub synccheck: bool,
@@ -50,6 +51,10 @@ pub struct DeviceConfig {
     pub multiprocessors: u32,
     /// Device memory; an allocation beyond it is `CUDA_ERROR_OUT_OF_MEMORY`.
     pub memory_bytes: u64,
+    /// Most bytes of device memory that kernels have from `malloc`; beyond, it returns null.
+    pub heap_bytes: u64,
+    /// Where kernels print.
+    pub output: Output,
     /// Shared memory per block with opt-in, in bytes; `None`: what the chip of this `sm` has.
     pub shared_per_block_optin: Option<u32>,
     /// Core clock in kHz. Reported only; emulated time is the host's.
@@ -116,6 +121,8 @@ impl Default for DeviceConfig {
             sm: (9, 0),
             multiprocessors: 8,
             memory_bytes: 16 << 30,
+            heap_bytes: 8 << 20,
+            output: Output::Standard,
             shared_per_block_optin: None,
             clock_khz: 1_755_000,
             memory_clock_khz: 2_619_000,
@@ -245,31 +252,78 @@ impl DeviceConfig {
         self.chip().shared_per_block_optin
     }
 
-    /// The value of `CUdevice_attribute` number `number`, if it is one that kiln asks for.
+    /// The value of `CUdevice_attribute` number `number`, if it is one of CUDA 12.9.
     pub(crate) fn attribute(&self, number: i32) -> Option<i32> {
         let chip = self.chip();
         let value = match number {
             1 => THREADS_PER_BLOCK,
+            2..=4 => BLOCK[number as usize - 2],
+            5..=7 => GRID[number as usize - 5],
             8 => SHARED_PER_BLOCK,
-            10 => 32, // warp size
+            9 => 64 << 10, // constant memory
+            10 => 32,      // warp size
+            11 => i32::MAX as u32,
+            12 | 82 => REGISTERS,
             13 => self.clock_khz,
+            14 | 30 => 512, // alignment of textures and surfaces
             16 => self.multiprocessors,
             17 => self.launch_timeout.is_some().into(),
             18 => self.integrated.into(),
-            19 | 95 => 1, // mapped host memory, cooperative launches
+            // Copies and kernels beside kernels, mapped host memory, caches in L1, managed memory, also while kernels run,
+            // preemption, cooperative launches, registered memory, pools.
+            15 | 19 | 31 | 79 | 80 | 83 | 89 | 90 | 95 | 99 | 115 => 1,
             36 => self.memory_clock_khz,
             37 => self.memory_bus_bits,
             38 => self.l2_bytes,
             39 => chip.warps * 32,
+            40 => 2,  // engines for copies
+            51 => 32, // alignment of a texture's pitch
             75 => self.sm.0,
             76 => self.sm.1,
             81 => chip.shared_per_multiprocessor,
-            82 => REGISTERS,
             86 => self.host_native_atomics.into(),
+            87 => self.single_to_double(),
             97 => chip.shared_per_block_optin,
+            106 => chip.blocks,
             111 => chip.reserved_shared,
+            120 => (self.sm.0 >= 9).into(), // clusters
+            126 => 1,                       // domains of memory synchronisation
+            131 | 134 => return Some(-1),   // no node of host memory
+            21..=29 | 42..=49 | 52..=74 | 77 => textures(number)?,
+            // What is left says that a feature is there, or where a device is plugged in. Page-locked memory has another
+            // address here than on the host, so that addressing is not unified (41).
+            20 | 32..=35 | 41 | 50 | 78 | 84 | 85 | 88 | 91..=94 | 96 | 98 | 100..=105 => 0,
+            107..=110 | 112..=114 | 116..=119 | 121..=125 | 127..=130 | 132 | 133 | 135..=143 => 0,
             _ => return None,
         };
         Some(i32::try_from(value).unwrap_or(i32::MAX))
     }
+
+    /// Products in f32 for each in f64 that a multiprocessor makes.
+    fn single_to_double(&self) -> u32 {
+        match self.sm {
+            (8..=10, 0) => 2,
+            (0..=7, _) => 32,
+            _ => 64,
+        }
+    }
+}
+
+/// Limits of textures and surfaces by their attributes, the same on all these chips.
+/// Source: CUDA C++ Programming Guide, "Compute Capabilities".
+fn textures(number: i32) -> Option<u32> {
+    Some(match number {
+        21 | 22 | 56 | 70 => 1 << 17,
+        23 | 57 => 1 << 16,
+        24..=26 | 58..=60 => 1 << 14,
+        27 | 28 | 42 | 45 | 46 | 49 | 52 | 53 | 55 | 61 | 63 | 64 | 66 | 67 | 73 | 74 | 77 => 1 << 15,
+        29 | 43 | 62 | 65 => 2048,
+        44 => 1, // gathers
+        47 | 48 => 1 << 13,
+        54 | 68 => 2046,
+        69 => 1 << 28,
+        71 => 65000,
+        72 => 2_097_120,
+        _ => return None,
+    })
 }

@@ -49,6 +49,10 @@ pub enum FaultKind {
     IllegalInstruction,
     /// The end of a block with copies into or out of its memory in flight.
     CopyInFlight,
+    /// A failed `assert` of device code.
+    Assertion,
+    /// A call of an address that is none of the call's functions, or a branch by an index without a label.
+    InvalidTarget,
 }
 
 impl FaultKind {
@@ -106,6 +110,8 @@ impl Fault {
             FaultKind::Misaligned => 716,
             FaultKind::StepLimit | FaultKind::Deadlock => 702,
             FaultKind::IllegalInstruction => 715,
+            FaultKind::Assertion => 710,
+            FaultKind::InvalidTarget => 718,
             // What only a checker finds counts as a launch that failed.
             _ => 719,
         }

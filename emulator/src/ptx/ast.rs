@@ -71,6 +71,10 @@ pub(crate) struct Function {
     pub(crate) returns: Vec<Var>,
     pub(crate) params: Vec<Var>,
     pub(crate) body: Body,
+    /// A function's address, which no memory has.
+    pub(crate) address: u64,
+    /// Whether anything of the module takes it.
+    pub(crate) taken: bool,
     /// Why its body is not understood.
     pub(crate) refused: Option<PtxError>,
     pub(crate) line: u32,
@@ -90,6 +94,10 @@ pub(crate) enum Stmt {
     Registers(Ty, Vec<(String, Option<u32>)>),
     Variables(Vec<Var>),
     Block(Body),
+    /// `name: .callprototype (results) _ (parameters);`
+    Prototype(String, Arc<(Vec<Var>, Vec<Var>)>),
+    /// `name: .calltargets f, g;` or `name: .branchtargets a, b;`
+    Targets(String, Arc<[String]>),
 }
 
 /// An instruction as written.

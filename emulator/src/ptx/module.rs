@@ -1,6 +1,6 @@
 //! Loaded modules: variables in memory, decoded kernels.
 
-use super::ast::{Arg, Ast, Function, Num, Var};
+use super::ast::{Arg, Ast, Body, Function, Num, Stmt, Var};
 use super::decode::{self, Entity, Names};
 use super::parser;
 use super::{PtxError, Res};
@@ -8,8 +8,8 @@ use crate::exec::inst::Program;
 use crate::machine::kernel::{KernelInfo, ParamInfo};
 use crate::machine::lock::lock;
 use crate::machine::types::{Space, Ty};
-use crate::memory::Memory;
-use std::collections::{BTreeMap, VecDeque};
+use crate::memory::{CODE_BASE, Memory};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 /// Most bytes of parameters.
@@ -41,9 +41,10 @@ impl Module {
         if let Some((_, kernels)) = lock(&RECENT).iter().find(|(known, _)| known == text) {
             return Ok(Module { kernels: kernels.clone(), ..Module::default() });
         }
-        let ast = parser::parse(text)?;
+        let mut ast = parser::parse(text)?;
+        address_functions(&mut ast, text);
         let mut module = Module::default();
-        let globals = module.place(&ast.vars, memory);
+        let globals = module.place(&ast, memory);
         let decoded = globals.and_then(|globals| decode(&ast, &globals));
         let (kernels, refused) = decoded.inspect_err(|_| module.unload(memory))?;
         (module.kernels, module.refused) = (Arc::new(kernels), refused);
@@ -100,9 +101,9 @@ impl Module {
     }
 
     /// Allocates variables, then writes their initial values, which may contain addresses.
-    fn place(&mut self, vars: &[Var], memory: &Memory) -> Res<Names> {
+    fn place(&mut self, ast: &Ast, memory: &Memory) -> Res<Names> {
         let mut names = Names::new();
-        for v in vars {
+        for v in &ast.vars {
             let entity = match v.space {
                 Space::Shared => Entity::Shared(v.clone()),
                 _ if v.count.is_none() => return Err(v.error("external variable that nothing defines")),
@@ -116,13 +117,43 @@ impl Module {
                 return Err(v.error("name declared twice"));
             }
         }
-        for v in vars {
+        for v in &ast.vars {
             if let Some(Entity::Var { address, .. }) = names.get(&v.name) {
-                let written = memory.write(*address, &image(v, &names)?);
+                let written = memory.write(*address, &image(v, &names, &ast.functions)?);
                 written.map_err(|e| v.error(e.to_string()))?;
             }
         }
         Ok(names)
+    }
+}
+
+/// Gives functions their addresses, and finds those that are taken: named by an initial value or a `mov`.
+///
+/// Addresses follow from the text: two modules' functions differ, and a text's are the same on every run.
+fn address_functions(ast: &mut Ast, text: &str) {
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3); // FNV-1a
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+    let mut names: HashSet<String> = HashSet::new();
+    let mut take = |arg: &Arg| {
+        if let Arg::Word(name) | Arg::Offset(name, _) = arg {
+            names.insert(name.clone());
+        }
+    };
+    ast.vars.iter().flat_map(|v| &v.init).for_each(&mut take);
+    ast.functions.iter().for_each(|f| moved(&f.body, &mut take));
+    for (address, f) in (CODE_BASE + ((hash >> 36) << 16)..).step_by(16).zip(&mut ast.functions) {
+        (f.address, f.taken) = (address, names.contains(&f.info.name));
+    }
+}
+
+/// The sources of all `mov` of a body.
+fn moved(body: &Body, take: &mut impl FnMut(&Arg)) {
+    for (_, statement) in body {
+        match statement {
+            Stmt::Block(inner) => moved(inner, take),
+            Stmt::Inst(i) if i.op.starts_with("mov") => i.args.iter().skip(1).for_each(&mut *take),
+            _ => {}
+        }
     }
 }
 
@@ -168,10 +199,13 @@ fn entry(f: &Function, ast: &Ast, globals: &Names) -> Res<(KernelInfo, Program)>
 }
 
 /// The initial bytes of a variable, zero where no value is given.
-fn image(v: &Var, names: &Names) -> Res<Vec<u8>> {
+fn image(v: &Var, names: &Names, functions: &[Function]) -> Res<Vec<u8>> {
+    let function = |name: &str| functions.iter().find(|f| !f.entry && f.info.name == name).map(|f| f.address);
     let address = |name: &str| match names.get(name) {
         Some(Entity::Var { address, .. }) => Ok(*address),
-        _ => Err(PtxError::new(v.line, name, "initial value names no variable in memory")),
+        _ => function(name).ok_or_else(|| {
+            PtxError::new(v.line, name, "initial value names no variable in memory, and no function with a body")
+        }),
     };
     let size = v.ty.bytes() as usize;
     let mut image = vec![0; v.bytes() as usize];

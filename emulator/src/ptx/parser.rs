@@ -200,7 +200,8 @@ impl<'a> Parser<'a> {
     fn function(&mut self, start: Token<'a>) -> Res<()> {
         let (returns, name, params) = (self.parameters()?, self.name()?, self.parameters()?);
         let (entry, line, info) = (start.text == ".entry", start.line, KernelInfo { name, ..KernelInfo::default() });
-        let mut f = Function { entry, returns, params, body: Vec::new(), refused: None, line, info };
+        let (address, taken, body, refused) = (0, false, Vec::new(), None);
+        let mut f = Function { entry, returns, params, body, address, taken, refused, line, info };
         while !self.eat("{") {
             let directive = self.next();
             match directive.text {
@@ -330,9 +331,29 @@ impl<'a> Parser<'a> {
             "{" => Stmt::Block(self.body()?),
             ".reg" => Stmt::Registers(self.ty()?, self.list(";", Self::register)?),
             text if text.starts_with('.') => Stmt::Variables(self.variables(start)?),
-            name if start.is_word() && self.eat(":") => Stmt::Label(name.to_string()),
+            name if start.is_word() && self.eat(":") => self.labelled(name.to_string())?,
             _ => self.instruction(start)?,
         })
+    }
+
+    /// What stands behind `name:`, where it is no place in the code.
+    fn labelled(&mut self, name: String) -> Res<Stmt> {
+        match self.ahead.text {
+            ".callprototype" => {
+                self.next();
+                let returns = self.parameters()?;
+                self.name()?;
+                let params = self.parameters()?;
+                self.eat(".noreturn");
+                self.expect(";")?;
+                Ok(Stmt::Prototype(name, Arc::new((returns, params))))
+            }
+            ".calltargets" | ".branchtargets" => {
+                self.next();
+                Ok(Stmt::Targets(name, self.list(";", Self::name)?.into()))
+            }
+            _ => Ok(Stmt::Label(name)),
+        }
     }
 
     /// `%r<4>` or `%x`
@@ -391,7 +412,8 @@ impl<'a> Parser<'a> {
                 Some(offset) => Arg::Offset(word.to_string(), offset),
                 None => Arg::Word(word.to_string()),
             },
-            _ => Arg::Num(start.number()?),
+            _ if start.is_number() => Arg::Num(start.number()?),
+            _ => return Err(start.error("expected an operand")),
         })
     }
 }

@@ -3,7 +3,7 @@
 use crate::kernels::KERNELS;
 use crate::support::{Arg, Device, SUCCESS};
 use kiln_emulator::FaultKind::{self, Leak, UninitialisedMemory};
-use kiln_emulator::{DeviceConfig, findings, last_fault};
+use kiln_emulator::{Code, DeviceConfig, Output, findings, last_fault};
 
 fn kinds(device: &Device) -> Vec<(FaultKind, u64)> {
     findings(device.ordinal).iter().map(|finding| (finding.example.kind, finding.count)).collect()
@@ -39,4 +39,30 @@ fn the_first_finding_is_fatal_unless_asked_otherwise() {
     assert_eq!(code, 719);
     assert_eq!(last_fault(device.ordinal).unwrap().kind, UninitialisedMemory);
     assert!(kinds(&device).contains(&(UninitialisedMemory, 1)));
+}
+
+/// As NVIDIA's compiler emits it, with the version that this driver reads.
+fn system() -> String {
+    include_str!("../nvcc/system.sm_75.ptx").replace(".version 9.5", ".version 9.0")
+}
+
+#[test]
+fn kernels_print_where_the_configuration_says_before_the_host_has_waited() {
+    let output = Output::kept();
+    let device = Device::new(DeviceConfig { output: output.clone(), ..DeviceConfig::default() });
+    let function = device.kernel(&system(), "says_who");
+    assert_eq!(device.launch(function, 1, 2, 0, &[]), SUCCESS);
+    assert_eq!(device.synchronize(), SUCCESS);
+    assert_eq!(output.text(), "block 0 thread 1 of one\n");
+}
+
+#[test]
+fn a_failed_assertion_loses_the_context() {
+    let device = Device::new(DeviceConfig::default());
+    let (function, values) = (device.kernel(&system(), "asserts"), device.upload(&[3u32, 9]));
+    assert_eq!(device.launch(function, 1, 2, 0, &[Arg::U64(values), Arg::U32(5)]), SUCCESS);
+    (0..2).for_each(|_| assert_eq!(device.synchronize(), Code::ASSERT.raw()));
+    let fault = last_fault(device.ordinal).unwrap();
+    assert_eq!((fault.kind, fault.thread), (FaultKind::Assertion, Some([1, 0, 0])));
+    assert!(fault.message.contains("system.cu:32: void asserts(const int *, int)"), "{fault}");
 }

@@ -10,3 +10,4 @@ mod grids;
 mod launch;
 mod objects;
 mod order;
+mod programs;

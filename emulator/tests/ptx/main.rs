@@ -6,6 +6,7 @@ mod rig;
 #[path = "../table/mod.rs"]
 mod table;
 
+mod calls;
 mod clock;
 mod clusters;
 mod definedness;
@@ -17,7 +18,9 @@ mod nvcc;
 mod points;
 mod published;
 mod races;
+mod refused;
 mod rounding;
+mod system;
 mod text;
 mod truth;
 mod validation;

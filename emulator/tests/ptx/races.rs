@@ -2,6 +2,7 @@
 
 use crate::rig::{Rig, ptx, schedules};
 use kiln_emulator::FaultKind::{self, *};
+use kiln_emulator::Output;
 
 const HEAD: &str = r#"
 .reg .pred %p<8>;
@@ -548,6 +549,30 @@ pub(crate) fn table() -> Vec<Planted> {
              R: @@|bar.sync 0; @!%p3 ret;@@ st.shared.u8 [%r6+-128], %r1;",
         ),
         bug("unwritten register", UninitialisedRegister, 1, 32, "setp.lt.u32 %p3, %r1, 16; @@@%p3|@@ mov.u32 %r20, 1; add.u32 %r21, %r20, 1; setp.eq.u32 %p4, %r21, 0; @%p4 ret;"),
+        bug(
+            "memory of the heap stored to after it was freed",
+            UseAfterFree,
+            2,
+            64,
+            "{ .param .b64 x; .param .b64 y; st.param.b64 [x], 16; call.uni (y), malloc, (x); ld.param.b64 %rd7, [y]; st.param.b64 [x], %rd7;
+             @@call.uni free, (x); st.global.u32 [%rd7], 1;|st.global.u32 [%rd7], 1; call.uni free, (x);@@ }",
+        ),
+        bug(
+            "an argument of printf that nothing has written",
+            UninitialisedMemory,
+            1,
+            32,
+            "@!%p1 ret; st.global.u32 [%rd1], 0x6425; { .param .b64 x; .param .b64 y; .param .b32 z; .local .b32 value;
+             mov.u64 %rd7, value; cvta.local.u64 %rd7, %rd7; st.param.b64 [x], %rd1; st.param.b64 [y], %rd7;
+             @@|st.local.u32 [value], 5;@@ call.uni (z), vprintf, (x, y); }",
+        ),
+        bug(
+            "a branch by an index without a label",
+            InvalidTarget,
+            1,
+            32,
+            "T: .branchtargets A, B, C; and.b32 %r10, %r1, @@3|1@@; brx.idx %r10, T; A: B: C:",
+        ),
         bug("parameters written", ReadOnly, 1, 1, "mov.b64 %rd7, a; cvta.param.u64 %rd7, %rd7; @@st.u64 [%rd7], %rd1;|ld.u64 %rd8, [%rd7];@@"),
     ]
 }
@@ -558,6 +583,7 @@ const FREED: &str = "freed buffer";
 pub(crate) fn rig(planted: &Planted, bug: bool) -> (Rig, Vec<u64>) {
     let mut rig = Rig::new(&variant(planted.body, bug));
     rig.cooperative = planted.grid > 1;
+    rig.config.output = Output::kept();
     rig.config.livelock_rounds = Some(2000);
     let a = rig.u32s(&(0..256).collect::<Vec<_>>());
     let b = rig.memory.alloc(1024).unwrap();
@@ -671,6 +697,35 @@ fn a_write_that_one_of_many_readers_is_not_ordered_before_is_always_found() {
                 let found = rig.launch("k", grid, block, &[a, a, c]).map(drop).map_err(|fault| fault.kind);
                 assert_eq!(found, Err(Race), "{lost} of {grid} {schedule:?}");
             }
+        }
+    }
+}
+
+/// The same, where each lane's word lies in a page of its own: one instruction meets the readers of 32 pages.
+#[test]
+fn readers_of_many_pages_are_kept_apart() {
+    let text = |lost: u32, awaited: u32| {
+        let body = format!(
+            "mul.wide.u32 %rd7, %r1, 4096; add.u64 %rd8, %rd1, %rd7; @%p2 bra W; ld.global.u32 %r11, [%rd8];
+             setp.eq.u32 %p4, %r2, {lost}; @%p4 ret; bar.sync 0; @!%p1 ret; fence.acq_rel.gpu;
+             red.relaxed.gpu.global.add.u32 [%rd3], 1; ret;
+             W: @!%p1 bra V; S: ld.relaxed.gpu.global.u32 %r10, [%rd3]; setp.lt.u32 %p3, %r10, {awaited}; @%p3 bra S;
+             fence.acq_rel.gpu; V: bar.sync 0; setp.eq.u32 %p5, %r1, {lane}; @%p5 st.global.u32 [%rd8], 2;",
+            lane = 3 * lost % 32
+        );
+        ptx(
+            90,
+            &format!(".visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c)\n{{\n{HEAD}\n{body}\nret;\n}}"),
+        )
+    };
+    for (schedule, split, seed) in schedules() {
+        for (lost, awaited, expected) in [(1, 6, Err(Race)), (4, 6, Err(Race)), (7, 6, Err(Race)), (9, 7, Ok(()))] {
+            let mut rig = Rig::new(&text(lost, awaited));
+            rig.cooperative = true;
+            (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split, seed);
+            let (a, c) = (rig.u32s(&vec![1; 32 * 1024]), rig.u32s(&[0; 64]));
+            let found = rig.launch("k", 8, 32, &[a, a, c]).map(drop).map_err(|fault| fault.kind);
+            assert_eq!(found, expected, "{lost} of 8 {schedule:?}");
         }
     }
 }

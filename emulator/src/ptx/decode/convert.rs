@@ -152,7 +152,7 @@ impl Decoder<'_> {
         match (ty.bytes(), parts.try_into()) {
             (8, Ok(parts)) => Ok((Ty::B32, parts)),
             (4, Ok(parts)) => Ok((Ty::B16, parts)),
-            _ => self.fail(format!("{} parts", parts.len()), "number of parts that this type does not have"),
+            _ => self.fail(Arg::Vector(parts.to_vec()).to_string(), "number of parts that this type does not have"),
         }
     }
 

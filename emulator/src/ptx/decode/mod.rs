@@ -2,6 +2,7 @@
 //!
 //! An opcode is read modifier by modifier, and a modifier that nothing reads is an error: nothing is guessed.
 
+mod call;
 mod convert;
 mod copy;
 mod flow;
@@ -25,6 +26,7 @@ use crate::machine::origin::Origin;
 use crate::machine::types::{Space, Ty};
 use registers::Registers;
 use std::collections::HashMap;
+use std::sync::Arc;
 use text::Text;
 
 /// Most slots of a kernel before slots are shared.
@@ -52,6 +54,10 @@ pub(crate) enum Entity {
     /// A shared variable of the module, placed in each kernel that names it.
     Shared(Var),
     Label(u32),
+    /// Results and parameters of the functions that a call may have.
+    Prototype(Arc<(Vec<Var>, Vec<Var>)>),
+    /// Functions that a call may have, or labels of a branch by index.
+    Targets(Arc<[String]>),
 }
 
 #[derive(Default)]
@@ -70,8 +76,9 @@ struct Decoder<'a> {
     labels: Vec<u32>,
     /// Number of slots of each register, by its first slot.
     widths: HashMap<u32, u32>,
-    /// Labels of the ends of the functions being expanded.
+    /// Labels of the ends of the functions being expanded, and their names.
     returns: Vec<u32>,
+    calls: Vec<String>,
     // The instruction at hand:
     origin: Origin,
     guard: (P, bool),
@@ -112,13 +119,25 @@ fn absent(t: &Text<'_>) -> Option<&'static str> {
         "tex" | "tld4" | "txq" => "an access to a texture",
         "suld" | "sust" | "sured" | "suq" => "an access to a surface",
         "tensormap" => "a change of a tensor map",
+        "fence" if t.has("tensormap::generic") => "a fence for a tensor map",
         "cp" | "prefetch" if t.has("tensor") || t.has("tensormap") => "a copy by a tensor map",
         "cp" if t.has("reduce") => "a copy that reduces",
         "multimem" => "an access to multicast memory",
         "alloca" | "stacksave" | "stackrestore" => "memory on the stack",
         "brkpt" => "a breakpoint",
+        "clusterlaunchcontrol" => "a cancelled launch of a cluster",
+        "setmaxnreg" => "a change of a warp's number of registers",
+        "mma" if t.has("sp") || t.has("sp::ordered_metadata") => "a product of a sparse matrix",
+        "mma" if t.has("block_scale") => "a product of scaled matrices",
+        name if is_video(name) => "a video instruction",
         _ => return None,
     })
+}
+
+/// Whether an opcode is one of the video instructions, as `vadd`, `vadd2`, `vadd4`.
+fn is_video(name: &str) -> bool {
+    let stem = name.strip_prefix('v').map(|name| name.trim_end_matches(['2', '4']));
+    stem.is_some_and(|stem| ["add", "sub", "absdiff", "min", "max", "avrg", "shl", "shr", "mad", "set"].contains(&stem))
 }
 
 impl Decoder<'_> {
@@ -186,10 +205,15 @@ impl Decoder<'_> {
     fn block(&mut self, body: &Body) -> Res<()> {
         self.scopes.push(Names::new());
         for (line, s) in body {
-            if let Stmt::Label(name) = s {
-                self.origin.line = *line;
-                let label = self.new_label();
-                self.declare(name, Entity::Label(label))?;
+            self.origin.line = *line;
+            match s {
+                Stmt::Label(name) => {
+                    let label = self.new_label();
+                    self.declare(name, Entity::Label(label))?;
+                }
+                Stmt::Prototype(name, prototype) => self.declare(name, Entity::Prototype(prototype.clone()))?,
+                Stmt::Targets(name, targets) => self.declare(name, Entity::Targets(targets.clone()))?,
+                Stmt::Inst(_) | Stmt::Registers(..) | Stmt::Variables(_) | Stmt::Block(_) => {}
             }
         }
         for (line, s) in body {
@@ -200,6 +224,7 @@ impl Decoder<'_> {
                 Stmt::Registers(ty, list) => list.iter().try_for_each(|(name, n)| self.register(*ty, name, *n))?,
                 Stmt::Variables(list) => list.iter().try_for_each(|v| self.variable(v))?,
                 Stmt::Block(b) => self.block(b)?,
+                Stmt::Prototype(..) | Stmt::Targets(..) => {}
             }
         }
         self.scopes.pop();

@@ -209,14 +209,21 @@ impl Decoder<'_> {
         arg.map_or(Ok(NONE), |arg| self.src(arg, ty))
     }
 
-    /// A source that may also be the address of a variable, in its own space.
+    /// A source that may also be the address of a function, or of a variable in its own space.
     pub(super) fn pointer(&mut self, arg: &Arg, ty: Ty) -> Res<R> {
         let (name, offset) = match arg {
             Arg::Word(name) => (name, 0),
             Arg::Offset(name, offset) => (name, *offset),
             _ => return self.src(arg, ty),
         };
-        let Some((_, base)) = self.symbol(name)? else { return self.src(arg, ty) };
+        let base = match self.symbol(name)? {
+            Some((_, base)) => base,
+            None if self.lookup(name).is_some() => return self.src(arg, ty),
+            None => match self.function(name) {
+                Some(f) => f.address,
+                None => return self.src(arg, ty),
+            },
+        };
         let address = base.wrapping_add_signed(offset);
         let wide = Ty::U64.accepts(ty);
         if !wide && (!Ty::U32.accepts(ty) || address >> 32 != 0) {

@@ -31,7 +31,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     port: of(64.0, PORT),
     l2_bytes: of(6.0 * 1048576.0, SHEET),
     l2: [of(131.0, BENCHES), of(150.0, BENCHES)],
-    l2_bandwidth: of(2500.0, Origin::Guess("64 bytes a clock of a slice, of which reads reach half")),
+    l2_bandwidth: of(2500.0, NONE),
     slices: of(48.0, NONE),
     dram: of(267.0, Origin::Derived("the middle of 264 to 269 ns; markdewing/AI_kernels and others")),
     dram_bandwidth: of(818.0, READS),

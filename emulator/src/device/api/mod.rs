@@ -1,5 +1,6 @@
 //! The C functions, under the versioned names that libcuda exports, and their resolver.
 //!
+//! Those that kiln uses stand here, what other programs use in the files beside.
 //! A function here turns handles and pointers into values, and leaves every decision to the module it calls. In a
 //! context with a sticky error functions still free what they are given, and then return the error.
 #![allow(non_snake_case)]
@@ -19,22 +20,38 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-/// Defines the driver functions, with the C signatures of NVIDIA's header, and `resolve`, which finds them by name.
+/// Defines driver functions, with the C signatures of NVIDIA's header, and `find`, which finds them by name.
 macro_rules! api {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) => $body:expr;)*) => {
         $($(#[$doc])* extern "C" fn $name($($arg: $type),*) -> u32 { $body })*
 
-        /// Finds a driver function by its versioned symbol name, such as `c"cuMemAlloc_v2"`; `None` if this driver
-        /// lacks it. The bare names of versioned functions are the old ABI and not offered.
-        ///
-        /// The pointer is that of an `extern "C"` function with the signature of NVIDIA's `cuda.h` 13.0.
-        pub fn resolve(name: &CStr) -> Option<NonNull<c_void>> {
-            NonNull::new(match name.to_str().ok()? {
-                $(stringify!($name) => $name as *mut c_void,)*
+        /// The function of that name, if it is one of these.
+        pub(super) fn find(name: &str) -> Option<*mut std::ffi::c_void> {
+            Some(match name {
+                $(stringify!($name) => $name as *mut std::ffi::c_void,)*
                 _ => return None,
             })
         }
     };
+}
+
+mod contexts;
+mod fills;
+mod memory;
+mod modules;
+mod pools;
+mod streams;
+mod words;
+
+/// Finds a driver function by its versioned symbol name, such as `c"cuMemAlloc_v2"`; `None` if this driver lacks it. The
+/// bare names of versioned functions are the old ABI and not offered.
+///
+/// The pointer is that of an `extern "C"` function with the signature of NVIDIA's `cuda.h` 13.0.
+pub fn resolve(name: &CStr) -> Option<NonNull<c_void>> {
+    let name = name.to_str().ok()?;
+    let parts =
+        [find, contexts::find, fills::find, memory::find, modules::find, pools::find, streams::find, words::find];
+    NonNull::new(parts.into_iter().find_map(|part| part(name))?)
 }
 
 /// A call on a stream, in that stream's context. Synchronous copies and fills are calls on the legacy stream.
@@ -132,7 +149,7 @@ api! {
     });
 
     fn cuMemAlloc_v2(address: Ptr<u64>, bytes: usize) =>
-        in_context(|context| address.fill(|| context.allocate("cuMemAlloc", Side::Device, bytes)));
+        in_context(|context| address.fill(|| context.allocate("cuMemAlloc", Side::Device, bytes, 0)));
     fn cuMemFree_v2(address: u64) => initialised(|| match address {
         0 => Ok(()),
         _ => context::current()?.free("cuMemFree", Side::Device, address),
@@ -143,7 +160,7 @@ api! {
         if flags > 7 {
             return Err(Code::INVALID_VALUE);
         }
-        address.fill(|| context.allocate("cuMemHostAlloc", Side::Host, bytes))
+        address.fill(|| context.allocate("cuMemHostAlloc", Side::Host, bytes, flags))
     });
 
     fn cuMemFreeHost(address: u64) =>
@@ -333,9 +350,7 @@ api! {
     });
 
     fn cuGraphInstantiateWithFlags(handle: Ptr<Handle>, graph: Handle, flags: u64) => in_context(|_| {
-        if flags != 0 {
-            return Err(Code::NOT_SUPPORTED);
-        }
+        GraphExec::check_flags(flags)?;
         handle.fill(|| {
             let exec = GraphExec { graph: handles::get(graph)?, last: Mutex::default() };
             Ok(handles::insert(exec.graph.context.handle, Some(Leak::GraphExec), exec))
