@@ -39,7 +39,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes the PTX of every model whose feature is on or whose file is named, and of the general kernels, with their descriptors.
+/// Writes the PTX of every model whose feature is on or whose file is named, and of the general kernels, with their
+/// descriptors.
 fn bake() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-env-changed=KILN_TARGETS");
     let targets = match env::var("KILN_TARGETS") {

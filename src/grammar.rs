@@ -125,8 +125,8 @@ impl Grammars {
         })
     }
 
-    /// JSON that a schema describes, without white space but behind commas and colons. What of a schema cannot be held to is
-    /// an error. An integer may be written `-0`, which `serde_json` reads as a float.
+    /// JSON that a schema describes, without white space but behind commas and colons. What of a schema cannot be held to
+    /// is an error. An integer may be written `-0`, which `serde_json` reads as a float.
     ///
     /// # Errors
     /// [`Error::Grammar`] for what is no schema, or one that is longer than 64 KiB or takes too much work.

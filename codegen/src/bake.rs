@@ -328,8 +328,8 @@ impl Bake {
         Bake::default()
     }
 
-    /// Adds a model: its decoder for every path and numerics, for matrices of every type kiln supports. `name` becomes a static in
-    /// capitals: `qwen3-8b` is `QWEN3_8B`.
+    /// Adds a model: its decoder for every path and numerics, for matrices of every type kiln supports. `name` becomes a
+    /// static in capitals: `qwen3-8b` is `QWEN3_8B`.
     pub fn model(self, name: &str, shape: ModelShape) -> Bake {
         self.model_with_types(name, shape, WeightType::ALL)
     }

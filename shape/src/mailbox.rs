@@ -69,8 +69,8 @@ pub mod item {
     /// The address of the sequence's tokens by position, 64 bits: the kernel writes those that it runs, and penalties read
     /// them.
     pub const HISTORY: u32 = 20;
-    /// The address of the tokens' log-probabilities, 64 bits, `[LOGPROBS]` in the order of the slot's ring: each is there when
-    /// its token is.
+    /// The address of the tokens' log-probabilities, 64 bits, `[LOGPROBS]` in the order of the slot's ring: each is there
+    /// when its token is.
     pub const LOGPROBS: u32 = 22;
     /// The first stop id.
     pub const STOP_IDS: u32 = 32;

@@ -18,8 +18,8 @@ impl Numerics {
     /// Both.
     pub const ALL: [Numerics; 2] = [Numerics::Exact, Numerics::Fast];
 
-    /// Whether kernels of a model of this shape take matrices of a type in these numerics. Fast ones take floats where no row
-    /// of the model is longer than 12288: a longer one has no place in shared memory beside what they have there.
+    /// Whether kernels of a model of this shape take matrices of a type in these numerics. Fast ones take floats where no
+    /// row of the model is longer than 12288: a longer one has no place in shared memory beside what they have there.
     pub fn takes(self, ty: WeightType, shape: &ModelShape) -> bool {
         let longest = shape.ffn.max(shape.hidden).max(shape.q_dim());
         self == Numerics::Exact || ty.is_quantised() || longest <= 12288

@@ -1,8 +1,8 @@
 //! The ring of the persistent decoder's weights in shared memory: what its kernel and its host must agree on.
 //!
 //! Each consumer warp has a part of the ring, in units. An entry holds up to [`Depth::records`] super-blocks that follow
-//! each other in a matrix: their records first, [`stride`] bytes apart, then their planes. It takes whole units, all of them
-//! before the part's end: what is left there is skipped.
+//! each other in a matrix: their records first, [`stride`] bytes apart, then their planes. It takes whole units, all of
+//! them before the part's end: what is left there is skipped.
 
 use crate::{Layout, WeightType};
 

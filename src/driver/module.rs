@@ -10,8 +10,8 @@ use super::pointer::{DevicePtr, DeviceRepr};
 use super::sys;
 use crate::{Error, Result};
 
-/// Compiled kernels on one device. Cheap to clone; unloaded with the last clone and the last [`Function`](super::Function) of
-/// it, which waits for the device.
+/// Compiled kernels on one device. Cheap to clone; unloaded with the last clone and the last [`Function`](super::Function)
+/// of it, which waits for the device.
 #[derive(Clone)]
 pub struct Module {
     pub(crate) inner: Arc<ModuleInner>,

@@ -150,8 +150,8 @@ pub(crate) enum Persistent {
 }
 
 impl Persistent {
-    /// Finds it; each has a module of its own. A ring is as deep as the device has shared memory for it beside the rest, for
-    /// weights of `types`; where that is too little, an older target's kernel is taken.
+    /// Finds it; each has a module of its own. A ring is as deep as the device has shared memory for it beside the rest,
+    /// for weights of `types`; where that is too little, an older target's kernel is taken.
     pub(crate) fn load(
         device: &Device,
         baked: &'static BakedModel,

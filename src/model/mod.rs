@@ -3,8 +3,9 @@
 //! `file` opens and checks a GGUF file, `weights` brings it onto the device, `kernels` loads what was baked. A
 //! `sequence` is a session's memory on the device. A `path` is a way of running it: `stream`, the launches of each
 //! `token` or `graphs` of them, or `persistent`, one launch for whole sequences, whose shares `balance` computes. `session`
-//! and `generation` are what a program uses, `sampling` how tokens are chosen, by the host or by its words for kernels, which
-//! `choosing` launches, `kept` sessions in files. `cost` predicts how long a token takes, from which `auto` takes the path.
+//! and `generation` are what a program uses, `sampling` how tokens are chosen, by the host or by its words for kernels,
+//! which `choosing` launches, `kept` sessions in files. `cost` predicts how long a token takes, from which `auto` takes the
+//! path.
 
 mod auto;
 mod balance;

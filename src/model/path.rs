@@ -55,9 +55,9 @@ pub(crate) trait Path: Send {
         self.begin(model, sequence, item)
     }
 
-    /// Runs an item's tokens, at most [`super::columns::MOST`], several at once, and gives `each` the logits behind every one
-    /// of them with its position, `[vocab]`, until it breaks. `false` where the path does not run tokens so: then none has
-    /// run.
+    /// Runs an item's tokens, at most [`super::columns::MOST`], several at once, and gives `each` the logits behind every
+    /// one of them with its position, `[vocab]`, until it breaks. `false` where the path does not run tokens so: then none
+    /// has run.
     fn every_logits(
         &mut self,
         _model: &Inner,

@@ -18,8 +18,8 @@ use std::ops::ControlFlow;
 /// The path of a session. All give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PathChoice {
-    /// The persistent path or the graph path, whichever is predicted to be faster on the chip ([`cost`]); the persistent one
-    /// on a chip without figures; the stream path where a device cannot launch the decoder.
+    /// The persistent path or the graph path, whichever is predicted to be faster on the chip ([`cost`]); the persistent
+    /// one on a chip without figures; the stream path where a device cannot launch the decoder.
     ///
     /// [`cost`]: crate::model::cost
     #[default]
@@ -229,9 +229,9 @@ impl Session {
         self.prefill_by((Session::BATCH, 1), |_, _| true).map(drop)
     }
 
-    /// Runs the appended tokens but the last [`Session::BATCH`], batch by batch, each a turn on the device; these run with the
-    /// choice of the next token. Behind each batch `progress` is told the tokens that have run and how many are to run here,
-    /// in the whole sequence; where it gives false, the others are left to the next call. Gives whether all have run.
+    /// Runs the appended tokens but the last [`Session::BATCH`], batch by batch, each a turn on the device; these run with
+    /// the choice of the next token. Behind each batch `progress` is told the tokens that have run and how many are to run
+    /// here, in the whole sequence; where it gives false, the others are left to the next call. Gives whether all have run.
     ///
     /// # Errors
     /// What the driver reports.

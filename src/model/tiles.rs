@@ -26,13 +26,14 @@ const FROM_L2: f64 = 24.0;
 
 impl Tile {
     /// The tile that takes the least time for matrices of these types and rows: multiprocessors take tiles in turns, those
-    /// without one in the last turn rest, and each tile reads its weights and columns from the L2 cache. Also how many tiles of rows it has. Gate and up, two matrices of the same rows,
-    /// share large tiles where they are of one type.
+    /// without one in the last turn rest, and each tile reads its weights and columns from the L2 cache. Also how many
+    /// tiles of rows it has. Gate and up, two matrices of the same rows, share large tiles where they are of one type.
     pub(crate) fn choose(matrices: &[(WeightType, u32)], columns: u32, multiprocessors: u32) -> (Tile, u32) {
         let all = f64::from(multiprocessors.max(1));
         let bytes = |ty: WeightType| f64::from(ty.layout().data + ty.layout().plane);
         let weights: f64 = matrices.iter().map(|(ty, rows)| f64::from(*rows) * bytes(*ty)).sum();
-        // Cycles for a super-block of all rows: of instructions, tensor cores and the L2 cache, which are busy side by side.
+        // Cycles for a super-block of all rows: of instructions, tensor cores and the L2 cache, which are busy side by
+        // side.
         let time = |(tile, cost): (Tile, f64)| {
             let rows = tile.rows(matrices)?;
             let across = columns.div_ceil(tile.columns());

@@ -26,8 +26,8 @@ pub(crate) struct Launches<'a> {
     pub(crate) kernels: &'a Kernels,
     pub(crate) model: &'a Inner,
     pub(crate) sequence: &'a Sequence,
-    /// The length that attention has blocks for, at least the token's: what lies beyond that costs a look at it, and changes
-    /// no bit.
+    /// The length that attention has blocks for, at least the token's: what lies beyond that costs a look at it, and
+    /// changes no bit.
     pub(crate) length: u32,
     pub(crate) then: Then,
     /// The choice, where it is not plainly that of the greatest logit.

@@ -26,9 +26,9 @@ launch! {
     }
 }
 
-/// Arguments of causal attention: `out[c, h] = softmax(q[c, h] . K^T / sqrt(head_dim)) V` over positions 0 to `position + c`,
-/// where head h uses KV head `h / (heads / kv_heads)`. Tensor cores multiply an f16 cache, whose keys and values of these
-/// positions are written before.
+/// Arguments of causal attention: `out[c, h] = softmax(q[c, h] . K^T / sqrt(head_dim)) V` over positions 0 to
+/// `position + c`, where head h uses KV head `h / (heads / kv_heads)`. Tensor cores multiply an f16 cache, whose keys and
+/// values of these positions are written before.
 #[derive(Debug, Clone, Copy)]
 pub struct CausalAttention<'a> {
     /// Query heads: a multiple of the cache's heads.
@@ -47,8 +47,8 @@ pub struct CausalAttention<'a> {
     pub position: Index<'a>,
     /// `[columns, heads, head_dim]`, written.
     pub out: &'a GpuTensor<f32>,
-    /// One word, set to 3 if a position in device memory is such that the last is beyond the cache (`out` is zeros then), else
-    /// not touched.
+    /// One word, set to 3 if a position in device memory is such that the last is beyond the cache (`out` is zeros then),
+    /// else not touched.
     pub error: &'a GpuTensor<u32>,
 }
 
@@ -56,10 +56,10 @@ impl Ops {
     /// Enqueues causal attention on `stream`.
     ///
     /// # Errors
-    /// If a length differs, the last position is beyond the cache, there is no column or more than a million, a size overflows
-    /// 32 bits, a tensor is on another device, or one that is written is also another argument;
-    /// [`Error::KernelNotBaked`](crate::Error::KernelNotBaked) for another head size, and unless the kernels for many columns
-    /// are loaded: see [`Ops::open_for_columns`].
+    /// If a length differs, the last position is beyond the cache, there is no column or more than a million, a size
+    /// overflows 32 bits, a tensor is on another device, or one that is written is also another argument;
+    /// [`Error::KernelNotBaked`](crate::Error::KernelNotBaked) for another head size, and unless the kernels for many
+    /// columns are loaded: see [`Ops::open_for_columns`].
     pub fn causal_attention(&self, stream: &Stream, arguments: &CausalAttention<'_>) -> Result<()> {
         /// Blocks along a grid's second dimension.
         const MOST_TILES: u32 = 65535;

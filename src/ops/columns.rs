@@ -94,8 +94,8 @@ fn group(ty: WeightType) -> Option<u32> {
 }
 
 impl Ops {
-    /// Room for `columns` columns of `k` activations that are rounded for weights of type `ty`: about 2.3 bytes for each, of
-    /// whole tiles of 64 columns.
+    /// Room for `columns` columns of `k` activations that are rounded for weights of type `ty`: about 2.3 bytes for each,
+    /// of whole tiles of 64 columns.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for weights that are floats, for `k` that is no multiple of the type's block or beyond 32512,
@@ -127,8 +127,8 @@ impl Ops {
     /// Rounds `x`, `[columns, k]`, to bytes, each column normalised before where a norm is given.
     ///
     /// # Errors
-    /// If a length differs or a tensor is on another device; [`Error::KernelNotBaked`] unless the kernels for many columns are
-    /// loaded: see [`Ops::open_for_columns`].
+    /// If a length differs or a tensor is on another device; [`Error::KernelNotBaked`] unless the kernels for many columns
+    /// are loaded: see [`Ops::open_for_columns`].
     pub fn quantise(&self, stream: &Stream, x: &GpuTensor<f32>, norm: Option<Norm<'_>>, to: &Columns) -> Result<()> {
         let (name, bake) = match to.group {
             32 => ("columns_of_32", "RoundColumns::of_32()"),
@@ -148,17 +148,17 @@ impl Ops {
             to: (&to.data).into(),
             inverse: (&to.inverse).into(),
         };
-        // SAFETY: x has columns of k elements, gamma has k or is null, and there is room for whole tiles of columns rounded, a
-        // block each, and for a factor of each column.
+        // SAFETY: x has columns of k elements, gamma has k or is null, and there is room for whole tiles of columns
+        // rounded, a block each, and for a factor of each column.
         unsafe { kernel.enqueue(stream, [to.columns.next_multiple_of(WIDTH), 1, 1], &launch) }
     }
 
-    /// `y[c, n] = sum_k W[n, k] * x[c, k] + bias[n] + residual[c, n]`, with `x` rounded to bytes: each column has the same bits
-    /// whatever the others are and however many.
+    /// `y[c, n] = sum_k W[n, k] * x[c, k] + bias[n] + residual[c, n]`, with `x` rounded to bytes: each column has the same
+    /// bits whatever the others are and however many.
     ///
     /// # Errors
-    /// If a length differs, the columns were not made for weights of this type, there are more than 6 million rows, a tensor is
-    /// on another device, or `y` is also another argument; [`Error::KernelNotBaked`] as [`Ops::quantise`].
+    /// If a length differs, the columns were not made for weights of this type, there are more than 6 million rows, a
+    /// tensor is on another device, or `y` is also another argument; [`Error::KernelNotBaked`] as [`Ops::quantise`].
     pub fn gemm(&self, stream: &Stream, arguments: &Gemm<'_>) -> Result<()> {
         let &Gemm { w, x, bias, residual, y } = arguments;
         if group(w.ty) != Some(x.group) {
@@ -191,8 +191,8 @@ impl Ops {
             n: w.n,
             columns: x.columns,
         };
-        // SAFETY: the matrix has n rows of k weights, x has whole tiles of columns of k activations and a factor of each that is
-        // there; y and the residual have as many columns of n, the bias has n; what is null is not read.
+        // SAFETY: the matrix has n rows of k weights, x has whole tiles of columns of k activations and a factor of each
+        // that is there; y and the residual have as many columns of n, the bias has n; what is null is not read.
         unsafe { kernel.enqueue(stream, [x.columns.div_ceil(WIDTH), tiles, 1], &launch) }
     }
 }

@@ -9,8 +9,8 @@
 //!   [`Ops::fused_rmsnorm_qkv`], [`Ops::fused_rmsnorm_gate_up`]; a [`Matrix`] has any type that kiln supports;
 //! - heads: [`Ops::per_head_rmsnorm`], [`Ops::qk_norm_rope_kv_write`], [`Ops::kv_cache_scatter`];
 //! - attention: [`Ops::incremental_attention`], [`Ops::flash_decoding`];
-//! - many columns at once, by tensor cores from sm_80 on, with [`Ops::open_for_columns`]: [`Ops::quantise`] and [`Ops::gemm`],
-//!   [`Ops::causal_attention`].
+//! - many columns at once, by tensor cores from sm_80 on, with [`Ops::open_for_columns`]: [`Ops::quantise`] and
+//!   [`Ops::gemm`], [`Ops::causal_attention`].
 //!
 //! Outputs are shared references, like cells: writes to a tensor follow the order of their streams. A call refuses an
 //! output that is also another of its arguments.

@@ -152,8 +152,8 @@ fn a_flag_without_a_fence_is_found() {
     });
 }
 
-/// One block's elements never come: every block leaves, the host gets a typed error, and the device is free. Nothing but the
-/// kernel's own limit ends it.
+/// One block's elements never come: every block leaves, the host gets a typed error, and the device is free. Nothing but
+/// the kernel's own limit ends it.
 #[test]
 fn elements_that_never_come_end_the_launch() {
     never_comes("st.relaxed.gpu.global.u64");

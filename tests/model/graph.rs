@@ -80,8 +80,8 @@ fn of_a_token(kernel: &str) -> bool {
     !["quantise", "gemm", "repack"].iter().any(|other| kernel.starts_with(other))
 }
 
-/// From sm_90 on each launch of a token in fast numerics may begin before the one before it ends: the emulator takes what a kernel does before
-/// its wait for a race with that one.
+/// From sm_90 on each launch of a token in fast numerics may begin before the one before it ends: the emulator takes what a
+/// kernel does before its wait for a race with that one.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn launches_of_a_token_begin_early_where_the_chip_has_that() {

@@ -1,4 +1,5 @@
-//! Weights that are NaN or lead to infinite logits: an error that names the position, on both paths, and a session that goes on.
+//! Weights that are NaN or lead to infinite logits: an error that names the position, on both paths, and a session that
+//! goes on.
 
 use crate::{bake, common};
 use kiln::model::{GenerateOptions, ModelFile, PathChoice, Sampling, Session};

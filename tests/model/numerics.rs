@@ -89,7 +89,8 @@ fn sessions_of_either_numerics_go_on_beside_each_other() {
     }
 }
 
-/// Kernels of fast numerics have no place for long rows of floats: a session in them would have no product for such a matrix.
+/// Kernels of fast numerics have no place for long rows of floats: a session in them would have no product for such a
+/// matrix.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn fast_sessions_refuse_long_rows_of_floats() {

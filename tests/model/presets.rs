@@ -1,7 +1,8 @@
 //! Every published shape decodes: a cut to two layers and a small vocabulary, random weights in the Q4_K_M mix, against
 //! float64; and with the same bits on both paths.
 //!
-//! `KILN_TEST_PRESETS=1 cargo test --release -p kiln --test model presets` runs all of them; without the variable only the smallest.
+//! `KILN_TEST_PRESETS=1 cargo test --release -p kiln --test model presets` runs all of them; without the variable only the
+//! smallest.
 
 use crate::reference::{Cache, Reference, relative_l2};
 use crate::synth_model::{Mix, SynthModel};

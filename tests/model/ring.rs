@@ -237,8 +237,8 @@ fn a_cut_of_qwen3_8b_has_the_streams_bits() {
     cut("qwen3-8b", (9, 0), &[7, 132]);
 }
 
-/// Bytes of Q4_K under way in a block of `qwen3-8b` that may have so much shared memory, and the ring's, where it is baked for
-/// the types of its preset.
+/// Bytes of Q4_K under way in a block of `qwen3-8b` that may have so much shared memory, and the ring's, where it is baked
+/// for the types of its preset.
 fn in_flight(target: u32, limit: u32) -> (u32, u32) {
     let preset = presets::by_name("qwen3-8b").expect("a preset");
     let baked = bake::of(preset.shape, preset.types, target);

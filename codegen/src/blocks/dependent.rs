@@ -22,9 +22,8 @@ pub(crate) fn wait(b: &mut Builder) -> LoadKind {
     LoadKind::Settled
 }
 
-/// Asks the L2 cache for the first of `bytes` bytes of weights at address `from`, by one lane of each warp, where `there` is true.
-/// Stands before [`wait`],
-/// in kernels that begin early.
+/// Asks the L2 cache for the first of `bytes` bytes of weights at address `from`, by one lane of each warp, where `there`
+/// is true. Stands before [`wait`], in kernels that begin early.
 #[track_caller]
 pub(crate) fn ask_for(b: &mut Builder, from: Val<U64>, bytes: Val<U32>, there: Val<Pred>) {
     let lane = b.lane();

@@ -21,11 +21,11 @@
 //! blocks meet between its gate and up and its down; it is written again in layer l + 2, behind that. Slots of one token
 //! are written again behind the barrier that ends the token. So no store overtakes a load of the epoch before.
 //!
-//! *Wrap-around.* Every word of a slot is stored once in each of its epochs. What a load may find there instead of its epoch is
-//! that of at most three layers before, or 0 in a launch's first: so an epoch that wraps is taken for no other.
+//! *Wrap-around.* Every word of a slot is stored once in each of its epochs. What a load may find there instead of its
+//! epoch is that of at most three layers before, or 0 in a launch's first: so an epoch that wraps is taken for no other.
 //!
-//! *Other threads.* What one thread of a block has loaded is, behind a barrier of the block, before the loads of the others in
-//! causality order: [`load_again`] needs no loop.
+//! *Other threads.* What one thread of a block has loaded is, behind a barrier of the block, before the loads of the others
+//! in causality order: [`load_again`] needs no loop.
 //!
 //! *Waits.* A warp that has polled for longer than the limit sets the grid's abort word and goes on with what is there. Its
 //! block leaves at [`Exchange::leave_if_missed`], before it comes to another barrier of the grid: no token is told of that
@@ -101,8 +101,8 @@ impl Exchange {
             .collect()
     }
 
-    /// Waits until the flags of all `blocks` have come to an epoch, with this block's own, number `block`. What any thread of
-    /// the grid has written before is seen behind it. A block that has given up leaves.
+    /// Waits until the flags of all `blocks` have come to an epoch, with this block's own, number `block`. What any thread
+    /// of the grid has written before is seen behind it. A block that has given up leaves.
     #[track_caller]
     pub(crate) fn meet(&self, b: &mut Builder, flags: Global<U32>, block: Val<U32>, blocks: Size, epoch: Val<U32>) {
         b.bar_sync(); // the block's part is written

@@ -33,8 +33,8 @@ pub(crate) struct Values {
     ring: Option<(Consumer, Way)>,
 }
 
-/// From a row's values to the next row's, odd so that lanes that fold rows meet in no bank, and the most rows of a tile, for
-/// rows of so many super-blocks.
+/// From a row's values to the next row's, odd so that lanes that fold rows meet in no bank, and the most rows of a tile,
+/// for rows of so many super-blocks.
 pub(crate) fn tile(b: &mut Builder, along: Size) -> (Size, Size) {
     match along {
         Size::Const(along) => {
@@ -50,8 +50,8 @@ pub(crate) fn tile(b: &mut Builder, along: Size) -> (Size, Size) {
 }
 
 impl Values {
-    /// Takes the shared memory, for rows of `types` of which `along` super-blocks are staged, in so many bytes. Weights come
-    /// through `ring`, where there is one.
+    /// Takes the shared memory, for rows of `types` of which `along` super-blocks are staged, in so many bytes. Weights
+    /// come through `ring`, where there is one.
     #[track_caller]
     pub(crate) fn new(
         b: &mut Builder,

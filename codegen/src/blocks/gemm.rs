@@ -168,7 +168,8 @@ impl Tiles {
         let values: Vec<[Var<F32>; 4]> = (0..self.eights).map(|_| [(); 4].map(|()| b.var(0.0))).collect();
         b.do_while(|b| {
             b.each_iteration(Work::Shared(ty, ROWS * SUPER_BLOCK / 32));
-            // With a barrier weights are unpacked anew for the second plane: the assembler would else keep them in registers.
+            // With a barrier weights are unpacked anew for the second plane: the assembler would else keep them in
+            // registers.
             b.bar_warp_sync();
             let own = b.get(plane);
             let columns = Columns::new(b, (self.eights, format.group), first, at, own);

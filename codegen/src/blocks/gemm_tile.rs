@@ -1,11 +1,11 @@
 //! Products of a tile of rows of quantised weights with 64 or 128 columns by tensor cores, by a block: a warp has 32 of the
 //! rows and 64 of the columns.
 //!
-//! The block copies the next super-block of its rows to shared memory while its warps multiply the one before. Of the columns
-//! shared memory has room for one super-block, in quarters of two blocks of 32: when all warps have used a quarter, that of
-//! the next super-block is copied to its place.
-//! A lane's sums stay in its registers, to which each super-block's value is added in its turn: the value, and the order of
-//! additions, are those of `fast`, so a column has the bits that it has alone.
+//! The block copies the next super-block of its rows to shared memory while its warps multiply the one before. Of the
+//! columns shared memory has room for one super-block, in quarters of two blocks of 32: when all warps have used a quarter,
+//! that of the next super-block is copied to its place. A lane's sums stay in its registers, to which each super-block's
+//! value is added in its turn: the value, and the order of additions, are those of `fast`, so a column has the bits that it
+//! has alone.
 
 use super::tensor::Tensor;
 use crate::formats::{Columns, InShared, Mma, OfPlane, Rows, ScaleGroup, format, mma};
@@ -155,7 +155,8 @@ impl Tile {
     fn of_type(&self, b: &mut Builder, product: &Product, (ty, mma): (WeightType, Mma), sums: &Sums) {
         let lane = b.lane();
         let (warp, own_eight) = of_warp(b, self.width);
-        // Where a tile has rows for fewer warps, the last ones multiply the same: their quarter of the multiprocessor would rest.
+        // Where a tile has rows for fewer warps, the last ones multiply the same: their quarter of the multiprocessor would
+        // rest.
         let warp = b.min::<U32>(warp, tile_rows(ty) / ROWS - 1);
         let super_blocks = b.size_div_ceil(Size::Reg(product.k), SUPER_BLOCK);
         let super_blocks = b.mov::<U32>(super_blocks);

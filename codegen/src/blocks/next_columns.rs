@@ -1,8 +1,8 @@
 //! Columns rounded to bytes for the next product, by the blocks that finish them.
 //!
 //! Rows of a product are activations of the next. The block that writes the last rows of a super-block reads those of its
-//! tile's columns back, and rounds them as `quantise_columns` does. Where the next product has a norm, the block that rounds
-//! the last super-block of some columns adds up their squares.
+//! tile's columns back, and rounds them as `quantise_columns` does. Where the next product has a norm, the block that
+//! rounds the last super-block of some columns adds up their squares.
 
 use super::stage::{Wanted, eight, square};
 use super::tensor::vector_from_table;

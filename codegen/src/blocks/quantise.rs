@@ -11,7 +11,8 @@ use crate::ptx::{AtomicOp, Builder, Compare, F32, S32, U16, U32, Val};
 
 /// The float whose lowest bits are an integer of up to 22 bits added to it.
 const MAGIC: f32 = 12_582_912.0;
-/// The bounds of a group's greatest magnitude. Below, its elements are off by so much at most; above, it counts as infinite.
+/// The bounds of a group's greatest magnitude. Below, its elements are off by so much at most; above, it counts as
+/// infinite.
 const LEAST: f32 = 1e-30;
 const MOST: f32 = 1e30;
 /// Units of the second plane in one of the first.

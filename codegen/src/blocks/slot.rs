@@ -101,8 +101,8 @@ impl Slot {
         (records.lanes, records.by_two)
     }
 
-    /// Runs `body` in all lanes for the next super-blocks of the run, with whether the lane has one of its own, and that one's
-    /// weights; a lane that has none sees another's. Of two lanes that share one each sees its half of the weights.
+    /// Runs `body` in all lanes for the next super-blocks of the run, with whether the lane has one of its own, and that
+    /// one's weights; a lane that has none sees another's. Of two lanes that share one each sees its half of the weights.
     #[track_caller]
     pub(crate) fn each(&self, b: &mut Builder, run: &Run, body: impl FnOnce(&mut Builder, Val<Pred>, &Weights)) {
         let layout = run.ty.layout();

@@ -16,8 +16,8 @@
 //! | 9 | planes behind it | planes behind it |
 //! | 10..12 | 0 | 0 |
 //!
-//! A lane has a super-block of its own. Both strides are odd multiples of 16 bytes, and a plane lies a multiple of 128 bytes
-//! behind the first: so the lanes' reads of 16 bytes meet in no bank where their super-blocks follow each other.
+//! A lane has a super-block of its own. Both strides are odd multiples of 16 bytes, and a plane lies a multiple of 128
+//! bytes behind the first: so the lanes' reads of 16 bytes meet in no bank where their super-blocks follow each other.
 
 use super::SuperBlock;
 use crate::ptx::{Builder, F16, F32, Half, LoadKind, S32, Shared, Size, U16, U32, Val, Work};
@@ -50,8 +50,8 @@ pub(crate) struct Int8 {
     pub(crate) group: ScaleGroup,
     /// The dot product of a super-block with a plane of activations.
     pub(super) dot: Dot,
-    /// The same by two lanes [`APART`], where the format has that: each has its half of the record, of the plane and of what
-    /// stands beside it, and the second lane has the result.
+    /// The same by two lanes [`APART`], where the format has that: each has its half of the record, of the plane and of
+    /// what stands beside it, and the second lane has the result.
     pub(super) by_two: Option<Dot>,
 }
 

@@ -380,9 +380,9 @@ pub(super) fn scale_and_subtract(
     (dots, unit): (&[Vec<Sums>], f32),
 ) -> Vec<Values> {
     // As halves the mins are subnormal, multiples of 2^-24: their products with sums of 16 add up to less than 2^24 units,
-    // exactly in f32. The ISA says nothing of subnormal numbers at `mma`; tensor cores of V100, T4 and A100 take them as they
-    // are and multiply exactly (Fasi, Higham, Mikaitis, Pranesh: Numerical behavior of NVIDIA tensor cores, PeerJ Computer
-    // Science 7:e330, 2021). `tests/kernels/mma.rs` tests it on whatever runs it.
+    // exactly in f32. The ISA says nothing of subnormal numbers at `mma`; tensor cores of V100, T4 and A100 take them as
+    // they are and multiply exactly (Fasi, Higham, Mikaitis, Pranesh: Numerical behavior of NVIDIA tensor cores, PeerJ
+    // Computer Science 7:e330, 2021). `tests/kernels/mma.rs` tests it on whatever runs it.
     const HALF: f32 = (1 << 24) as f32;
     let lane = b.lane();
     let own = b.and::<U32>(lane, 3);
@@ -426,8 +426,8 @@ pub(super) struct Mins {
     pub(super) mins: [[Val<U32>; 2]; 2],
 }
 
-/// The products of eight blocks of 32, whose bytes are the weights' quants, as `int8::sum_of_blocks` sums them. `pair` gives
-/// of some rows, by their number, the fragments of two blocks.
+/// The products of eight blocks of 32, whose bytes are the weights' quants, as `int8::sum_of_blocks` sums them. `pair`
+/// gives of some rows, by their number, the fragments of two blocks.
 pub(super) fn sum_of_blocks(
     b: &mut Builder,
     columns: &Columns<'_>,

@@ -221,8 +221,8 @@ pub(super) fn scale_and_subtract(
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.
 fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
     let (mins, scales): (Vec<_>, Vec<_>) = rows.iter().map(|rows| scales_and_mins(b, rows)).unzip();
-    // Nibbles in the upper halves of bytes are 16 times as large, and so are here the scales of the others: 16 times the sum
-    // fits 30 bits.
+    // Nibbles in the upper halves of bytes are 16 times as large, and so are here the scales of the others: 16 times the
+    // sum fits 30 bits.
     let larger: Vec<_> = scales
         .iter()
         .map(|scales| {

@@ -6,9 +6,9 @@ use crate::ptx::{Builder, Compare, F32, Global, Size, U32};
 use kiln_shape::KvType;
 use kiln_shape::units::batch_positions;
 
-/// Query tokens at neighbouring positions against a contiguous f16 cache, each up to its own, by tensor cores: grid `[heads,
-/// columns / 16]`, rounded up, a query head and 16 positions a block. A last position beyond the cache gives zeros, and sets
-/// the error word to 3.
+/// Query tokens at neighbouring positions against a contiguous f16 cache, each up to its own, by tensor cores: grid
+/// `[heads, columns / 16]`, rounded up, a query head and 16 positions a block. A last position beyond the cache gives
+/// zeros, and sets the error word to 3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CausalAttention {
     head_dim: u32,

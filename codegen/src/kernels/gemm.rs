@@ -10,9 +10,9 @@ use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
 /// The phases of a layer for several columns at once, by tensor cores, in one text: which phase it is, a launch says. Grid
-/// `[columns / width, rows / 16]`, rounded up: blocks of the same rows run beside each other and share what they read of the
-/// weights. Each column has the bits that [`super::Products`] gives it. Where the next phase
-/// takes the results they are rounded to bytes for it, as [`super::Quantise`] does.
+/// `[columns / width, rows / 16]`, rounded up: blocks of the same rows run beside each other and share what they read of
+/// the weights. Each column has the bits that [`super::Products`] gives it. Where the next phase takes the results they are
+/// rounded to bytes for it, as [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gemm {
     shape: ModelShape,

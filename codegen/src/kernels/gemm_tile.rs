@@ -13,9 +13,9 @@ use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 const MOST_ROWS: u32 = tile_rows(WeightType::Q4_K);
 
 /// The phases of a layer, and the head, for many columns, in tiles of [`tile_rows`] rows and 64 or 128 columns: grid
-/// `[columns / width, tiles of rows]`, rounded up, the tiles of each matrix on their own. Of gate and up, which must be of one
-/// type, a tile has half of its rows each. Each column has the bits that [`super::Products`] gives it. Where the next phase takes the
-/// results they are rounded to bytes for it, as [`super::Quantise`] does.
+/// `[columns / width, tiles of rows]`, rounded up, the tiles of each matrix on their own. Of gate and up, which must be of
+/// one type, a tile has half of its rows each. Each column has the bits that [`super::Products`] gives it. Where the next
+/// phase takes the results they are rounded to bytes for it, as [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmTile {
     shape: ModelShape,

@@ -5,8 +5,9 @@ use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, U64, Val, Var};
 use kiln_shape::WeightType;
 use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS, tile_rows};
 
-/// `y[c, n] = sum_k W[n, k] * x[c, k] * inverse[c] + bias[n] + residual[c, n]` for many columns that [`super::RoundColumns`] has
-/// rounded, by tensor cores, in tiles of [`tile_rows`] rows and 64 columns: grid `[columns / 64, rows / tile_rows]`, rounded up.
+/// `y[c, n] = sum_k W[n, k] * x[c, k] * inverse[c] + bias[n] + residual[c, n]` for many columns that
+/// [`super::RoundColumns`] has rounded, by tensor cores, in tiles of [`tile_rows`] rows and 64 columns: grid
+/// `[columns / 64, rows / tile_rows]`, rounded up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatrixColumns {
     ty: WeightType,

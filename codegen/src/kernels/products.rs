@@ -335,8 +335,8 @@ impl Chosen {
         }
     }
 
-    /// The rows, among the phase's, of its matrix `number`, and the one behind them: Q, K and V have rows of their own, gate
-    /// and up the same.
+    /// The rows, among the phase's, of its matrix `number`, and the one behind them: Q, K and V have rows of their own,
+    /// gate and up the same.
     pub(super) fn rows_of(&self, b: &mut Builder, shape: &ModelShape, number: Val<U32>) -> (Val<U32>, Val<U32>) {
         let (q, kv) = (shape.q_dim(), shape.kv_dim());
         let first_of_kv = b.mad::<U32>(number, kv, q - kv);

@@ -3,8 +3,8 @@ use crate::blocks::quantise_columns::{self, Gamma};
 use crate::ptx::{Builder, F32, Global, U8, U32};
 use kiln_shape::{SUPER_BLOCK, WeightType};
 
-/// Columns of activations rounded to bytes for [`super::MatrixColumns`], normalised before or not, of any length: one block a
-/// column, `[columns]`, rounded up to whole tiles of 64, whose rest becomes zeros.
+/// Columns of activations rounded to bytes for [`super::MatrixColumns`], normalised before or not, of any length: one block
+/// a column, `[columns]`, rounded up to whole tiles of 64, whose rest becomes zeros.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundColumns {
     /// A type of weights that they meet: what is rounded alike is one kernel.

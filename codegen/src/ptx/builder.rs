@@ -200,8 +200,8 @@ impl Builder {
         Ptr::new(PtrBase::Shared(DYNAMIC_INDEX), i64::from(offset))
     }
 
-    /// The dynamic shared memory behind all that the kernel takes, at a multiple of 128 bytes: a launch that gives more than
-    /// [`Function::dynamic_shared`] has it.
+    /// The dynamic shared memory behind all that the kernel takes, at a multiple of 128 bytes: a launch that gives more
+    /// than [`Function::dynamic_shared`] has it.
     pub fn dynamic_rest<T: Element>(&mut self) -> Shared<T> {
         self.function.dynamic.push((self.dynamic_bytes, self.dynamic_bytes));
         Ptr::new(PtrBase::Shared(REST_INDEX), 0)

@@ -30,8 +30,8 @@ impl Builder {
         self.four(Op::MmaHalves { depth }, [vector(a), vector(b), vector(&c)])
     }
 
-    /// `A B + C` of 16 rows of 32 bytes and eight columns of 32 signed bytes. Those of A are signed for [`S32`], unsigned for
-    /// [`U32`]. With `g = lane / 4` and `t = lane % 4`, a lane has, as
+    /// `A B + C` of 16 rows of 32 bytes and eight columns of 32 signed bytes. Those of A are signed for [`S32`], unsigned
+    /// for [`U32`]. With `g = lane / 4` and `t = lane % 4`, a lane has, as
     /// [PTX](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-16832) has it:
     ///
     /// | register | row | columns |
@@ -49,7 +49,8 @@ impl Builder {
         self.mma_bytes::<T>(Depth::Of32, &a, &b, c)
     }
 
-    /// The same of 16 bytes a row and a column: the first half of the registers of [`Builder::mma_bytes_k32`], or the second.
+    /// The same of 16 bytes a row and a column: the first half of the registers of [`Builder::mma_bytes_k32`], or the
+    /// second.
     #[track_caller]
     pub fn mma_bytes_k16<T: Bits32 + Integer>(
         &mut self,
@@ -73,8 +74,8 @@ impl Builder {
         self.four(Op::MmaBytes { depth, bytes }, src)
     }
 
-    /// Four matrices of eight rows of 16 bytes. Lane `l` gives the address of row `l % 8` of matrix `l / 8`, a multiple of 16,
-    /// and has of each matrix bytes `4 (l % 4)` to `4 (l % 4) + 4` of row `l / 4`.
+    /// Four matrices of eight rows of 16 bytes. Lane `l` gives the address of row `l % 8` of matrix `l / 8`, a multiple of
+    /// 16, and has of each matrix bytes `4 (l % 4)` to `4 (l % 4) + 4` of row `l / 4`.
     #[track_caller]
     pub fn ldmatrix(&mut self, row: Shared<U32>) -> [Val<U32>; 4] {
         let src = [self.mem(row)];
@@ -88,8 +89,8 @@ impl Builder {
         values
     }
 
-    /// Copies `bytes`, at most 16, and zeros up to 16, without waiting. Both addresses are multiples of 16. The copy is part
-    /// of the thread's next group.
+    /// Copies `bytes`, at most 16, and zeros up to 16, without waiting. Both addresses are multiples of 16. The copy is
+    /// part of the thread's next group.
     #[track_caller]
     pub fn cp_async<S, D>(&mut self, to: Shared<D>, from: Global<S>, bytes: impl Operand<U32>) {
         let (dst, src) = ([self.mem(to)], [self.mem(from), Arg::Int(16), bytes.arg()]);
@@ -108,9 +109,9 @@ impl Builder {
         self.push(Op::CpAsyncWaitGroup, [], [Arg::Int(groups.into())], None);
     }
 
-    /// `cp.async.mbarrier.arrive.noinc`: once all copies that this thread has begun by [`Builder::cp_async`] have landed, an
-    /// arrival at `mbarrier`, one of those that its phase awaits; nobody waits here. Whoever has waited for the phase sees
-    /// them, and what this thread did before.
+    /// `cp.async.mbarrier.arrive.noinc`: once all copies that this thread has begun by [`Builder::cp_async`] have landed,
+    /// an arrival at `mbarrier`, one of those that its phase awaits; nobody waits here. Whoever has waited for the phase
+    /// sees them, and what this thread did before.
     #[track_caller]
     pub fn cp_async_mbarrier_arrive_noinc(&mut self, mbarrier: Shared<U64>) {
         let src = [self.mem(mbarrier)];

@@ -228,8 +228,8 @@ impl Builder {
         self.emit_known(load, src, Uniformity::Block)
     }
 
-    /// Asks the L2 cache for `bytes` bytes, a multiple of 16, from a multiple of 16 on. Nobody waits for them. All of them lie
-    /// in one allocation.
+    /// Asks the L2 cache for `bytes` bytes, a multiple of 16, from a multiple of 16 on. Nobody waits for them. All of them
+    /// lie in one allocation.
     #[track_caller]
     pub fn cp_async_bulk_prefetch<T>(&mut self, from: Global<T>, bytes: impl Operand<U32>) {
         let src = [self.mem(from), bytes.arg()];
@@ -238,8 +238,8 @@ impl Builder {
 
     // ---- mbarriers and bulk copies
 
-    /// `cp.async.bulk`: copies `bytes` bytes, a multiple of 16, from a multiple of 16 on. Once they are there, they lower what
-    /// the phase of `mbarrier` expects; whoever has waited for that phase sees them.
+    /// `cp.async.bulk`: copies `bytes` bytes, a multiple of 16, from a multiple of 16 on. Once they are there, they lower
+    /// what the phase of `mbarrier` expects; whoever has waited for that phase sees them.
     #[track_caller]
     pub fn cp_async_bulk<T, U>(
         &mut self,
@@ -253,8 +253,8 @@ impl Builder {
         self.push(Op::CpAsyncBulk, dst, src, None);
     }
 
-    /// `mbarrier.init`: an mbarrier whose phases end after `arrivals` arrivals, and all bytes that they expect. Other threads
-    /// use it behind a barrier, and bulk copies behind a [`Builder::fence_proxy_async`] before that.
+    /// `mbarrier.init`: an mbarrier whose phases end after `arrivals` arrivals, and all bytes that they expect. Other
+    /// threads use it behind a barrier, and bulk copies behind a [`Builder::fence_proxy_async`] before that.
     #[track_caller]
     pub fn mbarrier_init(&mut self, mbarrier: Shared<U64>, arrivals: impl Operand<U32>) {
         let dst = [self.mem(mbarrier)];
@@ -322,8 +322,8 @@ impl Builder {
         self.push(Op::GriddepcontrolLaunchDependents, [], [], None);
     }
 
-    /// Ends the thread; under block-uniform control flow only, so that no barrier waits for it, or in a role under control flow
-    /// as uniform as that, which shares no barrier with others.
+    /// Ends the thread; under block-uniform control flow only, so that no barrier waits for it, or in a role under control
+    /// flow as uniform as that, which shares no barrier with others.
     #[track_caller]
     pub fn exit(&mut self) {
         self.push(Op::Exit, [], [], None);

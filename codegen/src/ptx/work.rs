@@ -10,8 +10,8 @@ pub enum Work {
     /// Weights of that type which another loop, around this one, has brought to shared memory. This one seldom goes round
     /// twice; what it costs is a part of what that one does.
     Shared(WeightType, u32),
-    /// Products `m16n8k32` of a warp with weights of that type, which its block brings to shared memory: a lane's instructions
-    /// for each are the warp's.
+    /// Products `m16n8k32` of a warp with weights of that type, which its block brings to shared memory: a lane's
+    /// instructions for each are the warp's.
     Tile(WeightType, u32),
     /// What few iterations of the loop around this one come to: it does not count there.
     Few,

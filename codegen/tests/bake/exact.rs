@@ -1,5 +1,5 @@
-//! Kernels hold only instructions whose results the ISA gives to the last bit: the same on every chip. In fast numerics there
-//! is one exception, the `mma` of attention, whose sums are the chip's own.
+//! Kernels hold only instructions whose results the ISA gives to the last bit: the same on every chip. In fast numerics
+//! there is one exception, the `mma` of attention, whose sums are the chip's own.
 
 use kiln_codegen::bake::{DecoderPath, decoder, emit_for, general, tracing};
 use kiln_codegen::ptx::Text;

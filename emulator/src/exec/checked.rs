@@ -2,8 +2,8 @@
 //! addresses, arrivals and waits, copies at their issue and landing.
 //!
 //! Each event is one function with a line for every observer that needs it: the counters, one per host thread, the
-//! initialisation and race checks, one per block, and the times of a modelled chip, of both kinds. Observers change no result, but may find a fault. Nothing else in
-//! `exec` or above reports to one.
+//! initialisation and race checks, one per block, and the times of a modelled chip, of both kinds. Observers change no
+//! result, but may find a fault. Nothing else in `exec` or above reports to one.
 
 use super::inst::Op;
 use super::warp::Warp;
@@ -69,8 +69,8 @@ impl<'a> Cpu<'a> {
         }
     }
 
-    /// A lane issues a bulk copy, out of shared memory or into it, by the address and size in device memory. Returns when it
-    /// lands in modelled time.
+    /// A lane issues a bulk copy, out of shared memory or into it, by the address and size in device memory. Returns when
+    /// it lands in modelled time.
     pub(crate) fn bulk_issue(&mut self, observers: &mut Observers, at: &At, device: (u64, u64), write: bool) -> u64 {
         match (&mut self.timekeeper, &mut observers.time) {
             (Some(keeper), Some(time)) => keeper.bulk(time, at.warp, device, write),

@@ -114,8 +114,8 @@ impl Fragment {
     }
 }
 
-/// The value of a half, as [`Format::value`](super::float::Format::value) has it, in few steps: most of what prompts multiply
-/// are halves or bytes.
+/// The value of a half, as [`Format::value`](super::float::Format::value) has it, in few steps: most of what prompts
+/// multiply are halves or bytes.
 fn half(bits: u32) -> f64 {
     let (exponent, mantissa) = (bits >> 10 & 31, bits & 0x3ff);
     let magnitude = match exponent {

@@ -1,7 +1,8 @@
 //! What device code calls of the system: `vprintf`, `__assertfail`, `malloc` and `free`, whose arguments lie in local
 //! memory. Lanes are served one after the other, lowest first.
 //!
-//! Source: [PTX Interoperability](https://docs.nvidia.com/cuda/ptx-writers-guide-to-interoperability/index.html#system-calls).
+//! Source: [PTX
+//! Interoperability](https://docs.nvidia.com/cuda/ptx-writers-guide-to-interoperability/index.html#system-calls).
 
 use super::access::{read, write};
 use super::step::Flow;

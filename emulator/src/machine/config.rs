@@ -13,9 +13,10 @@ pub struct Checks {
     pub initcheck: bool,
     /// Conflicting accesses that nothing orders, and non-coherent reads of written data.
     pub racecheck: bool,
-    /// Of the race check: all reads since the last write of a word are kept, so that a write is compared with each. Without it
-    /// one is kept, which a hash chooses for each word: a race with one of several readers is then missed in a part of runs,
-    /// and a launch with the race check alone takes about three quarters of the time (`emulator_speed`, on one thread).
+    /// Of the race check: all reads since the last write of a word are kept, so that a write is compared with each. Without
+    /// it one is kept, which a hash chooses for each word: a race with one of several readers is then missed in a part of
+    /// runs, and a launch with the race check alone takes about three quarters of the time (`emulator_speed`, on one
+    /// thread).
     pub every_reader: bool,
     /// Divergent or mismatched barriers, shuffles from inactive lanes.
     pub synccheck: bool,

@@ -1,8 +1,8 @@
 //! What an instruction of PTX is to an assembler: which pipe it takes, how many instructions it becomes, and which it is
 //! folded into.
 //!
-//! The table, by opcode, is [`Shape::of`]. Beyond it, within a basic block, an instruction whose only use is the next one of
-//! the rows below becomes part of that:
+//! The table, by opcode, is [`Shape::of`]. Beyond it, within a basic block, an instruction whose only use is the next one
+//! of the rows below becomes part of that:
 //!
 //! | PTX | SASS |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! A chip during a launch: takes instructions and accesses in the order in which they are emulated, and gives each its time.
+//! A chip during a launch: takes instructions and accesses in the order in which they are emulated, and gives each its
+//! time.
 
 use super::cache::{Cache, LINE, SECTOR};
 use super::fold::{Cost, Kind, Pipe};

@@ -205,8 +205,8 @@ impl Columns {
         run.launch_grid(kernel, [blocks, pass.count, 1], &write)
     }
 
-    /// Attention of all columns. Where they make a block for every multiprocessor, neighbouring ones share what they read of
-    /// an f16 cache; else they are cut into units, in one launch but where partial results have no room for all.
+    /// Attention of all columns. Where they make a block for every multiprocessor, neighbouring ones share what they read
+    /// of an f16 cache; else they are cut into units, in one launch but where partial results have no room for all.
     fn attend(&self, run: &mut Run<'_>, of: &Of<'_>, pass: Pass, layer: u32) -> Result<()> {
         let (sequence, shape): (&Sequence, _) = (of.sequence, of.model.file.shape());
         let blocks = pass.count.div_ceil(units::batch_positions(shape.group()));

@@ -149,7 +149,8 @@ impl Loop {
 /// A tile's type of weights, and by target its instructions.
 type OfTile = (Tile, WeightType, [(u32, f64); 3]);
 
-/// Tiles of many columns: instructions of a warp for each `m16n8k32`, by tile, type and target. Within 2 % of those recorded.
+/// Tiles of many columns: instructions of a warp for each `m16n8k32`, by tile, type and target. Within 2 % of those
+/// recorded.
 const TILES: [OfTile; 8] = [
     (Tile::Narrow, Q4_K, [(80, 29.6), (89, 29.6), (90, 30.1)]),
     (Tile::Narrow, Q6_K, [(80, 44.0), (89, 44.0), (90, 44.3)]),

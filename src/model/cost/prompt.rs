@@ -1,10 +1,10 @@
 //! The modelled time to a prompt's first token: batches by tensor cores, and the head behind its last token.
 //!
 //! A product of a batch takes, of the multiprocessor with most tiles, the issue of its instructions and its tensor cores'
-//! time, and of the chip the reads: weights from device memory once and from the L2 cache for every tile of columns, columns
-//! from there for every tile of rows. Times of resources that are busy side by side are put together as those of a token.
-//! Tiles issue in every cycle here, which their barriers and loads will not let them: what is modelled is a bound from below,
-//! as near to a chip as its figures are.
+//! time, and of the chip the reads: weights from device memory once and from the L2 cache for every tile of columns,
+//! columns from there for every tile of rows. Times of resources that are busy side by side are put together as those of a
+//! token. Tiles issue in every cycle here, which their barriers and loads will not let them: what is modelled is a bound
+//! from below, as near to a chip as its figures are.
 
 use super::counted::{TileLoop, staging};
 use super::phases::{Phase, more_bits, phases};
@@ -45,8 +45,8 @@ impl FirstToken {
     }
 }
 
-/// The time to the first token behind a prompt of so many, at least one: llama.cpp's Q4_K_M, fast numerics, f16 cache, stream
-/// path.
+/// The time to the first token behind a prompt of so many, at least one: llama.cpp's Q4_K_M, fast numerics, f16 cache,
+/// stream path.
 pub fn first_token(shape: &ModelShape, tokens: u32, chip: &Chip) -> FirstToken {
     let mut sum = FirstToken::default();
     let tokens = tokens.max(1);

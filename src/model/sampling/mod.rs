@@ -1,8 +1,8 @@
 //! Sampling: how a token is chosen from logits.
 //!
-//! `chain` is the choice itself, `constraint` what may be chosen, `logprobs` what it was among, `device` what kernels choose by. This is the reference for any other implementation: masses
-//! are sums of 64-bit integers, which have no order, ties go to the lesser id, and every operation on floats rounds alike
-//! everywhere.
+//! `chain` is the choice itself, `constraint` what may be chosen, `logprobs` what it was among, `device` what kernels
+//! choose by. This is the reference for any other implementation: masses are sums of 64-bit integers, which have no order,
+//! ties go to the lesser id, and every operation on floats rounds alike everywhere.
 
 mod chain;
 mod constraint;
@@ -33,12 +33,12 @@ const SUMMANDS: RangeInclusive<f32> = -1e4..=1e4;
 /// # Mathematics
 /// Of logits `l` and their greatest, `m`, the mass of a token is the integer below `2^39 e^(l - m)`, by
 /// [`exp`](crate::shape::arithmetic::exp); sums of masses have no order. Tokens are ordered by falling `l`, equals by rising
-/// id. Top-k keeps the first k of that order; top-p the fewest first ones whose mass is at least that share of the mass that
-/// is left, rounded down, and at least 1; min-p those whose mass is at least that share of the greatest. The draw is the
-/// token with the greatest `(l - m) / T + g`, of equals the least id, where `g` is
+/// id. Top-k keeps the first k of that order; top-p the fewest first ones whose mass is at least that share of the mass
+/// that is left, rounded down, and at least 1; min-p those whose mass is at least that share of the greatest. The draw is
+/// the token with the greatest `(l - m) / T + g`, of equals the least id, where `g` is
 /// [`gumbel(seed, position, id)`](crate::shape::random::gumbel) of Philox4x32-10 and the token's position. Penalties change
-/// finite logits, which stay finite: `l / r` where `l > 0`, else `l r`, less the presence penalty, less the frequency penalty
-/// times the number of times (rounded together). Every operation is of f32 and rounds to nearest.
+/// finite logits, which stay finite: `l / r` where `l > 0`, else `l r`, less the presence penalty, less the frequency
+/// penalty times the number of times (rounded together). Every operation is of f32 and rounds to nearest.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Sampling {

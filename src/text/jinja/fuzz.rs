@@ -1,4 +1,5 @@
-//! Templates that chance makes of published ones: each ends soon, with text or an error, and writes no more than it paid for.
+//! Templates that chance makes of published ones: each ends soon, with text or an error, and writes no more than it paid
+//! for.
 
 use super::{Template, Variable};
 use std::time::{Duration, Instant};

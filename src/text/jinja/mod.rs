@@ -1,9 +1,9 @@
 //! The part of Jinja that chat templates use, as Hugging Face's `apply_chat_template` sets it up, with Python's methods.
 //!
-//! A template comes from a file that nobody vouches for. `lex` and `parse` make a tree of bounded depth; whatever walks over
-//! it pays for each step, and for each byte that it looks at or makes, out of a `budget`. So its time, memory and output are
-//! bounded, and nothing in it panics. `run` goes through statements, `call` through macros, `expression` and `operations` through
-//! values, `filters` and `methods` have what templates call.
+//! A template comes from a file that nobody vouches for. `lex` and `parse` make a tree of bounded depth; whatever walks
+//! over it pays for each step, and for each byte that it looks at or makes, out of a `budget`. So its time, memory and
+//! output are bounded, and nothing in it panics. `run` goes through statements, `call` through macros, `expression` and
+//! `operations` through values, `filters` and `methods` have what templates call.
 
 mod ast;
 mod budget;

@@ -3,7 +3,8 @@
 //!
 //! Steps, with every block behind each of them:
 //! 1. `treat`: penalties on the block's logits; then the greatest of them, by [`argmax`].
-//! 2. `weigh`, where a share of the tokens is drawn from or a log-probability is wanted: how many logits are how far below the greatest, and their mass.
+//! 2. `weigh`, where a share of the tokens is drawn from or a log-probability is wanted: how many logits are how far below
+//!    the greatest, and their mass.
 //! 3. `sift`: the best draw of logits that are surely drawn from, and a list of those that may be.
 //! 4. `settle`, where there is such a list: the cut among them, and the best draw of those before it.
 //!
@@ -107,7 +108,8 @@ impl Choose {
         b.ld(self.words.at(word).cast::<U64>(), LoadKind::Constant)
     }
 
-    /// An array of [`memory`] that begins so many words behind those that do not depend on the grid, for each block so many.
+    /// An array of [`memory`] that begins so many words behind those that do not depend on the grid, for each block so
+    /// many.
     fn behind(&self, b: &mut Builder, words: u32, of_block: u32) -> Global<U32> {
         let own = b.size_mul(self.blocks, of_block);
         let at = b.size_add(own, words);

@@ -28,8 +28,8 @@ impl Choose {
         });
     }
 
-    /// Changes the block's logits by the penalties, if there are any. Barriers stand inside: before the logits are read, and
-    /// behind their last change.
+    /// Changes the block's logits by the penalties, if there are any. Barriers stand inside: before the logits are read,
+    /// and behind their last change.
     ///
     /// Each id of the window is counted; who then takes the count away, and leaves 0, changes the logit.
     #[track_caller]
@@ -97,8 +97,8 @@ impl Choose {
         });
     }
 
-    /// Adds each of the block's logits to the count and the mass of its bin, where a top-k or a top-p asks for them, and all to
-    /// the mass of a log-probability.
+    /// Adds each of the block's logits to the count and the mass of its bin, where a top-k or a top-p asks for them, and
+    /// all to the mass of a log-probability.
     #[track_caller]
     pub(crate) fn weigh(&self, b: &mut Builder, share: Share, most: Val<F32>) {
         let (tid, threads) = (b.tid(), b.block());

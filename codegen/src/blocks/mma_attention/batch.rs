@@ -1,5 +1,5 @@
-//! Neighbouring positions against the cache, whose keys and values they share: the rows of a block are their heads, and each
-//! row is that of decoding. Positions behind a row's own weigh nothing; the cut into units is that of its own length.
+//! Neighbouring positions against the cache, whose keys and values they share: the rows of a block are their heads, and
+//! each row is that of decoding. Positions behind a row's own weigh nothing; the cut into units is that of its own length.
 //!
 //! A row's chunks come in their order, so one thread puts an element's together: those of a unit, and units as they end.
 
@@ -55,7 +55,8 @@ impl Batch {
         Batch { work: Workspace::of_positions(b, heads, positions), most }
     }
 
-    /// Attends, and gives each thread's elements of the result to `sink` as (position, head of the group, dimension, softmax).
+    /// Attends, and gives each thread's elements of the result to `sink` as (position, head of the group, dimension,
+    /// softmax).
     #[track_caller]
     pub(crate) fn attend(
         &self,

@@ -15,8 +15,8 @@ const PLACES: [u32; 4] = [0, 1, COLUMNS, COLUMNS + 1];
 const ONES: u32 = 0x3c00_3c00;
 
 impl Workspace {
-    /// Attends to the chunk from position `first` on, by one warp, and leaves its result in a slot; each row to what is there
-    /// of its own length, where rows have such.
+    /// Attends to the chunk from position `first` on, by one warp, and leaves its result in a slot; each row to what is
+    /// there of its own length, where rows have such.
     pub(super) fn chunk(&self, b: &mut Builder, run: Run, lengths: Option<Lengths>, first: Val<U32>, slot: Val<U32>) {
         let head_dim = self.heads.head_dim;
         let row_bytes = Size::Const(self.heads.row_bytes());
@@ -59,8 +59,8 @@ impl Workspace {
     }
 
     /// Weighs the values of a chunk by rows that have lengths of their own. Behind a row's end weights are zeros, and zero
-    /// times what is not finite is not zero: where there is such behind the end of some row, each position's rows are weighed
-    /// by themselves, with zeros for values behind theirs.
+    /// times what is not finite is not zero: where there is such behind the end of some row, each position's rows are
+    /// weighed by themselves, with zeros for values behind theirs.
     fn weigh_batch(
         &self,
         b: &mut Builder,
@@ -309,8 +309,8 @@ impl Lane {
     }
 }
 
-/// Exponentials of a block of rows: the maximum of the lane's row, and of each 8 positions those of the lane's two as a word
-/// of their high halves and one of what these leave.
+/// Exponentials of a block of rows: the maximum of the lane's row, and of each 8 positions those of the lane's two as a
+/// word of their high halves and one of what these leave.
 struct Weights {
     max: Val<F32>,
     words: Vec<[Val<U32>; 2]>,

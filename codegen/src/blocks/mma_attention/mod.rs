@@ -9,12 +9,13 @@
 //! weights and their sum are added up alike; `O = P V` in f32, again the sum of two rows.
 //!
 //! **Order.** A lane reads 16 bytes of a key, so of each 32 dimensions one `mma` takes those with `d % 8 < 4` and the next
-//! the others; values are multiplied in ascending positions, 16 at a time. Chunks are cut at multiples of 32 positions and put together
-//! from left to right within a run, runs from left to right ([`kiln_shape::units`]). Nothing depends on the warps of a
-//! block, or on which block has a run.
+//! the others; values are multiplied in ascending positions, 16 at a time. Chunks are cut at multiples of 32 positions and
+//! put together from left to right within a run, runs from left to right ([`kiln_shape::units`]). Nothing depends on the
+//! warps of a block, or on which block has a run.
 //!
 //! **Assumption.** A row of an `mma`'s result depends on that row of A and C and on B alone, not on the other rows. The ISA
-//! does not say so; prefill, whose rows are other positions, will rest on it. `tests/kernels/mma.rs` tests it. What an `mma` adds up inside is the chip's own, and sm_75 has one of half the depth: bits are promised per target.
+//! does not say so; prefill, whose rows are other positions, will rest on it. `tests/kernels/mma.rs` tests it. What an
+//! `mma` adds up inside is the chip's own, and sm_75 has one of half the depth: bits are promised per target.
 
 mod batch;
 mod chunk;

@@ -62,8 +62,8 @@ impl Consumer {
         self.ring.records
     }
 
-    /// Runs `body` in all lanes for the next super-blocks of the run, with whether the lane has one of its own, and that one's
-    /// weights; a lane that has none sees another's. `number` is that of the run's first super-block in its matrix.
+    /// Runs `body` in all lanes for the next super-blocks of the run, with whether the lane has one of its own, and that
+    /// one's weights; a lane that has none sees another's. `number` is that of the run's first super-block in its matrix.
     #[track_caller]
     pub(crate) fn each(
         &self,

@@ -70,8 +70,8 @@ impl Asked {
     }
 }
 
-/// Copies the records from number `first` on into an entry of a part, from unit `begin` on: in one piece where they may lie as
-/// they do in device memory, else one by one.
+/// Copies the records from number `first` on into an entry of a part, from unit `begin` on: in one piece where they may lie
+/// as they do in device memory, else one by one.
 pub(super) fn copy(
     b: &mut Builder,
     ring: &Ring,

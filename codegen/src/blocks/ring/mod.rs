@@ -3,16 +3,16 @@
 //!
 //! Each consumer warp has a part of the ring for itself ([`kiln_shape::ring`] has its layout), and a number that counts the
 //! entries of its part since the launch began. Producer and consumer count alike, since both derive the entries from the
-//! tables of shares and of tensors, the kernel's shape and the ring's depth: a warp without rows has no entries, and its count
-//! stands still on both sides. Entry `e` has the mbarriers `full[e % 8]` and `empty[e % 8]`, and waits for phase `e / 8` of
-//! either, that is parity `e / 8 % 2`.
+//! tables of shares and of tensors, the kernel's shape and the ring's depth: a warp without rows has no entries, and its
+//! count stands still on both sides. Entry `e` has the mbarriers `full[e % 8]` and `empty[e % 8]`, and waits for phase
+//! `e / 8` of either, that is parity `e / 8 % 2`.
 //!
 //! # Order
 //!
 //! *Full.* With bulk copies the producer's lane arrives at `full` with the entry's bytes, and its copies lower them. Before
-//! sm_90, which has none, the entry is copied by all lanes, 16 bytes each at a time, and each lane's copies arrive at `full`
-//! once they have landed. Either way the phase ends when all bytes are there; each lane of the consumer waits for it itself, so
-//! that it sees them.
+//! sm_90, which has none, the entry is copied by all lanes, 16 bytes each at a time, and each lane's copies arrive at
+//! `full` once they have landed. Either way the phase ends when all bytes are there; each lane of the consumer waits for it
+//! itself, so that it sees them.
 //!
 //! *Empty.* A warp barrier orders the reads of all lanes before the arrival of lane 0 at `empty`, which releases them. The
 //! producer's lane acquires that before a copy overwrites what they read: it takes units for a new entry only from entries
