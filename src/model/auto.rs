@@ -29,7 +29,7 @@ pub(super) fn predicted(inner: &Inner, numerics: Numerics, kv: KvType) -> Option
     });
     let is_graph = graph.0 < resident.0;
     let (taken, left) = if is_graph { (graph.1, resident.1) } else { (resident.1, graph.1) };
-    Some(Predicted { is_graph, why: format!("auto: {taken}, {left}: modelled for an {} and Q4_K_M", chip.name) })
+    Some(Predicted { is_graph, why: format!("auto: {taken}, {left}: modelled for {} and Q4_K_M", chip.name) })
 }
 
 /// The chip with figures that a device is: one of its target and size, by its name where several are.

@@ -29,9 +29,12 @@ pub(crate) fn max(b: &mut Builder, mut value: Val<F32>, width: u32) -> Val<F32> 
 /// The sum or maximum of all lanes' integers, in every lane: one instruction from sm_80 on.
 #[track_caller]
 pub(crate) fn reduce<T: Integer + Bits32>(b: &mut Builder, op: AtomicOp, value: Val<T>) -> Val<T> {
-    if b.target().sm() >= 80 {
-        return b.redux(op, value);
-    }
+    if b.target().sm() >= 80 { b.redux(op, value) } else { butterfly(b, op, value) }
+}
+
+/// The same by the same text for all targets.
+#[track_caller]
+pub(crate) fn butterfly<T: Integer + Bits32>(b: &mut Builder, op: AtomicOp, value: Val<T>) -> Val<T> {
     [16, 8, 4, 2, 1].into_iter().fold(value, |value, distance| {
         let other = b.shfl_bfly(value, distance);
         match op {
@@ -39,15 +42,6 @@ pub(crate) fn reduce<T: Integer + Bits32>(b: &mut Builder, op: AtomicOp, value: 
             AtomicOp::Max => b.max::<T>(value, other),
             AtomicOp::Or => b.or::<T>(value, other),
         }
-    })
-}
-
-/// The sum of all lanes' integers, in every lane, by the same text for all targets.
-#[track_caller]
-pub(crate) fn sum32(b: &mut Builder, value: Val<U32>) -> Val<U32> {
-    [16, 8, 4, 2, 1].into_iter().fold(value, |value, distance| {
-        let other = b.shfl_bfly(value, distance);
-        b.add::<U32>(value, other)
     })
 }
 

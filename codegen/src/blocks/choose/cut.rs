@@ -2,7 +2,7 @@
 
 use super::{Choose, Draw};
 use crate::blocks::warp;
-use crate::ptx::{Builder, Compare, F32, LoadKind, U32, U64, Val, Var};
+use crate::ptx::{AtomicOp, Builder, Compare, F32, LoadKind, U32, U64, Val, Var};
 use kiln_shape::choice::{self, memory};
 
 impl Choose {
@@ -95,7 +95,7 @@ impl Choose {
         });
         let (count, mass) = (b.get(count), b.get(mass));
         // Both by shuffles: so the text is one for all targets.
-        let (count, mass) = (warp::sum32(b, count), warp::sum64(b, mass));
+        let (count, mass) = (warp::butterfly(b, AtomicOp::Add, count), warp::sum64(b, mass));
         let leader = b.setp_eq(lane, 0);
         let (count_at, mass_at) = (b.index(self.room.counts, warp), b.index(self.room.sums, warp));
         b.bar_sync(); // nobody reads the sums before any more
