@@ -222,15 +222,13 @@ impl Values {
             let records @ (step, by_two) = slot.records(ty);
             let Some((_, way)) = self.ways.iter().find(|(known, _)| *known == records) else { return };
             let place = way.begin(b);
+            let half = by_two.then(|| x.half(b));
             return slot.each(b, &run, |b, has, weights| {
                 let super_block = b.get(place.super_block);
                 let work = Work::Shared(ty, SUPER_BLOCK * step / 32);
-                let value = if by_two {
-                    let lane = b.lane();
-                    let half = b.shr::<U32>(lane, step.trailing_zeros());
-                    int8.dot_by_two(b, weights, &x, [super_block, half], work)
-                } else {
-                    int8.dot(b, weights, &x, super_block, work)
+                let value = match &half {
+                    Some(half) => int8.dot_by_two(b, weights, (&x, half), super_block, work),
+                    None => int8.dot(b, weights, &x, super_block, work),
                 };
                 keep(b, way, &place, has, value);
             });

@@ -5,7 +5,7 @@
 //! no barrier of the block is needed.
 
 use crate::formats::{APART, Weights, format};
-use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, Val, Var, Work};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::{Layout, SUPER_BLOCK, WeightType};
 
 /// Bytes of shared memory that every chip from sm_80 on lets a block have.
@@ -78,6 +78,17 @@ struct Carried {
     half: Option<Var<F16>>,
 }
 
+/// A lane's part of a run.
+struct Part {
+    /// Addresses of the lane's first piece and plane, or half of a plane.
+    data: Val<U64>,
+    plane: Val<U64>,
+    /// Pieces of the run, less the lane's number.
+    pieces: Val<S32>,
+    /// Super-blocks of the run, less the number of the lane's record.
+    records: Val<S32>,
+}
+
 impl Slot {
     /// Takes the shared memory for records of `types`, beside so many bytes: for as many as lanes, where that can be.
     #[track_caller]
@@ -108,11 +119,17 @@ impl Slot {
         let layout = run.ty.layout();
         let records = Records::new(run.ty, self.bytes);
         let lane = b.lane();
-        let (record, half_of_record) = if records.by_two {
-            (b.and::<U32>(lane, APART - 1), Some(b.shr::<U32>(lane, APART.trailing_zeros())))
+        // The lane's record, and the same in lanes that have its value: in others more than a run has.
+        let (record, valued, data) = if records.by_two {
+            let record = b.and::<U32>(lane, APART - 1);
+            let half = b.shr::<U32>(lane, APART.trailing_zeros());
+            let second = b.setp_ne(half, 0);
+            let valued = b.selp::<U32>(record, i32::MAX as u32, second);
+            (record, valued, b.byte_index(self.own, half, layout.data / 2))
         } else {
-            (lane, None)
+            (lane, lane, self.own)
         };
+        let (record, valued) = (b.mov_bits::<S32, U32>(record), b.mov_bits::<S32, U32>(valued));
         let mut quads =
             |count: u32| -> Vec<[Var<U32>; 4]> { (0..count).map(|_| [(); 4].map(|()| b.var::<U32>(0))).collect() };
         let (pieces, plane) = (quads(records.carried()), quads(layout.plane / 16));
@@ -122,60 +139,60 @@ impl Slot {
             b.var::<F16>(zero)
         });
         let carried = Carried { pieces, plane, half };
-        let zero = b.mov::<U32>(0);
-        run.load(b, records, &carried, zero);
-        b.for_range(0, run.tasks, records.lanes, |b, first| {
+        let part = run.part(b, records, record);
+        let to = self.place(b, records);
+        let ahead = b.var::<S32>(0);
+        run.load(b, records, &carried, &part, ahead);
+        // What is carried is a step ahead of what is in shared memory.
+        let step = records.lanes as i32;
+        b.set(ahead, step);
+        let tasks = b.mov_bits::<S32, U32>(run.tasks);
+        let end = b.add::<S32>(tasks, step);
+        let valued = b.sub::<S32>(end, valued);
+        let last = b.sub::<S32>(end, 1);
+        let any = |b: &mut Builder| b.setp_lt::<S32>(ahead, end);
+        b.while_(any, |b| {
             b.each_iteration(Work::Weights(run.ty, SUPER_BLOCK * records.lanes / 32));
-            self.store(b, records, &carried);
+            store(b, records, &carried, to);
             let plane = carried.plane.iter().map(|quad| quad.map(|word| b.get(word))).collect();
             let half = carried.half.map(|half| b.get(half));
-            let left = b.sub::<U32>(run.tasks, first);
-            let last = b.sub::<U32>(left, 1);
-            let last = b.min::<U32>(last, records.lanes - 1);
-            let has = b.setp_ge(last, record);
-            let has = match half_of_record {
-                None => has,
-                Some(half) => {
-                    let second = b.setp_ne(half, 0);
-                    b.and_pred(has, second)
-                }
-            };
-            let own = b.min::<U32>(record, last);
-            let data = b.byte_index(self.own, own, records.stride());
-            let data = match half_of_record {
-                None => data,
-                Some(half) => b.byte_index(data, half, layout.data / 2),
-            };
-            let weights = Weights::Shared { data, plane, half };
+            let has = b.setp_lt::<S32>(ahead, valued);
+            let last = b.sub::<S32>(last, ahead);
+            let own = b.min::<S32>(last, record);
+            let own = b.mov_bits::<U32, S32>(own);
+            let weights = Weights::Shared { data: b.byte_index(data, own, records.stride()), plane, half };
             b.bar_warp_sync(); // the records are in shared memory
-            let next = b.add::<U32>(first, records.lanes);
-            run.load(b, records, &carried, next);
+            run.load(b, records, &carried, &part, ahead);
+            let next = b.add::<S32>(ahead, step);
+            b.set(ahead, next);
             body(b, has, &weights);
             b.bar_warp_sync(); // they have been read
         });
     }
 
-    /// Puts what is carried where the lanes find their records.
-    fn store(&self, b: &mut Builder, records: Records, carried: &Carried) {
+    /// Where a lane puts its first piece, and every 32nd behind it.
+    fn place(&self, b: &mut Builder, records: Records) -> Shared<U32> {
         let lane = b.lane();
         let to = b.byte_index(self.own, lane, 16);
+        if !records.pieces.is_multiple_of(2) {
+            return to;
+        }
         // Of records with an even number of pieces, which divides 32, each lies a piece further on.
-        let even = records.pieces.is_multiple_of(2);
-        let to = if even {
-            let record = b.div::<U32>(lane, records.pieces);
-            b.byte_index(to, record, 16)
-        } else {
-            to
-        };
-        for (j, piece) in carried.pieces.iter().enumerate() {
-            let j = j as u32;
-            let padding = if even { 32 / records.pieces * j * 4 } else { 0 };
-            let words = piece.map(|word| b.get(word));
-            let store = |b: &mut Builder| b.st_vector(to.at(128 * j + padding), words);
-            match ragged(b, records, j) {
-                Some(there) => b.if_(there, store),
-                None => store(b),
-            }
+        let record = b.div::<U32>(lane, records.pieces);
+        b.byte_index(to, record, 16)
+    }
+}
+
+/// Puts what is carried where the lanes find their records.
+fn store(b: &mut Builder, records: Records, carried: &Carried, to: Shared<U32>) {
+    for (j, piece) in carried.pieces.iter().enumerate() {
+        let j = j as u32;
+        let padding = if records.pieces.is_multiple_of(2) { 32 / records.pieces * j * 4 } else { 0 };
+        let words = piece.map(|word| b.get(word));
+        let store = |b: &mut Builder| b.st_vector(to.at(128 * j + padding), words);
+        match ragged(b, records, j) {
+            Some(there) => b.if_(there, store),
+            None => store(b),
         }
     }
 }
@@ -190,21 +207,42 @@ fn ragged(b: &mut Builder, records: Records, j: u32) -> Option<Val<Pred>> {
 }
 
 impl Run {
-    /// Loads the records from number `first` on, where there are any.
-    fn load(&self, b: &mut Builder, records: Records, into: &Carried, first: Val<U32>) {
-        let lane = b.lane();
-        let (lane, tasks, from) = (b.mov_bits(lane), b.mov_bits(self.tasks), b.mov_bits(first));
-        let left = b.sub::<S32>(tasks, from);
-        let left = b.min::<S32>(left, records.lanes as i32);
-        // Lane l has piece l + 32 j if there is one.
+    fn part(&self, b: &mut Builder, of: Records, record: Val<S32>) -> Part {
+        let (lane, layout) = (b.lane(), self.ty.layout());
+        let data = b.byte_index(self.data, lane, 16);
+        let number = b.mov_bits::<U32, S32>(record);
+        let plane = b.byte_index(self.plane, number, layout.plane);
+        let plane = if of.by_two {
+            let half = b.shr::<U32>(lane, APART.trailing_zeros());
+            b.byte_index(plane, half, layout.plane / 2)
+        } else {
+            plane
+        };
+        let (data, plane) = (b.address(data), b.address(plane));
+        let (tasks, lane) = (b.mov_bits(self.tasks), b.mov_bits(lane));
         let negative = b.sub::<S32>(0, lane);
-        let rest = b.mad::<S32>(left, records.pieces as i32, negative);
+        let pieces = b.mad::<S32>(tasks, of.pieces as i32, negative);
+        Part { data, plane, pieces, records: b.sub::<S32>(tasks, record) }
+    }
+
+    /// Loads the records from number `first` on, where there are any.
+    fn load(&self, b: &mut Builder, records: Records, into: &Carried, part: &Part, first: Var<S32>) {
         let layout = self.ty.layout();
-        let data = b.byte_index(self.data, first, layout.data);
-        let own = b.lane();
-        let data = b.byte_index(data, own, 16).cast::<U32>();
+        let first = b.get(first);
+        let number = b.mov_bits::<U32, S32>(first);
+        let mut from = |at: Val<U64>, bytes: u32| -> Global<U8> {
+            let at = b.mad_wide(number, bytes, at);
+            b.global_ptr(at)
+        };
+        let (data, plane) = (from(part.data, layout.data).cast::<U32>(), from(part.plane, layout.plane));
+        // Lane l has piece l + 32 j if there is one; of the last only what belongs to these records.
+        let rest = b.mad::<S32>(first, -(records.pieces as i32), part.pieces);
         for (j, into) in into.pieces.iter().enumerate() {
             let there = b.setp_lt(32 * j as i32, rest);
+            let there = match ragged(b, records, j as u32) {
+                Some(own) => b.and_pred(there, own),
+                None => there,
+            };
             b.if_(there, |b| {
                 let piece: [Val<U32>; 4] = b.ld_vector(data.at(128 * j as u32), LoadKind::Streaming);
                 into.iter().zip(piece).for_each(|(into, word)| b.set(*into, word));
@@ -213,13 +251,12 @@ impl Run {
         if layout.plane == 0 {
             return;
         }
-        if records.by_two {
-            return self.load_half_planes(b, into, first, left);
-        }
-        let has = b.setp_lt(lane, left);
+        let has = b.setp_lt::<S32>(first, part.records);
         b.if_(has, |b| {
-            let task = b.add::<U32>(first, own);
-            let plane = b.byte_index(self.plane, task, layout.plane);
+            if records.by_two {
+                let words: [Val<U32>; 2] = b.ld_vector(plane.cast::<U32>(), LoadKind::Streaming);
+                return into.plane.iter().flatten().zip(words).for_each(|(into, word)| b.set(*into, word));
+            }
             for (i, quad) in into.plane.iter().enumerate() {
                 let words: [Val<U32>; 4] = b.ld_vector(plane.at(16 * i as u32).cast::<U32>(), LoadKind::Streaming);
                 quad.iter().zip(words).for_each(|(into, word)| b.set(*into, word));
@@ -228,21 +265,6 @@ impl Run {
                 let loaded = b.ld(plane.cast::<F16>(), LoadKind::Streaming);
                 b.set(half, loaded);
             }
-        });
-    }
-
-    /// Loads each lane's half of a plane of 16 bytes, into the first words of it.
-    fn load_half_planes(&self, b: &mut Builder, into: &Carried, first: Val<U32>, left: Val<S32>) {
-        let lane = b.lane();
-        let (record, half) = (b.and::<U32>(lane, APART - 1), b.shr::<U32>(lane, APART.trailing_zeros()));
-        let number = b.mov_bits(record);
-        let has = b.setp_lt::<S32>(number, left);
-        b.if_(has, |b| {
-            let task = b.add::<U32>(first, record);
-            let plane = b.byte_index(self.plane, task, self.ty.layout().plane);
-            let plane = b.byte_index(plane, half, self.ty.layout().plane / 2);
-            let words: [Val<U32>; 2] = b.ld_vector(plane.cast::<U32>(), LoadKind::Streaming);
-            into.plane.iter().flatten().zip(words).for_each(|(into, word)| b.set(*into, word));
         });
     }
 }

@@ -27,6 +27,8 @@ use kiln_shape::SUPER_BLOCK;
 const PLANE_BYTES: u32 = 272;
 /// Bytes beside them.
 const BESIDE_BYTES: u32 = 48;
+/// Bytes from the scales of a super-block's first half to those of its second.
+const BESIDE_OF_HALF: u32 = 16;
 /// Where the sums of 32 begin in a plane's super-block.
 const SUMS_OF_32: u32 = 256;
 /// The first of the four words beside a plane's super-block that lanes read for the scale or the planes behind it.
@@ -77,22 +79,17 @@ impl Int8 {
         self.planes(b, self.dot, weights, (x, first, last), work)
     }
 
-    /// The same by two lanes: `half` is 0 in the one that has the first half of the weights, and 1 in the other, which has
-    /// the result.
+    /// The same by two lanes, each with its half of the weights and of the vector; the second has the result.
     pub(crate) fn dot_by_two(
         &self,
         b: &mut Builder,
         weights: &Weights,
-        x: &Quantised,
-        [super_block, half]: [Val<U32>; 2],
+        (x, half): (&Quantised, &Quantised),
+        super_block: Val<U32>,
         work: Work,
     ) -> Val<F32> {
-        let first = x.at(b, super_block);
-        let last = first.later(b);
-        let own = Plane {
-            activations: b.byte_index(first.activations, half, SUPER_BLOCK / 2),
-            beside: b.byte_index(first.beside, half, 16),
-        };
+        let last = x.at(b, super_block).later(b);
+        let own = half.at(b, super_block);
         self.planes(b, self.by_two.unwrap_or(self.dot), weights, (x, own, last), work)
     }
 
@@ -159,6 +156,17 @@ impl Quantised {
         });
         let beside = b.byte_index(words, plane_distance, 2);
         Quantised { activations: words, beside, plane_distance, beside_distance }
+    }
+
+    /// The half of each super-block that is the lane's, of two lanes [`APART`].
+    pub(crate) fn half(&self, b: &mut Builder) -> Quantised {
+        let lane = b.lane();
+        let half = b.shr::<U32>(lane, APART.trailing_zeros());
+        Quantised {
+            activations: b.byte_index(self.activations, half, SUPER_BLOCK / 2),
+            beside: b.byte_index(self.beside, half, BESIDE_OF_HALF),
+            ..*self
+        }
     }
 
     /// The first plane of a super-block.
