@@ -1,10 +1,10 @@
 use super::Kernel;
+use super::epilogue::{Epilogue, Of};
 use super::products::Chosen;
 use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS};
-use crate::blocks::math;
 use crate::blocks::next_columns::{Next, Written};
-use crate::blocks::tensor::{Tensor, vector_from_table};
-use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, U64, Val, Var};
+use crate::blocks::tensor::Tensor;
+use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, Val, Var};
 use kiln_shape::columns::COLUMNS;
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
@@ -41,6 +41,8 @@ impl Gemm {
     fn finish(&self, b: &mut Builder, operands: &Operands, chosen: &Chosen, matrix: &InPhase, sums: &[Val<F32>]) {
         let tid = b.tid();
         let (row, column) = (b.and::<U32>(tid, ROWS - 1), b.div::<U32>(tid, ROWS));
+        let Operands { table, y, rows, .. } = *operands;
+        let epilogue = Epilogue { table, y, rows, chosen, qkv_bias: self.shape.qkv_bias };
         for (sum, (gate, eight)) in sums.iter().zip(operands.gates.iter().zip(0..)) {
             let eight = b.add::<U32>(operands.first_eight, eight);
             let column = b.mad::<U32>(eight, COLUMNS, column);
@@ -50,36 +52,9 @@ impl Gemm {
                 let inverse = b.ld(inverse, LoadKind::Constant);
                 let scaled = b.mul(*sum, inverse);
                 let value = b.var::<F32>(scaled);
-                if self.shape.qkv_bias {
-                    b.if_(chosen.is_qkv, |b| {
-                        let entry = b.add::<U32>(chosen.bias, matrix.number);
-                        let bias = vector_from_table::<F32>(b, operands.table, entry);
-                        let row = b.add::<U32>(matrix.first, row);
-                        let bias = b.index(bias, row);
-                        let bias = b.ld(bias, LoadKind::Ordinary);
-                        let sum = b.add(value, bias);
-                        b.set(value, sum);
-                    });
-                }
-                let row = b.add::<U32>(operands.first_row, row);
-                let rows = b.mad_wide(column, operands.rows, 0u64);
-                let own = b.cvt(row);
-                let at = b.add::<U64>(rows, own);
-                let bytes = b.shl::<U64>(at, 2);
-                let y = b.address(operands.y);
-                let y = b.add::<U64>(y, bytes);
-                let to = b.global_ptr::<F32>(y);
-                b.if_(chosen.has_residual, |b| {
-                    let residual = b.ld(to, LoadKind::Ordinary);
-                    let sum = b.add(value, residual);
-                    b.set(value, sum);
-                });
-                b.if_(chosen.is_gate_up, |b| {
-                    let before = b.get(*gate);
-                    let activated = math::silu(b, before);
-                    let product = b.mul(activated, scaled);
-                    b.set(value, product);
-                });
+                let (number, in_phase) = (matrix.number, operands.first_row);
+                let of = Of { number, row, in_matrix: Some(matrix.first), in_phase, column };
+                let to = epilogue.finish(b, of, value, Some((*gate, scaled)));
                 b.set(*gate, scaled);
                 let writes = b.setp_ge(matrix.number, chosen.unwritten);
                 b.if_(writes, |b| b.st(to, value));

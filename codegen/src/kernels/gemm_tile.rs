@@ -1,10 +1,10 @@
 use super::Kernel;
+use super::epilogue::{Epilogue, Of};
 use super::products::Chosen;
 use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, Width};
-use crate::blocks::math;
 use crate::blocks::next_columns::Written;
-use crate::blocks::tensor::{Tensor, vector_from_table};
-use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, U64, Val, Var};
+use crate::blocks::tensor::Tensor;
+use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, Val, Var};
 use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS, tile_rows};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
@@ -103,37 +103,10 @@ impl GemmTile {
         (value, up): (Val<F32>, Option<Val<F32>>),
     ) {
         let value = b.var::<F32>(value);
-        if self.shape.qkv_bias {
-            b.if_(chosen.is_qkv, |b| {
-                let entry = b.add::<U32>(chosen.bias, of.number);
-                let bias = vector_from_table::<F32>(b, operands.table, entry);
-                let bias = b.index(bias, row);
-                let bias = b.ld(bias, LoadKind::Ordinary);
-                let sum = b.add(value, bias);
-                b.set(value, sum);
-            });
-        }
-        let row = b.add::<U32>(row, of.from);
-        let before = b.mad_wide(column, operands.rows, 0u64);
-        let own = b.cvt(row);
-        let at = b.add::<U64>(before, own);
-        let bytes = b.shl::<U64>(at, 2);
-        let y = b.address(operands.y);
-        let y = b.add::<U64>(y, bytes);
-        let to = b.global_ptr::<F32>(y);
-        b.if_(chosen.has_residual, |b| {
-            let residual = b.ld(to, LoadKind::Ordinary);
-            let sum = b.add(value, residual);
-            b.set(value, sum);
-        });
-        if let Some(up) = up {
-            b.if_(chosen.is_gate_up, |b| {
-                let gate = b.get(value);
-                let activated = math::silu(b, gate);
-                let product = b.mul(activated, up);
-                b.set(value, product);
-            });
-        }
+        let Operands { table, y, rows, .. } = *operands;
+        let epilogue = Epilogue { table, y, rows, chosen, qkv_bias: self.shape.qkv_bias };
+        let of = Of { number: of.number, row, in_matrix: None, in_phase: of.from, column };
+        let to = epilogue.finish(b, of, value, up.map(|up| (value, up)));
         b.st(to, value);
     }
 }

@@ -8,6 +8,7 @@ mod attention_batch;
 mod causal_attention;
 mod choose;
 mod embedding;
+mod epilogue;
 mod flash_decoding;
 mod fused_rmsnorm_gate_up;
 mod fused_rmsnorm_gemv;
