@@ -47,7 +47,7 @@ pub(crate) enum Step {
 
 /// A way of running a sequence. The cache has room for the item's ids and tokens.
 pub(crate) trait Path: Send {
-    /// Begins an item; the one before has ended.
+    /// Begins an item, of at most [`super::columns::MOST`] tokens to run; the one before has ended.
     fn begin(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()>;
 
     /// Begins an item of one token, whose logits the host reads when it has ended.

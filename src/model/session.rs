@@ -269,6 +269,7 @@ impl Session {
     /// [`Error::EmptySession`] before the first token; [`Error::LogitsNotFinite`] if one is NaN or +inf, or all are
     /// -inf; what the driver reports.
     pub fn logits(&mut self) -> Result<Vec<f32>> {
+        self.prefill_by_batches(|_, _| true)?;
         self.logits_behind(self.tokens.len())
     }
 

@@ -70,7 +70,7 @@ impl Path for StreamPath {
             self.token(model, sequence, position, Then::Advance, None)?;
             self.pace()?;
         }
-        let column = (item.max_new > 0 && together > 0).then(|| (together - 1) % columns::MOST);
+        let column = (item.max_new > 0 && together > 0).then(|| together - 1);
         let end = (item.max_new == 0).then_some(End::Length);
         let logprobs = item.choice[choice::FLAGS as usize] & choice::LOGPROB != 0;
         self.item = Some(Running {
@@ -212,9 +212,9 @@ impl StreamPath {
     }
 
     /// Runs tokens from `position` on several at once, where there are kernels for it; gives the number of those that it
-    /// has run, of `count`.
+    /// has run, of `count`, none or all.
     fn together(&mut self, model: &Inner, sequence: &mut Sequence, position: u32, count: u32) -> Result<u32> {
-        if count < 2 || !self.make_columns(model, count)? {
+        if !(2..=columns::MOST).contains(&count) || !self.make_columns(model, count)? {
             return Ok(0);
         }
         self.layers(model, sequence, position, count)?;
@@ -238,20 +238,18 @@ impl StreamPath {
             columns.begin(model, sequence.kv, position, count)?;
             self.work.other_calls += 1;
         }
-        for first in (0..count).step_by(columns::MOST as usize) {
-            let pass = Pass { first, position: position + first, count: (count - first).min(columns::MOST) };
-            self.piece(model, sequence, |columns, stream, of| columns.embed(stream, of, pass))?;
-            // A layer is a piece of work of its own: the driver has room for some launches, and waits without a limit where
-            // it has none.
-            for layer in 0..model.file.shape().layers {
-                self.piece(model, sequence, |columns, stream, of| columns.layer(stream, of, pass, layer))?;
-            }
-            self.work.tokens += u64::from(pass.count);
+        let pass = Pass { position, count };
+        self.piece(model, sequence, |columns, stream, of| columns.embed(stream, of, pass))?;
+        // A layer is a piece of work of its own: the driver has room for some launches, and waits without a limit where it
+        // has none.
+        for layer in 0..model.file.shape().layers {
+            self.piece(model, sequence, |columns, stream, of| columns.layer(stream, of, pass, layer))?;
         }
+        self.work.tokens += u64::from(count);
         Ok(())
     }
 
-    /// Chooses behind the token at `position`, which has gone through the layers in `column` of the last pass.
+    /// Chooses behind the token at `position`, which has gone through the layers in `column`.
     fn choose(
         &mut self,
         model: &Inner,

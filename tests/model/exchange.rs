@@ -84,6 +84,7 @@ fn finds(what: Seen, plant: impl Fn(&str) -> String) {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn nothing_planted_is_not_found() {
     assert_eq!(seen(str::to_owned), None);
 }
@@ -184,6 +185,70 @@ fn never_comes(store: &str) {
 #[test]
 fn weights_that_never_come_end_the_launch() {
     stalls(|ptx| rewrite(ptx, |line, _| never(line, "mbarrier.try_wait", 1)));
+}
+
+/// From some wait of each of a block's warps on its weights never come, and neither the other blocks nor the host see that it
+/// gives up: the others wait for it until they give up too, and nobody takes a token that was made without weights. The last
+/// wait that ends the launch is for the head's.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn weights_that_never_come_make_no_token() {
+    if common::on_gpu() {
+        return;
+    }
+    let first = |waits: u32| {
+        let model = open(0, |ptx| if waits == u32::MAX { ptx.to_owned() } else { some_come(ptx, waits) });
+        let limits = model.device().limits();
+        // Nobody tells the host, who gives up by its own limit.
+        let host = Duration::from_millis(1500);
+        model.device().set_limits(limits.with_device_wait(Duration::from_micros(500)).with_wait(host));
+        let mut session = session(&model, PathChoice::Persistent);
+        session.append(&PROMPT[..1]).expect("it fits");
+        session.generate(GenerateOptions::new(1)).next().expect("a token or an error")
+    };
+    let right = first(u32::MAX).expect("a token");
+    let ends = |waits: u32| match first(waits) {
+        Ok(token) => {
+            assert_eq!(token, right, "after {waits} waits");
+            false
+        }
+        Err(Error::DecoderStalled { .. } | Error::Stalled { .. }) => true,
+        Err(error) => panic!("after {waits} waits: {error}"),
+    };
+    let (mut stalled, mut went) = (0, 1 << 8);
+    assert!(ends(stalled) && !ends(went));
+    while went - stalled > 1 {
+        let middle = (stalled + went) / 2;
+        if ends(middle) { stalled = middle } else { went = middle }
+    }
+}
+
+/// The text in which only so many waits of each warp of a block end, and nobody else sees when it gives up.
+fn some_come(ptx: &str, waits: u32) -> String {
+    // Each wait polls once, then in a loop.
+    let (mut polls, mut begun) = (0, false);
+    rewrite(ptx, |line, next| {
+        let abort = line.strip_prefix("ld.relaxed.gpu.global.u32 ").and_then(|rest| rest.split(',').next());
+        if let Some(abort) = abort.filter(|_| next.starts_with("setp.ne.u32") && next.ends_with(", 0;")) {
+            return Some(format!(
+                "{{ .reg .pred %sees; .reg .b32 %of; {line} mov.u32 %of, %ctaid.x; setp.eq.u32 %sees, %of, 1; \
+                 selp.b32 {abort}, {abort}, 0, %sees; }}"
+            ));
+        }
+        if line.starts_with("st.relaxed.sys.global.u32") {
+            return Some(format!(
+                "{{ .reg .pred %tells; .reg .b32 %of; mov.u32 %of, %ctaid.x; setp.ne.u32 %tells, %of, 1; @%tells {line} }}"
+            ));
+        }
+        if line.starts_with(".reg") && !std::mem::replace(&mut begun, true) {
+            return Some(format!(".reg .b32 %waits; mov.u32 %waits, 0; {line}"));
+        }
+        let line = never(line, "mbarrier.try_wait", 1)?;
+        polls += 1;
+        let counts = if polls % 2 == 1 { "add.u32 %waits, %waits, 1;" } else { "" };
+        let more = format!("setp.ne.u32 %comes, %of, 1; setp.le.or.u32 %comes, %waits, {waits}, %comes;");
+        Some(line.replace("setp.ne.u32 %comes, %of, 1;", &format!("{counts} {more}")))
+    })
 }
 
 /// The line of an instruction that gives a predicate first, which is false in one block.

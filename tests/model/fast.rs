@@ -283,6 +283,47 @@ fn tokens_of_a_prompt_share_their_launches() {
     }
 }
 
+/// A prompt of more than a batch: at once, by batches, ended between them, and in other parts; on a chip that its attention
+/// fills, and on one that takes it in units.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn batches_of_a_prompt_have_the_bits_of_its_parts() {
+    let mut random = Random::fresh();
+    let ids: Vec<u32> = (0..Session::BATCH as u32 + 90).map(|_| random.below(2048)).collect();
+    let [few, many] = [2, 1000].map(|multiprocessors| batches(&ids, multiprocessors));
+    assert_eq!(few, many);
+}
+
+/// Logits behind a prompt on a chip.
+fn batches(ids: &[u32], multiprocessors: u32) -> Vec<f32> {
+    let model = quick("tiny3-d64.Q4_K_M", DeviceConfig { multiprocessors, ..DeviceConfig::default() });
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_path(PathChoice::Stream);
+    let begun = |ids: &[u32]| {
+        let mut session = model.session(options.with_capacity(Session::BATCH as u32 + 90)).expect("a session");
+        session.append(ids).expect("it fits");
+        session
+    };
+    let mut in_parts = begun(&ids[..250]);
+    for part in ids[250..].chunks(250) {
+        in_parts.prefill().expect("it runs");
+        in_parts.append(part).expect("it fits");
+    }
+    let expected = in_parts.logits().expect("logits");
+    let mut at_once = begun(ids);
+    assert_eq!(at_once.logits().expect("logits"), expected);
+    assert_eq!(at_once.work().launches, 2 * (7 * u64::from(model.shape().layers) + 2) + 2);
+    // The last batch runs with the choice.
+    let (mut by_batches, mut told) = (begun(ids), Vec::new());
+    let tell = |ran, all| {
+        told.push((ran, all));
+        false
+    };
+    assert!(by_batches.prefill_by_batches(tell).expect("it runs"), "all have run that are to run here");
+    assert_eq!(told, [(90, 90)]);
+    assert_eq!(by_batches.logits().expect("logits"), expected);
+    expected
+}
+
 /// Behind a prefix that has run, in whole batches and their rests; one by one where a path has no batches.
 #[test]
 #[ignore = "longer; .ci/run runs it"]

@@ -177,6 +177,7 @@ fn a_ring_goes_on_over_items_and_launches() {
 }
 
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_ring_that_lanes_fill_goes_on_over_items_and_launches() {
     goes_on((8, 0));
 }

@@ -64,13 +64,9 @@ impl Fragment {
         let mut out = [[0; 32]; 16];
         let eights = self.rows / 8;
         for (piece, &r) in self.regs.iter().enumerate() {
-            let words = warp.words(code, r);
-            // A signed byte is itself with its sign, an unsigned one is not.
-            let sign = if self.ty == Ty::S8 { 0x80 } else { 0 };
-            for (lane, word) in words.iter().enumerate() {
-                let (row, column) = (lane / 4 + 8 * (piece % eights), 16 * (piece / eights) + 4 * (lane % 4));
-                let bytes = word.to_le_bytes().map(|byte| (i16::from(byte) ^ sign) - sign);
-                out[row][column..column + 4].copy_from_slice(&bytes);
+            let (first, column) = (8 * (piece % eights), 16 * (piece / eights));
+            for (row, words) in out[first..].iter_mut().zip(warp.words(code, r).as_chunks().0) {
+                row[column..column + 16].copy_from_slice(&sixteen(*words, self.ty == Ty::S8));
             }
         }
         out
@@ -112,6 +108,34 @@ impl Fragment {
         }
         out
     }
+}
+
+/// Four lanes' words as the bytes that neighbour each other in a row.
+fn sixteen(words: [u32; 4], signed: bool) -> [i16; 16] {
+    let mut bytes = [0; 16];
+    bytes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+    // A signed byte is itself with its sign, an unsigned one is not.
+    let sign = if signed { 0x80 } else { 0 };
+    bytes.map(|byte: u8| (i16::from(byte) ^ sign) - sign)
+}
+
+/// The products of rows with columns.
+#[inline(always)]
+fn products(rows: &[[i16; 32]; 16], columns: &[[i16; 32]; 16]) -> [[i32; 8]; 16] {
+    let mut sums = [[0; 8]; 16];
+    for (sums, row) in sums.iter_mut().zip(rows) {
+        for (sum, column) in sums.iter_mut().zip(columns) {
+            *sum = row.iter().zip(column).map(|(x, y)| i32::from(*x) * i32::from(*y)).sum();
+        }
+    }
+    sums
+}
+
+/// The same compiled for AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn products_by_avx2(rows: &[[i16; 32]; 16], columns: &[[i16; 32]; 16]) -> [[i32; 8]; 16] {
+    products(rows, columns)
 }
 
 /// The value of a half, as [`Format::value`](super::float::Format::value) has it, in few steps: most of what prompts
@@ -245,12 +269,15 @@ impl Cpu<'_> {
     /// The same of bytes, whose sums are integers, by `mma`: its C has at most 16 rows and eight columns.
     fn multiply_bytes(&mut self, site: &mut Site<'_>, [d, a, b, c]: [&Fragment; 4], sat: bool) {
         let [rows, columns] = [a, b].map(|fragment| fragment.bytes(site.warp, self.cx.code));
-        let mut sums = [[0; 8]; 16];
-        for (sums, row) in sums.iter_mut().zip(&rows).take(d.rows) {
-            for (sum, column) in sums.iter_mut().zip(&columns) {
-                *sum = row.iter().zip(column).map(|(x, y)| i32::from(*x) * i32::from(*y)).sum();
-            }
-        }
+        #[cfg(target_arch = "x86_64")]
+        let sums = if std::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has it.
+            unsafe { products_by_avx2(&rows, &columns) }
+        } else {
+            products(&rows, &columns)
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let sums = products(&rows, &columns);
         self.add_sums(site, [d, c], |before, row, column| {
             let (before, sum): (i32, i32) = (before as i32, sums[row][column]);
             (if sat { before.saturating_add(sum) } else { before.wrapping_add(sum) }) as u32

@@ -69,7 +69,7 @@ fn all_partials(shape: &ModelShape, kv: KvType, chunks: u32, columns: u32) -> u6
 pub(crate) fn memory(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
     let room = room(capacity);
     let partials = all_partials(shape, kv, capacity.div_ceil(KV_CHUNK), capacity.min(MOST));
-    let states = u64::from(room.max(capacity).next_power_of_two()) * STATE as u64;
+    let states = u64::from(room) * STATE as u64;
     let words = u64::from(room) * floats(shape).iter().map(|of| u64::from(*of)).sum::<u64>();
     4 * (words + states + u64::from(room * shape.kv_heads) + partials) + Handed::memory(shape, room)
 }
@@ -87,9 +87,7 @@ fn room(tokens: u32) -> u32 {
 /// Tokens that go through the layers together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pass {
-    /// The number of the first in its prompt.
-    pub(crate) first: u32,
-    /// Its position.
+    /// The position of the first.
     pub(crate) position: u32,
     /// How many, at most [`MOST`].
     pub(crate) count: u32,
@@ -124,15 +122,12 @@ impl Columns {
     /// Prepares for a prompt of so many tokens from `position` on.
     pub(crate) fn begin(&mut self, model: &Inner, kv: KvType, position: u32, tokens: u32) -> Result<()> {
         let chunks = (position + tokens).div_ceil(KV_CHUNK);
-        let partials = all_partials(model.file.shape(), kv, chunks, tokens.min(MOST));
+        let partials = all_partials(model.file.shape(), kv, chunks, tokens);
         let partials = usize::try_from(partials).unwrap_or(usize::MAX);
         if self.partials.len() < partials {
             self.partials = DeviceBuffer::uninitialized(&model.device, partials)?;
         }
         let states: Vec<u32> = (position..position + tokens).flat_map(|at| [at, at + 1, 0]).collect();
-        if self.states.len() < states.len() {
-            self.states = DeviceBuffer::zeroed(&model.device, states.len().next_power_of_two())?;
-        }
         self.states.copy_from_host(0, &states)
     }
 
@@ -162,7 +157,7 @@ impl Columns {
             tokens: In::noted(of.sequence.tokens.as_ptr()),
             capacity: of.sequence.capacity,
             vocab,
-            state: Out::noted(self.state(pass, 0)),
+            state: Out::noted(self.state(0)),
             x: Out::noted(self.x.as_ptr()),
         };
         let [blocks, ..] = kernel.grid(vocab);
@@ -198,7 +193,7 @@ impl Columns {
             eps: of.model.file.shape().rms_eps,
             chunks: In::noted(sequence.table.as_ptr()),
             capacity: sequence.room(),
-            state: Out::noted(self.state(pass, 0)),
+            state: Out::noted(self.state(0)),
         };
         let kernel = &self.kernels.of_cache(sequence.kv).qk_norm_rope_kv_write;
         let [blocks, ..] = kernel.grid(1);
@@ -212,7 +207,7 @@ impl Columns {
         let blocks = pass.count.div_ceil(units::batch_positions(shape.group()));
         let fill = blocks * shape.kv_heads >= of.model.device.multiprocessors();
         if sequence.kv == KvType::F16 && fill {
-            let state = self.state(pass, 0);
+            let state = self.state(0);
             let attend = AttentionBatch {
                 q: In::noted(self.qkv.as_ptr()),
                 chunks: In::noted(sequence.table.as_ptr()),
@@ -231,7 +226,7 @@ impl Columns {
         let together = room.clamp(1, u64::from(pass.count)) as u32;
         let [_, qkv, out, _] = floats(shape).map(|of| of as usize);
         for first in (0..pass.count).step_by(together as usize) {
-            let (state, count) = (self.state(pass, first), together.min(pass.count - first));
+            let (state, count) = (self.state(first), together.min(pass.count - first));
             let attend = Attention {
                 q: In::noted(self.qkv.as_ptr().add(first as usize * qkv)),
                 chunks: In::noted(sequence.table.as_ptr()),
@@ -251,12 +246,12 @@ impl Columns {
         Ok(())
     }
 
-    /// The residual stream of a column of the last pass, `[hidden]`.
+    /// The residual stream of a column, `[hidden]`.
     pub(crate) fn residual(&self, column: u32, shape: &ModelShape) -> DevicePtr<f32> {
         self.x.as_ptr().add(column as usize * shape.hidden as usize)
     }
 
-    fn state(&self, pass: Pass, column: u32) -> DevicePtr<u32> {
-        self.states.as_ptr().add(STATE * (pass.first + column) as usize)
+    fn state(&self, column: u32) -> DevicePtr<u32> {
+        self.states.as_ptr().add(STATE * column as usize)
     }
 }

@@ -1,5 +1,7 @@
 //! Templates that nobody vouches for, and what each part of the language gives.
 
+use super::budget::{Budget, ITEM};
+use super::value::Value;
 use super::{Template, Variable};
 use std::time::{Duration, Instant};
 
@@ -277,6 +279,18 @@ fn hostile_templates_end_soon_with_an_error() {
     }
     // A lot within the budget, and no error.
     gives("{{ 'abc'[::-1] }}{{ ''[::-1] }}{{ range(1000)|list|length }}", "cba1000");
+}
+
+/// Every byte and item, whoever makes it.
+#[test]
+fn what_is_made_is_paid_for() {
+    let one = || vec![Value::Int(1)];
+    assert!(Budget::new(4).text("four").is_ok());
+    assert!(Budget::new(3).text("four").is_err());
+    assert!(Budget::new(ITEM as u64).list(one()).is_ok());
+    assert!(Budget::new(ITEM as u64 - 1).list(one()).is_err());
+    assert!(Budget::new(ITEM as u64 - 1).tuple(one()).is_err());
+    assert!(Budget::new(ITEM as u64 - 1).map(vec![("a".into(), Value::Int(1))]).is_err());
 }
 
 /// Any sequence of the language's words ends, with text or an error.

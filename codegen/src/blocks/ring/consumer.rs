@@ -122,12 +122,19 @@ impl Consumer {
 
     /// Waits for the last phase of a parity, or until the limit is over.
     fn wait(&self, b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {
-        let wait = Wait::new(b, self.limit);
-        b.do_while(|b| {
+        let poll = |b: &mut Builder| {
             let over = b.mbarrier_poll(mbarrier, parity);
-            let lacks = b.not_pred(over);
-            b.if_(lacks, |b| wait.count(b));
-            wait.goes_on(b, lacks)
+            b.not_pred(over)
+        };
+        let lacks = poll(b);
+        b.if_(lacks, |b| {
+            let wait = Wait::new(b, self.limit);
+            b.do_while(|b| {
+                b.each_iteration(Work::Few);
+                wait.count(b);
+                let lacks = poll(b);
+                wait.goes_on(b, lacks)
+            });
         });
     }
 }
