@@ -241,8 +241,18 @@ pub struct Memory {
     findings: Mutex<Findings>,
     /// What a modelled chip's L2 holds between launches.
     l2: Mutex<Option<L2>>,
-    /// What kernels have from `malloc`: addresses and bytes.
-    heap: Mutex<BTreeMap<u64, u64>>,
+    heap: Mutex<Heap>,
+}
+
+/// What kernels have from `malloc`.
+#[derive(Default)]
+struct Heap {
+    /// Addresses and bytes.
+    taken: BTreeMap<u64, u64>,
+    /// Its size, where a program has set one.
+    bytes: Option<u64>,
+    /// Whether a kernel has asked for some of it.
+    asked: bool,
 }
 
 impl Memory {
@@ -315,19 +325,29 @@ impl Memory {
         })
     }
 
-    /// Allocates for a kernel, out of a heap of `most` bytes.
+    /// Sets the size of the kernels' heap. Returns whether no kernel has asked for some of it yet.
+    pub(crate) fn set_heap(&self, bytes: u64) -> bool {
+        let mut heap = lock(&self.heap);
+        if !heap.asked {
+            heap.bytes = Some(bytes);
+        }
+        !heap.asked
+    }
+
+    /// Allocates for a kernel, out of a heap of `most` bytes unless another size was set.
     pub(crate) fn alloc_on_heap(&self, bytes: u64, most: u64) -> Option<u64> {
         let mut heap = lock(&self.heap);
-        let used: u64 = heap.values().sum();
+        heap.asked = true;
+        let (used, most): (u64, _) = (heap.taken.values().sum(), heap.bytes.unwrap_or(most));
         bytes.checked_add(used).filter(|&all| bytes > 0 && all <= most)?;
         let address = self.alloc(bytes).ok()?;
-        heap.insert(address, bytes);
+        heap.taken.insert(address, bytes);
         Some(address)
     }
 
     /// Frees what `alloc_on_heap` returned. Returns whether it did return the address, and nothing has freed it since.
     pub(crate) fn free_on_heap(&self, address: u64) -> bool {
-        lock(&self.heap).remove(&address).is_some() && self.free(address).is_ok()
+        lock(&self.heap).taken.remove(&address).is_some() && self.free(address).is_ok()
     }
 
     /// Lets kernels see `bytes` of the host's memory at the returned device address.

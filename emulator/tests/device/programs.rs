@@ -117,6 +117,45 @@ fn limits_are_kept_and_unknown_ones_refused() {
     assert_eq!(get(77).0, Code::UNSUPPORTED_LIMIT.raw());
 }
 
+/// Writes what `malloc(bytes)` returns.
+const TAKE: &str = "
+    .version 7.0
+    .target sm_75
+    .address_size 64
+    .extern .func (.param .b64 out) malloc (.param .b64 bytes);
+    .visible .entry take(.param .u64 out, .param .u64 bytes)
+    {
+        .reg .b64 %rd<3>;
+        ld.param.u64 %rd1, [out];
+        ld.param.u64 %rd2, [bytes];
+        {
+            .param .b64 x;
+            .param .b64 y;
+            st.param.b64 [x], %rd2;
+            call.uni (y), malloc, (x);
+            ld.param.b64 %rd2, [y];
+        }
+        st.global.u64 [%rd1], %rd2;
+        ret;
+    }";
+
+#[test]
+fn the_heap_of_kernels_is_as_large_as_its_limit_says() {
+    let device = Device::new(DeviceConfig { heap_bytes: 1 << 10, ..DeviceConfig::default() });
+    let (take, out) = (device.kernel(TAKE, "take"), device.upload(&[0u64]));
+    let has = |bytes: u64| {
+        ok(device.launch(take, 1, 1, 0, &[Arg::U64(out), Arg::U64(bytes)]));
+        device.download::<u64>(out, 1) != [0]
+    };
+    let mut value = 0usize;
+    ok(call!("cuCtxGetLimit", &mut value => *mut usize, 2 => u32));
+    assert_eq!(value, 1 << 10);
+    ok(call!("cuCtxSetLimit", 2 => u32, 4096 => usize));
+    assert!(has(4000) && !has(100));
+    let late = call!("cuCtxSetLimit", 2 => u32, 8192 => usize);
+    assert_eq!(late, Code::INVALID_VALUE.raw(), "a kernel has used the heap");
+}
+
 #[test]
 fn streams_allocate_and_free_in_their_order() {
     let device = Device::new(DeviceConfig::default());

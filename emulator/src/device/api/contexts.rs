@@ -19,16 +19,19 @@ fn check_flags(flags: u32) -> Outcome<u32> {
     if flags & !FLAGS == 0 && one { Ok(flags) } else { Err(Code::INVALID_VALUE) }
 }
 
-/// `CUlimit`: the value unless one was set. Nothing here comes to such a limit.
-fn default_limit(limit: u32) -> Outcome<usize> {
+/// `CU_LIMIT_MALLOC_HEAP_SIZE`: of the limits the only one that changes something here.
+const HEAP: u32 = 2;
+
+/// `CUlimit`: the value unless one was set.
+fn default_limit(context: &Context, limit: u32) -> Outcome<usize> {
     match limit {
         0 => Ok(1 << 10), // stack of a thread
         1 => Ok(1 << 20), // printf
-        2 => Ok(8 << 20), // heap
-        3 => Ok(2),       // depth of launches by the device
-        4 => Ok(2048),    // number of them
-        5 => Ok(64),      // bytes that L2 fetches at once
-        6 => Ok(0),       // persisting L2
+        HEAP => Ok(context.device.config.heap_bytes as usize),
+        3 => Ok(2),    // depth of launches by the device
+        4 => Ok(2048), // number of them
+        5 => Ok(64),   // bytes that L2 fetches at once
+        6 => Ok(0),    // persisting L2
         7.. => Err(Code::UNSUPPORTED_LIMIT),
     }
 }
@@ -117,12 +120,15 @@ api! {
     fn cuCtxGetLimit(value: Ptr<usize>, limit: c_uint) => in_context(|context| {
         value.fill(|| match context.state().settings.limits.get(&limit) {
             Some(&set) => Ok(set),
-            None => default_limit(limit),
+            None => default_limit(context, limit),
         })
     });
 
     fn cuCtxSetLimit(limit: c_uint, value: usize) => in_context(|context| {
-        default_limit(limit)?;
+        default_limit(context, limit)?;
+        if limit == HEAP && !context.memory.set_heap(value as u64) {
+            return Err(Code::INVALID_VALUE);
+        }
         context.state().settings.limits.insert(limit, value);
         Ok(())
     });
