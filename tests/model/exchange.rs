@@ -187,9 +187,9 @@ fn weights_that_never_come_end_the_launch() {
     stalls(|ptx| rewrite(ptx, |line, _| never(line, "mbarrier.try_wait", 1)));
 }
 
-/// From some wait of each of a block's warps on its weights never come, and neither the other blocks nor the host see that it
-/// gives up: the others wait for it until they give up too, and nobody takes a token that was made without weights. The last
-/// wait that ends the launch is for the head's.
+/// From some wait of each of a block's warps on its weights never come, and neither the other blocks nor the host see that
+/// it gives up: the others wait for it until they give up too, and nobody takes a token that was made without weights. The
+/// last wait that ends the launch is for the head's.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn weights_that_never_come_make_no_token() {
