@@ -8,6 +8,7 @@ use crate::blocks::gemv::{self, AnyInput, Pass, Share};
 use crate::blocks::math;
 use crate::blocks::ring::{Consumer, Producer, Records};
 use crate::blocks::tensor::{Tensor, vector_from_table};
+use crate::blocks::together::Together;
 use crate::formats::{Form, form};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U8, U32, U64, Val, Var};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
@@ -73,8 +74,9 @@ impl Products {
     /// Rows `first` to `end` of the phase, which may begin and end anywhere.
     pub(crate) fn run(&self, b: &mut Builder, operands: &AnyOperands, first: Val<U32>, end: Val<U32>) {
         let chosen = Chosen::new(b, &self.shape, operands.phase, operands.of.layer);
-        let pass = self.staged(b, operands, &chosen);
-        let share = Share::run(b, first, end, &pass);
+        let mut pass = self.staged(b, operands, &chosen);
+        let alone = b.setp_eq(chosen.matrices, 1);
+        let share = pass.deal(b, (first, end), alone);
         self.rows(b, operands, &chosen, &pass, share);
     }
 
@@ -125,12 +127,17 @@ impl Products {
         let (_, tile) = fast::tile(b, super_blocks);
         let end = b.max(end, first);
         let rows = b.sub(end, first);
-        let each = gemv::rows_of_warp(b, rows, ring.warps());
+        let alone = b.setp_eq(chosen.matrices, 1);
+        let together = Together::new(b, (rows, super_blocks), (ring.warps(), tile), ring.records(), alone);
         let lane = b.lane();
+        let (part, behind) = together.of_warp(b, lane);
+        let (of_part, part) = (b.sub::<U32>(behind, part), b.mad::<U32>(first, along, part));
+        let each = gemv::rows_of_warp(b, rows, ring.warps());
+        let once = b.selp::<U32>(1, each, together.is);
         let first = b.mad::<U32>(lane, each, first);
         let last = b.add::<U32>(first, each);
         let end = b.min::<U32>(last, end);
-        b.for_range(0, each, tile, |b, before| {
+        b.for_range(0, once, tile, |b, before| {
             let first = b.add::<U32>(first, before);
             let last = b.add::<U32>(first, tile);
             let end = b.min::<U32>(last, end);
@@ -145,6 +152,8 @@ impl Products {
                 let entry = b.add::<U32>(chosen.weight, number);
                 let tensor = Tensor::from_table(b, table, entry);
                 let (first, count) = (b.mul::<U32>(before, along), b.mul::<U32>(rows, along));
+                let first = b.selp::<U32>(part, first, together.is);
+                let count = b.selp::<U32>(of_part, count, together.is);
                 ring.fill(b, &self.types, &Records { tensor, first, count });
             });
         });
@@ -186,7 +195,14 @@ impl Products {
                 let (from, to) = chosen.rows_of(b, &self.shape, number);
                 let first = b.max::<U32>(rows.first, from);
                 let end = b.min::<U32>(to, rows.end);
-                let any = b.setp_lt(first, end);
+                // A barrier of the block may stand in a pass: where one can, a warp without rows goes through it.
+                let (any, end) = match share {
+                    Share::Dealt { block, .. } => {
+                        let (begins, ends) = (b.max::<U32>(block.0, from), b.min::<U32>(to, block.1));
+                        (b.setp_lt(begins, ends), b.max::<U32>(end, first))
+                    }
+                    _ => (b.setp_lt(first, end), end),
+                };
                 b.if_(any, |b| {
                     let entry = b.add::<U32>(chosen.weight, number);
                     let tensor = Tensor::from_table(b, operands.of.table, entry);
