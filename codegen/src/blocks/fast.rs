@@ -149,25 +149,27 @@ impl Values {
         let floats: Vec<WeightType> = types.iter().filter(is_float).copied().collect();
         let fold = |b: &mut Builder, count: Size| {
             b.if_(is_row, |b| {
-                let add = |b: &mut Builder, at: Shared<F32>| {
-                    let value = b.ld(at, LoadKind::Ordinary);
+                let add = |b: &mut Builder, value: Val<F32>| {
                     let next = b.add(sum, value);
                     b.set(sum, next);
                 };
                 match count {
-                    Size::Const(count @ 0..=16) => (0..count).for_each(|i| add(b, from.at(i))),
+                    Size::Const(count @ 0..=16) => (0..count).for_each(|i| {
+                        let value = b.ld(from.at(i), LoadKind::Ordinary);
+                        add(b, value);
+                    }),
+                    // The chain waits for shared memory once in 16.
                     count => {
-                        let rest = b.mov::<U32>(count);
-                        let rest = b.and::<U32>(rest, 3);
-                        let fours = b.sub::<U32>(count, rest);
-                        b.for_range(0, fours, 4, |b, i| {
-                            let at = b.index(from, i);
-                            (0..4).for_each(|i| add(b, at.at(i)));
-                        });
-                        b.for_range(fours, count, 1, |b, i| {
-                            let at = b.index(from, i);
-                            add(b, at);
-                        });
+                        let (all, mut done) = (b.mov::<U32>(count), b.mov::<U32>(0));
+                        for step in [16, 4, 1] {
+                            let whole = b.and::<U32>(all, !(step - 1));
+                            b.for_range(done, whole, step, |b, i| {
+                                let at = b.index(from, i);
+                                let values: Vec<_> = (0..step).map(|i| b.ld(at.at(i), LoadKind::Ordinary)).collect();
+                                values.into_iter().for_each(|value| add(b, value));
+                            });
+                            done = whole;
+                        }
                     }
                 }
             });

@@ -209,21 +209,16 @@ impl Products {
                     let matrix = Matrix { tensor, types: &self.types, kind: LoadKind::Streaming };
                     let (first, end) = (b.sub::<U32>(first, from), b.sub::<U32>(end, from));
                     let rows = Rows { first, end: Size::Reg(end) };
+                    let addend = self.addend(b, operands, chosen, number, rows);
                     let products = pass.rows(b, matrix, rows);
                     products.each_inside(b, rows, |b, row, sum| {
                         let scale = pass.scale.unwrap_or(sum);
                         let scaled = b.mul(sum, scale);
                         let value = b.var::<F32>(scaled);
-                        if self.shape.qkv_bias {
-                            b.if_(chosen.is_qkv, |b| {
-                                let entry = b.add::<U32>(chosen.bias, number);
-                                let bias = vector_from_table::<F32>(b, operands.of.table, entry);
-                                add(b, value, bias, row);
-                            });
-                        }
-                        b.if_(chosen.has_residual, |b| match operands.exchanged {
-                            None => add(b, value, operands.of.residual, row),
-                            Some(exchanged) => exchanged.add(b, value, operands.of.residual, row),
+                        let adds = chosen.adds(b, &self.shape);
+                        b.if_(adds, |b| {
+                            let sum = b.add(value, addend);
+                            b.set(value, sum);
                         });
                         b.if_(chosen.is_gate_up, |b| {
                             let before = b.get(gate);
@@ -249,21 +244,49 @@ impl Products {
             });
         });
     }
+
+    /// What is added to the product of the lane's row of a tile, bias or residual: it is on its way beside the weights.
+    fn addend(
+        &self,
+        b: &mut Builder,
+        operands: &AnyOperands,
+        chosen: &Chosen,
+        number: Val<U32>,
+        rows: Rows,
+    ) -> Var<F32> {
+        let addend = b.var::<F32>(0.0);
+        let lane = b.lane();
+        let row = b.add::<U32>(rows.first, lane);
+        let inside = b.setp_lt::<U32>(row, rows.end);
+        if self.shape.qkv_bias {
+            let has_bias = b.and_pred(inside, chosen.is_qkv);
+            b.if_(has_bias, |b| {
+                let entry = b.add::<U32>(chosen.bias, number);
+                let bias = vector_from_table::<F32>(b, operands.of.table, entry);
+                load(b, addend, bias, row);
+            });
+        }
+        let has_residual = b.and_pred(inside, chosen.has_residual);
+        b.if_(has_residual, |b| match operands.exchanged {
+            None => load(b, addend, operands.of.residual, row),
+            Some(exchanged) => exchanged.load(b, addend, operands.of.residual, row),
+        });
+        addend
+    }
 }
 
 impl Exchanged {
-    /// `value += at[row]`, where every thread has the vector since it was staged.
-    fn add(&self, b: &mut Builder, value: Var<F32>, at: Global<F32>, row: Val<U32>) {
+    /// `at[row]`, where every thread has the vector since it was staged.
+    fn load(&self, b: &mut Builder, addend: Var<F32>, at: Global<F32>, row: Val<U32>) {
         b.if_else(
             self.residual,
             |b| {
                 let place = exchange::place(b, row);
                 let at = b.index(at.cast::<U64>(), place);
-                let addend = exchange::load_again(b, at);
-                let sum = b.add(value, addend);
-                b.set(value, sum);
+                let found = exchange::load_again(b, at);
+                b.set(addend, found);
             },
-            |b| add(b, value, at, row),
+            |b| load(b, addend, at, row),
         );
     }
 
@@ -287,12 +310,11 @@ impl Exchanged {
     }
 }
 
-/// `value += at[row]`.
-fn add(b: &mut Builder, value: Var<F32>, at: Global<F32>, row: Val<U32>) {
+/// `at[row]`.
+fn load(b: &mut Builder, addend: Var<F32>, at: Global<F32>, row: Val<U32>) {
     let at = b.index(at, row);
-    let addend = b.ld(at, LoadKind::Ordinary);
-    let sum = b.add(value, addend);
-    b.set(value, sum);
+    let found = b.ld(at, LoadKind::Ordinary);
+    b.set(addend, found);
 }
 
 /// What the phase decides.
@@ -349,6 +371,11 @@ impl Chosen {
             has_residual,
             unwritten: b.selp::<U32>(1, 0, is_gate_up),
         }
+    }
+
+    /// Whether something is added to its products.
+    fn adds(&self, b: &mut Builder, of: &ModelShape) -> Val<Pred> {
+        if of.qkv_bias { b.or_pred(self.is_qkv, self.has_residual) } else { self.has_residual }
     }
 
     /// The rows, among the phase's, of its matrix `number`, and the one behind them: Q, K and V have rows of their own,
