@@ -12,9 +12,11 @@ use kiln_emulator::{Checks, Counters, DeviceConfig};
 
 /// Bytes moved for a byte needed, at most.
 const MOST: f64 = 1.03;
+/// Bytes of the ring of a block with 227 KB of shared memory, at most: its producer fills it for a next token too.
+const AHEAD: u64 = 161 << 10;
 /// Lines in which lanes meet in banks: activations where a row of a number of super-blocks that is no multiple of 8 ends
-/// between lanes, values of two rows, which are 33 apart, attention's sums of a chunk.
-const MEETING: [&str; 3] = ["formats/int8.rs", "blocks/fast.rs", "mma_attention/mod.rs"];
+/// between lanes, values of two rows, which are 33 apart, attention's sums of a chunk, a producer's look at its entries.
+const MEETING: [&str; 4] = ["formats/int8.rs", "blocks/fast.rs", "mma_attention/mod.rs", "blocks/ring/"];
 /// Further passes of a weight in these lines, at most.
 const FURTHER: f64 = 0.01;
 
@@ -58,7 +60,9 @@ fn moves_what_it_needs(feature: &str, paths: &[PathChoice]) {
             let embeddings = if *path == PathChoice::Persistent { u64::from(132 * hidden * 4) } else { 0 };
             let moved = counters.read_bytes_distinct - embeddings;
             let ratio = |bytes: u64| bytes as f64 / needed.bytes as f64;
-            let weights = asked_for_by(counters, "blocks/slot.rs");
+            let of_ring = asked_for_by(counters, "blocks/ring/copy.rs");
+            let weights = asked_for_by(counters, "blocks/slot.rs") + of_ring;
+            let ahead = if of_ring > 0 { 132 * AHEAD } else { 0 };
             let further = counters.bank_conflicts as f64 / needed.weights as f64;
             println!(
                 "{feature}, {name}: {} needed, {:.3} moved, {:.3} asked for, {further:.4} further passes a weight",
@@ -66,7 +70,8 @@ fn moves_what_it_needs(feature: &str, paths: &[PathChoice]) {
                 ratio(moved),
                 ratio(weights)
             );
-            assert!((1.0..=MOST).contains(&ratio(weights)), "{feature}, {name}: {weights} asked for of {needed:?}");
+            let (least, most) = (ratio(weights), ratio(weights.saturating_sub(ahead)));
+            assert!(least >= 1.0 && most <= MOST, "{feature}, {name}: {weights} asked for of {needed:?}");
             assert!((1.0..=MOST).contains(&ratio(moved)), "{feature}, {name}: {moved} moved of {needed:?}");
             let lines = counters.lines.values().filter(|line| line.bank_conflicts > 0);
             let lines = lines.filter_map(|line| line.source.as_ref().map(|source| source.0.clone()));

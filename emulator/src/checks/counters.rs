@@ -32,7 +32,20 @@ impl Counts {
         site.lane_instructions += u64::from(m.count_ones());
     }
 
-    /// Counts a memory access.
+    /// Counts a bulk copy from device memory, or into it: each sector once, whatever pieces the emulator moves it in.
+    pub(crate) fn bulk(&mut self, pc: u32, (address, bytes): (u64, u64), write: bool) {
+        let (site, writes) = &mut self.sites[pc as usize];
+        let sectors = address / SECTOR..(address + bytes).div_ceil(SECTOR);
+        for s in sectors.clone() {
+            let page = self.touched.entry(s / 128).or_default();
+            page[usize::from(write)] |= 1 << (s % 128);
+        }
+        site.bytes_used += bytes;
+        site.sectors += sectors.end - sectors.start;
+        *writes = write;
+    }
+
+    /// Counts a memory access by lanes themselves.
     pub(crate) fn access(&mut self, pc: u32, space: Space, addr: &[u64; 32], m: u32, access: &Access) {
         let total = u64::from(access.bytes * access.count);
         let (site, write) = &mut self.sites[pc as usize];

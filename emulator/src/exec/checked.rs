@@ -72,6 +72,9 @@ impl<'a> Cpu<'a> {
     /// A lane issues a bulk copy, out of shared memory or into it, by the address and size in device memory. Returns when
     /// it lands in modelled time.
     pub(crate) fn bulk_issue(&mut self, observers: &mut Observers, at: &At, device: (u64, u64), write: bool) -> u64 {
+        if self.cx.config.counters {
+            self.counters.bulk(at.pc, device, write);
+        }
         match (&mut self.timekeeper, &mut observers.time) {
             (Some(keeper), Some(time)) => keeper.bulk(time, at.warp, device, write),
             _ => 0,
@@ -90,7 +93,7 @@ impl<'a> Cpu<'a> {
         access: &Access,
         at: &At,
     ) -> OrFault<Option<MutexGuard<'a, Witness>>> {
-        if self.cx.config.counters {
+        if self.cx.config.counters && !access.proxy {
             self.counters.access(at.pc, space, named, m, access);
         }
         if let (Some(keeper), Some(time)) = (&mut self.timekeeper, &mut observers.time) {

@@ -666,6 +666,40 @@ fn counters_are_exact() {
 }
 
 #[test]
+fn a_bulk_copy_touches_each_sector_once_and_meets_in_no_bank() {
+    let text = ptx(
+        90,
+        r#"
+.visible .entry k(.param .u64 in)
+{
+    .shared .align 16 .b8 tile[256];
+    .shared .align 8 .b64 full;
+    .reg .pred %p<2>;
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [in];
+    mov.u32 %r1, full;
+    mov.u32 %r2, tile;
+    mbarrier.init.shared::cta.b64 [%r1], 1;
+    fence.proxy.async;
+    mbarrier.arrive.expect_tx.shared::cta.b64 %rd2, [%r1], 176;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1+16], 176, [%r1];
+$wait:
+    mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;
+    @!%p1 bra $wait;
+    ret;
+}"#,
+    );
+    let mut rig = Rig::new(&text);
+    rig.config.counters = true;
+    let a = rig.u32s(&[1; 128]);
+    let c = rig.launch("k", 1, 1, &[a]).unwrap().counters.unwrap();
+    // From byte 16 to byte 192.
+    assert_eq!((c.read_bytes_used, c.read_sectors, c.read_bytes_distinct), (176, 6, 192));
+    assert_eq!((c.write_sectors, c.bank_conflicts), (0, 0));
+}
+
+#[test]
 fn faults_name_the_source_line_of_loc_and_of_comments() {
     for (note, expected) in [
         (".loc 1 42 7\n    ld.global.u32 %r1, [%rd1+64];", ("kernels/norm.cu", 42)),
