@@ -84,7 +84,7 @@ fn fast_bits_do_not_depend_on_how_the_vector_is_staged() {
     let mut random = Random::fresh();
     let gpu = gpu();
     for &ty in WeightType::ALL.iter().filter(|ty| int8::group(**ty).is_some()) {
-        for (k, n) in [(512, 33), (11008, 5), (12288, 3), (25600, 3)] {
+        for (k, n) in [(512, 33), (11008, 5), (12288, 3), (18944, 5), (25600, 3)] {
             let case = Case::new(kernel(ty, k as u32, n as u32).with_epsilon(0.125), k, n, &mut random);
             let bits = case.check_fast(&gpu);
             let general = case.with_kernel(general(ty)).check_fast(&gpu);

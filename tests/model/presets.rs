@@ -77,7 +77,7 @@ fn logits_in(numerics: Numerics, model: &Model, ids: &[u32], path: PathChoice, b
     let mut session = model.session(options).expect("a session");
     let mut next = |id: &u32| {
         session.append(&[*id]).expect("it fits");
-        session.logits().expect("logits")
+        session.logits().unwrap_or_else(|error| panic!("{error}: {:?}", common::fault(model.device())))
     };
     ids.iter().map(&mut next).collect()
 }

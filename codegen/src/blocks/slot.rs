@@ -126,6 +126,10 @@ impl Slot {
             let second = b.setp_ne(half, 0);
             let valued = b.selp::<U32>(record, i32::MAX as u32, second);
             (record, valued, b.byte_index(self.own, half, layout.data / 2))
+        } else if records.lanes < 32 {
+            let works = b.setp_lt(lane, records.lanes);
+            let valued = b.selp::<U32>(lane, i32::MAX as u32, works);
+            (b.min::<U32>(lane, records.lanes - 1), valued, self.own)
         } else {
             (lane, lane, self.own)
         };
