@@ -4,7 +4,7 @@
     cargo run --release -p kiln-emulator --example llama_layer -- OUT
 
 CUDA is the folder of nvcc's `bin` and `include`: `pip install nvidia-cuda-nvcc==13.5.37 nvidia-cuda-cccl nvidia-cuda-runtime
-nvidia-cuda-crt` in a virtual environment, then PATH/site-packages/nvidia/cu13. OUT gets sm_80.ptx, sm_89.ptx and sm_90.ptx.
+nvidia-cuda-crt` in a virtual environment, then PATH/site-packages/nvidia/cu13. OUT gets a file for each chip's sm.
 Nothing of llama.cpp is kept here.
 """
 
@@ -79,7 +79,7 @@ def main():
         source.write_text("\n".join(parts) + NAMED)
         include = [folder, kernels, ggml / "include", ggml / "src", cuda / "include", cuda / "include" / "cccl"]
         flags = [flag for path in include for flag in ("-I", str(path))]
-        for sm in (80, 89, 90):
+        for sm in (80, 87, 89, 90, 120):
             command = [cuda / "bin" / "nvcc", "-ptx", "-std=c++17", "-use_fast_math", "-extended-lambda", f"-arch=sm_{sm}"]
             subprocess.run([*command, *flags, "-o", out / f"sm_{sm}.ptx", source], check=True)
 
