@@ -32,7 +32,7 @@ fn with_ring(baked: &BakedModel, units: Option<u32>, config: DeviceConfig) -> De
 /// A model on a device with such a ring.
 fn open(file: ModelFile, units: Option<u32>, config: DeviceConfig) -> Model {
     // What waits for ever is to be seen soon.
-    open_with(file, units, config, Duration::from_secs(20))
+    open_with(file, units, config, Duration::from_secs(60))
 }
 
 /// The same, with a wait of the host that ends, and one of the device that ends four times as soon.
@@ -143,6 +143,23 @@ fn every_type_comes_through_rings_of_any_depth() {
             let config = DeviceConfig { multiprocessors: 3, sm, ..DeviceConfig::default() };
             is_the_streams(&open(file(), units, config), &stream, &format!("{units:?} units, {sm:?}"), &[3], 1);
         }
+    }
+}
+
+/// Sixteen rows of 33 super-blocks a block in `down`, which seven warps share by super-blocks.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn few_long_rows_that_warps_share_have_the_streams_bits() {
+    let tiny = presets::by_name("tiny").expect("a preset").shape;
+    let shape = ModelShape { hidden: 256, ffn: 33 * 256, layers: 1, vocab: 650, ..tiny };
+    let written = Cut(std::env::temp_dir().join(format!("kiln-long-rows-{}.gguf", std::process::id())));
+    let out = File::create(&written.0).expect("a temporary file");
+    SynthModel { shape, mix: Mix::InTurn, seed: 5 }.write(BufWriter::new(out), |_, _| {}).expect("it fits the disk");
+    let file = || ModelFile::open(&written.0).expect("a model");
+    let stream = whole(file());
+    for schedule in [Schedule::RoundRobin, Schedule::Random] {
+        let config = DeviceConfig { schedule, seed: 7, multiprocessors: 16, ..DeviceConfig::default() };
+        is_the_streams(&open(file(), None, config), &stream, &format!("{schedule:?}"), &[16], 1);
     }
 }
 
