@@ -154,6 +154,7 @@ fn the_heap_of_kernels_is_as_large_as_its_limit_says() {
     assert!(has(4000) && !has(100));
     let late = call!("cuCtxSetLimit", 2 => u32, 8192 => usize);
     assert_eq!(late, Code::INVALID_VALUE.raw(), "a kernel has used the heap");
+    assert!(!has(100), "what was refused changes nothing");
 }
 
 #[test]
