@@ -102,7 +102,7 @@ impl<'a> Run<'a> {
         let shape = (layout.ranks, layout.warps);
         let registers = self.cx.code.register_count();
         block.common.observers.time =
-            cpu.timekeeper.as_ref().map(|keeper| Box::new(keeper.block(place, shape, registers, at)));
+            cpu.timekeeper.as_mut().map(|keeper| Box::new(keeper.block(place, shape, registers, at)));
         let not_before = vec![0; block.warps.len()];
         self.residents[slot] = Some(Resident { block, number, place, not_before, steps: 0 });
         self.queue.push(Reverse((at, slot)));

@@ -25,6 +25,8 @@ struct Quarter {
 
 pub(super) struct Multiprocessor {
     quarters: [Quarter; QUARTERS],
+    /// Warps that began here so far.
+    begun: u32,
     /// Clocks of the load and store unit.
     unit: Calendar,
     shuffle: Calendar,
@@ -49,13 +51,21 @@ impl Multiprocessor {
         let bytes = (chip.l1_bytes.value as u64).saturating_sub(shared).max(16 << 10);
         Multiprocessor {
             quarters,
+            begun: 0,
             unit: Calendar::new(1.0),
             shuffle: Calendar::new(WARP as f64 / chip.request.value),
             l1: Cache::new(bytes, 4),
         }
     }
 
-    /// Issues an instruction of a warp from clock `at` on. Returns the clock at which its pipe begins with it.
+    /// So many warps begin. Returns the first one's number: quarters have them in turn, whatever their blocks.
+    pub(super) fn begin(&mut self, warps: u32) -> u32 {
+        let first = self.begun;
+        self.begun = first.wrapping_add(warps);
+        first
+    }
+
+    /// Issues an instruction of the warp of that number from clock `at` on. Returns the clock at which its pipe begins with it.
     pub(super) fn issue(&mut self, warp: u32, cost: &Cost, at: u64) -> u64 {
         let quarter = &mut self.quarters[warp as usize % QUARTERS];
         let (slot, _) = quarter.issue.reserve(at, cost.count + cost.extra);

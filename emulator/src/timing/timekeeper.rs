@@ -57,8 +57,9 @@ impl<'a> Timekeeper<'a> {
     }
 
     /// A block of so many ranks whose first begins at clock `begin` on a multiprocessor.
-    pub(crate) fn block(&self, first: u32, (ranks, warps): (u32, u32), registers: usize, begin: u64) -> BlockTime {
-        let places = (0..ranks).map(|rank| (first + rank) % self.chip.multiprocessors).collect();
+    pub(crate) fn block(&mut self, first: u32, (ranks, warps): (u32, u32), registers: usize, begin: u64) -> BlockTime {
+        let places = (0..ranks).map(|rank| (first + rank) % self.chip.multiprocessors);
+        let places = places.map(|place| (place, self.multiprocessors[place as usize].begin(warps))).collect();
         BlockTime::new(places, warps, registers, (begin, self.chip.barrier.value as u64))
     }
 
@@ -73,7 +74,8 @@ impl<'a> Timekeeper<'a> {
 
     /// A warp issues an instruction. Returns whether it should give way.
     pub(crate) fn issue(&mut self, block: &mut BlockTime, warp: u32, pc: u32) -> bool {
-        let (cost, place, seen) = (&self.costs[pc as usize], block.place(warp), block.stores);
+        let (cost, place, number, seen) =
+            (&self.costs[pc as usize], block.place(warp), block.number(warp), block.stores);
         let time = &mut block.warps[warp as usize];
         let jumped = cost.leads && pc != time.before.wrapping_add(1);
         time.before = pc;
@@ -99,7 +101,7 @@ impl<'a> Timekeeper<'a> {
             cost.writes.iter().for_each(|&r| time.ready[r as usize] = (at, stall));
             return false;
         }
-        let begins = self.multiprocessors[place].issue(warp, cost, at);
+        let begins = self.multiprocessors[place].issue(number, cost, at);
         if begins > time.latest {
             // An instruction a clock is no waiting.
             let waited = at.saturating_sub(time.latest + 1);
@@ -303,7 +305,7 @@ impl<'a> Timekeeper<'a> {
         // Nobody waits for a block's stores but who comes after the launch.
         let end = block.end();
         let nanoseconds = |clocks| self.chip.nanoseconds(clocks);
-        for (rank, &multiprocessor) in block.places.iter().enumerate() {
+        for (rank, &(multiprocessor, _)) in block.places.iter().enumerate() {
             self.stays.push(Stay {
                 block: number + rank as u64,
                 multiprocessor,

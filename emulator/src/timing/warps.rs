@@ -69,8 +69,8 @@ struct Phases {
 /// Times of a block, or of all blocks of a cluster.
 #[derive(Debug, Default)]
 pub(crate) struct BlockTime {
-    /// The multiprocessors of its ranks, and warps of each.
-    pub(super) places: Vec<u32>,
+    /// The multiprocessors of its ranks, with the number of the first warp there, and warps of each.
+    pub(super) places: Vec<(u32, u32)>,
     pub(super) each: u32,
     pub(super) begin: u64,
     pub(super) warps: Vec<WarpTime>,
@@ -85,7 +85,7 @@ pub(crate) struct BlockTime {
 
 impl BlockTime {
     /// A block whose warps begin at clock `begin`.
-    pub(crate) fn new(places: Vec<u32>, each: u32, registers: usize, (begin, barrier): (u64, u64)) -> BlockTime {
+    pub(crate) fn new(places: Vec<(u32, u32)>, each: u32, registers: usize, (begin, barrier): (u64, u64)) -> BlockTime {
         let warp = || WarpTime {
             floor: begin,
             latest: begin,
@@ -106,7 +106,12 @@ impl BlockTime {
 
     /// The multiprocessor of a warp.
     pub(super) fn place(&self, warp: u32) -> usize {
-        self.places[(warp / self.each) as usize] as usize
+        self.places[(warp / self.each) as usize].0 as usize
+    }
+
+    /// A warp's number among those of its multiprocessor.
+    pub(super) fn number(&self, warp: u32) -> u32 {
+        self.places[(warp / self.each) as usize].1.wrapping_add(warp % self.each)
     }
 
     /// A warp's time.

@@ -30,6 +30,45 @@ fn near(found: f64, expected: f64, share: f64) {
     assert!(off <= share, "{found} is {:.1} % off {expected}", 100.0 * off);
 }
 
+const PERMUTE: &str = r#"
+.visible .entry permute(.param .u64 to, .param .u32 steps)
+{
+    .reg .pred %p;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [to];
+    ld.param.u32 %r1, [steps];
+    mov.u32 %r2, %tid.x;
+LOOP:
+    prmt.b32 %r3, %r2, %r1, 0x2103;
+    prmt.b32 %r4, %r2, %r1, 0x1032;
+    prmt.b32 %r5, %r2, %r1, 0x0321;
+    prmt.b32 %r6, %r2, %r1, 0x3021;
+    prmt.b32 %r7, %r2, %r1, 0x0213;
+    add.u32 %r1, %r1, -1;
+    setp.ne.u32 %p, %r1, 0;
+    @%p bra LOOP;
+    st.global.u32 [%rd1], %r3;
+    st.global.u32 [%rd1+4], %r4;
+    st.global.u32 [%rd1+8], %r5;
+    st.global.u32 [%rd1+12], %r6;
+    st.global.u32 [%rd1+16], %r7;
+    ret;
+}
+"#;
+
+/// Sixteen warps of a multiprocessor have its four quarters in turn, whether they are one block, eight or sixteen.
+#[test]
+fn warps_of_small_blocks_are_spread_over_quarters() {
+    let rig = timed(chip(), PERMUTE);
+    let to = rig.memory.alloc(64).unwrap();
+    let all = chip().multiprocessors;
+    let [whole, pairs, single] =
+        [1, 8, 16].map(|blocks| rig.time("permute", all * blocks, 512 / blocks, &[to, 200]).nanoseconds);
+    near(pairs, whole, 0.1);
+    near(single, whole, 0.1);
+}
+
 /// A list in memory whose elements are `stride` bytes apart and lead to each other in turn.
 fn list(rig: &Rig, elements: u64, stride: u64) -> u64 {
     let start = rig.memory.alloc(elements * stride).unwrap();
