@@ -3,7 +3,8 @@
 //! `formats::activations` says how its elements are arranged.
 
 use super::exchange::Handed;
-use super::{quantise, warp};
+use super::quantise::{self, Rare};
+use super::warp;
 use crate::formats::{self, Form, Quantised, ScaleGroup, swizzle};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
@@ -126,22 +127,56 @@ impl Staged {
         let Source { x, gamma, left, kind, handed } = *from;
         let (warp, lane, warps) = (b.warp_id(), b.lane(), b.warps());
         let floats = self.forms.iter().find(|(form, _)| *form == Form::Float).map(|(_, at)| Floats::new(b, *at));
+        // The persistent decoder, which has an exchange, has no register to spare.
+        let rare = if handed.is_none() { Rare::Apart } else { Rare::Within };
+        let rounded: Vec<_> = self
+            .forms
+            .iter()
+            .map(|(form, _)| match form {
+                Form::Float => None,
+                Form::Int8(group) => {
+                    let to = self.quantised(b, *group);
+                    let own = to.own(b, *group);
+                    Some((*group, to, own))
+                }
+            })
+            .collect();
         let words = handed.map(|_| b.byte_index(x.cast::<U64>(), lane, 8));
         let x = b.byte_index(x, lane, 32);
         let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, lane, 32), ..of });
+        // Where nothing else is read, x lies so far behind gamma in every super-block.
+        let distance = gamma.filter(|_| handed.is_none()).map(|of| {
+            let (gamma, x) = (b.address(of.gamma), b.address(x));
+            b.sub::<U64>(x, gamma)
+        });
+        // Lane 0 writes them; with an address of its own that is no constant.
+        let squares = b.index(self.squares, lane);
         let leader = b.setp_eq(lane, 0);
         b.for_range(warp, super_blocks, warps, |b, sb| {
-            if self.forms.iter().all(|(form, _)| *form == Form::Float) {
-                b.each_iteration(Work::Elements(8));
+            // Of several forms a launch wants some: no count would be that of any.
+            if let [(form, _)] = self.forms[..] {
+                match (form, rare) {
+                    (Form::Float, _) => b.each_iteration(Work::Elements(8)),
+                    (Form::Int8(_), Rare::Apart) => b.each_iteration(Work::Rounded(8)),
+                    (Form::Int8(_), Rare::Within) => {}
+                }
             }
             let inside = left.map(|left| {
                 let at = b.mul::<U32>(sb, SUPER_BLOCK);
                 let at = b.mad::<U32>(lane, 8, at);
                 b.setp_lt(at, left)
             });
+            let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, sb, 1024), ..of });
             let mut values = match handed.zip(words) {
                 None => {
-                    let x = b.byte_index(x, sb, 1024);
+                    let x = match gamma.zip(distance) {
+                        None => b.byte_index(x, sb, 1024),
+                        Some((of, distance)) => {
+                            let gamma = b.address(of.gamma);
+                            let x = b.add::<U64>(gamma, distance);
+                            b.global_ptr(x)
+                        }
+                    };
                     eight(b, x, inside, kind)
                 }
                 Some((Handed { exchange, is, epoch }, words)) => {
@@ -166,8 +201,7 @@ impl Staged {
                 }
             };
             if let Some(Factors { gamma, given }) = gamma {
-                let gamma = b.byte_index(gamma, sb, 1024);
-                let square_to = b.index(self.squares, sb);
+                let square_to = b.index(squares, sb);
                 let normalise = |b: &mut Builder| {
                     let square = square(b, &values);
                     b.if_(leader, |b| b.st(square_to, square));
@@ -186,15 +220,14 @@ impl Staged {
                     }
                 };
             }
-            let quantised = |b: &mut Builder, form: Form| match form {
-                Form::Float => None,
-                Form::Int8(group) => Some((group, self.quantised(b, group))),
-            };
-            for (form, _) in &self.forms {
-                let store = |b: &mut Builder| match (quantised(b, *form), floats) {
+            for ((form, _), rounded) in self.forms.iter().zip(&rounded) {
+                let store = |b: &mut Builder| match (rounded, floats) {
                     (None, Some(floats)) => floats.store(b, sb, values),
                     (None, None) => {}
-                    (Some((group, to)), _) => quantise::super_block(b, values, &to, sb, group),
+                    (Some((group, to, own)), _) => {
+                        let own = own.at(b, sb);
+                        quantise::super_block(b, values, to, own, *group, rare);
+                    }
                 };
                 match wanted.of(b, *form) {
                     Some(wanted) => b.if_(wanted, store),
