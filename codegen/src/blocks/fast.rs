@@ -9,6 +9,7 @@ use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::ring::Consumer;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
+use super::together::Together;
 use crate::formats::{Form, Int8, SuperBlock, Weights, form, format};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
@@ -19,6 +20,8 @@ const VALUES: u32 = 256;
 /// The values of a warp's super-blocks.
 #[derive(Debug, Clone)]
 pub(crate) struct Values {
+    /// The places of all warps, and the warp's own.
+    all: Shared<F32>,
     own: Shared<F32>,
     /// As [`tile`] has them.
     stride: Size,
@@ -31,6 +34,8 @@ pub(crate) struct Values {
     ways: Vec<((u32, bool), Way)>,
     /// The ring that weights come through, and the way along rows of an entry at a step.
     ring: Option<(Consumer, Way)>,
+    /// The rows that the block's warps may work on together, and the first of them.
+    together: Option<(Together, Val<U32>)>,
 }
 
 /// From a row's values to the next row's, odd so that lanes that fold rows meet in no bank, and the most rows of a tile,
@@ -82,7 +87,25 @@ impl Values {
             let lane = b.lane();
             (ring, Way::new(b, along, lane, Size::Reg(ring.records()), stride))
         });
-        Values { own: b.byte_index(all, warp, VALUES * 4), stride, tile_rows, is_run, slot, ways, ring }
+        let own = b.byte_index(all, warp, VALUES * 4);
+        Values { all, own, stride, tile_rows, is_run, slot, ways, ring, together: None }
+    }
+
+    /// Lets the block's warps work together on `rows`, where that is faster and the phase has one matrix, as `alone` says.
+    /// Returns whether that is possible at all.
+    #[track_caller]
+    pub(crate) fn deal(
+        &mut self,
+        b: &mut Builder,
+        (first, rows): (Val<U32>, Val<U32>),
+        along: Size,
+        alone: Val<Pred>,
+    ) -> bool {
+        let Some((ring, _)) = &self.ring else { return false };
+        let (warps, records) = (b.warps(), ring.records());
+        let together = Together::new(b, (rows, along), (warps, self.tile_rows), records, alone);
+        self.together = Some((together, first));
+        true
     }
 
     /// The most rows of a tile.
@@ -119,32 +142,34 @@ impl Values {
                 }
             }
         }
-        b.bar_warp_sync(); // the values are in shared memory
+        self.meet(b); // the values are in shared memory
         let sum = b.var(before);
-        let from = self.at(b, lane);
+        let from = self.at(b, rows, lane);
         let is_float = |ty: &&WeightType| form(**ty, Numerics::Fast) == Form::Float;
         let floats: Vec<WeightType> = types.iter().filter(is_float).copied().collect();
         let fold = |b: &mut Builder, count: Size| {
             b.if_(is_row, |b| {
-                let add = |b: &mut Builder, at: Shared<F32>| {
-                    let value = b.ld(at, LoadKind::Ordinary);
+                let add = |b: &mut Builder, value: Val<F32>| {
                     let next = b.add(sum, value);
                     b.set(sum, next);
                 };
                 match count {
-                    Size::Const(count @ 0..=16) => (0..count).for_each(|i| add(b, from.at(i))),
+                    Size::Const(count @ 0..=16) => (0..count).for_each(|i| {
+                        let value = b.ld(from.at(i), LoadKind::Ordinary);
+                        add(b, value);
+                    }),
+                    // The chain waits for shared memory once in 16.
                     count => {
-                        let rest = b.mov::<U32>(count);
-                        let rest = b.and::<U32>(rest, 3);
-                        let fours = b.sub::<U32>(count, rest);
-                        b.for_range(0, fours, 4, |b, i| {
-                            let at = b.index(from, i);
-                            (0..4).for_each(|i| add(b, at.at(i)));
-                        });
-                        b.for_range(fours, count, 1, |b, i| {
-                            let at = b.index(from, i);
-                            add(b, at);
-                        });
+                        let (all, mut done) = (b.mov::<U32>(count), b.mov::<U32>(0));
+                        for step in [16, 4, 1] {
+                            let whole = b.and::<U32>(all, !(step - 1));
+                            b.for_range(done, whole, step, |b, i| {
+                                let at = b.index(from, i);
+                                let values: Vec<_> = (0..step).map(|i| b.ld(at.at(i), LoadKind::Ordinary)).collect();
+                                values.into_iter().for_each(|value| add(b, value));
+                            });
+                            done = whole;
+                        }
                     }
                 }
             });
@@ -160,14 +185,38 @@ impl Values {
             let is_float = b.setp_ne(bit, 0);
             b.if_else(is_float, |b| fold(b, Size::Const(1)), |b| fold(b, tile.staged()));
         }
-        b.bar_warp_sync(); // the values have been read
+        self.meet(b); // the values have been read
         Products { rows: vec![row], sums: vec![b.get(sum)], leader: is_row }
     }
 
-    /// Where the values of a tile's row begin.
-    fn at(&self, b: &mut Builder, row: Val<U32>) -> Shared<F32> {
+    /// Waits for the lanes that values are exchanged with: the warp's, or the block's.
+    fn meet(&self, b: &mut Builder) {
+        b.bar_warp_sync();
+        if let Some((together, _)) = &self.together {
+            b.if_(together.is, Builder::bar_sync);
+        }
+    }
+
+    /// The place of the warp's values: of the block's, where warps work together.
+    fn base(&self, b: &mut Builder, together: &Together) -> Shared<F32> {
+        let warp = b.warp_id();
+        let before = b.mul::<U32>(warp, VALUES);
+        let before = b.selp::<U32>(0, before, together.is);
+        b.index(self.all, before)
+    }
+
+    /// Where the values of a row of a tile begin.
+    fn at(&self, b: &mut Builder, tile: Rows, row: Val<U32>) -> Shared<F32> {
+        let Some((together, first)) = &self.together else {
+            let before = b.mul::<U32>(row, self.stride);
+            return b.index(self.own, before);
+        };
+        let before = b.sub::<U32>(tile.first, *first);
+        let before = b.selp::<U32>(before, 0, together.is);
+        let row = b.add::<U32>(row, before);
         let before = b.mul::<U32>(row, self.stride);
-        b.index(self.own, before)
+        let base = self.base(b, together);
+        b.index(base, before)
     }
 
     /// The values of quantised weights, one for each super-block that is staged.
@@ -204,18 +253,22 @@ impl Values {
         let plane = if layout.plane == 0 { tensor.plane } else { first_row(tensor.plane, plane_bytes) };
         let x = staged.quantised(b, int8.group);
         let run = Run { data, plane, ty, tasks };
-        let keep = |b: &mut Builder, way: &Way, place: &At, has: Val<Pred>, value: Val<F32>| {
-            let to = b.index(self.own, place.to);
+        let keep = |b: &mut Builder, way: &Way, place: &At, base: Shared<F32>, (has, value): (Val<Pred>, Val<F32>)| {
+            let to = b.index(base, place.to);
             b.if_(has, |b| b.st(to, value));
             way.go_on(b, place);
         };
         if let Some((ring, way)) = &self.ring {
             let number = b.mul::<U32>(rows.first, along);
             let place = way.begin(b);
+            let (run, number, base) = match &self.together {
+                None => (run, number, self.own),
+                Some(of) => self.part(b, of, (run, number), (way, &place)),
+            };
             return ring.each(b, &run, number, |b, has, weights| {
                 let super_block = b.get(place.super_block);
                 let value = int8.dot(b, weights, &x, super_block, Work::Shared(ty, SUPER_BLOCK));
-                keep(b, way, &place, has, value);
+                keep(b, way, &place, base, (has, value));
             });
         }
         if let Some(slot) = self.slot {
@@ -230,7 +283,7 @@ impl Values {
                     Some(half) => int8.dot_by_two(b, weights, (&x, half), super_block, work),
                     None => int8.dot(b, weights, &x, super_block, work),
                 };
-                keep(b, way, &place, has, value);
+                keep(b, way, &place, self.own, (has, value));
             });
         }
         let lane = b.lane();
@@ -264,18 +317,47 @@ impl Values {
         });
     }
 
+    /// Where warps work together, the warp's part of the run, its first super-block's number, and where values go; sets the
+    /// lane's place.
+    fn part(
+        &self,
+        b: &mut Builder,
+        (together, block): &(Together, Val<U32>),
+        (run, number): (Run, Val<U32>),
+        (way, place): (&Way, &At),
+    ) -> (Run, Val<U32>, Shared<F32>) {
+        let (tasks, first) = (b.var::<U32>(run.tasks), b.var::<U32>(number));
+        b.if_(together.is, |b| {
+            let (warp, lane) = (b.warp_id(), b.lane());
+            let (begin, end) = together.of_warp(b, warp);
+            let count = b.sub::<U32>(end, begin);
+            b.set(tasks, count);
+            let number = b.mad::<U32>(*block, way.along, begin);
+            b.set(first, number);
+            let own = b.add::<U32>(begin, lane);
+            let row = b.div::<U32>(own, way.along);
+            let before = b.mul::<U32>(row, way.along);
+            let super_block = b.sub::<U32>(own, before);
+            b.set(place.super_block, super_block);
+            let to = b.mad::<U32>(row, self.stride, super_block);
+            b.set(place.to, to);
+        });
+        let base = self.base(b, together);
+        (Run { tasks: b.get(tasks), ..run }, b.get(first), base)
+    }
+
     /// The products of weights that are floats, one value a row, as the exact kernels have them.
-    fn of_floats(&self, b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, tile: Tile, rows: Rows, ty: WeightType) {
+    fn of_floats(&self, b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, way: Tile, tile: Rows, ty: WeightType) {
         let types = [ty];
         let matrix = Matrix { types: &types, ..matrix };
-        b.for_range(rows.first, rows.end, tile.rows(), |b, first| {
-            let products = dot::rows(b, matrix, staged, tile, Rows { first, end: rows.end });
+        b.for_range(tile.first, tile.end, way.rows(), |b, first| {
+            let products = dot::rows(b, matrix, staged, way, Rows { first, end: tile.end });
             for (row, sum) in products.rows.into_iter().zip(products.sums) {
-                let inside = b.setp_lt::<U32>(row, rows.end);
+                let inside = b.setp_lt::<U32>(row, tile.end);
                 let writes = b.and_pred(inside, products.leader);
                 b.if_(writes, |b| {
-                    let row = b.sub::<U32>(row, rows.first);
-                    let to = self.at(b, row);
+                    let row = b.sub::<U32>(row, tile.first);
+                    let to = self.at(b, tile, row);
                     b.st(to, sum);
                 });
             }

@@ -81,6 +81,9 @@ pub(crate) enum Share {
     },
     /// A run of rows for each warp, in tiles of at most so many rows.
     Runs { first: Val<U32>, end: Val<U32>, tile: Size },
+    /// The same where the block's warps may work together: each has a tile for every `tile` of `each` rows, be it without
+    /// a row, so that a barrier of the block may stand in it. `block` are the rows of the block.
+    Dealt { first: Val<U32>, end: Val<U32>, each: Val<U32>, tile: Size, block: (Val<U32>, Val<U32>) },
 }
 
 impl Share {
@@ -135,7 +138,8 @@ impl Share {
                 let warp = b.warp_id();
                 let first = b.mad::<U32>(warp, each, first);
                 let last = b.add::<U32>(first, each);
-                Share::Runs { first, end: b.min::<U32>(last, end), tile }
+                let end = b.min::<U32>(last, end);
+                Share::Runs { first, end, tile }
             }
         }
     }
@@ -153,6 +157,12 @@ impl Share {
                 });
             }
             Share::Runs { first, end, tile } => b.for_range(first, end, tile, |b, first| {
+                let last = b.add::<U32>(first, tile);
+                let end = Size::Reg(b.min::<U32>(last, end));
+                body(b, Rows { first, end });
+            }),
+            Share::Dealt { first, end, each, tile, .. } => b.for_range(0, each, tile, |b, before| {
+                let first = b.add::<U32>(first, before);
                 let last = b.add::<U32>(first, tile);
                 let end = Size::Reg(b.min::<U32>(last, end));
                 body(b, Rows { first, end });
@@ -180,6 +190,23 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
+    /// The run of rows from `first` to `end`, dealt to the warps of the block, which work on it together where that is
+    /// faster and the phase has one matrix, as `alone` says.
+    #[track_caller]
+    pub(crate) fn deal(&mut self, b: &mut Builder, (first, end): (Val<U32>, Val<U32>), alone: Val<Pred>) -> Share {
+        let block = (first, b.max(end, first));
+        let rows = b.sub(block.1, first);
+        let (share, along) = (Share::run(b, first, end, self), self.tile.staged());
+        let is_dealt = self.values.as_mut().is_some_and(|values| values.deal(b, (first, rows), along, alone));
+        match share {
+            Share::Runs { first, end, tile } if is_dealt => {
+                let each = rows_of_warp(b, rows, b.warps());
+                Share::Dealt { first, end, each, tile, block }
+            }
+            share => share,
+        }
+    }
+
     /// Products of a tile that each lane has.
     pub(crate) const fn sums_per_lane(&self) -> u32 {
         match &self.values {

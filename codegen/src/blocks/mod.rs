@@ -33,5 +33,6 @@ pub(crate) mod slot;
 pub(crate) mod stage;
 pub(crate) mod swiglu;
 pub(crate) mod tensor;
+pub(crate) mod together;
 pub(crate) mod wait;
 pub(crate) mod warp;

@@ -6,7 +6,7 @@ use super::exchange::Handed;
 use super::quantise::{self, Rare};
 use super::warp;
 use crate::formats::{self, Form, Quantised, ScaleGroup, swizzle};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val, Work};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// The staged vector, in each form that products with it may take.
@@ -144,14 +144,39 @@ impl Staged {
         let words = handed.map(|_| b.byte_index(x.cast::<U64>(), lane, 8));
         let x = b.byte_index(x, lane, 32);
         let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, lane, 32), ..of });
-        // Where nothing else is read, x lies so far behind gamma in every super-block.
-        let distance = gamma.filter(|_| handed.is_none()).map(|of| {
-            let (gamma, x) = (b.address(of.gamma), b.address(x));
-            b.sub::<U64>(x, gamma)
-        });
         // Lane 0 writes them; with an address of its own that is no constant.
         let squares = b.index(self.squares, lane);
         let leader = b.setp_eq(lane, 0);
+        let inside = |b: &mut Builder, sb: Val<U32>| {
+            left.map(|left| {
+                let at = b.mul::<U32>(sb, SUPER_BLOCK);
+                let at = b.mad::<U32>(lane, 8, at);
+                b.setp_lt(at, left)
+            })
+        };
+        let plain = |b: &mut Builder, sb: Val<U32>| {
+            let (x, inside) = (b.byte_index(x, sb, 1024), inside(b, sb));
+            eight(b, x, inside, kind)
+        };
+        // Where rounding is long, a warp's next elements are on their way meanwhile.
+        let ahead = self.forms.iter().any(|(form, _)| *form != Form::Float).then(|| Eight::zero(b));
+        let ask = |b: &mut Builder, ahead: &Eight, sb: Val<U32>| {
+            let more = b.setp_lt::<U32>(sb, super_blocks);
+            let more = match handed {
+                None => more,
+                Some(Handed { is, .. }) => {
+                    let is_plain = b.not_pred(is);
+                    b.and_pred(more, is_plain)
+                }
+            };
+            b.if_(more, |b| {
+                let found = plain(b, sb);
+                ahead.set(b, &found);
+            });
+        };
+        if let Some(ahead) = &ahead {
+            ask(b, ahead, warp);
+        }
         b.for_range(warp, super_blocks, warps, |b, sb| {
             // Of several forms a launch wants some: no count would be that of any.
             if let [(form, _)] = self.forms[..] {
@@ -161,51 +186,59 @@ impl Staged {
                     (Form::Int8(_), Rare::Within) => {}
                 }
             }
-            let inside = left.map(|left| {
-                let at = b.mul::<U32>(sb, SUPER_BLOCK);
-                let at = b.mad::<U32>(lane, 8, at);
-                b.setp_lt(at, left)
-            });
-            let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, sb, 1024), ..of });
-            let mut values = match handed.zip(words) {
-                None => {
-                    let x = match gamma.zip(distance) {
-                        None => b.byte_index(x, sb, 1024),
-                        Some((of, distance)) => {
-                            let gamma = b.address(of.gamma);
-                            let x = b.add::<U64>(gamma, distance);
-                            b.global_ptr(x)
-                        }
-                    };
-                    eight(b, x, inside, kind)
+            // Gamma does not depend on other blocks: it is asked for before the vector is waited for.
+            let factors = gamma.zip(ahead.as_ref()).map(|(Factors { gamma, given }, _)| {
+                let factors = Eight::zero(b);
+                let load = |b: &mut Builder| {
+                    let (at, inside) = (b.byte_index(gamma, sb, 1024), inside(b, sb));
+                    let found = eight(b, at, inside, LoadKind::Constant);
+                    factors.set(b, &found);
+                };
+                match given {
+                    None => load(b),
+                    Some(given) => b.if_(given, load),
                 }
-                Some((Handed { exchange, is, epoch }, words)) => {
-                    let values = [(); 8].map(|()| b.var::<F32>(0.0));
-                    let set = |b: &mut Builder, found: &[Val<F32>]| {
-                        values.iter().zip(found).for_each(|(own, value)| b.set(*own, *value));
-                    };
+                factors
+            });
+            let mut values = match (handed.zip(words), &ahead) {
+                (None, None) => plain(b, sb),
+                (None, Some(ahead)) => ahead.get(b),
+                (Some((Handed { exchange, is, epoch }, words)), ahead) => {
+                    let values = Eight::zero(b);
                     b.if_else(
                         is,
                         |b| {
                             let words = b.byte_index(words, sb, 8 * SUPER_BLOCK);
                             let found = exchange.load(b, &[0, 1, 2, 3, 4, 5, 6, 7].map(|i| words.at(32 * i)), epoch);
-                            set(b, &found);
+                            values.set(b, &found);
                         },
                         |b| {
-                            let x = b.byte_index(x, sb, 1024);
-                            let found = eight(b, x, inside, kind);
-                            set(b, &found);
+                            let found = match ahead {
+                                None => plain(b, sb),
+                                Some(ahead) => ahead.get(b),
+                            };
+                            values.set(b, &found);
                         },
                     );
-                    values.map(|value| b.get(value))
+                    values.get(b)
                 }
             };
+            if let Some(ahead) = &ahead {
+                let next = b.add::<U32>(sb, warps);
+                ask(b, ahead, next);
+            }
             if let Some(Factors { gamma, given }) = gamma {
                 let square_to = b.index(squares, sb);
                 let normalise = |b: &mut Builder| {
                     let square = square(b, &values);
                     b.if_(leader, |b| b.st(square_to, square));
-                    let gamma = eight(b, gamma, inside, LoadKind::Constant);
+                    let gamma = match &factors {
+                        Some(factors) => factors.get(b),
+                        None => {
+                            let (at, inside) = (b.byte_index(gamma, sb, 1024), inside(b, sb));
+                            eight(b, at, inside, LoadKind::Constant)
+                        }
+                    };
                     std::array::from_fn(|i| b.mul(values[i], gamma[i]))
                 };
                 values = match given {
@@ -346,6 +379,24 @@ impl Floats {
             (b.byte_index(self.first, super_block, 1024), b.byte_index(self.second, super_block, 1024));
         b.st_vector(first, [v0, v1, v2, v3]);
         b.st_vector(second, [v4, v5, v6, v7]);
+    }
+}
+
+/// Eight elements of a lane.
+#[derive(Debug, Clone, Copy)]
+struct Eight([Var<F32>; 8]);
+
+impl Eight {
+    fn zero(b: &mut Builder) -> Eight {
+        Eight([(); 8].map(|()| b.var::<F32>(0.0)))
+    }
+
+    fn set(&self, b: &mut Builder, values: &[Val<F32>]) {
+        self.0.iter().zip(values).for_each(|(own, value)| b.set(*own, *value));
+    }
+
+    fn get(&self, b: &mut Builder) -> [Val<F32>; 8] {
+        self.0.map(|own| b.get(own))
     }
 }
 

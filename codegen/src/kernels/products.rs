@@ -8,6 +8,7 @@ use crate::blocks::gemv::{self, AnyInput, Pass, Share};
 use crate::blocks::math;
 use crate::blocks::ring::{Consumer, Producer, Records};
 use crate::blocks::tensor::{Tensor, vector_from_table};
+use crate::blocks::together::Together;
 use crate::formats::{Form, form};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U8, U32, U64, Val, Var};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
@@ -73,8 +74,9 @@ impl Products {
     /// Rows `first` to `end` of the phase, which may begin and end anywhere.
     pub(crate) fn run(&self, b: &mut Builder, operands: &AnyOperands, first: Val<U32>, end: Val<U32>) {
         let chosen = Chosen::new(b, &self.shape, operands.phase, operands.of.layer);
-        let pass = self.staged(b, operands, &chosen);
-        let share = Share::run(b, first, end, &pass);
+        let mut pass = self.staged(b, operands, &chosen);
+        let alone = b.setp_eq(chosen.matrices, 1);
+        let share = pass.deal(b, (first, end), alone);
         self.rows(b, operands, &chosen, &pass, share);
     }
 
@@ -125,12 +127,17 @@ impl Products {
         let (_, tile) = fast::tile(b, super_blocks);
         let end = b.max(end, first);
         let rows = b.sub(end, first);
-        let each = gemv::rows_of_warp(b, rows, ring.warps());
+        let alone = b.setp_eq(chosen.matrices, 1);
+        let together = Together::new(b, (rows, super_blocks), (ring.warps(), tile), ring.records(), alone);
         let lane = b.lane();
+        let (part, behind) = together.of_warp(b, lane);
+        let (of_part, part) = (b.sub::<U32>(behind, part), b.mad::<U32>(first, along, part));
+        let each = gemv::rows_of_warp(b, rows, ring.warps());
+        let once = b.selp::<U32>(1, each, together.is);
         let first = b.mad::<U32>(lane, each, first);
         let last = b.add::<U32>(first, each);
         let end = b.min::<U32>(last, end);
-        b.for_range(0, each, tile, |b, before| {
+        b.for_range(0, once, tile, |b, before| {
             let first = b.add::<U32>(first, before);
             let last = b.add::<U32>(first, tile);
             let end = b.min::<U32>(last, end);
@@ -145,6 +152,8 @@ impl Products {
                 let entry = b.add::<U32>(chosen.weight, number);
                 let tensor = Tensor::from_table(b, table, entry);
                 let (first, count) = (b.mul::<U32>(before, along), b.mul::<U32>(rows, along));
+                let first = b.selp::<U32>(part, first, together.is);
+                let count = b.selp::<U32>(of_part, count, together.is);
                 ring.fill(b, &self.types, &Records { tensor, first, count });
             });
         });
@@ -186,28 +195,30 @@ impl Products {
                 let (from, to) = chosen.rows_of(b, &self.shape, number);
                 let first = b.max::<U32>(rows.first, from);
                 let end = b.min::<U32>(to, rows.end);
-                let any = b.setp_lt(first, end);
+                // A barrier of the block may stand in a pass: where one can, a warp without rows goes through it.
+                let (any, end) = match share {
+                    Share::Dealt { block, .. } => {
+                        let (begins, ends) = (b.max::<U32>(block.0, from), b.min::<U32>(to, block.1));
+                        (b.setp_lt(begins, ends), b.max::<U32>(end, first))
+                    }
+                    _ => (b.setp_lt(first, end), end),
+                };
                 b.if_(any, |b| {
                     let entry = b.add::<U32>(chosen.weight, number);
                     let tensor = Tensor::from_table(b, operands.of.table, entry);
                     let matrix = Matrix { tensor, types: &self.types, kind: LoadKind::Streaming };
                     let (first, end) = (b.sub::<U32>(first, from), b.sub::<U32>(end, from));
                     let rows = Rows { first, end: Size::Reg(end) };
+                    let addend = self.addend(b, operands, chosen, number, rows);
                     let products = pass.rows(b, matrix, rows);
                     products.each_inside(b, rows, |b, row, sum| {
                         let scale = pass.scale.unwrap_or(sum);
                         let scaled = b.mul(sum, scale);
                         let value = b.var::<F32>(scaled);
-                        if self.shape.qkv_bias {
-                            b.if_(chosen.is_qkv, |b| {
-                                let entry = b.add::<U32>(chosen.bias, number);
-                                let bias = vector_from_table::<F32>(b, operands.of.table, entry);
-                                add(b, value, bias, row);
-                            });
-                        }
-                        b.if_(chosen.has_residual, |b| match operands.exchanged {
-                            None => add(b, value, operands.of.residual, row),
-                            Some(exchanged) => exchanged.add(b, value, operands.of.residual, row),
+                        let adds = chosen.adds(b, &self.shape);
+                        b.if_(adds, |b| {
+                            let sum = b.add(value, addend);
+                            b.set(value, sum);
                         });
                         b.if_(chosen.is_gate_up, |b| {
                             let before = b.get(gate);
@@ -233,21 +244,49 @@ impl Products {
             });
         });
     }
+
+    /// What is added to the product of the lane's row of a tile, bias or residual: it is on its way beside the weights.
+    fn addend(
+        &self,
+        b: &mut Builder,
+        operands: &AnyOperands,
+        chosen: &Chosen,
+        number: Val<U32>,
+        rows: Rows,
+    ) -> Var<F32> {
+        let addend = b.var::<F32>(0.0);
+        let lane = b.lane();
+        let row = b.add::<U32>(rows.first, lane);
+        let inside = b.setp_lt::<U32>(row, rows.end);
+        if self.shape.qkv_bias {
+            let has_bias = b.and_pred(inside, chosen.is_qkv);
+            b.if_(has_bias, |b| {
+                let entry = b.add::<U32>(chosen.bias, number);
+                let bias = vector_from_table::<F32>(b, operands.of.table, entry);
+                load(b, addend, bias, row);
+            });
+        }
+        let has_residual = b.and_pred(inside, chosen.has_residual);
+        b.if_(has_residual, |b| match operands.exchanged {
+            None => load(b, addend, operands.of.residual, row),
+            Some(exchanged) => exchanged.load(b, addend, operands.of.residual, row),
+        });
+        addend
+    }
 }
 
 impl Exchanged {
-    /// `value += at[row]`, where every thread has the vector since it was staged.
-    fn add(&self, b: &mut Builder, value: Var<F32>, at: Global<F32>, row: Val<U32>) {
+    /// `at[row]`, where every thread has the vector since it was staged.
+    fn load(&self, b: &mut Builder, addend: Var<F32>, at: Global<F32>, row: Val<U32>) {
         b.if_else(
             self.residual,
             |b| {
                 let place = exchange::place(b, row);
                 let at = b.index(at.cast::<U64>(), place);
-                let addend = exchange::load_again(b, at);
-                let sum = b.add(value, addend);
-                b.set(value, sum);
+                let found = exchange::load_again(b, at);
+                b.set(addend, found);
             },
-            |b| add(b, value, at, row),
+            |b| load(b, addend, at, row),
         );
     }
 
@@ -271,12 +310,11 @@ impl Exchanged {
     }
 }
 
-/// `value += at[row]`.
-fn add(b: &mut Builder, value: Var<F32>, at: Global<F32>, row: Val<U32>) {
+/// `at[row]`.
+fn load(b: &mut Builder, addend: Var<F32>, at: Global<F32>, row: Val<U32>) {
     let at = b.index(at, row);
-    let addend = b.ld(at, LoadKind::Ordinary);
-    let sum = b.add(value, addend);
-    b.set(value, sum);
+    let found = b.ld(at, LoadKind::Ordinary);
+    b.set(addend, found);
 }
 
 /// What the phase decides.
@@ -333,6 +371,11 @@ impl Chosen {
             has_residual,
             unwritten: b.selp::<U32>(1, 0, is_gate_up),
         }
+    }
+
+    /// Whether something is added to its products.
+    fn adds(&self, b: &mut Builder, of: &ModelShape) -> Val<Pred> {
+        if of.qkv_bias { b.or_pred(self.is_qkv, self.has_residual) } else { self.has_residual }
     }
 
     /// The rows, among the phase's, of its matrix `number`, and the one behind them: Q, K and V have rows of their own,

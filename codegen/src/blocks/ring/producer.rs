@@ -89,6 +89,11 @@ impl Producer {
         self.ring.warps
     }
 
+    /// Super-blocks of an entry, at most.
+    pub(crate) const fn records(&self) -> Val<U32> {
+        self.ring.records
+    }
+
     /// Whether the consumers have not left, the same in all lanes.
     #[track_caller]
     pub(crate) fn stays(&self, b: &mut Builder) -> Val<Pred> {
