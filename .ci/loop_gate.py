@@ -91,7 +91,7 @@ class Mark:
 
 WORK = re.compile(
     r"// each iteration of a warp: (\d+) "
-    r"(weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|products of (\S+)|elements|of few)$"
+    r"(weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|products of (\S+)|elements(?: rounded)?|of few)$"
 )
 # The name of a loop within another that few iterations of that one come to.
 FEW = "of few"
@@ -134,7 +134,7 @@ class Kernel:
                 work = WORK.search(lines[at + 1])
                 if work:
                     units, what, of, size, shared, product = work.groups()
-                    name = f"{of}@{shared}" if shared else of or product or what
+                    name = f"{of}@{shared}" if shared else of or product or what.replace("elements rounded", "rounded")
                     same = sum(mark.name.split("/")[0] == name for mark in marks)
                     name = f"{name}/{same + 1}" if same else name
                     marks.append(Mark(name, int(units), int(size) if size else None))
@@ -161,7 +161,7 @@ def kernels(path):
     start = text.index(".visible .entry")
     head = re.sub(r"(?m)^\.file .*\n", "", text[:start])
     for entry in re.finditer(r"(?ms)^\.visible \.entry (\w+)\(.*?^\}\n", text[start:]):
-        if "// each iteration of a warp:" in entry.group(0):
+        if re.search(rf"// each iteration of a warp: (?!0 {FEW}\b)", entry.group(0)):
             yield Kernel(name + (rest or ""), target, head, files, entry.group(1), entry.group(0))
 
 

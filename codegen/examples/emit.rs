@@ -11,9 +11,10 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 Prints the PTX that a build bakes.
 
-  emit --model MODEL --target TARGET [--path PATH] [--numerics NUMERICS] [--kernel NAME]
+  emit --model MODEL --target TARGET [--path PATH] [--numerics NUMERICS] [--kernel NAME] [--type TYPE]
                                                                      a model's decoder, or one kernel of it; PATH is
-                                                                     stream unless given, NUMERICS exact
+                                                                     stream unless given, NUMERICS exact; for weights
+                                                                     of one TYPE only, as Q4_K
   emit --general --target TARGET [--kernel NAME]                     the kernels that belong to no model
   emit --all DIR [--model MODEL]... [--target TARGET]...             everything, a file for each module; --no-trace
                                                                      leaves out the kernels that trace
@@ -42,6 +43,7 @@ struct Request {
     path: Option<DecoderPath>,
     numerics: Option<Numerics>,
     kernel: Option<String>,
+    ty: Option<WeightType>,
     all: Option<PathBuf>,
     general: bool,
     no_trace: bool,
@@ -69,6 +71,7 @@ impl Request {
                 "--path" => request.path = Some(path(&value()?)?),
                 "--numerics" => request.numerics = Some(numerics(&value()?)?),
                 "--kernel" => request.kernel = Some(value()?),
+                "--type" => request.ty = Some(weight_type(&value()?)?),
                 "--all" => request.all = Some(value()?.into()),
                 "--general" => request.general = true,
                 "--no-trace" => request.no_trace = true,
@@ -98,9 +101,10 @@ impl Request {
             (&[model], false) => {
                 let path = self.path.unwrap_or(DecoderPath::Stream);
                 let numerics = self.numerics.unwrap_or(Numerics::Exact);
-                let mut kernels = bake::decoder(model.shape, &types(model), path, numerics);
+                let types = self.ty.map_or_else(|| types(model), |ty| vec![ty]);
+                let mut kernels = bake::decoder(model.shape, &types, path, numerics);
                 if (path, numerics) == (DecoderPath::Stream, Numerics::Fast) {
-                    kernels.extend(bake::columns(model.shape, &types(model), target));
+                    kernels.extend(bake::columns(model.shape, &types, target));
                 }
                 (Some((path, numerics)), kernels)
             }
@@ -125,7 +129,8 @@ impl Request {
     /// A file for each module: `MODEL.TARGET.PATH_NUMERICS.ptx`, `MODEL.TARGET.persistent_NUMERICS_trace.ptx`,
     /// `MODEL.TARGET.stream_fast_columns.ptx`, `general.TARGET.ptx` and `batch.TARGET.ptx`.
     fn write_all(&self, folder: &Path) -> Result<(), String> {
-        if self.kernel.is_some() || self.path.is_some() || self.numerics.is_some() || self.general {
+        if self.kernel.is_some() || self.ty.is_some() || self.path.is_some() || self.numerics.is_some() || self.general
+        {
             return Err(format!("--all takes --model, --target, --no-trace and --light only\n\n{USAGE}"));
         }
         let targets = if self.targets.is_empty() { Target::ALL.to_vec() } else { self.targets.clone() };
@@ -173,6 +178,13 @@ fn model(name: &str) -> Result<&'static Preset, String> {
     presets::by_name(name).ok_or_else(|| {
         let known: Vec<&str> = presets::all().map(|preset| preset.feature).collect();
         format!("unknown model {name:?}: use one of {}", known.join(", "))
+    })
+}
+
+fn weight_type(name: &str) -> Result<WeightType, String> {
+    WeightType::ALL.iter().copied().find(|ty| ty.to_string() == name).ok_or_else(|| {
+        let known: Vec<String> = WeightType::ALL.iter().map(WeightType::to_string).collect();
+        format!("unknown type of weights {name:?}: use one of {}", known.join(", "))
     })
 }
 

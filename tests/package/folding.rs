@@ -60,6 +60,7 @@ fn folded(text: &str) -> BTreeMap<(String, String), u64> {
                 rare.push((kernel.to_owned(), at..=end));
                 continue;
             }
+            [_, "elements", "rounded", ..] => "rounded".to_owned(),
             _ => "elements".to_owned(),
         };
         let count = names.entry(name.clone()).or_default();

@@ -4,9 +4,10 @@
 //! tile's columns back, and rounds them as `quantise_columns` does. Where the next product has a norm, the block that
 //! rounds the last super-block of some columns adds up their squares.
 
+use super::quantise::{self, Rare};
 use super::stage::{Wanted, eight, square};
 use super::tensor::vector_from_table;
-use super::{arrival, norm, quantise};
+use super::{arrival, norm};
 use crate::formats::{Form, Quantised, ScaleGroup, form, mma};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val};
 use kiln_shape::columns::{COLUMNS, PLANE_BYTES, PLANES};
@@ -149,7 +150,8 @@ impl Next {
                     ScaleGroup::Of32 => self.of_32,
                 };
                 let round = |b: &mut Builder| {
-                    quantise::super_block(b, values, &staged, none, group);
+                    let own = staged.own(b, group);
+                    quantise::super_block(b, values, &staged, own, group, Rare::Within);
                     b.bar_warp_sync(); // the super-block is in shared memory
                     let first = staged.at(b, none);
                     let second = staged.second(b, first);

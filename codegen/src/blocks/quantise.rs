@@ -6,15 +6,16 @@
 //! super-block alone, so the bits of a dot product do not depend on what else is staged.
 
 use super::warp;
-use crate::formats::{Plane, Quantised, ScaleGroup};
-use crate::ptx::{AtomicOp, Builder, Compare, F32, S32, U16, U32, Val};
+use crate::formats::{Own, Quantised, ScaleGroup};
+use crate::ptx::{AtomicOp, Builder, F32, S32, U16, U32, Val, Work};
 
 /// The float whose lowest bits are an integer of up to 22 bits added to it.
 const MAGIC: f32 = 12_582_912.0;
-/// The bounds of a group's greatest magnitude. Below, its elements are off by so much at most; above, it counts as
+/// The bounds of a group's greatest magnitude. Below, its elements are off by so much at most; from 2^100 on, it counts as
 /// infinite.
 const LEAST: f32 = 1e-30;
-const MOST: f32 = 1e30;
+/// What takes that bound beyond f32.
+const OVER: f32 = (1 << 28) as f32;
 /// Units of the second plane in one of the first.
 const FINER: f32 = 254.0;
 
@@ -26,25 +27,24 @@ const fn outliers(group: ScaleGroup) -> i32 {
     }
 }
 
-/// Rounds the lanes' `values` and writes them to super-block `super_block` of `to`. A value that is not finite, or beyond
-/// [`MOST`], makes the scale infinite.
+/// Rounds the lanes' `values` and writes them to the super-block of `to` where `first` is the lane's own. A value that is not finite, or beyond
+/// 2^100, makes a scale that is not finite.
 #[track_caller]
 pub(crate) fn super_block(
     b: &mut Builder,
     values: [Val<F32>; 8],
     to: &Quantised,
-    super_block: Val<U32>,
+    first: Own,
     group: ScaleGroup,
+    rare: Rare,
 ) {
-    let first = to.at(b, super_block);
     let greatest = greatest(b, &values, group);
     let divisor = b.max(greatest, LEAST);
-    let divisor = b.min(divisor, MOST);
     let inverse = reciprocal(b, divisor);
     let inverse = b.mul(inverse, 127.0);
-    let scale = b.mul(greatest, 1.0 / 127.0);
-    let is_finite = b.setp(Compare::Le, greatest, MOST);
-    let scale = b.selp::<F32>(scale, f32::INFINITY, is_finite);
+    // What is beyond the bound overflows on the way to its scale.
+    let scale = b.mul(greatest, OVER);
+    let scale = b.mul(scale, 1.0 / 127.0 / OVER);
     let rounded = values.map(|value| b.fma(value, inverse, MAGIC));
     let words = pack(b, rounded);
     write(b, words, first, group);
@@ -54,26 +54,74 @@ pub(crate) fn super_block(
     // A group of zeros has no residuals.
     let some = b.setp_ne(square, 0);
     let few = b.and_pred(few, some);
-    let few = b.vote_any(few);
+    // All lanes know the sum of 256.
+    let few = if group == ScaleGroup::Of256 && b.target().sm() >= 80 { few } else { b.vote_any(few) };
     let later = b.selp::<U32>(1, 0, few);
     first.write_scales(b, group, scale, later);
-    b.if_(few, |b| {
-        let second = to.second(b, first);
-        let (down, inverse) = (b.neg(scale), b.mul(inverse, FINER));
-        let residuals = std::array::from_fn(|i| {
-            let integer = b.sub(rounded[i], MAGIC);
-            let residual = b.fma(integer, down, values[i]);
-            b.fma(residual, inverse, MAGIC)
-        });
-        let words = pack(b, residuals);
-        write(b, words, second, group);
-        let scale = b.mul(scale, 1.0 / FINER);
-        let none = b.mov::<U32>(0);
-        second.write_scales(b, group, scale, none);
-    });
+    let of = Rounded { values, scale, inverse, later };
+    b.if_(few, |b| later_planes(b, &of, to, first, group, rare));
 }
 
-/// `1 / x` to about an ulp, for `x` from [`LEAST`] to [`MOST`]: three steps of Newton's from a guess at the exponent. The
+/// How the text of a second plane, which few super-blocks have, stands in that of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rare {
+    /// As a loop of one round, which the assembler places apart and which is counted apart.
+    Apart,
+    /// Behind a branch, where a loop would spill registers.
+    Within,
+}
+
+/// A plane's values, their scale, and what they were multiplied with.
+struct Rounded {
+    values: [Val<F32>; 8],
+    scale: Val<F32>,
+    inverse: Val<F32>,
+    /// Planes behind it.
+    later: Val<U32>,
+}
+
+/// Rounds what `first` leaves to the plane behind it. What a round begins with is the last one's, or the assembler would
+/// take it out of the loop.
+fn later_planes(b: &mut Builder, of: &Rounded, to: &Quantised, first: Own, group: ScaleGroup, rare: Rare) {
+    let values = of.values.map(|value| b.var(value));
+    let (scale, inverse, left) = (b.var(of.scale), b.var(of.inverse), b.var::<U32>(of.later));
+    let round = |b: &mut Builder| {
+        let second = first.second(b, to);
+        let before = b.get(scale);
+        let down = b.neg(before);
+        let coarse = b.get(inverse);
+        let finer = b.mul(coarse, FINER);
+        b.set(inverse, finer);
+        let rounded = values.map(|value| {
+            let word = b.fma(value, coarse, MAGIC);
+            let integer = b.sub(word, MAGIC);
+            let residual = b.fma(integer, down, value);
+            b.set(value, residual);
+            b.fma(residual, finer, MAGIC)
+        });
+        let packed = pack(b, rounded);
+        write(b, packed, second, group);
+        let own = b.mul(before, 1.0 / FINER);
+        b.set(scale, own);
+        let behind = b.sub::<U32>(left, 1);
+        b.set(left, behind);
+        second.write_scales(b, group, own, behind);
+        behind
+    };
+    match rare {
+        Rare::Apart => b.do_while(|b| {
+            b.each_iteration(Work::Few);
+            let behind = round(b);
+            let more = b.setp_ne(behind, 0);
+            b.vote_any(more)
+        }),
+        Rare::Within => {
+            round(b);
+        }
+    }
+}
+
+/// `1 / x` to about an ulp, for `x` from [`LEAST`] to 2^100: three steps of Newton's from a guess at the exponent. The
 /// correctly rounded instruction calls a subroutine for numbers beyond.
 fn reciprocal(b: &mut Builder, x: Val<F32>) -> Val<F32> {
     let bits = b.mov_bits::<U32, F32>(x);
@@ -89,11 +137,7 @@ fn reciprocal(b: &mut Builder, x: Val<F32>) -> Val<F32> {
 /// The greatest magnitude of a group, in its lanes. As integers the bits of magnitudes have the order of the numbers, and
 /// those of NaN come last.
 fn greatest(b: &mut Builder, values: &[Val<F32>; 8], group: ScaleGroup) -> Val<F32> {
-    let magnitudes = values.map(|value| {
-        let bits = b.mov_bits::<U32, F32>(value);
-        b.and::<U32>(bits, 0x7fff_ffff)
-    });
-    let greatest = magnitudes[1..].iter().fold(magnitudes[0], |greatest, value| b.max::<U32>(greatest, *value));
+    let greatest = greatest_of_lane(b, values);
     let greatest = match group {
         ScaleGroup::Of256 => warp::reduce(b, AtomicOp::Max, greatest),
         ScaleGroup::Of32 => [1, 2].into_iter().fold(greatest, |greatest, distance| {
@@ -102,6 +146,21 @@ fn greatest(b: &mut Builder, values: &[Val<F32>; 8], group: ScaleGroup) -> Val<F
         }),
     };
     b.mov_bits(greatest)
+}
+
+/// The bits of the greatest magnitude of a lane's eight, or of a NaN.
+fn greatest_of_lane(b: &mut Builder, values: &[Val<F32>; 8]) -> Val<U32> {
+    // There an instruction takes two magnitudes and hands NaN on.
+    if b.target().sm() >= 80 {
+        let magnitudes = values.map(|value| b.abs(value));
+        let greatest = magnitudes[1..].iter().fold(magnitudes[0], |greatest, value| b.max_nan(greatest, *value));
+        return b.mov_bits(greatest);
+    }
+    let magnitudes = values.map(|value| {
+        let bits = b.mov_bits::<U32, F32>(value);
+        b.and::<U32>(bits, 0x7fff_ffff)
+    });
+    magnitudes[1..].iter().fold(magnitudes[0], |greatest, value| b.max::<U32>(greatest, *value))
 }
 
 /// The lowest bytes of eight words in two.
@@ -114,10 +173,9 @@ fn pack(b: &mut Builder, words: [Val<F32>; 8]) -> [Val<U32>; 2] {
 }
 
 /// Writes a lane's activations, and the sums of those that several lanes have.
-fn write(b: &mut Builder, words: [Val<U32>; 2], to: Plane, group: ScaleGroup) {
+fn write(b: &mut Builder, words: [Val<U32>; 2], to: Own, group: ScaleGroup) {
     let lane = b.lane();
-    let at = to.lane(b, lane);
-    b.st_vector(at, words);
+    b.st_vector(to.activations, words);
     let zero = b.mov::<S32>(0);
     let sum = words.into_iter().fold(zero, |sum, word| {
         let word = b.mov_bits::<S32, U32>(word);
@@ -133,13 +191,11 @@ fn write(b: &mut Builder, words: [Val<U32>; 2], to: Plane, group: ScaleGroup) {
     let beside = b.shfl_bfly(sum, 1);
     let of_16 = b.add::<S32>(sum, beside);
     if group == ScaleGroup::Of256 {
-        let at = to.sum_of_16(b, lane);
-        store(b, 2, at, of_16);
+        store(b, 2, to.sum_of_16(), of_16);
     }
     let beside = b.shfl_bfly(of_16, 2);
     let of_32 = b.add::<S32>(of_16, beside);
-    let at = to.sum_of_32(b, lane);
-    store(b, 4, at, of_32);
+    store(b, 4, to.sum_of_32, of_32);
 }
 
 /// The sum of the squares of a lane's eight.

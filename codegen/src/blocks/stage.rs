@@ -3,7 +3,8 @@
 //! `formats::activations` says how its elements are arranged.
 
 use super::exchange::Handed;
-use super::{quantise, warp};
+use super::quantise::{self, Rare};
+use super::warp;
 use crate::formats::{self, Form, Quantised, ScaleGroup, swizzle};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
@@ -126,9 +127,25 @@ impl Staged {
         let Source { x, gamma, left, kind, handed } = *from;
         let (warp, lane, warps) = (b.warp_id(), b.lane(), b.warps());
         let floats = self.forms.iter().find(|(form, _)| *form == Form::Float).map(|(_, at)| Floats::new(b, *at));
+        // The persistent decoder, which has an exchange, has no register to spare.
+        let rare = if handed.is_none() { Rare::Apart } else { Rare::Within };
+        let rounded: Vec<_> = self
+            .forms
+            .iter()
+            .map(|(form, _)| match form {
+                Form::Float => None,
+                Form::Int8(group) => {
+                    let to = self.quantised(b, *group);
+                    let own = to.own(b, *group);
+                    Some((*group, to, own))
+                }
+            })
+            .collect();
         let words = handed.map(|_| b.byte_index(x.cast::<U64>(), lane, 8));
         let x = b.byte_index(x, lane, 32);
         let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, lane, 32), ..of });
+        // Lane 0 writes them; with an address of its own that is no constant.
+        let squares = b.index(self.squares, lane);
         let leader = b.setp_eq(lane, 0);
         let inside = |b: &mut Builder, sb: Val<U32>| {
             left.map(|left| {
@@ -161,8 +178,13 @@ impl Staged {
             ask(b, ahead, warp);
         }
         b.for_range(warp, super_blocks, warps, |b, sb| {
-            if ahead.is_none() {
-                b.each_iteration(Work::Elements(8));
+            // Of several forms a launch wants some: no count would be that of any.
+            if let [(form, _)] = self.forms[..] {
+                match (form, rare) {
+                    (Form::Float, _) => b.each_iteration(Work::Elements(8)),
+                    (Form::Int8(_), Rare::Apart) => b.each_iteration(Work::Rounded(8)),
+                    (Form::Int8(_), Rare::Within) => {}
+                }
             }
             // Gamma does not depend on other blocks: it is asked for before the vector is waited for.
             let factors = gamma.zip(ahead.as_ref()).map(|(Factors { gamma, given }, _)| {
@@ -206,7 +228,7 @@ impl Staged {
                 ask(b, ahead, next);
             }
             if let Some(Factors { gamma, given }) = gamma {
-                let square_to = b.index(self.squares, sb);
+                let square_to = b.index(squares, sb);
                 let normalise = |b: &mut Builder| {
                     let square = square(b, &values);
                     b.if_(leader, |b| b.st(square_to, square));
@@ -231,15 +253,14 @@ impl Staged {
                     }
                 };
             }
-            let quantised = |b: &mut Builder, form: Form| match form {
-                Form::Float => None,
-                Form::Int8(group) => Some((group, self.quantised(b, group))),
-            };
-            for (form, _) in &self.forms {
-                let store = |b: &mut Builder| match (quantised(b, *form), floats) {
+            for ((form, _), rounded) in self.forms.iter().zip(&rounded) {
+                let store = |b: &mut Builder| match (rounded, floats) {
                     (None, Some(floats)) => floats.store(b, sb, values),
                     (None, None) => {}
-                    (Some((group, to)), _) => quantise::super_block(b, values, &to, sb, group),
+                    (Some((group, to, own)), _) => {
+                        let own = own.at(b, sb);
+                        quantise::super_block(b, values, to, own, *group, rare);
+                    }
                 };
                 match wanted.of(b, *form) {
                     Some(wanted) => b.if_(wanted, store),

@@ -20,7 +20,7 @@
 //! bytes behind the first: so the lanes' reads of 16 bytes meet in no bank where their super-blocks follow each other.
 
 use super::SuperBlock;
-use crate::ptx::{Builder, F16, F32, Half, LoadKind, S32, Shared, Size, U16, U32, Val, Work};
+use crate::ptx::{Builder, F16, F32, Half, LoadKind, Pred, S32, Shared, Size, U16, U32, Val, Work};
 use kiln_shape::SUPER_BLOCK;
 
 /// Bytes of a super-block in a plane.
@@ -178,6 +178,22 @@ impl Quantised {
         }
     }
 
+    /// Where a lane writes in super-block 0.
+    #[track_caller]
+    pub(crate) fn own(&self, b: &mut Builder, group: ScaleGroup) -> Own {
+        let lane = b.lane();
+        let (pair, block) = (b.shr::<U32>(lane, 1), b.shr::<U32>(lane, 2));
+        Own {
+            activations: b.byte_index(self.activations, lane, 8),
+            sum_of_32: b.index(self.activations.at(SUMS_OF_32 / 4).cast::<U16>(), block),
+            beside: match group {
+                ScaleGroup::Of256 => b.byte_index(self.beside, pair, 2),
+                ScaleGroup::Of32 => b.index(self.beside, block),
+            },
+            leads: b.setp_eq(lane, 0),
+        }
+    }
+
     /// The second plane of the super-block whose first one is `plane`.
     #[track_caller]
     pub(crate) fn second(&self, b: &mut Builder, plane: Plane) -> Plane {
@@ -238,24 +254,47 @@ impl Plane {
         let high: [Val<U32>; 4] = b.ld_vector(self.beside.at(4), LoadKind::Ordinary);
         std::array::from_fn(|i| if i < 4 { low[i] } else { high[i - 4] })
     }
+}
 
-    // ---- for what fills it; a lane has eight activations
+/// Where a lane writes that has eight activations of a super-block. Lanes' addresses stand before the first super-block, so
+/// that each costs one instruction in the next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Own {
+    pub(crate) activations: Shared<U32>,
+    /// The sum of the 32 that four lanes have together.
+    pub(crate) sum_of_32: Shared<U16>,
+    /// The sum of the 16 that two lanes have together, or the scale of the 32; of lane 0 the first word in either case.
+    beside: Shared<U32>,
+    /// Whether it is lane 0.
+    leads: Val<Pred>,
+}
 
-    /// Where the lane's activations go.
-    pub(crate) fn lane(&self, b: &mut Builder, lane: Val<U32>) -> Shared<U32> {
-        b.byte_index(self.activations, lane, 8)
+impl Own {
+    /// The same in a super-block further on.
+    #[track_caller]
+    pub(crate) fn at(self, b: &mut Builder, super_block: Val<U32>) -> Own {
+        Own {
+            activations: b.byte_index(self.activations, super_block, PLANE_BYTES),
+            sum_of_32: b.byte_index(self.sum_of_32, super_block, PLANE_BYTES),
+            beside: b.byte_index(self.beside, super_block, BESIDE_BYTES),
+            ..self
+        }
     }
 
-    /// Where the sum of the 32 goes that four lanes have together.
-    pub(crate) fn sum_of_32(&self, b: &mut Builder, lane: Val<U32>) -> Shared<U16> {
-        let block = b.shr::<U32>(lane, 2);
-        b.index(self.activations.at(SUMS_OF_32 / 4).cast::<U16>(), block)
+    /// The same in the second plane.
+    #[track_caller]
+    pub(crate) fn second(self, b: &mut Builder, of: &Quantised) -> Own {
+        Own {
+            activations: b.byte_index(self.activations, of.plane_distance, 1),
+            sum_of_32: b.byte_index(self.sum_of_32, of.plane_distance, 1),
+            beside: b.byte_index(self.beside, of.beside_distance, 1),
+            ..self
+        }
     }
 
-    /// Where the sum of the 16 goes that two lanes have together.
-    pub(crate) fn sum_of_16(&self, b: &mut Builder, lane: Val<U32>) -> Shared<U16> {
-        let half = b.shr::<U32>(lane, 1);
-        b.index(self.beside.cast::<U16>(), half)
+    /// Where the sum of the 16 goes, with a scale for 256.
+    pub(crate) fn sum_of_16(&self) -> Shared<U16> {
+        self.beside.cast()
     }
 
     /// Writes scales, each in the first of the lanes that have a group together, and the number of planes behind.
@@ -265,15 +304,13 @@ impl Plane {
         let scale_of_256 = match group {
             ScaleGroup::Of256 => b.mov_bits(scale),
             ScaleGroup::Of32 => {
-                let (block, place) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
-                let at = b.index(self.beside.cast::<F32>(), block);
+                let place = b.and::<U32>(lane, 3);
                 let leads = b.setp_eq(place, 0);
-                b.if_(leads, |b| b.st(at, scale));
+                b.if_(leads, |b| b.st(self.beside.cast::<F32>(), scale));
                 zero
             }
         };
-        let leader = b.setp_eq(lane, 0);
-        b.if_(leader, |b| b.st_vector(self.beside.at(LAST_WORDS), [scale_of_256, later, zero, zero]));
+        b.if_(self.leads, |b| b.st_vector(self.beside.at(LAST_WORDS), [scale_of_256, later, zero, zero]));
     }
 }
 

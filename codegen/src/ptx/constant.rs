@@ -82,7 +82,9 @@ impl Derived {
             Op::Mul { .. } | Op::Fma { .. } | Op::Div { .. } | Op::Rem { .. } | Op::Min { .. } | Op::Max { .. } => {
                 Derived::Nothing
             }
-            Op::Neg { .. } | Op::Abs { .. } | Op::Rcp { .. } | Op::Sqrt { .. } | Op::Ex2 => Derived::Nothing,
+            Op::MaxNan | Op::Neg { .. } | Op::Abs { .. } | Op::Rcp { .. } | Op::Sqrt { .. } | Op::Ex2 => {
+                Derived::Nothing
+            }
             Op::Dp4a { .. } | Op::Dp2a { .. } | Op::Redux { .. } | Op::CvtF16x2 => Derived::Nothing,
             Op::MmaBytes { .. } | Op::MmaHalves { .. } => Derived::Nothing,
             Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,

@@ -67,6 +67,7 @@ impl Display for Op {
             Op::Rem { ty } => write!(f, "rem.{ty}"),
             Op::Min { ty } => write!(f, "min.{ty}"),
             Op::Max { ty } => write!(f, "max.{ty}"),
+            Op::MaxNan => f.write_str("max.NaN.f32"),
             Op::Neg { ty } => write!(f, "neg.{ty}"),
             Op::Abs { ty } => write!(f, "abs.{ty}"),
             Op::Rcp { ty } => write!(f, "rcp.rn.{ty}"),

@@ -107,6 +107,12 @@ impl Builder {
         self.emit(Op::Max { ty: T::TYPE }, [a.arg(), b.arg()])
     }
 
+    /// The greater, NaN where one is. Needs sm_80.
+    #[track_caller]
+    pub fn max_nan(&mut self, a: impl Operand<F32>, b: impl Operand<F32>) -> Val<F32> {
+        self.emit(Op::MaxNan, [a.arg(), b.arg()])
+    }
+
     /// `-a`.
     #[track_caller]
     pub fn neg<T: Float>(&mut self, a: impl Operand<T>) -> Val<T> {

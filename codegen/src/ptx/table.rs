@@ -318,6 +318,8 @@ instructions! {
     Min { ty: Type }: [Value(ty)] <- [Value(ty), Value(ty)], BASE, Operands, Free, Pure;
     /// The greater.
     Max { ty: Type }: [Value(ty)] <- [Value(ty), Value(ty)], BASE, Operands, Free, Pure;
+    /// The greater of two f32, NaN where one is.
+    MaxNan: [Value(F32)] <- [Value(F32), Value(F32)], SM_80, Operands, Free, Pure;
     /// `-a`.
     Neg { ty: Type }: [Value(ty)] <- [Value(ty)], BASE, Operands, Free, Pure;
     /// `|a|`.

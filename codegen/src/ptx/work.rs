@@ -17,6 +17,8 @@ pub enum Work {
     Few,
     /// Elements of a vector.
     Elements(u32),
+    /// Elements of a vector that are rounded to bytes.
+    Rounded(u32),
 }
 
 /// The comment in full text, for a warp's 32 lanes: `2048 weights of Q4_K, 1152 bytes`, or `256 elements`.
@@ -32,6 +34,7 @@ impl fmt::Display for Work {
             Work::Tile(ty, products) => write!(f, "{} products of {ty}", 32 * products),
             Work::Few => f.write_str("0 of few"),
             Work::Elements(lane) => write!(f, "{} elements", 32 * lane),
+            Work::Rounded(lane) => write!(f, "{} elements rounded", 32 * lane),
         }
     }
 }

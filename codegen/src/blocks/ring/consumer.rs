@@ -1,9 +1,9 @@
-use super::{Part, Ring, parity};
+use super::{Part, Ring};
 use crate::blocks::slot::Run;
 use crate::blocks::wait::{Limit, Wait};
 use crate::formats::Weights;
 use crate::ptx::{Builder, F16, LoadKind, Pred, Shared, U8, U32, U64, Val, Var, Work};
-use kiln_shape::ring::{self, UNIT_BYTES};
+use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
 use kiln_shape::{Layout, SUPER_BLOCK};
 
 /// A consumer warp's end of the ring.
@@ -18,6 +18,16 @@ pub(crate) struct Consumer {
 
 /// Bits of the unit.
 const UNIT_BITS: u32 = 8;
+const MBARRIER_BYTES: u32 = 8;
+
+/// From one entry of a run to the next.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    /// The last unit at which an entry may begin.
+    last: Val<U32>,
+    /// What `at` goes on by: the entry's units, and one in its number.
+    on: Val<U32>,
+}
 
 impl Consumer {
     /// The end of the warp that runs it.
@@ -88,36 +98,47 @@ impl Consumer {
         };
         let most = b.sub::<U32>(records, 1);
         let leads = b.setp_eq(lane, 0);
-        b.for_range(0, run.tasks, records, |b, first| {
-            b.each_iteration(Work::Weights(run.ty, SUPER_BLOCK));
-            let last = b.sub::<U32>(run.tasks, first);
-            let last = b.sub::<U32>(last, 1);
-            let last = b.min::<U32>(last, most);
-            let has = b.setp_ge(last, lane);
-            let own = b.min::<U32>(lane, last);
-            let (place, entry) = self.take(b, part, units);
-            let weights = weights(b, layout, place, planes, own);
-            body(b, has, &weights);
-            b.bar_warp_sync(); // every lane has read its record
-            let empty = part.empty(b, entry);
-            b.if_(leads, |b| b.mbarrier_arrive(empty));
+        let step = Step { last: b.sub::<U32>(self.ring.units, units), on: b.add::<U32>(units, 1 << UNIT_BITS) };
+        let behind = b.sub::<U32>(run.tasks, 1);
+        let behind = b.var::<U32>(behind);
+        let any = b.setp_ne(run.tasks, 0);
+        b.if_(any, |b| {
+            b.do_while(|b| {
+                b.each_iteration(Work::Weights(run.ty, SUPER_BLOCK));
+                let last = b.min::<U32>(behind, most);
+                let has = b.setp_ge(last, lane);
+                let own = b.min::<U32>(lane, last);
+                let (place, full) = self.take(b, part, step);
+                let weights = weights(b, layout, place, planes, own);
+                body(b, has, &weights);
+                b.bar_warp_sync(); // every lane has read its record
+                b.if_(leads, |b| b.mbarrier_arrive(part.empty(full)));
+                let more = b.setp_ge(behind, records);
+                let next = b.sub::<U32>(behind, records);
+                b.set(behind, next);
+                more
+            });
         });
     }
 
-    /// Waits for the next entry, of so many units, and gives its place and number.
-    fn take(&self, b: &mut Builder, part: Part, units: Val<U32>) -> (Shared<U8>, Val<U32>) {
-        let begin = b.and::<U32>(self.at, (1 << UNIT_BITS) - 1);
-        let entry = b.shr::<U32>(self.at, UNIT_BITS);
-        let end = b.add::<U32>(begin, units);
-        let fits = b.setp_ge(self.ring.units, end);
-        let begin = b.selp::<U32>(begin, 0, fits);
-        let end = b.selp::<U32>(end, units, fits);
-        let next = b.mad::<U32>(entry, 1 << UNIT_BITS, end);
-        let next = b.add::<U32>(next, 1 << UNIT_BITS);
+    /// Waits for the next entry, and gives its place and the mbarrier that says it is full.
+    fn take(&self, b: &mut Builder, part: Part, step: Step) -> (Shared<U8>, Shared<U64>) {
+        let at = b.get(self.at);
+        let unit = b.and::<U32>(at, (1 << UNIT_BITS) - 1);
+        let fits = b.setp_ge(step.last, unit);
+        let begin = b.selp::<U32>(unit, 0, fits);
+        let entry = b.sub::<U32>(at, unit);
+        let next = b.add::<U32>(entry, begin);
+        let next = b.add::<U32>(next, step.on);
         b.set(self.at, next);
-        let (full, parity) = (part.full(b, entry), parity(b, entry));
+        // The number stands above the unit in `at`.
+        let slot = b.shr::<U32>(at, UNIT_BITS - MBARRIER_BYTES.trailing_zeros());
+        let slot = b.and::<U32>(slot, MBARRIER_BYTES * (ENTRIES - 1));
+        let full = b.byte_index(part.full, slot, 1);
+        let phase = b.shr::<U32>(at, UNIT_BITS + ENTRIES.trailing_zeros());
+        let parity = b.and::<U32>(phase, 1);
         self.wait(b, full, parity);
-        (b.byte_index(part.memory, begin, UNIT_BYTES), entry)
+        (b.byte_index(part.memory, begin, UNIT_BYTES), full)
     }
 
     /// Waits for the last phase of a parity, or until the limit is over.

@@ -180,9 +180,9 @@ impl Part {
         b.index(self.full, slot)
     }
 
-    /// The one that says whether it is empty.
-    fn empty(&self, b: &mut Builder, entry: Val<U32>) -> Shared<U64> {
-        self.full(b, entry).at(self.empty_distance)
+    /// The one beside it that says whether the entry is empty.
+    fn empty(&self, full: Shared<U64>) -> Shared<U64> {
+        full.at(self.empty_distance)
     }
 }
 

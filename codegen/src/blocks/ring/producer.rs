@@ -164,7 +164,8 @@ impl Producer {
     /// Looks whether the oldest entry is empty, and whether the consumers leave.
     fn look(&self, b: &mut Builder) {
         let oldest = b.get(self.oldest);
-        let (empty, parity) = (self.part.empty(b, oldest), parity(b, oldest));
+        let full = self.part.full(b, oldest);
+        let (empty, parity) = (self.part.empty(full), parity(b, oldest));
         let is_empty = b.mbarrier_test_wait(empty, parity);
         b.if_else(
             is_empty,

@@ -437,6 +437,17 @@ fn conversions_and_choice() -> Vec<Case> {
             |t| bits(halved(t.h())),
         ),
         case(
+            "max.NaN",
+            |b, i| {
+                let odd = b.and(i.x, 1);
+                let odd = b.setp_ne(odd, 0);
+                let other = b.selp::<F32>(f32::NAN, i.g, odd);
+                let greatest = b.max_nan(i.f, other);
+                b.mov_bits(greatest)
+            },
+            |t| if t.x() % 2 == 1 { 0x7fff_ffff } else { bits(t.f().max(t.g())) },
+        ),
+        case(
             "cvt.f16x2 and pack",
             |b, i| {
                 let both = b.cvt_f16x2(i.f, i.h);
