@@ -74,6 +74,9 @@ struct Arguments {
     /// h100-sxm, h100-pcie, a100, rtx-5090, rtx-4090, rtx-3090, t4, agx-orin
     #[arg(long, value_parser = common::chip_named)]
     clock: Option<&'static ChipFile>,
+    /// Leave out of --clock what reads the prompt before its last token
+    #[arg(long, requires = "clock")]
+    clock_last: bool,
     /// Print the generated ids, comma-separated, on a line of standard error that begins with `ids:`
     #[arg(long)]
     print_ids: bool,
@@ -129,12 +132,16 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let load = begin.elapsed();
     timings.part("upload", &picked.device);
 
-    if arguments.clock.is_some() {
-        kiln_emulator::time_launches(picked.device.ordinal(), true);
+    let clock = || arguments.clock.iter().for_each(|_| kiln_emulator::time_launches(picked.device.ordinal(), true));
+    if !arguments.clock_last {
+        clock();
     }
     let begin = Instant::now();
     session.append(&prompt)?;
-    if prompt.len() > Session::BATCH {
+    if arguments.clock_last {
+        session.prefill()?;
+        clock();
+    } else if prompt.len() > Session::BATCH {
         let mut bar = Bar::new("reading the prompt");
         session.prefill_by_batches(|done, total| {
             bar.show(done as u64, total as u64);

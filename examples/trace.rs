@@ -57,6 +57,9 @@ struct Arguments {
     /// t4 or agx-orin
     #[arg(long, value_parser = common::chip_named)]
     clock: Option<&'static ChipFile>,
+    /// Draw this layer of the last token, not the whole of it
+    #[arg(long)]
+    layer: Option<u32>,
     /// The folder for trace.json and trace.svg
     #[arg(long, default_value = ".")]
     out: PathBuf,
@@ -103,7 +106,16 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let token: Vec<Stamp> = trace.stamps.iter().filter(|stamp| stamp.position == last).copied().collect();
     write!(out, "{}", table(&token, trace.blocks, model.shape(), last, unit))?;
     fs::create_dir_all(&arguments.out).map_err(command::at(&arguments.out))?;
-    for (name, text) in [("trace.json", json(&trace, unit)), ("trace.svg", svg(&token, trace.blocks, last, unit))] {
+    let drawn: Vec<Stamp> =
+        token.iter().filter(|stamp| arguments.layer.is_none_or(|layer| stamp.layer == layer)).copied().collect();
+    if drawn.is_empty() {
+        return Err(format!("--layer: the model has layers 0 to {}", model.shape().layers - 1).into());
+    }
+    let what = match arguments.layer {
+        Some(layer) => format!("Layer {layer} of the token at position {last}"),
+        None => format!("The token at position {last}"),
+    };
+    for (name, text) in [("trace.json", json(&trace, unit)), ("trace.svg", svg(&drawn, trace.blocks, &what, unit))] {
         let path = arguments.out.join(name);
         fs::write(&path, text).map_err(command::at(&path))?;
     }
@@ -187,7 +199,7 @@ const LEFT: f64 = 90.0;
 const TOP: f64 = 70.0;
 
 /// A row for each block, time from left to right: work in the phase's colour, waiting in grey.
-fn svg(token: &[Stamp], blocks: u32, position: u32, unit: &str) -> String {
+fn svg(token: &[Stamp], blocks: u32, what: &str, unit: &str) -> String {
     let begin = token.iter().map(|stamp| stamp.begin).min().unwrap_or(0);
     let end = token.iter().map(|stamp| stamp.end).max().unwrap_or(1);
     let span = end.saturating_sub(begin).max(1) as f64;
@@ -198,7 +210,7 @@ fn svg(token: &[Stamp], blocks: u32, position: u32, unit: &str) -> String {
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
          font-family=\"sans-serif\" font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"24\" font-size=\"16\">The token at position {position}: {blocks} blocks, {span:.0} {unit}</text>\n"
+         <text x=\"{LEFT}\" y=\"24\" font-size=\"16\">{what}: {blocks} blocks, {span:.0} {unit}</text>\n"
     );
     let legend = Trace::PHASES.into_iter().zip(COLOURS).chain([("wait", WAIT)]);
     for (index, (name, colour)) in legend.enumerate() {
@@ -238,7 +250,7 @@ fn svg(token: &[Stamp], blocks: u32, position: u32, unit: &str) -> String {
     }
     let _ = writeln!(
         text,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{unit} since the token began</text>",
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{unit} since it began</text>",
         LEFT + WIDTH / 2.0,
         bottom + 42.0
     );

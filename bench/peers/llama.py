@@ -4,7 +4,7 @@
     cargo run --release -p kiln-emulator --example llama_layer -- OUT
 
 CUDA is the folder of nvcc's `bin` and `include`: `pip install nvidia-cuda-nvcc==13.5.37 nvidia-cuda-cccl nvidia-cuda-runtime
-nvidia-cuda-crt` in a virtual environment, then PATH/site-packages/nvidia/cu13. OUT gets sm_80.ptx, sm_89.ptx and sm_90.ptx.
+nvidia-cuda-crt` in a virtual environment, then PATH/site-packages/nvidia/cu13. OUT gets a file for each chip's sm.
 Nothing of llama.cpp is kept here.
 """
 
@@ -36,8 +36,14 @@ const void * named[] = {
     (const void *) mul_mat_vec_q<GGML_TYPE_Q4_K, 1, false>,
     (const void *) mul_mat_vec_q<GGML_TYPE_Q4_K, 1, true>,
     (const void *) mul_mat_vec_q<GGML_TYPE_Q6_K, 1, false>,
+    (const void *) mul_mat_vec_q<GGML_TYPE_Q6_K, 1, true>,
     (const void *) quantize_q8_1,
     (const void *) rms_norm_f32<1024, true>,
+    (const void *) rms_norm_mul_rope_f32<256, false, float>,
+    (const void *) rms_norm_mul_rope_f32<256, false, half>,
+    (const void *) k_set_rows<float, int64_t, half>,
+    (const void *) flash_attn_ext_vec<128, 1, GGML_TYPE_F16, GGML_TYPE_F16, false>,
+    (const void *) flash_attn_combine_results<128>,
 };
 """
 
@@ -66,11 +72,14 @@ def main():
             head(kernels / "mmvq.cu", "mul_mat_vec_q_moe"),
             head(kernels / "quantize.cu", "quantize_mmq_nvfp4"),
             head(kernels / "norm.cu", "rms_norm_back_f32"),
+            head(kernels / "rope.cu", "rms_norm_mul_rope_cuda"),
+            head(kernels / "set-rows.cu", "set_rows_cuda"),
+            '#include "fattn-vec.cuh"\n',
         ]
         source.write_text("\n".join(parts) + NAMED)
         include = [folder, kernels, ggml / "include", ggml / "src", cuda / "include", cuda / "include" / "cccl"]
         flags = [flag for path in include for flag in ("-I", str(path))]
-        for sm in (80, 89, 90):
+        for sm in (80, 87, 89, 90, 120):
             command = [cuda / "bin" / "nvcc", "-ptx", "-std=c++17", "-use_fast_math", "-extended-lambda", f"-arch=sm_{sm}"]
             subprocess.run([*command, *flags, "-o", out / f"sm_{sm}.ptx", source], check=True)
 

@@ -1,7 +1,8 @@
 //! What the emulator's clock takes PTX for, against what NVIDIA's assembler made of the same loops.
 //!
 //! `codegen/loops.txt` has instructions of each loop whose kernel says its work, counted in SASS. The clock knows no
-//! assembler: it folds instructions by a table. Both count the same text here.
+//! assembler: it folds instructions by a table. Both count the same text here. `docs/CLOCK.md` has
+//! both by kernel, in a table that is held to what is counted; `KILN_BLESS=1` rewrites it.
 
 use kiln_codegen::bake::{self, DecoderPath};
 use kiln_codegen::ptx::Text;
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 /// Most that a loop may be off, as a share; small loops may be off by so many instructions.
 const SHARE: f64 = 0.15;
 const FEW: u64 = 3;
+const TARGETS: [&str; 3] = ["sm_75", "sm_80", "sm_90"];
 
 /// A module: its name, its numerics if it is a decoder's, its kernels.
 type Named<'a> = (&'a str, Option<Numerics>, Vec<Box<dyn Kernel>>);
@@ -82,7 +84,8 @@ fn loops_fold_to_what_the_assembler_makes_of_them() {
     let types: Vec<_> = model.types.iter().collect();
     let mut compared = 0;
     let mut wrong = String::new();
-    for name in ["sm_75", "sm_80", "sm_90"] {
+    let mut rows: BTreeMap<String, [Vec<(u64, u64)>; 3]> = BTreeMap::new();
+    for (column, name) in TARGETS.into_iter().enumerate() {
         let target: Target = name.parse().unwrap();
         let stream = |numerics| bake::decoder(model.shape, &types, DecoderPath::Stream, numerics);
         let mut fast = stream(Numerics::Fast);
@@ -98,6 +101,8 @@ fn loops_fold_to_what_the_assembler_makes_of_them() {
             for (key, sass) in recorded(module, name) {
                 let Some(&clock) = found.get(&key) else { panic!("{module} {name}: {key:?} is not in the text") };
                 compared += 1;
+                let row = format!("{module} {}", key.0);
+                rows.entry(row).or_default()[column].push((sass, clock));
                 // Off by 22 %, more than others may be; which instructions the table keeps apart was not looked into.
                 let is_known = matches!((&*key.0, &*key.1), ("gemm_tile" | "gemm_tile_128", "Q6_K"));
                 let share = if is_known { 0.25 } else { SHARE };
@@ -109,4 +114,39 @@ fn loops_fold_to_what_the_assembler_makes_of_them() {
     }
     assert!(compared > 250, "{compared} loops");
     assert!(wrong.is_empty(), "of {compared} loops these are off:{wrong}");
+    hold(&table(&rows));
+}
+
+/// A kernel's loops: how many, their instructions in SASS and by the clock, how far off they are in the mean, the worst.
+fn cell(loops: &[(u64, u64)]) -> String {
+    if loops.is_empty() {
+        return "none".to_owned();
+    }
+    let sum = |of: fn(&(u64, u64)) -> u64| loops.iter().map(of).sum::<u64>();
+    let off = || loops.iter().map(|&(sass, clock)| 100.0 * clock.abs_diff(sass) as f64 / sass as f64);
+    let (count, mean, worst) = (loops.len(), off().sum::<f64>() / loops.len() as f64, off().fold(0.0, f64::max));
+    format!("{count}: {}, {}, {mean:.0} %, {worst:.0} %", sum(|pair| pair.0), sum(|pair| pair.1))
+}
+
+fn table(rows: &BTreeMap<String, [Vec<(u64, u64)>; 3]>) -> String {
+    let mut text = format!("| kernel | {} |\n|---|---|---|---|\n", TARGETS.join(" | "));
+    let all = [0, 1, 2].map(|i| rows.values().flat_map(|row| row[i].clone()).collect());
+    for (kernel, columns) in rows.iter().chain([(&"all".to_owned(), &all)]) {
+        let cells: Vec<String> = columns.iter().map(|loops| cell(loops)).collect();
+        text += &format!("| {kernel} | {} |\n", cells.join(" | "));
+    }
+    text
+}
+
+/// Holds the page's table to `found`.
+fn hold(found: &str) {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/CLOCK.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    let (before, rest) = text.split_once("<!-- folding -->\n").unwrap();
+    let (known, after) = rest.split_once("<!-- end -->").unwrap();
+    if std::env::var_os("KILN_BLESS").is_some() {
+        std::fs::write(page, format!("{before}<!-- folding -->\n{found}<!-- end -->{after}")).unwrap();
+        return;
+    }
+    assert_eq!(known, found, "KILN_BLESS=1 rewrites the table");
 }

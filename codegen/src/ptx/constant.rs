@@ -88,7 +88,7 @@ impl Derived {
             Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,
             Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny => Derived::Nothing,
             Op::LdMatrix | Op::CpAsync | Op::CpAsyncCommitGroup | Op::CpAsyncWaitGroup => Derived::Nothing,
-            Op::CpAsyncBulkPrefetch | Op::CpAsyncBulk | Op::FenceProxyAsync => Derived::Nothing,
+            Op::PrefetchL2 | Op::CpAsyncBulkPrefetch | Op::CpAsyncBulk | Op::FenceProxyAsync => Derived::Nothing,
             Op::MbarrierInit | Op::MbarrierArrive | Op::MbarrierArriveExpectTx => Derived::Nothing,
             Op::CpAsyncMbarrierArriveNoinc | Op::MbarrierTestWait | Op::MbarrierTryWait => Derived::Nothing,
             Op::St { .. } | Op::StSync { .. } | Op::Red { .. } | Op::Atom { .. } | Op::AtomExch { .. } => {

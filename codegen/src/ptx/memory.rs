@@ -228,6 +228,13 @@ impl Builder {
         self.emit_known(load, src, Uniformity::Block)
     }
 
+    /// Asks the L2 cache for the line of 128 bytes that an element lies in. Nobody waits for it.
+    #[track_caller]
+    pub fn prefetch_l2<T>(&mut self, from: Global<T>) {
+        let src = [self.mem(from)];
+        self.push(Op::PrefetchL2, [], src, None);
+    }
+
     /// Asks the L2 cache for `bytes` bytes, a multiple of 16, from a multiple of 16 on. Nobody waits for them. All of them
     /// lie in one allocation.
     #[track_caller]

@@ -115,6 +115,7 @@ impl Display for Op {
             Op::CpAsyncCommitGroup => f.write_str("cp.async.commit_group"),
             Op::CpAsyncWaitGroup => f.write_str("cp.async.wait_group"),
             Op::CpAsyncMbarrierArriveNoinc => f.write_str("cp.async.mbarrier.arrive.noinc.shared.b64"),
+            Op::PrefetchL2 => f.write_str("prefetch.global.L2"),
             Op::CpAsyncBulkPrefetch => f.write_str("cp.async.bulk.prefetch.L2.global"),
             Op::CpAsyncBulk => f.write_str("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"),
             Op::MbarrierInit => f.write_str("mbarrier.init.shared.b64"),

@@ -409,6 +409,8 @@ instructions! {
     CpAsyncWaitGroup: [] <- [Constant], SM_80, Operands, Free, Pure;
     /// An arrival of this thread at an mbarrier once all its copies have landed.
     CpAsyncMbarrierArriveNoinc: [] <- [Address(StateSpace::Shared, 8)], SM_80, Operands, Free, Stores;
+    /// A hint that the line at an address will be read.
+    PrefetchL2: [] <- [Address(Global, 4)], BASE, Operands, Free, Pure;
     /// A hint that so many bytes will be read, a multiple of 16.
     CpAsyncBulkPrefetch: [] <- [Address(Global, 16), Value(U32)], SM_90_BULK, Operands, Free, Pure;
     /// A copy of so many bytes to shared memory, a multiple of 16, that lowers what an mbarrier expects.

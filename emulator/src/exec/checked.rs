@@ -81,6 +81,13 @@ impl<'a> Cpu<'a> {
         }
     }
 
+    /// A lane asks L2 for bytes at an address.
+    pub(crate) fn prefetches(&mut self, observers: &mut Observers, at: &At, device: (u64, u64)) {
+        if let (Some(keeper), Some(time)) = (&mut self.timekeeper, &mut observers.time) {
+            keeper.prefetch(time, at.warp, device);
+        }
+    }
+
     /// Lanes are about to access memory, atomically or not, at the addresses `named`.
     ///
     /// Returns a guard for an access that may synchronise with other launches and the host: it keeps them off until it is

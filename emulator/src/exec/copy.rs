@@ -18,6 +18,9 @@ use crate::machine::types::Space;
 use crate::memory::Allocation;
 use std::sync::Arc;
 
+/// Bytes of a line of L2.
+const LINE: u64 = 128;
+
 /// A copy in flight.
 pub(crate) struct Transfer {
     /// Place and lane of its issue.
@@ -349,7 +352,14 @@ impl Cpu<'_> {
         Ok(Flow::Next)
     }
 
-    /// `cp.async.bulk.prefetch`: brings nothing here, but names memory that is there.
+    /// `prefetch`: of no effect but in modelled time. What is not there is not asked for.
+    pub(crate) fn prefetch_lines(&mut self, site: &mut Site<'_>, from: &Address) {
+        let from = site.warp.addresses(from);
+        let line = |l: usize| (from[l] / LINE * LINE, LINE);
+        Lanes(site.m).for_each(|l| self.prefetches(&mut site.common.observers, &site.at, line(l)));
+    }
+
+    /// `cp.async.bulk.prefetch`: brings nothing here but in modelled time, and names memory that is there.
     pub(crate) fn prefetch(&mut self, site: &mut Site<'_>, from: &Address, bytes: R) -> OrFault<Flow> {
         let from = site.warp.addresses(from);
         for l in Lanes(site.m) {
@@ -362,6 +372,7 @@ impl Cpu<'_> {
             if n > 0 && a.is_none_or(|a| from - a.base + u64::from(n) > a.size) {
                 return Err(self.outside(Space::Global, (l, from), n.into(), &site.at));
             }
+            self.prefetches(&mut site.common.observers, &site.at, (from, n.into()));
         }
         Ok(Flow::Next)
     }

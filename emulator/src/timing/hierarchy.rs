@@ -90,6 +90,12 @@ impl Hierarchy {
         came + trip - trip / 2
     }
 
+    /// Asks L2 for sectors of a line, which come no further.
+    pub(super) fn ask(&mut self, multiprocessor: usize, line: u64, sectors: u8, at: u64) {
+        let trip = self.trip(multiprocessor, self.place(line).0);
+        self.look(line, sectors, 0, at + trip / 2, false);
+    }
+
     /// Writes sectors of a line. Returns when they are in L2, and when the multiprocessor knows.
     pub(super) fn write(&mut self, multiprocessor: usize, line: u64, sectors: u8, at: u64) -> (u64, u64) {
         let trip = self.trip(multiprocessor, self.place(line).0);

@@ -270,17 +270,21 @@ impl<'a> Timekeeper<'a> {
         }
     }
 
+    /// A warp asks L2 for `bytes` bytes at an address; nothing waits for them.
+    pub(crate) fn prefetch(&mut self, block: &mut BlockTime, warp: u32, (from, bytes): (u64, u64)) {
+        let (place, at) = (block.place(warp), block.warps[warp as usize].now);
+        for (line, sectors) in sectors(from, bytes) {
+            self.hierarchy.ask(place, line, sectors, at);
+        }
+    }
+
     /// A warp issues a bulk copy between shared memory and `bytes` at an address. Returns when it has landed.
     pub(crate) fn bulk(&mut self, block: &mut BlockTime, warp: u32, (from, bytes): (u64, u64), write: bool) -> u64 {
         let place = block.place(warp);
         let time = &mut block.warps[warp as usize];
         let at = time.now + self.chip.bulk.value as u64;
-        let (first, last) = (from / SECTOR, (from + bytes).div_ceil(SECTOR));
-        let per_line = LINE / SECTOR;
         let mut done = at;
-        for line in first / per_line..last.div_ceil(per_line) {
-            let range = first.max(line * per_line)..last.min((line + 1) * per_line);
-            let sectors = range.fold(0u8, |all, sector| all | 1 << (sector % per_line));
+        for (line, sectors) in sectors(from, bytes) {
             done = done.max(match write {
                 true => self.hierarchy.write(place, line, sectors, at).1,
                 false => self.hierarchy.read(place, line, (sectors, 0), at),
@@ -340,6 +344,16 @@ pub(crate) struct L2 {
 fn look(pc: u32, addr: &[u64; 32], m: u32) -> u64 {
     let mix = |key: u64, value: u64| (key.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Lanes(m).fold(mix(u64::from(pc), u64::from(m)), |key, l| mix(key, addr[l]))
+}
+
+/// The lines of a range of bytes, each with its sectors.
+fn sectors(from: u64, bytes: u64) -> impl Iterator<Item = (u64, u8)> {
+    let (first, last) = (from / SECTOR, (from + bytes).div_ceil(SECTOR));
+    let per_line = LINE / SECTOR;
+    (first / per_line..last.div_ceil(per_line)).map(move |line| {
+        let range = first.max(line * per_line)..last.min((line + 1) * per_line);
+        (line, range.fold(0u8, |all, sector| all | 1 << (sector % per_line)))
+    })
 }
 
 /// The lines that lanes touch, with their sectors.

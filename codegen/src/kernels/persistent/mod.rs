@@ -1,7 +1,8 @@
 //! The persistent decoder. `queue` is the leader's side of the mailbox, `token` the forward pass of a token and what
 //! follows from it, `choose` its draw where it is not the greatest logit's, `stream` the producer of its weights, `attend`
-//! its attention, `exchange` where its vectors lie, `trace` the stamps of its phases.
+//! its attention, `ahead` what it asks for early, `exchange` where its vectors lie, `trace` the stamps of its phases.
 
+mod ahead;
 mod attend;
 mod choose;
 mod exchange;

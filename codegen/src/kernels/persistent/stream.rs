@@ -28,6 +28,7 @@ impl Decoder<'_> {
                 let phase = b.selp::<U32>(Phase::Head as u32, phase, is_head);
                 let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
                 let rows = self.share(b, at);
+                self.ask_for_vectors(b, phase, layer);
                 products.fill(b, &producer, self.table, (phase, layer), rows);
             });
             let next = b.add::<U32>(at, 1);

@@ -129,6 +129,12 @@ impl Decoder<'_> {
             let is_qkv = b.setp_eq(phase, Phase::Qkv as u32);
             let next = b.add::<U32>(step, 1);
             let is_last = b.setp_eq(next, steps);
+            if self.ring.is_some() {
+                let first = b.warp_id();
+                let first = b.setp_eq(first, 0);
+                let asks = b.and_pred(first, is_qkv);
+                b.if_(asks, |b| self.ask_for_place(b, item, position));
+            }
             let vectors = self.vectors_of(b, Step { phase, layer, is_last }, item.logits);
             let OfStep { x, y, residual, exchanged, ends } = vectors;
             let (first, end) = self.share(b, step);

@@ -29,6 +29,14 @@ fn accesses() -> Vec<Case> {
             |t| (0..3).fold(0u32, |sum, word| sum.wrapping_mul(3).wrapping_add(t.word(word))),
         ),
         case(
+            "prefetch of a line",
+            |b, i| {
+                b.prefetch_l2(i.words);
+                b.add(i.x, i.y)
+            },
+            |t| t.x().wrapping_add(t.y()),
+        ),
+        case(
             "prefetch",
             |b, i| {
                 let lane = b.lane();

@@ -21,8 +21,11 @@ impl Decoder<'_> {
                 let space = t.space();
                 t.word("L1 L2 L2::evict_last L2::evict_normal")?;
                 t.ensure(matches!(space, Space::Generic | Space::Global | Space::Local), "memory that has no cache")?;
-                self.address(place, space)?;
-                self.push(Op::Nop);
+                let place = self.address(place, space)?;
+                match space {
+                    Space::Local => self.push(Op::Nop),
+                    _ => self.act(move |cpu, site| cpu.prefetch_lines(site, &place)),
+                }
             }
             // What is discarded may still be there.
             ("discard", [place, bytes]) => {

@@ -70,6 +70,7 @@ impl Kernel {
         format!(
             ".visible .entry {name}(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3)\n{{\n    \
              .reg .pred %p<16>;\n    .reg .b32 %r<128>;\n    .reg .f32 %f<128>;\n    .reg .b64 %rd<32>;\n    \
+             .reg .b16 %h<2>;\n    \
              .shared .align 16 .b8 data[{shared}];\n{body}\n    ret;\n}}\n"
         )
     }

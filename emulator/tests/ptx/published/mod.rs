@@ -5,6 +5,7 @@
 mod kernel;
 mod moves;
 mod norms;
+mod products;
 mod results;
 mod sums;
 
@@ -17,6 +18,7 @@ const SUMS: &str = "simveit/effective_reduction";
 const RMS: &str = "simveit/effective_rms_norm";
 const ADD_RMS: &str = "HydraQYH/hp_rms_norm";
 const TURING: &str = "sylvia-ymlin/CUDA-Kernel-Optimization";
+const BOOKS: &str = "bitsandbytes, branch archive/kbit-gemv-v8";
 const LLM_C: [&str; 3] =
     ["karpathy/llm.c, pull request 600", "karpathy/llm.c, pull request 645", "karpathy/llm.c, pull request 797"];
 
@@ -93,6 +95,19 @@ fn embed() -> f64 {
     3.0 * (8192 * row) as f64 / 1e3 / time
 }
 
+/// Microseconds of a product of weights of so many bits, as their profiler has it: the clock held at its base, caches
+/// emptied before each launch, and what a launch costs a chip that waits for it.
+fn product(bits: u32, (columns, rows): (u32, u32)) -> f64 {
+    let chip = named("rtx-4090");
+    let base = Box::leak(Box::new(ChipFile { clock: Figure { value: 2.235, ..chip.clock }, ..*chip }));
+    let rig = rig(base, &[products::book(bits, columns)]);
+    let groups = u64::from(rows * (columns / products::GROUP));
+    let [x, weights, scales] = [u64::from(2 * columns), groups * u64::from(4 * bits), groups];
+    let [x, weights, scales, book] =
+        [x, weights, scales, 256 + 4 * u64::from(rows)].map(|n| rig.memory.alloc(n).unwrap());
+    chip.node.value + rig.time("kernel", rows, products::THREADS, &[x, weights, scales, book]).nanoseconds / 1e3
+}
+
 /// GB/s of a transposition of 4096 by 4096 floats.
 fn transpose(pitch: u32) -> f64 {
     let rig = rig(named("t4"), &[moves::transpose(pitch)]);
@@ -153,13 +168,27 @@ fn points() -> Vec<Point> {
         add(&what, LLM_C[1], "a100", "GB/s", (published, false), model);
     }
     add("8192 rows of 768 bf16 of two tables added", LLM_C[2], "rtx-3090", "GB/s", (782.4, true), Box::new(embed));
+    for (name, columns, rows, published) in [
+        ("gate and up", 2048, 5120, [9.52, 10.75, 13.07, 15.02]),
+        ("down", 5120, 2048, [10.46, 11.69, 13.70, 15.24]),
+        ("Q", 2048, 4096, [8.50, 9.57, 11.39, 12.85]),
+        ("O", 4096, 2048, [8.25, 9.24, 10.81, 11.68]),
+        ("K or V", 2048, 512, [3.96, 3.87, 4.09, 4.28]),
+    ] {
+        for (bits, published) in [2, 3, 4, 5].into_iter().zip(published) {
+            let what = format!("{name}: {rows} rows of {columns} weights of {bits} bits");
+            let model = Box::new(move || product(bits, (columns, rows)));
+            add(&what, BOOKS, "rtx-4090", "us", (published, false), model);
+        }
+    }
     all
 }
 
 #[test]
 fn some_rows_of_kernels_of_others_are_what_the_clock_says() {
     // Cheap ones.
-    points::hold(points().iter().skip(9).step_by(3).take(2));
+    let points = points();
+    points::hold(points.iter().skip(9).step_by(3).take(2).chain(points.last()));
 }
 
 #[test]

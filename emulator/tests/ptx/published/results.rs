@@ -1,7 +1,7 @@
 //! What the kernels compute, on a few blocks: a time says something only of work that is done.
 
 use super::sums::{self, Take};
-use super::{moves, norms};
+use super::{moves, norms, products};
 use crate::rig::{Rig, ptx};
 
 fn load(text: String) -> Rig {
@@ -124,5 +124,36 @@ fn norms_are_norms() {
         rig.launch("kernel", blocks, threads, &[x, y, gamma, beta]).unwrap();
         let rows = values.chunks(768).flat_map(|row| norm(row, &weights, true));
         near(&rig.read_f32s(y, 16 * 768), rows.zip(weights.iter().cycle()).map(|(y, &b)| y + f64::from(b)), 1e-4);
+    }
+}
+
+#[test]
+fn products_are_products() {
+    for (bits, columns) in [(2, 2048), (3, 4096), (4, 5120), (5, 2048)] {
+        let rig = load(products::book(bits, columns));
+        let (groups, rows) = ((columns / products::GROUP) as usize, 3);
+        let words: Vec<u32> =
+            (1..=rows * groups * bits as usize).map(|i| (i as u32).wrapping_mul(2654435761)).collect();
+        let scales: Vec<u8> = (0..rows * groups).map(|i| 0x90 + (i * 37 % 64) as u8).collect();
+        // 1 or -1/2 as f16, and a book of odd numbers.
+        let x: Vec<u32> = (0..columns / 2).map(|i| if i % 3 == 0 { 0x3c00_b800 } else { 0xb800_3c00 }).collect();
+        let book: Vec<f32> = (0..1 << bits).map(|i| (2 * i - (1 << bits) + 1) as f32 / 32.0).collect();
+        let mut behind = book.clone();
+        behind.resize(64 + rows, 0.0);
+        let (x_at, words_at, y) = (rig.u32s(&x), rig.u32s(&words), rig.f32s(&behind));
+        let scales_at = rig.buffer(&scales);
+        rig.launch("kernel", rows as u32, products::THREADS, &[x_at, words_at, scales_at, y]).unwrap();
+        let element = |i: usize| if x[i / 2] >> (16 * (i % 2)) & 0xffff == 0x3c00 { 1.0 } else { -0.5 };
+        let row = |row: usize| -> f64 {
+            let weight = |i: usize| {
+                let group = row * groups + i / 32;
+                let planes = &words[group * bits as usize..];
+                let entry: u32 = (0..bits).map(|bit| (planes[bit as usize] >> (i % 32) & 1) << bit).sum();
+                let scale = f64::from(16 + (scales[group] & 15)) / 16.0 * f64::from(scales[group] >> 4).exp2() / 2048.0;
+                f64::from(book[entry as usize]) * scale
+            };
+            (0..columns as usize).map(|i| weight(i) * element(i)).sum()
+        };
+        near(&rig.read_f32s(y + 256, rows), (0..rows).map(row), 1e-4);
     }
 }

@@ -1,9 +1,10 @@
-//! Products, quantisations and norms of llama.cpp at the shapes of one layer of qwen3-8b, checked against float64 and timed
-//! by the clock: modelled, not measured. `bench/peers/llama.py` makes the PTX.
+//! Kernels of llama.cpp at the shapes of one layer of qwen3-8b, checked against float64 and timed by the clock: modelled, not measured. `bench/peers/llama.py` makes the PTX.
 //!
 //! ```text
 //! cargo run --release -p kiln-emulator --example llama_layer -- FOLDER [CHIP]...
 //! ```
+
+mod attention;
 
 use kiln_emulator::{Checks, ChipFile, DeviceConfig, Launch, Memory, Module, Schedule, Timing, chip_file, run};
 use std::error::Error;
@@ -48,7 +49,8 @@ impl Type {
         match (self, fused) {
             (Type::Q4K, false) => "mul_mat_vec_qIL9ggml_type12ELi1ELb0E",
             (Type::Q4K, true) => "mul_mat_vec_qIL9ggml_type12ELi1ELb1E",
-            (Type::Q6K, _) => "mul_mat_vec_qIL9ggml_type14ELi1ELb0E",
+            (Type::Q6K, false) => "mul_mat_vec_qIL9ggml_type14ELi1ELb0E",
+            (Type::Q6K, true) => "mul_mat_vec_qIL9ggml_type14ELi1ELb1E",
         }
     }
 
@@ -87,6 +89,16 @@ fn half(bits: u16) -> f64 {
     } else {
         sign * (1.0 + mantissa / 1024.0) * 2f64.powi(exponent - 15)
     }
+}
+
+/// What a product does besides.
+#[derive(Clone, Copy)]
+enum With<'a> {
+    Nothing,
+    /// Adds the residual.
+    Residual(&'a [f32]),
+    /// `silu(gate * x) * (rows * x)`.
+    Gate(&'a [u8]),
 }
 
 /// Numbers that look random and are the same on every run.
@@ -154,9 +166,20 @@ impl Device {
     }
 
     fn launch(&self, name: &str, grid: u32, block: [u32; 3], dynamic_shared: u32, params: &Params) -> Res<Timing> {
+        self.launch_grid(name, [grid, 1, 1], block, dynamic_shared, params)
+    }
+
+    fn launch_grid(
+        &self,
+        name: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        dynamic_shared: u32,
+        params: &Params,
+    ) -> Res<Timing> {
         let mut names = self.module.kernel_names().chain(self.module.refused().map(|(name, _)| name));
         let kernel = names.find(|kernel| kernel.contains(name)).ok_or_else(|| format!("no kernel {name}"))?;
-        let (module, params, grid) = (&self.module, &*params.0, [grid, 1, 1]);
+        let (module, params) = (&self.module, &*params.0);
         let launch = Launch { module, kernel, grid, block, dynamic_shared, params, cooperative: false, cluster: None };
         Ok(run(&launch, &self.memory, &self.config)?.timing.unwrap_or_default())
     }
@@ -202,24 +225,21 @@ impl Device {
         Ok((y, bytes, timing))
     }
 
-    /// Rows of weights times quantised `x`; with a gate, `silu(gate * x) * (rows * x)`. Returns `y` and the time.
-    fn product(
-        &self,
-        of: Type,
-        w: &[u8],
-        gate: Option<&[u8]>,
-        x: (u64, &[u8]),
-        rows: u32,
-        columns: u32,
-    ) -> Res<(u64, Timing)> {
-        let (pw, pg) = (self.put(w)?, gate.map(|gate| self.put(gate)).transpose()?);
+    /// Rows of weights times quantised `x`. Returns `y` and the time.
+    fn product(&self, of: Type, w: &[u8], with: With, x: (u64, &[u8]), rows: u32, columns: u32) -> Res<(u64, Timing)> {
+        let pw = self.put(w)?;
+        let (added, gate) = match with {
+            With::Nothing => (0, 0),
+            With::Residual(added) => (self.put(&added.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())?, 0),
+            With::Gate(gate) => (0, self.put(gate)?),
+        };
         let y = self.memory.alloc(4 * u64::from(rows))?;
         let (blocks, columns_q8) = (columns / 256, columns / 32);
-        let params = Params::default().long(pw).long(x.0).long(0).long(0).long(pg.unwrap_or(0)).long(0).long(0).long(0);
+        let params = Params::default().long(pw).long(x.0).long(0).long(added).long(gate).long(0).long(0).long(0);
         let params = params.words(&[SWIGLU, 0]).long(y).words(&[columns]).words(&ONE);
         let params = params.words(&[blocks, columns_q8, rows]).words(&ONE).words(&[rows * blocks, columns_q8, rows]);
         let params = params.words(&ONE).words(&[rows * blocks, columns_q8, rows, 0]);
-        let timing = self.launch(of.kernel(gate.is_some()), rows, [32, 4, 1], 0, &params)?;
+        let timing = self.launch(of.kernel(!matches!(with, With::Nothing)), rows, [32, 4, 1], 0, &params)?;
         let got = self.floats(y, rows)?;
         let dot = |w: &[u8], row: usize| {
             let stride = blocks as usize * of.bytes();
@@ -233,9 +253,10 @@ impl Device {
         };
         for row in (0..rows as usize).step_by(61) {
             let (sum, all) = dot(w, row);
-            let (expected, terms) = match gate {
-                None => (sum, all),
-                Some(gate) => {
+            let (expected, terms) = match with {
+                With::Nothing => (sum, all),
+                With::Residual(added) => (sum + f64::from(added[row]), all + f64::from(added[row]).abs()),
+                With::Gate(gate) => {
                     let (g, of_gate) = dot(gate, row);
                     (sum * g / (1.0 + (-g).exp()), all * (g.abs() + of_gate) + sum.abs() * of_gate)
                 }
@@ -251,34 +272,38 @@ fn check(what: &str, at: usize, got: f64, expected: f64, terms: f64) -> Res<()> 
     if fine { Ok(()) } else { Err(format!("{what}: element {at} is {got}, not {expected}").into()) }
 }
 
-/// A layer's kernels in order, on one of `scale` rows of each matrix: name, bytes of weights, time.
-fn layer(device: &Device, scale: u32) -> Res<Vec<(&'static str, usize, Timing)>> {
+/// A kernel's launches in a layer: name, how often, bytes of weights or cache, time.
+type Row = (&'static str, u32, usize, Timing);
+
+/// A layer's kernels in order, on one of `scale` rows of each matrix.
+fn layer(device: &Device, scale: u32) -> Res<Vec<Row>> {
     let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
-    let mut rows = Vec::new();
-    let x = noise.floats(HIDDEN);
-    let gamma = noise.floats(HIDDEN);
-    let (normed, timing) = device.norm(&x, &gamma)?;
-    rows.push(("RMS norm", 0, timing));
-    let (x, bytes, timing) = device.quantise(normed, HIDDEN)?;
-    rows.push(("quantize, 4096", 0, timing));
-    let mut product = |name, of, (rows_of, columns): (u32, u32), fused: bool, x: (u64, &[u8])| -> Res<u64> {
+    let (x, gamma, residual) = (noise.floats(HIDDEN), noise.floats(HIDDEN), noise.floats(HIDDEN));
+    let (normed, norm) = device.norm(&x, &gamma)?;
+    let (x, bytes, quantise) = device.quantise(normed, HIDDEN)?;
+    // ggml quantises before each product, gate and up being one, and the second norm is as the first.
+    let mut rows: Vec<Row> = vec![("RMS norm", 2, 0, norm), ("quantize, 4096", 5, 0, quantise)];
+    let mut product = |name, of, (rows_of, columns): (u32, u32), adds: bool, x: (u64, &[u8])| -> Res<Row> {
         let rows_of = rows_of / scale;
         let w = noise.weights(of, rows_of, columns);
-        let gate = fused.then(|| noise.weights(of, rows_of, columns));
-        let (y, timing) = device.product(of, &w, gate.as_deref(), x, rows_of, columns)?;
-        rows.push((name, w.len() + gate.map_or(0, |gate| gate.len()), timing));
-        Ok(y)
+        let with = if adds { With::Residual(&residual) } else { With::Nothing };
+        let (_, timing) = device.product(of, &w, with, x, rows_of, columns)?;
+        Ok((name, 1, w.len(), timing))
     };
     let of_hidden = (x, &*bytes);
-    product("q (Q4_K)", Type::Q4K, (HIDDEN, HIDDEN), false, of_hidden)?;
-    product("k (Q4_K)", Type::Q4K, (1024, HIDDEN), false, of_hidden)?;
-    product("v (Q6_K)", Type::Q6K, (1024, HIDDEN), false, of_hidden)?;
-    product("attention output (Q4_K)", Type::Q4K, (HIDDEN, HIDDEN), false, of_hidden)?;
-    product("gate and up (Q4_K)", Type::Q4K, (FFN, HIDDEN), true, of_hidden)?;
+    rows.push(product("q (Q4_K)", Type::Q4K, (HIDDEN, HIDDEN), false, of_hidden)?);
+    rows.push(product("k (Q4_K)", Type::Q4K, (1024, HIDDEN), false, of_hidden)?);
+    rows.push(product("v (Q6_K)", Type::Q6K, (1024, HIDDEN), false, of_hidden)?);
+    let between = device.attention(&mut Noise(11))?;
+    rows.extend(between.into_iter().map(|(name, bytes, timing)| (name, 1, bytes, timing)));
+    rows.push(product("attention output (Q4_K), residual", Type::Q4K, (HIDDEN, HIDDEN), true, of_hidden)?);
+    let [up, gate] = [3, 5].map(|seed| Noise(seed).weights(Type::Q4K, FFN / scale, HIDDEN));
+    let (_, timing) = device.product(Type::Q4K, &up, With::Gate(&gate), of_hidden, FFN / scale, HIDDEN)?;
+    rows.push(("gate and up (Q4_K)", 1, up.len() + gate.len(), timing));
     let ffn: Vec<u8> = Noise(7).floats(FFN).iter().flat_map(|x| x.to_le_bytes()).collect();
     let (x, bytes, timing) = device.quantise(device.put(&ffn)?, FFN)?;
-    product("down (Q6_K)", Type::Q6K, (HIDDEN, FFN), false, (x, &bytes))?;
-    rows.insert(rows.len() - 1, ("quantize, 12288", 0, timing));
+    rows.push(("quantize, 12288", 1, 0, timing));
+    rows.push(product("down (Q6_K), residual", Type::Q6K, (HIDDEN, FFN), true, (x, &bytes))?);
     Ok(rows)
 }
 
@@ -306,27 +331,26 @@ fn checked(folder: &Path) -> Res<()> {
 }
 
 fn timed(folder: &Path, chip: &'static ChipFile) -> Res<()> {
-    println!("{}: modelled, not measured", chip.name);
-    let (mut all, mut weights) = (0.0, 0);
-    for (name, bytes, timing) in layer(&device(folder, DeviceConfig::clocked(chip))?, 1)? {
+    println!("{}: modelled, not measured\n", chip.name);
+    println!("| kernel | launches | us | of reads | memory | issue | dependency | barrier | issued |");
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let (mut all, mut launches, mut read) = (0.0, 0, 0);
+    for (name, times, bytes, timing) in layer(&device(folder, DeviceConfig::clocked(chip))?, 1)? {
+        let time = f64::from(times) * timing.nanoseconds;
+        let share = 100.0 * bytes as f64 / timing.nanoseconds / chip.dram_bandwidth.value;
         let [memory, issue, dependency, barrier] = timing.stalls().map(|share| 100.0 * share);
-        let rate = bytes as f64 / timing.nanoseconds;
         println!(
-            "| {name} | {:.1} us | {rate:.0} GB/s | {:.0} % issued; memory {memory:.0}, issue {issue:.0}, dependency {dependency:.0}, \
-             barrier {barrier:.0} % |",
-            timing.nanoseconds / 1e3,
+            "| {name} | {times} | {:.1} | {share:.0} % | {memory:.0} % | {issue:.0} % | {dependency:.0} % | {barrier:.0} % \
+             | {:.0} % |",
+            time / 1e3,
             100.0 * timing.issued
         );
-        // ggml quantises before each product, gate and up being one, and the second norm is as the first.
-        all += timing.nanoseconds
-            * match name {
-                "RMS norm" => 2.0,
-                "quantize, 4096" => 5.0,
-                _ => 1.0,
-            };
-        weights += bytes;
+        (all, launches, read) = (all + time, launches + times, read + bytes);
     }
-    println!("{weights} bytes of weights, 14 launches: {:.1} us", all / 1e3);
+    let share = 100.0 * read as f64 / all / chip.dram_bandwidth.value;
+    println!("| llama.cpp's kernels | {launches} | {:.1} | {share:.0} % |", all / 1e3);
+    let nodes = all / 1e3 + f64::from(launches) * chip.node.value;
+    println!("| as nodes of a graph | {launches} | {nodes:.1} | {:.0} % |\n", share * all / 1e3 / nodes);
     Ok(())
 }
 

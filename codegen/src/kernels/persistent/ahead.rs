@@ -1,0 +1,72 @@
+//! Small things that are asked for ahead. While weights stream, a line that is not in the L2 cache comes behind them, after
+//! microseconds; the weights have put it out since the layer or the token before.
+
+use super::{Decoder, Item};
+use crate::blocks::tensor::vector_from_table;
+use crate::kernels::phase::Phase;
+use crate::ptx::{Builder, F32, Global, Operand, U32, Val};
+use kiln_shape::TensorRole;
+use kiln_shape::table::KV_CHUNK;
+
+/// Bytes of a line of the L2 cache.
+const LINE: u32 = 128;
+
+impl Decoder<'_> {
+    /// Asks for the factors of norms and the biases of a phase whose weights are to follow, by the producer: each block for
+    /// its part of the lines. `layer` is the layer's first entry in the table.
+    pub(super) fn ask_for_vectors(&self, b: &mut Builder, phase: Val<U32>, layer: Val<U32>) {
+        let shape = &self.kernel.shape;
+        let (hidden, of_head) = (4 * shape.hidden, 4 * shape.head_dim);
+        let of_layer = |b: &mut Builder, role: TensorRole| b.add::<U32>(layer, role.slot());
+        let mut norm = b.mov::<U32>(TensorRole::OutputNorm.slot());
+        for (of, role) in [(Phase::Qkv, TensorRole::AttnNorm), (Phase::GateUp, TensorRole::FfnNorm)] {
+            let (is, entry) = (b.setp_eq(phase, of as u32), of_layer(b, role));
+            norm = b.selp::<U32>(entry, norm, is);
+        }
+        let odd = b.and::<U32>(phase, 1);
+        let has_norm = b.setp_eq(odd, 0);
+        const { assert!(Phase::Qkv as u32 == 0 && Phase::GateUp as u32 == 2 && Phase::Head as u32 == 4) };
+        b.if_(has_norm, |b| self.ask_for(b, norm, hidden));
+        let is_qkv = b.setp_eq(phase, Phase::Qkv as u32);
+        b.if_(is_qkv, |b| {
+            let norms = [(TensorRole::AttnQNorm, of_head), (TensorRole::AttnKNorm, of_head)];
+            let (q, kv) = (4 * shape.q_dim(), 4 * shape.kv_dim());
+            let biases = [(TensorRole::AttnQBias, q), (TensorRole::AttnKBias, kv), (TensorRole::AttnVBias, kv)];
+            let norms = norms.into_iter().filter(|_| shape.qk_norm);
+            for (role, bytes) in norms.chain(biases.into_iter().filter(|_| shape.qkv_bias)) {
+                let entry = of_layer(b, role);
+                self.ask_for(b, entry, bytes);
+            }
+        });
+    }
+
+    fn ask_for(&self, b: &mut Builder, entry: Val<U32>, bytes: u32) {
+        let vector = vector_from_table::<F32>(b, self.table, entry);
+        self.ask_for_lines(b, vector, bytes.div_ceil(LINE));
+    }
+
+    /// Lane l of block i has line i, and every grid'th behind it in the next lanes.
+    fn ask_for_lines<T>(&self, b: &mut Builder, vector: Global<T>, lines: impl Operand<U32>) {
+        let lane = b.lane();
+        let line = b.mad::<U32>(lane, self.barrier.blocks(), self.block);
+        let is_line = b.setp_lt(line, lines);
+        b.if_(is_line, |b| {
+            let at = b.byte_index(vector, line, LINE);
+            b.prefetch_l2(at);
+        });
+    }
+
+    /// Asks for the position's angles and the addresses of its chunks, before Q and K are there; by a warp of each block.
+    pub(super) fn ask_for_place(&self, b: &mut Builder, item: &Item, position: Val<U32>) {
+        let half = self.kernel.shape.head_dim / 2;
+        let before = b.mul::<U32>(position, half);
+        for table in [item.cos, item.sin] {
+            let row = b.index(table, before);
+            self.ask_for_lines(b, row, (4 * half).div_ceil(LINE));
+        }
+        let of_line = KV_CHUNK * (LINE / 8);
+        let before = b.shr::<U32>(position, of_line.trailing_zeros());
+        let lines = b.add::<U32>(before, 1);
+        self.ask_for_lines(b, item.table, lines);
+    }
+}
