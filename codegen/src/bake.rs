@@ -165,17 +165,20 @@ pub fn decoder(shape: ModelShape, types: &[WeightType], path: DecoderPath, numer
 /// The hidden size from which a bake has tiles of 128 columns beside those of 64.
 const DOUBLE_TILES_FROM: u32 = 768;
 
-/// The kernels of the stream path that take several tokens of a prompt at once, in fast numerics; none for a target without
-/// their instructions, or where no type has them.
+/// The kernels of the stream path that take several tokens of a prompt at once, in fast numerics; none where no type has
+/// tensor cores' instructions.
 pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<Box<dyn Kernel>> {
-    let mut all: Vec<Box<dyn Kernel>> = vec![
-        Box::new(Quantise::new(&shape, types)),
-        Box::new(Gemm::narrow(shape, types)),
-        Box::new(Gemm::wide(shape, types)),
-        Box::new(GemmTile::new(shape, types)),
-    ];
+    let mut all: Vec<Box<dyn Kernel>> =
+        vec![Box::new(Quantise::new(&shape, types)), Box::new(Gemm::wide(shape, types))];
+    // On sm_75 large tiles have more values than a thread has registers, and the text of tiles of eight columns would take a
+    // program beyond its size.
+    let has_all_tiles = target.sm() >= 80;
+    if has_all_tiles {
+        all.insert(1, Box::new(Gemm::narrow(shape, types)));
+        all.push(Box::new(GemmTile::new(shape, types)));
+    }
     // A small model's matrices have too few rows for a chip's multiprocessors to share by such tiles.
-    if shape.hidden >= DOUBLE_TILES_FROM {
+    if has_all_tiles && shape.hidden >= DOUBLE_TILES_FROM {
         all.push(Box::new(GemmTile::new(shape, types).double()));
     }
     all.push(Box::new(EmbeddingRows { hidden: shape.hidden, types: types.to_vec() }));
@@ -184,7 +187,7 @@ pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<B
         all.push(Box::new(QkNormRopeKvWrite::new(shape, kv).of_columns()));
         all.push(Box::new(Attention::new(shape, kv, Numerics::Fast).of_columns()));
     }
-    let has = target.sm() >= 80 && all.iter().all(|kernel| kernel.check().is_ok()) && have_room(&all, target, 0);
+    let has = all.iter().all(|kernel| kernel.check().is_ok()) && have_room(&all, target, 0);
     if has { all } else { Vec::new() }
 }
 
@@ -477,9 +480,13 @@ impl Bake {
                     modules.extend(emitted);
                 }
             }
-            // Its text for the first target that has them is that of all later ones.
-            let with_columns = targets.iter().map(|target| (*target, columns(*shape, types, *target)));
-            if let Some((target, kernels)) = with_columns.into_iter().find(|(_, kernels)| !kernels.is_empty()) {
+            // Their text for the first target from sm_80 on is that of all later ones; sm_75 has its own.
+            let (early, late): (Vec<Target>, Vec<Target>) = targets.iter().partition(|target| target.sm() < 80);
+            for targets in [early, late] {
+                let with_columns = targets.into_iter().map(|target| (target, columns(*shape, types, target)));
+                let Some((target, kernels)) = with_columns.into_iter().find(|(_, kernels)| !kernels.is_empty()) else {
+                    continue;
+                };
                 let emitted = emit_as(target, Some((DecoderPath::Stream, Numerics::Fast)), &kernels, self.text);
                 modules.push(emitted.map_err(|error| Error::Shape { model: name.clone(), what: error.to_string() })?);
             }

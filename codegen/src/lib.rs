@@ -8,6 +8,7 @@ mod error;
 mod formats;
 pub mod kernels;
 mod launches;
+mod matrix;
 mod model_file;
 pub mod ptx;
 mod target;

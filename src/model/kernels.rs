@@ -94,33 +94,34 @@ pub(crate) struct ColumnKernels {
     f16: CacheKernels,
     f32: CacheKernels,
     pub(crate) quantise: Kernel<Quantise<'static>>,
-    /// Tiles of eight columns, of 16, of 64, and of 128.
-    pub(crate) narrow: Kernel<Gemm<'static>>,
+    /// Tiles of 16 columns; from sm_80 on also of eight, of 64, and, but for small models, of 128.
     pub(crate) wide: Kernel<Gemm<'static>>,
-    pub(crate) tile: Kernel<Gemm<'static>>,
-    /// None for small models.
+    pub(crate) narrow: Option<Kernel<Gemm<'static>>>,
+    pub(crate) tile: Option<Kernel<Gemm<'static>>>,
     pub(crate) double: Option<Kernel<Gemm<'static>>>,
     /// Attention of neighbouring positions over an f16 cache.
     pub(crate) attention_batch: Kernel<AttentionBatch<'static>>,
 }
 
 impl ColumnKernels {
-    /// Loads them; none where a bake has none for the device: before sm_80, or for models without quantised types.
+    /// Loads them; none where a bake has none for the device: a text for later chips only, or models without
+    /// quantised types.
     pub(crate) fn load(device: &Device, baked: &'static BakedModel) -> Result<Option<ColumnKernels>> {
         let Ok(module) = choose(device, baked, DecoderPath::Stream, Numerics::Fast, "quantise") else {
             return Ok(None);
         };
         let (loaded, setting) = (LoadedModule::new(device, module)?, setting(baked, None));
         let of_cache = |kv| CacheKernels::find(&loaded, baked, Numerics::Fast, kv, "columns_");
+        let gemm = |name| module.kernel(name).map(|kernel| loaded.find(kernel.name, &setting)).transpose();
         Ok(Some(ColumnKernels {
             embedding_rows: loaded.find("embedding_rows", &setting)?,
             f16: of_cache(KvType::F16)?,
             f32: of_cache(KvType::F32)?,
             quantise: loaded.find("quantise", &setting)?,
-            narrow: loaded.find("gemm_8", &setting)?,
+            narrow: gemm("gemm_8")?,
             wide: loaded.find("gemm_16", &setting)?,
-            tile: loaded.find("gemm_tile", &setting)?,
-            double: module.kernel("gemm_tile_128").map(|kernel| loaded.find(kernel.name, &setting)).transpose()?,
+            tile: gemm("gemm_tile")?,
+            double: gemm("gemm_tile_128")?,
             attention_batch: loaded.find("attention_batch_f16", &setting)?,
         }))
     }

@@ -25,10 +25,15 @@ const TENSOR: f64 = 2.0;
 const FROM_L2: f64 = 24.0;
 
 impl Tile {
-    /// The tile that takes the least time for matrices of these types and rows: multiprocessors take tiles in turns, those
+    /// The tile of those that are there that takes the least time for matrices of these types and rows: multiprocessors take tiles in turns, those
     /// without one in the last turn rest, and each tile reads its weights and columns from the L2 cache. Also how many
     /// tiles of rows it has. Gate and up, two matrices of the same rows, share large tiles where they are of one type.
-    pub(crate) fn choose(matrices: &[(WeightType, u32)], columns: u32, multiprocessors: u32) -> (Tile, u32) {
+    pub(crate) fn choose(
+        there: impl Fn(Tile) -> bool,
+        matrices: &[(WeightType, u32)],
+        columns: u32,
+        multiprocessors: u32,
+    ) -> (Tile, u32) {
         let all = f64::from(multiprocessors.max(1));
         let bytes = |ty: WeightType| f64::from(ty.layout().data + ty.layout().plane);
         let weights: f64 = matrices.iter().map(|(ty, rows)| f64::from(*rows) * bytes(*ty)).sum();
@@ -43,8 +48,12 @@ impl Tile {
             let copies = f64::from(across) * (weights + of_columns) / (FROM_L2 * all);
             Some((products.hypot(copies), tile, rows))
         };
-        let fastest = COST.into_iter().filter_map(time).min_by(|one, other| one.0.total_cmp(&other.0));
-        fastest.map_or((Tile::Narrow, 0), |(_, tile, rows)| (tile, rows))
+        let fastest = COST
+            .into_iter()
+            .filter(|(tile, _)| there(*tile))
+            .filter_map(time)
+            .min_by(|one, other| one.0.total_cmp(&other.0));
+        fastest.map_or((Tile::Wide, 0), |(_, tile, rows)| (tile, rows))
     }
 
     /// The large tile for one matrix of any number of rows, as the head's is, and how many tiles of rows it has.
@@ -94,16 +103,17 @@ mod tests {
     #[test]
     fn tiles_are_large_where_every_multiprocessor_has_one() {
         let down = [(Q6_K, 4096)];
-        assert_eq!(Tile::choose(&down, 512, 132), (Tile::Double, 32));
-        assert_eq!(Tile::choose(&[(Q4_K, 2560)], 64, 132), (Tile::Wide, 160));
-        assert_eq!(Tile::choose(&down, 64, 16), (Tile::Large, 32));
-        assert_eq!(Tile::choose(&down, 8, 132), (Tile::Narrow, 256));
+        assert_eq!(Tile::choose(|_| true, &down, 512, 132), (Tile::Double, 32));
+        assert_eq!(Tile::choose(|_| true, &[(Q4_K, 2560)], 64, 132), (Tile::Wide, 160));
+        assert_eq!(Tile::choose(|_| true, &down, 64, 16), (Tile::Large, 32));
+        assert_eq!(Tile::choose(|_| true, &down, 8, 132), (Tile::Narrow, 256));
+        assert_eq!(Tile::choose(|tile| tile == Tile::Wide, &down, 512, 132), (Tile::Wide, 256));
     }
 
     #[test]
     fn gate_and_up_share_large_tiles_where_they_are_of_one_type() {
-        assert_eq!(Tile::choose(&[(Q4_K, 12288), (Q4_K, 12288)], 512, 132), (Tile::Double, 192));
-        assert_eq!(Tile::choose(&[(Q4_K, 12288), (Q6_K, 12288)], 512, 132), (Tile::Wide, 768));
-        assert_eq!(Tile::choose(&[(Q4_K, 4096), (Q4_K, 1024), (Q6_K, 1024)], 512, 132), (Tile::Large, 48));
+        assert_eq!(Tile::choose(|_| true, &[(Q4_K, 12288), (Q4_K, 12288)], 512, 132), (Tile::Double, 192));
+        assert_eq!(Tile::choose(|_| true, &[(Q4_K, 12288), (Q6_K, 12288)], 512, 132), (Tile::Wide, 768));
+        assert_eq!(Tile::choose(|_| true, &[(Q4_K, 4096), (Q4_K, 1024), (Q6_K, 1024)], 512, 132), (Tile::Large, 48));
     }
 }

@@ -8,7 +8,7 @@ use crate::compare::assert_same_bits;
 use crate::phases::shape;
 use crate::quantised::Matrix;
 use crate::random::Random;
-use crate::support::{Arg, Gpu, Output, Table, Weights, every_schedule, gpu};
+use crate::support::{Arg, Gpu, Output, Table, Weights, chips, every_schedule};
 
 const EPS: f32 = 0.0625;
 const LAYER: u32 = 1;
@@ -291,12 +291,13 @@ struct OnDevice {
 #[ignore = "longer; .ci/run runs it"]
 fn a_column_has_the_bits_it_has_alone() {
     let mut random = Random::fresh();
-    let gpu = gpu();
     let phases = [Phase::Qkv, Phase::AttentionOutput, Phase::GateUp, Phase::Down];
-    let from = random.below(4) as usize;
-    for (ty, phase) in quantised().zip(phases.into_iter().cycle().skip(from)) {
-        let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 768);
-        Case::new(phase, shape, &[ty], &mut random).check(&gpu, &[1, 9], &ALL, &mut random);
+    for gpu in chips() {
+        let from = random.below(4) as usize;
+        for (ty, phase) in quantised().zip(phases.into_iter().cycle().skip(from)) {
+            let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 768);
+            Case::new(phase, shape, &[ty], &mut random).check(&gpu, &[1, 9], &ALL, &mut random);
+        }
     }
 }
 
@@ -311,23 +312,37 @@ fn matrices_of_different_types_share_columns() {
     });
 }
 
+#[test]
+fn matrices_of_different_types_share_columns_on_every_chip() {
+    let mut random = Random::fresh();
+    let types = [WeightType::Q8_0, WeightType::Q4_K, WeightType::Q6_K];
+    let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 256);
+    let case = Case::new(Phase::Qkv, shape, &types, &mut random);
+    for gpu in chips() {
+        case.check(&gpu, &[5], &ALL, &mut random);
+    }
+}
+
 /// More columns and rows than a tile has.
 #[test]
 fn columns_of_several_tiles_have_the_same_bits() {
     let mut random = Random::fresh();
     let shape = shape(kiln_shape::Family::Qwen2, 160, 1, 1, 64, 256);
     let case = Case::new(Phase::AttentionOutput, shape, &[WeightType::Q8_0], &mut random);
-    case.check(&gpu(), &[65, 129], &ALL[2..], &mut random);
+    for gpu in chips() {
+        case.check(&gpu, &[65, 129], &ALL[2..], &mut random);
+    }
 }
 
 /// Its rows are a launch parameter, in large tiles.
 #[test]
 fn the_head_of_several_columns_has_the_same_bits() {
     let mut random = Random::fresh();
-    let gpu = gpu();
-    for ty in [WeightType::Q6_K, WeightType::Q8_0] {
-        let shape = shape(kiln_shape::Family::Qwen2, 256, 1, 1, 64, 256);
-        Case::new(Phase::Head, shape, &[ty], &mut random).check(&gpu, &[3], &ALL[2..], &mut random);
+    for gpu in chips() {
+        for ty in [WeightType::Q6_K, WeightType::Q8_0] {
+            let shape = shape(kiln_shape::Family::Qwen2, 256, 1, 1, 64, 256);
+            Case::new(Phase::Head, shape, &[ty], &mut random).check(&gpu, &[3], &ALL[2..], &mut random);
+        }
     }
 }
 
@@ -336,13 +351,14 @@ fn the_head_of_several_columns_has_the_same_bits() {
 #[ignore = "longer; .ci/run runs it"]
 fn long_and_cut_rows_have_the_same_bits() {
     let mut random = Random::fresh();
-    let gpu = gpu();
-    for ty in quantised() {
-        let shape = shape(kiln_shape::Family::Qwen2, 32, 1, 1, 64, 11008);
-        Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[2], &ALL[..2], &mut random);
-    }
-    for ty in quantised().filter(|ty| ty.block_len() == 32) {
-        let shape = shape(kiln_shape::Family::Qwen2, 32, 1, 1, 64, 1120);
-        Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[3, 8], &ALL, &mut random);
+    for gpu in chips() {
+        for ty in quantised() {
+            let shape = shape(kiln_shape::Family::Qwen2, 32, 1, 1, 64, 11008);
+            Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[2], &ALL[..2], &mut random);
+        }
+        for ty in quantised().filter(|ty| ty.block_len() == 32) {
+            let shape = shape(kiln_shape::Family::Qwen2, 32, 1, 1, 64, 1120);
+            Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[3, 8], &ALL, &mut random);
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::common;
 use crate::compare::{assert_close, assert_same_bits};
 use crate::kv::KV_TYPES;
 use crate::random::Random;
-use crate::support::{Arg, Gpu, every_schedule, gpu};
+use crate::support::{Arg, Gpu, chips, every_schedule, gpu};
 
 /// Weights are rounded to f16, each by 2^-12 of itself at most on average; scores are of f32 queries but for 2^-22.
 const FAST_BOUND: f64 = 4e-4;
@@ -109,8 +109,10 @@ fn neighbouring_positions_have_the_bits_of_each_alone() {
     let cases = [(2, 4, 64, 34, 5), (1, 8, 128, 65, 3), (1, 12, 64, 40, 2), (1, 3, 64, 6, 6), (16, 1, 64, 770, 4)];
     for (kv_heads, group, head_dim, length, columns) in cases {
         let case = Case::new(kv_heads, group, head_dim, KvType::F16, length, &mut random);
-        let [together, alone] = batch(&gpu(), &case, columns);
-        assert_same_bits(&format!("{}, {columns} columns", case.what()), &together, &alone);
+        for gpu in chips() {
+            let [together, alone] = batch(&gpu, &case, columns);
+            assert_same_bits(&format!("{}, {columns} columns, {gpu}", case.what()), &together, &alone);
+        }
     }
     let case = Case::new(1, 4, 64, KvType::F16, 70, &mut random);
     every_schedule(&mut random.clone(), |gpu| {

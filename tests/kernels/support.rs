@@ -23,6 +23,15 @@ pub(crate) fn gpu() -> Gpu {
     Gpu::new("round robin", DeviceConfig::default())
 }
 
+/// The default chip, and the oldest, whose copies do not run on and whose products are smaller; on a GPU only that.
+pub(crate) fn chips() -> Vec<Gpu> {
+    let mut chips = vec![gpu()];
+    if !common::on_gpu() {
+        chips.push(Gpu::of_chip(7, 5));
+    }
+    chips
+}
+
 /// Runs `work` under every schedule; on a GPU, and where many seeds are tried, once.
 pub(crate) fn every_schedule(random: &mut Random, mut work: impl FnMut(&Gpu)) {
     if common::on_gpu() || common::tries_seeds() {

@@ -247,8 +247,18 @@ fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
 /// rounding of its results. The first layer's is the embedding's.
 #[test]
 fn tokens_of_a_prompt_share_their_launches() {
+    shares_launches(DeviceConfig::default());
+}
+
+/// By the instructions of sm_75, which has no copies that run on, and products of half the size.
+#[test]
+fn tokens_of_a_prompt_share_their_launches_on_sm_75() {
+    shares_launches(DeviceConfig::with_sm(7, 5));
+}
+
+fn shares_launches(chip: DeviceConfig) {
     let mut random = Random::fresh();
-    let model = quick("tiny3-d64.Q4_K_M", DeviceConfig::default());
+    let model = quick("tiny3-d64.Q4_K_M", chip);
     let ids: Vec<u32> = (0..71).map(|_| random.below(2048)).collect();
     let launches = |parts: &mut dyn Iterator<Item = &[u32]>| {
         let mut session = session(&model, PathChoice::Stream, None);

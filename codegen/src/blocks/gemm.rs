@@ -6,6 +6,7 @@
 
 use super::tensor::Tensor;
 use crate::formats::{Columns, Mma, OfPlane, Rows, ScaleGroup, format, mma};
+use crate::matrix;
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::columns::{PLANE_BYTES, PLANES};
 use kiln_shape::{SUPER_BLOCK, WeightType};
@@ -16,8 +17,10 @@ pub(crate) const ROWS: u32 = 16;
 pub(crate) const WARPS: u32 = 4;
 /// Records of the 16 rows that a warp has in shared memory or on their way.
 const STAGES: u32 = 3;
-/// Values of super-blocks that wait to be folded: 32 of an eight of columns.
+/// Values of super-blocks that wait to be folded: 32 of an eight of columns, or fewer where copies do not run on, which
+/// leaves shared memory for more blocks.
 const VALUES: u32 = 32;
+const FEW_VALUES: u32 = 16;
 /// Words from a column's values to the next column's, and from an eight's to the next's: the lanes that store meet in no
 /// bank.
 const COLUMN: u32 = ROWS + 4;
@@ -30,8 +33,11 @@ pub(crate) struct Tiles {
     values: Shared<F32>,
     /// Eights of columns of the tile.
     eights: u32,
-    /// Bytes of a stage.
+    /// Bytes of a stage, and how many there are: one where copies do not run on.
     stage: u32,
+    stages: u32,
+    /// Values of eights that wait to be folded.
+    waiting: u32,
 }
 
 /// What a tile is a product of.
@@ -61,10 +67,11 @@ impl Tiles {
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, types: &[WeightType], eights: u32) -> Tiles {
         let stage = types.iter().map(|ty| ROWS * stride(*ty)).max().unwrap_or(0);
-        let records = b.dynamic_shared::<U32>(WARPS * STAGES * stage / 4);
+        let (stages, waiting) = if matrix::copies_run_on(b) { (STAGES, VALUES) } else { (1, FEW_VALUES) };
+        let records = b.dynamic_shared::<U32>(WARPS * stages * stage / 4);
         let warp = b.warp_id();
-        let records = b.byte_index(records, warp, STAGES * stage);
-        Tiles { records, values: b.dynamic_shared(VALUES * EIGHT), eights, stage }
+        let records = b.byte_index(records, warp, stages * stage);
+        Tiles { records, values: b.dynamic_shared(waiting * EIGHT), eights, stage, stages, waiting }
     }
 
     /// Shared memory that nothing is in once sums are there.
@@ -93,7 +100,7 @@ impl Tiles {
         let super_blocks = b.size_div_ceil(Size::Reg(product.k), SUPER_BLOCK);
         let super_blocks = b.mov::<U32>(super_blocks);
         let copies = Copies::new(b, product, ty);
-        for stage in 0..STAGES - 1 {
+        for stage in 0..self.stages - 1 {
             let sb = b.add::<U32>(warp, WARPS * stage);
             let to = self.records.at(self.stage / 4 * stage);
             copies.start(b, to, sb, super_blocks);
@@ -115,7 +122,7 @@ impl Tiles {
         let before = b.mul::<U32>(product.first_eight, super_blocks);
         let columns = b.byte_index(all, before, PLANES * PLANE_BYTES);
         let stage = b.var::<U32>(0);
-        let round = VALUES / self.eights;
+        let round = self.waiting / self.eights;
         b.for_range(0, super_blocks, round, |b, first| {
             let end = b.add::<U32>(first, round);
             let end = b.min::<U32>(end, super_blocks);
@@ -126,19 +133,27 @@ impl Tiles {
                 let planes = planes.map(|plane| b.byte_index(plane, sb, layout.plane));
                 let plane = OfPlane::load(b, planes, layout.plane);
                 let rows = Rows::new(b, (records, stride(ty)), plane);
-                b.cp_async_wait_group(STAGES - 2);
-                b.bar_warp_sync(); // the records are there, and those before them have been read
-                let ahead = b.add::<U32>(sb, WARPS * (STAGES - 1));
-                let free = b.add::<U32>(stage, STAGES - 1);
-                let free = wrapped(b, free);
-                let to = b.byte_index(self.records, free, self.stage);
-                copies.start(b, to, ahead, super_blocks);
+                if self.stages == 1 {
+                    b.bar_warp_sync(); // the records before have been read
+                    copies.start(b, records, sb, super_blocks);
+                    b.bar_warp_sync(); // the records are there
+                } else {
+                    b.cp_async_wait_group(STAGES - 2);
+                    b.bar_warp_sync(); // the records are there, and those before them have been read
+                    let ahead = b.add::<U32>(sb, WARPS * (STAGES - 1));
+                    let free = b.add::<U32>(stage, STAGES - 1);
+                    let free = wrapped(b, free);
+                    let to = b.byte_index(self.records, free, self.stage);
+                    copies.start(b, to, ahead, super_blocks);
+                }
                 let values = self.super_block(b, (ty, mma), &rows, columns, [sb, super_blocks]);
                 let at = b.sub::<U32>(sb, first);
                 self.put(b, at, &values);
-                let next = b.add::<U32>(stage, 1);
-                let next = wrapped(b, next);
-                b.set(stage, next);
+                if self.stages > 1 {
+                    let next = b.add::<U32>(stage, 1);
+                    let next = wrapped(b, next);
+                    b.set(stage, next);
+                }
             });
             b.bar_sync(); // the values of the round are in shared memory
             let count = b.sub::<U32>(end, first);
@@ -272,12 +287,12 @@ impl Copies {
                             Size::Reg(b.selp::<U32>(16, 0, inside))
                         }
                     };
-                    b.cp_async(to.at(at / 4), from.at(at), read);
+                    matrix::copy(b, to.at(at / 4), from.at(at), read);
                 };
                 // The last of an odd number of pieces has no second.
                 if piece + 1 == bytes / 16 { b.if_(is_first, copy) } else { copy(b) }
             }
         });
-        b.cp_async_commit_group();
+        matrix::commit(b);
     }
 }

@@ -9,6 +9,7 @@
 
 use super::tensor::Tensor;
 use crate::formats::{Columns, InShared, Mma, OfPlane, Rows, ScaleGroup, format, mma};
+use crate::matrix;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var, Work};
 use kiln_shape::columns::{
     BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES, SCALES_OFFSET, TILE_EIGHTS as EIGHTS, tile_rows,
@@ -20,7 +21,8 @@ const ROW_WARPS: u32 = 4;
 /// Sixteens of rows of a warp, and its rows.
 const SIXTEENS: u32 = 2;
 pub(crate) const ROWS: u32 = 16 * SIXTEENS;
-/// Super-blocks of rows in shared memory or on their way there, and of what stands beside the fragments of columns.
+/// Super-blocks of rows in shared memory or on their way there, and of what stands beside the fragments of columns, where
+/// copies run on; else one.
 const STAGES: u32 = 2;
 /// Eights of columns that a warp copies.
 const PASSES: u32 = EIGHTS / ROW_WARPS;
@@ -127,7 +129,8 @@ impl Tile {
     pub(crate) fn new(b: &mut Builder, types: &[WeightType], width: Width) -> Tile {
         let most = types.iter().map(|ty| width.stage(*ty)).max().unwrap_or(0);
         let fragments = width.eights() * FRAGMENT_BYTES;
-        let all = b.dynamic_shared::<U8>(fragments + STAGES * most);
+        let stages = if matrix::copies_run_on(b) { STAGES } else { 1 };
+        let all = b.dynamic_shared::<U8>(fragments + stages * most);
         Tile { width, fragments: all, stages: all.at(fragments).cast() }
     }
 
@@ -162,10 +165,13 @@ impl Tile {
         let super_blocks = b.mov::<U32>(super_blocks);
         let copies = Copies::new(b, self, product, (ty, mma), super_blocks);
         let zero = b.mov::<U32>(0);
-        copies.rows(b, zero, zero);
-        copies.beside(b, zero);
-        copies.half(b, 0);
-        b.cp_async_commit_group();
+        let runs_on = matrix::copies_run_on(b);
+        if runs_on {
+            copies.rows(b, zero, zero);
+            copies.beside(b, zero);
+            copies.half(b, 0);
+            b.cp_async_commit_group();
+        }
         let planes = (ty.layout().plane == 2).then(|| {
             let own = b.mul::<U32>(warp, ROWS);
             let group = b.shr::<U32>(lane, 2);
@@ -184,16 +190,22 @@ impl Tile {
             let here = b.get(stage);
             let (next, other) = (b.add::<U32>(sb, 1), b.xor::<U32>(here, self.width.stage(ty)));
             let goes_on = b.setp_lt(next, super_blocks);
-            b.cp_async_wait_group(0);
-            b.bar_sync(); // the first half is in shared memory, and the super-block before has been read
-            copies.half(b, 1);
-            b.cp_async_commit_group();
-            copies.go_on(b);
-            b.if_(goes_on, |b| {
-                copies.rows(b, other, next);
-                copies.beside(b, other);
-            });
-            b.cp_async_commit_group();
+            if runs_on {
+                b.cp_async_wait_group(0);
+                b.bar_sync(); // the first half is in shared memory, and the super-block before has been read
+                copies.half(b, 1);
+                b.cp_async_commit_group();
+                copies.go_on(b);
+                b.if_(goes_on, |b| {
+                    copies.rows(b, other, next);
+                    copies.beside(b, other);
+                });
+                b.cp_async_commit_group();
+            } else {
+                b.bar_sync(); // the super-block before has been read
+                copies.whole(b, sb);
+                b.bar_sync(); // this one is in shared memory
+            }
             let here = b.byte_index(self.stages, here, 1);
             let records = b.byte_index(here, warp, ROWS * stride(ty));
             let rows: Vec<Rows> = (0..SIXTEENS)
@@ -219,7 +231,7 @@ impl Tile {
                 beside: b.byte_index(beside, own_eight, BESIDE_BYTES),
                 apart: self.width.eights() * OF_TWO,
                 before: &|b, pair| {
-                    if pair == SECOND_HALF {
+                    if runs_on && pair == SECOND_HALF {
                         b.cp_async_wait_group(1);
                         b.bar_sync(); // the second half is in shared memory, and the first has been read
                         b.if_(goes_on, |b| copies.half(b, 0));
@@ -228,9 +240,13 @@ impl Tile {
                 },
             };
             self.super_block(b, mma, &rows, &columns, (&copies, own_eight, sb), sums);
-            b.set(stage, other);
+            if runs_on {
+                b.set(stage, other);
+            }
         });
-        b.cp_async_wait_group(0);
+        if runs_on {
+            b.cp_async_wait_group(0);
+        }
     }
 
     /// Adds the value of a super-block: of the first plane, plus that of the second where a column has one.
@@ -416,7 +432,7 @@ impl Copies {
                         Size::Reg(b.selp::<U32>(16, 0, inside))
                     }
                 };
-                b.cp_async(to.at(at / 4), from.at(at), read);
+                matrix::copy(b, to.at(at / 4), from.at(at), read);
             };
             // The last of an odd number of pieces has no second.
             if piece + 1 == bytes / 16 { b.if_(is_first, copy) } else { copy(b) }
@@ -426,7 +442,7 @@ impl Copies {
             let from = b.byte_index(row.plane, sb, beside);
             b.if_(is_first, |b| {
                 for piece in 0..beside / 16 {
-                    b.cp_async(to.at((bytes + 16 * piece) / 4), from.at(16 * piece), Size::Const(16));
+                    matrix::copy(b, to.at((bytes + 16 * piece) / 4), from.at(16 * piece), Size::Const(16));
                 }
             });
         }
@@ -437,6 +453,16 @@ impl Copies {
         let eight = b.add::<U32>(self.first_eight, number);
         let at = b.mad::<U32>(eight, self.super_blocks, sb);
         b.byte_index(self.columns, at, PLANES * PLANE_BYTES)
+    }
+
+    /// Copies all of super-block `sb` to the only stage.
+    fn whole(&self, b: &mut Builder, sb: Val<U32>) {
+        let stage = b.mov::<U32>(0);
+        self.rows(b, stage, sb);
+        self.beside(b, stage);
+        self.half(b, 0);
+        self.half(b, 1);
+        self.go_on(b);
     }
 
     /// Has the columns' copies be those of the next super-block.
@@ -456,7 +482,7 @@ impl Copies {
             let from = b.global_ptr::<U8>(from);
             for pair in SECOND_HALF * half..SECOND_HALF * (half + 1) {
                 let to = to.at(OF_TWO * (eights * pair + self.tile.width.warps() * pass));
-                b.cp_async(to, from.at(OF_TWO * pair), Size::Const(16));
+                matrix::copy(b, to, from.at(OF_TWO * pair), Size::Const(16));
             }
         }
     }
@@ -477,7 +503,7 @@ impl Copies {
             for (from, pass) in self.eights.into_iter().zip(0..) {
                 let from = b.get(from);
                 let from = b.global_ptr::<U8>(from).at(FRAGMENT_BYTES);
-                b.cp_async(to.at(self.tile.width.warps() * pass * BESIDE_BYTES), from, Size::Const(16));
+                matrix::copy(b, to.at(self.tile.width.warps() * pass * BESIDE_BYTES), from, Size::Const(16));
             }
         });
     }

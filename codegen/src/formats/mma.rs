@@ -7,6 +7,7 @@
 
 use super::int8::LAST_WORDS;
 use super::{Plane, ScaleGroup};
+use crate::matrix;
 use crate::ptx::{AtomicOp, Builder, F16, F32, Global, LoadKind, S32, Shared, U8, U16, U32, Val};
 use kiln_shape::columns::{
     BESIDE_BYTES, FRAGMENT_BYTES, LATER_OFFSET, OF_TWO, PLANE_BYTES, PLANES, SCALES_OFFSET, SUMS_OFFSET,
@@ -252,6 +253,11 @@ impl<'a> Columns<'a> {
 pub(crate) fn last_plane(b: &mut Builder, words: &[[Val<U32>; 4]]) -> Val<U32> {
     let all: Vec<Val<U32>> = words.iter().flatten().copied().collect();
     let any = all[1..].iter().fold(all[0], |any, word| b.or::<U32>(any, *word));
+    if b.target().sm() < 80 {
+        let is_any = b.setp_ne(any, 0);
+        let is_any = b.vote_any(is_any);
+        return b.selp::<U32>(1, 0, is_any);
+    }
     let any = b.redux(AtomicOp::Or, any);
     b.min::<U32>(any, 1)
 }
@@ -304,7 +310,7 @@ pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: Sc
                     let sums = b.ld(from, LoadKind::Ordinary);
                     let sums = b.mov_bits::<S32, U32>(sums);
                     let [low, high] = [0, 16].map(|at| b.bfe::<S32>(sums, at, 16)).map(|sum| b.cvt::<F32, S32>(sum));
-                    let halves = b.cvt_f16x2(low, high);
+                    let halves = matrix::halves(b, low, high);
                     b.set(pair, halves);
                 });
                 let (half, own) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
@@ -405,7 +411,7 @@ pub(super) fn scale_and_subtract(
     for eight in 0..columns.len() {
         let (scales, sums) = (columns.scales(b, eight), columns.sums(b, eight));
         for (tile, (units, a)) in rows.iter().enumerate() {
-            let offsets = b.mma_halves_k16(*a, sums, [none; 4]);
+            let offsets = matrix::halves_k16(b, *a, sums, [none; 4]);
             values[tile].push(std::array::from_fn(|i| {
                 let [d, dmin] = units[i / 2];
                 let dots: Val<F32> = b.cvt(dots[tile][eight][i]);
@@ -445,7 +451,7 @@ pub(super) fn sum_of_blocks(
             let x = columns.fragments(b, eight, number);
             let scales = columns.scales_of_blocks(b, eight, number);
             for (half, (tile, quants)) in (0..2).flat_map(|half| quants.iter().enumerate().map(move |of| (half, of))) {
-                let dots = b.mma_bytes_k32::<S32>(quants[half], x[half], magic);
+                let dots = matrix::bytes_k32::<S32>(b, quants[half], x[half], magic);
                 let sum = &mut sums[tile];
                 let before = *sum;
                 *sum = Some(std::array::from_fn(|i| {

@@ -14,6 +14,7 @@ use super::int8::{masked_dot, of_sums, times_byte};
 use super::mma::{self, Mins, Values, add_scaled, byte, zeros};
 use super::unpack::chunk_dot;
 use super::{Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
+use crate::matrix;
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q4K;
@@ -256,7 +257,7 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
             for (half, x) in x.into_iter().enumerate() {
                 for (halves, dots) in halves.iter().zip(&mut dots) {
                     let (quants, scales) = halves[half];
-                    let dot = b.mma_bytes_k32::<U32>(quants, x, none);
+                    let dot = matrix::bytes_k32::<U32>(b, quants, x, none);
                     add_scaled(b, &mut dots[eight], scales, dot);
                 }
             }

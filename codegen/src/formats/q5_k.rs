@@ -14,6 +14,7 @@ use super::mma::{self, Values, add_scaled, byte, nibbles, zeros};
 use super::q4_k::{Scales, chunks, packed_scales, scale_and_min, scale_and_subtract, scales_and_mins};
 use super::unpack::chunk_dot;
 use super::{Activations, Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
+use crate::matrix;
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q5K;
@@ -152,7 +153,7 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
             for (half, x) in x.into_iter().enumerate() {
                 for (halves, dots) in halves.iter().zip(&mut dots) {
                     let (quants, scales) = halves[half];
-                    let dot = b.mma_bytes_k32::<U32>(quants, x, none);
+                    let dot = matrix::bytes_k32::<U32>(b, quants, x, none);
                     add_scaled(b, &mut dots[eight], scales, dot);
                 }
             }

@@ -16,6 +16,7 @@ use super::unpack::{bytes, chunk_dot};
 use super::{
     Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
 };
+use crate::matrix;
 use crate::ptx::{Builder, F32, S8, S32, Shared, U32, Val};
 
 pub(super) struct Q6K;
@@ -171,7 +172,7 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
                     let chunk = 4 * pair as usize + at;
                     for (tile, (quants, dots)) in quants.iter().zip(&mut dots).enumerate() {
                         let a = [quants[block][2 * rest], quants[block][2 * rest + 1]];
-                        let dot = b.mma_bytes_k16::<S32>(a, x[block][rest], none);
+                        let dot = matrix::bytes_k16::<S32>(b, a, x[block][rest], none);
                         let scales = packed[tile].map(|words| {
                             let scale = b.prmt(words[chunk / 4], 0, 0x1111 * (8 | (chunk as u32 % 4)) - 8);
                             b.mov_bits::<S32, U32>(scale)

@@ -86,7 +86,7 @@ impl Derived {
                 Derived::Nothing
             }
             Op::Dp4a { .. } | Op::Dp2a { .. } | Op::Redux { .. } | Op::CvtF16x2 => Derived::Nothing,
-            Op::MmaBytes { .. } | Op::MmaHalves { .. } => Derived::Nothing,
+            Op::MmaBytes { .. } | Op::MmaEightRows { .. } | Op::MmaHalves { .. } => Derived::Nothing,
             Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,
             Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny => Derived::Nothing,
             Op::LdMatrix | Op::CpAsync | Op::CpAsyncCommitGroup | Op::CpAsyncWaitGroup => Derived::Nothing,

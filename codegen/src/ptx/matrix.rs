@@ -74,6 +74,24 @@ impl Builder {
         self.four(Op::MmaBytes { depth, bytes }, src)
     }
 
+    /// The product of eight rows of 16 bytes: of the registers of [`Builder::mma_bytes_k16`] the first of A, that of B, and
+    /// the first two of C.
+    ///
+    /// [PTX ISA, Matrix Fragments for mma.m8n8k16](https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-fragment-mma-8816)
+    #[track_caller]
+    pub fn mma_bytes_of_eight_rows<T: Bits32 + Integer>(
+        &mut self,
+        a: Val<U32>,
+        b: Val<U32>,
+        c: [Val<S32>; 2],
+    ) -> [Val<S32>; 2] {
+        let bytes = if T::TYPE == S32::TYPE { Type::S8 } else { Type::U8 };
+        let values: [Val<S32>; 2] = std::array::from_fn(|_| Val::new(self.fresh::<S32>()));
+        let src = [vector(&[a]), vector(&[b]), vector(&c)];
+        self.push(Op::MmaEightRows { bytes }, [vector(&values)], src, None);
+        values
+    }
+
     /// Four matrices of eight rows of 16 bytes. Lane `l` gives the address of row `l % 8` of matrix `l / 8`, a multiple of
     /// 16, and has of each matrix bytes `4 (l % 4)` to `4 (l % 4) + 4` of row `l / 4`.
     #[track_caller]

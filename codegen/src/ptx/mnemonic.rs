@@ -78,6 +78,7 @@ impl Display for Op {
             Op::MmaBytes { depth, bytes } => {
                 write!(f, "mma.sync.aligned.m16n8k{}.row.col.s32.{bytes}.s8.s32", depth.bytes())
             }
+            Op::MmaEightRows { bytes } => write!(f, "mma.sync.aligned.m8n8k16.row.col.s32.{bytes}.s8.s32"),
             Op::And { ty } => write!(f, "and.{ty}"),
             Op::Or { ty } => write!(f, "or.{ty}"),
             Op::Xor { ty } => write!(f, "xor.{ty}"),

@@ -388,6 +388,10 @@ instructions! {
         [Parts(4, S32)] <- [Parts(depth.of_a(), B32), Parts(depth.of_b(), B32), Parts(4, S32)], SM_80, Varies, Warp,
         Pure;
 
+    /// The same of eight rows of 16 bytes.
+    MmaEightRows { bytes: Type }:
+        [Parts(2, S32)] <- [Parts(1, B32), Parts(1, B32), Parts(2, S32)], multiplies(Depth::Of16), Varies, Warp, Pure;
+
     /// A parameter's value.
     LdParam { ty: Type }: [Value(ty)] <- [Parameter], BASE, Exactly(Uniformity::Block), Free, Loads;
     /// A load.

@@ -21,6 +21,7 @@ fn has_one_result(opcode: &str) -> bool {
         (name, modifiers.as_slice()),
         ("add" | "sub" | "mul" | "fma" | "div" | "rcp" | "sqrt", ["rn", _])
             | ("min" | "max" | "neg" | "abs" | "selp" | "mov", [_])
+            | ("max", ["NaN", _])
             | ("setp", ["eq" | "ne" | "lt" | "le" | "gt" | "ge", _])
             | ("cvt", ["rn" | "rni" | "rzi", _, _] | [_, _])
             | ("ld" | "st", _)

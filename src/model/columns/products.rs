@@ -1,5 +1,6 @@
 //! The products of several columns: of a layer's phases, and of the head.
 
+use super::super::kernels::ColumnKernels;
 use super::super::launches::{Gemm, Phase, Quantise};
 use super::super::tiles::Tile;
 use super::super::token::{Of, Run};
@@ -123,7 +124,9 @@ impl Columns {
         let (k, rows) = sizes(shape, phase);
         let table = In::noted(of.model.weights.table.as_ptr());
         let (eps, vocab) = (shape.rms_eps, shape.vocab);
-        let Some(types) = quantised(of, layer, phase) else {
+        // Only large tiles have the head's rows.
+        let tiled = phase != HEAD || self.kernels.tile.is_some();
+        let Some(types) = quantised(of, layer, phase).filter(|_| tiled) else {
             for column in 0..count as usize {
                 let (x, y) = (In::noted(x.add(column * k as usize)), Out::noted(y.add(column * rows as usize)));
                 // In fast numerics all phases are one kernel.
@@ -135,15 +138,16 @@ impl Columns {
             [ty] if phase == HEAD => Tile::of_head(*ty, rows),
             types => {
                 let matrices: Vec<_> = types.iter().copied().zip(rows_of(shape, tensors(phase).0)).collect();
-                Tile::choose(&matrices, count, of.model.device.multiprocessors())
+                Tile::choose(|tile| self.has(tile), &matrices, count, of.model.device.multiprocessors())
             }
         };
-        let (tile, kernel) = match (tile, &self.kernels.double) {
-            (Tile::Narrow, _) => (tile, &self.kernels.narrow),
-            (Tile::Wide, _) => (tile, &self.kernels.wide),
-            (Tile::Double, Some(double)) => (tile, double),
+        let ColumnKernels { wide, narrow, tile: large, double, .. } = &*self.kernels;
+        let (tile, kernel) = match (tile, narrow, large, double) {
+            (Tile::Narrow, Some(narrow), ..) => (tile, narrow),
+            (Tile::Double, .., Some(double)) => (tile, double),
             // Of as many rows.
-            (Tile::Large | Tile::Double, _) => (Tile::Large, &self.kernels.tile),
+            (Tile::Large | Tile::Double, _, Some(large), _) => (Tile::Large, large),
+            (Tile::Narrow | Tile::Wide | Tile::Large | Tile::Double, ..) => (Tile::Wide, wide),
         };
         let width = tile.columns();
         let padded = count.next_multiple_of(width);
@@ -172,6 +176,15 @@ impl Columns {
             arrivals: Out::noted(self.handed.arrivals.as_ptr()),
         };
         run.launch_grid(kernel, [padded / width, tiles, 1], &gemm)
+    }
+
+    /// Whether a tile has a kernel; a double one may go as two large ones.
+    fn has(&self, tile: Tile) -> bool {
+        match tile {
+            Tile::Narrow => self.kernels.narrow.is_some(),
+            Tile::Wide => true,
+            Tile::Large | Tile::Double => self.kernels.tile.is_some(),
+        }
     }
 
     /// Rounds the columns that a phase takes, `count` of them and zeros up to `padded`.

@@ -34,7 +34,7 @@ pub struct FirstToken {
     pub attention: f64,
     /// Seconds between their launches, until first bytes are there.
     pub dependencies: f64,
-    /// Seconds of the head, and of tokens that run alone: all where a chip has no batches.
+    /// Seconds of the head, and of tokens that run alone: all where batches of a chip are not modelled.
     pub alone: f64,
 }
 
@@ -50,7 +50,7 @@ impl FirstToken {
 pub fn first_token(shape: &ModelShape, tokens: u32, chip: &Chip) -> FirstToken {
     let mut sum = FirstToken::default();
     let tokens = tokens.max(1);
-    // Kernels for batches are there from sm_80 on.
+    // Tiles of sm_75 are not modelled: its figures are those of one token after the other.
     let together = if chip.sm >= 80 && tokens > 1 { tokens } else { 0 };
     for first in (0..together).step_by(MOST as usize) {
         let batch = Batch { shape, chip, first, count: (together - first).min(MOST) };
@@ -118,7 +118,7 @@ impl Batch<'_> {
 
     fn product(&self, k: u32, matrices: Matrices<'_>) -> f64 {
         let chip = self.chip;
-        let (tile, row_tiles) = Tile::choose(matrices, self.count, chip.multiprocessors);
+        let (tile, row_tiles) = Tile::choose(|_| true, matrices, self.count, chip.multiprocessors);
         let column_tiles = self.count.div_ceil(tile.columns());
         let rows: u32 = matrices.iter().map(|(_, rows)| rows).sum();
         // All tiles take what the mean of them does.
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chip_without_batches_runs_token_by_token() {
+    fn a_chip_without_modelled_batches_runs_token_by_token() {
         let (shape, t4) = (preset("qwen3b"), chip("T4").expect("a chip"));
         let [one, many] = [1, 101].map(|tokens| first_token(&shape, tokens, t4));
         assert_eq!((many.launches, many.products), (0, 0.0));

@@ -4,6 +4,7 @@ use super::batch::Lengths;
 use super::{ROWS, Run, Workspace, query_row, sums_row};
 use crate::blocks::kv::Half;
 use crate::blocks::math;
+use crate::matrix;
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Size, U8, U32, Val, Var};
 use kiln_shape::units::FAST_CHUNK;
 
@@ -181,7 +182,7 @@ impl Workspace {
                 let a = [high[half], low[half], high[half + 1], low[half + 1]];
                 for (scores, keys) in scores.iter_mut().zip(keys) {
                     let keys = keys[i as usize];
-                    *scores = multiply(b, a, [keys[half], keys[half + 1]], *scores);
+                    *scores = matrix::halves_k16(b, a, [keys[half], keys[half + 1]], *scores);
                 }
             }
         }
@@ -238,7 +239,7 @@ impl Workspace {
         };
         let mut sum = [zero; 4];
         for step in 0..values.len() {
-            sum = multiply(b, a(step), [ones; 2], sum);
+            sum = matrix::halves_k16(b, a(step), [ones; 2], sum);
         }
         let statistics = b.byte_index(self.statistics, row, 8);
         let leads = b.setp_eq(lane.member, 0);
@@ -261,7 +262,7 @@ impl Workspace {
                         b.prmt(one, other, halves)
                     };
                     let pairs = [pair(0), pair(2)];
-                    *sums = multiply(b, a(step), pairs, *sums);
+                    *sums = matrix::halves_k16(b, a(step), pairs, *sums);
                 }
             }
             // The lane has two neighbouring columns, 16 dimensions in all.
@@ -316,21 +317,12 @@ struct Weights {
     words: Vec<[Val<U32>; 2]>,
 }
 
-/// `A B + C` of depth 16, which sm_75 does in two halves.
-fn multiply(b: &mut Builder, a: [Val<U32>; 4], k: [Val<U32>; 2], c: [Val<F32>; 4]) -> [Val<F32>; 4] {
-    if b.target().sm() >= 80 {
-        return b.mma_halves_k16(a, k, c);
-    }
-    let half = b.mma_halves_k8([a[0], a[1]], k[0], c);
-    b.mma_halves_k8([a[2], a[3]], k[1], half)
-}
-
 /// Two numbers as a word of their f16 and a word of what these leave.
 pub(super) fn two_halves(b: &mut Builder, numbers: [Val<F32>; 2]) -> [Val<U32>; 2] {
-    let word = halves(b, numbers[0], numbers[1]);
+    let word = matrix::halves(b, numbers[0], numbers[1]);
     let [first, second] = b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half));
     let (first, second) = (b.sub(numbers[0], first), b.sub(numbers[1], second));
-    [word, halves(b, first, second)]
+    [word, matrix::halves(b, first, second)]
 }
 
 /// Not 0 where a half of some words is infinite or NaN.
@@ -343,13 +335,4 @@ fn not_finite<'a>(b: &mut Builder, words: impl Iterator<Item = &'a Val<U32>>) ->
         b.or::<U32>(any, carried)
     });
     b.and::<U32>(any, 0x8000_8000)
-}
-
-/// Two numbers as halves of a word.
-fn halves(b: &mut Builder, low: Val<F32>, high: Val<F32>) -> Val<U32> {
-    if b.target().sm() >= 80 {
-        return b.cvt_f16x2(low, high);
-    }
-    let (low, high) = (b.cvt::<F16, F32>(low), b.cvt::<F16, F32>(high));
-    b.pack(low, high)
 }

@@ -34,6 +34,22 @@ pub(super) fn cases() -> Vec<Case> {
             },
         ),
         case(
+            "mma of 16 bytes of eight rows",
+            |b, i| {
+                let [a, columns, c] = fragments(b, [i.x, i.y, i.z]);
+                let c = c.map(|word| b.mov_bits(word));
+                let [first, second] = b.mma_bytes_of_eight_rows::<S32>(a[0], columns[0], [c[0], c[1]]);
+                let [third, fourth] = b.mma_bytes_of_eight_rows::<S32>(a[1], columns[0], [c[2], c[3]]);
+                let [first, second] = b.mma_bytes_of_eight_rows::<U32>(a[0], columns[2], [first, second]);
+                let [third, fourth] = b.mma_bytes_of_eight_rows::<U32>(a[1], columns[2], [third, fourth]);
+                folded(b, [first, second, third, fourth])
+            },
+            |t| {
+                let signed = product(t, 16, |byte| i32::from(byte as i8), [0, 0], sums(t));
+                expected(product(t, 16, i32::from, [2, 2], signed))
+            },
+        ),
+        case(
             "ldmatrix",
             |b, i| {
                 let rows = b.shared::<U32>("rows", 4 * BLOCK);
