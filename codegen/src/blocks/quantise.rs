@@ -27,8 +27,8 @@ const fn outliers(group: ScaleGroup) -> i32 {
     }
 }
 
-/// Rounds the lanes' `values` and writes them to the super-block of `to` where `first` is the lane's own. A value that is not finite, or beyond
-/// 2^100, makes a scale that is not finite.
+/// Rounds the lanes' `values` and writes them to the super-block of `to` where `first` is the lane's own. A value that is
+/// not finite, or beyond 2^100, makes a scale that is not finite.
 #[track_caller]
 pub(crate) fn super_block(
     b: &mut Builder,
