@@ -58,24 +58,24 @@ const LOOPS: &[Row] = &[
     (Exact, Q6_K, 80, [2048, 351, 161, 7, 156, 3, 4, 8, 10], 16, 26.9),
     (Exact, Q6_K, 89, [2048, 351, 165, 8, 156, 2, 0, 8, 10], 16, 26.9),
     (Exact, Q6_K, 90, [2048, 350, 170, 2, 156, 3, 0, 8, 10], 16, 26.9),
-    (ExactResident, Q4_K, 90, [2048, 320, 64, 5, 162, 68, 8, 8, 4], 8, 9.2),
-    (ExactResident, Q6_K, 90, [2048, 350, 157, 15, 156, 3, 0, 8, 10], 8, 13.4),
+    (ExactResident, Q4_K, 90, [2048, 320, 66, 3, 162, 68, 8, 8, 4], 8, 9.2),
+    (ExactResident, Q6_K, 90, [2048, 350, 156, 17, 156, 2, 0, 8, 10], 8, 13.4),
     (Fast, Q4_K, 75, [8192, 203, 87, 78, 4, 2, 2, 18, 9], 8, 36.9),
-    (Fast, Q4_K, 80, [8192, 255, 104, 88, 4, 2, 2, 38, 9], 8, 36.9),
-    (Fast, Q4_K, 89, [8192, 255, 105, 89, 4, 2, 0, 38, 9], 8, 36.9),
-    (Fast, Q4_K, 90, [8192, 256, 106, 88, 4, 3, 0, 38, 9], 8, 36.9),
-    (Fast, Q6_K, 75, [8192, 362, 158, 163, 3, 1, 1, 19, 14], 8, 26.9),
-    (Fast, Q6_K, 80, [8192, 432, 178, 178, 3, 1, 1, 47, 14], 8, 53.8),
-    (Fast, Q6_K, 89, [8192, 432, 179, 178, 3, 1, 0, 47, 14], 8, 53.8),
-    (Fast, Q6_K, 90, [8192, 431, 180, 178, 3, 1, 0, 47, 14], 8, 53.8),
+    (Fast, Q4_K, 80, [8192, 255, 106, 86, 4, 2, 2, 38, 9], 8, 36.9),
+    (Fast, Q4_K, 89, [8192, 255, 108, 86, 4, 2, 0, 38, 9], 8, 36.9),
+    (Fast, Q4_K, 90, [8192, 256, 108, 87, 4, 2, 0, 38, 9], 8, 36.9),
+    (Fast, Q6_K, 75, [8192, 362, 161, 160, 3, 1, 1, 19, 14], 8, 26.9),
+    (Fast, Q6_K, 80, [8192, 432, 185, 171, 3, 1, 1, 47, 14], 8, 53.8),
+    (Fast, Q6_K, 89, [8192, 432, 186, 171, 3, 1, 0, 47, 14], 8, 53.8),
+    (Fast, Q6_K, 90, [8192, 431, 187, 171, 3, 1, 0, 47, 14], 8, 53.8),
     (FastShared, Q4_K, 80, [8192, 202, 86, 78, 4, 2, 2, 27, 0], 8, 0.0),
     (FastShared, Q4_K, 89, [8192, 202, 88, 78, 4, 2, 0, 27, 0], 8, 0.0),
     (FastShared, Q4_K, 90, [8192, 202, 88, 78, 4, 2, 0, 27, 0], 8, 0.0),
-    (FastShared, Q6_K, 80, [8192, 361, 152, 168, 3, 1, 1, 32, 0], 8, 0.0),
-    (FastShared, Q6_K, 89, [8192, 361, 153, 168, 3, 1, 0, 32, 0], 8, 0.0),
-    (FastShared, Q6_K, 90, [8192, 360, 153, 168, 3, 1, 0, 32, 0], 8, 0.0),
-    (Ring, Q4_K, 90, [8192, 254, 113, 92, 4, 2, 0, 31, 0], 8, 161.0),
-    (Ring, Q6_K, 90, [8192, 414, 178, 183, 3, 1, 0, 37, 0], 8, 0.0),
+    (FastShared, Q6_K, 80, [8192, 361, 157, 163, 3, 1, 1, 32, 0], 8, 0.0),
+    (FastShared, Q6_K, 89, [8192, 361, 158, 163, 3, 1, 0, 32, 0], 8, 0.0),
+    (FastShared, Q6_K, 90, [8192, 360, 158, 163, 3, 1, 0, 32, 0], 8, 0.0),
+    (Ring, Q4_K, 90, [8192, 246, 110, 88, 4, 2, 0, 31, 0], 8, 161.0),
+    (Ring, Q6_K, 90, [8192, 407, 177, 178, 3, 1, 0, 37, 0], 8, 0.0),
 ];
 
 /// llama.cpp's: instructions of all kinds by reading its code, others not told apart; 13.5 KB in flight.
@@ -190,9 +190,9 @@ pub(super) fn staging(program: Program, is_normalised: bool) -> f64 {
 
 /// In exact numerics at sm_90, with a norm and without; on other targets they differ by less than 5 %.
 const EXACT_STAGING: [f64; 2] = [5.625, 1.375];
-/// The same in fast numerics, without the second plane, which few super-blocks have: counted in the assembler's text of a
-/// kernel for Q4_K at sm_90.
-const FAST_STAGING: [f64; 2] = [17.5, 13.4];
+/// The same in fast numerics at sm_90 for Q4_K, without the second plane, which few super-blocks have. What the norm takes of
+/// it, 31 of a warp's 115 instructions for 256 elements, is counted by hand.
+const FAST_STAGING: [f64; 2] = [14.375, 10.5];
 
 #[cfg(test)]
 mod tests {
@@ -266,6 +266,8 @@ mod tests {
                 assert!(target != 90 || each == expected, "{kernel}: {each}");
             }
         }
+        let cells = recorded("Q4_K.stream_fast", "products", "rounded", 90);
+        assert_eq!(cells[cells.len() - 4].parse(), Ok(FAST_STAGING[0]));
     }
 
     #[test]
@@ -282,7 +284,7 @@ mod tests {
                 let takes = LOOPS.iter().find(|row| (row.0, row.1) == (FastShared, ty)).map(Loop::new).expect("a row");
                 let rings = program == Program::Kiln(Numerics::Fast) && sm > 75;
                 assert!(
-                    !rings || shared.all - takes.all > 0.19,
+                    !rings || shared.all - takes.all > 0.16,
                     "{ty}, sm_{sm}: the ring takes instructions of its own"
                 );
             }
