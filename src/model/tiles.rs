@@ -16,7 +16,8 @@ pub(crate) enum Tile {
     Double,
 }
 
-/// Instructions of a warp for each `m16n8k32`, Q4_K: counted at sm_90, `codegen/loops.txt` has them.
+/// Instructions of a warp for each `m16n8k32`, Q4_K: counted at sm_90, `codegen/loops.txt` has them. Kernels of sm_75 have
+/// [`Tile::Wide`] alone.
 const COST: [(Tile, f64); 4] = [(Tile::Narrow, 29.0), (Tile::Wide, 22.0), (Tile::Large, 10.3), (Tile::Double, 10.2)];
 /// Instructions that a multiprocessor issues in a cycle, cycles of its tensor cores for a product, and bytes that reach it
 /// from the L2 cache in a cycle: 1.6 to 4 and 12 to 41 on the chips of [`super::cost`].
@@ -25,9 +26,10 @@ const TENSOR: f64 = 2.0;
 const FROM_L2: f64 = 24.0;
 
 impl Tile {
-    /// The tile of those that are there that takes the least time for matrices of these types and rows: multiprocessors take tiles in turns, those
-    /// without one in the last turn rest, and each tile reads its weights and columns from the L2 cache. Also how many
-    /// tiles of rows it has. Gate and up, two matrices of the same rows, share large tiles where they are of one type.
+    /// Of the tiles that are there the one that takes the least time for matrices of these types and rows, and how many
+    /// tiles of rows it has. Multiprocessors take tiles in turns, those without one in the last turn rest, and each tile
+    /// reads its weights and columns from the L2 cache. Gate and up, two matrices of the same rows, share large tiles where
+    /// they are of one type.
     pub(crate) fn choose(
         there: impl Fn(Tile) -> bool,
         matrices: &[(WeightType, u32)],
