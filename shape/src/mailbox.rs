@@ -137,7 +137,7 @@ pub mod state {
     pub const MADE: u32 = 4 * SLOTS;
     /// Entries written to the slot's ring, counted without end.
     pub const EMITTED: u32 = 5 * SLOTS;
-    /// The slot that had the last token.
+    /// The slot of the last pass's last column.
     pub const LAST: u32 = 6 * SLOTS;
     /// Records of the trace that every block has written so far, in a kernel that traces.
     pub const EVENTS: u32 = LAST + 1;
@@ -155,24 +155,29 @@ pub mod state {
 
 /// What the leader has every block do next.
 pub mod command {
+    /// Columns of a pass at most: items whose tokens run in it together.
+    pub const COLUMNS: u32 = 8;
     /// One of the kinds below.
     pub const KIND: u32 = 0;
-    /// The slot whose token runs next.
-    pub const SLOT: u32 = 1;
-    /// That item's ids and tokens run so far.
-    pub const STEP: u32 = 2;
-    /// The token to run.
-    pub const TOKEN: u32 = 3;
-    /// Tokens made.
-    pub const MADE: u32 = 4;
-    /// The next id of the prompt that the token just run belongs to.
-    pub const NEXT_ID: u32 = 5;
+    /// Columns of the next pass.
+    pub const COUNT: u32 = 1;
+    /// The slot of each column, `[COLUMNS]`.
+    pub const SLOT: u32 = 8;
+    /// Ids and tokens of each column's item that have run, where the pass before does not run it, `[COLUMNS]`.
+    pub const STEP: u32 = SLOT + COLUMNS;
+    /// The token to run, of the same columns, `[COLUMNS]`.
+    pub const TOKEN: u32 = STEP + COLUMNS;
+    /// Tokens made, of the same columns, `[COLUMNS]`.
+    pub const MADE: u32 = TOKEN + COLUMNS;
+    /// The next id of the prompt of each column of the pass before, `[COLUMNS]`.
+    pub const NEXT_ID: u32 = MADE + COLUMNS;
     /// Words of all.
-    pub const WORDS: u32 = 32;
+    pub const WORDS: u32 = 64;
+    const _: () = assert!(NEXT_ID + COLUMNS <= WORDS);
 
     /// To wait until there is something to do.
     pub const WAIT: u32 = 0;
-    /// To run a token.
+    /// To run a pass.
     pub const RUN: u32 = 1;
     /// To leave the device.
     pub const LEAVE: u32 = 2;

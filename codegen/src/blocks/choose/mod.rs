@@ -92,6 +92,11 @@ impl Choose {
         Choose { words, memory, blocks, vocab, scratch, room }
     }
 
+    /// The same of another choice.
+    pub(crate) const fn of_words(self, words: Shared<U32>) -> Choose {
+        Choose { words, ..self }
+    }
+
     /// Whether the choice has a flag; the same in the whole block.
     #[track_caller]
     pub(crate) fn has(&self, b: &mut Builder, flag: u32) -> Val<Pred> {

@@ -1,11 +1,12 @@
 //! Small things that are asked for ahead. While weights stream, a line that is not in the L2 cache comes behind them, after
 //! microseconds; the weights have put it out since the layer or the token before.
 
-use super::{Decoder, Item};
+use super::Decoder;
 use crate::blocks::tensor::vector_from_table;
 use crate::kernels::phase::Phase;
-use crate::ptx::{Builder, F32, Global, Operand, U32, Val};
+use crate::ptx::{Builder, F32, Global, Operand, U32, U64, Val};
 use kiln_shape::TensorRole;
+use kiln_shape::mailbox::item;
 use kiln_shape::table::KV_CHUNK;
 
 /// Bytes of a line of the L2 cache.
@@ -56,17 +57,21 @@ impl Decoder<'_> {
         });
     }
 
-    /// Asks for the position's angles and the addresses of its chunks, before Q and K are there; by a warp of each block.
-    pub(super) fn ask_for_place(&self, b: &mut Builder, item: &Item, position: Val<U32>) {
+    /// Asks for the angles of a column's position and the addresses of its chunks, before Q and K are there; by a warp of
+    /// each block.
+    pub(super) fn ask_for_place(&self, b: &mut Builder, column: Val<U32>) {
+        let position = self.columns.position(b, column);
         let half = self.kernel.shape.head_dim / 2;
         let before = b.mul::<U32>(position, half);
-        for table in [item.cos, item.sin] {
+        for table in [item::COS, item::SIN] {
+            let table = self.columns.pointer::<F32>(b, column, table);
             let row = b.index(table, before);
             self.ask_for_lines(b, row, (4 * half).div_ceil(LINE));
         }
         let of_line = KV_CHUNK * (LINE / 8);
         let before = b.shr::<U32>(position, of_line.trailing_zeros());
         let lines = b.add::<U32>(before, 1);
-        self.ask_for_lines(b, item.table, lines);
+        let table = self.columns.pointer::<U64>(b, column, item::TABLE);
+        self.ask_for_lines(b, table, lines);
     }
 }

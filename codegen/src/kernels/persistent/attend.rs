@@ -1,51 +1,59 @@
 //! Attention over a sequence's chunks, and the write of the position's key and value.
 
-use super::{Decoder, Item};
+use super::{Decoder, Pass};
 use crate::blocks::attend::{Attend, Sequence};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::{self, Cache, Half};
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{Builder, F32, Global, Size, U32, Val};
+use kiln_shape::mailbox::item;
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole, Units};
 
 impl Decoder<'_> {
-    /// Attention over a cache of the launch's type.
-    pub(super) fn attend(&self, b: &mut Builder, item: &Item, layer: Val<U32>, position: Val<U32>) {
-        b.if_else(
-            self.half_cache,
-            |b| self.attend_over(b, KvType::F16, item, layer, position),
-            |b| self.attend_over(b, KvType::F32, item, layer, position),
-        );
+    /// Attention over caches of the launch's type.
+    pub(super) fn attend(&self, b: &mut Builder, pass: &Pass, layer: Val<U32>) {
+        self.columns.each(b, pass, |b, column| {
+            b.if_else(
+                self.half_cache,
+                |b| self.attend_over(b, KvType::F16, column, layer),
+                |b| self.attend_over(b, KvType::F32, column, layer),
+            );
+        });
     }
 
-    /// Attention, an item for each KV head and unit. The block that has the position's unit, the last, writes its key and
-    /// value.
-    fn attend_over(&self, b: &mut Builder, ty: KvType, item: &Item, layer: Val<U32>, position: Val<U32>) {
+    /// Attention of a column, a pair of KV head and unit after the other. The block that has the position's unit, the last,
+    /// writes its key and value.
+    fn attend_over(&self, b: &mut Builder, ty: KvType, column: Val<U32>, layer: Val<U32>) {
+        let (columns, position) = (&self.columns, self.columns.position(b, column));
         let ModelShape { kv_heads, head_dim, .. } = self.kernel.shape;
         let heads = Heads { group: self.kernel.shape.group(), head_dim, ty };
         let length = b.add(position, 1);
-        let cache = Cache::Chunked { table: item.table, layer, kv_heads: Size::Const(kv_heads) };
-        let angles = Angles::at(b, item.cos, item.sin, position, head_dim);
+        let table = columns.pointer(b, column, item::TABLE);
+        let cache = Cache::Chunked { table, layer, kv_heads: Size::Const(kv_heads) };
+        let [cos, sin] = [item::COS, item::SIN].map(|word| columns.pointer(b, column, word));
+        let angles = Angles::at(b, cos, sin, position, head_dim);
+        let partials = columns.pointer(b, column, item::PARTIALS);
+        let max_chunks = columns.of_item(b, column, item::MAX_CHUNKS);
         b.overlap(|b| {
             let attend = Attend::new(b, heads, Units::of(self.kernel.numerics, ty, kv_heads));
             let (positions, units) = attend.cut(b, length);
-            let items = b.mul::<U32>(units, kv_heads);
+            let all = b.mul::<U32>(units, kv_heads);
             let last = b.sub(units, 1);
             let sequence = Sequence {
                 cache,
                 length,
                 units,
-                partials: item.partials,
-                max_chunks: item.max_chunks,
+                partials,
+                max_chunks,
                 arrivals: self.arrivals,
                 out: self.attention_out(layer),
             };
-            b.for_range(self.block, items, self.barrier.blocks(), |b, index| {
+            b.for_range(self.block, all, self.barrier.blocks(), |b, index| {
                 let unit = b.div::<U32>(index, kv_heads);
                 let kv_head = b.rem::<U32>(index, kv_heads);
-                b.bar_sync(); // the item before is done with the workspace
+                b.bar_sync(); // the pair before is done with the workspace
                 self.queries(b, &attend, heads, layer, kv_head, angles);
                 let owns = b.setp_eq(unit, last);
                 b.if_(owns, |b| self.write_kv(b, ty, cache, layer, kv_head, position, angles));

@@ -8,6 +8,7 @@ use crate::kernels::phase::Phase;
 use crate::kernels::products::Exchanged;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U32, U64, Val};
 use kiln_shape::exchange::{Slot, words};
+use kiln_shape::mailbox::item;
 
 /// The exchange of a decoder's blocks.
 #[derive(Debug, Clone, Copy)]
@@ -87,8 +88,10 @@ impl Decoder<'_> {
     }
 
     /// The vectors of a phase.
-    pub(super) fn vectors_of(&self, b: &mut Builder, step: Step, logits: Global<F32>) -> OfStep {
+    pub(super) fn vectors_of(&self, b: &mut Builder, step: Step) -> OfStep {
         let Step { phase, layer, is_last } = step;
+        let first = b.mov::<U32>(0);
+        let logits = self.columns.pointer(b, first, item::LOGITS);
         let mut is = |which: Phase| b.setp_eq(phase, which as u32);
         let (is_qkv, is_gate_up, is_head) = (is(Phase::Qkv), is(Phase::GateUp), is(Phase::Head));
         let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));

@@ -1,10 +1,12 @@
-//! The persistent decoder. `queue` is the leader's side of the mailbox, `token` the forward pass of a token and what
-//! follows from it, `choose` its draw where it is not the greatest logit's, `stream` the producer of its weights, `attend`
-//! its attention, `ahead` what it asks for early, `exchange` where its vectors lie, `trace` the stamps of its phases.
+//! The persistent decoder. `queue` is the leader's side of the mailbox, `column` the items of a pass, `token` the forward
+//! pass and what follows from it, `choose` its draw where it is not the greatest logit's, `stream` the producer of its
+//! weights, `attend` its attention, `ahead` what it asks for early, `exchange` where its vectors lie, `trace` the stamps of
+//! its phases.
 
 mod ahead;
 mod attend;
 mod choose;
+mod column;
 mod exchange;
 mod queue;
 mod stream;
@@ -21,9 +23,10 @@ use crate::blocks::grid_barrier::GridBarrier;
 use crate::blocks::leader;
 use crate::blocks::ring::{Consumer, Ring};
 use crate::blocks::wait::Limit;
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Role, Shared, U8, U32, U64, Val, Var};
+use crate::ptx::{Builder, F32, Global, Pred, Role, Shared, U8, U32, U64, Val, Var};
+use column::Columns;
 use exchange::Vectors;
-use kiln_shape::mailbox::{self, command, item, report, state};
+use kiln_shape::mailbox::{command, report, state};
 use kiln_shape::{ModelShape, Numerics, WeightType, presets};
 use trace::Trace;
 
@@ -198,12 +201,10 @@ struct Decoder<'a> {
     begin: Val<U64>,
     /// The leader's copy of the state's first words; not used in other blocks.
     kept: Shared<U32>,
-    /// The block's copy of the item being run.
-    item: Shared<U32>,
-    /// The block's copy of the command, and the token chosen.
-    command: Shared<U32>,
+    /// The items whose tokens run.
+    columns: Columns,
     scratch: argmax::Scratch,
-    /// The chain by which the item's tokens are chosen.
+    /// The chain by which tokens are chosen, of the first column's item.
     chain: Choose,
     drawn: choose::Drawn,
     trace: Option<Trace>,
@@ -213,42 +214,12 @@ struct Decoder<'a> {
     vectors: Option<Vectors>,
 }
 
-/// Where the chosen token stands behind the block's copy of the command.
-const CHOSEN: u32 = command::WORDS;
-
 /// What to do next; the same in every block.
-struct Next {
+struct Pass {
     /// A kind of `command`.
     kind: Var<U32>,
-    slot: Var<U32>,
-    /// The item's ids and tokens that have run.
-    step: Var<U32>,
-    /// The token to run.
-    token: Var<U32>,
-    /// Tokens made.
-    made: Var<U32>,
-}
-
-impl Next {
-    fn none(b: &mut Builder) -> Next {
-        let mut zero = || b.var::<U32>(0);
-        Next { kind: zero(), slot: zero(), step: zero(), token: zero(), made: zero() }
-    }
-}
-
-/// The words of the item being run.
-struct Item {
-    prompt: Val<U32>,
-    /// The position of the prompt's first id.
-    first: Val<U32>,
-    max_new: Val<U32>,
-    room: Val<U32>,
-    max_chunks: Val<U32>,
-    table: Global<U64>,
-    logits: Global<F32>,
-    partials: Global<F32>,
-    cos: Global<F32>,
-    sin: Global<F32>,
+    /// Columns whose tokens run.
+    count: Var<U32>,
 }
 
 impl<'a> Decoder<'a> {
@@ -288,8 +259,9 @@ impl<'a> Decoder<'a> {
         let barrier = GridBarrier::new(b, counters, limit);
         let begin = b.globaltimer();
         let scratch = argmax::Scratch::new(b);
-        let item = b.shared("item", mailbox::ITEM_WORDS);
-        let chain = Choose::new(b, item.at(item::CHOICE), choice, barrier.blocks(), vocab, scratch);
+        let columns = Columns::new(b, 1);
+        let words = columns.choice(b, None);
+        let chain = Choose::new(b, words, choice, barrier.blocks(), vocab, scratch);
         Decoder {
             kernel,
             table,
@@ -320,8 +292,7 @@ impl<'a> Decoder<'a> {
             leader,
             begin,
             kept: b.shared("kept", state::KEPT),
-            item,
-            command: b.shared("command", command::WORDS + 1),
+            columns,
             scratch,
             chain,
             drawn: choose::Drawn::new(b),
@@ -342,14 +313,14 @@ impl<'a> Decoder<'a> {
 
     /// Runs items until it is to leave.
     fn run(&self, b: &mut Builder) {
-        let next = Next::none(b);
+        let pass = Pass { kind: b.var::<U32>(command::WAIT), count: b.var::<U32>(0) };
         self.wake(b);
-        self.wait_for_work(b, &next);
-        let runs = |b: &mut Builder| b.setp_eq::<U32>(next.kind, command::RUN);
+        self.wait_for_work(b, &pass);
+        let runs = |b: &mut Builder| b.setp_eq::<U32>(pass.kind, command::RUN);
         b.while_(runs, |b| {
-            self.run_token(b, &next);
-            let waits = b.setp_eq::<U32>(next.kind, command::WAIT);
-            b.if_(waits, |b| self.wait_for_work(b, &next));
+            self.run_pass(b, &pass);
+            let waits = b.setp_eq::<U32>(pass.kind, command::WAIT);
+            b.if_(waits, |b| self.wait_for_work(b, &pass));
         });
         if let Some(ring) = &self.ring {
             ring.leave(b);
@@ -358,70 +329,21 @@ impl<'a> Decoder<'a> {
     }
 
     /// Waits until there is something to do, and takes it up in every block.
-    fn wait_for_work(&self, b: &mut Builder, next: &Next) {
+    fn wait_for_work(&self, b: &mut Builder, pass: &Pass) {
         b.if_(self.leads, |b| self.look_for_work(b));
         // There may be no work for long: poll seldom.
         self.barrier.wait_sleeping(b, 2000);
-        self.read_command(b, 0, |_| {});
-        self.take(b, next);
-    }
-
-    /// Copies a command to shared memory, in every block by the first warp, which runs `beside` meanwhile.
-    fn read_command(&self, b: &mut Builder, which: u32, beside: impl FnOnce(&mut Builder)) {
-        let (warp, lane) = (b.warp_id(), b.lane());
-        let in_first = b.setp_eq(warp, 0);
-        b.if_(in_first, |b| {
-            let from = self.state.at(state::COMMANDS + which * command::WORDS);
-            let (from, to) = (b.index(from, lane), b.index(self.command, lane));
-            let word = b.ld(from, LoadKind::Ordinary);
-            b.st(to, word);
-            beside(b);
+        self.in_first_warp(b, |b| {
+            self.read_command(b, 0);
+            self.line_up(b, None);
         });
-        b.bar_sync(); // the command is in shared memory
+        self.take(b, pass);
     }
 
-    /// Takes up the command's item.
-    fn take(&self, b: &mut Builder, next: &Next) {
-        b.bar_sync(); // nobody reads the item before any more
-        for (var, word) in [
-            (next.kind, command::KIND),
-            (next.slot, command::SLOT),
-            (next.step, command::STEP),
-            (next.token, command::TOKEN),
-            (next.made, command::MADE),
-        ] {
-            let value = b.ld(self.command.at(word), LoadKind::Constant);
-            b.set(var, value);
-        }
-        let tid = b.tid();
-        let items = b.byte_index(self.state.at(state::ITEMS), next.slot, mailbox::ITEM_WORDS * 4);
-        b.for_range(tid, mailbox::ITEM_WORDS, b.block(), |b, i| {
-            let (from, to) = (b.index(items, i), b.index(self.item, i));
-            let word = b.ld(from, LoadKind::Ordinary);
-            b.st(to, word);
-        });
-        b.bar_sync(); // the item is in shared memory
-    }
-
-    /// The block's copy of the item.
-    fn item(&self, b: &mut Builder) -> Item {
-        let mut word = |word| b.ld(self.item.at(word), LoadKind::Constant);
-        let (prompt, first) = (word(item::PROMPT), word(item::POSITION));
-        let (max_new, room, max_chunks) = (word(item::MAX_NEW), word(item::ROOM), word(item::MAX_CHUNKS));
-        let mut address = |word| b.ld(self.item.at(word).cast::<U64>(), LoadKind::Constant);
-        let (table, logits, partials) = (address(item::TABLE), address(item::LOGITS), address(item::PARTIALS));
-        let (cos, sin) = (address(item::COS), address(item::SIN));
-        Item {
-            prompt,
-            first,
-            max_new,
-            room,
-            max_chunks,
-            table: b.global_ptr(table),
-            logits: b.global_ptr(logits),
-            partials: b.global_ptr(partials),
-            cos: b.global_ptr(cos),
-            sin: b.global_ptr(sin),
-        }
+    /// Runs `body` in the first warp of each block.
+    fn in_first_warp(&self, b: &mut Builder, body: impl FnOnce(&mut Builder)) {
+        let warp = b.warp_id();
+        let is_first = b.setp_eq(warp, 0);
+        b.if_(is_first, body);
     }
 }

@@ -1,10 +1,11 @@
 //! The leader's side of the mailbox: the first warp of the grid, a lane for every second slot.
 //!
-//! Once a token, while the token runs, it reads all doorbells, stop words and ring positions together. Before the
-//! token's last barrier it takes a new item, ends stopped ones, and chooses the next token's slot: the first one behind
-//! the last that has an item and room in its ring. So no item waits for more than one token of each other.
+//! Once a pass, while the pass runs, it reads all doorbells, stop words and ring positions together. Before the pass's last
+//! barrier it takes a new item, ends stopped ones, and chooses the next pass's columns: the first slots behind the last
+//! that have an item and room in their rings. So no item waits for more than one token of each other.
 
-use super::Decoder;
+use super::column::word;
+use super::{Decoder, Pass};
 use crate::ptx::{Builder, Compare, LoadKind, LoadOrder, Operand, Pred, Scope, StoreOrder, U32, U64, Val, Var};
 use kiln_shape::mailbox::{self, SLOTS, command, entry, item, report, state};
 
@@ -21,16 +22,8 @@ pub(super) struct Look {
     consumed: [Var<U32>; EACH as usize],
     park: Var<U32>,
     yields: Var<U32>,
-    /// The next id of the prompt that is being run.
+    /// The next id of the prompt of the lane's column.
     next_id: Var<U32>,
-}
-
-/// The slot whose token runs while the leader decides.
-#[derive(Clone, Copy)]
-pub(super) struct Current {
-    pub(super) slot: Val<U32>,
-    /// Whether a token is chosen, which takes a place in the ring.
-    pub(super) chooses: Val<Pred>,
 }
 
 impl Look {
@@ -125,19 +118,23 @@ impl Decoder<'_> {
 
     // ---- the host's words
 
-    /// The leader's loads of the host's words, once a token: their latency overlaps the token's work. `next` is the
-    /// place in its prompt of the id behind the one that runs.
-    pub(super) fn look(&self, b: &mut Builder, next: Val<U32>, prompt: Val<U32>) -> Look {
+    /// The leader's loads of the host's words, once a pass: their latency overlaps the pass's work.
+    pub(super) fn look(&self, b: &mut Builder, pass: &Pass) -> Look {
         let look = Look::new(b);
         b.if_(self.leads, |b| {
             self.look_at_slots(b, &look);
-            let in_prompt = b.setp_lt(next, prompt);
-            b.if_(in_prompt, |b| {
-                let ids = b.ld(self.item.at(item::IDS).cast::<U64>(), LoadKind::Constant);
-                let ids = b.global_ptr::<U32>(ids);
-                let at = b.index(ids, next);
-                let id = b.ld_sync(at, LoadOrder::Relaxed, Scope::Sys);
-                b.set(look.next_id, id);
+            let (columns, lane) = (&self.columns, b.lane());
+            let runs = b.setp_lt::<U32>(lane, pass.count);
+            b.if_(runs, |b| {
+                let (step, prompt) = (columns.get(b, word::STEP, lane), columns.of_item(b, lane, item::PROMPT));
+                let next = b.add::<U32>(step, 1);
+                let in_prompt = b.setp_lt(next, prompt);
+                b.if_(in_prompt, |b| {
+                    let ids = columns.pointer::<U32>(b, lane, item::IDS);
+                    let at = b.index(ids, next);
+                    let id = b.ld_sync(at, LoadOrder::Relaxed, Scope::Sys);
+                    b.set(look.next_id, id);
+                });
             });
         });
         look
@@ -220,9 +217,22 @@ impl Decoder<'_> {
         b.bar_warp_sync(); // the slot's words are in shared memory
     }
 
-    /// Ends the stopped items of a lane's slots; whether the current one's is among them.
-    fn end_stopped(&self, b: &mut Builder, look: &Look, current: Option<Current>) -> Var<U32> {
-        let (lane, stopped) = (b.lane(), b.var::<U32>(0));
+    /// The column of the pass that runs a slot's item, or [`NONE`].
+    fn column_of(&self, b: &mut Builder, running: Option<&Pass>, slot: Val<U32>) -> Val<U32> {
+        let found = b.var::<U32>(NONE);
+        if let Some(pass) = running {
+            self.columns.each(b, pass, |b, column| {
+                let own = self.columns.get(b, word::SLOT, column);
+                let is = b.setp_eq(own, slot);
+                b.if_(is, |b| b.set(found, column));
+            });
+        }
+        b.get(found)
+    }
+
+    /// Ends the stopped items of a lane's slots; of those in the pass that runs their columns take note.
+    fn end_stopped(&self, b: &mut Builder, look: &Look, running: Option<&Pass>) {
+        let lane = b.lane();
         for half in 0..EACH {
             let slot = b.add(lane, 32 * half);
             let number = self.kept(b, state::NUMBER, slot);
@@ -231,71 +241,101 @@ impl Decoder<'_> {
             let active = b.setp_ne(active, 0);
             let stops = b.and_pred(asked, active);
             b.if_(stops, |b| {
-                let end = |b: &mut Builder| {
-                    let kind = b.mov::<U32>(entry::STOPPED);
-                    let none = b.mov::<U32>(0);
-                    self.end(b, slot, kind, none);
-                };
-                match current {
-                    Some(current) => {
-                        let own = b.setp_eq(slot, current.slot);
-                        b.if_else(own, |b| b.set(stopped, 1), end);
-                    }
-                    None => end(b),
-                }
+                let column = self.column_of(b, running, slot);
+                let runs = b.setp_ne(column, NONE);
+                b.if_else(
+                    runs,
+                    |b| {
+                        let to = b.index(self.columns.stops, column);
+                        b.st(to, 1);
+                    },
+                    |b| {
+                        let (kind, none) = (b.mov::<U32>(entry::STOPPED), b.mov::<U32>(0));
+                        self.end(b, slot, kind, none);
+                    },
+                );
             });
         }
         b.bar_warp_sync(); // what has ended is in shared memory
-        stopped
     }
 
-    /// The first slot behind `last` that has an item and room in its ring, or `NONE`; the same in every lane.
-    fn choose(&self, b: &mut Builder, look: &Look, last: Val<U32>, current: Option<(Current, Var<U32>)>) -> Val<U32> {
+    /// How far a slot of a lane is behind `last`, if it has an item and room in its ring, or `NONE`.
+    fn distance(&self, b: &mut Builder, look: &Look, half: u32, last: Val<U32>, running: Option<&Pass>) -> Val<U32> {
         let lane = b.lane();
-        let mut nearest = b.mov::<U32>(NONE);
-        for half in 0..EACH {
-            let slot = b.add(lane, 32 * half);
-            let active = self.kept(b, state::ACTIVE, slot);
-            let emitted = self.kept(b, state::EMITTED, slot);
-            let runs = b.var(active);
-            // A token and the item's end must fit.
-            let needed = b.var::<U32>(2);
-            if let Some((current, stopped)) = current {
-                let own = b.setp_eq(slot, current.slot);
-                b.if_(own, |b| {
-                    let one = b.selp::<U32>(3, 2, current.chooses);
-                    b.set(needed, one);
-                    let stops = b.setp_ne(stopped, 0);
-                    b.if_(stops, |b| b.set(runs, 0));
-                });
-            }
-            let unread = b.sub::<U32>(emitted, look.consumed[half as usize]);
-            let unread = b.add::<U32>(unread, needed);
-            let fits = b.setp(Compare::Le, unread, mailbox::RING_ENTRIES);
-            let runs = b.setp_ne(runs, 0);
-            let runs = b.and_pred(runs, fits);
-            let distance = distance_behind(b, slot, last);
-            let distance = b.selp::<U32>(distance, NONE, runs);
-            nearest = b.min(nearest, distance);
+        let slot = b.add(lane, 32 * half);
+        let active = self.kept(b, state::ACTIVE, slot);
+        let emitted = self.kept(b, state::EMITTED, slot);
+        let runs = b.var(active);
+        // A token and the item's end must fit.
+        let needed = b.var::<U32>(2);
+        if running.is_some() {
+            let column = self.column_of(b, running, slot);
+            let own = b.setp_ne(column, NONE);
+            b.if_(own, |b| {
+                let chooses = self.columns.chooses(b, column);
+                let one = b.selp::<U32>(3, 2, chooses);
+                b.set(needed, one);
+                let stops = b.index(self.columns.stops, column);
+                let stops = b.ld(stops, LoadKind::Ordinary);
+                let stops = b.setp_ne(stops, 0);
+                b.if_(stops, |b| b.set(runs, 0));
+            });
         }
-        let nearest = least(b, nearest);
-        let some = b.setp_ne(nearest, NONE);
-        let slot = slot_behind(b, last, nearest);
-        b.selp::<U32>(slot, NONE, some)
+        let unread = b.sub::<U32>(emitted, look.consumed[half as usize]);
+        let unread = b.add::<U32>(unread, needed);
+        let fits = b.setp(Compare::Le, unread, mailbox::RING_ENTRIES);
+        let runs = b.setp_ne(runs, 0);
+        let runs = b.and_pred(runs, fits);
+        let distance = distance_behind(b, slot, last);
+        b.selp::<U32>(distance, NONE, runs)
     }
 
-    /// Writes a command, for the leader: `slot`'s next token, or another kind.
-    fn command(&self, b: &mut Builder, which: u32, kind: Val<U32>, slot: Val<U32>, next_id: impl Operand<U32>) {
-        let to = self.state.at(state::COMMANDS + which * command::WORDS);
-        let slot = b.and(slot, SLOTS - 1); // NONE has no words
-        let (step, token) = (self.kept(b, state::STEP, slot), self.kept(b, state::TOKEN, slot));
-        let made = self.kept(b, state::MADE, slot);
-        b.st(to.at(command::KIND), kind);
+    /// Writes the columns of a command: of the slots behind `last` the first that have an item and room in their rings.
+    /// Returns how many there are, in every lane.
+    fn choose(&self, b: &mut Builder, which: u32, look: &Look, last: Val<U32>, running: Option<&Pass>) -> Val<U32> {
+        let distances: Vec<_> = (0..EACH).map(|half| self.distance(b, look, half, last, running)).collect();
+        let (from, count) = (b.var::<U32>(0), b.var::<U32>(0));
+        b.do_while(|b| {
+            let none = b.mov::<U32>(NONE);
+            let nearest = distances.iter().fold(none, |nearest, distance| {
+                let is_later = b.setp_ge::<U32>(*distance, from);
+                let distance = b.selp::<U32>(*distance, NONE, is_later);
+                b.min(nearest, distance)
+            });
+            let nearest = least(b, nearest);
+            let some = b.setp_ne(nearest, NONE);
+            b.if_(some, |b| {
+                b.if_(self.leader, |b| {
+                    let (slot, column) = (slot_behind(b, last, nearest), b.get(count));
+                    self.command_column(b, which, column, slot);
+                });
+                let (next, behind) = (b.add::<U32>(count, 1), b.add::<U32>(nearest, 1));
+                b.set(count, next);
+                b.set(from, behind);
+            });
+            let more = b.setp_lt::<U32>(count, self.columns.most());
+            b.and_pred(some, more)
+        });
+        b.get(count)
+    }
+
+    /// Writes a column of a command, for the leader: a slot's next token.
+    fn command_column(&self, b: &mut Builder, which: u32, column: Val<U32>, slot: Val<U32>) {
+        let to = b.index(self.state.at(state::COMMANDS + which * command::WORDS), column);
         b.st(to.at(command::SLOT), slot);
-        b.st(to.at(command::STEP), step);
-        b.st(to.at(command::TOKEN), token);
-        b.st(to.at(command::MADE), made);
-        b.st(to.at(command::NEXT_ID), next_id);
+        for (word, of) in [(command::STEP, state::STEP), (command::TOKEN, state::TOKEN), (command::MADE, state::MADE)] {
+            let value = self.kept(b, of, slot);
+            b.st(to.at(word), value);
+        }
+    }
+
+    /// Writes the rest of a command, for the leader.
+    fn command(&self, b: &mut Builder, which: u32, kind: Val<U32>, count: Val<U32>) {
+        let to = self.state.at(state::COMMANDS + which * command::WORDS);
+        let runs = b.setp_eq(kind, command::RUN);
+        let count = b.selp::<U32>(count, 0, runs);
+        b.st(to.at(command::KIND), kind);
+        b.st(to.at(command::COUNT), count);
     }
 
     /// Nanoseconds since the launch began, against a limit.
@@ -311,14 +351,14 @@ impl Decoder<'_> {
         b.bar_warp_sync(); // what was told of the last token is in shared memory
         let idle_since = b.globaltimer();
         let look = Look::new(b);
-        let (kind, chosen) = (b.var::<U32>(command::WAIT), b.var::<U32>(NONE));
+        let (kind, count) = (b.var::<U32>(command::WAIT), b.var::<U32>(0));
         b.do_while(|b| {
             self.look_at_slots(b, &look);
             let last = b.ld(self.kept.at(state::LAST), LoadKind::Ordinary);
             self.take_one(b, &look, last);
             self.end_stopped(b, &look, None);
-            let slot = self.choose(b, &look, last, None);
-            b.set(chosen, slot);
+            let chosen = self.choose(b, 0, &look, last, None);
+            b.set(count, chosen);
             let now = b.globaltimer();
             let idle = b.sub(now, idle_since);
             let idle = b.setp(Compare::Gt, idle, self.idle_limit);
@@ -328,7 +368,7 @@ impl Decoder<'_> {
             let leaves = b.or_pred(idle, late);
             let leaves = b.or_pred(leaves, asked);
             let leaves = b.selp::<U32>(command::LEAVE, command::WAIT, leaves);
-            let runs = b.setp_ne(slot, NONE);
+            let runs = b.setp_ne(chosen, 0);
             let decided = b.selp::<U32>(command::RUN, leaves, runs);
             // Clocks differ from lane to lane; one lane's decision is everybody's.
             let decided = b.shfl_idx(decided, 0);
@@ -338,25 +378,31 @@ impl Decoder<'_> {
             waits
         });
         b.if_(self.leader, |b| {
-            let (kind, slot) = (b.get(kind), b.get(chosen));
-            self.command(b, 0, kind, slot, 0);
+            let (kind, count) = (b.get(kind), b.get(count));
+            self.command(b, 0, kind, count);
         });
     }
 
-    /// Decides, before the token's last barrier, what comes behind it. The command before was read by every block before
-    /// the barriers of this token. Returns whether the current item is to stop.
-    pub(super) fn publish(&self, b: &mut Builder, look: &Look, current: Current) -> Var<U32> {
-        let stops = b.var::<U32>(0);
+    /// Decides, before the pass's last barrier, what comes behind it. The command before was read by every block before
+    /// the barriers of this pass.
+    pub(super) fn publish(&self, b: &mut Builder, look: &Look, pass: &Pass) {
         b.if_(self.leads, |b| {
-            self.take_one(b, look, current.slot);
-            let stopped = self.end_stopped(b, look, Some(current));
-            let own = b.setp_ne(stopped, 0);
-            let own = b.vote_any(own);
-            let own = b.selp::<U32>(1, 0, own);
-            b.set(stops, own);
-            let slot = self.choose(b, look, current.slot, Some((current, stops)));
+            let (columns, lane) = (&self.columns, b.lane());
+            let last = b.sub::<U32>(pass.count, 1);
+            let last = columns.get(b, word::SLOT, last);
+            let runs = b.setp_lt::<U32>(lane, pass.count);
+            b.if_(runs, |b| {
+                let stops = b.index(columns.stops, lane);
+                b.st(stops, 0);
+                let to = self.state.at(state::COMMANDS + command::WORDS + command::NEXT_ID);
+                let to = b.index(to, lane);
+                b.st(to, look.next_id);
+            });
+            self.take_one(b, look, last);
+            self.end_stopped(b, look, Some(pass));
+            let count = self.choose(b, 1, look, last, Some(pass));
             b.if_(self.leader, |b| {
-                let some = b.setp_ne(slot, NONE);
+                let some = b.setp_ne(count, 0);
                 let kind = b.selp::<U32>(command::RUN, command::WAIT, some);
                 let late = self.is_over(b, self.run_limit);
                 let turn = self.is_over(b, self.turn_limit);
@@ -366,10 +412,9 @@ impl Decoder<'_> {
                 let leaves = b.or_pred(late, yields);
                 let leaves = b.or_pred(leaves, parks);
                 let kind = b.selp::<U32>(command::LEAVE, kind, leaves);
-                self.command(b, 1, kind, slot, look.next_id);
+                self.command(b, 1, kind, count);
             });
         });
-        stops
     }
 }
 

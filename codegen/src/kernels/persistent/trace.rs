@@ -39,19 +39,12 @@ pub(super) enum Ends {
 
 impl Decoder<'_> {
     /// The grid's barrier at the end of a phase.
-    pub(super) fn end_phase(&self, b: &mut Builder, phase: impl Operand<U32>, layer: Val<U32>, position: Val<U32>) {
-        self.end_step(b, phase, layer, position, Ends::Grid);
+    pub(super) fn end_phase(&self, b: &mut Builder, phase: impl Operand<U32>, layer: Val<U32>) {
+        self.end_step(b, phase, layer, Ends::Grid);
     }
 
     /// What ends a phase.
-    pub(super) fn end_step(
-        &self,
-        b: &mut Builder,
-        phase: impl Operand<U32>,
-        layer: Val<U32>,
-        position: Val<U32>,
-        ends: Ends,
-    ) {
+    pub(super) fn end_step(&self, b: &mut Builder, phase: impl Operand<U32>, layer: Val<U32>, ends: Ends) {
         let waits = |b: &mut Builder| match ends {
             Ends::Grid => self.barrier.wait(b),
             Ends::Of { meets, is_last } => b.if_else(
@@ -74,6 +67,8 @@ impl Decoder<'_> {
             let record = b.mad::<U32>(trace.event, self.barrier.blocks(), self.block);
             let to = b.byte_index(trace.to, record, trace::WORDS * 8);
             let low = b.mad::<U32>(layer, 256, phase);
+            let first = b.mov::<U32>(0);
+            let position = self.columns.position(b, first);
             let what = b.pack64(low, position);
             b.st(to, what);
             b.st(to.at(1), trace.begin);
