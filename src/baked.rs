@@ -21,6 +21,8 @@ pub struct BakedKernel {
     pub static_shared: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
+    /// Bytes of dynamic shared memory more for each column beyond the first, where a launch may have several.
+    pub column_shared: u32,
     /// Whether it may begin before the kernel before it in its stream ends: a launch
     /// [`with_programmatic`](LaunchConfig::with_programmatic) is right.
     pub begins_early: bool,

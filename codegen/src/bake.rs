@@ -32,6 +32,8 @@ pub struct Descriptor {
     pub static_shared: u32,
     /// Bytes of dynamic shared memory.
     pub dynamic_shared: u32,
+    /// Bytes more for each column beyond the first, where a launch may have several.
+    pub column_shared: u32,
     /// Whether a launch may begin before the launch before it ends.
     pub begins_early: bool,
     /// Its parameters, in order.
@@ -127,6 +129,7 @@ fn descriptors(module: &Module, kernels: &[Box<dyn Kernel>]) -> Vec<Descriptor> 
             grid: kernel.grid(),
             static_shared: function.static_shared(),
             dynamic_shared: function.dynamic_shared(),
+            column_shared: function.column_shared(),
             begins_early: function.begins_early(),
             params: function.params().to_vec(),
         })

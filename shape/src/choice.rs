@@ -115,6 +115,13 @@ pub mod memory {
     /// Each block's greatest logit, and its id: `[2, grid]`.
     pub const BESTS: u32 = LISTED + 32;
 
+    /// Words that each block takes behind [`BESTS`].
+    pub const OF_BLOCK: u32 = 4;
+    /// Words that each id of the vocabulary takes behind them.
+    pub const OF_ID: u32 = 3;
+    /// Words that the memory of a choice is a multiple of: of several each begins at a line.
+    pub const LINE: u32 = 32;
+
     /// Each block's best draw, and its id: `[2, grid]`.
     pub const fn draws(grid: u32) -> u32 {
         BESTS + 2 * grid
@@ -122,12 +129,12 @@ pub mod memory {
 
     /// Keys of logits that may or may not be drawn from, `[vocab]` of 64 bits.
     pub const fn list(grid: u32) -> u32 {
-        BESTS + 4 * grid
+        BESTS + OF_BLOCK * grid
     }
 
     /// How often each id has occurred, `[vocab]`: zeros between choices. Behind `list`, of twice the vocabulary.
     pub const fn words(grid: u32, vocab: u32) -> u64 {
-        list(grid) as u64 + 3 * vocab as u64
+        (list(grid) as u64 + OF_ID as u64 * vocab as u64).next_multiple_of(LINE as u64)
     }
 }
 

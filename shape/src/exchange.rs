@@ -35,8 +35,8 @@ pub const fn words(shape: &ModelShape) -> u32 {
     Slot::Down.first(shape) + shape.hidden
 }
 
-/// Zeroed words that a launch takes.
-pub const fn words_of_launch(shape: &ModelShape) -> u32 {
+/// Words of a column.
+pub const fn words_of_column(shape: &ModelShape) -> u32 {
     2 * words(shape)
 }
 
@@ -56,7 +56,7 @@ mod tests {
                 assert_eq!(slot.first(shape), end, "{}: {slot:?}", preset.feature);
                 end += length;
             }
-            assert_eq!((words(shape), words_of_launch(shape)), (end, 2 * end));
+            assert_eq!((words(shape), words_of_column(shape)), (end, 2 * end));
         }
     }
 }

@@ -8,6 +8,7 @@ use super::{KvType, Numerics};
 use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, newest, no_module};
 use crate::driver::Device;
 use crate::kernel::{Kernel, LoadedModule};
+use crate::shape::mailbox::command::COLUMNS;
 use crate::shape::ring::Depth;
 use crate::shape::{Units, WeightType, presets};
 use crate::{Error, Result};
@@ -144,10 +145,10 @@ pub(crate) enum Persistent {
     Plain(Kernel<PersistentDecoder<'static>>),
     /// One that also traces.
     Tracing(Kernel<(PersistentDecoder<'static>, Trace<'static>)>),
-    /// One that only decodes, with weights that come through a ring of that depth.
-    Ring(Kernel<Ringed<PersistentDecoder<'static>>>, Depth),
+    /// One that only decodes, with weights that come through a ring: one of that depth for each number of columns.
+    Ring(Kernel<Ringed<PersistentDecoder<'static>>>, Vec<Depth>),
     /// One that also traces, with such weights.
-    TracingRing(Kernel<Ringed<(PersistentDecoder<'static>, Trace<'static>)>>, Depth),
+    TracingRing(Kernel<Ringed<(PersistentDecoder<'static>, Trace<'static>)>>, Vec<Depth>),
 }
 
 impl Persistent {
@@ -177,12 +178,19 @@ impl Persistent {
             (None, false) => Persistent::Plain(loaded.find(&name, &setting)?),
             (None, true) => Persistent::Tracing(loaded.find(&name, &setting)?),
             (Some(kernel), traces) => {
-                // The least ring, where none fits: its launch says how much is missing.
-                let depth = depth(device, kernel, types).unwrap_or(Depth::LEAST);
-                let more = depth.bytes(consumers(kernel));
+                let mut rings = rings(device, kernel, types);
+                if rings.is_empty() {
+                    // The least ring: its launch says how much is missing.
+                    rings.push(Depth::LEAST);
+                }
+                let taken = rings
+                    .iter()
+                    .zip(0..)
+                    .map(|(ring, columns)| ring.bytes(consumers(kernel)) + columns * kernel.column_shared);
+                let more = taken.max().unwrap_or(0);
                 match traces {
-                    false => Persistent::Ring(loaded.find_with(&name, &setting, more)?, depth),
-                    true => Persistent::TracingRing(loaded.find_with(&name, &setting, more)?, depth),
+                    false => Persistent::Ring(loaded.find_with(&name, &setting, more)?, rings),
+                    true => Persistent::TracingRing(loaded.find_with(&name, &setting, more)?, rings),
                 }
             }
         })
@@ -210,9 +218,17 @@ impl Persistent {
     ) -> Option<&'static BakedModule> {
         let fits = |module: &&'static BakedModule| {
             let kernel = module.kernel(name);
-            kernel.is_some_and(|kernel| !has_ring(kernel) || depth(device, kernel, types).is_some())
+            kernel.is_some_and(|kernel| !has_ring(kernel) || !rings(device, kernel, types).is_empty())
         };
         newest(device, of(baked, DecoderPath::Persistent, numerics).filter(fits))
+    }
+
+    /// Columns that a launch may have.
+    pub(crate) fn columns(&self) -> u32 {
+        match self {
+            Persistent::Plain(_) | Persistent::Tracing(_) => 1,
+            Persistent::Ring(_, rings) | Persistent::TracingRing(_, rings) => rings.len() as u32,
+        }
     }
 
     /// Blocks that fit the device together.
@@ -250,12 +266,13 @@ const fn consumers(kernel: &BakedKernel) -> u32 {
     kernel.block / 32 - 1
 }
 
-/// The depth of a decoder's ring on a device.
-fn depth(device: &Device, kernel: &BakedKernel, types: &[WeightType]) -> Option<Depth> {
+/// The rings of a decoder on a device, for launches with one column, two and so on.
+fn rings(device: &Device, kernel: &BakedKernel, types: &[WeightType]) -> Vec<Depth> {
     // Dynamic shared memory begins at a multiple of 128 bytes.
-    let taken = kernel.static_shared.next_multiple_of(128).checked_add(kernel.dynamic_shared)?;
-    let left = device.shared_memory_per_block().checked_sub(taken)?;
-    Depth::fitting(left, consumers(kernel), types.iter().copied())
+    let taken = kernel.static_shared.next_multiple_of(128).checked_add(kernel.dynamic_shared);
+    let left = taken.and_then(|taken| device.shared_memory_per_block().checked_sub(taken));
+    let columns = (kernel.column_shared, COLUMNS);
+    left.map_or(Vec::new(), |left| Depth::for_columns(left, columns, consumers(kernel), types.iter().copied()))
 }
 
 /// Whether there are kernels of both paths for the device, in some numerics; none is loaded.

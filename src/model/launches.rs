@@ -184,9 +184,11 @@ launch! {
 }
 
 launch! {
-    /// What a decoder takes besides whose blocks hand vectors to each other: [`kiln_shape::exchange`] has the layout.
+    /// What a decoder takes besides whose blocks hand vectors to each other: [`kiln_shape::exchange`] has the layout. And
+    /// columns that a pass may have.
     pub(crate) struct Exchange<'a> {
         exchange: Out<'a, u64>,
+        columns: u32,
     }
 }
 

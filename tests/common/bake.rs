@@ -26,6 +26,7 @@ pub(crate) fn module(sm: u32, decoder: Option<(DecoderPath, Numerics)>, kernels:
             grid: kernel.grid,
             static_shared: kernel.static_shared,
             dynamic_shared: kernel.dynamic_shared,
+            column_shared: kernel.column_shared,
             begins_early: kernel.begins_early,
             params: leak(params(&kernel.params)),
         })

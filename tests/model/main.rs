@@ -13,6 +13,7 @@ use kiln_testing::{int8, json, npy, quantised, random, reference, synth_model};
 mod chat;
 #[cfg(feature = "text")]
 mod constraint;
+mod company;
 mod decode;
 mod evaluate;
 mod exchange;

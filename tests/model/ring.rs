@@ -30,7 +30,7 @@ fn with_ring(baked: &BakedModel, units: Option<u32>, config: DeviceConfig) -> De
 }
 
 /// A model on a device with such a ring.
-fn open(file: ModelFile, units: Option<u32>, config: DeviceConfig) -> Model {
+pub(crate) fn open(file: ModelFile, units: Option<u32>, config: DeviceConfig) -> Model {
     // What waits for ever is to be seen soon.
     open_with(file, units, config, Duration::from_secs(60))
 }
@@ -46,7 +46,7 @@ fn open_with(file: ModelFile, units: Option<u32>, config: DeviceConfig, wait: Du
 }
 
 /// The random model of two layers.
-fn tiny() -> ModelFile {
+pub(crate) fn tiny() -> ModelFile {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
     ModelFile::open(path).expect("a model")
 }
@@ -65,7 +65,7 @@ fn results(session: &mut Session, ids: &[u32], count: usize) -> (Vec<u32>, Vec<u
 }
 
 /// A model on a whole device that checks nothing, for the stream path.
-fn whole(file: ModelFile) -> Model {
+pub(crate) fn whole(file: ModelFile) -> Model {
     open(file, None, DeviceConfig { checks: Checks::NONE, ..DeviceConfig::default() })
 }
 

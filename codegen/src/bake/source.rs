@@ -141,15 +141,24 @@ impl Source<'_> {
                 "            ptx: concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\")), \"\\0\"),"
             ));
             self.line(format_args!("            kernels: &["));
-            for Descriptor { name, block, grid, static_shared, dynamic_shared, begins_early, params } in &module.kernels
-            {
+            for kernel in &module.kernels {
+                let Descriptor {
+                    name,
+                    block,
+                    grid,
+                    static_shared,
+                    dynamic_shared,
+                    column_shared,
+                    begins_early,
+                    params,
+                } = kernel;
                 let params = self.signatures.iter().find(|(_, known)| known == params);
                 let params = params.map_or("&[]", |(signature, _)| signature);
                 let launch = format!("name: {name:?}, block: {block}, grid: Grid::{grid:?}, params: {params},");
                 self.line(format_args!("                BakedKernel {{ {launch}"));
                 self.line(format_args!(
                     "                    static_shared: {static_shared}, dynamic_shared: {dynamic_shared}, \
-                     begins_early: {begins_early},"
+                     column_shared: {column_shared}, begins_early: {begins_early},"
                 ));
                 self.line(format_args!("                }},"));
             }

@@ -5,12 +5,13 @@
 //! but the row and the vector: not on the tile, or the grid. Where a vector is too long to be staged at once, what is added
 //! to a row begins its chain instead of ending it.
 
+use super::company::{Column, Regions};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::ring::Consumer;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use super::together::Together;
-use crate::formats::{Form, Int8, SuperBlock, Weights, form, format};
+use crate::formats::{Form, Int8, Quantised, SuperBlock, Weights, form, format};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
@@ -36,6 +37,8 @@ pub(crate) struct Values {
     ring: Option<(Consumer, Way)>,
     /// The rows that the block's warps may work on together, and the first of them.
     together: Option<(Together, Val<U32>)>,
+    /// The columns that weights are multiplied with, where there may be several.
+    regions: Option<Regions>,
 }
 
 /// From a row's values to the next row's, odd so that lanes that fold rows meet in no bank, and the most rows of a tile,
@@ -88,7 +91,7 @@ impl Values {
             (ring, Way::new(b, along, lane, Size::Reg(ring.records()), stride))
         });
         let own = b.byte_index(all, warp, VALUES * 4);
-        Values { all, own, stride, tile_rows, is_run, slot, ways, ring, together: None }
+        Values { all, own, stride, tile_rows, is_run, slot, ways, ring, together: None, regions: None }
     }
 
     /// Lets the block's warps work together on `rows`, where that is faster and the phase has one matrix, as `alone` says.
@@ -113,6 +116,11 @@ impl Values {
         self.tile_rows
     }
 
+    /// The same with the vectors of several columns.
+    pub(crate) fn with_regions(self, regions: Option<Regions>) -> Values {
+        Values { regions, ..self }
+    }
+
     /// The dot products of rows `rows.first` to `rows.end`, at most [`Values::tile_rows`] of them, each added to its
     /// lane's `before`: lane r has that of row r.
     #[track_caller]
@@ -125,13 +133,42 @@ impl Values {
         rows: Rows,
         before: Val<F32>,
     ) -> Products {
-        let lane = b.lane();
-        let row = b.add::<U32>(rows.first, lane);
-        let is_row = b.setp_lt::<U32>(row, rows.end);
+        self.multiply(b, matrix, staged, tile, rows);
+        let products = self.fold(b, matrix, tile, rows, before, None);
+        self.meet(b); // the values have been read
+        products
+    }
+
+    /// The same for each column, from 0 on.
+    #[track_caller]
+    pub(crate) fn rows_of_columns(
+        &self,
+        b: &mut Builder,
+        matrix: Matrix<'_>,
+        (staged, tile): (&Staged, Tile),
+        rows: Rows,
+        regions: &Regions,
+        body: impl FnOnce(&mut Builder, Column, Products),
+    ) {
+        self.multiply(b, matrix, staged, tile, rows);
+        regions.each(b, |b, column| {
+            let zero = b.mov(0.0);
+            let products = self.fold(b, matrix, tile, rows, zero, Some(column));
+            body(b, column, products);
+        });
+        self.meet(b); // the values have been read
+    }
+
+    /// Puts the values of all super-blocks of rows into shared memory.
+    fn multiply(&self, b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, tile: Tile, rows: Rows) {
         let types = fitting(matrix.types, tile.k());
-        let values = |b: &mut Builder, ty: WeightType| match format(ty).int8() {
-            Some(int8) => self.of_bytes(b, matrix, staged, tile, rows, (ty, int8)),
-            None => self.of_floats(b, matrix, staged, tile, rows, ty),
+        let values = |b: &mut Builder, ty: WeightType| match (format(ty).int8(), &self.regions) {
+            (Some(int8), _) => self.of_bytes(b, matrix, staged, tile, rows, (ty, int8)),
+            (None, None) => self.of_floats(b, matrix, staged, tile, rows, ty, None),
+            (None, Some(regions)) => regions.each(b, |b, column| {
+                let staged = staged.behind(b, column.shift);
+                self.of_floats(b, matrix, &staged, tile, rows, ty, Some(column));
+            }),
         };
         match types[..] {
             [ty] => values(b, ty),
@@ -143,8 +180,25 @@ impl Values {
             }
         }
         self.meet(b); // the values are in shared memory
+    }
+
+    /// Adds up the values of a column's rows, a lane a row.
+    fn fold(
+        &self,
+        b: &mut Builder,
+        matrix: Matrix<'_>,
+        tile: Tile,
+        rows: Rows,
+        before: Val<F32>,
+        column: Option<Column>,
+    ) -> Products {
+        let lane = b.lane();
+        let row = b.add::<U32>(rows.first, lane);
+        let is_row = b.setp_lt::<U32>(row, rows.end);
+        let types = fitting(matrix.types, tile.k());
         let sum = b.var(before);
         let from = self.at(b, rows, lane);
+        let from = of_column(b, from, column);
         let is_float = |ty: &&WeightType| form(**ty, Numerics::Fast) == Form::Float;
         let floats: Vec<WeightType> = types.iter().filter(is_float).copied().collect();
         let fold = |b: &mut Builder, count: Size| {
@@ -185,7 +239,6 @@ impl Values {
             let is_float = b.setp_ne(bit, 0);
             b.if_else(is_float, |b| fold(b, Size::Const(1)), |b| fold(b, tile.staged()));
         }
-        self.meet(b); // the values have been read
         Products { rows: vec![row], sums: vec![b.get(sum)], leader: is_row }
     }
 
@@ -267,8 +320,20 @@ impl Values {
             };
             return ring.each(b, &run, number, |b, has, weights| {
                 let super_block = b.get(place.super_block);
-                let value = int8.dot(b, weights, &x, super_block, Work::Shared(ty, SUPER_BLOCK));
-                keep(b, way, &place, base, (has, value));
+                let dot = |b: &mut Builder, x: &Quantised, column: Option<Column>| {
+                    let value = int8.dot(b, weights, x, super_block, Work::Shared(ty, SUPER_BLOCK));
+                    let to = b.index(base, place.to);
+                    let to = of_column(b, to, column);
+                    b.if_(has, |b| b.st(to, value));
+                };
+                match &self.regions {
+                    None => dot(b, &x, None),
+                    Some(regions) => regions.each(b, |b, column| {
+                        let x = x.behind(b, column.shift);
+                        dot(b, &x, Some(column));
+                    }),
+                }
+                way.go_on(b, &place);
             });
         }
         if let Some(slot) = self.slot {
@@ -347,7 +412,17 @@ impl Values {
     }
 
     /// The products of weights that are floats, one value a row, as the exact kernels have them.
-    fn of_floats(&self, b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, way: Tile, tile: Rows, ty: WeightType) {
+    #[allow(clippy::too_many_arguments)]
+    fn of_floats(
+        &self,
+        b: &mut Builder,
+        matrix: Matrix<'_>,
+        staged: &Staged,
+        way: Tile,
+        tile: Rows,
+        ty: WeightType,
+        column: Option<Column>,
+    ) {
         let types = [ty];
         let matrix = Matrix { types: &types, ..matrix };
         b.for_range(tile.first, tile.end, way.rows(), |b, first| {
@@ -358,10 +433,19 @@ impl Values {
                 b.if_(writes, |b| {
                     let row = b.sub::<U32>(row, tile.first);
                     let to = self.at(b, tile, row);
+                    let to = of_column(b, to, column);
                     b.st(to, sum);
                 });
             }
         });
+    }
+}
+
+/// The place in a column's region.
+fn of_column<T>(b: &mut Builder, place: Shared<T>, column: Option<Column>) -> Shared<T> {
+    match column {
+        None => place,
+        Some(column) => b.byte_index(place, column.shift, 1),
     }
 }
 

@@ -3,6 +3,7 @@
 //! A vector too long for shared memory is staged in parts; the partial sums then wait in `y`, which the same lane reads
 //! again, so no barrier is needed for them.
 
+use super::company::{Column, Company, Regions};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::exchange::Handed;
 use super::fast::Values;
@@ -187,6 +188,8 @@ pub(crate) struct Pass {
     pub(crate) scale: Option<Val<F32>>,
     /// Where there are several parts: whether this is the first, and whether it is the last.
     ends: Option<(Val<Pred>, Val<Pred>)>,
+    /// The regions of columns, where there may be several: of each its `scale`.
+    pub(crate) regions: Option<Regions>,
 }
 
 impl Pass {
@@ -220,6 +223,30 @@ impl Pass {
     pub(crate) fn rows(&self, b: &mut Builder, matrix: Matrix<'_>, rows: Rows) -> Products {
         let zero = b.mov(0.0);
         self.rows_after(b, matrix, rows, zero)
+    }
+
+    /// The dot products of a tile with the vector, or with that of each column, for `body`; the norm's factor with them.
+    #[track_caller]
+    pub(crate) fn each_product(
+        &self,
+        b: &mut Builder,
+        matrix: Matrix<'_>,
+        rows: Rows,
+        body: impl FnOnce(&mut Builder, Option<Column>, Products, Option<Val<F32>>),
+    ) {
+        match (&self.regions, &self.values) {
+            (Some(regions), Some(values)) => {
+                let with = (&self.staged, self.tile);
+                values.rows_of_columns(b, matrix, with, rows, regions, |b, column, products| {
+                    let factor = regions.factor(b, column);
+                    body(b, Some(column), products, Some(factor));
+                });
+            }
+            _ => {
+                let products = self.rows(b, matrix, rows);
+                body(b, None, products, self.scale);
+            }
+        }
     }
 
     /// The same for a part of a vector; in fast numerics each product is added to its lane's `before`.
@@ -267,7 +294,7 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
         staged.fill(b, &Source { x, gamma, left, kind, handed: None }, super_blocks, &wanted);
         b.bar_sync();
         let scale = norm.map(|(_, eps)| staged.inverse_rms(b, super_blocks, k, eps));
-        return body(b, &Pass { staged, tile: whole, values, scale, ends: None });
+        return body(b, &Pass { staged, tile: whole, values, scale, ends: None, regions: None });
     }
     // The sums of squares of all parts.
     let squares = b.dynamic_shared::<F32>(4 * STAGED_MAX / SUPER_BLOCK);
@@ -292,7 +319,7 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
         });
         let ends = (b.setp_eq::<U32>(first, 0), b.setp_eq::<U32>(done, super_blocks));
         let tile = whole.part(Size::Reg(first), Size::Reg(count));
-        body(b, &Pass { staged: staged.clone(), tile, values: values.clone(), scale, ends: Some(ends) });
+        body(b, &Pass { staged: staged.clone(), tile, values: values.clone(), scale, ends: Some(ends), regions: None });
     });
 }
 
@@ -318,11 +345,13 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) ring: Option<Consumer>,
     /// Where the vector may come through the exchange.
     pub(crate) handed: Option<Handed>,
+    /// The columns that have such a vector each, where there may be several.
+    pub(crate) company: Option<Company<'a>>,
 }
 
 /// Stages one of several vectors, with barriers as in [`staged`].
 pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
-    let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, ring, handed } = *input;
+    let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, ring, handed, company } = *input;
     let with = With { numerics: Numerics::Fast, types, of };
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
     let size = Size::Reg(k);
@@ -333,23 +362,50 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     let room = widths.iter().map(|(k, matrices)| forms.words(count(*k), *matrices == 1)).max().unwrap_or(0);
     forms.one = One::When(one);
     let wanted = with.wanted(b, &forms);
+    let before = b.dynamic_taken();
     let staged = Staged::new(b, &forms, room, super_blocks, most);
-    let values = Some(Values::new(b, types, super_blocks, !is_cut, staged.bytes(), ring));
+    let values = Values::new(b, types, super_blocks, !is_cut, staged.bytes(), ring);
+    let regions = company.map(|company| Regions::new(b, &company, staged.base(), before));
     let left = is_cut.then_some(k);
     let gamma = Some(Factors { gamma, given: Some(normalised) });
-    staged.fill(b, &Source { x, gamma, left, kind, handed }, super_blocks, &wanted);
+    let fill = |b: &mut Builder, staged: &Staged, x: Global<F32>| {
+        staged.fill(b, &Source { x, gamma, left, kind, handed }, super_blocks, &wanted);
+    };
+    match (company, &regions) {
+        (Some(company), Some(regions)) => regions.each(b, |b, column| {
+            let vectors = (company.vectors)(b, column.number);
+            let staged = staged.behind(b, column.shift);
+            fill(b, &staged, vectors.x);
+        }),
+        _ => fill(b, &staged, x),
+    }
     b.bar_sync();
     if let Some(handed) = handed {
         handed.exchange.leave_if_missed(b);
     }
-    let scale = b.var::<F32>(1.0);
-    b.if_(normalised, |b| {
-        let inverse = staged.inverse_rms(b, super_blocks, size, eps);
-        b.set(scale, inverse);
-    });
-    let scale = Some(b.get(scale));
+    let factor = |b: &mut Builder, staged: &Staged| {
+        let scale = b.var::<F32>(1.0);
+        b.if_(normalised, |b| {
+            let inverse = staged.inverse_rms(b, super_blocks, size, eps);
+            b.set(scale, inverse);
+        });
+        b.get(scale)
+    };
+    let scale = match &regions {
+        None => Some(factor(b, &staged)),
+        Some(regions) => {
+            regions.each(b, |b, column| {
+                let staged = staged.behind(b, column.shift);
+                let factor = factor(b, &staged);
+                regions.set_factor(b, column, factor);
+            });
+            b.bar_warp_sync(); // the factors are in shared memory
+            None
+        }
+    };
     let tile = Tile::new(b, size, ROWS_PER_LANE);
-    Pass { staged, tile, values, scale, ends: None }
+    let values = Some(values.with_regions(regions));
+    Pass { staged, tile, values, scale, ends: None, regions }
 }
 
 /// Where results go.

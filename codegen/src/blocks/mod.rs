@@ -7,6 +7,7 @@ pub(crate) mod arrival;
 pub(crate) mod attend;
 pub(crate) mod attention;
 pub(crate) mod choose;
+pub(crate) mod company;
 pub(crate) mod dependent;
 pub(crate) mod dequantize;
 pub(crate) mod dot;

@@ -15,7 +15,8 @@ pub(crate) struct Staged {
     forms: Vec<(Form, Shared<F32>)>,
     /// Super-blocks for which there is room in each form.
     super_blocks: Size,
-    /// Words of shared memory that it takes.
+    /// The shared memory that it takes, and its words.
+    base: Shared<F32>,
     room: u32,
     /// `[k / 256]`: the sum of squares of the input (before gamma) of each super-block.
     squares: Shared<F32>,
@@ -84,12 +85,23 @@ impl Staged {
             let own = b.size_add(own, besides);
             before = b.size_add(before, own);
         }
-        Staged { forms: places, super_blocks, room, squares: base.at(squares) }
+        Staged { forms: places, super_blocks, base, room, squares: base.at(squares) }
+    }
+
+    /// The shared memory that it takes.
+    pub(crate) const fn base(&self) -> Shared<F32> {
+        self.base
     }
 
     /// Bytes of shared memory that it takes.
     pub(crate) fn bytes(&self) -> u32 {
         4 * self.room
+    }
+
+    /// The same vector's place, so many bytes behind this one.
+    pub(crate) fn behind(&self, b: &mut Builder, bytes: Val<U32>) -> Staged {
+        let forms = self.forms.iter().map(|(form, at)| (*form, b.byte_index(*at, bytes, 1))).collect();
+        Staged { forms, squares: b.byte_index(self.squares, bytes, 1), ..*self }
     }
 
     /// The same with the sums of squares elsewhere.

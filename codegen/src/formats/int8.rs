@@ -169,6 +169,13 @@ impl Quantised {
         }
     }
 
+    /// The vector so many bytes behind this one.
+    #[track_caller]
+    pub(crate) fn behind(&self, b: &mut Builder, bytes: Val<U32>) -> Quantised {
+        let (activations, beside) = (b.byte_index(self.activations, bytes, 1), b.byte_index(self.beside, bytes, 1));
+        Quantised { activations, beside, ..*self }
+    }
+
     /// The first plane of a super-block.
     #[track_caller]
     pub(crate) fn at(&self, b: &mut Builder, super_block: Val<U32>) -> Plane {

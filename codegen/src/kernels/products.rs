@@ -1,5 +1,6 @@
 use super::phase::{Operands, Phase};
 use super::{Grid, Kernel};
+use crate::blocks::company::{Column, Company, Vectors};
 use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::exchange::{self, Epoch, Handed};
@@ -10,7 +11,7 @@ use crate::blocks::ring::{Consumer, Producer, Records};
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::blocks::together::Together;
 use crate::formats::{Form, form};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U8, U32, U64, Val, Var};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, TensorRole, WeightType};
 
@@ -29,15 +30,18 @@ pub struct Products {
 const LONGEST: u32 = 127 * SUPER_BLOCK;
 
 /// Operands of a phase that is chosen at run time.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct AnyOperands {
+#[derive(Clone, Copy)]
+pub(crate) struct AnyOperands<'a> {
     /// The number of a [`Phase`], the same in the whole block.
     pub(crate) phase: Val<U32>,
+    /// Those of the first column.
     pub(crate) of: Operands,
     /// The ring that weights come through, where there is one.
     pub(crate) ring: Option<Consumer>,
     /// Where vectors may come and go through the exchange.
     pub(crate) exchanged: Option<Exchanged>,
+    /// The columns, where there may be several.
+    pub(crate) company: Option<Company<'a>>,
 }
 
 /// The vectors of a phase that come and go through the exchange: then their pointers are those of its words.
@@ -72,7 +76,7 @@ impl Products {
     }
 
     /// Rows `first` to `end` of the phase, which may begin and end anywhere.
-    pub(crate) fn run(&self, b: &mut Builder, operands: &AnyOperands, first: Val<U32>, end: Val<U32>) {
+    pub(crate) fn run(&self, b: &mut Builder, operands: &AnyOperands<'_>, first: Val<U32>, end: Val<U32>) {
         let chosen = Chosen::new(b, &self.shape, operands.phase, operands.of.layer);
         let mut pass = self.staged(b, operands, &chosen);
         let alone = b.setp_eq(chosen.matrices, 1);
@@ -80,7 +84,7 @@ impl Products {
         self.rows(b, operands, &chosen, &pass, share);
     }
 
-    fn staged(&self, b: &mut Builder, operands: &AnyOperands, chosen: &Chosen) -> Pass {
+    fn staged(&self, b: &mut Builder, operands: &AnyOperands<'_>, chosen: &Chosen) -> Pass {
         let Operands { table, x, eps, kind, .. } = operands.of;
         let gamma = vector_from_table::<F32>(b, table, chosen.norm);
         let last = b.sub::<U32>(chosen.matrices, 1);
@@ -102,6 +106,7 @@ impl Products {
             of: &types,
             ring: operands.ring,
             handed: operands.exchanged.map(|exchanged| exchanged.x),
+            company: operands.company,
         };
         gemv::staged_any(b, &input)
     }
@@ -188,7 +193,7 @@ impl Products {
         b.mul::<U32>(blocks, of_block)
     }
 
-    fn rows(&self, b: &mut Builder, operands: &AnyOperands, chosen: &Chosen, pass: &Pass, share: Share) {
+    fn rows(&self, b: &mut Builder, operands: &AnyOperands<'_>, chosen: &Chosen, pass: &Pass, share: Share) {
         share.each(b, |b, rows| {
             let gate = b.var::<F32>(0.0);
             b.for_range(0, chosen.matrices, 1, |b, number| {
@@ -209,35 +214,54 @@ impl Products {
                     let matrix = Matrix { tensor, types: &self.types, kind: LoadKind::Streaming };
                     let (first, end) = (b.sub::<U32>(first, from), b.sub::<U32>(end, from));
                     let rows = Rows { first, end: Size::Reg(end) };
-                    let addend = self.addend(b, operands, chosen, number, rows);
-                    let products = pass.rows(b, matrix, rows);
-                    products.each_inside(b, rows, |b, row, sum| {
-                        let scale = pass.scale.unwrap_or(sum);
-                        let scaled = b.mul(sum, scale);
-                        let value = b.var::<F32>(scaled);
-                        let adds = chosen.adds(b, &self.shape);
-                        b.if_(adds, |b| {
-                            let sum = b.add(value, addend);
-                            b.set(value, sum);
-                        });
-                        b.if_(chosen.is_gate_up, |b| {
-                            let before = b.get(gate);
-                            let activated = math::silu(b, before);
-                            let product = b.mul(activated, scaled);
-                            b.set(value, product);
-                        });
-                        b.set(gate, scaled);
-                        let up_is_next = b.setp_lt(number, chosen.unwritten);
-                        let writes = b.not_pred(up_is_next);
-                        b.if_(writes, |b| {
-                            let row = b.add::<U32>(row, from);
-                            match operands.exchanged {
-                                None => {
-                                    let to = b.index(operands.of.y, row);
-                                    b.st(to, value);
+                    let first = operands.of.residual;
+                    let addend = b.var::<F32>(0.0);
+                    self.addend(b, (operands, chosen), (number, rows), first, addend);
+                    pass.each_product(b, matrix, rows, |b, column, products, factor| {
+                        // That of the first column is on its way beside the weights.
+                        let vectors = self.vectors_of(b, operands, column);
+                        if let Some(column) = column {
+                            let further = b.setp_ne(column.number, 0);
+                            b.if_(further, |b| {
+                                self.addend(b, (operands, chosen), (number, rows), vectors.residual, addend);
+                            });
+                        }
+                        let gate = match (column, &pass.regions) {
+                            (Some(column), Some(regions)) => Gate::Place(regions.gate(b, column)),
+                            _ => Gate::Own(gate),
+                        };
+                        products.each_inside(b, rows, |b, row, sum| {
+                            let scale = factor.unwrap_or(sum);
+                            let scaled = b.mul(sum, scale);
+                            let value = b.var::<F32>(scaled);
+                            let adds = chosen.adds(b, &self.shape);
+                            b.if_(adds, |b| {
+                                let sum = b.add(value, addend);
+                                b.set(value, sum);
+                            });
+                            let up_is_next = b.setp_lt(number, chosen.unwritten);
+                            b.if_(chosen.is_gate_up, |b| {
+                                let before = gate.get(b, up_is_next);
+                                let activated = math::silu(b, before);
+                                let product = b.mul(activated, scaled);
+                                b.set(value, product);
+                            });
+                            gate.set(b, up_is_next, scaled);
+                            let writes = b.not_pred(up_is_next);
+                            let writes = match vectors.writes {
+                                None => writes,
+                                Some(of_column) => b.and_pred(writes, of_column),
+                            };
+                            b.if_(writes, |b| {
+                                let row = b.add::<U32>(row, from);
+                                match operands.exchanged {
+                                    None => {
+                                        let to = b.index(vectors.y, row);
+                                        b.st(to, value);
+                                    }
+                                    Some(exchanged) => exchanged.store(b, vectors.y, row, chosen.is_qkv, value),
                                 }
-                                Some(exchanged) => exchanged.store(b, operands.of.y, row, chosen.is_qkv, value),
-                            }
+                            });
                         });
                     });
                 });
@@ -245,16 +269,24 @@ impl Products {
         });
     }
 
+    /// A column's vectors, or those of the only one.
+    fn vectors_of(&self, b: &mut Builder, operands: &AnyOperands<'_>, column: Option<Column>) -> Vectors {
+        let Operands { x, y, residual, .. } = operands.of;
+        match (column, operands.company) {
+            (Some(column), Some(company)) => (company.vectors)(b, column.number),
+            _ => Vectors { x, y, residual, writes: None },
+        }
+    }
+
     /// What is added to the product of the lane's row of a tile, bias or residual: it is on its way beside the weights.
     fn addend(
         &self,
         b: &mut Builder,
-        operands: &AnyOperands,
-        chosen: &Chosen,
-        number: Val<U32>,
-        rows: Rows,
-    ) -> Var<F32> {
-        let addend = b.var::<F32>(0.0);
+        (operands, chosen): (&AnyOperands<'_>, &Chosen),
+        (number, rows): (Val<U32>, Rows),
+        residual: Global<F32>,
+        addend: Var<F32>,
+    ) {
         let lane = b.lane();
         let row = b.add::<U32>(rows.first, lane);
         let inside = b.setp_lt::<U32>(row, rows.end);
@@ -268,10 +300,43 @@ impl Products {
         }
         let has_residual = b.and_pred(inside, chosen.has_residual);
         b.if_(has_residual, |b| match operands.exchanged {
-            None => load(b, addend, operands.of.residual, row),
-            Some(exchanged) => exchanged.load(b, addend, operands.of.residual, row),
+            None => load(b, addend, residual, row),
+            Some(exchanged) => exchanged.load(b, addend, residual, row),
         });
-        addend
+    }
+}
+
+/// Where a lane keeps the product of the gate until that of up is there.
+#[derive(Clone, Copy)]
+enum Gate {
+    Own(Var<F32>),
+    /// In shared memory, for each column.
+    Place(Shared<F32>),
+}
+
+impl Gate {
+    /// The gate's product: with up's.
+    fn get(self, b: &mut Builder, up_is_next: Val<Pred>) -> Val<F32> {
+        match self {
+            Gate::Own(gate) => b.get(gate),
+            Gate::Place(at) => {
+                let gate = b.var::<F32>(0.0);
+                let is_up = b.not_pred(up_is_next);
+                b.if_(is_up, |b| {
+                    let kept = b.ld(at, LoadKind::Ordinary);
+                    b.set(gate, kept);
+                });
+                b.get(gate)
+            }
+        }
+    }
+
+    /// Keeps the gate's product.
+    fn set(self, b: &mut Builder, up_is_next: Val<Pred>, scaled: Val<F32>) {
+        match self {
+            Gate::Own(gate) => b.set(gate, scaled),
+            Gate::Place(at) => b.if_(up_is_next, |b| b.st(at, scaled)),
+        }
     }
 }
 
@@ -434,7 +499,7 @@ impl Kernel for Products {
         }
         let kind = dependent::wait(b);
         let of = Operands { table, layer, x, y, residual: y, eps, kind };
-        let operands = AnyOperands { phase, of, ring: None, exchanged: None };
+        let operands = AnyOperands { phase, of, ring: None, exchanged: None, company: None };
         let pass = self.staged(b, &operands, &chosen);
         let share = Share::of_grid(b, Size::Reg(rows), &pass);
         self.rows(b, &operands, &chosen, &pass, share);

@@ -90,6 +90,7 @@ impl Builder {
                 blocks_per_sm: None,
                 shared: Vec::new(),
                 dynamic_shared: 0,
+                column_shared: 0,
                 dynamic: Vec::new(),
                 target_specific: false,
                 body: Vec::new(),
@@ -205,6 +206,16 @@ impl Builder {
     pub fn dynamic_rest<T: Element>(&mut self) -> Shared<T> {
         self.function.dynamic.push((self.dynamic_bytes, self.dynamic_bytes));
         Ptr::new(PtrBase::Shared(REST_INDEX), 0)
+    }
+
+    /// Bytes of dynamic shared memory that are taken here.
+    pub(crate) const fn dynamic_taken(&self) -> u32 {
+        self.dynamic_bytes
+    }
+
+    /// Says how many bytes of shared memory a launch gives, behind all others, for each column beyond the first.
+    pub(crate) const fn shared_of_column(&mut self, bytes: u32) {
+        self.function.column_shared = bytes;
     }
 
     /// Frees, at the end of `body`, the dynamic shared memory that `body` took: later allocations overlap it. A barrier

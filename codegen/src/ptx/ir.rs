@@ -300,6 +300,8 @@ pub struct Function {
     pub(crate) shared: Vec<SharedVar>,
     /// Bytes of dynamic shared memory.
     pub(crate) dynamic_shared: u32,
+    /// Bytes more for each column beyond the first, where a launch has several.
+    pub(crate) column_shared: u32,
     /// First byte of each allocation of dynamic shared memory, and the first after it.
     pub(crate) dynamic: Vec<(u32, u32)>,
     /// Whether the kernel asked for its target.
@@ -332,6 +334,11 @@ impl Function {
     /// Bytes of dynamic shared memory.
     pub fn dynamic_shared(&self) -> u32 {
         self.dynamic_shared
+    }
+
+    /// Bytes of dynamic shared memory that a launch gives for each column beyond the first, where it may have several.
+    pub fn column_shared(&self) -> u32 {
+        self.column_shared
     }
 
     /// Whether it waits for the launches before it by `griddepcontrol.wait`, so that it may begin before they end.

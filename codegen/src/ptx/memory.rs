@@ -178,6 +178,19 @@ impl Builder {
         }
     }
 
+    /// The address of a pointer into shared memory, for differences.
+    #[track_caller]
+    pub fn shared_address<T>(&mut self, ptr: Shared<T>) -> Val<U32> {
+        let base = match self.base(ptr.base) {
+            Base::Reg(reg) => Val::new(reg),
+            Base::Symbol(name) => self.emit::<U32, _>(Op::Mov { ty: Type::U32 }, [Arg::Address(name)]),
+        };
+        match ptr.offset {
+            0 => base,
+            offset => self.emit(Op::Add { ty: Type::U32 }, [base.arg(), Arg::Int(offset)]),
+        }
+    }
+
     /// `cond ? a : b` for pointers into device memory.
     #[track_caller]
     pub fn select_ptr<T: Element>(&mut self, a: Global<T>, b: Global<T>, cond: Val<Pred>) -> Global<T> {

@@ -13,10 +13,11 @@ use crate::model::kernels::Persistent;
 use crate::model::launches::{Exchange, PersistentDecoder, Trace};
 use crate::model::{Inner, KvType, Numerics, balance};
 use crate::shape::choice;
-use crate::shape::exchange::words_of_launch;
+use crate::shape::exchange::words_of_column;
 use crate::shape::mailbox::{self, state};
+use crate::shape::ring::Depth;
 use crate::{Error, Result};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(crate) struct Decoder {
     kernel: Arc<Persistent>,
     kv: KvType,
     pub(super) blocks: u32,
+    /// Columns of the last launch.
+    columns: AtomicU32,
     /// Freed only when the kernel is off the device.
     memory: Option<Memory>,
     /// Held over a launch.
@@ -60,7 +63,7 @@ struct Memory {
     embeddings: DeviceBuffer<f32>,
     best_values: DeviceBuffer<f32>,
     best_indices: DeviceBuffer<u32>,
-    /// What a choice adds up in, `[choice::memory::words]`.
+    /// What choices add up in, `[columns, choice::memory::words]`.
     choice: DeviceBuffer<u32>,
     /// `[events, blocks, mailbox::trace::WORDS]`, and the number of events, where the kernel traces.
     trace: Option<(DeviceBuffer<u64>, u32)>,
@@ -72,9 +75,9 @@ struct Launching {
 
 /// Device memory that is zero at a launch.
 struct Cleared {
-    /// The barrier's counter, the abort word, a counter of each KV head, then a flag of each block.
+    /// The barrier's counter, the abort word, a flag of each block, then of each column a counter of each KV head.
     counters: DeviceBuffer<u32>,
-    /// The words of [`crate::shape::exchange`].
+    /// The words of [`crate::shape::exchange`], of each column.
     exchange: DeviceBuffer<u64>,
 }
 
@@ -109,7 +112,7 @@ impl Decoder {
         let (device, shape) = (&model.device, model.file.shape());
         let kernel = model.persistent_kernel(key.numerics, key.events.is_some())?;
         let blocks = grid(model, &kernel, key.blocks)?;
-        let stride = blocks as usize;
+        let (stride, columns) = (blocks as usize, kernel.columns() as usize);
         let trace = match key.events {
             Some(events) => {
                 let words = events as usize * (blocks * mailbox::trace::WORDS) as usize;
@@ -125,16 +128,16 @@ impl Decoder {
             x: DeviceBuffer::zeroed(device, shape.hidden as usize)?,
             qkv: DeviceBuffer::zeroed(device, shape.q_dim() as usize + 2 * shape.kv_dim() as usize)?,
             attention: DeviceBuffer::zeroed(device, shape.q_dim() as usize)?,
-            ffn: DeviceBuffer::zeroed(device, 2 * shape.ffn as usize)?,
-            embeddings: DeviceBuffer::zeroed(device, stride * shape.hidden as usize)?,
-            best_values: DeviceBuffer::zeroed(device, stride)?,
-            best_indices: DeviceBuffer::zeroed(device, stride)?,
-            choice: DeviceBuffer::zeroed(device, choice::memory::words(blocks, shape.vocab) as usize)?,
+            ffn: DeviceBuffer::zeroed(device, columns * 2 * shape.ffn as usize)?,
+            embeddings: DeviceBuffer::zeroed(device, columns * stride * shape.hidden as usize)?,
+            best_values: DeviceBuffer::zeroed(device, columns * stride)?,
+            best_indices: DeviceBuffer::zeroed(device, columns * stride)?,
+            choice: DeviceBuffer::zeroed(device, columns * choice::memory::words(blocks, shape.vocab) as usize)?,
             trace,
         };
         let cleared = Cleared {
-            counters: DeviceBuffer::zeroed(device, 2 + shape.kv_heads as usize + stride)?,
-            exchange: DeviceBuffer::zeroed(device, words_of_launch(shape) as usize)?,
+            counters: DeviceBuffer::zeroed(device, 2 + stride + columns * shape.kv_heads as usize)?,
+            exchange: DeviceBuffer::zeroed(device, columns * words_of_column(shape) as usize)?,
         };
         device.add_resident(&resident);
         let launching = Mutex::new(Launching { cleared: Some(cleared) });
@@ -144,6 +147,7 @@ impl Decoder {
             kernel,
             kv: key.kv,
             blocks,
+            columns: AtomicU32::new(0),
             memory: Some(memory),
             launching,
             model: model.clone(),
@@ -175,7 +179,9 @@ impl Decoder {
         cleared.counters.fill_bytes(&self.post.stream, 0)?;
         cleared.exchange.fill_bytes(&self.post.stream, 0)?;
         let number = self.post.launched.load(Ordering::Acquire).wrapping_add(1).max(1);
-        self.launch(memory, cleared, number)?;
+        let columns = self.post.taken().clamp(1, self.kernel.columns());
+        self.columns.store(columns, Ordering::Release);
+        self.launch(memory, cleared, number, columns)?;
         self.post.launched.store(number, Ordering::Release);
         drop(pass);
         turn.leave_resident(&self.resident);
@@ -184,7 +190,16 @@ impl Decoder {
         Ok(Launched::Now)
     }
 
-    fn launch(&self, memory: &Memory, cleared: &Cleared, number: u32) -> Result<()> {
+    /// Asks the launch in flight to leave where it has fewer columns than there are items, and the next one may have more.
+    /// One that begins meanwhile may have too few until the next item: then items take turns.
+    pub(super) fn make_room(&self) {
+        let wanted = self.post.taken().min(self.kernel.columns());
+        if !self.post.has_left() && self.columns.load(Ordering::Acquire) < wanted {
+            self.post.ask(Wish::Park);
+        }
+    }
+
+    fn launch(&self, memory: &Memory, cleared: &Cleared, number: u32, columns: u32) -> Result<()> {
         let (shape, weights, post) = (self.model.file.shape(), &self.model.weights, &self.post);
         let limits = self.model.device.limits();
         // The blocks wait for the leader while it waits for work.
@@ -221,12 +236,15 @@ impl Decoder {
             Some((trace, events)) => Trace { trace: trace.into(), trace_capacity: *events },
             None => Trace { trace: Out::NULL, trace_capacity: 0 },
         };
-        let exchange = || Exchange { exchange: (&cleared.exchange).into() };
+        let exchange = || Exchange { exchange: (&cleared.exchange).into(), columns };
+        let ring = |rings: &[Depth]| rings.get(columns as usize - 1).copied().unwrap_or(Depth::LEAST);
         match &*self.kernel {
             Persistent::Plain(kernel) => self.enqueue(kernel, &decoder),
             Persistent::Tracing(kernel) => self.enqueue(kernel, &(decoder, trace())),
-            Persistent::Ring(kernel, depth) => self.enqueue(kernel, &((decoder, *depth), exchange())),
-            Persistent::TracingRing(kernel, depth) => self.enqueue(kernel, &(((decoder, trace()), *depth), exchange())),
+            Persistent::Ring(kernel, rings) => self.enqueue(kernel, &((decoder, ring(rings)), exchange())),
+            Persistent::TracingRing(kernel, rings) => {
+                self.enqueue(kernel, &(((decoder, trace()), ring(rings)), exchange()))
+            }
         }
     }
 

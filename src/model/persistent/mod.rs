@@ -127,6 +127,7 @@ impl PersistentPath {
     /// Posts an item to the running seat, and launches the kernel if it has left.
     fn post(&mut self, sequence: &Sequence, item: &Item<'_>) -> Result<()> {
         self.ring(sequence, item);
+        self.decoder.make_room();
         self.ensure_running().map(drop)
     }
 

@@ -92,6 +92,12 @@ impl Post {
         seats.pop()
     }
 
+    /// Seats that are taken.
+    pub(super) fn taken(&self) -> u32 {
+        let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        mailbox::SLOTS - seats.len() as u32
+    }
+
     pub(super) fn give_back(&self, seat: Seat) {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner).push(seat);
         self.given_back.notify_one();

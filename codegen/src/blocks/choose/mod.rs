@@ -92,9 +92,17 @@ impl Choose {
         Choose { words, memory, blocks, vocab, scratch, room }
     }
 
-    /// The same of another choice.
-    pub(crate) const fn of_words(self, words: Shared<U32>) -> Choose {
-        Choose { words, ..self }
+    /// The choice of a column, with its words and memory of its own.
+    #[track_caller]
+    pub(crate) fn of_column(&self, b: &mut Builder, column: Val<U32>, words: Shared<U32>) -> Choose {
+        let of_grid = b.size_mul(self.blocks, memory::OF_BLOCK);
+        let before = b.size_add(of_grid, memory::BESTS + memory::LINE - 1);
+        let of_column = b.mad::<U32>(self.vocab, memory::OF_ID, before);
+        let of_column = b.and::<U32>(of_column, !(memory::LINE - 1));
+        let at = b.address(self.memory);
+        let bytes = b.mul::<U32>(column, 4);
+        let at = b.mad_wide(of_column, bytes, at);
+        Choose { words, memory: b.global_ptr(at), ..*self }
     }
 
     /// Whether the choice has a flag; the same in the whole block.

@@ -67,6 +67,13 @@ impl Consumer {
         b.if_(first, |b| b.mbarrier_arrive(self.ring.leaving));
     }
 
+    /// The shared memory behind the ring.
+    #[track_caller]
+    pub(crate) fn rest(&self, b: &mut Builder) -> Shared<U8> {
+        let units = b.mul::<U32>(self.ring.units, self.ring.warps);
+        b.byte_index(self.ring.memory, units, UNIT_BYTES)
+    }
+
     /// Super-blocks that lanes work on at once.
     pub(crate) const fn records(&self) -> Val<U32> {
         self.ring.records

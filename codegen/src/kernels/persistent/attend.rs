@@ -29,56 +29,52 @@ impl Decoder<'_> {
         let (columns, position) = (&self.columns, self.columns.position(b, column));
         let ModelShape { kv_heads, head_dim, .. } = self.kernel.shape;
         let heads = Heads { group: self.kernel.shape.group(), head_dim, ty };
-        let length = b.add(position, 1);
+        let (length, at) = (b.add(position, 1), (column, layer));
         let table = columns.pointer(b, column, item::TABLE);
         let cache = Cache::Chunked { table, layer, kv_heads: Size::Const(kv_heads) };
         let [cos, sin] = [item::COS, item::SIN].map(|word| columns.pointer(b, column, word));
         let angles = Angles::at(b, cos, sin, position, head_dim);
-        let partials = columns.pointer(b, column, item::PARTIALS);
+        let (partials, out) = (columns.pointer(b, column, item::PARTIALS), self.attention_out(b, column, layer));
+        let arrivals = match columns.most() {
+            1 => self.arrivals,
+            _ => b.byte_index(self.arrivals, column, 4 * kv_heads),
+        };
         let max_chunks = columns.of_item(b, column, item::MAX_CHUNKS);
         b.overlap(|b| {
             let attend = Attend::new(b, heads, Units::of(self.kernel.numerics, ty, kv_heads));
             let (positions, units) = attend.cut(b, length);
             let all = b.mul::<U32>(units, kv_heads);
             let last = b.sub(units, 1);
-            let sequence = Sequence {
-                cache,
-                length,
-                units,
-                partials,
-                max_chunks,
-                arrivals: self.arrivals,
-                out: self.attention_out(layer),
-            };
+            let sequence = Sequence { cache, length, units, partials, max_chunks, arrivals, out };
             b.for_range(self.block, all, self.barrier.blocks(), |b, index| {
                 let unit = b.div::<U32>(index, kv_heads);
                 let kv_head = b.rem::<U32>(index, kv_heads);
                 b.bar_sync(); // the pair before is done with the workspace
-                self.queries(b, &attend, heads, layer, kv_head, angles);
+                self.queries(b, &attend, heads, at, kv_head, angles);
                 let owns = b.setp_eq(unit, last);
-                b.if_(owns, |b| self.write_kv(b, ty, cache, layer, kv_head, position, angles));
+                b.if_(owns, |b| self.write_kv(b, ty, cache, at, kv_head, position, angles));
                 attend.unit(b, &sequence, kv_head, unit, positions);
             });
         });
     }
 
-    /// The group's queries, normalised, turned and scaled, into the workspace: a warp a head.
+    /// The group's queries of a column and layer, normalised, turned and scaled, into the workspace: a warp a head.
     fn queries(
         &self,
         b: &mut Builder,
         attend: &Attend,
         heads: Heads,
-        layer: Val<U32>,
+        at: (Val<U32>, Val<U32>),
         kv_head: Val<U32>,
         angles: Angles,
     ) {
-        let gamma = self.gamma(b, layer, TensorRole::AttnQNorm);
+        let gamma = self.gamma(b, at.1, TensorRole::AttnQNorm);
         let (warp, warps, lane) = (b.warp_id(), b.warps(), b.lane());
         let first = b.mul::<U32>(kv_head, heads.group);
         b.for_range(warp, heads.group, warps, |b, g| {
             let head = b.add(first, g);
             let first = b.mul::<U32>(head, heads.head_dim);
-            let query = self.head_of_qkv(b, layer, first);
+            let query = self.head_of_qkv(b, at, first);
             let values = qk::turned(b, query, gamma, angles);
             attend.store_query(b, g, lane, &values);
         });
@@ -91,20 +87,20 @@ impl Decoder<'_> {
         b: &mut Builder,
         ty: KvType,
         cache: Cache,
-        layer: Val<U32>,
+        at: (Val<U32>, Val<U32>),
         kv_head: Val<U32>,
         position: Val<U32>,
         angles: Angles,
     ) {
         let ModelShape { heads, kv_heads, head_dim, rope: RopePairing::Halves, .. } = self.kernel.shape;
-        let gamma = self.gamma(b, layer, TensorRole::AttnKNorm);
+        let gamma = self.gamma(b, at.1, TensorRole::AttnKNorm);
         let (warp, lane) = (b.warp_id(), b.lane());
         let row_bytes = Size::Const(head_dim * ty.bytes());
         let first_key = b.mad::<U32>(kv_head, head_dim, heads * head_dim);
         let first_value = b.add::<U32>(first_key, kv_heads * head_dim);
         let is_key = b.setp_eq(warp, 0);
         b.if_(is_key, |b| {
-            let key = self.head_of_qkv(b, layer, first_key);
+            let key = self.head_of_qkv(b, at, first_key);
             let key = qk::turned(b, key, gamma, angles);
             let row = cache.row(b, Half::Keys, kv_head, position, row_bytes);
             for (i, value) in key.into_iter().enumerate() {
@@ -114,7 +110,7 @@ impl Decoder<'_> {
         });
         let is_value = b.setp_eq(warp, 1);
         b.if_(is_value, |b| {
-            let value = self.head_of_qkv(b, layer, first_value);
+            let value = self.head_of_qkv(b, at, first_value);
             let row = cache.row(b, Half::Values, kv_head, position, row_bytes);
             for (i, value) in value.into_iter().enumerate() {
                 let at = b.add(lane, 32 * i as u32);

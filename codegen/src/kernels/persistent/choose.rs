@@ -46,7 +46,11 @@ impl Decoder<'_> {
 
     /// The chain by which a column's token is chosen.
     fn chain(&self, b: &mut Builder, column: Val<U32>) -> Choose {
-        self.chain.of_words(self.columns.choice(b, Some(column)))
+        let words = self.columns.choice(b, Some(column));
+        match self.columns.most() {
+            1 => self.chain,
+            _ => self.chain.of_column(b, column, words),
+        }
     }
 
     /// Clears what the draw adds up in, and changes the block's logits by penalties. Barriers stand inside: before the

@@ -2,7 +2,7 @@
 //! registers are short beside attention. A lane of warp 0 keeps the words of a column; every thread may read them.
 
 use super::{Decoder, Pass};
-use crate::ptx::{Builder, Element, Global, LoadKind, Operand, Pred, Shared, U32, U64, Val};
+use crate::ptx::{Builder, Element, Global, LoadKind, Operand, Pred, Shared, Size, U32, U64, Val};
 use kiln_shape::mailbox::command::{self, COLUMNS};
 use kiln_shape::mailbox::{self, item, state};
 
@@ -45,6 +45,8 @@ pub(super) struct Columns {
     command: Shared<U32>,
     /// Columns that the kernel has text for.
     most: u32,
+    /// Columns that the launch has room for, at most.
+    limit: Size,
     /// What loads of words may assume.
     kind: LoadKind,
 }
@@ -53,13 +55,19 @@ impl Columns {
     pub(super) fn new(b: &mut Builder, most: u32) -> Columns {
         Columns {
             items: b.shared("items", most * mailbox::ITEM_WORDS),
-            words: b.shared("columns", word::ALL),
+            words: b.shared("column_words", word::ALL),
             chosen: b.shared("chosen", COLUMNS),
             stops: b.shared("stops", COLUMNS),
             command: b.shared("command", command::WORDS),
             most,
+            limit: Size::Const(most),
             kind: LoadKind::Constant,
         }
+    }
+
+    /// The same with the launch's limit.
+    pub(super) fn with_limit(self, b: &mut Builder) -> Columns {
+        Columns { limit: Size::Reg(b.param::<U32>("columns")), ..self }
     }
 
     /// The same for warp 0 where it changes words.
@@ -79,7 +87,12 @@ impl Columns {
         }
     }
 
-    /// Columns of a pass at most.
+    /// Columns of a pass, at most.
+    pub(super) const fn limit(&self) -> Size {
+        self.limit
+    }
+
+    /// Columns that the kernel has text for.
     pub(super) const fn most(&self) -> u32 {
         self.most
     }

@@ -3,18 +3,19 @@
 use super::trace::Ends;
 use super::{Decoder, PersistentDecoder};
 use crate::blocks::attend::Out;
+use crate::blocks::company;
 use crate::blocks::exchange::{Epoch, Exchange, Handed, Slots};
 use crate::kernels::phase::Phase;
 use crate::kernels::products::Exchanged;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U32, U64, Val};
-use kiln_shape::exchange::{Slot, words};
+use kiln_shape::exchange::{Slot, words, words_of_column};
 use kiln_shape::mailbox::item;
 
 /// The exchange of a decoder's blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Vectors {
     exchange: Exchange,
-    /// `[2, words]`, for even layers and odd ones.
+    /// `[columns, 2, words]`, for even layers and odd ones.
     slots: Global<U64>,
     /// `[blocks]`: the epoch up to which each has come.
     flags: Global<U32>,
@@ -22,11 +23,8 @@ pub(super) struct Vectors {
     first: Shared<U32>,
 }
 
-/// The vectors of a phase of fast numerics.
+/// How the vectors of a phase of fast numerics go from block to block.
 pub(super) struct OfStep {
-    pub(super) x: Global<F32>,
-    pub(super) y: Global<F32>,
-    pub(super) residual: Global<F32>,
     pub(super) exchanged: Option<Exchanged>,
     pub(super) ends: Ends,
 }
@@ -59,18 +57,35 @@ impl Vectors {
         Epoch { first: self.first, layer }
     }
 
-    /// A vector's slots, for a layer.
-    fn slots_of(&self, kernel: &PersistentDecoder, slot: Slot, layer: Val<U32>) -> Slots {
-        let even = self.slots.at(slot.first(&kernel.shape));
+    /// A column's words.
+    fn of_column(&self, b: &mut Builder, kernel: &PersistentDecoder, column: Val<U32>) -> Global<U64> {
+        b.byte_index(self.slots, column, 8 * words_of_column(&kernel.shape))
+    }
+
+    /// A vector's slots of a column, for a layer.
+    fn slots_of(
+        &self,
+        b: &mut Builder,
+        kernel: &PersistentDecoder,
+        slot: Slot,
+        (column, layer): (Val<U32>, Val<U32>),
+    ) -> Slots {
+        let even = self.of_column(b, kernel, column).at(slot.first(&kernel.shape));
         Slots { even, apart: 8 * words(&kernel.shape), epoch: self.epoch(layer) }
     }
 
     /// The words of a layer, and of the one before it.
-    fn of_layer(&self, b: &mut Builder, kernel: &PersistentDecoder, layer: Val<U32>) -> [Global<U64>; 2] {
+    fn of_layer(
+        &self,
+        b: &mut Builder,
+        kernel: &PersistentDecoder,
+        (column, layer): (Val<U32>, Val<U32>),
+    ) -> [Global<U64>; 2] {
         let bytes = 8 * words(&kernel.shape);
         let odd = b.and::<U32>(layer, 1);
         let even = b.xor::<U32>(odd, 1);
-        [b.byte_index(self.slots, odd, bytes), b.byte_index(self.slots, even, bytes)]
+        let slots = self.of_column(b, kernel, column);
+        [b.byte_index(slots, odd, bytes), b.byte_index(slots, even, bytes)]
     }
 }
 
@@ -87,43 +102,16 @@ impl Decoder<'_> {
         });
     }
 
-    /// The vectors of a phase.
-    pub(super) fn vectors_of(&self, b: &mut Builder, step: Step) -> OfStep {
+    /// How the vectors of a phase go from block to block.
+    pub(super) fn ways_of(&self, b: &mut Builder, step: Step) -> OfStep {
         let Step { phase, layer, is_last } = step;
-        let first = b.mov::<U32>(0);
-        let logits = self.columns.pointer(b, first, item::LOGITS);
+        let Some(vectors) = &self.vectors else { return OfStep { exchanged: None, ends: Ends::Grid } };
         let mut is = |which: Phase| b.setp_eq(phase, which as u32);
         let (is_qkv, is_gate_up, is_head) = (is(Phase::Qkv), is(Phase::GateUp), is(Phase::Head));
         let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
         let is_first = b.setp_eq(layer, 0);
         let before_down = b.or_pred(is_qkv, is_output);
-        let Some(vectors) = &self.vectors else {
-            let stream = b.select_ptr(self.embedding, self.x, is_first);
-            let residual = b.select_ptr(stream, self.x, before_down);
-            let x = b.select_ptr(stream, self.x, is_qkv);
-            let x = b.select_ptr(self.attention, x, is_output);
-            let x = b.select_ptr(self.ffn, x, is_down);
-            let y = b.select_ptr(self.qkv, self.x, is_qkv);
-            let y = b.select_ptr(self.ffn, y, is_gate_up);
-            let y = b.select_ptr(logits, y, is_head);
-            return OfStep { x, y, residual, exchanged: None, ends: Ends::Grid };
-        };
-        let shape = &self.kernel.shape;
-        let [own, before] = vectors.of_layer(b, self.kernel, layer);
-        let slot = |of: Global<U64>, slot: Slot| of.at(slot.first(shape)).cast::<F32>();
-        let odd = b.and::<U32>(layer, 1);
-        let ffn = b.byte_index(self.ffn, odd, shape.ffn * 4);
-        let stream = b.select_ptr(self.embedding, slot(before, Slot::Down), is_first);
-        let behind_attention = slot(own, Slot::AttentionOutput);
-        let residual = b.select_ptr(stream, behind_attention, is_output);
         let begins = b.or_pred(is_qkv, is_head);
-        let x = b.select_ptr(stream, behind_attention, begins);
-        let x = b.select_ptr(slot(own, Slot::Attention), x, is_output);
-        let x = b.select_ptr(ffn, x, is_down);
-        let y = b.select_ptr(slot(own, Slot::Qkv), slot(own, Slot::Down), is_qkv);
-        let y = b.select_ptr(behind_attention, y, is_output);
-        let y = b.select_ptr(ffn, y, is_gate_up);
-        let y = b.select_ptr(logits, y, is_head);
         let epoch = vectors.epoch(layer);
         let of_layer = epoch.get(b);
         let one = b.selp::<U32>(1, 0, begins);
@@ -139,7 +127,61 @@ impl Decoder<'_> {
             epoch,
         };
         let ends = Ends::Of { meets: is_gate_up, is_last };
-        OfStep { x, y, residual, exchanged: Some(exchanged), ends }
+        OfStep { exchanged: Some(exchanged), ends }
+    }
+
+    /// A column's vectors of a phase. Its logits are written where a token is chosen.
+    pub(super) fn vectors_of(&self, b: &mut Builder, step: Step, column: Val<U32>) -> company::Vectors {
+        let Step { phase, layer, .. } = step;
+        let shape = &self.kernel.shape;
+        let mut is = |which: Phase| b.setp_eq(phase, which as u32);
+        let (is_qkv, is_gate_up, is_head) = (is(Phase::Qkv), is(Phase::GateUp), is(Phase::Head));
+        let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
+        let is_first = b.setp_eq(layer, 0);
+        let logits = self.columns.pointer(b, column, item::LOGITS);
+        let embedding = self.embedding_of(b, column);
+        let Some(vectors) = &self.vectors else {
+            let before_down = b.or_pred(is_qkv, is_output);
+            let stream = b.select_ptr(embedding, self.x, is_first);
+            let residual = b.select_ptr(stream, self.x, before_down);
+            let x = b.select_ptr(stream, self.x, is_qkv);
+            let x = b.select_ptr(self.attention, x, is_output);
+            let x = b.select_ptr(self.ffn, x, is_down);
+            let y = b.select_ptr(self.qkv, self.x, is_qkv);
+            let y = b.select_ptr(self.ffn, y, is_gate_up);
+            let y = b.select_ptr(logits, y, is_head);
+            return company::Vectors { x, y, residual, writes: None };
+        };
+        let [own, before] = vectors.of_layer(b, self.kernel, (column, layer));
+        let slot = |of: Global<U64>, slot: Slot| of.at(slot.first(shape)).cast::<F32>();
+        let odd = b.and::<U32>(layer, 1);
+        let ffn = b.mad::<U32>(column, 2, odd);
+        let ffn = b.byte_index(self.ffn, ffn, shape.ffn * 4);
+        let stream = b.select_ptr(embedding, slot(before, Slot::Down), is_first);
+        let behind_attention = slot(own, Slot::AttentionOutput);
+        let residual = b.select_ptr(stream, behind_attention, is_output);
+        let begins = b.or_pred(is_qkv, is_head);
+        let x = b.select_ptr(stream, behind_attention, begins);
+        let x = b.select_ptr(slot(own, Slot::Attention), x, is_output);
+        let x = b.select_ptr(ffn, x, is_down);
+        let y = b.select_ptr(slot(own, Slot::Qkv), slot(own, Slot::Down), is_qkv);
+        let y = b.select_ptr(behind_attention, y, is_output);
+        let y = b.select_ptr(ffn, y, is_gate_up);
+        let y = b.select_ptr(logits, y, is_head);
+        let chooses = self.columns.chooses(b, column);
+        let before_head = b.not_pred(is_head);
+        company::Vectors { x, y, residual, writes: Some(b.or_pred(chooses, before_head)) }
+    }
+
+    /// A column's embedding, in the block's own copy.
+    pub(super) fn embedding_of(&self, b: &mut Builder, column: Val<U32>) -> Global<F32> {
+        match self.columns.most() {
+            1 => self.embedding,
+            _ => {
+                let before = b.mul::<U32>(column, self.barrier.blocks());
+                b.byte_index(self.embedding, before, self.kernel.shape.hidden * 4)
+            }
+        }
     }
 
     /// Waits until every block is done with the layer's gate and up.
@@ -149,9 +191,14 @@ impl Decoder<'_> {
         vectors.exchange.meet(b, vectors.flags, self.block, self.barrier.blocks(), epoch);
     }
 
-    /// A lane's elements `l, l + 32, ...` of a head of Q, K or V, whose first element has that number among those of all.
+    /// A lane's elements `l, l + 32, ...` of a head of Q, K or V of a column, whose first element has that number among those of all.
     /// By a whole warp.
-    pub(super) fn head_of_qkv(&self, b: &mut Builder, layer: Val<U32>, first: Val<U32>) -> Vec<Val<F32>> {
+    pub(super) fn head_of_qkv(
+        &self,
+        b: &mut Builder,
+        (column, layer): (Val<U32>, Val<U32>),
+        first: Val<U32>,
+    ) -> Vec<Val<F32>> {
         let each = self.kernel.shape.head_dim / 32;
         let lane = b.lane();
         let own = b.add::<U32>(first, lane);
@@ -159,7 +206,7 @@ impl Decoder<'_> {
             let from = b.index(self.qkv, own);
             return (0..each).map(|i| b.ld(from.at(32 * i), LoadKind::Ordinary)).collect();
         };
-        let slots = vectors.slots_of(self.kernel, Slot::Qkv, layer);
+        let slots = vectors.slots_of(b, self.kernel, Slot::Qkv, (column, layer));
         let from = slots.own(b);
         let from = b.index(from, own);
         let at: Vec<_> = (0..each).map(|i| from.at(32 * i)).collect();
@@ -167,11 +214,11 @@ impl Decoder<'_> {
         vectors.exchange.load(b, &at, epoch)
     }
 
-    /// Where attention's result goes.
-    pub(super) fn attention_out(&self, layer: Val<U32>) -> Out {
+    /// Where attention's result of a column goes.
+    pub(super) fn attention_out(&self, b: &mut Builder, column: Val<U32>, layer: Val<U32>) -> Out {
         match &self.vectors {
             None => Out::Floats(self.attention),
-            Some(vectors) => Out::Words(vectors.slots_of(self.kernel, Slot::Attention, layer)),
+            Some(vectors) => Out::Words(vectors.slots_of(b, self.kernel, Slot::Attention, (column, layer))),
         }
     }
 }

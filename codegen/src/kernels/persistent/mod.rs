@@ -26,7 +26,8 @@ use crate::blocks::wait::Limit;
 use crate::ptx::{Builder, F32, Global, Pred, Role, Shared, U8, U32, U64, Val, Var};
 use column::Columns;
 use exchange::Vectors;
-use kiln_shape::mailbox::{command, report, state};
+use kiln_shape::mailbox::command::{self, COLUMNS};
+use kiln_shape::mailbox::{report, state};
 use kiln_shape::{ModelShape, Numerics, WeightType, presets};
 use trace::Trace;
 
@@ -151,10 +152,10 @@ impl Kernel for PersistentDecoder {
         // One block on an SM: registers are not what is short.
         b.blocks_per_sm(1);
         if !self.streams(b) {
-            return Decoder::new(self, b).run(b);
+            return Decoder::new(self, b, 1).run(b);
         }
         let consumers = self.block_size / 32 - 1;
-        let decoder = Decoder::new(self, b);
+        let decoder = Decoder::new(self, b, COLUMNS);
         let ring = Ring::new(b, consumers);
         let decoder = decoder.with_ring(b, ring, consumers);
         b.bar_sync(); // the ring's barriers are initialised, and the exchange's words
@@ -179,6 +180,7 @@ struct Decoder<'a> {
     best_values: Global<F32>,
     best_indices: Global<U32>,
     arrivals: Global<U32>,
+    flags: Global<U32>,
     state: Global<U32>,
     mailbox: Global<U32>,
     report: Global<U32>,
@@ -223,18 +225,19 @@ struct Pass {
 }
 
 impl<'a> Decoder<'a> {
-    fn new(kernel: &'a PersistentDecoder, b: &mut Builder) -> Decoder<'a> {
+    /// The decoder of up to so many columns.
+    fn new(kernel: &'a PersistentDecoder, b: &mut Builder, columns: u32) -> Decoder<'a> {
         let table = b.param::<Global<U8>>("table"); // the tensor table
         let shares = b.param::<Global<U32>>("shares"); // [layers, 4 phases, grid + 1] rows, then the head's [grid + 1]
         let x = b.param::<Global<F32>>("x"); // [hidden]
-        let embeddings = b.param::<Global<F32>>("embeddings"); // [grid, hidden]
+        let embeddings = b.param::<Global<F32>>("embeddings"); // [columns, grid, hidden]
         let qkv = b.param::<Global<F32>>("qkv"); // [q_dim + 2 kv_dim]
         let attention = b.param::<Global<F32>>("attention"); // [q_dim]
-        let ffn = b.param::<Global<F32>>("ffn"); // [2, ffn]: for even layers and odd ones beside a ring, else the first
-        let best_values = b.param::<Global<F32>>("best_values"); // [grid]
-        let best_indices = b.param::<Global<U32>>("best_indices"); // [grid]
-        let choice = b.param::<Global<U32>>("choice"); // [choice::memory::words(grid, vocab)], zeros before the first launch
-        let counters = b.param::<Global<U32>>("counters"); // [2 + kv_heads + grid], zero: barrier, abort, arrivals, flags
+        let ffn = b.param::<Global<F32>>("ffn"); // [columns, 2, ffn]: even layers and odd ones beside a ring, else the first
+        let best_values = b.param::<Global<F32>>("best_values"); // [columns, grid]
+        let best_indices = b.param::<Global<U32>>("best_indices"); // [columns, grid]
+        let choice = b.param::<Global<U32>>("choice"); // [columns, choice::memory::words], zeros before the first launch
+        let counters = b.param::<Global<U32>>("counters"); // zeros: barrier, abort, flags [grid], arrivals [columns, kv_heads]
         let state = b.param::<Global<U32>>("state"); // [state::WORDS], kept between launches
         let mailbox = b.param::<Global<U32>>("mailbox"); // [mailbox::WORDS], mapped
         let report = b.param::<Global<U32>>("report"); // [report::WORDS], mapped
@@ -259,7 +262,7 @@ impl<'a> Decoder<'a> {
         let barrier = GridBarrier::new(b, counters, limit);
         let begin = b.globaltimer();
         let scratch = argmax::Scratch::new(b);
-        let columns = Columns::new(b, 1);
+        let columns = Columns::new(b, columns);
         let words = columns.choice(b, None);
         let chain = Choose::new(b, words, choice, barrier.blocks(), vocab, scratch);
         Decoder {
@@ -273,7 +276,8 @@ impl<'a> Decoder<'a> {
             ffn,
             best_values,
             best_indices,
-            arrivals: counters.at(2),
+            arrivals: b.index(counters.at(2), barrier.blocks()),
+            flags: counters.at(2),
             state,
             mailbox,
             report,
@@ -306,9 +310,15 @@ impl<'a> Decoder<'a> {
     fn with_ring(self, b: &mut Builder, ring: Ring, consumers: u32) -> Decoder<'a> {
         let barrier = self.barrier.with_leaving(ring.leaving());
         let exchange = Exchange::new(b, barrier.limit(), consumers, ring.leaving());
-        let flags = self.arrivals.at(self.kernel.shape.kv_heads);
-        let vectors = Vectors::new(b, exchange, flags, self.layers);
-        Decoder { barrier, ring: Some(Consumer::new(b, ring, self.barrier.limit())), vectors: Some(vectors), ..self }
+        let vectors = Vectors::new(b, exchange, self.flags, self.layers);
+        let columns = self.columns.with_limit(b);
+        Decoder {
+            barrier,
+            columns,
+            ring: Some(Consumer::new(b, ring, self.barrier.limit())),
+            vectors: Some(vectors),
+            ..self
+        }
     }
 
     /// Runs items until it is to leave.

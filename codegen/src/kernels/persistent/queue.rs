@@ -313,7 +313,7 @@ impl Decoder<'_> {
                 b.set(count, next);
                 b.set(from, behind);
             });
-            let more = b.setp_lt::<U32>(count, self.columns.most());
+            let more = b.setp_lt::<U32>(count, self.columns.limit());
             b.and_pred(some, more)
         });
         b.get(count)

@@ -7,6 +7,7 @@ use super::trace::Ends;
 use super::{Decoder, Pass};
 use crate::blocks::argmax;
 use crate::blocks::choose::Share;
+use crate::blocks::company::{Company, Vectors};
 use crate::blocks::dequantize;
 use crate::blocks::tensor::Tensor;
 use crate::kernels::phase::{Operands, Phase};
@@ -109,13 +110,20 @@ impl Decoder<'_> {
                 let asks = b.and_pred(first, is_qkv);
                 b.if_(asks, |b| self.columns.each(b, pass, |b, column| self.ask_for_place(b, column)));
             }
-            let vectors = self.vectors_of(b, Step { phase, layer, is_last });
-            let OfStep { x, y, residual, exchanged, ends } = vectors;
+            let at = Step { phase, layer, is_last };
+            let OfStep { exchanged, ends } = self.ways_of(b, at);
+            let none = b.mov::<U32>(0);
+            let Vectors { x, y, residual, .. } = self.vectors_of(b, at, none);
             let (first, end) = self.share(b, step);
             let (table, eps, kind) = (self.table, self.eps, LoadKind::Ordinary);
             let layer_at = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
             let of = Operands { table, layer: layer_at, x, y, residual, eps, kind };
-            let operands = AnyOperands { phase, of, ring: self.ring, exchanged };
+            let vectors = |b: &mut Builder, column: Val<U32>| self.vectors_of(b, at, column);
+            let company = self.ring.filter(|_| self.columns.most() > 1).map(|ring| {
+                let rest = ring.rest(b);
+                Company { count: b.get(pass.count), rest, vectors: &vectors }
+            });
+            let operands = AnyOperands { phase, of, ring: self.ring, exchanged, company };
             b.overlap(|b| products.run(b, &operands, first, end));
             b.if_(is_qkv, |b| {
                 let ends = if exchanged.is_some() { Ends::Open } else { Ends::Grid };
@@ -153,8 +161,12 @@ impl Decoder<'_> {
     }
 
     /// Each block's best logit of a column, and its id.
-    pub(super) fn bests_of(&self, _: &mut Builder, _: Val<U32>) -> (Global<F32>, Global<U32>) {
-        (self.best_values, self.best_indices)
+    pub(super) fn bests_of(&self, b: &mut Builder, column: Val<U32>) -> (Global<F32>, Global<U32>) {
+        if self.columns.most() == 1 {
+            return (self.best_values, self.best_indices);
+        }
+        let before = b.mul::<U32>(column, self.barrier.blocks());
+        (b.index(self.best_values, before), b.index(self.best_indices, before))
     }
 
     /// The embeddings of the columns' tokens, in this block's own copy.
@@ -166,7 +178,8 @@ impl Decoder<'_> {
         self.begin_epochs(b);
         self.columns.each(b, pass, |b, column| {
             let token = self.columns.get(b, word::TOKEN, column);
-            row.write(b, token, self.embedding, warp, warps);
+            let embedding = self.embedding_of(b, column);
+            row.write(b, token, embedding, warp, warps);
         });
         b.bar_sync(); // every warp's part is written
     }

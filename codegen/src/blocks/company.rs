@@ -1,0 +1,107 @@
+//! Several vectors that are multiplied with weights which pass by once: each column has a region of shared memory for its
+//! vector and what becomes of it, the first where a single vector has it, the others behind all that the kernel takes.
+
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, Val};
+
+/// The columns of a launch, and the vectors of each.
+#[derive(Clone, Copy)]
+pub(crate) struct Company<'a> {
+    /// How many there are, the same in the whole grid.
+    pub(crate) count: Val<U32>,
+    /// The shared memory for regions.
+    pub(crate) rest: Shared<U8>,
+    /// The vectors of a column.
+    pub(crate) vectors: &'a dyn Fn(&mut Builder, Val<U32>) -> Vectors,
+}
+
+/// Where a column's vectors lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Vectors {
+    /// The vector that is multiplied.
+    pub(crate) x: Global<F32>,
+    pub(crate) y: Global<F32>,
+    pub(crate) residual: Global<F32>,
+    /// Whether products are written, if not always; the same in the whole grid.
+    pub(crate) writes: Option<Val<Pred>>,
+}
+
+/// A column, and how many bytes its region lies behind the first one's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Column {
+    pub(crate) number: Val<U32>,
+    pub(crate) shift: Val<U32>,
+}
+
+/// The columns' regions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Regions {
+    count: Val<U32>,
+    /// From the first region to the second, and from each of the others to the next.
+    to_second: Val<U32>,
+    each: u32,
+    /// Of the first column: `[warps]`, the norm's factor as each warp has it.
+    factors: Shared<F32>,
+    /// Of the first column: `[threads]`, products of the gate.
+    gates: Shared<F32>,
+}
+
+impl Regions {
+    /// Regions like the one that begins at `base`, behind so many bytes of dynamic shared memory, and ends with what this
+    /// takes.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, company: &Company<'_>, base: Shared<F32>, before: u32) -> Regions {
+        let warps = b.warps();
+        let (gates, factors) = (b.dynamic_shared(32 * warps), b.dynamic_shared(warps));
+        let each = b.dynamic_taken() - before;
+        b.shared_of_column(each);
+        let (rest, base) = (b.shared_address(company.rest), b.shared_address(base));
+        Regions { count: company.count, to_second: b.sub::<U32>(rest, base), each, factors, gates }
+    }
+
+    /// Runs `body` for each column: in the whole block, or in a whole warp.
+    #[track_caller]
+    pub(crate) fn each(&self, b: &mut Builder, body: impl FnOnce(&mut Builder, Column)) {
+        let (number, shift) = (b.var::<U32>(0), b.var::<U32>(0));
+        b.do_while(|b| {
+            let column = Column { number: b.get(number), shift: b.get(shift) };
+            body(b, column);
+            let further = b.add::<U32>(column.shift, self.each);
+            let is_first = b.setp_eq(column.number, 0);
+            let further = b.selp::<U32>(self.to_second, further, is_first);
+            b.set(shift, further);
+            let next = b.add::<U32>(column.number, 1);
+            b.set(number, next);
+            b.setp_lt::<U32>(next, self.count)
+        });
+    }
+
+    /// Keeps the norm's factor of a column, by a whole warp for itself.
+    #[track_caller]
+    pub(crate) fn set_factor(&self, b: &mut Builder, column: Column, factor: Val<F32>) {
+        let lane = b.lane();
+        let leads = b.setp_eq(lane, 0);
+        let to = self.factor_at(b, column);
+        b.if_(leads, |b| b.st(to, factor));
+    }
+
+    /// The norm's factor of a column, behind a barrier of the warp.
+    #[track_caller]
+    pub(crate) fn factor(&self, b: &mut Builder, column: Column) -> Val<F32> {
+        let at = self.factor_at(b, column);
+        b.ld(at, LoadKind::Ordinary)
+    }
+
+    fn factor_at(&self, b: &mut Builder, column: Column) -> Shared<F32> {
+        let warp = b.warp_id();
+        let at = b.index(self.factors, warp);
+        b.byte_index(at, column.shift, 1)
+    }
+
+    /// The thread's place for the gate of a column.
+    #[track_caller]
+    pub(crate) fn gate(&self, b: &mut Builder, column: Column) -> Shared<F32> {
+        let tid = b.tid();
+        let at = b.index(self.gates, tid);
+        b.byte_index(at, column.shift, 1)
+    }
+}

@@ -1,0 +1,124 @@
+//! Items of several sessions in one pass of the resident decoder: each has the bits that it has alone, and weights are read
+//! once for all of them.
+
+use crate::random::Random;
+use crate::ring::{open, tiny, whole};
+use kiln::Model;
+use kiln::model::{GenerateOptions, KvType, Numerics, PathChoice, Sampling, Session, SessionOptions};
+use kiln::shape::mailbox::command::COLUMNS;
+use kiln_emulator::{Checks, DeviceConfig, Schedule};
+use std::sync::Barrier;
+
+/// What a session is asked.
+#[derive(Debug, Clone)]
+struct Work {
+    ids: Vec<u32>,
+    options: GenerateOptions,
+}
+
+/// What it answers: tokens, the bits of their log-probabilities where they are wanted, and those of the logits at its end.
+type Answer = (Vec<u32>, Vec<Option<u32>>, Vec<u32>);
+
+impl Work {
+    /// A prompt and an answer of up to so many tokens, chosen in one of the ways that the device has.
+    fn random(random: &mut Random, longest: u32) -> Work {
+        let ids = (0..1 + random.below(longest)).map(|_| random.below(2048)).collect();
+        let options = GenerateOptions::new(1 + random.below(longest) as usize);
+        let drawn = Sampling::GREEDY.with_temperature(0.8).with_seed(random.next());
+        let sampling = match random.below(5) {
+            0 | 1 => Sampling::GREEDY,
+            2 => drawn,
+            3 => drawn.with_top_k(20).with_top_p(0.9),
+            _ => drawn.with_min_p(0.02).with_penalties(1.2, 0.1, 0.1),
+        };
+        let logprobs = (random.below(2) == 0).then_some(0);
+        Work { ids, options: options.with_sampling(sampling).with_logprobs(logprobs) }
+    }
+
+    fn run(&self, session: &mut Session) -> Answer {
+        session.append(&self.ids).expect("they fit");
+        let mut generation = session.generate(self.options.clone());
+        let (mut tokens, mut logprobs) = (Vec::new(), Vec::new());
+        while let Some(token) = generation.next() {
+            tokens.push(token.expect("a token"));
+            logprobs.push(generation.logprobs().map(|of| of.chosen.to_bits()));
+        }
+        drop(generation);
+        let logits = session.logits().expect("logits");
+        (tokens, logprobs, logits.into_iter().map(f32::to_bits).collect())
+    }
+}
+
+fn session(model: &Model, path: PathChoice, blocks: Option<u32>) -> Session {
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_kv(KvType::F16).with_path(path);
+    model.session(options.with_blocks(blocks).with_capacity(256)).expect("a session")
+}
+
+/// Runs all works at once, a session and a thread each, and holds each to what the stream path answers.
+fn together(model: &Model, stream: &Model, blocks: u32, works: &[Work]) {
+    let expected = works.iter().map(|work| work.run(&mut session(stream, PathChoice::Stream, None)));
+    let expected: Vec<Answer> = expected.collect();
+    let begin = Barrier::new(works.len());
+    std::thread::scope(|scope| {
+        for (number, (work, expected)) in works.iter().zip(&expected).enumerate() {
+            let begin = &begin;
+            scope.spawn(move || {
+                let mut session = session(model, PathChoice::Persistent, Some(blocks));
+                begin.wait();
+                assert_eq!(&work.run(&mut session), expected, "session {number}, {blocks} blocks: {work:?}");
+            });
+        }
+    });
+}
+
+fn config(seed: u64, schedule: Schedule, blocks: u32) -> DeviceConfig {
+    let checks = Checks::ALL;
+    DeviceConfig { seed, schedule, multiprocessors: blocks, checks, split_warps: seed % 2 == 1, ..Default::default() }
+}
+
+#[test]
+fn items_of_a_pass_have_the_bits_that_each_has_alone() {
+    let stream = whole(tiny());
+    let mut random = Random::fresh();
+    for (seed, (schedule, blocks, sessions)) in
+        [(Schedule::Random, 2, 3), (Schedule::RoundRobin, 3, COLUMNS + 1)].into_iter().enumerate()
+    {
+        let model = open(tiny(), None, config(seed as u64, schedule, blocks));
+        let works: Vec<Work> = (0..sessions).map(|_| Work::random(&mut random, 6)).collect();
+        together(&model, &stream, blocks, &works);
+    }
+}
+
+/// Four sessions whose answers have the same length ask for little more weights than one of them.
+#[test]
+fn weights_of_a_pass_are_read_once() {
+    const TOKENS: usize = 12;
+    let asked = |sessions: u32| {
+        let config = DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors: 4, ..Default::default() };
+        let model = open(tiny(), None, config);
+        let ordinal = model.device().ordinal();
+        kiln_emulator::clear_reports(ordinal);
+        let work = Work { ids: vec![5], options: GenerateOptions::new(TOKENS) };
+        let begin = Barrier::new(sessions as usize);
+        std::thread::scope(|scope| {
+            (0..sessions).for_each(|_| {
+                scope.spawn(|| {
+                    let mut session = session(&model, PathChoice::Persistent, None);
+                    begin.wait();
+                    session.append(&work.ids).expect("they fit");
+                    let tokens = session.generate(work.options.clone());
+                    assert_eq!(tokens.filter(|token| token.is_ok()).count(), TOKENS);
+                });
+            });
+        });
+        drop(model);
+        let reports = kiln_emulator::reports(ordinal);
+        let lines = reports.iter().flat_map(|report| report.counters.lines.values());
+        let of_ring = |name: &str| name.contains("blocks/ring/copy.rs");
+        let lines = lines.filter(|line| line.source.as_ref().is_some_and(|(name, _)| of_ring(name)));
+        lines.map(|line| 32 * line.sectors).sum::<u64>()
+    };
+    let (one, four) = (asked(1), asked(4));
+    println!("bytes of weights asked for: {one} by one session, {four} by four");
+    assert!(one > 0 && four < 2 * one, "{one} by one session, {four} by four");
+}
