@@ -127,6 +127,30 @@ fn epochs_of_the_token_before_are_found() {
     });
 }
 
+/// A launch whose epochs begin shortly before 2^31 ends behind that, and the next one goes on.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn a_launch_ends_before_its_epochs_are_worn() {
+    if common::on_gpu() {
+        return;
+    }
+    let late = |ptx: &str| {
+        let mut stores = 0;
+        rewrite(ptx, |line, _| {
+            let (store, _) = line.split_once("[first_epoch], ").filter(|(store, _)| store.starts_with("st.shared"))?;
+            stores += 1;
+            (stores == 1).then(|| format!("{store}[first_epoch], {};", (1u32 << 31) - 5))
+        })
+    };
+    let model = open(0, late);
+    let mut session = session(&model, PathChoice::Persistent);
+    session.append(&PROMPT).expect("it fits");
+    let made: kiln::Result<Vec<u32>> = session.generate(GenerateOptions::new(TOKENS)).collect();
+    assert_eq!(made.expect("it generates"), self::made(&model, PathChoice::Stream).expect("it generates"));
+    let launches = session.work().launches;
+    assert!(launches > 1, "{launches} launch");
+}
+
 /// The FFN's vector of odd layers lies over that of even ones: a block writes it anew while another one reads it.
 #[test]
 fn a_vector_that_is_written_again_early_is_found() {

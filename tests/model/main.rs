@@ -11,9 +11,9 @@ use kiln_testing::{int8, json, npy, quantised, random, reference, synth_model};
 
 #[cfg(feature = "text")]
 mod chat;
+mod company;
 #[cfg(feature = "text")]
 mod constraint;
-mod company;
 mod decode;
 mod evaluate;
 mod exchange;

@@ -22,7 +22,8 @@
 //! are written again behind the barrier that ends the token. So no store overtakes a load of the epoch before.
 //!
 //! *Wrap-around.* Every word of a slot is stored once in each of its epochs. What a load may find there instead of its
-//! epoch is that of at most three layers before, or 0 in a launch's first: so an epoch that wraps is taken for no other.
+//! epoch is that of at most three layers before, or 0 in a launch's first: so an epoch that wraps is taken for no other. The
+//! words of a column that was idle have older epochs of the launch, which ends before 2^31 of them have gone by.
 //!
 //! *Other threads.* What one thread of a block has loaded is, behind a barrier of the block, before the loads of the others
 //! in causality order: [`load_again`] needs no loop.

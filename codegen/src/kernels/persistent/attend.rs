@@ -6,30 +6,46 @@ use crate::blocks::attention::Heads;
 use crate::blocks::kv::{self, Cache, Half};
 use crate::blocks::qk::{self, Angles};
 use crate::blocks::tensor::vector_from_table;
-use crate::ptx::{Builder, F32, Global, Size, U32, Val};
+use crate::ptx::{Builder, F32, Global, Size, U32, Val, Var};
 use kiln_shape::mailbox::item;
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole, Units};
 
 impl Decoder<'_> {
-    /// Attention over caches of the launch's type.
+    /// Attention over caches of the launch's type. A column's pairs are dealt from the block on behind that which has the
+    /// last pair of the column before.
     pub(super) fn attend(&self, b: &mut Builder, pass: &Pass, layer: Val<U32>) {
+        let dealt = (self.columns.most() > 1).then(|| b.var::<U32>(0));
         self.columns.each(b, pass, |b, column| {
             b.if_else(
                 self.half_cache,
-                |b| self.attend_over(b, KvType::F16, column, layer),
-                |b| self.attend_over(b, KvType::F32, column, layer),
+                |b| self.attend_over(b, KvType::F16, (column, layer), dealt),
+                |b| self.attend_over(b, KvType::F32, (column, layer), dealt),
             );
         });
     }
 
+    /// The first pair of a block, where so many were dealt before; with these all are dealt behind it.
+    fn deal(&self, b: &mut Builder, all: Val<U32>, dealt: Option<Var<U32>>) -> Val<U32> {
+        let Some(dealt) = dealt else { return self.block };
+        let (blocks, before) = (self.barrier.blocks(), b.get(dealt));
+        let first = b.sub::<U32>(self.block, before);
+        let wrapped = b.add::<U32>(first, blocks);
+        let is_before = b.setp_lt(self.block, before);
+        let next = b.add::<U32>(before, all);
+        let next = b.rem::<U32>(next, blocks);
+        b.set(dealt, next);
+        b.selp::<U32>(wrapped, first, is_before)
+    }
+
     /// Attention of a column, a pair of KV head and unit after the other. The block that has the position's unit, the last,
     /// writes its key and value.
-    fn attend_over(&self, b: &mut Builder, ty: KvType, column: Val<U32>, layer: Val<U32>) {
+    fn attend_over(&self, b: &mut Builder, ty: KvType, at: (Val<U32>, Val<U32>), dealt: Option<Var<U32>>) {
+        let (column, layer) = at;
         let (columns, position) = (&self.columns, self.columns.position(b, column));
         let ModelShape { kv_heads, head_dim, .. } = self.kernel.shape;
         let heads = Heads { group: self.kernel.shape.group(), head_dim, ty };
-        let (length, at) = (b.add(position, 1), (column, layer));
+        let length = b.add(position, 1);
         let table = columns.pointer(b, column, item::TABLE);
         let cache = Cache::Chunked { table, layer, kv_heads: Size::Const(kv_heads) };
         let [cos, sin] = [item::COS, item::SIN].map(|word| columns.pointer(b, column, word));
@@ -46,7 +62,8 @@ impl Decoder<'_> {
             let all = b.mul::<U32>(units, kv_heads);
             let last = b.sub(units, 1);
             let sequence = Sequence { cache, length, units, partials, max_chunks, arrivals, out };
-            b.for_range(self.block, all, self.barrier.blocks(), |b, index| {
+            let first = self.deal(b, all, dealt);
+            b.for_range(first, all, self.barrier.blocks(), |b, index| {
                 let unit = b.div::<U32>(index, kv_heads);
                 let kv_head = b.rem::<U32>(index, kv_heads);
                 b.bar_sync(); // the pair before is done with the workspace

@@ -102,6 +102,14 @@ impl Decoder<'_> {
         });
     }
 
+    /// Whether so many epochs have gone by that the launch is to end, for the leader: the words of a column that is idle keep
+    /// theirs.
+    pub(super) fn epochs_are_worn(&self, b: &mut Builder) -> Option<Val<Pred>> {
+        let vectors = self.vectors.as_ref()?;
+        let first = b.ld(vectors.first, LoadKind::Ordinary);
+        Some(b.setp_ge(first, 1u32 << 31))
+    }
+
     /// How the vectors of a phase go from block to block.
     pub(super) fn ways_of(&self, b: &mut Builder, step: Step) -> OfStep {
         let Step { phase, layer, is_last } = step;
