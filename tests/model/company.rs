@@ -89,6 +89,39 @@ fn items_of_a_pass_have_the_bits_that_each_has_alone() {
     }
 }
 
+/// Sequences whose cache has several units of attention, under every schedule.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn longer_items_have_them_under_every_schedule() {
+    let stream = whole(tiny());
+    let mut random = Random::fresh();
+    let schedules = [(Schedule::RoundRobin, 7, 4), (Schedule::Random, 3, 3), (Schedule::Adversarial, 2, 2)];
+    for (seed, (schedule, blocks, sessions)) in (0..).zip(schedules) {
+        let model = open(tiny(), None, config(seed, schedule, blocks));
+        let works: Vec<Work> = (0..sessions)
+            .map(|_| {
+                let Work { ids, options } = Work::random(&mut random, 4);
+                let before = (0..32).map(|_| random.below(2048));
+                Work { ids: before.chain(ids).collect(), options }
+            })
+            .collect();
+        together(&model, &stream, blocks, &works);
+    }
+}
+
+/// Where shared memory has room for few columns, items take turns, so many at once.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn items_beyond_the_columns_that_fit_take_turns() {
+    let stream = whole(tiny());
+    let mut random = Random::fresh();
+    for units in [5, 6, 8] {
+        let model = open(tiny(), Some(units), config(u64::from(units), Schedule::Random, 2));
+        let works: Vec<Work> = (0..5).map(|_| Work::random(&mut random, 5)).collect();
+        together(&model, &stream, 2, &works);
+    }
+}
+
 /// Four sessions whose answers have the same length ask for little more weights than one of them.
 #[test]
 fn weights_of_a_pass_are_read_once() {
