@@ -2,8 +2,8 @@
 //! 32-bit words; the device writes another, and a ring of 64-bit entries for each slot.
 //!
 //! A slot is a place for one item of one session. The host fills the slot's item, rings its doorbell with the item's
-//! number, and reads the slot's ring up to an entry that ends the item. The decoder takes the items of all slots by
-//! turns, a token each.
+//! number, and reads the slot's ring up to an entry that ends the item. The decoder runs a token of several items in a pass;
+//! where there are more items than it has columns, they take turns.
 //!
 //! Each word has a single writer, and there is no read-modify-write. An item is made visible by a release store of its
 //! doorbell; a ring's entry carries its readiness in its own 64 bits.

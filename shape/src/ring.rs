@@ -14,7 +14,7 @@ pub const ENTRIES: u32 = 8;
 const RECORDS: [u32; 3] = [32, 16, 8];
 /// Bytes of a ring beside several columns at least, and twice as many where so much shared memory is left as multiprocessors
 /// of data centres have.
-const BESIDE_COLUMNS: u32 = 30 << 10;
+const BESIDE_COLUMNS: u32 = 28 << 10;
 const WIDE_BYTES: u32 = 150 << 10;
 /// The most units of a warp's part: what eight of the largest entries take.
 const UNITS_MAX: u32 = 64;
@@ -69,7 +69,8 @@ impl Depth {
     }
 
     /// The rings of launches with one column, two and so on, up to `most`, in so many bytes: each column beyond the first
-    /// takes `of_column` of them. Empty where not even one column leaves room for a ring; several leave a good one.
+    /// takes `of_column` of them. Empty where not even one column leaves room for a ring. Several leave one whose entries keep at
+    /// least half of a warp's lanes busy.
     pub fn for_columns(
         bytes: u32,
         (of_column, most): (u32, u32),
@@ -81,7 +82,8 @@ impl Depth {
         let ring = |columns: u32| {
             let left = bytes.checked_sub(columns.checked_mul(of_column)?)?;
             let depth = Depth::fitting(left, warps, types.iter().copied())?;
-            (columns == 0 || depth.bytes(warps) >= least).then_some(depth)
+            let is_good = depth.bytes(warps) >= least && depth.records >= RECORDS[1];
+            (columns == 0 || is_good).then_some(depth)
         };
         (0..most).map_while(ring).collect()
     }
@@ -112,9 +114,9 @@ mod tests {
             |bytes, of_column| Depth::for_columns(bytes, (of_column, 8), 7, [WeightType::Q4_K, WeightType::Q6_K]);
         let wide = rings(180 << 10, 40 << 10);
         assert_eq!(wide.len(), 3);
-        assert!(wide.iter().all(|ring| ring.bytes(7) >= 60 << 10), "{wide:?}");
+        assert!(wide.iter().all(|ring| ring.bytes(7) >= 56 << 10), "{wide:?}");
         assert!(wide.windows(2).all(|pair| pair[0].units > pair[1].units), "{wide:?}");
-        assert_eq!(rings(60 << 10, 10 << 10).len(), 3);
+        assert_eq!(rings(60 << 10, 10 << 10).len(), 2);
         assert_eq!(rings(180 << 10, 2 << 10).len(), 8);
         assert_eq!((rings(40 << 10, 40 << 10).len(), rings(1 << 10, 0).len()), (1, 0));
     }

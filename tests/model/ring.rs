@@ -10,6 +10,7 @@ use kiln::baked::{BakedModel, DecoderPath};
 use kiln::driver::DeviceBuffer;
 use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
+use kiln_shape::mailbox::command::COLUMNS;
 use kiln_shape::ring::{Depth, UNIT_BYTES};
 use kiln_shape::{ModelShape, presets};
 use std::fs::File;
@@ -255,9 +256,9 @@ fn a_cut_of_qwen3_8b_has_the_streams_bits() {
     cut("qwen3-8b", (9, 0), &[7, 132]);
 }
 
-/// Bytes of Q4_K under way in a block of `qwen3-8b` that may have so much shared memory, and the ring's, where it is baked
-/// for the types of its preset.
-fn in_flight(target: u32, limit: u32) -> (u32, u32) {
+/// Bytes of Q4_K under way in a block of `qwen3-8b` that may have so much shared memory, and the columns that it has room
+/// for, where it is baked for the types of its preset.
+fn in_flight(target: u32, limit: u32) -> (u32, usize) {
     let preset = presets::by_name("qwen3-8b").expect("a preset");
     let baked = bake::of(preset.shape, preset.types, target);
     let of_ring =
@@ -269,22 +270,26 @@ fn in_flight(target: u32, limit: u32) -> (u32, u32) {
     let depth = Depth::fitting(left, warps, types).expect("it has room");
     let units = kiln_shape::ring::units(types[0].layout(), depth.records);
     let bytes = depth.units / units * units * UNIT_BYTES * warps;
-    println!("sm_{target}: {bytes} bytes of Q4_K of {left}");
-    (bytes, left)
+    let columns = Depth::for_columns(left, (kernel.column_shared, COLUMNS), warps, types).len();
+    println!(
+        "sm_{target}: {bytes} bytes of Q4_K of {left}; up to {columns} columns, {} bytes each",
+        kernel.column_shared
+    );
+    (bytes, columns)
 }
 
 #[test]
 fn a_ring_of_an_h200_has_160_kb_in_flight_and_one_of_99_kb_48() {
-    let (bytes, _) = in_flight(90, 227 << 10);
-    assert!(bytes >= 160_000, "{bytes} bytes");
-    let (bytes, _) = in_flight(90, 99 << 10);
-    assert!(bytes >= 48_000, "{bytes} bytes");
+    let (bytes, columns) = in_flight(90, 227 << 10);
+    assert!(bytes >= 160_000 && columns == 3, "{bytes} bytes, {columns} columns");
+    let (bytes, columns) = in_flight(90, 99 << 10);
+    assert!(bytes >= 48_000 && columns == 1, "{bytes} bytes, {columns} columns");
 }
 
 #[test]
 fn a_ring_that_lanes_fill_is_as_full_as_one_of_bulk_copies() {
-    for (limit, least) in [(163 << 10, 96_000), (99 << 10, 48_000)] {
-        let (bytes, left) = in_flight(80, limit);
-        assert!(bytes >= least, "{bytes} bytes of {left}");
+    for (limit, least, expected) in [(163 << 10, 96_000, 2), (99 << 10, 48_000, 1)] {
+        let (bytes, columns) = in_flight(80, limit);
+        assert!(bytes >= least && columns == expected, "{bytes} bytes, {columns} columns");
     }
 }

@@ -33,12 +33,13 @@ use trace::Trace;
 
 /// Decodes whole sequences in one cooperative launch: every layer, the head, the choice of the next token and its
 /// embedding, without the host. One block per SM, all resident; items come through the mailbox
-/// (`kiln_shape::mailbox`) and tokens go back through it while the kernel runs. Items take turns, a token each.
+/// (`kiln_shape::mailbox`) and tokens go back through it while the kernel runs. A pass runs a token of one item, and beside a
+/// ring of up to eight, its columns: each has the bits that it has alone. Items beyond the columns take turns.
 ///
-/// A token takes five grid-wide dependencies per layer, after QKV, attention, its output, gate and up, and down, and one
-/// for the head; a draw takes one more, or two where it is from some of the tokens. Each is a barrier, but beside a ring
+/// A pass takes five grid-wide dependencies per layer, after QKV, attention, its output, gate and up, and down, and one
+/// for the head; a column's draw takes one more, or two where it is from some of the tokens. Each is a barrier, but beside a ring
 /// those of layers are none: there the elements of vectors are polled for, and after gate and up a flag of each block; the
-/// token's last is one. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that
+/// pass's last is one. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that
 /// needs them. The last block to finish a KV head's chunks puts them together before it arrives at the barrier.
 ///
 /// Every wait ends: a block that has waited for longer than `wait_limit` says so, and every block leaves.

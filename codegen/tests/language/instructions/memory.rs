@@ -1,6 +1,6 @@
 //! Loads, stores, atomics, addresses, and what orders them.
 
-use super::{BLOCK, Case, OWN, case};
+use super::{BLOCK, Case, N, OWN, case};
 use kiln_codegen::ptx::{AtomicOp, F32, LoadKind, LoadOrder, Order, S8, S32, Scope, StoreOrder, U8, U32, U64};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -259,18 +259,31 @@ fn synchronising() -> Vec<Case> {
 }
 
 fn addresses() -> Vec<Case> {
-    vec![case(
-        "pointers",
-        |b, i| {
-            let first = b.mul(i.thread, 4);
-            let at = b.index(i.words, first);
-            let address = b.address(at.at(1));
-            let second = b.global_ptr::<U32>(address);
-            let odd = b.and(i.x, 1);
-            let odd = b.setp_eq(odd, 1);
-            let chosen = b.select_ptr(second, at, odd);
-            b.ld(chosen.at(1), LoadKind::Constant)
-        },
-        |t| if t.x() & 1 == 1 { t.z() } else { t.y() },
-    )]
+    vec![
+        case(
+            "pointers",
+            |b, i| {
+                let first = b.mul(i.thread, 4);
+                let at = b.index(i.words, first);
+                let address = b.address(at.at(1));
+                let second = b.global_ptr::<U32>(address);
+                let odd = b.and(i.x, 1);
+                let odd = b.setp_eq(odd, 1);
+                let chosen = b.select_ptr(second, at, odd);
+                b.ld(chosen.at(1), LoadKind::Constant)
+            },
+            |t| if t.x() & 1 == 1 { t.z() } else { t.y() },
+        ),
+        case(
+            "distances in shared memory",
+            |b, i| {
+                let words = b.shared::<U32>("distant", 64);
+                let own = b.index(words, i.n);
+                let [first, second, third] = [words, words.at(3), own].map(|at| b.shared_address(at));
+                let (near, far) = (b.sub(second, first), b.sub(third, first));
+                b.add::<U32>(near, far)
+            },
+            |_| 4 * (3 + N),
+        ),
+    ]
 }
