@@ -41,6 +41,9 @@ struct Arguments {
     /// Tokens to generate on each path
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..=4000))]
     tokens: u32,
+    /// Sessions that generate them at once in one resident decoder, beside one on each path
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    sessions: u32,
     /// cuda, emulator or auto (KILN_DEVICE where not given)
     #[arg(long)]
     device: Option<Wish>,
@@ -109,15 +112,18 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         "path", "launches", "launches/token", "driver calls/token", "instructions/token", "bytes/token"
     )?;
     let mut ids: Option<Vec<u32>> = None;
-    for path in [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent] {
-        let cost = paths::run(&model, path, numerics, arguments.tokens as usize, ordinal)?;
+    let several = (arguments.sessions > 1).then_some((PathChoice::Persistent, arguments.sessions as usize));
+    let one = [PathChoice::Stream, PathChoice::Graph, PathChoice::Persistent].map(|path| (path, 1));
+    for (path, sessions) in one.into_iter().chain(several) {
+        let cost = paths::run(&model, path, numerics, (arguments.tokens as usize, sessions), ordinal)?;
         let per_token = |count: u64| count as f64 / cost.tokens.max(1) as f64;
         let what = match arguments.clock {
             Some(chip) => format!("modelled, not measured (chip file {})", chip.name),
             None if picked.emulated => "emulated: says nothing of a GPU".to_owned(),
             None => "timed on the GPU".to_owned(),
         };
-        let (name, launches) = (cost.name, cost.launches);
+        let name = if sessions == 1 { cost.name.to_owned() } else { format!("{} x{sessions}", cost.name) };
+        let launches = cost.launches;
         let gap = |chip: &ChipFile| if path == PathChoice::Graph { chip.node.value } else { chip.launch.value };
         let rate = match arguments.clock {
             Some(chip) => cost.tokens as f64 * 1e6 / (cost.microseconds + cost.kernels as f64 * gap(chip)),

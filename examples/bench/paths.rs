@@ -1,8 +1,10 @@
 //! One launch against many: what the decoder's paths ask of the driver for a token, and how fast they are on a GPU.
 
 use kiln::Model;
-use kiln::model::{GenerateOptions, Numerics, PathChoice, SessionOptions};
+use kiln::model::{GenerateOptions, Numerics, PathChoice, Session, SessionOptions, Work};
 use std::error::Error;
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 /// What a path took for a prompt and the tokens it generated behind it.
@@ -22,20 +24,10 @@ pub(crate) struct PathCost {
     pub(crate) counted: Option<(u64, u64)>,
 }
 
-/// Generates `tokens` tokens behind a short prompt on a path; `counting` is the model's device, if it is one that counts.
-pub(crate) fn run(
-    model: &Model,
-    path: PathChoice,
-    numerics: Numerics,
-    tokens: usize,
-    counting: Option<i32>,
-) -> Result<PathCost, Box<dyn Error>> {
-    if let Some(ordinal) = counting {
-        kiln_emulator::clear_reports(ordinal);
-    }
-    let capacity = Some(model.shape().context.min(tokens as u32 + 16));
-    let options = SessionOptions::default().with_numerics(numerics).with_path(path).with_capacity(capacity);
-    let mut session = model.session(options)?;
+/// What one session made of it: the path's name, its work, its ids, and seconds behind the first of them.
+type Made = (&'static str, Work, Vec<u32>, f64);
+
+fn generate(session: &mut Session, tokens: usize) -> kiln::Result<Made> {
     session.append(&[1, 2, 3])?;
     let mut begin = None;
     let mut ids = Vec::new();
@@ -44,9 +36,43 @@ pub(crate) fn run(
         begin.get_or_insert_with(Instant::now);
     }
     let seconds = begin.map_or(0.0, |begin| begin.elapsed().as_secs_f64());
-    let (name, work) = (session.path().0, session.work());
+    Ok((session.path().0, session.work(), ids, seconds))
+}
+
+/// Generates `tokens` tokens behind a short prompt on a path, in so many sessions at once; `counting` is the model's device,
+/// if it is one that counts.
+pub(crate) fn run(
+    model: &Model,
+    path: PathChoice,
+    numerics: Numerics,
+    (tokens, sessions): (usize, usize),
+    counting: Option<i32>,
+) -> Result<PathCost, Box<dyn Error>> {
+    if let Some(ordinal) = counting {
+        kiln_emulator::clear_reports(ordinal);
+    }
+    let capacity = Some(model.shape().context.min(tokens as u32 + 16));
+    let options = SessionOptions::default().with_numerics(numerics).with_path(path).with_capacity(capacity);
+    let mut all: Vec<Session> = (0..sessions).map(|_| model.session(options)).collect::<kiln::Result<_>>()?;
+    let made: kiln::Result<Vec<Made>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = all.iter_mut().map(|session| scope.spawn(|| generate(session, tokens))).collect();
+        let join = |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        threads.into_iter().map(join).collect()
+    });
     // A launch that stays on the device is reported when it ends.
-    drop(session);
+    drop(all);
+    let made = made?;
+    let (mut name, mut ids, mut work, mut rate) = ("", Vec::new(), Work::default(), 0.0);
+    for (of, done, own, seconds) in made {
+        work.tokens += done.tokens;
+        work.launches += done.launches;
+        work.other_calls += done.other_calls;
+        rate += own.len().saturating_sub(1) as f64 / seconds.max(1e-9);
+        if !ids.is_empty() && ids != own {
+            return Err("sessions with the same prompt generated different ids".into());
+        }
+        (name, ids) = (of, own);
+    }
     let counted = counting.map(|ordinal| {
         let reports = kiln_emulator::reports(ordinal);
         reports.iter().fold((0, 0), |(instructions, bytes), report| {
@@ -63,7 +89,7 @@ pub(crate) fn run(
         tokens: work.tokens,
         launches: work.launches,
         driver_calls: work.launches + work.other_calls,
-        rate: ids.len().saturating_sub(1) as f64 / seconds.max(1e-9),
+        rate,
         ids,
         microseconds,
         kernels: reports.len(),
