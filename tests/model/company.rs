@@ -1,9 +1,11 @@
 //! Items of several sessions in one pass of the resident decoder: each has the bits that it has alone, and weights are read
 //! once for all of them.
 
+use crate::common;
 use crate::random::Random;
 use crate::ring::{open, tiny, whole};
 use kiln::Model;
+use kiln::driver::DeviceBuffer;
 use kiln::model::{GenerateOptions, KvType, Numerics, PathChoice, Sampling, Session, SessionOptions};
 use kiln::shape::mailbox::command::COLUMNS;
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
@@ -120,6 +122,77 @@ fn items_beyond_the_columns_that_fit_take_turns() {
         let works: Vec<Work> = (0..5).map(|_| Work::random(&mut random, 5)).collect();
         together(&model, &stream, 2, &works);
     }
+}
+
+/// Sessions in threads of their own that append, generate, cancel, drop, truncate, fork and park at random moments.
+#[test]
+fn storms_of_sessions_at_once_give_the_same_tokens_as_each_alone() {
+    let steps = if common::is_long("48 of 60 steps of each session") { 60 } else { 12 };
+    let (stream, model) = (whole(tiny()), without_races());
+    let mut random = Random::fresh();
+    let storms: Vec<Random> = (0..4).map(|_| random.fork()).collect();
+    std::thread::scope(|scope| {
+        let (model, stream) = (&model, &stream);
+        for random in storms {
+            scope.spawn(move || storm(model, stream, random, steps));
+        }
+    });
+    let ordinal = model.device().ordinal();
+    drop(model);
+    if !common::on_gpu() {
+        assert_eq!(kiln_emulator::leaks(ordinal), []);
+    }
+}
+
+/// What races is looked for above; here calls are many.
+fn without_races() -> Model {
+    let checks = Checks { racecheck: false, ..Checks::ALL };
+    open(tiny(), None, DeviceConfig { checks, ..config(0, Schedule::Random, 3) })
+}
+
+fn storm(model: &Model, stream: &Model, mut random: Random, steps: usize) {
+    let mut pair = [session(stream, PathChoice::Stream, None), session(model, PathChoice::Persistent, None)];
+    for step in 0..steps {
+        let ids: Vec<u32> = (0..1 + random.below(4)).map(|_| random.below(2048)).collect();
+        let (choice, count, len) = (random.below(8), 1 + random.below(4) as usize, random.below(12) as usize);
+        let options = Work::random(&mut random, 5).options;
+        if pair[0].tokens().len() > 60 {
+            pair.iter_mut().for_each(|session| session.truncate(len));
+        }
+        if choice == 0 {
+            drop(DeviceBuffer::<u8>::uninitialized(model.device(), 64).expect("memory"));
+        }
+        let results = pair.each_mut().map(|session| match choice {
+            0 | 1 => session.append(&ids).map(|()| Vec::new()).map_err(|error| error.to_string()),
+            2 => {
+                session.truncate(len);
+                Ok(Vec::new())
+            }
+            3 => {
+                *session = session.fork().expect("a copy");
+                Ok(Vec::new())
+            }
+            4 => {
+                // Dropped in its middle.
+                let mut generation = session.generate(GenerateOptions::new(50));
+                generation.by_ref().take(count).collect::<kiln::Result<Vec<_>>>().map_err(|error| error.to_string())
+            }
+            5 => {
+                let mut generation = session.generate(GenerateOptions::new(count + 1));
+                let first = generation.next();
+                generation.cancel_handle().cancel();
+                assert_eq!(generation.count(), 0, "tokens after a cancel");
+                first.transpose().map(|token| token.into_iter().collect()).map_err(|error| error.to_string())
+            }
+            _ => session.generate(options.clone()).collect::<kiln::Result<_>>().map_err(|error| error.to_string()),
+        });
+        assert_eq!(results[0], results[1], "step {step}, call {choice}");
+        assert_eq!(pair[0].tokens(), pair[1].tokens(), "step {step}, call {choice}");
+    }
+    pair.iter_mut().for_each(|session| session.append(&[5]).expect("it fits"));
+    let logits = pair.each_mut().map(|session| session.logits().expect("logits"));
+    let bits = logits.map(|logits| logits.into_iter().map(f32::to_bits).collect::<Vec<_>>());
+    assert_eq!(bits[0], bits[1], "logits at the end");
 }
 
 /// Four sessions whose answers have the same length ask for little more weights than one of them.

@@ -22,6 +22,11 @@ impl Random {
         Random(seed)
     }
 
+    /// Other numbers, which these decide.
+    pub fn fork(&mut self) -> Random {
+        Random(self.next())
+    }
+
     #[allow(clippy::should_implement_trait)] // there is always a next one
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
