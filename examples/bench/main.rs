@@ -30,6 +30,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// What kiln's fusions and its persistent path save, counted on the emulator and timed on a GPU.
 #[derive(Parser)]
@@ -165,7 +166,10 @@ fn counting_device(multiprocessors: u32, clock: Option<&'static ChipFile>) -> ki
     let driver = unsafe {
         Driver::from_resolver(|name| kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()))?
     };
-    Device::open(&driver, ordinal)
+    let device = Device::open(&driver, ordinal)?;
+    // A kernel that takes a GPU a millisecond may take minutes here.
+    device.set_limits(device.limits().with_wait(Duration::from_secs(3600)));
+    Ok(device)
 }
 
 fn print_fusion(out: &mut impl Write, counted: &[Comparison], timed: Option<&[Comparison]>) -> io::Result<()> {

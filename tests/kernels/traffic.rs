@@ -30,7 +30,7 @@ fn asked_for_by(counters: &Counters, file: &str) -> u64 {
 }
 
 #[test]
-fn a_block_reads_the_vector_and_gamma_once_however_many_rows_it_has() {
+fn a_block_reads_the_vector_and_gamma_once_whatever_its_rows() {
     if common::on_gpu() {
         return eprintln!("skipped: a GPU does not count");
     }

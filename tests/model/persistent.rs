@@ -551,7 +551,7 @@ mod planted {
     }
 
     #[test]
-    fn a_barrier_that_counts_one_block_too_many_is_found() {
+    fn a_barrier_that_counts_a_block_twice_is_found() {
         hangs(|ptx| missing(ptx, "-1"));
     }
 

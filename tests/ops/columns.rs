@@ -50,7 +50,7 @@ fn run(
 
 /// More columns and rows than a tile has, and rows that end within a super-block where the type has such.
 #[test]
-fn products_with_many_columns_match_float64_with_rounded_activations() {
+fn products_with_several_columns_match_float64_with_rounded_activations() {
     let mut random = Random::fresh();
     let device = common::device();
     let (ops, stream) = (Ops::open_for_columns(&device).unwrap(), device.stream().unwrap());
@@ -269,7 +269,7 @@ fn causal_attention_beyond_the_cache_or_of_other_lengths_is_refused() {
 }
 
 #[test]
-fn kernels_for_many_columns_are_loaded_where_they_are_asked_for() {
+fn kernels_for_several_columns_are_loaded_where_they_are_asked_for() {
     let device = common::device();
     let (ops, stream) = (Ops::open(&device).unwrap(), device.stream().unwrap());
     let x = GpuTensor::<f32>::zeros(&device, 256).unwrap();
