@@ -91,10 +91,12 @@ class Mark:
 
 WORK = re.compile(
     r"// each iteration of a warp: (\d+) "
-    r"(weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|products of (\S+)|elements(?: rounded)?|of few)$"
+    r"(weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|products of (\S+)|elements(?: rounded)?|of few|of columns)$"
 )
 # The name of a loop within another that few iterations of that one come to.
 FEW = "of few"
+# The name of a loop within another that goes round once for each column: counted with that one, as for one column.
+COLUMNS = "of columns"
 
 
 class Kernel:
@@ -196,14 +198,14 @@ def rows(kernel, code, blocks):
     for number, mark in enumerate(kernel.numbered[1]):
         try:
             kind = mark.name.split("/")[0]
-            if kind.endswith("@shared") or kind == FEW:
+            if kind.endswith("@shared") or kind in (FEW, COLUMNS):
                 inner = sass.marked(code, number + 2, all_loops)
                 within.add(inner.header)
                 few |= inner.body if kind == FEW else set()
         except sass.Refused as why:
             return f"loop {mark.name} ({mark.source}): {why}"
     for number, mark in enumerate(kernel.numbered[1]):
-        if mark.name.split("/")[0] == FEW:
+        if mark.name.split("/")[0] in (FEW, COLUMNS):
             continue
         try:
             loop = sass.marked(code, number + 2, all_loops)

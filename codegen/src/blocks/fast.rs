@@ -329,6 +329,7 @@ impl Values {
                 match &self.regions {
                     None => dot(b, &x, None),
                     Some(regions) => regions.each(b, |b, column| {
+                        b.each_iteration(Work::Columns);
                         let x = x.behind(b, column.shift);
                         dot(b, &x, Some(column));
                     }),

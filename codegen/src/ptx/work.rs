@@ -15,6 +15,8 @@ pub enum Work {
     Tile(WeightType, u32),
     /// What few iterations of the loop around this one come to: it does not count there.
     Few,
+    /// What an iteration of the loop around this one does for each column: it counts there as for one.
+    Columns,
     /// Elements of a vector.
     Elements(u32),
     /// Elements of a vector that are rounded to bytes.
@@ -33,6 +35,7 @@ impl fmt::Display for Work {
             Work::Shared(ty, lane) => write!(f, "{} weights of {ty} in shared memory", 32 * lane),
             Work::Tile(ty, products) => write!(f, "{} products of {ty}", 32 * products),
             Work::Few => f.write_str("0 of few"),
+            Work::Columns => f.write_str("0 of columns"),
             Work::Elements(lane) => write!(f, "{} elements", 32 * lane),
             Work::Rounded(lane) => write!(f, "{} elements rounded", 32 * lane),
         }
