@@ -124,6 +124,34 @@ fn items_beyond_the_columns_that_fit_take_turns() {
     }
 }
 
+/// Of two items each ends where its cache has no room, while the other goes on, and comes back with a chunk more.
+#[test]
+fn a_column_is_left_where_a_cache_is_full() {
+    let (stream, model) = (whole(tiny()), without_races());
+    let mut random = Random::fresh();
+    let prompts = [118, 122].map(|len| (0..len).map(|_| random.below(2048)).collect::<Vec<u32>>());
+    let begin = Barrier::new(prompts.len());
+    // The first answer needs one chunk, and the second begins in it.
+    let run = |session: &mut Session, ids: &[u32], meet: &dyn Fn()| {
+        session.append(ids).expect("they fit");
+        let mut answer = |count| session.generate(GenerateOptions::new(count)).collect::<kiln::Result<Vec<u32>>>();
+        let first = answer(1);
+        meet();
+        (first.expect("a token"), answer(16).expect("tokens"))
+    };
+    std::thread::scope(|scope| {
+        for ids in &prompts {
+            let expected = run(&mut session(&stream, PathChoice::Stream, None), ids, &|| {});
+            let (model, begin) = (&model, &begin);
+            scope.spawn(move || {
+                let mut session = session(model, PathChoice::Persistent, Some(3));
+                let meet = || drop(begin.wait());
+                assert_eq!(run(&mut session, ids, &meet), expected, "{} ids", ids.len());
+            });
+        }
+    });
+}
+
 /// Sessions in threads of their own that append, generate, cancel, drop, truncate, fork and park at random moments.
 #[test]
 fn storms_of_sessions_at_once_give_the_same_tokens_as_each_alone() {
@@ -195,36 +223,69 @@ fn storm(model: &Model, stream: &Model, mut random: Random, steps: usize) {
     assert_eq!(bits[0], bits[1], "logits at the end");
 }
 
+/// Bytes of weights that rings ask for while sessions on a device that counts do that.
+fn asked_for(run: impl FnOnce(&Model)) -> u64 {
+    let config = DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors: 4, ..Default::default() };
+    let model = open(tiny(), None, config);
+    let ordinal = model.device().ordinal();
+    kiln_emulator::clear_reports(ordinal);
+    run(&model);
+    drop(model);
+    let reports = kiln_emulator::reports(ordinal);
+    let lines = reports.iter().flat_map(|report| report.counters.lines.values());
+    let of_ring = |name: &str| name.contains("blocks/ring/copy.rs");
+    let lines = lines.filter(|line| line.source.as_ref().is_some_and(|(name, _)| of_ring(name)));
+    lines.map(|line| 32 * line.sectors).sum::<u64>()
+}
+
+/// Tokens of a session of its own, with what is to be done behind the first.
+fn make(model: &Model, tokens: usize, behind_first: impl FnOnce()) {
+    let mut session = session(model, PathChoice::Persistent, None);
+    session.append(&[5]).expect("they fit");
+    let mut generation = session.generate(GenerateOptions::new(tokens));
+    generation.next().expect("a token").expect("no fault");
+    behind_first();
+    assert_eq!(generation.filter(|token| token.is_ok()).count(), tokens - 1);
+}
+
 /// Four sessions whose answers have the same length ask for little more weights than one of them.
 #[test]
 fn weights_of_a_pass_are_read_once() {
-    const TOKENS: usize = 12;
-    let asked = |sessions: u32| {
-        let config = DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors: 4, ..Default::default() };
-        let model = open(tiny(), None, config);
-        let ordinal = model.device().ordinal();
-        kiln_emulator::clear_reports(ordinal);
-        let work = Work { ids: vec![5], options: GenerateOptions::new(TOKENS) };
-        let begin = Barrier::new(sessions as usize);
-        std::thread::scope(|scope| {
-            (0..sessions).for_each(|_| {
-                scope.spawn(|| {
-                    let mut session = session(&model, PathChoice::Persistent, None);
-                    begin.wait();
-                    session.append(&work.ids).expect("they fit");
-                    let tokens = session.generate(work.options.clone());
-                    assert_eq!(tokens.filter(|token| token.is_ok()).count(), TOKENS);
+    let asked = |sessions: usize| {
+        let begin = Barrier::new(sessions);
+        asked_for(|model| {
+            std::thread::scope(|scope| {
+                (0..sessions).for_each(|_| {
+                    scope.spawn(|| {
+                        begin.wait();
+                        make(model, 12, || {});
+                    });
                 });
             });
-        });
-        drop(model);
-        let reports = kiln_emulator::reports(ordinal);
-        let lines = reports.iter().flat_map(|report| report.counters.lines.values());
-        let of_ring = |name: &str| name.contains("blocks/ring/copy.rs");
-        let lines = lines.filter(|line| line.source.as_ref().is_some_and(|(name, _)| of_ring(name)));
-        lines.map(|line| 32 * line.sectors).sum::<u64>()
+        })
     };
     let (one, four) = (asked(1), asked(4));
     println!("bytes of weights asked for: {one} by one session, {four} by four");
     assert!(one > 0 && four < 2 * one, "{one} by one session, {four} by four");
+}
+
+/// The second of two sessions begins in the middle of the first one's answer, whose launch has one column.
+#[test]
+fn a_launch_without_a_column_for_a_new_item_makes_room() {
+    let apart = asked_for(|model| {
+        make(model, 30, || {});
+        make(model, 20, || {});
+    });
+    let together = asked_for(|model| {
+        let begin = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| make(model, 30, || drop(begin.wait())));
+            scope.spawn(|| {
+                begin.wait();
+                make(model, 20, || {});
+            });
+        });
+    });
+    println!("bytes of weights asked for: {apart} one after the other, {together} beside each other");
+    assert!(4 * together < 3 * apart, "{apart} one after the other, {together} beside each other");
 }
