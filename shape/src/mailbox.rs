@@ -12,7 +12,7 @@
 
 /// Items that may be under way together.
 pub const SLOTS: u32 = 64;
-/// Host: non-zero asks the kernel to leave after its next token; items are kept.
+/// Host: non-zero asks the kernel to leave after its next pass; items are kept.
 pub const PARK: u32 = 0;
 /// Host: non-zero says that other work waits for the device: the kernel leaves when its turn is over.
 pub const YIELD: u32 = 1;
@@ -143,9 +143,11 @@ pub mod state {
     pub const EVENTS: u32 = LAST + 1;
     /// Tokens run, counted without end.
     pub const PROGRESS: u32 = LAST + 2;
+    /// The slot whose item was taken last.
+    pub const TAKEN: u32 = LAST + 3;
     /// Words that the leader keeps in shared memory during a launch.
     pub const KEPT: u32 = LAST + 32;
-    /// What to do next, decided while nothing runs, and with each token: two commands.
+    /// What to do next, decided while nothing runs, and with each pass: two commands.
     pub const COMMANDS: u32 = KEPT;
     /// A copy of the items, `[SLOTS, ITEM_WORDS]`.
     pub const ITEMS: u32 = COMMANDS + 2 * super::command::WORDS;
@@ -189,7 +191,7 @@ pub mod trace {
     /// had done its part and waited for the others, and when the wait was over.
     pub const WORDS: u32 = 4;
     /// Names of the phases. A record's first word has the phase in bits 0 to 7, the layer in bits 8 to 31 and the
-    /// position in the upper half.
+    /// position in the upper half, of a pass that of its first column.
     pub const PHASES: [&str; 6] = ["qkv", "attention", "attention output", "gate and up", "down", "head"];
     /// The embedding, and norm, query, key and value.
     pub const QKV: u32 = 0;

@@ -42,8 +42,9 @@ pub(crate) struct Decoder {
     kernel: Arc<Persistent>,
     kv: KvType,
     pub(super) blocks: u32,
-    /// Columns of the last launch.
+    /// Columns of the last launch, and those that the next one is to have at least.
     columns: AtomicU32,
+    wanted: AtomicU32,
     /// Freed only when the kernel is off the device.
     memory: Option<Memory>,
     /// Held over a launch.
@@ -148,6 +149,7 @@ impl Decoder {
             kv: key.kv,
             blocks,
             columns: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
             memory: Some(memory),
             launching,
             model: model.clone(),
@@ -179,22 +181,27 @@ impl Decoder {
         cleared.counters.fill_bytes(&self.post.stream, 0)?;
         cleared.exchange.fill_bytes(&self.post.stream, 0)?;
         let number = self.post.launched.load(Ordering::Acquire).wrapping_add(1).max(1);
-        let columns = self.post.taken().clamp(1, self.kernel.columns());
+        // Between its tokens a session whose host chooses has no item: what was asked for counts as well.
+        let wanted = self.post.taken().max(self.wanted.swap(0, Ordering::AcqRel));
+        let columns = wanted.clamp(1, self.kernel.columns());
         self.columns.store(columns, Ordering::Release);
         self.launch(memory, cleared, number, columns)?;
         self.post.launched.store(number, Ordering::Release);
         drop(pass);
         turn.leave_resident(&self.resident);
+        // For items that came meanwhile.
+        self.make_room();
         // Some drivers submit work only when they are asked about it.
         self.post.stream.is_idle()?;
         Ok(Launched::Now)
     }
 
-    /// Asks the launch in flight to leave where it has fewer columns than there are items, and the next one may have more.
-    /// One that begins meanwhile may have too few until the next item: then items take turns.
+    /// Asks the launch in flight to leave where it has fewer columns than there are items, and the next one may have more. A
+    /// launch keeps what it has until it ends, also where items have become fewer.
     pub(super) fn make_room(&self) {
         let wanted = self.post.taken().min(self.kernel.columns());
         if !self.post.has_left() && self.columns.load(Ordering::Acquire) < wanted {
+            self.wanted.fetch_max(wanted, Ordering::AcqRel);
             self.post.ask(Wish::Park);
         }
     }

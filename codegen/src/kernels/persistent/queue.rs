@@ -1,7 +1,7 @@
 //! The leader's side of the mailbox: the first warp of the grid, a lane for every second slot.
 //!
 //! Once a pass, while the pass runs, it reads all doorbells, stop words and ring positions together. Before the pass's last
-//! barrier it takes a new item, ends stopped ones, and chooses the next pass's columns: the first slots behind the last
+//! barrier it takes new items, ends stopped ones, and chooses the next pass's columns: the first slots behind the last
 //! that have an item and room in their rings. So no item waits for more than one token of each other.
 
 use super::column::word;
@@ -159,8 +159,23 @@ impl Decoder<'_> {
         b.set(look.yields, yields);
     }
 
+    /// Takes new items, as many as a pass has columns at most: so that none waits behind those whose slots come before its
+    /// own again and again, each is of the first slot behind that of the one before.
+    fn take_new(&self, b: &mut Builder, look: &Look) {
+        let left = b.var::<U32>(self.columns.limit());
+        b.do_while(|b| {
+            let last = b.ld(self.kept.at(state::TAKEN), LoadKind::Ordinary);
+            let taken = self.take_one(b, look, last);
+            let next = b.sub::<U32>(left, 1);
+            b.set(left, next);
+            let more = b.setp_ne(next, 0);
+            b.and_pred(more, taken)
+        });
+    }
+
     /// Takes the item of the first slot behind `last` that has a new one: its words come from the host in one round trip.
-    fn take_one(&self, b: &mut Builder, look: &Look, last: Val<U32>) {
+    /// Returns whether there was one, the same in the whole warp.
+    fn take_one(&self, b: &mut Builder, look: &Look, last: Val<U32>) -> Val<Pred> {
         let lane = b.lane();
         let mut nearest = b.mov::<U32>(NONE);
         for half in 0..EACH {
@@ -195,6 +210,7 @@ impl Decoder<'_> {
             let first = b.setp_eq(lane, 0);
             b.bar_warp_sync(); // every lane has read its slots' words
             b.if_(first, |b| {
+                b.st(self.kept.at(state::TAKEN), slot);
                 self.keep(b, state::NUMBER, slot, number);
                 self.keep(b, state::STEP, slot, 0);
                 self.keep(b, state::TOKEN, slot, id);
@@ -215,6 +231,7 @@ impl Decoder<'_> {
             });
         });
         b.bar_warp_sync(); // the slot's words are in shared memory
+        some
     }
 
     /// The column of the pass that runs a slot's item, or [`NONE`].
@@ -355,7 +372,7 @@ impl Decoder<'_> {
         b.do_while(|b| {
             self.look_at_slots(b, &look);
             let last = b.ld(self.kept.at(state::LAST), LoadKind::Ordinary);
-            self.take_one(b, &look, last);
+            self.take_new(b, &look);
             self.end_stopped(b, &look, None);
             let chosen = self.choose(b, 0, &look, last, None);
             b.set(count, chosen);
@@ -398,7 +415,7 @@ impl Decoder<'_> {
                 let to = b.index(to, lane);
                 b.st(to, look.next_id);
             });
-            self.take_one(b, look, last);
+            self.take_new(b, look);
             self.end_stopped(b, look, Some(pass));
             let count = self.choose(b, 1, look, last, Some(pass));
             b.if_(self.leader, |b| {
