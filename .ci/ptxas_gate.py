@@ -56,10 +56,9 @@ SPILLING = {
     ("gemm_q80", "sm_120"): 180,
     ("gemm_q50", "sm_120"): 120,
     ("gemm_q40", "sm_120"): 50,
-    ("persistent_decoder", "sm_80"): 80,
-    ("persistent_decoder", "sm_86"): 100,
-    ("persistent_decoder", "sm_87"): 100,
-    ("persistent_decoder", "sm_89"): 100,
+    ("persistent_decoder", "sm_86"): 50,
+    ("persistent_decoder", "sm_87"): 50,
+    ("persistent_decoder", "sm_89"): 50,
     ("attention_batch_f16", "sm_90"): 170,
     ("attention_batch_f16", "sm_120"): 60,
 }
