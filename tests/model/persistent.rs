@@ -583,7 +583,7 @@ mod planted {
     /// Slows every block before it looks at the token's command, later blocks longer; with `per_block`, has each look at
     /// the host's wish that the kernel park itself.
     fn late_command(ptx: &str, per_block: bool) -> String {
-        let command = 4 * (kiln::shape::mailbox::state::COMMANDS + kiln::shape::mailbox::command::WORDS);
+        let command = 4 * kiln::shape::mailbox::state::COMMANDS;
         let mut mailbox = String::new();
         rewrite(ptx, |_, line, _| {
             if let Some(register) = line.strip_suffix(", [mailbox];").and_then(|line| line.split(' ').nth(1)) {

@@ -98,7 +98,15 @@ impl Columns {
     }
 
     fn at(&self, b: &mut Builder, word: u32, column: impl Operand<U32>) -> Shared<U32> {
-        b.index(self.words.at(word), column)
+        self.place(b, self.words.at(word), column)
+    }
+
+    /// A column's place in an array: the first, where there is no other.
+    pub(super) fn place(&self, b: &mut Builder, array: Shared<U32>, column: impl Operand<U32>) -> Shared<U32> {
+        match self.most {
+            1 => array,
+            _ => b.index(array, column),
+        }
     }
 
     /// A column's word.
@@ -115,7 +123,7 @@ impl Columns {
 
     /// A word of the command.
     pub(super) fn said(&self, b: &mut Builder, word: u32, column: impl Operand<U32>) -> Val<U32> {
-        let at = b.index(self.command.at(word), column);
+        let at = self.place(b, self.command.at(word), column);
         b.ld(at, LoadKind::Constant)
     }
 
@@ -163,11 +171,12 @@ impl Columns {
 }
 
 impl Decoder<'_> {
-    /// Brings a command to shared memory, by warp 0 of each block.
-    pub(super) fn read_command(&self, b: &mut Builder, which: u32) {
+    /// Brings a command to shared memory, by warp 0 of each block: the second where a pass `ran`.
+    pub(super) fn read_command(&self, b: &mut Builder, ran: Val<Pred>) {
         let lane = b.lane();
-        let from = self.state.at(state::COMMANDS + which * command::WORDS);
-        let (from, to) = (b.index(from, lane), b.index(self.columns.command, lane));
+        let own = b.add::<U32>(lane, command::WORDS);
+        let own = b.selp::<U32>(own, lane, ran);
+        let (from, to) = (b.index(self.state.at(state::COMMANDS), own), b.index(self.columns.command, lane));
         for half in 0..command::WORDS / 32 {
             let word = b.ld(from.at(32 * half), LoadKind::Ordinary);
             b.st(to.at(32 * half), word);
@@ -175,9 +184,9 @@ impl Decoder<'_> {
         b.bar_warp_sync(); // the command is in shared memory
     }
 
-    /// Lines up the columns of the command, by warp 0 of each block. Those that have `ran` in the pass before go on where
-    /// they are, or leave where their items have ended.
-    pub(super) fn line_up(&self, b: &mut Builder, ran: Option<&Pass>) {
+    /// Lines up the columns of the command, by warp 0 of each block. Those of the pass before go on where they are, or leave
+    /// where their items have ended.
+    pub(super) fn line_up(&self, b: &mut Builder, ran: &Pass) {
         let (columns, lane) = (self.columns.changing(), b.lane());
         let (kind, count) = (columns.said(b, command::KIND, 0), columns.said(b, command::COUNT, 0));
         let slot = columns.said(b, command::SLOT, lane);
@@ -189,29 +198,35 @@ impl Decoder<'_> {
         let is = b.setp_lt(lane, count);
         let is = b.selp::<U32>(1, 0, is);
         let (is, from) = (b.var(is), b.var::<U32>(COLUMNS));
-        if let Some(pass) = ran {
-            columns.each(b, pass, |b, column| {
-                let own = columns.get(b, word::SLOT, column);
-                let same = b.setp_eq(own, slot);
-                b.if_(same, |b| {
-                    for (var, word) in [(step, word::STEP), (token, word::TOKEN), (made, word::MADE)] {
-                        let value = columns.get(b, word, column);
-                        b.set(var, value);
-                    }
-                    b.set(from, column);
-                    let end = columns.get(b, word::END, column);
-                    let ended = b.setp_ne(end, 0);
-                    let stays = b.selp::<U32>(0, is, ended);
-                    b.set(is, stays);
-                });
+        let go_on = |b: &mut Builder, column: Val<U32>| {
+            let own = columns.get(b, word::SLOT, column);
+            let same = b.setp_eq(own, slot);
+            b.if_(same, |b| {
+                for (var, word) in [(step, word::STEP), (token, word::TOKEN), (made, word::MADE)] {
+                    let value = columns.get(b, word, column);
+                    b.set(var, value);
+                }
+                b.set(from, column);
+                let end = columns.get(b, word::END, column);
+                let ended = b.setp_ne(end, 0);
+                let stays = b.selp::<U32>(0, is, ended);
+                b.set(is, stays);
             });
-        }
+        };
+        // Where there is one column at most, a pass that did not run has none.
+        columns.each(b, ran, |b, column| match columns.most {
+            1 => {
+                let has_run = b.setp_ne::<U32>(ran.count, 0);
+                b.if_(has_run, |b| go_on(b, column));
+            }
+            _ => go_on(b, column),
+        });
         let (at, all) = {
             let is = b.get(is);
             self.places(b, is)
         };
         b.bar_warp_sync(); // every lane has read the words of the pass before
-        let inside = b.setp_lt(lane, COLUMNS);
+        let inside = b.setp_lt(lane, columns.most);
         b.if_(inside, |b| columns.set(b, word::LOADS, lane, 0));
         b.bar_warp_sync(); // they are set anew for those that are there
         let is = b.setp_ne(is, 0);
@@ -236,15 +251,23 @@ impl Decoder<'_> {
 
     /// The place of each lane's column among those that are there, whose lanes have 1, and how many these are.
     fn places(&self, b: &mut Builder, is: Val<U32>) -> (Val<U32>, Val<U32>) {
-        let lane = b.lane();
-        let (mut at, mut all) = (b.mov::<U32>(0), b.shfl_idx(is, 0));
-        for other in 1..self.columns.most {
-            let before = b.setp_lt::<U32>(lane, other);
-            at = b.selp::<U32>(at, all, before);
-            let one = b.shfl_idx(is, other);
-            all = b.add::<U32>(all, one);
+        if self.columns.most() == 1 {
+            return (b.mov::<U32>(0), b.shfl_idx(is, 0));
         }
-        (at, all)
+        let (columns, lane) = (self.columns.changing(), b.lane());
+        let inside = b.setp_lt(lane, COLUMNS);
+        b.bar_warp_sync(); // nobody reads the words any more
+        b.if_(inside, |b| columns.set(b, word::LOADS, lane, is));
+        b.bar_warp_sync(); // every lane's is in shared memory
+        let (at, all) = (b.var::<U32>(0), b.var::<U32>(0));
+        b.for_range(0, COLUMNS, 1, |b, other| {
+            let is_own = b.setp_eq(lane, other);
+            b.if_(is_own, |b| b.set(at, all));
+            let one = columns.get(b, word::LOADS, other);
+            let next = b.add::<U32>(all, one);
+            b.set(all, next);
+        });
+        (b.get(at), b.get(all))
     }
 
     /// Takes up the columns that are lined up. By the whole block.

@@ -322,33 +322,37 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Runs items until it is to leave.
+    /// Runs items until it is to leave: takes up what the leader has found while nothing ran, or decided during the pass.
     fn run(&self, b: &mut Builder) {
         let pass = Pass { kind: b.var::<U32>(command::WAIT), count: b.var::<U32>(0) };
         self.wake(b);
-        self.wait_for_work(b, &pass);
-        let runs = |b: &mut Builder| b.setp_eq::<U32>(pass.kind, command::RUN);
-        b.while_(runs, |b| {
-            self.run_pass(b, &pass);
-            let waits = b.setp_eq::<U32>(pass.kind, command::WAIT);
-            b.if_(waits, |b| self.wait_for_work(b, &pass));
+        b.do_while(|b| {
+            let ran = b.setp_eq::<U32>(pass.kind, command::RUN);
+            b.if_else(
+                ran,
+                |b| self.run_pass(b, &pass),
+                |b| {
+                    b.set(pass.count, 0);
+                    b.if_(self.leads, |b| self.look_for_work(b));
+                    // There may be no work for long: poll seldom.
+                    self.barrier.wait_sleeping(b, 2000);
+                },
+            );
+            self.in_first_warp(b, |b| {
+                self.read_command(b, ran);
+                b.if_(ran, |b| {
+                    self.read_best(b, &pass);
+                    self.go_on(b, &pass);
+                });
+                self.line_up(b, &pass);
+            });
+            self.take(b, &pass);
+            b.setp_ne::<U32>(pass.kind, command::LEAVE)
         });
         if let Some(ring) = &self.ring {
             ring.leave(b);
         }
         self.sleep(b);
-    }
-
-    /// Waits until there is something to do, and takes it up in every block.
-    fn wait_for_work(&self, b: &mut Builder, pass: &Pass) {
-        b.if_(self.leads, |b| self.look_for_work(b));
-        // There may be no work for long: poll seldom.
-        self.barrier.wait_sleeping(b, 2000);
-        self.in_first_warp(b, |b| {
-            self.read_command(b, 0);
-            self.line_up(b, None);
-        });
-        self.take(b, pass);
     }
 
     /// Runs `body` in the first warp of each block.

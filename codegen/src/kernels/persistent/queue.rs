@@ -93,18 +93,18 @@ impl Decoder<'_> {
     /// Writes an entry of a slot's ring. A token's store may be relaxed, since its tag says that it has arrived. An
     /// item's end is a release: a host that acquires it sees all that the item has written.
     pub(super) fn emit(&self, b: &mut Builder, slot: Val<U32>, kind: Val<U32>, payload: Val<U32>, order: StoreOrder) {
-        let number = self.kept(b, state::EMITTED, slot);
+        let kept = b.index(self.kept, slot);
+        let number = b.ld(kept.at(state::EMITTED), LoadKind::Ordinary);
         let next = b.add(number, 1);
-        self.keep(b, state::EMITTED, slot, next);
+        b.st(kept.at(state::EMITTED), next);
         let place = b.and(number, mailbox::RING_ENTRIES - 1);
         let place = b.mad::<U32>(slot, mailbox::RING_ENTRIES, place);
         let to = b.index(self.rings, place);
-        let item = self.kept(b, state::NUMBER, slot);
+        let item = b.ld(kept.at(state::NUMBER), LoadKind::Ordinary);
         let item = b.and(item, 0xff);
         let item = b.shl::<U32>(item, 20);
         let low = b.and(next, 0xf_ffff);
-        let high = b.shl::<U32>(kind, 28);
-        let tag = b.or::<U32>(high, item);
+        let tag = b.mad::<U32>(kind, 1 << 28, item);
         let tag = b.or(tag, low);
         let word = b.pack64(payload, tag);
         b.st_sync(to, word, order, Scope::Sys);
@@ -211,11 +211,12 @@ impl Decoder<'_> {
             b.bar_warp_sync(); // every lane has read its slots' words
             b.if_(first, |b| {
                 b.st(self.kept.at(state::TAKEN), slot);
-                self.keep(b, state::NUMBER, slot, number);
-                self.keep(b, state::STEP, slot, 0);
-                self.keep(b, state::TOKEN, slot, id);
-                self.keep(b, state::MADE, slot, 0);
-                self.keep(b, state::ACTIVE, slot, 1);
+                let kept = b.index(self.kept, slot);
+                b.st(kept.at(state::NUMBER), number);
+                b.st(kept.at(state::STEP), 0);
+                b.st(kept.at(state::TOKEN), id);
+                b.st(kept.at(state::MADE), 0);
+                b.st(kept.at(state::ACTIVE), 1);
                 let end = b.var::<U32>(0);
                 let full = b.setp_ge(position, room);
                 b.if_(full, |b| b.set(end, entry::CONTEXT_FULL));
@@ -249,12 +250,11 @@ impl Decoder<'_> {
 
     /// Ends the stopped items of a lane's slots; of those in the pass that runs their columns take note.
     fn end_stopped(&self, b: &mut Builder, look: &Look, running: Option<&Pass>) {
-        let lane = b.lane();
-        for half in 0..EACH {
-            let slot = b.add(lane, 32 * half);
+        each_half(b, |b, half, slot| {
             let number = self.kept(b, state::NUMBER, slot);
             let active = self.kept(b, state::ACTIVE, slot);
-            let asked = b.setp_eq::<U32>(look.stop[half as usize], number);
+            let stop = of_half(b, &look.stop, half);
+            let asked = b.setp_eq::<U32>(stop, number);
             let active = b.setp_ne(active, 0);
             let stops = b.and_pred(asked, active);
             b.if_(stops, |b| {
@@ -263,7 +263,7 @@ impl Decoder<'_> {
                 b.if_else(
                     runs,
                     |b| {
-                        let to = b.index(self.columns.stops, column);
+                        let to = self.columns.place(b, self.columns.stops, column);
                         b.st(to, 1);
                     },
                     |b| {
@@ -272,14 +272,19 @@ impl Decoder<'_> {
                     },
                 );
             });
-        }
+        });
         b.bar_warp_sync(); // what has ended is in shared memory
     }
 
     /// How far a slot of a lane is behind `last`, if it has an item and room in its ring, or `NONE`.
-    fn distance(&self, b: &mut Builder, look: &Look, half: u32, last: Val<U32>, running: Option<&Pass>) -> Val<U32> {
-        let lane = b.lane();
-        let slot = b.add(lane, 32 * half);
+    fn distance(
+        &self,
+        b: &mut Builder,
+        look: &Look,
+        (half, slot): (Val<U32>, Val<U32>),
+        last: Val<U32>,
+        running: Option<&Pass>,
+    ) -> Val<U32> {
         let active = self.kept(b, state::ACTIVE, slot);
         let emitted = self.kept(b, state::EMITTED, slot);
         let runs = b.var(active);
@@ -292,13 +297,14 @@ impl Decoder<'_> {
                 let chooses = self.columns.chooses(b, column);
                 let one = b.selp::<U32>(3, 2, chooses);
                 b.set(needed, one);
-                let stops = b.index(self.columns.stops, column);
+                let stops = self.columns.place(b, self.columns.stops, column);
                 let stops = b.ld(stops, LoadKind::Ordinary);
                 let stops = b.setp_ne(stops, 0);
                 b.if_(stops, |b| b.set(runs, 0));
             });
         }
-        let unread = b.sub::<U32>(emitted, look.consumed[half as usize]);
+        let consumed = of_half(b, &look.consumed, half);
+        let unread = b.sub::<U32>(emitted, consumed);
         let unread = b.add::<U32>(unread, needed);
         let fits = b.setp(Compare::Le, unread, mailbox::RING_ENTRIES);
         let runs = b.setp_ne(runs, 0);
@@ -310,7 +316,15 @@ impl Decoder<'_> {
     /// Writes the columns of a command: of the slots behind `last` the first that have an item and room in their rings.
     /// Returns how many there are, in every lane.
     fn choose(&self, b: &mut Builder, which: u32, look: &Look, last: Val<U32>, running: Option<&Pass>) -> Val<U32> {
-        let distances: Vec<_> = (0..EACH).map(|half| self.distance(b, look, half, last, running)).collect();
+        let distances = [(); EACH as usize].map(|()| b.var::<U32>(NONE));
+        each_half(b, |b, half, slot| {
+            let distance = self.distance(b, look, (half, slot), last, running);
+            for (number, own) in (0..).zip(distances) {
+                let is = b.setp_eq::<U32>(half, number);
+                let value = b.selp::<U32>(distance, own, is);
+                b.set(own, value);
+            }
+        });
         let (from, count) = (b.var::<U32>(0), b.var::<U32>(0));
         b.do_while(|b| {
             let none = b.mov::<U32>(NONE);
@@ -340,8 +354,9 @@ impl Decoder<'_> {
     fn command_column(&self, b: &mut Builder, which: u32, column: Val<U32>, slot: Val<U32>) {
         let to = b.index(self.state.at(state::COMMANDS + which * command::WORDS), column);
         b.st(to.at(command::SLOT), slot);
+        let kept = b.index(self.kept, slot);
         for (word, of) in [(command::STEP, state::STEP), (command::TOKEN, state::TOKEN), (command::MADE, state::MADE)] {
-            let value = self.kept(b, of, slot);
+            let value = b.ld(kept.at(of), LoadKind::Ordinary);
             b.st(to.at(word), value);
         }
     }
@@ -437,6 +452,21 @@ impl Decoder<'_> {
             });
         });
     }
+}
+
+/// Runs `body` for each of a lane's slots, with the slot's place among them: a loop, since its text is long.
+fn each_half(b: &mut Builder, body: impl FnOnce(&mut Builder, Val<U32>, Val<U32>)) {
+    let lane = b.lane();
+    b.for_range(0, EACH, 1, |b, half| {
+        let slot = b.mad::<U32>(half, 32, lane);
+        body(b, half, slot);
+    });
+}
+
+/// What a lane has read for one of its slots.
+fn of_half(b: &mut Builder, words: &[Var<U32>; EACH as usize], half: Val<U32>) -> Val<U32> {
+    let is_first = b.setp_eq(half, 0);
+    b.selp::<U32>(words[0], words[1], is_first)
 }
 
 /// How far a slot is behind `last`: 0 for the next one, 63 for `last` itself.

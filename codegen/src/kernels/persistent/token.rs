@@ -18,19 +18,12 @@ use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{Numerics, TensorRole};
 
 impl Decoder<'_> {
-    /// Runs the next token of each column, and finds what is next.
+    /// Runs the next token of each column.
     pub(super) fn run_pass(&self, b: &mut Builder, pass: &Pass) {
         self.remember(b, pass);
         let look = self.look(b, pass);
         self.forward(b, pass, &look);
         self.draw(b, pass);
-        self.in_first_warp(b, |b| {
-            self.read_command(b, 1);
-            self.read_best(b, pass);
-            self.go_on(b, pass);
-            self.line_up(b, Some(pass));
-        });
-        self.take(b, pass);
     }
 
     // ---- the forward pass
@@ -218,7 +211,7 @@ impl Decoder<'_> {
     // ---- behind the pass's last barrier, by warp 0 of each block
 
     /// The columns' tokens of the blocks' best.
-    fn read_best(&self, b: &mut Builder, pass: &Pass) {
+    pub(super) fn read_best(&self, b: &mut Builder, pass: &Pass) {
         let tid = b.tid();
         let first = b.setp_eq(tid, 0);
         self.columns.each(b, pass, |b, column| {
@@ -233,7 +226,7 @@ impl Decoder<'_> {
     }
 
     /// Goes on to each column's next token, a lane a column: chosen or of its prompt. The leader's warp tells the host.
-    fn go_on(&self, b: &mut Builder, pass: &Pass) {
+    pub(super) fn go_on(&self, b: &mut Builder, pass: &Pass) {
         let (columns, lane) = (self.columns.changing(), b.lane());
         let runs = b.setp_lt::<U32>(lane, pass.count);
         b.if_(runs, |b| {
@@ -298,9 +291,10 @@ impl Decoder<'_> {
     /// The leader's warp keeps where a column's item is, and tells the host.
     fn tell(&self, b: &mut Builder, pass: &Pass, ran: &Ran, end: Val<U32>) {
         let Ran { column, slot, token, .. } = *ran;
-        self.keep(b, state::STEP, slot, ran.step);
-        self.keep(b, state::TOKEN, slot, token);
-        self.keep(b, state::MADE, slot, ran.made);
+        let kept = b.index(self.kept, slot);
+        for (word, value) in [(state::STEP, ran.step), (state::TOKEN, token), (state::MADE, ran.made)] {
+            b.st(kept.at(word), value);
+        }
         let known = b.setp_lt::<U32>(token, self.vocab);
         let gives = b.and_pred(ran.chooses, known);
         b.if_(gives, |b| {
