@@ -146,7 +146,9 @@ fn a_column_is_left_where_a_cache_is_full() {
             let (model, begin) = (&model, &begin);
             scope.spawn(move || {
                 let mut session = session(model, PathChoice::Persistent, Some(3));
-                let meet = || drop(begin.wait());
+                let meet = || {
+                    begin.wait();
+                };
                 assert_eq!(run(&mut session, ids, &meet), expected, "{} ids", ids.len());
             });
         }
@@ -334,7 +336,11 @@ fn a_launch_without_a_column_for_a_new_item_makes_room() {
     let together = asked_for(|model| {
         let (begin, [first, second]) = (Barrier::new(2), two(model));
         std::thread::scope(|scope| {
-            scope.spawn(|| make(first, 40, || drop(begin.wait())));
+            scope.spawn(|| {
+                make(first, 40, || {
+                    begin.wait();
+                });
+            });
             scope.spawn(|| {
                 begin.wait();
                 make(second, 40, || {});
