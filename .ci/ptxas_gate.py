@@ -56,6 +56,7 @@ SPILLING = {
     ("gemm_q80", "sm_120"): 180,
     ("gemm_q50", "sm_120"): 120,
     ("gemm_q40", "sm_120"): 50,
+    ("persistent_decoder", "sm_80"): 50,
     ("persistent_decoder", "sm_86"): 50,
     ("persistent_decoder", "sm_87"): 50,
     ("persistent_decoder", "sm_89"): 50,
