@@ -4,6 +4,7 @@
 use crate::common;
 use crate::random::Random;
 use crate::ring::{open, tiny, whole};
+use crate::storm::Call;
 use kiln::Model;
 use kiln::driver::DeviceBuffer;
 use kiln::model::{GenerateOptions, KvType, Numerics, PathChoice, Sampling, Session, SessionOptions};
@@ -193,32 +194,17 @@ fn storm(model: &Model, stream: &Model, mut random: Random, steps: usize) {
         if choice == 0 {
             drop(DeviceBuffer::<u8>::uninitialized(model.device(), 64).expect("memory"));
         }
-        let results = pair.each_mut().map(|session| match choice {
-            0 | 1 => session.append(&ids).map(|()| Vec::new()).map_err(|error| error.to_string()),
-            2 => {
-                session.truncate(len);
-                Ok(Vec::new())
-            }
-            3 => {
-                *session = session.fork().expect("a copy");
-                Ok(Vec::new())
-            }
-            4 => {
-                // Dropped in its middle.
-                let mut generation = session.generate(GenerateOptions::new(50));
-                generation.by_ref().take(count).collect::<kiln::Result<Vec<_>>>().map_err(|error| error.to_string())
-            }
-            5 => {
-                let mut generation = session.generate(GenerateOptions::new(count + 1));
-                let first = generation.next();
-                generation.cancel_handle().cancel();
-                assert_eq!(generation.count(), 0, "tokens after a cancel");
-                first.transpose().map(|token| token.into_iter().collect()).map_err(|error| error.to_string())
-            }
-            _ => session.generate(options.clone()).collect::<kiln::Result<_>>().map_err(|error| error.to_string()),
-        });
-        assert_eq!(results[0], results[1], "step {step}, call {choice}");
-        assert_eq!(pair[0].tokens(), pair[1].tokens(), "step {step}, call {choice}");
+        let call = match choice {
+            0 | 1 => Call::Append(ids),
+            2 => Call::Truncate(len),
+            3 => Call::Fork,
+            4 => Call::Drop(count),
+            5 => Call::Cancel(count + 1),
+            _ => Call::Generate(options),
+        };
+        let results = pair.each_mut().map(|session| call.on(session));
+        assert_eq!(results[0], results[1], "step {step}, {call:?}");
+        assert_eq!(pair[0].tokens(), pair[1].tokens(), "step {step}, {call:?}");
     }
     pair.iter_mut().for_each(|session| session.append(&[5]).expect("it fits"));
     let logits = pair.each_mut().map(|session| session.logits().expect("logits"));

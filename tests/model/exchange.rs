@@ -129,7 +129,6 @@ fn epochs_of_the_token_before_are_found() {
 
 /// A launch whose epochs begin shortly before 2^31 ends behind that, and the next one goes on.
 #[test]
-#[ignore = "longer; .ci/run runs it"]
 fn a_launch_ends_before_its_epochs_are_worn() {
     if common::on_gpu() {
         return;

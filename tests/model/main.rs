@@ -32,6 +32,7 @@ mod ring;
 mod sampling;
 mod sessions;
 mod sharing;
+mod storm;
 #[cfg(feature = "text")]
 mod synth;
 #[cfg(feature = "text")]

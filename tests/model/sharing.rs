@@ -3,6 +3,7 @@
 
 use crate::common::table;
 use crate::random::Random;
+use crate::storm::Call;
 use crate::{bake, common};
 use kiln::driver::{Device, DeviceBuffer};
 use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
@@ -207,34 +208,23 @@ fn storms_of_calls_give_the_same_tokens_on_every_path() {
         if set[0].tokens().len() > 60 {
             set.iter_mut().for_each(|session| session.truncate(len));
         }
-        let results = set.each_mut().map(|session| match choice {
-            0 | 1 => session.append(&ids).map(|()| Vec::new()).map_err(|error| error.to_string()),
-            2 => {
-                session.truncate(len);
-                Ok(Vec::new())
-            }
-            3 => session.prefill().map(|()| Vec::new()).map_err(|error| error.to_string()),
-            4 => {
-                // Dropped in its middle.
-                let mut generation = session.generate(GenerateOptions::new(50));
-                generation.by_ref().take(count).collect::<kiln::Result<Vec<_>>>().map_err(|error| error.to_string())
-            }
-            5 => {
-                let mut generation = session.generate(GenerateOptions::new(count + 1));
-                let first = generation.next();
-                generation.cancel_handle().cancel();
-                let rest: Vec<_> = generation.collect();
-                assert!(rest.is_empty(), "tokens after a cancel");
-                first.transpose().map(|token| token.into_iter().collect()).map_err(|error| error.to_string())
-            }
-            _ => {
+        let call = match choice {
+            0 | 1 => Call::Append(ids),
+            2 => Call::Truncate(len),
+            3 => Call::Prefill,
+            4 => Call::Drop(count),
+            5 => Call::Cancel(count + 1),
+            _ => Call::Generate(GenerateOptions::new(count)),
+        };
+        let results = set.each_mut().map(|session| {
+            if matches!(call, Call::Generate(_)) {
                 drop(DeviceBuffer::<u8>::uninitialized(model.device(), 64).expect("memory"));
-                generate(session, count).map_err(|error| error.to_string())
             }
+            call.on(session)
         });
         for other in [1, 2] {
-            assert_eq!(results[0], results[other], "step {step}, call {choice}");
-            assert_eq!(set[0].tokens(), set[other].tokens(), "step {step}, call {choice}");
+            assert_eq!(results[0], results[other], "step {step}, {call:?}");
+            assert_eq!(set[0].tokens(), set[other].tokens(), "step {step}, {call:?}");
         }
     }
     let ordinal = model.device().ordinal();

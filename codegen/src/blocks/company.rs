@@ -1,5 +1,6 @@
-//! Several vectors that are multiplied with quantised weights which pass by once: each column has a region of shared memory for its
-//! vector and what becomes of it, the first where a single vector has it, the others behind all that the kernel takes.
+//! Several vectors that are multiplied with quantised weights which pass by once: each column has a region of shared memory
+//! for its vector and what becomes of it. The first has it where a single vector has it, the others behind all that the
+//! kernel takes.
 
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, Val};
 
