@@ -321,7 +321,7 @@ impl Values {
             return ring.each(b, &run, number, |b, has, weights| {
                 let super_block = b.get(place.super_block);
                 let dot = |b: &mut Builder, x: &Quantised, column: Option<Column>| {
-                    let value = int8.dot(b, weights, x, super_block, Work::Shared(ty, SUPER_BLOCK));
+                    let value = int8.dot_at_once(b, weights, x, super_block, Work::Shared(ty, SUPER_BLOCK));
                     let to = b.index(base, place.to);
                     let to = of_column(b, to, column);
                     b.if_(has, |b| b.st(to, value));

@@ -52,12 +52,15 @@ pub(crate) struct Int8 {
     pub(crate) group: ScaleGroup,
     /// The dot product of a super-block with a plane of activations.
     pub(super) dot: Dot,
+    /// The same with both planes, where the format has that: weights are unpacked once.
+    pub(super) both: Option<Both>,
     /// The same by two lanes [`APART`], where the format has that: each has its half of the record, of the plane and of
     /// what stands beside it, and the second lane has the result.
     pub(super) by_two: Option<Dot>,
 }
 
 type Dot = fn(&mut Builder, &Weights, &Plane) -> Val<F32>;
+type Both = fn(&mut Builder, &Weights, [Plane; 2]) -> [Val<F32>; 2];
 
 /// From the lane that has the first half of a super-block to the one that has the second.
 pub(crate) const APART: u32 = 16;
@@ -77,6 +80,56 @@ impl Int8 {
         let first = x.at(b, super_block);
         let last = first.later(b);
         self.planes(b, self.dot, weights, (x, first, last), work)
+    }
+
+    /// The same in a text for each case, one plane or two, for warps that have no time to spare: [`Int8::dot`] where the
+    /// format has one text alone.
+    pub(crate) fn dot_at_once(
+        &self,
+        b: &mut Builder,
+        weights: &Weights,
+        x: &Quantised,
+        super_block: Val<U32>,
+        work: Work,
+    ) -> Val<F32> {
+        let Some(both) = self.both else { return self.dot(b, weights, x, super_block, work) };
+        let first = x.at(b, super_block);
+        let last = first.later(b);
+        let sum = b.var::<F32>(0.0);
+        let any = b.setp_ne(last, 0);
+        let any = b.vote_any(any);
+        b.if_else(
+            any,
+            |b| {
+                // A loop of one round, which the assembler places apart and which is counted apart.
+                let left = b.var::<U32>(last);
+                b.do_while(|b| {
+                    b.each_iteration(Work::Few);
+                    // A lane that has one plane goes by it twice.
+                    let second = Plane {
+                        activations: b.mad_index(first.activations, last, x.plane_distance),
+                        beside: b.mad_index(first.beside, last, x.beside_distance),
+                    };
+                    let parts = both(b, weights, [first, second]);
+                    let one = b.add(sum, parts[0]);
+                    let two = b.add(one, parts[1]);
+                    let has = b.setp_ne(last, 0);
+                    let all = b.selp::<F32>(two, one, has);
+                    b.set(sum, all);
+                    let left_over = b.max::<U32>(left, 1);
+                    let left_over = b.sub::<U32>(left_over, 1);
+                    b.set(left, left_over);
+                    let more = b.setp_ne(left_over, 0);
+                    b.vote_any(more)
+                });
+            },
+            |b| {
+                let part = (self.dot)(b, weights, &first);
+                let all = b.add(sum, part);
+                b.set(sum, all);
+            },
+        );
+        b.get(sum)
     }
 
     /// The same by two lanes, each with its half of the weights and of the vector; the second has the result.
@@ -379,25 +432,40 @@ impl Weights {
 
 /// The dot product of the bits of `weights` that `mask` chooses, as unsigned bytes, with as many activations.
 pub(super) fn masked_dot(b: &mut Builder, weights: &[[Val<U32>; 4]], mask: u32, x: &[[Val<U32>; 4]]) -> Val<S32> {
-    let zero = b.mov::<S32>(0);
-    let words = weights.iter().flatten().zip(x.iter().flatten());
-    words.fold(zero, |sum, (word, x)| {
-        let bits = b.and::<U32>(*word, mask);
-        b.dp4a::<U32>(bits, *x, sum)
-    })
+    let [dot] = masked_dots(b, weights, mask, [x]);
+    dot
 }
 
-/// `sum + factor * byte`, the byte being number `at` of those in `words`.
-pub(super) fn times_byte(
+/// The same with several vectors.
+pub(super) fn masked_dots<const N: usize>(
+    b: &mut Builder,
+    weights: &[[Val<U32>; 4]],
+    mask: u32,
+    vectors: [&[[Val<U32>; 4]]; N],
+) -> [Val<S32>; N] {
+    let mut sums = [(); N].map(|()| b.mov::<S32>(0));
+    for (i, word) in weights.iter().flatten().enumerate() {
+        let bits = b.and::<U32>(*word, mask);
+        for (sum, x) in sums.iter_mut().zip(vectors) {
+            *sum = b.dp4a::<U32>(bits, x[i / 4][i % 4], *sum);
+        }
+    }
+    sums
+}
+
+/// Adds to each of `sums` its factor times the byte number `at` of those in `words`.
+pub(super) fn add_times_byte<const N: usize>(
     b: &mut Builder,
     words: [Val<U32>; 2],
     at: usize,
-    factor: Val<S32>,
-    sum: Val<S32>,
-) -> Val<S32> {
+    factors: [Val<S32>; N],
+    sums: &mut [Val<S32>; N],
+) {
     let byte = b.prmt(words[at / 4], 0, 0x4440 | (at as u32 % 4));
     let byte = b.mov_bits::<S32, U32>(byte);
-    b.mad::<S32>(byte, factor, sum)
+    for (factor, sum) in factors.into_iter().zip(sums) {
+        *sum = b.mad::<S32>(byte, factor, *sum);
+    }
 }
 
 /// `sum of bytes[j] * sums[j]` over the `i16` of `sums`, two to a word, and the bytes of `bytes`, four to a word.

@@ -60,7 +60,7 @@ impl Format for Q5_0 {
     }
 
     fn int8(&self) -> Option<Int8> {
-        Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot, by_two: None })
+        Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot, both: None, by_two: None })
     }
 
     fn mma(&self) -> Option<Mma> {
