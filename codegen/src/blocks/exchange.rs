@@ -65,13 +65,25 @@ impl Exchange {
     /// Waits for an epoch of the words at `at`, by a whole warp, and gives each lane's values.
     #[track_caller]
     pub(crate) fn load(&self, b: &mut Builder, at: &[Global<U64>], epoch: Val<U32>) -> Vec<Val<F32>> {
-        let words: Vec<_> = at.iter().map(|at| b.ld_sync(*at, LoadOrder::Relaxed, Scope::Gpu)).collect();
-        let found: Vec<[Var<U32>; 2]> =
-            words.into_iter().map(|word| b.unpack64(word).map(|half| b.var::<U32>(half))).collect();
+        let words = Words::new(b, at.len());
+        words.ask(b, at);
+        self.wait_for(b, &words, at, epoch)
+    }
+
+    /// Waits for an epoch of words that were asked for, by a whole warp, and gives each lane's values.
+    #[track_caller]
+    pub(crate) fn wait_for(
+        &self,
+        b: &mut Builder,
+        words: &Words,
+        at: &[Global<U64>],
+        epoch: Val<U32>,
+    ) -> Vec<Val<F32>> {
+        let found = &words.0;
         let wait = Wait::new(b, self.limit);
         let waits = |b: &mut Builder| {
             let mut different = b.mov::<U32>(0);
-            for [_, tag] in &found {
+            for [_, tag] in found {
                 let own = b.xor::<U32>(*tag, epoch);
                 different = b.or::<U32>(different, own);
             }
@@ -81,7 +93,7 @@ impl Exchange {
         };
         b.while_(waits, |b| {
             b.nanosleep(20);
-            for (at, [value, tag]) in at.iter().zip(&found) {
+            for (at, [value, tag]) in at.iter().zip(found) {
                 let lacks = b.setp_ne::<U32>(*tag, epoch);
                 b.if_(lacks, |b| {
                     let word = b.ld_sync(*at, LoadOrder::Relaxed, Scope::Gpu);
@@ -169,6 +181,34 @@ impl Exchange {
             b.if_(first, |b| b.mbarrier_arrive(self.leaving));
             b.exit();
         });
+    }
+}
+
+/// Words of a lane that are on their way: each its value's bits and its epoch.
+#[derive(Debug, Clone)]
+pub(crate) struct Words(Vec<[Var<U32>; 2]>);
+
+impl Words {
+    pub(crate) fn new(b: &mut Builder, count: usize) -> Words {
+        Words((0..count).map(|_| [(); 2].map(|()| b.var::<U32>(0))).collect())
+    }
+
+    /// Asks for them, whatever their epoch.
+    pub(crate) fn ask(&self, b: &mut Builder, at: &[Global<U64>]) {
+        let words: Vec<_> = at.iter().map(|at| b.ld_sync(*at, LoadOrder::Relaxed, Scope::Gpu)).collect();
+        for (to, word) in self.0.iter().zip(words) {
+            let halves = b.unpack64(word);
+            to.iter().zip(halves).for_each(|(to, half)| b.set(*to, half));
+        }
+    }
+
+    /// Takes values that came another way, as those of an epoch.
+    pub(crate) fn set(&self, b: &mut Builder, values: &[Val<F32>], epoch: Val<U32>) {
+        for ([value, tag], own) in self.0.iter().zip(values) {
+            let bits = b.mov_bits::<U32, F32>(*own);
+            b.set(*value, bits);
+            b.set(*tag, epoch);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `formats::activations` says how its elements are arranged.
 
-use super::exchange::Handed;
+use super::exchange::{Handed, Words};
 use super::quantise::{self, Rare};
 use super::warp;
 use crate::formats::{self, Form, Quantised, ScaleGroup, swizzle};
@@ -153,7 +153,13 @@ impl Staged {
                 }
             })
             .collect();
-        let words = handed.map(|_| b.byte_index(x.cast::<U64>(), lane, 8));
+        // Where rounding is long, a warp's next elements are on their way meanwhile.
+        let rounds = self.forms.iter().any(|(form, _)| *form != Form::Float);
+        let ahead = match handed {
+            None if rounds => Ahead::Eight(Eight::zero(b)),
+            None => Ahead::None,
+            Some(handed) => Ahead::Words(Words::new(b, 8), handed, b.byte_index(x.cast::<U64>(), lane, 8)),
+        };
         let x = b.byte_index(x, lane, 32);
         let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, lane, 32), ..of });
         // Lane 0 writes them; with an address of its own that is no constant.
@@ -170,25 +176,34 @@ impl Staged {
             let (x, inside) = (b.byte_index(x, sb, 1024), inside(b, sb));
             eight(b, x, inside, kind)
         };
-        // Where rounding is long, a warp's next elements are on their way meanwhile.
-        let ahead = self.forms.iter().any(|(form, _)| *form != Form::Float).then(|| Eight::zero(b));
-        let ask = |b: &mut Builder, ahead: &Eight, sb: Val<U32>| {
-            let more = b.setp_lt::<U32>(sb, super_blocks);
-            let more = match handed {
-                None => more,
-                Some(Handed { is, .. }) => {
-                    let is_plain = b.not_pred(is);
-                    b.and_pred(more, is_plain)
-                }
-            };
-            b.if_(more, |b| {
-                let found = plain(b, sb);
-                ahead.set(b, &found);
-            });
+        let words_of = |b: &mut Builder, first: Global<U64>, sb: Val<U32>| {
+            let words = b.byte_index(first, sb, 8 * SUPER_BLOCK);
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|i| words.at(32 * i))
         };
-        if let Some(ahead) = &ahead {
-            ask(b, ahead, warp);
-        }
+        let ask = |b: &mut Builder, sb: Val<U32>| {
+            let more = b.setp_lt::<U32>(sb, super_blocks);
+            match &ahead {
+                Ahead::None => {}
+                Ahead::Eight(ahead) => b.if_(more, |b| {
+                    let found = plain(b, sb);
+                    ahead.set(b, &found);
+                }),
+                Ahead::Words(ahead, Handed { is, epoch, .. }, first) => b.if_(more, |b| {
+                    b.if_else(
+                        *is,
+                        |b| {
+                            let at = words_of(b, *first, sb);
+                            ahead.ask(b, &at);
+                        },
+                        |b| {
+                            let found = plain(b, sb);
+                            ahead.set(b, &found, *epoch);
+                        },
+                    );
+                }),
+            }
+        };
+        ask(b, warp);
         b.for_range(warp, super_blocks, warps, |b, sb| {
             // Of several forms a launch wants some: no count would be that of any.
             if let [(form, _)] = self.forms[..] {
@@ -199,7 +214,7 @@ impl Staged {
                 }
             }
             // Gamma does not depend on other blocks: it is asked for before the vector is waited for.
-            let factors = gamma.zip(ahead.as_ref()).map(|(Factors { gamma, given }, _)| {
+            let factors = gamma.filter(|_| !matches!(ahead, Ahead::None)).map(|Factors { gamma, given }| {
                 let factors = Eight::zero(b);
                 let load = |b: &mut Builder| {
                     let (at, inside) = (b.byte_index(gamma, sb, 1024), inside(b, sb));
@@ -212,33 +227,17 @@ impl Staged {
                 }
                 factors
             });
-            let mut values = match (handed.zip(words), &ahead) {
-                (None, None) => plain(b, sb),
-                (None, Some(ahead)) => ahead.get(b),
-                (Some((Handed { exchange, is, epoch }, words)), ahead) => {
-                    let values = Eight::zero(b);
-                    b.if_else(
-                        is,
-                        |b| {
-                            let words = b.byte_index(words, sb, 8 * SUPER_BLOCK);
-                            let found = exchange.load(b, &[0, 1, 2, 3, 4, 5, 6, 7].map(|i| words.at(32 * i)), epoch);
-                            values.set(b, &found);
-                        },
-                        |b| {
-                            let found = match ahead {
-                                None => plain(b, sb),
-                                Some(ahead) => ahead.get(b),
-                            };
-                            values.set(b, &found);
-                        },
-                    );
-                    values.get(b)
+            let mut values = match &ahead {
+                Ahead::None => plain(b, sb),
+                Ahead::Eight(ahead) => ahead.get(b),
+                Ahead::Words(ahead, Handed { exchange, epoch, .. }, first) => {
+                    let at = words_of(b, *first, sb);
+                    let found = exchange.wait_for(b, ahead, &at, *epoch);
+                    std::array::from_fn(|i| found[i])
                 }
             };
-            if let Some(ahead) = &ahead {
-                let next = b.add::<U32>(sb, warps);
-                ask(b, ahead, next);
-            }
+            let next = b.add::<U32>(sb, warps);
+            ask(b, next);
             if let Some(Factors { gamma, given }) = gamma {
                 let square_to = b.index(squares, sb);
                 let normalise = |b: &mut Builder| {
@@ -302,11 +301,19 @@ impl Staged {
                     add(b, square);
                 }
             }
-            count => b.for_range(0, count, 1, |b, sb| {
-                let at = b.index(self.squares, sb);
-                let square = b.ld(at, LoadKind::Ordinary);
-                add(b, square);
-            }),
+            // The chain waits for shared memory once in eight.
+            count => {
+                let (all, mut done) = (b.mov::<U32>(count), b.mov::<U32>(0));
+                for step in [8, 1] {
+                    let whole = b.and::<U32>(all, !(step - 1));
+                    b.for_range(done, whole, step, |b, sb| {
+                        let at = b.index(self.squares, sb);
+                        let squares: Vec<_> = (0..step).map(|i| b.ld(at.at(i), LoadKind::Ordinary)).collect();
+                        squares.into_iter().for_each(|square| add(b, square));
+                    });
+                    done = whole;
+                }
+            }
         }
         let total = b.get(total);
         let count = match k {
@@ -392,6 +399,15 @@ impl Floats {
         b.st_vector(first, [v0, v1, v2, v3]);
         b.st_vector(second, [v4, v5, v6, v7]);
     }
+}
+
+/// A lane's elements that are on their way.
+enum Ahead {
+    /// None: they are asked for where they are used.
+    None,
+    Eight(Eight),
+    /// Those that may come through the exchange, and where the lane's first word would be.
+    Words(Words, Handed, Global<U64>),
 }
 
 /// Eight elements of a lane.
