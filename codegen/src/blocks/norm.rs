@@ -1,7 +1,7 @@
 //! RMS normalisation.
 
 use super::warp;
-use crate::ptx::{Builder, F32, Global, LoadKind, Operand, Val};
+use crate::ptx::{Builder, F32, Operand, Val};
 
 /// `1 / sqrt(sum_of_squares / count + eps)`, every step correctly rounded: the same bits on every device. NaN where the
 /// sum of squares has overflowed, since 0 would pass for a result.
@@ -29,20 +29,15 @@ pub(crate) fn epsilon(b: &mut Builder, baked: Option<f32>) -> Val<F32> {
 }
 
 /// `x[i] * rsqrt(mean(x^2) + eps) * gamma[i]` of one head held by a warp: lane l has elements l, l + 32, ...
-/// `gamma` points at the lane's first element.
+/// `gamma` has the lane's elements.
 #[track_caller]
-pub(crate) fn per_head(b: &mut Builder, x: &[Val<F32>], gamma: Global<F32>, eps: impl Operand<F32>) -> Vec<Val<F32>> {
+pub(crate) fn per_head(b: &mut Builder, x: &[Val<F32>], gamma: &[Val<F32>], eps: impl Operand<F32>) -> Vec<Val<F32>> {
     let mut square = b.mul(x[0], x[0]);
     for value in &x[1..] {
         square = b.fma(*value, *value, square);
     }
     let square = warp::sum(b, square, 32);
     let inverse = inverse_rms(b, square, (32 * x.len()) as f32, eps);
-    let mut normalised = Vec::with_capacity(x.len());
-    for (index, value) in x.iter().enumerate() {
-        let gamma = b.ld(gamma.at(32 * index as u32), LoadKind::Constant);
-        let scaled = b.mul(*value, inverse);
-        normalised.push(b.mul(scaled, gamma));
-    }
-    normalised
+    let scaled: Vec<_> = x.iter().map(|value| b.mul(*value, inverse)).collect();
+    scaled.into_iter().zip(gamma).map(|(scaled, gamma)| b.mul(scaled, *gamma)).collect()
 }

@@ -19,6 +19,36 @@ impl Angles {
     }
 }
 
+/// What a head is turned with, and before that normalised where the model does: a lane's elements l, l + 32, ...
+#[derive(Debug, Clone)]
+pub(crate) struct Turn {
+    /// Gamma and epsilon.
+    norm: Option<(Vec<Val<F32>>, Val<F32>)>,
+    cos: Vec<Val<F32>>,
+    sin: Vec<Val<F32>>,
+}
+
+impl Turn {
+    /// Loads them, by a warp.
+    #[track_caller]
+    pub(crate) fn load(b: &mut Builder, head_dim: u32, gamma: Option<(Global<F32>, Val<F32>)>, angles: Angles) -> Turn {
+        let lane = b.lane();
+        let own = |b: &mut Builder, from: Global<F32>, elements: u32| -> Vec<Val<F32>> {
+            let from = b.index(from, lane);
+            (0..elements / 32).map(|i| b.ld(from.at(32 * i), LoadKind::Constant)).collect()
+        };
+        let norm = gamma.map(|(gamma, eps)| (own(b, gamma, head_dim), eps));
+        Turn { norm, cos: own(b, angles.cos, head_dim / 2), sin: own(b, angles.sin, head_dim / 2) }
+    }
+
+    /// Normalises and turns a head whose elements the warp has.
+    #[track_caller]
+    pub(crate) fn apply(&self, b: &mut Builder, values: &[Val<F32>]) -> Vec<Val<F32>> {
+        let normalised = self.norm.as_ref().map(|(gamma, eps)| norm::per_head(b, values, gamma, *eps));
+        rope::neox(b, normalised.as_deref().unwrap_or(values), &self.cos, &self.sin)
+    }
+}
+
 /// Loads the head at `x`, by one warp (lane l has elements l, l + 32, ...), normalises it with gamma and epsilon if they
 /// are given, and turns it.
 #[track_caller]
@@ -32,23 +62,6 @@ pub(crate) fn head(
 ) -> Vec<Val<F32>> {
     let lane = b.lane();
     let x = b.index(x, lane);
-    let values = (0..head_dim / 32).map(|i| b.ld(x.at(32 * i), kind)).collect();
-    turned(b, values, gamma, angles)
-}
-
-/// The same of a head whose elements a warp has.
-#[track_caller]
-pub(crate) fn turned(
-    b: &mut Builder,
-    mut values: Vec<Val<F32>>,
-    gamma: Option<(Global<F32>, Val<F32>)>,
-    angles: Angles,
-) -> Vec<Val<F32>> {
-    let lane = b.lane();
-    if let Some((gamma, eps)) = gamma {
-        let gamma = b.index(gamma, lane);
-        values = norm::per_head(b, &values, gamma, eps);
-    }
-    let (cos, sin) = (b.index(angles.cos, lane), b.index(angles.sin, lane));
-    rope::neox(b, &values, cos, sin)
+    let values: Vec<_> = (0..head_dim / 32).map(|i| b.ld(x.at(32 * i), kind)).collect();
+    Turn::load(b, head_dim, gamma, angles).apply(b, &values)
 }

@@ -63,7 +63,8 @@ impl Kernel for PerHeadRmsNorm {
             let (x, y) = (b.byte_index(x, head, self.head_dim * 4), b.byte_index(y, head, self.head_dim * 4));
             let (x, y, gamma) = (b.index(x, lane), b.index(y, lane), b.index(gamma, lane));
             let row: Vec<_> = (0..self.head_dim / 32).map(|i| b.ld(x.at(32 * i), LoadKind::Ordinary)).collect();
-            let normalised = norm::per_head(b, &row, gamma, eps);
+            let gamma: Vec<_> = (0..self.head_dim / 32).map(|i| b.ld(gamma.at(32 * i), LoadKind::Constant)).collect();
+            let normalised = norm::per_head(b, &row, &gamma, eps);
             for (i, value) in normalised.into_iter().enumerate() {
                 b.st(y.at(32 * i as u32), value);
             }

@@ -4,7 +4,7 @@ use super::{Decoder, Pass};
 use crate::blocks::attend::{Attend, Sequence};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::{self, Cache, Half};
-use crate::blocks::qk::{self, Angles};
+use crate::blocks::qk::{Angles, Turn};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{Builder, F32, Global, Size, U32, Val, Var};
 use kiln_shape::mailbox::item;
@@ -87,12 +87,14 @@ impl Decoder<'_> {
     ) {
         let gamma = self.gamma(b, at.1, TensorRole::AttnQNorm);
         let (warp, warps, lane) = (b.warp_id(), b.warps(), b.lane());
+        // Asked for before Q is waited for.
+        let turn = Turn::load(b, heads.head_dim, gamma, angles);
         let first = b.mul::<U32>(kv_head, heads.group);
         b.for_range(warp, heads.group, warps, |b, g| {
             let head = b.add(first, g);
             let first = b.mul::<U32>(head, heads.head_dim);
             let query = self.head_of_qkv(b, at, first);
-            let values = qk::turned(b, query, gamma, angles);
+            let values = turn.apply(b, &query);
             attend.store_query(b, g, lane, &values);
         });
     }
@@ -117,8 +119,9 @@ impl Decoder<'_> {
         let first_value = b.add::<U32>(first_key, kv_heads * head_dim);
         let is_key = b.setp_eq(warp, 0);
         b.if_(is_key, |b| {
+            let turn = Turn::load(b, head_dim, gamma, angles);
             let key = self.head_of_qkv(b, at, first_key);
-            let key = qk::turned(b, key, gamma, angles);
+            let key = turn.apply(b, &key);
             let row = cache.row(b, Half::Keys, kv_head, position, row_bytes);
             for (i, value) in key.into_iter().enumerate() {
                 let at = b.add(lane, 32 * i as u32);
