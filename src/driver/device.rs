@@ -39,6 +39,7 @@ struct DeviceInner {
     name: String,
     sm: u32,
     multiprocessors: u32,
+    l2_cache: u32,
     shared_memory_optin: u32,
     total_memory: u64,
 }
@@ -72,6 +73,7 @@ impl Device {
         let major = read(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = read(sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let multiprocessors = read(sys::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let l2_cache = read(sys::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
         let shared_memory_optin = read(sys::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         // SAFETY: the context's device is live.
         let (name, total_memory) = unsafe {
@@ -79,8 +81,17 @@ impl Device {
         };
         let copies = StreamInner::create(&context, &streams)?;
         let sm = major * 10 + minor;
-        let inner =
-            DeviceInner { context, streams, copies, name, sm, multiprocessors, shared_memory_optin, total_memory };
+        let inner = DeviceInner {
+            context,
+            streams,
+            copies,
+            name,
+            sm,
+            multiprocessors,
+            l2_cache,
+            shared_memory_optin,
+            total_memory,
+        };
         Ok(Device { inner: Arc::new(inner) })
     }
 
@@ -102,6 +113,11 @@ impl Device {
     /// Compute capability as in `sm_90`: ten times major, plus minor.
     pub fn sm(&self) -> u32 {
         self.inner.sm
+    }
+
+    /// Bytes of the L2 cache.
+    pub fn l2_cache_bytes(&self) -> u32 {
+        self.inner.l2_cache
     }
 
     /// Number of multiprocessors.

@@ -25,7 +25,7 @@ fn with_ring(baked: &BakedModel, units: Option<u32>, config: DeviceConfig) -> De
     let of_ring =
         |module: &&kiln::baked::BakedModule| module.decoder == Some((DecoderPath::Persistent, Numerics::Fast));
     let kernel = baked.modules().iter().find(of_ring).expect("it is baked").kernels[0];
-    let depth = |units| Depth { units, records: 8 }.bytes(kernel.block / 32 - 1);
+    let depth = |units| Depth { units, records: 8, ahead: 0 }.bytes(kernel.block / 32 - 1);
     let bytes = |units| kernel.static_shared.next_multiple_of(128) + kernel.dynamic_shared + depth(units);
     DeviceConfig { shared_per_block_optin: units.map(bytes), ..config }
 }

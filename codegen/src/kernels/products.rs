@@ -117,7 +117,8 @@ impl Products {
         whole && self.types.iter().any(|ty| form(*ty, Numerics::Fast) != Form::Float)
     }
 
-    /// Fills a ring with the weights of rows `first` to `end` of the phase, as [`Products::run`] takes them.
+    /// Lets a ring take the weights of rows `first` to `end` of the phase, as [`Products::run`] takes them. Once those of
+    /// the phase before are in the ring, runs `begins`.
     pub(crate) fn fill(
         &self,
         b: &mut Builder,
@@ -125,6 +126,7 @@ impl Products {
         table: Global<U8>,
         (phase, layer): (Val<U32>, Val<U32>),
         (first, end): (Val<U32>, Val<U32>),
+        begins: impl FnOnce(&mut Builder),
     ) {
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let super_blocks = b.size_div_ceil(Size::Reg(chosen.k), SUPER_BLOCK);
@@ -139,11 +141,13 @@ impl Products {
         let (of_part, part) = (b.sub::<U32>(behind, part), b.mad::<U32>(first, along, part));
         let each = gemv::rows_of_warp(b, rows, ring.warps());
         let once = b.selp::<U32>(1, each, together.is);
+        // Where there are no rows as well: what the ring was to take before must not wait for a phase that has some.
+        let once = b.max::<U32>(once, 1);
         let first = b.mad::<U32>(lane, each, first);
         let last = b.add::<U32>(first, each);
         let end = b.min::<U32>(last, end);
-        b.for_range(0, once, tile, |b, before| {
-            let first = b.add::<U32>(first, before);
+        b.for_range(0, once, tile, |b, before_tile| {
+            let first = b.add::<U32>(first, before_tile);
             let last = b.add::<U32>(first, tile);
             let end = b.min::<U32>(last, end);
             b.for_range(0, chosen.matrices, 1, |b, number| {
@@ -160,6 +164,9 @@ impl Products {
                 let first = b.selp::<U32>(part, first, together.is);
                 let count = b.selp::<U32>(of_part, count, together.is);
                 ring.fill(b, &self.types, &Records { tensor, first, count });
+                let tile_and_number = b.or::<U32>(before_tile, number);
+                let is_first = b.setp_eq(tile_and_number, 0);
+                b.if_(is_first, begins);
             });
         });
     }

@@ -32,7 +32,8 @@ impl Counts {
         site.lane_instructions += u64::from(m.count_ones());
     }
 
-    /// Counts a bulk copy from device memory, or into it: each sector once, whatever pieces the emulator moves it in.
+    /// Counts a bulk copy from device memory, or into it, or what L2 is asked for: each sector once, whatever pieces the
+    /// emulator moves it in.
     pub(crate) fn bulk(&mut self, pc: u32, (address, bytes): (u64, u64), write: bool) {
         let (site, writes) = &mut self.sites[pc as usize];
         let sectors = address / SECTOR..(address + bytes).div_ceil(SECTOR);

@@ -81,8 +81,11 @@ impl<'a> Cpu<'a> {
         }
     }
 
-    /// A lane asks L2 for bytes at an address.
+    /// A lane asks L2 for bytes at an address, which count as those of a copy.
     pub(crate) fn prefetches(&mut self, observers: &mut Observers, at: &At, device: (u64, u64)) {
+        if self.cx.config.counters {
+            self.counters.bulk(at.pc, device, false);
+        }
         if let (Some(keeper), Some(time)) = (&mut self.timekeeper, &mut observers.time) {
             keeper.prefetch(time, at.warp, device);
         }

@@ -31,11 +31,16 @@
 //! *End.* The consumers arrive at `leaving` once: as they leave with everything decoded, to park, or given up. The producer
 //! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
 //!
+//! *Ahead of the ring.* Where blocks wait for each other the ring is full, and memory would rest: then the producer asks the
+//! L2 cache for what the ring has no room for yet, a run's rest and the begin of the run behind it. So a run is filled once
+//! the next one is known. Nobody waits for what was asked for, and no result depends on it.
+//!
 //! *Waits.* A consumer that has polled for longer than the limit sets the grid's abort word and goes on with what is there;
 //! its block does not arrive at the grid's barrier that ends the token. The producer waits for its consumers until they
 //! leave, and each of their own waits has an end. Copies that do not land within the limit, when it drains them, end the
 //! context.
 
+mod ahead;
 mod consumer;
 mod copy;
 mod producer;
@@ -65,6 +70,8 @@ pub(crate) struct Ring {
     /// Units of a warp's part, and records of an entry, at most.
     units: Val<U32>,
     records: Val<U32>,
+    /// Super-blocks that the L2 cache is asked for ahead of the ring.
+    ahead: Val<U32>,
     /// Consumer warps.
     warps: u32,
     copies: Copies,
@@ -105,6 +112,7 @@ impl Ring {
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, warps: u32) -> Ring {
         let (units, records) = (b.param::<U32>("ring_units"), b.param::<U32>("ring_records"));
+        let ahead = b.param::<U32>("ring_ahead");
         let barriers = b.shared::<U64>("ring_barriers", 2 * warps * ENTRIES + 4);
         let others = barriers.at(2 * warps * ENTRIES);
         let ring = Ring {
@@ -117,6 +125,7 @@ impl Ring {
             tokens: b.shared("ring_tokens", 1),
             units,
             records,
+            ahead,
             warps,
             copies: Copies::of(b.target()),
         };

@@ -1,9 +1,10 @@
+use super::ahead::{Ahead, Run};
 use super::copy::{Asked, copy};
 use super::{Copies, Part, Ring, parity};
 use crate::blocks::tensor::Tensor;
 use crate::blocks::wait::Limit;
 use crate::formats::format;
-use crate::ptx::{Builder, Compare, LoadKind, Pred, U32, Val, Var};
+use crate::ptx::{Builder, Compare, LoadKind, Pred, U32, U64, Val, Var};
 use kiln_shape::WeightType;
 use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
 
@@ -27,9 +28,55 @@ pub(crate) struct Producer {
     tokens: Var<U32>,
     /// 1 once the consumers leave.
     over: Var<U32>,
+    /// The run that was taken last, and how far it was asked for.
+    run: Taken,
+    ahead: Ahead,
+    /// Looks since the ring was last busy.
+    rests: Var<U32>,
 }
 
-/// Super-blocks of a matrix that follow each other, for a lane's consumer.
+/// Looks at a ring that is full and all there, behind which more is asked for.
+const PATIENCE: u32 = 4;
+
+/// A run of records, in registers.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    data: Var<U64>,
+    plane: Var<U64>,
+    ty: Var<U32>,
+    first: Var<U32>,
+    count: Var<U32>,
+}
+
+impl Taken {
+    /// One of no records.
+    fn none(b: &mut Builder) -> Taken {
+        let [data, plane] = [(); 2].map(|()| b.var::<U64>(0u64));
+        let [ty, first, count] = [(); 3].map(|()| b.var::<U32>(0));
+        Taken { data, plane, ty, first, count }
+    }
+
+    fn set(&self, b: &mut Builder, of: &Records) {
+        let (data, plane) = (b.address(of.tensor.data), b.address(of.tensor.plane));
+        b.set(self.data, data);
+        b.set(self.plane, plane);
+        b.set(self.ty, of.tensor.ty);
+        b.set(self.first, of.first);
+        b.set(self.count, of.count);
+    }
+
+    fn get(&self, b: &mut Builder) -> Records {
+        let [data, plane] = [self.data, self.plane].map(|address| {
+            let address = b.get(address);
+            b.global_ptr(address)
+        });
+        let tensor = Tensor { data, plane, ty: b.get(self.ty) };
+        Records { tensor, first: b.get(self.first), count: b.get(self.count) }
+    }
+}
+
+/// Super-blocks of a matrix that follow each other, for a lane's consumer: a run.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Records {
     pub(crate) tensor: Tensor,
     /// The number of the first in the matrix.
@@ -47,11 +94,11 @@ pub(super) struct Sizes {
     pub(super) odd: Val<U32>,
     units: Val<U32>,
     /// Whether such weights go through the ring.
-    streams: Val<Pred>,
+    pub(super) streams: Val<Pred>,
 }
 
 impl Sizes {
-    fn of(b: &mut Builder, ring: &Ring, types: &[WeightType], ty: Val<U32>) -> Sizes {
+    pub(super) fn of(b: &mut Builder, ring: &Ring, types: &[WeightType], ty: Val<U32>) -> Sizes {
         let mut zero = || b.mov::<U32>(0);
         let (mut data, mut stride, mut plane, mut slack, mut odd) = (zero(), zero(), zero(), zero(), zero());
         for known in types.iter().filter(|ty| format(**ty).int8().is_some()) {
@@ -80,8 +127,22 @@ impl Producer {
         let part = ring.part(b, own);
         let free = b.var::<U32>(ring.units);
         let mut zero = || b.var::<U32>(0);
-        let (entry, at, oldest, sizes) = (zero(), zero(), zero(), zero());
-        Producer { ring, limit, part, entry, at, oldest, free, sizes, tokens: zero(), over: zero() }
+        let (entry, at, oldest, sizes, rests) = (zero(), zero(), zero(), zero(), zero());
+        Producer {
+            ring,
+            limit,
+            part,
+            entry,
+            at,
+            oldest,
+            free,
+            sizes,
+            tokens: zero(),
+            over: zero(),
+            run: Taken::none(b),
+            ahead: Ahead::none(b),
+            rests,
+        }
     }
 
     /// Consumer warps.
@@ -102,12 +163,18 @@ impl Producer {
         b.not_pred(over)
     }
 
-    /// Fills entries with each lane's records, in their order; no more once the consumers have left.
+    /// Takes each lane's next records, and fills entries with those before them, in their order; no more once the consumers
+    /// have left.
     #[track_caller]
-    pub(crate) fn fill(&self, b: &mut Builder, types: &[WeightType], of: &Records) {
-        let Records { tensor, first, count } = *of;
+    pub(crate) fn fill(&self, b: &mut Builder, types: &[WeightType], next: &Records) {
+        let behind = Sizes::of(b, &self.ring, types, next.tensor.ty);
+        let count_behind = b.selp::<U32>(next.count, 0, behind.streams);
+        let of = self.run.get(b);
+        let Records { tensor, first, count } = of;
         let sizes = Sizes::of(b, &self.ring, types, tensor.ty);
-        let count = b.selp::<U32>(count, 0, sizes.streams);
+        let (own, behind) =
+            (Run { of: &of, bytes: sizes.data, count }, Run { of: next, bytes: behind.data, count: count_behind });
+        self.ahead.go_on(b);
         let done = b.var::<U32>(0);
         let more = |b: &mut Builder| {
             let (more, stays) = (b.setp_lt::<U32>(done, count), b.setp_eq(self.over, 0));
@@ -117,7 +184,9 @@ impl Producer {
         b.while_(more, |b| {
             let asked = (self.ring.copies == Copies::Lanes).then(|| Asked::none(b));
             let more = b.setp_lt::<U32>(done, count);
+            let busy = b.var::<U32>(0);
             b.if_(more, |b| {
+                b.set(busy, 1);
                 let begin = b.get(self.at);
                 let end = b.add::<U32>(begin, sizes.units);
                 let fits = b.setp_ge(self.ring.units, end);
@@ -131,7 +200,7 @@ impl Producer {
                 let waits = b.or_pred(no_room, crowded);
                 b.if_else(
                     waits,
-                    |b| self.look(b),
+                    |b| self.look(b, busy),
                     |b| {
                         let free = b.sub::<U32>(self.free, taken);
                         b.set(self.free, free);
@@ -158,15 +227,27 @@ impl Producer {
             if let Some(asked) = &asked {
                 asked.serve(b, &self.ring, &sizes, tensor);
             }
+            let busy = b.setp_ne(busy, 0);
+            let busy = b.vote_any(busy);
+            let rests = b.add::<U32>(self.rests, 1);
+            let rests = b.selp::<U32>(0, rests, busy);
+            b.set(self.rests, rests);
+            let rests = b.setp_ge(rests, PATIENCE);
+            b.if_(rests, |b| {
+                let at = (b.get(done), self.ring.ahead);
+                self.ahead.ask(b, self.ring.copies, at, [&own, &behind]);
+            });
         });
+        self.run.set(b, &Records { count: count_behind, ..*next });
     }
 
-    /// Looks whether the oldest entry is empty, and whether the consumers leave.
-    fn look(&self, b: &mut Builder) {
+    /// Looks whether the oldest entry is empty, and whether the consumers leave. A lane is no more busy whose part is full and
+    /// all there.
+    fn look(&self, b: &mut Builder, busy: Var<U32>) {
         let oldest = b.get(self.oldest);
         let full = self.part.full(b, oldest);
-        let (empty, parity) = (self.part.empty(full), parity(b, oldest));
-        let is_empty = b.mbarrier_test_wait(empty, parity);
+        let (empty, of_oldest) = (self.part.empty(full), parity(b, oldest));
+        let is_empty = b.mbarrier_test_wait(empty, of_oldest);
         b.if_else(
             is_empty,
             |b| {
@@ -178,7 +259,14 @@ impl Producer {
                 let next = b.add::<U32>(oldest, 1);
                 b.set(self.oldest, next);
             },
-            |b| self.look_at_end(b),
+            |b| {
+                let entry = b.get(self.entry);
+                let last = b.sub::<U32>(entry, 1);
+                let (full, of_last) = (self.part.full(b, last), parity(b, last));
+                let landed = b.mbarrier_test_wait(full, of_last);
+                b.if_(landed, |b| b.set(busy, 0));
+                self.look_at_end(b);
+            },
         );
     }
 

@@ -28,8 +28,9 @@ impl Decoder<'_> {
                 let phase = b.selp::<U32>(Phase::Head as u32, phase, is_head);
                 let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
                 let rows = self.share(b, at);
-                self.ask_for_vectors(b, phase, layer);
-                products.fill(b, &producer, self.table, (phase, layer), rows);
+                products.fill(b, &producer, self.table, (phase, layer), rows, |b| {
+                    self.ask_for_vectors(b, phase, layer);
+                });
             });
             let next = b.add::<U32>(at, 1);
             let next = b.selp::<U32>(0, next, is_head);
