@@ -127,6 +127,37 @@ fn many_blocks_have_the_streams_bits_under_every_schedule() {
     }
 }
 
+/// While a small ring is full the L2 cache is asked for weights behind it, where the device has one: no bytes that are not read
+/// anyway, and no result depends on it.
+#[test]
+fn what_a_full_ring_has_no_room_for_is_asked_for_ahead() {
+    let run = |l2_bytes: u32, sm: (u32, u32)| {
+        let checks = Checks::NONE;
+        let config = DeviceConfig { counters: true, checks, multiprocessors: 2, l2_bytes, sm, ..Default::default() };
+        let model = open(tiny(), Some(4), config);
+        let ordinal = model.device().ordinal();
+        kiln_emulator::clear_reports(ordinal);
+        let found = results(&mut session(&model, PathChoice::Persistent, None), &PROMPT, 2);
+        drop(model);
+        let reports = kiln_emulator::reports(ordinal);
+        let by = |file: &str| {
+            let lines = reports.iter().flat_map(|report| report.counters.lines.values());
+            let lines = lines.filter(|line| line.source.as_ref().is_some_and(|(name, _)| name.contains(file)));
+            lines.map(|line| 32 * line.sectors).sum::<u64>()
+        };
+        let distinct = reports.iter().map(|report| report.counters.read_bytes_distinct).max();
+        (found, distinct, by("blocks/ring/copy.rs"), by("blocks/ring/ahead.rs"))
+    };
+    for sm in [(9, 0), (8, 0)] {
+        let (with, without) = (run(50 << 20, sm), run(0, sm));
+        println!("sm {sm:?}: {} bytes by the ring, {} asked for ahead", with.2, with.3);
+        assert_eq!(with.0, without.0, "sm {sm:?}: results");
+        assert_eq!(with.1, without.1, "sm {sm:?}: distinct bytes read");
+        assert_eq!(without.3, 0, "sm {sm:?}: asked for without an L2 cache");
+        assert!(with.3 > 0 && with.3 < 2 * with.2, "sm {sm:?}: {} asked for ahead of {}", with.3, with.2);
+    }
+}
+
 /// Rows of one, two and five super-blocks: planes of two bytes a record begin anywhere.
 #[test]
 #[ignore = "minutes; .ci/long runs it"]

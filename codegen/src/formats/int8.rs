@@ -101,10 +101,12 @@ impl Int8 {
         b.if_else(
             any,
             |b| {
-                // A loop of one round, which the assembler places apart and which is counted apart.
+                // A loop of one round, which the assembler places apart and which is counted apart. Its barrier keeps in it
+                // what does not depend on the round.
                 let left = b.var::<U32>(last);
                 b.do_while(|b| {
                     b.each_iteration(Work::Few);
+                    b.bar_warp_sync();
                     // A lane that has one plane goes by it twice.
                     let second = Plane {
                         activations: b.mad_index(first.activations, last, x.plane_distance),
