@@ -1,4 +1,3 @@
-use super::Copies;
 use super::producer::Records;
 use crate::ptx::{Builder, U8, U32, Val, Var};
 
@@ -13,8 +12,6 @@ pub(super) struct Ahead {
 
 /// Super-blocks that a lane asks for at once: few, so that what others ask for meanwhile does not wait behind them.
 const PIECE: u32 = 4;
-/// Bytes of a line of the L2 cache.
-const LINE: u32 = 128;
 
 /// A run as far as it matters here.
 pub(super) struct Run<'a> {
@@ -39,13 +36,7 @@ impl Ahead {
     }
 
     /// Asks for the next piece, at most `most` super-blocks ahead of the `done` that the ring has.
-    pub(super) fn ask(
-        &self,
-        b: &mut Builder,
-        copies: Copies,
-        (done, most): (Val<U32>, Val<U32>),
-        [own, behind]: [&Run<'_>; 2],
-    ) {
+    pub(super) fn ask(&self, b: &mut Builder, (done, most): (Val<U32>, Val<U32>), [own, behind]: [&Run<'_>; 2]) {
         let first = b.max::<U32>(self.asked, done);
         let left = b.sub::<U32>(own.count, done);
         let end = b.min::<U32>(left, most);
@@ -74,13 +65,7 @@ impl Ahead {
             let data = b.mad_wide(number, bytes, data);
             let data = b.global_ptr::<U8>(data);
             let bytes = b.mul::<U32>(count, bytes);
-            match copies {
-                Copies::Bulk => b.cp_async_bulk_prefetch(data, bytes),
-                Copies::Lanes => b.for_range(0, bytes, LINE, |b, before| {
-                    let line = b.byte_index(data, before, 1);
-                    b.prefetch_l2(line);
-                }),
-            }
+            b.cp_async_bulk_prefetch(data, bytes);
         });
     }
 }

@@ -31,8 +31,8 @@
 //! *End.* The consumers arrive at `leaving` once: as they leave with everything decoded, to park, or given up. The producer
 //! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
 //!
-//! *Ahead of the ring.* Where blocks wait for each other the ring is full, and memory would rest: then the producer asks the
-//! L2 cache for what the ring has no room for yet, a run's rest and the begin of the run behind it. So a run is filled once
+//! *Ahead of the ring.* Where blocks wait for each other the ring is full, and memory would rest: then a producer of bulk
+//! copies asks the L2 cache for what the ring has no room for yet, a run's rest and the begin of the run behind it. So a run is filled once
 //! the next one is known. Nobody waits for what was asked for, and no result depends on it.
 //!
 //! *Waits.* A consumer that has polled for longer than the limit sets the grid's abort word and goes on with what is there;
@@ -152,6 +152,11 @@ impl Ring {
     /// Where threads that leave arrive, one of them.
     pub(crate) const fn leaving(&self) -> Shared<U64> {
         self.leaving
+    }
+
+    /// Whether the producer asks the L2 cache for what comes behind the ring: one whose lanes copy has no time for it.
+    fn asks_ahead(&self) -> bool {
+        self.copies == Copies::Bulk
     }
 
     /// Units of an entry.

@@ -227,18 +227,23 @@ impl Producer {
             if let Some(asked) = &asked {
                 asked.serve(b, &self.ring, &sizes, tensor);
             }
-            let busy = b.setp_ne(busy, 0);
-            let busy = b.vote_any(busy);
-            let rests = b.add::<U32>(self.rests, 1);
-            let rests = b.selp::<U32>(0, rests, busy);
-            b.set(self.rests, rests);
-            let rests = b.setp_ge(rests, PATIENCE);
-            b.if_(rests, |b| {
+            if self.ring.asks_ahead() {
                 let at = (b.get(done), self.ring.ahead);
-                self.ahead.ask(b, self.ring.copies, at, [&own, &behind]);
-            });
+                self.ask_ahead(b, busy, at, [&own, &behind]);
+            }
         });
         self.run.set(b, &Records { count: count_behind, ..*next });
+    }
+
+    /// Asks for what comes behind the ring, once no lane has been busy for a few looks.
+    fn ask_ahead(&self, b: &mut Builder, busy: Var<U32>, at: (Val<U32>, Val<U32>), runs: [&Run<'_>; 2]) {
+        let busy = b.setp_ne(busy, 0);
+        let busy = b.vote_any(busy);
+        let rests = b.add::<U32>(self.rests, 1);
+        let rests = b.selp::<U32>(0, rests, busy);
+        b.set(self.rests, rests);
+        let rests = b.setp_ge(rests, PATIENCE);
+        b.if_(rests, |b| self.ahead.ask(b, at, runs));
     }
 
     /// Looks whether the oldest entry is empty, and whether the consumers leave. A lane is no more busy whose part is full and
@@ -260,11 +265,13 @@ impl Producer {
                 b.set(self.oldest, next);
             },
             |b| {
-                let entry = b.get(self.entry);
-                let last = b.sub::<U32>(entry, 1);
-                let (full, of_last) = (self.part.full(b, last), parity(b, last));
-                let landed = b.mbarrier_test_wait(full, of_last);
-                b.if_(landed, |b| b.set(busy, 0));
+                if self.ring.asks_ahead() {
+                    let entry = b.get(self.entry);
+                    let last = b.sub::<U32>(entry, 1);
+                    let (full, of_last) = (self.part.full(b, last), parity(b, last));
+                    let landed = b.mbarrier_test_wait(full, of_last);
+                    b.if_(landed, |b| b.set(busy, 0));
+                }
                 self.look_at_end(b);
             },
         );
