@@ -32,8 +32,8 @@
 //! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
 //!
 //! *Ahead of the ring.* Where blocks wait for each other the ring is full, and memory would rest: then a producer of bulk
-//! copies asks the L2 cache for what the ring has no room for yet, a run's rest and the begin of the run behind it. So a run is filled once
-//! the next one is known. Nobody waits for what was asked for, and no result depends on it.
+//! copies asks the L2 cache for what the ring has no room for yet, a run's rest and the begin of the run behind it. So a
+//! run is filled once the next one is known. Nobody waits for what was asked for, and no result depends on it.
 //!
 //! *Waits.* A consumer that has polled for longer than the limit sets the grid's abort word and goes on with what is there;
 //! its block does not arrive at the grid's barrier that ends the token. The producer waits for its consumers until they
