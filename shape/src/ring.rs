@@ -52,7 +52,8 @@ pub struct Depth {
     pub units: u32,
     /// Records of an entry, at most: 8, 16 or 32.
     pub records: u32,
-    /// Super-blocks of each warp's part of a phase that the L2 cache is asked for while the phase before fills the ring.
+    /// Super-blocks behind those in each warp's part that the L2 cache is asked for while the ring is full: of the run that
+    /// fills it, and of the next one.
     pub ahead: u32,
 }
 

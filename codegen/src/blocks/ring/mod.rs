@@ -25,8 +25,8 @@
 //! belong to the generic proxy, and need no such fence.
 //!
 //! *Tokens.* The order of a token's entries depends on the item in one point, whether the head follows the layers. The
-//! consumers say so in a word as the token begins, by `told`; the producer, which may have filled the layers of that token
-//! before, reads it when it comes to the head, and answers by `heard`, behind which the next word may be written.
+//! consumers say so in a word as the token begins, by `told`; the producer, which may have filled all but the last run of
+//! its layers before, reads it when it comes to the head, and answers by `heard`, behind which the next word may be written.
 //!
 //! *End.* The consumers arrive at `leaving` once: as they leave with everything decoded, to park, or given up. The producer
 //! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
