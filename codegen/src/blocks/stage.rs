@@ -180,7 +180,11 @@ impl Staged {
             let words = b.byte_index(first, sb, 8 * SUPER_BLOCK);
             [0, 1, 2, 3, 4, 5, 6, 7].map(|i| words.at(32 * i))
         };
-        let ask = |b: &mut Builder, sb: Val<U32>| {
+        let ask = |b: &mut Builder, warps_on: u32, sb: Val<U32>| {
+            if matches!(ahead, Ahead::None) {
+                return;
+            }
+            let sb = if warps_on == 0 { sb } else { b.add::<U32>(sb, warps_on) };
             let more = b.setp_lt::<U32>(sb, super_blocks);
             match &ahead {
                 Ahead::None => {}
@@ -203,7 +207,7 @@ impl Staged {
                 }),
             }
         };
-        ask(b, warp);
+        ask(b, 0, warp);
         b.for_range(warp, super_blocks, warps, |b, sb| {
             // Of several forms a launch wants some: no count would be that of any.
             if let [(form, _)] = self.forms[..] {
@@ -236,8 +240,7 @@ impl Staged {
                     std::array::from_fn(|i| found[i])
                 }
             };
-            let next = b.add::<U32>(sb, warps);
-            ask(b, next);
+            ask(b, warps, sb);
             if let Some(Factors { gamma, given }) = gamma {
                 let square_to = b.index(squares, sb);
                 let normalise = |b: &mut Builder| {
