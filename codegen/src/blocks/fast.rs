@@ -11,7 +11,7 @@ use super::ring::Consumer;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use super::together::Together;
-use crate::formats::{Form, Int8, Quantised, SuperBlock, Weights, form, format};
+use crate::formats::{Form, Int8, Planes, Quantised, SuperBlock, Weights, form, format};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
@@ -321,7 +321,7 @@ impl Values {
             return ring.each(b, &run, number, |b, has, weights| {
                 let super_block = b.get(place.super_block);
                 let dot = |b: &mut Builder, x: &Quantised, column: Option<Column>| {
-                    let value = int8.dot_at_once(b, weights, x, super_block, Work::Shared(ty, SUPER_BLOCK));
+                    let value = int8.dot(b, weights, x, super_block, Planes::AtOnce(Work::Shared(ty, SUPER_BLOCK)));
                     let to = b.index(base, place.to);
                     let to = of_column(b, to, column);
                     b.if_(has, |b| b.st(to, value));
@@ -347,7 +347,7 @@ impl Values {
                 let work = Work::Shared(ty, SUPER_BLOCK * step / 32);
                 let value = match &half {
                     Some(half) => int8.dot_by_two(b, weights, (&x, half), super_block, work),
-                    None => int8.dot(b, weights, &x, super_block, work),
+                    None => int8.dot(b, weights, &x, super_block, Planes::InTurn(work)),
                 };
                 keep(b, way, &place, self.own, (has, value));
             });
@@ -376,7 +376,7 @@ impl Values {
             });
             // Neighbouring lanes read neighbouring records: the L1 cache holds what each reads of a line for the others.
             let weights = Weights::Global(SuperBlock { data, plane, left, kind: LoadKind::Constant });
-            let value = int8.dot(b, &weights, &x, super_block, Work::Weights(ty, SUPER_BLOCK));
+            let value = int8.dot(b, &weights, &x, super_block, Planes::InTurn(Work::Weights(ty, SUPER_BLOCK)));
             let to = b.mad::<U32>(row, self.stride, super_block);
             let to = b.index(self.own, to);
             b.if_(has, |b| b.st(to, value));

@@ -180,34 +180,31 @@ impl Staged {
             let words = b.byte_index(first, sb, 8 * SUPER_BLOCK);
             [0, 1, 2, 3, 4, 5, 6, 7].map(|i| words.at(32 * i))
         };
-        let ask = |b: &mut Builder, warps_on: u32, sb: Val<U32>| {
-            if matches!(ahead, Ahead::None) {
-                return;
-            }
-            let sb = if warps_on == 0 { sb } else { b.add::<U32>(sb, warps_on) };
+        let asks = !matches!(ahead, Ahead::None);
+        let ask = |b: &mut Builder, sb: Val<U32>| {
             let more = b.setp_lt::<U32>(sb, super_blocks);
-            match &ahead {
+            b.if_(more, |b| match &ahead {
                 Ahead::None => {}
-                Ahead::Eight(ahead) => b.if_(more, |b| {
+                Ahead::Eight(ahead) => {
                     let found = plain(b, sb);
                     ahead.set(b, &found);
-                }),
-                Ahead::Words(ahead, Handed { is, epoch, .. }, first) => b.if_(more, |b| {
-                    b.if_else(
-                        *is,
-                        |b| {
-                            let at = words_of(b, *first, sb);
-                            ahead.ask(b, &at);
-                        },
-                        |b| {
-                            let found = plain(b, sb);
-                            ahead.set(b, &found, *epoch);
-                        },
-                    );
-                }),
-            }
+                }
+                Ahead::Words(ahead, Handed { is, epoch, .. }, first) => b.if_else(
+                    *is,
+                    |b| {
+                        let at = words_of(b, *first, sb);
+                        ahead.ask(b, &at);
+                    },
+                    |b| {
+                        let found = plain(b, sb);
+                        ahead.set(b, &found, *epoch);
+                    },
+                ),
+            });
         };
-        ask(b, 0, warp);
+        if asks {
+            ask(b, warp);
+        }
         b.for_range(warp, super_blocks, warps, |b, sb| {
             // Of several forms a launch wants some: no count would be that of any.
             if let [(form, _)] = self.forms[..] {
@@ -218,7 +215,7 @@ impl Staged {
                 }
             }
             // Gamma does not depend on other blocks: it is asked for before the vector is waited for.
-            let factors = gamma.filter(|_| !matches!(ahead, Ahead::None)).map(|Factors { gamma, given }| {
+            let factors = gamma.filter(|_| asks).map(|Factors { gamma, given }| {
                 let factors = Eight::zero(b);
                 let load = |b: &mut Builder| {
                     let (at, inside) = (b.byte_index(gamma, sb, 1024), inside(b, sb));
@@ -240,7 +237,10 @@ impl Staged {
                     std::array::from_fn(|i| found[i])
                 }
             };
-            ask(b, warps, sb);
+            if asks {
+                let next = b.add::<U32>(sb, warps);
+                ask(b, next);
+            }
             if let Some(Factors { gamma, given }) = gamma {
                 let square_to = b.index(squares, sb);
                 let normalise = |b: &mut Builder| {

@@ -59,6 +59,15 @@ pub(crate) struct Int8 {
     pub(super) by_two: Option<Dot>,
 }
 
+/// How a super-block is multiplied with several planes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Planes {
+    /// One after another, in one text.
+    InTurn(Work),
+    /// With weights unpacked once, where the format has that: for warps that have no time to spare.
+    AtOnce(Work),
+}
+
 type Dot = fn(&mut Builder, &Weights, &Plane) -> Val<F32>;
 type Both = fn(&mut Builder, &Weights, [Plane; 2]) -> [Val<F32>; 2];
 
@@ -67,34 +76,33 @@ pub(crate) const APART: u32 = 16;
 
 impl Int8 {
     /// The dot product of a super-block with its activations: that of the first plane, plus that of the second where there
-    /// is one. The loop is the whole warp's, with a second round where any lane has a second plane. Its barrier has weights
-    /// unpacked anew in that round, which the assembler would else keep in registers.
+    /// is one.
     pub(crate) fn dot(
         &self,
         b: &mut Builder,
         weights: &Weights,
         x: &Quantised,
         super_block: Val<U32>,
-        work: Work,
+        planes: Planes,
     ) -> Val<F32> {
         let first = x.at(b, super_block);
         let last = first.later(b);
-        self.planes(b, self.dot, weights, (x, first, last), work)
+        match (planes, self.both) {
+            (Planes::AtOnce(_), Some(both)) => self.planes_at_once(b, both, weights, (x, first, last)),
+            (Planes::AtOnce(work) | Planes::InTurn(work), _) => {
+                self.planes(b, self.dot, weights, (x, first, last), work)
+            }
+        }
     }
 
-    /// The same in a text for each case, one plane or two, for warps that have no time to spare: [`Int8::dot`] where the
-    /// format has one text alone.
-    pub(crate) fn dot_at_once(
+    /// A text for each case, one plane or two.
+    fn planes_at_once(
         &self,
         b: &mut Builder,
+        both: Both,
         weights: &Weights,
-        x: &Quantised,
-        super_block: Val<U32>,
-        work: Work,
+        (x, first, last): (&Quantised, Plane, Val<U32>),
     ) -> Val<F32> {
-        let Some(both) = self.both else { return self.dot(b, weights, x, super_block, work) };
-        let first = x.at(b, super_block);
-        let last = first.later(b);
         let sum = b.var::<F32>(0.0);
         let any = b.setp_ne(last, 0);
         let any = b.vote_any(any);
@@ -153,6 +161,8 @@ impl Int8 {
         self.by_two.is_some()
     }
 
+    /// A loop of the whole warp, with a second round where any lane has a second plane. Its barrier has weights unpacked
+    /// anew in that round, which the assembler would else keep in registers.
     fn planes(
         &self,
         b: &mut Builder,

@@ -29,7 +29,7 @@ mod q8_0;
 mod unpack;
 
 pub(crate) use activations::{Activations, Reader, swizzle};
-pub(crate) use int8::{APART, Int8, Own, Plane, Quantised, ScaleGroup, Weights};
+pub(crate) use int8::{APART, Int8, Own, Plane, Planes, Quantised, ScaleGroup, Weights};
 pub(crate) use mma::{Columns, InShared, Mma, OfPlane, Rows};
 
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Operand, Shared, U8, U32, Val};

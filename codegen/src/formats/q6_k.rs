@@ -134,7 +134,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
         let tops = masked_dot(b, &tops, 0x0303_0303 << (2 * quarter), &x);
         // The two bits stand for `4^quarter`, and count 16 times their nibble's unit.
         let dot = b.mad::<S32>(tops, if quarter % 2 == 0 { 16 } else { 4 }, nibbles);
-        let scale = scale_of(b, packed, chunk);
+        let scale = scale_of(b, &packed, chunk);
         let sum = if quarter < 2 { &mut low } else { &mut high };
         *sum = b.mad::<S32>(scale, dot, *sum);
     }
@@ -156,7 +156,7 @@ fn int8_both(b: &mut Builder, weights: &Weights, planes: [Plane; 2]) -> [Val<F32
                 for quarter in [pair, pair + 2] {
                     let chunk = 8 * half + 2 * quarter + rest;
                     let quants = six_bits(b, nibbles, tops, quarter);
-                    let scale = scale_of(b, scales, chunk);
+                    let scale = scale_of(b, &scales, chunk);
                     for (sum, plane) in sums.iter_mut().zip(planes) {
                         let zero = b.mov::<S32>(0);
                         let x = plane.quad(b, chunk as u32);
@@ -184,8 +184,8 @@ fn six_bits(b: &mut Builder, nibbles: [Val<U32>; 4], tops: [Val<U32>; 4], quarte
     })
 }
 
-/// The scale of a chunk.
-fn scale_of(b: &mut Builder, packed: [Val<U32>; 4], chunk: usize) -> Val<S32> {
+/// The scale of a chunk: a signed byte of `packed`.
+fn scale_of(b: &mut Builder, packed: &[Val<U32>], chunk: usize) -> Val<S32> {
     let scale = b.prmt(packed[chunk / 4], 0, 0x1111 * (8 | (chunk as u32 % 4)) - 8);
     b.mov_bits::<S32, U32>(scale)
 }
@@ -224,10 +224,7 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
                     for (tile, (quants, dots)) in quants.iter().zip(&mut dots).enumerate() {
                         let a = [quants[block][2 * rest], quants[block][2 * rest + 1]];
                         let dot = matrix::bytes_k16::<S32>(b, a, x[block][rest], none);
-                        let scales = packed[tile].map(|words| {
-                            let scale = b.prmt(words[chunk / 4], 0, 0x1111 * (8 | (chunk as u32 % 4)) - 8);
-                            b.mov_bits::<S32, U32>(scale)
-                        });
+                        let scales = packed[tile].map(|words| scale_of(b, &words, chunk));
                         add_scaled(b, &mut dots[eight], scales, dot);
                     }
                 }
