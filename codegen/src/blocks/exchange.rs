@@ -114,11 +114,10 @@ impl Exchange {
             .collect()
     }
 
-    /// Waits until the flags of all `blocks` have come to an epoch, with this block's own, number `block`. What any thread
-    /// of the grid has written before is seen behind it. A block that has given up leaves.
+    /// Waits until the flags of all blocks have come to an epoch, this block's own with them. What any thread of the grid
+    /// has written before is seen behind it. A block that has given up leaves. Behind a barrier of the block.
     #[track_caller]
-    pub(crate) fn meet(&self, b: &mut Builder, flags: Global<U32>, block: Val<U32>, blocks: Size, epoch: Val<U32>) {
-        b.bar_sync(); // the block's part is written
+    fn meet(&self, b: &mut Builder, Meeting { flags, block, blocks, .. }: Meeting, epoch: Val<U32>) {
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
         let own = b.index(flags, block);
@@ -202,6 +201,11 @@ impl Words {
         }
     }
 
+    /// Takes what was there before for values of an epoch: nobody waits for these words.
+    pub(crate) fn expect_none(&self, b: &mut Builder, epoch: Val<U32>) {
+        self.0.iter().for_each(|[_, tag]| b.set(*tag, epoch));
+    }
+
     /// Takes values that came another way, as those of an epoch.
     pub(crate) fn set(&self, b: &mut Builder, values: &[Val<F32>], epoch: Val<U32>) {
         for ([value, tag], own) in self.0.iter().zip(values) {
@@ -283,4 +287,24 @@ pub(crate) struct Handed {
     /// Whether it does; the same in the whole block.
     pub(crate) is: Val<Pred>,
     pub(crate) epoch: Val<U32>,
+    pub(crate) meeting: Meeting,
+}
+
+/// Where the grid's blocks meet before a vector is there that does not come through the exchange.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Meeting {
+    /// Whether they do; the same in the whole grid.
+    pub(crate) is: Val<Pred>,
+    /// `[blocks]`: the epoch up to which each has come.
+    pub(crate) flags: Global<U32>,
+    pub(crate) block: Val<U32>,
+    pub(crate) blocks: Size,
+}
+
+impl Handed {
+    /// Waits for a vector that all blocks have written parts of; behind a barrier of the block.
+    #[track_caller]
+    pub(crate) fn meet(&self, b: &mut Builder) {
+        b.if_(self.meeting.is, |b| self.exchange.meet(b, self.meeting, self.epoch));
+    }
 }

@@ -371,6 +371,10 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     let fill = |b: &mut Builder, staged: &Staged, x: Global<F32>| {
         staged.fill(b, &Source { x, gamma, left, kind, handed }, super_blocks, &wanted);
     };
+    // What the launch says of the vector is there by now.
+    if let Some(handed) = handed {
+        handed.meet(b);
+    }
     match (company, &regions) {
         (Some(company), Some(regions)) => regions.each(b, |b, column| {
             let vectors = (company.vectors)(b, column.number);

@@ -150,8 +150,8 @@ impl Next {
                     ScaleGroup::Of32 => self.of_32,
                 };
                 let round = |b: &mut Builder| {
-                    let own = staged.own(b, group);
-                    quantise::super_block(b, values, &staged, own, group, Rare::Within);
+                    let own = staged.own(b, group, 1);
+                    quantise::super_blocks(b, [values], &staged, own, group, Rare::Within);
                     b.bar_warp_sync(); // the super-block is in shared memory
                     let first = staged.at(b, none);
                     let second = staged.second(b, first);

@@ -1,4 +1,4 @@
-//! A super-block of activations rounded to bytes, by a warp: lane l has elements `8l .. 8l + 8`.
+//! Super-blocks of activations rounded to bytes, by a warp, one or two at a time: lane l has elements `8l .. 8l + 8` of each.
 //!
 //! The scale is the greatest magnitude over 127. Rounding adds 1.5 * 2^23, which leaves the integer in the lowest bits of
 //! the float. A super-block has a second plane where few elements are as large as its scale says: where the squares of
@@ -7,15 +7,12 @@
 
 use super::warp;
 use crate::formats::{Own, Quantised, ScaleGroup};
-use crate::ptx::{AtomicOp, Builder, F32, S32, U16, U32, Val, Work};
+use crate::ptx::{AtomicOp, Bits32, Builder, F32, Integer, Pred, S32, U16, U32, Val, Work};
 
 /// The float whose lowest bits are an integer of up to 22 bits added to it.
 const MAGIC: f32 = 12_582_912.0;
-/// The bounds of a group's greatest magnitude. Below, its elements are off by so much at most; from 2^100 on, it counts as
-/// infinite.
-const LEAST: f32 = 1e-30;
-/// What takes that bound beyond f32.
-const OVER: f32 = (1 << 28) as f32;
+/// The least scale that has a reciprocal: elements of a group with a lower one are off by 127 times this at most.
+const LEAST: f32 = 1e-32;
 /// Units of the second plane in one of the first.
 const FINER: f32 = 254.0;
 
@@ -27,39 +24,105 @@ const fn outliers(group: ScaleGroup) -> i32 {
     }
 }
 
-/// Rounds the lanes' `values` and writes them to the super-block of `to` where `first` is the lane's own. A value that is
-/// not finite, or beyond 2^100, makes a scale that is not finite.
-#[track_caller]
-pub(crate) fn super_block(
+/// Rounds the lanes' `values` of one super-block, or of two that follow each other, and writes them to the super-blocks of
+/// `to` from that on where `first` is the lane's own. A value that is not finite makes a scale that is not finite.
+///
+/// Of two, even lanes compute what there is once for a group of the first, odd lanes that of the second.
+pub(crate) fn super_blocks<const N: usize>(
     b: &mut Builder,
-    values: [Val<F32>; 8],
+    values: [[Val<F32>; 8]; N],
     to: &Quantised,
     first: Own,
     group: ScaleGroup,
     rare: Rare,
 ) {
-    let greatest = greatest(b, &values, group);
-    let divisor = b.max(greatest, LEAST);
+    const { assert!(N == 1 || N == 2) };
+    let greatest = values.map(|values| greatest_of_lane(b, &values));
+    let greatest = over_group(b, AtomicOp::Max, greatest, group);
+    let greatest = b.mov_bits(greatest);
+    let scale = b.mul(greatest, 1.0 / 127.0);
+    let divisor = b.max(scale, LEAST);
     let inverse = reciprocal(b, divisor);
-    let inverse = b.mul(inverse, 127.0);
-    // What is beyond the bound overflows on the way to its scale.
-    let scale = b.mul(greatest, OVER);
-    let scale = b.mul(scale, 1.0 / 127.0 / OVER);
-    let rounded = values.map(|value| b.fma(value, inverse, MAGIC));
-    let words = pack(b, rounded);
-    write(b, words, first, group);
-    let square = squares(b, words);
-    let square = total(b, square, group);
+    let inverses: [_; N] = of_each(b, inverse);
+    let planes: [_; N] = std::array::from_fn(|n| {
+        let rounded = values[n].map(|value| b.fma(value, inverses[n], MAGIC));
+        pack(b, rounded)
+    });
+    write(b, planes, scale, first, group);
+    let (any, later) = has_later(b, planes, group);
+    first.write_last(b, (group == ScaleGroup::Of256).then_some(scale), later);
+    b.if_(any, |b| later_planes(b, &Rounded { values, scale, inverses, later }, to, first, group, rare));
+}
+
+/// The lane's own and its neighbour's of the values that there are of each super-block.
+fn own_and_other<const N: usize, T: Bits32>(b: &mut Builder, of: [Val<T>; N]) -> [Val<T>; 2] {
+    let [first, second] = of[..] else { return [of[0]; 2] };
+    let odd = is_odd(b);
+    [b.selp::<T>(second, first, odd), b.selp::<T>(first, second, odd)]
+}
+
+/// The values of each super-block, of which a lane has its own.
+fn of_each<const N: usize>(b: &mut Builder, own: Val<F32>) -> [Val<F32>; N] {
+    if N == 1 {
+        return [own; N];
+    }
+    let other = b.shfl_bfly(own, 1);
+    let odd = is_odd(b);
+    std::array::from_fn(|n| if n == 0 { b.selp::<F32>(other, own, odd) } else { b.selp::<F32>(own, other, odd) })
+}
+
+fn is_odd(b: &mut Builder) -> Val<Pred> {
+    let lane = b.lane();
+    let odd = b.and::<U32>(lane, 1);
+    b.setp_ne(odd, 0)
+}
+
+/// The sum or maximum over the lanes of a group, of the lane's own super-block.
+fn over_group<const N: usize, T>(b: &mut Builder, op: AtomicOp, of: [Val<T>; N], group: ScaleGroup) -> Val<T>
+where
+    T: Integer + Bits32,
+{
+    if group == ScaleGroup::Of256 && b.target().sm() >= 80 {
+        let all = of.map(|value| b.redux(op, value));
+        return own_and_other(b, all)[0];
+    }
+    let [own, other] = own_and_other(b, of);
+    let other = b.shfl_bfly(other, 1);
+    let own = warp::combine(b, op, own, other);
+    let distances = match group {
+        ScaleGroup::Of256 => [2, 4, 8, 16].as_slice(),
+        ScaleGroup::Of32 => &[2],
+    };
+    distances.iter().fold(own, |own, distance| {
+        let other = b.shfl_bfly(own, *distance);
+        warp::combine(b, op, own, other)
+    })
+}
+
+/// Whether any super-block has a second plane, and the number of planes behind the first of the lane's own.
+fn has_later<const N: usize>(b: &mut Builder, planes: [[Val<U32>; 2]; N], group: ScaleGroup) -> (Val<Pred>, Val<U32>) {
+    let squares = planes.map(|words| squares_of_lane(b, words));
+    let square = over_group(b, AtomicOp::Add, squares, group);
     let few = b.setp_lt(square, outliers(group));
     // A group of zeros has no residuals.
     let some = b.setp_ne(square, 0);
     let few = b.and_pred(few, some);
-    // All lanes know the sum of 256.
-    let few = if group == ScaleGroup::Of256 && b.target().sm() >= 80 { few } else { b.vote_any(few) };
-    let later = b.selp::<U32>(1, 0, few);
-    first.write_scales(b, group, scale, later);
-    let of = Rounded { values, scale, inverse, later };
-    b.if_(few, |b| later_planes(b, &of, to, first, group, rare));
+    if N == 1 && group == ScaleGroup::Of256 && b.target().sm() >= 80 {
+        // All lanes know the sum.
+        return (few, b.selp::<U32>(1, 0, few));
+    }
+    // A super-block has one where one of its groups has.
+    let lanes = b.vote_ballot(few);
+    let own = match N {
+        1 => lanes,
+        _ => {
+            let odd = is_odd(b);
+            let own = b.selp::<U32>(0xaaaa_aaaa, 0x5555_5555, odd);
+            b.and::<U32>(lanes, own)
+        }
+    };
+    let own = b.setp_ne(own, 0);
+    (b.setp_ne(lanes, 0), b.selp::<U32>(1, 0, own))
 }
 
 /// How the text of a second plane, which few super-blocks have, stands in that of all.
@@ -71,41 +134,54 @@ pub(crate) enum Rare {
     Within,
 }
 
-/// A plane's values, their scale, and what they were multiplied with.
-struct Rounded {
-    values: [Val<F32>; 8],
+/// What was rounded to a first plane.
+struct Rounded<const N: usize> {
+    values: [[Val<F32>; 8]; N],
+    /// The scale of the lane's own super-block.
     scale: Val<F32>,
-    inverse: Val<F32>,
-    /// Planes behind it.
+    /// What the values were multiplied with.
+    inverses: [Val<F32>; N],
+    /// The number of planes behind it, of the lane's own super-block.
     later: Val<U32>,
 }
 
-/// Rounds what `first` leaves to the plane behind it. What a round begins with is the last one's, or the assembler would
-/// take it out of the loop.
-fn later_planes(b: &mut Builder, of: &Rounded, to: &Quantised, first: Own, group: ScaleGroup, rare: Rare) {
-    let values = of.values.map(|value| b.var(value));
-    let (scale, inverse, left) = (b.var(of.scale), b.var(of.inverse), b.var::<U32>(of.later));
+/// Rounds what the first planes leave to those behind them. What a round begins with is the last one's, or the assembler
+/// would take it out of the loop.
+fn later_planes<const N: usize>(
+    b: &mut Builder,
+    of: &Rounded<N>,
+    to: &Quantised,
+    first: Own,
+    group: ScaleGroup,
+    rare: Rare,
+) {
+    let values = of.values.map(|values| values.map(|value| b.var(value)));
+    let inverses = of.inverses.map(|inverse| b.var(inverse));
+    let (scale, left) = (b.var(of.scale), b.var::<U32>(of.later));
     let round = |b: &mut Builder| {
-        let second = first.second(b, to);
         let before = b.get(scale);
-        let down = b.neg(before);
-        let coarse = b.get(inverse);
-        let finer = b.mul(coarse, FINER);
-        b.set(inverse, finer);
-        let rounded = values.map(|value| {
-            let word = b.fma(value, coarse, MAGIC);
-            let integer = b.sub(word, MAGIC);
-            let residual = b.fma(integer, down, value);
-            b.set(value, residual);
-            b.fma(residual, finer, MAGIC)
+        let scales: [_; N] = of_each(b, before);
+        let planes: [_; N] = std::array::from_fn(|n| {
+            let down = b.neg(scales[n]);
+            let coarse = b.get(inverses[n]);
+            let finer = b.mul(coarse, FINER);
+            b.set(inverses[n], finer);
+            let rounded = values[n].map(|value| {
+                let word = b.fma(value, coarse, MAGIC);
+                let integer = b.sub(word, MAGIC);
+                let residual = b.fma(integer, down, value);
+                b.set(value, residual);
+                b.fma(residual, finer, MAGIC)
+            });
+            pack(b, rounded)
         });
-        let packed = pack(b, rounded);
-        write(b, packed, second, group);
         let own = b.mul(before, 1.0 / FINER);
         b.set(scale, own);
-        let behind = b.sub::<U32>(left, 1);
+        let behind = b.shr::<U32>(left, 1);
         b.set(left, behind);
-        second.write_scales(b, group, own, behind);
+        let second = first.second(b, to);
+        write(b, planes, own, second, group);
+        second.write_last(b, (group == ScaleGroup::Of256).then_some(own), behind);
         behind
     };
     match rare {
@@ -121,34 +197,22 @@ fn later_planes(b: &mut Builder, of: &Rounded, to: &Quantised, first: Own, group
     }
 }
 
-/// `1 / x` to about an ulp, for `x` from [`LEAST`] to 2^100: three steps of Newton's from a guess at the exponent. The
-/// correctly rounded instruction calls a subroutine for numbers beyond.
+/// `1 / x` to about an ulp, for `x` from [`LEAST`] to 2^122: a cubic step and one of Newton's from a guess at the exponent
+/// that is off by an eighth at most. The correctly rounded instruction calls a subroutine for numbers beyond.
 fn reciprocal(b: &mut Builder, x: Val<F32>) -> Val<F32> {
     let bits = b.mov_bits::<U32, F32>(x);
-    let guess = b.sub::<U32>(0x7ef1_27ea, bits);
+    let guess = b.sub::<U32>(0x7ef3_d800, bits);
     let guess = b.mov_bits::<F32, U32>(guess);
     let negative = b.neg(x);
-    (0..3).fold(guess, |guess, _| {
-        let error = b.fma(negative, guess, 1.0);
-        b.fma(guess, error, guess)
-    })
+    let error = b.fma(negative, guess, 1.0);
+    let further = b.fma(error, error, error);
+    let guess = b.fma(guess, further, guess);
+    let error = b.fma(negative, guess, 1.0);
+    b.fma(guess, error, guess)
 }
 
-/// The greatest magnitude of a group, in its lanes. As integers the bits of magnitudes have the order of the numbers, and
-/// those of NaN come last.
-fn greatest(b: &mut Builder, values: &[Val<F32>; 8], group: ScaleGroup) -> Val<F32> {
-    let greatest = greatest_of_lane(b, values);
-    let greatest = match group {
-        ScaleGroup::Of256 => warp::reduce(b, AtomicOp::Max, greatest),
-        ScaleGroup::Of32 => [1, 2].into_iter().fold(greatest, |greatest, distance| {
-            let other = b.shfl_bfly(greatest, distance);
-            b.max::<U32>(greatest, other)
-        }),
-    };
-    b.mov_bits(greatest)
-}
-
-/// The bits of the greatest magnitude of a lane's eight, or of a NaN.
+/// The bits of the greatest magnitude of a lane's eight, or of a NaN. As integers the bits of magnitudes have the order of
+/// the numbers, and those of NaN come last.
 fn greatest_of_lane(b: &mut Builder, values: &[Val<F32>; 8]) -> Val<U32> {
     // There an instruction takes two magnitudes and hands NaN on.
     if b.target().sm() >= 80 {
@@ -172,48 +236,60 @@ fn pack(b: &mut Builder, words: [Val<F32>; 8]) -> [Val<U32>; 2] {
     })
 }
 
-/// Writes a lane's activations, and the sums of those that several lanes have.
-fn write(b: &mut Builder, words: [Val<U32>; 2], to: Own, group: ScaleGroup) {
+/// Writes planes of super-blocks, and what stands beside them: the sums of the lane's own, its scale and the number of
+/// planes behind it, each by the first of the lanes that have it.
+fn write<const N: usize>(b: &mut Builder, planes: [[Val<U32>; 2]; N], scale: Val<F32>, to: Own, group: ScaleGroup) {
+    for (n, words) in planes.into_iter().enumerate() {
+        b.st_vector(to.activations(n), words);
+    }
     let lane = b.lane();
-    b.st_vector(to.activations, words);
-    let zero = b.mov::<S32>(0);
-    let sum = words.into_iter().fold(zero, |sum, word| {
-        let word = b.mov_bits::<S32, U32>(word);
-        b.dp4a::<S32>(word, 0x0101_0101u32, sum)
-    });
-    let store = |b: &mut Builder, lanes: u32, at, sum: Val<S32>| {
-        let leads = b.and(lane, lanes - 1);
-        let leads = b.setp_eq(leads, 0);
+    let store = |b: &mut Builder, at, sum: Val<S32>| {
         let sum = b.mov_bits::<U32, S32>(sum);
         let sum = b.cvt::<U16, U32>(sum);
-        b.if_(leads, |b| b.st(at, sum));
+        b.st(at, sum);
     };
-    let beside = b.shfl_bfly(sum, 1);
-    let of_16 = b.add::<S32>(sum, beside);
-    if group == ScaleGroup::Of256 {
-        store(b, 2, to.sum_of_16(), of_16);
+    let leads = |b: &mut Builder, others: u32| {
+        let place = b.and::<U32>(lane, others);
+        b.setp_eq(place, 0)
+    };
+    let sums = planes.map(|words| sum_of_lane(b, words));
+    let [own, other] = own_and_other(b, sums);
+    let other = b.shfl_bfly(other, 1);
+    let of_16 = b.add::<S32>(own, other);
+    match (group, N) {
+        (ScaleGroup::Of32, _) => {}
+        // Each lane of a pair has a sum of its own.
+        (ScaleGroup::Of256, 2) => store(b, to.sum_of_16(), of_16),
+        (ScaleGroup::Of256, _) => {
+            let leads = leads(b, 1);
+            b.if_(leads, |b| store(b, to.sum_of_16(), of_16));
+        }
     }
-    let beside = b.shfl_bfly(of_16, 2);
-    let of_32 = b.add::<S32>(of_16, beside);
-    store(b, 4, to.sum_of_32, of_32);
+    let other = b.shfl_bfly(of_16, 2);
+    let of_32 = b.add::<S32>(of_16, other);
+    let leads = leads(b, if N == 2 { 2 } else { 3 });
+    b.if_(leads, |b| {
+        store(b, to.sum_of_32, of_32);
+        if group == ScaleGroup::Of32 {
+            b.st(to.scale_of_32(), scale);
+        }
+    });
+}
+
+/// The sum of a lane's eight.
+fn sum_of_lane(b: &mut Builder, words: [Val<U32>; 2]) -> Val<S32> {
+    let zero = b.mov::<S32>(0);
+    words.into_iter().fold(zero, |sum, word| {
+        let word = b.mov_bits::<S32, U32>(word);
+        b.dp4a::<S32>(word, 0x0101_0101u32, sum)
+    })
 }
 
 /// The sum of the squares of a lane's eight.
-fn squares(b: &mut Builder, words: [Val<U32>; 2]) -> Val<S32> {
+fn squares_of_lane(b: &mut Builder, words: [Val<U32>; 2]) -> Val<S32> {
     let zero = b.mov::<S32>(0);
     words.into_iter().fold(zero, |sum, word| {
         let signed = b.mov_bits::<S32, U32>(word);
         b.dp4a::<S32>(signed, word, sum)
     })
-}
-
-/// The sum over a group's lanes, in each of them.
-fn total(b: &mut Builder, value: Val<S32>, group: ScaleGroup) -> Val<S32> {
-    match group {
-        ScaleGroup::Of256 => warp::reduce(b, AtomicOp::Add, value),
-        ScaleGroup::Of32 => [1, 2].into_iter().fold(value, |sum, distance| {
-            let other = b.shfl_bfly(sum, distance);
-            b.add::<S32>(sum, other)
-        }),
-    }
 }

@@ -13,7 +13,7 @@ use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 #[derive(Debug, Clone)]
 pub(crate) struct Staged {
     forms: Vec<(Form, Shared<F32>)>,
-    /// Super-blocks for which there is room in each form.
+    /// Super-blocks for which there is room in each form: as many as warps stage together, or a multiple.
     super_blocks: Size,
     /// The shared memory that it takes, and its words.
     base: Shared<F32>,
@@ -28,6 +28,11 @@ const fn words(form: Form) -> (u32, u32) {
         Form::Float => (SUPER_BLOCK, 0),
         Form::Int8(_) => (Quantised::WORDS, Quantised::PADDING),
     }
+}
+
+/// Super-blocks that a warp stages together: two where they are rounded, for which there must be room.
+fn together(forms: impl Iterator<Item = Form>) -> u32 {
+    forms.map(|form| if form == Form::Float { 1 } else { 2 }).max().unwrap_or(1)
 }
 
 /// The forms of a vector.
@@ -56,6 +61,7 @@ impl Forms {
 
     /// Words of shared memory that a vector of so many super-blocks takes in one form, or in all of them.
     pub(crate) fn words(&self, super_blocks: u32, one: bool) -> u32 {
+        let super_blocks = super_blocks.next_multiple_of(together(self.all.iter().copied()));
         let sizes = self.all.iter().map(|form| {
             let (each, besides) = words(*form);
             each * super_blocks + besides
@@ -71,6 +77,9 @@ impl Staged {
         let squares = room.next_multiple_of(4);
         let room = squares + most.next_multiple_of(4);
         let base = b.dynamic_shared::<F32>(room);
+        let together = together(forms.all.iter().copied());
+        let rounds = b.size_div_ceil(super_blocks, together);
+        let super_blocks = b.size_mul(rounds, together);
         let mut before = Size::Const(0);
         let mut places = Vec::new();
         for form in &forms.all {
@@ -136,8 +145,18 @@ impl Staged {
     /// are there; zeros are staged behind them. A barrier must follow.
     #[track_caller]
     pub(crate) fn fill(&self, b: &mut Builder, from: &Source, super_blocks: Size, wanted: &Wanted) {
+        if together(self.forms.iter().map(|(form, _)| *form)) == 1 {
+            self.rounds::<1>(b, from, super_blocks, wanted);
+        } else {
+            self.rounds::<2>(b, from, super_blocks, wanted);
+        }
+    }
+
+    /// The same by rounds, in which a warp stages `N` super-blocks that follow each other. Where they are rounded, the
+    /// next round's elements are asked for before that, and the chains of two super-blocks run beside each other.
+    fn rounds<const N: usize>(&self, b: &mut Builder, from: &Source, super_blocks: Size, wanted: &Wanted) {
         let Source { x, gamma, left, kind, handed } = *from;
-        let (warp, lane, warps) = (b.warp_id(), b.lane(), b.warps());
+        let (warp, lane) = (b.warp_id(), b.lane());
         let floats = self.forms.iter().find(|(form, _)| *form == Form::Float).map(|(_, at)| Floats::new(b, *at));
         // The persistent decoder, which has an exchange, has no register to spare.
         let rare = if handed.is_none() { Rare::Apart } else { Rare::Within };
@@ -148,132 +167,162 @@ impl Staged {
                 Form::Float => None,
                 Form::Int8(group) => {
                     let to = self.quantised(b, *group);
-                    let own = to.own(b, *group);
+                    let own = to.own(b, *group, N);
                     Some((*group, to, own))
                 }
             })
             .collect();
-        // Where rounding is long, a warp's next elements are on their way meanwhile.
-        let rounds = self.forms.iter().any(|(form, _)| *form != Form::Float);
         let ahead = match handed {
-            None if rounds => Ahead::Eight(Eight::zero(b)),
-            None => Ahead::None,
-            Some(handed) => Ahead::Words(Words::new(b, 8), handed, b.byte_index(x.cast::<U64>(), lane, 8)),
+            None if N == 1 => Ahead::None,
+            None => Ahead::Floats(std::array::from_fn(|_| Eight::new(b, 0.0))),
+            Some(handed) => {
+                let first = b.byte_index(x.cast::<U64>(), lane, 8);
+                Ahead::Words(std::array::from_fn(|_| Words::new(b, 8)), handed, first)
+            }
         };
         let x = b.byte_index(x, lane, 32);
         let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, lane, 32), ..of });
-        // Lane 0 writes them; with an address of its own that is no constant.
-        let squares = b.index(self.squares, lane);
-        let leader = b.setp_eq(lane, 0);
-        let inside = |b: &mut Builder, sb: Val<U32>| {
+        // Factors that are not given are 1, which changes no bit.
+        let factors = gamma.map(|_| [(); N].map(|()| Eight::new(b, 1.0)));
+        // The lane that writes a sum of squares has an address of its own, which is no constant.
+        let leaders = 32 / N as u32;
+        let number = b.div::<U32>(lane, leaders);
+        let squares = b.index(self.squares, number);
+        let place = b.and::<U32>(lane, leaders - 1);
+        let leader = b.setp_eq(place, 0);
+        let inside = |b: &mut Builder, sb: Val<U32>, n: usize| {
             left.map(|left| {
                 let at = b.mul::<U32>(sb, SUPER_BLOCK);
                 let at = b.mad::<U32>(lane, 8, at);
+                let at = if n == 0 { at } else { b.add::<U32>(at, n as u32 * SUPER_BLOCK) };
                 b.setp_lt(at, left)
             })
         };
-        let plain = |b: &mut Builder, sb: Val<U32>| {
-            let (x, inside) = (b.byte_index(x, sb, 1024), inside(b, sb));
-            eight(b, x, inside, kind)
+        // A lane's eight of the `n`-th super-block of a round that begins with `sb`, whose first are at `of`.
+        let eight_of = |b: &mut Builder, of: Global<F32>, (sb, n): (Val<U32>, usize), kind: LoadKind| {
+            let inside = inside(b, sb, n);
+            eight(b, of.at(n as u32 * SUPER_BLOCK), inside, kind)
         };
-        let words_of = |b: &mut Builder, first: Global<U64>, sb: Val<U32>| {
-            let words = b.byte_index(first, sb, 8 * SUPER_BLOCK);
+        let x_of = |b: &mut Builder, sb: Val<U32>| b.byte_index(x, sb, 4 * SUPER_BLOCK);
+        let words_of = |b: &mut Builder, first: Global<U64>, (sb, n): (Val<U32>, usize)| {
+            let words = b.byte_index(first, sb, 8 * SUPER_BLOCK).at(n as u32 * SUPER_BLOCK);
             [0, 1, 2, 3, 4, 5, 6, 7].map(|i| words.at(32 * i))
         };
-        let asks = !matches!(ahead, Ahead::None);
-        let ask = |b: &mut Builder, sb: Val<U32>| {
-            let more = b.setp_lt::<U32>(sb, super_blocks);
-            b.if_(more, |b| match &ahead {
-                Ahead::None => {}
-                Ahead::Eight(ahead) => {
-                    let found = plain(b, sb);
-                    ahead.set(b, &found);
-                }
-                Ahead::Words(ahead, Handed { is, epoch, .. }, first) => b.if_else(
-                    *is,
-                    |b| {
-                        let at = words_of(b, *first, sb);
-                        ahead.ask(b, &at);
-                    },
-                    |b| {
-                        let found = plain(b, sb);
-                        ahead.set(b, &found, *epoch);
-                    },
-                ),
-            });
+        let gamma_of = |b: &mut Builder, sb: Val<U32>| {
+            gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, sb, 4 * SUPER_BLOCK), ..of })
         };
+        let ask_factors = |b: &mut Builder, of: Option<Factors>, at: (Val<U32>, usize)| {
+            let (Some(Factors { gamma, given }), Some(factors)) = (of, &factors) else { return };
+            let ask = |b: &mut Builder| {
+                let found = eight_of(b, gamma, at, LoadKind::Constant);
+                factors[at.1].set(b, &found);
+            };
+            match given {
+                None => ask(b),
+                Some(given) => b.if_(given, ask),
+            }
+        };
+        // What a super-block behind the last one is made of does not matter: there is room for it, and nothing reads it.
+        let ends: [Val<U32>; N] = std::array::from_fn(|n| b.sub::<U32>(super_blocks, n as u32));
+        let ask = |b: &mut Builder, sb: Val<U32>| {
+            let (of_x, of_gamma) = (x_of(b, sb), gamma_of(b, sb));
+            for n in 0..N {
+                let there = b.setp_lt::<U32>(sb, ends[n]);
+                let at = (sb, n);
+                let ask = |b: &mut Builder| {
+                    match &ahead {
+                        Ahead::None => {}
+                        Ahead::Floats(ahead) => {
+                            let found = eight_of(b, of_x, at, kind);
+                            ahead[n].set(b, &found);
+                        }
+                        Ahead::Words(ahead, Handed { is, epoch, .. }, first) => b.if_else(
+                            *is,
+                            |b| {
+                                let at = words_of(b, *first, at);
+                                ahead[n].ask(b, &at);
+                            },
+                            |b| {
+                                let found = eight_of(b, of_x, at, kind);
+                                ahead[n].set(b, &found, *epoch);
+                            },
+                        ),
+                    }
+                    ask_factors(b, of_gamma, at);
+                };
+                match &ahead {
+                    // The first of a round is there, or there is no round.
+                    Ahead::Words(ahead, Handed { epoch, .. }, _) if n > 0 => {
+                        b.if_else(there, ask, |b| ahead[n].expect_none(b, *epoch));
+                    }
+                    _ => b.if_(there, ask),
+                }
+            }
+        };
+        let first = b.mul::<U32>(warp, N as u32);
+        let asks = !matches!(ahead, Ahead::None);
         if asks {
-            ask(b, warp);
+            ask(b, first);
         }
-        b.for_range(warp, super_blocks, warps, |b, sb| {
+        let step = b.warps() * N as u32;
+        b.for_range(first, super_blocks, step, |b, sb| {
             // Of several forms a launch wants some: no count would be that of any.
             if let [(form, _)] = self.forms[..] {
                 match (form, rare) {
-                    (Form::Float, _) => b.each_iteration(Work::Elements(8)),
-                    (Form::Int8(_), Rare::Apart) => b.each_iteration(Work::Rounded(8)),
+                    (Form::Float, _) => b.each_iteration(Work::Elements(8 * N as u32)),
+                    (Form::Int8(_), Rare::Apart) => b.each_iteration(Work::Rounded(8 * N as u32)),
                     (Form::Int8(_), Rare::Within) => {}
                 }
             }
-            // Gamma does not depend on other blocks: it is asked for before the vector is waited for.
-            let factors = gamma.filter(|_| asks).map(|Factors { gamma, given }| {
-                let factors = Eight::zero(b);
-                let load = |b: &mut Builder| {
-                    let (at, inside) = (b.byte_index(gamma, sb, 1024), inside(b, sb));
-                    let found = eight(b, at, inside, LoadKind::Constant);
-                    factors.set(b, &found);
-                };
-                match given {
-                    None => load(b),
-                    Some(given) => b.if_(given, load),
+            let mut values: [[Val<F32>; 8]; N] = match &ahead {
+                Ahead::None => {
+                    let (of_x, of_gamma) = (x_of(b, sb), gamma_of(b, sb));
+                    std::array::from_fn(|n| {
+                        ask_factors(b, of_gamma, (sb, n));
+                        eight_of(b, of_x, (sb, n), kind)
+                    })
                 }
-                factors
-            });
-            let mut values = match &ahead {
-                Ahead::None => plain(b, sb),
-                Ahead::Eight(ahead) => ahead.get(b),
-                Ahead::Words(ahead, Handed { exchange, epoch, .. }, first) => {
-                    let at = words_of(b, *first, sb);
-                    let found = exchange.wait_for(b, ahead, &at, *epoch);
+                Ahead::Floats(ahead) => ahead.each_ref().map(|ahead| ahead.get(b)),
+                Ahead::Words(ahead, Handed { exchange, epoch, .. }, first) => std::array::from_fn(|n| {
+                    let at = words_of(b, *first, (sb, n));
+                    let found = exchange.wait_for(b, &ahead[n], &at, *epoch);
                     std::array::from_fn(|i| found[i])
-                }
+                }),
             };
+            let squares_of_lane = factors.as_ref().map(|factors| {
+                let squares = values.map(|values| square_of_lane(b, &values));
+                for (values, factors) in values.iter_mut().zip(factors) {
+                    let factors = factors.get(b);
+                    *values = std::array::from_fn(|i| b.mul(values[i], factors[i]));
+                }
+                squares
+            });
             if asks {
-                let next = b.add::<U32>(sb, warps);
+                let next = b.add::<U32>(sb, step);
                 ask(b, next);
             }
-            if let Some(Factors { gamma, given }) = gamma {
-                let square_to = b.index(squares, sb);
-                let normalise = |b: &mut Builder| {
-                    let square = square(b, &values);
-                    b.if_(leader, |b| b.st(square_to, square));
-                    let gamma = match &factors {
-                        Some(factors) => factors.get(b),
-                        None => {
-                            let (at, inside) = (b.byte_index(gamma, sb, 1024), inside(b, sb));
-                            eight(b, at, inside, LoadKind::Constant)
-                        }
-                    };
-                    std::array::from_fn(|i| b.mul(values[i], gamma[i]))
-                };
-                values = match given {
-                    None => normalise(b),
-                    Some(given) => {
-                        let scaled = values.map(|value| b.var(value));
-                        b.if_(given, |b| {
-                            let normalised: [Val<F32>; 8] = normalise(b);
-                            scaled.iter().zip(normalised).for_each(|(to, value)| b.set(*to, value));
-                        });
-                        scaled.map(|value| b.get(value))
-                    }
-                };
-            }
             for ((form, _), rounded) in self.forms.iter().zip(&rounded) {
-                let store = |b: &mut Builder| match (rounded, floats) {
-                    (None, Some(floats)) => floats.store(b, sb, values),
-                    (None, None) => {}
-                    (Some((group, to, own)), _) => {
-                        let own = own.at(b, sb);
-                        quantise::super_block(b, values, to, own, *group, rare);
+                let store = |b: &mut Builder| {
+                    // Its chain of shuffles runs beside those of rounding. Of what is not normalised nothing reads the sum.
+                    let square = squares_of_lane.map(|of_lane| match of_lane[..] {
+                        [first, second] => warp::sum_two(b, [first, second]),
+                        _ => warp::sum(b, of_lane[0], 32),
+                    });
+                    match (rounded, floats) {
+                        (None, Some(floats)) => {
+                            for (n, values) in values.into_iter().enumerate() {
+                                floats.store(b, (sb, n), values);
+                            }
+                        }
+                        (None, None) => {}
+                        (Some((group, to, own)), _) => {
+                            let own = own.at(b, sb);
+                            quantise::super_blocks(b, values, to, own, *group, rare);
+                        }
+                    }
+                    if let Some(square) = square {
+                        let to = b.index(squares, sb);
+                        b.if_(leader, |b| b.st(to, square));
                     }
                 };
                 match wanted.of(b, *form) {
@@ -394,23 +443,24 @@ impl Floats {
         Floats { first, second: b.byte_index(to, quad, 16) }
     }
 
+    /// Stores those of the `n`-th super-block from `super_block` on.
     #[track_caller]
-    fn store(&self, b: &mut Builder, super_block: Val<U32>, values: [Val<F32>; 8]) {
+    fn store(&self, b: &mut Builder, (super_block, n): (Val<U32>, usize), values: [Val<F32>; 8]) {
         let [v0, v1, v2, v3, v4, v5, v6, v7] = values;
-        let (first, second) =
-            (b.byte_index(self.first, super_block, 1024), b.byte_index(self.second, super_block, 1024));
+        let [first, second] = [self.first, self.second]
+            .map(|at| b.byte_index(at, super_block, 4 * SUPER_BLOCK).at(n as u32 * SUPER_BLOCK));
         b.st_vector(first, [v0, v1, v2, v3]);
         b.st_vector(second, [v4, v5, v6, v7]);
     }
 }
 
-/// A lane's elements that are on their way.
-enum Ahead {
+/// A lane's elements of the next super-blocks that a warp stages, on their way.
+enum Ahead<const N: usize> {
     /// None: they are asked for where they are used.
     None,
-    Eight(Eight),
+    Floats([Eight; N]),
     /// Those that may come through the exchange, and where the lane's first word would be.
-    Words(Words, Handed, Global<U64>),
+    Words([Words; N], Handed, Global<U64>),
 }
 
 /// Eight elements of a lane.
@@ -418,8 +468,8 @@ enum Ahead {
 struct Eight([Var<F32>; 8]);
 
 impl Eight {
-    fn zero(b: &mut Builder) -> Eight {
-        Eight([(); 8].map(|()| b.var::<F32>(0.0)))
+    fn new(b: &mut Builder, value: f32) -> Eight {
+        Eight([(); 8].map(|()| b.var::<F32>(value)))
     }
 
     fn set(&self, b: &mut Builder, values: &[Val<F32>]) {
@@ -433,11 +483,14 @@ impl Eight {
 
 /// The sum of squares of a super-block, of which a lane has eight elements.
 pub(super) fn square(b: &mut Builder, values: &[Val<F32>; 8]) -> Val<F32> {
-    let mut square = b.mul(values[0], values[0]);
-    for value in &values[1..] {
-        square = b.fma(*value, *value, square);
-    }
+    let square = square_of_lane(b, values);
     warp::sum(b, square, 32)
+}
+
+/// What a lane's eight are of it.
+fn square_of_lane(b: &mut Builder, values: &[Val<F32>; 8]) -> Val<F32> {
+    let first = b.mul(values[0], values[0]);
+    values[1..].iter().fold(first, |square, value| b.fma(*value, *value, square))
 }
 
 /// Eight floats from `at`, or zeros where they are not inside.

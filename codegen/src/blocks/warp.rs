@@ -14,6 +14,18 @@ pub(crate) fn sum(b: &mut Builder, mut value: Val<F32>, width: u32) -> Val<F32> 
     value
 }
 
+/// The sums of two values over all lanes, each with the bits of [`sum`]: lanes 0 to 15 have the first, the others the second.
+#[track_caller]
+pub(crate) fn sum_two(b: &mut Builder, values: [Val<F32>; 2]) -> Val<F32> {
+    let lane = b.lane();
+    let upper = b.setp_ge(lane, 16);
+    let [first, second] = values;
+    let (own, other) = (b.selp::<F32>(second, first, upper), b.selp::<F32>(first, second, upper));
+    let other = b.shfl_bfly(other, 16);
+    let value = b.add(own, other);
+    sum(b, value, 16)
+}
+
 /// The maximum over groups of `width` neighbouring lanes, in every lane of the group.
 #[track_caller]
 pub(crate) fn max(b: &mut Builder, mut value: Val<F32>, width: u32) -> Val<F32> {
@@ -26,23 +38,23 @@ pub(crate) fn max(b: &mut Builder, mut value: Val<F32>, width: u32) -> Val<F32> 
     value
 }
 
-/// The sum or maximum of all lanes' integers, in every lane: one instruction from sm_80 on.
-#[track_caller]
-pub(crate) fn reduce<T: Integer + Bits32>(b: &mut Builder, op: AtomicOp, value: Val<T>) -> Val<T> {
-    if b.target().sm() >= 80 { b.redux(op, value) } else { butterfly(b, op, value) }
-}
-
-/// The same by the same text for all targets.
+/// The sum or maximum of all lanes' integers, in every lane, by the same text for all targets.
 #[track_caller]
 pub(crate) fn butterfly<T: Integer + Bits32>(b: &mut Builder, op: AtomicOp, value: Val<T>) -> Val<T> {
     [16, 8, 4, 2, 1].into_iter().fold(value, |value, distance| {
         let other = b.shfl_bfly(value, distance);
-        match op {
-            AtomicOp::Add => b.add::<T>(value, other),
-            AtomicOp::Max => b.max::<T>(value, other),
-            AtomicOp::Or => b.or::<T>(value, other),
-        }
+        combine(b, op, value, other)
     })
+}
+
+/// The sum, maximum or union of two integers.
+#[track_caller]
+pub(crate) fn combine<T: Integer + Bits32>(b: &mut Builder, op: AtomicOp, first: Val<T>, second: Val<T>) -> Val<T> {
+    match op {
+        AtomicOp::Add => b.add::<T>(first, second),
+        AtomicOp::Max => b.max::<T>(first, second),
+        AtomicOp::Or => b.or::<T>(first, second),
+    }
 }
 
 /// The sum of all lanes' 64-bit integers, in every lane.

@@ -250,19 +250,28 @@ impl Quantised {
         }
     }
 
-    /// Where a lane writes in super-block 0.
+    /// Where a lane writes in super-block 0, or in the first two that are rounded `together`.
     #[track_caller]
-    pub(crate) fn own(&self, b: &mut Builder, group: ScaleGroup) -> Own {
+    pub(crate) fn own(&self, b: &mut Builder, group: ScaleGroup, together: usize) -> Own {
         let lane = b.lane();
         let (pair, block) = (b.shr::<U32>(lane, 1), b.shr::<U32>(lane, 2));
+        let (mut plane, mut beside) = (self.activations, self.beside);
+        if together == 2 {
+            let odd = b.and::<U32>(lane, 1);
+            (plane, beside) = (b.byte_index(plane, odd, PLANE_BYTES), b.byte_index(beside, odd, BESIDE_BYTES));
+        }
         Own {
             activations: b.byte_index(self.activations, lane, 8),
-            sum_of_32: b.index(self.activations.at(SUMS_OF_32 / 4).cast::<U16>(), block),
+            sum_of_32: b.index(plane.at(SUMS_OF_32 / 4).cast::<U16>(), block),
             beside: match group {
-                ScaleGroup::Of256 => b.byte_index(self.beside, pair, 2),
-                ScaleGroup::Of32 => b.index(self.beside, block),
+                ScaleGroup::Of256 => b.byte_index(beside, pair, 2),
+                ScaleGroup::Of32 => b.index(beside, block),
             },
-            leads: b.setp_eq(lane, 0),
+            leads: match together {
+                // The predicate that others have already: some kernels have no register to spare.
+                1 => b.setp_eq(lane, 0),
+                _ => b.setp_lt(lane, together as u32),
+            },
         }
     }
 
@@ -328,20 +337,26 @@ impl Plane {
     }
 }
 
-/// Where a lane writes that has eight activations of a super-block. Lanes' addresses stand before the first super-block, so
-/// that each costs one instruction in the next.
+/// Where a lane writes that has eight activations of a super-block, or of each of two that follow each other: then an even
+/// lane has what stands beside those of the first, an odd lane what stands beside those of the second. Lanes' addresses
+/// stand before the first super-block, so that each costs one instruction in the next.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Own {
-    pub(crate) activations: Shared<U32>,
-    /// The sum of the 32 that four lanes have together.
+    activations: Shared<U32>,
+    /// The sum of 32.
     pub(crate) sum_of_32: Shared<U16>,
-    /// The sum of the 16 that two lanes have together, or the scale of the 32; of lane 0 the first word in either case.
+    /// The sum of 16, or the scale of the 32; of the lane that leads the first word in either case.
     beside: Shared<U32>,
-    /// Whether it is lane 0.
+    /// Whether the lane is the first of its super-block.
     leads: Val<Pred>,
 }
 
 impl Own {
+    /// The activations in the `n`-th of the super-blocks.
+    pub(crate) fn activations(&self, n: usize) -> Shared<U32> {
+        self.activations.at(n as u32 * PLANE_BYTES / 4)
+    }
+
     /// The same in a super-block further on.
     #[track_caller]
     pub(crate) fn at(self, b: &mut Builder, super_block: Val<U32>) -> Own {
@@ -369,20 +384,17 @@ impl Own {
         self.beside.cast()
     }
 
-    /// Writes scales, each in the first of the lanes that have a group together, and the number of planes behind.
-    pub(crate) fn write_scales(&self, b: &mut Builder, group: ScaleGroup, scale: Val<F32>, later: Val<U32>) {
-        let lane = b.lane();
+    /// Where the scale of the 32 goes, with a scale for each 32.
+    pub(crate) fn scale_of_32(&self) -> Shared<F32> {
+        self.beside.cast()
+    }
+
+    /// Writes the last words of what stands beside a super-block: the scale of all 256, if there is one, and the number of
+    /// planes behind.
+    pub(crate) fn write_last(&self, b: &mut Builder, scale: Option<Val<F32>>, later: Val<U32>) {
         let zero = b.mov::<U32>(0);
-        let scale_of_256 = match group {
-            ScaleGroup::Of256 => b.mov_bits(scale),
-            ScaleGroup::Of32 => {
-                let place = b.and::<U32>(lane, 3);
-                let leads = b.setp_eq(place, 0);
-                b.if_(leads, |b| b.st(self.beside.cast::<F32>(), scale));
-                zero
-            }
-        };
-        b.if_(self.leads, |b| b.st_vector(self.beside.at(LAST_WORDS), [scale_of_256, later, zero, zero]));
+        let scale = scale.map_or(zero, |scale| b.mov_bits(scale));
+        b.if_(self.leads, |b| b.st_vector(self.beside.at(LAST_WORDS), [scale, later, zero, zero]));
     }
 }
 

@@ -88,7 +88,7 @@ impl Derived {
             Op::Dp4a { .. } | Op::Dp2a { .. } | Op::Redux { .. } | Op::CvtF16x2 => Derived::Nothing,
             Op::MmaBytes { .. } | Op::MmaEightRows { .. } | Op::MmaHalves { .. } => Derived::Nothing,
             Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,
-            Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny => Derived::Nothing,
+            Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny | Op::VoteBallot => Derived::Nothing,
             Op::LdMatrix | Op::CpAsync | Op::CpAsyncCommitGroup | Op::CpAsyncWaitGroup => Derived::Nothing,
             Op::PrefetchL2 | Op::CpAsyncBulkPrefetch | Op::CpAsyncBulk | Op::FenceProxyAsync => Derived::Nothing,
             Op::MbarrierInit | Op::MbarrierArrive | Op::MbarrierArriveExpectTx => Derived::Nothing,

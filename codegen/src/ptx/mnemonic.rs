@@ -98,6 +98,7 @@ impl Display for Op {
             Op::Shfl { mode } => write!(f, "shfl.sync.{mode}.b32"),
             Op::Redux { op, ty } => write!(f, "redux.sync.{op}.{ty}"),
             Op::VoteAny => f.write_str("vote.sync.any.pred"),
+            Op::VoteBallot => f.write_str("vote.sync.ballot.b32"),
             Op::MmaHalves { depth } => {
                 write!(f, "mma.sync.aligned.m16n8k{}.row.col.f32.f16.f16.f32", depth.bytes() / 2)
             }

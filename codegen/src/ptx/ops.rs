@@ -426,4 +426,10 @@ impl Builder {
     pub fn vote_any(&mut self, cond: Val<Pred>) -> Val<Pred> {
         self.emit(Op::VoteAny, [cond.arg(), ALL_LANES])
     }
+
+    /// The lanes where `cond` is true, lane l as bit l. Every lane must execute it.
+    #[track_caller]
+    pub fn vote_ballot(&mut self, cond: Val<Pred>) -> Val<U32> {
+        self.emit(Op::VoteBallot, [cond.arg(), ALL_LANES])
+    }
 }

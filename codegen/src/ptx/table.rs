@@ -378,6 +378,8 @@ instructions! {
         [Value(ty)] <- [Value(ty), Constant], SM_80, Exactly(Uniformity::Warp), Warp, Pure;
     /// Whether a predicate holds in any lane.
     VoteAny: [Value(Pred)] <- [Value(Pred), Constant], BASE, Exactly(Uniformity::Warp), Warp, Pure;
+    /// The lanes where a predicate is true.
+    VoteBallot: [Value(U32)] <- [Value(Pred), Constant], BASE, Exactly(Uniformity::Warp), Warp, Pure;
 
     /// A product of f16 matrices added to one of f32, over the warp.
     MmaHalves { depth: Depth }:

@@ -39,6 +39,14 @@ fn rounded_product(x: f32, factor: f32) -> f32 {
     x.mul_add(factor, MAGIC) - MAGIC
 }
 
+/// `1 / x` by two steps from a guess at the exponent.
+fn reciprocal(x: f32) -> f32 {
+    let guess = f32::from_bits(0x7ef3_d800 - x.to_bits());
+    let error = (-x).mul_add(guess, 1.0);
+    let guess = guess.mul_add(error.mul_add(error, error), guess);
+    guess.mul_add((-x).mul_add(guess, 1.0), guess)
+}
+
 struct Group {
     x: Vec<f32>,
     inverse: f32,
@@ -49,11 +57,10 @@ struct Group {
 impl Group {
     fn of(x: &[f32]) -> Group {
         let greatest = x.iter().fold(0.0f32, |greatest, x| greatest.max(x.abs()));
-        let divisor = greatest.max(1e-30);
-        let guess = f32::from_bits(0x7ef1_27ea - divisor.to_bits());
-        let inverse = (0..3).fold(guess, |guess, _| guess.mul_add((-divisor).mul_add(guess, 1.0), guess)) * 127.0;
+        let scale = greatest * (1.0 / 127.0);
+        let inverse = reciprocal(scale.max(1e-32));
         let q = x.iter().map(|x| rounded_product(*x, inverse)).collect();
-        Group { x: x.to_vec(), inverse, scale: greatest * (1.0 / 127.0), q }
+        Group { x: x.to_vec(), inverse, scale, q }
     }
 
     /// Whether a few elements are far larger than the others: the squares sum to less than those of 8, or of 2.5 of 32.

@@ -4,7 +4,7 @@ use super::trace::Ends;
 use super::{Decoder, PersistentDecoder};
 use crate::blocks::attend::Out;
 use crate::blocks::company;
-use crate::blocks::exchange::{Epoch, Exchange, Handed, Slots};
+use crate::blocks::exchange::{Epoch, Exchange, Handed, Meeting, Slots};
 use crate::kernels::phase::Phase;
 use crate::kernels::products::Exchanged;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U32, U64, Val};
@@ -128,13 +128,14 @@ impl Decoder<'_> {
         let is_plain = b.and_pred(is_first, is_qkv);
         let is_plain = b.or_pred(is_plain, is_down);
         let stays = b.or_pred(is_gate_up, is_head);
+        let meeting = Meeting { is: is_down, flags: vectors.flags, block: self.block, blocks: self.barrier.blocks() };
         let exchanged = Exchanged {
-            x: Handed { exchange: vectors.exchange, is: b.not_pred(is_plain), epoch: epoch_of_x },
+            x: Handed { exchange: vectors.exchange, is: b.not_pred(is_plain), epoch: epoch_of_x, meeting },
             y: b.not_pred(stays),
             residual: b.not_pred(of_embedding),
             epoch,
         };
-        let ends = Ends::Of { meets: is_gate_up, is_last };
+        let ends = Ends::Of { is_last };
         OfStep { exchanged: Some(exchanged), ends }
     }
 
@@ -190,13 +191,6 @@ impl Decoder<'_> {
                 b.byte_index(self.embedding, before, self.kernel.shape.hidden * 4)
             }
         }
-    }
-
-    /// Waits until every block is done with the layer's gate and up.
-    pub(super) fn meet(&self, b: &mut Builder, layer: Val<U32>) {
-        let Some(vectors) = &self.vectors else { return };
-        let epoch = vectors.epoch(layer).get(b);
-        vectors.exchange.meet(b, vectors.flags, self.block, self.barrier.blocks(), epoch);
     }
 
     /// A lane's elements `l, l + 32, ...` of a head of Q, K or V of a column, whose first element has that number among those of all.

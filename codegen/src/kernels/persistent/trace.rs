@@ -30,9 +30,8 @@ impl Trace {
 pub(super) enum Ends {
     /// The grid's barrier.
     Grid,
-    /// The flags of all blocks, or the grid's barrier at a token's last phase, each where that holds, the same in the whole
-    /// grid; else the block's barrier.
-    Of { meets: Val<Pred>, is_last: Val<Pred> },
+    /// The grid's barrier at a token's last phase, else the block's.
+    Of { is_last: Val<Pred> },
     /// None: what follows begins with the block's barrier.
     Open,
 }
@@ -47,12 +46,8 @@ impl Decoder<'_> {
     pub(super) fn end_step(&self, b: &mut Builder, phase: impl Operand<U32>, layer: Val<U32>, ends: Ends) {
         let waits = |b: &mut Builder| match ends {
             Ends::Grid => self.barrier.wait(b),
-            Ends::Of { meets, is_last } => b.if_else(
-                meets,
-                |b| self.meet(b, layer),
-                // Else the block's: what it has staged was read.
-                |b| b.if_else(is_last, |b| self.barrier.wait(b), |b| b.bar_sync()),
-            ),
+            // What the block has staged was read.
+            Ends::Of { is_last } => b.if_else(is_last, |b| self.barrier.wait(b), |b| b.bar_sync()),
             Ends::Open => {}
         };
         let Some(trace) = &self.trace else { return waits(b) };
