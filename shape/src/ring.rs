@@ -52,8 +52,7 @@ pub struct Depth {
     pub units: u32,
     /// Records of an entry, at most: 8, 16 or 32.
     pub records: u32,
-    /// Super-blocks behind those in each warp's part that the L2 cache is asked for while the ring is full: of the run that
-    /// fills it, and of the next one.
+    /// Bytes of weights behind those in each warp's part that the L2 cache is asked for while the ring is full.
     pub ahead: u32,
 }
 
@@ -71,18 +70,10 @@ impl Depth {
         Some(Depth { units: units_of_part, records, ahead: 0 })
     }
 
-    /// The same with what a quarter of an L2 cache of so many bytes holds of weights of `types` asked for ahead, for the warps
-    /// of so many blocks.
-    pub fn with_l2(
-        self,
-        bytes: u32,
-        (blocks, warps): (u32, u32),
-        types: impl IntoIterator<Item = WeightType>,
-    ) -> Depth {
-        let record = |ty: WeightType| ty.layout().data + ty.layout().plane;
-        let largest = types.into_iter().filter(|ty| streams(*ty)).map(record).max().unwrap_or(u32::MAX);
-        let each = (bytes / 4).checked_div(blocks).and_then(|bytes| bytes.checked_div(warps));
-        Depth { ahead: each.unwrap_or(0) / largest, ..self }
+    /// The same with three eighths of an L2 cache of so many bytes asked for ahead, by the warps of so many blocks.
+    pub fn with_l2(self, bytes: u32, (blocks, warps): (u32, u32)) -> Depth {
+        let each = (bytes / 8 * 3).checked_div(blocks).and_then(|bytes| bytes.checked_div(warps));
+        Depth { ahead: each.unwrap_or(0), ..self }
     }
 
     /// The rings of launches with one column, two and so on, up to `most`, in so many bytes: each column beyond the first
@@ -150,15 +141,15 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_of_the_l2_cache_holds_what_is_asked_for_ahead() {
+    fn a_part_of_the_l2_cache_holds_what_is_asked_for_ahead() {
         let ahead = |bytes, blocks| {
-            let depth = Depth::LEAST.with_l2(bytes, (blocks, 7), [WeightType::Q4_K, WeightType::Q6_K]);
-            u64::from(depth.ahead) * 7 * u64::from(blocks) * 210
+            let depth = Depth::LEAST.with_l2(bytes, (blocks, 7));
+            u64::from(depth.ahead) * 7 * u64::from(blocks)
         };
         for (bytes, blocks) in [(50 << 20, 132), (6 << 20, 82), (4 << 20, 16)] {
-            let quarter = u64::from(bytes) / 4;
+            let part = u64::from(bytes) / 8 * 3;
             let asked = ahead(bytes, blocks);
-            assert!(asked <= quarter && asked > quarter / 2, "{asked} of {quarter} bytes");
+            assert!(asked <= part && asked > part / 2, "{asked} of {part} bytes");
         }
         assert_eq!((ahead(0, 132), ahead(1 << 20, 0)), (0, 0));
     }

@@ -275,7 +275,7 @@ fn rings(device: &Device, kernel: &BakedKernel, types: &[WeightType]) -> Vec<Dep
     let (warps, blocks) = (consumers(kernel), device.multiprocessors());
     let rings = left.map_or(Vec::new(), |left| Depth::for_columns(left, columns, warps, types.iter().copied()));
     let l2 = device.l2_cache_bytes();
-    rings.into_iter().map(|ring| ring.with_l2(l2, (blocks, warps), types.iter().copied())).collect()
+    rings.into_iter().map(|ring| ring.with_l2(l2, (blocks, warps))).collect()
 }
 
 /// Whether there are kernels of both paths for the device, in some numerics; none is loaded.

@@ -118,7 +118,7 @@ impl Products {
     }
 
     /// Lets a ring take the weights of rows `first` to `end` of the phase, as [`Products::run`] takes them. Once those of
-    /// the phase before are in the ring, runs `begins`.
+    /// the phase before another one are in the ring, runs `begins` with that one's `step`, more than 0.
     pub(crate) fn fill(
         &self,
         b: &mut Builder,
@@ -126,7 +126,8 @@ impl Products {
         table: Global<U8>,
         (phase, layer): (Val<U32>, Val<U32>),
         (first, end): (Val<U32>, Val<U32>),
-        begins: impl FnOnce(&mut Builder),
+        step: Val<U32>,
+        begins: impl FnOnce(&mut Builder, Val<U32>),
     ) {
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let super_blocks = b.size_div_ceil(Size::Reg(chosen.k), SUPER_BLOCK);
@@ -163,10 +164,10 @@ impl Products {
                 let (first, count) = (b.mul::<U32>(before, along), b.mul::<U32>(rows, along));
                 let first = b.selp::<U32>(part, first, together.is);
                 let count = b.selp::<U32>(of_part, count, together.is);
-                ring.fill(b, &self.types, &Records { tensor, first, count });
                 let tile_and_number = b.or::<U32>(before_tile, number);
                 let is_first = b.setp_eq(tile_and_number, 0);
-                b.if_(is_first, begins);
+                let step = b.selp::<U32>(step, 0, is_first);
+                ring.fill(b, &self.types, &Records { tensor, first, count, begins: step }, begins);
             });
         });
     }

@@ -1,21 +1,28 @@
-use super::producer::Records;
-use crate::ptx::{Builder, U8, U32, Val, Var};
+use crate::ptx::{Builder, U8, U32, U64, Val, Var};
 
 /// How far a lane has asked the L2 cache for weights that the ring has no room for yet: it asks while the ring is full and
 /// all of it there, since memory would rest then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ahead {
-    /// Super-blocks of the run that fills the ring, and of the one behind it, from their first on.
+    /// The run that it asks for, of those behind the one that fills the ring, and how many of its super-blocks it has asked for.
+    run: Var<U32>,
     asked: Var<U32>,
-    behind: Var<U32>,
+    /// Bytes that it has asked for ahead of the ring.
+    bytes: Var<U32>,
 }
 
+/// Runs behind the one that fills the ring, which are asked for ahead: behind `down` those up to the next layer's gate.
+pub(crate) const BEHIND: usize = 5;
+
 /// Super-blocks that a lane asks for at once: few, so that what others ask for meanwhile does not wait behind them.
-const PIECE: u32 = 4;
+const PIECE: u32 = 12;
 
 /// A run as far as it matters here.
-pub(super) struct Run<'a> {
-    pub(super) of: &'a Records,
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    /// The address of the matrix, and the number of the run's first super-block in it.
+    pub(super) data: Val<U64>,
+    pub(super) first: Val<U32>,
     /// Bytes of a super-block.
     pub(super) bytes: Val<U32>,
     /// Super-blocks that come through the ring.
@@ -25,47 +32,65 @@ pub(super) struct Run<'a> {
 impl Ahead {
     /// Nothing yet.
     pub(super) fn none(b: &mut Builder) -> Ahead {
-        Ahead { asked: b.var::<U32>(0), behind: b.var::<U32>(0) }
+        Ahead { run: b.var::<U32>(0), asked: b.var::<U32>(0), bytes: b.var::<U32>(0) }
     }
 
-    /// The run behind becomes the one that fills the ring.
+    /// The first run behind becomes the one that fills the ring.
     pub(super) fn go_on(&self, b: &mut Builder) {
-        let behind = b.get(self.behind);
-        b.set(self.asked, behind);
-        b.set(self.behind, 0);
+        let is_behind = b.setp_ne(self.run, 0);
+        let before = b.sub::<U32>(self.run, 1);
+        let run = b.selp::<U32>(before, 0, is_behind);
+        let asked = b.selp::<U32>(self.asked, 0, is_behind);
+        b.set(self.run, run);
+        b.set(self.asked, asked);
     }
 
-    /// Asks for the next piece, at most `most` super-blocks ahead of the `done` that the ring has.
-    pub(super) fn ask(&self, b: &mut Builder, (done, most): (Val<U32>, Val<U32>), [own, behind]: [&Run<'_>; 2]) {
-        let first = b.max::<U32>(self.asked, done);
-        let left = b.sub::<U32>(own.count, done);
-        let end = b.min::<U32>(left, most);
-        let end = b.add::<U32>(done, end);
-        let spare = b.sub::<U32>(most, left);
-        let reaches = b.setp_lt(left, most);
-        let spare = b.selp::<U32>(spare, 0, reaches);
-        let spare = b.min::<U32>(spare, behind.count);
-        let is_own = b.setp_lt(first, end);
-        let from = b.selp::<U32>(first, self.behind, is_own);
-        let end = b.selp::<U32>(end, spare, is_own);
-        let asks = b.setp_lt(from, end);
+    /// The ring has taken so many bytes.
+    pub(super) fn taken(&self, b: &mut Builder, bytes: Val<U32>) {
+        let all = b.max::<U32>(self.bytes, bytes);
+        let left = b.sub::<U32>(all, bytes);
+        b.set(self.bytes, left);
+    }
+
+    /// Asks for the next piece of `runs`, of whose first the ring has `done`, where less than `most` bytes are asked for.
+    pub(super) fn ask(&self, b: &mut Builder, (done, most): (Val<U32>, Val<U32>), runs: &[Run]) {
+        let mut of = |field: fn(&Run) -> Val<U32>| {
+            (1..).zip(&runs[1..]).fold(field(&runs[0]), |chosen, (number, run)| {
+                let is = b.setp_eq(self.run, number);
+                b.selp::<U32>(field(run), chosen, is)
+            })
+        };
+        let (first, bytes, count) = (of(|run| run.first), of(|run| run.bytes), of(|run| run.count));
+        let is_own = b.setp_eq(self.run, 0);
+        let passed = b.selp::<U32>(done, 0, is_own);
+        let from = b.max::<U32>(self.asked, passed);
+        let more = b.setp_lt(from, count);
+        let room = b.setp_lt::<U32>(self.bytes, most);
+        let asks = b.and_pred(more, room);
         b.if_(asks, |b| {
-            let left = b.sub::<U32>(end, from);
-            let count = b.min::<U32>(left, PIECE);
-            let next = b.add::<U32>(from, count);
-            let asked = b.selp::<U32>(next, self.asked, is_own);
-            let asked_behind = b.selp::<U32>(self.behind, next, is_own);
-            b.set(self.asked, asked);
-            b.set(self.behind, asked_behind);
-            let number = b.selp::<U32>(own.of.first, behind.of.first, is_own);
-            let number = b.add::<U32>(number, from);
-            let bytes = b.selp::<U32>(own.bytes, behind.bytes, is_own);
-            let data = b.select_ptr(own.of.tensor.data, behind.of.tensor.data, is_own);
-            let data = b.address(data);
+            let left = b.sub::<U32>(count, from);
+            let piece = b.min::<U32>(left, PIECE);
+            let next = b.add::<U32>(from, piece);
+            b.set(self.asked, next);
+            let number = b.add::<U32>(first, from);
+            let data = (1..).zip(&runs[1..]).fold(runs[0].data, |chosen, (number, run)| {
+                let is = b.setp_eq(self.run, number);
+                b.selp::<U64>(run.data, chosen, is)
+            });
             let data = b.mad_wide(number, bytes, data);
             let data = b.global_ptr::<U8>(data);
-            let bytes = b.mul::<U32>(count, bytes);
+            let bytes = b.mul::<U32>(piece, bytes);
+            let all = b.add::<U32>(self.bytes, bytes);
+            b.set(self.bytes, all);
             b.cp_async_bulk_prefetch(data, bytes);
+        });
+        let last = b.setp_eq(self.run, runs.len() as u32 - 1);
+        let ends = b.or_pred(more, last);
+        let goes_on = b.not_pred(ends);
+        b.if_(goes_on, |b| {
+            let next = b.add::<U32>(self.run, 1);
+            b.set(self.run, next);
+            b.set(self.asked, 0);
         });
     }
 }

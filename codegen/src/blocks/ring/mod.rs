@@ -25,15 +25,16 @@
 //! belong to the generic proxy, and need no such fence.
 //!
 //! *Tokens.* The order of a token's entries depends on the item in one point, whether the head follows the layers. The
-//! consumers say so in a word as the token begins, by `told`; the producer, which may have filled all but the last run of
+//! consumers say so in a word as the token begins, by `told`; the producer, which may have filled all but the last runs of
 //! its layers before, reads it when it comes to the head, and answers by `heard`, behind which the next word may be written.
+//! The runs that it then holds back are fewer than a layer has, so the token before lacks none, and its end is no wait.
 //!
 //! *End.* The consumers arrive at `leaving` once: as they leave with everything decoded, to park, or given up. The producer
 //! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
 //!
 //! *Ahead of the ring.* Where blocks wait for each other the ring is full, and memory would rest: then a producer of bulk
-//! copies asks the L2 cache for what the ring has no room for yet, a run's rest and the begin of the run behind it. So a
-//! run is filled once the next one is known. Nobody waits for what was asked for, and no result depends on it.
+//! copies asks the L2 cache for what the ring has no room for yet, a run's rest and the runs behind it. So a run is filled
+//! once a few behind it are known. Nobody waits for what was asked for, and no result depends on it.
 //!
 //! *Waits.* A consumer that has polled for longer than the limit sets the grid's abort word and goes on with what is there;
 //! its block does not arrive at the grid's barrier that ends the token. The producer waits for its consumers until they
@@ -45,6 +46,7 @@ mod consumer;
 mod copy;
 mod producer;
 
+pub(crate) use ahead::BEHIND;
 pub(crate) use consumer::Consumer;
 pub(crate) use producer::{Producer, Records};
 
@@ -70,7 +72,7 @@ pub(crate) struct Ring {
     /// Units of a warp's part, and records of an entry, at most.
     units: Val<U32>,
     records: Val<U32>,
-    /// Super-blocks that the L2 cache is asked for ahead of the ring.
+    /// Bytes that the L2 cache is asked for ahead of each part of the ring.
     ahead: Val<U32>,
     /// Consumer warps.
     warps: u32,

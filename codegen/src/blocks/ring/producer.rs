@@ -1,4 +1,4 @@
-use super::ahead::{Ahead, Run};
+use super::ahead::{Ahead, BEHIND, Run};
 use super::copy::{Asked, copy};
 use super::{Copies, Part, Ring, parity};
 use crate::blocks::tensor::Tensor;
@@ -10,7 +10,7 @@ use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
 
 /// The producer warp's end of the ring: lane w keeps the part of consumer warp w. No lane waits for another's consumer: a
 /// lane that has no room asks again, while others go on. What lanes ask for is copied for each by itself or by all of them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Producer {
     ring: Ring,
     limit: Limit,
@@ -28,8 +28,8 @@ pub(crate) struct Producer {
     tokens: Var<U32>,
     /// 1 once the consumers leave.
     over: Var<U32>,
-    /// The run that was taken last, and how far it was asked for.
-    run: Taken,
+    /// The runs that were taken and are not in the ring yet, the next one first, and how far they were asked for.
+    runs: Vec<Taken>,
     ahead: Ahead,
     /// Looks since the ring was last busy.
     rests: Var<U32>,
@@ -46,14 +46,37 @@ struct Taken {
     ty: Var<U32>,
     first: Var<U32>,
     count: Var<U32>,
+    begins: Var<U32>,
+    /// Bytes of a record.
+    bytes: Var<U32>,
 }
 
 impl Taken {
     /// One of no records.
     fn none(b: &mut Builder) -> Taken {
         let [data, plane] = [(); 2].map(|()| b.var::<U64>(0u64));
-        let [ty, first, count] = [(); 3].map(|()| b.var::<U32>(0));
-        Taken { data, plane, ty, first, count }
+        let [ty, first, count, begins, bytes] = [(); 5].map(|()| b.var::<U32>(0));
+        Taken { data, plane, ty, first, count, begins, bytes }
+    }
+
+    /// What is asked for ahead of it.
+    fn run(&self, b: &mut Builder) -> Run {
+        let data = b.get(self.data);
+        let [first, bytes, count] = [self.first, self.bytes, self.count].map(|word| b.get(word));
+        Run { data, first, bytes, count }
+    }
+
+    /// Becomes another.
+    fn become_one(&self, b: &mut Builder, of: &Taken) {
+        for (to, from) in [(self.data, of.data), (self.plane, of.plane)] {
+            let value = b.get(from);
+            b.set(to, value);
+        }
+        let words = |of: &Taken| [of.ty, of.first, of.count, of.begins, of.bytes];
+        for (to, from) in words(self).into_iter().zip(words(of)) {
+            let value = b.get(from);
+            b.set(to, value);
+        }
     }
 
     fn set(&self, b: &mut Builder, of: &Records) {
@@ -63,6 +86,7 @@ impl Taken {
         b.set(self.ty, of.tensor.ty);
         b.set(self.first, of.first);
         b.set(self.count, of.count);
+        b.set(self.begins, of.begins);
     }
 
     fn get(&self, b: &mut Builder) -> Records {
@@ -71,7 +95,7 @@ impl Taken {
             b.global_ptr(address)
         });
         let tensor = Tensor { data, plane, ty: b.get(self.ty) };
-        Records { tensor, first: b.get(self.first), count: b.get(self.count) }
+        Records { tensor, first: b.get(self.first), count: b.get(self.count), begins: b.get(self.begins) }
     }
 }
 
@@ -83,6 +107,8 @@ pub(crate) struct Records {
     pub(crate) first: Val<U32>,
     /// How many; may be none.
     pub(crate) count: Val<U32>,
+    /// A word that is handed back once the run before it is in the ring; 0 for none.
+    pub(crate) begins: Val<U32>,
 }
 
 /// What a type decides about its entries; the same in all lanes.
@@ -139,7 +165,7 @@ impl Producer {
             sizes,
             tokens: zero(),
             over: zero(),
-            run: Taken::none(b),
+            runs: (0..if ring.asks_ahead() { BEHIND } else { 1 }).map(|_| Taken::none(b)).collect(),
             ahead: Ahead::none(b),
             rests,
         }
@@ -163,17 +189,25 @@ impl Producer {
         b.not_pred(over)
     }
 
-    /// Takes each lane's next records, and fills entries with those before them, in their order; no more once the consumers
-    /// have left.
+    /// Takes each lane's next records, and fills entries with those of a run before them, in their order; no more once the
+    /// consumers have left. Then hands back, where it is not 0, the word of the run behind those.
     #[track_caller]
-    pub(crate) fn fill(&self, b: &mut Builder, types: &[WeightType], next: &Records) {
-        let behind = Sizes::of(b, &self.ring, types, next.tensor.ty);
-        let count_behind = b.selp::<U32>(next.count, 0, behind.streams);
-        let of = self.run.get(b);
-        let Records { tensor, first, count } = of;
+    pub(crate) fn fill(
+        &self,
+        b: &mut Builder,
+        types: &[WeightType],
+        next: &Records,
+        begins: impl FnOnce(&mut Builder, Val<U32>),
+    ) {
+        let of_next = Sizes::of(b, &self.ring, types, next.tensor.ty);
+        let next = Records { count: b.selp::<U32>(next.count, 0, of_next.streams), ..*next };
+        let of = self.runs[0].get(b);
+        let Records { tensor, first, count, .. } = of;
         let sizes = Sizes::of(b, &self.ring, types, tensor.ty);
-        let (own, behind) =
-            (Run { of: &of, bytes: sizes.data, count }, Run { of: next, bytes: behind.data, count: count_behind });
+        let data = b.address(next.tensor.data);
+        let of_next = Run { data, first: next.first, bytes: of_next.data, count: next.count };
+        let mut runs: Vec<Run> = self.runs.iter().map(|run| run.run(b)).collect();
+        runs.push(of_next);
         self.ahead.go_on(b);
         let done = b.var::<U32>(0);
         let more = |b: &mut Builder| {
@@ -217,6 +251,10 @@ impl Producer {
                         let number = b.add::<U32>(first, done);
                         let next = b.add::<U32>(done, records);
                         b.set(done, next);
+                        if self.ring.asks_ahead() {
+                            let bytes = b.mul::<U32>(records, sizes.data);
+                            self.ahead.taken(b, bytes);
+                        }
                         match &asked {
                             Some(asked) => asked.ask(b, (begin, entry), (number, records)),
                             None => copy(b, &self.ring, &sizes, tensor, (self.part, begin, entry), (number, records)),
@@ -229,14 +267,20 @@ impl Producer {
             }
             if self.ring.asks_ahead() {
                 let at = (b.get(done), self.ring.ahead);
-                self.ask_ahead(b, busy, at, [&own, &behind]);
+                self.ask_ahead(b, busy, at, &runs);
             }
         });
-        self.run.set(b, &Records { count: count_behind, ..*next });
+        self.runs.windows(2).for_each(|pair| pair[0].become_one(b, &pair[1]));
+        let last = &self.runs[self.runs.len() - 1];
+        last.set(b, &next);
+        b.set(last.bytes, of_next.bytes);
+        let word = b.get(self.runs[0].begins);
+        let any = b.setp_ne(word, 0);
+        b.if_(any, |b| begins(b, word));
     }
 
     /// Asks for what comes behind the ring, once no lane has been busy for a few looks.
-    fn ask_ahead(&self, b: &mut Builder, busy: Var<U32>, at: (Val<U32>, Val<U32>), runs: [&Run<'_>; 2]) {
+    fn ask_ahead(&self, b: &mut Builder, busy: Var<U32>, at: (Val<U32>, Val<U32>), runs: &[Run]) {
         let busy = b.setp_ne(busy, 0);
         let busy = b.vote_any(busy);
         let rests = b.add::<U32>(self.rests, 1);

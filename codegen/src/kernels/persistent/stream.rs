@@ -1,21 +1,28 @@
 //! The producer warp: fills the ring with the block's weights, phase after phase, layer after layer, token after token.
 
 use super::Decoder;
-use crate::blocks::ring::{Producer, Ring};
+use crate::blocks::ring::{BEHIND, Producer, Ring};
 use crate::kernels::phase::Phase;
-use crate::ptx::{Builder, U32};
+use crate::ptx::{Builder, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 
 impl Decoder<'_> {
     /// The weights of one token after another until the consumers leave: of its layers, which are the same for every token,
     /// and, where its item wants it, of the head.
     pub(super) fn produce(&self, b: &mut Builder, ring: Ring) {
+        const { assert!(BEHIND < 7, "a layer has seven runs at least: what waits for a token's word is of that token") };
         let (producer, products) = (Producer::new(b, ring, self.barrier.limit()), self.kernel.products());
         let of_layers = b.mul::<U32>(self.layers, 4);
+        // A step's phase, and its layer's first entry in the table.
+        let place = |b: &mut Builder, at: Val<U32>| {
+            let (layer, phase) = (b.shr::<U32>(at, 2), b.and::<U32>(at, 3));
+            let is_head = b.setp_eq(at, of_layers);
+            let phase = b.selp::<U32>(Phase::Head as u32, phase, is_head);
+            (phase, b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS))
+        };
         let step = b.var::<U32>(0);
         b.do_while(|b| {
             let at = b.get(step);
-            let (layer, phase) = (b.shr::<U32>(at, 2), b.and::<U32>(at, 3));
             let is_head = b.setp_eq(at, of_layers);
             let fills = b.var::<U32>(1);
             b.if_(is_head, |b| {
@@ -24,15 +31,16 @@ impl Decoder<'_> {
                 b.set(fills, follows);
             });
             let fills = b.setp_ne(fills, 0);
+            let next = b.add::<U32>(at, 1);
             b.if_(fills, |b| {
-                let phase = b.selp::<U32>(Phase::Head as u32, phase, is_head);
-                let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+                let of = place(b, at);
                 let rows = self.share(b, at);
-                products.fill(b, &producer, self.table, (phase, layer), rows, |b| {
+                products.fill(b, &producer, self.table, of, rows, next, |b, next| {
+                    let at = b.sub::<U32>(next, 1);
+                    let (phase, layer) = place(b, at);
                     self.ask_for_vectors(b, phase, layer);
                 });
             });
-            let next = b.add::<U32>(at, 1);
             let next = b.selp::<U32>(0, next, is_head);
             b.set(step, next);
             producer.stays(b)
