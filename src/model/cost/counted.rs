@@ -58,14 +58,14 @@ const LOOPS: &[Row] = &[
     (Exact, Q6_K, 80, [2048, 351, 161, 7, 156, 3, 4, 8, 10], 16, 26.9),
     (Exact, Q6_K, 89, [2048, 351, 165, 8, 156, 2, 0, 8, 10], 16, 26.9),
     (Exact, Q6_K, 90, [2048, 350, 170, 2, 156, 3, 0, 8, 10], 16, 26.9),
-    (ExactResident, Q4_K, 90, [2048, 320, 64, 5, 162, 68, 8, 8, 4], 8, 9.2),
-    (ExactResident, Q6_K, 90, [2048, 350, 155, 17, 156, 3, 0, 8, 10], 8, 13.4),
+    (ExactResident, Q4_K, 90, [2048, 320, 66, 3, 162, 68, 8, 8, 4], 8, 9.2),
+    (ExactResident, Q6_K, 90, [2048, 350, 156, 17, 156, 2, 0, 8, 10], 8, 13.4),
     (Fast, Q4_K, 75, [8192, 203, 87, 78, 4, 2, 2, 18, 9], 8, 36.9),
     (Fast, Q4_K, 80, [8192, 255, 104, 87, 4, 3, 2, 38, 9], 8, 36.9),
     (Fast, Q4_K, 89, [8192, 255, 107, 87, 4, 2, 0, 38, 9], 8, 36.9),
-    (Fast, Q4_K, 90, [8192, 256, 108, 87, 4, 2, 0, 38, 9], 8, 36.9),
+    (Fast, Q4_K, 90, [8192, 256, 109, 86, 4, 2, 0, 38, 9], 8, 36.9),
     (Fast, Q6_K, 75, [8192, 362, 162, 159, 3, 1, 1, 19, 14], 8, 26.9),
-    (Fast, Q6_K, 80, [8192, 432, 183, 172, 3, 2, 1, 47, 14], 8, 53.8),
+    (Fast, Q6_K, 80, [8192, 432, 184, 171, 3, 2, 1, 47, 14], 8, 53.8),
     (Fast, Q6_K, 89, [8192, 432, 185, 172, 3, 1, 0, 47, 14], 8, 53.8),
     (Fast, Q6_K, 90, [8192, 431, 186, 172, 3, 1, 0, 47, 14], 8, 53.8),
     (FastShared, Q4_K, 80, [8192, 202, 86, 78, 4, 2, 2, 27, 0], 8, 0.0),
@@ -74,8 +74,8 @@ const LOOPS: &[Row] = &[
     (FastShared, Q6_K, 80, [8192, 361, 157, 163, 3, 1, 1, 32, 0], 8, 0.0),
     (FastShared, Q6_K, 89, [8192, 361, 158, 163, 3, 1, 0, 32, 0], 8, 0.0),
     (FastShared, Q6_K, 90, [8192, 360, 158, 163, 3, 1, 0, 32, 0], 8, 0.0),
-    (Ring, Q4_K, 90, [8192, 252, 110, 90, 4, 2, 0, 31, 0], 8, 161.0),
-    (Ring, Q6_K, 90, [8192, 413, 177, 180, 3, 1, 0, 37, 0], 8, 0.0),
+    (Ring, Q4_K, 90, [8192, 252, 111, 89, 4, 2, 0, 31, 0], 8, 161.0),
+    (Ring, Q6_K, 90, [8192, 413, 180, 177, 3, 1, 0, 37, 0], 8, 0.0),
 ];
 
 /// llama.cpp's: instructions of all kinds by reading its code, others not told apart; 13.5 KB in flight.
@@ -183,16 +183,15 @@ pub(super) fn staging(program: Program, is_normalised: bool) -> f64 {
         Program::LlamaCpp => 0.0,
         Program::Kiln(Numerics::Exact) if is_normalised => EXACT_STAGING[0],
         Program::Kiln(Numerics::Exact) => EXACT_STAGING[1],
-        Program::Kiln(Numerics::Fast) if is_normalised => FAST_STAGING[0],
-        Program::Kiln(Numerics::Fast) => FAST_STAGING[1],
+        Program::Kiln(Numerics::Fast) => FAST_STAGING,
     }
 }
 
 /// In exact numerics at sm_90, with a norm and without; on other targets they differ by less than 5 %.
 const EXACT_STAGING: [f64; 2] = [5.625, 1.375];
-/// The same in fast numerics at sm_90 for Q4_K, without the second plane, which few super-blocks have. What the norm takes of
-/// it, 31 of a warp's 115 instructions for 256 elements, is counted by hand.
-const FAST_STAGING: [f64; 2] = [14.375, 10.5];
+/// The same in fast numerics at sm_90 for Q4_K, without the second plane, which few super-blocks have. What is not normalised
+/// is multiplied with 1 and squared all the same.
+const FAST_STAGING: f64 = 10.812;
 
 #[cfg(test)]
 mod tests {
@@ -267,7 +266,7 @@ mod tests {
             }
         }
         let cells = recorded("Q4_K.stream_fast", "products", "rounded", 90);
-        assert_eq!(cells[cells.len() - 4].parse(), Ok(FAST_STAGING[0]));
+        assert_eq!(cells[cells.len() - 4].parse(), Ok(FAST_STAGING));
     }
 
     #[test]
