@@ -15,7 +15,7 @@ pub(super) struct Ahead {
 pub(crate) const BEHIND: usize = 5;
 
 /// Super-blocks that a lane asks for at once: few, so that what others ask for meanwhile does not wait behind them.
-const PIECE: u32 = 12;
+const PIECE: u32 = 8;
 
 /// A run as far as it matters here.
 #[derive(Clone, Copy)]
