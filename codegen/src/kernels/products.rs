@@ -118,15 +118,14 @@ impl Products {
     }
 
     /// Lets a ring take the weights of rows `first` to `end` of the phase, as [`Products::run`] takes them. Once those of
-    /// the phase before another one are in the ring, runs `begins` with that one's `step`, more than 0.
+    /// the phase before another one are in the ring, runs `begins` with that one's `step`, which is not 0.
     pub(crate) fn fill(
         &self,
         b: &mut Builder,
         ring: &Producer,
         table: Global<U8>,
-        (phase, layer): (Val<U32>, Val<U32>),
+        [phase, layer, step]: [Val<U32>; 3],
         (first, end): (Val<U32>, Val<U32>),
-        step: Val<U32>,
         begins: impl FnOnce(&mut Builder, Val<U32>),
     ) {
         let chosen = Chosen::new(b, &self.shape, phase, layer);

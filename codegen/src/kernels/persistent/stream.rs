@@ -33,9 +33,9 @@ impl Decoder<'_> {
             let fills = b.setp_ne(fills, 0);
             let next = b.add::<U32>(at, 1);
             b.if_(fills, |b| {
-                let of = place(b, at);
+                let (phase, layer) = place(b, at);
                 let rows = self.share(b, at);
-                products.fill(b, &producer, self.table, of, rows, next, |b, next| {
+                products.fill(b, &producer, self.table, [phase, layer, next], rows, |b, next| {
                     let at = b.sub::<U32>(next, 1);
                     let (phase, layer) = place(b, at);
                     self.ask_for_vectors(b, phase, layer);
