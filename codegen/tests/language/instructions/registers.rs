@@ -563,5 +563,16 @@ fn between_lanes() -> Vec<Case> {
             },
             |t| u32::from(t.all().any(|other| other.tid() / 32 == t.tid() / 32 && other.x() < 1 << 26)),
         ),
+        case(
+            "vote.ballot",
+            |b, i| {
+                let often = b.setp_lt(i.x, 1 << 31);
+                b.vote_ballot(often)
+            },
+            |t| {
+                let lanes = t.all().filter(|other| other.tid() / 32 == t.tid() / 32 && other.x() < 1 << 31);
+                lanes.fold(0, |lanes, other| lanes | 1 << (other.tid() % 32))
+            },
+        ),
     ]
 }
