@@ -236,8 +236,8 @@ fn pack(b: &mut Builder, words: [Val<F32>; 8]) -> [Val<U32>; 2] {
     })
 }
 
-/// Writes planes of super-blocks, and what stands beside them: the sums of the lane's own, its scale and the number of
-/// planes behind it, each by the first of the lanes that have it.
+/// Writes planes of super-blocks, and what stands beside the lane's own but for its last words: sums, and scales of each 32,
+/// each by the first of the lanes that have it.
 fn write<const N: usize>(b: &mut Builder, planes: [[Val<U32>; 2]; N], scale: Val<F32>, to: Own, group: ScaleGroup) {
     for (n, words) in planes.into_iter().enumerate() {
         b.st_vector(to.activations(n), words);
