@@ -1,7 +1,7 @@
 //! The language: what it accepts, what it refuses, and with which line.
 
 use kiln_codegen::Target;
-use kiln_codegen::ptx::{AtomicOp, Builder, F32, Global, LoadKind, Module, Role, Scope, Text, U32, Work};
+use kiln_codegen::ptx::{AtomicOp, Builder, F32, Global, LoadKind, Module, Role, Scope, Text, U32, Var, Work};
 use kiln_shape::WeightType;
 
 fn sm(number: u32) -> Target {
@@ -241,6 +241,53 @@ fn a_cache_hint_raises_the_version_of_the_module() {
     };
     assert_eq!(version(LoadKind::Constant), ".version 6.3");
     assert_eq!(version(LoadKind::Streaming), ".version 7.4");
+}
+
+/// A variable takes the place of the value that it is set to, unless it is read, or set, between the two.
+#[test]
+fn a_variable_is_written_where_its_value_is_made_unless_it_is_named_before_it_is_set() {
+    let moves = |body: &dyn Fn(&mut Builder, Var<F32>)| {
+        let mut module = Module::new(sm(80));
+        let kernel = |b: &mut Builder| {
+            let y = b.param::<Global<F32>>("y");
+            let before = b.ld(y, LoadKind::Ordinary);
+            let var = b.var::<F32>(before);
+            body(b, var);
+            b.st(y.at(1), var);
+        };
+        module.kernel("probe", 32, kernel).expect("valid");
+        module.ptx().matches("mov.f32").count()
+    };
+    let between = |what: &dyn Fn(&mut Builder, Var<F32>)| {
+        moves(&|b, var| {
+            let value = b.mul::<F32>(2.0, 3.0);
+            what(b, var);
+            b.set(var, value);
+        })
+    };
+    let free = between(&|b, _| _ = b.mul::<F32>(4.0, 5.0));
+    let read = between(&|b, var| _ = b.mul::<F32>(var, 5.0));
+    let read_in_a_branch = between(&|b, var| {
+        let lane = b.lane();
+        let is = b.setp_lt(lane, 7);
+        b.if_(is, |b| _ = b.mul::<F32>(var, 5.0));
+    });
+    let set = between(&|b, var| b.set(var, 1.0));
+    // What is set is moved.
+    assert_eq!([free, read, read_in_a_branch, set], [0, 1, 1, 2]);
+    // A value that is read twice, or made elsewhere, keeps a register of its own.
+    let twice = moves(&|b, var| {
+        let value = b.mul::<F32>(2.0, 3.0);
+        b.set(var, value);
+        let _ = b.mul::<F32>(value, 5.0);
+    });
+    let in_a_branch = moves(&|b, var| {
+        let value = b.mul::<F32>(2.0, 3.0);
+        let lane = b.lane();
+        let is = b.setp_lt(lane, 7);
+        b.if_(is, |b| b.set(var, value));
+    });
+    assert_eq!([twice, in_a_branch], [1, 1]);
 }
 
 #[test]
