@@ -4,7 +4,7 @@
 use super::stage::Staged;
 use super::tensor::Tensor;
 use crate::formats::{SuperBlock, format};
-use crate::ptx::{Builder, F32, LoadKind, Pred, Size, U8, U32, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U8, U32, Val, Var, Work};
 use kiln_shape::table::lane_groups;
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
@@ -148,6 +148,37 @@ impl Sum {
     }
 }
 
+/// What a lane asks the L2 cache for while its registers hold no more: a line of each row's next super-blocks. Two
+/// iterations' weights are in flight then. To ask for three or four brought less by the emulator's clock.
+struct Ahead {
+    /// Bytes of the rows from the first that is staged on.
+    bytes: Size,
+    /// From a super-block to the lane's line among those of the next iteration's; behind every row for a lane without one.
+    line: Val<U32>,
+    data: u32,
+}
+
+impl Ahead {
+    fn new(b: &mut Builder, shape: Tile, g: Val<U32>, data: u32, left: Option<Val<U32>>) -> Ahead {
+        const LINE: u32 = 128;
+        let line = b.mad::<U32>(g, LINE, shape.split * data);
+        let is_behind = b.setp_ge::<U32>(g, data.div_ceil(LINE));
+        let line = b.selp::<U32>(1 << 30, line, is_behind);
+        Ahead { bytes: left.map_or_else(|| b.size_mul(shape.staged, data), Size::Reg), line, data }
+    }
+
+    fn ask_for(&self, b: &mut Builder, super_block: Val<U32>, rows: &[(Global<U8>, Global<U8>)]) {
+        let line = b.mad::<U32>(super_block, self.data, self.line);
+        let is_inside = b.setp_lt::<U32>(line, self.bytes);
+        b.if_(is_inside, |b| {
+            for (data, _) in rows {
+                let line = b.byte_index(*data, line, 1);
+                b.prefetch_l2(line);
+            }
+        });
+    }
+}
+
 /// The dot products of a tile of a matrix. Those from `rows.end` on are of the row before it and must not be written.
 pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: Tile, rows: Rows) -> Products {
     let Matrix { tensor, types, kind } = matrix;
@@ -192,8 +223,10 @@ pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: 
             let before = b.size_mul(shape.first, layout.data);
             b.sub::<U32>(row_bytes, before)
         });
+        let ahead = Ahead::new(b, shape, g, layout.data, left);
         b.for_range(first_super_block, shape.staged, shape.split, |b, super_block| {
             b.each_iteration(Work::Weights(ty, SUPER_BLOCK / 8 * shape.rows_per_lane));
+            ahead.ask_for(b, super_block, &bases);
             let x = dot.reader.read(b, super_block);
             let left = left.map(|left| {
                 let before = b.mul::<U32>(super_block, layout.data);
