@@ -41,8 +41,8 @@ HEAD = """\
 # Loops whose work a kernel says, as ptxas makes them (see .ci/requirements.txt). Of a warp's iteration: units that it
 # handles, instructions, those of each pipe (.ci/sass.py says which), those on rare paths. each: thread-instructions per
 # unit. Then resident warps per SM, how often an iteration waits for global memory, and KB (1000 bytes) in flight per SM:
-# the weights' bytes (of elements: the bytes loaded) of an iteration, times warps, divided by waits. KILN_BLESS=1
-# .ci/assemble rewrites this file; codegen/budgets.txt is written by hand.
+# the weights' bytes (of elements: the bytes loaded) of an iteration, times warps, divided by waits; and those of another
+# iteration where lanes ask L2 for it. KILN_BLESS=1 .ci/assemble rewrites this file; codegen/budgets.txt is written by hand.
 """
 
 # Per target: bytes of shared memory of an SM and what the system takes of each block's, resident warps and blocks: CUDA
@@ -229,6 +229,7 @@ def rows(kernel, code, blocks):
                 "warps": blocks * (kernel.threads // 32),
                 "bytes": size,
                 "waits": round(sass.waits(instructions), 2) if sass.loaded(instructions) else 0,
+                "asks": sass.asks_ahead(instructions),
             }
         )
     return counted
@@ -296,7 +297,7 @@ def row(kernel, text, of, ahead):
         whole = int(ahead[:-1]) * 1000 * blocks if ahead.endswith("K") else int(ahead) * of["bytes"] * of["warps"]
         flight = whole / 1000
     elif of["waits"]:
-        flight = of["bytes"] * of["warps"] / of["waits"] / 1000
+        flight = of["bytes"] * of["warps"] * (1 / of["waits"] + of["asks"]) / 1000
     flight = flight and round(flight, 1)
     names = (kernel.module, kernel.name, of["loop"], kernel.target, text)
     return Row(*names, of["units"], of["counts"], of["warps"], f"{of['waits']:.2f}", flight)

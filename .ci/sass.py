@@ -294,6 +294,11 @@ def loaded(instructions):
     return sum(instruction.bytes() for instruction in instructions if instruction.name in ("LDG", "LD", "LDGSTS"))
 
 
+def asks_ahead(instructions):
+    """Whether lanes ask L2 for what they load in the next iteration, which no register waits for."""
+    return any(instruction.name == "CCTL" and ".PF2" in instruction.opcode for instruction in instructions)
+
+
 def waits(instructions, iterations=16):
     """How often one iteration waits for global memory, in the steady state: the time of an iteration, where a load takes
     1 and all else takes none. Loads that are in flight together wait once, also where the first use of one lies in the

@@ -3,6 +3,7 @@
 
 import textwrap
 import unittest
+import unittest.mock
 
 import loop_gate
 import sass
@@ -206,6 +207,17 @@ class Waits(unittest.TestCase):
 
 
 class Arithmetic(unittest.TestCase):
+    def test_what_l2_is_asked_for_is_in_flight_beside_what_is_loaded(self):
+        text = "2| LDG.E.128 R4, desc[UR4][R2.64]\n2| @!P0 CCTL.E.PF2 [R2.64+0x240]\n2| FADD R8, R4, R5"
+        self.assertTrue(sass.asks_ahead(code(text)))
+        self.assertFalse(sass.asks_ahead(code(text.replace("PF2", "IVALL"))))
+        kernel = unittest.mock.Mock(module="m", target="sm_90", threads=256)
+        kernel.name = "k"
+        counts = [0] * (len(sass.PIPES) + 2)
+        of = {"loop": "Q4_K", "units": 2048, "counts": counts, "warps": 16, "bytes": 1000, "waits": 2, "asks": False}
+        self.assertEqual(loop_gate.row(kernel, "-", of, None).flight, 8.0)
+        self.assertEqual(loop_gate.row(kernel, "-", {**of, "asks": True}, None).flight, 24.0)
+
     def test_resident_blocks_are_limited_by_each_resource(self):
         self.assertEqual(loop_gate.resident("sm_90", 256, 80, 0), 3)
         self.assertEqual(loop_gate.resident("sm_90", 256, 32, 50000), 4)

@@ -223,10 +223,13 @@ pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: 
             let before = b.size_mul(shape.first, layout.data);
             b.sub::<U32>(row_bytes, before)
         });
-        let ahead = Ahead::new(b, shape, g, layout.data, left);
+        // Those of floats are many bytes as they are.
+        let ahead = format(ty).int8().map(|_| Ahead::new(b, shape, g, layout.data, left));
         b.for_range(first_super_block, shape.staged, shape.split, |b, super_block| {
             b.each_iteration(Work::Weights(ty, SUPER_BLOCK / 8 * shape.rows_per_lane));
-            ahead.ask_for(b, super_block, &bases);
+            if let Some(ahead) = &ahead {
+                ahead.ask_for(b, super_block, &bases);
+            }
             let x = dot.reader.read(b, super_block);
             let left = left.map(|left| {
                 let before = b.mul::<U32>(super_block, layout.data);

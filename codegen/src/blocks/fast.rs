@@ -15,8 +15,9 @@ use crate::formats::{Form, Int8, Planes, Quantised, SuperBlock, Weights, form, f
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
-/// Floats in shared memory that a warp puts the values of super-blocks into.
-const VALUES: u32 = 256;
+/// Floats in shared memory that a warp puts the values of super-blocks into: those of 16 rows of 4096 weights, so that a
+/// tile of them is eight whole rounds.
+const VALUES: u32 = 16 * 17;
 
 /// The values of a warp's super-blocks.
 #[derive(Debug, Clone)]
