@@ -29,7 +29,8 @@ pub(super) struct Multiprocessor {
     begun: u32,
     /// Clocks of the load and store unit.
     unit: Calendar,
-    shuffle: Calendar,
+    /// Clocks of it that a request takes at least; a shuffle is one.
+    request: u32,
     pub(super) l1: Cache,
 }
 
@@ -53,7 +54,7 @@ impl Multiprocessor {
             quarters,
             begun: 0,
             unit: Calendar::new(1.0),
-            shuffle: Calendar::new(WARP as f64 / chip.request.value),
+            request: chip.request.value as u32,
             l1: Cache::new(bytes, 4),
         }
     }
@@ -86,7 +87,7 @@ impl Multiprocessor {
             Pipe::Half => quarter.half.reserve(slot, lanes).0,
             Pipe::Convert => quarter.convert.reserve(slot, lanes).0,
             Pipe::Sixteen => quarter.sixteen.reserve(slot, lanes).0,
-            Pipe::Shuffle => self.shuffle.reserve(slot, lanes).0,
+            Pipe::Shuffle => self.unit.reserve(slot, cost.count * self.request).0,
             Pipe::Tensor { products, int8 } => quarter.tensor[usize::from(int8)].reserve(slot, products).0,
         };
         begins.max(slot)

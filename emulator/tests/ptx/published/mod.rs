@@ -96,16 +96,16 @@ fn embed() -> f64 {
 }
 
 /// Microseconds of a product of weights of so many bits, as their profiler has it: the clock held at its base, caches
-/// emptied before each launch, and what a launch costs a chip that waits for it.
+/// emptied before each launch, and what a launch takes of a stream.
 fn product(bits: u32, (columns, rows): (u32, u32)) -> f64 {
     let chip = named("rtx-4090");
     let base = Box::leak(Box::new(ChipFile { clock: Figure { value: 2.235, ..chip.clock }, ..*chip }));
     let rig = rig(base, &[products::book(bits, columns)]);
     let groups = u64::from(rows * (columns / products::GROUP));
-    let [x, weights, scales] = [u64::from(2 * columns), groups * u64::from(4 * bits), groups];
-    let [x, weights, scales, book] =
-        [x, weights, scales, 256 + 4 * u64::from(rows)].map(|n| rig.memory.alloc(n).unwrap());
-    chip.node.value + rig.time("kernel", rows, products::THREADS, &[x, weights, scales, book]).nanoseconds / 1e3
+    let [x, weights, book] = [u64::from(2 * columns), groups * u64::from(4 * bits), 256 + 4 * u64::from(rows)]
+        .map(|bytes| rig.memory.alloc(bytes).unwrap());
+    let scales = rig.buffer(&vec![0xb0u8; groups as usize]);
+    chip.launch.value + rig.time("kernel", rows, products::THREADS, &[x, weights, scales, book]).nanoseconds / 1e3
 }
 
 /// GB/s of a transposition of 4096 by 4096 floats.

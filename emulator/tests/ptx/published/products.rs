@@ -1,4 +1,5 @@
-//! Products of quantised weights and one vector.
+//! Products of quantised weights and one vector: the steps of the kernel's source in their order, with its branches, since
+//! the clock orders instructions within a basic block alone.
 
 use super::kernel::Kernel;
 
@@ -35,17 +36,21 @@ pub(super) fn book(bits: u32, columns: u32) -> String {
         4 => k.line("@%p1 ld.global.nc.v4.u32 {%r20, %r21, %r22, %r23}, [%rd5]"),
         _ => (0..bits).for_each(|bit| k.line(&format!("@%p1 ld.global.nc.u32 %r{}, [%rd5+{}]", 20 + bit, 4 * bit))),
     }
-    k.lines(&[
-        "cvt.u64.u32 %rd6, %r7",
-        "add.u64 %rd6, %rd2, %rd6",
-        "mov.u32 %r9, 0",
-        "@%p1 ld.global.nc.u8 %r9, [%rd6]",
-    ]);
-    // The exponent's bias is 11 in a scale, 127 in a float.
-    k.lines(&["shl.b32 %r9, %r9, 19", "add.u32 %r9, %r9, 0x3a000000", "mov.b32 %f2, %r9"]);
+    // A scale, 0 where the byte is 0 or there is no group; an exponent of 0 is that of a subnormal. The exponent's bias is 11,
+    // and 127 in a float.
+    k.lines(&["mov.f32 %f2, 0f00000000", "cvt.u64.u32 %rd6, %r7", "add.u64 %rd6, %rd2, %rd6", "@!%p1 bra SCALED"]);
+    k.lines(&["ld.global.nc.u8 %r9, [%rd6]", "setp.eq.u32 %p5, %r9, 0", "@%p5 bra SCALED"]);
+    k.lines(&["shr.u32 %r10, %r9, 4", "and.b32 %r11, %r9, 15", "setp.eq.u32 %p6, %r10, 0"]);
+    k.lines(&["@%p6 cvt.rn.f32.u32 %f2, %r11", "@%p6 mul.f32 %f2, %f2, 0f38800000"]);
+    k.lines(&["shl.b32 %r10, %r10, 23", "shl.b32 %r11, %r11, 19", "add.u32 %r10, %r10, 0x3a000000"]);
+    k.lines(&["add.u32 %r10, %r10, %r11", "@!%p6 mov.b32 %f2, %r10"]);
+    k.label("SCALED");
     k.lines(&["mul.wide.u32 %rd7, %r5, 64", "add.u64 %rd7, %rd0, %rd7"]);
     for part in 0..4 {
-        k.line(&format!("@%p1 ld.global.nc.v4.u32 {{%r30, %r31, %r32, %r33}}, [%rd7+{}]", 16 * part));
+        // A branch of the source. NVIDIA's assembler, which 24 blocks leave 42 registers a thread, has these loads in turn too.
+        k.line(&format!("@!%p1 bra PART{part}"));
+        k.line(&format!("ld.global.nc.v4.u32 {{%r30, %r31, %r32, %r33}}, [%rd7+{}]", 16 * part));
+        k.label(&format!("PART{part}"));
         (0..8).for_each(|i| weight(&mut k, bits, 8 * part + i, i));
     }
     k.lines(&["add.u32 %r5, %r5, 64", &format!("setp.lt.u32 %p3, %r5, {}", groups.next_multiple_of(THREADS))]);
@@ -61,9 +66,9 @@ pub(super) fn book(bits: u32, columns: u32) -> String {
 /// Weight `i` of a group, times element `element` of the eight that were loaded.
 fn weight(k: &mut Kernel, bits: u32, i: u32, element: u32) {
     for bit in 0..bits {
-        let (shift, by) = if i >= bit { ("shr", i - bit) } else { ("shl", bit - i) };
-        k.line(&format!("{shift}.b32 %r41, %r{}, {by}", 20 + bit).replace("shr.b32", "shr.u32"));
-        k.line(&format!("and.b32 %r41, %r41, {}", 1 << bit));
+        k.line(&format!("shr.u32 %r41, %r{}, {i}", 20 + bit));
+        k.line("and.b32 %r41, %r41, 1");
+        k.line(&format!("shl.b32 %r41, %r41, {bit}"));
         k.line(&if bit == 0 { "mov.u32 %r40, %r41".to_owned() } else { "or.b32 %r40, %r40, %r41".to_owned() });
     }
     k.lines(&["shfl.sync.idx.b32 %r42, %r4, %r40, 31, -1", "mov.b32 %f4, %r42", "mul.f32 %f4, %f4, %f2"]);
