@@ -71,6 +71,10 @@ fn weights_are_asked_for_once() {
         let needed = ty.tensor_bytes(&[2048, 16]).expect("a size") + blocks * headers;
         let asked = asked_for_by(&reports[0].1, "formats/");
         assert_eq!(asked, needed, "{ty}");
+        // Of eight super-blocks of a row a warp has four at a time, and asks L2 for the lines of the other four.
+        let lines = u64::from(ty.layout().data.div_ceil(128));
+        let ahead = if ty.block_len() == 1 { 0 } else { 16 * 4 * lines * 128 };
+        assert_eq!(asked_for_by(&reports[0].1, "blocks/dot.rs"), ahead, "{ty}");
     }
 }
 
