@@ -228,7 +228,7 @@ fn a_new_item_is_taken_beside_others_that_come_again_and_again() {
             }
         };
         scope.spawn(move || {
-            make(session(model, PathChoice::Persistent, None), 200, || {
+            make(session(model, PathChoice::Persistent, None), 120, || {
                 (0..3).for_each(|_| drop(scope.spawn(again)));
                 scope.spawn(move || {
                     make(session(model, PathChoice::Persistent, None), 3, || {});
