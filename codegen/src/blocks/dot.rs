@@ -150,7 +150,7 @@ impl Sum {
 
 /// What a lane asks the L2 cache for while its registers hold no more: a line of each row's next super-blocks. Two
 /// iterations' weights are in flight then. To ask for three or four brought less by the emulator's clock.
-struct Ahead {
+struct NextLines {
     /// Bytes of the rows from the first that is staged on.
     bytes: Size,
     /// From a super-block to the lane's line among those of the next iteration's; behind every row for a lane without one.
@@ -158,13 +158,13 @@ struct Ahead {
     data: u32,
 }
 
-impl Ahead {
-    fn new(b: &mut Builder, shape: Tile, g: Val<U32>, data: u32, left: Option<Val<U32>>) -> Ahead {
+impl NextLines {
+    fn new(b: &mut Builder, shape: Tile, g: Val<U32>, data: u32, left: Option<Val<U32>>) -> NextLines {
         const LINE: u32 = 128;
         let line = b.mad::<U32>(g, LINE, shape.split * data);
         let is_behind = b.setp_ge::<U32>(g, data.div_ceil(LINE));
         let line = b.selp::<U32>(1 << 30, line, is_behind);
-        Ahead { bytes: left.map_or_else(|| b.size_mul(shape.staged, data), Size::Reg), line, data }
+        NextLines { bytes: left.map_or_else(|| b.size_mul(shape.staged, data), Size::Reg), line, data }
     }
 
     fn ask_for(&self, b: &mut Builder, super_block: Val<U32>, rows: &[(Global<U8>, Global<U8>)]) {
@@ -224,7 +224,7 @@ pub(crate) fn rows(b: &mut Builder, matrix: Matrix<'_>, staged: &Staged, shape: 
             b.sub::<U32>(row_bytes, before)
         });
         // Those of floats are many bytes as they are.
-        let ahead = format(ty).int8().map(|_| Ahead::new(b, shape, g, layout.data, left));
+        let ahead = format(ty).int8().map(|_| NextLines::new(b, shape, g, layout.data, left));
         b.for_range(first_super_block, shape.staged, shape.split, |b, super_block| {
             b.each_iteration(Work::Weights(ty, SUPER_BLOCK / 8 * shape.rows_per_lane));
             if let Some(ahead) = &ahead {
