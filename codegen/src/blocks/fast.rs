@@ -1,9 +1,11 @@
 //! Dot products of rows of weights with a vector rounded to bytes: a lane a super-block, then a lane a row.
 //!
 //! A warp's tile is a run of rows. Its lanes take the tile's super-blocks in turn, each one f32, and put them into shared
-//! memory; then lane r adds up those of row r from left to right, in one chain. So the bits of a row depend on nothing
-//! but the row and the vector: not on the tile, or the grid. Where a vector is too long to be staged at once, what is added
-//! to a row begins its chain instead of ending it.
+//! memory ([`places`]); then lane r adds up those of row r from left to right, in one chain. So the bits of a row depend on
+//! nothing but the row and the vector: not on the tile, or the grid. Where a vector is too long to be staged at once, what
+//! is added to a row begins its chain instead of ending it.
+
+mod places;
 
 use super::company::{Column, Regions};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
@@ -14,10 +16,8 @@ use super::together::Together;
 use crate::formats::{Form, Int8, Planes, Quantised, SuperBlock, Weights, form, format};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
-
-/// Floats in shared memory that a warp puts the values of super-blocks into: those of 16 rows of 4096 weights, so that a
-/// tile of them is eight whole rounds.
-const VALUES: u32 = 16 * 17;
+pub(crate) use places::Places;
+use places::VALUES;
 
 /// The values of a warp's super-blocks.
 #[derive(Debug, Clone)]
@@ -25,9 +25,7 @@ pub(crate) struct Values {
     /// The places of all warps, and the warp's own.
     all: Shared<F32>,
     own: Shared<F32>,
-    /// As [`tile`] has them.
-    stride: Size,
-    tile_rows: Size,
+    places: Places,
     /// Whether the vector is staged whole and rows follow each other in whole super-blocks.
     is_run: bool,
     /// The warp's place for weights on their way, where it brings them to shared memory itself.
@@ -40,22 +38,6 @@ pub(crate) struct Values {
     together: Option<(Together, Val<U32>)>,
     /// The columns that weights are multiplied with, where there may be several.
     regions: Option<Regions>,
-}
-
-/// From a row's values to the next row's, odd so that lanes that fold rows meet in no bank, and the most rows of a tile,
-/// for rows of so many super-blocks.
-pub(crate) fn tile(b: &mut Builder, along: Size) -> (Size, Size) {
-    match along {
-        Size::Const(along) => {
-            let stride = along | 1;
-            (Size::Const(stride), Size::Const((VALUES / stride).min(32)))
-        }
-        Size::Reg(along) => {
-            let stride = b.or::<U32>(along, 1);
-            let rows = b.div::<U32>(VALUES, stride);
-            (Size::Reg(stride), Size::Reg(b.min::<U32>(rows, 32)))
-        }
-    }
 }
 
 impl Values {
@@ -75,7 +57,7 @@ impl Values {
         let beside = vector_bytes + 4 * VALUES * b.warps();
         let loads = ring.is_none() && b.target().sm() >= 80 && is_run;
         let slot = loads.then(|| Slot::new(b, types, beside));
-        let (stride, tile_rows) = tile(b, along);
+        let places = Places::new(b, along);
         let mut ways: Vec<((u32, bool), Way)> = Vec::new();
         if let Some(slot) = &slot {
             for ty in types.iter().filter(|ty| format(**ty).int8().is_some()) {
@@ -83,16 +65,16 @@ impl Values {
                 if ways.iter().all(|(known, _)| *known != records) {
                     let lane = b.lane();
                     let lane = if by_two { b.and::<U32>(lane, step - 1) } else { lane };
-                    ways.push((records, Way::new(b, along, lane, Size::Const(step), stride)));
+                    ways.push((records, Way::new(b, along, lane, Size::Const(step))));
                 }
             }
         }
         let ring = ring.map(|ring| {
             let lane = b.lane();
-            (ring, Way::new(b, along, lane, Size::Reg(ring.records()), stride))
+            (ring, Way::new(b, along, lane, Size::Reg(ring.records())))
         });
         let own = b.byte_index(all, warp, VALUES * 4);
-        Values { all, own, stride, tile_rows, is_run, slot, ways, ring, together: None, regions: None }
+        Values { all, own, places, is_run, slot, ways, ring, together: None, regions: None }
     }
 
     /// Lets the block's warps work together on `rows`, where that is faster and the phase has one matrix, as `alone` says.
@@ -107,14 +89,14 @@ impl Values {
     ) -> bool {
         let Some((ring, _)) = &self.ring else { return false };
         let (warps, records) = (b.warps(), ring.records());
-        let together = Together::new(b, (rows, along), (warps, self.tile_rows), records, alone);
+        let together = Together::new(b, (rows, along), (warps, self.places.rows()), records, alone);
         self.together = Some((together, first));
         true
     }
 
     /// The most rows of a tile.
     pub(crate) const fn tile_rows(&self) -> Size {
-        self.tile_rows
+        self.places.rows()
     }
 
     /// The same with the vectors of several columns.
@@ -262,13 +244,13 @@ impl Values {
     /// Where the values of a row of a tile begin.
     fn at(&self, b: &mut Builder, tile: Rows, row: Val<U32>) -> Shared<F32> {
         let Some((together, first)) = &self.together else {
-            let before = b.mul::<U32>(row, self.stride);
+            let before = self.places.of_row(b, row);
             return b.index(self.own, before);
         };
         let before = b.sub::<U32>(tile.first, *first);
         let before = b.selp::<U32>(before, 0, together.is);
         let row = b.add::<U32>(row, before);
-        let before = b.mul::<U32>(row, self.stride);
+        let before = self.places.of_row(b, row);
         let base = self.base(b, together);
         b.index(base, before)
     }
@@ -308,7 +290,9 @@ impl Values {
         let x = staged.quantised(b, int8.group);
         let run = Run { data, plane, ty, tasks };
         let keep = |b: &mut Builder, way: &Way, place: &At, base: Shared<F32>, (has, value): (Val<Pred>, Val<F32>)| {
-            let to = b.index(base, place.to);
+            let number = b.get(place.number);
+            let to = self.places.of(b, number);
+            let to = b.index(base, to);
             b.if_(has, |b| b.st(to, value));
             way.go_on(b, place);
         };
@@ -321,9 +305,11 @@ impl Values {
             };
             return ring.each(b, &run, number, |b, has, weights| {
                 let super_block = b.get(place.super_block);
+                let number = b.get(place.number);
+                let to = self.places.of(b, number);
                 let dot = |b: &mut Builder, x: &Quantised, column: Option<Column>| {
                     let value = int8.dot(b, weights, x, super_block, Planes::AtOnce(Work::Shared(ty, SUPER_BLOCK)));
-                    let to = b.index(base, place.to);
+                    let to = b.index(base, to);
                     let to = of_column(b, to, column);
                     b.if_(has, |b| b.st(to, value));
                 };
@@ -378,7 +364,13 @@ impl Values {
             // Neighbouring lanes read neighbouring records: the L1 cache holds what each reads of a line for the others.
             let weights = Weights::Global(SuperBlock { data, plane, left, kind: LoadKind::Constant });
             let value = int8.dot(b, &weights, &x, super_block, Planes::InTurn(Work::Weights(ty, SUPER_BLOCK)));
-            let to = b.mad::<U32>(row, self.stride, super_block);
+            // Of a vector staged in parts the last may be shorter: its rows lie as far apart as those of the others.
+            let to = if self.is_run {
+                self.places.of(b, task)
+            } else {
+                let begin = self.places.of_row(b, row);
+                b.add::<U32>(begin, super_block)
+            };
             let to = b.index(self.own, to);
             b.if_(has, |b| b.st(to, value));
         });
@@ -406,8 +398,7 @@ impl Values {
             let before = b.mul::<U32>(row, way.along);
             let super_block = b.sub::<U32>(own, before);
             b.set(place.super_block, super_block);
-            let to = b.mad::<U32>(row, self.stride, super_block);
-            b.set(place.to, to);
+            b.set(place.number, own);
         });
         let base = self.base(b, together);
         (Run { tasks: b.get(tasks), ..run }, b.get(first), base)
@@ -454,64 +445,55 @@ fn of_column<T>(b: &mut Builder, place: Shared<T>, column: Option<Column>) -> Sh
 /// A lane's way through a run of rows, so many super-blocks at a step.
 #[derive(Debug, Clone, Copy)]
 struct Way {
-    /// The lane's first super-block within its row, and the place of its value.
+    /// The lane's first super-block, counted in the run and within its row.
+    number: Val<U32>,
     super_block: Val<U32>,
-    to: Val<U32>,
     /// Super-blocks of a row.
     along: Size,
-    /// A step within a row, and how far it goes on among the values; more where it goes over the end of a row.
+    /// A step, and how far it goes on within a row.
+    step: Size,
     further: Size,
-    to_further: Size,
-    over: Size,
 }
 
 /// Where a lane is on its way.
 struct At {
+    number: Var<U32>,
     super_block: Var<U32>,
-    to: Var<U32>,
 }
 
 impl Way {
     /// The way of a lane that begins at the super-block of that number.
-    fn new(b: &mut Builder, along: Size, lane: Val<U32>, step: Size, stride: Size) -> Way {
-        let row = b.div::<U32>(lane, along);
-        let before = b.mul::<U32>(row, along);
-        let super_block = b.sub::<U32>(lane, before);
-        let to = b.mad::<U32>(row, stride, super_block);
-        let (further, to_further, over) = match (along, step, stride) {
-            (Size::Const(along), Size::Const(step), Size::Const(stride)) => {
-                let (rows, further) = (step / along, step % along);
-                (Size::Const(further), Size::Const(rows * stride + further), Size::Const(stride - along))
-            }
+    fn new(b: &mut Builder, along: Size, number: Val<U32>, step: Size) -> Way {
+        let within = |b: &mut Builder, number: Val<U32>| {
+            let row = b.div::<U32>(number, along);
+            let before = b.mul::<U32>(row, along);
+            b.sub::<U32>(number, before)
+        };
+        let super_block = within(b, number);
+        let further = match (along, step) {
+            (Size::Const(along), Size::Const(step)) => Size::Const(step % along),
             _ => {
                 let step = b.mov::<U32>(step);
-                let rows = b.div::<U32>(step, along);
-                let whole = b.mul::<U32>(rows, along);
-                let further = b.sub::<U32>(step, whole);
-                let to_further = b.mad::<U32>(rows, stride, further);
-                let over = b.sub::<U32>(stride, along);
-                (Size::Reg(further), Size::Reg(to_further), Size::Reg(over))
+                Size::Reg(within(b, step))
             }
         };
-        Way { super_block, to, along, further, to_further, over }
+        Way { number, super_block, along, step, further }
     }
 
     fn begin(&self, b: &mut Builder) -> At {
-        At { super_block: b.var(self.super_block), to: b.var(self.to) }
+        At { number: b.var(self.number), super_block: b.var(self.super_block) }
     }
 
     fn go_on(&self, b: &mut Builder, at: &At) {
-        let to = b.add::<U32>(at.to, self.to_further);
+        let number = b.add::<U32>(at.number, self.step);
+        b.set(at.number, number);
         if matches!(self.further, Size::Const(0)) {
-            return b.set(at.to, to);
+            return;
         }
         let next = b.add::<U32>(at.super_block, self.further);
         let over = b.setp_ge::<U32>(next, self.along);
         let wrapped = b.sub::<U32>(next, self.along);
         let next = b.selp::<U32>(wrapped, next, over);
         b.set(at.super_block, next);
-        let wrapped = b.add::<U32>(to, self.over);
-        let to = b.selp::<U32>(wrapped, to, over);
-        b.set(at.to, to);
     }
 }

@@ -1,7 +1,7 @@
 //! Few long rows of a block, worked on by its warps together.
 //!
 //! Whole rows leave warps idle where a block has little more rows than warps: of 15 rows of 43 super-blocks seven warps have
-//! three each, or two, or none. Dealt by super-blocks each has 93. The values of all of them then lie in one place, and
+//! three each, or two, or none. Dealt by entries of 32 super-blocks six have 96, and the last 69. The values of all of them then lie in one place, and
 //! rows are added up behind a barrier of the block, each by the lane that would have had it: no bit changes.
 
 use crate::ptx::{Builder, Pred, Size, U32, Val};
@@ -11,7 +11,7 @@ use crate::ptx::{Builder, Pred, Size, U32, Val};
 pub(crate) struct Together {
     /// Whether they do, the same in the whole block.
     pub(crate) is: Val<Pred>,
-    /// Super-blocks of all rows, and of each warp but the last ones.
+    /// Super-blocks of all rows, and of each warp but the last ones: whole entries.
     all: Val<U32>,
     each: Val<U32>,
 }
@@ -44,7 +44,7 @@ impl Together {
         let saves = b.setp_lt(each_of_all, each_of_rows);
         let fits = b.setp_ge::<U32>(tile, rows_of_warp);
         let is = b.and_pred(saves, fits);
-        Together { is: b.and_pred(is, alone), all, each }
+        Together { is: b.and_pred(is, alone), all, each: each_of_all }
     }
 
     /// The super-blocks of a warp, and the one behind its last, among those of the block.

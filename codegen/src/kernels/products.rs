@@ -4,7 +4,7 @@ use crate::blocks::company::{Column, Company, Vectors};
 use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::exchange::{self, Epoch, Handed};
-use crate::blocks::fast;
+use crate::blocks::fast::Places;
 use crate::blocks::gemv::{self, AnyInput, Pass, Share};
 use crate::blocks::math;
 use crate::blocks::ring::{Consumer, Producer, Records};
@@ -131,7 +131,7 @@ impl Products {
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let super_blocks = b.size_div_ceil(Size::Reg(chosen.k), SUPER_BLOCK);
         let along = b.mov::<U32>(super_blocks);
-        let (_, tile) = fast::tile(b, super_blocks);
+        let tile = Places::new(b, super_blocks).rows();
         let end = b.max(end, first);
         let rows = b.sub(end, first);
         let alone = b.setp_eq(chosen.matrices, 1);

@@ -79,9 +79,13 @@ impl Derived {
             Op::Sub { .. } => Derived::Difference,
             Op::Mad { .. } | Op::MadWide | Op::And { .. } | Op::Or { .. } => Derived::Indexed,
             Op::LdParam { .. } | Op::Ld { .. } | Op::LdSync { .. } => Derived::Loaded,
-            Op::Mul { .. } | Op::Fma { .. } | Op::Div { .. } | Op::Rem { .. } | Op::Min { .. } | Op::Max { .. } => {
-                Derived::Nothing
-            }
+            Op::Mul { .. }
+            | Op::Fma { .. }
+            | Op::Div { .. }
+            | Op::Rem { .. }
+            | Op::Min { .. }
+            | Op::Max { .. }
+            | Op::MadHi => Derived::Nothing,
             Op::MaxNan | Op::Neg { .. } | Op::Abs { .. } | Op::Rcp { .. } | Op::Sqrt { .. } | Op::Ex2 => {
                 Derived::Nothing
             }

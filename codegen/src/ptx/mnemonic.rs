@@ -61,6 +61,7 @@ impl Display for Op {
             Op::Mul { ty } if ty.is_float() => write!(f, "mul.rn.{ty}"),
             Op::Mul { ty } => write!(f, "mul.lo.{ty}"),
             Op::Mad { ty } => write!(f, "mad.lo.{ty}"),
+            Op::MadHi => f.write_str("mad.hi.u32"),
             Op::MadWide => f.write_str("mad.wide.u32"),
             Op::Fma { ty } => write!(f, "fma.rn.{ty}"),
             Op::Div { ty } => write!(f, "div{}.{ty}", rounding(ty)),

@@ -63,6 +63,12 @@ impl Builder {
         self.emit(Op::Mad { ty: T::TYPE }, [a.arg(), b.arg(), c.arg()])
     }
 
+    /// The upper half of `a * b`, and `c`.
+    #[track_caller]
+    pub fn mad_hi(&mut self, a: impl Operand<U32>, b: impl Operand<U32>, c: impl Operand<U32>) -> Val<U32> {
+        self.emit(Op::MadHi, [a.arg(), b.arg(), c.arg()])
+    }
+
     /// `a * b + c` of two `u32` and a `u64`.
     #[track_caller]
     pub fn mad_wide(&mut self, a: impl Operand<U32>, b: impl Operand<U32>, c: impl Operand<U64>) -> Val<U64> {

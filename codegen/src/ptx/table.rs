@@ -306,6 +306,8 @@ instructions! {
     Mul { ty: Type }: [Value(ty)] <- [Value(ty), Value(ty)], BASE, Operands, Free, Pure;
     /// `a * b + c`, the low half.
     Mad { ty: Type }: [Value(ty)] <- [Value(ty), Value(ty), Value(ty)], BASE, Operands, Free, Pure;
+    /// The upper half of `a * b`, and `c`.
+    MadHi: [Value(U32)] <- [Value(U32), Value(U32), Value(U32)], BASE, Operands, Free, Pure;
     /// `a * b + c` of two `u32` and a `u64`.
     MadWide: [Value(U64)] <- [Value(U32), Value(U32), Value(U64)], BASE, Operands, Free, Pure;
     /// `a * b + c`, rounded once.

@@ -216,6 +216,11 @@ fn in_every_type() -> Vec<Case> {
             |t| (t.x() % t.y()).wrapping_mul(t.y()).wrapping_add(t.z()),
         ),
         case(
+            "mad.hi",
+            |b, i| b.mad_hi(i.x, i.y, i.z),
+            |t| ((u64::from(t.x()) * u64::from(t.y()) >> 32) as u32).wrapping_add(t.z()),
+        ),
+        case(
             "mad.wide",
             |b, i| {
                 let addend = b.pack64(i.x, i.y);
