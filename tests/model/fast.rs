@@ -183,22 +183,54 @@ fn fast_logits_have_the_same_bits_on_every_path_grid_and_chip_of_a_target() {
     }
 }
 
-/// Where attention has several units, and at the first position of one.
+/// Where attention has several units, and at the first position of one: the last positions of a class of lengths that a
+/// graph is captured for, and the first of the next.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn fast_attention_has_the_same_bits_on_every_path_and_grid() {
     let mut random = Random::fresh();
-    let ids: Vec<u32> = (0..66).map(|_| random.below(2048)).collect();
-    let model = quick("tiny3-d64.Q4_K_M", DeviceConfig { multiprocessors: 7, ..DeviceConfig::default() });
-    let found = |path, blocks| {
-        let mut session = session(&model, path, blocks);
-        session.append(&ids[..63]).expect("it fits");
-        rows(&mut session, &ids[63..])
-    };
-    let expected = found(PathChoice::Stream, None);
-    for blocks in [1, 2, 7] {
-        assert_eq!(found(PathChoice::Persistent, Some(blocks)), expected, "{blocks} blocks");
+    let ids: Vec<u32> = (0..130).map(|_| random.below(2048)).collect();
+    let [few, many] = [7, 132].map(|multiprocessors| {
+        quick("tiny3-d64.Q4_K_M", DeviceConfig { multiprocessors, ..DeviceConfig::default() })
+    });
+    for border in [64, 128] {
+        let found = |model: &Model, path, blocks| {
+            let mut session = session(model, path, blocks);
+            session.append(&ids[..border - 1]).expect("it fits");
+            rows(&mut session, &ids[border - 1..border + 2])
+        };
+        let expected = found(&few, PathChoice::Stream, None);
+        assert_eq!(found(&few, PathChoice::Graph, None), expected, "graph, {border}");
+        for blocks in [1, 2, 7] {
+            assert_eq!(found(&few, PathChoice::Persistent, Some(blocks)), expected, "{blocks} blocks, {border}");
+        }
+        for path in [PathChoice::Stream, PathChoice::Graph] {
+            assert_eq!(found(&many, path, None), expected, "{path:?} on 132 multiprocessors, {border}");
+        }
+        assert_eq!(found(&many, PathChoice::Persistent, Some(132)), expected, "132 blocks, {border}");
     }
+}
+
+/// Each position of a whole batch, and of what is left behind it.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn every_position_of_a_batch_has_the_logits_it_has_alone() {
+    let mut random = Random::fresh();
+    let ids: Vec<u32> = (0..Session::BATCH as u32 + 9).map(|_| random.below(2048)).collect();
+    let model = quick("tiny3-d64.Q4_K_M", DeviceConfig { multiprocessors: 7, ..DeviceConfig::default() });
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_path(PathChoice::Stream);
+    let begun = || model.session(options.clone().with_capacity(ids.len() as u32)).expect("a session");
+    let alone = rows(&mut begun(), &ids);
+    let (mut together, mut seen) = (begun(), 0);
+    together.append(&ids).expect("they fit");
+    together
+        .each_logits(|position, logits| -> kiln::Result<()> {
+            assert!(logits == alone[position], "position {position}");
+            seen += 1;
+            Ok(())
+        })
+        .expect("logits");
+    assert_eq!(seen, ids.len());
 }
 
 /// Beyond the first chunk of the cache too, in either numerics.
