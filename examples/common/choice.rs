@@ -75,8 +75,8 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    /// The session's choice. The emulator runs the stream path faster: 16 against 12 tokens/s of the demo model, on two
-    /// cores in one run, 2026-11-22. Whoever names `blocks` means the persistent path.
+    /// The session's choice. The emulator runs the stream path faster, as docs/FIGURES.md has it. Whoever names `blocks`
+    /// means the persistent path.
     pub(crate) fn on(self, emulated: bool, blocks: Option<u32>) -> PathChoice {
         match self {
             Path::Stream => PathChoice::Stream,

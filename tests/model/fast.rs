@@ -190,9 +190,8 @@ fn fast_logits_have_the_same_bits_on_every_path_grid_and_chip_of_a_target() {
 fn fast_attention_has_the_same_bits_on_every_path_and_grid() {
     let mut random = Random::fresh();
     let ids: Vec<u32> = (0..130).map(|_| random.below(2048)).collect();
-    let [few, many] = [7, 132].map(|multiprocessors| {
-        quick("tiny3-d64.Q4_K_M", DeviceConfig { multiprocessors, ..DeviceConfig::default() })
-    });
+    let [few, many] = [7, 132]
+        .map(|multiprocessors| quick("tiny3-d64.Q4_K_M", DeviceConfig { multiprocessors, ..DeviceConfig::default() }));
     for border in [64, 128] {
         let found = |model: &Model, path, blocks| {
             let mut session = session(model, path, blocks);
