@@ -5,7 +5,7 @@ use crate::bake;
 use crate::common::{self, table};
 use crate::synth_model::{Mix, SynthModel};
 use kiln::baked::BakedModel;
-use kiln::model::{GenerateOptions, ModelFile, Numerics, PathChoice, Session, SessionOptions};
+use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
 use kiln::shape::{ModelShape, WeightTypes, presets};
 use kiln::{Error, Model};
 use kiln_emulator::DeviceConfig;
@@ -109,5 +109,28 @@ fn fast_sessions_refuse_long_rows_of_floats() {
         let mut exact = model.session(options(path, Numerics::Exact)).expect("a session");
         exact.append(PROMPT).expect("it fits");
         assert_eq!(tokens(&mut exact, 1).len(), 1, "{path:?}");
+    }
+}
+
+/// Hashes of exact logits behind the prompt, over a cache of each type, that the emulator computed: a GPU computes the same
+/// bits, and so does every text to come that keeps the order of addition.
+const RECORDED: [(KvType, u64); 2] = [(KvType::F32, 0xfa73_67d9_d720_d89a), (KvType::F16, 0x6122_58e3_d64a_a2c2)];
+
+/// FNV-1a, 64 bits.
+fn hash(logits: &[f32]) -> u64 {
+    let bytes = logits.iter().flat_map(|value| value.to_bits().to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[test]
+fn exact_logits_have_the_recorded_bits_on_every_device() {
+    let model = model(&[Numerics::Exact]);
+    for (kv, recorded) in RECORDED {
+        for path in PATHS {
+            let mut session = model.session(options(path, Numerics::Exact).with_kv(kv)).expect("a session");
+            session.append(PROMPT).expect("it fits");
+            let found = hash(&session.logits().expect("logits"));
+            assert_eq!(found, recorded, "{kv:?}, {path:?}: {found:#018x}");
+        }
     }
 }
