@@ -112,10 +112,12 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         return Err(format!("--layer: the model has layers 0 to {}", model.shape().layers - 1).into());
     }
     let what = match arguments.layer {
-        Some(layer) => format!("Layer {layer} of the token at position {last}"),
-        None => format!("The token at position {last}"),
+        Some(layer) => format!("Layer {layer} of the token at position {last}{modelled}"),
+        None => format!("The token at position {last}{modelled}"),
     };
-    for (name, text) in [("trace.json", json(&trace, unit)), ("trace.svg", svg(&drawn, trace.blocks, &what, unit))] {
+    let process = format!("persistent decoder{modelled}; 1 us is 1000 {unit}");
+    for (name, text) in [("trace.json", json(&trace, &process)), ("trace.svg", svg(&drawn, trace.blocks, &what, unit))]
+    {
         let path = arguments.out.join(name);
         fs::write(&path, text).map_err(command::at(&path))?;
     }
@@ -169,11 +171,10 @@ fn table(token: &[Stamp], blocks: u32, shape: &ModelShape, position: u32, unit: 
     text
 }
 
-/// Chrome's trace format: a thread for each block; microseconds are thousands of `unit`, as the process is named.
-fn json(trace: &Trace, unit: &str) -> String {
+/// Chrome's trace format: a process of that name, a thread for each block, microseconds.
+fn json(trace: &Trace, process: &str) -> String {
     let origin = trace.stamps.iter().map(|stamp| stamp.begin).min().unwrap_or(0);
     let at = |time: u64| time.saturating_sub(origin) as f64 / 1e3;
-    let process = format!("persistent decoder; 1 us is 1000 {unit}");
     let mut events = vec![format!(r#"{{"ph":"M","name":"process_name","pid":0,"args":{{"name":"{process}"}}}}"#)];
     events.extend((0..trace.blocks).map(|block| {
         format!(r#"{{"ph":"M","name":"thread_name","pid":0,"tid":{block},"args":{{"name":"block {block}"}}}}"#)

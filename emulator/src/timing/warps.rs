@@ -23,12 +23,21 @@ pub(crate) struct WarpTime {
     pub(super) stored: u64,
     /// When the copies that the instruction at hand issued have landed.
     pub(super) copied: u64,
-    /// Words that it has looked at since it last did anything, each with the time of the first look.
-    pub(super) polls: Vec<(u64, u64)>,
+    /// Words that it has looked at since it last did anything.
+    pub(super) polls: Vec<Poll>,
     /// Whether its last look was in vain.
     pub(super) vain: bool,
     /// Clocks waited, in the order of [`Stall::ALL`].
     pub(super) stalls: [u64; 4],
+}
+
+/// A word that a warp has looked at.
+#[derive(Debug)]
+pub(super) struct Poll {
+    key: u64,
+    /// The time of the first look, and what the warp had waited by then.
+    first: u64,
+    stalls: [u64; 4],
 }
 
 impl WarpTime {
@@ -47,12 +56,13 @@ impl WarpTime {
     /// The warp looks at something by a key. If it did so before and has done nothing since, that look was in vain: time
     /// goes back to it. Returns the time of the look.
     pub(super) fn looks(&mut self, key: u64) -> u64 {
-        match self.polls.iter().find(|poll| poll.0 == key) {
-            Some(&(_, first)) => {
+        match self.polls.iter().find(|poll| poll.key == key) {
+            Some(&Poll { first, stalls, .. }) => {
                 self.vain = true;
                 (self.now, self.latest, self.floor) = (first, first, first);
+                self.stalls = stalls;
             }
-            None if self.polls.len() < POLLS => self.polls.push((key, self.now)),
+            None if self.polls.len() < POLLS => self.polls.push(Poll { key, first: self.now, stalls: self.stalls }),
             None => {}
         }
         self.now

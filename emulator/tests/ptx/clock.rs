@@ -362,6 +362,10 @@ fn an_acquire_is_not_before_its_release_and_polls_take_no_time() {
         let flag = rig.u32s(&[0; 2]);
         let time = rig.time("flag", 2, 1, &[flag, rounds]);
         assert_eq!(rig.read_u32s(flag, 2), [1, 1]);
+        for block in &time.blocks {
+            let waited: f64 = block.stalls.iter().sum();
+            assert!(waited <= block.end - block.begin, "{waited} ns waited of {} to {}", block.begin, block.end);
+        }
         time.nanoseconds
     };
     let (short, long) = (run(1000), run(3000));
