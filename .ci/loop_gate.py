@@ -9,7 +9,8 @@ assembled. RECORD has what was counted: more instructions of any pipe, or fewer 
 reported. KILN_BLESS=1 rewrites RECORD. BUDGETS, written by hand, has what no loop that it names may exceed.
 
 The loop is found by line information: in the copy that is assembled the instructions of each marked loop have a line of
-their own, so a loop that ptxas moves, splits or unrolls is still known. How often it is unrolled follows from its loads.
+their own, so a loop that ptxas moves, splits or unrolls is still known. How often it is unrolled follows from its barriers or its
+loads.
 
 Each row of RECORD has a hash of the kernel's text, the tools' versions and `sass.py`: a kernel whose hash stands there
 is not assembled again, unless KILN_PTXAS_ALL=1 asks for it. What was counted of others is kept in target/ptxas-cache,
@@ -71,9 +72,9 @@ def resident(target, threads, registers, shared):
     return min(most_warps // warps, most_blocks, by_registers, memory // taken if taken else most_blocks)
 
 
-ACCESS = re.compile(r"(?:@\S+ )?(ld\.global|cp\.async\.c[ag]|ld\.shared|st\.shared)\b")
-# In this order: what tells how often a loop is unrolled.
-BECOMES = {"ld.global": "LDG", "cp.async.cg": "LDGSTS", "cp.async.ca": "LDGSTS", "ld.shared": "LDS", "st.shared": "STS"}
+ACCESS = re.compile(r"(?:@\S+ )?(bar\.sync|ld\.global|cp\.async\.c[ag]|ld\.shared|st\.shared)\b")
+# In this order: what tells how often a loop is unrolled. Of barriers none is moved or left out.
+BECOMES = {"bar.sync": "BAR", "ld.global": "LDG", "cp.async.cg": "LDGSTS", "cp.async.ca": "LDGSTS", "ld.shared": "LDS", "st.shared": "STS"}
 
 
 @dataclasses.dataclass
@@ -91,7 +92,7 @@ class Mark:
 
 WORK = re.compile(
     r"// each iteration of a warp: (\d+) "
-    r"(weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|products of (\S+)|elements(?: rounded)?|of few|of columns)$"
+    r"(weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|products of (\S+)|elements(?: rounded| read)?|of few|of columns)$"
 )
 # The name of a loop within another that few iterations of that one come to.
 FEW = "of few"
@@ -136,7 +137,7 @@ class Kernel:
                 work = WORK.search(lines[at + 1])
                 if work:
                     units, what, of, size, shared, product = work.groups()
-                    name = f"{of}@{shared}" if shared else of or product or what.replace("elements rounded", "rounded")
+                    name = f"{of}@{shared}" if shared else of or product or what.removeprefix("elements ")
                     same = sum(mark.name.split("/")[0] == name for mark in marks)
                     name = f"{name}/{same + 1}" if same else name
                     marks.append(Mark(name, int(units), int(size) if size else None))

@@ -9,7 +9,7 @@
 
 use super::kv;
 use super::{math, warp};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::KvType;
 use kiln_shape::table::KV_CHUNK;
 
@@ -321,6 +321,10 @@ impl Workspace {
                 let sums: Vec<Var<F32>> = (0..heads.group * elements).map(|_| b.var(0.0)).collect();
                 b.if_(working, |b| {
                     b.for_range(subset, count, subsets, |b, position| {
+                        // Of f32 the assembler makes one loop within another, which cannot be counted.
+                        if heads.ty == KvType::F16 {
+                            b.each_iteration(Work::Read(elements));
+                        }
                         let from = b.byte_index(column, position, heads.row_bytes());
                         let value = kv::load_piece(b, heads.ty, from, LoadKind::Ordinary);
                         let weight = b.index(self.scores, position);

@@ -21,6 +21,8 @@ pub enum Work {
     Elements(u32),
     /// Elements of a vector that are rounded to bytes.
     Rounded(u32),
+    /// Elements of the cache, or logits.
+    Read(u32),
 }
 
 /// The comment in full text, for a warp's 32 lanes: `2048 weights of Q4_K, 1152 bytes`, or `256 elements`.
@@ -38,6 +40,7 @@ impl fmt::Display for Work {
             Work::Columns => f.write_str("0 of columns"),
             Work::Elements(lane) => write!(f, "{} elements", 32 * lane),
             Work::Rounded(lane) => write!(f, "{} elements rounded", 32 * lane),
+            Work::Read(lane) => write!(f, "{} elements read", 32 * lane),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Choose, Share};
 use crate::blocks::warp;
-use crate::ptx::{AtomicOp, Builder, Compare, F32, Global, LoadKind, Order, Pred, Scope, U32, U64, Val};
+use crate::ptx::{AtomicOp, Builder, Compare, F32, Global, LoadKind, Order, Pred, Scope, U32, U64, Val, Work};
 use kiln_shape::choice::{self, memory};
 
 /// The tokens before the one that is chosen, by position.
@@ -111,6 +111,7 @@ impl Choose {
         let all = b.var::<U64>(0u64);
         let first = b.add::<U32>(share.first, tid);
         b.for_range(first, share.end, threads, |b, i| {
+            b.each_iteration(Work::Read(1));
             let at = b.index(share.logits, i);
             let logit = b.ld(at, LoadKind::Ordinary);
             let bin = super::bin(b, logit, most);

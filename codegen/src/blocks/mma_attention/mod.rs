@@ -25,7 +25,7 @@ pub(crate) use batch::{Batch, Positions, row_of};
 use super::attention::Heads;
 use super::kv::Cache;
 use super::running::{Part, Running};
-use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, U32, Val};
+use crate::ptx::{Builder, F16, F32, Global, LoadKind, Pred, Shared, U32, Val, Work};
 use kiln_shape::units::FAST_CHUNK;
 
 /// Threads of a stream kernel's block: a run has few chunks while a sequence is short, and a warp takes up to 255
@@ -185,6 +185,7 @@ impl Workspace {
         let owned = self.owned(b);
         let running: Vec<Running> = owned.iter().map(|_| Running::none(b)).collect();
         b.for_range(0, chunks, self.slots, |b, round| {
+            b.each_iteration(Work::Read(2 * FAST_CHUNK * self.heads.head_dim / 32));
             b.bar_sync(); // queries are in shared memory, and what the slots held is put together
             let chunk = b.add(round, warp);
             let works = b.setp_lt(chunk, chunks);
@@ -211,6 +212,7 @@ impl Workspace {
                         running.begin(b, part);
                     });
                     b.for_range(first, here, 1, |b, slot| {
+                        b.each_iteration(Work::Few);
                         let part = self.part(b, own, slot);
                         running.add(b, part);
                     });

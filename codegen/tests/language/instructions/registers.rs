@@ -218,7 +218,7 @@ fn in_every_type() -> Vec<Case> {
         case(
             "mad.hi",
             |b, i| b.mad_hi(i.x, i.y, i.z),
-            |t| ((u64::from(t.x()) * u64::from(t.y()) >> 32) as u32).wrapping_add(t.z()),
+            |t| (((u64::from(t.x()) * u64::from(t.y())) >> 32) as u32).wrapping_add(t.z()),
         ),
         case(
             "mad.wide",
