@@ -218,7 +218,7 @@ fn every_position_of_a_batch_has_the_logits_it_has_alone() {
     let ids: Vec<u32> = (0..Session::BATCH as u32 + 9).map(|_| random.below(2048)).collect();
     let model = quick("tiny3-d64.Q4_K_M", DeviceConfig { multiprocessors: 7, ..DeviceConfig::default() });
     let options = SessionOptions::default().with_numerics(Numerics::Fast).with_path(PathChoice::Stream);
-    let begun = || model.session(options.clone().with_capacity(ids.len() as u32)).expect("a session");
+    let begun = || model.session(options.with_capacity(ids.len() as u32)).expect("a session");
     let alone = rows(&mut begun(), &ids);
     let (mut together, mut seen) = (begun(), 0);
     together.append(&ids).expect("they fit");
