@@ -9,8 +9,8 @@ assembled. RECORD has what was counted: more instructions of any pipe, or fewer 
 reported. KILN_BLESS=1 rewrites RECORD. BUDGETS, written by hand, has what no loop that it names may exceed.
 
 The loop is found by line information: in the copy that is assembled the instructions of each marked loop have a line of
-their own, so a loop that ptxas moves, splits or unrolls is still known. How often it is unrolled follows from its barriers or its
-loads.
+their own, so a loop that ptxas moves, splits or unrolls is still known. How often it is
+unrolled follows from its barriers or its loads.
 
 Each row of RECORD has a hash of the kernel's text, the tools' versions and `sass.py`: a kernel whose hash stands there
 is not assembled again, unless KILN_PTXAS_ALL=1 asks for it. What was counted of others is kept in target/ptxas-cache,
@@ -73,8 +73,9 @@ def resident(target, threads, registers, shared):
 
 
 ACCESS = re.compile(r"(?:@\S+ )?(bar\.sync|ld\.global|cp\.async\.c[ag]|ld\.shared|st\.shared)\b")
-# In this order: what tells how often a loop is unrolled. Of barriers none is moved or left out.
-BECOMES = {"bar.sync": "BAR", "ld.global": "LDG", "cp.async.cg": "LDGSTS", "cp.async.ca": "LDGSTS", "ld.shared": "LDS", "st.shared": "STS"}
+# In this order: what tells how often a loop is unrolled. Every barrier of the text stands in the code.
+BECOMES = {"bar.sync": "BAR", "ld.global": "LDG", "cp.async.cg": "LDGSTS", "cp.async.ca": "LDGSTS"}
+BECOMES |= {"ld.shared": "LDS", "st.shared": "STS"}
 
 
 @dataclasses.dataclass

@@ -1,7 +1,7 @@
 //! Few long rows of a block, worked on by its warps together.
 //!
 //! Whole rows leave warps idle where a block has little more rows than warps: of 15 rows of 43 super-blocks seven warps have
-//! three each, or two, or none. Dealt by entries of 32 super-blocks six have 96, and the last 69. The values of all of them then lie in one place, and
+//! three each, or two, or none. Dealt by whole entries of 32, six have 96 and the last 69. All values then lie in one place, and
 //! rows are added up behind a barrier of the block, each by the lane that would have had it: no bit changes.
 
 use crate::ptx::{Builder, Pred, Size, U32, Val};

@@ -2,8 +2,8 @@
 //!
 //! Lanes write 32 values that follow each other, from a multiple of 32 on, and read one value each of neighbouring rows.
 //! Rows of S values that follow each other without a gap are right for writes. For reads they are where S is odd; else
-//! lanes meet after `lcm(S, 32)` values, so there a place is left free: it is the only one that shifts banks, and it lies
-//! between two rows, and between the values of two rounds.
+//! lanes meet after `lcm(S, 32)` values, so there a place is left free, which shifts the rows behind it by a bank. It lies
+//! between two rows, and between two rounds of writes.
 
 use crate::ptx::{Builder, Size, U32, Val};
 
