@@ -5,7 +5,7 @@ use crate::machine::lanes::Lanes;
 use crate::machine::origin::Origin;
 use crate::machine::types::Space;
 use std::collections::{BTreeMap, HashMap};
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Range};
 
 /// Bytes of a sector, the unit in which device memory moves.
 const SECTOR: u64 = 32;
@@ -32,16 +32,27 @@ impl Counts {
         site.lane_instructions += u64::from(m.count_ones());
     }
 
-    /// Counts a bulk copy from device memory, or into it, or what L2 is asked for: each sector once, whatever pieces the
-    /// emulator moves it in.
-    pub(crate) fn bulk(&mut self, pc: u32, (address, bytes): (u64, u64), write: bool) {
-        let (site, writes) = &mut self.sites[pc as usize];
+    /// Counts what L2 is asked for ahead: its sectors come from device memory, and are read by whoever loads them.
+    pub(crate) fn ask(&mut self, pc: u32, device: (u64, u64)) {
+        self.touch(device, false);
+        self.sites[pc as usize].0.bytes_used += device.1;
+    }
+
+    /// Notes the sectors of bytes at an address.
+    fn touch(&mut self, (address, bytes): (u64, u64), write: bool) -> Range<u64> {
         let sectors = address / SECTOR..(address + bytes).div_ceil(SECTOR);
         for s in sectors.clone() {
             let page = self.touched.entry(s / 128).or_default();
             page[usize::from(write)] |= 1 << (s % 128);
         }
-        site.bytes_used += bytes;
+        sectors
+    }
+
+    /// Counts a bulk copy from device memory, or into it: each sector once, whatever pieces the emulator moves it in.
+    pub(crate) fn bulk(&mut self, pc: u32, device: (u64, u64), write: bool) {
+        let sectors = self.touch(device, write);
+        let (site, writes) = &mut self.sites[pc as usize];
+        site.bytes_used += device.1;
         site.sectors += sectors.end - sectors.start;
         *writes = write;
     }
@@ -113,7 +124,7 @@ pub struct LineCounters {
     pub warp_instructions: u64,
     /// Instructions, counted per active lane.
     pub lane_instructions: u64,
-    /// Bytes that lanes asked for in device memory.
+    /// Bytes that lanes asked for in device memory, for themselves or ahead for L2.
     pub bytes_used: u64,
     /// Sectors of 32 bytes that lanes touched, summed over warp instructions.
     pub sectors: u64,
@@ -141,11 +152,11 @@ pub struct Counters {
     pub lane_instructions: u64,
     /// Warp instructions by opcode without modifiers.
     pub by_opcode: BTreeMap<String, u64>,
-    /// Bytes that lanes asked for when reading device memory.
+    /// Bytes that lanes asked for when reading device memory, for themselves or ahead for L2.
     pub read_bytes_used: u64,
-    /// Sectors of 32 bytes read.
+    /// Sectors of 32 bytes read by lanes themselves.
     pub read_sectors: u64,
-    /// Bytes of distinct sectors read.
+    /// Bytes of distinct sectors read, or that L2 was asked for.
     pub read_bytes_distinct: u64,
     /// Bytes that lanes wrote to device memory.
     pub write_bytes_used: u64,

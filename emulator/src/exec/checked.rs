@@ -81,10 +81,10 @@ impl<'a> Cpu<'a> {
         }
     }
 
-    /// A lane asks L2 for bytes at an address, which count as those of a copy.
+    /// A lane asks L2 for bytes at an address.
     pub(crate) fn prefetches(&mut self, observers: &mut Observers, at: &At, device: (u64, u64)) {
         if self.cx.config.counters {
-            self.counters.bulk(at.pc, device, false);
+            self.counters.ask(at.pc, device);
         }
         if let (Some(keeper), Some(time)) = (&mut self.timekeeper, &mut observers.time) {
             keeper.prefetch(time, at.warp, device);

@@ -666,7 +666,7 @@ fn counters_are_exact() {
 }
 
 #[test]
-fn a_bulk_copy_touches_each_sector_once_and_meets_in_no_bank() {
+fn a_bulk_copy_touches_each_sector_once_and_a_prefetch_reads_nothing() {
     let text = ptx(
         90,
         r#"
@@ -687,6 +687,7 @@ fn a_bulk_copy_touches_each_sector_once_and_meets_in_no_bank() {
 $wait:
     mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], 0;
     @!%p1 bra $wait;
+    prefetch.global.L2 [%rd1+300];
     ret;
 }"#,
     );
@@ -694,8 +695,8 @@ $wait:
     rig.config.counters = true;
     let a = rig.u32s(&[1; 128]);
     let c = rig.launch("k", 1, 1, &[a]).unwrap().counters.unwrap();
-    // From byte 16 to byte 192.
-    assert_eq!((c.read_bytes_used, c.read_sectors, c.read_bytes_distinct), (176, 6, 192));
+    // From byte 16 to byte 192; and the line at byte 256, which nobody reads.
+    assert_eq!((c.read_bytes_used, c.read_sectors, c.read_bytes_distinct), (176 + 128, 6, 192 + 128));
     assert_eq!((c.write_sectors, c.bank_conflicts), (0, 0));
 }
 
