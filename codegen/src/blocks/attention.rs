@@ -9,7 +9,7 @@
 
 use super::kv;
 use super::{math, warp};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, LINE, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 use kiln_shape::KvType;
 use kiln_shape::table::KV_CHUNK;
 
@@ -203,6 +203,8 @@ impl Workspace {
         count: Val<U32>,
         sink: impl Fn(&mut Builder, Val<U32>, Val<U32>, Val<F32>),
     ) {
+        let bytes = b.mul::<U32>(count, heads.row_bytes());
+        ask_for(b, values, bytes);
         b.bar_sync();
         self.score(b, heads, keys, count);
         b.bar_sync(); // every score of the chunk is in shared memory
@@ -373,6 +375,18 @@ impl Workspace {
             b.bar_sync(); // read: the next round, or chunk, may overwrite them
         }
     }
+}
+
+/// Asks the L2 cache for `bytes` bytes of values while keys are scored, a thread a line: their loop has one load of a
+/// thread under way.
+#[track_caller]
+fn ask_for(b: &mut Builder, values: Global<U8>, bytes: Val<U32>) {
+    let tid = b.tid();
+    let first = b.mul::<U32>(tid, LINE);
+    b.for_range(first, bytes, b.block() * LINE, |b, byte| {
+        let at = b.index(values, byte);
+        b.prefetch_l2(at);
+    });
 }
 
 /// A worker's part of the sums over positions: an accumulator for each head and element of its piece, and where the

@@ -4,7 +4,7 @@
 use super::stage::Staged;
 use super::tensor::Tensor;
 use crate::formats::{SuperBlock, format};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U8, U32, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, LINE, LoadKind, Pred, Size, U8, U32, Val, Var, Work};
 use kiln_shape::table::lane_groups;
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
@@ -160,7 +160,6 @@ struct NextLines {
 
 impl NextLines {
     fn new(b: &mut Builder, shape: Tile, g: Val<U32>, data: u32, left: Option<Val<U32>>) -> NextLines {
-        const LINE: u32 = 128;
         let line = b.mad::<U32>(g, LINE, shape.split * data);
         let is_behind = b.setp_ge::<U32>(g, data.div_ceil(LINE));
         let line = b.selp::<U32>(1 << 30, line, is_behind);

@@ -7,6 +7,9 @@ use super::ops::ALL_LANES;
 use super::table::Op;
 use super::types::{Atomic, Element, Global, Operand, Pred, Ptr, PtrBase, Shared, Size, Space, U32, U64, Val};
 
+/// Bytes of a line of the L2 cache.
+pub const LINE: u32 = 128;
+
 impl Builder {
     /// Loads one element.
     #[track_caller]
@@ -241,7 +244,7 @@ impl Builder {
         self.emit_known(load, src, Uniformity::Block)
     }
 
-    /// Asks the L2 cache for the line of 128 bytes that an element lies in. Nobody waits for it.
+    /// Asks the L2 cache for the [`LINE`] that an element lies in. Nobody waits for it.
     #[track_caller]
     pub fn prefetch_l2<T>(&mut self, from: Global<T>) {
         let src = [self.mem(from)];

@@ -28,6 +28,7 @@ mod work;
 pub use builder::{Builder, Parameter};
 pub use flow::Role;
 pub use ir::{Function, Param, Uniformity};
+pub use memory::LINE;
 pub use modifiers::{
     AtomicOp, Compare, Half, LoadKind, LoadOrder, Order, Rounding, Scope, Special, StateSpace, StoreOrder, Type,
 };

@@ -4,13 +4,10 @@
 use super::Decoder;
 use crate::blocks::tensor::vector_from_table;
 use crate::kernels::phase::Phase;
-use crate::ptx::{Builder, F32, Global, Operand, U32, U64, Val};
+use crate::ptx::{Builder, F32, Global, LINE, Operand, U32, U64, Val};
 use kiln_shape::TensorRole;
 use kiln_shape::mailbox::item;
 use kiln_shape::table::KV_CHUNK;
-
-/// Bytes of a line of the L2 cache.
-const LINE: u32 = 128;
 
 impl Decoder<'_> {
     /// Asks for the factors of norms and the biases of a phase whose weights are to follow, by the producer: each block for
