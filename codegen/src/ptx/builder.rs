@@ -396,6 +396,7 @@ impl Builder {
             self.complain("work of an iteration is said outside of every loop".to_owned());
         }
         self.function.body = self.open.pop().unwrap_or_default();
+        super::repeat::remove(&mut self.function);
         super::coalesce::moves(&mut self.function);
         (self.function, self.misuse)
     }

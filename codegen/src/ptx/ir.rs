@@ -128,7 +128,7 @@ pub enum Base {
 }
 
 /// An operand as it is printed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Arg {
     /// A register.
     Reg(Reg),
@@ -152,6 +152,14 @@ impl Arg {
         match self {
             Arg::Reg(reg) | Arg::Mem(Base::Reg(reg), _) => visit(*reg),
             Arg::Vector(parts) => parts.iter().for_each(|part| part.registers(visit)),
+            _ => {}
+        }
+    }
+
+    fn registers_mut(&mut self, visit: &mut impl FnMut(&mut Reg)) {
+        match self {
+            Arg::Reg(reg) | Arg::Mem(Base::Reg(reg), _) => visit(reg),
+            Arg::Vector(parts) => parts.iter_mut().for_each(|part| part.registers_mut(visit)),
             _ => {}
         }
     }
@@ -195,6 +203,12 @@ impl Inst {
     pub(crate) fn operands(&self, visit: &mut impl FnMut(Reg)) {
         let address = self.dst.iter().filter(|arg| matches!(arg, Arg::Mem(..)));
         self.src.iter().chain(address).for_each(|arg| arg.registers(visit));
+    }
+
+    /// The same registers, to be changed.
+    pub(crate) fn operands_mut(&mut self, visit: &mut impl FnMut(&mut Reg)) {
+        let address = self.dst.iter_mut().filter(|arg| matches!(arg, Arg::Mem(..)));
+        self.src.iter_mut().chain(address).for_each(|arg| arg.registers_mut(visit));
     }
 }
 

@@ -19,6 +19,7 @@ mod names;
 mod ops;
 mod print;
 mod rendezvous;
+mod repeat;
 mod table;
 mod types;
 mod uniform;

@@ -1,7 +1,7 @@
 //! The language: what it accepts, what it refuses, and with which line.
 
 use kiln_codegen::Target;
-use kiln_codegen::ptx::{AtomicOp, Builder, F32, Global, LoadKind, Module, Role, Scope, Text, U32, Var, Work};
+use kiln_codegen::ptx::{AtomicOp, Builder, F32, Global, LoadKind, Module, Role, Scope, Text, U32, U64, Var, Work};
 use kiln_shape::WeightType;
 
 fn sm(number: u32) -> Target {
@@ -288,6 +288,53 @@ fn a_variable_is_written_where_its_value_is_made_unless_it_is_named_before_it_is
         b.if_(is, |b| b.set(var, value));
     });
     assert_eq!([twice, in_a_branch], [1, 1]);
+}
+
+/// Arithmetic is done once for operands that are the same, up to the next branch.
+#[test]
+fn arithmetic_that_stands_a_second_time_is_left_out_unless_something_changed_between() {
+    let products = |between: &dyn Fn(&mut Builder, Var<F32>)| {
+        let mut module = Module::new(sm(80));
+        let kernel = |b: &mut Builder| {
+            let y = b.param::<Global<F32>>("y");
+            let before = b.ld(y, LoadKind::Ordinary);
+            let var = b.var::<F32>(before);
+            let first = b.mul::<F32>(var, 5.0);
+            between(b, var);
+            let second = b.mul::<F32>(var, 5.0);
+            b.st(y.at(1), first);
+            b.st(y.at(2), second);
+        };
+        module.kernel("probe", 32, kernel).expect("valid");
+        let text = module.ptx();
+        let stored = |place: u32| {
+            let line = text.lines().find(|line| line.contains(&format!("+{}]", 4 * place))).expect("a store");
+            line.rsplit(", ").next().expect("a value").to_owned()
+        };
+        (text.matches("mul.rn.f32").count(), stored(1) == stored(2))
+    };
+    let same = products(&|_, _| ());
+    let others = products(&|b, var| _ = b.mul::<F32>(var, 6.0));
+    let set = products(&|b, var| b.set(var, 1.0));
+    let set_in_a_branch = products(&|b, var| {
+        let lane = b.lane();
+        let is = b.setp_lt(lane, 7);
+        b.if_(is, |b| b.set(var, 1.0));
+    });
+    assert_eq!([same, others, set, set_in_a_branch], [(1, true), (2, true), (2, false), (2, false)]);
+}
+
+#[test]
+fn a_clock_is_read_as_often_as_it_is_asked_for() {
+    let mut module = Module::new(sm(80));
+    let kernel = |b: &mut Builder| {
+        let y = b.param::<Global<U64>>("y");
+        let (first, second) = (b.globaltimer(), b.globaltimer());
+        b.st(y, first);
+        b.st(y.at(1), second);
+    };
+    module.kernel("probe", 32, kernel).expect("valid");
+    assert_eq!(module.ptx().matches("%globaltimer").count(), 2);
 }
 
 #[test]
