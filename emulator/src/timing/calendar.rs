@@ -4,6 +4,8 @@
 pub(super) const WINDOW: u64 = 32;
 /// Windows that are kept. A request before the oldest of them is served in the oldest.
 const KEPT: u64 = 512;
+/// Clocks that kept windows cover.
+pub(super) const REACH: u64 = KEPT * WINDOW;
 /// Parts of a unit that are told apart.
 const PARTS: f64 = 64.0;
 

@@ -1,7 +1,7 @@
 //! What an instruction of PTX is to an assembler: which pipe it takes, how many instructions it becomes, and which it is
 //! folded into.
 //!
-//! The table, by opcode, is [`Shape::of`]. Beyond it, within a basic block, an instruction whose only use is the next one
+//! The table, by opcode, is in [`opcodes`](super::opcodes). Beyond it, within a basic block, an instruction whose only use is the next one
 //! of the rows below becomes part of that:
 //!
 //! | PTX | SASS |
@@ -18,32 +18,8 @@
 //! an unsigned integer between 32 and 64 bits, are operands of others and take nothing. Neither does arithmetic in a loop
 //! on what the loop does not change: an assembler has it before the loop.
 
+use super::opcodes::{Pipe, Shape, Words};
 use std::collections::{HashMap, HashSet};
-
-/// A pipe of a multiprocessor's quarter, or what stands in for one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pipe {
-    /// None: part of another instruction.
-    Folded,
-    /// An issue slot only.
-    Control,
-    Fma,
-    Heavy,
-    Alu,
-    Half,
-    Double,
-    /// From integers to floating point.
-    Convert,
-    Sixteen,
-    Shuffle,
-    /// Products of f16, or of int8, of one instruction.
-    Tensor {
-        products: u32,
-        int8: bool,
-    },
-    /// The load and store unit.
-    Memory,
-}
 
 /// What an instruction does beyond its registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,138 +76,6 @@ pub(crate) struct Cost {
     pub(crate) fetches: u8,
     pub(crate) reads: Box<[u32]>,
     pub(crate) writes: Box<[u32]>,
-}
-
-/// What an opcode becomes by itself.
-#[derive(Debug, Clone, Copy)]
-struct Shape {
-    pipe: Pipe,
-    count: u32,
-    extra: u32,
-}
-
-/// An opcode's parts.
-struct Words<'a> {
-    name: &'a str,
-    rest: Vec<&'a str>,
-}
-
-impl<'a> Words<'a> {
-    fn of(opcode: &'a str) -> Words<'a> {
-        let mut parts = opcode.split('.');
-        Words { name: parts.next().unwrap_or(""), rest: parts.collect() }
-    }
-
-    fn has(&self, word: &str) -> bool {
-        self.rest.contains(&word)
-    }
-
-    /// The type of its operands.
-    fn last(&self) -> &'a str {
-        self.rest.last().copied().unwrap_or("")
-    }
-
-    fn is_wide(&self) -> bool {
-        self.last().ends_with("64")
-    }
-
-    fn is_float(&self) -> bool {
-        self.last().starts_with('f')
-    }
-
-    fn is_half(&self) -> bool {
-        matches!(self.last(), "f16" | "f16x2" | "bf16" | "bf16x2")
-    }
-
-    fn is_logic(&self) -> bool {
-        matches!(self.name, "and" | "or" | "xor" | "not") && self.last() == "b32"
-    }
-
-    fn is_sum(&self) -> bool {
-        matches!(self.name, "add" | "sub") && matches!(self.last(), "u32" | "s32")
-    }
-
-    fn addresses(&self) -> bool {
-        matches!(self.name, "ld" | "st" | "atom" | "red" | "cp" | "prefetch")
-    }
-}
-
-impl Shape {
-    /// What an opcode with `reads` registers becomes.
-    fn of(words: &Words<'_>, reads: usize) -> Shape {
-        use Pipe::*;
-        let (pipe, count, extra) = Self::parts(words, reads);
-        let pipe = if words.last() == "f64" && matches!(pipe, Fma | Alu) { Double } else { pipe };
-        Shape { pipe, count, extra }
-    }
-
-    fn parts(words: &Words<'_>, reads: usize) -> (Pipe, u32, u32) {
-        use Pipe::*;
-        let twice = if words.is_wide() { 2 } else { 1 };
-        match words.name {
-            "mov" | "cvta" | "isspacep" | "mapa" => (Folded, 0, 0),
-            "ld" if words.has("param") => (Folded, 0, 0),
-            "neg" | "abs" if words.is_float() => (Folded, 0, 0),
-            "not" if words.has("pred") => (Folded, 0, 0),
-            "add" | "sub" | "mul" | "fma" | "mad" if words.is_half() => (Half, 1, 0),
-            "add" | "sub" | "mul" | "fma" | "mad" if words.is_float() => (Fma, 1, 0),
-            // By a constant, onto an address, it is a sum of both halves.
-            "mad" if words.has("wide") && reads <= 2 => (Alu, 2, 0),
-            "mul" | "mad" if words.has("hi") => (Heavy, 2 * twice, 0),
-            "mul" | "mad" if words.is_wide() && !words.has("wide") => (Heavy, 4, 0),
-            "mul" | "mad" | "mul24" | "mad24" | "dp4a" | "dp2a" => (Heavy, 1, 0),
-            "add" | "sub" | "and" | "or" | "xor" | "not" | "lop3" | "setp" | "set" | "selp" | "slct" | "min"
-            | "max" | "abs" | "neg" => (Alu, twice, 0),
-            "prmt" | "shf" | "vote" | "activemask" => (Alu, 1, 0),
-            "shl" | "shr" => (Alu, if words.is_wide() { 3 } else { 1 }, 0),
-            "bfe" | "bfi" | "sad" | "szext" | "bmsk" => (Alu, 2 * twice, 0),
-            "brev" | "popc" => (Sixteen, twice, 0),
-            "clz" | "bfind" => (Sixteen, twice, 1),
-            "cvt" => Self::conversion(words),
-            "ex2" | "lg2" | "rcp" | "rsqrt" | "sqrt" | "sin" | "cos" | "tanh" | "div" if words.has("approx") => {
-                (Sixteen, 1, if words.has("ftz") { 0 } else { 3 })
-            }
-            "rcp" | "sqrt" => (Sixteen, 1, 8),
-            "div" if words.is_float() => (Sixteen, 2, 8),
-            // By a constant it is a product and a shift.
-            "div" if reads < 2 => (Heavy, 2, 1),
-            "rem" if reads < 2 => (Heavy, 3, 1),
-            "div" | "rem" => (Sixteen, 2, if words.is_wide() { 70 } else { 16 }),
-            "shfl" => (Shuffle, 1, 0),
-            "redux" | "match" => (Sixteen, 1, 0),
-            "mma" => {
-                // m16n8k16: as many products as its three numbers make.
-                let numbers = words.rest.iter().find(|word| word.starts_with('m') && word.contains('n'));
-                let each = numbers
-                    .map_or(0, |word| word.split(['m', 'n', 'k']).filter_map(|n| n.parse::<u32>().ok()).product());
-                (Tensor { products: each, int8: words.has("s32") }, 1, 0)
-            }
-            "ld" | "ldu" | "st" | "atom" | "red" | "prefetch" | "ldmatrix" | "stmatrix" | "discard" => (Memory, 1, 0),
-            "cp" if words.has("commit_group") || words.has("wait_group") || words.has("wait_all") => (Control, 1, 0),
-            "cp" | "mbarrier" => (Memory, 1, 0),
-            _ => (Control, 1, 0),
-        }
-    }
-
-    /// `cvt`, by its two types.
-    fn conversion(words: &Words<'_>) -> (Pipe, u32, u32) {
-        use Pipe::*;
-        let from = words.last();
-        let to = words.rest.iter().rev().nth(1).copied().unwrap_or("");
-        let float = |ty: &str| ty.starts_with('f') || ty.starts_with("bf");
-        let bits = |ty: &str| ty.trim_start_matches(char::is_alphabetic).parse::<u32>().unwrap_or(32);
-        match (float(to), float(from)) {
-            _ if bits(to) == 64 && (float(to) || float(from)) || from == "f64" => (Sixteen, 2, 0),
-            (true, true) if to == from => (Sixteen, 1, 0),
-            (true, true) if from == "f16" => (Half, 1, 0),
-            (true, true) => (Alu, 1, 0),
-            (true, false) => (Convert, 1, 0),
-            (false, true) => (Sixteen, 1, 0),
-            (false, false) if bits(to) <= bits(from) && bits(to) >= 32 => (Folded, 0, 0),
-            (false, false) if bits(from) == 32 && from.starts_with('u') => (Folded, 0, 0),
-            (false, false) => (Alu, 1, 0),
-        }
-    }
 }
 
 impl Cost {

@@ -15,6 +15,7 @@ pub(crate) mod chips;
 pub(crate) mod fold;
 mod hierarchy;
 mod multiprocessor;
+mod opcodes;
 pub(crate) mod report;
 pub(crate) mod timekeeper;
 pub(crate) mod warps;

@@ -2,7 +2,8 @@
 
 use super::cache::Cache;
 use super::calendar::Calendar;
-use super::fold::{Cost, Pipe};
+use super::fold::Cost;
+use super::opcodes::Pipe;
 use crate::machine::chip::ChipFile;
 
 /// Lanes of a warp.

@@ -2,9 +2,11 @@
 //! time.
 
 use super::cache::{Cache, LINE, SECTOR};
-use super::fold::{Cost, Kind, Pipe};
+use super::calendar;
+use super::fold::{Cost, Kind};
 use super::hierarchy::Hierarchy;
 use super::multiprocessor::Multiprocessor;
+use super::opcodes::Pipe;
 use super::report::{Stall, Stay, Timing};
 use super::warps::BlockTime;
 use crate::machine::access::Access;
@@ -226,9 +228,9 @@ impl<'a> Timekeeper<'a> {
             }
         } else if access.is_strong() {
             let looked = time.polls.len();
-            let at = time.looks(look(pc, addr, m));
+            let key = look(pc, addr, m);
+            let at = time.looks(key);
             done = at + trip;
-            // The bytes of further looks are not charged.
             if time.polls.len() > looked {
                 for &(line, sectors) in &self.lines {
                     done = done.max(self.hierarchy.read(place, line, (sectors, 0), begin));
@@ -238,6 +240,16 @@ impl<'a> Timekeeper<'a> {
                 if let Some(word) = self.words.get(&(addr[l] >> 3)) {
                     // A look that just missed it, and the way back of the next one.
                     (done, stall) = (done.max(word.seen + trip), Stall::Barrier);
+                }
+            }
+            // Looks in vain move the same bytes, each behind the one before. A load that is not repeated is no look in vain.
+            if let Some(poll) = time.polls.iter_mut().find(|poll| poll.key == key && poll.last.is_some()) {
+                let period = trip + poll.between;
+                let mut next = (poll.charged + period).max(done.saturating_sub(calendar::REACH));
+                while next + trip <= done {
+                    poll.charged = next;
+                    let read = |line: &(u64, u8)| self.hierarchy.read(place, line.0, (line.1, 0), poll.charged);
+                    next = self.lines.iter().map(read).fold(next + period, u64::max);
                 }
             }
             if cost.acquires {

@@ -34,10 +34,15 @@ pub(crate) struct WarpTime {
 /// A word that a warp has looked at.
 #[derive(Debug)]
 pub(super) struct Poll {
-    key: u64,
+    pub(super) key: u64,
     /// The time of the first look, and what the warp had waited by then.
     first: u64,
     stalls: [u64; 4],
+    /// The issue of the last look, before time went back, and the clocks from the result of one to the issue of the next.
+    pub(super) last: Option<u64>,
+    pub(super) between: u64,
+    /// The last look whose bytes were charged.
+    pub(super) charged: u64,
 }
 
 impl WarpTime {
@@ -56,13 +61,20 @@ impl WarpTime {
     /// The warp looks at something by a key. If it did so before and has done nothing since, that look was in vain: time
     /// goes back to it. Returns the time of the look.
     pub(super) fn looks(&mut self, key: u64) -> u64 {
-        match self.polls.iter().find(|poll| poll.key == key) {
-            Some(&Poll { first, stalls, .. }) => {
+        let known = self.polls.len();
+        match self.polls.iter_mut().find(|poll| poll.key == key) {
+            Some(poll) => {
+                let Poll { first, stalls, .. } = *poll;
+                poll.between = poll.last.map_or(0, |last| self.now.saturating_sub(last));
+                poll.last = Some(self.now);
                 self.vain = true;
                 (self.now, self.latest, self.floor) = (first, first, first);
                 self.stalls = stalls;
             }
-            None if self.polls.len() < POLLS => self.polls.push(Poll { key, first: self.now, stalls: self.stalls }),
+            None if known < POLLS => {
+                let (first, stalls) = (self.now, self.stalls);
+                self.polls.push(Poll { key, first, stalls, last: None, between: 0, charged: first });
+            }
             None => {}
         }
         self.now

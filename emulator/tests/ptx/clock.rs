@@ -366,14 +366,17 @@ fn an_acquire_is_not_before_its_release_and_polls_take_no_time() {
             let waited: f64 = block.stalls.iter().sum();
             assert!(waited <= block.end - block.begin, "{waited} ns waited of {} to {}", block.begin, block.end);
         }
-        time.nanoseconds
+        (time.nanoseconds, time.l2_bytes)
     };
-    let (short, long) = (run(1000), run(3000));
+    let ((short, few), (long, many)) = (run(300), run(900));
     // The chain of a round: a sum, a comparison, a branch.
     let round = (2.0 * chip().latency.value + chip().branch.value) / chip().clock.value;
-    near(long - short, 2000.0 * round, 0.05);
-    let over = short - 1000.0 * round;
+    near(long - short, 600.0 * round, 0.05);
+    let over = short - 300.0 * round;
     assert!(over > chip().l2[0].value && over < 5.0 * chip().l2[1].value, "{over} ns beyond the work");
+    // The sector of the flag, for each look: a trip, and the clocks of the loop.
+    let period = 32.0 * 600.0 * round / (many - few);
+    assert!(period > chip().l2[0].value && period < 1.5 * chip().l2[1].value, "a look in {period} ns");
 }
 
 #[test]
