@@ -11,8 +11,9 @@ pub(super) const ISSUED: f64 = 4.0;
 const DEPENDENT: f64 = 4.0;
 /// Kernels of llama.cpp's for a layer, and around the layers.
 const LLAMA_CPP_NODES: [u32; 2] = [19, 6];
-/// Bytes of the cache in flight in a multiprocessor, where no loop was counted: 16 bytes of each of 256 threads, twice.
-const ATTENTION_FLIGHT: f64 = 8192.0;
+/// Bytes of the cache in flight in a multiprocessor while it attends, as `codegen/loops.txt` has them: a chunk's values of
+/// two blocks in exact numerics, what eight warps have copied ahead in fast ones.
+const ATTENTION_FLIGHT: f64 = 64000.0;
 /// Bytes of weights that a warp asks for before it waits for the launch before its own, where it begins early:
 /// `codegen/src/blocks/dependent.rs`.
 const AHEAD: f64 = 16384.0;
