@@ -143,7 +143,7 @@ fn what_a_full_ring_has_no_room_for_is_asked_for_ahead() {
         let by = |file: &str| {
             let lines = reports.iter().flat_map(|report| report.counters.lines.values());
             let lines = lines.filter(|line| line.source.as_ref().is_some_and(|(name, _)| name.contains(file)));
-            lines.map(|line| 32 * line.sectors).sum::<u64>()
+            lines.map(|line| line.bytes_used).sum::<u64>()
         };
         let distinct = reports.iter().map(|report| report.counters.read_bytes_distinct).max();
         (found, distinct, by("blocks/ring/copy.rs"), by("blocks/ring/ahead.rs"))
