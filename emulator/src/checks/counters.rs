@@ -34,8 +34,10 @@ impl Counts {
 
     /// Counts what L2 is asked for ahead: its sectors come from device memory, and are read by whoever loads them.
     pub(crate) fn ask(&mut self, pc: u32, device: (u64, u64)) {
-        self.touch(device, false);
-        self.sites[pc as usize].0.bytes_used += device.1;
+        let sectors = self.touch(device, false);
+        let (site, _) = &mut self.sites[pc as usize];
+        site.bytes_used += device.1;
+        site.sectors += sectors.end - sectors.start;
     }
 
     /// Notes the sectors of bytes at an address.
@@ -126,7 +128,7 @@ pub struct LineCounters {
     pub lane_instructions: u64,
     /// Bytes that lanes asked for in device memory, for themselves or ahead for L2.
     pub bytes_used: u64,
-    /// Sectors of 32 bytes that lanes touched, summed over warp instructions.
+    /// Sectors of 32 bytes that lanes touched, or had L2 touch, summed over warp instructions.
     pub sectors: u64,
     /// Extra passes in shared memory because lanes met in a bank.
     pub bank_conflicts: u64,
@@ -191,7 +193,8 @@ impl Counters {
             }
             let name = origin.opcode.split('.').next().unwrap_or("");
             let of = |names: [&str; 2], n: u64| if names.contains(&name) { n } else { 0 };
-            let moved = |way: bool| if way == *write { (line.bytes_used, line.sectors) } else { (0, 0) };
+            let of_lanes = if origin.opcode.contains("prefetch") { 0 } else { line.sectors };
+            let moved = |way: bool| if way == *write { (line.bytes_used, of_lanes) } else { (0, 0) };
             let ((read_bytes_used, read_sectors), (write_bytes_used, write_sectors)) = (moved(false), moved(true));
             all.add(&Counters {
                 warp_instructions: line.warp_instructions,
