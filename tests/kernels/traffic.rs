@@ -79,7 +79,7 @@ fn weights_are_asked_for_once() {
 }
 
 #[test]
-fn keys_and_values_are_read_once_for_all_heads_of_a_group() {
+fn keys_and_values_are_read_once_for_all_heads_of_a_group_and_values_asked_for_ahead() {
     if common::on_gpu() {
         return eprintln!("skipped: a GPU does not count");
     }
@@ -95,6 +95,10 @@ fn keys_and_values_are_read_once_for_all_heads_of_a_group() {
             let moved = 32 * counters.read_sectors - queries;
             assert!(moved as f64 <= 1.03 * cache as f64, "{name}: {moved} bytes moved of {cache}");
             assert!(moved >= cache, "{name}: {moved} bytes moved of {cache}");
+            // Values, half of the cache, are asked for ahead: a warp asks for 32 lines.
+            let ahead = 32 * 128 * counters.by_opcode.get("prefetch").copied().unwrap_or(0);
+            let values = cache / 2;
+            assert!(ahead >= values && ahead as f64 <= 1.03 * values as f64, "{name}: {ahead} bytes ahead of {values}");
         }
     }
 }

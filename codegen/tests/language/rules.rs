@@ -243,21 +243,25 @@ fn a_cache_hint_raises_the_version_of_the_module() {
     assert_eq!(version(LoadKind::Streaming), ".version 7.4");
 }
 
+/// The text of a kernel with a variable that is loaded, and stored behind `body`.
+fn of_a_variable(body: &dyn Fn(&mut Builder, Global<F32>, Var<F32>)) -> String {
+    let mut module = Module::new(sm(80));
+    let kernel = |b: &mut Builder| {
+        let y = b.param::<Global<F32>>("y");
+        let before = b.ld(y, LoadKind::Ordinary);
+        let var = b.var::<F32>(before);
+        body(b, y, var);
+        b.st(y.at(1), var);
+    };
+    module.kernel("probe", 32, kernel).expect("valid");
+    module.ptx()
+}
+
 /// A variable takes the place of the value that it is set to, unless it is read, or set, between the two.
 #[test]
 fn a_variable_is_written_where_its_value_is_made_unless_it_is_named_before_it_is_set() {
-    let moves = |body: &dyn Fn(&mut Builder, Var<F32>)| {
-        let mut module = Module::new(sm(80));
-        let kernel = |b: &mut Builder| {
-            let y = b.param::<Global<F32>>("y");
-            let before = b.ld(y, LoadKind::Ordinary);
-            let var = b.var::<F32>(before);
-            body(b, var);
-            b.st(y.at(1), var);
-        };
-        module.kernel("probe", 32, kernel).expect("valid");
-        module.ptx().matches("mov.f32").count()
-    };
+    let moves =
+        |body: &dyn Fn(&mut Builder, Var<F32>)| of_a_variable(&|b, _, var| body(b, var)).matches("mov.f32").count();
     let between = |what: &dyn Fn(&mut Builder, Var<F32>)| {
         moves(&|b, var| {
             let value = b.mul::<F32>(2.0, 3.0);
@@ -294,24 +298,18 @@ fn a_variable_is_written_where_its_value_is_made_unless_it_is_named_before_it_is
 #[test]
 fn arithmetic_that_stands_a_second_time_is_left_out_unless_something_changed_between() {
     let products = |between: &dyn Fn(&mut Builder, Var<F32>)| {
-        let mut module = Module::new(sm(80));
-        let kernel = |b: &mut Builder| {
-            let y = b.param::<Global<F32>>("y");
-            let before = b.ld(y, LoadKind::Ordinary);
-            let var = b.var::<F32>(before);
+        let text = of_a_variable(&|b, y, var| {
             let first = b.mul::<F32>(var, 5.0);
             between(b, var);
             let second = b.mul::<F32>(var, 5.0);
-            b.st(y.at(1), first);
-            b.st(y.at(2), second);
-        };
-        module.kernel("probe", 32, kernel).expect("valid");
-        let text = module.ptx();
+            b.st(y.at(2), first);
+            b.st(y.at(3), second);
+        });
         let stored = |place: u32| {
             let line = text.lines().find(|line| line.contains(&format!("+{}]", 4 * place))).expect("a store");
             line.rsplit(", ").next().expect("a value").to_owned()
         };
-        (text.matches("mul.rn.f32").count(), stored(1) == stored(2))
+        (text.matches("mul.rn.f32").count(), stored(2) == stored(3))
     };
     let same = products(&|_, _| ());
     let others = products(&|b, var| _ = b.mul::<F32>(var, 6.0));

@@ -10,11 +10,20 @@ use std::ops::{AddAssign, Range};
 /// Bytes of a sector, the unit in which device memory moves.
 const SECTOR: u64 = 32;
 
+/// What an instruction does with device memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Way {
+    #[default]
+    Reads,
+    Writes,
+    /// L2 is to have it: sectors come from device memory, and are read by whoever loads them.
+    AsksAhead,
+}
+
 /// Counts per instruction, of one thread of the host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counts {
-    /// For each instruction its counts, and whether it writes to device memory.
-    sites: Vec<(LineCounters, bool)>,
+    sites: Vec<(LineCounters, Way)>,
     /// Sectors read and written, a bit each, by page of 4 KiB.
     touched: HashMap<u64, [u128; 2]>,
 }
@@ -32,47 +41,43 @@ impl Counts {
         site.lane_instructions += u64::from(m.count_ones());
     }
 
-    /// Counts what L2 is asked for ahead: its sectors come from device memory, and are read by whoever loads them.
-    pub(crate) fn ask(&mut self, pc: u32, device: (u64, u64)) {
-        let sectors = self.touch(device, false);
-        let (site, _) = &mut self.sites[pc as usize];
-        site.bytes_used += device.1;
-        site.sectors += sectors.end - sectors.start;
-    }
-
-    /// Notes the sectors of bytes at an address.
-    fn touch(&mut self, (address, bytes): (u64, u64), write: bool) -> Range<u64> {
-        let sectors = address / SECTOR..(address + bytes).div_ceil(SECTOR);
-        for s in sectors.clone() {
-            let page = self.touched.entry(s / 128).or_default();
-            page[usize::from(write)] |= 1 << (s % 128);
-        }
-        sectors
-    }
-
     /// Counts a bulk copy from device memory, or into it: each sector once, whatever pieces the emulator moves it in.
     pub(crate) fn bulk(&mut self, pc: u32, device: (u64, u64), write: bool) {
-        let sectors = self.touch(device, write);
-        let (site, writes) = &mut self.sites[pc as usize];
-        site.bytes_used += device.1;
+        self.span(pc, device, if write { Way::Writes } else { Way::Reads });
+    }
+
+    /// Counts what L2 is asked for ahead.
+    pub(crate) fn ask(&mut self, pc: u32, device: (u64, u64)) {
+        self.span(pc, device, Way::AsksAhead);
+    }
+
+    /// Counts bytes from an address on.
+    fn span(&mut self, pc: u32, (address, bytes): (u64, u64), way: Way) {
+        let sectors = address / SECTOR..(address + bytes).div_ceil(SECTOR);
+        let (site, known) = &mut self.sites[pc as usize];
+        site.bytes_used += bytes;
         site.sectors += sectors.end - sectors.start;
-        *writes = write;
+        *known = way;
+        sectors.for_each(|s| self.touch(s, way == Way::Writes));
+    }
+
+    /// Notes that a sector is read, or written.
+    fn touch(&mut self, sector: u64, write: bool) {
+        let page = self.touched.entry(sector / 128).or_default();
+        page[usize::from(write)] |= 1 << (sector % 128);
     }
 
     /// Counts a memory access by lanes themselves.
     pub(crate) fn access(&mut self, pc: u32, space: Space, addr: &[u64; 32], m: u32, access: &Access) {
         let total = u64::from(access.bytes * access.count);
-        let (site, write) = &mut self.sites[pc as usize];
+        let (site, way) = &mut self.sites[pc as usize];
         match space {
             Space::Global | Space::Generic => {
                 let sectors = units(addr, m, total, SECTOR);
-                for s in &sectors {
-                    let page = self.touched.entry(s / 128).or_default();
-                    page[usize::from(access.write)] |= 1 << (s % 128);
-                }
                 site.bytes_used += total * u64::from(m.count_ones());
                 site.sectors += sectors.len() as u64;
-                *write = access.write;
+                *way = if access.write { Way::Writes } else { Way::Reads };
+                sectors.into_iter().for_each(|s| self.touch(s, access.write));
             }
             Space::Shared => site.bank_conflicts += bank_conflicts(addr, m, total),
             _ => {}
@@ -81,9 +86,10 @@ impl Counts {
 
     pub(crate) fn add(&mut self, other: &Counts) {
         self.sites.resize_with(self.sites.len().max(other.sites.len()), Default::default);
-        for ((mine, write), (its, writes)) in self.sites.iter_mut().zip(&other.sites) {
+        for ((mine, way), (its, known)) in self.sites.iter_mut().zip(&other.sites) {
             *mine += its;
-            *write |= writes;
+            // Who has not run it has it as a read.
+            *way = if *known == Way::Reads { *way } else { *known };
         }
         for (page, bits) in &other.touched {
             let mine = self.touched.entry(*page).or_default();
@@ -184,7 +190,7 @@ impl Counters {
         let distinct = |way: usize| SECTOR * touched(way).sum::<u64>();
         let (read_bytes_distinct, write_bytes_distinct) = (distinct(0), distinct(1));
         let mut all = Counters { read_bytes_distinct, write_bytes_distinct, ..Counters::default() };
-        for (pc, (site, write)) in counts.sites.iter().enumerate().filter(|(_, (site, _))| site.warp_instructions > 0) {
+        for (pc, (site, way)) in counts.sites.iter().enumerate().filter(|(_, (site, _))| site.warp_instructions > 0) {
             let origin = &origins[pc];
             let mut line = LineCounters { source: origin.source.as_deref().cloned(), ..site.clone() };
             if !origin.first {
@@ -193,17 +199,16 @@ impl Counters {
             }
             let name = origin.opcode.split('.').next().unwrap_or("");
             let of = |names: [&str; 2], n: u64| if names.contains(&name) { n } else { 0 };
-            let of_lanes = if origin.opcode.contains("prefetch") { 0 } else { line.sectors };
-            let moved = |way: bool| if way == *write { (line.bytes_used, of_lanes) } else { (0, 0) };
-            let ((read_bytes_used, read_sectors), (write_bytes_used, write_sectors)) = (moved(false), moved(true));
+            let moved = |by: Way| if by == *way { (line.bytes_used, line.sectors) } else { (0, 0) };
+            let (reads, writes, asked) = (moved(Way::Reads), moved(Way::Writes), moved(Way::AsksAhead));
             all.add(&Counters {
                 warp_instructions: line.warp_instructions,
                 lane_instructions: line.lane_instructions,
                 by_opcode: [(name.to_string(), line.warp_instructions)].into(),
-                read_bytes_used,
-                read_sectors,
-                write_bytes_used,
-                write_sectors,
+                read_bytes_used: reads.0 + asked.0,
+                read_sectors: reads.1,
+                write_bytes_used: writes.0,
+                write_sectors: writes.1,
                 bank_conflicts: line.bank_conflicts,
                 barriers: of(["bar", "barrier"], line.warp_instructions),
                 atomics: of(["atom", "red"], line.lane_instructions),
