@@ -5,7 +5,7 @@ use crate::machine::lanes::Lanes;
 use crate::machine::origin::Origin;
 use crate::machine::types::Space;
 use std::collections::{BTreeMap, HashMap};
-use std::ops::{AddAssign, Range};
+use std::ops::AddAssign;
 
 /// Bytes of a sector, the unit in which device memory moves.
 const SECTOR: u64 = 32;
