@@ -69,14 +69,20 @@ impl<'a> Cpu<'a> {
         }
     }
 
-    /// A lane issues a bulk copy, out of shared memory or into it, by the address and size in device memory. Returns when
-    /// it lands in modelled time.
-    pub(crate) fn bulk_issue(&mut self, observers: &mut Observers, at: &At, device: (u64, u64), write: bool) -> u64 {
+    /// A lane issues a bulk copy, out of shared memory or into it, by the address and size in device memory; whether it is
+    /// the last to want that. Returns when it lands in modelled time.
+    pub(crate) fn bulk_issue(
+        &mut self,
+        observers: &mut Observers,
+        at: &At,
+        device: (u64, u64),
+        (write, is_last): (bool, bool),
+    ) -> u64 {
         if self.cx.config.counters {
             self.counters.bulk(at.pc, device, write);
         }
         match (&mut self.timekeeper, &mut observers.time) {
-            (Some(keeper), Some(time)) => keeper.bulk(time, at.warp, device, write),
+            (Some(keeper), Some(time)) => keeper.bulk(time, at.warp, device, (write, is_last)),
             _ => 0,
         }
     }

@@ -286,7 +286,7 @@ impl Cpu<'_> {
         &mut self,
         site: &mut Site<'_>,
         [dst, src]: [&Address; 2],
-        bytes: R,
+        (bytes, policy): (R, Option<R>),
         mbarrier: Option<&Address>,
     ) -> OrFault<Flow> {
         let place = |cpu: &Self, site: &Site<'_>, a: &Address| match a.space {
@@ -327,7 +327,8 @@ impl Cpu<'_> {
         for l in Lanes(m) {
             let out = mbarriers.is_none();
             let device = (if out { to[l] } else { from[l] }, sizes[l].into());
-            let lands = self.bulk_issue(&mut site.common.observers, &site.at, device, out);
+            let is_last = policy.is_some_and(|policy| site.warp.lane(self.cx.code, (policy, W::W64), l) == EVICT_FIRST);
+            let lands = self.bulk_issue(&mut site.common.observers, &site.at, device, (out, is_last));
             if let Some(mbarriers) = mbarriers {
                 self.same_block(site, l, to[l], mbarriers[l])?;
                 if !site.common.observers.mbarrier_is_shown(&site.at, l, mbarriers[l]) {

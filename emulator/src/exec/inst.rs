@@ -28,6 +28,9 @@ pub(crate) const MAX_PREDICATES: u32 = 1 << 16;
 /// Predicate 0 is the sink; this one holds the carry.
 pub(crate) const CARRY: P = 1;
 
+/// The cache policy by which L2 gives up first what was read, as `createpolicy` makes it.
+pub(crate) const EVICT_FIRST: u64 = 1;
+
 /// Width in which a slot is read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum W {

@@ -13,6 +13,8 @@ struct Entry {
     used: u32,
     sectors: u8,
     dirty: u8,
+    /// Whether it goes before lines that were used longer ago.
+    goes_first: bool,
 }
 
 /// What a look-up found.
@@ -67,7 +69,9 @@ impl Cache {
                 entry
             }
             None => {
-                let oldest = set.iter_mut().min_by_key(|entry| (entry.tag != 0, entry.used.wrapping_sub(now)));
+                let oldest = set
+                    .iter_mut()
+                    .min_by_key(|entry| (entry.tag != 0, !entry.goes_first, entry.used.wrapping_sub(now)));
                 let Some(entry) = oldest else { return Found { missing, ready, evicted } };
                 evicted = entry.dirty.count_ones();
                 *entry = Entry { tag, ..Entry::default() };
@@ -75,9 +79,18 @@ impl Cache {
             }
         };
         entry.used = now;
+        entry.goes_first = false;
         entry.sectors |= sectors;
         entry.dirty |= if write { sectors } else { 0 };
         Found { missing, ready, evicted }
+    }
+
+    /// A line goes before others, unless it is used once more: it was read by the policy for what is read once.
+    pub(super) fn give_up_first(&mut self, line: u64) {
+        let tag = self.tag(line);
+        if let Some(entry) = self.set(line).iter_mut().find(|entry| entry.tag == tag) {
+            entry.goes_first = true;
+        }
     }
 
     /// Notes when the missing sectors of a line come.

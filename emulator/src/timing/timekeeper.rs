@@ -292,8 +292,15 @@ impl<'a> Timekeeper<'a> {
         }
     }
 
-    /// A warp issues a bulk copy between shared memory and `bytes` at an address. Returns when it has landed.
-    pub(crate) fn bulk(&mut self, block: &mut BlockTime, warp: u32, (from, bytes): (u64, u64), write: bool) -> u64 {
+    /// A warp issues a bulk copy between shared memory and `bytes` at an address; whether it is the last to want them.
+    /// Returns when it has landed.
+    pub(crate) fn bulk(
+        &mut self,
+        block: &mut BlockTime,
+        warp: u32,
+        (from, bytes): (u64, u64),
+        (write, is_last): (bool, bool),
+    ) -> u64 {
         let place = block.place(warp);
         let time = &mut block.warps[warp as usize];
         let at = time.now + self.chip.bulk.value as u64;
@@ -303,6 +310,9 @@ impl<'a> Timekeeper<'a> {
                 true => self.hierarchy.write(place, line, sectors, at).1,
                 false => self.hierarchy.read(place, line, (sectors, 0), at),
             });
+            if is_last {
+                self.hierarchy.l2.give_up_first(line);
+            }
         }
         time.acts();
         time.copied = done;

@@ -125,6 +125,57 @@ fn what_a_burst_of_memory_brings_stays_in_l2() {
     assert_eq!(rig.time("chase", 1, 1, &[list, 64]).dram_bytes, 64.0 * 32.0);
 }
 
+/// One thread copies 16 KB after another to shared memory, by the policy for what is read once or by none.
+const COPY: &str = r#"
+.visible .entry copy(.param .u64 from, .param .u32 pieces, .param .u32 once)
+{
+    .reg .pred %p<3>;
+    .reg .b32 %r<5>;
+    .reg .b64 %rd<5>;
+    .shared .align 16 .b8 to[16384];
+    .shared .align 8 .b64 full;
+    ld.param.u64 %rd1, [from];
+    ld.param.u32 %r1, [pieces];
+    ld.param.u32 %r2, [once];
+    setp.ne.u32 %p1, %r2, 0;
+    createpolicy.fractional.L2::evict_first.b64 %rd2;
+    createpolicy.fractional.L2::evict_normal.b64 %rd3;
+    selp.b64 %rd2, %rd2, %rd3, %p1;
+    mov.u32 %r3, full;
+    mov.u32 %r4, to;
+    mbarrier.init.shared.b64 [%r3], 1;
+    fence.proxy.async.shared::cta;
+    mov.u32 %r2, 0;
+LOOP:
+    mbarrier.arrive.expect_tx.shared.b64 %rd4, [%r3], 16384;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%r4], [%rd1], 16384, [%r3], %rd2;
+WAIT:
+    mbarrier.test_wait.parity.shared.b64 %p2, [%r3], %r2;
+    @!%p2 bra WAIT;
+    xor.b32 %r2, %r2, 1;
+    add.u64 %rd1, %rd1, 16384;
+    add.u32 %r1, %r1, -1;
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra LOOP;
+    ret;
+}
+"#;
+
+#[test]
+fn what_is_read_once_puts_nothing_else_out_of_l2() {
+    let mut rig = Rig::new(&ptx(90, COPY));
+    rig.config = DeviceConfig { step_limit: Some(1 << 30), ..DeviceConfig::clocked(chip()) };
+    // An L2 of 50 MB holds either, not both.
+    let [kept, passing] = [24u64 << 20, 40 << 20].map(|bytes| (rig.memory.alloc(bytes).unwrap(), bytes));
+    let copy = |(from, bytes): (u64, u64), once| rig.time("copy", 1, 1, &[from, bytes / 16384, once]).dram_bytes;
+    let again = |once| {
+        copy(kept, 0);
+        copy(passing, once);
+        copy(kept, 0) / kept.1 as f64
+    };
+    assert_eq!((again(1), again(0)), (0.0, 1.0));
+}
+
 /// Every lane loads a word again and again, `stride` bytes apart, and adds it up.
 const STRIDE: &str = r#"
 .visible .entry stride(.param .u64 from, .param .u32 stride)

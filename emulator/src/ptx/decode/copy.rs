@@ -77,11 +77,11 @@ impl Decoder<'_> {
             _ => return t.fail(t.opcode, "copies between .global and .shared"),
         };
         t.require(guard)?;
-        self.hints(t, operands)?;
+        let policy = self.hints(t, operands)?;
         let (dst, src) = (self.address(&t.args[0], to)?, self.address(&t.args[1], from)?);
         let bytes = self.src(&t.args[2], Ty::U32)?;
         let barrier = t.args[..operands].get(3).map(|arg| self.address(arg, Space::Shared)).transpose()?;
-        self.effect(move |cpu, site| cpu.bulk(site, [&dst, &src], bytes, barrier.as_ref()));
+        self.effect(move |cpu, site| cpu.bulk(site, [&dst, &src], (bytes, policy), barrier.as_ref()));
         Ok(())
     }
 }

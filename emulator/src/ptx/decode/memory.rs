@@ -36,12 +36,13 @@ impl Decoder<'_> {
                 self.address(place, space)?;
                 self.push(Op::Nop);
             }
-            // No policy changes a result.
+            // No policy changes a result; one of them changes modelled time.
             ("createpolicy", [_] | [_, _]) => {
                 t.require("fractional.b64")?;
+                let policy = if t.has("L2::evict_first") { EVICT_FIRST } else { 0 };
                 t.hints();
-                let (d, zero) = (self.dst(t, Ty::B64)?, self.constant(0, true));
-                self.copy(Ty::B64, d, zero)?;
+                let (d, policy) = (self.dst(t, Ty::B64)?, self.constant(policy, true));
+                self.copy(Ty::B64, d, policy)?;
             }
             ("fence", []) if t.take("proxy") => {
                 t.require("async")?;
@@ -82,12 +83,12 @@ impl Decoder<'_> {
         }
     }
 
-    /// Consumes cache hints, and checks for `n` operands and perhaps a policy.
-    pub(super) fn hints(&mut self, t: &mut Text<'_>, n: usize) -> Res<()> {
+    /// Consumes cache hints, and checks for `n` operands and perhaps a policy, which it gives.
+    pub(super) fn hints(&mut self, t: &mut Text<'_>, n: usize) -> Res<Option<R>> {
         let policy = t.take("L2::cache_hint");
         t.hints();
         t.arity(n + usize::from(policy))?;
-        self.optional(t.args.get(n), Ty::B64).map(drop)
+        t.args.get(n).map(|arg| self.src(arg, Ty::B64)).transpose()
     }
 
     /// The registers of an access, one per element.
