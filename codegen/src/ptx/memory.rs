@@ -261,8 +261,16 @@ impl Builder {
 
     // ---- mbarriers and bulk copies
 
+    /// `createpolicy` of `L2::evict_first`, for copies of what is read once: the L2 cache gives it up before what others
+    /// read again.
+    #[track_caller]
+    pub fn evict_first(&mut self) -> Val<U64> {
+        self.emit(Op::CreatePolicyEvictFirst, [])
+    }
+
     /// `cp.async.bulk`: copies `bytes` bytes, a multiple of 16, from a multiple of 16 on. Once they are there, they lower
-    /// what the phase of `mbarrier` expects; whoever has waited for that phase sees them.
+    /// what the phase of `mbarrier` expects; whoever has waited for that phase sees them. `policy` is that of their lines in
+    /// the L2 cache.
     #[track_caller]
     pub fn cp_async_bulk<T, U>(
         &mut self,
@@ -270,9 +278,10 @@ impl Builder {
         from: Global<U>,
         bytes: impl Operand<U32>,
         mbarrier: Shared<U64>,
+        policy: Val<U64>,
     ) {
         let dst = [self.mem(to)];
-        let src = [self.mem(from), bytes.arg(), self.mem(mbarrier)];
+        let src = [self.mem(from), bytes.arg(), self.mem(mbarrier), policy.arg()];
         self.push(Op::CpAsyncBulk, dst, src, None);
     }
 

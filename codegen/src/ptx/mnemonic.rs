@@ -120,7 +120,10 @@ impl Display for Op {
             Op::CpAsyncMbarrierArriveNoinc => f.write_str("cp.async.mbarrier.arrive.noinc.shared.b64"),
             Op::PrefetchL2 => f.write_str("prefetch.global.L2"),
             Op::CpAsyncBulkPrefetch => f.write_str("cp.async.bulk.prefetch.L2.global"),
-            Op::CpAsyncBulk => f.write_str("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"),
+            Op::CreatePolicyEvictFirst => f.write_str("createpolicy.fractional.L2::evict_first.b64"),
+            Op::CpAsyncBulk => {
+                f.write_str("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint")
+            }
             Op::MbarrierInit => f.write_str("mbarrier.init.shared.b64"),
             Op::MbarrierArrive => f.write_str("mbarrier.arrive.shared.b64"),
             Op::MbarrierArriveExpectTx => f.write_str("mbarrier.arrive.expect_tx.shared.b64"),

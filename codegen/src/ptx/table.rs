@@ -110,6 +110,7 @@ const SM_80: Needs = Needs { version: (7, 0), sm: 80 };
 const SM_90: Needs = Needs { version: (7, 8), sm: 90 };
 /// What came to mbarriers after compute capability 8.0: waits for a parity, and waits that sleep.
 const SM_80_PARITY: Needs = Needs { version: (7, 1), sm: 80 };
+const SM_80_POLICY: Needs = Needs { version: (7, 4), sm: 80 };
 /// Bulk copies of compute capability 9.0.
 const SM_90_BULK: Needs = Needs { version: (8, 0), sm: 90 };
 
@@ -419,9 +420,12 @@ instructions! {
     PrefetchL2: [] <- [Address(Global, 4)], BASE, Operands, Free, Pure;
     /// A hint that so many bytes will be read, a multiple of 16.
     CpAsyncBulkPrefetch: [] <- [Address(Global, 16), Value(U32)], SM_90_BULK, Operands, Free, Pure;
-    /// A copy of so many bytes to shared memory, a multiple of 16, that lowers what an mbarrier expects.
+    /// The policy of what is read once: L2 gives its lines up before others.
+    CreatePolicyEvictFirst: [Value(U64)] <- [], SM_80_POLICY, Operands, Free, Pure;
+    /// A copy of so many bytes to shared memory, a multiple of 16, that lowers what an mbarrier expects; with a policy of L2.
     CpAsyncBulk: [Address(StateSpace::Shared, 16)] <-
-        [Address(Global, 16), Value(U32), Address(StateSpace::Shared, 8)], SM_90_BULK, Operands, Free, Stores;
+        [Address(Global, 16), Value(U32), Address(StateSpace::Shared, 8), Value(U64)],
+        SM_90_BULK, Operands, Free, Stores;
     /// Makes an mbarrier whose phases end after so many arrivals.
     MbarrierInit: [Address(StateSpace::Shared, 8)] <- [Value(U32)], SM_80, Operands, Free, Stores;
     /// Arrives at an mbarrier, and releases; its state before.

@@ -250,6 +250,7 @@ impl Workspace {
                 let first = b.byte_index(partials, first, row * 4);
                 let running = Running::none(b);
                 b.for_range(0, runs, AHEAD, |b, run| {
+                    b.each_iteration(Work::Read(AHEAD * 6)); // four sums, the maximum, the sum of exponentials
                     let mut parts = Vec::new();
                     for ahead in 0..AHEAD {
                         let own_run = b.add(run, ahead);

@@ -34,7 +34,8 @@
 //!
 //! *Ahead of the ring.* Where blocks wait for each other the ring is full, and memory would rest: then a producer of bulk
 //! copies asks the L2 cache for what the ring has no room for yet, a run's rest and the runs behind it. So a run is filled
-//! once a few behind it are known. Nobody waits for what was asked for, and no result depends on it.
+//! once a few behind it are known. Copies have the policy of what is read once: else what the ring has taken would put out
+//! what was asked for. Nobody waits for what was asked for, and no result depends on it.
 //!
 //! *Waits.* A consumer that has polled for longer than the limit sets the grid's abort word and goes on with what is there;
 //! its block does not arrive at the grid's barrier that ends the token. The producer waits for its consumers until they
@@ -77,6 +78,8 @@ pub(crate) struct Ring {
     /// Consumer warps.
     warps: u32,
     copies: Copies,
+    /// The producer's: how the L2 cache keeps what bulk copies bring. None where lanes copy.
+    policy: Option<Val<U64>>,
 }
 
 /// Who copies an entry.
@@ -130,6 +133,7 @@ impl Ring {
             ahead,
             warps,
             copies: Copies::of(b.target()),
+            policy: None,
         };
         let tid = b.tid();
         let first = b.setp_eq(tid, 0);

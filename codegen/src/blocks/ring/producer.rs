@@ -151,6 +151,8 @@ impl Producer {
         let lane = b.lane();
         let own = b.min::<U32>(lane, ring.warps - 1);
         let part = ring.part(b, own);
+        let policy = (ring.copies == Copies::Bulk).then(|| b.evict_first());
+        let ring = Ring { policy, ..ring };
         let free = b.var::<U32>(ring.units);
         let mut zero = || b.var::<U32>(0);
         let (entry, at, oldest, sizes, rests) = (zero(), zero(), zero(), zero(), zero());

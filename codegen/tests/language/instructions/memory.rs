@@ -66,7 +66,8 @@ fn accesses() -> Vec<Case> {
                 let from = b.byte_index(i.words, first, 16);
                 b.if_(leads, |b| {
                     b.mbarrier_arrive_expect_tx(full, 16 * BLOCK);
-                    b.cp_async_bulk(copies, from, 16 * BLOCK, full);
+                    let policy = b.evict_first();
+                    b.cp_async_bulk(copies, from, 16 * BLOCK, full, policy);
                 });
                 b.do_while(|b| {
                     let over = b.mbarrier_try_wait(full, 0);
