@@ -188,6 +188,31 @@ fn counters_are_a_table_by_kernel_and_by_line() {
 }
 
 #[test]
+fn time_on_a_chip_is_a_table_by_kernel_and_the_same_on_every_run() {
+    let table = |path| {
+        let output = generate(&["--ids", "5", "--tokens", "1", "--path", path, "--clock", "agx-orin"]);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        let lines = errors.lines().skip_while(|line| !line.starts_with("time on `agx-orin`: modelled, not measured"));
+        lines.take_while(|line| !line.starts_with("device:")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let rows = table("stream");
+    let row = |name: &str| {
+        let row = rows.iter().find(|row| row.starts_with(name)).unwrap_or_else(|| panic!("no {name}: {rows:?}"));
+        let numbers = row[name.len()..].split_whitespace().filter_map(|number| number.parse().ok());
+        numbers.collect::<Vec<f64>>()
+    };
+    let (down, all) = (row("products, down "), row("all launches "));
+    // Launches, microseconds, GB/s; then shares of time.
+    assert!(down[0] == 4.0 && down[1] > 0.0 && all[0] > 20.0 && all[1] > 2.0 * down[1], "{rows:?}");
+    assert!(rows.iter().any(|row| row.contains(" us for each launch of a stream ")), "{rows:?}");
+    assert_eq!(rows, table("stream"), "another run");
+    let unknown = generate(&["--clock", "h999"]);
+    let errors = String::from_utf8_lossy(&unknown.stderr);
+    assert!(!unknown.status.success() && errors.contains("no chip file `h999`; there are h200, "), "{errors}");
+}
+
+#[test]
 fn asking_for_a_gpu_where_there_is_no_driver_says_so() {
     // A machine with a driver has nothing to refuse.
     if kiln::driver::Driver::load().is_ok() {
