@@ -244,7 +244,7 @@ fn a_cache_hint_raises_the_version_of_the_module() {
 }
 
 /// The text of a kernel with a variable that is loaded, and stored behind `body`.
-fn of_a_variable(body: &dyn Fn(&mut Builder, Global<F32>, Var<F32>)) -> String {
+fn of_a_variable(body: impl Fn(&mut Builder, Global<F32>, Var<F32>)) -> String {
     let mut module = Module::new(sm(80));
     let kernel = |b: &mut Builder| {
         let y = b.param::<Global<F32>>("y");
@@ -261,7 +261,7 @@ fn of_a_variable(body: &dyn Fn(&mut Builder, Global<F32>, Var<F32>)) -> String {
 #[test]
 fn a_variable_is_written_where_its_value_is_made_unless_it_is_named_before_it_is_set() {
     let moves =
-        |body: &dyn Fn(&mut Builder, Var<F32>)| of_a_variable(&|b, _, var| body(b, var)).matches("mov.f32").count();
+        |body: &dyn Fn(&mut Builder, Var<F32>)| of_a_variable(|b, _, var| body(b, var)).matches("mov.f32").count();
     let between = |what: &dyn Fn(&mut Builder, Var<F32>)| {
         moves(&|b, var| {
             let value = b.mul::<F32>(2.0, 3.0);
@@ -298,7 +298,7 @@ fn a_variable_is_written_where_its_value_is_made_unless_it_is_named_before_it_is
 #[test]
 fn arithmetic_that_stands_a_second_time_is_left_out_unless_something_changed_between() {
     let products = |between: &dyn Fn(&mut Builder, Var<F32>)| {
-        let text = of_a_variable(&|b, y, var| {
+        let text = of_a_variable(|b, y, var| {
             let first = b.mul::<F32>(var, 5.0);
             between(b, var);
             let second = b.mul::<F32>(var, 5.0);
