@@ -39,7 +39,10 @@ impl Decoder<'_> {
             // No policy changes a result; one of them changes modelled time.
             ("createpolicy", [_] | [_, _]) => {
                 t.require("fractional.b64")?;
-                let policy = if t.has("L2::evict_first") { EVICT_FIRST } else { 0 };
+                // Not where it is the second priority, behind another one.
+                let others = ["L2::evict_last", "L2::evict_normal", "L2::evict_unchanged"];
+                let is_first = t.has("L2::evict_first") && !others.iter().any(|other| t.has(other));
+                let policy = if is_first { EVICT_FIRST } else { 0 };
                 t.hints();
                 let (d, policy) = (self.dst(t, Ty::B64)?, self.constant(policy, true));
                 self.copy(Ty::B64, d, policy)?;
