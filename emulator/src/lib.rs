@@ -73,8 +73,8 @@ mod timing;
 
 pub use checks::counters::Counters;
 pub use device::{
-    LaunchRecord, Leak, add_device, clear_reports, findings, host, inject, last_fault, leaks, reports, resolve,
-    time_launches,
+    Copies, LaunchRecord, Leak, add_device, clear_reports, copies, findings, host, inject, last_fault, leaks, reports,
+    resolve, time_launches,
 };
 pub use launch::{Launch, Report, run};
 pub use machine::chip::{ChipFile, Figure, Origin};

@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use crate::counters::{self, Matrices};
-use kiln_emulator::{ChipFile, Stall, Timing};
+use kiln_emulator::{ChipFile, Figure, Stall, Timing};
 use std::fmt::Write;
 
 /// The launches of one name.
@@ -70,13 +70,20 @@ pub(crate) fn table(ordinal: i32, matrices: &Matrices, chip: &ChipFile) -> Strin
     rows.iter().for_each(|row| row.write(&mut out, chip));
     all.write(&mut out, chip);
     let around = |each: f64| all.microseconds + f64::from(all.launches) * each;
+    let ways = [("launch of a stream", chip.launch), ("node of a graph", chip.node)];
+    let ways = ways.into_iter().chain([("programmatic launch of a graph", chip.programmatic)]);
+    let with =
+        |(way, each): (&str, Figure)| format!("with {:.2} us for each {way} {:.1} us", each.value, around(each.value));
+    let _ = writeln!(out, "{}", ways.map(with).collect::<Vec<_>>().join(", "));
+    let copies = kiln_emulator::copies(ordinal);
     let _ = writeln!(
         out,
-        "with {} us for each launch of a stream {:.1} us, with {} us for each node of a graph {:.1} us",
-        chip.launch.value,
-        around(chip.launch.value),
-        chip.node.value,
-        around(chip.node.value),
+        "beside them {} copies between host and device, {} bytes: {:.1} us, with {:.2} us for each; a host's answer takes {:.1} us",
+        copies.count,
+        copies.bytes,
+        copies.microseconds(chip),
+        chip.copy.value,
+        chip.answer.value,
     );
     out
 }

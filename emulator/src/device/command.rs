@@ -4,7 +4,7 @@
 use super::abi::{HostFunction, call_host};
 use super::context::State;
 use super::graph::Graph;
-use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream, Ticket};
+use super::{Call, Code, Context, KernelLaunch, Outcome, Ptr, Stream, Ticket, lock};
 use crate::checks::order::{Operation, Place};
 use crate::machine::fault::{Fault, FaultKind};
 use crate::memory::{Memory, MemoryError};
@@ -73,6 +73,7 @@ impl Command {
             Command::Graph(graph) => graph.replay(place, idle),
             Command::Copy { to, from, bytes } => {
                 witness(context, place, to, from, *bytes)?;
+                count(context, to, from, *bytes);
                 reaches_host(context, to, from, *bytes)?;
                 copy(&context.memory, to, from, *bytes).map_err(|_| Code::ILLEGAL_ADDRESS)
             }
@@ -87,6 +88,17 @@ impl Command {
                 Ok(())
             }
         }
+    }
+}
+
+/// Counts a copy between the host and the device, while the device has a clock that runs.
+fn count(context: &Context, to: &End, from: &End, bytes: usize) {
+    let crosses =
+        matches!((to, from), (End::Host(_), End::Device(_)) | (End::Device(_), End::Host(_) | End::Staged(_)));
+    let mut control = lock(&context.device.control);
+    if crosses && context.device.config.clock.is_some() && !control.untimed {
+        control.copies.count += 1;
+        control.copies.bytes += bytes as u64;
     }
 }
 

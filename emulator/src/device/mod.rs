@@ -30,5 +30,6 @@ use crate::machine::injection::Call;
 pub use api::resolve;
 
 pub use registry::{
-    LaunchRecord, Leak, add_device, clear_reports, findings, inject, last_fault, leaks, reports, time_launches,
+    Copies, LaunchRecord, Leak, add_device, clear_reports, copies, findings, inject, last_fault, leaks, reports,
+    time_launches,
 };

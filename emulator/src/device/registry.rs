@@ -3,6 +3,7 @@
 
 use super::{Code, Context, DeviceConfig, Handle, Outcome, lock};
 use crate::checks::counters::Counters;
+use crate::machine::chip::ChipFile;
 use crate::machine::fault::{Fault, FaultKind};
 use crate::machine::finding::Findings;
 use crate::machine::injection::{Call, FaultInjection};
@@ -35,6 +36,7 @@ struct Primary {
 #[derive(Default)]
 pub(crate) struct Control {
     pub(crate) records: Vec<LaunchRecord>,
+    pub(crate) copies: Copies,
     /// Launches are not timed, though the device has a clock.
     pub(crate) untimed: bool,
     fault: Option<Fault>,
@@ -42,6 +44,22 @@ pub(crate) struct Control {
     leaks: Vec<Leak>,
     /// Failures to come, `nth` counted from now.
     injections: Vec<FaultInjection>,
+}
+
+/// Copies between the host and a device, in either direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// How many.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Copies {
+    /// Microseconds that they take on a chip, one after the other: modelled, not measured.
+    pub fn microseconds(&self, chip: &ChipFile) -> f64 {
+        self.count as f64 * chip.copy.value + self.bytes as f64 / (1e3 * chip.link.value)
+    }
 }
 
 /// One launch that was executed.
@@ -145,17 +163,25 @@ pub fn reports(ordinal: i32) -> Vec<LaunchRecord> {
     device(ordinal).map(|device| lock(&device.control).records.clone()).unwrap_or_default()
 }
 
-/// Stops a device's clock, or lets it go on: while it stands, launches run as on a device without one.
+/// Copies that streams of the device have made since its clock began, or since [`clear_reports`]; none without a clock.
+pub fn copies(ordinal: i32) -> Copies {
+    device(ordinal).map(|device| lock(&device.control).copies).unwrap_or_default()
+}
+
+/// Stops a device's clock, or lets it go on: while it stands, launches run as on a device without one and copies do not
+/// count.
 pub fn time_launches(ordinal: i32, timed: bool) {
     if let Ok(device) = device(ordinal) {
         lock(&device.control).untimed = !timed;
     }
 }
 
-/// Forgets the launches reported so far.
+/// Forgets the launches and copies reported so far.
 pub fn clear_reports(ordinal: i32) {
     if let Ok(device) = device(ordinal) {
-        lock(&device.control).records.clear();
+        let control = &mut lock(&device.control);
+        control.records.clear();
+        control.copies = Copies::default();
     }
 }
 

@@ -36,6 +36,8 @@ pub struct ChipFile {
     pub multiprocessors: u32,
     /// Core clock in GHz while tokens are decoded.
     pub clock: Figure,
+    /// As that, while tensor cores have all they can do.
+    pub tensor_clock: Figure,
     /// Lanes of f32 products and sums.
     pub fma: Figure,
     /// Lanes of integer products.
@@ -96,12 +98,22 @@ pub struct ChipFile {
     pub channels: Figure,
     /// Clocks of a bulk copy beyond a load.
     pub bulk: Figure,
-    /// Clocks between two atomic operations on one word.
+    /// Clocks of a slice of L2 from an atomic operation to the next.
     pub atomic: Figure,
+    /// Nanoseconds of a load from the host's memory.
+    pub host: Figure,
+    /// Microseconds from a look at the host's memory that finds nothing new to the host's answer.
+    pub answer: Figure,
     /// Microseconds from a kernel of a stream to the next, for the smallest kernel.
     pub launch: Figure,
     /// As that, of a graph's nodes.
     pub node: Figure,
+    /// As that, of a graph's programmatic launches; as of nodes before sm_90.
+    pub programmatic: Figure,
+    /// Microseconds of the smallest copy between the host and the device.
+    pub copy: Figure,
+    /// GB/s of copies between them, on paper.
+    pub link: Figure,
 }
 
 impl ChipFile {
@@ -109,6 +121,7 @@ impl ChipFile {
     pub fn figures(&self) -> Vec<(&'static str, Figure)> {
         let mut all = vec![
             ("clock, GHz", self.clock),
+            ("clock of tensor cores, GHz", self.tensor_clock),
             ("fma, lanes", self.fma),
             ("heavy, lanes", self.heavy),
             ("alu, lanes", self.alu),
@@ -144,6 +157,11 @@ impl ChipFile {
             ("atomic, clocks", self.atomic),
             ("launch, us", self.launch),
             ("graph node, us", self.node),
+            ("programmatic launch, us", self.programmatic),
+            ("host's answer, us", self.answer),
+            ("host's memory, ns", self.host),
+            ("copy, us", self.copy),
+            ("link to the host, GB/s", self.link),
         ];
         all.extend(self.convert.map(|convert| ("convert, lanes", convert)));
         all

@@ -11,6 +11,8 @@ const BURST: u32 = 64;
 pub(super) struct Hierarchy {
     ports: Vec<Calendar>,
     slices: Vec<Calendar>,
+    /// Atomic operations of each slice, one behind the other.
+    atomics: Vec<Calendar>,
     channels: Vec<Calendar>,
     /// Clocks from a multiprocessor to a slice and back, in its own half and in the other.
     trip: [u64; 2],
@@ -33,6 +35,7 @@ impl Hierarchy {
         Hierarchy {
             ports: calendars(f64::from(chip.multiprocessors), chip.port.value),
             slices: calendars(slices, chip.l2_bandwidth.value / clock / slices),
+            atomics: calendars(slices, 1.0 / chip.atomic.value),
             channels: calendars(channels, chip.dram_bandwidth.value / clock / channels),
             trip,
             beyond: chip.clocks(chip.dram.value).saturating_sub(middle),
@@ -101,6 +104,12 @@ impl Hierarchy {
         let trip = self.trip(multiprocessor, self.place(line).0);
         let there = self.look(line, sectors, 0, at + trip / 2, true);
         (there, there + trip - trip / 2)
+    }
+
+    /// The slice of a line makes an atomic operation from clock `at` on. Returns when its result is there.
+    pub(super) fn operate(&mut self, line: u64, at: u64) -> u64 {
+        let slice = self.place(line).0;
+        self.atomics[slice].reserve(at, 1).1
     }
 
     /// Bytes that the slices, and the channels, have moved.

@@ -39,6 +39,8 @@ impl Multiprocessor {
     /// A multiprocessor whose L1 has what `shared` bytes leave of it.
     pub(super) fn new(chip: &ChipFile, shared: u64) -> Multiprocessor {
         let quarter = |rate: f64| Calendar::new(rate / QUARTERS as f64);
+        // The chip's clock falls while tensor cores have all they can do.
+        let slower = (chip.tensor_clock.value / chip.clock.value).min(1.0);
         let quarters = std::array::from_fn(|_| Quarter {
             issue: Calendar::new(1.0),
             fma: quarter(chip.fma.value),
@@ -48,7 +50,7 @@ impl Multiprocessor {
             double: quarter(chip.double.value),
             convert: quarter(chip.convert.unwrap_or(chip.sixteen).value),
             sixteen: quarter(chip.sixteen.value),
-            tensor: [quarter(chip.tensor_half.value), quarter(chip.tensor_int8.value)],
+            tensor: [quarter(chip.tensor_half.value * slower), quarter(chip.tensor_int8.value * slower)],
         });
         let bytes = (chip.l1_bytes.value as u64).saturating_sub(shared).max(16 << 10);
         Multiprocessor {

@@ -18,22 +18,14 @@ use std::collections::HashMap;
 /// Marks words of shared memory among those of device memory.
 const SHARED: u64 = 1 << 63;
 
-/// An eight-byte word that strong accesses share.
-#[derive(Debug, Clone, Copy, Default)]
-struct Word {
-    /// When its last value can be seen.
-    seen: u64,
-    /// When the next atomic operation on it can begin.
-    free: u64,
-}
-
 /// A chip during a launch.
 pub(crate) struct Timekeeper<'a> {
     chip: &'static ChipFile,
     costs: &'a [Cost],
     multiprocessors: Vec<Multiprocessor>,
     hierarchy: Hierarchy,
-    words: HashMap<u64, Word>,
+    /// When the last value of each eight-byte word that strong accesses share can be seen.
+    words: HashMap<u64, u64>,
     /// The clock at which a warp gives way to others.
     pub(crate) horizon: u64,
     /// The lines of the access at hand.
@@ -103,7 +95,7 @@ impl<'a> Timekeeper<'a> {
             cost.writes.iter().for_each(|&r| time.ready[r as usize] = (at, stall));
             return false;
         }
-        let begins = self.multiprocessors[place].issue(number, cost, at);
+        let begins = if time.asks { at } else { self.multiprocessors[place].issue(number, cost, at) };
         if begins > time.latest {
             // An instruction a clock is no waiting.
             let waited = at.saturating_sub(time.latest + 1);
@@ -140,6 +132,7 @@ impl<'a> Timekeeper<'a> {
         space: Space,
         (addr, m): (&[u64; 32], u32),
         access: &Access,
+        is_host: bool,
     ) {
         let (cost, place) = (&self.costs[pc as usize], block.place(warp));
         if access.pending || cost.kind == Kind::Bulk || space == Space::Param {
@@ -163,9 +156,9 @@ impl<'a> Timekeeper<'a> {
                 let key = |l: usize| SHARED | (place as u64) << 32 | addr[l] >> 3;
                 let strong = access.is_strong() && !matches!(cost.kind, Kind::Mbarrier | Kind::Look);
                 if cost.kind == Kind::Look || strong && !access.write {
-                    let at = time.looks(look(pc, addr, m));
+                    let at = time.looks(look(pc, addr, m), &cost.writes);
                     done = at + latency as u64;
-                    let seen = Lanes(m).filter_map(|l| self.words.get(&key(l))).map(|word| word.seen).max();
+                    let seen = Lanes(m).filter_map(|l| self.words.get(&key(l)).copied()).max();
                     (seen.map_or(done, |seen| done.max(seen + latency as u64)), Stall::Barrier)
                 } else {
                     if access.write {
@@ -173,7 +166,7 @@ impl<'a> Timekeeper<'a> {
                         time.stored = time.stored.max(time.now);
                     }
                     if strong {
-                        Lanes(m).for_each(|l| self.words.entry(key(l)).or_default().seen = done);
+                        self.words.extend(Lanes(m).map(|l| (key(l), done)));
                     }
                     (done, Stall::Memory)
                 }
@@ -182,6 +175,7 @@ impl<'a> Timekeeper<'a> {
                 let (begin, _) = self.multiprocessors[place].unit(time.now, bytes.div_ceil(4).max(2) as u32);
                 (begin + self.chip.l1.value as u64, Stall::Memory)
             }
+            _ if is_host => return self.host(block, (warp, pc), (addr, m), access),
             _ => return self.device(block, (warp, pc), (addr, m), access),
         };
         if !access.write || access.atomic {
@@ -209,10 +203,9 @@ impl<'a> Timekeeper<'a> {
                 there = there.max(self.hierarchy.write(place, line, sectors, begin).0);
             }
             for l in Lanes(m) {
-                let word = self.words.entry(addr[l] >> 3).or_default();
-                word.free = word.free.max(there) + self.chip.atomic.value as u64;
-                word.seen = word.free;
-                done = done.max(word.free + trip / 2);
+                let seen = self.hierarchy.operate(addr[l] / LINE, there);
+                self.words.insert(addr[l] >> 3, seen);
+                done = done.max(seen + trip / 2);
             }
             block.stores = block.stores.max(done);
         } else if access.write {
@@ -224,12 +217,12 @@ impl<'a> Timekeeper<'a> {
                 done = done.max(there);
             }
             if access.is_strong() {
-                Lanes(m).for_each(|l| self.words.entry(addr[l] >> 3).or_default().seen = done);
+                self.words.extend(Lanes(m).map(|l| (addr[l] >> 3, done)));
             }
         } else if access.is_strong() {
             let looked = time.polls.len();
             let key = look(pc, addr, m);
-            let at = time.looks(key);
+            let at = time.looks(key, &cost.writes);
             done = at + trip;
             if time.polls.len() > looked {
                 for &(line, sectors) in &self.lines {
@@ -237,9 +230,9 @@ impl<'a> Timekeeper<'a> {
                 }
             }
             for l in Lanes(m) {
-                if let Some(word) = self.words.get(&(addr[l] >> 3)) {
+                if let Some(seen) = self.words.get(&(addr[l] >> 3)) {
                     // A look that just missed it, and the way back of the next one.
-                    (done, stall) = (done.max(word.seen + trip), Stall::Barrier);
+                    (done, stall) = (done.max(seen + trip), Stall::Barrier);
                 }
             }
             // Looks in vain move the same bytes, each behind the one before. A load that is not repeated is no look in vain.
@@ -277,6 +270,35 @@ impl<'a> Timekeeper<'a> {
             time.copied = time.copied.max(done);
         }
         if !access.write || access.atomic {
+            cost.writes.iter().for_each(|&r| {
+                let ready = &mut time.ready[r as usize];
+                *ready = (ready.0.max(done), stall);
+            });
+        }
+    }
+
+    /// An access to the host's memory. A look that comes again has waited for the host's answer.
+    fn host(&mut self, block: &mut BlockTime, (warp, pc): (u32, u32), (addr, m): (&[u64; 32], u32), access: &Access) {
+        let cost = &self.costs[pc as usize];
+        let time = &mut block.warps[warp as usize];
+        let mut done = time.now + self.chip.clocks(self.chip.host.value);
+        if access.write {
+            time.acts();
+            time.stored = time.stored.max(time.now);
+            block.stores = block.stores.max(done);
+        } else if access.is_strong() {
+            let key = look(pc, addr, m);
+            done = time.looks(key, &cost.writes) + self.chip.clocks(self.chip.host.value);
+            if time.polls.iter().any(|poll| poll.key == key && poll.last.is_some()) {
+                time.asks = true;
+                done += self.chip.clocks(1e3 * self.chip.answer.value);
+            }
+            if cost.acquires {
+                time.wait(done, Stall::Barrier);
+            }
+        }
+        if !access.write || access.atomic {
+            let stall = if access.is_strong() { Stall::Barrier } else { Stall::Memory };
             cost.writes.iter().for_each(|&r| {
                 let ready = &mut time.ready[r as usize];
                 *ready = (ready.0.max(done), stall);

@@ -27,6 +27,8 @@ pub(crate) struct WarpTime {
     pub(super) polls: Vec<Poll>,
     /// Whether its last look was in vain.
     pub(super) vain: bool,
+    /// Whether it looks at the host's memory in vain: such looks take no slots, as many as the host's own time makes them.
+    pub(super) asks: bool,
     /// Clocks waited, in the order of [`Stall::ALL`].
     pub(super) stalls: [u64; 4],
 }
@@ -56,11 +58,12 @@ impl WarpTime {
     /// The warp has done something that others may see.
     pub(super) fn acts(&mut self) {
         self.polls.clear();
+        self.asks = false;
     }
 
-    /// The warp looks at something by a key. If it did so before and has done nothing since, that look was in vain: time
-    /// goes back to it. Returns the time of the look.
-    pub(super) fn looks(&mut self, key: u64) -> u64 {
+    /// The warp looks at something by a key, into registers. If it did so before and has done nothing since, that look was
+    /// in vain: time goes back to it. Returns the time of the look.
+    pub(super) fn looks(&mut self, key: u64, registers: &[u32]) -> u64 {
         let known = self.polls.len();
         match self.polls.iter_mut().find(|poll| poll.key == key) {
             Some(poll) => {
@@ -70,6 +73,7 @@ impl WarpTime {
                 self.vain = true;
                 (self.now, self.latest, self.floor) = (first, first, first);
                 self.stalls = stalls;
+                registers.iter().for_each(|&r| self.ready[r as usize].0 = first);
             }
             None if known < POLLS => {
                 let (first, stalls) = (self.now, self.stalls);

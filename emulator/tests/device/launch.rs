@@ -465,3 +465,24 @@ fn a_cooperative_launch_waits_for_room_for_all_its_blocks() {
     }
     assert_eq!(device.download::<u32>(out, 128), (0..64).chain(0..64).collect::<Vec<u32>>());
 }
+
+#[test]
+fn copies_between_host_and_device_are_counted_while_the_clock_runs() {
+    let chip = kiln_emulator::chip_file("a100").unwrap();
+    let device = Device::new(DeviceConfig::clocked(chip));
+    let counted = || kiln_emulator::copies(device.ordinal);
+    let from = device.upload(&[1u32; 1000]);
+    let to = device.alloc(4000);
+    // SAFETY: both are allocations of that size.
+    ok(unsafe { (device.api.copy)(to, from, 4000) });
+    assert_eq!(device.download::<u32>(to, 1000), [1; 1000]);
+    // Not the one within the device.
+    assert_eq!((counted().count, counted().bytes), (2, 8000));
+    let microseconds = 2.0 * chip.copy.value + 8e-3 / chip.link.value * 1e3;
+    assert!((counted().microseconds(chip) - microseconds).abs() < 1e-6, "{counted:?}", counted = counted());
+    kiln_emulator::time_launches(device.ordinal, false);
+    device.download::<u32>(to, 1000);
+    assert_eq!(counted().count, 2);
+    kiln_emulator::clear_reports(device.ordinal);
+    assert_eq!(counted(), kiln_emulator::Copies::default());
+}

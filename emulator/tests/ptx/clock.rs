@@ -276,6 +276,36 @@ fn instructions_run_at_the_rate_of_their_pipe() {
     near(rate(&both), 128.0, 0.15);
 }
 
+const PRODUCTS: &str = r#"
+.visible .entry products(.param .u32 rounds)
+{
+    .reg .pred %p;
+    .reg .b32 %r<24>;
+    ld.param.u32 %r23, [rounds];
+LOOP:
+    mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r0,%r1,%r2,%r3}, {%r16,%r17,%r18,%r19}, {%r20,%r21}, {%r0,%r1,%r2,%r3};
+    mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r4,%r5,%r6,%r7}, {%r16,%r17,%r18,%r19}, {%r20,%r21}, {%r4,%r5,%r6,%r7};
+    add.u32 %r23, %r23, -1;
+    setp.ne.u32 %p, %r23, 0;
+    @%p bra LOOP;
+    ret;
+}
+"#;
+
+#[test]
+fn tensor_cores_run_at_the_clock_that_a_chip_keeps_under_them() {
+    for (name, clock) in [("h100-pcie", 1.62), ("a100", 1.41)] {
+        let chip = chip_file(name).unwrap();
+        let mut rig = timed(chip, PRODUCTS);
+        rig.module = kiln_emulator::Module::load(&ptx(80, PRODUCTS), &rig.memory).unwrap();
+        (rig.config.multiprocessors, rig.config.checks) = (1, Checks::NONE);
+        let time = rig.time("products", 1, 1024, &[200]);
+        // Products of 32 warps, a nanosecond.
+        let rate = 200.0 * 2.0 * 32.0 * 16.0 * 8.0 * 32.0 / time.nanoseconds;
+        near(rate, chip.tensor_int8.value * clock, 0.07);
+    }
+}
+
 #[test]
 fn a_chain_of_results_takes_their_latency() {
     let mut rig = timed(chip(), &stream(|_| "fma.rn.f32 %f1, %f1, %f1, %f1;".into()));
@@ -428,6 +458,90 @@ fn an_acquire_is_not_before_its_release_and_polls_take_no_time() {
     // The sector of the flag, for each look: a trip, and the clocks of the loop.
     let period = 32.0 * 600.0 * round / (many - few);
     assert!(period > chip().l2[0].value && period < 1.5 * chip().l2[1].value, "a look in {period} ns");
+}
+
+/// A kernel that says 1 to the host and waits for its word.
+const ASK: &str = r#"
+.visible .entry ask(.param .u64 words)
+{
+    .reg .pred %p;
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [words];
+    st.relaxed.sys.global.u32 [%rd1], 1;
+LOOK:
+    ld.acquire.sys.global.u32 %r1, [%rd1+4];
+    setp.eq.u32 %p, %r1, 0;
+    @%p bra LOOK;
+    ret;
+}
+"#;
+
+#[test]
+fn the_host_answers_after_a_constant_time_however_long_it_took() {
+    let rig = timed(chip(), ASK);
+    let mut words = [0u32; 2];
+    let host = words.as_mut_ptr();
+    // SAFETY: the words outlive the mapping; host and kernel access them by atomic operations only.
+    let (seen, address) = unsafe {
+        let each = |i| std::sync::atomic::AtomicU32::from_ptr(host.add(i));
+        ([each(0), each(1)], rig.memory.map_host(host.cast(), 8))
+    };
+    let run = |pause: Option<u64>| {
+        use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+        seen[0].store(0, Relaxed);
+        seen[1].store(pause.is_none().into(), Relaxed);
+        std::thread::scope(|scope| {
+            if let Some(pause) = pause {
+                scope.spawn(move || {
+                    while seen[0].load(Acquire) == 0 {
+                        std::thread::yield_now();
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(pause));
+                    seen[1].store(1, Release);
+                });
+            }
+            rig.time("ask", 1, 1, &[address]).nanoseconds
+        })
+    };
+    let (there, soon, late) = (run(None), run(Some(10)), run(Some(60)));
+    near(there, chip().host.value, 0.1);
+    near(soon - there, 1e3 * chip().answer.value, 0.02);
+    assert_eq!(soon.to_bits(), late.to_bits());
+    rig.memory.free(address).unwrap();
+}
+
+/// A warp adds to 32 words, `stride` bytes apart, again and again.
+const COUNT: &str = r#"
+.visible .entry count(.param .u64 words, .param .u32 rounds, .param .u64 stride)
+{
+    .reg .pred %p;
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [words];
+    ld.param.u32 %r1, [rounds];
+    ld.param.u64 %rd2, [stride];
+    mov.u32 %r2, %tid.x;
+    cvt.u64.u32 %rd3, %r2;
+    mad.lo.u64 %rd1, %rd3, %rd2, %rd1;
+LOOP:
+    red.relaxed.gpu.global.add.u32 [%rd1], 1;
+    add.u32 %r1, %r1, -1;
+    setp.ne.u32 %p, %r1, 0;
+    @%p bra LOOP;
+    ret;
+}
+"#;
+
+#[test]
+fn atomic_operations_of_a_slice_follow_each_other() {
+    let rig = timed(chip(), COUNT);
+    let words = rig.memory.alloc(1 << 14).unwrap();
+    rig.memory.write(words, &[0; 1 << 14]).unwrap();
+    let each = |stride| clocks(rig.time("count", 1, 32, &[words, 1000, stride]).nanoseconds) / 1000.0;
+    // Words of one line lie in one slice, lines that follow each other in 32.
+    near(each(4), 32.0 * chip().atomic.value, 0.05);
+    assert!(each(128) < 0.7 * each(4), "{} clocks, {}", each(128), each(4));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A100 SXM4, 80 GB of HBM2e.
 
-use super::{BENCHES, GUIDE, MICRO, NONE, PORT, READS, RRZE, SHEET, TURN, UNIT};
+use super::{ANSWER, BENCHES, BOOST, COPY, EARLIER, GUIDE, HOST, MICRO, NONE, PORT, READS, RRZE, SHEET, TURN, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 pub(super) const CHIP: ChipFile = ChipFile {
@@ -8,6 +8,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sm: (8, 0),
     multiprocessors: 108,
     clock: of(1.41, SHEET),
+    tensor_clock: of(1.41, BOOST),
     fma: of(64.0, GUIDE),
     heavy: of(64.0, GUIDE),
     alu: of(64.0, GUIDE),
@@ -39,6 +40,11 @@ pub(super) const CHIP: ChipFile = ChipFile {
     channels: of(80.0, Origin::Derived("ten controllers of 512 bits, in channels of 64")),
     bulk: of(105.0, Origin::Derived("never used: there are no bulk copies")),
     atomic: of(2.0, NONE),
+    host: HOST,
+    answer: ANSWER,
     launch: of(2.6, RRZE),
     node: of(1.34, RRZE),
+    programmatic: of(1.34, EARLIER),
+    copy: COPY,
+    link: of(32.0, SHEET),
 };

@@ -1,6 +1,6 @@
 //! Jetson AGX Orin, 64 GB of LPDDR5 that its processor shares. Most of its figures are guesses.
 
-use super::{GUIDE, NONE, PORT, SHEET, UNIT};
+use super::{ANSWER, BOOST, COPY, EARLIER, GUIDE, NONE, PORT, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const AMPERE: Origin = Origin::Derived("Ampere's");
@@ -10,6 +10,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sm: (8, 7),
     multiprocessors: 16,
     clock: of(1.3, SHEET),
+    tensor_clock: of(1.3, BOOST),
     fma: of(128.0, GUIDE),
     heavy: of(64.0, GUIDE),
     alu: of(64.0, GUIDE),
@@ -41,6 +42,11 @@ pub(super) const CHIP: ChipFile = ChipFile {
     channels: of(16.0, Origin::Derived("256 bits in channels of 16")),
     bulk: of(105.0, Origin::Derived("never used: there are no bulk copies")),
     atomic: of(2.0, NONE),
+    host: of(500.0, Origin::Derived("a load from its memory: the host's is the same")),
+    answer: ANSWER,
     launch: of(4.0, NONE),
     node: of(2.0, NONE),
+    programmatic: of(2.0, EARLIER),
+    copy: COPY,
+    link: of(204.8, Origin::Derived("its memory's: the host's is the same")),
 };

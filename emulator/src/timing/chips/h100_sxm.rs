@@ -1,6 +1,6 @@
 //! H100 SXM5, 80 GB of HBM3.
 
-use super::{GUIDE, MICRO, NONE, PORT, READS, RRZE, SHEET, UNIT};
+use super::{ANSWER, COPY, GUIDE, HOST, MICRO, NONE, PORT, READS, RRZE, SHARE, SHEET, UNIT, WHITEPAPER};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const CYCLES: Origin = Origin::Derived("the middle of published cycles at 1.98 GHz; HPMLL and others");
@@ -10,6 +10,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sm: (9, 0),
     multiprocessors: 132,
     clock: of(1.755, Origin::Derived("H100 PCIe's in microbenchmarks; others ran H100 SXM at up to 1.98")),
+    tensor_clock: of(1.83, WHITEPAPER),
     fma: of(128.0, GUIDE),
     heavy: of(64.0, GUIDE),
     alu: of(64.0, GUIDE),
@@ -45,6 +46,11 @@ pub(super) const CHIP: ChipFile = ChipFile {
     channels: of(80.0, Origin::Derived("five stacks of sixteen channels")),
     bulk: of(105.0, Origin::Published("microbenchmarks of an H800")),
     atomic: of(2.0, NONE),
+    host: HOST,
+    answer: ANSWER,
     launch: of(2.5, Origin::Derived("H200's; RRZE-HPC/gpu-benches")),
     node: of(1.3, RRZE),
+    programmatic: of(1.3 * 0.30 / 0.39, SHARE),
+    copy: COPY,
+    link: of(64.0, SHEET),
 };

@@ -1,7 +1,7 @@
 //! H200 SXM, 141 GB of HBM3e.
 
 use super::h100_sxm::CHIP as H100;
-use super::{READS, RRZE, SHEET, TURN};
+use super::{READS, RRZE, SHARE, SHEET, TURN};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const CYCLES: Origin = Origin::Derived("GH200's cycles at 1.98 GHz; RRZE-HPC/gpu-benches and others");
@@ -18,5 +18,6 @@ pub(super) const CHIP: ChipFile = ChipFile {
     channels: of(96.0, Origin::Derived("six stacks of sixteen channels")),
     launch: of(2.5, RRZE),
     node: of(1.28, RRZE),
+    programmatic: of(1.28 * 0.30 / 0.39, SHARE),
     ..H100
 };

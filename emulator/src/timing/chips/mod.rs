@@ -11,7 +11,7 @@ mod rtx_4090;
 mod rtx_5090;
 mod t4;
 
-use crate::machine::chip::{ChipFile, Origin};
+use crate::machine::chip::{ChipFile, Figure, Origin, of};
 
 /// Every chip file.
 const ALL: &[&ChipFile] = &[
@@ -46,4 +46,13 @@ const UNIT: Origin = Origin::Published("a request every two clocks: notes on an 
 const PORT: Origin = Origin::Published("NVIDIA, A100 whitepaper: 64 bytes a clock from L2 to a multiprocessor");
 const TURN: &str =
     "RRZE-HPC/gpu-benches, gpu-stream: what the smallest blocks that only store take each, less 40 clocks of their own";
+const WHITEPAPER: Origin = Origin::Published("NVIDIA, whitepaper: the boost clock that its tensor peaks are of");
+const BOOST: Origin = Origin::Derived("the boost clock that the data sheet's tensor peak is of");
+const SHARE: Origin = Origin::Derived("of a node what RTX 50 has: 0.30 of 0.39 us, notes on an RTX 5070 Ti");
+const EARLIER: Origin = Origin::Derived("a node: there are no programmatic launches before sm_90");
 const NONE: Origin = Origin::Guess("no figure was found");
+
+/// Loads from the host's memory, over PCIe.
+const HOST: Figure = of(1000.0, Origin::Guess("as network cards read it; none was found of a GPU"));
+const ANSWER: Figure = of(3.0, Origin::Guess("three such trips: the word to the host, its look, the word back"));
+const COPY: Figure = of(6.0, Origin::Derived("the middle of 5 to 7, Wu et al., arXiv 2602.21548"));

@@ -1,6 +1,6 @@
 //! GeForce RTX 3090, 24 GB of GDDR6X.
 
-use super::{BENCHES, GUIDE, MICRO, NONE, PORT, READS, RRZE, SHEET, UNIT};
+use super::{ANSWER, BENCHES, BOOST, COPY, EARLIER, GUIDE, HOST, MICRO, NONE, PORT, READS, RRZE, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 pub(super) const CHIP: ChipFile = ChipFile {
@@ -8,6 +8,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sm: (8, 6),
     multiprocessors: 82,
     clock: of(1.695, SHEET),
+    tensor_clock: of(1.695, BOOST),
     fma: of(128.0, GUIDE),
     heavy: of(64.0, GUIDE),
     alu: of(64.0, GUIDE),
@@ -39,6 +40,11 @@ pub(super) const CHIP: ChipFile = ChipFile {
     channels: of(24.0, Origin::Derived("twelve memory controllers of 32 bits, in channels of 16")),
     bulk: of(105.0, Origin::Derived("never used: there are no bulk copies")),
     atomic: of(2.0, NONE),
+    host: HOST,
+    answer: ANSWER,
     launch: of(1.54, RRZE),
     node: of(0.83, RRZE),
+    programmatic: of(0.83, EARLIER),
+    copy: COPY,
+    link: of(32.0, SHEET),
 };

@@ -1,6 +1,6 @@
 //! GeForce RTX 4090, 24 GB of GDDR6X.
 
-use super::{GUIDE, MICRO, NONE, PORT, READS, SHEET, UNIT};
+use super::{ANSWER, BOOST, COPY, EARLIER, GUIDE, HOST, MICRO, NONE, PORT, READS, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const CYCLES: Origin = Origin::Derived("the middle of published cycles at 2.38 GHz; arabel1a and others");
@@ -11,6 +11,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sm: (8, 9),
     multiprocessors: 128,
     clock: of(2.52, SHEET),
+    tensor_clock: of(2.52, BOOST),
     fma: of(128.0, GUIDE),
     heavy: of(64.0, GUIDE),
     alu: of(64.0, GUIDE),
@@ -46,6 +47,11 @@ pub(super) const CHIP: ChipFile = ChipFile {
     channels: of(24.0, Origin::Derived("twelve chips of two channels")),
     bulk: of(105.0, Origin::Derived("never used: there are no bulk copies")),
     atomic: of(2.0, NONE),
+    host: HOST,
+    answer: ANSWER,
     launch: of(1.64, L40),
     node: of(0.96, L40),
+    programmatic: of(0.96, EARLIER),
+    copy: COPY,
+    link: of(32.0, SHEET),
 };

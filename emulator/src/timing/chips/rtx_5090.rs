@@ -1,6 +1,6 @@
 //! GeForce RTX 5090, 32 GB of GDDR7.
 
-use super::{BENCHES, GUIDE, NONE, PORT, READS, SHEET, UNIT};
+use super::{ANSWER, BENCHES, BOOST, COPY, GUIDE, HOST, NONE, PORT, READS, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const TI: Origin = Origin::Published("notes on an RTX 5070 Ti");
@@ -11,6 +11,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sm: (12, 0),
     multiprocessors: 170,
     clock: of(2.407, SHEET),
+    tensor_clock: of(2.407, BOOST),
     fma: of(122.7, TI),
     heavy: of(63.0, TI),
     alu: of(63.0, TI),
@@ -42,6 +43,11 @@ pub(super) const CHIP: ChipFile = ChipFile {
     channels: of(64.0, Origin::Derived("sixteen chips of four channels")),
     bulk: of(105.0, Origin::Derived("H800's")),
     atomic: of(2.0, NONE),
+    host: HOST,
+    answer: ANSWER,
     launch: of(0.78, OTHER),
     node: of(0.39, OTHER),
+    programmatic: of(0.30, OTHER),
+    copy: COPY,
+    link: of(64.0, SHEET),
 };

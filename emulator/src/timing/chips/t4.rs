@@ -1,6 +1,6 @@
 //! Tesla T4, 16 GB of GDDR6.
 
-use super::{GUIDE, NONE, PORT, READS, SHEET, UNIT};
+use super::{ANSWER, COPY, EARLIER, GUIDE, HOST, NONE, PORT, READS, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const TURING: Origin = Origin::Published("microbenchmarks of Turing; arabel1a/gpu-micro-bench and others");
@@ -11,6 +11,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sm: (7, 5),
     multiprocessors: 40,
     clock: of(1.35, Origin::Guess("below the sheet's boost of 1.59, which 70 W do not hold")),
+    tensor_clock: of(1.35, Origin::Guess("as while tokens are decoded: 70 W bound both")),
     fma: of(64.0, GUIDE),
     heavy: of(64.0, GUIDE),
     alu: of(64.0, GUIDE),
@@ -46,6 +47,11 @@ pub(super) const CHIP: ChipFile = ChipFile {
     channels: of(16.0, Origin::Derived("eight chips of two channels")),
     bulk: of(105.0, Origin::Derived("never used: there are no bulk copies")),
     atomic: of(2.0, Origin::Guess("as other chips")),
+    host: HOST,
+    answer: ANSWER,
     launch: of(2.5, NONE),
     node: of(1.3, NONE),
+    programmatic: of(1.3, EARLIER),
+    copy: COPY,
+    link: of(16.0, SHEET),
 };
