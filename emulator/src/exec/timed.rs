@@ -34,6 +34,7 @@ impl Program {
                 .map(|((inst, origin), uses)| Sketch {
                     opcode: &origin.opcode,
                     first: origin.first,
+                    rolled: origin.rolled,
                     guarded: inst.guard != super::inst::NO_PRED,
                     reads: uses.reads.iter().map(|&r| self.index(r) as u32).collect(),
                     writes: uses.writes.iter().map(|&r| self.index(r) as u32).collect(),

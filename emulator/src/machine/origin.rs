@@ -12,6 +12,8 @@ pub(crate) struct Origin {
     pub(crate) opcode: Arc<str>,
     /// Whether this is the first of the operations that a PTX instruction became. Only the first is counted.
     pub(crate) first: bool,
+    /// Whether the text asks for the loop that begins here not to be unrolled.
+    pub(crate) rolled: bool,
 }
 
 impl Origin {

@@ -111,6 +111,8 @@ pub(crate) struct Inst {
     pub(crate) second: Option<String>,
     /// File and line of its source.
     pub(crate) source: Option<Arc<(String, u32)>>,
+    /// Whether `.pragma "nounroll"` stands before it.
+    pub(crate) rolled: bool,
 }
 
 /// An operand as written.

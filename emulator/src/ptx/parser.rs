@@ -26,6 +26,8 @@ struct Parser<'a> {
     files: HashMap<&'a str, &'a str>,
     /// Position of the last `.loc`.
     loc: Option<Arc<(String, u32)>>,
+    /// Whether `.pragma "nounroll"` stood before what comes next.
+    rolled: bool,
     ast: Ast,
 }
 
@@ -33,7 +35,8 @@ struct Parser<'a> {
 pub(crate) fn parse(text: &str) -> Res<Ast> {
     let mut lexer = Lexer::new(text);
     let ahead = lexer.next();
-    let mut p = Parser { lexer, ahead, depth: 0, braces: 0, files: files(text), loc: None, ast: Ast::default() };
+    let mut p =
+        Parser { lexer, ahead, depth: 0, braces: 0, files: files(text), loc: None, rolled: false, ast: Ast::default() };
     p.many(END, Parser::module_item)?;
     if p.ast.sm == 0 {
         return Err(PtxError::new(1, ".target", "the module names no target"));
@@ -168,7 +171,10 @@ impl<'a> Parser<'a> {
     /// Reads a directive that may stand anywhere and changes no result. Returns whether it is one.
     fn annotation(&mut self, start: Token<'a>) -> Res<bool> {
         match start.text {
-            ".pragma" => self.many(";", |p| Ok(_ = p.next()))?,
+            ".pragma" => self.many(";", |p| {
+                p.rolled |= p.next().text.trim_matches('"') == "nounroll";
+                Ok(())
+            })?,
             ".section" => self.many("}", |p| Ok(_ = p.next()))?, // DWARF
             // `.file number "name", time, size`
             ".file" => {
@@ -216,7 +222,7 @@ impl<'a> Parser<'a> {
                 _ => return Err(directive.error("directive that is not known for a function")),
             }
         }
-        self.loc = None;
+        (self.loc, self.rolled) = (None, false);
         let (open, depth) = (self.braces, self.depth);
         match self.body() {
             Ok(body) => f.body = body,
@@ -389,7 +395,14 @@ impl<'a> Parser<'a> {
             (at, file, line) if at == op.line => Some(Arc::new((file.to_string(), line))),
             _ => self.loc.clone(),
         };
-        Ok(Stmt::Inst(Inst { guard, op: op.text.into(), args, second, source }))
+        Ok(Stmt::Inst(Inst {
+            guard,
+            op: op.text.into(),
+            args,
+            second,
+            source,
+            rolled: std::mem::take(&mut self.rolled),
+        }))
     }
 
     fn arg(&mut self) -> Res<Arg> {

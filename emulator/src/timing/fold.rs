@@ -17,9 +17,18 @@
 //! Moves, conversions to generic addresses, parameters, negation and absolute values of floats, and what widens or narrows
 //! an unsigned integer between 32 and 64 bits, are operands of others and take nothing. Neither does arithmetic in a loop
 //! on what the loop does not change: an assembler has it before the loop.
+//!
+//! A loop of one block with a load is unrolled by four where a counter that grows by a constant ends it, so that loads of
+//! four iterations overlap. Barriers, exchanges between lanes, atomics and strong accesses prevent it, more than 46
+//! instructions, and `.pragma "nounroll"`. So ptxas 13.5 has it at sm_75 and sm_90.
 
 use super::opcodes::{Pipe, Shape, Words};
 use std::collections::{HashMap, HashSet};
+
+/// Iterations that an assembler makes one of.
+pub(crate) const UNROLLED: u32 = 4;
+/// Instructions of PTX beyond which it does not.
+const LONG: usize = 46;
 
 /// What an instruction does beyond its registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +57,8 @@ pub(crate) struct Sketch<'a> {
     pub(crate) opcode: &'a str,
     /// Whether it is the first operation of what the text says in one instruction.
     pub(crate) first: bool,
+    /// Whether the text asks for the loop that begins here not to be unrolled.
+    pub(crate) rolled: bool,
     pub(crate) guarded: bool,
     pub(crate) reads: Vec<u32>,
     pub(crate) writes: Vec<u32>,
@@ -64,6 +75,8 @@ pub(crate) struct Cost {
     pub(crate) extra: u32,
     /// Whether a basic block begins with it.
     pub(crate) leads: bool,
+    /// The branch of the unrolled loop that begins with it.
+    pub(crate) again: Option<u32>,
     /// Whether nothing moves across it.
     pub(crate) ordered: bool,
     /// Whether stores before it must have been seen, and whether what follows waits for its result.
@@ -134,6 +147,7 @@ impl Cost {
             count,
             extra,
             leads: false,
+            again: None,
             ordered,
             releases: releases && global || kind == Kind::Fence,
             acquires: acquires && global,
@@ -160,12 +174,40 @@ pub(crate) fn costs(sketches: &[Sketch<'_>], registers: usize) -> Vec<Cost> {
     let starts: Vec<usize> = (0..costs.len()).filter(|&pc| costs[pc].leads).collect();
     let ends = starts.iter().skip(1).copied().chain([costs.len()]);
     let blocks: Vec<(usize, usize)> = starts.iter().copied().zip(ends).collect();
+    for &(head, end) in &blocks {
+        if is_unrolled(&sketches[head..end], &costs[head..end], head) {
+            costs[head].again = Some(end as u32 - 1);
+        }
+    }
     hoist(sketches, &mut costs, &blocks);
     let live = live_out(sketches, &blocks, registers);
     for (block, live) in blocks.iter().zip(&live) {
         fold(&sketches[block.0..block.1], &mut costs[block.0..block.1], live);
     }
     costs
+}
+
+/// Whether a block that begins at `head` is a loop that an assembler unrolls.
+fn is_unrolled(sketches: &[Sketch<'_>], costs: &[Cost], head: usize) -> bool {
+    let Some((last, body)) = sketches.split_last().filter(|_| !sketches[0].rolled) else { return false };
+    let loads = |cost: &Cost| cost.kind == Kind::Load && cost.pipe == Pipe::Memory;
+    let stays =
+        |cost: &Cost| !cost.ordered && !matches!(cost.kind, Kind::Copy | Kind::Bulk) && cost.pipe != Pipe::Shuffle;
+    if last.target != Some(head as u32) || !last.guarded || !costs.iter().any(loads) || !costs.iter().all(stays) {
+        return false;
+    }
+    let writers = |r: u32| body.iter().filter(move |sketch| sketch.writes.contains(&r));
+    let steps = |sketch: &Sketch<'_>| {
+        matches!(Words::of(sketch.opcode).name, "add" | "sub") && sketch.reads == sketch.writes && !sketch.guarded
+    };
+    let counts = |r: u32| writers(r).count() == 1 && writers(r).all(steps);
+    let test = last.reads.iter().find_map(|&guard| writers(guard).last());
+    body.iter().filter(|sketch| sketch.first).count() < LONG
+        && test.is_some_and(|test| {
+            Words::of(test.opcode).name == "setp"
+                && test.reads.iter().any(|&r| counts(r))
+                && test.reads.iter().all(|&r| counts(r) || writers(r).next().is_none())
+        })
 }
 
 /// Takes arithmetic on what an innermost loop does not change out of it.

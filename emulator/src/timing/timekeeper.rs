@@ -3,7 +3,7 @@
 
 use super::cache::{Cache, LINE, SECTOR};
 use super::calendar;
-use super::fold::{Cost, Kind};
+use super::fold::{Cost, Kind, UNROLLED};
 use super::hierarchy::Hierarchy;
 use super::multiprocessor::Multiprocessor;
 use super::opcodes::Pipe;
@@ -72,8 +72,12 @@ impl<'a> Timekeeper<'a> {
             (&self.costs[pc as usize], block.place(warp), block.number(warp), block.stores);
         let time = &mut block.warps[warp as usize];
         let jumped = cost.leads && pc != time.before.wrapping_add(1);
+        if cost.leads {
+            let turns = if cost.again == Some(time.before) { time.turns + 1 } else { 0 };
+            time.turns = turns % UNROLLED;
+        }
         time.before = pc;
-        if cost.leads || cost.ordered {
+        if cost.leads && time.turns == 0 || cost.ordered {
             let after = if jumped { time.latest + self.chip.branch.value as u64 } else { time.latest };
             time.floor = time.floor.max(after);
         }

@@ -19,6 +19,8 @@ pub(crate) struct WarpTime {
     pub(super) ready: Vec<(u64, Stall)>,
     /// The instruction before.
     pub(super) before: u32,
+    /// Iterations of an unrolled loop that are one so far.
+    pub(super) turns: u32,
     /// Issue of the last store: a load may not go before it.
     pub(super) stored: u64,
     /// When the copies that the instruction at hand issued have landed.

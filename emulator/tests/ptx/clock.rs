@@ -333,6 +333,7 @@ const READ: &str = r#"
     add.u64 %rd1, %rd1, %rd3;
     mov.u32 %r10, 0;
 LOOP:
+    .pragma "nounroll";
     ld.global.nc.L1::no_allocate.v4.u32 {%r5, %r6, %r7, %r8}, [%rd1];
     xor.b32 %r10, %r10, %r5;
     xor.b32 %r10, %r10, %r8;
@@ -392,6 +393,32 @@ MEET:
     ret;
 }
 "#;
+
+#[test]
+fn iterations_of_a_loop_that_an_assembler_unrolls_wait_together() {
+    let (rounds, stride) = (64, 1 << 16);
+    let time = |text: &str| {
+        let rig = timed(chip(), text);
+        let from = rig.memory.alloc((rounds + 1) * stride).unwrap();
+        rig.time("read", 1, 32, &[from, rounds, stride, from]).nanoseconds
+    };
+    let trips = |count: u64| count as f64 * chip().dram.value;
+    let nounroll = "    .pragma \"nounroll\";\n";
+    near(time(READ), trips(rounds), 0.1);
+    near(time(&READ.replace(nounroll, "")), trips(rounds / 4), 0.25);
+    // A step that is not known, something that others see, a value that ends the loop: it stays as it is.
+    for (from, to) in [
+        ("add.u32 %r1, %r1, -1", "sub.u32 %r1, %r1, %r12"),
+        ("xor.b32 %r10, %r10, %r8;", "xor.b32 %r10, %r10, %r8;\n    bar.warp.sync -1;"),
+        ("setp.ne.u32 %p, %r1, 0;", "mad.lo.u32 %r13, %r5, 0, %r1;\n    setp.ne.u32 %p, %r13, 0;"),
+    ] {
+        let text = READ
+            .replace(nounroll, "")
+            .replace(from, to)
+            .replace("mov.u32 %r10, 0;", "mov.u32 %r10, 0;\n    mov.u32 %r12, 1;");
+        near(time(&text), trips(rounds), 0.1);
+    }
+}
 
 #[test]
 fn a_barrier_is_the_latest_arrival() {

@@ -279,7 +279,7 @@ impl Decoder<'_> {
     }
 
     fn inst(&mut self, i: &Syntax, line: u32) -> Res<()> {
-        self.start(Origin { line, source: i.source.clone(), opcode: i.op.clone(), first: true });
+        self.start(Origin { line, source: i.source.clone(), opcode: i.op.clone(), first: true, rolled: i.rolled });
         if let Some((name, negated)) = &i.guard {
             let Some(guard @ (_, Ty::Pred)) = self.named(name) else {
                 return self.fail(name, "guard that is not a predicate");
