@@ -79,7 +79,7 @@ def main():
         source.write_text("\n".join(parts) + NAMED)
         include = [folder, kernels, ggml / "include", ggml / "src", cuda / "include", cuda / "include" / "cccl"]
         flags = [flag for path in include for flag in ("-I", str(path))]
-        for sm in (80, 87, 89, 90, 120):
+        for sm in (80, 86, 87, 89, 90, 120):
             command = [cuda / "bin" / "nvcc", "-ptx", "-std=c++17", "-use_fast_math", "-extended-lambda", f"-arch=sm_{sm}"]
             subprocess.run([*command, *flags, "-o", out / f"sm_{sm}.ptx", source], check=True)
 

@@ -1,8 +1,10 @@
 //! Kernels of llama.cpp at the shapes of one layer of qwen3-8b, checked against float64 and timed by the clock: modelled, not measured. `bench/peers/llama.py` makes the PTX.
 //!
 //! ```text
-//! cargo run --release -p kiln-emulator --example llama_layer -- FOLDER [CHIP]...
+//! cargo run --release -p kiln-emulator --example llama_layer -- FOLDER [--whole] [CHIP]...
 //! ```
+//!
+//! With `--whole` a whole token of qwen3-8b in Q4_K_M is put together from layers and head.
 
 mod attention;
 
@@ -14,6 +16,10 @@ type Res<T> = Result<T, Box<dyn Error>>;
 
 const HIDDEN: u32 = 4096;
 const FFN: u32 = 12288;
+const VOCABULARY: u32 = 151_936;
+const LAYERS: u32 = 36;
+/// One of so many rows of the head is run: its blocks are alike, and so many that its ends do not count.
+const OF_HEAD: u32 = 8;
 /// `GGML_GLU_OP_SWIGLU`.
 const SWIGLU: u32 = 2;
 /// A division by one, as `init_fastdiv_values` packs it.
@@ -354,15 +360,64 @@ fn timed(folder: &Path, chip: &'static ChipFile) -> Res<()> {
     Ok(())
 }
 
+/// A token of a whole model as nodes of a graph: `attn_v` and `down` are of Q6_K in half of its layers, of Q4_K in others.
+fn whole(folder: &Path, chip: &'static ChipFile) -> Res<()> {
+    let device = device(folder, DeviceConfig::clocked(chip))?;
+    let mixed = layer(&device, 1)?;
+    let mut noise = Noise(13);
+    let mut product = |of, rows: u32, columns: u32, adds: bool| -> Res<(usize, f64)> {
+        let (x, residual) = (noise.floats(columns), noise.floats(rows));
+        let x = device.put(&x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())?;
+        let (x, bytes, _) = device.quantise(x, columns)?;
+        let w = noise.weights(of, rows, columns);
+        let with = if adds { With::Residual(&residual) } else { With::Nothing };
+        let (_, timing) = device.product(of, &w, with, (x, &bytes), rows, columns)?;
+        Ok((w.len(), timing.nanoseconds))
+    };
+    let (v, down) = (product(Type::Q4K, 1024, HIDDEN, false)?, product(Type::Q4K, HIDDEN, FFN, true)?);
+    let head = product(Type::Q6K, VOCABULARY / OF_HEAD, HIDDEN, false)?;
+    let (mut time, mut bytes, mut nodes) = (0.0, 0, 0);
+    for (name, times, of, timing) in &mixed {
+        let other = match *name {
+            "v (Q6_K)" => v,
+            "down (Q6_K), residual" => down,
+            _ => (*of, timing.nanoseconds),
+        };
+        let half = f64::from(LAYERS / 2 * times);
+        time += half * (timing.nanoseconds + other.1);
+        bytes += (LAYERS / 2 * times) as usize * (of + other.0);
+        nodes += LAYERS * times;
+        // The last norm, and its rounding.
+        if matches!(*name, "RMS norm" | "quantize, 4096") {
+            (time, nodes) = (time + timing.nanoseconds, nodes + 1);
+        }
+    }
+    (time, bytes, nodes) = (time + f64::from(OF_HEAD) * head.1, bytes + OF_HEAD as usize * head.0, nodes + 1);
+    let microseconds = time / 1e3 + f64::from(nodes) * chip.node.value;
+    let share = |microseconds: f64| 100.0 * bytes as f64 / (1e3 * microseconds * chip.dram_peak.value);
+    let trivial = 1.111 * bytes as f64 / (1e3 * chip.dram_peak.value) + 3580.0 / chip.clock.value;
+    println!(
+        "| {} | {microseconds:.0} us, {:.0} tokens/s | {:.0} % | {:.0} % |",
+        chip.name,
+        1e6 / microseconds,
+        share(microseconds),
+        share(trivial)
+    );
+    Ok(())
+}
+
 fn main() -> Res<()> {
     let mut arguments = std::env::args().skip(1);
     let folder = arguments.next().ok_or("give the folder that bench/peers/llama.py made")?;
-    let chips: Vec<String> = arguments.collect();
+    let mut chips: Vec<String> = arguments.collect();
+    let is_whole = chips.iter().any(|argument| argument == "--whole");
+    chips.retain(|argument| argument != "--whole");
     if chips.is_empty() {
         return checked(folder.as_ref());
     }
     for name in chips {
-        timed(folder.as_ref(), chip_file(&name).ok_or_else(|| format!("no chip file {name}"))?)?;
+        let chip = chip_file(&name).ok_or_else(|| format!("no chip file {name}"))?;
+        if is_whole { whole(folder.as_ref(), chip)? } else { timed(folder.as_ref(), chip)? }
     }
     Ok(())
 }
