@@ -112,31 +112,32 @@ impl<'a> Cpu<'a> {
         if self.cx.config.counters && !access.proxy {
             self.counters.access(at.pc, space, named, m, access);
         }
-        // Without an allocation it is the block's shared memory.
-        let allocation = match space {
-            Space::Global | Space::Generic => self.table.live.get(self.site[at.pc as usize] as usize),
-            _ => None,
-        };
-        // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference would
-        // make the threads of the launch contend for it.
-        let allocation = allocation.map(|a| unsafe { &(*Arc::as_ptr(a)).checks });
-        let is_host = allocation.is_some_and(AllocationChecks::is_host);
         if let (Some(keeper), Some(time)) = (&mut self.timekeeper, &mut observers.time) {
+            let allocation = self.table.live.get(self.site[at.pc as usize] as usize);
+            let is_global = matches!(space, Space::Global | Space::Generic);
+            let is_host = is_global && allocation.is_some_and(|a| a.checks.is_host());
             keeper.access(time, (at.warp, at.pc), space, (named, m), access, is_host);
         }
         if space == Space::Local && self.defines {
             self.marks_local(warp, named, m, access);
         }
-        if !matches!(space, Space::Shared | Space::Global | Space::Generic) {
-            return Ok(None);
-        }
+        // Without an allocation it is the block's shared memory.
+        let allocation = match space {
+            Space::Shared => None,
+            Space::Global | Space::Generic => self.table.live.get(self.site[at.pc as usize] as usize),
+            _ => return Ok(None),
+        };
         let (layout, checks) = (&self.cx.layout, &mut observers.checks);
         let in_cluster = allocation.is_none() && layout.ranks > 1;
         let addr = if in_cluster { &named.map(|a| layout.shared_index(a)) } else { named };
+        // SAFETY: `self.table` holds the allocation, and changes only between instructions. Counting the reference would
+        // make the threads of the launch contend for it.
+        let allocation = allocation.map(|a| unsafe { &(*Arc::as_ptr(a)).checks });
         if self.defines {
             let mut undefined = if access.carries { self.undefined } else { [0; 4] };
             checks.mark(allocation, addr, m, access, &mut undefined);
             if undefined != [0; 4] {
+                let is_host = allocation.is_some_and(AllocationChecks::is_host);
                 self.meets_undefined(named, access, (undefined, is_host), at)?;
             }
         }
