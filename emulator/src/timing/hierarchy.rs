@@ -7,6 +7,9 @@ use crate::machine::chip::ChipFile;
 /// Bytes of the least transfer of device memory: two sectors.
 const BURST: u32 = 64;
 
+/// Lines of a page of device memory, which lie in one channel: opening it for one line only would cost more than the line.
+const PAGE: u64 = 8;
+
 /// L2 and device memory, as they are during a launch.
 pub(super) struct Hierarchy {
     ports: Vec<Calendar>,
@@ -45,12 +48,12 @@ impl Hierarchy {
 
     /// The slice and the channel of a line. Lines that follow each other go to different ones, all of them in turn.
     fn place(&self, line: u64) -> (usize, usize) {
-        let turn = |count: u64| {
-            let run = line / count;
+        let turn = |unit: u64, count: u64| {
+            let run = unit / count;
             let start = run.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
-            ((line + start) % count) as usize
+            ((unit + start) % count) as usize
         };
-        (turn(self.slices.len() as u64), turn(self.channels.len() as u64))
+        (turn(line, self.slices.len() as u64), turn(line / PAGE, self.channels.len() as u64))
     }
 
     /// Clocks to a slice and back: a multiprocessor and a slice lie in one half or not.

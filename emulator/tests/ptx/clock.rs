@@ -357,6 +357,38 @@ fn bandwidth(chip: &'static ChipFile, bytes: u64, rounds: u64) -> f64 {
     (step * rounds) as f64 / time.nanoseconds
 }
 
+/// Each lane of a warp loads a word, `stride` bytes from the one before.
+const SPREAD: &str = r#"
+.visible .entry spread(.param .u64 from, .param .u64 stride)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [from];
+    ld.param.u64 %rd2, [stride];
+    mov.u32 %r1, %tid.x;
+    cvt.u64.u32 %rd3, %r1;
+    mad.lo.u64 %rd1, %rd3, %rd2, %rd1;
+    ld.global.cg.u32 %r2, [%rd1];
+    st.global.u32 [%rd1], %r2;
+    ret;
+}
+"#;
+
+#[test]
+fn lines_of_a_page_of_memory_come_one_behind_the_other() {
+    let time = |stride: u64| {
+        let rig = timed(chip(), SPREAD);
+        let from = rig.memory.alloc(1 << 16).unwrap();
+        rig.memory.write(from, &[0; 1 << 16]).unwrap();
+        let [cold, warm] = [0; 2].map(|_| rig.time("spread", 1, 32, &[from, stride]).nanoseconds);
+        cold - warm
+    };
+    // 32 bursts, of as many pages or of four: of a page seven queue behind the first, as far as they come together.
+    let burst = 64.0 * chip().channels.value / chip().dram_bandwidth.value;
+    let later = time(128) - time(1024);
+    assert!((burst..7.0 * burst).contains(&later), "{later} ns");
+}
+
 #[test]
 fn bandwidth_grows_with_bytes_in_flight_to_what_reads_reach() {
     let found: Vec<f64> = [512, 2048, 8192, 16384].map(|bytes| bandwidth(chip(), bytes, 24)).into();
