@@ -71,7 +71,7 @@ struct Arguments {
     #[arg(long)]
     counters_by_line: bool,
     /// Print how long launches would take on a chip, by kernel, on standard error: modelled, not measured. One of h200,
-    /// h100-sxm, h100-pcie, a100, rtx-5090, rtx-4090, rtx-3090, t4, agx-orin
+    /// h100-sxm, h100-pcie, a100, rtx-5090, rtx-5070-ti, rtx-4090, rtx-3090, t4, agx-orin
     #[arg(long, value_parser = common::chip_named)]
     clock: Option<&'static ChipFile>,
     /// Leave out of --clock what reads the prompt before its last token

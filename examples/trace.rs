@@ -53,7 +53,7 @@ struct Arguments {
     /// cuda, emulator or auto (KILN_DEVICE where not given)
     #[arg(long)]
     device: Option<Wish>,
-    /// Have the emulator model the time of a chip: h200, h100-sxm, h100-pcie, a100, rtx-5090, rtx-4090, rtx-3090,
+    /// Have the emulator model the time of a chip: h200, h100-sxm, h100-pcie, a100, rtx-5090, rtx-5070-ti, rtx-4090, rtx-3090,
     /// t4 or agx-orin
     #[arg(long, value_parser = common::chip_named)]
     clock: Option<&'static ChipFile>,

@@ -51,7 +51,7 @@ struct Arguments {
     /// The paths' numerics: fast rounds activations to int8; exact is the reference, in f32
     #[arg(long, value_enum, default_value_t = choice::Numerics::Fast)]
     numerics: choice::Numerics,
-    /// Have the emulator model the paths' time on a chip: h200, h100-sxm, h100-pcie, a100, rtx-5090,
+    /// Have the emulator model the paths' time on a chip: h200, h100-sxm, h100-pcie, a100, rtx-5090, rtx-5070-ti,
     /// rtx-4090, rtx-3090, t4 or agx-orin
     #[arg(long, value_parser = common::chip_named)]
     clock: Option<&'static ChipFile>,

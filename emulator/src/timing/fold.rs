@@ -201,7 +201,7 @@ fn is_unrolled(sketches: &[Sketch<'_>], costs: &[Cost], head: usize) -> bool {
         matches!(Words::of(sketch.opcode).name, "add" | "sub") && sketch.reads == sketch.writes && !sketch.guarded
     };
     let counts = |r: u32| writers(r).count() == 1 && writers(r).all(steps);
-    let test = last.reads.iter().find_map(|&guard| writers(guard).last());
+    let test = last.reads.iter().find_map(|&guard| writers(guard).next_back());
     body.iter().filter(|sketch| sketch.first).count() < LONG
         && test.is_some_and(|test| {
             Words::of(test.opcode).name == "setp"

@@ -50,7 +50,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     answer: ANSWER,
     launch: of(2.5, Origin::Derived("H200's; RRZE-HPC/gpu-benches")),
     node: of(1.3, RRZE),
-    programmatic: of(1.3 * 0.30 / 0.39, SHARE),
+    programmatic: of(1.0, SHARE),
     copy: COPY,
     link: of(64.0, SHEET),
 };

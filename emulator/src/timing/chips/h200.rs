@@ -18,6 +18,6 @@ pub(super) const CHIP: ChipFile = ChipFile {
     channels: of(96.0, Origin::Derived("six stacks of sixteen channels")),
     launch: of(2.5, RRZE),
     node: of(1.28, RRZE),
-    programmatic: of(1.28 * 0.30 / 0.39, SHARE),
+    programmatic: of(0.98, SHARE),
     ..H100
 };

@@ -8,6 +8,7 @@ mod h100_sxm;
 mod h200;
 mod rtx_3090;
 mod rtx_4090;
+mod rtx_5070_ti;
 mod rtx_5090;
 mod t4;
 
@@ -20,6 +21,7 @@ const ALL: &[&ChipFile] = &[
     &h100_pcie::CHIP,
     &a100::CHIP,
     &rtx_5090::CHIP,
+    &rtx_5070_ti::CHIP,
     &rtx_4090::CHIP,
     &rtx_3090::CHIP,
     &t4::CHIP,
