@@ -1,6 +1,7 @@
 //! Counters of a launch: exact, the same on every run.
 
 use crate::machine::access::Access;
+use crate::machine::banks::passes;
 use crate::machine::lanes::Lanes;
 use crate::machine::origin::Origin;
 use crate::machine::types::Space;
@@ -79,7 +80,7 @@ impl Counts {
                 *way = if access.write { Way::Writes } else { Way::Reads };
                 sectors.into_iter().for_each(|s| self.touch(s, access.write));
             }
-            Space::Shared => site.bank_conflicts += bank_conflicts(addr, m, total),
+            Space::Shared => site.bank_conflicts += u64::from(passes(addr, m, total).1),
             _ => {}
         }
     }
@@ -105,22 +106,6 @@ fn units(addr: &[u64; 32], m: u32, bytes: u64, unit: u64) -> Vec<u64> {
     units.sort_unstable();
     units.dedup();
     units
-}
-
-/// Bank conflicts of an access to shared memory: passes beyond the first over 32 banks of 4 bytes. Accesses of 8 and 16
-/// bytes are done for halves and quarters of a warp.
-fn bank_conflicts(addr: &[u64; 32], m: u32, bytes: u64) -> u64 {
-    let lanes = match bytes {
-        0..=4 => u32::MAX,
-        5..=8 => 0xffff,
-        _ => 0xff,
-    };
-    let extra = |first: usize| {
-        let mut passes = [0u64; 32];
-        units(addr, m & lanes << first, bytes, 4).iter().for_each(|word| passes[(word % 32) as usize] += 1);
-        passes.into_iter().fold(1, u64::max) - 1
-    };
-    (0..32).step_by(lanes.count_ones() as usize).map(extra).sum()
 }
 
 /// Counters of one line of source.

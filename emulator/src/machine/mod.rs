@@ -2,6 +2,7 @@
 //! reads text, executes or checks.
 
 pub(crate) mod access;
+pub(crate) mod banks;
 pub(crate) mod chip;
 pub(crate) mod codes;
 pub(crate) mod config;

@@ -10,6 +10,7 @@ use super::opcodes::Pipe;
 use super::report::{Stall, Stay, Timing};
 use super::warps::BlockTime;
 use crate::machine::access::Access;
+use crate::machine::banks::passes;
 use crate::machine::chip::ChipFile;
 use crate::machine::lanes::Lanes;
 use crate::machine::types::Space;
@@ -146,7 +147,7 @@ impl<'a> Timekeeper<'a> {
         let time = &mut block.warps[warp as usize];
         let (done, stall) = match space {
             Space::Shared => {
-                let passes = passes(addr, m, bytes);
+                let (passes, _) = passes(addr, m, bytes);
                 let least = self.chip.request.value as u32;
                 let (begin, _) = self.multiprocessors[place].unit(time.now, passes.max(least));
                 let wide = match bytes {
@@ -183,10 +184,7 @@ impl<'a> Timekeeper<'a> {
             _ => return self.device(block, (warp, pc), (addr, m), access),
         };
         if !access.write || access.atomic {
-            cost.writes.iter().for_each(|&r| {
-                let ready = &mut time.ready[r as usize];
-                *ready = (ready.0.max(done), stall);
-            });
+            time.brings(&cost.writes, done, stall);
         }
     }
 
@@ -274,10 +272,7 @@ impl<'a> Timekeeper<'a> {
             time.copied = time.copied.max(done);
         }
         if !access.write || access.atomic {
-            cost.writes.iter().for_each(|&r| {
-                let ready = &mut time.ready[r as usize];
-                *ready = (ready.0.max(done), stall);
-            });
+            time.brings(&cost.writes, done, stall);
         }
     }
 
@@ -303,10 +298,7 @@ impl<'a> Timekeeper<'a> {
         }
         if !access.write || access.atomic {
             let stall = if access.is_strong() { Stall::Barrier } else { Stall::Memory };
-            cost.writes.iter().for_each(|&r| {
-                let ready = &mut time.ready[r as usize];
-                *ready = (ready.0.max(done), stall);
-            });
+            time.brings(&cost.writes, done, stall);
         }
     }
 
@@ -426,30 +418,5 @@ fn stages(addr: &[u64; 32], m: u32, bytes: u64, lines: u32) -> u32 {
     if u64::from(lines) * LINE <= bytes * u64::from(m.count_ones()) {
         return lines;
     }
-    passes(addr, m, bytes).max(lines.div_ceil(4))
-}
-
-/// Passes over 32 banks of 4 bytes; accesses of 8 and 16 bytes are done for halves and quarters of a warp.
-fn passes(addr: &[u64; 32], m: u32, bytes: u64) -> u32 {
-    let width = match bytes {
-        0..=4 => 32,
-        5..=8 => 16,
-        _ => 8,
-    };
-    let (mut all, mut words) = (0, Vec::with_capacity(32));
-    for first in (0..32).step_by(width) {
-        let mut banks = [0u8; 32];
-        words.clear();
-        for l in Lanes(m & (((1u64 << width) - 1) << first) as u32) {
-            for word in addr[l] / 4..(addr[l] + bytes).div_ceil(4) {
-                let bank = (word % 32) as usize;
-                if banks[bank] == 0 || !words.contains(&word) {
-                    banks[bank] += 1;
-                    words.push(word);
-                }
-            }
-        }
-        all += u32::from(banks.into_iter().max().unwrap_or(0));
-    }
-    all.max(1)
+    passes(addr, m, bytes).0.max(lines.div_ceil(4))
 }

@@ -63,6 +63,14 @@ impl WarpTime {
         self.asks = false;
     }
 
+    /// Registers have what memory brings no earlier than at a clock.
+    pub(super) fn brings(&mut self, registers: &[u32], at: u64, stall: Stall) {
+        for &r in registers {
+            let ready = &mut self.ready[r as usize];
+            *ready = (ready.0.max(at), stall);
+        }
+    }
+
     /// The warp looks at something by a key, into registers. If it did so before and has done nothing since, that look was
     /// in vain: time goes back to it. Returns the time of the look.
     pub(super) fn looks(&mut self, key: u64, registers: &[u32]) -> u64 {
