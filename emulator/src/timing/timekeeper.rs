@@ -205,9 +205,10 @@ impl<'a> Timekeeper<'a> {
                 there = there.max(self.hierarchy.write(place, line, sectors, begin).0);
             }
             for l in Lanes(m) {
-                let seen = self.hierarchy.operate(addr[l] / LINE, there);
-                self.words.insert(addr[l] >> 3, seen);
-                done = done.max(seen + trip / 2);
+                // Warps are emulated a little out of their order: the last operation is the latest.
+                let seen = self.words.entry(addr[l] >> 3).or_default();
+                *seen = self.hierarchy.operate(addr[l] / LINE, there).max(*seen + self.chip.atomic.value as u64);
+                done = done.max(*seen + trip / 2);
             }
             block.stores = block.stores.max(done);
         } else if access.write {
