@@ -276,33 +276,43 @@ fn instructions_run_at_the_rate_of_their_pipe() {
     near(rate(&both), 128.0, 0.15);
 }
 
-const PRODUCTS: &str = r#"
+/// A loop of 16 products of bytes on two sums.
+fn products() -> String {
+    let to = |first: usize| format!("{{%r{first},%r{},%r{},%r{}}}", first + 1, first + 2, first + 3);
+    let product = |sums: &str| {
+        format!("    mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {sums}, {}, {{%r12,%r13}}, {sums};\n", to(8))
+    };
+    let lines: String = (0..16).map(|i| product(&to(i % 2 * 4))).collect();
+    format!(
+        r#"
 .visible .entry products(.param .u32 rounds)
-{
+{{
     .reg .pred %p;
-    .reg .b32 %r<24>;
-    ld.param.u32 %r23, [rounds];
+    .reg .b32 %r<16>;
+    ld.param.u32 %r15, [rounds];
 LOOP:
-    mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r0,%r1,%r2,%r3}, {%r16,%r17,%r18,%r19}, {%r20,%r21}, {%r0,%r1,%r2,%r3};
-    mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%r4,%r5,%r6,%r7}, {%r16,%r17,%r18,%r19}, {%r20,%r21}, {%r4,%r5,%r6,%r7};
-    add.u32 %r23, %r23, -1;
-    setp.ne.u32 %p, %r23, 0;
+{lines}    add.u32 %r15, %r15, -1;
+    setp.ne.u32 %p, %r15, 0;
     @%p bra LOOP;
     ret;
+}}
+"#
+    )
 }
-"#;
 
 #[test]
 fn tensor_cores_run_at_the_clock_that_a_chip_keeps_under_them() {
     for (name, clock) in [("h100-pcie", 1.62), ("a100", 1.41)] {
         let chip = chip_file(name).unwrap();
-        let mut rig = timed(chip, PRODUCTS);
-        rig.module = kiln_emulator::Module::load(&ptx(80, PRODUCTS), &rig.memory).unwrap();
+        let mut rig = timed(chip, &products());
+        rig.module = kiln_emulator::Module::load(&ptx(80, &products()), &rig.memory).unwrap();
         (rig.config.multiprocessors, rig.config.checks) = (1, Checks::NONE);
-        let time = rig.time("products", 1, 1024, &[200]);
+        let time = rig.time("products", 1, 1024, &[40]);
         // Products of 32 warps, a nanosecond.
-        let rate = 200.0 * 2.0 * 32.0 * 16.0 * 8.0 * 32.0 / time.nanoseconds;
-        near(rate, chip.tensor_int8.value * clock, 0.07);
+        let rate = 40.0 * 16.0 * 32.0 * 16.0 * 8.0 * 32.0 / time.nanoseconds;
+        // Warps that run a little out of their order leave some of it unused.
+        let share = rate / (chip.tensor_int8.value * clock);
+        assert!((0.86..=1.01).contains(&share), "{name}: {share}");
     }
 }
 
