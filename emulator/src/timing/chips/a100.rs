@@ -1,6 +1,8 @@
 //! A100 SXM4, 80 GB of HBM2e.
 
-use super::{ANSWER, BENCHES, BOOST, COPY, EARLIER, GUIDE, HOST, MICRO, NONE, PORT, READS, RRZE, SHEET, TURN, UNIT};
+use super::{
+    ANSWER, BENCHES, BOOST, COPY, EARLIER, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, RRZE, SHEET, TURN, UNIT,
+};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 pub(super) const CHIP: ChipFile = ChipFile {
@@ -46,5 +48,5 @@ pub(super) const CHIP: ChipFile = ChipFile {
     node: of(1.34, RRZE),
     programmatic: of(1.34, EARLIER),
     copy: COPY,
-    link: of(32.0, SHEET),
+    link: of(32.0, LINK),
 };

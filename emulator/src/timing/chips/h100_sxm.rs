@@ -1,6 +1,6 @@
 //! H100 SXM5, 80 GB of HBM3.
 
-use super::{ANSWER, COPY, GUIDE, HOST, MICRO, NONE, PORT, READS, RRZE, SHARE, SHEET, UNIT, WHITEPAPER};
+use super::{ANSWER, COPY, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, RRZE, SHARE, SHEET, UNIT, WHITEPAPER};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const CYCLES: Origin = Origin::Derived("the middle of published cycles at 1.98 GHz; HPMLL and others");
@@ -52,5 +52,5 @@ pub(super) const CHIP: ChipFile = ChipFile {
     node: of(1.3, RRZE),
     programmatic: of(1.0, SHARE),
     copy: COPY,
-    link: of(64.0, SHEET),
+    link: of(64.0, LINK),
 };

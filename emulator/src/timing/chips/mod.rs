@@ -51,6 +51,7 @@ const TURN: &str =
 const WHITEPAPER: Origin = Origin::Published("NVIDIA, whitepaper: the boost clock that its tensor peaks are of");
 const BOOST: Origin = Origin::Derived("the boost clock that the data sheet's tensor peak is of");
 const SHARE: Origin = Origin::Derived("of a node what RTX 50 has: 0.30 of 0.39 us, notes on an RTX 5070 Ti");
+const LINK: Origin = Origin::Derived("sixteen lanes of PCIe in one direction, on paper");
 const EARLIER: Origin = Origin::Derived("a node: there are no programmatic launches before sm_90");
 const NONE: Origin = Origin::Guess("no figure was found");
 

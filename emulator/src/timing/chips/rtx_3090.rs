@@ -1,6 +1,6 @@
 //! GeForce RTX 3090, 24 GB of GDDR6X.
 
-use super::{ANSWER, BENCHES, BOOST, COPY, EARLIER, GUIDE, HOST, MICRO, NONE, PORT, READS, RRZE, SHEET, UNIT};
+use super::{ANSWER, BENCHES, BOOST, COPY, EARLIER, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, RRZE, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 pub(super) const CHIP: ChipFile = ChipFile {
@@ -46,5 +46,5 @@ pub(super) const CHIP: ChipFile = ChipFile {
     node: of(0.83, RRZE),
     programmatic: of(0.83, EARLIER),
     copy: COPY,
-    link: of(32.0, SHEET),
+    link: of(32.0, LINK),
 };

@@ -1,6 +1,6 @@
 //! GeForce RTX 4090, 24 GB of GDDR6X.
 
-use super::{ANSWER, BOOST, COPY, EARLIER, GUIDE, HOST, MICRO, NONE, PORT, READS, SHEET, UNIT};
+use super::{ANSWER, BOOST, COPY, EARLIER, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const CYCLES: Origin = Origin::Derived("the middle of published cycles at 2.38 GHz; arabel1a and others");
@@ -53,5 +53,5 @@ pub(super) const CHIP: ChipFile = ChipFile {
     node: of(0.96, L40),
     programmatic: of(0.96, EARLIER),
     copy: COPY,
-    link: of(32.0, SHEET),
+    link: of(32.0, LINK),
 };

@@ -1,6 +1,6 @@
 //! GeForce RTX 5090, 32 GB of GDDR7.
 
-use super::{ANSWER, BENCHES, BOOST, COPY, GUIDE, HOST, NONE, PORT, READS, SHEET, UNIT};
+use super::{ANSWER, BENCHES, BOOST, COPY, GUIDE, HOST, LINK, NONE, PORT, READS, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const TI: Origin = Origin::Published("notes on an RTX 5070 Ti");
@@ -49,5 +49,5 @@ pub(super) const CHIP: ChipFile = ChipFile {
     node: of(0.39, OTHER),
     programmatic: of(0.30, OTHER),
     copy: COPY,
-    link: of(64.0, SHEET),
+    link: of(64.0, LINK),
 };

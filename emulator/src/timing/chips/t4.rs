@@ -1,6 +1,6 @@
 //! Tesla T4, 16 GB of GDDR6.
 
-use super::{ANSWER, COPY, EARLIER, GUIDE, HOST, NONE, PORT, READS, SHEET, UNIT};
+use super::{ANSWER, COPY, EARLIER, GUIDE, HOST, LINK, NONE, PORT, READS, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const TURING: Origin = Origin::Published("microbenchmarks of Turing; arabel1a/gpu-micro-bench and others");
@@ -53,5 +53,5 @@ pub(super) const CHIP: ChipFile = ChipFile {
     node: of(1.3, NONE),
     programmatic: of(1.3, EARLIER),
     copy: COPY,
-    link: of(16.0, SHEET),
+    link: of(16.0, LINK),
 };
