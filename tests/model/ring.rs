@@ -289,10 +289,10 @@ fn a_cut_of_qwen3_8b_has_the_streams_bits() {
     cut("qwen3-8b", (9, 0), &[7, 132]);
 }
 
-/// Bytes of Q4_K under way in a block of `qwen3-8b` that may have so much shared memory, and the columns that it has room
+/// Bytes of Q4_K under way in a block of a preset that may have so much shared memory, and the columns that it has room
 /// for, where it is baked for the types of its preset.
-fn in_flight(target: u32, limit: u32) -> (u32, usize) {
-    let preset = presets::by_name("qwen3-8b").expect("a preset");
+fn in_flight(preset: &str, target: u32, limit: u32) -> (u32, usize) {
+    let preset = presets::by_name(preset).expect("a preset");
     let baked = bake::of(preset.shape, preset.types, target);
     let of_ring =
         |module: &&kiln::baked::BakedModule| module.decoder == Some((DecoderPath::Persistent, Numerics::Fast));
@@ -305,24 +305,31 @@ fn in_flight(target: u32, limit: u32) -> (u32, usize) {
     let bytes = depth.units / units * units * UNIT_BYTES * warps;
     let columns = Depth::for_columns(left, (kernel.column_shared, COLUMNS), warps, types).len();
     println!(
-        "sm_{target}: {bytes} bytes of Q4_K of {left}; up to {columns} columns, {} bytes each",
-        kernel.column_shared
+        "{} on sm_{target}: {bytes} bytes of Q4_K of {left}; up to {columns} columns, {} bytes each",
+        preset.feature, kernel.column_shared
     );
     (bytes, columns)
 }
 
 #[test]
-fn a_ring_of_an_h200_has_160_kb_in_flight_and_one_of_99_kb_48() {
-    let (bytes, columns) = in_flight(90, 227 << 10);
-    assert!(bytes >= 160_000 && columns == 3, "{bytes} bytes, {columns} columns");
-    let (bytes, columns) = in_flight(90, 99 << 10);
-    assert!(bytes >= 48_000 && columns == 1, "{bytes} bytes, {columns} columns");
+fn a_ring_of_an_h200_has_160_kb_in_flight_and_one_of_99_kb_48_or_64() {
+    for (preset, limit, least, expected) in [
+        ("qwen3-8b", 227 << 10, 160_000, 4),
+        ("qwen3-8b", 99 << 10, 48_000, 1),
+        ("qwen3b", 227 << 10, 160_000, 4),
+        ("qwen3b", 99 << 10, 48_000, 1),
+        // Its vectors are shorter.
+        ("qwen3-0-6b", 99 << 10, 64_000, 2),
+    ] {
+        let (bytes, columns) = in_flight(preset, 90, limit);
+        assert!(bytes >= least && columns == expected, "{preset}: {bytes} bytes, {columns} columns");
+    }
 }
 
 #[test]
 fn a_ring_that_lanes_fill_is_as_full_as_one_of_bulk_copies() {
     for (limit, least, expected) in [(163 << 10, 96_000, 2), (99 << 10, 48_000, 1)] {
-        let (bytes, columns) = in_flight(80, limit);
+        let (bytes, columns) = in_flight("qwen3-8b", 80, limit);
         assert!(bytes >= least && columns == expected, "{bytes} bytes, {columns} columns");
     }
 }

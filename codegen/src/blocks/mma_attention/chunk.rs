@@ -1,7 +1,7 @@
 //! A chunk by one warp: scores, their exponentials and the weighted sum of values, from registers to registers.
 
 use super::batch::Lengths;
-use super::{ROWS, Run, Workspace, query_row, sums_row};
+use super::{ROWS, Run, Workspace, query_row, rows_of_slot, sums_row};
 use crate::blocks::kv::Half;
 use crate::blocks::math;
 use crate::matrix;
@@ -53,9 +53,11 @@ impl Workspace {
             None => self.values(b, lane, rows[1]),
         };
         for (block, weights) in weights.iter().enumerate() {
-            let row = b.mad::<U32>(slot, all * ROWS, lane.group);
-            let row = b.add(row, block as u32 * ROWS);
-            self.weigh(b, lane, row, weights, &values);
+            let (kept, before) = (rows_of_slot(self.heads, self.positions), block as u32 * ROWS);
+            let row = b.mad::<U32>(slot, kept, lane.group);
+            let row = b.add(row, before);
+            let writes = (kept - before < ROWS).then(|| b.setp_lt(lane.group, kept - before));
+            self.weigh_rows(b, lane, row, weights, &values, writes);
         }
     }
 
@@ -217,12 +219,7 @@ impl Workspace {
         Weights { max, words }
     }
 
-    /// The sums of a block of rows into row `row` of the slots.
-    fn weigh(&self, b: &mut Builder, lane: Lane, row: Val<U32>, weights: &Weights, values: &[[Vec<[Val<U32>; 4]>; 4]]) {
-        self.weigh_rows(b, lane, row, weights, values, None);
-    }
-
-    /// The same of the rows that a lane writes, where it does not write all.
+    /// The sums of a block of rows into row `row` of the slots, of the rows that a lane writes, where it does not write all.
     fn weigh_rows(
         &self,
         b: &mut Builder,

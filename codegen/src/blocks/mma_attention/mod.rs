@@ -34,9 +34,11 @@ pub(crate) const THREADS: u32 = 128;
 
 /// Heads of a block of rows.
 const ROWS: u32 = 8;
-/// Chunks that a block works on at once, at most, and what their sums may take of shared memory.
+/// Chunks that a block works on at once, at most, and what their sums may take of shared memory. In a block of more warps
+/// than a stream kernel's, the persistent decoder's, no more than products take besides: a ring has the rest.
 const SLOTS: u32 = 8;
 const SLOT_BYTES: u32 = 48 << 10;
+const SLOT_BYTES_BESIDE_RING: u32 = 28 << 10;
 
 /// What the heads must be: `Err` says what was found.
 pub(crate) fn check(head_dim: u32) -> Result<(), String> {
@@ -54,9 +56,9 @@ pub(crate) struct Workspace {
     positions: u32,
     /// `[blocks of rows, 2 ROWS, head_dim]`, rows [`query_row`] apart.
     q: Shared<F16>,
-    /// `[slots, blocks of rows, ROWS, head_dim]`, rows [`sums_row`] apart, 16 dimensions 20 floats apart.
+    /// `[slots, rows of a slot, head_dim]`, rows [`sums_row`] apart, 16 dimensions 20 floats apart.
     sums: Shared<F32>,
-    /// `[slots, blocks of rows, ROWS]`: maximum and sum of exponentials.
+    /// `[slots, rows of a slot]`: maximum and sum of exponentials.
     statistics: Shared<F32>,
     slots: u32,
 }
@@ -70,6 +72,12 @@ const fn query_row(head_dim: u32) -> u32 {
 /// rows lie in different banks.
 const fn sums_row(head_dim: u32) -> u32 {
     (head_dim / 16 * 20).next_multiple_of(32) + 16
+}
+
+/// Rows of a slot. Of one position only those that have a head: of a block of eight these are often four or two. The rows
+/// of several fill their blocks.
+const fn rows_of_slot(heads: Heads, positions: u32) -> u32 {
+    if positions == 1 { heads.group } else { (positions * heads.group).next_multiple_of(ROWS) }
 }
 
 /// Four neighbouring elements of a head that a thread puts together.
@@ -110,15 +118,16 @@ impl Workspace {
 
     #[track_caller]
     fn of_positions(b: &mut Builder, heads: Heads, positions: u32) -> Workspace {
-        let rows = (positions * heads.group).next_multiple_of(ROWS);
-        let fitting = SLOT_BYTES / (rows * sums_row(heads.head_dim) * 4);
-        let slots = b.warps().min(SLOTS).min(fitting);
+        let (rows, kept) = ((positions * heads.group).next_multiple_of(ROWS), rows_of_slot(heads, positions));
+        let most = if b.warps() > THREADS / 32 { SLOT_BYTES_BESIDE_RING } else { SLOT_BYTES };
+        let fitting = most / (kept * sums_row(heads.head_dim) * 4);
+        let slots = b.warps().min(SLOTS).min(fitting.max(1));
         Workspace {
             heads,
             positions,
             q: b.dynamic_shared(rows * 2 * query_row(heads.head_dim)),
-            sums: b.dynamic_shared(slots * rows * sums_row(heads.head_dim)),
-            statistics: b.dynamic_shared(slots * rows * 2),
+            sums: b.dynamic_shared(slots * kept * sums_row(heads.head_dim)),
+            statistics: b.dynamic_shared(slots * kept * 2),
             slots,
         }
     }
@@ -299,7 +308,7 @@ impl Workspace {
 
     /// The thread's elements of the chunk in a slot.
     fn part(&self, b: &mut Builder, own: &Own, slot: Val<U32>) -> Part {
-        let row = b.mad::<U32>(slot, self.blocks_of_rows() * ROWS, own.head);
+        let row = b.mad::<U32>(slot, rows_of_slot(self.heads, self.positions), own.head);
         let statistics = b.byte_index(self.statistics, row, 8);
         let [max, sum] = b.ld_vector(statistics, LoadKind::Ordinary);
         let (piece, inside) = (b.div::<U32>(own.dim, 16), b.rem::<U32>(own.dim, 16));
