@@ -39,7 +39,11 @@ pub(crate) fn open(file: ModelFile, units: Option<u32>, config: DeviceConfig) ->
 /// The same, with a wait of the host that ends, and one of the device that ends four times as soon.
 fn open_with(file: ModelFile, units: Option<u32>, config: DeviceConfig, wait: Duration) -> Model {
     // Before sm_90, and before the chips whose text is their own, sm_80's runs.
-    let target = if config.sm >= (9, 0) { 90 } else { 80 };
+    let target = match config.sm {
+        (9.., _) => 90,
+        (8, _) => 80,
+        _ => 75,
+    };
     let baked = bake::of(*file.shape(), file.types(), target);
     let device = common::device_with(with_ring(baked, units, config));
     device.set_limits(device.limits().with_device_wait(wait / 4).with_wait(wait));
@@ -158,6 +162,40 @@ fn what_a_full_ring_has_no_room_for_is_asked_for_ahead() {
         assert_eq!(with.3 > 0, sm == (9, 0), "sm {sm:?}: {} asked for ahead of {}", with.3, with.2);
         assert!(with.3 < with.2, "sm {sm:?}: {} asked for ahead of {}", with.3, with.2);
     }
+}
+
+/// sm_75 has no ring: there warps ask the L2 cache for their first weights of the next phase while the grid is waited for.
+/// These are read anyway, so that hardly more bytes are touched than by a ring that asks for nothing ahead.
+#[test]
+fn without_a_ring_the_next_weights_are_asked_for_at_barriers() {
+    let run = |sm: (u32, u32)| {
+        let config = DeviceConfig {
+            counters: true,
+            checks: Checks::NONE,
+            multiprocessors: 2,
+            l2_bytes: 0,
+            sm,
+            ..Default::default()
+        };
+        let model = open(tiny(), None, config);
+        let ordinal = model.device().ordinal();
+        kiln_emulator::clear_reports(ordinal);
+        let found = results(&mut session(&model, PathChoice::Persistent, None), &PROMPT, 2);
+        drop(model);
+        let reports = kiln_emulator::reports(ordinal);
+        let decoder = reports.iter().max_by_key(|report| report.counters.warp_instructions).expect("a launch");
+        // A lane asks for a line of 128 bytes; what lanes load is less.
+        let asked = decoder.counters.lines.values().filter(|line| {
+            let here = line.source.as_ref().is_some_and(|(name, _)| name.contains("kernels/products.rs"));
+            here && line.bytes_used > 0 && line.bytes_used == 128 * line.lane_instructions
+        });
+        (found, asked.map(|line| line.bytes_used).sum::<u64>(), decoder.counters.read_bytes_distinct)
+    };
+    let (with, without) = (run((7, 5)), run((8, 0)));
+    println!("{} bytes asked for ahead, {} and {} distinct bytes", with.1, with.2, without.2);
+    assert_eq!(with.0, without.0, "results");
+    assert!(with.1 > 0 && without.1 == 0, "{} and {} bytes asked for", with.1, without.1);
+    assert!(with.2 < without.2 + without.2 / 50, "{} distinct bytes, {} by a ring", with.2, without.2);
 }
 
 /// Rows of one, two and five super-blocks: planes of two bytes a record begin anywhere.

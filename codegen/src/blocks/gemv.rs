@@ -124,25 +124,31 @@ impl Share {
     #[track_caller]
     pub(crate) fn run(b: &mut Builder, first: Val<U32>, end: Val<U32>, pass: &Pass) -> Share {
         let end = b.max(end, first);
-        let rows = b.sub(end, first);
         let warps = b.warps();
         match &pass.values {
             None => {
+                let rows = b.sub(end, first);
                 let tile = pass.tile.rows();
                 let count = b.size_div_ceil(Size::Reg(rows), tile);
                 let tiles = (Size::Const(0), count, Size::Const(warps));
                 Share::Tiles { origin: Size::Reg(first), end: Size::Reg(end), tiles, tile }
             }
             Some(values) => {
-                let tile = values.tile_rows();
-                let each = rows_of_warp(b, rows, warps);
-                let warp = b.warp_id();
-                let first = b.mad::<U32>(warp, each, first);
-                let last = b.add::<U32>(first, each);
-                let end = b.min::<U32>(last, end);
-                Share::Runs { first, end, tile }
+                let (first, end) = Share::run_of_warp(b, first, end);
+                Share::Runs { first, end, tile: values.tile_rows() }
             }
         }
+    }
+
+    /// The warp's run of the block's rows from `first` to `end`, and the one behind its last.
+    #[track_caller]
+    pub(crate) fn run_of_warp(b: &mut Builder, first: Val<U32>, end: Val<U32>) -> (Val<U32>, Val<U32>) {
+        let rows = b.sub::<U32>(end, first);
+        let each = rows_of_warp(b, rows, b.warps());
+        let warp = b.warp_id();
+        let first = b.mad::<U32>(warp, each, first);
+        let last = b.add::<U32>(first, each);
+        (first, b.min::<U32>(last, end))
     }
 
     /// Runs `body` for each of the warp's tiles.

@@ -49,12 +49,23 @@ impl GridBarrier {
     /// Waits until every block is here. Everything written before by any thread of the grid is seen after it.
     #[track_caller]
     pub(crate) fn wait(&self, b: &mut Builder) {
-        self.wait_sleeping(b, 20);
+        self.wait_for_all(b, 20, None);
+    }
+
+    /// As `wait`; all warps of the block but the first run `beside` while that waits.
+    #[track_caller]
+    pub(crate) fn wait_beside(&self, b: &mut Builder, beside: &dyn Fn(&mut Builder)) {
+        self.wait_for_all(b, 20, Some(beside));
     }
 
     /// As `wait`, where the last block may be long in coming: polls every `nanoseconds` only.
     #[track_caller]
     pub(crate) fn wait_sleeping(&self, b: &mut Builder, nanoseconds: u32) {
+        self.wait_for_all(b, nanoseconds, None);
+    }
+
+    #[track_caller]
+    fn wait_for_all(&self, b: &mut Builder, nanoseconds: u32, beside: Option<&dyn Fn(&mut Builder)>) {
         let target = b.add::<U32>(self.target, self.blocks);
         b.set(self.target, target);
         b.bar_sync();
@@ -91,6 +102,11 @@ impl GridBarrier {
             let gives_up = wait.gave_up(b);
             b.if_(gives_up, |b| b.st(self.gone, 1));
         });
+        if let Some(beside) = beside {
+            let warp = b.warp_id();
+            let others = b.setp_ne(warp, 0);
+            b.if_(others, beside);
+        }
         b.bar_sync();
         let gone = b.ld(self.gone, LoadKind::Constant);
         let gone = b.setp_ne(gone, 0);

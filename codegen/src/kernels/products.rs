@@ -11,7 +11,7 @@ use crate::blocks::ring::{Consumer, Producer, Records};
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::blocks::together::Together;
 use crate::formats::{Form, form};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
+use crate::ptx::{Builder, F32, Global, LINE, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, TensorRole, WeightType};
 
@@ -173,7 +173,34 @@ impl Products {
 
     /// Asks for the first weights of each warp's rows, of all `rows` of the phase.
     fn ask_for(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen, rows: Val<U32>) {
-        let (first, end) = Share::run_of_grid(b, Size::Reg(rows));
+        let rows = Share::run_of_grid(b, Size::Reg(rows));
+        self.ask_for_rows(b, table, chosen, rows, dependent::ask_for);
+    }
+
+    /// Asks the L2 cache for the first weights of each warp's rows in a phase, of the block's rows from `first` to `end`;
+    /// `layer` is the layer's first entry in the table.
+    pub(super) fn ask_for_share(
+        &self,
+        b: &mut Builder,
+        table: Global<U8>,
+        (phase, layer): (Val<U32>, Val<U32>),
+        (first, end): (Val<U32>, Val<U32>),
+    ) {
+        let chosen = Chosen::new(b, &self.shape, phase, layer);
+        let rows = Share::run_of_warp(b, first, end);
+        self.ask_for_rows(b, table, &chosen, rows, ask_for_lines);
+    }
+
+    /// Asks for the first weights of a warp's rows by `ask`, which is given their address, their bytes, and whether there
+    /// are any.
+    fn ask_for_rows(
+        &self,
+        b: &mut Builder,
+        table: Global<U8>,
+        chosen: &Chosen,
+        (first, end): (Val<U32>, Val<U32>),
+        ask: impl FnOnce(&mut Builder, Val<U64>, Val<U32>, Val<Pred>),
+    ) {
         b.for_range(0, chosen.matrices, 1, |b, number| {
             let (from, to) = chosen.rows_of(b, &self.shape, number);
             let (first, end) = (b.max::<U32>(first, from), b.min::<U32>(to, end));
@@ -185,7 +212,7 @@ impl Products {
             let data = b.address(tensor.data);
             let data = b.mad_wide(before, row_bytes, data);
             let bytes = b.mul::<U32>(count, row_bytes);
-            dependent::ask_for(b, data, bytes, any);
+            ask(b, data, bytes, any);
         });
     }
 
@@ -380,6 +407,19 @@ impl Exchanged {
             },
         );
     }
+}
+
+/// Asks the L2 cache for the first of `bytes` bytes of weights at address `from`, a line a lane, where `there` is true.
+fn ask_for_lines(b: &mut Builder, from: Val<U64>, bytes: Val<U32>, there: Val<Pred>) {
+    let lane = b.lane();
+    let before = b.mul::<U32>(lane, LINE);
+    let is_line = b.setp_lt(before, bytes);
+    let asks = b.and_pred(is_line, there);
+    let from = b.global_ptr::<U8>(from);
+    b.if_(asks, |b| {
+        let line = b.byte_index(from, lane, LINE);
+        b.prefetch_l2(line);
+    });
 }
 
 /// `at[row]`.

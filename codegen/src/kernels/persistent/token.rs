@@ -120,14 +120,25 @@ impl Decoder<'_> {
             b.overlap(|b| products.run(b, &operands, first, end));
             b.if_(is_qkv, |b| {
                 let ends = if exchanged.is_some() { Ends::Open } else { Ends::Grid };
-                self.end_step(b, trace::QKV, layer, ends);
+                self.end_step(b, trace::QKV, layer, ends, None);
                 self.attend(b, pass, layer);
             });
             let is_last_down = b.setp_eq(step, last);
             b.if_(is_last_down, |b| self.publish(b, look, pass));
             b.if_(is_head, |b| self.bests(b, pass, (first, end)));
             let stamp = b.add::<U32>(phase, 1);
-            self.end_step(b, stamp, layer, ends);
+            // Without a ring nothing else keeps memory busy while blocks wait for each other.
+            let ask = |b: &mut Builder| {
+                let next = b.selp::<U32>(0, next, is_last);
+                let (layer, phase) = (b.shr::<U32>(next, 2), b.and::<U32>(next, 3));
+                let is_head = b.setp_eq(next, of_layers);
+                let phase = b.selp::<U32>(Phase::Head as u32, phase, is_head);
+                let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+                let rows = self.share(b, next);
+                products.ask_for_share(b, self.table, (phase, layer), rows);
+            };
+            let beside: Option<&dyn Fn(&mut Builder)> = if self.ring.is_none() { Some(&ask) } else { None };
+            self.end_step(b, stamp, layer, ends, beside);
         });
     }
 

@@ -39,13 +39,23 @@ pub(super) enum Ends {
 impl Decoder<'_> {
     /// The grid's barrier at the end of a phase.
     pub(super) fn end_phase(&self, b: &mut Builder, phase: impl Operand<U32>, layer: Val<U32>) {
-        self.end_step(b, phase, layer, Ends::Grid);
+        self.end_step(b, phase, layer, Ends::Grid, None);
     }
 
-    /// What ends a phase.
-    pub(super) fn end_step(&self, b: &mut Builder, phase: impl Operand<U32>, layer: Val<U32>, ends: Ends) {
+    /// What ends a phase; `beside` is run while the grid is waited for.
+    pub(super) fn end_step(
+        &self,
+        b: &mut Builder,
+        phase: impl Operand<U32>,
+        layer: Val<U32>,
+        ends: Ends,
+        beside: Option<&dyn Fn(&mut Builder)>,
+    ) {
         let waits = |b: &mut Builder| match ends {
-            Ends::Grid => self.barrier.wait(b),
+            Ends::Grid => match beside {
+                Some(beside) => self.barrier.wait_beside(b, beside),
+                None => self.barrier.wait(b),
+            },
             // What the block has staged was read.
             Ends::Of { is_last } => b.if_else(is_last, |b| self.barrier.wait(b), |b| b.bar_sync()),
             Ends::Open => {}
