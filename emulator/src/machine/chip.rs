@@ -66,8 +66,10 @@ pub struct ChipFile {
     pub tensor_latency: Figure,
     /// Clocks from a branch to what follows it.
     pub branch: Figure,
-    /// Clocks from a barrier's last arrival to what follows it.
-    pub barrier: Figure,
+    /// Clocks from a barrier's last arrival to what follows it, and besides for each of its warps.
+    pub barrier: [Figure; 2],
+    /// Nanoseconds of a fence, alone or as part of a release, if not those of a trip to L2.
+    pub fence: Option<Figure>,
     /// Nanoseconds from a block's end to the next one's beginning on its multiprocessor.
     pub turn: Figure,
     /// Clocks between two requests of a multiprocessor's load and store unit.
@@ -135,7 +137,8 @@ impl ChipFile {
             ("shuffle latency, clocks", self.shuffle_latency),
             ("tensor latency, clocks", self.tensor_latency),
             ("branch, clocks", self.branch),
-            ("barrier, clocks", self.barrier),
+            ("barrier, clocks", self.barrier[0]),
+            ("barrier, clocks a warp", self.barrier[1]),
             ("turn of blocks, ns", self.turn),
             ("request, clocks", self.request),
             ("shared load of 4 bytes, clocks", self.shared[0]),
@@ -164,6 +167,7 @@ impl ChipFile {
             ("link to the host, GB/s", self.link),
         ];
         all.extend(self.convert.map(|convert| ("convert, lanes", convert)));
+        all.extend(self.fence.map(|fence| ("fence, ns", fence)));
         all
     }
 

@@ -149,7 +149,7 @@ impl Cost {
             leads: false,
             again: None,
             ordered,
-            releases: releases && global || kind == Kind::Fence,
+            releases: releases && global && !words.has("cta") || kind == Kind::Fence,
             acquires: acquires && global,
             bypasses: strong || words.has("L1::no_allocate") || words.has("cg") || words.has("cv"),
             constant: words.has("nc") || words.has("const"),

@@ -19,6 +19,8 @@ pub(super) struct Hierarchy {
     channels: Vec<Calendar>,
     /// Clocks from a multiprocessor to a slice and back, in its own half and in the other.
     trip: [u64; 2],
+    /// Clocks of a fence.
+    pub(super) fence: u64,
     /// Clocks from a slice to memory and back.
     beyond: u64,
     /// What L2 holds outlives a launch.
@@ -41,6 +43,7 @@ impl Hierarchy {
             atomics: calendars(slices, 1.0 / chip.atomic.value),
             channels: calendars(channels, chip.dram_bandwidth.value / clock / channels),
             trip,
+            fence: chip.fence.map_or(middle, |fence| chip.clocks(fence.value)),
             beyond: chip.clocks(chip.dram.value).saturating_sub(middle),
             l2,
         }
@@ -56,14 +59,10 @@ impl Hierarchy {
         (turn(line, self.slices.len() as u64), turn(line / PAGE, self.channels.len() as u64))
     }
 
-    /// Clocks to a slice and back: a multiprocessor and a slice lie in one half or not.
-    fn trip(&self, multiprocessor: usize, slice: usize) -> u64 {
+    /// Clocks to the slice of a line and back: a multiprocessor and a slice lie in one half or not.
+    pub(super) fn trip(&self, multiprocessor: usize, line: u64) -> u64 {
+        let slice = self.place(line).0;
         self.trip[usize::from(multiprocessor % 2 != 2 * slice / self.slices.len())]
-    }
-
-    /// Clocks of a trip to L2 and back, over both halves.
-    pub(super) fn middle(&self) -> u64 {
-        (self.trip[0] + self.trip[1]) / 2
     }
 
     /// Sectors of a line are looked up in L2 from clock `at` on, `fetched` with them if they are missed. Returns when they
@@ -90,7 +89,7 @@ impl Hierarchy {
 
     /// Reads sectors of a line for a multiprocessor that asks at clock `at`. Returns when they have come there.
     pub(super) fn read(&mut self, multiprocessor: usize, line: u64, (sectors, fetched): (u8, u8), at: u64) -> u64 {
-        let trip = self.trip(multiprocessor, self.place(line).0);
+        let trip = self.trip(multiprocessor, line);
         let there = self.look(line, sectors, fetched, at + trip / 2, false);
         let (_, came) = self.ports[multiprocessor].reserve(there, SECTOR as u32 * sectors.count_ones());
         came + trip - trip / 2
@@ -98,13 +97,13 @@ impl Hierarchy {
 
     /// Asks L2 for sectors of a line, which come no further.
     pub(super) fn ask(&mut self, multiprocessor: usize, line: u64, sectors: u8, at: u64) {
-        let trip = self.trip(multiprocessor, self.place(line).0);
+        let trip = self.trip(multiprocessor, line);
         self.look(line, sectors, 0, at + trip / 2, false);
     }
 
     /// Writes sectors of a line. Returns when they are in L2, and when the multiprocessor knows.
     pub(super) fn write(&mut self, multiprocessor: usize, line: u64, sectors: u8, at: u64) -> (u64, u64) {
-        let trip = self.trip(multiprocessor, self.place(line).0);
+        let trip = self.trip(multiprocessor, line);
         let there = self.look(line, sectors, 0, at + trip / 2, true);
         (there, there + trip - trip / 2)
     }

@@ -55,7 +55,7 @@ impl<'a> Timekeeper<'a> {
     pub(crate) fn block(&mut self, first: u32, (ranks, warps): (u32, u32), registers: usize, begin: u64) -> BlockTime {
         let places = (0..ranks).map(|rank| (first + rank) % self.chip.multiprocessors);
         let places = places.map(|place| (place, self.multiprocessors[place as usize].begin(warps))).collect();
-        BlockTime::new(places, warps, registers, (begin, self.chip.barrier.value as u64))
+        BlockTime::new(places, warps, registers, begin, self.chip.barrier.map(|clocks| clocks.value as u64))
     }
 
     /// Clocks of a time in nanoseconds, and the reverse.
@@ -92,8 +92,8 @@ impl<'a> Timekeeper<'a> {
         if cost.kind == Kind::Load && !cost.constant {
             at = at.max(time.stored);
         }
-        if cost.releases && seen > at {
-            (at, stall) = (seen, Stall::Barrier);
+        if cost.releases && cost.kind != Kind::Fence {
+            (at, stall) = (seen.max(at + self.hierarchy.fence), Stall::Barrier);
         }
         if cost.pipe == Pipe::Folded {
             time.now = at;
@@ -111,7 +111,10 @@ impl<'a> Timekeeper<'a> {
         time.now = begins;
         match cost.kind {
             Kind::Copy => time.copied = 0,
-            Kind::Fence => time.wait(begins + self.hierarchy.middle(), Stall::Barrier),
+            Kind::Fence => {
+                time.wait(seen.max(begins + self.hierarchy.fence), Stall::Barrier);
+                self.multiprocessors[place].l1.clear();
+            }
             _ if cost.ordered => time.floor = time.floor.max(begins),
             _ => {}
         }
@@ -196,19 +199,19 @@ impl<'a> Timekeeper<'a> {
         lines(addr, m, bytes, &mut self.lines);
         let clocks = stages(addr, m, bytes, self.lines.len() as u32).max(self.chip.request.value as u32);
         let (begin, _) = self.multiprocessors[place].unit(time.now, clocks);
-        let trip = self.hierarchy.middle();
         let (mut done, mut stall) = (begin, Stall::Memory);
         if access.atomic {
             time.acts();
-            let mut there = begin;
+            let (mut there, mut back) = (begin, 0);
             for &(line, sectors) in &self.lines {
-                there = there.max(self.hierarchy.write(place, line, sectors, begin).0);
+                let (came, known) = self.hierarchy.write(place, line, sectors, begin);
+                (there, back) = (there.max(came), back.max(known - came));
             }
             for l in Lanes(m) {
                 // Warps are emulated a little out of their order: the last operation is the latest.
                 let seen = self.words.entry(addr[l] >> 3).or_default();
                 *seen = self.hierarchy.operate(addr[l] / LINE, there).max(*seen + self.chip.atomic.value as u64);
-                done = done.max(*seen + trip / 2);
+                done = done.max(*seen + back);
             }
             block.stores = block.stores.max(done);
         } else if access.write {
@@ -224,6 +227,7 @@ impl<'a> Timekeeper<'a> {
             }
         } else if access.is_strong() {
             let looked = time.polls.len();
+            let trip = self.lines.iter().map(|line| self.hierarchy.trip(place, line.0)).max().unwrap_or(0);
             let key = look(pc, addr, m);
             let at = time.looks(key, &cost.writes);
             done = at + trip;

@@ -115,13 +115,13 @@ pub(crate) struct BlockTime {
     mbarriers: HashMap<u64, Phases>,
     /// When all its stores so far are known to have been seen.
     pub(super) stores: u64,
-    /// Clocks from a barrier's last arrival to what follows.
-    barrier: u64,
+    /// Clocks from a barrier's last arrival to what follows, and besides for each of its warps.
+    barrier: [u64; 2],
 }
 
 impl BlockTime {
     /// A block whose warps begin at clock `begin`.
-    pub(crate) fn new(places: Vec<(u32, u32)>, each: u32, registers: usize, (begin, barrier): (u64, u64)) -> BlockTime {
+    pub(crate) fn new(places: Vec<(u32, u32)>, each: u32, registers: usize, begin: u64, barrier: [u64; 2]) -> Self {
         let warp = || WarpTime {
             floor: begin,
             latest: begin,
@@ -173,8 +173,9 @@ impl BlockTime {
     }
 
     /// A barrier completes: its waiters go on after the last arrival.
-    pub(crate) fn complete(&mut self, barrier: usize, waiters: impl Iterator<Item = u32>) {
-        let at = std::mem::take(&mut self.barriers[barrier]) + self.barrier;
+    pub(crate) fn complete(&mut self, barrier: usize, waiters: impl Iterator<Item = u32> + Clone) {
+        let [least, each] = self.barrier;
+        let at = std::mem::take(&mut self.barriers[barrier]) + least + each * waiters.clone().count() as u64;
         waiters.for_each(|warp| self.warps[warp as usize].wait(at, Stall::Barrier));
     }
 

@@ -502,11 +502,46 @@ fn an_acquire_is_not_before_its_release_and_polls_take_no_time() {
     // The chain of a round: a sum, a comparison, a branch.
     let round = (2.0 * chip().latency.value + chip().branch.value) / chip().clock.value;
     near(long - short, 600.0 * round, 0.05);
-    let over = short - 300.0 * round;
+    // The fence of the release, and trips.
+    let over = short - 300.0 * round - chip().fence.unwrap().value;
     assert!(over > chip().l2[0].value && over < 5.0 * chip().l2[1].value, "{over} ns beyond the work");
     // The sector of the flag, for each look: a trip, and the clocks of the loop.
     let period = 32.0 * 600.0 * round / (many - few);
     assert!(period > chip().l2[0].value && period < 1.5 * chip().l2[1].value, "a look in {period} ns");
+}
+
+/// One thread adds to a word again and again, each time what it has read.
+const ADD: &str = r#"
+.visible .entry add(.param .u64 word, .param .u32 rounds)
+{
+    .reg .pred %p;
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [word];
+    ld.param.u32 %r1, [rounds];
+    mov.u32 %r2, 1;
+LOOP:
+    atom.relaxed.gpu.global.add.u32 %r2, [%rd1], %r2;
+    add.u32 %r1, %r1, -1;
+    setp.ne.u32 %p, %r1, 0;
+    @%p bra LOOP;
+    ret;
+}
+"#;
+
+#[test]
+fn an_atomic_operation_goes_to_the_half_that_its_slice_lies_in() {
+    let chip = chip_file("a100").unwrap();
+    let rig = timed(chip, ADD);
+    let words = rig.u32s(&[0; 32 * 80]);
+    let time = |line: u64| {
+        let time = |rounds| rig.time("add", 1, 1, &[words + 128 * line, rounds]).nanoseconds;
+        (time(20) - time(10)) / 10.0
+    };
+    let times: Vec<f64> = (0..80).map(time).collect();
+    let [near, far] = [f64::min, f64::max].map(|of| times.iter().copied().reduce(of).unwrap());
+    self::near(far - near, chip.l2[1].value - chip.l2[0].value, 0.05);
+    assert!(near > chip.l2[0].value && near < 1.2 * chip.l2[0].value, "{near} ns");
 }
 
 /// A kernel that says 1 to the host and waits for its word.

@@ -19,12 +19,20 @@ impl Point {
     /// Its row of the table, and how much faster the model is than the chip.
     fn row(&self) -> (String, f64) {
         let Point { what, chip, unit, published, model, .. } = self;
-        let (modelled, digits) = (model(), if *unit == "us" { 2 } else { 0 });
+        let (modelled, digits) = (
+            model(),
+            match *unit {
+                "us" => 2,
+                "lanes" => 1,
+                _ => 0,
+            },
+        );
         let ratio = modelled / published;
-        let off = if *unit == "us" { 1.0 / ratio - 1.0 } else { ratio - 1.0 };
+        let off = if matches!(*unit, "us" | "ns" | "clocks") { 1.0 / ratio - 1.0 } else { ratio - 1.0 };
         let percent = 100.0 * off;
         let source = self.source.map(|source| format!(" {source} |")).unwrap_or_default();
-        let figures = format!("{published} {unit} | {modelled:.digits$} {unit} | {percent:+.0} %");
+        let figures =
+            format!("{} {unit} | {modelled:.digits$} {unit} | {percent:+.0} %", (100.0 * published).round() / 100.0);
         (format!("| {what} |{source} {chip} | {figures} |\n"), off)
     }
 }

@@ -1,7 +1,8 @@
 //! A100 SXM4, 80 GB of HBM2e.
 
 use super::{
-    ANSWER, BENCHES, BOOST, COPY, EARLIER, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, RRZE, SHEET, TURN, UNIT,
+    ANSWER, ATOMIC, BARRIER, BENCHES, BOOST, COPY, EARLIER, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, RRZE, SHEET,
+    TURN, UNIT,
 };
 use crate::machine::chip::{ChipFile, Origin, of};
 
@@ -25,7 +26,8 @@ pub(super) const CHIP: ChipFile = ChipFile {
     shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),
     tensor_latency: of(33.0, Origin::Derived("H100's")),
     branch: of(10.0, NONE),
-    barrier: of(20.0, NONE),
+    barrier: BARRIER,
+    fence: None,
     turn: of(267.0 - 40.0 / 1.41, Origin::Derived(TURN)),
     request: of(2.0, UNIT),
     shared: [of(24.0, MICRO), of(24.0, MICRO), of(26.0, MICRO)],
@@ -41,7 +43,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     dram_peak: of(2039.0, SHEET),
     channels: of(80.0, Origin::Derived("ten controllers of 512 bits, in channels of 64")),
     bulk: of(105.0, Origin::Derived("never used: there are no bulk copies")),
-    atomic: of(2.0, NONE),
+    atomic: ATOMIC,
     host: HOST,
     answer: ANSWER,
     launch: of(2.6, RRZE),

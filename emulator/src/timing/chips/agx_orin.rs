@@ -1,6 +1,6 @@
 //! Jetson AGX Orin, 64 GB of LPDDR5 that its processor shares. Most of its figures are guesses.
 
-use super::{ANSWER, BOOST, COPY, EARLIER, GUIDE, NONE, PORT, SHEET, UNIT};
+use super::{ANSWER, ATOMIC, BARRIER, BOOST, COPY, EARLIER, GUIDE, NONE, PORT, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const AMPERE: Origin = Origin::Derived("Ampere's");
@@ -25,7 +25,8 @@ pub(super) const CHIP: ChipFile = ChipFile {
     shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),
     tensor_latency: of(33.0, Origin::Derived("H100's")),
     branch: of(10.0, NONE),
-    barrier: of(20.0, NONE),
+    barrier: BARRIER,
+    fence: None,
     turn: of(200.0, Origin::Guess("as other chips")),
     request: of(2.0, UNIT),
     shared: [of(24.0, AMPERE), of(24.0, AMPERE), of(26.0, AMPERE)],
@@ -41,7 +42,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     dram_peak: of(204.8, SHEET),
     channels: of(16.0, Origin::Derived("256 bits in channels of 16")),
     bulk: of(105.0, Origin::Derived("never used: there are no bulk copies")),
-    atomic: of(2.0, NONE),
+    atomic: ATOMIC,
     host: of(500.0, Origin::Derived("a load from its memory: the host's is the same")),
     answer: ANSWER,
     launch: of(4.0, NONE),

@@ -1,6 +1,9 @@
 //! H100 SXM5, 80 GB of HBM3.
 
-use super::{ANSWER, COPY, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, RRZE, SHARE, SHEET, UNIT, WHITEPAPER};
+use super::{
+    ANSWER, ATOMIC, BARRIER, COPY, GUIDE, HOPPER_FENCE, HOST, LINK, MICRO, NONE, PORT, READS, RRZE, SHARE, SHEET, UNIT,
+    WHITEPAPER,
+};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const CYCLES: Origin = Origin::Derived("the middle of published cycles at 1.98 GHz; HPMLL and others");
@@ -25,7 +28,8 @@ pub(super) const CHIP: ChipFile = ChipFile {
     shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),
     tensor_latency: of(33.0, Origin::Published("HPMLL/NVIDIA-Hopper-Benchmark")),
     branch: of(10.0, NONE),
-    barrier: of(20.0, NONE),
+    barrier: BARRIER,
+    fence: Some(HOPPER_FENCE),
     turn: of(228.0 - 40.0 / 1.98, Origin::Derived("H200's")),
     request: of(2.0, UNIT),
     shared: [
@@ -45,7 +49,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     dram_peak: of(3350.0, SHEET),
     channels: of(80.0, Origin::Derived("five stacks of sixteen channels")),
     bulk: of(105.0, Origin::Published("microbenchmarks of an H800")),
-    atomic: of(2.0, NONE),
+    atomic: ATOMIC,
     host: HOST,
     answer: ANSWER,
     launch: of(2.5, Origin::Derived("H200's; RRZE-HPC/gpu-benches")),

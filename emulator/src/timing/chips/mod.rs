@@ -55,6 +55,16 @@ const LINK: Origin = Origin::Derived("sixteen lanes of PCIe in one direction, on
 const EARLIER: Origin = Origin::Derived("a node: there are no programmatic launches before sm_90");
 const NONE: Origin = Origin::Guess("no figure was found");
 
+/// Barriers of a block with nothing between them: of a B300 20, 28, 45 and 77 clocks by 4, 8, 16 and 32 warps. Two a warp
+/// are also what an H100's and a V100's grow by (hotneutron/amora).
+const BARRIER: [Figure; 2] = [
+    of(12.0, Origin::Derived("a B300's, less two clocks a warp; ademeure/QuickRunCUDA")),
+    of(2.0, Origin::Published("ademeure/QuickRunCUDA of a B300, hotneutron/amora of an H100 and a V100")),
+];
+const ATOMIC: Figure = of(2.4, Origin::Derived("a B300's slice; ademeure/QuickRunCUDA"));
+/// A loop of `__threadfence` by 256 threads. Of other chips it was published by single warps: about a trip to L2 on a B300
+/// (272 to 292 clocks, ademeure/QuickRunCUDA).
+const HOPPER_FENCE: Figure = of(929.0 / 1.98, Origin::Derived("an H100 SXM's cycles at 1.98 GHz; hotneutron/amora"));
 /// Loads from the host's memory, over PCIe.
 const HOST: Figure = of(1000.0, Origin::Guess("as network cards read it; none was found of a GPU"));
 const ANSWER: Figure = of(3.0, Origin::Guess("three such trips: the word to the host, its look, the word back"));

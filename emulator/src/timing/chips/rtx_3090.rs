@@ -1,6 +1,9 @@
 //! GeForce RTX 3090, 24 GB of GDDR6X.
 
-use super::{ANSWER, BENCHES, BOOST, COPY, EARLIER, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, RRZE, SHEET, UNIT};
+use super::{
+    ANSWER, ATOMIC, BARRIER, BENCHES, BOOST, COPY, EARLIER, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, RRZE, SHEET,
+    UNIT,
+};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 pub(super) const CHIP: ChipFile = ChipFile {
@@ -23,7 +26,8 @@ pub(super) const CHIP: ChipFile = ChipFile {
     shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),
     tensor_latency: of(33.0, Origin::Derived("H100's")),
     branch: of(10.0, NONE),
-    barrier: of(20.0, NONE),
+    barrier: BARRIER,
+    fence: None,
     turn: of(200.0, Origin::Guess("as other chips")),
     request: of(2.0, UNIT),
     shared: [of(24.0, MICRO), of(24.0, MICRO), of(26.0, MICRO)],
@@ -39,7 +43,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     dram_peak: of(936.0, SHEET),
     channels: of(24.0, Origin::Derived("twelve memory controllers of 32 bits, in channels of 16")),
     bulk: of(105.0, Origin::Derived("never used: there are no bulk copies")),
-    atomic: of(2.0, NONE),
+    atomic: ATOMIC,
     host: HOST,
     answer: ANSWER,
     launch: of(1.54, RRZE),

@@ -1,6 +1,6 @@
 //! GeForce RTX 4090, 24 GB of GDDR6X.
 
-use super::{ANSWER, BOOST, COPY, EARLIER, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, SHEET, UNIT};
+use super::{ANSWER, ATOMIC, BARRIER, BOOST, COPY, EARLIER, GUIDE, HOST, LINK, MICRO, NONE, PORT, READS, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const CYCLES: Origin = Origin::Derived("the middle of published cycles at 2.38 GHz; arabel1a and others");
@@ -26,7 +26,8 @@ pub(super) const CHIP: ChipFile = ChipFile {
     shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),
     tensor_latency: of(35.0, Origin::Derived("an RTX 5070 Ti's")),
     branch: of(10.0, NONE),
-    barrier: of(20.0, NONE),
+    barrier: BARRIER,
+    fence: None,
     turn: of(200.0, Origin::Guess("as other chips")),
     request: of(2.0, UNIT),
     shared: [
@@ -46,7 +47,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     dram_peak: of(1008.0, SHEET),
     channels: of(24.0, Origin::Derived("twelve chips of two channels")),
     bulk: of(105.0, Origin::Derived("never used: there are no bulk copies")),
-    atomic: of(2.0, NONE),
+    atomic: ATOMIC,
     host: HOST,
     answer: ANSWER,
     launch: of(1.64, L40),

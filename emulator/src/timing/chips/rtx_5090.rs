@@ -1,6 +1,6 @@
 //! GeForce RTX 5090, 32 GB of GDDR7.
 
-use super::{ANSWER, BENCHES, BOOST, COPY, GUIDE, HOST, LINK, NONE, PORT, READS, SHEET, UNIT};
+use super::{ANSWER, ATOMIC, BARRIER, BENCHES, BOOST, COPY, GUIDE, HOST, LINK, NONE, PORT, READS, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const TI: Origin = Origin::Published("notes on an RTX 5070 Ti");
@@ -26,7 +26,8 @@ pub(super) const CHIP: ChipFile = ChipFile {
     shuffle_latency: of(34.0, Origin::Derived("as a load from shared memory")),
     tensor_latency: of(35.0, TI),
     branch: of(10.0, NONE),
-    barrier: of(20.0, NONE),
+    barrier: BARRIER,
+    fence: None,
     turn: of(200.0, Origin::Guess("as other chips")),
     request: of(2.0, UNIT),
     shared: [of(34.0, TI), of(34.0, TI), of(34.0, Origin::Derived("as of smaller ones"))],
@@ -42,7 +43,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     dram_peak: of(1792.0, SHEET),
     channels: of(64.0, Origin::Derived("sixteen chips of four channels")),
     bulk: of(105.0, Origin::Derived("H800's")),
-    atomic: of(2.0, NONE),
+    atomic: ATOMIC,
     host: HOST,
     answer: ANSWER,
     launch: of(0.78, OTHER),

@@ -1,6 +1,6 @@
 //! Tesla T4, 16 GB of GDDR6.
 
-use super::{ANSWER, COPY, EARLIER, GUIDE, HOST, LINK, NONE, PORT, READS, SHEET, UNIT};
+use super::{ANSWER, BARRIER, COPY, EARLIER, GUIDE, HOST, LINK, NONE, PORT, READS, SHEET, UNIT};
 use crate::machine::chip::{ChipFile, Origin, of};
 
 const TURING: Origin = Origin::Published("microbenchmarks of Turing; arabel1a/gpu-micro-bench and others");
@@ -26,7 +26,8 @@ pub(super) const CHIP: ChipFile = ChipFile {
     shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),
     tensor_latency: of(33.0, Origin::Derived("H100's")),
     branch: of(10.0, NONE),
-    barrier: of(20.0, NONE),
+    barrier: BARRIER,
+    fence: None,
     turn: of(200.0, Origin::Guess("as other chips")),
     request: of(2.0, UNIT),
     shared: [
