@@ -5,6 +5,7 @@ import textwrap
 import unittest
 import unittest.mock
 
+import basic_blocks
 import loop_gate
 import sass
 
@@ -25,6 +26,41 @@ def code(text):
 
 def names(code, indices):
     return [code[index].name for index in sorted(indices)]
+
+
+class BasicBlocks(unittest.TestCase):
+    def test_a_block_begins_at_a_label_and_behind_a_branch(self):
+        text = [".reg .b32 %r1;", "mov.u32 %r1, 1;", "@%p bra B;", "add.s32 %r1, %r1, 1;", "A:", "B:", "// said", "ret;"]
+        self.assertEqual([number for _, number in basic_blocks.numbered(text)], [None, 1, 1, 2, None, None, None, 3])
+
+    def test_slow_ways_of_divisions_and_of_diverged_warps_are_not_reached(self):
+        kernel = code(
+            """
+            1| BRA.DIV UR4, `(.L_x_2)
+            1| FCHK P0, R3, R4
+            1| @!P0 BRA `(.L_x_1)
+            1| MOV R4, 0x7a0
+            1| CALL.REL.NOINC `($__internal_0_$__slowpath)
+            .L_x_1:
+            2| EXIT
+            .L_x_2:
+            1| WARPSYNC R5
+            1| BRA `(.L_x_1)
+            """
+        )
+        self.assertEqual(names(kernel, basic_blocks.reached(kernel)), ["BRA", "FCHK", "BRA", "EXIT"])
+
+    def test_products_with_nothing_are_moves(self):
+        kernel = code(
+            """
+            1| MOV R1, R2
+            1| IMAD.MOV.U32 R1, RZ, RZ, R2
+            1| IMAD R1, R2, R3, R4
+            1| CS2R R2, SRZ
+            1| CS2R R2, SR_CLOCKLO
+            """
+        )
+        self.assertEqual([basic_blocks.moves(instruction) for instruction in kernel], [True, True, False, True, False])
 
 
 class Loops(unittest.TestCase):

@@ -125,7 +125,7 @@ fn loops_fold_to_what_the_assembler_makes_of_them() {
     }
     assert!(compared > 250, "{compared} loops");
     assert!(wrong.is_empty(), "of {compared} loops these are off:{wrong}");
-    hold(&table(&rows));
+    hold("folding", &table(&rows));
 }
 
 /// A kernel's loops: how many, their instructions in SASS and by the clock, how far off they are in the mean, the worst.
@@ -150,14 +150,15 @@ fn table(rows: &BTreeMap<String, [Vec<(u64, u64)>; TARGETS.len()]>) -> String {
     text
 }
 
-/// Holds the page's table to `found`.
-fn hold(found: &str) {
+/// Holds the page's table of that name to `found`.
+pub(crate) fn hold(name: &str, found: &str) {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/CLOCK.md");
     let text = std::fs::read_to_string(page).unwrap();
-    let (before, rest) = text.split_once("<!-- folding -->\n").unwrap();
+    let begin = format!("<!-- {name} -->\n");
+    let (before, rest) = text.split_once(&begin).unwrap();
     let (known, after) = rest.split_once("<!-- end -->").unwrap();
     if std::env::var_os("KILN_BLESS").is_some() {
-        std::fs::write(page, format!("{before}<!-- folding -->\n{found}<!-- end -->{after}")).unwrap();
+        std::fs::write(page, format!("{before}{begin}{found}<!-- end -->{after}")).unwrap();
         return;
     }
     assert_eq!(known, found, "KILN_BLESS=1 rewrites the table");

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "tiny")]
 mod bake_in_a_program;
+mod basic_blocks;
 mod bindings;
 mod dependencies;
 mod folding;

@@ -529,6 +529,43 @@ LOOP:
 }
 "#;
 
+/// One thread loads a word again and again, with a fence between, which waits for the word.
+const AGAIN: &str = r#"
+.visible .entry again(.param .u64 word, .param .u32 rounds)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [word];
+    ld.param.u32 %r1, [rounds];
+LOOP:
+    ld.global.u64 %rd1, [%rd1];
+    setp.ne.u64 %p1, %rd1, 0;
+    @%p1 FENCE;
+    add.u32 %r1, %r1, -1;
+    setp.ne.u32 %p0, %r1, 0;
+    @%p0 bra LOOP;
+    st.global.u64 [%rd1+8], %rd1;
+    ret;
+}
+"#;
+
+#[test]
+fn nothing_of_device_memory_is_in_l1_behind_a_fence() {
+    let time = |fence: &str| {
+        let rig = timed(chip(), &AGAIN.replace("FENCE", fence));
+        let word = list(&rig, 1, 128);
+        let time = |rounds| rig.time("again", 1, 1, &[word, rounds]).nanoseconds;
+        (time(40) - time(20)) / 20.0
+    };
+    let [block, device] = ["fence.acq_rel.cta", "fence.acq_rel.gpu"].map(time);
+    // What a round takes besides its load.
+    let besides = block - chip().l1.value / chip().clock.value;
+    assert!(besides > 0.0, "{block} ns");
+    let l2 = (chip().l2[0].value + chip().l2[1].value) / 2.0;
+    near(device - chip().fence.unwrap().value - besides, l2, 0.1);
+}
+
 #[test]
 fn an_atomic_operation_goes_to_the_half_that_its_slice_lies_in() {
     let chip = chip_file("a100").unwrap();
