@@ -12,8 +12,9 @@
 //! begins. Whoever waits knows the epoch, and compares for equality.
 //!
 //! *Flags.* A flag is the epoch up to which its block has come. The block's barrier orders its writes before thread 0's
-//! fence, which releases them by the flag's store. Every warp of a block polls some of the flags by relaxed loads and then
-//! fences, so that it acquires what those blocks released; the block's barrier joins its warps. So where the blocks meet,
+//! fence, which releases them by the flag's store. Every warp of a block polls some of the flags by acquiring loads, so that
+//! it acquires what those blocks released; the block's barrier joins its warps. Such a load empties L1 at every look, where
+//! nothing lies that is read again; a fence behind relaxed looks would cost Hopper half a microsecond. So where the blocks meet,
 //! everything that any of them did before happens before everything that any of them does behind it. A block may have come
 //! further than another one waits for: flags are compared by the sign of their difference.
 //!
@@ -135,7 +136,7 @@ impl Exchange {
             let flag = b.index(flags, other);
             let wait = Wait::new(b, self.limit);
             let waits = |b: &mut Builder| {
-                let come = b.ld_sync(flag, LoadOrder::Relaxed, Scope::Gpu);
+                let come = b.ld_sync(flag, LoadOrder::Acquire, Scope::Gpu);
                 let missing = b.sub::<U32>(epoch, come);
                 let missing = b.mov_bits::<S32, U32>(missing);
                 let lacks = b.setp(Compare::Gt, missing, 0i32);
@@ -148,7 +149,6 @@ impl Exchange {
             });
             self.end_wait(b, &wait);
         });
-        b.fence_acq_rel(Scope::Gpu);
         b.bar_sync(); // every flag was seen
         self.leave_if_missed(b);
         b.bar_sync(); // no warp gives up again before all have looked whether one has
