@@ -99,7 +99,7 @@ fn folded(text: &str) -> BTreeMap<String, BTreeMap<u32, Counts>> {
         }
         found
     };
-    module.kernel_names().into_iter().map(|kernel| (kernel.to_owned(), of(&kernel))).collect()
+    module.kernel_names().map(|kernel| (kernel.to_owned(), of(kernel))).collect()
 }
 
 /// What of a kernel, or of a class, both count, and how much of it lies in blocks that are close.
