@@ -506,7 +506,8 @@ pub(super) fn of_sums<T: crate::ptx::Integer + crate::ptx::Bits32>(
     total
 }
 
-/// `sum over eight blocks of 32 of (d * scale of x) * dot`, from left to right.
+/// `sum over eight blocks of 32 of scale of x * (d * dot)`, from left to right. Tensor cores' sums take the same two
+/// roundings a block: see `mma::sum_of_blocks`.
 pub(super) fn sum_of_blocks(b: &mut Builder, d: [Val<F32>; 8], x: &Plane, dots: [Val<S32>; 8]) -> Val<F32> {
     let scales = x.scales(b);
     let blocks = d.into_iter().zip(scales).zip(dots);
@@ -534,8 +535,8 @@ pub(super) fn sum_by_two(b: &mut Builder, d: [Val<F32>; 4], x: &Plane, dots: [Va
     let scales: [Val<U32>; 4] = b.ld_vector(x.beside, LoadKind::Ordinary);
     let terms: Vec<[Val<F32>; 2]> = (0..4)
         .map(|block| {
-            let scale = b.mov_bits(scales[block]);
-            [b.mul(d[block], scale), b.cvt::<F32, S32>(dots[block])]
+            let dot = b.cvt::<F32, S32>(dots[block]);
+            [b.mov_bits(scales[block]), b.mul(d[block], dot)]
         })
         .collect();
     let [scale, dot] = terms[0];
@@ -545,9 +546,10 @@ pub(super) fn sum_by_two(b: &mut Builder, d: [Val<F32>; 4], x: &Plane, dots: [Va
     terms.iter().fold(before, |sum, [scale, dot]| b.fma(*scale, *dot, sum))
 }
 
-/// `sum + (d * scale) * dot`; without a sum, the product.
+/// `sum + scale * (d * dot)`; without a sum, the product.
 fn add_block(b: &mut Builder, sum: Option<Val<F32>>, d: Val<F32>, scale: Val<F32>, dot: Val<S32>) -> Val<F32> {
-    let (scale, dot) = (b.mul(d, scale), b.cvt::<F32, S32>(dot));
+    let dot = b.cvt::<F32, S32>(dot);
+    let dot = b.mul(d, dot);
     match sum {
         None => b.mul(scale, dot),
         Some(sum) => b.fma(scale, dot, sum),

@@ -112,13 +112,6 @@ impl Rows {
         }
     }
 
-    /// The eight f16 of 16 bytes of the plane.
-    pub(super) fn halves(&self, b: &mut Builder, quad: usize) -> [[Val<F32>; 8]; 2] {
-        self.plane(b, quad).map(|words| {
-            let pairs = words.map(|word| b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half)));
-            std::array::from_fn(|i| pairs[i / 2][i % 2])
-        })
-    }
 }
 
 /// A super-block of some eights of columns, in one plane.
@@ -432,21 +425,35 @@ pub(super) struct Mins {
     pub(super) mins: [[Val<U32>; 2]; 2],
 }
 
-/// The products of eight blocks of 32, whose bytes are the weights' quants, as `int8::sum_of_blocks` sums them. `pair`
-/// gives of some rows, by their number, the fragments of two blocks.
+/// The products of eight blocks of 32, whose bytes are the weights' quants, as `int8::sum_of_blocks` sums them. `d` has of
+/// some rows the eight f16, two a word, and `pair` gives of those, by their number, the fragments of two blocks.
 pub(super) fn sum_of_blocks(
     b: &mut Builder,
     columns: &Columns<'_>,
-    d: &[[[Val<F32>; 8]; 2]],
+    d: &[[[Val<U32>; 4]; 2]],
     mut pair: impl FnMut(&mut Builder, usize, usize) -> [[Val<U32>; 4]; 2],
 ) -> Vec<Values> {
-    // Added to the bits of 1.5 * 2^23 an integer of up to 22 bits is one in the float's.
+    // Added to the bits of 1.5 * 2^23 an integer of up to 22 bits is one in the float's. Times an f16, whose product with
+    // that constant is exact, and less that product: `d * dot` with its one rounding, in one instruction.
     const MAGIC: f32 = 12_582_912.0;
     let magic = [b.mov::<S32>(MAGIC.to_bits() as i32); 4];
     let mut sums: Vec<Vec<Option<Values>>> = vec![vec![None; d.len()]; columns.len()];
     for number in 0..4 {
         columns.come_to(b, number);
         let quants: Vec<_> = (0..d.len()).map(|tile| pair(b, tile, number)).collect();
+        // Of each block and row: words take half the registers that all floats would.
+        let d: Vec<[[[Val<F32>; 2]; 2]; 2]> = d
+            .iter()
+            .map(|rows| {
+                let rows = rows.map(|words| b.unpack::<F16>(words[number]).map(|half| b.cvt::<F32, F16>(half)));
+                [0, 1].map(|half| {
+                    rows.map(|d| {
+                        let less = b.mul(d[half], -MAGIC);
+                        [d[half], less]
+                    })
+                })
+            })
+            .collect();
         for (eight, sums) in sums.iter_mut().enumerate() {
             let x = columns.fragments(b, eight, number);
             let scales = columns.scales_of_blocks(b, eight, number);
@@ -455,12 +462,12 @@ pub(super) fn sum_of_blocks(
                 let sum = &mut sums[tile];
                 let before = *sum;
                 *sum = Some(std::array::from_fn(|i| {
-                    let scale = b.mul(d[tile][i / 2][2 * number + half], scales[half][i % 2]);
                     let dot = b.mov_bits::<F32, S32>(dots[i]);
-                    let dot = b.sub(dot, MAGIC);
+                    let [d, less] = d[tile][half][i / 2];
+                    let dot = b.fma(d, dot, less);
                     match before {
-                        None => b.mul(scale, dot),
-                        Some(before) => b.fma(scale, dot, before[i]),
+                        None => b.mul(scales[half][i % 2], dot),
+                        Some(before) => b.fma(scales[half][i % 2], dot, before[i]),
                     }
                 }));
             }

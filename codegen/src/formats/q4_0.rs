@@ -95,7 +95,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.
 fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
-    let d: Vec<_> = rows.iter().map(|rows| rows.halves(b, 0)).collect();
+    let d: Vec<_> = rows.iter().map(|rows| rows.plane(b, 0)).collect();
     mma::sum_of_blocks(b, columns, &d, |b, tile, pair| blocks(b, &rows[tile], pair).map(|quants| less(b, quants, 8)))
 }
 

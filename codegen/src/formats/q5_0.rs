@@ -114,7 +114,7 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.
 fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
-    let d: Vec<_> = rows.iter().map(|rows| rows.halves(b, 2)).collect();
+    let d: Vec<_> = rows.iter().map(|rows| rows.plane(b, 2)).collect();
     let fifths: Vec<_> = rows.iter().map(|rows| [rows.plane(b, 0), rows.plane(b, 1)]).collect();
     let lane = b.lane();
     let own = b.and::<U32>(lane, 3);

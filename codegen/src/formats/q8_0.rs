@@ -68,7 +68,7 @@ impl Format for Q8_0 {
     }
 }
 
-/// `sum over the eight blocks of (d * scale of x) * (q . x)`, each product of bytes exact, from left to right.
+/// `sum over the eight blocks of scale of x * (d * (q . x))`, each product of bytes exact, from left to right.
 fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     let dots = dots_of_blocks(b, weights, x);
     let d = weights.halves(b, 0);
@@ -84,6 +84,6 @@ fn int8_by_two(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.
 fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
-    let d: Vec<_> = rows.iter().map(|rows| rows.halves(b, 0)).collect();
+    let d: Vec<_> = rows.iter().map(|rows| rows.plane(b, 0)).collect();
     mma::sum_of_blocks(b, columns, &d, |b, tile, pair| [0, 32].map(|at| rows[tile].fragment(b, 64 * pair as u32 + at)))
 }
