@@ -1,10 +1,22 @@
 //! Registers of a kernel that can share a name: those of a class whose spans do not overlap. A span reaches from the
 //! first instruction in text order that names the register to the last, and over every loop into which the register is
 //! alive. Nothing else is carried from one iteration to the next, since registers are defined before use on every path.
+//!
+//! Floats are in bits' class: an instruction of any type takes registers of bits (PTX ISA, "Operand Type Checking Rules").
+//! What is moved to a register from one that ends there keeps the name, and the move is no line of the text.
 
-use super::ir::{Class, Function, Node, Reg, RegMap};
+use super::ir::{Arg, Class, Function, Inst, Node, Reg, RegMap};
+use super::table::Op;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+/// The class whose names a register of `class` shares.
+pub(crate) const fn pool(class: Class) -> Class {
+    match class {
+        Class::F32 => Class::B32,
+        Class::Pred | Class::B16 | Class::B32 | Class::B64 | Class::F64 => class,
+    }
+}
 
 /// A name's place in its class, for each register, and how often each name stands in the text.
 #[derive(Debug, Default)]
@@ -36,8 +48,14 @@ impl Shared {
         let mut shared = Shared::default();
         let mut classes: [Names; Class::ALL.len()] = Default::default();
         for (span, reg) in registers {
-            let uses = &mut shared.uses[reg.class as usize];
-            let place = classes[reg.class as usize].take(span, uses.len() as u32);
+            let uses = &mut shared.uses[pool(reg.class) as usize];
+            let names = &mut classes[pool(reg.class) as usize];
+            let ends = |from: &Reg| walk.spans.get(*from).is_some_and(|from| from.last == span.first);
+            let moved = walk.moves.get(reg).filter(|_| span.last > span.first).filter(ends);
+            let place = match moved {
+                Some(from) => names.keep(span, shared.places.get(from)),
+                None => names.take(span, uses.len() as u32),
+            };
             *shared.places.entry(reg) = place;
             match uses.get_mut(place as usize) {
                 Some(uses) => *uses += span.uses,
@@ -60,6 +78,8 @@ struct Span {
 struct Walk {
     at: u32,
     spans: RegMap<Option<Span>>,
+    /// What a register is a move of where it is named first.
+    moves: RegMap<Option<Reg>>,
     /// Registers in the order in which they are named.
     met: Vec<Reg>,
 }
@@ -77,6 +97,11 @@ impl Walk {
             self.at += 1;
             match node {
                 Node::Inst(inst) => {
+                    if let Some([to, from]) = moved(inst)
+                        && self.spans.get(to).is_none()
+                    {
+                        *self.moves.entry(to) = Some(from);
+                    }
                     inst.dst.iter().chain(&inst.src).for_each(|arg| arg.registers(&mut |reg| self.meet(reg)))
                 }
                 Node::If { cond, then, otherwise, .. } => {
@@ -109,11 +134,23 @@ impl Walk {
     }
 }
 
+/// The registers of a move between those that share names.
+pub(crate) fn moved(inst: &Inst) -> Option<[Reg; 2]> {
+    match (&inst.op, inst.dst.as_slice(), inst.src.as_slice()) {
+        (Op::Mov { .. }, &[Arg::Reg(to)], &[Arg::Reg(from)]) => {
+            (pool(to.class) == pool(from.class)).then_some([to, from])
+        }
+        _ => None,
+    }
+}
+
 /// The names of one class: those taken, by the end of the span, and those free.
 #[derive(Default)]
 struct Names {
     taken: BinaryHeap<Reverse<(u32, u32)>>,
     free: BinaryHeap<Reverse<u32>>,
+    /// The end of the last span of each.
+    ends: Vec<u32>,
 }
 
 impl Names {
@@ -123,9 +160,20 @@ impl Names {
             && last < span.first
         {
             self.taken.pop();
-            self.free.push(Reverse(place));
+            // One that was kept is taken for longer.
+            if self.ends[place as usize] == last {
+                self.free.push(Reverse(place));
+            }
         }
         let place = self.free.pop().map_or(fresh, |Reverse(place)| place);
+        self.keep(span, place)
+    }
+
+    /// The name at `place`, whose register's span ends where this one begins.
+    fn keep(&mut self, span: Span, place: u32) -> u32 {
+        let needed = self.ends.len().max(place as usize + 1);
+        self.ends.resize(needed, 0);
+        self.ends[place as usize] = span.last;
         self.taken.push(Reverse((span.last, place)));
         place
     }

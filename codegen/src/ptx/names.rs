@@ -2,7 +2,7 @@
 
 use super::builder::{DYNAMIC, REST};
 use super::ir::{Class, Function, Reg};
-use super::live::Shared;
+use super::live::{Shared, pool};
 use super::print::Text;
 use std::cmp::Reverse;
 use std::fmt::{self, Display, Formatter};
@@ -48,8 +48,14 @@ impl<'a> Names<'a> {
     pub(crate) fn reg(&self, reg: Reg) -> Name<'_> {
         match &self.short {
             None => Name::Numbered(reg.class.prefix(), reg.index),
-            Some(short) => Name::Own(&short.names[reg.class as usize][short.shared.place(reg) as usize]),
+            Some(short) => Name::Own(&short.names[pool(reg.class) as usize][short.shared.place(reg) as usize]),
         }
+    }
+
+    /// Whether two registers have one name.
+    pub(crate) fn same(&self, one: Reg, other: Reg) -> bool {
+        let place = |short: &Short, reg: Reg| (pool(reg.class), short.shared.place(reg));
+        self.short.as_ref().map_or(one == other, |short| place(short, one) == place(short, other))
     }
 
     /// The names of a class as they are declared, if there are any.

@@ -3,6 +3,7 @@
 //! emulator, and comments say the dynamic shared memory of kernels and the work of loops to `.ci/loop_gate.py`.
 
 use super::ir::{Arg, Base, Class, Function, Inst, Node, Reg, Source, Uniformity};
+use super::live::moved;
 use super::names::{Names, dynamic};
 use super::table::Needs;
 use super::verify::Verified;
@@ -231,6 +232,9 @@ impl Printer<'_> {
     }
 
     fn inst(&mut self, inst: &Inst) {
+        if self.style == Text::Light && moved(inst).is_some_and(|[to, from]| self.names.same(to, from)) {
+            return;
+        }
         self.location(inst.source);
         self.indent();
         let _ = write!(self.out, "{}", inst.op);

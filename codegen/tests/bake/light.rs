@@ -104,13 +104,53 @@ struct Walk<'a> {
     holds: HashMap<&'a str, &'a str>,
     /// Variables and parameters, which keep their names.
     fixed: HashMap<&'a str, &'a str>,
+    /// The line of light text for each of full text: none for a move within a name.
+    pairs: Vec<Option<usize>>,
+}
+
+/// The line of light text for each of full text. It has no move to a register that is named first there, from one that is
+/// named last there.
+fn pairs(full: &[Line<'_>], starts: &HashMap<&str, usize>) -> Vec<Option<usize>> {
+    let mut spans: HashMap<&str, (usize, usize)> = HashMap::new();
+    for (at, line) in full.iter().enumerate() {
+        for name in line.read.iter().chain(&line.written) {
+            spans.entry(name).or_insert((at, at)).1 = at;
+        }
+    }
+    let back = |(end, line): (usize, &Line<'_>)| {
+        let top = *starts.get(line.label.filter(|_| !line.opcode.is_empty())?)?;
+        (top < end).then_some((top, end))
+    };
+    let loops: Vec<(usize, usize)> = full.iter().enumerate().filter_map(back).collect();
+    let is_within = |(at, line): (usize, &Line<'_>)| {
+        let ([to], [from]) = (line.written.as_slice(), line.read.as_slice()) else { return false };
+        let ((first, last), (before, end)) = (spans[to], spans[from]);
+        let outlives = loops.iter().any(|(top, end)| (top..end).contains(&&at) && before < *top);
+        let named = full[before].written.contains(from) && !from.starts_with("%p");
+        line.opcode.starts_with("mov.")
+            && line.rest.is_empty()
+            && named
+            && first == at
+            && end == at
+            && last > at
+            && !outlives
+    };
+    let mut next = 0..;
+    full.iter().enumerate().map(|line| if is_within(line) { None } else { next.next() }).collect()
 }
 
 impl<'a> Walk<'a> {
     fn through(&mut self, from: usize, to: usize, starts: &HashMap<&'a str, usize>) {
         let mut at = from;
         while at < to {
-            let (full, light) = (&self.full[at], &self.light[at]);
+            let full = &self.full[at];
+            let Some(pair) = self.pairs[at] else {
+                let held = self.holds.values_mut().find(|held| **held == full.read[0]);
+                *held.unwrap_or_else(|| panic!("{full:?} moves what no name holds")) = full.written[0];
+                at += 1;
+                continue;
+            };
+            let light = &self.light[pair];
             assert_eq!(full.opcode, light.opcode);
             assert_eq!((full.written.len(), full.read.len()), (light.written.len(), light.read.len()), "{full:?}");
             for (constant, short) in full.rest.iter().zip(&light.rest) {
@@ -147,10 +187,11 @@ fn light_text_reads_the_registers_that_full_text_reads() {
         assert_eq!(light.len(), kernels.len());
         let mut reused = 0;
         for (full, light) in full.iter().zip(&light) {
-            assert_eq!(full.len(), light.len());
             let labels = full.iter().enumerate().filter(|(_, line)| line.opcode.is_empty());
             let starts: HashMap<&str, usize> = labels.filter_map(|(at, line)| Some((line.label?, at))).collect();
-            let mut walk = Walk { full, light, holds: HashMap::new(), fixed: HashMap::new() };
+            let pairs = pairs(full, &starts);
+            assert_eq!(pairs.iter().flatten().count(), light.len());
+            let mut walk = Walk { full, light, holds: HashMap::new(), fixed: HashMap::new(), pairs };
             walk.through(0, full.len(), &starts);
             let written = full.iter().flat_map(|line| &line.written).collect::<BTreeSet<_>>();
             reused += written.len() - walk.holds.len();
