@@ -77,9 +77,10 @@ impl Fragment {
         let mut out = [[0.0; 16]; 16];
         let eights = self.rows / 8;
         for (piece, &r) in self.regs.iter().enumerate() {
-            for (lane, word) in warp.words(code, r).iter().enumerate() {
-                let (row, column) = (lane / 4 + 8 * (piece % eights), 8 * (piece / eights) + 2 * (lane % 4));
-                (out[row][column], out[row][column + 1]) = (half(*word & 0xffff), half(word >> 16));
+            let (first, column) = (8 * (piece % eights), 8 * (piece / eights));
+            for (row, words) in out[first..].iter_mut().zip(warp.words(code, r).as_chunks::<4>().0) {
+                let halves: [f64; 8] = std::array::from_fn(|i| half(words[i / 2] >> (16 * (i % 2)) & 0xffff));
+                row[column..column + 8].copy_from_slice(&halves);
             }
         }
         out
@@ -119,35 +120,57 @@ fn sixteen(words: [u32; 4], signed: bool) -> [i16; 16] {
     bytes.map(|byte: u8| (i16::from(byte) ^ sign) - sign)
 }
 
-/// The products of rows with columns.
+/// The products of rows with eight columns, whose bytes stand by twos: those of all columns that two of a row meet.
 #[inline(always)]
-fn products(rows: &[[i16; 32]; 16], columns: &[[i16; 32]; 16]) -> [[i32; 8]; 16] {
+fn products(rows: &[[i16; 32]; 16], twos: &[[[i16; 2]; 8]; 16]) -> [[i32; 8]; 16] {
     let mut sums = [[0; 8]; 16];
     for (sums, row) in sums.iter_mut().zip(rows) {
-        for (sum, column) in sums.iter_mut().zip(columns) {
-            *sum = row.iter().zip(column).map(|(x, y)| i32::from(*x) * i32::from(*y)).sum();
+        for ([x, next], two) in row.as_chunks().0.iter().zip(twos) {
+            for (sum, [y, then]) in sums.iter_mut().zip(two) {
+                *sum += i32::from(*x) * i32::from(*y) + i32::from(*next) * i32::from(*then);
+            }
         }
     }
     sums
 }
 
-/// The same compiled for AVX2.
+/// The same by AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn products_by_avx2(rows: &[[i16; 32]; 16], columns: &[[i16; 32]; 16]) -> [[i32; 8]; 16] {
-    products(rows, columns)
+fn products_by_avx2(rows: &[[i16; 32]; 16], twos: &[[[i16; 2]; 8]; 16]) -> [[i32; 8]; 16] {
+    use std::arch::x86_64::{__m256i, _mm256_add_epi32, _mm256_madd_epi16, _mm256_set1_epi32, _mm256_setzero_si256};
+    // SAFETY: both are 32 bytes of integers.
+    let bits = |two: &[[i16; 2]; 8]| unsafe { std::mem::transmute::<[[i16; 2]; 8], __m256i>(*two) };
+    let twos: [__m256i; 16] = std::array::from_fn(|at| bits(&twos[at]));
+    let mut sums = [[0; 8]; 16];
+    for (sums, row) in sums.iter_mut().zip(rows) {
+        let mut sum = [_mm256_setzero_si256(); 2];
+        for (at, ([x, next], two)) in row.as_chunks::<2>().0.iter().zip(&twos).enumerate() {
+            let both = i32::from(*next) << 16 | i32::from(*x as u16);
+            sum[at % 2] = _mm256_add_epi32(sum[at % 2], _mm256_madd_epi16(_mm256_set1_epi32(both), *two));
+        }
+        // SAFETY: both are 32 bytes of integers.
+        *sums = unsafe { std::mem::transmute::<__m256i, [i32; 8]>(_mm256_add_epi32(sum[0], sum[1])) };
+    }
+    sums
+}
+
+/// Columns by twos of their bytes.
+fn by_twos(columns: &[[i16; 32]; 16]) -> [[[i16; 2]; 8]; 16] {
+    std::array::from_fn(|two| std::array::from_fn(|column| [columns[column][2 * two], columns[column][2 * two + 1]]))
 }
 
 /// The value of a half, as [`Format::value`](super::float::Format::value) has it, in few steps: most of what prompts
 /// multiply are halves or bytes.
+#[inline(always)]
 fn half(bits: u32) -> f64 {
     let (exponent, mantissa) = (bits >> 10 & 31, bits & 0x3ff);
-    let magnitude = match exponent {
-        0 => f64::from(mantissa) * (1.0 / (1 << 24) as f64),
-        31 => value(Ty::F16, u64::from(bits & 0x7fff)),
-        _ => f64::from_bits(u64::from((bits & 0x7fff) + (1008 << 10)) << 42),
-    };
-    if bits >> 15 & 1 == 1 { -magnitude } else { magnitude }
+    // Infinities and what is no number keep an exponent of ones.
+    let all = if exponent == 31 { 0x7ff << 52 } else { 0 };
+    let normal = f64::from_bits(u64::from((bits & 0x7fff) + (1008 << 10)) << 42 | all);
+    let subnormal = f64::from(mantissa as i32) * (1.0 / (1 << 24) as f64);
+    let magnitude = if exponent == 0 { subnormal } else { normal };
+    f64::from_bits(magnitude.to_bits() | u64::from(bits >> 15 & 1) << 63)
 }
 
 /// The value of an element; integers are exact in f64.
@@ -269,15 +292,16 @@ impl Cpu<'_> {
     /// The same of bytes, whose sums are integers, by `mma`: its C has at most 16 rows and eight columns.
     fn multiply_bytes(&mut self, site: &mut Site<'_>, [d, a, b, c]: [&Fragment; 4], sat: bool) {
         let [rows, columns] = [a, b].map(|fragment| fragment.bytes(site.warp, self.cx.code));
+        let twos = by_twos(&columns);
         #[cfg(target_arch = "x86_64")]
         let sums = if std::is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has it.
-            unsafe { products_by_avx2(&rows, &columns) }
+            unsafe { products_by_avx2(&rows, &twos) }
         } else {
-            products(&rows, &columns)
+            products(&rows, &twos)
         };
         #[cfg(not(target_arch = "x86_64"))]
-        let sums = products(&rows, &columns);
+        let sums = products(&rows, &twos);
         self.add_sums(site, [d, c], |before, row, column| {
             let (before, sum): (i32, i32) = (before as i32, sums[row][column]);
             (if sat { before.saturating_add(sum) } else { before.wrapping_add(sum) }) as u32
