@@ -87,16 +87,19 @@ class Mark:
     # Bytes of weights; None where the work is no weights.
     bytes: int | None
     source: str = "?"
+    rounds: int = 1
     # Accesses in its text, by the SASS opcode that they become.
     accesses: dict = dataclasses.field(default_factory=lambda: dict.fromkeys(BECOMES.values(), 0))
 
 
 WORK = re.compile(
     r"// each iteration of a warp: (\d+) "
-    r"(weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|products of (\S+)|elements(?: rounded| read)?|of few|of columns)$"
+    r"(weights of (\S+?)(?:, (\d+) bytes| in (shared) memory)|products of (\S+)|elements(?: rounded| read)?|of few|of columns|of (\d+) rounds)$"
 )
 # The name of a loop within another that few iterations of that one come to.
 FEW = "of few"
+# One that goes round so many times in each iteration of the loop around it, with which it is counted.
+ROUNDS = "rounds"
 # The name of a loop within another that goes round once for each column: counted with that one, as for one column.
 COLUMNS = "of columns"
 
@@ -137,11 +140,12 @@ class Kernel:
             if text.endswith(":") and text[:-1] in tops:
                 work = WORK.search(lines[at + 1])
                 if work:
-                    units, what, of, size, shared, product = work.groups()
+                    units, what, of, size, shared, product, rounds = work.groups()
                     name = f"{of}@{shared}" if shared else of or product or what.removeprefix("elements ")
+                    name = ROUNDS if rounds else name
                     same = sum(mark.name.split("/")[0] == name for mark in marks)
                     name = f"{name}/{same + 1}" if same else name
-                    marks.append(Mark(name, int(units), int(size) if size else None))
+                    marks.append(Mark(name, int(units), int(size) if size else None, rounds=int(rounds or 1)))
                 inside.append(len(marks) - 1 if work else None)
             elif back[at]:
                 ended = inside.pop()
@@ -196,18 +200,21 @@ def measure(tools, group):
 def rows(kernel, code, blocks):
     """What was counted of each marked loop; a text where that cannot be done."""
     counted, all_loops = [], sass.loops(code)
-    within, few = set(), set()
+    within, few, rounds = set(), set(), []
     for number, mark in enumerate(kernel.numbered[1]):
         try:
             kind = mark.name.split("/")[0]
-            if kind.endswith("@shared") or kind in (FEW, COLUMNS):
+            if kind.endswith("@shared") or kind in (FEW, COLUMNS, ROUNDS):
                 inner = sass.marked(code, number + 2, all_loops)
                 within.add(inner.header)
                 few |= inner.body if kind == FEW else set()
+                if kind == ROUNDS:
+                    times = unrolled(mark, [code[index] for index in sorted(inner.body)])
+                    rounds.append((inner.body, mark.rounds // times))
         except sass.Refused as why:
             return f"loop {mark.name} ({mark.source}): {why}"
     for number, mark in enumerate(kernel.numbered[1]):
-        if mark.name.split("/")[0] in (FEW, COLUMNS):
+        if mark.name.split("/")[0] in (FEW, COLUMNS, ROUNDS):
             continue
         try:
             loop = sass.marked(code, number + 2, all_loops)
@@ -216,6 +223,9 @@ def rows(kernel, code, blocks):
             instructions = [code[index] for index in hot]
             times = unrolled(mark, instructions)
             counts = sass.count(code, hot)
+            for body, again in rounds:
+                of_round = sass.count(code, body.intersection(hot))
+                counts = {pipe: count + (again - 1) * of_round[pipe] for pipe, count in counts.items()}
             rare = sass.count(code, loop.body - set(hot))
         except sass.Refused as why:
             return f"loop {mark.name} ({mark.source}): {why}"

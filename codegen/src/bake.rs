@@ -173,13 +173,13 @@ const DOUBLE_TILES_FROM: u32 = 768;
 pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<Box<dyn Kernel>> {
     let mut all: Vec<Box<dyn Kernel>> =
         vec![Box::new(Quantise::new(&shape, types)), Box::new(Gemm::wide(shape, types))];
-    // On sm_75 large tiles have more values than a thread has registers, and the text of tiles of eight columns would take a
-    // program beyond its size.
+    // On sm_75 the text of tiles of eight columns would take a program beyond its size.
     let has_all_tiles = target.sm() >= 80;
+    let large = GemmTile::new(shape, types);
     if has_all_tiles {
         all.insert(1, Box::new(Gemm::narrow(shape, types)));
-        all.push(Box::new(GemmTile::new(shape, types)));
     }
+    all.push(Box::new(if has_all_tiles { large } else { large.by_more_warps() }));
     // A small model's matrices have too few rows for a chip's multiprocessors to share by such tiles.
     if has_all_tiles && shape.hidden >= DOUBLE_TILES_FROM {
         all.push(Box::new(GemmTile::new(shape, types).double()));

@@ -159,7 +159,7 @@ impl Case {
         let (kernel, tiles) = match eights {
             1 => (gpu.load(Gemm::narrow(self.shape, &self.types)), rows / 16),
             2 => (gpu.load(Gemm::wide(self.shape, &self.types)), rows / 16),
-            8 => (gpu.load(GemmTile::new(self.shape, &self.types)), self.tiles()),
+            8 => (gpu.load(self.large(gpu)), self.tiles()),
             _ => (gpu.load(GemmTile::new(self.shape, &self.types).double()), self.tiles()),
         };
         let args: Vec<Arg> = vec![
@@ -180,6 +180,12 @@ impl Case {
             next.check(self, gpu, on, &y);
         }
         y
+    }
+
+    /// The tile of 64 columns that a bake has for the chip.
+    fn large(&self, gpu: &Gpu) -> GemmTile {
+        let tile = GemmTile::new(self.shape, &self.types);
+        if gpu.device.sm() < 80 { tile.by_more_warps() } else { tile }
     }
 
     /// Whether the results go to a product that takes them as they are.

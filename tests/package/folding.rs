@@ -37,6 +37,8 @@ fn folded(text: &str) -> BTreeMap<(String, String), u64> {
     let (mut found, mut kernel): (BTreeMap<_, Vec<(usize, u64)>>, _) = (BTreeMap::new(), "");
     // Loops on rare ways, which the gate leaves out of those around them.
     let mut rare = Vec::new();
+    // Loops that go round so often in each iteration of those around them.
+    let mut again: Vec<(String, std::ops::RangeInclusive<usize>, u64)> = Vec::new();
     let mut counts = Vec::new();
     let mut names: BTreeMap<String, u32> = BTreeMap::new();
     for (at, line) in lines.iter().enumerate() {
@@ -61,6 +63,10 @@ fn folded(text: &str) -> BTreeMap<(String, String), u64> {
                 rare.push((kernel.to_owned(), at..=end));
                 continue;
             }
+            [_, "of", rounds, "rounds"] => {
+                again.push((kernel.to_owned(), at..=end, rounds.parse().unwrap()));
+                continue;
+            }
             [_, "elements", kind, ..] => kind.to_owned(),
             _ => "elements".to_owned(),
         };
@@ -75,7 +81,11 @@ fn folded(text: &str) -> BTreeMap<(String, String), u64> {
     }
     let common = |kernel: &str, instructions: Vec<(usize, u64)>| {
         let is_rare = |line: usize| rare.iter().any(|(of, lines)| of == kernel && lines.contains(&line));
-        instructions.into_iter().filter(|(line, _)| !is_rare(*line)).map(|(_, n)| n).sum()
+        let rounds = |line: usize| {
+            let around = again.iter().filter(|(of, lines, _)| of == kernel && lines.contains(&line));
+            around.map(|(.., rounds)| rounds).product::<u64>()
+        };
+        instructions.into_iter().filter(|(line, _)| !is_rare(*line)).map(|(line, n)| rounds(line) * n).sum()
     };
     found.into_iter().map(|(key, inside)| (key.clone(), common(&key.0, inside))).collect()
 }

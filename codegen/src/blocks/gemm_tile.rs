@@ -1,5 +1,5 @@
 //! Products of a tile of rows of quantised weights with 64 or 128 columns by tensor cores, by a block: a warp has 32 of the
-//! rows and 64 of the columns.
+//! rows and 64 of the columns, or 32 of them where copies do not run on and more warps are to wait for each other's.
 //!
 //! The block copies the next super-block of its rows to shared memory while its warps multiply the one before. Of the
 //! columns shared memory has room for one super-block, in quarters of two blocks of 32: when all warps have used a quarter,
@@ -24,18 +24,20 @@ pub(crate) const ROWS: u32 = 16 * SIXTEENS;
 /// Super-blocks of rows in shared memory or on their way there, and of what stands beside the fragments of columns, where
 /// copies run on; else one.
 const STAGES: u32 = 2;
-/// Eights of columns that a warp copies.
-const PASSES: u32 = EIGHTS / ROW_WARPS;
 /// The number of two blocks of 32 that the second half of a super-block begins with.
 const SECOND_HALF: u32 = 2;
 
 /// A lane's sums: of each eight of columns, of the first 16 rows, then of the next, in the order of the result's registers.
 pub(crate) type Sums = Vec<[Var<F32>; 4]>;
 
-/// How many columns a tile has: groups of 64.
+/// How many columns a tile has: groups that warps have between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Width {
+    /// 64, one group.
     Single,
+    /// 64 in two groups.
+    Halves,
+    /// 128 in two groups.
     Double,
 }
 
@@ -43,7 +45,15 @@ impl Width {
     const fn groups(self) -> u32 {
         match self {
             Width::Single => 1,
-            Width::Double => 2,
+            Width::Halves | Width::Double => 2,
+        }
+    }
+
+    /// Eights of columns of a warp.
+    pub(crate) const fn own(self) -> u32 {
+        match self {
+            Width::Single | Width::Double => EIGHTS,
+            Width::Halves => EIGHTS / 2,
         }
     }
 
@@ -59,7 +69,12 @@ impl Width {
 
     /// Eights of columns.
     pub(crate) const fn eights(self) -> u32 {
-        EIGHTS * self.groups()
+        self.own() * self.groups()
+    }
+
+    /// Eights of columns that a warp copies.
+    const fn passes(self) -> u32 {
+        self.eights() / self.warps()
     }
 }
 
@@ -68,9 +83,9 @@ pub(crate) fn of_warp(b: &mut Builder, width: Width) -> (Val<U32>, Val<U32>) {
     let warp = b.warp_id();
     match width {
         Width::Single => (warp, b.mov(0)),
-        Width::Double => {
+        Width::Halves | Width::Double => {
             let group = b.div::<U32>(warp, ROW_WARPS);
-            (b.and::<U32>(warp, ROW_WARPS - 1), b.mul::<U32>(group, EIGHTS))
+            (b.and::<U32>(warp, ROW_WARPS - 1), b.mul::<U32>(group, width.own()))
         }
     }
 }
@@ -142,7 +157,7 @@ impl Tile {
     /// The sums of the lane's rows and columns.
     #[track_caller]
     pub(crate) fn sums(&self, b: &mut Builder, types: &[WeightType], product: &Product) -> Sums {
-        let sums: Sums = (0..SIXTEENS * EIGHTS).map(|_| [(); 4].map(|()| b.var(0.0))).collect();
+        let sums: Sums = (0..SIXTEENS * self.width.own()).map(|_| [(); 4].map(|()| b.var(0.0))).collect();
         for ty in types {
             let Some(mma) = format(*ty).mma() else { continue };
             if types.len() == 1 {
@@ -186,7 +201,7 @@ impl Tile {
         });
         let stage = b.var::<U32>(0);
         b.for_range(0, super_blocks, 1, |b, sb| {
-            b.each_iteration(Work::Tile(ty, SIXTEENS * EIGHTS * SUPER_BLOCK / 32));
+            b.each_iteration(Work::Tile(ty, SIXTEENS * self.width.own() * SUPER_BLOCK / 32));
             let here = b.get(stage);
             let (next, other) = (b.add::<U32>(sb, 1), b.xor::<U32>(here, self.width.stage(ty)));
             let goes_on = b.setp_lt(next, super_blocks);
@@ -260,25 +275,26 @@ impl Tile {
         sums: &Sums,
     ) {
         let lane = b.lane();
-        let own = b.and::<U32>(lane, EIGHTS - 1);
+        let own = b.and::<U32>(lane, self.width.own() - 1);
         let later = b.byte_index(columns.beside, own, BESIDE_BYTES);
         let later: [Val<U32>; 4] = b.ld_vector(mma::later_in_shared(later), LoadKind::Ordinary);
         let last = mma::last_plane(b, &[later]);
-        let columns = Columns::in_shared(b, (EIGHTS, mma.group), columns);
+        let counted = self.width == Width::Halves;
+        let columns = Columns::in_shared(b, (self.width.own(), mma.group), columns).counted(counted);
         let values = mma.part(b, rows, &columns);
         let values: Sums = values.into_iter().map(|values| values.map(|value| b.var(value))).collect();
         let has_second = b.setp_ne(last, 0);
         b.if_(has_second, |b| {
             // An eight at a time from device memory; each round the next one's values come first.
-            b.for_range(0, EIGHTS, 1, |b, eight| {
+            b.for_range(0, self.width.own(), 1, |b, eight| {
                 b.each_iteration(Work::Few);
                 let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
                 let eight = b.add::<U32>(own_eight, eight);
                 let first = copies.eight_at(b, eight, sb);
-                let columns = Columns::new(b, (1, mma.group), first, [none, none], one);
+                let columns = Columns::new(b, (1, mma.group), first, [none, none], one).counted(counted);
                 b.bar_warp_sync(); // else the assembler keeps unpacked weights in registers
                 let part = mma.part(b, rows, &columns);
-                for (values, part) in values.chunks(EIGHTS as usize).zip(part) {
+                for (values, part) in values.chunks(self.width.own() as usize).zip(part) {
                     let first = std::array::from_fn(|i| b.add(values[0][i], part[i]));
                     rotate(b, values, first);
                 }
@@ -333,7 +349,7 @@ struct Copies {
     first_eight: Val<U32>,
     super_blocks: Val<U32>,
     /// The thread's part of its two eights, in the super-block that is copied.
-    eights: [Var<U64>; PASSES as usize],
+    eights: Vec<Var<U64>>,
     tile: Tile,
     ty: WeightType,
     group: ScaleGroup,
@@ -391,8 +407,8 @@ impl Copies {
         };
         let first_eight = product.first_eight;
         let (warp, lane) = (b.warp_id(), b.lane());
-        let eights = std::array::from_fn(|pass| {
-            let number = b.add::<U32>(warp, pass as u32 * tile.width.warps());
+        let eights = (0..tile.width.passes()).map(|pass| {
+            let number = b.add::<U32>(warp, pass * tile.width.warps());
             let number = b.add::<U32>(number, first_eight);
             let at = b.mul::<U32>(number, super_blocks);
             let eight = b.byte_index(columns, at, PLANES * PLANE_BYTES);
@@ -400,6 +416,7 @@ impl Copies {
             let own = b.address(own);
             b.var(own)
         });
+        let eights = eights.collect();
         Copies { rows, columns, first_eight, super_blocks, eights, tile: tile.clone(), ty, group: mma.group }
     }
 
@@ -467,7 +484,7 @@ impl Copies {
 
     /// Has the columns' copies be those of the next super-block.
     fn go_on(&self, b: &mut Builder) {
-        for eight in self.eights {
+        for &eight in &self.eights {
             let next = b.add::<U64>(eight, u64::from(PLANES * PLANE_BYTES));
             b.set(eight, next);
         }
@@ -477,7 +494,7 @@ impl Copies {
     fn half(&self, b: &mut Builder, half: u32) {
         let (tid, eights) = (b.tid(), self.tile.width.eights());
         let to = b.byte_index(self.tile.fragments, tid, 16);
-        for (from, pass) in self.eights.into_iter().zip(0..) {
+        for (&from, pass) in self.eights.iter().zip(0..) {
             let from = b.get(from);
             let from = b.global_ptr::<U8>(from);
             for pair in SECOND_HALF * half..SECOND_HALF * (half + 1) {
@@ -500,7 +517,7 @@ impl Copies {
         let to = b.byte_index(to, stage, 1);
         let there = b.setp_lt(lane, pieces);
         b.if_(there, |b| {
-            for (from, pass) in self.eights.into_iter().zip(0..) {
+            for (&from, pass) in self.eights.iter().zip(0..) {
                 let from = b.get(from);
                 let from = b.global_ptr::<U8>(from).at(FRAGMENT_BYTES);
                 matrix::copy(b, to.at(self.tile.width.warps() * pass * BESIDE_BYTES), from, Size::Const(16));

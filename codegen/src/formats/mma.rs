@@ -8,10 +8,15 @@
 use super::int8::LAST_WORDS;
 use super::{Plane, ScaleGroup};
 use crate::matrix;
-use crate::ptx::{AtomicOp, Builder, F16, F32, Global, LoadKind, S32, Shared, U8, U16, U32, Val};
+use crate::ptx::{
+    AtomicOp, Builder, F16, F32, Global, LoadKind, Ptr, S32, Scalar, Shared, Space, U8, U16, U32, Val, Var, Work,
+};
 use kiln_shape::columns::{
     BESIDE_BYTES, FRAGMENT_BYTES, LATER_OFFSET, OF_TWO, PLANE_BYTES, PLANES, SCALES_OFFSET, SUMS_OFFSET,
 };
+
+/// Twos of blocks of 32 of a super-block.
+const TWOS: u32 = 4;
 
 /// A lane's values of a super-block, in the order of the result's registers.
 pub(crate) type Values = [Val<F32>; 4];
@@ -85,6 +90,28 @@ impl Rows {
         b.ldmatrix(self.matrix.at(at / 4))
     }
 
+    /// The same so many bytes on for each two blocks, or each four, before these.
+    pub(super) fn fragment_of(&self, b: &mut Builder, at: u32, place: Place) -> [Val<U32>; 4] {
+        let from = place.after(b, self.matrix);
+        b.ldmatrix(from.at(at / 4))
+    }
+
+    /// The word at `at` of the record of each of the lane's rows, and of later blocks so many bytes on.
+    pub(super) fn word_of(&self, b: &mut Builder, at: u32, place: Place) -> [Val<U32>; 2] {
+        self.own.map(|record| {
+            let from = place.after(b, record);
+            b.ld(from.at(at / 4), LoadKind::Ordinary)
+        })
+    }
+
+    /// Words of the plane, where it stands in the records.
+    pub(super) fn word_of_plane(&self, b: &mut Builder, at: u32, place: Place) -> [Val<U32>; 2] {
+        match self.plane {
+            OfPlane::Behind(data) => self.word_of(b, data + at, place),
+            OfPlane::Quads(_) | OfPlane::Half(_) => [b.mov(0); 2],
+        }
+    }
+
     /// 16 bytes from `at` on of the record of each of the lane's rows.
     pub(super) fn quads(&self, b: &mut Builder, at: u32) -> [[Val<U32>; 4]; 2] {
         self.own.map(|record| b.ld_vector(record.at(at / 4), LoadKind::Ordinary))
@@ -111,12 +138,46 @@ impl Rows {
             OfPlane::Half(_) => [[b.mov(0); 4]; 2],
         }
     }
+}
 
+/// Two blocks of 32 of a super-block, by their number: known where each two have text of their own, else counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Two {
+    Known(usize),
+    Counted(Val<U32>),
+}
+
+/// How far what belongs to some blocks stands behind what belongs to the first.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    Known(u32),
+    Counted(Val<U32>, u32),
+}
+
+impl Two {
+    /// So many bytes for each two before.
+    pub(super) const fn times(self, bytes: u32) -> Place {
+        match self {
+            Two::Known(number) => Place::Known(number as u32 * bytes),
+            Two::Counted(number) => Place::Counted(number, bytes),
+        }
+    }
+}
+
+impl Place {
+    fn after<S: Space, T>(self, b: &mut Builder, from: Ptr<S, T>) -> Ptr<S, T> {
+        match self {
+            Place::Known(bytes) => from.byte_offset(i64::from(bytes)),
+            Place::Counted(number, bytes) => b.byte_index(from, number, bytes),
+        }
+    }
 }
 
 /// A super-block of some eights of columns, in one plane.
 pub(crate) struct Columns<'a> {
     eights: Vec<Eight>,
+    /// Whether a loop goes through the blocks, whose text is shorter and has some instructions more.
+    counted: bool,
     /// Bytes from the fragments of two blocks of 32 to those of the next two.
     apart: u32,
     /// What comes before the first use of two blocks, by the number of the two.
@@ -163,7 +224,7 @@ impl<'a> Columns<'a> {
                 sums: b.byte_index(eight, lane, 8).at(SUMS_OFFSET),
             }
         });
-        Columns { eights: eights.collect(), apart: 512, before: None }
+        Columns { eights: eights.collect(), counted: false, apart: 512, before: None }
     }
 
     /// Of eights in shared memory.
@@ -177,13 +238,28 @@ impl<'a> Columns<'a> {
             scales: scales.at(number * BESIDE_BYTES),
             sums: sums.at(number * BESIDE_BYTES),
         });
-        Columns { eights: eights.collect(), apart: of.apart, before: Some(of.before) }
+        Columns { eights: eights.collect(), counted: false, apart: of.apart, before: Some(of.before) }
     }
 
-    /// Comes before the first use of blocks `2 * pair` and `2 * pair + 1`: formats go through them in order.
-    pub(super) fn come_to(&self, b: &mut Builder, pair: usize) {
-        if let Some(before) = self.before {
-            before(b, pair as u32);
+    /// The same by a loop, if `counted`.
+    pub(crate) fn counted(self, counted: bool) -> Columns<'a> {
+        Columns { counted, ..self }
+    }
+
+    /// Goes through the blocks by twos, in order.
+    pub(super) fn each_two(&self, b: &mut Builder, mut body: impl FnMut(&mut Builder, Two)) {
+        if self.counted {
+            b.for_range(0, TWOS, 1, |b, number| {
+                b.each_iteration(Work::Rounds(TWOS));
+                body(b, Two::Counted(number));
+            });
+            return;
+        }
+        for number in 0..TWOS {
+            if let Some(before) = self.before {
+                before(b, number);
+            }
+            body(b, Two::Known(number as usize));
         }
     }
 
@@ -205,12 +281,18 @@ impl<'a> Columns<'a> {
         self.eights.len()
     }
 
-    /// The fragments of B of blocks `2 * pair` and `2 * pair + 1` of 32.
-    pub(super) fn fragments(&self, b: &mut Builder, eight: usize, pair: usize) -> [[Val<U32>; 2]; 2] {
-        let at = self.apart * pair as u32;
+    /// The fragments of B of two blocks of 32.
+    pub(super) fn fragments(&self, b: &mut Builder, eight: usize, two: Two) -> [[Val<U32>; 2]; 2] {
+        let place = two.times(self.apart);
         let [low, high, next_low, next_high] = match self.eights[eight] {
-            Eight::Global { fragments, .. } => b.ld_vector(fragments.at(at).cast::<U32>(), LoadKind::Constant),
-            Eight::Shared { fragments, .. } => b.ld_vector(fragments.at(at).cast::<U32>(), LoadKind::Ordinary),
+            Eight::Global { fragments, .. } => {
+                let from = place.after(b, fragments);
+                b.ld_vector(from.cast::<U32>(), LoadKind::Constant)
+            }
+            Eight::Shared { fragments, .. } => {
+                let from = place.after(b, fragments);
+                b.ld_vector(from.cast::<U32>(), LoadKind::Ordinary)
+            }
         };
         [[low, high], [next_low, next_high]]
     }
@@ -231,12 +313,18 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// The scales of the lane's two columns of blocks `2 * pair` and `2 * pair + 1`.
-    fn scales_of_blocks(&self, b: &mut Builder, eight: usize, pair: usize) -> [[Val<F32>; 2]; 2] {
-        let at = 64 * pair as u32;
+    /// The scales of the lane's two columns of two blocks.
+    fn scales_of_blocks(&self, b: &mut Builder, eight: usize, two: Two) -> [[Val<F32>; 2]; 2] {
+        let place = two.times(64);
         let [low, high, next_low, next_high] = match self.eights[eight] {
-            Eight::Global { scales, .. } => b.ld_vector(scales.at(at).cast::<F32>(), LoadKind::Constant),
-            Eight::Shared { scales, .. } => b.ld_vector(scales.at(at).cast::<F32>(), LoadKind::Ordinary),
+            Eight::Global { scales, .. } => {
+                let from = place.after(b, scales);
+                b.ld_vector(from.cast::<F32>(), LoadKind::Constant)
+            }
+            Eight::Shared { scales, .. } => {
+                let from = place.after(b, scales);
+                b.ld_vector(from.cast::<F32>(), LoadKind::Ordinary)
+            }
         };
         [[low, high], [next_low, next_high]]
     }
@@ -351,23 +439,73 @@ pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: Sc
 /// A lane's sums, in the order of the result's registers.
 pub(super) type Sums = [Val<S32>; 4];
 
+/// Sums that grow.
+pub(super) type Growing<T> = [Sum<T>; 4];
+
+/// A value, or where it stays from one round of a loop to the next.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sum<T> {
+    Known(Val<T>),
+    Kept(Var<T>),
+}
+
+impl<T: Scalar> Sum<T> {
+    fn get(self, b: &mut Builder) -> Val<T> {
+        match self {
+            Sum::Known(value) => value,
+            Sum::Kept(var) => b.get(var),
+        }
+    }
+
+    fn set(&mut self, b: &mut Builder, value: Val<T>) {
+        match self {
+            Sum::Known(known) => *known = value,
+            Sum::Kept(var) => b.set(*var, value),
+        }
+    }
+}
+
 /// Zeros for each 16 rows and each eight, and those of one.
-pub(super) fn zeros(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> (Vec<Vec<Sums>>, Sums) {
+pub(super) fn zeros(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> (Vec<Vec<Growing<S32>>>, Sums) {
     let zero = b.mov::<S32>(0);
-    (vec![vec![[zero; 4]; columns.len()]; rows.len()], [zero; 4])
+    let mut sum = |_| if columns.counted { Sum::Kept(b.var::<S32>(0)) } else { Sum::Known(zero) };
+    let mut sums = || (0..columns.len()).map(|_| [(); 4].map(&mut sum)).collect();
+    (rows.iter().map(|_| sums()).collect(), [zero; 4])
 }
 
 /// `sums + scale of the row * dot`.
-pub(super) fn add_scaled(b: &mut Builder, sums: &mut Sums, scales: [Val<S32>; 2], dots: Sums) {
+pub(super) fn add_scaled(b: &mut Builder, sums: &mut Growing<S32>, scales: [Val<S32>; 2], dots: Sums) {
     for (i, sum) in sums.iter_mut().enumerate() {
-        *sum = b.mad::<S32>(scales[i / 2], dots[i], *sum);
+        let next = match *sum {
+            Sum::Known(sum) => b.mad::<S32>(scales[i / 2], dots[i], sum),
+            Sum::Kept(sum) => b.mad::<S32>(scales[i / 2], dots[i], sum),
+        };
+        sum.set(b, next);
     }
+}
+
+/// What sums have come to.
+pub(super) fn values(b: &mut Builder, sums: &[Vec<Growing<S32>>]) -> Vec<Vec<Sums>> {
+    sums.iter().map(|sums| sums.iter().map(|sums| sums.map(|sum| sum.get(b))).collect()).collect()
 }
 
 /// Byte `at` of those in `words`.
 pub(super) fn byte(b: &mut Builder, words: [Val<U32>; 2], at: usize) -> Val<S32> {
     let byte = b.prmt(words[at / 4], 0, 0x4440 | (at as u32 % 4));
     b.mov_bits(byte)
+}
+
+/// Bytes `2 * number` and `2 * number + 1` of those in `words`.
+pub(super) fn two_bytes(b: &mut Builder, words: [Val<U32>; 2], number: Val<U32>) -> [Val<S32>; 2] {
+    let is_second = b.setp_ge(number, 2);
+    let word = b.selp::<U32>(words[1], words[0], is_second);
+    let odd = b.and::<U32>(number, 1);
+    let bits = b.shl::<U32>(odd, 4);
+    let word = b.shr::<U32>(word, bits);
+    [0, 8].map(|at| {
+        let byte = b.bfe::<U32>(word, at, 8);
+        b.mov_bits(byte)
+    })
 }
 
 /// `(d * dots - dmin * sum of min * sum(x)) * scale of x` for each eight: the floats of `q4_k::scale_and_subtract`, where
@@ -425,27 +563,63 @@ pub(super) struct Mins {
     pub(super) mins: [[Val<U32>; 2]; 2],
 }
 
-/// The products of eight blocks of 32, whose bytes are the weights' quants, as `int8::sum_of_blocks` sums them. `d` has of
-/// some rows the eight f16, two a word, and `pair` gives of those, by their number, the fragments of two blocks.
+/// Four words of the planes of some rows: all of them, or where a loop reads them.
+pub(super) struct Halves {
+    known: Option<Vec<[[Val<U32>; 4]; 2]>>,
+    quad: usize,
+}
+
+impl Halves {
+    /// Those from `16 * quad` on.
+    pub(super) fn new(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>, quad: usize) -> Halves {
+        let known = (!columns.counted).then(|| rows.iter().map(|rows| rows.plane(b, quad)).collect());
+        Halves { known, quad }
+    }
+
+    /// A word of each row for two blocks.
+    pub(super) fn of(&self, b: &mut Builder, rows: &Rows, tile: usize, two: Two) -> [Val<U32>; 2] {
+        match (&self.known, two) {
+            (Some(known), Two::Known(number)) => known[tile].map(|words| words[number]),
+            _ => rows.word_of_plane(b, 16 * self.quad as u32, two.times(4)),
+        }
+    }
+
+    /// A word of each row for each of two blocks, of eight words.
+    pub(super) fn both(b: &mut Builder, of: &[Halves; 2], rows: &Rows, tile: usize, two: Two) -> [[Val<U32>; 2]; 2] {
+        [0, 1].map(|block| match (two, &of[0].known, &of[1].known) {
+            (Two::Known(number), Some(low), Some(high)) => {
+                let at = 2 * number + block;
+                [low, high][at / 4][tile].map(|words| words[at % 4])
+            }
+            _ => rows.word_of_plane(b, 16 * of[0].quad as u32 + 4 * block as u32, two.times(8)),
+        })
+    }
+}
+
+/// The products of eight blocks of 32, whose bytes are the weights' quants, as `int8::sum_of_blocks` sums them. Of some rows,
+/// by their number, and two blocks `d` gives both f16 of each row, a word, and `quants` the fragments.
 pub(super) fn sum_of_blocks(
     b: &mut Builder,
+    rows: &[Rows],
     columns: &Columns<'_>,
-    d: &[[[Val<U32>; 4]; 2]],
-    mut pair: impl FnMut(&mut Builder, usize, usize) -> [[Val<U32>; 4]; 2],
+    mut d: impl FnMut(&mut Builder, usize, Two) -> [Val<U32>; 2],
+    mut quants: impl FnMut(&mut Builder, usize, Two) -> [[Val<U32>; 4]; 2],
 ) -> Vec<Values> {
     // Added to the bits of 1.5 * 2^23 an integer of up to 22 bits is one in the float's. Times an f16, whose product with
     // that constant is exact, and less that product: `d * dot` with its one rounding, in one instruction.
     const MAGIC: f32 = 12_582_912.0;
     let magic = [b.mov::<S32>(MAGIC.to_bits() as i32); 4];
-    let mut sums: Vec<Vec<Option<Values>>> = vec![vec![None; d.len()]; columns.len()];
-    for number in 0..4 {
-        columns.come_to(b, number);
-        let quants: Vec<_> = (0..d.len()).map(|tile| pair(b, tile, number)).collect();
-        // Of each block and row: words take half the registers that all floats would.
-        let d: Vec<[[[Val<F32>; 2]; 2]; 2]> = d
-            .iter()
-            .map(|rows| {
-                let rows = rows.map(|words| b.unpack::<F16>(words[number]).map(|half| b.cvt::<F32, F16>(half)));
+    let kept = columns.counted.then(|| b.mov::<F32>(0.0));
+    let mut sums: Vec<Vec<Option<Growing<F32>>>> = vec![vec![None; rows.len()]; columns.len()];
+    if let Some(zero) = kept {
+        sums.iter_mut().flatten().for_each(|sum| *sum = Some([(); 4].map(|()| Sum::Kept(b.var(zero)))));
+    }
+    columns.each_two(b, |b, two| {
+        // Of each block and row.
+        let d: Vec<[[[Val<F32>; 2]; 2]; 2]> = (0..rows.len())
+            .map(|tile| {
+                let words = d(b, tile, two);
+                let rows = words.map(|word| b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half)));
                 [0, 1].map(|half| {
                     rows.map(|d| {
                         let less = b.mul(d[half], -MAGIC);
@@ -454,26 +628,40 @@ pub(super) fn sum_of_blocks(
                 })
             })
             .collect();
+        let quants: Vec<_> = (0..rows.len()).map(|tile| quants(b, tile, two)).collect();
         for (eight, sums) in sums.iter_mut().enumerate() {
-            let x = columns.fragments(b, eight, number);
-            let scales = columns.scales_of_blocks(b, eight, number);
+            let x = columns.fragments(b, eight, two);
+            let scales = columns.scales_of_blocks(b, eight, two);
             for (half, (tile, quants)) in (0..2).flat_map(|half| quants.iter().enumerate().map(move |of| (half, of))) {
                 let dots = matrix::bytes_k32::<S32>(b, quants[half], x[half], magic);
-                let sum = &mut sums[tile];
-                let before = *sum;
-                *sum = Some(std::array::from_fn(|i| {
+                let dots: Values = std::array::from_fn(|i| {
                     let dot = b.mov_bits::<F32, S32>(dots[i]);
                     let [d, less] = d[tile][half][i / 2];
-                    let dot = b.fma(d, dot, less);
-                    match before {
-                        None => b.mul(scales[half][i % 2], dot),
-                        Some(before) => b.fma(scales[half][i % 2], dot, before[i]),
+                    b.fma(d, dot, less)
+                });
+                match &mut sums[tile] {
+                    None => {
+                        let first = std::array::from_fn(|i| Sum::Known(b.mul(scales[half][i % 2], dots[i])));
+                        sums[tile] = Some(first);
                     }
-                }));
+                    Some(sums) => {
+                        for (i, sum) in sums.iter_mut().enumerate() {
+                            let scale = scales[half][i % 2];
+                            let next = match *sum {
+                                Sum::Known(sum) => b.fma(scale, dots[i], sum),
+                                Sum::Kept(sum) => b.fma(scale, dots[i], sum),
+                            };
+                            sum.set(b, next);
+                        }
+                    }
+                }
             }
         }
-    }
-    (0..d.len()).flat_map(|tile| sums.iter().filter_map(move |sums| sums[tile])).collect()
+    });
+    let mut of_tile = |tile: usize| -> Vec<Values> {
+        sums.iter().filter_map(|sums| sums[tile]).map(|sums| sums.map(|sum| sum.get(b))).collect()
+    };
+    (0..rows.len()).flat_map(&mut of_tile).collect()
 }
 
 /// Unsigned bytes less `offset`, as signed ones: neither carries into the next, since none exceeds 63.

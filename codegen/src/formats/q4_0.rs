@@ -9,7 +9,7 @@
 
 use super::activations::BlockOf32;
 use super::int8::{masked_dot, sum_of_blocks, without_offset};
-use super::mma::{self, Values, less};
+use super::mma::{self, Two, Values, less};
 use super::unpack::{bytes, chunk_dot};
 use super::{
     Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
@@ -95,13 +95,14 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.
 fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
-    let d: Vec<_> = rows.iter().map(|rows| rows.plane(b, 0)).collect();
-    mma::sum_of_blocks(b, columns, &d, |b, tile, pair| blocks(b, &rows[tile], pair).map(|quants| less(b, quants, 8)))
+    let d = mma::Halves::new(b, rows, columns, 0);
+    let quants = |b: &mut Builder, tile: usize, two| blocks(b, &rows[tile], two).map(|quants| less(b, quants, 8));
+    mma::sum_of_blocks(b, rows, columns, |b, tile, two| d.of(b, &rows[tile], tile, two), quants)
 }
 
-/// The low bits of blocks `2 * pair` and `2 * pair + 1`: a byte has weight `i` of its block, and above it `i + 16`.
-pub(super) fn blocks(b: &mut Builder, rows: &Rows, pair: usize) -> [[Val<U32>; 4]; 2] {
-    let words = rows.fragment(b, 32 * pair as u32);
+/// The low bits of two blocks: a byte has weight `i` of its block, and above it `i + 16`.
+pub(super) fn blocks(b: &mut Builder, rows: &Rows, two: Two) -> [[Val<U32>; 4]; 2] {
+    let words = rows.fragment_of(b, 0, two.times(32));
     let (low, high) = (mma::nibbles(b, words, false), mma::nibbles(b, words, true));
     [[low[0], low[1], high[0], high[1]], [low[2], low[3], high[2], high[3]]]
 }

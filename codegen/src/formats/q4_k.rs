@@ -11,7 +11,7 @@
 
 use super::activations::Chunks;
 use super::int8::{add_times_byte, masked_dots, of_sums};
-use super::mma::{self, Mins, Values, add_scaled, byte, zeros};
+use super::mma::{self, Mins, Two, Values, add_scaled, byte, zeros};
 use super::unpack::chunk_dot;
 use super::{Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
 use crate::matrix;
@@ -244,34 +244,59 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
         })
         .collect();
     let (mut dots, none) = zeros(b, rows, columns);
-    for chunk in 0..4 {
-        columns.come_to(b, chunk);
+    columns.each_two(b, |b, two| {
         let halves: Vec<_> = rows
             .iter()
             .zip(scales.iter().zip(&larger))
             .map(|(rows, (scales, larger))| {
-                let quants = rows.fragment(b, 16 + 32 * chunk as u32);
+                let quants = rows.fragment_of(b, 16, two.times(32));
                 let low = quants.map(|word| b.and::<U32>(word, 0x0f0f_0f0f));
                 let high = quants.map(|word| b.and::<U32>(word, 0xf0f0_f0f0));
-                let low_scales = larger.map(|words| {
-                    let two = b.prmt(words[chunk / 2], 0, if chunk % 2 == 0 { 0x4410u32 } else { 0x4432 });
-                    b.mov_bits::<S32, U32>(two)
-                });
-                [(low, low_scales), (high, scales.map(|scales| byte(b, scales, 2 * chunk + 1)))]
+                let scales = match two {
+                    Two::Known(chunk) => {
+                        let low = larger.map(|words| {
+                            let two = b.prmt(words[chunk / 2], 0, if chunk % 2 == 0 { 0x4410u32 } else { 0x4432 });
+                            b.mov_bits::<S32, U32>(two)
+                        });
+                        [low, scales.map(|scales| byte(b, scales, 2 * chunk + 1))]
+                    }
+                    Two::Counted(number) => {
+                        let two = scales.map(|scales| mma::two_bytes(b, scales, number));
+                        let low = two.map(|[low, _]| b.shl::<S32>(low, 4));
+                        [low, two.map(|[_, high]| high)]
+                    }
+                };
+                [(low, scales[0]), (high, scales[1])]
             })
             .collect();
-        for eight in 0..columns.len() {
-            let x = columns.fragments(b, eight, chunk);
-            for (half, x) in x.into_iter().enumerate() {
-                for (halves, dots) in halves.iter().zip(&mut dots) {
-                    let (quants, scales) = halves[half];
-                    let dot = matrix::bytes_k32::<U32>(b, quants, x, none);
-                    add_scaled(b, &mut dots[eight], scales, dot);
-                }
+        multiply(b, columns, two, &halves, &mut dots, none);
+    });
+    let dots = mma::values(b, &dots);
+    mma::scale_and_subtract(b, columns, &mins, (&dots, 16.0))
+}
+
+/// Two blocks' quants and scales of each 16 rows.
+pub(super) type OfTwo = [([Val<U32>; 4], [Val<S32>; 2]); 2];
+
+/// Adds the products of two blocks with all columns.
+pub(super) fn multiply(
+    b: &mut Builder,
+    columns: &Columns<'_>,
+    two: Two,
+    blocks: &[OfTwo],
+    dots: &mut [Vec<mma::Growing<S32>>],
+    none: mma::Sums,
+) {
+    for eight in 0..columns.len() {
+        let x = columns.fragments(b, eight, two);
+        for (block, x) in x.into_iter().enumerate() {
+            for (blocks, dots) in blocks.iter().zip(dots.iter_mut()) {
+                let (quants, scales) = blocks[block];
+                let dot = matrix::bytes_k32::<U32>(b, quants, x, none);
+                add_scaled(b, &mut dots[eight], scales, dot);
             }
         }
     }
-    mma::scale_and_subtract(b, columns, &mins, (&dots, 16.0))
 }
 
 /// What of a lane's two rows is neither scales nor quants; and the eight scales of both.

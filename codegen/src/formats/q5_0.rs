@@ -10,7 +10,7 @@
 
 use super::activations::BlockOf32;
 use super::int8::{sum_of_blocks, without_offset};
-use super::mma::{self, Values, less};
+use super::mma::{self, Two, Values, less};
 use super::q4_0::{blocks, eight_nibbles};
 use super::unpack::{bytes, chunk_dot};
 use super::{
@@ -114,24 +114,25 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.
 fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
-    let d: Vec<_> = rows.iter().map(|rows| rows.plane(b, 2)).collect();
-    let fifths: Vec<_> = rows.iter().map(|rows| [rows.plane(b, 0), rows.plane(b, 1)]).collect();
+    let d = mma::Halves::new(b, rows, columns, 2);
+    // The fifth bits of blocks 0 to 4, and of the others.
+    let tops = [0, 1].map(|quad| mma::Halves::new(b, rows, columns, quad));
     let lane = b.lane();
     let own = b.and::<U32>(lane, 3);
     let own = b.shl::<U32>(own, 2);
-    mma::sum_of_blocks(b, columns, &d, |b, tile, pair| {
-        let mut number = 2 * pair;
-        blocks(b, &rows[tile], pair).map(|nibbles| {
-            let block = number;
-            number += 1;
-            let fifths = [0, 1].map(|row| b.shr::<U32>(fifths[tile][block / 4][row][block % 4], own));
+    let quants = |b: &mut Builder, tile: usize, two: Two| {
+        let tops = mma::Halves::both(b, &tops, &rows[tile], tile, two);
+        let blocks = blocks(b, &rows[tile], two);
+        [0, 1].map(|block| {
+            let fifths = tops[block].map(|fifths| b.shr::<U32>(fifths, own));
             let quants = std::array::from_fn(|i| {
                 // The lane's four bits of each 16; the factor moves each of them to all its places, none to another's.
                 let four = b.bfe::<U32>(fifths[i % 2], 16 * (i as u32 / 2), 4);
                 let spread = b.mul::<U32>(four, 0x0204_0810);
-                b.and_or(spread, 0x1010_1010, nibbles[i])
+                b.and_or(spread, 0x1010_1010, blocks[block][i])
             });
             less(b, quants, 16)
         })
-    })
+    };
+    mma::sum_of_blocks(b, rows, columns, |b, tile, two| d.of(b, &rows[tile], tile, two), quants)
 }

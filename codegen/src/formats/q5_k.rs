@@ -10,11 +10,10 @@
 //! Files have the same layout.
 
 use super::int8::{add_times_byte, masked_dots};
-use super::mma::{self, Values, add_scaled, byte, nibbles, zeros};
-use super::q4_k::{Scales, chunks, packed_scales, scale_and_min, scale_and_subtract, scales_and_mins};
+use super::mma::{self, Two, Values, byte, nibbles, zeros};
+use super::q4_k::{self, Scales, chunks, packed_scales, scale_and_min, scale_and_subtract, scales_and_mins};
 use super::unpack::chunk_dot;
 use super::{Activations, Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
-use crate::matrix;
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q5K;
@@ -139,36 +138,41 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
     let (mins, scales): (Vec<_>, Vec<_>) = rows.iter().map(|rows| scales_and_mins(b, rows)).unzip();
     let fifths: Vec<_> = rows.iter().map(|rows| rows.fragment(b, 16)).collect();
     let (mut dots, none) = zeros(b, rows, columns);
-    for chunk in 0..4 {
-        columns.come_to(b, chunk);
+    columns.each_two(b, |b, two| {
         let halves: Vec<_> = (0..rows.len())
             .map(|tile| {
-                let quants = rows[tile].fragment(b, 48 + 32 * chunk as u32);
+                let quants = rows[tile].fragment_of(b, 48, two.times(32));
+                // Bits of the two blocks, and the number of the first.
+                let (fifths, first) = match two {
+                    Two::Known(number) => (fifths[tile], 2 * number),
+                    Two::Counted(number) => {
+                        let first = b.shl::<U32>(number, 1);
+                        (fifths[tile].map(|word| b.shr::<U32>(word, first)), 0)
+                    }
+                };
+                let scales = match two {
+                    Two::Known(_) => [0, 1].map(|at| scales[tile].map(|scales| byte(b, scales, first + at))),
+                    Two::Counted(number) => {
+                        let two = scales[tile].map(|scales| mma::two_bytes(b, scales, number));
+                        [0, 1].map(|at| two.map(|two| two[at]))
+                    }
+                };
                 [false, true].map(|high| {
-                    let sub_block = 2 * chunk + usize::from(high);
                     let nibbles = nibbles(b, quants, high);
                     let quants: [_; 4] = std::array::from_fn(|i| {
-                        // A fifth bit stands at `sub_block`, and counts 16.
-                        let fifth = match sub_block as u32 {
-                            at @ 0..4 => b.shl::<U32>(fifths[tile][i], 4 - at),
-                            at => b.shr::<U32>(fifths[tile][i], at - 4),
+                        // A fifth bit stands at the number of its block, and counts 16.
+                        let fifth = match first as u32 + u32::from(high) {
+                            at @ 0..4 => b.shl::<U32>(fifths[i], 4 - at),
+                            at => b.shr::<U32>(fifths[i], at - 4),
                         };
                         b.and_or(fifth, 0x1010_1010, nibbles[i])
                     });
-                    (quants, scales[tile].map(|scales| byte(b, scales, sub_block)))
+                    (quants, scales[usize::from(high)])
                 })
             })
             .collect();
-        for eight in 0..columns.len() {
-            let x = columns.fragments(b, eight, chunk);
-            for (half, x) in x.into_iter().enumerate() {
-                for (halves, dots) in halves.iter().zip(&mut dots) {
-                    let (quants, scales) = halves[half];
-                    let dot = matrix::bytes_k32::<U32>(b, quants, x, none);
-                    add_scaled(b, &mut dots[eight], scales, dot);
-                }
-            }
-        }
-    }
+        q4_k::multiply(b, columns, two, &halves, &mut dots, none);
+    });
+    let dots = mma::values(b, &dots);
     mma::scale_and_subtract(b, columns, &mins, (&dots, 1.0))
 }

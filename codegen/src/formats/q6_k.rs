@@ -11,7 +11,7 @@
 
 use super::activations::Chunks;
 use super::int8::{masked_dot, of_sums};
-use super::mma::{Values, add_scaled, zeros};
+use super::mma::{self, Two, Values, add_scaled, zeros};
 use super::unpack::{bytes, chunk_dot};
 use super::{
     Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
@@ -206,31 +206,33 @@ fn scale_dots(b: &mut Builder, weights: &Weights, x: &Plane, dots: Val<S32>, pac
 /// The sums of [`int8_dot`], many rows and some eights of columns at once: `d * sum of scale * ((q - 32) . x)`.
 fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
     let (mut dots, none) = zeros(b, rows, columns);
-    for half in 0..2 {
-        let packed: Vec<_> = rows.iter().map(|rows| rows.pairs(b, 192 + 8 * half)).collect();
-        let bits: Vec<_> = rows
-            .iter()
-            .map(|rows| [64 * half, 64 * half + 32, 128 + 32 * half].map(|at| rows.fragment(b, at)))
-            .collect();
-        for pair in 0..2 {
-            columns.come_to(b, (2 * half + pair) as usize);
-            let quants: Vec<_> = bits.iter().map(|bits| [0, 1].map(|at| quarter(b, bits, 2 * pair + at))).collect();
-            for eight in 0..columns.len() {
-                let x = columns.fragments(b, eight, (2 * half + pair) as usize);
-                for at in 0..4 {
-                    // Of two blocks the first half, then the second.
-                    let (block, rest) = (at / 2, at % 2);
-                    let chunk = 4 * pair as usize + at;
-                    for (tile, (quants, dots)) in quants.iter().zip(&mut dots).enumerate() {
-                        let a = [quants[block][2 * rest], quants[block][2 * rest + 1]];
-                        let dot = matrix::bytes_k16::<S32>(b, a, x[block][rest], none);
-                        let scales = packed[tile].map(|words| scale_of(b, &words, chunk));
-                        add_scaled(b, &mut dots[eight], scales, dot);
-                    }
+    let mut half = Vec::new();
+    columns.each_two(b, |b, two| {
+        if !matches!(two, Two::Known(number) if number % 2 == 1) {
+            half = rows.iter().map(|rows| Half::load(b, rows, two)).collect();
+        }
+        let pair = match two {
+            Two::Known(number) => number % 2,
+            Two::Counted(_) => 0,
+        };
+        let quants: Vec<_> =
+            half.iter().map(|half| [0, 1].map(|at| quarter(b, &half.bits, 2 * pair as u32 + at))).collect();
+        for eight in 0..columns.len() {
+            let x = columns.fragments(b, eight, two);
+            for at in 0..4 {
+                // Of two blocks the first half, then the second.
+                let (block, rest) = (at / 2, at % 2);
+                let chunk = 4 * pair + at;
+                for ((half, quants), dots) in half.iter().zip(&quants).zip(&mut dots) {
+                    let a = [quants[block][2 * rest], quants[block][2 * rest + 1]];
+                    let dot = matrix::bytes_k16::<S32>(b, a, x[block][rest], none);
+                    let scales = half.scales.map(|words| scale_of(b, &words, chunk));
+                    add_scaled(b, &mut dots[eight], scales, dot);
                 }
             }
         }
-    }
+    });
+    let dots = mma::values(b, &dots);
     // The bytes are four times as large.
     let d: Vec<_> = rows.iter().map(|rows| rows.half(b).map(|d| b.mul(d, 0.25))).collect();
     let mut values = vec![Vec::new(); rows.len()];
@@ -245,6 +247,38 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
         }
     }
     values.concat()
+}
+
+/// Half a super-block of 16 rows: low bits of two quarters and of the other two above them, the upper bits of all four, and
+/// the scales. Where twos are counted the second two stand where the first do.
+struct Half {
+    bits: [[Val<U32>; 4]; 3],
+    scales: [[Val<U32>; 2]; 2],
+}
+
+impl Half {
+    /// The one that these blocks begin, or are in.
+    fn load(b: &mut Builder, rows: &Rows, two: Two) -> Half {
+        match two {
+            Two::Known(number) => {
+                let half = number as u32 / 2;
+                let scales = rows.pairs(b, 192 + 8 * half);
+                let bits = [64 * half, 64 * half + 32, 128 + 32 * half].map(|at| rows.fragment(b, at));
+                Half { bits, scales }
+            }
+            Two::Counted(number) => {
+                let [half, odd] = [b.shr::<U32>(number, 1), b.and::<U32>(number, 1)];
+                let shift = b.shl::<U32>(odd, 2);
+                let of_half = Two::Counted(half);
+                let bits = [(0, 64), (32, 64), (128, 32)].map(|(at, apart)| {
+                    let words = rows.fragment_of(b, at, of_half.times(apart));
+                    words.map(|word| b.shr::<U32>(word, shift))
+                });
+                let scales = rows.word_of(b, 192, two.times(4));
+                Half { bits, scales: scales.map(|word| [word, word]) }
+            }
+        }
+    }
 }
 
 /// Four times `q - 32`, signed bytes, of a quarter of a half super-block: from the low nibbles of two quarters, and of the

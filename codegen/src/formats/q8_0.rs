@@ -8,7 +8,7 @@
 //! A file's block of 32 has `d` before its quants.
 
 use super::int8::{dots_of_blocks, sum_by_two, sum_of_blocks};
-use super::mma::{self, Values};
+use super::mma::{self, Two, Values};
 use super::q4_k;
 use super::unpack::{chunk_dot, signed_bytes};
 use super::{
@@ -84,6 +84,8 @@ fn int8_by_two(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.
 fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values> {
-    let d: Vec<_> = rows.iter().map(|rows| rows.plane(b, 0)).collect();
-    mma::sum_of_blocks(b, columns, &d, |b, tile, pair| [0, 32].map(|at| rows[tile].fragment(b, 64 * pair as u32 + at)))
+    let d = mma::Halves::new(b, rows, columns, 0);
+    let quants =
+        |b: &mut Builder, tile: usize, two: Two| [0, 32].map(|at| rows[tile].fragment_of(b, at, two.times(64)));
+    mma::sum_of_blocks(b, rows, columns, |b, tile, two| d.of(b, &rows[tile], tile, two), quants)
 }

@@ -5,7 +5,7 @@ use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, Width};
 use crate::blocks::next_columns::Written;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, Val, Var};
-use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS, tile_rows};
+use kiln_shape::columns::{COLUMNS, tile_rows};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
@@ -28,6 +28,13 @@ impl GemmTile {
     pub fn new(shape: ModelShape, types: &[WeightType]) -> GemmTile {
         let types = types.iter().copied().filter(|ty| ty.is_quantised() && Numerics::Fast.takes(*ty, &shape)).collect();
         GemmTile { shape, types, width: Width::Single }
+    }
+
+    /// The same by twice as many warps, of 32 columns each, for targets whose copies do not run on: while one waits for its
+    /// share of them, others have theirs.
+    #[must_use]
+    pub fn by_more_warps(self) -> GemmTile {
+        GemmTile { width: Width::Halves, ..self }
     }
 
     /// Tiles of 128 columns, whose weights are read half as often.
@@ -60,7 +67,7 @@ impl GemmTile {
         let first_column = b.mad::<U32>(pair, 2, first_column);
         let last = b.sub::<U32>(operands.columns, 1);
         let no_pair = b.not_pred(chosen.is_gate_up);
-        b.for_range(0, EIGHTS, 1, |b, eight| {
+        b.for_range(0, self.width.own(), 1, |b, eight| {
             let column = b.mad::<U32>(eight, COLUMNS, first_column);
             let inverses = [0, 1].map(|next| {
                 let column = b.add::<U32>(column, next);
@@ -68,7 +75,7 @@ impl GemmTile {
                 let at = b.index(operands.inverse, column);
                 b.ld(at, LoadKind::Constant)
             });
-            let sixteens: Vec<&[[Var<F32>; 4]]> = sums.chunks(EIGHTS as usize).collect();
+            let sixteens: Vec<&[[Var<F32>; 4]]> = sums.chunks(self.width.own() as usize).collect();
             let scaled: Vec<[Val<F32>; 4]> =
                 sixteens.iter().map(|of| std::array::from_fn(|i| b.mul(of[0][i], inverses[i % 2]))).collect();
             for (number, values) in scaled.iter().enumerate() {
@@ -209,7 +216,7 @@ impl OfTile {
 impl Kernel for GemmTile {
     fn name(&self) -> &str {
         match self.width {
-            Width::Single => "gemm_tile",
+            Width::Single | Width::Halves => "gemm_tile",
             Width::Double => "gemm_tile_128",
         }
     }

@@ -17,6 +17,8 @@ pub enum Work {
     Few,
     /// What an iteration of the loop around this one does for each column: it counts there as for one.
     Columns,
+    /// One of so many rounds of an iteration of the loop around this one, where all count.
+    Rounds(u32),
     /// Elements of a vector.
     Elements(u32),
     /// Elements of a vector that are rounded to bytes.
@@ -38,6 +40,7 @@ impl fmt::Display for Work {
             Work::Tile(ty, products) => write!(f, "{} products of {ty}", 32 * products),
             Work::Few => f.write_str("0 of few"),
             Work::Columns => f.write_str("0 of columns"),
+            Work::Rounds(rounds) => write!(f, "0 of {rounds} rounds"),
             Work::Elements(lane) => write!(f, "{} elements", 32 * lane),
             Work::Rounded(lane) => write!(f, "{} elements rounded", 32 * lane),
             Work::Read(lane) => write!(f, "{} elements read", 32 * lane),

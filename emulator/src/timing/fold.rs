@@ -16,7 +16,7 @@
 //!
 //! Moves, conversions to generic addresses, parameters, negation and absolute values of floats, and what widens or narrows
 //! an unsigned integer between 32 and 64 bits, are operands of others and take nothing. Neither does arithmetic in a loop
-//! on what the loop does not change: an assembler has it before the loop.
+//! on what the loop does not change, unless the loop has a `bar.warp.sync`: an assembler has it before the loop.
 //!
 //! A loop of one block with a load is unrolled by four where a counter that grows by a constant ends it, so that loads of
 //! four iterations overlap. Barriers, exchanges between lanes, atomics and strong accesses prevent it, more than 46
@@ -217,7 +217,9 @@ fn hoist(sketches: &[Sketch<'_>], costs: &mut [Cost], blocks: &[(usize, usize)])
     let inner = |&(head, end): &(usize, usize)| {
         loops.iter().all(|&(other, to)| (other, to) == (head, end) || other < head || to > end)
     };
-    for &(head, end) in loops.iter().filter(|of| inner(of)) {
+    // Behind a barrier of the warp an assembler has such arithmetic anew: kernels use it for that.
+    let anew = |&(head, end): &(usize, usize)| sketches[head..end].iter().any(|of| of.opcode == "bar.warp.sync");
+    for &(head, end) in loops.iter().filter(|of| inner(of) && !anew(of)) {
         let changed: HashSet<u32> =
             sketches[head..end].iter().flat_map(|sketch| sketch.writes.iter().copied()).collect();
         for &(start, stop) in blocks.iter().filter(|block| block.0 >= head && block.1 <= end) {

@@ -111,8 +111,8 @@ impl Batch<'_> {
 
     fn product(&self, k: u32, matrices: Matrices<'_>) -> f64 {
         let chip = self.chip;
-        // Kernels of sm_75 have one tile.
-        let is_there = |tile| chip.sm >= 80 || tile == Tile::Wide;
+        // Kernels of sm_75 have two tiles.
+        let is_there = |tile| chip.sm >= 80 || [Tile::Wide, Tile::Large].contains(&tile);
         let (tile, row_tiles) = Tile::choose(is_there, matrices, self.count, chip.multiprocessors);
         let column_tiles = self.count.div_ceil(tile.columns());
         let rows: u32 = matrices.iter().map(|(_, rows)| rows).sum();
@@ -130,7 +130,12 @@ impl Batch<'_> {
         // Of two planes the first is read.
         let columns = bytes(k, tile.columns()) as f64 / 2.0;
         let copies = f64::from(column_tiles) * (weights + f64::from(row_tiles) * columns);
-        together(&[issue, tensor, weights / (chip.read.value * 1e9), copies / (chip.l2.value * 1e9)])
+        let (weights, copies) = (weights / (chip.read.value * 1e9), copies / (chip.l2.value * 1e9));
+        // Without copies that run on the only block of a multiprocessor waits for its own.
+        if chip.sm < 80 && tile == Tile::Large {
+            return together(&[issue, tensor]) + together(&[weights, copies]);
+        }
+        together(&[issue, tensor, weights, copies])
     }
 
     /// Columns of so many elements, read back and rounded.
