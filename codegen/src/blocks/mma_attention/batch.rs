@@ -3,7 +3,7 @@
 //!
 //! A row's chunks come in their order, so one thread puts an element's together: those of a unit, and units as they end.
 
-use super::{FAST_CHUNK, Run, THREADS, Workspace};
+use super::{FAST_CHUNK, ROWS, Run, THREADS, Workspace};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::Cache;
 use crate::blocks::running::{Part, Running};
@@ -52,7 +52,8 @@ impl Batch {
     /// Takes the shared memory for so many positions.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, heads: Heads, most: u32, positions: u32) -> Batch {
-        Batch { work: Workspace::of_positions(b, heads, positions), most }
+        let rows = (positions * heads.group).next_multiple_of(ROWS);
+        Batch { work: Workspace::of_positions(b, heads, positions, rows), most }
     }
 
     /// Attends, and gives each thread's elements of the result to `sink` as (position, head of the group, dimension,

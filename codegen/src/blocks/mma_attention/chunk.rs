@@ -1,7 +1,7 @@
 //! A chunk by one warp: scores, their exponentials and the weighted sum of values, from registers to registers.
 
 use super::batch::Lengths;
-use super::{ROWS, Run, Workspace, query_row, rows_of_slot, sums_row};
+use super::{ROWS, Run, Workspace, query_row, sums_row};
 use crate::blocks::kv::Half;
 use crate::blocks::math;
 use crate::matrix;
@@ -53,7 +53,7 @@ impl Workspace {
             None => self.values(b, lane, rows[1]),
         };
         for (block, weights) in weights.iter().enumerate() {
-            let (kept, before) = (rows_of_slot(self.heads, self.positions), block as u32 * ROWS);
+            let (kept, before) = (self.kept, block as u32 * ROWS);
             let row = b.mad::<U32>(slot, kept, lane.group);
             let row = b.add(row, before);
             let writes = (kept - before < ROWS).then(|| b.setp_lt(lane.group, kept - before));
@@ -119,13 +119,12 @@ impl Workspace {
                 .map(|rows| rows.each_ref().map(|row| row.iter().map(|words| words.map(|word| b.get(word))).collect()))
                 .collect();
             let together = b.not_pred(apart);
-            let all = self.blocks_of_rows();
             for (block, weights) in weights.iter().enumerate() {
                 let own = b.add(lane.group, block as u32 * ROWS);
                 let of = b.div::<U32>(own, self.heads.group);
                 let is_own = b.setp_eq(of, position);
                 let writes = b.or_pred(is_own, together);
-                let row = b.mad::<U32>(slot, all * ROWS, own);
+                let row = b.mad::<U32>(slot, self.kept, own);
                 self.weigh_rows(b, lane, row, weights, &values, Some(writes));
             }
             let next = b.add(position, 1);

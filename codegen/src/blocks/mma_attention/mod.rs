@@ -54,11 +54,13 @@ pub(crate) struct Workspace {
     heads: Heads,
     /// Positions whose heads are rows together.
     positions: u32,
+    /// Rows of a slot.
+    kept: u32,
     /// `[blocks of rows, 2 ROWS, head_dim]`, rows [`query_row`] apart.
     q: Shared<F16>,
-    /// `[slots, rows of a slot, head_dim]`, rows [`sums_row`] apart, 16 dimensions 20 floats apart.
+    /// `[slots, kept, head_dim]`, rows [`sums_row`] apart, 16 dimensions 20 floats apart.
     sums: Shared<F32>,
-    /// `[slots, rows of a slot]`: maximum and sum of exponentials.
+    /// `[slots, kept]`: maximum and sum of exponentials.
     statistics: Shared<F32>,
     slots: u32,
 }
@@ -72,12 +74,6 @@ const fn query_row(head_dim: u32) -> u32 {
 /// rows lie in different banks.
 const fn sums_row(head_dim: u32) -> u32 {
     (head_dim / 16 * 20).next_multiple_of(32) + 16
-}
-
-/// Rows of a slot. Of one position only those that have a head: of a block of eight these are often four or two. The rows
-/// of several fill their blocks.
-const fn rows_of_slot(heads: Heads, positions: u32) -> u32 {
-    if positions == 1 { heads.group } else { (positions * heads.group).next_multiple_of(ROWS) }
 }
 
 /// Four neighbouring elements of a head that a thread puts together.
@@ -110,21 +106,25 @@ pub(crate) struct Run {
 }
 
 impl Workspace {
-    /// Takes the shared memory.
+    /// Takes the shared memory. Of one position only the rows that have a head are kept: of a block of eight these are often
+    /// four or two.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, heads: Heads) -> Workspace {
-        Workspace::of_positions(b, heads, 1)
+        Workspace::of_positions(b, heads, 1, heads.group)
     }
 
+    /// The same for the heads of so many positions, of which a slot keeps so many rows.
     #[track_caller]
-    fn of_positions(b: &mut Builder, heads: Heads, positions: u32) -> Workspace {
-        let (rows, kept) = ((positions * heads.group).next_multiple_of(ROWS), rows_of_slot(heads, positions));
-        let most = if b.warps() > THREADS / 32 { SLOT_BYTES_BESIDE_RING } else { SLOT_BYTES };
-        let fitting = most / (kept * sums_row(heads.head_dim) * 4);
+    fn of_positions(b: &mut Builder, heads: Heads, positions: u32, kept: u32) -> Workspace {
+        let rows = (positions * heads.group).next_multiple_of(ROWS);
+        let slot = |rows: u32| rows * sums_row(heads.head_dim) * 4;
+        let fitting =
+            if b.warps() > THREADS / 32 { SLOT_BYTES_BESIDE_RING / slot(kept) } else { SLOT_BYTES / slot(rows) };
         let slots = b.warps().min(SLOTS).min(fitting.max(1));
         Workspace {
             heads,
             positions,
+            kept,
             q: b.dynamic_shared(rows * 2 * query_row(heads.head_dim)),
             sums: b.dynamic_shared(slots * kept * sums_row(heads.head_dim)),
             statistics: b.dynamic_shared(slots * kept * 2),
@@ -308,7 +308,7 @@ impl Workspace {
 
     /// The thread's elements of the chunk in a slot.
     fn part(&self, b: &mut Builder, own: &Own, slot: Val<U32>) -> Part {
-        let row = b.mad::<U32>(slot, rows_of_slot(self.heads, self.positions), own.head);
+        let row = b.mad::<U32>(slot, self.kept, own.head);
         let statistics = b.byte_index(self.statistics, row, 8);
         let [max, sum] = b.ld_vector(statistics, LoadKind::Ordinary);
         let (piece, inside) = (b.div::<U32>(own.dim, 16), b.rem::<U32>(own.dim, 16));
