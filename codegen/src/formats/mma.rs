@@ -9,7 +9,8 @@ use super::int8::LAST_WORDS;
 use super::{Plane, ScaleGroup};
 use crate::matrix;
 use crate::ptx::{
-    AtomicOp, Builder, F16, F32, Global, LoadKind, Ptr, S32, Scalar, Shared, Space, U8, U16, U32, Val, Var, Work,
+    AtomicOp, Builder, Element, F16, F32, Global, LoadKind, Ptr, S32, Scalar, Shared, Space, U8, U16, U32, Val, Var,
+    Work,
 };
 use kiln_shape::columns::{
     BESIDE_BYTES, FRAGMENT_BYTES, LATER_OFFSET, OF_TWO, PLANE_BYTES, PLANES, SCALES_OFFSET, SUMS_OFFSET,
@@ -171,6 +172,18 @@ impl Place {
             Place::Counted(number, bytes) => b.byte_index(from, number, bytes),
         }
     }
+
+    /// Two elements of each of two blocks, of which the first two's are at `from`.
+    fn load_two<S: Space, T: Element>(
+        self,
+        b: &mut Builder,
+        from: Ptr<S, T>,
+        kind: LoadKind,
+    ) -> [[Val<T::Loaded>; 2]; 2] {
+        let from = self.after(b, from);
+        let [low, high, next_low, next_high] = b.ld_vector(from, kind);
+        [[low, high], [next_low, next_high]]
+    }
 }
 
 /// A super-block of some eights of columns, in one plane.
@@ -284,17 +297,10 @@ impl<'a> Columns<'a> {
     /// The fragments of B of two blocks of 32.
     pub(super) fn fragments(&self, b: &mut Builder, eight: usize, two: Two) -> [[Val<U32>; 2]; 2] {
         let place = two.times(self.apart);
-        let [low, high, next_low, next_high] = match self.eights[eight] {
-            Eight::Global { fragments, .. } => {
-                let from = place.after(b, fragments);
-                b.ld_vector(from.cast::<U32>(), LoadKind::Constant)
-            }
-            Eight::Shared { fragments, .. } => {
-                let from = place.after(b, fragments);
-                b.ld_vector(from.cast::<U32>(), LoadKind::Ordinary)
-            }
-        };
-        [[low, high], [next_low, next_high]]
+        match self.eights[eight] {
+            Eight::Global { fragments, .. } => place.load_two(b, fragments.cast::<U32>(), LoadKind::Constant),
+            Eight::Shared { fragments, .. } => place.load_two(b, fragments.cast::<U32>(), LoadKind::Ordinary),
+        }
     }
 
     /// The fragment of B of the sums of the 16 sixteens, in f16.
@@ -316,17 +322,10 @@ impl<'a> Columns<'a> {
     /// The scales of the lane's two columns of two blocks.
     fn scales_of_blocks(&self, b: &mut Builder, eight: usize, two: Two) -> [[Val<F32>; 2]; 2] {
         let place = two.times(64);
-        let [low, high, next_low, next_high] = match self.eights[eight] {
-            Eight::Global { scales, .. } => {
-                let from = place.after(b, scales);
-                b.ld_vector(from.cast::<F32>(), LoadKind::Constant)
-            }
-            Eight::Shared { scales, .. } => {
-                let from = place.after(b, scales);
-                b.ld_vector(from.cast::<F32>(), LoadKind::Ordinary)
-            }
-        };
-        [[low, high], [next_low, next_high]]
+        match self.eights[eight] {
+            Eight::Global { scales, .. } => place.load_two(b, scales.cast::<F32>(), LoadKind::Constant),
+            Eight::Shared { scales, .. } => place.load_two(b, scales.cast::<F32>(), LoadKind::Ordinary),
+        }
     }
 }
 
