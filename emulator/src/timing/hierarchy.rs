@@ -65,11 +65,11 @@ impl Hierarchy {
         self.trip[usize::from(multiprocessor % 2 != 2 * slice / self.slices.len())]
     }
 
-    /// Sectors of a line are looked up in L2 from clock `at` on, `fetched` with them if they are missed. Returns when they
-    /// are there, at the slice.
-    fn look(&mut self, line: u64, sectors: u8, fetched: u8, at: u64, write: bool) -> u64 {
+    /// Sectors of a line are looked up in L2 from clock `at` on, `fetched` with them if they are missed; the slice moves
+    /// `moved` of them. Returns when they are there, at the slice.
+    fn look(&mut self, line: u64, (sectors, fetched): (u8, u8), at: u64, write: bool, moved: u32) -> u64 {
         let (slice, channel) = self.place(line);
-        let (_, served) = self.slices[slice].reserve(at, SECTOR as u32 * sectors.count_ones());
+        let (_, served) = self.slices[slice].reserve(at, SECTOR as u32 * moved);
         // A read takes whole bursts out of memory, and L2 keeps what they bring.
         let brought = if write { 0 } else { (sectors & 0b0101) << 1 | (sectors & 0b1010) >> 1 };
         let found = self.l2.look(line, sectors | fetched | brought, write);
@@ -90,21 +90,21 @@ impl Hierarchy {
     /// Reads sectors of a line for a multiprocessor that asks at clock `at`. Returns when they have come there.
     pub(super) fn read(&mut self, multiprocessor: usize, line: u64, (sectors, fetched): (u8, u8), at: u64) -> u64 {
         let trip = self.trip(multiprocessor, line);
-        let there = self.look(line, sectors, fetched, at + trip / 2, false);
+        let there = self.look(line, (sectors, fetched), at + trip / 2, false, sectors.count_ones());
         let (_, came) = self.ports[multiprocessor].reserve(there, SECTOR as u32 * sectors.count_ones());
         came + trip - trip / 2
     }
 
-    /// Asks L2 for sectors of a line, which come no further.
+    /// Asks L2 for sectors of a line, which come no further: the slice looks them up, as if it moved one.
     pub(super) fn ask(&mut self, multiprocessor: usize, line: u64, sectors: u8, at: u64) {
         let trip = self.trip(multiprocessor, line);
-        self.look(line, sectors, 0, at + trip / 2, false);
+        self.look(line, (sectors, 0), at + trip / 2, false, 1);
     }
 
     /// Writes sectors of a line. Returns when they are in L2, and when the multiprocessor knows.
     pub(super) fn write(&mut self, multiprocessor: usize, line: u64, sectors: u8, at: u64) -> (u64, u64) {
         let trip = self.trip(multiprocessor, line);
-        let there = self.look(line, sectors, 0, at + trip / 2, true);
+        let there = self.look(line, (sectors, 0), at + trip / 2, true, sectors.count_ones());
         (there, there + trip - trip / 2)
     }
 
