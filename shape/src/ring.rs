@@ -52,7 +52,7 @@ pub struct Depth {
     pub units: u32,
     /// Records of an entry, at most: 8, 16 or 32.
     pub records: u32,
-    /// Bytes of weights behind those in each warp's part that the L2 cache is asked for while the ring is full.
+    /// Bytes of weights behind those in each warp's part that the L2 cache is asked for.
     pub ahead: u32,
 }
 
@@ -70,9 +70,9 @@ impl Depth {
         Some(Depth { units: units_of_part, records, ahead: 0 })
     }
 
-    /// The same with a quarter of an L2 cache of so many bytes asked for ahead, by the warps of so many blocks.
+    /// The same with three eighths of an L2 cache of so many bytes asked for ahead, by the warps of so many blocks.
     pub fn with_l2(self, bytes: u32, (blocks, warps): (u32, u32)) -> Depth {
-        let each = (bytes / 4).checked_div(blocks).and_then(|bytes| bytes.checked_div(warps));
+        let each = (bytes / 8 * 3).checked_div(blocks).and_then(|bytes| bytes.checked_div(warps));
         Depth { ahead: each.unwrap_or(0), ..self }
     }
 
@@ -147,7 +147,7 @@ mod tests {
             u64::from(depth.ahead) * 7 * u64::from(blocks)
         };
         for (bytes, blocks) in [(50 << 20, 132), (6 << 20, 82), (4 << 20, 16)] {
-            let part = u64::from(bytes) / 4;
+            let part = 3 * u64::from(bytes) / 8;
             let asked = ahead(bytes, blocks);
             assert!(asked <= part && asked > part / 2, "{asked} of {part} bytes");
         }

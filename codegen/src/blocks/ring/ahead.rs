@@ -1,7 +1,7 @@
 use crate::ptx::{Builder, U8, U32, U64, Val, Var};
 
-/// How far a lane has asked the L2 cache for weights that the ring has no room for yet: it asks while the ring is full and
-/// all of it there, since memory would rest then.
+/// How far a lane has asked the L2 cache for weights that the ring has no room for yet. What the ring takes from there is made
+/// up for at once, or memory would rest while the ring takes the rest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ahead {
     /// The run that it asks for, of those behind the one that fills the ring, and how many of its super-blocks it has asked for.

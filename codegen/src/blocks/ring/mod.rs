@@ -32,10 +32,11 @@
 //! *End.* The consumers arrive at `leaving` once: as they leave with everything decoded, to park, or given up. The producer
 //! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
 //!
-//! *Ahead of the ring.* Where blocks wait for each other the ring is full, and memory would rest: then a producer of bulk
-//! copies asks the L2 cache for what the ring has no room for yet, a run's rest and the runs behind it. So a run is filled
-//! once a few behind it are known. Copies have the policy of what is read once: else what the ring has taken would put out
-//! what was asked for. Nobody waits for what was asked for, and no result depends on it.
+//! *Ahead of the ring.* Where blocks wait for each other the ring is full, and memory would rest. So a producer of bulk
+//! copies asks the L2 cache for what the ring has no room for yet, a run's rest and the runs behind it, always as far ahead
+//! as a launch allows: what the ring takes out of L2 has to be made up for at once, or memory rests meanwhile. So a run is
+//! filled once a few behind it are known. Copies have the policy of what is read once: else what the ring has taken would
+//! put out what was asked for. Nobody waits for what was asked for, and no result depends on it.
 //!
 //! *Waits.* A consumer that has polled for longer than the limit sets the grid's abort word and goes on with what is there;
 //! its block does not arrive at the grid's barrier that ends the token. The producer waits for its consumers until they

@@ -31,12 +31,7 @@ pub(crate) struct Producer {
     /// The runs that were taken and are not in the ring yet, the next one first, and how far they were asked for.
     runs: Vec<Taken>,
     ahead: Ahead,
-    /// Looks since the ring was last busy.
-    rests: Var<U32>,
 }
-
-/// Looks at a ring that is full and all there, behind which more is asked for.
-const PATIENCE: u32 = 4;
 
 /// A run of records, in registers.
 #[derive(Debug, Clone, Copy)]
@@ -155,7 +150,7 @@ impl Producer {
         let ring = Ring { policy, ..ring };
         let free = b.var::<U32>(ring.units);
         let mut zero = || b.var::<U32>(0);
-        let (entry, at, oldest, sizes, rests) = (zero(), zero(), zero(), zero(), zero());
+        let (entry, at, oldest, sizes) = (zero(), zero(), zero(), zero());
         Producer {
             ring,
             limit,
@@ -169,7 +164,6 @@ impl Producer {
             over: zero(),
             runs: (0..if ring.asks_ahead() { BEHIND } else { 1 }).map(|_| Taken::none(b)).collect(),
             ahead: Ahead::none(b),
-            rests,
         }
     }
 
@@ -220,9 +214,7 @@ impl Producer {
         b.while_(more, |b| {
             let asked = (self.ring.copies == Copies::Lanes).then(|| Asked::none(b));
             let more = b.setp_lt::<U32>(done, count);
-            let busy = b.var::<U32>(0);
             b.if_(more, |b| {
-                b.set(busy, 1);
                 let begin = b.get(self.at);
                 let end = b.add::<U32>(begin, sizes.units);
                 let fits = b.setp_ge(self.ring.units, end);
@@ -236,7 +228,7 @@ impl Producer {
                 let waits = b.or_pred(no_room, crowded);
                 b.if_else(
                     waits,
-                    |b| self.look(b, busy),
+                    |b| self.look(b),
                     |b| {
                         let free = b.sub::<U32>(self.free, taken);
                         b.set(self.free, free);
@@ -269,7 +261,7 @@ impl Producer {
             }
             if self.ring.asks_ahead() {
                 let at = (b.get(done), self.ring.ahead);
-                self.ask_ahead(b, busy, at, &runs);
+                self.ahead.ask(b, at, &runs);
             }
         });
         self.runs.windows(2).for_each(|pair| pair[0].become_one(b, &pair[1]));
@@ -281,20 +273,8 @@ impl Producer {
         b.if_(any, |b| begins(b, word));
     }
 
-    /// Asks for what comes behind the ring, once no lane has been busy for a few looks.
-    fn ask_ahead(&self, b: &mut Builder, busy: Var<U32>, at: (Val<U32>, Val<U32>), runs: &[Run]) {
-        let busy = b.setp_ne(busy, 0);
-        let busy = b.vote_any(busy);
-        let rests = b.add::<U32>(self.rests, 1);
-        let rests = b.selp::<U32>(0, rests, busy);
-        b.set(self.rests, rests);
-        let rests = b.setp_ge(rests, PATIENCE);
-        b.if_(rests, |b| self.ahead.ask(b, at, runs));
-    }
-
-    /// Looks whether the oldest entry is empty, and whether the consumers leave. A lane is no more busy whose part is full and
-    /// all there.
-    fn look(&self, b: &mut Builder, busy: Var<U32>) {
+    /// Looks whether the oldest entry is empty, and whether the consumers leave.
+    fn look(&self, b: &mut Builder) {
         let oldest = b.get(self.oldest);
         let full = self.part.full(b, oldest);
         let (empty, of_oldest) = (self.part.empty(full), parity(b, oldest));
@@ -310,16 +290,7 @@ impl Producer {
                 let next = b.add::<U32>(oldest, 1);
                 b.set(self.oldest, next);
             },
-            |b| {
-                if self.ring.asks_ahead() {
-                    let entry = b.get(self.entry);
-                    let last = b.sub::<U32>(entry, 1);
-                    let (full, of_last) = (self.part.full(b, last), parity(b, last));
-                    let landed = b.mbarrier_test_wait(full, of_last);
-                    b.if_(landed, |b| b.set(busy, 0));
-                }
-                self.look_at_end(b);
-            },
+            |b| self.look_at_end(b),
         );
     }
 
