@@ -131,7 +131,7 @@ fn many_blocks_have_the_streams_bits_under_every_schedule() {
     }
 }
 
-/// While a small ring is full the L2 cache is asked for weights behind it, where the device has one: no bytes that are not read
+/// The L2 cache is asked for weights behind a small ring, where the device has one: no bytes that are not read
 /// anyway, and no result depends on it.
 #[test]
 fn what_a_full_ring_has_no_room_for_is_asked_for_ahead() {
@@ -160,7 +160,9 @@ fn what_a_full_ring_has_no_room_for_is_asked_for_ahead() {
         assert_eq!(without.3, 0, "sm {sm:?}: asked for without an L2 cache");
         // A producer whose lanes copy asks for nothing.
         assert_eq!(with.3 > 0, sm == (9, 0), "sm {sm:?}: {} asked for ahead of {}", with.3, with.2);
-        assert!(with.3 < with.2, "sm {sm:?}: {} asked for ahead of {}", with.3, with.2);
+        // Each byte once, and behind the last token less than a token's that is never taken.
+        let most = with.2 + with.2 / PROMPT.len() as u64;
+        assert!(with.3 < most, "sm {sm:?}: {} asked for ahead of {}", with.3, with.2);
     }
 }
 
