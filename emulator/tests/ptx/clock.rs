@@ -176,6 +176,46 @@ fn what_is_read_once_puts_nothing_else_out_of_l2() {
     assert_eq!((again(1), again(0)), (0.0, 1.0));
 }
 
+/// Every thread asks L2 for eight lines of 16 MB, far from each other, and then loads a word.
+const ASK_AHEAD: &str = r#"
+.visible .entry ask_ahead(.param .u64 from)
+{
+    .reg .pred %p;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [from];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %tid.x;
+    mad.lo.u32 %r1, %r1, 1024, %r2;
+    mov.u32 %r3, 0;
+LOOP:
+    and.b32 %r4, %r1, 131071;
+    mul.wide.u32 %rd2, %r4, 128;
+    add.u64 %rd2, %rd1, %rd2;
+    prefetch.global.L2 [%rd2];
+    add.u32 %r1, %r1, 135168;
+    add.u32 %r3, %r3, 1;
+    setp.ne.u32 %p, %r3, 8;
+    @%p bra LOOP;
+    ld.global.ca.u32 %r5, [%rd2];
+    st.global.u32 [%rd2], %r5;
+    ret;
+}
+"#;
+
+#[test]
+fn what_l2_is_asked_for_takes_a_look_up_of_its_slices() {
+    let rig = timed(chip(), ASK_AHEAD);
+    let from = rig.memory.alloc(16 << 20).unwrap();
+    let time = || rig.time("ask_ahead", 132, 1024, &[from]).nanoseconds;
+    time(); // they are in L2 now
+    let lines = 132.0 * 1024.0 * 8.0;
+    let of_look_ups = lines * 32.0 / chip().l2_bandwidth.value;
+    let found = time();
+    // A load and its way come on top; whole lines would take four times as long.
+    assert!(found > of_look_ups && found < 2.0 * of_look_ups, "{found} ns, look-ups alone {of_look_ups}");
+}
+
 /// Every lane loads a word again and again, `stride` bytes apart, and adds it up.
 const STRIDE: &str = r#"
 .visible .entry stride(.param .u64 from, .param .u32 stride)
