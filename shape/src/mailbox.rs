@@ -10,6 +10,8 @@
 //!
 //! Offsets are in 32-bit words.
 
+use crate::choice;
+
 /// Items that may be under way together.
 pub const SLOTS: u32 = 64;
 /// Host: non-zero asks the kernel to leave after its next pass; items are kept.
@@ -25,7 +27,7 @@ pub const CONSUMED: u32 = STOP + SLOTS;
 /// Host: the items, `[SLOTS, ITEM_WORDS]`.
 pub const ITEMS: u32 = CONSUMED + SLOTS;
 /// Words of an item.
-pub const ITEM_WORDS: u32 = 96;
+pub const ITEM_WORDS: u32 = item::CHOICE + choice::WORDS;
 /// Words of the host's region.
 pub const WORDS: u32 = ITEMS + SLOTS * ITEM_WORDS;
 /// Entries of each slot's ring.
@@ -73,7 +75,7 @@ pub mod item {
     /// when its token is.
     pub const LOGPROBS: u32 = 22;
     /// The first stop id.
-    pub const STOP_IDS: u32 = 32;
+    pub const STOP_IDS: u32 = 24;
     /// Most stop ids.
     pub const STOP_IDS_MAX: u32 = 32;
     /// The words of the choice of each token, as [`crate::choice`] has them.

@@ -1,6 +1,6 @@
 //! A weight matrix in device memory: where it is and of what type, read from the tensor table or given by parameters.
 
-use crate::ptx::{Builder, Global, LoadKind, Operand, U8, U32, U64, Val};
+use crate::ptx::{Builder, Element, Global, LoadKind, Operand, Shared, U8, U32, U64, Val};
 use kiln_shape::table::{DATA_OFFSET, ENTRY_BYTES, PLANE_OFFSET, TYPE_OFFSET};
 
 /// A matrix of quantised or plain rows.
@@ -14,26 +14,63 @@ pub(crate) struct Tensor {
     pub(crate) ty: Val<U32>,
 }
 
-impl Tensor {
-    /// Reads entry `index` of the table, which is constant during a launch.
+/// The tensor table, which is constant during a launch, or a copy of some of it in shared memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Table {
+    Device(Global<U8>),
+    Copy(Shared<U8>),
+}
+
+impl From<Global<U8>> for Table {
+    fn from(table: Global<U8>) -> Table {
+        Table::Device(table)
+    }
+}
+
+impl Table {
     #[track_caller]
-    pub(crate) fn from_table(b: &mut Builder, table: Global<U8>, index: impl Operand<U32>) -> Tensor {
-        let entry = b.byte_index(table, index, ENTRY_BYTES);
-        let data = b.ld(entry.byte_offset(DATA_OFFSET.into()).cast::<U64>(), LoadKind::Constant);
-        let plane = b.ld(entry.byte_offset(PLANE_OFFSET.into()).cast::<U64>(), LoadKind::Constant);
-        let ty = b.ld(entry.byte_offset(TYPE_OFFSET.into()).cast::<U32>(), LoadKind::Constant);
+    fn entry(self, b: &mut Builder, index: impl Operand<U32>) -> Table {
+        match self {
+            Table::Device(table) => Table::Device(b.byte_index(table, index, ENTRY_BYTES)),
+            Table::Copy(table) => Table::Copy(b.byte_index(table, index, ENTRY_BYTES)),
+        }
+    }
+
+    /// The word so many bytes behind the beginning.
+    #[track_caller]
+    fn word<T: Element>(self, b: &mut Builder, offset: u32) -> Val<T::Loaded> {
+        match self {
+            Table::Device(entry) => b.ld(entry.byte_offset(offset.into()).cast::<T>(), LoadKind::Constant),
+            Table::Copy(entry) => b.ld(entry.byte_offset(offset.into()).cast::<T>(), LoadKind::Ordinary),
+        }
+    }
+}
+
+impl Tensor {
+    /// Reads entry `index` of the table.
+    #[track_caller]
+    pub(crate) fn from_table(b: &mut Builder, table: impl Into<Table>, index: impl Operand<U32>) -> Tensor {
+        let entry = table.into().entry(b, index);
+        let data = entry.word::<U64>(b, DATA_OFFSET);
+        let plane = entry.word::<U64>(b, PLANE_OFFSET);
+        let ty = entry.word::<U32>(b, TYPE_OFFSET);
+        let ty = match entry {
+            Table::Device(_) => ty,
+            // Lanes read one word, but of memory that changes: one lane's is the warp's.
+            Table::Copy(_) => b.shfl_idx(ty, 0),
+        };
         Tensor { data: b.global_ptr(data), plane: b.global_ptr(plane), ty }
     }
 }
 
 /// The address of a vector of floats in the table.
 #[track_caller]
-pub(crate) fn vector_from_table<T: crate::ptx::Element>(
+pub(crate) fn vector_from_table<T: Element>(
     b: &mut Builder,
-    table: Global<U8>,
+    table: impl Into<Table>,
     index: impl Operand<U32>,
 ) -> Global<T> {
-    let entry = b.byte_index(table, index, ENTRY_BYTES);
-    let data = b.ld(entry.byte_offset(DATA_OFFSET.into()).cast::<U64>(), LoadKind::Constant);
+    let entry = table.into().entry(b, index);
+    let data = entry.word::<U64>(b, DATA_OFFSET);
     b.global_ptr(data)
 }

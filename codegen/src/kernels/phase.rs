@@ -3,7 +3,7 @@ use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::gemv::{self, Input, Output, Share, With};
 use crate::blocks::swiglu;
-use crate::blocks::tensor::{Tensor, vector_from_table};
+use crate::blocks::tensor::{Table, Tensor, vector_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, TensorRole, WeightType};
@@ -54,7 +54,7 @@ pub struct PhaseKernel {
 /// Operands of a phase.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operands {
-    pub(crate) table: Global<U8>,
+    pub(crate) table: Table,
     /// The first entry of the layer in the table.
     pub(crate) layer: Val<U32>,
     pub(crate) x: Global<F32>,
@@ -106,7 +106,7 @@ impl Kernel for PhaseKernel {
         b.param::<U32>("phase"); // which one this is, for kernels of several
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let kind = dependent::wait(b);
-        let operands = Operands { table, layer, x, y, residual: y, eps, kind };
+        let operands = Operands { table: table.into(), layer, x, y, residual: y, eps, kind };
         dot::leave_registers(b, Numerics::Exact);
         let rows = self.rows_baked().map_or(Size::Reg(vocab), Size::Const);
         self.staged(b, &operands, |kernel, b, pass| {

@@ -545,7 +545,7 @@ impl Kernel for Products {
             self.ask_for(b, table, &chosen, rows);
         }
         let kind = dependent::wait(b);
-        let of = Operands { table, layer, x, y, residual: y, eps, kind };
+        let of = Operands { table: table.into(), layer, x, y, residual: y, eps, kind };
         let operands = AnyOperands { phase, of, ring: None, exchanged: None, company: None };
         let pass = self.staged(b, &operands, &chosen);
         let share = Share::of_grid(b, Size::Reg(rows), &pass);

@@ -8,7 +8,6 @@ use crate::blocks::qk::{Angles, Turn};
 use crate::blocks::tensor::vector_from_table;
 use crate::ptx::{Builder, F32, Global, Size, U32, Val, Var};
 use kiln_shape::mailbox::item;
-use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{KvType, ModelShape, RopePairing, TensorRole, Units};
 
 impl Decoder<'_> {
@@ -141,8 +140,9 @@ impl Decoder<'_> {
 
     fn gamma(&self, b: &mut Builder, layer: Val<U32>, role: TensorRole) -> Option<(Global<F32>, Val<F32>)> {
         self.kernel.shape.qk_norm.then(|| {
-            let entry = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS + role.slot());
-            (vector_from_table::<F32>(b, self.table, entry), self.eps)
+            let (table, first) = self.entries_of(b, layer);
+            let entry = b.add::<U32>(first, role.slot());
+            (vector_from_table::<F32>(b, table, entry), self.eps)
         })
     }
 }

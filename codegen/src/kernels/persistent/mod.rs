@@ -7,6 +7,7 @@ mod ahead;
 mod attend;
 mod choose;
 mod column;
+mod entries;
 mod exchange;
 mod queue;
 mod stream;
@@ -25,6 +26,7 @@ use crate::blocks::ring::{Consumer, Ring};
 use crate::blocks::wait::Limit;
 use crate::ptx::{Builder, F32, Global, Pred, Role, Shared, U8, U32, U64, Val, Var};
 use column::Columns;
+use entries::Entries;
 use exchange::Vectors;
 use kiln_shape::mailbox::command::{self, COLUMNS};
 use kiln_shape::mailbox::{report, state};
@@ -215,6 +217,8 @@ struct Decoder<'a> {
     ring: Option<Consumer>,
     /// Where weights come through a ring: where blocks hand vectors to each other.
     vectors: Option<Vectors>,
+    /// As well there: entries of the tensor table in shared memory.
+    entries: Option<Entries>,
 }
 
 /// What to do next; the same in every block.
@@ -304,6 +308,7 @@ impl<'a> Decoder<'a> {
             trace,
             ring: None,
             vectors: None,
+            entries: None,
         }
     }
 
@@ -318,6 +323,7 @@ impl<'a> Decoder<'a> {
             columns,
             ring: Some(Consumer::new(b, ring, self.barrier.limit())),
             vectors: Some(vectors),
+            entries: Some(Entries::new(b)),
             ..self
         }
     }

@@ -11,7 +11,8 @@ use kiln_shape::mailbox::{self, SLOTS, command, entry, item, report, state};
 
 /// Slots of a lane.
 const EACH: u32 = SLOTS / 32;
-const _: () = assert!(mailbox::ITEM_WORDS == 3 * 32, "a lane takes three words of an item");
+const _: () =
+    assert!(mailbox::ITEM_WORDS > 64 && mailbox::ITEM_WORDS <= 96, "a lane takes two or three words of an item");
 /// No slot: greater than every distance between two.
 const NONE: u32 = u32::MAX;
 
@@ -198,12 +199,16 @@ impl Decoder<'_> {
             let from = b.byte_index(self.mailbox.at(mailbox::ITEMS), slot, mailbox::ITEM_WORDS * 4);
             let to = b.byte_index(self.state.at(state::ITEMS), slot, mailbox::ITEM_WORDS * 4);
             let (from, to) = (b.index(from, lane), b.index(to, lane));
+            let (has_last, last) = (b.setp_lt(lane, mailbox::ITEM_WORDS - 64), b.var::<U32>(0));
+            b.if_(has_last, |b| {
+                let word = b.ld_sync(from.at(64), LoadOrder::Relaxed, Scope::Sys);
+                b.set(last, word);
+            });
             let low = b.ld_sync(from, LoadOrder::Relaxed, Scope::Sys);
             let high = b.ld_sync(from.at(32), LoadOrder::Relaxed, Scope::Sys);
-            let choice = b.ld_sync(from.at(64), LoadOrder::Relaxed, Scope::Sys);
             b.st(to, low);
             b.st(to.at(32), high);
-            b.st(to.at(64), choice);
+            b.if_(has_last, |b| b.st(to.at(64), last));
             let mut word = |word| b.shfl_idx(low, word);
             let (number, prompt, room) = (word(item::NUMBER), word(item::PROMPT), word(item::ROOM));
             let (position, id) = (word(item::POSITION), word(item::FIRST_ID));

@@ -108,8 +108,8 @@ impl Decoder<'_> {
             let none = b.mov::<U32>(0);
             let Vectors { x, y, residual, .. } = self.vectors_of(b, at, none);
             let (first, end) = self.share(b, step);
-            let (table, eps, kind) = (self.table, self.eps, LoadKind::Ordinary);
-            let layer_at = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+            let (eps, kind) = (self.eps, LoadKind::Ordinary);
+            let (table, layer_at) = self.entries_of(b, layer);
             let of = Operands { table, layer: layer_at, x, y, residual, eps, kind };
             let vectors = |b: &mut Builder, column: Val<U32>| self.vectors_of(b, at, column);
             let company = self.ring.filter(|_| self.columns.most() > 1).map(|ring| {
@@ -138,6 +138,7 @@ impl Decoder<'_> {
                 products.ask_for_share(b, self.table, (phase, layer), rows);
             };
             let beside: Option<&dyn Fn(&mut Builder)> = if self.ring.is_none() { Some(&ask) } else { None };
+            self.bring_entries(b, (phase, layer));
             self.end_step(b, stamp, layer, ends, beside);
         });
     }
@@ -180,12 +181,14 @@ impl Decoder<'_> {
         let (warp, warps) = (b.warp_id(), b.warps());
         b.bar_sync(); // nobody reads the tokens before any more
         self.begin_epochs(b);
+        self.bring_first_entries(b);
         self.columns.each(b, pass, |b, column| {
             let token = self.columns.get(b, word::TOKEN, column);
             let embedding = self.embedding_of(b, column);
             row.write(b, token, embedding, warp, warps);
         });
-        b.bar_sync(); // every warp's part is written
+        self.first_entries_are_there(b);
+        b.bar_sync(); // every warp's part is written, and the entries are there
     }
 
     /// This block's share of a phase: its first row and the row after its last.
@@ -205,7 +208,7 @@ impl Decoder<'_> {
         };
         let (first, end) = self.share(b, index);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-        let (table, eps) = (self.table, self.eps);
+        let (table, eps) = (self.table.into(), self.eps);
         let operands = Operands { table, layer, x, y, residual, eps, kind: LoadKind::Ordinary };
         b.overlap(|b| kernel.run(b, &operands, first, end));
         (first, end)
