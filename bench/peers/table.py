@@ -1,12 +1,13 @@
 """One layer of qwen3-8b by llama.cpp's kernels and by kiln's, under one clock: modelled, not measured.
 
-    table.py OUT ONE THREE CHIP...
+    table.py OUT ONE TWELVE CHIP...
 
-OUT is what llama.py made; ONE and THREE are cuts of qwen3-8b with one and with three layers, as the example `synth` makes
-them, whose last layers have attn_v and down in Q6_K. The examples `llama_layer`, `generate` (feature `qwen3-8b`) and
-`trace` (features `qwen3-8b` and `trace`) are run from `target/release`, where they were built. Both sides attend to 512
-positions. The persistent path attends to one, since its trace times a whole sequence; of it the last of three layers is
-taken, into which the ring runs ahead as it does everywhere.
+OUT is what llama.py made; ONE and TWELVE are cuts of qwen3-8b with one and with twelve layers, as the example `synth`
+makes them, whose only and whose tenth layer has attn_v and down in Q6_K. The examples `llama_layer`, `generate` (feature
+`qwen3-8b`) and `trace` (features `qwen3-8b` and `trace`) are run from `target/release`, where they were built. Both sides
+attend to 512 positions. The persistent path attends to one, since its trace times a whole sequence. What its ring and L2
+are asked for ahead moves memory's work from one layer to the one before, so that three layers are taken, of which the tenth
+of the cut is the last, and of their time the part that it has of their bytes.
 """
 
 import json
@@ -17,6 +18,9 @@ import sys
 
 BIN = pathlib.Path("target/release/examples")
 POSITIONS = 512
+# Bytes of a layer's weights: all in Q4_K, or attn_v and down in Q6_K.
+BYTES = 4096 * (2 * 4096 + 2 * 1024 + 3 * 12288) * 144 // 256
+BYTES_Q6_K = BYTES + 4096 * (1024 + 12288) * (210 - 144) // 256
 
 # Part of a layer; llama.cpp's rows, and how many of their launches; kiln's row.
 PARTS = [
@@ -78,17 +82,18 @@ def ours(model, chip):
 
 
 def persistent(model, chip):
-    """Microseconds of the last of three layers in the persistent path, in the mean of its blocks."""
+    """Microseconds of the tenth of twelve layers in the persistent path, by the two before and itself."""
     out = pathlib.Path("target/peers") / chip
     run(BIN / "trace", "--model", model, "--ids", 5, "--tokens", 1, "--clock", chip, "--out", out)
     events = json.loads((out / "trace.json").read_text())["traceEvents"]
     begins = lambda name, layer: {
         event["tid"]: event["ts"] for event in events if event["name"] == name and event["args"].get("layer") == layer
     }
-    first, behind = begins("qkv", 2), begins("head", 3)
+    first, behind = begins("qkv", 7), begins("qkv", 10)
     if not first or first.keys() != behind.keys():
-        sys.exit("the trace is not of three layers")
-    return sum(behind[block] - first[block] for block in first) / len(first)
+        sys.exit("the trace is not of twelve layers")
+    three = sum(behind[block] - first[block] for block in first) / len(first)
+    return three * BYTES_Q6_K / (BYTES_Q6_K + 2 * BYTES)
 
 
 def bound(row):
@@ -101,7 +106,7 @@ def bound(row):
 def main():
     if len(sys.argv) < 5:
         sys.exit(__doc__)
-    out, model, three, *chips = sys.argv[1:]
+    out, model, twelve, *chips = sys.argv[1:]
     for chip in chips:
         peers, (kiln, node) = theirs(out, chip), ours(model, chip)
         print(f"\n`{chip}`, modelled, not measured\n")
@@ -123,7 +128,7 @@ def main():
         line("layer", a, b)
         a_nodes, b_nodes = (row.time + row.launches * node for row in (a, b))
         print(f"| as nodes of a graph, {node} us each | {a_nodes:.1f} | | {b_nodes:.1f} | | {a_nodes / b_nodes:.2f} |")
-        whole = persistent(three, chip)
+        whole = persistent(twelve, chip)
         print(f"| persistent path | | | {whole:.1f} | | {a_nodes / whole:.2f} |", flush=True)
 
 
