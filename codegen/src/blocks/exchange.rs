@@ -175,6 +175,7 @@ impl Exchange {
         }
         let missed = b.setp_ne(any, 0);
         b.if_(missed, |b| {
+            b.cp_async_wait_group(0); // a block must not leave while its copies are under way
             let tid = b.tid();
             let first = b.setp_eq(tid, 0);
             b.if_(first, |b| b.mbarrier_arrive(self.leaving));

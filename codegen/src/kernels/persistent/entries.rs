@@ -13,7 +13,8 @@ const PIECE: u32 = 16;
 /// A block's copy: the model's entries, those of even layers, those of odd layers.
 ///
 /// The next layer's are asked for as attention's output ends, and waited for as `down` ends: barriers of the block at both
-/// ends stand between the copy and whoever reads the same place, two layers before and one layer later.
+/// ends stand between the copy and whoever reads the same place, two layers before and one layer later. A block that gives up
+/// meanwhile waits for its copies before it leaves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entries(Shared<U8>);
 
