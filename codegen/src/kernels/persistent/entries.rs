@@ -9,6 +9,7 @@ use kiln_shape::table::{ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS};
 
 /// Bytes that a thread copies.
 const PIECE: u32 = 16;
+const _: () = assert!((MODEL_SLOTS + LAYER_SLOTS) * ENTRY_BYTES / PIECE <= 64, "beside a ring two warps at least copy");
 
 /// A block's copy: the model's entries, those of even layers, those of odd layers.
 ///
