@@ -78,7 +78,7 @@ pub(crate) fn launches(ordinal: i32, matrices: &Matrices) -> Vec<Launch> {
     let mut counts = [0usize; 5];
     let named = records.into_iter().enumerate().map(|(at, record)| {
         let kernel = record.kernel;
-        let is_any = kernel == "products";
+        let is_any = is_product(&kernel);
         let phase = match is_any {
             true => Some(phase_of(&kernels, at)),
             false => PHASES.iter().position(|(own, ..)| *own == kernel),
@@ -98,14 +98,20 @@ pub(crate) fn launches(ordinal: i32, matrices: &Matrices) -> Vec<Launch> {
     named.collect()
 }
 
-/// The phase of a launch of `products`, by its place: before the keys are written Q, K and V; behind attention its output,
-/// gate and up, down; then the head.
+/// Whether a kernel multiplies quantised matrices of any phase, with one column or many.
+fn is_product(kernel: &str) -> bool {
+    ["products", "gemm_8", "gemm_16", "gemm_tile", "gemm_tile_128"].contains(&kernel)
+}
+
+/// The phase of a product, by its place: before the keys are written Q, K and V; behind attention its output, gate and up,
+/// down; then the head.
 fn phase_of(kernels: &[String], at: usize) -> usize {
-    if kernels.get(at + 1).is_some_and(|next| next.starts_with("qk_norm_rope_kv_write")) {
+    let writes = |kernel: &&String| kernel.starts_with("qk_norm_rope_kv_write");
+    if kernels.get(at + 1).as_ref().is_some_and(writes) {
         return 0;
     }
-    let before = kernels[..at].iter().rev().take_while(|before| *before == "products").count();
-    (1 + before).min(PHASES.len() - 1)
+    let behind = kernels[..at].iter().rev().take_while(|before| !writes(before));
+    (1 + behind.filter(|kernel| is_product(kernel)).count()).min(PHASES.len() - 1)
 }
 
 /// A table by kernel of all launches of a device, and the twenty lines that take the most instructions if `by_line`: of
