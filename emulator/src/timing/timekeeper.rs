@@ -19,6 +19,9 @@ use std::collections::HashMap;
 /// Marks words of shared memory among those of device memory.
 const SHARED: u64 = 1 << 63;
 
+/// Lines whose tags L1 looks up in a clock (NVIDIA's forum, thread 49571, of Volta and later).
+const TAGS: u32 = 4;
+
 /// A chip during a launch.
 pub(crate) struct Timekeeper<'a> {
     chip: &'static ChipFile,
@@ -143,11 +146,15 @@ impl<'a> Timekeeper<'a> {
         is_host: bool,
     ) {
         let (cost, place) = (&self.costs[pc as usize], block.place(warp));
+        let bytes = u64::from(access.bytes * access.count);
+        let time = &mut block.warps[warp as usize];
+        if access.pending && cost.kind == Kind::Copy && space == Space::Shared {
+            // What a copy brings is written when it lands.
+            self.multiprocessors[place].unit(time.copied.max(time.now), passes(addr, m, bytes).0);
+        }
         if access.pending || cost.kind == Kind::Bulk || space == Space::Param {
             return;
         }
-        let bytes = u64::from(access.bytes * access.count);
-        let time = &mut block.warps[warp as usize];
         let (done, stall) = match space {
             Space::Shared => {
                 let (passes, _) = passes(addr, m, bytes);
@@ -197,7 +204,11 @@ impl<'a> Timekeeper<'a> {
         let bytes = u64::from(access.bytes * access.count);
         let time = &mut block.warps[warp as usize];
         lines(addr, m, bytes, &mut self.lines);
-        let clocks = stages(addr, m, bytes, self.lines.len() as u32).max(self.chip.request.value as u32);
+        let lines = self.lines.len() as u32;
+        // A copy past L1 has nothing in its banks.
+        let past = cost.kind == Kind::Copy && cost.bypasses;
+        let clocks = if past { lines.div_ceil(TAGS) } else { stages(addr, m, bytes, lines) };
+        let clocks = clocks.max(self.chip.request.value as u32);
         let (begin, _) = self.multiprocessors[place].unit(time.now, clocks);
         let (mut done, mut stall) = (begin, Stall::Memory);
         if access.atomic {
@@ -417,11 +428,10 @@ fn lines(addr: &[u64; 32], m: u32, bytes: u64, found: &mut Vec<(u64, u8)>) {
     }
 }
 
-/// Clocks of an access in L1: its tags are looked up four lines a clock (NVIDIA's forum, thread 49571, of Volta and later),
-/// its data lie in the banks of shared memory.
+/// Clocks of an access in L1: its tags are looked up, its data lie in the banks of shared memory.
 fn stages(addr: &[u64; 32], m: u32, bytes: u64, lines: u32) -> u32 {
     if u64::from(lines) * LINE <= bytes * u64::from(m.count_ones()) {
         return lines;
     }
-    passes(addr, m, bytes).0.max(lines.div_ceil(4))
+    passes(addr, m, bytes).0.max(lines.div_ceil(TAGS))
 }

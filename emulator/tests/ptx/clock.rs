@@ -255,6 +255,48 @@ fn four_lines_a_clock_are_looked_up_in_l1() {
     }
 }
 
+/// Every lane copies 16 bytes past L1 again and again, `from` bytes apart, to places `to` bytes apart.
+const COPIES: &str = r#"
+.visible .entry copies(.param .u64 source, .param .u32 from, .param .u32 to)
+{
+    .reg .pred %p;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<4>;
+    .shared .align 16 .b8 places[4096];
+    ld.param.u64 %rd1, [source];
+    ld.param.u32 %r1, [from];
+    ld.param.u32 %r2, [to];
+    mov.u32 %r3, %tid.x;
+    and.b32 %r3, %r3, 31;
+    mul.wide.u32 %rd2, %r3, %r1;
+    add.u64 %rd1, %rd1, %rd2;
+    mov.u32 %r4, places;
+    mad.lo.u32 %r4, %r3, %r2, %r4;
+    mov.u32 %r5, 0;
+LOOP:
+    cp.async.cg.shared.global [%r4], [%rd1], 16;
+    add.u32 %r5, %r5, 1;
+    setp.ne.u32 %p, %r5, 400;
+    @%p bra LOOP;
+    cp.async.wait_all;
+    ret;
+}
+"#;
+
+#[test]
+fn a_copy_past_l1_takes_look_ups_and_the_banks_that_it_writes() {
+    let mut rig = Rig::new(&ptx(80, COPIES));
+    // Its warps write the same places.
+    rig.config = DeviceConfig { checks: Checks::NONE, step_limit: Some(1 << 30), ..DeviceConfig::clocked(chip()) };
+    let source = rig.memory.alloc(1 << 14).unwrap();
+    let clocks_of = |from, to| clocks(rig.time("copies", 1, 1024, &[source, from, to]).nanoseconds) / (400.0 * 32.0);
+    // 4 lines in two clocks and 4 passes, but 512 bytes through the port to L2; 32 lines in eight clocks and 4 passes, but
+    // 32 sectors through it, wherever the rows lie in L1's banks; 4 lines and 32 passes.
+    for (from, to, expected) in [(16, 16, 8.0), (128, 16, 16.0), (144, 16, 16.0), (16, 128, 34.0)] {
+        near(clocks_of(from, to), expected, 0.05);
+    }
+}
+
 #[test]
 fn every_chip_file_holds_figures_of_a_chip() {
     let mut names: Vec<_> = chip_files().iter().map(|chip| chip.name).collect();
