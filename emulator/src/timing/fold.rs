@@ -85,6 +85,8 @@ pub(crate) struct Cost {
     /// Whether a load passes L1 by, and whether stores before it do not hold it.
     pub(crate) bypasses: bool,
     pub(crate) constant: bool,
+    /// Whether it loads from shared memory, which an assembler puts few instructions before what waits for it.
+    pub(crate) near: bool,
     /// Sectors of a line, or of two, that a miss brings at least.
     pub(crate) fetches: u8,
     pub(crate) reads: Box<[u32]>,
@@ -153,6 +155,7 @@ impl Cost {
             acquires: acquires && global,
             bypasses: strong || words.has("L1::no_allocate") || words.has("cg") || words.has("cv"),
             constant: words.has("nc") || words.has("const"),
+            near: kind == Kind::Load && (!global || words.name == "ldmatrix"),
             fetches: if words.has("L2::128B") || words.has("L2::256B") { 15 } else { 0 },
             reads: sketch.reads.clone().into(),
             writes: sketch.writes.clone().into(),

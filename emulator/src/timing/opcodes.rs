@@ -105,7 +105,7 @@ impl Shape {
             "mul" | "mad" | "mul24" | "mad24" | "dp4a" | "dp2a" => (Heavy, 1, 0),
             "add" | "sub" | "and" | "or" | "xor" | "not" | "lop3" | "setp" | "set" | "selp" | "slct" | "min"
             | "max" | "abs" | "neg" => (Alu, twice, 0),
-            "prmt" | "shf" | "vote" | "activemask" => (Alu, 1, 0),
+            "prmt" | "shf" | "vote" | "activemask" | "vabsdiff4" => (Alu, 1, 0),
             "shl" | "shr" => (Alu, if words.is_wide() { 3 } else { 1 }, 0),
             "bfe" | "bfi" | "sad" | "szext" | "bmsk" => (Alu, 2 * twice, 0),
             "brev" | "popc" => (Sixteen, twice, 0),

@@ -95,6 +95,9 @@ impl<'a> Timekeeper<'a> {
         if cost.kind == Kind::Load && !cost.constant {
             at = at.max(time.stored);
         }
+        if cost.near {
+            at = at.max(time.far_back());
+        }
         if cost.releases && cost.kind != Kind::Fence {
             (at, stall) = (seen.max(at + self.hierarchy.fence), Stall::Barrier);
         }
@@ -112,6 +115,7 @@ impl<'a> Timekeeper<'a> {
             time.latest = begins;
         }
         time.now = begins;
+        time.issued(begins);
         match cost.kind {
             Kind::Copy => time.copied = 0,
             Kind::Fence => {

@@ -6,6 +6,10 @@ use std::collections::HashMap;
 /// Polls that a warp's loops are told apart by.
 const POLLS: usize = 64;
 
+/// Instructions by which a load from shared memory comes before what waits for it: in ptxas 13.5's code for sm_90 33 to 48
+/// in the median of each of 19 stretches of the tiles' and the persistent decoder's text, all registers being taken.
+const AHEAD: usize = 40;
+
 /// Time of a warp, in clocks.
 #[derive(Debug, Default)]
 pub(crate) struct WarpTime {
@@ -17,6 +21,7 @@ pub(crate) struct WarpTime {
     pub(super) now: u64,
     /// When each register's value is there, and what who waits for it waits for.
     pub(super) ready: Vec<(u64, Stall)>,
+    recent: Recent,
     /// The instruction before.
     pub(super) before: u32,
     /// Iterations of an unrolled loop that are one so far.
@@ -33,6 +38,19 @@ pub(crate) struct WarpTime {
     pub(super) asks: bool,
     /// Clocks waited, in the order of [`Stall::ALL`].
     pub(super) stalls: [u64; 4],
+}
+
+/// The last issues, and the place of the next one, which has that of the first of them.
+#[derive(Debug)]
+struct Recent {
+    next: usize,
+    issues: [u64; AHEAD],
+}
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent { next: 0, issues: [0; AHEAD] }
+    }
 }
 
 /// A word that a warp has looked at.
@@ -55,6 +73,18 @@ impl WarpTime {
         self.stalls[stall as usize] += at.saturating_sub(self.latest);
         self.latest = self.latest.max(at);
         self.floor = self.floor.max(self.latest);
+    }
+
+    /// Notes the issue of an instruction.
+    pub(super) fn issued(&mut self, at: u64) {
+        let Recent { next, issues } = &mut self.recent;
+        issues[*next] = at;
+        *next = (*next + 1) % AHEAD;
+    }
+
+    /// The issue of the instruction that a load from shared memory does not come before.
+    pub(super) fn far_back(&self) -> u64 {
+        self.recent.issues[self.recent.next]
     }
 
     /// The warp has done something that others may see.
