@@ -24,6 +24,8 @@ pub(crate) const ROWS: u32 = 16 * SIXTEENS;
 /// Super-blocks of rows in shared memory or on their way there, and of what stands beside the fragments of columns, where
 /// copies run on; else one.
 const STAGES: u32 = 2;
+/// Bytes of a record whose products take all registers.
+const LONG: u32 = 208;
 /// The number of two blocks of 32 that the second half of a super-block begins with.
 const SECOND_HALF: u32 = 2;
 
@@ -205,17 +207,44 @@ impl Tile {
             let here = b.get(stage);
             let (next, other) = (b.add::<U32>(sb, 1), b.xor::<U32>(here, self.width.stage(ty)));
             let goes_on = b.setp_lt(next, super_blocks);
+            // Copies take the load and store unit. Where registers suffice they come behind the first fragments of a half.
+            let amid = mma.group == ScaleGroup::Of256 && ty.layout().data < LONG;
+            let second_half = |b: &mut Builder| {
+                copies.half(b, 1);
+                b.cp_async_commit_group();
+            };
+            let next_one = |b: &mut Builder| {
+                if amid {
+                    // Behind the last super-block that one is copied again, and not read: a branch would cost more here.
+                    let step = b.selp::<U32>(PLANES * PLANE_BYTES, 0, goes_on);
+                    copies.go_on(b, Size::Reg(step));
+                    let next = b.selp::<U32>(next, sb, goes_on);
+                    copies.rows(b, other, next);
+                    copies.beside(b, other);
+                } else {
+                    copies.go_on(b, Size::Const(PLANES * PLANE_BYTES));
+                    b.if_(goes_on, |b| {
+                        copies.rows(b, other, next);
+                        copies.beside(b, other);
+                    });
+                }
+                b.cp_async_commit_group();
+            };
+            let first_half = |b: &mut Builder| {
+                if amid {
+                    copies.half(b, 0)
+                } else {
+                    b.if_(goes_on, |b| copies.half(b, 0))
+                }
+                b.cp_async_commit_group();
+            };
             if runs_on {
                 b.cp_async_wait_group(0);
                 b.bar_sync(); // the first half is in shared memory, and the super-block before has been read
-                copies.half(b, 1);
-                b.cp_async_commit_group();
-                copies.go_on(b);
-                b.if_(goes_on, |b| {
-                    copies.rows(b, other, next);
-                    copies.beside(b, other);
-                });
-                b.cp_async_commit_group();
+                if !amid {
+                    second_half(b);
+                    next_one(b);
+                }
             } else {
                 b.bar_sync(); // the super-block before has been read
                 copies.whole(b, sb);
@@ -245,13 +274,19 @@ impl Tile {
                 fragments: b.byte_index(self.fragments, own_eight, OF_TWO),
                 beside: b.byte_index(beside, own_eight, BESIDE_BYTES),
                 apart: self.width.eights() * OF_TWO,
-                before: &|b, pair| {
-                    if runs_on && pair == SECOND_HALF {
+                before: &|b, pair, eight| match (pair, eight) {
+                    _ if !runs_on => {}
+                    (0, 1) if amid => second_half(b),
+                    (1, 1) if amid => next_one(b),
+                    (SECOND_HALF, 0) => {
                         b.cp_async_wait_group(1);
                         b.bar_sync(); // the second half is in shared memory, and the first has been read
-                        b.if_(goes_on, |b| copies.half(b, 0));
-                        b.cp_async_commit_group();
+                        if !amid {
+                            first_half(b);
+                        }
                     }
+                    (SECOND_HALF, 1) if amid => first_half(b),
+                    _ => {}
                 },
             };
             self.super_block(b, mma, &rows, &columns, (&copies, own_eight, sb), sums);
@@ -479,13 +514,19 @@ impl Copies {
         self.beside(b, stage);
         self.half(b, 0);
         self.half(b, 1);
-        self.go_on(b);
+        self.go_on(b, Size::Const(PLANES * PLANE_BYTES));
     }
 
-    /// Has the columns' copies be those of the next super-block.
-    fn go_on(&self, b: &mut Builder) {
+    /// Has the columns' copies be those so many bytes on.
+    fn go_on(&self, b: &mut Builder, step: Size) {
         for &eight in &self.eights {
-            let next = b.add::<U64>(eight, u64::from(PLANES * PLANE_BYTES));
+            let next = match step {
+                Size::Const(bytes) => b.add::<U64>(eight, u64::from(bytes)),
+                Size::Reg(bytes) => {
+                    let bytes = b.cvt::<U64, U32>(bytes);
+                    b.add::<U64>(eight, bytes)
+                }
+            };
             b.set(eight, next);
         }
     }

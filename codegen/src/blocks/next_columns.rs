@@ -121,12 +121,25 @@ impl Next {
         let end = b.min::<U32>(end, of.columns);
         let own = b.add::<U32>(first, warp);
         let row_bytes = b.shl::<U32>(of.rows, 2);
-        b.for_range(own, end, b.warps(), |b, column| {
+        let last = b.sub::<U32>(end, 1);
+        let load = |b: &mut Builder, column: Val<U32>| {
+            let column = b.min::<U32>(column, last);
             let row = b.address(of.y);
             let row = b.mad_wide(column, row_bytes, row);
             let row = b.global_ptr::<F32>(row);
             let from = b.index(row, at);
-            let values = eight(b, from, inside, LoadKind::Ordinary).map(|value| b.var(value));
+            eight(b, from, inside, LoadKind::Ordinary)
+        };
+        // The next column's values are on their way while this one's are rounded.
+        let coming = load(b, own).map(|value| b.var(value));
+        b.for_range(own, end, b.warps(), |b, column| {
+            let values = coming.map(|value| {
+                let value = b.get(value);
+                b.var(value)
+            });
+            let next = b.add::<U32>(column, b.warps());
+            let next = load(b, next);
+            coming.iter().zip(next).for_each(|(to, value)| b.set(*to, value));
             b.if_(normalised, |b| {
                 let own: [Val<F32>; 8] = values.map(|value| b.get(value));
                 let sum = square(b, &own);

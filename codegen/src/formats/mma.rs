@@ -193,12 +193,12 @@ pub(crate) struct Columns<'a> {
     counted: bool,
     /// Bytes from the fragments of two blocks of 32 to those of the next two.
     apart: u32,
-    /// What comes before the first use of two blocks, by the number of the two.
+    /// What comes before the fragments of two blocks are read, by the numbers of the two and of the eight.
     before: Option<Before<'a>>,
 }
 
-/// Has two blocks of 32, by their number, arrive in shared memory.
-type Before<'a> = &'a dyn Fn(&mut Builder, u32);
+/// Has two blocks of 32 of an eight, by their numbers, arrive in shared memory, and asks for others.
+type Before<'a> = &'a dyn Fn(&mut Builder, u32, u32);
 
 /// Columns in shared memory, and where the first eight has its fragments and what stands behind these in a plane.
 pub(crate) struct InShared<'a> {
@@ -269,9 +269,6 @@ impl<'a> Columns<'a> {
             return;
         }
         for number in 0..TWOS {
-            if let Some(before) = self.before {
-                before(b, number);
-            }
             body(b, Two::Known(number as usize));
         }
     }
@@ -296,6 +293,9 @@ impl<'a> Columns<'a> {
 
     /// The fragments of B of two blocks of 32.
     pub(super) fn fragments(&self, b: &mut Builder, eight: usize, two: Two) -> [[Val<U32>; 2]; 2] {
+        if let (Some(before), Two::Known(number)) = (self.before, two) {
+            before(b, number as u32, eight as u32);
+        }
         let place = two.times(self.apart);
         match self.eights[eight] {
             Eight::Global { fragments, .. } => place.load_two(b, fragments.cast::<U32>(), LoadKind::Constant),

@@ -1,7 +1,7 @@
 use super::products::Chosen;
 use crate::blocks::math;
 use crate::blocks::tensor::vector_from_table;
-use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, U64, Val, Var};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, U8, U32, U64, Val, Var};
 
 /// What several columns' products become: a bias is added, or the residual, or gate and up become one.
 pub(super) struct Epilogue<'a> {
@@ -28,36 +28,55 @@ pub(super) struct Of {
     pub(super) column: Val<U32>,
 }
 
+/// A product with its column's factor in it.
+#[derive(Clone, Copy)]
+pub(super) struct Scaled {
+    pub(super) of: Of,
+    /// Whether its result is written.
+    pub(super) there: Val<Pred>,
+    pub(super) value: Var<F32>,
+    /// The products with gate and up, where this may be their result.
+    pub(super) pair: Option<(Var<F32>, Val<F32>)>,
+}
+
 impl Epilogue<'_> {
-    /// Makes `value` of a scaled product the result, and gives its place. `pair` are the scaled products with gate and up,
-    /// where this may be their result.
-    pub(super) fn finish(
-        &self,
-        b: &mut Builder,
-        of: Of,
-        value: Var<F32>,
-        pair: Option<(Var<F32>, Val<F32>)>,
-    ) -> Global<F32> {
+    /// Makes a lane's products with one matrix results, and writes those that are there. What is added to them is loaded for
+    /// all before the first waits for it.
+    pub(super) fn write(&self, b: &mut Builder, products: &[Scaled]) {
+        let Some(first) = products.first() else { return };
         if self.qkv_bias {
             b.if_(self.chosen.is_qkv, |b| {
-                let entry = b.add::<U32>(self.chosen.bias, of.number);
+                let entry = b.add::<U32>(self.chosen.bias, first.of.number);
                 let bias = vector_from_table::<F32>(b, self.table, entry);
-                let row = of.in_matrix.map_or(of.row, |first| b.add::<U32>(first, of.row));
-                let at = b.index(bias, row);
-                add(b, value, at);
+                add(b, products, |b, Scaled { of, there, .. }| {
+                    let row = of.in_matrix.map_or(of.row, |first| b.add::<U32>(first, of.row));
+                    let row = b.selp::<U32>(row, 0, there);
+                    b.index(bias, row)
+                });
             });
         }
-        let to = self.place(b, of);
-        b.if_(self.chosen.has_residual, |b| add(b, value, to));
-        if let Some((gate, up)) = pair {
-            b.if_(self.chosen.is_gate_up, |b| {
+        let places: Vec<_> = products.iter().map(|product| self.place(b, product.of)).collect();
+        b.if_(self.chosen.has_residual, |b| {
+            // For a result that is not there some word that nobody writes is loaded.
+            let none = self.table.cast::<F32>();
+            let mut places = places.iter();
+            add(b, products, |b, product| {
+                let own = places.next().copied().unwrap_or(none);
+                b.select_ptr(own, none, product.there)
+            });
+        });
+        b.if_(self.chosen.is_gate_up, |b| {
+            for Scaled { value, pair, .. } in products {
+                let Some((gate, up)) = *pair else { continue };
                 let gate = b.get(gate);
                 let activated = math::silu(b, gate);
                 let product = b.mul(activated, up);
-                b.set(value, product);
-            });
+                b.set(*value, product);
+            }
+        });
+        for (product, place) in products.iter().zip(places) {
+            b.if_(product.there, |b| b.st(place, product.value));
         }
-        to
     }
 
     /// The place of a result. Results of a batch may be more than 32 bits count.
@@ -73,9 +92,15 @@ impl Epilogue<'_> {
     }
 }
 
-/// `value += *at`.
-fn add(b: &mut Builder, value: Var<F32>, at: Global<F32>) {
-    let addend = b.ld(at, LoadKind::Ordinary);
-    let sum = b.add(value, addend);
-    b.set(value, sum);
+/// Adds to each product what stands at its place.
+fn add(b: &mut Builder, products: &[Scaled], mut from: impl FnMut(&mut Builder, Scaled) -> Global<F32>) {
+    let mut load = |product: &Scaled| {
+        let at = from(b, *product);
+        b.ld(at, LoadKind::Ordinary)
+    };
+    let addends: Vec<Val<F32>> = products.iter().map(&mut load).collect();
+    for (product, addend) in products.iter().zip(addends) {
+        let sum = b.add(product.value, addend);
+        b.set(product.value, sum);
+    }
 }

@@ -1,5 +1,5 @@
 use super::Kernel;
-use super::epilogue::{Epilogue, Of};
+use super::epilogue::{Epilogue, Of, Scaled};
 use super::products::Chosen;
 use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS};
 use crate::blocks::next_columns::{Next, Written};
@@ -43,23 +43,25 @@ impl Gemm {
         let (row, column) = (b.and::<U32>(tid, ROWS - 1), b.div::<U32>(tid, ROWS));
         let Operands { table, y, rows, .. } = *operands;
         let epilogue = Epilogue { table, y, rows, chosen, qkv_bias: self.shape.qkv_bias };
-        for (sum, (gate, eight)) in sums.iter().zip(operands.gates.iter().zip(0..)) {
+        let last = b.sub::<U32>(operands.columns, 1);
+        let writes = b.setp_ge(matrix.number, chosen.unwritten);
+        let each = sums.iter().zip(operands.gates.iter().zip(0..)).map(|(sum, (gate, eight))| {
             let eight = b.add::<U32>(operands.first_eight, eight);
             let column = b.mad::<U32>(eight, COLUMNS, column);
             let is_there = b.setp_lt(column, operands.columns);
-            b.if_(is_there, |b| {
-                let inverse = b.index(operands.inverse, column);
-                let inverse = b.ld(inverse, LoadKind::Constant);
-                let scaled = b.mul(*sum, inverse);
-                let value = b.var::<F32>(scaled);
-                let (number, in_phase) = (matrix.number, operands.first_row);
-                let of = Of { number, row, in_matrix: Some(matrix.first), in_phase, column };
-                let to = epilogue.finish(b, of, value, Some((*gate, scaled)));
-                b.set(*gate, scaled);
-                let writes = b.setp_ge(matrix.number, chosen.unwritten);
-                b.if_(writes, |b| b.st(to, value));
-            });
-        }
+            let factor = b.min::<U32>(column, last);
+            let factor = b.index(operands.inverse, factor);
+            let factor = b.ld(factor, LoadKind::Constant);
+            let scaled = b.mul(*sum, factor);
+            let (number, in_phase) = (matrix.number, operands.first_row);
+            let of = Of { number, row, in_matrix: Some(matrix.first), in_phase, column };
+            let there = b.and_pred(is_there, writes);
+            (Scaled { of, there, value: b.var::<F32>(scaled), pair: Some((*gate, scaled)) }, *gate, scaled)
+        });
+        let each: Vec<_> = each.collect();
+        let products: Vec<Scaled> = each.iter().map(|(product, ..)| *product).collect();
+        epilogue.write(b, &products);
+        each.iter().for_each(|(_, gate, scaled)| b.set(*gate, *scaled));
     }
 }
 

@@ -1,5 +1,5 @@
 use super::Kernel;
-use super::epilogue::{Epilogue, Of};
+use super::epilogue::{Epilogue, Of, Scaled};
 use super::products::Chosen;
 use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, Width};
 use crate::blocks::next_columns::Written;
@@ -67,6 +67,8 @@ impl GemmTile {
         let first_column = b.mad::<U32>(pair, 2, first_column);
         let last = b.sub::<U32>(operands.columns, 1);
         let no_pair = b.not_pred(chosen.is_gate_up);
+        let Operands { table, y, rows, .. } = *operands;
+        let epilogue = Epilogue { table, y, rows, chosen, qkv_bias: self.shape.qkv_bias };
         b.for_range(0, self.width.own(), 1, |b, eight| {
             let column = b.mad::<U32>(eight, COLUMNS, first_column);
             let inverses = [0, 1].map(|next| {
@@ -78,6 +80,7 @@ impl GemmTile {
             let sixteens: Vec<&[[Var<F32>; 4]]> = sums.chunks(self.width.own() as usize).collect();
             let scaled: Vec<[Val<F32>; 4]> =
                 sixteens.iter().map(|of| std::array::from_fn(|i| b.mul(of[0][i], inverses[i % 2]))).collect();
+            let mut products = Vec::new();
             for (number, values) in scaled.iter().enumerate() {
                 for (i, value) in values.iter().enumerate() {
                     let column = b.add::<U32>(column, i as u32 % 2);
@@ -88,33 +91,18 @@ impl GemmTile {
                     if number > 0 {
                         there = b.and_pred(there, no_pair);
                     }
-                    let up = (number == 0).then(|| scaled[1][i]);
-                    b.if_(there, |b| self.store(b, operands, chosen, of, (row, column), (*value, up)));
+                    let value = b.var::<F32>(*value);
+                    let pair = (number == 0).then(|| (value, scaled[1][i]));
+                    let of = Of { number: of.number, row, in_matrix: None, in_phase: of.from, column };
+                    products.push(Scaled { of, there, value, pair });
                 }
             }
+            epilogue.write(b, &products);
             for of in sixteens {
                 let first = of[0].map(|sum| b.get(sum));
                 gemm_tile::rotate(b, of, first);
             }
         });
-    }
-
-    /// A result: the product with a row of the matrix, times its column's factor, and that with up's row.
-    fn store(
-        &self,
-        b: &mut Builder,
-        operands: &Operands,
-        chosen: &Chosen,
-        of: &OfTile,
-        (row, column): (Val<U32>, Val<U32>),
-        (value, up): (Val<F32>, Option<Val<F32>>),
-    ) {
-        let value = b.var::<F32>(value);
-        let Operands { table, y, rows, .. } = *operands;
-        let epilogue = Epilogue { table, y, rows, chosen, qkv_bias: self.shape.qkv_bias };
-        let of = Of { number: of.number, row, in_matrix: None, in_phase: of.from, column };
-        let to = epilogue.finish(b, of, value, up.map(|up| (value, up)));
-        b.st(to, value);
     }
 }
 
@@ -127,7 +115,8 @@ impl GemmTile {
         b.selp::<U32>(vocab, rows, chosen.is_head)
     }
 
-    /// The block's tile, of so many rows of the phase: those of each matrix come after those of the one before.
+    /// The block's tile, of so many rows of the phase: those of each matrix come before those of the one before. Of Q, K and
+    /// V llama.cpp's mixes give the last the most bits, and blocks that take longest are best begun first.
     fn find(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen, rows: Val<U32>) -> OfTile {
         let tile = b.ctaid_y();
         let zero = b.mov::<U32>(0);
@@ -135,7 +124,9 @@ impl GemmTile {
         let found = none.words().map(|word| b.var::<U32>(word));
         let before = b.var::<U32>(0);
         let matrices = b.selp::<U32>(3, 1, chosen.is_qkv);
-        b.for_range(0, matrices, 1, |b, number| {
+        let last = b.sub::<U32>(matrices, 1);
+        b.for_range(0, matrices, 1, |b, earlier| {
+            let number = b.sub::<U32>(last, earlier);
             let (from, to) = chosen.rows_of(b, &self.shape, number);
             let to = b.min::<U32>(to, rows);
             let in_matrix = b.sub::<U32>(to, from);

@@ -89,7 +89,7 @@ impl Derived {
             Op::MaxNan | Op::Neg { .. } | Op::Abs { .. } | Op::Rcp { .. } | Op::Sqrt { .. } | Op::Ex2 => {
                 Derived::Nothing
             }
-            Op::Dp4a { .. } | Op::Dp2a { .. } | Op::Redux { .. } | Op::CvtF16x2 => Derived::Nothing,
+            Op::Dp4a { .. } | Op::Vabsdiff4 | Op::Dp2a { .. } | Op::Redux { .. } | Op::CvtF16x2 => Derived::Nothing,
             Op::MmaBytes { .. } | Op::MmaEightRows { .. } | Op::MmaHalves { .. } => Derived::Nothing,
             Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,
             Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny | Op::VoteBallot => Derived::Nothing,

@@ -75,6 +75,7 @@ impl Display for Op {
             Op::Sqrt { ty } => write!(f, "sqrt.rn.{ty}"),
             Op::Ex2 => f.write_str("ex2.approx.f32"),
             Op::Dp4a { bytes } => write!(f, "dp4a.{bytes}.s32"),
+            Op::Vabsdiff4 => f.write_str("vabsdiff4.u32.s32.s32.add"),
             Op::Dp2a { half, bytes } => write!(f, "dp2a.{half}.s32.{bytes}"),
             Op::MmaBytes { depth, bytes } => {
                 write!(f, "mma.sync.aligned.m16n8k{}.row.col.s32.{bytes}.s8.s32", depth.bytes())

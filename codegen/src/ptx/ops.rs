@@ -161,6 +161,12 @@ impl Builder {
         self.emit(Op::Dp4a { bytes: T::TYPE }, [a.arg(), b.arg(), c.arg()])
     }
 
+    /// The sum of `|a - b|` over four signed bytes of each, added to `c`. NVIDIA's assembler takes no constants here.
+    #[track_caller]
+    pub fn vabsdiff4(&mut self, a: Val<U32>, b: Val<U32>, c: Val<U32>) -> Val<U32> {
+        self.emit(Op::Vabsdiff4, [a.arg(), b.arg(), c.arg()])
+    }
+
     /// The dot product of the two signed half words of `a` with the low or high two bytes of `b`, added to `c`. The bytes
     /// are signed for [`S32`], unsigned for [`U32`].
     #[track_caller]

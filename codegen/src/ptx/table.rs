@@ -335,6 +335,8 @@ instructions! {
     Ex2: [Value(F32)] <- [Value(F32)], BASE, Operands, Free, Pure;
     /// The dot product of four bytes, signed or not, with four signed ones, added to `c`.
     Dp4a { bytes: Type }: [Value(S32)] <- [Value(B32), Value(B32), Value(S32)], BASE, Operands, Free, Pure;
+    /// The distances of four signed bytes from four others, added to `c`.
+    Vabsdiff4: [Value(U32)] <- [Value(B32), Value(B32), Value(U32)], BASE, Operands, Free, Pure;
     /// The dot product of two signed half words with two bytes, signed or not, added to `c`.
     Dp2a { half: Half, bytes: Type }:
         [Value(S32)] <- [Value(B32), Value(B32), Value(S32)], BASE, Operands, Free, Pure;

@@ -322,6 +322,9 @@ values! {
     // The second type is part of the name: T is that of the first operand.
     "dp4a.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<4>(x, T::MIN != 0, y, false, z) }
     "dp4a.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<4>(x, T::MIN != 0, y, true, z) }
+    // Three types: T is that of the sum.
+    "vabsdiff4.u32.u32.add": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { distance(x, y, false, z) }
+    "vabsdiff4.s32.s32.add": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { distance(x, y, true, z) }
     "dp2a.lo.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y, false, z) }
     "dp2a.lo.s32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y, true, z) }
     "dp2a.hi.u32": u32 s32 => (x: u32, y: u32, z: u32) -> u32 { dot::<2>(x, T::MIN != 0, y >> 16, false, z) }
@@ -481,6 +484,12 @@ fn part(v: u32, i: u32, bits: u32, signed: bool) -> i32 {
 fn dot<const N: u32>(x: u32, x_signed: bool, y: u32, y_signed: bool, z: u32) -> u32 {
     let product = |i: u32| part(x, i, 32 / N, x_signed) * part(y, i, 8, y_signed);
     (0..N).fold(z, |sum, i| sum.wrapping_add(product(i) as u32))
+}
+
+/// `z` plus the distances of the four bytes of x from those of y.
+#[inline(always)]
+fn distance(x: u32, y: u32, signed: bool, z: u32) -> u32 {
+    (0..4).fold(z, |sum, i| sum.wrapping_add(part(x, i, 8, signed).abs_diff(part(y, i, 8, signed))))
 }
 
 fn bit_mask(at: u32, len: u32) -> u32 {

@@ -57,6 +57,8 @@ const TEXTS: &[(&str, &str)] = &[
     ("global texture", ".global .texref t; tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [t, {%r1}];"),
     ("stack", "alloca.u64 %rd1, 16;"),
     ("video", "vadd4.u32.u32.u32 %r1, %r2, %r3, %r4;"),
+    ("distances that are not summed", "vabsdiff4.u32.s32.s32 %r1, %r2, %r3, %r4;"),
+    ("distances of bytes of two kinds", "vabsdiff4.u32.u32.s32.add %r1, %r2, %r3, %r4;"),
     (
         "sparse product",
         "mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, %r4}, {%f1, %f2, %f3, %f4}, %r5, 0x0;",

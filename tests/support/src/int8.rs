@@ -63,10 +63,10 @@ impl Group {
         Group { x: x.to_vec(), inverse, scale, q }
     }
 
-    /// Whether a few elements are far larger than the others: the squares sum to less than those of 8, or of 2.5 of 32.
+    /// Whether a few elements are far larger than the others: magnitudes are less than 4, or 9 of any 32, on the mean.
     fn is_uneven(&self, group: usize) -> bool {
-        let squares: f32 = self.q.iter().map(|q| q * q).sum();
-        squares > 0.0 && squares < (if group == 256 { 8 * 127 * 127 } else { 5 * 127 * 127 / 2 }) as f32
+        let magnitudes: f32 = self.q.iter().map(|q| q.abs()).sum();
+        magnitudes > 0.0 && magnitudes < (group * if group == 256 { 4 } else { 9 }) as f32
     }
 
     fn values(&self, second: bool) -> Vec<f64> {

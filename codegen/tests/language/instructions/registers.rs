@@ -258,6 +258,15 @@ fn in_every_type() -> Vec<Case> {
             },
         ),
         case(
+            "vabsdiff4",
+            |b, i| b.vabsdiff4(i.x, i.y, i.z),
+            |t| {
+                let signed = |word: u32, at: usize| word.to_le_bytes()[at] as i8;
+                let distances = (0..4).map(|at| u32::from(signed(t.x(), at).abs_diff(signed(t.y(), at))));
+                distances.sum::<u32>().wrapping_add(t.z())
+            },
+        ),
+        case(
             "dp2a",
             |b, i| {
                 let z = b.mov_bits::<S32, _>(i.z);

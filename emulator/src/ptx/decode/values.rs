@@ -167,7 +167,8 @@ impl Decoder<'_> {
                     Some(row) => row,
                     None if forms_of(t.name).is_empty() => return Ok(false),
                     None => {
-                        let forms: Vec<&str> = forms_of(t.name).iter().filter(|f| f.1 == ty).map(|f| f.0).collect();
+                        let mut forms: Vec<&str> = forms_of(t.name).iter().filter(|f| f.1 == ty).map(|f| f.0).collect();
+                        forms.sort_unstable();
                         let list = forms.join(", ");
                         let message = format!("modifiers that make no form; of type {ty:?} there are: {list}");
                         return t.fail(format!(".{}", parts.join(".")), message);
