@@ -2,6 +2,9 @@
 
 use super::config::{BLOCK, DeviceConfig, REGISTERS, THREADS_PER_BLOCK};
 
+/// Schedulers of a multiprocessor, each with a quarter of its registers.
+const SCHEDULERS: u32 = 4;
+
 /// A kernel's parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamInfo {
@@ -46,11 +49,11 @@ impl KernelInfo {
     }
 
     /// Registers per thread as reported: the emulator's own figure, bounded as an assembler bounds it for the declared
-    /// number of threads.
+    /// number of threads: each of the four schedulers has whole warps.
     pub(crate) fn device_registers(&self) -> u32 {
-        let threads = self.max_threads().max(1).next_multiple_of(32);
-        let threads = threads.saturating_mul(self.min_blocks.unwrap_or(1).max(1));
-        self.registers.clamp(16, (REGISTERS / threads / 8 * 8).clamp(16, 255))
+        let warps = self.max_threads().max(1).div_ceil(32).saturating_mul(self.min_blocks.unwrap_or(1).max(1));
+        let most = REGISTERS / SCHEDULERS / warps.div_ceil(SCHEDULERS) / 32 / 8 * 8;
+        self.registers.clamp(16, most.clamp(16, 255))
     }
 
     /// Blocks that one multiprocessor holds at once, by the allocation units of NVIDIA's occupancy calculator.
@@ -61,9 +64,9 @@ impl KernelInfo {
             return 0;
         }
         let warps = threads.div_ceil(32);
-        // Registers are given per warp in units of 256, and each of the four schedulers holds whole warps.
+        // Registers are given per warp in units of 256.
         let per_warp = (self.device_registers() * 32).next_multiple_of(256);
-        let by_registers = REGISTERS / 4 / per_warp * 4 / warps;
+        let by_registers = REGISTERS / SCHEDULERS / per_warp * SCHEDULERS / warps;
         let taken = (shared + chip.reserved_shared).next_multiple_of(128);
         let by_shared = chip.shared_per_multiprocessor.checked_div(taken).unwrap_or(u32::MAX);
         (chip.warps / warps).min(by_registers).min(by_shared).min(chip.blocks)

@@ -216,6 +216,31 @@ fn launches_beyond_the_limits_are_refused() {
     assert_eq!(device.download::<u32>(out, 64), (0..64).collect::<Vec<u32>>());
 }
 
+/// A kernel of so many threads that has 250 words at once.
+fn many_registers(threads: u32) -> String {
+    let loads: String = (0..250).map(|i| format!("    ld.global.u32 %r{i}, [%rd1+{}];\n", 4 * i)).collect();
+    let sums: String = (1..250).map(|i| format!("    add.u32 %r0, %r0, %r{i};\n")).collect();
+    format!(
+        ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry many(.param .u64 out)\n.reqntid {threads}\n{{\n    \
+         .reg .b32 %r<250>;\n    .reg .b64 %rd<2>;\n    ld.param.u64 %rd1, [out];\n{loads}{sums}    \
+         st.global.u32 [%rd1], %r0;\n    ret;\n}}\n"
+    )
+}
+
+#[test]
+fn a_thread_has_the_registers_that_whole_warps_of_a_scheduler_leave_it() {
+    let device = Device::new(DeviceConfig::default());
+    // A scheduler has two warps of eight, three of nine and of twelve: a third of its 16384 registers is 170 a thread.
+    for (warps, registers) in [(8, 255), (9, 168), (12, 168), (13, 128)] {
+        let many = device.kernel(&many_registers(32 * warps), "many");
+        // SAFETY: handles of this device, values in locals.
+        unsafe {
+            assert!(made(|out| (device.api.function_attribute)(out, 4, many)) <= registers, "{warps} warps");
+            assert!(made(|out| (device.api.occupancy)(out, many, 32 * warps as i32, 0)) >= 1, "{warps} warps");
+        }
+    }
+}
+
 #[test]
 fn launch_attributes_are_read() {
     let device = Device::new(DeviceConfig { multiprocessors: 1, counters: true, ..DeviceConfig::default() });
