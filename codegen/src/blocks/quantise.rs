@@ -2,7 +2,7 @@
 //!
 //! The scale is the greatest magnitude over 127. Rounding adds 1.5 * 2^23, which leaves the integer in the lowest bits of
 //! the float. A super-block has a second plane where a few outliers set its scale: where the magnitudes of `q` are less than
-//! 4 on the mean, or less than 9 over any 32 with a scale of their own. So up to eight elements of 256 that are as large as
+//! 4 on the mean, or less than 9 over any 32 with a scale of their own. So up to seven elements of 256 that are as large as
 //! each other leave the others their bits, and two of 32; of the super-blocks of 256 that SwiGLU makes of normal numbers one
 //! in a thousand has a second plane. The rule looks at that super-block alone, so the bits of a dot product do not depend on
 //! what else is staged.
