@@ -39,6 +39,7 @@ impl Source<'_> {
         self.line(format_args!("/// Kernels for `{name}`."));
         self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedModel = {{"));
         self.signatures(&modules);
+        self.modules(["const MODULES: &[BakedModule] = &[", "];"], &stem(&identifier), modules);
         self.line(format_args!(
             "    // SAFETY: the modules were made for this shape and these types, with the launches listed."
         ));
@@ -55,7 +56,7 @@ impl Source<'_> {
         self.line(format_args!("    }},"));
         let types: Vec<String> = types.iter().map(|ty| format!("{kiln}::shape::WeightType::{ty:?}")).collect();
         self.line(format_args!("    {kiln}::shape::WeightTypes::of(&[{}]),", types.join(", ")));
-        self.modules("", &format!("kiln_{}", identifier.to_lowercase()), modules);
+        self.line(format_args!("    MODULES,"));
         self.line(format_args!(") }}\n}};\n"));
         identifier
     }
@@ -75,7 +76,7 @@ impl Source<'_> {
         self.line(format_args!("pub static {identifier}: {kiln}::baked::BakedKernels = {{"));
         self.signatures(&modules);
         self.line(format_args!("    {kiln}::baked::BakedKernels {{"));
-        self.modules("modules: ", &format!("kiln_{}", identifier.to_lowercase()), modules);
+        self.modules(["modules: &[", "],"], &stem(identifier), modules);
         self.line(format_args!("}}\n}};"));
     }
 
@@ -104,9 +105,9 @@ impl Source<'_> {
         }
     }
 
-    /// Module by module; `field` stands in front of the list.
-    fn modules(&mut self, field: &str, stem: &str, modules: Vec<EmittedModule>) {
-        self.line(format_args!("    {field}&["));
+    /// Module by module, between the words that open and close the list.
+    fn modules(&mut self, [open, close]: [&str; 2], stem: &str, modules: Vec<EmittedModule>) {
+        self.line(format_args!("    {open}"));
         let mut bodies: Vec<(Option<(DecoderPath, Numerics)>, String)> = Vec::new();
         let mut all: Vec<(String, EmittedModule)> = Vec::new();
         for module in modules {
@@ -166,7 +167,7 @@ impl Source<'_> {
             self.machine_code(file, module, &all);
             self.line(format_args!("        }},"));
         }
-        self.line(format_args!("    ],"));
+        self.line(format_args!("    {close}"));
     }
 }
 
@@ -215,6 +216,11 @@ fn param(Param { name, ty, .. }: &Param) -> String {
         ParamType::Read(number) => format!("Param::read({name:?}, {number:?})"),
         ParamType::Write(number) => format!("Param::write({name:?}, {number:?})"),
     }
+}
+
+/// What the names of a static's files begin with.
+fn stem(identifier: &str) -> String {
+    format!("kiln_{}", identifier.to_lowercase())
 }
 
 /// `qwen3-8b` as the name of a static: `QWEN3_8B`.
