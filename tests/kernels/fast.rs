@@ -119,12 +119,12 @@ fn outliers_get_a_second_plane() {
     let mut random = Random::fresh();
     let gpu = gpu();
     for &ty in WeightType::ALL.iter().filter(|ty| int8::group(**ty).is_some()) {
-        for (outlier, count) in [(1e2f32, 1), (1e4, 1), (1e4, 5), (1e6, 2)] {
+        for (outlier, count) in [(1e2f32, 1), (1e4, 1), (1e4, 5), (1e5, 7), (1e6, 2)] {
             let mut case = Case::new(kernel(ty, 1024, 9).without_norm(), 1024, 9, &mut random);
-            // At most two in a block of 32: three as large as each other are not few there.
-            let first = random.below(32);
+            // All in a super-block, and at most two in a block of 32: three as large as each other are not few there.
+            let (super_block, first) = (random.below(4), random.below(8));
             for i in 0..count {
-                let block = (first + 6 * (i / 2)) % 32;
+                let block = 8 * super_block + (first + 3 * (i / 2)) % 8;
                 case.x[(32 * block + 16 * (i % 2) + random.below(16)) as usize] = outlier;
             }
             let result = case.check_fast(&gpu);
