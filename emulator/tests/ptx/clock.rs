@@ -299,42 +299,17 @@ fn a_copy_past_l1_takes_look_ups_and_the_banks_that_it_writes() {
 
 /// A loop of 200 sums that hang on nothing, a load from shared memory before or behind them, and a chain of 40 on it.
 fn hoisted(first: bool) -> String {
-    let sums: String = (0..200).map(|i| format!("    add.u32 %r{}, %r4, {i};\n", 10 + i % 50)).collect();
-    let load = "    ld.shared.f32 %f1, [%r3];\n";
+    let sums: String = (0..200).map(|i| format!("    add.u32 %r{}, %r39, {i};\n", i % 32)).collect();
+    let load = "    ld.shared.f32 %f1, [word];\n";
     let chain = "    fma.rn.f32 %f1, %f1, %f1, %f1;\n".repeat(40);
-    let (before, behind) = if first { (load, "") } else { ("", load) };
-    format!(
-        r#"
-.visible .entry hoisted(.param .u64 to)
-{{
-    .reg .pred %p;
-    .reg .b32 %r<60>;
-    .reg .f32 %f<2>;
-    .reg .b64 %rd<2>;
-    .shared .align 4 .b8 word[4];
-    ld.param.u64 %rd1, [to];
-    mov.u32 %r1, %tid.x;
-    mov.u32 %r3, word;
-    st.shared.u32 [%r3], %r1;
-    mov.u32 %r4, 0;
-LOOP:
-{before}{sums}{behind}{chain}
-    add.u32 %r4, %r4, 1;
-    setp.ne.u32 %p, %r4, 100;
-    @%p bra LOOP;
-    st.global.f32 [%rd1], %f1;
-    ret;
-}}
-"#
-    )
+    looped(&if first { [load, &sums, &chain] } else { [&sums, load, &chain] }.concat())
 }
 
 #[test]
 fn a_load_from_shared_memory_comes_few_instructions_before_the_text_has_it() {
     let clocks_of = |first| {
         let rig = timed(chip(), &hoisted(first));
-        let to = rig.memory.alloc(4).unwrap();
-        clocks(rig.time("hoisted", 1, 1, &[to]).nanoseconds) / 100.0
+        clocks(rig.time("work", 1, 1, &[100]).nanoseconds) / 100.0
     };
     // Sums take two clocks each, and hide the chain where the load is first. Behind them it is 40 instructions before their
     // end, and the load's 28.6 clocks and the chain's 160 come after.
@@ -364,6 +339,11 @@ fn every_chip_file_holds_figures_of_a_chip() {
 /// A loop of 32 independent instructions.
 fn stream(instruction: impl Fn(usize) -> String) -> String {
     let lines: String = (0..32).map(|i| format!("    {}\n", instruction(i))).collect();
+    looped(&lines)
+}
+
+/// A loop that counts `%r39` down, beside a word of shared memory.
+fn looped(lines: &str) -> String {
     format!(
         r#"
 .visible .entry work(.param .u32 rounds)
@@ -371,7 +351,9 @@ fn stream(instruction: impl Fn(usize) -> String) -> String {
     .reg .pred %p;
     .reg .b32 %r<40>;
     .reg .f32 %f<40>;
+    .shared .align 4 .b8 word[4];
     ld.param.u32 %r39, [rounds];
+    st.shared.u32 [word], %r39;
 LOOP:
 {lines}    add.u32 %r39, %r39, -1;
     setp.ne.u32 %p, %r39, 0;
