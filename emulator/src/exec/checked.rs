@@ -354,6 +354,16 @@ impl Observers {
         self.time.iter_mut().for_each(|time| time.wait_for_copies(warp, at));
     }
 
+    /// When the product that a warp has just issued is there, in modelled time.
+    pub(crate) fn product_done(&self, warp: u32) -> u64 {
+        self.time.as_ref().map_or(0, |time| time.product(warp))
+    }
+
+    /// A warp waits for products that are there at a modelled time.
+    pub(crate) fn products_awaited(&mut self, warp: u32, at: u64) {
+        self.time.iter_mut().for_each(|time| time.wait_for_products(warp, at));
+    }
+
     /// A copy lands in shared memory. Without its issue it counts as an access by the lane at its wait.
     pub(crate) fn copy_lands(&mut self, (at, lane): (&At, usize), index: u64, bytes: u64, issue: Option<&CopyIssue>) {
         self.checks.landed((at, lane), (index, bytes), issue.map(|issue| &issue.checked), true);

@@ -64,7 +64,7 @@ impl Transfer {
 }
 
 /// Bytes of shared memory.
-fn shared_bytes(common: &mut Common, at: u64, bytes: usize) -> &mut [u8] {
+pub(crate) fn shared_bytes(common: &mut Common, at: u64, bytes: usize) -> &mut [u8] {
     let (n, at) = (common.shared.len() * 8, at as usize);
     // SAFETY: the words are contiguous and initialised; the block runs on this thread only.
     let all = unsafe { std::slice::from_raw_parts_mut(common.shared.as_mut_ptr().cast::<u8>(), n) };

@@ -112,7 +112,7 @@ impl Fragment {
 }
 
 /// Four lanes' words as the bytes that neighbour each other in a row.
-fn sixteen(words: [u32; 4], signed: bool) -> [i16; 16] {
+pub(crate) fn sixteen(words: [u32; 4], signed: bool) -> [i16; 16] {
     let mut bytes = [0; 16];
     bytes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
     // A signed byte is itself with its sign, an unsigned one is not.
@@ -155,8 +155,18 @@ fn products_by_avx2(rows: &[[i16; 32]; 16], twos: &[[[i16; 2]; 8]; 16]) -> [[i32
     sums
 }
 
+/// The products of rows with eight columns, by whatever the processor has.
+pub(crate) fn eight_columns(rows: &[[i16; 32]; 16], twos: &[[[i16; 2]; 8]; 16]) -> [[i32; 8]; 16] {
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has it.
+        return unsafe { products_by_avx2(rows, twos) };
+    }
+    products(rows, twos)
+}
+
 /// Columns by twos of their bytes.
-fn by_twos(columns: &[[i16; 32]; 16]) -> [[[i16; 2]; 8]; 16] {
+pub(crate) fn by_twos(columns: &[[i16; 32]; 16]) -> [[[i16; 2]; 8]; 16] {
     std::array::from_fn(|two| std::array::from_fn(|column| [columns[column][2 * two], columns[column][2 * two + 1]]))
 }
 
@@ -292,16 +302,7 @@ impl Cpu<'_> {
     /// The same of bytes, whose sums are integers, by `mma`: its C has at most 16 rows and eight columns.
     fn multiply_bytes(&mut self, site: &mut Site<'_>, [d, a, b, c]: [&Fragment; 4], sat: bool) {
         let [rows, columns] = [a, b].map(|fragment| fragment.bytes(site.warp, self.cx.code));
-        let twos = by_twos(&columns);
-        #[cfg(target_arch = "x86_64")]
-        let sums = if std::is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has it.
-            unsafe { products_by_avx2(&rows, &twos) }
-        } else {
-            products(&rows, &twos)
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        let sums = products(&rows, &twos);
+        let sums = eight_columns(&rows, &by_twos(&columns));
         self.add_sums(site, [d, c], |before, row, column| {
             let (before, sum): (i32, i32) = (before as i32, sums[row][column]);
             (if sat { before.saturating_add(sum) } else { before.wrapping_add(sum) }) as u32

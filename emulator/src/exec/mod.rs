@@ -19,6 +19,7 @@ pub(crate) mod system;
 mod timed;
 pub(crate) mod values;
 pub(crate) mod warp;
+pub(crate) mod warpgroup;
 mod warpwide;
 
 use crate::checks::counters::Counts;

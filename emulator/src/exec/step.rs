@@ -146,7 +146,10 @@ impl Cpu<'_> {
             Op::Warp(effect, mask) => self.warp_wide(site, effect.as_ref(), *mask),
             Op::Effect(run, _) => run(self, site),
             Op::Bra(target) => Ok(site.part_ways(*target)),
-            Op::Exit => Ok(site.exit()),
+            Op::Exit => {
+                self.exits_with_products(site)?;
+                Ok(site.exit())
+            }
             Op::Mem(op) => {
                 self.torn(site, op, *pieces)?;
                 *pieces = (*pieces + 1) % op.pieces();

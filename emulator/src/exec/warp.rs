@@ -7,6 +7,7 @@
 use super::LaunchCx;
 use super::definedness::Definedness;
 use super::inst::{Address, CONST, NONE, P, Program, R, W};
+use super::warpgroup::Product;
 use crate::machine::lanes::Slot;
 use crate::machine::random::Random;
 use crate::memory::POISON;
@@ -69,6 +70,9 @@ pub(crate) struct Warp {
     random: Random,
     /// Copy groups committed by each lane: of `cp.async`, and bulk.
     pub(crate) groups: [[u32; 32]; 2],
+    /// Products under way, and their groups committed so far.
+    pub(crate) products: Vec<Product>,
+    pub(crate) product_groups: u32,
     /// Per lane, the phase of the cluster's barrier that ends its wait, counted from 1; 0 where it has not arrived.
     pub(crate) cluster: [u32; 32],
 }
@@ -90,6 +94,8 @@ impl Warp {
             picks: 0,
             random: Random::new(cx.config.seed, stream),
             groups: [[0; 32]; 2],
+            products: Vec::new(),
+            product_groups: 0,
             cluster: [0; 32],
         }
     }

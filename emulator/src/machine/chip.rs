@@ -56,6 +56,8 @@ pub struct ChipFile {
     pub tensor_half: Figure,
     /// As that, of int8.
     pub tensor_int8: Figure,
+    /// The same of a warpgroup's products, where it has them.
+    pub warpgroup_int8: Option<Figure>,
     /// Clocks from an instruction of `fma`, `heavy`, `alu` or `half` to one that needs its result.
     pub latency: Figure,
     /// As that, of `sixteen`.
@@ -166,6 +168,7 @@ impl ChipFile {
             ("copy, us", self.copy),
             ("link to the host, GB/s", self.link),
         ];
+        all.extend(self.warpgroup_int8.map(|products| ("tensor int8 of warpgroups, products", products)));
         all.extend(self.convert.map(|convert| ("convert, lanes", convert)));
         all.extend(self.fence.map(|fence| ("fence, ns", fence)));
         all

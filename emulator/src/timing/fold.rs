@@ -105,7 +105,7 @@ impl Cost {
             Pipe::Half => "half",
             Pipe::Double => "double",
             Pipe::Sixteen | Pipe::Shuffle => "sixteen",
-            Pipe::Tensor { .. } => "tensor",
+            Pipe::Tensor { .. } | Pipe::Warpgroup { .. } => "tensor",
             Pipe::Memory => "memory",
         };
         [(pipe, self.count), ("alu", self.extra)]
@@ -135,7 +135,8 @@ impl Cost {
             "mbarrier" => Kind::Mbarrier,
             "cp" if words.has("bulk") && pipe == Pipe::Memory => Kind::Bulk,
             "cp" if pipe == Pipe::Memory && !words.has("mbarrier") => Kind::Copy,
-            "cp" | "nanosleep" | "griddepcontrol" => Kind::Ordered,
+            "wgmma" if !words.has("wait_group") => Kind::Plain,
+            "cp" | "nanosleep" | "griddepcontrol" | "wgmma" => Kind::Ordered,
             _ => Kind::Plain,
         };
         let ordered = match kind {

@@ -10,6 +10,10 @@ use crate::machine::chip::ChipFile;
 const WARP: u32 = 32;
 /// Quarters of a multiprocessor.
 const QUARTERS: usize = 4;
+/// Rows of a warp in a warpgroup's product.
+const ROWS: u32 = 16;
+/// Bytes of shared memory that are read in a clock.
+const SHARED_BYTES: u32 = 128;
 
 /// Issue slots and pipes of a quarter.
 struct Quarter {
@@ -32,6 +36,8 @@ pub(super) struct Multiprocessor {
     unit: Calendar,
     /// Clocks of it that a request takes at least; a shuffle is one.
     request: u32,
+    /// What a warpgroup's product of bytes takes of tensor cores, by what it takes by `mma`.
+    faster: f64,
     pub(super) l1: Cache,
 }
 
@@ -58,6 +64,7 @@ impl Multiprocessor {
             begun: 0,
             unit: Calendar::new(1.0),
             request: chip.request.value as u32,
+            faster: chip.tensor_int8.value / chip.warpgroup_int8.unwrap_or(chip.tensor_int8).value,
             l1: Cache::new(bytes, 4),
         }
     }
@@ -78,7 +85,7 @@ impl Multiprocessor {
         }
         let lanes = WARP * cost.count;
         let begins = match cost.pipe {
-            Pipe::Folded | Pipe::Control | Pipe::Memory => slot,
+            Pipe::Folded | Pipe::Control | Pipe::Memory | Pipe::Warpgroup { .. } => slot,
             Pipe::Fma => quarter.fma.reserve(slot, lanes).0,
             Pipe::Heavy => {
                 // It is part of the pipe for f32.
@@ -94,6 +101,16 @@ impl Multiprocessor {
             Pipe::Tensor { products, int8 } => quarter.tensor[usize::from(int8)].reserve(slot, products).0,
         };
         begins.max(slot)
+    }
+
+    /// Takes the tensor cores of a warp's quarter for so many products of its warpgroup, from clock `at` on. Returns when
+    /// they end. The quarters read the columns from shared memory together.
+    pub(super) fn multiply(&mut self, warp: u32, products: u32, at: u64) -> u64 {
+        let tensor = &mut self.quarters[warp as usize % QUARTERS].tensor[1];
+        let (begin, end) = tensor.reserve(at, (f64::from(products) * self.faster) as u32);
+        let columns = products / ROWS;
+        self.unit.reserve(begin, columns.div_ceil(SHARED_BYTES * QUARTERS as u32));
+        end
     }
 
     /// Takes the load and store unit for so many clocks from `at` on. Returns when it begins and ends.

@@ -21,6 +21,10 @@ pub(crate) enum Pipe {
         products: u32,
         int8: bool,
     },
+    /// Products of int8 of a warpgroup, which nobody waits for at their issue: those of one warp.
+    Warpgroup {
+        products: u32,
+    },
     /// The load and store unit.
     Memory,
 }
@@ -74,6 +78,12 @@ impl<'a> Words<'a> {
         matches!(self.name, "add" | "sub") && matches!(self.last(), "u32" | "s32")
     }
 
+    /// As many products as the three numbers of a shape such as `m16n8k16` make.
+    fn products(&self) -> u32 {
+        let shape = self.rest.iter().find(|word| word.starts_with('m') && word.contains('n') && word.contains('k'));
+        shape.map_or(0, |word| word.split(['m', 'n', 'k']).filter_map(|n| n.parse::<u32>().ok()).product())
+    }
+
     pub(super) fn addresses(&self) -> bool {
         matches!(self.name, "ld" | "st" | "atom" | "red" | "cp" | "prefetch")
     }
@@ -122,13 +132,11 @@ impl Shape {
             "div" | "rem" => (Sixteen, 2, if words.is_wide() { 70 } else { 16 }),
             "shfl" => (Shuffle, 1, 0),
             "redux" | "match" => (Sixteen, 1, 0),
-            "mma" => {
-                // m16n8k16: as many products as its three numbers make.
-                let numbers = words.rest.iter().find(|word| word.starts_with('m') && word.contains('n'));
-                let each = numbers
-                    .map_or(0, |word| word.split(['m', 'n', 'k']).filter_map(|n| n.parse::<u32>().ok()).product());
-                (Tensor { products: each, int8: words.has("s32") }, 1, 0)
-            }
+            "mma" => (Tensor { products: words.products(), int8: words.has("s32") }, 1, 0),
+            // A warp has a quarter of the rows.
+            "wgmma" if words.has("mma_async") => (Warpgroup { products: words.products() / 4 }, 1, 0),
+            // The last product before it says so.
+            "wgmma" if words.has("commit_group") => (Folded, 0, 0),
             "ld" | "ldu" | "st" | "atom" | "red" | "prefetch" | "ldmatrix" | "stmatrix" | "discard" => (Memory, 1, 0),
             "cp" if words.has("commit_group") || words.has("wait_group") || words.has("wait_all") => (Control, 1, 0),
             "cp" | "mbarrier" => (Memory, 1, 0),

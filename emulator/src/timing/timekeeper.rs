@@ -132,6 +132,12 @@ impl<'a> Timekeeper<'a> {
             Pipe::Sixteen => chip.sixteen_latency.value,
             Pipe::Shuffle => chip.shuffle_latency.value,
             Pipe::Tensor { .. } => chip.tensor_latency.value,
+            Pipe::Warpgroup { products } => {
+                let end = self.multiprocessors[place].multiply(number, products, begins.max(time.products_begin));
+                time.products_begin = end;
+                time.product = end + chip.tensor_latency.value as u64;
+                1.0
+            }
         };
         // Those around it hang together.
         let ready = begins + (latency + chip.latency.value * f64::from(cost.extra)) as u64;

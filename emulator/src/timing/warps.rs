@@ -30,6 +30,10 @@ pub(crate) struct WarpTime {
     pub(super) stored: u64,
     /// When the copies that the instruction at hand issued have landed.
     pub(super) copied: u64,
+    /// When the last product of its warpgroup that it issued is there.
+    pub(super) product: u64,
+    /// When tensor cores can begin with the next one.
+    pub(super) products_begin: u64,
     /// Words that it has looked at since it last did anything.
     pub(super) polls: Vec<Poll>,
     /// Whether its last look was in vain.
@@ -238,6 +242,16 @@ impl BlockTime {
     /// When the copies that a warp has just issued land.
     pub(crate) fn copied(&self, warp: u32) -> u64 {
         self.warps[warp as usize].copied
+    }
+
+    /// When the product that a warp has just issued is there.
+    pub(crate) fn product(&self, warp: u32) -> u64 {
+        self.warps[warp as usize].product
+    }
+
+    /// A warp waits for products that are there at a clock.
+    pub(crate) fn wait_for_products(&mut self, warp: u32, at: u64) {
+        self.warps[warp as usize].wait(at, Stall::Dependency);
     }
 
     /// A warp waits for copies that land at a clock.

@@ -9,7 +9,10 @@ const GOOD: &str =
 #[test]
 fn a_kernel_that_is_not_understood_is_refused_and_the_others_run() {
     for (body, named) in [
-        ("wgmma.fence.sync.aligned;", "a product of a warpgroup"),
+        (
+            "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, 1, 1, 1, 0, 0;",
+            "a product of a warpgroup",
+        ),
         ("tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1, %r2}];", "an access to a texture"),
         (
             "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r1, %r2}], [%r2];",
@@ -39,7 +42,7 @@ fn a_kernel_that_is_not_understood_is_refused_and_the_others_run() {
 
 #[test]
 fn a_launch_of_a_refused_kernel_says_why() {
-    let text = ptx(90, &format!(".visible .entry bad()\n{{ wgmma.fence.sync.aligned; ret; }}\n{GOOD}"));
+    let text = ptx(90, &format!(".visible .entry bad()\n{{ tcgen05.wait::ld.sync.aligned; ret; }}\n{GOOD}"));
     let memory = Memory::new(1 << 20);
     let module = Module::load(&text, &memory).unwrap();
     let launch = kiln_emulator::Launch {
@@ -54,7 +57,7 @@ fn a_launch_of_a_refused_kernel_says_why() {
     };
     let fault = kiln_emulator::run(&launch, &memory, &Default::default()).unwrap_err();
     assert_eq!(fault.kind, FaultKind::Unsupported);
-    assert!(fault.message.contains("wgmma"), "{fault}");
+    assert!(fault.message.contains("tcgen05"), "{fault}");
 }
 
 /// Lane `i` writes its words to `out[words * i ..]`.

@@ -25,6 +25,7 @@ mod text;
 mod truth;
 mod validation;
 mod waits;
+mod warpgroups;
 
 /// The manifest says `test = false` of the library, so a unit test there would never run.
 #[test]

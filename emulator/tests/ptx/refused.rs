@@ -36,13 +36,10 @@ const TEXTS: &[(&str, &str)] = &[
         "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [%rd2], 128;",
     ),
     ("bulk reduce", "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd1], [%r1], 16;"),
-    ("wgmma fence", "wgmma.fence.sync.aligned;"),
     (
         "wgmma product",
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, %p1, 1, 1, 0, 0;",
     ),
-    ("wgmma commit", "wgmma.commit_group.sync.aligned;"),
-    ("wgmma wait", "wgmma.wait_group.sync.aligned 0;"),
     ("tcgen05 alloc", "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 32;"),
     ("tcgen05 product", "tcgen05.mma.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;"),
     ("tcgen05 load", "tcgen05.ld.sync.aligned.32x32b.x4.b32 {%r1, %r2, %r3, %r4}, [%r5];"),

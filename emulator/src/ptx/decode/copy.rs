@@ -44,7 +44,7 @@ impl Decoder<'_> {
     }
 
     /// A count written as a literal.
-    fn count(&self, arg: &Arg) -> Res<u32> {
+    pub(super) fn count(&self, arg: &Arg) -> Res<u32> {
         match arg {
             Arg::Num(Num::Int(v)) if *v <= u64::from(u32::MAX) => Ok(*v as u32),
             _ => self.fail("count", "expected a constant"),

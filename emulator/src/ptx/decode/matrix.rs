@@ -5,7 +5,9 @@ use super::operands::list;
 use super::{Decoder, Res, Text};
 use crate::exec::inst::*;
 use crate::exec::matrix::Fragment;
+use crate::exec::warpgroup::Multiply;
 use crate::machine::types::Ty::{self, *};
+use std::sync::Arc;
 
 impl Decoder<'_> {
     pub(super) fn matrix(&mut self, t: &mut Text<'_>) -> Res<bool> {
@@ -25,6 +27,7 @@ impl Decoder<'_> {
                 "mma" => self.multiply(t)?,
                 part => self.memory_fragment(t, part == "store")?,
             },
+            "wgmma" => self.warpgroup(t)?,
             _ => return Ok(false),
         };
         t.require("sync.aligned")?;
@@ -44,7 +47,7 @@ impl Decoder<'_> {
             let (n, k) = rest.split_once('k')?;
             Some([m.parse().ok()?, n.parse().ok()?, k.parse().ok()?])
         });
-        t.some(shape.filter(|s| s.iter().all(|n| *n <= 64)), "shape that is missing or not known")
+        t.some(shape.filter(|s| s.iter().all(|n| *n <= 256)), "shape that is missing or not known")
     }
 
     /// A fragment of a matrix. A `wmma` fragment may have more registers than the layout needs (`more`).
@@ -113,6 +116,53 @@ impl Decoder<'_> {
             cpu.multiply(site, &fragments, sat);
             Ok(())
         }))
+    }
+
+    /// `wgmma`: products of bytes, rows of which are in registers, and what orders them.
+    fn warpgroup(&mut self, t: &mut Text<'_>) -> Res<WarpEffect> {
+        Ok(match t.word("mma_async fence commit_group wait_group")? {
+            "mma_async" => {
+                let shape @ [m, n, k] = self.shape(t)?;
+                let (sat, types) = (t.take("satfinite"), [t.ty()?, t.ty()?, t.ty()?]);
+                let fits = m == 64 && k == 32 && (matches!(n, 8 | 24) || n % 16 == 0 && n <= 256);
+                let bytes = types[1..].iter().all(|ty| matches!(ty, S8 | U8));
+                t.ensure(
+                    fits && bytes && types[0] == S32 && !sat && shape[1] > 0,
+                    "shape and types that are not supported",
+                )?;
+                t.arity(4)?;
+                let [sums, rows] = [0, 1].map(|i| list(&t.args[i]));
+                t.ensure(sums.len() == n / 2 && rows.len() == 4, "fragments of another size")?;
+                let rows = rows.iter().map(|a| self.element(a, B32, false)).collect::<Res<Vec<R>>>()?;
+                let (columns, adds) = (self.src(&t.args[2], B64)?, self.src(&t.args[3], Pred)?);
+                // They are read and written.
+                sums.iter().try_for_each(|a| self.element(a, S32, false).map(drop))?;
+                let sums = sums.iter().map(|a| self.element(a, S32, true)).collect::<Res<Vec<R>>>()?;
+                let rows = [rows[0], rows[1], rows[2], rows[3]];
+                let of = Arc::new(Multiply { sums, rows, columns, adds, signed: [types[1] == S8, types[2] == S8] });
+                Box::new(move |cpu, site, _| cpu.multiply_later(site, &of))
+            }
+            "wait_group" => {
+                t.arity(1)?;
+                let keep = self.count(&t.args[0])?;
+                Box::new(move |cpu, site, _| {
+                    cpu.wait_for_products(site, keep);
+                    Ok(())
+                })
+            }
+            "commit_group" => {
+                t.arity(0)?;
+                Box::new(|cpu, site, _| {
+                    cpu.commit_products(site);
+                    Ok(())
+                })
+            }
+            // Registers are read at the issue here, and written at the wait.
+            _ => {
+                t.arity(0)?;
+                Box::new(|_, _, _| Ok(()))
+            }
+        })
     }
 
     /// `wmma.load` and `wmma.store`

@@ -114,7 +114,9 @@ pub(crate) fn kernel(body: &Body, params: &Names, functions: &[Function], global
 /// What an instruction belongs to, where the emulator has nothing of it.
 fn absent(t: &Text<'_>) -> Option<&'static str> {
     Some(match t.name {
-        "wgmma" => "a product of a warpgroup",
+        "wgmma" if t.has("mma_async") && !is_of_bytes(t) => {
+            "a product of a warpgroup but of bytes with rows in registers"
+        }
         "tcgen05" => "an instruction of tensor memory",
         "tex" | "tld4" | "txq" => "an access to a texture",
         "suld" | "sust" | "sured" | "suq" => "an access to a surface",
@@ -134,6 +136,11 @@ fn absent(t: &Text<'_>) -> Option<&'static str> {
         name if is_video(name) => "a video instruction",
         _ => return None,
     })
+}
+
+/// Whether a product of a warpgroup is one of bytes whose rows are in registers.
+fn is_of_bytes(t: &Text<'_>) -> bool {
+    t.has("s32") && matches!(t.args, [_, super::ast::Arg::Vector(_), ..])
 }
 
 /// Whether an opcode is one of the video instructions, as `vadd`, `vadd2`, `vadd4`.

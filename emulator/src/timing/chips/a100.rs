@@ -21,6 +21,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sixteen: of(16.0, GUIDE),
     tensor_half: of(1024.0, SHEET),
     tensor_int8: of(2048.0, SHEET),
+    warpgroup_int8: None,
     latency: of(4.0, MICRO),
     sixteen_latency: of(23.0, Origin::Derived("Turing's")),
     shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),

@@ -20,6 +20,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sixteen: of(16.0, GUIDE),
     tensor_half: of(1024.0, Origin::Derived("the sheet's dense peak by its clock")),
     tensor_int8: of(2048.0, Origin::Derived("the sheet's dense peak by its clock")),
+    warpgroup_int8: None,
     latency: of(4.0, AMPERE),
     sixteen_latency: of(23.0, Origin::Derived("Turing's")),
     shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),

@@ -23,6 +23,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sixteen: of(16.0, GUIDE),
     tensor_half: of(1311.0, Origin::Derived("64 % of the 2048 that are rated; HPMLL has 63 to 65 %")),
     tensor_int8: of(2621.0, Origin::Derived("64 % of the 4096 that are rated; HPMLL has 63 to 65 %")),
+    warpgroup_int8: Some(of(3932.0, Origin::Derived("96 % of the 4096 that are rated, as HPMLL has of wgmma"))),
     latency: of(4.0, MICRO),
     sixteen_latency: of(23.0, Origin::Derived("Turing's")),
     shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),

@@ -21,6 +21,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sixteen: of(16.0, GUIDE),
     tensor_half: of(512.0, MICRO),
     tensor_int8: of(1060.0, MICRO),
+    warpgroup_int8: None,
     latency: of(4.0, MICRO),
     sixteen_latency: of(23.0, Origin::Derived("Turing's")),
     shuffle_latency: of(24.0, Origin::Derived("as a load from shared memory")),

@@ -21,6 +21,7 @@ pub(super) const CHIP: ChipFile = ChipFile {
     sixteen: of(16.0, TI),
     tensor_half: of(256.0, TI),
     tensor_int8: of(1018.0, TI),
+    warpgroup_int8: None,
     latency: of(4.0, Origin::Derived("as all since Turing")),
     sixteen_latency: of(23.0, Origin::Derived("Turing's")),
     shuffle_latency: of(34.0, Origin::Derived("as a load from shared memory")),
