@@ -30,11 +30,13 @@ pub struct BakedKernel {
     pub params: &'static [Param],
 }
 
-/// PTX for one compute capability (and every later one that has the shared memory).
+/// PTX for one compute capability, and every later one that has the shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BakedModule {
     /// Compute capability: 90 for `sm_90`.
     pub sm: u32,
+    /// Whether only devices of exactly that capability run it, by instructions of their own: `sm_90a`.
+    pub only: bool,
     /// The decoder that its kernels are; `None` for single kernels.
     pub decoder: Option<(DecoderPath, Numerics)>,
     /// The text, NUL-terminated as the driver wants it.
@@ -189,7 +191,8 @@ pub(crate) fn newest(
     device: &Device,
     modules: impl IntoIterator<Item = &'static BakedModule>,
 ) -> Option<&'static BakedModule> {
-    modules.into_iter().filter(|module| module.sm <= device.sm()).max_by_key(|module| module.sm)
+    let runs = |module: &&BakedModule| module.sm == device.sm() || module.sm < device.sm() && !module.only;
+    modules.into_iter().filter(runs).max_by_key(|module| module.sm)
 }
 
 /// Compute capabilities that can be baked for, ascending. A function: any name in capitals may be a model's.

@@ -67,7 +67,7 @@ impl Request {
             };
             match flag.as_str() {
                 "--model" => request.models.push(model(&value()?)?),
-                "--target" => request.targets.push(value()?.parse().map_err(|error| format!("{error}"))?),
+                "--target" => request.targets.push(target(&value()?)?),
                 "--path" => request.path = Some(path(&value()?)?),
                 "--numerics" => request.numerics = Some(numerics(&value()?)?),
                 "--kernel" => request.kernel = Some(value()?),
@@ -103,6 +103,9 @@ impl Request {
                 let numerics = self.numerics.unwrap_or(Numerics::Exact);
                 let types = self.ty.map_or_else(|| types(model), |ty| vec![ty]);
                 let mut kernels = bake::decoder(model.shape, &types, path, numerics);
+                if target.is_own() {
+                    kernels.clear();
+                }
                 if (path, numerics) == (DecoderPath::Stream, Numerics::Fast) {
                     kernels.extend(bake::columns(model.shape, &types, target));
                 }
@@ -134,9 +137,21 @@ impl Request {
             return Err(format!("--all takes --model, --target, --no-trace and --light only\n\n{USAGE}"));
         }
         let targets = if self.targets.is_empty() { Target::ALL.to_vec() } else { self.targets.clone() };
+        let (own, targets): (Vec<Target>, Vec<Target>) =
+            targets.iter().flat_map(|target| [Some(*target), target.own()]).flatten().partition(|t| t.is_own());
         let models = if self.models.is_empty() { presets::all().collect() } else { self.models.clone() };
         let at = |error: std::io::Error| format!("writing to {}: {error}", folder.display());
         std::fs::create_dir_all(folder).map_err(at)?;
+        for (target, model) in own.iter().flat_map(|target| models.iter().map(move |model| (*target, model))) {
+            let kernels = bake::columns(model.shape, &types(model), target);
+            if !kernels.is_empty() {
+                let decoder = Some((DecoderPath::Stream, Numerics::Fast));
+                let module = bake::emit_as(target, decoder, &kernels, self.text)
+                    .map_err(|error| format!("{} for {target}: {error}", model.feature))?;
+                let file = format!("{}.{target}.stream_fast_columns.ptx", model.feature);
+                std::fs::write(folder.join(file), module.ptx).map_err(at)?;
+            }
+        }
         for target in targets {
             for model in &models {
                 for numerics in Numerics::ALL {
@@ -172,6 +187,12 @@ impl Request {
 /// The types that a build bakes for a preset without further features.
 fn types(preset: &Preset) -> Vec<WeightType> {
     preset.types.iter().collect()
+}
+
+/// A target by name; `sm_90a` is that chip's own.
+fn target(name: &str) -> Result<Target, String> {
+    let own = name.strip_suffix('a').and_then(|name| name.parse::<Target>().ok()).and_then(Target::own);
+    own.map_or_else(|| name.parse().map_err(|error| format!("{error}")), Ok)
 }
 
 fn model(name: &str) -> Result<&'static Preset, String> {

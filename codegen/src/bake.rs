@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::kernels::{
     self, Advance, Argmax, Attention, AttentionBatch, CausalAttention, Choose, EmbeddingRow, EmbeddingRows,
     FlashDecodingChunk, FlashDecodingReduce, FusedRmsNormGateUp, FusedRmsNormQ4KGemv, FusedRmsNormQkv, Gemm, GemmTile,
-    Grid, IncrementalAttention, Kernel, KvCacheScatter, MatrixColumns, PerHeadRmsNorm, PersistentDecoder, Phase,
-    PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack, RoundColumns, Saxpy,
+    GemmWarpgroups, Grid, IncrementalAttention, Kernel, KvCacheScatter, MatrixColumns, PerHeadRmsNorm,
+    PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack,
+    RoundColumns, Saxpy,
 };
 use crate::ptx::{Builder, Dim, Module, Param, Text};
 use crate::{KvType, ModelFile, Target, launches};
@@ -171,6 +172,9 @@ const DOUBLE_TILES_FROM: u32 = 768;
 /// The kernels of the stream path that take several tokens of a prompt at once, in fast numerics; none where no type has
 /// tensor cores' instructions.
 pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<Box<dyn Kernel>> {
+    if target.is_own() {
+        return of_own(shape, types, target);
+    }
     let mut all: Vec<Box<dyn Kernel>> =
         vec![Box::new(Quantise::new(&shape, types)), Box::new(Gemm::wide(shape, types))];
     // On sm_75 the text of tiles of eight columns would take a program beyond its size.
@@ -194,6 +198,13 @@ pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<B
     if has { all } else { Vec::new() }
 }
 
+/// Those of them that a chip has besides, by instructions of its own.
+fn of_own(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<Box<dyn Kernel>> {
+    let all: Vec<Box<dyn Kernel>> = vec![Box::new(GemmWarpgroups::new(shape, types))];
+    let has = shape.hidden >= DOUBLE_TILES_FROM && all[0].check().is_ok() && have_room(&all, target, 0);
+    if has { all } else { Vec::new() }
+}
+
 /// Whether kernels of a shape can be baked for a target in these numerics: fast ones need a type that they take, and stage
 /// a vector whole in the shared memory of that target and of each later one, which runs the text too.
 pub fn fits(shape: &ModelShape, types: &[WeightType], target: Target, numerics: Numerics) -> bool {
@@ -207,7 +218,7 @@ pub fn fits(shape: &ModelShape, types: &[WeightType], target: Target, numerics: 
 fn have_room(kernels: &[Box<dyn Kernel>], target: Target, beside: u32) -> bool {
     let Ok(module) = emit_as(target, None, kernels, Text::Light) else { return false };
     let needed = module.kernels.iter().map(|kernel| kernel.static_shared + kernel.dynamic_shared).max();
-    let later = Target::ALL.into_iter().filter(|later| *later >= target);
+    let later = Target::ALL.into_iter().filter(|later| *later >= target && !target.is_own()).chain([target]);
     needed.is_some_and(|needed| later.map(Target::shared_per_block).all(|has| needed + beside <= has))
 }
 
@@ -485,7 +496,9 @@ impl Bake {
             }
             // Their text for the first target from sm_80 on is that of all later ones; sm_75 has its own.
             let (early, late): (Vec<Target>, Vec<Target>) = targets.iter().partition(|target| target.sm() < 80);
-            for targets in [early, late] {
+            // A chip's own has no other's text.
+            let own: Vec<Target> = targets.iter().filter_map(|target| target.own()).collect();
+            for targets in [early, late, own] {
                 let with_columns = targets.into_iter().map(|target| (target, columns(*shape, types, target)));
                 let Some((target, kernels)) = with_columns.into_iter().find(|(_, kernels)| !kernels.is_empty()) else {
                     continue;

@@ -8,23 +8,39 @@ use std::str::FromStr;
 pub struct Target {
     /// Compute capability as NVIDIA writes it: 75, 80, 86, 87, 89, 90, 100, 120.
     sm: u32,
+    /// Whether it has the instructions of that chip's own, and so runs on no other: `sm_90a`.
+    own: bool,
 }
 
 impl Target {
     /// Every target the test suite assembles, in ascending order.
     pub const ALL: [Target; 8] = [
-        Target { sm: 75 },
-        Target { sm: 80 },
-        Target { sm: 86 },
-        Target { sm: 87 },
-        Target { sm: 89 },
-        Target { sm: 90 },
-        Target { sm: 100 },
-        Target { sm: 120 },
+        Target::of(75),
+        Target::of(80),
+        Target::of(86),
+        Target::of(87),
+        Target::of(89),
+        Target::of(90),
+        Target::of(100),
+        Target::of(120),
     ];
 
     /// The targets baked by default. Their PTX covers every later chip.
-    pub const DEFAULT: [Target; 3] = [Target { sm: 75 }, Target { sm: 80 }, Target { sm: 90 }];
+    pub const DEFAULT: [Target; 3] = [Target::of(75), Target::of(80), Target::of(90)];
+
+    const fn of(sm: u32) -> Target {
+        Target { sm, own: false }
+    }
+
+    /// The same chip with the instructions of its own, where a kernel has a use for them.
+    pub const fn own(self) -> Option<Target> {
+        if self.sm == 90 { Some(Target { own: true, ..self }) } else { None }
+    }
+
+    /// Whether it is such a target, whose PTX no later chip runs.
+    pub const fn is_own(self) -> bool {
+        self.own
+    }
 
     /// The target of compute capability `sm`, if kiln knows it.
     pub fn new(sm: u32) -> Option<Target> {
@@ -53,6 +69,7 @@ impl Target {
             80 => (7, 0),
             86 => (7, 1),
             87 => (7, 4),
+            90 if self.own => (8, 0),
             89 | 90 => (7, 8),
             100 => (8, 6),
             _ => (8, 7),
@@ -62,7 +79,7 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sm_{}", self.sm)
+        write!(f, "sm_{}{}", self.sm, if self.own { "a" } else { "" })
     }
 }
 

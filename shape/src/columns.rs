@@ -5,7 +5,7 @@
 //!
 //! | bytes | with a scale for 256 | with a scale for each 32 |
 //! |---|---|---|
-//! | 0..2048 | the activations: of each two blocks of 32 the fragments of B that the lanes of a warp have, 16 bytes a lane | the same |
+//! | 0..2048 | the activations: of each two blocks of 32 the fragments of B that the lanes of a warp have, 16 bytes a lane: those of lane `l` stand at `l XOR l / 8` | the same |
 //! | 2048..2064 | in the first plane of each column whether it has a second, `u16` | the same |
 //! | 2064.. | the scales of the eight columns, f32 | of each two blocks, for each two columns, those of the first block and of the second, f32 |
 //! | 2096..2352 | the sums of each 16, f16: the fragments of B that the lanes have, 8 bytes a lane | |

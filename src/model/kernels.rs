@@ -100,6 +100,8 @@ pub(crate) struct ColumnKernels {
     pub(crate) narrow: Option<Kernel<Gemm<'static>>>,
     pub(crate) tile: Option<Kernel<Gemm<'static>>>,
     pub(crate) double: Option<Kernel<Gemm<'static>>>,
+    /// Tiles of 128 columns by products of warpgroups, where the device has these, for matrices of some types.
+    pub(crate) warpgroups: Option<Kernel<Gemm<'static>>>,
     /// Attention of neighbouring positions over an f16 cache.
     pub(crate) attention_batch: Kernel<AttentionBatch<'static>>,
 }
@@ -123,6 +125,7 @@ impl ColumnKernels {
             wide: loaded.find("gemm_16", &setting)?,
             tile: gemm("gemm_tile")?,
             double: gemm("gemm_tile_128")?,
+            warpgroups: own(device, baked)?,
             attention_batch: loaded.find("attention_batch_f16", &setting)?,
         }))
     }
@@ -133,6 +136,16 @@ impl ColumnKernels {
             KvType::F16 => &self.f16,
             KvType::F32 => &self.f32,
         }
+    }
+}
+
+/// The tiles of the device's own instructions; none where the bake has none, or a driver is too old for the text.
+fn own(device: &Device, baked: &'static BakedModel) -> Result<Option<Kernel<Gemm<'static>>>> {
+    let name = "gemm_warpgroups";
+    let Ok(module) = choose(device, baked, DecoderPath::Stream, Numerics::Fast, name) else { return Ok(None) };
+    match LoadedModule::new(device, module) {
+        Err(Error::JitFailed { .. }) => Ok(None),
+        loaded => loaded?.find(name, &setting(baked, None)).map(Some),
     }
 }
 

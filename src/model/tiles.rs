@@ -14,11 +14,14 @@ pub(crate) enum Tile {
     Large,
     /// [`tile_rows`], 128 columns.
     Double,
+    /// 128 rows, 128 columns, by products of warpgroups.
+    Warpgroups,
 }
 
 /// Instructions of a warp for each `m16n8k32`, Q4_K: counted at sm_90, `codegen/loops.txt` has them. Of sm_75 they are 22.6
 /// and 16.3 for the tiles that are there, [`Tile::Wide`] and [`Tile::Large`].
-const COST: [(Tile, f64); 4] = [(Tile::Narrow, 29.0), (Tile::Wide, 22.0), (Tile::Large, 10.3), (Tile::Double, 10.2)];
+const COST: [(Tile, f64); 5] =
+    [(Tile::Narrow, 29.0), (Tile::Wide, 22.0), (Tile::Large, 10.3), (Tile::Double, 10.2), (Tile::Warpgroups, 6.0)];
 /// Instructions that a multiprocessor issues in a cycle, cycles of its tensor cores for a product, and bytes that reach it
 /// from the L2 cache in a cycle: 1.6 to 4 and 12 to 41 on the chips of [`super::cost`].
 const ISSUED: f64 = 4.0;
@@ -69,7 +72,7 @@ impl Tile {
             Tile::Narrow => COLUMNS,
             Tile::Wide => 2 * COLUMNS,
             Tile::Large => TILE_EIGHTS * COLUMNS,
-            Tile::Double => 2 * TILE_EIGHTS * COLUMNS,
+            Tile::Double | Tile::Warpgroups => 2 * TILE_EIGHTS * COLUMNS,
         }
     }
 
@@ -82,7 +85,7 @@ impl Tile {
         match self {
             Tile::Large if turns <= 1.0 => ALONE,
             Tile::Large => TWO * (turns / 2.0).ceil(),
-            Tile::Narrow | Tile::Wide | Tile::Double => turns,
+            Tile::Narrow | Tile::Wide | Tile::Double | Tile::Warpgroups => turns,
         }
     }
 
@@ -90,20 +93,23 @@ impl Tile {
     fn products(self) -> f64 {
         let rows = match self {
             Tile::Narrow | Tile::Wide => 16,
-            Tile::Large | Tile::Double => tile_rows(WeightType::Q4_K),
+            Tile::Large | Tile::Double | Tile::Warpgroups => tile_rows(WeightType::Q4_K),
         };
         f64::from(rows / 16 * (self.columns() / COLUMNS) * SUPER_BLOCK / 32)
     }
 
     /// Tiles of rows; none where it cannot take the matrices.
     fn rows(self, matrices: &[(WeightType, u32)]) -> Option<u32> {
+        // Scales of blocks are floats where these are no part of a super-block.
+        let takes = |(ty, _): &(WeightType, u32)| self != Tile::Warpgroups || ty.block_len() == SUPER_BLOCK;
         match (self, matrices) {
+            _ if !matrices.iter().all(takes) => None,
             (Tile::Narrow | Tile::Wide, [(_, rows), (_, _)]) => Some(rows.div_ceil(16)),
             (Tile::Narrow | Tile::Wide, _) => Some(matrices.iter().map(|(_, rows)| rows.div_ceil(16)).sum()),
-            (Tile::Large | Tile::Double, [(gate, rows), (up, _)]) => {
+            (Tile::Large | Tile::Double | Tile::Warpgroups, [(gate, rows), (up, _)]) => {
                 (gate == up).then(|| rows.div_ceil(tile_rows(*gate) / 2))
             }
-            (Tile::Large | Tile::Double, _) => {
+            (Tile::Large | Tile::Double | Tile::Warpgroups, _) => {
                 Some(matrices.iter().map(|(ty, rows)| rows.div_ceil(tile_rows(*ty))).sum())
             }
         }
@@ -118,19 +124,25 @@ mod tests {
     #[test]
     fn tiles_are_large_where_every_multiprocessor_has_one() {
         let down = [(Q6_K, 4096)];
-        assert_eq!(Tile::choose(|_| true, &down, 512, 132), (Tile::Double, 32));
-        assert_eq!(Tile::choose(|_| true, &[(Q4_K, 2560)], 64, 132), (Tile::Wide, 160));
-        assert_eq!(Tile::choose(|_| true, &down, 64, 16), (Tile::Large, 32));
-        assert_eq!(Tile::choose(|_| true, &down, 8, 132), (Tile::Narrow, 256));
+        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &down, 512, 132), (Tile::Double, 32));
+        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &[(Q4_K, 2560)], 64, 132), (Tile::Wide, 160));
+        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &down, 64, 16), (Tile::Large, 32));
+        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &down, 8, 132), (Tile::Narrow, 256));
         assert_eq!(Tile::choose(|tile| tile == Tile::Wide, &down, 512, 132), (Tile::Wide, 256));
     }
 
     #[test]
     fn gate_and_up_share_large_tiles_where_they_are_of_one_type() {
-        assert_eq!(Tile::choose(|_| true, &[(Q4_K, 12288), (Q4_K, 12288)], 512, 132), (Tile::Double, 192));
-        assert_eq!(Tile::choose(|_| true, &[(Q4_K, 12288), (Q6_K, 12288)], 512, 132), (Tile::Wide, 768));
+        assert_eq!(
+            Tile::choose(|tile| tile != Tile::Warpgroups, &[(Q4_K, 12288), (Q4_K, 12288)], 512, 132),
+            (Tile::Double, 192)
+        );
+        assert_eq!(
+            Tile::choose(|tile| tile != Tile::Warpgroups, &[(Q4_K, 12288), (Q6_K, 12288)], 512, 132),
+            (Tile::Wide, 768)
+        );
         let of_qkv = [(Q4_K, 4096), (Q4_K, 1024), (Q6_K, 1024)];
-        assert_eq!(Tile::choose(|_| true, &of_qkv, 512, 132), (Tile::Double, 48));
-        assert_eq!(Tile::choose(|_| true, &of_qkv, 128, 132), (Tile::Large, 48));
+        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &of_qkv, 512, 132), (Tile::Double, 48));
+        assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &of_qkv, 128, 132), (Tile::Large, 48));
     }
 }

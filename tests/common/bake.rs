@@ -31,7 +31,14 @@ pub(crate) fn module(sm: u32, decoder: Option<(DecoderPath, Numerics)>, kernels:
             params: leak(params(&kernel.params)),
         })
         .collect();
-    BakedModule { sm: target.sm(), decoder, ptx: leak(emitted.ptx + "\0"), kernels: leak(kernels), machine_code: &[] }
+    BakedModule {
+        sm: target.sm(),
+        only: false,
+        decoder,
+        ptx: leak(emitted.ptx + "\0"),
+        kernels: leak(kernels),
+        machine_code: &[],
+    }
 }
 
 /// The module of kernels that take several tokens at once, where a target has them.

@@ -1,6 +1,6 @@
 //! Products with several columns at once by tensor cores: each column has the bits that it has alone.
 
-use kiln_codegen::kernels::{Gemm, GemmTile, Phase, Products, Quantise};
+use kiln_codegen::kernels::{Gemm, GemmTile, GemmWarpgroups, Phase, Products, Quantise};
 use kiln_shape::TensorRole::{self, *};
 use kiln_shape::{ModelShape, WeightType, columns};
 
@@ -13,8 +13,37 @@ use crate::support::{Arg, Gpu, Output, Table, Weights, chips, every_schedule};
 const EPS: f32 = 0.0625;
 const LAYER: u32 = 1;
 
-/// Eights of columns of the tiles that there are.
-const ALL: [usize; 4] = [1, 2, columns::TILE_EIGHTS as usize, 2 * columns::TILE_EIGHTS as usize];
+/// A tile that products have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tile {
+    Narrow,
+    Wide,
+    Large,
+    Double,
+    Warpgroups,
+}
+
+impl Tile {
+    const ALL: [Tile; 5] = [Tile::Narrow, Tile::Wide, Tile::Large, Tile::Double, Tile::Warpgroups];
+    /// Those of many rows.
+    const LARGE: [Tile; 3] = [Tile::Large, Tile::Double, Tile::Warpgroups];
+
+    /// Eights of columns.
+    const fn eights(self) -> u32 {
+        match self {
+            Tile::Narrow => 1,
+            Tile::Wide => 2,
+            Tile::Large => columns::TILE_EIGHTS,
+            Tile::Double | Tile::Warpgroups => 2 * columns::TILE_EIGHTS,
+        }
+    }
+
+    /// Whether a device has it, for rows of so many weights of these types.
+    fn takes(self, gpu: &Gpu, types: &[WeightType], k: usize) -> bool {
+        let fits = k.is_multiple_of(256) && types.iter().all(|ty| ty.block_len() == 256);
+        self != Tile::Warpgroups || gpu.device.sm() == 90 && fits
+    }
+}
 
 /// The types that tensor cores multiply.
 fn quantised() -> impl Iterator<Item = WeightType> {
@@ -70,10 +99,10 @@ impl Case {
     }
 
     /// Large tiles of its matrices: gate and up share theirs.
-    fn tiles(&self) -> usize {
+    fn tiles(&self, tile: Tile) -> usize {
         let pair = self.phase == Phase::GateUp;
         let of = |matrix: &Matrix| {
-            let rows = columns::tile_rows(matrix.ty) as usize;
+            let rows = if tile == Tile::Warpgroups { 128 } else { columns::tile_rows(matrix.ty) as usize };
             matrix.n.div_ceil(if pair { rows / 2 } else { rows })
         };
         self.matrices.iter().take(if pair { 1 } else { 3 }).map(|(_, matrix)| of(matrix)).sum()
@@ -126,10 +155,10 @@ impl Case {
         each.collect::<Vec<_>>().concat()
     }
 
-    /// All columns at once, in tiles of so many eights.
-    fn together(&self, gpu: &Gpu, on: &OnDevice, x: &[f32], y: &[f32], eights: usize) -> Vec<f32> {
+    /// All columns at once, in such tiles.
+    fn together(&self, gpu: &Gpu, on: &OnDevice, x: &[f32], y: &[f32], tile: Tile) -> Vec<f32> {
         let (count, rows) = (x.len() / self.k, self.rows());
-        let padded = count.next_multiple_of(8 * eights) as u32;
+        let padded = (count as u32).next_multiple_of(8 * tile.eights());
         let bytes = columns::bytes(self.k as u32, padded) as usize;
         let forms = [gpu.unwritten::<u8>(bytes), gpu.unwritten::<u8>(bytes)];
         let inverse = gpu.output::<f32>(count);
@@ -156,11 +185,13 @@ impl Case {
             quantise.run([padded, 1, 1], &args);
         }
         let next = self.next(gpu, count, padded);
-        let (kernel, tiles) = match eights {
-            1 => (gpu.load(Gemm::narrow(self.shape, &self.types)), rows / 16),
-            2 => (gpu.load(Gemm::wide(self.shape, &self.types)), rows / 16),
-            8 => (gpu.load(self.large(gpu)), self.tiles()),
-            _ => (gpu.load(GemmTile::new(self.shape, &self.types).double()), self.tiles()),
+        let (shape, types) = (self.shape, &self.types);
+        let (kernel, tiles) = match tile {
+            Tile::Narrow => (gpu.load(Gemm::narrow(shape, types)), rows / 16),
+            Tile::Wide => (gpu.load(Gemm::wide(shape, types)), rows / 16),
+            Tile::Large => (gpu.load(self.large(gpu)), self.tiles(tile)),
+            Tile::Double => (gpu.load(GemmTile::new(shape, types).double()), self.tiles(tile)),
+            Tile::Warpgroups => (gpu.load_own(GemmWarpgroups::new(shape, types)), self.tiles(tile)),
         };
         let args: Vec<Arg> = vec![
             (&on.table).into(),
@@ -174,7 +205,7 @@ impl Case {
             (rows as u32).into(),
         ];
         let args: Vec<Arg> = args.into_iter().chain(next.args(self.rounds())).collect();
-        kernel.run([padded / (8 * eights as u32), tiles as u32, 1], &args);
+        kernel.run([padded / (8 * tile.eights()), tiles as u32, 1], &args);
         let y = y.read();
         if self.rounds() {
             next.check(self, gpu, on, &y);
@@ -209,7 +240,7 @@ impl Case {
     }
 
     #[track_caller]
-    fn check(&self, gpu: &Gpu, counts: &[usize], tiles: &[usize], random: &mut Random) {
+    fn check(&self, gpu: &Gpu, counts: &[usize], tiles: &[Tile], random: &mut Random) {
         let on = self.on(gpu);
         for &count in counts {
             let mut x = random.floats(count * self.k, 1.0);
@@ -219,9 +250,9 @@ impl Case {
             }
             let y = random.floats(count * self.rows(), 4.0);
             let alone = self.alone(gpu, &on, &x, &y);
-            for &eights in tiles {
-                let what = format!("{:?}, {:?}, {count} columns, tiles of {eights}, {gpu}", self.phase, self.types);
-                assert_same_bits(&what, &self.together(gpu, &on, &x, &y, eights), &alone);
+            for &tile in tiles.iter().filter(|tile| tile.takes(gpu, &self.types, self.k)) {
+                let what = format!("{:?}, {:?}, {count} columns, {tile:?}, {gpu}", self.phase, self.types);
+                assert_same_bits(&what, &self.together(gpu, &on, &x, &y, tile), &alone);
             }
         }
     }
@@ -302,7 +333,7 @@ fn a_column_has_the_bits_it_has_alone() {
         let from = random.below(4) as usize;
         for (ty, phase) in quantised().zip(phases.into_iter().cycle().skip(from)) {
             let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 768);
-            Case::new(phase, shape, &[ty], &mut random).check(&gpu, &[1, 9], &ALL, &mut random);
+            Case::new(phase, shape, &[ty], &mut random).check(&gpu, &[1, 9], &Tile::ALL, &mut random);
         }
     }
 }
@@ -314,7 +345,7 @@ fn matrices_of_different_types_share_columns() {
     let every = random.clone();
     every_schedule(&mut every.clone(), |gpu| {
         let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 256);
-        Case::new(Phase::Qkv, shape, &types, &mut random).check(gpu, &[5], &ALL, &mut random);
+        Case::new(Phase::Qkv, shape, &types, &mut random).check(gpu, &[5], &Tile::ALL, &mut random);
     });
 }
 
@@ -325,7 +356,7 @@ fn matrices_of_different_types_share_columns_on_every_chip() {
     let shape = shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 256);
     let case = Case::new(Phase::Qkv, shape, &types, &mut random);
     for gpu in chips() {
-        case.check(&gpu, &[5], &ALL, &mut random);
+        case.check(&gpu, &[5], &Tile::ALL, &mut random);
     }
 }
 
@@ -336,7 +367,7 @@ fn columns_of_several_tiles_have_the_same_bits() {
     let shape = shape(kiln_shape::Family::Qwen2, 160, 1, 1, 64, 256);
     let case = Case::new(Phase::AttentionOutput, shape, &[WeightType::Q8_0], &mut random);
     for gpu in chips() {
-        case.check(&gpu, &[65, 129], &ALL[2..], &mut random);
+        case.check(&gpu, &[65, 129], &Tile::LARGE, &mut random);
     }
 }
 
@@ -347,7 +378,7 @@ fn the_head_of_several_columns_has_the_same_bits() {
     for gpu in chips() {
         for ty in [WeightType::Q6_K, WeightType::Q8_0] {
             let shape = shape(kiln_shape::Family::Qwen2, 256, 1, 1, 64, 256);
-            Case::new(Phase::Head, shape, &[ty], &mut random).check(&gpu, &[3], &ALL[2..], &mut random);
+            Case::new(Phase::Head, shape, &[ty], &mut random).check(&gpu, &[3], &Tile::LARGE, &mut random);
         }
     }
 }
@@ -360,11 +391,31 @@ fn long_and_cut_rows_have_the_same_bits() {
     for gpu in chips() {
         for ty in quantised() {
             let shape = shape(kiln_shape::Family::Qwen2, 32, 1, 1, 64, 11008);
-            Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[2], &ALL[..2], &mut random);
+            Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[2], &Tile::ALL[..2], &mut random);
         }
         for ty in quantised().filter(|ty| ty.block_len() == 32) {
             let shape = shape(kiln_shape::Family::Qwen2, 32, 1, 1, 64, 1120);
-            Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[3, 8], &ALL, &mut random);
+            Case::new(Phase::Down, shape, &[ty], &mut random).check(&gpu, &[3, 8], &Tile::ALL, &mut random);
         }
     }
+}
+
+/// Tiles by products of warpgroups, whose matrices differ in type, with many super-blocks, odd rows and columns.
+#[test]
+fn products_of_warpgroups_have_the_same_bits() {
+    use WeightType::{Q4_K, Q5_K, Q6_K};
+    let mut random = Random::fresh();
+    let cases: [(Phase, &[WeightType], ModelShape, usize); 5] = [
+        (Phase::Qkv, &[Q4_K, Q5_K, Q6_K], shape(kiln_shape::Family::Qwen2, 1280, 4, 1, 64, 256), 5),
+        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 768, 4, 1, 64, 256), 131),
+        (Phase::GateUp, &[Q6_K], shape(kiln_shape::Family::Qwen2, 256, 4, 1, 64, 256), 3),
+        (Phase::Down, &[Q6_K], shape(kiln_shape::Family::Qwen2, 256, 4, 1, 64, 1792), 130),
+        (Phase::Head, &[Q5_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 256), 2),
+    ];
+    let every = random.clone();
+    every_schedule(&mut every.clone(), |gpu| {
+        for (phase, types, shape, count) in cases {
+            Case::new(phase, shape, types, &mut random).check(gpu, &[count], &[Tile::Warpgroups], &mut random);
+        }
+    });
 }

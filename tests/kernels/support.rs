@@ -76,7 +76,16 @@ impl Gpu {
     /// Emits a kernel for this device and loads it.
     pub(crate) fn load(&self, kernel: impl Kernel + 'static) -> Loaded<'_> {
         let fits = |target: &&Target| target.sm() <= self.device.sm();
-        let target = *Target::ALL.iter().rev().find(fits).expect("a target for the device");
+        self.load_as(*Target::ALL.iter().rev().find(fits).expect("a target for the device"), kernel)
+    }
+
+    /// The same for this device's own target.
+    pub(crate) fn load_own(&self, kernel: impl Kernel + 'static) -> Loaded<'_> {
+        let target = Target::new(self.device.sm()).and_then(Target::own).expect("a target of the device's own");
+        self.load_as(target, kernel)
+    }
+
+    fn load_as(&self, target: Target, kernel: impl Kernel + 'static) -> Loaded<'_> {
         let kernels: [Box<dyn Kernel>; 1] = [Box::new(kernel)];
         let mut emitted = bake::emit(target, None, &kernels).unwrap_or_else(|error| panic!("{error}"));
         let descriptor = emitted.kernels.remove(0);

@@ -137,7 +137,8 @@ impl Source<'_> {
                 None => "None".to_owned(),
             };
             self.line(format_args!("        BakedModule {{"));
-            self.line(format_args!("            sm: {}, decoder: {decoder},", module.target.sm()));
+            let (sm, only) = (module.target.sm(), module.target.is_own());
+            self.line(format_args!("            sm: {sm}, only: {only}, decoder: {decoder},"));
             self.line(format_args!(
                 "            ptx: concat!(include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\")), \"\\0\"),"
             ));
@@ -182,7 +183,8 @@ impl Source<'_> {
             other.decoder == module.decoder && first(other) == first(module)
         };
         self.line(format_args!("            machine_code: &["));
-        for target in self.targets {
+        let own = Some(module.target).filter(|target| target.is_own());
+        for target in own.iter().chain(self.targets.iter().filter(|_| own.is_none())) {
             let taken = all.iter().map(|(_, other)| other).filter(|other| other.target <= *target && alike(other));
             if taken.map(|other| other.target).max() != Some(module.target) {
                 continue;

@@ -10,7 +10,7 @@
 use super::tensor::Tensor;
 use crate::formats::{Columns, InShared, Mma, OfPlane, Rows, ScaleGroup, format, mma};
 use crate::matrix;
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, Pred, Shared, Size, U8, U32, U64, Val, Var, Work};
 use kiln_shape::columns::{
     BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES, SCALES_OFFSET, TILE_EIGHTS as EIGHTS, tile_rows,
 };
@@ -309,37 +309,47 @@ impl Tile {
         (copies, own_eight, sb): (&Copies, Val<U32>, Val<U32>),
         sums: &Sums,
     ) {
-        let lane = b.lane();
-        let own = b.and::<U32>(lane, self.width.own() - 1);
-        let later = b.byte_index(columns.beside, own, BESIDE_BYTES);
-        let later: [Val<U32>; 4] = b.ld_vector(mma::later_in_shared(later), LoadKind::Ordinary);
-        let last = mma::last_plane(b, &[later]);
+        let last = mma::last_plane_of(b, columns.beside, self.width.own());
         let counted = self.width == Width::Halves;
         let columns = Columns::in_shared(b, (self.width.own(), mma.group), columns).counted(counted);
         let values = mma.part(b, rows, &columns);
         let values: Sums = values.into_iter().map(|values| values.map(|value| b.var(value))).collect();
         let has_second = b.setp_ne(last, 0);
         b.if_(has_second, |b| {
-            // An eight at a time from device memory; each round the next one's values come first.
-            b.for_range(0, self.width.own(), 1, |b, eight| {
-                b.each_iteration(Work::Few);
-                let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
+            let eight_at = |b: &mut Builder, eight: Val<U32>| {
                 let eight = b.add::<U32>(own_eight, eight);
-                let first = copies.eight_at(b, eight, sb);
-                let columns = Columns::new(b, (1, mma.group), first, [none, none], one).counted(counted);
-                b.bar_warp_sync(); // else the assembler keeps unpacked weights in registers
-                let part = mma.part(b, rows, &columns);
-                for (values, part) in values.chunks(self.width.own() as usize).zip(part) {
-                    let first = std::array::from_fn(|i| b.add(values[0][i], part[i]));
-                    rotate(b, values, first);
-                }
-            });
+                copies.eight_at(b, eight, sb)
+            };
+            add_second_planes(b, (mma, rows), &values, (self.width.own(), counted), eight_at);
         });
         for (sum, value) in sums.iter().flatten().zip(values.iter().flatten()) {
             let next = b.add(*sum, *value);
             b.set(*sum, next);
         }
     }
+}
+
+/// Adds to the values of so many eights, of their first planes, those of their second: an eight at a time from device memory,
+/// where it is at `eight_at`. Each round the next one's values come first.
+pub(crate) fn add_second_planes(
+    b: &mut Builder,
+    (mma, rows): (Mma, &[Rows]),
+    values: &Sums,
+    (eights, counted): (u32, bool),
+    eight_at: impl Fn(&mut Builder, Val<U32>) -> Global<U8>,
+) {
+    b.for_range(0, eights, 1, |b, eight| {
+        b.each_iteration(Work::Few);
+        let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
+        let first = eight_at(b, eight);
+        let columns = Columns::new(b, (1, mma.group), first, [none, none], one).counted(counted);
+        b.bar_warp_sync(); // else the assembler keeps unpacked weights in registers
+        let part = mma.part(b, rows, &columns);
+        for (values, part) in values.chunks(eights as usize).zip(part) {
+            let first = std::array::from_fn(|i| b.add(values[0][i], part[i]));
+            rotate(b, values, first);
+        }
+    });
 }
 
 /// Moves each eight's values one to the left, and puts `last` behind them.

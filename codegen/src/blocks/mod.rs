@@ -15,6 +15,7 @@ pub(crate) mod exchange;
 pub(crate) mod fast;
 pub(crate) mod gemm;
 pub(crate) mod gemm_tile;
+pub(crate) mod gemm_warpgroups;
 pub(crate) mod gemv;
 pub(crate) mod grid_barrier;
 pub(crate) mod kv;

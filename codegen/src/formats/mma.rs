@@ -41,6 +41,13 @@ impl Mma {
     }
 }
 
+/// Where a lane's 16 bytes of two blocks stand among those of its warp, by the number of either: in the pattern of 64 bytes by
+/// which a warpgroup's product reads columns without conflicts.
+fn place_of(b: &mut Builder, lane: Val<U32>) -> Val<U32> {
+    let two = b.shr::<U32>(lane, 3);
+    b.xor::<U32>(lane, two)
+}
+
 /// The super-blocks of 16 rows.
 #[derive(Debug, Clone)]
 pub(crate) struct Rows {
@@ -76,14 +83,43 @@ impl OfPlane {
 
 impl Rows {
     /// Records at `records`, so many bytes from one to the next.
-    pub(crate) fn new(b: &mut Builder, (records, stride): (Shared<U32>, u32), plane: OfPlane) -> Rows {
+    pub(crate) fn new(b: &mut Builder, of: (Shared<U32>, u32), plane: OfPlane) -> Rows {
+        Rows::placed(b, of, plane, |_, row| row)
+    }
+
+    /// The same, where odd rows of each eight stand four records behind the even ones: lanes that read 16 bytes of a record
+    /// each, an odd number of pieces from one to the next, meet in no bank.
+    pub(crate) fn apart(b: &mut Builder, of: (Shared<U32>, u32), plane: OfPlane) -> Rows {
+        Rows::placed(b, of, plane, |b, row| {
+            let (even, odd, upper) = (b.bfe::<U32>(row, 1, 2), b.and::<U32>(row, 1), b.and::<U32>(row, 8));
+            let place = b.mad::<U32>(odd, 4, even);
+            b.or::<U32>(place, upper)
+        })
+    }
+
+    fn placed(
+        b: &mut Builder,
+        (records, stride): (Shared<U32>, u32),
+        plane: OfPlane,
+        place: impl Fn(&mut Builder, Val<U32>) -> Val<U32>,
+    ) -> Rows {
         let lane = b.lane();
         let (row, second) = (b.and::<U32>(lane, 15), b.shr::<U32>(lane, 4));
+        let row = place(b, row);
         let matrix = b.byte_index(records, row, stride);
         let matrix = b.byte_index(matrix, second, 16);
         let own = b.shr::<U32>(lane, 2);
+        let own = place(b, own);
         let first = b.byte_index(records, own, stride);
         Rows { matrix, own: [first, first.byte_offset(i64::from(8 * stride))], plane }
+    }
+
+    /// 16 bytes of the record of each of the lane's rows, `piece` times 16 behind `at`.
+    pub(super) fn pieces(&self, b: &mut Builder, at: u32, piece: Val<U32>) -> [[Val<U32>; 4]; 2] {
+        self.own.map(|record| {
+            let from = b.byte_index(record, piece, 16);
+            b.ld_vector(from.at(at / 4), LoadKind::Ordinary)
+        })
     }
 
     /// The fragment of A that bytes `at` to `at + 32` of the records are.
@@ -228,11 +264,12 @@ impl<'a> Columns<'a> {
         let at = b.mad::<U32>(super_block, PLANES, plane);
         let eight = b.byte_index(first, at, PLANE_BYTES);
         let (lane, pair) = Columns::lane(b);
+        let own = place_of(b, lane);
         let eights = (0..eights).map(|number| {
             let before = b.mul::<U32>(of, number);
             let eight = b.byte_index(eight, before, PLANES * PLANE_BYTES);
             Eight::Global {
-                fragments: b.byte_index(eight, lane, 16),
+                fragments: b.byte_index(eight, own, 16),
                 scales: b.byte_index(eight, pair, Columns::scales_apart(group)).at(SCALES_OFFSET),
                 sums: b.byte_index(eight, lane, 8).at(SUMS_OFFSET),
             }
@@ -243,7 +280,8 @@ impl<'a> Columns<'a> {
     /// Of eights in shared memory.
     pub(crate) fn in_shared(b: &mut Builder, (eights, group): (u32, ScaleGroup), of: &InShared<'a>) -> Columns<'a> {
         let (lane, pair) = Columns::lane(b);
-        let fragments = b.byte_index(of.fragments, lane, 16);
+        let own = place_of(b, lane);
+        let fragments = b.byte_index(of.fragments, own, 16);
         let scales = b.byte_index(of.beside, pair, Columns::scales_apart(group)).at(SCALES_OFFSET - FRAGMENT_BYTES);
         let sums = b.byte_index(of.beside, lane, 8).at(SUMS_OFFSET - FRAGMENT_BYTES);
         let eights = (0..eights).map(|number| Eight::Shared {
@@ -347,9 +385,13 @@ pub(crate) fn later(eight: Global<U8>) -> Global<U32> {
     eight.at(LATER_OFFSET).cast()
 }
 
-/// The same in shared memory, of the eight beside whose fragments `beside` stands.
-pub(crate) fn later_in_shared(beside: Shared<U8>) -> Shared<U32> {
-    beside.at(LATER_OFFSET - FRAGMENT_BYTES).cast()
+/// [`last_plane`] of so many eights in shared memory, a power of two, the first of which has `beside` beside its fragments.
+pub(crate) fn last_plane_of(b: &mut Builder, beside: Shared<U8>, eights: u32) -> Val<U32> {
+    let lane = b.lane();
+    let own = b.and::<U32>(lane, eights - 1);
+    let later = b.byte_index(beside, own, BESIDE_BYTES).at(LATER_OFFSET - FRAGMENT_BYTES);
+    let later: [Val<U32>; 4] = b.ld_vector(later.cast::<U32>(), LoadKind::Ordinary);
+    last_plane(b, &[later])
 }
 
 /// Writes a super-block of a column, staged with scales for `group`, by a warp: `to` is that super-block of its eight, and
@@ -377,6 +419,7 @@ pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: Sc
             let words = words(b, &|b| [0, 4, 8, 12].map(|at| b.ld(from.at(at), LoadKind::Ordinary)));
             let to = b.byte_index(to, pair, 512);
             let at = b.mad::<U32>(column, 4, own);
+            let at = place_of(b, at);
             let to = b.byte_index(to, at, 16).cast::<U32>();
             b.st_vector(to, words);
         });

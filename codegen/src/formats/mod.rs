@@ -27,10 +27,12 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod unpack;
+mod warpgroup;
 
 pub(crate) use activations::{Activations, Reader, swizzle};
 pub(crate) use int8::{APART, Int8, Own, Plane, Planes, Quantised, ScaleGroup, Weights};
 pub(crate) use mma::{Columns, InShared, Mma, OfPlane, Rows};
+pub(crate) use warpgroup::Warpgroup;
 
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Operand, Shared, U8, U32, Val};
 use kiln_shape::{Numerics, WeightType};
@@ -54,6 +56,12 @@ pub(crate) trait Format {
 
     /// The same for 16 rows and some eights of columns, by tensor cores; the same floats.
     fn mma(&self) -> Option<Mma> {
+        None
+    }
+
+    /// The same for 64 rows and columns in shared memory, by products of warpgroups; none for formats whose blocks have scales
+    /// that are no integers.
+    fn warpgroup(&self) -> Option<Warpgroup> {
         None
     }
 

@@ -13,7 +13,8 @@ use super::activations::Chunks;
 use super::int8::{add_times_byte, masked_dots, of_sums};
 use super::mma::{self, Mins, Two, Values, add_scaled, byte, zeros};
 use super::unpack::chunk_dot;
-use super::{Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
+use super::warpgroup::{self, Twos};
+use super::{Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Warpgroup, Weights};
 use crate::matrix;
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
@@ -121,6 +122,10 @@ impl Format for Q4K {
 
     fn mma(&self) -> Option<Mma> {
         Some(Mma { group: ScaleGroup::Of256, part: mma_part })
+    }
+
+    fn warpgroup(&self) -> Option<Warpgroup> {
+        Some(Warpgroup { upper: 8, begin: digits, values: warpgroup_values })
     }
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
@@ -305,4 +310,39 @@ pub(super) fn scales_and_mins(b: &mut Builder, rows: &Rows) -> (Mins, [[Val<U32>
     let [first, second] = headers.map(|header| packed_scales(b, header));
     let mins = Mins { d_and_dmin: headers.map(|header| header[0]), mins: [first[1], second[1]] };
     (mins, [first[0], second[0]])
+}
+
+/// The scales of six bits as two digits of three: a nibble times either fits seven bits, four of them are one product.
+fn digits(b: &mut Builder, rows: &Rows) -> Twos {
+    let (half, block) = warpgroup::own(b);
+    let bits = b.shl::<U32>(block, 3);
+    // Of each row the scales of the lane's blocks, in the first and third byte of two words.
+    let scales = scales_and_mins(b, rows).1.map(|words| words.map(|word| b.shr::<U32>(word, bits)));
+    let rows = rows.clone();
+    Box::new(move |b, two| {
+        let shift = b.shl::<U32>(block, 2);
+        let quants = rows.pieces(b, 16 + 32 * two as u32, half);
+        let quants = quants.map(|words| {
+            words.map(|word| {
+                let word = b.shr::<U32>(word, shift);
+                b.and::<U32>(word, 0x0f0f_0f0f)
+            })
+        });
+        let at = 16 * (two as u32 % 2);
+        let digits = scales.map(|words| [at, at + 3].map(|at| b.bfe::<U32>(words[two / 2], at, 3)));
+        Box::new(move |b, step| {
+            warpgroup::fragments(b, &quants, step, |b, row, word| digits[row].map(|digit| b.mul::<U32>(word, digit)))
+        })
+    })
+}
+
+/// A super-block's values, of the sums over both planes.
+pub(super) fn warpgroup_values(
+    b: &mut Builder,
+    rows: &Rows,
+    columns: &Columns<'_>,
+    dots: &[Vec<mma::Sums>],
+) -> Vec<Values> {
+    let (mins, _) = scales_and_mins(b, rows);
+    mma::scale_and_subtract(b, columns, &[mins], (dots, 1.0))
 }

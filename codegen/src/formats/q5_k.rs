@@ -13,7 +13,10 @@ use super::int8::{add_times_byte, masked_dots};
 use super::mma::{self, Two, Values, byte, nibbles, zeros};
 use super::q4_k::{self, Scales, chunks, packed_scales, scale_and_min, scale_and_subtract, scales_and_mins};
 use super::unpack::chunk_dot;
-use super::{Activations, Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights};
+use super::warpgroup::{self, Twos};
+use super::{
+    Activations, Columns, Dot, Format, Int8, Mma, Plane, Reader, Rows, ScaleGroup, SuperBlock, Warpgroup, Weights,
+};
 use crate::ptx::{Builder, F16, F32, S32, Shared, U32, Val};
 
 pub(super) struct Q5K;
@@ -67,6 +70,10 @@ impl Format for Q5K {
 
     fn mma(&self) -> Option<Mma> {
         Some(Mma { group: ScaleGroup::Of256, part: mma_part })
+    }
+
+    fn warpgroup(&self) -> Option<Warpgroup> {
+        Some(Warpgroup { upper: warpgroup::UPPER, begin: planes, values: q4_k::warpgroup_values })
     }
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
@@ -175,4 +182,34 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
     });
     let dots = mma::values(b, &dots);
     mma::scale_and_subtract(b, columns, &mins, (&dots, 1.0))
+}
+
+/// Weights times scales, cut into bytes.
+fn planes(b: &mut Builder, rows: &Rows) -> Twos {
+    let (half, block) = warpgroup::own(b);
+    let bits = b.shl::<U32>(block, 3);
+    let scales = scales_and_mins(b, rows).1.map(|words| words.map(|word| b.shr::<U32>(word, bits)));
+    let rows = rows.clone();
+    Box::new(move |b, two| {
+        let shift = b.shl::<U32>(block, 2);
+        let (nibbles, fifths) = (rows.pieces(b, 48 + 32 * two as u32, half), rows.pieces(b, 16, half));
+        let quants: [[Val<U32>; 4]; 2] = std::array::from_fn(|row| {
+            std::array::from_fn(|i| {
+                let nibble = b.shr::<U32>(nibbles[row][i], shift);
+                let nibble = b.and::<U32>(nibble, 0x0f0f_0f0f);
+                // A fifth bit stands at the number of its block, and counts 16.
+                let fifth = b.shr::<U32>(fifths[row][i], block);
+                let fifth = match 2 * two as u32 {
+                    at @ 0..4 => b.shl::<U32>(fifth, 4 - at),
+                    at => b.shr::<U32>(fifth, at - 4),
+                };
+                b.and_or(fifth, 0x1010_1010, nibble)
+            })
+        });
+        let scales = scales.map(|words| b.bfe::<U32>(words[two / 2], 16 * (two as u32 % 2), 8));
+        let addend = b.mov::<U32>(warpgroup::RAISED);
+        Box::new(move |b, step| {
+            warpgroup::fragments(b, &quants, step, |b, row, word| warpgroup::cut(b, word, scales[row], addend))
+        })
+    })
 }

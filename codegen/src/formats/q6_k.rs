@@ -13,8 +13,10 @@ use super::activations::Chunks;
 use super::int8::{masked_dot, of_sums};
 use super::mma::{self, Two, Values, add_scaled, zeros};
 use super::unpack::{bytes, chunk_dot};
+use super::warpgroup::{self, Twos};
 use super::{
-    Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Weights,
+    Activations, Columns, Dot, Format, Int8, Mma, Move, Place, Plane, Reader, Rows, ScaleGroup, SuperBlock, Warpgroup,
+    Weights,
 };
 use crate::matrix;
 use crate::ptx::{Builder, F32, S8, S32, Shared, U32, Val};
@@ -77,6 +79,10 @@ impl Format for Q6K {
 
     fn mma(&self) -> Option<Mma> {
         Some(Mma { group: ScaleGroup::Of256, part: mma_part })
+    }
+
+    fn warpgroup(&self) -> Option<Warpgroup> {
+        Some(Warpgroup { upper: warpgroup::UPPER, begin: planes, values: warpgroup_values })
     }
 
     fn eight(&self, b: &mut Builder, block: &SuperBlock, lane: Val<U32>) -> [Val<F32>; 8] {
@@ -234,7 +240,18 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
     });
     let dots = mma::values(b, &dots);
     // The bytes are four times as large.
-    let d: Vec<_> = rows.iter().map(|rows| rows.half(b).map(|d| b.mul(d, 0.25))).collect();
+    scaled(b, rows, columns, (&dots, 0.25))
+}
+
+/// `d * dots * scale of x` for each eight, where `dots` are to be multiplied with `unit`.
+fn scaled(
+    b: &mut Builder,
+    rows: &[Rows],
+    columns: &Columns<'_>,
+    (dots, unit): (&[Vec<mma::Sums>], f32),
+) -> Vec<Values> {
+    let d: Vec<_> =
+        rows.iter().map(|rows| rows.half(b).map(|d| if unit == 1.0 { d } else { b.mul(d, unit) })).collect();
     let mut values = vec![Vec::new(); rows.len()];
     for eight in 0..columns.len() {
         let scales = columns.scales(b, eight);
@@ -292,4 +309,36 @@ fn quarter(b: &mut Builder, bits: &[[Val<U32>; 4]; 3], quarter: u32) -> [Val<U32
         let nibble = if quarter < 2 { b.shl::<U32>(word, 2) } else { b.shr::<U32>(word, 2) };
         b.and_or(nibble, 0x3c3c_3c3c, top)
     })
+}
+
+/// Weights times scales, cut into bytes.
+fn planes(b: &mut Builder, rows: &Rows) -> Twos {
+    let (half, block) = warpgroup::own(b);
+    let rows = rows.clone();
+    Box::new(move |b, two| {
+        let (lane, two) = (b.lane(), two as u32);
+        let (own, bits) = (b.and::<U32>(lane, 3), b.shl::<U32>(block, 1));
+        let (low, top) = (rows.pieces(b, 64 * (two / 2), own), rows.pieces(b, 128 + 32 * (two / 2), half));
+        let quants: [[Val<U32>; 4]; 2] = std::array::from_fn(|row| {
+            std::array::from_fn(|i| {
+                let nibble = if two % 2 == 0 { low[row][i] } else { b.shr::<U32>(low[row][i], 4) };
+                let nibble = b.and::<U32>(nibble, 0x0f0f_0f0f);
+                // Of the first quarter's two bits, or the third's, and then the next one's.
+                let top = b.shr::<U32>(top[row][i], bits);
+                let top = if two % 2 == 0 { b.shl::<U32>(top, 4) } else { top };
+                b.and_or(top, 0x3030_3030, nibble)
+            })
+        });
+        let bytes = b.mad::<U32>(own, 0x1111, 0x8880);
+        let scales = rows.word_of(b, 192 + 4 * two, mma::Place::Known(0)).map(|word| b.prmt(word, 0, bytes));
+        let addends = scales.map(|scale| b.mad::<U32>(scale, (-32 * 0x0001_0001i32) as u32, warpgroup::RAISED));
+        Box::new(move |b, step| {
+            warpgroup::fragments(b, &quants, step, |b, row, word| warpgroup::cut(b, word, scales[row], addends[row]))
+        })
+    })
+}
+
+/// A super-block's values, of the sums over both planes.
+fn warpgroup_values(b: &mut Builder, rows: &Rows, columns: &Columns<'_>, dots: &[Vec<mma::Sums>]) -> Vec<Values> {
+    scaled(b, std::slice::from_ref(rows), columns, (dots, 1.0))
 }

@@ -106,18 +106,50 @@ impl GemmTile {
     }
 }
 
-impl GemmTile {
-    /// Rows of the phase.
-    fn rows(&self, b: &mut Builder, chosen: &Chosen, vocab: Val<U32>) -> Val<U32> {
-        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
-        let rows = b.selp::<U32>(q + 2 * kv, self.shape.hidden, chosen.is_qkv);
-        let rows = b.selp::<U32>(self.shape.ffn, rows, chosen.is_gate_up);
-        b.selp::<U32>(vocab, rows, chosen.is_head)
-    }
+/// Rows of the phase.
+pub(super) fn rows_of_phase(b: &mut Builder, shape: &ModelShape, chosen: &Chosen, vocab: Val<U32>) -> Val<U32> {
+    let (q, kv) = (shape.q_dim(), shape.kv_dim());
+    let rows = b.selp::<U32>(q + 2 * kv, shape.hidden, chosen.is_qkv);
+    let rows = b.selp::<U32>(shape.ffn, rows, chosen.is_gate_up);
+    b.selp::<U32>(vocab, rows, chosen.is_head)
+}
+
+/// What a launch works on.
+pub(super) struct Operands {
+    pub(super) table: Global<U8>,
+    pub(super) inverse: Global<F32>,
+    pub(super) y: Global<F32>,
+    /// Columns that are there.
+    pub(super) columns: Val<U32>,
+    /// Rows of the phase, from a column's results to the next column's.
+    pub(super) rows: Val<U32>,
+    pub(super) first_eight: Val<U32>,
+}
+
+/// A tile of a matrix of the phase.
+pub(super) struct OfTile {
+    pub(super) number: Val<U32>,
+    /// The matrix's first row in the phase, and its rows.
+    pub(super) from: Val<U32>,
+    pub(super) rows: Val<U32>,
+    /// The tile's first row in the matrix, and its rows there.
+    pub(super) first: Val<U32>,
+    pub(super) rows_of_tile: Val<U32>,
+}
+
+impl OfTile {
+    pub(super) const WORDS: u32 = 5;
 
     /// The block's tile, of so many rows of the phase: those of each matrix come before those of the one before. Of Q, K and
     /// V llama.cpp's mixes give the last the most bits, and blocks that take longest are best begun first.
-    fn find(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen, rows: Val<U32>) -> OfTile {
+    pub(super) fn find(
+        b: &mut Builder,
+        shape: &ModelShape,
+        table: Global<U8>,
+        chosen: &Chosen,
+        rows: Val<U32>,
+        rows_of_tile: impl Fn(&mut Builder, Val<U32>) -> Val<U32>,
+    ) -> OfTile {
         let tile = b.ctaid_y();
         let zero = b.mov::<U32>(0);
         let none = OfTile { number: zero, from: zero, rows: zero, first: zero, rows_of_tile: zero };
@@ -127,12 +159,12 @@ impl GemmTile {
         let last = b.sub::<U32>(matrices, 1);
         b.for_range(0, matrices, 1, |b, earlier| {
             let number = b.sub::<U32>(last, earlier);
-            let (from, to) = chosen.rows_of(b, &self.shape, number);
+            let (from, to) = chosen.rows_of(b, shape, number);
             let to = b.min::<U32>(to, rows);
             let in_matrix = b.sub::<U32>(to, from);
             let entry = b.add::<U32>(chosen.weight, number);
             let ty = Tensor::from_table(b, table, entry).ty;
-            let rows_of_tile = self.rows_of_tile(b, ty);
+            let rows_of_tile = rows_of_tile(b, ty);
             let half = b.shr::<U32>(rows_of_tile, 1);
             let each = b.selp::<U32>(half, rows_of_tile, chosen.is_gate_up);
             let up = b.add::<U32>(in_matrix, each);
@@ -151,33 +183,6 @@ impl GemmTile {
         });
         OfTile::of(found.map(|word| b.get(word)))
     }
-}
-
-/// What a launch works on.
-struct Operands {
-    table: Global<U8>,
-    inverse: Global<F32>,
-    y: Global<F32>,
-    /// Columns that are there.
-    columns: Val<U32>,
-    /// Rows of the phase, from a column's results to the next column's.
-    rows: Val<U32>,
-    first_eight: Val<U32>,
-}
-
-/// A tile of a matrix of the phase.
-struct OfTile {
-    number: Val<U32>,
-    /// The matrix's first row in the phase, and its rows.
-    from: Val<U32>,
-    rows: Val<U32>,
-    /// The tile's first row in the matrix, and its rows there.
-    first: Val<U32>,
-    rows_of_tile: Val<U32>,
-}
-
-impl OfTile {
-    const WORDS: u32 = 5;
 
     const fn words(&self) -> [Val<U32>; 5] {
         [self.number, self.from, self.rows, self.first, self.rows_of_tile]
@@ -188,7 +193,7 @@ impl OfTile {
     }
 
     /// Puts it where the block finds it again behind a barrier.
-    fn keep(&self, b: &mut Builder, to: Shared<U32>) {
+    pub(super) fn keep(&self, b: &mut Builder, to: Shared<U32>) {
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
         b.if_(leads, |b| {
@@ -198,7 +203,7 @@ impl OfTile {
         });
     }
 
-    fn kept(b: &mut Builder, from: Shared<U32>) -> OfTile {
+    pub(super) fn kept(b: &mut Builder, from: Shared<U32>) -> OfTile {
         // Constant from that barrier on.
         OfTile::of([0, 1, 2, 3, 4].map(|at| b.ld(from.at(at), LoadKind::Constant)))
     }
@@ -240,8 +245,8 @@ impl Kernel for GemmTile {
         let tiles = Tile::new(b, &self.types, self.width);
         {
             let chosen = Chosen::new(b, &self.shape, phase, layer);
-            let rows = self.rows(b, &chosen, vocab);
-            let of = self.find(b, table, &chosen, rows);
+            let rows = rows_of_phase(b, &self.shape, &chosen, vocab);
+            let of = OfTile::find(b, &self.shape, table, &chosen, rows, |b, ty| self.rows_of_tile(b, ty));
             of.keep(b, kept);
             let is_pair = chosen.is_gate_up;
             let entry = b.add::<U32>(chosen.weight, of.number);
@@ -256,7 +261,7 @@ impl Kernel for GemmTile {
             // What the sums were computed with takes no registers meanwhile.
             b.bar_sync();
             let chosen = Chosen::new(b, &self.shape, phase, layer);
-            let rows = self.rows(b, &chosen, vocab);
+            let rows = rows_of_phase(b, &self.shape, &chosen, vocab);
             let operands = Operands { table, inverse, y, columns, rows, first_eight };
             let of = OfTile::kept(b, kept);
             self.finish(b, &operands, &chosen, &of, &sums);

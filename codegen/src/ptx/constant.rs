@@ -95,7 +95,8 @@ impl Derived {
             Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny | Op::VoteBallot => Derived::Nothing,
             Op::LdMatrix | Op::CpAsync | Op::CpAsyncCommitGroup | Op::CpAsyncWaitGroup => Derived::Nothing,
             Op::PrefetchL2 | Op::CpAsyncBulkPrefetch | Op::CpAsyncBulk | Op::FenceProxyAsync => Derived::Nothing,
-            Op::CreatePolicyEvictFirst => Derived::Nothing,
+            Op::CreatePolicyEvictFirst | Op::CpAsyncBulkOrdinary => Derived::Nothing,
+            Op::Wgmma { .. } | Op::WgmmaFence | Op::WgmmaCommitGroup | Op::WgmmaWaitGroup => Derived::Nothing,
             Op::MbarrierInit | Op::MbarrierArrive | Op::MbarrierArriveExpectTx => Derived::Nothing,
             Op::CpAsyncMbarrierArriveNoinc | Op::MbarrierTestWait | Op::MbarrierTryWait => Derived::Nothing,
             Op::St { .. } | Op::StSync { .. } | Op::Red { .. } | Op::Atom { .. } | Op::AtomExch { .. } => {

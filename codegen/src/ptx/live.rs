@@ -82,6 +82,8 @@ struct Walk {
     moves: RegMap<Option<Reg>>,
     /// Registers in the order in which they are named.
     met: Vec<Reg>,
+    /// Rows of products under way, each with the groups made since it began.
+    under_way: Vec<(Reg, u32)>,
 }
 
 impl Walk {
@@ -90,6 +92,21 @@ impl Walk {
         let span = self.spans.entry(reg).get_or_insert(Span { first: at, last: at, uses: 0 });
         (span.last, span.uses) = (at, span.uses + 1);
         self.met.push(reg);
+    }
+
+    /// Rows of a warpgroup's product are read until the wait that ends it: nothing has their names before.
+    fn products(&mut self, inst: &Inst) {
+        match (inst.op, inst.src.as_slice()) {
+            (Op::Wgmma { .. }, [rows, ..]) => rows.registers(&mut |reg| self.under_way.push((reg, 0))),
+            (Op::WgmmaCommitGroup, _) => self.under_way.iter_mut().for_each(|(_, groups)| *groups += 1),
+            (Op::WgmmaWaitGroup, [Arg::Int(keep)]) => {
+                let (keep, at) = (*keep, self.at);
+                for (reg, _) in self.under_way.extract_if(.., |(_, groups)| i64::from(*groups) > keep) {
+                    self.spans.entry(reg).iter_mut().for_each(|span| span.last = at);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn nodes(&mut self, nodes: &[Node]) {
@@ -102,7 +119,8 @@ impl Walk {
                     {
                         *self.moves.entry(to) = Some(from);
                     }
-                    inst.dst.iter().chain(&inst.src).for_each(|arg| arg.registers(&mut |reg| self.meet(reg)))
+                    inst.dst.iter().chain(&inst.src).for_each(|arg| arg.registers(&mut |reg| self.meet(reg)));
+                    self.products(inst);
                 }
                 Node::If { cond, then, otherwise, .. } => {
                     self.meet(*cond);

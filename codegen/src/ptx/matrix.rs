@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::ir::Arg;
 use super::modifiers::{Depth, Type};
 use super::table::Op;
-use super::types::{Bits32, F32, Global, Integer, Operand, S32, Scalar, Shared, U32, U64, Val};
+use super::types::{Bits32, F32, Global, Integer, Operand, Pred, S32, Scalar, Shared, U32, U64, Val, Var};
 
 impl Builder {
     /// `A B + C` of f16 matrices, 16 x 16 and 16 x 8, and one of f32, 16 x 8: `mma.m16n8k16`. Words hold two elements. With
@@ -105,6 +105,36 @@ impl Builder {
         let values: [Val<T>; 4] = std::array::from_fn(|_| Val::new(self.fresh::<T>()));
         self.push(op, [vector(&values)], src, None);
         values
+    }
+
+    /// Room for the sums of so many eights of columns, for [`Builder::wgmma_bytes`]. Nothing is in it before products are.
+    #[track_caller]
+    pub fn wgmma_sums(&mut self, eights: u32) -> Vec<[Var<S32>; 4]> {
+        (0..eights).map(|_| [(); 4].map(|()| Var::new(self.fresh::<S32>()))).collect()
+    }
+
+    /// Starts products of a warpgroup, four warps side by side, and makes them a group: each of 64 rows of 32 signed bytes,
+    /// of which each warp has 16 as [`Builder::mma_bytes_k32`] has A, with columns of signed bytes in shared memory. They are
+    /// added to `sums` if `adds`, which all lanes agree on. Sums are those of eight columns after eight, four each, as
+    /// [`Builder::mma_bytes_k32`] has C. `columns` is their descriptor. Until [`Builder::wgmma_wait_group`] nobody names
+    /// sums, and nobody writes the columns.
+    ///
+    /// [PTX ISA, Asynchronous warpgroup level matrix instructions](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions)
+    #[track_caller]
+    pub fn wgmma_bytes(&mut self, products: &[(&[[Var<S32>; 4]], [Val<U32>; 4])], columns: Val<U64>, adds: Val<Pred>) {
+        self.push(Op::WgmmaFence, [], [], None);
+        for (sums, rows) in products {
+            let dst = [Arg::Vector(sums.iter().flatten().map(|sum| Arg::Reg(sum.reg)).collect())];
+            let op = Op::Wgmma { columns: 8 * sums.len() as u32 };
+            self.push(op, dst, [vector(rows), columns.arg(), adds.arg()], None);
+        }
+        self.push(Op::WgmmaCommitGroup, [], [], None);
+    }
+
+    /// Waits until at most `groups` of the warp's groups of products are under way.
+    #[track_caller]
+    pub fn wgmma_wait_group(&mut self, groups: u32) {
+        self.push(Op::WgmmaWaitGroup, [], [Arg::Int(groups.into())], None);
     }
 
     /// Copies `bytes`, at most 16, and zeros up to 16, without waiting. Both addresses are multiples of 16. The copy is

@@ -269,8 +269,8 @@ impl Builder {
     }
 
     /// `cp.async.bulk`: copies `bytes` bytes, a multiple of 16, from a multiple of 16 on. Once they are there, they lower
-    /// what the phase of `mbarrier` expects; whoever has waited for that phase sees them. `policy` is that of their lines in
-    /// the L2 cache.
+    /// what the phase of `mbarrier` expects; whoever has waited for that phase sees them. `policy`, if any, is that of their
+    /// lines in the L2 cache.
     #[track_caller]
     pub fn cp_async_bulk<T, U>(
         &mut self,
@@ -278,11 +278,14 @@ impl Builder {
         from: Global<U>,
         bytes: impl Operand<U32>,
         mbarrier: Shared<U64>,
-        policy: Val<U64>,
+        policy: Option<Val<U64>>,
     ) {
         let dst = [self.mem(to)];
-        let src = [self.mem(from), bytes.arg(), self.mem(mbarrier), policy.arg()];
-        self.push(Op::CpAsyncBulk, dst, src, None);
+        let [from, bytes, mbarrier] = [self.mem(from), bytes.arg(), self.mem(mbarrier)];
+        match policy {
+            Some(policy) => self.push(Op::CpAsyncBulk, dst, [from, bytes, mbarrier, policy.arg()], None),
+            None => self.push(Op::CpAsyncBulkOrdinary, dst, [from, bytes, mbarrier], None),
+        }
     }
 
     /// `mbarrier.init`: an mbarrier whose phases end after `arrivals` arrivals, and all bytes that they expect. Other

@@ -125,6 +125,11 @@ impl Display for Op {
             Op::CpAsyncBulk => {
                 f.write_str("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint")
             }
+            Op::CpAsyncBulkOrdinary => f.write_str("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"),
+            Op::Wgmma { columns } => write!(f, "wgmma.mma_async.sync.aligned.m64n{columns}k32.s32.s8.s8"),
+            Op::WgmmaFence => f.write_str("wgmma.fence.sync.aligned"),
+            Op::WgmmaCommitGroup => f.write_str("wgmma.commit_group.sync.aligned"),
+            Op::WgmmaWaitGroup => f.write_str("wgmma.wait_group.sync.aligned"),
             Op::MbarrierInit => f.write_str("mbarrier.init.shared.b64"),
             Op::MbarrierArrive => f.write_str("mbarrier.arrive.shared.b64"),
             Op::MbarrierArriveExpectTx => f.write_str("mbarrier.arrive.expect_tx.shared.b64"),

@@ -86,33 +86,37 @@ pub(crate) struct Needs {
     pub(crate) version: (u32, u32),
     /// The least compute capability.
     pub(crate) sm: u32,
+    /// Whether no other compute capability has it: a target of that one's own.
+    pub(crate) own: bool,
 }
 
 impl Needs {
     /// The needs that every target meets.
-    pub(crate) const BASE: Needs = Needs { version: (6, 3), sm: 75 };
+    pub(crate) const BASE: Needs = Needs { version: (6, 3), sm: 75, own: false };
 
     /// The needs of both.
     pub(crate) fn max(self, other: Needs) -> Needs {
-        Needs { version: self.version.max(other.version), sm: self.sm.max(other.sm) }
+        Needs { version: self.version.max(other.version), sm: self.sm.max(other.sm), own: self.own || other.own }
     }
 
     /// Whether `target` has it. A target's version is no limit: a module's is raised to what its kernels need.
     pub(crate) fn met_by(self, target: Target) -> bool {
-        self.sm <= target.sm()
+        if self.own { target.is_own() && self.sm == target.sm() } else { self.sm <= target.sm() }
     }
 }
 
 const BASE: Needs = Needs::BASE;
 /// What came with compute capability 8.0.
-const SM_80: Needs = Needs { version: (7, 0), sm: 80 };
+const SM_80: Needs = Needs { version: (7, 0), sm: 80, own: false };
 /// What came with compute capability 9.0 and the first PTX that knows it.
-const SM_90: Needs = Needs { version: (7, 8), sm: 90 };
+const SM_90: Needs = Needs { version: (7, 8), sm: 90, own: false };
 /// What came to mbarriers after compute capability 8.0: waits for a parity, and waits that sleep.
-const SM_80_PARITY: Needs = Needs { version: (7, 1), sm: 80 };
-const SM_80_POLICY: Needs = Needs { version: (7, 4), sm: 80 };
+const SM_80_PARITY: Needs = Needs { version: (7, 1), sm: 80, own: false };
+const SM_80_POLICY: Needs = Needs { version: (7, 4), sm: 80, own: false };
+/// Products of warpgroups, which no later chip has.
+const SM_90_OWN: Needs = Needs { version: (8, 0), sm: 90, own: true };
 /// Bulk copies of compute capability 9.0.
-const SM_90_BULK: Needs = Needs { version: (8, 0), sm: 90 };
+const SM_90_BULK: Needs = Needs { version: (8, 0), sm: 90, own: false };
 
 /// The uniformity of an instruction's result, given its operands'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +176,7 @@ const fn seen(kind: LoadKind) -> Spread {
 /// The cache hint came with PTX 7.4, which reaches drivers from 2021 on.
 const fn hint(space: StateSpace, kind: LoadKind) -> Needs {
     match (space, kind) {
-        (StateSpace::Global, LoadKind::Streaming) => Needs { version: (7, 4), sm: 75 },
+        (StateSpace::Global, LoadKind::Streaming) => Needs { version: (7, 4), sm: 75, own: false },
         _ => BASE,
     }
 }
@@ -180,7 +184,7 @@ const fn hint(space: StateSpace, kind: LoadKind) -> Needs {
 /// `m16n8k8` came with compute capability 7.5, `m16n8k16` with 8.0.
 const fn multiplies(depth: Depth) -> Needs {
     match depth {
-        Depth::Of16 => Needs { version: (6, 5), sm: 75 },
+        Depth::Of16 => Needs { version: (6, 5), sm: 75, own: false },
         Depth::Of32 => SM_80,
     }
 }
@@ -399,6 +403,17 @@ instructions! {
     MmaEightRows { bytes: Type }:
         [Parts(2, S32)] <- [Parts(1, B32), Parts(1, B32), Parts(2, S32)], multiplies(Depth::Of16), Varies, Warp, Pure;
 
+    /// A product of a warpgroup's 64 rows of signed bytes with so many columns in shared memory, or its sum with what is
+    /// there; nobody waits for it here.
+    Wgmma { columns: u32 }:
+        [Parts(columns / 2, S32)] <- [Parts(4, B32), Value(U64), Value(Pred)], SM_90_OWN, Varies, Warp, Loads;
+    /// Orders what a warp's registers were written for before the products that read them.
+    WgmmaFence: [] <- [], SM_90_OWN, Operands, Warp, Pure;
+    /// Makes a group of the warp's products since the last one.
+    WgmmaCommitGroup: [] <- [], SM_90_OWN, Operands, Warp, Pure;
+    /// Waits until at most so many of the warp's groups are under way.
+    WgmmaWaitGroup: [] <- [Constant], SM_90_OWN, Operands, Warp, Pure;
+
     /// A parameter's value.
     LdParam { ty: Type }: [Value(ty)] <- [Parameter], BASE, Exactly(Uniformity::Block), Free, Loads;
     /// A load.
@@ -428,6 +443,9 @@ instructions! {
     CpAsyncBulk: [Address(StateSpace::Shared, 16)] <-
         [Address(Global, 16), Value(U32), Address(StateSpace::Shared, 8), Value(U64)],
         SM_90_BULK, Operands, Free, Stores;
+    /// The same without a policy.
+    CpAsyncBulkOrdinary: [Address(StateSpace::Shared, 16)] <-
+        [Address(Global, 16), Value(U32), Address(StateSpace::Shared, 8)], SM_90_BULK, Operands, Free, Stores;
     /// Makes an mbarrier whose phases end after so many arrivals.
     MbarrierInit: [Address(StateSpace::Shared, 8)] <- [Value(U32)], SM_80, Operands, Free, Stores;
     /// Arrives at an mbarrier, and releases; its state before.
@@ -524,8 +542,8 @@ mod tests {
 
     #[test]
     fn a_target_has_what_older_ones_have() {
-        let both = Needs { version: (8, 0), sm: 75 }.max(Needs { version: (7, 0), sm: 80 });
-        assert_eq!(both, Needs { version: (8, 0), sm: 80 });
+        let both = Needs { version: (8, 0), sm: 75, own: false }.max(Needs { version: (7, 0), sm: 80, own: false });
+        assert_eq!(both, Needs { version: (8, 0), sm: 80, own: false });
         let having: Vec<u32> = Target::ALL.into_iter().filter(|t| both.met_by(*t)).map(Target::sm).collect();
         assert_eq!(having, [80, 86, 87, 89, 90, 100, 120]);
     }

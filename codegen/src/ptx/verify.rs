@@ -329,10 +329,10 @@ impl Check<'_> {
             let what = format!("{} with other operands or results than its row in the table", inst.op);
             self.complain(what, inst.source);
         }
-        let Some(size) = row.bytes().map(i64::from) else { return };
-        for arg in inst.dst.iter().chain(&inst.src) {
-            if let Arg::Mem(_, offset) = arg
-                && offset % size != 0
+        let slots = row.results.iter().chain(row.operands.iter());
+        for (arg, slot) in inst.dst.iter().chain(&inst.src).zip(slots) {
+            if let (Arg::Mem(_, offset), Slot::Address(_, size)) = (arg, slot)
+                && offset % i64::from(size) != 0
             {
                 let what = format!("{} at offset {offset}, which is not a multiple of {size}", inst.op);
                 self.complain(what, inst.source);

@@ -89,7 +89,7 @@ impl Columns {
         }
         let at = self.start + eight + inside + piece * PIECE;
         // The number of a piece is changed by that of the 128 bytes in a pattern.
-        at ^ (at >> 7 & (self.width / PIECE - 1)) * PIECE
+        at ^ ((at >> 7 & (self.width / PIECE - 1)) * PIECE)
     }
 }
 

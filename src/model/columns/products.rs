@@ -141,13 +141,16 @@ impl Columns {
                 Tile::choose(|tile| self.has(tile), &matrices, count, of.model.device.multiprocessors())
             }
         };
-        let ColumnKernels { wide, narrow, tile: large, double, .. } = &*self.kernels;
+        let ColumnKernels { wide, narrow, tile: large, double, warpgroups, .. } = &*self.kernels;
         let (tile, kernel) = match (tile, narrow, large, double) {
             (Tile::Narrow, Some(narrow), ..) => (tile, narrow),
             (Tile::Double, .., Some(double)) => (tile, double),
             // Of as many rows.
             (Tile::Large | Tile::Double, _, Some(large), _) => (Tile::Large, large),
-            (Tile::Narrow | Tile::Wide | Tile::Large | Tile::Double, ..) => (Tile::Wide, wide),
+            _ => match (tile, warpgroups) {
+                (Tile::Warpgroups, Some(warpgroups)) => (tile, warpgroups),
+                _ => (Tile::Wide, wide),
+            },
         };
         let width = tile.columns();
         let padded = count.next_multiple_of(width);
@@ -184,6 +187,7 @@ impl Columns {
             Tile::Narrow => self.kernels.narrow.is_some(),
             Tile::Wide => true,
             Tile::Large | Tile::Double => self.kernels.tile.is_some(),
+            Tile::Warpgroups => self.kernels.warpgroups.is_some(),
         }
     }
 

@@ -242,6 +242,7 @@ mod tests {
                 Tile::Wide => ("gemm_16", 2.0),
                 Tile::Large => ("gemm_tile", 1.0),
                 Tile::Double => ("gemm_tile_128", 1.0),
+                Tile::Warpgroups => ("gemm_warpgroups", 1.0),
             };
             for &(target, expected) in counts {
                 let cells = recorded("qwen3-8b.stream_fast", kernel, &ty.to_string(), target);

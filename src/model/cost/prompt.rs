@@ -112,7 +112,11 @@ impl Batch<'_> {
     fn product(&self, k: u32, matrices: Matrices<'_>) -> f64 {
         let chip = self.chip;
         // Kernels of sm_75 have two tiles.
-        let is_there = |tile| chip.sm >= 80 || [Tile::Wide, Tile::Large].contains(&tile);
+        let is_there = |tile| match tile {
+            Tile::Wide | Tile::Large => true,
+            Tile::Narrow | Tile::Double => chip.sm >= 80,
+            Tile::Warpgroups => false,
+        };
         let (tile, row_tiles) = Tile::choose(is_there, matrices, self.count, chip.multiprocessors);
         let column_tiles = self.count.div_ceil(tile.columns());
         let rows: u32 = matrices.iter().map(|(_, rows)| rows).sum();

@@ -127,7 +127,7 @@ pub(super) fn copy(
 /// Copies bytes that follow each other, a multiple of 16.
 fn piece(b: &mut Builder, ring: &Ring, to: Shared<U8>, from: Global<U8>, bytes: Val<U32>, full: Shared<U64>) {
     match ring.policy {
-        Some(policy) => b.cp_async_bulk(to, from, bytes, full, policy),
+        Some(policy) => b.cp_async_bulk(to, from, bytes, full, Some(policy)),
         None => {
             let lane = b.lane();
             let own = b.shl::<U32>(lane, 4);

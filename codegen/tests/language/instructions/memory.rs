@@ -67,7 +67,7 @@ fn accesses() -> Vec<Case> {
                 b.if_(leads, |b| {
                     b.mbarrier_arrive_expect_tx(full, 16 * BLOCK);
                     let policy = b.evict_first();
-                    b.cp_async_bulk(copies, from, 16 * BLOCK, full, policy);
+                    b.cp_async_bulk(copies, from, 16 * BLOCK, full, Some(policy));
                 });
                 b.do_while(|b| {
                     let over = b.mbarrier_try_wait(full, 0);

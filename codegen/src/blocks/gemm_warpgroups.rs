@@ -1,0 +1,406 @@
+//! Products of 128 rows of quantised weights with 128 columns by products of warpgroups, `wgmma`: each of a block's two
+//! warpgroups has 64 of the rows and all columns.
+//!
+//! Records of rows and columns of a super-block are copied to shared memory, three super-blocks around in a ring. Columns are
+//! multiplied as they lie there. Rows are unpacked to registers, each weight times its sub-block's scale in two planes of
+//! bytes (`formats::warpgroup`), so that tensor cores add a super-block up without anyone's help. What comes of the sums,
+//! and the order of additions, are those of `fast`: a column has the bits that it has alone.
+//!
+//! # Order
+//!
+//! *Full.* Of a stage each warp copies two eights of columns, by bulk copies of one lane that lower what `full` expects, and
+//! each thread half of a row, by copies that arrive at `full` once they have landed. Whoever has waited for its phase sees
+//! all of them. Columns are written and read by the async proxy, rows by neither: nothing needs a proxy fence but the
+//! mbarriers' initialisation.
+//!
+//! *Free.* A warp's lane arrives at `free` when all its lanes have read what they read of the stage, and its products with it
+//! are there. Whoever copies the stage's next super-block has waited for that.
+//!
+//! *Turns.* A warpgroup begins with its products of a super-block when the other has issued all its own of one: so one
+//! unpacks and scales while the other's products take the tensor cores. The first warpgroup begins.
+//!
+//! *Waits* have an end: each is for copies of the block's own, or for warps of it that wait for nothing else. Should one be
+//! in vain for [`POLLS`] polls, the launch ends by an error.
+
+use super::gemm_tile::{Sums, add_second_planes};
+use super::tensor::Tensor;
+use crate::formats::{Columns, InShared, OfPlane, Rows, ScaleGroup, Warpgroup, format, mma};
+use crate::ptx::{Builder, Global, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
+use kiln_shape::columns::{BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES};
+use kiln_shape::{SUPER_BLOCK, WeightType};
+
+/// Rows of a tile, and those of a warpgroup.
+pub(crate) const ROWS: u32 = 128;
+const OF_GROUP: u32 = 64;
+/// Rows of a warp.
+pub(crate) const OF_WARP: u32 = 16;
+/// Eights of columns of a tile.
+pub(crate) const EIGHTS: u32 = 16;
+/// Warps of a block, and of a warpgroup.
+pub(crate) const WARPS: u32 = ROWS / OF_WARP;
+const GROUP: u32 = OF_GROUP / OF_WARP;
+/// Super-blocks in shared memory or on their way there.
+const STAGES: u32 = 3;
+/// Bytes at a multiple of which a pattern of eight columns begins.
+const PATTERN: u32 = 512;
+/// Twos of blocks of 32 of a super-block, and products of each: half of its depth each.
+const TWOS: usize = 4;
+const STEPS: usize = 2;
+/// Polls of an mbarrier that are enough for anything a block waits for here.
+const POLLS: u32 = 1 << 24;
+
+/// A block's shared memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Tile {
+    /// `[STAGES]` of fragments of columns, what stands beside these, and records of rows.
+    stages: Shared<U8>,
+    /// Bytes of a stage.
+    stage: u32,
+    /// `[STAGES]` mbarriers each, and one for each warpgroup.
+    full: Shared<U64>,
+    free: Shared<U64>,
+    turns: Shared<U64>,
+}
+
+/// What a tile is a product of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product {
+    /// The matrices of the tile's rows.
+    pub(crate) tensors: [Tensor; 2],
+    /// Whether the second eight of each warp's rows are of the second matrix, the same rows as the first of the first.
+    pub(crate) is_pair: Val<Pred>,
+    /// The tile's first row in them.
+    pub(crate) first: Val<U32>,
+    /// Rows of a matrix; its last stands in for those behind it.
+    pub(crate) rows: Val<U32>,
+    /// Super-blocks of a row.
+    pub(crate) super_blocks: Val<U32>,
+    /// The columns, with one scale for 256, and the number of the tile's first eight among them.
+    pub(crate) columns: Global<U8>,
+    pub(crate) first_eight: Val<U32>,
+}
+
+/// From a record to the next: an odd number of pieces.
+const fn stride(ty: WeightType) -> u32 {
+    16 * ((ty.layout().data / 16) | 1)
+}
+
+/// Where what stands beside fragments begins in a stage, and where the records.
+const BESIDE: u32 = EIGHTS * FRAGMENT_BYTES;
+const RECORDS: u32 = BESIDE + EIGHTS * BESIDE_BYTES;
+
+impl Tile {
+    /// Takes the shared memory for rows of `types`, and makes its mbarriers. By the whole block; a barrier of it must follow.
+    #[track_caller]
+    pub(crate) fn new(b: &mut Builder, types: &[WeightType]) -> Tile {
+        let most = types.iter().map(|ty| ROWS * stride(*ty)).max().unwrap_or(0);
+        let stage = (RECORDS + most).next_multiple_of(PATTERN);
+        let all = b.dynamic_shared::<U8>(STAGES * stage + PATTERN);
+        let address = b.shared_address(all);
+        let zero = b.mov::<U32>(0);
+        let before = b.sub::<U32>(zero, address);
+        let before = b.and::<U32>(before, PATTERN - 1);
+        let full = b.shared::<U64>("tile_barriers", 2 * STAGES + WARPS / GROUP);
+        let tile = Tile {
+            stages: b.byte_index(all, before, 1),
+            stage,
+            full,
+            free: full.at(STAGES),
+            turns: full.at(2 * STAGES),
+        };
+        let tid = b.tid();
+        let leads = b.setp_eq(tid, 0);
+        b.if_(leads, |b| {
+            for stage in 0..STAGES {
+                // A lane of each warp expects bytes, and each thread's copies arrive.
+                b.mbarrier_init(tile.full.at(stage), WARPS + 32 * WARPS);
+                b.mbarrier_init(tile.free.at(stage), WARPS);
+            }
+            (0..WARPS / GROUP).for_each(|group| b.mbarrier_init(tile.turns.at(group), GROUP));
+            b.fence_proxy_async();
+        });
+        tile
+    }
+
+    /// Shared memory that nothing is in once sums are there, and a barrier is behind them.
+    pub(crate) fn room(&self) -> Shared<U32> {
+        self.stages.cast()
+    }
+
+    /// The sums of the lane's rows and columns.
+    #[track_caller]
+    pub(crate) fn sums(&self, b: &mut Builder, types: &[WeightType], product: &Product) -> Sums {
+        let sums: Sums = (0..EIGHTS).map(|_| [(); 4].map(|()| b.var(0.0))).collect();
+        let planes = [(); 2].map(|()| b.wgmma_sums(EIGHTS));
+        for ty in types {
+            let Some(of) = format(*ty).warpgroup() else { continue };
+            if types.len() == 1 {
+                self.of_type(b, product, (*ty, of), (&planes, &sums));
+            } else {
+                let is = b.setp_eq(product.tensors[0].ty, ty.id());
+                b.if_(is, |b| self.of_type(b, product, (*ty, of), (&planes, &sums)));
+            }
+        }
+        sums
+    }
+
+    fn of_type(
+        &self,
+        b: &mut Builder,
+        product: &Product,
+        (ty, of): (WeightType, Warpgroup),
+        ([lower, upper], sums): (&[Vec<[Var<S32>; 4]>; 2], &Sums),
+    ) {
+        let (warp, lane) = (b.warp_id(), b.lane());
+        let leads = b.setp_eq(lane, 0);
+        let copies = Copies::new(b, product, ty);
+        let all = product.super_blocks;
+        for stage in 0..STAGES - 1 {
+            let there = b.setp_ge(all, stage + 1);
+            b.if_(there, |b| {
+                let number = b.mov::<U32>(stage);
+                copies.fill(b, self.stages.at(stage * self.stage), self.full.at(stage), number);
+            });
+        }
+        let group = b.div::<U32>(warp, GROUP);
+        let own_turn = b.byte_index(self.turns, group, 8);
+        let other = b.xor::<U32>(group, 1);
+        let other_turn = b.byte_index(self.turns, other, 8);
+        let planes = (ty.layout().plane == 2).then(|| {
+            let own = b.shr::<U32>(lane, 2);
+            [0, 8].map(|further| {
+                let row = b.mad::<U32>(warp, OF_WARP, own);
+                let row = b.add::<U32>(row, further);
+                let (tensor, row) = product.locate(b, row);
+                let before = b.mul::<U32>(row, all);
+                b.byte_index(tensor.plane, before, 2)
+            })
+        });
+        // The stage at hand, and the parity of its phase.
+        let (stage, parity) = (b.var::<U32>(0), b.var::<U32>(0));
+        b.for_range(0, all, 1, |b, sb| {
+            b.each_iteration(Work::Tile(ty, EIGHTS * SUPER_BLOCK / 32));
+            let (here, phase) = (b.get(stage), b.get(parity));
+            let at = b.byte_index(self.stages, here, self.stage);
+            let full = b.byte_index(self.full, here, 8);
+            wait(b, full, phase);
+            let records = b.byte_index(at.at(RECORDS).cast::<U32>(), warp, OF_WARP * stride(ty));
+            let plane = match planes {
+                Some(planes) => {
+                    let planes = planes.map(|of| b.byte_index(of, sb, 2));
+                    OfPlane::load(b, planes, 2)
+                }
+                None => OfPlane::Behind(ty.layout().data),
+            };
+            let rows = Rows::apart(b, (records, stride(ty)), plane);
+            let beside = at.at(BESIDE);
+            let columns = InShared { fragments: at, beside, apart: OF_TWO, before: &|_, _, _| {} };
+            let columns = Columns::in_shared(b, (EIGHTS, ScaleGroup::Of256), &columns);
+            let turn = b.and::<U32>(sb, 1);
+            let turn = b.xor::<U32>(turn, 1);
+            let turn = b.xor::<U32>(turn, group);
+            self.multiply(b, (of, &rows), at, (own_turn, turn), [lower, upper]);
+            b.if_(leads, |b| b.mbarrier_arrive(other_turn));
+            self.fill_ahead(b, &copies, (here, phase), (sb, all));
+            let later = mma::last_plane_of(b, beside, EIGHTS);
+            b.wgmma_wait_group(0);
+            let dots = lower
+                .iter()
+                .zip(upper)
+                .map(|(lower, upper)| std::array::from_fn(|i| b.mad::<S32>(upper[i], of.upper as i32, lower[i])));
+            let dots = dots.collect();
+            let values = of.values(b, &rows, &columns, dots);
+            let values: Sums = values.into_iter().map(|values| values.map(|value| b.var(value))).collect();
+            let has_second = b.setp_ne(later, 0);
+            b.if_(has_second, |b| {
+                if let Some(mma) = format(ty).mma() {
+                    let eight_at = |b: &mut Builder, eight: Val<U32>| copies.eight_at(b, eight, sb);
+                    add_second_planes(b, (mma, std::slice::from_ref(&rows)), &values, (EIGHTS, true), eight_at);
+                }
+            });
+            for (sum, value) in sums.iter().flatten().zip(values.iter().flatten()) {
+                let next = b.add(*sum, *value);
+                b.set(*sum, next);
+            }
+            b.bar_warp_sync(); // all lanes have read what they read of the stage
+            let free = b.byte_index(self.free, here, 8);
+            b.if_(leads, |b| b.mbarrier_arrive(free));
+            let next = b.add::<U32>(here, 1);
+            let over = b.setp_eq(next, STAGES);
+            let next = b.selp::<U32>(0, next, over);
+            b.set(stage, next);
+            let odd = b.selp::<U32>(1, 0, over);
+            let next = b.xor::<U32>(phase, odd);
+            b.set(parity, next);
+        });
+    }
+
+    /// The products of a super-block, once it is the warpgroup's turn: under way when all are issued.
+    fn multiply(
+        &self,
+        b: &mut Builder,
+        (of, rows): (Warpgroup, &Rows),
+        stage: Shared<U8>,
+        (turn, parity): (Shared<U64>, Val<U32>),
+        [lower, upper]: [&[[Var<S32>; 4]]; 2],
+    ) {
+        let twos = of.begin(b, rows);
+        let mut steps = twos(b, 0);
+        let mut planes = steps(b, 0);
+        let address = b.shared_address(stage);
+        let address = b.shr::<U32>(address, 4);
+        // Two units on are two pieces of 16 bytes, half of the depth of two blocks.
+        let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
+        let [first, later] = [none, one].map(|adds| b.setp_ne(adds, 0));
+        wait(b, turn, parity);
+        for number in 0..TWOS * STEPS {
+            let (two, step) = (number / STEPS, number % STEPS);
+            let low = b.add::<U32>(address, (two as u32 * OF_TWO + step as u32 * 32) / 16);
+            let descriptor = b.pack64(low, DESCRIPTOR);
+            let adds = if number == 0 { first } else { later };
+            b.wgmma_bytes(&[(upper, planes[1]), (lower, planes[0])], descriptor, adds);
+            if number + 1 == TWOS * STEPS {
+                break;
+            }
+            if step == STEPS - 1 {
+                steps = twos(b, two + 1);
+            }
+            b.wgmma_wait_group(1);
+            planes = steps(b, (step + 1) % STEPS);
+        }
+    }
+
+    /// Copies the super-block two further on to the stage that the one before had, once that is free.
+    fn fill_ahead(
+        &self,
+        b: &mut Builder,
+        copies: &Copies,
+        (here, phase): (Val<U32>, Val<U32>),
+        (sb, all): (Val<U32>, Val<U32>),
+    ) {
+        let next = b.add::<U32>(sb, STAGES - 1);
+        let there = b.setp_lt(next, all);
+        b.if_(there, |b| {
+            let is_first = b.setp_eq(here, 0);
+            let before = b.sub::<U32>(here, 1);
+            let stage = b.selp::<U32>(STAGES - 1, before, is_first);
+            // The stages behind the first have their next phase.
+            let further = b.selp::<U32>(0, 1, is_first);
+            let filled = b.xor::<U32>(phase, further);
+            let freed = b.xor::<U32>(filled, 1);
+            let free = b.byte_index(self.free, stage, 8);
+            wait(b, free, freed);
+            b.bar_warp_sync(); // every lane has seen that it is free
+            let (at, full) = (b.byte_index(self.stages, stage, self.stage), b.byte_index(self.full, stage, 8));
+            copies.fill(b, at, full, next);
+        });
+    }
+}
+
+/// The upper half of the columns' descriptor: so many bytes from eight columns to the next eight, and a pattern of 64 bytes.
+const DESCRIPTOR: u32 = 2 << 30 | FRAGMENT_BYTES / 16;
+
+/// Waits for the end of an mbarrier's phase.
+fn wait(b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {
+    let polls = b.var::<U32>(0);
+    b.do_while(|b| {
+        let over = b.mbarrier_poll(mbarrier, parity);
+        let next = b.add::<U32>(polls, 1);
+        b.set(polls, next);
+        let lacks = b.not_pred(over);
+        let long = b.setp_ge(next, POLLS);
+        let in_vain = b.and_pred(lacks, long);
+        b.if_(in_vain, |b| b.trap());
+        lacks
+    });
+}
+
+impl Product {
+    /// The matrix of row `row` of the tile, and the row's number there.
+    fn locate(&self, b: &mut Builder, row: Val<U32>) -> (Tensor, Val<U32>) {
+        let [first, second] = self.tensors;
+        let upper = b.and::<U32>(row, 8);
+        let is_upper = b.setp_ne(upper, 0);
+        let is_second = b.and_pred(is_upper, self.is_pair);
+        let data = b.select_ptr(second.data, first.data, is_second);
+        let plane = b.select_ptr(second.plane, first.plane, is_second);
+        let (before, inside) = (b.shr::<U32>(row, 4), b.and::<U32>(row, 7));
+        let of_pair = b.mad::<U32>(before, 8, inside);
+        let row = b.selp::<U32>(of_pair, row, self.is_pair);
+        let row = b.add::<U32>(row, self.first);
+        let last = b.sub::<U32>(self.rows, 1);
+        (Tensor { data, plane, ty: first.ty }, b.min::<U32>(row, last))
+    }
+}
+
+/// A thread's copies.
+struct Copies {
+    /// Its half of a row's records: every second piece.
+    row: Global<U8>,
+    /// Where they go in a stage.
+    to: Val<U32>,
+    columns: Global<U8>,
+    first_eight: Val<U32>,
+    super_blocks: Val<U32>,
+    ty: WeightType,
+}
+
+impl Copies {
+    fn new(b: &mut Builder, product: &Product, ty: WeightType) -> Copies {
+        let tid = b.tid();
+        let (place, odd) = (b.shr::<U32>(tid, 1), b.and::<U32>(tid, 1));
+        // Records stand as `Rows::apart` reads them: of each eight rows the even ones, then the odd ones.
+        let (even, is_odd, above) = (b.and::<U32>(place, 3), b.bfe::<U32>(place, 2, 1), b.and::<U32>(place, !7u32));
+        let row = b.mad::<U32>(even, 2, is_odd);
+        let row = b.or::<U32>(row, above);
+        let (tensor, row) = product.locate(b, row);
+        let bytes = b.mul::<U32>(product.super_blocks, ty.layout().data);
+        let before = b.shl::<U32>(odd, 4);
+        let data = b.byte_index(tensor.data, before, 1);
+        let data = b.address(data);
+        let data = b.mad_wide(row, bytes, data);
+        Copies {
+            row: b.global_ptr(data),
+            to: b.mad::<U32>(place, stride(ty), before),
+            columns: product.columns,
+            first_eight: product.first_eight,
+            super_blocks: product.super_blocks,
+            ty,
+        }
+    }
+
+    /// Super-block `sb` of the tile's eight `number`.
+    fn eight_at(&self, b: &mut Builder, number: Val<U32>, sb: Val<U32>) -> Global<U8> {
+        let eight = b.add::<U32>(self.first_eight, number);
+        let at = b.mad::<U32>(eight, self.super_blocks, sb);
+        b.byte_index(self.columns, at, PLANES * PLANE_BYTES)
+    }
+
+    /// Starts those of super-block `sb` to a stage that is free.
+    fn fill(&self, b: &mut Builder, stage: Shared<U8>, full: Shared<U64>, sb: Val<U32>) {
+        const EACH: u32 = EIGHTS / WARPS;
+        let (tid, warp, lane) = (b.tid(), b.warp_id(), b.lane());
+        let leads = b.setp_eq(lane, 0);
+        b.if_(leads, |b| {
+            b.mbarrier_arrive_expect_tx(full, EACH * PLANE_BYTES);
+            for number in 0..EACH {
+                let eight = b.mad::<U32>(warp, EACH, number);
+                let from = self.eight_at(b, eight, sb);
+                let to = b.byte_index(stage, eight, FRAGMENT_BYTES);
+                b.cp_async_bulk(to, from, FRAGMENT_BYTES, full, None);
+                let to = b.byte_index(stage.at(BESIDE), eight, BESIDE_BYTES);
+                b.cp_async_bulk(to, from.at(FRAGMENT_BYTES), BESIDE_BYTES, full, None);
+            }
+        });
+        let bytes = self.ty.layout().data;
+        let odd = b.and::<U32>(tid, 1);
+        let is_first = b.setp_eq(odd, 0);
+        let (to, from) = (b.byte_index(stage.at(RECORDS), self.to, 1), b.byte_index(self.row, sb, bytes));
+        for piece in (0..bytes / 16).step_by(2) {
+            let copy = |b: &mut Builder| b.cp_async(to.at(16 * piece), from.at(16 * piece), 16);
+            // The last of an odd number of pieces has no second.
+            if piece + 1 == bytes / 16 { b.if_(is_first, copy) } else { copy(b) }
+        }
+        b.cp_async_mbarrier_arrive_noinc(full);
+    }
+}

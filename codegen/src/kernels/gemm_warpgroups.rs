@@ -1,0 +1,161 @@
+use super::Kernel;
+use super::epilogue::{Epilogue, Of, Scaled};
+use super::gemm_tile::{OfTile, Operands, rows_of_phase};
+use super::products::Chosen;
+use crate::blocks::gemm_tile::Sums;
+use crate::blocks::gemm_warpgroups::{EIGHTS, OF_WARP, Product, ROWS, Tile, WARPS};
+use crate::blocks::next_columns::Written;
+use crate::blocks::tensor::Tensor;
+use crate::formats::format;
+use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, Val, Var};
+use kiln_shape::columns::COLUMNS;
+use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
+use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
+
+/// Eights of columns whose results a lane has at once.
+const AT_ONCE: u32 = 4;
+
+/// The phases of a layer for many columns, in tiles of 128 rows and 128 columns by products of warpgroups, which a chip of
+/// compute capability 9.0 has: grid `[columns / 128, tiles of rows]`, rounded up, as [`super::GemmTile`] has it, and the same
+/// bits. Takes phases whose matrices are all of types with integer scales.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GemmWarpgroups {
+    shape: ModelShape,
+    types: Vec<WeightType>,
+    /// Those that results may meet in the next phase.
+    next: Vec<WeightType>,
+}
+
+impl GemmWarpgroups {
+    /// Tiles for a model with matrices of those of `types` that it takes.
+    pub fn new(shape: ModelShape, types: &[WeightType]) -> GemmWarpgroups {
+        let next = types.iter().copied().filter(|ty| ty.is_quantised() && Numerics::Fast.takes(*ty, &shape)).collect();
+        let types = types.iter().copied().filter(|ty| format(*ty).warpgroup().is_some()).collect();
+        GemmWarpgroups { shape, types, next }
+    }
+
+    /// The results of a lane, some eights of columns after others.
+    fn finish(&self, b: &mut Builder, operands: &Operands, chosen: &Chosen, of: &OfTile, sums: &Sums) {
+        let (warp, lane) = (b.warp_id(), b.lane());
+        let (group, pair) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
+        let each = b.selp::<U32>(OF_WARP / 2, OF_WARP, chosen.is_gate_up);
+        let row = b.mul::<U32>(warp, each);
+        let row = b.add::<U32>(row, group);
+        let row = b.add::<U32>(row, of.first);
+        let end = b.add::<U32>(of.first, of.rows_of_tile);
+        let end = b.min::<U32>(end, of.rows);
+        let first_column = b.mul::<U32>(operands.first_eight, COLUMNS);
+        let first_column = b.mad::<U32>(pair, 2, first_column);
+        let last = b.sub::<U32>(operands.columns, 1);
+        let no_pair = b.not_pred(chosen.is_gate_up);
+        let Operands { table, y, rows, .. } = *operands;
+        let epilogue = Epilogue { table, y, rows, chosen, qkv_bias: self.shape.qkv_bias };
+        b.for_range(0, EIGHTS / AT_ONCE, 1, |b, some| {
+            let column = b.mad::<U32>(some, AT_ONCE * COLUMNS, first_column);
+            let mut products = Vec::new();
+            for (values, number) in sums.iter().take(AT_ONCE as usize).zip(0..) {
+                let columns = [0, 1].map(|next| b.add::<U32>(column, number * COLUMNS + next));
+                let inverses = columns.map(|column| {
+                    let column = b.min::<U32>(column, last);
+                    let at = b.index(operands.inverse, column);
+                    b.ld(at, LoadKind::Constant)
+                });
+                let scaled: [Val<F32>; 4] = std::array::from_fn(|i| b.mul(values[i], inverses[i % 2]));
+                for (i, value) in scaled.into_iter().enumerate() {
+                    // Of gate and up the second eight rows are the other matrix's.
+                    let is_upper = i >= 2;
+                    let (column, row) = (columns[i % 2], b.add::<U32>(row, if is_upper { OF_WARP / 2 } else { 0 }));
+                    let (in_columns, in_rows) = (b.setp_lt(column, operands.columns), b.setp_lt(row, end));
+                    let there = b.and_pred(in_columns, in_rows);
+                    let there = if is_upper { b.and_pred(there, no_pair) } else { there };
+                    let value = b.var::<F32>(value);
+                    let pair = (!is_upper).then(|| (value, scaled[i + 2]));
+                    let of = Of { number: of.number, row, in_matrix: None, in_phase: of.from, column };
+                    products.push(Scaled { of, there, value, pair });
+                }
+            }
+            epilogue.write(b, &products);
+            let sums: Vec<Var<F32>> = sums.iter().flatten().copied().collect();
+            turn(b, &sums, 4 * AT_ONCE as usize);
+        });
+    }
+}
+
+/// Moves each value `by` places to the left, and the first ones behind the last.
+fn turn(b: &mut Builder, values: &[Var<F32>], by: usize) {
+    let first: Vec<Val<F32>> = values[..by].iter().map(|value| b.get(*value)).collect();
+    for (to, from) in values.iter().zip(&values[by..]) {
+        b.set(*to, *from);
+    }
+    for (to, value) in values[values.len() - by..].iter().zip(first) {
+        b.set(*to, value);
+    }
+}
+
+impl Kernel for GemmWarpgroups {
+    fn name(&self) -> &str {
+        "gemm_warpgroups"
+    }
+
+    fn block(&self) -> u32 {
+        32 * WARPS
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let ModelShape { hidden, ffn, .. } = self.shape;
+        if let Some(k) = [hidden, ffn, self.shape.q_dim()].into_iter().find(|k| !k.is_multiple_of(SUPER_BLOCK)) {
+            return Err(format!("a matrix has {k} weights in a row: needs whole super-blocks of {SUPER_BLOCK}"));
+        }
+        if self.types.is_empty() {
+            return Err("no type of weights with integer scales: needs at least one of Q4_K, Q5_K, Q6_K".to_owned());
+        }
+        super::Gemm::wide(self.shape, &self.types).check()
+    }
+
+    fn build(&self, b: &mut Builder) {
+        let table = b.param::<Global<U8>>("table"); // the tensor table
+        let layer = b.param::<U32>("layer"); // its number
+        let phase = b.param::<U32>("phase"); // which one
+        let columns_of_256 = b.param::<Global<U8>>("of_256"); // the columns, as `quantise` writes them
+        b.param::<Global<U8>>("of_32"); // the same with a scale for each 32, for other tiles
+        let inverse = b.param::<Global<F32>>("inverse"); // [columns]
+        let columns = b.param::<U32>("columns"); // those that are there
+        let y = b.param::<Global<F32>>("y"); // [columns, rows of the phase]
+        let vocab = b.param::<U32>("vocab"); // rows of the head
+        let follows = super::gemm::next(b, table);
+        b.blocks_per_sm(1);
+        let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
+        let group = b.ctaid_x();
+        let first_eight = b.mul::<U32>(group, EIGHTS);
+        let kept = b.shared::<U32>("tile", OfTile::WORDS);
+        let answer = b.shared::<U32>("answer", 1);
+        let tile = Tile::new(b, &self.types);
+        let chosen = Chosen::new(b, &self.shape, phase, layer);
+        let rows = rows_of_phase(b, &self.shape, &chosen, vocab);
+        let of = OfTile::find(b, &self.shape, table, &chosen, rows, |b, _| b.mov::<U32>(ROWS));
+        of.keep(b, kept);
+        b.bar_sync(); // the tile's mbarriers are there
+        let is_pair = chosen.is_gate_up;
+        let entry = b.add::<U32>(chosen.weight, of.number);
+        let further = b.selp::<U32>(1, 0, is_pair);
+        let next = b.add::<U32>(entry, further);
+        let tensors = [entry, next].map(|entry| Tensor::from_table(b, table, entry));
+        let super_blocks = b.div::<U32>(chosen.k, SUPER_BLOCK);
+        let (first, of_matrix) = (of.first, of.rows);
+        let product =
+            Product { tensors, is_pair, first, rows: of_matrix, super_blocks, columns: columns_of_256, first_eight };
+        let sums = tile.sums(b, &self.types, &product);
+        // What the sums were computed with takes no registers meanwhile.
+        b.bar_sync();
+        let chosen = Chosen::new(b, &self.shape, phase, layer);
+        let rows = rows_of_phase(b, &self.shape, &chosen, vocab);
+        let operands = Operands { table, inverse, y, columns, rows, first_eight };
+        let of = OfTile::kept(b, kept);
+        self.finish(b, &operands, &chosen, &of, &sums);
+        let end = b.add::<U32>(of.first, of.rows_of_tile);
+        let end = b.min::<U32>(end, of.rows);
+        let (first, end) = (b.add::<U32>(of.from, of.first), b.add::<U32>(of.from, end));
+        let written = Written { y, columns, rows, first, end, tile: group, width: EIGHTS * COLUMNS };
+        follows.round(b, &self.next, &written, tile.room(), answer);
+    }
+}
