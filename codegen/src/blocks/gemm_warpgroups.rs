@@ -9,7 +9,7 @@
 //! # Order
 //!
 //! *Full.* Of a stage each warp copies two eights of columns, by bulk copies of one lane that lower what `full` expects, and
-//! each thread half of a row, by copies that arrive at `full` once they have landed. Whoever has waited for its phase sees
+//! each records of its own rows, by copies of its lanes that arrive at `full` once they have landed. Whoever has waited for its phase sees
 //! all of them. Columns are written and read by the async proxy, rows by neither: nothing needs a proxy fence but the
 //! mbarriers' initialisation.
 //!
@@ -22,10 +22,10 @@
 //! *Waits* have an end: each is for copies of the block's own, or for warps of it that wait for nothing else. Should one be
 //! in vain for [`POLLS`] polls, the launch ends by an error.
 
-use super::gemm_tile::{Sums, add_second_planes};
+use super::gemm_tile::Sums;
 use super::tensor::Tensor;
 use crate::formats::{Columns, InShared, OfPlane, Rows, ScaleGroup, Warpgroup, format, mma};
-use crate::ptx::{Builder, Global, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::columns::{BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES};
 use kiln_shape::{SUPER_BLOCK, WeightType};
 
@@ -39,13 +39,18 @@ pub(crate) const EIGHTS: u32 = 16;
 /// Warps of a block, and of a warpgroup.
 pub(crate) const WARPS: u32 = ROWS / OF_WARP;
 const GROUP: u32 = OF_GROUP / OF_WARP;
-/// Super-blocks in shared memory or on their way there.
-const STAGES: u32 = 3;
+/// Super-blocks in shared memory or on their way there at most, and the shared memory that a block has for them.
+const STAGES: u32 = 4;
+const ROOM: u32 = 225 << 10;
+/// Stages that one of the warpgroups may have to read yet: the others are filled meanwhile.
+const BUSY: u32 = 1;
 /// Bytes at a multiple of which a pattern of eight columns begins.
 const PATTERN: u32 = 512;
 /// Twos of blocks of 32 of a super-block, and products of each: half of its depth each.
 const TWOS: usize = 4;
 const STEPS: usize = 2;
+/// The product with which a warpgroup lets the other begin.
+const PASSED: usize = 5;
 /// Polls of an mbarrier that are enough for anything a block waits for here.
 const POLLS: u32 = 1 << 24;
 
@@ -54,12 +59,12 @@ const POLLS: u32 = 1 << 24;
 pub(crate) struct Tile {
     /// `[STAGES]` of fragments of columns, what stands beside these, and records of rows.
     stages: Shared<U8>,
-    /// Bytes of a stage.
-    stage: u32,
     /// `[STAGES]` mbarriers each, and one for each warpgroup.
     full: Shared<U64>,
     free: Shared<U64>,
     turns: Shared<U64>,
+    /// `[ROWS]`: where rows begin.
+    rows: Shared<U64>,
 }
 
 /// What a tile is a product of.
@@ -82,7 +87,20 @@ pub(crate) struct Product {
 
 /// From a record to the next: an odd number of pieces.
 const fn stride(ty: WeightType) -> u32 {
-    16 * ((ty.layout().data / 16) | 1)
+    let bytes = ty.layout().data;
+    assert!(bytes / 16 % 2 == 1, "records stand one behind the other");
+    bytes
+}
+
+/// Bytes of a stage.
+const fn stage(ty: WeightType) -> u32 {
+    (RECORDS + ROWS * stride(ty)).next_multiple_of(PATTERN)
+}
+
+/// Stages that there is room for.
+const fn stages(ty: WeightType) -> u32 {
+    let fit = ROOM / stage(ty);
+    if fit < STAGES { fit } else { STAGES }
 }
 
 /// Where what stands beside fragments begins in a stage, and where the records.
@@ -93,9 +111,8 @@ impl Tile {
     /// Takes the shared memory for rows of `types`, and makes its mbarriers. By the whole block; a barrier of it must follow.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, types: &[WeightType]) -> Tile {
-        let most = types.iter().map(|ty| ROWS * stride(*ty)).max().unwrap_or(0);
-        let stage = (RECORDS + most).next_multiple_of(PATTERN);
-        let all = b.dynamic_shared::<U8>(STAGES * stage + PATTERN);
+        let most = types.iter().map(|ty| stages(*ty) * stage(*ty)).max().unwrap_or(0);
+        let all = b.dynamic_shared::<U8>(most + PATTERN);
         let address = b.shared_address(all);
         let zero = b.mov::<U32>(0);
         let before = b.sub::<U32>(zero, address);
@@ -103,10 +120,10 @@ impl Tile {
         let full = b.shared::<U64>("tile_barriers", 2 * STAGES + WARPS / GROUP);
         let tile = Tile {
             stages: b.byte_index(all, before, 1),
-            stage,
             full,
             free: full.at(STAGES),
             turns: full.at(2 * STAGES),
+            rows: b.shared("tile_rows", ROWS),
         };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
@@ -153,14 +170,15 @@ impl Tile {
     ) {
         let (warp, lane) = (b.warp_id(), b.lane());
         let leads = b.setp_eq(lane, 0);
-        let copies = Copies::new(b, product, ty);
+        let copies = Copies::new(b, self.rows, product, ty);
         let all = product.super_blocks;
-        for stage in 0..STAGES - 1 {
-            let there = b.setp_ge(all, stage + 1);
-            b.if_(there, |b| {
-                let number = b.mov::<U32>(stage);
-                copies.fill(b, self.stages.at(stage * self.stage), self.full.at(stage), number);
-            });
+        let (count, bytes) = (stages(ty), stage(ty));
+        for number in 0..count - BUSY {
+            let there = b.setp_ge(all, number + 1);
+            let sb = b.mov::<U32>(number);
+            let to = To { stage: self.stages.at(number * bytes), full: self.full.at(number), sb, there };
+            copies.columns(b, &to);
+            copies.rows(b, &to);
         }
         let group = b.div::<U32>(warp, GROUP);
         let own_turn = b.byte_index(self.turns, group, 8);
@@ -181,7 +199,7 @@ impl Tile {
         b.for_range(0, all, 1, |b, sb| {
             b.each_iteration(Work::Tile(ty, EIGHTS * SUPER_BLOCK / 32));
             let (here, phase) = (b.get(stage), b.get(parity));
-            let at = b.byte_index(self.stages, here, self.stage);
+            let at = b.byte_index(self.stages, here, bytes);
             let full = b.byte_index(self.full, here, 8);
             wait(b, full, phase);
             let records = b.byte_index(at.at(RECORDS).cast::<U32>(), warp, OF_WARP * stride(ty));
@@ -199,24 +217,20 @@ impl Tile {
             let turn = b.and::<U32>(sb, 1);
             let turn = b.xor::<U32>(turn, 1);
             let turn = b.xor::<U32>(turn, group);
-            self.multiply(b, (of, &rows), at, (own_turn, turn), [lower, upper]);
-            b.if_(leads, |b| b.mbarrier_arrive(other_turn));
-            self.fill_ahead(b, &copies, (here, phase), (sb, all));
-            let later = mma::last_plane_of(b, beside, EIGHTS);
-            b.wgmma_wait_group(0);
-            let dots = lower
-                .iter()
-                .zip(upper)
-                .map(|(lower, upper)| std::array::from_fn(|i| b.mad::<S32>(upper[i], of.upper as i32, lower[i])));
-            let dots = dots.collect();
-            let values = of.values(b, &rows, &columns, dots);
-            let values: Sums = values.into_iter().map(|values| values.map(|value| b.var(value))).collect();
-            let has_second = b.setp_ne(later, 0);
-            b.if_(has_second, |b| {
-                if let Some(mma) = format(ty).mma() {
-                    let eight_at = |b: &mut Builder, eight: Val<U32>| copies.eight_at(b, eight, sb);
-                    add_second_planes(b, (mma, std::slice::from_ref(&rows)), &values, (EIGHTS, true), eight_at);
+            let amid = |b: &mut Builder, number: usize| {
+                if number == PASSED {
+                    b.if_(leads, |b| b.mbarrier_arrive(other_turn));
                 }
+            };
+            multiply(b, (of, &rows), at, (own_turn, turn), [lower, upper], &amid);
+            let later = mma::with_second_plane(b, beside, EIGHTS);
+            b.wgmma_wait_group(0);
+            let values = of.values(b, &rows, &columns, [lower, upper]);
+            let values: Sums = values.into_iter().map(|values| values.map(|value| b.var(value))).collect();
+            let any = b.setp_ne(later, 0);
+            b.if_(any, |b| {
+                let at = |b: &mut Builder, eight: Val<U32>| copies.eight_at(b, eight, sb);
+                add_second_planes(b, ty, &rows, &values, later, at);
             });
             for (sum, value) in sums.iter().flatten().zip(values.iter().flatten()) {
                 let next = b.add(*sum, *value);
@@ -225,8 +239,11 @@ impl Tile {
             b.bar_warp_sync(); // all lanes have read what they read of the stage
             let free = b.byte_index(self.free, here, 8);
             b.if_(leads, |b| b.mbarrier_arrive(free));
+            let ahead = self.ahead(b, ty, (here, phase), (sb, all));
+            copies.columns(b, &ahead);
+            copies.rows(b, &ahead);
             let next = b.add::<U32>(here, 1);
-            let over = b.setp_eq(next, STAGES);
+            let over = b.setp_eq(next, count);
             let next = b.selp::<U32>(0, next, over);
             b.set(stage, next);
             let odd = b.selp::<U32>(1, 0, over);
@@ -235,66 +252,108 @@ impl Tile {
         });
     }
 
-    /// The products of a super-block, once it is the warpgroup's turn: under way when all are issued.
-    fn multiply(
+    /// The stage that is filled while that at hand is multiplied, which both warpgroups have left.
+    fn ahead(
         &self,
         b: &mut Builder,
-        (of, rows): (Warpgroup, &Rows),
-        stage: Shared<U8>,
-        (turn, parity): (Shared<U64>, Val<U32>),
-        [lower, upper]: [&[[Var<S32>; 4]]; 2],
-    ) {
-        let twos = of.begin(b, rows);
-        let mut steps = twos(b, 0);
-        let mut planes = steps(b, 0);
-        let address = b.shared_address(stage);
-        let address = b.shr::<U32>(address, 4);
-        // Two units on are two pieces of 16 bytes, half of the depth of two blocks.
-        let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
-        let [first, later] = [none, one].map(|adds| b.setp_ne(adds, 0));
-        wait(b, turn, parity);
-        for number in 0..TWOS * STEPS {
-            let (two, step) = (number / STEPS, number % STEPS);
-            let low = b.add::<U32>(address, (two as u32 * OF_TWO + step as u32 * 32) / 16);
-            let descriptor = b.pack64(low, DESCRIPTOR);
-            let adds = if number == 0 { first } else { later };
-            b.wgmma_bytes(&[(upper, planes[1]), (lower, planes[0])], descriptor, adds);
-            if number + 1 == TWOS * STEPS {
-                break;
-            }
-            if step == STEPS - 1 {
-                steps = twos(b, two + 1);
-            }
-            b.wgmma_wait_group(1);
-            planes = steps(b, (step + 1) % STEPS);
-        }
-    }
-
-    /// Copies the super-block two further on to the stage that the one before had, once that is free.
-    fn fill_ahead(
-        &self,
-        b: &mut Builder,
-        copies: &Copies,
+        ty: WeightType,
         (here, phase): (Val<U32>, Val<U32>),
         (sb, all): (Val<U32>, Val<U32>),
-    ) {
-        let next = b.add::<U32>(sb, STAGES - 1);
+    ) -> To {
+        let (count, bytes) = (stages(ty), stage(ty));
+        let next = b.add::<U32>(sb, count - BUSY);
         let there = b.setp_lt(next, all);
-        b.if_(there, |b| {
-            let is_first = b.setp_eq(here, 0);
-            let before = b.sub::<U32>(here, 1);
-            let stage = b.selp::<U32>(STAGES - 1, before, is_first);
-            // The stages behind the first have their next phase.
-            let further = b.selp::<U32>(0, 1, is_first);
-            let filled = b.xor::<U32>(phase, further);
-            let freed = b.xor::<U32>(filled, 1);
-            let free = b.byte_index(self.free, stage, 8);
-            wait(b, free, freed);
-            b.bar_warp_sync(); // every lane has seen that it is free
-            let (at, full) = (b.byte_index(self.stages, stage, self.stage), b.byte_index(self.full, stage, 8));
-            copies.fill(b, at, full, next);
-        });
+        let is_before = b.setp_ge(here, BUSY);
+        let [before, behind] = [b.sub::<U32>(here, BUSY), b.add::<U32>(here, count - BUSY)];
+        let number = b.selp::<U32>(before, behind, is_before);
+        // Stages before the one at hand have their next phase.
+        let further = b.selp::<U32>(1, 0, is_before);
+        let filled = b.xor::<U32>(phase, further);
+        let freed = b.xor::<U32>(filled, 1);
+        let free = b.byte_index(self.free, number, 8);
+        wait(b, free, freed);
+        b.bar_warp_sync(); // every lane has seen that it is free
+        let (stage, full) = (b.byte_index(self.stages, number, bytes), b.byte_index(self.full, number, 8));
+        To { stage, full, sb: next, there }
     }
+}
+
+/// Where a super-block is copied to, if there is one.
+struct To {
+    stage: Shared<U8>,
+    full: Shared<U64>,
+    sb: Val<U32>,
+    there: Val<Pred>,
+}
+
+/// The products of a super-block, once it is the warpgroup's turn: under way when all are issued.
+fn multiply(
+    b: &mut Builder,
+    (of, rows): (Warpgroup, &Rows),
+    stage: Shared<U8>,
+    (turn, parity): (Shared<U64>, Val<U32>),
+    [lower, upper]: [&[[Var<S32>; 4]]; 2],
+    amid: &dyn Fn(&mut Builder, usize),
+) {
+    let twos = of.begin(b, rows);
+    let mut steps = twos(b, 0);
+    let mut planes = steps(b, 0);
+    let address = b.shared_address(stage);
+    let address = b.shr::<U32>(address, 4);
+    // Two units on are two pieces of 16 bytes, half of the depth of two blocks.
+    let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
+    let [first, later] = [none, one].map(|adds| b.setp_ne(adds, 0));
+    wait(b, turn, parity);
+    for number in 0..TWOS * STEPS {
+        let (two, step) = (number / STEPS, number % STEPS);
+        let low = b.add::<U32>(address, (two as u32 * OF_TWO + step as u32 * 32) / 16);
+        let descriptor = b.pack64(low, DESCRIPTOR);
+        let adds = if number == 0 { first } else { later };
+        b.wgmma_bytes(&[(upper, planes[1]), (lower, planes[0])], descriptor, adds);
+        amid(b, number);
+        if number + 1 == TWOS * STEPS {
+            break;
+        }
+        if step == STEPS - 1 {
+            steps = twos(b, two + 1);
+        }
+        b.wgmma_wait_group(1);
+        planes = steps(b, (step + 1) % STEPS);
+    }
+}
+
+/// Adds to the values of first planes those of second planes, for the eights that have some: from device memory, where an
+/// eight is at `eight_at`. A second plane that a column does not have is zeros.
+fn add_second_planes(
+    b: &mut Builder,
+    ty: WeightType,
+    rows: &Rows,
+    values: &Sums,
+    eights: Val<U32>,
+    eight_at: impl Fn(&mut Builder, Val<U32>) -> Global<U8>,
+) {
+    let Some(mma) = format(ty).mma() else { return };
+    b.for_range(0, EIGHTS, 1, |b, eight| {
+        b.each_iteration(Work::Few);
+        let bits = b.shr::<U32>(eights, eight);
+        let bit = b.and::<U32>(bits, 1);
+        let has = b.setp_ne(bit, 0);
+        b.if_(has, |b| {
+            let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
+            let first = eight_at(b, eight);
+            let columns = Columns::new(b, (1, ScaleGroup::Of256), first, [none, none], one);
+            let part = mma.part(b, std::slice::from_ref(rows), &columns);
+            let Some(part) = part.first() else { return };
+            for (values, number) in values.iter().zip(0..) {
+                let is = b.setp_eq(eight, number);
+                for (value, part) in values.iter().zip(part) {
+                    let more = b.selp::<F32>(*part, 0.0, is);
+                    let both = b.add(*value, more);
+                    b.set(*value, both);
+                }
+            }
+        });
+    });
 }
 
 /// The upper half of the columns' descriptor: so many bytes from eight columns to the next eight, and a pattern of 64 bytes.
@@ -335,10 +394,8 @@ impl Product {
 
 /// A thread's copies.
 struct Copies {
-    /// Its half of a row's records: every second piece.
-    row: Global<U8>,
-    /// Where they go in a stage.
-    to: Val<U32>,
+    /// Where each of the warp's records begins in device memory, less its distance from the first where they stand.
+    begins: Shared<U64>,
     columns: Global<U8>,
     first_eight: Val<U32>,
     super_blocks: Val<U32>,
@@ -346,22 +403,29 @@ struct Copies {
 }
 
 impl Copies {
-    fn new(b: &mut Builder, product: &Product, ty: WeightType) -> Copies {
-        let tid = b.tid();
-        let (place, odd) = (b.shr::<U32>(tid, 1), b.and::<U32>(tid, 1));
+    /// Notes in `rows` where the tile's rows begin. By the whole block.
+    fn new(b: &mut Builder, rows: Shared<U64>, product: &Product, ty: WeightType) -> Copies {
+        let (warp, lane) = (b.warp_id(), b.lane());
+        let bytes = ty.layout().data;
+        let rows = b.byte_index(rows, warp, 8 * OF_WARP);
         // Records stand as `Rows::apart` reads them: of each eight rows the even ones, then the odd ones.
-        let (even, is_odd, above) = (b.and::<U32>(place, 3), b.bfe::<U32>(place, 2, 1), b.and::<U32>(place, !7u32));
-        let row = b.mad::<U32>(even, 2, is_odd);
-        let row = b.or::<U32>(row, above);
+        let (even, odd, upper) = (b.and::<U32>(lane, 3), b.bfe::<U32>(lane, 2, 1), b.and::<U32>(lane, 8));
+        let row = b.mad::<U32>(even, 2, odd);
+        let row = b.or::<U32>(row, upper);
+        let row = b.mad::<U32>(warp, OF_WARP, row);
         let (tensor, row) = product.locate(b, row);
-        let bytes = b.mul::<U32>(product.super_blocks, ty.layout().data);
-        let before = b.shl::<U32>(odd, 4);
-        let data = b.byte_index(tensor.data, before, 1);
-        let data = b.address(data);
-        let data = b.mad_wide(row, bytes, data);
+        let of_row = b.mul::<U32>(product.super_blocks, bytes);
+        let from = b.address(tensor.data);
+        let from = b.mad_wide(row, of_row, from);
+        let before = b.mul::<U32>(lane, bytes);
+        let before = b.cvt::<U64, U32>(before);
+        let from = b.sub::<U64>(from, before);
+        let there = b.setp_lt(lane, OF_WARP);
+        let to = b.index(rows, lane);
+        b.if_(there, |b| b.st(to, from));
+        b.bar_warp_sync(); // the warp's rows are noted
         Copies {
-            row: b.global_ptr(data),
-            to: b.mad::<U32>(place, stride(ty), before),
+            begins: rows,
             columns: product.columns,
             first_eight: product.first_eight,
             super_blocks: product.super_blocks,
@@ -376,31 +440,54 @@ impl Copies {
         b.byte_index(self.columns, at, PLANES * PLANE_BYTES)
     }
 
-    /// Starts those of super-block `sb` to a stage that is free.
-    fn fill(&self, b: &mut Builder, stage: Shared<U8>, full: Shared<U64>, sb: Val<U32>) {
+    /// Starts those of the columns to a stage that is free.
+    fn columns(&self, b: &mut Builder, to: &To) {
         const EACH: u32 = EIGHTS / WARPS;
-        let (tid, warp, lane) = (b.tid(), b.warp_id(), b.lane());
+        let (warp, lane) = (b.warp_id(), b.lane());
         let leads = b.setp_eq(lane, 0);
+        let leads = b.and_pred(leads, to.there);
         b.if_(leads, |b| {
-            b.mbarrier_arrive_expect_tx(full, EACH * PLANE_BYTES);
+            b.mbarrier_arrive_expect_tx(to.full, EACH * PLANE_BYTES);
             for number in 0..EACH {
                 let eight = b.mad::<U32>(warp, EACH, number);
-                let from = self.eight_at(b, eight, sb);
-                let to = b.byte_index(stage, eight, FRAGMENT_BYTES);
-                b.cp_async_bulk(to, from, FRAGMENT_BYTES, full, None);
-                let to = b.byte_index(stage.at(BESIDE), eight, BESIDE_BYTES);
-                b.cp_async_bulk(to, from.at(FRAGMENT_BYTES), BESIDE_BYTES, full, None);
+                let from = self.eight_at(b, eight, to.sb);
+                let at = b.byte_index(to.stage, eight, FRAGMENT_BYTES);
+                b.cp_async_bulk(at, from, FRAGMENT_BYTES, to.full, None);
+                let at = b.byte_index(to.stage.at(BESIDE), eight, BESIDE_BYTES);
+                b.cp_async_bulk(at, from.at(FRAGMENT_BYTES), BESIDE_BYTES, to.full, None);
             }
         });
+    }
+
+    /// Starts those of the rows. Lanes that follow each other copy pieces that do.
+    fn rows(&self, b: &mut Builder, to: &To) {
+        let (warp, lane) = (b.warp_id(), b.lane());
         let bytes = self.ty.layout().data;
-        let odd = b.and::<U32>(tid, 1);
-        let is_first = b.setp_eq(odd, 0);
-        let (to, from) = (b.byte_index(stage.at(RECORDS), self.to, 1), b.byte_index(self.row, sb, bytes));
-        for piece in (0..bytes / 16).step_by(2) {
-            let copy = |b: &mut Builder| b.cp_async(to.at(16 * piece), from.at(16 * piece), 16);
-            // The last of an odd number of pieces has no second.
-            if piece + 1 == bytes / 16 { b.if_(is_first, copy) } else { copy(b) }
-        }
-        b.cp_async_mbarrier_arrive_noinc(full);
+        let (pieces, all) = (bytes / 16, OF_WARP * bytes / 16);
+        let at = b.byte_index(to.stage.at(RECORDS), warp, OF_WARP * bytes);
+        let at = b.byte_index(at, lane, 16);
+        let before = b.mul::<U32>(to.sb, bytes);
+        let before = b.mad::<U32>(lane, 16, before);
+        b.if_(to.there, |b| {
+            for first in (0..all).step_by(32) {
+                let copy = |b: &mut Builder| {
+                    let piece = b.add::<U32>(lane, first);
+                    let record = b.div::<U32>(piece, pieces);
+                    let from = b.index(self.begins, record);
+                    let from = b.ld(from, LoadKind::Ordinary);
+                    let from = b.global_ptr::<U8>(from);
+                    let from = b.byte_index(from, before, 1);
+                    b.cp_async(at.at(16 * first), from.at(16 * first), 16);
+                };
+                match all - first {
+                    32.. => copy(b),
+                    left => {
+                        let there = b.setp_lt(lane, left);
+                        b.if_(there, copy);
+                    }
+                }
+            }
+            b.cp_async_mbarrier_arrive_noinc(to.full);
+        });
     }
 }

@@ -342,7 +342,7 @@ impl<'a> Columns<'a> {
     }
 
     /// The fragment of B of the sums of the 16 sixteens, in f16.
-    fn sums(&self, b: &mut Builder, eight: usize) -> [Val<U32>; 2] {
+    pub(super) fn sums(&self, b: &mut Builder, eight: usize) -> [Val<U32>; 2] {
         match self.eights[eight] {
             Eight::Global { sums, .. } => b.ld_vector(sums.cast::<U32>(), LoadKind::Constant),
             Eight::Shared { sums, .. } => b.ld_vector(sums.cast::<U32>(), LoadKind::Ordinary),
@@ -387,11 +387,26 @@ pub(crate) fn later(eight: Global<U8>) -> Global<U32> {
 
 /// [`last_plane`] of so many eights in shared memory, a power of two, the first of which has `beside` beside its fragments.
 pub(crate) fn last_plane_of(b: &mut Builder, beside: Shared<U8>, eights: u32) -> Val<U32> {
+    let later = later_of_lane(b, beside, eights);
+    last_plane(b, &[later])
+}
+
+/// Which of them have a second plane, a bit each.
+pub(crate) fn with_second_plane(b: &mut Builder, beside: Shared<U8>, eights: u32) -> Val<U32> {
+    let [w, x, y, z] = later_of_lane(b, beside, eights);
+    let (low, high) = (b.or::<U32>(w, x), b.or::<U32>(y, z));
+    let any = b.or::<U32>(low, high);
+    let has = b.setp_ne(any, 0);
+    let lanes = b.vote_ballot(has);
+    b.and::<U32>(lanes, (1u32 << eights) - 1)
+}
+
+/// What the first plane says of the columns of one of them, by the lane's number.
+fn later_of_lane(b: &mut Builder, beside: Shared<U8>, eights: u32) -> [Val<U32>; 4] {
     let lane = b.lane();
     let own = b.and::<U32>(lane, eights - 1);
     let later = b.byte_index(beside, own, BESIDE_BYTES).at(LATER_OFFSET - FRAGMENT_BYTES);
-    let later: [Val<U32>; 4] = b.ld_vector(later.cast::<U32>(), LoadKind::Ordinary);
-    last_plane(b, &[later])
+    b.ld_vector(later.cast::<U32>(), LoadKind::Ordinary)
 }
 
 /// Writes a super-block of a column, staged with scales for `group`, by a warp: `to` is that super-block of its eight, and
@@ -558,43 +573,56 @@ pub(super) fn scale_and_subtract(
     rows: &[Mins],
     (dots, unit): (&[Vec<Sums>], f32),
 ) -> Vec<Values> {
-    // As halves the mins are subnormal, multiples of 2^-24: their products with sums of 16 add up to less than 2^24 units,
-    // exactly in f32. The ISA says nothing of subnormal numbers at `mma`; tensor cores of V100, T4 and A100 take them as
-    // they are and multiply exactly (Fasi, Higham, Mikaitis, Pranesh: Numerical behavior of NVIDIA tensor cores, PeerJ
-    // Computer Science 7:e330, 2021). `tests/kernels/mma.rs` tests it on whatever runs it.
-    const HALF: f32 = (1 << 24) as f32;
-    let lane = b.lane();
-    let own = b.and::<U32>(lane, 3);
-    // The lane's byte twice, each as a half.
-    let select = b.mad::<U32>(own, 0x0101, 0x4040);
-    let rows: Vec<_> = rows
-        .iter()
-        .map(|rows| {
-            let units = rows.d_and_dmin.map(|word| {
-                let [d, dmin] = b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half));
-                let d = if unit == 1.0 { d } else { b.mul(d, 1.0 / unit) };
-                [d, b.mul(dmin, -HALF)]
-            });
-            let [low, high] = [0, 1].map(|word| rows.mins.map(|mins| b.prmt(mins[word], 0, select)));
-            (units, [low[0], low[1], high[0], high[1]])
-        })
-        .collect();
+    let rows: Vec<_> = rows.iter().map(|rows| rows.units(b, unit)).collect();
     let none = b.mov::<F32>(0.0);
     let mut values = vec![Vec::new(); rows.len()];
     for eight in 0..columns.len() {
         let (scales, sums) = (columns.scales(b, eight), columns.sums(b, eight));
         for (tile, (units, a)) in rows.iter().enumerate() {
             let offsets = matrix::halves_k16(b, *a, sums, [none; 4]);
-            values[tile].push(std::array::from_fn(|i| {
-                let [d, dmin] = units[i / 2];
-                let dots: Val<F32> = b.cvt(dots[tile][eight][i]);
-                let offset = b.mul(dmin, offsets[i]);
-                let sum = b.fma(d, dots, offset);
-                b.mul(sum, scales[i % 2])
-            }));
+            let dots = dots[tile][eight];
+            values[tile].push(std::array::from_fn(|i| value(b, units[i / 2], (dots[i], offsets[i]), scales[i % 2])));
         }
     }
     values.concat()
+}
+
+/// `d` of a lane's two rows and what the sums of mins are multiplied with; and mins as the fragment of A.
+pub(super) type Units = ([[Val<F32>; 2]; 2], [Val<U32>; 4]);
+
+impl Mins {
+    /// The same where dot products are `unit` times those that are meant.
+    pub(super) fn units(&self, b: &mut Builder, unit: f32) -> Units {
+        // As halves the mins are subnormal, multiples of 2^-24: their products with sums of 16 add up to less than 2^24 units,
+        // exactly in f32. The ISA says nothing of subnormal numbers at `mma`; tensor cores of V100, T4 and A100 take them as
+        // they are and multiply exactly (Fasi, Higham, Mikaitis, Pranesh: Numerical behavior of NVIDIA tensor cores, PeerJ
+        // Computer Science 7:e330, 2021). `tests/kernels/mma.rs` tests it on whatever runs it.
+        const HALF: f32 = (1 << 24) as f32;
+        let lane = b.lane();
+        let own = b.and::<U32>(lane, 3);
+        // The lane's byte twice, each as a half.
+        let select = b.mad::<U32>(own, 0x0101, 0x4040);
+        let units = self.d_and_dmin.map(|word| {
+            let [d, dmin] = b.unpack::<F16>(word).map(|half| b.cvt::<F32, F16>(half));
+            let d = if unit == 1.0 { d } else { b.mul(d, 1.0 / unit) };
+            [d, b.mul(dmin, -HALF)]
+        });
+        let [low, high] = [0, 1].map(|word| self.mins.map(|mins| b.prmt(mins[word], 0, select)));
+        (units, [low[0], low[1], high[0], high[1]])
+    }
+}
+
+/// `(d * dot + dmin * offset) * scale`.
+pub(super) fn value(
+    b: &mut Builder,
+    [d, dmin]: [Val<F32>; 2],
+    (dot, offset): (Val<S32>, Val<F32>),
+    scale: Val<F32>,
+) -> Val<F32> {
+    let dot: Val<F32> = b.cvt(dot);
+    let offset = b.mul(dmin, offset);
+    let sum = b.fma(d, dot, offset);
+    b.mul(sum, scale)
 }
 
 /// What the super-blocks of a lane's two rows have beside quants and scales.

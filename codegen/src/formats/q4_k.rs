@@ -336,13 +336,24 @@ fn digits(b: &mut Builder, rows: &Rows) -> Twos {
     })
 }
 
-/// A super-block's values, of the sums over both planes.
+/// A super-block's values: the floats of [`mma::scale_and_subtract`].
 pub(super) fn warpgroup_values(
     b: &mut Builder,
     rows: &Rows,
     columns: &Columns<'_>,
-    dots: &[Vec<mma::Sums>],
+    dots: &warpgroup::Dots<'_>,
 ) -> Vec<Values> {
     let (mins, _) = scales_and_mins(b, rows);
-    mma::scale_and_subtract(b, columns, &[mins], (dots, 1.0))
+    let (units, a) = mins.units(b, 1.0);
+    let none = b.mov::<F32>(0.0);
+    warpgroup::in_steps(
+        b,
+        columns.len(),
+        |b, eight| (columns.scales(b, eight), columns.sums(b, eight)),
+        |b, _, (_, sums)| matrix::halves_k16(b, a, *sums, [none; 4]),
+        |b, eight, (scales, _), offsets| {
+            let dots = dots(b, eight);
+            std::array::from_fn(|i| mma::value(b, units[i / 2], (dots[i], offsets[i]), scales[i % 2]))
+        },
+    )
 }

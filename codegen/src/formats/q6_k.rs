@@ -240,30 +240,24 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
     });
     let dots = mma::values(b, &dots);
     // The bytes are four times as large.
-    scaled(b, rows, columns, (&dots, 0.25))
-}
-
-/// `d * dots * scale of x` for each eight, where `dots` are to be multiplied with `unit`.
-fn scaled(
-    b: &mut Builder,
-    rows: &[Rows],
-    columns: &Columns<'_>,
-    (dots, unit): (&[Vec<mma::Sums>], f32),
-) -> Vec<Values> {
-    let d: Vec<_> =
-        rows.iter().map(|rows| rows.half(b).map(|d| if unit == 1.0 { d } else { b.mul(d, unit) })).collect();
+    let d: Vec<_> = rows.iter().map(|rows| rows.half(b).map(|d| b.mul(d, 0.25))).collect();
     let mut values = vec![Vec::new(); rows.len()];
     for eight in 0..columns.len() {
         let scales = columns.scales(b, eight);
         for (tile, d) in d.iter().enumerate() {
-            values[tile].push(std::array::from_fn(|i| {
-                let dots: Val<F32> = b.cvt(dots[tile][eight][i]);
-                let sum = b.mul(d[i / 2], dots);
-                b.mul(sum, scales[i % 2])
-            }));
+            values[tile].push(scaled(b, *d, dots[tile][eight], scales));
         }
     }
     values.concat()
+}
+
+/// `d * dot * scale of x`.
+fn scaled(b: &mut Builder, d: [Val<F32>; 2], dots: mma::Sums, scales: [Val<F32>; 2]) -> Values {
+    std::array::from_fn(|i| {
+        let dots: Val<F32> = b.cvt(dots[i]);
+        let sum = b.mul(d[i / 2], dots);
+        b.mul(sum, scales[i % 2])
+    })
 }
 
 /// Half a super-block of 16 rows: low bits of two quarters and of the other two above them, the upper bits of all four, and
@@ -338,7 +332,17 @@ fn planes(b: &mut Builder, rows: &Rows) -> Twos {
     })
 }
 
-/// A super-block's values, of the sums over both planes.
-fn warpgroup_values(b: &mut Builder, rows: &Rows, columns: &Columns<'_>, dots: &[Vec<mma::Sums>]) -> Vec<Values> {
-    scaled(b, std::slice::from_ref(rows), columns, (dots, 1.0))
+/// A super-block's values: the floats of [`mma_part`].
+fn warpgroup_values(b: &mut Builder, rows: &Rows, columns: &Columns<'_>, dots: &warpgroup::Dots<'_>) -> Vec<Values> {
+    let d = rows.half(b);
+    warpgroup::in_steps(
+        b,
+        columns.len(),
+        |b, eight| columns.scales(b, eight),
+        |_, _, _| (),
+        |b, eight, scales, ()| {
+            let dots = dots(b, eight);
+            scaled(b, d, dots, *scales)
+        },
+    )
 }

@@ -8,7 +8,7 @@
 
 use super::mma::{Sums, Values};
 use super::{Columns, Rows};
-use crate::ptx::{Builder, U32, Val};
+use crate::ptx::{Builder, S32, U32, Val, Var};
 
 /// A lane's words of rows, as `wgmma` has them.
 pub(crate) type Fragment = [Val<U32>; 4];
@@ -26,18 +26,61 @@ pub(crate) struct Warpgroup {
     pub(crate) upper: u32,
     /// Reads what a super-block has for all its blocks.
     pub(super) begin: fn(&mut Builder, &Rows) -> Twos,
-    /// The values of a super-block for each eight of columns, of the sums over both planes.
-    pub(super) values: fn(&mut Builder, &Rows, &Columns<'_>, &[Vec<Sums>]) -> Vec<Values>,
+    /// The values of a super-block for each eight of columns.
+    pub(super) values: fn(&mut Builder, &Rows, &Columns<'_>, &Dots<'_>) -> Vec<Values>,
 }
+
+/// Gives the integers of an eight, the sums over both planes.
+pub(super) type Dots<'a> = dyn Fn(&mut Builder, usize) -> Sums + 'a;
 
 impl Warpgroup {
     pub(crate) fn begin(&self, b: &mut Builder, rows: &Rows) -> Twos {
         (self.begin)(b, rows)
     }
 
-    pub(crate) fn values(&self, b: &mut Builder, rows: &Rows, columns: &Columns<'_>, dots: Vec<Sums>) -> Vec<Values> {
-        (self.values)(b, rows, columns, &[dots])
+    /// The values of a super-block for each eight of columns, of its sums in the lower and the upper plane.
+    pub(crate) fn values(
+        &self,
+        b: &mut Builder,
+        rows: &Rows,
+        columns: &Columns<'_>,
+        [lower, upper]: [&[[Var<S32>; 4]]; 2],
+    ) -> Vec<Values> {
+        let unit = self.upper as i32;
+        let dots = |b: &mut Builder, eight: usize| -> Sums {
+            std::array::from_fn(|i| b.mad::<S32>(upper[eight][i], unit, lower[eight][i]))
+        };
+        (self.values)(b, rows, columns, &dots)
     }
+}
+
+/// Eights by which the first and the second step of one come before its third.
+const FAR: usize = 3;
+const NEAR: usize = 1;
+
+/// Goes through some eights in three steps each, of which later ones of an eight come behind earlier ones of those after it:
+/// what the first two wait for is there when the next begins.
+pub(super) fn in_steps<T: Clone, U: Clone>(
+    b: &mut Builder,
+    eights: usize,
+    first: impl Fn(&mut Builder, usize) -> T,
+    second: impl Fn(&mut Builder, usize, &T) -> U,
+    third: impl Fn(&mut Builder, usize, &T, &U) -> Values,
+) -> Vec<Values> {
+    let (mut begun, mut half): (Vec<T>, Vec<U>) = (Vec::new(), Vec::new());
+    let mut values = Vec::new();
+    for eight in 0..eights + FAR {
+        if eight < eights {
+            begun.push(first(b, eight));
+        }
+        if let Some(before) = eight.checked_sub(FAR - NEAR).filter(|before| *before < eights) {
+            half.push(second(b, before, &begun[before]));
+        }
+        if let Some(before) = eight.checked_sub(FAR) {
+            values.push(third(b, before, &begun[before], &half[before]));
+        }
+    }
+    values
 }
 
 /// A lane's half and its block, of two blocks.
