@@ -7,6 +7,7 @@ use super::access::{read, write};
 use super::definedness::Whence;
 use super::float::Round;
 use super::inst::*;
+use super::products::{self, Words};
 use super::scalar::{format, integer};
 use super::warp::Warp;
 use super::{Cpu, Site};
@@ -59,31 +60,9 @@ impl Fragment {
         (0..32 * each).map(|at| word(at) >> (bits * (at % per)) & u64::MAX >> (64 - bits)).collect()
     }
 
-    /// The matrix of bytes, row by row; zeros where it has fewer than 16 rows or 32 columns.
-    fn bytes(&self, warp: &Warp, code: &Program) -> [[i16; 32]; 16] {
-        let mut out = [[0; 32]; 16];
-        let eights = self.rows / 8;
-        for (piece, &r) in self.regs.iter().enumerate() {
-            let (first, column) = (8 * (piece % eights), 16 * (piece / eights));
-            for (row, words) in out[first..].iter_mut().zip(warp.words(code, r).as_chunks().0) {
-                row[column..column + 16].copy_from_slice(&sixteen(*words, self.ty == Ty::S8));
-            }
-        }
-        out
-    }
-
-    /// The matrix of halves, row by row; zeros where it has fewer than 16 rows or columns.
-    fn halves(&self, warp: &Warp, code: &Program) -> [[f64; 16]; 16] {
-        let mut out = [[0.0; 16]; 16];
-        let eights = self.rows / 8;
-        for (piece, &r) in self.regs.iter().enumerate() {
-            let (first, column) = (8 * (piece % eights), 8 * (piece / eights));
-            for (row, words) in out[first..].iter_mut().zip(warp.words(code, r).as_chunks::<4>().0) {
-                let halves: [f64; 8] = std::array::from_fn(|i| half(words[i / 2] >> (16 * (i % 2)) & 0xffff));
-                row[column..column + 8].copy_from_slice(&halves);
-            }
-        }
-        out
+    /// Its registers, at most four.
+    fn words<'a>(&self, warp: &'a Warp, code: &'a Program) -> [&'a Words; 4] {
+        std::array::from_fn(|i| self.regs.get(i).map_or(&[0; 32], |&r| warp.words(code, r)))
     }
 
     /// Packs the elements of all lanes into their registers.
@@ -109,78 +88,6 @@ impl Fragment {
         }
         out
     }
-}
-
-/// Four lanes' words as the bytes that neighbour each other in a row.
-pub(crate) fn sixteen(words: [u32; 4], signed: bool) -> [i16; 16] {
-    let mut bytes = [0; 16];
-    bytes.as_chunks_mut().0.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
-    // A signed byte is itself with its sign, an unsigned one is not.
-    let sign = if signed { 0x80 } else { 0 };
-    bytes.map(|byte: u8| (i16::from(byte) ^ sign) - sign)
-}
-
-/// The products of rows with eight columns, whose bytes stand by twos: those of all columns that two of a row meet.
-#[inline(always)]
-fn products(rows: &[[i16; 32]; 16], twos: &[[[i16; 2]; 8]; 16]) -> [[i32; 8]; 16] {
-    let mut sums = [[0; 8]; 16];
-    for (sums, row) in sums.iter_mut().zip(rows) {
-        for ([x, next], two) in row.as_chunks().0.iter().zip(twos) {
-            for (sum, [y, then]) in sums.iter_mut().zip(two) {
-                *sum += i32::from(*x) * i32::from(*y) + i32::from(*next) * i32::from(*then);
-            }
-        }
-    }
-    sums
-}
-
-/// The same by AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn products_by_avx2(rows: &[[i16; 32]; 16], twos: &[[[i16; 2]; 8]; 16]) -> [[i32; 8]; 16] {
-    use std::arch::x86_64::{__m256i, _mm256_add_epi32, _mm256_madd_epi16, _mm256_set1_epi32, _mm256_setzero_si256};
-    // SAFETY: both are 32 bytes of integers.
-    let bits = |two: &[[i16; 2]; 8]| unsafe { std::mem::transmute::<[[i16; 2]; 8], __m256i>(*two) };
-    let twos: [__m256i; 16] = std::array::from_fn(|at| bits(&twos[at]));
-    let mut sums = [[0; 8]; 16];
-    for (sums, row) in sums.iter_mut().zip(rows) {
-        let mut sum = [_mm256_setzero_si256(); 2];
-        for (at, ([x, next], two)) in row.as_chunks::<2>().0.iter().zip(&twos).enumerate() {
-            let both = i32::from(*next) << 16 | i32::from(*x as u16);
-            sum[at % 2] = _mm256_add_epi32(sum[at % 2], _mm256_madd_epi16(_mm256_set1_epi32(both), *two));
-        }
-        // SAFETY: both are 32 bytes of integers.
-        *sums = unsafe { std::mem::transmute::<__m256i, [i32; 8]>(_mm256_add_epi32(sum[0], sum[1])) };
-    }
-    sums
-}
-
-/// The products of rows with eight columns, by whatever the processor has.
-pub(crate) fn eight_columns(rows: &[[i16; 32]; 16], twos: &[[[i16; 2]; 8]; 16]) -> [[i32; 8]; 16] {
-    #[cfg(target_arch = "x86_64")]
-    if std::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has it.
-        return unsafe { products_by_avx2(rows, twos) };
-    }
-    products(rows, twos)
-}
-
-/// Columns by twos of their bytes.
-pub(crate) fn by_twos(columns: &[[i16; 32]; 16]) -> [[[i16; 2]; 8]; 16] {
-    std::array::from_fn(|two| std::array::from_fn(|column| [columns[column][2 * two], columns[column][2 * two + 1]]))
-}
-
-/// The value of a half, as [`Format::value`](super::float::Format::value) has it, in few steps: most of what prompts
-/// multiply are halves or bytes.
-#[inline(always)]
-fn half(bits: u32) -> f64 {
-    let (exponent, mantissa) = (bits >> 10 & 31, bits & 0x3ff);
-    // Infinities and what is no number keep an exponent of ones.
-    let all = if exponent == 31 { 0x7ff << 52 } else { 0 };
-    let normal = f64::from_bits(u64::from((bits & 0x7fff) + (1008 << 10)) << 42 | all);
-    let subnormal = f64::from(mantissa as i32) * (1.0 / (1 << 24) as f64);
-    let magnitude = if exponent == 0 { subnormal } else { normal };
-    f64::from_bits(magnitude.to_bits() | u64::from(bits >> 15 & 1) << 63)
 }
 
 /// The value of an element; integers are exact in f64.
@@ -261,12 +168,17 @@ impl Cpu<'_> {
         if site.warp.defined.any() {
             carry_product(site.warp, fragments);
         }
-        if d.ty == Ty::S32 && d.rows <= 16 && d.cols == 8 {
-            return self.multiply_bytes(site, [d, a, b, c], sat);
-        }
-        let halves = a.ty == Ty::F16 && b.ty == Ty::F16 && d.ty == Ty::F32 && c.ty == Ty::F32;
-        if halves && d.rows == 16 && d.cols == 8 && a.cols <= 16 {
-            return self.multiply_halves(site, [d, a, b, c]);
+        // By `mma` only: a C of `wmma` has more rows or columns.
+        let (bytes, halves) = (d.ty == Ty::S32, a.ty == Ty::F16 && b.ty == Ty::F16 && [d.ty, c.ty] == [Ty::F32; 2]);
+        if d.rows <= 16 && d.cols == 8 && (bytes || halves) {
+            let [rows, columns, sums] = [a, b, c].map(|f| f.words(site.warp, self.cx.code));
+            let [rows, columns] = [&rows[..a.regs.len()], &columns[..b.regs.len()]];
+            let mut sums = sums.map(|words| *words);
+            match bytes {
+                true => products::of_bytes([(rows, a.ty == Ty::S8), (columns, b.ty == Ty::S8)], &mut sums, sat),
+                false => products::of_halves([rows, columns], &mut sums),
+            }
+            return d.regs.iter().zip(&sums).for_each(|(&r, words)| site.warp.set_words(r, words));
         }
         let [ma, mb, mut mc] = [a, b, c].map(|f| f.gather(site.warp, self.cx.code));
         for (i, j) in (0..d.rows).flat_map(|i| (0..d.cols).map(move |j| (i, j))) {
@@ -276,52 +188,6 @@ impl Cpu<'_> {
         let places = (0..mc.len()).map(|at| d.place(at));
         let elements: Vec<u64> = places.map(|(r, c)| encode(d.ty, mc[r * d.cols + c], sat)).collect();
         d.put(site.warp, &elements);
-    }
-
-    /// The same of halves with f32 sums, by `mma`: its C has 16 rows and eight columns.
-    fn multiply_halves(&mut self, site: &mut Site<'_>, [d, a, b, c]: [&Fragment; 4]) {
-        let code = self.cx.code;
-        let (rows, columns) = (a.halves(site.warp, code), b.halves(site.warp, code));
-        let mut across = [[0.0; 8]; 16];
-        for (column, of) in columns.iter().take(8).enumerate() {
-            of.iter().enumerate().for_each(|(x, value)| across[x][column] = *value);
-        }
-        let mut sums = [[0.0; 8]; 16];
-        for (sums, row) in sums.iter_mut().zip(&rows) {
-            for (x, across) in row.iter().zip(&across).take(a.cols) {
-                sums.iter_mut().zip(across).for_each(|(sum, y)| *sum += x * y);
-            }
-        }
-        self.add_sums(site, [d, c], |before, row, column| {
-            let sum = f64::from(f32::from_bits(before)) + sums[row][column];
-            // PTX's NaN is another than the host's.
-            if sum.is_nan() { encode(Ty::F32, sum, false) as u32 } else { (sum as f32).to_bits() }
-        });
-    }
-
-    /// The same of bytes, whose sums are integers, by `mma`: its C has at most 16 rows and eight columns.
-    fn multiply_bytes(&mut self, site: &mut Site<'_>, [d, a, b, c]: [&Fragment; 4], sat: bool) {
-        let [rows, columns] = [a, b].map(|fragment| fragment.bytes(site.warp, self.cx.code));
-        let sums = eight_columns(&rows, &by_twos(&columns));
-        self.add_sums(site, [d, c], |before, row, column| {
-            let (before, sum): (i32, i32) = (before as i32, sums[row][column]);
-            (if sat { before.saturating_add(sum) } else { before.wrapping_add(sum) }) as u32
-        });
-    }
-
-    /// D is what `sum` gives for an element of C and its row and column, of 32 bits.
-    fn add_sums(&self, site: &mut Site<'_>, [d, c]: [&Fragment; 2], sum: impl Fn(u32, usize, usize) -> u32) {
-        // All of C is read before any of D is written: they may be the same registers in another order.
-        let mut words = [[0; 32]; 4];
-        words.iter_mut().zip(&c.regs).for_each(|(words, &r)| *words = *site.warp.words(self.cx.code, r));
-        for (i, (words, &to)) in words.iter().zip(&d.regs).enumerate() {
-            let place = |lane: usize| (lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2);
-            let next = std::array::from_fn(|lane| {
-                let (row, column) = place(lane);
-                sum(words[lane], row, column)
-            });
-            site.warp.set_words(to, next);
-        }
     }
 
     /// `ldmatrix` and `stmatrix`: 8 x 8 matrices of 16 bits, one address a row.
@@ -357,7 +223,7 @@ impl Cpu<'_> {
         })?;
         if !store {
             for (&r, matrix) in regs.iter().zip(matrices) {
-                site.warp.set_words(r, turned(matrix));
+                site.warp.set_words(r, &turned(matrix));
             }
             if self.undefined != [0; 4] || site.warp.defined.any() {
                 let whence = Whence::Load(site.at.pc, self.undefined_at);

@@ -10,6 +10,7 @@ pub(crate) mod float;
 pub(crate) mod inst;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
+mod products;
 mod repeats;
 pub(crate) mod scalar;
 pub(crate) mod scheduler;

@@ -160,8 +160,8 @@ impl Warp {
     }
 
     /// Writes one.
-    pub(crate) fn set_words(&mut self, r: R, words: [u32; 32]) {
-        self.regs[r as usize].0 = words;
+    pub(crate) fn set_words(&mut self, r: R, words: &[u32; 32]) {
+        self.regs[r as usize].0 = *words;
     }
 
     pub(crate) fn lane32(&self, code: &Program, r: R, lane: usize) -> u32 {

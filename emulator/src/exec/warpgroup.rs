@@ -10,8 +10,7 @@ use super::block::Common;
 use super::copy::shared_bytes;
 use super::definedness::Whence;
 use super::inst::*;
-use super::matrix::{by_twos, eight_columns, sixteen};
-use super::{Cpu, Site};
+use super::{Cpu, Site, products};
 use crate::machine::access::Access;
 use crate::machine::fault::{FaultKind, OrFault};
 use crate::machine::lanes::lanes_where;
@@ -172,30 +171,23 @@ impl Cpu<'_> {
     fn multiply_now(&mut self, site: &mut Site<'_>, product: &Product) {
         let Product { of, at, columns, adds, .. } = product;
         let [rows_signed, columns_signed] = of.signed;
-        let mut rows = [[0; 32]; 16];
-        for (number, words) in product.rows.iter().enumerate() {
-            let (first, column) = (8 * (number % 2), 16 * (number / 2));
-            for (row, words) in rows[first..].iter_mut().zip(words.as_chunks().0) {
-                row[column..column + 16].copy_from_slice(&sixteen(*words, rows_signed));
-            }
-        }
         let rank = at.warp / self.cx.layout.warps;
-        for (eight, sums) in (0..).zip(of.sums.chunks_exact(4)) {
-            let mut bytes = [[0; 32]; 16];
-            for (column, bytes) in (8 * eight..8 * eight + 8).zip(&mut bytes) {
-                for (piece, to) in (0..2).zip(bytes.as_chunks_mut::<16>().0) {
+        for (eight, registers) in (0..).zip(of.sums.as_chunks::<4>().0) {
+            // As a warp has eight columns in registers.
+            let mut words = [[0; 32]; 2];
+            for (column, lane) in (8 * eight..8 * eight + 8).zip((0..32).step_by(4)) {
+                for (piece, words) in (0..2).zip(&mut words) {
                     let from = self.cx.layout.in_cluster(rank, columns.piece(column, piece));
                     let from = self.cx.layout.shared_index(from);
-                    *to = sixteen(four_words(site.common, from), columns_signed);
+                    words[lane..lane + 4].copy_from_slice(&four_words(site.common, from));
                     site.common.observers.copy_reads((at, ((2 * column + piece) % 32) as usize), from, PIECE);
                 }
             }
-            let products = eight_columns(&rows, &by_twos(&bytes));
-            for (i, &r) in sums.iter().enumerate() {
-                let before = if *adds { *site.warp.words(self.cx.code, r) } else { [0; 32] };
-                let product = |lane: usize| products[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] as u32;
-                site.warp.set_words(r, std::array::from_fn(|lane| before[lane].wrapping_add(product(lane))));
-            }
+            let before = |r: R| if *adds { *site.warp.words(self.cx.code, r) } else { [0; 32] };
+            let mut sums = registers.map(before);
+            let (rows, columns) = (product.rows.each_ref(), words.each_ref());
+            products::of_bytes([(&rows, rows_signed), (&columns, columns_signed)], &mut sums, false);
+            registers.iter().zip(&sums).for_each(|(&r, words)| site.warp.set_words(r, words));
         }
         self.define(site, of, !product.undefined);
         self.wrote = true;
