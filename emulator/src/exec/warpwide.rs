@@ -45,9 +45,15 @@ impl Cpu<'_> {
             return Ok(site.scatter());
         }
         let Site { common, warp, .. } = site;
-        // Lanes with different masks are different groups.
-        let masks: Vec<_> = groups(m, |l| warp.lane32(code, members, l)).collect();
-        for &(mask, group) in &masks {
+        // Lanes with different masks are different groups. Mostly there is one, and a constant is the same in all lanes.
+        let (first, others) = match members & CONST {
+            0 => {
+                let mut masks = groups(m, |l| warp.lane32(code, members, l));
+                (masks.next(), masks.collect())
+            }
+            _ => (Some((warp.lane32(code, members, 0), m)), Vec::new()),
+        };
+        for &(mask, group) in first.iter().chain(&others) {
             if group & !mask != 0 && self.cx.config.checks.synccheck {
                 let lane = (group & !mask).trailing_zeros() as usize;
                 let message = format!("the executing lane is not in its member mask {mask:08x}");
@@ -73,7 +79,7 @@ impl Cpu<'_> {
             }
             return Ok(Flow::Next);
         }
-        for (_, group) in masks {
+        for (_, group) in first.into_iter().chain(others) {
             match effect {
                 Some(run) => run(self, site, group)?,
                 None => site.common.observers.warp_barrier(site.warp.id, group),
