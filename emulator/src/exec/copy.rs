@@ -21,13 +21,13 @@ use std::sync::Arc;
 /// Bytes of a line of L2.
 const LINE: u64 = 128;
 
-/// A copy in flight.
+/// Copies in flight, of some lanes of a warp by one instruction.
 pub(crate) struct Transfer {
-    /// Place and lane of its issue.
+    /// Place of their issue.
     at: At,
-    lane: usize,
+    lanes: u32,
     bytes: Bytes,
-    /// The lane's copy group that it belongs to, once committed.
+    /// The lanes' copy group that they belong to, once committed.
     group: Option<u32>,
     /// The mbarrier that it arrives at, if any.
     listener: Option<Listener>,
@@ -37,12 +37,22 @@ pub(crate) struct Transfer {
 
 /// Source and destination.
 enum Bytes {
-    /// Into shared memory, at an offset.
+    /// Of one lane into shared memory, at an offset.
     In { dst: u64, data: Vec<u8> },
+    /// Of lanes that have committed equally many groups, into shared memory.
+    Pieces(Box<Pieces>),
     /// From shared to device memory; `read` once the bytes have moved.
     Out { src: u64, bytes: u64, to: Arc<Allocation>, offset: u64, read: bool },
     /// Copies of lanes into shared memory that land together, and then arrive for each lane at an mbarrier.
-    Arriving { mbarrier: u64, lanes: u32, copies: Vec<(usize, Transfer)>, issues: Vec<CopyIssue> },
+    Arriving { mbarrier: u64, copies: Vec<Transfer>, issues: Vec<CopyIssue> },
+}
+
+/// What each lane of `cp.async` copies, at most 16 bytes.
+#[derive(Clone)]
+struct Pieces {
+    dst: [u64; 32],
+    data: [[u8; 16]; 32],
+    bytes: usize,
 }
 
 /// An mbarrier by its offset, and the copy at its issue.
@@ -54,12 +64,24 @@ struct Listener {
 impl Transfer {
     /// Whether it belongs to the copy groups of some lanes of a warp, bulk groups or others.
     fn is_of(&self, warp: u32, lanes: u32, bulk: bool) -> bool {
-        let own = match &self.bytes {
-            Bytes::Arriving { lanes, .. } => *lanes,
-            Bytes::In { .. } | Bytes::Out { .. } => 1 << self.lane,
-        };
-        let own = self.at.warp == warp && lanes & own != 0;
+        let own = self.at.warp == warp && lanes & self.lanes != 0;
         own && self.listener.is_none() && matches!(self.bytes, Bytes::Out { .. }) == bulk
+    }
+
+    /// The lowest of its lanes.
+    fn lane(&self) -> usize {
+        self.lanes.trailing_zeros() as usize
+    }
+
+    /// Takes the copies of some lanes away, to stand before the others.
+    fn split(&mut self, warp: u32, lanes: u32) -> Option<Transfer> {
+        let Bytes::Pieces(pieces) = &self.bytes else { return None };
+        let (taken, left) = (self.lanes & lanes, self.lanes & !lanes);
+        if self.at.warp != warp || taken == 0 || left == 0 {
+            return None;
+        }
+        self.lanes = left;
+        Some(Transfer { lanes: taken, bytes: Bytes::Pieces(pieces.clone()), listener: None, ..*self })
     }
 }
 
@@ -75,7 +97,19 @@ pub(crate) fn shared_bytes(common: &mut Common, at: u64, bytes: usize) -> &mut [
 fn deliver(site: &mut Site<'_>, lane: usize, (dst, data): (u64, Vec<u8>), mbarrier: u64, proxy: bool, lands: u64) {
     let Site { common, at, .. } = site;
     let listener = Some(Listener { mbarrier, issue: common.observers.copy_issue(at, lane, proxy, lands) });
-    common.transfers.push(Transfer { at: *at, lane, bytes: Bytes::In { dst, data }, group: None, listener, lands });
+    let bytes = Bytes::In { dst, data };
+    common.transfers.push(Transfer { at: *at, lanes: 1 << lane, bytes, group: None, listener, lands });
+}
+
+/// Parts the copies of some lanes of a warp from those of others by the same instructions.
+fn part(transfers: &mut Vec<Transfer>, warp: u32, lanes: u32) {
+    let mut at = 0;
+    while at < transfers.len() {
+        if let Some(own) = transfers[at].split(warp, lanes) {
+            transfers.insert(at, own);
+        }
+        at += 1;
+    }
 }
 
 /// Reads words from a place.
@@ -98,8 +132,9 @@ impl Cpu<'_> {
     /// `commit_group`
     pub(crate) fn commit(&mut self, site: &mut Site<'_>, bulk: bool) {
         let groups = &mut site.warp.groups[usize::from(bulk)];
+        part(&mut site.common.transfers, site.at.warp, site.m);
         let open = |t: &&mut Transfer| t.group.is_none() && t.is_of(site.at.warp, site.m, bulk);
-        site.common.transfers.iter_mut().filter(open).for_each(|t| t.group = Some(groups[t.lane]));
+        site.common.transfers.iter_mut().filter(open).for_each(|t| t.group = Some(groups[t.lane()]));
         Lanes(site.m).for_each(|l| groups[l] += 1);
     }
 
@@ -107,8 +142,9 @@ impl Cpu<'_> {
     /// the sources of bulk groups only.
     pub(crate) fn wait_group(&mut self, site: &mut Site<'_>, bulk: bool, keep: Option<u32>, read: bool) {
         let groups = &site.warp.groups[usize::from(bulk)];
+        part(&mut site.common.transfers, site.at.warp, site.m);
         let due = |t: &Transfer| {
-            let old = |keep: u32| t.group.is_some_and(|g| g.saturating_add(keep) < groups[t.lane]);
+            let old = |keep: u32| t.group.is_some_and(|g| g.saturating_add(keep) < groups[t.lane()]);
             t.is_of(site.at.warp, site.m, bulk) && keep.is_none_or(old)
         };
         let lands = site.common.transfers.iter().filter(|t| due(t)).map(|t| t.lands).max().unwrap_or(0);
@@ -127,7 +163,7 @@ impl Cpu<'_> {
     pub(crate) fn land_one(&mut self, common: &mut Common, mbarrier: u64) {
         let waited = |t: &Transfer| match &t.bytes {
             Bytes::Arriving { mbarrier: at, .. } => *at == mbarrier,
-            Bytes::In { .. } | Bytes::Out { .. } => t.listener.as_ref().is_some_and(|l| l.mbarrier == mbarrier),
+            _ => t.listener.as_ref().is_some_and(|l| l.mbarrier == mbarrier),
         };
         let among: Vec<usize> = (0..common.transfers.len()).filter(|&i| waited(&common.transfers[i])).collect();
         let i = match self.cx.config.schedule {
@@ -142,7 +178,7 @@ impl Cpu<'_> {
     /// Lands a copy. Given `read`, a store has only read its source. Returns whether the copy is still to be waited
     /// for.
     fn land(&mut self, common: &mut Common, t: &mut Transfer, read: bool) -> bool {
-        let by = (&t.at, t.lane);
+        let by = (&t.at, t.lane());
         self.wrote = true;
         match &mut t.bytes {
             Bytes::In { dst, data } => {
@@ -157,6 +193,10 @@ impl Cpu<'_> {
                     common.observers.copy_arrive(issue, *mbarrier, remote);
                     common.advance(*mbarrier, 0, -(bytes as i64));
                 }
+                false
+            }
+            Bytes::Pieces(pieces) => {
+                self.land_pieces(common, (&t.at, t.lanes), pieces, |_| None);
                 false
             }
             Bytes::Out { src, bytes, to, offset, read: done } => {
@@ -174,12 +214,12 @@ impl Cpu<'_> {
                 }
                 read
             }
-            Bytes::Arriving { mbarrier, copies, issues, .. } => {
-                for (of, t) in copies {
-                    let Bytes::In { dst, data } = &t.bytes else { continue };
-                    let (bytes, dst) = (data.len() as u64, self.cx.layout.shared_index(*dst));
-                    shared_bytes(common, dst, data.len()).copy_from_slice(data);
-                    common.observers.copy_lands((&t.at, t.lane), dst, bytes, issues.get(*of));
+            Bytes::Arriving { mbarrier, copies, issues } => {
+                let issue = |lane: usize| issues.get((t.lanes & ((1 << lane) - 1)).count_ones() as usize);
+                for copy in copies {
+                    if let Bytes::Pieces(pieces) = &copy.bytes {
+                        self.land_pieces(common, (&copy.at, copy.lanes), pieces, issue);
+                    }
                 }
                 let remote = self.cx.layout.is_remote(t.at.warp, *mbarrier);
                 for issue in issues {
@@ -190,6 +230,21 @@ impl Cpu<'_> {
                 }
                 false
             }
+        }
+    }
+
+    /// Lands the copies of some lanes, which may have been issued with others that arrive at an mbarrier together.
+    fn land_pieces<'i>(
+        &self,
+        common: &mut Common,
+        (at, lanes): (&At, u32),
+        pieces: &Pieces,
+        issue: impl Fn(usize) -> Option<&'i CopyIssue>,
+    ) {
+        for lane in Lanes(lanes) {
+            let dst = self.cx.layout.shared_index(pieces.dst[lane]);
+            shared_bytes(common, dst, pieces.bytes).copy_from_slice(&pieces.data[lane][..pieces.bytes]);
+            common.observers.copy_lands((at, lane), dst, pieces.bytes as u64, issue(lane));
         }
     }
 
@@ -206,6 +261,7 @@ impl Cpu<'_> {
             return Ok(Flow::Next);
         }
         let own = |t: &Transfer| t.is_of(site.at.warp, site.m, false);
+        part(&mut site.common.transfers, site.at.warp, site.m);
         let lands = site.common.transfers.iter().filter(|t| own(t)).map(|t| t.lands).max().unwrap_or(0);
         // The arrival follows the copies; that they land now is one of the times they may.
         self.land_all(site.common, false, own);
@@ -223,17 +279,15 @@ impl Cpu<'_> {
     fn arrive_later(&mut self, site: &mut Site<'_>, mbarrier: u64, lanes: u32) {
         let (warp, at) = (site.at.warp, site.at);
         let own = |t: &Transfer| t.is_of(warp, lanes, false);
+        part(&mut site.common.transfers, warp, lanes);
         self.land_all(site.common, false, |t| own(t) && matches!(t.bytes, Bytes::Arriving { .. }));
         let (copies, others) = std::mem::take(&mut site.common.transfers).into_iter().partition::<Vec<_>, _>(own);
         site.common.transfers = others;
         let lands = copies.iter().map(|t| t.lands).max().unwrap_or(0);
         let issues = Lanes(lanes).map(|l| site.common.observers.copy_issue(&at, l, false, lands)).collect();
         let group = copies.iter().filter_map(|t| t.group).min();
-        let place = |lane: usize| (lanes & ((1 << lane) - 1)).count_ones() as usize;
-        let copies: Vec<_> = copies.into_iter().map(|t| (place(t.lane), t)).collect();
-        let bytes = Bytes::Arriving { mbarrier, lanes, copies, issues };
-        let lane = lanes.trailing_zeros() as usize;
-        site.common.transfers.push(Transfer { at, lane, bytes, group, listener: None, lands });
+        let bytes = Bytes::Arriving { mbarrier, copies, issues };
+        site.common.transfers.push(Transfer { at, lanes, bytes, group, listener: None, lands });
     }
 
     /// `cp.async`; register `source` holds the number of bytes to read, the rest are zeros.
@@ -244,8 +298,8 @@ impl Cpu<'_> {
         bytes: u32,
         source: R,
     ) -> OrFault<Flow> {
-        let mut data = [[0; 16]; 32];
         let (from, to) = (site.warp.addresses(src), self.shared_offsets(site, dst)?);
+        let mut pieces = Box::new(Pieces { dst: to, data: [[0; 16]; 32], bytes: bytes as usize });
         let size = |l| if source == NONE { bytes } else { site.warp.lane32(self.cx.code, source, l) };
         let sizes: Vec<_> = groups(site.m, size).collect();
         let mut undefined = [0; 4];
@@ -266,7 +320,7 @@ impl Cpu<'_> {
             self.undefined = [0; 4];
             let access = Access { carries: true, ..Access::new(4, size / 4, false) };
             self.with_places(site, Space::Global, from, group, &access, |_, _, ptr, g| {
-                Lanes(g).for_each(|l| fetch(ptr[l], &mut data[l][..size as usize]));
+                Lanes(g).for_each(|l| fetch(ptr[l], &mut pieces.data[l][..size as usize]));
             })?;
             undefined.iter_mut().zip(self.undefined).for_each(|(all, lanes)| *all |= lanes);
         }
@@ -274,10 +328,12 @@ impl Cpu<'_> {
         let access = Access { pending: true, carries: true, ..Access::new(4, bytes / 4, true) };
         self.with_places(site, Space::Shared, to, site.m, &access, |_, _, _, _| {})?;
         let lands = site.common.observers.copies_land(site.at.warp);
-        for lane in Lanes(site.m) {
-            let bytes = Bytes::In { dst: to[lane], data: data[lane][..bytes as usize].to_vec() };
-            site.common.transfers.push(Transfer { at: site.at, lane, bytes, group: None, listener: None, lands });
-        }
+        let bytes = Bytes::Pieces(pieces);
+        let mut all = Transfer { at: site.at, lanes: site.m, bytes, group: None, listener: None, lands };
+        let counts = &site.warp.groups[0];
+        let transfers = &mut site.common.transfers;
+        transfers.extend(groups(site.m, |l| counts[l]).filter_map(|(_, lanes)| all.split(site.at.warp, lanes)));
+        transfers.push(all);
         Ok(Flow::Next)
     }
 
@@ -340,14 +396,8 @@ impl Cpu<'_> {
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {
                 let (offset, bytes) = (to[l] - a.base, sizes[l].into());
                 let bytes = Bytes::Out { src: from[l], bytes, to: a, offset, read: false };
-                site.common.transfers.push(Transfer {
-                    at: site.at,
-                    lane: l,
-                    bytes,
-                    group: None,
-                    listener: None,
-                    lands,
-                });
+                let (at, lanes) = (site.at, 1 << l);
+                site.common.transfers.push(Transfer { at, lanes, bytes, group: None, listener: None, lands });
             }
         }
         Ok(Flow::Next)
@@ -405,7 +455,7 @@ impl Cpu<'_> {
         let waited = |t: &&Transfer| !matches!(t.bytes, Bytes::Out { read: true, .. });
         if let Some(t) = common.transfers.iter().find(waited).filter(|_| self.cx.config.checks.synccheck) {
             let message = "the block ended while this copy was in flight; wait for it first";
-            return Err(self.fault(FaultKind::CopyInFlight, &t.at, Some(t.lane), message));
+            return Err(self.fault(FaultKind::CopyInFlight, &t.at, Some(t.lane()), message));
         }
         // A store whose source was waited for may land after the block: the launch ends with it.
         self.land_all(common, false, |_| true);
