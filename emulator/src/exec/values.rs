@@ -116,6 +116,7 @@ type s64 = i64;
 type b16 = u16;
 type b32 = u32;
 type b64 = u64;
+type f16x2 = u32;
 enum f16 {}
 enum bf16 {}
 /// f32 of an instruction with `.ftz`: subnormals are flushed to zero.
@@ -442,6 +443,8 @@ values! {
     "cvt.rzi.u32.f32": u32 => (x: f32) -> T { x as u32 }
     "cvt.f32.f16": f32 => (x: f16) -> T { x }
     "cvt.rn.f16.f32": f16 => (x: f32) -> T { x }
+    // The name of its form, which is had without modifiers when it rounds to the nearest.
+    "cvt.f32": f16x2 => (x: f32, y: f32) -> T { float::f32_to_f16(x) << 16 | float::f32_to_f16(y) }
     "cvt.f32.bf16": f32 => (x: bf16) -> T { x }
     "cvt.u64.u32" | "cvt.s64.u32": u64 s64 => (x: u32) -> u64 { u64::from(x) }
     "cvt.u64.s32" | "cvt.s64.s32": u64 s64 => (x: s32) -> s64 { i64::from(x) }
