@@ -202,9 +202,11 @@ impl Cpu<'_> {
         let addr = site.warp.addresses(address);
         let lanes = u32::MAX >> (32 - 8 * regs.len());
         let turned = |words| if transposed { transpose(words) } else { words };
-        let read_register = |&r: &R| turned(std::array::from_fn(|l| site.warp.lane32(code, r, l)));
         // Matrices as they lie in memory, and as registers hold them: a row is four words.
-        let mut matrices: Vec<[u32; 32]> = regs.iter().map(read_register).collect();
+        let mut matrices = [[0; 32]; 4];
+        if store {
+            matrices.iter_mut().zip(regs).for_each(|(words, &r)| *words = turned(*site.warp.words(code, r)));
+        }
         self.undefined = [0; 4];
         if store && site.warp.defined.any() {
             let shades: Vec<[u32; 32]> = regs.iter().map(|&r| turned(shade(site.warp, r))).collect();
@@ -213,11 +215,14 @@ impl Cpu<'_> {
         }
         let access = Access { carries: true, ..Access::new(4, 4, store) };
         self.with_places(site, address.space, addr, lanes, &access, |_, _, ptr, g| {
-            for (l, k) in Lanes(g).flat_map(|l| (0..4).map(move |k| (l, k))) {
-                let (p, word) = (ptr[l].wrapping_add(4 * k), &mut matrices[l / 8][4 * (l % 8) + k]);
-                match store {
-                    true => write(p, 4, u64::from(*word)),
-                    false => *word = read(p, 4) as u32,
+            let rows = matrices.as_flattened_mut().as_chunks_mut::<4>().0;
+            for l in Lanes(g) {
+                for (k, word) in rows[l].iter_mut().enumerate() {
+                    let p = ptr[l].wrapping_add(4 * k);
+                    match store {
+                        true => write(p, 4, u64::from(*word)),
+                        false => *word = read(p, 4) as u32,
+                    }
                 }
             }
         })?;
