@@ -486,13 +486,21 @@ fn part(v: u32, i: u32, bits: u32, signed: bool) -> i32 {
 #[inline(always)]
 fn dot<const N: u32>(x: u32, x_signed: bool, y: u32, y_signed: bool, z: u32) -> u32 {
     let product = |i: u32| part(x, i, 32 / N, x_signed) * part(y, i, 8, y_signed);
-    (0..N).fold(z, |sum, i| sum.wrapping_add(product(i) as u32))
+    let mut sum = z;
+    for i in 0..N {
+        sum = sum.wrapping_add(product(i) as u32);
+    }
+    sum
 }
 
 /// `z` plus the distances of the four bytes of x from those of y.
 #[inline(always)]
 fn distance(x: u32, y: u32, signed: bool, z: u32) -> u32 {
-    (0..4).fold(z, |sum, i| sum.wrapping_add(part(x, i, 8, signed).abs_diff(part(y, i, 8, signed))))
+    let mut sum = z;
+    for i in 0..4 {
+        sum = sum.wrapping_add(part(x, i, 8, signed).abs_diff(part(y, i, 8, signed)));
+    }
+    sum
 }
 
 fn bit_mask(at: u32, len: u32) -> u32 {

@@ -7,31 +7,25 @@ pub(crate) struct Slot(pub(crate) [u32; 32]);
 
 const _: () = assert!(size_of::<Slot>() == 128);
 
-/// Lanes that are written at once: a vector register's worth.
-const CHUNK: usize = 8;
-
-/// Writes `d[i] = f(i)` for the lanes in `mask`, chunk by chunk: all values of a chunk are computed before the first is
-/// written.
+/// Writes `d[i] = f(i)` for the lanes in `mask`. All values are computed before the first is written, in a loop that is long
+/// enough for the compiler to vectorise it rather than to unroll it.
 ///
 /// # Safety
 /// `d` is valid for 32 elements.
 #[inline(always)]
 pub(crate) unsafe fn map<D: Copy + Default>(d: *mut D, mask: u32, f: impl Fn(usize) -> D) {
-    for k in 0..32 / CHUNK {
-        let mut values = [D::default(); CHUNK];
-        for (i, v) in values.iter_mut().enumerate() {
-            *v = f(CHUNK * k + i);
-        }
-        // SAFETY: 8 elements from 8 * k on, k < 4.
-        let out = unsafe { &mut *d.add(CHUNK * k).cast::<[D; CHUNK]>() };
-        let mask = mask >> (CHUNK * k);
-        if mask & 0xff == 0xff {
-            *out = values;
-        } else {
-            for (i, v) in values.into_iter().enumerate() {
-                if mask >> i & 1 == 1 {
-                    out[i] = v;
-                }
+    let mut values = [D::default(); 32];
+    for (i, v) in values.iter_mut().enumerate() {
+        *v = f(i);
+    }
+    // SAFETY: the caller's.
+    let out = unsafe { &mut *d.cast::<[D; 32]>() };
+    if mask == u32::MAX {
+        *out = values;
+    } else {
+        for (i, v) in values.into_iter().enumerate() {
+            if mask >> i & 1 == 1 {
+                out[i] = v;
             }
         }
     }
