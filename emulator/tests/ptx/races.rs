@@ -324,6 +324,23 @@ pub(crate) fn table() -> Vec<Planted> {
              cp.async.wait_group @@2|1@@; ld.shared.u32 %r10, [%r6]; cp.async.wait_all;",
         ),
         bug(
+            "cp.async that half of the lanes wait for",
+            Race,
+            1,
+            32,
+            "cp.async.ca.shared.global [%r6], [%rd5], 4; cp.async.commit_group; setp.lt.u32 %p3, %r1, @@16|32@@;
+             @%p3 cp.async.wait_group 0; ld.shared.u32 %r10, [%r6]; cp.async.wait_all;",
+        ),
+        bug(
+            "cp.async of groups that half of the lanes commit",
+            Race,
+            1,
+            32,
+            "setp.lt.u32 %p3, %r1, @@16|0@@; @%p3 cp.async.commit_group; cp.async.ca.shared.global [%r6], [%rd5], 4;
+             cp.async.commit_group; @!%p3 cp.async.commit_group; cp.async.wait_group 1; ld.shared.u32 %r10, [%r6];
+             cp.async.wait_all;",
+        ),
+        bug(
             "cp.async read by another warp without a barrier",
             Race,
             1,
