@@ -56,6 +56,7 @@ CHIPS = {
     "sm_87": (164 << 10, 1 << 10, 48, 16),
     "sm_89": (100 << 10, 1 << 10, 48, 24),
     "sm_90": (228 << 10, 1 << 10, 64, 32),
+    "sm_90a": (228 << 10, 1 << 10, 64, 32),
     "sm_100": (228 << 10, 1 << 10, 64, 32),
     "sm_120": (100 << 10, 1 << 10, 48, 24),
 }
@@ -164,7 +165,7 @@ class Kernel:
 def kernels(path):
     """The kernels of a module that have marked loops."""
     text = path.read_text()
-    name, target, rest = re.fullmatch(r"(.+?)\.(sm_\d+)(\.\w+)?\.ptx", path.name).groups()
+    name, target, rest = re.fullmatch(r"(.+?)\.(sm_\d+a?)(\.\w+)?\.ptx", path.name).groups()
     files = dict(re.findall(r'(?m)^\.file (\d+) "(.*)"', text))
     start = text.index(".visible .entry")
     head = re.sub(r"(?m)^\.file .*\n", "", text[:start])

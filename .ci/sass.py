@@ -29,14 +29,14 @@ OPCODES = {
     # mbarriers (SYNCS, ARRIVES) are words of shared memory.
     "shared": "ARRIVES ATOMS LDS LDSM STAS STS STSM SYNCS",
     "global": "ATOM ATOMG CCTL LD LDG LDGSTS LDL RED REDG ST STG STL UBLKCP UBLKPF UBLKRED",
-    "tensor": "BMMA DMMA HMMA IMMA MOVM QMMA",
+    "tensor": "BMMA DMMA HGMMA HMMA IGMMA IMMA MOVM QGMMA QMMA",
     "double": "DADD DFMA DMUL DSETP",
     # Once for a whole warp, beside the other pipes, though each takes a slot.
     "uniform": """R2UR S2UR UBMSK UBREV UF2FP UFADD UFFMA UFLO UFMUL UFSETP UI2FP UIADD3 UIMAD UIMNMX UISETP ULDC ULEA ULOP
         ULOP3 UMOV UP2UR UPLOP3 UPOPC UPRMT UPSETP UR2UP USEL USGXT USHF USHL USHR UVIADD UVIMNMX VOTEU""",
     # Branches, convergence, barriers, waits, constants that are not operands.
     "control": """ACQBULK B2R BAR BMOV BRA BREAK BSSY BSYNC CALL CS2R DEPBAR ELECT ERRBAR EXIT FENCE JMP LDC LDGDEPBAR MEMBAR
-        NANOSLEEP NOP PREEXIT R2B RET S2R UCGABAR_ARV UCGABAR_WAIT WARPSYNC YIELD""",
+        NANOSLEEP NOP PREEXIT R2B RET S2R UCGABAR_ARV UCGABAR_WAIT WARPGROUP WARPSYNC YIELD""",
 }
 PIPES = list(OPCODES)
 PIPE = {opcode: pipe for pipe, opcodes in OPCODES.items() for opcode in opcodes.split()}
@@ -261,8 +261,8 @@ def marked(code, line, all_loops):
     return all_loops[votes.most_common(1)[0][0]]
 
 
-# What a loop that only waits has in it.
-WAITS = {"SYNCS", "NANOSLEEP", "YIELD"}
+# What a loop that only waits has in it, or one over the lanes that ask for a bulk copy, of which one does.
+WAITS = {"SYNCS", "NANOSLEEP", "YIELD", "UBLKCP"}
 
 
 def checked(code, loop, all_loops, once=()):

@@ -309,18 +309,18 @@ impl Tile {
         (copies, own_eight, sb): (&Copies, Val<U32>, Val<U32>),
         sums: &Sums,
     ) {
-        let second = mma::with_second_plane(b, columns.beside, self.width.own());
+        let last = mma::last_plane_of(b, columns.beside, self.width.own());
         let counted = self.width == Width::Halves;
         let columns = Columns::in_shared(b, (self.width.own(), mma.group), columns).counted(counted);
         let values = mma.part(b, rows, &columns);
         let values: Sums = values.into_iter().map(|values| values.map(|value| b.var(value))).collect();
-        let has_second = b.setp_ne(second, 0);
+        let has_second = b.setp_ne(last, 0);
         b.if_(has_second, |b| {
             let eight_at = |b: &mut Builder, eight: Val<U32>| {
                 let eight = b.add::<U32>(own_eight, eight);
                 copies.eight_at(b, eight, sb)
             };
-            add_second_planes(b, (mma, rows), &values, (self.width.own(), counted), second, eight_at);
+            add_second_planes(b, (mma, rows), &values, (self.width.own(), counted), eight_at);
         });
         for (sum, value) in sums.iter().flatten().zip(values.iter().flatten()) {
             let next = b.add(*sum, *value);
@@ -329,33 +329,23 @@ impl Tile {
     }
 }
 
-/// Adds to the values of so many eights, of their first planes, those of their second, where some column has one: an eight
-/// at a time from device memory, where it is at `eight_at`. Each round the next one's values come first.
+/// Adds to the values of so many eights, of their first planes, those of their second: an eight at a time from device memory,
+/// where it is at `eight_at`. Each round the next one's values come first.
 fn add_second_planes(
     b: &mut Builder,
     (mma, rows): (Mma, &[Rows]),
     values: &Sums,
     (eights, counted): (u32, bool),
-    second: Val<U32>,
     eight_at: impl Fn(&mut Builder, Val<U32>) -> Global<U8>,
 ) {
     b.for_range(0, eights, 1, |b, eight| {
         b.each_iteration(Work::Few);
-        let parts: Vec<[Var<F32>; 4]> = rows.iter().map(|_| [(); 4].map(|()| b.var::<F32>(0.0))).collect();
-        let bits = b.shr::<U32>(second, eight);
-        let bit = b.and::<U32>(bits, 1);
-        let has = b.setp_ne(bit, 0);
-        b.if_(has, |b| {
-            let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
-            let first = eight_at(b, eight);
-            let columns = Columns::new(b, (1, mma.group), first, [none, none], one).counted(counted);
-            b.bar_warp_sync(); // else the assembler keeps unpacked weights in registers
-            let part = mma.part(b, rows, &columns);
-            for (to, part) in parts.iter().flatten().zip(part.into_iter().flatten()) {
-                b.set(*to, part);
-            }
-        });
-        for (values, part) in values.chunks(eights as usize).zip(parts) {
+        let (none, one) = (b.mov::<U32>(0), b.mov::<U32>(1));
+        let first = eight_at(b, eight);
+        let columns = Columns::new(b, (1, mma.group), first, [none, none], one).counted(counted);
+        b.bar_warp_sync(); // else the assembler keeps unpacked weights in registers
+        let part = mma.part(b, rows, &columns);
+        for (values, part) in values.chunks(eights as usize).zip(part) {
             let first = std::array::from_fn(|i| b.add(values[0][i], part[i]));
             rotate(b, values, first);
         }

@@ -223,14 +223,14 @@ impl Tile {
                 }
             };
             multiply(b, (of, &rows), at, (own_turn, turn), [lower, upper], &amid);
-            let later = mma::with_second_plane(b, beside, EIGHTS);
+            let has_second = mma::has_second_plane(b, beside, EIGHTS);
             b.wgmma_wait_group(0);
             let values = of.values(b, &rows, &columns, [lower, upper]);
             let values: Sums = values.into_iter().map(|values| values.map(|value| b.var(value))).collect();
-            let any = b.setp_ne(later, 0);
+            let any = b.vote_any(has_second);
             b.if_(any, |b| {
                 let at = |b: &mut Builder, eight: Val<U32>| copies.eight_at(b, eight, sb);
-                add_second_planes(b, ty, &rows, &values, later, at);
+                add_second_planes(b, ty, &rows, &values, has_second, at);
             });
             for (sum, value) in sums.iter().flatten().zip(values.iter().flatten()) {
                 let next = b.add(*sum, *value);
@@ -323,18 +323,19 @@ fn multiply(
 }
 
 /// Adds to the values of first planes those of second planes, for the eights that have some: from device memory, where an
-/// eight is at `eight_at`. A second plane that a column does not have is zeros.
+/// eight is at `eight_at`; `of_lane` says it of that of the lane's number. A second plane that a column does not have is zeros.
 fn add_second_planes(
     b: &mut Builder,
     ty: WeightType,
     rows: &Rows,
     values: &Sums,
-    eights: Val<U32>,
+    of_lane: Val<Pred>,
     eight_at: impl Fn(&mut Builder, Val<U32>) -> Global<U8>,
 ) {
     let Some(mma) = format(ty).mma() else { return };
     b.for_range(0, EIGHTS, 1, |b, eight| {
         b.each_iteration(Work::Few);
+        let eights = b.vote_ballot(of_lane);
         let bits = b.shr::<U32>(eights, eight);
         let bit = b.and::<U32>(bits, 1);
         let has = b.setp_ne(bit, 0);
@@ -357,7 +358,7 @@ fn add_second_planes(
 }
 
 /// The upper half of the columns' descriptor: so many bytes from eight columns to the next eight, and a pattern of 64 bytes.
-const DESCRIPTOR: u32 = 2 << 30 | FRAGMENT_BYTES / 16;
+const DESCRIPTOR: u32 = (2 << 30) | (FRAGMENT_BYTES / 16);
 
 /// Waits for the end of an mbarrier's phase.
 fn wait(b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {

@@ -9,8 +9,8 @@ use super::int8::LAST_WORDS;
 use super::{Plane, ScaleGroup};
 use crate::matrix;
 use crate::ptx::{
-    AtomicOp, Builder, Element, F16, F32, Global, LoadKind, Ptr, S32, Scalar, Shared, Space, U8, U16, U32, Val, Var,
-    Work,
+    AtomicOp, Builder, Element, F16, F32, Global, LoadKind, Pred, Ptr, S32, Scalar, Shared, Space, U8, U16, U32, Val,
+    Var, Work,
 };
 use kiln_shape::columns::{
     BESIDE_BYTES, FRAGMENT_BYTES, LATER_OFFSET, OF_TWO, PLANE_BYTES, PLANES, SCALES_OFFSET, SUMS_OFFSET,
@@ -385,18 +385,26 @@ pub(crate) fn later(eight: Global<U8>) -> Global<U32> {
     eight.at(LATER_OFFSET).cast()
 }
 
-/// Which of so many eights in shared memory, a power of two, have a second plane, a bit each. The first has `beside` beside its
-/// fragments.
-pub(crate) fn with_second_plane(b: &mut Builder, beside: Shared<U8>, eights: u32) -> Val<U32> {
+/// [`last_plane`] of so many eights in shared memory, a power of two, the first of which has `beside` beside its fragments.
+pub(crate) fn last_plane_of(b: &mut Builder, beside: Shared<U8>, eights: u32) -> Val<U32> {
+    let later = later_of_lane(b, beside, eights);
+    last_plane(b, &[later])
+}
+
+/// Whether one of them has a second plane: that of the lane's number.
+pub(crate) fn has_second_plane(b: &mut Builder, beside: Shared<U8>, eights: u32) -> Val<Pred> {
+    let [w, x, y, z] = later_of_lane(b, beside, eights);
+    let (low, high) = (b.or::<U32>(w, x), b.or::<U32>(y, z));
+    let any = b.or::<U32>(low, high);
+    b.setp_ne(any, 0)
+}
+
+/// What the first plane says of the columns of one of them, by the lane's number.
+fn later_of_lane(b: &mut Builder, beside: Shared<U8>, eights: u32) -> [Val<U32>; 4] {
     let lane = b.lane();
     let own = b.and::<U32>(lane, eights - 1);
     let later = b.byte_index(beside, own, BESIDE_BYTES).at(LATER_OFFSET - FRAGMENT_BYTES);
-    let [w, x, y, z]: [Val<U32>; 4] = b.ld_vector(later.cast::<U32>(), LoadKind::Ordinary);
-    let (low, high) = (b.or::<U32>(w, x), b.or::<U32>(y, z));
-    let any = b.or::<U32>(low, high);
-    let has = b.setp_ne(any, 0);
-    let lanes = b.vote_ballot(has);
-    b.and::<U32>(lanes, (1u32 << eights) - 1)
+    b.ld_vector(later.cast::<U32>(), LoadKind::Ordinary)
 }
 
 /// Writes a super-block of a column, staged with scales for `group`, by a warp: `to` is that super-block of its eight, and

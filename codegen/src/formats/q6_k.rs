@@ -244,8 +244,8 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
     let mut values = vec![Vec::new(); rows.len()];
     for eight in 0..columns.len() {
         let scales = columns.scales(b, eight);
-        for (tile, d) in d.iter().enumerate() {
-            values[tile].push(scaled(b, *d, dots[tile][eight], scales));
+        for ((values, d), dots) in values.iter_mut().zip(&d).zip(&dots) {
+            values.push(scaled(b, *d, dots[eight], scales));
         }
     }
     values.concat()

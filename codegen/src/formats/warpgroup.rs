@@ -55,7 +55,7 @@ impl Warpgroup {
 }
 
 /// Eights by which the first and the second step of one come before its third.
-const FAR: usize = 3;
+const FAR: usize = 2;
 const NEAR: usize = 1;
 
 /// Goes through some eights in three steps each, of which later ones of an eight come behind earlier ones of those after it:

@@ -6,6 +6,9 @@ use super::modifiers::{Depth, Type};
 use super::table::Op;
 use super::types::{Bits32, F32, Global, Integer, Operand, Pred, S32, Scalar, Shared, U32, U64, Val, Var};
 
+/// The sums of a warpgroup's product, and the warp's words of its rows.
+type RowsOfSums<'a> = (&'a [[Var<S32>; 4]], [Val<U32>; 4]);
+
 impl Builder {
     /// `A B + C` of f16 matrices, 16 x 16 and 16 x 8, and one of f32, 16 x 8: `mma.m16n8k16`. Words hold two elements. With
     /// `r = lane / 4` and `c = lane % 4 * 2` a lane has of A rows `r` and `r + 8` at columns `c`, then both at `c + 8`; of
@@ -121,7 +124,7 @@ impl Builder {
     ///
     /// [PTX ISA, Asynchronous warpgroup level matrix instructions](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions)
     #[track_caller]
-    pub fn wgmma_bytes(&mut self, products: &[(&[[Var<S32>; 4]], [Val<U32>; 4])], columns: Val<U64>, adds: Val<Pred>) {
+    pub fn wgmma_bytes(&mut self, products: &[RowsOfSums<'_>], columns: Val<U64>, adds: Val<Pred>) {
         self.push(Op::WgmmaFence, [], [], None);
         for (sums, rows) in products {
             let dst = [Arg::Vector(sums.iter().flatten().map(|sum| Arg::Reg(sum.reg)).collect())];

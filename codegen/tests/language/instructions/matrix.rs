@@ -50,6 +50,38 @@ pub(super) fn cases() -> Vec<Case> {
             },
         ),
         case(
+            "products of a warpgroup",
+            |b, i| {
+                let [a, columns, _] = fragments(b, [i.x, i.y, i.z]);
+                // Of each warp eight columns, 16 bytes of each and then 16 more.
+                let all = b.shared::<U32>("columns", 2 * BLOCK);
+                let (warp, lane) = (b.warp_id(), b.lane());
+                let own = b.byte_index(all, warp, 256);
+                let to = b.index(own, lane);
+                b.st(to, columns[0]);
+                b.st(to.at(32), columns[1]);
+                b.fence_proxy_async();
+                b.bar_sync();
+                let address = b.shared_address(own);
+                let address = b.shr::<U32>(address, 4);
+                let leading = b.mad::<U32>(128 / 16, 1 << 16, address);
+                let descriptor = b.pack64(leading, 256 / 16);
+                let (never, always) = (b.setp_lt(lane, 0), b.setp_ge(lane, 0));
+                let sums = b.wgmma_sums(1);
+                b.wgmma_bytes(&[(&sums, a)], descriptor, never);
+                b.wgmma_bytes(&[(&sums, a)], descriptor, always);
+                b.wgmma_wait_group(1);
+                b.wgmma_wait_group(0);
+                let sums = sums[0].map(|sum| b.get(sum));
+                folded(b, sums)
+            },
+            |t| {
+                let once = product(t, 32, |byte| i32::from(byte as i8), [0, 1], [0; 4]);
+                expected(once.map(|sum| 2 * sum))
+            },
+        )
+        .of_own(90),
+        case(
             "ldmatrix",
             |b, i| {
                 let rows = b.shared::<U32>("rows", 4 * BLOCK);

@@ -67,7 +67,9 @@ fn accesses() -> Vec<Case> {
                 b.if_(leads, |b| {
                     b.mbarrier_arrive_expect_tx(full, 16 * BLOCK);
                     let policy = b.evict_first();
-                    b.cp_async_bulk(copies, from, 16 * BLOCK, full, Some(policy));
+                    let (to, rest) = (copies.at(2 * BLOCK), from.at(2 * BLOCK));
+                    b.cp_async_bulk(copies, from, 8 * BLOCK, full, Some(policy));
+                    b.cp_async_bulk(to, rest, 8 * BLOCK, full, None);
                 });
                 b.do_while(|b| {
                     let over = b.mbarrier_try_wait(full, 0);

@@ -108,13 +108,14 @@ struct Case {
     expected: fn(Thread) -> u32,
     /// How far the result, as a float, may be from what is expected; 0 for the same bits.
     within: f32,
-    /// The target it is built for, and the chip it runs on.
+    /// The target it is built for, and the chip it runs on; and whether it needs that chip's own instructions.
     sm: u32,
+    own: bool,
 }
 
 /// A case whose result has exactly the bits expected.
 const fn case(name: &'static str, build: fn(&mut Builder, In) -> Val<U32>, expected: fn(Thread) -> u32) -> Case {
-    Case { name, build, expected, within: 0.0, sm: 80 }
+    Case { name, build, expected, within: 0.0, sm: 80, own: false }
 }
 
 fn cases() -> Vec<Case> {
@@ -127,8 +128,14 @@ impl Case {
         Case { sm, ..self }
     }
 
+    /// The case for that target's own instructions.
+    const fn of_own(self, sm: u32) -> Case {
+        Case { sm, own: true, ..self }
+    }
+
     fn module(&self) -> Module {
-        let mut module = Module::new(Target::new(self.sm).expect("a target"));
+        let target = Target::new(self.sm).and_then(|target| if self.own { target.own() } else { Some(target) });
+        let mut module = Module::new(target.expect("a target"));
         let built = module.kernel("probe", BLOCK, |b| {
             let words = b.param::<Global<U32>>("words");
             let numbers = b.param::<Global<F32>>("numbers");

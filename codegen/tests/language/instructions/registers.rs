@@ -296,6 +296,7 @@ fn of_floats() -> Vec<Case> {
         expected: |t| bits(t.f().exp2()),
         within: 256.0 / (1 << 20) as f32,
         sm: 80,
+        own: false,
     };
     vec![
         approximate,
