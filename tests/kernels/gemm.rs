@@ -1,5 +1,6 @@
 //! Products with several columns at once by tensor cores: each column has the bits that it has alone.
 
+use kiln_codegen::Kernel;
 use kiln_codegen::kernels::{Gemm, GemmTile, GemmWarpgroups, Phase, Products, Quantise};
 use kiln_shape::TensorRole::{self, *};
 use kiln_shape::{ModelShape, WeightType, columns};
@@ -38,10 +39,10 @@ impl Tile {
         }
     }
 
-    /// Whether a device has it, for rows of so many weights of these types.
-    fn takes(self, gpu: &Gpu, types: &[WeightType], k: usize) -> bool {
-        let fits = k.is_multiple_of(256) && types.iter().all(|ty| ty.block_len() == 256);
-        self != Tile::Warpgroups || gpu.device.sm() == 90 && fits
+    /// Whether a device has it, for a model's shape and matrices of these types.
+    fn takes(self, gpu: &Gpu, shape: ModelShape, types: &[WeightType]) -> bool {
+        let all = types.iter().all(|ty| ty.block_len() == 256) && GemmWarpgroups::new(shape, types).check().is_ok();
+        self != Tile::Warpgroups || gpu.device.sm() == 90 && all
     }
 }
 
@@ -250,7 +251,7 @@ impl Case {
             }
             let y = random.floats(count * self.rows(), 4.0);
             let alone = self.alone(gpu, &on, &x, &y);
-            for &tile in tiles.iter().filter(|tile| tile.takes(gpu, &self.types, self.k)) {
+            for &tile in tiles.iter().filter(|tile| tile.takes(gpu, self.shape, &self.types)) {
                 let what = format!("{:?}, {:?}, {count} columns, {tile:?}, {gpu}", self.phase, self.types);
                 assert_same_bits(&what, &self.together(gpu, &on, &x, &y, tile), &alone);
             }

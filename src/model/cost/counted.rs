@@ -151,7 +151,7 @@ type OfTile = (Tile, WeightType, &'static [(u32, f64)]);
 
 /// Tiles of many columns: instructions of a warp for each `m16n8k32`, by tile, type and target. Within 2 % of those
 /// recorded.
-const TILES: [OfTile; 8] = [
+const TILES: [OfTile; 10] = [
     (Tile::Narrow, Q4_K, &[(80, 29.6), (89, 29.6), (90, 30.1)]),
     (Tile::Narrow, Q6_K, &[(80, 44.0), (89, 44.0), (90, 44.3)]),
     (Tile::Wide, Q4_K, &[(75, 22.6), (80, 20.8), (89, 20.8), (90, 20.9)]),
@@ -160,6 +160,8 @@ const TILES: [OfTile; 8] = [
     (Tile::Large, Q6_K, &[(75, 23.8), (80, 15.8), (89, 15.8), (90, 15.8)]),
     (Tile::Double, Q4_K, &[(80, 10.2), (89, 10.2), (90, 10.2)]),
     (Tile::Double, Q6_K, &[(80, 15.8), (89, 15.8), (90, 15.8)]),
+    (Tile::Warpgroups, Q4_K, &[(90, 7.4)]),
+    (Tile::Warpgroups, Q6_K, &[(90, 9.0)]),
 ];
 
 /// The loop of a tile of many columns.
@@ -200,7 +202,9 @@ mod tests {
     const RECORDED: &str = include_str!("../../../codegen/loops.txt");
 
     fn recorded(module: &str, kernel: &str, name: &str, target: u32) -> Vec<&'static str> {
-        let target = format!("sm_{target}");
+        // Of a chip's own kernels.
+        let own = if kernel == "gemm_warpgroups" { "a" } else { "" };
+        let target = format!("sm_{target}{own}");
         let key = [module, kernel, name, &target];
         let mut rows = RECORDED.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         rows.find(|cells| cells.starts_with(&key)).unwrap_or_else(|| panic!("no loop {key:?}"))
@@ -247,8 +251,10 @@ mod tests {
             for &(target, expected) in counts {
                 let cells = recorded("qwen3-8b.stream_fast", kernel, &ty.to_string(), target);
                 let [units, all] = [5, 6].map(|cell| cells[cell].parse::<f64>().expect("a number"));
-                let products =
-                    if matches!(tile, Tile::Large | Tile::Double) { units / 32.0 } else { units * eights / 512.0 };
+                let products = match tile {
+                    Tile::Narrow | Tile::Wide => units * eights / 512.0,
+                    Tile::Large | Tile::Double | Tile::Warpgroups => units / 32.0,
+                };
                 let found = all / products;
                 assert!((found / expected - 1.0).abs() < 0.02, "{tile:?}, {ty}, sm_{target}: {found}");
             }
