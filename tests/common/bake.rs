@@ -13,9 +13,17 @@ fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
+/// The newest target that is not newer than a device.
+fn target(sm: u32) -> Target {
+    Target::ALL.into_iter().filter(|target| target.sm() <= sm).max().expect("a target")
+}
+
 /// Kernels as a module of a program, as `build.rs` would have made it.
 pub(crate) fn module(sm: u32, decoder: Option<(DecoderPath, Numerics)>, kernels: &[Box<dyn Kernel>]) -> BakedModule {
-    let target = Target::ALL.into_iter().filter(|target| target.sm() <= sm).max().expect("a target");
+    module_for(target(sm), decoder, kernels)
+}
+
+fn module_for(target: Target, decoder: Option<(DecoderPath, Numerics)>, kernels: &[Box<dyn Kernel>]) -> BakedModule {
     let emitted = bake::emit(target, decoder, kernels).expect("the kernels are valid");
     let kernels: Vec<BakedKernel> = emitted
         .kernels
@@ -33,7 +41,7 @@ pub(crate) fn module(sm: u32, decoder: Option<(DecoderPath, Numerics)>, kernels:
         .collect();
     BakedModule {
         sm: target.sm(),
-        only: false,
+        only: target.is_own(),
         decoder,
         ptx: leak(emitted.ptx + "\0"),
         kernels: leak(kernels),
@@ -41,12 +49,15 @@ pub(crate) fn module(sm: u32, decoder: Option<(DecoderPath, Numerics)>, kernels:
     }
 }
 
-/// The module of kernels that take several tokens at once, where a target has them.
-fn columns(shape: ModelShape, types: &[WeightType], sm: u32) -> Option<BakedModule> {
-    let target = Target::ALL.into_iter().filter(|target| target.sm() <= sm).max().expect("a target");
-    let kernels = bake::columns(shape, types, target);
-    let decoder = Some((DecoderPath::Stream, Numerics::Fast));
-    (!kernels.is_empty()).then(|| module(sm, decoder, &kernels))
+/// The modules of kernels that take several tokens at once, where a target has them: for all devices, and a chip's own.
+fn columns(shape: ModelShape, types: &[WeightType], sm: u32) -> impl Iterator<Item = BakedModule> {
+    let target = target(sm);
+    let made = [Some(target), target.own().filter(|_| target.sm() == sm)].into_iter().flatten().map(move |target| {
+        let kernels = bake::columns(shape, types, target);
+        let decoder = Some((DecoderPath::Stream, Numerics::Fast));
+        (!kernels.is_empty()).then(|| module_for(target, decoder, &kernels))
+    });
+    made.flatten().collect::<Vec<_>>().into_iter()
 }
 
 /// Parameters as a program has them.

@@ -4,7 +4,7 @@
 use crate::json::Json;
 use crate::npy::Npy;
 use crate::random::Random;
-use crate::{bake, common};
+use crate::{bake, common, presets};
 use kiln::Model;
 use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
@@ -363,6 +363,35 @@ fn batches(ids: &[u32], multiprocessors: u32) -> Vec<f32> {
     assert_eq!(told, [(90, 90)]);
     assert_eq!(by_batches.logits().expect("logits"), expected);
     expected
+}
+
+/// Tiles by products of warpgroups, which are the fastest where few multiprocessors share large matrices: a prompt has the
+/// logits that it has by tiles of eight columns.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn a_prompt_by_products_of_warpgroups_has_the_bits_of_its_parts() {
+    let _turn = presets::turn();
+    let mut random = Random::fresh();
+    let ids: Vec<u32> = (0..150).map(|_| random.below(2048)).collect();
+    let cut = presets::Cut::write("qwen3-0-6b");
+    let model =
+        cut.load(DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors: 2, ..Default::default() });
+    let ordinal = model.device().ordinal();
+    let logits = |each: usize| {
+        let mut session = session(&model, PathChoice::Stream, None);
+        kiln_emulator::clear_reports(ordinal);
+        for part in ids.chunks(each) {
+            session.append(part).expect("it fits");
+            session.prefill().expect("it runs");
+        }
+        let found = session.logits().expect("logits");
+        (found, kiln_emulator::reports(ordinal).iter().any(|report| report.kernel == "gemm_warpgroups"))
+    };
+    let (expected, by_warpgroups) = logits(8);
+    assert!(!by_warpgroups, "tiles of eight columns take no warpgroups");
+    let (found, by_warpgroups) = logits(ids.len());
+    assert!(by_warpgroups, "a prompt of 150 tokens goes by products of warpgroups");
+    assert_eq!(found, expected);
 }
 
 /// Behind a prefix that has run, in whole batches and their rests; one by one where a path has no batches.

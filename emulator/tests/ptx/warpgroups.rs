@@ -21,9 +21,9 @@ impl Layout {
         let (eight, row) = (column / 8, column % 8);
         match self.width {
             16 => 1024 * eight + 128 * (k / 16) + 16 * row + k % 16,
-            32 => 1024 * eight + 256 * (k / 32) + 32 * row + 16 * (k / 16 % 2 ^ row / 4) + k % 16,
-            64 => 1024 * eight + 64 * row + 16 * (k / 16 ^ row / 2) + k % 16,
-            _ => 1024 * eight + 128 * row + 16 * (k / 16 ^ row) + k % 16,
+            32 => 1024 * eight + 256 * (k / 32) + 32 * row + 16 * ((k / 16 % 2) ^ (row / 4)) + k % 16,
+            64 => 1024 * eight + 64 * row + 16 * ((k / 16) ^ (row / 2)) + k % 16,
+            _ => 1024 * eight + 128 * row + 16 * ((k / 16) ^ row) + k % 16,
         }
     }
 
