@@ -52,7 +52,7 @@ const STEPS: usize = 2;
 /// The product with which a warpgroup lets the other begin.
 const PASSED: usize = 5;
 /// Polls of an mbarrier that are enough for anything a block waits for here.
-const POLLS: u32 = 1 << 24;
+const POLLS: u32 = 1 << 20;
 
 /// A block's shared memory.
 #[derive(Debug, Clone)]
