@@ -144,7 +144,7 @@ fn own(device: &Device, baked: &'static BakedModel) -> Result<Option<Kernel<Gemm
     let name = "gemm_warpgroups";
     let Ok(module) = choose(device, baked, DecoderPath::Stream, Numerics::Fast, name) else { return Ok(None) };
     match LoadedModule::new(device, module) {
-        Err(Error::JitFailed { .. }) => Ok(None),
+        Err(Error::JitFailed { .. } | Error::PtxTooNew { .. }) => Ok(None),
         loaded => loaded?.find(name, &setting(baked, None)).map(Some),
     }
 }

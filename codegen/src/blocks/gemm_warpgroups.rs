@@ -1,7 +1,7 @@
 //! Products of 128 rows of quantised weights with 128 columns by products of warpgroups, `wgmma`: each of a block's two
 //! warpgroups has 64 of the rows and all columns.
 //!
-//! Records of rows and columns of a super-block are copied to shared memory, three super-blocks around in a ring. Columns are
+//! Records of rows and columns of a super-block are copied to shared memory, to three or four stages in turn. Columns are
 //! multiplied as they lie there. Rows are unpacked to registers, each weight times its sub-block's scale in two planes of
 //! bytes (`formats::warpgroup`), so that tensor cores add a super-block up without anyone's help. What comes of the sums,
 //! and the order of additions, are those of `fast`: a column has the bits that it has alone.
@@ -9,18 +9,19 @@
 //! # Order
 //!
 //! *Full.* Of a stage each warp copies two eights of columns, by bulk copies of one lane that lower what `full` expects, and
-//! each records of its own rows, by copies of its lanes that arrive at `full` once they have landed. Whoever has waited for its phase sees
-//! all of them. Columns are written and read by the async proxy, rows by neither: nothing needs a proxy fence but the
-//! mbarriers' initialisation.
+//! the records of its own rows, by copies of its lanes that arrive at `full` once they have landed. Whoever has waited for
+//! the phase sees all of them. Columns are written and multiplied by the async proxy, rows belong to the generic one. What
+//! stands beside columns is read by ordinary loads and then overwritten by bulk copies behind an mbarrier, as others do
+//! without a fence: only the mbarriers' initialisation has one.
 //!
 //! *Free.* A warp's lane arrives at `free` when all its lanes have read what they read of the stage, and its products with it
 //! are there. Whoever copies the stage's next super-block has waited for that.
 //!
-//! *Turns.* A warpgroup begins with its products of a super-block when the other has issued all its own of one: so one
-//! unpacks and scales while the other's products take the tensor cores. The first warpgroup begins.
+//! *Turns.* A warpgroup begins with its products of a super-block when the other has issued all but two of its own of one: so
+//! one unpacks and scales while the other's products take the tensor cores. The first warpgroup begins.
 //!
-//! *Waits* have an end: each is for copies of the block's own, or for warps of it that wait for nothing else. Should one be
-//! in vain for [`POLLS`] polls, the launch ends by an error.
+//! *Waits* have an end: each is for copies of the block's own, or for what its other warps do before, in the order of
+//! super-blocks. Should one be in vain for [`POLLS`] polls, tens of milliseconds at least, the launch ends by an error.
 
 use super::gemm_tile::Sums;
 use super::tensor::Tensor;
@@ -49,7 +50,7 @@ const PATTERN: u32 = 512;
 /// Twos of blocks of 32 of a super-block, and products of each: half of its depth each.
 const TWOS: usize = 4;
 const STEPS: usize = 2;
-/// The product with which a warpgroup lets the other begin.
+/// The product with which a warpgroup lets the other begin: the last ones cover the other's first.
 const PASSED: usize = 5;
 /// Polls of an mbarrier that are enough for anything a block waits for here.
 const POLLS: u32 = 1 << 20;
@@ -252,7 +253,7 @@ impl Tile {
         });
     }
 
-    /// The stage that is filled while that at hand is multiplied, which both warpgroups have left.
+    /// The stage that is filled behind that at hand: the one before it, once both warpgroups have left it.
     fn ahead(
         &self,
         b: &mut Builder,

@@ -76,13 +76,13 @@ impl GemmWarpgroups {
             }
             epilogue.write(b, &products);
             let sums: Vec<Var<F32>> = sums.iter().flatten().copied().collect();
-            turn(b, &sums, 4 * AT_ONCE as usize);
+            rotate(b, &sums, 4 * AT_ONCE as usize);
         });
     }
 }
 
 /// Moves each value `by` places to the left, and the first ones behind the last.
-fn turn(b: &mut Builder, values: &[Var<F32>], by: usize) {
+fn rotate(b: &mut Builder, values: &[Var<F32>], by: usize) {
     let first: Vec<Val<F32>> = values[..by].iter().map(|value| b.get(*value)).collect();
     for (to, from) in values.iter().zip(&values[by..]) {
         b.set(*to, *from);

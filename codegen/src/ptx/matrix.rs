@@ -120,7 +120,7 @@ impl Builder {
     /// of which each warp has 16 as [`Builder::mma_bytes_k32`] has A, with columns of signed bytes in shared memory. They are
     /// added to `sums` if `adds`, which all lanes agree on. Sums are those of eight columns after eight, four each, as
     /// [`Builder::mma_bytes_k32`] has C. `columns` is their descriptor. Until [`Builder::wgmma_wait_group`] nobody names
-    /// sums, and nobody writes the columns.
+    /// sums or rows, and nobody writes the columns.
     ///
     /// [PTX ISA, Asynchronous warpgroup level matrix instructions](https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions)
     #[track_caller]

@@ -136,7 +136,7 @@ pub(crate) enum Convergence {
     Free,
     /// All lanes of the warp.
     Warp,
-    /// All threads of the block, wherever they stand.
+    /// All threads of the block, wherever they stand; of a warpgroup's products those of the warpgroup.
     Block,
     /// Those that the barrier of its operands counts: all of the block, or of a role when inside `roles`.
     Barrier,
@@ -406,13 +406,13 @@ instructions! {
     /// A product of a warpgroup's 64 rows of signed bytes with so many columns in shared memory, or its sum with what is
     /// there; nobody waits for it here.
     Wgmma { columns: u32 }:
-        [Parts(columns / 2, S32)] <- [Parts(4, B32), Value(U64), Value(Pred)], SM_90_OWN, Varies, Warp, Loads;
-    /// Orders what a warp's registers were written for before the products that read them.
-    WgmmaFence: [] <- [], SM_90_OWN, Operands, Warp, Pure;
+        [Parts(columns / 2, S32)] <- [Parts(4, B32), Value(U64), Value(Pred)], SM_90_OWN, Varies, Block, Loads;
+    /// Orders accesses to registers of sums and rows before the products that follow.
+    WgmmaFence: [] <- [], SM_90_OWN, Operands, Block, Pure;
     /// Makes a group of the warp's products since the last one.
-    WgmmaCommitGroup: [] <- [], SM_90_OWN, Operands, Warp, Pure;
+    WgmmaCommitGroup: [] <- [], SM_90_OWN, Operands, Block, Pure;
     /// Waits until at most so many of the warp's groups are under way.
-    WgmmaWaitGroup: [] <- [Constant], SM_90_OWN, Operands, Warp, Pure;
+    WgmmaWaitGroup: [] <- [Constant], SM_90_OWN, Operands, Block, Pure;
 
     /// A parameter's value.
     LdParam { ty: Type }: [Value(ty)] <- [Parameter], BASE, Exactly(Uniformity::Block), Free, Loads;

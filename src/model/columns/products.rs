@@ -181,14 +181,15 @@ impl Columns {
         run.launch_grid(kernel, [padded / width, tiles, 1], &gemm)
     }
 
-    /// Whether a tile has a kernel; a double one may go as two large ones.
+    /// Whether a tile has a kernel, and its columns room; a double one may go as two large ones.
     fn has(&self, tile: Tile) -> bool {
-        match tile {
+        let kernel = match tile {
             Tile::Narrow => self.kernels.narrow.is_some(),
             Tile::Wide => true,
             Tile::Large | Tile::Double => self.kernels.tile.is_some(),
             Tile::Warpgroups => self.kernels.warpgroups.is_some(),
-        }
+        };
+        kernel && tile.columns() <= self.room
     }
 
     /// Rounds the columns that a phase takes, `count` of them and zeros up to `padded`.
