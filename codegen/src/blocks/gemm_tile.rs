@@ -102,17 +102,42 @@ pub(crate) struct Tile {
     stages: Shared<U32>,
 }
 
-/// What a tile is a product of.
+/// The rows of a tile: of one matrix, or by turns of two.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Product {
-    /// The matrices of the tile's rows.
+pub(crate) struct Matrices {
     pub(crate) tensors: [Tensor; 2],
-    /// Whether the second 16 of each warp's are of the second matrix, the same rows as the first of the first.
+    /// Whether both have rows here, each the same.
     pub(crate) is_pair: Val<Pred>,
     /// The tile's first row in them.
     pub(crate) first: Val<U32>,
     /// Rows of a matrix; its last stands in for those behind it.
     pub(crate) rows: Val<U32>,
+}
+
+impl Matrices {
+    /// The matrix of row `row` of the tile, and the row's number there. Of a pair so many rows, a power of two, are the first
+    /// one's, then as many the second one's.
+    pub(crate) fn locate(&self, b: &mut Builder, row: Val<U32>, each: u32) -> (Tensor, Val<U32>) {
+        let [first, second] = self.tensors;
+        let odd = b.and::<U32>(row, each);
+        let is_odd = b.setp_ne(odd, 0);
+        let is_second = b.and_pred(is_odd, self.is_pair);
+        let data = b.select_ptr(second.data, first.data, is_second);
+        let plane = b.select_ptr(second.plane, first.plane, is_second);
+        let (before, inside) = (b.shr::<U32>(row, (2 * each).trailing_zeros()), b.and::<U32>(row, each - 1));
+        let of_pair = b.mad::<U32>(before, each, inside);
+        let row = b.selp::<U32>(of_pair, row, self.is_pair);
+        let row = b.add::<U32>(row, self.first);
+        let last = b.sub::<U32>(self.rows, 1);
+        (Tensor { data, plane, ty: first.ty }, b.min::<U32>(row, last))
+    }
+}
+
+/// What a tile is a product of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product {
+    /// The tile's rows. Of a pair each warp has 16 of either.
+    pub(crate) of: Matrices,
     /// Weights in a row.
     pub(crate) k: Val<U32>,
     /// Whether rows may end within a super-block.
@@ -165,7 +190,7 @@ impl Tile {
             if types.len() == 1 {
                 self.of_type(b, product, (*ty, mma), &sums);
             } else {
-                let is = b.setp_eq(product.tensors[0].ty, ty.id());
+                let is = b.setp_eq(product.of.tensors[0].ty, ty.id());
                 b.if_(is, |b| self.of_type(b, product, (*ty, mma), &sums));
             }
         }
@@ -196,7 +221,7 @@ impl Tile {
             [0, 16].map(|first| {
                 [0, 8].map(|further| {
                     let row = b.add::<U32>(own, first + further);
-                    let (_, row) = product.locate(b, row);
+                    let (_, row) = product.of.locate(b, row, 16);
                     b.mul::<U32>(row, super_blocks)
                 })
             })
@@ -365,24 +390,8 @@ pub(crate) fn rotate(b: &mut Builder, values: &[[Var<F32>; 4]], last: [Val<F32>;
 impl Product {
     /// The plane of the matrix of each warp's first or second 16 rows.
     fn plane_of(&self, b: &mut Builder, sixteen: u32) -> Global<U8> {
-        let [first, second] = self.tensors;
-        if sixteen == 0 { first.plane } else { b.select_ptr(second.plane, first.plane, self.is_pair) }
-    }
-
-    /// The matrix of row `row` of the tile, and the row's number there.
-    fn locate(&self, b: &mut Builder, row: Val<U32>) -> (Tensor, Val<U32>) {
-        let [first, second] = self.tensors;
-        let odd = b.and::<U32>(row, 16);
-        let is_odd = b.setp_ne(odd, 0);
-        let is_second = b.and_pred(is_odd, self.is_pair);
-        let data = b.select_ptr(second.data, first.data, is_second);
-        let plane = b.select_ptr(second.plane, first.plane, is_second);
-        let (before, inside) = (b.shr::<U32>(row, 5), b.and::<U32>(row, 15));
-        let of_pair = b.mad::<U32>(before, 16, inside);
-        let row = b.selp::<U32>(of_pair, row, self.is_pair);
-        let row = b.add::<U32>(row, self.first);
-        let last = b.sub::<U32>(self.rows, 1);
-        (Tensor { data, plane, ty: first.ty }, b.min::<U32>(row, last))
+        let Matrices { tensors: [first, second], is_pair, .. } = self.of;
+        if sixteen == 0 { first.plane } else { b.select_ptr(second.plane, first.plane, is_pair) }
     }
 }
 
@@ -430,7 +439,7 @@ impl Copies {
         let together = tile.width.warps() * 16;
         let rows = (0..tile_rows(ty).div_ceil(together)).map(|pass| {
             let own = b.add::<U32>(own, pass * together);
-            let (tensor, row) = product.locate(b, own);
+            let (tensor, row) = product.of.locate(b, own, 16);
             let mut part = |from: Global<U8>, bytes: Val<U32>| {
                 let at = b.address(from);
                 let at = b.mad_wide(row, bytes, at);

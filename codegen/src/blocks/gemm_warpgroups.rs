@@ -21,10 +21,9 @@
 //! one unpacks and scales while the other's products take the tensor cores. The first warpgroup begins.
 //!
 //! *Waits* have an end: each is for copies of the block's own, or for what its other warps do before, in the order of
-//! super-blocks. Should one be in vain for [`POLLS`] polls, tens of milliseconds at least, the launch ends by an error.
+//! super-blocks. Should one be in vain for [`POLLS`] polls, the launch ends by an error.
 
-use super::gemm_tile::Sums;
-use super::tensor::Tensor;
+use super::gemm_tile::{Matrices, Sums};
 use crate::formats::{Columns, InShared, OfPlane, Rows, ScaleGroup, Warpgroup, format, mma};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::columns::{BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES};
@@ -71,14 +70,8 @@ pub(crate) struct Tile {
 /// What a tile is a product of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Product {
-    /// The matrices of the tile's rows.
-    pub(crate) tensors: [Tensor; 2],
-    /// Whether the second eight of each warp's rows are of the second matrix, the same rows as the first of the first.
-    pub(crate) is_pair: Val<Pred>,
-    /// The tile's first row in them.
-    pub(crate) first: Val<U32>,
-    /// Rows of a matrix; its last stands in for those behind it.
-    pub(crate) rows: Val<U32>,
+    /// The tile's rows. Of a pair each warp has eight of either.
+    pub(crate) of: Matrices,
     /// Super-blocks of a row.
     pub(crate) super_blocks: Val<U32>,
     /// The columns, with one scale for 256, and the number of the tile's first eight among them.
@@ -155,7 +148,7 @@ impl Tile {
             if types.len() == 1 {
                 self.of_type(b, product, (*ty, of), (&planes, &sums));
             } else {
-                let is = b.setp_eq(product.tensors[0].ty, ty.id());
+                let is = b.setp_eq(product.of.tensors[0].ty, ty.id());
                 b.if_(is, |b| self.of_type(b, product, (*ty, of), (&planes, &sums)));
             }
         }
@@ -190,7 +183,7 @@ impl Tile {
             [0, 8].map(|further| {
                 let row = b.mad::<U32>(warp, OF_WARP, own);
                 let row = b.add::<U32>(row, further);
-                let (tensor, row) = product.locate(b, row);
+                let (tensor, row) = product.of.locate(b, row, OF_WARP / 2);
                 let before = b.mul::<U32>(row, all);
                 b.byte_index(tensor.plane, before, 2)
             })
@@ -376,24 +369,6 @@ fn wait(b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {
     });
 }
 
-impl Product {
-    /// The matrix of row `row` of the tile, and the row's number there.
-    fn locate(&self, b: &mut Builder, row: Val<U32>) -> (Tensor, Val<U32>) {
-        let [first, second] = self.tensors;
-        let upper = b.and::<U32>(row, 8);
-        let is_upper = b.setp_ne(upper, 0);
-        let is_second = b.and_pred(is_upper, self.is_pair);
-        let data = b.select_ptr(second.data, first.data, is_second);
-        let plane = b.select_ptr(second.plane, first.plane, is_second);
-        let (before, inside) = (b.shr::<U32>(row, 4), b.and::<U32>(row, 7));
-        let of_pair = b.mad::<U32>(before, 8, inside);
-        let row = b.selp::<U32>(of_pair, row, self.is_pair);
-        let row = b.add::<U32>(row, self.first);
-        let last = b.sub::<U32>(self.rows, 1);
-        (Tensor { data, plane, ty: first.ty }, b.min::<U32>(row, last))
-    }
-}
-
 /// A thread's copies.
 struct Copies {
     /// Where each of the warp's records begins in device memory, less its distance from the first where they stand.
@@ -415,7 +390,7 @@ impl Copies {
         let row = b.mad::<U32>(even, 2, odd);
         let row = b.or::<U32>(row, upper);
         let row = b.mad::<U32>(warp, OF_WARP, row);
-        let (tensor, row) = product.locate(b, row);
+        let (tensor, row) = product.of.locate(b, row, OF_WARP / 2);
         let of_row = b.mul::<U32>(product.super_blocks, bytes);
         let from = b.address(tensor.data);
         let from = b.mad_wide(row, of_row, from);

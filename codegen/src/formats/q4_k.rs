@@ -312,12 +312,17 @@ pub(super) fn scales_and_mins(b: &mut Builder, rows: &Rows) -> (Mins, [[Val<U32>
     (mins, [first[0], second[0]])
 }
 
-/// The scales of six bits as two digits of three: a nibble times either fits seven bits, four of them are one product.
-fn digits(b: &mut Builder, rows: &Rows) -> Twos {
+/// A lane's half and its block of two, and of each row the scales of the lane's blocks: in the first and third byte of two words.
+pub(super) fn scales_of_lane(b: &mut Builder, rows: &Rows) -> (Val<U32>, Val<U32>, [[Val<U32>; 2]; 2]) {
     let (half, block) = warpgroup::own(b);
     let bits = b.shl::<U32>(block, 3);
-    // Of each row the scales of the lane's blocks, in the first and third byte of two words.
     let scales = scales_and_mins(b, rows).1.map(|words| words.map(|word| b.shr::<U32>(word, bits)));
+    (half, block, scales)
+}
+
+/// The scales of six bits as two digits of three: a nibble times either fits seven bits, four of them are one product.
+fn digits(b: &mut Builder, rows: &Rows) -> Twos {
+    let (half, block, scales) = scales_of_lane(b, rows);
     let rows = rows.clone();
     Box::new(move |b, two| {
         let shift = b.shl::<U32>(block, 2);

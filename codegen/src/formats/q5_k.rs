@@ -186,9 +186,7 @@ fn mma_part(b: &mut Builder, rows: &[Rows], columns: &Columns<'_>) -> Vec<Values
 
 /// Weights times scales, cut into bytes.
 fn planes(b: &mut Builder, rows: &Rows) -> Twos {
-    let (half, block) = warpgroup::own(b);
-    let bits = b.shl::<U32>(block, 3);
-    let scales = scales_and_mins(b, rows).1.map(|words| words.map(|word| b.shr::<U32>(word, bits)));
+    let (half, block, scales) = q4_k::scales_of_lane(b, rows);
     let rows = rows.clone();
     Box::new(move |b, two| {
         let shift = b.shl::<U32>(block, 2);

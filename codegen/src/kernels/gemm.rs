@@ -80,8 +80,41 @@ struct Operands {
     gates: Vec<Var<F32>>,
 }
 
+/// What launches of any tile give.
+pub(super) struct Launched {
+    pub(super) table: Global<U8>,
+    pub(super) layer: Val<U32>,
+    pub(super) phase: Val<U32>,
+    pub(super) of_256: Global<U8>,
+    pub(super) of_32: Global<U8>,
+    pub(super) inverse: Global<F32>,
+    pub(super) columns: Val<U32>,
+    pub(super) y: Global<F32>,
+    pub(super) vocab: Val<U32>,
+    pub(super) next: Next,
+}
+
+impl Launched {
+    /// Declares the parameters.
+    pub(super) fn new(b: &mut Builder) -> Launched {
+        let table = b.param::<Global<U8>>("table"); // the tensor table
+        Launched {
+            table,
+            layer: b.param::<U32>("layer"),             // its number
+            phase: b.param::<U32>("phase"),             // which one; the head for tiles that take it
+            of_256: b.param::<Global<U8>>("of_256"),    // the columns, as `quantise` writes them
+            of_32: b.param::<Global<U8>>("of_32"),      // the same with a scale for each 32
+            inverse: b.param::<Global<F32>>("inverse"), // [columns]
+            columns: b.param::<U32>("columns"),         // those that are there
+            y: b.param::<Global<F32>>("y"),             // [columns, rows of the phase]
+            vocab: b.param::<U32>("vocab"),             // rows of the head, for tiles that take it
+            next: next(b, table),
+        }
+    }
+}
+
 /// What becomes of a phase's results, as launches give it.
-pub(super) fn next(b: &mut Builder, table: Global<U8>) -> Next {
+fn next(b: &mut Builder, table: Global<U8>) -> Next {
     Next {
         table,
         wanted: b.param::<U32>("next_types"), // of each type that the results meet its bit; 0: they are not rounded
@@ -124,16 +157,7 @@ impl Kernel for Gemm {
     }
 
     fn build(&self, b: &mut Builder) {
-        let table = b.param::<Global<U8>>("table"); // the tensor table
-        let layer = b.param::<U32>("layer"); // its number
-        let phase = b.param::<U32>("phase"); // which one; not the head
-        let of_256 = b.param::<Global<U8>>("of_256"); // the columns, as `quantise` writes them
-        let of_32 = b.param::<Global<U8>>("of_32"); // the same with a scale for each 32
-        let inverse = b.param::<Global<F32>>("inverse"); // [columns]
-        let columns = b.param::<U32>("columns"); // those that are there
-        let y = b.param::<Global<F32>>("y"); // [columns, rows of the phase]
-        b.param::<U32>("vocab"); // rows of the head, for tiles that take it
-        let next = next(b, table);
+        let Launched { table, layer, phase, of_256, of_32, inverse, columns, y, next, .. } = Launched::new(b);
         let answer = b.shared::<U32>("answer", 1);
         b.blocks_per_sm(if self.eights == 1 { 4 } else { 3 });
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);

@@ -1,7 +1,8 @@
 use super::Kernel;
 use super::epilogue::{Epilogue, Of, Scaled};
+use super::gemm::Launched;
 use super::products::Chosen;
-use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, Width};
+use crate::blocks::gemm_tile::{self, Matrices, Product, ROWS, Sums, Tile, Width};
 use crate::blocks::next_columns::Written;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, U8, U32, Val, Var};
@@ -184,6 +185,24 @@ impl OfTile {
         OfTile::of(found.map(|word| b.get(word)))
     }
 
+    /// The matrices of its rows: of gate and up both.
+    pub(super) fn matrices(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen) -> Matrices {
+        let is_pair = chosen.is_gate_up;
+        let entry = b.add::<U32>(chosen.weight, self.number);
+        let further = b.selp::<U32>(1, 0, is_pair);
+        let next = b.add::<U32>(entry, further);
+        let tensors = [entry, next].map(|entry| Tensor::from_table(b, table, entry));
+        Matrices { tensors, is_pair, first: self.first, rows: self.rows }
+    }
+
+    /// What is written of the phase when its results of tile `tile` of columns, so many, are.
+    pub(super) fn written(&self, b: &mut Builder, of: &Operands, tile: Val<U32>, width: u32) -> Written {
+        let end = b.add::<U32>(self.first, self.rows_of_tile);
+        let end = b.min::<U32>(end, self.rows);
+        let (first, end) = (b.add::<U32>(self.from, self.first), b.add::<U32>(self.from, end));
+        Written { y: of.y, columns: of.columns, rows: of.rows, first, end, tile, width }
+    }
+
     const fn words(&self) -> [Val<U32>; 5] {
         [self.number, self.from, self.rows, self.first, self.rows_of_tile]
     }
@@ -226,16 +245,8 @@ impl Kernel for GemmTile {
     }
 
     fn build(&self, b: &mut Builder) {
-        let table = b.param::<Global<U8>>("table"); // the tensor table
-        let layer = b.param::<U32>("layer"); // its number
-        let phase = b.param::<U32>("phase"); // which one
-        let of_256 = b.param::<Global<U8>>("of_256"); // the columns, as `quantise` writes them
-        let of_32 = b.param::<Global<U8>>("of_32"); // the same with a scale for each 32
-        let inverse = b.param::<Global<F32>>("inverse"); // [columns]
-        let columns = b.param::<U32>("columns"); // those that are there
-        let y = b.param::<Global<F32>>("y"); // [columns, rows of the phase]
-        let vocab = b.param::<U32>("vocab"); // rows of the head
-        let follows = super::gemm::next(b, table);
+        let launched = Launched::new(b);
+        let Launched { table, layer, phase, of_256, of_32, inverse, columns, y, vocab, .. } = launched;
         b.blocks_per_sm(1);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let group = b.ctaid_x();
@@ -248,15 +259,10 @@ impl Kernel for GemmTile {
             let rows = rows_of_phase(b, &self.shape, &chosen, vocab);
             let of = OfTile::find(b, &self.shape, table, &chosen, rows, |b, ty| self.rows_of_tile(b, ty));
             of.keep(b, kept);
-            let is_pair = chosen.is_gate_up;
-            let entry = b.add::<U32>(chosen.weight, of.number);
-            let further = b.selp::<U32>(1, 0, is_pair);
-            let next = b.add::<U32>(entry, further);
-            let tensors = [entry, next].map(|entry| Tensor::from_table(b, table, entry));
+            let of_tile = of.matrices(b, table, &chosen);
             let ModelShape { hidden, ffn, .. } = self.shape;
             let is_cut = [hidden, ffn, self.shape.q_dim()].iter().any(|k| !k.is_multiple_of(SUPER_BLOCK));
-            let (first, rows, k) = (of.first, of.rows, chosen.k);
-            let product = Product { tensors, is_pair, first, rows, k, is_cut, of_256, of_32, first_eight };
+            let product = Product { of: of_tile, k: chosen.k, is_cut, of_256, of_32, first_eight };
             let sums = tiles.sums(b, &self.types, &product);
             // What the sums were computed with takes no registers meanwhile.
             b.bar_sync();
@@ -265,11 +271,8 @@ impl Kernel for GemmTile {
             let operands = Operands { table, inverse, y, columns, rows, first_eight };
             let of = OfTile::kept(b, kept);
             self.finish(b, &operands, &chosen, &of, &sums);
-            let end = b.add::<U32>(of.first, of.rows_of_tile);
-            let end = b.min::<U32>(end, of.rows);
-            let (first, end) = (b.add::<U32>(of.from, of.first), b.add::<U32>(of.from, end));
-            let written = Written { y, columns, rows, first, end, tile: group, width: self.width.eights() * COLUMNS };
-            follows.round(b, &self.types, &written, tiles.room(), answer);
+            let written = of.written(b, &operands, group, self.width.eights() * COLUMNS);
+            launched.next.round(b, &self.types, &written, tiles.room(), answer);
         }
     }
 }

@@ -1,13 +1,12 @@
 use super::Kernel;
 use super::epilogue::{Epilogue, Of, Scaled};
+use super::gemm::Launched;
 use super::gemm_tile::{OfTile, Operands, rows_of_phase};
 use super::products::Chosen;
 use crate::blocks::gemm_tile::Sums;
 use crate::blocks::gemm_warpgroups::{EIGHTS, OF_WARP, Product, ROWS, Tile, WARPS};
-use crate::blocks::next_columns::Written;
-use crate::blocks::tensor::Tensor;
 use crate::formats::format;
-use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, Val, Var};
+use crate::ptx::{Builder, F32, LoadKind, U32, Val, Var};
 use kiln_shape::columns::COLUMNS;
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
@@ -113,16 +112,8 @@ impl Kernel for GemmWarpgroups {
     }
 
     fn build(&self, b: &mut Builder) {
-        let table = b.param::<Global<U8>>("table"); // the tensor table
-        let layer = b.param::<U32>("layer"); // its number
-        let phase = b.param::<U32>("phase"); // which one
-        let columns_of_256 = b.param::<Global<U8>>("of_256"); // the columns, as `quantise` writes them
-        b.param::<Global<U8>>("of_32"); // the same with a scale for each 32, for other tiles
-        let inverse = b.param::<Global<F32>>("inverse"); // [columns]
-        let columns = b.param::<U32>("columns"); // those that are there
-        let y = b.param::<Global<F32>>("y"); // [columns, rows of the phase]
-        let vocab = b.param::<U32>("vocab"); // rows of the head
-        let follows = super::gemm::next(b, table);
+        let launched = Launched::new(b);
+        let Launched { table, layer, phase, of_256, inverse, columns, y, vocab, .. } = launched;
         b.blocks_per_sm(1);
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let group = b.ctaid_x();
@@ -135,15 +126,9 @@ impl Kernel for GemmWarpgroups {
         let of = OfTile::find(b, &self.shape, table, &chosen, rows, |b, _| b.mov::<U32>(ROWS));
         of.keep(b, kept);
         b.bar_sync(); // the tile's mbarriers are there
-        let is_pair = chosen.is_gate_up;
-        let entry = b.add::<U32>(chosen.weight, of.number);
-        let further = b.selp::<U32>(1, 0, is_pair);
-        let next = b.add::<U32>(entry, further);
-        let tensors = [entry, next].map(|entry| Tensor::from_table(b, table, entry));
+        let of_tile = of.matrices(b, table, &chosen);
         let super_blocks = b.div::<U32>(chosen.k, SUPER_BLOCK);
-        let (first, of_matrix) = (of.first, of.rows);
-        let product =
-            Product { tensors, is_pair, first, rows: of_matrix, super_blocks, columns: columns_of_256, first_eight };
+        let product = Product { of: of_tile, super_blocks, columns: of_256, first_eight };
         let sums = tile.sums(b, &self.types, &product);
         // What the sums were computed with takes no registers meanwhile.
         b.bar_sync();
@@ -152,10 +137,7 @@ impl Kernel for GemmWarpgroups {
         let operands = Operands { table, inverse, y, columns, rows, first_eight };
         let of = OfTile::kept(b, kept);
         self.finish(b, &operands, &chosen, &of, &sums);
-        let end = b.add::<U32>(of.first, of.rows_of_tile);
-        let end = b.min::<U32>(end, of.rows);
-        let (first, end) = (b.add::<U32>(of.from, of.first), b.add::<U32>(of.from, end));
-        let written = Written { y, columns, rows, first, end, tile: group, width: EIGHTS * COLUMNS };
-        follows.round(b, &self.next, &written, tile.room(), answer);
+        let written = of.written(b, &operands, group, EIGHTS * COLUMNS);
+        launched.next.round(b, &self.next, &written, tile.room(), answer);
     }
 }

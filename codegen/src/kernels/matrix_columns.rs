@@ -1,5 +1,5 @@
 use super::Kernel;
-use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, Width};
+use crate::blocks::gemm_tile::{self, Matrices, Product, ROWS, Sums, Tile, Width};
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, U64, Val, Var};
 use kiln_shape::WeightType;
@@ -130,7 +130,8 @@ impl Kernel for MatrixColumns {
         let tensor = Tensor { data: w, plane: w_scales, ty: b.mov::<U32>(self.ty.id()) };
         let is_pair = b.setp_lt::<U32>(n, 0u32); // rows are of one matrix
         let tensors = [tensor; 2];
-        let product = Product { tensors, is_pair, first, rows: n, k, is_cut: true, of_256: x, of_32: x, first_eight };
+        let of = Matrices { tensors, is_pair, first, rows: n };
+        let product = Product { of, k, is_cut: true, of_256: x, of_32: x, first_eight };
         let sums = tiles.sums(b, &types, &product);
         self.finish(b, &Operands { inverse, bias, residual, y, n, columns, first, first_eight }, &sums);
     }
