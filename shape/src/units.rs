@@ -73,9 +73,45 @@ impl Units {
     }
 }
 
-/// Positions of a block where neighbouring ones attend together: their heads are up to 16 rows.
-pub const fn batch_positions(group: u32) -> u32 {
-    if group > 16 || group == 0 { 1 } else { 16 / group }
+/// How neighbouring positions that attend together are dealt to blocks. A warp has up to [`BatchCut::ROWS`] query heads of a
+/// KV head: of some positions, or a part of those of one. Four warps have a tile, and a block has two of them: one from the
+/// front and one from the back, so that all blocks have as many positions before theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchCut {
+    group: u32,
+}
+
+impl BatchCut {
+    /// Query heads of a warp at most.
+    pub const ROWS: u32 = 8;
+    /// Warps of a tile, half of a block's.
+    pub const WARPS: u32 = 4;
+
+    /// Of so many query heads of a KV head, 1 to 16: what kernels are made for.
+    pub const fn of(group: u32) -> BatchCut {
+        BatchCut { group: if group == 0 { 1 } else { group } }
+    }
+
+    /// Positions of a warp: more than one where all their heads fit.
+    pub const fn of_warp(self) -> u32 {
+        if self.group > BatchCut::ROWS { 1 } else { BatchCut::ROWS / self.group }
+    }
+
+    /// Warps that share a position.
+    pub const fn of_position(self) -> u32 {
+        self.group.div_ceil(BatchCut::ROWS)
+    }
+
+    /// Positions of a tile.
+    pub const fn positions(self) -> u32 {
+        let positions = BatchCut::WARPS / self.of_position() * self.of_warp();
+        if positions == 0 { 1 } else { positions }
+    }
+
+    /// Blocks of each KV head for so many positions.
+    pub const fn blocks(self, positions: u32) -> u32 {
+        positions.div_ceil(self.positions()).div_ceil(2)
+    }
 }
 
 /// Floats that the partial results of a token's attention take with a cache of so many chunks.
@@ -92,9 +128,20 @@ pub fn partials(shape: &ModelShape, chunks: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{FAST_CHUNK, MOST, Units};
+    use super::{BatchCut, FAST_CHUNK, MOST, Units};
     use crate::presets;
     use crate::{KvType, Numerics};
+
+    #[test]
+    fn every_head_of_a_position_has_a_row() {
+        for group in 1..=16 {
+            let cut = BatchCut::of(group);
+            assert!(cut.of_warp() * group <= 8 * cut.of_position(), "{group} heads");
+            assert!(cut.blocks(1) == 1 && cut.blocks(2 * cut.positions()) == 1, "{group} heads");
+            assert_eq!(cut.blocks(2 * cut.positions() + 1), 2, "{group} heads");
+        }
+        assert_eq!([1, 2, 4, 7, 8, 12].map(|group| BatchCut::of(group).positions()), [32, 16, 8, 4, 4, 2]);
+    }
 
     #[test]
     fn there_is_a_unit_for_every_block_that_has_a_chunk() {

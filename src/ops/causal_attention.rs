@@ -7,7 +7,7 @@ use super::kv_cache::{CacheShape, Index};
 use crate::Result;
 use crate::driver::{GpuTensor, Stream};
 use crate::launch::{In, Out, launch};
-use crate::shape::units::batch_positions;
+use crate::shape::units::BatchCut;
 use half::f16;
 
 launch! {
@@ -56,17 +56,18 @@ impl Ops {
     /// Enqueues causal attention on `stream`.
     ///
     /// # Errors
-    /// If a length differs, the last position is beyond the cache, there is no column or more than a million, a size
+    /// If a length differs, the last position is beyond the cache, there is no column or more than four million, a size
     /// overflows 32 bits, a tensor is on another device, or one that is written is also another argument;
     /// [`Error::KernelNotBaked`](crate::Error::KernelNotBaked) for another head size, and unless the kernels for many
     /// columns are loaded: see [`Ops::open_for_columns`].
     pub fn causal_attention(&self, stream: &Stream, arguments: &CausalAttention<'_>) -> Result<()> {
         /// Blocks along a grid's second dimension.
-        const MOST_TILES: u32 = 65535;
+        const MOST_BLOCKS: u32 = 65535;
         let &CausalAttention { heads, columns, shape, q, k_cache, v_cache, position, out, error } = arguments;
         let CacheShape { max_seq_len, head_dim, .. } = shape;
         let group = check_heads(heads, shape)?;
-        let most = MOST_TILES * batch_positions(1);
+        let cut = BatchCut::of(1);
+        let most = MOST_BLOCKS * 2 * cut.positions();
         check::number("columns of attention", columns, (1..=most).contains(&columns), || format!("1 to {most}"))?;
         let rows = [("columns", columns), ("heads", heads), ("head_dim", head_dim)];
         check::tensor("q of attention", q, &rows)?;
@@ -93,6 +94,6 @@ impl Ops {
             group,
         };
         // SAFETY: all tensors have the lengths the kernel takes them to have, and it checks the position.
-        unsafe { kernel.enqueue(stream, [heads, columns.div_ceil(batch_positions(1)), 1], &launch) }
+        unsafe { kernel.enqueue(stream, [heads, cut.blocks(columns), 1], &launch) }
     }
 }

@@ -63,6 +63,46 @@ impl Cache {
         b.global_ptr(address)
     }
 
+    /// What rows of `position` and its chunk are found by: the address of the chunk, where there is a table of them.
+    #[track_caller]
+    pub(crate) fn entry(&self, b: &mut Builder, position: Val<U32>) -> Val<U64> {
+        match *self {
+            Cache::Contiguous { .. } => b.mov::<U64>(0u64),
+            Cache::Chunked { table, .. } => {
+                let chunk = b.shr(position, KV_CHUNK.trailing_zeros());
+                let at = b.index(table, chunk);
+                b.ld(at, LoadKind::Constant)
+            }
+        }
+    }
+
+    /// The row of `position` of `kv_head`, with what is found by it.
+    #[track_caller]
+    pub(crate) fn row_of_entry(
+        &self,
+        b: &mut Builder,
+        entry: Val<U64>,
+        half: Half,
+        kv_head: Val<U32>,
+        position: Val<U32>,
+        row_bytes: Size,
+    ) -> Global<U8> {
+        let (base, row) = match *self {
+            Cache::Contiguous { keys, values, max_seq } => {
+                let base = if half == Half::Keys { keys } else { values };
+                (b.address(base), b.mad::<U32>(kv_head, max_seq, position))
+            }
+            Cache::Chunked { layer, kv_heads, .. } => {
+                let plane = b.mad::<U32>(layer, 2, u32::from(half == Half::Values));
+                let head = b.mad::<U32>(plane, kv_heads, kv_head);
+                let inside = b.and(position, KV_CHUNK - 1);
+                (entry, b.mad::<U32>(head, KV_CHUNK, inside))
+            }
+        };
+        let address = b.mad_wide(row, row_bytes, base);
+        b.global_ptr(address)
+    }
+
     /// The row of `position` of `kv_head`.
     #[track_caller]
     pub(crate) fn row(

@@ -9,23 +9,30 @@ use std::f32::consts::{LN_2, LOG2_E};
 /// [`exp`](kiln_shape::arithmetic::exp).
 #[track_caller]
 pub(crate) fn exp(b: &mut Builder, x: impl Operand<F32> + Copy) -> Val<F32> {
-    let shifted = b.fma(x, LOG2_E, EXP_INTEGERS);
-    let n = b.sub(shifted, EXP_INTEGERS);
-    let r = b.fma(n, -LN_2, x);
-    let r = b.fma(n, -LN_2_LOW, r);
+    let [power] = exps(b, [x]);
+    power
+}
+
+/// [`exp`] of several numbers side by side: each instruction depends on the one before of its own number.
+#[track_caller]
+pub(crate) fn exps<X: Operand<F32> + Copy, const N: usize>(b: &mut Builder, x: [X; N]) -> [Val<F32>; N] {
+    let shifted = x.map(|x| b.fma(x, LOG2_E, EXP_INTEGERS));
+    let n = shifted.map(|shifted| b.sub(shifted, EXP_INTEGERS));
+    let r: [Val<F32>; N] = std::array::from_fn(|i| b.fma(n[i], -LN_2, x[i]));
+    let r: [Val<F32>; N] = std::array::from_fn(|i| b.fma(n[i], -LN_2_LOW, r[i]));
     let [first, second, rest @ ..] = EXP_SERIES;
-    let mut power = b.fma(r, first, second);
+    let mut power = r.map(|r| b.fma(r, first, second));
     for coefficient in rest.into_iter().chain([1.0, 1.0]) {
-        power = b.fma(power, r, coefficient);
+        power = std::array::from_fn(|i| b.fma(power[i], r[i], coefficient));
     }
-    let exponent = b.mov_bits::<U32, _>(shifted);
-    let exponent = b.shl(exponent, 23);
-    let scale = b.mov_bits::<F32, _>(exponent);
-    let power = b.mul(power, scale);
-    let power = b.mul(power, 1.0 / (1u64 << EXP_RAISED) as f32);
+    let exponent = shifted.map(|shifted| b.mov_bits::<U32, _>(shifted));
+    let exponent = exponent.map(|exponent| b.shl::<U32>(exponent, 23));
+    let scale = exponent.map(|exponent| b.mov_bits::<F32, _>(exponent));
+    let power: [Val<F32>; N] = std::array::from_fn(|i| b.mul(power[i], scale[i]));
+    let power = power.map(|power| b.mul(power, 1.0 / (1u64 << EXP_RAISED) as f32));
     // n may be too small for the exponent.
-    let vanishes = b.setp_lt(x, EXP_VANISHES);
-    b.selp::<F32>(0.0, power, vanishes)
+    let vanishes = x.map(|x| b.setp_lt(x, EXP_VANISHES));
+    std::array::from_fn(|i| b.selp::<F32>(0.0, power[i], vanishes[i]))
 }
 
 /// A positive normal number as `2^exponent (1 + part)`, with `1 + part` from 2/3 to 4/3.

@@ -103,6 +103,14 @@ impl Builder {
         self.four(Op::LdMatrix, src)
     }
 
+    /// The same of matrices that are transposed as they are read: a row is eight numbers of 16 bits, and the lane has of
+    /// each matrix number `l / 4` of rows `2 (l % 4)` and `2 (l % 4) + 1`, as [`Builder::mma_halves_k16`] has a column of B.
+    #[track_caller]
+    pub fn ldmatrix_transposed(&mut self, row: Shared<U32>) -> [Val<U32>; 4] {
+        let src = [self.mem(row)];
+        self.four(Op::LdMatrixTransposed, src)
+    }
+
     #[track_caller]
     fn four<T: Scalar, const S: usize>(&mut self, op: Op, src: [Arg; S]) -> [Val<T>; 4] {
         let values: [Val<T>; 4] = std::array::from_fn(|_| Val::new(self.fresh::<T>()));

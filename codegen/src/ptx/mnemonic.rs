@@ -115,6 +115,7 @@ impl Display for Op {
             }
             Op::St { space, width, ty } => write!(f, "st.{space}{}.{ty}", vector(width)),
             Op::LdMatrix => f.write_str("ldmatrix.sync.aligned.m8n8.x4.shared.b16"),
+            Op::LdMatrixTransposed => f.write_str("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"),
             Op::CpAsync => f.write_str("cp.async.cg.shared.global"),
             Op::CpAsyncCommitGroup => f.write_str("cp.async.commit_group"),
             Op::CpAsyncWaitGroup => f.write_str("cp.async.wait_group"),

@@ -424,6 +424,8 @@ instructions! {
         [place(space, width, ty)] <- [moved(width, ty)], BASE, Operands, Free, Stores;
     /// Four matrices of eight rows of 16 bytes, a row a lane's address, each as `MmaBytes` has its rows.
     LdMatrix: [Parts(4, B32)] <- [Address(StateSpace::Shared, 16)], BASE, Varies, Warp, Loads;
+    /// The same, transposed as they are read.
+    LdMatrixTransposed: [Parts(4, B32)] <- [Address(StateSpace::Shared, 16)], BASE, Varies, Warp, Loads;
     /// A copy of 16 bytes to shared memory that is not waited for; so many are read, the others are zeros.
     CpAsync: [Address(StateSpace::Shared, 16)] <- [Address(Global, 16), Constant, Value(U32)], SM_80, Operands, Free,
         Stores;

@@ -14,6 +14,7 @@ use crate::driver::{DeviceBuffer, DevicePtr, Stream, Use};
 use crate::launch::{In, Out};
 use crate::shape::columns::STATE_BYTES;
 use crate::shape::table::KV_CHUNK;
+use crate::shape::units::BatchCut;
 use crate::shape::{KvType, ModelShape, Numerics, Units, units};
 use products::Step;
 use rounded::Handed;
@@ -200,13 +201,16 @@ impl Columns {
         run.launch_grid(kernel, [blocks, pass.count, 1], &write)
     }
 
-    /// Attention of all columns. Where they make a block for every multiprocessor, neighbouring ones share what they read
-    /// of an f16 cache; else they are cut into units, in one launch but where partial results have no room for all.
+    /// Attention of all columns. Where there are enough of them, neighbouring ones share what they read of an f16 cache, and
+    /// each goes through all of it before it; else they are cut into units, in one launch but where partial results have no
+    /// room for all.
     fn attend(&self, run: &mut Run<'_>, of: &Of<'_>, pass: Pass, layer: u32) -> Result<()> {
         let (sequence, shape): (&Sequence, _) = (of.sequence, of.model.file.shape());
-        let blocks = pass.count.div_ceil(units::batch_positions(shape.group()));
-        let fill = blocks * shape.kv_heads >= of.model.device.multiprocessors();
+        // A chunk of a warp takes about as long as a chunk of each of so many columns for all multiprocessors, as estimated.
+        const ENOUGH: u32 = 4;
+        let fill = pass.count * shape.kv_heads >= ENOUGH * of.model.device.multiprocessors();
         if sequence.kv == KvType::F16 && fill {
+            let blocks = BatchCut::of(shape.group()).blocks(pass.count);
             let state = self.state(0);
             let attend = AttentionBatch {
                 q: In::noted(self.qkv.as_ptr()),

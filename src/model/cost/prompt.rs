@@ -13,7 +13,7 @@ use super::{Chip, Program, Way};
 use crate::model::columns::MOST;
 use crate::model::tiles::Tile;
 use crate::shape::columns::bytes;
-use crate::shape::units::{FAST_CHUNK, batch_positions};
+use crate::shape::units::{BatchCut, FAST_CHUNK};
 use crate::shape::{ModelShape, Numerics, WeightType};
 
 /// Multiply-adds of an `m16n8k32` of bytes, and of an `m16n8k16` of halves.
@@ -154,19 +154,21 @@ impl Batch<'_> {
         together(&[issue, elements * (4.0 + 2.0) / (self.chip.l2.value * 1e9)])
     }
 
-    /// Attention of all positions: 16 rows of neighbouring ones to each chunk of the cache.
+    /// Attention of all positions: rows of heads to each chunk of the cache, which a block's warps share. Its longer tile
+    /// has three quarters of all positions before it on the mean.
     fn attention(&self) -> f64 {
         let (shape, chip) = (self.shape, self.chip);
         let (group, head_dim) = (shape.group(), shape.head_dim);
-        let positions = batch_positions(group);
-        let rows = (positions * group).div_ceil(8);
+        let cut = BatchCut::of(group);
         // Scores of 32 positions; weights times values, and times the column of ones.
-        let of_chunk = rows * (4 * head_dim / 16 + 2 * (head_dim / 8 + 1));
-        let blocks = f64::from(self.count.div_ceil(positions) * shape.kv_heads);
-        let mean = f64::from(self.first) + f64::from(self.count) / 2.0;
-        let products = blocks * f64::from(of_chunk) * (mean / f64::from(FAST_CHUNK)).ceil();
+        let of_chunk = 4 * head_dim / 16 + 2 * (head_dim / 8 + 1);
+        let rows = f64::from(self.count.div_ceil(cut.of_warp()) * cut.of_position() * shape.kv_heads);
+        let (first, count) = (f64::from(self.first), f64::from(self.count));
+        let mean = first + count / 2.0;
+        let products = rows * f64::from(of_chunk) * (mean / f64::from(FAST_CHUNK)).ceil();
         let each = products / (f64::from(chip.multiprocessors) * self.clock());
-        let cache = blocks * mean * f64::from(2 * head_dim * 2);
+        let blocks = f64::from(cut.blocks(self.count) * shape.kv_heads);
+        let cache = blocks * (first + 0.75 * count) * f64::from(2 * head_dim * 2);
         let (issue, tensor) = (each * ATTENTION / ISSUED, each * OF_HALVES / chip.half.value);
         together(&[issue, tensor, cache / (chip.l2.value * 1e9)])
     }

@@ -1,38 +1,37 @@
-//! Neighbouring positions against the cache, whose keys and values they share: the rows of a block are their heads, and
-//! each row is that of decoding. Positions behind a row's own weigh nothing; the cut into units is that of its own length.
+//! Neighbouring positions against the cache, each up to its own. A warp has rows of its own, the heads of some positions, and
+//! goes through all chunks; the block's warps share keys and values in shared memory, where the next chunk's are on their way
+//! meanwhile. Each row has the bits of decoding: its chunks' products are those of [`super::chunk`], in the order and cut of
+//! its own length.
 //!
-//! A row's chunks come in their order, so one thread puts an element's together: those of a unit, and units as they end.
+//! A row's sums are in registers: those of its units, where these are chunks, and else those of its unit. In that case what
+//! its units before come to stands where the result will, in device memory, and is added up there as each unit ends.
+//!
+//! Positions behind a row's own weigh nothing. Zero times what is not finite is not zero: where there is such behind the end
+//! of some row, each position's rows are weighed by themselves, with zeros for values behind theirs.
 
-use super::{FAST_CHUNK, ROWS, Run, THREADS, Workspace};
+use super::chunk::{Place, SCORES, Weights, of_lane, two_halves};
+use super::{FAST_CHUNK, ROWS};
 use crate::blocks::attention::Heads;
-use crate::blocks::kv::Cache;
-use crate::blocks::running::{Part, Running};
-use crate::ptx::{Builder, F32, Global, LoadKind, Size, U32, Val};
+use crate::blocks::kv::{Cache, Half};
+use crate::blocks::math;
+use crate::matrix;
+use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Operand, Pred, Shared, Size, U8, U32, U64, Val, Var};
+use kiln_shape::units::BatchCut;
+
+/// Positions or dimensions of an `mma`'s columns.
+const COLUMNS: u32 = 8;
+/// Bytes of a piece that a thread copies.
+const PIECE: u32 = 16;
 
 /// Attention of some positions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {
-    work: Workspace,
+    heads: Heads,
+    cut: BatchCut,
     /// Units of a KV head at most.
     most: u32,
-}
-
-/// The lengths of rows: the sequence up to each position.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Lengths {
-    pub(super) first: Val<U32>,
-    /// That of the last position.
-    last: Val<U32>,
-    /// Rows of a position.
-    group: u32,
-}
-
-impl Lengths {
-    pub(super) fn of_row(&self, b: &mut Builder, row: Val<U32>) -> Val<U32> {
-        let position = b.div::<U32>(row, self.group);
-        let length = b.add(position, self.first);
-        b.min::<U32>(length, self.last)
-    }
+    /// `[stages, 32]` keys, [`key_row`] apart, and as many values, [`value_row`] apart.
+    stages: Shared<U8>,
 }
 
 /// Positions of a sequence, and their queries.
@@ -40,112 +39,597 @@ impl Lengths {
 pub(crate) struct Positions {
     pub(crate) cache: Cache,
     pub(crate) kv_head: Val<U32>,
+    /// The block's number among those of the KV head.
+    pub(crate) block: Val<U32>,
     /// The length of the sequence up to the first of them, and how many there are.
     pub(crate) length: Val<U32>,
     pub(crate) count: Val<U32>,
-    /// The first one's queries of the KV head, and bytes to the next one's.
+    /// The first one's queries of the KV head, and its results.
     pub(crate) q: Global<F32>,
-    pub(crate) apart: Size,
+    pub(crate) out: Global<F32>,
+    /// Bytes to the next one's.
+    pub(crate) q_apart: Size,
+    pub(crate) out_apart: Size,
+}
+
+/// From a key to the next, in bytes: the 16-byte pieces of two rows lie in different banks.
+const fn key_row(head_dim: u32) -> u32 {
+    2 * head_dim + 64
+}
+
+/// From a value to the next: pieces of eight rows lie in different banks.
+const fn value_row(head_dim: u32) -> u32 {
+    2 * head_dim + PIECE
+}
+
+/// Bytes of a chunk.
+const fn stage(head_dim: u32) -> u32 {
+    FAST_CHUNK * (key_row(head_dim) + value_row(head_dim))
+}
+
+/// Threads of a block.
+pub(crate) const BATCH_THREADS: u32 = 32 * 2 * BatchCut::WARPS;
+
+/// Blocks that an SM must hold, by which the assembler limits registers.
+pub(crate) const fn blocks_per_sm(head_dim: u32) -> u32 {
+    if head_dim <= 128 { 2 } else { 1 }
+}
+
+/// Words of keys, of each 8 positions.
+type Keys = [[Val<U32>; 4]; SCORES / 2];
+
+/// The lane's row: a head of a position.
+struct Row {
+    /// Whether it is there; where it is not, another stands in for it.
+    there: Val<Pred>,
+    /// The sequence up to its position, and its chunks.
+    length: Val<U32>,
+    chunks: Val<U32>,
+    /// Chunks of a unit.
+    each: Val<U32>,
+    /// Its queries as the lane has them as A: of each 32 dimensions the words of high halves and of what these leave.
+    query: Vec<[[Val<U32>; 4]; 2]>,
+    /// Its results, from the lane's two of the first eight dimensions on.
+    out: Global<F32>,
+    /// The chunks so far, as [`crate::blocks::running`] puts them together: two of each eight dimensions.
+    sums: Sums,
+    values: Vec<[Var<F32>; 2]>,
+    /// Chunks of the unit so far.
+    inside: Var<U32>,
+    /// The units before, whose values stand in `out`.
+    units: Sums,
+}
+
+/// A running softmax without its values.
+#[derive(Clone, Copy)]
+struct Sums {
+    max: Var<F32>,
+    sum: Var<F32>,
+}
+
+/// What is multiplied with the values so far and with those that are added.
+#[derive(Clone, Copy)]
+struct Joined {
+    old: Val<F32>,
+    new: Val<F32>,
+    max: Val<F32>,
+    sum: Val<F32>,
+}
+
+impl Sums {
+    fn none(b: &mut Builder) -> Sums {
+        Sums { max: b.var(f32::NEG_INFINITY), sum: b.var(0.0) }
+    }
+
+    /// With what lies to the right of all so far.
+    fn joined(self, b: &mut Builder, max: impl Operand<F32> + Copy, sum: impl Operand<F32> + Copy) -> Joined {
+        let difference = b.sub::<F32>(self.max, max);
+        let distance = b.abs(difference);
+        let below = b.neg(distance);
+        let factor = math::exp(b, below);
+        let stays = b.setp::<F32>(Compare::Ge, self.max, max);
+        let (old, new) = (b.selp::<F32>(1.0, factor, stays), b.selp::<F32>(factor, 1.0, stays));
+        let max = b.max::<F32>(self.max, max);
+        let added = b.mul::<F32>(sum, new);
+        Joined { old, new, max, sum: b.fma(self.sum, old, added) }
+    }
+}
+
+/// The block's and the warp's part of the positions.
+struct Share {
+    /// The position behind the block's last, in the sequence.
+    end: Val<U32>,
+    /// The warp's first among the positions, the length up to it, and up to its last; 0 where it has none.
+    first: Val<U32>,
+    shortest: Val<U32>,
+    longest: Val<U32>,
+    /// The warp's number among those that share a position.
+    part: Val<U32>,
 }
 
 impl Batch {
-    /// Takes the shared memory for so many positions.
+    /// Takes the shared memory.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, heads: Heads, most: u32, positions: u32) -> Batch {
-        let rows = (positions * heads.group).next_multiple_of(ROWS);
-        Batch { work: Workspace::of_positions(b, heads, positions, rows), most }
+    pub(crate) fn new(b: &mut Builder, heads: Heads, most: u32) -> Batch {
+        let stages = if matrix::copies_run_on(b) { 2 } else { 1 };
+        let stages = b.dynamic_shared(stages * stage(heads.head_dim));
+        Batch { heads, cut: BatchCut::of(heads.group), most, stages }
     }
 
-    /// Attends, and gives each thread's elements of the result to `sink` as (position, head of the group, dimension,
-    /// softmax).
+    /// Attends, and writes the results.
     #[track_caller]
-    pub(crate) fn attend(
+    pub(crate) fn attend(&self, b: &mut Builder, of: &Positions) {
+        let share = self.share(b, of);
+        let all = chunks(b, share.end);
+        let runs_on = matrix::copies_run_on(b);
+        let bytes = stage(self.heads.head_dim);
+        let last = b.sub::<U32>(all, 1);
+        let first = b.mov::<U32>(0);
+        // What the next chunk is found by, read before it is waited for.
+        let entry = of.cache.entry(b, first);
+        let entry = b.var::<U64>(entry);
+        let copy = |b: &mut Builder, chunk: Val<U32>, to: Shared<U8>| {
+            self.copy(b, of, (share.end, chunk), entry, to);
+            let next = b.add::<U32>(chunk, 1);
+            let next = b.min::<U32>(next, last);
+            let next = b.mul::<U32>(next, FAST_CHUNK);
+            let next = of.cache.entry(b, next);
+            b.set(entry, next);
+        };
+        if runs_on {
+            copy(b, first, self.stages);
+            matrix::commit(b);
+        }
+        let row = self.row(b, of, &share);
+        b.for_range(0, all, 1, |b, chunk| {
+            let (at, keys) = if runs_on {
+                let odd = b.and::<U32>(chunk, 1);
+                let here = b.byte_index(self.stages, odd, bytes);
+                let even = b.xor::<U32>(odd, 1);
+                let other = b.byte_index(self.stages, even, bytes);
+                b.cp_async_wait_group(0);
+                b.bar_sync(); // the chunk is in shared memory, and the one before has been read
+                let keys = self.keys(b, here);
+                let first = keys(b, 0);
+                let next = b.add::<U32>(chunk, 1);
+                let goes_on = b.setp_lt(next, all);
+                b.if_(goes_on, |b| copy(b, next, other));
+                b.cp_async_commit_group();
+                (here, first)
+            } else {
+                b.bar_sync(); // the chunk before has been read
+                copy(b, chunk, self.stages);
+                b.bar_sync(); // this one is in shared memory
+                let keys = self.keys(b, self.stages);
+                (self.stages, keys(b, 0))
+            };
+            let first = b.mul::<U32>(chunk, FAST_CHUNK);
+            let works = b.setp_lt(first, share.longest);
+            b.if_(works, |b| self.chunk(b, (&share, &row), (at, &keys), chunk));
+        });
+        self.finish(b, &row);
+    }
+
+    fn share(&self, b: &mut Builder, of: &Positions) -> Share {
+        let cut = self.cut;
+        let tiles = b.size_div_ceil(Size::Reg(of.count), cut.positions());
+        let last = b.sub::<U32>(tiles, 1);
+        let back = b.sub::<U32>(last, of.block);
+        let warp = b.warp_id();
+        let is_back = b.setp_ge(warp, BatchCut::WARPS);
+        let tile = b.selp::<U32>(back, of.block, is_back);
+        let before = b.selp::<U32>(BatchCut::WARPS, 0, is_back);
+        let warp = b.sub::<U32>(warp, before);
+        let (number, part) = (b.div::<U32>(warp, cut.of_position()), b.rem::<U32>(warp, cut.of_position()));
+        let first = b.mul::<U32>(tile, cut.positions());
+        let first = b.mad::<U32>(number, cut.of_warp(), first);
+        // The tile in the middle is of the front.
+        let front_only = b.setp_ge(of.block, back);
+        let is_twice = b.and_pred(is_back, front_only);
+        let count = b.selp::<U32>(0, of.count, is_twice);
+        let works = b.setp_lt(first, count);
+        let last = b.sub::<U32>(of.count, 1);
+        let of_warp = b.add::<U32>(first, cut.of_warp() - 1);
+        let of_warp = b.min::<U32>(of_warp, last);
+        let longest = b.add::<U32>(of.length, of_warp);
+        let longest = b.selp::<U32>(longest, 0, works);
+        let first = b.min::<U32>(first, last);
+        let shortest = b.add::<U32>(of.length, first);
+        let end = b.mad::<U32>(back, cut.positions(), cut.positions() - 1);
+        let end = b.min::<U32>(end, last);
+        Share { end: b.add::<U32>(of.length, end), first, shortest, longest, part }
+    }
+
+    fn row(&self, b: &mut Builder, of: &Positions, share: &Share) -> Row {
+        let Heads { group, head_dim, .. } = self.heads;
+        let (lane, rows) = (b.lane(), self.cut.of_warp() * group);
+        let (number, member) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
+        let (position, head, inside) = if self.cut.of_position() == 1 {
+            let inside = b.setp_lt(number, rows);
+            let number = b.min::<U32>(number, rows - 1);
+            let own = b.div::<U32>(number, group);
+            (b.add::<U32>(share.first, own), b.rem::<U32>(number, group), inside)
+        } else {
+            let head = b.mad::<U32>(share.part, ROWS, number);
+            let inside = b.setp_lt(head, group);
+            (share.first, b.min::<U32>(head, group - 1), inside)
+        };
+        let there = b.setp_lt(position, of.count);
+        let there = b.and_pred(there, inside);
+        let works = b.setp_ne(share.longest, 0);
+        let there = b.and_pred(there, works);
+        let last = b.sub::<U32>(of.count, 1);
+        let position = b.min::<U32>(position, last);
+        let length = b.add::<U32>(of.length, position);
+        let chunks = chunks(b, length);
+        let each = b.add::<U32>(chunks, self.most - 1);
+        let each = b.div::<U32>(each, self.most);
+        let own = |b: &mut Builder, base: Global<F32>, apart: Size| {
+            let at = row_of(b, base, position, apart);
+            b.byte_index(at, head, head_dim * 4)
+        };
+        let q = own(b, of.q, of.q_apart);
+        let q = b.byte_index(q, member, 32);
+        let quads: Vec<[[Val<F32>; 4]; 2]> =
+            (0..head_dim / 32).map(|i| [0, 4].map(|at| b.ld_vector(q.at(32 * i + at), LoadKind::Constant))).collect();
+        let query = quads
+            .into_iter()
+            .map(|quads| {
+                let [[a, c, d, e], [f, g, h, i]] =
+                    quads.map(|values| values.map(|value| b.mul(value, self.heads.scale())));
+                let words = two_halves(b, [[a, c], [d, e], [f, g], [h, i]]);
+                [0, 1].map(|half| words.map(|word| word[half]))
+            })
+            .collect();
+        let out = own(b, of.out, of.out_apart);
+        let out = b.byte_index(out, member, 8);
+        let values = (0..head_dim / COLUMNS).map(|_| [(); 2].map(|()| b.var(0.0))).collect();
+        let (sums, units) = (Sums::none(b), Sums::none(b));
+        let row = Row { there, length, chunks, each, query, out, sums, values, inside: b.var(0), units };
+        let adds = row.adds_units(b);
+        let adds = b.and_pred(adds, there);
+        b.if_(adds, |b| {
+            let zero = b.mov::<F32>(0.0);
+            (0..head_dim / COLUMNS).for_each(|eight| b.st_vector(row.out.at(COLUMNS * eight), [zero; 2]));
+        });
+        row
+    }
+
+    /// Starts the thread's copies of a chunk's keys and values. Behind the block's last position that one's stand in.
+    fn copy(
         &self,
         b: &mut Builder,
         of: &Positions,
-        sink: impl Fn(&mut Builder, Val<U32>, Val<U32>, Val<U32>, [Val<F32>; 4]),
+        (end, chunk): (Val<U32>, Val<U32>),
+        entry: Var<U64>,
+        to: Shared<U8>,
     ) {
-        let (work, group) = (self.work, self.work.heads.group);
-        let last = b.sub(of.count, 1);
-        self.load_queries(b, of, last);
-        let end = b.add(of.length, last);
-        let lengths = Lengths { first: of.length, last: end, group };
-        let zero = b.mov::<U32>(0);
-        let run = Run { cache: of.cache, kv_head: of.kv_head, first: zero, end };
-        let all = chunks(b, end);
-        let warp = b.warp_id();
-        let owned = work.owned(b);
-        let folds: Vec<Fold> = owned
-            .iter()
-            .map(|own| {
-                let length = lengths.of_row(b, own.head);
-                let chunks = chunks(b, length);
-                let each = b.add(chunks, self.most - 1);
-                let each = b.div::<U32>(each, self.most);
-                let each = b.max::<U32>(each, 1);
-                Fold { chunks, each, inside: b.var(0), unit: Running::none(b), units: Running::none(b) }
-            })
-            .collect();
-        b.for_range(0, all, work.slots, |b, round| {
-            b.bar_sync(); // queries are in shared memory, and what the slots held is put together
-            let chunk = b.add(round, warp);
-            let works = b.setp_lt(chunk, all);
-            let works = if THREADS / 32 > work.slots {
-                let has_slot = b.setp_lt(warp, work.slots);
-                b.and_pred(works, has_slot)
-            } else {
-                works
-            };
-            b.if_(works, |b| {
-                let first = b.mul::<U32>(chunk, FAST_CHUNK);
-                work.chunk(b, run, Some(lengths), first, warp);
-            });
-            b.bar_sync(); // the chunks are in their slots
-            for (own, fold) in owned.iter().zip(&folds) {
-                own.if_there(b, |b| {
-                    let left = b.sub(fold.chunks, round);
-                    let ended = b.setp_lt(fold.chunks, round);
-                    let left = b.selp::<U32>(0, left, ended);
-                    let here = b.min::<U32>(left, work.slots);
-                    b.for_range(0, here, 1, |b, slot| {
-                        let part = work.part(b, own, slot);
-                        let number = b.add(round, slot);
-                        fold.add(b, number, part);
-                    });
-                });
+        let head_dim = self.heads.head_dim;
+        let pieces = 2 * head_dim / PIECE;
+        let row_bytes = self.heads.row_bytes();
+        let tid = b.tid();
+        let first = b.mul::<U32>(chunk, FAST_CHUNK);
+        let left = b.sub::<U32>(end, first);
+        let last = b.sub::<U32>(left, 1);
+        let values = to.at(FAST_CHUNK * key_row(head_dim));
+        let entry = b.get(entry);
+        for (half, to, apart) in [(Half::Keys, to, key_row(head_dim)), (Half::Values, values, value_row(head_dim))] {
+            let from = of.cache.row_of_entry(b, entry, half, of.kv_head, first, Size::Const(row_bytes));
+            for before in (0..FAST_CHUNK * pieces).step_by(BATCH_THREADS as usize) {
+                let piece = b.add::<U32>(tid, before);
+                let copy = |b: &mut Builder| {
+                    let (row, inside) = (b.div::<U32>(piece, pieces), b.rem::<U32>(piece, pieces));
+                    let to = b.byte_index(to, row, apart);
+                    let to = b.byte_index(to, inside, PIECE);
+                    let row = b.min::<U32>(row, last);
+                    let from = b.byte_index(from, row, row_bytes);
+                    let from = b.byte_index(from, inside, PIECE);
+                    matrix::copy(b, to, from, Size::Const(PIECE));
+                };
+                if before + BATCH_THREADS > FAST_CHUNK * pieces {
+                    let there = b.setp_lt(piece, FAST_CHUNK * pieces);
+                    b.if_(there, copy);
+                } else {
+                    copy(b);
+                }
             }
-        });
-        for (own, fold) in owned.iter().zip(&folds) {
-            let (position, head) = (b.div::<U32>(own.head, group), b.rem::<U32>(own.head, group));
-            own.if_there(b, |b| {
-                let there = b.setp_lt(position, of.count);
-                b.if_(there, |b| {
-                    let values = fold.units.part(b).divided(b);
-                    sink(b, position, head, own.dim, values);
-                });
-            });
         }
     }
 
-    /// Brings all queries into shared memory; the last position's stand in for those that are missing.
-    fn load_queries(&self, b: &mut Builder, of: &Positions, last: Val<U32>) {
-        let Heads { group, head_dim, .. } = self.work.heads;
-        let tid = b.tid();
-        b.for_range(tid, self.work.rows() * head_dim / 4, b.block(), |b, quad| {
-            let (row, inside) = (b.div::<U32>(quad, head_dim / 4), b.rem::<U32>(quad, head_dim / 4));
-            let (position, head) = (b.div::<U32>(row, group), b.rem::<U32>(row, group));
-            let position = b.min::<U32>(position, last);
-            let from = row_of(b, of.q, position, of.apart);
-            let from = b.byte_index(from, head, head_dim * 4);
-            let from = b.byte_index(from, inside, 16);
-            let values = b.ld_vector(from, LoadKind::Constant);
-            self.work.store_quad(b, row, inside, values);
+    /// Attends to a chunk that is in shared memory, by one warp.
+    fn chunk(
+        &self,
+        b: &mut Builder,
+        (share, row): (&Share, &Row),
+        (at, first_keys): (Shared<U8>, &Keys),
+        chunk: Val<U32>,
+    ) {
+        let values = at.at(FAST_CHUNK * key_row(self.heads.head_dim));
+        let first = b.mul::<U32>(chunk, FAST_CHUNK);
+        let left = b.sub::<U32>(row.length, first);
+        let takes = b.setp_lt(chunk, row.chunks);
+        let left = b.selp::<U32>(left, 0, takes);
+        let at_begin = b.setp_eq(row.inside, 0);
+        let apart = row.begins(b);
+        let begins = b.and_pred(at_begin, apart);
+        let is_cut = b.setp_lt(left, FAST_CHUNK);
+        let own = b.or_pred(begins, is_cut);
+        let slow = b.vote_any(own);
+        let scores = self.scores(b, row, at, first_keys);
+        b.if_(slow, |b| {
+            let lane = b.lane();
+            let member = b.and::<U32>(lane, 3);
+            for (score, place) in &scores {
+                let position = place.of(b, member);
+                let inside = b.setp_lt(position, left);
+                let kept = b.selp::<F32>(*score, f32::NEG_INFINITY, inside);
+                b.set(*score, kept);
+            }
         });
+        let scores = scores.map(|(score, _)| b.get(score));
+        let weights = Weights::of(b, scores);
+        let sum = weights.sum(b);
+        let joined = row.sums.joined(b, weights.max, sum);
+        b.if_else(
+            slow,
+            |b| {
+                self.weigh_apart(b, (share, row), (&weights, joined), values, first, [takes, begins]);
+                let (max, sum) =
+                    (b.selp::<F32>(weights.max, joined.max, begins), b.selp::<F32>(sum, joined.sum, begins));
+                let (max, sum) = (b.selp::<F32>(max, row.sums.max, takes), b.selp::<F32>(sum, row.sums.sum, takes));
+                b.set(row.sums.max, max);
+                b.set(row.sums.sum, sum);
+            },
+            |b| {
+                let at = rows(b, values, self.heads.head_dim);
+                weigh(b, &weights, at, row, None, |b, sum, part| {
+                    let added = b.mul(part, joined.new);
+                    b.fma(sum, joined.old, added)
+                });
+                b.set(row.sums.max, joined.max);
+                b.set(row.sums.sum, joined.sum);
+            },
+        );
+        row.end_unit(b, chunk, takes);
+    }
+
+    /// Reads keys of a chunk as the lane has them as B: of each 8 positions the words of one of each 32 dimensions.
+    fn keys(&self, b: &mut Builder, at: Shared<U8>) -> impl Fn(&mut Builder, u32) -> Keys + use<> {
+        let lane = b.lane();
+        let (number, member) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
+        let apart = key_row(self.heads.head_dim);
+        let own = b.byte_index(at, number, apart);
+        let own = b.byte_index(own, member, PIECE).cast::<U32>();
+        move |b, dims| {
+            [0, 1, 2, 3].map(|eight| b.ld_vector(own.at((eight * COLUMNS * apart + 64 * dims) / 4), LoadKind::Ordinary))
+        }
+    }
+
+    /// The lane's scores of its row. Further keys are on their way while some are multiplied.
+    fn scores(&self, b: &mut Builder, row: &Row, at: Shared<U8>, first: &Keys) -> [(Var<F32>, Place); SCORES] {
+        let keys = self.keys(b, at);
+        let zero = b.mov::<F32>(0.0);
+        let mut scores = [[zero; 4]; SCORES / 2];
+        let mut coming = *first;
+        for ([high, low], next) in row.query.iter().zip(1..) {
+            let of = coming;
+            if next < self.heads.head_dim / 32 {
+                coming = keys(b, next);
+            }
+            for half in [0, 2] {
+                let a = [high[half], low[half], high[half + 1], low[half + 1]];
+                for (scores, keys) in scores.iter_mut().zip(&of) {
+                    *scores = matrix::halves_k16(b, a, [keys[half], keys[half + 1]], *scores);
+                }
+            }
+        }
+        of_lane(b, scores).map(|(score, place)| (b.var(score), place))
+    }
+
+    /// Weighs the values of a chunk that begins a unit of some rows, or that some have not wholly.
+    fn weigh_apart(
+        &self,
+        b: &mut Builder,
+        (share, row): (&Share, &Row),
+        (weights, joined): (&Weights, Joined),
+        values: Shared<U8>,
+        first: Val<U32>,
+        [takes, begins]: [Val<Pred>; 2],
+    ) {
+        let lane = b.lane();
+        let member = b.and::<U32>(lane, 3);
+        // A lane looks at the values of a position.
+        let at = rows(b, values, self.heads.head_dim);
+        let position = b.add::<U32>(first, lane);
+        let found = b.var::<U32>(0);
+        let behind = b.setp_ge(position, share.shortest);
+        b.if_(behind, |b| {
+            let mut any = b.mov::<U32>(0);
+            for piece in 0..2 * self.heads.head_dim / PIECE {
+                let words: [Val<U32>; 4] = b.ld_vector(at.at(PIECE / 4 * piece), LoadKind::Ordinary);
+                any = words.iter().fold(any, |any, word| {
+                    // An exponent of ones carries into the place of the sign.
+                    let size = b.and::<U32>(*word, 0x7fff_7fff);
+                    let carried = b.add::<U32>(size, 0x0400_0400);
+                    b.or::<U32>(any, carried)
+                });
+            }
+            let any = b.and::<U32>(any, 0x8000_8000);
+            b.set(found, any);
+        });
+        let found = b.setp_ne(found, 0);
+        let apart = b.vote_any(found);
+        let length = b.var(share.shortest);
+        b.do_while(|b| {
+            let end = b.sub::<U32>(length, first);
+            let end = b.selp::<U32>(end, FAST_CHUNK, apart);
+            let kept = [0, COLUMNS, 2 * COLUMNS, 3 * COLUMNS].map(|before| {
+                let position = b.mad::<U32>(member, 2, before);
+                let next = b.add::<U32>(position, 1);
+                let (low, high) = (b.setp_lt(position, end), b.setp_lt(next, end));
+                let low = b.selp::<U32>(0x0000_ffff, 0, low);
+                b.selp::<U32>(u32::MAX, low, high)
+            });
+            let own = b.setp_eq(row.length, length);
+            let together = b.not_pred(apart);
+            let own = b.or_pred(own, together);
+            let own = b.and_pred(own, takes);
+            weigh(b, weights, at, row, Some(kept), |b, sum, part| {
+                let added = b.mul(part, joined.new);
+                let both = b.fma(sum, joined.old, added);
+                let both = b.selp::<F32>(part, both, begins);
+                b.selp::<F32>(both, sum, own)
+            });
+            let next = b.add::<U32>(length, 1);
+            b.set(length, next);
+            let more = b.setp::<U32>(Compare::Le, next, share.longest);
+            b.and_pred(apart, more)
+        });
+    }
+
+    /// Divides a row's sums, and writes them.
+    fn finish(&self, b: &mut Builder, row: &Row) {
+        let adds = row.adds_units(b);
+        let adds = b.and_pred(adds, row.there);
+        b.if_(adds, |b| {
+            b.set(row.sums.sum, row.units.sum);
+            for (eight, values) in (0..).zip(&row.values) {
+                let before: [Val<F32>; 2] = b.ld_vector(row.out.at(COLUMNS * eight), LoadKind::Ordinary);
+                values.iter().zip(before).for_each(|(value, before)| b.set(*value, before));
+            }
+        });
+        b.if_(row.there, |b| {
+            let empty = b.setp_eq(row.sums.sum, 0.0);
+            for (eight, values) in (0..).zip(&row.values) {
+                let values = values.map(|value| {
+                    let value = b.div(value, row.sums.sum);
+                    b.selp::<F32>(0.0, value, empty)
+                });
+                b.st_vector(row.out.at(COLUMNS * eight), values);
+            }
+        });
+    }
+}
+
+impl Row {
+    /// Whether its units are several chunks, and there are several: what comes of a unit is added to those before.
+    fn adds_units(&self, b: &mut Builder) -> Val<Pred> {
+        let several = b.setp_ge(self.each, 2);
+        let units = b.setp_lt(self.each, self.chunks);
+        b.and_pred(several, units)
+    }
+
+    /// Whether a unit takes its first chunk as it is: a chunk that is one unit of several is added to those before.
+    fn begins(&self, b: &mut Builder) -> Val<Pred> {
+        let several = b.setp_ge(self.each, 2);
+        let single = b.setp_ge(self.each, self.chunks);
+        b.or_pred(several, single)
+    }
+
+    /// Counts a chunk that is in the sums, and adds the unit to those before where it ends.
+    fn end_unit(&self, b: &mut Builder, chunk: Val<U32>, takes: Val<Pred>) {
+        let inside = b.add::<U32>(self.inside, 1);
+        let next = b.add::<U32>(chunk, 1);
+        let full = b.setp_ge(inside, self.each);
+        let is_last = b.setp_ge(next, self.chunks);
+        let ends = b.or_pred(full, is_last);
+        let inside = b.selp::<U32>(0, inside, ends);
+        b.set(self.inside, inside);
+        let adds = self.adds_units(b);
+        let adds = b.and_pred(adds, ends);
+        let adds = b.and_pred(adds, takes);
+        let adds = b.and_pred(adds, self.there);
+        b.if_(adds, |b| {
+            let joined = self.units.joined(b, self.sums.max, self.sums.sum);
+            b.set(self.units.max, joined.max);
+            b.set(self.units.sum, joined.sum);
+            for (eight, values) in (0..).zip(&self.values) {
+                let at = self.out.at(COLUMNS * eight);
+                let before: [Val<F32>; 2] = b.ld_vector(at, LoadKind::Ordinary);
+                let both = [0, 1].map(|i| {
+                    let added = b.mul::<F32>(values[i], joined.new);
+                    b.fma(before[i], joined.old, added)
+                });
+                b.st_vector(at, both);
+            }
+        });
+    }
+}
+
+/// The lane's row of values, whose pieces are matrices of eight rows.
+fn rows(b: &mut Builder, values: Shared<U8>, head_dim: u32) -> Shared<U32> {
+    let lane = b.lane();
+    b.byte_index(values, lane, value_row(head_dim)).cast()
+}
+
+/// Eights of dimensions whose products are under way together.
+const TOGETHER: usize = 2;
+
+/// Weighs a chunk's values, which lie from `at` on for the lane, each word of two positions by `kept`; what comes of a sum so
+/// far and the chunk's part by `join` is the new one. The next values are on their way while some are multiplied, and those
+/// before are joined meanwhile.
+fn weigh(
+    b: &mut Builder,
+    weights: &Weights,
+    at: Shared<U32>,
+    row: &Row,
+    kept: Option<[Val<U32>; 4]>,
+    join: impl Fn(&mut Builder, Var<F32>, Val<F32>) -> Val<F32>,
+) {
+    type Words = Vec<[Val<U32>; 4]>;
+    let load = |b: &mut Builder, first: usize| -> Words {
+        let eights = first..(first + TOGETHER).min(row.values.len());
+        eights.map(|eight| b.ldmatrix_transposed(at.at(PIECE / 4 * eight as u32))).collect()
+    };
+    let finish = |b: &mut Builder, (first, sums): (usize, Vec<[Val<F32>; 4]>)| {
+        for (own, sums) in row.values[first..].iter().zip(sums) {
+            for (i, own) in own.iter().enumerate() {
+                let part = b.add(sums[i], sums[i + 2]);
+                let next = join(b, *own, part);
+                b.set(*own, next);
+            }
+        }
+    };
+    let multiply = |b: &mut Builder, step: usize, words: &Words, sums: &mut Vec<[Val<F32>; 4]>| {
+        for (sums, words) in sums.iter_mut().zip(words) {
+            *sums = matrix::halves_k16(b, weights.a(step), [words[2 * step], words[2 * step + 1]], *sums);
+        }
+    };
+    let zero = b.mov::<F32>(0.0);
+    let mut coming = load(b, 0);
+    // Those that are multiplied with the first 16 positions, and those that wait for their last sums.
+    let (mut half, mut whole) = (None, None);
+    for first in (0..row.values.len()).step_by(TOGETHER) {
+        let mut words = std::mem::replace(&mut coming, load(b, first + TOGETHER));
+        if let Some(kept) = kept {
+            words
+                .iter_mut()
+                .flatten()
+                .zip(kept.iter().cycle())
+                .for_each(|(word, kept)| *word = b.and::<U32>(*word, *kept));
+        }
+        let mut sums = vec![[zero; 4]; words.len()];
+        multiply(b, 0, &words, &mut sums);
+        if let Some((first, words, mut sums)) = half.replace((first, words, sums)) {
+            multiply(b, 1, &words, &mut sums);
+            if let Some(whole) = whole.replace((first, sums)) {
+                finish(b, whole);
+            }
+        }
+    }
+    if let Some((first, words, mut sums)) = half {
+        multiply(b, 1, &words, &mut sums);
+        if let Some(whole) = whole.replace((first, sums)) {
+            finish(b, whole);
+        }
+    }
+    if let Some(whole) = whole {
+        finish(b, whole);
     }
 }
 
 /// Row `number` of so many bytes each.
-pub(crate) fn row_of(b: &mut Builder, base: Global<F32>, number: Val<U32>, bytes: Size) -> Global<F32> {
+fn row_of(b: &mut Builder, base: Global<F32>, number: Val<U32>, bytes: Size) -> Global<F32> {
     match bytes {
         Size::Const(bytes) => b.byte_index(base, number, bytes),
         Size::Reg(bytes) => {
@@ -156,39 +640,24 @@ pub(crate) fn row_of(b: &mut Builder, base: Global<F32>, number: Val<U32>, bytes
     }
 }
 
+/// Zeros for the results of some positions: each block has its share of them, in their order.
+pub(crate) fn zeros(b: &mut Builder, of: &Positions, heads: Heads) {
+    let each = 2 * BatchCut::of(heads.group).positions();
+    let first = b.mul::<U32>(of.block, each);
+    let end = b.add::<U32>(first, each);
+    let end = b.min::<U32>(end, of.count);
+    let tid = b.tid();
+    b.for_range(first, end, 1, |b, position| {
+        let to = row_of(b, of.out, position, of.out_apart);
+        b.for_range(tid, heads.group * heads.head_dim, b.block(), |b, i| {
+            let to = b.index(to, i);
+            b.st(to, 0.0);
+        });
+    });
+}
+
 /// Chunks of a sequence.
 fn chunks(b: &mut Builder, length: Val<U32>) -> Val<U32> {
     let up = b.add(length, FAST_CHUNK - 1);
     b.shr(up, FAST_CHUNK.trailing_zeros())
-}
-
-/// An element's chunks that are put together: as a run puts its own together, and as `join` does runs.
-struct Fold {
-    /// Chunks of the row, and of each of its units.
-    chunks: Val<U32>,
-    each: Val<U32>,
-    /// Those of the unit so far.
-    inside: crate::ptx::Var<U32>,
-    unit: Running,
-    units: Running,
-}
-
-impl Fold {
-    /// Adds the row's chunk `number`, the next.
-    fn add(&self, b: &mut Builder, number: Val<U32>, part: Part) {
-        let begins = b.setp_eq(self.inside, 0);
-        b.if_else(begins, |b| self.unit.begin(b, part), |b| self.unit.add(b, part));
-        let inside = b.add(self.inside, 1);
-        let next = b.add(number, 1);
-        let full = b.setp_ge(inside, self.each);
-        let is_last = b.setp_ge(next, self.chunks);
-        let ends = b.or_pred(full, is_last);
-        b.if_(ends, |b| {
-            let unit = self.unit.part(b);
-            let single = b.setp_ge(self.each, self.chunks);
-            b.if_else(single, |b| self.units.begin(b, unit), |b| self.units.add(b, unit));
-        });
-        let inside = b.selp::<U32>(0, inside, ends);
-        b.set(self.inside, inside);
-    }
 }

@@ -20,7 +20,7 @@
 mod batch;
 mod chunk;
 
-pub(crate) use batch::{Batch, Positions, row_of};
+pub(crate) use batch::{BATCH_THREADS, Batch, Positions, blocks_per_sm, zeros};
 
 use super::attention::Heads;
 use super::kv::Cache;
@@ -52,8 +52,6 @@ pub(crate) fn check(head_dim: u32) -> Result<(), String> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Workspace {
     heads: Heads,
-    /// Positions whose heads are rows together.
-    positions: u32,
     /// Rows of a slot.
     kept: u32,
     /// `[blocks of rows, 2 ROWS, head_dim]`, rows [`query_row`] apart.
@@ -106,24 +104,16 @@ pub(crate) struct Run {
 }
 
 impl Workspace {
-    /// Takes the shared memory. Of one position only the rows that have a head are kept: of a block of eight these are often
-    /// four or two.
+    /// Takes the shared memory. Only the rows that have a head are kept: of a block of eight these are often four or two.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, heads: Heads) -> Workspace {
-        Workspace::of_positions(b, heads, 1, heads.group)
-    }
-
-    /// The same for the heads of so many positions, of which a slot keeps so many rows.
-    #[track_caller]
-    fn of_positions(b: &mut Builder, heads: Heads, positions: u32, kept: u32) -> Workspace {
-        let rows = (positions * heads.group).next_multiple_of(ROWS);
+        let (rows, kept) = (heads.group.next_multiple_of(ROWS), heads.group);
         let slot = |rows: u32| rows * sums_row(heads.head_dim) * 4;
         let fitting =
             if b.warps() > THREADS / 32 { SLOT_BYTES_BESIDE_RING / slot(kept) } else { SLOT_BYTES / slot(rows) };
         let slots = b.warps().min(SLOTS).min(fitting.max(1));
         Workspace {
             heads,
-            positions,
             kept,
             q: b.dynamic_shared(rows * 2 * query_row(heads.head_dim)),
             sums: b.dynamic_shared(slots * kept * sums_row(heads.head_dim)),
@@ -166,7 +156,7 @@ impl Workspace {
     /// Stores four neighbouring elements of a row's query, scaled, as their halves.
     fn store_quad(&self, b: &mut Builder, row: Val<U32>, quad: Val<U32>, values: [Val<F32>; 4]) {
         let values = values.map(|value| b.mul(value, self.heads.scale()));
-        let [first, second] = [0, 2].map(|at| chunk::two_halves(b, [values[at], values[at + 1]]));
+        let [first, second] = chunk::two_halves(b, [[values[0], values[1]], [values[2], values[3]]]);
         let to = self.query(b, row);
         let to = b.byte_index(to, quad, 8).cast::<U32>();
         b.st_vector(to, [first[0], second[0]]);
@@ -206,7 +196,7 @@ impl Workspace {
             };
             b.if_(works, |b| {
                 let first = b.mad::<U32>(chunk, FAST_CHUNK, run.first);
-                self.chunk(b, run, None, first, warp);
+                self.chunk(b, run, first, warp);
             });
             b.bar_sync(); // the chunks are in their slots
             let left = b.sub(chunks, round);
@@ -283,7 +273,7 @@ impl Workspace {
 
     /// Rows that have a head.
     const fn rows(&self) -> u32 {
-        self.positions * self.heads.group
+        self.heads.group
     }
 
     /// Blocks that these take.

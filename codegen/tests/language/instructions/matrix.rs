@@ -103,6 +103,31 @@ pub(super) fn cases() -> Vec<Case> {
             },
         ),
         case(
+            "ldmatrix.trans",
+            |b, i| {
+                let rows = b.shared::<U32>("rows", 4 * BLOCK);
+                let tid = b.tid();
+                let own = b.byte_index(rows, tid, 16);
+                b.st_vector(own, [i.x, i.y, i.z, i.thread]);
+                b.bar_sync();
+                let words = b.ldmatrix_transposed(own);
+                let sum = b.mad::<U32>(words[0], 3, words[1]);
+                let sum = b.mad::<U32>(sum, 3, words[2]);
+                b.mad::<U32>(sum, 3, words[3])
+            },
+            |t| {
+                let half = |row: u32, number: u32| {
+                    let row = t.beside(t.tid() / 32 * 32 + row);
+                    [row.x(), row.y(), row.z(), row.0][number as usize / 2] >> (number % 2 * 16) & 0xffff
+                };
+                let word = |matrix: u32| {
+                    let (row, number) = (8 * matrix + 2 * (t.tid() % 4), t.tid() % 32 / 4);
+                    half(row, number) | half(row + 1, number) << 16
+                };
+                (1..4).fold(word(0), |sum, matrix| sum.wrapping_mul(3).wrapping_add(word(matrix)))
+            },
+        ),
+        case(
             "cp.async",
             |b, i| {
                 let copies = b.shared::<U32>("copies", 8 * BLOCK);
