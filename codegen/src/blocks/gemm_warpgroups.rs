@@ -24,6 +24,7 @@
 //! super-blocks. Should one be in vain for [`POLLS`] polls, the launch ends by an error.
 
 use super::gemm_tile::{Matrices, Sums};
+use super::next_columns;
 use crate::formats::{Columns, InShared, OfPlane, Rows, ScaleGroup, Warpgroup, format, mma};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::columns::{BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES};
@@ -43,7 +44,7 @@ const GROUP: u32 = OF_GROUP / OF_WARP;
 const STAGES: u32 = 4;
 const ROOM: u32 = 225 << 10;
 /// Stages that one of the warpgroups may have to read yet: the others are filled meanwhile.
-const BUSY: u32 = 1;
+const BUSY: u32 = 2;
 /// Bytes at a multiple of which a pattern of eight columns begins.
 const PATTERN: u32 = 512;
 /// Twos of blocks of 32 of a super-block, and products of each: half of its depth each.
@@ -135,6 +136,7 @@ impl Tile {
 
     /// Shared memory that nothing is in once sums are there, and a barrier is behind them.
     pub(crate) fn room(&self) -> Shared<U32> {
+        const { assert!(BESIDE / 4 >= WARPS * next_columns::WORDS) };
         self.stages.cast()
     }
 
@@ -211,10 +213,12 @@ impl Tile {
             let turn = b.and::<U32>(sb, 1);
             let turn = b.xor::<U32>(turn, 1);
             let turn = b.xor::<U32>(turn, group);
-            let amid = |b: &mut Builder, number: usize| {
-                if number == PASSED {
-                    b.if_(leads, |b| b.mbarrier_arrive(other_turn));
-                }
+            let ahead = self.ahead(b, ty, (here, phase), (sb, all));
+            let amid = |b: &mut Builder, number: usize| match number {
+                1 => copies.columns(b, &ahead),
+                2 => copies.rows(b, &ahead),
+                PASSED => b.if_(leads, |b| b.mbarrier_arrive(other_turn)),
+                _ => {}
             };
             multiply(b, (of, &rows), at, (own_turn, turn), [lower, upper], &amid);
             let has_second = mma::has_second_plane(b, beside, EIGHTS);
@@ -233,9 +237,6 @@ impl Tile {
             b.bar_warp_sync(); // all lanes have read what they read of the stage
             let free = b.byte_index(self.free, here, 8);
             b.if_(leads, |b| b.mbarrier_arrive(free));
-            let ahead = self.ahead(b, ty, (here, phase), (sb, all));
-            copies.columns(b, &ahead);
-            copies.rows(b, &ahead);
             let next = b.add::<U32>(here, 1);
             let over = b.setp_eq(next, count);
             let next = b.selp::<U32>(0, next, over);

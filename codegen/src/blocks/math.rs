@@ -84,14 +84,25 @@ pub(crate) fn ln(b: &mut Builder, x: Val<F32>) -> Val<F32> {
 /// is subnormal, within 1.5e-43.
 #[track_caller]
 pub(crate) fn silu(b: &mut Builder, x: Val<F32>) -> Val<F32> {
-    let magnitude = b.abs(x);
-    let exponent = b.neg(magnitude);
-    let power = exp(b, exponent);
-    let scaled = b.mul(x, power);
-    let negative = b.setp_lt(x, 0.0);
-    let numerator = b.selp::<F32>(scaled, x, negative);
-    let denominator = b.add(power, 1.0);
-    b.div(numerator, denominator)
+    let [result] = silus(b, [x]);
+    result
+}
+
+/// [`silu`] of several numbers side by side.
+#[track_caller]
+pub(crate) fn silus<const N: usize>(b: &mut Builder, x: [Val<F32>; N]) -> [Val<F32>; N] {
+    let exponents = x.map(|x| {
+        let magnitude = b.abs(x);
+        b.neg(magnitude)
+    });
+    let powers = exps(b, exponents);
+    let numerators: [Val<F32>; N] = std::array::from_fn(|i| {
+        let scaled = b.mul(x[i], powers[i]);
+        let negative = b.setp_lt(x[i], 0.0);
+        b.selp::<F32>(scaled, x[i], negative)
+    });
+    let denominators = powers.map(|power| b.add(power, 1.0));
+    std::array::from_fn(|i| b.div(numerators[i], denominators[i]))
 }
 
 #[cfg(test)]

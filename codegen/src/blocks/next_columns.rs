@@ -5,7 +5,7 @@
 //! rounds the last super-block of some columns adds up their squares.
 
 use super::quantise::{self, Rare};
-use super::stage::{Wanted, eight, square};
+use super::stage::{Wanted, eight, squares};
 use super::tensor::vector_from_table;
 use super::{arrival, norm};
 use crate::formats::{Form, Quantised, ScaleGroup, form, mma};
@@ -13,8 +13,10 @@ use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val};
 use kiln_shape::columns::{COLUMNS, PLANE_BYTES, PLANES};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
+/// Columns that a warp rounds at once.
+const TOGETHER: u32 = 2;
 /// Words of shared memory that a warp takes.
-const WORDS: u32 = Quantised::WORDS + Quantised::PADDING;
+pub(super) const WORDS: u32 = TOGETHER * Quantised::WORDS + Quantised::PADDING;
 
 /// What the columns become, and where they go.
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +96,7 @@ impl Next {
         });
     }
 
-    /// Rounds super-block `sb` of the tile's columns, a column a warp.
+    /// Rounds super-block `sb` of the tile's columns, two columns a warp.
     fn super_block(
         &self,
         b: &mut Builder,
@@ -108,54 +110,66 @@ impl Next {
         forms.dedup();
         let (warp, lane) = (b.warp_id(), b.lane());
         let room = b.byte_index(room, warp, 4 * WORDS);
-        let staged = Quantised::new(b, room, Size::Const(1));
+        let staged = Quantised::new(b, room, Size::Const(TOGETHER));
         let own = b.mul::<U32>(lane, 8);
         let at = b.mad::<U32>(sb, SUPER_BLOCK, own);
         let inside = Some(b.setp_lt(at, of.rows));
         let gamma = vector_from_table::<F32>(b, self.table, self.norm);
         let gamma = b.index(gamma, at);
         let normalised = b.setp_ne(self.norm, 0);
-        let leader = b.setp_eq(lane, 0);
+        // Lanes 0 and 16 write what is once of a column.
+        let upper = b.setp_ge(lane, 16);
+        let inside_half = b.and::<U32>(lane, 15);
+        let leads = b.setp_eq(inside_half, 0);
         let first = b.mul::<U32>(of.tile, of.width);
         let end = b.add::<U32>(first, of.width);
         let end = b.min::<U32>(end, of.columns);
         let own = b.add::<U32>(first, warp);
         let row_bytes = b.shl::<U32>(of.rows, 2);
         let last = b.sub::<U32>(end, 1);
+        let both = |b: &mut Builder, column: Val<U32>| [column, b.add::<U32>(column, b.warps())];
         let load = |b: &mut Builder, column: Val<U32>| {
-            let column = b.min::<U32>(column, last);
-            let row = b.address(of.y);
-            let row = b.mad_wide(column, row_bytes, row);
-            let row = b.global_ptr::<F32>(row);
-            let from = b.index(row, at);
-            eight(b, from, inside, LoadKind::Ordinary)
+            both(b, column).map(|column| {
+                let column = b.min::<U32>(column, last);
+                let row = b.address(of.y);
+                let row = b.mad_wide(column, row_bytes, row);
+                let row = b.global_ptr::<F32>(row);
+                let from = b.index(row, at);
+                eight(b, from, inside, LoadKind::Ordinary)
+            })
         };
-        // The next column's values are on their way while this one's are rounded.
-        let coming = load(b, own).map(|value| b.var(value));
-        b.for_range(own, end, b.warps(), |b, column| {
-            let values = coming.map(|value| {
-                let value = b.get(value);
-                b.var(value)
+        // The next columns' values are on their way while these are rounded.
+        let coming = load(b, own).map(|of| of.map(|value| b.var(value)));
+        b.for_range(own, end, TOGETHER * b.warps(), |b, column| {
+            let columns = both(b, column);
+            let there = columns.map(|column| b.setp_lt(column, end));
+            let values = coming.map(|of| {
+                of.map(|value| {
+                    let value = b.get(value);
+                    b.var(value)
+                })
             });
-            let next = b.add::<U32>(column, b.warps());
+            let next = b.add::<U32>(column, TOGETHER * b.warps());
             let next = load(b, next);
-            coming.iter().zip(next).for_each(|(to, value)| b.set(*to, value));
+            coming.iter().flatten().zip(next.into_iter().flatten()).for_each(|(to, value)| b.set(*to, value));
             b.if_(normalised, |b| {
-                let own: [Val<F32>; 8] = values.map(|value| b.get(value));
-                let sum = square(b, &own);
+                let own = values.map(|of| of.map(|value| b.get(value)));
+                let sum = squares(b, own);
+                let column = b.selp::<U32>(columns[1], columns[0], upper);
+                let there = b.setp_lt(column, end);
+                let writes = b.and_pred(leads, there);
                 let to = b.mad::<U32>(column, super_blocks, sb);
                 let to = b.index(self.squares, to);
-                b.if_(leader, |b| b.st(to, sum));
+                b.if_(writes, |b| b.st(to, sum));
                 let gamma = eight(b, gamma, inside, LoadKind::Constant);
-                for ((to, value), gamma) in values.iter().zip(own).zip(gamma) {
-                    let scaled = b.mul(value, gamma);
-                    b.set(*to, scaled);
+                for (to, own) in values.iter().zip(own) {
+                    for ((to, value), gamma) in to.iter().zip(own).zip(gamma) {
+                        let scaled = b.mul(value, gamma);
+                        b.set(*to, scaled);
+                    }
                 }
             });
-            let values = values.map(|value| b.get(value));
-            let (number, inside) = (b.div::<U32>(column, COLUMNS), b.and::<U32>(column, COLUMNS - 1));
-            let place = b.mad::<U32>(number, super_blocks, sb);
-            let none = b.mov::<U32>(0);
+            let values = values.map(|of| of.map(|value| b.get(value)));
             for form in &forms {
                 let Form::Int8(group) = *form else { continue };
                 let to = match group {
@@ -163,14 +177,21 @@ impl Next {
                     ScaleGroup::Of32 => self.of_32,
                 };
                 let round = |b: &mut Builder| {
-                    let own = staged.own(b, group, 1);
-                    quantise::super_blocks(b, [values], &staged, own, group, Rare::Within);
-                    b.bar_warp_sync(); // the super-block is in shared memory
-                    let first = staged.at(b, none);
-                    let second = staged.second(b, first);
-                    let to = b.byte_index(to, place, PLANES * PLANE_BYTES);
-                    mma::write(b, to, inside, group, [first, second]);
-                    b.bar_warp_sync(); // it has been read
+                    let own = staged.own(b, group, TOGETHER as usize);
+                    quantise::super_blocks(b, values, &staged, own, group, Rare::Within);
+                    b.bar_warp_sync(); // the super-blocks are in shared memory
+                    for ((column, there), number) in columns.into_iter().zip(there).zip(0..) {
+                        b.if_(there, |b| {
+                            let (eight, inside) = (b.div::<U32>(column, COLUMNS), b.and::<U32>(column, COLUMNS - 1));
+                            let place = b.mad::<U32>(eight, super_blocks, sb);
+                            let number = b.mov::<U32>(number);
+                            let first = staged.at(b, number);
+                            let second = staged.second(b, first);
+                            let to = b.byte_index(to, place, PLANES * PLANE_BYTES);
+                            mma::write(b, to, inside, group, [first, second]);
+                        });
+                    }
+                    b.bar_warp_sync(); // they have been read
                 };
                 match Wanted::OfTypes(self.wanted).of(b, *form) {
                     Some(wanted) => b.if_(wanted, round),

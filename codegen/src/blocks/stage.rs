@@ -481,10 +481,10 @@ impl Eight {
     }
 }
 
-/// The sum of squares of a super-block, of which a lane has eight elements.
-pub(super) fn square(b: &mut Builder, values: &[Val<F32>; 8]) -> Val<F32> {
-    let square = square_of_lane(b, values);
-    warp::sum(b, square, 32)
+/// The sums of squares of two super-blocks, of which a lane has eight elements each, as [`warp::sum_two`] gives them.
+pub(super) fn squares(b: &mut Builder, values: [[Val<F32>; 8]; 2]) -> Val<F32> {
+    let squares = values.map(|values| square_of_lane(b, &values));
+    warp::sum_two(b, squares)
 }
 
 /// What a lane's eight are of it.

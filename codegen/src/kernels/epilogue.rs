@@ -66,13 +66,10 @@ impl Epilogue<'_> {
             });
         });
         b.if_(self.chosen.is_gate_up, |b| {
-            for Scaled { value, pair, .. } in products {
-                let Some((gate, up)) = *pair else { continue };
-                let gate = b.get(gate);
-                let activated = math::silu(b, gate);
-                let product = b.mul(activated, up);
-                b.set(*value, product);
-            }
+            let pairs: Vec<_> = products.iter().filter_map(|of| of.pair.map(|pair| (of.value, pair))).collect();
+            let (fours, rest) = pairs.as_chunks::<4>();
+            fours.iter().for_each(|four| activate(b, *four));
+            rest.iter().for_each(|one| activate(b, [*one]));
         });
         for (product, place) in products.iter().zip(places) {
             b.if_(product.there, |b| b.st(place, product.value));
@@ -89,6 +86,16 @@ impl Epilogue<'_> {
         let y = b.address(self.y);
         let y = b.add::<U64>(y, bytes);
         b.global_ptr::<F32>(y)
+    }
+}
+
+/// Makes products with gate and up one, some side by side.
+fn activate<const N: usize>(b: &mut Builder, of: [(Var<F32>, (Var<F32>, Val<F32>)); N]) {
+    let gates = of.map(|(_, (gate, _))| b.get(gate));
+    let activated = math::silus(b, gates);
+    for ((value, (_, up)), activated) in of.into_iter().zip(activated) {
+        let product = b.mul(activated, up);
+        b.set(value, product);
     }
 }
 

@@ -6,13 +6,13 @@ use super::products::Chosen;
 use crate::blocks::gemm_tile::Sums;
 use crate::blocks::gemm_warpgroups::{EIGHTS, OF_WARP, Product, ROWS, Tile, WARPS};
 use crate::formats::format;
-use crate::ptx::{Builder, F32, LoadKind, U32, Val, Var};
+use crate::ptx::{Builder, F32, LoadKind, Shared, U32, Val, Var};
 use kiln_shape::columns::COLUMNS;
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
 /// Eights of columns whose results a lane has at once.
-const AT_ONCE: u32 = 4;
+const AT_ONCE: u32 = 8;
 
 /// The phases of a layer for many columns, in tiles of 128 rows and 128 columns by products of warpgroups, which a chip of
 /// compute capability 9.0 has: grid `[columns / 128, tiles of rows]`, rounded up, as [`super::GemmTile`] has it, and the same
@@ -34,7 +34,14 @@ impl GemmWarpgroups {
     }
 
     /// The results of a lane, some eights of columns after others.
-    fn finish(&self, b: &mut Builder, operands: &Operands, chosen: &Chosen, of: &OfTile, sums: &Sums) {
+    fn finish(
+        &self,
+        b: &mut Builder,
+        (operands, inverses): (&Operands, Shared<F32>),
+        chosen: &Chosen,
+        of: &OfTile,
+        sums: &Sums,
+    ) {
         let (warp, lane) = (b.warp_id(), b.lane());
         let (group, pair) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
         let each = b.selp::<U32>(OF_WARP / 2, OF_WARP, chosen.is_gate_up);
@@ -45,20 +52,18 @@ impl GemmWarpgroups {
         let end = b.min::<U32>(end, of.rows);
         let first_column = b.mul::<U32>(operands.first_eight, COLUMNS);
         let first_column = b.mad::<U32>(pair, 2, first_column);
-        let last = b.sub::<U32>(operands.columns, 1);
+        let inverses = b.byte_index(inverses, pair, 8);
         let no_pair = b.not_pred(chosen.is_gate_up);
         let Operands { table, y, rows, .. } = *operands;
         let epilogue = Epilogue { table, y, rows, chosen, qkv_bias: self.shape.qkv_bias };
         b.for_range(0, EIGHTS / AT_ONCE, 1, |b, some| {
             let column = b.mad::<U32>(some, AT_ONCE * COLUMNS, first_column);
+            let inverses = b.byte_index(inverses, some, 4 * AT_ONCE * COLUMNS);
             let mut products = Vec::new();
             for (values, number) in sums.iter().take(AT_ONCE as usize).zip(0..) {
                 let columns = [0, 1].map(|next| b.add::<U32>(column, number * COLUMNS + next));
-                let inverses = columns.map(|column| {
-                    let column = b.min::<U32>(column, last);
-                    let at = b.index(operands.inverse, column);
-                    b.ld(at, LoadKind::Constant)
-                });
+                // Constant from the first barrier on.
+                let inverses: [Val<F32>; 2] = b.ld_vector(inverses.at(number * COLUMNS), LoadKind::Constant);
                 let scaled: [Val<F32>; 4] = std::array::from_fn(|i| b.mul(values[i], inverses[i % 2]));
                 for (i, value) in scaled.into_iter().enumerate() {
                     // Of gate and up the second eight rows are the other matrix's.
@@ -120,12 +125,24 @@ impl Kernel for GemmWarpgroups {
         let first_eight = b.mul::<U32>(group, EIGHTS);
         let kept = b.shared::<U32>("tile", OfTile::WORDS);
         let answer = b.shared::<U32>("answer", 1);
+        let inverses = b.shared::<F32>("inverses", EIGHTS * COLUMNS);
         let tile = Tile::new(b, &self.types);
+        let tid = b.tid();
+        let has_column = b.setp_lt(tid, EIGHTS * COLUMNS);
+        b.if_(has_column, |b| {
+            let last = b.sub::<U32>(columns, 1);
+            let column = b.mad::<U32>(group, EIGHTS * COLUMNS, tid);
+            let column = b.min::<U32>(column, last);
+            let at = b.index(inverse, column);
+            let factor = b.ld(at, LoadKind::Constant);
+            let to = b.index(inverses, tid);
+            b.st(to, factor);
+        });
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let rows = rows_of_phase(b, &self.shape, &chosen, vocab);
         let of = OfTile::find(b, &self.shape, table, &chosen, rows, |b, _| b.mov::<U32>(ROWS));
         of.keep(b, kept);
-        b.bar_sync(); // the tile's mbarriers are there
+        b.bar_sync(); // the tile's mbarriers are there, and its columns' factors
         let of_tile = of.matrices(b, table, &chosen);
         let super_blocks = b.div::<U32>(chosen.k, SUPER_BLOCK);
         let product = Product { of: of_tile, super_blocks, columns: of_256, first_eight };
@@ -136,7 +153,7 @@ impl Kernel for GemmWarpgroups {
         let rows = rows_of_phase(b, &self.shape, &chosen, vocab);
         let operands = Operands { table, inverse, y, columns, rows, first_eight };
         let of = OfTile::kept(b, kept);
-        self.finish(b, &operands, &chosen, &of, &sums);
+        self.finish(b, (&operands, inverses), &chosen, &of, &sums);
         let written = of.written(b, &operands, group, EIGHTS * COLUMNS);
         launched.next.round(b, &self.next, &written, tile.room(), answer);
     }
