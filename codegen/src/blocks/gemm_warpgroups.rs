@@ -44,7 +44,9 @@ const GROUP: u32 = OF_GROUP / OF_WARP;
 const STAGES: u32 = 4;
 const ROOM: u32 = 225 << 10;
 /// Stages that one of the warpgroups may have to read yet: the others are filled meanwhile.
-const BUSY: u32 = 2;
+const fn busy(ty: WeightType) -> u32 {
+    if stages(ty) < STAGES { 1 } else { 2 }
+}
 /// Bytes at a multiple of which a pattern of eight columns begins.
 const PATTERN: u32 = 512;
 /// Twos of blocks of 32 of a super-block, and products of each: half of its depth each.
@@ -169,7 +171,7 @@ impl Tile {
         let copies = Copies::new(b, self.rows, product, ty);
         let all = product.super_blocks;
         let (count, bytes) = (stages(ty), stage(ty));
-        for number in 0..count - BUSY {
+        for number in 0..count - busy(ty) {
             let there = b.setp_ge(all, number + 1);
             let sb = b.mov::<U32>(number);
             let to = To { stage: self.stages.at(number * bytes), full: self.full.at(number), sb, there };
@@ -213,11 +215,16 @@ impl Tile {
             let turn = b.and::<U32>(sb, 1);
             let turn = b.xor::<U32>(turn, 1);
             let turn = b.xor::<U32>(turn, group);
-            let ahead = self.ahead(b, ty, (here, phase), (sb, all));
-            let amid = |b: &mut Builder, number: usize| match number {
-                1 => copies.columns(b, &ahead),
-                2 => copies.rows(b, &ahead),
-                PASSED => b.if_(leads, |b| b.mbarrier_arrive(other_turn)),
+            let early = (busy(ty) > 1).then(|| self.ahead(b, ty, (here, phase), (sb, all)));
+            let amid = |b: &mut Builder, number: usize| match (number, &early) {
+                (1, Some(ahead)) => copies.columns(b, ahead),
+                (2, Some(ahead)) => copies.rows(b, ahead),
+                (PASSED, _) => b.if_(leads, |b| b.mbarrier_arrive(other_turn)),
+                (6, None) => {
+                    let ahead = self.ahead(b, ty, (here, phase), (sb, all));
+                    copies.columns(b, &ahead);
+                    copies.rows(b, &ahead);
+                }
                 _ => {}
             };
             multiply(b, (of, &rows), at, (own_turn, turn), [lower, upper], &amid);
@@ -256,10 +263,10 @@ impl Tile {
         (sb, all): (Val<U32>, Val<U32>),
     ) -> To {
         let (count, bytes) = (stages(ty), stage(ty));
-        let next = b.add::<U32>(sb, count - BUSY);
+        let next = b.add::<U32>(sb, count - busy(ty));
         let there = b.setp_lt(next, all);
-        let is_before = b.setp_ge(here, BUSY);
-        let [before, behind] = [b.sub::<U32>(here, BUSY), b.add::<U32>(here, count - BUSY)];
+        let is_before = b.setp_ge(here, busy(ty));
+        let [before, behind] = [b.sub::<U32>(here, busy(ty)), b.add::<U32>(here, count - busy(ty))];
         let number = b.selp::<U32>(before, behind, is_before);
         // Stages before the one at hand have their next phase.
         let further = b.selp::<U32>(1, 0, is_before);
