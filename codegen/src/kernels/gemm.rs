@@ -1,5 +1,5 @@
 use super::Kernel;
-use super::epilogue::{Epilogue, Of, Scaled};
+use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::products::Chosen;
 use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS};
 use crate::blocks::next_columns::{Next, Written};
@@ -42,7 +42,10 @@ impl Gemm {
         let tid = b.tid();
         let (row, column) = (b.and::<U32>(tid, ROWS - 1), b.div::<U32>(tid, ROWS));
         let Operands { table, y, rows, .. } = *operands;
-        let epilogue = Epilogue { table, y, rows, chosen, qkv_bias: self.shape.qkv_bias };
+        let epilogue = Epilogue { table, chosen, number: matrix.number, qkv_bias: self.shape.qkv_bias };
+        let in_phase = b.add::<U32>(operands.first_row, row);
+        let results = ResultRow::new(b, y, rows, in_phase);
+        let row = b.add::<U32>(matrix.first, row);
         let last = b.sub::<U32>(operands.columns, 1);
         let writes = b.setp_ge(matrix.number, chosen.unwritten);
         let each = sums.iter().zip(operands.gates.iter().zip(0..)).map(|(sum, (gate, eight))| {
@@ -53,10 +56,9 @@ impl Gemm {
             let factor = b.index(operands.inverse, factor);
             let factor = b.ld(factor, LoadKind::Constant);
             let scaled = b.mul(*sum, factor);
-            let (number, in_phase) = (matrix.number, operands.first_row);
-            let of = Of { number, row, in_matrix: Some(matrix.first), in_phase, column };
+            let place = results.of(b, column);
             let there = b.and_pred(is_there, writes);
-            (Scaled { of, there, value: b.var::<F32>(scaled), pair: Some((*gate, scaled)) }, *gate, scaled)
+            (Scaled { row, place, there, value: b.var::<F32>(scaled), pair: Some((*gate, scaled)) }, *gate, scaled)
         });
         let each: Vec<_> = each.collect();
         let products: Vec<Scaled> = each.iter().map(|(product, ..)| *product).collect();

@@ -1,5 +1,5 @@
 use super::Kernel;
-use super::epilogue::{Epilogue, Of, Scaled};
+use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::gemm::Launched;
 use super::products::Chosen;
 use crate::blocks::gemm_tile::{self, Matrices, Product, ROWS, Sums, Tile, Width};
@@ -69,7 +69,17 @@ impl GemmTile {
         let last = b.sub::<U32>(operands.columns, 1);
         let no_pair = b.not_pred(chosen.is_gate_up);
         let Operands { table, y, rows, .. } = *operands;
-        let epilogue = Epilogue { table, y, rows, chosen, qkv_bias: self.shape.qkv_bias };
+        let epilogue = Epilogue { table, chosen, number: of.number, qkv_bias: self.shape.qkv_bias };
+        let in_phase = b.add::<U32>(of.from, row);
+        let results = ResultRow::new(b, y, rows, in_phase);
+        // The lane's rows, each eight behind the one before.
+        let own: Vec<_> = (0..ROWS / 8)
+            .map(|eight| {
+                let row = b.add::<U32>(row, 8 * eight);
+                let inside = b.setp_lt(row, end);
+                (row, if eight < 2 { inside } else { b.and_pred(inside, no_pair) })
+            })
+            .collect();
         b.for_range(0, self.width.own(), 1, |b, eight| {
             let column = b.mad::<U32>(eight, COLUMNS, first_column);
             let inverses = [0, 1].map(|next| {
@@ -81,21 +91,20 @@ impl GemmTile {
             let sixteens: Vec<&[[Var<F32>; 4]]> = sums.chunks(self.width.own() as usize).collect();
             let scaled: Vec<[Val<F32>; 4]> =
                 sixteens.iter().map(|of| std::array::from_fn(|i| b.mul(of[0][i], inverses[i % 2]))).collect();
+            let columns = [0, 1].map(|next| {
+                let column = b.add::<U32>(column, next);
+                (results.of(b, column), b.setp_lt(column, operands.columns))
+            });
             let mut products = Vec::new();
             for (number, values) in scaled.iter().enumerate() {
                 for (i, value) in values.iter().enumerate() {
-                    let column = b.add::<U32>(column, i as u32 % 2);
-                    let row = b.add::<U32>(row, 16 * number as u32 + 8 * (i as u32 / 2));
-                    let in_columns = b.setp_lt(column, operands.columns);
-                    let in_rows = b.setp_lt(row, end);
-                    let mut there = b.and_pred(in_columns, in_rows);
-                    if number > 0 {
-                        there = b.and_pred(there, no_pair);
-                    }
+                    let eight = 2 * number + i / 2;
+                    let ((row, in_rows), (column, in_columns)) = (own[eight], columns[i % 2]);
+                    let there = b.and_pred(in_columns, in_rows);
+                    let place = column.at(8 * eight as u32);
                     let value = b.var::<F32>(*value);
                     let pair = (number == 0).then(|| (value, scaled[1][i]));
-                    let of = Of { number: of.number, row, in_matrix: None, in_phase: of.from, column };
-                    products.push(Scaled { of, there, value, pair });
+                    products.push(Scaled { row, place, there, value, pair });
                 }
             }
             epilogue.write(b, &products);

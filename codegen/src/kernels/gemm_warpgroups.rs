@@ -1,5 +1,5 @@
 use super::Kernel;
-use super::epilogue::{Epilogue, Of, Scaled};
+use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::gemm::Launched;
 use super::gemm_tile::{OfTile, Operands, rows_of_phase};
 use super::products::Chosen;
@@ -55,27 +55,33 @@ impl GemmWarpgroups {
         let inverses = b.byte_index(inverses, pair, 8);
         let no_pair = b.not_pred(chosen.is_gate_up);
         let Operands { table, y, rows, .. } = *operands;
-        let epilogue = Epilogue { table, y, rows, chosen, qkv_bias: self.shape.qkv_bias };
+        let epilogue = Epilogue { table, chosen, number: of.number, qkv_bias: self.shape.qkv_bias };
+        let in_phase = b.add::<U32>(of.from, row);
+        let results = ResultRow::new(b, y, rows, in_phase);
+        // Of gate and up the second eight rows are the other matrix's.
+        let upper = b.add::<U32>(row, OF_WARP / 2);
+        let [in_rows, has_upper] = [row, upper].map(|row| b.setp_lt(row, end));
+        let has_upper = b.and_pred(has_upper, no_pair);
+        let own = [(row, in_rows), (upper, has_upper)];
         b.for_range(0, EIGHTS / AT_ONCE, 1, |b, some| {
             let column = b.mad::<U32>(some, AT_ONCE * COLUMNS, first_column);
             let inverses = b.byte_index(inverses, some, 4 * AT_ONCE * COLUMNS);
             let mut products = Vec::new();
             for (values, number) in sums.iter().take(AT_ONCE as usize).zip(0..) {
-                let columns = [0, 1].map(|next| b.add::<U32>(column, number * COLUMNS + next));
+                let columns = [0, 1].map(|next| {
+                    let column = b.add::<U32>(column, number * COLUMNS + next);
+                    (results.of(b, column), b.setp_lt(column, operands.columns))
+                });
                 // Constant from the first barrier on.
                 let inverses: [Val<F32>; 2] = b.ld_vector(inverses.at(number * COLUMNS), LoadKind::Constant);
                 let scaled: [Val<F32>; 4] = std::array::from_fn(|i| b.mul(values[i], inverses[i % 2]));
                 for (i, value) in scaled.into_iter().enumerate() {
-                    // Of gate and up the second eight rows are the other matrix's.
-                    let is_upper = i >= 2;
-                    let (column, row) = (columns[i % 2], b.add::<U32>(row, if is_upper { OF_WARP / 2 } else { 0 }));
-                    let (in_columns, in_rows) = (b.setp_lt(column, operands.columns), b.setp_lt(row, end));
+                    let ((row, in_rows), (column, in_columns)) = (own[i / 2], columns[i % 2]);
                     let there = b.and_pred(in_columns, in_rows);
-                    let there = if is_upper { b.and_pred(there, no_pair) } else { there };
+                    let place = column.at(OF_WARP / 2 * (i / 2) as u32);
                     let value = b.var::<F32>(value);
-                    let pair = (!is_upper).then(|| (value, scaled[i + 2]));
-                    let of = Of { number: of.number, row, in_matrix: None, in_phase: of.from, column };
-                    products.push(Scaled { of, there, value, pair });
+                    let pair = (i < 2).then(|| (value, scaled[i + 2]));
+                    products.push(Scaled { row, place, there, value, pair });
                 }
             }
             epilogue.write(b, &products);
