@@ -189,7 +189,7 @@ pub fn columns(shape: ModelShape, types: &[WeightType], target: Target) -> Vec<B
         all.push(Box::new(GemmTile::new(shape, types).double()));
     }
     all.push(Box::new(EmbeddingRows { hidden: shape.hidden, types: types.to_vec() }));
-    all.push(Box::new(AttentionBatch { shape }));
+    all.push(Box::new(AttentionBatch::new(shape, types)));
     for kv in [KvType::F16, KvType::F32] {
         all.push(Box::new(QkNormRopeKvWrite::new(shape, kv).of_columns()));
         all.push(Box::new(Attention::new(shape, kv, Numerics::Fast).of_columns()));

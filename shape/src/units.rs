@@ -114,6 +114,11 @@ impl BatchCut {
     }
 }
 
+/// Whether attention of neighbouring positions rounds its results to bytes: the heads of a KV head are whole super-blocks.
+pub const fn rounds(shape: &ModelShape) -> bool {
+    (shape.group() * shape.head_dim).is_multiple_of(crate::SUPER_BLOCK)
+}
+
 /// Floats that the partial results of a token's attention take with a cache of so many chunks.
 pub fn partials_of(units: Units, shape: &ModelShape, chunks: u32) -> u64 {
     let kept = u64::from(units.up_to(chunks.saturating_mul(KV_CHUNK)));

@@ -58,10 +58,10 @@ launch! {
         y: Out<'a, f32>,
         vocab: u32,
         next_types: u32,
-        next_norm: u32,
-        eps: f32,
         next_256: Out<'a, u8>,
         next_32: Out<'a, u8>,
+        next_norm: u32,
+        eps: f32,
         squares: Out<'a, f32>,
         next_inverse: Out<'a, f32>,
         arrivals: Out<'a, u32>,
@@ -100,7 +100,7 @@ launch! {
 }
 
 launch! {
-    /// `attention_batch`: a block for each KV head and some columns.
+    /// `attention_batch`: blocks for each KV head, as `BatchCut` deals positions.
     pub(crate) struct AttentionBatch<'a> {
         q: In<'a, f32>,
         chunks: In<'a, u64>,
@@ -110,6 +110,9 @@ launch! {
         columns: u32,
         length_at: In<'a, u32>,
         error: Out<'a, u32>,
+        next_types: u32,
+        next_256: Out<'a, u8>,
+        next_32: Out<'a, u8>,
     }
 }
 

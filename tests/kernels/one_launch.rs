@@ -78,7 +78,7 @@ impl<'a> Launch<'a> {
 fn batch(gpu: &Gpu, case: &Case, columns: u32) -> [Vec<f32>; 2] {
     let Case { heads, kv_heads, head_dim, length, .. } = *case;
     let shape = ModelShape { heads, kv_heads, head_dim, ..presets::PRESETS[0].shape };
-    let kernel = AttentionBatch { shape };
+    let kernel = AttentionBatch::new(shape, &[]);
     let blocks = BatchCut::of(shape.group()).blocks(columns);
     let (q_dim, qkv_dim) = (case.q.len(), case.q.len() + 2 * (kv_heads * head_dim) as usize);
     let scaled = |column: u32| case.q.iter().map(move |q| q * (column + 1) as f32);
@@ -91,6 +91,8 @@ fn batch(gpu: &Gpu, case: &Case, columns: u32) -> [Vec<f32>; 2] {
     let (table, length_at, error) = (gpu.input(&addresses), gpu.input(&[first]), gpu.in_out(&[0u32]));
     let mut args = vec![Arg::from(&q), (&table).into(), LAYER.into(), length.into(), (&out).into()];
     args.extend([columns.into(), Arg::from(&length_at), (&error).into()]);
+    let nothing = gpu.unwritten::<u8>(16);
+    args.extend([0u32.into(), Arg::from(&nothing), (&nothing).into()]);
     gpu.load(kernel).run([kv_heads, blocks, 1], &args);
     assert_eq!(error.read()[0], 0);
     let alone = (0..columns).flat_map(|column| {

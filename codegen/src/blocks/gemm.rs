@@ -4,7 +4,7 @@
 //! Each warp copies its next records to its own shared memory while it works on those before. The value of a super-block
 //! and the order of additions are those of `fast`: so a column has the bits that it has alone.
 
-use super::next_columns;
+use super::rounded_columns;
 use super::tensor::Tensor;
 use crate::formats::{Columns, Mma, OfPlane, Rows, ScaleGroup, format, mma};
 use crate::matrix;
@@ -77,7 +77,7 @@ impl Tiles {
 
     /// Shared memory that nothing is in once sums are there.
     pub(crate) fn room(&self) -> Shared<U32> {
-        const { assert!(FEW_VALUES * EIGHT >= WARPS * next_columns::WORDS) };
+        const { assert!(FEW_VALUES * EIGHT >= WARPS * rounded_columns::WORDS) };
         self.values.cast()
     }
 

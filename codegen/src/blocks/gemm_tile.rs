@@ -7,7 +7,7 @@
 //! value is added in its turn: the value, and the order of additions, are those of `fast`, so a column has the bits that it
 //! has alone.
 
-use super::next_columns;
+use super::rounded_columns;
 use super::tensor::Tensor;
 use crate::formats::{Columns, InShared, Mma, OfPlane, Rows, ScaleGroup, format, mma};
 use crate::matrix;
@@ -179,7 +179,7 @@ impl Tile {
 
     /// Shared memory that nothing is in once sums are there, and a barrier is behind them.
     pub(crate) fn room(&self) -> Shared<U32> {
-        const { assert!(EIGHTS * FRAGMENT_BYTES / 4 >= 8 * next_columns::WORDS) };
+        const { assert!(EIGHTS * FRAGMENT_BYTES / 4 >= 8 * rounded_columns::WORDS) };
         self.fragments.cast()
     }
 

@@ -24,7 +24,7 @@
 //! super-blocks. Should one be in vain for [`POLLS`] polls, the launch ends by an error.
 
 use super::gemm_tile::{Matrices, Sums};
-use super::next_columns;
+use super::rounded_columns;
 use crate::formats::{Columns, InShared, OfPlane, Rows, ScaleGroup, Warpgroup, format, mma};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::columns::{BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES};
@@ -138,7 +138,7 @@ impl Tile {
 
     /// Shared memory that nothing is in once sums are there, and a barrier is behind them.
     pub(crate) fn room(&self) -> Shared<U32> {
-        const { assert!(BESIDE / 4 >= WARPS * next_columns::WORDS) };
+        const { assert!(BESIDE / 4 >= WARPS * rounded_columns::WORDS) };
         self.stages.cast()
     }
 

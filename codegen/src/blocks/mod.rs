@@ -30,6 +30,7 @@ pub(crate) mod quantise_columns;
 pub(crate) mod random;
 pub(crate) mod ring;
 pub(crate) mod rope;
+pub(crate) mod rounded_columns;
 pub(crate) mod running;
 pub(crate) mod slot;
 pub(crate) mod stage;

@@ -4,32 +4,21 @@
 //! tile's columns back, and rounds them as `quantise_columns` does. Where the next product has a norm, the block that
 //! rounds the last super-block of some columns adds up their squares.
 
-use super::quantise::{self, Rare};
-use super::stage::{Wanted, eight, squares};
+use super::rounded_columns::{Rounded, Share, WORDS};
+use super::stage::{eight, squares};
 use super::tensor::vector_from_table;
 use super::{arrival, norm};
-use crate::formats::{Form, Quantised, ScaleGroup, form, mma};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val};
-use kiln_shape::columns::{COLUMNS, PLANE_BYTES, PLANES};
-use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
-
-/// Columns that a warp rounds at once.
-const TOGETHER: u32 = 2;
-/// Words of shared memory that a warp takes.
-pub(super) const WORDS: u32 = TOGETHER * Quantised::WORDS + Quantised::PADDING;
+use kiln_shape::{SUPER_BLOCK, WeightType};
 
 /// What the columns become, and where they go.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Next {
     pub(crate) table: Global<U8>,
-    /// The types that they meet, of each its bit; 0 where none are rounded.
-    pub(crate) wanted: Val<U32>,
+    pub(crate) rounded: Rounded,
     /// The entry of the norm's gamma; 0 for none.
     pub(crate) norm: Val<U32>,
     pub(crate) eps: Val<F32>,
-    /// The columns, with one scale for 256 and with one for each 32.
-    pub(crate) of_256: Global<U8>,
-    pub(crate) of_32: Global<U8>,
     /// `[columns, super-blocks]`: the sums of squares, where there is a norm.
     pub(crate) squares: Global<F32>,
     /// `[columns]`: what products are multiplied with; not written without a norm.
@@ -66,7 +55,7 @@ impl Next {
         room: Shared<U32>,
         answer: Shared<U32>,
     ) {
-        let wants = b.setp_ne(self.wanted, 0);
+        let wants = b.setp_ne(self.rounded.wanted, 0);
         b.if_(wants, |b| {
             let super_blocks = b.size_div_ceil(Size::Reg(of.rows), SUPER_BLOCK);
             let super_blocks = b.mov::<U32>(super_blocks);
@@ -96,7 +85,7 @@ impl Next {
         });
     }
 
-    /// Rounds super-block `sb` of the tile's columns, two columns a warp.
+    /// Rounds super-block `sb` of the tile's columns.
     fn super_block(
         &self,
         b: &mut Builder,
@@ -105,53 +94,24 @@ impl Next {
         [sb, super_blocks]: [Val<U32>; 2],
         room: Shared<U32>,
     ) {
-        let mut forms: Vec<Form> = types.iter().map(|ty| form(*ty, Numerics::Fast)).collect();
-        forms.sort();
-        forms.dedup();
         let (warp, lane) = (b.warp_id(), b.lane());
         let room = b.byte_index(room, warp, 4 * WORDS);
-        let staged = Quantised::new(b, room, Size::Const(TOGETHER));
-        let own = b.mul::<U32>(lane, 8);
-        let at = b.mad::<U32>(sb, SUPER_BLOCK, own);
-        let inside = Some(b.setp_lt(at, of.rows));
+        let first = b.mul::<U32>(of.tile, of.width);
+        let end = b.add::<U32>(first, of.width);
+        let end = b.min::<U32>(end, of.columns);
+        let own = b.add::<U32>(first, warp);
         let gamma = vector_from_table::<F32>(b, self.table, self.norm);
+        let at = b.mul::<U32>(lane, 8);
+        let at = b.mad::<U32>(sb, SUPER_BLOCK, at);
+        let inside = Some(b.setp_lt(at, of.rows));
         let gamma = b.index(gamma, at);
         let normalised = b.setp_ne(self.norm, 0);
         // Lanes 0 and 16 write what is once of a column.
         let upper = b.setp_ge(lane, 16);
         let inside_half = b.and::<U32>(lane, 15);
         let leads = b.setp_eq(inside_half, 0);
-        let first = b.mul::<U32>(of.tile, of.width);
-        let end = b.add::<U32>(first, of.width);
-        let end = b.min::<U32>(end, of.columns);
-        let own = b.add::<U32>(first, warp);
-        let row_bytes = b.shl::<U32>(of.rows, 2);
-        let last = b.sub::<U32>(end, 1);
-        let both = |b: &mut Builder, column: Val<U32>| [column, b.add::<U32>(column, b.warps())];
-        let load = |b: &mut Builder, column: Val<U32>| {
-            both(b, column).map(|column| {
-                let column = b.min::<U32>(column, last);
-                let row = b.address(of.y);
-                let row = b.mad_wide(column, row_bytes, row);
-                let row = b.global_ptr::<F32>(row);
-                let from = b.index(row, at);
-                eight(b, from, inside, LoadKind::Ordinary)
-            })
-        };
-        // The next columns' values are on their way while these are rounded.
-        let coming = load(b, own).map(|of| of.map(|value| b.var(value)));
-        b.for_range(own, end, TOGETHER * b.warps(), |b, column| {
-            let columns = both(b, column);
-            let there = columns.map(|column| b.setp_lt(column, end));
-            let values = coming.map(|of| {
-                of.map(|value| {
-                    let value = b.get(value);
-                    b.var(value)
-                })
-            });
-            let next = b.add::<U32>(column, TOGETHER * b.warps());
-            let next = load(b, next);
-            coming.iter().flatten().zip(next.into_iter().flatten()).for_each(|(to, value)| b.set(*to, value));
+        let share = Share { y: of.y, rows: of.rows, own, end, apart: b.warps() };
+        self.rounded.super_block(b, types, &share, [sb, super_blocks], room, |b, columns, values| {
             b.if_(normalised, |b| {
                 let own = values.map(|of| of.map(|value| b.get(value)));
                 let sum = squares(b, own);
@@ -169,35 +129,6 @@ impl Next {
                     }
                 }
             });
-            let values = values.map(|of| of.map(|value| b.get(value)));
-            for form in &forms {
-                let Form::Int8(group) = *form else { continue };
-                let to = match group {
-                    ScaleGroup::Of256 => self.of_256,
-                    ScaleGroup::Of32 => self.of_32,
-                };
-                let round = |b: &mut Builder| {
-                    let own = staged.own(b, group, TOGETHER as usize);
-                    quantise::super_blocks(b, values, &staged, own, group, Rare::Within);
-                    b.bar_warp_sync(); // the super-blocks are in shared memory
-                    for ((column, there), number) in columns.into_iter().zip(there).zip(0..) {
-                        b.if_(there, |b| {
-                            let (eight, inside) = (b.div::<U32>(column, COLUMNS), b.and::<U32>(column, COLUMNS - 1));
-                            let place = b.mad::<U32>(eight, super_blocks, sb);
-                            let number = b.mov::<U32>(number);
-                            let first = staged.at(b, number);
-                            let second = staged.second(b, first);
-                            let to = b.byte_index(to, place, PLANES * PLANE_BYTES);
-                            mma::write(b, to, inside, group, [first, second]);
-                        });
-                    }
-                    b.bar_warp_sync(); // they have been read
-                };
-                match Wanted::OfTypes(self.wanted).of(b, *form) {
-                    Some(wanted) => b.if_(wanted, round),
-                    None => round(b),
-                }
-            }
         });
     }
 

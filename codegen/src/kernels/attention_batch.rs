@@ -1,18 +1,30 @@
+use super::gemm::rounded;
 use super::{Attention, Kernel};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::Cache;
 use crate::blocks::leader;
 use crate::blocks::mma_attention::{self, Batch, Positions, zeros};
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Size, U32, U64};
-use kiln_shape::{KvType, ModelShape, Numerics, Units};
+use kiln_shape::units::rounds;
+use kiln_shape::{KvType, ModelShape, Numerics, Units, WeightType};
 
 /// Query tokens at neighbouring positions against an f16 cache, in fast numerics: grid `(kv_heads, blocks)`, as
 /// [`BatchCut`] deals the columns to blocks. Each has the bits that [`Attention`] gives it. A length above `capacity` gives
-/// zeros, and sets the error word to 3.
+/// zeros, and sets the error word to 3. Where the next phase takes the results they are rounded to bytes for it, as
+/// [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionBatch {
-    /// The model: heads, KV heads, head_dim.
-    pub shape: ModelShape,
+    shape: ModelShape,
+    /// Those that results may meet in the next phase.
+    next: Vec<WeightType>,
+}
+
+impl AttentionBatch {
+    /// For a model's heads, KV heads and head_dim, and matrices of `types`.
+    pub fn new(shape: ModelShape, types: &[WeightType]) -> AttentionBatch {
+        let next = types.iter().copied().filter(|ty| ty.is_quantised() && Numerics::Fast.takes(*ty, &shape)).collect();
+        AttentionBatch { shape, next }
+    }
 }
 
 impl Kernel for AttentionBatch {
@@ -40,6 +52,7 @@ impl Kernel for AttentionBatch {
         let columns = b.param::<U32>("columns"); // those that are there
         let length_at = b.param::<Global<U32>>("length_at"); // [1]: up to the first of them
         let error = b.param::<Global<U32>>("error"); // [1]
+        let rounded = rounded(b);
 
         let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
         let (kv_head, block, tid) = (b.ctaid_x(), b.ctaid_y(), b.tid());
@@ -48,6 +61,7 @@ impl Kernel for AttentionBatch {
         let last = b.sub(last, 1);
         let fits = b.setp::<U32>(Compare::Le, last, capacity);
         let of_head = heads.group * head_dim * 4;
+        let y = out;
         let [q, out] = [q, out].map(|base| b.byte_index(base, kv_head, of_head));
         let most = match Units::of(Numerics::Fast, KvType::F16, kv_heads) {
             Units::Runs { most } => most,
@@ -59,7 +73,12 @@ impl Kernel for AttentionBatch {
         let of = Positions { cache, kv_head, block, length, count: columns, q, out, q_apart, out_apart };
         b.if_else(
             fits,
-            |b| batch.attend(b, &of),
+            |b| {
+                let tile = batch.attend(b, &of);
+                if rounds(&self.shape) {
+                    batch.round(b, (y, q_dim, kv_head), &tile, (rounded, &self.next));
+                }
+            },
             |b| {
                 zeros(b, &of, heads);
                 let leader = leader::of_grid(b, tid, &[kv_head, block]);

@@ -70,7 +70,9 @@ impl Kernel for CausalAttention {
         let of = Positions { cache, kv_head, block, length, count: columns, q, out, q_apart, out_apart };
         b.if_else(
             fits,
-            |b| batch.attend(b, &of),
+            |b| {
+                batch.attend(b, &of);
+            },
             |b| {
                 zeros(b, &of, heads);
                 let leader = leader::of_grid(b, tid, &[head, block]);

@@ -3,6 +3,7 @@ use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::products::Chosen;
 use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS};
 use crate::blocks::next_columns::{Next, Written};
+use crate::blocks::rounded_columns::Rounded;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, Val, Var};
 use kiln_shape::columns::COLUMNS;
@@ -119,14 +120,21 @@ impl Launched {
 fn next(b: &mut Builder, table: Global<U8>) -> Next {
     Next {
         table,
-        wanted: b.param::<U32>("next_types"), // of each type that the results meet its bit; 0: they are not rounded
-        norm: b.param::<U32>("next_norm"),    // the entry of the gamma before that, or 0 for none
-        eps: b.param::<F32>("eps"),           // of the norm
-        of_256: b.param::<Global<U8>>("next_256"), // [columns, rows] rounded, as `quantise` writes them
-        of_32: b.param::<Global<U8>>("next_32"), // the same with a scale for each 32
+        rounded: rounded(b),
+        norm: b.param::<U32>("next_norm"), // the entry of the gamma before that, or 0 for none
+        eps: b.param::<F32>("eps"),        // of the norm
         squares: b.param::<Global<F32>>("squares"), // [columns, rows / 256]
         inverse: b.param::<Global<F32>>("next_inverse"), // [columns]
         arrivals: b.param::<Global<U32>>("arrivals"), // [columns / width, rows / 256 + 1], zeros before and after
+    }
+}
+
+/// Where results are rounded to, as launches give it.
+pub(super) fn rounded(b: &mut Builder) -> Rounded {
+    Rounded {
+        wanted: b.param::<U32>("next_types"), // of each type that the results meet its bit; 0: they are not rounded
+        of_256: b.param::<Global<U8>>("next_256"), // [columns, rows] rounded, as `quantise` writes them
+        of_32: b.param::<Global<U8>>("next_32"), // the same with a scale for each 32
     }
 }
 

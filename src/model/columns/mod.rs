@@ -172,11 +172,12 @@ impl Columns {
         let mut run = Run { stream, vocab: shape.vocab, launches: 0 };
         let (x, qkv) = (self.x.as_ptr(), self.qkv.as_ptr());
         let (attention, ffn_at) = (self.attention.as_ptr(), self.ffn.as_ptr());
-        let step = |number, x, y| Step { number, x, y };
+        let step = |number, x, y| Step { number, x, y, rounded: products::is_rounded(of, layer, number) };
         self.product(&mut run, of, layer, pass.count, &step(0, x, qkv))?;
         self.write(&mut run, of, pass, layer)?;
-        self.attend(&mut run, of, pass, layer)?;
-        for step in [step(1, attention, x), step(2, x, ffn_at), step(3, ffn_at, x)] {
+        let rounded = self.attend(&mut run, of, pass, layer)?;
+        let output = Step { rounded, ..step(1, attention, x) };
+        for step in [output, step(2, x, ffn_at), step(3, ffn_at, x)] {
             self.product(&mut run, of, layer, pass.count, &step)?;
         }
         Ok(run.launches)
@@ -203,15 +204,16 @@ impl Columns {
 
     /// Attention of all columns. Where there are enough of them, neighbouring ones share what they read of an f16 cache, and
     /// each goes through all of it before it; else they are cut into units, in one launch but where partial results have no
-    /// room for all.
-    fn attend(&self, run: &mut Run<'_>, of: &Of<'_>, pass: Pass, layer: u32) -> Result<()> {
+    /// room for all. Says whether the results are rounded for the next phase.
+    fn attend(&self, run: &mut Run<'_>, of: &Of<'_>, pass: Pass, layer: u32) -> Result<bool> {
         let (sequence, shape): (&Sequence, _) = (of.sequence, of.model.file.shape());
         // A chunk of a warp takes about as long as a chunk of each of so many columns for all multiprocessors, as estimated.
         const ENOUGH: u32 = 4;
         let fill = pass.count * shape.kv_heads >= ENOUGH * of.model.device.multiprocessors();
         if sequence.kv == KvType::F16 && fill {
             let blocks = BatchCut::of(shape.group()).blocks(pass.count);
-            let state = self.state(0);
+            let (state, left) = (self.state(0), self.handed.to(1));
+            let wanted = if units::rounds(shape) { products::wanted(of, layer, 1) } else { 0 };
             let attend = AttentionBatch {
                 q: In::noted(self.qkv.as_ptr()),
                 chunks: In::noted(sequence.table.as_ptr()),
@@ -221,8 +223,12 @@ impl Columns {
                 columns: pass.count,
                 length_at: In::noted(state.add(1)),
                 error: Out::noted(state.add(2)),
+                next_types: wanted,
+                next_256: Out::noted(left.of_256.as_ptr()),
+                next_32: Out::noted(left.of_32.as_ptr()),
             };
-            return run.launch_grid(&self.kernels.attention_batch, [shape.kv_heads, blocks, 1], &attend);
+            run.launch_grid(&self.kernels.attention_batch, [shape.kv_heads, blocks, 1], &attend)?;
+            return Ok(wanted != 0);
         }
         let kernels = self.kernels.of_cache(sequence.kv);
         let chunks = (pass.position + pass.count).div_ceil(KV_CHUNK);
@@ -247,7 +253,7 @@ impl Columns {
             let units = kernels.units.up_to(pass.position + first + count);
             run.launch_grid(&kernels.attention, [shape.kv_heads, units, count], &attend)?;
         }
-        Ok(())
+        Ok(false)
     }
 
     /// The residual stream of a column, `[hidden]`.

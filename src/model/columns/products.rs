@@ -18,6 +18,8 @@ pub(super) struct Step {
     pub(super) number: u32,
     pub(super) x: DevicePtr<f32>,
     pub(super) y: DevicePtr<f32>,
+    /// Whether the columns are rounded already.
+    pub(super) rounded: bool,
 }
 
 /// A phase's matrices and the norm before it.
@@ -77,13 +79,19 @@ fn rounded_for_next(of: &Of<'_>, layer: u32, phase: u32) -> Option<Rounding> {
         3 if layer + 1 < layers => (layer + 1, 0),
         _ => return None,
     };
-    let types = own.and(quantised(of, next_layer, next))?;
+    own?;
+    let wanted = Some(wanted(of, next_layer, next)).filter(|wanted| *wanted != 0)?;
     let norm = tensors(next).1.map_or(0, |role| role.table_index(next_layer));
-    Some(Rounding { wanted: types.iter().fold(0, |bits, ty| bits | 1 << ty.id()), norm })
+    Some(Rounding { wanted, norm })
 }
 
-/// Whether the phase before has rounded what a phase takes.
-fn is_rounded(of: &Of<'_>, layer: u32, phase: u32) -> bool {
+/// The types that a phase's columns meet, of each its bit, where tensor cores take all of its matrices; else 0.
+pub(super) fn wanted(of: &Of<'_>, layer: u32, phase: u32) -> u32 {
+    quantised(of, layer, phase).iter().flatten().fold(0, |bits, ty| bits | 1 << ty.id())
+}
+
+/// Whether the product before has rounded what a phase takes.
+pub(super) fn is_rounded(of: &Of<'_>, layer: u32, phase: u32) -> bool {
     let before = match phase {
         0 => layer.checked_sub(1).map(|before| (before, 3)),
         2 | 3 => Some((layer, phase - 1)),
@@ -113,14 +121,14 @@ impl Columns {
         let mut run = Run { stream, vocab, launches: 0 };
         let Some(logits) = &self.logits else { return Ok(0) };
         let x = self.x.as_ptr().add(first as usize * hidden as usize);
-        self.product(&mut run, of, 0, count, &Step { number: HEAD, x, y: logits.as_ptr() })?;
+        self.product(&mut run, of, 0, count, &Step { number: HEAD, x, y: logits.as_ptr(), rounded: false })?;
         Ok(run.launches)
     }
 
     /// A phase of all columns: by tensor cores where its matrices are quantised, else a column at a time.
     pub(super) fn product(&self, run: &mut Run<'_>, of: &Of<'_>, layer: u32, count: u32, step: &Step) -> Result<()> {
         let shape = of.model.file.shape();
-        let &Step { number: phase, x, y } = step;
+        let &Step { number: phase, x, y, rounded } = step;
         let (k, rows) = sizes(shape, phase);
         let table = In::noted(of.model.weights.table.as_ptr());
         let (eps, vocab) = (shape.rms_eps, shape.vocab);
@@ -154,7 +162,7 @@ impl Columns {
         };
         let width = tile.columns();
         let padded = count.next_multiple_of(width);
-        if !is_rounded(of, layer, phase) {
+        if !rounded {
             self.quantise(run, of, layer, (count, padded), step, &types)?;
         }
         let (taken, left) = (self.handed.to(phase), self.handed.to(phase + 1));
@@ -170,10 +178,10 @@ impl Columns {
             y: Out::noted(y),
             vocab,
             next_types: wanted,
-            next_norm: norm,
-            eps,
             next_256: Out::noted(left.of_256.as_ptr()),
             next_32: Out::noted(left.of_32.as_ptr()),
+            next_norm: norm,
+            eps,
             squares: Out::noted(self.handed.squares.as_ptr()),
             next_inverse: Out::noted(left.inverse.as_ptr()),
             arrivals: Out::noted(self.handed.arrivals.as_ptr()),

@@ -14,9 +14,11 @@ use super::{FAST_CHUNK, ROWS};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::{Cache, Half};
 use crate::blocks::math;
+use crate::blocks::rounded_columns::{self as columns, Rounded, WORDS};
 use crate::matrix;
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Operand, Pred, Shared, Size, U8, U32, U64, Val, Var};
 use kiln_shape::units::BatchCut;
+use kiln_shape::{SUPER_BLOCK, WeightType};
 
 /// Positions or dimensions of an `mma`'s columns.
 const COLUMNS: u32 = 8;
@@ -135,8 +137,17 @@ impl Sums {
     }
 }
 
+/// The tile of a warp, and the warp's number in it.
+pub(crate) struct Tile {
+    /// Its first position, and the one behind its last.
+    first: Val<U32>,
+    end: Val<U32>,
+    warp: Val<U32>,
+}
+
 /// The block's and the warp's part of the positions.
 struct Share {
+    tile: Tile,
     /// The position behind the block's last, in the sequence.
     end: Val<U32>,
     /// The warp's first among the positions, the length up to it, and up to its last; 0 where it has none.
@@ -152,13 +163,13 @@ impl Batch {
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, heads: Heads, most: u32) -> Batch {
         let stages = if matrix::copies_run_on(b) { 2 } else { 1 };
-        let stages = b.dynamic_shared(stages * stage(heads.head_dim));
+        let stages = b.dynamic_shared((stages * stage(heads.head_dim)).max(BATCH_THREADS / 32 * 4 * WORDS));
         Batch { heads, cut: BatchCut::of(heads.group), most, stages }
     }
 
-    /// Attends, and writes the results.
+    /// Attends, and writes the results. Gives the warp's tile.
     #[track_caller]
-    pub(crate) fn attend(&self, b: &mut Builder, of: &Positions) {
+    pub(crate) fn attend(&self, b: &mut Builder, of: &Positions) -> Tile {
         let share = self.share(b, of);
         let all = chunks(b, share.end);
         let runs_on = matrix::copies_run_on(b);
@@ -208,6 +219,34 @@ impl Batch {
             b.if_(works, |b| self.chunk(b, (&share, &row), (at, &keys), chunk));
         });
         self.finish(b, &row);
+        share.tile
+    }
+
+    /// Rounds results of the warp's tile, `[columns, q_dim]` from `y` on, for products with weights of some types. The heads
+    /// of a KV head are whole super-blocks.
+    #[track_caller]
+    pub(crate) fn round(
+        &self,
+        b: &mut Builder,
+        (y, q_dim, kv_head): (Global<F32>, u32, Val<U32>),
+        tile: &Tile,
+        (to, types): (Rounded, &[WeightType]),
+    ) {
+        let wants = b.setp_ne(to.wanted, 0);
+        b.if_(wants, |b| {
+            b.bar_sync(); // results are written, and the last chunk has been read
+            let (rows, super_blocks) = (b.mov::<U32>(q_dim), b.mov::<U32>(q_dim / SUPER_BLOCK));
+            let each = self.heads.group * self.heads.head_dim / SUPER_BLOCK;
+            let warp = b.warp_id();
+            let room = b.byte_index(self.stages, warp, 4 * WORDS).cast();
+            let own = b.add::<U32>(tile.first, tile.warp);
+            let share = columns::Share { y, rows, own, end: tile.end, apart: BatchCut::WARPS };
+            let first = b.mul::<U32>(kv_head, each);
+            let end = b.add::<U32>(first, each);
+            b.for_range(first, end, 1, |b, sb| {
+                to.super_block(b, types, &share, [sb, super_blocks], room, |_, _, _| {});
+            });
+        });
     }
 
     fn share(&self, b: &mut Builder, of: &Positions) -> Share {
@@ -221,8 +260,8 @@ impl Batch {
         let before = b.selp::<U32>(BatchCut::WARPS, 0, is_back);
         let warp = b.sub::<U32>(warp, before);
         let (number, part) = (b.div::<U32>(warp, cut.of_position()), b.rem::<U32>(warp, cut.of_position()));
-        let first = b.mul::<U32>(tile, cut.positions());
-        let first = b.mad::<U32>(number, cut.of_warp(), first);
+        let tile = b.mul::<U32>(tile, cut.positions());
+        let first = b.mad::<U32>(number, cut.of_warp(), tile);
         // The tile in the middle is of the front.
         let front_only = b.setp_ge(of.block, back);
         let is_twice = b.and_pred(is_back, front_only);
@@ -237,7 +276,9 @@ impl Batch {
         let shortest = b.add::<U32>(of.length, first);
         let end = b.mad::<U32>(back, cut.positions(), cut.positions() - 1);
         let end = b.min::<U32>(end, last);
-        Share { end: b.add::<U32>(of.length, end), first, shortest, longest, part }
+        let behind = b.add::<U32>(tile, cut.positions());
+        let tile = Tile { first: tile, end: b.min::<U32>(behind, count), warp };
+        Share { tile, end: b.add::<U32>(of.length, end), first, shortest, longest, part }
     }
 
     fn row(&self, b: &mut Builder, of: &Positions, share: &Share) -> Row {
