@@ -274,10 +274,10 @@ impl Next {
         let wanted = self.types.iter().fold(0, |bits, ty| bits | 1 << ty.id());
         vec![
             (if rounds { wanted } else { 0 }).into(),
-            self.norm.map_or(0, |role| role.table_index(LAYER)).into(),
-            EPS.into(),
             (&self.forms[0]).into(),
             (&self.forms[1]).into(),
+            self.norm.map_or(0, |role| role.table_index(LAYER)).into(),
+            EPS.into(),
             (&self.squares).into(),
             (&self.inverse).into(),
             (&self.arrivals).into(),
