@@ -153,8 +153,8 @@ impl Kernel for GemmWarpgroups {
         let super_blocks = b.div::<U32>(chosen.k, SUPER_BLOCK);
         let product = Product { of: of_tile, super_blocks, columns: of_256, first_eight };
         let sums = tile.sums(b, &self.types, &product);
-        // What the sums were computed with takes no registers meanwhile.
-        b.bar_sync();
+        // What the sums were computed with takes no registers meanwhile. A warpgroup goes on while the other one multiplies.
+        b.bar_warp_sync();
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let rows = rows_of_phase(b, &self.shape, &chosen, vocab);
         let operands = Operands { table, inverse, y, columns, rows, first_eight };
