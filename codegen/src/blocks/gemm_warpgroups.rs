@@ -266,12 +266,11 @@ impl Tile {
         let next = b.add::<U32>(sb, count - busy(ty));
         let there = b.setp_lt(next, all);
         let is_before = b.setp_ge(here, busy(ty));
-        let [before, behind] = [b.sub::<U32>(here, busy(ty)), b.add::<U32>(here, count - busy(ty))];
-        let number = b.selp::<U32>(before, behind, is_before);
-        // Stages before the one at hand have their next phase.
-        let further = b.selp::<U32>(1, 0, is_before);
-        let filled = b.xor::<U32>(phase, further);
-        let freed = b.xor::<U32>(filled, 1);
+        let further = b.selp::<U32>(busy(ty).wrapping_neg(), count - busy(ty), is_before);
+        let number = b.add::<U32>(here, further);
+        // Stages before the one at hand are freed from this phase, others from the one before.
+        let last = b.xor::<U32>(phase, 1);
+        let freed = b.selp::<U32>(phase, last, is_before);
         let free = b.byte_index(self.free, number, 8);
         wait(b, free, freed);
         b.bar_warp_sync(); // every lane has seen that it is free
