@@ -2,10 +2,10 @@
 //! cores over an f16 cache in fast ones.
 
 use kiln_codegen::KvType;
-use kiln_codegen::kernels::{Attention, AttentionBatch};
+use kiln_codegen::kernels::{Attention, AttentionBatch, Quantise};
 use kiln_shape::table::KV_CHUNK;
-use kiln_shape::units::BatchCut;
-use kiln_shape::{ModelShape, Numerics, presets};
+use kiln_shape::units::{self, BatchCut};
+use kiln_shape::{ModelShape, Numerics, WeightType, presets};
 
 use crate::attention::{BOUND, Batch, Case, LAYER};
 use crate::common;
@@ -78,7 +78,7 @@ impl<'a> Launch<'a> {
 fn batch(gpu: &Gpu, case: &Case, columns: u32) -> [Vec<f32>; 2] {
     let Case { heads, kv_heads, head_dim, length, .. } = *case;
     let shape = ModelShape { heads, kv_heads, head_dim, ..presets::PRESETS[0].shape };
-    let kernel = AttentionBatch::new(shape, &[]);
+    let kernel = AttentionBatch::new(shape, &TYPES);
     let blocks = BatchCut::of(shape.group()).blocks(columns);
     let (q_dim, qkv_dim) = (case.q.len(), case.q.len() + 2 * (kv_heads * head_dim) as usize);
     let scaled = |column: u32| case.q.iter().map(move |q| q * (column + 1) as f32);
@@ -91,16 +91,39 @@ fn batch(gpu: &Gpu, case: &Case, columns: u32) -> [Vec<f32>; 2] {
     let (table, length_at, error) = (gpu.input(&addresses), gpu.input(&[first]), gpu.in_out(&[0u32]));
     let mut args = vec![Arg::from(&q), (&table).into(), LAYER.into(), length.into(), (&out).into()];
     args.extend([columns.into(), Arg::from(&length_at), (&error).into()]);
-    let nothing = gpu.unwritten::<u8>(16);
-    args.extend([0u32.into(), Arg::from(&nothing), (&nothing).into()]);
+    let wanted = if units::rounds(&shape) { TYPES.iter().fold(0, |bits, ty| bits | 1 << ty.id()) } else { 0 };
+    let bytes = kiln_shape::columns::bytes(q_dim as u32, columns.next_multiple_of(8)) as usize;
+    let forms = [(); 2].map(|()| gpu.in_out(&vec![0u8; bytes]));
+    args.extend([wanted.into(), Arg::from(&forms[0]), (&forms[1]).into()]);
     gpu.load(kernel).run([kv_heads, blocks, 1], &args);
     assert_eq!(error.read()[0], 0);
+    if wanted != 0 {
+        for (ty, found) in TYPES.into_iter().zip(&forms) {
+            let rounded = rounded(gpu, &shape, ty, &out.read());
+            assert_eq!(found.read(), rounded, "{}, {columns} columns rounded for {ty}, {gpu}", case.what());
+        }
+    }
     let alone = (0..columns).flat_map(|column| {
         let q = scaled(column).collect();
         let case = case.with_queries(q);
         Launch { length: first + column, ..Launch::of(&case, Numerics::Fast) }.run(gpu).0
     });
     [out.read(), alone.collect()]
+}
+
+/// Types that results are rounded for: with one scale for 256, and with one for each 32.
+const TYPES: [WeightType; 2] = [WeightType::Q4_K, WeightType::Q8_0];
+
+/// Columns as the kernel that rounds them has them for a type.
+fn rounded(gpu: &Gpu, shape: &ModelShape, ty: WeightType, y: &[f32]) -> Vec<u8> {
+    let count = y.len() as u32 / shape.q_dim();
+    let padded = count.next_multiple_of(8);
+    let (x, inverse, table) = (gpu.input(y), gpu.output::<f32>(count as usize), gpu.input(&[0u64; 8]));
+    let to = gpu.in_out(&vec![0u8; kiln_shape::columns::bytes(shape.q_dim(), padded) as usize]);
+    let mut args = vec![Arg::from(&table), 0u32.into(), (&x).into(), shape.q_dim().into(), 1e-6f32.into()];
+    args.extend([count.into(), (1u32 << ty.id()).into(), Arg::from(&to), (&inverse).into()]);
+    gpu.load(Quantise::new(shape, &TYPES)).run([padded, 1, 1], &args);
+    to.read()
 }
 
 /// Groups that fill the rows of a block and others; lengths at the ends of chunks, and, of many KV heads, where runs of

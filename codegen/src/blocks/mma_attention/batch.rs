@@ -243,8 +243,12 @@ impl Batch {
             let share = columns::Share { y, rows, own, end: tile.end, apart: BatchCut::WARPS };
             let first = b.mul::<U32>(kv_head, each);
             let end = b.add::<U32>(first, each);
-            b.for_range(first, end, 1, |b, sb| {
-                to.super_block(b, types, &share, [sb, super_blocks], room, |_, _, _| {});
+            // The second tile of a block may be none, and a warp without a column.
+            let has_column = b.setp_lt(own, tile.end);
+            b.if_(has_column, |b| {
+                b.for_range(first, end, 1, |b, sb| {
+                    to.super_block(b, types, &share, [sb, super_blocks], room, |_, _, _| {});
+                });
             });
         });
     }
