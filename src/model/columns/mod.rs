@@ -85,6 +85,13 @@ fn room(tokens: u32) -> u32 {
     tokens.clamp(LEAST, MOST).next_power_of_two()
 }
 
+/// Whether so many columns go through the cache together, where it is of f16: a chunk of it takes a warp about as long as
+/// chunks of so many columns take a multiprocessor one by one, as estimated.
+pub(crate) fn attend_together(shape: &ModelShape, columns: u32, multiprocessors: u32) -> bool {
+    const COLUMNS: u32 = 4;
+    columns * shape.kv_heads >= COLUMNS * multiprocessors
+}
+
 /// Tokens that go through the layers together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pass {
@@ -207,10 +214,7 @@ impl Columns {
     /// room for all. Says whether the results are rounded for the next phase.
     fn attend(&self, run: &mut Run<'_>, of: &Of<'_>, pass: Pass, layer: u32) -> Result<bool> {
         let (sequence, shape): (&Sequence, _) = (of.sequence, of.model.file.shape());
-        // A chunk of a warp takes about as long as a chunk of each of so many columns for all multiprocessors, as estimated.
-        const ENOUGH: u32 = 4;
-        let fill = pass.count * shape.kv_heads >= ENOUGH * of.model.device.multiprocessors();
-        if sequence.kv == KvType::F16 && fill {
+        if sequence.kv == KvType::F16 && attend_together(shape, pass.count, of.model.device.multiprocessors()) {
             let blocks = BatchCut::of(shape.group()).blocks(pass.count);
             let (state, left) = (self.state(0), self.handed.to(1));
             let wanted = if units::rounds(shape) { products::wanted(of, layer, 1) } else { 0 };

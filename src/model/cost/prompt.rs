@@ -10,18 +10,18 @@ use super::counted::{TileLoop, staging};
 use super::phases::{Phase, more_bits, phases};
 use super::predict::{ISSUED, predict, together};
 use super::{Chip, Program, Way};
-use crate::model::columns::MOST;
+use crate::model::columns::{MOST, attend_together};
 use crate::model::tiles::Tile;
 use crate::shape::columns::bytes;
-use crate::shape::units::{BatchCut, FAST_CHUNK};
+use crate::shape::units::{BatchCut, FAST_CHUNK, rounds};
 use crate::shape::{ModelShape, Numerics, WeightType};
 
 /// Multiply-adds of an `m16n8k32` of bytes, and of an `m16n8k16` of halves.
 const OF_BYTES: f64 = 4096.0;
 const OF_HALVES: f64 = 2048.0;
 /// Warp-instructions of attention for each of its products of halves: counted by hand at sm_90 in the loop over chunks, for
-/// qwen3-8b. Of 3070 for a chunk 1680 put its sums together with those before.
-const ATTENTION: f64 = 23.0;
+/// qwen3-8b, 590 for a chunk of 66 products.
+const ATTENTION: f64 = 8.9;
 
 /// The modelled time to the first token behind a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -88,6 +88,10 @@ impl Batch<'_> {
         // The embeddings, and the first layer's rounding, which later layers' products do for the next.
         sum.launches += 2;
         sum.products += self.rounding(hidden);
+        // Attention rounds its results where it is one launch for all columns and they are whole super-blocks.
+        let rounds = rounds(self.shape) && attend_together(self.shape, self.count, self.chip.multiprocessors);
+        // Products, attention and the step before it, and attention's rounding.
+        let of_layer = if rounds { 6 } else { 7 };
         for layer in 0..layers {
             let some = if more_bits(layer, layers) { Q6_K } else { Q4_K };
             // What a product takes, what it multiplies with, and what it leaves for the next to take.
@@ -101,11 +105,10 @@ impl Batch<'_> {
                 sum.products += self.product(k, matrices) + self.rounding(next);
             }
             sum.attention += self.attention();
-            // Products, attention's rounding, attention, and the step before it.
-            sum.launches += 7;
+            sum.launches += of_layer;
         }
         let each = self.chip.launch.value + 2e-3 * self.chip.latency.value;
-        sum.dependencies += 1e-6 * each * f64::from(2 + 7 * layers);
+        sum.dependencies += 1e-6 * each * f64::from(2 + of_layer * layers);
     }
 
     fn clock(&self) -> f64 {
@@ -229,8 +232,9 @@ mod tests {
                     assert!(found.products < 12.0 * least, "{model}, {}: {found:?}, {least}", chip.name);
                 }
                 assert!(found[0].seconds() < found[1].seconds() && found[1].seconds() < found[2].seconds());
-                assert_eq!(found[0].launches, 7 * shape.layers + 2);
-                assert_eq!(found[2].launches, 8 * found[0].launches);
+                let of_layer = if attend_together(&shape, 64, chip.multiprocessors) { 6 } else { 7 };
+                assert_eq!(found[0].launches, of_layer * shape.layers + 2);
+                assert_eq!(found[2].launches, 8 * (6 * shape.layers + 2));
             }
         }
     }
