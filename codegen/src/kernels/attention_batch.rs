@@ -9,9 +9,9 @@ use kiln_shape::units::rounds;
 use kiln_shape::{KvType, ModelShape, Numerics, Units, WeightType};
 
 /// Query tokens at neighbouring positions against an f16 cache, in fast numerics: grid `(kv_heads, blocks)`, as
-/// [`BatchCut`] deals the columns to blocks. Each has the bits that [`Attention`] gives it. A length above `capacity` gives
-/// zeros, and sets the error word to 3. Where the next phase takes the results they are rounded to bytes for it, as
-/// [`super::Quantise`] does.
+/// [`BatchCut`](kiln_shape::units::BatchCut) deals the columns to blocks. Each has the bits that [`Attention`] gives it. A
+/// length above `capacity` gives zeros, and sets the error word to 3. Where the next phase takes the results they are
+/// rounded to bytes for it, as [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionBatch {
     shape: ModelShape,

@@ -7,8 +7,8 @@ use crate::ptx::{Builder, Compare, F32, Global, Size, U32};
 use kiln_shape::KvType;
 
 /// Query tokens at neighbouring positions against a contiguous f16 cache, each up to its own, by tensor cores: grid
-/// `[heads, blocks]`, as [`BatchCut`] deals the columns of a query head to blocks. A last position beyond the cache gives
-/// zeros, and sets the error word to 3.
+/// `[heads, blocks]`, as [`BatchCut`](kiln_shape::units::BatchCut) deals the columns of a query head to blocks. A last
+/// position beyond the cache gives zeros, and sets the error word to 3.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CausalAttention {
     head_dim: u32,

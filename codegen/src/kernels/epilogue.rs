@@ -69,7 +69,8 @@ impl Epilogue<'_> {
             add(b, products, |b, Scaled { place, there, .. }| b.select_ptr(place, none, there));
         });
         b.if_(self.chosen.is_gate_up, |b| {
-            let pairs: Vec<_> = products.iter().filter_map(|of| of.pair.map(|pair| (of.value, pair))).collect();
+            let pairs: Vec<_> =
+                products.iter().filter_map(|of| of.pair.map(|(gate, up)| (of.value, gate, up))).collect();
             let (fours, rest) = pairs.as_chunks::<4>();
             fours.iter().for_each(|four| activate(b, *four));
             rest.iter().for_each(|one| activate(b, [*one]));
@@ -81,10 +82,10 @@ impl Epilogue<'_> {
 }
 
 /// Makes products with gate and up one, some side by side.
-fn activate<const N: usize>(b: &mut Builder, of: [(Var<F32>, (Var<F32>, Val<F32>)); N]) {
-    let gates = of.map(|(_, (gate, _))| b.get(gate));
+fn activate<const N: usize>(b: &mut Builder, of: [(Var<F32>, Var<F32>, Val<F32>); N]) {
+    let gates = of.map(|(_, gate, _)| b.get(gate));
     let activated = math::silus(b, gates);
-    for ((value, (_, up)), activated) in of.into_iter().zip(activated) {
+    for ((value, _, up), activated) in of.into_iter().zip(activated) {
         let product = b.mul(activated, up);
         b.set(value, product);
     }
