@@ -87,9 +87,14 @@ impl BatchCut {
     /// Warps of a tile, half of a block's.
     pub const WARPS: u32 = 4;
 
-    /// Of so many query heads of a KV head, 1 to 16: what kernels are made for.
+    /// Of so many query heads of a KV head, 1 to 16: what kernels are made for. Others are cut as the nearest of these.
     pub const fn of(group: u32) -> BatchCut {
-        BatchCut { group: if group == 0 { 1 } else { group } }
+        let group = match group {
+            0 => 1,
+            1..=16 => group,
+            _ => 16,
+        };
+        BatchCut { group }
     }
 
     /// Positions of a warp: more than one where all their heads fit.
@@ -104,8 +109,7 @@ impl BatchCut {
 
     /// Positions of a tile.
     pub const fn positions(self) -> u32 {
-        let positions = BatchCut::WARPS / self.of_position() * self.of_warp();
-        if positions == 0 { 1 } else { positions }
+        BatchCut::WARPS / self.of_position() * self.of_warp()
     }
 
     /// Blocks of each KV head for so many positions.
@@ -115,7 +119,7 @@ impl BatchCut {
 }
 
 /// Whether attention of neighbouring positions rounds its results to bytes: the heads of a KV head are whole super-blocks.
-pub const fn rounds(shape: &ModelShape) -> bool {
+pub const fn batch_rounds(shape: &ModelShape) -> bool {
     (shape.group() * shape.head_dim).is_multiple_of(crate::SUPER_BLOCK)
 }
 

@@ -119,3 +119,36 @@ fn a_row_of_a_product_depends_on_no_other_row() {
         }
     });
 }
+
+/// Of B a column's words are the same at its other places; C has one number in each row.
+#[test]
+fn a_column_of_a_product_depends_on_no_other_column_and_not_on_its_place() {
+    let mut random = Random::fresh();
+    every_schedule(&mut random.clone(), |gpu| {
+        let kernel = gpu.load(Product);
+        let a: Vec<u32> = (0..128).map(|_| pair(&mut random)).collect();
+        let of_row: Vec<f32> = random.floats(16, 30.0);
+        let c: Vec<f32> = (0..128).map(|at| of_row[at / 16 + at % 4 / 2 * 8]).collect();
+        let (a, c) = (gpu.input(&a), gpu.input(&c));
+        let product = |b: &[u32]| {
+            let (b, d) = (gpu.input(b), gpu.output::<f32>(128));
+            kernel.run([1, 1, 1], &[Arg::from(&a), (&b).into(), (&c).into(), (&d).into()]);
+            d.read()
+        };
+        // Element of a result in a row and column.
+        let at = |row: usize, column: usize| (row % 8 * 4 + column / 2) * 4 + row / 8 * 2 + column % 2;
+        let b: Vec<u32> = (0..64).map(|_| pair(&mut random)).collect();
+        let expected = product(&b);
+        for (column, place) in (0..8).flat_map(|column| (0..8).map(move |place| (column, place))) {
+            for other in [None, Some(0x7e00_7c00u32), Some(0)] {
+                let mut words: Vec<u32> = (0..64).map(|_| other.unwrap_or_else(|| pair(&mut random))).collect();
+                words[8 * place..8 * place + 8].copy_from_slice(&b[8 * column..8 * column + 8]);
+                let found = product(&words);
+                for row in 0..16 {
+                    let bits = (found[at(row, place)].to_bits(), expected[at(row, column)].to_bits());
+                    assert_eq!(bits.0, bits.1, "row {row}, column {column} at {place} beside {other:x?}, {gpu}");
+                }
+            }
+        }
+    });
+}

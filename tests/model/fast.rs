@@ -274,6 +274,34 @@ fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
     }
 }
 
+/// Times within one run; nothing is checked. `-- --ignored --nocapture` prints them.
+#[test]
+#[ignore = "longer; .ci/run runs it"]
+fn a_prompt_is_emulated_many_times_as_fast_as_its_tokens() {
+    const ROUNDS: usize = 9;
+    let mut random = Random::fresh();
+    let model = quick("demo.Q4_K_M", DeviceConfig::default());
+    let ids: Vec<u32> = (0..64).map(|_| random.below(512)).collect();
+    let mut best = [f64::MAX; 2];
+    for _ in 0..ROUNDS {
+        for (best, together) in best.iter_mut().zip([64, 1]) {
+            let mut session = session(&model, PathChoice::Stream, None);
+            session.append(&ids[..1]).expect("it fits");
+            session.logits().expect("logits");
+            session.truncate(0);
+            let begin = std::time::Instant::now();
+            for some in ids.chunks(together) {
+                session.append(some).expect("it fits");
+                session.logits().expect("logits");
+            }
+            *best = best.min(begin.elapsed().as_secs_f64());
+        }
+    }
+    let [together, alone] = best;
+    println!("64 tokens at once {together:.4} s, one by one {alone:.4} s: {:.1} times", alone / together);
+    assert!(alone > 7.0 * together, "{together} and {alone} s");
+}
+
 /// Tokens of a prompt go several at once: what a token has one launch for has one then too, and attention another for the
 /// rounding of its results. The first layer's is the embedding's.
 #[test]

@@ -54,6 +54,10 @@ const TWOS: usize = 4;
 const STEPS: usize = 2;
 /// The product with which a warpgroup lets the other begin: the last ones cover the other's first.
 const PASSED: usize = 5;
+/// The product behind which copies begin to a stage that is free already. Where a stage is freed by the other warpgroup's
+/// last turn, they begin behind the product with which that one's next is given.
+const EARLY: usize = 1;
+const LATE: usize = PASSED + 1;
 /// Polls of an mbarrier that are enough for anything a block waits for here.
 const POLLS: u32 = 1 << 20;
 
@@ -136,7 +140,8 @@ impl Tile {
         tile
     }
 
-    /// Shared memory that nothing is in once sums are there, and a barrier is behind them.
+    /// Shared memory that nothing is in once sums are there, and a barrier of the block is behind them: until then the other
+    /// warpgroup may read it.
     pub(crate) fn room(&self) -> Shared<U32> {
         const { assert!(BESIDE / 4 >= WARPS * rounded_columns::WORDS) };
         self.stages.cast()
@@ -217,10 +222,10 @@ impl Tile {
             let turn = b.xor::<U32>(turn, group);
             let early = (busy(ty) > 1).then(|| self.ahead(b, ty, (here, phase), (sb, all)));
             let amid = |b: &mut Builder, number: usize| match (number, &early) {
-                (1, Some(ahead)) => copies.columns(b, ahead),
-                (2, Some(ahead)) => copies.rows(b, ahead),
+                (EARLY, Some(ahead)) => copies.columns(b, ahead),
+                (number, Some(ahead)) if number == EARLY + 1 => copies.rows(b, ahead),
                 (PASSED, _) => b.if_(leads, |b| b.mbarrier_arrive(other_turn)),
-                (6, None) => {
+                (LATE, None) => {
                     let ahead = self.ahead(b, ty, (here, phase), (sb, all));
                     copies.columns(b, &ahead);
                     copies.rows(b, &ahead);
@@ -254,7 +259,7 @@ impl Tile {
         });
     }
 
-    /// The stage that is filled behind that at hand: the one before it, once both warpgroups have left it.
+    /// The stage that is filled next: so many before that at hand as are busy, once both warpgroups have left it.
     fn ahead(
         &self,
         b: &mut Builder,

@@ -45,7 +45,7 @@ pub(crate) struct Written {
 
 impl Next {
     /// Rounds what the block has finished, for products with weights of `types`. `room` is shared memory that nothing is in
-    /// any more, `answer` a word of it elsewhere.
+    /// behind a barrier of the block, with which an arrival begins; `answer` is a word of it elsewhere.
     #[track_caller]
     pub(crate) fn round(
         &self,

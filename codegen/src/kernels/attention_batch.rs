@@ -3,15 +3,15 @@ use super::{Attention, Kernel};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::Cache;
 use crate::blocks::leader;
-use crate::blocks::mma_attention::{self, Batch, Positions, zeros};
+use crate::blocks::mma_attention::{self, Batch, Positions, batch_zeros};
 use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Size, U32, U64};
-use kiln_shape::units::rounds;
+use kiln_shape::units::batch_rounds;
 use kiln_shape::{KvType, ModelShape, Numerics, Units, WeightType};
 
 /// Query tokens at neighbouring positions against an f16 cache, in fast numerics: grid `(kv_heads, blocks)`, as
 /// [`BatchCut`](kiln_shape::units::BatchCut) deals the columns to blocks. Each has the bits that [`Attention`] gives it. A
-/// length above `capacity` gives zeros, and sets the error word to 3. Where the next phase takes the results they are
-/// rounded to bytes for it, as [`super::Quantise`] does.
+/// length above `capacity` gives zeros, rounds nothing, and sets the error word to 3. Where the next phase takes the results
+/// they are rounded to bytes for it, as [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionBatch {
     shape: ModelShape,
@@ -43,7 +43,7 @@ impl Kernel for AttentionBatch {
     fn build(&self, b: &mut Builder) {
         let ModelShape { head_dim, kv_heads, .. } = self.shape;
         let heads = Heads { group: self.shape.group(), head_dim, ty: KvType::F16 };
-        b.blocks_per_sm(mma_attention::blocks_per_sm(head_dim));
+        b.blocks_per_sm(mma_attention::batch_blocks_per_sm(head_dim));
         let q = b.param::<Global<F32>>("q"); // [columns, q_dim + 2 kv_dim]
         let table = b.param::<Global<U64>>("chunks"); // addresses of the cache's chunks
         let layer = b.param::<U32>("layer");
@@ -57,9 +57,12 @@ impl Kernel for AttentionBatch {
         let (q_dim, kv_dim) = (self.shape.q_dim(), self.shape.kv_dim());
         let (kv_head, block, tid) = (b.ctaid_x(), b.ctaid_y(), b.tid());
         let length = b.ld(length_at, LoadKind::Constant);
-        let last = b.add(length, columns);
-        let last = b.sub(last, 1);
-        let fits = b.setp::<U32>(Compare::Le, last, capacity);
+        // A length near 2^32 has no columns behind it.
+        let behind = b.sub::<U32>(columns, 1);
+        let room = b.sub::<U32>(capacity, behind);
+        let has_room = b.setp::<U32>(Compare::Le, behind, capacity);
+        let fits = b.setp::<U32>(Compare::Le, length, room);
+        let fits = b.and_pred(has_room, fits);
         let of_head = heads.group * head_dim * 4;
         let y = out;
         let [q, out] = [q, out].map(|base| b.byte_index(base, kv_head, of_head));
@@ -75,12 +78,12 @@ impl Kernel for AttentionBatch {
             fits,
             |b| {
                 let tile = batch.attend(b, &of);
-                if rounds(&self.shape) {
+                if batch_rounds(&self.shape) {
                     batch.round(b, (y, q_dim, kv_head), &tile, (rounded, &self.next));
                 }
             },
             |b| {
-                zeros(b, &of, heads);
+                batch_zeros(b, &of, heads);
                 let leader = leader::of_grid(b, tid, &[kv_head, block]);
                 b.if_(leader, |b| b.st(error, 3));
             },

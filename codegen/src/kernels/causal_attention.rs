@@ -2,7 +2,7 @@ use super::Kernel;
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::{self, Cache, value_or_memory};
 use crate::blocks::leader;
-use crate::blocks::mma_attention::{self, Batch, Positions, zeros};
+use crate::blocks::mma_attention::{self, Batch, Positions, batch_zeros};
 use crate::ptx::{Builder, Compare, F32, Global, Size, U32};
 use kiln_shape::KvType;
 
@@ -39,7 +39,7 @@ impl Kernel for CausalAttention {
         /// A chunk a unit: partial results are put together one by one.
         const UNITS: u32 = 1 << 20;
         let head_dim = self.head_dim;
-        b.blocks_per_sm(mma_attention::blocks_per_sm(head_dim));
+        b.blocks_per_sm(mma_attention::batch_blocks_per_sm(head_dim));
         let q = b.param::<Global<F32>>("q"); // [columns, heads, head_dim]
         let keys = kv::cache_param(b, "k_cache", KvType::F16); // [kv_heads, max_seq_len, head_dim]
         let values = kv::cache_param(b, "v_cache", KvType::F16); // [kv_heads, max_seq_len, head_dim]
@@ -74,7 +74,7 @@ impl Kernel for CausalAttention {
                 batch.attend(b, &of);
             },
             |b| {
-                zeros(b, &of, heads);
+                batch_zeros(b, &of, heads);
                 let leader = leader::of_grid(b, tid, &[head, block]);
                 b.if_(leader, |b| b.st(error, 3));
             },

@@ -217,7 +217,7 @@ impl Columns {
         if sequence.kv == KvType::F16 && attend_together(shape, pass.count, of.model.device.multiprocessors()) {
             let blocks = BatchCut::of(shape.group()).blocks(pass.count);
             let (state, left) = (self.state(0), self.handed.to(1));
-            let wanted = if units::rounds(shape) { products::wanted(of, layer, 1) } else { 0 };
+            let wanted = if units::batch_rounds(shape) { products::wanted(of, layer, 1) } else { 0 };
             let attend = AttentionBatch {
                 q: In::noted(self.qkv.as_ptr()),
                 chunks: In::noted(sequence.table.as_ptr()),

@@ -14,8 +14,9 @@ pub(super) struct Rounded {
 }
 
 impl Rounded {
-    /// For so many columns of `k` activations. What products round does not write columns that are not there, nor a factor
-    /// where there is no norm: these are zeros and 1 from here on.
+    /// For so many columns of `k` activations. What products and attention round does not write columns that are not there, nor
+    /// a factor where there is no norm: factors are 1 from here on. Columns that are not there hold what was there before, zeros
+    /// at first; results of theirs are not written.
     fn new(device: &Device, k: u32, columns: u32) -> Result<Rounded> {
         let rounded = || DeviceBuffer::<u8>::zeroed(device, bytes(k, columns) as usize);
         let inverse = DeviceBuffer::from_host(device, &vec![1.0; columns as usize])?;

@@ -3,8 +3,8 @@
 //! A product of a batch takes, of the multiprocessor with most tiles, the issue of its instructions and its tensor cores'
 //! time, and of the chip the reads: weights from device memory once and from the L2 cache for every tile of columns,
 //! columns from there for every tile of rows. Times of resources that are busy side by side are put together as those of a
-//! token. Tiles issue in every cycle here, which their barriers and loads will not let them: what is modelled is a bound
-//! from below, as near to a chip as its figures are.
+//! token, by their squares: no bound, since they may hide behind each other wholly. Tiles issue in every cycle here, which
+//! their barriers and loads will not let them.
 
 use super::counted::{TileLoop, staging};
 use super::phases::{Phase, more_bits, phases};
@@ -13,7 +13,7 @@ use super::{Chip, Program, Way};
 use crate::model::columns::{MOST, attend_together};
 use crate::model::tiles::Tile;
 use crate::shape::columns::bytes;
-use crate::shape::units::{BatchCut, FAST_CHUNK, rounds};
+use crate::shape::units::{BatchCut, FAST_CHUNK, batch_rounds};
 use crate::shape::{ModelShape, Numerics, WeightType};
 
 /// Multiply-adds of an `m16n8k32` of bytes, and of an `m16n8k16` of halves.
@@ -89,8 +89,8 @@ impl Batch<'_> {
         sum.launches += 2;
         sum.products += self.rounding(hidden);
         // Attention rounds its results where it is one launch for all columns and they are whole super-blocks.
-        let rounds = rounds(self.shape) && attend_together(self.shape, self.count, self.chip.multiprocessors);
-        // Products, attention and the step before it, and attention's rounding.
+        let rounds = batch_rounds(self.shape) && attend_together(self.shape, self.count, self.chip.multiprocessors);
+        // Products, attention and the step before it, and where attention does not round a launch that does.
         let of_layer = if rounds { 6 } else { 7 };
         for layer in 0..layers {
             let some = if more_bits(layer, layers) { Q6_K } else { Q4_K };

@@ -6,17 +6,18 @@
 //! A row's sums are in registers: those of its units, where these are chunks, and else those of its unit. In that case what
 //! its units before come to stands where the result will, in device memory, and is added up there as each unit ends.
 //!
-//! Positions behind a row's own weigh nothing. Zero times what is not finite is not zero: where there is such behind the end
-//! of some row, each position's rows are weighed by themselves, with zeros for values behind theirs.
+//! Positions behind a row's own weigh nothing. Zero times what is not finite is not zero: where there is such at the last
+//! position of some row or behind, each position's rows are weighed by themselves, and that one's values stand in for those
+//! behind, as in decoding.
 
 use super::chunk::{Place, SCORES, Weights, of_lane, two_halves};
 use super::{FAST_CHUNK, ROWS};
 use crate::blocks::attention::Heads;
 use crate::blocks::kv::{Cache, Half};
-use crate::blocks::math;
 use crate::blocks::rounded_columns::{self as columns, Rounded, WORDS};
+use crate::blocks::running::{Joined, Sums, quotient};
 use crate::matrix;
-use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Operand, Pred, Shared, Size, U8, U32, U64, Val, Var};
+use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
 use kiln_shape::units::BatchCut;
 use kiln_shape::{SUPER_BLOCK, WeightType};
 
@@ -73,7 +74,7 @@ const fn stage(head_dim: u32) -> u32 {
 pub(crate) const BATCH_THREADS: u32 = 32 * 2 * BatchCut::WARPS;
 
 /// Blocks that an SM must hold, by which the assembler limits registers.
-pub(crate) const fn blocks_per_sm(head_dim: u32) -> u32 {
+pub(crate) const fn batch_blocks_per_sm(head_dim: u32) -> u32 {
     if head_dim <= 128 { 2 } else { 1 }
 }
 
@@ -102,41 +103,6 @@ struct Row {
     units: Sums,
 }
 
-/// A running softmax without its values.
-#[derive(Clone, Copy)]
-struct Sums {
-    max: Var<F32>,
-    sum: Var<F32>,
-}
-
-/// What is multiplied with the values so far and with those that are added.
-#[derive(Clone, Copy)]
-struct Joined {
-    old: Val<F32>,
-    new: Val<F32>,
-    max: Val<F32>,
-    sum: Val<F32>,
-}
-
-impl Sums {
-    fn none(b: &mut Builder) -> Sums {
-        Sums { max: b.var(f32::NEG_INFINITY), sum: b.var(0.0) }
-    }
-
-    /// With what lies to the right of all so far.
-    fn joined(self, b: &mut Builder, max: impl Operand<F32> + Copy, sum: impl Operand<F32> + Copy) -> Joined {
-        let difference = b.sub::<F32>(self.max, max);
-        let distance = b.abs(difference);
-        let below = b.neg(distance);
-        let factor = math::exp(b, below);
-        let stays = b.setp::<F32>(Compare::Ge, self.max, max);
-        let (old, new) = (b.selp::<F32>(1.0, factor, stays), b.selp::<F32>(factor, 1.0, stays));
-        let max = b.max::<F32>(self.max, max);
-        let added = b.mul::<F32>(sum, new);
-        Joined { old, new, max, sum: b.fma(self.sum, old, added) }
-    }
-}
-
 /// The tile of a warp, and the warp's number in it.
 pub(crate) struct Tile {
     /// Its first position, and the one behind its last.
@@ -150,9 +116,10 @@ struct Share {
     tile: Tile,
     /// The position behind the block's last, in the sequence.
     end: Val<U32>,
-    /// The warp's first among the positions, the length up to it, and up to its last; 0 where it has none.
+    /// The warp's first among the positions, and the length up to it; of some other where the warp has none.
     first: Val<U32>,
     shortest: Val<U32>,
+    /// The length up to the warp's last position; 0 where it has none.
     longest: Val<U32>,
     /// The warp's number among those that share a position.
     part: Val<U32>,
@@ -256,8 +223,8 @@ impl Batch {
     fn share(&self, b: &mut Builder, of: &Positions) -> Share {
         let cut = self.cut;
         let tiles = b.size_div_ceil(Size::Reg(of.count), cut.positions());
-        let last = b.sub::<U32>(tiles, 1);
-        let back = b.sub::<U32>(last, of.block);
+        let last_tile = b.sub::<U32>(tiles, 1);
+        let back = b.sub::<U32>(last_tile, of.block);
         let warp = b.warp_id();
         let is_back = b.setp_ge(warp, BatchCut::WARPS);
         let tile = b.selp::<U32>(back, of.block, is_back);
@@ -426,11 +393,9 @@ impl Batch {
                 b.set(row.sums.sum, sum);
             },
             |b| {
-                let at = rows(b, values, self.heads.head_dim);
-                weigh(b, &weights, at, row, None, |b, sum, part| {
-                    let added = b.mul(part, joined.new);
-                    b.fma(sum, joined.old, added)
-                });
+                let lane = b.lane();
+                let at = row_of_values(b, values, lane, self.heads.head_dim);
+                weigh(b, &weights, at, row, |b, sum, part| joined.value(b, sum, part));
                 b.set(row.sums.max, joined.max);
                 b.set(row.sums.sum, joined.sum);
             },
@@ -482,12 +447,12 @@ impl Batch {
         [takes, begins]: [Val<Pred>; 2],
     ) {
         let lane = b.lane();
-        let member = b.and::<U32>(lane, 3);
         // A lane looks at the values of a position.
-        let at = rows(b, values, self.heads.head_dim);
+        let at = row_of_values(b, values, lane, self.heads.head_dim);
         let position = b.add::<U32>(first, lane);
         let found = b.var::<U32>(0);
-        let behind = b.setp_ge(position, share.shortest);
+        let next = b.add::<U32>(position, 1);
+        let behind = b.setp_ge(next, share.shortest);
         b.if_(behind, |b| {
             let mut any = b.mov::<U32>(0);
             for piece in 0..2 * self.heads.head_dim / PIECE {
@@ -506,22 +471,19 @@ impl Batch {
         let apart = b.vote_any(found);
         let length = b.var(share.shortest);
         b.do_while(|b| {
-            let end = b.sub::<U32>(length, first);
-            let end = b.selp::<U32>(end, FAST_CHUNK, apart);
-            let kept = [0, COLUMNS, 2 * COLUMNS, 3 * COLUMNS].map(|before| {
-                let position = b.mad::<U32>(member, 2, before);
-                let next = b.add::<U32>(position, 1);
-                let (low, high) = (b.setp_lt(position, end), b.setp_lt(next, end));
-                let low = b.selp::<U32>(0x0000_ffff, 0, low);
-                b.selp::<U32>(u32::MAX, low, high)
-            });
+            // Of a row that ends before the chunk nothing is taken here.
+            let last = b.sub::<U32>(length, first);
+            let last = b.sub::<U32>(last, 1);
+            let last = b.min::<U32>(last, FAST_CHUNK - 1);
+            let last = b.selp::<U32>(last, FAST_CHUNK - 1, apart);
+            let lane = b.min::<U32>(lane, last);
+            let at = row_of_values(b, values, lane, self.heads.head_dim);
             let own = b.setp_eq(row.length, length);
             let together = b.not_pred(apart);
             let own = b.or_pred(own, together);
             let own = b.and_pred(own, takes);
-            weigh(b, weights, at, row, Some(kept), |b, sum, part| {
-                let added = b.mul(part, joined.new);
-                let both = b.fma(sum, joined.old, added);
+            weigh(b, weights, at, row, |b, sum, part| {
+                let both = joined.value(b, sum, part);
                 let both = b.selp::<F32>(part, both, begins);
                 b.selp::<F32>(both, sum, own)
             });
@@ -544,12 +506,9 @@ impl Batch {
             }
         });
         b.if_(row.there, |b| {
-            let empty = b.setp_eq(row.sums.sum, 0.0);
+            let sum = b.get(row.sums.sum);
             for (eight, values) in (0..).zip(&row.values) {
-                let values = values.map(|value| {
-                    let value = b.div(value, row.sums.sum);
-                    b.selp::<F32>(0.0, value, empty)
-                });
+                let values = values.map(|value| quotient(b, value, sum));
                 b.st_vector(row.out.at(COLUMNS * eight), values);
             }
         });
@@ -592,8 +551,8 @@ impl Row {
                 let at = self.out.at(COLUMNS * eight);
                 let before: [Val<F32>; 2] = b.ld_vector(at, LoadKind::Ordinary);
                 let both = [0, 1].map(|i| {
-                    let added = b.mul::<F32>(values[i], joined.new);
-                    b.fma(before[i], joined.old, added)
+                    let unit = b.get(values[i]);
+                    joined.value(b, before[i], unit)
                 });
                 b.st_vector(at, both);
             }
@@ -601,25 +560,22 @@ impl Row {
     }
 }
 
-/// The lane's row of values, whose pieces are matrices of eight rows.
-fn rows(b: &mut Builder, values: Shared<U8>, head_dim: u32) -> Shared<U32> {
-    let lane = b.lane();
-    b.byte_index(values, lane, value_row(head_dim)).cast()
+/// A row of a chunk's values, whose pieces are rows of eight matrices.
+fn row_of_values(b: &mut Builder, values: Shared<U8>, row: Val<U32>, head_dim: u32) -> Shared<U32> {
+    b.byte_index(values, row, value_row(head_dim)).cast()
 }
 
 /// Eights of dimensions whose products are under way together.
 const TOGETHER: usize = 2;
 
-/// Weighs a chunk's values, which lie from `at` on for the lane, each word of two positions by `kept`; what comes of a sum so
-/// far and the chunk's part by `join` is the new one. The next values are on their way while some are multiplied, and those
-/// before are joined meanwhile.
+/// Weighs a chunk's values, of which the lane reads the row `at`; what comes of a sum so far and the chunk's part by `join` is
+/// the new one. The next values are on their way while some are multiplied, and those before are joined meanwhile.
 fn weigh(
     b: &mut Builder,
     weights: &Weights,
     at: Shared<U32>,
     row: &Row,
-    kept: Option<[Val<U32>; 4]>,
-    join: impl Fn(&mut Builder, Var<F32>, Val<F32>) -> Val<F32>,
+    join: impl Fn(&mut Builder, Val<F32>, Val<F32>) -> Val<F32>,
 ) {
     type Words = Vec<[Val<U32>; 4]>;
     let load = |b: &mut Builder, first: usize| -> Words {
@@ -630,7 +586,8 @@ fn weigh(
         for (own, sums) in row.values[first..].iter().zip(sums) {
             for (i, own) in own.iter().enumerate() {
                 let part = b.add(sums[i], sums[i + 2]);
-                let next = join(b, *own, part);
+                let before = b.get(*own);
+                let next = join(b, before, part);
                 b.set(*own, next);
             }
         }
@@ -645,14 +602,7 @@ fn weigh(
     // Those that are multiplied with the first 16 positions, and those that wait for their last sums.
     let (mut half, mut whole) = (None, None);
     for first in (0..row.values.len()).step_by(TOGETHER) {
-        let mut words = std::mem::replace(&mut coming, load(b, first + TOGETHER));
-        if let Some(kept) = kept {
-            words
-                .iter_mut()
-                .flatten()
-                .zip(kept.iter().cycle())
-                .for_each(|(word, kept)| *word = b.and::<U32>(*word, *kept));
-        }
+        let words = std::mem::replace(&mut coming, load(b, first + TOGETHER));
         let mut sums = vec![[zero; 4]; words.len()];
         multiply(b, 0, &words, &mut sums);
         if let Some((first, words, mut sums)) = half.replace((first, words, sums)) {
@@ -686,7 +636,7 @@ fn row_of(b: &mut Builder, base: Global<F32>, number: Val<U32>, bytes: Size) -> 
 }
 
 /// Zeros for the results of some positions: each block has its share of them, in their order.
-pub(crate) fn zeros(b: &mut Builder, of: &Positions, heads: Heads) {
+pub(crate) fn batch_zeros(b: &mut Builder, of: &Positions, heads: Heads) {
     let each = 2 * BatchCut::of(heads.group).positions();
     let first = b.mul::<U32>(of.block, each);
     let end = b.add::<U32>(first, each);

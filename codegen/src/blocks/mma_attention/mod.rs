@@ -13,14 +13,15 @@
 //! put together from left to right within a run, runs from left to right ([`kiln_shape::units`]). Nothing depends on the
 //! warps of a block, or on which block has a run.
 //!
-//! **Assumption.** A row of an `mma`'s result depends on that row of A and C and on B alone, not on the other rows. The ISA
-//! does not say so; prefill, whose rows are other positions, will rest on it. `tests/kernels/mma.rs` tests it. What an
-//! `mma` adds up inside is the chip's own, and sm_75 has one of half the depth: bits are promised per target.
+//! **Assumption.** An element of an `mma`'s result depends on its row of A, its column of B and its element of C alone, not on
+//! other rows and columns or on their places. The ISA does not say so; batches rest on it ([`batch`]), whose rows are other
+//! positions, and whose columns are other dimensions of the values. `tests/kernels/mma.rs` tests it. What an `mma` adds up
+//! inside is the chip's own, and sm_75 has one of half the depth: bits are promised per target.
 
 mod batch;
 mod chunk;
 
-pub(crate) use batch::{BATCH_THREADS, Batch, Positions, blocks_per_sm, zeros};
+pub(crate) use batch::{BATCH_THREADS, Batch, Positions, batch_blocks_per_sm, batch_zeros};
 
 use super::attention::Heads;
 use super::kv::Cache;
