@@ -1,7 +1,7 @@
 //! Matrix instructions, and copies that are not waited for.
 
-use super::{BLOCK, Case, Thread, case};
-use kiln_codegen::ptx::{Builder, LoadKind, S32, U32, U64, Val};
+use super::{BLOCK, Case, In, Thread, case};
+use kiln_codegen::ptx::{Builder, LoadKind, S32, Shared, U32, U64, Val};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -83,17 +83,7 @@ pub(super) fn cases() -> Vec<Case> {
         .of_own(90),
         case(
             "ldmatrix",
-            |b, i| {
-                let rows = b.shared::<U32>("rows", 4 * BLOCK);
-                let tid = b.tid();
-                let own = b.byte_index(rows, tid, 16);
-                b.st_vector(own, [i.x, i.y, i.z, i.thread]);
-                b.bar_sync();
-                let words = b.ldmatrix(own);
-                let sum = b.mad::<U32>(words[0], 3, words[1]);
-                let sum = b.mad::<U32>(sum, 3, words[2]);
-                b.mad::<U32>(sum, 3, words[3])
-            },
+            |b, i| matrices(b, i, Builder::ldmatrix),
             |t| {
                 let word = |matrix: u32| {
                     let row = t.beside(t.tid() / 32 * 32 + 8 * matrix + t.tid() % 32 / 4);
@@ -104,17 +94,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(
             "ldmatrix.trans",
-            |b, i| {
-                let rows = b.shared::<U32>("rows", 4 * BLOCK);
-                let tid = b.tid();
-                let own = b.byte_index(rows, tid, 16);
-                b.st_vector(own, [i.x, i.y, i.z, i.thread]);
-                b.bar_sync();
-                let words = b.ldmatrix_transposed(own);
-                let sum = b.mad::<U32>(words[0], 3, words[1]);
-                let sum = b.mad::<U32>(sum, 3, words[2]);
-                b.mad::<U32>(sum, 3, words[3])
-            },
+            |b, i| matrices(b, i, Builder::ldmatrix_transposed),
             |t| {
                 let half = |row: u32, number: u32| {
                     let row = t.beside(t.tid() / 32 * 32 + row);
@@ -216,6 +196,19 @@ fn product(t: Thread, k: u32, a: fn(u8) -> i32, columns: [usize; 2], c: [i32; 4]
             sum.wrapping_add(left * right)
         })
     })
+}
+
+/// Four matrices of the threads' words, a row of 16 bytes each, loaded by `load`.
+fn matrices(b: &mut Builder, i: In, load: impl FnOnce(&mut Builder, Shared<U32>) -> [Val<U32>; 4]) -> Val<U32> {
+    let rows = b.shared::<U32>("rows", 4 * BLOCK);
+    let tid = b.tid();
+    let own = b.byte_index(rows, tid, 16);
+    b.st_vector(own, [i.x, i.y, i.z, i.thread]);
+    b.bar_sync();
+    let words = load(b, own);
+    let sum = b.mad::<U32>(words[0], 3, words[1]);
+    let sum = b.mad::<U32>(sum, 3, words[2]);
+    b.mad::<U32>(sum, 3, words[3])
 }
 
 fn folded(b: &mut Builder, values: [Val<S32>; 4]) -> Val<U32> {
