@@ -65,6 +65,8 @@ launch! {
         squares: Out<'a, f32>,
         next_inverse: Out<'a, f32>,
         arrivals: Out<'a, u32>,
+        begun: Out<'a, f32>,
+        begun_words: Out<'a, u32>,
     }
 }
 

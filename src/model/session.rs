@@ -188,7 +188,7 @@ impl Session {
         let capacity = options.capacity.unwrap_or(shape.context);
         let prompts = match (options.numerics, options.path) {
             (Numerics::Exact, _) | (_, PathChoice::Persistent) => 0,
-            (Numerics::Fast, _) => columns::memory(shape, options.kv, capacity),
+            (Numerics::Fast, _) => columns::memory(shape, options.kv, capacity, model.device().multiprocessors()),
         };
         let choosing = match options.path {
             PathChoice::Persistent => 0,

@@ -37,8 +37,8 @@ const FROM_L2: f64 = 24.0;
 
 impl Tile {
     /// Of the tiles that are there the one that takes the least time for matrices of these types and rows, and how many
-    /// tiles of rows it has. Multiprocessors take tiles in turns, those without one in the last turn rest, and each tile
-    /// reads its weights and columns from the L2 cache. Gate and up, two matrices of the same rows, share large tiles where
+    /// tiles of rows it has. Multiprocessors take tiles in turns, those without one in the last turn rest, unless tiles are
+    /// shared, and each tile reads its weights and columns from the L2 cache. Gate and up, two matrices of the same rows, share large tiles where
     /// they are of one type.
     pub(crate) fn choose(
         there: impl Fn(Tile) -> bool,
@@ -54,7 +54,7 @@ impl Tile {
         let time = |(tile, cost): (Tile, f64)| {
             let rows = tile.rows(matrices)?;
             let across = columns.div_ceil(tile.columns());
-            let turns = tile.turns((f64::from(rows) * f64::from(across) / all).ceil());
+            let turns = tile.turns(rows * across, multiprocessors);
             let products = turns * tile.products() * (cost / ISSUED).hypot(TENSOR);
             let of_columns = f64::from(rows) * f64::from(tile.columns()) * f64::from(PLANE_BYTES / COLUMNS);
             let copies = f64::from(across) * (weights + of_columns) / (FROM_L2 * all);
@@ -83,12 +83,34 @@ impl Tile {
         }
     }
 
-    /// What so many turns come to. A large tile has four warps: alone on a multiprocessor they leave it idle, so that two
-    /// tiles go side by side. By the emulator's clock, on an H100, one takes 24 us of 4096 weights a row in Q4_K, two take 42,
-    /// and a double tile 38.5.
-    fn turns(self, turns: f64) -> f64 {
+    /// Sums of a tile that blocks share.
+    pub(crate) const SUMS: u32 = tile_rows(WeightType::Q4_K) * Tile::Double.columns();
+
+    /// Tiles of so many that the multiprocessor with the most of them has. Those of 128 columns are shared equally.
+    pub(crate) fn most(self, tiles: u32, multiprocessors: u32) -> f64 {
+        let all = f64::from(multiprocessors.max(1));
+        match self {
+            Tile::Narrow | Tile::Wide | Tile::Large => (f64::from(tiles) / all).ceil(),
+            Tile::Double | Tile::Warpgroups => (f64::from(tiles) / all).max(1.0),
+        }
+    }
+
+    /// The grid for so many tiles of columns and of rows: of tiles that are shared a block a multiprocessor.
+    pub(crate) fn grid(self, [across, rows]: [u32; 2], multiprocessors: u32) -> [u32; 3] {
+        match self {
+            Tile::Narrow | Tile::Wide => [across, rows, 1],
+            Tile::Large => [across * rows, 1, 1],
+            Tile::Double | Tile::Warpgroups => [(across * rows).min(multiprocessors.max(1)), 1, 1],
+        }
+    }
+
+    /// The turns that so many tiles take. A large tile has four warps: alone on a multiprocessor they leave it idle, so that
+    /// two tiles go side by side. By the emulator's clock, on an H100, one takes 24 us of 4096 weights a row in Q4_K, two take
+    /// 42, and a double tile 38.5.
+    fn turns(self, tiles: u32, multiprocessors: u32) -> f64 {
         const ALONE: f64 = 2.0 * 24.0 / 38.5;
         const TWO: f64 = 2.0 * 42.0 / 38.5;
+        let turns = self.most(tiles, multiprocessors);
         match self {
             Tile::Large if turns <= 1.0 => ALONE,
             Tile::Large => TWO * (turns / 2.0).ceil(),

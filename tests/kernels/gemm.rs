@@ -12,6 +12,8 @@ use crate::random::Random;
 use crate::support::{Arg, Gpu, Output, Table, Weights, chips, every_schedule};
 
 const EPS: f32 = 0.0625;
+/// Sums of a tile.
+const TILE: usize = 128 * 128;
 const LAYER: u32 = 1;
 
 /// A tile that products have.
@@ -21,6 +23,8 @@ enum Tile {
     Wide,
     Large,
     Double,
+    /// Whose blocks do not wait for each other.
+    Impatient,
     Warpgroups,
 }
 
@@ -35,7 +39,7 @@ impl Tile {
             Tile::Narrow => 1,
             Tile::Wide => 2,
             Tile::Large => columns::TILE_EIGHTS,
-            Tile::Double | Tile::Warpgroups => 2 * columns::TILE_EIGHTS,
+            Tile::Double | Tile::Impatient | Tile::Warpgroups => 2 * columns::TILE_EIGHTS,
         }
     }
 
@@ -156,8 +160,8 @@ impl Case {
         each.collect::<Vec<_>>().concat()
     }
 
-    /// All columns at once, in such tiles.
-    fn together(&self, gpu: &Gpu, on: &OnDevice, x: &[f32], y: &[f32], tile: Tile) -> Vec<f32> {
+    /// All columns at once, in such tiles, which so many blocks share.
+    fn together(&self, gpu: &Gpu, on: &OnDevice, (x, y): (&[f32], &[f32]), tile: Tile, blocks: u32) -> Vec<f32> {
         let (count, rows) = (x.len() / self.k, self.rows());
         let padded = (count as u32).next_multiple_of(8 * tile.eights());
         let bytes = columns::bytes(self.k as u32, padded) as usize;
@@ -186,13 +190,17 @@ impl Case {
             quantise.run([padded, 1, 1], &args);
         }
         let next = self.next(gpu, count, padded);
+        let begun = gpu.unwritten::<f32>(blocks as usize * TILE);
+        let begun_words = gpu.in_out(&vec![0u32; blocks as usize]);
         let (shape, types) = (self.shape, &self.types);
-        let (kernel, tiles) = match tile {
-            Tile::Narrow => (gpu.load(Gemm::narrow(shape, types)), rows / 16),
-            Tile::Wide => (gpu.load(Gemm::wide(shape, types)), rows / 16),
-            Tile::Large => (gpu.load(self.large(gpu)), self.tiles(tile)),
-            Tile::Double => (gpu.load(GemmTile::new(shape, types).double()), self.tiles(tile)),
-            Tile::Warpgroups => (gpu.load_own(GemmWarpgroups::new(shape, types)), self.tiles(tile)),
+        let small = [padded / (8 * tile.eights()), rows as u32 / 16, 1];
+        let (kernel, grid) = match tile {
+            Tile::Narrow => (gpu.load(Gemm::narrow(shape, types)), small),
+            Tile::Wide => (gpu.load(Gemm::wide(shape, types)), small),
+            Tile::Large => (gpu.load(self.large(gpu)), [blocks, 1, 1]),
+            Tile::Double => (gpu.load(GemmTile::new(shape, types).double()), [blocks, 1, 1]),
+            Tile::Impatient => (gpu.load(GemmTile::new(shape, types).double().with_looks(1)), [blocks, 1, 1]),
+            Tile::Warpgroups => (gpu.load_own(GemmWarpgroups::new(shape, types)), [blocks, 1, 1]),
         };
         let args: Vec<Arg> = vec![
             (&on.table).into(),
@@ -205,8 +213,13 @@ impl Case {
             (&y).into(),
             (rows as u32).into(),
         ];
-        let args: Vec<Arg> = args.into_iter().chain(next.args(self.rounds())).collect();
-        kernel.run([padded / (8 * tile.eights()), tiles as u32, 1], &args);
+        let args = args.into_iter().chain(next.args(self.rounds()));
+        let args: Vec<Arg> = args.chain([(&begun).into(), (&begun_words).into()]).collect();
+        kernel.run(grid, &args);
+        assert!(
+            begun_words.read().iter().all(|word| *word == 0),
+            "{tile:?} of {blocks} blocks on {gpu}: words are left"
+        );
         let y = y.read();
         if self.rounds() {
             next.check(self, gpu, on, &y);
@@ -252,10 +265,28 @@ impl Case {
             let y = random.floats(count * self.rows(), 4.0);
             let alone = self.alone(gpu, &on, &x, &y);
             for &tile in tiles.iter().filter(|tile| tile.takes(gpu, self.shape, &self.types)) {
-                let what = format!("{:?}, {:?}, {count} columns, {tile:?}, {gpu}", self.phase, self.types);
-                assert_same_bits(&what, &self.together(gpu, &on, &x, &y, tile), &alone);
+                let across = count.div_ceil(8 * tile.eights() as usize);
+                let tiles = (across * self.tiles(tile)) as u32;
+                // As many as there are tiles, or fewer.
+                let blocks = if random.below(2) == 0 { tiles } else { 1 + random.below(tiles) };
+                self.check_shared(gpu, (&on, &alone), (&x, &y), tile, blocks);
             }
         }
+    }
+
+    /// So many blocks share the tiles.
+    #[track_caller]
+    fn check_shared(
+        &self,
+        gpu: &Gpu,
+        (on, alone): (&OnDevice, &[f32]),
+        (x, y): (&[f32], &[f32]),
+        tile: Tile,
+        blocks: u32,
+    ) {
+        let columns = x.len() / self.k;
+        let what = format!("{:?}, {:?}, {columns} columns, {tile:?}, {blocks} blocks", self.phase, self.types);
+        assert_same_bits(&format!("{what}, {gpu}"), &self.together(gpu, on, (x, y), tile, blocks), alone);
     }
 }
 
@@ -370,6 +401,35 @@ fn columns_of_several_tiles_have_the_same_bits() {
     for gpu in chips() {
         case.check(&gpu, &[65, 129], &Tile::LARGE, &mut random);
     }
+}
+
+/// Blocks have equal shares of tiles, which end within tiles: some begin what others end, and some have the middle of one.
+#[test]
+fn any_number_of_blocks_shares_tiles() {
+    use WeightType::{Q4_K, Q5_K, Q6_K};
+    let mut random = Random::fresh();
+    let cases: [(Phase, &[WeightType], ModelShape, usize); 2] = [
+        // Four tiles of three costs, of three super-blocks each.
+        (Phase::Qkv, &[Q4_K, Q5_K, Q6_K], shape(kiln_shape::Family::Qwen2, 768, 4, 1, 64, 256), 3),
+        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 128), 130),
+    ];
+    let every = random.clone();
+    every_schedule(&mut every.clone(), |gpu| {
+        for (phase, types, shape, count) in cases {
+            let case = Case::new(phase, shape, types, &mut random);
+            let on = case.on(gpu);
+            let (x, y) = (random.floats(count * case.k, 1.0), random.floats(count * case.rows(), 4.0));
+            let alone = case.alone(gpu, &on, &x, &y);
+            let tiles = Tile::LARGE.into_iter().chain([Tile::Impatient]);
+            for tile in tiles.filter(|tile| tile.takes(gpu, shape, types)) {
+                let tiles = (count.div_ceil(8 * tile.eights() as usize) * case.tiles(tile)) as u32;
+                // Also more than there are super-blocks.
+                for blocks in [1, 2, 3, tiles, tiles + 1, 4 * tiles + 1] {
+                    case.check_shared(gpu, (&on, &alone), (&x, &y), tile, blocks);
+                }
+            }
+        }
+    });
 }
 
 /// Its rows are a launch parameter, in large tiles.

@@ -141,6 +141,9 @@ pub(crate) struct Product {
     pub(crate) of: Matrices,
     /// Weights in a row.
     pub(crate) k: Val<U32>,
+    /// Super-blocks that are multiplied: the first, and the one behind them.
+    pub(crate) from: Val<U32>,
+    pub(crate) to: Val<U32>,
     /// Whether rows may end within a super-block.
     pub(crate) is_cut: bool,
     /// The columns, with one scale for 256 and with one for each 32.
@@ -183,20 +186,23 @@ impl Tile {
         self.fragments.cast()
     }
 
-    /// The sums of the lane's rows and columns.
+    /// The sums of the lane's rows and columns before the first super-block.
+    pub(crate) fn zeros(&self, b: &mut Builder) -> Sums {
+        (0..SIXTEENS * self.width.own()).map(|_| [(); 4].map(|()| b.var(0.0))).collect()
+    }
+
+    /// Adds the values of super-blocks to the sums, in order.
     #[track_caller]
-    pub(crate) fn sums(&self, b: &mut Builder, types: &[WeightType], product: &Product) -> Sums {
-        let sums: Sums = (0..SIXTEENS * self.width.own()).map(|_| [(); 4].map(|()| b.var(0.0))).collect();
+    pub(crate) fn add(&self, b: &mut Builder, types: &[WeightType], product: &Product, sums: &Sums) {
         for ty in types {
             let Some(mma) = format(*ty).mma() else { continue };
             if types.len() == 1 {
-                self.of_type(b, product, (*ty, mma), &sums);
+                self.of_type(b, product, (*ty, mma), sums);
             } else {
                 let is = b.setp_eq(product.of.tensors[0].ty, ty.id());
-                b.if_(is, |b| self.of_type(b, product, (*ty, mma), &sums));
+                b.if_(is, |b| self.of_type(b, product, (*ty, mma), sums));
             }
         }
-        sums
     }
 
     fn of_type(&self, b: &mut Builder, product: &Product, (ty, mma): (WeightType, Mma), sums: &Sums) {
@@ -211,7 +217,7 @@ impl Tile {
         let zero = b.mov::<U32>(0);
         let runs_on = matrix::copies_run_on(b);
         if runs_on {
-            copies.rows(b, zero, zero);
+            copies.rows(b, zero, product.from);
             copies.beside(b, zero);
             copies.half(b, 0);
             b.cp_async_commit_group();
@@ -229,11 +235,11 @@ impl Tile {
             })
         });
         let stage = b.var::<U32>(0);
-        b.for_range(0, super_blocks, 1, |b, sb| {
+        b.for_range(product.from, product.to, 1, |b, sb| {
             b.each_iteration(Work::Tile(ty, SIXTEENS * self.width.own() * SUPER_BLOCK / 32));
             let here = b.get(stage);
             let (next, other) = (b.add::<U32>(sb, 1), b.xor::<U32>(here, self.width.stage(ty)));
-            let goes_on = b.setp_lt(next, super_blocks);
+            let goes_on = b.setp_lt(next, product.to);
             // Copies take the load and store unit. Where registers suffice they come behind the first fragments of a half.
             let amid = mma.group == ScaleGroup::Of256 && ty.layout().data < LONG;
             let second_half = |b: &mut Builder| {
@@ -379,6 +385,17 @@ fn add_second_planes(
     });
 }
 
+/// Moves each value `by` places to the left, and the first ones behind the last.
+pub(crate) fn rotate_by(b: &mut Builder, values: &[Var<F32>], by: usize) {
+    let first: Vec<Val<F32>> = values[..by].iter().map(|value| b.get(*value)).collect();
+    for (to, from) in values.iter().zip(&values[by..]) {
+        b.set(*to, *from);
+    }
+    for (to, value) in values[values.len() - by..].iter().zip(first) {
+        b.set(*to, value);
+    }
+}
+
 /// Moves each eight's values one to the left, and puts `last` behind them.
 pub(crate) fn rotate(b: &mut Builder, values: &[[Var<F32>; 4]], last: [Val<F32>; 4]) {
     for two in values.windows(2) {
@@ -466,7 +483,7 @@ impl Copies {
         let eights = (0..tile.width.passes()).map(|pass| {
             let number = b.add::<U32>(warp, pass * tile.width.warps());
             let number = b.add::<U32>(number, first_eight);
-            let at = b.mul::<U32>(number, super_blocks);
+            let at = b.mad::<U32>(number, super_blocks, product.from);
             let eight = b.byte_index(columns, at, PLANES * PLANE_BYTES);
             let own = b.byte_index(eight, lane, 16);
             let own = b.address(own);

@@ -72,15 +72,23 @@ pub(crate) struct Tile {
     turns: Shared<U64>,
     /// `[ROWS]`: where rows begin.
     rows: Shared<U64>,
+    /// The parity of the next phase of each stage, which `full` and `free` have in common; above them that of the number of
+    /// super-blocks. They outlive a tile.
+    phases: Var<U32>,
 }
+
+/// The bit of [`Tile::phases`] that turns follow.
+const TURN: u32 = STAGES;
 
 /// What a tile is a product of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Product {
     /// The tile's rows. Of a pair each warp has eight of either.
     pub(crate) of: Matrices,
-    /// Super-blocks of a row.
+    /// Super-blocks of a row, the first that is multiplied, and the one behind the last.
     pub(crate) super_blocks: Val<U32>,
+    pub(crate) from: Val<U32>,
+    pub(crate) to: Val<U32>,
     /// The columns, with one scale for 256, and the number of the tile's first eight among them.
     pub(crate) columns: Global<U8>,
     pub(crate) first_eight: Val<U32>,
@@ -125,6 +133,7 @@ impl Tile {
             free: full.at(STAGES),
             turns: full.at(2 * STAGES),
             rows: b.shared("tile_rows", ROWS),
+            phases: b.var(0),
         };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
@@ -147,21 +156,24 @@ impl Tile {
         self.stages.cast()
     }
 
-    /// The sums of the lane's rows and columns.
+    /// The sums of the lane's rows and columns before the first super-block.
+    pub(crate) fn zeros(b: &mut Builder) -> Sums {
+        (0..EIGHTS).map(|_| [(); 4].map(|()| b.var(0.0))).collect()
+    }
+
+    /// Adds the values of super-blocks to the sums, in order. Behind a barrier of the block, behind which no stage is in use.
     #[track_caller]
-    pub(crate) fn sums(&self, b: &mut Builder, types: &[WeightType], product: &Product) -> Sums {
-        let sums: Sums = (0..EIGHTS).map(|_| [(); 4].map(|()| b.var(0.0))).collect();
+    pub(crate) fn add(&self, b: &mut Builder, types: &[WeightType], product: &Product, sums: &Sums) {
         let planes = [(); 2].map(|()| b.wgmma_sums(EIGHTS));
         for ty in types {
             let Some(of) = format(*ty).warpgroup() else { continue };
             if types.len() == 1 {
-                self.of_type(b, product, (*ty, of), (&planes, &sums));
+                self.of_type(b, product, (*ty, of), (&planes, sums));
             } else {
                 let is = b.setp_eq(product.of.tensors[0].ty, ty.id());
-                b.if_(is, |b| self.of_type(b, product, (*ty, of), (&planes, &sums)));
+                b.if_(is, |b| self.of_type(b, product, (*ty, of), (&planes, sums)));
             }
         }
-        sums
     }
 
     fn of_type(
@@ -177,8 +189,8 @@ impl Tile {
         let all = product.super_blocks;
         let (count, bytes) = (stages(ty), stage(ty));
         for number in 0..count - busy(ty) {
-            let there = b.setp_ge(all, number + 1);
-            let sb = b.mov::<U32>(number);
+            let sb = b.add::<U32>(product.from, number);
+            let there = b.setp_lt(sb, product.to);
             let to = To { stage: self.stages.at(number * bytes), full: self.full.at(number), sb, there };
             copies.columns(b, &to);
             copies.rows(b, &to);
@@ -197,13 +209,13 @@ impl Tile {
                 b.byte_index(tensor.plane, before, 2)
             })
         });
-        // The stage at hand, and the parity of its phase.
-        let (stage, parity) = (b.var::<U32>(0), b.var::<U32>(0));
-        b.for_range(0, all, 1, |b, sb| {
+        let stage = b.var::<U32>(0);
+        b.for_range(product.from, product.to, 1, |b, sb| {
             b.each_iteration(Work::Tile(ty, EIGHTS * SUPER_BLOCK / 32));
-            let (here, phase) = (b.get(stage), b.get(parity));
+            let (here, phases) = (b.get(stage), b.get(self.phases));
             let at = b.byte_index(self.stages, here, bytes);
             let full = b.byte_index(self.full, here, 8);
+            let phase = bit(b, phases, here);
             wait(b, full, phase);
             let records = b.byte_index(at.at(RECORDS).cast::<U32>(), warp, OF_WARP * stride(ty));
             let plane = match planes {
@@ -217,16 +229,16 @@ impl Tile {
             let beside = at.at(BESIDE);
             let columns = InShared { fragments: at, beside, apart: OF_TWO, before: &|_, _, _| {} };
             let columns = Columns::in_shared(b, (EIGHTS, ScaleGroup::Of256), &columns);
-            let turn = b.and::<U32>(sb, 1);
+            let turn = b.bfe::<U32>(phases, TURN, 1);
             let turn = b.xor::<U32>(turn, 1);
             let turn = b.xor::<U32>(turn, group);
-            let early = (busy(ty) > 1).then(|| self.ahead(b, ty, (here, phase), (sb, all)));
+            let early = (busy(ty) > 1).then(|| self.ahead(b, ty, (here, phases), (sb, product.to)));
             let amid = |b: &mut Builder, number: usize| match (number, &early) {
                 (EARLY, Some(ahead)) => copies.columns(b, ahead),
                 (number, Some(ahead)) if number == EARLY + 1 => copies.rows(b, ahead),
                 (PASSED, _) => b.if_(leads, |b| b.mbarrier_arrive(other_turn)),
                 (LATE, None) => {
-                    let ahead = self.ahead(b, ty, (here, phase), (sb, all));
+                    let ahead = self.ahead(b, ty, (here, phases), (sb, product.to));
                     copies.columns(b, &ahead);
                     copies.rows(b, &ahead);
                 }
@@ -253,9 +265,10 @@ impl Tile {
             let over = b.setp_eq(next, count);
             let next = b.selp::<U32>(0, next, over);
             b.set(stage, next);
-            let odd = b.selp::<U32>(1, 0, over);
-            let next = b.xor::<U32>(phase, odd);
-            b.set(parity, next);
+            let own = b.shl::<U32>(1, here);
+            let own = b.or::<U32>(own, 1 << TURN);
+            let next = b.xor::<U32>(phases, own);
+            b.set(self.phases, next);
         });
     }
 
@@ -264,24 +277,30 @@ impl Tile {
         &self,
         b: &mut Builder,
         ty: WeightType,
-        (here, phase): (Val<U32>, Val<U32>),
-        (sb, all): (Val<U32>, Val<U32>),
+        (here, phases): (Val<U32>, Val<U32>),
+        (sb, end): (Val<U32>, Val<U32>),
     ) -> To {
         let (count, bytes) = (stages(ty), stage(ty));
         let next = b.add::<U32>(sb, count - busy(ty));
-        let there = b.setp_lt(next, all);
+        let there = b.setp_lt(next, end);
         let is_before = b.setp_ge(here, busy(ty));
         let further = b.selp::<U32>(busy(ty).wrapping_neg(), count - busy(ty), is_before);
         let number = b.add::<U32>(here, further);
-        // Stages before the one at hand are freed from this phase, others from the one before.
-        let last = b.xor::<U32>(phase, 1);
-        let freed = b.selp::<U32>(phase, last, is_before);
+        // It is freed from the phase before its next one.
+        let phase = bit(b, phases, number);
+        let freed = b.xor::<U32>(phase, 1);
         let free = b.byte_index(self.free, number, 8);
         wait(b, free, freed);
         b.bar_warp_sync(); // every lane has seen that it is free
         let (stage, full) = (b.byte_index(self.stages, number, bytes), b.byte_index(self.full, number, 8));
         To { stage, full, sb: next, there }
     }
+}
+
+/// A stage's bit.
+fn bit(b: &mut Builder, bits: Val<U32>, number: Val<U32>) -> Val<U32> {
+    let bits = b.shr::<U32>(bits, number);
+    b.and::<U32>(bits, 1)
 }
 
 /// Where a super-block is copied to, if there is one.

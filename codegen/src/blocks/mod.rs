@@ -6,6 +6,7 @@ pub(crate) mod argmax;
 pub(crate) mod arrival;
 pub(crate) mod attend;
 pub(crate) mod attention;
+pub(crate) mod begun;
 pub(crate) mod choose;
 pub(crate) mod company;
 pub(crate) mod dependent;

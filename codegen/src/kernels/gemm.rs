@@ -1,6 +1,7 @@
 use super::Kernel;
 use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::products::Chosen;
+use crate::blocks::begun::{Begun, LOOKS};
 use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS};
 use crate::blocks::next_columns::{Next, Written};
 use crate::blocks::rounded_columns::Rounded;
@@ -95,6 +96,7 @@ pub(super) struct Launched {
     pub(super) y: Global<F32>,
     pub(super) vocab: Val<U32>,
     pub(super) next: Next,
+    pub(super) begun: Begun,
 }
 
 impl Launched {
@@ -112,6 +114,11 @@ impl Launched {
             y: b.param::<Global<F32>>("y"),             // [columns, rows of the phase]
             vocab: b.param::<U32>("vocab"),             // rows of the head, for tiles that take it
             next: next(b, table),
+            begun: Begun {
+                sums: b.param::<Global<F32>>("begun"), // [blocks, a tile], for tiles that blocks begin and end
+                words: b.param::<Global<U32>>("begun_words"), // [blocks], zeros before and after
+                looks: LOOKS,
+            },
         }
     }
 }

@@ -1,22 +1,29 @@
 use super::Kernel;
 use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::gemm::Launched;
-use super::gemm_tile::{OfTile, Operands, rows_of_phase};
 use super::products::Chosen;
-use crate::blocks::gemm_tile::Sums;
+use super::tiles::{Kind, OfTile, Operands, Phase, Piece, Tiles, by_type};
+use crate::blocks::gemm_tile::{self, Sums};
 use crate::blocks::gemm_warpgroups::{EIGHTS, OF_WARP, Product, ROWS, Tile, WARPS};
 use crate::formats::format;
 use crate::ptx::{Builder, F32, LoadKind, Shared, U32, Val, Var};
 use kiln_shape::columns::COLUMNS;
-use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
+
+/// The time of a super-block of a tile: instructions of a warp for each two `m16n8k32`, as `codegen/loops.txt` counts them.
+const fn cost(ty: WeightType) -> u32 {
+    match ty {
+        WeightType::Q4_K => 15,
+        WeightType::Q5_K => 20,
+        _ => 18,
+    }
+}
 
 /// Eights of columns whose results a lane has at once.
 const AT_ONCE: u32 = 8;
 
 /// The phases of a layer for many columns, in tiles of 128 rows and 128 columns by products of warpgroups, which a chip of
-/// compute capability 9.0 has: grid `[columns / 128, tiles of rows]`, rounded up, as [`super::GemmTile`] has it, and the same
-/// bits. Takes phases whose matrices are all of types with integer scales.
+/// compute capability 9.0 has: any number of blocks, as [`super::GemmTile`] has it, and the same bits. Takes phases whose matrices are all of types with integer scales.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmWarpgroups {
     shape: ModelShape,
@@ -86,19 +93,8 @@ impl GemmWarpgroups {
             }
             epilogue.write(b, &products);
             let sums: Vec<Var<F32>> = sums.iter().flatten().copied().collect();
-            rotate(b, &sums, 4 * AT_ONCE as usize);
+            gemm_tile::rotate_by(b, &sums, 4 * AT_ONCE as usize);
         });
-    }
-}
-
-/// Moves each value `by` places to the left, and the first ones behind the last.
-fn rotate(b: &mut Builder, values: &[Var<F32>], by: usize) {
-    let first: Vec<Val<F32>> = values[..by].iter().map(|value| b.get(*value)).collect();
-    for (to, from) in values.iter().zip(&values[by..]) {
-        b.set(*to, *from);
-    }
-    for (to, value) in values[values.len() - by..].iter().zip(first) {
-        b.set(*to, value);
     }
 }
 
@@ -124,43 +120,62 @@ impl Kernel for GemmWarpgroups {
 
     fn build(&self, b: &mut Builder) {
         let launched = Launched::new(b);
-        let Launched { table, layer, phase, of_256, inverse, columns, y, vocab, .. } = launched;
+        let begun = launched.begun;
         b.blocks_per_sm(1);
-        let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
-        let group = b.ctaid_x();
-        let first_eight = b.mul::<U32>(group, EIGHTS);
-        let kept = b.shared::<U32>("tile", OfTile::WORDS);
+        let tiles = Tiles::new(b);
         let answer = b.shared::<U32>("answer", 1);
         let inverses = b.shared::<F32>("inverses", EIGHTS * COLUMNS);
         let tile = Tile::new(b, &self.types);
-        let tid = b.tid();
-        let has_column = b.setp_lt(tid, EIGHTS * COLUMNS);
-        b.if_(has_column, |b| {
-            let last = b.sub::<U32>(columns, 1);
-            let column = b.mad::<U32>(group, EIGHTS * COLUMNS, tid);
-            let column = b.min::<U32>(column, last);
-            let at = b.index(inverse, column);
-            let factor = b.ld(at, LoadKind::Constant);
-            let to = b.index(inverses, tid);
-            b.st(to, factor);
+        let phase = |b: &mut Builder| Phase::new(b, &self.shape, &launched, EIGHTS * COLUMNS);
+        let kind =
+            |b: &mut Builder, ty: Val<U32>| Kind { rows: b.mov::<U32>(ROWS), cost: by_type(b, ty, &self.types, cost) };
+        tiles.each(b, phase, kind, |b, place| {
+            let sums = Tile::zeros(b);
+            {
+                let (phase, Piece { of, group, from, to }) = (phase(b), tiles.piece(b, place));
+                note_inverses(b, &launched, group, inverses);
+                let from = begun.go_on(b, from, &sums, answer);
+                b.bar_sync(); // the columns' factors are there
+                let product = Product {
+                    of: of.matrices(b, launched.table, &phase.chosen),
+                    super_blocks: phase.super_blocks,
+                    from,
+                    to,
+                    columns: launched.of_256,
+                    first_eight: b.mul::<U32>(group, EIGHTS),
+                };
+                tile.add(b, &self.types, &product, &sums);
+            }
+            // What the sums were computed with takes no registers meanwhile. A warpgroup goes on while the other one multiplies.
+            b.bar_warp_sync();
+            let (phase, piece) = (phase(b), tiles.piece(b, place));
+            let is_end = b.setp_eq(piece.to, phase.super_blocks);
+            b.if_else(
+                is_end,
+                |b| {
+                    let operands = Operands::new(b, &launched, &phase, (&piece, EIGHTS));
+                    self.finish(b, (&operands, inverses), &phase.chosen, &piece.of, &sums);
+                    let written = piece.of.written(b, &operands, piece.group, EIGHTS * COLUMNS);
+                    launched.next.round(b, &self.next, &written, tile.room(), answer);
+                },
+                |b| begun.leave(b, &sums),
+            );
+            b.fence_proxy_async(); // what rounding wrote to stages comes before the copies of the next piece
         });
-        let chosen = Chosen::new(b, &self.shape, phase, layer);
-        let rows = rows_of_phase(b, &self.shape, &chosen, vocab);
-        let of = OfTile::find(b, &self.shape, table, &chosen, rows, |b, _| b.mov::<U32>(ROWS));
-        of.keep(b, kept);
-        b.bar_sync(); // the tile's mbarriers are there, and its columns' factors
-        let of_tile = of.matrices(b, table, &chosen);
-        let super_blocks = b.div::<U32>(chosen.k, SUPER_BLOCK);
-        let product = Product { of: of_tile, super_blocks, columns: of_256, first_eight };
-        let sums = tile.sums(b, &self.types, &product);
-        // What the sums were computed with takes no registers meanwhile. A warpgroup goes on while the other one multiplies.
-        b.bar_warp_sync();
-        let chosen = Chosen::new(b, &self.shape, phase, layer);
-        let rows = rows_of_phase(b, &self.shape, &chosen, vocab);
-        let operands = Operands { table, inverse, y, columns, rows, first_eight };
-        let of = OfTile::kept(b, kept);
-        self.finish(b, (&operands, inverses), &chosen, &of, &sums);
-        let written = of.written(b, &operands, group, EIGHTS * COLUMNS);
-        launched.next.round(b, &self.next, &written, tile.room(), answer);
     }
+}
+
+/// Puts the factors of a tile's columns in shared memory; of columns that are not there the last one's. By the whole block.
+fn note_inverses(b: &mut Builder, launched: &Launched, group: Val<U32>, to: Shared<F32>) {
+    let tid = b.tid();
+    let has_column = b.setp_lt(tid, EIGHTS * COLUMNS);
+    b.if_(has_column, |b| {
+        let last = b.sub::<U32>(launched.columns, 1);
+        let column = b.mad::<U32>(group, EIGHTS * COLUMNS, tid);
+        let column = b.min::<U32>(column, last);
+        let at = b.index(launched.inverse, column);
+        let factor = b.ld(at, LoadKind::Constant);
+        let to = b.index(to, tid);
+        b.st(to, factor);
+    });
 }

@@ -1,9 +1,9 @@
 use super::Kernel;
 use crate::blocks::gemm_tile::{self, Matrices, Product, ROWS, Sums, Tile, Width};
 use crate::blocks::tensor::Tensor;
-use crate::ptx::{Builder, F32, Global, LoadKind, U8, U32, U64, Val, Var};
-use kiln_shape::WeightType;
+use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, U64, Val, Var};
 use kiln_shape::columns::{COLUMNS, TILE_EIGHTS as EIGHTS, tile_rows};
+use kiln_shape::{SUPER_BLOCK, WeightType};
 
 /// `y[c, n] = sum_k W[n, k] * x[c, k] * inverse[c] + bias[n] + residual[c, n]` for many columns that
 /// [`super::RoundColumns`] has rounded, by tensor cores, in tiles of [`tile_rows`] rows and 64 columns: grid
@@ -131,8 +131,11 @@ impl Kernel for MatrixColumns {
         let is_pair = b.setp_lt::<U32>(n, 0u32); // rows are of one matrix
         let tensors = [tensor; 2];
         let of = Matrices { tensors, is_pair, first, rows: n };
-        let product = Product { of, k, is_cut: true, of_256: x, of_32: x, first_eight };
-        let sums = tiles.sums(b, &types, &product);
+        let (from, to) = (b.mov::<U32>(0), b.size_div_ceil(Size::Reg(k), SUPER_BLOCK));
+        let to = b.mov::<U32>(to);
+        let product = Product { of, k, from, to, is_cut: true, of_256: x, of_32: x, first_eight };
+        let sums = tiles.zeros(b);
+        tiles.add(b, &types, &product, &sums);
         self.finish(b, &Operands { inverse, bias, residual, y, n, columns, first, first_eight }, &sums);
     }
 }

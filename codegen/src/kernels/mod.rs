@@ -28,6 +28,7 @@ mod quantise;
 mod repack;
 mod round_columns;
 mod saxpy;
+mod tiles;
 
 pub use advance::Advance;
 pub use argmax::Argmax;

@@ -8,6 +8,7 @@ use super::Inner;
 use super::kernels::ColumnKernels;
 use super::launches::{Attention, AttentionBatch, EmbeddingRow, QkNormRopeKvWrite};
 use super::sequence::Sequence;
+use super::tiles::Tile;
 use super::token::{Of, Run};
 use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream, Use};
@@ -67,12 +68,13 @@ fn all_partials(shape: &ModelShape, kv: KvType, chunks: u32, columns: u32) -> u6
 }
 
 /// Bytes of device memory that prompts take in a session of so many positions, at most.
-pub(crate) fn memory(shape: &ModelShape, kv: KvType, capacity: u32) -> u64 {
+pub(crate) fn memory(shape: &ModelShape, kv: KvType, capacity: u32, multiprocessors: u32) -> u64 {
     let room = room(capacity);
     let partials = all_partials(shape, kv, capacity.div_ceil(KV_CHUNK), capacity.min(MOST));
     let states = u64::from(room) * STATE as u64;
     let words = u64::from(room) * floats(shape).iter().map(|of| u64::from(*of)).sum::<u64>();
-    4 * (words + states + u64::from(room * shape.kv_heads) + partials) + Handed::memory(shape, room)
+    4 * (words + states + u64::from(room * shape.kv_heads) + partials)
+        + Handed::memory(shape, room, sharing(room, multiprocessors))
 }
 
 /// Floats of a column's residual stream, queries with keys and values, attention, and FFN.
@@ -83,6 +85,11 @@ fn floats(shape: &ModelShape) -> [u32; 4] {
 /// Columns that a prompt of so many tokens has room for.
 fn room(tokens: u32) -> u32 {
     tokens.clamp(LEAST, MOST).next_power_of_two()
+}
+
+/// Blocks that share tiles, where there is room for so many columns.
+fn sharing(room: u32, multiprocessors: u32) -> u32 {
+    if room < Tile::Double.columns() { 0 } else { multiprocessors }
 }
 
 /// Whether so many columns go through the cache together, where it is of f16: a chunk of it takes a warp about as long as
@@ -107,6 +114,8 @@ impl Columns {
         let (device, shape, room) = (&model.device, model.file.shape(), room(tokens));
         let columns = |of: u32| DeviceBuffer::<f32>::uninitialized(device, room as usize * of as usize);
         let [x, qkv, attention, ffn] = floats(shape);
+        let shares = kernels.double.is_some() || kernels.warpgroups.is_some();
+        let blocks = if shares { sharing(room, device.multiprocessors()) } else { 0 };
         Ok(Columns {
             kernels,
             room,
@@ -114,7 +123,7 @@ impl Columns {
             qkv: columns(qkv)?,
             attention: columns(attention)?,
             ffn: columns(ffn)?,
-            handed: Handed::new(device, shape, room)?,
+            handed: Handed::new(device, shape, room, blocks)?,
             states: DeviceBuffer::zeroed(device, STATE * room as usize)?,
             partials: DeviceBuffer::uninitialized(device, 1)?,
             arrivals: DeviceBuffer::zeroed(device, room as usize * shape.kv_heads as usize)?,

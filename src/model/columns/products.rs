@@ -185,8 +185,11 @@ impl Columns {
             squares: Out::noted(self.handed.squares.as_ptr()),
             next_inverse: Out::noted(left.inverse.as_ptr()),
             arrivals: Out::noted(self.handed.arrivals.as_ptr()),
+            begun: Out::noted(self.handed.begun.as_ptr()),
+            begun_words: Out::noted(self.handed.begun_words.as_ptr()),
         };
-        run.launch_grid(kernel, [padded / width, tiles, 1], &gemm)
+        let grid = tile.grid([padded / width, tiles], of.model.device.multiprocessors());
+        run.launch_grid(kernel, grid, &gemm)
     }
 
     /// Whether a tile has a kernel, and its columns room; a double one may go as two large ones.

@@ -1,5 +1,6 @@
 //! Columns rounded to bytes, as phases hand them on.
 
+use super::super::tiles::Tile;
 use crate::Result;
 use crate::driver::{Device, DeviceBuffer, Use};
 use crate::shape::columns::{COLUMNS, bytes};
@@ -42,16 +43,22 @@ pub(super) struct Handed {
     pub(super) squares: DeviceBuffer<f32>,
     /// Zeros, in which blocks count what they have written.
     pub(super) arrivals: DeviceBuffer<u32>,
+    /// `[blocks]` tiles' sums that one block begins and the next ends, and zeros, in which blocks say so.
+    pub(super) begun: DeviceBuffer<f32>,
+    pub(super) begun_words: DeviceBuffer<u32>,
 }
 
 impl Handed {
-    pub(super) fn new(device: &Device, shape: &ModelShape, columns: u32) -> Result<Handed> {
+    /// For so many columns, and as many blocks that share tiles.
+    pub(super) fn new(device: &Device, shape: &ModelShape, columns: u32, blocks: u32) -> Result<Handed> {
         let [stream, between] = widths(shape);
         let [squares, arrivals] = words(shape, columns);
         Ok(Handed {
             rounded: [Rounded::new(device, stream, columns)?, Rounded::new(device, between, columns)?],
             squares: DeviceBuffer::uninitialized(device, squares as usize)?,
             arrivals: DeviceBuffer::zeroed(device, arrivals as usize)?,
+            begun: DeviceBuffer::uninitialized(device, blocks.max(1) as usize * Tile::SUMS as usize)?,
+            begun_words: DeviceBuffer::zeroed(device, blocks.max(1) as usize)?,
         })
     }
 
@@ -61,14 +68,20 @@ impl Handed {
         if phase.is_multiple_of(2) { stream } else { between }
     }
 
-    /// Bytes of device memory for so many columns.
-    pub(super) fn memory(shape: &ModelShape, columns: u32) -> u64 {
+    /// Bytes of device memory for so many columns and blocks.
+    pub(super) fn memory(shape: &ModelShape, columns: u32, blocks: u32) -> u64 {
         let rounded: u64 = widths(shape).iter().map(|k| 2 * bytes(*k, columns) + 4 * u64::from(columns)).sum();
-        rounded + 4 * words(shape, columns).iter().map(|words| u64::from(*words)).sum::<u64>()
+        let begun = u64::from(blocks.max(1)) * u64::from(Tile::SUMS + 1);
+        rounded + 4 * begun + 4 * words(shape, columns).iter().map(|words| u64::from(*words)).sum::<u64>()
     }
 
     pub(super) fn uses(&self) -> impl Iterator<Item = Use<'_>> {
-        let beside = [self.squares.writes("squares of columns"), self.arrivals.writes("arrivals of tiles")];
+        let beside = [
+            self.squares.writes("squares of columns"),
+            self.arrivals.writes("arrivals of tiles"),
+            self.begun.writes("sums of tiles"),
+            self.begun_words.writes("words of tiles"),
+        ];
         self.rounded.iter().flat_map(Rounded::uses).chain(beside)
     }
 }

@@ -1,6 +1,6 @@
 //! The modelled time to a prompt's first token: batches by tensor cores, and the head behind its last token.
 //!
-//! A product of a batch takes, of the multiprocessor with most tiles, the issue of its instructions and its tensor cores'
+//! A product of a batch takes, of the multiprocessor with the most of its tiles, the issue of its instructions and its tensor cores'
 //! time, and of the chip the reads: weights from device memory once and from the L2 cache for every tile of columns,
 //! columns from there for every tile of rows. Times of resources that are busy side by side are put together as those of a
 //! token, by their squares: no bound, since they may hide behind each other wholly. Tiles issue in every cycle here, which
@@ -129,7 +129,7 @@ impl Batch<'_> {
         // All tiles take what the mean of them does.
         let products = f64::from(rows) * f64::from(column_tiles * tile.columns()) * f64::from(k) / OF_BYTES;
         let tiles = row_tiles * column_tiles;
-        let most = f64::from(tiles.div_ceil(chip.multiprocessors)) / f64::from(tiles.max(1));
+        let most = tile.most(tiles, chip.multiprocessors) / f64::from(tiles.max(1));
         let instructions = matrices.iter().map(|(ty, rows)| f64::from(*rows) * TileLoop::of(tile, *ty, chip.sm));
         let instructions = instructions.sum::<f64>() / f64::from(rows.max(1));
         let issue = most * products * instructions / (ISSUED * self.clock());
