@@ -20,6 +20,10 @@
 //! *Turns.* A warpgroup begins with its products of a super-block when the other has issued all but two of its own of one: so
 //! one unpacks and scales while the other's products take the tensor cores. The first warpgroup begins.
 //!
+//! *Tiles.* A barrier of the block stands between two: behind it no stage is in use. What the generic proxy wrote to stages
+//! meanwhile, a fence of the proxies puts before their next copies. The mbarriers stay: `phases` says which phase of each is next,
+//! since tiles leave off at any stage.
+//!
 //! *Waits* have an end: each is for copies of the block's own, or for what its other warps do before, in the order of
 //! super-blocks. Should one be in vain for [`POLLS`] polls, the launch ends by an error.
 
