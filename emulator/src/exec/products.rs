@@ -99,20 +99,28 @@ pub(super) fn of_bytes(factors: [Bytes<'_>; 2], sums: &mut [Words; 4], sat: bool
     add_bytes(factors, sums, sat, add_twos);
 }
 
+/// The numbers of a register of halves, two of each lane.
+fn numbers(register: &Words) -> [f32; 64] {
+    std::array::from_fn(|x| f16_to_f32(register[x / 2] >> (16 * (x % 2)) & 0xffff))
+}
+
 #[inline(always)]
-fn add_halves([rows, columns]: [&[&Words]; 2], sums: &mut [Words; 4]) {
-    let half = |word: u32, high: usize| f64::from(f16_to_f32(word >> (16 * high) & 0xffff));
+fn add_halves(
+    [rows, columns]: [&[&Words]; 2],
+    sums: &mut [Words; 4],
+    numbers: impl Fn(&Words) -> [f32; 64],
+    add: impl Fn([f64; 8], f64, &[f64; 8]) -> [f64; 8],
+) {
     let mut values_of_columns = [[[0.0; 8]; 8]; 2];
     for (values, register) in values_of_columns.iter_mut().zip(columns) {
+        let numbers = numbers(register);
         for (x, values) in values.iter_mut().enumerate() {
-            for (i, column) in COLUMNS.into_iter().enumerate() {
-                values[i] = half(register[4 * column + x / 2], x % 2);
-            }
+            *values = COLUMNS.map(|column| f64::from(numbers[8 * column + x]));
         }
     }
     let mut values_of_rows = [[0.0; 64]; 4];
     for (values, register) in values_of_rows.iter_mut().zip(rows) {
-        values.iter_mut().enumerate().for_each(|(x, value)| *value = half(register[x / 2], x % 2));
+        *values = numbers(register).map(f64::from);
     }
     let plus = |before: u32, sum: f64| canonical((f64::from(f32::from_bits(before)) + sum) as f32);
     let eights = rows.len() / columns.len();
@@ -122,7 +130,7 @@ fn add_halves([rows, columns]: [&[&Words]; 2], sums: &mut [Words; 4]) {
             for (k, columns) in values_of_columns.iter().take(columns.len()).enumerate() {
                 let row = &values_of_rows[eight + eights * k][8 * row..8 * row + 8];
                 for (x, columns) in row.iter().zip(columns) {
-                    sums.iter_mut().zip(columns).for_each(|(sum, y)| *sum += x * y);
+                    sums = add(sums, *x, columns);
                 }
             }
             for i in 0..4 {
@@ -133,19 +141,33 @@ fn add_halves([rows, columns]: [&[&Words]; 2], sums: &mut [Words; 4]) {
     }
 }
 
-/// The same by AVX2.
+/// The same by AVX2, and by instructions that convert eight halves, and that multiply and add. Products of halves are exact,
+/// so that these round no less often than others.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,f16c,fma")]
 fn add_halves_by_avx2(factors: [&[&Words]; 2], sums: &mut [Words; 4]) {
-    add_halves(factors, sums);
+    use std::arch::x86_64::{__m128i, __m256, _mm256_cvtph_ps};
+    use std::mem::transmute;
+    let numbers = |register: &Words| {
+        let mut numbers = [0.0; 64];
+        for (to, from) in numbers.as_chunks_mut::<8>().0.iter_mut().zip(register.as_chunks::<4>().0) {
+            // SAFETY: these are 16 bytes of integers and 32 of floats.
+            *to = unsafe { transmute::<__m256, [f32; 8]>(_mm256_cvtph_ps(transmute::<[u32; 4], __m128i>(*from))) };
+        }
+        numbers
+    };
+    add_halves(factors, sums, numbers, |sums, x, columns| std::array::from_fn(|i| x.mul_add(columns[i], sums[i])));
 }
 
 /// Adds to C's registers, of f32, the products of A's and B's, whose elements are halves.
 pub(super) fn of_halves(factors: [&[&Words]; 2], sums: &mut [Words; 4]) {
     #[cfg(target_arch = "x86_64")]
-    if std::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has it.
+    if std::is_x86_feature_detected!("avx2")
+        && std::is_x86_feature_detected!("f16c")
+        && std::is_x86_feature_detected!("fma")
+    {
+        // SAFETY: the processor has them.
         return unsafe { add_halves_by_avx2(factors, sums) };
     }
-    add_halves(factors, sums);
+    add_halves(factors, sums, numbers, |sums, x, columns| std::array::from_fn(|i| sums[i] + x * columns[i]));
 }
