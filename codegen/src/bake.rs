@@ -211,12 +211,16 @@ pub fn fits(shape: &ModelShape, types: &[WeightType], target: Target, numerics: 
     /// Bytes beside products in a persistent decoder.
     const BESIDE: u32 = 4 << 10;
     let products: [Box<dyn Kernel>; 1] = [Box::new(Products::new(*shape, types))];
-    numerics == Numerics::Exact || have_room(&products, target, BESIDE)
+    numerics == Numerics::Exact || products[0].check().is_ok() && have_room(&products, target, BESIDE)
 }
 
 /// Whether a target and each later one have the shared memory for these kernels, and so many bytes besides.
 fn have_room(kernels: &[Box<dyn Kernel>], target: Target, beside: u32) -> bool {
-    let Ok(module) = emit_as(target, None, kernels, Text::Light) else { return false };
+    let module = match emit_as(target, None, kernels, Text::Light) {
+        Ok(module) => module,
+        // What cannot be emitted for another reason is not left out: whoever emits it says why.
+        Err(error) => return !matches!(error, Error::SharedMemory { .. }),
+    };
     let needed = module.kernels.iter().map(|kernel| kernel.static_shared + kernel.dynamic_shared).max();
     let later = Target::ALL.into_iter().filter(|later| *later >= target && !target.is_own()).chain([target]);
     needed.is_some_and(|needed| later.map(Target::shared_per_block).all(|has| needed + beside <= has))

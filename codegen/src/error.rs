@@ -19,6 +19,15 @@ pub enum Error {
         /// The line that wrote the offending instruction.
         source: &'static Location<'static>,
     },
+    /// A kernel takes more shared memory than a block of the target has.
+    SharedMemory {
+        /// Its entry name.
+        kernel: String,
+        /// The bytes that it takes, and those that the target has.
+        what: String,
+        /// The line that begins it.
+        source: &'static Location<'static>,
+    },
     /// A dimension that a kernel cannot work with.
     Dimension {
         /// The kernel's entry name.
@@ -91,7 +100,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Kernel { kernel, what, source } => write!(f, "kernel {kernel}: {what} (at {source})"),
+            Error::Kernel { kernel, what, source } | Error::SharedMemory { kernel, what, source } => {
+                write!(f, "kernel {kernel}: {what} (at {source})")
+            }
             Error::Dimension { kernel, what } => write!(f, "kernel {kernel}: {what}"),
             Error::Shape { model, what } => write!(f, "model {model}: {what}"),
             Error::ModelFile { path, fault } => write!(f, "model file {}: {fault}", path.display()),

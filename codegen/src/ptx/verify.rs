@@ -83,7 +83,7 @@ fn shared_memory(function: &Function, target: Target) -> Result<()> {
     if stat.saturating_add(dynamic) > target.shared_per_block() {
         let limit = target.shared_per_block();
         let what = format!("{stat} + {dynamic} bytes of shared memory: {target} has {limit} per block");
-        return fault(what, function.source);
+        return Err(Error::SharedMemory { kernel: function.name.clone(), what, source: function.source });
     }
     Ok(())
 }
