@@ -19,7 +19,7 @@ pub(crate) enum Tile {
 }
 
 /// Instructions of a warp for each `m16n8k32`, Q4_K: counted at sm_90, `codegen/loops.txt` has them. Of sm_75 they are 22.6
-/// and 16.3 for the tiles that are there, [`Tile::Wide`] and [`Tile::Large`].
+/// and 16.2 for the tiles that are there, [`Tile::Wide`] and [`Tile::Large`].
 const COST: [(Tile, f64); 5] = [
     (Tile::Narrow, 29.0),
     (Tile::Wide, 22.0),
@@ -158,6 +158,17 @@ mod tests {
         assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &down, 64, 16), (Tile::Large, 32));
         assert_eq!(Tile::choose(|tile| tile != Tile::Warpgroups, &down, 8, 132), (Tile::Narrow, 256));
         assert_eq!(Tile::choose(|tile| tile == Tile::Wide, &down, 512, 132), (Tile::Wide, 256));
+    }
+
+    #[test]
+    fn tiles_of_128_columns_are_shared_by_a_block_a_multiprocessor() {
+        assert_eq!(Tile::Double.grid([4, 32], 108), [108, 1, 1]);
+        assert_eq!(Tile::Warpgroups.grid([4, 32], 132), [128, 1, 1]);
+        assert_eq!(Tile::Large.grid([8, 32], 108), [256, 1, 1]);
+        assert_eq!(Tile::Wide.grid([32, 256], 108), [32, 256, 1]);
+        assert_eq!(Tile::Double.most(162, 108), 1.5);
+        assert_eq!(Tile::Double.most(54, 108), 1.0);
+        assert_eq!(Tile::Large.most(162, 108), 2.0);
     }
 
     #[test]

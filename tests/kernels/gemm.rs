@@ -23,9 +23,10 @@ enum Tile {
     Wide,
     Large,
     Double,
-    /// Whose blocks do not wait for each other.
-    Impatient,
     Warpgroups,
+    /// The last two, by blocks that do not wait for each other.
+    Impatient,
+    ImpatientWarpgroups,
 }
 
 impl Tile {
@@ -39,14 +40,18 @@ impl Tile {
             Tile::Narrow => 1,
             Tile::Wide => 2,
             Tile::Large => columns::TILE_EIGHTS,
-            Tile::Double | Tile::Impatient | Tile::Warpgroups => 2 * columns::TILE_EIGHTS,
+            Tile::Double | Tile::Warpgroups | Tile::Impatient | Tile::ImpatientWarpgroups => 2 * columns::TILE_EIGHTS,
         }
     }
 
     /// Whether a device has it, for a model's shape and matrices of these types.
     fn takes(self, gpu: &Gpu, shape: ModelShape, types: &[WeightType]) -> bool {
         let all = types.iter().all(|ty| ty.block_len() == 256) && GemmWarpgroups::new(shape, types).check().is_ok();
-        self != Tile::Warpgroups || gpu.device.sm() == 90 && all
+        !self.is_of_warpgroups() || gpu.device.sm() == 90 && all
+    }
+
+    fn is_of_warpgroups(self) -> bool {
+        matches!(self, Tile::Warpgroups | Tile::ImpatientWarpgroups)
     }
 }
 
@@ -107,7 +112,7 @@ impl Case {
     fn tiles(&self, tile: Tile) -> usize {
         let pair = self.phase == Phase::GateUp;
         let of = |matrix: &Matrix| {
-            let rows = if tile == Tile::Warpgroups { 128 } else { columns::tile_rows(matrix.ty) as usize };
+            let rows = if tile.is_of_warpgroups() { 128 } else { columns::tile_rows(matrix.ty) as usize };
             matrix.n.div_ceil(if pair { rows / 2 } else { rows })
         };
         self.matrices.iter().take(if pair { 1 } else { 3 }).map(|(_, matrix)| of(matrix)).sum()
@@ -201,6 +206,9 @@ impl Case {
             Tile::Double => (gpu.load(GemmTile::new(shape, types).double()), [blocks, 1, 1]),
             Tile::Impatient => (gpu.load(GemmTile::new(shape, types).double().with_looks(1)), [blocks, 1, 1]),
             Tile::Warpgroups => (gpu.load_own(GemmWarpgroups::new(shape, types)), [blocks, 1, 1]),
+            Tile::ImpatientWarpgroups => {
+                (gpu.load_own(GemmWarpgroups::new(shape, types).with_looks(1)), [blocks, 1, 1])
+            }
         };
         let args: Vec<Arg> = vec![
             (&on.table).into(),
@@ -257,21 +265,24 @@ impl Case {
     fn check(&self, gpu: &Gpu, counts: &[usize], tiles: &[Tile], random: &mut Random) {
         let on = self.on(gpu);
         for &count in counts {
-            let mut x = random.floats(count * self.k, 1.0);
-            // Some columns have outliers, and so a second plane.
-            for column in x.chunks_mut(self.k).step_by(3) {
-                column[random.below(self.k as u32) as usize] = 1e4;
-            }
+            let x = self.columns(count, random);
             let y = random.floats(count * self.rows(), 4.0);
             let alone = self.alone(gpu, &on, &x, &y);
             for &tile in tiles.iter().filter(|tile| tile.takes(gpu, self.shape, &self.types)) {
                 let across = count.div_ceil(8 * tile.eights() as usize);
                 let tiles = (across * self.tiles(tile)) as u32;
-                // As many as there are tiles, or fewer.
-                let blocks = if random.below(2) == 0 { tiles } else { 1 + random.below(tiles) };
-                self.check_shared(gpu, (&on, &alone), (&x, &y), tile, blocks);
+                self.check_shared(gpu, (&on, &alone), (&x, &y), tile, tiles);
             }
         }
+    }
+
+    /// So many columns, of which some have outliers, and so a second plane.
+    fn columns(&self, count: usize, random: &mut Random) -> Vec<f32> {
+        let mut x = random.floats(count * self.k, 1.0);
+        for column in x.chunks_mut(self.k).step_by(3) {
+            column[random.below(self.k as u32) as usize] = 1e4;
+        }
+        x
     }
 
     /// So many blocks share the tiles.
@@ -406,25 +417,30 @@ fn columns_of_several_tiles_have_the_same_bits() {
 /// Blocks have equal shares of tiles, which end within tiles: some begin what others end, and some have the middle of one.
 #[test]
 fn any_number_of_blocks_shares_tiles() {
-    use WeightType::{Q4_K, Q5_K, Q6_K};
+    use WeightType::{Q4_K, Q5_K, Q6_K, Q8_0};
     let mut random = Random::fresh();
-    let cases: [(Phase, &[WeightType], ModelShape, usize); 2] = [
+    let cases: [(Phase, &[WeightType], ModelShape, usize); 4] = [
         // Four tiles of three costs, of three super-blocks each.
         (Phase::Qkv, &[Q4_K, Q5_K, Q6_K], shape(kiln_shape::Family::Qwen2, 768, 4, 1, 64, 256), 3),
-        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 128), 130),
+        (Phase::GateUp, &[Q4_K], shape(kiln_shape::Family::Qwen2, 512, 4, 1, 64, 128), 66),
+        // A block of all has more tiles than have their places found at once.
+        (Phase::GateUp, &[Q6_K], shape(kiln_shape::Family::Qwen2, 256, 4, 1, 64, 64 * 18), 1),
+        // Rows end within a super-block.
+        (Phase::Down, &[Q8_0], shape(kiln_shape::Family::Qwen2, 192, 3, 1, 64, 1120), 2),
     ];
     let every = random.clone();
     every_schedule(&mut every.clone(), |gpu| {
         for (phase, types, shape, count) in cases {
             let case = Case::new(phase, shape, types, &mut random);
             let on = case.on(gpu);
-            let (x, y) = (random.floats(count * case.k, 1.0), random.floats(count * case.rows(), 4.0));
+            let (x, y) = (case.columns(count, &mut random), random.floats(count * case.rows(), 4.0));
             let alone = case.alone(gpu, &on, &x, &y);
-            let tiles = Tile::LARGE.into_iter().chain([Tile::Impatient]);
+            let tiles = Tile::LARGE.into_iter().chain([Tile::Impatient, Tile::ImpatientWarpgroups]);
             for tile in tiles.filter(|tile| tile.takes(gpu, shape, types)) {
                 let tiles = (count.div_ceil(8 * tile.eights() as usize) * case.tiles(tile)) as u32;
                 // Also more than there are super-blocks.
-                for blocks in [1, 2, 3, tiles, tiles + 1, 4 * tiles + 1] {
+                let some = if tiles > 8 { vec![1] } else { vec![1, 3, tiles + 1, 4 * tiles + 1] };
+                for blocks in some {
                     case.check_shared(gpu, (&on, &alone), (&x, &y), tile, blocks);
                 }
             }

@@ -2,14 +2,14 @@
 //!
 //! A block leaves its threads' sums in device memory and says so in a word of its own. The next block takes them over and adds
 //! to them: the additions are those of one block, in the same order. Who looks in vain for too long leaves a word of that, and
-//! does the beginning itself, which gives the same sums: so no block depends on when another runs. The words are zero before a
-//! launch and behind it.
+//! does the beginning itself, which gives the same sums: so no block depends on when another runs. The words are zero before
+//! a launch and behind it.
 //!
 //! # Order
 //!
-//! All threads' stores, a barrier of the block, then a fence of its first thread and the exchange of the word; there, the look at
-//! the word, a fence behind it, a barrier, and all threads' loads. Of two exchanges, by who begins and by who gives up, the second
-//! finds the first, and clears the word.
+//! All threads' stores, a barrier of the block, then a fence of its first thread and the exchange of the word; there, the
+//! look at the word, a fence behind it, a barrier, and all threads' loads. Of two exchanges, by who begins and by who gives
+//! up, the second finds the first, and clears the word.
 
 use super::gemm_tile::Sums;
 use crate::ptx::{Builder, F32, Global, LoadKind, LoadOrder, Order, Pred, Scope, Shared, StoreOrder, U32, Val};
@@ -17,7 +17,7 @@ use crate::ptx::{Builder, F32, Global, LoadKind, LoadOrder, Order, Pred, Scope, 
 /// What a block's word says: sums are there, or are not waited for.
 const THERE: u32 = 1;
 const GIVEN_UP: u32 = 2;
-/// Looks at the word that are enough: each is a trip to the L2 cache, together some milliseconds.
+/// Looks at the word that are enough: each is a trip to the L2 cache, together about a millisecond.
 pub(crate) const LOOKS: u32 = 1 << 12;
 
 /// Where blocks leave sums.
@@ -59,16 +59,16 @@ impl Begun {
         });
     }
 
-    /// The super-block of a tile with which this block goes on, given that with which its piece of it begins: where that is not
-    /// the first it takes over the sums of the block before, if they come in time. By the whole block.
-    pub(crate) fn go_on(&self, b: &mut Builder, piece: Val<U32>, sums: &Sums, answer: Shared<U32>) -> Val<U32> {
+    /// The super-block of a tile with which this block goes on, given that with which its share of it begins: where that is
+    /// not the first it takes over the sums of the block before, if they come in time. By the whole block.
+    pub(crate) fn go_on(&self, b: &mut Builder, begin: Val<U32>, sums: &Sums, answer: Shared<U32>) -> Val<U32> {
         let from = b.var::<U32>(0);
-        let goes_on = b.setp_ne(piece, 0);
+        let goes_on = b.setp_ne(begin, 0);
         b.if_(goes_on, |b| {
             let block = b.ctaid_x();
             let before = b.sub::<U32>(block, 1);
             let there = self.take(b, before, sums, answer);
-            let at = b.selp::<U32>(piece, 0, there);
+            let at = b.selp::<U32>(begin, 0, there);
             b.set(from, at);
         });
         b.get(from)
@@ -94,14 +94,14 @@ impl Begun {
                 let last = b.atom_exch(Order::Relaxed, word, GIVEN_UP, Scope::Gpu);
                 b.set(found, last);
             });
-            let there = b.setp_ne(found, 0);
+            let there = b.setp_eq(found, THERE);
             b.if_(there, |b| b.st_sync(word, 0u32, StoreOrder::Relaxed, Scope::Gpu));
             b.fence_acq_rel(Scope::Gpu);
             b.st(answer, found);
         });
         b.bar_sync(); // the answer is in shared memory
         let answer = b.ld(answer, LoadKind::Constant);
-        let there = b.setp_ne(answer, 0);
+        let there = b.setp_eq(answer, THERE);
         b.if_(there, |b| {
             let threads = 32 * b.warps();
             let from = self.own(b, block, sums.len());

@@ -2,17 +2,19 @@ use super::Kernel;
 use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::gemm::Launched;
 use super::products::Chosen;
-use super::tiles::{Kind, OfTile, Operands, Phase, Piece, Tiles, by_type};
+use super::tiles::{Kind, OfTile, Operands, Piece, TiledPhase, Tiles, by_type};
 use crate::blocks::begun::{Begun, LOOKS};
 use crate::blocks::gemm_tile::{self, Product, ROWS, Sums, Tile, Width};
 use crate::ptx::{Builder, F32, LoadKind, U32, Val, Var};
 use kiln_shape::columns::{COLUMNS, tile_rows};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, WeightType};
 
-/// The time of a super-block of a tile: instructions of a warp for each `m16n8k32`, as `codegen/loops.txt` counts them.
+/// The time of a super-block of a tile: instructions of a warp for each `m16n8k32`, as `codegen/loops.txt` counts them of
+/// these; others are taken to be as Q4_K.
 const fn cost(ty: WeightType) -> u32 {
     match ty {
         WeightType::Q6_K => 16,
+        WeightType::Q8_0 => 12,
         WeightType::Q5_K => 11,
         _ => 10,
     }
@@ -23,8 +25,9 @@ const AT_ONCE: u32 = 4;
 
 /// The phases of a layer, and the head, for many columns, in tiles of [`tile_rows`] rows and 64 or 128 columns, the tiles of
 /// each matrix on their own. Of gate and up, which must be of one type, a tile has half of its rows each. Any number of blocks
-/// have equal shares of all tiles, or, if they are as many as these, one each. Each column has the bits that [`super::Products`] gives it. Where the next
-/// phase takes the results they are rounded to bytes for it, as [`super::Quantise`] does.
+/// have equal shares of all tiles, or, if they are as many as these, one each. Each column has the bits that
+/// [`super::Products`] gives it. Where the next phase takes the results they are rounded to bytes for it, as
+/// [`super::Quantise`] does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmTile {
     shape: ModelShape,
@@ -152,7 +155,7 @@ impl Kernel for GemmTile {
         let tiles = Tiles::new(b);
         let answer = b.shared::<U32>("answer", 1);
         let tile = Tile::new(b, &self.types, self.width);
-        let phase = |b: &mut Builder| Phase::new(b, &self.shape, &launched, self.width.eights() * COLUMNS);
+        let phase = |b: &mut Builder| TiledPhase::new(b, &self.shape, &launched, self.width.eights() * COLUMNS);
         let kind = |b: &mut Builder, ty: Val<U32>| {
             let [rows, cost] = [tile_rows, cost].map(|of| by_type(b, ty, &self.types, of));
             Kind { rows, cost }
@@ -160,7 +163,7 @@ impl Kernel for GemmTile {
         tiles.each(b, phase, kind, |b, place| {
             let sums = tile.zeros(b);
             {
-                let (Phase { chosen, .. }, Piece { of, group, from, to }) = (phase(b), tiles.piece(b, place));
+                let (TiledPhase { chosen, .. }, Piece { of, group, from, to }) = (phase(b), tiles.piece(b, place));
                 let from = begun.go_on(b, from, &sums, answer);
                 let product = Product {
                     of: of.matrices(b, launched.table, &chosen),

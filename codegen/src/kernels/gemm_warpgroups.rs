@@ -2,7 +2,8 @@ use super::Kernel;
 use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::gemm::Launched;
 use super::products::Chosen;
-use super::tiles::{Kind, OfTile, Operands, Phase, Piece, Tiles, by_type};
+use super::tiles::{Kind, OfTile, Operands, Piece, TiledPhase, Tiles, by_type};
+use crate::blocks::begun::{Begun, LOOKS};
 use crate::blocks::gemm_tile::{self, Sums};
 use crate::blocks::gemm_warpgroups::{EIGHTS, OF_WARP, Product, ROWS, Tile, WARPS};
 use crate::formats::format;
@@ -28,6 +29,7 @@ const AT_ONCE: u32 = 8;
 pub struct GemmWarpgroups {
     shape: ModelShape,
     types: Vec<WeightType>,
+    looks: u32,
     /// Those that results may meet in the next phase.
     next: Vec<WeightType>,
 }
@@ -37,7 +39,13 @@ impl GemmWarpgroups {
     pub fn new(shape: ModelShape, types: &[WeightType]) -> GemmWarpgroups {
         let next = types.iter().copied().filter(|ty| ty.is_quantised() && Numerics::Fast.takes(*ty, &shape)).collect();
         let types = types.iter().copied().filter(|ty| format(*ty).warpgroup().is_some()).collect();
-        GemmWarpgroups { shape, types, next }
+        GemmWarpgroups { shape, types, looks: LOOKS, next }
+    }
+
+    /// The same, as [`super::GemmTile::with_looks`] has it.
+    #[must_use]
+    pub fn with_looks(self, looks: u32) -> GemmWarpgroups {
+        GemmWarpgroups { looks, ..self }
     }
 
     /// The results of a lane, some eights of columns after others.
@@ -120,13 +128,13 @@ impl Kernel for GemmWarpgroups {
 
     fn build(&self, b: &mut Builder) {
         let launched = Launched::new(b);
-        let begun = launched.begun;
+        let begun = Begun { looks: self.looks, ..launched.begun };
         b.blocks_per_sm(1);
         let tiles = Tiles::new(b);
         let answer = b.shared::<U32>("answer", 1);
         let inverses = b.shared::<F32>("inverses", EIGHTS * COLUMNS);
         let tile = Tile::new(b, &self.types);
-        let phase = |b: &mut Builder| Phase::new(b, &self.shape, &launched, EIGHTS * COLUMNS);
+        let phase = |b: &mut Builder| TiledPhase::new(b, &self.shape, &launched, EIGHTS * COLUMNS);
         let kind =
             |b: &mut Builder, ty: Val<U32>| Kind { rows: b.mov::<U32>(ROWS), cost: by_type(b, ty, &self.types, cost) };
         tiles.each(b, phase, kind, |b, place| {
@@ -146,7 +154,8 @@ impl Kernel for GemmWarpgroups {
                 };
                 tile.add(b, &self.types, &product, &sums);
             }
-            // What the sums were computed with takes no registers meanwhile. A warpgroup goes on while the other one multiplies.
+            // What the sums were computed with takes no registers meanwhile. A warpgroup goes on while the other one
+            // multiplies.
             b.bar_warp_sync();
             let (phase, piece) = (phase(b), tiles.piece(b, place));
             let is_end = b.setp_eq(piece.to, phase.super_blocks);

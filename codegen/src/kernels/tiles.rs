@@ -1,10 +1,11 @@
 //! The tiles of a phase's matrices, and a block's share of them.
 //!
-//! Tiles stand one behind the other: those of each matrix before those of the one before, since of Q, K and V llama.cpp's mixes
-//! give the last the most bits, and of the same rows those of all columns. Blocks have equal shares of their super-blocks: no
-//! multiprocessor rests while others do a last tile. A tile on the border of two shares is begun by one block and ended by
-//! the next (`blocks/begun.rs`). A block does the last tile of its share first and its first one last, so that what it takes
-//! over was left long before.
+//! Tiles stand one behind the other: those of each matrix before those of the one before, and of the same rows those of all
+//! columns. Of Q, K and V llama.cpp's mixes give the last the most bits: where each tile has a block, those that take longest
+//! are begun first. Else blocks have equal shares of all super-blocks, and no multiprocessor rests while others do a last
+//! tile. A tile on the border of two shares is begun by one block and ended by the next (`blocks/begun.rs`). A block does the
+//! last tile of its share first and its first one last: where a share is at least a tile, what it takes over was left long
+//! before.
 
 use super::gemm::Launched;
 use super::products::Chosen;
@@ -28,7 +29,7 @@ const WORDS: u32 = 3;
 const AT_ONCE: u32 = 16;
 
 /// The phase that tiles are of.
-pub(super) struct Phase<'a> {
+pub(super) struct TiledPhase<'a> {
     shape: &'a ModelShape,
     table: Global<U8>,
     pub(super) chosen: Chosen,
@@ -39,9 +40,9 @@ pub(super) struct Phase<'a> {
     groups: Val<U32>,
 }
 
-impl<'a> Phase<'a> {
+impl<'a> TiledPhase<'a> {
     /// The phase of a launch, in tiles of so many columns.
-    pub(super) fn new(b: &mut Builder, shape: &'a ModelShape, launched: &Launched, width: u32) -> Phase<'a> {
+    pub(super) fn new(b: &mut Builder, shape: &'a ModelShape, launched: &Launched, width: u32) -> TiledPhase<'a> {
         let Launched { table, layer, phase, columns, vocab, .. } = *launched;
         let layer = b.mad::<U32>(layer, LAYER_SLOTS, MODEL_SLOTS);
         let chosen = Chosen::new(b, shape, phase, layer);
@@ -53,7 +54,7 @@ impl<'a> Phase<'a> {
             let size = b.size_div_ceil(Size::Reg(of), each);
             b.mov::<U32>(size)
         });
-        Phase { shape, table, chosen, rows, super_blocks, groups }
+        TiledPhase { shape, table, chosen, rows, super_blocks, groups }
     }
 }
 
@@ -117,7 +118,7 @@ impl Tiles {
     pub(super) fn each<'a>(
         &self,
         b: &mut Builder,
-        phase: impl Fn(&mut Builder) -> Phase<'a>,
+        phase: impl Fn(&mut Builder) -> TiledPhase<'a>,
         kind: impl Fn(&mut Builder, Val<U32>) -> Kind,
         body: impl FnOnce(&mut Builder, Val<U32>),
     ) {
@@ -158,7 +159,7 @@ impl Tiles {
     }
 
     /// A lane a matrix.
-    fn note_matrices(&self, b: &mut Builder, phase: &Phase<'_>, kind: impl Fn(&mut Builder, Val<U32>) -> Kind) {
+    fn note_matrices(&self, b: &mut Builder, phase: &TiledPhase<'_>, kind: impl Fn(&mut Builder, Val<U32>) -> Kind) {
         let number = b.lane();
         let count = matrices(b, &phase.chosen);
         let is_one = b.setp_lt(number, count);
@@ -193,7 +194,7 @@ impl Tiles {
 
     /// A lane for the begin of the block's share, and one for its end, which is the next one's begin. As many blocks as there
     /// are tiles have one each.
-    fn note_share(&self, b: &mut Builder, phase: &Phase<'_>) {
+    fn note_share(&self, b: &mut Builder, phase: &TiledPhase<'_>) {
         let (block, blocks, lane) = (b.ctaid_x(), b.nctaid_x(), b.lane());
         let (tiles, costs) = (b.var::<U32>(0), b.var::<U32>(0));
         self.each_matrix(b, &phase.chosen, |b, _, [count, _, cost]| {
@@ -259,7 +260,7 @@ impl Tiles {
     }
 
     /// A lane a piece, from the last tile on, behind so many.
-    fn note_pieces(&self, b: &mut Builder, phase: &Phase<'_>, before: Val<U32>) {
+    fn note_pieces(&self, b: &mut Builder, phase: &TiledPhase<'_>, before: Val<U32>) {
         let (Share { begin, end }, count) = self.share(b);
         let lane = b.lane();
         let number = b.add::<U32>(before, lane);
@@ -283,7 +284,7 @@ impl Tiles {
     }
 
     /// The tile of rows of that number.
-    fn find(&self, b: &mut Builder, phase: &Phase<'_>, tile: Val<U32>) -> OfTile {
+    fn find(&self, b: &mut Builder, phase: &TiledPhase<'_>, tile: Val<U32>) -> OfTile {
         let zero = b.mov::<U32>(0);
         let none = OfTile { number: zero, from: zero, rows: zero, first: zero, rows_of_tile: zero };
         let found = none.words().map(|word| b.var::<U32>(word));
@@ -379,7 +380,7 @@ impl Operands {
     pub(super) fn new(
         b: &mut Builder,
         launched: &Launched,
-        phase: &Phase<'_>,
+        phase: &TiledPhase<'_>,
         (piece, eights): (&Piece, u32),
     ) -> Operands {
         let Launched { table, inverse, y, columns, .. } = *launched;

@@ -153,8 +153,7 @@ impl Columns {
         let (tile, kernel) = match (tile, narrow, large, double) {
             (Tile::Narrow, Some(narrow), ..) => (tile, narrow),
             (Tile::Double, .., Some(double)) => (tile, double),
-            // Of as many rows.
-            (Tile::Large | Tile::Double, _, Some(large), _) => (Tile::Large, large),
+            (Tile::Large, _, Some(large), _) => (tile, large),
             _ => match (tile, warpgroups) {
                 (Tile::Warpgroups, Some(warpgroups)) => (tile, warpgroups),
                 _ => (Tile::Wide, wide),
@@ -192,12 +191,13 @@ impl Columns {
         run.launch_grid(kernel, grid, &gemm)
     }
 
-    /// Whether a tile has a kernel, and its columns room; a double one may go as two large ones.
+    /// Whether a tile has a kernel, and its columns room.
     fn has(&self, tile: Tile) -> bool {
         let kernel = match tile {
             Tile::Narrow => self.kernels.narrow.is_some(),
             Tile::Wide => true,
-            Tile::Large | Tile::Double => self.kernels.tile.is_some(),
+            Tile::Large => self.kernels.tile.is_some(),
+            Tile::Double => self.kernels.double.is_some(),
             Tile::Warpgroups => self.kernels.warpgroups.is_some(),
         };
         kernel && tile.columns() <= self.room
