@@ -20,8 +20,14 @@ const fn cost(ty: WeightType) -> u32 {
     }
 }
 
-/// Eights of columns whose results a lane has at once: factors and residuals come together.
-const AT_ONCE: u32 = 4;
+/// Eights of columns whose results a lane has at once: factors and residuals come together. Text of tiles of 64 columns,
+/// which every model has, is shorter so.
+const fn at_once(width: Width) -> u32 {
+    match width {
+        Width::Single | Width::Halves => 1,
+        Width::Double => 4,
+    }
+}
 
 /// The phases of a layer, and the head, for many columns, in tiles of [`tile_rows`] rows and 64 or 128 columns, the tiles of
 /// each matrix on their own. Of gate and up, which must be of one type, a tile has half of its rows each. Any number of blocks
@@ -95,7 +101,7 @@ impl GemmTile {
                 (row, if eight < 2 { inside } else { b.and_pred(inside, no_pair) })
             })
             .collect();
-        let at_once = AT_ONCE.min(self.width.own());
+        let at_once = at_once(self.width);
         b.for_range(0, self.width.own() / at_once, 1, |b, some| {
             let column = b.mad::<U32>(some, at_once * COLUMNS, first_column);
             let sixteens: Vec<&[[Var<F32>; 4]]> = sums.chunks(self.width.own() as usize).collect();
