@@ -171,28 +171,3 @@ pub(super) fn of_halves(factors: [&[&Words]; 2], sums: &mut [Words; 4]) {
     }
     add_halves(factors, sums, numbers, |sums, x, columns| std::array::from_fn(|i| sums[i] + x * columns[i]));
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{Words, add_halves, numbers, of_halves};
-
-    /// Of every half, NaN, infinities and subnormal ones among them.
-    #[test]
-    fn the_processors_own_instructions_give_the_sums_of_others() {
-        for first in (0..1u32 << 16).step_by(64) {
-            let rows: [Words; 4] = std::array::from_fn(|register| {
-                let half = |x: u32| (first + x).wrapping_mul(2 * register as u32 + 1) & 0xffff;
-                std::array::from_fn(|lane| half(2 * lane as u32) | half(2 * lane as u32 + 1) << 16)
-            });
-            let columns: [Words; 2] = std::array::from_fn(|register| {
-                std::array::from_fn(|lane| 0x3c00_3800 ^ (first + 7 * lane as u32) << (4 * register))
-            });
-            let (rows, columns) = (rows.each_ref(), columns.each_ref());
-            let [mut own, mut others] = [[[1.5f32.to_bits(); 32]; 4]; 2];
-            of_halves([&rows, &columns], &mut own);
-            let add = |sums: [f64; 8], x: f64, y: &[f64; 8]| std::array::from_fn(|i| sums[i] + x * y[i]);
-            add_halves([&rows, &columns], &mut others, numbers, add);
-            assert_eq!(own, others, "halves from {first:#x} on");
-        }
-    }
-}
