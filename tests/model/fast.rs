@@ -276,7 +276,7 @@ fn fast_logits_do_not_depend_on_how_a_prompt_was_given() {
 
 /// Times within one run; nothing is checked. `-- --ignored --nocapture` prints them.
 #[test]
-#[ignore = "longer; .ci/run runs it"]
+#[ignore = "a ratio of times, to be run alone: .ci/run, whose tests run side by side, skips it"]
 fn a_prompt_is_emulated_many_times_as_fast_as_its_tokens() {
     const ROUNDS: usize = 9;
     let mut random = Random::fresh();
