@@ -4,7 +4,7 @@
 use super::access::generic;
 use super::barrier::Barrier;
 use super::checked::Observers;
-use super::copy::Transfer;
+use super::copy::{Pieces, Transfer};
 use super::inst::{Address, Op};
 use super::mbarrier::{CLUSTER, Mbarrier};
 use super::repeats::Repeats;
@@ -39,6 +39,8 @@ pub(crate) struct Common {
     pub(crate) mbarriers: HashMap<u64, Mbarrier>,
     /// Copies in flight, in the order in which they were issued.
     pub(crate) transfers: Vec<Transfer>,
+    /// Of copies that have landed, to be used again.
+    pub(crate) spare: Vec<Box<Pieces>>,
     pub(crate) random: Random,
     pub(crate) observers: Observers,
     /// Whether an mbarrier has moved on in this round.
@@ -86,6 +88,7 @@ impl Block {
             barriers: (0..16 * ranks).map(|_| Barrier::default()).collect(),
             mbarriers: HashMap::new(),
             transfers: Vec::new(),
+            spare: Vec::new(),
             random: Random::new(cx.config.seed, streams),
             observers: Observers::new(cx, block, &live),
             live,

@@ -45,11 +45,13 @@ enum Bytes {
     Out { src: u64, bytes: u64, to: Arc<Allocation>, offset: u64, read: bool },
     /// Copies of lanes into shared memory that land together, and then arrive for each lane at an mbarrier.
     Arriving { mbarrier: u64, copies: Vec<Transfer>, issues: Vec<CopyIssue> },
+    /// Nowhere: they have landed.
+    Landed,
 }
 
 /// What each lane of `cp.async` copies, at most 16 bytes.
 #[derive(Clone)]
-struct Pieces {
+pub(crate) struct Pieces {
     dst: [u64; 32],
     data: [[u8; 16]; 32],
     bytes: usize,
@@ -59,6 +61,12 @@ struct Pieces {
 struct Listener {
     mbarrier: u64,
     issue: CopyIssue,
+}
+
+impl Pieces {
+    fn none() -> Box<Pieces> {
+        Box::new(Pieces { dst: [0; 32], data: [[0; 16]; 32], bytes: 0 })
+    }
 }
 
 impl Transfer {
@@ -195,10 +203,13 @@ impl Cpu<'_> {
                 }
                 false
             }
-            Bytes::Pieces(pieces) => {
-                self.land_pieces(common, (&t.at, t.lanes), pieces, |_| None);
+            Bytes::Pieces(_) => {
+                if let Bytes::Pieces(pieces) = std::mem::replace(&mut t.bytes, Bytes::Landed) {
+                    self.land_pieces(common, (&t.at, t.lanes), pieces, |_| None);
+                }
                 false
             }
+            Bytes::Landed => false,
             Bytes::Out { src, bytes, to, offset, read: done } => {
                 if !*done {
                     let src = self.cx.layout.shared_index(*src);
@@ -216,8 +227,8 @@ impl Cpu<'_> {
             }
             Bytes::Arriving { mbarrier, copies, issues } => {
                 let issue = |lane: usize| issues.get((t.lanes & ((1 << lane) - 1)).count_ones() as usize);
-                for copy in copies {
-                    if let Bytes::Pieces(pieces) = &copy.bytes {
+                for copy in copies.drain(..) {
+                    if let Bytes::Pieces(pieces) = copy.bytes {
                         self.land_pieces(common, (&copy.at, copy.lanes), pieces, issue);
                     }
                 }
@@ -238,14 +249,20 @@ impl Cpu<'_> {
         &self,
         common: &mut Common,
         (at, lanes): (&At, u32),
-        pieces: &Pieces,
+        pieces: Box<Pieces>,
         issue: impl Fn(usize) -> Option<&'i CopyIssue>,
     ) {
         for lane in Lanes(lanes) {
-            let dst = self.cx.layout.shared_index(pieces.dst[lane]);
-            shared_bytes(common, dst, pieces.bytes).copy_from_slice(&pieces.data[lane][..pieces.bytes]);
-            common.observers.copy_lands((at, lane), dst, pieces.bytes as u64, issue(lane));
+            let (dst, data) = (self.cx.layout.shared_index(pieces.dst[lane]), &pieces.data[lane]);
+            match pieces.bytes {
+                16 => shared_bytes(common, dst, 16).copy_from_slice(data),
+                bytes => shared_bytes(common, dst, bytes).copy_from_slice(&data[..bytes]),
+            }
+            if self.cx.observed {
+                common.observers.copy_lands((at, lane), dst, pieces.bytes as u64, issue(lane));
+            }
         }
+        common.spare.push(pieces);
     }
 
     /// `cp.async.mbarrier.arrive`
@@ -299,7 +316,8 @@ impl Cpu<'_> {
         source: R,
     ) -> OrFault<Flow> {
         let (from, to) = (site.warp.addresses(src), self.shared_offsets(site, dst)?);
-        let mut pieces = Box::new(Pieces { dst: to, data: [[0; 16]; 32], bytes: bytes as usize });
+        let mut pieces = site.common.spare.pop().unwrap_or_else(Pieces::none);
+        (pieces.dst, pieces.bytes) = (to, bytes as usize);
         let size = |l| if source == NONE { bytes } else { site.warp.lane32(self.cx.code, source, l) };
         let sizes: Vec<_> = groups(site.m, size).collect();
         let mut undefined = [0; 4];
@@ -310,17 +328,21 @@ impl Cpu<'_> {
                 let lane = Some(group.trailing_zeros() as usize);
                 return Err(self.fault(FaultKind::IllegalInstruction, &site.at, lane, message));
             }
+            if size < bytes {
+                Lanes(group).for_each(|l| pieces.data[l] = [0; 16]);
+            }
             if size == 0 {
                 continue;
             }
-            if let Some(l) = Lanes(group).find(|&l| !from[l].is_multiple_of(u64::from(bytes))) {
+            if let Some(l) = Lanes(group).find(|&l| from[l] & u64::from(bytes - 1) != 0) {
                 let message = format!("a copy of {bytes} bytes");
                 return Err(self.fault_at(FaultKind::Misaligned, &site.at, l, from[l], message));
             }
             self.undefined = [0; 4];
             let access = Access { carries: true, ..Access::new(4, size / 4, false) };
-            self.with_places(site, Space::Global, from, group, &access, |_, _, ptr, g| {
-                Lanes(g).for_each(|l| fetch(ptr[l], &mut pieces.data[l][..size as usize]));
+            self.with_places(site, Space::Global, from, group, &access, |_, _, ptr, g| match size {
+                16 => Lanes(g).for_each(|l| fetch(ptr[l], &mut pieces.data[l])),
+                _ => Lanes(g).for_each(|l| fetch(ptr[l], &mut pieces.data[l][..size as usize])),
             })?;
             undefined.iter_mut().zip(self.undefined).for_each(|(all, lanes)| *all |= lanes);
         }
