@@ -54,6 +54,14 @@ pub(crate) fn halves(b: &mut Builder, low: Val<F32>, high: Val<F32>) -> Val<U32>
     b.pack(low, high)
 }
 
+/// The row that two lanes, the two of number `two`, copy every second piece of, where a row's record stands an odd number of
+/// pieces behind the one before: of each eight rows the even ones come first, so that eight lanes meet in no bank.
+pub(crate) fn row_of_two(b: &mut Builder, two: Val<U32>) -> Val<U32> {
+    let (odd, even) = (b.bfe::<U32>(two, 2, 1), b.and::<U32>(two, 3));
+    let (eight, inside) = (b.and::<U32>(two, !7), b.mad::<U32>(even, 2, odd));
+    b.add::<U32>(eight, inside)
+}
+
 /// Copies 16 bytes, or zeros where `bytes` is 0. What a target does not copy meanwhile is in shared memory behind it.
 pub(crate) fn copy<D>(b: &mut Builder, to: Shared<D>, from: Global<U8>, bytes: Size) {
     if copies_run_on(b) {

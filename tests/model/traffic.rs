@@ -9,6 +9,7 @@ use crate::presets::{Cut, turn, wanted};
 use kiln::model::{KvType, ModelFile, PathChoice, SessionOptions};
 use kiln::shape::presets;
 use kiln_emulator::{Checks, Counters, DeviceConfig};
+use std::collections::BTreeSet;
 
 /// Bytes moved for a byte needed, at most.
 const MOST: f64 = 1.03;
@@ -16,7 +17,8 @@ const MOST: f64 = 1.03;
 const AHEAD: u64 = 161 << 10;
 /// Lines in which lanes meet in banks: activations where a row of a number of super-blocks that is no multiple of 8 ends
 /// between lanes, attention's sums of a chunk, a producer's look at its entries.
-const MEETING: [&str; 3] = ["formats/int8.rs", "mma_attention/mod.rs", "blocks/ring/"];
+const MEETING: [&str; 3] = ["formats/int8.rs", CHUNKS, "blocks/ring/"];
+const CHUNKS: &str = "mma_attention/mod.rs";
 /// Further passes of a weight in these lines, at most.
 const FURTHER: f64 = 0.01;
 
@@ -94,6 +96,43 @@ fn products_of_the_smallest_shape_move_what_they_need() {
         return eprintln!("SKIPPED: a GPU does not count");
     }
     moves_what_it_needs("qwen3-0-6b", &[PathChoice::Stream]);
+}
+
+/// By the instructions of every target and all kinds of tiles lanes of a prompt's kernels meet in no bank of shared memory, but
+/// where attention of a few columns puts chunks together.
+#[test]
+fn prompts_have_no_bank_conflicts() {
+    if common::on_gpu() {
+        return eprintln!("SKIPPED: a GPU does not count");
+    }
+    let _turn = turn();
+    let cut = Cut::write("qwen3-0-6b");
+    let mut launched = BTreeSet::new();
+    for chip in [DeviceConfig::with_sm(7, 5), DeviceConfig::with_sm(8, 0), DeviceConfig::h200()] {
+        let name = chip.name.clone();
+        let model = cut.load(DeviceConfig { counters: true, checks: Checks::NONE, ..chip });
+        let ordinal = model.device().ordinal();
+        kiln_emulator::clear_reports(ordinal);
+        // Both end within a tile. The last token waits until its logits are asked for.
+        for tokens in [8, 202] {
+            let ids: Vec<u32> = (0..tokens).map(|token| 7 * token % 2048).collect();
+            let options = SessionOptions::default().with_kv(KvType::F16).with_path(PathChoice::Stream);
+            let mut session = model.session(options.with_capacity(256)).expect("a session");
+            session.append(&ids).expect("it fits");
+            session.prefill().expect("it runs");
+        }
+        for launch in kiln_emulator::reports(ordinal) {
+            let meeting = launch.counters.lines.values().filter(|line| line.bank_conflicts > 0);
+            let known = |file: &str| launch.kernel.starts_with("attention_columns") && file.contains(CHUNKS);
+            let sources = meeting.filter(|line| !line.source.as_ref().is_some_and(|(file, _)| known(file)));
+            let sources: Vec<_> = sources.map(|line| (&line.source, line.bank_conflicts)).collect();
+            assert!(sources.is_empty(), "{name}: {} has further passes in {sources:?}", launch.kernel);
+            launched.insert(launch.kernel);
+        }
+    }
+    for kernel in ["gemm_8", "gemm_16", "gemm_tile", "gemm_tile_128", "gemm_warpgroups"] {
+        assert!(launched.contains(kernel), "{kernel} is none of {launched:?}");
+    }
 }
 
 #[test]

@@ -22,8 +22,8 @@ const STAGES: u32 = 3;
 /// leaves shared memory for more blocks.
 const VALUES: u32 = 32;
 const FEW_VALUES: u32 = 16;
-/// Words from a column's values to the next column's, and from an eight's to the next's: the lanes that store meet in no
-/// bank.
+/// Words from a column's values to the next column's, and from an eight's to the next's: lanes that store and lanes that add
+/// up meet in no bank.
 const COLUMN: u32 = ROWS + 4;
 const EIGHT: u32 = 8 * COLUMN;
 
@@ -81,7 +81,7 @@ impl Tiles {
         self.values.cast()
     }
 
-    /// The sums of the thread's row, `tid % 16`, with column `tid / 16` of each eight.
+    /// The sums of the thread's row with its column of each eight, as [`of_thread`] has them.
     #[track_caller]
     pub(crate) fn sums(&self, b: &mut Builder, types: &[WeightType], product: &Product) -> Vec<Val<F32>> {
         let sums: Vec<Var<F32>> = (0..self.eights).map(|_| b.var(0.0)).collect();
@@ -219,8 +219,7 @@ impl Tiles {
 
     /// Adds `count` values to the thread's sums, from left to right.
     fn fold(&self, b: &mut Builder, count: Val<U32>, sums: &[Var<F32>]) {
-        let tid = b.tid();
-        let (row, column) = (b.and::<U32>(tid, ROWS - 1), b.div::<U32>(tid, ROWS));
+        let (row, column) = of_thread(b);
         let own = b.mad::<U32>(column, COLUMN, row);
         let own = b.index(self.values, own);
         b.for_range(0, count, 1, |b, at| {
@@ -241,18 +240,30 @@ fn wrapped(b: &mut Builder, stage: Val<U32>) -> Val<U32> {
     b.selp::<U32>(less, stage, over)
 }
 
-/// A lane's copies of records: of row `lane / 2` every second piece of 16 bytes.
+/// The thread's row of the tile, and its column of each eight: a warp has two that are four apart, whose values meet in no bank.
+pub(crate) fn of_thread(b: &mut Builder) -> (Val<U32>, Val<U32>) {
+    let (tid, warp) = (b.tid(), b.warp_id());
+    let second = b.bfe::<U32>(tid, 4, 1);
+    (b.and::<U32>(tid, ROWS - 1), b.mad::<U32>(second, 4, warp))
+}
+
+/// A lane's copies of records: of its row every second piece of 16 bytes.
 struct Copies {
     from: Global<U8>,
     /// Bytes of the row from there on, where rows may end within a super-block.
     left: Option<Val<U32>>,
+    /// Where they go in a stage.
+    to: Val<U32>,
     ty: WeightType,
 }
 
 impl Copies {
     fn new(b: &mut Builder, product: &Product, ty: WeightType) -> Copies {
         let lane = b.lane();
-        let (row, odd) = (b.shr::<U32>(lane, 1), b.and::<U32>(lane, 1));
+        let (two, odd) = (b.shr::<U32>(lane, 1), b.and::<U32>(lane, 1));
+        let row = matrix::row_of_two(b, two);
+        let to = b.shl::<U32>(odd, 4);
+        let to = b.mad::<U32>(row, stride(ty), to);
         let blocks = b.div::<U32>(product.k, 32);
         let row_bytes = b.mul::<U32>(blocks, ty.layout().data / 8);
         let row = b.add::<U32>(row, product.first);
@@ -264,17 +275,16 @@ impl Copies {
             let before = b.shl::<U32>(odd, 4);
             b.sub::<U32>(row_bytes, before)
         });
-        Copies { from: b.byte_index(from, odd, 16), left, ty }
+        Copies { from: b.byte_index(from, odd, 16), left, to, ty }
     }
 
     /// Starts those of super-block `sb` to the stage `to`, where there is one, as the thread's next group.
     fn start(&self, b: &mut Builder, to: Shared<U32>, sb: Val<U32>, super_blocks: Val<U32>) {
         let (lane, bytes) = (b.lane(), self.ty.layout().data);
-        let (row, odd) = (b.shr::<U32>(lane, 1), b.and::<U32>(lane, 1));
+        let odd = b.and::<U32>(lane, 1);
         let is_there = b.setp_lt(sb, super_blocks);
         b.if_(is_there, |b| {
-            let to = b.byte_index(to, row, stride(self.ty));
-            let to = b.byte_index(to, odd, 16);
+            let to = b.byte_index(to, self.to, 1);
             let before = b.mul::<U32>(sb, bytes);
             let from = b.byte_index(self.from, sb, bytes);
             let is_first = b.setp_eq(odd, 0);

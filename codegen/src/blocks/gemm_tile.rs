@@ -450,6 +450,7 @@ impl Copies {
     ) -> Copies {
         let tid = b.tid();
         let (own, odd) = (b.shr::<U32>(tid, 1), b.and::<U32>(tid, 1));
+        let own = matrix::row_of_two(b, own);
         let blocks = b.div::<U32>(product.k, 32);
         let row_bytes = b.mul::<U32>(blocks, ty.layout().data / 8);
         let plane_bytes = b.mul::<U32>(super_blocks, ty.layout().plane);

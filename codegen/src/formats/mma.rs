@@ -416,26 +416,22 @@ pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: Sc
     let always = b.setp_ge(lane, 0);
     for (number, (plane, there)) in planes.into_iter().zip([always, has_second]).enumerate() {
         let to = to.at(PLANE_BYTES * number as u32);
-        let words = |b: &mut Builder, read: &dyn Fn(&mut Builder) -> [Val<U32>; 4]| {
-            let words = [(); 4].map(|()| b.var::<U32>(0));
+        // Lanes read words that follow each other: of the first two pairs of blocks, then of the others.
+        let from = b.index(plane.activations, lane);
+        let (pair, word, own) = (b.shr::<U32>(lane, 4), b.bfe::<U32>(lane, 2, 2), b.and::<U32>(lane, 3));
+        let at = b.mad::<U32>(column, 4, own);
+        let at = place_of(b, at);
+        let to_lane = b.byte_index(to, pair, OF_TWO);
+        let to_lane = b.byte_index(to_lane, at, 16).cast::<U32>();
+        let to_lane = b.index(to_lane, word);
+        for half in 0..2 {
+            let word = b.var::<U32>(0);
             b.if_(there, |b| {
-                let read = read(b);
-                words.iter().zip(read).for_each(|(word, read)| b.set(*word, read));
+                let read = b.ld(from.at(32 * half), LoadKind::Ordinary);
+                b.set(word, read);
             });
-            words.map(|word| b.get(word))
-        };
-        let (pair, own) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
-        let writes = b.setp_lt(lane, 16);
-        b.if_(writes, |b| {
-            let from = b.byte_index(plane.activations, pair, 64);
-            let from = b.index(from, own);
-            let words = words(b, &|b| [0, 4, 8, 12].map(|at| b.ld(from.at(at), LoadKind::Ordinary)));
-            let to = b.byte_index(to, pair, 512);
-            let at = b.mad::<U32>(column, 4, own);
-            let at = place_of(b, at);
-            let to = b.byte_index(to, at, 16).cast::<U32>();
-            b.st_vector(to, words);
-        });
+            b.st(to_lane.at(2 * OF_TWO / 4 * half), word);
+        }
         if group == ScaleGroup::Of256 {
             // A word has two sums; those of eight are a half of the fragment.
             let writes = b.setp_lt(lane, 8);

@@ -2,7 +2,7 @@ use super::Kernel;
 use super::epilogue::{Epilogue, ResultRow, Scaled};
 use super::products::Chosen;
 use crate::blocks::begun::{Begun, LOOKS};
-use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS};
+use crate::blocks::gemm::{Product, ROWS, Tiles, WARPS, of_thread};
 use crate::blocks::next_columns::{Next, Written};
 use crate::blocks::rounded_columns::Rounded;
 use crate::blocks::tensor::Tensor;
@@ -41,8 +41,7 @@ impl Gemm {
 
     /// The results of a thread: of its row and a column of each eight.
     fn finish(&self, b: &mut Builder, operands: &Operands, chosen: &Chosen, matrix: &InPhase, sums: &[Val<F32>]) {
-        let tid = b.tid();
-        let (row, column) = (b.and::<U32>(tid, ROWS - 1), b.div::<U32>(tid, ROWS));
+        let (row, column) = of_thread(b);
         let Operands { table, y, rows, .. } = *operands;
         let epilogue = Epilogue { table, chosen, number: matrix.number, qkv_bias: self.shape.qkv_bias };
         let in_phase = b.add::<U32>(operands.first_row, row);

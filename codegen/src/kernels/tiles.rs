@@ -72,7 +72,7 @@ pub(super) struct Tiles {
     matrices: Shared<U32>,
     /// The begin and the end of the block's share.
     share: Shared<U32>,
-    /// `[AT_ONCE, Piece::WORDS]`.
+    /// `[Piece::WORDS, AT_ONCE]`: lanes that note a piece each meet in no bank.
     pieces: Shared<U32>,
 }
 
@@ -151,8 +151,8 @@ impl Tiles {
 
     /// The piece at that place.
     pub(super) fn piece(&self, b: &mut Builder, place: Val<U32>) -> Piece {
-        let at = b.byte_index(self.pieces, place, 4 * Piece::WORDS);
-        let words = std::array::from_fn(|word| b.ld(at.at(word as u32), LoadKind::Constant));
+        let at = b.index(self.pieces, place);
+        let words = std::array::from_fn(|word| b.ld(at.at(AT_ONCE * word as u32), LoadKind::Constant));
         let [number, from, rows, first, rows_of_tile, group, begin, end] = words;
         let of = OfTile { number, from, rows, first, rows_of_tile };
         Piece { of, group, from: begin, to: end }
@@ -278,8 +278,8 @@ impl Tiles {
             let group = b.sub::<U32>(tile, before);
             let of = self.find(b, phase, rows);
             let words = of.words().into_iter().chain([group, from, to]);
-            let at = b.byte_index(self.pieces, lane, 4 * Piece::WORDS);
-            words.zip(0..).for_each(|(word, number)| b.st(at.at(number), word));
+            let at = b.index(self.pieces, lane);
+            words.zip(0..).for_each(|(word, number)| b.st(at.at(AT_ONCE * number), word));
         });
     }
 
