@@ -79,7 +79,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Outcome<()> {
     let file = choice::model_file(arguments.model.as_deref())?;
-    let baked = file.baked()?;
+    let (baked, path) = (file.baked()?, file.path().to_owned());
     arguments.choice.sampling().check(file.shape().vocab)?;
     let stop = StopStrings::new(arguments.stop.iter())?;
     let picked = common::pick(arguments.device)?;
@@ -87,7 +87,7 @@ fn run(arguments: &Arguments) -> Outcome<()> {
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
     let options = arguments.ways.options(picked.emulated, None).with_capacity(arguments.capacity);
-    let chat = Chat::new(&model, options)?.with_stop(stop);
+    let chat = Chat::new(&model, options).map_err(command::at(&path))?.with_stop(stop);
     let mut chat = chat.with_options(ChatOptions::default().with_thinking(arguments.thinking));
     if let Some(system) = &arguments.system {
         chat = chat.with_system(system);

@@ -34,7 +34,7 @@ pub use from_gguf::ShapeError;
 pub use ggml_type::GgmlType;
 pub use gguf::{Gguf, GgufError};
 pub use launch::{DecoderPath, Grid, KvType, NumberType, Param, ParamType};
-pub use numerics::Numerics;
+pub use numerics::{Numerics, ROWS_TOGETHER, STAGED_MAX};
 pub use presets::Preset;
 pub use shape::{Difference, Family, ModelShape, RopePairing};
 pub use tensors::{TensorRole, TensorSpec};

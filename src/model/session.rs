@@ -8,9 +8,9 @@ use super::persistent::{Decoder, Key, PersistentPath};
 use super::sequence::{self, Sequence};
 use super::stream::StreamPath;
 use super::{Inner, KvType, Model, Numerics};
-use crate::shape::WeightTypes;
 use crate::shape::choice::{Choice, PLAIN};
 use crate::shape::mailbox::NO_TOKEN;
+use crate::shape::{STAGED_MAX, WeightTypes};
 use crate::{Error, Result};
 use std::mem::ManuallyDrop;
 use std::ops::ControlFlow;
@@ -463,7 +463,7 @@ fn check(model: &Model, options: SessionOptions) -> Result<u32> {
         return Err(Error::InvalidArgument {
             what: "numerics of a session".to_owned(),
             found: format!("{numerics} ones for matrices in {refused} and rows of up to {longest} weights"),
-            expected: "exact ones: fast ones take matrices of floats with rows of at most 12288".to_owned(),
+            expected: format!("exact ones: fast ones take matrices of floats with rows of at most {STAGED_MAX}"),
         });
     }
     sequence::check_memory(&inner.device, shape, options.kv)?;

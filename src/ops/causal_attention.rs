@@ -56,7 +56,7 @@ impl Ops {
     /// Enqueues causal attention on `stream`.
     ///
     /// # Errors
-    /// If a length differs, the last position is beyond the cache, there is no column or more than four million, a size
+    /// If a length differs, the head size is no multiple of 64 or beyond 256, the last position is beyond the cache, there is no column or more than four million, a size
     /// overflows 32 bits, a tensor is on another device, or one that is written is also another argument;
     /// [`Error::KernelNotBaked`](crate::Error::KernelNotBaked) for another head size, and unless the kernels for many
     /// columns are loaded: see [`Ops::open_for_columns`].
@@ -77,6 +77,8 @@ impl Ops {
         check::tensor("error word of attention", error, &[("word", 1)])?;
         let fits = |position: u32| position.checked_add(columns).is_some_and(|end| end <= max_seq_len);
         position.check("position of attention, the first of its columns'", fits, max_seq_len)?;
+        let has_kernel = head_dim <= 256 && head_dim.is_multiple_of(64);
+        check::number("head_dim of attention", head_dim, has_kernel, || "a multiple of 64 up to 256".to_owned())?;
         let bake = "CausalAttention::new(head_dim)";
         let kernel = self.find_for::<Causal<'_>>("causal_attention_f16", head_dim, bake)?;
         let (position, position_at) = position.params();

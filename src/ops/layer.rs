@@ -3,10 +3,11 @@
 use super::check;
 use super::kernels::Ops;
 use super::matrix::Matrix;
-use super::product::{Norm, ROWS_PER_WARP, grid};
+use super::product::{Norm, grid};
 use crate::Result;
 use crate::driver::{GpuTensor, Stream};
 use crate::launch::{In, Out, launch};
+use crate::shape::{ROWS_TOGETHER, STAGED_MAX};
 
 launch! {
     struct Projections<'a> {
@@ -50,9 +51,6 @@ launch! {
         eps: f32,
     }
 }
-
-/// The longest vector of [`Ops::fused_rmsnorm_gate_up`]: what shared memory holds at once.
-const LONGEST_STAGED: u32 = 12288;
 
 /// Arguments of the three projections in front of attention: `q = Wq norm(x) + q_bias`, and so for `k` and `v`.
 #[derive(Debug, Clone, Copy)]
@@ -101,7 +99,7 @@ impl Ops {
         }
         let kernel = self.find::<Projections<'_>>("fused_rmsnorm_qkv", "FusedRmsNormQkv::general()")?;
         // No tile has rows of two matrices.
-        let grid = grid(&kernel, wq.n.div_ceil(ROWS_PER_WARP) + 2 * wk.n.div_ceil(ROWS_PER_WARP));
+        let grid = grid(&kernel, wq.n.div_ceil(ROWS_TOGETHER) + 2 * wk.n.div_ceil(ROWS_TOGETHER));
         let [q_bias, k_bias, v_bias] = [0, 1, 2].map(|i| In::from(biases.map(|biases| biases[i])));
         let launch = Projections {
             wq: (&wq.data).into(),
@@ -146,14 +144,14 @@ impl Ops {
         norm: Norm<'_>,
         y: &GpuTensor<f32>,
     ) -> Result<()> {
-        check::number("columns of gate", gate.k, gate.k <= LONGEST_STAGED, || format!("at most {LONGEST_STAGED}"))?;
+        check::number("columns of gate", gate.k, gate.k <= STAGED_MAX, || format!("at most {STAGED_MAX}"))?;
         check::number("columns of up", up.k, up.k == gate.k, || format!("the columns of gate, {}", gate.k))?;
         check::number("rows of up", up.n, up.n == gate.n, || format!("the rows of gate, {}", gate.n))?;
         check::tensor("x of gate and up", x, &[("columns", gate.k)])?;
         check::tensor("gamma of gate and up", norm.gamma, &[("columns", gate.k)])?;
         check::tensor("y of gate and up", y, &[("rows", gate.n)])?;
         let kernel = self.find::<GateUp<'_>>("fused_rmsnorm_gate_up", "FusedRmsNormGateUp::general()")?;
-        let grid = grid(&kernel, gate.n.div_ceil(ROWS_PER_WARP));
+        let grid = grid(&kernel, gate.n.div_ceil(ROWS_TOGETHER));
         let launch = GateUp {
             gate: (&gate.data).into(),
             gate_scales: (&gate.plane).into(),

@@ -7,6 +7,7 @@ use crate::Result;
 use crate::driver::{GpuTensor, Stream};
 use crate::kernel::Kernel;
 use crate::launch::{In, Launch, Out, launch};
+use crate::shape::ROWS_TOGETHER;
 
 launch! {
     /// Parameters of the gemv kernels: one for each type of weights, with and without the norm.
@@ -23,9 +24,6 @@ launch! {
         eps: f32,
     }
 }
-
-/// Rows that a warp works on at once.
-pub(super) const ROWS_PER_WARP: u32 = 2;
 
 /// An RMS norm of a vector: `x[i] * rsqrt(mean(x^2) + eps) * gamma[i]`. It is NaN where the sum of squares is beyond
 /// f32, as with an element of 1e20.
@@ -100,7 +98,7 @@ impl Ops {
         for (what, addend) in [("bias of a product", bias), ("residual of a product", residual)] {
             addend.map_or(Ok(()), |addend| check::tensor(what, addend, &[("rows", w.n)]))?;
         }
-        let grid = grid(&kernel, w.n.div_ceil(ROWS_PER_WARP));
+        let grid = grid(&kernel, w.n.div_ceil(ROWS_TOGETHER));
         let launch = Product {
             w: (&w.data).into(),
             w_scales: (&w.plane).into(),

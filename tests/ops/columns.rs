@@ -266,6 +266,10 @@ fn causal_attention_beyond_the_cache_or_of_other_lengths_is_refused() {
     refused(&["q of attention", "1280 elements", "1024 elements"], || attend(&|of| of.columns = 4));
     refused(&["k_cache of attention"], || attend(&|of| of.shape = CacheShape { max_seq_len: 10, ..shape }));
     attend(&|_| ()).unwrap();
+    let other = Scene::new(4, 5, CacheShape { head_dim: 96, ..shape }, &mut Random::fresh());
+    refused(&["head_dim of attention", "found 96", "a multiple of 64 up to 256"], || {
+        other.ops.causal_attention(&other.stream, &other.arguments(Index::Value(4)))
+    });
 }
 
 #[test]

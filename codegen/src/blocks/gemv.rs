@@ -11,14 +11,7 @@ use super::ring::Consumer;
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
 use crate::formats::form;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, U64, Val};
-use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
-
-/// Elements of a vector that are staged at once as floats: with the sums of squares they take 49 KB, which every target
-/// has.
-pub(crate) const STAGED_MAX: u32 = 12288;
-
-/// Rows that a lane works on at once in exact numerics, sharing the activations it reads from shared memory.
-const ROWS_PER_LANE: u32 = 2;
+use kiln_shape::{Numerics, ROWS_TOGETHER, STAGED_MAX, SUPER_BLOCK, WeightType};
 
 /// The vector.
 #[derive(Debug, Clone, Copy)]
@@ -219,7 +212,7 @@ impl Pass {
     /// Products of a tile that each lane has.
     pub(crate) const fn sums_per_lane(&self) -> u32 {
         match &self.values {
-            None => ROWS_PER_LANE,
+            None => ROWS_TOGETHER,
             Some(_) => 1,
         }
     }
@@ -267,7 +260,7 @@ impl Pass {
 
 /// Rows of an exact tile of rows of `k` weights.
 pub(crate) const fn tile_rows(k: Size) -> u32 {
-    Tile::rows_of(k, ROWS_PER_LANE)
+    Tile::rows_of(k, ROWS_TOGETHER)
 }
 
 /// Stages `input` and runs `body` on it, once for each part. Barriers stand around the staging: after it, every warp
@@ -275,7 +268,7 @@ pub(crate) const fn tile_rows(k: Size) -> u32 {
 pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl FnOnce(&mut Builder, &Pass)) {
     let Input { x, norm, k, kind } = *input;
     let gamma = norm.map(|(gamma, _)| Factors { gamma, given: None });
-    let whole = Tile::new(b, k, ROWS_PER_LANE);
+    let whole = Tile::new(b, k, ROWS_TOGETHER);
     let super_blocks = b.size_div_ceil(k, SUPER_BLOCK);
     let is_cut = may_be_cut(k);
     let forms = with.forms(k);
@@ -413,7 +406,7 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
             None
         }
     };
-    let tile = Tile::new(b, size, ROWS_PER_LANE);
+    let tile = Tile::new(b, size, ROWS_TOGETHER);
     let values = Some(values.with_regions(regions));
     Pass { staged, tile, values, scale, ends: None, regions }
 }

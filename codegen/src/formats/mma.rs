@@ -425,12 +425,12 @@ pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: Sc
         let to_lane = b.byte_index(to_lane, at, 16).cast::<U32>();
         let to_lane = b.index(to_lane, word);
         for half in 0..2 {
-            let word = b.var::<U32>(0);
+            let bits = b.var::<U32>(0);
             b.if_(there, |b| {
                 let read = b.ld(from.at(32 * half), LoadKind::Ordinary);
-                b.set(word, read);
+                b.set(bits, read);
             });
-            b.st(to_lane.at(2 * OF_TWO / 4 * half), word);
+            b.st(to_lane.at(2 * OF_TWO / 4 * half), bits);
         }
         if group == ScaleGroup::Of256 {
             // A word has two sums; those of eight are a half of the fragment.

@@ -5,7 +5,7 @@ use crate::blocks::gemv::{self, Input, Share, With};
 use crate::blocks::tensor::Tensor;
 use crate::blocks::{dot, norm, swiglu};
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8, U32, U64};
-use kiln_shape::{Numerics, WeightType};
+use kiln_shape::{Numerics, STAGED_MAX, WeightType};
 
 /// `y = silu(Wgate norm(x)) * (Wup norm(x))` in one launch, with `norm(x) = x * rsqrt(mean(x^2) + eps) * gamma` and
 /// `silu(g) = g / (1 + exp(-g))`: any grid, a warp a tile of the same rows of both matrices, whose types are launch
@@ -52,7 +52,7 @@ impl Kernel for FusedRmsNormGateUp {
     }
 
     fn check(&self) -> Result<(), String> {
-        check(self.k, gemv::STAGED_MAX, &[("n", self.n)], &self.types)
+        check(self.k, STAGED_MAX, &[("n", self.n)], &self.types)
     }
 
     fn build(&self, b: &mut Builder) {

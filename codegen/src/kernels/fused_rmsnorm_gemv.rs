@@ -4,7 +4,7 @@ use crate::blocks::gemv::{self, Addend, Input, Share, With};
 use crate::blocks::norm;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, U8};
-use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
+use kiln_shape::{Numerics, STAGED_MAX, SUPER_BLOCK, WeightType};
 
 /// `y[n] = sum_k W[n, k] * x[k] * rsqrt(mean(x^2) + eps) * gamma[k]`, W `[n, k]` in Q4_K (or another supported type),
 /// `x`, `gamma`, `y` in f32; any grid, a warp a tile of rows. The inverse RMS is a factor of the whole sum, so the norm
@@ -104,7 +104,7 @@ impl Kernel for FusedRmsNormQ4KGemv {
     }
 
     fn check(&self) -> Result<(), String> {
-        check(self.k, 4 * gemv::STAGED_MAX, &[("n", self.n)], &[self.weights])
+        check(self.k, 4 * STAGED_MAX, &[("n", self.n)], &[self.weights])
     }
 
     fn build(&self, b: &mut Builder) {

@@ -5,7 +5,7 @@ use crate::blocks::gemv::{self, Addend, Input, Share, With};
 use crate::blocks::norm;
 use crate::blocks::tensor::Tensor;
 use crate::ptx::{Builder, Dim, F32, Global, LoadKind, Size, U8, U32};
-use kiln_shape::{Numerics, WeightType};
+use kiln_shape::{Numerics, STAGED_MAX, WeightType};
 
 /// `q = Wq norm(x) + q_bias`, `k = Wk norm(x) + k_bias`, `v = Wv norm(x) + v_bias` in one launch, with
 /// `norm(x) = x * rsqrt(mean(x^2) + eps) * gamma`: any grid, a warp a tile of rows of one of the matrices, whose types are
@@ -64,7 +64,7 @@ impl Kernel for FusedRmsNormQkv {
 
     fn check(&self) -> Result<(), String> {
         let rows = [("q_rows", self.q_rows), ("kv_rows", self.kv_rows)];
-        check(self.k, 4 * gemv::STAGED_MAX, &rows, &self.types)
+        check(self.k, 4 * STAGED_MAX, &rows, &self.types)
     }
 
     fn build(&self, b: &mut Builder) {

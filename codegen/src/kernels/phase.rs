@@ -6,7 +6,7 @@ use crate::blocks::swiglu;
 use crate::blocks::tensor::{Table, Tensor, vector_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Size, U8, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
-use kiln_shape::{ModelShape, Numerics, TensorRole, WeightType};
+use kiln_shape::{ModelShape, Numerics, STAGED_MAX, TensorRole, WeightType};
 
 /// The matrix-vector products of a layer and of the head: what lies between two grid-wide dependencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -90,8 +90,8 @@ impl Kernel for PhaseKernel {
         if !q_dim.is_multiple_of(tile) || !kv_dim.is_multiple_of(tile) {
             return Err(format!("Q has {q_dim} rows, K and V have {kv_dim}: needs multiples of {tile}"));
         }
-        if self.shape.hidden > gemv::STAGED_MAX {
-            return Err(format!("hidden is {}: at most {}", self.shape.hidden, gemv::STAGED_MAX));
+        if self.shape.hidden > STAGED_MAX {
+            return Err(format!("hidden is {}: at most {STAGED_MAX}", self.shape.hidden));
         }
         Ok(())
     }

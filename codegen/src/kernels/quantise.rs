@@ -26,6 +26,11 @@ impl Kernel for Quantise {
         "quantise"
     }
 
+    /// Half as many warps as products have: most columns have few super-blocks for each, and there are many columns.
+    fn block(&self) -> u32 {
+        128
+    }
+
     fn check(&self) -> Result<(), String> {
         let most = 127 * SUPER_BLOCK;
         if self.most > most {

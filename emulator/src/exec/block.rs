@@ -40,6 +40,7 @@ pub(crate) struct Common {
     /// Copies in flight, in the order in which they were issued.
     pub(crate) transfers: Vec<Transfer>,
     /// Of copies that have landed, to be used again.
+    #[expect(clippy::vec_box, reason = "copies in flight have them boxed")]
     pub(crate) spare: Vec<Box<Pieces>>,
     pub(crate) random: Random,
     pub(crate) observers: Observers,

@@ -50,7 +50,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut bar = Bar::new("loading");
     let model = Model::load(&picked.device, baked, file, |progress| bar.show(progress.done, progress.total))?;
     bar.clear();
-    let engine = Engine::start(model, arguments.settings(&path, picked.emulated))?;
+    let engine = Engine::start(model, arguments.settings(&path, picked.emulated)).map_err(command::at(&path))?;
     if !address.ip().is_loopback() && arguments.api_key.is_none() {
         note("note: whoever reaches this address may ask; --api-key, or KILN_API_KEY, keeps others out\n");
     }

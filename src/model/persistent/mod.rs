@@ -225,7 +225,6 @@ impl PersistentPath {
             }
             if asked.elapsed() > ASK_DRIVER {
                 asked = Instant::now();
-                self.work.other_calls += 1;
                 // A kernel that died says nothing; the stream does.
                 post.is_off()?;
             }
