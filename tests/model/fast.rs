@@ -299,7 +299,7 @@ fn a_prompt_is_emulated_many_times_as_fast_as_its_tokens() {
     }
     let [together, alone] = best;
     println!("64 tokens at once {together:.4} s, one by one {alone:.4} s: {:.1} times", alone / together);
-    assert!(alone > 7.0 * together, "{together} and {alone} s");
+    assert!(alone > 8.0 * together, "{together} and {alone} s");
 }
 
 /// Tokens of a prompt go several at once: what a token has one launch for has one then too, and attention another for the
