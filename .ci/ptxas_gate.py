@@ -50,8 +50,6 @@ SPILLING = {
     ("gemm_tile_128", "sm_90"): 320,
     ("gemm_tile_128", "sm_100"): 270,
     ("gemm_tile_128", "sm_120"): 1240,
-    # 192 registers are sums, and those of products under way stand in a row; text of one type alone spills 80 bytes at most.
-    ("gemm_warpgroups", "sm_90a"): 1140,
     ("gemm_q4k", "sm_80"): 150,
     ("gemm_q5k", "sm_80"): 20,
     ("gemm_q4k", "sm_100"): 40,
