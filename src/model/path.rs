@@ -107,7 +107,7 @@ pub struct Work {
     pub captures: u64,
     /// Tokens run, of prompts and generated.
     pub tokens: u64,
-    /// Copies, and waits for what was enqueued: how often a wait looks depends on time, and is not counted.
+    /// Other calls: copies, fills, records and queries. How often a wait looks depends on time, and is not counted.
     pub other_calls: u64,
 }
 

@@ -35,7 +35,7 @@ pub struct CausalAttention<'a> {
     pub heads: u32,
     /// Query tokens.
     pub columns: u32,
-    /// Dimensions of the caches; head_dim is 64 or 128.
+    /// Dimensions of the caches; head_dim is 64 or 128, or another multiple of 64 up to 256 that was baked.
     pub shape: CacheShape,
     /// `[columns, heads, head_dim]`.
     pub q: &'a GpuTensor<f32>,
@@ -56,8 +56,9 @@ impl Ops {
     /// Enqueues causal attention on `stream`.
     ///
     /// # Errors
-    /// If a length differs, the head size is no multiple of 64 or beyond 256, the last position is beyond the cache, there is no column or more than four million, a size
-    /// overflows 32 bits, a tensor is on another device, or one that is written is also another argument;
+    /// If a length differs, the head size is no multiple of 64 or beyond 256, the last position is beyond the cache, there is
+    /// no column or more than four million, a size overflows 32 bits, a tensor is on another device, or one that is written is
+    /// also another argument;
     /// [`Error::KernelNotBaked`](crate::Error::KernelNotBaked) for another head size, and unless the kernels for many
     /// columns are loaded: see [`Ops::open_for_columns`].
     pub fn causal_attention(&self, stream: &Stream, arguments: &CausalAttention<'_>) -> Result<()> {

@@ -98,8 +98,8 @@ fn products_of_the_smallest_shape_move_what_they_need() {
     moves_what_it_needs("qwen3-0-6b", &[PathChoice::Stream]);
 }
 
-/// By the instructions of every target and all kinds of tiles lanes of a prompt's kernels meet in no bank of shared memory, but
-/// where attention of a few columns puts chunks together.
+/// Lanes of a prompt's kernels meet in no bank of shared memory, but where attention of a few columns puts chunks together: by the
+/// instructions of three targets, and each kind of tile on one of them at least.
 #[test]
 fn prompts_have_no_bank_conflicts() {
     if common::on_gpu() {

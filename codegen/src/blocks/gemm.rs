@@ -244,7 +244,7 @@ fn wrapped(b: &mut Builder, stage: Val<U32>) -> Val<U32> {
 pub(crate) fn of_thread(b: &mut Builder) -> (Val<U32>, Val<U32>) {
     let (tid, warp) = (b.tid(), b.warp_id());
     let second = b.bfe::<U32>(tid, 4, 1);
-    (b.and::<U32>(tid, ROWS - 1), b.mad::<U32>(second, 4, warp))
+    (b.and::<U32>(tid, ROWS - 1), b.mad::<U32>(second, WARPS, warp))
 }
 
 /// A lane's copies of records: of its row every second piece of 16 bytes.

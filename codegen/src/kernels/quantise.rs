@@ -26,7 +26,7 @@ impl Kernel for Quantise {
         "quantise"
     }
 
-    /// Half as many warps as products have: most columns have few super-blocks for each, and there are many columns.
+    /// Half as many warps as most kernels have: a column has few super-blocks for each, and there are many columns.
     fn block(&self) -> u32 {
         128
     }

@@ -18,6 +18,8 @@ use crate::machine::types::Space;
 use crate::memory::Allocation;
 use std::sync::Arc;
 
+/// Most copies that have landed and are kept to be used again.
+const SPARE: usize = 256;
 /// Bytes of a line of L2.
 const LINE: u64 = 128;
 
@@ -262,7 +264,9 @@ impl Cpu<'_> {
                 common.observers.copy_lands((at, lane), dst, pieces.bytes as u64, issue(lane));
             }
         }
-        common.spare.push(pieces);
+        if common.spare.len() < SPARE {
+            common.spare.push(pieces);
+        }
     }
 
     /// `cp.async.mbarrier.arrive`
