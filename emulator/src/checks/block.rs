@@ -63,6 +63,8 @@ pub(crate) struct BlockChecks {
     barriers: Vec<Option<Arc<Vc>>>,
     /// Knowledge released by the arrivals at each mbarrier, by its address.
     mbarriers: HashMap<u64, MbarrierClocks>,
+    /// Fences for tensor maps, by the map's address: the last of each thread.
+    tensor_maps: HashMap<u64, Vec<Record>>,
     /// Cells of shared memory, and their readers.
     cells: Vec<Cell>,
     readers: Readers,
@@ -115,11 +117,33 @@ impl BlockChecks {
 
     /// Whether the initialisation of an mbarrier happens before a lane's next access.
     pub(crate) fn knows_mbarrier(&self, warp: u32, lane: usize, mbarrier: u64) -> bool {
-        let Some(MbarrierClocks { init, .. }) = self.mbarriers.get(&mbarrier) else { return true };
+        self.mbarriers.get(&mbarrier).is_none_or(|clocks| self.knows(warp, lane, clocks.init))
+    }
+
+    /// Whether something that a thread of the launch did happens before a lane's next access.
+    fn knows(&self, warp: u32, lane: usize, earlier: Record) -> bool {
         let me = self.thread(warp).with(LANE, lane as u32);
-        let own = [BLOCK, WARP, LANE].iter().all(|&part| me.get(part) == init.get(part));
+        let own = [BLOCK, WARP, LANE].iter().all(|&part| me.get(part) == earlier.get(part));
         let vc = &self.warps[warp as usize].lanes[lane].vc;
-        own || vc.known.know(vc.block().0, *init)
+        own || vc.known.know(vc.block().0, earlier)
+    }
+
+    /// A lane executes a fence for a tensor map.
+    pub(crate) fn acquire_tensor_map(&mut self, at: &At, lane: usize, map: u64) {
+        if !self.race_checked() {
+            return;
+        }
+        let fence = self.record(at, lane);
+        let fences = self.tensor_maps.entry(map).or_default();
+        fences.retain(|other| [BLOCK, WARP, LANE].iter().any(|&part| other.get(part) != fence.get(part)));
+        fences.push(fence);
+    }
+
+    /// Whether a fence for a tensor map, by a thread of the lane's block, happens before the lane's next access.
+    pub(crate) fn has_acquired_tensor_map(&self, at: &At, lane: usize, map: u64) -> bool {
+        let block = self.thread(at.warp).get(BLOCK);
+        let mut fences = self.tensor_maps.get(&map).into_iter().flatten();
+        !self.race_checked() || fences.any(|fence| fence.get(BLOCK) == block && self.knows(at.warp, lane, *fence))
     }
 
     /// Lanes show the mbarriers that they have initialised to the async proxy.

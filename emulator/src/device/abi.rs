@@ -31,6 +31,10 @@ impl<T: Copy> Ptr<T> {
         self.0.is_null()
     }
 
+    pub(crate) fn is_aligned(self, bytes: usize) -> bool {
+        self.0.addr().is_multiple_of(bytes)
+    }
+
     fn valid(self) -> Outcome<*mut T> {
         if self.0.is_null() { Err(Code::INVALID_VALUE) } else { Ok(self.0) }
     }

@@ -109,7 +109,7 @@ impl<'a> Cpu<'a> {
         access: &Access,
         at: &At,
     ) -> OrFault<Option<MutexGuard<'a, Witness>>> {
-        if self.cx.config.counters && !access.proxy {
+        if self.cx.config.counters && !access.proxy && !access.of_map {
             self.counters.access(at.pc, space, named, m, access);
         }
         if let (Some(keeper), Some(time)) = (&mut self.timekeeper, &mut observers.time) {
@@ -314,6 +314,16 @@ impl Observers {
     /// Whether the async proxy sees the initialisation of an mbarrier before a lane's copy arrives there.
     pub(crate) fn mbarrier_is_shown(&self, at: &At, lane: usize, mbarrier: u64) -> bool {
         self.checks.shows_mbarrier(at.warp, lane, mbarrier)
+    }
+
+    /// A lane executes a fence for the tensor map at an address.
+    pub(crate) fn tensor_map_fence(&mut self, at: &At, lane: usize, map: u64) {
+        self.checks.acquire_tensor_map(at, lane, map);
+    }
+
+    /// Whether a fence for the tensor map at an address, by a thread of the block, happens before a lane's copy by it.
+    pub(crate) fn tensor_map_is_acquired(&self, at: &At, lane: usize, map: u64) -> bool {
+        self.checks.has_acquired_tensor_map(at, lane, map)
     }
 
     /// A lane arrives at an mbarrier with release semantics; `remote` where it lies in another block.

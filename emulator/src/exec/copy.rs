@@ -139,6 +139,25 @@ impl Cpu<'_> {
         Err(self.fault_at(FaultKind::InvalidSync, &site.at, lane, to, message))
     }
 
+    /// Issues a bulk copy into shared memory that arrives at an mbarrier.
+    pub(super) fn bulk_deliver(
+        &mut self,
+        site: &mut Site<'_>,
+        lane: usize,
+        (dst, data): (u64, Vec<u8>),
+        mbarrier: u64,
+        lands: u64,
+    ) -> OrFault<()> {
+        self.same_block(site, lane, dst, mbarrier)?;
+        if !site.common.observers.mbarrier_is_shown(&site.at, lane, mbarrier) {
+            let message = "the initialisation of this mbarrier was not made visible to the async proxy: a fence.proxy.async \
+                 between it and the copy is missing";
+            self.find(self.fault_at(FaultKind::Race, &site.at, lane, mbarrier, message))?;
+        }
+        deliver(site, lane, (dst, data), mbarrier, true, lands);
+        Ok(())
+    }
+
     /// `commit_group`
     pub(crate) fn commit(&mut self, site: &mut Site<'_>, bulk: bool) {
         let groups = &mut site.warp.groups[usize::from(bulk)];
@@ -412,13 +431,7 @@ impl Cpu<'_> {
             let is_last = policy.is_some_and(|policy| site.warp.lane(self.cx.code, (policy, W::W64), l) == EVICT_FIRST);
             let lands = self.bulk_issue(&mut site.common.observers, &site.at, device, (out, is_last));
             if let Some(mbarriers) = mbarriers {
-                self.same_block(site, l, to[l], mbarriers[l])?;
-                if !site.common.observers.mbarrier_is_shown(&site.at, l, mbarriers[l]) {
-                    let message = "the initialisation of this mbarrier was not made visible to the async proxy: a fence.proxy.async \
-                         between it and the copy is missing";
-                    self.find(self.fault_at(FaultKind::Race, &site.at, l, mbarriers[l], message))?;
-                }
-                deliver(site, l, (to[l], std::mem::take(&mut data[l])), mbarriers[l], true, lands);
+                self.bulk_deliver(site, l, (to[l], std::mem::take(&mut data[l])), mbarriers[l], lands)?;
             } else if let Some(a) = self.table.find(to[l]).map(|i| self.table.live[i].clone()) {
                 let (offset, bytes) = (to[l] - a.base, sizes[l].into());
                 let bytes = Bytes::Out { src: from[l], bytes, to: a, offset, read: false };

@@ -17,6 +17,7 @@ pub(crate) mod scheduler;
 pub(crate) mod special;
 pub(crate) mod step;
 pub(crate) mod system;
+pub(crate) mod tensor;
 mod timed;
 pub(crate) mod values;
 pub(crate) mod warp;

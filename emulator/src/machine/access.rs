@@ -33,13 +33,15 @@ pub(crate) struct Access {
     pub(crate) pending: bool,
     /// Whether it passes on what is undefined, and depends on none of it.
     pub(crate) carries: bool,
+    /// Of a tensor map, which a chip keeps beside its other memory: not counted.
+    pub(crate) of_map: bool,
 }
 
 impl Access {
     /// A weak access.
     pub(crate) fn new(bytes: u32, count: u32, write: bool) -> Access {
-        let (atomic, nc, proxy, pending, carries) = (false, false, false, false, false);
-        Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending, carries }
+        let (atomic, nc, proxy, pending, carries, of_map) = (false, false, false, false, false, false);
+        Access { bytes, count, write, atomic, sem: Sem::Weak, scope: Scope::Cta, nc, proxy, pending, carries, of_map }
     }
 
     /// Whether it is strong: atomic, or ordered in any way.

@@ -17,4 +17,5 @@ pub(crate) mod lock;
 pub(crate) mod origin;
 pub(crate) mod output;
 pub(crate) mod random;
+pub(crate) mod tensor;
 pub(crate) mod types;

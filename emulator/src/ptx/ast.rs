@@ -128,8 +128,8 @@ pub(crate) enum Arg {
     Address(String, i64),
     /// `symbol+offset`
     Offset(String, i64),
-    /// `[map, {x, y}]`, of tensor maps and textures.
-    Place(String, Vec<Arg>),
+    /// `[map+offset, {x, y}]`, of tensor maps and textures.
+    Place(String, i64, Vec<Arg>),
 }
 
 impl fmt::Display for Arg {
@@ -143,7 +143,8 @@ impl fmt::Display for Arg {
             Arg::Address(name, 0) => write!(f, "[{name}]"),
             Arg::Address(name, offset) => write!(f, "[{name}{offset:+}]"),
             Arg::Offset(name, offset) => write!(f, "{name}{offset:+}"),
-            Arg::Place(name, args) => write!(f, "[{name}, {}]", list(args)),
+            Arg::Place(name, 0, args) => write!(f, "[{name}, {}]", list(args)),
+            Arg::Place(name, offset, args) => write!(f, "[{name}{offset:+}, {}]", list(args)),
         }
     }
 }

@@ -411,7 +411,7 @@ impl<'a> Parser<'a> {
             "[" => {
                 let (name, offset) = (self.name()?, self.offset()?.unwrap_or(0));
                 match self.eat(",") {
-                    true => Arg::Place(name, self.list("]", Self::arg)?),
+                    true => Arg::Place(name, offset, self.list("]", Self::arg)?),
                     false => {
                         self.expect("]")?;
                         Arg::Address(name, offset)

@@ -14,10 +14,7 @@ fn a_kernel_that_is_not_understood_is_refused_and_the_others_run() {
             "a product of a warpgroup",
         ),
         ("tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1, %r2}];", "an access to a texture"),
-        (
-            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r1, %r2}], [%r2];",
-            "a copy by a tensor map",
-        ),
+        ("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r1, %r2}], [%r2];", "a copy by a tensor map"),
         ("tcgen05.wait::ld.sync.aligned;", "tensor memory"),
         ("mov.u32 %r1, {%r2, %r3, %r2};", "{%r2, %r3, %r2}"),
         ("nonsense.u32 %r1;", "nonsense"),

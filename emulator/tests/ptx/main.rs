@@ -21,6 +21,7 @@ mod races;
 mod refused;
 mod rounding;
 mod system;
+mod tensors;
 mod text;
 mod truth;
 mod validation;

@@ -15,10 +15,6 @@ const TEXTS: &[(&str, &str)] = &[
     ("brkpt", "brkpt;"),
     ("guarded brkpt", "@%p1 brkpt;"),
     (
-        "tensor load",
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r1, %r2}], [%r2];",
-    ),
-    (
         "tensor load im2col",
         "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r1, %r2, %r3, %r4}], [%r2], {%rs1, %rs2};",
     ),
@@ -30,7 +26,6 @@ const TEXTS: &[(&str, &str)] = &[
     ("tensor prefetch", "cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%rd1, {%r1, %r2}];"),
     ("tensormap prefetch", "prefetch.tensormap [%rd1];"),
     ("tensormap replace", "tensormap.replace.tile.global_address.global.b1024.b64 [%rd1], %rd2;"),
-    ("tensormap fence", "fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128;"),
     (
         "tensormap copy fence",
         "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [%rd2], 128;",

@@ -41,6 +41,7 @@ mod memory;
 mod modules;
 mod pools;
 mod streams;
+mod tensors;
 mod words;
 
 /// Finds a driver function by its versioned symbol name, such as `c"cuMemAlloc_v2"`; `None` if this driver lacks it. The
@@ -49,8 +50,17 @@ mod words;
 /// The pointer is that of an `extern "C"` function with the signature of NVIDIA's `cuda.h` 13.0.
 pub fn resolve(name: &CStr) -> Option<NonNull<c_void>> {
     let name = name.to_str().ok()?;
-    let parts =
-        [find, contexts::find, fills::find, memory::find, modules::find, pools::find, streams::find, words::find];
+    let parts = [
+        find,
+        contexts::find,
+        fills::find,
+        memory::find,
+        modules::find,
+        pools::find,
+        streams::find,
+        tensors::find,
+        words::find,
+    ];
     NonNull::new(parts.into_iter().find_map(|part| part(name))?)
 }
 

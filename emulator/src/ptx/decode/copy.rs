@@ -3,6 +3,7 @@
 use super::super::ast::{Arg, Num};
 use super::text::{Text, WRONG_OPERANDS};
 use super::{Decoder, Res};
+use crate::exec::tensor::TensorCopy;
 use crate::machine::types::{Space, Ty};
 
 impl Decoder<'_> {
@@ -35,6 +36,7 @@ impl Decoder<'_> {
                 self.turn(bulk);
             }
             ("cp", _) if t.take("async") => match t.take("bulk") {
+                true if t.take("tensor") => self.copy_tensor(t)?,
                 true => self.copy_bulk(t)?,
                 false => self.copy_async(t)?,
             },
@@ -82,6 +84,30 @@ impl Decoder<'_> {
         let bytes = self.src(&t.args[2], Ty::U32)?;
         let barrier = t.args[..operands].get(3).map(|arg| self.address(arg, Space::Shared)).transpose()?;
         self.effect(move |cpu, site| cpu.bulk(site, [&dst, &src], (bytes, policy), barrier.as_ref()));
+        Ok(())
+    }
+
+    /// `cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [dst], [map, {x, y}], [mbarrier];`
+    fn copy_tensor(&mut self, t: &mut Text<'_>) -> Res<()> {
+        let rank = t.need(&[("1d", 1), ("2d", 2), ("3d", 3), ("4d", 4), ("5d", 5)])?;
+        let (to, from) = (t.space(), t.space());
+        t.ensure((to, from) == (Space::Shared, Space::Global), "copies from .global to .shared")?;
+        t.require("mbarrier::complete_tx::bytes")?;
+        t.take("tile");
+        let policy = self.hints(t, 3)?;
+        let [dst, Arg::Place(map, offset, place), barrier, ..] = t.args else {
+            return t.fail(t.opcode, WRONG_OPERANDS);
+        };
+        let [Arg::Vector(coordinates)] = &place[..] else { return t.fail(t.opcode, WRONG_OPERANDS) };
+        t.ensure(coordinates.len() == rank, "another number of coordinates than the tensor has dimensions")?;
+        let copy = TensorCopy {
+            dst: self.address(dst, to)?,
+            map: self.address(&Arg::Address(map.clone(), *offset), Space::Generic)?,
+            coordinates: coordinates.iter().map(|arg| self.src(arg, Ty::S32)).collect::<Res<_>>()?,
+            mbarrier: self.address(barrier, Space::Shared)?,
+            policy,
+        };
+        self.effect(move |cpu, site| cpu.copy_tensor(site, &copy));
         Ok(())
     }
 }

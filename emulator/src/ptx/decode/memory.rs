@@ -47,6 +47,18 @@ impl Decoder<'_> {
                 let (d, policy) = (self.dst(t, Ty::B64)?, self.constant(policy, true));
                 self.copy(Ty::B64, d, policy)?;
             }
+            ("fence", []) if t.has("tensormap::generic") => {
+                t.require("proxy.tensormap::generic.release")?;
+                let scope = t.need(Scope::NAMES)?;
+                self.fence(scope);
+            }
+            ("fence", [map, bytes]) => {
+                t.require("proxy.tensormap::generic.acquire")?;
+                t.ensure(matches!(bytes, Arg::Num(Num::Int(128))), "a fence is of the 128 bytes of a tensor map")?;
+                let (scope, map) = (t.need(Scope::NAMES)?, self.address(map, Space::Generic)?);
+                self.effect(move |cpu, site| cpu.acquire_tensor_map(site, &map));
+                self.fence(scope);
+            }
             ("fence", []) if t.take("proxy") => {
                 t.require("async")?;
                 t.skip("global shared::cta shared::cluster");

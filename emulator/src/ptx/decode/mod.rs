@@ -121,8 +121,7 @@ fn absent(t: &Text<'_>) -> Option<&'static str> {
         "tex" | "tld4" | "txq" => "an access to a texture",
         "suld" | "sust" | "sured" | "suq" => "an access to a surface",
         "tensormap" => "a change of a tensor map",
-        "fence" if t.has("tensormap::generic") => "a fence for a tensor map",
-        "cp" | "prefetch" if t.has("tensor") || t.has("tensormap") => "a copy by a tensor map",
+        "cp" | "prefetch" if t.has("tensor") && !is_of_tiles(t) || t.has("tensormap") => "a copy by a tensor map",
         "cp" if t.has("reduce") => "a copy that reduces",
         "multimem" => "an access to multicast memory",
         "alloca" | "stacksave" | "stackrestore" => "memory on the stack",
@@ -141,6 +140,13 @@ fn absent(t: &Text<'_>) -> Option<&'static str> {
 /// Whether a product of a warpgroup is one of bytes whose rows are in registers.
 fn is_of_bytes(t: &Text<'_>) -> bool {
     t.has("s32") && matches!(t.args, [_, super::ast::Arg::Vector(_), ..])
+}
+
+/// Whether a copy by a tensor map is one of tiles into shared memory of one block.
+fn is_of_tiles(t: &Text<'_>) -> bool {
+    let others = ["im2col", "multicast", "tile::gather4"];
+    t.has("mbarrier::complete_tx::bytes")
+        && !t.parts.iter().any(|part| others.iter().any(|other| part.starts_with(other)))
 }
 
 /// Whether an opcode is one of the video instructions, as `vadd`, `vadd2`, `vadd4`.

@@ -1,0 +1,179 @@
+//! Copies of boxes by tensor maps.
+#![allow(clippy::result_large_err)]
+
+use crate::rig::{Rig, ptx, schedules};
+use kiln_emulator::{DeviceConfig, Fault, add_device, resolve};
+use std::ffi::c_void;
+use std::mem::transmute;
+use std::ptr::from_mut;
+
+/// `CUtensorMap`
+#[repr(align(64))]
+struct Map([u8; 128]);
+
+/// A tensor: `CUtensorMapDataType` and bytes of its elements, its dimensions, and bytes between rows, planes and so on.
+struct Tensor<'a> {
+    ty: u32,
+    element: usize,
+    dims: &'a [u64],
+    strides: &'a [u64],
+}
+
+impl Tensor<'_> {
+    /// The map by which boxes are copied from the tensor at an address.
+    fn map(&self, address: u64, extent: &[u32]) -> [u8; 128] {
+        type Init = unsafe extern "C" fn(u32) -> u32;
+        #[rustfmt::skip]
+        type Encode = unsafe extern "C" fn(*mut c_void, u32, u32, u64, *const u64, *const u64, *const u32, *const u32, u32, u32, u32, u32) -> u32;
+        let mut map = Map([0; 128]);
+        let rank = self.dims.len() as u32;
+        add_device(DeviceConfig::default());
+        // SAFETY: the signatures are those of NVIDIA's header; the pointers are to lists of so many values.
+        let codes = unsafe {
+            let init: Init = transmute(resolve(c"cuInit").unwrap().as_ptr());
+            let encode: Encode = transmute(resolve(c"cuTensorMapEncodeTiled").unwrap().as_ptr());
+            let (dims, strides, steps) = (self.dims.as_ptr(), self.strides.as_ptr(), [1; 5].as_ptr());
+            let to = from_mut(&mut map).cast();
+            (init(0), encode(to, self.ty, rank, address, dims, strides, extent.as_ptr(), steps, 0, 0, 2, 0))
+        };
+        assert_eq!(codes, (0, 0));
+        map.0
+    }
+
+    /// What a copy of a box brings, by the definition: element by element.
+    fn expected(&self, data: &[u8], extent: &[u32], corner: &[i32]) -> Vec<u8> {
+        let mut all = Vec::new();
+        for number in 0..extent.iter().product::<u32>() {
+            let (mut rest, mut at, mut inside) = (number, 0, true);
+            for (d, &n) in extent.iter().enumerate() {
+                let place = i64::from(corner[d]) + i64::from(rest % n);
+                rest /= n;
+                inside &= (0..self.dims[d] as i64).contains(&place);
+                let stride = if d == 0 { self.element as i64 } else { self.strides[d - 1] as i64 };
+                at += place * stride;
+            }
+            match inside {
+                true => all.extend(&data[at as usize..at as usize + self.element]),
+                false => all.extend(vec![0; self.element]),
+            }
+        }
+        all
+    }
+}
+
+/// Lane 0 copies a box by the map at `map`, and all store what came at `out`.
+fn kernel(rank: usize, bytes: usize, before: &str, copy: &str) -> String {
+    let coordinates: Vec<_> = (0..rank).map(|d| format!("%r{}", 10 + d)).collect();
+    let loads: String = (0..rank).map(|d| format!("ld.param.u32 %r{}, [c{d}];\n", 10 + d)).collect();
+    let copy = copy.replace("PLACE", &format!("[%rd1, {{{}}}]", coordinates.join(", ")));
+    ptx(
+        90,
+        &format!(
+            "
+.visible .entry k(.param .u64 map, .param .u64 out, .param .u32 c0, .param .u32 c1, .param .u32 c2, .param .u32 c3, .param .u32 c4)
+{{
+.reg .pred %p<4>; .reg .b32 %r<20>; .reg .b64 %rd<8>;
+.shared .align 128 .b8 tile[{bytes}];
+.shared .align 8 .b64 full;
+ld.param.u64 %rd1, [map];
+ld.param.u64 %rd2, [out];
+{loads}
+mov.u32 %r1, %tid.x;
+setp.ne.u32 %p1, %r1, 0;
+mov.u32 %r3, tile;
+mov.u32 %r4, full;
+@%p1 bra W;
+mbarrier.init.shared.b64 [%r4], 1;
+fence.proxy.async.shared::cta;
+{before}
+mbarrier.arrive.expect_tx.shared.b64 %rd5, [%r4], {bytes};
+{copy}
+W: bar.sync 0;
+L: mbarrier.try_wait.parity.shared.b64 %p2, [%r4], 0;
+@!%p2 bra L;
+C: setp.ge.u32 %p3, %r1, {bytes};
+@%p3 ret;
+add.u32 %r5, %r3, %r1;
+ld.shared.u8 %r6, [%r5];
+cvt.u64.u32 %rd6, %r1;
+add.u64 %rd6, %rd2, %rd6;
+st.global.u8 [%rd6], %r6;
+add.u32 %r1, %r1, 32;
+bra C;
+}}"
+        ),
+    )
+}
+
+const FENCE: &str = "fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128;";
+
+fn copy(rank: usize) -> String {
+    format!(
+        "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r3], PLACE, [%r4];"
+    )
+}
+
+/// A tensor, the dimensions of a box, and where boxes begin.
+type Case<'a> = (Tensor<'a>, &'a [u32], &'a [&'a [i32]]);
+
+/// Numbers in no pattern.
+fn noise(bytes: u64) -> Vec<u8> {
+    (0..bytes).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8 | 1).collect()
+}
+
+/// The tensor in memory of exactly its size, its map beside it, and a kernel's launch. Returns what was copied.
+fn copied(rig: &Rig, tensor: &Tensor<'_>, data: &[u8], extent: &[u32], corner: &[i32]) -> Result<Vec<u8>, Fault> {
+    let bytes = extent.iter().product::<u32>() as usize * tensor.element;
+    let map = rig.buffer(&tensor.map(rig.buffer(data), extent));
+    let out = rig.buffer(&vec![0xaa; bytes]);
+    let mut params = [map, out, 0, 0, 0, 0, 0];
+    params[2..].iter_mut().zip(corner).for_each(|(param, &at)| *param = u64::from(at as u32));
+    rig.launch("k", 1, 32, &params)?;
+    let mut got = vec![0; bytes];
+    rig.memory.read(out, &mut got).unwrap();
+    Ok(got)
+}
+
+#[test]
+fn boxes_of_every_rank_and_width_come_with_zeros_around_the_tensor() {
+    let cases: [Case<'_>; 7] = [
+        // Rows of three blocks of 144 bytes; the last box is cut.
+        (
+            Tensor { ty: 0, element: 1, dims: &[432, 13], strides: &[432] },
+            &[144, 8],
+            &[&[0, 0], &[144, 0], &[288, 8], &[0, -3], &[-7, 5], &[425, 12], &[-160, 0], &[0, 13]],
+        ),
+        // Rows end within the stride.
+        (Tensor { ty: 0, element: 1, dims: &[430, 5], strides: &[448] }, &[144, 2], &[&[288, 3], &[287, 4], &[429, 0]]),
+        (Tensor { ty: 6, element: 2, dims: &[37, 9], strides: &[80] }, &[24, 4], &[&[0, 0], &[15, 7], &[-1, -1]]),
+        (
+            Tensor { ty: 2, element: 4, dims: &[10, 3, 4], strides: &[48, 160] },
+            &[4, 2, 3],
+            &[&[0, 0, 0], &[8, 2, 2], &[-2, -1, -1], &[3, 1, 4]],
+        ),
+        (Tensor { ty: 8, element: 8, dims: &[33], strides: &[] }, &[32], &[&[0], &[5], &[-31], &[33]]),
+        (
+            Tensor { ty: 9, element: 2, dims: &[8, 2, 3, 2], strides: &[16, 32, 96] },
+            &[8, 2, 2, 2],
+            &[&[0, 0, 0, 0], &[-3, 1, 2, 1]],
+        ),
+        (
+            Tensor { ty: 7, element: 4, dims: &[4, 3, 2, 2, 2], strides: &[16, 48, 96, 192] },
+            &[4, 1, 2, 1, 2],
+            &[&[0, 0, 0, 0, 0], &[1, 2, 1, 1, 1], &[0, -1, 0, 0, 0]],
+        ),
+    ];
+    for (tensor, extent, corners) in &cases {
+        let size = tensor.dims.iter().skip(1).zip(tensor.strides).map(|(n, stride)| (n - 1) * stride).sum::<u64>();
+        let data = noise(size + tensor.dims[0] * tensor.element as u64);
+        let bytes = extent.iter().product::<u32>() as usize * tensor.element;
+        for corner in *corners {
+            for (schedule, split_warps, seed) in schedules() {
+                let mut rig = Rig::new(&kernel(extent.len(), bytes, FENCE, &copy(extent.len())));
+                (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split_warps, seed);
+                let got = copied(&rig, tensor, &data, extent, corner).unwrap_or_else(|fault| panic!("{fault}"));
+                assert_eq!(got, tensor.expected(&data, extent, corner), "{extent:?} at {corner:?}");
+            }
+        }
+    }
+}
