@@ -2,6 +2,7 @@
 #![allow(clippy::result_large_err)]
 
 use crate::rig::{Rig, ptx, schedules};
+use kiln_emulator::FaultKind::{self, *};
 use kiln_emulator::{DeviceConfig, Fault, add_device, resolve};
 use std::ffi::c_void;
 use std::mem::transmute;
@@ -61,7 +62,7 @@ impl Tensor<'_> {
     }
 }
 
-/// Lane 0 copies a box by the map at `map`, and all store what came at `out`.
+/// Lane 0 of each block copies a box by the map at `map`, and all store what came at `out`.
 fn kernel(rank: usize, bytes: usize, before: &str, copy: &str) -> String {
     let coordinates: Vec<_> = (0..rank).map(|d| format!("%r{}", 10 + d)).collect();
     let loads: String = (0..rank).map(|d| format!("ld.param.u32 %r{}, [c{d}];\n", 10 + d)).collect();
@@ -70,15 +71,18 @@ fn kernel(rank: usize, bytes: usize, before: &str, copy: &str) -> String {
         90,
         &format!(
             "
-.visible .entry k(.param .u64 map, .param .u64 out, .param .u32 c0, .param .u32 c1, .param .u32 c2, .param .u32 c3, .param .u32 c4)
+.visible .entry k(.param .u64 map, .param .u64 tensor, .param .u64 out, .param .u32 c0, .param .u32 c1, .param .u32 c2, .param .u32 c3, .param .u32 c4)
 {{
 .reg .pred %p<4>; .reg .b32 %r<20>; .reg .b64 %rd<8>;
 .shared .align 128 .b8 tile[{bytes}];
 .shared .align 8 .b64 full;
 ld.param.u64 %rd1, [map];
 ld.param.u64 %rd2, [out];
+ld.param.u64 %rd3, [tensor];
 {loads}
 mov.u32 %r1, %tid.x;
+mov.u32 %r2, %ctaid.x;
+mad.wide.u32 %rd2, %r2, {bytes}, %rd2;
 setp.ne.u32 %p1, %r1, 0;
 mov.u32 %r3, tile;
 mov.u32 %r4, full;
@@ -124,10 +128,11 @@ fn noise(bytes: u64) -> Vec<u8> {
 /// The tensor in memory of exactly its size, its map beside it, and a kernel's launch. Returns what was copied.
 fn copied(rig: &Rig, tensor: &Tensor<'_>, data: &[u8], extent: &[u32], corner: &[i32]) -> Result<Vec<u8>, Fault> {
     let bytes = extent.iter().product::<u32>() as usize * tensor.element;
-    let map = rig.buffer(&tensor.map(rig.buffer(data), extent));
+    let from = rig.buffer(data);
+    let map = rig.buffer(&tensor.map(from, extent));
     let out = rig.buffer(&vec![0xaa; bytes]);
-    let mut params = [map, out, 0, 0, 0, 0, 0];
-    params[2..].iter_mut().zip(corner).for_each(|(param, &at)| *param = u64::from(at as u32));
+    let mut params = [map, from, out, 0, 0, 0, 0, 0];
+    params[3..].iter_mut().zip(corner).for_each(|(param, &at)| *param = u64::from(at as u32));
     rig.launch("k", 1, 32, &params)?;
     let mut got = vec![0; bytes];
     rig.memory.read(out, &mut got).unwrap();
@@ -173,6 +178,91 @@ fn boxes_of_every_rank_and_width_come_with_zeros_around_the_tensor() {
                 (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split_warps, seed);
                 let got = copied(&rig, tensor, &data, extent, corner).unwrap_or_else(|fault| panic!("{fault}"));
                 assert_eq!(got, tensor.expected(&data, extent, corner), "{extent:?} at {corner:?}");
+            }
+        }
+    }
+}
+
+/// Bytes in 13 rows of three blocks of 144; boxes are eight rows of a block.
+const ROWS: Tensor<'_> = Tensor { ty: 0, element: 1, dims: &[432, 13], strides: &[432] };
+const BLOCK: &[u32] = &[144, 8];
+const BYTES: usize = 144 * 8;
+
+/// The kernel of such a box, in two blocks of its own memory each, changed by `change`; and its launch under a schedule.
+struct Trial {
+    rig: Rig,
+    from: u64,
+    map: u64,
+    grid: u32,
+}
+
+impl Trial {
+    fn all(text: &str) -> impl Iterator<Item = Trial> {
+        schedules().into_iter().map(move |(schedule, split_warps, seed)| {
+            let mut rig = Rig::new(text);
+            (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split_warps, seed);
+            rig.config.livelock_rounds = Some(2000);
+            let from = rig.buffer(&noise(432 * 13));
+            let map = rig.buffer(&ROWS.map(from, BLOCK));
+            Trial { rig, from, map, grid: 2 }
+        })
+    }
+
+    /// The fault of a copy from the last five rows and beyond.
+    fn fault(&self) -> Option<(FaultKind, String)> {
+        let out = self.rig.buffer(&[0; 2 * BYTES]);
+        let launched = self.rig.launch("k", self.grid, 32, &[self.map, self.from, out, 144, 8, 0, 0, 0]);
+        launched.err().map(|fault| (fault.kind, fault.to_string()))
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_copy_is_found_and_its_twin_is_silent() {
+    let right = kernel(2, BYTES, FENCE, &copy(2));
+    let store = |offset, fence| format!("setp.eq.u32 %p2, %r2, 1; @%p2 st.global.u32 [%rd3+{offset}], 5; {fence}");
+    let seen = "fence.proxy.async.global;";
+    let by_others = format!("setp.eq.u32 %p3, %r1, 1; @%p3 {FENCE}");
+    let head = "@%p1 bra W;";
+    let row = |n: u32| 432 * n + 144;
+    // What stands there, what is put in its place, and a word of the fault; none where it is right.
+    let cases: [(&str, String, Option<(FaultKind, &str)>); 21] = [
+        ("", String::new(), None),
+        ("[%r3], [%rd1", "[%r3+16], [%rd1".into(), Some((Misaligned, "a multiple of 128"))),
+        ("[%rd1, {", "[%rd1+32, {".into(), Some((Misaligned, "a multiple of 64"))),
+        ("[%r3], [%rd1", "[%r3+128], [%rd1".into(), Some((OutOfBounds, "shared memory"))),
+        ("tensor.2d", "tensor.1d".into(), Some((IllegalInstruction, "1 coordinates from a tensor of 2"))),
+        // A fence for the map.
+        (FENCE, String::new(), Some((Race, "tensormap::generic.acquire"))),
+        (FENCE, format!("setp.eq.u32 %p2, %r2, 0; @%p2 {FENCE}"), Some((Race, "tensormap::generic.acquire"))),
+        (FENCE, FENCE.replace("%rd1", "%rd1+64"), Some((OutOfBounds, "128 bytes"))),
+        (FENCE, FENCE.replace("%rd1", "%rd3"), Some((Race, "tensormap::generic.acquire"))),
+        (FENCE, format!("fence.proxy.tensormap::generic.release.gpu; {FENCE}"), None),
+        (head, format!("{by_others} {head}"), Some((Race, "tensormap::generic.acquire"))),
+        (head, format!("{by_others} bar.sync 0; {head}"), None),
+        // The mbarrier.
+        ("[%r4], 1152", "[%r4], 1136".into(), Some((Deadlock, "-16 bytes missing"))),
+        ("[%r4], 1152", "[%r4], 1168".into(), Some((Deadlock, "16 bytes missing"))),
+        ("W: bar.sync 0;", "W: bar.sync 0; ld.shared.u8 %r6, [%r3];".into(), Some((Race, "in flight"))),
+        ("fence.proxy.async.shared::cta;", String::new(), Some((Race, "visible to the async proxy"))),
+        // Who writes the tensor.
+        (FENCE, format!("{} {FENCE}", store(row(8), "")), Some((Race, "global memory"))),
+        (FENCE, format!("{} {FENCE}", store(row(12) + 140, seen)), Some((Race, "global memory"))),
+        (FENCE, format!("st.global.u32 [%rd3+{}], 5; {FENCE}", row(8) + 144), Some((Race, "write"))),
+        (FENCE, format!("{} {FENCE}", store(row(8) + 144, "")), None),
+        (FENCE, format!("{} {FENCE}", store(row(7), "")), None),
+    ];
+    for (from, to, expected) in &cases {
+        // The map of what other threads have a fence for has none in lane 0.
+        let base = if *from == head { right.replace(FENCE, "") } else { right.clone() };
+        let base = if to.contains("tensor.1d") { base.replace(", %r11}]", "}]") } else { base };
+        assert!(base.contains(from), "{from}");
+        for trial in Trial::all(&base.replace(from, to)) {
+            let fault = trial.fault();
+            let found = fault.as_ref().map(|(kind, message)| (*kind, message.as_str()));
+            match (found, expected) {
+                (None, None) => {}
+                (Some((kind, message)), Some((wanted, word))) if kind == *wanted && message.contains(word) => {}
+                _ => panic!("{from} as {to}: {found:?} instead of {expected:?}"),
             }
         }
     }
