@@ -11,3 +11,4 @@ mod launch;
 mod objects;
 mod order;
 mod programs;
+mod tensors;

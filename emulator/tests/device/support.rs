@@ -85,6 +85,7 @@ functions! {
     graph_launch = "cuGraphLaunch"(Handle, Handle);
     graph_exec_destroy = "cuGraphExecDestroy"(Handle);
     graph_destroy = "cuGraphDestroy"(Handle);
+    encode_tiled = "cuTensorMapEncodeTiled"(*mut c_void, u32, u32, u64, *const u64, *const u64, *const u32, *const u32, u32, u32, u32, u32);
 }
 
 /// `CUlaunchConfig`.

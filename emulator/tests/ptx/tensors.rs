@@ -3,7 +3,7 @@
 
 use crate::rig::{Rig, ptx, schedules};
 use kiln_emulator::FaultKind::{self, *};
-use kiln_emulator::{DeviceConfig, Fault, add_device, resolve};
+use kiln_emulator::{DeviceConfig, Fault, add_device, chip_file, resolve};
 use std::ffi::c_void;
 use std::mem::transmute;
 use std::ptr::from_mut;
@@ -188,12 +188,11 @@ const ROWS: Tensor<'_> = Tensor { ty: 0, element: 1, dims: &[432, 13], strides: 
 const BLOCK: &[u32] = &[144, 8];
 const BYTES: usize = 144 * 8;
 
-/// The kernel of such a box, in two blocks of its own memory each, changed by `change`; and its launch under a schedule.
+/// A kernel of such a box under one schedule, and what two blocks of it are given.
 struct Trial {
     rig: Rig,
     from: u64,
     map: u64,
-    grid: u32,
 }
 
 impl Trial {
@@ -204,17 +203,20 @@ impl Trial {
             rig.config.livelock_rounds = Some(2000);
             let from = rig.buffer(&noise(432 * 13));
             let map = rig.buffer(&ROWS.map(from, BLOCK));
-            Trial { rig, from, map, grid: 2 }
+            Trial { rig, from, map }
         })
     }
 
     /// The fault of a copy from the last five rows and beyond.
     fn fault(&self) -> Option<(FaultKind, String)> {
         let out = self.rig.buffer(&[0; 2 * BYTES]);
-        let launched = self.rig.launch("k", self.grid, 32, &[self.map, self.from, out, 144, 8, 0, 0, 0]);
+        let launched = self.rig.launch("k", 2, 32, &[self.map, self.from, out, 144, 8, 0, 0, 0]);
         launched.err().map(|fault| (fault.kind, fault.to_string()))
     }
 }
+
+/// What stands in the kernel, what is put in its place, and the fault with a part of its text; none where it is right.
+type Change<'a> = (&'a str, String, Option<(FaultKind, &'a str)>);
 
 #[test]
 fn what_is_wrong_with_a_copy_is_found_and_its_twin_is_silent() {
@@ -224,8 +226,7 @@ fn what_is_wrong_with_a_copy_is_found_and_its_twin_is_silent() {
     let by_others = format!("setp.eq.u32 %p3, %r1, 1; @%p3 {FENCE}");
     let head = "@%p1 bra W;";
     let row = |n: u32| 432 * n + 144;
-    // What stands there, what is put in its place, and a word of the fault; none where it is right.
-    let cases: [(&str, String, Option<(FaultKind, &str)>); 21] = [
+    let cases: [Change<'_>; 21] = [
         ("", String::new(), None),
         ("[%r3], [%rd1", "[%r3+16], [%rd1".into(), Some((Misaligned, "a multiple of 128"))),
         ("[%rd1, {", "[%rd1+32, {".into(), Some((Misaligned, "a multiple of 64"))),
@@ -266,4 +267,96 @@ fn what_is_wrong_with_a_copy_is_found_and_its_twin_is_silent() {
             }
         }
     }
+}
+
+#[test]
+fn the_map_and_the_tensor_are_memory_that_is_there() {
+    let text = kernel(2, BYTES, FENCE, &copy(2));
+    let expect = |trial: &Trial, kind, word: &str| {
+        let (found, message) = trial.fault().expect(word);
+        assert!(found == kind && message.contains(word), "{message}");
+    };
+    for trial in Trial::all(&text) {
+        trial.rig.memory.free(trial.from).unwrap();
+        expect(&trial, UseAfterFree, "memory that was freed");
+    }
+    for trial in Trial::all(&text) {
+        // A row more than there is.
+        let map = Tensor { dims: &[432, 14], ..ROWS }.map(trial.from, BLOCK);
+        trial.rig.memory.write(trial.map, &map).unwrap();
+        expect(&trial, OutOfBounds, "allocation of 5616 bytes");
+    }
+    for trial in Trial::all(&text) {
+        trial.rig.memory.write(trial.map, b"kilntmap").unwrap();
+        expect(&trial, IllegalInstruction, "no tensor map");
+    }
+    for mut trial in Trial::all(&text) {
+        trial.map = trial.rig.memory.alloc(128).unwrap();
+        expect(&trial, UninitialisedMemory, "nothing has written");
+    }
+}
+
+#[test]
+fn undefined_elements_stay_undefined_and_zeros_are_defined() {
+    // Threads branch by what comes in the box's row 4, where the tensor has its last row.
+    let depends = "setp.eq.u32 %p2, %r6, 77; @%p2 bra D; D: st.global.u8";
+    let text = kernel(2, BYTES, FENCE, &copy(2)).replace("st.global.u8", depends);
+    for (written, end, found) in [(432 * 13, 1152, false), (432 * 13 - 200, 1152, true), (432 * 13 - 200, 576, false)] {
+        let text = text.replace("setp.ge.u32 %p3, %r1, 1152", &format!("setp.ge.u32 %p3, %r1, {end}"));
+        for mut trial in Trial::all(&text) {
+            let from = trial.rig.memory.alloc(432 * 13).unwrap();
+            trial.rig.memory.write(from, &noise(written)).unwrap();
+            trial.map = trial.rig.buffer(&ROWS.map(from, BLOCK));
+            let kind = trial.fault().map(|fault| fault.0);
+            assert_eq!(kind, found.then_some(UninitialisedMemory), "{written} bytes written, {end} looked at");
+        }
+    }
+}
+
+#[test]
+fn a_map_may_be_a_variable_of_the_module() {
+    let text = kernel(2, BYTES, &FENCE.replace("%rd1", "maps+64"), &copy(2)).replace("[%rd1, {", "[maps+64, {");
+    let text = text.replacen(".visible", ".global .align 64 .b8 maps[192];\n.visible", 1);
+    for trial in Trial::all(&text) {
+        let (maps, _) = trial.rig.module.global("maps").unwrap();
+        trial.rig.memory.write(maps + 64, &ROWS.map(trial.from, BLOCK)).unwrap();
+        assert_eq!(trial.fault(), None);
+    }
+}
+
+/// What a launch of one block counts, and its time.
+fn counted(before: &str, copy: &str, corner: [u64; 2]) -> (kiln_emulator::Counters, kiln_emulator::Timing) {
+    let text = kernel(2, BYTES, before, copy).replace("C: setp", "C: ret; setp");
+    let mut rig = Rig::new(&text);
+    rig.config = DeviceConfig { counters: true, ..DeviceConfig::clocked(chip_file("h100-sxm").unwrap()) };
+    let from = rig.buffer(&noise(432 * 16));
+    let map = rig.buffer(&Tensor { dims: &[432, 16], ..ROWS }.map(from, BLOCK));
+    let report = rig.launch("k", 1, 32, &[map, from, 0, corner[0], corner[1], 0, 0, 0]).unwrap();
+    (report.counters.unwrap(), report.timing.unwrap())
+}
+
+#[test]
+fn a_copy_moves_the_sectors_of_its_rows_and_takes_the_time_of_a_bulk_copy() {
+    let sectors = |rows: std::ops::Range<u64>, from: u64, bytes: u64| {
+        rows.map(|row| (432 * row + from + bytes).div_ceil(32) - (432 * row + from) / 32).sum::<u64>()
+    };
+    // All eight rows of the last block; then the last five, the first 100 bytes of each outside.
+    let minus = |n: u32| u64::from(n.wrapping_neg());
+    for (corner, rows, from, bytes) in [([288, 8], 8..16, 288, 144), ([minus(100), 11], 11..16, 0, 44)] {
+        let (counters, timing) = counted(FENCE, &copy(2), corner);
+        let expected = sectors(rows.clone(), from, bytes);
+        assert_eq!(counters.read_bytes_used, (rows.end - rows.start) * bytes);
+        assert_eq!((counters.read_sectors, counters.write_sectors), (expected, 0));
+        assert_eq!((counters.by_opcode["cp"], counters.fences), (1, 2));
+        assert_eq!(timing.l2_bytes, 32.0 * expected as f64);
+    }
+    // A copy of the same bytes in one piece.
+    let bulk = "add.u64 %rd3, %rd3, 3456; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd3], 1152, [%r4];";
+    let (tensor, bulk) = (counted(FENCE, &copy(2), [288, 8]).1, counted(FENCE, bulk, [0, 0]).1);
+    let ratio = tensor.nanoseconds / bulk.nanoseconds;
+    assert!((0.95..1.05).contains(&ratio), "{} and {} ns", tensor.nanoseconds, bulk.nanoseconds);
+    // Nothing of the box in the tensor: nothing moves, and it comes sooner than from memory.
+    let (counters, timing) = counted(FENCE, &copy(2), [0, 16]);
+    assert_eq!((counters.read_sectors, timing.l2_bytes), (0, 0.0));
+    assert!(timing.nanoseconds < tensor.nanoseconds);
 }
