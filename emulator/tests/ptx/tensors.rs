@@ -225,8 +225,10 @@ fn what_is_wrong_with_a_copy_is_found_and_its_twin_is_silent() {
     let seen = "fence.proxy.async.global;";
     let by_others = format!("setp.eq.u32 %p3, %r1, 1; @%p3 {FENCE}");
     let head = "@%p1 bra W;";
+    let in_cluster =
+        |first: &str| format!("{first} {FENCE} barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; {head}");
     let row = |n: u32| 432 * n + 144;
-    let cases: [Change<'_>; 21] = [
+    let cases: [Change<'_>; 23] = [
         ("", String::new(), None),
         ("[%r3], [%rd1", "[%r3+16], [%rd1".into(), Some((Misaligned, "a multiple of 128"))),
         ("[%rd1, {", "[%rd1+32, {".into(), Some((Misaligned, "a multiple of 64"))),
@@ -240,6 +242,8 @@ fn what_is_wrong_with_a_copy_is_found_and_its_twin_is_silent() {
         (FENCE, format!("fence.proxy.tensormap::generic.release.gpu; {FENCE}"), None),
         (head, format!("{by_others} {head}"), Some((Race, "tensormap::generic.acquire"))),
         (head, format!("{by_others} bar.sync 0; {head}"), None),
+        (head, in_cluster("setp.eq.u32 %p2, %r2, 0; @%p2"), Some((Race, "tensormap::generic.acquire"))),
+        (head, in_cluster(""), None),
         // The mbarrier.
         ("[%r4], 1152", "[%r4], 1136".into(), Some((Deadlock, "-16 bytes missing"))),
         ("[%r4], 1152", "[%r4], 1168".into(), Some((Deadlock, "16 bytes missing"))),
@@ -255,6 +259,10 @@ fn what_is_wrong_with_a_copy_is_found_and_its_twin_is_silent() {
     for (from, to, expected) in &cases {
         // The map of what other threads have a fence for has none in lane 0.
         let base = if *from == head { right.replace(FENCE, "") } else { right.clone() };
+        let base = match to.contains("cluster") {
+            true => base.replace(")\n{", ") .explicitcluster .reqnctapercluster 2\n{"),
+            false => base,
+        };
         let base = if to.contains("tensor.1d") { base.replace(", %r11}]", "}]") } else { base };
         assert!(base.contains(from), "{from}");
         for trial in Trial::all(&base.replace(from, to)) {
