@@ -55,9 +55,10 @@ impl Decoder<'_> {
             ("fence", [map, bytes]) => {
                 t.require("proxy.tensormap::generic.acquire")?;
                 t.ensure(matches!(bytes, Arg::Num(Num::Int(128))), "a fence is of the 128 bytes of a tensor map")?;
-                let (scope, map) = (t.need(Scope::NAMES)?, self.address(map, Space::Generic)?);
+                // It orders accesses by tensor maps only.
+                t.need(Scope::NAMES)?;
+                let map = self.address(map, Space::Generic)?;
                 self.effect(move |cpu, site| cpu.acquire_tensor_map(site, &map));
-                self.fence(scope);
             }
             ("fence", []) if t.take("proxy") => {
                 t.require("async")?;
