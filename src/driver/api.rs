@@ -54,6 +54,7 @@ macro_rules! thin {
         ///
         /// # Safety
         /// Handles and pointers are live, lengths are theirs, and the context they belong to is current.
+        #[allow(clippy::too_many_arguments)]
         pub unsafe fn $method(&self, $($name: $type),*) -> Result<$out> {
             // SAFETY: outputs are integers, floats, pointers and bytes: zero is a value of each.
             let mut out: $out = unsafe { std::mem::zeroed() };
@@ -190,6 +191,12 @@ thin! {
     GRAPH fn graph_exec_destroy = cuGraphExecDestroy(exec: CUgraphExec);
     /// Destroys a graph.
     GRAPH fn graph_destroy = cuGraphDestroy(graph: CUgraph);
+
+    /// A tensor map of boxes of a tensor.
+    TENSOR__MEMORY fn tensor_map_encode_tiled = cuTensorMapEncodeTiled(element: CUtensorMapDataType, rank: u32,
+        address: *mut c_void, sizes: *const u64, strides: *const u64, box_sizes: *const u32,
+        element_strides: *const u32, interleave: CUtensorMapInterleave, swizzle: CUtensorMapSwizzle,
+        promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill) -> CUtensorMap;
 }
 
 /// Functions of another form: two outputs, the output behind inputs, or a result besides success and failure.

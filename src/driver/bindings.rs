@@ -1,5 +1,10 @@
 // What bindgen makes of cuda.h; made again with `KILN_BINDINGS=generate`.
 
+pub const CU_TENSOR_MAP_DATA_TYPE_UINT8: u32 = 0;
+pub const CU_TENSOR_MAP_INTERLEAVE_NONE: u32 = 0;
+pub const CU_TENSOR_MAP_SWIZZLE_NONE: u32 = 0;
+pub const CU_TENSOR_MAP_L2_PROMOTION_L2_128B: u32 = 2;
+pub const CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE: u32 = 0;
 pub const CUDA_SUCCESS: u32 = 0;
 pub const CUDA_ERROR_INVALID_VALUE: u32 = 1;
 pub const CUDA_ERROR_OUT_OF_MEMORY: u32 = 2;
@@ -99,6 +104,18 @@ pub struct CUuuid_st {
     pub bytes: [::std::os::raw::c_uchar; 16usize],
 }
 pub type CUuuid = CUuuid_st;
+#[repr(C)]
+#[repr(align(64))]
+#[derive(Debug, Copy, Clone)]
+pub struct CUtensorMap_st {
+    pub opaque: [::std::os::raw::c_ulonglong; 16usize],
+}
+pub type CUtensorMap = CUtensorMap_st;
+pub type CUtensorMapDataType = ::std::os::raw::c_uint;
+pub type CUtensorMapInterleave = ::std::os::raw::c_uint;
+pub type CUtensorMapSwizzle = ::std::os::raw::c_uint;
+pub type CUtensorMapL2promotion = ::std::os::raw::c_uint;
+pub type CUtensorMapFloatOOBfill = ::std::os::raw::c_uint;
 pub type CUdevice_attribute = ::std::os::raw::c_uint;
 pub type CUfunction_attribute = ::std::os::raw::c_uint;
 pub type CUjit_option = ::std::os::raw::c_uint;
@@ -352,6 +369,22 @@ pub struct kiln_cu_api {
     pub cuGraphLaunch: ::std::option::Option<unsafe extern "C" fn(exec: CUgraphExec, stream: CUstream) -> CUresult>,
     pub cuGraphExecDestroy: ::std::option::Option<unsafe extern "C" fn(exec: CUgraphExec) -> CUresult>,
     pub cuGraphDestroy: ::std::option::Option<unsafe extern "C" fn(graph: CUgraph) -> CUresult>,
+    pub cuTensorMapEncodeTiled: ::std::option::Option<
+        unsafe extern "C" fn(
+            map: *mut CUtensorMap,
+            type_: CUtensorMapDataType,
+            rank: ::std::os::raw::c_uint,
+            address: *mut ::std::os::raw::c_void,
+            sizes: *const ::std::os::raw::c_ulonglong,
+            strides: *const ::std::os::raw::c_ulonglong,
+            box_: *const ::std::os::raw::c_uint,
+            element_strides: *const ::std::os::raw::c_uint,
+            interleave: CUtensorMapInterleave,
+            swizzle: CUtensorMapSwizzle,
+            promotion: CUtensorMapL2promotion,
+            fill: CUtensorMapFloatOOBfill,
+        ) -> CUresult,
+    >,
 }
 #[doc = " One entry of the list, for those who want to walk over it."]
 #[repr(C)]

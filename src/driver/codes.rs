@@ -201,6 +201,7 @@ pub(crate) fn missing(call: &'static str) -> Error {
         "cuStreamBeginCapture" => "10.1",
         "cuGraphInstantiateWithFlags" => "11.4",
         "cuLaunchKernelEx" => "11.8",
+        "cuTensorMapEncodeTiled" => "12.0",
         "cuFuncLoad" => "12.4",
         _ => "11.0",
     };

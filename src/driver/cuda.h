@@ -30,6 +30,27 @@ typedef struct CUuuid_st {
     unsigned char bytes[16];
 } CUuuid;
 
+/* 128 bytes whose meaning only the driver and the device know. */
+#ifdef _MSC_VER
+#define KILN_ALIGNED(bytes) __declspec(align(bytes))
+#else
+#define KILN_ALIGNED(bytes) __attribute__((aligned(bytes)))
+#endif
+typedef struct KILN_ALIGNED(64) CUtensorMap_st {
+    unsigned long long opaque[16];
+} CUtensorMap;
+
+typedef unsigned int CUtensorMapDataType;
+#define CU_TENSOR_MAP_DATA_TYPE_UINT8 0
+typedef unsigned int CUtensorMapInterleave;
+#define CU_TENSOR_MAP_INTERLEAVE_NONE 0
+typedef unsigned int CUtensorMapSwizzle;
+#define CU_TENSOR_MAP_SWIZZLE_NONE 0
+typedef unsigned int CUtensorMapL2promotion;
+#define CU_TENSOR_MAP_L2_PROMOTION_L2_128B 2
+typedef unsigned int CUtensorMapFloatOOBfill;
+#define CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE 0
+
 /* Results that the code tells apart; every name is in codes.rs. */
 #define CUDA_SUCCESS 0
 #define CUDA_ERROR_INVALID_VALUE 1
@@ -203,7 +224,12 @@ typedef struct CUlaunchConfig_st {
       (CUgraphExec * exec, CUgraph graph, unsigned long long flags))                                                   \
     X(cuGraphLaunch, "cuGraphLaunch", KILN_CU_OPTIONAL, (CUgraphExec exec, CUstream stream))                           \
     X(cuGraphExecDestroy, "cuGraphExecDestroy", KILN_CU_OPTIONAL, (CUgraphExec exec))                                  \
-    X(cuGraphDestroy, "cuGraphDestroy", KILN_CU_OPTIONAL, (CUgraph graph))
+    X(cuGraphDestroy, "cuGraphDestroy", KILN_CU_OPTIONAL, (CUgraph graph))                                             \
+    X(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled", KILN_CU_OPTIONAL,                                              \
+      (CUtensorMap * map, CUtensorMapDataType type, unsigned int rank, void *address, const unsigned long long *sizes, \
+       const unsigned long long *strides, const unsigned int *box, const unsigned int *element_strides,                \
+       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,                 \
+       CUtensorMapFloatOOBfill fill))
 
 #define KILN_CU_FIELD(field, symbol, need, parameters) CUresult(*field) parameters;
 

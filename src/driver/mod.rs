@@ -76,6 +76,7 @@ mod resident;
 mod stream;
 pub mod sys;
 mod tensor;
+mod tensor_map;
 
 pub use api::Api;
 pub use context::{Limits, ModuleLoads};
@@ -96,3 +97,4 @@ pub(crate) use resident::Claim;
 pub use resident::{Resident, Wish};
 pub use stream::Stream;
 pub use tensor::GpuTensor;
+pub use tensor_map::TensorMap;

@@ -124,6 +124,7 @@ recorded!(a: A, b: B, c: C, d: D);
 recorded!(a: A, b: B, c: C, d: D, e: E);
 recorded!(a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H, i: J, j: K);
 recorded!(a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H, i: J, j: K, k: L);
+recorded!(a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H, i: J, j: K, k: L, l: M);
 
 /// Lists the table's fields: their names, the real pointer of each, and the table with each replaced.
 macro_rules! table {
@@ -168,4 +169,5 @@ table! {
     cuLaunchHostFunc cuStreamCreate cuStreamDestroy cuStreamSynchronize cuStreamQuery cuStreamWaitEvent
     cuStreamBeginCapture cuStreamEndCapture cuEventCreate cuEventRecord cuEventQuery cuEventSynchronize
     cuEventElapsedTime cuEventDestroy cuGraphInstantiateWithFlags cuGraphLaunch cuGraphExecDestroy cuGraphDestroy
+    cuTensorMapEncodeTiled
 }
