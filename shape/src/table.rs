@@ -6,7 +6,7 @@
 use crate::{SUPER_BLOCK, TensorRole};
 
 /// Bytes of an entry: address of the data (`u64`), address of the plane of scales (`u64`, 0 where the type has none),
-/// the type's GGML id (`u32`), and padding.
+/// the type's GGML id (`u32`), padding, and the address of the tensor map of its data (`u64`, 0 where it has none).
 pub const ENTRY_BYTES: u32 = 32;
 /// Where the address of the data stands in an entry.
 pub const DATA_OFFSET: u32 = 0;
@@ -14,6 +14,13 @@ pub const DATA_OFFSET: u32 = 0;
 pub const PLANE_OFFSET: u32 = 8;
 /// Where the type stands in an entry.
 pub const TYPE_OFFSET: u32 = 16;
+/// Where the address of the tensor map stands in an entry.
+pub const MAP_OFFSET: u32 = 24;
+/// Bytes of a tensor map, by which copies of compute capability 9.0 find boxes of a matrix. It begins at a multiple of as
+/// many.
+pub const TENSOR_MAP_BYTES: u32 = 128;
+/// The rows of a matrix that a box of its tensor map has, of one super-block each.
+pub const BOX_ROWS: u32 = 8;
 /// Entries before those of the layers.
 pub const MODEL_SLOTS: u32 = 3;
 /// Entries of each layer.

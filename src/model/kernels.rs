@@ -6,7 +6,7 @@ use super::launches::{
 };
 use super::{KvType, Numerics};
 use crate::baked::{BakedKernel, BakedModel, BakedModule, DecoderPath, newest, no_module};
-use crate::driver::Device;
+use crate::driver::{Device, TensorMap};
 use crate::kernel::{Kernel, LoadedModule};
 use crate::shape::mailbox::command::COLUMNS;
 use crate::shape::ring::Depth;
@@ -139,9 +139,13 @@ impl ColumnKernels {
     }
 }
 
-/// The tiles of the device's own instructions; none where the bake has none, or a driver is too old for the text.
+/// The tiles of the device's own instructions; none where the bake has none, or a driver is too old for the text or for
+/// tensor maps.
 fn own(device: &Device, baked: &'static BakedModel) -> Result<Option<Kernel<Gemm<'static>>>> {
     let name = "gemm_warpgroups";
+    if !TensorMap::is_supported(device) {
+        return Ok(None);
+    }
     let Ok(module) = choose(device, baked, DecoderPath::Stream, Numerics::Fast, name) else { return Ok(None) };
     match LoadedModule::new(device, module) {
         Err(Error::JitFailed { .. } | Error::PtxTooNew { .. }) => Ok(None),

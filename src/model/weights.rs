@@ -2,12 +2,15 @@
 
 use super::file::ModelFile;
 use crate::baked::LOADING;
-use crate::driver::{Device, DeviceBuffer, DevicePtr, PinnedBuffer, Stream, Use};
+use crate::driver::{Device, DeviceBuffer, DevicePtr, PinnedBuffer, Stream, TensorMap, Use};
 use crate::kernel::{Kernel, LoadedModule};
 use crate::launch::{Arguments, Out};
 use crate::ops::RepackBlocks;
-use crate::shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET};
-use crate::shape::{SUPER_BLOCK, TensorRole, WeightType};
+use crate::shape::table::{
+    BOX_ROWS, DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MAP_OFFSET, MODEL_SLOTS, PLANE_OFFSET, TENSOR_MAP_BYTES,
+    TYPE_OFFSET,
+};
+use crate::shape::{ModelShape, SUPER_BLOCK, TensorRole, WeightType};
 use crate::{Error, Result};
 
 /// The progress of loading.
@@ -26,7 +29,7 @@ pub struct Progress {
 pub struct MemoryNeed {
     /// Weights.
     pub weights: u64,
-    /// The tensor table.
+    /// The tensor table, and the tensor maps of compute capability 9.0.
     pub tables: u64,
     /// Bytes that are taken during loading only: types that are split into planes pass through them.
     pub staging: u64,
@@ -50,8 +53,9 @@ struct Place {
     role: TensorRole,
     layer: u32,
     ty: WeightType,
-    /// Blocks of a row.
+    /// Blocks of a row, and rows.
     row_blocks: u32,
+    rows: u64,
     data: u64,
     plane: Option<u64>,
     /// Whether the plane ends within 16 bytes, which bulk copies take whole: the rest is to be zero.
@@ -62,6 +66,17 @@ impl Place {
     /// Whether rows end within a super-block of the plane, whose rest is to be zero.
     fn is_cut(&self) -> bool {
         self.plane.is_some() && !(self.row_blocks * self.ty.block_len()).is_multiple_of(SUPER_BLOCK)
+    }
+
+    /// The tensor map of a matrix whose blocks are whole super-blocks, for products of warpgroups.
+    fn map(&self, device: &Device, weights: DevicePtr<u8>) -> Result<Option<TensorMap>> {
+        if !self.role.is_matrix() || self.ty.block_len() != SUPER_BLOCK {
+            return Ok(None);
+        }
+        let bytes = self.ty.layout().data;
+        let data = weights.add(host_size("a tensor", self.data)?);
+        let row_bytes = u64::from(self.row_blocks) * u64::from(bytes);
+        TensorMap::of_rows(device, data, (row_bytes, self.rows), (bytes, BOX_ROWS)).map(Some)
     }
 }
 
@@ -93,7 +108,7 @@ fn places(file: &ModelFile) -> Result<(Vec<Place>, u64)> {
         let (role, layer) = (spec.role, spec.layer.unwrap_or(0));
         // Both fit 32 bits: dimensions are checked against the shape's.
         let row_blocks = (row / u64::from(ty.block_len())) as u32;
-        places.push(Place { name: spec.name, role, layer, ty, row_blocks, data, plane, is_padded });
+        places.push(Place { name: spec.name, role, layer, ty, row_blocks, rows, data, plane, is_padded });
     }
     Ok((places, end))
 }
@@ -112,9 +127,9 @@ fn piece(total: u64) -> usize {
 pub(super) fn memory_need(file: &ModelFile) -> Result<MemoryNeed> {
     let (places, weights) = places(file)?;
     let shape = file.shape();
-    let entries = u64::from(MODEL_SLOTS) + u64::from(shape.layers) * u64::from(LAYER_SLOTS);
+    let tables = table_bytes(entries(shape)) as u64;
     let staging = if places.iter().any(|place| place.plane.is_some()) { piece(total(file)) as u64 } else { 0 };
-    Ok(MemoryNeed { weights, tables: entries * u64::from(ENTRY_BYTES), staging })
+    Ok(MemoryNeed { weights, tables, staging })
 }
 
 /// Refuses a model that would take more memory than is free.
@@ -151,8 +166,11 @@ impl Weights {
             true => DeviceBuffer::<u8>::zeroed(device, size)?,
             false => DeviceBuffer::<u8>::uninitialized(device, size)?,
         };
-        let mut table = vec![0u8; (ENTRY_BYTES * (MODEL_SLOTS + shape.layers * LAYER_SLOTS)) as usize];
-        let mut types = vec![None; (MODEL_SLOTS + shape.layers * LAYER_SLOTS) as usize];
+        let mut types = vec![None; entries(&shape) as usize];
+        let mut table = vec![0u8; table_bytes(entries(&shape))];
+        let mut on_device = DeviceBuffer::<u8>::uninitialized(device, table.len())?;
+        let maps = on_device.as_ptr().address() + u64::from(maps_at(entries(&shape)));
+        let has_maps = TensorMap::is_supported(device);
         let total = total(file);
         let mut done = 0;
         let mut feed = Feed::new(device, total)?;
@@ -181,21 +199,24 @@ impl Weights {
                 }
             }
             let base = data.as_ptr().address();
-            let index = place.role.table_index(place.layer);
-            entry(&mut table, index, base, place);
-            if let Some(ty) = types.get_mut(index as usize) {
-                *ty = Some(place.ty);
-            }
-            if place.role == TensorRole::TokenEmbedding && shape.tied_head {
-                let index = TensorRole::Output.table_index(0);
+            let map = if has_maps { place.map(device, data.as_ptr())? } else { None };
+            let own = place.role.table_index(place.layer);
+            let is_tied = place.role == TensorRole::TokenEmbedding && shape.tied_head;
+            for index in [own].into_iter().chain(is_tied.then_some(TensorRole::Output.table_index(0))) {
                 entry(&mut table, index, base, place);
+                if let Some(map) = &map {
+                    let at = index * TENSOR_MAP_BYTES;
+                    put(&mut table, maps_at(entries(&shape)) + at, &map.to_bytes());
+                    put(&mut table, index * ENTRY_BYTES + MAP_OFFSET, &(maps + u64::from(at)).to_le_bytes());
+                }
                 if let Some(ty) = types.get_mut(index as usize) {
                     *ty = Some(place.ty);
                 }
             }
         }
         feed.stream.synchronize()?;
-        Ok(Weights { data, table: DeviceBuffer::from_host(device, &table)?, memory, types })
+        on_device.copy_from_host(0, &table)?;
+        Ok(Weights { data, table: on_device, memory, types })
     }
 
     pub(crate) fn memory(&self) -> MemoryNeed {
@@ -220,16 +241,32 @@ impl Weights {
 
 /// Writes an entry of the tensor table.
 fn entry(table: &mut [u8], index: u32, base: u64, place: &Place) {
-    let at = (index * ENTRY_BYTES) as usize;
-    let mut put = |offset: u32, bytes: &[u8]| {
-        let start = at + offset as usize;
-        if let Some(slot) = table.get_mut(start..start + bytes.len()) {
-            slot.copy_from_slice(bytes);
-        }
-    };
-    put(DATA_OFFSET, &(base + place.data).to_le_bytes());
-    put(PLANE_OFFSET, &place.plane.map_or(0, |plane| base + plane).to_le_bytes());
-    put(TYPE_OFFSET, &place.ty.id().to_le_bytes());
+    let at = index * ENTRY_BYTES;
+    put(table, at + DATA_OFFSET, &(base + place.data).to_le_bytes());
+    put(table, at + PLANE_OFFSET, &place.plane.map_or(0, |plane| base + plane).to_le_bytes());
+    put(table, at + TYPE_OFFSET, &place.ty.id().to_le_bytes());
+}
+
+fn put(table: &mut [u8], at: u32, bytes: &[u8]) {
+    let start = at as usize;
+    if let Some(slot) = table.get_mut(start..start + bytes.len()) {
+        slot.copy_from_slice(bytes);
+    }
+}
+
+/// Entries of a model's table.
+const fn entries(shape: &ModelShape) -> u32 {
+    MODEL_SLOTS + shape.layers * LAYER_SLOTS
+}
+
+/// Where the tensor maps of so many entries begin behind them.
+const fn maps_at(entries: u32) -> u32 {
+    (entries * ENTRY_BYTES).next_multiple_of(TENSOR_MAP_BYTES)
+}
+
+/// Bytes of a table with a tensor map for each entry.
+const fn table_bytes(entries: u32) -> usize {
+    (maps_at(entries) + entries * TENSOR_MAP_BYTES) as usize
 }
 
 fn host_size(what: &'static str, bytes: u64) -> Result<usize> {

@@ -1,11 +1,13 @@
 //! A device per schedule, kernels emitted for it, and buffers that notice what they should not get.
 
-use kiln::driver::{Device, DeviceBuffer, DeviceRepr, Function, KernelParam, LaunchConfig, Module, Stream};
+use kiln::driver::{Device, DeviceBuffer, DeviceRepr, Function, KernelParam, LaunchConfig, Module, Stream, TensorMap};
 use kiln_codegen::bake::{self, Descriptor};
 use kiln_codegen::{Kernel, Target};
 use kiln_emulator::DeviceConfig;
-use kiln_shape::TensorRole;
-use kiln_shape::table::{DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET};
+use kiln_shape::table::{
+    BOX_ROWS, DATA_OFFSET, ENTRY_BYTES, LAYER_SLOTS, MAP_OFFSET, MODEL_SLOTS, PLANE_OFFSET, TYPE_OFFSET,
+};
+use kiln_shape::{SUPER_BLOCK, TensorRole};
 
 use crate::common;
 use crate::quantised::Matrix;
@@ -118,7 +120,14 @@ impl Gpu {
     /// Both parts of a matrix.
     pub(crate) fn matrix(&self, matrix: &Matrix) -> Weights {
         let (data, plane) = matrix.planes();
-        Weights { data: self.input(&data), plane: self.input(&plane), ty: matrix.ty.id() }
+        let (data, plane) = (self.input(&data), self.input(&plane));
+        let map = (TensorMap::is_supported(&self.device) && matrix.ty.block_len() == SUPER_BLOCK).then(|| {
+            let bytes = matrix.ty.layout().data;
+            let row_bytes = (matrix.k / SUPER_BLOCK as usize) as u64 * u64::from(bytes);
+            let map = TensorMap::of_rows(&self.device, data.as_ptr(), (row_bytes, matrix.n as u64), (bytes, BOX_ROWS));
+            self.input(&map.expect("a tensor map").to_bytes())
+        });
+        Weights { data, plane, map, ty: matrix.ty.id() }
     }
 }
 
@@ -126,6 +135,7 @@ impl Gpu {
 pub(crate) struct Weights {
     pub(crate) data: DeviceBuffer<u8>,
     pub(crate) plane: DeviceBuffer<u8>,
+    map: Option<DeviceBuffer<u8>>,
     ty: u32,
 }
 
@@ -139,7 +149,11 @@ impl Table {
     }
 
     pub(crate) fn matrix(&mut self, role: TensorRole, layer: u32, weights: &Weights) {
-        self.entry(role, layer, weights.data.as_ptr().address(), weights.plane.as_ptr().address(), weights.ty);
+        let [data, plane] = [&weights.data, &weights.plane].map(|part| part.as_ptr().address());
+        self.entry(role, layer, data, plane, weights.ty);
+        if let Some(map) = &weights.map {
+            self.put(role, layer, MAP_OFFSET, &map.as_ptr().address().to_le_bytes());
+        }
     }
 
     pub(crate) fn vector(&mut self, role: TensorRole, layer: u32, vector: &DeviceBuffer<f32>) {
@@ -147,14 +161,14 @@ impl Table {
     }
 
     fn entry(&mut self, role: TensorRole, layer: u32, data: u64, plane: u64, ty: u32) {
-        let entry = (role.table_index(layer) * ENTRY_BYTES) as usize;
-        let mut put = |at: u32, bytes: &[u8]| {
-            let at = entry + at as usize;
-            self.0[at..at + bytes.len()].copy_from_slice(bytes);
-        };
-        put(DATA_OFFSET, &data.to_le_bytes());
-        put(PLANE_OFFSET, &plane.to_le_bytes());
-        put(TYPE_OFFSET, &ty.to_le_bytes());
+        self.put(role, layer, DATA_OFFSET, &data.to_le_bytes());
+        self.put(role, layer, PLANE_OFFSET, &plane.to_le_bytes());
+        self.put(role, layer, TYPE_OFFSET, &ty.to_le_bytes());
+    }
+
+    fn put(&mut self, role: TensorRole, layer: u32, at: u32, bytes: &[u8]) {
+        let at = (role.table_index(layer) * ENTRY_BYTES + at) as usize;
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
     pub(crate) fn upload(&self, gpu: &Gpu) -> DeviceBuffer<u8> {

@@ -8,11 +8,10 @@
 //!
 //! # Order
 //!
-//! *Full.* Of a stage each warp copies two eights of columns, by bulk copies of one lane that lower what `full` expects, and
-//! the records of its own rows, by copies of its lanes that arrive at `full` once they have landed. Whoever has waited for
-//! the phase sees all of them. Columns are written and multiplied by the async proxy, rows belong to the generic one. What
-//! stands beside columns is read by ordinary loads and then overwritten by bulk copies behind an mbarrier, as others do
-//! without a fence: only the mbarriers' initialisation has one.
+//! *Full.* Of a stage a lane of each warp copies two eights of columns, by bulk copies, and the records of the warp's own rows,
+//! by two boxes of tensor maps. They lower what `full` expects; whoever has waited for the phase sees all of them. Columns
+//! are written and multiplied by the async proxy. Rows, and what stands beside columns, are read by ordinary loads and then
+//! overwritten by bulk copies behind an mbarrier, as others do without a fence: only the mbarriers' initialisation has one.
 //!
 //! *Free.* A warp's lane arrives at `free` when all its lanes have read what they read of the stage, and its products with it
 //! are there. Whoever copies the stage's next super-block has waited for that.
@@ -30,8 +29,9 @@
 use super::gemm_tile::{Matrices, Sums};
 use super::rounded_columns;
 use crate::formats::{Columns, InShared, OfPlane, Rows, ScaleGroup, Warpgroup, format, mma};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::columns::{BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES};
+use kiln_shape::table::BOX_ROWS;
 use kiln_shape::{SUPER_BLOCK, WeightType};
 
 /// Rows of a tile, and those of a warpgroup.
@@ -74,8 +74,6 @@ pub(crate) struct Tile {
     full: Shared<U64>,
     free: Shared<U64>,
     turns: Shared<U64>,
-    /// `[ROWS]`: where rows begin.
-    rows: Shared<U64>,
     /// The parity of the next phase of each stage, which `full` and `free` have in common; above them that of the number of
     /// super-blocks. They outlive a tile.
     phases: Var<U32>,
@@ -89,6 +87,8 @@ const TURN: u32 = STAGES;
 pub(crate) struct Product {
     /// The tile's rows. Of a pair each warp has eight of either.
     pub(crate) of: Matrices,
+    /// Tensor maps of the matrices.
+    pub(crate) maps: [Global<U8>; 2],
     /// Super-blocks of a row, the first that is multiplied, and the one behind the last.
     pub(crate) super_blocks: Val<U32>,
     pub(crate) from: Val<U32>,
@@ -102,6 +102,7 @@ pub(crate) struct Product {
 const fn stride(ty: WeightType) -> u32 {
     let bytes = ty.layout().data;
     assert!(bytes / 16 % 2 == 1, "records stand one behind the other");
+    assert!((BOX_ROWS * bytes).is_multiple_of(BOX_ALIGNED), "boxes stand one behind the other");
     bytes
 }
 
@@ -119,6 +120,9 @@ const fn stages(ty: WeightType) -> u32 {
 /// Where what stands beside fragments begins in a stage, and where the records.
 const BESIDE: u32 = EIGHTS * FRAGMENT_BYTES;
 const RECORDS: u32 = BESIDE + EIGHTS * BESIDE_BYTES;
+const _: () = assert!(RECORDS.is_multiple_of(BOX_ALIGNED) && PATTERN.is_multiple_of(BOX_ALIGNED));
+/// Bytes at a multiple of which a box begins.
+const BOX_ALIGNED: u32 = 128;
 
 impl Tile {
     /// Takes the shared memory for rows of `types`, and makes its mbarriers. By the whole block; a barrier of it must follow.
@@ -136,15 +140,13 @@ impl Tile {
             full,
             free: full.at(STAGES),
             turns: full.at(2 * STAGES),
-            rows: b.shared("tile_rows", ROWS),
             phases: b.var(0),
         };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
         b.if_(leads, |b| {
             for stage in 0..STAGES {
-                // A lane of each warp expects bytes, and each thread's copies arrive.
-                b.mbarrier_init(tile.full.at(stage), WARPS + 32 * WARPS);
+                b.mbarrier_init(tile.full.at(stage), WARPS);
                 b.mbarrier_init(tile.free.at(stage), WARPS);
             }
             (0..WARPS / GROUP).for_each(|group| b.mbarrier_init(tile.turns.at(group), GROUP));
@@ -187,24 +189,23 @@ impl Tile {
         (ty, of): (WeightType, Warpgroup),
         ([lower, upper], sums): (&[Vec<[Var<S32>; 4]>; 2], &Sums),
     ) {
-        let (warp, lane) = (b.warp_id(), b.lane());
-        let leads = b.setp_eq(lane, 0);
-        let copies = Copies::new(b, self.rows, product, ty);
+        let warp = b.warp_id();
+        let leads = b.elect();
+        let copies = Copies::new(b, product, ty);
         let all = product.super_blocks;
         let (count, bytes) = (stages(ty), stage(ty));
         for number in 0..count - busy(ty) {
             let sb = b.add::<U32>(product.from, number);
             let there = b.setp_lt(sb, product.to);
             let to = To { stage: self.stages.at(number * bytes), full: self.full.at(number), sb, there };
-            copies.columns(b, &to);
-            copies.rows(b, &to);
+            copies.start(b, &to);
         }
         let group = b.div::<U32>(warp, GROUP);
         let own_turn = b.byte_index(self.turns, group, 8);
         let other = b.xor::<U32>(group, 1);
         let other_turn = b.byte_index(self.turns, other, 8);
         let planes = (ty.layout().plane == 2).then(|| {
-            let own = b.shr::<U32>(lane, 2);
+            let own = own_row(b);
             [0, 8].map(|further| {
                 let row = b.mad::<U32>(warp, OF_WARP, own);
                 let row = b.add::<U32>(row, further);
@@ -238,13 +239,11 @@ impl Tile {
             let turn = b.xor::<U32>(turn, group);
             let early = (busy(ty) > 1).then(|| self.ahead(b, ty, (here, phases), (sb, product.to)));
             let amid = |b: &mut Builder, number: usize| match (number, &early) {
-                (EARLY, Some(ahead)) => copies.columns(b, ahead),
-                (number, Some(ahead)) if number == EARLY + 1 => copies.rows(b, ahead),
+                (EARLY, Some(ahead)) => copies.start(b, ahead),
                 (PASSED, _) => b.if_(leads, |b| b.mbarrier_arrive(other_turn)),
                 (LATE, None) => {
                     let ahead = self.ahead(b, ty, (here, phases), (sb, product.to));
-                    copies.columns(b, &ahead);
-                    copies.rows(b, &ahead);
+                    copies.start(b, &ahead);
                 }
                 _ => {}
             };
@@ -386,6 +385,14 @@ fn add_second_planes(
     });
 }
 
+/// Which of each eight rows the lane has. Rows stand in order; lanes that read 16 bytes each of a record, two of them of
+/// neighbouring fragments' rows at once, meet in no bank where these are four records apart.
+pub(crate) fn own_row(b: &mut Builder) -> Val<U32> {
+    let lane = b.lane();
+    let (odd, even) = (b.bfe::<U32>(lane, 2, 1), b.bfe::<U32>(lane, 3, 2));
+    b.mad::<U32>(odd, 4, even)
+}
+
 /// The upper half of the columns' descriptor: so many bytes from eight columns to the next eight, and a pattern of 64 bytes.
 const DESCRIPTOR: u32 = (2 << 30) | (FRAGMENT_BYTES / 16);
 
@@ -404,10 +411,11 @@ fn wait(b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {
     });
 }
 
-/// A thread's copies.
+/// A warp's copies.
 struct Copies {
-    /// Where each of the warp's records begins in device memory, less its distance from the first where they stand.
-    begins: Shared<U64>,
+    /// Where its two boxes of rows come from, and their first rows there.
+    maps: [Global<U8>; 2],
+    rows: [Val<U32>; 2],
     columns: Global<U8>,
     first_eight: Val<U32>,
     super_blocks: Val<U32>,
@@ -415,29 +423,18 @@ struct Copies {
 }
 
 impl Copies {
-    /// Notes in `rows` where the tile's rows begin. By the whole block.
-    fn new(b: &mut Builder, rows: Shared<U64>, product: &Product, ty: WeightType) -> Copies {
-        let (warp, lane) = (b.warp_id(), b.lane());
-        let bytes = ty.layout().data;
-        let rows = b.byte_index(rows, warp, 8 * OF_WARP);
-        // Records stand as `Rows::apart` reads them: of each eight rows the even ones, then the odd ones.
-        let (even, odd, upper) = (b.and::<U32>(lane, 3), b.bfe::<U32>(lane, 2, 1), b.and::<U32>(lane, 8));
-        let row = b.mad::<U32>(even, 2, odd);
-        let row = b.or::<U32>(row, upper);
-        let row = b.mad::<U32>(warp, OF_WARP, row);
-        let (tensor, row) = product.of.locate(b, row, OF_WARP / 2);
-        let of_row = b.mul::<U32>(product.super_blocks, bytes);
-        let from = b.address(tensor.data);
-        let from = b.mad_wide(row, of_row, from);
-        let before = b.mul::<U32>(lane, bytes);
-        let before = b.cvt::<U64, U32>(before);
-        let from = b.sub::<U64>(from, before);
-        let there = b.setp_lt(lane, OF_WARP);
-        let to = b.index(rows, lane);
-        b.if_(there, |b| b.st(to, from));
-        b.bar_warp_sync(); // the warp's rows are noted
+    fn new(b: &mut Builder, product: &Product, ty: WeightType) -> Copies {
+        let Product { of, maps: [first, second], .. } = *product;
+        let warp = b.warp_id();
+        let each = b.selp::<U32>(BOX_ROWS, OF_WARP, of.is_pair);
+        let row = b.mad::<U32>(warp, each, of.first);
+        let further = b.selp::<U32>(0, BOX_ROWS, of.is_pair);
+        let maps = [first, b.select_ptr(second, first, of.is_pair)];
+        let leads = b.elect();
+        b.if_(leads, |b| maps.into_iter().for_each(|map| b.fence_proxy_tensormap(map)));
         Copies {
-            begins: rows,
+            maps,
+            rows: [row, b.add::<U32>(row, further)],
             columns: product.columns,
             first_eight: product.first_eight,
             super_blocks: product.super_blocks,
@@ -452,14 +449,14 @@ impl Copies {
         b.byte_index(self.columns, at, PLANES * PLANE_BYTES)
     }
 
-    /// Starts those of the columns to a stage that is free.
-    fn columns(&self, b: &mut Builder, to: &To) {
+    /// Starts them to a stage that is free.
+    fn start(&self, b: &mut Builder, to: &To) {
         const EACH: u32 = EIGHTS / WARPS;
-        let (warp, lane) = (b.warp_id(), b.lane());
-        let leads = b.setp_eq(lane, 0);
+        let (warp, leads) = (b.warp_id(), b.elect());
+        let bytes = self.ty.layout().data;
         let leads = b.and_pred(leads, to.there);
         b.if_(leads, |b| {
-            b.mbarrier_arrive_expect_tx(to.full, EACH * PLANE_BYTES);
+            b.mbarrier_arrive_expect_tx(to.full, EACH * PLANE_BYTES + OF_WARP * bytes);
             for number in 0..EACH {
                 let eight = b.mad::<U32>(warp, EACH, number);
                 let from = self.eight_at(b, eight, to.sb);
@@ -468,38 +465,11 @@ impl Copies {
                 let at = b.byte_index(to.stage.at(BESIDE), eight, BESIDE_BYTES);
                 b.cp_async_bulk(at, from.at(FRAGMENT_BYTES), BESIDE_BYTES, to.full, None);
             }
-        });
-    }
-
-    /// Starts those of the rows. Lanes that follow each other copy pieces that do.
-    fn rows(&self, b: &mut Builder, to: &To) {
-        let (warp, lane) = (b.warp_id(), b.lane());
-        let bytes = self.ty.layout().data;
-        let (pieces, all) = (bytes / 16, OF_WARP * bytes / 16);
-        let at = b.byte_index(to.stage.at(RECORDS), warp, OF_WARP * bytes);
-        let at = b.byte_index(at, lane, 16);
-        let before = b.mul::<U32>(to.sb, bytes);
-        let before = b.mad::<U32>(lane, 16, before);
-        b.if_(to.there, |b| {
-            for first in (0..all).step_by(32) {
-                let copy = |b: &mut Builder| {
-                    let piece = b.add::<U32>(lane, first);
-                    let record = b.div::<U32>(piece, pieces);
-                    let from = b.index(self.begins, record);
-                    let from = b.ld(from, LoadKind::Ordinary);
-                    let from = b.global_ptr::<U8>(from);
-                    let from = b.byte_index(from, before, 1);
-                    b.cp_async(at.at(16 * first), from.at(16 * first), 16);
-                };
-                match all - first {
-                    32.. => copy(b),
-                    left => {
-                        let there = b.setp_lt(lane, left);
-                        b.if_(there, copy);
-                    }
-                }
+            let x = b.mul::<U32>(to.sb, bytes);
+            let at = b.byte_index(to.stage.at(RECORDS), warp, OF_WARP * bytes);
+            for (number, (&map, &row)) in (0..).zip(self.maps.iter().zip(&self.rows)) {
+                b.cp_async_bulk_tensor(at.at(number * BOX_ROWS * bytes), map, [x, row], to.full);
             }
-            b.cp_async_mbarrier_arrive_noinc(to.full);
         });
     }
 }

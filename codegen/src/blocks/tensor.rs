@@ -1,7 +1,7 @@
 //! A weight matrix in device memory: where it is and of what type, read from the tensor table or given by parameters.
 
 use crate::ptx::{Builder, Element, Global, LoadKind, Operand, Shared, U8, U32, U64, Val};
-use kiln_shape::table::{DATA_OFFSET, ENTRY_BYTES, PLANE_OFFSET, TYPE_OFFSET};
+use kiln_shape::table::{DATA_OFFSET, ENTRY_BYTES, MAP_OFFSET, PLANE_OFFSET, TYPE_OFFSET};
 
 /// A matrix of quantised or plain rows.
 #[derive(Debug, Clone, Copy)]
@@ -61,6 +61,14 @@ impl Tensor {
         };
         Tensor { data: b.global_ptr(data), plane: b.global_ptr(plane), ty }
     }
+}
+
+/// The address of a matrix's tensor map.
+#[track_caller]
+pub(crate) fn map_from_table(b: &mut Builder, table: impl Into<Table>, index: impl Operand<U32>) -> Global<U8> {
+    let entry = table.into().entry(b, index);
+    let map = entry.word::<U64>(b, MAP_OFFSET);
+    b.global_ptr(map)
 }
 
 /// The address of a vector of floats in the table.

@@ -87,8 +87,9 @@ impl Rows {
         Rows::placed(b, of, plane, |_, row| row)
     }
 
-    /// The same, where odd rows of each eight stand four records behind the even ones: lanes that read 16 bytes of a record
-    /// each, an odd number of pieces from one to the next, meet in no bank.
+    /// The same in another order, so that neighbouring lanes' rows are four records apart: of each eight row `i` of the
+    /// fragments is record `i / 2`, or `4 + i / 2` where `i` is odd. Lanes that read 16 bytes of a record each, an odd number
+    /// of pieces from one to the next, meet in no bank.
     pub(crate) fn apart(b: &mut Builder, of: (Shared<U32>, u32), plane: OfPlane) -> Rows {
         Rows::placed(b, of, plane, |b, row| {
             let (even, odd, upper) = (b.bfe::<U32>(row, 1, 2), b.and::<U32>(row, 1), b.and::<U32>(row, 8));

@@ -5,7 +5,7 @@ use super::products::Chosen;
 use super::tiles::{Kind, OfTile, Operands, Piece, TiledPhase, Tiles, by_type};
 use crate::blocks::begun::{Begun, LOOKS};
 use crate::blocks::gemm_tile::{self, Sums};
-use crate::blocks::gemm_warpgroups::{EIGHTS, OF_WARP, Product, ROWS, Tile, WARPS};
+use crate::blocks::gemm_warpgroups::{EIGHTS, OF_WARP, Product, ROWS, Tile, WARPS, own_row};
 use crate::formats::format;
 use crate::ptx::{Builder, F32, LoadKind, Shared, U32, Val, Var};
 use kiln_shape::columns::COLUMNS;
@@ -58,10 +58,10 @@ impl GemmWarpgroups {
         sums: &Sums,
     ) {
         let (warp, lane) = (b.warp_id(), b.lane());
-        let (group, pair) = (b.shr::<U32>(lane, 2), b.and::<U32>(lane, 3));
+        let (own, pair) = (own_row(b), b.and::<U32>(lane, 3));
         let each = b.selp::<U32>(OF_WARP / 2, OF_WARP, chosen.is_gate_up);
         let row = b.mul::<U32>(warp, each);
-        let row = b.add::<U32>(row, group);
+        let row = b.add::<U32>(row, own);
         let row = b.add::<U32>(row, of.first);
         let end = b.add::<U32>(of.first, of.rows_of_tile);
         let end = b.min::<U32>(end, of.rows);
@@ -146,6 +146,7 @@ impl Kernel for GemmWarpgroups {
                 b.bar_sync(); // the columns' factors are there
                 let product = Product {
                     of: of.matrices(b, launched.table, &phase.chosen),
+                    maps: of.maps(b, launched.table, &phase.chosen),
                     super_blocks: phase.super_blocks,
                     from,
                     to,

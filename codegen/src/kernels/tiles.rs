@@ -11,7 +11,7 @@ use super::gemm::Launched;
 use super::products::Chosen;
 use crate::blocks::gemm_tile::Matrices;
 use crate::blocks::next_columns::Written;
-use crate::blocks::tensor::Tensor;
+use crate::blocks::tensor::{Tensor, map_from_table};
 use crate::ptx::{Builder, F32, Global, LoadKind, Shared, Size, U8, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, SUPER_BLOCK, WeightType};
@@ -338,12 +338,20 @@ impl OfTile {
 
     /// The matrices of its rows: of gate and up both.
     pub(super) fn matrices(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen) -> Matrices {
-        let is_pair = chosen.is_gate_up;
+        let tensors = self.entries(b, chosen).map(|entry| Tensor::from_table(b, table, entry));
+        Matrices { tensors, is_pair: chosen.is_gate_up, first: self.first, rows: self.rows }
+    }
+
+    /// The tensor maps of its rows' matrices: of gate and up of both.
+    pub(super) fn maps(&self, b: &mut Builder, table: Global<U8>, chosen: &Chosen) -> [Global<U8>; 2] {
+        self.entries(b, chosen).map(|entry| map_from_table(b, table, entry))
+    }
+
+    /// The entries of its rows' matrices: of gate and up both.
+    fn entries(&self, b: &mut Builder, chosen: &Chosen) -> [Val<U32>; 2] {
         let entry = b.add::<U32>(chosen.weight, self.number);
-        let further = b.selp::<U32>(1, 0, is_pair);
-        let next = b.add::<U32>(entry, further);
-        let tensors = [entry, next].map(|entry| Tensor::from_table(b, table, entry));
-        Matrices { tensors, is_pair, first: self.first, rows: self.rows }
+        let further = b.selp::<U32>(1, 0, chosen.is_gate_up);
+        [entry, b.add::<U32>(entry, further)]
     }
 
     /// What is written of the phase when its results of tile `tile` of columns, so many, are.

@@ -93,11 +93,13 @@ impl Derived {
             Op::MmaBytes { .. } | Op::MmaEightRows { .. } | Op::MmaHalves { .. } => Derived::Nothing,
             Op::Xor { .. } | Op::Not { .. } | Op::Shl { .. } | Op::Shr { .. } | Op::Lop3 | Op::Prmt => Derived::Nothing,
             Op::Bfe { .. } | Op::Setp { .. } | Op::Shfl { .. } | Op::VoteAny | Op::VoteBallot => Derived::Nothing,
+            Op::Elect => Derived::Nothing,
             Op::LdMatrix | Op::LdMatrixTransposed | Op::CpAsync | Op::CpAsyncCommitGroup | Op::CpAsyncWaitGroup => {
                 Derived::Nothing
             }
             Op::PrefetchL2 | Op::CpAsyncBulkPrefetch | Op::CpAsyncBulk | Op::FenceProxyAsync => Derived::Nothing,
             Op::CreatePolicyEvictFirst | Op::CpAsyncBulkOrdinary => Derived::Nothing,
+            Op::CpAsyncBulkTensor | Op::FenceProxyTensormap => Derived::Nothing,
             Op::Wgmma { .. } | Op::WgmmaFence | Op::WgmmaCommitGroup | Op::WgmmaWaitGroup => Derived::Nothing,
             Op::MbarrierInit | Op::MbarrierArrive | Op::MbarrierArriveExpectTx => Derived::Nothing,
             Op::CpAsyncMbarrierArriveNoinc | Op::MbarrierTestWait | Op::MbarrierTryWait => Derived::Nothing,

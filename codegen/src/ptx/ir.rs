@@ -144,6 +144,8 @@ pub enum Arg {
     Mem(Base, i64),
     /// `{a, b, ...}`.
     Vector(Vec<Arg>),
+    /// `[map, {a, b, ...}]`: a tensor map's address, and where in the tensor a box of it begins.
+    Box(Reg, Vec<Arg>),
 }
 
 impl Arg {
@@ -152,6 +154,10 @@ impl Arg {
         match self {
             Arg::Reg(reg) | Arg::Mem(Base::Reg(reg), _) => visit(*reg),
             Arg::Vector(parts) => parts.iter().for_each(|part| part.registers(visit)),
+            Arg::Box(map, parts) => {
+                visit(*map);
+                parts.iter().for_each(|part| part.registers(visit));
+            }
             _ => {}
         }
     }
@@ -160,6 +166,10 @@ impl Arg {
         match self {
             Arg::Reg(reg) | Arg::Mem(Base::Reg(reg), _) => visit(reg),
             Arg::Vector(parts) => parts.iter_mut().for_each(|part| part.registers_mut(visit)),
+            Arg::Box(map, parts) => {
+                visit(map);
+                parts.iter_mut().for_each(|part| part.registers_mut(visit));
+            }
             _ => {}
         }
     }

@@ -5,7 +5,8 @@ use super::ir::{Arg, Base, Uniformity};
 use super::modifiers::{AtomicOp, LoadKind, LoadOrder, Order, Scope, StateSpace, StoreOrder, Type, Width};
 use super::ops::ALL_LANES;
 use super::table::Op;
-use super::types::{Atomic, Element, Global, Operand, Pred, Ptr, PtrBase, Shared, Size, Space, U32, U64, Val};
+use super::types::{Atomic, Element, Global, Operand, Pred, Ptr, PtrBase, Shared, Size, Space, U8, U32, U64, Val};
+use kiln_shape::table::TENSOR_MAP_BYTES;
 
 /// Bytes of a line of the L2 cache.
 pub const LINE: u32 = 128;
@@ -286,6 +287,31 @@ impl Builder {
             Some(policy) => self.push(Op::CpAsyncBulk, dst, [from, bytes, mbarrier, policy.arg()], None),
             None => self.push(Op::CpAsyncBulkOrdinary, dst, [from, bytes, mbarrier], None),
         }
+    }
+
+    /// `cp.async.bulk.tensor.2d`: copies a box of a matrix, as large as the tensor map says, from byte `x` of row `y` on, to a
+    /// multiple of 128: row after row, zeros where the matrix has none. For the mbarrier it is as
+    /// [`Builder::cp_async_bulk`] is. The block has seen the map, by [`Builder::fence_proxy_tensormap`].
+    #[track_caller]
+    pub fn cp_async_bulk_tensor<T>(
+        &mut self,
+        to: Shared<T>,
+        map: Global<U8>,
+        [x, y]: [Val<U32>; 2],
+        mbarrier: Shared<U64>,
+    ) {
+        let map = self.address(map);
+        let dst = [self.mem(to)];
+        let src = [Arg::Box(map.reg, vec![x.arg(), y.arg()]), self.mem(mbarrier)];
+        self.push(Op::CpAsyncBulkTensor, dst, src, None);
+    }
+
+    /// `fence.proxy.tensormap`: tensor copies of this block behind it find a map as device memory has it. A map in device
+    /// memory needs one in each block that uses it.
+    #[track_caller]
+    pub fn fence_proxy_tensormap(&mut self, map: Global<U8>) {
+        let src = [self.mem(map), Arg::Int(i64::from(TENSOR_MAP_BYTES))];
+        self.push(Op::FenceProxyTensormap, [], src, None);
     }
 
     /// `mbarrier.init`: an mbarrier whose phases end after `arrivals` arrivals, and all bytes that they expect. Other

@@ -99,6 +99,7 @@ impl Display for Op {
             Op::Selp { ty } => write!(f, "selp.{ty}"),
             Op::Shfl { mode } => write!(f, "shfl.sync.{mode}.b32"),
             Op::Redux { op, ty } => write!(f, "redux.sync.{op}.{ty}"),
+            Op::Elect => f.write_str("elect.sync _|"),
             Op::VoteAny => f.write_str("vote.sync.any.pred"),
             Op::VoteBallot => f.write_str("vote.sync.ballot.b32"),
             Op::MmaHalves { depth } => {
@@ -127,6 +128,10 @@ impl Display for Op {
                 f.write_str("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint")
             }
             Op::CpAsyncBulkOrdinary => f.write_str("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"),
+            Op::CpAsyncBulkTensor => {
+                f.write_str("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes")
+            }
+            Op::FenceProxyTensormap => f.write_str("fence.proxy.tensormap::generic.acquire.gpu"),
             Op::Wgmma { columns } => write!(f, "wgmma.mma_async.sync.aligned.m64n{columns}k32.s32.s8.s8"),
             Op::WgmmaFence => f.write_str("wgmma.fence.sync.aligned"),
             Op::WgmmaCommitGroup => f.write_str("wgmma.commit_group.sync.aligned"),

@@ -439,6 +439,13 @@ impl Builder {
         self.emit(Op::VoteAny, [cond.arg(), ALL_LANES])
     }
 
+    /// `elect.sync`: true in one lane, always the same one. Every lane must execute it. The assembler knows that whoever
+    /// follows it is alone, and makes no loops over lanes of what one lane issues for all.
+    #[track_caller]
+    pub fn elect(&mut self) -> Val<Pred> {
+        self.emit(Op::Elect, [ALL_LANES])
+    }
+
     /// The lanes where `cond` is true, lane l as bit l. Every lane must execute it.
     #[track_caller]
     pub fn vote_ballot(&mut self, cond: Val<Pred>) -> Val<U32> {

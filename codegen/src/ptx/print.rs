@@ -284,16 +284,27 @@ impl Printer<'_> {
                 }
             }
             Arg::Vector(parts) => {
-                self.out.push('{');
-                for (index, part) in parts.iter().enumerate() {
-                    if index > 0 {
-                        self.comma();
-                    }
-                    self.arg(part);
-                }
-                self.out.push('}');
+                self.braces(parts);
+                Ok(())
+            }
+            Arg::Box(map, parts) => {
+                let _ = write!(self.out, "[{}", self.names.reg(*map));
+                self.comma();
+                self.braces(parts);
+                self.out.push(']');
                 Ok(())
             }
         };
+    }
+
+    fn braces(&mut self, parts: &[Arg]) {
+        self.out.push('{');
+        for (index, part) in parts.iter().enumerate() {
+            if index > 0 {
+                self.comma();
+            }
+            self.arg(part);
+        }
+        self.out.push('}');
     }
 }

@@ -308,6 +308,7 @@ impl Pairing<'_> {
                 at == theirs && self.register(*one, *other)
             }
             (Arg::Vector(one), Arg::Vector(other)) => self.arguments(one, other),
+            (Arg::Box(map, one), Arg::Box(theirs, other)) => self.register(*map, *theirs) && self.arguments(one, other),
             (Arg::Special(register), _) if register.uniformity() != Uniformity::Block => false,
             _ => one == other,
         }

@@ -12,7 +12,7 @@ use super::modifiers::{
 use crate::target::Target;
 use Convergence::{Barrier, Block, Free, Warp};
 use Effect::{Loads, LoadsConstant, Orders, Pure, Stores};
-use Slot::{Address, Any, Constant, Parameter, Parts, Value};
+use Slot::{Address, Any, Constant, Parameter, Parts, Place, Value};
 use Spread::{Exactly, Operands, Varies};
 use StateSpace::Global;
 use Type::{B32, F32, Pred, S32, U32, U64};
@@ -30,6 +30,8 @@ pub(crate) enum Slot {
     Constant,
     /// The address of so many bytes in a space.
     Address(StateSpace, u32),
+    /// The address of a tensor map, and a place in a tensor of so many dimensions.
+    Place(u32),
     /// A kernel parameter.
     Parameter,
 }
@@ -40,7 +42,7 @@ impl Slot {
         let bits32 = match self {
             Value(ty) | Any(ty) => ty.bytes() == 4,
             Constant => true,
-            Parts(..) | Address(..) | Parameter => false,
+            Parts(..) | Address(..) | Place(_) | Parameter => false,
         };
         match u32::try_from(value) {
             Ok(value) if bits32 && value > u32::MAX - 1000 => i64::from(value as i32),
@@ -56,6 +58,9 @@ impl Slot {
             (Any(_), Arg::Special(_) | Arg::Address(_)) => true,
             (Parts(count, ty), Arg::Vector(parts)) => {
                 parts.len() == count as usize && parts.iter().all(|part| Value(ty).reads(part))
+            }
+            (Place(rank), Arg::Box(map, parts)) => {
+                map.class == Class::B64 && Parts(rank, S32).reads(&Arg::Vector(parts.clone()))
             }
             (Constant, arg) => matches!(arg, Arg::Int(_)),
             _ => self.writes(arg),
@@ -117,6 +122,8 @@ const SM_80_POLICY: Needs = Needs { version: (7, 4), sm: 80, own: false };
 const SM_90_OWN: Needs = Needs { version: (8, 0), sm: 90, own: true };
 /// Bulk copies of compute capability 9.0.
 const SM_90_BULK: Needs = Needs { version: (8, 0), sm: 90, own: false };
+/// Tensor maps in device memory.
+const SM_90_MAPS: Needs = Needs { version: (8, 3), sm: 90, own: false };
 
 /// The uniformity of an instruction's result, given its operands'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,7 +256,7 @@ impl Row {
     pub(crate) fn bytes(&self) -> Option<u32> {
         self.results.iter().chain(self.operands.iter()).find_map(|slot| match slot {
             Address(_, bytes) => Some(bytes),
-            Value(_) | Any(_) | Parts(..) | Constant | Parameter => None,
+            Value(_) | Any(_) | Parts(..) | Place(_) | Constant | Parameter => None,
         })
     }
 }
@@ -387,6 +394,8 @@ instructions! {
         [Value(ty)] <- [Value(ty), Constant], SM_80, Exactly(Uniformity::Warp), Warp, Pure;
     /// Whether a predicate holds in any lane.
     VoteAny: [Value(Pred)] <- [Value(Pred), Constant], BASE, Exactly(Uniformity::Warp), Warp, Pure;
+    /// One of the lanes.
+    Elect: [Value(Pred)] <- [Constant], SM_90_BULK, Varies, Warp, Pure;
     /// The lanes where a predicate is true.
     VoteBallot: [Value(U32)] <- [Value(Pred), Constant], BASE, Exactly(Uniformity::Warp), Warp, Pure;
 
@@ -448,6 +457,9 @@ instructions! {
     /// The same without a policy.
     CpAsyncBulkOrdinary: [Address(StateSpace::Shared, 16)] <-
         [Address(Global, 16), Value(U32), Address(StateSpace::Shared, 8)], SM_90_BULK, Operands, Free, Stores;
+    /// A copy of a box of a matrix to shared memory that lowers what an mbarrier expects: the tensor map knows its size.
+    CpAsyncBulkTensor: [Address(StateSpace::Shared, 128)] <- [Place(2), Address(StateSpace::Shared, 8)], SM_90_BULK,
+        Operands, Free, Stores;
     /// Makes an mbarrier whose phases end after so many arrivals.
     MbarrierInit: [Address(StateSpace::Shared, 8)] <- [Value(U32)], SM_80, Operands, Free, Stores;
     /// Arrives at an mbarrier, and releases; its state before.
@@ -480,6 +492,8 @@ instructions! {
 
     /// Orders one thread's ordinary accesses to shared memory against those of asynchronous copies.
     FenceProxyAsync: [] <- [], SM_90_BULK, Operands, Free, Pure;
+    /// Has the block see a tensor map, of so many bytes, as device memory has it.
+    FenceProxyTensormap: [] <- [Address(Global, 128), Constant], SM_90_MAPS, Operands, Free, Pure;
 
     /// The block's barrier.
     BarSync: [] <- [Constant], BASE, Operands, Barrier, Orders;
