@@ -45,7 +45,7 @@ ENDS = re.compile(r"(?:^|\s)(?:bra|brx|call|exit|ret|trap)\b")
 PASSED = ("//", ".", "{", "}")
 # What moves data, in PTX and in SASS: by it the copies of a block are told.
 ACCESS = re.compile(r"(?:^|\s)(?:ld|st|atom|red|ldmatrix|stmatrix|cp\.async)\.(?!param|mbarrier|\w+_(?:group|all))")
-MOVES = set("ATOM ATOMG ATOMS LD LDG LDGSTS LDS LDSM RED REDG ST STG STS STSM UBLKCP".split())
+MOVES = set("ATOM ATOMG ATOMS LD LDG LDGSTS LDS LDSM RED REDG ST STG STS STSM UBLKCP UTMALDG".split())
 
 
 def numbered(lines):

@@ -9,8 +9,8 @@ registers or keep a stack frame but for those that SPILLING names. Of what BOUND
 BOUNDS says; fewer is reported, so that the bound can follow. KILN_BLESS=1 rewrites BOUNDS from what was measured, and
 beside it ASSEMBLED, the hashes of the texts that it was measured from.
 
-A text is assembled once: a hash of it and of ptxas's version stands in ASSEMBLED where the recorded bounds are what ptxas
-said of it; what ptxas said of others is kept in a folder, target/ptxas-cache or what KILN_PTXAS_CACHE names.
+A text is assembled once: a hash of it, of ptxas's version and of what its kernels may spill stands in ASSEMBLED where the
+recorded bounds are what ptxas said of it; what ptxas said of others is kept in a folder, target/ptxas-cache or what KILN_PTXAS_CACHE names.
 KILN_PTXAS_ALL=1 assembles all of them anew.
 """
 
@@ -109,7 +109,7 @@ HEAD = """\
 """
 
 ASSEMBLED_HEAD = """\
-# Modules that the bounds were measured from: a hash of text and ptxas version each. KILN_BLESS=1 .ci/assemble rewrites it.
+# Modules that the bounds were measured from: a hash of text, ptxas version and allowed spills each. KILN_BLESS=1 .ci/assemble rewrites it.
 """
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\S+)'")
@@ -159,6 +159,13 @@ class Cache:
 
     def digest(self, path):
         return hashlib.sha256(self.version.encode() + b"\0" + path.read_bytes()).hexdigest()
+
+    def held(self, path):
+        """The same of the text and what its kernels may spill: a recorded result was within other limits otherwise."""
+        text = path.read_text()
+        target = re.search(r"(?m)^\.target (\S+)", text).group(1)
+        limits = [(name, SPILLING.get((name, target), 0)) for name in re.findall(r"(?m)^\.visible \.entry (\w+)", text)]
+        return hashlib.sha256(f"{self.digest(path)} {limits}".encode()).hexdigest()
 
     def assemble(self, path):
         entry = self.folder / f"{self.digest(path)}.json"
@@ -217,7 +224,7 @@ def main():
     cache = Cache(ptxas, pathlib.Path(os.environ.get("KILN_PTXAS_CACHE") or "target/ptxas-cache"))
     assembled_file = bounds_file.with_name("assembled.txt")
     recorded = set() if ANEW else read_assembled(assembled_file)
-    known = {path for path in paths if cache.digest(path) in recorded}
+    known = {path for path in paths if cache.held(path) in recorded}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda path: ({}, None) if path in known else cache.assemble(path), paths))
 
@@ -244,7 +251,7 @@ def main():
 
     if BLESS:
         write_bounds(bounds_file, measured)
-        lines = [f"{cache.digest(path)} {path.stem}\n" for path in paths if path not in refused]
+        lines = [f"{cache.held(path)} {path.stem}\n" for path in paths if path not in refused]
         assembled_file.write_text(ASSEMBLED_HEAD + "".join(lines))
         print(f"wrote {bounds_file} and {assembled_file}")
     bounds = read_bounds(bounds_file)

@@ -28,7 +28,8 @@ OPCODES = {
     "sixteen": "BREV F2F F2I FCHK FLO FRND I2F I2I MATCH MUFU POPC REDUX SHFL",
     # mbarriers (SYNCS, ARRIVES) are words of shared memory.
     "shared": "ARRIVES ATOMS LDS LDSM STAS STS STSM SYNCS",
-    "global": "ATOM ATOMG CCTL LD LDG LDGSTS LDL RED REDG ST STG STL UBLKCP UBLKPF UBLKRED",
+    "global": """ATOM ATOMG CCTL LD LDG LDGSTS LDL RED REDG ST STG STL UBLKCP UBLKPF UBLKRED UTMACCTL
+        UTMALDG""",
     "tensor": "BMMA DMMA HGMMA HMMA IGMMA IMMA MOVM QGMMA QMMA",
     "double": "DADD DFMA DMUL DSETP",
     # Once for a whole warp, beside the other pipes, though each takes a slot.

@@ -25,7 +25,7 @@ const COST: [(Tile, f64); 5] = [
     (Tile::Wide, 22.0),
     (Tile::Large, 10.3),
     (Tile::Double, 10.2),
-    // Counted are 7.4, and two planes take tensor cores longer. Chosen for what the clock says: of gate and up of qwen3-8b, 512
+    // Counted are 6.6, and two planes take tensor cores longer. Chosen for what the clock says: of gate and up of qwen3-8b, 512
     // columns on an H100, 207 us where double tiles take 243.
     (Tile::Warpgroups, 6.0),
 ];

@@ -29,7 +29,7 @@
 use super::gemm_tile::{Matrices, Sums};
 use super::rounded_columns;
 use crate::formats::{Columns, InShared, OfPlane, Rows, ScaleGroup, Warpgroup, format, mma};
-use crate::ptx::{Builder, F32, Global, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, S32, Shared, U8, U32, U64, Val, Var, Work};
 use kiln_shape::columns::{BESIDE_BYTES, FRAGMENT_BYTES, OF_TWO, PLANE_BYTES, PLANES};
 use kiln_shape::table::BOX_ROWS;
 use kiln_shape::{SUPER_BLOCK, WeightType};
@@ -74,10 +74,15 @@ pub(crate) struct Tile {
     full: Shared<U64>,
     free: Shared<U64>,
     turns: Shared<U64>,
+    /// `[WARPS, BOXES]`: the tensor maps of each warp's two boxes, and the rows there that these begin with.
+    boxes: Shared<U64>,
     /// The parity of the next phase of each stage, which `full` and `free` have in common; above them that of the number of
     /// super-blocks. They outlive a tile.
     phases: Var<U32>,
 }
+
+/// Words of 64 bits for a warp's boxes, of which the last is free.
+const BOXES: u32 = 4;
 
 /// The bit of [`Tile::phases`] that turns follow.
 const TURN: u32 = STAGES;
@@ -140,6 +145,7 @@ impl Tile {
             full,
             free: full.at(STAGES),
             turns: full.at(2 * STAGES),
+            boxes: b.shared("boxes", WARPS * BOXES),
             phases: b.var(0),
         };
         let tid = b.tid();
@@ -191,7 +197,7 @@ impl Tile {
     ) {
         let warp = b.warp_id();
         let leads = b.elect();
-        let copies = Copies::new(b, product, ty);
+        let copies = Copies::new(b, self.boxes, product, ty);
         let all = product.super_blocks;
         let (count, bytes) = (stages(ty), stage(ty));
         for number in 0..count - busy(ty) {
@@ -413,9 +419,8 @@ fn wait(b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {
 
 /// A warp's copies.
 struct Copies {
-    /// Where its two boxes of rows come from, and their first rows there.
-    maps: [Global<U8>; 2],
-    rows: [Val<U32>; 2],
+    /// Its boxes.
+    boxes: Shared<U64>,
     columns: Global<U8>,
     first_eight: Val<U32>,
     super_blocks: Val<U32>,
@@ -423,7 +428,8 @@ struct Copies {
 }
 
 impl Copies {
-    fn new(b: &mut Builder, product: &Product, ty: WeightType) -> Copies {
+    /// Notes where its boxes come from, which takes no registers then.
+    fn new(b: &mut Builder, boxes: Shared<U64>, product: &Product, ty: WeightType) -> Copies {
         let Product { of, maps: [first, second], .. } = *product;
         let warp = b.warp_id();
         let each = b.selp::<U32>(BOX_ROWS, OF_WARP, of.is_pair);
@@ -431,10 +437,16 @@ impl Copies {
         let further = b.selp::<U32>(0, BOX_ROWS, of.is_pair);
         let maps = [first, b.select_ptr(second, first, of.is_pair)];
         let leads = b.elect();
-        b.if_(leads, |b| maps.into_iter().for_each(|map| b.fence_proxy_tensormap(map)));
+        let boxes = b.byte_index(boxes, warp, 8 * BOXES);
+        b.if_(leads, |b| {
+            maps.into_iter().for_each(|map| b.fence_proxy_tensormap(map));
+            let addresses = maps.map(|map| b.address(map));
+            b.st_vector(boxes, addresses);
+            let second = b.add::<U32>(row, further);
+            b.st_vector(boxes.at(2).cast::<U32>(), [row, second]);
+        });
         Copies {
-            maps,
-            rows: [row, b.add::<U32>(row, further)],
+            boxes,
             columns: product.columns,
             first_eight: product.first_eight,
             super_blocks: product.super_blocks,
@@ -467,7 +479,10 @@ impl Copies {
             }
             let x = b.mul::<U32>(to.sb, bytes);
             let at = b.byte_index(to.stage.at(RECORDS), warp, OF_WARP * bytes);
-            for (number, (&map, &row)) in (0..).zip(self.maps.iter().zip(&self.rows)) {
+            let maps: [Val<U64>; 2] = b.ld_vector(self.boxes, LoadKind::Ordinary);
+            let rows: [Val<U32>; 2] = b.ld_vector(self.boxes.at(2).cast::<U32>(), LoadKind::Ordinary);
+            for (number, (map, row)) in (0..).zip(maps.into_iter().zip(rows)) {
+                let map = b.global_ptr::<U8>(map);
                 b.cp_async_bulk_tensor(at.at(number * BOX_ROWS * bytes), map, [x, row], to.full);
             }
         });

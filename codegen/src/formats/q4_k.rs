@@ -205,12 +205,15 @@ fn int8_dots<const N: usize>(b: &mut Builder, weights: &Weights, planes: [Plane;
 pub(super) fn packed_scales(b: &mut Builder, header: [Val<U32>; 4]) -> [[Val<U32>; 2]; 2] {
     let [_, first, second, last] = header;
     let nibbles = b.shr::<U32>(last, 4);
-    [(first, last), (second, nibbles)].map(|(six, four)| {
-        let low = b.and::<U32>(six, 0x3f3f_3f3f);
-        let top = b.shr::<U32>(six, 2);
-        let top = b.and::<U32>(top, 0x3030_3030);
-        [low, b.and_or(four, 0x0f0f_0f0f, top)]
-    })
+    [(first, last), (second, nibbles)].map(|(six, four)| eight_of_six(b, six, four))
+}
+
+/// Eight numbers of six bits, a byte each: `six` has four of them and the top bits of the others, `four` the rest of these.
+fn eight_of_six(b: &mut Builder, six: Val<U32>, four: Val<U32>) -> [Val<U32>; 2] {
+    let low = b.and::<U32>(six, 0x3f3f_3f3f);
+    let top = b.shr::<U32>(six, 2);
+    let top = b.and::<U32>(top, 0x3030_3030);
+    [low, b.and_or(four, 0x0f0f_0f0f, top)]
 }
 
 /// `(d * dots - dmin * sum of min * sum(x)) * scale of x`, as f32.
@@ -316,7 +319,9 @@ pub(super) fn scales_and_mins(b: &mut Builder, rows: &Rows) -> (Mins, [[Val<U32>
 pub(super) fn scales_of_lane(b: &mut Builder, rows: &Rows) -> (Val<U32>, Val<U32>, [[Val<U32>; 2]; 2]) {
     let (half, block) = warpgroup::own(b);
     let bits = b.shl::<U32>(block, 3);
-    let scales = scales_and_mins(b, rows).1.map(|words| words.map(|word| b.shr::<U32>(word, bits)));
+    // Of the header only the words that have scales.
+    let [first, last] = [4, 12].map(|at| rows.word_of(b, at, mma::Place::Known(0)));
+    let scales = [0, 1].map(|row| eight_of_six(b, first[row], last[row]).map(|word| b.shr::<U32>(word, bits)));
     (half, block, scales)
 }
 

@@ -160,8 +160,8 @@ const TILES: [OfTile; 10] = [
     (Tile::Large, Q6_K, &[(75, 23.8), (80, 16.0), (89, 15.9), (90, 15.9)]),
     (Tile::Double, Q4_K, &[(80, 10.3), (89, 10.3), (90, 10.3)]),
     (Tile::Double, Q6_K, &[(80, 15.9), (89, 15.8), (90, 15.9)]),
-    (Tile::Warpgroups, Q4_K, &[(90, 7.4)]),
-    (Tile::Warpgroups, Q6_K, &[(90, 9.0)]),
+    (Tile::Warpgroups, Q4_K, &[(90, 6.6)]),
+    (Tile::Warpgroups, Q6_K, &[(90, 7.9)]),
 ];
 
 /// The loop of a tile of many columns.

@@ -1,6 +1,6 @@
 //! Loads, stores, atomics, addresses, and what orders them.
 
-use super::{BLOCK, Case, N, OWN, case};
+use super::{BLOCK, BOX, Case, N, OWN, ROW, case};
 use kiln_codegen::ptx::{AtomicOp, F32, LoadKind, LoadOrder, Order, S8, S32, Scope, StoreOrder, U8, U32, U64};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -90,6 +90,37 @@ fn accesses() -> Vec<Case> {
                 b.mad(kept, 3, word)
             },
             |t| t.x().wrapping_mul(3).wrapping_add(t.beside(t.tid() ^ 5).y()),
+        )
+        .of(90),
+        case(
+            "boxes of tensor maps",
+            |b, i| {
+                let (copies, full) = (b.dynamic_rest::<U32>(), b.shared::<U64>("barrier", 1));
+                let (tid, warp) = (b.tid(), b.warp_id());
+                let (is_first, is_elected) = (b.setp_eq(warp, 0), b.elect());
+                let leads = b.and_pred(is_first, is_elected);
+                b.if_(leads, |b| {
+                    b.mbarrier_init(full, 1);
+                    b.fence_proxy_async();
+                    b.fence_proxy_tensormap(i.map);
+                });
+                b.bar_sync();
+                b.if_(leads, |b| {
+                    b.mbarrier_arrive_expect_tx(full, BOX[0] * BOX[1]);
+                    let first = b.sub(i.thread, tid);
+                    let (x, y) = (b.mov::<U32>(16 * 4), b.div(first, ROW));
+                    b.cp_async_bulk_tensor(copies, i.map, [x, y], full);
+                });
+                b.do_while(|b| {
+                    let over = b.mbarrier_try_wait(full, 0);
+                    b.not_pred(over)
+                });
+                let place = b.and(tid, 7);
+                let place = b.byte_index(copies, place, 16);
+                b.ld(place.at(1), LoadKind::Ordinary)
+            },
+            // Four threads of the block's first row, and those below them.
+            |t| t.beside(4 + t.tid() % 4 + ROW * (t.tid() / 4 % 2)).y(),
         )
         .of(90),
         case(

@@ -7,8 +7,8 @@ mod memory;
 mod registers;
 
 use kiln_codegen::Target;
-use kiln_codegen::ptx::{Builder, Dim, F32, F64, Global, LoadKind, Module, Opcode, Size, Text, U32, Val};
-use kiln_emulator::{Checks, DeviceConfig, Launch, Memory, Schedule};
+use kiln_codegen::ptx::{Builder, Dim, F32, F64, Global, LoadKind, Module, Opcode, Size, Text, U8, U32, Val};
+use kiln_emulator::{Checks, DeviceConfig, Launch, Memory, Schedule, add_device, resolve};
 use std::collections::BTreeSet;
 
 /// Threads of a block: two warps.
@@ -20,6 +20,10 @@ const THREADS: u32 = BLOCK * GRID[0] * GRID[1] * GRID[2];
 const N: u32 = 37;
 /// Words of scratch memory that each thread has; zeros.
 const OWN: u32 = 8;
+
+/// Threads whose words are a row of the tensor map, and the bytes and rows of its boxes.
+const ROW: u32 = 16;
+const BOX: [u32; 2] = [64, 2];
 
 /// Bytes of dynamic shared memory that launches give besides.
 const REST: u32 = 16 * BLOCK;
@@ -38,6 +42,8 @@ struct In {
     /// All words and numbers, four of each a thread, and one double.
     words: Global<U32>,
     doubles: Global<F64>,
+    /// The tensor map of the words as rows of [`ROW`] threads, and boxes of [`BOX`] bytes and rows.
+    map: Global<U8>,
     /// The thread's scratch memory, and all of it.
     own: Global<U32>,
     scratch: Global<U32>,
@@ -140,6 +146,7 @@ impl Case {
             let words = b.param::<Global<U32>>("words");
             let numbers = b.param::<Global<F32>>("numbers");
             let doubles = b.param::<Global<F64>>("doubles");
+            let map = b.param::<Global<U8>>("map");
             let scratch = b.param::<Global<U32>>("scratch");
             let out = b.param::<Global<U32>>("out");
             let n = b.dim("n", Dim::Param);
@@ -154,7 +161,7 @@ impl Case {
             let [f, g, h, _] = b.ld_vector(numbers, LoadKind::Constant);
             let own = b.byte_index(scratch, thread, 4 * OWN);
             let out = b.index(out, thread);
-            let result = (self.build)(b, In { x, y, z, f, g, h, words, doubles, own, scratch, out, n, thread });
+            let result = (self.build)(b, In { x, y, z, f, g, h, words, doubles, map, own, scratch, out, n, thread });
             b.st(out, result);
         });
         if let Err(error) = built {
@@ -181,10 +188,11 @@ impl Case {
         let words = buffer(each.clone().flat_map(|(thread, index)| thread.word(index).to_le_bytes()).collect());
         let numbers = buffer(each.flat_map(|(thread, index)| thread.number(index).to_le_bytes()).collect());
         let doubles = buffer(threads.flat_map(|thread| thread.double().to_le_bytes()).collect());
+        let map = buffer(map_of(words).to_vec());
         let scratch = buffer(vec![0; (4 * OWN * THREADS) as usize]);
         let out = memory.alloc(u64::from(4 * THREADS)).expect("memory");
         let mut params: Vec<u8> =
-            [words, numbers, doubles, scratch, out].iter().flat_map(|pointer| pointer.to_le_bytes()).collect();
+            [words, numbers, doubles, map, scratch, out].iter().flat_map(|pointer| pointer.to_le_bytes()).collect();
         params.extend(N.to_le_bytes());
         let launch = Launch {
             module: &module,
@@ -204,6 +212,28 @@ impl Case {
         memory.read(out, &mut bytes).expect("the results are there");
         bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes"))).collect()
     }
+}
+
+/// The tensor map of the words at an address.
+fn map_of(words: u64) -> [u8; 128] {
+    #[repr(align(64))]
+    struct Map([u8; 128]);
+    type Init = unsafe extern "C" fn(u32) -> u32;
+    #[rustfmt::skip]
+    type Encode = unsafe extern "C" fn(*mut Map, u32, u32, u64, *const u64, *const u64, *const u32, *const u32, u32, u32, u32, u32) -> u32;
+    let mut map = Map([0; 128]);
+    add_device(DeviceConfig::default());
+    let row = u64::from(16 * ROW);
+    let (sizes, strides) = ([row, u64::from(THREADS / ROW)], [row]);
+    // SAFETY: the signatures are those of NVIDIA's header; the pointers are to as many values as there are dimensions.
+    let codes = unsafe {
+        let init: Init = std::mem::transmute(resolve(c"cuInit").expect("a function").as_ptr());
+        let encode: Encode = std::mem::transmute(resolve(c"cuTensorMapEncodeTiled").expect("a function").as_ptr());
+        let (sizes, strides, steps) = (sizes.as_ptr(), strides.as_ptr(), [1; 2].as_ptr());
+        (init(0), encode(&mut map, 0, 2, words, sizes, strides, BOX.as_ptr(), steps, 0, 0, 0, 0))
+    };
+    assert_eq!(codes, (0, 0));
+    map.0
 }
 
 #[test]
