@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::common::{self, Gate, SAXPY, blocks_until_open, device, device_with, driver, fault, table};
 use kiln::Error;
 use kiln::driver::{
-    Device, DeviceBuffer, Driver, Function, GpuTensor, KernelParam, LaunchConfig, MappedBuffer, Module, Stream, sys,
+    Device, DeviceBuffer, Driver, Function, GpuTensor, KernelParam, LaunchConfig, MappedBuffer, Module, Stream,
+    TensorMap, sys,
 };
 use kiln_emulator::DeviceConfig;
 
@@ -515,5 +516,36 @@ fn a_device_tells_its_limits() {
     for ordinal in [-1, 1 << 20] {
         let error = Device::open(driver(), ordinal).unwrap_err();
         assert!(matches!(error, Error::NoDevice { ordinal: o, found } if o == ordinal && found >= count), "{error:?}");
+    }
+}
+
+#[test]
+fn a_tensor_map_says_what_a_matrix_needs() {
+    let device = common::device();
+    // On a chip that has no such copies there is nothing to say.
+    if common::on_gpu() && !TensorMap::is_supported(&device) {
+        return;
+    }
+    let data = DeviceBuffer::<u8>::zeroed(&device, 64 * 48).unwrap();
+    let map =
+        |from: usize, of: (u64, u64), each: (u32, u32)| TensorMap::of_rows(&device, data.as_ptr().add(from), of, each);
+    let whole = map(0, (48, 64), (16, 8)).unwrap();
+    assert_eq!(whole.to_bytes().len(), TensorMap::BYTES);
+    assert_ne!(whole.to_bytes(), map(16, (48, 63), (16, 8)).unwrap().to_bytes());
+    let wrong = [
+        (8, (48, 64), (16, 8)),
+        (0, (40, 64), (16, 8)),
+        (0, (48, 0), (16, 8)),
+        (0, (1 << 32, 1), (16, 8)),
+        (0, (48, 64), (24, 8)),
+        (0, (48, 64), (272, 8)),
+        (0, (48, 64), (16, 0)),
+        (0, (48, 64), (16, 257)),
+    ];
+    for (from, of, each) in wrong {
+        let error = map(from, of, each).map(|_| ()).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{text}");
+        assert!(text.contains("multiples of 16") && text.contains("1 to 256"), "{text}");
     }
 }
