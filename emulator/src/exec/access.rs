@@ -69,6 +69,48 @@ pub(crate) fn write(p: *mut u8, bytes: u32, v: u64) {
 }
 
 impl Cpu<'_> {
+    /// [`Cpu::with_places`] by one text for all who call it: that one is long, and stands anew where it is called.
+    #[inline(never)]
+    pub(crate) fn by_places(
+        &mut self,
+        site: &mut Site<'_>,
+        (space, addr, m): (Space, [u64; 32], u32),
+        access: &Access,
+        f: &mut dyn FnMut(&[*mut u8; 32], u32),
+    ) -> OrFault<()> {
+        self.with_places(site, space, addr, m, access, |_, _, places, lanes| f(places, lanes))
+    }
+
+    /// Checks and notes an access whose bytes move later.
+    pub(crate) fn notes(
+        &mut self,
+        site: &mut Site<'_>,
+        space: Space,
+        addr: [u64; 32],
+        m: u32,
+        access: &Access,
+    ) -> OrFault<()> {
+        self.by_places(site, (space, addr, m), access, &mut |_, _| {})
+    }
+
+    /// Reads a lane's elements, one behind the other.
+    pub(crate) fn read_lane(
+        &mut self,
+        site: &mut Site<'_>,
+        (space, from): (Space, u64),
+        lane: usize,
+        access: &Access,
+        to: &mut [u8],
+    ) -> OrFault<()> {
+        let each = access.bytes as usize;
+        self.by_places(site, (space, [from; 32], 1 << lane), access, &mut |ptr, _| {
+            for (k, element) in to.chunks_exact_mut(each).enumerate() {
+                let value = read(ptr[lane].wrapping_add(each * k), access.bytes).to_le_bytes();
+                element.copy_from_slice(&value[..each]);
+            }
+        })
+    }
+
     /// Runs `f` on the places of an access, once per space and allocation. Faults where an address is misaligned or out
     /// of bounds.
     #[inline(always)]

@@ -371,7 +371,7 @@ impl Cpu<'_> {
         }
         self.undefined = undefined;
         let access = Access { pending: true, carries: true, ..Access::new(4, bytes / 4, true) };
-        self.with_places(site, Space::Shared, to, site.m, &access, |_, _, _, _| {})?;
+        self.notes(site, Space::Shared, to, site.m, &access)?;
         let lands = site.common.observers.copies_land(site.at.warp);
         let bytes = Bytes::Pieces(pieces);
         let mut all = Transfer { at: site.at, lanes: site.m, bytes, group: None, listener: None, lands };
@@ -416,14 +416,14 @@ impl Cpu<'_> {
             let group = lanes_where(m, |l| k < sizes[l]);
             let [to, from] = [to, from].map(|start| start.map(|a| a.wrapping_add(k.into())));
             self.undefined = [0; 4];
-            self.with_places(site, src.space, from, group, &source, |_, _, ptr, g| {
+            self.by_places(site, (src.space, from, group), &source, &mut |ptr, g| {
                 for l in Lanes(if mbarriers.is_some() { g } else { 0 }) {
                     let mut piece = [0; 16];
                     fetch(ptr[l], &mut piece);
                     data[l].extend(piece);
                 }
             })?;
-            self.with_places(site, dst.space, to, group, &target, |_, _, _, _| {})?;
+            self.notes(site, dst.space, to, group, &target)?;
         }
         for l in Lanes(m) {
             let out = mbarriers.is_none();
@@ -478,7 +478,7 @@ impl Cpu<'_> {
         let mbarriers = self.mbarriers(site, mbarrier)?;
         let to = self.shared_offsets(site, dst)?;
         let access = Access { pending: true, ..Access::new(bytes, regs.len() as u32, true) };
-        self.with_places(site, Space::Shared, to, site.m, &access, |_, _, _, _| {})?;
+        self.notes(site, Space::Shared, to, site.m, &access)?;
         for l in Lanes(site.m) {
             self.same_block(site, l, to[l], mbarriers[l])?;
             let values = regs.iter().map(|r| site.warp.lane(self.cx.code, *r, l).to_le_bytes());

@@ -214,7 +214,7 @@ impl Cpu<'_> {
             self.undefined = std::array::from_fn(of);
         }
         let access = Access { carries: true, ..Access::new(4, 4, store) };
-        self.with_places(site, address.space, addr, lanes, &access, |_, _, ptr, g| {
+        self.by_places(site, (address.space, addr, lanes), &access, &mut |ptr, g| {
             let rows = matrices.as_flattened_mut().as_chunks_mut::<4>().0;
             for l in Lanes(g) {
                 for (k, word) in rows[l].iter_mut().enumerate() {
@@ -279,7 +279,7 @@ impl Cpu<'_> {
             let access = Access { carries: true, ..Access::new(bytes, 1, store) };
             let register = i / f.per_register();
             self.undefined = [if store { site.warp.defined.slot(f.regs[register]) } else { 0 }, 0, 0, 0];
-            self.with_places(site, address.space, addr, u32::MAX, &access, |_, _, ptr, g| {
+            self.by_places(site, (address.space, addr, u32::MAX), &access, &mut |ptr, g| {
                 Lanes(g).for_each(|l| match store {
                     true => write(ptr[l], bytes, elements[l * each + i]),
                     false => elements[l * each + i] = read(ptr[l], bytes),

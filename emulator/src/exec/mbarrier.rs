@@ -137,7 +137,7 @@ impl Cpu<'_> {
     pub(crate) fn mbarriers(&mut self, site: &mut Site<'_>, address: &Address) -> OrFault<[u64; 32]> {
         let addr = self.shared_offsets(site, address)?;
         let access = Access { atomic: true, sem: Sem::Relaxed, scope: Scope::Cluster, ..Access::new(8, 1, true) };
-        self.with_places(site, Space::Shared, addr, site.m, &access, |_, _, _, _| {})?;
+        self.notes(site, Space::Shared, addr, site.m, &access)?;
         for l in Lanes(site.m) {
             let (kind, message) = match site.common.mbarriers.get(&addr[l]) {
                 None => (FaultKind::InvalidSync, "an mbarrier that was not initialised"),
@@ -185,7 +185,7 @@ impl Cpu<'_> {
     /// `mbarrier.init`
     fn mbarrier_init(&mut self, site: &mut Site<'_>, address: &Address, count: (R, W)) -> OrFault<Flow> {
         let addr = self.shared_offsets(site, address)?;
-        self.with_places(site, Space::Shared, addr, site.m, &Access::new(8, 1, true), |_, _, _, _| {})?;
+        self.notes(site, Space::Shared, addr, site.m, &Access::new(8, 1, true))?;
         for l in Lanes(site.m) {
             let count = site.warp.lane(self.cx.code, count, l) as u32;
             if count == 0 || count >= 1 << 20 {

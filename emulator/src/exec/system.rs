@@ -4,7 +4,7 @@
 //! Source: [PTX
 //! Interoperability](https://docs.nvidia.com/cuda/ptx-writers-guide-to-interoperability/index.html#system-calls).
 
-use super::access::{read, write};
+use super::access::write;
 use super::step::Flow;
 use super::{Cpu, Site};
 use crate::machine::access::Access;
@@ -71,7 +71,7 @@ impl Cpu<'_> {
             if let Some(address) = result {
                 let access = Access::new(if call == SystemCall::Printf { 4 } else { 8 }, 1, true);
                 self.undefined = [0; 4];
-                self.with_places(site, Space::Local, [address; 32], 1 << lane, &access, |_, _, places, _| {
+                self.by_places(site, (Space::Local, [address; 32], 1 << lane), &access, &mut |places, _| {
                     write(places[lane], access.bytes, value);
                 })?;
             }
@@ -81,17 +81,15 @@ impl Cpu<'_> {
 
     /// Reads an element for the system, which depends on it; checked like the lane's own access.
     fn fetch(&mut self, site: &mut Site<'_>, space: Space, lane: usize, address: u64, bytes: u32) -> OrFault<u64> {
-        let (mut value, access) = (0, Access::new(bytes, 1, false));
+        let (mut value, access) = ([0; 8], Access::new(bytes, 1, false));
         self.undefined = [0; 4];
-        self.with_places(site, space, [address; 32], 1 << lane, &access, |_, _, places, _| {
-            value = read(places[lane], bytes);
-        })?;
+        self.read_lane(site, (space, address), lane, &access, &mut value[..bytes as usize])?;
         // Of other memory it has been found.
         if std::mem::take(&mut self.undefined) != [0; 4] {
             let message = format!("this call of the system takes {bytes} bytes that nothing has written");
             self.find(self.fault_at(FaultKind::UninitialisedMemory, &site.at, lane, address, message))?;
         }
-        Ok(value)
+        Ok(u64::from_le_bytes(value))
     }
 
     /// A string of characters of some bytes, up to its NUL.

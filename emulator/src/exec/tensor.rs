@@ -1,6 +1,6 @@
 //! Copies by tensor maps: a box of a tensor in device memory goes into shared memory, as a bulk copy does.
 
-use super::access::{generic, read};
+use super::access::generic;
 use super::inst::*;
 use super::step::Flow;
 use super::{Cpu, Site};
@@ -89,9 +89,7 @@ impl Cpu<'_> {
         let mut bytes = [0; 128];
         let access = Access { of_map: true, ..Access::new(4, 4, false) };
         for (k, part) in (0..).step_by(16).zip(bytes.chunks_exact_mut(16)) {
-            self.with_places(site, Space::Generic, [address + k; 32], 1 << lane, &access, |_, _, ptr, _| {
-                fetch(ptr[lane], part, 4);
-            })?;
+            self.read_lane(site, (Space::Generic, address + k), lane, &access, part)?;
         }
         TensorMap::decode(&bytes).map_or_else(
             || {
@@ -124,9 +122,8 @@ impl Cpu<'_> {
                 let access = Access { proxy, carries, ..Access::new(each, size as u32 / each, false) };
                 let first = (at - k) as usize;
                 self.undefined = [0; 4];
-                self.with_places(site, Space::Global, [from; 32], lanes, &access, |_, _, ptr, _| {
-                    fetch(ptr[lane], &mut piece[first..first + size as usize], each as usize);
-                })?;
+                let to = &mut piece[first..first + size as usize];
+                self.read_lane(site, (Space::Global, from), lane, &access, to)?;
                 for (byte, lanes) in (first..).step_by(each as usize).zip(self.undefined) {
                     // An element of an odd address may lie in two words.
                     [byte, byte + each as usize - 1].iter().for_each(|byte| undefined[(byte / 4).min(3)] |= lanes);
@@ -136,17 +133,9 @@ impl Cpu<'_> {
             self.undefined = undefined;
             let access = Access { proxy, pending: true, carries, ..Access::new(4, 4, true) };
             let target = [to + data.len() as u64; 32];
-            self.with_places(site, Space::Shared, target, lanes, &access, |_, _, _, _| {})?;
+            self.notes(site, Space::Shared, target, lanes, &access)?;
             data.extend(piece);
         }
         Ok(())
-    }
-}
-
-/// Reads elements of `each` bytes from a place.
-fn fetch(from: *mut u8, data: &mut [u8], each: usize) {
-    for (k, element) in data.chunks_exact_mut(each).enumerate() {
-        let value = read(from.wrapping_add(each * k), each as u32).to_le_bytes();
-        element.copy_from_slice(&value[..each]);
     }
 }

@@ -126,7 +126,7 @@ impl Cpu<'_> {
             let group = lanes_where(u32::MAX, |l| first + (l as u64) < of.pieces());
             let from = std::array::from_fn(|l| columns.piece((first + l as u64) / 2, (first + l as u64) % 2));
             self.undefined = [0; 4];
-            self.with_places(site, Space::Shared, from, group, &access, |_, _, _, _| {})?;
+            self.notes(site, Space::Shared, from, group, &access)?;
             undefined |= self.undefined != [0; 4];
         }
         self.define(site, of, false);
