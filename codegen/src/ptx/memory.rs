@@ -307,7 +307,7 @@ impl Builder {
     }
 
     /// `fence.proxy.tensormap`: tensor copies of this block behind it find a map as device memory has it. A map in device
-    /// memory needs one in each block that uses it.
+    /// memory needs one in each block that uses it, of the system's scope, since the host wrote it there.
     #[track_caller]
     pub fn fence_proxy_tensormap(&mut self, map: Global<U8>) {
         let src = [self.mem(map), Arg::Int(i64::from(TENSOR_MAP_BYTES))];

@@ -131,7 +131,7 @@ impl Display for Op {
             Op::CpAsyncBulkTensor => {
                 f.write_str("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes")
             }
-            Op::FenceProxyTensormap => f.write_str("fence.proxy.tensormap::generic.acquire.gpu"),
+            Op::FenceProxyTensormap => f.write_str("fence.proxy.tensormap::generic.acquire.sys"),
             Op::Wgmma { columns } => write!(f, "wgmma.mma_async.sync.aligned.m64n{columns}k32.s32.s8.s8"),
             Op::WgmmaFence => f.write_str("wgmma.fence.sync.aligned"),
             Op::WgmmaCommitGroup => f.write_str("wgmma.commit_group.sync.aligned"),
