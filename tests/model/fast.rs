@@ -6,8 +6,10 @@ use crate::npy::Npy;
 use crate::random::Random;
 use crate::{bake, common, presets};
 use kiln::Model;
+use kiln::driver::{Device, Driver};
 use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Session, SessionOptions};
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 
 /// The models in the repository, and llama.cpp's mean relative distance to float64 on their prompts, as
@@ -402,11 +404,11 @@ fn a_prompt_by_products_of_warpgroups_has_the_bits_of_its_parts() {
     let mut random = Random::fresh();
     let ids: Vec<u32> = (0..150).map(|_| random.below(2048)).collect();
     let cut = presets::Cut::write("qwen3-0-6b");
-    let model =
-        cut.load(DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors: 2, ..Default::default() });
-    let ordinal = model.device().ordinal();
-    let logits = |each: usize| {
-        let mut session = session(&model, PathChoice::Stream, None);
+    let config = DeviceConfig { counters: true, checks: Checks::NONE, multiprocessors: 2, ..Default::default() };
+    let model = cut.load(config.clone());
+    let logits = |model: &Model, each: usize| {
+        let ordinal = model.device().ordinal();
+        let mut session = session(model, PathChoice::Stream, None);
         kiln_emulator::clear_reports(ordinal);
         for part in ids.chunks(each) {
             session.append(part).expect("it fits");
@@ -415,10 +417,22 @@ fn a_prompt_by_products_of_warpgroups_has_the_bits_of_its_parts() {
         let found = session.logits().expect("logits");
         (found, kiln_emulator::reports(ordinal).iter().any(|report| report.kernel == "gemm_warpgroups"))
     };
-    let (expected, by_warpgroups) = logits(8);
+    let (expected, by_warpgroups) = logits(&model, 8);
     assert!(!by_warpgroups, "tiles of eight columns take no warpgroups");
-    let (found, by_warpgroups) = logits(ids.len());
+    let (found, by_warpgroups) = logits(&model, ids.len());
     assert!(by_warpgroups, "a prompt of 150 tokens goes by products of warpgroups");
+    assert_eq!(found, expected);
+
+    // A driver that makes no tensor maps.
+    let resolve = |name: &CStr| match name.to_bytes() {
+        b"cuTensorMapEncodeTiled" => std::ptr::null(),
+        _ => kiln_emulator::resolve(name).map_or(std::ptr::null(), |found| found.as_ptr()),
+    };
+    // SAFETY: the emulator's functions have NVIDIA's signatures.
+    let old = unsafe { Driver::from_resolver(resolve) }.expect("the others are there");
+    let device = Device::open(&old, kiln_emulator::add_device(config)).expect("the device was added");
+    let (found, by_warpgroups) = logits(&cut.load_on(&device), ids.len());
+    assert!(!by_warpgroups, "rows come by tensor maps");
     assert_eq!(found, expected);
 }
 

@@ -8,6 +8,7 @@ use crate::reference::{Cache, Reference, relative_l2};
 use crate::synth_model::{Mix, SynthModel};
 use crate::{bake, common};
 use kiln::Model;
+use kiln::driver::Device;
 use kiln::model::{KvType, ModelFile, Numerics, PathChoice, SessionOptions};
 use kiln_emulator::{Checks, DeviceConfig};
 use kiln_shape::{ModelShape, presets};
@@ -53,10 +54,13 @@ impl Cut {
     }
 
     pub(crate) fn load(&self, config: DeviceConfig) -> Model {
-        let device = common::device_with(config);
+        self.load_on(&common::device_with(config))
+    }
+
+    pub(crate) fn load_on(&self, device: &Device) -> Model {
         let file = ModelFile::open(&self.0).expect("a model");
-        let baked = bake::model(&file, &device);
-        Model::load(&device, baked, file, |_| {}).expect("it loads")
+        let baked = bake::model(&file, device);
+        Model::load(device, baked, file, |_| {}).expect("it loads")
     }
 }
 
