@@ -522,16 +522,17 @@ fn a_device_tells_its_limits() {
 #[test]
 fn a_tensor_map_says_what_a_matrix_needs() {
     let device = common::device();
-    // On a chip that has no such copies there is nothing to say.
-    if common::on_gpu() && !TensorMap::is_supported(&device) {
-        return;
-    }
     let data = DeviceBuffer::<u8>::zeroed(&device, 64 * 48).unwrap();
     let map =
         |from: usize, of: (u64, u64), each: (u32, u32)| TensorMap::of_rows(&device, data.as_ptr().add(from), of, each);
-    let whole = map(0, (48, 64), (16, 8)).unwrap();
-    assert_eq!(whole.to_bytes().len(), TensorMap::BYTES);
-    assert_ne!(whole.to_bytes(), map(16, (48, 63), (16, 8)).unwrap().to_bytes());
+    // A chip that has no such copies refuses what is wrong as well.
+    if !common::on_gpu() || TensorMap::is_supported(&device) {
+        let whole = map(0, (48, 64), (16, 8)).unwrap();
+        assert_eq!(whole.to_bytes().len(), TensorMap::BYTES);
+        assert_ne!(whole.to_bytes(), map(16, (48, 63), (16, 8)).unwrap().to_bytes());
+        let failed = table::failing("cuTensorMapEncodeTiled", 999, || map(0, (48, 64), (16, 8)));
+        assert!(failed.unwrap_err().to_string().contains("cuTensorMapEncodeTiled"));
+    }
     let wrong = [
         (8, (48, 64), (16, 8)),
         (0, (40, 64), (16, 8)),

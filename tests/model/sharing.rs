@@ -90,6 +90,29 @@ fn sessions_with_long_answers_all_advance() {
     assert!(launches <= 8, "{launches} launches: one decoder takes all items, and parks for what is allocated only");
 }
 
+/// The driver refuses the third tensor map: the model does not load, and says why; the next load is as any.
+#[test]
+fn a_tensor_map_that_is_not_made_is_an_error_of_loading() {
+    if common::on_gpu() {
+        return;
+    }
+    let device = common::device_with(DeviceConfig { checks: Checks::NONE, ..DeviceConfig::default() });
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
+    let load = || {
+        let file = ModelFile::open(&path).expect("a model");
+        let baked = bake::model(&file, &device);
+        Model::load(&device, baked, file, |_| {})
+    };
+    let (loaded, calls) = table::calls_of(load);
+    drop(loaded.expect("it loads"));
+    assert!(calls.iter().filter(|call| **call == "cuTensorMapEncodeTiled").count() > 3, "{calls:?}");
+    let free = device.memory_info().expect("memory").0;
+    let failed = table::failing_once("cuTensorMapEncodeTiled", 2, 999, load);
+    assert!(matches!(failed.map(|_| ()), Err(Error::Cuda { call: "cuTensorMapEncodeTiled", code: 999, .. })));
+    assert_eq!(device.memory_info().expect("memory").0, free, "nothing is kept of it");
+    assert!(load().is_ok());
+}
+
 /// Every driver call of making a session, and of a generation, fails once: what follows is an error, then right text.
 #[test]
 #[ignore = "longer; .ci/run runs it"]
