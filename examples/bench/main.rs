@@ -45,6 +45,9 @@ struct Arguments {
     /// Sessions that generate them at once in one resident decoder, beside one on each path
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     sessions: u32,
+    /// Time also, on a GPU, prompts of so many ids to their first token, as 64,512,4096
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    prompts: Vec<u32>,
     /// cuda, emulator or auto (KILN_DEVICE where not given)
     #[arg(long)]
     device: Option<Wish>,
@@ -72,6 +75,11 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut out = io::stdout().lock();
     writeln!(out, "device: {picked}; model: {} ({})", file.path().display(), baked.name())?;
 
+    if picked.emulated && !arguments.prompts.is_empty() {
+        return Err(
+            "--prompts times a GPU, and the device is emulated; take `generate --clock CHIP` for a prompt".into()
+        );
+    }
     let times = if picked.emulated { "there is no GPU to time" } else { "microseconds: timed on the GPU" };
     writeln!(
         out,
@@ -141,6 +149,18 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         )?;
         if ids.get_or_insert_with(|| cost.ids.clone()) != &cost.ids {
             return Err("the paths generated different ids".into());
+        }
+    }
+    if !arguments.prompts.is_empty() {
+        const TIMES: usize = 7;
+        writeln!(out, "\nPrompts to their first token, fast numerics, milliseconds: timed on the GPU, {TIMES} times")?;
+        writeln!(out, "{:>8} {:>10} {:>10} {:>10} {:>12}", "ids", "quickest", "middle", "slowest", "ids/s")?;
+        for ids in &arguments.prompts {
+            let took = paths::first_token(&model, *ids as usize, TIMES)?;
+            let of = |at: usize| took.get(at).map_or(f64::NAN, |took| took.as_secs_f64() * 1e3);
+            let (quickest, middle, slowest) = (of(0), of(TIMES / 2), of(TIMES - 1));
+            let rate = f64::from(*ids) * 1e3 / middle;
+            writeln!(out, "{ids:>8} {quickest:>10.2} {middle:>10.2} {slowest:>10.2} {rate:>12.0}")?;
         }
     }
     if let Some(bandwidth) = bandwidth {

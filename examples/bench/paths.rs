@@ -1,11 +1,12 @@
-//! One launch against many: what the decoder's paths ask of the driver for a token, and how fast they are on a GPU.
+//! One launch against many: what the decoder's paths ask of the driver for a token, and how fast they are on a GPU; and
+//! how long prompts take.
 
 use kiln::Model;
 use kiln::model::{GenerateOptions, Numerics, PathChoice, Session, SessionOptions, Work};
 use std::error::Error;
 use std::panic::resume_unwind;
 use std::thread::ScopedJoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a path took for a prompt and the tokens it generated behind it.
 pub(crate) struct PathCost {
@@ -94,4 +95,24 @@ pub(crate) fn run(
         microseconds,
         kernels: reports.len(),
     })
+}
+
+/// From a prompt of so many ids to the first token behind it, each time in a session of its own: so often, the quickest
+/// first. One more run before them loads what is loaded when it is first used.
+pub(crate) fn first_token(model: &Model, ids: usize, times: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
+    let options = SessionOptions::default().with_numerics(Numerics::Fast).with_capacity(Some(ids as u32 + 1));
+    let mut took = Vec::new();
+    for run in 0..=times {
+        let mut session = model.session(options)?;
+        // No prompt begins as another did: nothing of it may be kept.
+        let id = |place: usize| ((place + run) * 7919 % model.shape().vocab as usize) as u32;
+        session.append(&(0..ids).map(id).collect::<Vec<u32>>())?;
+        let begin = Instant::now();
+        let first = session.generate(GenerateOptions::new(1)).next().ok_or("no token follows the prompt")?;
+        first?;
+        took.push(begin.elapsed());
+    }
+    took.remove(0);
+    took.sort();
+    Ok(took)
 }
