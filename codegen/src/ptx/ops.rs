@@ -36,6 +36,29 @@ conversions! {
     U16 <- U32 None;
 }
 
+/// How a number of 32 bits is divided by a constant: `(a * factor) >> 32 >> shift`, with 2^32 more in the factor where `adds`
+/// says so (Granlund and Montgomery, 1994).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reciprocal {
+    factor: u32,
+    shift: u32,
+    adds: bool,
+}
+
+impl Reciprocal {
+    /// Of a divisor that is no power of two; none of some above 2^31.
+    fn of(divisor: u32) -> Option<Reciprocal> {
+        let d = u64::from(divisor);
+        (0..u32::BITS).find_map(|shift| {
+            let power = 1u64 << (u32::BITS + shift);
+            let factor = power.div_ceil(d);
+            // Then it is exact for every number of 32 bits.
+            let is_exact = factor * d - power <= 1 << shift;
+            is_exact.then_some(Reciprocal { factor: factor as u32, shift, adds: factor > u64::from(u32::MAX) })
+        })
+    }
+}
+
 impl Builder {
     // ---- arithmetic
 
@@ -92,13 +115,47 @@ impl Builder {
             let bits = Arg::Int(i64::from(divisor.trailing_zeros()));
             return self.emit(Op::Shr { ty: T::TYPE }, [a.arg(), bits]);
         }
+        if let (Type::U32, Arg::Int(divisor @ 1..)) = (T::TYPE, &b)
+            && let Some(reciprocal) = u32::try_from(*divisor).ok().and_then(Reciprocal::of)
+        {
+            return self.by_reciprocal(a.arg(), reciprocal);
+        }
         self.emit(Op::Div { ty: T::TYPE }, [a.arg(), b])
+    }
+
+    /// `a / divisor`, no power of two, by the upper half of a product: of a division the assembler makes a reciprocal in
+    /// floats and its corrections, twenty instructions one behind another, also where the divisor is a constant.
+    #[track_caller]
+    fn by_reciprocal<T: Number>(&mut self, a: Arg, reciprocal: Reciprocal) -> Val<T> {
+        let (ty, int) = (T::TYPE, |value: u32| Arg::Int(value.into()));
+        let upper = self.emit::<T, _>(Op::MadHi, [a.clone(), int(reciprocal.factor), int(0)]);
+        if !reciprocal.adds {
+            return self.emit(Op::Shr { ty }, [upper.arg(), int(reciprocal.shift)]);
+        }
+        // The factor has 33 bits: `a` times its highest one is added, without the sum's carry.
+        let rest = self.emit::<T, _>(Op::Sub { ty }, [a, upper.arg()]);
+        let half = self.emit::<T, _>(Op::Shr { ty }, [rest.arg(), int(1)]);
+        let sum = self.emit::<T, _>(Op::Add { ty }, [half.arg(), upper.arg()]);
+        self.emit(Op::Shr { ty }, [sum.arg(), int(reciprocal.shift - 1)])
     }
 
     /// `a % b`.
     #[track_caller]
     pub fn rem<T: Integer>(&mut self, a: impl Operand<T>, b: impl Operand<T>) -> Val<T> {
-        self.emit(Op::Rem { ty: T::TYPE }, [a.arg(), b.arg()])
+        let (a, b) = (a.arg(), b.arg());
+        if let (Type::U32, Arg::Int(divisor @ 1..)) = (T::TYPE, &b)
+            && let Ok(divisor) = u32::try_from(*divisor)
+        {
+            if divisor.is_power_of_two() {
+                return self.emit(Op::And { ty: T::BITS }, [a, Arg::Int(i64::from(divisor - 1))]);
+            }
+            if let Some(reciprocal) = Reciprocal::of(divisor) {
+                let quotient = self.by_reciprocal::<T>(a.clone(), reciprocal);
+                let whole = self.emit::<T, _>(Op::Mul { ty: T::TYPE }, [quotient.arg(), b]);
+                return self.emit(Op::Sub { ty: T::TYPE }, [a, whole.arg()]);
+            }
+        }
+        self.emit(Op::Rem { ty: T::TYPE }, [a, b])
     }
 
     /// The lesser. For floats, the one that is a number.
@@ -450,5 +507,31 @@ impl Builder {
     #[track_caller]
     pub fn vote_ballot(&mut self, cond: Val<Pred>) -> Val<U32> {
         self.emit(Op::VoteBallot, [cond.arg(), ALL_LANES])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reciprocal;
+
+    #[test]
+    fn a_reciprocal_divides_every_number() {
+        for divisor in
+            (3..4000).chain([0x7fff_ffff, 0x7fff_fffe, 151_936, 1152, 65_537]).filter(|d: &u32| !d.is_power_of_two())
+        {
+            let of = Reciprocal::of(divisor).expect("of every divisor up to 2^31");
+            let quotient = |a: u32| {
+                let upper = ((u64::from(a) * u64::from(of.factor)) >> 32) as u32;
+                match of.adds {
+                    false => upper >> of.shift,
+                    true => (((a - upper) >> 1) + upper) >> (of.shift - 1),
+                }
+            };
+            let last = u32::MAX / divisor * divisor;
+            let edges = [0, 1, divisor - 1, divisor, divisor + 1, last - 1, last, last.saturating_add(1), u32::MAX];
+            for a in edges.into_iter().chain((0..32).map(|bit| 1 << bit)) {
+                assert_eq!(quotient(a), a / divisor, "{a} / {divisor}: {of:?}");
+            }
+        }
     }
 }
