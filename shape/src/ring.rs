@@ -52,13 +52,11 @@ pub struct Depth {
     pub units: u32,
     /// Records of an entry, at most: 8, 16 or 32.
     pub records: u32,
-    /// Bytes of weights behind those in each warp's part that the L2 cache is asked for.
-    pub ahead: u32,
 }
 
 impl Depth {
     /// The least ring: two of the largest entries that there are, of eight records each.
-    pub const LEAST: Depth = Depth { units: 4, records: 8, ahead: 0 };
+    pub const LEAST: Depth = Depth { units: 4, records: 8 };
 
     /// The ring of so many warps in so many bytes, for matrices of `types`: with the longest entries of which a part holds
     /// two of any type, and one that was skipped for. None where eight records are too long.
@@ -67,13 +65,7 @@ impl Depth {
         let types: Vec<WeightType> = types.into_iter().filter(|ty| streams(*ty)).collect();
         let largest = |records| types.iter().map(|ty| units(ty.layout(), records)).max().unwrap_or(1);
         let records = RECORDS.into_iter().find(|records| 2 * largest(*records) <= units_of_part)?;
-        Some(Depth { units: units_of_part, records, ahead: 0 })
-    }
-
-    /// The same with three eighths of an L2 cache of so many bytes asked for ahead, by the warps of so many blocks.
-    pub fn with_l2(self, bytes: u32, (blocks, warps): (u32, u32)) -> Depth {
-        let each = (bytes / 8 * 3).checked_div(blocks).and_then(|bytes| bytes.checked_div(warps));
-        Depth { ahead: each.unwrap_or(0), ..self }
+        Some(Depth { units: units_of_part, records })
     }
 
     /// The rings of launches with one column, two and so on, up to `most`, in so many bytes: each column beyond the first
@@ -133,24 +125,10 @@ mod tests {
     fn entries_are_shorter_where_there_is_less_room() {
         let types = || [WeightType::Q4_K, WeightType::Q6_K];
         let fitting = |bytes| Depth::fitting(bytes, 8, types());
-        assert_eq!(fitting(190 << 10), Some(Depth { units: 21, records: 32, ahead: 0 }));
-        assert_eq!(fitting(59 << 10), Some(Depth { units: 6, records: 16, ahead: 0 }));
-        assert_eq!(fitting(40 << 10), Some(Depth { units: 4, records: 8, ahead: 0 }));
+        assert_eq!(fitting(190 << 10), Some(Depth { units: 21, records: 32 }));
+        assert_eq!(fitting(59 << 10), Some(Depth { units: 6, records: 16 }));
+        assert_eq!(fitting(40 << 10), Some(Depth { units: 4, records: 8 }));
         assert_eq!(fitting(30 << 10), None);
         assert_eq!(Depth::fitting(1 << 20, 0, types()), None);
-    }
-
-    #[test]
-    fn a_part_of_the_l2_cache_holds_what_is_asked_for_ahead() {
-        let ahead = |bytes, blocks| {
-            let depth = Depth::LEAST.with_l2(bytes, (blocks, 7));
-            u64::from(depth.ahead) * 7 * u64::from(blocks)
-        };
-        for (bytes, blocks) in [(50 << 20, 132), (6 << 20, 82), (4 << 20, 16)] {
-            let part = 3 * u64::from(bytes) / 8;
-            let asked = ahead(bytes, blocks);
-            assert!(asked <= part && asked > part / 2, "{asked} of {part} bytes");
-        }
-        assert_eq!((ahead(0, 132), ahead(1 << 20, 0)), (0, 0));
     }
 }

@@ -289,10 +289,7 @@ fn rings(device: &Device, kernel: &BakedKernel, types: &[WeightType]) -> Vec<Dep
     let taken = kernel.static_shared.next_multiple_of(128).checked_add(kernel.dynamic_shared);
     let left = taken.and_then(|taken| device.shared_memory_per_block().checked_sub(taken));
     let columns = (kernel.column_shared, COLUMNS);
-    let (warps, blocks) = (consumers(kernel), device.multiprocessors());
-    let rings = left.map_or(Vec::new(), |left| Depth::for_columns(left, columns, warps, types.iter().copied()));
-    let l2 = device.l2_cache_bytes();
-    rings.into_iter().map(|ring| ring.with_l2(l2, (blocks, warps))).collect()
+    left.map_or(Vec::new(), |left| Depth::for_columns(left, columns, consumers(kernel), types.iter().copied()))
 }
 
 /// Whether there are kernels of both paths for the device, in some numerics; none is loaded.

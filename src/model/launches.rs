@@ -201,15 +201,14 @@ launch! {
 impl Launch for Depth {
     type At<'a> = Depth;
 
-    const COUNT: usize = 3;
+    const COUNT: usize = 2;
 
     fn signature() -> impl Iterator<Item = Param> {
-        ["ring_units", "ring_records", "ring_ahead"].into_iter().map(|name| Param::value(name, NumberType::U32))
+        ["ring_units", "ring_records"].into_iter().map(|name| Param::value(name, NumberType::U32))
     }
 
     fn add<'s>(&'s self, to: &mut Arguments<'s>) {
         to.push("ring_units", &self.units);
         to.push("ring_records", &self.records);
-        to.push("ring_ahead", &self.ahead);
     }
 }

@@ -25,7 +25,7 @@ fn with_ring(baked: &BakedModel, units: Option<u32>, config: DeviceConfig) -> De
     let of_ring =
         |module: &&kiln::baked::BakedModule| module.decoder == Some((DecoderPath::Persistent, Numerics::Fast));
     let kernel = baked.modules().iter().find(of_ring).expect("it is baked").kernels[0];
-    let depth = |units| Depth { units, records: 8, ahead: 0 }.bytes(kernel.block / 32 - 1);
+    let depth = |units| Depth { units, records: 8 }.bytes(kernel.block / 32 - 1);
     let bytes = |units| kernel.static_shared.next_multiple_of(128) + kernel.dynamic_shared + depth(units);
     DeviceConfig { shared_per_block_optin: units.map(bytes), ..config }
 }
@@ -128,41 +128,6 @@ fn many_blocks_have_the_streams_bits_under_every_schedule() {
         let config = DeviceConfig { multiprocessors: 132, schedule, seed: 5, ..DeviceConfig::default() };
         let model = open_with(tiny(), Some(4), config, Duration::from_secs(600));
         assert_eq!(of(&model, PathChoice::Persistent, Some(132)), expected, "{schedule:?}");
-    }
-}
-
-/// The L2 cache is asked for weights behind a small ring, where the device has one: no bytes that are not read
-/// anyway, and no result depends on it.
-#[test]
-fn what_a_full_ring_has_no_room_for_is_asked_for_ahead() {
-    let run = |l2_bytes: u32, sm: (u32, u32)| {
-        let checks = Checks::NONE;
-        let config = DeviceConfig { counters: true, checks, multiprocessors: 2, l2_bytes, sm, ..Default::default() };
-        let model = open(tiny(), Some(4), config);
-        let ordinal = model.device().ordinal();
-        kiln_emulator::clear_reports(ordinal);
-        let found = results(&mut session(&model, PathChoice::Persistent, None), &PROMPT, 2);
-        drop(model);
-        let reports = kiln_emulator::reports(ordinal);
-        let by = |file: &str| {
-            let lines = reports.iter().flat_map(|report| report.counters.lines.values());
-            let lines = lines.filter(|line| line.source.as_ref().is_some_and(|(name, _)| name.contains(file)));
-            lines.map(|line| line.bytes_used).sum::<u64>()
-        };
-        let distinct = reports.iter().map(|report| report.counters.read_bytes_distinct).max();
-        (found, distinct, by("blocks/ring/copy.rs"), by("blocks/ring/ahead.rs"))
-    };
-    for sm in [(9, 0), (8, 0)] {
-        let (with, without) = (run(50 << 20, sm), run(0, sm));
-        println!("sm {sm:?}: {} bytes by the ring, {} asked for ahead", with.2, with.3);
-        assert_eq!(with.0, without.0, "sm {sm:?}: results");
-        assert_eq!(with.1, without.1, "sm {sm:?}: distinct bytes read");
-        assert_eq!(without.3, 0, "sm {sm:?}: asked for without an L2 cache");
-        // A producer whose lanes copy asks for nothing.
-        assert_eq!(with.3 > 0, sm == (9, 0), "sm {sm:?}: {} asked for ahead of {}", with.3, with.2);
-        // Each byte once, and behind the last token less than a token's that is never taken.
-        let most = with.2 + with.2 / PROMPT.len() as u64;
-        assert!(with.3 < most, "sm {sm:?}: {} asked for ahead of {}", with.3, with.2);
     }
 }
 

@@ -65,18 +65,12 @@ fn moves_what_it_needs(feature: &str, paths: &[PathChoice]) {
             let of_ring = asked_for_by(counters, "blocks/ring/copy.rs");
             let weights = asked_for_by(counters, "blocks/slot.rs") + of_ring;
             let ahead = if of_ring > 0 { 132 * AHEAD } else { 0 };
-            // What the L2 cache is asked for ahead of the ring: bytes that the ring takes later, so that none are moved besides.
-            let of_l2 = asked_for_by(counters, "blocks/ring/ahead.rs");
-            assert_eq!(of_l2 > 0, of_ring > 0, "{feature}, {name}: {of_l2} bytes asked for ahead of the ring");
-            assert!(of_l2 <= of_ring, "{feature}, {name}: {of_l2} bytes asked for ahead of a ring of {of_ring}");
             let further = counters.bank_conflicts as f64 / needed.weights as f64;
             println!(
-                "{feature}, {name}: {} needed, {:.3} moved, {:.3} asked for, {:.3} of L2 before, {further:.4} further passes \
-                 a weight",
+                "{feature}, {name}: {} needed, {:.3} moved, {:.3} asked for, {further:.4} further passes a weight",
                 needed.bytes,
                 ratio(moved),
-                ratio(weights),
-                ratio(of_l2)
+                ratio(weights)
             );
             let (least, most) = (ratio(weights), ratio(weights.saturating_sub(ahead)));
             assert!(least >= 1.0 && most <= MOST, "{feature}, {name}: {weights} asked for of {needed:?}");

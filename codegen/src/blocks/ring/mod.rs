@@ -25,30 +25,22 @@
 //! belong to the generic proxy, and need no such fence.
 //!
 //! *Tokens.* The order of a token's entries depends on the item in one point, whether the head follows the layers. The
-//! consumers say so in a word as the token begins, by `told`; the producer, which may have filled all but the last runs of
+//! consumers say so in a word as the token begins, by `told`; the producer, which may have filled all but the last run of
 //! its layers before, reads it when it comes to the head, and answers by `heard`, behind which the next word may be written.
-//! The runs that it then holds back are fewer than a layer has, so the token before lacks none, and its end is no wait.
+//! The run that it then holds back is the token's own, so the token before lacks none, and its end is no wait.
 //!
 //! *End.* The consumers arrive at `leaving` once: as they leave with everything decoded, to park, or given up. The producer
 //! looks at it whenever it has to wait for them, fills no more, waits for every copy that is under way, and ends.
-//!
-//! *Ahead of the ring.* Where blocks wait for each other the ring is full, and memory would rest. So a producer of bulk
-//! copies asks the L2 cache for what the ring has no room for yet, a run's rest and the runs behind it, always as far ahead
-//! as a launch allows: what the ring takes out of L2 has to be made up for at once, or memory rests meanwhile. So a run is
-//! filled once a few behind it are known. Copies have the policy of what is read once: else what the ring has taken would
-//! put out what was asked for. Nobody waits for what was asked for, and no result depends on it.
 //!
 //! *Waits.* A consumer that has polled for longer than the limit sets the grid's abort word and goes on with what is there;
 //! its block does not arrive at the grid's barrier that ends the token. The producer waits for its consumers until they
 //! leave, and each of their own waits has an end. Copies that do not land within the limit, when it drains them, end the
 //! context.
 
-mod ahead;
 mod consumer;
 mod copy;
 mod producer;
 
-pub(crate) use ahead::BEHIND;
 pub(crate) use consumer::Consumer;
 pub(crate) use producer::{Producer, Records};
 
@@ -74,8 +66,6 @@ pub(crate) struct Ring {
     /// Units of a warp's part, and records of an entry, at most.
     units: Val<U32>,
     records: Val<U32>,
-    /// Bytes that the L2 cache is asked for ahead of each part of the ring.
-    ahead: Val<U32>,
     /// Consumer warps.
     warps: u32,
     copies: Copies,
@@ -118,7 +108,6 @@ impl Ring {
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, warps: u32) -> Ring {
         let (units, records) = (b.param::<U32>("ring_units"), b.param::<U32>("ring_records"));
-        let ahead = b.param::<U32>("ring_ahead");
         let barriers = b.shared::<U64>("ring_barriers", 2 * warps * ENTRIES + 4);
         let others = barriers.at(2 * warps * ENTRIES);
         let ring = Ring {
@@ -131,7 +120,6 @@ impl Ring {
             tokens: b.shared("ring_tokens", 1),
             units,
             records,
-            ahead,
             warps,
             copies: Copies::of(b.target()),
             policy: None,
@@ -159,11 +147,6 @@ impl Ring {
     /// Where threads that leave arrive, one of them.
     pub(crate) const fn leaving(&self) -> Shared<U64> {
         self.leaving
-    }
-
-    /// Whether the producer asks the L2 cache for what comes behind the ring: one whose lanes copy has no time for it.
-    fn asks_ahead(&self) -> bool {
-        self.copies == Copies::Bulk
     }
 
     /// Units of an entry.

@@ -1,4 +1,3 @@
-use super::ahead::{Ahead, BEHIND, Run};
 use super::copy::{Asked, copy};
 use super::{Copies, Part, Ring, parity};
 use crate::blocks::tensor::Tensor;
@@ -28,9 +27,8 @@ pub(crate) struct Producer {
     tokens: Var<U32>,
     /// 1 once the consumers leave.
     over: Var<U32>,
-    /// The runs that were taken and are not in the ring yet, the next one first, and how far they were asked for.
-    runs: Vec<Taken>,
-    ahead: Ahead,
+    /// The run that was taken and is not in the ring yet.
+    taken: Taken,
 }
 
 /// A run of records, in registers.
@@ -42,36 +40,14 @@ struct Taken {
     first: Var<U32>,
     count: Var<U32>,
     begins: Var<U32>,
-    /// Bytes of a record.
-    bytes: Var<U32>,
 }
 
 impl Taken {
     /// One of no records.
     fn none(b: &mut Builder) -> Taken {
         let [data, plane] = [(); 2].map(|()| b.var::<U64>(0u64));
-        let [ty, first, count, begins, bytes] = [(); 5].map(|()| b.var::<U32>(0));
-        Taken { data, plane, ty, first, count, begins, bytes }
-    }
-
-    /// What is asked for ahead of it.
-    fn run(&self, b: &mut Builder) -> Run {
-        let data = b.get(self.data);
-        let [first, bytes, count] = [self.first, self.bytes, self.count].map(|word| b.get(word));
-        Run { data, first, bytes, count }
-    }
-
-    /// Becomes another.
-    fn become_one(&self, b: &mut Builder, of: &Taken) {
-        for (to, from) in [(self.data, of.data), (self.plane, of.plane)] {
-            let value = b.get(from);
-            b.set(to, value);
-        }
-        let words = |of: &Taken| [of.ty, of.first, of.count, of.begins, of.bytes];
-        for (to, from) in words(self).into_iter().zip(words(of)) {
-            let value = b.get(from);
-            b.set(to, value);
-        }
+        let [ty, first, count, begins] = [(); 4].map(|()| b.var::<U32>(0));
+        Taken { data, plane, ty, first, count, begins }
     }
 
     fn set(&self, b: &mut Builder, of: &Records) {
@@ -162,8 +138,7 @@ impl Producer {
             sizes,
             tokens: zero(),
             over: zero(),
-            runs: (0..if ring.asks_ahead() { BEHIND } else { 1 }).map(|_| Taken::none(b)).collect(),
-            ahead: Ahead::none(b),
+            taken: Taken::none(b),
         }
     }
 
@@ -197,14 +172,9 @@ impl Producer {
     ) {
         let of_next = Sizes::of(b, &self.ring, types, next.tensor.ty);
         let next = Records { count: b.selp::<U32>(next.count, 0, of_next.streams), ..*next };
-        let of = self.runs[0].get(b);
+        let of = self.taken.get(b);
         let Records { tensor, first, count, .. } = of;
         let sizes = Sizes::of(b, &self.ring, types, tensor.ty);
-        let data = b.address(next.tensor.data);
-        let of_next = Run { data, first: next.first, bytes: of_next.data, count: next.count };
-        let mut runs: Vec<Run> = self.runs.iter().map(|run| run.run(b)).collect();
-        runs.push(of_next);
-        self.ahead.go_on(b);
         let done = b.var::<U32>(0);
         let more = |b: &mut Builder| {
             let (more, stays) = (b.setp_lt::<U32>(done, count), b.setp_eq(self.over, 0));
@@ -245,10 +215,6 @@ impl Producer {
                         let number = b.add::<U32>(first, done);
                         let next = b.add::<U32>(done, records);
                         b.set(done, next);
-                        if self.ring.asks_ahead() {
-                            let bytes = b.mul::<U32>(records, sizes.data);
-                            self.ahead.taken(b, bytes);
-                        }
                         match &asked {
                             Some(asked) => asked.ask(b, (begin, entry), (number, records)),
                             None => copy(b, &self.ring, &sizes, tensor, (self.part, begin, entry), (number, records)),
@@ -259,16 +225,9 @@ impl Producer {
             if let Some(asked) = &asked {
                 asked.serve(b, &self.ring, &sizes, tensor);
             }
-            if self.ring.asks_ahead() {
-                let at = (b.get(done), self.ring.ahead);
-                self.ahead.ask(b, at, &runs);
-            }
         });
-        self.runs.windows(2).for_each(|pair| pair[0].become_one(b, &pair[1]));
-        let last = &self.runs[self.runs.len() - 1];
-        last.set(b, &next);
-        b.set(last.bytes, of_next.bytes);
-        let word = b.get(self.runs[0].begins);
+        self.taken.set(b, &next);
+        let word = b.get(self.taken.begins);
         let any = b.setp_ne(word, 0);
         b.if_(any, |b| begins(b, word));
     }

@@ -1,7 +1,7 @@
 //! The producer warp: fills the ring with the block's weights, phase after phase, layer after layer, token after token.
 
 use super::Decoder;
-use crate::blocks::ring::{BEHIND, Producer, Ring};
+use crate::blocks::ring::{Producer, Ring};
 use crate::kernels::phase::Phase;
 use crate::ptx::{Builder, U32, Val};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
@@ -10,7 +10,6 @@ impl Decoder<'_> {
     /// The weights of one token after another until the consumers leave: of its layers, which are the same for every token,
     /// and, where its item wants it, of the head.
     pub(super) fn produce(&self, b: &mut Builder, ring: Ring) {
-        const { assert!(BEHIND < 7, "a layer has seven runs at least: what waits for a token's word is of that token") };
         let (producer, products) = (Producer::new(b, ring, self.barrier.limit()), self.kernel.products());
         let of_layers = b.mul::<U32>(self.layers, 4);
         // A step's phase, and its layer's first entry in the table.
