@@ -12,6 +12,8 @@ pub enum Slot {
     Attention,
     /// The residual stream behind attention, `[hidden]`.
     AttentionOutput,
+    /// What SwiGLU makes of gate and up, `[ffn]`.
+    Ffn,
     /// The residual stream behind the FFN, `[hidden]`.
     Down,
 }
@@ -25,7 +27,8 @@ impl Slot {
             Slot::Qkv => 0,
             Slot::Attention => behind_qkv,
             Slot::AttentionOutput => behind_qkv + q_dim,
-            Slot::Down => behind_qkv + q_dim + shape.hidden,
+            Slot::Ffn => behind_qkv + q_dim + shape.hidden,
+            Slot::Down => behind_qkv + q_dim + shape.hidden + shape.ffn,
         }
     }
 }
@@ -49,8 +52,8 @@ mod tests {
     fn slots_follow_each_other_without_sharing_a_word() {
         for preset in presets::all() {
             let shape = &preset.shape;
-            let lengths = [shape.q_dim() + 2 * shape.kv_dim(), shape.q_dim(), shape.hidden, shape.hidden];
-            let slots = [Slot::Qkv, Slot::Attention, Slot::AttentionOutput, Slot::Down];
+            let lengths = [shape.q_dim() + 2 * shape.kv_dim(), shape.q_dim(), shape.hidden, shape.ffn, shape.hidden];
+            let slots = [Slot::Qkv, Slot::Attention, Slot::AttentionOutput, Slot::Ffn, Slot::Down];
             let mut end = 0;
             for (slot, length) in slots.into_iter().zip(lengths) {
                 assert_eq!(slot.first(shape), end, "{}: {slot:?}", preset.feature);

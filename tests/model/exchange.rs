@@ -116,7 +116,7 @@ fn elements_taken_before_they_are_there_are_found() {
 /// Every token's epochs begin with 1: its blocks do not wait for each other.
 #[test]
 fn epochs_of_the_token_before_are_found() {
-    finds(Seen::Fault(FaultKind::Race), |ptx| {
+    finds(Seen::WrongTokens, |ptx| {
         let mut stores = 0;
         rewrite(ptx, |line, _| {
             let (store, _) = line.split_once("[first_epoch], ").filter(|(store, _)| store.starts_with("st.shared"))?;
@@ -150,19 +150,17 @@ fn a_launch_ends_before_its_epochs_are_worn() {
     assert!(launches > 1, "{launches} launch");
 }
 
-/// The FFN's vector of odd layers lies over that of even ones: a block writes it anew while another one reads it.
+/// No block waits for the flags of the others: a token's command is written while a block may read the one before.
 #[test]
-fn a_vector_that_is_written_again_early_is_found() {
+fn flags_that_are_not_waited_for_are_found() {
     finds(Seen::Fault(FaultKind::Race), |ptx| {
-        let mut vector = String::new();
-        rewrite(ptx, |line, _| {
-            if let Some(register) = line.strip_suffix(", [ffn];").and_then(|line| line.split(' ').nth(1)) {
-                vector = register.to_owned();
-                return None;
-            }
-            let (result, operands) = line.strip_prefix("mad.wide.u32 ")?.split_once(", ")?;
-            (!vector.is_empty() && operands.ends_with(&format!(" {vector};")))
-                .then(|| format!("mov.b64 {result}, {vector};"))
+        let mut loops = 0;
+        rewrite(ptx, |line, next| {
+            let missing = line.strip_prefix("sub.u32 ")?.split(',').next()?;
+            let polls = next.starts_with("mov.b32") || next.starts_with("setp.gt.s32");
+            loops += u32::from(polls);
+            // Behind that of the flags come those of the grid's barrier.
+            (polls && loops == 1).then(|| format!("mov.b32 {missing}, 0;"))
         })
     });
 }
@@ -170,9 +168,9 @@ fn a_vector_that_is_written_again_early_is_found() {
 #[test]
 fn a_flag_without_a_fence_is_found() {
     finds(Seen::Fault(FaultKind::Race), |ptx| {
-        rewrite(ptx, |line, next| {
-            (line == "fence.acq_rel.gpu;" && next.starts_with("st.relaxed.gpu.global.u32")).then(String::new)
-        })
+        let flag = ptx.find("st.relaxed.gpu.global.u32").expect("a flag is stored");
+        let fence = ptx[..flag].rfind("fence.acq_rel.gpu;").expect("a fence stands before it");
+        ptx[..fence].to_owned() + ptx[fence..].split_once(';').expect("it ends").1
     });
 }
 

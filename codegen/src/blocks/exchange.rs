@@ -1,7 +1,8 @@
 //! Vectors that blocks of a cooperative grid hand to each other without a barrier: each element lies in 64 bits with the
 //! epoch that it belongs to ([`kiln_shape::exchange`] has the layout). A store publishes it, and the load that finds its
-//! epoch has it: two trips to the L2 cache, and no fence. A vector that is too long for that is announced by a flag of each
-//! block ([`Exchange::meet`]).
+//! epoch has it: two trips to the L2 cache, and no fence. The FFN's vector goes that way too: flags behind fences in its
+//! place, half the bytes, took an H200 11.3 us of a layer of Qwen3-8B from the last product of one phase to the first of the
+//! next.
 //!
 //! # Order
 //!
@@ -11,15 +12,17 @@
 //! *Epochs.* A token's layers have the epochs that follow those of the token before, from 1 on; words are 0 as the launch
 //! begins. Whoever waits knows the epoch, and compares for equality.
 //!
-//! *Flags.* A flag is the epoch up to which its block has come. The block's barrier orders its writes before thread 0's
-//! fence, which releases them by the flag's store. Every warp of a block polls some of the flags by acquiring loads, so that
-//! it acquires what those blocks released; the block's barrier joins its warps. Such a load empties L1 at every look, where
-//! nothing lies that is read again; a fence behind relaxed looks would cost Hopper half a microsecond. So where the blocks meet,
-//! everything that any of them did before happens before everything that any of them does behind it. A block may have come
-//! further than another one waits for: flags are compared by the sign of their difference.
+//! *Flags.* A flag is the epoch up to which its block has come: once a layer, behind the barrier of the block that ends its
+//! gate and up, thread 0 stores it, and each block waits for all flags beside the vector of its down. So it is known of
+//! blocks, too, that have no rows and hand nothing over. A block may have come further than another one waits for: flags are
+//! compared by the sign of their difference. Flags announce no values, and have no fence, but for those of a token's first
+//! layer: the barriers of the block and two fences make of these a barrier of the grid. It orders what blocks have read
+//! behind the token before, the command and each block's best logits, before these are written again.
 //!
-//! *Reuse.* Even layers have slots of their own, and odd ones. A slot of layer l is read last in layer l + 1, before the
-//! blocks meet between its gate and up and its down; it is written again in layer l + 2, behind that. Slots of one token
+//! *Reuse.* Even layers have slots of their own, and odd ones. A slot of layer l is read last in layer l + 1, before its
+//! gate and up end; it is written again in layer l + 2, by a block that has seen all flags of layer l + 1. A block stores its
+//! flag because its loads of the slot found the epoch of layer l: had one of them found what is stored in layer l + 2, there
+//! would be no such flag, and no such store. The memory model has no values that bring forth themselves. Slots of one token
 //! are written again behind the barrier that ends the token. So no store overtakes a load of the epoch before.
 //!
 //! *Wrap-around.* Every word of a slot is stored once in each of its epochs. What a load may find there instead of its
@@ -115,17 +118,9 @@ impl Exchange {
             .collect()
     }
 
-    /// Waits until the flags of all blocks have come to an epoch, this block's own with them. What any thread of the grid
-    /// has written before is seen behind it. A block that has given up leaves. Behind a barrier of the block.
+    /// Waits until the flags of all blocks have come to an epoch.
     #[track_caller]
-    fn meet(&self, b: &mut Builder, Meeting { flags, block, blocks, .. }: Meeting, epoch: Val<U32>) {
-        let tid = b.tid();
-        let leads = b.setp_eq(tid, 0);
-        let own = b.index(flags, block);
-        b.if_(leads, |b| {
-            b.fence_acq_rel(Scope::Gpu);
-            b.st_sync(own, epoch, StoreOrder::Relaxed, Scope::Gpu);
-        });
+    fn wait_for_flags(&self, b: &mut Builder, Meeting { flags, blocks, .. }: Meeting, epoch: Val<U32>) {
         let (warp, lane) = (b.warp_id(), b.lane());
         let first = b.shl::<U32>(warp, 5);
         let last = b.mov::<U32>(blocks);
@@ -136,7 +131,7 @@ impl Exchange {
             let flag = b.index(flags, other);
             let wait = Wait::new(b, self.limit);
             let waits = |b: &mut Builder| {
-                let come = b.ld_sync(flag, LoadOrder::Acquire, Scope::Gpu);
+                let come = b.ld_sync(flag, LoadOrder::Relaxed, Scope::Gpu);
                 let missing = b.sub::<U32>(epoch, come);
                 let missing = b.mov_bits::<S32, U32>(missing);
                 let lacks = b.setp(Compare::Gt, missing, 0i32);
@@ -149,9 +144,6 @@ impl Exchange {
             });
             self.end_wait(b, &wait);
         });
-        b.bar_sync(); // every flag was seen
-        self.leave_if_missed(b);
-        b.bar_sync(); // no warp gives up again before all have looked whether one has
     }
 
     /// Says where a lane has given up that its warp has.
@@ -291,11 +283,13 @@ pub(crate) struct Handed {
     pub(crate) meeting: Meeting,
 }
 
-/// Where the grid's blocks meet before a vector is there that does not come through the exchange.
+/// Where the grid's blocks wait for each other once a layer, also for those that have no part of any vector.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Meeting {
-    /// Whether they do; the same in the whole grid.
+    /// Whether they do, and whether everything that any of them did before happens then before everything that any of them does
+    /// behind it; the same in the whole grid.
     pub(crate) is: Val<Pred>,
+    pub(crate) orders: Val<Pred>,
     /// `[blocks]`: the epoch up to which each has come.
     pub(crate) flags: Global<U32>,
     pub(crate) block: Val<U32>,
@@ -303,9 +297,26 @@ pub(crate) struct Meeting {
 }
 
 impl Handed {
-    /// Waits for a vector that all blocks have written parts of; behind a barrier of the block.
+    /// Tells the other blocks how far this one has come; behind a barrier of the block, before the vector is waited for.
+    #[track_caller]
+    pub(crate) fn come(&self, b: &mut Builder) {
+        let Meeting { is, orders, flags, block, .. } = self.meeting;
+        let tid = b.tid();
+        let leads = b.setp_eq(tid, 0);
+        let tells = b.and_pred(is, leads);
+        b.if_(tells, |b| {
+            b.if_(orders, |b| b.fence_acq_rel(Scope::Gpu));
+            let own = b.index(flags, block);
+            b.st_sync(own, self.epoch, StoreOrder::Relaxed, Scope::Gpu);
+        });
+    }
+
+    /// Waits until all blocks have come as far; a barrier of the block must follow.
     #[track_caller]
     pub(crate) fn meet(&self, b: &mut Builder) {
-        b.if_(self.meeting.is, |b| self.exchange.meet(b, self.meeting, self.epoch));
+        b.if_(self.meeting.is, |b| {
+            self.exchange.wait_for_flags(b, self.meeting, self.epoch);
+            b.if_(self.meeting.orders, |b| b.fence_acq_rel(Scope::Gpu));
+        });
     }
 }

@@ -5,6 +5,7 @@
 //! nothing but the row and the vector: not on the tile, or the grid. Where a vector is too long to be staged at once, what
 //! is added to a row begins its chain instead of ending it.
 
+mod along;
 mod places;
 
 use super::company::{Column, Regions};
@@ -15,6 +16,7 @@ use super::stage::Staged;
 use super::together::Together;
 use crate::formats::{Form, Int8, Planes, Quantised, SuperBlock, Weights, form, format};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
+pub(crate) use along::Along;
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 pub(crate) use places::Places;
 use places::VALUES;
@@ -25,6 +27,7 @@ pub(crate) struct Values {
     /// The places of all warps, and the warp's own.
     all: Shared<F32>,
     own: Shared<F32>,
+    along: Along,
     places: Places,
     /// Whether the vector is staged whole and rows follow each other in whole super-blocks.
     is_run: bool,
@@ -47,7 +50,7 @@ impl Values {
     pub(crate) fn new(
         b: &mut Builder,
         types: &[WeightType],
-        along: Size,
+        along: &Along,
         is_run: bool,
         vector_bytes: u32,
         ring: Option<Consumer>,
@@ -74,7 +77,8 @@ impl Values {
             (ring, Way::new(b, along, lane, Size::Reg(ring.records())))
         });
         let own = b.byte_index(all, warp, VALUES * 4);
-        Values { all, own, places, is_run, slot, ways, ring, together: None, regions: None }
+        let along = along.clone();
+        Values { all, own, along, places, is_run, slot, ways, ring, together: None, regions: None }
     }
 
     /// Lets the block's warps work together on `rows`, where that is faster and the phase has one matrix, as `alone` says.
@@ -198,7 +202,10 @@ impl Values {
                     // The chain waits for shared memory once in 16.
                     count => {
                         let (all, mut done) = (b.mov::<U32>(count), b.mov::<U32>(0));
-                        for step in [16, 4, 1] {
+                        // Of a vector that is staged in parts the last may have any length.
+                        let all_steps = [16, 4, 1];
+                        let steps = if self.is_run { self.along.steps(all_steps) } else { all_steps.to_vec() };
+                        for step in steps {
                             let whole = b.and::<U32>(all, !(step - 1));
                             b.for_range(done, whole, step, |b, i| {
                                 let at = b.index(from, i);
@@ -391,12 +398,10 @@ impl Values {
             let (begin, end) = together.of_warp(b, warp);
             let count = b.sub::<U32>(end, begin);
             b.set(tasks, count);
-            let number = b.mad::<U32>(*block, way.along, begin);
+            let number = b.mad::<U32>(*block, way.along.size(), begin);
             b.set(first, number);
             let own = b.add::<U32>(begin, lane);
-            let row = b.div::<U32>(own, way.along);
-            let before = b.mul::<U32>(row, way.along);
-            let super_block = b.sub::<U32>(own, before);
+            let super_block = way.along.within(b, own);
             b.set(place.super_block, super_block);
             b.set(place.number, own);
         });
@@ -443,13 +448,12 @@ fn of_column<T>(b: &mut Builder, place: Shared<T>, column: Option<Column>) -> Sh
 }
 
 /// A lane's way through a run of rows, so many super-blocks at a step.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Way {
     /// The lane's first super-block, counted in the run and within its row.
     number: Val<U32>,
     super_block: Val<U32>,
-    /// Super-blocks of a row.
-    along: Size,
+    along: Along,
     /// A step, and how far it goes on within a row.
     step: Size,
     further: Size,
@@ -463,21 +467,16 @@ struct At {
 
 impl Way {
     /// The way of a lane that begins at the super-block of that number.
-    fn new(b: &mut Builder, along: Size, number: Val<U32>, step: Size) -> Way {
-        let within = |b: &mut Builder, number: Val<U32>| {
-            let row = b.div::<U32>(number, along);
-            let before = b.mul::<U32>(row, along);
-            b.sub::<U32>(number, before)
-        };
-        let super_block = within(b, number);
-        let further = match (along, step) {
+    fn new(b: &mut Builder, along: &Along, number: Val<U32>, step: Size) -> Way {
+        let super_block = along.within(b, number);
+        let further = match (along.size(), step) {
             (Size::Const(along), Size::Const(step)) => Size::Const(step % along),
             _ => {
                 let step = b.mov::<U32>(step);
-                Size::Reg(within(b, step))
+                Size::Reg(along.within(b, step))
             }
         };
-        Way { number, super_block, along, step, further }
+        Way { number, super_block, along: along.clone(), step, further }
     }
 
     fn begin(&self, b: &mut Builder) -> At {
@@ -491,8 +490,8 @@ impl Way {
             return;
         }
         let next = b.add::<U32>(at.super_block, self.further);
-        let over = b.setp_ge::<U32>(next, self.along);
-        let wrapped = b.sub::<U32>(next, self.along);
+        let over = b.setp_ge::<U32>(next, self.along.size());
+        let wrapped = b.sub::<U32>(next, self.along.size());
         let next = b.selp::<U32>(wrapped, next, over);
         b.set(at.super_block, next);
     }

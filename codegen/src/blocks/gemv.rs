@@ -6,7 +6,7 @@
 use super::company::{Column, Company, Regions};
 use super::dot::{self, Matrix, Products, Rows, Tile, fitting, may_be_cut};
 use super::exchange::Handed;
-use super::fast::Values;
+use super::fast::{Along, Values};
 use super::ring::Consumer;
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
 use crate::formats::form;
@@ -285,12 +285,12 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
         Numerics::Exact => None,
         Numerics::Fast => {
             let types = fitting(with.types, k);
-            Some(Values::new(b, &types, Size::Const(most), is_whole && !is_cut, staged.bytes(), None))
+            Some(Values::new(b, &types, &Along::constant(most), is_whole && !is_cut, staged.bytes(), None))
         }
     };
     if is_whole {
         let left = is_cut.then(|| b.mov::<U32>(k));
-        staged.fill(b, &Source { x, gamma, left, kind, handed: None }, super_blocks, &wanted);
+        staged.fill(b, &Source { x, gamma, left, kind, handed: None }, super_blocks, |_| wanted);
         b.bar_sync();
         let scale = norm.map(|(_, eps)| staged.inverse_rms(b, super_blocks, k, eps));
         return body(b, &Pass { staged, tile: whole, values, scale, ends: None, regions: None });
@@ -308,7 +308,7 @@ pub(crate) fn staged(b: &mut Builder, input: &Input, with: &With<'_>, body: impl
             b.sub::<U32>(k, before)
         });
         b.bar_sync();
-        part.fill(b, &Source { x, gamma, left, kind, handed: None }, Size::Reg(count), &wanted);
+        part.fill(b, &Source { x, gamma, left, kind, handed: None }, Size::Reg(count), |_| wanted);
         b.bar_sync();
         let done = b.add(first, count);
         let all = staged.with_squares(squares);
@@ -337,9 +337,9 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) widths: &'a [(u32, u32)],
     /// Whether it is multiplied with one matrix.
     pub(crate) one: Val<Pred>,
-    /// The types that matrices may have, and the numbers of those that these matrices have.
+    /// The types that matrices may have, and who looks up the numbers of those that these matrices have.
     pub(crate) types: &'a [WeightType],
-    pub(crate) of: &'a [Val<U32>],
+    pub(crate) of: &'a dyn Fn(&mut Builder) -> [Val<U32>; 3],
     /// The ring that weights come through, where there is one.
     pub(crate) ring: Option<Consumer>,
     /// Where the vector may come through the exchange.
@@ -351,36 +351,52 @@ pub(crate) struct AnyInput<'a> {
 /// Stages one of several vectors, with barriers as in [`staged`].
 pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, ring, handed, company } = *input;
-    let with = With { numerics: Numerics::Fast, types, of };
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
     let size = Size::Reg(k);
     let super_blocks = b.size_div_ceil(size, SUPER_BLOCK);
-    let mut forms = with.forms(size);
+    let mut forms = With { numerics: Numerics::Fast, types, of: &[] }.forms(size);
     let count = |k: u32| k.div_ceil(SUPER_BLOCK);
     let most = widths.iter().map(|(k, _)| count(*k)).max().unwrap_or(0);
     let room = widths.iter().map(|(k, matrices)| forms.words(count(*k), *matrices == 1)).max().unwrap_or(0);
     forms.one = One::When(one);
-    let wanted = with.wanted(b, &forms);
     let before = b.dynamic_taken();
     let staged = Staged::new(b, &forms, room, super_blocks, most);
-    let values = Values::new(b, types, super_blocks, !is_cut, staged.bytes(), ring);
-    let regions = company.map(|company| Regions::new(b, &company, staged.base(), before));
+    // What products need besides the vector.
+    let prepare = |b: &mut Builder| {
+        let of = of(b);
+        let wanted = With { numerics: Numerics::Fast, types, of: &of }.wanted(b, &forms);
+        let along = Along::one_of(b, super_blocks, widths.iter().map(|(k, _)| count(*k)));
+        (wanted, Values::new(b, types, &along, !is_cut, staged.bytes(), ring))
+    };
     let left = is_cut.then_some(k);
     let gamma = Some(Factors { gamma, given: Some(normalised) });
-    let fill = |b: &mut Builder, staged: &Staged, x: Global<F32>| {
-        staged.fill(b, &Source { x, gamma, left, kind, handed }, super_blocks, &wanted);
+    let source = |x: Global<F32>| Source { x, gamma, left, kind, handed };
+    if let Some(handed) = handed {
+        handed.come(b);
+    }
+    let (values, regions) = match company {
+        Some(company) => {
+            let (wanted, values) = prepare(b);
+            let regions = Regions::new(b, &company, staged.base(), before);
+            regions.each(b, |b, column| {
+                let vectors = (company.vectors)(b, column.number);
+                let staged = staged.behind(b, column.shift);
+                staged.fill(b, &source(vectors.x), super_blocks, |_| wanted);
+            });
+            (Some(values), Some(regions))
+        }
+        None => {
+            let mut values = None;
+            staged.fill(b, &source(x), super_blocks, |b| {
+                let (wanted, made) = prepare(b);
+                values = Some(made);
+                wanted
+            });
+            (values, None)
+        }
     };
-    // What the launch says of the vector is there by now.
     if let Some(handed) = handed {
         handed.meet(b);
-    }
-    match (company, &regions) {
-        (Some(company), Some(regions)) => regions.each(b, |b, column| {
-            let vectors = (company.vectors)(b, column.number);
-            let staged = staged.behind(b, column.shift);
-            fill(b, &staged, vectors.x);
-        }),
-        _ => fill(b, &staged, x),
     }
     b.bar_sync();
     if let Some(handed) = handed {
@@ -407,7 +423,7 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
         }
     };
     let tile = Tile::new(b, size, ROWS_TOGETHER);
-    let values = Some(values.with_regions(regions));
+    let values = values.map(|values| values.with_regions(regions));
     Pass { staged, tile, values, scale, ends: None, regions }
 }
 

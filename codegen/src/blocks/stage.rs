@@ -141,10 +141,16 @@ impl Staged {
     }
 
     /// Stages `super_blocks` super-blocks of `x` (times `gamma`, if given), starting at element 0 of both, with the
-    /// warps of the block, in the forms that `wanted` says are. Of a vector that ends within the last one `left` elements
-    /// are there; zeros are staged behind them. A barrier must follow.
+    /// warps of the block, in the forms that `wanted` says are, which is asked while the first elements are on their way. Of a
+    /// vector that ends within the last one `left` elements are there; zeros are staged behind them. A barrier must follow.
     #[track_caller]
-    pub(crate) fn fill(&self, b: &mut Builder, from: &Source, super_blocks: Size, wanted: &Wanted) {
+    pub(crate) fn fill(
+        &self,
+        b: &mut Builder,
+        from: &Source,
+        super_blocks: Size,
+        wanted: impl FnOnce(&mut Builder) -> Wanted,
+    ) {
         if together(self.forms.iter().map(|(form, _)| *form)) == 1 {
             self.rounds::<1>(b, from, super_blocks, wanted);
         } else {
@@ -154,24 +160,17 @@ impl Staged {
 
     /// The same by rounds, in which a warp stages `N` super-blocks that follow each other. Where they are rounded, the
     /// next round's elements are asked for before that, and the chains of two super-blocks run beside each other.
-    fn rounds<const N: usize>(&self, b: &mut Builder, from: &Source, super_blocks: Size, wanted: &Wanted) {
+    fn rounds<const N: usize>(
+        &self,
+        b: &mut Builder,
+        from: &Source,
+        super_blocks: Size,
+        wanted: impl FnOnce(&mut Builder) -> Wanted,
+    ) {
         let Source { x, gamma, left, kind, handed } = *from;
         let (warp, lane) = (b.warp_id(), b.lane());
-        let floats = self.forms.iter().find(|(form, _)| *form == Form::Float).map(|(_, at)| Floats::new(b, *at));
         // The persistent decoder, which has an exchange, has no register to spare.
         let rare = if handed.is_none() { Rare::Apart } else { Rare::Within };
-        let rounded: Vec<_> = self
-            .forms
-            .iter()
-            .map(|(form, _)| match form {
-                Form::Float => None,
-                Form::Int8(group) => {
-                    let to = self.quantised(b, *group);
-                    let own = to.own(b, *group, N);
-                    Some((*group, to, own))
-                }
-            })
-            .collect();
         let ahead = match handed {
             None if N == 1 => Ahead::None,
             None => Ahead::Floats(std::array::from_fn(|_| Eight::new(b, 0.0))),
@@ -184,12 +183,6 @@ impl Staged {
         let gamma = gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, lane, 32), ..of });
         // Factors that are not given are 1, which changes no bit.
         let factors = gamma.map(|_| [(); N].map(|()| Eight::new(b, 1.0)));
-        // The lane that writes a sum of squares has an address of its own, which is no constant.
-        let leaders = 32 / N as u32;
-        let number = b.div::<U32>(lane, leaders);
-        let squares = b.index(self.squares, number);
-        let place = b.and::<U32>(lane, leaders - 1);
-        let leader = b.setp_eq(place, 0);
         let inside = |b: &mut Builder, sb: Val<U32>, n: usize| {
             left.map(|left| {
                 let at = b.mul::<U32>(sb, SUPER_BLOCK);
@@ -264,6 +257,26 @@ impl Staged {
         if asks {
             ask(b, first);
         }
+        let wanted = wanted(b);
+        // The lane that writes a sum of squares has an address of its own, which is no constant.
+        let leaders = 32 / N as u32;
+        let number = b.div::<U32>(lane, leaders);
+        let squares = b.index(self.squares, number);
+        let place = b.and::<U32>(lane, leaders - 1);
+        let leader = b.setp_eq(place, 0);
+        let floats = self.forms.iter().find(|(form, _)| *form == Form::Float).map(|(_, at)| Floats::new(b, *at));
+        let rounded: Vec<_> = self
+            .forms
+            .iter()
+            .map(|(form, _)| match form {
+                Form::Float => None,
+                Form::Int8(group) => {
+                    let to = self.quantised(b, *group);
+                    let own = to.own(b, *group, N);
+                    Some((*group, to, own))
+                }
+            })
+            .collect();
         let step = b.warps() * N as u32;
         b.for_range(first, super_blocks, step, |b, sb| {
             // Of several forms a launch wants some: no count would be that of any.

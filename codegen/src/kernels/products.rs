@@ -4,7 +4,7 @@ use crate::blocks::company::{Column, Company, Vectors};
 use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::exchange::{self, Epoch, Handed};
-use crate::blocks::fast::Places;
+use crate::blocks::fast::{Along, Places};
 use crate::blocks::gemv::{self, AnyInput, Pass, Share};
 use crate::blocks::math;
 use crate::blocks::ring::{Consumer, Producer, Records};
@@ -88,11 +88,13 @@ impl Products {
         let Operands { table, x, eps, kind, .. } = operands.of;
         let gamma = vector_from_table::<F32>(b, table, chosen.norm);
         let last = b.sub::<U32>(chosen.matrices, 1);
-        let types = [0, 1, 2].map(|number| {
-            let number = b.min::<U32>(last, number);
-            let entry = b.add::<U32>(chosen.weight, number);
-            Tensor::from_table(b, table, entry).ty
-        });
+        let types = |b: &mut Builder| {
+            [0, 1, 2].map(|number| {
+                let number = b.min::<U32>(last, number);
+                let entry = b.add::<U32>(chosen.weight, number);
+                Tensor::from_table(b, table, entry).ty
+            })
+        };
         let one = b.setp_eq(chosen.matrices, 1);
         let input = AnyInput {
             x,
@@ -131,7 +133,9 @@ impl Products {
         let chosen = Chosen::new(b, &self.shape, phase, layer);
         let super_blocks = b.size_div_ceil(Size::Reg(chosen.k), SUPER_BLOCK);
         let along = b.mov::<U32>(super_blocks);
-        let tile = Places::new(b, super_blocks).rows();
+        let counts = self.widths().map(|(width, _)| width.div_ceil(SUPER_BLOCK));
+        let of_row = Along::one_of(b, super_blocks, counts);
+        let tile = Places::new(b, &of_row).rows();
         let end = b.max(end, first);
         let rows = b.sub(end, first);
         let alone = b.setp_eq(chosen.matrices, 1);

@@ -129,7 +129,7 @@ impl Decoder {
             x: DeviceBuffer::zeroed(device, shape.hidden as usize)?,
             qkv: DeviceBuffer::zeroed(device, shape.q_dim() as usize + 2 * shape.kv_dim() as usize)?,
             attention: DeviceBuffer::zeroed(device, shape.q_dim() as usize)?,
-            ffn: DeviceBuffer::zeroed(device, columns * 2 * shape.ffn as usize)?,
+            ffn: DeviceBuffer::zeroed(device, shape.ffn as usize)?,
             embeddings: DeviceBuffer::zeroed(device, columns * stride * shape.hidden as usize)?,
             best_values: DeviceBuffer::zeroed(device, columns * stride)?,
             best_indices: DeviceBuffer::zeroed(device, columns * stride)?,

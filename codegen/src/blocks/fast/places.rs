@@ -5,6 +5,7 @@
 //! lanes meet after `lcm(S, 32)` values, so there a place is left free, which shifts the rows behind it by a bank. It lies
 //! between two rows, and between two rounds of writes.
 
+use super::along::Along;
 use crate::ptx::{Builder, Size, U32, Val};
 
 /// Floats in shared memory that a warp's values take: those of 16 rows of 4096 weights, so that a tile of them is eight
@@ -25,31 +26,34 @@ pub(crate) struct Places {
     shift: Size,
 }
 
+/// What the number of a row's values decides.
+#[derive(Debug, Clone, Copy, Default)]
+struct OfCount {
+    rows: u32,
+    /// 0 where no place is free.
+    of_gap: u32,
+    shift: u32,
+}
+
+impl OfCount {
+    fn new(count: u32) -> OfCount {
+        let shift = (count & count.wrapping_neg()).min(BANKS);
+        let gap = count * (BANKS / shift.max(1));
+        let rows = (VALUES / (count | 1)).min(BANKS);
+        let of_gap = if gap < rows * count { (1_u64 << WORD_BITS).div_ceil(gap.into()) as u32 } else { 0 };
+        OfCount { rows, of_gap, shift }
+    }
+}
+
 impl Places {
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, along: Size) -> Places {
-        match along {
-            Size::Const(count) => {
-                let shift = (count & count.wrapping_neg()).min(BANKS);
-                let gap = count * (BANKS / shift);
-                let rows = (VALUES / (count | 1)).min(BANKS);
-                let of_gap =
-                    (gap < rows * count).then(|| Size::Const((1_u64 << WORD_BITS).div_ceil(gap.into()) as u32));
-                Places { along, rows: Size::Const(rows), of_gap, shift: Size::Const(shift) }
-            }
-            Size::Reg(count) => {
-                let odd = b.or::<U32>(count, 1);
-                let rows = b.div::<U32>(VALUES, odd);
-                let rows = b.min::<U32>(rows, BANKS);
-                let negative = b.sub::<U32>(0, count);
-                let shift = b.and::<U32>(count, negative);
-                let shift = b.min::<U32>(shift, BANKS);
-                let between = b.div::<U32>(BANKS, shift);
-                let gap = b.mul::<U32>(count, between);
-                let of_gap = b.div::<U32>(u32::MAX, gap);
-                let of_gap = b.add::<U32>(of_gap, 1);
-                Places { along, rows: Size::Reg(rows), of_gap: Some(Size::Reg(of_gap)), shift: Size::Reg(shift) }
-            }
+    pub(crate) fn new(b: &mut Builder, along: &Along) -> Places {
+        let of_gap = along.choose(b, |count| OfCount::new(count).of_gap);
+        Places {
+            along: along.size(),
+            rows: along.choose(b, |count| OfCount::new(count).rows),
+            of_gap: (!matches!(of_gap, Size::Const(0))).then_some(of_gap),
+            shift: along.choose(b, |count| OfCount::new(count).shift),
         }
     }
 

@@ -115,7 +115,7 @@ impl Decoder<'_> {
         let Step { phase, layer, is_last } = step;
         let Some(vectors) = &self.vectors else { return OfStep { exchanged: None, ends: Ends::Grid } };
         let mut is = |which: Phase| b.setp_eq(phase, which as u32);
-        let (is_qkv, is_gate_up, is_head) = (is(Phase::Qkv), is(Phase::GateUp), is(Phase::Head));
+        let (is_qkv, is_head) = (is(Phase::Qkv), is(Phase::Head));
         let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
         let is_first = b.setp_eq(layer, 0);
         let before_down = b.or_pred(is_qkv, is_output);
@@ -126,12 +126,11 @@ impl Decoder<'_> {
         let epoch_of_x = b.sub::<U32>(of_layer, one);
         let of_embedding = b.and_pred(is_first, before_down);
         let is_plain = b.and_pred(is_first, is_qkv);
-        let is_plain = b.or_pred(is_plain, is_down);
-        let stays = b.or_pred(is_gate_up, is_head);
-        let meeting = Meeting { is: is_down, flags: vectors.flags, block: self.block, blocks: self.barrier.blocks() };
+        let (flags, blocks) = (vectors.flags, self.barrier.blocks());
+        let meeting = Meeting { is: is_down, orders: is_first, flags, block: self.block, blocks };
         let exchanged = Exchanged {
             x: Handed { exchange: vectors.exchange, is: b.not_pred(is_plain), epoch: epoch_of_x, meeting },
-            y: b.not_pred(stays),
+            y: b.not_pred(is_head),
             residual: b.not_pred(of_embedding),
             epoch,
         };
@@ -163,19 +162,16 @@ impl Decoder<'_> {
         };
         let [own, before] = vectors.of_layer(b, self.kernel, (column, layer));
         let slot = |of: Global<U64>, slot: Slot| of.at(slot.first(shape)).cast::<F32>();
-        let odd = b.and::<U32>(layer, 1);
-        let ffn = b.mad::<U32>(column, 2, odd);
-        let ffn = b.byte_index(self.ffn, ffn, shape.ffn * 4);
         let stream = b.select_ptr(embedding, slot(before, Slot::Down), is_first);
         let behind_attention = slot(own, Slot::AttentionOutput);
         let residual = b.select_ptr(stream, behind_attention, is_output);
         let begins = b.or_pred(is_qkv, is_head);
         let x = b.select_ptr(stream, behind_attention, begins);
         let x = b.select_ptr(slot(own, Slot::Attention), x, is_output);
-        let x = b.select_ptr(ffn, x, is_down);
+        let x = b.select_ptr(slot(own, Slot::Ffn), x, is_down);
         let y = b.select_ptr(slot(own, Slot::Qkv), slot(own, Slot::Down), is_qkv);
         let y = b.select_ptr(behind_attention, y, is_output);
-        let y = b.select_ptr(ffn, y, is_gate_up);
+        let y = b.select_ptr(slot(own, Slot::Ffn), y, is_gate_up);
         let y = b.select_ptr(logits, y, is_head);
         let chooses = self.columns.chooses(b, column);
         let before_head = b.not_pred(is_head);

@@ -238,7 +238,7 @@ impl<'a> Decoder<'a> {
         let embeddings = b.param::<Global<F32>>("embeddings"); // [columns, grid, hidden]
         let qkv = b.param::<Global<F32>>("qkv"); // [q_dim + 2 kv_dim]
         let attention = b.param::<Global<F32>>("attention"); // [q_dim]
-        let ffn = b.param::<Global<F32>>("ffn"); // [columns, 2, ffn]: even layers and odd ones beside a ring, else the first
+        let ffn = b.param::<Global<F32>>("ffn"); // [ffn]; not beside a ring
         let best_values = b.param::<Global<F32>>("best_values"); // [columns, grid]
         let best_indices = b.param::<Global<U32>>("best_indices"); // [columns, grid]
         let choice = b.param::<Global<U32>>("choice"); // [columns, choice::memory::words], zeros before the first launch
