@@ -12,7 +12,7 @@ use crate::kernels::{
     PersistentDecoder, Phase, PhaseKernel, Products, QkNormRopeKvScatter, QkNormRopeKvWrite, Quantise, Repack,
     RoundColumns, Saxpy,
 };
-use crate::ptx::{Builder, Dim, Module, Param, Text};
+use crate::ptx::{Builder, Dim, Module, Param, Text, is_identifier};
 use crate::{KvType, ModelFile, Target, launches};
 pub use kiln_shape::DecoderPath;
 use kiln_shape::{ModelShape, Numerics, WeightType};
@@ -567,12 +567,4 @@ impl<K: Kernel> Kernel for Renamed<K> {
     fn build(&self, b: &mut Builder) {
         self.kernel.build(b);
     }
-}
-
-/// Whether Rust and PTX take it as a name. No keyword of Rust is all capitals.
-fn is_identifier(name: &str) -> bool {
-    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    let named = name.starts_with(|c: char| c.is_ascii_alphabetic())
-        || name.starts_with('_') && name.contains(|c: char| c.is_ascii_alphanumeric());
-    plain && named
 }

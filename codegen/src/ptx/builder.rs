@@ -3,6 +3,7 @@
 
 use super::ir::{Arg, Base, Class, Function, Inst, Node, Param, Reg, SharedVar, Source, Uniformity};
 use super::modifiers::Special;
+use super::names::is_identifier;
 use super::table::Op;
 use super::types::{
     Dim, Element, Operand, Ptr, PtrBase, Scalar, Shared, Size, Space, Stored, U32, U64, Val, Var, space,
@@ -158,6 +159,9 @@ impl Builder {
     /// Parameters and shared variables share one space of names.
     #[track_caller]
     fn check_name(&mut self, name: &str) {
+        if !is_identifier(name) {
+            self.complain(format!("the name {name:?} needs a letter or `_`, then letters, digits and `_`"));
+        }
         let params = self.function.params.iter().map(|param| &param.name);
         if params.chain(self.function.shared.iter().map(|var| &var.name)).any(|taken| taken == name) {
             self.complain(format!("the name {name} is declared twice"));

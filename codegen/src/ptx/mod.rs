@@ -42,6 +42,8 @@ pub use types::{
 };
 pub use work::Work;
 
+pub(crate) use names::is_identifier;
+
 use crate::error::{Error, Result};
 use crate::target::Target;
 
@@ -68,9 +70,13 @@ impl Module {
     /// Builds a kernel with `body`, verifies it and adds it.
     ///
     /// # Errors
-    /// [`Error::Kernel`] with the rule broken and the line that broke it.
+    /// [`Error::KernelName`] for a name that cannot be an entry's; [`Error::Kernel`] with the rule broken and the line
+    /// that broke it.
     #[track_caller]
     pub fn kernel(&mut self, name: &str, block: u32, body: impl FnOnce(&mut Builder)) -> Result<&Function> {
+        if !is_identifier(name) {
+            return Err(Error::KernelName(name.to_owned()));
+        }
         let mut builder = Builder::new(name, self.target, block);
         builder.is_of_chain = self.is_chain;
         body(&mut builder);

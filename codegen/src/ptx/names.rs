@@ -7,6 +7,14 @@ use super::print::Text;
 use std::cmp::Reverse;
 use std::fmt::{self, Display, Formatter};
 
+/// Whether Rust and PTX take it as a name. No keyword of Rust is all capitals.
+pub(crate) fn is_identifier(name: &str) -> bool {
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let named = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        || name.starts_with('_') && name.contains(|c: char| c.is_ascii_alphanumeric());
+    plain && named
+}
+
 /// The names of one kernel.
 pub(crate) struct Names<'a> {
     function: &'a Function,

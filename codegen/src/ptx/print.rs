@@ -78,11 +78,13 @@ impl Files {
     }
 }
 
-/// A path that does not depend on where the crate was compiled: from its last `src` folder's parent on.
+/// A path that does not depend on where the crate was compiled: from its last `src` folder's parent on. It stands in
+/// quotes, where PTX has printable ASCII only: `?` is for the rest.
 fn portable(path: &str) -> String {
     let path = path.replace('\\', "/");
     let tail = path.rfind("/src/").and_then(|at| path[..at].rfind('/')).map_or(path.as_str(), |at| &path[at + 1..]);
-    if path.starts_with('/') || path.contains(":/") { tail.to_owned() } else { path.clone() }
+    let name = if path.starts_with('/') || path.contains(":/") { tail } else { &path };
+    name.replace(|c: char| c == '"' || !(c == ' ' || c.is_ascii_graphic()), "?")
 }
 
 fn kernel(out: &mut String, function: &Function, verified: &Verified, files: &mut Files, style: Text) {
@@ -306,5 +308,22 @@ impl Printer<'_> {
             self.arg(part);
         }
         self.out.push('}');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::portable;
+
+    #[test]
+    fn names_of_files_are_printable_ascii_from_their_crate_on() {
+        for (path, name) in [
+            ("src/kernels/norm.rs", "src/kernels/norm.rs"),
+            ("/home/j\u{f6}rg/mine/src/norm.rs", "mine/src/norm.rs"),
+            ("/home/mine/src/gr\u{f6}\u{df}e \"1\".rs", "mine/src/gr??e ?1?.rs"),
+            ("C:\\\u{65e5}\\src\\norm.rs", "?/src/norm.rs"),
+        ] {
+            assert_eq!(portable(path), name);
+        }
     }
 }

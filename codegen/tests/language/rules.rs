@@ -42,6 +42,19 @@ fn emission_is_deterministic() {
 }
 
 #[test]
+fn names_that_are_none_in_ptx_are_refused() {
+    for name in ["gr\u{f6}\u{df}e", "x-1", "1x", "_", ""] {
+        let line = line!() + 1;
+        let param = refusal(sm(90), |b| _ = b.param::<U32>(name));
+        assert!(param.contains(&format!("{name:?}")) && param.contains(&format!("rules.rs:{line}")), "{param}");
+        let shared = refusal(sm(90), |b| _ = b.shared::<F32>(name, 1));
+        assert!(shared.contains(&format!("{name:?}")), "{shared}");
+        let entry = Module::new(sm(90)).kernel(name, 64, |_| {}).expect_err("no name").to_string();
+        assert!(entry.contains(&format!("{name:?}")), "{entry}");
+    }
+}
+
+#[test]
 fn a_barrier_under_lane_varying_control_flow_is_refused_with_its_line() {
     let line = line!() + 4;
     let error = refusal(sm(80), |b| {
