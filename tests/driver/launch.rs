@@ -215,8 +215,16 @@ fn what_is_not_ptx_text_is_refused_before_the_driver_sees_it() {
         assert_eq!(calls, [""; 0], "{image:?}");
     }
     // Comments may come first, and say anything.
-    let commented = format!("\n// \u{fc}ber .target\n/* and */ /**/{SAXPY}");
-    Module::from_ptx(&device, &CString::new(commented).unwrap()).unwrap();
+    Module::from_ptx_str(&device, &format!("\n// of .target\n/* and */ /**/{SAXPY}")).unwrap();
+}
+
+#[test]
+fn text_that_is_not_ascii_is_refused_with_its_line() {
+    // In a comment too: the driver 580 says "Unexpected non-ASCII character encountered on line 2".
+    let error = Module::from_ptx_str(&device(), &format!("\n// \u{fc}ber .target\n{SAXPY}")).unwrap_err();
+    let Error::JitFailed { log, code, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(*code, 218);
+    assert!(log.contains("non-ASCII character") && log.contains("line 2"), "{log}");
 }
 
 #[test]

@@ -59,6 +59,14 @@ impl<'a> Lexer<'a> {
         Lexer { rest: text.split('\0').next().unwrap_or(text), line: 1, comment: (0, "", 0) }
     }
 
+    /// Refuses characters that are not ASCII wherever they stand, as the driver 580 does on an H200. The PTX ISA's source
+    /// format is ASCII; ptxas 13.5 refuses others in the names of files, and passes over them in comments.
+    pub(super) fn check_characters(&self) -> Result<(), PtxError> {
+        let Some((at, found)) = self.rest.char_indices().find(|(_, found)| !found.is_ascii()) else { return Ok(()) };
+        let line = self.line + self.rest[..at].matches('\n').count() as u32;
+        Err(PtxError::new(line, found, "unexpected non-ASCII character"))
+    }
+
     pub(super) fn next(&mut self) -> Token<'a> {
         loop {
             self.pass(self.rest.len() - self.rest.trim_ascii_start().len());

@@ -34,6 +34,7 @@ struct Parser<'a> {
 /// Parses a module.
 pub(crate) fn parse(text: &str) -> Res<Ast> {
     let mut lexer = Lexer::new(text);
+    lexer.check_characters()?;
     let ahead = lexer.next();
     let mut p =
         Parser { lexer, ahead, depth: 0, braces: 0, files: files(text), loc: None, rolled: false, ast: Ast::default() };

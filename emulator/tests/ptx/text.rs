@@ -61,6 +61,17 @@ fn refused(text: &str) {
 }
 
 #[test]
+fn characters_that_are_not_ascii_are_refused_wherever_they_stand() {
+    for place in ["kernels/small.cu", "pointer */", "rs:9", "table"] {
+        let line = 1 + SMALL.split(place).next().map_or(0, |before| before.matches('\n').count()) as u32;
+        let error = load(&SMALL.replacen(place, &format!("\u{fc}{place}"), 1)).err();
+        let error = error.unwrap_or_else(|| panic!("before {place} it was read"));
+        assert_eq!((error.line, error.token.as_str()), (line, "\u{fc}"), "{error}");
+        assert_eq!(error.message, "unexpected non-ASCII character");
+    }
+}
+
+#[test]
 fn a_truncated_module_is_read_or_refused() {
     load(SMALL).unwrap();
     let whole = SMALL.trim_end();
