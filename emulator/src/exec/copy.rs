@@ -467,7 +467,7 @@ impl Cpu<'_> {
         Ok(Flow::Next)
     }
 
-    /// `st.async`: elements of `bytes` bytes into shared memory, with an mbarrier.
+    /// `st.async`: elements of `bytes` bytes into shared memory of a cluster, with an mbarrier.
     pub(crate) fn store_async(
         &mut self,
         site: &mut Site<'_>,
@@ -475,6 +475,12 @@ impl Cpu<'_> {
         regs: &[(R, W)],
         bytes: u32,
     ) -> OrFault<Flow> {
+        // The PTX ISA leaves it undefined where `%cluster_nctarank` is 1; in a launch without clusters an H200 with driver
+        // 580 took it for an illegal instruction.
+        if let Some(lane) = Lanes(site.m).next().filter(|_| self.cx.layout.ranks == 1) {
+            let message = "st.async in a cluster of one block: it needs one of more";
+            return Err(self.fault(FaultKind::IllegalInstruction, &site.at, Some(lane), message));
+        }
         let mbarriers = self.mbarriers(site, mbarrier)?;
         let to = self.shared_offsets(site, dst)?;
         let access = Access { pending: true, ..Access::new(bytes, regs.len() as u32, true) };

@@ -106,6 +106,25 @@ fn stores_and_arrivals_reach_the_mbarrier_of_another_block() {
 }
 
 #[test]
+fn a_store_with_an_mbarrier_needs_a_cluster_of_more_than_one_block() {
+    let store = "@%p2 mbarrier.init.shared.b64 [%r7], 1; @%p2 mbarrier.arrive.expect_tx.shared.b64 %rd6, [%r7], 256;
+        @MEET st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r6], %r13, [%r8];
+        W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p4, [%r7], 0; @!%p4 bra W;";
+    let alone = kernel(1, &store.replace("@MEET", MEET));
+    let without = alone.replace(" .reqnctapercluster 1, 1, 1", "");
+    assert_ne!(alone, without);
+    for text in [alone, without] {
+        let rig = Rig::new(&text);
+        let out = rig.u32s(&[0; 64]);
+        let fault = rig.launch("k", 1, 64, &[out]).expect_err("one block");
+        assert_eq!(fault.kind, IllegalInstruction, "{fault}");
+    }
+    // In a cluster of two a block may be its own neighbour.
+    let own = store.replace("[%r6]", "[%r5]").replace("[%r8]", "[%r7]");
+    each(2, &own.replace("@MEET", MEET), |_, _| 0);
+}
+
+#[test]
 fn the_barriers_of_a_block_are_its_own() {
     // The first block never comes to this barrier, nor to that of all its threads.
     let own = "@%p3 bra J; bar.sync 1; st.shared.u32 [%r5], %r1; bar.sync 1; xor.b32 %r20, %r11, 252;

@@ -63,12 +63,12 @@ fn programs_of_a_warp_find_what_the_isa_says() {
         for (schedule, split, seed) in rig::schedules() {
             (rig.config.schedule, rig.config.split_warps, rig.config.seed) = (schedule, split, seed);
             for program in warp::programs(sm) {
-                let (input, out) = (rig.u32s(&inputs), rig.u32s(&[0; 32]));
-                match rig.launch(program.name, 1, 32, &[input, out]) {
+                let expected = program.results();
+                let (input, out) = (rig.u32s(&inputs), rig.u32s(&vec![0; expected.len()]));
+                match rig.launch(program.name, program.blocks, 32, &[input, out]) {
                     Err(fault) => wrong.push(format!("{}: {fault}", program.name)),
                     Ok(_) => {
-                        let expected: Vec<u32> = (0..32).map(program.expected).collect();
-                        let found = rig.read_u32s(out, 32);
+                        let found = rig.read_u32s(out, expected.len());
                         if found != expected {
                             wrong.push(format!("{}: {found:x?}, not {expected:x?}", program.name));
                         }

@@ -7,7 +7,9 @@
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) body: &'static str,
-    /// What lane l finds.
+    /// Blocks of a warp each, which are one cluster.
+    pub(crate) blocks: u32,
+    /// What lane l finds; those of block b are counted from 32 b.
     pub(crate) expected: fn(u32) -> u32,
 }
 
@@ -20,7 +22,12 @@ pub(crate) const fn input(i: u32) -> u32 {
 pub(crate) const INPUTS: u32 = 64;
 
 const fn program(name: &'static str, body: &'static str, expected: fn(u32) -> u32) -> Program {
-    Program { name, body, expected }
+    Program { name, body, blocks: 1, expected }
+}
+
+/// A program of a cluster of two blocks.
+const fn of_two(name: &'static str, body: &'static str, expected: fn(u32) -> u32) -> Program {
+    Program { name, body, blocks: 2, expected }
 }
 
 /// All programs; those from [`FROM_SM_80`] and [`FROM_SM_90`] on need that chip.
@@ -420,15 +427,18 @@ pub(crate) const FROM_SM_90: &[Program] = &[
         |l| l,
     ),
     program("getctarank", "mov.u32 %r1, s; getctarank.shared::cluster.u32 %r2, %r1; add.u32 %r9, %r2, 3;", |_| 3),
-    program(
+    of_two(
+        // Each block stores into the other one's memory, whose mbarrier hears of it.
         "st_async",
-        "mov.u32 %r1, s; setp.eq.u32 %p1, %r0, 0; shl.b32 %r2, %r0, 2; add.u32 %r2, %r2, %r1; \
-         @%p1 mbarrier.init.shared.b64 [%r1], 1; bar.warp.sync 0xffffffff; \
-         @%p1 mbarrier.arrive.expect_tx.shared.b64 %d1, [%r1], 128; \
-         st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r2+16], %r0, [%r1]; \
-         W_st_async: mbarrier.try_wait.parity.shared.b64 %p2, [%r1], 0; @!%p2 bra W_st_async; \
+        "mov.u32 %r1, s; setp.eq.u32 %p1, %r0, 0; mov.u32 %r4, %cluster_ctarank; xor.b32 %r5, %r4, 1; \
+         @%p1 mbarrier.init.shared.b64 [%r1], 1; @%p1 mbarrier.arrive.expect_tx.shared.b64 %d1, [%r1], 128; \
+         barrier.cluster.arrive; barrier.cluster.wait; \
+         shl.b32 %r2, %r0, 2; add.u32 %r2, %r2, %r1; mapa.shared::cluster.u32 %r6, %r2, %r5; \
+         mapa.shared::cluster.u32 %r7, %r1, %r5; shl.b32 %r4, %r4, 5; add.u32 %r4, %r4, %r0; \
+         st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r6+16], %r4, [%r7]; \
+         W_st_async: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r1], 0; @!%p2 bra W_st_async; \
          xor.b32 %r3, %r0, 3; shl.b32 %r3, %r3, 2; add.u32 %r3, %r3, %r1; ld.shared.u32 %r9, [%r3+16];",
-        |l| l ^ 3,
+        |l| l ^ 32 ^ 3,
     ),
     program(
         "stmatrix",
@@ -447,13 +457,23 @@ pub(crate) fn programs(sm: u32) -> impl Iterator<Item = &'static Program> {
 }
 
 impl Program {
-    /// Its kernel `NAME(in, out)`: a word for each lane goes to `out`.
+    /// What its lanes are to find.
+    pub(crate) fn results(&self) -> Vec<u32> {
+        (0..32 * self.blocks).map(self.expected).collect()
+    }
+
+    /// Its kernel `NAME(in, out)`: a word for each lane of each block goes to `out`.
     pub(crate) fn kernel(&self) -> String {
+        let cluster = match self.blocks {
+            1 => String::new(),
+            blocks => format!(".explicitcluster\n.reqnctapercluster {blocks}, 1, 1\n"),
+        };
         format!(
-            ".visible .entry {}(.param .u64 in, .param .u64 out)\n{{\n.reg .b32 %r<12>; .reg .b64 %d<12>; .reg .pred %p<4>;\n\
+            ".visible .entry {}(.param .u64 in, .param .u64 out)\n{cluster}{{\n.reg .b32 %r<12>; .reg .b64 %d<12>; .reg .pred %p<4>;\n\
              .shared .align 16 .b8 s[1024]; .local .align 8 .b8 l[16];\n\
              ld.param.u64 %d8, [in]; ld.param.u64 %d9, [out]; mov.u32 %r0, %tid.x;\n{}\n\
-             mul.wide.u32 %d10, %r0, 4; add.u64 %d9, %d9, %d10; st.global.u32 [%d9], %r9;\nret;\n}}\n",
+             mov.u32 %r10, %ctaid.x; mad.lo.u32 %r10, %r10, 32, %r0;\n\
+             mul.wide.u32 %d10, %r10, 4; add.u64 %d9, %d9, %d10; st.global.u32 [%d9], %r9;\nret;\n}}\n",
             self.name, self.body
         )
     }
