@@ -78,6 +78,15 @@ pub fn on_gpu() -> bool {
     std::env::var("KILN_DEVICE").is_ok_and(|device| device == "cuda")
 }
 
+/// Whether a test is left out on a GPU, for the reason given, which it says.
+pub fn is_left_out_on_gpu(reason: &str) -> bool {
+    let left_out = on_gpu();
+    if left_out {
+        println!("SKIPPED: {reason}");
+    }
+    left_out
+}
+
 /// Whether tests run in their long form, as `KILN_TEST_LONG=1` asks for; says what is left out where they do not.
 pub fn is_long(left_out: &str) -> bool {
     let long = std::env::var_os("KILN_TEST_LONG").is_some();

@@ -355,7 +355,7 @@ fn work_that_panics_half_way_is_still_waited_for() {
 
 #[test]
 fn a_buffer_of_another_device_is_an_error() {
-    if common::on_gpu() {
+    if common::is_left_out_on_gpu("it needs two devices") {
         return;
     }
     let (here, stream, _buffer) = setup();
@@ -402,7 +402,7 @@ fn an_object_of_another_driver_is_an_error() {
 
 #[test]
 fn time_is_measured_between_events_of_one_device() {
-    if common::on_gpu() {
+    if common::is_left_out_on_gpu("it needs two devices") {
         return;
     }
     let [one, other] = [device(), device()].map(|device| {

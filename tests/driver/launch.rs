@@ -267,7 +267,7 @@ fn geometry_that_cannot_run_is_refused_before_the_driver() {
 
 #[test]
 fn a_stream_of_another_device_is_an_error() {
-    if common::on_gpu() {
+    if common::is_left_out_on_gpu("it needs two devices") {
         return;
     }
     let (here, there) = (device(), device());
@@ -406,8 +406,7 @@ fn host_and_kernel_talk_through_mapped_memory() {
 /// A kernel that fails is learnt of by whoever waits next; the error then stays, and nothing hangs or panics.
 #[test]
 fn a_kernel_that_reads_outside_is_an_error_for_whoever_waits() {
-    if common::on_gpu() {
-        // It would take the primary context, which all tests share, with it.
+    if common::is_left_out_on_gpu("it would take the context, which all tests share, with it") {
         return;
     }
     let device = device();

@@ -12,6 +12,7 @@ use kiln_emulator::Counters;
 use kiln_shape::{Numerics, WeightType, presets};
 
 use crate::attention;
+use crate::common;
 use crate::compare::relative_max;
 use crate::gemv;
 use crate::kv::{KV_TYPES, decode};
@@ -98,6 +99,9 @@ fn print(bounds: &Bounds, module: &str, measured: &Measured, launch: usize, need
 #[test]
 #[ignore = "prints a table for people and asserts nothing that other tests do not"]
 fn kernels_in_a_table() {
+    if common::is_left_out_on_gpu("a GPU does not count") {
+        return;
+    }
     let bounds = Bounds::read();
     let mut random = Random::fresh();
     println!(

@@ -286,6 +286,9 @@ fn make(mut session: Session, tokens: usize, behind_first: impl FnOnce()) {
 /// Four sessions whose answers have the same length ask for little more weights than one of them.
 #[test]
 fn weights_of_a_pass_are_read_once() {
+    if common::is_left_out_on_gpu("a GPU does not count") {
+        return;
+    }
     let asked = |sessions: usize| {
         let begin = Barrier::new(sessions);
         asked_for(|model| {
@@ -309,6 +312,9 @@ fn weights_of_a_pass_are_read_once() {
 /// memory then, which would end the launch.
 #[test]
 fn a_launch_without_a_column_for_a_new_item_makes_room() {
+    if common::is_left_out_on_gpu("a GPU does not count") {
+        return;
+    }
     let two = |model: &Model| {
         [(); 2].map(|()| {
             let mut session = session(model, PathChoice::Persistent, None);

@@ -85,8 +85,8 @@ fn of_a_token(kernel: &str) -> bool {
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn launches_of_a_token_begin_early_where_the_chip_has_that() {
-    if common::on_gpu() {
-        return eprintln!("SKIPPED: a GPU does not tell how a launch began");
+    if common::is_left_out_on_gpu("a GPU does not tell how a launch began") {
+        return;
     }
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
     for ((major, minor), has_it) in [((8, 9), false), ((9, 0), true)] {
@@ -122,8 +122,7 @@ fn launches_of_a_token_begin_early_where_the_chip_has_that() {
 
 #[test]
 fn what_is_left_to_kiln_is_what_the_model_of_time_has_faster() {
-    if common::on_gpu() {
-        eprintln!("SKIPPED: what the model has for emulated chips");
+    if common::is_left_out_on_gpu("what the model of time has for emulated chips") {
         return;
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");

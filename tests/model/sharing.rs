@@ -93,7 +93,7 @@ fn sessions_with_long_answers_all_advance() {
 /// The driver refuses the third tensor map: the model does not load, and says why; the next load is as any.
 #[test]
 fn a_tensor_map_that_is_not_made_is_an_error_of_loading() {
-    if common::on_gpu() {
+    if common::is_left_out_on_gpu("other tests take memory of the device beside it") {
         return;
     }
     let device = common::device_with(DeviceConfig { checks: Checks::NONE, ..DeviceConfig::default() });
@@ -117,7 +117,7 @@ fn a_tensor_map_that_is_not_made_is_an_error_of_loading() {
 #[test]
 #[ignore = "longer; .ci/run runs it"]
 fn a_driver_call_that_fails_once_leads_to_an_error_and_never_to_other_text() {
-    if common::on_gpu() {
+    if common::is_left_out_on_gpu("what a failed call loses would be lost to all tests, which share the device") {
         return;
     }
     // Occurrences of a call that are tried: those behind come from the same loop.
@@ -190,7 +190,7 @@ fn generate_fresh(model: &Model, path: PathChoice) -> Vec<u32> {
 /// One failing call while a generation is dropped in its middle: the next call of the session stops it again.
 #[test]
 fn a_stop_that_fails_is_made_up_for_by_the_next_call() {
-    if common::on_gpu() {
+    if common::is_left_out_on_gpu("what a failed call loses would be lost to all tests, which share the device") {
         return;
     }
     let model = without_races();
@@ -322,7 +322,7 @@ fn an_allocation_through_a_twin_parks_the_decoder() {
 /// A device that never answers: the host gives up, and what it gives up on is kept, not freed.
 #[test]
 fn waits_of_the_host_have_an_end_also_in_drop() {
-    if common::on_gpu() {
+    if common::is_left_out_on_gpu("its limits would be those of all tests, which share the device") {
         return;
     }
     let model = without_races();

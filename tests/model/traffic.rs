@@ -86,8 +86,8 @@ fn moves_what_it_needs(feature: &str, paths: &[PathChoice]) {
 
 #[test]
 fn products_of_the_smallest_shape_move_what_they_need() {
-    if common::on_gpu() {
-        return eprintln!("SKIPPED: a GPU does not count");
+    if common::is_left_out_on_gpu("a GPU does not count") {
+        return;
     }
     moves_what_it_needs("qwen3-0-6b", &[PathChoice::Stream]);
 }
@@ -96,8 +96,8 @@ fn products_of_the_smallest_shape_move_what_they_need() {
 /// instructions of three targets, and each kind of tile on one of them at least.
 #[test]
 fn prompts_have_no_bank_conflicts() {
-    if common::on_gpu() {
-        return eprintln!("SKIPPED: a GPU does not count");
+    if common::is_left_out_on_gpu("a GPU does not count") {
+        return;
     }
     let _turn = turn();
     let cut = Cut::write("qwen3-0-6b");
@@ -131,8 +131,11 @@ fn prompts_have_no_bank_conflicts() {
 
 #[test]
 fn products_of_the_large_shapes_move_what_they_need() {
+    if common::is_left_out_on_gpu("a GPU does not count") {
+        return;
+    }
     for feature in ["qwen3b", "qwen3-8b"] {
-        if wanted(feature) && !common::on_gpu() {
+        if wanted(feature) {
             moves_what_it_needs(feature, &[PathChoice::Stream, PathChoice::Persistent]);
         }
     }

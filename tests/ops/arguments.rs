@@ -137,8 +137,8 @@ fn sizes_beyond_32_bits_are_refused() {
 
 #[test]
 fn a_tensor_of_another_device_is_refused() {
-    if common::on_gpu() {
-        return eprintln!("skipped: needs two devices");
+    if common::is_left_out_on_gpu("it needs two devices") {
+        return;
     }
     let (scene, other) = (scene(), scene());
     let wrong = |result: Result<()>| matches!(result, Err(Error::WrongDevice { .. }));
