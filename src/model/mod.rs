@@ -2,13 +2,14 @@
 //!
 //! `file` opens and checks a GGUF file, `weights` brings it onto the device, `kernels` loads what was baked. A
 //! `sequence` is a session's memory on the device. A `path` is a way of running it: `stream`, the launches of each
-//! `token` or `graphs` of them, or `persistent`, one launch for whole sequences, whose shares `balance` computes. `session`
-//! and `generation` are what a program uses, `sampling` how tokens are chosen, by the host or by its words for kernels,
-//! which `choosing` launches, `kept` sessions in files. `cost` predicts how long a token takes, from which `auto` takes the
-//! path.
+//! `token` or `graphs` of them, or `persistent`, one launch for whole sequences, whose shares `balance` computes; `batches`
+//! runs prompts on each, several tokens as `columns`. `session` and `generation` are what a program uses, `sampling` how
+//! tokens are chosen, by the host or by its words for kernels, which `choosing` launches, `kept` sessions in files. `cost`
+//! predicts how long a token takes, from which `auto` takes the path.
 
 mod auto;
 mod balance;
+mod batches;
 mod choosing;
 mod columns;
 pub mod cost;
@@ -74,7 +75,7 @@ pub(crate) struct Inner {
 struct Loaded {
     /// Kernels of the stream path and the graph path.
     stream: OnceCell<Arc<Kernels>>,
-    /// Kernels of both that take several tokens of a prompt at once, where there are any.
+    /// Kernels of every path that take several tokens of a prompt at once, where there are any.
     columns: OnceCell<Option<Arc<ColumnKernels>>>,
     /// Kernels of the persistent path: one that only decodes, and one that traces.
     persistent: [OnceCell<Arc<Persistent>>; 2],

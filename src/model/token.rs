@@ -71,7 +71,7 @@ impl<'a> Launches<'a> {
     /// Embedding and layers. Leaves the residual stream in `sequence.x`.
     fn layers(&self, run: &mut Run<'_>) -> Result<()> {
         let Launches { kernels, model, sequence, .. } = *self;
-        let (shape, of) = (model.file.shape(), Of { kernels, model, sequence });
+        let shape = model.file.shape();
         let table = In::noted(model.weights.table.as_ptr());
         let (state, x, qkv) = (sequence.state.as_ptr(), sequence.x.as_ptr(), sequence.qkv.as_ptr());
         let (attention, ffn) = (sequence.attention.as_ptr(), sequence.ffn.as_ptr());
@@ -79,16 +79,72 @@ impl<'a> Launches<'a> {
         let phase = |phase, layer, x, y| Phase { table, layer, x: In::noted(x), y: Out::noted(y), eps, vocab, phase };
         let qkv_rows = shape.q_dim() + 2 * shape.kv_dim();
         let units = kernels.of_cache(sequence.kv).units.up_to(self.length);
-        of.embed(run, state, x)?;
+        self.embed(run, state, x)?;
         for layer in 0..shape.layers {
             run.launch_rows(&kernels.qkv, qkv_rows, &phase(0, layer, x, qkv))?;
-            of.write(run, layer, state, qkv)?;
-            of.attend(run, layer, state, (qkv, attention), units)?;
+            self.write(run, layer, state, qkv)?;
+            self.attend(run, layer, state, (qkv, attention), units)?;
             run.launch_rows(&kernels.attention_output, shape.hidden, &phase(1, layer, attention, x))?;
             run.launch_rows(&kernels.gate_up, shape.ffn, &phase(2, layer, x, ffn))?;
             run.launch_rows(&kernels.down, shape.hidden, &phase(3, layer, ffn, x))?;
         }
         Ok(())
+    }
+
+    /// The embedding to `x`, `[hidden]`.
+    fn embed(&self, run: &mut Run<'_>, state: DevicePtr<u32>, x: DevicePtr<f32>) -> Result<()> {
+        let embedding = EmbeddingRow {
+            table: In::noted(self.model.weights.table.as_ptr()),
+            tokens: In::noted(self.sequence.tokens.as_ptr()),
+            capacity: self.sequence.capacity,
+            vocab: self.model.file.shape().vocab,
+            state: Out::noted(state),
+            x: Out::noted(x),
+        };
+        run.launch(&self.kernels.embedding_row, &embedding)
+    }
+
+    /// Key and value to the cache, the query turned in place: `qkv`, `[q_dim + 2 kv_dim]`.
+    fn write(&self, run: &mut Run<'_>, layer: u32, state: DevicePtr<u32>, qkv: DevicePtr<f32>) -> Result<()> {
+        let sequence = self.sequence;
+        let write = QkNormRopeKvWrite {
+            table: In::noted(self.model.weights.table.as_ptr()),
+            layer,
+            qkv: Out::noted(qkv),
+            cos: In::noted(sequence.rotary.cos.as_ptr()),
+            sin: In::noted(sequence.rotary.sin.as_ptr()),
+            eps: self.model.file.shape().rms_eps,
+            chunks: In::noted(sequence.table.as_ptr()),
+            capacity: sequence.room(),
+            state: Out::noted(state),
+        };
+        run.launch(&self.kernels.of_cache(sequence.kv).qk_norm_rope_kv_write, &write)
+    }
+
+    /// Attention over the cache, by blocks for so many units: from the query at `q` to `out`, both `[q_dim]`.
+    fn attend(
+        &self,
+        run: &mut Run<'_>,
+        layer: u32,
+        state: DevicePtr<u32>,
+        (q, out): (DevicePtr<f32>, DevicePtr<f32>),
+        units: u32,
+    ) -> Result<()> {
+        let sequence = self.sequence;
+        let attend = Attention {
+            q: In::noted(q),
+            chunks: In::noted(sequence.table.as_ptr()),
+            layer,
+            capacity: sequence.room(),
+            out: Out::noted(out),
+            partials: Out::noted(sequence.partials.as_ptr()),
+            max_chunks: sequence.max_chunks(),
+            arrivals: Out::noted(sequence.arrivals.as_ptr()),
+            length_at: In::noted(state.add(1)),
+            error: Out::noted(state.add(2)),
+        };
+        let grid = [self.model.file.shape().kv_heads, units, 1];
+        run.launch_grid(&self.kernels.of_cache(sequence.kv).attention, grid, &attend)
     }
 
     /// Logits of the residual stream `x`.
@@ -142,77 +198,11 @@ impl<'a> Launches<'a> {
     }
 }
 
-/// What a token is of, and those of its launches that it shares with no other token. `state` is its `[position, length,
-/// error]`.
+/// What tokens are of.
 #[derive(Clone, Copy)]
 pub(crate) struct Of<'a> {
-    pub(crate) kernels: &'a Kernels,
     pub(crate) model: &'a Inner,
     pub(crate) sequence: &'a Sequence,
-}
-
-impl Of<'_> {
-    /// Its embedding to `x`, `[hidden]`.
-    pub(crate) fn embed(&self, run: &mut Run<'_>, state: DevicePtr<u32>, x: DevicePtr<f32>) -> Result<()> {
-        let embedding = EmbeddingRow {
-            table: In::noted(self.model.weights.table.as_ptr()),
-            tokens: In::noted(self.sequence.tokens.as_ptr()),
-            capacity: self.sequence.capacity,
-            vocab: self.model.file.shape().vocab,
-            state: Out::noted(state),
-            x: Out::noted(x),
-        };
-        run.launch(&self.kernels.embedding_row, &embedding)
-    }
-
-    /// Its key and value to the cache, its query turned in place: `qkv`, `[q_dim + 2 kv_dim]`.
-    pub(crate) fn write(
-        &self,
-        run: &mut Run<'_>,
-        layer: u32,
-        state: DevicePtr<u32>,
-        qkv: DevicePtr<f32>,
-    ) -> Result<()> {
-        let sequence = self.sequence;
-        let write = QkNormRopeKvWrite {
-            table: In::noted(self.model.weights.table.as_ptr()),
-            layer,
-            qkv: Out::noted(qkv),
-            cos: In::noted(sequence.rotary.cos.as_ptr()),
-            sin: In::noted(sequence.rotary.sin.as_ptr()),
-            eps: self.model.file.shape().rms_eps,
-            chunks: In::noted(sequence.table.as_ptr()),
-            capacity: sequence.room(),
-            state: Out::noted(state),
-        };
-        run.launch(&self.kernels.of_cache(sequence.kv).qk_norm_rope_kv_write, &write)
-    }
-
-    /// Its attention over the cache, by blocks for so many units: from the query at `q` to `out`, both `[q_dim]`.
-    pub(crate) fn attend(
-        &self,
-        run: &mut Run<'_>,
-        layer: u32,
-        state: DevicePtr<u32>,
-        (q, out): (DevicePtr<f32>, DevicePtr<f32>),
-        units: u32,
-    ) -> Result<()> {
-        let sequence = self.sequence;
-        let attend = Attention {
-            q: In::noted(q),
-            chunks: In::noted(sequence.table.as_ptr()),
-            layer,
-            capacity: sequence.room(),
-            out: Out::noted(out),
-            partials: Out::noted(sequence.partials.as_ptr()),
-            max_chunks: sequence.max_chunks(),
-            arrivals: Out::noted(sequence.arrivals.as_ptr()),
-            length_at: In::noted(state.add(1)),
-            error: Out::noted(state.add(2)),
-        };
-        let grid = [self.model.file.shape().kv_heads, units, 1];
-        run.launch_grid(&self.kernels.of_cache(sequence.kv).attention, grid, &attend)
-    }
 }
 
 /// Launches on a stream, counted.

@@ -111,6 +111,7 @@ pub(crate) struct Pass {
 impl Columns {
     /// For a prompt of so many tokens.
     pub(crate) fn new(model: &Inner, kernels: Arc<ColumnKernels>, tokens: u32) -> Result<Columns> {
+        products::load_for_floats(model)?;
         let (device, shape, room) = (&model.device, model.file.shape(), room(tokens));
         let columns = |of: u32| DeviceBuffer::<f32>::uninitialized(device, room as usize * of as usize);
         let [x, qkv, attention, ffn] = floats(shape);

@@ -4,6 +4,7 @@ use super::super::kernels::ColumnKernels;
 use super::super::launches::{Gemm, Phase, Quantise};
 use super::super::tiles::Tile;
 use super::super::token::{Of, Run};
+use super::super::{Inner, Numerics};
 use super::{Columns, LEAST};
 use crate::Result;
 use crate::driver::{DeviceBuffer, DevicePtr, Stream};
@@ -65,15 +66,24 @@ struct Rounding {
 }
 
 /// The types of a phase's matrices, where tensor cores take all of them.
-fn quantised(of: &Of<'_>, layer: u32, phase: u32) -> Option<Vec<WeightType>> {
-    let types = tensors(phase).0.iter().map(|role| of.model.weights.ty(*role, layer).filter(|ty| ty.is_quantised()));
+fn quantised(model: &Inner, layer: u32, phase: u32) -> Option<Vec<WeightType>> {
+    let types = tensors(phase).0.iter().map(|role| model.weights.ty(*role, layer).filter(|ty| ty.is_quantised()));
     types.collect()
+}
+
+/// Loads the kernel that takes a column at a time, where layers have matrices for it: not within work that is enqueued.
+pub(super) fn load_for_floats(model: &Inner) -> Result<()> {
+    let mut phases = (0..model.file.shape().layers).flat_map(|layer| (0..HEAD).map(move |phase| (layer, phase)));
+    if phases.any(|(layer, phase)| quantised(model, layer, phase).is_none()) {
+        model.stream_kernels(Numerics::Fast)?;
+    }
+    Ok(())
 }
 
 /// How the products of a phase round their results for the next; none where that takes floats, or where nothing takes them
 /// as they are: attention comes behind Q, K and V, and what follows the last layer is not known here.
 fn rounded_for_next(of: &Of<'_>, layer: u32, phase: u32) -> Option<Rounding> {
-    let (layers, own) = (of.model.file.shape().layers, quantised(of, layer, phase));
+    let (layers, own) = (of.model.file.shape().layers, quantised(of.model, layer, phase));
     let (next_layer, next) = match phase {
         1 | 2 => (layer, phase + 1),
         3 if layer + 1 < layers => (layer + 1, 0),
@@ -87,7 +97,7 @@ fn rounded_for_next(of: &Of<'_>, layer: u32, phase: u32) -> Option<Rounding> {
 
 /// The types that a phase's columns meet, of each its bit, where tensor cores take all of its matrices; else 0.
 pub(super) fn wanted(of: &Of<'_>, layer: u32, phase: u32) -> u32 {
-    quantised(of, layer, phase).iter().flatten().fold(0, |bits, ty| bits | 1 << ty.id())
+    quantised(of.model, layer, phase).iter().flatten().fold(0, |bits, ty| bits | 1 << ty.id())
 }
 
 /// Whether the product before has rounded what a phase takes.
@@ -134,11 +144,12 @@ impl Columns {
         let (eps, vocab) = (shape.rms_eps, shape.vocab);
         // Only large tiles have the head's rows.
         let tiled = phase != HEAD || self.kernels.tile.is_some();
-        let Some(types) = quantised(of, layer, phase).filter(|_| tiled) else {
+        let Some(types) = quantised(of.model, layer, phase).filter(|_| tiled) else {
+            let kernels = of.model.stream_kernels(Numerics::Fast)?;
             for column in 0..count as usize {
                 let (x, y) = (In::noted(x.add(column * k as usize)), Out::noted(y.add(column * rows as usize)));
                 // In fast numerics all phases are one kernel.
-                run.launch_rows(&of.kernels.qkv, rows, &Phase { table, layer, x, y, eps, vocab, phase })?;
+                run.launch_rows(&kernels.qkv, rows, &Phase { table, layer, x, y, eps, vocab, phase })?;
             }
             return Ok(());
         };

@@ -128,7 +128,7 @@ fn what_a_launched_graph_uses_outlives_it() {
     // What may wait for the device, memory and graphs, is there before the gate.
     run(&mut path, &model, &mut sequence, 0);
     let before = path.work();
-    let gate = Gate::close(&path.stream);
+    let gate = Gate::close(&path.batches.stream);
     let item = Item { ids: &[120, 7, 300], position: 0, max_new: 1, stop_ids: &[], choice: PLAIN };
     path.begin(&model.inner, &mut sequence, &item).expect("it begins");
     let work = path.work();
