@@ -179,6 +179,13 @@ impl Context {
         self.turns.take(claim, turn, wait)
     }
 
+    /// Takes note that no launch of the stream of that number follows for now: resident work that waits for its turn need
+    /// not look out for one.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn leave_turn(&self, stream: u64) {
+        self.turns.leave(stream);
+    }
+
     /// Allocates `bytes` of device memory, more than 0.
     pub(crate) fn allocate(&self, what: &'static str, bytes: usize) -> Result<CUdeviceptr> {
         let _quiet = self.quiesce()?;

@@ -132,7 +132,7 @@ impl Stream {
         mut uses: [Use<'_>; N],
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
-        self.enqueue_locked(Some(Claim::Shared), &mut uses, &mut [const { None }; N], work)
+        self.enqueue_locked(Some(Claim::Shared(self.inner.id)), &mut uses, &mut [const { None }; N], work)
     }
 
     /// As [`enqueue`](Stream::enqueue), for uses some of which are there.
@@ -149,7 +149,7 @@ impl Stream {
             noted[count] = *one;
             count += 1;
         }
-        self.enqueue_locked(Some(Claim::Shared), &mut noted[..count], &mut [const { None }; N], work)
+        self.enqueue_locked(Some(Claim::Shared(self.inner.id)), &mut noted[..count], &mut [const { None }; N], work)
     }
 
     /// As [`enqueue`](Stream::enqueue), for copies and fills, which run beside resident work.
@@ -167,7 +167,7 @@ impl Stream {
         uses: impl IntoIterator<Item = Use<'a>>,
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<()> {
-        self.enqueue_listed(Some(Claim::Shared), uses, work)
+        self.enqueue_listed(Some(Claim::Shared(self.inner.id)), uses, work)
     }
 
     /// As [`enqueue_many`](Stream::enqueue_many), for whoever has a turn on the device.

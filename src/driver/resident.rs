@@ -233,9 +233,10 @@ pub(crate) struct Turns {
 struct Line {
     tickets: u64,
     queue: VecDeque<u64>,
-    /// Launches that share a turn now, when the last of them began, and until when more may join while others wait.
+    /// Launches that share a turn now, the streams that they were of lately with the last one's time, and until when more
+    /// may join while others wait.
     sharing: u32,
-    joined: Option<Instant>,
+    joined: Vec<(u64, Instant)>,
     joinable: Option<Instant>,
     /// The resident work of the last turn, which may still be on the device.
     resident: Option<Weak<dyn Resident>>,
@@ -244,8 +245,8 @@ struct Line {
 /// The kind of work that a turn is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// A launch that ends by itself.
-    Shared,
+    /// A launch that ends by itself, on the stream of that number.
+    Shared(u64),
     /// Work that stays.
     Resident,
 }
@@ -256,15 +257,16 @@ fn end_of(time: Duration) -> Instant {
 }
 
 impl Line {
-    /// Notes a launch that shares the turn.
-    fn join(&mut self) {
+    /// Notes a launch of a stream that shares the turn.
+    fn join(&mut self, stream: u64, turn: Duration) {
         self.sharing += 1;
-        self.joined = Some(Instant::now());
+        self.joined.retain(|(other, at)| *other != stream && at.elapsed() < turn / 4);
+        self.joined.push((stream, Instant::now()));
     }
 
     /// Whether launches share a turn that is not over. A pause of a quarter of a turn ends it.
     fn is_shared(&self, turn: Duration) -> bool {
-        let follow = self.joined.is_some_and(|joined| joined.elapsed() < turn / 4);
+        let follow = self.joined.iter().any(|(_, at)| at.elapsed() < turn / 4);
         self.sharing > 0 || follow && self.joinable.is_some_and(|end| Instant::now() < end)
     }
 }
@@ -274,10 +276,12 @@ impl Turns {
     /// long launches may follow each other in a turn while others wait, `limit` how long a wait without progress lasts.
     pub(crate) fn take(&self, claim: Claim, turn: Duration, limit: Duration) -> Result<Turn<'_>> {
         let mut line = lock(&self.state);
-        if claim == Claim::Shared && line.resident.is_none() {
+        if let Claim::Shared(stream) = claim
+            && line.resident.is_none()
+        {
             let joinable = line.joinable.is_some_and(|end| Instant::now() < end);
             if line.queue.is_empty() || joinable && line.is_shared(turn) {
-                line.join();
+                line.join(stream, turn);
                 return Ok(Turn { turns: self, ticket: None });
             }
         }
@@ -322,8 +326,8 @@ impl Turns {
         let mut line = lock(&self.state);
         line.resident = None;
         line.joinable = None;
-        if claim == Claim::Shared {
-            line.join();
+        if let Claim::Shared(stream) = claim {
+            line.join(stream, turn);
             taken.ticket = None;
             line.joinable = Some(end_of(turn));
             line.queue.retain(|waiting| *waiting != ticket);
@@ -331,6 +335,13 @@ impl Turns {
         drop(line);
         self.changed.notify_all();
         Ok(taken)
+    }
+
+    /// Takes note that no launch of the stream follows for now, so that nobody waits for one.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn leave(&self, stream: u64) {
+        lock(&self.state).joined.retain(|(other, _)| *other != stream);
+        self.changed.notify_all();
     }
 }
 
@@ -370,7 +381,7 @@ mod tests {
     #[test]
     fn resident_work_waits_for_launches_that_share_a_turn() {
         let (turns, turn, limit) = (Turns::default(), Duration::ZERO, Duration::from_millis(50));
-        let shared = [(); 2].map(|()| turns.take(Claim::Shared, turn, limit).expect("nobody has the device"));
+        let shared = [(); 2].map(|()| turns.take(Claim::Shared(0), turn, limit).expect("nobody has the device"));
         for one in shared {
             assert!(matches!(turns.take(Claim::Resident, turn, limit), Err(Error::Stalled { .. })));
             drop(one);
@@ -382,7 +393,7 @@ mod tests {
     #[test]
     fn launches_follow_each_other_in_a_turn_while_resident_work_waits() {
         let (turns, turn, limit) = (Turns::default(), Duration::from_millis(200), Duration::from_secs(20));
-        drop(turns.take(Claim::Shared, turn, limit).expect("nobody has the device"));
+        drop(turns.take(Claim::Shared(0), turn, limit).expect("nobody has the device"));
         std::thread::scope(|scope| {
             let begin = Instant::now();
             let turns = &turns;
@@ -395,7 +406,7 @@ mod tests {
             }
             let mut launches = 0;
             while !resident.is_finished() {
-                let joined = turns.take(Claim::Shared, turn, limit).expect("in its turn, or behind the other");
+                let joined = turns.take(Claim::Shared(0), turn, limit).expect("in its turn, or behind the other");
                 launches += u32::from(!resident.is_finished());
                 drop(joined);
                 std::thread::sleep(Duration::from_millis(1));
@@ -405,10 +416,23 @@ mod tests {
             assert!((turn..turn * 20).contains(&waited), "{waited:?}");
         });
         // A pause ends a turn: nobody waits for launches that do not come.
-        drop(turns.take(Claim::Shared, turn * 50, limit).expect("nobody has the device"));
+        drop(turns.take(Claim::Shared(0), turn * 50, limit).expect("nobody has the device"));
         std::thread::sleep(turn);
         let begin = Instant::now();
         drop(turns.take(Claim::Resident, turn, limit).expect("nobody has the device"));
         assert!(begin.elapsed() < turn / 2, "{:?}", begin.elapsed());
+    }
+
+    #[test]
+    #[cfg(feature = "gguf")]
+    fn nobody_waits_for_launches_of_a_stream_that_has_left() {
+        let (turns, turn, limit) = (Turns::default(), Duration::from_secs(20), Duration::from_millis(50));
+        let launch = |stream| drop(turns.take(Claim::Shared(stream), turn, limit).expect("nobody has the device"));
+        launch(1);
+        launch(2);
+        turns.leave(1);
+        assert!(matches!(turns.take(Claim::Resident, turn, limit), Err(Error::Stalled { .. })), "the other may go on");
+        turns.leave(2);
+        drop(turns.take(Claim::Resident, turn, limit).expect("nobody has the device"));
     }
 }

@@ -134,6 +134,12 @@ impl StreamInner {
         Ok(())
     }
 
+    /// Has resident work that waits for its turn not look out for more launches here.
+    #[cfg(feature = "gguf")]
+    pub(crate) fn leave_turn(&self) {
+        self.context.leave_turn(self.id);
+    }
+
     /// Numbers work whose enqueueing has just returned.
     pub(crate) fn issue(&self) -> u64 {
         self.issued.fetch_add(1, Ordering::AcqRel) + 1

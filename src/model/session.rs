@@ -28,7 +28,8 @@ pub enum PathChoice {
     Stream,
     /// The launches of the stream path as one graph for each token, recorded once for each length class.
     Graph,
-    /// One cooperative launch for whole sequences.
+    /// One cooperative launch for whole sequences. In fast numerics long prompts go as on the stream path, but for their last
+    /// token.
     Persistent,
 }
 
@@ -186,9 +187,9 @@ impl Session {
     pub fn memory_need(model: &Model, options: SessionOptions) -> u64 {
         let shape = model.shape();
         let capacity = options.capacity.unwrap_or(shape.context);
-        let prompts = match (options.numerics, options.path) {
-            (Numerics::Exact, _) | (_, PathChoice::Persistent) => 0,
-            (Numerics::Fast, _) => columns::memory(shape, options.kv, capacity, model.device().multiprocessors()),
+        let prompts = match options.numerics {
+            Numerics::Exact => 0,
+            Numerics::Fast => columns::memory(shape, options.kv, capacity, model.device().multiprocessors()),
         };
         let choosing = match options.path {
             PathChoice::Persistent => 0,

@@ -27,6 +27,7 @@ mod outliers;
 mod perplexity;
 mod persistent;
 mod presets;
+mod prompts;
 mod reference_results;
 mod ring;
 mod sampling;

@@ -40,6 +40,7 @@ pub(crate) struct Decoder {
     pub(super) post: Arc<Post>,
     resident: Arc<dyn Resident>,
     kernel: Arc<Persistent>,
+    pub(super) numerics: Numerics,
     kv: KvType,
     pub(super) blocks: u32,
     /// Columns of the last launch, and those that the next one is to have at least.
@@ -146,6 +147,7 @@ impl Decoder {
             post,
             resident,
             kernel,
+            numerics: key.numerics,
             kv: key.kv,
             blocks,
             columns: AtomicU32::new(0),
@@ -265,6 +267,11 @@ impl Decoder {
             // the kernel against the item's room.
             unsafe { kernel.launch_cooperative(stream, self.blocks, launch) }
         })
+    }
+
+    /// Whether the kernel stamps its phases.
+    pub(super) fn traces(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.trace.is_some())
     }
 
     /// The stamps of a kernel that traces.

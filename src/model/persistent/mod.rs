@@ -1,7 +1,8 @@
 //! The persistent path: a resident kernel decodes whole sequences; work and tokens pass through mapped memory.
 //!
 //! `post` is the mailbox, `decoder` the kernel that a model's sessions share, and this file a session's part: it posts an
-//! item, reads the item's ring, and grows the cache where the item has come to its end.
+//! item, reads the item's ring, and grows the cache where the item has come to its end. What an item has to run before its
+//! last token goes by a batch first, as on the stream path, where that pays: the decoder is off the device meanwhile.
 
 mod decoder;
 mod post;
@@ -9,6 +10,7 @@ mod post;
 pub(crate) use decoder::{Decoder, Key};
 
 use super::Inner;
+use super::batches::Batches;
 use super::path::{End, Item, Path, Step, Work};
 use super::sequence::Sequence;
 use crate::driver::{MappedBuffer, Patience, Resident};
@@ -23,6 +25,12 @@ use std::time::{Duration, Instant};
 
 /// The time after which a waiting host asks the driver whether the kernel has failed.
 const ASK_DRIVER: Duration = Duration::from_millis(5);
+/// Tokens that run by a batch, at least: one reads the weights once, as a token in the decoder does, by launches that take
+/// about as long again, and the decoder leaves the device and comes back. Estimated.
+const BATCH: u32 = 8;
+/// The same while other sessions have items: these may keep the device for a turn before the batch has it, in which the
+/// decoder would run about as many tokens of a large model. Estimated.
+const BATCH_IN_COMPANY: u32 = 64;
 /// Ids that the first buffer of a session has room for.
 const FIRST_IDS: usize = 1024;
 
@@ -40,6 +48,10 @@ pub(crate) struct PersistentPath {
     /// Whether the item in the mailbox puts them there.
     to_host: bool,
     running: Option<Running>,
+    /// The stream that prompts are read on; made for the first that is.
+    batches: Option<Batches>,
+    /// Whether the item ran by a batch alone, and its end has not been told.
+    ran: bool,
     work: Work,
 }
 
@@ -102,6 +114,8 @@ impl PersistentPath {
             logprob: None,
             to_host: false,
             running: None,
+            batches: None,
+            ran: false,
             work: Work::default(),
         }
     }
@@ -188,11 +202,49 @@ impl PersistentPath {
         Ok(launched)
     }
 
+    /// Runs what an item has to run by a batch, but for the token that it chooses behind, where that pays; gives the number
+    /// of tokens that have run.
+    fn read(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<u32> {
+        let least = if self.decoder.post.taken() == 0 { BATCH } else { BATCH_IN_COMPANY };
+        let (last, numerics) = (usize::from(item.max_new > 0), self.decoder.numerics);
+        let ids = item.ids.get(..item.ids.len() - last.min(item.ids.len())).unwrap_or_default();
+        let count = ids.len() as u32;
+        // Who traces asks for the decoder's phases.
+        if count < least || self.decoder.traces() || model.column_kernels(numerics)?.is_none() {
+            return Ok(0);
+        }
+        let batches = match &mut self.batches {
+            Some(batches) => batches,
+            none => none.insert(Batches::new(model.device.stream()?, numerics)),
+        };
+        sequence.write_tokens(item.position, ids)?;
+        self.work.other_calls += 1;
+        if !batches.run(model, sequence, (item.position, count), &mut self.work)? {
+            return Ok(0);
+        }
+        // The rest is posted behind the batch's end: a decoder that is there for other sessions takes it at once.
+        sequence.check(&batches.stream)?;
+        self.work.other_calls += 1;
+        if last > 0 {
+            // The decoder is next; behind a part of a prompt another batch may be.
+            batches.stream.inner.leave_turn();
+        }
+        Ok(count)
+    }
+
     /// Posts an item behind what fits it: cache, ids, seat.
     fn start(&mut self, model: &Inner, sequence: &mut Sequence, item: &Item<'_>) -> Result<()> {
+        self.ran = false;
         self.decoder.post.check()?;
         let end = item.position + item.ids.len() as u32;
         sequence.grow(model, end, end + item.max_new.saturating_sub(1))?;
+        let ran = self.read(model, sequence, item)?;
+        let ids = item.ids.get(ran as usize..).unwrap_or_default();
+        if ran > 0 && ids.is_empty() {
+            self.ran = true;
+            return Ok(());
+        }
+        let item = &Item { ids, position: item.position + ran, ..*item };
         if self.ids.as_ref().is_none_or(|ids| ids.len() < item.ids.len()) {
             let room = item.ids.len().next_power_of_two().max(FIRST_IDS);
             self.ids = Some(MappedBuffer::zeroed(&model.device, room)?);
@@ -274,7 +326,8 @@ impl Path for PersistentPath {
     fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step> {
         loop {
             if self.running.is_none() {
-                return Ok(Step::End(End::Cancelled));
+                let end = if std::mem::take(&mut self.ran) { End::Length } else { End::Cancelled };
+                return Ok(Step::End(end));
             }
             let (kind, payload) = self.wait()?;
             if kind == entry::TOKEN {
@@ -311,6 +364,7 @@ impl Path for PersistentPath {
     }
 
     fn stop(&mut self) -> Result<()> {
+        self.ran = false;
         while let Some(running) = &self.running {
             let Seat { slot, number, .. } = running.seat;
             self.decoder.post.put(mailbox::STOP + slot, number, Ordering::Release);

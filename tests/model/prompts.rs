@@ -1,0 +1,292 @@
+//! Prompts on the persistent path: read by batches beside the resident decoder where that pays, with the bits of the stream
+//! path.
+
+use crate::common::table;
+use crate::random::Random;
+use crate::{bake, common};
+use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Sampling, Session, SessionOptions};
+use kiln::{Error, Model};
+use kiln_emulator::{Checks, DeviceConfig, Schedule};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The random model of two layers, on a device of its own.
+fn tiny(config: DeviceConfig) -> Model {
+    let device = common::device_with(config);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiny3-d64.Q4_K_M/model.gguf");
+    let file = ModelFile::open(file).expect("a model");
+    let baked = bake::model(&file, &device);
+    Model::load(&device, baked, file, |_| {}).expect("it loads")
+}
+
+/// The same on few multiprocessors, with nothing checked.
+fn quick() -> Model {
+    tiny(DeviceConfig { multiprocessors: 3, checks: Checks::NONE, ..DeviceConfig::default() })
+}
+
+fn options(path: PathChoice) -> SessionOptions {
+    SessionOptions::default().with_numerics(Numerics::Fast).with_path(path).with_capacity(700)
+}
+
+fn session(model: &Model, path: PathChoice) -> Session {
+    model.session(options(path)).expect("a session")
+}
+
+fn random_ids(random: &mut Random, count: usize) -> Vec<u32> {
+    (0..count).map(|_| random.below(2048)).collect()
+}
+
+fn generate(session: &mut Session, count: usize) -> kiln::Result<Vec<u32>> {
+    session.generate(GenerateOptions::new(count)).collect()
+}
+
+/// Launches of a batch.
+fn launches_of_a_batch(model: &Model) -> u64 {
+    7 * u64::from(model.shape().layers) + 2
+}
+
+/// Launches of the decoder alone: it may leave and come back.
+const FEW: u64 = 8;
+
+/// Checks that a session launched so many batches, and else the decoder.
+fn has_batches(session: &Session, model: &Model, batches: u64) {
+    let (found, all) = (session.work().launches, batches * launches_of_a_batch(model));
+    assert!(
+        (all..=all + FEW).contains(&found),
+        "{batches} batches of {}: {:?}",
+        launches_of_a_batch(model),
+        session.work()
+    );
+}
+
+/// Appends at random, with tokens chosen behind each: ids and logits.
+#[test]
+fn prompts_given_in_parts_have_the_streams_ids_and_logits() {
+    let mut random = Random::fresh();
+    let model = quick();
+    for (kv, count) in [(KvType::F16, 40), (KvType::F32, 40), (KvType::F16, 600)] {
+        let ids = random_ids(&mut random, count);
+        let mut sessions = [PathChoice::Stream, PathChoice::Persistent]
+            .map(|path| model.session(options(path).with_kv(kv)).expect("a session"));
+        let mut rest = &ids[..];
+        while !rest.is_empty() {
+            let (part, later) = rest.split_at(1 + random.below(rest.len() as u32) as usize);
+            // A choice that looks at the tokens so far, by the path or by the host.
+            let sampling = match random.below(3) {
+                0 => Sampling::GREEDY,
+                1 => Sampling::GREEDY.with_penalties(1.3, 0.2, 0.2),
+                _ => Sampling::GREEDY.with_temperature(0.9).with_seed(random.next()).with_typical_p(0.9),
+            };
+            let here = ids.len() - later.len();
+            let [expected, found] = sessions.each_mut().map(|session| {
+                session.append(part).expect("they fit");
+                let options = GenerateOptions::new(2).with_sampling(sampling.clone());
+                let made = session.generate(options).collect::<kiln::Result<Vec<u32>>>().expect("it generates");
+                session.truncate(here);
+                made
+            });
+            assert_eq!(found, expected, "{kv:?}, {part:?} of {ids:?}");
+            rest = later;
+        }
+        let [expected, found] = sessions.each_mut().map(|session| session.logits().expect("logits"));
+        assert!(found == expected, "{kv:?}: {ids:?}");
+    }
+}
+
+/// Of a prompt all but the last token, by batches of 512 at most; few tokens, and exact numerics, launch nothing but the
+/// decoder.
+#[test]
+fn what_pays_goes_by_batches() {
+    let mut random = Random::fresh();
+    let model = quick();
+    let ids = random_ids(&mut random, 600);
+    for (count, batches) in [(1, 0), (8, 0), (9, 1), (40, 1), (513, 1), (600, 2)] {
+        let mut expected = session(&model, PathChoice::Stream);
+        expected.append(&ids[..count]).expect("they fit");
+        let expected = expected.logits().expect("logits");
+        let mut session = session(&model, PathChoice::Persistent);
+        session.append(&ids[..count]).expect("they fit");
+        assert!(session.logits().expect("logits") == expected, "{count} tokens");
+        has_batches(&session, &model, batches);
+        assert_eq!(session.work().tokens, count as u64);
+    }
+    // What runs beforehand chooses nothing, and the decoder has no part in it.
+    let mut ahead = session(&model, PathChoice::Persistent);
+    ahead.append(&ids[..40]).expect("they fit");
+    ahead.prefill().expect("it runs");
+    assert_eq!((ahead.work().launches, ahead.work().tokens), (launches_of_a_batch(&model), 39));
+    ahead.prefill().expect("nothing is left to run");
+    generate(&mut ahead, 2).expect("it generates");
+    has_batches(&ahead, &model, 1);
+
+    let exact = options(PathChoice::Persistent).with_numerics(Numerics::Exact);
+    let mut exact = model.session(exact).expect("a session");
+    exact.append(&ids[..40]).expect("they fit");
+    exact.logits().expect("logits");
+    has_batches(&exact, &model, 0);
+}
+
+/// A prompt of more than a batch can be ended between them, and goes on.
+#[test]
+fn a_prompt_is_cancelled_between_its_batches() {
+    let mut random = Random::fresh();
+    let model = quick();
+    let ids = random_ids(&mut random, 690);
+    let [expected, found] = [PathChoice::Stream, PathChoice::Persistent].map(|path| {
+        let mut session = session(&model, path);
+        session.append(&ids).expect("they fit");
+        let mut told = Vec::new();
+        let tell = |ran, all| {
+            told.push((ran, all));
+            false
+        };
+        assert!(session.prefill_by_batches(tell).expect("it runs"), "all have run that are to run here");
+        assert_eq!(told, [(178, 178)]);
+        assert_eq!(session.work().launches, launches_of_a_batch(&model), "{path:?}");
+        let mut generation = session.generate(GenerateOptions::new(4));
+        generation.cancel_handle().cancel();
+        assert_eq!(generation.next().transpose().expect("no fault"), None);
+        drop(generation);
+        assert_eq!(session.work().tokens, 178, "{path:?}: it ran on");
+        session.logits().expect("logits")
+    });
+    assert!(found == expected);
+}
+
+/// One decodes while the other reads a prompt, with every check on: both have what they have alone.
+#[test]
+fn a_prompt_is_read_while_another_session_decodes() {
+    const TOKENS: usize = 24;
+    let mut random = Random::fresh();
+    let config = DeviceConfig { multiprocessors: 2, schedule: Schedule::Random, ..DeviceConfig::default() };
+    let model = tiny(config);
+    let limits = model.device().limits();
+    // Both have many turns.
+    model.device().set_limits(limits.with_turn(std::time::Duration::from_millis(20)));
+    let (short, long) = (random_ids(&mut random, 5), random_ids(&mut random, 150));
+    let alone = quick();
+    let expected = |ids: &[u32], count| {
+        let mut session = session(&alone, PathChoice::Stream);
+        session.append(ids).expect("they fit");
+        let tokens = generate(&mut session, count).expect("it generates");
+        (tokens, session.logits().expect("logits"))
+    };
+    let (begun, read) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut session = session(&model, PathChoice::Persistent);
+            session.append(&short).expect("they fit");
+            // Until the other has read its prompt there is always a next token.
+            let mut rounds = 0;
+            while rounds == 0 || !read.load(Ordering::Acquire) {
+                session.truncate(short.len());
+                let mut tokens = Vec::new();
+                for token in session.generate(GenerateOptions::new(TOKENS)) {
+                    tokens.push(token.expect("a token"));
+                    begun.store(true, Ordering::Release);
+                }
+                assert!((tokens, session.logits().expect("logits")) == expected(&short, TOKENS));
+                rounds += 1;
+            }
+        });
+        scope.spawn(|| {
+            let mut session = session(&model, PathChoice::Persistent);
+            while !begun.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            for (count, batches) in [(70, 1), (150, 2)] {
+                session.append(&long[session.tokens().len()..count]).expect("they fit");
+                let tokens = generate(&mut session, 3).expect("it generates");
+                let launches = session.work().launches;
+                assert!(launches >= batches * launches_of_a_batch(&model), "{launches} launches");
+                let logits = session.logits().expect("logits");
+                assert!((tokens, logits) == expected(&long[..count], 3), "{count} tokens");
+                session.truncate(count);
+            }
+            read.store(true, Ordering::Release);
+        });
+    });
+    model.device().set_limits(limits);
+}
+
+/// Each call of reading a prompt and answering fails once: an error or the right text, and then the right text of the same
+/// session.
+#[test]
+fn a_call_that_fails_while_a_prompt_is_read_is_an_error_and_never_other_text() {
+    if common::on_gpu() {
+        return;
+    }
+    let mut random = Random::fresh();
+    let model = quick();
+    let ordinal = model.device().ordinal();
+    let (ids, others) = (random_ids(&mut random, 40), random_ids(&mut random, 30));
+    let run = |session: &mut Session, ids: &[u32]| {
+        session.truncate(0);
+        session.append(ids)?;
+        generate(session, 3)
+    };
+    let [right, other] =
+        [&ids, &others].map(|ids| run(&mut session(&model, PathChoice::Stream), ids).expect("it runs"));
+    // Modules are there from now on.
+    run(&mut session(&model, PathChoice::Persistent), &ids).expect("it generates");
+    let mut recorded = session(&model, PathChoice::Persistent);
+    let (_, calls) = table::calls_of(|| run(&mut recorded, &ids).expect("it generates"));
+    drop(recorded);
+    let mut seen = BTreeMap::<&'static str, usize>::new();
+    calls.iter().for_each(|call| *seen.entry(call).or_default() += 1);
+    let launches: usize =
+        seen.iter().filter(|(name, _)| name.starts_with("cuLaunchKernel")).map(|(_, count)| count).sum();
+    assert_eq!(launches as u64, launches_of_a_batch(&model), "{seen:?}");
+    let mut lost = 0;
+    for (name, count) in seen {
+        let frees = name.starts_with("cuMemFree") || name.ends_with("Destroy");
+        for nth in [0, 1, count / 2, count - 1].into_iter().filter(|nth| *nth < count) {
+            lost += usize::from(frees);
+            let mut made = session(&model, PathChoice::Persistent);
+            match table::failing_once(name, nth, 999, || run(&mut made, &ids)) {
+                Ok(tokens) => assert_eq!(tokens, right, "{name} {nth}"),
+                Err(Error::Cuda { code: 999, .. }) => {}
+                Err(error) => panic!("{name} {nth}: {error}"),
+            }
+            let answer = run(&mut made, &others).unwrap_or_else(|error| panic!("after {name} {nth}: {error}"));
+            assert_eq!(answer, other, "after {name} {nth}");
+        }
+    }
+    drop(model);
+    let leaks = kiln_emulator::leaks(ordinal);
+    assert!(leaks.len() <= lost, "{lost} frees failed: {leaks:?}");
+}
+
+/// The kernels for several tokens are loaded, and their memory is taken, for the first prompt that needs them; a session
+/// takes no more memory than is said.
+#[test]
+fn what_batches_need_is_there_when_a_prompt_needs_it() {
+    if common::on_gpu() {
+        return;
+    }
+    let mut random = Random::fresh();
+    let model = quick();
+    let ids = random_ids(&mut random, 600);
+    let loads = |session: &mut Session, ids: &[u32]| {
+        let (_, calls) = table::calls_of(|| {
+            session.append(ids).expect("they fit");
+            generate(session, 2).expect("it generates")
+        });
+        calls.iter().filter(|call| **call == "cuModuleLoadDataEx").count()
+    };
+    let (made, calls) = table::calls_of(|| session(&model, PathChoice::Persistent));
+    let mut short = made;
+    assert_eq!(calls.iter().filter(|call| **call == "cuModuleLoadDataEx").count(), 1);
+    assert_eq!(loads(&mut short, &ids[..5]), 0);
+    let free = || model.device().memory_info().expect("memory").0;
+    let before = free();
+    let mut long = session(&model, PathChoice::Persistent);
+    assert_eq!(loads(&mut long, &ids), 1);
+    assert_eq!(loads(&mut short, &ids[..40]), 0, "one for all sessions");
+    drop(short);
+    let taken = before - free();
+    let need = Session::memory_need(&model, options(PathChoice::Persistent));
+    println!("{taken} bytes taken of {need}");
+    assert!(taken <= need, "{taken} bytes of {need}");
+}
