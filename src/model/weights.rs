@@ -215,6 +215,8 @@ impl Weights {
             }
         }
         feed.stream.synchronize()?;
+        // A decoder that a session launches next need not look out for more.
+        feed.stream.inner.leave_turn();
         on_device.copy_from_host(0, &table)?;
         Ok(Weights { data, table: on_device, memory, types })
     }
