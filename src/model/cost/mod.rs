@@ -19,9 +19,8 @@
 //! have llama.cpp a third too fast on Hopper, so its published times are no blind test of that rule.
 //!
 //! With a ring in shared memory weights keep flowing through everything but work, and but for a token's end
-//! the hand-over is a trip to the L2 cache, with eight bytes an element that carries its epoch, or two, where a flag of
-//! each block announces the FFN's vector. It is built for fast numerics from sm_80 on; for older chips its figures say what
-//! it would bring.
+//! the hand-over is a trip to the L2 cache, with eight bytes an element that carries its epoch. It is built for fast
+//! numerics from sm_80 on; for older chips its figures say what it would bring.
 //!
 //! Left out: the host; clocks that fall under load; activations' second planes.
 

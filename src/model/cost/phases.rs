@@ -39,8 +39,6 @@ pub struct Phase {
 pub enum Behind {
     /// The grid's barrier.
     Barrier,
-    /// A flag of each block, then the vector.
-    Flags,
     /// The elements of its vector, each with its epoch.
     Elements,
 }
@@ -147,7 +145,7 @@ pub fn phases(shape: &ModelShape, position: u32, kv_bytes: u32) -> Vec<Phase> {
         let mut gate_up = matrices("gate and up", &[(hidden, ffn, Q4_K), (hidden, ffn, Q4_K)]);
         gate_up.pieces /= 2; // rows of both are worked on together
         all.push(normalised(gate_up));
-        all.push(Phase { behind: Behind::Flags, ..matrices("down", &[(ffn, hidden, some)]) });
+        all.push(matrices("down", &[(ffn, hidden, some)]));
     }
     all.push(normalised(matrices("head", &[(hidden, shape.vocab, Q6_K)])));
     all.push(small("argmax"));
