@@ -9,6 +9,7 @@
 #   KILN_GPU_TIMEOUT=SECONDS                 for each program, 600 where not given
 #   KILN_GPU_MODELS="FILE..."                GGUF files to bench besides the demo model
 #   KILN_GPU_SYNTH="qwen3b qwen3-8b"         presets to bench with random weights: real sizes, written to RESULTS
+#   KILN_GPU_PROMPTS="64,512,4096"           ids of prompts that are timed on these
 #   KILN_GPU_SANITIZE="kernels ops"          the tests that the sanitizer watches
 set -uo pipefail
 bundle=$(cd "$(dirname "$0")" && pwd)
@@ -116,15 +117,16 @@ bench_one() { # bench_one NAME ARGUMENTS...
 }
 
 step_bench() {
-    local model preset file
+    local model preset file prompts=()
+    if [ "$KILN_DEVICE" = cuda ]; then prompts=(--prompts "${KILN_GPU_PROMPTS:-64,512,4096}"); fi
     bench_one demo --tokens "${KILN_GPU_TOKENS:-128}"
     for model in ${KILN_GPU_MODELS:-}; do
-        bench_one "$(basename "$model" .gguf)" --tokens "${KILN_GPU_TOKENS:-128}" --model "$model"
+        bench_one "$(basename "$model" .gguf)" --tokens "${KILN_GPU_TOKENS:-128}" "${prompts[@]}" --model "$model"
     done
     for preset in ${KILN_GPU_SYNTH:-}; do
         file=$results/$preset.gguf
         if run "synth-$preset.log" "$bundle/examples/synth" --model "$preset" --out "$file"; then
-            bench_one "$preset" --tokens "${KILN_GPU_TOKENS:-128}" --model "$file"
+            bench_one "$preset" --tokens "${KILN_GPU_TOKENS:-128}" "${prompts[@]}" --model "$file"
         else
             row bench "$preset" FAILED - - 0 "$seconds"
         fi
