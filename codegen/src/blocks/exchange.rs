@@ -12,18 +12,17 @@
 //! *Epochs.* A token's layers have the epochs that follow those of the token before, from 1 on; words are 0 as the launch
 //! begins. Whoever waits knows the epoch, and compares for equality.
 //!
-//! *Flags.* A flag is the epoch up to which its block has come: once a layer, behind the barrier of the block that ends its
-//! gate and up, thread 0 stores it, and each block waits for all flags beside the vector of its down. So it is known of
-//! blocks, too, that have no rows and hand nothing over. A block may have come further than another one waits for: flags are
-//! compared by the sign of their difference. Flags announce no values, and have no fence, but for those of a token's first
-//! layer: the barriers of the block and two fences make of these a barrier of the grid. It orders what blocks have read
-//! behind the token before, the command and each block's best logits, before these are written again.
+//! *Flags.* A flag is the epoch up to which its block has come. A block comes to a layer's meeting as its gate and up begin:
+//! its barrier orders what it did before thread 0's fence, which releases that by the flag's store, while the vector is on its
+//! way. It waits for the others where it has staged the vector of its down, a phase later, when their flags are long there: by
+//! acquiring loads of every warp, which the block's barrier joins. So what any block did before a layer's gate and up happens
+//! before what any block does behind its down's vector, also for blocks that have no rows and hand nothing over. Counters and
+//! parts of attention, a token's command and each block's best logits rely on it. A block may have come further than another
+//! one waits for: flags are compared by the sign of their difference.
 //!
 //! *Reuse.* Even layers have slots of their own, and odd ones. A slot of layer l is read last in layer l + 1, before its
-//! gate and up end; it is written again in layer l + 2, by a block that has seen all flags of layer l + 1. A block stores its
-//! flag because its loads of the slot found the epoch of layer l: had one of them found what is stored in layer l + 2, there
-//! would be no such flag, and no such store. The memory model has no values that bring forth themselves. Slots of one token
-//! are written again behind the barrier that ends the token. So no store overtakes a load of the epoch before.
+//! gate and up; it is written again in layer l + 2, behind that layer's meeting. Slots of one token are written again behind
+//! the barrier that ends the token. So no store overtakes a load of the epoch before.
 //!
 //! *Wrap-around.* Every word of a slot is stored once in each of its epochs. What a load may find there instead of its
 //! epoch is that of at most three layers before, or 0 in a launch's first: so an epoch that wraps is taken for no other. The
@@ -131,7 +130,7 @@ impl Exchange {
             let flag = b.index(flags, other);
             let wait = Wait::new(b, self.limit);
             let waits = |b: &mut Builder| {
-                let come = b.ld_sync(flag, LoadOrder::Relaxed, Scope::Gpu);
+                let come = b.ld_sync(flag, LoadOrder::Acquire, Scope::Gpu);
                 let missing = b.sub::<U32>(epoch, come);
                 let missing = b.mov_bits::<S32, U32>(missing);
                 let lacks = b.setp(Compare::Gt, missing, 0i32);
@@ -283,13 +282,12 @@ pub(crate) struct Handed {
     pub(crate) meeting: Meeting,
 }
 
-/// Where the grid's blocks wait for each other once a layer, also for those that have no part of any vector.
+/// The blocks' meeting once a layer, also of those that have no part of any vector: it has two ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Meeting {
-    /// Whether they do, and whether everything that any of them did before happens then before everything that any of them does
-    /// behind it; the same in the whole grid.
-    pub(crate) is: Val<Pred>,
-    pub(crate) orders: Val<Pred>,
+    /// Whether the block comes, and whether it waits for the others; the same in the whole grid.
+    pub(crate) comes: Val<Pred>,
+    pub(crate) waits: Val<Pred>,
     /// `[blocks]`: the epoch up to which each has come.
     pub(crate) flags: Global<U32>,
     pub(crate) block: Val<U32>,
@@ -300,23 +298,20 @@ impl Handed {
     /// Tells the other blocks how far this one has come; behind a barrier of the block, before the vector is waited for.
     #[track_caller]
     pub(crate) fn come(&self, b: &mut Builder) {
-        let Meeting { is, orders, flags, block, .. } = self.meeting;
+        let Meeting { comes, flags, block, .. } = self.meeting;
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
-        let tells = b.and_pred(is, leads);
+        let tells = b.and_pred(comes, leads);
         b.if_(tells, |b| {
-            b.if_(orders, |b| b.fence_acq_rel(Scope::Gpu));
             let own = b.index(flags, block);
+            b.fence_acq_rel(Scope::Gpu);
             b.st_sync(own, self.epoch, StoreOrder::Relaxed, Scope::Gpu);
         });
     }
 
-    /// Waits until all blocks have come as far; a barrier of the block must follow.
+    /// Waits until all blocks have come; a barrier of the block must follow.
     #[track_caller]
     pub(crate) fn meet(&self, b: &mut Builder) {
-        b.if_(self.meeting.is, |b| {
-            self.exchange.wait_for_flags(b, self.meeting, self.epoch);
-            b.if_(self.meeting.orders, |b| b.fence_acq_rel(Scope::Gpu));
-        });
+        b.if_(self.meeting.waits, |b| self.exchange.wait_for_flags(b, self.meeting, self.epoch));
     }
 }

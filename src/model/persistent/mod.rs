@@ -217,6 +217,11 @@ impl PersistentPath {
             Some(batches) => batches,
             none => none.insert(Batches::new(model.device.stream()?, numerics)),
         };
+        match batches.make_columns(model, count) {
+            // The decoder needs no memory for it.
+            Err(Error::OutOfMemory { .. }) => return Ok(0),
+            made => made?,
+        };
         sequence.write_tokens(item.position, ids)?;
         self.work.other_calls += 1;
         if !batches.run(model, sequence, (item.position, count), &mut self.work)? {

@@ -115,7 +115,7 @@ impl Decoder<'_> {
         let Step { phase, layer, is_last } = step;
         let Some(vectors) = &self.vectors else { return OfStep { exchanged: None, ends: Ends::Grid } };
         let mut is = |which: Phase| b.setp_eq(phase, which as u32);
-        let (is_qkv, is_head) = (is(Phase::Qkv), is(Phase::Head));
+        let (is_qkv, is_gate_up, is_head) = (is(Phase::Qkv), is(Phase::GateUp), is(Phase::Head));
         let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
         let is_first = b.setp_eq(layer, 0);
         let before_down = b.or_pred(is_qkv, is_output);
@@ -127,7 +127,7 @@ impl Decoder<'_> {
         let of_embedding = b.and_pred(is_first, before_down);
         let is_plain = b.and_pred(is_first, is_qkv);
         let (flags, blocks) = (vectors.flags, self.barrier.blocks());
-        let meeting = Meeting { is: is_down, orders: is_first, flags, block: self.block, blocks };
+        let meeting = Meeting { comes: is_gate_up, waits: is_down, flags, block: self.block, blocks };
         let exchanged = Exchanged {
             x: Handed { exchange: vectors.exchange, is: b.not_pred(is_plain), epoch: epoch_of_x, meeting },
             y: b.not_pred(is_head),

@@ -40,7 +40,7 @@ use trace::Trace;
 ///
 /// A pass takes five grid-wide dependencies per layer, after QKV, attention, its output, gate and up, and down, and one
 /// for the head; a column's draw takes one more, or two where it is from some of the tokens. Each is a barrier, but beside a ring
-/// those of layers are none: there the elements of vectors are polled for, and after gate and up a flag of each block; the
+/// those of layers are none: there the elements of vectors are polled for, and a flag of each block, a phase old; the
 /// pass's last is one. Norms, QK-norm, RoPE, the embedding and the choice of the token are recomputed by each block that
 /// needs them. The last block to finish a KV head's chunks puts them together before it arrives at the barrier.
 ///
