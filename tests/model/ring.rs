@@ -12,7 +12,7 @@ use kiln::model::{GenerateOptions, KvType, ModelFile, Numerics, PathChoice, Sess
 use kiln_emulator::{Checks, DeviceConfig, Schedule};
 use kiln_shape::mailbox::command::COLUMNS;
 use kiln_shape::ring::{Depth, UNIT_BYTES};
-use kiln_shape::{ModelShape, presets};
+use kiln_shape::{Gguf, ModelShape, TensorRole, presets};
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
@@ -185,6 +185,42 @@ fn every_type_comes_through_rings_of_any_depth() {
             let config = DeviceConfig { multiprocessors: 3, sm, ..DeviceConfig::default() };
             is_the_streams(&open(file(), units, config), &stream, &format!("{units:?} units, {sm:?}"), &[3], 1);
         }
+    }
+}
+
+/// A random model whose norms make one channel of every second super-block ten thousand times as large as the others: vectors
+/// of rows of so many super-blocks, of which some have a second plane.
+fn with_outliers(super_blocks: u32) -> ModelFile {
+    let tiny = presets::by_name("tiny").expect("a preset").shape;
+    let shape = ModelShape { hidden: 256 * super_blocks, ffn: 512, layers: 3, vocab: 650, ..tiny };
+    let mut file = Vec::new();
+    SynthModel { shape, mix: Mix::InTurn, seed: 11 }.write(&mut file, |_, _| {}).expect("memory has room");
+    let gguf = Gguf::from_bytes(&file).expect("a GGUF file");
+    let norms = [TensorRole::AttnNorm, TensorRole::FfnNorm];
+    let at = |layer: u32, role: TensorRole| {
+        gguf.required_tensor(&role.tensor_name(layer)).expect("it was written").offset() as usize
+    };
+    let places: Vec<usize> = (0..shape.layers).flat_map(|layer| norms.map(|role| at(layer, role))).collect();
+    for place in places {
+        for super_block in (0..super_blocks as usize).step_by(2) {
+            let channel = place + 4 * (256 * super_block + 77);
+            file[channel..channel + 4].copy_from_slice(&1e4f32.to_le_bytes());
+        }
+    }
+    let written = Cut(std::env::temp_dir().join(format!("kiln-outliers-{super_blocks}-{}.gguf", std::process::id())));
+    std::fs::write(&written.0, file).expect("the disk has room");
+    ModelFile::open(&written.0).expect("a model")
+}
+
+/// Lanes that meet the same super-block in each entry, whose activations stay in registers, and lanes that do not; beside
+/// others that have no second plane.
+#[test]
+fn super_blocks_with_a_second_plane_have_the_streams_bits() {
+    for super_blocks in [2, 5] {
+        let stream = whole(with_outliers(super_blocks));
+        let config = DeviceConfig { multiprocessors: 2, ..DeviceConfig::default() };
+        let model = open(with_outliers(super_blocks), None, config);
+        is_the_streams(&model, &stream, &format!("{super_blocks} super-blocks"), &[2], 1);
     }
 }
 

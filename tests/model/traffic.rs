@@ -17,7 +17,7 @@ const MOST: f64 = 1.03;
 const AHEAD: u64 = 161 << 10;
 /// Lines in which lanes meet in banks: activations where a row of a number of super-blocks that is no multiple of 8 ends
 /// between lanes, attention's sums of a chunk, a producer's look at its entries.
-const MEETING: [&str; 3] = ["formats/int8.rs", CHUNKS, "blocks/ring/"];
+const MEETING: [&str; 3] = ["formats/plane.rs", CHUNKS, "blocks/ring/"];
 const CHUNKS: &str = "mma_attention/mod.rs";
 /// Further passes of a weight in these lines, at most.
 const FURTHER: f64 = 0.01;

@@ -2,7 +2,7 @@
 //! for its vector and what becomes of it. The first has it where a single vector has it, the others behind all that the
 //! kernel takes.
 
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U8, U32, Val};
+use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, U8, U32, Val};
 
 /// The columns of a launch, and the vectors of each.
 #[derive(Clone, Copy)]
@@ -66,14 +66,36 @@ impl Regions {
         b.do_while(|b| {
             let column = Column { number: b.get(number), shift: b.get(shift) };
             body(b, column);
-            let further = b.add::<U32>(column.shift, self.each);
-            let is_first = b.setp_eq(column.number, 0);
-            let further = b.selp::<U32>(self.to_second, further, is_first);
+            let further = self.further(b, column);
             b.set(shift, further);
             let next = b.add::<U32>(column.number, 1);
             b.set(number, next);
             b.setp_lt::<U32>(next, self.count)
         });
+    }
+
+    /// How many bytes behind the first region the one behind a column's lies.
+    fn further(&self, b: &mut Builder, column: Column) -> Val<U32> {
+        let further = b.add::<U32>(column.shift, self.each);
+        let is_first = b.setp_eq(column.number, 0);
+        b.selp::<U32>(self.to_second, further, is_first)
+    }
+
+    /// Whether another column follows, and how many bytes from a column's region the next one's lies, or the first one's behind
+    /// the last.
+    #[track_caller]
+    pub(crate) fn next(&self, b: &mut Builder, column: Column) -> (Val<Pred>, Val<U32>) {
+        let next = b.add::<U32>(column.number, 1);
+        let more = b.setp_lt::<U32>(next, self.count);
+        let further = self.further(b, column);
+        let further = b.selp::<U32>(further, 0, more);
+        (more, b.sub::<U32>(further, column.shift))
+    }
+
+    /// Whether there are several.
+    #[track_caller]
+    pub(crate) fn are_several(&self, b: &mut Builder) -> Val<Pred> {
+        b.setp(Compare::Gt, self.count, 1u32)
     }
 
     /// Keeps the norm's factor of a column, by a whole warp for itself.

@@ -180,6 +180,11 @@ impl Exchange {
 pub(crate) struct Words(Vec<[Var<U32>; 2]>);
 
 impl Words {
+    /// All words of some.
+    pub(crate) fn joined(parts: &[Words]) -> Words {
+        Words(parts.iter().flat_map(|part| part.0.iter().copied()).collect())
+    }
+
     pub(crate) fn new(b: &mut Builder, count: usize) -> Words {
         Words((0..count).map(|_| [(); 2].map(|()| b.var::<U32>(0))).collect())
     }

@@ -14,7 +14,7 @@ use super::ring::Consumer;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use super::together::Together;
-use crate::formats::{Form, Int8, Planes, Quantised, SuperBlock, Weights, form, format};
+use crate::formats::{Form, Int8, ScaleGroup, SuperBlock, Weights, form, format};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 pub(crate) use along::Along;
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
@@ -310,25 +310,59 @@ impl Values {
                 None => (run, number, self.own),
                 Some(of) => self.part(b, of, (run, number), (way, &place)),
             };
+            let first = b.get(place.super_block);
+            // With eight scales a super-block, and before sm_90, a lane has no registers left for activations.
+            let holds = int8.group == ScaleGroup::Of256 && b.target().sm() >= 90;
+            let held = holds.then(|| int8.hold(b, &x, first));
+            // Whether others' activations are needed each time: in a row of other super-blocks, and for several columns.
+            let changes = way.changes(b);
+            let changes = match &self.regions {
+                None => changes,
+                Some(regions) => {
+                    let several = regions.are_several(b);
+                    b.or_pred(changes, several)
+                }
+            };
             return ring.each(b, &run, number, |b, has, weights| {
                 let super_block = b.get(place.super_block);
                 let number = b.get(place.number);
                 let to = self.places.of(b, number);
-                let dot = |b: &mut Builder, x: &Quantised, column: Option<Column>| {
-                    let value = int8.dot(b, weights, x, super_block, Planes::AtOnce(Work::Shared(ty, SUPER_BLOCK)));
+                way.go_on(b, &place);
+                let work = Work::Shared(ty, SUPER_BLOCK);
+                let keep = |b: &mut Builder, column: Option<Column>, value: Val<F32>| {
                     let to = b.index(base, to);
                     let to = of_column(b, to, column);
                     b.if_(has, |b| b.st(to, value));
                 };
+                let dot = |b: &mut Builder, column: Option<Column>| {
+                    let Some(held) = &held else {
+                        let x = column.map_or(x, |column| x.behind(b, column.shift));
+                        let value = int8.dot(b, weights, &x, super_block, work);
+                        return keep(b, column, value);
+                    };
+                    let value = held.dot(b, weights, &x);
+                    keep(b, column, value);
+                    // What comes next: another column's of this super-block, or the next one's.
+                    b.if_(changes, |b| {
+                        let next = b.get(place.super_block);
+                        let further = b.sub::<U32>(next, super_block);
+                        match (column, &self.regions) {
+                            (Some(column), Some(regions)) => {
+                                let (more, bytes) = regions.next(b, column);
+                                let further = b.selp::<U32>(0, further, more);
+                                held.go_on(b, further, Some(bytes));
+                            }
+                            _ => held.go_on(b, further, None),
+                        }
+                    });
+                };
                 match &self.regions {
-                    None => dot(b, &x, None),
+                    None => dot(b, None),
                     Some(regions) => regions.each(b, |b, column| {
                         b.each_iteration(Work::Columns);
-                        let x = x.behind(b, column.shift);
-                        dot(b, &x, Some(column));
+                        dot(b, Some(column));
                     }),
                 }
-                way.go_on(b, &place);
             });
         }
         if let Some(slot) = self.slot {
@@ -341,7 +375,7 @@ impl Values {
                 let work = Work::Shared(ty, SUPER_BLOCK * step / 32);
                 let value = match &half {
                     Some(half) => int8.dot_by_two(b, weights, (&x, half), super_block, work),
-                    None => int8.dot(b, weights, &x, super_block, Planes::InTurn(work)),
+                    None => int8.dot(b, weights, &x, super_block, work),
                 };
                 keep(b, way, &place, self.own, (has, value));
             });
@@ -370,7 +404,7 @@ impl Values {
             });
             // Neighbouring lanes read neighbouring records: the L1 cache holds what each reads of a line for the others.
             let weights = Weights::Global(SuperBlock { data, plane, left, kind: LoadKind::Constant });
-            let value = int8.dot(b, &weights, &x, super_block, Planes::InTurn(Work::Weights(ty, SUPER_BLOCK)));
+            let value = int8.dot(b, &weights, &x, super_block, Work::Weights(ty, SUPER_BLOCK));
             // Of a vector staged in parts the last may be shorter: its rows lie as far apart as those of the others.
             let to = if self.is_run {
                 self.places.of(b, task)
@@ -477,6 +511,12 @@ impl Way {
             }
         };
         Way { number, super_block, along: along.clone(), step, further }
+    }
+
+    /// Whether a lane's super-block is another one after a step.
+    fn changes(&self, b: &mut Builder) -> Val<Pred> {
+        let further = b.mov::<U32>(self.further);
+        b.setp_ne(further, 0)
     }
 
     fn begin(&self, b: &mut Builder) -> At {

@@ -42,7 +42,7 @@ impl With<'_> {
         let mut all: Vec<_> = fitting(self.types, k).into_iter().map(|ty| form(ty, self.numerics)).collect();
         all.sort();
         all.dedup();
-        Forms { one: if self.of.len() == 1 { One::Always } else { One::Never }, all }
+        Forms::new(all, if self.of.len() == 1 { One::Always } else { One::Never })
     }
 
     /// The forms that a launch wants.
@@ -357,6 +357,11 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     let mut forms = With { numerics: Numerics::Fast, types, of: &[] }.forms(size);
     let count = |k: u32| k.div_ceil(SUPER_BLOCK);
     let most = widths.iter().map(|(k, _)| count(*k)).max().unwrap_or(0);
+    // While others are waited for a warp has the multiprocessor's cycles for itself: where vectors are long, two pairs at a
+    // time take fewer rounds, and hardly longer each. Before sm_90 there are no registers for that.
+    if handed.is_some() && forms.together == 2 && most > 4 * b.warps() && b.target().sm() >= 90 {
+        forms.together = 4;
+    }
     let room = widths.iter().map(|(k, matrices)| forms.words(count(*k), *matrices == 1)).max().unwrap_or(0);
     forms.one = One::When(one);
     let before = b.dynamic_taken();

@@ -38,6 +38,16 @@ pub(crate) fn super_blocks<const N: usize>(
     group: ScaleGroup,
     rare: Rare,
 ) {
+    begin(b, values, first, group).finish(b, to, rare);
+}
+
+/// The same but for second planes, so that others may be rounded beside it.
+pub(crate) fn begin<const N: usize>(
+    b: &mut Builder,
+    values: [[Val<F32>; 8]; N],
+    first: Own,
+    group: ScaleGroup,
+) -> Begun<N> {
     const { assert!(N == 1 || N == 2) };
     let greatest = values.map(|values| greatest_of_lane(b, &values));
     let greatest = over_group(b, AtomicOp::Max, greatest, group);
@@ -53,7 +63,23 @@ pub(crate) fn super_blocks<const N: usize>(
     write(b, planes, scale, first, group);
     let (any, later) = has_later(b, planes, group);
     first.write_last(b, (group == ScaleGroup::Of256).then_some(scale), later);
-    b.if_(any, |b| later_planes(b, &Rounded { values, scale, inverses, later }, to, first, group, rare));
+    Begun { rounded: Rounded { values, scale, inverses, later }, any, first, group }
+}
+
+/// Super-blocks that have their first planes.
+pub(crate) struct Begun<const N: usize> {
+    rounded: Rounded<N>,
+    /// Whether one of them has a second plane.
+    any: Val<Pred>,
+    first: Own,
+    group: ScaleGroup,
+}
+
+impl<const N: usize> Begun<N> {
+    /// Writes the planes behind the first.
+    pub(crate) fn finish(&self, b: &mut Builder, to: &Quantised, rare: Rare) {
+        b.if_(self.any, |b| later_planes(b, &self.rounded, to, self.first, self.group, rare));
+    }
 }
 
 /// The lane's own and its neighbour's of the values that there are of each super-block.

@@ -42,7 +42,7 @@ pub(crate) fn column(b: &mut Builder, types: &[WeightType], most: u32, operands:
     let mut all: Vec<Form> = types.iter().map(|ty| form(*ty, Numerics::Fast)).collect();
     all.sort();
     all.dedup();
-    let forms = Forms { all, one: One::Always };
+    let forms = Forms::new(all, One::Always);
     let super_blocks = b.size_div_ceil(Size::Reg(k), SUPER_BLOCK);
     let most = most.div_ceil(SUPER_BLOCK);
     let staged = Staged::new(b, &forms, forms.words(most, true), super_blocks, most);

@@ -15,6 +15,8 @@ pub(crate) struct Staged {
     forms: Vec<(Form, Shared<F32>)>,
     /// Super-blocks for which there is room in each form: as many as warps stage together, or a multiple.
     super_blocks: Size,
+    /// How many a warp stages together.
+    together: u32,
     /// The shared memory that it takes, and its words.
     base: Shared<F32>,
     room: u32,
@@ -30,11 +32,6 @@ const fn words(form: Form) -> (u32, u32) {
     }
 }
 
-/// Super-blocks that a warp stages together: two where they are rounded, for which there must be room.
-fn together(forms: impl Iterator<Item = Form>) -> u32 {
-    forms.map(|form| if form == Form::Float { 1 } else { 2 }).max().unwrap_or(1)
-}
-
 /// The forms of a vector.
 #[derive(Debug, Clone)]
 pub(crate) struct Forms {
@@ -42,6 +39,8 @@ pub(crate) struct Forms {
     pub(crate) all: Vec<Form>,
     /// Whether a launch wants one of them only, so that they may have the same place.
     pub(crate) one: One,
+    /// Super-blocks that a warp stages together, for which there must be room: one, two or four.
+    pub(crate) together: u32,
 }
 
 /// When a launch wants one form only.
@@ -54,6 +53,12 @@ pub(crate) enum One {
 }
 
 impl Forms {
+    /// These, with two super-blocks together where they are rounded.
+    pub(crate) fn new(all: Vec<Form>, one: One) -> Forms {
+        let together = all.iter().map(|form| if *form == Form::Float { 1 } else { 2 }).max().unwrap_or(1);
+        Forms { all, one, together }
+    }
+
     /// Super-blocks that are staged at once, at most: what every target has the shared memory for.
     pub(crate) fn part(&self) -> u32 {
         if self.all.contains(&Form::Float) { 48 } else { 76 }
@@ -61,7 +66,7 @@ impl Forms {
 
     /// Words of shared memory that a vector of so many super-blocks takes in one form, or in all of them.
     pub(crate) fn words(&self, super_blocks: u32, one: bool) -> u32 {
-        let super_blocks = super_blocks.next_multiple_of(together(self.all.iter().copied()));
+        let super_blocks = super_blocks.next_multiple_of(self.together);
         let sizes = self.all.iter().map(|form| {
             let (each, besides) = words(*form);
             each * super_blocks + besides
@@ -77,7 +82,7 @@ impl Staged {
         let squares = room.next_multiple_of(4);
         let room = squares + most.next_multiple_of(4);
         let base = b.dynamic_shared::<F32>(room);
-        let together = together(forms.all.iter().copied());
+        let together = forms.together;
         let rounds = b.size_div_ceil(super_blocks, together);
         let super_blocks = b.size_mul(rounds, together);
         let mut before = Size::Const(0);
@@ -94,7 +99,7 @@ impl Staged {
             let own = b.size_add(own, besides);
             before = b.size_add(before, own);
         }
-        Staged { forms: places, super_blocks, base, room, squares: base.at(squares) }
+        Staged { forms: places, super_blocks, together, base, room, squares: base.at(squares) }
     }
 
     /// The shared memory that it takes.
@@ -151,10 +156,10 @@ impl Staged {
         super_blocks: Size,
         wanted: impl FnOnce(&mut Builder) -> Wanted,
     ) {
-        if together(self.forms.iter().map(|(form, _)| *form)) == 1 {
-            self.rounds::<1>(b, from, super_blocks, wanted);
-        } else {
-            self.rounds::<2>(b, from, super_blocks, wanted);
+        match self.together {
+            1 => self.rounds::<1>(b, from, super_blocks, wanted),
+            2 => self.rounds::<2>(b, from, super_blocks, wanted),
+            _ => self.rounds::<4>(b, from, super_blocks, wanted),
         }
     }
 
@@ -216,11 +221,11 @@ impl Staged {
             }
         };
         // What a super-block behind the last one is made of does not matter: there is room for it, and nothing reads it.
-        let ends: [Val<U32>; N] = std::array::from_fn(|n| b.sub::<U32>(super_blocks, n as u32));
         let ask = |b: &mut Builder, sb: Val<U32>| {
             let (of_x, of_gamma) = (x_of(b, sb), gamma_of(b, sb));
             for n in 0..N {
-                let there = b.setp_lt::<U32>(sb, ends[n]);
+                let number = if n == 0 { sb } else { b.add::<U32>(sb, n as u32) };
+                let there = b.setp_lt::<U32>(number, super_blocks);
                 let at = (sb, n);
                 let ask = |b: &mut Builder| {
                     match &ahead {
@@ -259,7 +264,7 @@ impl Staged {
         }
         let wanted = wanted(b);
         // The lane that writes a sum of squares has an address of its own, which is no constant.
-        let leaders = 32 / N as u32;
+        let leaders = 32 / N.min(2) as u32;
         let number = b.div::<U32>(lane, leaders);
         let squares = b.index(self.squares, number);
         let place = b.and::<U32>(lane, leaders - 1);
@@ -272,7 +277,7 @@ impl Staged {
                 Form::Float => None,
                 Form::Int8(group) => {
                     let to = self.quantised(b, *group);
-                    let own = to.own(b, *group, N);
+                    let own = to.own(b, *group, N.min(2));
                     Some((*group, to, own))
                 }
             })
@@ -296,11 +301,17 @@ impl Staged {
                     })
                 }
                 Ahead::Floats(ahead) => ahead.each_ref().map(|ahead| ahead.get(b)),
-                Ahead::Words(ahead, Handed { exchange, epoch, .. }, first) => std::array::from_fn(|n| {
-                    let at = words_of(b, *first, (sb, n));
-                    let found = exchange.wait_for(b, &ahead[n], &at, *epoch);
-                    std::array::from_fn(|i| found[i])
-                }),
+                Ahead::Words(ahead, Handed { exchange, epoch, .. }, first) => {
+                    let mut found = Vec::new();
+                    // Before sm_90 registers are short.
+                    let at_once = if b.target().sm() >= 90 { 2 } else { 1 };
+                    for (number, words) in ahead.chunks(at_once).enumerate() {
+                        let at = [0, 1].map(|n| words_of(b, *first, (sb, at_once * number + n)));
+                        let at = &at.as_flattened()[..8 * words.len()];
+                        found.extend(exchange.wait_for(b, &Words::joined(words), at, *epoch));
+                    }
+                    std::array::from_fn(|n| std::array::from_fn(|i| found[8 * n + i]))
+                }
             };
             let squares_of_lane = factors.as_ref().map(|factors| {
                 let squares = values.map(|values| square_of_lane(b, &values));
@@ -317,10 +328,12 @@ impl Staged {
             for ((form, _), rounded) in self.forms.iter().zip(&rounded) {
                 let store = |b: &mut Builder| {
                     // Its chain of shuffles runs beside those of rounding. Of what is not normalised nothing reads the sum.
-                    let square = squares_of_lane.map(|of_lane| match of_lane[..] {
+                    let sums: Vec<_> = squares_of_lane.iter().flat_map(|of_lane| of_lane.chunks(2)).collect();
+                    let sum = |of_lane: &[Val<F32>]| match *of_lane {
                         [first, second] => warp::sum_two(b, [first, second]),
                         _ => warp::sum(b, of_lane[0], 32),
-                    });
+                    };
+                    let sums: Vec<Val<F32>> = sums.into_iter().map(sum).collect();
                     match (rounded, floats) {
                         (None, Some(floats)) => {
                             for (n, values) in values.into_iter().enumerate() {
@@ -330,11 +343,24 @@ impl Staged {
                         (None, None) => {}
                         (Some((group, to, own)), _) => {
                             let own = own.at(b, sb);
-                            quantise::super_blocks(b, values, to, own, *group, rare);
+                            // The chains of two pairs run beside each other as well.
+                            match values[..] {
+                                [one] => quantise::super_blocks(b, [one], to, own, *group, rare),
+                                _ => {
+                                    let begun: Vec<_> = values
+                                        .chunks_exact(2)
+                                        .enumerate()
+                                        .map(|(pair, two)| {
+                                            quantise::begin(b, [two[0], two[1]], own.further(2 * pair as u32), *group)
+                                        })
+                                        .collect();
+                                    begun.iter().for_each(|begun| begun.finish(b, to, rare));
+                                }
+                            }
                         }
                     }
-                    if let Some(square) = square {
-                        let to = b.index(squares, sb);
+                    for (pair, square) in sums.into_iter().enumerate() {
+                        let to = b.index(squares, sb).at(2 * pair as u32);
                         b.if_(leader, |b| b.st(to, square));
                     }
                 };

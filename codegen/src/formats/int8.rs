@@ -20,17 +20,18 @@
 //! bytes behind the first: so the lanes' reads of 16 bytes meet in no bank where their super-blocks follow each other.
 
 use super::SuperBlock;
+use super::plane::{Plane, StagedPlane};
 use crate::ptx::{Builder, F16, F32, Half, LoadKind, Pred, S32, Shared, Size, U16, U32, Val, Work};
 use kiln_shape::SUPER_BLOCK;
 
 /// Bytes of a super-block in a plane.
-const PLANE_BYTES: u32 = 272;
+pub(super) const PLANE_BYTES: u32 = 272;
 /// Bytes beside them.
-const BESIDE_BYTES: u32 = 48;
+pub(super) const BESIDE_BYTES: u32 = 48;
 /// Bytes from the scales of a super-block's first half to those of its second.
 const BESIDE_OF_HALF: u32 = 16;
 /// Where the sums of 32 begin in a plane's super-block.
-const SUMS_OF_32: u32 = 256;
+pub(super) const SUMS_OF_32: u32 = 256;
 /// The first of the four words beside a plane's super-block that lanes read for the scale or the planes behind it.
 pub(super) const LAST_WORDS: u32 = 8;
 /// All banks.
@@ -50,26 +51,23 @@ pub(crate) enum ScaleGroup {
 pub(crate) struct Int8 {
     /// The scales of the activations that it takes.
     pub(crate) group: ScaleGroup,
+    /// The sums of activations that it takes, where weights have mins or an offset.
+    pub(super) sums: Option<Sums>,
     /// The dot product of a super-block with a plane of activations.
     pub(super) dot: Dot,
-    /// The same with both planes, where the format has that: weights are unpacked once.
-    pub(super) both: Option<Both>,
     /// The same by two lanes [`APART`], where the format has that: each has its half of the record, of the plane and of
     /// what stands beside it, and the second lane has the result.
     pub(super) by_two: Option<Dot>,
 }
 
-/// How a super-block is multiplied with several planes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Planes {
-    /// One after another, in one text.
-    InTurn(Work),
-    /// With weights unpacked once, where the format has that: for warps that have no time to spare.
-    AtOnce(Work),
+/// Sums of neighbouring activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sums {
+    Of16,
+    Of32,
 }
 
 type Dot = fn(&mut Builder, &Weights, &Plane) -> Val<F32>;
-type Both = fn(&mut Builder, &Weights, [Plane; 2]) -> [Val<F32>; 2];
 
 /// From the lane that has the first half of a super-block to the one that has the second.
 pub(crate) const APART: u32 = 16;
@@ -83,63 +81,11 @@ impl Int8 {
         weights: &Weights,
         x: &Quantised,
         super_block: Val<U32>,
-        planes: Planes,
+        work: Work,
     ) -> Val<F32> {
         let first = x.at(b, super_block);
         let last = first.later(b);
-        match (planes, self.both) {
-            (Planes::AtOnce(_), Some(both)) => self.planes_at_once(b, both, weights, (x, first, last)),
-            (Planes::AtOnce(work) | Planes::InTurn(work), _) => {
-                self.planes(b, self.dot, weights, (x, first, last), work)
-            }
-        }
-    }
-
-    /// A text for each case, one plane or two.
-    fn planes_at_once(
-        &self,
-        b: &mut Builder,
-        both: Both,
-        weights: &Weights,
-        (x, first, last): (&Quantised, Plane, Val<U32>),
-    ) -> Val<F32> {
-        let sum = b.var::<F32>(0.0);
-        let any = b.setp_ne(last, 0);
-        let any = b.vote_any(any);
-        b.if_else(
-            any,
-            |b| {
-                // A loop of one round, which the assembler places apart and which is counted apart. Its barrier keeps in it
-                // what does not depend on the round.
-                let left = b.var::<U32>(last);
-                b.do_while(|b| {
-                    b.each_iteration(Work::Few);
-                    b.bar_warp_sync();
-                    // A lane that has one plane goes by it twice.
-                    let second = Plane {
-                        activations: b.mad_index(first.activations, last, x.plane_distance),
-                        beside: b.mad_index(first.beside, last, x.beside_distance),
-                    };
-                    let parts = both(b, weights, [first, second]);
-                    let one = b.add(sum, parts[0]);
-                    let two = b.add(one, parts[1]);
-                    let has = b.setp_ne(last, 0);
-                    let all = b.selp::<F32>(two, one, has);
-                    b.set(sum, all);
-                    let left_over = b.max::<U32>(left, 1);
-                    let left_over = b.sub::<U32>(left_over, 1);
-                    b.set(left, left_over);
-                    let more = b.setp_ne(left_over, 0);
-                    b.vote_any(more)
-                });
-            },
-            |b| {
-                let part = (self.dot)(b, weights, &first);
-                let all = b.add(sum, part);
-                b.set(sum, all);
-            },
-        );
-        b.get(sum)
+        self.planes(b, self.dot, weights, (x, first, last), work)
     }
 
     /// The same by two lanes, each with its half of the weights and of the vector; the second has the result.
@@ -168,7 +114,7 @@ impl Int8 {
         b: &mut Builder,
         dot: Dot,
         weights: &Weights,
-        (x, first, last): (&Quantised, Plane, Val<U32>),
+        (x, first, last): (&Quantised, StagedPlane, Val<U32>),
         work: Work,
     ) -> Val<F32> {
         let (plane, sum) = (b.var::<U32>(0), b.var::<F32>(0.0));
@@ -177,11 +123,8 @@ impl Int8 {
             b.bar_warp_sync();
             // A lane that has no further plane goes round with the last it has.
             let own = b.min::<U32>(plane, last);
-            let at = Plane {
-                activations: b.mad_index(first.activations, own, x.plane_distance),
-                beside: b.mad_index(first.beside, own, x.beside_distance),
-            };
-            let part = dot(b, weights, &at);
+            let at = x.plane(b, first, own);
+            let part = dot(b, weights, &Plane::Shared(at));
             let is_own = b.setp_ge(last, plane);
             let next = b.add(sum, part);
             let next = b.selp::<F32>(next, sum, is_own);
@@ -243,10 +186,28 @@ impl Quantised {
 
     /// The first plane of a super-block.
     #[track_caller]
-    pub(crate) fn at(&self, b: &mut Builder, super_block: Val<U32>) -> Plane {
-        Plane {
+    pub(crate) fn at(&self, b: &mut Builder, super_block: Val<U32>) -> StagedPlane {
+        StagedPlane {
             activations: b.byte_index(self.activations, super_block, PLANE_BYTES),
             beside: b.byte_index(self.beside, super_block, BESIDE_BYTES),
+        }
+    }
+
+    /// The second plane of the super-block whose first one is `first`.
+    #[track_caller]
+    pub(crate) fn second(&self, b: &mut Builder, first: StagedPlane) -> StagedPlane {
+        StagedPlane {
+            activations: b.byte_index(first.activations, self.plane_distance, 1),
+            beside: b.byte_index(first.beside, self.beside_distance, 1),
+        }
+    }
+
+    /// The plane of that number of the super-block whose first one is `first`.
+    #[track_caller]
+    pub(super) fn plane(&self, b: &mut Builder, first: StagedPlane, number: Val<U32>) -> StagedPlane {
+        StagedPlane {
+            activations: b.mad_index(first.activations, number, self.plane_distance),
+            beside: b.mad_index(first.beside, number, self.beside_distance),
         }
     }
 
@@ -274,67 +235,6 @@ impl Quantised {
             },
         }
     }
-
-    /// The second plane of the super-block whose first one is `plane`.
-    #[track_caller]
-    pub(crate) fn second(&self, b: &mut Builder, plane: Plane) -> Plane {
-        Plane {
-            activations: b.byte_index(plane.activations, self.plane_distance, 1),
-            beside: b.byte_index(plane.beside, self.beside_distance, 1),
-        }
-    }
-}
-
-/// A super-block in a plane.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Plane {
-    pub(super) activations: Shared<U32>,
-    pub(super) beside: Shared<U32>,
-}
-
-impl Plane {
-    /// Activations `16 * quad .. 16 * quad + 16`.
-    pub(super) fn quad(&self, b: &mut Builder, quad: u32) -> [Val<U32>; 4] {
-        b.ld_vector(self.activations.at(4 * quad), LoadKind::Ordinary)
-    }
-
-    /// The sums of each 32, two to a word.
-    pub(super) fn sums_of_32(&self, b: &mut Builder) -> [Val<U32>; 4] {
-        b.ld_vector(self.activations.at(SUMS_OF_32 / 4), LoadKind::Ordinary)
-    }
-
-    /// The sums of each 16, two to a word.
-    pub(super) fn sums_of_16(&self, b: &mut Builder) -> [Val<U32>; 8] {
-        self.eight(b)
-    }
-
-    /// The scale of all 256.
-    pub(super) fn scale(&self, b: &mut Builder) -> Val<F32> {
-        let [scale, ..] = self.last_words(b);
-        b.mov_bits(scale)
-    }
-
-    /// The number of planes behind it.
-    pub(super) fn later(&self, b: &mut Builder) -> Val<U32> {
-        let [_, later, ..] = self.last_words(b);
-        later
-    }
-
-    /// Four words, of which one is wanted: lanes' single words would meet in banks.
-    fn last_words(&self, b: &mut Builder) -> [Val<U32>; 4] {
-        b.ld_vector(self.beside.at(LAST_WORDS), LoadKind::Ordinary)
-    }
-
-    /// The scales of each 32.
-    pub(super) fn scales(&self, b: &mut Builder) -> [Val<F32>; 8] {
-        self.eight(b).map(|word| b.mov_bits(word))
-    }
-
-    fn eight(&self, b: &mut Builder) -> [Val<U32>; 8] {
-        let low: [Val<U32>; 4] = b.ld_vector(self.beside, LoadKind::Ordinary);
-        let high: [Val<U32>; 4] = b.ld_vector(self.beside.at(4), LoadKind::Ordinary);
-        std::array::from_fn(|i| if i < 4 { low[i] } else { high[i - 4] })
-    }
 }
 
 /// Where a lane writes that has eight activations of a super-block, or of each of two that follow each other: then an even
@@ -355,6 +255,16 @@ impl Own {
     /// The activations in the `n`-th of the super-blocks.
     pub(crate) fn activations(&self, n: usize) -> Shared<U32> {
         self.activations.at(n as u32 * PLANE_BYTES / 4)
+    }
+
+    /// The same so many super-blocks further on.
+    pub(crate) fn further(self, super_blocks: u32) -> Own {
+        Own {
+            activations: self.activations.at(super_blocks * PLANE_BYTES / 4),
+            sum_of_32: self.sum_of_32.at(super_blocks * PLANE_BYTES / 2),
+            beside: self.beside.at(super_blocks * BESIDE_BYTES / 4),
+            ..self
+        }
     }
 
     /// The same in a super-block further on.
@@ -411,9 +321,22 @@ pub(crate) enum Weights {
         /// The plane, where that is a single f16.
         half: Option<Val<F16>>,
     },
+    /// Registers.
+    Held { quads: Vec<[Val<U32>; 4]>, plane: Vec<[Val<U32>; 4]>, half: Option<Val<F16>> },
 }
 
 impl Weights {
+    /// Those in registers, every word of the data changed by the bits of `by`.
+    pub(super) fn changed_by(&self, b: &mut Builder, by: Val<U32>) -> Weights {
+        match self {
+            Weights::Held { quads, plane, half } => {
+                let quads = quads.iter().map(|quad| quad.map(|word| b.xor::<U32>(word, by))).collect();
+                Weights::Held { quads, plane: plane.clone(), half: *half }
+            }
+            others => others.clone(),
+        }
+    }
+
     /// Bytes `16 * index .. 16 * index + 16` of the data.
     pub(super) fn quad(&self, b: &mut Builder, index: usize) -> [Val<U32>; 4] {
         let index = index as u32;
@@ -424,6 +347,7 @@ impl Weights {
             }
             Weights::Global(from) => b.ld_vector(from.data.at(16 * index).cast::<U32>(), from.kind),
             Weights::Shared { data, .. } => b.ld_vector(data.at(4 * index), LoadKind::Ordinary),
+            Weights::Held { quads, .. } => quads[index as usize],
         }
     }
 
@@ -431,7 +355,7 @@ impl Weights {
     pub(super) fn plane(&self, b: &mut Builder, index: usize) -> [Val<U32>; 4] {
         match self {
             Weights::Global(from) => b.ld_vector(from.plane.at(16 * index as u32).cast::<U32>(), from.kind),
-            Weights::Shared { plane, .. } => plane[index],
+            Weights::Shared { plane, .. } | Weights::Held { plane, .. } => plane[index],
         }
     }
 
@@ -439,7 +363,7 @@ impl Weights {
     pub(super) fn half(&self, b: &mut Builder) -> Val<F32> {
         let half = match self {
             Weights::Global(from) => Some(b.ld(from.plane.cast::<F16>(), from.kind)),
-            Weights::Shared { half, .. } => *half,
+            Weights::Shared { half, .. } | Weights::Held { half, .. } => *half,
         };
         match half {
             Some(half) => b.cvt(half),
@@ -456,40 +380,26 @@ impl Weights {
 
 /// The dot product of the bits of `weights` that `mask` chooses, as unsigned bytes, with as many activations.
 pub(super) fn masked_dot(b: &mut Builder, weights: &[[Val<U32>; 4]], mask: u32, x: &[[Val<U32>; 4]]) -> Val<S32> {
-    let [dot] = masked_dots(b, weights, mask, [x]);
-    dot
+    let zero = b.mov::<S32>(0);
+    weights.iter().zip(x).fold(zero, |sum, (words, x)| {
+        words.iter().zip(x).fold(sum, |sum, (word, x)| {
+            let bits = b.and::<U32>(*word, mask);
+            b.dp4a::<U32>(bits, *x, sum)
+        })
+    })
 }
 
-/// The same with several vectors.
-pub(super) fn masked_dots<const N: usize>(
-    b: &mut Builder,
-    weights: &[[Val<U32>; 4]],
-    mask: u32,
-    vectors: [&[[Val<U32>; 4]]; N],
-) -> [Val<S32>; N] {
-    let mut sums = [(); N].map(|()| b.mov::<S32>(0));
-    for (i, word) in weights.iter().flatten().enumerate() {
-        let bits = b.and::<U32>(*word, mask);
-        for (sum, x) in sums.iter_mut().zip(vectors) {
-            *sum = b.dp4a::<U32>(bits, x[i / 4][i % 4], *sum);
-        }
-    }
-    sums
-}
-
-/// Adds to each of `sums` its factor times the byte number `at` of those in `words`.
-pub(super) fn add_times_byte<const N: usize>(
+/// `sum` plus the factor times the byte number `at` of those in `words`.
+pub(super) fn add_times_byte(
     b: &mut Builder,
     words: [Val<U32>; 2],
     at: usize,
-    factors: [Val<S32>; N],
-    sums: &mut [Val<S32>; N],
-) {
+    factor: Val<S32>,
+    sum: Val<S32>,
+) -> Val<S32> {
     let byte = b.prmt(words[at / 4], 0, 0x4440 | (at as u32 % 4));
     let byte = b.mov_bits::<S32, U32>(byte);
-    for (factor, sum) in factors.into_iter().zip(sums) {
-        *sum = b.mad::<S32>(byte, factor, *sum);
-    }
+    b.mad::<S32>(byte, factor, sum)
 }
 
 /// `sum of bytes[j] * sums[j]` over the `i16` of `sums`, two to a word, and the bytes of `bytes`, four to a word.
@@ -532,11 +442,11 @@ pub(super) fn dots_of_blocks<const N: usize>(b: &mut Builder, weights: &Weights,
 /// As [`sum_of_blocks`] by two lanes with four blocks each: the second goes on from the first's sum, which is a step of the
 /// same order. In the first lane it is nothing.
 pub(super) fn sum_by_two(b: &mut Builder, d: [Val<F32>; 4], x: &Plane, dots: [Val<S32>; 4]) -> Val<F32> {
-    let scales: [Val<U32>; 4] = b.ld_vector(x.beside, LoadKind::Ordinary);
+    let scales = x.four_scales(b);
     let terms: Vec<[Val<F32>; 2]> = (0..4)
         .map(|block| {
             let dot = b.cvt::<F32, S32>(dots[block]);
-            [b.mov_bits(scales[block]), b.mul(d[block], dot)]
+            [scales[block], b.mul(d[block], dot)]
         })
         .collect();
     let [scale, dot] = terms[0];

@@ -6,7 +6,7 @@
 //! and `g + 8` of columns `2t` and `2t + 1`: see [`Builder::mma_bytes_k32`].
 
 use super::int8::LAST_WORDS;
-use super::{Plane, ScaleGroup};
+use super::{ScaleGroup, StagedPlane};
 use crate::matrix;
 use crate::ptx::{
     AtomicOp, Builder, Element, F16, F32, Global, LoadKind, Pred, Ptr, S32, Scalar, Shared, Space, U8, U16, U32, Val,
@@ -410,7 +410,7 @@ fn later_of_lane(b: &mut Builder, beside: Shared<U8>, eights: u32) -> [Val<U32>;
 
 /// Writes a super-block of a column, staged with scales for `group`, by a warp: `to` is that super-block of its eight, and
 /// `column` the column's number there. A plane that the column does not have is zeros.
-pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: ScaleGroup, planes: [Plane; 2]) {
+pub(crate) fn write(b: &mut Builder, to: Global<U8>, column: Val<U32>, group: ScaleGroup, planes: [StagedPlane; 2]) {
     let lane = b.lane();
     let later = planes[0].later(b);
     let has_second = b.setp_ne(later, 0);

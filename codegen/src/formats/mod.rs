@@ -20,6 +20,7 @@ mod activations;
 mod int8;
 pub(crate) mod mma;
 mod plain;
+mod plane;
 mod q4_0;
 mod q4_k;
 mod q5_0;
@@ -30,8 +31,9 @@ mod unpack;
 mod warpgroup;
 
 pub(crate) use activations::{Activations, Reader, swizzle};
-pub(crate) use int8::{APART, Int8, Own, Plane, Planes, Quantised, ScaleGroup, Weights};
+pub(crate) use int8::{APART, Int8, Own, Quantised, ScaleGroup, Weights};
 pub(crate) use mma::{Columns, InShared, Mma, OfPlane, Rows};
+pub(crate) use plane::{Plane, StagedPlane};
 pub(crate) use warpgroup::Warpgroup;
 
 use crate::ptx::{Builder, F16, F32, Global, LoadKind, Operand, Shared, U8, U32, Val};

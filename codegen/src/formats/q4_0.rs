@@ -8,7 +8,7 @@
 //! A file's block of 32 has `d` before its nibbles. A lane has a block.
 
 use super::activations::BlockOf32;
-use super::int8::{masked_dot, sum_of_blocks, without_offset};
+use super::int8::{Sums, masked_dot, sum_of_blocks, without_offset};
 use super::mma::{self, Two, Values, less};
 use super::unpack::{bytes, chunk_dot};
 use super::{
@@ -45,7 +45,7 @@ impl Format for Q4_0 {
     }
 
     fn int8(&self) -> Option<Int8> {
-        Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot, both: None, by_two: None })
+        Some(Int8 { group: ScaleGroup::Of32, sums: Some(Sums::Of32), dot: int8_dot, by_two: None })
     }
 
     fn mma(&self) -> Option<Mma> {

@@ -10,7 +10,7 @@
 //! `q * 2^-24` of f16, which is exact in f32.
 
 use super::activations::Chunks;
-use super::int8::{add_times_byte, masked_dots, of_sums};
+use super::int8::{Sums, add_times_byte, masked_dot, of_sums};
 use super::mma::{self, Mins, Two, Values, add_scaled, byte, zeros};
 use super::unpack::chunk_dot;
 use super::warpgroup::{self, Twos};
@@ -117,7 +117,7 @@ impl Format for Q4K {
     }
 
     fn int8(&self) -> Option<Int8> {
-        Some(Int8 { group: ScaleGroup::Of256, dot: int8_dot, both: Some(int8_dots), by_two: None })
+        Some(Int8 { group: ScaleGroup::Of256, sums: Some(Sums::Of32), dot: int8_dot, by_two: None })
     }
 
     fn mma(&self) -> Option<Mma> {
@@ -174,31 +174,23 @@ pub(super) fn scale_and_min(b: &mut Builder, block: &SuperBlock, lane: Val<U32>)
 
 /// `d * sum of scale * (q . x) - dmin * sum of min * sum(x)`, both sums exact, times the scale of `x`.
 fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
-    let [dot] = int8_dots(b, weights, [*x]);
-    dot
-}
-
-/// The same with each of some planes.
-fn int8_dots<const N: usize>(b: &mut Builder, weights: &Weights, planes: [Plane; N]) -> [Val<F32>; N] {
     let header = weights.quad(b, 0);
     let [scales, mins] = packed_scales(b, header);
     // Nibbles in the upper halves of bytes are 16 times as large.
-    let [mut low, mut high] = [(); 2].map(|()| planes.map(|_| b.mov::<S32>(0)));
+    let [mut low, mut high] = [(); 2].map(|()| b.mov::<S32>(0));
     for chunk in 0..4 {
         let quants = [weights.quad(b, 1 + 2 * chunk), weights.quad(b, 2 + 2 * chunk)];
         let first = 4 * chunk as u32;
-        let x = planes.map(|plane| [plane.quad(b, first), plane.quad(b, first + 1)]);
-        let dots = masked_dots(b, &quants, 0x0f0f_0f0f, x.each_ref().map(<[_; 2]>::as_slice));
-        add_times_byte(b, scales, 2 * chunk, dots, &mut low);
-        let x = planes.map(|plane| [plane.quad(b, first + 2), plane.quad(b, first + 3)]);
-        let dots = masked_dots(b, &quants, 0xf0f0_f0f0, x.each_ref().map(<[_; 2]>::as_slice));
-        add_times_byte(b, scales, 2 * chunk + 1, dots, &mut high);
+        let of_low = [x.quad(b, first), x.quad(b, first + 1)];
+        let dot = masked_dot(b, &quants, 0x0f0f_0f0f, &of_low);
+        low = add_times_byte(b, scales, 2 * chunk, dot, low);
+        let of_high = [x.quad(b, first + 2), x.quad(b, first + 3)];
+        let dot = masked_dot(b, &quants, 0xf0f0_f0f0, &of_high);
+        high = add_times_byte(b, scales, 2 * chunk + 1, dot, high);
     }
-    std::array::from_fn(|i| {
-        let high = b.shr::<S32>(high[i], 4);
-        let dots = b.add::<S32>(low[i], high);
-        scale_and_subtract(b, header[0], &planes[i], dots, mins)
-    })
+    let high = b.shr::<S32>(high, 4);
+    let dots = b.add::<S32>(low, high);
+    scale_and_subtract(b, header[0], x, dots, mins)
 }
 
 /// The eight scales and the eight mins of six bits, a byte each.

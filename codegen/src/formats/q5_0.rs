@@ -9,7 +9,7 @@
 //! A file's block of 32 has `d` and its fifth bits before its nibbles. A lane has a block.
 
 use super::activations::BlockOf32;
-use super::int8::{sum_of_blocks, without_offset};
+use super::int8::{Sums, sum_of_blocks, without_offset};
 use super::mma::{self, Two, Values, less};
 use super::q4_0::{blocks, eight_nibbles};
 use super::unpack::{bytes, chunk_dot};
@@ -60,7 +60,7 @@ impl Format for Q5_0 {
     }
 
     fn int8(&self) -> Option<Int8> {
-        Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot, both: None, by_two: None })
+        Some(Int8 { group: ScaleGroup::Of32, sums: Some(Sums::Of32), dot: int8_dot, by_two: None })
     }
 
     fn mma(&self) -> Option<Mma> {

@@ -9,7 +9,7 @@
 //!
 //! Files have the same layout.
 
-use super::int8::{add_times_byte, masked_dots};
+use super::int8::{Sums, add_times_byte, masked_dot};
 use super::mma::{self, Two, Values, byte, nibbles, zeros};
 use super::q4_k::{self, Scales, chunks, packed_scales, scale_and_min, scale_and_subtract, scales_and_mins};
 use super::unpack::chunk_dot;
@@ -65,7 +65,7 @@ impl Format for Q5K {
     }
 
     fn int8(&self) -> Option<Int8> {
-        Some(Int8 { group: ScaleGroup::Of256, dot: int8_dot, both: Some(int8_dots), by_two: None })
+        Some(Int8 { group: ScaleGroup::Of256, sums: Some(Sums::Of32), dot: int8_dot, by_two: None })
     }
 
     fn mma(&self) -> Option<Mma> {
@@ -100,44 +100,33 @@ impl Format for Q5K {
 
 /// As that of Q4_K, the fifth bits by a dot product of their own.
 fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
-    let [dot] = int8_dots(b, weights, [*x]);
-    dot
-}
-
-/// The same with each of some planes.
-fn int8_dots<const N: usize>(b: &mut Builder, weights: &Weights, planes: [Plane; N]) -> [Val<F32>; N] {
     let header = weights.quad(b, 0);
     let [scales, mins] = packed_scales(b, header);
     let fifths = [weights.quad(b, 1), weights.quad(b, 2)];
     // Nibbles in the upper halves of bytes are 16 times as large.
-    let [mut low, mut high] = [(); 2].map(|()| planes.map(|_| b.mov::<S32>(0)));
+    let [mut low, mut high] = [(); 2].map(|()| b.mov::<S32>(0));
     for chunk in 0..4 {
         let quants = [weights.quad(b, 3 + 2 * chunk), weights.quad(b, 4 + 2 * chunk)];
         // A fifth bit counts 16 times its nibble's unit, and stands for `2^sub_block`.
         let mut sub_block = |at: usize, mask: u32, unit: i32| {
-            let x = planes.map(|plane| [plane.quad(b, 2 * at as u32), plane.quad(b, 2 * at as u32 + 1)]);
-            let x = x.each_ref().map(<[_; 2]>::as_slice);
-            let nibbles = masked_dots(b, &quants, mask, x);
-            let tops = masked_dots(b, &fifths, 0x0101_0101 << at, x);
+            let x = [x.quad(b, 2 * at as u32), x.quad(b, 2 * at as u32 + 1)];
+            let nibbles = masked_dot(b, &quants, mask, &x);
+            let tops = masked_dot(b, &fifths, 0x0101_0101 << at, &x);
             let (wanted, found) = (16 * unit, 1 << at);
-            std::array::from_fn(|i| {
-                if wanted >= found {
-                    b.mad::<S32>(tops[i], wanted / found, nibbles[i])
-                } else {
-                    let tops = b.shr::<S32>(tops[i], (found / wanted).trailing_zeros());
-                    b.add::<S32>(tops, nibbles[i])
-                }
-            })
+            if wanted >= found {
+                b.mad::<S32>(tops, wanted / found, nibbles)
+            } else {
+                let tops = b.shr::<S32>(tops, (found / wanted).trailing_zeros());
+                b.add::<S32>(tops, nibbles)
+            }
         };
         let dots = [sub_block(2 * chunk, 0x0f0f_0f0f, 1), sub_block(2 * chunk + 1, 0xf0f0_f0f0, 16)];
-        add_times_byte(b, scales, 2 * chunk, dots[0], &mut low);
-        add_times_byte(b, scales, 2 * chunk + 1, dots[1], &mut high);
+        low = add_times_byte(b, scales, 2 * chunk, dots[0], low);
+        high = add_times_byte(b, scales, 2 * chunk + 1, dots[1], high);
     }
-    std::array::from_fn(|i| {
-        let high = b.shr::<S32>(high[i], 4);
-        let dots = b.add::<S32>(low[i], high);
-        scale_and_subtract(b, header[0], &planes[i], dots, mins)
-    })
+    let high = b.shr::<S32>(high, 4);
+    let dots = b.add::<S32>(low, high);
+    scale_and_subtract(b, header[0], x, dots, mins)
 }
 
 /// The sums of [`int8_dot`], many rows and some eights of columns at once.

@@ -10,7 +10,7 @@
 //! A file's block is the same with `d` behind it, which leaves it aligned to 2 bytes only.
 
 use super::activations::Chunks;
-use super::int8::{masked_dot, of_sums};
+use super::int8::{Sums, masked_dot, of_sums};
 use super::mma::{self, Two, Values, add_scaled, zeros};
 use super::unpack::{bytes, chunk_dot};
 use super::warpgroup::{self, Twos};
@@ -74,7 +74,7 @@ impl Format for Q6K {
     }
 
     fn int8(&self) -> Option<Int8> {
-        Some(Int8 { group: ScaleGroup::Of256, dot: int8_dot, both: Some(int8_both), by_two: None })
+        Some(Int8 { group: ScaleGroup::Of256, sums: Some(Sums::Of16), dot: int8_dot, by_two: None })
     }
 
     fn mma(&self) -> Option<Mma> {
@@ -147,47 +147,6 @@ fn int8_dot(b: &mut Builder, weights: &Weights, x: &Plane) -> Val<F32> {
     let high = b.shr::<S32>(high, 4);
     let dots = b.add::<S32>(low, high);
     scale_dots(b, weights, x, dots, packed)
-}
-
-/// The same with both planes. Here the six bits are put together first: that takes less than a further dot product of each
-/// plane.
-fn int8_both(b: &mut Builder, weights: &Weights, planes: [Plane; 2]) -> [Val<F32>; 2] {
-    let scales = weights.quad(b, 12);
-    let mut sums = planes.map(|_| b.mov::<S32>(0));
-    for half in 0..2 {
-        for rest in 0..2 {
-            let tops = weights.quad(b, 8 + 2 * half + rest);
-            for pair in 0..2 {
-                let nibbles = weights.quad(b, 4 * half + 2 * pair + rest);
-                for quarter in [pair, pair + 2] {
-                    let chunk = 8 * half + 2 * quarter + rest;
-                    let quants = six_bits(b, nibbles, tops, quarter);
-                    let scale = scale_of(b, &scales, chunk);
-                    for (sum, plane) in sums.iter_mut().zip(planes) {
-                        let zero = b.mov::<S32>(0);
-                        let x = plane.quad(b, chunk as u32);
-                        let dot = quants.iter().zip(x).fold(zero, |dot, (quant, x)| b.dp4a::<U32>(*quant, x, dot));
-                        *sum = b.mad::<S32>(scale, dot, *sum);
-                    }
-                }
-            }
-        }
-    }
-    std::array::from_fn(|i| scale_dots(b, weights, &planes[i], sums[i], scales))
-}
-
-/// The weights of a chunk in a byte each: of a quarter of a half, whose upper bits stand at twice its number.
-fn six_bits(b: &mut Builder, nibbles: [Val<U32>; 4], tops: [Val<U32>; 4], quarter: usize) -> [Val<U32>; 4] {
-    std::array::from_fn(|i| {
-        let nibble = if quarter < 2 { nibbles[i] } else { b.shr::<U32>(nibbles[i], 4) };
-        let nibble = b.and::<U32>(nibble, 0x0f0f_0f0f);
-        let top = match quarter as u32 {
-            at @ 0..2 => b.shl::<U32>(tops[i], 4 - 2 * at),
-            2 => tops[i],
-            at => b.shr::<U32>(tops[i], 2 * at - 4),
-        };
-        b.and_or(top, 0x3030_3030, nibble)
-    })
 }
 
 /// The scale of a chunk: a signed byte of `packed`.

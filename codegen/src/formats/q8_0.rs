@@ -48,7 +48,7 @@ impl Format for Q8_0 {
     }
 
     fn int8(&self) -> Option<Int8> {
-        Some(Int8 { group: ScaleGroup::Of32, dot: int8_dot, both: None, by_two: Some(int8_by_two) })
+        Some(Int8 { group: ScaleGroup::Of32, sums: None, dot: int8_dot, by_two: Some(int8_by_two) })
     }
 
     fn mma(&self) -> Option<Mma> {

@@ -182,7 +182,7 @@ impl Builder {
         }
     }
 
-    /// The address of a pointer into shared memory, for differences.
+    /// The address of a pointer into shared memory, for differences and variables.
     #[track_caller]
     pub fn shared_address<T>(&mut self, ptr: Shared<T>) -> Val<U32> {
         let base = match self.base(ptr.base) {
@@ -193,6 +193,11 @@ impl Builder {
             0 => base,
             offset => self.emit(Op::Add { ty: Type::U32 }, [base.arg(), Arg::Int(offset)]),
         }
+    }
+
+    /// The pointer into shared memory that has an address.
+    pub fn shared_ptr<T: Element>(&mut self, address: Val<U32>) -> Shared<T> {
+        Ptr::new(PtrBase::Reg(address.reg), 0)
     }
 
     /// `cond ? a : b` for pointers into device memory.

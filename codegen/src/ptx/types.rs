@@ -172,6 +172,11 @@ impl<T> Var<T> {
     pub(crate) fn new(reg: Reg) -> Self {
         Var { reg, ty: PhantomData }
     }
+
+    /// The register itself: its value where it is used, not here.
+    pub(crate) fn now(self) -> Val<T> {
+        Val::new(self.reg)
+    }
 }
 
 /// A state space.

@@ -81,6 +81,9 @@ impl Consumer {
 
     /// Runs `body` in all lanes for the next super-blocks of the run, with whether the lane has one of its own, and that
     /// one's weights; a lane that has none sees another's. `number` is that of the run's first super-block in its matrix.
+    ///
+    /// From sm_90 on weights come to registers at once, behind which the entry is empty: the next one is on its way while this
+    /// one is multiplied, and the warp waits for shared memory once an entry. Before, registers are short.
     #[track_caller]
     pub(crate) fn each(
         &self,
@@ -116,13 +119,22 @@ impl Consumer {
                 let has = b.setp_ge(last, lane);
                 let own = b.min::<U32>(lane, last);
                 let (place, full) = self.take(b, part, step);
-                let weights = weights(b, layout, place, planes, own);
-                body(b, has, &weights);
-                b.bar_warp_sync(); // every lane has read its record
-                b.if_(leads, |b| b.mbarrier_arrive(part.empty(full)));
+                let at_once = b.target().sm() >= 90;
+                let weights = weights(b, layout, place, planes, own, at_once);
+                let read = |b: &mut Builder| {
+                    b.bar_warp_sync(); // every lane has read its record
+                    b.if_(leads, |b| b.mbarrier_arrive(part.empty(full)));
+                };
+                if at_once {
+                    read(b);
+                }
                 let more = b.setp_ge(behind, records);
                 let next = b.sub::<U32>(behind, records);
                 b.set(behind, next);
+                body(b, has, &weights);
+                if !at_once {
+                    read(b);
+                }
                 more
             });
         });
@@ -167,16 +179,31 @@ impl Consumer {
     }
 }
 
-/// The weights of record `own` of an entry, whose planes begin `planes` bytes behind its place.
-fn weights(b: &mut Builder, layout: Layout, place: Shared<U8>, planes: Val<U32>, own: Val<U32>) -> Weights {
-    let data = b.byte_index(place, own, ring::stride(layout)).cast::<U32>();
-    let mut plane = Vec::new();
-    let mut half = None;
+/// The weights of record `own` of an entry, whose planes begin `planes` bytes behind its place: the data in registers, if all
+/// are wanted at once.
+fn weights(
+    b: &mut Builder,
+    layout: Layout,
+    place: Shared<U8>,
+    planes: Val<U32>,
+    own: Val<U32>,
+    at_once: bool,
+) -> Weights {
+    let quads = |b: &mut Builder, from: Shared<U8>, bytes: u32| -> Vec<[Val<U32>; 4]> {
+        (0..bytes / 16).map(|i| b.ld_vector(from.at(16 * i).cast::<U32>(), LoadKind::Ordinary)).collect()
+    };
+    let data = b.byte_index(place, own, ring::stride(layout));
+    let held = if at_once { quads(b, data, layout.data) } else { Vec::new() };
+    let (mut plane, mut half) = (Vec::new(), None);
     if layout.plane > 0 {
         let at = b.byte_index(place, planes, 1);
         let at = b.byte_index(at, own, layout.plane);
-        plane.extend((0..layout.plane / 16).map(|i| b.ld_vector(at.at(16 * i).cast::<U32>(), LoadKind::Ordinary)));
+        plane = quads(b, at, layout.plane);
         half = (layout.plane == 2).then(|| b.ld(at.cast::<F16>(), LoadKind::Ordinary));
     }
-    Weights::Shared { data, plane, half }
+    if at_once {
+        Weights::Held { quads: held, plane, half }
+    } else {
+        Weights::Shared { data: data.cast(), plane, half }
+    }
 }

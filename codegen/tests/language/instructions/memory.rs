@@ -319,5 +319,17 @@ fn addresses() -> Vec<Case> {
             },
             |_| 4 * (3 + N),
         ),
+        case(
+            "a pointer from an address in shared memory",
+            |b, i| {
+                let words = b.shared::<U32>("addressed", 1024);
+                let own = b.index(words, i.thread);
+                b.st(own, i.y);
+                let address = b.shared_address(own);
+                let own = b.shared_ptr::<U32>(address);
+                b.ld(own, LoadKind::Ordinary)
+            },
+            |t| t.y(),
+        ),
     ]
 }
