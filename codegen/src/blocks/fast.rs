@@ -14,7 +14,7 @@ use super::ring::Consumer;
 use super::slot::{Run, Slot};
 use super::stage::Staged;
 use super::together::Together;
-use crate::formats::{Form, Int8, ScaleGroup, SuperBlock, Weights, form, format};
+use crate::formats::{Form, Int8, Quantised, ScaleGroup, SuperBlock, Weights, form, format};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U8, U32, Val, Var, Work};
 pub(crate) use along::Along;
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
@@ -296,74 +296,9 @@ impl Values {
         let plane = if layout.plane == 0 { tensor.plane } else { first_row(tensor.plane, plane_bytes) };
         let x = staged.quantised(b, int8.group);
         let run = Run { data, plane, ty, tasks };
-        let keep = |b: &mut Builder, way: &Way, place: &At, base: Shared<F32>, (has, value): (Val<Pred>, Val<F32>)| {
-            let number = b.get(place.number);
-            let to = self.places.of(b, number);
-            let to = b.index(base, to);
-            b.if_(has, |b| b.st(to, value));
-            way.go_on(b, place);
-        };
         if let Some((ring, way)) = &self.ring {
             let number = b.mul::<U32>(rows.first, along);
-            let place = way.begin(b);
-            let (run, number, base) = match &self.together {
-                None => (run, number, self.own),
-                Some(of) => self.part(b, of, (run, number), (way, &place)),
-            };
-            let first = b.get(place.super_block);
-            // With eight scales a super-block, and before sm_90, a lane has no registers left for activations.
-            let holds = int8.group == ScaleGroup::Of256 && b.target().sm() >= 90;
-            let held = holds.then(|| int8.hold(b, &x, first));
-            // Whether others' activations are needed each time: in a row of other super-blocks, and for several columns.
-            let changes = way.changes(b);
-            let changes = match &self.regions {
-                None => changes,
-                Some(regions) => {
-                    let several = regions.are_several(b);
-                    b.or_pred(changes, several)
-                }
-            };
-            return ring.each(b, &run, number, |b, has, weights| {
-                let super_block = b.get(place.super_block);
-                let number = b.get(place.number);
-                let to = self.places.of(b, number);
-                way.go_on(b, &place);
-                let work = Work::Shared(ty, SUPER_BLOCK);
-                let keep = |b: &mut Builder, column: Option<Column>, value: Val<F32>| {
-                    let to = b.index(base, to);
-                    let to = of_column(b, to, column);
-                    b.if_(has, |b| b.st(to, value));
-                };
-                let dot = |b: &mut Builder, column: Option<Column>| {
-                    let Some(held) = &held else {
-                        let x = column.map_or(x, |column| x.behind(b, column.shift));
-                        let value = int8.dot(b, weights, &x, super_block, work);
-                        return keep(b, column, value);
-                    };
-                    let value = held.dot(b, weights, &x);
-                    keep(b, column, value);
-                    // What comes next: another column's of this super-block, or the next one's.
-                    b.if_(changes, |b| {
-                        let next = b.get(place.super_block);
-                        let further = b.sub::<U32>(next, super_block);
-                        match (column, &self.regions) {
-                            (Some(column), Some(regions)) => {
-                                let (more, bytes) = regions.next(b, column);
-                                let further = b.selp::<U32>(0, further, more);
-                                held.go_on(b, further, Some(bytes));
-                            }
-                            _ => held.go_on(b, further, None),
-                        }
-                    });
-                };
-                match &self.regions {
-                    None => dot(b, None),
-                    Some(regions) => regions.each(b, |b, column| {
-                        b.each_iteration(Work::Columns);
-                        dot(b, Some(column));
-                    }),
-                }
-            });
+            return self.through_ring(b, (*ring, way), (run, number), int8, &x);
         }
         if let Some(slot) = self.slot {
             let records @ (step, by_two) = slot.records(ty);
@@ -377,7 +312,11 @@ impl Values {
                     Some(half) => int8.dot_by_two(b, weights, (&x, half), super_block, work),
                     None => int8.dot(b, weights, &x, super_block, work),
                 };
-                keep(b, way, &place, self.own, (has, value));
+                let number = b.get(place.number);
+                let to = self.places.of(b, number);
+                let to = b.index(self.own, to);
+                b.if_(has, |b| b.st(to, value));
+                way.go_on(b, &place);
             });
         }
         let lane = b.lane();
@@ -414,6 +353,76 @@ impl Values {
             };
             let to = b.index(self.own, to);
             b.if_(has, |b| b.st(to, value));
+        });
+    }
+
+    /// The values of a run of super-blocks that comes through a ring, whose first one has `number` in its matrix.
+    fn through_ring(
+        &self,
+        b: &mut Builder,
+        (ring, way): (Consumer, &Way),
+        (run, number): (Run, Val<U32>),
+        int8: Int8,
+        x: &Quantised,
+    ) {
+        let place = way.begin(b);
+        let (run, number, base) = match &self.together {
+            None => (run, number, self.own),
+            Some(of) => self.part(b, of, (run, number), (way, &place)),
+        };
+        let first = b.get(place.super_block);
+        // With eight scales a super-block, and before sm_90, a lane has no registers left for activations.
+        let holds = int8.group == ScaleGroup::Of256 && b.target().sm() >= 90;
+        let held = holds.then(|| int8.hold(b, x, first));
+        // Whether others' activations are needed each time: in a row of other super-blocks, and for several columns.
+        let changes = way.changes(b);
+        let changes = match &self.regions {
+            None => changes,
+            Some(regions) => {
+                let several = regions.are_several(b);
+                b.or_pred(changes, several)
+            }
+        };
+        ring.each(b, &run, number, |b, has, weights| {
+            let super_block = b.get(place.super_block);
+            let number = b.get(place.number);
+            let to = self.places.of(b, number);
+            way.go_on(b, &place);
+            let work = Work::Shared(run.ty, SUPER_BLOCK);
+            let keep = |b: &mut Builder, column: Option<Column>, value: Val<F32>| {
+                let to = b.index(base, to);
+                let to = of_column(b, to, column);
+                b.if_(has, |b| b.st(to, value));
+            };
+            let dot = |b: &mut Builder, column: Option<Column>| {
+                let Some(held) = &held else {
+                    let x = column.map_or(*x, |column| x.behind(b, column.shift));
+                    let value = int8.dot(b, weights, &x, super_block, work);
+                    return keep(b, column, value);
+                };
+                let value = held.dot(b, weights, x);
+                keep(b, column, value);
+                // What comes next: another column's of this super-block, or the next one's.
+                b.if_(changes, |b| {
+                    let next = b.get(place.super_block);
+                    let further = b.sub::<U32>(next, super_block);
+                    match (column, &self.regions) {
+                        (Some(column), Some(regions)) => {
+                            let (more, bytes) = regions.next(b, column);
+                            let further = b.selp::<U32>(0, further, more);
+                            held.go_on(b, further, Some(bytes));
+                        }
+                        _ => held.go_on(b, further, None),
+                    }
+                });
+            };
+            match &self.regions {
+                None => dot(b, None),
+                Some(regions) => regions.each(b, |b, column| {
+                    b.each_iteration(Work::Columns);
+                    dot(b, Some(column));
+                }),
+            }
         });
     }
 
