@@ -357,9 +357,11 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     let mut forms = With { numerics: Numerics::Fast, types, of: &[] }.forms(size);
     let count = |k: u32| k.div_ceil(SUPER_BLOCK);
     let most = widths.iter().map(|(k, _)| count(*k)).max().unwrap_or(0);
-    // While others are waited for a warp has the multiprocessor's cycles for itself: where vectors are long, two pairs at a
-    // time take fewer rounds, and hardly longer each. Before sm_90 there are no registers for that.
-    if handed.is_some() && forms.together == 2 && most > 4 * b.warps() && b.target().sm() >= 90 {
+    // Two pairs at a time take fewer rounds where vectors are long, seven fifths as long each. Before sm_90 there are no
+    // registers for that.
+    let warps = b.warps();
+    let rounds = |together: u32| widths.iter().map(|(k, _)| count(*k).div_ceil(together).div_ceil(warps)).sum::<u32>();
+    if handed.is_some() && forms.together == 2 && 7 * rounds(4) < 5 * rounds(2) && b.target().sm() >= 90 {
         forms.together = 4;
     }
     let room = widths.iter().map(|(k, matrices)| forms.words(count(*k), *matrices == 1)).max().unwrap_or(0);
