@@ -357,8 +357,8 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     let mut forms = With { numerics: Numerics::Fast, types, of: &[] }.forms(size);
     let count = |k: u32| k.div_ceil(SUPER_BLOCK);
     let most = widths.iter().map(|(k, _)| count(*k)).max().unwrap_or(0);
-    // Two pairs at a time take fewer rounds where vectors are long, seven fifths as long each. Before sm_90 there are no
-    // registers for that.
+    // Two pairs at a time take fewer rounds where vectors are long. A round of them is taken to be seven fifths as long: an
+    // estimate by the assembler's stall counts and an allowance for waits. Before sm_90 there are no registers for that.
     let warps = b.warps();
     let rounds = |together: u32| widths.iter().map(|(k, _)| count(*k).div_ceil(together).div_ceil(warps)).sum::<u32>();
     if handed.is_some() && forms.together == 2 && 7 * rounds(4) < 5 * rounds(2) && b.target().sm() >= 90 {
