@@ -20,6 +20,9 @@
 //! before their copies. So it never waits for a phase more than one ahead of the consumer, and a parity tells the phases
 //! apart.
 //!
+//! *Flight.* Not all that has room is asked for at once: with bulk copies an entry waits until so many before it have landed
+//! that its warp has the records under way that `FLIGHT` says: their `full` says so.
+//!
 //! *Async proxy.* Bulk copies write shared memory by the async proxy. Nobody else writes the ring; the mbarriers are
 //! initialised by ordinary stores, which a proxy fence and the block's barrier bring before the first copy. Copies of lanes
 //! belong to the generic proxy, and need no such fence.
