@@ -1,7 +1,12 @@
-//! The exchange of the persistent decoder: where its blocks hand vectors to each other, in 64 bits an element: the value in
-//! the low half, the epoch it belongs to in the high half. What its kernel and its host must agree on.
+//! The exchange of the persistent decoder: where its blocks hand vectors to each other, a word an element: its value, or
+//! [`EMPTY`] before that is there. What its kernel and its host must agree on.
 
 use crate::ModelShape;
+
+/// A word whose value is not there yet: a NaN, but none that arithmetic makes.
+pub const EMPTY: u32 = u32::MAX;
+/// Layers that follow each other and have words of their own.
+pub const TURNS: u32 = 3;
 
 /// A vector of the exchange, by the phase that makes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,14 +38,14 @@ impl Slot {
     }
 }
 
-/// Words of a layer, which even layers share, and odd ones.
+/// Words of a layer, which every third shares.
 pub const fn words(shape: &ModelShape) -> u32 {
     Slot::Down.first(shape) + shape.hidden
 }
 
 /// Words of a column.
 pub const fn words_of_column(shape: &ModelShape) -> u32 {
-    2 * words(shape)
+    TURNS * words(shape)
 }
 
 #[cfg(test)]
@@ -59,7 +64,8 @@ mod tests {
                 assert_eq!(slot.first(shape), end, "{}: {slot:?}", preset.feature);
                 end += length;
             }
-            assert_eq!((words(shape), words_of_column(shape)), (end, 2 * end));
+            assert_eq!((words(shape), words_of_column(shape)), (end, 3 * end));
+            assert!(end.is_multiple_of(4), "{}: {end} words are emptied four at a time", preset.feature);
         }
     }
 }

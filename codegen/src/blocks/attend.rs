@@ -94,10 +94,10 @@ impl OfGroup {
             OfGroup::Words(slots, first) => {
                 let element = b.add::<U32>(first, at);
                 let place = exchange::place(b, element);
-                let (out, epoch) = (slots.own(b), slots.epoch.get(b));
+                let out = slots.own(b);
                 let to = b.index(out, place);
-                for (i, value) in values.into_iter().enumerate() {
-                    exchange::store(b, to.at(32 * i as u32), value, epoch);
+                for (i, value) in (0..).zip(values) {
+                    exchange::store(b, to.at(i / 4 * exchange::FOURS + i % 4), value);
                 }
             }
         }

@@ -1,32 +1,31 @@
-//! Vectors that blocks of a cooperative grid hand to each other without a barrier: each element lies in 64 bits with the
-//! epoch that it belongs to ([`kiln_shape::exchange`] has the layout). A store publishes it, and the load that finds its
-//! epoch has it: two trips to the L2 cache, and no fence. The FFN's vector goes that way too: flags behind fences in its
-//! place, half the bytes, took an H200 11.3 us of a layer of Qwen3-8B from the last product of one phase to the first of the
-//! next.
+//! Vectors that blocks of a cooperative grid hand to each other without a barrier: each element is a word that is empty until
+//! its value is stored ([`kiln_shape::exchange`] has the layout). The load that finds a value has it: two trips to the L2 cache,
+//! no fence, and no byte beside the values. The FFN's vector goes that way too: flags behind fences in its place, with as many
+//! bytes, took an H200 11.3 us of a layer of Qwen3-8B from the last product of one phase to the first of the next.
 //!
 //! # Order
 //!
-//! *Values.* Stores and loads are relaxed and 64 bits wide, which the memory model keeps whole: a load that sees the epoch
-//! sees the value stored with it. Nothing else may be concluded from it: what lies elsewhere is not ordered by such a load.
+//! *Values.* Stores and loads are relaxed; of a load of four words each word is one to the memory model. A value is told from
+//! [`EMPTY`] by its bits: arithmetic makes no such NaN, and a store hands on another in its place. Nothing may be concluded
+//! from it but itself: what lies elsewhere is not ordered by such a load.
 //!
-//! *Epochs.* A token's layers have the epochs that follow those of the token before, from 1 on; words are 0 as the launch
-//! begins. Whoever waits knows the epoch, and compares for equality.
+//! *Flags.* A flag is the epoch up to which its block has come, an epoch being a layer of a token, counted from the launch's
+//! begin on. A block comes to a layer's meeting as its gate and up begin: its barrier orders what it did before thread 0's
+//! fence, which releases that by the flag's store, while the vector is on its way. It waits for the others where it has staged
+//! the vector of its down, a phase later, when their flags are long there: by acquiring loads of every warp, which the block's
+//! barrier joins. So what any block did before a layer's gate and up happens before what any block does behind its down's
+//! vector, also for blocks that have no rows and hand nothing over. Emptied words, counters and parts of attention, a token's
+//! command and each block's best logits rely on it. A block may have come further than another one waits for: flags are
+//! compared by the sign of their difference, which stays right where epochs wrap around.
 //!
-//! *Flags.* A flag is the epoch up to which its block has come. A block comes to a layer's meeting as its gate and up begin:
-//! its barrier orders what it did before thread 0's fence, which releases that by the flag's store, while the vector is on its
-//! way. It waits for the others where it has staged the vector of its down, a phase later, when their flags are long there: by
-//! acquiring loads of every warp, which the block's barrier joins. So what any block did before a layer's gate and up happens
-//! before what any block does behind its down's vector, also for blocks that have no rows and hand nothing over. Counters and
-//! parts of attention, a token's command and each block's best logits rely on it. A block may have come further than another
-//! one waits for: flags are compared by the sign of their difference.
+//! *Reuse.* Three layers that follow each other, of one token or of two, have words of their own. Those of layer l - 1 are
+//! emptied behind the meeting of layer l, before which all blocks have read them: down's are read last as layer l adds its
+//! attention's output to them, those behind attention as layer l - 1 adds its down. They are polled and stored again in layer
+//! l + 2, behind the meeting of layer l + 1, which whoever emptied them came to afterwards: so no poll finds the value of three
+//! layers before, and no store comes before its word is empty. A token's last layer has no meeting of a layer behind it: the
+//! grid's barrier that ends the token stands in its place.
 //!
-//! *Reuse.* Even layers have slots of their own, and odd ones. A slot of layer l is read last in layer l + 1, before its
-//! gate and up; it is written again in layer l + 2, behind that layer's meeting. Slots of one token are written again behind
-//! the barrier that ends the token. So no store overtakes a load of the epoch before.
-//!
-//! *Wrap-around.* Every word of a slot is stored once in each of its epochs. What a load may find there instead of its
-//! epoch is that of at most three layers before, or 0 in a launch's first: so an epoch that wraps is taken for no other. The
-//! words of a column that was idle have older epochs of the launch, which ends before 2^31 of them have gone by.
+//! *Columns.* A pass empties what its columns have filled, so that those that are idle in it have empty words.
 //!
 //! *Other threads.* What one thread of a block has loaded is, behind a barrier of the block, before the loads of the others
 //! in causality order: [`load_again`] needs no loop.
@@ -40,6 +39,7 @@ use crate::ptx::{
     Builder, Compare, F32, Global, LoadKind, LoadOrder, Pred, S32, Scope, Shared, Size, StoreOrder, U32, U64, Val, Var,
 };
 use kiln_shape::SUPER_BLOCK;
+use kiln_shape::exchange::{EMPTY, TURNS};
 
 /// What a block's warps need to wait for elements.
 #[derive(Debug, Clone, Copy)]
@@ -65,56 +65,33 @@ impl Exchange {
         Exchange { limit, missed, warps, leaving }
     }
 
-    /// Waits for an epoch of the words at `at`, by a whole warp, and gives each lane's values.
+    /// Waits for the words at `at`, by a whole warp, and gives each lane's values.
     #[track_caller]
-    pub(crate) fn load(&self, b: &mut Builder, at: &[Global<U64>], epoch: Val<U32>) -> Vec<Val<F32>> {
-        let words = Words::new(b, at.len());
+    pub(crate) fn load(&self, b: &mut Builder, at: &[Global<F32>]) -> Vec<Val<F32>> {
+        let words = Words::new(b, at.len(), 1);
         words.ask(b, at);
-        self.wait_for(b, &words, at, epoch)
+        self.wait_for(b, &words, at)
     }
 
-    /// Waits for an epoch of words that were asked for, by a whole warp, and gives each lane's values.
+    /// Waits for words that were asked for, by a whole warp, and gives each lane's values.
     #[track_caller]
-    pub(crate) fn wait_for(
-        &self,
-        b: &mut Builder,
-        words: &Words,
-        at: &[Global<U64>],
-        epoch: Val<U32>,
-    ) -> Vec<Val<F32>> {
-        let found = &words.0;
+    pub(crate) fn wait_for(&self, b: &mut Builder, words: &Words, at: &[Global<F32>]) -> Vec<Val<F32>> {
         let wait = Wait::new(b, self.limit);
         let waits = |b: &mut Builder| {
-            let mut different = b.mov::<U32>(0);
-            for [_, tag] in found {
-                let own = b.xor::<U32>(*tag, epoch);
-                different = b.or::<U32>(different, own);
-            }
-            let lacks = b.setp_ne(different, 0);
+            let lacks = lacks_any(b, words.each());
             let waits = wait.goes_on(b, lacks);
             b.vote_any(waits)
         };
         b.while_(waits, |b| {
             b.nanosleep(20);
-            for (at, [value, tag]) in at.iter().zip(found) {
-                let lacks = b.setp_ne::<U32>(*tag, epoch);
-                b.if_(lacks, |b| {
-                    let word = b.ld_sync(*at, LoadOrder::Relaxed, Scope::Gpu);
-                    let [low, high] = b.unpack64(word);
-                    b.set(*value, low);
-                    b.set(*tag, high);
-                });
+            for (at, piece) in at.iter().zip(&words.0) {
+                let lacks = lacks_any(b, piece.iter());
+                b.if_(lacks, |b| load_piece(b, *at, piece));
             }
             wait.count(b);
         });
         self.end_wait(b, &wait);
-        found
-            .iter()
-            .map(|[value, _]| {
-                let value = b.get(*value);
-                b.mov_bits(value)
-            })
-            .collect()
+        words.each().map(|value| b.get(*value)).collect()
     }
 
     /// Waits until the flags of all blocks have come to an epoch.
@@ -175,105 +152,186 @@ impl Exchange {
     }
 }
 
-/// Words of a lane that are on their way: each its value's bits and its epoch.
+/// Words of a lane that are on their way, in pieces of one or four that follow each other.
 #[derive(Debug, Clone)]
-pub(crate) struct Words(Vec<[Var<U32>; 2]>);
+pub(crate) struct Words(Vec<Vec<Var<F32>>>);
 
 impl Words {
     /// All words of some.
     pub(crate) fn joined(parts: &[Words]) -> Words {
-        Words(parts.iter().flat_map(|part| part.0.iter().copied()).collect())
+        Words(parts.iter().flat_map(|part| part.0.iter().cloned()).collect())
     }
 
-    pub(crate) fn new(b: &mut Builder, count: usize) -> Words {
-        Words((0..count).map(|_| [(); 2].map(|()| b.var::<U32>(0))).collect())
+    pub(crate) fn new(b: &mut Builder, pieces: usize, of_piece: usize) -> Words {
+        Words((0..pieces).map(|_| (0..of_piece).map(|_| b.var::<F32>(0.0)).collect()).collect())
     }
 
-    /// Asks for them, whatever their epoch.
-    pub(crate) fn ask(&self, b: &mut Builder, at: &[Global<U64>]) {
-        let words: Vec<_> = at.iter().map(|at| b.ld_sync(*at, LoadOrder::Relaxed, Scope::Gpu)).collect();
-        for (to, word) in self.0.iter().zip(words) {
-            let halves = b.unpack64(word);
-            to.iter().zip(halves).for_each(|(to, half)| b.set(*to, half));
+    fn each(&self) -> impl Iterator<Item = &Var<F32>> {
+        self.0.iter().flatten()
+    }
+
+    /// Asks for them, whether they are empty or not.
+    pub(crate) fn ask(&self, b: &mut Builder, at: &[Global<F32>]) {
+        for (at, piece) in at.iter().zip(&self.0) {
+            load_piece(b, *at, piece);
         }
     }
 
-    /// Takes what was there before for values of an epoch: nobody waits for these words.
-    pub(crate) fn expect_none(&self, b: &mut Builder, epoch: Val<U32>) {
-        self.0.iter().for_each(|[_, tag]| b.set(*tag, epoch));
+    /// Takes any values: nobody waits for these words.
+    pub(crate) fn expect_none(&self, b: &mut Builder) {
+        self.each().for_each(|value| b.set(*value, 0.0));
     }
 
-    /// Takes values that came another way, as those of an epoch.
-    pub(crate) fn set(&self, b: &mut Builder, values: &[Val<F32>], epoch: Val<U32>) {
-        for ([value, tag], own) in self.0.iter().zip(values) {
-            let bits = b.mov_bits::<U32, F32>(*own);
-            b.set(*value, bits);
-            b.set(*tag, epoch);
+    /// Takes values that came another way.
+    pub(crate) fn set(&self, b: &mut Builder, values: &[Val<F32>]) {
+        for (to, value) in self.each().zip(values) {
+            let value = filled(b, *value);
+            b.set(*to, value);
         }
     }
+}
+
+/// Loads the words of a piece.
+fn load_piece(b: &mut Builder, at: Global<F32>, piece: &[Var<F32>]) {
+    match piece {
+        [one] => {
+            let word = b.ld_sync(at, LoadOrder::Relaxed, Scope::Gpu);
+            b.set(*one, word);
+        }
+        _ => {
+            let words: [Val<F32>; 4] = b.ld_sync_vector(at, LoadOrder::Relaxed, Scope::Gpu);
+            piece.iter().zip(words).for_each(|(to, word)| b.set(*to, word));
+        }
+    }
+}
+
+/// Whether one of some words is empty: no number is greater.
+fn lacks_any<'a>(b: &mut Builder, words: impl Iterator<Item = &'a Var<F32>>) -> Val<Pred> {
+    let mut greatest = b.mov::<U32>(0);
+    for word in words {
+        let word = b.get(*word);
+        let word = b.mov_bits::<U32, F32>(word);
+        greatest = b.max::<U32>(greatest, word);
+    }
+    b.setp_eq(greatest, EMPTY)
+}
+
+/// A value as it is handed over: in place of the NaN that means none another one.
+fn filled(b: &mut Builder, value: Val<F32>) -> Val<F32> {
+    let bits = b.mov_bits::<U32, F32>(value);
+    let bits = b.min::<U32>(bits, EMPTY - 1);
+    b.mov_bits(bits)
 }
 
 /// Where an element of a vector that is staged lies: lane l of the warp that stages a super-block takes its elements
-/// `8l .. 8l + 8`, and lanes that take their i-th together read neighbouring words.
+/// `8l .. 8l + 8`, and lanes that take their i-th four together read what follows each other.
 #[track_caller]
 pub(crate) fn place(b: &mut Builder, element: Val<U32>) -> Val<U32> {
     const { assert!(SUPER_BLOCK == 256, "32 lanes, eight elements each") };
-    let before = b.and::<U32>(element, !(SUPER_BLOCK - 1));
-    let number = b.and::<U32>(element, 7);
-    let lane = b.shr::<U32>(element, 3);
-    let lane = b.and::<U32>(lane, 31);
-    let inside = b.mad::<U32>(number, 32, lane);
-    b.add::<U32>(before, inside)
+    let outside = b.and::<U32>(element, !(SUPER_BLOCK - 4));
+    let second = b.and::<U32>(element, 4);
+    let lane = b.bfe::<U32>(element, 3, 5);
+    let inside = b.mad::<U32>(second, FOURS / 4, outside);
+    b.mad::<U32>(lane, 4, inside)
 }
+
+/// From a lane's first four elements of a super-block to its second.
+pub(crate) const FOURS: u32 = SUPER_BLOCK / 2;
 
 /// Publishes an element.
 #[track_caller]
-pub(crate) fn store(b: &mut Builder, at: Global<U64>, value: Val<F32>, epoch: Val<U32>) {
-    let value = b.mov_bits::<U32, F32>(value);
-    let word = b.pack64(value, epoch);
-    b.st_sync(at, word, StoreOrder::Relaxed, Scope::Gpu);
+pub(crate) fn store(b: &mut Builder, at: Global<F32>, value: Val<F32>) {
+    let value = filled(b, value);
+    b.st_sync(at, value, StoreOrder::Relaxed, Scope::Gpu);
 }
 
 /// Loads an element that another thread of the block has loaded before, and a barrier of the block since.
 #[track_caller]
-pub(crate) fn load_again(b: &mut Builder, at: Global<U64>) -> Val<F32> {
-    let word = b.ld_sync(at, LoadOrder::Relaxed, Scope::Gpu);
-    let [value, _] = b.unpack64(word);
-    b.mov_bits(value)
+pub(crate) fn load_again(b: &mut Builder, at: Global<F32>) -> Val<F32> {
+    b.ld_sync(at, LoadOrder::Relaxed, Scope::Gpu)
 }
 
-/// The epoch of a layer, which is computed where it is needed: registers are short beside attention and products.
+/// Empties `words` words from `from` on, a multiple of four, by all threads of the grid.
+#[track_caller]
+pub(crate) fn empty(b: &mut Builder, from: Global<F32>, words: u32, (block, blocks): (Val<U32>, Size)) {
+    let (warp, lane) = (b.warp_id(), b.lane());
+    let before = b.mad::<U32>(warp, blocks, block);
+    let first = b.mad::<U32>(before, 32, lane);
+    let step = b.size_mul(blocks, 32 * b.warps());
+    let nothing = b.mov(f32::from_bits(EMPTY));
+    b.for_range(first, words / 4, step, |b, four| {
+        let at = b.byte_index(from, four, 16);
+        b.st_vector(at, [nothing; 4]);
+    });
+}
+
+/// What a layer's epoch and its words are counted from, of the token's first layer, in shared memory: registers are short beside
+/// attention and products, so both are computed where they are needed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Epoch {
-    /// That of the token's first layer.
-    pub(crate) first: Shared<U32>,
-    pub(crate) layer: Val<U32>,
+pub(crate) struct First {
+    /// Its epoch, and which of the [`TURNS`] it has.
+    words: Shared<U32>,
 }
 
-impl Epoch {
+impl First {
+    /// Of the first token of a launch when so many layers have been gone on by. By one thread.
     #[track_caller]
-    pub(crate) fn get(&self, b: &mut Builder) -> Val<U32> {
-        let first = b.ld(self.first, LoadKind::Ordinary);
-        b.add::<U32>(first, self.layer)
+    pub(crate) fn new(b: &mut Builder) -> First {
+        First { words: b.shared("first_epoch", 2) }
+    }
+
+    /// Sets it to what stands before the launch's first token. By one thread.
+    #[track_caller]
+    pub(crate) fn begin(&self, b: &mut Builder, layers: Val<U32>) {
+        // Flags are zeros before.
+        let before = b.sub::<U32>(1, layers);
+        b.st(self.words, before);
+        b.st(self.words.at(1), 0);
+    }
+
+    /// Goes on by a token. By one thread.
+    #[track_caller]
+    pub(crate) fn go_on(&self, b: &mut Builder, layers: Val<U32>) {
+        let [epoch, turn] = [0, 1].map(|word| b.ld(self.words.at(word), LoadKind::Ordinary));
+        let next = b.add::<U32>(epoch, layers);
+        b.st(self.words, next);
+        let next = b.add::<U32>(turn, layers);
+        let next = b.rem::<U32>(next, TURNS);
+        b.st(self.words.at(1), next);
+    }
+
+    /// The epoch of a layer.
+    #[track_caller]
+    pub(crate) fn epoch(&self, b: &mut Builder, layer: Val<U32>) -> Val<U32> {
+        let first = b.ld(self.words, LoadKind::Ordinary);
+        b.add::<U32>(first, layer)
+    }
+
+    /// Which of the [`TURNS`] a layer has.
+    #[track_caller]
+    pub(crate) fn turn(&self, b: &mut Builder, layer: Val<U32>) -> Val<U32> {
+        let first = b.ld(self.words.at(1), LoadKind::Ordinary);
+        let turn = b.add::<U32>(first, layer);
+        b.rem::<U32>(turn, TURNS)
     }
 }
 
-/// A vector's slots, whose address is computed where it is needed as well.
+/// A vector's words, whose address is computed where it is needed as well.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slots {
-    /// The one of even layers, and how many bytes behind it lies that of odd ones.
-    pub(crate) even: Global<U64>,
+    /// Those of the first turn, and how many bytes behind it lie those of the next.
+    pub(crate) of_turns: Global<F32>,
     pub(crate) apart: u32,
-    /// The layer's.
-    pub(crate) epoch: Epoch,
+    pub(crate) first: First,
+    pub(crate) layer: Val<U32>,
 }
 
 impl Slots {
-    /// The layer's slot.
+    /// The layer's.
     #[track_caller]
-    pub(crate) fn own(&self, b: &mut Builder) -> Global<U64> {
-        let odd = b.and::<U32>(self.epoch.layer, 1);
-        b.byte_index(self.even, odd, self.apart)
+    pub(crate) fn own(&self, b: &mut Builder) -> Global<F32> {
+        let turn = self.first.turn(b, self.layer);
+        b.byte_index(self.of_turns, turn, self.apart)
     }
 }
 

@@ -346,15 +346,19 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) handed: Option<Handed>,
     /// The columns that have such a vector each, where there may be several.
     pub(crate) company: Option<Company<'a>>,
+    /// Device memory for second planes, where there is some.
+    pub(crate) apart: Option<Global<U32>>,
 }
 
 /// Stages one of several vectors, with barriers as in [`staged`].
 pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
-    let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, ring, handed, company } = *input;
+    let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, .. } = *input;
+    let AnyInput { ring, handed, company, apart, .. } = *input;
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
     let size = Size::Reg(k);
     let super_blocks = b.size_div_ceil(size, SUPER_BLOCK);
     let mut forms = With { numerics: Numerics::Fast, types, of: &[] }.forms(size);
+    forms.apart = apart;
     let count = |k: u32| k.div_ceil(SUPER_BLOCK);
     let most = widths.iter().map(|(k, _)| count(*k)).max().unwrap_or(0);
     // Two pairs at a time take fewer rounds where vectors are long. A round of them is taken to be seven fifths as long: an

@@ -8,8 +8,8 @@
 //! what else is staged.
 
 use super::warp;
-use crate::formats::{Own, Quantised, ScaleGroup};
-use crate::ptx::{AtomicOp, Bits32, Builder, F32, Integer, Pred, S32, U16, U32, Val, Work};
+use crate::formats::{Own, Quantised, ScaleGroup, Second};
+use crate::ptx::{AtomicOp, Bits32, Builder, F32, Integer, Pred, Ptr, S32, Space, U16, U32, Val, Work};
 
 /// The float whose lowest bits are an integer of up to 22 bits added to it.
 const MAGIC: f32 = 12_582_912.0;
@@ -207,9 +207,17 @@ fn later_planes<const N: usize>(
         b.set(scale, own);
         let behind = b.shr::<U32>(left, 1);
         b.set(left, behind);
-        let second = first.second(b, to);
-        write(b, planes, own, second, group);
-        second.write_last(b, (group == ScaleGroup::Of256).then_some(own), behind);
+        let last = (group == ScaleGroup::Of256).then_some(own);
+        match first.second(b, to) {
+            Second::Behind(second) => {
+                write(b, planes, own, second, group);
+                second.write_last(b, last, behind);
+            }
+            Second::Apart(second) => {
+                write(b, planes, own, second, group);
+                second.write_last(b, last, behind);
+            }
+        }
         behind
     };
     match rare {
@@ -266,12 +274,18 @@ fn pack(b: &mut Builder, words: [Val<F32>; 8]) -> [Val<U32>; 2] {
 
 /// Writes planes of super-blocks, and what stands beside the lane's own but for its last words: sums, and scales of each 32,
 /// each by the first of the lanes that have it.
-fn write<const N: usize>(b: &mut Builder, planes: [[Val<U32>; 2]; N], scale: Val<F32>, to: Own, group: ScaleGroup) {
+fn write<const N: usize, S: Space>(
+    b: &mut Builder,
+    planes: [[Val<U32>; 2]; N],
+    scale: Val<F32>,
+    to: Own<S>,
+    group: ScaleGroup,
+) {
     for (n, words) in planes.into_iter().enumerate() {
         b.st_vector(to.activations(n), words);
     }
     let lane = b.lane();
-    let store = |b: &mut Builder, at, sum: Val<S32>| {
+    let store = |b: &mut Builder, at: Ptr<S, U16>, sum: Val<S32>| {
         let sum = b.mov_bits::<U32, S32>(sum);
         let sum = b.cvt::<U16, U32>(sum);
         b.st(at, sum);

@@ -51,7 +51,7 @@ impl Rounded {
         let mut forms: Vec<Form> = types.iter().map(|ty| form(*ty, Numerics::Fast)).collect();
         forms.sort();
         forms.dedup();
-        let staged = Quantised::new(b, room, Size::Const(TOGETHER));
+        let staged = Quantised::new(b, room, Size::Const(TOGETHER), None);
         let lane = b.lane();
         let at = b.mul::<U32>(lane, 8);
         let at = b.mad::<U32>(sb, SUPER_BLOCK, at);

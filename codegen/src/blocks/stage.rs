@@ -2,11 +2,11 @@
 //!
 //! `formats::activations` says how its elements are arranged.
 
-use super::exchange::{Handed, Words};
+use super::exchange::{FOURS, Handed, Words};
 use super::quantise::{self, Rare};
 use super::warp;
-use crate::formats::{self, Form, Quantised, ScaleGroup, swizzle};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val, Var, Work};
+use crate::formats::{self, Apart, Form, Quantised, ScaleGroup, swizzle};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// The staged vector, in each form that products with it may take.
@@ -22,13 +22,15 @@ pub(crate) struct Staged {
     room: u32,
     /// `[k / 256]`: the sum of squares of the input (before gamma) of each super-block.
     squares: Shared<F32>,
+    /// Where second planes are, if not behind the first.
+    apart: Option<Apart>,
 }
 
 /// Words of shared memory that a super-block takes, and those that a vector takes besides.
-const fn words(form: Form) -> (u32, u32) {
+const fn words(form: Form, apart: bool) -> (u32, u32) {
     match form {
         Form::Float => (SUPER_BLOCK, 0),
-        Form::Int8(_) => (Quantised::WORDS, Quantised::PADDING),
+        Form::Int8(_) => formats::words_of_bytes(apart),
     }
 }
 
@@ -41,6 +43,8 @@ pub(crate) struct Forms {
     pub(crate) one: One,
     /// Super-blocks that a warp stages together, for which there must be room: one, two or four.
     pub(crate) together: u32,
+    /// Device memory for second planes, where they do not stand behind the first.
+    pub(crate) apart: Option<Global<U32>>,
 }
 
 /// When a launch wants one form only.
@@ -56,7 +60,7 @@ impl Forms {
     /// These, with two super-blocks together where they are rounded.
     pub(crate) fn new(all: Vec<Form>, one: One) -> Forms {
         let together = all.iter().map(|form| if *form == Form::Float { 1 } else { 2 }).max().unwrap_or(1);
-        Forms { all, one, together }
+        Forms { all, one, together, apart: None }
     }
 
     /// Super-blocks that are staged at once, at most: what every target has the shared memory for.
@@ -68,7 +72,7 @@ impl Forms {
     pub(crate) fn words(&self, super_blocks: u32, one: bool) -> u32 {
         let super_blocks = super_blocks.next_multiple_of(self.together);
         let sizes = self.all.iter().map(|form| {
-            let (each, besides) = words(*form);
+            let (each, besides) = words(*form, self.apart.is_some());
             each * super_blocks + besides
         });
         if one { sizes.max().unwrap_or(0) } else { sizes.sum() }
@@ -94,12 +98,13 @@ impl Staged {
                 (One::When(one), at) => Size::Reg(b.selp::<U32>(0, at, one)),
             };
             places.push((*form, b.index(base, at)));
-            let (each, besides) = words(*form);
+            let (each, besides) = words(*form, forms.apart.is_some());
             let own = b.size_mul(super_blocks, each);
             let own = b.size_add(own, besides);
             before = b.size_add(before, own);
         }
-        Staged { forms: places, super_blocks, together, base, room, squares: base.at(squares) }
+        let apart = forms.apart.map(|region| Apart { region, staged: base });
+        Staged { forms: places, super_blocks, together, base, room, squares: base.at(squares), apart }
     }
 
     /// The shared memory that it takes.
@@ -133,7 +138,7 @@ impl Staged {
     #[track_caller]
     pub(crate) fn quantised(&self, b: &mut Builder, group: ScaleGroup) -> Quantised {
         let words = self.place(b, Form::Int8(group)).cast::<U32>();
-        Quantised::new(b, words, self.super_blocks)
+        Quantised::new(b, words, self.super_blocks, self.apart)
     }
 
     #[track_caller]
@@ -180,8 +185,8 @@ impl Staged {
             None if N == 1 => Ahead::None,
             None => Ahead::Floats(std::array::from_fn(|_| Eight::new(b, 0.0))),
             Some(handed) => {
-                let first = b.byte_index(x.cast::<U64>(), lane, 8);
-                Ahead::Words(std::array::from_fn(|_| Words::new(b, 8)), handed, first)
+                let first = b.byte_index(x, lane, 16);
+                Ahead::Words(std::array::from_fn(|_| Words::new(b, 2, 4)), handed, first)
             }
         };
         let x = b.byte_index(x, lane, 32);
@@ -202,9 +207,9 @@ impl Staged {
             eight(b, of.at(n as u32 * SUPER_BLOCK), inside, kind)
         };
         let x_of = |b: &mut Builder, sb: Val<U32>| b.byte_index(x, sb, 4 * SUPER_BLOCK);
-        let words_of = |b: &mut Builder, first: Global<U64>, (sb, n): (Val<U32>, usize)| {
-            let words = b.byte_index(first, sb, 8 * SUPER_BLOCK).at(n as u32 * SUPER_BLOCK);
-            [0, 1, 2, 3, 4, 5, 6, 7].map(|i| words.at(32 * i))
+        let words_of = |b: &mut Builder, first: Global<F32>, (sb, n): (Val<U32>, usize)| {
+            let words = b.byte_index(first, sb, 4 * SUPER_BLOCK).at(n as u32 * SUPER_BLOCK);
+            [words, words.at(FOURS)]
         };
         let gamma_of = |b: &mut Builder, sb: Val<U32>| {
             gamma.map(|of| Factors { gamma: b.byte_index(of.gamma, sb, 4 * SUPER_BLOCK), ..of })
@@ -234,7 +239,7 @@ impl Staged {
                             let found = eight_of(b, of_x, at, kind);
                             ahead[n].set(b, &found);
                         }
-                        Ahead::Words(ahead, Handed { is, epoch, .. }, first) => b.if_else(
+                        Ahead::Words(ahead, Handed { is, .. }, first) => b.if_else(
                             *is,
                             |b| {
                                 let at = words_of(b, *first, at);
@@ -242,7 +247,7 @@ impl Staged {
                             },
                             |b| {
                                 let found = eight_of(b, of_x, at, kind);
-                                ahead[n].set(b, &found, *epoch);
+                                ahead[n].set(b, &found);
                             },
                         ),
                     }
@@ -250,9 +255,7 @@ impl Staged {
                 };
                 match &ahead {
                     // The first of a round is there, or there is no round.
-                    Ahead::Words(ahead, Handed { epoch, .. }, _) if n > 0 => {
-                        b.if_else(there, ask, |b| ahead[n].expect_none(b, *epoch));
-                    }
+                    Ahead::Words(ahead, ..) if n > 0 => b.if_else(there, ask, |b| ahead[n].expect_none(b)),
                     _ => b.if_(there, ask),
                 }
             }
@@ -301,14 +304,14 @@ impl Staged {
                     })
                 }
                 Ahead::Floats(ahead) => ahead.each_ref().map(|ahead| ahead.get(b)),
-                Ahead::Words(ahead, Handed { exchange, epoch, .. }, first) => {
+                Ahead::Words(ahead, Handed { exchange, .. }, first) => {
                     let mut found = Vec::new();
                     // Before sm_90 registers are short.
                     let at_once = if b.target().sm() >= 90 { 2 } else { 1 };
                     for (number, words) in ahead.chunks(at_once).enumerate() {
                         let at = [0, 1].map(|n| words_of(b, *first, (sb, at_once * number + n)));
-                        let at = &at.as_flattened()[..8 * words.len()];
-                        found.extend(exchange.wait_for(b, &Words::joined(words), at, *epoch));
+                        let at = &at.as_flattened()[..2 * words.len()];
+                        found.extend(exchange.wait_for(b, &Words::joined(words), at));
                     }
                     std::array::from_fn(|n| std::array::from_fn(|i| found[8 * n + i]))
                 }
@@ -499,7 +502,7 @@ enum Ahead<const N: usize> {
     None,
     Floats([Eight; N]),
     /// Those that may come through the exchange, and where the lane's first word would be.
-    Words([Words; N], Handed, Global<U64>),
+    Words([Words; N], Handed, Global<F32>),
 }
 
 /// Eight elements of a lane.

@@ -21,7 +21,10 @@
 
 use super::SuperBlock;
 use super::plane::{Plane, StagedPlane};
-use crate::ptx::{Builder, F16, F32, Half, LoadKind, Pred, S32, Shared, Size, U16, U32, Val, Work};
+use crate::ptx::{
+    Builder, Element, F16, F32, Global, Half, LoadKind, Pred, Ptr, S32, Shared, Size, Space, U16, U32, Val, Var, Work,
+    space,
+};
 use kiln_shape::SUPER_BLOCK;
 
 /// Bytes of a super-block in a plane.
@@ -85,6 +88,10 @@ impl Int8 {
     ) -> Val<F32> {
         let first = x.at(b, super_block);
         let last = first.later(b);
+        if x.is_apart() {
+            let later = b.var::<U32>(last);
+            return self.dot_apart(b, weights, x, &Plane::Shared(first), (later, &|_| first));
+        }
         self.planes(b, self.dot, weights, (x, first, last), work)
     }
 
@@ -143,27 +150,62 @@ impl Int8 {
 pub(crate) struct Quantised {
     activations: Shared<U32>,
     beside: Shared<U32>,
-    /// Bytes from the first plane to the second.
-    plane_distance: Size,
-    /// The same of what stands beside them.
-    beside_distance: Size,
+    later: Later,
+}
+
+/// Where second planes are.
+#[derive(Debug, Clone, Copy)]
+enum Later {
+    /// So many bytes behind the first, and what stands beside them behind that of the first.
+    Behind { plane: Size, beside: Size },
+    /// In device memory.
+    Apart(Apart),
+}
+
+/// Device memory for second planes, which few super-blocks have: each word lies as far behind `region` as that of the first
+/// plane lies behind `staged`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Apart {
+    pub(crate) region: Global<U32>,
+    pub(crate) staged: Shared<F32>,
+}
+
+impl Apart {
+    fn of<T: Element>(&self, b: &mut Builder, staged: Shared<T>) -> Global<T> {
+        let (at, from) = (b.shared_address(staged), b.shared_address(self.staged));
+        let behind = b.sub::<U32>(at, from);
+        b.byte_index(self.region.cast::<T>(), behind, 1)
+    }
+}
+
+/// What a vector takes of shared memory, with second planes there or elsewhere: words of a super-block, and others.
+pub(crate) const fn words(apart: bool) -> (u32, u32) {
+    let planes = if apart { 1 } else { 2 };
+    (planes * (PLANE_BYTES + BESIDE_BYTES) / 4, planes * 2 * BANKS_BYTES / 4)
 }
 
 impl Quantised {
-    /// Words of shared memory that a super-block takes, and those that a vector takes besides.
-    pub(crate) const WORDS: u32 = 2 * (PLANE_BYTES + BESIDE_BYTES) / 4;
-    pub(crate) const PADDING: u32 = 4 * BANKS_BYTES / 4;
+    /// Words of shared memory that a super-block takes with both its planes, and those that a vector takes besides.
+    pub(crate) const WORDS: u32 = words(false).0;
+    pub(crate) const PADDING: u32 = words(false).1;
 
-    /// A vector of so many super-blocks in [`Quantised::WORDS`] words each, and [`Quantised::PADDING`] more.
+    /// A vector of so many super-blocks in as many words as [`words`] says.
     #[track_caller]
-    pub(crate) fn new(b: &mut Builder, words: Shared<U32>, super_blocks: Size) -> Quantised {
-        let [plane_distance, beside_distance] = [PLANE_BYTES, BESIDE_BYTES].map(|bytes| {
+    pub(crate) fn new(b: &mut Builder, memory: Shared<U32>, super_blocks: Size, apart: Option<Apart>) -> Quantised {
+        let [plane, beside] = [PLANE_BYTES, BESIDE_BYTES].map(|bytes| {
             let bytes = b.size_mul(super_blocks, bytes);
             let banks = b.size_div_ceil(bytes, BANKS_BYTES);
             b.size_mul(banks, BANKS_BYTES)
         });
-        let beside = b.byte_index(words, plane_distance, 2);
-        Quantised { activations: words, beside, plane_distance, beside_distance }
+        let planes = if apart.is_some() { 1 } else { 2 };
+        let at = b.byte_index(memory, plane, planes);
+        let later = apart.map_or(Later::Behind { plane, beside }, Later::Apart);
+        Quantised { activations: memory, beside: at, later }
+    }
+
+    /// Whether second planes are in device memory.
+    pub(super) const fn is_apart(&self) -> bool {
+        matches!(self.later, Later::Apart(_))
     }
 
     /// The half of each super-block that is the lane's, of two lanes [`APART`].
@@ -193,21 +235,38 @@ impl Quantised {
         }
     }
 
-    /// The second plane of the super-block whose first one is `first`.
+    /// The second plane of the super-block whose first one is `first`, in shared memory.
     #[track_caller]
     pub(crate) fn second(&self, b: &mut Builder, first: StagedPlane) -> StagedPlane {
+        let one = b.mov::<U32>(1);
+        self.plane(b, first, one)
+    }
+
+    /// The plane of that number of the super-block whose first one is `first`, in shared memory.
+    #[track_caller]
+    fn plane(&self, b: &mut Builder, first: StagedPlane, number: Val<U32>) -> StagedPlane {
+        let Later::Behind { plane, beside } = self.later else {
+            b.complain("second planes are in device memory".to_owned());
+            return first;
+        };
         StagedPlane {
-            activations: b.byte_index(first.activations, self.plane_distance, 1),
-            beside: b.byte_index(first.beside, self.beside_distance, 1),
+            activations: b.mad_index(first.activations, number, plane),
+            beside: b.mad_index(first.beside, number, beside),
         }
     }
 
-    /// The plane of that number of the super-block whose first one is `first`.
+    /// The second plane of the super-block whose first one is `first`; anything where `later` says that there is none.
     #[track_caller]
-    pub(super) fn plane(&self, b: &mut Builder, first: StagedPlane, number: Val<U32>) -> StagedPlane {
-        StagedPlane {
-            activations: b.mad_index(first.activations, number, self.plane_distance),
-            beside: b.mad_index(first.beside, number, self.beside_distance),
+    pub(super) fn later(&self, b: &mut Builder, first: StagedPlane, later: Var<U32>) -> Plane {
+        match self.later {
+            Later::Behind { .. } => {
+                let number = b.get(later);
+                Plane::Shared(self.plane(b, first, number))
+            }
+            Later::Apart(apart) => Plane::Device(StagedPlane {
+                activations: apart.of(b, first.activations),
+                beside: apart.of(b, first.beside),
+            }),
         }
     }
 
@@ -241,22 +300,17 @@ impl Quantised {
 /// lane has what stands beside those of the first, an odd lane what stands beside those of the second. Lanes' addresses
 /// stand before the first super-block, so that each costs one instruction in the next.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Own {
-    activations: Shared<U32>,
+pub(crate) struct Own<S = space::Shared> {
+    activations: Ptr<S, U32>,
     /// The sum of 32.
-    pub(crate) sum_of_32: Shared<U16>,
+    pub(crate) sum_of_32: Ptr<S, U16>,
     /// The sum of 16, or the scale of the 32; of the lane that leads the first word in either case.
-    beside: Shared<U32>,
+    beside: Ptr<S, U32>,
     /// Whether the lane is the first of its super-block.
     leads: Val<Pred>,
 }
 
 impl Own {
-    /// The activations in the `n`-th of the super-blocks.
-    pub(crate) fn activations(&self, n: usize) -> Shared<U32> {
-        self.activations.at(n as u32 * PLANE_BYTES / 4)
-    }
-
     /// The same so many super-blocks further on.
     pub(crate) fn further(self, super_blocks: u32) -> Own {
         Own {
@@ -280,22 +334,44 @@ impl Own {
 
     /// The same in the second plane.
     #[track_caller]
-    pub(crate) fn second(self, b: &mut Builder, of: &Quantised) -> Own {
-        Own {
-            activations: b.byte_index(self.activations, of.plane_distance, 1),
-            sum_of_32: b.byte_index(self.sum_of_32, of.plane_distance, 1),
-            beside: b.byte_index(self.beside, of.beside_distance, 1),
-            ..self
+    pub(crate) fn second(self, b: &mut Builder, of: &Quantised) -> Second {
+        let Own { activations, sum_of_32, beside, leads } = self;
+        match of.later {
+            Later::Behind { plane, beside: more } => Second::Behind(Own {
+                activations: b.byte_index(activations, plane, 1),
+                sum_of_32: b.byte_index(sum_of_32, plane, 1),
+                beside: b.byte_index(beside, more, 1),
+                leads,
+            }),
+            Later::Apart(apart) => Second::Apart(Own {
+                activations: apart.of(b, activations),
+                sum_of_32: apart.of(b, sum_of_32),
+                beside: apart.of(b, beside),
+                leads,
+            }),
         }
+    }
+}
+
+/// Where a lane writes in the second plane.
+pub(crate) enum Second {
+    Behind(Own),
+    Apart(Own<space::Global>),
+}
+
+impl<S: Space> Own<S> {
+    /// The activations in the `n`-th of the super-blocks.
+    pub(crate) fn activations(&self, n: usize) -> Ptr<S, U32> {
+        self.activations.at(n as u32 * PLANE_BYTES / 4)
     }
 
     /// Where the sum of the 16 goes, with a scale for 256.
-    pub(crate) fn sum_of_16(&self) -> Shared<U16> {
+    pub(crate) fn sum_of_16(&self) -> Ptr<S, U16> {
         self.beside.cast()
     }
 
     /// Where the scale of the 32 goes, with a scale for each 32.
-    pub(crate) fn scale_of_32(&self) -> Shared<F32> {
+    pub(crate) fn scale_of_32(&self) -> Ptr<S, F32> {
         self.beside.cast()
     }
 

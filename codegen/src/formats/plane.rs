@@ -2,20 +2,21 @@
 //! long as it meets the same one again.
 
 use super::int8::{BESIDE_BYTES, Int8, LAST_WORDS, PLANE_BYTES, Quantised, SUMS_OF_32, ScaleGroup, Sums, Weights};
-use crate::ptx::{Builder, F32, LoadKind, Shared, U32, Val, Var, Work};
+use crate::ptx::{Builder, F32, LoadKind, Ptr, Space, U32, Val, Var, Work, space};
 use kiln_shape::SUPER_BLOCK;
 
 /// A super-block in a plane: what a dot product reads.
 pub(crate) enum Plane {
     Shared(StagedPlane),
+    Device(StagedPlane<space::Global>),
     Held(Words<Val<U32>>),
 }
 
-/// A super-block in a plane, in shared memory.
+/// A super-block in a plane, in memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StagedPlane {
-    pub(super) activations: Shared<U32>,
-    pub(super) beside: Shared<U32>,
+pub(crate) struct StagedPlane<S = space::Shared> {
+    pub(super) activations: Ptr<S, U32>,
+    pub(super) beside: Ptr<S, U32>,
 }
 
 /// A super-block in a plane, in registers.
@@ -47,6 +48,7 @@ impl Plane {
     pub(super) fn quad(&self, b: &mut Builder, quad: u32) -> [Val<U32>; 4] {
         match self {
             Plane::Shared(from) => from.quad(b, quad),
+            Plane::Device(from) => from.quad(b, quad),
             Plane::Held(words) => words.quads[quad as usize],
         }
     }
@@ -55,6 +57,7 @@ impl Plane {
     pub(super) fn sums_of_32(&self, b: &mut Builder) -> [Val<U32>; 4] {
         match self {
             Plane::Shared(from) => from.sums_of_32(b),
+            Plane::Device(from) => from.sums_of_32(b),
             Plane::Held(words) => std::array::from_fn(|i| words.sums[i]),
         }
     }
@@ -63,6 +66,7 @@ impl Plane {
     pub(super) fn sums_of_16(&self, b: &mut Builder) -> [Val<U32>; 8] {
         match self {
             Plane::Shared(from) => from.eight(b),
+            Plane::Device(from) => from.eight(b),
             Plane::Held(words) => std::array::from_fn(|i| words.sums[i]),
         }
     }
@@ -71,6 +75,7 @@ impl Plane {
     pub(super) fn scale(&self, b: &mut Builder) -> Val<F32> {
         let scale = match self {
             Plane::Shared(from) => from.last_words(b)[0],
+            Plane::Device(from) => from.last_words(b)[0],
             Plane::Held(words) => words.scales[0],
         };
         b.mov_bits(scale)
@@ -80,6 +85,7 @@ impl Plane {
     pub(super) fn scales(&self, b: &mut Builder) -> [Val<F32>; 8] {
         let scales = match self {
             Plane::Shared(from) => from.eight(b),
+            Plane::Device(from) => from.eight(b),
             Plane::Held(words) => std::array::from_fn(|i| words.scales[i]),
         };
         scales.map(|word| b.mov_bits(word))
@@ -89,13 +95,14 @@ impl Plane {
     pub(super) fn four_scales(&self, b: &mut Builder) -> [Val<F32>; 4] {
         let scales = match self {
             Plane::Shared(from) => b.ld_vector(from.beside, LoadKind::Ordinary),
+            Plane::Device(from) => b.ld_vector(from.beside, LoadKind::Ordinary),
             Plane::Held(words) => std::array::from_fn(|i| words.scales[i]),
         };
         scales.map(|word: Val<U32>| b.mov_bits(word))
     }
 }
 
-impl StagedPlane {
+impl<S: Space> StagedPlane<S> {
     fn quad(&self, b: &mut Builder, quad: u32) -> [Val<U32>; 4] {
         b.ld_vector(self.activations.at(4 * quad), LoadKind::Ordinary)
     }
@@ -155,36 +162,10 @@ impl Held {
         StagedPlane { activations, beside }
     }
 
-    /// As [`Int8::dot`] of the super-block whose activations are held. The second plane, which few super-blocks have, stays in
-    /// shared memory, and has a text of its own.
+    /// As [`Int8::dot`] of the super-block whose activations are held.
     pub(crate) fn dot(&self, b: &mut Builder, weights: &Weights, x: &Quantised) -> Val<F32> {
-        let has = b.setp_ne(self.later, 0);
-        let any = b.vote_any(has);
-        // It comes first, or the assembler would keep what it unpacks for it.
-        let second = b.var::<F32>(0.0);
-        b.if_(any, |b| {
-            // A loop of one round, which the assembler places apart and which is counted apart. The weights seem to depend on
-            // the round, or it would unpack them all before, and have no registers left.
-            let round = b.var::<U32>(0);
-            b.do_while(|b| {
-                b.each_iteration(Work::Few);
-                let (round_now, later) = (b.get(round), b.get(self.later));
-                let weights = weights.changed_by(b, round_now);
-                let first = self.first(b);
-                let plane = x.plane(b, first, later);
-                let part = (self.of.dot)(b, &weights, &Plane::Shared(plane));
-                b.set(second, part);
-                let next = b.add::<U32>(round, 1);
-                b.set(round, next);
-                let more = b.setp_lt(next, 1);
-                b.vote_any(more)
-            });
-        });
-        let zero = b.mov::<F32>(0.0);
-        let first = (self.of.dot)(b, weights, &Plane::Held(self.words.map(Var::now)));
-        let sum = b.add(zero, first);
-        let both = b.add(sum, second);
-        b.selp::<F32>(both, sum, has)
+        let plane = Plane::Held(self.words.map(Var::now));
+        self.of.dot_apart(b, weights, x, &plane, (self.later, &|b| self.first(b)))
     }
 }
 
@@ -196,6 +177,45 @@ impl Int8 {
         let at = [b.shared_address(first.activations), b.shared_address(first.beside)];
         let at = at.map(|at| b.var::<U32>(at));
         Held { of: *self, words: words.map(|word| b.var(word)), later: b.var(later), at }
+    }
+
+    /// The dot product with the first plane, plus that with the second, which few super-blocks have and which has a text of its
+    /// own. `later` is the number of planes behind the first, and with it comes where that one was staged.
+    pub(super) fn dot_apart(
+        &self,
+        b: &mut Builder,
+        weights: &Weights,
+        x: &Quantised,
+        plane: &Plane,
+        (later, staged): (Var<U32>, &dyn Fn(&mut Builder) -> StagedPlane),
+    ) -> Val<F32> {
+        let has = b.setp_ne(later, 0);
+        let any = b.vote_any(has);
+        // It comes first, or the assembler would keep what it unpacks for it.
+        let second = b.var::<F32>(0.0);
+        b.if_(any, |b| {
+            // A loop of one round, which the assembler places apart and which is counted apart. The weights seem to depend on
+            // the round, or it would unpack them all before, and have no registers left.
+            let round = b.var::<U32>(0);
+            b.do_while(|b| {
+                b.each_iteration(Work::Few);
+                let round_now = b.get(round);
+                let weights = weights.changed_by(b, round_now);
+                let first = staged(b);
+                let plane = x.later(b, first, later);
+                let part = (self.dot)(b, &weights, &plane);
+                b.set(second, part);
+                let next = b.add::<U32>(round, 1);
+                b.set(round, next);
+                let more = b.setp_lt(next, 1);
+                b.vote_any(more)
+            });
+        });
+        let zero = b.mov::<F32>(0.0);
+        let first = (self.dot)(b, weights, plane);
+        let sum = b.add(zero, first);
+        let both = b.add(sum, second);
+        b.selp::<F32>(both, sum, has)
     }
 
     /// What a dot product takes of a plane: activations, sums, scales; and the number of planes behind it.

@@ -3,7 +3,7 @@ use super::{Grid, Kernel};
 use crate::blocks::company::{Column, Company, Vectors};
 use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
-use crate::blocks::exchange::{self, Epoch, Handed};
+use crate::blocks::exchange::{self, Handed};
 use crate::blocks::fast::{Along, Places};
 use crate::blocks::gemv::{self, AnyInput, Pass, Share};
 use crate::blocks::math;
@@ -42,6 +42,8 @@ pub(crate) struct AnyOperands<'a> {
     pub(crate) exchanged: Option<Exchanged>,
     /// The columns, where there may be several.
     pub(crate) company: Option<Company<'a>>,
+    /// Device memory of the block for vectors' second planes, where they have no shared memory.
+    pub(crate) apart: Option<Global<U32>>,
 }
 
 /// The vectors of a phase that come and go through the exchange: then their pointers are those of its words.
@@ -52,8 +54,6 @@ pub(crate) struct Exchanged {
     /// Whether the result goes through it, and the residual came, the same in the whole block.
     pub(crate) y: Val<Pred>,
     pub(crate) residual: Val<Pred>,
-    /// The result's epoch.
-    pub(crate) epoch: Epoch,
 }
 
 impl Products {
@@ -109,6 +109,7 @@ impl Products {
             ring: operands.ring,
             handed: operands.exchanged.map(|exchanged| exchanged.x),
             company: operands.company,
+            apart: operands.apart,
         };
         gemv::staged_any(b, &input)
     }
@@ -385,7 +386,7 @@ impl Exchanged {
             self.residual,
             |b| {
                 let place = exchange::place(b, row);
-                let at = b.index(at.cast::<U64>(), place);
+                let at = b.index(at, place);
                 let found = exchange::load_again(b, at);
                 b.set(addend, found);
             },
@@ -401,9 +402,8 @@ impl Exchanged {
             |b| {
                 let place = exchange::place(b, row);
                 let place = b.selp::<U32>(row, place, is_qkv);
-                let to = b.index(y.cast::<U64>(), place);
-                let epoch = self.epoch.get(b);
-                exchange::store(b, to, value, epoch);
+                let to = b.index(y, place);
+                exchange::store(b, to, value);
             },
             |b| {
                 let to = b.index(y, row);
@@ -550,7 +550,7 @@ impl Kernel for Products {
         }
         let kind = dependent::wait(b);
         let of = Operands { table: table.into(), layer, x, y, residual: y, eps, kind };
-        let operands = AnyOperands { phase, of, ring: None, exchanged: None, company: None };
+        let operands = AnyOperands { phase, of, ring: None, exchanged: None, company: None, apart: None };
         let pass = self.staged(b, &operands, &chosen);
         let share = Share::of_grid(b, Size::Reg(rows), &pass);
         self.rows(b, &operands, &chosen, &pass, share);

@@ -54,7 +54,23 @@ impl Builder {
     #[track_caller]
     pub fn ld_sync<T: Element>(&mut self, ptr: Global<T>, order: LoadOrder, scope: Scope) -> Val<T::Loaded> {
         let src = [self.mem(ptr)];
-        self.emit(Op::LdSync { order, scope, ty: T::MEMORY }, src)
+        self.emit(Op::LdSync { order, scope, width: Width::One, ty: T::MEMORY }, src)
+    }
+
+    /// As many of them as [`Builder::ld_vector`] loads, each a load of its own to the memory model.
+    #[track_caller]
+    pub fn ld_sync_vector<T: Element, const N: usize>(
+        &mut self,
+        ptr: Global<T>,
+        order: LoadOrder,
+        scope: Scope,
+    ) -> [Val<T::Loaded>; N] {
+        let width = const { Width::of::<N>(T::BYTES) };
+        let values: [Val<T::Loaded>; N] = std::array::from_fn(|_| Val::new(self.fresh::<T::Loaded>()));
+        let dst = [Arg::Vector(values.iter().map(|value| value.arg()).collect())];
+        let src = [self.mem(ptr)];
+        self.push(Op::LdSync { order, scope, width, ty: T::MEMORY }, dst, src, None);
+        values
     }
 
     /// A synchronising store: `st.release.gpu`, `st.relaxed.sys`.

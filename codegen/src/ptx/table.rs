@@ -473,8 +473,8 @@ instructions! {
     /// The same, after a while of sleep if it is not.
     MbarrierTryWait: [Value(Pred)] <- [Address(StateSpace::Shared, 8), Value(U32)], SM_90, Varies, Free, Loads;
     /// A synchronising load.
-    LdSync { order: LoadOrder, scope: Scope, ty: Type }:
-        [Value(ty)] <- [place(Global, Width::One, ty)], BASE, Varies, Free, Loads;
+    LdSync { order: LoadOrder, scope: Scope, width: Width, ty: Type }:
+        [moved(width, ty)] <- [place(Global, width, ty)], BASE, Varies, Free, Loads;
     /// A synchronising store.
     StSync { order: StoreOrder, scope: Scope, ty: Type }:
         [place(Global, Width::One, ty)] <- [Value(ty)], BASE, Operands, Free, Stores;

@@ -13,7 +13,7 @@ use crate::model::kernels::Persistent;
 use crate::model::launches::{Exchange, PersistentDecoder, Trace};
 use crate::model::{Inner, KvType, Numerics, balance};
 use crate::shape::choice;
-use crate::shape::exchange::words_of_column;
+use crate::shape::exchange::{EMPTY, words_of_column};
 use crate::shape::mailbox::{self, state};
 use crate::shape::ring::Depth;
 use crate::{Error, Result};
@@ -57,6 +57,8 @@ pub(crate) struct Decoder {
 /// Device memory between the phases of a token, and between launches.
 struct Memory {
     shares: DeviceBuffer<u32>,
+    /// Of each block so many bytes, as many as it may have shared memory, and how many.
+    second_planes: (DeviceBuffer<u32>, u32),
     state: DeviceBuffer<u32>,
     x: DeviceBuffer<f32>,
     qkv: DeviceBuffer<f32>,
@@ -80,7 +82,7 @@ struct Cleared {
     /// The barrier's counter, the abort word, a flag of each block, then of each column a counter of each KV head.
     counters: DeviceBuffer<u32>,
     /// The words of [`crate::shape::exchange`], of each column.
-    exchange: DeviceBuffer<u64>,
+    exchange: DeviceBuffer<f32>,
 }
 
 /// What came of asking for a launch.
@@ -124,7 +126,10 @@ impl Decoder {
         };
         let post = Arc::new(Post::new(device)?);
         let resident: Arc<dyn Resident> = post.clone();
+        // Kernels before sm_90 have second planes in shared memory.
+        let of_block = if device.sm() >= 90 { device.shared_memory_per_block().next_multiple_of(16) } else { 16 };
         let memory = Memory {
+            second_planes: (DeviceBuffer::zeroed(device, stride * of_block as usize / 4)?, of_block),
             shares: DeviceBuffer::from_host(device, &balance::shares(&model.file, blocks)?)?,
             state: DeviceBuffer::zeroed(device, state::WORDS as usize)?,
             x: DeviceBuffer::zeroed(device, shape.hidden as usize)?,
@@ -181,7 +186,8 @@ impl Decoder {
         self.post.stream.inner.order_behind_all()?;
         self.post.ask(Wish::Stay);
         cleared.counters.fill_bytes(&self.post.stream, 0)?;
-        cleared.exchange.fill_bytes(&self.post.stream, 0)?;
+        const { assert!(EMPTY == u32::from_ne_bytes([u8::MAX; 4])) };
+        cleared.exchange.fill_bytes(&self.post.stream, u8::MAX)?;
         let number = self.post.launched.load(Ordering::Acquire).wrapping_add(1).max(1);
         // Between its tokens a session whose host chooses has no item: what was asked for counts as well.
         let wanted = self.post.taken().max(self.wanted.swap(0, Ordering::AcqRel));
@@ -245,7 +251,13 @@ impl Decoder {
             Some((trace, events)) => Trace { trace: trace.into(), trace_capacity: *events },
             None => Trace { trace: Out::NULL, trace_capacity: 0 },
         };
-        let exchange = || Exchange { exchange: (&cleared.exchange).into(), columns };
+        let (second_planes, of_block) = &memory.second_planes;
+        let exchange = || Exchange {
+            exchange: (&cleared.exchange).into(),
+            second_planes: second_planes.into(),
+            second_planes_each: *of_block,
+            columns,
+        };
         let ring = |rings: &[Depth]| rings.get(columns as usize - 1).copied().unwrap_or(Depth::LEAST);
         match &*self.kernel {
             Persistent::Plain(kernel) => self.enqueue(kernel, &decoder),

@@ -1,26 +1,28 @@
 //! Where the phases' vectors lie: in buffers that a grid barrier orders, or, beside a ring, in the exchange.
 
 use super::trace::Ends;
-use super::{Decoder, PersistentDecoder};
+use super::{Decoder, Pass, PersistentDecoder};
 use crate::blocks::attend::Out;
 use crate::blocks::company;
-use crate::blocks::exchange::{Epoch, Exchange, Handed, Meeting, Slots};
+use crate::blocks::exchange::{self, Exchange, First, Handed, Meeting, Slots};
 use crate::kernels::phase::Phase;
 use crate::kernels::products::Exchanged;
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U32, U64, Val};
-use kiln_shape::exchange::{Slot, words, words_of_column};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, U32, Val};
+use kiln_shape::exchange::{Slot, TURNS, words, words_of_column};
 use kiln_shape::mailbox::item;
 
 /// The exchange of a decoder's blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Vectors {
     exchange: Exchange,
-    /// `[columns, 2, words]`, for even layers and odd ones.
-    slots: Global<U64>,
+    /// `[columns, TURNS, words]`.
+    slots: Global<F32>,
     /// `[blocks]`: the epoch up to which each has come.
     flags: Global<U32>,
-    /// The epoch of the token's first layer. In shared memory: registers are short beside attention.
-    first: Shared<U32>,
+    first: First,
+    /// `[blocks]` times so many bytes: the second planes of each block's vectors.
+    second_planes: Global<U32>,
+    each: Val<U32>,
 }
 
 /// How the vectors of a phase of fast numerics go from block to block.
@@ -42,24 +44,18 @@ pub(super) struct Step {
 impl Vectors {
     /// Takes the launch's words. By the whole block; a barrier of the block must follow.
     pub(super) fn new(b: &mut Builder, exchange: Exchange, flags: Global<U32>, layers: Val<U32>) -> Vectors {
-        let (slots, first) = (b.param::<Global<U64>>("exchange"), b.shared("first_epoch", 1));
-        let vectors = Vectors { exchange, slots, flags, first };
+        let (slots, first) = (b.param::<Global<F32>>("exchange"), First::new(b));
+        let (second_planes, each) = (b.param::<Global<U32>>("second_planes"), b.param::<U32>("second_planes_each"));
+        let vectors = Vectors { exchange, slots, flags, first, second_planes, each };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
-        // The first token's epochs begin with 1, behind the zeros of the words.
-        let before = b.sub::<U32>(1, layers);
-        b.if_(leads, |b| b.st(vectors.first, before));
+        b.if_(leads, |b| first.begin(b, layers));
         vectors
     }
 
-    /// The epoch of a layer, or of the one behind the last.
-    const fn epoch(&self, layer: Val<U32>) -> Epoch {
-        Epoch { first: self.first, layer }
-    }
-
     /// A column's words.
-    fn of_column(&self, b: &mut Builder, kernel: &PersistentDecoder, column: Val<U32>) -> Global<U64> {
-        b.byte_index(self.slots, column, 8 * words_of_column(&kernel.shape))
+    fn of_column(&self, b: &mut Builder, kernel: &PersistentDecoder, column: Val<U32>) -> Global<F32> {
+        b.byte_index(self.slots, column, 4 * words_of_column(&kernel.shape))
     }
 
     /// A vector's slots of a column, for a layer.
@@ -70,8 +66,8 @@ impl Vectors {
         slot: Slot,
         (column, layer): (Val<U32>, Val<U32>),
     ) -> Slots {
-        let even = self.of_column(b, kernel, column).at(slot.first(&kernel.shape));
-        Slots { even, apart: 8 * words(&kernel.shape), epoch: self.epoch(layer) }
+        let of_turns = self.of_column(b, kernel, column).at(slot.first(&kernel.shape));
+        Slots { of_turns, apart: 4 * words(&kernel.shape), first: self.first, layer }
     }
 
     /// The words of a layer, and of the one before it.
@@ -80,12 +76,14 @@ impl Vectors {
         b: &mut Builder,
         kernel: &PersistentDecoder,
         (column, layer): (Val<U32>, Val<U32>),
-    ) -> [Global<U64>; 2] {
-        let bytes = 8 * words(&kernel.shape);
-        let odd = b.and::<U32>(layer, 1);
-        let even = b.xor::<U32>(odd, 1);
+    ) -> [Global<F32>; 2] {
+        let bytes = 4 * words(&kernel.shape);
+        let own = self.first.turn(b, layer);
+        let is_first = b.setp_eq(own, 0);
+        let before = b.sub::<U32>(own, 1);
+        let before = b.selp::<U32>(TURNS - 1, before, is_first);
         let slots = self.of_column(b, kernel, column);
-        [b.byte_index(slots, odd, bytes), b.byte_index(slots, even, bytes)]
+        [b.byte_index(slots, own, bytes), b.byte_index(slots, before, bytes)]
     }
 }
 
@@ -95,19 +93,25 @@ impl Decoder<'_> {
         let Some(vectors) = &self.vectors else { return };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
-        b.if_(leads, |b| {
-            let before = b.ld(vectors.first, LoadKind::Ordinary);
-            let next = b.add::<U32>(before, self.layers);
-            b.st(vectors.first, next);
-        });
+        b.if_(leads, |b| vectors.first.go_on(b, self.layers));
     }
 
-    /// Whether so many epochs have gone by that the launch is to end, for the leader: the words of a column that is idle keep
-    /// theirs.
-    pub(super) fn epochs_are_worn(&self, b: &mut Builder) -> Option<Val<Pred>> {
-        let vectors = self.vectors.as_ref()?;
-        let first = b.ld(vectors.first, LoadKind::Ordinary);
-        Some(b.setp_ge(first, 1u32 << 31))
+    /// The block's device memory for second planes of vectors. Before sm_90 they stand in shared memory: where activations are
+    /// read from there each time, both planes have one text.
+    pub(super) fn second_planes(&self, b: &mut Builder) -> Option<Global<U32>> {
+        let vectors = self.vectors.as_ref().filter(|_| b.target().sm() >= 90)?;
+        let block = b.address(vectors.second_planes);
+        let block = b.mad_wide(self.block, vectors.each, block);
+        Some(b.global_ptr(block))
+    }
+
+    /// Empties the words of a layer of the columns of a pass. All blocks must have read them.
+    pub(super) fn empty(&self, b: &mut Builder, pass: &Pass, layer: Val<U32>) {
+        let Some(vectors) = &self.vectors else { return };
+        self.columns.each(b, pass, |b, column| {
+            let [own, _] = vectors.of_layer(b, self.kernel, (column, layer));
+            exchange::empty(b, own, words(&self.kernel.shape), (self.block, self.barrier.blocks()));
+        });
     }
 
     /// How the vectors of a phase go from block to block.
@@ -119,20 +123,15 @@ impl Decoder<'_> {
         let (is_output, is_down) = (is(Phase::AttentionOutput), is(Phase::Down));
         let is_first = b.setp_eq(layer, 0);
         let before_down = b.or_pred(is_qkv, is_output);
-        let begins = b.or_pred(is_qkv, is_head);
-        let epoch = vectors.epoch(layer);
-        let of_layer = epoch.get(b);
-        let one = b.selp::<U32>(1, 0, begins);
-        let epoch_of_x = b.sub::<U32>(of_layer, one);
+        let epoch = vectors.first.epoch(b, layer);
         let of_embedding = b.and_pred(is_first, before_down);
         let is_plain = b.and_pred(is_first, is_qkv);
         let (flags, blocks) = (vectors.flags, self.barrier.blocks());
         let meeting = Meeting { comes: is_gate_up, waits: is_down, flags, block: self.block, blocks };
         let exchanged = Exchanged {
-            x: Handed { exchange: vectors.exchange, is: b.not_pred(is_plain), epoch: epoch_of_x, meeting },
+            x: Handed { exchange: vectors.exchange, is: b.not_pred(is_plain), epoch, meeting },
             y: b.not_pred(is_head),
             residual: b.not_pred(of_embedding),
-            epoch,
         };
         let ends = Ends::Of { is_last };
         OfStep { exchanged: Some(exchanged), ends }
@@ -161,7 +160,7 @@ impl Decoder<'_> {
             return company::Vectors { x, y, residual, writes: None };
         };
         let [own, before] = vectors.of_layer(b, self.kernel, (column, layer));
-        let slot = |of: Global<U64>, slot: Slot| of.at(slot.first(shape)).cast::<F32>();
+        let slot = |of: Global<F32>, slot: Slot| of.at(slot.first(shape));
         let stream = b.select_ptr(embedding, slot(before, Slot::Down), is_first);
         let behind_attention = slot(own, Slot::AttentionOutput);
         let residual = b.select_ptr(stream, behind_attention, is_output);
@@ -208,8 +207,7 @@ impl Decoder<'_> {
         let from = slots.own(b);
         let from = b.index(from, own);
         let at: Vec<_> = (0..each).map(|i| from.at(32 * i)).collect();
-        let epoch = slots.epoch.get(b);
-        vectors.exchange.load(b, &at, epoch)
+        vectors.exchange.load(b, &at)
     }
 
     /// Where attention's result of a column goes.

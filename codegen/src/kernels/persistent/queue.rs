@@ -448,10 +448,6 @@ impl Decoder<'_> {
                 let parks = b.setp_ne(look.park, 0);
                 let leaves = b.or_pred(late, yields);
                 let leaves = b.or_pred(leaves, parks);
-                let leaves = match self.epochs_are_worn(b) {
-                    None => leaves,
-                    Some(worn) => b.or_pred(leaves, worn),
-                };
                 let kind = b.selp::<U32>(command::LEAVE, kind, leaves);
                 self.command(b, 1, kind, count);
             });

@@ -23,6 +23,8 @@ impl Decoder<'_> {
         self.remember(b, pass);
         let look = self.look(b, pass);
         self.forward(b, pass, &look);
+        let last = b.sub::<U32>(self.layers, 1);
+        self.empty(b, pass, last);
         self.draw(b, pass);
     }
 
@@ -116,13 +118,20 @@ impl Decoder<'_> {
                 let rest = ring.rest(b);
                 Company { count: b.get(pass.count), rest, vectors: &vectors }
             });
-            let operands = AnyOperands { phase, of, ring: self.ring, exchanged, company };
+            let apart = self.second_planes(b);
+            let operands = AnyOperands { phase, of, ring: self.ring, exchanged, company, apart };
             b.overlap(|b| products.run(b, &operands, first, end));
             b.if_(is_qkv, |b| {
                 let ends = if exchanged.is_some() { Ends::Open } else { Ends::Grid };
                 self.end_step(b, trace::QKV, layer, ends, None);
                 self.attend(b, pass, layer);
             });
+            if self.vectors.is_some() {
+                let (is_down, has_before) = (b.setp_eq(phase, Phase::Down as u32), b.setp_ne(layer, 0));
+                let empties = b.and_pred(is_down, has_before);
+                let before = b.sub::<U32>(layer, 1);
+                b.if_(empties, |b| self.empty(b, pass, before));
+            }
             let is_last_down = b.setp_eq(step, last);
             b.if_(is_last_down, |b| self.publish(b, look, pass));
             b.if_(is_head, |b| self.bests(b, pass, (first, end)));
