@@ -9,7 +9,7 @@ use super::exchange::Handed;
 use super::fast::{Along, Values};
 use super::ring::Consumer;
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
-use crate::formats::form;
+use crate::formats::{DeviceRegions, form};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, U64, Val};
 use kiln_shape::{Numerics, ROWS_TOGETHER, STAGED_MAX, SUPER_BLOCK, WeightType};
 
@@ -347,7 +347,7 @@ pub(crate) struct AnyInput<'a> {
     /// The columns that have such a vector each, where there may be several.
     pub(crate) company: Option<Company<'a>>,
     /// Device memory for second planes, where there is some.
-    pub(crate) apart: Option<Global<U32>>,
+    pub(crate) apart: Option<DeviceRegions>,
 }
 
 /// Stages one of several vectors, with barriers as in [`staged`].

@@ -5,7 +5,7 @@
 use super::exchange::{FOURS, Handed, Words};
 use super::quantise::{self, Rare};
 use super::warp;
-use crate::formats::{self, Apart, Form, Quantised, ScaleGroup, swizzle};
+use crate::formats::{self, Apart, DeviceRegions, Form, Quantised, ScaleGroup, swizzle};
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
@@ -44,7 +44,7 @@ pub(crate) struct Forms {
     /// Super-blocks that a warp stages together, for which there must be room: one, two or four.
     pub(crate) together: u32,
     /// Device memory for second planes, where they do not stand behind the first.
-    pub(crate) apart: Option<Global<U32>>,
+    pub(crate) apart: Option<DeviceRegions>,
 }
 
 /// When a launch wants one form only.
@@ -103,7 +103,7 @@ impl Staged {
             let own = b.size_add(own, besides);
             before = b.size_add(before, own);
         }
-        let apart = forms.apart.map(|region| Apart { region, staged: base });
+        let apart = forms.apart.map(|regions| Apart { regions, staged: base });
         Staged { forms: places, super_blocks, together, base, room, squares: base.at(squares), apart }
     }
 

@@ -87,11 +87,10 @@ impl Int8 {
         work: Work,
     ) -> Val<F32> {
         let first = x.at(b, super_block);
-        let last = first.later(b);
         if x.is_apart() {
-            let later = b.var::<U32>(last);
-            return self.dot_apart(b, weights, x, &Plane::Shared(first), (later, &|_| first));
+            return self.dot_apart(b, weights, x, first);
         }
+        let last = first.later(b);
         self.planes(b, self.dot, weights, (x, first, last), work)
     }
 
@@ -162,19 +161,30 @@ enum Later {
     Apart(Apart),
 }
 
-/// Device memory for second planes, which few super-blocks have: each word lies as far behind `region` as that of the first
-/// plane lies behind `staged`.
+/// Device memory for second planes, which few super-blocks have: each word lies as far behind the block's region as that of the
+/// first plane lies behind `staged`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Apart {
-    pub(crate) region: Global<U32>,
+    pub(crate) regions: DeviceRegions,
     pub(crate) staged: Shared<F32>,
+}
+
+/// A region of device memory for each block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DeviceRegions {
+    /// The first one, and bytes of each. Parameters, so that they take no registers.
+    pub(crate) first: Global<U32>,
+    pub(crate) each: Val<U32>,
 }
 
 impl Apart {
     fn of<T: Element>(&self, b: &mut Builder, staged: Shared<T>) -> Global<T> {
         let (at, from) = (b.shared_address(staged), b.shared_address(self.staged));
         let behind = b.sub::<U32>(at, from);
-        b.byte_index(self.region.cast::<T>(), behind, 1)
+        let (block, first) = (b.ctaid_x(), b.address(self.regions.first));
+        let region = b.mad_wide(block, self.regions.each, first);
+        let region = b.global_ptr::<T>(region);
+        b.byte_index(region, behind, 1)
     }
 }
 

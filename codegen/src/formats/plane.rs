@@ -152,7 +152,7 @@ impl Held {
         }
         let first = self.first(b);
         let (words, later) = self.of.load(b, first);
-        self.words.each().zip(words.each()).for_each(|(to, word)| b.set(to, word));
+        self.take(b, &words);
         b.set(self.later, later);
     }
 
@@ -162,10 +162,31 @@ impl Held {
         StagedPlane { activations, beside }
     }
 
-    /// As [`Int8::dot`] of the super-block whose activations are held.
+    /// As [`Int8::dot`] of the super-block whose activations are held. Those of the second plane take their registers for a
+    /// while.
     pub(crate) fn dot(&self, b: &mut Builder, weights: &Weights, x: &Quantised) -> Val<F32> {
-        let plane = Plane::Held(self.words.map(Var::now));
-        self.of.dot_apart(b, weights, x, &plane, (self.later, &|b| self.first(b)))
+        let held = || Plane::Held(self.words.map(Var::now));
+        let second = |b: &mut Builder, weights: &Weights| {
+            let first = self.first(b);
+            let words = match x.later(b, first, self.later) {
+                Plane::Shared(plane) => self.of.load(b, plane).0,
+                Plane::Device(plane) => self.of.load(b, plane).0,
+                Plane::Held(words) => words,
+            };
+            self.take(b, &words);
+            let part = (self.of.dot)(b, weights, &held());
+            b.bar_warp_sync(); // or the assembler would load these before, to other registers
+            let (words, _) = self.of.load(b, first);
+            self.take(b, &words);
+            part
+        };
+        let second = self.of.of_second(b, weights, self.later, second);
+        let first = (self.of.dot)(b, weights, &held());
+        self.of.both(b, first, second, self.later)
+    }
+
+    fn take(&self, b: &mut Builder, words: &Words<Val<U32>>) {
+        self.words.each().zip(words.each()).for_each(|(to, word)| b.set(to, word));
     }
 }
 
@@ -179,19 +200,29 @@ impl Int8 {
         Held { of: *self, words: words.map(|word| b.var(word)), later: b.var(later), at }
     }
 
-    /// The dot product with the first plane, plus that with the second, which few super-blocks have and which has a text of its
-    /// own. `later` is the number of planes behind the first, and with it comes where that one was staged.
-    pub(super) fn dot_apart(
+    /// The dot product with the first plane, at `first`, plus that with the second.
+    pub(super) fn dot_apart(&self, b: &mut Builder, weights: &Weights, x: &Quantised, first: StagedPlane) -> Val<F32> {
+        let later = first.later(b);
+        let later = b.var::<U32>(later);
+        let second = self.of_second(b, weights, later, |b, weights| {
+            let plane = x.later(b, first, later);
+            (self.dot)(b, weights, &plane)
+        });
+        let first = (self.dot)(b, weights, &Plane::Shared(first));
+        self.both(b, first, second, later)
+    }
+
+    /// What `dot` makes of the second plane, which few super-blocks have and which has a text of its own. It comes before that of
+    /// the first, or the assembler would keep what it unpacks for it.
+    fn of_second(
         &self,
         b: &mut Builder,
         weights: &Weights,
-        x: &Quantised,
-        plane: &Plane,
-        (later, staged): (Var<U32>, &dyn Fn(&mut Builder) -> StagedPlane),
-    ) -> Val<F32> {
+        later: Var<U32>,
+        dot: impl FnOnce(&mut Builder, &Weights) -> Val<F32>,
+    ) -> Var<F32> {
         let has = b.setp_ne(later, 0);
         let any = b.vote_any(has);
-        // It comes first, or the assembler would keep what it unpacks for it.
         let second = b.var::<F32>(0.0);
         b.if_(any, |b| {
             // A loop of one round, which the assembler places apart and which is counted apart. The weights seem to depend on
@@ -201,9 +232,7 @@ impl Int8 {
                 b.each_iteration(Work::Few);
                 let round_now = b.get(round);
                 let weights = weights.changed_by(b, round_now);
-                let first = staged(b);
-                let plane = x.later(b, first, later);
-                let part = (self.dot)(b, &weights, &plane);
+                let part = dot(b, &weights);
                 b.set(second, part);
                 let next = b.add::<U32>(round, 1);
                 b.set(round, next);
@@ -211,15 +240,20 @@ impl Int8 {
                 b.vote_any(more)
             });
         });
+        second
+    }
+
+    /// The sum of both planes' products, where there is a second one.
+    fn both(&self, b: &mut Builder, first: Val<F32>, second: Var<F32>, later: Var<U32>) -> Val<F32> {
+        let has = b.setp_ne(later, 0);
         let zero = b.mov::<F32>(0.0);
-        let first = (self.dot)(b, weights, plane);
         let sum = b.add(zero, first);
         let both = b.add(sum, second);
         b.selp::<F32>(both, sum, has)
     }
 
     /// What a dot product takes of a plane: activations, sums, scales; and the number of planes behind it.
-    fn load(&self, b: &mut Builder, from: StagedPlane) -> (Words<Val<U32>>, Val<U32>) {
+    fn load<S: Space>(&self, b: &mut Builder, from: StagedPlane<S>) -> (Words<Val<U32>>, Val<U32>) {
         let quads = (0..SUPER_BLOCK / 16).map(|quad| from.quad(b, quad)).collect();
         let sums = match self.sums {
             None => Vec::new(),

@@ -5,6 +5,7 @@ use super::{Decoder, Pass, PersistentDecoder};
 use crate::blocks::attend::Out;
 use crate::blocks::company;
 use crate::blocks::exchange::{self, Exchange, First, Handed, Meeting, Slots};
+use crate::formats::DeviceRegions;
 use crate::kernels::phase::Phase;
 use crate::kernels::products::Exchanged;
 use crate::ptx::{Builder, F32, Global, LoadKind, Pred, U32, Val};
@@ -20,9 +21,8 @@ pub(super) struct Vectors {
     /// `[blocks]`: the epoch up to which each has come.
     flags: Global<U32>,
     first: First,
-    /// `[blocks]` times so many bytes: the second planes of each block's vectors.
-    second_planes: Global<U32>,
-    each: Val<U32>,
+    /// For second planes of vectors.
+    regions: DeviceRegions,
 }
 
 /// How the vectors of a phase of fast numerics go from block to block.
@@ -45,8 +45,11 @@ impl Vectors {
     /// Takes the launch's words. By the whole block; a barrier of the block must follow.
     pub(super) fn new(b: &mut Builder, exchange: Exchange, flags: Global<U32>, layers: Val<U32>) -> Vectors {
         let (slots, first) = (b.param::<Global<F32>>("exchange"), First::new(b));
-        let (second_planes, each) = (b.param::<Global<U32>>("second_planes"), b.param::<U32>("second_planes_each"));
-        let vectors = Vectors { exchange, slots, flags, first, second_planes, each };
+        let regions = DeviceRegions {
+            first: b.param::<Global<U32>>("second_planes"),
+            each: b.param::<U32>("second_planes_each"),
+        };
+        let vectors = Vectors { exchange, slots, flags, first, regions };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
         b.if_(leads, |b| first.begin(b, layers));
@@ -96,13 +99,10 @@ impl Decoder<'_> {
         b.if_(leads, |b| vectors.first.go_on(b, self.layers));
     }
 
-    /// The block's device memory for second planes of vectors. Before sm_90 they stand in shared memory: where activations are
-    /// read from there each time, both planes have one text.
-    pub(super) fn second_planes(&self, b: &mut Builder) -> Option<Global<U32>> {
-        let vectors = self.vectors.as_ref().filter(|_| b.target().sm() >= 90)?;
-        let block = b.address(vectors.second_planes);
-        let block = b.mad_wide(self.block, vectors.each, block);
-        Some(b.global_ptr(block))
+    /// Device memory for second planes of vectors. Before sm_90 they stand in shared memory: where activations are read from
+    /// there each time, both planes have one text.
+    pub(super) fn second_planes(&self, b: &mut Builder) -> Option<DeviceRegions> {
+        self.vectors.as_ref().filter(|_| b.target().sm() >= 90).map(|vectors| vectors.regions)
     }
 
     /// Empties the words of a layer of the columns of a pass. All blocks must have read them.
