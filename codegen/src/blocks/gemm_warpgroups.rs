@@ -58,10 +58,8 @@ const TWOS: usize = 4;
 const STEPS: usize = 2;
 /// The product with which a warpgroup lets the other begin: the last ones cover the other's first.
 const PASSED: usize = 5;
-/// The product behind which copies begin to a stage that is free already. Where a stage is freed by the other warpgroup's
-/// last turn, they begin behind the product with which that one's next is given.
-const EARLY: usize = 1;
-const LATE: usize = PASSED + 1;
+/// The product behind which copies begin: the last, while whose products nothing else is to be done.
+const COPIED: usize = TWOS * STEPS - 1;
 /// Polls of an mbarrier that are enough for anything a block waits for here.
 const POLLS: u32 = 1 << 20;
 
@@ -243,11 +241,9 @@ impl Tile {
             let turn = b.bfe::<U32>(phases, TURN, 1);
             let turn = b.xor::<U32>(turn, 1);
             let turn = b.xor::<U32>(turn, group);
-            let early = (busy(ty) > 1).then(|| self.ahead(b, ty, (here, phases), (sb, product.to)));
-            let amid = |b: &mut Builder, number: usize| match (number, &early) {
-                (EARLY, Some(ahead)) => copies.start(b, ahead),
-                (PASSED, _) => b.if_(leads, |b| b.mbarrier_arrive(other_turn)),
-                (LATE, None) => {
+            let amid = |b: &mut Builder, number: usize| match number {
+                PASSED => b.if_(leads, |b| b.mbarrier_arrive(other_turn)),
+                COPIED => {
                     let ahead = self.ahead(b, ty, (here, phases), (sb, product.to));
                     copies.start(b, &ahead);
                 }
@@ -404,16 +400,20 @@ const DESCRIPTOR: u32 = (2 << 30) | (FRAGMENT_BYTES / 16);
 
 /// Waits for the end of an mbarrier's phase.
 fn wait(b: &mut Builder, mbarrier: Shared<U64>, parity: Val<U32>) {
-    let polls = b.var::<U32>(0);
-    b.do_while(|b| {
-        let over = b.mbarrier_poll(mbarrier, parity);
-        let next = b.add::<U32>(polls, 1);
-        b.set(polls, next);
-        let lacks = b.not_pred(over);
-        let long = b.setp_ge(next, POLLS);
-        let in_vain = b.and_pred(lacks, long);
-        b.if_(in_vain, |b| b.trap());
-        lacks
+    let over = b.mbarrier_poll(mbarrier, parity);
+    let lacks = b.not_pred(over);
+    b.if_(lacks, |b| {
+        let polls = b.var::<U32>(1);
+        b.do_while(|b| {
+            let over = b.mbarrier_poll(mbarrier, parity);
+            let next = b.add::<U32>(polls, 1);
+            b.set(polls, next);
+            let lacks = b.not_pred(over);
+            let long = b.setp_ge(next, POLLS);
+            let in_vain = b.and_pred(lacks, long);
+            b.if_(in_vain, |b| b.trap());
+            lacks
+        });
     });
 }
 
