@@ -9,8 +9,8 @@ use super::exchange::Handed;
 use super::fast::{Along, Values};
 use super::ring::Consumer;
 use super::stage::{Factors, Forms, One, Source, Staged, Wanted};
-use crate::formats::{DeviceRegions, form};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Size, U32, U64, Val};
+use crate::formats::form;
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val};
 use kiln_shape::{Numerics, ROWS_TOGETHER, STAGED_MAX, SUPER_BLOCK, WeightType};
 
 /// The vector.
@@ -346,8 +346,8 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) handed: Option<Handed>,
     /// The columns that have such a vector each, where there may be several.
     pub(crate) company: Option<Company<'a>>,
-    /// Device memory for second planes, where there is some.
-    pub(crate) apart: Option<DeviceRegions>,
+    /// Where the address of device memory for second planes stands, where there is some.
+    pub(crate) apart: Option<Shared<U64>>,
 }
 
 /// Stages one of several vectors, with barriers as in [`staged`].

@@ -5,8 +5,8 @@
 use super::exchange::{FOURS, Handed, Words};
 use super::quantise::{self, Rare};
 use super::warp;
-use crate::formats::{self, Apart, DeviceRegions, Form, Quantised, ScaleGroup, swizzle};
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, Val, Var, Work};
+use crate::formats::{self, Apart, Form, Quantised, ScaleGroup, swizzle};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, Size, U32, U64, Val, Var, Work};
 use kiln_shape::{Numerics, SUPER_BLOCK, WeightType};
 
 /// The staged vector, in each form that products with it may take.
@@ -43,8 +43,8 @@ pub(crate) struct Forms {
     pub(crate) one: One,
     /// Super-blocks that a warp stages together, for which there must be room: one, two or four.
     pub(crate) together: u32,
-    /// Device memory for second planes, where they do not stand behind the first.
-    pub(crate) apart: Option<DeviceRegions>,
+    /// Where the address of device memory for second planes stands, where these do not stand behind the first.
+    pub(crate) apart: Option<Shared<U64>>,
 }
 
 /// When a launch wants one form only.
@@ -103,7 +103,7 @@ impl Staged {
             let own = b.size_add(own, besides);
             before = b.size_add(before, own);
         }
-        let apart = forms.apart.map(|regions| Apart { regions, staged: base });
+        let apart = forms.apart.map(|address| Apart { address, staged: base });
         Staged { forms: places, super_blocks, together, base, room, squares: base.at(squares), apart }
     }
 

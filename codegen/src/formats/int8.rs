@@ -22,8 +22,8 @@
 use super::SuperBlock;
 use super::plane::{Plane, StagedPlane};
 use crate::ptx::{
-    Builder, Element, F16, F32, Global, Half, LoadKind, Pred, Ptr, S32, Shared, Size, Space, U16, U32, Val, Var, Work,
-    space,
+    Builder, Element, F16, F32, Global, Half, LoadKind, Pred, Ptr, S32, Shared, Size, Space, U16, U32, U64, Val, Var,
+    Work, space,
 };
 use kiln_shape::SUPER_BLOCK;
 
@@ -161,28 +161,20 @@ enum Later {
     Apart(Apart),
 }
 
-/// Device memory for second planes, which few super-blocks have: each word lies as far behind the block's region as that of the
-/// first plane lies behind `staged`.
+/// Device memory of the block for second planes, which few super-blocks have: each word lies as far behind its begin as that of
+/// the first plane lies behind `staged`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Apart {
-    pub(crate) regions: DeviceRegions,
+    /// Where its address stands, which has no register.
+    pub(crate) address: Shared<U64>,
     pub(crate) staged: Shared<F32>,
-}
-
-/// A region of device memory for each block.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DeviceRegions {
-    /// The first one, and bytes of each. Parameters, so that they take no registers.
-    pub(crate) first: Global<U32>,
-    pub(crate) each: Val<U32>,
 }
 
 impl Apart {
     fn of<T: Element>(&self, b: &mut Builder, staged: Shared<T>) -> Global<T> {
         let (at, from) = (b.shared_address(staged), b.shared_address(self.staged));
         let behind = b.sub::<U32>(at, from);
-        let (block, first) = (b.ctaid_x(), b.address(self.regions.first));
-        let region = b.mad_wide(block, self.regions.each, first);
+        let region = b.ld(self.address, LoadKind::Ordinary);
         let region = b.global_ptr::<T>(region);
         b.byte_index(region, behind, 1)
     }

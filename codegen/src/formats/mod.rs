@@ -31,9 +31,7 @@ mod unpack;
 mod warpgroup;
 
 pub(crate) use activations::{Activations, Reader, swizzle};
-pub(crate) use int8::{
-    APART, Apart, DeviceRegions, Int8, Own, Quantised, ScaleGroup, Second, Weights, words as words_of_bytes,
-};
+pub(crate) use int8::{APART, Apart, Int8, Own, Quantised, ScaleGroup, Second, Weights, words as words_of_bytes};
 pub(crate) use mma::{Columns, InShared, Mma, OfPlane, Rows};
 pub(crate) use plane::{Plane, StagedPlane};
 pub(crate) use warpgroup::Warpgroup;

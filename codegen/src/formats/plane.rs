@@ -103,6 +103,14 @@ impl Plane {
 }
 
 impl<S: Space> StagedPlane<S> {
+    /// The plane so many bytes further on.
+    fn moved(self, b: &mut Builder, bytes: Val<U32>) -> StagedPlane<S> {
+        StagedPlane {
+            activations: b.byte_index(self.activations, bytes, 1),
+            beside: b.byte_index(self.beside, bytes, 1),
+        }
+    }
+
     fn quad(&self, b: &mut Builder, quad: u32) -> [Val<U32>; 4] {
         b.ld_vector(self.activations.at(4 * quad), LoadKind::Ordinary)
     }
@@ -165,23 +173,13 @@ impl Held {
     /// As [`Int8::dot`] of the super-block whose activations are held. Those of the second plane take their registers for a
     /// while.
     pub(crate) fn dot(&self, b: &mut Builder, weights: &Weights, x: &Quantised) -> Val<F32> {
-        let held = || Plane::Held(self.words.map(Var::now));
-        let second = |b: &mut Builder, weights: &Weights| {
-            let first = self.first(b);
-            let words = match x.later(b, first, self.later) {
-                Plane::Shared(plane) => self.of.load(b, plane).0,
-                Plane::Device(plane) => self.of.load(b, plane).0,
-                Plane::Held(words) => words,
-            };
-            self.take(b, &words);
-            let part = (self.of.dot)(b, weights, &held());
-            b.bar_warp_sync(); // or the assembler would load these before, to other registers
-            let (words, _) = self.of.load(b, first);
-            self.take(b, &words);
-            part
+        let second = |b: &mut Builder, weights: &Weights, round: Val<U32>| {
+            let first = self.first(b).moved(b, round);
+            let plane = x.later(b, first, self.later);
+            (self.of.dot)(b, weights, &plane)
         };
         let second = self.of.of_second(b, weights, self.later, second);
-        let first = (self.of.dot)(b, weights, &held());
+        let first = (self.of.dot)(b, weights, &Plane::Held(self.words.map(Var::now)));
         self.of.both(b, first, second, self.later)
     }
 
@@ -204,7 +202,8 @@ impl Int8 {
     pub(super) fn dot_apart(&self, b: &mut Builder, weights: &Weights, x: &Quantised, first: StagedPlane) -> Val<F32> {
         let later = first.later(b);
         let later = b.var::<U32>(later);
-        let second = self.of_second(b, weights, later, |b, weights| {
+        let second = self.of_second(b, weights, later, |b, weights, round| {
+            let first = first.moved(b, round);
             let plane = x.later(b, first, later);
             (self.dot)(b, weights, &plane)
         });
@@ -219,20 +218,21 @@ impl Int8 {
         b: &mut Builder,
         weights: &Weights,
         later: Var<U32>,
-        dot: impl FnOnce(&mut Builder, &Weights) -> Val<F32>,
+        dot: impl FnOnce(&mut Builder, &Weights, Val<U32>) -> Val<F32>,
     ) -> Var<F32> {
         let has = b.setp_ne(later, 0);
         let any = b.vote_any(has);
         let second = b.var::<F32>(0.0);
         b.if_(any, |b| {
-            // A loop of one round, which the assembler places apart and which is counted apart. The weights seem to depend on
-            // the round, or it would unpack them all before, and have no registers left.
+            // A loop of one round, which the assembler places apart and which is counted apart. Weights and addresses seem to
+            // depend on the round, or it would do before what it can, and have no registers left.
             let round = b.var::<U32>(0);
             b.do_while(|b| {
                 b.each_iteration(Work::Few);
+                b.bar_warp_sync();
                 let round_now = b.get(round);
                 let weights = weights.changed_by(b, round_now);
-                let part = dot(b, &weights);
+                let part = dot(b, &weights, round_now);
                 b.set(second, part);
                 let next = b.add::<U32>(round, 1);
                 b.set(round, next);

@@ -10,7 +10,7 @@ use crate::blocks::math;
 use crate::blocks::ring::{Consumer, Producer, Records};
 use crate::blocks::tensor::{Tensor, vector_from_table};
 use crate::blocks::together::Together;
-use crate::formats::{DeviceRegions, Form, form};
+use crate::formats::{Form, form};
 use crate::ptx::{Builder, F32, Global, LINE, LoadKind, Pred, Shared, Size, U8, U32, U64, Val, Var};
 use kiln_shape::table::{LAYER_SLOTS, MODEL_SLOTS};
 use kiln_shape::{ModelShape, Numerics, SUPER_BLOCK, TensorRole, WeightType};
@@ -42,8 +42,8 @@ pub(crate) struct AnyOperands<'a> {
     pub(crate) exchanged: Option<Exchanged>,
     /// The columns, where there may be several.
     pub(crate) company: Option<Company<'a>>,
-    /// Device memory for vectors' second planes, where they have no shared memory.
-    pub(crate) apart: Option<DeviceRegions>,
+    /// Where the address of device memory for vectors' second planes stands, where they have no shared memory.
+    pub(crate) apart: Option<Shared<U64>>,
 }
 
 /// The vectors of a phase that come and go through the exchange: then their pointers are those of its words.

@@ -19,7 +19,7 @@
 //! have llama.cpp a third too fast on Hopper, so its published times are no blind test of that rule.
 //!
 //! With a ring in shared memory weights keep flowing through everything but work, and but for a token's end
-//! the hand-over is a trip to the L2 cache, with eight bytes an element that carries its epoch. It is built for fast
+//! the hand-over is a trip to the L2 cache, with four bytes an element that are empty before. It is built for fast
 //! numerics from sm_80 on; for older chips its figures say what it would bring.
 //!
 //! Left out: the host; clocks that fall under load; activations' second planes.
@@ -47,8 +47,8 @@ pub enum Way {
     Graph,
     /// One cooperative launch, a barrier for each dependency.
     Persistent,
-    /// As that, with weights that flow into a ring in shared memory while blocks wait, most of them for words that carry
-    /// their epoch: from sm_80 on, in fast numerics.
+    /// As that, with weights that flow into a ring in shared memory while blocks wait, most of them for words that are
+    /// empty until then: from sm_80 on, in fast numerics.
     PersistentRing,
 }
 

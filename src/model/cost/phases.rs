@@ -39,7 +39,7 @@ pub struct Phase {
 pub enum Behind {
     /// The grid's barrier.
     Barrier,
-    /// The elements of its vector, each with its epoch.
+    /// The elements of its vector, each a word that is empty until then.
     Elements,
 }
 

@@ -146,14 +146,14 @@ fn add_phase(sum: &mut Prediction, phase: &Phase, chip: &Chip, way: Way, program
     let beside = beside.min(f64::from(blocks.div_ceil(chip.multiprocessors)));
 
     let ramp = if phase.bytes > 0 { 2.0 * chip.latency.value * 1e-9 } else { chip.l2_latency.value * 1e-9 };
-    // A trip to the L2 cache publishes an element with its epoch, and the trip that finds it reads it.
+    // A trip to the L2 cache publishes an element, and the trip that finds it reads it.
     let behind = if has_ring { phase.behind } else { Behind::Barrier };
     let trip = chip.l2_latency.value * 1e-9;
-    let (hand_over, own) = match behind {
-        Behind::Barrier => (hand_over(chip, way), 4.0),
-        Behind::Elements => (trip, 8.0),
+    let hand_over = match behind {
+        Behind::Barrier => hand_over(chip, way),
+        Behind::Elements => trip,
     };
-    let of_element = own + if phase.is_normalised { 4.0 } else { 0.0 };
+    let of_element = 4.0 + if phase.is_normalised { 4.0 } else { 0.0 };
     let exchange = match phase.staged {
         0 if behind == Behind::Elements => trip,
         0 => 0.0,

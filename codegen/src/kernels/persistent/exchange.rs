@@ -5,10 +5,9 @@ use super::{Decoder, Pass, PersistentDecoder};
 use crate::blocks::attend::Out;
 use crate::blocks::company;
 use crate::blocks::exchange::{self, Exchange, First, Handed, Meeting, Slots};
-use crate::formats::DeviceRegions;
 use crate::kernels::phase::Phase;
 use crate::kernels::products::Exchanged;
-use crate::ptx::{Builder, F32, Global, LoadKind, Pred, U32, Val};
+use crate::ptx::{Builder, F32, Global, LoadKind, Pred, Shared, U32, U64, Val};
 use kiln_shape::exchange::{Slot, TURNS, words, words_of_column};
 use kiln_shape::mailbox::item;
 
@@ -21,8 +20,8 @@ pub(super) struct Vectors {
     /// `[blocks]`: the epoch up to which each has come.
     flags: Global<U32>,
     first: First,
-    /// For second planes of vectors.
-    regions: DeviceRegions,
+    /// The address of the block's device memory for second planes of vectors.
+    second_planes: Shared<U64>,
 }
 
 /// How the vectors of a phase of fast numerics go from block to block.
@@ -45,14 +44,17 @@ impl Vectors {
     /// Takes the launch's words. By the whole block; a barrier of the block must follow.
     pub(super) fn new(b: &mut Builder, exchange: Exchange, flags: Global<U32>, layers: Val<U32>) -> Vectors {
         let (slots, first) = (b.param::<Global<F32>>("exchange"), First::new(b));
-        let regions = DeviceRegions {
-            first: b.param::<Global<U32>>("second_planes"),
-            each: b.param::<U32>("second_planes_each"),
-        };
-        let vectors = Vectors { exchange, slots, flags, first, regions };
+        let (all, each) = (b.param::<Global<U32>>("second_planes"), b.param::<U32>("second_planes_each"));
+        let second_planes = b.shared("second_planes_address", 1);
+        let vectors = Vectors { exchange, slots, flags, first, second_planes };
         let tid = b.tid();
         let leads = b.setp_eq(tid, 0);
-        b.if_(leads, |b| first.begin(b, layers));
+        b.if_(leads, |b| {
+            first.begin(b, layers);
+            let (block, all) = (b.ctaid_x(), b.address(all));
+            let own = b.mad_wide(block, each, all);
+            b.st(second_planes, own);
+        });
         vectors
     }
 
@@ -99,10 +101,10 @@ impl Decoder<'_> {
         b.if_(leads, |b| vectors.first.go_on(b, self.layers));
     }
 
-    /// Device memory for second planes of vectors. Before sm_90 they stand in shared memory: where activations are read from
-    /// there each time, both planes have one text.
-    pub(super) fn second_planes(&self, b: &mut Builder) -> Option<DeviceRegions> {
-        self.vectors.as_ref().filter(|_| b.target().sm() >= 90).map(|vectors| vectors.regions)
+    /// Where the address of device memory for second planes of vectors stands. Before sm_90 they are in shared memory: where
+    /// activations are read from there each time, both planes have one text.
+    pub(super) fn second_planes(&self, b: &mut Builder) -> Option<Shared<U64>> {
+        self.vectors.as_ref().filter(|_| b.target().sm() >= 90).map(|vectors| vectors.second_planes)
     }
 
     /// Empties the words of a layer of the columns of a pass. All blocks must have read them.
