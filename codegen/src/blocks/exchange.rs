@@ -274,7 +274,7 @@ pub(crate) struct First {
 }
 
 impl First {
-    /// Of the first token of a launch when so many layers have been gone on by. By one thread.
+    /// Takes the shared memory.
     #[track_caller]
     pub(crate) fn new(b: &mut Builder) -> First {
         First { words: b.shared("first_epoch", 2) }

@@ -218,7 +218,7 @@ fn synchronising() -> Vec<Case> {
                 b.red(AtomicOp::Max, counters.at(1), i.x, Scope::Cta);
                 b.red(AtomicOp::Or, counters.at(2), i.x, Scope::Sys);
                 b.bar_sync();
-                let sum = b.ld_sync(counters, LoadOrder::Relaxed, Scope::Gpu);
+                let [sum, _]: [_; 2] = b.ld_sync_vector(counters, LoadOrder::Relaxed, Scope::Gpu);
                 let greatest = b.ld_sync(counters.at(1), LoadOrder::Acquire, Scope::Gpu);
                 let bits = b.ld_sync(counters.at(2), LoadOrder::Relaxed, Scope::Sys);
                 let all = b.mad(sum, 3, greatest);
