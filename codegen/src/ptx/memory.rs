@@ -26,11 +26,20 @@ impl Builder {
         ptr: Ptr<S, T>,
         kind: LoadKind,
     ) -> [Val<T::Loaded>; N] {
+        self.load_vector(ptr, |width| Op::Ld { space: S::SPACE, kind, width, ty: T::MEMORY })
+    }
+
+    #[track_caller]
+    fn load_vector<S: Space, T: Element, const N: usize>(
+        &mut self,
+        ptr: Ptr<S, T>,
+        op: impl FnOnce(Width) -> Op,
+    ) -> [Val<T::Loaded>; N] {
         let width = const { Width::of::<N>(T::BYTES) };
         let values: [Val<T::Loaded>; N] = std::array::from_fn(|_| Val::new(self.fresh::<T::Loaded>()));
         let dst = [Arg::Vector(values.iter().map(|value| value.arg()).collect())];
         let src = [self.mem(ptr)];
-        self.push(Op::Ld { space: S::SPACE, kind, width, ty: T::MEMORY }, dst, src, None);
+        self.push(op(width), dst, src, None);
         values
     }
 
@@ -65,12 +74,7 @@ impl Builder {
         order: LoadOrder,
         scope: Scope,
     ) -> [Val<T::Loaded>; N] {
-        let width = const { Width::of::<N>(T::BYTES) };
-        let values: [Val<T::Loaded>; N] = std::array::from_fn(|_| Val::new(self.fresh::<T::Loaded>()));
-        let dst = [Arg::Vector(values.iter().map(|value| value.arg()).collect())];
-        let src = [self.mem(ptr)];
-        self.push(Op::LdSync { order, scope, width, ty: T::MEMORY }, dst, src, None);
-        values
+        self.load_vector(ptr, |width| Op::LdSync { order, scope, width, ty: T::MEMORY })
     }
 
     /// A synchronising store: `st.release.gpu`, `st.relaxed.sys`.

@@ -7,9 +7,9 @@ use crate::ptx::{Builder, Compare, LoadKind, Pred, U32, U64, Val, Var};
 use kiln_shape::WeightType;
 use kiln_shape::ring::{self, ENTRIES, UNIT_BYTES};
 
-/// Records of a warp that may be under way at once: with seven warps 64 KB of Q4_K in a block, half as much again as an H200's
-/// memory needs to be busy. More wait in line before the L2 cache, and what the blocks hand each other behind them: with all of
-/// the ring under way, the FFN's vector came 1.2 us later in a layer of Qwen3-8B.
+/// Records of a warp that may be under way at once: with seven warps 64 KB of Q4_K in a block. More wait in line before the L2
+/// cache, and what the blocks hand each other behind them: with all of the ring under way, an H200 had the FFN's vector 1.2 us later
+/// in a layer of Qwen3-8B. Half as many were too few there.
 const FLIGHT: u32 = 64;
 
 /// The producer warp's end of the ring: lane w keeps the part of consumer warp w. No lane waits for another's consumer: a
