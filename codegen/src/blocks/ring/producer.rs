@@ -192,55 +192,54 @@ impl Producer {
         };
         b.while_(more, |b| {
             let asked = (self.ring.copies == Copies::Lanes).then(|| Asked::none(b));
-            let more = b.setp_lt::<U32>(done, count);
-            b.if_(more, |b| {
-                let begin = b.get(self.at);
+            self.take_back(b);
+            let begin = b.get(self.at);
+            let end = b.add::<U32>(begin, sizes.units);
+            let fits = b.setp_ge(self.ring.units, end);
+            let skipped = b.sub::<U32>(self.ring.units, begin);
+            let skipped = b.selp::<U32>(0, skipped, fits);
+            let taken = b.add::<U32>(sizes.units, skipped);
+            let begin = b.selp::<U32>(begin, 0, fits);
+            let (entry, oldest) = (b.get(self.entry), b.get(self.oldest));
+            let under_way = b.sub::<U32>(entry, oldest);
+            let (has_more, has_room) = (b.setp_lt::<U32>(done, count), b.setp_ge::<U32>(self.free, taken));
+            let has_place = b.setp_ne(under_way, ENTRIES);
+            let may = b.and_pred(has_room, has_place);
+            let may = b.and_pred(may, has_more);
+            let may = match self.ring.copies {
+                Copies::Bulk => {
+                    let landed = self.has_landed(b, entry);
+                    b.and_pred(may, landed)
+                }
+                Copies::Lanes => may,
+            };
+            b.if_(may, |b| {
+                let free = b.sub::<U32>(self.free, taken);
+                b.set(self.free, free);
+                let place = b.shl::<U32>(under_way, 2);
+                let size = b.shl::<U32>(taken, place);
+                let all = b.or::<U32>(self.sizes, size);
+                b.set(self.sizes, all);
                 let end = b.add::<U32>(begin, sizes.units);
-                let fits = b.setp_ge(self.ring.units, end);
-                let skipped = b.sub::<U32>(self.ring.units, begin);
-                let skipped = b.selp::<U32>(0, skipped, fits);
-                let taken = b.add::<U32>(sizes.units, skipped);
-                let begin = b.selp::<U32>(begin, 0, fits);
-                let (entry, oldest) = (b.get(self.entry), b.get(self.oldest));
-                let under_way = b.sub::<U32>(entry, oldest);
-                let (no_room, crowded) = (b.setp_lt::<U32>(self.free, taken), b.setp_eq(under_way, ENTRIES));
-                let waits = b.or_pred(no_room, crowded);
-                let waits = match self.ring.copies {
-                    Copies::Bulk => {
-                        let busy = self.is_busy(b, entry);
-                        b.or_pred(waits, busy)
-                    }
-                    Copies::Lanes => waits,
-                };
-                b.if_else(
-                    waits,
-                    |b| self.look(b),
-                    |b| {
-                        let free = b.sub::<U32>(self.free, taken);
-                        b.set(self.free, free);
-                        let place = b.shl::<U32>(under_way, 2);
-                        let size = b.shl::<U32>(taken, place);
-                        let all = b.or::<U32>(self.sizes, size);
-                        b.set(self.sizes, all);
-                        let end = b.add::<U32>(begin, sizes.units);
-                        b.set(self.at, end);
-                        let next = b.add::<U32>(entry, 1);
-                        b.set(self.entry, next);
-                        let left = b.sub::<U32>(count, done);
-                        let records = b.min::<U32>(left, self.ring.records);
-                        let number = b.add::<U32>(first, done);
-                        let next = b.add::<U32>(done, records);
-                        b.set(done, next);
-                        match &asked {
-                            Some(asked) => asked.ask(b, (begin, entry), (number, records)),
-                            None => copy(b, &self.ring, &sizes, tensor, (self.part, begin, entry), (number, records)),
-                        }
-                    },
-                );
+                b.set(self.at, end);
+                let next = b.add::<U32>(entry, 1);
+                b.set(self.entry, next);
+                let left = b.sub::<U32>(count, done);
+                let records = b.min::<U32>(left, self.ring.records);
+                let number = b.add::<U32>(first, done);
+                let next = b.add::<U32>(done, records);
+                b.set(done, next);
+                match &asked {
+                    Some(asked) => asked.ask(b, (begin, entry), (number, records)),
+                    None => copy(b, &self.ring, &sizes, tensor, (self.part, begin, entry), (number, records)),
+                }
             });
             if let Some(asked) = &asked {
                 asked.serve(b, &self.ring, &sizes, tensor);
             }
+            let any = b.vote_any(may);
+            let none = b.not_pred(any);
+            b.if_(none, |b| self.look_at_end(b));
         });
         self.taken.set(b, &next);
         let word = b.get(self.taken.begins);
@@ -248,36 +247,34 @@ impl Producer {
         b.if_(any, |b| begins(b, word));
     }
 
-    /// Whether as many copies as may be are under way before an entry.
-    fn is_busy(&self, b: &mut Builder, entry: Val<U32>) -> Val<Pred> {
+    /// Whether no more copies than may be are under way before an entry.
+    fn has_landed(&self, b: &mut Builder, entry: Val<U32>) -> Val<Pred> {
         let before = b.sub::<U32>(entry, self.most);
         let (full, of_before) = (self.part.full(b, before), parity(b, before));
         let landed = b.mbarrier_test_wait(full, of_before);
-        let under_way = b.not_pred(landed);
-        // There is one so far before it.
-        let has = b.setp_ge::<U32>(entry, self.most);
-        b.and_pred(has, under_way)
+        // There is none so far before it.
+        let first = b.setp_lt::<U32>(entry, self.most);
+        b.or_pred(first, landed)
     }
 
-    /// Looks whether the oldest entry is empty, and whether the consumers leave.
-    fn look(&self, b: &mut Builder) {
+    /// Takes the oldest entry's units back, if it is empty. In all lanes alike, so that the warp goes one way.
+    fn take_back(&self, b: &mut Builder) {
         let oldest = b.get(self.oldest);
         let full = self.part.full(b, oldest);
         let (empty, of_oldest) = (self.part.empty(full), parity(b, oldest));
         let is_empty = b.mbarrier_test_wait(empty, of_oldest);
-        b.if_else(
-            is_empty,
-            |b| {
-                let size = b.and::<U32>(self.sizes, 15);
-                let free = b.add::<U32>(self.free, size);
-                b.set(self.free, free);
-                let rest = b.shr::<U32>(self.sizes, 4);
-                b.set(self.sizes, rest);
-                let next = b.add::<U32>(oldest, 1);
-                b.set(self.oldest, next);
-            },
-            |b| self.look_at_end(b),
-        );
+        let is_entry = b.setp_ne(oldest, self.entry);
+        let is_empty = b.and_pred(is_empty, is_entry);
+        let size = b.and::<U32>(self.sizes, 15);
+        let size = b.selp::<U32>(size, 0, is_empty);
+        let free = b.add::<U32>(self.free, size);
+        b.set(self.free, free);
+        let rest = b.shr::<U32>(self.sizes, 4);
+        let rest = b.selp::<U32>(rest, self.sizes, is_empty);
+        b.set(self.sizes, rest);
+        let one = b.selp::<U32>(1, 0, is_empty);
+        let next = b.add::<U32>(oldest, one);
+        b.set(self.oldest, next);
     }
 
     /// Looks whether the consumers leave, and sleeps for a moment.
