@@ -2,7 +2,7 @@
 //! for its vector and what becomes of it. The first has it where a single vector has it, the others behind all that the
 //! kernel takes.
 
-use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, U8, U32, Val};
+use crate::ptx::{Builder, Compare, F32, Global, LoadKind, Pred, Shared, U8, U32, U64, Val};
 
 /// The columns of a launch, and the vectors of each.
 #[derive(Clone, Copy)]
@@ -42,6 +42,8 @@ pub(crate) struct Regions {
     each: u32,
     /// Of the first column: `[warps]`, the norm's factor as each warp has it.
     factors: Shared<F32>,
+    /// Of the first column: the address that its products go to, or 0.
+    result: Shared<U64>,
     /// Of the first column: `[threads]`, products of the gate.
     gates: Shared<F32>,
 }
@@ -52,11 +54,13 @@ impl Regions {
     #[track_caller]
     pub(crate) fn new(b: &mut Builder, company: &Company<'_>, base: Shared<F32>, before: u32) -> Regions {
         let warps = b.warps();
-        let (gates, factors) = (b.dynamic_shared(32 * warps), b.dynamic_shared(warps));
+        let of_warps = warps.next_multiple_of(2);
+        let (gates, factors) = (b.dynamic_shared(32 * warps), b.dynamic_shared(of_warps + 2));
+        let result = factors.at(of_warps).cast();
         let each = b.dynamic_taken() - before;
         b.shared_of_column(each);
         let (rest, base) = (b.shared_address(company.rest), b.shared_address(base));
-        Regions { count: company.count, to_second: b.sub::<U32>(rest, base), each, factors, gates }
+        Regions { count: company.count, to_second: b.sub::<U32>(rest, base), each, factors, result, gates }
     }
 
     /// Runs `body` for each column: in the whole block, or in a whole warp.
@@ -118,6 +122,27 @@ impl Regions {
         let warp = b.warp_id();
         let at = b.index(self.factors, warp);
         b.byte_index(at, column.shift, 1)
+    }
+
+    /// Keeps where a column's products go, by one thread; a barrier of the block must follow. Behind them there is no time to
+    /// find it out.
+    #[track_caller]
+    pub(crate) fn set_result(&self, b: &mut Builder, column: Column, of: &Vectors) {
+        let address = b.address(of.y);
+        let address = match of.writes {
+            Some(writes) => b.selp::<U64>(address, 0u64, writes),
+            None => address,
+        };
+        let to = b.byte_index(self.result, column.shift, 1);
+        b.st(to, address);
+    }
+
+    /// Where a column's products go, and whether they are written.
+    #[track_caller]
+    pub(crate) fn result(&self, b: &mut Builder, column: Column) -> (Global<F32>, Val<Pred>) {
+        let at = b.byte_index(self.result, column.shift, 1);
+        let address = b.ld(at, LoadKind::Ordinary);
+        (b.global_ptr(address), b.setp_ne::<U64>(address, 0u64))
     }
 
     /// The thread's place for the gate of a column.

@@ -208,6 +208,7 @@ impl Values {
                         for step in steps {
                             let whole = b.and::<U32>(all, !(step - 1));
                             b.for_range(done, whole, step, |b, i| {
+                                b.keep_rolled();
                                 let at = b.index(from, i);
                                 let values: Vec<_> = (0..step).map(|i| b.ld(at.at(i), LoadKind::Ordinary)).collect();
                                 values.into_iter().for_each(|value| add(b, value));

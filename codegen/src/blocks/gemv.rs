@@ -328,8 +328,9 @@ pub(crate) struct AnyInput<'a> {
     pub(crate) x: Global<F32>,
     /// Gamma `[k]` and epsilon.
     pub(crate) norm: (Global<F32>, Val<F32>),
-    /// Whether it is normalised.
+    /// Whether it is normalised, and how long it is then.
     pub(crate) normalised: Val<Pred>,
+    pub(crate) normalised_k: u32,
     pub(crate) k: Val<U32>,
     /// What loads of `x` may assume.
     pub(crate) kind: LoadKind,
@@ -353,7 +354,7 @@ pub(crate) struct AnyInput<'a> {
 /// Stages one of several vectors, with barriers as in [`staged`].
 pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     let AnyInput { x, norm: (gamma, eps), normalised, k, kind, widths, one, types, of, .. } = *input;
-    let AnyInput { ring, handed, company, apart, .. } = *input;
+    let AnyInput { ring, handed, company, apart, normalised_k, .. } = *input;
     let is_cut = widths.iter().any(|(k, _)| !k.is_multiple_of(SUPER_BLOCK));
     let size = Size::Reg(k);
     let super_blocks = b.size_div_ceil(size, SUPER_BLOCK);
@@ -389,7 +390,14 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
         Some(company) => {
             let (wanted, values) = prepare(b);
             let regions = Regions::new(b, &company, staged.base(), before);
+            // The last warp has no more to stage than any other.
+            let tid = b.tid();
+            let keeps = b.setp_eq(tid, 32 * (b.warps() - 1));
             regions.each(b, |b, column| {
+                b.if_(keeps, |b| {
+                    let vectors = (company.vectors)(b, column.number);
+                    regions.set_result(b, column, &vectors);
+                });
                 let vectors = (company.vectors)(b, column.number);
                 let staged = staged.behind(b, column.shift);
                 staged.fill(b, &source(vectors.x), super_blocks, |_| wanted);
@@ -416,7 +424,8 @@ pub(crate) fn staged_any(b: &mut Builder, input: &AnyInput<'_>) -> Pass {
     let factor = |b: &mut Builder, staged: &Staged| {
         let scale = b.var::<F32>(1.0);
         b.if_(normalised, |b| {
-            let inverse = staged.inverse_rms(b, super_blocks, size, eps);
+            let (count, k) = (Size::Const(count(normalised_k)), Size::Const(normalised_k));
+            let inverse = staged.inverse_rms(b, count, k, eps);
             b.set(scale, inverse);
         });
         b.get(scale)

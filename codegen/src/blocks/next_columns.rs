@@ -149,8 +149,7 @@ impl Next {
                 b.set(total, next);
             });
             let total = b.get(total);
-            let count = b.cvt(of.rows);
-            let inverse = norm::inverse_rms(b, total, count, self.eps);
+            let inverse = norm::inverse_rms(b, total, Size::Reg(of.rows), self.eps);
             let to = b.index(self.inverse, column);
             b.st(to, inverse);
         });

@@ -410,11 +410,7 @@ impl Staged {
             }
         }
         let total = b.get(total);
-        let count = match k {
-            Size::Const(count) => b.mov(count as f32),
-            Size::Reg(count) => b.cvt(count),
-        };
-        super::norm::inverse_rms(b, total, count, eps)
+        super::norm::inverse_rms(b, total, k, eps)
     }
 }
 

@@ -1,6 +1,6 @@
 use super::phase::{Operands, Phase};
 use super::{Grid, Kernel};
-use crate::blocks::company::{Column, Company, Vectors};
+use crate::blocks::company::Company;
 use crate::blocks::dependent;
 use crate::blocks::dot::{self, Matrix, Rows};
 use crate::blocks::exchange::{self, Handed};
@@ -100,6 +100,7 @@ impl Products {
             x,
             norm: (gamma, eps),
             normalised: chosen.normalised,
+            normalised_k: self.shape.hidden,
             k: chosen.k,
             kind,
             widths: &self.widths(),
@@ -258,16 +259,19 @@ impl Products {
                     self.addend(b, (operands, chosen), (number, rows), first, addend);
                     pass.each_product(b, matrix, rows, |b, column, products, factor| {
                         // That of the first column is on its way beside the weights.
-                        let vectors = self.vectors_of(b, operands, column);
-                        if let Some(column) = column {
+                        if let (Some(column), Some(company)) = (column, operands.company) {
                             let further = b.setp_ne(column.number, 0);
                             b.if_(further, |b| {
-                                self.addend(b, (operands, chosen), (number, rows), vectors.residual, addend);
+                                let residual = (company.vectors)(b, column.number).residual;
+                                self.addend(b, (operands, chosen), (number, rows), residual, addend);
                             });
                         }
-                        let gate = match (column, &pass.regions) {
-                            (Some(column), Some(regions)) => Gate::Place(regions.gate(b, column)),
-                            _ => Gate::Own(gate),
+                        let (gate, y, of_column) = match (column, &pass.regions) {
+                            (Some(column), Some(regions)) => {
+                                let (y, writes) = regions.result(b, column);
+                                (Gate::Place(regions.gate(b, column)), y, Some(writes))
+                            }
+                            _ => (Gate::Own(gate), operands.of.y, None),
                         };
                         products.each_inside(b, rows, |b, row, sum| {
                             let scale = factor.unwrap_or(sum);
@@ -279,15 +283,17 @@ impl Products {
                                 b.set(value, sum);
                             });
                             let up_is_next = b.setp_lt(number, chosen.unwritten);
-                            b.if_(chosen.is_gate_up, |b| {
-                                let before = gate.get(b, up_is_next);
+                            let is_up = b.not_pred(up_is_next);
+                            let activates = b.and_pred(chosen.is_gate_up, is_up);
+                            b.if_(activates, |b| {
+                                let before = gate.get(b);
                                 let activated = math::silu(b, before);
                                 let product = b.mul(activated, scaled);
                                 b.set(value, product);
                             });
                             gate.set(b, up_is_next, scaled);
                             let writes = b.not_pred(up_is_next);
-                            let writes = match vectors.writes {
+                            let writes = match of_column {
                                 None => writes,
                                 Some(of_column) => b.and_pred(writes, of_column),
                             };
@@ -295,10 +301,10 @@ impl Products {
                                 let row = b.add::<U32>(row, from);
                                 match operands.exchanged {
                                     None => {
-                                        let to = b.index(vectors.y, row);
+                                        let to = b.index(y, row);
                                         b.st(to, value);
                                     }
-                                    Some(exchanged) => exchanged.store(b, vectors.y, row, chosen.is_qkv, value),
+                                    Some(exchanged) => exchanged.store(b, y, row, chosen.is_qkv, value),
                                 }
                             });
                         });
@@ -306,15 +312,6 @@ impl Products {
                 });
             });
         });
-    }
-
-    /// A column's vectors, or those of the only one.
-    fn vectors_of(&self, b: &mut Builder, operands: &AnyOperands<'_>, column: Option<Column>) -> Vectors {
-        let Operands { x, y, residual, .. } = operands.of;
-        match (column, operands.company) {
-            (Some(column), Some(company)) => (company.vectors)(b, column.number),
-            _ => Vectors { x, y, residual, writes: None },
-        }
     }
 
     /// What is added to the product of the lane's row of a tile, bias or residual: it is on its way beside the weights.
@@ -354,19 +351,11 @@ enum Gate {
 }
 
 impl Gate {
-    /// The gate's product: with up's.
-    fn get(self, b: &mut Builder, up_is_next: Val<Pred>) -> Val<F32> {
+    /// The gate's product, beside up's.
+    fn get(self, b: &mut Builder) -> Val<F32> {
         match self {
             Gate::Own(gate) => b.get(gate),
-            Gate::Place(at) => {
-                let gate = b.var::<F32>(0.0);
-                let is_up = b.not_pred(up_is_next);
-                b.if_(is_up, |b| {
-                    let kept = b.ld(at, LoadKind::Ordinary);
-                    b.set(gate, kept);
-                });
-                b.get(gate)
-            }
+            Gate::Place(at) => b.ld(at, LoadKind::Ordinary),
         }
     }
 

@@ -32,6 +32,8 @@ pub struct Builder {
     pub(super) open: Vec<Vec<Node>>,
     /// The work of an iteration of the loop being written, once it is said.
     pub(super) work: Option<Work>,
+    /// Whether the loop being written stays rolled.
+    pub(super) rolled: bool,
     next: [u32; Class::ALL.len()],
     pub(super) warp: Option<Val<U32>>,
     pub(super) lane: Option<Val<U32>>,
@@ -99,6 +101,7 @@ impl Builder {
             },
             open: vec![Vec::new()],
             work: None,
+            rolled: false,
             next: [0; Class::ALL.len()],
             warp: None,
             lane: None,
@@ -398,6 +401,9 @@ impl Builder {
     pub(crate) fn finish(mut self) -> (Function, Option<(String, &'static Location<'static>)>) {
         if self.work.is_some() {
             self.complain("work of an iteration is said outside of every loop".to_owned());
+        }
+        if self.rolled {
+            self.complain("there is no loop to keep rolled".to_owned());
         }
         self.function.body = self.open.pop().unwrap_or_default();
         super::repeat::remove(&mut self.function);

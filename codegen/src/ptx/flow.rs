@@ -18,8 +18,9 @@ struct Outside {
 /// A loop whose body is being written.
 struct Loop {
     outside: Outside,
-    /// The work of the loop around it.
+    /// The work of the loop around it, and whether that stays rolled.
     work: Option<Work>,
+    rolled: bool,
     source: Source,
 }
 
@@ -52,15 +53,16 @@ impl Builder {
 
     #[inline(never)]
     fn begin_loop(&mut self, source: Source) -> Loop {
-        let work = self.work.take();
-        Loop { outside: self.begin(), work, source }
+        let (work, rolled) = (self.work.take(), std::mem::take(&mut self.rolled));
+        Loop { outside: self.begin(), work, rolled, source }
     }
 
     #[inline(never)]
     fn end_loop(&mut self, ended: Loop, again: Reg) {
         let body = self.end(ended.outside);
         let work = std::mem::replace(&mut self.work, ended.work);
-        self.node(Node::Loop { body, again, work, source: ended.source });
+        let rolled = std::mem::replace(&mut self.rolled, ended.rolled);
+        self.node(Node::Loop { body, again, work, rolled, source: ended.source });
     }
 
     #[inline(never)]
@@ -128,6 +130,12 @@ impl Builder {
         if self.work.replace(work).is_some() {
             self.complain("a loop's work is said twice".to_owned());
         }
+    }
+
+    /// Has the assembler leave the loop whose body is being written as it is. It unrolls short loops four times, which costs
+    /// checks where there is one iteration.
+    pub fn keep_rolled(&mut self) {
+        self.rolled = true;
     }
 
     /// `while (cond) { body }`. The condition is emitted twice: before the loop, and at its end, where the back edge is.

@@ -246,6 +246,8 @@ pub(crate) enum Node {
         again: Reg,
         /// A lane's work in one iteration, where the kernel says it.
         work: Option<Work>,
+        /// Whether the assembler must not unroll it.
+        rolled: bool,
         /// Where it was written.
         source: Source,
     },

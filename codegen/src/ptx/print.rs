@@ -166,9 +166,12 @@ impl Printer<'_> {
                         self.place(end);
                     }
                 }
-                Node::Loop { body, again, work, source } => {
+                Node::Loop { body, again, work, rolled, source } => {
                     let top = self.label();
                     self.place(top);
+                    if *rolled {
+                        self.code(format_args!(".pragma \"nounroll\";"));
+                    }
                     if let (Some(work), Text::Full) = (work, self.style) {
                         self.code(format_args!("// each iteration of a warp: {work}"));
                     }

@@ -20,6 +20,7 @@ fn loops_and_branches() -> Vec<Case> {
                 for (end, step) in [(i.n, 3), (baked, 1)] {
                     b.for_range(0, end, step, |b, index| {
                         b.each_iteration(Work::Elements(1));
+                        b.keep_rolled();
                         let before = b.get(sum);
                         let next = b.mad(before, 5, index);
                         b.set(sum, next);
