@@ -71,6 +71,9 @@ pub(crate) trait Path: Send {
     /// The item's next token, or its end.
     fn next(&mut self, model: &Inner, sequence: &mut Sequence) -> Result<Step>;
 
+    /// Takes note that no part of a prompt follows for now.
+    fn rest(&mut self) {}
+
     /// Ends the item early, if there is one. The path may have run more tokens than it has yielded. After an error it
     /// may be called again.
     fn stop(&mut self) -> Result<()>;

@@ -256,6 +256,7 @@ impl Session {
                 break;
             }
         }
+        self.path.rest();
         Ok(last <= self.ran)
     }
 

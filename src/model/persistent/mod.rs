@@ -232,7 +232,7 @@ impl PersistentPath {
         self.work.other_calls += 1;
         if last > 0 {
             // The decoder is next; behind a part of a prompt another batch may be.
-            batches.stream.inner.leave_turn();
+            self.rest();
         }
         Ok(count)
     }
@@ -365,6 +365,13 @@ impl Path for PersistentPath {
                     code: kind,
                 }),
             };
+        }
+    }
+
+    /// The decoder does not look out for another batch.
+    fn rest(&mut self) {
+        if let Some(batches) = &self.batches {
+            batches.stream.inner.leave_turn();
         }
     }
 
