@@ -2,7 +2,7 @@
 //! goes on.
 
 use crate::{bake, common};
-use kiln::model::{GenerateOptions, ModelFile, PathChoice, Sampling, Session};
+use kiln::model::{GenerateOptions, ModelFile, Numerics, PathChoice, Sampling, Session, SessionOptions};
 use kiln::shape::gguf::GgufWriter;
 use kiln::shape::{GgmlType, Gguf};
 use kiln::{Error, Model};
@@ -178,4 +178,24 @@ fn a_nan_behind_good_tokens_names_its_position_and_the_session_goes_on_before_it
         let (tokens, error) = generate(&mut session, 1);
         assert_eq!((tokens, error.is_none()), (vec![spoiled], true), "{path:?}");
     }
+}
+
+/// What blocks hand each other is a word an element, and one NaN means that none is there yet: the same in an embedding is an
+/// error like any other, and nobody waits for it.
+#[test]
+fn an_embedding_with_the_nan_that_means_empty_is_not_waited_for() {
+    let mut weights = Weights::untied();
+    let spoiled = PROMPT[PROMPT.len() - 1];
+    let (_, dims, ty, data) =
+        weights.tensors.iter_mut().find(|tensor| tensor.0 == "token_embd.weight").expect("an embedding");
+    let (hidden, vocab) = (dims[0] as usize, dims[1] as usize);
+    let mut values: Vec<f32> = (0..hidden * vocab).map(|i| (i * 7919 % 1000) as f32 / 1000.0 - 0.5).collect();
+    values[spoiled as usize * hidden + 3] = f32::from_bits(u32::MAX);
+    (*ty, *data) = (GgmlType::F32, values.into_iter().flat_map(f32::to_le_bytes).collect());
+    let model = weights.open();
+    let options = SessionOptions::default().with_path(PathChoice::Persistent).with_capacity(256);
+    let mut session = model.session(options.with_numerics(Numerics::Fast)).expect("a session");
+    session.append(PROMPT).expect("it fits");
+    let (tokens, error) = generate(&mut session, 1);
+    assert_eq!((tokens.len(), position(error)), (0, PROMPT.len() - 1));
 }
