@@ -181,20 +181,25 @@ impl Tiles {
             b.ld_vector(mma::later(eight), LoadKind::Constant)
         });
         let later: Vec<[Val<U32>; 4]> = later.collect();
-        let last = mma::last_plane(b, &later);
+        // From sm_80 on asked behind the products, which would else wait for the answer; the number of the plane keeps it there.
+        let before = (b.target().sm() < 80).then(|| {
+            let first = b.mov::<U32>(0);
+            mma::last_plane(b, first, &later)
+        });
         let values: Vec<[Var<F32>; 4]> = (0..self.eights).map(|_| [(); 4].map(|()| b.var(0.0))).collect();
         b.do_while(|b| {
             b.each_iteration(Work::Shared(ty, ROWS * SUPER_BLOCK / 32));
             // With a barrier weights are unpacked anew for the second plane: the assembler would else keep them in
             // registers.
             b.bar_warp_sync();
-            let own = b.get(plane);
-            let columns = Columns::new(b, (self.eights, format.group), first, at, own);
+            let number = b.get(plane);
+            let columns = Columns::new(b, (self.eights, format.group), first, at, number);
             let parts = format.part(b, std::slice::from_ref(rows), &columns);
             for (value, part) in values.iter().flatten().zip(parts.into_iter().flatten()) {
                 let sum = b.add(*value, part);
                 b.set(*value, sum);
             }
+            let last = before.unwrap_or_else(|| mma::last_plane(b, number, &later));
             let next = b.add(plane, 1);
             b.set(plane, next);
             b.setp_ge(last, next)

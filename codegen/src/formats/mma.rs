@@ -368,10 +368,9 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// The number of the last plane that any column of some eights has, from what the first plane says of each.
-pub(crate) fn last_plane(b: &mut Builder, words: &[[Val<U32>; 4]]) -> Val<U32> {
-    let all: Vec<Val<U32>> = words.iter().flatten().copied().collect();
-    let any = all[1..].iter().fold(all[0], |any, word| b.or::<U32>(any, *word));
+/// The number of the last plane that any column of some eights has, from what the first plane says of each; at least `least`.
+pub(crate) fn last_plane(b: &mut Builder, least: Val<U32>, words: &[[Val<U32>; 4]]) -> Val<U32> {
+    let any = words.iter().flatten().fold(least, |any, word| b.or::<U32>(any, *word));
     if b.target().sm() < 80 {
         let is_any = b.setp_ne(any, 0);
         let is_any = b.vote_any(is_any);
@@ -388,8 +387,8 @@ pub(crate) fn later(eight: Global<U8>) -> Global<U32> {
 
 /// [`last_plane`] of so many eights in shared memory, a power of two, the first of which has `beside` beside its fragments.
 pub(crate) fn last_plane_of(b: &mut Builder, beside: Shared<U8>, eights: u32) -> Val<U32> {
-    let later = later_of_lane(b, beside, eights);
-    last_plane(b, &[later])
+    let (later, first) = (later_of_lane(b, beside, eights), b.mov::<U32>(0));
+    last_plane(b, first, &[later])
 }
 
 /// Whether one of them has a second plane: that of the lane's number.
