@@ -95,6 +95,7 @@ fn products_of_the_smallest_shape_move_what_they_need() {
 /// Lanes of a prompt's kernels meet in no bank of shared memory, but where attention of a few columns puts chunks together: by the
 /// instructions of three targets, and each kind of tile on one of them at least.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn prompts_have_no_bank_conflicts() {
     if common::is_left_out_on_gpu("a GPU does not count") {
         return;
