@@ -212,6 +212,7 @@ fn a_prompt_is_cancelled_between_its_batches() {
 
 /// One decodes while the other reads a prompt, with every check on: both have what they have alone.
 #[test]
+#[ignore = "longer; .ci/run runs it"]
 fn a_prompt_is_read_while_another_session_decodes() {
     const TOKENS: usize = 24;
     let mut random = Random::fresh();
