@@ -124,8 +124,8 @@ impl Regions {
         b.byte_index(at, column.shift, 1)
     }
 
-    /// Keeps where a column's products go, by one thread; a barrier of the block must follow. Behind them there is no time to
-    /// find it out.
+    /// Keeps where a column's products go, by one thread; a barrier of the block must follow. To find it out behind the
+    /// products would delay whoever waits for them.
     #[track_caller]
     pub(crate) fn set_result(&self, b: &mut Builder, column: Column, of: &Vectors) {
         let address = b.address(of.y);
